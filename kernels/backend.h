@@ -1,0 +1,64 @@
+// A device: its memory, copies, weight layout, and kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/kernels.h"
+#include "kernels/tensor_view.h"
+
+namespace mneme {
+
+struct BackendOptions {
+  // kF32: exact fp32 arithmetic. kBF16: activations may be rounded to bf16 before a matrix product
+  // (docs/numerics.md has the bound); sums stay fp32.
+  DType compute_dtype = DType::kF32;
+  int threads = 0;         // CPU workers, the caller included; 0: all cores
+  std::string isa = "auto";  // "auto", "baseline", "avx2", "avx512", "avx512_bf16", "amx"
+};
+
+// One thread drives a backend (the engine's loop); only Allocate and the destructor of a Buffer may be
+// called from another.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual absl::string_view name() const = 0;         // "cpu", "cuda", "reference"
+  virtual std::string description() const = 0;        // e.g. "cpu avx512_bf16, 2 threads"
+  virtual DType activation_dtype() const = 0;         // f64 for the reference, else f32
+  virtual DType state_dtype() const = 0;              // dtype of matrix memories and windows
+  virtual DType compute_dtype() const = 0;            // BackendOptions::compute_dtype
+
+  // Uninitialised memory aligned to at least 64 bytes. RESOURCE_EXHAUSTED names the bytes asked for.
+  virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
+  virtual void Free(void* data) = 0;
+  virtual absl::StatusOr<int64_t> AvailableBytes() const = 0;  // memory that Allocate could still give
+
+  // Ordered with kernels. Host sources may be reused when the call returns; CopyToHost blocks.
+  virtual void CopyFromHost(void* dst, const void* src, int64_t bytes) = 0;
+  virtual void CopyToHost(void* dst, const void* src, int64_t bytes) = 0;
+  virtual void Copy(void* dst, const void* src, int64_t bytes) = 0;
+  virtual void Zero(void* dst, int64_t bytes) = 0;
+  // Waits for all work; reports errors of asynchronous kernels.
+  virtual absl::Status Synchronize() = 0;
+
+  // Bytes PackMatrix needs at `dst` (backend memory) for a matrix of this shape and dtype.
+  virtual int64_t PackedBytes(DType dtype, int out_features, int in_features) const = 0;
+  // Lays out `matrix`, host memory, [out_features, in_features] f32, bf16 or f16, at `dst`.
+  virtual PackedMatrix PackMatrix(const TensorView& matrix, void* dst) = 0;
+
+  virtual Kernels& kernels() = 0;
+};
+
+// `device`: "cpu", "cuda" or "auto" (CUDA if built in and a device is present, else the CPU).
+// INVALID_ARGUMENT for an unknown name or ISA, FAILED_PRECONDITION where the host lacks it.
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device,
+                                                     const BackendOptions& options);
+
+}  // namespace mneme

@@ -1,0 +1,246 @@
+// Every operation a model is made of, declared once: equation, source, shapes, aliasing. This page is the
+// specification; a backend that lacks an operation does not compile. The reference backend (float64,
+// one token at a time) is its executable form.
+//
+// Conventions
+//   * Activations have the backend's activation dtype (f64 in the reference backend, f32 on the CPU);
+//     "act" below. Index tensors are i32. All tensors are row-major and live in backend memory.
+//   * Rows are ragged: row r of a step owns tokens [row_offsets[r], row_offsets[r+1]) and slab slots[r].
+//     A row or segment with slot < 0 is padding: its state is neither read nor written.
+//   * How tokens are split over calls, and what else is in the call, must not change a result; on the CPU
+//     not by one bit. Work is divided over outputs, never over a reduction.
+//   * Operations return void: wrong shapes are our own bug and CHECK-fail. Outputs never alias inputs
+//     unless a comment says so. Not thread-safe: one caller, the engine's loop thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/tensor_view.h"
+
+namespace mneme {
+
+// y[t] = table[ids[t]]
+struct EmbeddingArgs {
+  TensorView ids;    // [tokens] i32, each in [0, vocab)
+  TensorView table;  // [vocab, model_dim] f32, bf16 or f16
+  TensorView y;      // [tokens, model_dim] act
+};
+
+// y[i] = x[indices[i]]
+struct GatherRowsArgs {
+  TensorView x;        // [rows, dim] act
+  TensorView indices;  // [n] i32
+  TensorView y;        // [n, dim] act
+};
+
+// y = x / sqrt(mean(x^2) + eps) * weight, over the last dimension.
+struct RmsNormArgs {
+  TensorView x;       // [tokens, dim] act
+  TensorView weight;  // [dim] f32
+  float eps = 1e-6f;
+  TensorView y;  // [tokens, dim] act; may alias x
+};
+
+// y[e] = W x[row(e)]  (+ y[e] if accumulate), for every entry e.
+//
+// Ungrouped (weights.size() == 1, group_offsets empty): row(e) = e, all entries use weights[0].
+// Grouped: entries [group_offsets[g], group_offsets[g+1]) use weights[g], and row(e) = entry_rows[e].
+// Which tokens go through which memory's projection is known on the device only, hence offsets by tensor.
+//
+// Every output is one sum over in_features whose order does not depend on the number of entries.
+struct LinearArgs {
+  TensorView x;                           // [rows, in_features] act
+  std::span<const PackedMatrix> weights;  // [groups], all of one shape and dtype
+  TensorView entry_rows;                  // [entries] i32, or empty
+  TensorView group_offsets;               // [groups + 1] i32, or empty
+  TensorView y;                           // [entries, out_features] act
+  bool accumulate = false;
+};
+
+// y = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
+struct SwiGluArgs {
+  TensorView gate;  // [tokens, dim] act
+  TensorView up;    // [tokens, dim] act
+  TensorView y;     // [tokens, dim] act; may alias gate or up
+};
+
+// Top-k routing, MoM (arXiv:2502.13685) eq. (3)-(4) as released:
+//   p = softmax(logits) over all memories;  the top_k largest, largest first, ties to the lower index;
+//   weights = their p, renormalised to sum 1.
+// With `forced` the indices are given and only the weights are computed (largest first is then not assumed).
+struct RouteTopKArgs {
+  TensorView logits;  // [tokens, memories] act
+  DType round_logits = DType::kF32;  // kBF16: logits are rounded to bf16 first, as a bf16 model does
+  TensorView forced;   // [tokens, top_k] i32, or empty
+  TensorView indices;  // [tokens, top_k] i32, out
+  TensorView weights;  // [tokens, top_k] act, out
+};
+
+// Runs of entries that go, in order, through one memory of one slab.
+// Segment s owns entries [offsets[s], offsets[s+1]), which may be empty.
+struct Segments {
+  int count = 0;
+  TensorView offsets;   // [count + 1] i32
+  TensorView slots;     // [count] i32, < 0: padding
+  TensorView memories;  // [count] i32
+  TensorView fresh;     // [count] i32, 1: the memory was never written and reads as its initial value, zero
+};
+
+// Sorts a step's (token, memory) pairs into entries, memory-major, then by row, then in token order (stable),
+// so that a memory's projection sees one contiguous range and a memory's recurrence one segment per row:
+// segment s = memory * rows + row. With `shared` every token also goes to one more memory, index `memories`.
+//
+// `written` holds one u8 flag per memory in each slab (0 in a new slab). A segment that has entries and whose
+// flag is 0 is fresh; the flag is then set. So a new session needs no cleared matrices, only cleared flags.
+struct DispatchArgs {
+  TensorView row_offsets;  // [rows + 1] i32
+  TensorView slots;        // [rows] i32
+  TensorView indices;      // [tokens, top_k] i32 in [0, memories); empty if memories == 0
+  int memories = 0;        // routed memories
+  bool shared = false;
+  StateView written;  // u8 per slab: [memories + shared]
+  // Outputs; entries = tokens * (top_k + shared).
+  TensorView entry_tokens;   // [entries] i32: the token of each entry
+  TensorView token_entries;  // [tokens, top_k + shared] i32: where each choice of a token went; shared last
+  TensorView group_offsets;  // [memories + shared + 1] i32
+  Segments segments;         // count = (memories + shared) * rows
+};
+
+// Depthwise causal convolution of width `width` followed by silu, along each segment:
+//   y[e, c] = silu( sum_j weight[c, j] * x_{e - (width-1) + j}[c] )      the newest value has j = width - 1
+// History before the segment comes from the memory's window, [width - 1, channels], oldest first, which is
+// replaced by the last width - 1 raw inputs seen. fla: ShortConvolution (window is zero at the start).
+struct ShortConvArgs {
+  TensorView x;           // [rows, channels] act
+  TensorView entry_rows;  // [entries] i32: x row of each entry; empty: entry e reads row e
+  TensorView weight;      // [channels, width] f32
+  Segments segments;
+  StateView window;  // per memory: [width - 1, channels], act dtype of the backend's state
+  TensorView y;      // [entries, channels] act; must not alias x
+};
+
+// Per head: y = scale * x / sqrt(sum(x^2) + 1e-6).
+struct L2NormArgs {
+  TensorView x;  // [entries, heads, dim] act
+  float scale = 1.0f;
+  TensorView y;  // same shape; may alias x
+};
+
+// Gates of the gated delta rule, per value head (arXiv:2412.06464, fla's parametrisation):
+//   log_decay = -exp(A_log) * softplus(a + dt_bias)      softplus(z) = z for z > 20
+//   beta      = beta_scale * sigmoid(b)                  beta_scale 2 allows negative eigenvalues
+struct DeltaGatesArgs {
+  TensorView a, b;            // [entries, heads] act
+  TensorView a_log, dt_bias;  // [heads] f32
+  TensorView entry_rows;      // [entries] i32: row of a and b for each entry; empty: row e
+  float beta_scale = 1.0f;
+  TensorView log_decay, beta;  // [entries, heads] act, out; may alias a and b when entry_rows is empty
+};
+
+// Gated delta rule: write v under key k, first erasing what the memory holds there. Per value head:
+//
+//   S <- exp(log_decay) S;   u = beta (v - S k);   S <- S + u k^T;   o = S q
+//
+// Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). S is [value_dim, key_dim], value first, so
+// that both products are sums over contiguous memory. Value head j uses q and k of head j / (value_heads / heads).
+struct GatedDeltaRuleArgs {
+  TensorView q, k;  // [entries, heads, key_dim] act, normalised and scaled by the caller
+  TensorView v;     // [entries, value_heads, value_dim] act
+  TensorView log_decay, beta;  // [entries, value_heads] act
+  Segments segments;
+  StateView state;  // per memory: [value_heads, value_dim, key_dim], the backend's state dtype, updated in place
+  TensorView out;   // [entries, value_heads, value_dim] act; may alias v
+};
+
+// y[t] = sum_j weights[t, j] * x[token_entries[t, j]]  (+ x[token_entries[t, top_k]] if it has that column):
+// the routed memories' outputs weighted, the shared memory's with weight 1. Summed in column order.
+struct MixMemoriesArgs {
+  TensorView x;              // [entries, dim] act
+  TensorView token_entries;  // [tokens, top_k + shared] i32
+  TensorView weights;        // [tokens, top_k] act
+  TensorView y;              // [tokens, dim] act
+};
+
+// Per head: y = x / sqrt(mean(x^2) + eps) * weight * silu(gate); without a gate the last factor is 1.
+struct GatedRmsNormArgs {
+  TensorView x;       // [tokens, heads, dim] act
+  TensorView gate;    // [tokens, heads, dim] act, or empty
+  TensorView weight;  // [dim] f32, one for all heads
+  float eps = 1e-6f;
+  TensorView y;  // same shape as x; may alias x or gate
+};
+
+// Parameters of one sampled row. Plain data, uploaded as an array.
+//
+// The distribution is computed in this order, on a copy of the row's logits:
+//   1. logit += bias (from the list; -inf bans a token)
+//   2. repetition: for every history token, logit = logit > 0 ? logit / r : logit * r     (CTRL, arXiv:1909.05858)
+//      presence and frequency: logit -= presence * [count > 0] + frequency * count, count = generated occurrences
+//   3. temperature 0: the largest logit wins, ties to the lower id. Otherwise logits / temperature, softmax.
+//   4. top_k (0: off; ties at the boundary: lower id kept), then top_p (smallest set with mass >= top_p, at least one),
+//      then min_p (drop p < min_p * max p), then the draw: inverse of the cumulative distribution in order of
+//      descending probability (ties: lower id first) at u = Philox(seed, choice, position).
+// Reported log-probabilities are those of the unmodified logits: log softmax before step 1.
+struct SamplingRow {
+  float temperature = 1.0f;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  int32_t top_k = 0;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  int32_t history_begin = 0, history_end = 0;  // into history: distinct tokens
+  int32_t bias_begin = 0, bias_end = 0;        // into bias: distinct tokens
+  int32_t top_logprobs = -1;  // -1: none; 0: the chosen token's only; n: also the n most likely
+  int32_t forced_token = -1;  // >= 0: no draw, report this token's log-probability (prompt scoring)
+  uint32_t choice = 0;        // index among n parallel generations
+  uint64_t seed = 0;
+  int64_t position = 0;  // number of tokens fed before this one is chosen
+};
+struct HistoryToken {
+  int32_t token;
+  int32_t generated_count;  // 0: seen in a prompt only
+};
+struct BiasToken {
+  int32_t token;
+  float bias;
+};
+
+struct SampleArgs {
+  TensorView logits;                       // [rows, vocab] act, not modified
+  std::span<const SamplingRow> rows;       // host memory, as the two lists
+  std::span<const HistoryToken> history;
+  std::span<const BiasToken> bias;
+  int max_top_logprobs = 0;  // columns of the two last outputs
+  // Outputs, host memory, one per row.
+  std::span<int32_t> tokens;
+  std::span<float> logprobs;                       // of the chosen (or forced) token; NaN if not asked for
+  std::span<int32_t> top_tokens;                   // [rows, max_top_logprobs], most likely first, -1 past the end
+  std::span<float> top_logprobs;                   // same shape
+};
+
+class Kernels {
+ public:
+  virtual ~Kernels() = default;
+
+  virtual void Embedding(const EmbeddingArgs& args) = 0;
+  virtual void GatherRows(const GatherRowsArgs& args) = 0;
+  virtual void RmsNorm(const RmsNormArgs& args) = 0;
+  // Independent products, done as one parallel region. Outputs must not alias each other.
+  virtual void Linear(std::span<const LinearArgs> products) = 0;
+  virtual void SwiGlu(const SwiGluArgs& args) = 0;
+  virtual void RouteTopK(const RouteTopKArgs& args) = 0;
+  virtual void Dispatch(const DispatchArgs& args) = 0;
+  // Independent convolutions over the same or different segments, done as one parallel region.
+  virtual void ShortConv(std::span<const ShortConvArgs> convolutions) = 0;
+  virtual void L2Norm(const L2NormArgs& args) = 0;
+  virtual void DeltaGates(const DeltaGatesArgs& args) = 0;
+  virtual void GatedDeltaRule(const GatedDeltaRuleArgs& args) = 0;
+  virtual void MixMemories(const MixMemoriesArgs& args) = 0;
+  virtual void GatedRmsNorm(const GatedRmsNormArgs& args) = 0;
+  // Blocks until the sampled tokens are on the host: the one synchronising operation, once a step.
+  virtual void Sample(const SampleArgs& args) = 0;
+};
+
+}  // namespace mneme
