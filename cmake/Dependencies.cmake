@@ -1,0 +1,73 @@
+# Every package the project uses, found here and nowhere else, and given one name: mneme_deps::<name>
+# (Abseil keeps its own, absl::<name>). Distributions differ in whether they ship a CMake package, a
+# find module or a pkg-config file; the rest of the build need not know. Nothing is downloaded.
+#
+#   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin json
+#   tests      gtest (gmock, gtest and gtest's main)
+#   optional   sentencepiece png zlib prometheus dnnl: ask with if(TARGET mneme_deps::<name>)
+#
+# Imported targets are SYSTEM, so their headers raise no warnings.
+
+# Gives target `original` the name mneme_deps::<name>.
+function(mneme_dependency name original)
+  add_library(mneme_deps_${name} INTERFACE IMPORTED GLOBAL)
+  target_link_libraries(mneme_deps_${name} INTERFACE ${original})
+  add_library(mneme_deps::${name} ALIAS mneme_deps_${name})
+endfunction()
+
+find_package(PkgConfig REQUIRED)
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+mneme_dependency(threads Threads::Threads)
+
+find_package(absl REQUIRED)
+
+find_package(Protobuf REQUIRED)
+mneme_dependency(protobuf protobuf::libprotobuf)
+add_executable(mneme_deps::protoc ALIAS protobuf::protoc)
+
+pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET GLOBAL grpc++)
+mneme_dependency(grpc PkgConfig::GRPCPP)
+find_library(MNEME_GRPC_REFLECTION_LIBRARY grpc++_reflection HINTS ${GRPCPP_LIBRARY_DIRS} REQUIRED)
+mneme_dependency(grpc_reflection "${MNEME_GRPC_REFLECTION_LIBRARY};mneme_deps_grpc;mneme_deps_protobuf")
+find_program(MNEME_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
+add_executable(mneme_deps::grpc_cpp_plugin IMPORTED GLOBAL)
+set_target_properties(mneme_deps::grpc_cpp_plugin PROPERTIES IMPORTED_LOCATION
+                      ${MNEME_GRPC_CPP_PLUGIN})
+
+find_package(nlohmann_json 3.10 REQUIRED)
+mneme_dependency(json nlohmann_json::nlohmann_json)
+
+if(MNEME_TESTS)
+  find_package(GTest REQUIRED)
+  mneme_dependency(gtest "GTest::gmock;GTest::gtest;GTest::gtest_main")
+endif()
+
+# Only the tokenizer's shim library may link it: its bundled protobuf must not meet ours.
+pkg_check_modules(SENTENCEPIECE IMPORTED_TARGET GLOBAL sentencepiece)
+if(SENTENCEPIECE_FOUND)
+  mneme_dependency(sentencepiece PkgConfig::SENTENCEPIECE)
+endif()
+
+find_package(ZLIB QUIET)
+if(ZLIB_FOUND)
+  mneme_dependency(zlib ZLIB::ZLIB)
+endif()
+
+find_package(PNG QUIET)
+if(PNG_FOUND)
+  mneme_dependency(png PNG::PNG)
+endif()
+
+find_package(prometheus-cpp CONFIG QUIET)
+if(prometheus-cpp_FOUND)
+  mneme_dependency(prometheus prometheus-cpp::core)
+endif()
+
+if(MNEME_BENCH)
+  find_package(dnnl CONFIG QUIET)
+  if(dnnl_FOUND)
+    mneme_dependency(dnnl DNNL::dnnl)
+  endif()
+endif()

@@ -1,0 +1,125 @@
+# How our targets are built: mneme_library(), mneme_executable(), mneme_test(), mneme_isa_sources(),
+# and the interface target `mneme_options` with the include root, warnings and sanitizers.
+#
+# Source paths are given from the repository root ("kernels/tensor.cc") or from the calling folder.
+include(CheckCXXCompilerFlag)
+
+find_program(MNEME_CCACHE ccache)
+if(MNEME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${MNEME_CCACHE})
+  if(MNEME_CUDA)
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${MNEME_CCACHE})
+  endif()
+endif()
+
+add_library(mneme_options INTERFACE)
+target_include_directories(mneme_options INTERFACE ${PROJECT_SOURCE_DIR})
+target_link_libraries(mneme_options INTERFACE Threads::Threads)
+# Contracting a*b+c behind our back would make results depend on how a loop was compiled; the
+# kernels write their fused operations out.
+target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wnon-virtual-dtor>)
+if(MNEME_WERROR)
+  target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()
+if(MNEME_SANITIZE)
+  list(JOIN MNEME_SANITIZE "," mneme_sanitizers)
+  target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${mneme_sanitizers};-fno-omit-frame-pointer>)
+  target_link_options(mneme_options INTERFACE -fsanitize=${mneme_sanitizers})
+  # Instrumentation defeats the flow analysis behind this warning.
+  target_compile_options(mneme_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  if("undefined" IN_LIST MNEME_SANITIZE)
+    target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
+  endif()
+endif()
+find_program(MNEME_LLD ld.lld)
+if(MNEME_LLD)
+  target_link_options(mneme_options INTERFACE -fuse-ld=lld)
+endif()
+
+# mneme_resolve(<variable> sources...): absolute paths, the repository root tried first.
+function(mneme_resolve variable)
+  set(resolved)
+  foreach(source ${ARGN})
+    if(IS_ABSOLUTE ${source} OR source MATCHES "^\\$<")
+      list(APPEND resolved ${source})
+    elseif(EXISTS ${PROJECT_SOURCE_DIR}/${source})
+      list(APPEND resolved ${PROJECT_SOURCE_DIR}/${source})
+    else()
+      list(APPEND resolved ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+    endif()
+  endforeach()
+  set(${variable} ${resolved} PARENT_SCOPE)
+endfunction()
+
+# mneme_library(<name> SOURCES ... DEPS ...): static library mneme_<name>, known as mneme::<name>.
+function(mneme_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  mneme_resolve(sources ${ARG_SOURCES})
+  add_library(mneme_${name} STATIC ${sources})
+  add_library(mneme::${name} ALIAS mneme_${name})
+  target_link_libraries(mneme_${name} PUBLIC mneme_options ${ARG_DEPS})
+endfunction()
+
+# mneme_executable(<name> SOURCES ... DEPS ...): a program, in <build>/bin.
+function(mneme_executable name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
+  mneme_resolve(sources ${ARG_SOURCES})
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE mneme_options ${ARG_DEPS})
+endfunction()
+
+# mneme_test(<path/foo_test.cc> [SOURCES more.cc ...] [DEPS ...] [LABELS ...] [TIMEOUT seconds]):
+# builds foo_test and registers its cases; the label is `unit` unless told. Cases are listed when
+# ctest runs, so that building runs nothing.
+function(mneme_test source)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  get_filename_component(name ${source} NAME_WE)
+  mneme_resolve(sources ${source} ${ARG_SOURCES})
+  add_executable(${name} ${sources})
+  target_link_libraries(${name} PRIVATE mneme_options ${ARG_DEPS} mneme_deps::gtest)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin)
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  gtest_discover_tests(${name}
+    DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+endfunction()
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+  set(MNEME_ISAS baseline avx2 avx512 avx512_bf16 amx)
+else()
+  set(MNEME_ISAS baseline)
+endif()
+set(MNEME_ISA_FLAGS_baseline)
+set(MNEME_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
+set(MNEME_ISA_FLAGS_avx512 ${MNEME_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
+set(MNEME_ISA_FLAGS_avx512_bf16 ${MNEME_ISA_FLAGS_avx512} -mavx512bf16)
+set(MNEME_ISA_FLAGS_amx ${MNEME_ISA_FLAGS_avx512_bf16} -mamx-tile -mamx-bf16)
+# A template instantiated in two files is merged by the linker into either copy: the one with AVX-512
+# could end up serving code that has to run anywhere. Without weak symbols each file keeps its own.
+check_cxx_compiler_flag(-fno-weak MNEME_HAVE_NO_WEAK)
+
+# mneme_isa_sources(<target> sources...): compiles each source once per instruction set with
+# MNEME_ISA=<isa>; its code lives in namespace mneme::<isa>. The instruction sets that were built
+# are in MNEME_ISAS.
+function(mneme_isa_sources target)
+  mneme_resolve(sources ${ARGN})
+  foreach(isa ${MNEME_ISAS})
+    add_library(${target}_${isa} OBJECT ${sources})
+    target_link_libraries(${target}_${isa} PRIVATE mneme_options)
+    target_compile_definitions(${target}_${isa} PRIVATE MNEME_ISA=${isa} MNEME_ISA_${isa}=1)
+    target_compile_options(${target}_${isa} PRIVATE ${MNEME_ISA_FLAGS_${isa}}
+      $<$<CONFIG:Release>:-O3> $<$<BOOL:${MNEME_HAVE_NO_WEAK}>:-fno-weak>)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${isa}>)
+  endforeach()
+endfunction()
+
+if(MNEME_TESTS)
+  include(GoogleTest)
+endif()
