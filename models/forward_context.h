@@ -1,0 +1,76 @@
+// What a layer sees of one step.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "kernels/kernels.h"
+#include "kernels/tensor.h"
+#include "kernels/tensor_view.h"
+#include "models/state_layout.h"
+
+namespace mneme {
+
+// One step's ragged batch, in backend memory. Row r owns tokens [row_offsets[r], row_offsets[r+1]).
+struct StepBatch {
+  int tokens = 0;
+  int rows = 0;
+  TensorView token_ids;    // [tokens] i32
+  TensorView row_offsets;  // [rows + 1] i32
+  TensorView slots;        // [rows] i32, < 0: padding row
+};
+
+// Scratch memory of a step: a bump allocator whose addresses repeat from step to step. It grows only in
+// Reserve(); asking for more than was reserved is a bug. Temporaries live until the enclosing Scope ends.
+class Workspace {
+ public:
+  static absl::StatusOr<Workspace> Create(Backend& backend, int64_t bytes);
+
+  // Uninitialised, 64-byte aligned.
+  TensorView Temp(DType dtype, Shape shape);
+
+  class Scope {
+   public:
+    explicit Scope(Workspace& workspace) : workspace_(workspace), mark_(workspace.used_) {}
+    ~Scope() { workspace_.used_ = mark_; }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Workspace& workspace_;
+    int64_t mark_;
+  };
+
+ private:
+  Buffer buffer_;
+  int64_t used_ = 0;
+};
+
+// Watches, or dictates, where tokens are routed (mneme-logits, mneme-inspect). Called between kernels of a
+// layer, so it costs a synchronisation: never installed by the server.
+class RoutingObserver {
+ public:
+  virtual ~RoutingObserver() = default;
+  // Indices to force for the step's tokens in this layer, [tokens, top_k] i32 in backend memory, or empty.
+  virtual TensorView Forced(int layer, int tokens, int top_k) = 0;
+  virtual void OnRouted(int layer, const TensorView& indices, const TensorView& weights) = 0;
+};
+
+struct ForwardContext {
+  Backend& backend;
+  Workspace& workspace;
+  const StepBatch& batch;
+  std::byte* slabs = nullptr;  // slab 0 of the pool
+  int64_t slab_bytes = 0;
+  RoutingObserver* routing = nullptr;
+
+  Kernels& kernels() const { return backend.kernels(); }
+  TensorView Temp(Shape shape) const { return workspace.Temp(backend.activation_dtype(), shape); }
+  TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
+  StateView State(const StateField& field) const {
+    return {slabs, slab_bytes, field.offset, field.memory_bytes(), field.dtype};
+  }
+};
+
+}  // namespace mneme

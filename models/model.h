@@ -1,0 +1,67 @@
+// What the engine knows of a network: what it reads, what a session's state looks like, and one step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/tensor_view.h"
+#include "models/forward_context.h"
+#include "models/state_layout.h"
+
+namespace mneme {
+
+// Facts that the server reports and the engine plans with.
+struct ModelInfo {
+  std::string name;          // folder name, or what --served-model-name says
+  std::string architecture;  // model_type of config.json
+  int vocab = 0;
+  int model_dim = 0;
+  int layers = 0;
+  int64_t parameters = 0;
+  int64_t weight_bytes = 0;
+  std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed
+  uint64_t fingerprint = 0;  // of the configuration and weights: which states fit this model
+};
+
+// A loaded network. Const and without session state; all of that is in the slabs that a step names.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  virtual const ModelInfo& info() const = 0;
+  virtual const StateLayout& state_layout() const = 0;
+
+  // Writes the eagerly initialised fields of the initial slab (zeroed backend memory).
+  virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
+
+  // Feeds the batch, updating the slabs its rows name, and computes logits after chosen tokens.
+  //   logit_tokens  [n] i32, indices into the batch's tokens
+  //   logits        [n, vocab] act, out
+  virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+                       const TensorView& logits) const = 0;
+
+  // Upper bound of the workspace Forward takes.
+  virtual int64_t WorkspaceBytes(int tokens, int rows, int logit_rows) const = 0;
+};
+
+// Loads a Hugging Face folder (config.json, model.safetensors or model.safetensors.index.json).
+// Errors name the file, the tensor or key, what was found and what was expected.
+//   progress  called from the loading thread with bytes done and in total; may be empty
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(
+    const std::string& folder, Backend& backend,
+    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress);
+
+// The same facts from config.json and the safetensors headers alone, without reading weights: what
+// `mneme-server --plan` and mneme-inspect print.
+struct ModelPlan {
+  ModelInfo info;
+  StateLayout state_layout;
+};
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, DType state_dtype);
+
+}  // namespace mneme

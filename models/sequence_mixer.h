@@ -1,0 +1,31 @@
+// The part of a layer that moves information along time. Attention over a window, a linear memory and a
+// gradient-trained memory all fit behind Forward().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/tensor_view.h"
+#include "models/forward_context.h"
+
+namespace mneme {
+
+class SequenceMixer {
+ public:
+  virtual ~SequenceMixer() = default;
+
+  // Fills this mixer's eagerly initialised fields of the initial slab, which is zeroed backend memory.
+  virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
+
+  // Reads and updates the state of every row in `ctx.batch`, and adds the mixer's output to `residual`.
+  //   x         [tokens, model_dim] act, the normed layer input
+  //   residual  [tokens, model_dim] act
+  // Must not allocate outside the workspace, synchronise or branch on device data.
+  virtual void Forward(ForwardContext& ctx, TensorView x, TensorView residual) const = 0;
+
+  // Upper bound of the workspace Forward takes, for a step of this many tokens and rows.
+  virtual int64_t WorkspaceBytes(int tokens, int rows) const = 0;
+};
+
+}  // namespace mneme
