@@ -27,10 +27,17 @@ find_package(Protobuf REQUIRED)
 mneme_dependency(protobuf protobuf::libprotobuf)
 add_executable(mneme_deps::protoc ALIAS protobuf::protoc)
 
-pkg_check_modules(GRPCPP REQUIRED IMPORTED_TARGET GLOBAL grpc++)
-mneme_dependency(grpc PkgConfig::GRPCPP)
-find_library(MNEME_GRPC_REFLECTION_LIBRARY grpc++_reflection HINTS ${GRPCPP_LIBRARY_DIRS} REQUIRED)
-mneme_dependency(grpc_reflection "${MNEME_GRPC_REFLECTION_LIBRARY};mneme_deps_grpc;mneme_deps_protobuf")
+# By library name: resolving grpc++.pc with its ninety Abseil requirements takes pkg-config 12 s.
+find_path(MNEME_GRPC_INCLUDE_DIR grpcpp/grpcpp.h REQUIRED)
+foreach(library grpc++ grpc gpr grpc++_reflection)
+  find_library(MNEME_LIBRARY_${library} ${library} REQUIRED)
+endforeach()
+add_library(mneme_grpc INTERFACE IMPORTED GLOBAL)
+target_include_directories(mneme_grpc INTERFACE ${MNEME_GRPC_INCLUDE_DIR})
+target_link_libraries(mneme_grpc INTERFACE ${MNEME_LIBRARY_grpc++} ${MNEME_LIBRARY_grpc}
+                      ${MNEME_LIBRARY_gpr} absl::strings absl::synchronization protobuf::libprotobuf)
+mneme_dependency(grpc mneme_grpc)
+mneme_dependency(grpc_reflection "${MNEME_LIBRARY_grpc++_reflection};mneme_grpc")
 find_program(MNEME_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 add_executable(mneme_deps::grpc_cpp_plugin IMPORTED GLOBAL)
 set_target_properties(mneme_deps::grpc_cpp_plugin PROPERTIES IMPORTED_LOCATION
