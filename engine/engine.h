@@ -1,0 +1,91 @@
+// The façade of everything below RPC: give it a loaded model, submit requests, read their streams.
+//
+// Threads: all public methods may be called from any thread. One loop thread, started by Create, owns sessions,
+// scheduler, slabs and the backend; it is reached through a bounded mailbox only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "engine/engine_stats.h"
+#include "engine/request.h"
+#include "engine/token_stream.h"
+#include "kernels/backend.h"
+#include "models/model.h"
+#include "models/tokenizer.h"
+
+namespace mneme {
+
+struct EngineOptions {
+  int64_t state_memory_bytes = 0;  // budget of all slabs; 0: what is left of memory after a reserve
+  int max_sessions = 0;            // upper bound on slabs; 0: as many as fit
+  int max_rows = 64;               // rows (sequences) in one step
+  int max_tokens_per_step = 512;   // prefill budget shared by the prefilling rows of a step; >= max_rows
+  int max_logit_rows_per_step = 64;  // prompt positions scored per step (prompt log-probabilities)
+  int max_queued_requests = 1024;  // waiting for a slab or a row; more: RESOURCE_EXHAUSTED
+  int max_request_tokens = 0;      // limit on prompt + max_tokens of one request; 0: none
+  int stream_capacity_events = 256;  // per request; full: the choice pauses, its slab stays
+  absl::Duration default_session_ttl = absl::Minutes(30);
+  int history_tokens = 1024;  // tokens that penalties look back on, per session
+  int max_idempotency_keys = 4096;
+  bool trace_steps = false;  // print every StepPlan
+};
+
+// How many sessions fit, computed from numbers known before weights are read.
+struct CapacityPlan {
+  int64_t slab_bytes = 0;
+  int64_t state_memory_bytes = 0;
+  int sessions = 0;
+  std::string ToString() const;  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)"
+};
+// RESOURCE_EXHAUSTED, with the numbers, where not even one slab fits.
+absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
+                                          const EngineOptions& options);
+
+class Engine {
+ public:
+  // `tokenizer` may be null: then prompts are token ids and events carry no text. `end_tokens` end a
+  // generation unless ignore_eos.
+  static absl::StatusOr<std::unique_ptr<Engine>> Create(std::unique_ptr<Backend> backend,
+                                                        std::unique_ptr<Model> model,
+                                                        std::unique_ptr<Tokenizer> tokenizer,
+                                                        std::vector<int32_t> end_tokens,
+                                                        const EngineOptions& options, Clock& clock);
+  virtual ~Engine() = default;
+
+  // Queues the request. Errors found before queueing (bad field, full queue, draining) are returned; whatever
+  // happens later is the stream's last event. Dropping the stream, or Cancel() on it, ends the request.
+  virtual absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) = 0;
+
+  // Session commands run on the loop between steps; these calls block until they have.
+  // NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION (busy), RESOURCE_EXHAUSTED (no slab free).
+  virtual absl::StatusOr<SessionInfo> CreateSession(SessionKey key, absl::Duration ttl) = 0;
+  virtual absl::StatusOr<SessionInfo> GetSession(SessionKey key) = 0;
+  virtual absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string owner,
+                                                                std::string name_prefix) = 0;
+  virtual absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
+                                                  absl::Duration ttl) = 0;
+  virtual absl::Status DeleteSession(SessionKey key) = 0;
+
+  // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the rest.
+  virtual void Drain(absl::Duration timeout) = 0;
+
+  virtual const ModelInfo& model_info() const = 0;
+  virtual const Tokenizer* tokenizer() const = 0;
+  virtual const CapacityPlan& capacity() const = 0;
+  virtual const EngineStats& stats() const = 0;
+  virtual const EngineOptions& options() const = 0;
+  virtual std::string backend_description() const = 0;
+  // Not OK after a device error or a stuck step: the process should report not serving and exit.
+  virtual absl::Status health() const = 0;
+};
+
+}  // namespace mneme

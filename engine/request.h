@@ -1,0 +1,143 @@
+// One call to Generate as the engine sees it, and what comes back. Plain data; nothing here knows RPC.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace mneme {
+
+// How the next token is drawn. Ranges are checked by ValidateSampling(); kernels.h (SamplingRow) states the
+// order in which the fields act.
+struct SamplingParams {
+  float temperature = 1.0f;  // [0, 100]; 0 is greedy
+  int top_k = 0;             // 0: off
+  float top_p = 1.0f;        // (0, 1]
+  float min_p = 0.0f;        // [0, 1]
+  float repetition_penalty = 1.0f;  // (0, 10]; over prompt and generated tokens of the history
+  float presence_penalty = 0.0f;    // [-2, 2]; over generated tokens of the history
+  float frequency_penalty = 0.0f;   // [-2, 2]; over generated tokens of the history
+  std::vector<std::pair<int32_t, float>> logit_bias;  // token, [-100, 100]; -100 bans the token
+  std::optional<uint64_t> seed;                       // unset: drawn at random for this request
+};
+
+// When to end, and what of the end is shown.
+struct StopParams {
+  int max_tokens = 16;  // generated per choice, >= 0; 0 feeds the prompt and generates nothing
+  int min_tokens = 0;   // end tokens and stop token ids are banned before; stop strings are not matched
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_token_ids;
+  std::vector<std::string> stop_strings;  // at most 16 of at most 256 bytes
+  bool include_stop_in_output = false;    // keep a matched stop string in the text
+};
+
+// A session is named by its owner and a name; ephemeral ones have an empty name and end with their request.
+struct SessionKey {
+  std::string owner;  // empty: the anonymous owner
+  std::string name;   // 1..128 of [A-Za-z0-9._:/@+-]; empty: ephemeral
+
+  friend auto operator<=>(const SessionKey&, const SessionKey&) = default;
+  template <typename H>
+  friend H AbslHashValue(H h, const SessionKey& key) {
+    return H::combine(std::move(h), key.owner, key.name);
+  }
+};
+
+// Text prompts are tokenised on the caller's thread, before anyone knows where the session stands, so both
+// readings are made: at the start of a session (BOS, dummy prefix) and in the middle of one.
+struct Prompt {
+  std::vector<int32_t> at_start;
+  std::vector<int32_t> continued;
+};
+
+struct Request {
+  std::string id;  // for logs; unique per server
+  SessionKey session;
+  bool create_session = true;  // a missing named session is created; otherwise NOT_FOUND
+  absl::Duration session_ttl = absl::ZeroDuration();  // for a created one; zero: the server's default
+
+  Prompt prompt;  // may be empty where the session has a pending token
+  SamplingParams sampling;
+  StopParams stop;
+  int n = 1;  // choices, by forking after prefill; choice 0 goes on as the session, the others are dropped
+  int logprobs = -1;         // -1: none; 0: of chosen tokens; k: and of the k most likely
+  int prompt_logprobs = -1;  // the same for the prompt's tokens
+  bool echo = false;         // the prompt's text and tokens come first in the stream
+  bool skip_special_tokens = true;
+
+  // Retries. A request whose session is elsewhere than expected is refused with the position (ABORTED). A repeated
+  // idempotency key never feeds the prompt again: a finished request is replayed, a running or broken one refused.
+  std::optional<int64_t> expected_position;  // tokens of the conversation, pending one included
+  std::string idempotency_key;               // at most 128 bytes, per owner; empty: none
+
+  absl::Time deadline = absl::InfiniteFuture();
+  int priority = 0;  // larger first among waiting requests; equal: first come
+};
+
+struct TopLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+  std::string text;
+};
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;  // NaN for the first token of a session, which nothing predicts
+  std::string text;
+  std::vector<TopLogprob> top;
+};
+
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kDeadline, kError };
+
+struct Usage {
+  int64_t prompt_tokens = 0;     // of this request, BOS included
+  int64_t completion_tokens = 0;  // generated, all choices
+  int64_t resumed_tokens = 0;    // already in the session's memory when the request began: not fed again
+  int64_t fed_tokens = 0;        // that went through the model for this request
+};
+
+struct Timings {
+  absl::Duration queue;        // submitted -> admitted
+  absl::Duration prefill;      // admitted -> first token
+  absl::Duration decode;       // first token -> last
+};
+
+// One message of a request's stream. Text is complete UTF-8 and already trimmed by stop rules; token_ids are the
+// tokens sampled since the last event (text may lag behind them).
+struct TokenEvent {
+  int choice = 0;
+  std::string text;
+  std::vector<int32_t> token_ids;
+  std::vector<TokenLogprob> logprobs;  // one per token id if asked for
+  bool is_prompt = false;              // echoed prompt or prompt log-probabilities
+  // On a choice's last event:
+  FinishReason finish = FinishReason::kNone;
+  std::string stop_matched;  // the stop string, or the token id in decimal
+  // On the request's last event:
+  bool is_last = false;
+  absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ...
+  Usage usage;
+  Timings timings;
+  int64_t session_position = 0;  // tokens of the conversation now, pending one included
+  bool has_pending_token = false;
+  uint64_t seed = 0;      // used for the draws, so that a run can be repeated
+  bool replayed = false;  // answered from the record of an idempotency key
+};
+
+// What the session commands answer.
+struct SessionInfo {
+  SessionKey key;
+  int64_t position = 0;  // tokens of the conversation, pending one included
+  bool has_pending_token = false;
+  bool busy = false;
+  absl::Time created;
+  absl::Time last_used;
+  absl::Duration ttl;  // idle time after which it is deleted; infinite: never
+  int64_t state_bytes = 0;
+};
+
+}  // namespace mneme
