@@ -19,26 +19,27 @@ struct BackendOptions {
   // kF32: exact fp32 arithmetic. kBF16: activations may be rounded to bf16 before a matrix product
   // (docs/numerics.md has the bound); sums stay fp32.
   DType compute_dtype = DType::kF32;
-  int threads = 0;         // CPU workers, the caller included; 0: all cores
+  int threads = 0;           // CPU workers, the caller included; 0: all cores
   std::string isa = "auto";  // "auto", "baseline", "avx2", "avx512", "avx512_bf16", "amx"
 };
 
-// One thread drives a backend (the engine's loop); only Allocate and the destructor of a Buffer may be
-// called from another.
+// One thread drives a backend (the engine's loop); only Allocate and the destructor of a Buffer may
+// be called from another.
 class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual absl::string_view name() const = 0;         // "cpu", "cuda", "reference"
-  virtual std::string description() const = 0;        // e.g. "cpu avx512_bf16, 2 threads"
-  virtual DType activation_dtype() const = 0;         // f64 for the reference, else f32
-  virtual DType state_dtype() const = 0;              // dtype of matrix memories and windows
-  virtual DType compute_dtype() const = 0;            // BackendOptions::compute_dtype
+  virtual absl::string_view name() const = 0;   // "cpu", "cuda", "reference"
+  virtual std::string description() const = 0;  // e.g. "cpu avx512_bf16, 2 threads"
+  virtual DType activation_dtype() const = 0;   // f64 for the reference, else f32
+  virtual DType state_dtype() const = 0;        // dtype of matrix memories and windows
+  virtual DType compute_dtype() const = 0;      // BackendOptions::compute_dtype
 
-  // Uninitialised memory aligned to at least 64 bytes. RESOURCE_EXHAUSTED names the bytes asked for.
+  // Uninitialised memory, 64-byte aligned or better. RESOURCE_EXHAUSTED names the bytes asked for.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
   virtual void Free(void* data) = 0;
-  virtual absl::StatusOr<int64_t> AvailableBytes() const = 0;  // memory that Allocate could still give
+  // Memory that Allocate could still give.
+  virtual absl::StatusOr<int64_t> AvailableBytes() const = 0;
 
   // Ordered with kernels. Host sources may be reused when the call returns; CopyToHost blocks.
   virtual void CopyFromHost(void* dst, const void* src, int64_t bytes) = 0;

@@ -1,16 +1,18 @@
-// Every operation a model is made of, declared once: equation, source, shapes, aliasing. This page is the
-// specification; a backend that lacks an operation does not compile. The reference backend (float64,
-// one token at a time) is its executable form.
+// Every operation a model is made of, declared once: equation, source, shapes, aliasing. This page
+// is the specification; a backend that lacks an operation does not compile. The reference backend
+// (float64, one token at a time) is its executable form.
 //
 // Conventions
-//   * Activations have the backend's activation dtype (f64 in the reference backend, f32 on the CPU);
-//     "act" below. Index tensors are i32. All tensors are row-major and live in backend memory.
-//   * Rows are ragged: row r of a step owns tokens [row_offsets[r], row_offsets[r+1]) and slab slots[r].
-//     A row or segment with slot < 0 is padding: its state is neither read nor written.
-//   * How tokens are split over calls, and what else is in the call, must not change a result; on the CPU
-//     not by one bit. Work is divided over outputs, never over a reduction.
-//   * Operations return void: wrong shapes are our own bug and CHECK-fail. Outputs never alias inputs
-//     unless a comment says so. Not thread-safe: one caller, the engine's loop thread.
+//   * Activations, "act" below, have the backend's activation dtype: f64 in the reference backend,
+//     f32 on the CPU. Index tensors are i32. Tensors are row-major and lie in backend memory.
+//   * Rows are ragged: row r of a step owns tokens [row_offsets[r], row_offsets[r+1]) and the slab
+//     slots[r]; a slot occurs in one row of a step only. A row or segment with slot < 0 is padding:
+//     its state is neither read nor written, and what its tokens' outputs hold is unspecified. An
+//     empty row or segment leaves its state alone as well.
+//   * How tokens are split over calls, and what else is in the call, must not change a result; on
+//     the CPU not by one bit. Work is divided over outputs, never over a reduction.
+//   * Operations return void: wrong shapes are our own bug and CHECK-fail. Outputs never alias
+//     inputs unless a comment says so. Not thread-safe: one caller, the engine's loop thread.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +47,8 @@ struct RmsNormArgs {
 // y[e] = W x[row(e)]  (+ y[e] if accumulate), for every entry e.
 //
 // Ungrouped (weights.size() == 1, group_offsets empty): row(e) = e, all entries use weights[0].
-// Grouped: entries [group_offsets[g], group_offsets[g+1]) use weights[g], and row(e) = entry_rows[e].
-// Which tokens go through which memory's projection is known on the device only, hence offsets by tensor.
+// Grouped: entries [group_offsets[g], group_offsets[g+1]) use weights[g], row(e) = entry_rows[e].
+// Which tokens go through which memory is known on the device only, hence offsets by tensor.
 //
 // Every output is one sum over in_features whose order does not depend on the number of entries.
 struct LinearArgs {
@@ -66,12 +68,17 @@ struct SwiGluArgs {
 };
 
 // Top-k routing, MoM (arXiv:2502.13685) eq. (3)-(4) as released:
-//   p = softmax(logits) over all memories;  the top_k largest, largest first, ties to the lower index;
-//   weights = their p, renormalised to sum 1.
-// With `forced` the indices are given and only the weights are computed (largest first is then not assumed).
+//   p = softmax(logits) over all memories
+//   indices = those of the top_k largest p, largest first, ties to the lower index
+//   weights = their p, renormalised to sum 1
+// Softmax is monotone, so the choice compares the (rounded) logits: a p that underflows to zero
+// does not change it. Renormalising cancels the other memories: weights = softmax over the chosen
+// logits. With `forced` the indices are given, in any order, and only the weights are computed.
+// Indices are distinct and in range whatever the logits are, NaN included.
 struct RouteTopKArgs {
   TensorView logits;  // [tokens, memories] act
-  DType round_logits = DType::kF32;  // kBF16: logits are rounded to bf16 first, as a bf16 model does
+  // kBF16: logits are rounded to bf16 first, as a bf16 model does.
+  DType round_logits = DType::kF32;
   TensorView forced;   // [tokens, top_k] i32, or empty
   TensorView indices;  // [tokens, top_k] i32, out
   TensorView weights;  // [tokens, top_k] act, out
@@ -84,15 +91,19 @@ struct Segments {
   TensorView offsets;   // [count + 1] i32
   TensorView slots;     // [count] i32, < 0: padding
   TensorView memories;  // [count] i32
-  TensorView fresh;     // [count] i32, 1: the memory was never written and reads as its initial value, zero
+  // [count] i32; 1: the memory was never written and reads as its initial value, zero. Only
+  // segments that have entries may be fresh.
+  TensorView fresh;
 };
 
-// Sorts a step's (token, memory) pairs into entries, memory-major, then by row, then in token order (stable),
-// so that a memory's projection sees one contiguous range and a memory's recurrence one segment per row:
-// segment s = memory * rows + row. With `shared` every token also goes to one more memory, index `memories`.
+// Sorts a step's (token, memory) pairs into entries: by memory, then by row, then in token order.
+// So a memory's projection sees one contiguous range, and its recurrence one segment per row:
+// segment s = memory * rows + row. With `shared` every token also goes to one more memory, whose
+// index is `memories`. Tokens of padding rows become entries too, in segments with slot < 0.
 //
-// `written` holds one u8 flag per memory in each slab (0 in a new slab). A segment that has entries and whose
-// flag is 0 is fresh; the flag is then set. So a new session needs no cleared matrices, only cleared flags.
+// `written` holds one u8 flag per memory in each slab (0 in a new slab). A segment that has entries
+// and whose flag is 0 is fresh; the flag is then set to 1. So a new session needs no cleared
+// matrices, only cleared flags.
 struct DispatchArgs {
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32
@@ -102,15 +113,16 @@ struct DispatchArgs {
   StateView written;  // u8 per slab: [memories + shared]
   // Outputs; entries = tokens * (top_k + shared).
   TensorView entry_tokens;   // [entries] i32: the token of each entry
-  TensorView token_entries;  // [tokens, top_k + shared] i32: where each choice of a token went; shared last
+  TensorView token_entries;  // [tokens, top_k + shared] i32: the entry of each choice, shared last
   TensorView group_offsets;  // [memories + shared + 1] i32
   Segments segments;         // count = (memories + shared) * rows
 };
 
 // Depthwise causal convolution of width `width` followed by silu, along each segment:
-//   y[e, c] = silu( sum_j weight[c, j] * x_{e - (width-1) + j}[c] )      the newest value has j = width - 1
-// History before the segment comes from the memory's window, [width - 1, channels], oldest first, which is
-// replaced by the last width - 1 raw inputs seen. fla: ShortConvolution (window is zero at the start).
+//   y[e, c] = silu( sum_j weight[c, j] * x_{e - (width - 1) + j}[c] )
+// where j = width - 1 is the newest value.
+// History before the segment comes from the memory's window, [width - 1, channels], oldest first,
+// which is then replaced by the last width - 1 raw inputs seen. fla: ShortConvolution.
 struct ShortConvArgs {
   TensorView x;           // [rows, channels] act
   TensorView entry_rows;  // [entries] i32: x row of each entry; empty: entry e reads row e
@@ -131,30 +143,33 @@ struct L2NormArgs {
 //   log_decay = -exp(A_log) * softplus(a + dt_bias)      softplus(z) = z for z > 20
 //   beta      = beta_scale * sigmoid(b)                  beta_scale 2 allows negative eigenvalues
 struct DeltaGatesArgs {
-  TensorView a, b;            // [entries, heads] act
+  TensorView a, b;            // [rows, heads] act
   TensorView a_log, dt_bias;  // [heads] f32
   TensorView entry_rows;      // [entries] i32: row of a and b for each entry; empty: row e
   float beta_scale = 1.0f;
-  TensorView log_decay, beta;  // [entries, heads] act, out; may alias a and b when entry_rows is empty
+  // [entries, heads] act, out; may alias a and b when entry_rows is empty.
+  TensorView log_decay, beta;
 };
 
 // Gated delta rule: write v under key k, first erasing what the memory holds there. Per value head:
 //
 //   S <- exp(log_decay) S;   u = beta (v - S k);   S <- S + u k^T;   o = S q
 //
-// Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). S is [value_dim, key_dim], value first, so
-// that both products are sums over contiguous memory. Value head j uses q and k of head j / (value_heads / heads).
+// Yang, Kautz, Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). S is [value_dim, key_dim],
+// value first, so that both products are sums over contiguous memory. Value head j uses q and k of
+// head j / (value_heads / heads).
 struct GatedDeltaRuleArgs {
-  TensorView q, k;  // [entries, heads, key_dim] act, normalised and scaled by the caller
-  TensorView v;     // [entries, value_heads, value_dim] act
+  TensorView q, k;             // [entries, heads, key_dim] act, normalised and scaled by the caller
+  TensorView v;                // [entries, value_heads, value_dim] act
   TensorView log_decay, beta;  // [entries, value_heads] act
   Segments segments;
-  StateView state;  // per memory: [value_heads, value_dim, key_dim], the backend's state dtype, updated in place
+  StateView state;  // per memory: [value_heads, value_dim, key_dim], updated in place
   TensorView out;   // [entries, value_heads, value_dim] act; may alias v
 };
 
-// y[t] = sum_j weights[t, j] * x[token_entries[t, j]]  (+ x[token_entries[t, top_k]] if it has that column):
-// the routed memories' outputs weighted, the shared memory's with weight 1. Summed in column order.
+// y[t] = sum_j weights[t, j] * x[token_entries[t, j]]  (+ x[token_entries[t, top_k]])
+// The routed memories' outputs weighted, then the shared memory's, if token_entries has that
+// column, with weight 1. Summed in column order.
 struct MixMemoriesArgs {
   TensorView x;              // [entries, dim] act
   TensorView token_entries;  // [tokens, top_k + shared] i32
@@ -162,7 +177,7 @@ struct MixMemoriesArgs {
   TensorView y;              // [tokens, dim] act
 };
 
-// Per head: y = x / sqrt(mean(x^2) + eps) * weight * silu(gate); without a gate the last factor is 1.
+// Per head: y = x / sqrt(mean(x^2) + eps) * weight * silu(gate); no gate: the last factor is 1.
 struct GatedRmsNormArgs {
   TensorView x;       // [tokens, heads, dim] act
   TensorView gate;    // [tokens, heads, dim] act, or empty
@@ -174,14 +189,23 @@ struct GatedRmsNormArgs {
 // Parameters of one sampled row. Plain data, uploaded as an array.
 //
 // The distribution is computed in this order, on a copy of the row's logits:
-//   1. logit += bias (from the list; -inf bans a token)
-//   2. repetition: for every history token, logit = logit > 0 ? logit / r : logit * r     (CTRL, arXiv:1909.05858)
-//      presence and frequency: logit -= presence * [count > 0] + frequency * count, count = generated occurrences
-//   3. temperature 0: the largest logit wins, ties to the lower id. Otherwise logits / temperature, softmax.
-//   4. top_k (0: off; ties at the boundary: lower id kept), then top_p (smallest set with mass >= top_p, at least one),
-//      then min_p (drop p < min_p * max p), then the draw: inverse of the cumulative distribution in order of
-//      descending probability (ties: lower id first) at u = Philox(seed, choice, position).
-// Reported log-probabilities are those of the unmodified logits: log softmax before step 1.
+//   1. logit += bias, from the list; -inf bans a token
+//   2. for every history token (repetition: CTRL, arXiv:1909.05858)
+//        logit = logit > 0 ? logit / repetition_penalty : logit * repetition_penalty
+//        logit -= presence_penalty * [count > 0] + frequency_penalty * count     count = generated
+//   3. temperature 0: the largest logit wins, ties to the lower id.
+//      Otherwise p = softmax(logits / temperature), in descending order, ties: lower id first.
+//   4. top_k: the first k stay (0: all)
+//      top_p: of these, the shortest prefix with at least the fraction top_p of their mass stays,
+//             never less than one token
+//      min_p: of these, p < min_p * (largest p) go
+//   5. the draw: the first token at which the sum of the p that stayed, divided by their total,
+//      exceeds u = Philox(seed, choice, position), base/random.h
+//
+// Logits from step 1 on, probabilities and their sums are float64 in every backend, so that equal
+// logits give equal tokens. A token whose logit is -inf or NaN after step 2 is never drawn; if
+// there is no other, token 0 is the result. Reported log-probabilities are those of the unmodified
+// logits: log softmax before step 1.
 struct SamplingRow {
   float temperature = 1.0f;
   float top_p = 1.0f;
@@ -208,16 +232,18 @@ struct BiasToken {
 };
 
 struct SampleArgs {
-  TensorView logits;                       // [rows, vocab] act, not modified
-  std::span<const SamplingRow> rows;       // host memory, as the two lists
+  TensorView logits;                  // [rows, vocab] act, not modified
+  std::span<const SamplingRow> rows;  // host memory, as the two lists
   std::span<const HistoryToken> history;
   std::span<const BiasToken> bias;
   int max_top_logprobs = 0;  // columns of the two last outputs
   // Outputs, host memory, one per row.
   std::span<int32_t> tokens;
-  std::span<float> logprobs;                       // of the chosen (or forced) token; NaN if not asked for
-  std::span<int32_t> top_tokens;                   // [rows, max_top_logprobs], most likely first, -1 past the end
-  std::span<float> top_logprobs;                   // same shape
+  std::span<float> logprobs;  // of the chosen (or forced) token; NaN if not asked for
+  // [rows, max_top_logprobs], most likely first, ties to the lower id. Past the row's top_logprobs
+  // or the vocabulary: -1 and NaN.
+  std::span<int32_t> top_tokens;
+  std::span<float> top_logprobs;
 };
 
 class Kernels {

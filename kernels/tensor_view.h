@@ -82,8 +82,9 @@ struct TensorView {
   }
 };
 
-// One field of every session's slab, e.g. the matrix memories of one layer. Slabs have a fixed size and
-// lie in one allocation; kernels address a memory only through At(), on the host and on a device.
+// One field of every session's slab, e.g. the matrix memories of one layer. Slabs have a fixed size
+// and lie in one allocation; kernels address a memory only through At(), on the host and on a
+// device.
 struct StateView {
   std::byte* base = nullptr;  // slab 0
   int64_t slab_bytes = 0;     // distance between slabs
