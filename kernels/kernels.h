@@ -200,7 +200,7 @@ struct GatedRmsNormArgs {
 //             never less than one token
 //      min_p: of these, p < min_p * (largest p) go
 //   5. the draw: the first token at which the sum of the p that stayed, divided by their total,
-//      exceeds u = Philox(seed, choice, position), base/random.h
+//      exceeds UniformDouble(seed, choice, position), base/random.h
 //
 // Logits from step 1 on, probabilities and their sums are float64 in every backend, so that equal
 // logits give equal tokens. A token whose logit is -inf or NaN after step 2 is never drawn; if

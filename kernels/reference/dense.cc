@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <vector>
+
+#include "base/log.h"
+#include "kernels/float16.h"
+#include "kernels/reference/reference_kernels.h"
+
+namespace mneme {
+namespace reference {
+
+void Widen(const void* src, DType dtype, int64_t first, int64_t n, double* dst) {
+  switch (dtype) {
+    case DType::kF64:
+      std::copy_n(static_cast<const double*>(src) + first, n, dst);
+      return;
+    case DType::kF32:
+      std::copy_n(static_cast<const float*>(src) + first, n, dst);
+      return;
+    case DType::kBF16:
+      for (int64_t i = 0; i < n; ++i) {
+        dst[i] = F32FromBF16(static_cast<const uint16_t*>(src)[first + i]);
+      }
+      return;
+    case DType::kF16:
+      for (int64_t i = 0; i < n; ++i) {
+        dst[i] = F32FromF16(static_cast<const uint16_t*>(src)[first + i]);
+      }
+      return;
+    default:
+      CHECK(false) << "a matrix of " << Name(dtype);
+  }
+}
+
+}  // namespace reference
+
+namespace {
+
+using reference::Expect;
+
+// y[e, :] (+)= W x[row(e), :] for the entries [begin, end).
+void MultiplyEntries(const LinearArgs& args, const std::vector<double>& x,
+                     const PackedMatrix& matrix, int begin, int end) {
+  constexpr int kBlock = 4;  // rows of W at a time: four sums keep the adder busy
+  const int in_features = matrix.in_features;
+  const int32_t* rows = args.entry_rows.as<const int32_t>();
+  std::vector<double> w(static_cast<size_t>(kBlock) * in_features);
+  for (int first = 0; first < matrix.out_features && begin < end; first += kBlock) {
+    const int count = std::min(kBlock, matrix.out_features - first);
+    reference::Widen(matrix.data, matrix.dtype, static_cast<int64_t>(first) * in_features,
+                     static_cast<int64_t>(count) * in_features, w.data());
+    for (int e = begin; e < end; ++e) {
+      const double* xe = x.data() + static_cast<int64_t>(rows ? rows[e] : e) * in_features;
+      double sums[kBlock] = {};
+      for (int i = 0; i < in_features; ++i) {
+        for (int j = 0; j < kBlock; ++j) sums[j] += w[j * in_features + i] * xe[i];
+      }
+      double* y = args.y.as<double>() + static_cast<int64_t>(e) * matrix.out_features + first;
+      for (int j = 0; j < count; ++j) y[j] = args.accumulate ? y[j] + sums[j] : sums[j];
+    }
+  }
+}
+
+// The factor 1 / sqrt(mean(x^2) + eps).
+double InverseRms(const double* x, int64_t dim, double eps) {
+  double sum = 0;
+  for (int64_t i = 0; i < dim; ++i) sum += x[i] * x[i];
+  return 1.0 / std::sqrt(sum / static_cast<double>(dim) + eps);
+}
+
+}  // namespace
+
+void ReferenceKernels::Embedding(const EmbeddingArgs& args) {
+  const int64_t tokens = args.ids.shape[0], dim = args.table.shape[1];
+  Expect(args.ids, DType::kI32, {tokens}, "ids");
+  Expect(args.y, DType::kF64, {tokens, dim}, "y");
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int32_t id = args.ids.as<int32_t>()[t];
+    CHECK(id >= 0 && id < args.table.shape[0]) << "token " << id;
+    reference::Widen(args.table.data, args.table.dtype, id * dim, dim,
+                     args.y.as<double>() + t * dim);
+  }
+}
+
+void ReferenceKernels::GatherRows(const GatherRowsArgs& args) {
+  const int64_t rows = args.x.shape[0], dim = args.x.shape[1], n = args.indices.shape[0];
+  Expect(args.x, DType::kF64, {rows, dim}, "x");
+  Expect(args.indices, DType::kI32, {n}, "indices");
+  Expect(args.y, DType::kF64, {n, dim}, "y");
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t row = args.indices.as<int32_t>()[i];
+    CHECK(row >= 0 && row < rows) << "row " << row;
+    std::copy_n(args.x.as<double>() + row * dim, dim, args.y.as<double>() + i * dim);
+  }
+}
+
+void ReferenceKernels::RmsNorm(const RmsNormArgs& args) {
+  const int64_t tokens = args.x.shape[0], dim = args.x.shape[1];
+  Expect(args.x, DType::kF64, {tokens, dim}, "x");
+  Expect(args.weight, DType::kF32, {dim}, "weight");
+  Expect(args.y, DType::kF64, {tokens, dim}, "y");
+  for (int64_t t = 0; t < tokens; ++t) {
+    const double* x = args.x.as<double>() + t * dim;
+    double* y = args.y.as<double>() + t * dim;
+    const double factor = InverseRms(x, dim, args.eps);
+    for (int64_t i = 0; i < dim; ++i) y[i] = x[i] * factor * args.weight.as<float>()[i];
+  }
+}
+
+void ReferenceKernels::Linear(std::span<const LinearArgs> products) {
+  for (const LinearArgs& args : products) {
+    CHECK(!args.weights.empty());
+    const PackedMatrix& first = args.weights[0];
+    const int64_t rows = args.x.shape[0], entries = args.y.shape[0];
+    Expect(args.x, DType::kF64, {rows, first.in_features}, "x");
+    Expect(args.y, DType::kF64, {entries, first.out_features}, "y");
+    const bool grouped = !args.group_offsets.empty();
+    if (grouped) {
+      Expect(args.entry_rows, DType::kI32, {entries}, "entry_rows");
+      Expect(args.group_offsets, DType::kI32, {static_cast<int64_t>(args.weights.size()) + 1},
+             "group_offsets");
+    } else {
+      CHECK_EQ(args.weights.size(), 1u);
+      CHECK(args.entry_rows.empty());
+      CHECK_EQ(rows, entries);
+    }
+
+    std::vector<double> x(args.x.as<double>(), args.x.as<double>() + args.x.shape.elements());
+    if (compute_dtype_ == DType::kBF16) {
+      for (double& value : x) value = RoundToBF16(static_cast<float>(value));
+    }
+    for (size_t g = 0; g < args.weights.size(); ++g) {
+      const int32_t* offsets = args.group_offsets.as<int32_t>();
+      const PackedMatrix& matrix = args.weights[g];
+      CHECK(matrix.out_features == first.out_features && matrix.in_features == first.in_features);
+      MultiplyEntries(args, x, matrix, grouped ? offsets[g] : 0,
+                      grouped ? offsets[g + 1] : static_cast<int>(entries));
+    }
+  }
+}
+
+void ReferenceKernels::SwiGlu(const SwiGluArgs& args) {
+  Expect(args.up, DType::kF64, args.gate.shape, "up");
+  Expect(args.y, DType::kF64, args.gate.shape, "y");
+  const int64_t n = args.gate.shape.elements();
+  for (int64_t i = 0; i < n; ++i) {
+    args.y.as<double>()[i] = reference::Silu(args.gate.as<double>()[i]) * args.up.as<double>()[i];
+  }
+}
+
+void ReferenceKernels::L2Norm(const L2NormArgs& args) {
+  const int64_t entries = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
+  Expect(args.x, DType::kF64, {entries, heads, dim}, "x");
+  Expect(args.y, DType::kF64, {entries, heads, dim}, "y");
+  for (int64_t h = 0; h < entries * heads; ++h) {
+    const double* x = args.x.as<double>() + h * dim;
+    double* y = args.y.as<double>() + h * dim;
+    double sum = 0;
+    for (int64_t i = 0; i < dim; ++i) sum += x[i] * x[i];
+    const double factor = args.scale / std::sqrt(sum + 1e-6);
+    for (int64_t i = 0; i < dim; ++i) y[i] = x[i] * factor;
+  }
+}
+
+void ReferenceKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
+  const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
+  Expect(args.x, DType::kF64, {tokens, heads, dim}, "x");
+  Expect(args.weight, DType::kF32, {dim}, "weight");
+  Expect(args.y, DType::kF64, {tokens, heads, dim}, "y");
+  if (!args.gate.empty()) Expect(args.gate, DType::kF64, {tokens, heads, dim}, "gate");
+  for (int64_t h = 0; h < tokens * heads; ++h) {
+    const double* x = args.x.as<double>() + h * dim;
+    const double* gate = args.gate.empty() ? nullptr : args.gate.as<double>() + h * dim;
+    double* y = args.y.as<double>() + h * dim;
+    const double factor = InverseRms(x, dim, args.eps);
+    for (int64_t i = 0; i < dim; ++i) {
+      const double open = gate == nullptr ? 1.0 : reference::Silu(gate[i]);
+      y[i] = x[i] * factor * args.weight.as<float>()[i] * open;
+    }
+  }
+}
+
+}  // namespace mneme
