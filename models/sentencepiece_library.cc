@@ -1,0 +1,85 @@
+#include "models/sentencepiece_library.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <climits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace mneme {
+namespace {
+
+#ifdef MNEME_SENTENCEPIECE_LIBRARY
+
+// DEEPBIND makes the library see its own protocol buffers before those of the program, whose
+// version differs. The sanitizers' interceptors do not survive it; there, only programs that link
+// no protocol buffers can load the library.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kDeepBind = 0;
+#else
+constexpr int kDeepBind = RTLD_DEEPBIND;
+#endif
+
+std::string ProgramFolder() {
+  char path[PATH_MAX];
+  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
+  const absl::string_view program(path, size > 0 ? static_cast<size_t>(size) : 0);
+  const size_t slash = program.rfind('/');
+  return std::string(program.substr(0, slash == absl::string_view::npos ? 0 : slash));
+}
+
+absl::StatusOr<const mneme_sentencepiece_api*> Load() {
+  const absl::string_view built = MNEME_SENTENCEPIECE_LIBRARY;
+  const absl::string_view name = built.substr(built.rfind('/') + 1);
+  const std::string folder = ProgramFolder();
+  std::vector<std::string> candidates;
+  if (!folder.empty()) {
+    candidates.push_back(absl::StrCat(folder, "/", name));
+    candidates.push_back(absl::StrCat(folder, "/../lib/", name));
+  }
+  candidates.emplace_back(built);
+
+  std::string tried;
+  for (const std::string& path : candidates) {
+    if (access(path.c_str(), F_OK) != 0) {
+      absl::StrAppend(&tried, tried.empty() ? "" : "; ", path, " (does not exist)");
+      continue;
+    }
+    // Never closed: its protocol buffers register themselves for the life of the process.
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | kDeepBind);
+    if (library == nullptr) {
+      absl::StrAppend(&tried, tried.empty() ? "" : "; ", path, " (", dlerror(), ")");
+      continue;
+    }
+    using Entry = const mneme_sentencepiece_api* (*)();
+    const auto entry = reinterpret_cast<Entry>(dlsym(library, MNEME_SENTENCEPIECE_ENTRY));
+    const mneme_sentencepiece_api* api = entry == nullptr ? nullptr : entry();
+    if (api != nullptr && api->abi == MNEME_SENTENCEPIECE_ABI) {
+      return api;
+    }
+    absl::StrAppend(&tried, tried.empty() ? "" : "; ", path, " (of another version)");
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot load the SentencePiece library; tried ", tried));
+}
+
+#else
+
+absl::StatusOr<const mneme_sentencepiece_api*> Load() {
+  return absl::UnimplementedError("this build has no SentencePiece (libsentencepiece-dev)");
+}
+
+#endif
+
+}  // namespace
+
+absl::StatusOr<const mneme_sentencepiece_api*> SentencePieceLibrary() {
+  // A library is loaded into a process, not into an object.
+  static const auto* const library = new absl::StatusOr<const mneme_sentencepiece_api*>(Load());
+  return *library;
+}
+
+}  // namespace mneme

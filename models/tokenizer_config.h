@@ -1,0 +1,31 @@
+// The part of tokenizer_config.json that matters here.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace mneme {
+
+struct TokenizerConfig {
+  // A special token's spelling. Absent: the file does not mention it; empty: it says there is none.
+  std::optional<std::string> bos_token, eos_token;
+  std::optional<bool> add_bos_token, add_eos_token;
+  std::string tokenizer_class;  // empty if the file does not say
+
+  struct AddedToken {
+    int64_t id = 0;
+    std::string content;
+    bool special = false;
+  };
+  std::vector<AddedToken> added_tokens;
+};
+
+// `json` is the file's text. InvalidArgument names the key and what it holds.
+absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view json);
+
+}  // namespace mneme
