@@ -144,6 +144,13 @@ function(mneme_isa_sources target)
     target_compile_options(${target}_${isa} PRIVATE ${MNEME_ISA_FLAGS_${isa}}
       $<$<CONFIG:Release>:-O3> $<$<BOOL:${MNEME_HAVE_NO_WEAK}>:-fno-weak>)
     target_sources(${target} PRIVATE $<TARGET_OBJECTS:${target}_${isa}>)
+    if(MNEME_TESTS AND MNEME_HAVE_NO_WEAK AND NOT MNEME_SANITIZE)
+      add_test(NAME ${target}_${isa}_symbols
+        COMMAND ${PROJECT_SOURCE_DIR}/tools/check_isa_symbols.py ${isa}
+                $<TARGET_OBJECTS:${target}_${isa}>
+        COMMAND_EXPAND_LISTS)
+      set_tests_properties(${target}_${isa}_symbols PROPERTIES LABELS unit)
+    endif()
   endforeach()
 endfunction()
 
