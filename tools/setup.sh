@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# Installs what building and testing Mneme needs, on Debian 12 and its relatives. Does nothing, in well
+# under a second, when everything is there.
+#
+# usage: tools/setup.sh [--bench] [--print]
+#   --bench   also oneDNN, which the benchmarks compare with
+#   --print   only prints the package names
+set -euo pipefail
+
+packages=(
+  build-essential cmake ninja-build ccache lld pkg-config git ca-certificates
+  libabsl-dev libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
+  libsentencepiece-dev nlohmann-json3-dev libpng-dev zlib1g-dev
+  libgtest-dev libgmock-dev clang-format
+  python3 python3-venv python3-dev
+)
+print=false
+for argument in "$@"; do
+  case $argument in
+    --bench) packages+=(libdnnl-dev) ;;
+    --print) print=true ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "setup.sh: unknown argument $argument; see --help" >&2; exit 2 ;;
+  esac
+done
+if $print; then
+  printf '%s\n' "${packages[@]}"
+  exit 0
+fi
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "setup.sh: this system has no apt. Install the equivalents of these Debian packages:" >&2
+  printf '  %s\n' "${packages[@]}" >&2
+  exit 1
+fi
+
+# Names of the packages that are not installed. dpkg-query fails when it does not know one of them.
+missing=()
+installed=$(dpkg-query -W -f='${Package} ${db:Status-Status}\n' "${packages[@]}" 2>/dev/null || true)
+for package in "${packages[@]}"; do
+  grep -qxF "$package installed" <<<"$installed" || missing+=("$package")
+done
+if ((${#missing[@]} == 0)); then
+  exit 0
+fi
+
+as_root=()
+if ((EUID != 0)); then
+  if ! command -v sudo >/dev/null; then
+    echo "setup.sh: needs root or sudo to install: ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt_get() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q -o Acquire::Retries=3 \
+    -o DPkg::Lock::Timeout=300 "$@"
+}
+
+echo "Installing ${#missing[@]} packages: ${missing[*]}"
+apt_get update
+apt_get install -y --no-install-recommends "${missing[@]}"
