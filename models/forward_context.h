@@ -21,14 +21,18 @@ struct StepBatch {
   TensorView slots;        // [rows] i32, < 0: padding row
 };
 
-// Scratch memory of a step: a bump allocator whose addresses repeat from step to step. It grows only in
-// Reserve(); asking for more than was reserved is a bug. Temporaries live until the enclosing Scope ends.
+// Scratch memory of a step: a bump allocator whose addresses repeat from step to step. It has a
+// fixed size; asking for more is a bug. Temporaries live until the enclosing Scope ends.
 class Workspace {
  public:
   static absl::StatusOr<Workspace> Create(Backend& backend, int64_t bytes);
+  // Has no memory: its views must not be read or written. For finding out how much a step takes.
+  static Workspace ForMeasuring();
 
   // Uninitialised, 64-byte aligned.
   TensorView Temp(DType dtype, Shape shape);
+
+  int64_t peak_bytes() const { return peak_; }  // most that was in use at once
 
   class Scope {
    public:
@@ -44,15 +48,19 @@ class Workspace {
 
  private:
   Buffer buffer_;
+  std::byte* base_ = nullptr;
+  int64_t capacity_ = 0;
   int64_t used_ = 0;
+  int64_t peak_ = 0;
 };
 
-// Watches, or dictates, where tokens are routed (mneme-logits, mneme-inspect). Called between kernels of a
-// layer, so it costs a synchronisation: never installed by the server.
+// Watches, or dictates, where tokens are routed (mneme-logits, mneme-inspect). Called between
+// kernels of a layer, so it costs a synchronisation: never installed by the server.
 class RoutingObserver {
  public:
   virtual ~RoutingObserver() = default;
-  // Indices to force for the step's tokens in this layer, [tokens, top_k] i32 in backend memory, or empty.
+  // Indices to force for the step's tokens in this layer, [tokens, top_k] i32 in backend memory, or
+  // empty.
   virtual TensorView Forced(int layer, int tokens, int top_k) = 0;
   virtual void OnRouted(int layer, const TensorView& indices, const TensorView& weights) = 0;
 };

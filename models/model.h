@@ -1,4 +1,5 @@
-// What the engine knows of a network: what it reads, what a session's state looks like, and one step.
+// What the engine knows of a network: what it reads, what a session's state looks like, and one
+// step.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ struct ModelInfo {
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed
-  uint64_t fingerprint = 0;  // of the configuration and weights: which states fit this model
+  // Of the configuration and every byte of the weights: which states fit this model. 0 in a plan.
+  uint64_t fingerprint = 0;
 };
 
 // A loaded network. Const and without session state; all of that is in the slabs that a step names.

@@ -1,5 +1,5 @@
-// The part of a layer that moves information along time. Attention over a window, a linear memory and a
-// gradient-trained memory all fit behind Forward().
+// The part of a layer that moves information along time. Attention over a window, a linear memory
+// and a gradient-trained memory all fit behind Forward().
 #pragma once
 
 #include <cstddef>
@@ -15,17 +15,17 @@ class SequenceMixer {
  public:
   virtual ~SequenceMixer() = default;
 
-  // Fills this mixer's eagerly initialised fields of the initial slab, which is zeroed backend memory.
+  // Fills this mixer's eagerly initialised fields of the initial slab, which is zeroed backend
+  // memory.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
 
-  // Reads and updates the state of every row in `ctx.batch`, and adds the mixer's output to `residual`.
+  // Reads and updates the state of every row in `ctx.batch`, and adds the mixer's output to
+  // `residual`.
   //   x         [tokens, model_dim] act, the normed layer input
   //   residual  [tokens, model_dim] act
-  // Must not allocate outside the workspace, synchronise or branch on device data.
+  // Must not allocate outside the workspace, synchronise or branch on device data: steps are
+  // captured as graphs, and a dry run without memory (dry_run.h) measures the workspace.
   virtual void Forward(ForwardContext& ctx, TensorView x, TensorView residual) const = 0;
-
-  // Upper bound of the workspace Forward takes, for a step of this many tokens and rows.
-  virtual int64_t WorkspaceBytes(int tokens, int rows) const = 0;
 };
 
 }  // namespace mneme

@@ -1,4 +1,5 @@
-// What a slab contains. A slab is the whole recurrent state of one session: a fixed number of bytes.
+// What a slab contains. A slab is the whole recurrent state of one session: a fixed number of
+// bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,9 @@
 
 namespace mneme {
 
-// Handle to one field of the slab. Layers keep the handle, never an address, so that the pool is free to
-// place, copy, save and restore slabs. Name, dtype and shape make a slab readable by others.
+// Handle to one field of the slab. Layers keep the handle, never an address, so that the pool is
+// free to place, copy, save and restore slabs. Name, dtype and shape make a slab readable by
+// others.
 struct StateField {
   std::string name;  // "layers.3.memory"
   DType dtype = DType::kF32;

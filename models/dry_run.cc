@@ -1,0 +1,61 @@
+#include "models/dry_run.h"
+
+#include <string>
+
+namespace mneme {
+namespace {
+
+class DryRunKernels final : public Kernels {
+ public:
+  void Embedding(const EmbeddingArgs&) override {}
+  void GatherRows(const GatherRowsArgs&) override {}
+  void RmsNorm(const RmsNormArgs&) override {}
+  void Linear(std::span<const LinearArgs>) override {}
+  void SwiGlu(const SwiGluArgs&) override {}
+  void RouteTopK(const RouteTopKArgs&) override {}
+  void Dispatch(const DispatchArgs&) override {}
+  void ShortConv(std::span<const ShortConvArgs>) override {}
+  void L2Norm(const L2NormArgs&) override {}
+  void DeltaGates(const DeltaGatesArgs&) override {}
+  void GatedDeltaRule(const GatedDeltaRuleArgs&) override {}
+  void MixMemories(const MixMemoriesArgs&) override {}
+  void GatedRmsNorm(const GatedRmsNormArgs&) override {}
+  void Sample(const SampleArgs&) override {}
+};
+
+class DryRunBackend final : public Backend {
+ public:
+  explicit DryRunBackend(DType activation_dtype) : activation_dtype_(activation_dtype) {}
+
+  absl::string_view name() const override { return "dry run"; }
+  std::string description() const override { return "dry run"; }
+  DType activation_dtype() const override { return activation_dtype_; }
+  DType state_dtype() const override { return DType::kF32; }
+  DType compute_dtype() const override { return DType::kF32; }
+
+  absl::StatusOr<void*> Allocate(int64_t) override {
+    return absl::FailedPreconditionError("a dry run has no memory");
+  }
+  void Free(void*) override {}
+  absl::StatusOr<int64_t> AvailableBytes() const override { return 0; }
+  void CopyFromHost(void*, const void*, int64_t) override {}
+  void CopyToHost(void*, const void*, int64_t) override {}
+  void Copy(void*, const void*, int64_t) override {}
+  void Zero(void*, int64_t) override {}
+  absl::Status Synchronize() override { return absl::OkStatus(); }
+  int64_t PackedBytes(DType, int, int) const override { return 0; }
+  PackedMatrix PackMatrix(const TensorView&, void*) override { return {}; }
+  Kernels& kernels() override { return kernels_; }
+
+ private:
+  const DType activation_dtype_;
+  DryRunKernels kernels_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> MakeDryRunBackend(DType activation_dtype) {
+  return std::make_unique<DryRunBackend>(activation_dtype);
+}
+
+}  // namespace mneme

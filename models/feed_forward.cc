@@ -1,0 +1,43 @@
+#include "models/feed_forward.h"
+
+#include <span>
+
+#include "base/status_macros.h"
+
+namespace mneme {
+
+absl::StatusOr<FeedForward> FeedForward::Make(const LayerBuilder& builder) {
+  const int model_dim = builder.config.model_dim;
+  const int mlp_dim = builder.config.mlp_dim;
+  WeightStore& weights = builder.weights;
+  const std::string gate = builder.Weight("mlp.gate_proj.weight");
+  const std::string up = builder.Weight("mlp.up_proj.weight");
+
+  FeedForward mlp;
+  if (!weights.Has(up) && weights.SizeOfMatrix(gate).rows == 2 * int64_t{mlp_dim}) {
+    MNEME_ASSIGN_OR_RETURN(mlp.gate_, weights.MatrixRows(gate, 2 * mlp_dim, model_dim, 0, mlp_dim));
+    MNEME_ASSIGN_OR_RETURN(mlp.up_,
+                           weights.MatrixRows(gate, 2 * mlp_dim, model_dim, mlp_dim, mlp_dim));
+  } else {
+    MNEME_ASSIGN_OR_RETURN(mlp.gate_, weights.Matrix(gate, mlp_dim, model_dim));
+    MNEME_ASSIGN_OR_RETURN(mlp.up_, weights.Matrix(up, mlp_dim, model_dim));
+  }
+  MNEME_ASSIGN_OR_RETURN(
+      mlp.down_, weights.Matrix(builder.Weight("mlp.down_proj.weight"), model_dim, mlp_dim));
+  return mlp;
+}
+
+void FeedForward::Forward(ForwardContext& ctx, TensorView x, TensorView residual) const {
+  const Workspace::Scope scope(ctx.workspace);
+  const int64_t tokens = x.shape[0];
+  const TensorView gate = ctx.Temp({tokens, gate_.out_features});
+  const TensorView up = ctx.Temp({tokens, up_.out_features});
+  const LinearArgs in[] = {{.x = x, .weights = {&gate_, 1}, .y = gate},
+                           {.x = x, .weights = {&up_, 1}, .y = up}};
+  ctx.kernels().Linear(in);
+  ctx.kernels().SwiGlu({.gate = gate, .up = up, .y = gate});
+  const LinearArgs out[] = {{.x = gate, .weights = {&down_, 1}, .y = residual, .accumulate = true}};
+  ctx.kernels().Linear(out);
+}
+
+}  // namespace mneme

@@ -1,0 +1,25 @@
+// The part of a layer that transforms each token by itself: a gated MLP.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "kernels/tensor_view.h"
+#include "models/forward_context.h"
+#include "models/layer_builder.h"
+
+namespace mneme {
+
+//   residual += down( silu(gate x) * (up x) )
+class FeedForward {
+ public:
+  // Weights mlp.{gate,up,down}_proj. Old files have no up_proj: there gate_proj is [2 mlp_dim,
+  // model_dim], the gate's rows first.
+  static absl::StatusOr<FeedForward> Make(const LayerBuilder& builder);
+
+  //   x, residual  [tokens, model_dim] act
+  void Forward(ForwardContext& ctx, TensorView x, TensorView residual) const;
+
+ private:
+  PackedMatrix gate_, up_, down_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,24 @@
+// JSON files of a model folder. Included only where such a file is parsed.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace mneme {
+
+// Parses an object. Python writes the literals NaN, Infinity and -Infinity, which JSON lacks: they
+// arrive as strings of that text, harmless under keys that nobody reads.
+// INVALID_ARGUMENT, naming `path`, for text that is not JSON, is nested deeper than 32 levels,
+// holds a key twice in one object, or is not an object.
+absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::string_view path);
+
+// As above, from a file. NOT_FOUND if there is none.
+absl::StatusOr<nlohmann::json> ReadJsonObject(const std::string& path);
+
+// The value as it is shown in messages: cut, and free of control characters.
+std::string Shown(const nlohmann::json& value);
+
+}  // namespace mneme

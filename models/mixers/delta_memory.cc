@@ -1,0 +1,149 @@
+#include "models/mixers/delta_memory.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace mneme {
+namespace {
+
+// Weight of one of the three convolutions, [channels, width]. Without convolutions upstream applies
+// silu to the projection, which is a convolution of width 1 by one.
+absl::StatusOr<TensorView> TakeConvolution(const LayerBuilder& builder, absl::string_view name,
+                                           int channels) {
+  const int width = builder.config.delta.conv_width;
+  TensorView weight;
+  if (width == 0) {
+    MNEME_ASSIGN_OR_RETURN(weight, builder.weights.Constant(std::vector<float>(channels, 1.0f)));
+    weight.shape = {channels, 1};
+  } else {
+    MNEME_ASSIGN_OR_RETURN(weight,
+                           builder.weights.Floats(builder.Weight(name), {channels, 1, width}));
+    weight.shape = {channels, width};
+  }
+  return weight;
+}
+
+TensorView Reshaped(TensorView view, Shape shape) {
+  view.shape = shape;
+  return view;
+}
+
+}  // namespace
+
+absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder) {
+  const DeltaMixerConfig& config = builder.config.delta;
+  WeightStore& weights = builder.weights;
+  const int keys = config.key_channels();
+  const int values = config.value_channels();
+
+  DeltaMemory memory;
+  memory.config_ = config;
+  memory.norm_eps_ = builder.config.norm_eps;
+  MNEME_ASSIGN_OR_RETURN(memory.q_conv_, TakeConvolution(builder, "attn.q_conv1d.weight", keys));
+  MNEME_ASSIGN_OR_RETURN(memory.k_conv_, TakeConvolution(builder, "attn.k_conv1d.weight", keys));
+  MNEME_ASSIGN_OR_RETURN(memory.v_conv_, TakeConvolution(builder, "attn.v_conv1d.weight", values));
+  MNEME_ASSIGN_OR_RETURN(memory.a_log_,
+                         weights.Floats(builder.Weight("attn.A_log"), {config.value_heads}));
+  MNEME_ASSIGN_OR_RETURN(memory.dt_bias_,
+                         weights.Floats(builder.Weight("attn.dt_bias"), {config.value_heads}));
+  MNEME_ASSIGN_OR_RETURN(memory.out_norm_,
+                         weights.Floats(builder.Weight("attn.o_norm.weight"), {config.value_dim}));
+  MNEME_ASSIGN_OR_RETURN(memory.out_proj_, weights.Matrix(builder.Weight("attn.o_proj.weight"),
+                                                          builder.config.model_dim, values));
+  weights.Ignore(builder.Weight("attn.D"));  // of old files; upstream never used it
+
+  const int memories = config.all_memories();
+  const int history = static_cast<int>(memory.q_conv_.shape[1]) - 1;
+  const DType dtype = builder.state_dtype;
+  memory.written_ =
+      builder.AddState("written", DType::kU8, {memories}, /*lazily_initialized=*/false);
+  memory.q_window_ = builder.AddState("q_window", dtype, {memories, history, keys}, true);
+  memory.k_window_ = builder.AddState("k_window", dtype, {memories, history, keys}, true);
+  memory.v_window_ = builder.AddState("v_window", dtype, {memories, history, values}, true);
+  memory.memory_ = builder.AddState(
+      "memory", dtype, {memories, config.value_heads, config.value_dim, config.key_dim}, true);
+  return memory;
+}
+
+TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& streams,
+                                     const Segments& segments, int64_t entries) const {
+  Kernels& kernels = ctx.kernels();
+  const TensorView q = ctx.Temp({entries, config_.heads, config_.key_dim});
+  const TensorView k = ctx.Temp({entries, config_.heads, config_.key_dim});
+  const TensorView v = ctx.Temp({entries, config_.value_heads, config_.value_dim});
+  const Shape key_rows{entries, config_.key_channels()};
+  const Shape value_rows{entries, config_.value_channels()};
+  const ShortConvArgs convolutions[] = {
+      {.x = streams.q,
+       .entry_rows = streams.q_rows,
+       .weight = q_conv_,
+       .segments = segments,
+       .window = ctx.State(q_window_),
+       .y = Reshaped(q, key_rows)},
+      {.x = streams.k,
+       .entry_rows = streams.kv_rows,
+       .weight = k_conv_,
+       .segments = segments,
+       .window = ctx.State(k_window_),
+       .y = Reshaped(k, key_rows)},
+      {.x = streams.v,
+       .entry_rows = streams.kv_rows,
+       .weight = v_conv_,
+       .segments = segments,
+       .window = ctx.State(v_window_),
+       .y = Reshaped(v, value_rows)},
+  };
+  kernels.ShortConv(convolutions);
+  kernels.L2Norm({.x = q, .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)), .y = q});
+  kernels.L2Norm({.x = k, .y = k});
+
+  const TensorView log_decay = ctx.Temp({entries, config_.value_heads});
+  const TensorView beta = ctx.Temp({entries, config_.value_heads});
+  kernels.DeltaGates({.a = streams.a,
+                      .b = streams.b,
+                      .a_log = a_log_,
+                      .dt_bias = dt_bias_,
+                      .entry_rows = streams.kv_rows,
+                      .beta_scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
+                      .log_decay = log_decay,
+                      .beta = beta});
+  kernels.GatedDeltaRule({.q = q,
+                          .k = k,
+                          .v = v,
+                          .log_decay = log_decay,
+                          .beta = beta,
+                          .segments = segments,
+                          .state = ctx.State(memory_),
+                          .out = v});
+  return Reshaped(v, value_rows);
+}
+
+void DeltaMemory::Emit(ForwardContext& ctx, TensorView y, TensorView gate,
+                       TensorView residual) const {
+  const int64_t tokens = y.shape[0];
+  const Shape by_head{tokens, config_.value_heads, config_.value_dim};
+  const TensorView heads = Reshaped(y, by_head);
+  ctx.kernels().GatedRmsNorm({.x = heads,
+                              .gate = gate.empty() ? TensorView{} : Reshaped(gate, by_head),
+                              .weight = out_norm_,
+                              .eps = norm_eps_,
+                              .y = heads});
+  const LinearArgs out[] = {
+      {.x = y, .weights = {&out_proj_, 1}, .y = residual, .accumulate = true}};
+  ctx.kernels().Linear(out);
+}
+
+Segments TempSegments(ForwardContext& ctx, int memories) {
+  const int count = memories * ctx.batch.rows;
+  return {.count = count,
+          .offsets = ctx.TempIndices({count + 1}),
+          .slots = ctx.TempIndices({count}),
+          .memories = ctx.TempIndices({count}),
+          .fresh = ctx.TempIndices({count})};
+}
+
+}  // namespace mneme

@@ -1,0 +1,62 @@
+// What Mixture-of-Memories and Gated DeltaNet share: matrix memories under the gated delta rule,
+// their convolution windows, and the way out of the layer.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "kernels/kernels.h"
+#include "kernels/tensor_view.h"
+#include "models/forward_context.h"
+#include "models/layer_builder.h"
+#include "models/model_config.h"
+#include "models/state_layout.h"
+
+namespace mneme {
+
+// A step's projected tokens. Entry e of the segments reads row q_rows[e] of q, and row kv_rows[e]
+// of the other four; an empty list means row e.
+struct DeltaStreams {
+  TensorView q, k;     // [rows, key_channels] act
+  TensorView v;        // [rows, value_channels] act
+  TensorView a, b;     // [rows, value_heads] act: raw decay and writing strength
+  TensorView q_rows;   // [entries] i32
+  TensorView kv_rows;  // [entries] i32
+};
+
+class DeltaMemory {
+ public:
+  // Weights attn.{A_log, dt_bias, q_conv1d, k_conv1d, v_conv1d, o_norm, o_proj}. State, per memory:
+  // the flag `written` (cleared in new sessions), and, read as zeros until it is set, the windows
+  // of raw q, k and v [conv_width - 1, channels] and the matrices `memory` [value_heads, value_dim,
+  // key_dim].
+  static absl::StatusOr<DeltaMemory> Make(const LayerBuilder& builder);
+
+  StateView Written(const ForwardContext& ctx) const { return ctx.State(written_); }
+
+  // Runs each segment's entries in order through its memory: convolution and silu, normalised q and
+  // k, gates,
+  //   S <- a S;  u = b (v - S k);  S <- S + u k^T;  o = S q
+  // Returns o, [entries, value_channels] act, in the caller's workspace scope.
+  TensorView WriteAndRead(ForwardContext& ctx, const DeltaStreams& streams,
+                          const Segments& segments, int64_t entries) const;
+
+  // residual += o_proj( RmsNorm_head(y) * silu(gate) );  y and gate, which may be empty, are
+  // overwritten.
+  //   y, gate   [tokens, value_channels] act
+  //   residual  [tokens, model_dim] act
+  void Emit(ForwardContext& ctx, TensorView y, TensorView gate, TensorView residual) const;
+
+ private:
+  DeltaMixerConfig config_;
+  float norm_eps_ = 1e-6f;
+  TensorView q_conv_, k_conv_, v_conv_;  // [channels, width] f32
+  TensorView a_log_, dt_bias_;           // [value_heads] f32
+  TensorView out_norm_;                  // [value_dim] f32
+  PackedMatrix out_proj_;                // [model_dim, value_channels]
+  StateField written_, q_window_, k_window_, v_window_, memory_;
+};
+
+// Temporaries for Dispatch's outputs: the segments of `memories` memories (shared one included) and
+// `rows` rows.
+Segments TempSegments(ForwardContext& ctx, int memories);
+
+}  // namespace mneme

@@ -1,0 +1,212 @@
+#include "models/model.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "kernels/tensor.h"
+#include "models/checkpoint.h"
+#include "models/dry_run.h"
+#include "models/layer.h"
+#include "models/layer_builder.h"
+#include "models/model_config.h"
+#include "models/weight_scan.h"
+#include "models/weight_store.h"
+
+namespace mneme {
+namespace {
+
+// Embedding, layers, norm, logits. Holds handles to weights, not the weights.
+class Network {
+ public:
+  // Takes all weights and lays out the state. Without a loading store, just checks and plans.
+  static absl::StatusOr<Network> Make(const ModelConfig& config, WeightStore& weights,
+                                      DType state_dtype, DType compute_dtype) {
+    constexpr char kEmbeddings[] = "model.embeddings.weight";
+    constexpr char kHead[] = "lm_head.weight";
+    Network network;
+    network.norm_eps_ = config.norm_eps;
+    MNEME_ASSIGN_OR_RETURN(network.embeddings_,
+                           weights.Table(kEmbeddings, config.vocab, config.model_dim));
+    for (int i = 0; i < config.layers; ++i) {
+      const LayerBuilder builder{.config = config,
+                                 .layer = i,
+                                 .weights = weights,
+                                 .state = network.state_layout_,
+                                 .state_dtype = state_dtype,
+                                 .compute_dtype = compute_dtype};
+      MNEME_ASSIGN_OR_RETURN(Layer layer, Layer::Make(builder));
+      network.layers_.push_back(std::move(layer));
+    }
+    MNEME_ASSIGN_OR_RETURN(network.norm_, weights.Floats("model.norm.weight", {config.model_dim}));
+    // Released configurations call untied models tied: what the file holds decides.
+    MNEME_ASSIGN_OR_RETURN(network.head_, weights.Matrix(weights.Has(kHead) ? kHead : kEmbeddings,
+                                                         config.vocab, config.model_dim));
+    return network;
+  }
+
+  const StateLayout& state_layout() const { return state_layout_; }
+
+  absl::Status InitState(Backend& backend, std::byte* slab) const {
+    for (const Layer& layer : layers_) {
+      MNEME_RETURN_IF_ERROR(layer.mixer().InitState(backend, slab));
+    }
+    return absl::OkStatus();
+  }
+
+  void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+               const TensorView& logits) const {
+    const Workspace::Scope scope(ctx.workspace);
+    const int64_t model_dim = embeddings_.shape[1];
+    const TensorView hidden = ctx.Temp({ctx.batch.tokens, model_dim});
+    ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = hidden});
+    for (const Layer& layer : layers_) layer.Forward(ctx, hidden);
+
+    const int64_t rows = logit_tokens.shape[0];
+    if (rows == 0) return;
+    const TensorView last = ctx.Temp({rows, model_dim});
+    ctx.kernels().GatherRows({.x = hidden, .indices = logit_tokens, .y = last});
+    ctx.kernels().RmsNorm({.x = last, .weight = norm_, .eps = norm_eps_, .y = last});
+    const LinearArgs products[] = {{.x = last, .weights = {&head_, 1}, .y = logits}};
+    ctx.kernels().Linear(products);
+  }
+
+ private:
+  TensorView embeddings_;  // [vocab, model_dim] as stored
+  std::vector<Layer> layers_;
+  TensorView norm_;  // [model_dim] f32
+  float norm_eps_ = 1e-6f;
+  PackedMatrix head_;  // [vocab, model_dim]
+  StateLayout state_layout_;
+};
+
+class LoadedModel final : public Model {
+ public:
+  LoadedModel(ModelInfo info, Network network, Buffer weights, DType activation_dtype)
+      : info_(std::move(info)),
+        weights_(std::move(weights)),
+        network_(std::move(network)),
+        activation_dtype_(activation_dtype) {}
+
+  const ModelInfo& info() const override { return info_; }
+  const StateLayout& state_layout() const override { return network_.state_layout(); }
+
+  absl::Status InitState(Backend& backend, std::byte* slab) const override {
+    return network_.InitState(backend, slab);
+  }
+
+  void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+               const TensorView& logits) const override {
+    network_.Forward(ctx, logit_tokens, logits);
+  }
+
+  int64_t WorkspaceBytes(int tokens, int rows, int logit_rows) const override {
+    const std::unique_ptr<Backend> backend = MakeDryRunBackend(activation_dtype_);
+    Workspace workspace = Workspace::ForMeasuring();
+    const StepBatch batch{.tokens = tokens, .rows = rows};
+    ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
+    network_.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, info_.vocab}});
+    return workspace.peak_bytes();
+  }
+
+ private:
+  ModelInfo info_;
+  Buffer weights_;
+  Network network_;
+  DType activation_dtype_;
+};
+
+// What a state depends on besides the weights.
+uint64_t HashConfig(const ModelConfig& config) {
+  const DeltaMixerConfig& delta = config.delta;
+  return HashText(absl::StrJoin(
+      {absl::StrCat(config.mixer, " ", config.norm_eps), absl::StrCat(config.vocab),
+       absl::StrCat(config.model_dim), absl::StrCat(config.layers), absl::StrCat(config.mlp_dim),
+       absl::StrCat(delta.heads), absl::StrCat(delta.value_heads), absl::StrCat(delta.key_dim),
+       absl::StrCat(delta.value_dim), absl::StrCat(delta.conv_width),
+       absl::StrCat(delta.output_gate), absl::StrCat(delta.allow_negative_eigenvalues),
+       absl::StrCat(delta.memories), absl::StrCat(delta.top_k), absl::StrCat(delta.shared_memory),
+       absl::StrCat(delta.single_kv_proj)},
+      " "));
+}
+
+ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config,
+                   const WeightStore& weights) {
+  const absl::string_view path = absl::StripSuffix(folder, "/");
+  const size_t slash = path.rfind('/');
+  const absl::string_view name = slash == absl::string_view::npos ? path : path.substr(slash + 1);
+  return {.name = std::string(name),
+          .architecture = config.model_type,
+          .vocab = config.vocab,
+          .model_dim = config.model_dim,
+          .layers = config.layers,
+          .parameters = weights.parameters(),
+          .weight_bytes = weights.resident_bytes(),
+          .weight_dtype = weights.dtypes(),
+          .fingerprint = CombineHashes(HashConfig(config), weights.fingerprint())};
+}
+
+absl::Status CheckFolder(const std::string& folder) {
+  struct stat info;
+  if (stat(folder.c_str(), &info) != 0) {
+    return absl::NotFoundError(absl::StrCat("model folder \"", folder, "\" does not exist"));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", folder, "\" is a file, expected a folder with config.json and model.safetensors"));
+  }
+  return absl::OkStatus();
+}
+
+void WarnOfUnused(const Checkpoint& checkpoint, const WeightStore& weights) {
+  constexpr size_t kShown = 20;
+  std::vector<std::string> unused = weights.Unused();
+  if (unused.empty()) return;
+  const size_t count = unused.size();
+  if (count > kShown) unused.resize(kShown);
+  LOG(WARNING) << checkpoint.path() << ": " << count
+               << " tensors are not used: " << absl::StrJoin(unused, ", ")
+               << (count > kShown ? ", ..." : "");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(
+    const std::string& folder, Backend& backend,
+    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress) {
+  MNEME_RETURN_IF_ERROR(CheckFolder(folder));
+  MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
+  for (const std::string& warning : config.warnings) LOG(WARNING) << warning;
+  MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  WeightStore weights(checkpoint, &backend);
+  const auto make = [&] {
+    return Network::Make(config, weights, backend.state_dtype(), backend.compute_dtype());
+  };
+  MNEME_RETURN_IF_ERROR(make().status());
+  WarnOfUnused(checkpoint, weights);
+  MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
+  MNEME_ASSIGN_OR_RETURN(Network network, make());
+  MNEME_RETURN_IF_ERROR(backend.Synchronize());
+  return std::make_unique<LoadedModel>(MakeInfo(folder, config, weights), std::move(network),
+                                       weights.TakeMemory(), backend.activation_dtype());
+}
+
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, DType state_dtype) {
+  MNEME_RETURN_IF_ERROR(CheckFolder(folder));
+  MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
+  MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  WeightStore weights(checkpoint, /*backend=*/nullptr);
+  MNEME_ASSIGN_OR_RETURN(const Network network,
+                         Network::Make(config, weights, state_dtype, DType::kF32));
+  ModelPlan plan{.info = MakeInfo(folder, config, weights), .state_layout = network.state_layout()};
+  plan.info.fingerprint = 0;
+  return plan;
+}
+
+}  // namespace mneme

@@ -1,0 +1,56 @@
+// Writes safetensors files of known contents, tensor by tensor, without holding them in memory.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/tensor_view.h"
+
+namespace mneme {
+
+// What a file will hold, in the order in which its bytes are written.
+struct SafetensorsSpec {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+
+  int64_t bytes() const;
+};
+
+// Writes to "<path>.partial" and renames it on Finish(), so that nobody ever reads half a file; an
+// unfinished one is removed. Errors name the path and what the system said.
+class SafetensorsWriter {
+ public:
+  // INVALID_ARGUMENT if two specs share a name.
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
+      absl::string_view path, std::span<const SafetensorsSpec> specs,
+      const std::map<std::string, std::string>& metadata);
+  ~SafetensorsWriter();
+  SafetensorsWriter(const SafetensorsWriter&) = delete;
+  SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+  // The next bytes of the data section: any part of a tensor, or several at once.
+  absl::Status Write(std::span<const std::byte> bytes);
+
+  // FAILED_PRECONDITION unless exactly the bytes of the specs were written.
+  absl::Status Finish();
+
+ private:
+  SafetensorsWriter(std::string path, std::FILE* file, int64_t data_bytes);
+
+  const std::string path_;
+  std::FILE* file_;
+  const int64_t data_bytes_;
+  int64_t written_bytes_ = 0;
+};
+
+}  // namespace mneme

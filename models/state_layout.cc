@@ -1,0 +1,93 @@
+#include "models/state_layout.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+
+namespace mneme {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+// "layers.3.memory" is layer 3's "memory"; other names have no layer.
+struct FieldName {
+  int layer = -1;
+  std::string rest;
+};
+
+FieldName Split(const std::string& name) {
+  const std::vector<std::string> parts = absl::StrSplit(name, absl::MaxSplits('.', 2));
+  int layer = 0;
+  if (parts.size() == 3 && parts[0] == "layers" && absl::SimpleAtoi(parts[1], &layer)) {
+    return {layer, parts[2]};
+  }
+  return {-1, name};
+}
+
+// Fields that differ in their layer only.
+struct FieldGroup {
+  std::string rest;
+  const StateField* field = nullptr;
+  int first_layer = -1;
+  int last_layer = -1;
+  int count = 0;
+};
+
+bool Joins(const FieldGroup& group, const FieldName& name, const StateField& field) {
+  return name.layer >= 0 && group.rest == name.rest && name.layer == group.last_layer + 1 &&
+         group.field->dtype == field.dtype && group.field->shape == field.shape;
+}
+
+std::string ShapeText(const Shape& shape) {
+  std::string text = "[";
+  for (int i = 0; i < shape.rank; ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", shape[i]);
+  return text + "]";
+}
+
+}  // namespace
+
+StateField StateLayout::Add(absl::string_view name, DType dtype, Shape shape,
+                            bool lazily_initialized) {
+  StateField field{.name = std::string(name),
+                   .dtype = dtype,
+                   .shape = shape,
+                   .offset = slab_bytes_,
+                   .lazily_initialized = lazily_initialized};
+  slab_bytes_ += (field.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  fields_.push_back(field);
+  return field;
+}
+
+std::string StateLayout::ToString() const {
+  std::vector<FieldGroup> groups;
+  for (const StateField& field : fields_) {
+    const FieldName name = Split(field.name);
+    FieldGroup* group = nullptr;
+    for (FieldGroup& candidate : groups) {
+      if (Joins(candidate, name, field)) group = &candidate;
+    }
+    if (group == nullptr) {
+      groups.push_back({name.rest, &field, name.layer, name.layer, 1});
+    } else {
+      group->last_layer = name.layer;
+      ++group->count;
+    }
+  }
+  std::string text;
+  for (const FieldGroup& group : groups) {
+    std::string name = group.rest;
+    if (group.count > 1) {
+      name = absl::StrCat("layers.", group.first_layer, "-", group.last_layer, ".", group.rest);
+    } else if (group.first_layer >= 0) {
+      name = absl::StrCat("layers.", group.first_layer, ".", group.rest);
+    }
+    absl::StrAppendFormat(&text, "%-24s %-4s %-22s %12d bytes%s\n", name, Name(group.field->dtype),
+                          ShapeText(group.field->shape), group.count * group.field->bytes(),
+                          group.field->lazily_initialized ? "" : "  cleared in new sessions");
+  }
+  absl::StrAppend(&text, "slab: ", slab_bytes_, " bytes\n");
+  return text;
+}
+
+}  // namespace mneme

@@ -1,0 +1,129 @@
+#include "models/weight_scan.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <vector>
+
+namespace mneme {
+namespace {
+
+// Work is split at fixed places, so that the hash does not depend on the number of threads.
+constexpr int64_t kChunkBytes = 1 << 20;
+// A block is hashed and checked while it is in the first-level cache.
+constexpr int64_t kBlockBytes = 16 << 10;
+constexpr int kLanes = 8;
+constexpr int64_t kStripeBytes = kLanes * sizeof(uint64_t);
+constexpr uint64_t kMultiplier = 0x9E3779B97F4A7C15;  // odd, bits of the golden ratio
+
+uint64_t Load(const std::byte* p) {
+  uint64_t word;
+  std::memcpy(&word, p, sizeof(word));
+  return word;
+}
+
+// Spreads every bit over the whole word; a bijection.
+uint64_t Mix(uint64_t x) {
+  x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93;
+  x = (x ^ (x >> 29)) * 0xA3B195354A39B70D;
+  return x ^ (x >> 32);
+}
+
+// Eight independent chains of multiplications, so that the multiplier is always busy: eight bytes a
+// cycle. The rotation brings high bits down, where the next product spreads them.
+class StripeHash {
+ public:
+  StripeHash() {
+    for (int i = 0; i < kLanes; ++i) lanes_[i] = kMultiplier * (2 * i + 1);
+  }
+
+  void Add(const std::byte* p, int64_t bytes) {
+    for (; bytes >= kStripeBytes; p += kStripeBytes, bytes -= kStripeBytes) {
+      for (int i = 0; i < kLanes; ++i) {
+        lanes_[i] = std::rotl(lanes_[i] ^ Load(p + 8 * i), 29) * kMultiplier;
+      }
+    }
+    if (bytes == 0) return;
+    std::byte tail[kStripeBytes] = {};
+    std::memcpy(tail, p, static_cast<size_t>(bytes));
+    Add(tail, kStripeBytes);
+  }
+
+  uint64_t Finish(int64_t bytes) const {
+    uint64_t hash = Mix(static_cast<uint64_t>(bytes));
+    for (const uint64_t lane : lanes_) hash = Mix(hash * kMultiplier ^ lane);
+    return hash;
+  }
+
+ private:
+  uint64_t lanes_[kLanes];
+};
+
+// Non-finite is: all exponent bits set.
+template <typename Bits, Bits kExponent>
+bool AllFinite(const std::byte* p, int64_t bytes) {
+  Bits found = 0;
+  for (int64_t i = 0; i < bytes; i += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, p + i, sizeof(bits));
+    found |= static_cast<Bits>((bits & kExponent) == kExponent);
+  }
+  return found == 0;
+}
+
+bool AllFinite(const std::byte* p, int64_t bytes, DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return AllFinite<uint32_t, 0x7f800000>(p, bytes);
+    case DType::kBF16:
+      return AllFinite<uint16_t, 0x7f80>(p, bytes);
+    default:
+      return AllFinite<uint16_t, 0x7c00>(p, bytes);
+  }
+}
+
+}  // namespace
+
+WeightScan ScanWeights(ThreadPool& pool, std::span<const std::byte> bytes, DType dtype) {
+  const int64_t size = static_cast<int64_t>(bytes.size());
+  const int64_t chunks = (size + kChunkBytes - 1) / kChunkBytes;
+  std::vector<WeightScan> results(static_cast<size_t>(chunks));
+  pool.ParallelForDynamic(chunks, 1, [&](int64_t begin, int64_t end, int /*worker*/) {
+    for (int64_t chunk = begin; chunk < end; ++chunk) {
+      const int64_t chunk_begin = chunk * kChunkBytes;
+      const int64_t chunk_end = std::min(size, chunk_begin + kChunkBytes);
+      StripeHash hash;
+      WeightScan& result = results[static_cast<size_t>(chunk)];
+      for (int64_t at = chunk_begin; at < chunk_end; at += kBlockBytes) {
+        const std::byte* block = bytes.data() + at;
+        const int64_t block_bytes = std::min(kBlockBytes, chunk_end - at);
+        hash.Add(block, block_bytes);
+        if (result.first_non_finite >= 0 || AllFinite(block, block_bytes, dtype)) continue;
+        int64_t element = 0;
+        while (AllFinite(block + element * SizeOf(dtype), SizeOf(dtype), dtype)) ++element;
+        result.first_non_finite = at / SizeOf(dtype) + element;
+      }
+      result.hash = hash.Finish(chunk_end - chunk_begin);
+    }
+  });
+  WeightScan total{.hash = Mix(static_cast<uint64_t>(size))};
+  for (const WeightScan& chunk : results) {
+    total.hash = CombineHashes(total.hash, chunk.hash);
+    if (total.first_non_finite < 0) total.first_non_finite = chunk.first_non_finite;
+  }
+  return total;
+}
+
+uint64_t HashBytes(std::span<const std::byte> bytes) {
+  StripeHash hash;
+  hash.Add(bytes.data(), static_cast<int64_t>(bytes.size()));
+  return hash.Finish(static_cast<int64_t>(bytes.size()));
+}
+
+uint64_t HashText(absl::string_view text) {
+  return HashBytes(std::as_bytes(std::span<const char>(text.data(), text.size())));
+}
+
+uint64_t CombineHashes(uint64_t a, uint64_t b) { return Mix(std::rotl(a, 23) * kMultiplier ^ b); }
+
+}  // namespace mneme

@@ -1,0 +1,240 @@
+#include "models/weight_store.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "kernels/float16.h"
+#include "models/weight_scan.h"
+
+namespace mneme {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+std::string ToString(Shape shape) {
+  return ShapeToString(std::span<const int64_t>(shape.dims, static_cast<size_t>(shape.rank)));
+}
+
+bool IsWeightType(const std::optional<DType>& dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+void WidenTo(std::span<const std::byte> bytes, DType dtype, float* out) {
+  const size_t n = bytes.size() / static_cast<size_t>(SizeOf(dtype));
+  if (dtype == DType::kF32) {
+    std::memcpy(out, bytes.data(), bytes.size());
+    return;
+  }
+  for (size_t i = 0; i < n; ++i) {
+    uint16_t bits;
+    std::memcpy(&bits, bytes.data() + 2 * i, sizeof(bits));
+    out[i] = dtype == DType::kBF16 ? F32FromBF16(bits) : F32FromF16(bits);
+  }
+}
+
+std::vector<float> Widened(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<float> values(bytes.size() / static_cast<size_t>(SizeOf(dtype)));
+  WidenTo(bytes, dtype, values.data());
+  return values;
+}
+
+}  // namespace
+
+WeightStore::WeightStore(const Checkpoint& checkpoint, const Backend* backend)
+    : checkpoint_(checkpoint), planning_backend_(backend) {}
+
+absl::Status WeightStore::StartLoading(Backend& backend, Progress progress) {
+  CHECK(backend_ == nullptr) << "a store loads once";
+  MNEME_ASSIGN_OR_RETURN(memory_, Buffer::Allocate(backend, std::max(used_, kAlignment)));
+  backend_ = &backend;
+  pool_ = std::make_unique<ThreadPool>();
+  progress_ = std::move(progress);
+  planned_bytes_ = std::exchange(taken_bytes_, 0);
+  used_ = parameters_ = stored_bytes_ = 0;
+  taken_.clear();
+  bytes_by_dtype_.clear();
+  for (const auto& file : checkpoint_.files()) {
+    file->file().Advise(0, file->file().size(), FileAccess::kWillNeed);
+  }
+  return absl::OkStatus();
+}
+
+WeightStore::MatrixSize WeightStore::SizeOfMatrix(absl::string_view name) const {
+  const Checkpoint::Entry* entry = checkpoint_.Find(name);
+  if (entry == nullptr || entry->tensor->shape.size() != 2) return {};
+  return {entry->tensor->shape[0], entry->tensor->shape[1]};
+}
+
+absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Shape stored,
+                                                     int64_t first_row, int64_t rows) {
+  const Checkpoint::Entry* entry = checkpoint_.Find(name);
+  if (entry == nullptr) {
+    return absl::NotFoundError(absl::StrCat("tensor \"", name, "\" is not in ", checkpoint_.path(),
+                                            ", expected shape ", ToString(stored)));
+  }
+  const SafetensorsTensor& tensor = *entry->tensor;
+  const auto error = [&](absl::string_view message) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(entry->file->path(), ": tensor \"", name, "\": ", message));
+  };
+  if (!std::equal(tensor.shape.begin(), tensor.shape.end(), stored.dims,
+                  stored.dims + stored.rank)) {
+    return error(
+        absl::StrCat("shape ", ShapeToString(tensor.shape), ", expected ", ToString(stored)));
+  }
+  if (!IsWeightType(tensor.dtype)) {
+    return error(absl::StrCat("dtype ", tensor.dtype_name, ", expected F32, BF16 or F16"));
+  }
+
+  Piece piece{.label = std::string(name), .dtype = *tensor.dtype, .entry = entry};
+  const int64_t row_bytes = stored.elements() / stored[0] * SizeOf(piece.dtype);
+  piece.bytes = entry->bytes().subspan(static_cast<size_t>(first_row * row_bytes),
+                                       static_cast<size_t>(rows * row_bytes));
+  if (first_row > 0) absl::StrAppend(&piece.label, "[", first_row, ":]");
+  const int64_t bytes = static_cast<int64_t>(piece.bytes.size());
+  taken_bytes_ += bytes;
+  used_names_.emplace(name);
+  if (taken_.insert(piece.label).second) {
+    parameters_ += bytes / SizeOf(piece.dtype);
+    stored_bytes_ += bytes;
+    bytes_by_dtype_[piece.dtype] += bytes;
+    if (backend_ != nullptr) MNEME_RETURN_IF_ERROR(Scan(piece));
+  }
+  return piece;
+}
+
+absl::Status WeightStore::Scan(const Piece& piece) {
+  const WeightScan scan = ScanWeights(*pool_, piece.bytes, piece.dtype);
+  if (scan.first_non_finite >= 0) {
+    float value = 0;
+    const auto size = static_cast<size_t>(SizeOf(piece.dtype));
+    WidenTo(piece.bytes.subspan(static_cast<size_t>(scan.first_non_finite) * size, size),
+            piece.dtype, &value);
+    return absl::InvalidArgumentError(
+        absl::StrCat(piece.entry->file->path(), ": tensor \"", piece.label, "\": element ",
+                     scan.first_non_finite, " is ", value, ", expected finite weights"));
+  }
+  const std::string facts = absl::StrCat(piece.label, " ", Name(piece.dtype), " ",
+                                         ShapeToString(piece.entry->tensor->shape));
+  // A sum, so that the order of taking does not matter; labels keep equal contents apart.
+  fingerprint_ += CombineHashes(HashText(facts), scan.hash);
+  return absl::OkStatus();
+}
+
+std::byte* WeightStore::Place(int64_t bytes) {
+  const int64_t offset = used_;
+  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (backend_ == nullptr) return nullptr;
+  CHECK_LE(used_, memory_.bytes()) << "weights are taken in another order than they were planned";
+  return memory_.data() + offset;
+}
+
+void WeightStore::Done(const Piece& piece) {
+  if (backend_ == nullptr) return;
+  // The copy is in backend memory: the file's pages need not stay in this process.
+  const int64_t begin = piece.bytes.data() - piece.entry->file->file().bytes().data();
+  piece.entry->file->file().Release(begin, begin + static_cast<int64_t>(piece.bytes.size()));
+  if (progress_) progress_(taken_bytes_, planned_bytes_);
+}
+
+absl::StatusOr<PackedMatrix> WeightStore::Pack(const Piece& piece, DType dtype, int out, int in) {
+  const Backend* sizes = backend_ != nullptr ? backend_ : planning_backend_;
+  const int64_t bytes =
+      sizes != nullptr ? sizes->PackedBytes(dtype, out, in) : int64_t{out} * in * SizeOf(dtype);
+  std::byte* place = Place(bytes);
+  if (backend_ == nullptr) return PackedMatrix{nullptr, dtype, out, in};
+
+  // Backends read elements, so what is stored at an odd place, or widened, is copied first.
+  std::vector<std::byte> aligned;
+  const std::byte* data = piece.bytes.data();
+  if (dtype != piece.dtype) {
+    aligned.resize(static_cast<size_t>(out) * in * sizeof(float));
+    WidenTo(piece.bytes, piece.dtype, reinterpret_cast<float*>(aligned.data()));
+    data = aligned.data();
+  } else if (reinterpret_cast<uintptr_t>(data) % SizeOf(dtype) != 0) {
+    aligned.assign(piece.bytes.begin(), piece.bytes.end());
+    data = aligned.data();
+  }
+  const PackedMatrix packed =
+      backend_->PackMatrix(TensorView{const_cast<std::byte*>(data), dtype, Shape{out, in}}, place);
+  Done(piece);
+  return packed;
+}
+
+absl::StatusOr<PackedMatrix> WeightStore::Matrix(absl::string_view name, int out, int in) {
+  return MatrixRows(name, out, in, 0, out);
+}
+
+absl::StatusOr<PackedMatrix> WeightStore::MatrixRows(absl::string_view name, int total_rows, int in,
+                                                     int first_row, int rows) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{total_rows, in}, first_row, rows));
+  return Pack(piece, piece.dtype, rows, in);
+}
+
+absl::StatusOr<std::vector<PackedMatrix>> WeightStore::MatrixGroup(
+    std::span<const std::string> names, int out, int in) {
+  bool equal = true;
+  for (const std::string& name : names) {
+    const Checkpoint::Entry* first = checkpoint_.Find(names[0]);
+    const Checkpoint::Entry* entry = checkpoint_.Find(name);
+    equal &= first == nullptr || entry == nullptr || first->tensor->dtype == entry->tensor->dtype;
+  }
+  std::vector<PackedMatrix> group;
+  for (const std::string& name : names) {
+    MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{out, in}, 0, out));
+    MNEME_ASSIGN_OR_RETURN(const PackedMatrix packed,
+                           Pack(piece, equal ? piece.dtype : DType::kF32, out, in));
+    group.push_back(packed);
+  }
+  return group;
+}
+
+absl::StatusOr<TensorView> WeightStore::Table(absl::string_view name, int rows, int columns) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{rows, columns}, 0, rows));
+  std::byte* place = Place(static_cast<int64_t>(piece.bytes.size()));
+  if (backend_ != nullptr) {
+    backend_->CopyFromHost(place, piece.bytes.data(), static_cast<int64_t>(piece.bytes.size()));
+    Done(piece);
+  }
+  return TensorView{place, piece.dtype, Shape{rows, columns}};
+}
+
+absl::StatusOr<TensorView> WeightStore::Floats(absl::string_view name, Shape stored) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
+  MNEME_ASSIGN_OR_RETURN(TensorView view, Constant(Widened(piece.bytes, piece.dtype)));
+  Done(piece);
+  view.shape = stored;
+  return view;
+}
+
+absl::StatusOr<TensorView> WeightStore::Constant(std::span<const float> values) {
+  const int64_t bytes = static_cast<int64_t>(values.size_bytes());
+  std::byte* place = Place(bytes);
+  if (backend_ != nullptr) backend_->CopyFromHost(place, values.data(), bytes);
+  return TensorView{place, DType::kF32, Shape{static_cast<int64_t>(values.size())}};
+}
+
+std::vector<std::string> WeightStore::Unused() const {
+  std::vector<std::string> names;
+  for (const auto& [name, entry] : checkpoint_.entries()) {
+    if (!used_names_.contains(name) && !ignored_.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+std::string WeightStore::dtypes() const {
+  std::vector<std::pair<int64_t, DType>> sorted;
+  for (const auto& [dtype, bytes] : bytes_by_dtype_) sorted.emplace_back(bytes, dtype);
+  std::sort(sorted.rbegin(), sorted.rend());
+  std::string text;
+  for (const auto& [bytes, dtype] : sorted) {
+    absl::StrAppend(&text, text.empty() ? "" : "+", Name(dtype));
+  }
+  return text;
+}
+
+}  // namespace mneme

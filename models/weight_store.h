@@ -1,0 +1,115 @@
+// Weights by name: checks what a checkpoint holds against what a network expects, and brings it
+// into a backend's memory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/thread_pool.h"
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+#include "kernels/tensor_view.h"
+#include "models/checkpoint.h"
+
+namespace mneme {
+
+// A network takes its weights twice, in the same order. The first time names, shapes and element
+// types are checked and sizes added up; nothing is read, and the handles have no data. After
+// StartLoading(), which allocates everything at once, the same calls read, check and pack. So a
+// folder that does not fit its configuration is refused in milliseconds, and memory is asked for
+// once.
+//
+// Errors name the file and the tensor: NOT_FOUND for a missing one, INVALID_ARGUMENT for a wrong
+// shape or element type, or for a value that is NaN or infinite, with its index.
+class WeightStore {
+ public:
+  using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+  // `backend` is asked for packed sizes; null where only a plan is wanted. Both must outlive the
+  // store.
+  WeightStore(const Checkpoint& checkpoint, const Backend* backend);
+
+  absl::Status StartLoading(Backend& backend, Progress progress);
+
+  bool Has(absl::string_view name) const { return checkpoint_.Find(name) != nullptr; }
+  // Rows and columns of a matrix that is in the file; {0, 0} if it is not there or no matrix.
+  struct MatrixSize {
+    int64_t rows = 0, columns = 0;
+  };
+  MatrixSize SizeOfMatrix(absl::string_view name) const;
+
+  // A matrix [out, in], packed, in its stored element type.
+  absl::StatusOr<PackedMatrix> Matrix(absl::string_view name, int out, int in);
+  // Its rows [first_row, first_row + rows) of [total_rows, in], as a matrix of their own.
+  absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
+                                          int first_row, int rows);
+  // Matrices of one shape that one grouped product takes: where their element types differ, f32.
+  absl::StatusOr<std::vector<PackedMatrix>> MatrixGroup(std::span<const std::string> names, int out,
+                                                        int in);
+  // A table [rows, columns] as it is stored, for Embedding.
+  absl::StatusOr<TensorView> Table(absl::string_view name, int rows, int columns);
+  // Anything small, as f32. `stored` is its shape in the file, e.g. [channels, 1, width].
+  absl::StatusOr<TensorView> Floats(absl::string_view name, Shape stored);
+  // f32 values that come from no file.
+  absl::StatusOr<TensorView> Constant(std::span<const float> values);
+
+  // Declares a tensor that may be in the file and is never used.
+  void Ignore(absl::string_view name) { ignored_.emplace(name); }
+  // Tensors that nobody took or ignored.
+  std::vector<std::string> Unused() const;
+
+  int64_t parameters() const { return parameters_; }      // of what was taken, each element once
+  int64_t stored_bytes() const { return stored_bytes_; }  // the same, as bytes of the file
+  int64_t resident_bytes() const { return used_; }        // in backend memory
+  std::string dtypes() const;  // "bf16", or "bf16+f32", larger part first
+  // Of names, shapes, element types and all bytes taken; known after loading. It does not depend on
+  // the order of taking or on how tensors are spread over files.
+  uint64_t fingerprint() const { return fingerprint_; }
+  // The memory that handles point into; call once, after loading.
+  Buffer TakeMemory() { return std::move(memory_); }
+
+ private:
+  // Rows [first_row, first_row + rows) of a tensor, checked against what was asked for.
+  struct Piece {
+    std::string label;  // of the tensor, for messages
+    DType dtype = DType::kF32;
+    std::span<const std::byte> bytes;
+    const Checkpoint::Entry* entry = nullptr;
+  };
+  absl::StatusOr<Piece> Take(absl::string_view name, Shape stored, int64_t first_row, int64_t rows);
+  // While loading: checks the values, and adds them to the fingerprint.
+  absl::Status Scan(const Piece& piece);
+  absl::StatusOr<PackedMatrix> Pack(const Piece& piece, DType dtype, int out, int in);
+  // Place for the next `bytes`, at the same address in both passes; null in the first.
+  std::byte* Place(int64_t bytes);
+  void Done(const Piece& piece);
+
+  const Checkpoint& checkpoint_;
+  const Backend* planning_backend_;
+  Backend* backend_ = nullptr;  // set while loading
+  std::unique_ptr<ThreadPool> pool_;
+  Progress progress_;
+  Buffer memory_;
+  int64_t used_ = 0;
+  int64_t taken_bytes_ = 0;    // of both passes' current one, pieces taken twice counted twice
+  int64_t planned_bytes_ = 0;  // taken_bytes_ of the first pass
+
+  std::set<std::string, std::less<>> taken_;  // pieces, "name" or "name[first_row]"
+  std::set<std::string, std::less<>> used_names_;
+  std::set<std::string, std::less<>> ignored_;
+  std::map<DType, int64_t> bytes_by_dtype_;
+  int64_t parameters_ = 0;
+  int64_t stored_bytes_ = 0;
+  uint64_t fingerprint_ = 0;
+};
+
+}  // namespace mneme
