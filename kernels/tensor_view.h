@@ -49,7 +49,8 @@ constexpr const char* Name(DType dtype) {
 
 // Up to four dimensions, outermost first. Rank 0 is a scalar.
 struct Shape {
-  static constexpr int kMaxRank = 4;
+  // Not a static member: those are inline variables, which -fno-weak (MnemeTargets.cmake) forbids.
+  enum : int { kMaxRank = 4 };
 
   constexpr Shape() = default;
   constexpr Shape(std::initializer_list<int64_t> list) {

@@ -1,0 +1,19 @@
+#include "kernels/backend.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/cpu_backend.h"
+
+namespace mneme {
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device,
+                                                     const BackendOptions& options) {
+  if (device == "cpu" || device == "auto") return MakeCpuBackend(options);
+  if (device == "cuda") {
+    return absl::FailedPreconditionError("device \"cuda\": this build has no CUDA backend");
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown device \"", device, "\", expected auto, cpu or cuda"));
+}
+
+}  // namespace mneme

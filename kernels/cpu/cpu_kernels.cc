@@ -1,0 +1,385 @@
+#include "kernels/cpu/cpu_kernels.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "kernels/cpu/packed_layout.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace mneme {
+namespace {
+
+// Below this, waking and awaiting workers costs more than they save.
+constexpr double kWorthSharingNanoseconds = 15000;
+
+void Expect(const TensorView& view, DType dtype, const Shape& shape, const char* name) {
+  CHECK(view.dtype == dtype && view.shape == shape && (view.data != nullptr || !shape.elements()))
+      << name << ": " << Name(view.dtype) << " of rank " << view.shape.rank << " and "
+      << view.shape.elements() << " elements, expected " << Name(dtype) << " of rank " << shape.rank
+      << " and " << shape.elements();
+}
+
+void ExpectSegments(const Segments& segments) {
+  Expect(segments.offsets, DType::kI32, {segments.count + 1}, "segments.offsets");
+  Expect(segments.slots, DType::kI32, {segments.count}, "segments.slots");
+  Expect(segments.memories, DType::kI32, {segments.count}, "segments.memories");
+  Expect(segments.fresh, DType::kI32, {segments.count}, "segments.fresh");
+}
+
+}  // namespace
+
+FlushDenormals::FlushDenormals() {
+#if defined(__x86_64__)
+  saved_ = _mm_getcsr();
+#endif
+  Enable();
+}
+
+FlushDenormals::~FlushDenormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(saved_);
+#endif
+}
+
+void FlushDenormals::Enable() {
+#if defined(__x86_64__)
+  constexpr uint32_t kFlushToZero = 1u << 15, kDenormalsAreZero = 1u << 6;
+  _mm_setcsr(_mm_getcsr() | kFlushToZero | kDenormalsAreZero);
+#endif
+}
+
+void WorkerMemory::Free::operator()(void* p) const { std::free(p); }
+
+void* WorkerMemory::Reserve(int64_t bytes) {
+  if (bytes > bytes_) {
+    bytes_ = (bytes + 4095) / 4096 * 4096;
+    data_.reset(std::aligned_alloc(4096, static_cast<size_t>(bytes_)));
+    CHECK(data_ != nullptr) << "out of memory for " << bytes_ << " bytes of working memory";
+  }
+  return data_.get();
+}
+
+CpuKernels::CpuKernels(const Isa& isa, DType compute_dtype, ThreadPool& pool)
+    : ops_(*isa.ops),
+      round_activations_(compute_dtype == DType::kBF16),
+      pool_(pool),
+      workers_(static_cast<size_t>(pool.threads())) {}
+
+void CpuKernels::For(int64_t n, int64_t grain, double nanoseconds, Range task) {
+  if (n <= 0) return;
+  if (static_cast<double>(n) * nanoseconds < kWorthSharingNanoseconds) return task(0, n);
+  pool_.ParallelFor(n, grain, [&](int64_t begin, int64_t end, int) { task(begin, end); });
+}
+
+void CpuKernels::Embedding(const EmbeddingArgs& args) {
+  const FlushDenormals flush;
+  const int64_t tokens = args.ids.shape[0], dim = args.table.shape[1];
+  Expect(args.ids, DType::kI32, {tokens}, "ids");
+  Expect(args.y, DType::kF32, {tokens, dim}, "y");
+  const int32_t* ids = args.ids.as<int32_t>();
+  for (int64_t t = 0; t < tokens; ++t) {
+    CHECK(ids[t] >= 0 && ids[t] < args.table.shape[0]) << "token id " << ids[t];
+  }
+  For(tokens, 1, 0.2 * static_cast<double>(dim),
+      [&](int64_t begin, int64_t end) { ops_.embedding(args, begin, end); });
+}
+
+void CpuKernels::GatherRows(const GatherRowsArgs& args) {
+  const int64_t n = args.indices.shape[0], dim = args.x.shape[1];
+  Expect(args.x, DType::kF32, {args.x.shape[0], dim}, "x");
+  Expect(args.indices, DType::kI32, {n}, "indices");
+  Expect(args.y, DType::kF32, {n, dim}, "y");
+  for (int64_t i = 0; i < n; ++i) {
+    const int32_t row = args.indices.as<int32_t>()[i];
+    CHECK(row >= 0 && row < args.x.shape[0]) << "row " << row;
+    std::memcpy(args.y.as<float>() + i * dim, args.x.as<float>() + row * dim,
+                static_cast<size_t>(dim) * sizeof(float));
+  }
+}
+
+void CpuKernels::RmsNorm(const RmsNormArgs& args) {
+  const FlushDenormals flush;
+  const int64_t tokens = args.x.shape[0], dim = args.x.shape[1];
+  Expect(args.x, DType::kF32, {tokens, dim}, "x");
+  Expect(args.weight, DType::kF32, {dim}, "weight");
+  Expect(args.y, DType::kF32, {tokens, dim}, "y");
+  For(tokens, 1, 0.15 * static_cast<double>(dim),
+      [&](int64_t begin, int64_t end) { ops_.rms_norm(args, begin, end); });
+}
+
+void CpuKernels::SwiGlu(const SwiGluArgs& args) {
+  const FlushDenormals flush;
+  const int64_t tokens = args.gate.shape[0], dim = args.gate.shape[1];
+  Expect(args.gate, DType::kF32, {tokens, dim}, "gate");
+  Expect(args.up, DType::kF32, {tokens, dim}, "up");
+  Expect(args.y, DType::kF32, {tokens, dim}, "y");
+  For(tokens * dim, 64, 0.4, [&](int64_t begin, int64_t end) { ops_.swiglu(args, begin, end); });
+}
+
+void CpuKernels::L2Norm(const L2NormArgs& args) {
+  const FlushDenormals flush;
+  const int64_t entries = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
+  Expect(args.x, DType::kF32, {entries, heads, dim}, "x");
+  Expect(args.y, DType::kF32, {entries, heads, dim}, "y");
+  For(entries * heads, 1, 0.15 * static_cast<double>(dim) + 10,
+      [&](int64_t begin, int64_t end) { ops_.l2_norm(args, begin, end); });
+}
+
+void CpuKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
+  const FlushDenormals flush;
+  const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
+  Expect(args.x, DType::kF32, {tokens, heads, dim}, "x");
+  if (!args.gate.empty()) Expect(args.gate, DType::kF32, {tokens, heads, dim}, "gate");
+  Expect(args.weight, DType::kF32, {dim}, "weight");
+  Expect(args.y, DType::kF32, {tokens, heads, dim}, "y");
+  For(tokens * heads, 1, 0.5 * static_cast<double>(dim) + 10,
+      [&](int64_t begin, int64_t end) { ops_.gated_rms_norm(args, begin, end); });
+}
+
+void CpuKernels::DeltaGates(const DeltaGatesArgs& args) {
+  const FlushDenormals flush;
+  const int64_t entries = args.log_decay.shape[0], heads = args.log_decay.shape[1];
+  const int64_t rows = args.a.shape[0];
+  Expect(args.a, DType::kF32, {rows, heads}, "a");
+  Expect(args.b, DType::kF32, {rows, heads}, "b");
+  Expect(args.a_log, DType::kF32, {heads}, "a_log");
+  Expect(args.dt_bias, DType::kF32, {heads}, "dt_bias");
+  Expect(args.log_decay, DType::kF32, {entries, heads}, "log_decay");
+  Expect(args.beta, DType::kF32, {entries, heads}, "beta");
+  if (args.entry_rows.empty()) {
+    CHECK_EQ(rows, entries);
+  } else {
+    Expect(args.entry_rows, DType::kI32, {entries}, "entry_rows");
+  }
+  For(entries, 1, 30 * static_cast<double>((heads + 15) / 16),
+      [&](int64_t begin, int64_t end) { ops_.delta_gates(args, begin, end); });
+}
+
+void CpuKernels::MixMemories(const MixMemoriesArgs& args) {
+  const FlushDenormals flush;
+  const int64_t tokens = args.y.shape[0], dim = args.y.shape[1];
+  const int64_t columns = args.token_entries.shape[1];
+  const int64_t top_k = args.weights.empty() ? 0 : args.weights.shape[1];
+  Expect(args.x, DType::kF32, {args.x.shape[0], dim}, "x");
+  Expect(args.token_entries, DType::kI32, {tokens, columns}, "token_entries");
+  if (top_k > 0) Expect(args.weights, DType::kF32, {tokens, top_k}, "weights");
+  CHECK(columns == top_k || columns == top_k + 1) << columns << " columns, top_k " << top_k;
+  Expect(args.y, DType::kF32, {tokens, dim}, "y");
+  For(tokens, 1, 0.1 * static_cast<double>(dim * columns),
+      [&](int64_t begin, int64_t end) { ops_.mix_memories(args, begin, end); });
+}
+
+void CpuKernels::RouteTopK(const RouteTopKArgs& args) {
+  const FlushDenormals flush;
+  const int64_t tokens = args.logits.shape[0], memories = args.logits.shape[1];
+  const int64_t top_k = args.indices.shape[1];
+  Expect(args.logits, DType::kF32, {tokens, memories}, "logits");
+  Expect(args.indices, DType::kI32, {tokens, top_k}, "indices");
+  Expect(args.weights, DType::kF32, {tokens, top_k}, "weights");
+  CHECK(top_k >= 1 && top_k <= memories) << "top_k " << top_k << " of " << memories;
+  if (!args.forced.empty()) {
+    Expect(args.forced, DType::kI32, {tokens, top_k}, "forced");
+    for (int64_t i = 0; i < tokens * top_k; ++i) {
+      const int32_t memory = args.forced.as<int32_t>()[i];
+      CHECK(memory >= 0 && memory < memories) << "forced memory " << memory;
+    }
+  }
+  For(tokens, 1, 20 * static_cast<double>(memories + top_k),
+      [&](int64_t begin, int64_t end) { ops_.route_top_k(args, begin, end); });
+}
+
+// Two passes over the pairs, as in a counting sort: sizes of the segments, then places.
+void CpuKernels::Dispatch(const DispatchArgs& args) {
+  const int64_t rows = args.slots.shape[0];
+  const int64_t tokens = args.token_entries.shape[0], choices = args.token_entries.shape[1];
+  const int64_t top_k = choices - (args.shared ? 1 : 0);
+  const int64_t groups = args.memories + (args.shared ? 1 : 0);
+  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
+  Expect(args.slots, DType::kI32, {rows}, "slots");
+  if (top_k > 0) Expect(args.indices, DType::kI32, {tokens, top_k}, "indices");
+  Expect(args.entry_tokens, DType::kI32, {tokens * choices}, "entry_tokens");
+  Expect(args.token_entries, DType::kI32, {tokens, choices}, "token_entries");
+  Expect(args.group_offsets, DType::kI32, {groups + 1}, "group_offsets");
+  CHECK_EQ(args.segments.count, groups * rows);
+  ExpectSegments(args.segments);
+  const int32_t* row_offsets = args.row_offsets.as<int32_t>();
+  CHECK_EQ(row_offsets[rows], tokens);
+
+  const int32_t* indices = args.indices.as<int32_t>();
+  const auto memory_of = [&](int64_t token, int64_t choice) {
+    return choice < top_k ? indices[token * top_k + choice] : args.memories;
+  };
+  // offsets[s + 1] counts segment s, then becomes where its next entry goes, then its end.
+  int32_t* offsets = args.segments.offsets.as<int32_t>();
+  std::fill(offsets, offsets + args.segments.count + 1, 0);
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t t = row_offsets[row]; t < row_offsets[row + 1]; ++t) {
+      for (int64_t j = 0; j < choices; ++j) {
+        const int32_t memory = memory_of(t, j);
+        CHECK(memory >= 0 && memory < groups) << "memory " << memory;
+        ++offsets[memory * rows + row + 1];
+      }
+    }
+  }
+  int32_t entry = 0;
+  for (int64_t s = 0; s < args.segments.count; ++s) {
+    const int32_t size = offsets[s + 1];
+    if (s % rows == 0) args.group_offsets.as<int32_t>()[s / rows] = entry;
+    const int64_t row = s % rows, memory = s / rows;
+    const int32_t slot = args.slots.as<int32_t>()[row];
+    int32_t fresh = 0;
+    if (slot >= 0 && size > 0) {
+      uint8_t* written = args.written.as<uint8_t>(slot, static_cast<int>(memory));
+      fresh = *written == 0 ? 1 : 0;
+      *written = 1;
+    }
+    args.segments.slots.as<int32_t>()[s] = slot;
+    args.segments.memories.as<int32_t>()[s] = static_cast<int32_t>(memory);
+    args.segments.fresh.as<int32_t>()[s] = fresh;
+    offsets[s + 1] = entry;
+    entry += size;
+  }
+  args.group_offsets.as<int32_t>()[groups] = entry;
+  for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t t = row_offsets[row]; t < row_offsets[row + 1]; ++t) {
+      for (int64_t j = 0; j < choices; ++j) {
+        const int32_t at = offsets[memory_of(t, j) * rows + row + 1]++;
+        args.entry_tokens.as<int32_t>()[at] = static_cast<int32_t>(t);
+        args.token_entries.as<int32_t>()[t * choices + j] = at;
+      }
+    }
+  }
+}
+
+void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
+  const FlushDenormals flush;
+  constexpr int64_t kChannels = 64;  // of one item: four cache lines of every entry
+  int64_t items = 0;
+  double nanoseconds = 0;
+  for (const ShortConvArgs& args : convolutions) {
+    const int64_t channels = args.x.shape[1], entries = args.y.shape[0];
+    Expect(args.x, DType::kF32, {args.x.shape[0], channels}, "x");
+    Expect(args.weight, DType::kF32, {channels, args.weight.shape[1]}, "weight");
+    Expect(args.y, DType::kF32, {entries, channels}, "y");
+    CHECK(args.weight.shape[1] >= 1 && args.weight.shape[1] <= 16) << args.weight.shape[1];
+    CHECK(args.window.dtype == DType::kF32);
+    ExpectSegments(args.segments);
+    if (args.entry_rows.empty()) {
+      CHECK_GE(args.x.shape[0], entries);
+    } else {
+      Expect(args.entry_rows, DType::kI32, {entries}, "entry_rows");
+    }
+    items += (channels + kChannels - 1) / kChannels;
+    nanoseconds +=
+        0.6 * static_cast<double>(entries * channels) + 2.0 * static_cast<double>(channels);
+  }
+  if (items == 0) return;
+  For(items, 1, nanoseconds / static_cast<double>(items), [&](int64_t begin, int64_t end) {
+    int64_t first = 0;  // item of the current convolution
+    for (const ShortConvArgs& args : convolutions) {
+      const int64_t channels = args.x.shape[1];
+      const int64_t count = (channels + kChannels - 1) / kChannels;
+      const int64_t from = std::max(begin - first, int64_t{0});
+      const int64_t to = std::min(end - first, count);
+      if (from < to) {
+        ops_.short_conv(args, from * kChannels, std::min(to * kChannels, channels));
+      }
+      first += count;
+    }
+  });
+}
+
+void CpuKernels::GatedDeltaRule(const GatedDeltaRuleArgs& args) {
+  const FlushDenormals flush;
+  const int64_t entries = args.k.shape[0], heads = args.k.shape[1], key_dim = args.k.shape[2];
+  const int64_t value_heads = args.v.shape[1], value_dim = args.v.shape[2];
+  Expect(args.q, DType::kF32, {entries, heads, key_dim}, "q");
+  Expect(args.k, DType::kF32, {entries, heads, key_dim}, "k");
+  Expect(args.v, DType::kF32, {entries, value_heads, value_dim}, "v");
+  Expect(args.log_decay, DType::kF32, {entries, value_heads}, "log_decay");
+  Expect(args.beta, DType::kF32, {entries, value_heads}, "beta");
+  Expect(args.out, DType::kF32, {entries, value_heads, value_dim}, "out");
+  ExpectSegments(args.segments);
+  CHECK(args.state.dtype == DType::kF32);
+  CHECK(heads > 0 && value_heads % heads == 0) << value_heads << " value heads, " << heads;
+
+  active_segments_.clear();
+  const int32_t* offsets = args.segments.offsets.as<int32_t>();
+  for (int s = 0; s < args.segments.count; ++s) {
+    if (offsets[s] < offsets[s + 1] && args.segments.slots.as<int32_t>()[s] >= 0) {
+      active_segments_.push_back(s);
+    }
+  }
+  if (active_segments_.empty()) return;
+
+  // Enough tasks for workers to finish together, each of a multiple of 16 rows, which keeps lines
+  // of the outputs to one worker.
+  const int64_t pieces = static_cast<int64_t>(active_segments_.size()) * value_heads;
+  const int64_t wanted = (16 * pool_.threads() + pieces - 1) / pieces;
+  const int64_t block = std::max<int64_t>(16, (value_dim / wanted + 15) / 16 * 16);
+  rule_tasks_.clear();
+  for (const int segment : active_segments_) {
+    for (int64_t head = 0; head < value_heads; ++head) {
+      for (int64_t row = 0; row < value_dim; row += block) {
+        rule_tasks_.push_back({segment, static_cast<int>(head), static_cast<int>(row),
+                               static_cast<int>(std::min(row + block, value_dim))});
+      }
+    }
+  }
+  const auto run = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const RuleTask& task = rule_tasks_[static_cast<size_t>(i)];
+      ops_.gated_delta_rule(args, task.segment, task.head, task.begin, task.end);
+    }
+  };
+  const int64_t tasks = static_cast<int64_t>(rule_tasks_.size());
+  const double nanoseconds = 0.2 * static_cast<double>(entries * value_heads * value_dim * key_dim);
+  if (nanoseconds < kWorthSharingNanoseconds) return run(0, tasks);
+  pool_.ParallelForDynamic(tasks, 1, [&](int64_t begin, int64_t end, int) { run(begin, end); });
+}
+
+void CpuKernels::Sample(const SampleArgs& args) {
+  const FlushDenormals flush;
+  const int64_t rows = static_cast<int64_t>(args.rows.size()), vocab = args.logits.shape[1];
+  Expect(args.logits, DType::kF32, {rows, vocab}, "logits");
+  CHECK(args.tokens.size() == args.rows.size() && args.logprobs.size() == args.rows.size());
+  CHECK(args.top_tokens.size() == args.rows.size() * static_cast<size_t>(args.max_top_logprobs));
+  CHECK(args.top_logprobs.size() == args.top_tokens.size());
+  double nanoseconds = 0;
+  for (const SamplingRow& row : args.rows) {
+    CHECK_LT(row.forced_token, vocab);
+    for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
+      CHECK(args.bias[static_cast<size_t>(i)].token >= 0 &&
+            args.bias[static_cast<size_t>(i)].token < vocab);
+    }
+    for (int32_t i = row.history_begin; i < row.history_end; ++i) {
+      CHECK(args.history[static_cast<size_t>(i)].token >= 0 &&
+            args.history[static_cast<size_t>(i)].token < vocab);
+    }
+    nanoseconds += static_cast<double>(vocab) * (row.temperature == 0 ? 0.2 : 4.0);
+  }
+  const auto sample = [&](int64_t begin, int64_t end, int worker) {
+    Worker& memory = workers_[static_cast<size_t>(worker)];
+    const int64_t padded = (vocab + 15) / 16 * 16;
+    auto* doubles = static_cast<double*>(
+        memory.sample.Reserve(padded * (2 * sizeof(double) + sizeof(int32_t))));
+    SampleScratch scratch = {doubles, doubles + padded,
+                             reinterpret_cast<int32_t*>(doubles + 2 * padded)};
+    for (int64_t r = begin; r < end; ++r) {
+      const SamplingRow& row = args.rows[static_cast<size_t>(r)];
+      const double uniform =
+          UniformDouble(row.seed, row.choice, static_cast<uint64_t>(row.position));
+      ops_.sample(args, static_cast<int>(r), uniform, scratch);
+    }
+  };
+  if (nanoseconds < kWorthSharingNanoseconds || rows == 1) return sample(0, rows, 0);
+  pool_.ParallelForDynamic(rows, 1, sample);
+}
+
+}  // namespace mneme

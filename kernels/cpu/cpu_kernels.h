@@ -1,0 +1,94 @@
+// The operations on the CPU: checks shapes, divides the outputs among the workers of a pool, and
+// calls the functions of the chosen instruction set.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "kernels/cpu/cpu_features.h"
+#include "kernels/cpu/isa_ops.h"
+#include "kernels/kernels.h"
+
+namespace mneme {
+
+// Denormals count as zero in all arithmetic: they cost a hundred cycles each and carry nothing.
+// Set for the calling thread while in scope; workers have it set for good.
+class FlushDenormals {
+ public:
+  FlushDenormals();
+  ~FlushDenormals();
+  FlushDenormals(const FlushDenormals&) = delete;
+  FlushDenormals& operator=(const FlushDenormals&) = delete;
+
+  static void Enable();  // for the calling thread, from now on
+
+ private:
+  uint32_t saved_ = 0;
+};
+
+// Memory of one worker that grows when asked for more and is otherwise kept.
+class WorkerMemory {
+ public:
+  void* Reserve(int64_t bytes);
+
+ private:
+  struct Free {
+    void operator()(void* p) const;
+  };
+  std::unique_ptr<void, Free> data_;
+  int64_t bytes_ = 0;
+};
+
+class CpuKernels final : public Kernels {
+ public:
+  // `pool` and the tables of `isa` outlive this.
+  CpuKernels(const Isa& isa, DType compute_dtype, ThreadPool& pool);
+
+  void Embedding(const EmbeddingArgs& args) override;
+  void GatherRows(const GatherRowsArgs& args) override;
+  void RmsNorm(const RmsNormArgs& args) override;
+  void Linear(std::span<const LinearArgs> products) override;
+  void SwiGlu(const SwiGluArgs& args) override;
+  void RouteTopK(const RouteTopKArgs& args) override;
+  void Dispatch(const DispatchArgs& args) override;
+  void ShortConv(std::span<const ShortConvArgs> convolutions) override;
+  void L2Norm(const L2NormArgs& args) override;
+  void DeltaGates(const DeltaGatesArgs& args) override;
+  void GatedDeltaRule(const GatedDeltaRuleArgs& args) override;
+  void MixMemories(const MixMemoriesArgs& args) override;
+  void GatedRmsNorm(const GatedRmsNormArgs& args) override;
+  void Sample(const SampleArgs& args) override;
+
+ private:
+  // task(begin, end) over [0, n) in ranges that begin at multiples of `grain`, on as many workers
+  // as an estimated `nanoseconds` per item are worth.
+  using Range = absl::FunctionRef<void(int64_t begin, int64_t end)>;
+  void For(int64_t n, int64_t grain, double nanoseconds, Range task);
+
+  // The products of one call, cut into tasks.
+  void AddLinearTasks(const LinearArgs& args);
+  void CutLinearTasks();
+
+  const IsaOps& ops_;
+  const bool round_activations_;
+  ThreadPool& pool_;
+
+  struct Worker {
+    WorkerMemory linear, sample;
+    LinearScratch linear_scratch;
+  };
+  std::vector<Worker> workers_;
+
+  // Kept between calls so that a step allocates nothing.
+  std::vector<LinearTask> linear_whole_, linear_tasks_;
+  struct RuleTask {
+    int segment, head, begin, end;
+  };
+  std::vector<RuleTask> rule_tasks_;
+  std::vector<int> active_segments_;
+};
+
+}  // namespace mneme

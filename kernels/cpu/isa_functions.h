@@ -1,0 +1,25 @@
+// The functions behind one instruction set's table, isa_ops.h.
+#pragma once
+
+#include "kernels/cpu/isa_ops.h"
+
+namespace mneme::MNEME_ISA {
+
+int LinearPanelStep(int entries);
+int64_t LinearScratchBytes(int entries, int in_features);
+void Linear(const LinearTask& task, LinearScratch& scratch);
+void Pack(const TensorView& matrix, void* dst, int begin, int end);
+void Embedding(const EmbeddingArgs& args, int64_t begin, int64_t end);
+void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end);
+void GatedRmsNorm(const GatedRmsNormArgs& args, int64_t begin, int64_t end);
+void L2Norm(const L2NormArgs& args, int64_t begin, int64_t end);
+void SwiGlu(const SwiGluArgs& args, int64_t begin, int64_t end);
+void MixMemories(const MixMemoriesArgs& args, int64_t begin, int64_t end);
+void RouteTopK(const RouteTopKArgs& args, int64_t begin, int64_t end);
+void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end);
+void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end);
+void GatedDeltaRule(const GatedDeltaRuleArgs& args, int segment, int value_head, int begin,
+                    int end);
+void Sample(const SampleArgs& args, int row, double uniform, SampleScratch& scratch);
+
+}  // namespace mneme::MNEME_ISA

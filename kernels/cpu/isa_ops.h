@@ -1,0 +1,90 @@
+// The border between the CPU backend, built for any processor, and its hot loops, built once per
+// instruction set: a table of functions. Each does a range of an operation's independent outputs on
+// the calling thread; kernels.h defines the operations, cpu_kernels.cc divides them.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace mneme {
+
+// y[e] = W x[row(e)] for entries [0, entries) and the packed panels [panel_begin, panel_end) of W.
+struct LinearTask {
+  const float* x = nullptr;             // [rows, in_features]
+  const int32_t* entry_rows = nullptr;  // [entries], or null: row(e) = e
+  int entries = 0;
+  PackedMatrix weights;
+  float* y = nullptr;  // [entries, out_features]
+  bool accumulate = false;
+  bool round_activations = false;  // to bf16, for compute dtype bf16
+  int panel_begin = 0, panel_end = 0;
+};
+
+// One thread's copy of a task's activations in the order the inner loop reads them. Kept from task
+// to task: consecutive tasks mostly differ in weights only.
+struct LinearScratch {
+  void* data = nullptr;  // of the size linear_scratch_bytes() gives, 64-byte aligned
+  // What `data` holds; cleared before each operation, as the activations may have changed.
+  const float* x = nullptr;
+  const int32_t* entry_rows = nullptr;
+  int entries = 0;
+  int in_features = 0;
+  int form = -1;
+};
+
+// One thread's working memory for sampling, each of [vocab].
+struct SampleScratch {
+  double* logits = nullptr;
+  double* probabilities = nullptr;
+  int32_t* candidates = nullptr;
+};
+
+struct IsaOps {
+  // Whether this instruction set multiplies bf16 by bf16 itself.
+  bool has_bf16_products = false;
+  // At most this many entries per LinearTask.
+  int max_entries = 0;
+  // Panels of a task are best a multiple of this.
+  int (*linear_panel_step)(int entries) = nullptr;
+  int64_t (*linear_scratch_bytes)(int entries, int in_features) = nullptr;
+  void (*linear)(const LinearTask& task, LinearScratch& scratch) = nullptr;
+  // Panels [begin, end) of a matrix in the layout described in packed_layout.h.
+  void (*pack)(const TensorView& matrix, void* dst, int begin, int end) = nullptr;
+
+  // Ranges of tokens; of rows for the two per-head norms, a row being one head of one entry; of
+  // elements for swiglu.
+  void (*embedding)(const EmbeddingArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*rms_norm)(const RmsNormArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*gated_rms_norm)(const GatedRmsNormArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*l2_norm)(const L2NormArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*swiglu)(const SwiGluArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*mix_memories)(const MixMemoriesArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*route_top_k)(const RouteTopKArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*delta_gates)(const DeltaGatesArgs&, int64_t begin, int64_t end) = nullptr;
+  // Channels [begin, end) of all segments; begin is a multiple of 16.
+  void (*short_conv)(const ShortConvArgs&, int64_t begin, int64_t end) = nullptr;
+  // Rows [begin, end) of the memory of one value head of one segment.
+  void (*gated_delta_rule)(const GatedDeltaRuleArgs&, int segment, int value_head, int begin,
+                           int end) = nullptr;
+  // One row; `uniform` is its random number in [0, 1).
+  void (*sample)(const SampleArgs&, int row, double uniform, SampleScratch& scratch) = nullptr;
+};
+
+namespace baseline {
+const IsaOps& Ops();
+}
+namespace avx2 {
+const IsaOps& Ops();
+}
+namespace avx512 {
+const IsaOps& Ops();
+}
+namespace avx512_bf16 {
+const IsaOps& Ops();
+}
+namespace amx {
+const IsaOps& Ops();
+}
+
+}  // namespace mneme
