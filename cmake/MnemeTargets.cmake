@@ -21,6 +21,9 @@ target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-co
 # Designated initializers name what differs from the defaults; the rest is left out on purpose.
 target_compile_options(mneme_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wnon-virtual-dtor;-Wno-missing-field-initializers>)
+# Only Clang understands ABSL_GUARDED_BY and its like.
+target_compile_options(mneme_options INTERFACE
+  $<$<COMPILE_LANG_AND_ID:CXX,Clang,AppleClang>:-Wthread-safety>)
 if(MNEME_WERROR)
   target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()
