@@ -1,7 +1,7 @@
 // The façade of everything below RPC: give it a loaded model, submit requests, read their streams.
 //
-// Threads: all public methods may be called from any thread. One loop thread, started by Create, owns sessions,
-// scheduler, slabs and the backend; it is reached through a bounded mailbox only.
+// Threads: all public methods may be called from any thread. One loop thread, started by Create,
+// owns sessions, scheduler, slabs and the backend; it is reached through a bounded mailbox only.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,11 @@ struct EngineOptions {
   int64_t state_memory_bytes = 0;  // budget of all slabs; 0: what is left of memory after a reserve
   int max_sessions = 0;            // upper bound on slabs; 0: as many as fit
   int max_rows = 64;               // rows (sequences) in one step
-  int max_tokens_per_step = 512;   // prefill budget shared by the prefilling rows of a step; >= max_rows
+  int max_tokens_per_step =
+      512;  // prefill budget shared by the prefilling rows of a step; >= max_rows
   int max_logit_rows_per_step = 64;  // prompt positions scored per step (prompt log-probabilities)
-  int max_queued_requests = 1024;  // waiting for a slab or a row; more: RESOURCE_EXHAUSTED
-  int max_request_tokens = 0;      // limit on prompt + max_tokens of one request; 0: none
+  int max_queued_requests = 1024;    // waiting for a slab or a row; more: RESOURCE_EXHAUSTED
+  int max_request_tokens = 0;        // limit on prompt + max_tokens of one request; 0: none
   int stream_capacity_events = 256;  // per request; full: the choice pauses, its slab stays
   absl::Duration default_session_ttl = absl::Minutes(30);
   int history_tokens = 1024;  // tokens that penalties look back on, per session
@@ -52,8 +53,8 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
 
 class Engine {
  public:
-  // `tokenizer` may be null: then prompts are token ids and events carry no text. `end_tokens` end a
-  // generation unless ignore_eos.
+  // `tokenizer` may be null: then prompts are token ids and events carry no text. `end_tokens` end
+  // a generation unless ignore_eos.
   static absl::StatusOr<std::unique_ptr<Engine>> Create(std::unique_ptr<Backend> backend,
                                                         std::unique_ptr<Model> model,
                                                         std::unique_ptr<Tokenizer> tokenizer,
@@ -61,8 +62,9 @@ class Engine {
                                                         const EngineOptions& options, Clock& clock);
   virtual ~Engine() = default;
 
-  // Queues the request. Errors found before queueing (bad field, full queue, draining) are returned; whatever
-  // happens later is the stream's last event. Dropping the stream, or Cancel() on it, ends the request.
+  // Queues the request. Errors found before queueing (bad field, full queue, draining) are
+  // returned; whatever happens later is the stream's last event. Dropping the stream, or Cancel()
+  // on it, ends the request.
   virtual absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) = 0;
 
   // Session commands run on the loop between steps; these calls block until they have.
@@ -75,7 +77,8 @@ class Engine {
                                                   absl::Duration ttl) = 0;
   virtual absl::Status DeleteSession(SessionKey key) = 0;
 
-  // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the rest.
+  // Refuses new requests (UNAVAILABLE), waits for running ones up to `timeout`, then cancels the
+  // rest.
   virtual void Drain(absl::Duration timeout) = 0;
 
   virtual const ModelInfo& model_info() const = 0;

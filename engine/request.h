@@ -1,4 +1,5 @@
-// One call to Generate as the engine sees it, and what comes back. Plain data; nothing here knows RPC.
+// One call to Generate as the engine sees it, and what comes back. Plain data; nothing here knows
+// RPC.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +13,13 @@
 
 namespace mneme {
 
-// How the next token is drawn. Ranges are checked by ValidateSampling(); kernels.h (SamplingRow) states the
-// order in which the fields act.
+// How the next token is drawn. Ranges are checked by ValidateSampling(); kernels.h (SamplingRow)
+// states the order in which the fields act.
 struct SamplingParams {
-  float temperature = 1.0f;  // [0, 100]; 0 is greedy
-  int top_k = 0;             // 0: off
-  float top_p = 1.0f;        // (0, 1]
-  float min_p = 0.0f;        // [0, 1]
+  float temperature = 1.0f;         // [0, 100]; 0 is greedy
+  int top_k = 0;                    // 0: off
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1]
   float repetition_penalty = 1.0f;  // (0, 10]; over prompt and generated tokens of the history
   float presence_penalty = 0.0f;    // [-2, 2]; over generated tokens of the history
   float frequency_penalty = 0.0f;   // [-2, 2]; over generated tokens of the history
@@ -29,14 +30,16 @@ struct SamplingParams {
 // When to end, and what of the end is shown.
 struct StopParams {
   int max_tokens = 16;  // generated per choice, >= 0; 0 feeds the prompt and generates nothing
-  int min_tokens = 0;   // end tokens and stop token ids are banned before; stop strings are not matched
+  int min_tokens =
+      0;  // end tokens and stop token ids are banned before; stop strings are not matched
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
   std::vector<std::string> stop_strings;  // at most 16 of at most 256 bytes
   bool include_stop_in_output = false;    // keep a matched stop string in the text
 };
 
-// A session is named by its owner and a name; ephemeral ones have an empty name and end with their request.
+// A session is named by its owner and a name; ephemeral ones have an empty name and end with their
+// request.
 struct SessionKey {
   std::string owner;  // empty: the anonymous owner
   std::string name;   // 1..128 of [A-Za-z0-9._:/@+-]; empty: ephemeral
@@ -48,8 +51,9 @@ struct SessionKey {
   }
 };
 
-// Text prompts are tokenised on the caller's thread, before anyone knows where the session stands, so both
-// readings are made: at the start of a session (BOS, dummy prefix) and in the middle of one.
+// Text prompts are tokenised on the caller's thread, before anyone knows where the session stands,
+// so both readings are made: at the start of a session (BOS, dummy prefix) and in the middle of
+// one.
 struct Prompt {
   std::vector<int32_t> at_start;
   std::vector<int32_t> continued;
@@ -59,19 +63,22 @@ struct Request {
   std::string id;  // for logs; unique per server
   SessionKey session;
   bool create_session = true;  // a missing named session is created; otherwise NOT_FOUND
-  absl::Duration session_ttl = absl::ZeroDuration();  // for a created one; zero: the server's default
+  absl::Duration session_ttl =
+      absl::ZeroDuration();  // for a created one; zero: the server's default
 
   Prompt prompt;  // may be empty where the session has a pending token
   SamplingParams sampling;
   StopParams stop;
-  int n = 1;  // choices, by forking after prefill; choice 0 goes on as the session, the others are dropped
+  int n = 1;  // choices, by forking after prefill; choice 0 goes on as the session, the others are
+              // dropped
   int logprobs = -1;         // -1: none; 0: of chosen tokens; k: and of the k most likely
   int prompt_logprobs = -1;  // the same for the prompt's tokens
   bool echo = false;         // the prompt's text and tokens come first in the stream
   bool skip_special_tokens = true;
 
-  // Retries. A request whose session is elsewhere than expected is refused with the position (ABORTED). A repeated
-  // idempotency key never feeds the prompt again: a finished request is replayed, a running or broken one refused.
+  // Retries. A request whose session is elsewhere than expected is refused with the position
+  // (ABORTED). A repeated idempotency key never feeds the prompt again: a finished request is
+  // replayed, a running or broken one refused.
   std::optional<int64_t> expected_position;  // tokens of the conversation, pending one included
   std::string idempotency_key;               // at most 128 bytes, per owner; empty: none
 
@@ -94,20 +101,21 @@ struct TokenLogprob {
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kDeadline, kError };
 
 struct Usage {
-  int64_t prompt_tokens = 0;     // of this request, BOS included
+  int64_t prompt_tokens = 0;      // of this request, BOS included
   int64_t completion_tokens = 0;  // generated, all choices
-  int64_t resumed_tokens = 0;    // already in the session's memory when the request began: not fed again
-  int64_t fed_tokens = 0;        // that went through the model for this request
+  int64_t resumed_tokens =
+      0;                   // already in the session's memory when the request began: not fed again
+  int64_t fed_tokens = 0;  // that went through the model for this request
 };
 
 struct Timings {
-  absl::Duration queue;        // submitted -> admitted
-  absl::Duration prefill;      // admitted -> first token
-  absl::Duration decode;       // first token -> last
+  absl::Duration queue;    // submitted -> admitted
+  absl::Duration prefill;  // admitted -> first token
+  absl::Duration decode;   // first token -> last
 };
 
-// One message of a request's stream. Text is complete UTF-8 and already trimmed by stop rules; token_ids are the
-// tokens sampled since the last event (text may lag behind them).
+// One message of a request's stream. Text is complete UTF-8 and already trimmed by stop rules;
+// token_ids are the tokens sampled since the last event (text may lag behind them).
 struct TokenEvent {
   int choice = 0;
   std::string text;

@@ -11,19 +11,19 @@
 
 namespace mneme {
 
-// Written by the loop, read by one reader (an RPC, a test). Thread-safe. The last event always fits, so a reader
-// always learns how the request ended.
+// Written by the loop, read by one reader (an RPC, a test). Thread-safe. The last event always
+// fits, so a reader always learns how the request ended.
 class TokenStream {
  public:
   explicit TokenStream(int capacity) : capacity_(capacity) {}
 
-  // Reader. Blocks until an event is there or `timeout` passes (then nullopt). After the event with is_last,
-  // nothing follows.
+  // Reader. Blocks until an event is there or `timeout` passes (then nullopt). After the event with
+  // is_last, nothing follows.
   std::optional<TokenEvent> Next(absl::Duration timeout = absl::InfiniteDuration());
   // Reader, non-blocking: an event if one is queued.
   std::optional<TokenEvent> TryNext();
-  // Reader: `callback` runs on the notifier thread whenever events were added after TryNext returned nullopt.
-  // Set once, before the first TryNext. It must return quickly.
+  // Reader: `callback` runs on the notifier thread whenever events were added after TryNext
+  // returned nullopt. Set once, before the first TryNext. It must return quickly.
   void SetReadyCallback(std::function<void()> callback);
   // Reader: the request should end; the session keeps what was fed. Idempotent.
   void Cancel();

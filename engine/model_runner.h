@@ -1,0 +1,89 @@
+// Executes a StepPlan: upload, forward, sample, download.
+//
+// Usable without the rest of the engine, by tools that feed rows and read logits:
+//
+//   auto pool = StatePool::Create(backend, model, /*slots=*/8);
+//   auto runner = ModelRunner::Create(backend, model, **pool, {.rows = 8, .tokens = 64,
+//                                                              .logit_rows = 64});
+//   StepPlan plan;
+//   plan.AddRow(slot, tokens, /*scored_tokens=*/tokens.size(), /*samples=*/false, /*candidate=*/0);
+//   status = (*runner)->Forward(plan);          // logits after each of the tokens
+//   status = (*runner)->ReadLogits(logits);     // [tokens, vocab]
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "engine/sampler.h"
+#include "engine/state_pool.h"
+#include "engine/step_plan.h"
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+#include "models/forward_context.h"
+#include "models/model.h"
+
+namespace mneme {
+
+// The largest step; memory for it is taken at creation.
+struct RunnerLimits {
+  int rows = 1;
+  int tokens = 1;
+  int logit_rows = 1;
+};
+
+// What Kernels::Sample says, one entry per logit row of the plan.
+struct StepResult {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;  // NaN where not asked for
+  int top_columns = 0;
+  std::vector<int32_t> top_tokens;  // [logit_rows, top_columns]
+  std::vector<float> top_logprobs;
+};
+
+// Driven by one thread, the backend's. Backend, model and pool must outlive it. After an error the
+// slabs of the plan's rows are spoilt: some layers may have taken the tokens, others not.
+class ModelRunner {
+ public:
+  static absl::StatusOr<std::unique_ptr<ModelRunner>> Create(Backend& backend, const Model& model,
+                                                             StatePool& pool,
+                                                             const RunnerLimits& limits);
+
+  // Feeds the plan's tokens and computes its logits, which stay until the next call.
+  absl::Status Forward(const StepPlan& plan, RoutingObserver* routing = nullptr);
+  // Draws a token from every logit row of the last Forward. `batch` has a row for each.
+  absl::Status Sample(const SamplingBatch& batch, StepResult& result);
+  // Both.
+  absl::Status Run(const StepPlan& plan, const SamplingBatch& batch, StepResult& result);
+
+  // Copies the logits of the last Forward, widened or rounded to f32.
+  //   out  [logit_rows, vocab]
+  absl::Status ReadLogits(std::span<float> out);
+
+  const RunnerLimits& limits() const { return limits_; }
+  int64_t workspace_bytes() const { return workspace_bytes_; }
+
+ private:
+  ModelRunner(Backend& backend, const Model& model, StatePool& pool, const RunnerLimits& limits)
+      : backend_(backend), model_(model), pool_(pool), limits_(limits) {}
+  TensorView Upload(const Tensor& buffer, const std::vector<int32_t>& values);
+
+  Backend& backend_;
+  const Model& model_;
+  StatePool& pool_;
+  const RunnerLimits limits_;
+  int64_t workspace_bytes_ = 0;
+  Workspace workspace_;
+  // Inputs at fixed addresses.
+  Tensor token_ids_;     // [limits.tokens] i32
+  Tensor row_offsets_;   // [limits.rows + 1] i32
+  Tensor slots_;         // [limits.rows] i32
+  Tensor logit_tokens_;  // [limits.logit_rows] i32
+  Tensor logits_;        // [limits.logit_rows, vocab] act
+  int logit_rows_ = 0;   // of the last Forward
+};
+
+}  // namespace mneme

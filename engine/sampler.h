@@ -1,0 +1,58 @@
+// Sampling parameters of requests -> arguments of the sampling operation (kernels.h, SamplingRow).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "engine/request.h"
+#include "engine/token_history.h"
+#include "kernels/kernels.h"
+
+namespace mneme {
+
+inline constexpr int kMaxTopLogprobs = 20;
+inline constexpr int kMaxLogitBiases = 1024;
+
+// INVALID_ARGUMENT, naming field, value and range; the field is a payload (status_payload.h).
+absl::Status ValidateSampling(const SamplingParams& params, int vocab);
+
+// What one step asks of Kernels::Sample: a row for each of the plan's logit rows, in order.
+struct SamplingBatch {
+  std::vector<SamplingRow> rows;
+  std::vector<HistoryToken> history;
+  std::vector<BiasToken> bias;
+  int max_top_logprobs = 0;
+
+  void Clear();
+};
+
+// One request's parameters, prepared once.
+class Sampler {
+ public:
+  Sampler() = default;
+  // `seed` for all draws. `banned` are the end tokens and stop tokens that cannot be drawn before
+  // min_tokens. `logprobs` and `prompt_logprobs` as in Request.
+  Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> banned,
+          int logprobs, int prompt_logprobs);
+
+  // A draw. `position` is the number of tokens fed before it; `ban` applies the banned tokens.
+  void AppendDraw(TokenHistory& history, int choice, int64_t position, bool ban,
+                  SamplingBatch& batch) const;
+  // No draw: the log-probability of `token`, for a prompt.
+  void AppendScore(int32_t token, SamplingBatch& batch) const;
+
+  uint64_t seed() const { return draw_.seed; }
+
+ private:
+  void Append(const SamplingRow& row, SamplingBatch& batch) const;
+
+  SamplingRow draw_;
+  SamplingRow score_;
+  bool penalises_ = false;
+  std::vector<BiasToken> bias_;
+  std::vector<BiasToken> bias_and_bans_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,82 @@
+#include "engine/state_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+
+namespace mneme {
+
+absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, const Model& model,
+                                                             int slots) {
+  CHECK_GE(slots, 1);
+  auto pool = absl::WrapUnique(new StatePool(backend));
+  const StateLayout& layout = model.state_layout();
+  pool->slab_bytes_ = layout.slab_bytes();
+  MNEME_ASSIGN_OR_RETURN(pool->slabs_, Buffer::Allocate(backend, slots * pool->slab_bytes_));
+
+  // Fields lie in the order of their offsets; neighbours become one copy.
+  int64_t eager_bytes = 0;
+  for (const StateField& field : layout.fields()) {
+    if (field.lazily_initialized || field.bytes() == 0) continue;
+    std::vector<EagerRange>& ranges = pool->eager_;
+    constexpr int64_t kPadding = 64;
+    if (!ranges.empty() &&
+        field.offset - (ranges.back().slab_offset + ranges.back().bytes) < kPadding) {
+      const int64_t bytes = field.offset + field.bytes() - ranges.back().slab_offset;
+      eager_bytes += bytes - ranges.back().bytes;
+      ranges.back().bytes = bytes;
+    } else {
+      ranges.push_back({field.offset, eager_bytes, field.bytes()});
+      eager_bytes += field.bytes();
+    }
+  }
+
+  // Slab 0 serves as the place where the initial one is made, so that it costs no memory of its
+  // own.
+  if (eager_bytes > 0) {
+    MNEME_ASSIGN_OR_RETURN(pool->initial_, Buffer::Allocate(backend, eager_bytes));
+    backend.Zero(pool->slab(0), pool->slab_bytes_);
+    MNEME_RETURN_IF_ERROR(model.InitState(backend, pool->slab(0)));
+    for (const EagerRange& range : pool->eager_) {
+      backend.Copy(pool->initial_.data() + range.initial_offset, pool->slab(0) + range.slab_offset,
+                   range.bytes);
+    }
+    MNEME_RETURN_IF_ERROR(backend.Synchronize());
+  }
+
+  pool->taken_.assign(slots, false);
+  pool->free_.resize(slots);
+  for (int i = 0; i < slots; ++i) pool->free_[i] = slots - 1 - i;
+  return pool;
+}
+
+std::optional<int> StatePool::Acquire() {
+  if (free_.empty()) return std::nullopt;
+  const int slot = free_.back();
+  free_.pop_back();
+  taken_[slot] = true;
+  for (const EagerRange& range : eager_) {
+    backend_.Copy(slab(slot) + range.slab_offset, initial_.data() + range.initial_offset,
+                  range.bytes);
+    copied_bytes_ += range.bytes;
+  }
+  return slot;
+}
+
+void StatePool::Release(int slot) {
+  CHECK(taken_.at(slot)) << "slot " << slot << " is not taken";
+  taken_[slot] = false;
+  free_.push_back(slot);
+}
+
+void StatePool::Copy(int from, int to) {
+  CHECK(taken_.at(from) && taken_.at(to)) << "slots " << from << " and " << to;
+  if (from == to) return;
+  backend_.Copy(slab(to), slab(from), slab_bytes_);
+  copied_bytes_ += slab_bytes_;
+}
+
+}  // namespace mneme

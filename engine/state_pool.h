@@ -1,0 +1,63 @@
+// All slabs in one allocation. A slot is an index into it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+#include "models/model.h"
+
+namespace mneme {
+
+// Owned and called by one thread. `backend` must outlive it.
+class StatePool {
+ public:
+  // Allocates `slots` slabs and prepares the initial one. RESOURCE_EXHAUSTED where memory lacks.
+  static absl::StatusOr<std::unique_ptr<StatePool>> Create(Backend& backend, const Model& model,
+                                                           int slots);
+
+  // A slab that holds the initial state; nothing if all are taken. Costs a copy of the eagerly
+  // initialised fields: the others are read as their initial value until they are written.
+  std::optional<int> Acquire();
+  // Gives a slab back. Its bytes stay until the slot is acquired again.
+  void Release(int slot);
+  // The whole slab `from` over the slab `to`; both are taken.
+  void Copy(int from, int to);
+
+  int slots() const { return static_cast<int>(taken_.size()); }
+  int free_slots() const { return static_cast<int>(free_.size()); }
+  int used_slots() const { return slots() - free_slots(); }
+  bool taken(int slot) const { return taken_[slot]; }
+
+  std::byte* slabs() const { return slabs_.data(); }  // slab 0
+  int64_t slab_bytes() const { return slab_bytes_; }
+  // Written by Acquire and Copy so far.
+  int64_t copied_bytes() const { return copied_bytes_; }
+
+ private:
+  // A run of eagerly initialised fields: where it lies in a slab and in `initial_`.
+  struct EagerRange {
+    int64_t slab_offset;
+    int64_t initial_offset;
+    int64_t bytes;
+  };
+
+  explicit StatePool(Backend& backend) : backend_(backend) {}
+  std::byte* slab(int slot) const { return slabs_.data() + slot * slab_bytes_; }
+
+  Backend& backend_;
+  int64_t slab_bytes_ = 0;
+  Buffer slabs_;
+  Buffer initial_;  // the eager fields of the initial slab, packed
+  std::vector<EagerRange> eager_;
+  std::vector<int> free_;  // last out first: its slab may still be in a cache
+  std::vector<bool> taken_;
+  int64_t copied_bytes_ = 0;
+};
+
+}  // namespace mneme

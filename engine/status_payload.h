@@ -1,0 +1,49 @@
+// Facts for machines, attached to an absl::Status: what server/ turns into google.rpc error
+// details.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace mneme {
+
+// Type URLs of the payloads.
+inline constexpr char kReasonPayload[] = "mneme/reason";              // "SESSION_BUSY", see below
+inline constexpr char kFieldPayload[] = "mneme/field";                // "sampling.top_p"
+inline constexpr char kPositionPayload[] = "mneme.v1/position";       // decimal
+inline constexpr char kRetryAfterPayload[] = "mneme/retry_after_ms";  // decimal
+
+// Reasons, for a client that has to tell two errors of one code apart.
+inline constexpr char kReasonBadField[] = "BAD_FIELD";
+inline constexpr char kReasonQueueFull[] = "QUEUE_FULL";
+inline constexpr char kReasonNoFreeSlab[] = "NO_FREE_SLAB";
+inline constexpr char kReasonDraining[] = "DRAINING";
+inline constexpr char kReasonUnhealthy[] = "UNHEALTHY";
+inline constexpr char kReasonNoSession[] = "NO_SUCH_SESSION";
+inline constexpr char kReasonSessionExists[] = "SESSION_EXISTS";
+inline constexpr char kReasonSessionBusy[] = "SESSION_BUSY";
+inline constexpr char kReasonPosition[] = "POSITION_MISMATCH";
+inline constexpr char kReasonKeyRunning[] = "IDEMPOTENCY_KEY_RUNNING";
+inline constexpr char kReasonKeyBroken[] = "IDEMPOTENCY_KEY_BROKEN_OFF";
+inline constexpr char kReasonKeyForgotten[] = "IDEMPOTENCY_RECORD_TOO_LARGE";
+inline constexpr char kReasonKeyReused[] = "IDEMPOTENCY_KEY_REUSED";
+inline constexpr char kReasonStepFailed[] = "STEP_FAILED";
+
+// INVALID_ARGUMENT for one field of a request. The message should name field, value and range.
+absl::Status FieldError(absl::string_view field, absl::string_view message);
+
+absl::Status WithReason(absl::Status status, absl::string_view reason);
+absl::Status WithPosition(absl::Status status, int64_t position);
+absl::Status WithRetryAfter(absl::Status status, absl::Duration after);
+
+std::optional<std::string> ReasonOf(const absl::Status& status);
+std::optional<std::string> FieldOf(const absl::Status& status);
+std::optional<int64_t> PositionOf(const absl::Status& status);
+std::optional<absl::Duration> RetryAfterOf(const absl::Status& status);
+
+}  // namespace mneme

@@ -1,0 +1,34 @@
+#include "engine/token_history.h"
+
+namespace mneme {
+
+void TokenHistory::Push(int32_t token, bool generated) {
+  if (capacity_ == 0) return;
+  const int32_t mark = generated ? ~token : token;
+  if (size() < capacity_) {
+    ring_.push_back(mark);
+  } else {
+    if (counts_.has_value()) Add(ring_[oldest_], -1);
+    ring_[oldest_] = mark;
+    oldest_ = (oldest_ + 1) % ring_.size();
+  }
+  if (counts_.has_value()) Add(mark, 1);
+}
+
+void TokenHistory::AppendDistinct(std::vector<HistoryToken>& out) {
+  if (!counts_.has_value()) {
+    counts_.emplace();
+    for (const int32_t mark : ring_) Add(mark, 1);
+  }
+  for (const auto& [token, count] : *counts_) out.push_back({token, count.generated});
+}
+
+void TokenHistory::Add(int32_t mark, int by) {
+  const int32_t token = mark < 0 ? ~mark : mark;
+  const auto it = counts_->try_emplace(token).first;
+  it->second.seen += by;
+  if (mark < 0) it->second.generated += by;
+  if (it->second.seen == 0) counts_->erase(it);
+}
+
+}  // namespace mneme
