@@ -51,7 +51,7 @@ int AvailableCpus() {
   return std::max(cpus, 1);
 }
 
-ThreadPool::ThreadPool(ThreadPoolOptions options)
+ThreadPool::ThreadPool(const ThreadPoolOptions& options)
     : threads_(options.threads > 0 ? options.threads : AvailableCpus()), spin_(options.spin) {
   workers_.reserve(static_cast<size_t>(threads_ - 1));
   for (int worker = 1; worker < threads_; ++worker) {

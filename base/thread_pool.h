@@ -32,7 +32,7 @@ struct ThreadPoolOptions {
 // Nothing is ever summed across workers, so results need not depend on their number.
 class ThreadPool {
  public:
-  explicit ThreadPool(ThreadPoolOptions options = {});
+  explicit ThreadPool(const ThreadPoolOptions& options = {});
   explicit ThreadPool(int threads) : ThreadPool(ThreadPoolOptions{.threads = threads}) {}
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
