@@ -22,7 +22,8 @@ using PieceType = SentencePieceModelFile::PieceType;
 constexpr uint32_t kModelPieces = 1, kModelTrainer = 2, kModelNormalizer = 3, kModelSelfTest = 4,
                    kModelDenormalizer = 5;
 constexpr uint32_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
-constexpr uint32_t kTrainerUnkSurface = 44;
+constexpr uint32_t kTrainerModelType = 3, kTrainerByteFallback = 35, kTrainerUnkSurface = 44;
+constexpr uint64_t kModelTypeWord = 3;
 constexpr uint32_t kNormalizerCharsmap = 2, kNormalizerDummyPrefix = 3,
                    kNormalizerRemoveExtraWhitespaces = 4, kNormalizerEscapeWhitespaces = 5;
 
@@ -208,6 +209,20 @@ absl::Status ParseTrainer(absl::string_view bytes, SentencePieceModelFile& model
       model.unk_surface = std::string(field.payload.substr(0, field.payload.find('\0')));
       if (!IsValidUtf8(model.unk_surface)) {
         return absl::InvalidArgumentError("trainer_spec.unk_surface is not valid UTF-8");
+      }
+    } else if (field.number == kTrainerByteFallback) {
+      if (field.wire_type != kVarint) {
+        return WrongType("trainer_spec.byte_fallback");
+      }
+      model.byte_fallback = field.value != 0;
+    } else if (field.number == kTrainerModelType) {
+      if (field.wire_type != kVarint) {
+        return WrongType("trainer_spec.model_type");
+      }
+      // The library finds control pieces in the text of such models, and then fails.
+      if (field.value == kModelTypeWord) {
+        return absl::UnimplementedError(
+            "trainer_spec.model_type is WORD, expected UNIGRAM, BPE or CHAR");
       }
     }
   }

@@ -35,6 +35,7 @@ struct SentencePieceModelFile {
 
   std::vector<Piece> pieces;  // by id; exactly one is kUnknown, no two are spelled alike
   std::string unk_surface = " \xE2\x81\x87 ";
+  bool byte_fallback = false;  // what the vocabulary cannot spell becomes bytes, not kUnknown
   bool add_dummy_prefix = true;
   bool remove_extra_whitespaces = true;
 };

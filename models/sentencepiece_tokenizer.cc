@@ -33,6 +33,18 @@ class SentencePieceTokenizer final : public Tokenizer {
   const std::unique_ptr<SentencePieceEncoder> encoder_;
 };
 
+// Takes the first character off `text`, which is valid UTF-8: its bytes in one integer.
+uint32_t TakeCharacter(absl::string_view& text) {
+  const auto lead = static_cast<uint8_t>(text[0]);
+  const size_t size = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  uint32_t character = 0;
+  for (size_t i = 0; i < size; ++i) {
+    character = character << 8 | static_cast<uint8_t>(text[i]);
+  }
+  text.remove_prefix(size);
+  return character;
+}
+
 TokenEntry MakeEntry(const SentencePieceModelFile::Piece& piece, absl::string_view unk_surface) {
   TokenEntry entry{.piece = piece.text, .text = {}, .kind = TokenKind::kText};
   switch (piece.type) {
@@ -92,6 +104,19 @@ absl::StatusOr<std::unique_ptr<SentencePieceEncoder>> SentencePieceEncoder::Load
     }
   }
 
+  for (const auto& piece : file.pieces) {
+    absl::string_view rest = piece.text;
+    const uint32_t character = TakeCharacter(rest);
+    const bool spells = piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined;
+    if (!file.byte_fallback && spells && rest.empty()) {
+      encoder->characters_.insert(character);
+    }
+  }
+  if (absl::string_view space = Tokenizer::kSpaceSymbol;
+      encoder->characters_.contains(TakeCharacter(space))) {
+    encoder->characters_.insert(' ');
+  }
+
   const auto load = [&](bool add_dummy_prefix, bool remove_extra_whitespaces) {
     return encoder->LoadModel(
         WithWhitespaceRules(bytes, add_dummy_prefix, remove_extra_whitespaces));
@@ -123,8 +148,23 @@ absl::StatusOr<bool> SentencePieceEncoder::StartsWithSpace(absl::string_view tex
   }
 }
 
+absl::Status SentencePieceEncoder::CheckUnknownRuns(absl::string_view text) const {
+  int run = 0;
+  for (absl::string_view rest = text; !characters_.empty() && !rest.empty();) {
+    run = characters_.contains(TakeCharacter(rest)) ? 0 : run + 1;
+    if (run > kMaxUnknownRun) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("text has more than ", kMaxUnknownRun,
+                       " characters in a row that are not in the vocabulary, up to offset ",
+                       text.size() - rest.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status SentencePieceEncoder::AppendIds(absl::string_view text, bool continuation,
                                              std::vector<int32_t>& ids) const {
+  MNEME_RETURN_IF_ERROR(CheckUnknownRuns(text));
   const mneme_sentencepiece_model* model = start_.get();
   if (continuation) {
     bool starts_with_space = false;

@@ -1,13 +1,15 @@
-// SentencePiece models: unigram, BPE, word and character, with or without byte fallback.
+// SentencePiece models: unigram, BPE and character, with or without byte fallback.
 //
 // Encoding is the library's. Decoding is ours, from the piece table, and equal to that of the
 // SentencePiece 0.2 packages (tests/golden/tokenizer_sp).
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -30,7 +32,13 @@ class SentencePieceEncoder {
   static absl::StatusOr<std::unique_ptr<SentencePieceEncoder>> Load(
       absl::string_view bytes, const SentencePieceModelFile& file);
 
-  // Appends the ids of `text`, valid UTF-8. Any thread.
+  // Longest run of characters that are no pieces of their own, for a model without byte fallback.
+  // The library joins such a run to one unknown piece in quadratic time: a megabyte would take a
+  // minute.
+  static constexpr int kMaxUnknownRun = 32768;
+
+  // Appends the ids of `text`, valid UTF-8. InvalidArgument names a run longer than kMaxUnknownRun.
+  // Any thread.
   absl::Status AppendIds(absl::string_view text, bool continuation,
                          std::vector<int32_t>& ids) const;
 
@@ -48,9 +56,12 @@ class SentencePieceEncoder {
   explicit SentencePieceEncoder(const mneme_sentencepiece_api* api) : api_(api) {}
   absl::StatusOr<Model> LoadModel(absl::string_view bytes) const;
   absl::StatusOr<bool> StartsWithSpace(absl::string_view text) const;
+  absl::Status CheckUnknownRuns(absl::string_view text) const;
 
   const mneme_sentencepiece_api* api_;
   int piece_count_ = 0;
+  // Pieces of one character, as its bytes in one integer; empty for a model with byte fallback.
+  absl::flat_hash_set<uint32_t> characters_;
   Model start_{nullptr, {}};         // as written: the start of a session
   Model continuation_{nullptr, {}};  // no dummy prefix; null: start_ has none either
   // Only if the model squeezes white space. A continuation that starts with white space keeps one

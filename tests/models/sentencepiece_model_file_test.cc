@@ -119,6 +119,14 @@ TEST(SentencePieceModelFileTest, DenormaliserIsNotSupported) {
   EXPECT_TRUE(ParseSentencePieceModel(kSmall + Message(5, "")).ok());
 }
 
+TEST(SentencePieceModelFileTest, WordModelsAreNotSupported) {
+  const auto file = ParseSentencePieceModel(kSmall + Message(2, Int(3, 3)));
+  EXPECT_EQ(file.status().code(), absl::StatusCode::kUnimplemented);
+  for (const int type : {1, 2, 4}) {
+    EXPECT_TRUE(ParseSentencePieceModel(kSmall + Message(2, Int(3, type))).ok()) << type;
+  }
+}
+
 TEST(SentencePieceModelFileTest, DeeplyNestedUserDefinedPiecesAreRefused) {
   std::string model = kUnk;
   for (int size = 1; size <= 32; ++size) {

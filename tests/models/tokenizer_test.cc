@@ -11,6 +11,7 @@
 namespace mneme {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
@@ -201,6 +202,19 @@ TEST(SentencePieceContinuationTest, ModelThatSqueezesWhiteSpaceKeepsOneLeadingSp
   std::string controls(1000, '\x01');
   EXPECT_EQ(joined(controls + "state"), "thestate");
   EXPECT_EQ(joined(controls + " state"), "the state");
+}
+
+// Joining unknown characters takes the library quadratic time.
+TEST(UnknownRunTest, OnlyAModelWithoutByteFallbackLimitsTheLengthOfUnknownText) {
+  std::string run;
+  for (int i = 0; i < 32768; ++i) run += "\xE9\xBE\x98";  // a character that neither model has
+  const auto unigram = LoadGoldenTokenizer("unigram");
+  EXPECT_EQ(unigram->Encode(run + " a " + run)->size(), 6u);
+  const auto refused = unigram->Encode("a" + run + "\xE9\xBE\x98");
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr("32768"), HasSubstr("offset 98308")));
+  EXPECT_EQ(LoadGoldenTokenizer("bpe")->Encode(run + run)->size(), 1 + 2 * 3 * 32768u);
 }
 
 }  // namespace
