@@ -1,0 +1,34 @@
+"""Client for Mneme, the inference server for recurrent-memory language models.
+
+from mneme import Client
+
+with Client("127.0.0.1:50051") as client:
+    print(client.generate("Once upon a time", max_tokens=32, temperature=0).text)
+"""
+
+from mneme import errors, types
+from mneme.aio import AsyncClient, AsyncSession, AsyncSessions, AsyncStream
+from mneme.client import Client, Session, Sessions, Stream
+from mneme.errors import *  # noqa: F403
+from mneme.requests import Duration, GenerateOptions, Prompt
+from mneme.retry import RetryPolicy
+from mneme.types import *  # noqa: F403
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "AsyncSession",
+    "AsyncSessions",
+    "AsyncStream",
+    "Client",
+    "Duration",
+    "GenerateOptions",
+    "Prompt",
+    "RetryPolicy",
+    "Session",
+    "Sessions",
+    "Stream",
+]
+__all__ += errors.__all__
+__all__ += types.__all__

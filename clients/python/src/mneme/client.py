@@ -1,0 +1,440 @@
+"""The blocking client."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Optional, Union
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from mneme.channel import ChannelOptions, Methods, channel_options
+from mneme.collect import Collector
+from mneme.errors import MnemeError, error_from_call
+from mneme.requests import (
+    Duration,
+    GenerateOptions,
+    Prompt,
+    generate_request,
+    make_repeatable,
+    milliseconds,
+)
+from mneme.retry import Attempts, RetryPolicy
+from mneme.types import (
+    Chunk,
+    Completion,
+    Event,
+    Finished,
+    Info,
+    ServingStatus,
+    SessionInfo,
+    SessionPage,
+    Started,
+    Tokens,
+    events_of,
+    info_of,
+    session_info_of,
+    session_page_of,
+)
+from mneme.v1 import inference_pb2, sessions_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+__all__ = ["Client", "Session", "Sessions", "Stream"]
+
+DEFAULT_TARGET = "127.0.0.1:50051"
+
+
+class Stream:
+    """The events of one request, as they arrive.
+
+    Iterate over it; leaving the loop early cancels the request. `next()` takes single events
+    instead, `texts()` only the first choice's text, and `result()` waits for the rest.
+    """
+
+    def __init__(
+        self,
+        method: Any,
+        request: inference_pb2.GenerateRequest,
+        attempts: Attempts,
+        on_finished: Optional[Callable[[Finished], None]] = None,
+    ) -> None:
+        self._method = method
+        self._request = request
+        self._attempts = attempts
+        self._on_finished = on_finished
+        self._collector = Collector()
+        self._pending: list[Event] = []
+        self._received = False
+        self._call = self._open()
+        self._done = False
+
+    @property
+    def started(self) -> Optional[Started]:
+        """The first event, once it has arrived."""
+        return self._collector.started
+
+    @property
+    def finished(self) -> Optional[Finished]:
+        """The last event, once it has arrived."""
+        return self._collector.finished
+
+    def cancel(self) -> None:
+        """Ends the request. The session then holds exactly the tokens fed until now."""
+        self._done = True
+        self._call.cancel()
+
+    def texts(self) -> Generator[str, None, None]:
+        """The first choice's text, piece by piece."""
+        for event in self:
+            if isinstance(event, Chunk) and event.text and not (event.choice or event.is_prompt):
+                yield event.text
+
+    def result(self) -> Completion:
+        """Waits for the end; returns all that arrived, earlier events included."""
+        try:
+            for _ in self:
+                pass
+        except MnemeError as error:
+            error.choices = self._collector.choices()
+            raise
+        return self._collector.completion()
+
+    def __iter__(self) -> Generator[Event, None, None]:
+        # A generator, because leaving a `for` loop closes it at once.
+        try:
+            with suppress(StopIteration):
+                while True:
+                    yield next(self)
+        finally:
+            if not self._done:
+                self.cancel()
+
+    def __next__(self) -> Event:
+        while not self._pending:
+            if self._done:
+                raise StopIteration
+            try:
+                response = next(self._call)
+            except StopIteration:
+                self._done = True
+                raise
+            except grpc.RpcError as rpc_error:
+                error = error_from_call(rpc_error)
+                delay = None if self._received else self._attempts.delay_after(error)
+                if delay is None or self._done:
+                    self._done = True
+                    raise error from rpc_error
+                time.sleep(delay)
+                self._call = self._open()
+                continue
+            self._received = True
+            self._pending = events_of(response)
+        event = self._pending.pop(0)
+        self._collector.add(event)
+        if isinstance(event, Finished) and self._on_finished is not None:
+            self._on_finished(event)
+        return event
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        if not getattr(self, "_done", True):
+            self.cancel()
+
+    def _open(self) -> Any:
+        return self._method(self._request, timeout=self._attempts.begin())
+
+
+class Session:
+    """A conversation that the server remembers under a name.
+
+    Each `send` carries only what is new. With `exclusive`, a request says which position it
+    expects wherever that is known (`position`), so that it is refused (PositionMismatch) if anybody
+    else has used the session in between.
+    """
+
+    def __init__(self, client: Client, name: str, *, exclusive: bool = False) -> None:
+        self._client = client
+        self._exclusive = exclusive
+        self.name = name
+        self.position: Optional[int] = None
+        """Tokens of the conversation; None: not known yet, or not any more."""
+
+    def send(self, prompt: Prompt = None, **options: Unpack[GenerateOptions]) -> Completion:
+        """Feeds the new text (or none, to go on) and returns the answer."""
+        expected = self._expect(options)
+        self.position = None
+        completion = self._client.generate(prompt, session=self.name, **expected)
+        self._follow(completion)
+        return completion
+
+    def stream(self, prompt: Prompt = None, **options: Unpack[GenerateOptions]) -> Stream:
+        """Like `send`, with the events as they arrive."""
+        expected = self._expect(options)
+        self.position = None
+        return self._client._stream(prompt, self.name, expected, self._follow)
+
+    def fork(self, name: str = "", *, ttl: Optional[Duration] = None) -> Session:
+        """A second session that remembers the same; "": the server chooses its name."""
+        copy = self._client.sessions.fork(self.name, name, ttl=ttl)
+        forked = Session(self._client, copy.name, exclusive=self._exclusive)
+        forked.position = copy.position
+        return forked
+
+    def delete(self) -> None:
+        """Forgets the conversation."""
+        self._client.sessions.delete(self.name)
+        self.position = None
+
+    def info(self) -> SessionInfo:
+        """How the server sees it."""
+        info = self._client.sessions.get(self.name)
+        self.position = info.position
+        return info
+
+    def _follow(self, end: Union[Completion, Finished]) -> None:
+        self.position = end.session.position if end.session else None
+
+    def _expect(self, options: GenerateOptions) -> GenerateOptions:
+        if not self._exclusive or self.position is None:
+            return options
+        return {"expected_position": self.position, **options}
+
+
+class Sessions:
+    """What the server remembers: all named sessions."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def create(self, name: str = "", *, ttl: Optional[Duration] = None) -> SessionInfo:
+        """Takes a place for a session; "": the server chooses a name."""
+        request = sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
+        return session_info_of(self._client._unary("create_session", request, repeatable=False))
+
+    def get(self, name: str) -> SessionInfo:
+        """One session."""
+        request = sessions_pb2.GetSessionRequest(name=name)
+        return session_info_of(self._client._unary("get_session", request))
+
+    def list(self, prefix: str = "", *, page_size: int = 0) -> Iterator[SessionInfo]:
+        """All sessions whose names begin with `prefix`, in order of names."""
+        token = ""
+        while True:
+            page = self.list_page(prefix, page_size=page_size, page_token=token)
+            yield from page.sessions
+            token = page.next_page_token
+            if not token:
+                return
+
+    def list_page(
+        self, prefix: str = "", *, page_size: int = 0, page_token: str = ""
+    ) -> SessionPage:
+        """One page of that list."""
+        request = sessions_pb2.ListSessionsRequest(
+            name_prefix=prefix, page_size=page_size, page_token=page_token
+        )
+        return session_page_of(self._client._unary("list_sessions", request))
+
+    def fork(self, source: str, target: str = "", *, ttl: Optional[Duration] = None) -> SessionInfo:
+        """Copies a session; "": the server chooses the copy's name."""
+        request = sessions_pb2.ForkSessionRequest(
+            source_name=source, target_name=target, ttl_ms=milliseconds(ttl)
+        )
+        return session_info_of(self._client._unary("fork_session", request, repeatable=False))
+
+    def delete(self, name: str) -> None:
+        """Forgets a session."""
+        request = sessions_pb2.DeleteSessionRequest(name=name)
+        self._client._unary("delete_session", request, repeatable=False)
+
+
+class Client:
+    """A connection to a Mneme server. Threads may share it."""
+
+    def __init__(
+        self,
+        target: str = DEFAULT_TARGET,
+        *,
+        credentials: Optional[grpc.ChannelCredentials] = None,
+        options: Optional[ChannelOptions] = None,
+        timeout: Optional[float] = None,
+        retry: Optional[RetryPolicy] = RetryPolicy(),  # noqa: B008 (it is immutable)
+    ) -> None:
+        """Connects with the first call.
+
+        `credentials`: for TLS. `options`: channel options of gRPC. `timeout`: seconds for calls
+        that do not give their own; None: no limit. `retry`: None switches repetitions off.
+        """
+        settings = channel_options(options)
+        self._channel: grpc.Channel = (
+            grpc.insecure_channel(target, options=settings)
+            if credentials is None
+            else grpc.secure_channel(target, credentials, options=settings)
+        )
+        self._methods = Methods(self._channel)
+        self._timeout = timeout
+        self._retry = retry
+        self.sessions = Sessions(self)
+
+    def close(self) -> None:
+        """Ends running calls and the connection."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[type[BaseException]],
+        error: Optional[BaseException],
+        traceback: Optional[TracebackType],
+    ) -> None:
+        self.close()
+
+    def generate(
+        self,
+        prompt: Prompt = None,
+        *,
+        session: Optional[str] = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Completion:
+        """Feeds a prompt and returns the whole answer.
+
+        With the name of a `session`, the prompt continues its conversation.
+        """
+        request, attempts = self._prepare(prompt, session, options)
+        no_retry = RetryPolicy(max_attempts=1)
+        while True:
+            once = Attempts(no_retry, attempts.begin(), repeatable=False)
+            try:
+                return Stream(self._methods.generate, request, once).result()
+            except MnemeError as error:
+                delay = attempts.delay_after(error)
+                if delay is None:
+                    raise
+            time.sleep(delay)
+
+    def stream(
+        self,
+        prompt: Prompt = None,
+        *,
+        session: Optional[str] = None,
+        **options: Unpack[GenerateOptions],
+    ) -> Stream:
+        """Like `generate`, with the events as they arrive. Repeated only before the first one."""
+        return self._stream(prompt, session, options)
+
+    def session(self, name: str, *, exclusive: bool = False) -> Session:
+        """The conversation of that name; the first `send` creates it."""
+        return Session(self, name, exclusive=exclusive)
+
+    def tokenize(
+        self,
+        text: str,
+        *,
+        add_special_tokens: Optional[bool] = None,
+        continuation: bool = False,
+        with_pieces: bool = False,
+    ) -> Tokens:
+        """Text to token ids. `continuation`: as text that continues a session."""
+        request = inference_pb2.TokenizeRequest(
+            text=text,
+            add_special_tokens=add_special_tokens,
+            continuation=continuation,
+            with_pieces=with_pieces,
+        )
+        answer = self._unary("tokenize", request)
+        return Tokens(tuple(answer.token_ids), tuple(answer.pieces))
+
+    def detokenize(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: Optional[bool] = None,
+        continuation: bool = False,
+    ) -> str:
+        """Token ids to text."""
+        request = inference_pb2.DetokenizeRequest(
+            token_ids=token_ids,
+            skip_special_tokens=skip_special_tokens,
+            continuation=continuation,
+        )
+        answer: inference_pb2.DetokenizeResponse = self._unary("detokenize", request)
+        return answer.text
+
+    def info(self) -> Info:
+        """What is served, how many sessions fit, and what the engine is doing."""
+        return info_of(self._unary("get_info", inference_pb2.GetInfoRequest()))
+
+    def health(self, service: str = "") -> ServingStatus:
+        """Whether the server takes work; the whole of it, or one of its services."""
+        request = health_pb2.HealthCheckRequest(service=service)
+        return ServingStatus(self._unary("check_health", request).status)
+
+    def wait_until_ready(self, timeout: float = 60.0) -> None:
+        """Returns as soon as the server takes work; raises what stood in the way if it does not."""
+        deadline = time.monotonic() + timeout
+        while True:
+            remaining = deadline - time.monotonic()
+            error: Optional[MnemeError] = None
+            try:
+                request = health_pb2.HealthCheckRequest()
+                answer = self._methods.check_health(
+                    request, timeout=max(0.0, remaining), wait_for_ready=True
+                )
+                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                    return
+            except grpc.RpcError as rpc_error:
+                error = error_from_call(rpc_error)
+            if remaining <= 0:
+                raise error or TimeoutError(f"the server is not ready after {timeout} s")
+            time.sleep(min(0.05, remaining))
+
+    def _stream(
+        self,
+        prompt: Prompt,
+        session: Optional[str],
+        options: GenerateOptions,
+        on_finished: Optional[Callable[[Finished], None]] = None,
+    ) -> Stream:
+        request, attempts = self._prepare(prompt, session, options)
+        return Stream(self._methods.generate, request, attempts, on_finished)
+
+    def _prepare(
+        self, prompt: Prompt, session: Optional[str], options: GenerateOptions
+    ) -> tuple[inference_pb2.GenerateRequest, Attempts]:
+        request = generate_request(prompt, session, options)
+        retry = options.get("retry", self._retry)
+        if retry is not None:
+            make_repeatable(request)
+        timeout = options.get("timeout")
+        timeout = self._timeout if timeout is None else timeout
+        return request, Attempts(retry, timeout, repeatable=True)
+
+    def _unary(self, method: str, request: Any, *, repeatable: bool = True) -> Any:
+        attempts = Attempts(self._retry, self._timeout, repeatable=repeatable)
+        call = getattr(self._methods, method)
+        while True:
+            try:
+                return call(request, timeout=attempts.begin())
+            except grpc.RpcError as rpc_error:
+                error = error_from_call(rpc_error)
+                delay = attempts.delay_after(error)
+                if delay is None:
+                    raise error from rpc_error
+            time.sleep(delay)

@@ -1,0 +1,195 @@
+"""The asyncio client against a scripted server: what differs from the blocking one."""
+
+import asyncio
+import gc
+
+import grpc
+import pytest
+from fake_server import answer, session
+
+import mneme
+from mneme.v1 import inference_pb2 as pb
+from mneme.v1 import sessions_pb2
+
+FAST = mneme.RetryPolicy(initial_backoff=0.01, max_backoff=0.02)
+
+
+def run(server, test):
+    """Runs `await test(client)`."""
+
+    async def main():
+        async with mneme.AsyncClient(server.target, retry=FAST) as client:
+            await test(client)
+
+    asyncio.run(main())
+
+
+async def soon(event):
+    """Waits for a threading.Event without blocking the event loop."""
+    assert await asyncio.get_running_loop().run_in_executor(None, event.wait, 5)
+
+
+def test_generate_and_stream(server):
+    async def test(client):
+        server.says(answer("one two", position=3, name="s"))
+        completion = await client.generate("go", session="s")
+        assert completion.text == "one two"
+        server.says(answer("one two"))
+        assert [type(e) async for e in client.stream("go")] == [
+            mneme.Started,
+            mneme.Chunk,
+            mneme.Chunk,
+            mneme.Finished,
+        ]
+        server.says(answer("one two"))
+        assert [t async for t in client.stream("go").texts()] == ["one", " two"]
+
+    run(server, test)
+
+
+def test_calls_run_side_by_side(server):
+    async def test(client):
+        for _ in range(5):
+            server.says(answer("one two"))
+        answers = await asyncio.gather(*(client.generate("go") for _ in range(5)))
+        assert [a.text for a in answers] == ["one two"] * 5
+
+    run(server, test)
+
+
+def test_leaving_the_loop_cancels_the_call(server):
+    async def test(client):
+        server.babbles()
+        async for event in client.stream("go"):
+            if event.text:
+                break
+        await soon(server.cancelled)
+
+    run(server, test)
+
+
+def test_leaving_the_loop_over_texts_cancels_the_call(server):
+    async def test(client):
+        server.babbles()
+        stream = client.stream("go")
+        async for _ in stream.texts():
+            break
+        await soon(server.cancelled)
+        assert [e async for e in stream] == []
+
+    run(server, test)
+
+
+def test_a_forgotten_stream_is_cancelled(server):
+    async def test(client):
+        server.babbles()
+        stream = client.stream("go")
+        await stream.__anext__()
+        del stream
+        gc.collect()
+        await soon(server.cancelled)
+
+    run(server, test)
+
+
+def test_the_end_of_a_with_block_cancels_the_call(server):
+    async def test(client):
+        server.babbles()
+        async with client.stream("go") as stream:
+            await stream.__anext__()
+        await soon(server.cancelled)
+
+    run(server, test)
+
+
+def test_cancelling_the_task_cancels_the_call(server):
+    async def test(client):
+        server.babbles()
+        task = asyncio.create_task(client.generate("go"))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await soon(server.cancelled)
+
+    run(server, test)
+
+
+def test_another_task_may_cancel_the_stream(server):
+    async def test(client):
+        server.babbles()
+        stream = client.stream("go")
+        await stream.__anext__()
+        asyncio.get_running_loop().call_later(0.05, stream.cancel)
+        with pytest.raises(mneme.Cancelled):
+            await stream.result()
+        await soon(server.cancelled)
+
+    run(server, test)
+
+
+def test_retries_and_errors(server):
+    async def test(client):
+        server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=20)
+        server.says_and_fails(answer("one two")[:2], grpc.StatusCode.UNAVAILABLE, "gone")
+        server.says(answer("one two"))
+        assert (await client.generate("go", session="s")).text == "one two"
+        assert len({r.idempotency_key for r in server.requests}) == 1
+
+        server.fails(
+            grpc.StatusCode.INVALID_ARGUMENT, "bad", "INVALID_FIELD", fields=(("sampling", "x"),)
+        )
+        with pytest.raises(mneme.InvalidArgument) as caught:
+            await client.generate("go")
+        assert caught.value.field_violations[0].field == "sampling"
+
+        server.babbles()
+        with pytest.raises(mneme.DeadlineExceeded) as late:
+            await client.generate("go", timeout=0.2)
+        assert late.value.choices[0].text.startswith("bla")
+
+    run(server, test)
+
+
+def test_sessions_and_the_rest(server):
+    async def test(client):
+        chat = client.session("s", exclusive=True)
+        server.says(answer("one", position=4, name="s"))
+        await chat.send("first")
+        server.says(answer("two", position=7, name="s"))
+        assert [t async for t in chat.stream("second").texts()] == ["two"]
+        assert server.requests[-1].expected_position == 4
+        assert chat.position == 7
+        server.says(session("t", 7))
+        assert (await chat.fork("t")).position == 7
+        server.says(session("s", 7))
+        assert (await chat.info()).position == 7
+        server.says(sessions_pb2.DeleteSessionResponse())
+        await chat.delete()
+
+        server.says(sessions_pb2.ListSessionsResponse(sessions=[session("a")], next_page_token="t"))
+        server.says(sessions_pb2.ListSessionsResponse(sessions=[session("b")]))
+        assert [s.name async for s in client.sessions.list()] == ["a", "b"]
+        server.says(session("c"))
+        assert (await client.sessions.create("c")).name == "c"
+
+        server.says(pb.TokenizeResponse(token_ids=[1]))
+        assert (await client.tokenize("a")).ids == (1,)
+        server.says(pb.DetokenizeResponse(text="a"))
+        assert await client.detokenize([1]) == "a"
+        server.says(pb.GetInfoResponse(server=pb.ServerInfo(version="v")))
+        assert (await client.info()).server.version == "v"
+        assert await client.health() is mneme.ServingStatus.SERVING
+        await client.wait_until_ready(5)
+
+    run(server, test)
+
+
+def test_both_clients_have_the_same_methods():
+    def names(kind):
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert names(mneme.AsyncClient) == names(mneme.Client)
+    assert names(mneme.AsyncSession) == names(mneme.Session)
+    assert names(mneme.AsyncSessions) == names(mneme.Sessions)
+    assert names(mneme.AsyncStream) == names(mneme.Stream)

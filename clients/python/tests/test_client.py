@@ -1,0 +1,388 @@
+"""The blocking client against a scripted server."""
+
+import gc
+import math
+import threading
+
+import grpc
+import pytest
+from fake_server import answer, session
+
+import mneme
+from mneme.v1 import inference_pb2 as pb
+from mneme.v1 import sessions_pb2
+
+FAST = mneme.RetryPolicy(initial_backoff=0.01, max_backoff=0.02)
+
+
+@pytest.fixture
+def client(server):
+    with mneme.Client(server.target, retry=FAST) as c:
+        yield c
+
+
+def test_generate_collects_the_whole_answer(server, client):
+    server.says(answer("one two three", position=9, name="s"))
+    completion = client.generate("go", session="s", temperature=0)
+    assert completion.text == str(completion) == "one two three"
+    assert completion.token_ids == (100, 101, 102)
+    assert completion.finish_reason is mneme.FinishReason.LENGTH
+    assert completion.usage.completion_tokens == 3
+    assert completion.session == mneme.SessionState("s", 9, True)
+    assert (completion.seed, completion.request_id) == (7, "r1")
+    assert server.requests[0].sampling.HasField("temperature")
+
+
+def test_choices_prompt_and_logprobs_are_kept_apart(server, client):
+    scored = pb.TokenLogprob(
+        token_id=5, logprob=-0.5, text="a", top=[pb.TopLogprob(token_id=5, logprob=-0.5, text="a")]
+    )
+    server.says(
+        [
+            pb.GenerateResponse(
+                started=pb.Started(request_id="r"),
+                outputs=[
+                    pb.Output(
+                        text="P",
+                        token_ids=[1],
+                        is_prompt=True,
+                        logprobs=[pb.TokenLogprob(token_id=1, text="P")],
+                    ),
+                    pb.Output(choice=1, text="b", token_ids=[6]),
+                    pb.Output(choice=0, text="a", token_ids=[5], logprobs=[scored]),
+                ],
+            ),
+            pb.GenerateResponse(
+                outputs=[
+                    pb.Output(choice=0, finish_reason=pb.FINISH_REASON_STOP, stop_matched="."),
+                    pb.Output(
+                        choice=1, text="c", token_ids=[7], finish_reason=pb.FINISH_REASON_LENGTH
+                    ),
+                ],
+                finished=pb.Finished(),
+            ),
+        ]
+    )
+    completion = client.generate("P", n=2, echo=True, logprobs=1)
+    assert [c.text for c in completion.choices] == ["a", "bc"]
+    assert completion.choices[0].stop_matched == "."
+    assert completion.choices[1].token_ids == (6, 7)
+    assert completion.logprobs[0].top[0].token_id == 5
+    assert completion.prompt is not None
+    assert completion.prompt.text == "P"
+    assert completion.prompt.logprobs[0].logprob is None
+    assert completion.session is None
+
+
+def test_stream_yields_typed_events_in_order(server, client):
+    server.says(answer("one two"))
+    kinds = [type(event) for event in client.stream("go")]
+    assert kinds == [mneme.Started, mneme.Chunk, mneme.Chunk, mneme.Finished]
+
+
+def test_texts_and_result_of_a_stream(server, client):
+    server.says(answer("one two"))
+    server.says(answer("one two three"))
+    assert list(client.stream("go").texts()) == ["one", " two"]
+    stream = client.stream("go")
+    assert isinstance(next(stream), mneme.Started)
+    assert next(stream).text == "one"
+    assert stream.finished is None
+    assert stream.result().text == "one two three"
+    assert stream.finished is not None
+
+
+def test_leaving_the_loop_cancels_the_call(server, client):
+    server.babbles()
+    stream = client.stream("go")
+    for event in stream:
+        if event.text:
+            break
+    assert server.cancelled.wait(5)
+    assert list(stream) == []
+
+
+def test_leaving_the_loop_over_texts_cancels_the_call(server, client):
+    server.babbles()
+    for _ in client.stream("go").texts():
+        break
+    assert server.cancelled.wait(5)
+
+
+def test_a_forgotten_stream_is_cancelled(server, client):
+    server.babbles()
+    stream = client.stream("go")
+    next(stream)
+    del stream
+    gc.collect()
+    assert server.cancelled.wait(5)
+
+
+def test_the_end_of_a_with_block_cancels_the_call(server, client):
+    server.babbles()
+    with client.stream("go") as stream:
+        next(stream)
+    assert server.cancelled.wait(5)
+
+
+def test_an_exception_in_the_loop_cancels_the_call(server, client):
+    server.babbles()
+
+    def read():
+        for event in client.stream("go"):
+            raise ValueError(event)
+
+    with pytest.raises(ValueError, match="Started"):
+        read()
+    assert server.cancelled.wait(5)
+
+
+def test_another_thread_may_cancel(server, client):
+    server.babbles()
+    stream = client.stream("go")
+    next(stream)
+    threading.Timer(0.05, stream.cancel).start()
+    with pytest.raises(mneme.Cancelled):
+        for _ in stream:
+            pass
+    assert server.cancelled.wait(5)
+
+
+def test_a_stream_without_an_end_is_an_error(server, client):
+    server.says(answer("one two")[:2])
+    with pytest.raises(mneme.InternalError, match="finished"):
+        client.generate("go")
+
+
+def test_a_broken_answer_keeps_what_had_arrived(server, client):
+    server.says_and_fails(answer("one two")[:2], grpc.StatusCode.INTERNAL, "oh", "DEVICE_ERROR")
+    with pytest.raises(mneme.InternalError) as caught:
+        client.generate("go")
+    assert caught.value.choices[0].text == "one"
+
+
+def test_overload_is_retried_with_the_same_key(server, client):
+    server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=30)
+    server.fails(grpc.StatusCode.UNAVAILABLE, "loading", "LOADING")
+    server.says(answer("done"))
+    assert client.generate("go", session="s").text == "done"
+    keys = {request.idempotency_key for request in server.requests}
+    assert len(server.requests) == 3
+    assert len(keys) == 1
+    assert keys != {""}
+
+
+def test_a_connection_lost_half_way_is_retried_by_generate(server, client):
+    server.says_and_fails(answer("one two")[:2], grpc.StatusCode.UNAVAILABLE, "gone")
+    server.fails(grpc.StatusCode.ABORTED, "still runs", "IDEMPOTENCY_KEY_RUNNING")
+    server.says(answer("one two", replayed=True))
+    completion = client.generate("go", session="s")
+    assert completion.text == "one two"
+    assert completion.replayed
+
+
+def test_a_request_that_broke_off_is_not_fed_twice(server, client):
+    server.says_and_fails(answer("one two")[:2], grpc.StatusCode.UNAVAILABLE, "gone")
+    server.fails(
+        grpc.StatusCode.ABORTED, "broke off", "IDEMPOTENCY_KEY_BROKEN", metadata={"position": "5"}
+    )
+    with pytest.raises(mneme.RequestBroken) as caught:
+        client.generate("go", session="s")
+    assert caught.value.position == 5
+
+
+def test_a_key_in_use_by_somebody_else_is_not_waited_for(server, client):
+    server.fails(grpc.StatusCode.ABORTED, "still runs", "IDEMPOTENCY_KEY_RUNNING")
+    with pytest.raises(mneme.RequestInProgress):
+        client.generate("go", session="s", idempotency_key="k")
+    assert len(server.requests) == 1
+
+
+def test_a_stream_is_retried_before_its_first_event_only(server, client):
+    server.fails(grpc.StatusCode.UNAVAILABLE, "loading", "LOADING")
+    server.says_and_fails(answer("one two")[:2], grpc.StatusCode.UNAVAILABLE, "gone")
+    stream = client.stream("go")
+    assert [next(stream).text, next(stream).text] == ["", "one"]
+    with pytest.raises(mneme.Unavailable):
+        next(stream)
+    assert len(server.requests) == 2
+
+
+def test_retries_end(server, client):
+    for _ in range(4):
+        server.fails(grpc.StatusCode.UNAVAILABLE, "loading", "LOADING")
+    with pytest.raises(mneme.Unavailable):
+        client.generate("go")
+    assert len(server.requests) == 4
+
+
+def test_other_errors_are_not_retried(server, client):
+    server.fails(grpc.StatusCode.FAILED_PRECONDITION, "busy", "SESSION_BUSY")
+    with pytest.raises(mneme.SessionBusy):
+        client.generate("go", session="s")
+    server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "message too large")
+    with pytest.raises(mneme.ResourceExhausted):
+        client.generate("go")
+    assert len(server.requests) == 2
+
+
+def test_retries_can_be_switched_off(server, client):
+    server.fails(grpc.StatusCode.UNAVAILABLE, "loading", "LOADING")
+    with pytest.raises(mneme.Unavailable):
+        client.generate("go", session="s", retry=None)
+    assert server.requests[0].idempotency_key == ""
+
+
+def test_a_wait_beyond_the_timeout_is_not_begun(server, client):
+    server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=60_000)
+    with pytest.raises(mneme.Overloaded):
+        client.generate("go", timeout=5)
+    assert len(server.requests) == 1
+
+
+def test_the_timeout_covers_all_tries(server, client):
+    server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=500)
+    server.says(answer("done"))
+    client.generate("go", timeout=5)
+    # gRPC rounds a deadline up on its way to the server.
+    assert 4.8 < server.times_left[0] <= 5.1
+    assert 4.0 < server.times_left[1] <= 4.7
+
+
+def test_the_timeout_is_the_deadline_of_the_call(server, client):
+    server.babbles()
+    with pytest.raises(mneme.DeadlineExceeded):
+        client.generate("go", timeout=0.1)
+    assert server.cancelled.wait(5)
+
+
+def test_creating_is_repeated_only_if_the_server_refused(server, client):
+    server.fails(grpc.StatusCode.UNAVAILABLE, "loading", "LOADING")
+    server.says(session("a"))
+    assert client.sessions.create("a").name == "a"
+    server.fails(grpc.StatusCode.UNAVAILABLE, "connection lost")
+    with pytest.raises(mneme.Unavailable):
+        client.sessions.create("b")
+    assert len(server.requests) == 3
+    server.fails(grpc.StatusCode.UNAVAILABLE, "connection lost")
+    server.says(session("a"))
+    client.sessions.get("a")
+
+
+def test_sessions(server, client):
+    server.says(session("a", position=3, ttl_ms=1500))
+    info = client.sessions.get("a")
+    assert (info.name, info.position, info.ttl, info.state_bytes) == ("a", 3, 1.5, 1024)
+    assert info.create_time.tzinfo is not None
+
+    server.says(session("a"))
+    assert client.sessions.create("a", ttl=math.inf).ttl == math.inf
+    assert server.requests[-1].ttl_ms == -1
+
+    server.says(
+        sessions_pb2.ListSessionsResponse(
+            sessions=[session("a"), session("b")], next_page_token="t", total_count=3
+        )
+    )
+    server.says(sessions_pb2.ListSessionsResponse(sessions=[session("c")], total_count=3))
+    assert [s.name for s in client.sessions.list("p", page_size=2)] == ["a", "b", "c"]
+    assert server.requests[-1].page_token == "t"
+    assert server.requests[-1].name_prefix == "p"
+
+    server.says(session("b"))
+    assert client.sessions.fork("a", "b").name == "b"
+    server.says(sessions_pb2.DeleteSessionResponse())
+    client.sessions.delete("b")
+    assert server.requests[-1].name == "b"
+
+
+def test_a_session_sends_only_what_is_new(server, client):
+    chat = client.session("s")
+    server.says(answer("one", position=4, name="s"))
+    server.says(answer("two", position=8, name="s"))
+    server.says(session("t", position=8))
+    assert chat.send("first").text == "one"
+    assert list(chat.stream("second").texts()) == ["two"]
+    assert [r.text for r in server.requests] == ["first", "second"]
+    assert {r.session.name for r in server.requests} == {"s"}
+    assert not server.requests[1].HasField("expected_position")
+    assert chat.position == 8
+    fork = chat.fork("t")
+    assert (fork.name, fork.position) == ("t", 8)
+    server.says(session("s", position=8))
+    assert chat.info().position == 8
+    server.says(sessions_pb2.DeleteSessionResponse())
+    chat.delete()
+    assert chat.position is None
+
+
+def test_an_exclusive_session_says_where_it_expects_to_be(server, client):
+    chat = client.session("s", exclusive=True)
+    server.says(answer("one", position=4, name="s"))
+    chat.send("first")
+    server.says(answer("two", position=8, name="s"))
+    for event in chat.stream("second"):
+        if isinstance(event, mneme.Chunk) and event.finish_reason is None:
+            break
+    assert server.requests[1].expected_position == 4
+    assert chat.position == 8
+    server.says(answer("three", position=9, name="s"))
+    chat.send(expected_position=1)
+    assert server.requests[2].expected_position == 1
+    server.fails(grpc.StatusCode.ABORTED, "m", "POSITION_MISMATCH", metadata={"position": "12"})
+    with pytest.raises(mneme.PositionMismatch):
+        chat.send("fourth")
+    assert chat.position is None
+
+
+def test_tokenize_and_detokenize(server, client):
+    server.says(pb.TokenizeResponse(token_ids=[1, 5], pieces=["<s>", "a"]))
+    tokens = client.tokenize("a", add_special_tokens=True, with_pieces=True)
+    assert tokens == mneme.Tokens((1, 5), ("<s>", "a"))
+    assert server.requests[-1].HasField("add_special_tokens")
+    server.says(pb.DetokenizeResponse(text="ä"))
+    assert client.detokenize((1, 5), continuation=True) == "ä"
+    assert not server.requests[-1].HasField("skip_special_tokens")
+
+
+def test_info_of_a_serving_and_of_a_loading_server(server, client):
+    server.says(
+        pb.GetInfoResponse(
+            server=pb.ServerInfo(version="0.1.0", state=pb.SERVER_STATE_SERVING, device="cpu"),
+            model=pb.ModelDescription(name="m", vocab_size=256, bos_token_id=0),
+            capacity=pb.Capacity(slab_bytes=1024, state_memory_bytes=4096, max_sessions=4),
+            limits=pb.Limits(default_session_ttl_ms=-1),
+            statistics=pb.Statistics(
+                step_ms=pb.Histogram(count=2, sum=3.0, upper_bounds=[1, 2], counts=[1, 0, 1])
+            ),
+        )
+    )
+    info = client.info()
+    assert info.server.state is mneme.ServerState.SERVING
+    assert info.model.bos_token_id == 0
+    assert info.model.eos_token_id is None
+    assert info.capacity == mneme.Capacity(1024, 4096, 4)
+    assert info.limits.default_session_ttl == math.inf
+    assert info.statistics.step_ms.mean == 1.5
+    assert info.statistics.queue_ms.mean == 0.0
+
+    server.says(
+        pb.GetInfoResponse(server=pb.ServerInfo(state=pb.SERVER_STATE_LOADING, total_bytes=9))
+    )
+    info = client.info()
+    assert info.server.total_bytes == 9
+    assert info.model is None
+    assert info.capacity is None
+
+
+def test_health(server, client):
+    from grpc_health.v1 import health_pb2
+
+    assert client.health() is mneme.ServingStatus.SERVING
+    client.wait_until_ready(5)
+    server.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
+    assert client.health() is mneme.ServingStatus.NOT_SERVING
+    with pytest.raises(TimeoutError):
+        client.wait_until_ready(0.1)
+    with pytest.raises(mneme.NotFound):
+        client.health("no.such.Service")

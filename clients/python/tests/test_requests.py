@@ -1,0 +1,133 @@
+"""Arguments to messages."""
+
+import math
+from datetime import timedelta
+
+import pytest
+
+from mneme.requests import generate_request, make_repeatable, milliseconds
+
+
+def test_text_and_token_prompts_and_none():
+    assert generate_request("héllo", None, {}).text == "héllo"
+    assert list(generate_request([3, 1, 2], None, {}).token_ids.ids) == [3, 1, 2]
+    assert generate_request([], None, {}).WhichOneof("prompt") == "token_ids"
+    assert generate_request(None, None, {}).WhichOneof("prompt") is None
+
+
+def test_bytes_are_no_prompt():
+    with pytest.raises(TypeError, match="not bytes"):
+        generate_request(b"abc", None, {})
+
+
+def test_every_option_reaches_its_field():
+    request = generate_request(
+        "x",
+        "s",
+        {
+            "temperature": 0.5,
+            "top_k": 3,
+            "top_p": 0.25,
+            "min_p": 0.125,
+            "repetition_penalty": 1.5,
+            "presence_penalty": -1.0,
+            "frequency_penalty": 1.0,
+            "logit_bias": {5: -100.0},
+            "seed": 2**64 - 1,
+            "max_tokens": 0,
+            "min_tokens": 0,
+            "ignore_eos": True,
+            "stop": ["a", "b"],
+            "stop_token_ids": [7],
+            "include_stop_in_output": True,
+            "n": 2,
+            "logprobs": 0,
+            "prompt_logprobs": 4,
+            "echo": True,
+            "skip_special_tokens": False,
+            "create_if_missing": False,
+            "ttl": 2.5,
+            "expected_position": 0,
+            "add_special_tokens": False,
+            "idempotency_key": "k",
+            "priority": -3,
+            "detached": True,
+            "request_id": "id",
+            "model": "m",
+            "timeout": 1.0,
+        },
+    )
+    assert request.sampling.temperature == 0.5
+    assert (request.sampling.top_k, request.sampling.top_p, request.sampling.min_p) == (
+        3,
+        0.25,
+        0.125,
+    )
+    assert request.sampling.repetition_penalty == 1.5
+    assert request.sampling.presence_penalty == -1.0
+    assert request.sampling.frequency_penalty == 1.0
+    assert dict(request.sampling.logit_bias) == {5: -100.0}
+    assert request.sampling.seed == 2**64 - 1
+    assert request.stopping.HasField("max_tokens")
+    assert request.stopping.max_tokens == 0
+    assert request.stopping.ignore_eos
+    assert list(request.stopping.stop_strings) == ["a", "b"]
+    assert list(request.stopping.stop_token_ids) == [7]
+    assert request.stopping.include_stop_in_output
+    assert request.response.n == 2
+    assert request.response.HasField("logprobs")
+    assert request.response.prompt_logprobs == 4
+    assert request.response.echo
+    assert request.response.HasField("skip_special_tokens")
+    assert not request.session.create_if_missing
+    assert request.session.ttl_ms == 2500
+    assert request.HasField("expected_position")
+    assert request.HasField("add_special_tokens")
+    assert request.idempotency_key == "k"
+    assert (request.priority, request.detached) == (-3, True)
+    assert (request.request_id, request.model) == ("id", "m")
+
+
+def test_what_is_not_given_or_none_is_not_sent():
+    assert generate_request("x", None, {"temperature": None, "stop": None}).ByteSize() == 3
+
+
+def test_one_stop_string_needs_no_list():
+    assert list(generate_request("x", None, {"stop": "end"}).stopping.stop_strings) == ["end"]
+
+
+def test_an_unknown_option_is_named():
+    with pytest.raises(TypeError, match="temprature"):
+        generate_request("x", None, {"temprature": 1.0})  # type: ignore[typeddict-unknown-key]
+
+
+def test_session_options_need_a_session():
+    with pytest.raises(TypeError, match="ttl"):
+        generate_request("x", None, {"ttl": 5.0})
+    with pytest.raises(ValueError, match="empty"):
+        generate_request("x", "", {})
+
+
+def test_durations():
+    assert milliseconds(None) == 0
+    assert milliseconds(math.inf) == -1
+    assert milliseconds(timedelta(minutes=1)) == 60_000
+    assert milliseconds(0.0001) == 1  # not 0, which would mean the server's default
+    for wrong in (0, -1.0, math.nan):
+        with pytest.raises(ValueError, match="positive"):
+            milliseconds(wrong)
+
+
+def test_only_requests_to_named_sessions_need_a_key():
+    ephemeral = generate_request("x", None, {})
+    make_repeatable(ephemeral)
+    assert ephemeral.idempotency_key == ""
+    named = generate_request("x", "s", {})
+    make_repeatable(named)
+    other = generate_request("x", "s", {})
+    make_repeatable(other)
+    assert named.idempotency_key
+    assert named.idempotency_key != other.idempotency_key
+    chosen = generate_request("x", "s", {"idempotency_key": "mine"})
+    make_repeatable(chosen)
+    assert chosen.idempotency_key == "mine"
