@@ -1,0 +1,32 @@
+// The tiny checkpoints of tests/golden and what upstream's code computes with them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mneme {
+
+// golden.safetensors of one folder; its metadata says how it was made. Logits are [tokens, vocab].
+struct Golden {
+  std::vector<int32_t> input_ids;
+  std::vector<double> logits;  // after each token, in one forward
+  int step_begin = 0;
+  std::vector<double> step_logits;  // the same from position step_begin on, token by token
+  std::vector<int32_t> long_input_ids;
+  std::vector<double> long_logits_last16;
+  std::vector<int32_t> greedy_from_16;  // continuation of the first 16 ids
+  int vocab = 0;
+};
+
+// <repository>/tests/golden/<name>; tests run in the repository's root.
+std::string GoldenFolder(const std::string& name);
+
+// Aborts where a file is missing or is not what it should be.
+Golden ReadGolden(const std::string& name);
+
+// MoM folders, then Gated DeltaNet's.
+std::vector<std::string> GoldenNames();
+
+}  // namespace mneme

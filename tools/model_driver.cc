@@ -1,0 +1,162 @@
+#include "tools/model_driver.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "kernels/reference/reference_backend.h"
+
+namespace mneme {
+namespace {
+
+TensorView First(const Tensor& tensor, int64_t n) {
+  TensorView view = tensor.view();
+  view.shape.dims[0] = n;
+  return view;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeAnyBackend(absl::string_view device,
+                                                        const BackendOptions& options) {
+  if (device == "reference") return MakeReferenceBackend(options);
+  return MakeBackend(device, options);
+}
+
+absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr<Backend> backend,
+                                                                 std::unique_ptr<Model> model,
+                                                                 const Limits& limits) {
+  auto driver = absl::WrapUnique(new ModelDriver(std::move(backend), std::move(model), limits));
+  Backend& device = *driver->backend_;
+  const Model& network = *driver->model_;
+  const int64_t slab_bytes = network.state_layout().slab_bytes();
+  MNEME_ASSIGN_OR_RETURN(driver->slabs_, Buffer::Allocate(device, slab_bytes * limits.slots));
+  MNEME_ASSIGN_OR_RETURN(driver->initial_slab_, Buffer::Allocate(device, slab_bytes));
+  MNEME_ASSIGN_OR_RETURN(
+      driver->workspace_,
+      Workspace::Create(
+          device, network.WorkspaceBytes(limits.max_tokens, limits.max_rows, limits.max_tokens)));
+  const auto indices = [&](Tensor& tensor, int64_t n) -> absl::Status {
+    MNEME_ASSIGN_OR_RETURN(tensor, Tensor::Allocate(device, DType::kI32, {n}));
+    return absl::OkStatus();
+  };
+  MNEME_RETURN_IF_ERROR(indices(driver->token_ids_, limits.max_tokens));
+  MNEME_RETURN_IF_ERROR(indices(driver->row_offsets_, limits.max_rows + 1));
+  MNEME_RETURN_IF_ERROR(indices(driver->slots_, limits.max_rows));
+  MNEME_RETURN_IF_ERROR(indices(driver->logit_tokens_, limits.max_tokens));
+  MNEME_ASSIGN_OR_RETURN(driver->logits_,
+                         Tensor::Allocate(device, device.activation_dtype(),
+                                          {limits.max_tokens, network.info().vocab}));
+
+  device.Zero(driver->initial_slab_.data(), slab_bytes);
+  MNEME_RETURN_IF_ERROR(network.InitState(device, driver->initial_slab_.data()));
+  std::vector<std::byte> noise(static_cast<size_t>(slab_bytes));
+  for (int slot = 0; slot < limits.slots; ++slot) {
+    for (size_t i = 0; i < noise.size(); i += 16) {
+      const PhiloxCounter bits = RandomBits(/*seed=*/1, static_cast<uint64_t>(slot), i);
+      std::copy_n(reinterpret_cast<const std::byte*>(bits.data()),
+                  std::min<size_t>(16, noise.size() - i), noise.data() + i);
+    }
+    driver->WriteSlab(slot, noise);
+    driver->Reset(slot);
+  }
+  MNEME_RETURN_IF_ERROR(device.Synchronize());
+  return driver;
+}
+
+std::byte* ModelDriver::Slab(int slot) const {
+  CHECK(slot >= 0 && slot < limits_.slots) << "slot " << slot;
+  return slabs_.data() + slot * model_->state_layout().slab_bytes();
+}
+
+absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows) {
+  size_t tokens = 0;
+  for (const Row& row : rows) tokens += row.tokens.size();
+  std::vector<int32_t> all(tokens);
+  std::iota(all.begin(), all.end(), 0);
+  return Step(rows, all);
+}
+
+absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
+                                                     std::span<const int32_t> wanted) {
+  std::vector<int32_t> ids, offsets = {0}, slots;
+  for (const Row& row : rows) {
+    ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
+    offsets.push_back(static_cast<int32_t>(ids.size()));
+    slots.push_back(row.slot);
+  }
+  const auto upload = [this](const Tensor& tensor, std::span<const int32_t> values) {
+    CHECK_LE(static_cast<int64_t>(values.size()), tensor.view().shape[0]) << "step beyond limits";
+    backend_->CopyFromHost(tensor.view().data, values.data(),
+                           static_cast<int64_t>(values.size_bytes()));
+    return First(tensor, static_cast<int64_t>(values.size()));
+  };
+  const StepBatch batch{.tokens = static_cast<int>(ids.size()),
+                        .rows = static_cast<int>(rows.size()),
+                        .token_ids = upload(token_ids_, ids),
+                        .row_offsets = upload(row_offsets_, offsets),
+                        .slots = upload(slots_, slots)};
+  ForwardContext ctx{.backend = *backend_,
+                     .workspace = workspace_,
+                     .batch = batch,
+                     .slabs = slabs_.data(),
+                     .slab_bytes = model_->state_layout().slab_bytes(),
+                     .routing = routing_};
+  const TensorView logits = First(logits_, static_cast<int64_t>(wanted.size()));
+  model_->Forward(ctx, upload(logit_tokens_, wanted), logits);
+
+  std::vector<float> result(static_cast<size_t>(logits.shape.elements()));
+  if (logits.dtype == DType::kF32) {
+    backend_->CopyToHost(result.data(), logits.data, logits.bytes());
+  } else {
+    std::vector<double> wide(result.size());
+    backend_->CopyToHost(wide.data(), logits.data, logits.bytes());
+    std::copy(wide.begin(), wide.end(), result.begin());
+  }
+  MNEME_RETURN_IF_ERROR(backend_->Synchronize());
+  return result;
+}
+
+absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
+                               std::span<const int> chunks,
+                               const std::function<absl::Status(std::span<const float>)>& sink) {
+  size_t fed = 0;
+  for (size_t i = 0; fed < tokens.size(); ++i) {
+    size_t size = static_cast<size_t>(limits_.max_tokens);
+    if (!chunks.empty()) size = std::min(size, static_cast<size_t>(chunks[i % chunks.size()]));
+    size = std::min(size, tokens.size() - fed);
+    const Row row{slot, tokens.subspan(fed, size)};
+    MNEME_ASSIGN_OR_RETURN(const std::vector<float> logits, Step({&row, 1}));
+    if (sink) MNEME_RETURN_IF_ERROR(sink(logits));
+    fed += size;
+  }
+  return absl::OkStatus();
+}
+
+void ModelDriver::Reset(int slot) {
+  for (const StateField& field : model_->state_layout().fields()) {
+    if (field.lazily_initialized) continue;
+    backend_->Copy(Slab(slot) + field.offset, initial_slab_.data() + field.offset, field.bytes());
+  }
+}
+
+void ModelDriver::Fork(int from, int to) {
+  backend_->Copy(Slab(to), Slab(from), model_->state_layout().slab_bytes());
+}
+
+std::vector<std::byte> ModelDriver::ReadSlab(int slot) {
+  std::vector<std::byte> bytes(static_cast<size_t>(model_->state_layout().slab_bytes()));
+  backend_->CopyToHost(bytes.data(), Slab(slot), static_cast<int64_t>(bytes.size()));
+  return bytes;
+}
+
+void ModelDriver::WriteSlab(int slot, std::span<const std::byte> bytes) {
+  backend_->CopyFromHost(Slab(slot), bytes.data(), static_cast<int64_t>(bytes.size()));
+}
+
+}  // namespace mneme

@@ -1,0 +1,80 @@
+// Drives a model without an engine: slots filled and stepped by hand. For tools and model tests.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/backend.h"
+#include "kernels/tensor.h"
+#include "models/forward_context.h"
+#include "models/model.h"
+
+namespace mneme {
+
+// "reference", or a device that MakeBackend knows.
+absl::StatusOr<std::unique_ptr<Backend>> MakeAnyBackend(absl::string_view device,
+                                                        const BackendOptions& options);
+
+class ModelDriver {
+ public:
+  struct Limits {
+    int slots = 1;
+    int max_rows = 1;
+    int max_tokens = 64;  // of a step
+  };
+  // The slots start as new sessions. Their memory is first filled with noise, so that a field that
+  // is read before it was written shows.
+  static absl::StatusOr<std::unique_ptr<ModelDriver>> Create(std::unique_ptr<Backend> backend,
+                                                             std::unique_ptr<Model> model,
+                                                             const Limits& limits);
+
+  // One sequence of a step; a slot below 0 is a padding row.
+  struct Row {
+    int slot = 0;
+    std::span<const int32_t> tokens;
+  };
+  // Feeds the rows in one step. Returns the logits after each token that is wanted (all without
+  // `wanted`), as f32 [wanted, vocab]; the indices count the step's tokens over all rows.
+  absl::StatusOr<std::vector<float>> Step(std::span<const Row> rows);
+  absl::StatusOr<std::vector<float>> Step(std::span<const Row> rows,
+                                          std::span<const int32_t> wanted);
+
+  // Feeds one slot, split into steps of the sizes in `chunks`, used cyclically and cut to the
+  // limits; all at once if it is empty. Calls `sink` with the logits of each step's tokens, f32
+  // [tokens, vocab].
+  absl::Status Feed(int slot, std::span<const int32_t> tokens, std::span<const int> chunks,
+                    const std::function<absl::Status(std::span<const float>)>& sink);
+
+  void Reset(int slot);         // a new session; lazily initialised fields keep their bytes
+  void Fork(int from, int to);  // `to` becomes a copy of `from`
+  std::vector<std::byte> ReadSlab(int slot);
+  void WriteSlab(int slot, std::span<const std::byte> bytes);
+
+  Backend& backend() { return *backend_; }
+  const Model& model() const { return *model_; }
+  void set_routing(RoutingObserver* routing) { routing_ = routing; }
+
+ private:
+  ModelDriver(std::unique_ptr<Backend> backend, std::unique_ptr<Model> model, const Limits& limits)
+      : backend_(std::move(backend)), model_(std::move(model)), limits_(limits) {}
+
+  std::byte* Slab(int slot) const;
+
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  Limits limits_;
+  Buffer slabs_, initial_slab_;
+  Workspace workspace_ = Workspace::ForMeasuring();
+  Tensor token_ids_, row_offsets_, slots_, logit_tokens_, logits_;
+  RoutingObserver* routing_ = nullptr;
+};
+
+}  // namespace mneme
