@@ -1,0 +1,124 @@
+// What every backend promises besides its kernels.
+#include "kernels/backend.h"
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/backends.h"
+
+namespace mneme {
+namespace {
+
+using testing::HasSubstr;
+
+absl::Status StatusOf(absl::string_view device, const std::string& isa) {
+  BackendOptions options;
+  options.threads = 1;
+  options.isa = isa;
+  return MakeBackend(device, options).status();
+}
+
+TEST(MakeBackendTest, AnUnknownDeviceIsNamed) {
+  const absl::Status status = StatusOf("abacus", "auto");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("abacus"));
+}
+
+TEST(MakeBackendTest, AnUnknownInstructionSetIsNamed) {
+  const absl::Status status = StatusOf("cpu", "sse9");
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("sse9"));
+}
+
+TEST(MakeBackendTest, AKnownInstructionSetIsMadeOrSaidToBeMissing) {
+  for (const char* isa : {"auto", "baseline", "avx2", "avx512", "avx512_bf16", "amx"}) {
+    const absl::Status status = StatusOf("cpu", isa);
+    if (!status.ok()) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+      EXPECT_THAT(std::string(status.message()), HasSubstr(isa));
+    }
+  }
+  EXPECT_TRUE(StatusOf("cpu", "auto").ok());
+  EXPECT_TRUE(StatusOf("auto", "auto").ok());
+}
+
+class BackendTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
+};
+
+TEST_P(BackendTest, SaysWhatItIs) {
+  EXPECT_EQ(backend_->name(), GetParam().device);
+  EXPECT_FALSE(backend_->description().empty());
+  EXPECT_EQ(backend_->compute_dtype(), DType::kF32);
+  const bool reference = GetParam().device == "reference";
+  EXPECT_EQ(backend_->activation_dtype(), reference ? DType::kF64 : DType::kF32);
+  EXPECT_EQ(backend_->state_dtype(), reference ? DType::kF64 : DType::kF32);
+  if (!reference) {
+    EXPECT_THAT(backend_->description(), HasSubstr(GetParam().isa));
+  }
+}
+
+TEST_P(BackendTest, GivesAlignedMemoryOfEverySize) {
+  for (const int64_t bytes : {0, 1, 63, 64, 65, 4096, 1 << 20, 5 << 20}) {
+    const absl::StatusOr<void*> data = backend_->Allocate(bytes);
+    ASSERT_TRUE(data.ok()) << data.status();
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(*data) % 64, 0u) << bytes;
+    backend_->Zero(*data, bytes);
+    std::vector<char> host(static_cast<size_t>(bytes), 'x');
+    backend_->CopyToHost(host.data(), *data, bytes);
+    EXPECT_EQ(host, std::vector<char>(static_cast<size_t>(bytes), 0)) << bytes;
+    backend_->Free(*data);
+  }
+}
+
+TEST_P(BackendTest, SaysHowMuchMemoryIsLeft) {
+  const absl::StatusOr<int64_t> available = backend_->AvailableBytes();
+  ASSERT_TRUE(available.ok()) << available.status();
+  EXPECT_GT(*available, 1 << 20);
+}
+
+TEST_P(BackendTest, CopiesKeepTheirOrder) {
+  void* a = *backend_->Allocate(100);
+  void* b = *backend_->Allocate(100);
+  std::vector<char> source(100, 'a'), result(100);
+  backend_->CopyFromHost(a, source.data(), 100);
+  source.assign(100, 'z');  // the host's copy may be reused at once
+  backend_->Copy(b, a, 100);
+  backend_->Zero(a, 100);
+  backend_->CopyFromHost(static_cast<char*>(b) + 1, "b", 1);
+  EXPECT_TRUE(backend_->Synchronize().ok());
+  backend_->CopyToHost(result.data(), b, 100);
+  EXPECT_EQ(std::string(result.data(), 4), "abaa");
+  backend_->Free(a);
+  backend_->Free(b);
+}
+
+TEST_P(BackendTest, APackedMatrixRemembersItsShape) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int out : {1, 7, 16, 33}) {
+      for (const int in : {1, 17, 64}) {
+        const int64_t bytes = backend_->PackedBytes(dtype, out, in);
+        EXPECT_GE(bytes, int64_t{out} * in * SizeOf(dtype));
+        // Padding may not cost more than rounding both sizes up to 64.
+        EXPECT_LE(bytes, int64_t{(out + 63) / 64 * 64} * ((in + 63) / 64 * 64) * SizeOf(dtype));
+        void* data = *backend_->Allocate(bytes);
+        std::vector<std::byte> host(static_cast<size_t>(out * in * SizeOf(dtype)));
+        const PackedMatrix packed = backend_->PackMatrix({host.data(), dtype, {out, in}}, data);
+        EXPECT_EQ(packed.data, data);
+        EXPECT_EQ(packed.dtype, dtype);
+        EXPECT_EQ(packed.out_features, out);
+        EXPECT_EQ(packed.in_features, in);
+        backend_->Free(data);
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, BackendTest, testing::ValuesIn(AllBackends()), BackendName);
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,359 @@
+// Small cases worked out by hand, and the delta rule in the layout and order of its literature.
+// They hold the reference backend as well, which the other tests take on trust.
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/delta_rule_problem.h"
+#include "tests/support/backends.h"
+#include "tests/support/bounds.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+#include "tests/support/segments.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+// Everything below is of size about 1 and a few operations long.
+constexpr double kBound = 32 * kUnitF32;
+
+class KnownAnswersTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
+  Workbench bench_{*backend_};
+  Kernels& kernels_ = backend_->kernels();
+};
+
+TEST_P(KnownAnswersTest, Linear) {
+  const PackedMatrix w = bench_.Pack({1, 2, 3, -1, 0.5, 0}, 2, 3, DType::kBF16);
+  LinearArgs args;
+  args.x = bench_.Activations({1, 10, 100, 2, 4, -1}, {2, 3});
+  args.weights = {&w, 1};
+  args.y = bench_.Activations({1000, 1000, 1000, 1000}, {2, 2});
+  kernels_.Linear({&args, 1});
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(0, {321, 4, 7, 0}));
+  args.accumulate = true;
+  kernels_.Linear({&args, 1});
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(0, {642, 8, 14, 0}));
+}
+
+TEST_P(KnownAnswersTest, GroupedLinear) {
+  const PackedMatrix w[] = {bench_.Pack({1, 0}, 1, 2, DType::kF32),
+                            bench_.Pack({0, 1}, 1, 2, DType::kF32),
+                            bench_.Pack({1, 1}, 1, 2, DType::kF32)};
+  LinearArgs args;
+  args.x = bench_.Activations({1, 2, 3, 4, 5, 6}, {3, 2});
+  args.weights = w;
+  args.entry_rows = bench_.Ints({2, 0, 2, 1});
+  args.group_offsets = bench_.Ints({0, 2, 2, 4});
+  args.y = bench_.NewActivations({4, 1});
+  kernels_.Linear({&args, 1});
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(0, {5, 1, 11, 7}));
+}
+
+// Rounding to bf16 takes 257 = 256 + 1 to 256: seen in the reference, allowed everywhere.
+TEST(KnownAnswersOfReferenceTest, ComputingInBF16RoundsActivationsOnly) {
+  const std::unique_ptr<Backend> reference = MakeReference(DType::kBF16);
+  Workbench bench(*reference);
+  const double third = RoundTo(1.0 / 3, DType::kF32);
+  const PackedMatrix w = bench.Pack({third}, 1, 1, DType::kF32);
+  LinearArgs args;
+  args.x = bench.Activations({257, 259}, {2, 1});
+  args.weights = {&w, 1};
+  args.y = bench.NewActivations({2, 1});
+  bench.kernels().Linear({&args, 1});
+  EXPECT_THAT(bench.Read(args.y), IsWithin(0, {256 * third, 260 * third}));
+}
+
+TEST_P(KnownAnswersTest, Norms) {
+  RmsNormArgs rms;
+  rms.x = bench_.Activations({3, 4, 1, 7}, {2, 2});
+  rms.weight = bench_.Floats({1, 2}, {2});
+  rms.eps = 0;
+  rms.y = bench_.NewActivations({2, 2});
+  kernels_.RmsNorm(rms);
+  // sqrt(mean): sqrt(12.5) and 5.
+  EXPECT_THAT(bench_.Read(rms.y),
+              IsWithin(kBound, {3 / std::sqrt(12.5), 8 / std::sqrt(12.5), 0.2, 2.8}));
+
+  // sqrt(sum + 1e-6): in the last head the sum is not much larger.
+  L2NormArgs l2;
+  l2.x = bench_.Activations({3, 4, 0, 0, 3 * 0x1p-10, 4 * 0x1p-10}, {1, 3, 2});
+  l2.scale = 0.5f;
+  l2.y = bench_.NewActivations({1, 3, 2});
+  kernels_.L2Norm(l2);
+  const double last = std::sqrt(25 * 0x1p-20 + 1e-6);
+  EXPECT_THAT(bench_.Read(l2.y),
+              IsWithin(kBound, {0.3, 0.4, 0, 0, 1.5 * 0x1p-10 / last, 2 * 0x1p-10 / last}));
+
+  GatedRmsNormArgs gated;
+  gated.x = bench_.Activations({1, 7}, {1, 1, 2});
+  gated.gate = bench_.Activations({0, std::log(2.0f)}, {1, 1, 2});
+  gated.weight = bench_.Floats({1, 3}, {2});
+  gated.eps = 0;
+  gated.y = bench_.NewActivations({1, 1, 2});
+  kernels_.GatedRmsNorm(gated);
+  // silu(log 2) = 2/3 log 2.
+  EXPECT_THAT(bench_.Read(gated.y), IsWithin(kBound, {0, 2.8 * std::log(2.0)}));
+}
+
+TEST_P(KnownAnswersTest, SwiGlu) {
+  SwiGluArgs args;
+  args.gate = bench_.Activations({0, std::log(3.0f), -std::log(3.0f)}, {1, 3});
+  args.up = bench_.Activations({5, 2, -4}, {1, 3});
+  args.y = bench_.NewActivations({1, 3});
+  kernels_.SwiGlu(args);
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(kBound, {0, 1.5 * std::log(3.0), std::log(3.0)}));
+}
+
+TEST_P(KnownAnswersTest, RouteTopK) {
+  RouteTopKArgs args;
+  args.logits = bench_.Activations({1, 3, 2}, {1, 3});
+  args.indices = bench_.NewInts({1, 2});
+  args.weights = bench_.NewActivations({1, 2});
+  kernels_.RouteTopK(args);
+  const double e = std::exp(1.0);
+  EXPECT_EQ(bench_.ReadInts(args.indices), (std::vector<int>{1, 2}));
+  EXPECT_THAT(bench_.Read(args.weights), IsWithin(kBound, {e / (1 + e), 1 / (1 + e)}));
+}
+
+// Two rows, three tokens, two memories and the shared one.
+TEST_P(KnownAnswersTest, Dispatch) {
+  SlabPool slabs(bench_, 5, 3, 1, DType::kU8);
+  for (int slot = 0; slot < 5; ++slot) {
+    for (int memory = 0; memory < 3; ++memory) slabs.Write(slot, memory, {memory == 2 ? 1.0 : 0.0});
+  }
+  DispatchArgs args;
+  args.row_offsets = bench_.Ints({0, 1, 3});
+  args.slots = bench_.Ints({4, 2});
+  args.indices = bench_.Ints({1, 0, 1}, {3, 1});
+  args.memories = 2;
+  args.shared = true;
+  args.written = slabs.view();
+  args.entry_tokens = bench_.NewInts({6});
+  args.token_entries = bench_.NewInts({3, 2});
+  args.group_offsets = bench_.NewInts({4});
+  args.segments = {6, bench_.NewInts({7}), bench_.NewInts({6}), bench_.NewInts({6}),
+                   bench_.NewInts({6})};
+  kernels_.Dispatch(args);
+  EXPECT_EQ(bench_.ReadInts(args.entry_tokens), (std::vector<int>{1, 0, 2, 0, 1, 2}));
+  EXPECT_EQ(bench_.ReadInts(args.token_entries), (std::vector<int>{1, 3, 0, 4, 2, 5}));
+  EXPECT_EQ(bench_.ReadInts(args.group_offsets), (std::vector<int>{0, 1, 3, 6}));
+  EXPECT_EQ(bench_.ReadInts(args.segments.offsets), (std::vector<int>{0, 0, 1, 2, 3, 4, 6}));
+  EXPECT_EQ(bench_.ReadInts(args.segments.slots), (std::vector<int>{4, 2, 4, 2, 4, 2}));
+  EXPECT_EQ(bench_.ReadInts(args.segments.memories), (std::vector<int>{0, 0, 1, 1, 2, 2}));
+  EXPECT_EQ(bench_.ReadInts(args.segments.fresh), (std::vector<int>{0, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(slabs.Read(4, 0)[0], 0);
+  EXPECT_EQ(slabs.Read(4, 1)[0], 1);
+  EXPECT_EQ(slabs.Read(2, 0)[0], 1);
+  EXPECT_EQ(slabs.Read(2, 1)[0], 1);
+  EXPECT_EQ(slabs.Read(0, 1)[0], 0);
+}
+
+// Width 3, one channel, weights 1, 10, 100, oldest first; history 5, 6, then inputs 7, 8.
+TEST_P(KnownAnswersTest, ShortConv) {
+  SlabPool slabs(bench_, 1, 1, 2, backend_->state_dtype());
+  slabs.Write(0, 0, {5, 6});
+  ShortConvArgs args;
+  args.x = bench_.Activations({7, 8}, {2, 1});
+  args.weight = bench_.Floats({1, 10, 100}, {1, 3});
+  args.segments = Upload(bench_, {{2, 0, 0, false}});
+  args.window = slabs.view();
+  args.y = bench_.NewActivations({2, 1});
+  kernels_.ShortConv({&args, 1});
+  // 5 + 60 + 700 and 6 + 70 + 800: far out, where silu is the identity.
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(1000 * kBound, {765, 876}));
+  EXPECT_THAT(slabs.Read(0, 0), IsWithin(0, {7, 8}));
+
+  // One more input, of a memory that was never written: history is zero.
+  SlabPool fresh(bench_, 1, 1, 2, backend_->state_dtype());
+  args.x = bench_.Activations({-0.01f}, {1, 1});
+  args.segments = Upload(bench_, {{1, 0, 0, true}});
+  args.window = fresh.view();
+  args.y = bench_.NewActivations({1, 1});
+  kernels_.ShortConv({&args, 1});
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(kBound, {-1 / (1 + std::exp(1.0))}));
+  EXPECT_THAT(fresh.Read(0, 0), IsWithin(0, {0, -0.01f}));
+}
+
+TEST_P(KnownAnswersTest, DeltaGates) {
+  DeltaGatesArgs args;
+  args.a = bench_.Activations({0, 30}, {1, 2});
+  args.b = bench_.Activations({0, std::log(3.0f)}, {1, 2});
+  args.a_log = bench_.Floats({std::log(2.0f), 0}, {2});
+  args.dt_bias = bench_.Floats({0, 1}, {2});
+  args.beta_scale = 2;
+  args.log_decay = bench_.NewActivations({1, 2});
+  args.beta = bench_.NewActivations({1, 2});
+  kernels_.DeltaGates(args);
+  EXPECT_THAT(bench_.Read(args.log_decay), IsWithin(31 * kBound, {-2 * std::log(2.0), -31}));
+  EXPECT_THAT(bench_.Read(args.beta), IsWithin(2 * kBound, {1, 1.5}));
+}
+
+TEST_P(KnownAnswersTest, GatedDeltaRule) {
+  // One row of one head: S = [1, 2], halved; k = (1, 0) recalls 0.5; u = 0.5 (3 - 0.5).
+  SlabPool slabs(bench_, 1, 1, 2, backend_->state_dtype());
+  slabs.Write(0, 0, {1, 2});
+  GatedDeltaRuleArgs args;
+  args.q = bench_.Activations({1, 1}, {1, 1, 2});
+  args.k = bench_.Activations({1, 0}, {1, 1, 2});
+  args.v = bench_.Activations({3}, {1, 1, 1});
+  args.log_decay = bench_.Activations({-std::log(2.0f)}, {1, 1});
+  args.beta = bench_.Activations({0.5}, {1, 1});
+  args.segments = Upload(bench_, {{1, 0, 0, false}});
+  args.state = slabs.view();
+  args.out = bench_.NewActivations({1, 1, 1});
+  kernels_.GatedDeltaRule(args);
+  EXPECT_THAT(slabs.Read(0, 0), IsWithin(kBound, {1.75, 1}));
+  EXPECT_THAT(bench_.Read(args.out), IsWithin(kBound, {2.75}));
+}
+
+// Writing with beta = 1 under orthonormal keys is exact recall: each key reads back its last value.
+TEST_P(KnownAnswersTest, TheDeltaRuleRecallsWhatWasWrittenLast) {
+  constexpr int kKeys = 16, kValues = 3;
+  SlabPool slabs(bench_, 1, 1, kKeys * kValues, backend_->state_dtype());
+  std::vector<double> keys, values, want;
+  SeededRandom random(3);
+  std::vector<std::vector<double>> last(kKeys);
+  for (int e = 0; e < 40; ++e) {
+    const int key = e % kKeys;
+    for (int d = 0; d < kKeys; ++d) keys.push_back(d == key ? 1 : 0);
+    last[key] = random.NormalValues(kValues);
+    values.insert(values.end(), last[key].begin(), last[key].end());
+    want.insert(want.end(), last[key].begin(), last[key].end());
+  }
+  GatedDeltaRuleArgs args;
+  args.q = bench_.Activations(keys, {40, 1, kKeys});
+  args.k = bench_.Activations(keys, {40, 1, kKeys});
+  args.v = bench_.Activations(values, {40, 1, kValues});
+  args.log_decay = bench_.Activations(std::vector<double>(40, 0.0), {40, 1});
+  args.beta = bench_.Activations(std::vector<double>(40, 1.0), {40, 1});
+  args.segments = Upload(bench_, {{40, 0, 0, true}});
+  args.state = slabs.view();
+  args.out = bench_.NewActivations({40, 1, kValues});
+  kernels_.GatedDeltaRule(args);
+  EXPECT_THAT(bench_.Read(args.out), IsWithin(kBound, want));
+  const std::vector<double> state = slabs.Read(0, 0);
+  for (int key = 0; key < kKeys; ++key) {
+    for (int i = 0; i < kValues; ++i) EXPECT_NEAR(state[i * kKeys + key], last[key][i], kBound);
+  }
+}
+
+// S[d][i], key first, as the literature writes it, and in its other form:
+//   S <- a (I - beta k k^T) S + beta k v^T,  o = S^T q
+TEST_P(KnownAnswersTest, TheDeltaRuleInKeyFirstLayoutAndClosedForm) {
+  const DeltaProblem p(5, {2, 4, 6, 5}, {{30, 0, 0, false}}, /*max_beta=*/1, /*slots=*/1,
+                       /*memories=*/1);
+  const int keys = 6, values = 5, heads = 2, value_heads = 4;
+  std::vector<double> want_out, want_state;
+  for (int j = 0; j < value_heads; ++j) {
+    std::vector<std::vector<double>> s(keys, std::vector<double>(values));
+    for (int d = 0; d < keys; ++d) {
+      for (int i = 0; i < values; ++i) s[d][i] = p.states[0][(j * values + i) * keys + d];
+    }
+    std::vector<double> out;
+    for (int e = 0; e < 30; ++e) {
+      const double* k = &p.k[(e * heads + j / 2) * keys];
+      const double* q = &p.q[(e * heads + j / 2) * keys];
+      const double* v = &p.v[(e * value_heads + j) * values];
+      const double a = std::exp(p.log_decay[e * value_heads + j]);
+      const double beta = p.beta[e * value_heads + j];
+      std::vector<std::vector<double>> next(keys, std::vector<double>(values));
+      for (int d = 0; d < keys; ++d) {
+        for (int i = 0; i < values; ++i) {
+          double sum = 0;
+          for (int c = 0; c < keys; ++c) sum += ((c == d ? 1 : 0) - beta * k[d] * k[c]) * s[c][i];
+          next[d][i] = a * sum + beta * k[d] * v[i];
+        }
+      }
+      s = next;
+      for (int i = 0; i < values; ++i) {
+        double sum = 0;
+        for (int d = 0; d < keys; ++d) sum += s[d][i] * q[d];
+        out.push_back(sum);
+      }
+    }
+    for (int i = 0; i < values; ++i) {
+      for (int d = 0; d < keys; ++d) want_state.push_back(s[d][i]);
+    }
+    want_out.insert(want_out.end(), out.begin(), out.end());
+  }
+  // From [value_heads][entries] to [entries][value_heads].
+  std::vector<double> ordered;
+  for (int e = 0; e < 30; ++e) {
+    for (int j = 0; j < value_heads; ++j) {
+      const auto first = want_out.begin() + (j * 30 + e) * values;
+      ordered.insert(ordered.end(), first, first + values);
+    }
+  }
+  const DeltaResult got = p.Run(*backend_);
+  const double bound = backend_->activation_dtype() == DType::kF64 ? 1e-13 : 100 * kUnitF32;
+  EXPECT_THAT(got.out, IsWithin(bound, ordered));
+  EXPECT_THAT(got.states, IsWithin(bound, want_state));
+}
+
+TEST_P(KnownAnswersTest, MixMemories) {
+  MixMemoriesArgs args;
+  args.x = bench_.Activations({1, 10, 100, 1000}, {4, 1});
+  args.token_entries = bench_.Ints({2, 0, 3, 1}, {2, 2});
+  args.weights = bench_.Activations({0.5, 0.25}, {2, 1});
+  args.y = bench_.NewActivations({2, 1});
+  kernels_.MixMemories(args);  // the second column is the shared memory's
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(0, {51, 260}));
+}
+
+// One memory that every token goes to, none shared: routing, dispatch and mixing must vanish
+// (mom.md's E = R = 1, which is a Gated DeltaNet layer).
+TEST_P(KnownAnswersTest, OneMemoryAndNoChoiceIsAPlainDeltaRule) {
+  const DeltaProblem p(6, {1, 1, 20, 24}, {{5, 2, 0, true}, {0, 1, 0, false}, {3, 0, 0, true}}, 1,
+                       /*slots=*/3, /*memories=*/1);
+  const DeltaResult want = p.Run(*backend_);
+
+  RouteTopKArgs route;
+  route.logits = bench_.Activations({3, -2, 0, 1e5, -7, 0.5, 1, 2}, {8, 1});
+  route.indices = bench_.NewInts({8, 1});
+  route.weights = bench_.NewActivations({8, 1});
+  kernels_.RouteTopK(route);
+  SlabPool flags(bench_, 3, 1, 1, DType::kU8);
+  for (int slot = 0; slot < 3; ++slot) flags.Write(slot, 0, {0});
+  DispatchArgs dispatch;
+  dispatch.row_offsets = bench_.Ints({0, 5, 5, 8});
+  dispatch.slots = bench_.Ints({2, 1, 0});
+  dispatch.indices = route.indices;
+  dispatch.memories = 1;
+  dispatch.written = flags.view();
+  dispatch.entry_tokens = bench_.NewInts({8});
+  dispatch.token_entries = bench_.NewInts({8, 1});
+  dispatch.group_offsets = bench_.NewInts({2});
+  dispatch.segments = {3, bench_.NewInts({4}), bench_.NewInts({3}), bench_.NewInts({3}),
+                       bench_.NewInts({3})};
+  kernels_.Dispatch(dispatch);
+
+  SlabPool slabs = p.NewSlabs(bench_);
+  p.LoadStates(slabs);
+  GatedDeltaRuleArgs rule;
+  rule.q = bench_.Activations(p.q, {8, 1, 20});
+  rule.k = bench_.Activations(p.k, {8, 1, 20});
+  rule.v = bench_.Activations(p.v, {8, 1, 24});
+  rule.log_decay = bench_.Activations(p.log_decay, {8, 1});
+  rule.beta = bench_.Activations(p.beta, {8, 1});
+  rule.segments = dispatch.segments;
+  rule.state = slabs.view();
+  rule.out = bench_.NewActivations({8, 1, 24});
+  kernels_.GatedDeltaRule(rule);
+  MixMemoriesArgs mix;
+  rule.out.shape = {8, 24};
+  mix.x = rule.out;
+  mix.token_entries = dispatch.token_entries;
+  mix.weights = route.weights;
+  mix.y = bench_.NewActivations({8, 24});
+  kernels_.MixMemories(mix);
+  EXPECT_THAT(bench_.Read(mix.y), IsWithin(0, want.out));
+  EXPECT_THAT(p.ReadStates(slabs), HasSameBits(want.states));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, KnownAnswersTest, testing::ValuesIn(AllBackends()), BackendName);
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,341 @@
+// The matrix product: close to float64 within the rounding of one sum per output, and the same bits
+// whatever else is computed with it.
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/backends.h"
+#include "tests/support/bounds.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+constexpr DType kWeightTypes[] = {DType::kF32, DType::kBF16, DType::kF16};
+
+struct LinearProblem {
+  LinearProblem(uint64_t seed, int rows, int in_features, int out_features, DType dtype)
+      : rows(rows), in_features(in_features), out_features(out_features), dtype(dtype) {
+    SeededRandom random(seed);
+    x = random.NormalValues(static_cast<int64_t>(rows) * in_features);
+    w = random.NormalValues(static_cast<int64_t>(out_features) * in_features,
+                            1 / std::sqrt(in_features), dtype);
+    y = random.NormalValues(static_cast<int64_t>(rows) * out_features);
+  }
+
+  // The product of rows [first, first + count).
+  std::vector<double> Run(Backend& backend, int first, int count, bool accumulate = false) const {
+    Workbench bench(backend);
+    const PackedMatrix weights[] = {bench.Pack(w, out_features, in_features, dtype)};
+    LinearArgs args;
+    args.x = bench.Activations(Rows(x, in_features, first, count), {count, in_features});
+    args.weights = weights;
+    args.y = accumulate
+                 ? bench.Activations(Rows(y, out_features, first, count), {count, out_features})
+                 : bench.NewActivations({count, out_features});
+    args.accumulate = accumulate;
+    bench.kernels().Linear({&args, 1});
+    return bench.Read(args.y);
+  }
+  std::vector<double> Run(Backend& backend, bool accumulate = false) const {
+    return Run(backend, 0, rows, accumulate);
+  }
+
+  // sum |w x| per output: what the error of a sum scales with.
+  std::vector<double> Scale() const {
+    std::vector<double> scale;
+    for (int r = 0; r < rows; ++r) {
+      for (int o = 0; o < out_features; ++o) {
+        double sum = 0;
+        for (int i = 0; i < in_features; ++i) {
+          sum += std::abs(x[r * in_features + i] * w[o * in_features + i]);
+        }
+        scale.push_back(sum);
+      }
+    }
+    return scale;
+  }
+  std::vector<double> Bound(double relative) const {
+    std::vector<double> bound = Scale();
+    for (double& value : bound) value *= relative;
+    return bound;
+  }
+
+  static std::vector<double> Rows(const std::vector<double>& values, int width, int first,
+                                  int count) {
+    return {values.begin() + first * width, values.begin() + (first + count) * width};
+  }
+
+  int rows, in_features, out_features;
+  DType dtype;
+  std::vector<double> x, w, y;
+};
+
+class LinearTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
+  std::unique_ptr<Backend> reference_ = MakeReference();
+};
+
+TEST_P(LinearTest, MatchesReferenceForEveryShapeAndDtype) {
+  uint64_t seed = 100;
+  for (const DType dtype : kWeightTypes) {
+    for (const int in_features : {1, 2, 7, 16, 17, 31, 33, 64, 96, 129, 500}) {
+      for (const int out_features : {1, 2, 4, 15, 16, 31, 33, 64, 97}) {
+        const int rows = static_cast<int>(seed % 7) + (seed % 5 == 0 ? 30 : 1);
+        const LinearProblem p(++seed, rows, in_features, out_features, dtype);
+        EXPECT_THAT(p.Run(*backend_), IsWithin(p.Bound(SumError(in_features)), p.Run(*reference_)))
+            << "seed " << seed << ", " << rows << " rows, " << out_features << " x " << in_features
+            << " " << Name(dtype);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, AccumulateAddsToWhatIsThere) {
+  for (const DType dtype : kWeightTypes) {
+    const LinearProblem p(7, 5, 70, 33, dtype);
+    std::vector<double> bound = p.Bound(SumError(70));
+    const std::vector<double> want = p.Run(*reference_, true);
+    // One more rounding, of the final sum.
+    for (size_t i = 0; i < bound.size(); ++i) {
+      bound[i] += 2 * kUnitF32 * (std::abs(want[i]) + std::abs(p.y[i]));
+    }
+    EXPECT_THAT(p.Run(*backend_, true), IsWithin(bound, want)) << Name(dtype);
+  }
+}
+
+// Each activation moves by at most kUnitBF16 of itself; the products are exact in f32 and summed
+// there.
+TEST_P(LinearTest, ComputingInBF16StaysWithinItsStatedBound) {
+  const std::unique_ptr<Backend> rounding = GetParam().Make(2, DType::kBF16);
+  EXPECT_EQ(rounding->compute_dtype(), DType::kBF16);
+  uint64_t seed = 200;
+  for (const DType dtype : kWeightTypes) {
+    for (const int in_features : {1, 17, 33, 64, 96, 500}) {
+      for (const int rows : {1, 3, 8, 40}) {
+        const LinearProblem p(++seed, rows, in_features, 35, dtype);
+        EXPECT_THAT(p.Run(*rounding),
+                    IsWithin(p.Bound(kUnitBF16 + (1 + kUnitBF16) * SumError(in_features)),
+                             p.Run(*reference_)))
+            << "seed " << seed << ", " << rows << " rows, 35 x " << in_features << " "
+            << Name(dtype);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, TheNumberOfRowsChangesNoBit) {
+  struct Case {
+    int in_features, out_features;
+  };
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
+    for (const DType dtype : kWeightTypes) {
+      for (const Case c : {Case{96, 40}, Case{257, 33}}) {
+        const LinearProblem p(11, 70, c.in_features, c.out_features, dtype);
+        std::vector<double> one_by_one;
+        for (int r = 0; r < p.rows; ++r) {
+          const std::vector<double> row = p.Run(*backend, r, 1);
+          one_by_one.insert(one_by_one.end(), row.begin(), row.end());
+        }
+        for (int rows = 1; rows <= p.rows; ++rows) {
+          // From the end, so that a row's place among the others differs as well.
+          const int first = p.rows - rows;
+          EXPECT_THAT(p.Run(*backend, first, rows),
+                      HasSameBits(LinearProblem::Rows(one_by_one, c.out_features, first, rows)))
+              << rows << " rows, " << c.out_features << " x " << c.in_features << " " << Name(dtype)
+              << ", compute " << Name(compute);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, ManyRowsOfALargeMatrixChangeNoBit) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
+    for (const DType dtype : kWeightTypes) {
+      const LinearProblem p(12, 530, 640, 130, dtype);
+      const std::vector<double> all = p.Run(*backend);
+      for (const int rows : {1, 5, 16, 63, 64, 128, 200, 257}) {
+        const int first = 530 - rows;
+        EXPECT_THAT(p.Run(*backend, first, rows),
+                    HasSameBits(LinearProblem::Rows(all, p.out_features, first, rows)))
+            << rows << " rows " << Name(dtype) << ", compute " << Name(compute);
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, TheNumberOfThreadsChangesNoBit) {
+  for (const DType dtype : kWeightTypes) {
+    for (const int rows : {1, 4, 37}) {
+      const LinearProblem p(13, rows, 321, 75, dtype);
+      const std::vector<double> one = p.Run(*GetParam().Make(1));
+      EXPECT_THAT(p.Run(*GetParam().Make(2)), HasSameBits(one)) << rows << " " << Name(dtype);
+      EXPECT_THAT(p.Run(*GetParam().Make(3)), HasSameBits(one)) << rows << " " << Name(dtype);
+    }
+  }
+}
+
+TEST_P(LinearTest, ARowOfNaNSpoilsNoOther) {
+  for (const DType dtype : kWeightTypes) {
+    LinearProblem p(14, 9, 65, 20, dtype);
+    const std::vector<double> clean = p.Run(*backend_);
+    for (int i = 0; i < p.in_features; ++i) p.x[4 * p.in_features + i] = i % 2 ? NAN : INFINITY;
+    const std::vector<double> got = p.Run(*backend_);
+    for (int r = 0; r < p.rows; ++r) {
+      if (r == 4) continue;
+      EXPECT_THAT(LinearProblem::Rows(got, p.out_features, r, 1),
+                  HasSameBits(LinearProblem::Rows(clean, p.out_features, r, 1)))
+          << "row " << r << " " << Name(dtype);
+    }
+    EXPECT_TRUE(std::isnan(got[4 * p.out_features]));
+  }
+}
+
+TEST_P(LinearTest, NoRowsAreNoWork) {
+  const LinearProblem p(15, 0, 40, 8, DType::kBF16);
+  EXPECT_TRUE(p.Run(*backend_).empty());
+}
+
+// Entries of several groups; some groups are empty, rows repeat and come in any order.
+struct GroupedProblem {
+  GroupedProblem(uint64_t seed, int in_features, int out_features, DType dtype,
+                 std::vector<int> sizes)
+      : in_features(in_features), out_features(out_features), dtype(dtype) {
+    SeededRandom random(seed);
+    x = random.NormalValues(static_cast<int64_t>(kRows) * in_features);
+    offsets = {0};
+    for (const int size : sizes) {
+      offsets.push_back(offsets.back() + size);
+      weights.push_back(random.NormalValues(static_cast<int64_t>(out_features) * in_features,
+                                            1 / std::sqrt(in_features), dtype));
+    }
+    for (int e = 0; e < offsets.back(); ++e) entry_rows.push_back(random.Int(0, kRows - 1));
+    y = random.NormalValues(static_cast<int64_t>(offsets.back()) * out_features);
+  }
+
+  std::vector<double> Run(Backend& backend, bool accumulate = false) const {
+    Workbench bench(backend);
+    std::vector<PackedMatrix> packed;
+    for (const auto& w : weights) packed.push_back(bench.Pack(w, out_features, in_features, dtype));
+    LinearArgs args;
+    args.x = bench.Activations(x, {kRows, in_features});
+    args.weights = packed;
+    args.entry_rows = bench.Ints(entry_rows);
+    args.group_offsets = bench.Ints(offsets);
+    const Shape shape = {offsets.back(), out_features};
+    args.y = accumulate ? bench.Activations(y, shape) : bench.NewActivations(shape);
+    args.accumulate = accumulate;
+    bench.kernels().Linear({&args, 1});
+    return bench.Read(args.y);
+  }
+
+  // The same, one ungrouped product per entry.
+  std::vector<double> RunOneByOne(Backend& backend, bool accumulate = false) const {
+    std::vector<double> result;
+    for (size_t g = 0; g < weights.size(); ++g) {
+      for (int e = offsets[g]; e < offsets[g + 1]; ++e) {
+        LinearProblem p(0, 1, in_features, out_features, dtype);
+        p.x = LinearProblem::Rows(x, in_features, entry_rows[e], 1);
+        p.w = weights[g];
+        p.y = LinearProblem::Rows(y, out_features, e, 1);
+        const std::vector<double> row = p.Run(backend, accumulate);
+        result.insert(result.end(), row.begin(), row.end());
+      }
+    }
+    return result;
+  }
+
+  std::vector<double> Bound() const {
+    std::vector<double> bound;
+    for (size_t g = 0; g < weights.size(); ++g) {
+      for (int e = offsets[g]; e < offsets[g + 1]; ++e) {
+        LinearProblem p(0, 1, in_features, out_features, dtype);
+        p.x = LinearProblem::Rows(x, in_features, entry_rows[e], 1);
+        p.w = weights[g];
+        const std::vector<double> row = p.Bound(SumError(in_features));
+        bound.insert(bound.end(), row.begin(), row.end());
+      }
+    }
+    return bound;
+  }
+
+  static constexpr int kRows = 23;
+  int in_features, out_features;
+  DType dtype;
+  std::vector<double> x, y;
+  std::vector<std::vector<double>> weights;
+  std::vector<int> offsets, entry_rows;
+};
+
+TEST_P(LinearTest, GroupedMatchesReference) {
+  uint64_t seed = 300;
+  for (const DType dtype : kWeightTypes) {
+    for (const int in_features : {17, 96}) {
+      const GroupedProblem p(++seed, in_features, 29, dtype, {3, 0, 1, 40, 0});
+      EXPECT_THAT(p.Run(*backend_), IsWithin(p.Bound(), p.Run(*reference_)))
+          << "seed " << seed << " " << Name(dtype);
+    }
+  }
+}
+
+TEST_P(LinearTest, GroupingChangesNoBit) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
+    for (const DType dtype : kWeightTypes) {
+      for (const bool accumulate : {false, true}) {
+        const GroupedProblem p(21, 99, 31, dtype, {0, 2, 35, 1, 0, 9});
+        EXPECT_THAT(p.Run(*backend, accumulate), HasSameBits(p.RunOneByOne(*backend, accumulate)))
+            << Name(dtype) << ", compute " << Name(compute) << (accumulate ? " accumulate" : "");
+      }
+    }
+  }
+}
+
+TEST_P(LinearTest, AllGroupsMayBeEmpty) {
+  const GroupedProblem p(22, 33, 8, DType::kBF16, {0, 0, 0});
+  EXPECT_TRUE(p.Run(*backend_).empty());
+}
+
+TEST_P(LinearTest, ProductsInOneCallEqualThoseOfSeparateCalls) {
+  const LinearProblem a(31, 6, 64, 40, DType::kBF16), b(32, 1, 17, 3, DType::kF32),
+      c(33, 6, 64, 1, DType::kF16);
+  const GroupedProblem d(34, 48, 12, DType::kBF16, {2, 0, 7});
+  Workbench bench(*backend_);
+  std::vector<LinearArgs> products;
+  std::vector<std::vector<PackedMatrix>> weights;
+  for (const LinearProblem* p : {&a, &b, &c}) {
+    weights.push_back({bench.Pack(p->w, p->out_features, p->in_features, p->dtype)});
+    LinearArgs args;
+    args.x = bench.Activations(p->x, {p->rows, p->in_features});
+    args.y = bench.NewActivations({p->rows, p->out_features});
+    products.push_back(args);
+  }
+  weights.emplace_back();
+  for (const auto& w : d.weights) {
+    weights.back().push_back(bench.Pack(w, d.out_features, d.in_features, d.dtype));
+  }
+  LinearArgs grouped;
+  grouped.x = bench.Activations(d.x, {GroupedProblem::kRows, d.in_features});
+  grouped.entry_rows = bench.Ints(d.entry_rows);
+  grouped.group_offsets = bench.Ints(d.offsets);
+  grouped.y = bench.NewActivations({d.offsets.back(), d.out_features});
+  products.push_back(grouped);
+  for (size_t i = 0; i < products.size(); ++i) products[i].weights = weights[i];
+
+  bench.kernels().Linear(products);
+  EXPECT_THAT(bench.Read(products[0].y), HasSameBits(a.Run(*backend_)));
+  EXPECT_THAT(bench.Read(products[1].y), HasSameBits(b.Run(*backend_)));
+  EXPECT_THAT(bench.Read(products[2].y), HasSameBits(c.Run(*backend_)));
+  EXPECT_THAT(bench.Read(products[3].y), HasSameBits(d.Run(*backend_)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, LinearTest, testing::ValuesIn(AvailableBackends()), BackendName);
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,178 @@
+// RmsNorm, L2Norm and GatedRmsNorm.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/backends.h"
+#include "tests/support/bounds.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+// A sum of `dim` squares, all positive, so its relative error is SumError; the root halves it. Then
+// at most a division, the root itself and the multiplications: eight roundings and one
+// approximation.
+double NormError(int dim) { return SumError(dim) / 2 + 8 * kUnitF32 + kFunctionError; }
+
+std::vector<double> RelativeBound(const std::vector<double>& want, double relative) {
+  std::vector<double> bound;
+  for (const double value : want) bound.push_back(relative * std::abs(value) + kTinyF32);
+  return bound;
+}
+
+struct NormProblem {
+  NormProblem(uint64_t seed, int tokens, int heads, int dim, double scale = 1)
+      : tokens(tokens), heads(heads), dim(dim) {
+    SeededRandom random(seed);
+    const int64_t n = static_cast<int64_t>(tokens) * heads * dim;
+    x = random.NormalValues(n, scale);
+    gate = random.NormalValues(n, 4);
+    weight = random.NormalValues(dim);
+  }
+
+  std::vector<double> RmsNorm(Backend& backend, bool in_place = false) const {
+    Workbench bench(backend);
+    RmsNormArgs args;
+    args.x = bench.Activations(x, {tokens * heads, dim});
+    args.weight = bench.Floats(weight, {dim});
+    args.eps = 1e-5f;
+    args.y = in_place ? args.x : bench.NewActivations({tokens * heads, dim});
+    bench.kernels().RmsNorm(args);
+    return bench.Read(args.y);
+  }
+
+  std::vector<double> L2Norm(Backend& backend, bool in_place = false) const {
+    Workbench bench(backend);
+    L2NormArgs args;
+    args.x = bench.Activations(x, {tokens, heads, dim});
+    args.scale = 0.125f;
+    args.y = in_place ? args.x : bench.NewActivations({tokens, heads, dim});
+    bench.kernels().L2Norm(args);
+    return bench.Read(args.y);
+  }
+
+  enum class Alias { kNone, kX, kGate };
+  std::vector<double> GatedRmsNorm(Backend& backend, bool gated, Alias alias = Alias::kNone) const {
+    Workbench bench(backend);
+    const Shape shape = {tokens, heads, dim};
+    GatedRmsNormArgs args;
+    args.x = bench.Activations(x, shape);
+    if (gated) args.gate = bench.Activations(gate, shape);
+    args.weight = bench.Floats(weight, {dim});
+    args.y = alias == Alias::kX      ? args.x
+             : alias == Alias::kGate ? args.gate
+                                     : bench.NewActivations(shape);
+    bench.kernels().GatedRmsNorm(args);
+    return bench.Read(args.y);
+  }
+
+  std::string Describe() const {
+    return std::to_string(tokens) + " x " + std::to_string(heads) + " x " + std::to_string(dim);
+  }
+
+  int tokens, heads, dim;
+  std::vector<double> x, gate, weight;
+};
+
+constexpr int kDims[] = {1, 2, 15, 16, 17, 20, 24, 32, 48, 64, 80, 96, 128, 250, 256, 1000};
+
+class NormsTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
+  std::unique_ptr<Backend> reference_ = MakeReference();
+};
+
+TEST_P(NormsTest, RmsNormMatchesReference) {
+  for (const int dim : kDims) {
+    // Scales at which eps is everything, something, nothing.
+    for (const double scale : {1e-5, 3e-3, 1.0, 1e4}) {
+      const NormProblem p(dim, 7, 1, dim, scale);
+      const std::vector<double> want = p.RmsNorm(*reference_);
+      EXPECT_THAT(p.RmsNorm(*backend_), IsWithin(RelativeBound(want, NormError(dim)), want))
+          << p.Describe() << " seed " << dim << " scale " << scale;
+    }
+  }
+}
+
+TEST_P(NormsTest, L2NormMatchesReference) {
+  for (const int dim : kDims) {
+    for (const double scale : {1e-5, 3e-3, 1.0, 1e4}) {
+      const NormProblem p(dim, 3, 5, dim, scale);
+      const std::vector<double> want = p.L2Norm(*reference_);
+      EXPECT_THAT(p.L2Norm(*backend_), IsWithin(RelativeBound(want, NormError(dim)), want))
+          << p.Describe() << " seed " << dim << " scale " << scale;
+    }
+  }
+}
+
+TEST_P(NormsTest, GatedRmsNormMatchesReference) {
+  for (const int dim : kDims) {
+    for (const bool gated : {false, true}) {
+      const NormProblem p(dim, 4, 3, dim);
+      const std::vector<double> want = p.GatedRmsNorm(*reference_, gated);
+      // silu adds an exp, a sum and a division.
+      const double relative = NormError(dim) + (gated ? kFunctionError + 4 * kUnitF32 : 0);
+      EXPECT_THAT(p.GatedRmsNorm(*backend_, gated), IsWithin(RelativeBound(want, relative), want))
+          << p.Describe() << " seed " << dim << (gated ? " gated" : "");
+    }
+  }
+}
+
+TEST_P(NormsTest, AZeroVectorStaysZero) {
+  NormProblem p(1, 2, 2, 33);
+  p.x.assign(p.x.size(), 0.0);
+  const std::vector<double> zeros(p.x.size(), 0.0);
+  EXPECT_THAT(p.RmsNorm(*backend_), IsWithin(0, zeros));
+  EXPECT_THAT(p.L2Norm(*backend_), IsWithin(0, zeros));
+  EXPECT_THAT(p.GatedRmsNorm(*backend_, true), IsWithin(0, zeros));
+}
+
+TEST_P(NormsTest, OutputsMayAliasInputs) {
+  for (const int dim : {20, 64, 129}) {
+    const NormProblem p(5, 6, 4, dim);
+    using Alias = NormProblem::Alias;
+    EXPECT_THAT(p.RmsNorm(*backend_, true), HasSameBits(p.RmsNorm(*backend_)));
+    EXPECT_THAT(p.L2Norm(*backend_, true), HasSameBits(p.L2Norm(*backend_)));
+    const std::vector<double> gated = p.GatedRmsNorm(*backend_, true);
+    EXPECT_THAT(p.GatedRmsNorm(*backend_, true, Alias::kX), HasSameBits(gated));
+    EXPECT_THAT(p.GatedRmsNorm(*backend_, true, Alias::kGate), HasSameBits(gated));
+  }
+}
+
+TEST_P(NormsTest, NeitherThreadsNorOtherTokensChangeABit) {
+  const NormProblem all(6, 37, 3, 80);
+  NormProblem last = all;
+  const int width = 3 * 80;
+  last.tokens = 1;
+  last.x.assign(all.x.end() - width, all.x.end());
+  last.gate.assign(all.gate.end() - width, all.gate.end());
+  const auto tail = [&](const std::vector<double>& values) {
+    return std::vector<double>(values.end() - width, values.end());
+  };
+  for (const int threads : {1, 2, 3}) {
+    const std::unique_ptr<Backend> other = GetParam().Make(threads);
+    EXPECT_THAT(all.RmsNorm(*other), HasSameBits(all.RmsNorm(*backend_)));
+    EXPECT_THAT(all.L2Norm(*other), HasSameBits(all.L2Norm(*backend_)));
+    EXPECT_THAT(all.GatedRmsNorm(*other, true), HasSameBits(all.GatedRmsNorm(*backend_, true)));
+    EXPECT_THAT(last.RmsNorm(*other), HasSameBits(tail(all.RmsNorm(*backend_))));
+    EXPECT_THAT(last.L2Norm(*other), HasSameBits(tail(all.L2Norm(*backend_))));
+    EXPECT_THAT(last.GatedRmsNorm(*other, true),
+                HasSameBits(tail(all.GatedRmsNorm(*backend_, true))));
+  }
+}
+
+TEST_P(NormsTest, NoTokensAreNoWork) {
+  const NormProblem p(7, 0, 2, 16);
+  EXPECT_TRUE(p.RmsNorm(*backend_).empty());
+  EXPECT_TRUE(p.L2Norm(*backend_).empty());
+  EXPECT_TRUE(p.GatedRmsNorm(*backend_, true).empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, NormsTest, testing::ValuesIn(AvailableBackends()), BackendName);
+
+}  // namespace
+}  // namespace mneme

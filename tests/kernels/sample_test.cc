@@ -1,0 +1,486 @@
+// Sampling against a distribution worked out the long way in this file.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <vector>
+
+#include "base/random.h"
+#include "gtest/gtest.h"
+#include "tests/support/backends.h"
+#include "tests/support/bounds.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+constexpr float kBanned = -std::numeric_limits<float>::infinity();
+
+struct Sampled {
+  std::vector<int32_t> tokens, top_tokens;
+  std::vector<float> logprobs, top_logprobs;
+};
+
+// Rows over one vocabulary, each with its own logits, lists and parameters.
+struct SampleProblem {
+  explicit SampleProblem(int vocab) : vocab(vocab) {}
+
+  SamplingRow& Add(const std::vector<double>& row_logits,
+                   const std::vector<HistoryToken>& row_history = {},
+                   const std::vector<BiasToken>& row_bias = {}) {
+    for (const double logit : row_logits) logits.push_back(RoundTo(logit, DType::kF32));
+    SamplingRow row;
+    row.history_begin = static_cast<int>(history.size());
+    history.insert(history.end(), row_history.begin(), row_history.end());
+    row.history_end = static_cast<int>(history.size());
+    row.bias_begin = static_cast<int>(bias.size());
+    bias.insert(bias.end(), row_bias.begin(), row_bias.end());
+    row.bias_end = static_cast<int>(bias.size());
+    rows.push_back(row);
+    return rows.back();
+  }
+
+  Sampled Run(Backend& backend) const {
+    Workbench bench(backend);
+    const size_t n = rows.size();
+    Sampled sampled;
+    sampled.tokens.assign(n, -7);
+    sampled.logprobs.assign(n, -7);
+    sampled.top_tokens.assign(n * max_top_logprobs, -7);
+    sampled.top_logprobs.assign(n * max_top_logprobs, -7);
+    SampleArgs args;
+    args.logits = bench.Activations(logits, {static_cast<int64_t>(n), vocab});
+    args.rows = rows;
+    args.history = history;
+    args.bias = bias;
+    args.max_top_logprobs = max_top_logprobs;
+    args.tokens = sampled.tokens;
+    args.logprobs = sampled.logprobs;
+    args.top_tokens = sampled.top_tokens;
+    args.top_logprobs = sampled.top_logprobs;
+    bench.kernels().Sample(args);
+    EXPECT_THAT(bench.Read(args.logits),
+                HasSameBits(bench.Read(bench.Activations(logits, args.logits.shape))))
+        << "the logits were modified";
+    return sampled;
+  }
+
+  std::vector<double> Logits(size_t row) const {
+    return {logits.begin() + row * vocab, logits.begin() + (row + 1) * vocab};
+  }
+
+  // Steps 1 and 2.
+  std::vector<double> Adjusted(size_t row) const {
+    const SamplingRow& r = rows[row];
+    std::vector<double> z = Logits(row);
+    for (int i = r.bias_begin; i < r.bias_end; ++i) z[bias[i].token] += bias[i].bias;
+    for (int i = r.history_begin; i < r.history_end; ++i) {
+      double& logit = z[history[i].token];
+      logit = logit > 0 ? logit / r.repetition_penalty : logit * r.repetition_penalty;
+      if (history[i].generated_count > 0) logit -= r.presence_penalty;
+      logit -= static_cast<double>(r.frequency_penalty) * history[i].generated_count;
+    }
+    return z;
+  }
+
+  // The probability of every token that can be drawn, in the order of the draw. Each filter looks
+  // at all tokens anew: a token stays if the probability of those ahead of it is still too small.
+  std::vector<std::pair<int, double>> Distribution(size_t row) const {
+    const SamplingRow& r = rows[row];
+    const std::vector<double> z = Adjusted(row);
+    std::vector<std::pair<int, double>> p;  // token, probability
+    double largest = -INFINITY;
+    for (const double logit : z) largest = std::max(largest, logit);
+    for (int t = 0; t < vocab; ++t) {
+      p.emplace_back(t, std::exp((z[t] - largest) / r.temperature));
+    }
+    std::stable_sort(p.begin(), p.end(),
+                     [&z](const auto& a, const auto& b) { return z[a.first] > z[b.first]; });
+    if (r.top_k > 0) p.resize(std::min<size_t>(p.size(), r.top_k));
+    double mass = 0;
+    for (const auto& [token, weight] : p) mass += weight;
+    std::vector<std::pair<int, double>> kept;
+    double ahead = 0;
+    for (const auto& [token, weight] : p) {
+      const bool in_top_p = kept.empty() || r.top_p >= 1 || ahead < r.top_p * mass;
+      ahead += weight;
+      if (in_top_p && weight >= r.min_p * p[0].second) kept.emplace_back(token, weight);
+    }
+    double total = 0;
+    for (const auto& [token, weight] : kept) total += weight;
+    for (auto& [token, weight] : kept) weight /= total;
+    return kept;
+  }
+
+  int ExpectedToken(size_t row) const {
+    const SamplingRow& r = rows[row];
+    if (r.forced_token >= 0) return r.forced_token;
+    if (r.temperature == 0) {
+      const std::vector<double> z = Adjusted(row);
+      return static_cast<int>(std::max_element(z.begin(), z.end()) - z.begin());
+    }
+    const double u = UniformDouble(r.seed, r.choice, static_cast<uint64_t>(r.position));
+    double sum = 0;
+    int last = -1;
+    for (const auto& [token, probability] : Distribution(row)) {
+      if (probability == 0) continue;
+      sum += probability;
+      last = token;
+      if (sum > u) break;
+    }
+    return last;
+  }
+
+  int vocab;
+  int max_top_logprobs = 0;
+  std::vector<double> logits;
+  std::vector<SamplingRow> rows;
+  std::vector<HistoryToken> history;
+  std::vector<BiasToken> bias;
+};
+
+void ExpectTokens(const SampleProblem& p, Backend& backend) {
+  const Sampled got = p.Run(backend);
+  for (size_t r = 0; r < p.rows.size(); ++r) {
+    ASSERT_EQ(got.tokens[r], p.ExpectedToken(r)) << "row " << r;
+  }
+}
+
+class SampleTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
+};
+
+TEST_P(SampleTest, GreedyTakesTheLargestAndTheLowerIdOfEquals) {
+  SampleProblem p(37);
+  SeededRandom random(1);
+  for (int i = 0; i < 300; ++i) {
+    std::vector<double> logits;
+    for (int t = 0; t < 37; ++t) logits.push_back(random.Int(-3, 3) - (i % 2 ? 50 : 0));
+    p.Add(logits).temperature = 0;
+  }
+  p.Add(std::vector<double>(37, 0.0)).temperature = 0;
+  p.Add(std::vector<double>(37, -1e30)).temperature = 0;
+  ExpectTokens(p, *backend_);
+}
+
+TEST_P(SampleTest, GreedyFindsTheLargestAnywhere) {
+  for (const int vocab : {1, 2, 15, 16, 17, 255, 1000}) {
+    SampleProblem p(vocab);
+    SeededRandom random(vocab);
+    for (int i = 0; i < std::min(vocab, 40); ++i) {
+      std::vector<double> logits = random.NormalValues(vocab);
+      logits[vocab > 40 ? vocab - 1 - i : i] = 50;
+      p.Add(logits).temperature = 0;
+    }
+    ExpectTokens(p, *backend_);
+  }
+}
+
+TEST_P(SampleTest, DrawsTheTokenOfTheCumulativeDistribution) {
+  for (const int vocab : {1, 2, 17, 300, 5000}) {
+    SampleProblem p(vocab);
+    SeededRandom random(vocab);
+    for (int i = 0; i < 60; ++i) {
+      SamplingRow& row = p.Add(random.NormalValues(vocab, 2));
+      row.temperature = static_cast<float>(random.Uniform(0.2, 2));
+      row.seed = 1000 + i;
+      row.choice = static_cast<uint32_t>(i % 3);
+      row.position = int64_t{i} << (i % 40);
+    }
+    ExpectTokens(p, *backend_);
+  }
+}
+
+TEST_P(SampleTest, EachFilterAloneAndAllTogether) {
+  SampleProblem p(200);
+  SeededRandom random(5);
+  for (int i = 0; i < 1500; ++i) {
+    // Every third row full of ties, so that filters cut through equals.
+    std::vector<double> logits;
+    for (int t = 0; t < 200; ++t) {
+      logits.push_back(i % 3 == 0 ? random.Int(-4, 4) : 3 * random.Normal());
+    }
+    SamplingRow& row = p.Add(logits);
+    row.seed = 7;
+    row.position = i;
+    const int which = i % 5;
+    if (which == 0 || which == 4) row.top_k = random.Int(1, 250);
+    if (which == 1 || which == 4) row.top_p = static_cast<float>(random.Uniform(0, 1));
+    if (which == 2 || which == 4) row.min_p = static_cast<float>(std::pow(random.Uniform(), 3));
+    if (which == 3 || which == 4) row.temperature = static_cast<float>(random.Uniform(0.1, 3));
+  }
+  ExpectTokens(p, *backend_);
+}
+
+TEST_P(SampleTest, FiltersAtTheirLimitsLeaveTheLikeliestToken) {
+  SampleProblem p(50);
+  SeededRandom random(6);
+  for (int i = 0; i < 120; ++i) {
+    SamplingRow& row = p.Add(random.NormalValues(50));
+    row.position = i;
+    if (i % 4 == 0) row.top_k = 1;
+    if (i % 4 == 1) row.top_p = 0;
+    if (i % 4 == 2) row.min_p = 1;
+    if (i % 4 == 3) row.temperature = 1e-6f;
+  }
+  const Sampled got = p.Run(*backend_);
+  for (int i = 0; i < 120; ++i) {
+    const std::vector<double> logits = p.Logits(i);
+    ASSERT_EQ(got.tokens[i], std::max_element(logits.begin(), logits.end()) - logits.begin()) << i;
+  }
+}
+
+TEST_P(SampleTest, PenaltiesAndBiasComeBeforeTheDistribution) {
+  SampleProblem p(60);
+  SeededRandom random(8);
+  for (int i = 0; i < 600; ++i) {
+    std::vector<HistoryToken> history;
+    std::vector<BiasToken> bias;
+    const std::vector<int> tokens = random.Permutation(60);
+    for (int j = 0; j < random.Int(0, 30); ++j) history.push_back({tokens[j], random.Int(0, 3)});
+    const std::vector<int> biased = random.Permutation(60);
+    for (int j = 0; j < random.Int(0, 20); ++j) {
+      bias.push_back(
+          {biased[j], random.Chance(0.2) ? kBanned : static_cast<float>(random.Uniform(-5, 5))});
+    }
+    SamplingRow& row = p.Add(random.NormalValues(60, 2), history, bias);
+    row.temperature = i % 3 == 0 ? 0.0f : 1.0f;
+    row.repetition_penalty = i % 2 ? static_cast<float>(random.Uniform(0.7, 2)) : 1.0f;
+    row.presence_penalty = i % 5 ? static_cast<float>(random.Uniform(-2, 2)) : 0.0f;
+    row.frequency_penalty = i % 7 ? static_cast<float>(random.Uniform(-2, 2)) : 0.0f;
+    row.top_k = i % 4 ? 0 : 10;
+    row.position = i;
+  }
+  ExpectTokens(p, *backend_);
+}
+
+TEST_P(SampleTest, ABannedTokenIsNeverDrawn) {
+  SampleProblem p(10);
+  std::vector<BiasToken> all_but_six;
+  for (int t = 0; t < 10; ++t) {
+    if (t != 6) all_but_six.push_back({t, kBanned});
+  }
+  for (int i = 0; i < 200; ++i) {
+    SamplingRow& row = p.Add({9, 8, 7, 6, 5, 4, -300, 9, 9, 9}, {}, all_but_six);
+    row.temperature = i % 4 == 0 ? 0.0f : i % 4 == 1 ? 1e-30f : 1.0f;
+    row.top_p = i % 3 == 0 ? 0.5f : 1.0f;
+    row.min_p = i % 5 == 0 ? 0.1f : 0.0f;
+    row.top_k = i % 7 == 0 ? 3 : 0;
+    row.position = i;
+  }
+  for (const int token : p.Run(*backend_).tokens) EXPECT_EQ(token, 6);
+}
+
+TEST_P(SampleTest, WithEveryTokenBannedTheResultIsTokenZero) {
+  SampleProblem p(3);
+  const std::vector<BiasToken> all = {{0, kBanned}, {1, kBanned}, {2, kBanned}};
+  p.Add({1, 2, 3}, {}, all).temperature = 0;
+  p.Add({1, 2, 3}, {}, all).temperature = 1;
+  p.Add({1, 2, 3}, {}, all).top_k = 2;
+  p.Add({NAN, NAN, NAN}).temperature = 0;
+  p.Add({NAN, NAN, NAN}).temperature = 1;
+  EXPECT_EQ(p.Run(*backend_).tokens, (std::vector<int32_t>{0, 0, 0, 0, 0}));
+}
+
+TEST_P(SampleTest, NaNLogitsAreNeverChosen) {
+  SampleProblem p(40);
+  SeededRandom random(9);
+  for (int i = 0; i < 100; ++i) {
+    std::vector<double> logits(40, NAN);
+    logits[i % 40] = random.Uniform(-5, 5);
+    SamplingRow& row = p.Add(logits);
+    row.temperature = i % 2;
+    row.position = i;
+    row.top_p = i % 3 == 0 ? 0.9f : 1.0f;
+  }
+  const Sampled got = p.Run(*backend_);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(got.tokens[i], i % 40);
+}
+
+TEST_P(SampleTest, ATinyTemperatureIsGreedy) {
+  SampleProblem p(100);
+  SeededRandom random(10);
+  for (int i = 0; i < 100; ++i) {
+    SamplingRow& row = p.Add(random.NormalValues(100, 100));
+    row.temperature = i % 2 ? 1e-30f : std::numeric_limits<float>::denorm_min();
+    row.position = i;
+    row.top_logprobs = 0;
+  }
+  const Sampled got = p.Run(*backend_);
+  for (int i = 0; i < 100; ++i) {
+    const std::vector<double> logits = p.Logits(i);
+    ASSERT_EQ(got.tokens[i], std::max_element(logits.begin(), logits.end()) - logits.begin()) << i;
+    ASSERT_TRUE(std::isfinite(got.logprobs[i]));
+  }
+}
+
+TEST_P(SampleTest, AHugeTemperatureIsUniform) {
+  SampleProblem p(4);
+  for (int i = 0; i < 400; ++i) {
+    SamplingRow& row = p.Add({0, 100, -100, 50});
+    row.temperature = 1e30f;
+    row.position = i;
+  }
+  std::map<int, int> counts;
+  for (const int token : p.Run(*backend_).tokens) ++counts[token];
+  for (int t = 0; t < 4; ++t) EXPECT_NEAR(counts[t], 100, 45) << "token " << t;  // 5 sigma
+}
+
+// Pearson's statistic over 20,000 draws; 37.4 would be exceeded once in 10,000 seeds for 11 degrees
+// of freedom. Draws of consecutive positions, of different seeds, of different choices.
+TEST_P(SampleTest, FrequenciesFollowTheDistribution) {
+  constexpr int kDraws = 20000, kVocab = 12;
+  const std::vector<double> logits = {0, -1, 1, 0.5, -2, 2, 1.5, 0.25, -0.5, 1, 0, -1.5};
+  for (const int varied : {0, 1, 2}) {
+    SampleProblem p(kVocab);
+    for (int i = 0; i < kDraws; ++i) {
+      SamplingRow& row = p.Add(logits);
+      row.temperature = 0.9f;
+      row.position = varied == 0 ? i : 17;
+      row.seed = varied == 1 ? static_cast<uint64_t>(i) : 99;
+      row.choice = varied == 2 ? static_cast<uint32_t>(i) : 0;
+    }
+    std::vector<int> counts(kVocab, 0);
+    for (const int token : p.Run(*backend_).tokens) ++counts[token];
+    double statistic = 0;
+    for (const auto& [token, probability] : p.Distribution(0)) {
+      const double expected = probability * kDraws;
+      statistic += (counts[token] - expected) * (counts[token] - expected) / expected;
+    }
+    EXPECT_LT(statistic, 37.4) << "varied " << varied;
+    EXPECT_GT(statistic, 1.0) << "too regular to be random, varied " << varied;
+  }
+}
+
+TEST_P(SampleTest, ARowDoesNotDependOnTheRestOfTheBatch) {
+  SampleProblem all(130);
+  all.max_top_logprobs = 4;
+  SeededRandom random(11);
+  for (int i = 0; i < 70; ++i) {
+    SamplingRow& row = all.Add(random.NormalValues(130, 2), {{i, 2}, {129, 1}}, {{i + 1, 1.5f}});
+    row.temperature = i % 5 == 0 ? 0.0f : 0.8f;
+    row.top_k = i % 3 ? 0 : 20;
+    row.top_p = i % 2 ? 0.9f : 1.0f;
+    row.repetition_penalty = 1.2f;
+    row.frequency_penalty = 0.3f;
+    row.top_logprobs = i % 6 - 1;
+    row.seed = 5;
+    row.position = i;
+  }
+  const Sampled together = all.Run(*backend_);
+  for (const int threads : {1, 3}) {
+    const Sampled other = all.Run(*GetParam().Make(threads));
+    EXPECT_EQ(other.tokens, together.tokens);
+    EXPECT_EQ(other.top_tokens, together.top_tokens);
+  }
+  for (int i = 0; i < 70; ++i) {
+    SampleProblem one(130);
+    one.max_top_logprobs = 4;
+    SamplingRow& row = one.Add(all.Logits(i), {{i, 2}, {129, 1}}, {{i + 1, 1.5f}});
+    const SamplingRow lists = row;
+    row = all.rows[i];
+    row.history_begin = lists.history_begin;
+    row.history_end = lists.history_end;
+    row.bias_begin = lists.bias_begin;
+    row.bias_end = lists.bias_end;
+    const Sampled alone = one.Run(*backend_);
+    ASSERT_EQ(alone.tokens[0], together.tokens[i]) << "row " << i;
+    if (row.top_logprobs >= 0) {
+      ASSERT_EQ(alone.logprobs[0], together.logprobs[i]) << "row " << i;
+    }
+    for (int j = 0; j < 4; ++j) {
+      ASSERT_EQ(alone.top_tokens[j], together.top_tokens[i * 4 + j]) << "row " << i;
+    }
+  }
+}
+
+// log softmax of the raw logits. f32 may round the result, the logit and the sum's logarithm, and
+// err in exp and log.
+void ExpectLogprob(const std::vector<double>& logits, int token, float got) {
+  double largest = -INFINITY, sum = 0;
+  for (const double logit : logits) largest = std::max(largest, logit);
+  for (const double logit : logits) sum += std::exp(logit - largest);
+  const double want = logits[token] - largest - std::log(sum);
+  const double vocab = static_cast<double>(logits.size());
+  const double bound = kUnitF32 * (2 * std::abs(largest) + 2 * std::abs(want) + std::log(sum)) +
+                       2 * kFunctionError + SumError(vocab);
+  EXPECT_NEAR(got, want, bound) << "token " << token;
+}
+
+TEST_P(SampleTest, LogprobsAreThoseOfTheRawLogits) {
+  for (const int vocab : {1, 9, 400}) {
+    SampleProblem p(vocab);
+    p.max_top_logprobs = 12;
+    SeededRandom random(vocab);
+    for (int i = 0; i < 50; ++i) {
+      std::vector<double> logits;
+      for (int t = 0; t < vocab; ++t) {
+        logits.push_back(i % 2 ? random.Int(-2, 2) : 5 * random.Normal() + 40);
+      }
+      // None of this may show in what is reported.
+      SamplingRow& row = p.Add(logits, {{0, 3}}, {{vocab - 1, 2.5f}});
+      row.temperature = i % 3 == 0 ? 0.0f : 0.5f;
+      row.repetition_penalty = 1.5f;
+      row.top_k = 5;
+      row.position = i;
+      row.top_logprobs = i % 14 - 1;
+      row.forced_token = i % 5 == 0 ? random.Int(0, vocab - 1) : -1;
+    }
+    const Sampled got = p.Run(*backend_);
+    for (int r = 0; r < 50; ++r) {
+      SCOPED_TRACE(testing::Message() << "row " << r << ", vocab " << vocab);
+      const std::vector<double> logits = p.Logits(r);
+      const int asked = p.rows[r].top_logprobs;
+      if (p.rows[r].forced_token >= 0) {
+        EXPECT_EQ(got.tokens[r], p.rows[r].forced_token);
+      }
+      if (asked < 0) {
+        EXPECT_TRUE(std::isnan(got.logprobs[r]));
+      } else {
+        ExpectLogprob(logits, got.tokens[r], got.logprobs[r]);
+      }
+      std::vector<int> order(vocab);
+      for (int t = 0; t < vocab; ++t) order[t] = t;
+      std::stable_sort(order.begin(), order.end(),
+                       [&](int a, int b) { return logits[a] > logits[b]; });
+      for (int j = 0; j < 12; ++j) {
+        const int token = got.top_tokens[r * 12 + j];
+        if (j < asked && j < vocab) {
+          ASSERT_EQ(token, order[j]) << "place " << j;
+          ExpectLogprob(logits, token, got.top_logprobs[r * 12 + j]);
+        } else {
+          ASSERT_EQ(token, -1) << "place " << j;
+          ASSERT_TRUE(std::isnan(got.top_logprobs[r * 12 + j]));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(SampleTest, PositionSeedAndChoiceNameTheDraw) {
+  SampleProblem p(1000);
+  const std::vector<double> flat(1000, 0.0);
+  for (int i = 0; i < 6; ++i) {
+    SamplingRow& row = p.Add(flat);
+    row.seed = i == 1 ? 0xffffffffffffffff : 3;
+    row.choice = i == 2 ? 1 : 0;
+    row.position = i == 3 ? 1 : i == 4 ? (int64_t{1} << 40) : 0;
+  }
+  const std::vector<int32_t> tokens = p.Run(*backend_).tokens;
+  EXPECT_EQ(tokens[0], tokens[5]);
+  for (int i = 1; i < 5; ++i) EXPECT_NE(tokens[0], tokens[i]) << i;
+  ExpectTokens(p, *backend_);
+}
+
+TEST_P(SampleTest, NoRowsAreNoWork) {
+  SampleProblem p(10);
+  EXPECT_TRUE(p.Run(*backend_).tokens.empty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, SampleTest, testing::ValuesIn(AllBackends()), BackendName);
+
+}  // namespace
+}  // namespace mneme

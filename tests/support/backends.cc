@@ -1,0 +1,52 @@
+#include "tests/support/backends.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "kernels/reference/reference_backend.h"
+
+namespace mneme {
+
+std::unique_ptr<Backend> BackendUnderTest::Make(int threads, DType compute_dtype) const {
+  BackendOptions options;
+  options.compute_dtype = compute_dtype;
+  options.threads = threads;
+  options.isa = isa;
+  if (device == "reference") return MakeReferenceBackend(options);
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(device, options);
+  CHECK_OK(backend.status());
+  return *std::move(backend);
+}
+
+void PrintTo(const BackendUnderTest& backend, std::ostream* out) {
+  *out << backend.device << " " << backend.isa;
+}
+
+std::vector<BackendUnderTest> AvailableBackends() {
+  std::vector<BackendUnderTest> available;
+  for (const char* isa : {"baseline", "avx2", "avx512", "avx512_bf16", "amx"}) {
+    BackendOptions options;
+    options.threads = 1;
+    options.isa = isa;
+    if (MakeBackend("cpu", options).ok()) available.push_back({"cpu", isa});
+  }
+  CHECK(!available.empty());
+  return available;
+}
+
+std::vector<BackendUnderTest> AllBackends() {
+  std::vector<BackendUnderTest> all = AvailableBackends();
+  all.push_back({"reference", "float64"});
+  return all;
+}
+
+std::string BackendName(const testing::TestParamInfo<BackendUnderTest>& info) {
+  return absl::StrCat(info.param.device, "_", info.param.isa);
+}
+
+std::unique_ptr<Backend> MakeReference(DType compute_dtype) {
+  BackendOptions options;
+  options.compute_dtype = compute_dtype;
+  return MakeReferenceBackend(options);
+}
+
+}  // namespace mneme

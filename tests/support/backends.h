@@ -1,0 +1,36 @@
+// The backends that this host can run and that have to agree with the reference.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/backend.h"
+
+namespace mneme {
+
+struct BackendUnderTest {
+  std::string device;  // "cpu", or "reference"
+  std::string isa;
+
+  // Aborts if the backend cannot be made: AvailableBackends() has made it before.
+  std::unique_ptr<Backend> Make(int threads = 2, DType compute_dtype = DType::kF32) const;
+};
+
+void PrintTo(const BackendUnderTest& backend, std::ostream* out);
+
+// The CPU in every instruction set that this host has, slowest first. Never empty.
+std::vector<BackendUnderTest> AvailableBackends();
+
+// These and the reference itself: for answers worked out by hand.
+std::vector<BackendUnderTest> AllBackends();
+
+// Names the cases of a suite instantiated with one of these lists: cpu_avx2, ...
+std::string BackendName(const testing::TestParamInfo<BackendUnderTest>& info);
+
+// The float64 answer, compute dtype kF32: activations are not rounded.
+std::unique_ptr<Backend> MakeReference(DType compute_dtype = DType::kF32);
+
+}  // namespace mneme

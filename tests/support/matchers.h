@@ -1,0 +1,25 @@
+// Matchers for arrays of numbers. They say where the worst difference is and how it compares with
+// what is allowed.
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+
+namespace mneme {
+
+// |got[i] - want[i]| <= bound[i] for every i. A NaN is never within a bound.
+testing::Matcher<const std::vector<double>&> IsWithin(std::vector<double> bound,
+                                                      std::vector<double> want);
+// The same bound for all.
+testing::Matcher<const std::vector<double>&> IsWithin(double bound, std::vector<double> want);
+
+// Equal bit by bit: -0 differs from 0, NaN equals itself.
+testing::Matcher<const std::vector<double>&> HasSameBits(std::vector<double> want);
+
+// Norm of the difference over norm of `want`.
+double RelativeError(const std::vector<double>& got, const std::vector<double>& want);
+
+}  // namespace mneme
