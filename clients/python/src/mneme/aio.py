@@ -74,6 +74,7 @@ class AsyncStream:
         self._pending: list[Event] = []
         self._received = False
         self._call = self._open()
+        self._cancelled = False
         self._done = False
 
     @property
@@ -87,9 +88,13 @@ class AsyncStream:
         return self._collector.finished
 
     def cancel(self) -> None:
-        """Ends the request. The session then holds exactly the tokens fed until now."""
-        self._done = True
-        self._call.cancel()
+        """Ends the request; reading on raises Cancelled.
+
+        The session then holds exactly the tokens fed until now.
+        """
+        if not self._done:
+            self._done = self._cancelled = True
+            self._call.cancel()
 
     def texts(self) -> AsyncIterator[str]:
         """The first choice's text, piece by piece."""
@@ -110,6 +115,8 @@ class AsyncStream:
 
     async def __anext__(self) -> Event:
         while not self._pending:
+            if self._cancelled:
+                raise Cancelled("the stream was cancelled")
             if self._done:
                 raise StopAsyncIteration
             try:
@@ -121,11 +128,12 @@ class AsyncStream:
                     self._done = True
                     raise error from rpc_error
                 await asyncio.sleep(delay)
-                self._call = self._open()
+                if not self._cancelled:
+                    self._call = self._open()
                 continue
             except asyncio.CancelledError:
-                if self._done:  # by cancel(), from another task; this one is to live on
-                    raise Cancelled("the stream was cancelled") from None
+                if self._cancelled:  # by cancel(), from another task; this one is to live on
+                    continue
                 self.cancel()
                 raise
             if response is grpc.aio.EOF:

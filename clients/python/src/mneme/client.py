@@ -13,7 +13,7 @@ from grpc_health.v1 import health_pb2
 
 from mneme.channel import ChannelOptions, Methods, channel_options
 from mneme.collect import Collector
-from mneme.errors import MnemeError, error_from_call
+from mneme.errors import Cancelled, MnemeError, error_from_call
 from mneme.requests import (
     Duration,
     GenerateOptions,
@@ -71,6 +71,7 @@ class Stream:
         self._pending: list[Event] = []
         self._received = False
         self._call = self._open()
+        self._cancelled = False
         self._done = False
 
     @property
@@ -84,9 +85,13 @@ class Stream:
         return self._collector.finished
 
     def cancel(self) -> None:
-        """Ends the request. The session then holds exactly the tokens fed until now."""
-        self._done = True
-        self._call.cancel()
+        """Ends the request; reading on raises Cancelled.
+
+        The session then holds exactly the tokens fed until now.
+        """
+        if not self._done:
+            self._done = self._cancelled = True
+            self._call.cancel()
 
     def texts(self) -> Generator[str, None, None]:
         """The first choice's text, piece by piece."""
@@ -111,11 +116,12 @@ class Stream:
                 while True:
                     yield next(self)
         finally:
-            if not self._done:
-                self.cancel()
+            self.cancel()
 
     def __next__(self) -> Event:
         while not self._pending:
+            if self._cancelled:
+                raise Cancelled("the stream was cancelled")
             if self._done:
                 raise StopIteration
             try:
@@ -130,7 +136,8 @@ class Stream:
                     self._done = True
                     raise error from rpc_error
                 time.sleep(delay)
-                self._call = self._open()
+                if not self._cancelled:
+                    self._call = self._open()
                 continue
             self._received = True
             self._pending = events_of(response)

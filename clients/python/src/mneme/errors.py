@@ -200,12 +200,12 @@ class InternalError(MnemeError):
 
 
 _BY_REASON: Mapping[str, type[MnemeError]] = {
-    "SESSION_NOT_FOUND": SessionNotFound,
+    "NO_SUCH_SESSION": SessionNotFound,
     "SESSION_EXISTS": SessionExists,
     "SESSION_BUSY": SessionBusy,
     "POSITION_MISMATCH": PositionMismatch,
     "IDEMPOTENCY_KEY_RUNNING": RequestInProgress,
-    "IDEMPOTENCY_KEY_BROKEN": RequestBroken,
+    "IDEMPOTENCY_KEY_BROKEN_OFF": RequestBroken,
 }
 
 _BY_CODE: Mapping[grpc.StatusCode, type[MnemeError]] = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Optional, Union
@@ -286,6 +286,8 @@ class ModelDescription:
     bos_token_id: Optional[int]
     eos_token_id: Optional[int]
     adds_bos: bool
+    sampling_defaults: Mapping[str, float]
+    """Sampling options that the model suggests; they act where a request does not give its own."""
 
 
 @dataclass(frozen=True)
@@ -494,6 +496,11 @@ def _model(m: inference_pb2.ModelDescription) -> ModelDescription:
         bos_token_id=m.bos_token_id if m.HasField("bos_token_id") else None,
         eos_token_id=m.eos_token_id if m.HasField("eos_token_id") else None,
         adds_bos=m.adds_bos,
+        sampling_defaults={
+            field.name: value
+            for field, value in m.sampling_defaults.ListFields()
+            if isinstance(value, (int, float))
+        },
     )
 
 
