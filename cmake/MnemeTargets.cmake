@@ -107,7 +107,7 @@ function(mneme_test source)
   endif()
   list(GET ARG_LABELS 0 first_label)
   gtest_discover_tests(${name}
-    DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
+    NO_PRETTY_VALUES DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
     PROPERTIES LABELS "${first_label}" TIMEOUT ${ARG_TIMEOUT})
   # gtest_discover_tests flattens a list of labels into one label and a stray property, so several
