@@ -97,7 +97,9 @@ TEST_F(MappedFileTest, UnreadableFilesAreDenied) {
   // root may read everything, so it becomes nobody for the moment.
   const uid_t user = geteuid();
   constexpr uid_t kNobody = 65534;
-  if (user == 0) ASSERT_EQ(seteuid(kNobody), 0);
+  if (user == 0) {
+    ASSERT_EQ(seteuid(kNobody), 0);
+  }
   ExpectError(path, absl::StatusCode::kPermissionDenied, "cannot open");
   ASSERT_EQ(seteuid(user), 0);
 }
