@@ -32,9 +32,6 @@ class TrieWalk {
       : units_(units), replacements_(replacements), matches_(units.size(), kUnvisited) {}
 
   absl::Status Run() {
-    if (units_.empty()) {
-      return Broken("empty trie");
-    }
     if (absl::Status status = Enter(Offset(units_[0])); !status.ok()) {
       return status;
     }
@@ -142,7 +139,7 @@ absl::Status CheckCharsmap(absl::string_view charsmap) {
   }
   std::memcpy(&trie_bytes, charsmap.data(), sizeof(trie_bytes));
   charsmap.remove_prefix(sizeof(trie_bytes));
-  if (trie_bytes >= charsmap.size() || trie_bytes % sizeof(uint32_t) != 0) {
+  if (trie_bytes == 0 || trie_bytes >= charsmap.size() || trie_bytes % sizeof(uint32_t) != 0) {
     return Broken(absl::StrCat("a trie of ", trie_bytes, " bytes in ", charsmap.size()));
   }
   const absl::string_view replacements = charsmap.substr(trie_bytes);
