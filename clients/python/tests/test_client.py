@@ -6,11 +6,12 @@ import threading
 
 import grpc
 import pytest
-from fake_server import answer, session
 
 import mneme
 from mneme.v1 import inference_pb2 as pb
 from mneme.v1 import sessions_pb2
+
+from fake_server import answer, session
 
 FAST = mneme.RetryPolicy(initial_backoff=0.01, max_backoff=0.02)
 

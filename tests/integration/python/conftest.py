@@ -1,0 +1,121 @@
+"""Servers and models for the tests.
+
+MNEME_BIN_DIR names the folder of the binaries. MNEME_SANITIZED tells that they are instrumented:
+slower, and without SentencePiece, whose library does not run beside the sanitizers.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from golden import GOLDEN
+from server_process import ServerProcess
+
+BIN_DIR = Path(os.environ.get("MNEME_BIN_DIR", "")).resolve()
+SANITIZED = bool(os.environ.get("MNEME_SANITIZED"))
+
+
+@pytest.fixture(scope="session")
+def bin_dir() -> Path:
+    if not (BIN_DIR / "mneme-server").is_file():
+        pytest.exit(f"MNEME_BIN_DIR={BIN_DIR} has no mneme-server", returncode=2)
+    return BIN_DIR
+
+
+@pytest.fixture(scope="session")
+def golden_model() -> Path:
+    """A MoM model of 256 tokens, whose results with the reference implementation are known."""
+    return GOLDEN / "mom"
+
+
+@pytest.fixture(scope="session")
+def text_model(bin_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Random weights under a SentencePiece vocabulary."""
+    if SANITIZED:
+        pytest.skip("SentencePiece does not run beside the sanitizers")
+    folder = tmp_path_factory.mktemp("models") / "text"
+    subprocess.run(
+        [
+            bin_dir / "mneme-make-model",
+            "--shape",
+            "tiny",
+            "--vocab",
+            "560",
+            "--seed",
+            "1",
+            "--out",
+            folder,
+        ],
+        check=True,
+        capture_output=True,
+    )
+    shutil.copyfile(GOLDEN / "tokenizer_sp" / "bpe.model", folder / "tokenizer.model")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def start_any(bin_dir: Path, tmp_path_factory: pytest.TempPathFactory):
+    """Starts servers for the whole session: model folder, then flags."""
+    servers = []
+    logs = tmp_path_factory.mktemp("logs")
+
+    def start(model: Path, *flags: str) -> ServerProcess:
+        log = logs / f"{len(servers)}.log"
+        servers.append(ServerProcess(bin_dir / "mneme-server", model, log, *flags))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def golden_server(start_any, golden_model) -> ServerProcess:
+    return start_any(golden_model)
+
+
+@pytest.fixture(scope="session")
+def text_server(start_any, text_model) -> ServerProcess:
+    return start_any(text_model)
+
+
+@pytest.fixture
+def client(golden_server):
+    """Talks to the model of 256 byte tokens."""
+    return golden_server.client()
+
+
+@pytest.fixture
+def text_client(text_server):
+    """Talks to the model with SentencePiece."""
+    return text_server.client()
+
+
+@pytest.fixture
+def start(bin_dir, golden_model, tmp_path):
+    """Starts a server for this test alone, with the golden model: flags."""
+    servers = []
+
+    def start_server(*flags: str, model: Path = golden_model) -> ServerProcess:
+        log = tmp_path / f"server{len(servers)}.log"
+        servers.append(ServerProcess(bin_dir / "mneme-server", model, log, *flags))
+        return servers[-1]
+
+    yield start_server
+    for server in servers:
+        if server.alive():
+            server.stop()
+        server.kill()
+
+
+@pytest.fixture
+def name() -> str:
+    """A session name of this test's own."""
+    return f"test-{uuid.uuid4().hex[:12]}"
