@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/finite.h"
+
 namespace mneme {
 namespace {
 
@@ -59,27 +61,14 @@ class StripeHash {
   uint64_t lanes_[kLanes];
 };
 
-// Non-finite is: all exponent bits set.
-template <typename Bits, Bits kExponent>
-bool AllFinite(const std::byte* p, int64_t bytes) {
-  Bits found = 0;
-  for (int64_t i = 0; i < bytes; i += sizeof(Bits)) {
-    Bits bits;
-    std::memcpy(&bits, p + i, sizeof(bits));
-    found |= static_cast<Bits>((bits & kExponent) == kExponent);
+// Elements at an odd address are copied first: a block at a time, so within the cache.
+bool BlockIsFinite(const std::byte* block, int64_t bytes, DType dtype) {
+  alignas(8) std::byte copy[kBlockBytes];
+  if (reinterpret_cast<uintptr_t>(block) % SizeOf(dtype) != 0) {
+    std::memcpy(copy, block, static_cast<size_t>(bytes));
+    block = copy;
   }
-  return found == 0;
-}
-
-bool AllFinite(const std::byte* p, int64_t bytes, DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return AllFinite<uint32_t, 0x7f800000>(p, bytes);
-    case DType::kBF16:
-      return AllFinite<uint16_t, 0x7f80>(p, bytes);
-    default:
-      return AllFinite<uint16_t, 0x7c00>(p, bytes);
-  }
+  return AllFinite({const_cast<std::byte*>(block), dtype, {bytes / SizeOf(dtype)}});
 }
 
 }  // namespace
@@ -98,9 +87,9 @@ WeightScan ScanWeights(ThreadPool& pool, std::span<const std::byte> bytes, DType
         const std::byte* block = bytes.data() + at;
         const int64_t block_bytes = std::min(kBlockBytes, chunk_end - at);
         hash.Add(block, block_bytes);
-        if (result.first_non_finite >= 0 || AllFinite(block, block_bytes, dtype)) continue;
+        if (result.first_non_finite >= 0 || BlockIsFinite(block, block_bytes, dtype)) continue;
         int64_t element = 0;
-        while (AllFinite(block + element * SizeOf(dtype), SizeOf(dtype), dtype)) ++element;
+        while (BlockIsFinite(block + element * SizeOf(dtype), SizeOf(dtype), dtype)) ++element;
         result.first_non_finite = at / SizeOf(dtype) + element;
       }
       result.hash = hash.Finish(chunk_end - chunk_begin);

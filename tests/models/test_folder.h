@@ -1,0 +1,63 @@
+// Model folders that tests make, damage and load.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "models/safetensors_writer.h"
+#include "tests/support/backends.h"
+#include "tools/model_driver.h"
+#include "tools/model_maker.h"
+
+namespace mneme {
+
+// An empty folder that goes with the object.
+class TestFolder {
+ public:
+  TestFolder();
+  ~TestFolder();
+  TestFolder(const TestFolder&) = delete;
+  TestFolder& operator=(const TestFolder&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::string File(const std::string& name) const { return path_ + "/" + name; }
+  void Write(const std::string& name, const std::string& text) const;
+  std::string Read(const std::string& name) const;
+
+ private:
+  std::string path_;
+};
+
+// A small MoM or Gated DeltaNet network with weights large enough for every part to matter.
+ModelSpec TinySpec(const std::string& shape = "mom-tiny");
+
+// Writes the spec's folder, aborting on failure.
+void MakeFolder(const ModelSpec& spec, const TestFolder& folder);
+
+// The tensors of a safetensors file, in memory, to be changed and written back.
+struct StoredTensor {
+  DType dtype = DType::kF32;
+  std::vector<int64_t> shape;
+  std::vector<std::byte> bytes;
+};
+using StoredTensors = std::map<std::string, StoredTensor>;
+StoredTensors ReadTensors(const std::string& path);
+void WriteTensors(const StoredTensors& tensors, const std::string& path);
+
+// Loads a folder and gives it slots; aborts on failure.
+std::unique_ptr<ModelDriver> Drive(const std::string& folder, std::unique_ptr<Backend> backend,
+                                   const ModelDriver::Limits& limits);
+
+// Logits of one sequence fed to a slot; aborts on failure.
+std::vector<double> FeedSlot(ModelDriver& driver, int slot, std::span<const int32_t> tokens,
+                             std::vector<int> chunks = {});
+
+std::vector<int32_t> RandomTokens(int count, int vocab, uint64_t seed);
+
+}  // namespace mneme

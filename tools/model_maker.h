@@ -1,0 +1,57 @@
+// Makes model folders with random weights, initialised as upstream initialises a network before it
+// is trained: for benches and tests.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/tensor_view.h"
+#include "models/model_config.h"
+
+namespace mneme {
+
+struct ModelSpec {
+  ModelConfig config;  // model_type, sizes and options; warnings are ignored
+  bool tied = false;   // no lm_head.weight
+  DType dtype = DType::kBF16;
+  // Standard deviation of embeddings and projections. Upstream's 0.02 makes layers small next to
+  // the residual; tests that compare arithmetic want more.
+  double initializer_range = 0.02;
+  // Standard deviation of the convolutions; 0: initializer_range.
+  double convolution_range = 0;
+  uint64_t seed = 0;
+  int shards = 1;  // files; more than one come with an index
+};
+
+// Shapes by name: "mom-340m", "mom-1.3b" (the paper's), "gdn-340m", "gdn-1.3b" (upstream's
+// configurations of Gated DeltaNet), "mom-tiny", "gdn-tiny". INVALID_ARGUMENT, with the list, for
+// another.
+absl::StatusOr<ModelSpec> SpecOfShape(absl::string_view shape);
+std::vector<std::string> ShapeNames();
+
+// One tensor of a folder, in the order of the file.
+struct TensorSpec {
+  enum class Init { kNormal, kConvolution, kOnes, kDecay, kTimeStep };
+  std::string name;
+  std::vector<int64_t> shape;
+  Init init = Init::kNormal;
+};
+std::vector<TensorSpec> TensorsOf(const ModelSpec& spec);
+
+// The text of config.json: every key that differs from model_type's default, and the sizes.
+std::string ConfigJson(const ModelSpec& spec);
+
+// Writes config.json, generation_config.json and the weights into `folder`, which is made if it
+// does not exist. Weights depend on the seed, names and shapes only. ALREADY_EXISTS if there is a
+// config.json, unless `overwrite`.
+//   progress  bytes written and in total; may be empty
+absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, bool overwrite,
+                             const std::function<void(int64_t done, int64_t total)>& progress);
+
+}  // namespace mneme
