@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "engine/capacity_plan.h"
 #include "engine/engine_stats.h"
 #include "engine/request.h"
 #include "engine/token_stream.h"
@@ -27,29 +28,22 @@ namespace mneme {
 struct EngineOptions {
   int64_t state_memory_bytes = 0;  // budget of all slabs; 0: what is left of memory after a reserve
   int max_sessions = 0;            // upper bound on slabs; 0: as many as fit
-  int max_rows = 64;               // rows (sequences) in one step
-  int max_tokens_per_step =
-      512;  // prefill budget shared by the prefilling rows of a step; >= max_rows
-  int max_logit_rows_per_step = 64;  // prompt positions scored per step (prompt log-probabilities)
-  int max_queued_requests = 1024;    // waiting for a slab or a row; more: RESOURCE_EXHAUSTED
+  int max_rows = 256;              // rows (sequences) in one step
+  int max_tokens_per_step = 512;   // of all rows of a step; fewer than max_rows lowers that
+  int max_logit_rows_per_step = 64;  // prompt positions scored per step (log-probabilities)
+  int max_queued_requests = 1024;    // waiting for a slab; more: RESOURCE_EXHAUSTED
   int max_request_tokens = 0;        // limit on prompt + max_tokens of one request; 0: none
-  int stream_capacity_events = 256;  // per request; full: the choice pauses, its slab stays
-  absl::Duration default_session_ttl = absl::Minutes(30);
+  int stream_capacity_events = 256;  // per request; full: the request pauses, its slab stays
+  // Tokens may come this many times later because prompts are read beside them; the prompts then
+  // have (max_decode_slowdown - 1) / max_decode_slowdown of the time. At most 1: no limit.
+  double max_decode_slowdown = 2.4;
+  absl::Duration default_session_ttl = absl::Minutes(30);  // infinite: sessions do not expire
   int history_tokens = 1024;  // tokens that penalties look back on, per session
   int max_idempotency_keys = 4096;
-  bool trace_steps = false;  // print every StepPlan
+  int64_t idempotency_record_bytes = int64_t{64} << 20;  // of all answers kept for replay
+  absl::Duration watchdog_timeout = absl::Minutes(5);    // a longer step makes health() fail
+  bool trace_steps = false;                              // print every StepPlan
 };
-
-// How many sessions fit, computed from numbers known before weights are read.
-struct CapacityPlan {
-  int64_t slab_bytes = 0;
-  int64_t state_memory_bytes = 0;
-  int sessions = 0;
-  std::string ToString() const;  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)"
-};
-// RESOURCE_EXHAUSTED, with the numbers, where not even one slab fits.
-absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
-                                          const EngineOptions& options);
 
 class Engine {
  public:

@@ -63,14 +63,15 @@ struct Request {
   std::string id;  // for logs; unique per server
   SessionKey session;
   bool create_session = true;  // a missing named session is created; otherwise NOT_FOUND
-  absl::Duration session_ttl =
-      absl::ZeroDuration();  // for a created one; zero: the server's default
+  // For a created one; zero: the server's default; infinite: never expires.
+  absl::Duration session_ttl = absl::ZeroDuration();
 
   Prompt prompt;  // may be empty where the session has a pending token
   SamplingParams sampling;
   StopParams stop;
-  int n = 1;  // choices, by forking after prefill; choice 0 goes on as the session, the others are
-              // dropped
+  // Choices, by forking the session in front of the prompt's last token. Choice 0 goes on as the
+  // session, the others are dropped. Each takes a slab while it runs.
+  int n = 1;
   int logprobs = -1;         // -1: none; 0: of chosen tokens; k: and of the k most likely
   int prompt_logprobs = -1;  // the same for the prompt's tokens
   bool echo = false;         // the prompt's text and tokens come first in the stream
@@ -82,8 +83,12 @@ struct Request {
   std::optional<int64_t> expected_position;  // tokens of the conversation, pending one included
   std::string idempotency_key;               // at most 128 bytes, per owner; empty: none
 
+  // Go on when the reader drops the stream: its events are thrown away, all else stays the same. An
+  // explicit Cancel() still ends the request.
+  bool detached = false;
+
   absl::Time deadline = absl::InfiniteFuture();
-  int priority = 0;  // larger first among waiting requests; equal: first come
+  int priority = 0;  // larger first among waiting requests; equal: first come; [-1000, 1000]
 };
 
 struct TopLogprob {
@@ -93,7 +98,9 @@ struct TopLogprob {
 };
 struct TokenLogprob {
   int32_t token = 0;
-  float logprob = 0;  // NaN for the first token of a session, which nothing predicts
+  // NaN where nothing predicted the token: the first one of a session, and the first one after a
+  // request that generated nothing.
+  float logprob = 0;
   std::string text;
   std::vector<TopLogprob> top;
 };
@@ -103,9 +110,8 @@ enum class FinishReason { kNone, kStop, kLength, kCancelled, kDeadline, kError }
 struct Usage {
   int64_t prompt_tokens = 0;      // of this request, BOS included
   int64_t completion_tokens = 0;  // generated, all choices
-  int64_t resumed_tokens =
-      0;                   // already in the session's memory when the request began: not fed again
-  int64_t fed_tokens = 0;  // that went through the model for this request
+  int64_t resumed_tokens = 0;     // in the session's memory when the request began: not fed again
+  int64_t fed_tokens = 0;         // that went through the model for this request, all choices
 };
 
 struct Timings {
@@ -114,23 +120,29 @@ struct Timings {
   absl::Duration decode;   // first token -> last
 };
 
-// One message of a request's stream. Text is complete UTF-8 and already trimmed by stop rules;
-// token_ids are the tokens sampled since the last event (text may lag behind them).
+// One message of a request's stream. The first one of an admitted request has is_start and no
+// tokens; a request that is never admitted has its last event only. Text is complete UTF-8 and
+// already trimmed by stop rules; token_ids are the tokens sampled since the last event (text may
+// lag behind them, and does not show a stop token that they end with).
 struct TokenEvent {
   int choice = 0;
   std::string text;
   std::vector<int32_t> token_ids;
   std::vector<TokenLogprob> logprobs;  // one per token id if asked for
   bool is_prompt = false;              // echoed prompt or prompt log-probabilities
+  // The request was admitted. Set with it: seed, usage.prompt_tokens, usage.resumed_tokens and
+  // timings.queue.
+  bool is_start = false;
   // On a choice's last event:
   FinishReason finish = FinishReason::kNone;
   std::string stop_matched;  // the stop string, or the token id in decimal
   // On the request's last event:
   bool is_last = false;
-  absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ...
+  absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, ...; payloads: status_payload.h
   Usage usage;
   Timings timings;
-  int64_t session_position = 0;  // tokens of the conversation now, pending one included
+  // Of choice 0: tokens of the conversation now, pending one included.
+  int64_t session_position = 0;
   bool has_pending_token = false;
   uint64_t seed = 0;      // used for the draws, so that a run can be repeated
   bool replayed = false;  // answered from the record of an idempotency key

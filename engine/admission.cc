@@ -1,0 +1,261 @@
+// EngineLoop: from the mailbox to a session with a slab, or a refusal.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "engine/engine_loop.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+constexpr absl::Duration kMinRetry = absl::Seconds(1);
+constexpr absl::Duration kMaxRetry = absl::Minutes(1);
+
+const std::vector<int32_t>& PromptAt(const Request& request, int64_t position) {
+  return position == 0 ? request.prompt.at_start : request.prompt.continued;
+}
+
+}  // namespace
+
+void EngineLoop::Apply(Command command) {
+  if (command.work != nullptr) {
+    command.work();
+  } else {
+    Enqueue(std::move(command.submitted));
+  }
+}
+
+void EngineLoop::Enqueue(std::unique_ptr<Generation> generation) {
+  Generation& g = *generation;
+  const Request& request = g.request;
+  g.arrival = arrivals_++;
+  const auto place =
+      std::upper_bound(waiting_.begin(), waiting_.end(), g, [](const Generation& a, const auto& b) {
+        return std::pair(-a.request.priority, a.arrival) <
+               std::pair(-b->request.priority, b->arrival);
+      });
+  waiting_.insert(place, std::move(generation));
+
+  if (!request.idempotency_key.empty() && Replay(g)) return;
+  Session* session = g.named() ? sessions_.Find(request.session) : nullptr;
+  if (g.named() && claimed_.contains(request.session)) {
+    absl::Status busy = WithReason(
+        absl::AbortedError(absl::StrCat("session \"", request.session.name,
+                                        "\" is busy: another request for it waits or runs")),
+        kReasonSessionBusy);
+    if (session != nullptr) busy = WithPosition(std::move(busy), session->position());
+    return End(g, busy);
+  }
+  const absl::Status fits = CheckAgainstSession(g, session);
+  if (!fits.ok()) return End(g, fits);
+  if (!g.named()) return;
+  claimed_.insert(request.session);
+  g.claims_session = true;
+  if (session != nullptr) sessions_.MarkBusy(*session);
+}
+
+// Answers a repeated idempotency key; false if the key is new, which then has a record.
+bool EngineLoop::Replay(Generation& g) {
+  const Request& request = g.request;
+  const uint64_t digest = RequestDigest(request);
+  KeyRecord* known = keys_.Find(request.session.owner, request.idempotency_key);
+  if (known == nullptr) {
+    g.record = &keys_.Insert(request.session.owner, request.idempotency_key, digest);
+    return false;
+  }
+  if (known->digest != digest) {
+    End(g, WithReason(FieldError("idempotency_key",
+                                 "the idempotency key was used before, with a different request"),
+                      kReasonKeyReused));
+  } else if (known->state == KeyState::kRunning) {
+    absl::Status status =
+        WithReason(absl::AbortedError("the request with this idempotency key is still running"),
+                   kReasonKeyRunning);
+    const Session* session = sessions_.Find(request.session);
+    if (session != nullptr) status = WithPosition(std::move(status), session->position());
+    End(g, status);
+  } else if (known->state == KeyState::kBroken) {
+    End(g, WithPosition(
+               WithReason(absl::AbortedError(absl::StrCat(
+                              "the request with this idempotency key broke off; the session then "
+                              "stood at position ",
+                              known->position)),
+                          kReasonKeyBroken),
+               known->position));
+  } else if (known->dropped_events) {
+    End(g,
+        WithPosition(WithReason(absl::AbortedError(absl::StrCat(
+                                    "the request with this idempotency key finished at position ",
+                                    known->position, ", and its answer is no longer kept")),
+                                kReasonKeyForgotten),
+                     known->position));
+  } else {
+    parts_.stats.replayed.Add();
+    for (TokenEvent event : known->events) {
+      event.replayed = true;
+      Send(g, std::move(event));
+    }
+    MarkEnded(g);
+  }
+  return true;
+}
+
+// What depends on where the session stands; null: it does not exist yet.
+absl::Status EngineLoop::CheckAgainstSession(const Generation& g, const Session* session) const {
+  const Request& request = g.request;
+  if (g.named() && session == nullptr && !request.create_session) {
+    return WithReason(
+        absl::NotFoundError(absl::StrCat("there is no session \"", request.session.name, "\"")),
+        kReasonNoSession);
+  }
+  const int64_t position = session == nullptr ? 0 : session->position();
+  if (request.expected_position.has_value() && *request.expected_position != position) {
+    return WithPosition(
+        WithReason(absl::AbortedError(absl::StrCat("the session stands at position ", position,
+                                                   ", expected ", *request.expected_position)),
+                   kReasonPosition),
+        position);
+  }
+  const bool pending = session != nullptr && session->pending_token.has_value();
+  if (PromptAt(request, position).empty() && !pending) {
+    return WithPosition(
+        FieldError("prompt",
+                   "the prompt is empty, expected at least one token: the session has no pending "
+                   "token to go on from"),
+        position);
+  }
+  return absl::OkStatus();
+}
+
+int EngineLoop::SlabsNeeded(const Generation& g) const {
+  const bool exists = g.named() && sessions_.Find(g.request.session) != nullptr;
+  return (exists ? 0 : 1) + (g.forks() ? g.request.n - 1 : 0);
+}
+
+absl::Status EngineLoop::NoFreeSlab(int needed) const {
+  const absl::Duration expiry = sessions_.NextExpiry() - Now();
+  return WithRetryAfter(
+      WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                     "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
+                     " needed, ", parts_.pool.free_slots(), " of ", parts_.pool.slots(),
+                     " are free, and running requests will free ", ephemeral_slabs_,
+                     "; the others belong to named sessions")),
+                 kReasonNoFreeSlab),
+      std::clamp(expiry, kMinRetry, kMaxRetry));
+}
+
+void EngineLoop::AdmitWaiting() {
+  slabs_awaited_ = false;
+  for (const auto& generation : waiting_) {
+    Generation& g = *generation;
+    if (g.ended) continue;
+    const int needed = SlabsNeeded(g);
+    if (needed > 0 && needed > parts_.pool.free_slots() + ephemeral_slabs_) {
+      End(g, NoFreeSlab(needed));
+    } else if (needed > 0 && (slabs_awaited_ || needed > parts_.pool.free_slots())) {
+      slabs_awaited_ = true;  // later ones must not take what this one waits for
+    } else {
+      Admit(g);
+    }
+  }
+  for (auto& generation : waiting_) {
+    if (generation->is_admitted()) running_.push_back(std::move(generation));
+  }
+  std::erase(waiting_, nullptr);
+}
+
+void EngineLoop::Admit(Generation& g) {
+  const Request& request = g.request;
+  const absl::Duration now = Now();
+  Session* session = g.named() ? sessions_.Find(request.session) : nullptr;
+  g.created_session = session == nullptr;
+  const int64_t position = session == nullptr ? 0 : session->position();
+  const std::vector<int32_t>& prompt = PromptAt(request, position);
+  g.usage.resumed_tokens = session == nullptr ? 0 : session->fed_tokens;
+  g.usage.prompt_tokens = static_cast<int64_t>(prompt.size());
+  if (session != nullptr && session->pending_token.has_value()) {
+    g.feeds_pending = true;
+    g.shown_prompt = 1;
+    g.feed.push_back(*session->pending_token);
+  }
+  g.feed.insert(g.feed.end(), prompt.begin(), prompt.end());
+  g.request.prompt = {};
+
+  const PhiloxCounter bits = RandomBits(seed_, 0, static_cast<uint64_t>(g.arrival));
+  g.seed = request.sampling.seed.value_or(uint64_t{bits[0]} << 32 | bits[1]);
+  g.rules = StopRules(request.stop, parts_.end_tokens);
+  g.sampler = Sampler(request.sampling, g.seed, g.rules.StopTokens(), request.logprobs,
+                      request.prompt_logprobs);
+  g.unfinished = request.n;
+  g.choices.reserve(request.n);
+  for (int i = 0; i < request.n; ++i) g.choices.emplace_back(g.rules).index = i;
+
+  Choice& first = g.choices[0];
+  if (session == nullptr) {
+    auto created = std::make_unique<Session>();
+    created->key = request.session;
+    created->slot = parts_.pool.Acquire().value();
+    created->history = TokenHistory(options_.history_tokens);
+    created->created = created->last_used = parts_.clock.Now();
+    if (g.named()) {
+      created->ttl = request.session_ttl == absl::ZeroDuration() ? options_.default_session_ttl
+                                                                 : request.session_ttl;
+      session = &sessions_.Insert(std::move(*created), now);
+      sessions_.MarkBusy(*session);
+    } else {
+      ++ephemeral_slabs_;
+      session = created.get();
+      first.ephemeral = std::move(created);
+    }
+  }
+  first.session = session;
+  first.last_run = steps_;
+  if (parts_.tokenizer != nullptr && request.echo) {
+    first.decoder.emplace(*parts_.tokenizer,
+                          DecodeOptions{.skip_special_tokens = request.skip_special_tokens,
+                                        .at_sequence_start = !session->has_text});
+  }
+  if (g.forks()) {
+    for (int i = 1; i < request.n; ++i) g.reserved_slots.push_back(parts_.pool.Acquire().value());
+    ephemeral_slabs_ += request.n - 1;
+  }
+
+  g.admitted = now;
+  {
+    absl::MutexLock lock(&mu_);
+    --unadmitted_;
+  }
+  parts_.stats.queue_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
+  parts_.stats.resumed_tokens.Add(g.usage.resumed_tokens);
+  TokenEvent start;
+  start.is_start = true;
+  start.seed = g.seed;
+  start.usage = g.usage;
+  start.timings.queue = now - g.submitted;
+  Send(g, std::move(start));
+  if (g.must_fork()) Fork(g);
+}
+
+// The other choices begin where the first one stands: one token in front of the first draw.
+void EngineLoop::Fork(Generation& g) {
+  const Choice& first = g.choices[0];
+  if (g.shows_prompt()) ShowPrompt(g, StepResult{}, 0, 0, 0);
+  for (int i = 1; i < g.request.n; ++i) {
+    Choice& choice = g.choices[i];
+    choice.ephemeral = std::make_unique<Session>(*first.session);
+    choice.session = choice.ephemeral.get();
+    choice.session->key = {};
+    choice.session->slot = g.reserved_slots[i - 1];
+    choice.decoder = first.decoder;
+    choice.cursor = first.cursor;
+    choice.last_run = steps_;
+    parts_.pool.Copy(first.session->slot, choice.session->slot);
+  }
+  g.reserved_slots.clear();
+}
+
+}  // namespace mneme

@@ -1,0 +1,56 @@
+#include "engine/capacity_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "engine/engine.h"
+
+namespace mneme {
+namespace {
+
+std::string FormatBytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+}  // namespace
+
+std::string CapacityPlan::ToString() const {
+  return absl::StrCat(sessions, sessions == 1 ? " session fits" : " sessions fit", " in ",
+                      FormatBytes(state_memory_bytes), " (", FormatBytes(slab_bytes), " each)");
+}
+
+absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
+                                          const EngineOptions& options) {
+  CHECK_GT(slab_bytes, 0);
+  constexpr int64_t kMinReserveBytes = int64_t{256} << 20;
+  constexpr int64_t kMaxSessions = int64_t{1} << 24;
+  CapacityPlan plan = {.slab_bytes = slab_bytes};
+  plan.state_memory_bytes =
+      options.state_memory_bytes > 0
+          ? options.state_memory_bytes
+          : std::max<int64_t>(0,
+                              available_bytes - std::max(kMinReserveBytes, available_bytes / 10));
+  int64_t sessions = std::min(plan.state_memory_bytes / slab_bytes, kMaxSessions);
+  if (options.max_sessions > 0) sessions = std::min<int64_t>(sessions, options.max_sessions);
+  plan.sessions = static_cast<int>(sessions);
+  if (sessions == 0) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no session fits: the state of one takes ", FormatBytes(slab_bytes), ", and there are ",
+        FormatBytes(plan.state_memory_bytes), " for states",
+        options.state_memory_bytes > 0
+            ? " (the configured budget)"
+            : absl::StrCat(" (", FormatBytes(available_bytes), " available, less a reserve)")));
+  }
+  return plan;
+}
+
+}  // namespace mneme

@@ -1,0 +1,27 @@
+// How many sessions fit, computed from numbers known before weights are read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace mneme {
+
+struct EngineOptions;
+
+struct CapacityPlan {
+  int64_t slab_bytes = 0;
+  int64_t state_memory_bytes = 0;  // budget: what was given, or what is available less a reserve
+  int sessions = 0;
+
+  std::string ToString() const;  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)"
+};
+
+// `available_bytes`: memory left beside weights and workspace, for options that give no budget; a
+// tenth of it, and at least 256 MiB, is then kept as a reserve. RESOURCE_EXHAUSTED, with the
+// numbers, where not even one slab fits.
+absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
+                                          const EngineOptions& options);
+
+}  // namespace mneme

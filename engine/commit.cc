@@ -1,0 +1,296 @@
+// EngineLoop: from a step's result to events and ended requests.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "engine/engine_loop.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+FinishReason ReasonFor(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return FinishReason::kNone;
+    case absl::StatusCode::kCancelled:
+      return FinishReason::kCancelled;
+    case absl::StatusCode::kDeadlineExceeded:
+      return FinishReason::kDeadline;
+    default:
+      return FinishReason::kError;
+  }
+}
+
+}  // namespace
+
+void EngineLoop::Commit(const StepPlan& plan, const StepResult& result, absl::Duration now) {
+  ++steps_;
+  EngineStats& stats = parts_.stats;
+  if (plan.decode_rows > 0) stats.decode_rows.Observe(plan.decode_rows);
+  stats.tokens_per_step.Observe(plan.tokens());
+  stats.weight_bytes.Add(parts_.model.info().weight_bytes);
+  stats.state_bytes.Add(2 * parts_.pool.slab_bytes() * plan.rows());
+  for (int row = 0; row < plan.rows(); ++row) CommitRow(plan, result, row, now);
+}
+
+void EngineLoop::CommitRow(const StepPlan& plan, const StepResult& result, int row,
+                           absl::Duration now) {
+  Generation& g = *rows_[plan.candidates[row]].generation;
+  Choice& choice = *rows_[plan.candidates[row]].choice;
+  const RowCandidate& candidate = candidates_[plan.candidates[row]];
+  const std::span<const int32_t> fed = plan.row_tokens(row);
+  Session& session = *choice.session;
+  session.fed_tokens += static_cast<int64_t>(fed.size());
+  session.pending_token.reset();  // it was the first one fed
+  g.usage.fed_tokens += static_cast<int64_t>(fed.size());
+  choice.last_run = steps_;
+
+  if (choice.cursor < g.feed_tokens()) {
+    const int64_t begin = choice.cursor;
+    choice.cursor += static_cast<int64_t>(fed.size());
+    parts_.stats.prompt_tokens.Add(static_cast<int64_t>(fed.size()));
+    for (size_t i = 0; i < fed.size() && !session.has_text; ++i) {
+      session.has_text = IsText(parts_.tokenizer, fed[i]);
+    }
+    if (g.shows_prompt() && choice.index == 0) {
+      ShowPrompt(g, result, plan.logit_offsets[row], begin, choice.cursor);
+    }
+    if (g.must_fork()) Fork(g);
+    if (choice.cursor == g.feed_tokens() && g.request.stop.max_tokens == 0) EndUnsampled(g);
+  }
+  if (candidate.samples && fed.size() == candidate.tokens.size()) {
+    CommitToken(g, choice, result, plan.logit_offsets[row + 1] - 1, now);
+  }
+}
+
+// Stop conditions come first: the token is fed in the next step unless one of them holds, and a
+// token that was fed cannot be taken back.
+void EngineLoop::CommitToken(Generation& g, Choice& choice, const StepResult& result, int logit_row,
+                             absl::Duration now) {
+  const int32_t token = result.tokens[logit_row];
+  Session& session = *choice.session;
+  if (parts_.tokenizer != nullptr && !choice.decoder.has_value()) {
+    choice.decoder.emplace(*parts_.tokenizer,
+                           DecodeOptions{.skip_special_tokens = g.request.skip_special_tokens,
+                                         .at_sequence_start = !session.has_text});
+  }
+  session.pending_token = token;
+  session.history.Push(token, /*generated=*/true);
+  if (!session.has_text) session.has_text = IsText(parts_.tokenizer, token);
+
+  EngineStats& stats = parts_.stats;
+  stats.generated_tokens.Add();
+  if (++g.usage.completion_tokens == 1) {
+    g.first_token = now;
+    stats.first_token_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
+    stats.prefill_seconds.Observe(absl::ToDoubleSeconds(now - g.admitted));
+  }
+  if (choice.stop.generated() > 0) {
+    stats.inter_token_seconds.Observe(absl::ToDoubleSeconds(now - choice.last_token_at));
+  }
+  choice.last_token_at = g.last_token = now;
+
+  TokenEvent event;
+  AcceptToken(choice, g.rules, parts_.tokenizer, token, event);
+  if (g.request.logprobs >= 0) {
+    event.logprobs.push_back(LogprobAt(result, logit_row, token, g.request.logprobs));
+  }
+  if (choice.finish == FinishReason::kNone) return Send(g, std::move(event));
+  EndChoice(choice);
+  if (--g.unfinished > 0) return Send(g, std::move(event));
+  End(g, absl::OkStatus(), std::move(event));
+}
+
+// Tokens [begin, end) of the feed went through the model, and logits from `logit_row` on followed
+// them; so the tokens up to and including `end` can be shown.
+void EngineLoop::ShowPrompt(Generation& g, const StepResult& result, int logit_row, int64_t begin,
+                            int64_t end) {
+  TokenEvent event;
+  event.is_prompt = true;
+  for (; g.shown_prompt < std::min(end + 1, g.feed_tokens()); ++g.shown_prompt) {
+    const int32_t token = g.feed[g.shown_prompt];
+    event.token_ids.push_back(token);
+    if (g.scores_prompt()) {
+      const int64_t predictor = g.shown_prompt - 1;
+      if (predictor >= begin && predictor < end) {
+        event.logprobs.push_back(LogprobAt(result, logit_row + static_cast<int>(predictor - begin),
+                                           token, g.request.prompt_logprobs));
+      } else {
+        event.logprobs.push_back({.token = token,
+                                  .logprob = std::numeric_limits<float>::quiet_NaN(),
+                                  .text = TokenText(parts_.tokenizer, token)});
+      }
+    }
+    Choice& first = g.choices[0];
+    if (first.decoder.has_value() && parts_.tokenizer->contains(token)) {
+      first.decoder->Push(token, event.text);
+    }
+  }
+  if (!event.token_ids.empty()) Send(g, std::move(event));
+}
+
+TokenLogprob EngineLoop::LogprobAt(const StepResult& result, int logit_row, int32_t token,
+                                   int top) const {
+  TokenLogprob entry = {.token = token,
+                        .logprob = result.logprobs[logit_row],
+                        .text = TokenText(parts_.tokenizer, token)};
+  for (int i = 0; i < std::min(top, result.top_columns); ++i) {
+    const int at = logit_row * result.top_columns + i;
+    if (result.top_tokens[at] < 0) break;  // a small vocabulary
+    entry.top.push_back({result.top_tokens[at], result.top_logprobs[at],
+                         TokenText(parts_.tokenizer, result.top_tokens[at])});
+  }
+  return entry;
+}
+
+// The prompt was fed, and nothing is to be generated.
+void EngineLoop::EndUnsampled(Generation& g) {
+  for (Choice& choice : g.choices) {
+    TokenEvent event;
+    event.choice = choice.index;
+    event.finish = choice.finish = FinishReason::kLength;
+    if (choice.decoder.has_value()) {
+      choice.decoder->Flush(event.text);
+      event.is_prompt = true;
+    }
+    EndChoice(choice);
+    if (--g.unfinished > 0) {
+      Send(g, std::move(event));
+    } else {
+      End(g, absl::OkStatus(), std::move(event));
+    }
+  }
+}
+
+void EngineLoop::FailRows(const StepPlan& plan, const absl::Status& error) {
+  const absl::Status failure = WithReason(
+      absl::InternalError(absl::StrCat("a step failed: ", error.ToString())), kReasonStepFailed);
+  LOG(ERROR) << failure.message() << " rows=" << plan.rows() << " tokens=" << plan.tokens();
+  parts_.stats.failed_steps.Add();
+  {
+    absl::MutexLock lock(&mu_);
+    failure_ = failure;
+  }
+  for (const int candidate : plan.candidates) {
+    if (rows_[candidate].choice->index == 0) rows_[candidate].generation->spoilt = true;
+  }
+  for (const int candidate : plan.candidates) {
+    if (!rows_[candidate].generation->ended) End(*rows_[candidate].generation, failure);
+  }
+}
+
+// The slab of an ephemeral session is free as soon as its choice has ended.
+void EngineLoop::EndChoice(Choice& choice) {
+  if (choice.ephemeral == nullptr || choice.ephemeral->slot < 0) return;
+  parts_.pool.Release(choice.ephemeral->slot);
+  choice.ephemeral->slot = -1;
+  --ephemeral_slabs_;
+}
+
+// Sends the last event, which is `last` completed, and lets go of everything the request holds.
+void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last) {
+  if (!status.ok()) last.finish = ReasonFor(status);
+  for (Choice& choice : g.choices) {
+    if (choice.finish != FinishReason::kNone) continue;
+    TokenEvent event;
+    event.choice = choice.index;
+    event.finish = choice.finish = ReasonFor(status);
+    choice.stop.Flush(event.text);
+    if (choice.decoder.has_value()) choice.decoder->Flush(event.text);
+    EndChoice(choice);
+    if (--g.unfinished > 0) {
+      Send(g, std::move(event));
+    } else {
+      last = std::move(event);
+    }
+  }
+
+  const absl::Duration now = Now();
+  last.is_last = true;
+  last.status = status;
+  last.usage = g.usage;
+  last.seed = g.seed;
+  last.timings.queue = (g.is_admitted() ? g.admitted : now) - g.submitted;
+  if (g.is_admitted()) {
+    const bool generated = g.usage.completion_tokens > 0;
+    last.timings.prefill = (generated ? g.first_token : now) - g.admitted;
+    if (generated) last.timings.decode = g.last_token - g.first_token;
+  }
+  const Session* session = g.is_admitted() ? g.choices[0].session
+                           : g.named()     ? sessions_.Find(g.request.session)
+                                           : nullptr;
+  if (session != nullptr && !g.spoilt) {
+    last.session_position = session->position();
+    last.has_pending_token = session->pending_token.has_value();
+  }
+  const int64_t position = last.session_position;
+  Send(g, std::move(last));
+  if (g.record != nullptr) {
+    if (status.ok()) {
+      keys_.End(*g.record, KeyState::kFinished, position);
+    } else if (g.usage.fed_tokens > 0 || g.spoilt) {
+      keys_.End(*g.record, KeyState::kBroken, position);
+    } else {
+      keys_.Forget(*g.record);
+    }
+    g.record = nullptr;
+  }
+
+  EngineStats& stats = parts_.stats;
+  if (g.is_admitted()) {
+    stats.finished_by(g.choices[0].finish).Add();
+    stats.request_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
+    stats.request_prompt_tokens.Observe(static_cast<double>(g.usage.prompt_tokens));
+    stats.request_generated_tokens.Observe(static_cast<double>(g.usage.completion_tokens));
+    if (g.usage.completion_tokens > 1) {
+      stats.decode_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token));
+    }
+  } else {
+    stats.rejected_by(status.code()).Add();
+  }
+  LOG(INFO) << Summary(g, status, now);
+  ReleaseSessions(g, status);
+  MarkEnded(g);
+}
+
+void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
+  for (const int slot : g.reserved_slots) parts_.pool.Release(slot);
+  ephemeral_slabs_ -= static_cast<int>(g.reserved_slots.size());
+  g.reserved_slots.clear();
+  if (!g.claims_session) return;
+  claimed_.erase(g.request.session);
+  Session* session = sessions_.Find(g.request.session);
+  if (session == nullptr) return;  // it never came to be
+  sessions_.MarkIdle(*session, Now());
+  if (g.is_admitted()) session->last_used = parts_.clock.Now();
+  // A spoilt slab holds some layers' share of a step; a session that a failed request created and
+  // never fed would be a trace of nothing.
+  const bool unborn = g.created_session && !status.ok() && session->position() == 0;
+  if (g.spoilt || unborn) RemoveSession(*session);
+}
+
+void EngineLoop::MarkEnded(Generation& g) {
+  g.ended = true;
+  absl::MutexLock lock(&mu_);
+  --unended_;
+  if (!g.is_admitted()) --unadmitted_;
+}
+
+void EngineLoop::Send(Generation& g, TokenEvent event) {
+  if (g.record != nullptr) keys_.Append(*g.record, event);
+  if (g.stream->Push(std::move(event))) to_notify_.push_back(g.stream);
+}
+
+void EngineLoop::EndAll(const absl::Status& why) {
+  for (auto* queue : {&waiting_, &running_}) {
+    for (const auto& generation : *queue) {
+      if (!generation->ended) End(*generation, why);
+    }
+  }
+  Sweep();
+}
+
+}  // namespace mneme

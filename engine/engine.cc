@@ -1,0 +1,196 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <optional>
+#include <random>
+#include <thread>
+#include <utility>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "engine/engine_loop.h"
+#include "engine/model_runner.h"
+#include "engine/state_pool.h"
+#include "engine/status_payload.h"
+#include "engine/stream_notifier.h"
+
+namespace mneme {
+namespace {
+
+absl::Status CheckOptions(const EngineOptions& options) {
+  const auto at_least = [](absl::string_view name, int64_t value, int64_t low) {
+    if (value >= low) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", value, ", expected at least ", low));
+  };
+  MNEME_RETURN_IF_ERROR(at_least("state_memory_bytes", options.state_memory_bytes, 0));
+  MNEME_RETURN_IF_ERROR(at_least("max_sessions", options.max_sessions, 0));
+  MNEME_RETURN_IF_ERROR(at_least("max_rows", options.max_rows, 1));
+  MNEME_RETURN_IF_ERROR(at_least("max_tokens_per_step", options.max_tokens_per_step, 1));
+  MNEME_RETURN_IF_ERROR(at_least("max_logit_rows_per_step", options.max_logit_rows_per_step, 1));
+  MNEME_RETURN_IF_ERROR(at_least("max_queued_requests", options.max_queued_requests, 1));
+  MNEME_RETURN_IF_ERROR(at_least("max_request_tokens", options.max_request_tokens, 0));
+  MNEME_RETURN_IF_ERROR(at_least("stream_capacity_events", options.stream_capacity_events, 1));
+  MNEME_RETURN_IF_ERROR(at_least("history_tokens", options.history_tokens, 0));
+  MNEME_RETURN_IF_ERROR(at_least("max_idempotency_keys", options.max_idempotency_keys, 1));
+  MNEME_RETURN_IF_ERROR(at_least("idempotency_record_bytes", options.idempotency_record_bytes, 0));
+  if (options.default_session_ttl <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("default_session_ttl is ", absl::FormatDuration(options.default_session_ttl),
+                     ", expected more than 0"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t RandomSeed() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
+}
+
+class LoopEngine final : public Engine {
+ public:
+  LoopEngine(std::unique_ptr<Backend> backend, std::unique_ptr<Model> model,
+             std::unique_ptr<Tokenizer> tokenizer, const EngineOptions& options)
+      : backend_(std::move(backend)),
+        model_(std::move(model)),
+        tokenizer_(std::move(tokenizer)),
+        options_(options) {}
+
+  ~LoopEngine() override {
+    if (loop_ == nullptr) return;
+    loop_->StopAccepting();
+    loop_->Close();
+    if (thread_.joinable()) thread_.join();
+    loop_.reset();  // ends what is left, before the notifier goes
+  }
+
+  absl::Status Start(std::vector<int32_t> end_tokens, Clock& clock) {
+    MNEME_RETURN_IF_ERROR(CheckOptions(options_));
+    options_.max_rows = std::min(options_.max_rows, options_.max_tokens_per_step);
+    const auto runner_limits = [this] {
+      return RunnerLimits{.rows = options_.max_rows,
+                          .tokens = options_.max_tokens_per_step,
+                          .logit_rows = options_.max_rows + options_.max_logit_rows_per_step};
+    };
+    // What the runner will take is not left for slabs.
+    const RunnerLimits most = runner_limits();
+    MNEME_ASSIGN_OR_RETURN(const int64_t available, backend_->AvailableBytes());
+    const int64_t runner_bytes =
+        model_->WorkspaceBytes(most.tokens, most.rows, most.logit_rows) +
+        int64_t{most.logit_rows} * model_->info().vocab * SizeOf(backend_->activation_dtype());
+    MNEME_ASSIGN_OR_RETURN(capacity_, PlanCapacity(model_->state_layout().slab_bytes(),
+                                                   available - runner_bytes, options_));
+    options_.max_rows = std::min(options_.max_rows, capacity_.sessions);
+    MNEME_ASSIGN_OR_RETURN(pool_, StatePool::Create(*backend_, *model_, capacity_.sessions));
+    MNEME_ASSIGN_OR_RETURN(runner_,
+                           ModelRunner::Create(*backend_, *model_, *pool_, runner_limits()));
+    notifier_ = std::make_unique<StreamNotifier>();
+    loop_ = std::make_unique<EngineLoop>(EngineParts{.model = *model_,
+                                                     .tokenizer = tokenizer_.get(),
+                                                     .pool = *pool_,
+                                                     .runner = *runner_,
+                                                     .notifier = notifier_.get(),
+                                                     .stats = stats_,
+                                                     .clock = clock,
+                                                     .end_tokens = std::move(end_tokens)},
+                                         options_, RandomSeed());
+    LOG(INFO) << capacity_.ToString() << " rows_per_step=" << options_.max_rows
+              << " tokens_per_step=" << options_.max_tokens_per_step;
+    thread_ = std::thread([this] { loop_->Run(); });
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {
+    return loop_->Submit(std::move(request));
+  }
+
+  absl::StatusOr<SessionInfo> CreateSession(SessionKey key, absl::Duration ttl) override {
+    return OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->CreateSession(key, ttl); });
+  }
+  absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
+    return OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->GetSession(key); });
+  }
+  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string owner,
+                                                        std::string name_prefix) override {
+    return OnLoop<absl::StatusOr<std::vector<SessionInfo>>>(
+        [&] { return loop_->ListSessions(owner, name_prefix); });
+  }
+  absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
+                                          absl::Duration ttl) override {
+    return OnLoop<absl::StatusOr<SessionInfo>>(
+        [&] { return loop_->ForkSession(source, target, ttl); });
+  }
+  absl::Status DeleteSession(SessionKey key) override {
+    return OnLoop<absl::Status>([&] { return loop_->DeleteSession(key); });
+  }
+
+  void Drain(absl::Duration timeout) override {
+    loop_->StopAccepting();
+    if (loop_->AwaitIdle(timeout)) return;
+    const absl::Status ended = OnLoop<absl::Status>([&] {
+      loop_->EndAll(WithReason(
+          absl::UnavailableError("the server is shutting down and waited for this request in vain"),
+          kReasonDraining));
+      return absl::OkStatus();
+    });
+    if (!ended.ok()) LOG(WARNING) << "requests are left at shutdown: " << ended.ToString();
+  }
+
+  const ModelInfo& model_info() const override { return model_->info(); }
+  const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
+  const CapacityPlan& capacity() const override { return capacity_; }
+  const EngineStats& stats() const override { return stats_; }
+  const EngineOptions& options() const override { return options_; }
+  std::string backend_description() const override { return backend_->description(); }
+  absl::Status health() const override { return loop_->health(); }
+
+ private:
+  // Runs `command` on the loop thread and waits for it.
+  template <typename Result, typename Command>
+  Result OnLoop(Command command) {
+    std::optional<Result> result;
+    absl::Notification done;
+    if (!loop_->Post([&] {
+          result.emplace(command());
+          done.Notify();
+        })) {
+      return WithRetryAfter(
+          WithReason(absl::ResourceExhaustedError("too many commands are waiting"),
+                     kReasonQueueFull),
+          absl::Seconds(1));
+    }
+    done.WaitForNotification();
+    return *std::move(result);
+  }
+
+  // In the order in which they need each other.
+  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<Model> model_;
+  const std::unique_ptr<Tokenizer> tokenizer_;
+  EngineOptions options_;
+  CapacityPlan capacity_;
+  EngineStats stats_;
+  std::unique_ptr<StatePool> pool_;
+  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<StreamNotifier> notifier_;
+  std::unique_ptr<EngineLoop> loop_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::unique_ptr<Backend> backend,
+                                                       std::unique_ptr<Model> model,
+                                                       std::unique_ptr<Tokenizer> tokenizer,
+                                                       std::vector<int32_t> end_tokens,
+                                                       const EngineOptions& options, Clock& clock) {
+  auto engine = std::make_unique<LoopEngine>(std::move(backend), std::move(model),
+                                             std::move(tokenizer), options);
+  MNEME_RETURN_IF_ERROR(engine->Start(std::move(end_tokens), clock));
+  return engine;
+}
+
+}  // namespace mneme

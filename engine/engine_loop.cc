@@ -1,0 +1,285 @@
+#include "engine/engine_loop.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "engine/scheduler.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+constexpr absl::Duration kReportInterval = absl::Seconds(10);
+constexpr absl::Duration kQueueFullRetry = absl::Seconds(1);
+constexpr int kMailboxSlack = 1024;  // commands besides requests
+
+absl::Status ShuttingDown() {
+  return WithReason(absl::UnavailableError("the server is shutting down"), kReasonDraining);
+}
+
+}  // namespace
+
+EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t seed)
+    : parts_(std::move(parts)),
+      options_(options),
+      bounds_({.vocab = parts_.model.info().vocab,
+               .has_tokenizer = parts_.tokenizer != nullptr,
+               .max_sessions = parts_.pool.slots(),
+               .max_request_tokens = options.max_request_tokens}),
+      seed_(seed),
+      mailbox_(static_cast<size_t>(options.max_queued_requests) + kMailboxSlack),
+      keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
+      prefill_budget_(options.max_tokens_per_step, options.max_rows, options.max_decode_slowdown),
+      reported_at_(Now()) {
+  parts_.stats.slabs_total.Set(parts_.pool.slots());
+}
+
+EngineLoop::~EngineLoop() {
+  mailbox_.Close();
+  StopAccepting();
+  for (Command& command : mailbox_.Drain(absl::ZeroDuration())) Apply(std::move(command));
+  EndAll(ShuttingDown());
+}
+
+// One turn: twenty lines that are the engine. The loop thread alone owns sessions, slabs and the
+// runner; none of them has a lock.
+void EngineLoop::RunOnce(absl::Duration max_wait) {
+  for (Command& command : mailbox_.Drain(std::min(max_wait, IdleTimeout()))) {
+    Apply(std::move(command));
+  }
+  if (running_.empty()) BeginReport();
+  CancelAndExpire();  // before what they ask for costs time
+  AdmitWaiting();
+
+  const StepPlan plan = PlanStep(Runnable(), Limits());
+  ran_step_ = !plan.empty();
+  if (ran_step_) {
+    const absl::Duration begin = Now();
+    step_began_ns_.store(absl::ToInt64Nanoseconds(begin), std::memory_order_relaxed);
+    const absl::Status status = parts_.runner.Run(plan, DrawsOf(plan), result_);
+    step_began_ns_.store(0, std::memory_order_relaxed);
+    if (status.ok()) {
+      prefill_budget_.Observe(plan.decode_rows, plan.prefill_tokens(), Now() - begin);
+      parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(Now() - begin));
+      Commit(plan, result_, Now());
+    } else {
+      FailRows(plan, status);
+    }
+  }
+  Sweep();
+}
+
+void EngineLoop::Run() {
+  while (!mailbox_.closed()) RunOnce();
+}
+
+absl::Duration EngineLoop::IdleTimeout() const {
+  if (ran_step_) return absl::ZeroDuration();
+  absl::Duration next = sessions_.NextExpiry();
+  for (const auto* queue : {&waiting_, &running_}) {
+    for (const auto& generation : *queue) next = std::min(next, generation->deadline);
+  }
+  return next == absl::InfiniteDuration() ? next : std::max(next - Now(), absl::ZeroDuration());
+}
+
+const std::vector<RowCandidate>& EngineLoop::Runnable() {
+  rows_.clear();
+  candidates_.clear();
+  for (const auto& generation : running_) {
+    if (generation->stream->full()) continue;  // its reader is slow, and waits for itself only
+    for (Choice& choice : generation->choices) {
+      if (choice.session == nullptr || choice.finish != FinishReason::kNone) continue;
+      rows_.push_back({generation.get(), &choice});
+      candidates_.push_back(NextRow(*generation, choice));
+    }
+  }
+  return candidates_;
+}
+
+StepLimits EngineLoop::Limits() {
+  int decode_rows = 0;
+  for (const RowCandidate& row : candidates_) decode_rows += row.tokens.size() == 1 ? 1 : 0;
+  const bool prefills = decode_rows < static_cast<int>(candidates_.size());
+  return {.max_rows = options_.max_rows,
+          .max_tokens = options_.max_tokens_per_step,
+          .max_scored_tokens = options_.max_logit_rows_per_step,
+          .prefill_tokens =
+              prefills ? prefill_budget_.Tokens(std::min(decode_rows, options_.max_rows)) : 0};
+}
+
+const SamplingBatch& EngineLoop::DrawsOf(const StepPlan& plan) {
+  if (options_.trace_steps) LOG(INFO) << "step " << steps_ << ": " << plan.ToString();
+  draws_.Clear();
+  for (int row = 0; row < plan.rows(); ++row) {
+    const auto& [generation, choice] = rows_[plan.candidates[row]];
+    const RowCandidate& candidate = candidates_[plan.candidates[row]];
+    const std::span<const int32_t> fed = plan.row_tokens(row);
+    const bool samples = candidate.samples && fed.size() == candidate.tokens.size();
+    const int scored = plan.logit_offsets[row + 1] - plan.logit_offsets[row] - (samples ? 1 : 0);
+    for (int i = 0; i < scored; ++i) {
+      generation->sampler.AppendScore(generation->feed[choice->cursor + i + 1], draws_);
+    }
+    // A prompt joins the history as it is fed, and the draw after its last token sees all of it. A
+    // pending token is in there since it was sampled.
+    if (choice->cursor < generation->feed_tokens()) {
+      const bool pending_first = generation->feeds_pending && choice->cursor == 0;
+      for (const int32_t token : fed.subspan(pending_first ? 1 : 0)) {
+        choice->session->history.Push(token, /*generated=*/false);
+      }
+    }
+    if (samples) {
+      const int64_t position = choice->session->fed_tokens + static_cast<int64_t>(fed.size());
+      generation->sampler.AppendDraw(choice->session->history, choice->index, position,
+                                     choice->stop.bans_stop_tokens(), draws_);
+    }
+  }
+  return draws_;
+}
+
+void EngineLoop::CancelAndExpire() {
+  ExpireSessions();
+  const absl::Duration now = Now();
+  for (auto* queue : {&waiting_, &running_}) {
+    for (const auto& generation : *queue) {
+      if (generation->ended) continue;
+      if (generation->stream->cancelled()) {
+        End(*generation, absl::CancelledError("the request was cancelled"));
+      } else if (generation->deadline <= now) {
+        End(*generation,
+            absl::DeadlineExceededError(generation->is_admitted()
+                                            ? "the deadline passed while the request was running"
+                                            : "the deadline passed while the request was waiting"));
+      }
+    }
+  }
+}
+
+void EngineLoop::Sweep() {
+  for (auto* queue : {&waiting_, &running_}) {
+    std::erase_if(*queue, [](const auto& generation) { return generation->ended; });
+  }
+  if (parts_.notifier != nullptr) {
+    parts_.notifier->Notify(to_notify_);
+  } else {
+    for (const auto& stream : std::exchange(to_notify_, {})) stream->NotifyReader();
+  }
+  PublishStats();
+}
+
+void EngineLoop::PublishStats() {
+  EngineStats& stats = parts_.stats;
+  stats.requests_running.Set(static_cast<int64_t>(running_.size()));
+  stats.requests_waiting.Set(static_cast<int64_t>(waiting_.size()));
+  stats.slabs_used.Set(parts_.pool.used_slots());
+  stats.sessions.Set(sessions_.size());
+  stats.slab_copy_bytes.Add(parts_.pool.copied_bytes() - stats.slab_copy_bytes.value());
+  if (Now() - reported_at_ >= kReportInterval) Report();
+}
+
+// Idle time counts for nothing.
+void EngineLoop::BeginReport() {
+  reported_at_ = Now();
+  reported_prompt_tokens_ = parts_.stats.prompt_tokens.value();
+  reported_generated_tokens_ = parts_.stats.generated_tokens.value();
+}
+
+void EngineLoop::Report() {
+  const double seconds = absl::ToDoubleSeconds(Now() - reported_at_);
+  const int64_t new_prompt = parts_.stats.prompt_tokens.value() - reported_prompt_tokens_;
+  const int64_t new_generated = parts_.stats.generated_tokens.value() - reported_generated_tokens_;
+  BeginReport();
+  LOG(INFO) << absl::StrFormat(
+      "Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
+      "%d reqs, Waiting: %d reqs, State slots used: %.1f%% (%d of %d)",
+      static_cast<double>(new_prompt) / seconds, static_cast<double>(new_generated) / seconds,
+      running_.size(), waiting_.size(), 100.0 * parts_.pool.used_slots() / parts_.pool.slots(),
+      parts_.pool.used_slots(), parts_.pool.slots());
+}
+
+absl::StatusOr<std::shared_ptr<TokenStream>> EngineLoop::Submit(Request request) {
+  const auto refuse = [this](absl::Status status) {
+    parts_.stats.rejected_by(status.code()).Add();
+    return status;
+  };
+  const absl::Status valid = ValidateRequest(request, bounds_);
+  if (!valid.ok()) return refuse(valid);
+
+  auto stream = std::make_shared<TokenStream>(options_.stream_capacity_events);
+  stream->SetWaker([this] { mailbox_.Wake(); });
+  const bool detached = request.detached;
+  const absl::Duration now = Now();
+  Command command;
+  command.submitted = std::make_unique<Generation>(std::move(request), stream, now);
+  const absl::Time deadline = command.submitted->request.deadline;
+  if (deadline != absl::InfiniteFuture()) {
+    command.submitted->deadline = now + (deadline - parts_.clock.Now());
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (!failure_.ok()) {
+      return refuse(WithReason(
+          absl::UnavailableError(absl::StrCat("the engine has failed: ", failure_.message())),
+          kReasonUnhealthy));
+    }
+    if (!accepting_) return refuse(ShuttingDown());
+    if (unadmitted_ >= options_.max_queued_requests || !mailbox_.TryPush(std::move(command))) {
+      return refuse(WithRetryAfter(
+          WithReason(absl::ResourceExhaustedError(
+                         absl::StrCat("the queue is full: ", unadmitted_, " requests are waiting")),
+                     kReasonQueueFull),
+          kQueueFullRetry));
+    }
+    ++unended_;
+    ++unadmitted_;
+  }
+  // The reader's handle: the loop keeps the stream itself.
+  TokenStream* raw = stream.get();
+  return std::shared_ptr<TokenStream>(raw,
+                                      [stream = std::move(stream), detached](TokenStream*) mutable {
+                                        stream->SetReadyCallback(nullptr);
+                                        if (detached) {
+                                          stream->Abandon();
+                                        } else {
+                                          stream->Cancel();
+                                        }
+                                        stream.reset();
+                                      });
+}
+
+bool EngineLoop::Post(std::function<void()> work) {
+  Command command;
+  command.work = std::move(work);
+  return mailbox_.TryPush(std::move(command));
+}
+
+void EngineLoop::StopAccepting() {
+  absl::MutexLock lock(&mu_);
+  accepting_ = false;
+}
+
+bool EngineLoop::AwaitIdle(absl::Duration timeout) {
+  absl::MutexLock lock(&mu_);
+  const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return unended_ == 0; };
+  return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+}
+
+absl::Status EngineLoop::health() const {
+  {
+    absl::MutexLock lock(&mu_);
+    if (!failure_.ok()) return failure_;
+  }
+  const int64_t began = step_began_ns_.load(std::memory_order_relaxed);
+  const absl::Duration elapsed = Now() - absl::Nanoseconds(began);
+  if (began != 0 && elapsed > options_.watchdog_timeout) {
+    return absl::InternalError(absl::StrCat("a step has been running for ",
+                                            absl::FormatDuration(elapsed), ", longer than ",
+                                            absl::FormatDuration(options_.watchdog_timeout)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace mneme

@@ -1,0 +1,202 @@
+// The one loop: takes requests from the mailbox, decides what runs, runs it, sends the results.
+//
+//   engine_loop.cc       one turn, and the doors for other threads
+//   admission.cc         from the mailbox to a session with a slab, or a refusal
+//   commit.cc            from a step's result to events and ended requests
+//   session_commands.cc  create, get, list, fork, delete, expire; the integrity check
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "engine/engine_stats.h"
+#include "engine/generation.h"
+#include "engine/idempotency.h"
+#include "engine/mailbox.h"
+#include "engine/model_runner.h"
+#include "engine/prefill_budget.h"
+#include "engine/request.h"
+#include "engine/request_check.h"
+#include "engine/session_table.h"
+#include "engine/state_pool.h"
+#include "engine/stream_notifier.h"
+#include "engine/token_stream.h"
+#include "models/model.h"
+#include "models/tokenizer.h"
+
+namespace mneme {
+
+// What the loop works with; all of it must outlive the loop.
+struct EngineParts {
+  const Model& model;
+  const Tokenizer* tokenizer;  // null: events carry no text
+  StatePool& pool;
+  ModelRunner& runner;
+  StreamNotifier* notifier;  // null: callbacks run on the loop's thread
+  EngineStats& stats;
+  Clock& clock;
+  std::vector<int32_t> end_tokens;
+};
+
+// The loop thread is whichever thread calls the methods of the second group, one at a time; a test
+// may be that thread and take turns one by one.
+//
+// When no slab is free. Idle named sessions keep theirs, as nothing can be parked yet. A request
+// that needs slabs waits as long as those that are free, or will be freed by running requests (the
+// ones of ephemeral sessions and additional choices), would do; otherwise only deletion or expiry
+// of sessions could help, so it is refused at once: RESOURCE_EXHAUSTED, reason NO_FREE_SLAB, with
+// the time to the next expiry as the retry hint. Slabs are given out by priority, then in order of
+// arrival; a request that waits for several keeps later ones from taking them. Requests that go on
+// with an existing session need none and never wait. CreateSession and ForkSession do not wait:
+// they are refused where no slab is free or a request is waiting for one.
+class EngineLoop {
+ public:
+  EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t seed);
+  ~EngineLoop();  // ends what is left with UNAVAILABLE
+  EngineLoop(const EngineLoop&) = delete;
+  EngineLoop& operator=(const EngineLoop&) = delete;
+
+  // --- Any thread ---
+
+  // See Engine::Submit.
+  absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request);
+  // `work` runs on the loop thread between steps. False: too much is queued already, or closed.
+  [[nodiscard]] bool Post(std::function<void()> work);
+  // New requests are UNAVAILABLE from now on.
+  void StopAccepting();
+  // True if no request is left, within `timeout`.
+  bool AwaitIdle(absl::Duration timeout);
+  // Run() returns soon; requests that are left end with UNAVAILABLE.
+  void Close() { mailbox_.Close(); }
+  absl::Status health() const;
+
+  // --- Loop thread ---
+
+  void Run();  // turns until Close()
+  // One turn. Waits up to `max_wait` while there is nothing to do.
+  void RunOnce(absl::Duration max_wait = absl::InfiniteDuration());
+
+  absl::StatusOr<SessionInfo> CreateSession(const SessionKey& key, absl::Duration ttl);
+  absl::StatusOr<SessionInfo> GetSession(const SessionKey& key) const;
+  std::vector<SessionInfo> ListSessions(const std::string& owner,
+                                        const std::string& name_prefix) const;
+  absl::StatusOr<SessionInfo> ForkSession(const SessionKey& source, const SessionKey& target,
+                                          absl::Duration ttl);
+  absl::Status DeleteSession(const SessionKey& key);
+
+  // Ends all requests.
+  void EndAll(const absl::Status& why);
+  // INTERNAL unless every slab is owned exactly once and every session is where the table says.
+  absl::Status CheckIntegrity() const;
+
+ private:
+  struct Command {
+    std::unique_ptr<Generation> submitted;  // or
+    std::function<void()> work;
+  };
+  struct Row {
+    Generation* generation;
+    Choice* choice;
+  };
+
+  // engine_loop.cc
+  absl::Duration IdleTimeout() const;
+  const std::vector<RowCandidate>& Runnable();
+  StepLimits Limits();
+  const SamplingBatch& DrawsOf(const StepPlan& plan);
+  void CancelAndExpire();
+  void Sweep();
+  void PublishStats();
+  void BeginReport();
+  void Report();
+
+  // admission.cc
+  void Apply(Command command);
+  void Enqueue(std::unique_ptr<Generation> generation);
+  bool Replay(Generation& generation);
+  absl::Status CheckAgainstSession(const Generation& generation, const Session* session) const;
+  int SlabsNeeded(const Generation& generation) const;
+  absl::Status NoFreeSlab(int needed) const;
+  void AdmitWaiting();
+  void Admit(Generation& generation);
+  void BeginChoice(Generation& generation, Choice& choice);
+  void Fork(Generation& generation);
+
+  // commit.cc
+  void Commit(const StepPlan& plan, const StepResult& result, absl::Duration now);
+  void CommitRow(const StepPlan& plan, const StepResult& result, int row, absl::Duration now);
+  void CommitToken(Generation& generation, Choice& choice, const StepResult& result, int logit_row,
+                   absl::Duration now);
+  void ShowPrompt(Generation& generation, const StepResult& result, int logit_row, int64_t begin,
+                  int64_t end);
+  void EndUnsampled(Generation& generation);
+  void FailRows(const StepPlan& plan, const absl::Status& error);
+  void EndChoice(Choice& choice);
+  void End(Generation& generation, const absl::Status& status, TokenEvent last = {});
+  void ReleaseSessions(Generation& generation, const absl::Status& status);
+  void MarkEnded(Generation& generation);
+  void Send(Generation& generation, TokenEvent event);
+  TokenLogprob LogprobAt(const StepResult& result, int logit_row, int32_t token, int top) const;
+
+  // session_commands.cc
+  absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
+  absl::StatusOr<Session*> AddSession(const SessionKey& key, absl::Duration ttl);
+  SessionInfo Describe(const Session& session) const;
+  void RemoveSession(Session& session);
+  void ExpireSessions();
+
+  absl::Duration Now() const { return parts_.clock.Monotonic(); }
+
+  const EngineParts parts_;
+  const EngineOptions options_;
+  const RequestBounds bounds_;
+  const uint64_t seed_;  // of the seeds of requests that have none
+
+  Mailbox<Command> mailbox_;
+  mutable absl::Mutex mu_;
+  bool accepting_ ABSL_GUARDED_BY(mu_) = true;
+  int unended_ ABSL_GUARDED_BY(mu_) = 0;     // requests submitted and not ended
+  int unadmitted_ ABSL_GUARDED_BY(mu_) = 0;  // of these, not admitted yet
+  absl::Status failure_ ABSL_GUARDED_BY(mu_);
+  std::atomic<int64_t> step_began_ns_{0};  // on the monotonic clock; 0: no step runs
+
+  // Below: loop thread only.
+  SessionTable sessions_;
+  absl::flat_hash_set<SessionKey> claimed_;  // named sessions of waiting and running requests
+  IdempotencyTable keys_;
+  std::vector<std::unique_ptr<Generation>> waiting_;  // by priority, then arrival
+  std::vector<std::unique_ptr<Generation>> running_;
+  int ephemeral_slabs_ = 0;     // held by running requests, and free when they end
+  bool slabs_awaited_ = false;  // a waiting request is short of slabs
+  int64_t arrivals_ = 0;
+  int64_t steps_ = 0;
+  bool ran_step_ = false;  // in the last turn
+  PrefillBudget prefill_budget_;
+
+  // Of the step that is being put together, kept for their memory.
+  std::vector<Row> rows_;
+  std::vector<RowCandidate> candidates_;
+  SamplingBatch draws_;
+  StepResult result_;
+  std::vector<std::shared_ptr<TokenStream>> to_notify_;
+
+  // Of the last throughput report.
+  absl::Duration reported_at_;
+  int64_t reported_prompt_tokens_ = 0;
+  int64_t reported_generated_tokens_ = 0;
+};
+
+}  // namespace mneme

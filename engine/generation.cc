@@ -1,0 +1,99 @@
+#include "engine/generation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/utf8.h"
+
+namespace mneme {
+
+Generation::Generation(Request accepted, std::shared_ptr<TokenStream> events, absl::Duration now)
+    : request(std::move(accepted)), stream(std::move(events)), submitted(now), rules(StopRules()) {}
+
+RowCandidate NextRow(const Generation& generation, const Choice& choice) {
+  RowCandidate row = {.slot = choice.session->slot, .last_run = choice.last_run};
+  const int64_t size = generation.feed_tokens();
+  if (choice.cursor == size) {
+    row.tokens = std::span(&*choice.session->pending_token, 1);
+    row.samples = true;
+    return row;
+  }
+  // Up to the fork, if that is still to come.
+  const int64_t end = generation.reserved_slots.empty() ? size : size - 1;
+  row.tokens = std::span(generation.feed).subspan(choice.cursor, end - choice.cursor);
+  row.samples = end == size && generation.request.stop.max_tokens > 0;
+  // A token is scored by the logits after the one before it. Choice 0 scores for all.
+  if (generation.scores_prompt() && choice.index == 0) {
+    row.scored_tokens = static_cast<int>(std::min(end, size - 1) - choice.cursor);
+  }
+  return row;
+}
+
+void AcceptToken(Choice& choice, const StopRules& rules, const Tokenizer* tokenizer, int32_t token,
+                 TokenEvent& event) {
+  std::string text;
+  if (choice.decoder.has_value()) {
+    // A stop token is not part of the text; what came before it is complete.
+    if (rules.IsStopToken(token)) {
+      choice.decoder->Flush(text);
+    } else if (tokenizer->contains(token)) {
+      choice.decoder->Push(token, text);
+    }
+  }
+  StopCondition::Outcome outcome = choice.stop.OnToken(token, text, event.text);
+  if (outcome.finish == FinishReason::kLength && choice.decoder.has_value()) {
+    choice.decoder->Flush(event.text);
+  }
+  event.choice = choice.index;
+  event.token_ids.push_back(token);
+  event.finish = choice.finish = outcome.finish;
+  event.stop_matched = std::move(outcome.matched);
+}
+
+std::string TokenText(const Tokenizer* tokenizer, int32_t token) {
+  if (tokenizer == nullptr || !tokenizer->contains(token)) return "";
+  const TokenEntry& entry = tokenizer->entry(token);
+  switch (entry.kind) {
+    case TokenKind::kText:
+    case TokenKind::kUnknown:
+      return SanitizeUtf8(entry.text);
+    case TokenKind::kByte:
+      if (IsValidUtf8(entry.text)) return entry.text;
+      return absl::StrFormat("<0x%02X>", static_cast<unsigned char>(entry.text[0]));
+    case TokenKind::kControl:
+    case TokenKind::kPadding:
+      return SanitizeUtf8(entry.piece);
+  }
+  return "";
+}
+
+bool IsText(const Tokenizer* tokenizer, int32_t token) {
+  return tokenizer != nullptr && tokenizer->contains(token) &&
+         tokenizer->entry(token).kind != TokenKind::kControl;
+}
+
+std::string Summary(const Generation& generation, const absl::Status& status, absl::Duration now) {
+  const Generation& g = generation;
+  constexpr absl::string_view kReasons[] = {"none",      "stop",     "length",
+                                            "cancelled", "deadline", "error"};
+  absl::string_view finish = kReasons[static_cast<int>(FinishReason::kNone)];
+  if (g.is_admitted()) finish = kReasons[static_cast<int>(g.choices[0].finish)];
+  const absl::Duration admitted = g.is_admitted() ? g.admitted : now;
+  const absl::Duration decode_begin = g.first_token > absl::ZeroDuration() ? g.first_token : now;
+  std::string line = absl::StrFormat(
+      "request finished id=%s session=%s finish=%s status=%s n=%d prompt_tokens=%d "
+      "completion_tokens=%d resumed_tokens=%d fed_tokens=%d queue_ms=%.1f prefill_ms=%.1f "
+      "decode_ms=%.1f",
+      absl::CHexEscape(g.request.id), g.named() ? g.request.session.name : "-", finish,
+      absl::StatusCodeToString(status.code()), g.request.n, g.usage.prompt_tokens,
+      g.usage.completion_tokens, g.usage.resumed_tokens, g.usage.fed_tokens,
+      absl::ToDoubleMilliseconds(admitted - g.submitted),
+      absl::ToDoubleMilliseconds(decode_begin - admitted),
+      absl::ToDoubleMilliseconds(now - decode_begin));
+  return line;
+}
+
+}  // namespace mneme

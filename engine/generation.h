@@ -1,0 +1,98 @@
+// A request inside the engine: what is left of it to do.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "engine/idempotency.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/session.h"
+#include "engine/stop_condition.h"
+#include "engine/token_stream.h"
+#include "models/streaming_decoder.h"
+#include "models/tokenizer.h"
+
+namespace mneme {
+
+// One of a request's n answers: a sequence that is fed and sampled.
+struct Choice {
+  explicit Choice(const StopRules& rules) : stop(rules) {}
+
+  int index = 0;
+  // Null before the choice begins and after an ephemeral one has ended.
+  Session* session = nullptr;
+  std::unique_ptr<Session> ephemeral;  // what `session` points to, unless that is in the table
+  int64_t cursor = 0;                  // tokens of Generation::feed that were fed
+  int64_t last_run = 0;                // number of the step
+  std::optional<StreamingDecoder> decoder;
+  StopCondition stop;
+  FinishReason finish = FinishReason::kNone;
+  absl::Duration last_token_at;
+};
+
+struct Generation {
+  Generation(Request accepted, std::shared_ptr<TokenStream> events, absl::Duration now);
+
+  Request request;
+  std::shared_ptr<TokenStream> stream;
+  int64_t arrival = 0;       // order among requests
+  absl::Duration submitted;  // this and the next ones on the monotonic clock
+  absl::Duration admitted, first_token, last_token;
+  absl::Duration deadline = absl::InfiniteDuration();
+  KeyRecord* record = nullptr;  // of its idempotency key
+  uint64_t seed = 0;
+
+  // From admission on.
+  std::vector<int32_t> feed;    // pending token of the session, if any, and the prompt
+  bool feeds_pending = false;   // feed[0] is the session's pending token
+  bool claims_session = false;  // in EngineLoop::claimed_
+  bool created_session = false;
+  bool spoilt = false;  // a step that fed choice 0 failed
+  Sampler sampler;
+  StopRules rules;
+  std::vector<Choice> choices;      // n; the first one begins at once, the others when it forks
+  std::vector<int> reserved_slots;  // for the others
+  int64_t shown_prompt = 0;         // tokens of `feed` that were sent to the client, or skipped
+  int unfinished = 0;               // choices
+  Usage usage;
+  bool ended = false;  // the last event was pushed
+
+  bool named() const { return !request.session.name.empty(); }
+  bool is_admitted() const { return !choices.empty(); }
+  int64_t feed_tokens() const { return static_cast<int64_t>(feed.size()); }
+  // Choices are forked in front of the last token to be fed, so that each of them samples from
+  // logits of its own. Nothing is forked where nothing will be sampled.
+  bool forks() const { return request.n > 1 && request.stop.max_tokens > 0; }
+  bool must_fork() const {
+    return !reserved_slots.empty() && choices[0].cursor == feed_tokens() - 1;
+  }
+  bool shows_prompt() const { return request.echo || request.prompt_logprobs >= 0; }
+  bool scores_prompt() const { return request.prompt_logprobs >= 0; }
+};
+
+// The row that `choice`, which is running, wants in the next step.
+RowCandidate NextRow(const Generation& generation, const Choice& choice);
+
+// The part of the answer that a sampled token adds: ends the choice where it must, and sets text,
+// token id, finish and stop_matched of `event`.
+void AcceptToken(Choice& choice, const StopRules& rules, const Tokenizer* tokenizer, int32_t token,
+                 TokenEvent& event);
+
+// What a token stands for in lists of log-probabilities: valid UTF-8, "<0xE2>" for a byte that is
+// no character.
+std::string TokenText(const Tokenizer* tokenizer, int32_t token);
+
+// Whether `token` is text, so that what follows it is not at the start of a sequence.
+bool IsText(const Tokenizer* tokenizer, int32_t token);
+
+// One line for the log: ids, token counts, milliseconds, finish; never text.
+std::string Summary(const Generation& generation, const absl::Status& status, absl::Duration now);
+
+}  // namespace mneme

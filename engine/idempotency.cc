@@ -1,0 +1,77 @@
+#include "engine/idempotency.h"
+
+#include <iterator>
+#include <utility>
+
+#include "base/log.h"
+#include "engine/token_stream.h"
+
+namespace mneme {
+namespace {
+
+int64_t EventBytes(const TokenEvent& event) {
+  int64_t bytes = static_cast<int64_t>(sizeof(TokenEvent) + event.text.size() +
+                                       event.token_ids.size() * sizeof(int32_t));
+  for (const TokenLogprob& logprob : event.logprobs) {
+    bytes += static_cast<int64_t>(sizeof(TokenLogprob) + logprob.text.size() +
+                                  logprob.top.size() * sizeof(TopLogprob));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+KeyRecord* IdempotencyTable::Find(const std::string& owner, const std::string& key) {
+  const auto it = records_.find(std::pair(owner, key));
+  return it == records_.end() ? nullptr : &*it->second;
+}
+
+KeyRecord& IdempotencyTable::Insert(const std::string& owner, const std::string& key,
+                                    uint64_t digest) {
+  running_.push_back({.key = {owner, key}, .digest = digest});
+  const auto it = std::prev(running_.end());
+  CHECK(records_.emplace(it->key, it).second) << "idempotency key is known";
+  while (size() > max_keys_ && !ended_.empty()) Forget(ended_.front());
+  return *it;
+}
+
+void IdempotencyTable::Append(KeyRecord& record, const TokenEvent& event) {
+  if (record.dropped_events) return;
+  const int64_t before = record.bytes;
+  TokenEvent copy = event;
+  if (!record.events.empty() && MergeEvents(record.events.back(), copy)) {
+    record.bytes += EventBytes(event) - static_cast<int64_t>(sizeof(TokenEvent));
+  } else {
+    record.bytes += EventBytes(event);
+    record.events.push_back(std::move(copy));
+  }
+  bytes_ += record.bytes - before;
+  if (record.bytes > kMaxRecordBytes) DropEvents(record);
+  for (auto it = ended_.begin(); bytes_ > max_bytes_ && it != ended_.end(); ++it) DropEvents(*it);
+  if (bytes_ > max_bytes_) DropEvents(record);
+}
+
+void IdempotencyTable::End(KeyRecord& record, KeyState state, int64_t position) {
+  record.state = state;
+  record.position = position;
+  if (state != KeyState::kFinished) DropEvents(record);
+  ended_.splice(ended_.end(), running_, records_.at(record.key));
+}
+
+void IdempotencyTable::Forget(KeyRecord& record) {
+  DropEvents(record);
+  const auto it = records_.find(record.key);
+  Records& list = record.state == KeyState::kRunning ? running_ : ended_;
+  const Records::iterator position = it->second;
+  records_.erase(it);
+  list.erase(position);
+}
+
+void IdempotencyTable::DropEvents(KeyRecord& record) {
+  bytes_ -= record.bytes;
+  record.bytes = 0;
+  record.events = {};
+  record.dropped_events = true;
+}
+
+}  // namespace mneme

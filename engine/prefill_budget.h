@@ -1,0 +1,56 @@
+// How many prompt tokens a step may take beside rows that decode.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace mneme {
+
+// A prompt's tokens lengthen the step, so those who decode beside it wait longer for their next
+// token. Let a step with d decoding rows alone take D(d), and c prompt tokens add c * t. The budget
+// is the c for which
+//
+//   D(d) + c t = slowdown * D(d)
+//
+// so that tokens come at most `slowdown` times later, and the prompt is read at the share
+// (slowdown - 1) / slowdown of the speed it would have alone: 0.58 at 2.4. D and t are measured
+// as the engine runs. Budgets change how a prompt is split over steps, never a result.
+//
+// Owned and called by one thread.
+class PrefillBudget {
+ public:
+  // slowdown <= 1: always max_tokens.
+  PrefillBudget(int max_tokens, int max_rows, double slowdown);
+
+  // Prompt tokens for the next step, which has `decode_rows` decoding rows. 0: let them run alone
+  // once, to measure; not asked for more often than every kProbeInterval steps.
+  int Tokens(int decode_rows);
+
+  // A step's rows, tokens and time.
+  void Observe(int decode_rows, int prefill_tokens, absl::Duration time);
+
+ private:
+  static constexpr int kFirstTokens = 32;    // while nothing is known
+  static constexpr int kMinTokens = 8;       // a prompt always goes on
+  static constexpr int kProbeInterval = 24;  // steps; measuring costs the prompt 1 part in 50
+  static constexpr int64_t kStale = 2000;    // steps after which D(d) is measured again
+
+  struct DecodeTime {
+    double seconds = 0;
+    int64_t step = -1;  // when it was measured; -1: never
+  };
+
+  // D(d) from measurements of like row counts, or negative. Sets `fresh` if it may be relied on.
+  double DecodeSeconds(int decode_rows, bool& fresh) const;
+
+  const int max_tokens_;
+  const double slowdown_;
+  std::vector<DecodeTime> decode_;  // [max_rows + 1]
+  double token_seconds_ = -1;       // t; negative: unknown
+  int64_t step_ = 0;
+  int64_t last_probe_ = -kProbeInterval;
+};
+
+}  // namespace mneme

@@ -1,0 +1,116 @@
+#include "engine/request_check.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/hash/hash.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/sampler.h"
+#include "engine/status_payload.h"
+#include "engine/stop_condition.h"
+
+namespace mneme {
+namespace {
+
+absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return FieldError(field, absl::StrCat(field, " is ", value, ", expected ", low, " to ", high));
+}
+
+absl::Status CheckPrompt(const std::vector<int32_t>& prompt, int vocab) {
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (prompt[i] >= 0 && prompt[i] < vocab) continue;
+    return FieldError("prompt", absl::StrCat("token ", i, " of the prompt is ", prompt[i],
+                                             ", expected 0 to ", vocab - 1));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateSessionName(absl::string_view name, absl::string_view field) {
+  if (name.empty() || name.size() > kMaxSessionNameBytes) {
+    return FieldError(field, absl::StrCat(field, " has ", name.size(), " bytes, expected 1 to ",
+                                          kMaxSessionNameBytes));
+  }
+  for (size_t i = 0; i < name.size(); ++i) {
+    const char c = name[i];
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+        absl::string_view("._:/@+-").find(c) != absl::string_view::npos) {
+      continue;
+    }
+    return FieldError(field, absl::StrCat(field, " \"", absl::CHexEscape(name), "\" has \"",
+                                          absl::CHexEscape(name.substr(i, 1)), "\" at byte ", i,
+                                          ", expected A-Z a-z 0-9 . _ : / @ + -"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds) {
+  const Request& r = request;
+  if (!r.session.name.empty()) {
+    MNEME_RETURN_IF_ERROR(ValidateSessionName(r.session.name, "session.name"));
+  }
+  if (r.session_ttl < absl::ZeroDuration()) {
+    return FieldError("session.ttl",
+                      absl::StrCat("session ttl is ", absl::FormatDuration(r.session_ttl),
+                                   ", expected at least 0"));
+  }
+  MNEME_RETURN_IF_ERROR(ValidateSampling(r.sampling, bounds.vocab));
+  MNEME_RETURN_IF_ERROR(ValidateStop(r.stop, bounds.vocab, bounds.has_tokenizer));
+  MNEME_RETURN_IF_ERROR(CheckPrompt(r.prompt.at_start, bounds.vocab));
+  MNEME_RETURN_IF_ERROR(CheckPrompt(r.prompt.continued, bounds.vocab));
+  const size_t prompt_tokens = std::max(r.prompt.at_start.size(), r.prompt.continued.size());
+  if (r.prompt.at_start.empty() && r.session.name.empty()) {
+    return FieldError("prompt",
+                      "the prompt is empty, expected at least one token; only a named session with "
+                      "a pending token goes on without");
+  }
+  if (bounds.max_request_tokens > 0) {
+    const int64_t tokens = static_cast<int64_t>(prompt_tokens) + r.stop.max_tokens;
+    if (tokens > bounds.max_request_tokens) {
+      return FieldError("prompt",
+                        absl::StrCat("the prompt has ", prompt_tokens, " tokens and max_tokens is ",
+                                     r.stop.max_tokens, ", expected at most ",
+                                     bounds.max_request_tokens, " together"));
+    }
+  }
+  MNEME_RETURN_IF_ERROR(CheckRange("n", r.n, 1, kMaxChoices));
+  if (r.n > bounds.max_sessions) {
+    return FieldError("n", absl::StrCat("n is ", r.n, ", expected at most ", bounds.max_sessions,
+                                        ", the sessions this server has room for"));
+  }
+  MNEME_RETURN_IF_ERROR(CheckRange("logprobs", r.logprobs, -1, kMaxTopLogprobs));
+  MNEME_RETURN_IF_ERROR(CheckRange("prompt_logprobs", r.prompt_logprobs, -1, kMaxTopLogprobs));
+  if (r.expected_position.has_value() && *r.expected_position < 0) {
+    return FieldError(
+        "expected_position",
+        absl::StrCat("expected_position is ", *r.expected_position, ", expected at least 0"));
+  }
+  if (r.idempotency_key.size() > kMaxIdempotencyKeyBytes) {
+    return FieldError("idempotency_key",
+                      absl::StrCat("idempotency_key has ", r.idempotency_key.size(),
+                                   " bytes, expected at most ", kMaxIdempotencyKeyBytes));
+  }
+  return CheckRange("priority", r.priority, -kMaxPriority, kMaxPriority);
+}
+
+uint64_t RequestDigest(const Request& request) {
+  const Request& r = request;
+  const SamplingParams& s = r.sampling;
+  const std::optional<uint64_t> seed = s.seed;
+  return absl::HashOf(
+      r.session, r.create_session, absl::ToDoubleSeconds(r.session_ttl), r.prompt.at_start,
+      r.prompt.continued, s.temperature, s.top_k, s.top_p, s.min_p,
+      absl::HashOf(s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.logit_bias,
+                   seed.has_value(), seed.value_or(0)),
+      absl::HashOf(r.stop.max_tokens, r.stop.min_tokens, r.stop.ignore_eos, r.stop.stop_token_ids,
+                   r.stop.stop_strings, r.stop.include_stop_in_output),
+      absl::HashOf(r.n, r.logprobs, r.prompt_logprobs, r.echo, r.skip_special_tokens,
+                   r.expected_position.value_or(-1)));
+}
+
+}  // namespace mneme

@@ -1,0 +1,30 @@
+// Everything about a request that can be judged without knowing its session.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/request.h"
+
+namespace mneme {
+
+inline constexpr int kMaxChoices = 128;
+inline constexpr int kMaxSessionNameBytes = 128;
+inline constexpr int kMaxIdempotencyKeyBytes = 128;
+inline constexpr int kMaxPriority = 1000;
+
+// What it is judged by.
+struct RequestBounds {
+  int vocab = 0;
+  bool has_tokenizer = false;
+  int max_sessions = 0;        // slabs there are
+  int max_request_tokens = 0;  // 0: none
+};
+
+// INVALID_ARGUMENT, naming field, value and range; the field is a payload (status_payload.h).
+absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds);
+absl::Status ValidateSessionName(absl::string_view name, absl::string_view field);
+
+// Equal for requests with the same body; id, deadline, priority and `detached` do not count.
+uint64_t RequestDigest(const Request& request);
+
+}  // namespace mneme

@@ -1,0 +1,91 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/log.h"
+
+namespace mneme {
+namespace {
+
+// Leaves the `count` candidates that have waited longest, in that order.
+void KeepLongestWaiting(std::span<const RowCandidate> candidates, int count,
+                        std::vector<int>& indices) {
+  if (static_cast<int>(indices.size()) <= count) return;
+  std::stable_sort(indices.begin(), indices.end(),
+                   [&](int a, int b) { return candidates[a].last_run < candidates[b].last_run; });
+  indices.resize(count);
+}
+
+int64_t LongestWaiting(std::span<const RowCandidate> candidates, const std::vector<int>& indices) {
+  int64_t oldest = candidates[indices.front()].last_run;
+  for (const int i : indices) oldest = std::min(oldest, candidates[i].last_run);
+  return oldest;
+}
+
+}  // namespace
+
+StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits) {
+  CHECK(limits.max_rows >= 1 && limits.max_tokens >= limits.max_rows);
+  std::vector<int> decoding, prefilling;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    (candidates[i].tokens.size() == 1 ? decoding : prefilling).push_back(static_cast<int>(i));
+  }
+  if (limits.prefill_tokens <= 0) prefilling.clear();
+  const int decoders = static_cast<int>(decoding.size());
+  const int prefillers = static_cast<int>(prefilling.size());
+
+  // Rows for each kind.
+  int prefill_rows = std::clamp(limits.prefill_tokens / limits.min_chunk, 1, limits.max_rows);
+  prefill_rows = std::min(prefill_rows, prefillers);
+  if (prefill_rows > 0 && decoders + prefill_rows > limits.max_rows) {
+    const int64_t share = int64_t{limits.max_rows} * prefillers / (int64_t{decoders} + prefillers);
+    prefill_rows = std::min(prefill_rows, std::max(1, static_cast<int>(share)));
+    if (limits.max_rows == 1 &&
+        LongestWaiting(candidates, decoding) <= LongestWaiting(candidates, prefilling)) {
+      prefill_rows = 0;
+    }
+  }
+  const int decode_rows = std::min(decoders, limits.max_rows - prefill_rows);
+
+  StepPlan plan;
+  KeepLongestWaiting(candidates, decode_rows, decoding);
+  int scored_left = limits.max_scored_tokens;
+  for (const int i : decoding) {
+    const RowCandidate& c = candidates[i];
+    // A prompt of one token may want it scored, too.
+    if (c.scored_tokens > 0 && scored_left == 0) continue;
+    scored_left -= c.scored_tokens;
+    plan.AddRow(c.slot, c.tokens, c.scored_tokens, c.samples, i);
+  }
+  plan.decode_rows = plan.rows();
+
+  KeepLongestWaiting(candidates, prefill_rows, prefilling);
+  int scoring = 0;  // rows among them that score; no more than there are logits for
+  std::erase_if(prefilling,
+                [&](int i) { return candidates[i].scored_tokens > 0 && ++scoring > scored_left; });
+  scoring = std::min(scoring, scored_left);
+  // Shares: shortest first, so that what one leaves is divided among the rest.
+  std::stable_sort(prefilling.begin(), prefilling.end(), [&](int a, int b) {
+    return candidates[a].tokens.size() < candidates[b].tokens.size();
+  });
+  int tokens_left = std::min(limits.prefill_tokens, limits.max_tokens - plan.tokens());
+  int rows_left = static_cast<int>(prefilling.size());
+  for (const int i : prefilling) {
+    const RowCandidate& c = candidates[i];
+    int share = std::max(1, tokens_left / rows_left--);
+    if (c.scored_tokens > 0) {
+      const int scored_share = scored_left / scoring--;
+      // Tokens after the scored ones need no logits but the last one's, which is counted apart.
+      if (c.scored_tokens > scored_share) share = std::min(share, scored_share);
+    }
+    const auto take = std::min<size_t>(c.tokens.size(), share);
+    const int scored = std::min(c.scored_tokens, static_cast<int>(take));
+    plan.AddRow(c.slot, c.tokens.first(take), scored, c.samples && take == c.tokens.size(), i);
+    tokens_left -= static_cast<int>(take);
+    scored_left -= scored;
+  }
+  return plan;
+}
+
+}  // namespace mneme

@@ -1,0 +1,42 @@
+// Which rows run next.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "engine/step_plan.h"
+
+namespace mneme {
+
+// A sequence that could take part in the next step.
+struct RowCandidate {
+  int slot = -1;
+  std::span<const int32_t> tokens;  // to be fed next; not empty
+  // Logits are wanted after this many of the first tokens, to score the prompt ...
+  int scored_tokens = 0;
+  // ... and after the last one, to sample.
+  bool samples = false;
+  int64_t last_run = 0;  // number of the step in which it last ran, or else became a candidate
+};
+
+struct StepLimits {
+  int max_rows = 1;
+  int max_tokens = 1;         // of all rows; at least max_rows
+  int max_scored_tokens = 1;  // logit rows for scoring, besides one row each for sampling
+  int prefill_tokens = 1;     // of all rows that feed more than one token; 0: none of them runs
+  int min_chunk = 64;  // a step does not cut its prefill tokens into smaller shares than this
+};
+
+// Decoding first: rows with one token to feed take one token each. Rows with more share
+// `prefill_tokens`, evenly, the shortest ones leaving what they do not need to the others.
+//
+// Fairness: where not all fit, those that have waited longest go first, and the rows of a step are
+// divided between decoding and prefilling in proportion to their numbers, each kind getting at
+// least one (with a single row they take turns). So of D decoding and P prefilling candidates each
+// runs at least once in 2 ceil((D + P) / max_rows) steps, or, prefilling, in the P /
+// (prefill_tokens / min_chunk) steps that its share of the tokens amounts to, if that is longer.
+//
+// Pure: the same candidates and limits give the same plan.
+StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits);
+
+}  // namespace mneme

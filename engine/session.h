@@ -1,0 +1,35 @@
+// One conversation.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "engine/request.h"
+#include "engine/token_history.h"
+
+namespace mneme {
+
+// Everything that belongs to a session and is not in its slab; plain data, bounded. Copying it,
+// with a copy of the slab, is a fork.
+struct Session {
+  SessionKey key;  // empty name: ephemeral
+  int slot = -1;   // of its slab
+  int64_t fed_tokens = 0;
+  // Sampled, known to the client, and not yet fed: the first token that goes on from here.
+  std::optional<int32_t> pending_token;
+  bool has_text = false;  // something other than control tokens is in the conversation
+  TokenHistory history;   // of all tokens, the pending one included
+
+  // Named sessions only.
+  bool busy = false;  // a request for it waits or runs
+  absl::Time created;
+  absl::Time last_used;
+  absl::Duration ttl = absl::InfiniteDuration();
+  absl::Duration expires = absl::InfiniteDuration();  // on the monotonic clock, while idle
+
+  // Tokens of the conversation, the pending one included.
+  int64_t position() const { return fed_tokens + (pending_token.has_value() ? 1 : 0); }
+};
+
+}  // namespace mneme
