@@ -62,9 +62,15 @@ void CpuKernels::AddLinearTasks(const LinearArgs& args) {
   }
 }
 
+// Tasks that read the same activations follow each other, so that a worker copies them once.
+//
 // Guided self-scheduling: each task is a fixed part of the work that is left, so that the first are
 // long, for steady streams of weights, and the last short, for workers to finish together.
 void CpuKernels::CutLinearTasks() {
+  std::stable_sort(linear_whole_.begin(), linear_whole_.end(),
+                   [](const LinearTask& a, const LinearTask& b) {
+                     return a.x != b.x ? a.x < b.x : a.entry_rows < b.entry_rows;
+                   });
   int64_t left = 0;
   for (const LinearTask& task : linear_whole_) {
     left += PanelCost(task) * (task.panel_end - task.panel_begin);

@@ -201,32 +201,38 @@ void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end) {
   const int32_t* slots = args.segments.slots.as<int32_t>();
   const int32_t* memories = args.segments.memories.as<int32_t>();
   const int32_t* fresh = args.segments.fresh.as<int32_t>();
-  constexpr int kMaxWidth = 16;  // checked by the caller
+  constexpr int kMaxWidth = 16;       // checked by the caller
+  constexpr int64_t kChannels = 256;  // at a time: windows are read in runs of a kilobyte
 
-  for (int64_t c = begin; c < end; c += kLanes) {
-    const int lanes = end - c < kLanes ? static_cast<int>(end - c) : kLanes;
-    Vec weight[kMaxWidth];  // of each tap, oldest first
-    for (int j = 0; j < width; ++j) {
-      float tap[kLanes] = {};
-      for (int i = 0; i < lanes; ++i) tap[i] = args.weight.as<float>()[(c + i) * width + j];
-      weight[j] = Load(tap);
+  for (int64_t first = begin; first < end; first += kChannels) {
+    const int64_t count = end - first < kChannels ? end - first : kChannels;
+    float weight[kMaxWidth][kChannels];  // of each tap, oldest first
+    for (int64_t c = 0; c < count; ++c) {
+      for (int j = 0; j < width; ++j) {
+        weight[j][c] = args.weight.as<float>()[(first + c) * width + j];
+      }
     }
     for (int s = 0; s < args.segments.count; ++s) {
       if (offsets[s] == offsets[s + 1] || slots[s] < 0) continue;
-      float* window = args.window.as<float>(slots[s], memories[s]) + c;
-      Vec history[kMaxWidth];  // the last width values, oldest first
-      for (int j = 0; j + 1 < width; ++j) {
-        history[j + 1] = fresh[s] ? Zero() : LoadUpTo(window + j * channels, lanes);
-      }
-      for (int e = offsets[s]; e < offsets[s + 1]; ++e) {
-        for (int j = 0; j + 1 < width; ++j) history[j] = history[j + 1];
-        const int64_t row = entry_rows == nullptr ? e : entry_rows[e];
-        history[width - 1] = LoadUpTo(x + row * channels + c, lanes);
-        Vec sum = weight[0] * history[0];
-        for (int j = 1; j < width; ++j) sum = MulAdd(weight[j], history[j], sum);
-        StoreUpTo(args.y.as<float>() + e * channels + c, Silu(sum), lanes);
-      }
-      for (int j = 0; j + 1 < width; ++j) StoreUpTo(window + j * channels, history[j + 1], lanes);
+      float* window = args.window.as<float>(slots[s], memories[s]) + first;
+      ForVectors(count, [&](int64_t c, int lanes) {
+        Vec tap[kMaxWidth], history[kMaxWidth];  // history: the last width values, oldest first
+        for (int j = 0; j < width; ++j) tap[j] = LoadUpTo(weight[j] + c, lanes);
+        for (int j = 0; j + 1 < width; ++j) {
+          history[j + 1] = fresh[s] ? Zero() : LoadUpTo(window + j * channels + c, lanes);
+        }
+        for (int e = offsets[s]; e < offsets[s + 1]; ++e) {
+          for (int j = 0; j + 1 < width; ++j) history[j] = history[j + 1];
+          const int64_t row = entry_rows == nullptr ? e : entry_rows[e];
+          history[width - 1] = LoadUpTo(x + row * channels + first + c, lanes);
+          Vec sum = tap[0] * history[0];
+          for (int j = 1; j < width; ++j) sum = MulAdd(tap[j], history[j], sum);
+          StoreUpTo(args.y.as<float>() + e * channels + first + c, Silu(sum), lanes);
+        }
+        for (int j = 0; j + 1 < width; ++j) {
+          StoreUpTo(window + j * channels + c, history[j + 1], lanes);
+        }
+      });
     }
   }
 }

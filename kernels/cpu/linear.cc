@@ -5,10 +5,12 @@
 // broadcast once for P panels. Every output is a single chain of multiply-adds in the order of its
 // inputs, so its bits do not depend on R, P or anything else in the call.
 //
-// Activations are copied first, to [in_features][R] for each tile of R entries, so that the loop
-// reads both operands in sequence; it costs one load and store per activation against
-// out_features / 16 multiply-adds. A single entry is read in place.
+// Activations are copied first, a cache line of each of the R entries after the other, so that the
+// loop reads both operands in sequence (rows a power of two apart would share a few sets of the
+// first-level cache). A single entry is read in place.
 #include "kernels/cpu/linear.h"
+
+#include <cstring>
 
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/packed_layout.h"
@@ -21,34 +23,33 @@ enum Form { kExact, kRounded, kPairs };
 
 // ---- weights ------------------------------------------------------------------------------------
 
+// The weights of 16 outputs for the even or the odd input of a pair.
 struct WeightsF32 {
   using Type = float;
-  static MNEME_INLINE void LoadPair(const float* p, Vec* even, Vec* odd) {
-    *even = Load(p);
-    *odd = Load(p + kLanes);
-  }
+  static MNEME_INLINE Vec Even(const float* p) { return Load(p); }
+  static MNEME_INLINE Vec Odd(const float* p) { return Load(p + kLanes); }
 };
 struct WeightsBF16 {
   using Type = uint16_t;
-  static MNEME_INLINE void LoadPair(const uint16_t* p, Vec* even, Vec* odd) {
-    LoadPairsBF16(p, even, odd);
-  }
+  static MNEME_INLINE Vec Even(const uint16_t* p) { return LoadEvenBF16(p); }
+  static MNEME_INLINE Vec Odd(const uint16_t* p) { return LoadOddBF16(p); }
 };
 struct WeightsF16 {
   using Type = uint16_t;
-  static MNEME_INLINE void LoadPair(const uint16_t* p, Vec* even, Vec* odd) {
-    LoadPairsF16(p, even, odd);
-  }
+  static MNEME_INLINE Vec Even(const uint16_t* p) { return LoadEvenF16(p); }
+  static MNEME_INLINE Vec Odd(const uint16_t* p) { return LoadOddF16(p); }
 };
 
 // ---- inner loops --------------------------------------------------------------------------------
 
+constexpr int kLineFloats = 16, kLinePairs = 16;
+
 struct Block {
-  const void* x;        // [in_features / 2][2][R] f32, or [in_features / 2][R] pairs of bf16
+  const void* x;        // [inputs / 16][R][16] f32, or [inputs / 32][R][16] pairs of bf16
   const void* weights;  // P panels, panel_bytes apart
   int64_t panel_bytes;
-  int pairs;
-  float* y;  // R rows, y_stride apart
+  int pairs;  // of inputs
+  float* y;   // R rows, y_stride apart
   int64_t y_stride;
   int rows;     // of the R, those that exist
   int outputs;  // of the 16 * P
@@ -90,22 +91,30 @@ void MultiplyF32(const Block& block) {
     MNEME_UNROLL
     for (int p = 0; p < P; ++p) sum[r][p] = Zero();
   }
-  for (int64_t i = 0; i < block.pairs; ++i, x += 2 * R) {
-    Vec even[P], odd[P];
-    MNEME_UNROLL
-    for (int p = 0; p < P; ++p) W::LoadPair(w[p] + i * 2 * kLanes, &even[p], &odd[p]);
-    MNEME_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec a = Set1(x[r]);
+  for (int left = block.pairs; left > 0; left -= kLineFloats / 2) {
+    const int pairs = left < kLineFloats / 2 ? left : kLineFloats / 2;
+    for (int i = 0; i < pairs; ++i, x += 2) {
+      Vec weights[P];
       MNEME_UNROLL
-      for (int p = 0; p < P; ++p) sum[r][p] = MulAdd(a, even[p], sum[r][p]);
-    }
-    MNEME_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const Vec a = Set1(x[R + r]);
+      for (int p = 0; p < P; ++p) weights[p] = W::Even(w[p]);
       MNEME_UNROLL
-      for (int p = 0; p < P; ++p) sum[r][p] = MulAdd(a, odd[p], sum[r][p]);
+      for (int r = 0; r < R; ++r) {
+        const Vec a = Set1(x[r * kLineFloats]);
+        MNEME_UNROLL
+        for (int p = 0; p < P; ++p) Accumulate(&sum[r][p], a, weights[p]);
+      }
+      MNEME_UNROLL
+      for (int p = 0; p < P; ++p) weights[p] = W::Odd(w[p]);
+      MNEME_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const Vec a = Set1(x[r * kLineFloats + 1]);
+        MNEME_UNROLL
+        for (int p = 0; p < P; ++p) Accumulate(&sum[r][p], a, weights[p]);
+      }
+      MNEME_UNROLL
+      for (int p = 0; p < P; ++p) w[p] += 2 * kLanes;
     }
+    x += (R - 1) * kLineFloats;
   }
   StoreBlock<R, P>(block, sum);
 }
@@ -115,26 +124,33 @@ void MultiplyF32(const Block& block) {
 template <int R, int P>
 void MultiplyPairs(const Block& block) {
   const uint32_t* x = static_cast<const uint32_t*>(block.x);
-  const char* weights = static_cast<const char*>(block.weights);
+  const char* w[P];
+  MNEME_UNROLL
+  for (int p = 0; p < P; ++p) {
+    w[p] = static_cast<const char*>(block.weights) + p * block.panel_bytes;
+  }
   Vec sum[R][P];
   MNEME_UNROLL
   for (int r = 0; r < R; ++r) {
     MNEME_UNROLL
     for (int p = 0; p < P; ++p) sum[r][p] = Zero();
   }
-  for (int64_t i = 0; i < block.pairs; ++i, x += R) {
-    __m512bh w[P];
-    MNEME_UNROLL
-    for (int p = 0; p < P; ++p) {
-      w[p] =
-          reinterpret_cast<__m512bh>(_mm512_loadu_si512(weights + p * block.panel_bytes + i * 64));
-    }
-    MNEME_UNROLL
-    for (int r = 0; r < R; ++r) {
-      const __m512bh a = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(x[r])));
+  // Inputs are padded to whole lines in both operands.
+  for (int pair = 0; pair < block.pairs; pair += kLinePairs) {
+    for (int i = 0; i < kLinePairs; ++i) {
+      __m512i weights[P];
       MNEME_UNROLL
-      for (int p = 0; p < P; ++p) sum[r][p].v = _mm512_dpbf16_ps(sum[r][p].v, a, w[p]);
+      for (int p = 0; p < P; ++p) weights[p] = _mm512_loadu_si512(w[p] + i * 64);
+      MNEME_UNROLL
+      for (int r = 0; r < R; ++r) {
+        const __m512i a = _mm512_set1_epi32(static_cast<int>(x[r * kLinePairs + i]));
+        MNEME_UNROLL
+        for (int p = 0; p < P; ++p) AccumulatePairs(&sum[r][p], a, weights[p]);
+      }
     }
+    x += R * kLinePairs;
+    MNEME_UNROLL
+    for (int p = 0; p < P; ++p) w[p] += kLinePairs * 64;
   }
   StoreBlock<R, P>(block, sum);
 }
@@ -147,7 +163,7 @@ void MultiplyPairs(const Block& block) {
 template <int R>
 constexpr int PanelsFor() {
 #if defined(__AVX512F__)
-  return R <= 6 ? 4 : R <= 8 ? 3 : 2;
+  return R <= 6 ? 4 : 3;
 #elif defined(__AVX2__)
   return R == 1 ? 4 : R <= 3 ? 2 : 1;
 #else
@@ -155,157 +171,138 @@ constexpr int PanelsFor() {
 #endif
 }
 
-using Multiply = void (*)(const Block&);
-struct Kernel {
-  int panels;
-  Multiply many, one;
-};
-
-template <int R>
-Kernel KernelFor(DType dtype, Form form) {
-  constexpr int P = PanelsFor<R>();
-#if defined(__AVX512BF16__)
-  if (form == kPairs) return {P, MultiplyPairs<R, P>, MultiplyPairs<R, 1>};
-#else
-  (void)form;
-#endif
-  if (dtype == DType::kBF16) {
-    return {P, MultiplyF32<R, P, WeightsBF16>, MultiplyF32<R, 1, WeightsBF16>};
-  }
-  if (dtype == DType::kF16) {
-    return {P, MultiplyF32<R, P, WeightsF16>, MultiplyF32<R, 1, WeightsF16>};
-  }
-  return {P, MultiplyF32<R, P, WeightsF32>, MultiplyF32<R, 1, WeightsF32>};
-}
-
-Kernel ChooseKernel(int rows, DType dtype, Form form) {
-  switch (rows) {
-    case 1:
-      return KernelFor<1>(dtype, form);
-    case 2:
-      return KernelFor<2>(dtype, form);
-#if defined(__AVX2__)
-    case 3:
-      return KernelFor<3>(dtype, form);
-    case 4:
-      return KernelFor<4>(dtype, form);
-    case 5:
-      return KernelFor<5>(dtype, form);
-    case 6:
-      return KernelFor<6>(dtype, form);
-#endif
 #if defined(__AVX512F__)
-    case 7:
-      return KernelFor<7>(dtype, form);
-    case 8:
-      return KernelFor<8>(dtype, form);
-    case 10:
-      return KernelFor<10>(dtype, form);
-    case 12:
-      return KernelFor<12>(dtype, form);
-    case 14:
-      return KernelFor<14>(dtype, form);
-#endif
-  }
-  return {};
-}
-
-#if defined(__AVX512F__)
-constexpr int kMaxRows = 14;
+constexpr int kMaxRows = 8;
 #elif defined(__AVX2__)
 constexpr int kMaxRows = 6;
 #else
 constexpr int kMaxRows = 2;
 #endif
 
+using Multiply = void (*)(const Block&);
+struct Kernel {
+  int panels = 0;
+  Multiply many = nullptr, two = nullptr, one = nullptr;
+};
+
+template <int R, typename W>
+constexpr Kernel ExactKernel() {
+  return {PanelsFor<R>(), MultiplyF32<R, PanelsFor<R>(), W>, MultiplyF32<R, 2, W>,
+          MultiplyF32<R, 1, W>};
+}
+
+template <int R>
+Kernel KernelFor(DType dtype, Form form) {
+#if defined(__AVX512BF16__)
+  if (form == kPairs) {
+    return {PanelsFor<R>(), MultiplyPairs<R, PanelsFor<R>()>, MultiplyPairs<R, 2>,
+            MultiplyPairs<R, 1>};
+  }
+#else
+  (void)form;
+#endif
+  if (dtype == DType::kBF16) return ExactKernel<R, WeightsBF16>();
+  if (dtype == DType::kF16) return ExactKernel<R, WeightsF16>();
+  return ExactKernel<R, WeightsF32>();
+}
+
+template <int R>
+Kernel ChooseKernel(int rows, DType dtype, Form form) {
+  if constexpr (R == 0) {
+    return {};
+  } else {
+    return rows == R ? KernelFor<R>(dtype, form) : ChooseKernel<R - 1>(rows, dtype, form);
+  }
+}
+
 // Rows of the tiles that `entries` are cut into: as few tiles as possible, of nearly equal size.
 int TileRows(int entries) {
   const int tiles = (entries + kMaxRows - 1) / kMaxRows;
-  const int rows = (entries + tiles - 1) / tiles;
-  return rows > 8 && rows % 2 == 1 ? rows + 1 : rows;
+  return (entries + tiles - 1) / tiles;
 }
 
 // ---- activations --------------------------------------------------------------------------------
 
-int EvenInputs(int in_features) { return (in_features + 1) / 2 * 2; }
+// Inputs of a copied row: whole cache lines of floats, or of pairs of bf16.
+int64_t CopiedInputs(int in_features) { return (in_features + 31) / 32 * 32; }
 
-// Copies `entries` rows to tiles of [EvenInputs][rows] floats, zero where there is no input or
-// entry.
-void CopyActivations(const LinearTask& task, int rows, bool round, float* to) {
+// Calls copy(x, to, inputs) for each line of each entry, `to` walking over tiles of
+// [CopiedInputs / kInputs][rows][kInputs] elements, and clears the lines of absent entries.
+template <int kInputs, typename T, typename Copy>
+void CopyLines(const LinearTask& task, int rows, T* to, Copy copy) {
   const int in_features = task.weights.in_features;
-  const int inputs = EvenInputs(in_features);
-  for (int first = 0; first < task.entries; first += rows, to += int64_t{inputs} * rows) {
+  const int64_t tile = CopiedInputs(in_features) * rows;
+  for (int first = 0; first < task.entries; first += rows, to += tile) {
     for (int r = 0; r < rows; ++r) {
       const int e = first + r;
+      T* line = to + r * kInputs;
       if (e >= task.entries) {
-        for (int i = 0; i < inputs; ++i) to[i * rows + r] = 0.0f;
+        for (int64_t i = 0; i < CopiedInputs(in_features); i += kInputs, line += rows * kInputs) {
+          std::memset(line, 0, sizeof(T) * kInputs);
+        }
         continue;
       }
       const int64_t row = task.entry_rows == nullptr ? e : task.entry_rows[e];
       const float* x = task.x + row * in_features;
-      if (round) {
-        for (int i = 0; i < in_features; ++i) to[i * rows + r] = mneme::RoundToBF16(x[i]);
-      } else {
-        for (int i = 0; i < in_features; ++i) to[i * rows + r] = x[i];
+      for (int64_t i = 0; i < CopiedInputs(in_features); i += kInputs, line += rows * kInputs) {
+        const int64_t left = in_features - i;
+        copy(x + i, line, left < 0 ? 0 : left < kInputs ? static_cast<int>(left) : kInputs);
       }
-      if (inputs > in_features) to[in_features * rows + r] = 0.0f;
     }
   }
 }
 
-// The same as pairs of bf16, [EvenInputs / 2][rows][2].
-void CopyActivationPairs(const LinearTask& task, int rows, uint16_t* to) {
-  const int in_features = task.weights.in_features;
-  const int inputs = EvenInputs(in_features);
-  for (int first = 0; first < task.entries; first += rows, to += int64_t{inputs} * rows) {
-    for (int r = 0; r < rows; ++r) {
-      const int e = first + r;
-      const int64_t row = e >= task.entries            ? -1
-                          : task.entry_rows == nullptr ? e
-                                                       : task.entry_rows[e];
-      const float* x = task.x + row * in_features;
-      for (int i = 0; i < inputs; ++i) {
-        to[(int64_t{i / 2} * rows + r) * 2 + i % 2] =
-            row >= 0 && i < in_features ? BF16FromF32(x[i]) : 0;
-      }
-    }
+void CopyActivations(const LinearTask& task, int rows, Form form, void* data) {
+  if (form == kPairs) {
+#if defined(__AVX512BF16__)
+    CopyLines<32>(task, rows, static_cast<uint16_t*>(data),
+                  [](const float* x, uint16_t* to, int inputs) {
+                    const Vec low = inputs >= 16 ? Load(x) : LoadFirst(x, inputs);
+                    const Vec high = inputs == 32  ? Load(x + 16)
+                                     : inputs > 16 ? LoadFirst(x + 16, inputs - 16)
+                                                   : Zero();
+                    StoreBF16(to, low, high);
+                  });
+#endif
+    return;
   }
+  CopyLines<16>(task, rows, static_cast<float*>(data), [form](const float* x, float* to, int n) {
+    const Vec line = n == 16 ? Load(x) : LoadFirst(x, n);
+    Store(to, form == kRounded ? RoundToBF16(line) : line);
+  });
 }
 
 }  // namespace
 
 int LinearPanelStep(int entries) {
-  return ChooseKernel(TileRows(entries), DType::kBF16, kExact).panels;
+  return ChooseKernel<kMaxRows>(TileRows(entries), DType::kBF16, kExact).panels;
 }
 
 int64_t LinearScratchBytes(int entries, int in_features) {
-  // At most one row of padding per row: TileRows(1) == 1, and more rows waste less.
-  return int64_t{2} * entries * EvenInputs(in_features) * sizeof(float);
+  const int rows = TileRows(entries);
+  const int tiles = (entries + rows - 1) / rows;
+  return CopiedInputs(in_features) * rows * tiles * static_cast<int64_t>(sizeof(float));
 }
 
 void Linear(const LinearTask& task, LinearScratch& scratch) {
   const PackedMatrix& weights = task.weights;
   const int in_features = weights.in_features;
-  const int inputs = EvenInputs(in_features);
   const int rows = TileRows(task.entries);
   const Form form = !task.round_activations                             ? kExact
                     : kHasBF16Products && weights.dtype == DType::kBF16 ? kPairs
                                                                         : kRounded;
-  const Kernel kernel = ChooseKernel(rows, weights.dtype, form);
+  const Kernel kernel = ChooseKernel<kMaxRows>(rows, weights.dtype, form);
 
   const char* x;
-  int64_t tile_bytes = int64_t{inputs} * rows * (form == kPairs ? 2 : 4);
-  if (rows == 1 && form == kExact && inputs == in_features && task.entry_rows == nullptr) {
-    x = reinterpret_cast<const char*>(task.x);
+  const int64_t tile_bytes = CopiedInputs(in_features) * rows * (form == kPairs ? 2 : 4);
+  if (rows == 1 && form == kExact && in_features % 2 == 0) {
+    const int64_t row = task.entry_rows == nullptr ? 0 : task.entry_rows[0];
+    x = reinterpret_cast<const char*>(task.x + row * in_features);
   } else {
     if (scratch.x != task.x || scratch.entry_rows != task.entry_rows ||
         scratch.entries != task.entries || scratch.in_features != in_features ||
         scratch.form != form) {
-      if (form == kPairs) {
-        CopyActivationPairs(task, rows, static_cast<uint16_t*>(scratch.data));
-      } else {
-        CopyActivations(task, rows, form == kRounded, static_cast<float*>(scratch.data));
-      }
+      CopyActivations(task, rows, form, scratch.data);
       scratch.x = task.x;
       scratch.entry_rows = task.entry_rows;
       scratch.entries = task.entries;
@@ -317,12 +314,15 @@ void Linear(const LinearTask& task, LinearScratch& scratch) {
 
   Block block;
   block.panel_bytes = PanelBytes(weights.dtype, in_features);
-  block.pairs = inputs / 2;
+  block.pairs = (in_features + 1) / 2;
   block.y_stride = weights.out_features;
   block.accumulate = task.accumulate;
   for (int panel = task.panel_begin; panel < task.panel_end;) {
-    const bool many = panel + kernel.panels <= task.panel_end;
-    const int panels = many ? kernel.panels : 1;
+    // A rest of one panel would be slow: before it, two and two are taken instead of three and one.
+    const int rest = task.panel_end - panel;
+    const bool many = rest >= kernel.panels && !(kernel.panels == 3 && rest == 4);
+    const int panels = many ? kernel.panels : rest >= 2 ? 2 : 1;
+    const Multiply multiply = many ? kernel.many : panels == 2 ? kernel.two : kernel.one;
     block.weights = static_cast<const char*>(weights.data) + panel * block.panel_bytes;
     const int first_output = panel * kPanelOutputs;
     const int left = weights.out_features - first_output;
@@ -331,7 +331,7 @@ void Linear(const LinearTask& task, LinearScratch& scratch) {
     for (int first = 0; first < task.entries; first += rows) {
       block.y = task.y + int64_t{first} * weights.out_features + first_output;
       block.rows = task.entries - first < rows ? task.entries - first : rows;
-      (many ? kernel.many : kernel.one)(block);
+      multiply(block);
       block.x = static_cast<const char*>(block.x) + tile_bytes;
     }
     panel += panels;

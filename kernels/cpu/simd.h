@@ -57,6 +57,21 @@ MNEME_INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 // a * b + c and c - a * b, rounded once where the processor can, else twice.
 MNEME_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 MNEME_INLINE Vec NegMulAdd(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+// *sum = a * b + *sum. Written out because the compiler, free to choose which operand to overwrite,
+// wears out the registers of a large block of sums.
+MNEME_INLINE void Accumulate(Vec* sum, Vec a, Vec b) {
+  asm("vfmadd231ps %2, %1, %0" : "+v"(sum->v) : "v"(a.v), "v"(b.v));
+}
+#if defined(__AVX512BF16__)
+// The same for sixteen pairs of bf16: sum += a.even * b.even + a.odd * b.odd.
+MNEME_INLINE void AccumulatePairs(Vec* sum, __m512i a, __m512i b) {
+  asm("vdpbf16ps %2, %1, %0" : "+v"(sum->v) : "v"(a), "v"(b));
+}
+// Two vectors as 32 bf16, rounded to nearest even.
+MNEME_INLINE void StoreBF16(uint16_t* p, Vec low, Vec high) {
+  _mm512_storeu_si512(p, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high.v, low.v)));
+}
+#endif
 // b where a is NaN.
 MNEME_INLINE Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 MNEME_INLINE Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
@@ -76,17 +91,19 @@ MNEME_INLINE Vec RoundToBF16(Vec a) {
   return {_mm512_castsi512_ps(_mm512_mask_mov_epi32(kept, is_nan, _mm512_set1_epi32(0x7fc00000)))};
 }
 
-// Sixteen pairs of 16-bit floats, (even, odd), as two vectors.
-MNEME_INLINE void LoadPairsBF16(const uint16_t* p, Vec* even, Vec* odd) {
-  const __m512i pairs = _mm512_loadu_si512(p);
-  even->v = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-  odd->v =
-      _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+// The first or the second of each of sixteen pairs of 16-bit floats.
+MNEME_INLINE Vec LoadEvenBF16(const uint16_t* p) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16))};
 }
-MNEME_INLINE void LoadPairsF16(const uint16_t* p, Vec* even, Vec* odd) {
-  const __m512i pairs = _mm512_loadu_si512(p);
-  even->v = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(pairs));
-  odd->v = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(pairs, 16)));
+MNEME_INLINE Vec LoadOddBF16(const uint16_t* p) {
+  return {_mm512_castsi512_ps(
+      _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
+}
+MNEME_INLINE Vec LoadEvenF16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_loadu_si512(p)))};
+}
+MNEME_INLINE Vec LoadOddF16(const uint16_t* p) {
+  return {_mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_loadu_si512(p), 16)))};
 }
 MNEME_INLINE Vec LoadBF16(const uint16_t* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -142,6 +159,7 @@ MNEME_INLINE Vec MulAdd(Vec a, Vec b, Vec c) {
 MNEME_INLINE Vec NegMulAdd(Vec a, Vec b, Vec c) {
   return {_mm256_fnmadd_ps(a.lo, b.lo, c.lo), _mm256_fnmadd_ps(a.hi, b.hi, c.hi)};
 }
+MNEME_INLINE void Accumulate(Vec* sum, Vec a, Vec b) { *sum = MulAdd(a, b, *sum); }
 MNEME_INLINE Vec Max(Vec a, Vec b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
@@ -181,13 +199,14 @@ MNEME_INLINE Vec RoundToBF16(Vec a) { return {RoundToBF16x8(a.lo), RoundToBF16x8
 MNEME_INLINE __m256i Load256(const uint16_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
 }
-MNEME_INLINE void LoadPairsBF16(const uint16_t* p, Vec* even, Vec* odd) {
-  const __m256i a = Load256(p), b = Load256(p + 16);
+MNEME_INLINE Vec LoadEvenBF16(const uint16_t* p) {
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(Load256(p), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(Load256(p + 16), 16))};
+}
+MNEME_INLINE Vec LoadOddBF16(const uint16_t* p) {
   const __m256i high = _mm256_set1_epi32(static_cast<int>(0xffff0000));
-  even->lo = _mm256_castsi256_ps(_mm256_slli_epi32(a, 16));
-  even->hi = _mm256_castsi256_ps(_mm256_slli_epi32(b, 16));
-  odd->lo = _mm256_castsi256_ps(_mm256_and_si256(a, high));
-  odd->hi = _mm256_castsi256_ps(_mm256_and_si256(b, high));
+  return {_mm256_castsi256_ps(_mm256_and_si256(Load256(p), high)),
+          _mm256_castsi256_ps(_mm256_and_si256(Load256(p + 16), high))};
 }
 // Eight 32-bit lanes below 2^16, narrowed and widened to f32.
 MNEME_INLINE __m256 WidenF16x8(__m256i halves) {
@@ -195,13 +214,14 @@ MNEME_INLINE __m256 WidenF16x8(__m256i halves) {
   const __m256i ordered = _mm256_permute4x64_epi64(packed, 0x08);
   return _mm256_cvtph_ps(_mm256_castsi256_si128(ordered));
 }
-MNEME_INLINE void LoadPairsF16(const uint16_t* p, Vec* even, Vec* odd) {
-  const __m256i a = Load256(p), b = Load256(p + 16);
+MNEME_INLINE Vec LoadEvenF16(const uint16_t* p) {
   const __m256i low = _mm256_set1_epi32(0xffff);
-  even->lo = WidenF16x8(_mm256_and_si256(a, low));
-  even->hi = WidenF16x8(_mm256_and_si256(b, low));
-  odd->lo = WidenF16x8(_mm256_srli_epi32(a, 16));
-  odd->hi = WidenF16x8(_mm256_srli_epi32(b, 16));
+  return {WidenF16x8(_mm256_and_si256(Load256(p), low)),
+          WidenF16x8(_mm256_and_si256(Load256(p + 16), low))};
+}
+MNEME_INLINE Vec LoadOddF16(const uint16_t* p) {
+  return {WidenF16x8(_mm256_srli_epi32(Load256(p), 16)),
+          WidenF16x8(_mm256_srli_epi32(Load256(p + 16), 16))};
 }
 MNEME_INLINE Vec LoadBF16(const uint16_t* p) {
   const __m256i bits = Load256(p);
@@ -262,6 +282,7 @@ MNEME_INLINE Vec operator/(Vec a, Vec b) {
 }
 MNEME_INLINE Vec MulAdd(Vec a, Vec b, Vec c) { return a * b + c; }
 MNEME_INLINE Vec NegMulAdd(Vec a, Vec b, Vec c) { return c - a * b; }
+MNEME_INLINE void Accumulate(Vec* sum, Vec a, Vec b) { *sum = MulAdd(a, b, *sum); }
 template <typename F>
 MNEME_INLINE Vec MapLanes(Vec a, F f) {
   float x[kLanes];
@@ -294,23 +315,25 @@ MNEME_INLINE Vec Scale(Vec a, Vec n) {
 MNEME_INLINE Vec RoundToBF16(Vec a) {
   return MapLanes(a, [](float x) { return mneme::RoundToBF16(x); });
 }
-MNEME_INLINE void LoadPairsBF16(const uint16_t* p, Vec* even, Vec* odd) {
-  for (int i = 0; i < 4; ++i) {
-    Int4 pairs;
-    std::memcpy(&pairs, p + 8 * i, sizeof(pairs));
-    even->q[i] = std::bit_cast<Float4>(pairs << 16);
-    odd->q[i] = std::bit_cast<Float4>(pairs & static_cast<int32_t>(0xffff0000));
-  }
+MNEME_INLINE Int4 LoadPairs(const uint16_t* p) {
+  Int4 pairs;
+  std::memcpy(&pairs, p, sizeof(pairs));
+  return pairs;
 }
-MNEME_INLINE void LoadPairsF16(const uint16_t* p, Vec* even, Vec* odd) {
-  float x[kLanes], y[kLanes];
-  for (int i = 0; i < kLanes; ++i) {
-    x[i] = F32FromF16(p[2 * i]);
-    y[i] = F32FromF16(p[2 * i + 1]);
-  }
-  *even = Load(x);
-  *odd = Load(y);
+MNEME_INLINE Vec LoadEvenBF16(const uint16_t* p) {
+  return MakeVec([&](int i) { return std::bit_cast<Float4>(LoadPairs(p + 8 * i) << 16); });
 }
+MNEME_INLINE Vec LoadOddBF16(const uint16_t* p) {
+  return MakeVec([&](int i) {
+    return std::bit_cast<Float4>(LoadPairs(p + 8 * i) & static_cast<int32_t>(0xffff0000));
+  });
+}
+MNEME_INLINE Vec LoadEvenF16(const uint16_t* p) {
+  float x[kLanes];
+  for (int i = 0; i < kLanes; ++i) x[i] = F32FromF16(p[2 * i]);
+  return Load(x);
+}
+MNEME_INLINE Vec LoadOddF16(const uint16_t* p) { return LoadEvenF16(p + 1); }
 MNEME_INLINE Vec LoadBF16(const uint16_t* p) {
   float x[kLanes];
   for (int i = 0; i < kLanes; ++i) x[i] = F32FromBF16(p[i]);
