@@ -94,8 +94,11 @@ class ConfigReader {
   }
 
  private:
+  // Integers that do not fit 63 bits are held as unsigned ones.
   static bool IsBelow(const nlohmann::json& value, int64_t low) {
-    return !value.is_number_unsigned() && value.get<int64_t>() < low;
+    return value.is_number_unsigned()
+               ? low > 0 && value.get<uint64_t>() < static_cast<uint64_t>(low)
+               : value.get<int64_t>() < low;
   }
   static bool IsAbove(const nlohmann::json& value, int64_t high) {
     return value.is_number_unsigned() ? value.get<uint64_t>() > static_cast<uint64_t>(high)

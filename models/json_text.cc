@@ -22,8 +22,11 @@ std::string QuoteNonFinite(absl::string_view text) {
   bool in_string = false;
   for (size_t i = 0; i < text.size();) {
     if (in_string) {
-      if (text[i] == '\\' && i + 1 < text.size()) out.push_back(text[i++]);
-      in_string = text[i] != '"';
+      if (text[i] == '\\' && i + 1 < text.size()) {
+        out.push_back(text[i++]);  // what it escapes may be a quotation mark
+      } else {
+        in_string = text[i] != '"';
+      }
     } else if (text[i] == '"') {
       in_string = true;
     } else {

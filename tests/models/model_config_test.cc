@@ -1,0 +1,262 @@
+#include "models/model_config.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/models/golden.h"
+
+namespace mneme {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+absl::StatusOr<ModelConfig> Parse(const std::string& json) {
+  return ParseModelConfig(json, "config.json");
+}
+
+TEST(ModelConfigTest, MissingKeysOfMomAreThoseOfItsOwnFormat) {
+  const auto config = Parse(R"({"model_type": "mom"})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->mixer, "mixture_of_memories");
+  EXPECT_EQ(config->model_dim, 2048);
+  EXPECT_EQ(config->layers, 24);
+  EXPECT_EQ(config->vocab, 32000);
+  EXPECT_EQ(config->mlp_dim, 5632);
+  EXPECT_FLOAT_EQ(config->norm_eps, 1e-6f);
+  const DeltaMixerConfig& delta = config->delta;
+  EXPECT_EQ(delta.heads, 4);
+  EXPECT_EQ(delta.key_dim, 256);
+  EXPECT_EQ(delta.value_dim, 256);
+  EXPECT_EQ(delta.memories, 4);
+  EXPECT_EQ(delta.top_k, 2);
+  EXPECT_EQ(delta.conv_width, 4);
+  EXPECT_TRUE(delta.shared_memory);
+  EXPECT_FALSE(delta.single_kv_proj);
+  EXPECT_TRUE(delta.output_gate);
+  EXPECT_EQ(config->bos_token, 1);
+  EXPECT_THAT(config->eos_tokens, ElementsAre(2));
+}
+
+TEST(ModelConfigTest, MissingKeysOfTheOldFormatDiffer) {
+  const auto config = Parse(R"({"model_type": "mom_gated_deltanet"})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->layers, 21);
+  EXPECT_EQ(config->delta.heads, 6);
+  EXPECT_EQ(config->delta.value_dim, 512);
+  EXPECT_EQ(config->delta.memories, 8);
+  EXPECT_FALSE(config->delta.shared_memory);
+}
+
+TEST(ModelConfigTest, MissingKeysOfGatedDeltaNet) {
+  const auto config = Parse(R"({"model_type": "gated_deltanet"})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->mixer, "gated_delta_net");
+  EXPECT_EQ(config->layers, 21);
+  EXPECT_EQ(config->delta.heads, 6);
+  EXPECT_EQ(config->delta.value_heads, 6);
+  EXPECT_EQ(config->delta.value_dim, 512);
+  EXPECT_EQ(config->delta.all_memories(), 1);
+}
+
+TEST(ModelConfigTest, TheOutputGateHasAnotherNameInEachFormat) {
+  EXPECT_FALSE(Parse(R"({"model_type": "mom", "use_output_gate": false})")->delta.output_gate);
+  EXPECT_TRUE(Parse(R"({"model_type": "mom", "use_gate": false})")->delta.output_gate);
+  EXPECT_FALSE(
+      Parse(R"({"model_type": "mom_gated_deltanet", "use_gate": false})")->delta.output_gate);
+  EXPECT_FALSE(Parse(R"({"model_type": "gated_deltanet", "use_gate": false})")->delta.output_gate);
+}
+
+TEST(ModelConfigTest, TheFeedForwardWidthFollowsTheRatioUnlessGiven) {
+  EXPECT_EQ(Parse(R"({"model_type": "mom", "hidden_size": 1024, "hidden_ratio": 3})")->mlp_dim,
+            2048);
+  EXPECT_EQ(Parse(R"({"model_type": "mom", "hidden_size": 2048, "hidden_ratio": null})")->mlp_dim,
+            5632);
+  EXPECT_EQ(
+      Parse(R"({"model_type": "mom", "hidden_ratio": 3.5, "intermediate_size": 77})")->mlp_dim, 77);
+  EXPECT_EQ(Parse(R"({"model_type": "mom", "hidden_size": 96, "hidden_ratio": 2})")->mlp_dim, 256);
+}
+
+TEST(ModelConfigTest, GatedDeltaNetHasItsOwnOptions) {
+  const auto config =
+      Parse(R"({"model_type": "gated_deltanet", "num_heads": 2, "num_v_heads": 6, "head_dim": 64,
+                                "expand_v": 1.5, "allow_neg_eigval": true, "use_short_conv": false})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->delta.value_heads, 6);
+  EXPECT_EQ(config->delta.value_dim, 96);
+  EXPECT_EQ(config->delta.value_channels(), 576);
+  EXPECT_TRUE(config->delta.allow_negative_eigenvalues);
+  EXPECT_EQ(config->delta.conv_width, 0);
+}
+
+TEST(ModelConfigTest, PythonsLiteralsAreHarmlessWhereUnused) {
+  EXPECT_TRUE(Parse(R"({"model_type": "mom", "dt_limit": [0.0, Infinity], "x": -Infinity, "y": NaN,
+                        "z": "a \"NaN\" in a string"})")
+                  .ok());
+  EXPECT_THAT(Parse(R"({"model_type": "mom", "norm_eps": NaN})").status().message(),
+              HasSubstr("\"norm_eps\" is \"NaN\", expected a number above 0"));
+}
+
+TEST(ModelConfigTest, KeysWithoutEffectAreIgnored) {
+  EXPECT_TRUE(
+      Parse(R"({"model_type": "mom", "attn": null, "attnres_block_size": null, "attn_mode": "fused",
+                        "max_position_embeddings": 1, "fuse_norm": false, "some": {"thing": [1]}})")
+          .ok());
+  EXPECT_TRUE(Parse(R"({"model_type": "gated_deltanet", "norm_first": false})").ok());
+}
+
+TEST(ModelConfigTest, ACapacityBelowOneIsIgnoredWithAWarning) {
+  const auto config = Parse(R"({"model_type": "mom_gated_deltanet", "capacity": 0.5})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->warnings, ElementsAre(HasSubstr("\"capacity\" is 0.5 and ignored")));
+  EXPECT_THAT(Parse(R"({"model_type": "mom", "capacity": 1.0})")->warnings, IsEmpty());
+}
+
+TEST(ModelConfigTest, EndTokensMayBeAList) {
+  EXPECT_THAT(Parse(R"({"model_type": "mom", "eos_token_id": [2, 7]})")->eos_tokens,
+              ElementsAre(2, 7));
+  EXPECT_THAT(Parse(R"({"model_type": "mom", "eos_token_id": null})")->eos_tokens, IsEmpty());
+  EXPECT_THAT(Parse(R"({"model_type": "mom", "vocab_size": 2})")->eos_tokens, IsEmpty());
+}
+
+struct BadConfig {
+  const char* name;
+  std::string json;
+  absl::StatusCode code;
+  std::string message;
+};
+void PrintTo(const BadConfig& bad, std::ostream* out) { *out << bad.name; }
+
+class BadConfigTest : public testing::TestWithParam<BadConfig> {};
+
+TEST_P(BadConfigTest, IsRefusedWithKeyValueAndExpectation) {
+  const auto config = Parse(GetParam().json);
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.status().code(), GetParam().code) << config.status();
+  EXPECT_THAT(config.status().message(), HasSubstr("config.json: "));
+  EXPECT_THAT(config.status().message(), HasSubstr(GetParam().message));
+}
+
+std::string Mom(const std::string& rest) { return "{\"model_type\": \"mom\", " + rest + "}"; }
+std::string Gdn(const std::string& rest) {
+  return "{\"model_type\": \"gated_deltanet\", " + rest + "}";
+}
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr auto kUnsupported = absl::StatusCode::kUnimplemented;
+
+INSTANTIATE_TEST_SUITE_P(
+    Configs, BadConfigTest,
+    testing::Values(
+        BadConfig{"not_json", "{", kInvalid, "not valid JSON"},
+        BadConfig{"not_an_object", "[1]", kInvalid, "expected an object"},
+        BadConfig{"key_twice", R"({"model_type": "mom", "topk": 1, "topk": 2})", kInvalid,
+                  "key \"topk\" occurs twice"},
+        BadConfig{"nested_too_deep", Mom("\"x\": " + std::string(100, '[') + std::string(100, ']')),
+                  kInvalid, "nested deeper"},
+        BadConfig{
+            "no_model_type", "{}", kInvalid,
+            "\"model_type\" is missing, expected one of mom, mom_gated_deltanet, gated_deltanet"},
+        BadConfig{"unknown_model_type", R"({"model_type": "llama"})", kUnsupported,
+                  "\"model_type\" is \"llama\", which is not supported"},
+        BadConfig{"model_type_is_a_number", R"({"model_type": 5})", kUnsupported,
+                  "\"model_type\" is 5"},
+        BadConfig{"old_mom", R"({"model_type": "mom_gla"})", kUnsupported, "mom_gla"},
+        BadConfig{"attention", Mom(R"("attn": {"layers": [1]})"), kUnsupported,
+                  "\"attn\" is {\"layers\":[1]}, which is not supported"},
+        BadConfig{"attention_in_gdn", Gdn(R"("attn": {"layers": [1]})"), kUnsupported, "\"attn\""},
+        BadConfig{"attention_residuals", Mom(R"("attnres_block_size": 4)"), kUnsupported,
+                  "\"attnres_block_size\" is 4"},
+        BadConfig{"activation", Mom(R"("hidden_act": "powlu")"), kUnsupported,
+                  "\"hidden_act\" is \"powlu\", which is not supported; expected \"swish\""},
+        BadConfig{"rule", Mom(R"("mom_backend": "gla")"), kUnsupported,
+                  "\"mom_backend\" is \"gla\""},
+        BadConfig{"no_convolution", Mom(R"("use_short_conv": false)"), kUnsupported,
+                  "\"use_short_conv\" is false"},
+        BadConfig{"norm_first", R"({"model_type": "mom_gated_deltanet", "norm_first": true})",
+                  kUnsupported, "\"norm_first\" is true"},
+        BadConfig{"quantized", Mom(R"("quantization_config": {"bits": 4})"), kUnsupported,
+                  "\"quantization_config\""},
+        BadConfig{"topk_beyond_memories", Mom(R"("num_memories": 3, "topk": 4)"), kInvalid,
+                  "\"topk\" is 4, expected an integer from 1 to 3"},
+        BadConfig{"topk_zero", Mom(R"("topk": 0)"), kInvalid, "\"topk\" is 0"},
+        BadConfig{"no_memories", Mom(R"("num_memories": 0)"), kInvalid, "\"num_memories\" is 0"},
+        BadConfig{"hidden_size_text", Mom(R"("hidden_size": "64")"), kInvalid,
+                  "\"hidden_size\" is \"64\", expected an integer"},
+        BadConfig{"hidden_size_fraction", Mom(R"("hidden_size": 64.5)"), kInvalid,
+                  "\"hidden_size\" is 64.5"},
+        BadConfig{"hidden_size_negative", Mom(R"("hidden_size": -1)"), kInvalid,
+                  "\"hidden_size\" is -1"},
+        BadConfig{"hidden_size_huge", Mom(R"("hidden_size": 18446744073709551615)"), kInvalid,
+                  "\"hidden_size\""},
+        BadConfig{"hidden_size_null", Mom(R"("hidden_size": null)"), kInvalid,
+                  "\"hidden_size\" is null"},
+        BadConfig{"layers", Mom(R"("num_hidden_layers": 1000000)"), kInvalid,
+                  "\"num_hidden_layers\""},
+        BadConfig{"heads", Mom(R"("num_heads": 0)"), kInvalid, "\"num_heads\""},
+        BadConfig{"head_dim", Mom(R"("head_dim": 0)"), kInvalid, "\"head_dim\""},
+        BadConfig{"too_many_channels", Mom(R"("num_heads": 4096, "head_dim": 4096)"), kInvalid,
+                  "channels over all heads"},
+        BadConfig{"expand_v_uneven", Mom(R"("head_dim": 33, "expand_v": 0.5)"), kInvalid,
+                  "\"expand_v\" is 0.5, expected a factor"},
+        BadConfig{"expand_v_zero", Mom(R"("expand_v": 0)"), kInvalid, "\"expand_v\""},
+        BadConfig{"value_heads", Gdn(R"("num_heads": 4, "num_v_heads": 6)"), kInvalid,
+                  "\"num_v_heads\" is 6, expected a multiple of num_heads (4)"},
+        BadConfig{"conv_size", Mom(R"("conv_size": 0)"), kInvalid, "\"conv_size\""},
+        BadConfig{"norm_eps", Mom(R"("norm_eps": 0)"), kInvalid, "\"norm_eps\""},
+        BadConfig{"hidden_ratio", Mom(R"("hidden_ratio": -1)"), kInvalid, "\"hidden_ratio\""},
+        BadConfig{"intermediate", Mom(R"("intermediate_size": 0)"), kInvalid,
+                  "\"intermediate_size\""},
+        BadConfig{"vocab", Mom(R"("vocab_size": 0)"), kInvalid, "\"vocab_size\""},
+        BadConfig{"flag_is_a_number", Mom(R"("shared_mem": 1)"), kInvalid,
+                  "\"shared_mem\" is 1, expected true or false"},
+        BadConfig{"eos_outside", Mom(R"("eos_token_id": 32000)"), kInvalid,
+                  "\"eos_token_id\" is 32000, expected token ids from 0 to vocab_size - 1 (31999)"},
+        BadConfig{"eos_negative", Mom(R"("eos_token_id": [2, -1])"), kInvalid, "\"eos_token_id\""},
+        BadConfig{"bos_text", Mom(R"("bos_token_id": "<s>")"), kInvalid, "\"bos_token_id\""}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(GenerationDefaultsTest, AreReadAndChecked) {
+  const ModelConfig config = *Parse(R"({"model_type": "mom"})");
+  const auto parse = [&](const std::string& json) {
+    return ParseGenerationDefaults(json, "generation_config.json", config);
+  };
+  const auto defaults =
+      parse(R"({"eos_token_id": [2, 5], "temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.1,
+                                  "max_new_tokens": 64, "repetition_penalty": 1.1, "transformers_version": "5"})");
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_THAT(defaults->eos_tokens, ElementsAre(2, 5));
+  EXPECT_EQ(defaults->bos_token, 1);
+  EXPECT_FLOAT_EQ(*defaults->temperature, 0.7f);
+  EXPECT_FLOAT_EQ(*defaults->top_p, 0.9f);
+  EXPECT_FLOAT_EQ(*defaults->min_p, 0.1f);
+  EXPECT_EQ(defaults->top_k, 40);
+  EXPECT_EQ(defaults->max_new_tokens, 64);
+  EXPECT_FLOAT_EQ(*defaults->repetition_penalty, 1.1f);
+
+  EXPECT_THAT(parse("{}")->eos_tokens, ElementsAre(2));
+  EXPECT_FALSE(parse(R"({"top_k": null})")->top_k.has_value());
+  EXPECT_THAT(parse(R"({"temperature": -1})").status().message(),
+              HasSubstr("\"temperature\" is -1, expected a number from 0 to 100"));
+  EXPECT_THAT(parse(R"({"top_p": 0})").status().message(), HasSubstr("\"top_p\""));
+  EXPECT_THAT(parse(R"({"eos_token_id": 99999})").status().message(),
+              HasSubstr("\"eos_token_id\""));
+}
+
+TEST(GenerationDefaultsTest, WithoutAFileThoseOfTheConfigHold) {
+  const auto config = ReadModelConfig(GoldenFolder("mom"));
+  ASSERT_TRUE(config.ok()) << config.status();
+  const auto defaults = ReadGenerationDefaults(GoldenFolder("mom"), *config);
+  ASSERT_TRUE(defaults.ok()) << defaults.status();
+  EXPECT_THAT(defaults->eos_tokens, ElementsAre(2));
+  EXPECT_FALSE(defaults->temperature.has_value());
+}
+
+TEST(ModelConfigTest, AMissingFolderIsNamed) {
+  EXPECT_THAT(ReadModelConfig("/nowhere").status().message(), HasSubstr("/nowhere/config.json"));
+}
+
+}  // namespace
+}  // namespace mneme

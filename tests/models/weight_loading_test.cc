@@ -1,0 +1,234 @@
+// What is in a folder's files against what its configuration asks for.
+
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/float16.h"
+#include "models/model.h"
+#include "tests/models/golden.h"
+#include "tests/models/test_folder.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
+
+namespace mneme {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr char kFile[] = "model.safetensors";
+
+class WeightLoadingTest : public testing::Test {
+ protected:
+  explicit WeightLoadingTest(const ModelSpec& spec = TinySpec()) {
+    MakeFolder(spec, folder_);
+    tensors_ = ReadTensors(folder_.File(kFile));
+  }
+  // Writes the changed tensors back and loads.
+  absl::Status Load() {
+    WriteTensors(tensors_, folder_.File(kFile));
+    const auto backend = MakeReference();
+    return LoadModel(folder_.path(), *backend, nullptr).status();
+  }
+  std::vector<double> Logits() {
+    WriteTensors(tensors_, folder_.File(kFile));
+    const auto driver = Drive(folder_.path(), MakeReference(), {.max_tokens = 32});
+    return FeedSlot(*driver, 0, RandomTokens(32, 259, /*seed=*/5));
+  }
+  // The file's bytes of the floats of a tensor.
+  void SetElement(const std::string& name, size_t index, float value) {
+    std::memcpy(tensors_.at(name).bytes.data() + 4 * index, &value, 4);
+  }
+
+  TestFolder folder_;
+  StoredTensors tensors_;
+};
+
+TEST_F(WeightLoadingTest, AMissingTensorIsNamedWithTheExpectedShape) {
+  tensors_.erase("model.layers.1.attn.k_proj.3.weight");
+  const absl::Status status = Load();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(status.message(),
+              AllOf(HasSubstr("\"model.layers.1.attn.k_proj.3.weight\" is not in"),
+                    HasSubstr(kFile), HasSubstr("[64, 64]")));
+}
+
+TEST_F(WeightLoadingTest, AWrongShapeIsNamedWithTheExpectedOne) {
+  tensors_.at("model.layers.0.attn.A_log") = {DType::kF32, {3}, std::vector<std::byte>(12)};
+  EXPECT_THAT(Load().message(),
+              HasSubstr("tensor \"model.layers.0.attn.A_log\": shape [3], expected [2]"));
+}
+
+TEST_F(WeightLoadingTest, AnotherRankIsAWrongShape) {
+  tensors_.at("model.layers.0.attn.q_conv1d.weight").shape = {64, 4};
+  EXPECT_THAT(Load().message(), HasSubstr("shape [64, 4], expected [64, 1, 4]"));
+}
+
+TEST_F(WeightLoadingTest, AWrongElementTypeIsNamed) {
+  tensors_.at("model.norm.weight") = {DType::kI32, {64}, std::vector<std::byte>(256)};
+  EXPECT_THAT(Load().message(),
+              HasSubstr("tensor \"model.norm.weight\": dtype I32, expected F32, BF16 or F16"));
+}
+
+TEST_F(WeightLoadingTest, ValuesThatAreNotFiniteAreNamedWithTheirIndex) {
+  const float kNan = std::numeric_limits<float>::quiet_NaN();
+  const float kInf = std::numeric_limits<float>::infinity();
+  for (const auto& [name, index, value, shown] :
+       {std::tuple{"model.layers.0.mlp.down_proj.weight", 4097, kNan, "element 4097 is nan"},
+        std::tuple{"model.embeddings.weight", 259 * 64 - 1, -kInf, "element 16575 is -inf"},
+        std::tuple{"model.layers.1.attn.dt_bias", 0, kInf, "element 0 is inf"}}) {
+    const StoredTensors good = tensors_;
+    SetElement(name, static_cast<size_t>(index), value);
+    EXPECT_THAT(Load().message(), AllOf(HasSubstr(name), HasSubstr(shown)));
+    tensors_ = good;
+  }
+  EXPECT_TRUE(Load().ok());
+}
+
+TEST_F(WeightLoadingTest, NanInSixteenBitWeightsIsFoundToo) {
+  for (const DType dtype : {DType::kBF16, DType::kF16}) {
+    ModelSpec spec = TinySpec();
+    spec.dtype = dtype;
+    MakeFolder(spec, folder_);
+    tensors_ = ReadTensors(folder_.File(kFile));
+    const uint16_t nan = dtype == DType::kBF16 ? 0x7fc0 : 0x7e00;
+    std::memcpy(tensors_.at("lm_head.weight").bytes.data() + 2 * 1234, &nan, 2);
+    EXPECT_THAT(Load().message(), HasSubstr("\"lm_head.weight\": element 1234 is nan"));
+  }
+}
+
+TEST_F(WeightLoadingTest, UnusedTensorsAreListedOnceAndHarmlessOnesAreNot) {
+  tensors_["model.layers.0.attn.D"] = {DType::kF32, {2}, std::vector<std::byte>(8)};
+  tensors_["something.else"] = {DType::kI64, {1}, std::vector<std::byte>(8)};
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(Load().ok());
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("1 tensors are not used: something.else"));
+}
+
+TEST_F(WeightLoadingTest, TheHeadIsTiedExactlyWhereTheFileHasNone) {
+  const std::vector<double> untied = Logits();
+  StoredTensor head = tensors_.at("lm_head.weight");
+  tensors_.at("lm_head.weight") = tensors_.at("model.embeddings.weight");
+  const std::vector<double> equal = Logits();
+  tensors_.erase("lm_head.weight");
+  EXPECT_THAT(Logits(), HasSameBits(equal));
+  EXPECT_GT(RelativeError(untied, equal), 0.1);
+}
+
+TEST_F(WeightLoadingTest, AFusedFeedForwardIsTheSameNetwork) {
+  const std::vector<double> apart = Logits();
+  for (const std::string layer : {"model.layers.0.mlp.", "model.layers.1.mlp."}) {
+    StoredTensor& gate = tensors_.at(layer + "gate_proj.weight");
+    const StoredTensor up = tensors_.at(layer + "up_proj.weight");
+    gate.shape[0] *= 2;
+    gate.bytes.insert(gate.bytes.end(), up.bytes.begin(), up.bytes.end());
+    tensors_.erase(layer + "up_proj.weight");
+  }
+  EXPECT_THAT(Logits(), HasSameBits(apart));
+}
+
+TEST_F(WeightLoadingTest, MemoriesWhoseElementTypesDifferAreWidened) {
+  StoredTensor& tensor = tensors_.at("model.layers.0.attn.k_proj.2.weight");
+  const auto* values = reinterpret_cast<const float*>(tensor.bytes.data());
+  std::vector<std::byte> narrow(tensor.bytes.size() / 2);
+  std::vector<float> rounded(narrow.size() / 2);
+  for (size_t i = 0; i < rounded.size(); ++i) {
+    const uint16_t bits = BF16FromF32(values[i]);
+    std::memcpy(narrow.data() + 2 * i, &bits, 2);
+    rounded[i] = F32FromBF16(bits);
+  }
+  std::memcpy(tensor.bytes.data(), rounded.data(), tensor.bytes.size());
+  const std::vector<double> want = Logits();
+  tensor.dtype = DType::kBF16;
+  tensor.bytes = narrow;
+  EXPECT_THAT(Logits(), HasSameBits(want));
+}
+
+TEST_F(WeightLoadingTest, TensorsAtOddAddressesAreRead) {
+  const std::vector<double> want = Logits();
+  // One more byte of header moves all data by one.
+  std::string file = folder_.Read(kFile);
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  ++length;
+  std::memcpy(file.data(), &length, 8);
+  file.insert(file.begin() + 7 + static_cast<int64_t>(length), ' ');
+  folder_.Write(kFile, file);
+  const auto driver = Drive(folder_.path(), MakeReference(), {.max_tokens = 32});
+  EXPECT_THAT(FeedSlot(*driver, 0, RandomTokens(32, 259, /*seed=*/5)), HasSameBits(want));
+}
+
+TEST_F(WeightLoadingTest, CutFilesAreRefused) {
+  const std::string file = folder_.Read(kFile);
+  for (const double share : {0.0, 0.001, 0.01, 0.5, 0.999}) {
+    folder_.Write(kFile,
+                  file.substr(0, static_cast<size_t>(share * static_cast<double>(file.size()))));
+    const auto backend = MakeReference();
+    const absl::Status status = LoadModel(folder_.path(), *backend, nullptr).status();
+    EXPECT_THAT(status.message(), HasSubstr(kFile)) << share;
+  }
+}
+
+TEST_F(WeightLoadingTest, ProgressEndsAtTheTotal) {
+  const auto backend = MakeReference();
+  int64_t last = 0, total = 0;
+  ASSERT_TRUE(LoadModel(folder_.path(), *backend, [&](int64_t done, int64_t of) {
+                EXPECT_GT(done, last);
+                last = done;
+                total = of;
+              }).ok());
+  EXPECT_EQ(last, total);
+  EXPECT_GT(total, 0);
+}
+
+TEST(LoadModelTest, FoldersThatAreNoModelsAreExplained) {
+  const auto backend = MakeReference();
+  const auto load = [&](const std::string& folder) {
+    return LoadModel(folder, *backend, nullptr).status();
+  };
+  EXPECT_THAT(load("/nowhere/model").message(),
+              HasSubstr("model folder \"/nowhere/model\" does not exist"));
+  EXPECT_THAT(load("README.md").message(), HasSubstr("is a file, expected a folder"));
+  const TestFolder folder;
+  EXPECT_THAT(load(folder.path()).message(), HasSubstr("config.json"));
+}
+
+TEST(PlanModelTest, KnowsWithoutReadingWeightsWhatLoadingFinds) {
+  for (const std::string& name : GoldenNames()) {
+    const auto plan = PlanModel(GoldenFolder(name), DType::kF64);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    const auto backend = MakeReference();
+    const auto model = LoadModel(GoldenFolder(name), *backend, nullptr);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(plan->state_layout.slab_bytes(), (*model)->state_layout().slab_bytes()) << name;
+    EXPECT_EQ(plan->info.parameters, (*model)->info().parameters) << name;
+    EXPECT_EQ(plan->info.weight_dtype, (*model)->info().weight_dtype) << name;
+    EXPECT_EQ(plan->info.name, name);
+    EXPECT_NE((*model)->info().fingerprint, 0u);
+  }
+}
+
+TEST(PlanModelTest, ParameterCountsAreThePapers) {
+  // Untied counts of the two published configurations, without weights on disk: from shapes alone.
+  for (const auto& [shape, parameters] :
+       {std::pair{"mom-340m", 545119424}, std::pair{"mom-1.3b", 1618419904}}) {
+    const auto spec = SpecOfShape(shape);
+    ASSERT_TRUE(spec.ok());
+    int64_t count = 0;
+    for (const TensorSpec& tensor : TensorsOf(*spec)) {
+      int64_t elements = 1;
+      for (const int64_t dim : tensor.shape) elements *= dim;
+      count += elements;
+    }
+    EXPECT_EQ(count, parameters) << shape;
+  }
+}
+
+}  // namespace
+}  // namespace mneme
