@@ -162,6 +162,17 @@ TEST_P(GatedDeltaRuleTest, TheNumberOfThreadsChangesNoBit) {
   }
 }
 
+// A memory that decays into the denormals, some of it per call.
+TEST_P(GatedDeltaRuleTest, AMemoryThatFadesAwayChangesNoBit) {
+  DeltaProblem p(450, {3, 3, 48, 64}, {{6, 0, 0, false}, {5, 1, 0, false}, {7, 2, 1, false}});
+  for (double& value : p.log_decay) value = -16;
+  for (double& value : p.v) value = RoundTo(value * 0x1p-125, DType::kF32);
+  const DeltaResult want = p.Run(*GetParam().Make(1)), got = p.Run(*GetParam().Make(3));
+  EXPECT_THAT(got.out, HasSameBits(want.out));
+  EXPECT_THAT(got.states, HasSameBits(want.states));
+  ExpectMatch(p);
+}
+
 TEST_P(GatedDeltaRuleTest, NoSegmentsAreNoWork) {
   const DeltaProblem p(500, {1, 1, 16, 16}, {});
   EXPECT_TRUE(p.Run(*backend_).out.empty());

@@ -181,6 +181,19 @@ TEST_P(LinearTest, TheNumberOfThreadsChangesNoBit) {
   }
 }
 
+// Denormals count as zero on all threads or on none.
+TEST_P(LinearTest, DenormalsChangeNoBit) {
+  for (const DType dtype : kWeightTypes) {
+    LinearProblem p(16, 37, 64, 200, dtype);
+    for (double& x : p.x) x = RoundTo(x * 0x1p-127, DType::kF32);
+    const std::vector<double> one = p.Run(*GetParam().Make(1));
+    EXPECT_THAT(p.Run(*GetParam().Make(3)), HasSameBits(one)) << Name(dtype);
+    EXPECT_THAT(p.Run(*backend_, 36, 1), HasSameBits(LinearProblem::Rows(one, 200, 36, 1)))
+        << Name(dtype);
+    EXPECT_THAT(one, IsWithin(kTinyF32, p.Run(*reference_))) << Name(dtype);
+  }
+}
+
 TEST_P(LinearTest, ARowOfNaNSpoilsNoOther) {
   for (const DType dtype : kWeightTypes) {
     LinearProblem p(14, 9, 65, 20, dtype);
