@@ -1,0 +1,43 @@
+#include "base/spelling.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+
+namespace mneme {
+
+int EditDistance(absl::string_view a, absl::string_view b) {
+  const size_t columns = b.size() + 1;
+  std::vector<int> two_above(columns), above(columns), row(columns);
+  for (size_t j = 0; j < columns; ++j) above[j] = static_cast<int>(j);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    row[0] = static_cast<int>(i);
+    for (size_t j = 1; j < columns; ++j) {
+      const int replaced = above[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      row[j] = std::min({replaced, above[j] + 1, row[j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        row[j] = std::min(row[j], two_above[j - 2] + 1);
+      }
+    }
+    std::swap(two_above, above);
+    std::swap(above, row);
+  }
+  return above[b.size()];
+}
+
+std::string NearestSpelling(absl::string_view typed, std::span<const std::string> words) {
+  int best = std::max(2, static_cast<int>(typed.size()) / 3) + 1;
+  const std::string* nearest = nullptr;
+  for (const std::string& word : words) {
+    int distance = EditDistance(typed, word);
+    if (typed.size() >= 3 && absl::StartsWith(word, typed)) distance = std::min(distance, 1);
+    if (distance < best) {
+      best = distance;
+      nearest = &word;
+    }
+  }
+  return nearest == nullptr ? "" : *nearest;
+}
+
+}  // namespace mneme

@@ -1,0 +1,18 @@
+// "Did you mean": the known word nearest to a mistyped one.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace mneme {
+
+// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b`.
+int EditDistance(absl::string_view a, absl::string_view b);
+
+// The nearest of `words`, or "" if none is near: a third of the letters may differ, two at least. A
+// word that begins with what was typed is near, however long.
+std::string NearestSpelling(absl::string_view typed, std::span<const std::string> words);
+
+}  // namespace mneme

@@ -1,0 +1,45 @@
+// From a command line to a checked ServerConfig: default <- file <- environment <- flags.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "mneme/v1/config.pb.h"
+
+namespace mneme {
+
+enum class ServerAction { kServe, kPlan, kPrintConfig, kHelp, kVersion };
+
+struct CommandLine {
+  ServerAction action = ServerAction::kServe;
+  v1::ServerConfig config;  // every field set
+};
+
+// Value of an environment variable, or null: getenv, or a map in tests.
+using GetEnvironment = std::function<const char*(const char* name)>;
+
+// `arguments` without the program's name. Errors are INVALID_ARGUMENT (NOT_FOUND for the file of
+// --config), name the flag, variable or file position at fault, and suggest the nearest spelling.
+absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments,
+                                             const GetEnvironment& environment);
+
+// Ranges, choices, and what fields demand of each other.
+absl::Status ValidateConfig(const v1::ServerConfig& config);
+
+// Whether `host` means every interface of the machine.
+bool IsAllInterfaces(absl::string_view host);
+
+// The configuration as a file for --config, a comment before each field.
+std::string PrintConfig(const v1::ServerConfig& config);
+
+// One line: "model.path=... engine.max_rows=64 ...".
+std::string ConfigSummary(const v1::ServerConfig& config);
+
+// What --help prints.
+std::string HelpText();
+
+}  // namespace mneme

@@ -1,0 +1,34 @@
+#include "server/engine_access.h"
+
+#include <utility>
+
+#include "engine/status_payload.h"
+
+namespace mneme {
+
+absl::StatusOr<Engine*> EngineAccess::Get() const {
+  Engine* engine = engine_.load(std::memory_order_acquire);
+  if (engine != nullptr) return engine;
+  return WithReason(absl::UnavailableError("the model is still loading"), "LOADING");
+}
+
+absl::StatusOr<Engine*> EngineAccess::GetForWork() const {
+  switch (state()) {
+    case v1::SERVER_STATE_DRAINING:
+      return WithReason(absl::UnavailableError("the server is shutting down"), kReasonDraining);
+    case v1::SERVER_STATE_FAILED:
+      return WithReason(absl::UnavailableError("the device failed; the server is about to exit"),
+                        kReasonUnhealthy);
+    default:
+      return Get();
+  }
+}
+
+void EngineAccess::Publish(Engine& engine, ServingFacts facts) {
+  facts_ = std::move(facts);
+  engine_.store(&engine, std::memory_order_release);
+  v1::ServerState loading = v1::SERVER_STATE_LOADING;  // a drain may have begun meanwhile
+  state_.compare_exchange_strong(loading, v1::SERVER_STATE_SERVING);
+}
+
+}  // namespace mneme

@@ -1,0 +1,59 @@
+// What the services know of the engine, which is not there yet while the model loads and which
+// takes no new work while it drains.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "engine/engine.h"
+#include "mneme/v1/inference.pb.h"
+
+namespace mneme {
+
+// Set before Publish() and constant from then on.
+struct ServingFacts {
+  std::string model_name;                 // --served-model-name, or the folder's
+  v1::SamplingOptions sampling_defaults;  // of generation_config.json; unset fields are neutral
+  int default_max_tokens = 256;
+  int64_t max_message_bytes = 0;
+};
+
+// Written by main(), read by every RPC. The engine outlives the gRPC server.
+class EngineAccess {
+ public:
+  explicit EngineAccess(absl::Time start_time) : start_time_(start_time) {}
+
+  // The engine, for calls that start no work: UNAVAILABLE while the model loads.
+  absl::StatusOr<Engine*> Get() const;
+  // The engine, for calls that do: UNAVAILABLE while draining, too.
+  absl::StatusOr<Engine*> GetForWork() const;
+
+  v1::ServerState state() const { return state_.load(std::memory_order_acquire); }
+  absl::Time start_time() const { return start_time_; }
+  const ServingFacts& facts() const { return facts_; }  // once Get() succeeds
+
+  void SetProgress(int64_t loaded_bytes, int64_t total_bytes) {
+    loaded_bytes_.store(loaded_bytes, std::memory_order_relaxed);
+    total_bytes_.store(total_bytes, std::memory_order_relaxed);
+  }
+  int64_t loaded_bytes() const { return loaded_bytes_.load(std::memory_order_relaxed); }
+  int64_t total_bytes() const { return total_bytes_.load(std::memory_order_relaxed); }
+
+  void Publish(Engine& engine, ServingFacts facts);
+  void SetDraining() { state_.store(v1::SERVER_STATE_DRAINING, std::memory_order_release); }
+  void SetFailed() { state_.store(v1::SERVER_STATE_FAILED, std::memory_order_release); }
+
+ private:
+  const absl::Time start_time_;
+  ServingFacts facts_;
+  std::atomic<Engine*> engine_{nullptr};
+  std::atomic<v1::ServerState> state_{v1::SERVER_STATE_LOADING};
+  std::atomic<int64_t> loaded_bytes_{0};
+  std::atomic<int64_t> total_bytes_{0};
+};
+
+}  // namespace mneme

@@ -1,0 +1,35 @@
+// A few threads for what an RPC callback must not do itself: wait for the engine's loop, or
+// tokenise a long text.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+
+namespace mneme {
+
+// Thread-safe. Tasks start in the order they were posted; the destructor runs all that are left.
+class Executor {
+ public:
+  explicit Executor(int threads);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  void Work() ABSL_LOCKS_EXCLUDED(mu_);
+  bool HasWork() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return closed_ || !tasks_.empty(); }
+
+  absl::Mutex mu_;
+  std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mu_);
+  bool closed_ ABSL_GUARDED_BY(mu_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace mneme

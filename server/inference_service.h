@@ -1,0 +1,41 @@
+// mneme.v1.Inference: checks requests, hands them to the engine, and converts what comes back.
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "mneme/v1/inference.grpc.pb.h"
+#include "server/engine_access.h"
+#include "server/executor.h"
+
+namespace mneme {
+
+class InferenceService final
+    : public v1::Inference::WithRawCallbackMethod_Generate<
+          v1::Inference::WithRawCallbackMethod_Tokenize<
+              v1::Inference::WithRawCallbackMethod_Detokenize<
+                  v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>> {
+ public:
+  // `executor` runs what takes longer than a callback may.
+  InferenceService(EngineAccess& engine, Executor& executor)
+      : engine_(engine), executor_(executor) {}
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
+
+ private:
+  EngineAccess& engine_;
+  Executor& executor_;
+};
+
+// What the server calls itself, "0.1.0".
+absl::string_view ServerVersion();
+
+}  // namespace mneme

@@ -1,0 +1,185 @@
+#include "server/load_model.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "kernels/backend.h"
+#include "models/json_text.h"
+#include "models/model.h"
+#include "models/model_config.h"
+#include "models/tokenizer_loader.h"
+#include "server/units.h"
+
+namespace mneme {
+namespace {
+
+// "a/b/mom-340m/" -> "mom-340m"
+std::string FolderName(absl::string_view path) {
+  while (path.size() > 1 && path.back() == '/') path.remove_suffix(1);
+  const size_t slash = path.rfind('/');
+  return std::string(slash == absl::string_view::npos ? path : path.substr(slash + 1));
+}
+
+EngineOptions ToEngineOptions(const v1::EngineSection& config) {
+  EngineOptions options;
+  options.state_memory_bytes = config.state_memory_bytes();
+  options.max_sessions = config.max_sessions();
+  options.max_rows = config.max_rows();
+  options.max_tokens_per_step = config.max_tokens_per_step();
+  options.max_logit_rows_per_step = config.max_logit_rows_per_step();
+  options.max_queued_requests = config.max_queued_requests();
+  options.max_request_tokens = config.max_request_tokens();
+  options.stream_capacity_events = config.stream_capacity_events();
+  options.default_session_ttl = config.session_ttl_ms() == 0
+                                    ? absl::InfiniteDuration()
+                                    : absl::Milliseconds(config.session_ttl_ms());
+  options.history_tokens = config.history_tokens();
+  options.max_idempotency_keys = config.max_idempotency_keys();
+  options.max_decode_slowdown = config.max_decode_slowdown();
+  options.idempotency_record_bytes = config.idempotency_record_bytes();
+  options.watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms());
+  options.trace_steps = config.trace_steps();
+  return options;
+}
+
+absl::StatusOr<std::unique_ptr<Backend>> MakeConfiguredBackend(const v1::DeviceSection& config) {
+  BackendOptions options;
+  options.compute_dtype = config.compute_dtype() == "bf16" ? DType::kBF16 : DType::kF32;
+  options.threads = config.threads();
+  options.isa = config.isa();
+  return MakeBackend(config.kind(), options);
+}
+
+v1::SamplingOptions ToSamplingDefaults(const GenerationDefaults& defaults) {
+  v1::SamplingOptions options;
+  if (defaults.temperature.has_value()) options.set_temperature(*defaults.temperature);
+  if (defaults.top_k.has_value()) options.set_top_k(*defaults.top_k);
+  if (defaults.top_p.has_value()) options.set_top_p(*defaults.top_p);
+  if (defaults.min_p.has_value()) options.set_min_p(*defaults.min_p);
+  if (defaults.repetition_penalty.has_value()) {
+    options.set_repetition_penalty(*defaults.repetition_penalty);
+  }
+  return options;
+}
+
+// Null where the folder has none: such a model serves token ids.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerOf(const std::string& folder,
+                                                           const ModelConfig& config,
+                                                           const GenerationDefaults& defaults) {
+  TokenizerFacts facts{.vocab_size = config.vocab};
+  facts.bos_token_id = defaults.bos_token.has_value() ? defaults.bos_token : config.bos_token;
+  if (!defaults.eos_tokens.empty()) facts.eos_token_id = defaults.eos_tokens.front();
+  MNEME_ASSIGN_OR_RETURN(const nlohmann::json json,
+                         ReadJsonObject(absl::StrCat(folder, "/config.json")));
+  if (const auto it = json.find("tokenizer_class"); it != json.end() && it->is_string()) {
+    facts.tokenizer_class = it->get<std::string>();
+  }
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(folder, facts);
+  if (absl::IsNotFound(tokenizer.status())) {
+    LOG(WARNING) << "the model has no tokenizer: it serves token ids only";
+    return nullptr;
+  }
+  return tokenizer;
+}
+
+// Sets `error` and returns false unless `status` is OK. Too little memory is the device's fault
+// wherever it shows.
+bool Succeeded(const absl::Status& status, LoadFailure failure, LoadError& error) {
+  if (status.ok()) return true;
+  error.status = status;
+  error.failure = absl::IsResourceExhausted(status) ? LoadFailure::kDevice : failure;
+  return false;
+}
+
+void LogModel(const ModelInfo& info, absl::Duration took) {
+  LOG(INFO) << "model loaded"
+            << " architecture=" << info.architecture << " layers=" << info.layers
+            << " model_dim=" << info.model_dim << " vocab=" << info.vocab
+            << " parameters=" << info.parameters << " weights=" << HumanBytes(info.weight_bytes)
+            << " dtype=" << info.weight_dtype
+            << " fingerprint=" << absl::StrFormat("%016x", info.fingerprint)
+            << " seconds=" << absl::StrFormat("%.2f", absl::ToDoubleSeconds(took));
+}
+
+}  // namespace
+
+absl::Status CheckModelFolder(const v1::ServerConfig& config) {
+  return ReadModelConfig(config.model().path()).status();
+}
+
+std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
+                                        const LoadProgress& progress, LoadError& error) {
+  const std::string& folder = config.model().path();
+  const absl::Duration start = clock.Monotonic();
+  absl::StatusOr<ModelConfig> model_config = ReadModelConfig(folder);
+  if (!Succeeded(model_config.status(), LoadFailure::kModel, error)) return nullptr;
+  for (const std::string& warning : model_config->warnings) LOG(WARNING) << warning;
+  absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(folder, *model_config);
+  if (!Succeeded(defaults.status(), LoadFailure::kModel, error)) return nullptr;
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      LoadTokenizerOf(folder, *model_config, *defaults);
+  if (!Succeeded(tokenizer.status(), LoadFailure::kModel, error)) return nullptr;
+  if (*tokenizer != nullptr) {
+    for (const std::string& note : (*tokenizer)->notes()) LOG(INFO) << "tokenizer: " << note;
+  }
+
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeConfiguredBackend(config.device());
+  if (!Succeeded(backend.status(), LoadFailure::kDevice, error)) return nullptr;
+  LOG(INFO) << "device " << (*backend)->description();
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(folder, **backend, progress);
+  if (!Succeeded(model.status(), LoadFailure::kModel, error)) return nullptr;
+  LogModel((*model)->info(), clock.Monotonic() - start);
+
+  absl::StatusOr<std::unique_ptr<Engine>> engine =
+      Engine::Create(*std::move(backend), *std::move(model), *std::move(tokenizer),
+                     defaults->eos_tokens, ToEngineOptions(config.engine()), clock);
+  if (!Succeeded(engine.status(), LoadFailure::kDevice, error)) return nullptr;
+
+  auto loaded = std::make_unique<LoadedModel>();
+  loaded->engine = *std::move(engine);
+  loaded->facts.model_name =
+      config.model().served_name().empty() ? FolderName(folder) : config.model().served_name();
+  loaded->facts.default_max_tokens = config.engine().default_max_tokens();
+  loaded->facts.max_message_bytes = config.server().max_message_bytes();
+  if (config.model().generation_config() == "auto") {
+    loaded->facts.sampling_defaults = ToSamplingDefaults(*defaults);
+    loaded->facts.default_max_tokens =
+        defaults->max_new_tokens.value_or(loaded->facts.default_max_tokens);
+  }
+  return loaded;
+}
+
+absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& error) {
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeConfiguredBackend(config.device());
+  if (!Succeeded(backend.status(), LoadFailure::kDevice, error)) return error.status;
+  const absl::StatusOr<ModelPlan> plan =
+      PlanModel(config.model().path(), (*backend)->state_dtype());
+  if (!Succeeded(plan.status(), LoadFailure::kModel, error)) return error.status;
+  const absl::StatusOr<int64_t> available = (*backend)->AvailableBytes();
+  if (!Succeeded(available.status(), LoadFailure::kDevice, error)) return error.status;
+  const ModelInfo& info = plan->info;
+  const int64_t slab_bytes = plan->state_layout.slab_bytes();
+  const absl::StatusOr<CapacityPlan> capacity =
+      PlanCapacity(slab_bytes, *available - info.weight_bytes, ToEngineOptions(config.engine()));
+  if (!Succeeded(capacity.status(), LoadFailure::kDevice, error)) return error.status;
+
+  const bool is_given = config.engine().state_memory_bytes() > 0;
+  return absl::StrCat(
+      "model     ", FolderName(config.model().path()), ", ", info.architecture, ", ", info.layers,
+      " layers, ", info.parameters, " parameters, ", HumanBytes(info.weight_bytes), " of ",
+      info.weight_dtype, " weights\n",  //
+      "device    ", (*backend)->description(), ", ", HumanBytes(*available), " available\n",
+      "session   ", slab_bytes, " bytes (", HumanBytes(slab_bytes),
+      "), whatever the length of the conversation\n", plan->state_layout.ToString(), "capacity  ",
+      capacity->ToString(),
+      is_given ? ""
+               : "; what is available now, less weights and a reserve (--state-memory fixes it)",
+      "\n");
+}
+
+}  // namespace mneme

@@ -1,0 +1,45 @@
+// From a checked configuration to a running engine: backend, weights, tokenizer, slabs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "engine/engine.h"
+#include "mneme/v1/config.pb.h"
+#include "server/engine_access.h"
+
+namespace mneme {
+
+// What went wrong, as the process's exit code says it.
+enum class LoadFailure { kModel = 3, kDevice = 4 };
+
+struct LoadError {
+  absl::Status status;
+  LoadFailure failure = LoadFailure::kModel;
+};
+
+struct LoadedModel {
+  std::unique_ptr<Engine> engine;
+  ServingFacts facts;
+};
+
+using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
+
+// Takes as long as the weights take to be read. On failure `error` is set and null returned.
+std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
+                                        const LoadProgress& progress, LoadError& error);
+
+// The answer to --plan: model, state layout and how many sessions fit, from config.json and the
+// headers of the weights. Weights that are not read yet count as used memory.
+absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& error);
+
+// The cheap half of LoadEngine, for errors that need no wait: is there a model that this server
+// knows?
+absl::Status CheckModelFolder(const v1::ServerConfig& config);
+
+}  // namespace mneme

@@ -1,0 +1,231 @@
+// mneme-server: flags -> configuration -> port -> model -> serve -> drain.
+//
+// The port is opened before the model is loaded, so that a port in use is known at once and clients
+// are told to wait (UNAVAILABLE, health NOT_SERVING). The main thread does nothing but wait for
+// signals; every other thread has them blocked.
+#include <google/protobuf/stubs/logging.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "server/config.h"
+#include "server/engine_access.h"
+#include "server/grpc_server.h"
+#include "server/inference_service.h"
+#include "server/load_model.h"
+#include "server/units.h"
+
+namespace mneme {
+namespace {
+
+// What the process ends with; config_text.cc tells users.
+enum ExitCode {
+  kDrained = 0,
+  kBadArguments = 2,
+  kModelFailure = 3,
+  kDeviceFailure = 4,
+  kCannotListen = 5,
+  kFatalDeviceError = 6,
+};
+
+constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+// For calls to receive their last messages once the engine has drained.
+constexpr absl::Duration kLastMessagesGrace = absl::Seconds(2);
+
+// SIGINT and SIGTERM, taken one by one instead of interrupting somebody.
+class Signals {
+ public:
+  // Before any thread is started: they inherit the mask.
+  Signals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
+    signal(SIGPIPE, SIG_IGN);
+  }
+
+  // The next signal, or 0 after `timeout`.
+  int Wait(absl::Duration timeout) const {
+    const timespec time = absl::ToTimespec(timeout);
+    const int signal = sigtimedwait(&set_, nullptr, &time);
+    return signal > 0 ? signal : 0;
+  }
+
+ private:
+  sigset_t set_;
+};
+
+// Without destructors: other threads may be in the middle of something that cannot be interrupted.
+[[noreturn]] void ExitNow(int code) {
+  fflush(nullptr);
+  _exit(code);
+}
+
+int Fail(int code, const absl::Status& status) {
+  fprintf(stderr, "mneme-server: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+void SetUpLogs(const v1::LogSection& config) {
+  SetMinLogSeverity(config.level() == "error"     ? LogSeverity::kError
+                    : config.level() == "warning" ? LogSeverity::kWarning
+                                                  : LogSeverity::kInfo);
+  SetLogFormat(config.format() == "json" ? LogFormat::kJson : LogFormat::kText);
+  // It would print a line for every malformed request; their senders are told already.
+  google::protobuf::SetLogHandler(nullptr);
+}
+
+// A line of load progress each tenth of the weights, at most one a second.
+class ProgressLines {
+ public:
+  ProgressLines(EngineAccess& access, Clock& clock) : access_(access), clock_(clock) {}
+
+  void operator()(int64_t done_bytes, int64_t total_bytes) {
+    access_.SetProgress(done_bytes, total_bytes);
+    if (total_bytes <= 0) return;
+    const int64_t tenth = 10 * done_bytes / total_bytes;
+    const absl::Duration now = clock_.Monotonic();
+    if (tenth <= last_tenth_ || now - last_line_ < absl::Seconds(1)) return;
+    last_tenth_ = tenth;
+    last_line_ = now;
+    LOG(INFO) << "loading " << tenth * 10 << " % of " << HumanBytes(total_bytes);
+  }
+
+ private:
+  EngineAccess& access_;
+  Clock& clock_;
+  int64_t last_tenth_ = 0;
+  absl::Duration last_line_ = clock_.Monotonic();
+};
+
+// Ends the process at once on a second signal, while `done` is awaited.
+template <typename T>
+void WaitOrExit(const Signals& signals, const std::future<T>& done) {
+  while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    if (const int signal = signals.Wait(kPollInterval); signal != 0) {
+      LOG(WARNING) << "second signal, ending at once";
+      ExitNow(128 + signal);
+    }
+  }
+}
+
+// Health off, no new work, then what runs gets its time.
+int Drain(const Signals& signals, GrpcServer& server, EngineAccess& access, Engine& engine,
+          absl::Duration timeout) {
+  LOG(INFO) << "draining"
+            << " timeout=" << FormatMilliseconds(absl::ToInt64Milliseconds(timeout))
+            << " running=" << engine.stats().requests_running.value()
+            << " waiting=" << engine.stats().requests_waiting.value();
+  server.SetServing(false);
+  access.SetDraining();
+  const std::future<void> drained = std::async(std::launch::async, [&] {
+    engine.Drain(timeout);
+    server.Shutdown(kLastMessagesGrace);
+  });
+  WaitOrExit(signals, drained);
+  LOG(INFO) << "drained";
+  return kDrained;
+}
+
+// Until a signal or a fatal error.
+int Serve(const Signals& signals, const v1::ServerConfig& config, GrpcServer& server,
+          EngineAccess& access, Engine& engine) {
+  while (true) {
+    if (const int signal = signals.Wait(kPollInterval); signal != 0) {
+      LOG(INFO) << (signal == SIGINT ? "SIGINT" : "SIGTERM");
+      return Drain(signals, server, access, engine,
+                   absl::Milliseconds(config.server().shutdown_timeout_ms()));
+    }
+    if (const absl::Status health = engine.health(); !health.ok()) {
+      LOG(ERROR) << "fatal: " << health.message();
+      server.SetServing(false);
+      access.SetFailed();
+      server.Shutdown(kLastMessagesGrace);
+      ExitNow(kFatalDeviceError);  // the engine's loop may never come back
+    }
+  }
+}
+
+int Run(const Signals& signals, const v1::ServerConfig& config) {
+  LOG(INFO) << "mneme-server " << ServerVersion() << " " << ConfigSummary(config);
+  if (const absl::Status folder = CheckModelFolder(config); !folder.ok()) {
+    return Fail(kModelFailure, folder);
+  }
+  RealClock clock;
+  EngineAccess access(clock.Now());
+  std::unique_ptr<LoadedModel> loaded;  // outlives the server
+  absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(config.server(), access);
+  if (!server.ok()) {
+    return Fail(absl::IsInvalidArgument(server.status()) ? kBadArguments : kCannotListen,
+                server.status());
+  }
+  const std::string address = AddressText(config.server().host(), (*server)->port());
+  printf("listening on %s\n", address.c_str());
+  fflush(stdout);
+  LOG(INFO) << "listening on " << address << ", loading " << config.model().path();
+
+  LoadError error;
+  std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
+    return LoadEngine(config, clock, ProgressLines(access, clock), error);
+  });
+  while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    if (signals.Wait(kPollInterval) == 0) continue;
+    LOG(INFO) << "signal while loading: nothing to drain";
+    ExitNow(kDrained);
+  }
+  loaded = loading.get();
+  if (loaded == nullptr) return Fail(static_cast<int>(error.failure), error.status);
+
+  Engine& engine = *loaded->engine;
+  access.Publish(engine, loaded->facts);
+  (*server)->SetServing(true);
+  LOG(INFO) << engine.capacity().ToString();
+  printf("%s\nready\n", engine.capacity().ToString().c_str());
+  fflush(stdout);
+  LOG(INFO) << "ready model=" << loaded->facts.model_name << " address=" << address;
+  return Serve(signals, config, **server, access, engine);
+}
+
+int Main(int argc, const char* const* argv) {
+  const Signals signals;
+  const absl::StatusOr<CommandLine> line = ParseCommandLine(
+      {argv + 1, argv + argc}, [](const char* name) -> const char* { return getenv(name); });
+  if (!line.ok()) return Fail(kBadArguments, line.status());
+  switch (line->action) {
+    case ServerAction::kHelp:
+      fputs(HelpText().c_str(), stdout);
+      return 0;
+    case ServerAction::kVersion:
+      printf("mneme-server %s\n", std::string(ServerVersion()).c_str());
+      return 0;
+    case ServerAction::kPrintConfig:
+      fputs(PrintConfig(line->config).c_str(), stdout);
+      return 0;
+    case ServerAction::kPlan: {
+      LoadError error;
+      const absl::StatusOr<std::string> plan = PlanText(line->config, error);
+      if (!plan.ok()) return Fail(static_cast<int>(error.failure), plan.status());
+      fputs(plan->c_str(), stdout);
+      return 0;
+    }
+    case ServerAction::kServe:
+      break;
+  }
+  SetUpLogs(line->config.log());
+  return Run(signals, line->config);
+}
+
+}  // namespace
+}  // namespace mneme
+
+int main(int argc, char** argv) { return mneme::Main(argc, argv); }

@@ -1,0 +1,67 @@
+// Requests are parsed here rather than by gRPC, which answers UNIMPLEMENTED with an empty message
+// to bytes that are no message or hold text that is not UTF-8.
+#pragma once
+
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "engine/status_payload.h"
+#include "server/executor.h"
+#include "server/status_conversion.h"
+
+namespace mneme {
+
+// INVALID_ARGUMENT for anything that is no `Message`.
+template <typename Message>
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, Message& message) {
+  grpc::ByteBuffer copy(bytes);  // shares the slices; the reader wants a mutable buffer
+  grpc::ProtoBufferReader reader(&copy);
+  if (reader.status().ok() && message.ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
+  return WithReason(absl::InvalidArgumentError(absl::StrCat(
+                        "the request is not a valid ", absl::string_view(message.GetTypeName()),
+                        " message, or a text in it is not UTF-8")),
+                    "MALFORMED_REQUEST");
+}
+
+template <typename Message>
+grpc::ByteBuffer SerializeMessage(const Message& message) {
+  grpc::ByteBuffer bytes;
+  bool own_buffer;
+  (void)grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own_buffer);
+  return bytes;
+}
+
+// Answers a unary call with `handle(request)`, on `executor` if there is one, else at once.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* AnswerUnary(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* in, grpc::ByteBuffer* out,
+    Executor* executor, std::function<absl::StatusOr<Response>(const Request&)> handle) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  auto request = std::make_shared<Request>();
+  if (const absl::Status parsed = ParseMessage(*in, *request); !parsed.ok()) {
+    reactor->Finish(ToGrpcStatus(parsed));
+    return reactor;
+  }
+  auto answer = [reactor, out, request, handle = std::move(handle)] {
+    const absl::StatusOr<Response> response = handle(*request);
+    if (response.ok()) *out = SerializeMessage(*response);
+    reactor->Finish(ToGrpcStatus(response.status()));
+  };
+  if (executor == nullptr) {
+    answer();
+  } else {
+    executor->Post(std::move(answer));
+  }
+  return reactor;
+}
+
+}  // namespace mneme

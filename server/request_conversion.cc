@@ -1,0 +1,169 @@
+#include "server/request_conversion.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+constexpr size_t kMaxRequestIdBytes = 128;
+constexpr int64_t kMaxTtlMs = int64_t{10} * 365 * 24 * 3600 * 1000;
+
+// For messages: enough of a text to recognise it, without line breaks.
+std::string Quoted(absl::string_view text) {
+  const bool long_text = text.size() > 60;
+  return absl::StrCat("\"", absl::Utf8SafeCEscape(text.substr(0, 60)), long_text ? "...\"" : "\"");
+}
+
+absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine& engine) {
+  Prompt prompt;
+  if (request.has_token_ids()) {
+    const auto& ids = request.token_ids().ids();
+    prompt.at_start.assign(ids.begin(), ids.end());
+    if (!request.session().name().empty()) prompt.continued = prompt.at_start;
+    return prompt;
+  }
+  if (!request.has_text()) return prompt;
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine, "text"));
+  const absl::string_view text = request.text();
+  // BOS alone begins a session only if the request says so itself: an empty prompt is rather a
+  // mistake, and where a token is pending it means "go on".
+  const bool add_bos = request.has_add_special_tokens() ? request.add_special_tokens()
+                                                        : tokenizer->adds_bos() && !text.empty();
+  MNEME_ASSIGN_OR_RETURN(prompt.at_start, tokenizer->Encode(text, {.add_bos = add_bos}));
+  if (!request.session().name().empty()) {  // an ephemeral session is never continued
+    MNEME_ASSIGN_OR_RETURN(prompt.continued, tokenizer->Encode(text, {.continuation = true}));
+  }
+  return prompt;
+}
+
+SamplingParams ToSampling(const v1::SamplingOptions& given, const v1::SamplingOptions& defaults) {
+  v1::SamplingOptions options = defaults;
+  options.MergeFrom(given);
+  SamplingParams sampling;
+  if (options.has_temperature()) sampling.temperature = options.temperature();
+  if (options.has_top_k()) sampling.top_k = options.top_k();
+  if (options.has_top_p()) sampling.top_p = options.top_p();
+  if (options.has_min_p()) sampling.min_p = options.min_p();
+  if (options.has_repetition_penalty()) sampling.repetition_penalty = options.repetition_penalty();
+  if (options.has_presence_penalty()) sampling.presence_penalty = options.presence_penalty();
+  if (options.has_frequency_penalty()) sampling.frequency_penalty = options.frequency_penalty();
+  if (options.has_seed()) sampling.seed = options.seed();
+  sampling.logit_bias.assign(options.logit_bias().begin(), options.logit_bias().end());
+  // A map has no order of its own, and a repeated request has to look the same.
+  std::sort(sampling.logit_bias.begin(), sampling.logit_bias.end());
+  return sampling;
+}
+
+StopParams ToStop(const v1::StoppingOptions& options, int default_max_tokens) {
+  StopParams stop;
+  stop.max_tokens = options.has_max_tokens() ? options.max_tokens()
+                                             : std::max(default_max_tokens, options.min_tokens());
+  stop.min_tokens = options.min_tokens();
+  stop.ignore_eos = options.ignore_eos();
+  stop.stop_token_ids.assign(options.stop_token_ids().begin(), options.stop_token_ids().end());
+  stop.stop_strings.assign(options.stop_strings().begin(), options.stop_strings().end());
+  stop.include_stop_in_output = options.include_stop_in_output();
+  return stop;
+}
+
+// -1 is the engine's "none", which a request says by leaving the field out.
+absl::Status CheckNotNegative(absl::string_view field, int value) {
+  if (value >= 0) return absl::OkStatus();
+  return FieldError(field, absl::StrCat(field, " is ", value, ", expected at least 0"));
+}
+
+absl::Status FillResponseOptions(const v1::ResponseOptions& options, Request& out) {
+  if (options.has_n()) out.n = options.n();
+  if (options.has_logprobs()) {
+    MNEME_RETURN_IF_ERROR(CheckNotNegative("response.logprobs", options.logprobs()));
+    out.logprobs = options.logprobs();
+  }
+  if (options.has_prompt_logprobs()) {
+    MNEME_RETURN_IF_ERROR(CheckNotNegative("response.prompt_logprobs", options.prompt_logprobs()));
+    out.prompt_logprobs = options.prompt_logprobs();
+  }
+  out.echo = options.echo();
+  out.skip_special_tokens = !options.has_skip_special_tokens() || options.skip_special_tokens();
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms) {
+  if (ttl_ms < -1 || ttl_ms > kMaxTtlMs) {
+    return FieldError(field, absl::StrCat(field, " is ", ttl_ms, ", expected -1 (never) to ",
+                                          kMaxTtlMs, " (ten years)"));
+  }
+  return ttl_ms < 0 ? absl::InfiniteDuration() : absl::Milliseconds(ttl_ms);
+}
+
+absl::Status CheckRequestId(absl::string_view id) {
+  if (id.size() > kMaxRequestIdBytes) {
+    return FieldError("request_id", absl::StrCat("request_id has ", id.size(),
+                                                 " bytes, expected at most ", kMaxRequestIdBytes));
+  }
+  for (const char c : id) {
+    if (c >= 0x20 && c < 0x7f) continue;
+    return FieldError("request_id",
+                      absl::StrCat("request_id ", Quoted(id), " is not printable ASCII"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckModelName(absl::string_view name, const ServingFacts& facts) {
+  const std::string& served = facts.model_name;
+  if (name.empty() || name == served) return absl::OkStatus();
+  return WithReason(absl::NotFoundError(absl::StrCat("model ", Quoted(name),
+                                                     " is not served here; \"", served, "\" is")),
+                    "MODEL_NOT_FOUND");
+}
+
+absl::StatusOr<const Tokenizer*> NeedTokenizer(const Engine& engine, absl::string_view field) {
+  if (engine.tokenizer() != nullptr) return engine.tokenizer();
+  return WithReason(
+      FieldError(field, absl::StrCat(field, ": the model has no tokenizer; send token ids")),
+      "NO_TOKENIZER");
+}
+
+absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
+                                        const Engine& engine, const ServingFacts& facts) {
+  MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), facts));
+  Request out;
+  out.id = call.request_id;
+  out.deadline = call.deadline;
+
+  const v1::SessionOptions& session = request.session();
+  out.session.name = session.name();
+  out.create_session = !session.has_create_if_missing() || session.create_if_missing();
+  MNEME_ASSIGN_OR_RETURN(out.session_ttl, ToTtl("session.ttl_ms", session.ttl_ms()));
+
+  out.sampling = ToSampling(request.sampling(), facts.sampling_defaults);
+  out.stop = ToStop(request.stopping(), facts.default_max_tokens);
+  MNEME_RETURN_IF_ERROR(FillResponseOptions(request.response(), out));
+
+  if (request.has_expected_position()) out.expected_position = request.expected_position();
+  out.idempotency_key = request.idempotency_key();
+  out.priority = request.priority();
+  out.detached = request.detached();
+  if (request.detached()) {
+    if (session.name().empty() && request.idempotency_key().empty()) {
+      return FieldError("detached",
+                        "detached: without a session's name or an idempotency_key nobody could "
+                        "have the result");
+    }
+    out.deadline = absl::InfiniteFuture();  // it ends the listening, not the work
+  }
+
+  // Last, because it may take long.
+  MNEME_ASSIGN_OR_RETURN(out.prompt, ToPrompt(request, engine));
+  return out;
+}
+
+}  // namespace mneme

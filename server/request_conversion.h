@@ -1,0 +1,41 @@
+// GenerateRequest to the engine's Request: text becomes tokens, unset fields their defaults.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "mneme/v1/inference.pb.h"
+#include "server/engine_access.h"
+
+namespace mneme {
+
+// What the call itself says.
+struct CallFacts {
+  std::string request_id;  // checked; never empty
+  absl::Time deadline = absl::InfiniteFuture();
+};
+
+// INVALID_ARGUMENT with field violations, NOT_FOUND for another model. Checks what only the wire
+// can say wrongly; ranges are Engine::Submit's business. Tokenises a text prompt on the caller's
+// thread, which takes a while for a long one.
+absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
+                                        const Engine& engine, const ServingFacts& facts);
+
+// ttl_ms as requests give it: 0 is the default (zero), -1 never (infinite).
+absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms);
+
+// At most 128 printable ASCII characters.
+absl::Status CheckRequestId(absl::string_view id);
+
+// OK for "" and for the name of the model that is served.
+absl::Status CheckModelName(absl::string_view name, const ServingFacts& facts);
+
+// The tokenizer, or why there is none.
+absl::StatusOr<const Tokenizer*> NeedTokenizer(const Engine& engine, absl::string_view field);
+
+}  // namespace mneme

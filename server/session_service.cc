@@ -1,0 +1,145 @@
+#include "server/session_service.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "engine/request_check.h"
+#include "engine/status_payload.h"
+#include "server/raw_messages.h"
+#include "server/request_conversion.h"
+#include "server/response_conversion.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kDefaultPageSize = 100;
+constexpr int kMaxPageSize = 1000;
+
+// Sessions belong to an owner; until clients have keys there is one, the anonymous owner.
+SessionKey KeyOf(std::string name) { return {.owner = "", .name = std::move(name)}; }
+
+absl::StatusOr<std::string> NameOrRandom(absl::string_view field, const std::string& name) {
+  if (name.empty()) {
+    absl::BitGen random;
+    return absl::StrFormat("session-%016x", absl::Uniform<uint64_t>(random));
+  }
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(name, field));
+  return name;
+}
+
+absl::StatusOr<v1::Session> CreateSession(const EngineAccess& access,
+                                          const v1::CreateSessionRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
+  MNEME_ASSIGN_OR_RETURN(std::string name, NameOrRandom("name", request.name()));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
+  MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
+                         engine->CreateSession(KeyOf(std::move(name)), ttl));
+  return ToSessionMessage(info);
+}
+
+absl::StatusOr<v1::Session> GetSession(const EngineAccess& access,
+                                       const v1::GetSessionRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
+  MNEME_ASSIGN_OR_RETURN(const SessionInfo info, engine->GetSession(KeyOf(request.name())));
+  return ToSessionMessage(info);
+}
+
+absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access,
+                                                      const v1::ListSessionsRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  if (request.page_size() < 0 || request.page_size() > kMaxPageSize) {
+    return FieldError("page_size", absl::StrCat("page_size: ", request.page_size(),
+                                                " is outside [0, ", kMaxPageSize, "]"));
+  }
+  const size_t page_size = request.page_size() == 0 ? kDefaultPageSize : request.page_size();
+  MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
+                         engine->ListSessions("", request.name_prefix()));
+  std::sort(sessions.begin(), sessions.end(),
+            [](const SessionInfo& a, const SessionInfo& b) { return a.key.name < b.key.name; });
+  v1::ListSessionsResponse response;
+  response.set_total_count(static_cast<int64_t>(sessions.size()));
+  // A page token is the last name of the page before, so that a page begins behind it even where
+  // that session is gone.
+  auto it = std::upper_bound(
+      sessions.begin(), sessions.end(), request.page_token(),
+      [](const std::string& name, const SessionInfo& info) { return name < info.key.name; });
+  for (; it != sessions.end(); ++it) {
+    if (static_cast<size_t>(response.sessions_size()) == page_size) {
+      response.set_next_page_token(response.sessions(response.sessions_size() - 1).name());
+      break;
+    }
+    *response.add_sessions() = ToSessionMessage(*it);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access,
+                                        const v1::ForkSessionRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(request.source_name(), "source_name"));
+  MNEME_ASSIGN_OR_RETURN(std::string target, NameOrRandom("target_name", request.target_name()));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
+  MNEME_ASSIGN_OR_RETURN(
+      const SessionInfo info,
+      engine->ForkSession(KeyOf(request.source_name()), KeyOf(std::move(target)), ttl));
+  return ToSessionMessage(info);
+}
+
+absl::StatusOr<v1::DeleteSessionResponse> DeleteSession(const EngineAccess& access,
+                                                        const v1::DeleteSessionRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
+  MNEME_RETURN_IF_ERROR(engine->DeleteSession(KeyOf(request.name())));
+  return v1::DeleteSessionResponse();
+}
+
+}  // namespace
+
+grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return AnswerUnary<v1::CreateSessionRequest, v1::Session>(
+      context, request, response, &executor_,
+      [this](const v1::CreateSessionRequest& r) { return CreateSession(engine_, r); });
+}
+
+grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
+  return AnswerUnary<v1::GetSessionRequest, v1::Session>(
+      context, request, response, &executor_,
+      [this](const v1::GetSessionRequest& r) { return GetSession(engine_, r); });
+}
+
+grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  return AnswerUnary<v1::ListSessionsRequest, v1::ListSessionsResponse>(
+      context, request, response, &executor_,
+      [this](const v1::ListSessionsRequest& r) { return ListSessions(engine_, r); });
+}
+
+grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  return AnswerUnary<v1::ForkSessionRequest, v1::Session>(
+      context, request, response, &executor_,
+      [this](const v1::ForkSessionRequest& r) { return ForkSession(engine_, r); });
+}
+
+grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return AnswerUnary<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(
+      context, request, response, &executor_,
+      [this](const v1::DeleteSessionRequest& r) { return DeleteSession(engine_, r); });
+}
+
+}  // namespace mneme
