@@ -192,47 +192,83 @@ void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end) {
   }
 }
 
-void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end) {
+namespace {
+
+constexpr int kMaxWidth = 16;           // checked by the caller
+constexpr int64_t kConvChannels = 256;  // at a time: windows are read in runs of a kilobyte
+
+// Channels [first, first + count) of one segment; weight[j] holds tap j of each, oldest first.
+// The width is kWidth, or args' where that is 0.
+template <int kWidth>
+void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int64_t count,
+                     const float (*weight)[kConvChannels]) {
+  const int width = kWidth > 0 ? kWidth : static_cast<int>(args.weight.shape[1]);
   const int64_t channels = args.x.shape[1];
-  const int width = static_cast<int>(args.weight.shape[1]);
-  const float* x = args.x.as<float>();
+  const float* x = args.x.as<float>() + first;
   const int32_t* entry_rows = args.entry_rows.as<int32_t>();
+  const int begin = args.segments.offsets.as<int32_t>()[segment];
+  const int end = args.segments.offsets.as<int32_t>()[segment + 1];
+  const bool fresh = args.segments.fresh.as<int32_t>()[segment] != 0;
+  float* window = args.window.as<float>(args.segments.slots.as<int32_t>()[segment],
+                                        args.segments.memories.as<int32_t>()[segment]) +
+                  first;
+  float* y = args.y.as<float>() + first;
+  ForVectors(count, [&](int64_t c, int lanes) {
+    constexpr int kTaps = kWidth > 0 ? kWidth : kMaxWidth;
+    Vec tap[kTaps], history[kTaps];  // history: the last width values, oldest first
+    MNEME_UNROLL
+    for (int j = 0; j < width; ++j) tap[j] = LoadUpTo(weight[j] + c, lanes);
+    MNEME_UNROLL
+    for (int j = 0; j + 1 < width; ++j) {
+      history[j + 1] = fresh ? Zero() : LoadUpTo(window + j * channels + c, lanes);
+    }
+    for (int e = begin; e < end; ++e) {
+      MNEME_UNROLL
+      for (int j = 0; j + 1 < width; ++j) history[j] = history[j + 1];
+      const int64_t row = entry_rows == nullptr ? e : entry_rows[e];
+      history[width - 1] = LoadUpTo(x + row * channels + c, lanes);
+      Vec sum = tap[0] * history[0];
+      MNEME_UNROLL
+      for (int j = 1; j < width; ++j) sum = MulAdd(tap[j], history[j], sum);
+      StoreUpTo(y + e * channels + c, Silu(sum), lanes);
+    }
+    MNEME_UNROLL
+    for (int j = 0; j + 1 < width; ++j) {
+      StoreUpTo(window + j * channels + c, history[j + 1], lanes);
+    }
+  });
+}
+
+}  // namespace
+
+void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end) {
+  const int width = static_cast<int>(args.weight.shape[1]);
+  const int64_t channels = args.x.shape[1];
   const int32_t* offsets = args.segments.offsets.as<int32_t>();
   const int32_t* slots = args.segments.slots.as<int32_t>();
   const int32_t* memories = args.segments.memories.as<int32_t>();
-  const int32_t* fresh = args.segments.fresh.as<int32_t>();
-  constexpr int kMaxWidth = 16;       // checked by the caller
-  constexpr int64_t kChannels = 256;  // at a time: windows are read in runs of a kilobyte
+  const auto convolve = width == 4 ? ConvolveSegment<4> : ConvolveSegment<0>;
 
-  for (int64_t first = begin; first < end; first += kChannels) {
-    const int64_t count = end - first < kChannels ? end - first : kChannels;
-    float weight[kMaxWidth][kChannels];  // of each tap, oldest first
+  for (int64_t first = begin; first < end; first += kConvChannels) {
+    const int64_t count = end - first < kConvChannels ? end - first : kConvChannels;
+    float weight[kMaxWidth][kConvChannels];
     for (int64_t c = 0; c < count; ++c) {
       for (int j = 0; j < width; ++j) {
         weight[j][c] = args.weight.as<float>()[(first + c) * width + j];
       }
     }
+    // The windows of the next few segments are on their way while one is worked on.
+    int fetched = 0;
     for (int s = 0; s < args.segments.count; ++s) {
+      for (; fetched < args.segments.count && fetched < s + 4; ++fetched) {
+        if (offsets[fetched] == offsets[fetched + 1] || slots[fetched] < 0) continue;
+        const float* window = args.window.as<float>(slots[fetched], memories[fetched]) + first;
+        for (int j = 0; j + 1 < width; ++j) {
+          for (int64_t c = 0; c < count; c += kLanes) Prefetch(window + j * channels + c);
+        }
+      }
       if (offsets[s] == offsets[s + 1] || slots[s] < 0) continue;
-      float* window = args.window.as<float>(slots[s], memories[s]) + first;
-      ForVectors(count, [&](int64_t c, int lanes) {
-        Vec tap[kMaxWidth], history[kMaxWidth];  // history: the last width values, oldest first
-        for (int j = 0; j < width; ++j) tap[j] = LoadUpTo(weight[j] + c, lanes);
-        for (int j = 0; j + 1 < width; ++j) {
-          history[j + 1] = fresh[s] ? Zero() : LoadUpTo(window + j * channels + c, lanes);
-        }
-        for (int e = offsets[s]; e < offsets[s + 1]; ++e) {
-          for (int j = 0; j + 1 < width; ++j) history[j] = history[j + 1];
-          const int64_t row = entry_rows == nullptr ? e : entry_rows[e];
-          history[width - 1] = LoadUpTo(x + row * channels + first + c, lanes);
-          Vec sum = tap[0] * history[0];
-          for (int j = 1; j < width; ++j) sum = MulAdd(tap[j], history[j], sum);
-          StoreUpTo(args.y.as<float>() + e * channels + first + c, Silu(sum), lanes);
-        }
-        for (int j = 0; j + 1 < width; ++j) {
-          StoreUpTo(window + j * channels + c, history[j + 1], lanes);
-        }
-      });
+      convolve(args, s, first, count, weight);
     }
   }
 }

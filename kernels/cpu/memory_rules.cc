@@ -39,7 +39,8 @@ MNEME_INLINE float Dot(const float* a, const float* b, int n) {
 // One token through R rows of S. Reading first and correcting the result is the same sum:
 //   u = beta (v - decay (S k));   o = decay (S q) + u (k . q);   S <- decay S + u k^T
 // so S is read once for both products and once more, from the first-level cache, for the update.
-template <int R>
+// Meanwhile the next R rows are fetched: left alone, the processor would see R short streams.
+template <int R, bool kFetchNext>
 MNEME_INLINE void Step(float* state, int key_dim, const Token& token, int row) {
   const int whole = key_dim / kLanes * kLanes;
   const int tail = key_dim - whole;
@@ -51,6 +52,7 @@ MNEME_INLINE void Step(float* state, int key_dim, const Token& token, int row) {
     MNEME_UNROLL
     for (int r = 0; r < R; ++r) {
       const Vec s = Load(state + r * key_dim + i);
+      if (kFetchNext) Prefetch(state + (R + r) * key_dim + i);
       sk[r] = MulAdd(s, k, sk[r]);
       sq[r] = MulAdd(s, q, sq[r]);
     }
@@ -94,7 +96,8 @@ template <int R>
 MNEME_INLINE void Rows(float* state, int key_dim, bool zero, const Token* tokens, int count,
                        int row) {
   if (zero) __builtin_memset(state, 0, sizeof(float) * R * key_dim);
-  for (int t = 0; t < count; ++t) Step<R>(state, key_dim, tokens[t], row);
+  Step<R, true>(state, key_dim, tokens[0], row);
+  for (int t = 1; t < count; ++t) Step<R, false>(state, key_dim, tokens[t], row);
 }
 
 }  // namespace

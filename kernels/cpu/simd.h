@@ -368,8 +368,8 @@ MNEME_INLINE float MaxLane(Vec a) {
   return best;
 }
 
-// Software prefetch into all levels; a hint, harmless past the end of an array.
-MNEME_INLINE void Prefetch(const void* p) { __builtin_prefetch(p, 0, 3); }
-MNEME_INLINE void PrefetchForWrite(const void* p) { __builtin_prefetch(p, 1, 3); }
+// Asks for the cache line at p, as far in as the second-level cache: the first is small, and the
+// requests it can have outstanding are few. A hint, harmless past the end of an array.
+MNEME_INLINE void Prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 }  // namespace mneme::MNEME_ISA
