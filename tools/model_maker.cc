@@ -292,6 +292,13 @@ std::vector<TensorSpec> TensorsOf(const ModelSpec& spec) {
   return tensors;
 }
 
+std::vector<float> InitialValues(const ModelSpec& spec, const TensorSpec& tensor) {
+  std::vector<float> values(
+      static_cast<size_t>(SafetensorsSpec{tensor.name, DType::kU8, tensor.shape}.bytes()));
+  WeightMaker(spec).Fill(tensor, 0, values);
+  return values;
+}
+
 std::string ConfigJson(const ModelSpec& spec) {
   const ModelConfig& config = spec.config;
   const DeltaMixerConfig& delta = config.delta;

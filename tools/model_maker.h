@@ -44,6 +44,9 @@ struct TensorSpec {
 };
 std::vector<TensorSpec> TensorsOf(const ModelSpec& spec);
 
+// A whole tensor's values, before they are rounded to the spec's element type.
+std::vector<float> InitialValues(const ModelSpec& spec, const TensorSpec& tensor);
+
 // The text of config.json: every key that differs from model_type's default, and the sizes.
 std::string ConfigJson(const ModelSpec& spec);
 

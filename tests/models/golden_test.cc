@@ -15,7 +15,7 @@
 #include "models/model.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
-#include "tools/model_driver.h"
+#include "tests/models/model_driver.h"
 
 namespace mneme {
 namespace {

@@ -12,7 +12,7 @@
 #include "kernels/backend.h"
 #include "models/safetensors_writer.h"
 #include "tests/support/backends.h"
-#include "tools/model_driver.h"
+#include "tests/models/model_driver.h"
 #include "tools/model_maker.h"
 
 namespace mneme {

@@ -1,15 +1,13 @@
-#include "tools/model_driver.h"
+#include "tests/models/model_driver.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "base/random.h"
 #include "base/status_macros.h"
-#include "kernels/reference/reference_backend.h"
 
 namespace mneme {
 namespace {
@@ -21,12 +19,6 @@ TensorView First(const Tensor& tensor, int64_t n) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<Backend>> MakeAnyBackend(absl::string_view device,
-                                                        const BackendOptions& options) {
-  if (device == "reference") return MakeReferenceBackend(options);
-  return MakeBackend(device, options);
-}
 
 absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr<Backend> backend,
                                                                  std::unique_ptr<Model> model,

@@ -1,4 +1,4 @@
-// Drives a model without an engine: slots filled and stepped by hand. For tools and model tests.
+// Drives a model without an engine: slots filled and stepped by hand.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
 #include "models/forward_context.h"
 #include "models/model.h"
 
 namespace mneme {
-
-// "reference", or a device that MakeBackend knows.
-absl::StatusOr<std::unique_ptr<Backend>> MakeAnyBackend(absl::string_view device,
-                                                        const BackendOptions& options);
 
 class ModelDriver {
  public:

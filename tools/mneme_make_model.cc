@@ -1,0 +1,185 @@
+// mneme-make-model: a model folder with random weights.
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/random.h"
+#include "base/status_macros.h"
+#include "engine/step_plan.h"
+#include "tools/flag_parser.h"
+#include "tools/model_maker.h"
+#include "tools/routing_tape.h"
+#include "tools/tool_runner.h"
+
+namespace mneme {
+namespace {
+
+constexpr char kSynopsis[] =
+    R"(usage: mneme-make-model --shape NAME --out DIR [flags]
+
+Writes a model folder with random weights, for benches and trials: config.json, generation_config.json and
+model.safetensors, initialised as upstream initialises a network before training. Equal seeds give equal
+files. There is no tokenizer in it.
+
+Then runs a short random prompt and prints what decides the cost of a step: how slowly memories decay, and
+how evenly the router spreads tokens over them.
+
+Shapes (parameters)
+  mom-340m   (545 M)  the paper's smaller Mixture-of-Memories: 24 layers, 4 memories + 1, top 2
+  mom-1.3b   (1.62 G) the larger one
+  gdn-340m   (471 M)  Gated DeltaNet, 21 layers, 6 heads of 256 x 512
+  gdn-1.3b   (1.43 G) the same, 2048 wide
+  mom-tiny, gdn-tiny  two layers, for tests; "tiny" is mom-tiny
+
+Exit codes: 0 done, 2 bad arguments, 1 anything else.
+)";
+
+constexpr int kPromptTokens = 256;
+
+// Of a token whose `a` projection is zero, exp(-exp(A_log) softplus(dt_bias)), over all layers and
+// heads.
+double MeanDecay(const ModelSpec& spec) {
+  std::vector<float> a_log, dt_bias;
+  for (const TensorSpec& tensor : TensorsOf(spec)) {
+    const bool decay = tensor.init == TensorSpec::Init::kDecay;
+    if (!decay && tensor.init != TensorSpec::Init::kTimeStep) continue;
+    const std::vector<float> values = InitialValues(spec, tensor);
+    std::vector<float>& all = decay ? a_log : dt_bias;
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  double sum = 0;
+  for (size_t i = 0; i < a_log.size(); ++i) {
+    sum += std::exp(-std::exp(a_log[i]) * std::log1p(std::exp(dt_bias[i])));
+  }
+  return sum / static_cast<double>(a_log.size());
+}
+
+// Shares of the tokens that went to each memory, over all layers, and the extremes of a single
+// layer.
+void PrintRoutingShares(const RoutingTape& tape) {
+  std::vector<double> mean(static_cast<size_t>(tape.memories()));
+  double lowest = 1, highest = 0;
+  for (int layer = 0; layer < tape.layers(); ++layer) {
+    std::vector<double> share(mean.size());
+    for (int64_t token = 0; token < tape.tokens(); ++token) {
+      for (int j = 0; j < tape.top_k(); ++j) {
+        share[tape.memory(token, layer, j)] += 1.0 / static_cast<double>(tape.tokens());
+      }
+    }
+    for (size_t m = 0; m < mean.size(); ++m) mean[m] += share[m] / tape.layers();
+    lowest = std::min(lowest, *std::min_element(share.begin(), share.end()));
+    highest = std::max(highest, *std::max_element(share.begin(), share.end()));
+  }
+  const auto percent = [](std::string* out, double share) {
+    absl::StrAppendFormat(out, "%.1f", 100 * share);
+  };
+  absl::PrintF(
+      "routing share    %s %% of tokens per memory, mean of layers; %.1f to %.1f %% in single "
+      "layers\n",
+      absl::StrJoin(mean, " ", percent), 100 * lowest, 100 * highest);
+}
+
+absl::Status PrintTrial(const std::string& folder) {
+  ExitCode code = kExitFailure;
+  MNEME_ASSIGN_OR_RETURN(ToolRunner tool, ToolRunner::Load({.model = folder}, &code));
+  absl::PrintF("parameters       %d\nweights          %s, %.1f MB\nsession state    %.1f MB\n",
+               tool.model->info().parameters, tool.model->info().weight_dtype,
+               static_cast<double>(tool.model->info().weight_bytes) / 1e6,
+               static_cast<double>(tool.model->state_layout().slab_bytes()) / 1e6);
+  if (tool.config.delta.memories == 0) return absl::OkStatus();
+  MNEME_RETURN_IF_ERROR(tool.Prepare({.tokens = kPromptTokens}));
+  MNEME_ASSIGN_OR_RETURN(RoutingTape tape,
+                         RoutingTape::Create(*tool.backend, tool.config, kPromptTokens));
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < kPromptTokens; ++i) {
+    prompt.push_back(
+        static_cast<int32_t>(UniformDouble(/*seed=*/1, /*stream=*/0, i) * tool.config.vocab));
+  }
+  StepPlan plan;
+  plan.AddRow(*tool.pool->Acquire(), prompt, /*scored_tokens=*/0, /*samples=*/true,
+              /*candidate=*/0);
+  tape.BeginStep(0, kPromptTokens);
+  MNEME_RETURN_IF_ERROR(tool.runner->Forward(plan, &tape));
+  PrintRoutingShares(tape);
+  return absl::OkStatus();
+}
+
+struct MakeFlags {
+  std::string shape, out, dtype = "bf16";
+  uint64_t seed = 0;
+  int vocab = 0, shards = 1;
+  bool overwrite = false;
+};
+
+absl::StatusOr<ModelSpec> SpecFromFlags(const MakeFlags& flags,
+                                        const std::vector<std::string>& positional) {
+  if (!positional.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", positional[0], "\""));
+  }
+  if (flags.shape.empty() || flags.out.empty()) {
+    return absl::InvalidArgumentError("--shape and --out are required; see --help");
+  }
+  const auto spec_of_shape = SpecOfShape(flags.shape == "tiny" ? "mom-tiny" : flags.shape);
+  if (!spec_of_shape.ok())
+    return absl::InvalidArgumentError(absl::StrCat("--shape: ", spec_of_shape.status().message()));
+  ModelSpec spec = *spec_of_shape;
+  const DType dtypes[] = {DType::kBF16, DType::kF16, DType::kF32};
+  const auto* dtype = std::find_if(std::begin(dtypes), std::end(dtypes),
+                                   [&](DType d) { return flags.dtype == Name(d); });
+  if (dtype == std::end(dtypes)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--dtype: \"", flags.dtype, "\", expected bf16, f16 or f32"));
+  }
+  spec.dtype = *dtype;
+  spec.seed = flags.seed;
+  spec.shards = flags.shards;
+  if (flags.vocab > 0) spec.config.vocab = flags.vocab;
+  return spec;
+}
+
+int Main(int argc, char** argv) {
+  constexpr char kProgram[] = "mneme-make-model";
+  MakeFlags flags;
+  FlagParser parser(kSynopsis);
+  parser.Add("--shape", "NAME", &flags.shape, "see above");
+  parser.Add("--out", "DIR", &flags.out, "folder to write; made if it does not exist");
+  parser.Add("--seed", "N", &flags.seed, "of the random weights; default 0");
+  parser.Add("--dtype", "TYPE", &flags.dtype, "bf16 (default), f16 or f32");
+  parser.Add("--vocab", "N", &flags.vocab, 3, 1 << 24,
+             "another vocabulary size, to fit a tokenizer");
+  parser.Add("--shards", "N", &flags.shards, 1, 1000,
+             "files to spread the weights over; default 1");
+  parser.Add("--overwrite", &flags.overwrite, "replace a model that is there already");
+  const auto positional = parser.Parse(argc, argv);
+  if (parser.help_requested()) {
+    absl::PrintF("%s", parser.Help());
+    return kExitOk;
+  }
+  if (!positional.ok()) return Report(kProgram, positional.status(), kExitUsage);
+  const auto spec = SpecFromFlags(flags, *positional);
+  if (!spec.ok()) return Report(kProgram, spec.status(), kExitUsage);
+
+  const auto start = std::chrono::steady_clock::now();
+  const absl::Status made = MakeModelFolder(*spec, flags.out, flags.overwrite, nullptr);
+  if (!made.ok()) {
+    return Report(kProgram, made, absl::IsAlreadyExists(made) ? kExitUsage : kExitFailure);
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  absl::PrintF("%s: %s, seed %d, made in %.1f s\n", flags.out, flags.shape, flags.seed,
+               seconds.count());
+  absl::PrintF("mean decay       %.4f per token, a head's memory of itself\n", MeanDecay(*spec));
+  const absl::Status tried = PrintTrial(flags.out);
+  return tried.ok() ? kExitOk : Report(kProgram, tried, kExitFailure);
+}
+
+}  // namespace
+}  // namespace mneme
+
+int main(int argc, char** argv) { return mneme::Main(argc, argv); }

@@ -1,0 +1,62 @@
+// A model on a backend with a few slots, for tools that feed rows and look at what happens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/model_runner.h"
+#include "engine/state_pool.h"
+#include "kernels/backend.h"
+#include "models/model.h"
+#include "models/model_config.h"
+#include "tools/flag_parser.h"
+
+namespace mneme {
+
+// The flags that choose a model and where it runs.
+struct ModelFlags {
+  std::string model;
+  std::string device = "cpu";
+  std::string compute_dtype = "f32";
+  std::string isa = "auto";
+  int threads = 0;
+
+  // --model is left out where the folder is a positional argument.
+  void AddTo(FlagParser& parser, bool with_model);
+};
+
+// What each step may hold; memory for it is taken at the start.
+struct ToolLimits {
+  int slots = 1;
+  int rows = 1;
+  int tokens = 1;
+  int logit_rows = 1;
+};
+
+// Members in the order in which they need each other.
+struct ToolRunner {
+  ModelConfig config;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<StatePool> pool;
+  std::unique_ptr<ModelRunner> runner;
+
+  // On failure, `code` is the exit code that fits. Shows progress on standard error if that is a
+  // terminal and loading takes more than a second.
+  static absl::StatusOr<ToolRunner> Load(const ModelFlags& flags, ExitCode* code);
+  absl::Status Prepare(const ToolLimits& limits);
+};
+
+// Whitespace-separated token ids. INVALID_ARGUMENT for an empty file, text that is no id, or an id
+// outside the vocabulary, with its index.
+absl::StatusOr<std::vector<int32_t>> ReadTokenFile(const std::string& path, int vocab);
+// The same from text; `source` is for messages.
+absl::StatusOr<std::vector<int32_t>> ParseTokens(absl::string_view text, absl::string_view source,
+                                                 int vocab);
+
+}  // namespace mneme
