@@ -189,7 +189,6 @@ int Run(const Signals& signals, const v1::ServerConfig& config) {
   Engine& engine = *loaded->engine;
   access.Publish(engine, loaded->facts);
   (*server)->SetServing(true);
-  LOG(INFO) << engine.capacity().ToString();
   printf("%s\nready\n", engine.capacity().ToString().c_str());
   fflush(stdout);
   LOG(INFO) << "ready model=" << loaded->facts.model_name << " address=" << address;

@@ -1,0 +1,241 @@
+#include "clients/cpp/client.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "clients/cpp/error_details.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "mneme/v1/inference.grpc.pb.h"
+#include "mneme/v1/sessions.grpc.pb.h"
+
+namespace mneme {
+
+// While it lives, its token can cancel the call of `context`.
+class CancelScope {
+ public:
+  CancelScope(CancelToken* token, grpc::ClientContext& context) : token_(token) {
+    if (token_ == nullptr) return;
+    absl::MutexLock lock(&token_->mu_);
+    if (token_->cancelled_) context.TryCancel();
+    token_->cancel_call_ = [&context] { context.TryCancel(); };
+  }
+  ~CancelScope() {
+    if (token_ == nullptr) return;
+    absl::MutexLock lock(&token_->mu_);
+    token_->cancel_call_ = nullptr;
+  }
+  CancelScope(const CancelScope&) = delete;
+  CancelScope& operator=(const CancelScope&) = delete;
+
+ private:
+  CancelToken* const token_;
+};
+
+void CancelToken::Cancel() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = true;
+  if (cancel_call_ != nullptr) cancel_call_();
+}
+
+void CancelToken::Reset() {
+  absl::MutexLock lock(&mu_);
+  cancelled_ = false;
+}
+
+bool CancelToken::cancelled() const {
+  absl::MutexLock lock(&mu_);
+  return cancelled_;
+}
+
+namespace {
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  if (status.ok()) return absl::OkStatus();
+  return MakeStatus(status.error_code(), status.error_message(), status.error_details());
+}
+
+void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
+  if (timeout == absl::InfiniteDuration()) return;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+}
+
+std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options) {
+  grpc::ChannelArguments arguments;
+  arguments.SetMaxReceiveMessageSize(static_cast<int>(options.max_message_bytes));
+  // Channels to one target would share a connection otherwise; a client means one of its own.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (options.keepalive > absl::ZeroDuration()) {
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS,
+                     static_cast<int>(absl::ToInt64Milliseconds(options.keepalive)));
+    arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+    arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  }
+  return grpc::CreateCustomChannel(options.target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+// One GenerateAsync; deletes itself after the last callback.
+class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  AsyncCall(v1::Inference::Stub& stub, const v1::GenerateRequest& request, absl::Duration timeout,
+            std::function<void(const v1::GenerateResponse&)> on_message,
+            std::function<void(const absl::Status&)> on_done)
+      : request_(request), on_message_(std::move(on_message)), on_done_(std::move(on_done)) {
+    SetDeadline(context_, timeout);
+    stub.async()->Generate(&context_, &request_, this);
+    StartRead(&response_);
+    StartCall();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    on_message_(response_);
+    response_.Clear();
+    StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    on_done_(FromGrpc(status));
+    delete this;
+  }
+
+ private:
+  grpc::ClientContext context_;
+  const v1::GenerateRequest request_;
+  v1::GenerateResponse response_;
+  const std::function<void(const v1::GenerateResponse&)> on_message_;
+  const std::function<void(const absl::Status&)> on_done_;
+};
+
+}  // namespace
+
+struct Client::Stubs {
+  explicit Stubs(std::shared_ptr<grpc::Channel> channel)
+      : inference(channel), sessions(channel), health(channel) {}
+
+  v1::Inference::Stub inference;
+  v1::Sessions::Stub sessions;
+  grpc::health::v1::Health::Stub health;
+};
+
+namespace {
+
+template <typename Stub, typename Request, typename Response>
+absl::StatusOr<Response> Call(Stub& stub,
+                              grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                                           Response*),
+                              const Request& request, absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  Response response;
+  MNEME_RETURN_IF_ERROR(FromGrpc((stub.*method)(&context, request, &response)));
+  return response;
+}
+
+}  // namespace
+
+Client::Client(ClientOptions options)
+    : options_(std::move(options)), stubs_(std::make_unique<Stubs>(MakeChannel(options_))) {}
+Client::~Client() = default;
+
+absl::Status Client::Generate(const v1::GenerateRequest& request,
+                              absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
+                              CancelToken* cancel) {
+  grpc::ClientContext context;
+  SetDeadline(context, options_.timeout);
+  const CancelScope scope(cancel, context);
+  const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader =
+      stubs_->inference.Generate(&context, request);
+  v1::GenerateResponse response;
+  bool finished = false;
+  while (reader->Read(&response)) {
+    finished = finished || response.has_finished();
+    on_message(response);
+    response.Clear();
+  }
+  MNEME_RETURN_IF_ERROR(FromGrpc(reader->Finish()));
+  if (!finished) return absl::DataLossError("the stream ended without its last message");
+  return absl::OkStatus();
+}
+
+void Client::GenerateAsync(const v1::GenerateRequest& request,
+                           std::function<void(const v1::GenerateResponse&)> on_message,
+                           std::function<void(const absl::Status&)> on_done) {
+  new AsyncCall(stubs_->inference, request, options_.timeout, std::move(on_message),
+                std::move(on_done));
+}
+
+absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
+  return Call(stubs_->inference, &v1::Inference::Stub::Tokenize, request, options_.timeout);
+}
+
+absl::StatusOr<v1::DetokenizeResponse> Client::Detokenize(const v1::DetokenizeRequest& request) {
+  return Call(stubs_->inference, &v1::Inference::Stub::Detokenize, request, options_.timeout);
+}
+
+absl::StatusOr<v1::GetInfoResponse> Client::GetInfo() {
+  return Call(stubs_->inference, &v1::Inference::Stub::GetInfo, v1::GetInfoRequest(),
+              options_.timeout);
+}
+
+absl::StatusOr<v1::Session> Client::CreateSession(const v1::CreateSessionRequest& request) {
+  return Call(stubs_->sessions, &v1::Sessions::Stub::Create, request, options_.timeout);
+}
+
+absl::StatusOr<v1::Session> Client::GetSession(const std::string& name) {
+  v1::GetSessionRequest request;
+  request.set_name(name);
+  return Call(stubs_->sessions, &v1::Sessions::Stub::Get, request, options_.timeout);
+}
+
+absl::StatusOr<v1::ListSessionsResponse> Client::ListSessions(
+    const v1::ListSessionsRequest& request) {
+  return Call(stubs_->sessions, &v1::Sessions::Stub::List, request, options_.timeout);
+}
+
+absl::StatusOr<v1::Session> Client::ForkSession(const v1::ForkSessionRequest& request) {
+  return Call(stubs_->sessions, &v1::Sessions::Stub::Fork, request, options_.timeout);
+}
+
+absl::Status Client::DeleteSession(const std::string& name) {
+  v1::DeleteSessionRequest request;
+  request.set_name(name);
+  return Call(stubs_->sessions, &v1::Sessions::Stub::Delete, request, options_.timeout).status();
+}
+
+absl::StatusOr<bool> Client::IsServing(const std::string& service) {
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service(service);
+  MNEME_ASSIGN_OR_RETURN(
+      const grpc::health::v1::HealthCheckResponse response,
+      Call(stubs_->health, &grpc::health::v1::Health::Stub::Check, request, options_.timeout));
+  return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
+}
+
+absl::Status Client::WaitUntilServing(
+    absl::Duration timeout,
+    absl::FunctionRef<void(int64_t loaded_bytes, int64_t total_bytes)> on_loading) {
+  const absl::Time end = absl::Now() + timeout;
+  while (true) {
+    const absl::StatusOr<v1::GetInfoResponse> info = GetInfo();
+    absl::Status status = info.status();
+    if (info.ok()) {
+      const v1::ServerInfo& server = info->server();
+      if (server.state() == v1::SERVER_STATE_SERVING) return absl::OkStatus();
+      if (server.state() == v1::SERVER_STATE_LOADING) {
+        on_loading(server.loaded_bytes(), server.total_bytes());
+        status = absl::UnavailableError("the model is still loading");
+      } else {
+        return absl::UnavailableError("the server is shutting down");
+      }
+    } else if (!absl::IsUnavailable(status)) {
+      return status;
+    }
+    if (absl::Now() >= end) return status;
+    absl::SleepFor(absl::Milliseconds(100));
+  }
+}
+
+}  // namespace mneme

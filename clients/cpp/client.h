@@ -1,0 +1,98 @@
+// A thin C++ client: one blocking call per RPC, absl::Status for errors, and streams as callbacks.
+//
+//   Client client({.target = "127.0.0.1:50051"});
+//   v1::GenerateRequest request;
+//   request.set_text("The sea");
+//   absl::Status status = client.Generate(request, [](const v1::GenerateResponse& response) {
+//     for (const v1::Output& output : response.outputs()) std::cout << output.text();
+//   });
+//
+// gRPC itself does not show here, so that including this file stays cheap.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "mneme/v1/inference.pb.h"
+#include "mneme/v1/sessions.pb.h"
+
+namespace mneme {
+
+struct ClientOptions {
+  std::string target = "127.0.0.1:50051";
+  // Deadline of each call, counted from its start. Infinite: none.
+  absl::Duration timeout = absl::InfiniteDuration();
+  int64_t max_message_bytes = int64_t{64} << 20;
+  // Pings that keep an idle connection alive through networks that forget; zero: none.
+  absl::Duration keepalive = absl::ZeroDuration();
+};
+
+// Ends calls from another thread. One token may be given to any number of calls; once cancelled,
+// later ones end at once, too, until Reset.
+class CancelToken {
+ public:
+  void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
+  void Reset() ABSL_LOCKS_EXCLUDED(mu_);
+  bool cancelled() const ABSL_LOCKS_EXCLUDED(mu_);
+
+ private:
+  friend class CancelScope;  // of client.cc
+
+  mutable absl::Mutex mu_;
+  bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
+  std::function<void()> cancel_call_ ABSL_GUARDED_BY(mu_);
+};
+
+// Thread-safe. Errors are those of inference.proto; DetailsOf() of error_details.h reads the rest.
+class Client {
+ public:
+  explicit Client(ClientOptions options);
+  ~Client();
+
+  // Calls `on_message` for each message, on the calling thread. OK only after one with `finished`.
+  absl::Status Generate(const v1::GenerateRequest& request,
+                        absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
+                        CancelToken* cancel = nullptr);
+
+  // The same without a thread of its own: callbacks run on gRPC's threads, one at a time, `on_done`
+  // last. The client must live until then.
+  void GenerateAsync(const v1::GenerateRequest& request,
+                     std::function<void(const v1::GenerateResponse&)> on_message,
+                     std::function<void(const absl::Status&)> on_done);
+
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
+  absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
+  absl::StatusOr<v1::GetInfoResponse> GetInfo();
+
+  absl::StatusOr<v1::Session> CreateSession(const v1::CreateSessionRequest& request);
+  absl::StatusOr<v1::Session> GetSession(const std::string& name);
+  absl::StatusOr<v1::ListSessionsResponse> ListSessions(const v1::ListSessionsRequest& request);
+  absl::StatusOr<v1::Session> ForkSession(const v1::ForkSessionRequest& request);
+  absl::Status DeleteSession(const std::string& name);
+
+  // grpc.health.v1: whether the server, or one of its services, says SERVING.
+  absl::StatusOr<bool> IsServing(const std::string& service = "");
+
+  // Polls until the server serves. `on_loading` hears of the progress of a load. UNAVAILABLE, with
+  // the last error, once `timeout` has passed.
+  absl::Status WaitUntilServing(
+      absl::Duration timeout,
+      absl::FunctionRef<void(int64_t loaded_bytes, int64_t total_bytes)> on_loading);
+
+ private:
+  struct Stubs;
+
+  const ClientOptions options_;
+  const std::unique_ptr<Stubs> stubs_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,156 @@
+// An Engine without a model: records what it is asked, and streams what a test pushes.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/engine.h"
+#include "engine/status_payload.h"
+#include "models/byte_tokenizer.h"
+
+namespace mneme {
+
+// The engine's end of one request. Streams stay alive as long as the engine.
+struct FakeRequest {
+  Request request;
+  std::shared_ptr<TokenStream> stream;
+
+  void Push(TokenEvent event) {
+    if (stream->Push(std::move(event))) stream->NotifyReader();
+  }
+  void PushStart() {
+    TokenEvent event{.is_start = true};
+    event.usage.prompt_tokens = static_cast<int64_t>(request.prompt.at_start.size());
+    event.usage.resumed_tokens = 7;
+    event.seed = 42;
+    Push(std::move(event));
+  }
+  void PushText(std::string text, int choice = 0) {
+    TokenEvent event{.choice = choice, .text = std::move(text)};
+    event.token_ids = {1};
+    Push(std::move(event));
+  }
+  void PushEnd(absl::Status status = absl::OkStatus()) {
+    TokenEvent event;
+    event.finish = status.ok() ? FinishReason::kLength : FinishReason::kError;
+    event.is_last = true;
+    event.status = std::move(status);
+    event.usage.fed_tokens = 11;
+    event.session_position = 12;
+    event.has_pending_token = true;
+    event.seed = 42;
+    Push(std::move(event));
+  }
+};
+
+class FakeEngine final : public Engine {
+ public:
+  FakeEngine() {
+    info_.name = "folder";
+    info_.architecture = "mom";
+    info_.vocab = 259;
+    capacity_ = {.slab_bytes = 4096, .state_memory_bytes = 40960, .sessions = 10};
+    options_.stream_capacity_events = 16;
+    tokenizer_ = *MakeByteTokenizer(info_.vocab, 256, 257);
+  }
+
+  // The n-th request submitted, once it is there.
+  FakeRequest& WaitForRequest(size_t n) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const auto there = [this, n]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return requests_.size() > n; };
+    mu_.Await(absl::Condition(&there));
+    return *requests_[n];
+  }
+  // Until the reader has cancelled or dropped the n-th request.
+  void WaitForCancel(size_t n) ABSL_LOCKS_EXCLUDED(mu_) {
+    const std::shared_ptr<TokenStream> stream = WaitForRequest(n).stream;
+    absl::MutexLock lock(&wake_mu_);
+    const auto there = [&stream] { return stream->cancelled(); };
+    wake_mu_.Await(absl::Condition(&there));
+  }
+
+  // What Submit and Drain answer from now on.
+  void RefuseWith(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    refusal_ = std::move(status);
+  }
+  void RemoveTokenizer() { tokenizer_ = nullptr; }
+
+  absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {
+    absl::MutexLock lock(&mu_);
+    if (!refusal_.ok()) return refusal_;
+    auto stream = std::make_shared<TokenStream>(options_.stream_capacity_events);
+    // An empty critical section wakes those who wait for a condition that only the stream knows.
+    stream->SetWaker([this] { absl::MutexLock wake(&wake_mu_); });
+    const bool detached = request.detached;
+    requests_.push_back(std::make_unique<FakeRequest>(FakeRequest{std::move(request), stream}));
+    TokenStream* raw = stream.get();
+    return std::shared_ptr<TokenStream>(raw, [stream, detached](TokenStream* s) {
+      s->SetReadyCallback(nullptr);
+      detached ? s->Abandon() : s->Cancel();
+    });
+  }
+
+  absl::StatusOr<SessionInfo> CreateSession(SessionKey key, absl::Duration ttl) override {
+    absl::MutexLock lock(&mu_);
+    if (sessions_.count(key.name) > 0) {
+      return WithReason(absl::AlreadyExistsError("taken"), kReasonSessionExists);
+    }
+    return sessions_[key.name] = {.key = key, .ttl = ttl, .state_bytes = 4096};
+  }
+  absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
+    absl::MutexLock lock(&mu_);
+    const auto it = sessions_.find(key.name);
+    if (it == sessions_.end()) return WithReason(absl::NotFoundError("none"), kReasonNoSession);
+    return it->second;
+  }
+  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string, std::string prefix) override {
+    absl::MutexLock lock(&mu_);
+    std::vector<SessionInfo> infos;
+    for (const auto& [name, info] : sessions_) {
+      if (absl::StartsWith(name, prefix)) infos.insert(infos.begin(), info);
+    }
+    return infos;
+  }
+  absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
+                                          absl::Duration ttl) override {
+    absl::StatusOr<SessionInfo> info = GetSession(source);
+    if (!info.ok()) return info;
+    return CreateSession(target, ttl);
+  }
+  absl::Status DeleteSession(SessionKey key) override {
+    absl::MutexLock lock(&mu_);
+    return sessions_.erase(key.name) > 0 ? absl::OkStatus() : absl::NotFoundError("none");
+  }
+
+  void Drain(absl::Duration) override {}
+  const ModelInfo& model_info() const override { return info_; }
+  const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
+  const CapacityPlan& capacity() const override { return capacity_; }
+  const EngineStats& stats() const override { return stats_; }
+  const EngineOptions& options() const override { return options_; }
+  std::string backend_description() const override { return "fake"; }
+  absl::Status health() const override { return absl::OkStatus(); }
+
+  EngineStats stats_;
+
+ private:
+  ModelInfo info_;
+  CapacityPlan capacity_;
+  EngineOptions options_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  absl::Mutex wake_mu_;
+  absl::Mutex mu_;
+  absl::Status refusal_ ABSL_GUARDED_BY(mu_);
+  std::vector<std::unique_ptr<FakeRequest>> requests_ ABSL_GUARDED_BY(mu_);
+  std::map<std::string, SessionInfo> sessions_ ABSL_GUARDED_BY(mu_);
+};
+
+}  // namespace mneme
