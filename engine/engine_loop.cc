@@ -55,7 +55,8 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
   CancelAndExpire();  // before what they ask for costs time
   AdmitWaiting();
 
-  const StepPlan plan = PlanStep(Runnable(), Limits());
+  const std::vector<RowCandidate>& candidates = Runnable();
+  const StepPlan plan = PlanStep(candidates, Limits());  // limits follow from the candidates
   ran_step_ = !plan.empty();
   if (ran_step_) {
     const absl::Duration begin = Now();
