@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "clients/cpp/error_details.h"
@@ -62,7 +63,7 @@ TEST(StatusConversionTest, OverloadSaysWhenToComeBack) {
       WithRetryAfter(absl::ResourceExhaustedError("queue full"), absl::Milliseconds(2500));
   EXPECT_EQ(DetailsOf(RoundTrip(full)).retry_after, absl::Milliseconds(2500));
   EXPECT_EQ(DetailsOf(RoundTrip(absl::UnavailableError("loading"))).retry_after, absl::Seconds(1));
-  EXPECT_EQ(DetailsOf(RoundTrip(absl::NotFoundError("x"))).retry_after, absl::nullopt);
+  EXPECT_EQ(DetailsOf(RoundTrip(absl::NotFoundError("x"))).retry_after, std::nullopt);
 }
 
 TEST(StatusConversionTest, LongOrBrokenMessagesFitIntoTrailers) {

@@ -1,0 +1,85 @@
+// What the subcommands of `mneme` share: the server's address, interruption, errors and exit codes.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "clients/cli/flags.h"
+#include "clients/cpp/client.h"
+
+namespace google::protobuf {
+class Message;
+}
+
+namespace mneme::cli {
+
+enum ExitCode {
+  kOk = 0,
+  kFailed = 1,         // anything not named below
+  kUsage = 2,          // arguments of this program
+  kUnavailable = 3,    // no server there, or it is loading or draining
+  kRefused = 4,        // the server found the request wrong: a field, a session's name or state
+  kExhausted = 5,      // queue or memory full; try again later
+  kDeadline = 6,       // --timeout passed
+  kInterrupted = 130,  // Ctrl-C
+};
+ExitCode ExitCodeOf(const absl::Status& status);
+
+using Arguments = std::vector<std::string>;
+
+// Where the server is, and how long to wait for it.
+struct Connection {
+  std::string server = "127.0.0.1:50051";
+  absl::Duration timeout = absl::InfiniteDuration();
+  absl::Duration wait = absl::Minutes(10);
+
+  void AddFlags(FlagSet& flags);
+  Client Connect() const;
+};
+
+// Waits while the server loads its model, showing progress on standard error if that is a terminal
+// or the load takes long. A server that is not there at all is an error at once.
+absl::Status WaitWhileLoading(Client& client, absl::Duration timeout);
+
+// Prints "mneme: NOT_FOUND: ..." with the details in readable form, and returns the exit code.
+int ReportError(const absl::Status& status);
+// The same for arguments; names the subcommand whose --help would tell.
+int ReportUsage(absl::string_view command, absl::string_view message);
+
+// Takes SIGINT from the whole process. While it lives, `on_interrupt` runs on a thread of its own
+// for each Ctrl-C. One at a time, and before other threads are started.
+class InterruptHandler {
+ public:
+  explicit InterruptHandler(std::function<void()> on_interrupt);
+  ~InterruptHandler();
+  InterruptHandler(const InterruptHandler&) = delete;
+  InterruptHandler& operator=(const InterruptHandler&) = delete;
+
+ private:
+  class Thread;
+  std::unique_ptr<Thread> thread_;
+};
+
+// Writes and flushes, so that tokens show as they come.
+void WriteOut(absl::string_view text);
+
+// A message as one line of JSON with the field names of the proto files, unset numbers included. As
+// everywhere in protobuf's JSON, 64-bit numbers are strings.
+std::string ToJson(const google::protobuf::Message& message);
+
+// The subcommands. Each parses `arguments`, which follow its name, and returns the exit code.
+int RunGenerate(const Arguments& arguments);
+int RunChat(const Arguments& arguments);
+int RunSession(const Arguments& arguments);
+int RunInfo(const Arguments& arguments);
+int RunHealth(const Arguments& arguments);
+int RunTokenize(const Arguments& arguments);
+int RunDetokenize(const Arguments& arguments);
+int RunBench(const Arguments& arguments);
+
+}  // namespace mneme::cli

@@ -1,0 +1,208 @@
+// mneme info, health, tokenize, detokenize: questions that generate nothing.
+#include <cstdio>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "clients/cli/command.h"
+
+namespace mneme::cli {
+namespace {
+
+// What every one of these commands knows: the connection, --json and --help.
+struct Question {
+  Connection connection;
+  FlagSet flags;
+  bool json = false;
+  bool help = false;
+
+  Question() {
+    connection.AddFlags(flags);
+    flags.Bool("json", "Print JSON.", [this](bool value) { json = value; });
+    flags.Bool("help", "Print this.", [this](bool value) { help = value; });
+    flags.Alias("-h");
+  }
+  Question(const Question&) = delete;
+
+  // The words that are no flags; none if help or an error was printed, and `code` is set.
+  bool Parse(absl::string_view command, absl::string_view usage, const Arguments& arguments,
+             std::vector<std::string>& words, int& code) {
+    absl::StatusOr<std::vector<std::string>> parsed = flags.Parse(arguments);
+    if (help) {
+      WriteOut(absl::StrCat("usage: mneme ", command, " ", usage, "\n\n", flags.Help()));
+      code = kOk;
+      return false;
+    }
+    if (!parsed.ok()) {
+      code = ReportUsage(command, parsed.status().message());
+      return false;
+    }
+    words = *std::move(parsed);
+    return true;
+  }
+};
+
+std::string HumanBytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  auto value = static_cast<double>(bytes);
+  int unit = 0;
+  while (value >= 1024 && unit < 4) {
+    value /= 1024;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
+}
+
+double Mean(const v1::Histogram& histogram) {
+  return histogram.count() == 0 ? 0 : histogram.sum() / static_cast<double>(histogram.count());
+}
+
+std::string StateName(v1::ServerState state) {
+  const std::string name = v1::ServerState_Name(state);
+  return absl::AsciiStrToLower(name.substr(std::string("SERVER_STATE_").size()));
+}
+
+void PrintInfo(const v1::GetInfoResponse& info) {
+  const v1::ServerInfo& server = info.server();
+  absl::PrintF("server     mneme %s, %s", server.version(), StateName(server.state()));
+  if (server.state() == v1::SERVER_STATE_LOADING) {
+    absl::PrintF(", %s of %s loaded\n", HumanBytes(server.loaded_bytes()),
+                 HumanBytes(server.total_bytes()));
+    return;
+  }
+  const v1::ModelDescription& model = info.model();
+  const v1::Statistics& now = info.statistics();
+  absl::PrintF(", on %s\n", server.device());
+  absl::PrintF("model      %s: %s, %d layers, %d parameters, %s of %s weights\n", model.name(),
+               model.architecture(), model.layers(), model.parameters(),
+               HumanBytes(model.weight_bytes()), model.weight_dtype());
+  absl::PrintF("tokenizer  %s, %d tokens\n",
+               model.tokenizer().empty() ? "none (token ids only)" : model.tokenizer(),
+               model.vocab_size());
+  absl::PrintF("capacity   %d sessions of %s; %d in use, %d named\n", now.slabs_total(),
+               HumanBytes(info.capacity().slab_bytes()), now.slabs_used(), now.sessions());
+  absl::PrintF(
+      "requests   %d running, %d waiting; %d finished, %d cancelled, %d expired, %d failed, "
+      "%d rejected\n",
+      now.requests_running(), now.requests_waiting(), now.requests_finished(),
+      now.requests_cancelled(), now.requests_expired(), now.requests_failed(),
+      now.requests_rejected());
+  absl::PrintF("tokens     %d read, %d generated in %d steps\n", now.prompt_tokens(),
+               now.generated_tokens(), now.steps());
+  absl::PrintF(
+      "means      %.1f rows per decode step, %.2f ms per step, %.1f ms to the first token, "
+      "%.2f ms between tokens\n",
+      Mean(now.decode_rows()), Mean(now.step_ms()), Mean(now.first_token_ms()),
+      Mean(now.inter_token_ms()));
+}
+
+std::string TextOrInput(const std::vector<std::string>& words) {
+  if (!words.empty() && words[0] != "-") return absl::StrJoin(words, " ");
+  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+}
+
+}  // namespace
+
+int RunInfo(const Arguments& arguments) {
+  Question question;
+  std::vector<std::string> words;
+  int code = kOk;
+  if (!question.Parse("info", "[FLAGS]: model, capacity and work of the server", arguments, words,
+                      code)) {
+    return code;
+  }
+  Client client = question.connection.Connect();
+  const absl::StatusOr<v1::GetInfoResponse> info = client.GetInfo();
+  if (!info.ok()) return ReportError(info.status());
+  if (question.json) {
+    WriteOut(absl::StrCat(ToJson(*info), "\n"));
+  } else {
+    PrintInfo(*info);
+  }
+  return kOk;
+}
+
+int RunHealth(const Arguments& arguments) {
+  Question question;
+  std::vector<std::string> words;
+  int code = kOk;
+  if (!question.Parse("health", "[SERVICE] [FLAGS]: exit code 0 if the server serves, else 3",
+                      arguments, words, code)) {
+    return code;
+  }
+  Client client = question.connection.Connect();
+  const absl::StatusOr<bool> serving = client.IsServing(words.empty() ? "" : words[0]);
+  if (!serving.ok()) return ReportError(serving.status());
+  WriteOut(*serving ? "SERVING\n" : "NOT_SERVING\n");
+  return *serving ? kOk : kUnavailable;
+}
+
+int RunTokenize(const Arguments& arguments) {
+  Question question;
+  v1::TokenizeRequest request;
+  question.flags.Bool("pieces", "Print what each token stands for.",
+                      [&](bool value) { request.set_with_pieces(value); });
+  question.flags.Bool("continuation", "Read the text as one that continues a session.",
+                      [&](bool value) { request.set_continuation(value); });
+  question.flags.Bool("add-special-tokens", "Put BOS in front; default as the model says.",
+                      [&](bool value) { request.set_add_special_tokens(value); });
+  std::vector<std::string> words;
+  int code = kOk;
+  if (!question.Parse("tokenize", "[FLAGS] [TEXT]: token ids of TEXT or standard input", arguments,
+                      words, code)) {
+    return code;
+  }
+  request.set_text(TextOrInput(words));
+  Client client = question.connection.Connect();
+  const absl::StatusOr<v1::TokenizeResponse> response = client.Tokenize(request);
+  if (!response.ok()) return ReportError(response.status());
+  if (question.json) {
+    WriteOut(absl::StrCat(ToJson(*response), "\n"));
+    return kOk;
+  }
+  if (!request.with_pieces()) {
+    WriteOut(absl::StrCat(absl::StrJoin(response->token_ids(), " "), "\n"));
+    return kOk;
+  }
+  for (int i = 0; i < response->token_ids_size(); ++i) {
+    absl::PrintF("%d\t%s\n", response->token_ids(i), response->pieces(i));
+  }
+  return kOk;
+}
+
+int RunDetokenize(const Arguments& arguments) {
+  Question question;
+  v1::DetokenizeRequest request;
+  question.flags.Bool("skip-special-tokens", "Leave control tokens out; on by default.",
+                      [&](bool value) { request.set_skip_special_tokens(value); });
+  question.flags.Bool("continuation", "Read the tokens as a continuation.",
+                      [&](bool value) { request.set_continuation(value); });
+  std::vector<std::string> words;
+  int code = kOk;
+  if (!question.Parse("detokenize", "[FLAGS] [ID...]: text of the ids, or of standard input",
+                      arguments, words, code)) {
+    return code;
+  }
+  for (const absl::string_view word :
+       absl::StrSplit(TextOrInput(words), absl::ByAnyChar(", \t\r\n"), absl::SkipEmpty())) {
+    int32_t id;
+    if (!absl::SimpleAtoi(word, &id)) {
+      return ReportUsage("detokenize", absl::StrCat("\"", word, "\" is not a token id"));
+    }
+    request.add_token_ids(id);
+  }
+  Client client = question.connection.Connect();
+  const absl::StatusOr<v1::DetokenizeResponse> response = client.Detokenize(request);
+  if (!response.ok()) return ReportError(response.status());
+  WriteOut(absl::StrCat(question.json ? ToJson(*response) : response->text(), "\n"));
+  return kOk;
+}
+
+}  // namespace mneme::cli

@@ -1,0 +1,15 @@
+// Flags that become fields of a GenerateRequest.
+#pragma once
+
+#include "clients/cli/flags.h"
+#include "mneme/v1/inference.pb.h"
+
+namespace mneme::cli {
+
+// Sampling and stopping; only flags that are given set their field.
+void AddSamplingFlags(FlagSet& flags, v1::GenerateRequest& request);
+
+// Session, retries, and what is sent back.
+void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request);
+
+}  // namespace mneme::cli

@@ -1,0 +1,134 @@
+// mneme session create|get|list|fork|delete
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "clients/cli/command.h"
+
+namespace mneme::cli {
+namespace {
+
+constexpr absl::string_view kUsageText =
+    R"(usage: mneme session create [NAME] [FLAGS]        take a place for a session
+       mneme session get NAME [FLAGS]             show one
+       mneme session list [PREFIX] [FLAGS]        show all, or those that begin so
+       mneme session fork SOURCE [TARGET] [FLAGS] copy one
+       mneme session delete NAME... [FLAGS]       forget them
+
+Without NAME or TARGET the server chooses a name, which is printed.
+
+)";
+
+struct Options {
+  Connection connection;
+  bool json = false;
+  int64_t ttl_ms = 0;
+};
+
+std::string TtlText(int64_t ttl_ms) {
+  return ttl_ms < 0 ? "never" : absl::FormatDuration(absl::Milliseconds(ttl_ms));
+}
+
+void PrintHeader() {
+  absl::PrintF("%-32s %12s %6s %10s %10s  %s\n", "NAME", "TOKENS", "BUSY", "EXPIRES", "BYTES",
+               "LAST USED");
+}
+
+void PrintSession(const v1::Session& session, const Options& options) {
+  if (options.json) {
+    WriteOut(absl::StrCat(ToJson(session), "\n"));
+    return;
+  }
+  const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
+  absl::PrintF("%-32s %12d %6s %10s %10d  %s\n", session.name(), session.position(),
+               session.busy() ? "yes" : "no", TtlText(session.ttl_ms()), session.state_bytes(),
+               absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));
+}
+
+int PrintResult(const absl::StatusOr<v1::Session>& session, const Options& options) {
+  if (!session.ok()) return ReportError(session.status());
+  if (!options.json) PrintHeader();
+  PrintSession(*session, options);
+  return kOk;
+}
+
+int List(Client& client, const std::string& prefix, const Options& options) {
+  v1::ListSessionsRequest request;
+  request.set_name_prefix(prefix);
+  request.set_page_size(1000);
+  if (!options.json) PrintHeader();
+  do {
+    const absl::StatusOr<v1::ListSessionsResponse> page = client.ListSessions(request);
+    if (!page.ok()) return ReportError(page.status());
+    for (const v1::Session& session : page->sessions()) PrintSession(session, options);
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  return kOk;
+}
+
+int Run(Client& client, const std::vector<std::string>& words, const Options& options) {
+  const std::string& verb = words[0];
+  const size_t names = words.size() - 1;
+  if (verb == "create" && names <= 1) {
+    v1::CreateSessionRequest request;
+    if (names == 1) request.set_name(words[1]);
+    request.set_ttl_ms(options.ttl_ms);
+    return PrintResult(client.CreateSession(request), options);
+  }
+  if (verb == "get" && names == 1) return PrintResult(client.GetSession(words[1]), options);
+  if (verb == "list" && names <= 1) return List(client, names == 1 ? words[1] : "", options);
+  if (verb == "fork" && (names == 1 || names == 2)) {
+    v1::ForkSessionRequest request;
+    request.set_source_name(words[1]);
+    if (names == 2) request.set_target_name(words[2]);
+    request.set_ttl_ms(options.ttl_ms);
+    return PrintResult(client.ForkSession(request), options);
+  }
+  if (verb == "delete" && names >= 1) {
+    int code = kOk;
+    for (size_t i = 1; i < words.size(); ++i) {
+      const absl::Status status = client.DeleteSession(words[i]);
+      if (!status.ok()) code = ReportError(status);
+    }
+    return code;
+  }
+  return ReportUsage("session",
+                     absl::StrCat("\"", verb, "\" with ", names, names == 1 ? " name" : " names",
+                                  " is nothing this command can do"));
+}
+
+}  // namespace
+
+int RunSession(const Arguments& arguments) {
+  Options options;
+  FlagSet flags;
+  bool help = false;
+  options.connection.AddFlags(flags);
+  flags.Add("ttl", "TIME", "Idle time after which a new session is deleted; never: it is not.",
+            [&](absl::string_view text) -> absl::Status {
+              if (text == "never") {
+                options.ttl_ms = -1;
+                return absl::OkStatus();
+              }
+              const absl::StatusOr<absl::Duration> time = ParseTime(text);
+              if (time.ok()) options.ttl_ms = absl::ToInt64Milliseconds(*time);
+              return time.status();
+            });
+  flags.Bool("json", "Print a line of JSON per session.",
+             [&](bool value) { options.json = value; });
+  flags.Bool("help", "Print this.", [&](bool value) { help = value; });
+  flags.Alias("-h");
+  const absl::StatusOr<std::vector<std::string>> words = flags.Parse(arguments);
+  if (help) {
+    WriteOut(absl::StrCat(kUsageText, flags.Help()));
+    return kOk;
+  }
+  if (!words.ok()) return ReportUsage("session", words.status().message());
+  if (words->empty()) return ReportUsage("session", "create, get, list, fork or delete?");
+  Client client = options.connection.Connect();
+  return Run(client, *words, options);
+}
+
+}  // namespace mneme::cli

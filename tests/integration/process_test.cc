@@ -1,0 +1,282 @@
+// The programs mneme-server and mneme as a user starts them: arguments, exit codes, signals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/integration/child_process.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kServer[] = MNEME_SERVER_BINARY;
+constexpr char kClient[] = MNEME_CLIENT_BINARY;
+constexpr char kModel[] = "tests/golden/mom";
+
+std::vector<std::string> ServerCommand(const std::vector<std::string>& flags) {
+  std::vector<std::string> command = {kServer,         "--model",     kModel,
+                                      "--grpc-port=0", "--threads=2", "--state-memory=16MiB"};
+  command.insert(command.end(), flags.begin(), flags.end());
+  return command;
+}
+
+// A server that listens; `address` is where.
+class Server : public ChildProcess {
+ public:
+  explicit Server(const std::vector<std::string>& flags = {}) : ChildProcess(ServerCommand(flags)) {
+    EXPECT_TRUE(WaitForText("listening on ", &address));
+    EXPECT_TRUE(WaitForText("ready"));
+  }
+  std::string address;
+};
+
+struct Result {
+  int code;
+  std::string out;
+  std::string err;
+};
+
+Result Run(const std::vector<std::string>& command, const std::string& input = "",
+           const std::vector<std::string>& environment = {}) {
+  ChildProcess process(command, input, environment);
+  const int code = process.Wait();
+  return {code, process.out(), process.err()};
+}
+
+Result RunServer(const std::vector<std::string>& flags) {
+  std::vector<std::string> command = {kServer};
+  command.insert(command.end(), flags.begin(), flags.end());
+  return Run(command);
+}
+
+Result RunClient(const Server& server, const std::vector<std::string>& words,
+                 const std::string& input = "") {
+  std::vector<std::string> command = {kClient};
+  command.insert(command.end(), words.begin(), words.end());
+  return Run(command, input, {"MNEME_SERVER=" + server.address});
+}
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_(testing::TempDir() + "mneme_process_XXXXXX") {
+    EXPECT_NE(mkdtemp(path_.data()), nullptr);
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+  std::string Write(const std::string& name, const std::string& text) const {
+    std::ofstream(path_ + "/" + name, std::ios::binary) << text;
+    return path_ + "/" + name;
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST(ServerProcessTest, QuestionsAreAnsweredOnStandardOutput) {
+  const Result help = RunServer({"--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_THAT(help.out, AllOf(HasSubstr("--max-num-seqs"), HasSubstr("MNEME_STATE_MEMORY")));
+  EXPECT_THAT(help.err, IsEmpty());
+  EXPECT_THAT(RunServer({"--version"}).out, ContainsRegex("^mneme-server [0-9]+\\.[0-9]+"));
+  const Result config = RunServer({"--print-config", "--max-num-seqs=17"});
+  EXPECT_EQ(config.code, 0);
+  EXPECT_THAT(config.out, HasSubstr("max_rows: 17"));
+}
+
+TEST(ServerProcessTest, ThePlanCountsSessionsWithoutLoading) {
+  const Result plan = RunServer({"--model", kModel, "--plan", "--state-memory=64MiB"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, ContainsRegex("capacity  [0-9]+ sessions fit in 64.0 MiB"));
+  Server server({"--state-memory=64MiB"});
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  const size_t begin = plan.out.find("capacity") + 10;
+  const std::string sessions = plan.out.substr(begin, plan.out.find(" in ", begin) - begin);
+  EXPECT_THAT(server.out(), HasSubstr(sessions));
+}
+
+TEST(ServerProcessTest, BadArgumentsEndWithTwo) {
+  const Result unknown = RunServer({"--modle", kModel});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("did you mean --model"));
+  EXPECT_EQ(RunServer({}).code, 2);
+  EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=99999"}).code, 2);
+  EXPECT_EQ(RunServer({"--model", kModel, "--host=0.0.0.0"}).code, 2);
+  EXPECT_EQ(RunServer({"--model", kModel, "--config=/no/such/file"}).code, 2);
+  EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=0", "--host=no.such.host.invalid"}).code, 2);
+}
+
+TEST(ServerProcessTest, ModelsThatDoNotLoadEndWithThree) {
+  const Result missing = RunServer({"--model=no/such/folder", "--grpc-port=0"});
+  EXPECT_EQ(missing.code, 3);
+  EXPECT_THAT(missing.err, HasSubstr("no/such/folder"));
+
+  const TemporaryFolder folder;
+  folder.Write("config.json", R"({"model_type": "unheard_of"})");
+  const Result unknown = RunServer({"--model", folder.path(), "--grpc-port=0"});
+  EXPECT_EQ(unknown.code, 3);
+  EXPECT_THAT(unknown.err, HasSubstr("unheard_of"));
+  EXPECT_EQ(RunServer({"--model", folder.path(), "--plan"}).code, 3);
+
+  std::filesystem::copy_file("tests/golden/mom/config.json", folder.path() + "/config.json",
+                             std::filesystem::copy_options::overwrite_existing);
+  folder.Write("model.safetensors", std::string(100, 'x'));
+  const Result corrupt = RunServer({"--model", folder.path(), "--grpc-port=0"});
+  EXPECT_EQ(corrupt.code, 3);
+  EXPECT_THAT(corrupt.err, HasSubstr("model.safetensors"));
+}
+
+TEST(ServerProcessTest, TooLittleMemoryEndsWithFourAndTheNumbers) {
+  const Result result = RunServer({"--model", kModel, "--grpc-port=0", "--state-memory=1KiB"});
+  EXPECT_EQ(result.code, 4);
+  EXPECT_THAT(result.err, AllOf(HasSubstr("1.0 KiB"), HasSubstr("no session fits")));
+  EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=0", "--device=cuda"}).code, 4);
+}
+
+TEST(ServerProcessTest, APortInUseEndsWithFive) {
+  Server server;
+  const std::string port = server.address.substr(server.address.rfind(':') + 1);
+  const Result second = RunServer({"--model", kModel, "--grpc-port", port});
+  EXPECT_EQ(second.code, 5);
+  EXPECT_THAT(second.err, AllOf(HasSubstr(port), HasSubstr("in use")));
+}
+
+TEST(ServerProcessTest, SignalsDrainUnderLoad) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    Server server({"--shutdown-timeout=60s"});
+    ChildProcess client({kClient, "--server", server.address, "generate", "--max-tokens=3000",
+                         "--ignore-eos", "--temperature=0", "--json", "hello"});
+    ASSERT_TRUE(client.WaitForText("token_ids"));
+    server.Signal(signal);
+    EXPECT_EQ(client.Wait(), 0) << client.err();
+    EXPECT_THAT(client.out(), HasSubstr("\"completion_tokens\":\"3000\""));
+    EXPECT_EQ(server.Wait(), 0) << server.err();
+  }
+}
+
+TEST(ServerProcessTest, ADrainEndsWhenItsTimeIsUp) {
+  Server server({"--shutdown-timeout=100ms"});
+  ChildProcess client({kClient, "--server", server.address, "generate", "--max-tokens=1000000000",
+                       "--ignore-eos", "--json", "hello"});
+  ASSERT_TRUE(client.WaitForText("token_ids"));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0) << server.err();
+  EXPECT_EQ(client.Wait(), 3) << "UNAVAILABLE: " << client.err();
+}
+
+TEST(ServerProcessTest, ASecondSignalEndsAtOnce) {
+  Server server({"--shutdown-timeout=1h"});
+  ChildProcess client({kClient, "--server", server.address, "generate", "--max-tokens=1000000000",
+                       "--ignore-eos", "--json", "hello"});
+  ASSERT_TRUE(client.WaitForText("token_ids"));
+  server.Signal(SIGTERM);
+  ASSERT_TRUE(server.WaitForText("draining"));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 143);
+  EXPECT_NE(client.Wait(), 0);
+}
+
+TEST(ServerProcessTest, JsonLogsAreObjects) {
+  Server server({"--log-format=json"});
+  server.Signal(SIGTERM);
+  server.Wait();
+  EXPECT_THAT(server.err(), ContainsRegex("^\\{"));
+  EXPECT_THAT(server.err(), HasSubstr("\"message\""));
+}
+
+TEST(ClientProcessTest, CommandsDoWhatTheirNamesSay) {
+  Server server;
+  const Result first = RunClient(
+      server, {"generate", "-s", "anna", "--max-tokens=5", "--temperature=0", "hello", "--stats"});
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_THAT(first.err, HasSubstr("5 generated"));
+  EXPECT_EQ(RunClient(server, {"generate", "-s", "anna", "--max-tokens=5"}, " from stdin").code, 0);
+  const Result list = RunClient(server, {"session", "list"});
+  EXPECT_THAT(list.out, ContainsRegex("anna +26 "));
+  EXPECT_EQ(RunClient(server, {"session", "fork", "anna", "bert"}).code, 0);
+  EXPECT_THAT(RunClient(server, {"session", "get", "bert", "--json"}).out, HasSubstr("bert"));
+  EXPECT_EQ(RunClient(server, {"session", "delete", "anna", "bert"}).code, 0);
+  EXPECT_EQ(RunClient(server, {"session", "get", "anna"}).code, 4);
+  EXPECT_EQ(RunClient(server, {"tokenize", "hi"}).out, "104 105\n");
+  EXPECT_EQ(RunClient(server, {"detokenize", "104", "105"}).out, "hi\n");
+  EXPECT_EQ(RunClient(server, {"health"}).out, "SERVING\n");
+  EXPECT_THAT(RunClient(server, {"info"}).out, HasSubstr("mom"));
+  EXPECT_THAT(RunClient(server, {"info", "--json"}).out, HasSubstr("\"vocab_size\":256"));
+}
+
+TEST(ClientProcessTest, AChatKeepsASession) {
+  Server server;
+  const Result chat = RunClient(server, {"chat", "--max-tokens=4", "-s", "talk"},
+                                "hello\n/session\n/fork other\nmore \\\nlines\n/reset\n/quit\n");
+  EXPECT_EQ(chat.code, 0) << chat.err;
+  EXPECT_THAT(chat.out, ContainsRegex("\\[talk: [0-9]+ tokens"));
+  EXPECT_THAT(chat.out, HasSubstr("going on in other"));
+  EXPECT_EQ(RunClient(server, {"session", "get", "talk"}).code, 0);
+  EXPECT_EQ(RunClient(server, {"session", "get", "other"}).code, 4) << "it was reset";
+}
+
+TEST(ClientProcessTest, TheBenchmarkPrintsTheUsualBlock) {
+  Server server;
+  const TemporaryFolder folder;
+  const Result bench =
+      RunClient(server, {"bench", "--num-prompts=12", "--random-input-len=20",
+                         "--random-output-len=10", "--max-concurrency=4", "--request-rate=500",
+                         "--goodput=ttft:5000", "--save-detailed", "--result-dir", folder.path()});
+  EXPECT_EQ(bench.code, 0) << bench.err;
+  EXPECT_THAT(bench.out, HasSubstr("============ Serving Benchmark Result ============\n"
+                                   "Successful requests:                     12        \n"));
+  EXPECT_THAT(bench.out, HasSubstr("Total input tokens:                      240 "));
+  EXPECT_THAT(bench.out, HasSubstr("Total generated tokens:                  120 "));
+  EXPECT_THAT(bench.out, HasSubstr("Mean rows per decode step:"));
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    files += 1;
+    EXPECT_THAT(entry.path().filename().string(), HasSubstr("mneme-500qps-concurrency4-mom-"));
+  }
+  EXPECT_EQ(files, 1);
+}
+
+TEST(ClientProcessTest, ErrorsHaveTheirExitCodes) {
+  Server server;
+  const Result field = RunClient(server, {"generate", "x", "--top-p=7"});
+  EXPECT_EQ(field.code, 4);
+  EXPECT_THAT(field.err, AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("top_p")));
+  const Result flag = RunClient(server, {"generate", "x", "--top-q=7"});
+  EXPECT_EQ(flag.code, 2);
+  EXPECT_THAT(flag.err, HasSubstr("did you mean --top-"));
+  EXPECT_EQ(RunClient(server, {"genrate"}).code, 2);
+  EXPECT_EQ(RunClient(server,
+                      {"generate", "x", "--timeout=50ms", "--max-tokens=100000000", "--ignore-eos"})
+                .code,
+            6);
+  EXPECT_EQ(Run({kClient, "--server=127.0.0.1:1", "info"}).code, 3);
+}
+
+TEST(ClientProcessTest, CtrlCCancelsTheStream) {
+  Server server;
+  ChildProcess client({kClient, "--server", server.address, "generate", "--max-tokens=1000000000",
+                       "--ignore-eos", "--json", "-s", "left", "hello"});
+  ASSERT_TRUE(client.WaitForText("token_ids"));
+  client.Signal(SIGINT);
+  EXPECT_EQ(client.Wait(), 130) << client.err();
+  while (RunClient(server, {"session", "get", "left", "--json"}).out.find("\"busy\":true") !=
+         std::string::npos) {
+  }
+  EXPECT_EQ(RunClient(server, {"generate", "-s", "left", "--max-tokens=1", "on"}).code, 0);
+}
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,324 @@
+// Every RPC against a real server with a real, tiny model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "clients/cpp/error_details.h"
+#include "tests/integration/running_server.h"
+#include "tests/models/golden.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+class ServingTest : public ::testing::Test {
+ protected:
+  Answer Generate(const v1::GenerateRequest& request) { return server_.Generate(request); }
+  int64_t Position(const std::string& session) {
+    const auto info = server_.client().GetSession(session);
+    EXPECT_TRUE(info.ok()) << info.status();
+    return info.ok() ? info->position() : -1;
+  }
+  absl::StatusOr<v1::Session> Fork(const std::string& source, const std::string& target) {
+    v1::ForkSessionRequest request;
+    request.set_source_name(source);
+    request.set_target_name(target);
+    return server_.client().ForkSession(request);
+  }
+
+  RunningServer server_;
+};
+
+TEST_F(ServingTest, GreedyTokensAreThoseOfTheReference) {
+  const Golden golden = ReadGolden("mom");
+  v1::GenerateRequest request = Greedy("", static_cast<int>(golden.greedy_from_16.size()));
+  for (int i = 0; i < 16; ++i) request.mutable_token_ids()->add_ids(golden.input_ids[i]);
+  const Answer answer = Generate(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_THAT(answer.tokens, ElementsAreArray(golden.greedy_from_16));
+  EXPECT_EQ(answer.finished.usage().prompt_tokens(), 16);
+  EXPECT_EQ(answer.finished.usage().completion_tokens(), golden.greedy_from_16.size());
+  EXPECT_EQ(answer.outputs.back().finish_reason(), v1::FINISH_REASON_LENGTH);
+}
+
+TEST_F(ServingTest, AContinuedSessionEqualsAFreshOne) {
+  const Answer first = Generate(Greedy("The sea ", 10, "s"));
+  ASSERT_TRUE(first.status.ok()) << first.status;
+  const Answer second = Generate(Greedy(" and the land ", 10, "s"));
+  ASSERT_TRUE(second.status.ok()) << second.status;
+  EXPECT_EQ(second.started.resumed_tokens(), first.finished.session().position() - 1)
+      << "all but the pending token";
+
+  v1::GenerateRequest fresh = Greedy("", 10);
+  for (const char c : std::string("The sea ")) fresh.mutable_token_ids()->add_ids(c);
+  for (const int32_t id : first.tokens) fresh.mutable_token_ids()->add_ids(id);
+  for (const char c : std::string(" and the land ")) fresh.mutable_token_ids()->add_ids(c);
+  EXPECT_THAT(Generate(fresh).tokens, ElementsAreArray(second.tokens));
+}
+
+TEST_F(ServingTest, AnEmptyPromptGoesOnFromThePendingToken) {
+  const Answer whole = Generate(Greedy("abc", 20));
+  const Answer first = Generate(Greedy("abc", 12, "s"));
+  EXPECT_TRUE(first.finished.session().has_pending_token());
+  const Answer rest = Generate(Greedy("", 8, "s"));
+  ASSERT_TRUE(rest.status.ok()) << rest.status;
+  std::vector<int32_t> both = first.tokens;
+  both.insert(both.end(), rest.tokens.begin(), rest.tokens.end());
+  EXPECT_THAT(both, ElementsAreArray(whole.tokens));
+}
+
+TEST_F(ServingTest, AForkRemembersTheSameAndLeavesItsParentAlone) {
+  ASSERT_TRUE(Generate(Greedy("once upon", 5, "parent")).status.ok());
+  ASSERT_TRUE(Fork("parent", "child").ok());
+  const Answer child = Generate(Greedy(" a time", 12, "child"));
+  EXPECT_EQ(Position("parent"), 9 + 5);
+  const Answer parent = Generate(Greedy(" a time", 12, "parent"));
+  EXPECT_THAT(parent.tokens, ElementsAreArray(child.tokens));
+  EXPECT_EQ(Fork("parent", "child").status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Fork("nobody", "x").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(ServingTest, SessionsDoNotMix) {
+  const Answer alone = Generate(Greedy("red ", 16, "a"));
+  std::vector<std::thread> others;
+  for (int i = 0; i < 8; ++i) {
+    others.emplace_back(
+        [this, i] { EXPECT_TRUE(Generate(Greedy("noise " + std::to_string(i), 40)).status.ok()); });
+  }
+  const Answer crowded = Generate(Greedy("red ", 16, "b"));
+  for (std::thread& thread : others) thread.join();
+  EXPECT_THAT(crowded.tokens, ElementsAreArray(alone.tokens));
+}
+
+TEST_F(ServingTest, ABusySessionIsNotSharedAndACancelLeavesWhatWasFed) {
+  CancelToken cancel;
+  absl::Notification running;
+  Answer endless;
+  std::thread first([&] {
+    endless = RunningServer::Generate(server_.client(), Endless("s"), &running, &cancel);
+  });
+  running.WaitForNotification();
+  const absl::Status busy = Generate(Greedy("me too", 1, "s")).status;
+  EXPECT_EQ(busy.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(DetailsOf(busy).reason, "SESSION_BUSY");
+  EXPECT_EQ(server_.client().DeleteSession("s").code(), absl::StatusCode::kFailedPrecondition);
+  cancel.Cancel();
+  first.join();
+  EXPECT_EQ(endless.status.code(), absl::StatusCode::kCancelled);
+
+  // The loop hears of the cancellation a moment after the client does.
+  absl::StatusOr<v1::Session> info = server_.client().GetSession("s");
+  while (info.ok() && info->busy()) info = server_.client().GetSession("s");
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_GE(info->position(), static_cast<int64_t>(9 + endless.tokens.size()));
+
+  // What the session holds is what a fresh one holds that was fed the same.
+  const int64_t generated = info->position() - 9;
+  const Answer same = Generate(Greedy("on and on", static_cast<int>(generated)));
+  v1::GenerateRequest fresh = Greedy("", 8);
+  for (const char c : std::string("on and on")) fresh.mutable_token_ids()->add_ids(c);
+  for (const int32_t id : same.tokens) fresh.mutable_token_ids()->add_ids(id);
+  for (const char c : std::string(" then")) fresh.mutable_token_ids()->add_ids(c);
+  EXPECT_THAT(Generate(Greedy(" then", 8, "s")).tokens, ElementsAreArray(Generate(fresh).tokens));
+}
+
+TEST_F(ServingTest, ADeadlineEndsTheRequestAndTheSessionGoesOn) {
+  Client hasty({.target = server_.target(), .timeout = absl::Milliseconds(150)});
+  const Answer late = RunningServer::Generate(hasty, Endless("s"));
+  EXPECT_EQ(late.status.code(), absl::StatusCode::kDeadlineExceeded);
+  absl::StatusOr<v1::Session> info = server_.client().GetSession("s");
+  while (info.ok() && info->busy()) info = server_.client().GetSession("s");
+  ASSERT_TRUE(info.ok()) << info.status();
+  EXPECT_GE(info->position(), static_cast<int64_t>(late.tokens.size()));
+  EXPECT_TRUE(Generate(Greedy(" again", 3, "s")).status.ok());
+}
+
+TEST_F(ServingTest, ARetryWithTheSameKeyIsReplayedAndFeedsNothing) {
+  v1::GenerateRequest request = Greedy("only once", 6, "s");
+  request.set_idempotency_key("key-1");
+  const Answer first = Generate(request);
+  const Answer again = Generate(request);
+  ASSERT_TRUE(again.status.ok()) << again.status;
+  EXPECT_FALSE(first.finished.replayed());
+  EXPECT_TRUE(again.finished.replayed());
+  EXPECT_EQ(again.text, first.text);
+  EXPECT_THAT(again.tokens, ElementsAreArray(first.tokens));
+  EXPECT_EQ(Position("s"), first.finished.session().position());
+}
+
+TEST_F(ServingTest, AnUnexpectedPositionFeedsNothingAndIsTold) {
+  const int64_t position = Generate(Greedy("start", 4, "s")).finished.session().position();
+  v1::GenerateRequest request = Greedy("more", 4, "s");
+  request.set_expected_position(position - 1);
+  const absl::Status status = Generate(request).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(DetailsOf(status).metadata.at("position"), std::to_string(position));
+  EXPECT_EQ(Position("s"), position);
+  request.set_expected_position(position);
+  EXPECT_TRUE(Generate(request).status.ok());
+}
+
+TEST_F(ServingTest, ADetachedRequestFinishesWithoutItsClient) {
+  v1::GenerateRequest request = Greedy("far away", 300, "s");
+  request.set_detached(true);
+  request.set_idempotency_key("later");
+  CancelToken cancel;
+  absl::Notification running;
+  std::thread leaver(
+      [&] { (void)RunningServer::Generate(server_.client(), request, &running, &cancel); });
+  running.WaitForNotification();
+  cancel.Cancel();
+  leaver.join();
+  Answer answer = Generate(request);
+  while (DetailsOf(answer.status).reason == "IDEMPOTENCY_KEY_RUNNING") answer = Generate(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_THAT(answer.tokens, SizeIs(300));
+  EXPECT_TRUE(answer.finished.replayed());
+}
+
+TEST_F(ServingTest, SeedsRepeatAndChoicesDiffer) {
+  v1::GenerateRequest request = Greedy("dice", 24);
+  request.mutable_sampling()->set_temperature(1.5);
+  request.mutable_sampling()->set_seed(7);
+  request.mutable_response()->set_n(3);
+  const auto texts = [](const Answer& answer) {
+    std::vector<std::string> result(3);
+    for (const v1::Output& output : answer.outputs) result[output.choice()] += output.text();
+    return result;
+  };
+  const Answer first = Generate(request);
+  ASSERT_TRUE(first.status.ok()) << first.status;
+  EXPECT_EQ(first.finished.seed(), 7);
+  EXPECT_EQ(first.finished.usage().completion_tokens(), 72);
+  EXPECT_EQ(texts(first), texts(Generate(request)));
+  EXPECT_NE(texts(first)[0], texts(first)[1]);
+  request.mutable_sampling()->clear_seed();
+  EXPECT_NE(Generate(request).finished.seed(), Generate(request).finished.seed());
+}
+
+TEST_F(ServingTest, StopStringsEndTheTextWhereTheyBegin) {
+  const std::string whole = Generate(Greedy("x", 40)).text;
+  ASSERT_GE(whole.size(), 12u);
+  const std::string stop = whole.substr(6, 3);
+  v1::GenerateRequest request = Greedy("x", 40);
+  request.mutable_stopping()->add_stop_strings(stop);
+  const Answer answer = Generate(request);
+  EXPECT_EQ(answer.text, whole.substr(0, whole.find(stop)));
+  EXPECT_EQ(answer.outputs.back().finish_reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(answer.outputs.back().stop_matched(), stop);
+}
+
+TEST_F(ServingTest, LogprobsAndEchoCoverPromptAndAnswer) {
+  v1::GenerateRequest request = Greedy("abc", 4);
+  request.mutable_response()->set_logprobs(2);
+  request.mutable_response()->set_prompt_logprobs(1);
+  request.mutable_response()->set_echo(true);
+  const Answer answer = Generate(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  std::string prompt;
+  int prompt_logprobs = 0;
+  int logprobs = 0;
+  for (const v1::Output& output : answer.outputs) {
+    if (output.is_prompt()) {
+      prompt += output.text();
+      for (const v1::TokenLogprob& token : output.logprobs()) {
+        EXPECT_EQ(token.has_logprob(), prompt_logprobs > 0) << "nothing predicts the first token";
+        prompt_logprobs += 1;
+      }
+      continue;
+    }
+    for (const v1::TokenLogprob& token : output.logprobs()) {
+      EXPECT_LE(token.logprob(), 0);
+      EXPECT_THAT(token.top(), SizeIs(2));
+      EXPECT_EQ(token.top(0).token_id(), token.token_id()) << "greedy takes the most likely";
+      logprobs += 1;
+    }
+  }
+  EXPECT_EQ(prompt, "abc");
+  EXPECT_EQ(prompt_logprobs, 3);
+  EXPECT_EQ(logprobs, 4);
+}
+
+TEST_F(ServingTest, EachBadFieldIsNamedAndTheServerLives) {
+  struct Case {
+    const char* field;
+    void (*spoil)(v1::GenerateRequest&);
+  };
+  const Case cases[] = {
+      {"temperature", [](auto& r) { r.mutable_sampling()->set_temperature(-1); }},
+      {"temperature", [](auto& r) { r.mutable_sampling()->set_temperature(NAN); }},
+      {"top_k", [](auto& r) { r.mutable_sampling()->set_top_k(-1); }},
+      {"top_p", [](auto& r) { r.mutable_sampling()->set_top_p(0); }},
+      {"top_p", [](auto& r) { r.mutable_sampling()->set_top_p(1.5); }},
+      {"min_p", [](auto& r) { r.mutable_sampling()->set_min_p(2); }},
+      {"repetition_penalty", [](auto& r) { r.mutable_sampling()->set_repetition_penalty(0); }},
+      {"presence_penalty", [](auto& r) { r.mutable_sampling()->set_presence_penalty(3); }},
+      {"frequency_penalty", [](auto& r) { r.mutable_sampling()->set_frequency_penalty(-3); }},
+      {"logit_bias", [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[256] = 1; }},
+      {"logit_bias", [](auto& r) { (*r.mutable_sampling()->mutable_logit_bias())[1] = 101; }},
+      {"max_tokens", [](auto& r) { r.mutable_stopping()->set_max_tokens(-1); }},
+      {"min_tokens", [](auto& r) { r.mutable_stopping()->set_min_tokens(99); }},
+      {"stop_token_ids", [](auto& r) { r.mutable_stopping()->add_stop_token_ids(-1); }},
+      {"stop_strings", [](auto& r) { r.mutable_stopping()->add_stop_strings(""); }},
+      {"stop_strings",
+       [](auto& r) { r.mutable_stopping()->add_stop_strings(std::string(257, 'x')); }},
+      {"n", [](auto& r) { r.mutable_response()->set_n(0); }},
+      {"n", [](auto& r) { r.mutable_response()->set_n(129); }},
+      {"logprobs", [](auto& r) { r.mutable_response()->set_logprobs(21); }},
+      {"prompt_logprobs", [](auto& r) { r.mutable_response()->set_prompt_logprobs(21); }},
+      {"session.name", [](auto& r) { r.mutable_session()->set_name("a b"); }},
+      {"session.name", [](auto& r) { r.mutable_session()->set_name(std::string(129, 'x')); }},
+      {"ttl", [](auto& r) { r.mutable_session()->set_ttl_ms(-2); }},
+      {"expected_position", [](auto& r) { r.set_expected_position(-1); }},
+      {"idempotency_key", [](auto& r) { r.set_idempotency_key(std::string(129, 'x')); }},
+      {"priority", [](auto& r) { r.set_priority(1001); }},
+      {"prompt", [](auto& r) { r.clear_prompt(); }},
+      {"prompt", [](auto& r) { r.set_text(""); }},
+      {"prompt", [](auto& r) { r.mutable_token_ids()->add_ids(256); }},
+      {"prompt", [](auto& r) { r.mutable_token_ids()->add_ids(-1); }},
+  };
+  for (const Case& bad : cases) {
+    v1::GenerateRequest request = Greedy("ok", 2);
+    bad.spoil(request);
+    const absl::Status status = Generate(request).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << bad.field << ": " << status;
+    const ErrorDetails details = DetailsOf(status);
+    ASSERT_THAT(details.fields, SizeIs(1)) << status;
+    EXPECT_THAT(details.fields[0].field, HasSubstr(bad.field));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.field));
+  }
+  EXPECT_TRUE(Generate(Greedy("still there", 2)).status.ok());
+}
+
+TEST_F(ServingTest, ManyStreamsAtOnceShareTheSteps) {
+  constexpr int kStreams = 64;
+  absl::Mutex mu;
+  int done = 0;
+  std::vector<absl::Status> errors;
+  for (int i = 0; i < kStreams; ++i) {
+    server_.client().GenerateAsync(
+        Greedy("stream " + std::to_string(i), 50), [](const v1::GenerateResponse&) {},
+        [&](const absl::Status& status) {
+          absl::MutexLock lock(&mu);
+          done += 1;
+          if (!status.ok()) errors.push_back(status);
+        });
+  }
+  absl::MutexLock lock(&mu);
+  const auto all = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu) { return done == kStreams; };
+  mu.Await(absl::Condition(&all));
+  EXPECT_THAT(errors, IsEmpty());
+  const v1::Histogram rows = server_.client().GetInfo()->statistics().decode_rows();
+  EXPECT_GT(rows.sum() / static_cast<double>(rows.count()), 4);
+}
+
+}  // namespace
+}  // namespace mneme
