@@ -1,7 +1,5 @@
 #include "models/model.h"
 
-#include <sys/stat.h>
-
 #include <utility>
 #include <vector>
 
@@ -152,18 +150,6 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config,
           .fingerprint = CombineHashes(HashConfig(config), weights.fingerprint())};
 }
 
-absl::Status CheckFolder(const std::string& folder) {
-  struct stat info;
-  if (stat(folder.c_str(), &info) != 0) {
-    return absl::NotFoundError(absl::StrCat("model folder \"", folder, "\" does not exist"));
-  }
-  if (!S_ISDIR(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "\"", folder, "\" is a file, expected a folder with config.json and model.safetensors"));
-  }
-  return absl::OkStatus();
-}
-
 void WarnOfUnused(const Checkpoint& checkpoint, const WeightStore& weights) {
   constexpr size_t kShown = 20;
   std::vector<std::string> unused = weights.Unused();
@@ -180,7 +166,6 @@ void WarnOfUnused(const Checkpoint& checkpoint, const WeightStore& weights) {
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const std::string& folder, Backend& backend,
     const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress) {
-  MNEME_RETURN_IF_ERROR(CheckFolder(folder));
   MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
   for (const std::string& warning : config.warnings) LOG(WARNING) << warning;
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
@@ -198,7 +183,6 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
 }
 
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, DType state_dtype) {
-  MNEME_RETURN_IF_ERROR(CheckFolder(folder));
   MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, /*backend=*/nullptr);

@@ -1,5 +1,7 @@
 #include "models/model_config.h"
 
+#include <sys/stat.h>
+
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -26,6 +28,8 @@ constexpr int kMaxChannels = 1 << 20;
 constexpr int kMaxMemories = 1024;
 constexpr int kMaxConvWidth = 64;
 constexpr int kMaxMlpDim = 1 << 22;
+// Numbers that must not be zero must not become zero as f32 either.
+constexpr double kTiny = 1e-30;
 
 // What a missing key means to one model_type (upstream's configuration classes).
 struct Defaults {
@@ -181,7 +185,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.vocab = reader.Int("vocab_size", 32000, 1, kMaxVocab);
   config.model_dim = reader.Int("hidden_size", 2048, 1, kMaxModelDim);
   config.layers = reader.Int("num_hidden_layers", defaults->layers, 1, kMaxLayers);
-  config.norm_eps = static_cast<float>(reader.Number("norm_eps", 1e-6, 0, 1));
+  config.norm_eps = static_cast<float>(reader.Number("norm_eps", 1e-6, kTiny, 1));
   config.mlp_dim = MlpDim(reader, config.model_dim);
   ReadDelta(reader, *defaults, config.delta);
 
@@ -200,6 +204,14 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder) {
+  struct stat info;
+  if (stat(folder.c_str(), &info) != 0) {
+    return absl::NotFoundError(absl::StrCat("model folder \"", folder, "\" does not exist"));
+  }
+  if (!S_ISDIR(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "\"", folder, "\" is a file, expected a folder with config.json and model.safetensors"));
+  }
   const std::string path = absl::StrCat(folder, "/config.json");
   MNEME_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
   return ParseModelConfig(file.text(), path);
@@ -220,7 +232,8 @@ absl::StatusOr<GenerationDefaults> ParseGenerationDefaults(absl::string_view tex
   }
   const auto number = [&](const char* key, double high, bool zero_included) {
     if (reader.IsNull(key)) return std::optional<float>();
-    return std::optional<float>(static_cast<float>(reader.Number(key, 1, 0, high, zero_included)));
+    return std::optional<float>(
+        static_cast<float>(reader.Number(key, 1, zero_included ? 0 : kTiny, high, zero_included)));
   };
   defaults.temperature = number("temperature", 100, true);
   defaults.top_p = number("top_p", 1, false);

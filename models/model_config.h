@@ -53,7 +53,7 @@ struct ModelConfig {
 // the file, the key, the value and what was expected.
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view path);
 
-// Reads <folder>/config.json. NOT_FOUND, naming the folder, if there is none.
+// Reads <folder>/config.json. NOT_FOUND if folder or file are missing.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
 
 // What generation_config.json suggests to clients that do not say; unset where it is silent. End

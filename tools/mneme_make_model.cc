@@ -114,7 +114,7 @@ absl::Status PrintTrial(const std::string& folder) {
 struct MakeFlags {
   std::string shape, out, dtype = "bf16";
   uint64_t seed = 0;
-  int vocab = 0, shards = 1;
+  int vocab = 0, layers = 0, shards = 1;
   bool overwrite = false;
 };
 
@@ -141,6 +141,7 @@ absl::StatusOr<ModelSpec> SpecFromFlags(const MakeFlags& flags,
   spec.seed = flags.seed;
   spec.shards = flags.shards;
   if (flags.vocab > 0) spec.config.vocab = flags.vocab;
+  if (flags.layers > 0) spec.config.layers = flags.layers;
   return spec;
 }
 
@@ -154,6 +155,7 @@ int Main(int argc, char** argv) {
   parser.Add("--dtype", "TYPE", &flags.dtype, "bf16 (default), f16 or f32");
   parser.Add("--vocab", "N", &flags.vocab, 3, 1 << 24,
              "another vocabulary size, to fit a tokenizer");
+  parser.Add("--layers", "N", &flags.layers, 1, 1000, "another depth, for a model of small state");
   parser.Add("--shards", "N", &flags.shards, 1, 1000,
              "files to spread the weights over; default 1");
   parser.Add("--overwrite", &flags.overwrite, "replace a model that is there already");

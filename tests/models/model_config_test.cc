@@ -97,7 +97,7 @@ TEST(ModelConfigTest, PythonsLiteralsAreHarmlessWhereUnused) {
                         "z": "a \"NaN\" in a string"})")
                   .ok());
   EXPECT_THAT(Parse(R"({"model_type": "mom", "norm_eps": NaN})").status().message(),
-              HasSubstr("\"norm_eps\" is \"NaN\", expected a number above 0"));
+              HasSubstr("\"norm_eps\" is \"NaN\", expected a number above 1e-30"));
 }
 
 TEST(ModelConfigTest, KeysWithoutEffectAreIgnored) {
@@ -206,6 +206,8 @@ INSTANTIATE_TEST_SUITE_P(
                   "\"num_v_heads\" is 6, expected a multiple of num_heads (4)"},
         BadConfig{"conv_size", Mom(R"("conv_size": 0)"), kInvalid, "\"conv_size\""},
         BadConfig{"norm_eps", Mom(R"("norm_eps": 0)"), kInvalid, "\"norm_eps\""},
+        BadConfig{"norm_eps_vanishes_in_f32", Mom(R"("norm_eps": 1e-46)"), kInvalid,
+                  "\"norm_eps\""},
         BadConfig{"hidden_ratio", Mom(R"("hidden_ratio": -1)"), kInvalid, "\"hidden_ratio\""},
         BadConfig{"intermediate", Mom(R"("intermediate_size": 0)"), kInvalid,
                   "\"intermediate_size\""},
@@ -255,7 +257,8 @@ TEST(GenerationDefaultsTest, WithoutAFileThoseOfTheConfigHold) {
 }
 
 TEST(ModelConfigTest, AMissingFolderIsNamed) {
-  EXPECT_THAT(ReadModelConfig("/nowhere").status().message(), HasSubstr("/nowhere/config.json"));
+  EXPECT_THAT(ReadModelConfig("/nowhere").status().message(),
+              HasSubstr("model folder \"/nowhere\" does not exist"));
 }
 
 }  // namespace

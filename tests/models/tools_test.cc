@@ -1,0 +1,216 @@
+// The offline tools as programs: what they write, and how they fail.
+
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/models/golden.h"
+#include "tests/models/test_folder.h"
+#include "tests/support/matchers.h"
+
+namespace mneme {
+namespace {
+
+using testing::HasSubstr;
+
+struct Outcome {
+  int code = 0;
+  std::string output;  // both streams
+};
+
+// Runs a tool of this build; arguments are ours, so no quoting is needed.
+Outcome RunTool(const std::string& tool, const std::string& arguments) {
+  Outcome outcome;
+  std::FILE* pipe =
+      popen(absl::StrCat(MNEME_TOOLS, "/", tool, " ", arguments, " 2>&1").c_str(), "r");
+  char buffer[4096];
+  while (const size_t n = std::fread(buffer, 1, sizeof(buffer), pipe))
+    outcome.output.append(buffer, n);
+  const int status = pclose(pipe);
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+template <typename T>
+std::vector<double> Values(const StoredTensors& tensors, const std::string& name) {
+  const StoredTensor& tensor = tensors.at(name);
+  const auto* values = reinterpret_cast<const T*>(tensor.bytes.data());
+  return {values, values + tensor.bytes.size() / sizeof(T)};
+}
+
+class LogitsToolTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    golden_ = ReadGolden("mom");
+    folder_.Write("ids.txt", absl::StrJoin(golden_.input_ids, "\n"));
+    folder_.Write("ids16.txt",
+                  absl::StrJoin(golden_.input_ids.begin(), golden_.input_ids.begin() + 16, " "));
+  }
+  Outcome Logits(const std::string& arguments) {
+    return RunTool("mneme-logits", absl::StrCat("--model ", GoldenFolder("mom"), " ", arguments));
+  }
+  // Runs with `arguments` and returns what was written.
+  StoredTensors Written(const std::string& arguments) {
+    const Outcome outcome = Logits(absl::StrCat("--tokens ", folder_.File("ids.txt"), " --out ",
+                                                folder_.File("o"), " ", arguments));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome.code == 0 ? ReadTensors(folder_.File("o")) : StoredTensors{};
+  }
+
+  Golden golden_;
+  TestFolder folder_;
+};
+
+TEST_F(LogitsToolTest, WritesTheLogitsOfEveryToken) {
+  const StoredTensors written = Written("");
+  ASSERT_EQ(written.size(), 1u);
+  EXPECT_EQ(written.at("logits").shape, (std::vector<int64_t>{48, 256}));
+  EXPECT_LE(RelativeError(Values<float>(written, "logits"), golden_.logits), 2e-5);
+}
+
+TEST_F(LogitsToolTest, ChunksAndCompanyChangeNotOneBit) {
+  const StoredTensors alone = Written("");
+  for (const char* arguments : {"--chunks 7,1,13", "--batch 8", "--batch 40 --chunks 1,2"}) {
+    EXPECT_EQ(Written(arguments).at("logits").bytes, alone.at("logits").bytes) << arguments;
+  }
+}
+
+TEST_F(LogitsToolTest, ContinuesGreedily) {
+  const std::vector<double> want(golden_.greedy_from_16.begin(), golden_.greedy_from_16.end());
+  for (const char* arguments : {"", " --batch 5", " --device reference"}) {
+    const Outcome outcome =
+        Logits(absl::StrCat("--tokens ", folder_.File("ids16.txt"), " --out ", folder_.File("o"),
+                            " --greedy ", want.size(), arguments));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_EQ(Values<int32_t>(ReadTensors(folder_.File("o")), "tokens"), want) << arguments;
+  }
+}
+
+TEST_F(LogitsToolTest, RoutingIsRecordedAndForced) {
+  Written("--batch 6 --chunks 5,3 --routing-out " + folder_.File("r"));
+  const StoredTensors routing = ReadTensors(folder_.File("r"));
+  EXPECT_EQ(routing.at("routing").shape, (std::vector<int64_t>{48, 3, 2}));
+  // A tape on which each token's memories are moved on by one gives other logits; played back it
+  // repeats itself.
+  StoredTensors moved = routing;
+  auto* indices = reinterpret_cast<int32_t*>(moved.at("routing").bytes.data());
+  for (int i = 0; i < 48 * 3 * 2; ++i) indices[i] = (indices[i] + 1) % 4;
+  WriteTensors(moved, folder_.File("moved"));
+  const StoredTensors free = Written("");
+  EXPECT_EQ(Written("--routing-in " + folder_.File("r")).at("logits").bytes,
+            free.at("logits").bytes);
+  const StoredTensors forced =
+      Written("--routing-in " + folder_.File("moved") + " --routing-out " + folder_.File("again"));
+  EXPECT_NE(forced.at("logits").bytes, free.at("logits").bytes);
+  EXPECT_EQ(ReadTensors(folder_.File("again")).at("routing").bytes, moved.at("routing").bytes);
+}
+
+TEST_F(LogitsToolTest, BadTapesAreRefused) {
+  Written("--routing-out " + folder_.File("r"));
+  StoredTensors tape = ReadTensors(folder_.File("r"));
+  auto* indices = reinterpret_cast<int32_t*>(tape.at("routing").bytes.data());
+  const std::string arguments =
+      absl::StrCat("--tokens ", folder_.File("ids.txt"), " --out ", folder_.File("o"),
+                   " --routing-in ", folder_.File("bad"));
+  indices[3] = 4;
+  WriteTensors(tape, folder_.File("bad"));
+  EXPECT_THAT(Logits(arguments).output,
+              HasSubstr("element 3 of tensor \"routing\" is 4, expected a memory from 0 to 3"));
+  indices[3] = indices[2];
+  WriteTensors(tape, folder_.File("bad"));
+  EXPECT_THAT(Logits(arguments).output, HasSubstr("expected memories that differ"));
+}
+
+TEST_F(LogitsToolTest, BadArgumentsAreNamed) {
+  const std::string good =
+      absl::StrCat("--tokens ", folder_.File("ids.txt"), " --out ", folder_.File("x"), " ");
+  folder_.Write("empty.txt", "");
+  folder_.Write("blank.txt", " \n\t ");
+  folder_.Write("outside.txt", "3 4 256 5");
+  folder_.Write("words.txt", "3 four");
+  const struct {
+    std::string arguments;
+    int code;
+    std::string message;
+  } cases[] = {
+      {"--out " + folder_.File("x"), 2, "--tokens is required"},
+      {good + "--chunks 4,0", 2, "--chunks: \"0\", expected an integer from 1"},
+      {good + "--batch 0", 2, "--batch: \"0\""},
+      {good + "--device tpu", 2, "tpu"},
+      {good + "--compute-dtype f8", 2, "--compute-dtype: \"f8\", expected f32 or bf16"},
+      {good + "--gredy 5", 2, "unknown flag --gredy, did you mean --greedy?"},
+      {good + "--batch 2 --routing-in r", 2, "--routing-in"},
+      {good + "extra", 2, "unexpected argument \"extra\""},
+      {good + "--model /nowhere", 3, "model folder \"/nowhere\" does not exist"},
+      {"--tokens /nowhere --out x", 2, "\"/nowhere\""},
+      {absl::StrCat("--out x --tokens ", folder_.File("empty.txt")), 2, "is empty"},
+      {absl::StrCat("--out x --tokens ", folder_.File("blank.txt")), 2, "holds no token"},
+      {absl::StrCat("--out x --tokens ", folder_.File("outside.txt")), 2,
+       "token 2 is \"256\", expected an id from 0 to 255"},
+      {absl::StrCat("--out x --tokens ", folder_.File("words.txt")), 2, "token 1 is \"four\""},
+      {absl::StrCat("--out /nowhere/x --tokens ", folder_.File("ids.txt")), 1, "/nowhere/x"},
+  };
+  for (const auto& [arguments, code, message] : cases) {
+    const Outcome outcome = Logits(arguments);
+    EXPECT_EQ(outcome.code, code) << arguments;
+    EXPECT_THAT(outcome.output, HasSubstr(message)) << arguments;
+  }
+  EXPECT_EQ(folder_.Read("x"), "");
+}
+
+TEST(MakeModelToolTest, EqualSeedsGiveEqualFilesThatLoad) {
+  const TestFolder folder;
+  for (const auto& [name, seed] : {std::pair{"a", 5}, std::pair{"b", 5}, std::pair{"c", 6}}) {
+    const Outcome outcome = RunTool("mneme-make-model", absl::StrCat("--shape tiny --seed ", seed,
+                                                                     " --out ", folder.File(name)));
+    ASSERT_EQ(outcome.code, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr("mean decay"));
+    EXPECT_THAT(outcome.output, HasSubstr("routing share"));
+  }
+  EXPECT_EQ(folder.Read("a/model.safetensors"), folder.Read("b/model.safetensors"));
+  EXPECT_NE(folder.Read("a/model.safetensors"), folder.Read("c/model.safetensors"));
+  EXPECT_EQ(RunTool("mneme-make-model", "--shape tiny --out " + folder.File("a")).code, 2);
+  EXPECT_EQ(RunTool("mneme-make-model",
+                    "--shape gdn-tiny --vocab 300 --dtype f16 --shards 3 --overwrite --out " +
+                        folder.File("a"))
+                .code,
+            0);
+}
+
+TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
+  const TestFolder folder;
+  const std::string model = GoldenFolder("mom");
+  EXPECT_THAT(RunTool("mneme-inspect", "weights " + model).output,
+              HasSubstr("model.layers.0.attn.k_proj.0.weight"));
+  EXPECT_THAT(RunTool("mneme-inspect", "state " + model).output, HasSubstr("layers.0-2.memory"));
+  folder.Write("ids.txt", "1 2 3");
+  std::string png;
+#ifdef MNEME_HAVE_PNG
+  png = " --png " + folder.File("r.png");
+#endif
+  const Outcome routing = RunTool(
+      "mneme-inspect", absl::StrCat("routing ", model, " --tokens ", folder.File("ids.txt"), png));
+  EXPECT_EQ(routing.code, 0) << routing.output;
+  EXPECT_THAT(routing.output, HasSubstr("layer 2"));
+  EXPECT_EQ(folder.Read("r.png").substr(0, 4), png.empty() ? "" : "\x89PNG");
+  const std::string golden = model + "/golden.safetensors";
+  EXPECT_EQ(RunTool("mneme-inspect", absl::StrCat("diff ", golden, " ", golden)).code, 0);
+  const Outcome differs =
+      RunTool("mneme-inspect",
+              absl::StrCat("diff ", golden, " ", GoldenFolder("mom_bf16"), "/golden.safetensors"));
+  EXPECT_EQ(differs.code, 1);
+  EXPECT_THAT(differs.output, HasSubstr("relative error"));
+  EXPECT_EQ(RunTool("mneme-inspect", "weights /etc/passwd").code, 3);
+  EXPECT_EQ(RunTool("mneme-inspect", "").code, 2);
+  EXPECT_THAT(RunTool("mneme-inspect", "--help").output, HasSubstr("usage: mneme-inspect"));
+}
+
+}  // namespace
+}  // namespace mneme
