@@ -139,12 +139,14 @@ int EngineLoop::SlabsNeeded(const Generation& g) const {
 absl::Status EngineLoop::NoFreeSlab(int needed) const {
   const absl::Duration expiry = sessions_.NextExpiry() - Now();
   return WithRetryAfter(
-      WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                     "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
-                     " needed, ", parts_.pool.free_slots(), " of ", parts_.pool.slots(),
-                     " are free, and running requests will free ", ephemeral_slabs_,
-                     "; the others belong to named sessions")),
-                 kReasonNoFreeSlab),
+      WithReason(
+          absl::ResourceExhaustedError(absl::StrCat(
+              "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
+              " needed; of ", parts_.pool.slots(), ", ", parts_.pool.free_slots(), " are free",
+              slabs_awaited_ ? " and awaited by earlier requests" : "", ", ", ephemeral_slabs_,
+              " will be when running requests end, and named sessions "
+              "have the others")),
+          kReasonNoFreeSlab),
       std::clamp(expiry, kMinRetry, kMaxRetry));
 }
 

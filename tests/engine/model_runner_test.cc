@@ -1,0 +1,102 @@
+#include "engine/model_runner.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "gtest/gtest.h"
+#include "tests/support/fake_model.h"
+
+namespace mneme {
+namespace {
+
+constexpr RunnerLimits kLimits = {.rows = 4, .tokens = 16, .logit_rows = 16};
+
+class ModelRunnerTest : public ::testing::Test {
+ protected:
+  FaultyBackend backend;
+  FakeModel model{{.vocab = 10}};
+  std::unique_ptr<StatePool> pool = StatePool::Create(backend, model, 3).value();
+  std::unique_ptr<ModelRunner> runner = ModelRunner::Create(backend, model, *pool, kLimits).value();
+};
+
+TEST_F(ModelRunnerTest, LogitsAreThoseAfterTheTokensAskedFor) {
+  const int a = pool->Acquire().value(), b = pool->Acquire().value();
+  const std::vector<int32_t> first = {1, 2, 3}, second = {4, 5};
+  StepPlan plan;
+  plan.AddRow(a, first, /*scored_tokens=*/3, /*samples=*/false, 0);
+  plan.AddRow(b, second, /*scored_tokens=*/0, /*samples=*/true, 1);
+  ASSERT_EQ(runner->Forward(plan), absl::OkStatus());
+  std::vector<float> logits(4 * 10);
+  ASSERT_EQ(runner->ReadLogits(logits), absl::OkStatus());
+  FakeMemory memory;
+  for (int t = 0; t < 4; ++t) {
+    if (t < 3) {
+      memory.Feed(first[t]);
+    } else {
+      memory = {};
+      memory.Feed(second);
+    }
+    const std::vector<double> want = memory.Logits(10);
+    for (int v = 0; v < 10; ++v) EXPECT_EQ(logits[t * 10 + v], static_cast<float>(want[v]));
+  }
+}
+
+TEST_F(ModelRunnerTest, SamplesEachRowByItsOwnParameters) {
+  const int slot = pool->Acquire().value();
+  const std::vector<int32_t> tokens = {7, 8};
+  StepPlan plan;
+  plan.AddRow(slot, tokens, 1, true, 0);
+  const Sampler sampler({.temperature = 0}, 1, {}, 3, 0);
+  TokenHistory history;
+  SamplingBatch batch;
+  sampler.AppendScore(8, batch);
+  sampler.AppendDraw(history, 0, 2, false, batch);
+  StepResult result;
+  ASSERT_EQ(runner->Run(plan, batch, result), absl::OkStatus());
+  FakeMemory memory;
+  memory.Feed(7);
+  const std::vector<double> before = memory.Logits(10);
+  double total = 0;
+  for (const double z : before) total += std::exp(z);
+  EXPECT_EQ(result.tokens[0], 8);
+  EXPECT_NEAR(result.logprobs[0], before[8] - std::log(total), 1e-6);
+  memory.Feed(8);
+  const std::vector<double> after = memory.Logits(10);
+  EXPECT_EQ(result.tokens[1], std::max_element(after.begin(), after.end()) - after.begin());
+  EXPECT_EQ(result.top_columns, 3);
+  EXPECT_EQ(result.top_tokens[3], result.tokens[1]);
+}
+
+TEST_F(ModelRunnerTest, AStepWithoutLogitsIsFine) {
+  const int slot = pool->Acquire().value();
+  const std::vector<int32_t> tokens = {1};
+  StepPlan plan;
+  plan.AddRow(slot, tokens, 0, false, 0);
+  StepResult result;
+  EXPECT_EQ(runner->Run(plan, {}, result), absl::OkStatus());
+  EXPECT_TRUE(result.tokens.empty());
+}
+
+TEST_F(ModelRunnerTest, ErrorsOfTheDeviceComeBack) {
+  const int slot = pool->Acquire().value();
+  const std::vector<int32_t> tokens = {1};
+  StepPlan plan;
+  plan.AddRow(slot, tokens, 0, false, 0);
+  backend.FailNext(absl::InternalError("boom"));
+  EXPECT_EQ(runner->Forward(plan), absl::InternalError("boom"));
+}
+
+TEST(ModelRunnerCreationTest, LackOfMemoryIsAnErrorAtEveryAllocation) {
+  for (int n = 0; n < 6; ++n) {
+    FaultyBackend backend;
+    const FakeModel model;
+    auto pool = StatePool::Create(backend, model, 1).value();
+    backend.FailAllocation(n);
+    EXPECT_TRUE(
+        absl::IsResourceExhausted(ModelRunner::Create(backend, model, *pool, kLimits).status()))
+        << n;
+  }
+}
+
+}  // namespace
+}  // namespace mneme

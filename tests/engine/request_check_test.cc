@@ -1,0 +1,203 @@
+#include "engine/request_check.h"
+
+#include "engine/capacity_plan.h"
+#include "engine/engine.h"
+#include "engine/idempotency.h"
+#include "engine/session_table.h"
+#include "engine/status_payload.h"
+#include "gtest/gtest.h"
+
+namespace mneme {
+namespace {
+
+constexpr RequestBounds kBounds = {
+    .vocab = 100, .has_tokenizer = true, .max_sessions = 4, .max_request_tokens = 50};
+
+Request Good() {
+  Request request;
+  request.prompt = {{1, 2}, {2}};
+  request.session.name = "chat-1";
+  return request;
+}
+
+std::string Field(const Request& request) {
+  return FieldOf(ValidateRequest(request, kBounds)).value_or("ok");
+}
+
+TEST(RequestCheckTest, AGoodRequestPasses) { EXPECT_EQ(Field(Good()), "ok"); }
+
+TEST(RequestCheckTest, EachBadFieldIsNamed) {
+  const auto with = [](auto change) {
+    Request request = Good();
+    change(request);
+    return Field(request);
+  };
+  EXPECT_EQ(with([](Request& r) { r.session.name = std::string(129, 'a'); }), "session.name");
+  EXPECT_EQ(with([](Request& r) { r.session.name = "a b"; }), "session.name");
+  EXPECT_EQ(with([](Request& r) { r.session.name = "a\n"; }), "session.name");
+  EXPECT_EQ(with([](Request& r) { r.session.name = "\xc3\xa9"; }), "session.name");
+  EXPECT_EQ(with([](Request& r) { r.session_ttl = -absl::Seconds(1); }), "session.ttl");
+  EXPECT_EQ(with([](Request& r) { r.prompt.at_start = {100}; }), "prompt");
+  EXPECT_EQ(with([](Request& r) { r.prompt.continued = {-1}; }), "prompt");
+  EXPECT_EQ(with([](Request& r) { r.prompt = {}; }), "ok") << "the session may have a token";
+  EXPECT_EQ(with([](Request& r) {
+              r.prompt = {};
+              r.session = {};
+            }),
+            "prompt");
+  EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = 49; }), "prompt");
+  EXPECT_EQ(with([](Request& r) { r.n = 0; }), "n");
+  EXPECT_EQ(with([](Request& r) { r.n = 5; }), "n") << "more than there are slabs";
+  EXPECT_EQ(with([](Request& r) { r.logprobs = 21; }), "logprobs");
+  EXPECT_EQ(with([](Request& r) { r.prompt_logprobs = -2; }), "prompt_logprobs");
+  EXPECT_EQ(with([](Request& r) { r.expected_position = -1; }), "expected_position");
+  EXPECT_EQ(with([](Request& r) { r.idempotency_key = std::string(129, 'k'); }), "idempotency_key");
+  EXPECT_EQ(with([](Request& r) { r.priority = 1001; }), "priority");
+  EXPECT_EQ(with([](Request& r) { r.sampling.top_p = 0; }), "sampling.top_p");
+  EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = -1; }), "stop.max_tokens");
+}
+
+TEST(RequestCheckTest, MessagesNameValueAndExpectation) {
+  Request request = Good();
+  request.prompt.at_start = {1, 2, 777};
+  EXPECT_EQ(ValidateRequest(request, kBounds).message(),
+            "token 2 of the prompt is 777, expected 0 to 99");
+  request = Good();
+  request.session.name = "a b";
+  EXPECT_EQ(ValidateRequest(request, kBounds).message(),
+            "session.name \"a b\" has \" \" at byte 1, expected A-Z a-z 0-9 . _ : / @ + -");
+}
+
+TEST(RequestCheckTest, TheDigestSeesTheBodyOnly) {
+  const uint64_t digest = RequestDigest(Good());
+  Request same = Good();
+  same.id = "other";
+  same.deadline = absl::Now();
+  same.detached = true;
+  EXPECT_EQ(RequestDigest(same), digest);
+  Request other = Good();
+  other.prompt.continued.push_back(3);
+  EXPECT_NE(RequestDigest(other), digest);
+  other = Good();
+  other.sampling.seed = 0;
+  EXPECT_NE(RequestDigest(other), digest) << "no seed and seed 0 differ";
+  other = Good();
+  other.stop.stop_strings = {"x"};
+  EXPECT_NE(RequestDigest(other), digest);
+}
+
+TEST(StatusPayloadTest, FactsComeBack) {
+  absl::Status status = WithRetryAfter(
+      WithPosition(WithReason(absl::AbortedError("no"), kReasonPosition), 12345678901),
+      absl::Milliseconds(1500));
+  EXPECT_EQ(PositionOf(status), 12345678901);
+  EXPECT_EQ(ReasonOf(status), kReasonPosition);
+  EXPECT_EQ(RetryAfterOf(status), absl::Milliseconds(1500));
+  EXPECT_EQ(FieldOf(status), std::nullopt);
+}
+
+TEST(CapacityPlanTest, CountsWholeSlabsInTheBudget) {
+  EngineOptions options;
+  options.state_memory_bytes = 1000;
+  EXPECT_EQ(PlanCapacity(300, 0, options)->sessions, 3);
+  options.max_sessions = 2;
+  EXPECT_EQ(PlanCapacity(300, 0, options)->sessions, 2);
+}
+
+TEST(CapacityPlanTest, WithoutABudgetAReserveIsKept) {
+  const int64_t gib = int64_t{1} << 30;
+  const CapacityPlan plan = PlanCapacity(gib / 8, 10 * gib, {}).value();
+  EXPECT_EQ(plan.sessions, 72) << "nine tenths of it";
+  EXPECT_EQ(plan.ToString(), "72 sessions fit in 9.0 GiB (128.0 MiB each)");
+}
+
+TEST(CapacityPlanTest, NoRoomForOneIsAnErrorWithTheNumbers) {
+  EngineOptions options;
+  options.state_memory_bytes = 1024;
+  const absl::Status status = PlanCapacity(2048, 0, options).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(status.message(),
+            "no session fits: the state of one takes 2.0 KiB, and there are 1.0 KiB for states "
+            "(the configured budget)");
+  EXPECT_FALSE(PlanCapacity(2048, -5, {}).ok());
+}
+
+TEST(SessionTableTest, SessionsExpireInOrderUnlessBusyOrEverlasting) {
+  SessionTable table;
+  const auto add = [&](std::string name, absl::Duration ttl) -> Session& {
+    Session session;
+    session.key.name = std::move(name);
+    session.ttl = ttl;
+    return table.Insert(std::move(session), absl::Seconds(100));
+  };
+  Session& a = add("a", absl::Seconds(20));
+  Session& b = add("b", absl::Seconds(10));
+  add("c", absl::InfiniteDuration());
+  EXPECT_EQ(table.NextExpiry(), absl::Seconds(110));
+  EXPECT_EQ(table.FirstExpired(absl::Seconds(109)), nullptr);
+  EXPECT_EQ(table.FirstExpired(absl::Seconds(110)), &b);
+  table.MarkBusy(b);
+  EXPECT_EQ(table.FirstExpired(absl::Seconds(500)), &a);
+  table.MarkIdle(b, absl::Seconds(200));
+  table.Remove(a);
+  EXPECT_EQ(table.NextExpiry(), absl::Seconds(210));
+  table.Remove(b);
+  EXPECT_EQ(table.NextExpiry(), absl::InfiniteDuration());
+  EXPECT_EQ(table.size(), 1);
+}
+
+TEST(SessionTableTest, ListsOneOwnersSessionsByName) {
+  SessionTable table;
+  for (const char* name : {"b2", "a1", "b1"}) {
+    Session session;
+    session.key = {"me", name};
+    table.Insert(std::move(session), absl::ZeroDuration());
+  }
+  Session foreign;
+  foreign.key = {"you", "b0"};
+  table.Insert(std::move(foreign), absl::ZeroDuration());
+  const auto found = table.List("me", "b");
+  ASSERT_EQ(found.size(), 2);
+  EXPECT_EQ(found[0]->key.name, "b1");
+  EXPECT_EQ(found[1]->key.name, "b2");
+}
+
+TokenEvent Text(std::string text) {
+  TokenEvent event;
+  event.text = std::move(text);
+  event.token_ids = {1};
+  return event;
+}
+
+TEST(IdempotencyTableTest, OldestEndedKeysAreForgottenRunningOnesNever) {
+  IdempotencyTable table(/*max_keys=*/2, /*max_bytes=*/1 << 20);
+  table.Insert("", "running", 1);
+  KeyRecord& ended = table.Insert("", "ended", 2);
+  table.End(ended, KeyState::kFinished, 5);
+  table.Insert("", "new", 3);
+  EXPECT_EQ(table.Find("", "ended"), nullptr);
+  EXPECT_NE(table.Find("", "running"), nullptr);
+  EXPECT_EQ(table.Find("other owner", "running"), nullptr);
+  table.Insert("", "more", 4);
+  EXPECT_EQ(table.size(), 3) << "nothing had ended";
+}
+
+TEST(IdempotencyTableTest, RecordsMergeAndAreBounded) {
+  IdempotencyTable table(10, /*max_bytes=*/5'000);
+  KeyRecord& first = table.Insert("", "first", 1);
+  for (int i = 0; i < 5; ++i) table.Append(first, Text("ab"));
+  EXPECT_EQ(first.events.size(), 1);
+  EXPECT_EQ(first.events[0].text, "ababababab");
+  table.End(first, KeyState::kFinished, 3);
+  KeyRecord& second = table.Insert("", "second", 2);
+  table.Append(second, Text(std::string(4'000, 'x')));
+  EXPECT_TRUE(first.dropped_events) << "the oldest answer made room";
+  EXPECT_FALSE(second.dropped_events);
+  table.Append(second, Text(std::string(4'000, 'x')));
+  EXPECT_TRUE(second.dropped_events) << "too large by itself";
+  EXPECT_EQ(table.bytes(), 0);
+  EXPECT_EQ(table.Find("", "first")->position, 3);
+}
+
+}  // namespace
+}  // namespace mneme

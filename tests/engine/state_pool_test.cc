@@ -1,0 +1,73 @@
+#include "engine/state_pool.h"
+
+#include <cstring>
+#include <set>
+
+#include "gtest/gtest.h"
+#include "tests/support/fake_model.h"
+
+namespace mneme {
+namespace {
+
+TEST(StatePoolTest, HandsOutEachSlotOnce) {
+  FaultyBackend backend;
+  const FakeModel model;
+  auto pool = StatePool::Create(backend, model, 3).value();
+  std::set<int> slots;
+  for (int i = 0; i < 3; ++i) slots.insert(pool->Acquire().value());
+  EXPECT_EQ(slots, (std::set<int>{0, 1, 2}));
+  EXPECT_FALSE(pool->Acquire().has_value());
+  pool->Release(1);
+  EXPECT_EQ(pool->free_slots(), 1);
+  EXPECT_EQ(pool->Acquire(), 1);
+}
+
+TEST(StatePoolTest, ANewSlabHasTheInitialEagerFieldsAndLeavesTheOthersAlone) {
+  FaultyBackend backend;
+  const FakeModel model;
+  auto pool = StatePool::Create(backend, model, 2).value();
+  const int slot = pool->Acquire().value();
+  std::byte* slab = pool->slabs() + slot * pool->slab_bytes();
+  std::memset(slab, 0x77, pool->slab_bytes());
+  pool->Release(slot);
+  ASSERT_EQ(pool->Acquire(), slot);
+  int64_t eager_bytes = 0;
+  for (const StateField& field : model.state_layout().fields()) {
+    if (field.lazily_initialized) {
+      for (int64_t i = 0; i < field.bytes(); ++i) {
+        EXPECT_EQ(slab[field.offset + i], std::byte{0x77}) << field.name;
+      }
+    } else {
+      eager_bytes += field.bytes();
+    }
+  }
+  uint64_t eager = 0;
+  std::memcpy(&eager, slab, sizeof(eager));
+  EXPECT_EQ(eager, FakeMemory{}.eager);
+  EXPECT_EQ(pool->copied_bytes(), 2 * eager_bytes) << "nothing else was copied";
+}
+
+TEST(StatePoolTest, ACopyIsTheWholeSlab) {
+  FaultyBackend backend;
+  const FakeModel model;
+  auto pool = StatePool::Create(backend, model, 2).value();
+  const int from = pool->Acquire().value(), to = pool->Acquire().value();
+  std::memset(pool->slabs() + from * pool->slab_bytes(), 0x11, pool->slab_bytes());
+  pool->Copy(from, to);
+  EXPECT_EQ(std::memcmp(pool->slabs() + from * pool->slab_bytes(),
+                        pool->slabs() + to * pool->slab_bytes(), pool->slab_bytes()),
+            0);
+}
+
+TEST(StatePoolTest, LackOfMemoryIsAnErrorAndLeavesNothingBehind) {
+  FaultyBackend backend;
+  const FakeModel model;
+  for (int n = 0; n < 2; ++n) {
+    backend.FailAllocation(n);
+    EXPECT_TRUE(absl::IsResourceExhausted(StatePool::Create(backend, model, 2).status()));
+    EXPECT_EQ(backend.live_allocations(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,132 @@
+#include "tests/support/fake_model.h"
+
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "kernels/reference/reference_backend.h"
+
+namespace mneme {
+namespace {
+
+uint64_t Mix(uint64_t x) {  // the finalizer of splitmix64
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+void FakeMemory::Feed(int32_t token) {
+  eager = Mix(eager * 31 + static_cast<uint64_t>(token) + 1);
+  lazy = Mix(lazy ^ (static_cast<uint64_t>(token) << 32 | 5));
+}
+
+std::vector<double> FakeMemory::Logits(int vocab, double first_token_bonus) const {
+  std::vector<double> logits(vocab);
+  for (int v = 0; v < vocab; ++v) {
+    const uint64_t bits = Mix(eager ^ Mix(lazy + static_cast<uint64_t>(v)));
+    // 24 bits, so that f32 holds them exactly.
+    logits[v] = static_cast<double>(bits >> 40) * 0x1p-21 - 4;
+  }
+  logits[0] += first_token_bonus;
+  return logits;
+}
+
+FakeModel::FakeModel(FakeModelOptions options) : options_(std::move(options)) {
+  info_.name = "fake";
+  info_.architecture = "fake";
+  info_.vocab = options_.vocab;
+  info_.model_dim = 1;
+  info_.layers = 1;
+  eager_ = layout_.Add("eager", DType::kI64, {1}, /*lazily_initialized=*/false);
+  lazy_ = layout_.Add("lazy", DType::kI64, {1}, /*lazily_initialized=*/true);
+  written_ = layout_.Add("written", DType::kU8, {1}, /*lazily_initialized=*/false);
+}
+
+absl::Status FakeModel::InitState(Backend& backend, std::byte* slab) const {
+  const FakeMemory initial;
+  backend.CopyFromHost(slab + eager_.offset, &initial.eager, sizeof(initial.eager));
+  return absl::OkStatus();
+}
+
+void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+                        const TensorView& logits) const {
+  const StepBatch& batch = ctx.batch;
+  const auto* ids = batch.token_ids.as<int32_t>();
+  const auto* offsets = batch.row_offsets.as<int32_t>();
+  const auto* slots = batch.slots.as<int32_t>();
+  const auto* wanted = logit_tokens.as<int32_t>();
+  const auto wanted_count = static_cast<int>(logit_tokens.shape[0]);
+  const int vocab = options_.vocab;
+  if (options_.on_step) options_.on_step(batch.rows, batch.tokens);
+
+  std::set<int32_t> seen;
+  int next = 0;  // of the wanted logits, which come in order
+  for (int row = 0; row < batch.rows; ++row) {
+    if (slots[row] < 0) continue;
+    CHECK(seen.insert(slots[row]).second) << "slot " << slots[row] << " is in two rows";
+    CHECK_LT(offsets[row], offsets[row + 1]);
+    std::byte* eager = ctx.State(eager_).At(slots[row], 0);
+    std::byte* lazy = ctx.State(lazy_).At(slots[row], 0);
+    std::byte* written = ctx.State(written_).At(slots[row], 0);
+    FakeMemory memory;
+    std::memcpy(&memory.eager, eager, sizeof(memory.eager));
+    if (*written != std::byte{0}) std::memcpy(&memory.lazy, lazy, sizeof(memory.lazy));
+    for (int t = offsets[row]; t < offsets[row + 1]; ++t) {
+      CHECK(ids[t] >= 0 && ids[t] < vocab) << "token " << ids[t];
+      memory.Feed(ids[t]);
+      for (; next < wanted_count && wanted[next] == t; ++next) {
+        const std::vector<double> values = memory.Logits(vocab, options_.first_token_bonus);
+        for (int v = 0; v < vocab; ++v) {
+          const int64_t at = int64_t{next} * vocab + v;
+          if (logits.dtype == DType::kF64) {
+            logits.as<double>()[at] = values[v];
+          } else {
+            logits.as<float>()[at] = static_cast<float>(values[v]);
+          }
+        }
+      }
+    }
+    std::memcpy(eager, &memory.eager, sizeof(memory.eager));
+    std::memcpy(lazy, &memory.lazy, sizeof(memory.lazy));
+    *written = std::byte{1};
+  }
+  CHECK_EQ(next, wanted_count) << "logits are wanted in order";
+}
+
+int64_t FakeModel::WorkspaceBytes(int /*tokens*/, int /*rows*/, int /*logit_rows*/) const {
+  return 64;
+}
+
+FaultyBackend::FaultyBackend() : inner_(MakeReferenceBackend({})) {}
+
+absl::StatusOr<void*> FaultyBackend::Allocate(int64_t bytes) {
+  if (allocations_left_ == 0) {
+    allocations_left_ = -1;
+    return absl::ResourceExhaustedError(absl::StrCat("told to fail, at ", bytes, " bytes"));
+  }
+  if (allocations_left_ > 0) --allocations_left_;
+  absl::StatusOr<void*> data = inner_->Allocate(bytes);
+  if (data.ok()) {
+    ++live_allocations_;
+    // Nobody may rely on fresh memory being zero.
+    std::memset(*data, 0xA5, bytes);
+  }
+  return data;
+}
+
+void FaultyBackend::Free(void* data) {
+  --live_allocations_;
+  inner_->Free(data);
+}
+
+absl::Status FaultyBackend::Synchronize() {
+  const absl::Status failure = std::exchange(failure_, absl::OkStatus());
+  return failure.ok() ? inner_->Synchronize() : failure;
+}
+
+}  // namespace mneme

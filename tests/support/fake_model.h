@@ -1,0 +1,108 @@
+// A model whose whole memory is a hash of the tokens it was fed: any token misrouted, dropped,
+// repeated or fed after a stop changes what it says next.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "models/model.h"
+#include "tests/support/fake_clock.h"
+
+namespace mneme {
+
+// What a session of the fake model holds. `eager` begins as a constant that only the initial slab
+// has; `lazy` counts as zero until it was written, whatever its bytes say.
+struct FakeMemory {
+  uint64_t eager = 0x6d6e656d65ull;
+  uint64_t lazy = 0;
+
+  void Feed(int32_t token);
+  void Feed(std::span<const int32_t> tokens) {
+    for (const int32_t token : tokens) Feed(token);
+  }
+  // Logit of each token, in [-4, 4). Token 0 gets `first_token_bonus` more: a model whose end token
+  // it is ends sooner or later.
+  std::vector<double> Logits(int vocab, double first_token_bonus = 0) const;
+
+  friend bool operator==(const FakeMemory&, const FakeMemory&) = default;
+};
+
+struct FakeModelOptions {
+  int vocab = 32;
+  double first_token_bonus = 0;
+  // Called in each step; a test advances its clock, or waits.
+  std::function<void(int rows, int tokens)> on_step;
+};
+
+// Runs on any backend whose memory is the host's and whose activations are f64 or f32.
+class FakeModel final : public Model {
+ public:
+  explicit FakeModel(FakeModelOptions options = {});
+
+  const ModelInfo& info() const override { return info_; }
+  const StateLayout& state_layout() const override { return layout_; }
+  absl::Status InitState(Backend& backend, std::byte* slab) const override;
+  void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+               const TensorView& logits) const override;
+  int64_t WorkspaceBytes(int tokens, int rows, int logit_rows) const override;
+
+ private:
+  const FakeModelOptions options_;
+  ModelInfo info_;
+  StateLayout layout_;
+  StateField eager_, lazy_, written_;
+};
+
+// The float64 reference backend, whose steps and allocations fail when told to.
+class FaultyBackend final : public Backend {
+ public:
+  FaultyBackend();
+
+  // The next Synchronize() returns this.
+  void FailNext(absl::Status error) { failure_ = std::move(error); }
+  // The n-th allocation from now on fails; 0 is the next one.
+  void FailAllocation(int n) { allocations_left_ = n; }
+  void set_available_bytes(int64_t bytes) { available_bytes_ = bytes; }
+  int live_allocations() const { return live_allocations_; }
+
+  absl::string_view name() const override { return "faulty"; }
+  std::string description() const override { return "fails when told to"; }
+  DType activation_dtype() const override { return inner_->activation_dtype(); }
+  DType state_dtype() const override { return inner_->state_dtype(); }
+  DType compute_dtype() const override { return inner_->compute_dtype(); }
+  absl::StatusOr<void*> Allocate(int64_t bytes) override;
+  void Free(void* data) override;
+  absl::StatusOr<int64_t> AvailableBytes() const override { return available_bytes_; }
+  void CopyFromHost(void* dst, const void* src, int64_t bytes) override {
+    inner_->CopyFromHost(dst, src, bytes);
+  }
+  void CopyToHost(void* dst, const void* src, int64_t bytes) override {
+    inner_->CopyToHost(dst, src, bytes);
+  }
+  void Copy(void* dst, const void* src, int64_t bytes) override { inner_->Copy(dst, src, bytes); }
+  void Zero(void* dst, int64_t bytes) override { inner_->Zero(dst, bytes); }
+  absl::Status Synchronize() override;
+  int64_t PackedBytes(DType dtype, int out_features, int in_features) const override {
+    return inner_->PackedBytes(dtype, out_features, in_features);
+  }
+  PackedMatrix PackMatrix(const TensorView& matrix, void* dst) override {
+    return inner_->PackMatrix(matrix, dst);
+  }
+  Kernels& kernels() override { return inner_->kernels(); }
+
+ private:
+  const std::unique_ptr<Backend> inner_;
+  absl::Status failure_;
+  int allocations_left_ = -1;
+  std::atomic<int> live_allocations_{0};
+  int64_t available_bytes_ = int64_t{1} << 34;
+};
+
+}  // namespace mneme
