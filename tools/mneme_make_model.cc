@@ -34,8 +34,8 @@ how evenly the router spreads tokens over them.
 Shapes (parameters)
   mom-340m   (545 M)  the paper's smaller Mixture-of-Memories: 24 layers, 4 memories + 1, top 2
   mom-1.3b   (1.62 G) the larger one
-  gdn-340m   (471 M)  Gated DeltaNet, 21 layers, 6 heads of 256 x 512
-  gdn-1.3b   (1.43 G) the same, 2048 wide
+  gdn-340m   (512 M)  Gated DeltaNet, 21 layers, 6 heads of 256 x 512
+  gdn-1.3b   (1.39 G) the same, 2048 wide
   mom-tiny, gdn-tiny  two layers, for tests; "tiny" is mom-tiny
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.

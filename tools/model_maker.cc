@@ -354,6 +354,15 @@ absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, b
         absl::StrCat("\"", config_path, "\" exists; remove it, or say --overwrite"));
   }
 
+  // A single file left over would win over new shards; old shards would just stay behind.
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("model") &&
+        (name.ends_with(".safetensors") || name.ends_with(".index.json"))) {
+      std::filesystem::remove(entry.path(), error);
+    }
+  }
+
   int64_t total = 0, done = 0;
   for (const TensorSpec& tensor : tensors)
     total += SafetensorsSpec{tensor.name, spec.dtype, tensor.shape}.bytes();
