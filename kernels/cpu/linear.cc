@@ -54,7 +54,14 @@ struct Block {
   int rows;     // of the R, those that exist
   int outputs;  // of the 16 * P
   bool accumulate;
+  int64_t fetch_bytes;  // from these weights to those that come next; 0: they are the same
 };
+
+// With many rows to a weight, arithmetic takes longer than reading, and the memory would idle while
+// the last tile of rows is worked on: that tile fetches the next panels. With few rows the loop is
+// one long read, which the hardware looks ahead of by itself.
+template <int R>
+constexpr bool kFetchesNext = R >= 5;
 
 template <int R, int P>
 MNEME_INLINE void StoreBlock(const Block& block, const Vec (&sum)[R][P]) {
@@ -79,6 +86,7 @@ template <int R, int P, typename W>
 void MultiplyF32(const Block& block) {
   using Type = typename W::Type;
   const float* x = static_cast<const float*>(block.x);
+  const int64_t fetch_bytes = block.fetch_bytes;
   const Type* w[P];
   MNEME_UNROLL
   for (int p = 0; p < P; ++p) {
@@ -112,7 +120,10 @@ void MultiplyF32(const Block& block) {
         for (int p = 0; p < P; ++p) Accumulate(&sum[r][p], a, weights[p]);
       }
       MNEME_UNROLL
-      for (int p = 0; p < P; ++p) w[p] += 2 * kLanes;
+      for (int p = 0; p < P; ++p) {
+        if constexpr (kFetchesNext<R>) Prefetch(reinterpret_cast<const char*>(w[p]) + fetch_bytes);
+        w[p] += 2 * kLanes;
+      }
     }
     x += (R - 1) * kLineFloats;
   }
@@ -124,6 +135,7 @@ void MultiplyF32(const Block& block) {
 template <int R, int P>
 void MultiplyPairs(const Block& block) {
   const uint32_t* x = static_cast<const uint32_t*>(block.x);
+  const int64_t fetch_bytes = block.fetch_bytes;
   const char* w[P];
   MNEME_UNROLL
   for (int p = 0; p < P; ++p) {
@@ -140,7 +152,10 @@ void MultiplyPairs(const Block& block) {
     for (int i = 0; i < kLinePairs; ++i) {
       __m512i weights[P];
       MNEME_UNROLL
-      for (int p = 0; p < P; ++p) weights[p] = _mm512_loadu_si512(w[p] + i * 64);
+      for (int p = 0; p < P; ++p) {
+        weights[p] = _mm512_loadu_si512(w[p] + i * 64);
+        if constexpr (kFetchesNext<R>) Prefetch(w[p] + i * 64 + fetch_bytes);
+      }
       MNEME_UNROLL
       for (int r = 0; r < R; ++r) {
         const __m512i a = _mm512_set1_epi32(static_cast<int>(x[r * kLinePairs + i]));
@@ -331,6 +346,8 @@ void Linear(const LinearTask& task, LinearScratch& scratch) {
     for (int first = 0; first < task.entries; first += rows) {
       block.y = task.y + int64_t{first} * weights.out_features + first_output;
       block.rows = task.entries - first < rows ? task.entries - first : rows;
+      const bool fetch = first + rows >= task.entries && panel + panels < task.panel_end;
+      block.fetch_bytes = fetch ? panels * block.panel_bytes : 0;
       multiply(block);
       block.x = static_cast<const char*>(block.x) + tile_bytes;
     }
