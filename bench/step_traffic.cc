@@ -1,0 +1,154 @@
+#include "bench/step_traffic.h"
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "models/checkpoint.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kSmallMatrix = 64;  // outputs; smaller products are left out of products()
+
+struct MemoryWeight {
+  int layer = 0;
+  int memory = 0;
+};
+
+// "model.layers.3.attn.k_proj.1.weight" -> {3, 1}; nothing for weights that all tokens share.
+std::optional<MemoryWeight> ParseMemoryWeight(absl::string_view name) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+  MemoryWeight weight;
+  if (parts.size() == 7 && parts[1] == "layers" && parts[3] == "attn" &&
+      absl::EndsWith(parts[4], "_proj") && absl::SimpleAtoi(parts[2], &weight.layer) &&
+      absl::SimpleAtoi(parts[5], &weight.memory)) {
+    return weight;
+  }
+  return std::nullopt;
+}
+
+// "layers.3.k_window" -> 3
+int LayerOfField(absl::string_view name) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
+  int layer = -1;
+  CHECK(parts.size() == 3 && absl::SimpleAtoi(parts[1], &layer)) << "a state field called " << name;
+  return layer;
+}
+
+}  // namespace
+
+absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder,
+                                                const ModelConfig& config,
+                                                const StateLayout& layout, Backend& backend) {
+  StepTraffic traffic(backend);
+  const DeltaMixerConfig& delta = config.delta;
+  CHECK_LE(delta.memories, 64) << "memories of a row are kept as bits";
+  traffic.top_k_ = delta.top_k;
+  traffic.unrouted_memories_ = delta.shared_memory || delta.memories == 0 ? 1 : 0;
+  traffic.layers_.resize(static_cast<size_t>(config.layers));
+  for (Layer& layer : traffic.layers_) layer.memories.resize(static_cast<size_t>(delta.memories));
+  traffic.memory_tokens_.resize(static_cast<size_t>(delta.memories));
+
+  MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  const bool tied = checkpoint.Find("lm_head.weight") == nullptr;
+  for (const auto& [name, entry] : checkpoint.entries()) {
+    const std::vector<int64_t>& shape = entry.tensor->shape;
+    const auto bytes = static_cast<double>(entry.tensor->bytes());
+    const double elements = shape.size() == 2 ? static_cast<double>(entry.tensor->elements()) : 0;
+    const bool is_embedding = name == "model.embeddings.weight";
+    if (is_embedding) traffic.embedding_row_bytes_ = bytes / config.vocab;
+    if (name == "lm_head.weight" || (is_embedding && tied)) {
+      traffic.head_bytes_ = bytes;
+      traffic.head_elements_ = elements;
+    }
+    if (is_embedding || name == "lm_head.weight") continue;
+    const std::optional<MemoryWeight> routed = ParseMemoryWeight(name);
+    if (routed.has_value()) {
+      Memory& memory = traffic.layers_.at(static_cast<size_t>(routed->layer))
+                           .memories.at(static_cast<size_t>(routed->memory));
+      memory.bytes += bytes;
+      memory.elements += elements;
+    } else {
+      traffic.common_bytes_ += bytes;
+      traffic.common_elements_ += elements;
+    }
+    if (shape.size() == 2) {
+      const double share =
+          routed.has_value() ? static_cast<double>(delta.top_k) / delta.memories : 1;
+      traffic.AddProduct(shape[0], shape[1], share);
+    }
+  }
+  for (const StateField& field : layout.fields()) {
+    traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name))).state_bytes +=
+        static_cast<double>(field.memory_bytes());
+  }
+  return traffic;
+}
+
+void StepTraffic::AddProduct(int64_t out, int64_t in, double share) {
+  if (out < kSmallMatrix) return;
+  for (Product& product : products_) {
+    if (product.out_features == out && product.in_features == in && product.share == share) {
+      ++product.count;
+      return;
+    }
+  }
+  products_.push_back({.out_features = static_cast<int>(out),
+                       .in_features = static_cast<int>(in),
+                       .share = share,
+                       .count = 1});
+}
+
+void StepTraffic::BeginStep(const StepPlan& plan) {
+  plan_ = &plan;
+  weight_bytes_ = common_bytes_ + embedding_row_bytes_ * plan.tokens() +
+                  (plan.logit_rows() > 0 ? head_bytes_ : 0);
+  flops_ = 2 * (common_elements_ * plan.tokens() + head_elements_ * plan.logit_rows());
+  state_bytes_ = 0;
+  for (const Layer& layer : layers_) {
+    state_bytes_ += layer.state_bytes * unrouted_memories_ * plan.rows();
+  }
+}
+
+void StepTraffic::OnRouted(int layer, const TensorView& indices, const TensorView&) {
+  indices_.resize(static_cast<size_t>(indices.shape.elements()));
+  backend_->CopyToHost(indices_.data(), indices.data, indices.bytes());
+  std::fill(memory_tokens_.begin(), memory_tokens_.end(), 0);
+  const Layer& costs = layers_[static_cast<size_t>(layer)];
+  for (int row = 0; row < plan_->rows(); ++row) {
+    uint64_t memories = 0;
+    for (int i = plan_->row_offsets[row] * top_k_; i < plan_->row_offsets[row + 1] * top_k_; ++i) {
+      ++memory_tokens_[indices_[i]];
+      memories |= uint64_t{1} << indices_[i];
+    }
+    state_bytes_ += costs.state_bytes * std::popcount(memories);
+  }
+  for (size_t m = 0; m < memory_tokens_.size(); ++m) {
+    if (memory_tokens_[m] == 0) continue;
+    weight_bytes_ += costs.memories[m].bytes;
+    flops_ += 2 * costs.memories[m].elements * static_cast<double>(memory_tokens_[m]);
+  }
+}
+
+double StepTraffic::DecodeStateBytes(int rows) const {
+  double bytes = 0;
+  for (const Layer& layer : layers_) bytes += layer.state_bytes * (top_k_ + unrouted_memories_);
+  return bytes * rows;
+}
+
+double StepTraffic::AllWeightBytes() const {
+  double bytes = common_bytes_ + head_bytes_;
+  for (const Layer& layer : layers_) {
+    for (const Memory& memory : layer.memories) bytes += memory.bytes;
+  }
+  return bytes;
+}
+
+}  // namespace mneme

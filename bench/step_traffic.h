@@ -1,0 +1,80 @@
+// What a step has to read, update and multiply at least, given where its tokens were routed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "engine/step_plan.h"
+#include "kernels/backend.h"
+#include "models/forward_context.h"
+#include "models/model_config.h"
+#include "models/state_layout.h"
+
+namespace mneme {
+
+// Counts weights as bytes of the file's tensors, each once a step: those of a routed memory only if
+// a token goes there, the head only if logits are wanted, of the embedding the tokens' rows. Counts
+// the state as bytes of the memories and windows that a row's tokens go to. Activations, a few
+// megabytes that stay in caches, are not counted.
+class StepTraffic final : public RoutingObserver {
+ public:
+  static absl::StatusOr<StepTraffic> Create(const std::string& folder, const ModelConfig& config,
+                                            const StateLayout& layout, Backend& backend);
+
+  // Before each step. `plan` must stay until the step is done; it has no empty or padding rows.
+  void BeginStep(const StepPlan& plan);
+
+  TensorView Forced(int, int, int) override { return {}; }
+  void OnRouted(int layer, const TensorView& indices, const TensorView& weights) override;
+
+  // Of the step.
+  double weight_bytes() const { return weight_bytes_; }
+  double state_bytes() const { return state_bytes_; }  // read and written back: moved twice
+  double flops() const { return flops_; }              // of matrix products
+
+  // Of any step in which each of `rows` sessions decodes a token: its state exactly, and of the
+  // weights all, as many rows together need.
+  double DecodeStateBytes(int rows) const;
+  double AllWeightBytes() const;
+
+  // Matrix products of the network but for the head, equal ones counted together.
+  struct Product {
+    int out_features = 0;
+    int in_features = 0;
+    double share = 1;  // of the tokens, if the router spreads them evenly
+    int count = 0;
+  };
+  const std::vector<Product>& products() const { return products_; }
+
+ private:
+  struct Memory {  // weights that only tokens of one routed memory need
+    double bytes = 0;
+    double elements = 0;
+  };
+  struct Layer {
+    std::vector<Memory> memories;
+    double state_bytes = 0;  // of one memory
+  };
+
+  explicit StepTraffic(Backend& backend) : backend_(&backend) {}
+  void AddProduct(int64_t out, int64_t in, double share);
+
+  Backend* backend_;
+  int top_k_ = 0;
+  int unrouted_memories_ = 0;  // of each layer, that all tokens go to: 0 or 1
+  std::vector<Layer> layers_;
+  double common_bytes_ = 0, common_elements_ = 0;  // weights that every token needs
+  double head_bytes_ = 0, head_elements_ = 0;
+  double embedding_row_bytes_ = 0;
+  std::vector<Product> products_;
+
+  const StepPlan* plan_ = nullptr;
+  double weight_bytes_ = 0, state_bytes_ = 0, flops_ = 0;
+  std::vector<int32_t> indices_;        // [tokens, top_k] of a layer
+  std::vector<int64_t> memory_tokens_;  // [memories]
+};
+
+}  // namespace mneme
