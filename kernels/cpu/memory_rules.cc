@@ -39,11 +39,13 @@ MNEME_INLINE float Dot(const float* a, const float* b, int n) {
 // One token through R rows of S. Reading first and correcting the result is the same sum:
 //   u = beta (v - decay (S k));   o = decay (S q) + u (k . q);   S <- decay S + u k^T
 // so S is read once for both products and once more, from the first-level cache, for the update.
-// Meanwhile the next R rows are fetched: left alone, the processor would see R short streams.
+// Meanwhile the rows after the next few are fetched, evenly over both passes: left alone, the
+// processor would see R short streams.
 template <int R, bool kFetchNext>
 MNEME_INLINE void Step(float* state, int key_dim, const Token& token, int row) {
   const int whole = key_dim / kLanes * kLanes;
   const int tail = key_dim - whole;
+  const float* ahead = state + (R + R / 2) * key_dim;
   Vec sk[R], sq[R];
   MNEME_UNROLL
   for (int r = 0; r < R; ++r) sk[r] = sq[r] = Zero();
@@ -52,7 +54,7 @@ MNEME_INLINE void Step(float* state, int key_dim, const Token& token, int row) {
     MNEME_UNROLL
     for (int r = 0; r < R; ++r) {
       const Vec s = Load(state + r * key_dim + i);
-      if (kFetchNext) Prefetch(state + (R + r) * key_dim + i);
+      if (kFetchNext && r < R / 2) Prefetch(ahead + r * key_dim + i);
       sk[r] = MulAdd(s, k, sk[r]);
       sq[r] = MulAdd(s, q, sq[r]);
     }
@@ -81,6 +83,7 @@ MNEME_INLINE void Step(float* state, int key_dim, const Token& token, int row) {
     for (int r = 0; r < R; ++r) {
       float* s = state + r * key_dim + i;
       Store(s, MulAdd(u[r], k, decay * Load(s)));
+      if (kFetchNext && r >= R / 2) Prefetch(ahead + r * key_dim + i);
     }
   }
   if (tail > 0) {
