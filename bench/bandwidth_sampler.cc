@@ -25,8 +25,8 @@ std::string BandwidthSampler::ToString() const {
                            *std::min_element(values.begin(), values.end()) / 1e9,
                            *std::max_element(values.begin(), values.end()) / 1e9);
   };
-  return absl::StrFormat("Memory: read %s, read-modify-write %s; %d measurements in between.",
-                         range(read_), range(read_modify_write_), read_.size());
+  return absl::StrFormat("Memory: read %s, read-modify-write %s; times measured: %d.", range(read_),
+                         range(read_modify_write_), read_.size());
 }
 
 }  // namespace mneme

@@ -52,7 +52,7 @@ class BandwidthSampler {
 
   MemoryBandwidth Measure();
   MemoryBandwidth median() const;
-  // "memory: read 27.1 GB/s (26.8 to 27.3), read-modify-write ..., 5 measurements"
+  // "Memory: read 27.1 GB/s (26.8 to 27.3), read-modify-write ...; times measured: 5."
   std::string ToString() const;
 
  private:
