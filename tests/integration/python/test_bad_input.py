@@ -46,7 +46,7 @@ def test_a_field_out_of_range_is_named(client, field, option, value):
     violation = caught.value.field_violations[0]
     assert violation.field.startswith(field), violation
     assert violation.description
-    assert field in caught.value.message
+    assert field.rsplit(".", 1)[-1] in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,8 @@ def test_a_token_outside_the_vocabulary_is_named(client, ids):
         client.generate(ids, max_tokens=1)
     bad = next(i for i, token in enumerate(ids) if not 0 <= token < 256)
     assert str(ids[bad]) in caught.value.message
-    assert f"token_ids.ids[{bad}]" in caught.value.field_violations[0].field
+    assert f"token {bad} " in caught.value.message
+    assert caught.value.field_violations[0].field == "prompt"
     with pytest.raises(mneme.InvalidArgument):
         client.detokenize(ids)
 

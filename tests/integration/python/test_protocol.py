@@ -95,7 +95,7 @@ def test_watchers_learn_that_the_server_drains(start):
         server.signal()
         assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
         watch.cancel()
-    server.stop()
+    assert server.wait() == 0
 
 
 def test_every_answer_carries_a_request_id(channel):
