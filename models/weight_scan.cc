@@ -32,7 +32,8 @@ uint64_t Mix(uint64_t x) {
 }
 
 // Eight independent chains of multiplications, so that the multiplier is always busy: eight bytes a
-// cycle. The rotation brings high bits down, where the next product spreads them.
+// cycle. A product spreads bits upwards only; folding its upper half down lets the next one spread
+// those as well.
 class StripeHash {
  public:
   StripeHash() {
@@ -42,7 +43,8 @@ class StripeHash {
   void Add(const std::byte* p, int64_t bytes) {
     for (; bytes >= kStripeBytes; p += kStripeBytes, bytes -= kStripeBytes) {
       for (int i = 0; i < kLanes; ++i) {
-        lanes_[i] = std::rotl(lanes_[i] ^ Load(p + 8 * i), 29) * kMultiplier;
+        const uint64_t product = (lanes_[i] ^ Load(p + 8 * i)) * kMultiplier;
+        lanes_[i] = product ^ (product >> 32);
       }
     }
     if (bytes == 0) return;

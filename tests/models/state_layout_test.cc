@@ -34,7 +34,7 @@ TEST(StateLayoutTest, EqualLayersArePrintedOnce) {
   EXPECT_THAT(text, HasSubstr("layers.0-2.memory"));
   EXPECT_THAT(text, HasSubstr("layers.3.memory"));
   EXPECT_THAT(text, HasSubstr("cleared in new sessions"));
-  EXPECT_THAT(text, HasSubstr("slab: 448 bytes"));
+  EXPECT_THAT(text, HasSubstr("slab: 384 bytes"));
 }
 
 }  // namespace
