@@ -13,9 +13,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
+#include "tests/models/model_driver.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
-#include "tests/models/model_driver.h"
 
 namespace mneme {
 namespace {

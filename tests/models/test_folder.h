@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "kernels/backend.h"
 #include "models/safetensors_writer.h"
-#include "tests/support/backends.h"
 #include "tests/models/model_driver.h"
+#include "tests/support/backends.h"
 #include "tools/model_maker.h"
 
 namespace mneme {
