@@ -58,24 +58,40 @@ std::vector<double> Sample(double seconds, const std::function<void()>& run) {
   return times;
 }
 
-void BenchStep(const Options& options, Backend& backend, const MemoryBandwidth& bandwidth,
-               const char* name, int rows, int tokens_per_row) {
+// The bandwidth of a shared host changes from second to second, so it is measured again before each
+// of several rounds, and each round's times are set against its own.
+void BenchStep(const Options& options, Backend& backend, const char* name, int rows,
+               int tokens_per_row) {
+  constexpr int kRounds = 3;
   SyntheticStep step(backend, StepShape(), rows, tokens_per_row);
   std::map<std::string, std::vector<double>> parts;
-  double floor = 0, flops = 0, weights = 0, state = 0;
-  const std::vector<double> times = Sample(options.seconds * 3, [&] {
-    step.Run();
-    for (const auto& [part, seconds] : step.seconds()) parts[part].push_back(seconds);
-    floor = FloorSeconds(bandwidth, step.weight_bytes(), step.state_bytes());
-    flops = step.flops(), weights = step.weight_bytes(), state = step.state_bytes();
-  });
+  std::vector<double> times;
+  std::vector<double> fractions;
+  double flops = 0, weights = 0, state = 0;
+  std::printf("\n%s, %d rows of %d tokens\n", name, rows, tokens_per_row);
+  for (int round = 0; round < kRounds; ++round) {
+    const MemoryBandwidth bandwidth = MeasureMemoryBandwidth(options.backend.threads);
+    double floor = 0;
+    const std::vector<double> sample = Sample(options.seconds, [&] {
+      step.Run();
+      for (const auto& [part, seconds] : step.seconds()) parts[part].push_back(seconds);
+      floor = FloorSeconds(bandwidth, step.weight_bytes(), step.state_bytes());
+      flops = step.flops(), weights = step.weight_bytes(), state = step.state_bytes();
+    });
+    const double typical = sample[sample.size() / 2];
+    fractions.push_back(floor / typical);
+    std::printf("  read %.1f GB/s, read-modify-write %.1f: floor %.2f ms, median %.2f: %.0f %%\n",
+                bandwidth.read / 1e9, bandwidth.read_modify_write / 1e9, floor * 1e3, typical * 1e3,
+                100 * fractions.back());
+    times.insert(times.end(), sample.begin(), sample.end());
+  }
+  std::sort(times.begin(), times.end());
+  std::sort(fractions.begin(), fractions.end());
   const double best = times.front(), median = times[times.size() / 2];
-  std::printf("\n%s, %d rows of %d tokens: best %.2f ms, median %.2f ms, %.1f tokens/s\n", name,
-              rows, tokens_per_row, best * 1e3, median * 1e3, rows * tokens_per_row / median);
-  std::printf("  weights %.1f MB, state %.1f MB updated, floor %.2f ms: %.0f %% of floor",
-              weights / 1e6, state / 1e6, floor * 1e3, 100 * floor / best);
-  std::printf(" (median %.0f %%), %.1f GFLOP/s in products\n", 100 * floor / median,
-              flops / best / 1e9);
+  std::printf("  best %.2f ms, median %.2f ms (%.1f tokens/s): %.0f %% of floor;", best * 1e3,
+              median * 1e3, rows * tokens_per_row / median, 100 * fractions[kRounds / 2]);
+  std::printf(" weights %.1f MB, state %.1f MB updated, %.1f GFLOP/s in products\n", weights / 1e6,
+              state / 1e6, flops / best / 1e9);
   for (auto& [part, seconds] : parts) {
     std::sort(seconds.begin(), seconds.end());
     const double typical = seconds[seconds.size() / 2];
@@ -194,12 +210,12 @@ int Main(int argc, char** argv) {
   const auto wanted = [&](const char* op) { return std::strstr(op, options.op.c_str()); };
   if (wanted("decode")) {
     for (const int rows : {1, 4, 16}) {
-      BenchStep(options, **backend, bandwidth, "decode", rows, 1);
+      BenchStep(options, **backend, "decode", rows, 1);
     }
   }
   if (wanted("prefill")) {
     for (const int tokens : {64, 256}) {
-      BenchStep(options, **backend, bandwidth, "prefill", 1, tokens);
+      BenchStep(options, **backend, "prefill", 1, tokens);
     }
   }
   if (wanted("linear")) BenchLinear(options, **backend, bandwidth);

@@ -71,9 +71,11 @@ struct Candidate {
 absl::StatusOr<Isa> ChooseIsa(absl::string_view name) {
 #if defined(__x86_64__)
   static const Features features = Detect();
+  // Best first. "amx" has no products on tiles, only the vector ones of avx512_bf16, so nothing
+  // speaks for choosing it unasked.
   const Candidate candidates[] = {
-      {{"amx", &amx::Ops()}, features.amx},
       {{"avx512_bf16", &avx512_bf16::Ops()}, features.avx512_bf16},
+      {{"amx", &amx::Ops()}, features.amx},
       {{"avx512", &avx512::Ops()}, features.avx512},
       {{"avx2", &avx2::Ops()}, features.avx2},
       {{"baseline", &baseline::Ops()}, true},
