@@ -4,12 +4,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/random/random.h"
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "server/raw_messages.h"
 #include "server/request_conversion.h"
+#include "server/request_id.h"
 #include "server/response_conversion.h"
 #include "server/stream_writer.h"
 
@@ -19,19 +18,6 @@ namespace {
 // A longer prompt is tokenised on the executor: callbacks share few threads, and this one would
 // keep its own for more than a millisecond.
 constexpr size_t kMaxInlineTextBytes = 4096;
-
-// The request's own id, else that of the metadata, else a random one.
-std::string ChooseRequestId(const v1::GenerateRequest& request,
-                            const grpc::CallbackServerContext& context) {
-  if (!request.request_id().empty()) return request.request_id();
-  const auto& metadata = context.client_metadata();
-  if (const auto it = metadata.find("x-request-id"); it != metadata.end()) {
-    const std::string id(it->second.data(), it->second.size());
-    if (!id.empty() && CheckRequestId(id).ok()) return id;
-  }
-  absl::BitGen random;
-  return absl::StrFormat("req-%016x", absl::Uniform<uint64_t>(random));
-}
 
 // Converts and submits, on the executor or in the callback.
 void Submit(EngineAccess& access, const v1::GenerateRequest& request, const CallFacts& call,
@@ -95,8 +81,9 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   const absl::Status parsed = ParseMessage(*bytes, *request);
   const std::shared_ptr<StreamWriter> writer = StreamWriter::Create(*context);
   const absl::Status id_status = CheckRequestId(request->request_id());
-  const CallFacts call{.request_id = id_status.ok() ? ChooseRequestId(*request, *context) : "",
-                       .deadline = DeadlineOf(*context)};
+  const CallFacts call{
+      .request_id = id_status.ok() ? ChooseRequestId(request->request_id(), *context) : "",
+      .deadline = DeadlineOf(*context)};
   if (id_status.ok()) context->AddInitialMetadata("x-request-id", call.request_id);
   if (!parsed.ok() || !id_status.ok()) {
     writer->Fail(parsed.ok() ? id_status : parsed);

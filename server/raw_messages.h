@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "engine/status_payload.h"
 #include "server/executor.h"
+#include "server/request_id.h"
 #include "server/status_conversion.h"
 
 namespace mneme {
@@ -45,6 +46,7 @@ template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerUnary(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* in, grpc::ByteBuffer* out,
     Executor* executor, std::function<absl::StatusOr<Response>(const Request&)> handle) {
+  SendRequestId(*context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   auto request = std::make_shared<Request>();
   if (const absl::Status parsed = ParseMessage(*in, *request); !parsed.ok()) {

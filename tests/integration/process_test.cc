@@ -49,8 +49,8 @@ struct Result {
   std::string err;
 };
 
-Result Run(const std::vector<std::string>& command, const std::string& input = "",
-           const std::vector<std::string>& environment = {}) {
+Result RunProgram(const std::vector<std::string>& command, const std::string& input = "",
+                  const std::vector<std::string>& environment = {}) {
   ChildProcess process(command, input, environment);
   const int code = process.Wait();
   return {code, process.out(), process.err()};
@@ -59,14 +59,14 @@ Result Run(const std::vector<std::string>& command, const std::string& input = "
 Result RunServer(const std::vector<std::string>& flags) {
   std::vector<std::string> command = {kServer};
   command.insert(command.end(), flags.begin(), flags.end());
-  return Run(command);
+  return RunProgram(command);
 }
 
 Result RunClient(const Server& server, const std::vector<std::string>& words,
                  const std::string& input = "") {
   std::vector<std::string> command = {kClient};
   command.insert(command.end(), words.begin(), words.end());
-  return Run(command, input, {"MNEME_SERVER=" + server.address});
+  return RunProgram(command, input, {"MNEME_SERVER=" + server.address});
 }
 
 class TemporaryFolder {
@@ -262,7 +262,7 @@ TEST(ClientProcessTest, ErrorsHaveTheirExitCodes) {
                       {"generate", "x", "--timeout=50ms", "--max-tokens=100000000", "--ignore-eos"})
                 .code,
             6);
-  EXPECT_EQ(Run({kClient, "--server=127.0.0.1:1", "info"}).code, 3);
+  EXPECT_EQ(RunProgram({kClient, "--server=127.0.0.1:1", "info"}).code, 3);
 }
 
 TEST(ClientProcessTest, CtrlCCancelsTheStream) {

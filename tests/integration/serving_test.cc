@@ -205,12 +205,17 @@ TEST_F(ServingTest, SeedsRepeatAndChoicesDiffer) {
 }
 
 TEST_F(ServingTest, StopStringsEndTheTextWhereTheyBegin) {
-  const std::string whole = Generate(Greedy("x", 40)).text;
-  ASSERT_GE(whole.size(), 12u);
-  const std::string stop = whole.substr(6, 3);
   v1::GenerateRequest request = Greedy("x", 40);
+  for (int byte = 0; byte < 256; ++byte) {  // printable text only, so that it can be cut anywhere
+    if (byte < 0x20 || byte >= 0x7f)
+      (*request.mutable_sampling()->mutable_logit_bias())[byte] = -100;
+  }
+  const std::string whole = Generate(request).text;
+  ASSERT_EQ(whole.size(), 40u);
+  const std::string stop = whole.substr(6, 3);
   request.mutable_stopping()->add_stop_strings(stop);
   const Answer answer = Generate(request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.text, whole.substr(0, whole.find(stop)));
   EXPECT_EQ(answer.outputs.back().finish_reason(), v1::FINISH_REASON_STOP);
   EXPECT_EQ(answer.outputs.back().stop_matched(), stop);
