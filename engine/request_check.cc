@@ -55,7 +55,7 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
     MNEME_RETURN_IF_ERROR(ValidateSessionName(r.session.name, "session.name"));
   }
   if (r.session_ttl < absl::ZeroDuration()) {
-    return FieldError("session.ttl",
+    return FieldError("session.ttl_ms",
                       absl::StrCat("session ttl is ", absl::FormatDuration(r.session_ttl),
                                    ", expected at least 0"));
   }
@@ -78,13 +78,15 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
                                      bounds.max_request_tokens, " together"));
     }
   }
-  MNEME_RETURN_IF_ERROR(CheckRange("n", r.n, 1, kMaxChoices));
+  MNEME_RETURN_IF_ERROR(CheckRange("response.n", r.n, 1, kMaxChoices));
   if (r.n > bounds.max_sessions) {
-    return FieldError("n", absl::StrCat("n is ", r.n, ", expected at most ", bounds.max_sessions,
-                                        ", the sessions this server has room for"));
+    return FieldError("response.n",
+                      absl::StrCat("response.n is ", r.n, ", expected at most ",
+                                   bounds.max_sessions, ", the sessions this server has room for"));
   }
-  MNEME_RETURN_IF_ERROR(CheckRange("logprobs", r.logprobs, -1, kMaxTopLogprobs));
-  MNEME_RETURN_IF_ERROR(CheckRange("prompt_logprobs", r.prompt_logprobs, -1, kMaxTopLogprobs));
+  MNEME_RETURN_IF_ERROR(CheckRange("response.logprobs", r.logprobs, -1, kMaxTopLogprobs));
+  MNEME_RETURN_IF_ERROR(
+      CheckRange("response.prompt_logprobs", r.prompt_logprobs, -1, kMaxTopLogprobs));
   if (r.expected_position.has_value() && *r.expected_position < 0) {
     return FieldError(
         "expected_position",

@@ -36,7 +36,7 @@ TEST(RequestCheckTest, EachBadFieldIsNamed) {
   EXPECT_EQ(with([](Request& r) { r.session.name = "a b"; }), "session.name");
   EXPECT_EQ(with([](Request& r) { r.session.name = "a\n"; }), "session.name");
   EXPECT_EQ(with([](Request& r) { r.session.name = "\xc3\xa9"; }), "session.name");
-  EXPECT_EQ(with([](Request& r) { r.session_ttl = -absl::Seconds(1); }), "session.ttl");
+  EXPECT_EQ(with([](Request& r) { r.session_ttl = -absl::Seconds(1); }), "session.ttl_ms");
   EXPECT_EQ(with([](Request& r) { r.prompt.at_start = {100}; }), "prompt");
   EXPECT_EQ(with([](Request& r) { r.prompt.continued = {-1}; }), "prompt");
   EXPECT_EQ(with([](Request& r) { r.prompt = {}; }), "ok") << "the session may have a token";
@@ -46,15 +46,15 @@ TEST(RequestCheckTest, EachBadFieldIsNamed) {
             }),
             "prompt");
   EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = 49; }), "prompt");
-  EXPECT_EQ(with([](Request& r) { r.n = 0; }), "n");
-  EXPECT_EQ(with([](Request& r) { r.n = 5; }), "n") << "more than there are slabs";
-  EXPECT_EQ(with([](Request& r) { r.logprobs = 21; }), "logprobs");
-  EXPECT_EQ(with([](Request& r) { r.prompt_logprobs = -2; }), "prompt_logprobs");
+  EXPECT_EQ(with([](Request& r) { r.n = 0; }), "response.n");
+  EXPECT_EQ(with([](Request& r) { r.n = 5; }), "response.n") << "more than there are slabs";
+  EXPECT_EQ(with([](Request& r) { r.logprobs = 21; }), "response.logprobs");
+  EXPECT_EQ(with([](Request& r) { r.prompt_logprobs = -2; }), "response.prompt_logprobs");
   EXPECT_EQ(with([](Request& r) { r.expected_position = -1; }), "expected_position");
   EXPECT_EQ(with([](Request& r) { r.idempotency_key = std::string(129, 'k'); }), "idempotency_key");
   EXPECT_EQ(with([](Request& r) { r.priority = 1001; }), "priority");
   EXPECT_EQ(with([](Request& r) { r.sampling.top_p = 0; }), "sampling.top_p");
-  EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = -1; }), "stop.max_tokens");
+  EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = -1; }), "stopping.max_tokens");
 }
 
 TEST(RequestCheckTest, MessagesNameValueAndExpectation) {
@@ -183,7 +183,7 @@ TEST(IdempotencyTableTest, OldestEndedKeysAreForgottenRunningOnesNever) {
 }
 
 TEST(IdempotencyTableTest, RecordsMergeAndAreBounded) {
-  IdempotencyTable table(10, /*max_bytes=*/5'000);
+  IdempotencyTable table(10, /*max_bytes=*/4'600);
   KeyRecord& first = table.Insert("", "first", 1);
   for (int i = 0; i < 5; ++i) table.Append(first, Text("ab"));
   EXPECT_EQ(first.events.size(), 1);
