@@ -57,8 +57,8 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
 
   const std::vector<RowCandidate>& candidates = Runnable();
   const StepPlan plan = PlanStep(candidates, Limits());  // limits follow from the candidates
-  ran_step_ = !plan.empty();
-  if (ran_step_) {
+  had_candidates_ = !candidates.empty();
+  if (!plan.empty()) {
     const absl::Duration begin = Now();
     step_began_ns_.store(absl::ToInt64Nanoseconds(begin), std::memory_order_relaxed);
     const absl::Status status = parts_.runner.Run(plan, DrawsOf(plan), result_);
@@ -79,7 +79,7 @@ void EngineLoop::Run() {
 }
 
 absl::Duration EngineLoop::IdleTimeout() const {
-  if (ran_step_) return absl::ZeroDuration();
+  if (had_candidates_) return absl::ZeroDuration();
   absl::Duration next = sessions_.NextExpiry();
   for (const auto* queue : {&waiting_, &running_}) {
     for (const auto& generation : *queue) next = std::min(next, generation->deadline);

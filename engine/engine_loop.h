@@ -183,7 +183,7 @@ class EngineLoop {
   bool slabs_awaited_ = false;  // a waiting request is short of slabs
   int64_t arrivals_ = 0;
   int64_t steps_ = 0;
-  bool ran_step_ = false;  // in the last turn
+  bool had_candidates_ = false;  // in the last turn: the next one must not sleep
   PrefillBudget prefill_budget_;
 
   // Of the step that is being put together, kept for their memory.

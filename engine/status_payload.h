@@ -15,7 +15,7 @@ namespace mneme {
 // Type URLs of the payloads.
 inline constexpr char kReasonPayload[] = "mneme/reason";              // "SESSION_BUSY", see below
 inline constexpr char kFieldPayload[] = "mneme/field";                // "sampling.top_p"
-inline constexpr char kPositionPayload[] = "mneme.v1/position";       // decimal
+inline constexpr char kPositionPayload[] = "mneme/position";          // decimal
 inline constexpr char kRetryAfterPayload[] = "mneme/retry_after_ms";  // decimal
 
 // Reasons, for a client that has to tell two errors of one code apart.

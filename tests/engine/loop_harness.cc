@@ -57,6 +57,7 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
              .on_step = [this](int rows, int /*tokens*/) {
                clock.Advance(options.step_time);
                rows_per_step.push_back(rows);
+               if (on_step) on_step();
              }}) {
   SetMinLogSeverity(LogSeverity::kFatal);
   if (options.byte_tokenizer) {

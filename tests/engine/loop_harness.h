@@ -2,6 +2,7 @@
 // what the fake model has to say, worked out token by token.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,6 +79,7 @@ class LoopHarness {
   EngineStats stats;
   std::unique_ptr<EngineLoop> loop;
   std::vector<int> rows_per_step;
+  std::function<void()> on_step;  // inside each step
 };
 
 // A greedy request for token ids: `prompt` at any position, `max_tokens` of an answer.

@@ -183,7 +183,7 @@ TEST(IdempotencyTableTest, OldestEndedKeysAreForgottenRunningOnesNever) {
 }
 
 TEST(IdempotencyTableTest, RecordsMergeAndAreBounded) {
-  IdempotencyTable table(10, /*max_bytes=*/4'600);
+  IdempotencyTable table(10, /*max_bytes=*/static_cast<int64_t>(sizeof(TokenEvent)) + 4'100);
   KeyRecord& first = table.Insert("", "first", 1);
   for (int i = 0; i < 5; ++i) table.Append(first, Text("ab"));
   EXPECT_EQ(first.events.size(), 1);
