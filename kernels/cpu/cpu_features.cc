@@ -71,11 +71,11 @@ struct Candidate {
 absl::StatusOr<Isa> ChooseIsa(absl::string_view name) {
 #if defined(__x86_64__)
   static const Features features = Detect();
-  // Best first. "amx" has no products on tiles, only the vector ones of avx512_bf16, so nothing
-  // speaks for choosing it unasked.
+  // Best first. "amx" is avx512_bf16 with products of bf16 on tiles; it counts as supported only
+  // where the tiles were granted to this process.
   const Candidate candidates[] = {
-      {{"avx512_bf16", &avx512_bf16::Ops()}, features.avx512_bf16},
       {{"amx", &amx::Ops()}, features.amx},
+      {{"avx512_bf16", &avx512_bf16::Ops()}, features.avx512_bf16},
       {{"avx512", &avx512::Ops()}, features.avx512},
       {{"avx2", &avx2::Ops()}, features.avx2},
       {{"baseline", &baseline::Ops()}, true},

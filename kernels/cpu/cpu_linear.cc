@@ -81,7 +81,7 @@ void CpuKernels::CutLinearTasks() {
     const int end = task.panel_end;
     while (task.panel_begin < end) {
       const int64_t cost = std::max(smallest, left / (2 * pool_.threads()));
-      const int step = ops_.linear_panel_step(task.entries);
+      const int step = ops_.linear_panel_step(task);
       const int64_t panels = std::max<int64_t>(1, (cost / panel_cost + step / 2) / step) * step;
       task.panel_end = static_cast<int>(std::min<int64_t>(end, task.panel_begin + panels));
       linear_tasks_.push_back(task);

@@ -5,7 +5,7 @@
 
 namespace mneme::MNEME_ISA {
 
-int LinearPanelStep(int entries);
+int LinearPanelStep(const LinearTask& task);
 int64_t LinearScratchBytes(int entries, int in_features);
 void Linear(const LinearTask& task, LinearScratch& scratch);
 void Pack(const TensorView& matrix, void* dst, int begin, int end);

@@ -45,8 +45,8 @@ struct IsaOps {
   bool has_bf16_products = false;
   // At most this many entries per LinearTask.
   int max_entries = 0;
-  // Panels of a task are best a multiple of this.
-  int (*linear_panel_step)(int entries) = nullptr;
+  // The panels of such a task are best a multiple of this.
+  int (*linear_panel_step)(const LinearTask& task) = nullptr;
   int64_t (*linear_scratch_bytes)(int entries, int in_features) = nullptr;
   void (*linear)(const LinearTask& task, LinearScratch& scratch) = nullptr;
   // Panels [begin, end) of a matrix in the layout described in packed_layout.h.

@@ -8,10 +8,13 @@
 // Activations are copied first, a cache line of each of the R entries after the other, so that the
 // loop reads both operands in sequence (rows a power of two apart would share a few sets of the
 // first-level cache). A single entry is read in place.
+//
+// On tile registers (amx_tiles.h) bf16 by bf16 takes another loop, for any number of entries.
 #include "kernels/cpu/linear.h"
 
 #include <cstring>
 
+#include "kernels/cpu/amx_tiles.h"
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/packed_layout.h"
 #include "kernels/cpu/simd.h"
@@ -19,7 +22,18 @@
 namespace mneme::MNEME_ISA {
 namespace {
 
-enum Form { kExact, kRounded, kPairs };
+// The last two multiply bf16 by bf16; an instruction set has at most one of them.
+enum Form { kExact, kRounded, kPairs, kTiles };
+
+Form FormOf(const LinearTask& task) {
+  if (!task.round_activations) return kExact;
+  if (!kHasBF16Products || task.weights.dtype != DType::kBF16) return kRounded;
+#if defined(MNEME_TILE_PRODUCTS)
+  return kTiles;
+#else
+  return kPairs;
+#endif
+}
 
 // ---- weights ------------------------------------------------------------------------------------
 
@@ -130,7 +144,7 @@ void MultiplyF32(const Block& block) {
   StoreBlock<R, P>(block, sum);
 }
 
-#if defined(__AVX512BF16__)
+#if defined(MNEME_PAIR_PRODUCTS)
 // bf16 by bf16, summed in f32 by the processor's dot product of pairs.
 template <int R, int P>
 void MultiplyPairs(const Block& block) {
@@ -208,7 +222,7 @@ constexpr Kernel ExactKernel() {
 
 template <int R>
 Kernel KernelFor(DType dtype, Form form) {
-#if defined(__AVX512BF16__)
+#if defined(MNEME_PAIR_PRODUCTS)
   if (form == kPairs) {
     return {PanelsFor<R>(), MultiplyPairs<R, PanelsFor<R>()>, MultiplyPairs<R, 2>,
             MultiplyPairs<R, 1>};
@@ -231,8 +245,9 @@ Kernel ChooseKernel(int rows, DType dtype, Form form) {
 }
 
 // Rows of the tiles that `entries` are cut into: as few tiles as possible, of nearly equal size.
-int TileRows(int entries) {
-  const int tiles = (entries + kMaxRows - 1) / kMaxRows;
+int TileRows(int entries, Form form) {
+  const int most = form == kTiles ? kTileRows : kMaxRows;
+  const int tiles = (entries + most - 1) / most;
   return (entries + tiles - 1) / tiles;
 }
 
@@ -268,8 +283,8 @@ void CopyLines(const LinearTask& task, int rows, T* to, Copy copy) {
 }
 
 void CopyActivations(const LinearTask& task, int rows, Form form, void* data) {
-  if (form == kPairs) {
-#if defined(__AVX512BF16__)
+  if (form == kPairs || form == kTiles) {
+#if defined(MNEME_BF16_PRODUCTS)
     CopyLines<32>(task, rows, static_cast<uint16_t*>(data),
                   [](const float* x, uint16_t* to, int inputs) {
                     const Vec low = inputs >= 16 ? Load(x) : LoadFirst(x, inputs);
@@ -287,14 +302,38 @@ void CopyActivations(const LinearTask& task, int rows, Form form, void* data) {
   });
 }
 
+#if defined(MNEME_TILE_PRODUCTS)
+void MultiplyOnTiles(const LinearTask& task, int rows, const void* x) {
+  const PackedMatrix& weights = task.weights;
+  const int64_t panel_bytes = PanelBytes(weights.dtype, weights.in_features);
+  const int first_output = task.panel_begin * kPanelOutputs;
+  const int last_output = task.panel_end * kPanelOutputs;
+  TileProduct product;
+  product.x = x;
+  product.weights = static_cast<const char*>(weights.data) + task.panel_begin * panel_bytes;
+  product.steps = PaddedInputs(weights.dtype, weights.in_features) / kTileDepth;
+  product.rows = rows;
+  product.entries = task.entries;
+  product.outputs =
+      (last_output < weights.out_features ? last_output : weights.out_features) - first_output;
+  product.y = task.y + first_output;
+  product.y_stride = weights.out_features;
+  product.accumulate = task.accumulate;
+  AmxTiles tiles;
+  MultiplyTiles(tiles, product);
+}
+#endif
+
 }  // namespace
 
-int LinearPanelStep(int entries) {
-  return ChooseKernel<kMaxRows>(TileRows(entries), DType::kBF16, kExact).panels;
+int LinearPanelStep(const LinearTask& task) {
+  if (FormOf(task) == kTiles) return 4;
+  return ChooseKernel<kMaxRows>(TileRows(task.entries, kExact), DType::kBF16, kExact).panels;
 }
 
+// The copies in bf16, with rows for absent entries up to twice as many, are never larger.
 int64_t LinearScratchBytes(int entries, int in_features) {
-  const int rows = TileRows(entries);
+  const int rows = TileRows(entries, kExact);
   const int tiles = (entries + rows - 1) / rows;
   return CopiedInputs(in_features) * rows * tiles * static_cast<int64_t>(sizeof(float));
 }
@@ -302,11 +341,8 @@ int64_t LinearScratchBytes(int entries, int in_features) {
 void Linear(const LinearTask& task, LinearScratch& scratch) {
   const PackedMatrix& weights = task.weights;
   const int in_features = weights.in_features;
-  const int rows = TileRows(task.entries);
-  const Form form = !task.round_activations                             ? kExact
-                    : kHasBF16Products && weights.dtype == DType::kBF16 ? kPairs
-                                                                        : kRounded;
-  const Kernel kernel = ChooseKernel<kMaxRows>(rows, weights.dtype, form);
+  const Form form = FormOf(task);
+  const int rows = TileRows(task.entries, form);
 
   const char* x;
   const int64_t tile_bytes = CopiedInputs(in_features) * rows * (form == kPairs ? 2 : 4);
@@ -326,7 +362,11 @@ void Linear(const LinearTask& task, LinearScratch& scratch) {
     }
     x = static_cast<const char*>(scratch.data);
   }
+#if defined(MNEME_TILE_PRODUCTS)
+  if (form == kTiles) return MultiplyOnTiles(task, rows, x);
+#endif
 
+  const Kernel kernel = ChooseKernel<kMaxRows>(rows, weights.dtype, form);
   Block block;
   block.panel_bytes = PanelBytes(weights.dtype, in_features);
   block.pairs = (in_features + 1) / 2;
