@@ -159,6 +159,12 @@ void EngineLoop::AdmitWaiting() {
     if (needed > 0 && needed > parts_.pool.free_slots() + ephemeral_slabs_) {
       End(g, NoFreeSlab(needed));
     } else if (needed > 0 && (slabs_awaited_ || needed > parts_.pool.free_slots())) {
+      if (!g.queued && queued_ >= options_.max_queued_requests) {
+        End(g, QueueFullError(absl::StrCat(queued_, " requests are waiting for a state slot")));
+        continue;
+      }
+      if (!g.queued) ++queued_;
+      g.queued = true;
       slabs_awaited_ = true;  // later ones must not take what this one waits for
     } else {
       Admit(g);
@@ -168,6 +174,11 @@ void EngineLoop::AdmitWaiting() {
     if (generation->is_admitted()) running_.push_back(std::move(generation));
   }
   std::erase(waiting_, nullptr);
+}
+
+void EngineLoop::LeaveQueue(Generation& g) {
+  if (g.queued) --queued_;
+  g.queued = false;
 }
 
 void EngineLoop::Admit(Generation& g) {
@@ -227,10 +238,7 @@ void EngineLoop::Admit(Generation& g) {
   }
 
   g.admitted = now;
-  {
-    absl::MutexLock lock(&mu_);
-    --unadmitted_;
-  }
+  LeaveQueue(g);
   parts_.stats.queue_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
   parts_.stats.resumed_tokens.Add(g.usage.resumed_tokens);
   TokenEvent start;

@@ -248,6 +248,10 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
     if (g.usage.completion_tokens > 1) {
       stats.decode_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token));
     }
+  } else if (absl::IsDeadlineExceeded(status)) {
+    stats.finished_by(FinishReason::kDeadline).Add();
+  } else if (absl::IsCancelled(status)) {
+    stats.finished_by(FinishReason::kCancelled).Add();
   } else {
     stats.rejected_by(status.code()).Add();
   }
@@ -274,9 +278,9 @@ void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
 
 void EngineLoop::MarkEnded(Generation& g) {
   g.ended = true;
+  LeaveQueue(g);
   absl::MutexLock lock(&mu_);
   --unended_;
-  if (!g.is_admitted()) --unadmitted_;
 }
 
 void EngineLoop::Send(Generation& g, TokenEvent event) {

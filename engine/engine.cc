@@ -157,10 +157,7 @@ class LoopEngine final : public Engine {
           result.emplace(command());
           done.Notify();
         })) {
-      return WithRetryAfter(
-          WithReason(absl::ResourceExhaustedError("too many commands are waiting"),
-                     kReasonQueueFull),
-          absl::Seconds(1));
+      return QueueFullError("too many commands are waiting");
     }
     done.WaitForNotification();
     return *std::move(result);

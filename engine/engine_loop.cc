@@ -14,7 +14,6 @@ namespace mneme {
 namespace {
 
 constexpr absl::Duration kReportInterval = absl::Seconds(10);
-constexpr absl::Duration kQueueFullRetry = absl::Seconds(1);
 constexpr int kMailboxSlack = 1024;  // commands besides requests
 
 absl::Status ShuttingDown() {
@@ -147,13 +146,14 @@ void EngineLoop::CancelAndExpire() {
   for (auto* queue : {&waiting_, &running_}) {
     for (const auto& generation : *queue) {
       if (generation->ended) continue;
-      if (generation->stream->cancelled()) {
-        End(*generation, absl::CancelledError("the request was cancelled"));
-      } else if (generation->deadline <= now) {
+      // A call past its deadline drops its stream, too: that is an expiry, not a cancellation.
+      if (generation->deadline <= now) {
         End(*generation,
             absl::DeadlineExceededError(generation->is_admitted()
                                             ? "the deadline passed while the request was running"
                                             : "the deadline passed while the request was waiting"));
+      } else if (generation->stream->cancelled()) {
+        End(*generation, absl::CancelledError("the request was cancelled"));
       }
     }
   }
@@ -227,15 +227,10 @@ absl::StatusOr<std::shared_ptr<TokenStream>> EngineLoop::Submit(Request request)
           kReasonUnhealthy));
     }
     if (!accepting_) return refuse(ShuttingDown());
-    if (unadmitted_ >= options_.max_queued_requests || !mailbox_.TryPush(std::move(command))) {
-      return refuse(WithRetryAfter(
-          WithReason(absl::ResourceExhaustedError(
-                         absl::StrCat("the queue is full: ", unadmitted_, " requests are waiting")),
-                     kReasonQueueFull),
-          kQueueFullRetry));
+    if (!mailbox_.TryPush(std::move(command))) {
+      return refuse(QueueFullError("requests arrive faster than the engine takes them"));
     }
     ++unended_;
-    ++unadmitted_;
   }
   // The reader's handle: the loop keeps the stream itself.
   TokenStream* raw = stream.get();

@@ -59,8 +59,9 @@ struct EngineParts {
 // ones of ephemeral sessions and additional choices), would do; otherwise only deletion or expiry
 // of sessions could help, so it is refused at once: RESOURCE_EXHAUSTED, reason NO_FREE_SLAB, with
 // the time to the next expiry as the retry hint. Slabs are given out by priority, then in order of
-// arrival; a request that waits for several keeps later ones from taking them. Requests that go on
-// with an existing session need none and never wait. CreateSession and ForkSession do not wait:
+// arrival; a request that waits for several keeps later ones from taking them. At most
+// max_queued_requests wait; one more is RESOURCE_EXHAUSTED, reason QUEUE_FULL. Requests that go on
+// with an existing session need no slab and never wait. CreateSession and ForkSession do not wait:
 // they are refused where no slab is free or a request is waiting for one.
 class EngineLoop {
  public:
@@ -132,6 +133,7 @@ class EngineLoop {
   absl::Status NoFreeSlab(int needed) const;
   void AdmitWaiting();
   void Admit(Generation& generation);
+  void LeaveQueue(Generation& generation);
   void BeginChoice(Generation& generation, Choice& choice);
   void Fork(Generation& generation);
 
@@ -168,8 +170,7 @@ class EngineLoop {
   Mailbox<Command> mailbox_;
   mutable absl::Mutex mu_;
   bool accepting_ ABSL_GUARDED_BY(mu_) = true;
-  int unended_ ABSL_GUARDED_BY(mu_) = 0;     // requests submitted and not ended
-  int unadmitted_ ABSL_GUARDED_BY(mu_) = 0;  // of these, not admitted yet
+  int unended_ ABSL_GUARDED_BY(mu_) = 0;  // requests submitted and not ended
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   std::atomic<int64_t> step_began_ns_{0};  // on the monotonic clock; 0: no step runs
 
@@ -181,6 +182,7 @@ class EngineLoop {
   std::vector<std::unique_ptr<Generation>> running_;
   int ephemeral_slabs_ = 0;     // held by running requests, and free when they end
   bool slabs_awaited_ = false;  // a waiting request is short of slabs
+  int queued_ = 0;              // requests that wait for slabs; at most max_queued_requests
   int64_t arrivals_ = 0;
   int64_t steps_ = 0;
   bool had_candidates_ = false;  // in the last turn: the next one must not sleep

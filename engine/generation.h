@@ -62,7 +62,8 @@ struct Generation {
   int64_t shown_prompt = 0;         // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;               // choices
   Usage usage;
-  bool ended = false;  // the last event was pushed
+  bool queued = false;  // waits for a slab, in EngineLoop::queued_
+  bool ended = false;   // the last event was pushed
 
   bool named() const { return !request.session.name.empty(); }
   bool is_admitted() const { return !choices.empty(); }

@@ -8,13 +8,33 @@
 namespace mneme {
 namespace {
 
+void SortLongestWaiting(std::span<const RowCandidate> candidates, std::vector<int>& indices) {
+  std::stable_sort(indices.begin(), indices.end(),
+                   [&](int a, int b) { return candidates[a].last_run < candidates[b].last_run; });
+}
+
 // Leaves the `count` candidates that have waited longest, in that order.
 void KeepLongestWaiting(std::span<const RowCandidate> candidates, int count,
                         std::vector<int>& indices) {
   if (static_cast<int>(indices.size()) <= count) return;
-  std::stable_sort(indices.begin(), indices.end(),
-                   [&](int a, int b) { return candidates[a].last_run < candidates[b].last_run; });
+  SortLongestWaiting(candidates, indices);
   indices.resize(count);
+}
+
+// How many of the prefilling candidates a step's prefill tokens are enough for, those first that
+// have waited longest: a long prompt counts for the smallest chunk, a short one for its length.
+int PrefillRows(std::span<const RowCandidate> candidates, std::vector<int> prefilling,
+                const StepLimits& limits) {
+  SortLongestWaiting(candidates, prefilling);
+  int64_t tokens = 0;
+  int rows = 0;
+  for (const int i : prefilling) {
+    tokens +=
+        std::min<int64_t>(static_cast<int64_t>(candidates[i].tokens.size()), limits.min_chunk);
+    if (rows > 0 && tokens > limits.prefill_tokens) break;
+    ++rows;
+  }
+  return std::min(rows, limits.max_rows);
 }
 
 int64_t LongestWaiting(std::span<const RowCandidate> candidates, const std::vector<int>& indices) {
@@ -36,8 +56,7 @@ StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& li
   const int prefillers = static_cast<int>(prefilling.size());
 
   // Rows for each kind.
-  int prefill_rows = std::clamp(limits.prefill_tokens / limits.min_chunk, 1, limits.max_rows);
-  prefill_rows = std::min(prefill_rows, prefillers);
+  int prefill_rows = PrefillRows(candidates, prefilling, limits);
   if (prefill_rows > 0 && decoders + prefill_rows > limits.max_rows) {
     const int64_t share = int64_t{limits.max_rows} * prefillers / (int64_t{decoders} + prefillers);
     prefill_rows = std::min(prefill_rows, std::max(1, static_cast<int>(share)));

@@ -28,7 +28,8 @@ struct StepLimits {
 };
 
 // Decoding first: rows with one token to feed take one token each. Rows with more share
-// `prefill_tokens`, evenly, the shortest ones leaving what they do not need to the others.
+// `prefill_tokens`, evenly, the shortest ones leaving what they do not need to the others; as many
+// run as can have `min_chunk` tokens or all that they need.
 //
 // Fairness: where not all fit, those that have waited longest go first, and the rows of a step are
 // divided between decoding and prefilling in proportion to their numbers, each kind getting at

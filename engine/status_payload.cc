@@ -28,6 +28,13 @@ absl::Status FieldError(absl::string_view field, absl::string_view message) {
   return status;
 }
 
+absl::Status QueueFullError(absl::string_view message) {
+  return WithRetryAfter(
+      WithReason(absl::ResourceExhaustedError(absl::StrCat("the queue is full: ", message)),
+                 kReasonQueueFull),
+      absl::Seconds(1));
+}
+
 absl::Status WithReason(absl::Status status, absl::string_view reason) {
   status.SetPayload(kReasonPayload, absl::Cord(reason));
   return status;

@@ -37,6 +37,9 @@ inline constexpr char kReasonStepFailed[] = "STEP_FAILED";
 // INVALID_ARGUMENT for one field of a request. The message should name field, value and range.
 absl::Status FieldError(absl::string_view field, absl::string_view message);
 
+// RESOURCE_EXHAUSTED because too much waits already; says when to try again.
+absl::Status QueueFullError(absl::string_view message);
+
 absl::Status WithReason(absl::Status status, absl::string_view reason);
 absl::Status WithPosition(absl::Status status, int64_t position);
 absl::Status WithRetryAfter(absl::Status status, absl::Duration after);

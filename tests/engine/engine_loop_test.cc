@@ -288,16 +288,25 @@ TEST(EngineLoopTest, PriorityGoesFirstThenArrival) {
 
 TEST(EngineLoopTest, AFullQueueIsRefusedWithAHint) {
   HarnessOptions options;
+  options.slots = 2;
   options.engine.max_queued_requests = 2;
   LoopHarness h(options);
-  auto a = h.Submit(Greedy({1}, 1)), b = h.Submit(Greedy({1}, 1)), c = h.Submit(Greedy({1}, 1));
-  EXPECT_TRUE(a.ok() && b.ok());
-  EXPECT_TRUE(absl::IsResourceExhausted(c.status()));
-  EXPECT_EQ(ReasonOf(c.status()), kReasonQueueFull);
-  EXPECT_TRUE(RetryAfterOf(c.status()).has_value());
-  h.TurnUntilQuiet();
-  EXPECT_TRUE(h.Submit(Greedy({1}, 1)).ok());
+  ASSERT_TRUE(h.loop->CreateSession(Key("has-a-slab"), absl::InfiniteDuration()).ok());
+  auto running = h.Submit(Greedy({1}, 20)).value();
+  h.Turn();
+  auto a = h.Submit(Greedy({1}, 1)).value(), b = h.Submit(Greedy({1}, 1)).value();
+  h.Turn();
+  EXPECT_EQ(h.stats.requests_waiting.value(), 2);
+  const Answer refused = h.Generate(Greedy({1}, 1));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
+  EXPECT_EQ(ReasonOf(refused.status()), kReasonQueueFull);
+  EXPECT_TRUE(RetryAfterOf(refused.status()).has_value());
   EXPECT_EQ(h.stats.rejected_by(absl::StatusCode::kResourceExhausted).value(), 1);
+  EXPECT_EQ(h.Generate(Greedy({1}, 1, "has-a-slab")).status(), absl::OkStatus())
+      << "needs no slab, so it does not queue";
+  EXPECT_EQ(h.Finish(*a).status(), absl::OkStatus());
+  EXPECT_EQ(h.Finish(*b).status(), absl::OkStatus());
+  EXPECT_EQ(h.Generate(Greedy({1}, 1)).status(), absl::OkStatus());
 }
 
 // --- Busy sessions ---
@@ -369,8 +378,10 @@ TEST(EngineLoopTest, AWaitingRequestExpiresBeforeItCostsAStep) {
   auto stream = h.Submit(request).value();
   h.Turn();
   h.clock.Advance(absl::Seconds(2));
+  stream->Cancel();  // as a call does that its client has left at the deadline
   const Answer answer = h.Finish(*stream);
   EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status()));
+  EXPECT_EQ(h.stats.finished_by(FinishReason::kDeadline).value(), 1);
   EXPECT_FALSE(answer.start.has_value());
   EXPECT_EQ(answer.last.usage.fed_tokens, 0);
   EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("late")).status()));

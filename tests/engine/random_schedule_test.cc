@@ -402,7 +402,7 @@ class Schedule {
         }
         break;
       case absl::StatusCode::kResourceExhausted:
-        EXPECT_EQ(reason, kReasonNoFreeSlab);
+        EXPECT_THAT(reason, ::testing::AnyOf(kReasonNoFreeSlab, kReasonQueueFull));
         EXPECT_TRUE(RetryAfterOf(answer.status()).has_value());
         break;
       case absl::StatusCode::kNotFound:

@@ -79,6 +79,17 @@ TEST(SchedulerTest, ShortPromptsLeaveTheirShareToLongOnes) {
   EXPECT_THAT(plan.logit_tokens, ElementsAre(2));
 }
 
+TEST(SchedulerTest, ShortPromptsArePackedIntoOneStep) {
+  StepLimits limits = kLimits;
+  limits.max_rows = 32;
+  Candidates c;
+  for (int i = 0; i < 20; ++i) c.Add(3);
+  EXPECT_EQ(PlanStep(c.list, limits).rows(), 10) << "32 tokens are ten prompts of 3";
+  limits.prefill_tokens = 8;
+  c.Add(1);  // decodes beside them
+  EXPECT_EQ(PlanStep(c.list, limits).rows(), 1 + 2);
+}
+
 TEST(SchedulerTest, ScoredTokensAreBoundedPerStep) {
   Candidates c;
   c.Add(20, 0, 19);
