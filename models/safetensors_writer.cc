@@ -2,8 +2,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -80,6 +82,12 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   const uint64_t length_bytes = sizeof(uint64_t);
   while ((length_bytes + text.size()) % kAlignment != 0) text.push_back(' ');
 
+  // The finished file is renamed to `path`, which must not do away with a device or a folder.
+  std::error_code ignored;
+  const std::filesystem::file_status target = std::filesystem::status(std::string(path), ignored);
+  if (std::filesystem::exists(target) && !std::filesystem::is_regular_file(target)) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is not a regular file"));
+  }
   std::FILE* file = std::fopen(PartialPath(path).c_str(), "wb");
   if (file == nullptr) return SystemError("create", PartialPath(path));
   auto writer = absl::WrapUnique(new SafetensorsWriter(std::string(path), file, offset));

@@ -132,6 +132,7 @@ class Load {
             record.itls.push_back(now - last);
           }
           last = now;
+          record.message_tokens.push_back(tokens);
           record.output_tokens += tokens;
         },
         [this, &record](const absl::Status& status) {

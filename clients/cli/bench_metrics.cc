@@ -50,8 +50,10 @@ void ComputePeaks(const std::vector<RequestRecord>& records, BenchMetrics& metri
   for (const RequestRecord& record : records) {
     if (!record.ok) continue;
     double time = record.start + record.ttft;
-    tokens[static_cast<int>(time)] += 1;
-    for (const double gap : record.itls) tokens[static_cast<int>(time += gap)] += 1;
+    for (size_t i = 0; i < record.message_tokens.size(); ++i) {
+      if (i > 0) time += record.itls[i - 1];
+      tokens[static_cast<int>(time)] += record.message_tokens[i];
+    }
     const int end = static_cast<int>(record.start + record.latency);
     for (int second = static_cast<int>(record.start); second <= end; ++second) open[second] += 1;
   }

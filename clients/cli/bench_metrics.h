@@ -16,10 +16,11 @@ struct RequestRecord {
   bool ok = false;
   std::string error;
   double start = 0;
-  double ttft = 0;           // sent -> first token
-  std::vector<double> itls;  // between messages with tokens
-  double latency = 0;        // sent -> end of the stream
-  double queue = 0;          // by the server's clock: arrival -> admission
+  double ttft = 0;                  // sent -> first token
+  std::vector<double> itls;         // between messages with tokens
+  std::vector<int> message_tokens;  // in each of those messages; one longer than itls
+  double latency = 0;               // sent -> end of the stream
+  double queue = 0;                 // by the server's clock: arrival -> admission
   int input_tokens = 0;
   int output_tokens = 0;
   std::string text;

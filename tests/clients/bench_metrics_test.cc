@@ -14,15 +14,16 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::Pair;
 
-// First token after 0.1 s, then three more 0.2 s apart.
+// First token after 0.1 s, then three more messages 0.2 s apart, the last with two.
 RequestRecord Record(double start) {
   return {.ok = true,
           .start = start,
           .ttft = 0.1,
           .itls = {0.2, 0.2, 0.2},
+          .message_tokens = {1, 1, 1, 2},
           .latency = 0.7,
           .input_tokens = 10,
-          .output_tokens = 4,
+          .output_tokens = 5,
           .text = "a \"b\"\n"};
 }
 
@@ -54,12 +55,12 @@ TEST(BenchMetricsTest, CountsAndRatesLeaveFailuresOut) {
   EXPECT_EQ(metrics.completed, 2);
   EXPECT_EQ(metrics.failed, 1);
   EXPECT_EQ(metrics.total_input_tokens, 20);
-  EXPECT_EQ(metrics.output_throughput, 4);
-  EXPECT_EQ(metrics.total_token_throughput, 14);
+  EXPECT_EQ(metrics.output_throughput, 5);
+  EXPECT_EQ(metrics.total_token_throughput, 15);
   EXPECT_EQ(metrics.request_goodput, 0);
   EXPECT_EQ(metrics.max_concurrent_requests, 2);
-  EXPECT_EQ(metrics.max_output_tokens_per_s, 6) << "4 of the first, 2 of the second request";
-  EXPECT_NEAR(metrics.summaries.at("tpot").mean, 200, 1e-9);
+  EXPECT_EQ(metrics.max_output_tokens_per_s, 7) << "5 of the first, 2 of the second request";
+  EXPECT_NEAR(metrics.summaries.at("tpot").mean, 150, 1e-9);
 }
 
 TEST(BenchMetricsTest, TheBlockIsThatOfVllm) {

@@ -194,7 +194,7 @@ TEST(LoadModelTest, FoldersThatAreNoModelsAreExplained) {
   };
   EXPECT_THAT(load("/nowhere/model").message(),
               HasSubstr("model folder \"/nowhere/model\" does not exist"));
-  EXPECT_THAT(load("README.md").message(), HasSubstr("is a file, expected a folder"));
+  EXPECT_THAT(load("LICENSE").message(), HasSubstr("is a file, expected a folder"));
   const TestFolder folder;
   EXPECT_THAT(load(folder.path()).message(), HasSubstr("config.json"));
 }
