@@ -2,8 +2,9 @@
 # Measures everything that bench/README.md has tables of, on the CPU: kernels, the engine, and a real
 # server under load from a real client. Takes some 20 minutes on 2 cores and wants the machine to itself.
 #
-# usage: bench/run_cpu.sh [--quick] [--build DIR] [--out DIR] [--shape NAME]
+# usage: bench/run_cpu.sh [--quick | --short] [--build DIR] [--out DIR] [--shape NAME]
 #   --quick   a trial in two minutes with a tiny model; the figures mean nothing
+#   --short   the figures that the project holds itself to, in under 10 minutes: no kernels, fewer sizes
 #   --build   an existing build with MNEME_BENCH=ON; default: build/release, made if need be
 #   --out     where results go; default: build/bench-results
 #   --shape   the model, by a name that mneme-make-model knows; default: mom-340m
@@ -11,12 +12,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 quick=false
+short=false
 build=
 out=build/bench-results
 shape=mom-340m
 while (($# > 0)); do
   case $1 in
     --quick) quick=true ;;
+    --short) short=true ;;
     --build | --out | --shape)
       if (($# < 2)); then
         echo "run_cpu.sh: $1 wants a value" >&2
@@ -29,7 +32,7 @@ while (($# > 0)); do
       esac
       shift
       ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "run_cpu.sh: unknown argument $1; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -45,6 +48,9 @@ if $quick; then
   engine_flags=(--quick)
   streams=16
   prompts=32
+elif $short; then
+  engine_flags=(--rows 1,16 --prompts 512)
+  prompts=512
 fi
 
 if [[ -z $build ]]; then
@@ -83,6 +89,7 @@ shallow="$models/$shape-2-layers"
 "$build/bin/mneme-make-model" --shape "$shape" --layers 2 --seed 1 --out "$shallow"
 
 for dtype in f32 bf16; do
+  if $short; then continue; fi
   echo "==== kernel_bench --compute-dtype=$dtype"
   "$build/bin/kernel_bench" --compute-dtype=$dtype ${kernel_flags[@]+"${kernel_flags[@]}"} |
     tee "$out/kernel_bench_$dtype.txt"
