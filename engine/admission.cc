@@ -16,7 +16,13 @@ constexpr absl::Duration kMinRetry = absl::Seconds(1);
 constexpr absl::Duration kMaxRetry = absl::Minutes(1);
 
 const std::vector<int32_t>& PromptAt(const Request& request, int64_t position) {
-  return position == 0 ? request.prompt.at_start : request.prompt.continued;
+  return request.prompt.At(position);
+}
+
+// A long prompt may wait for long; where its session stands is settled before.
+void DropUnusedReading(Prompt& prompt, int64_t position) {
+  if (prompt.same_everywhere) return;
+  std::vector<int32_t>().swap(position == 0 ? prompt.continued : prompt.at_start);
 }
 
 }  // namespace
@@ -52,6 +58,7 @@ void EngineLoop::Enqueue(std::unique_ptr<Generation> generation) {
   }
   const absl::Status fits = CheckAgainstSession(g, session);
   if (!fits.ok()) return End(g, fits);
+  DropUnusedReading(g.request.prompt, session == nullptr ? 0 : session->position());
   if (!g.named()) return;
   claimed_.insert(request.session);
   g.claims_session = true;

@@ -57,6 +57,13 @@ struct SessionKey {
 struct Prompt {
   std::vector<int32_t> at_start;
   std::vector<int32_t> continued;
+  // Both readings are at_start, and `continued` is empty: token ids, which may be many.
+  bool same_everywhere = false;
+
+  // The reading for a session that stands at `position`.
+  const std::vector<int32_t>& At(int64_t position) const {
+    return position == 0 || same_everywhere ? at_start : continued;
+  }
 };
 
 struct Request {

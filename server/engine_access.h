@@ -20,6 +20,7 @@ struct ServingFacts {
   v1::SamplingOptions sampling_defaults;  // of generation_config.json; unset fields are neutral
   int default_max_tokens = 256;
   int64_t max_message_bytes = 0;
+  int64_t max_text_bytes = int64_t{2} << 20;
 };
 
 // Written by main(), read by every RPC. The engine outlives the gRPC server.

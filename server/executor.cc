@@ -4,7 +4,7 @@
 
 namespace mneme {
 
-Executor::Executor(int threads) {
+Executor::Executor(int threads, size_t capacity) : capacity_(capacity) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
 }
 
@@ -16,9 +16,11 @@ Executor::~Executor() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Executor::Post(std::function<void()> task) {
+bool Executor::TryPost(std::function<void()> task) {
   absl::MutexLock lock(&mu_);
+  if (tasks_.size() >= capacity_) return false;
   tasks_.push_back(std::move(task));
+  return true;
 }
 
 void Executor::Work() {

@@ -26,7 +26,9 @@
 namespace mneme {
 namespace {
 
-constexpr int kExecutorThreads = 2;
+// Session commands wait for the engine's loop, one after the other, so more threads would not help.
+constexpr int kCommandThreads = 1;
+constexpr size_t kMaxWaitingCommands = 1024;
 
 std::set<std::string> OwnServices() {
   return {v1::Inference::service_full_name(), v1::Sessions::service_full_name()};
@@ -103,14 +105,14 @@ void Configure(const v1::NetworkSection& config, grpc::ServerBuilder& builder) {
 // In the order of construction; the gRPC server goes first, because it calls the others.
 struct GrpcServer::Parts {
   explicit Parts(EngineAccess& access)
-      : executor(kExecutorThreads),
-        inference(access, executor),
-        sessions(access, executor),
+      : commands(kCommandThreads, kMaxWaitingCommands),
+        inference(access),
+        sessions(access, commands),
         health(OwnServices()),
         reflection_v1(AllServices()),
         reflection_v1alpha(AllServices()) {}
 
-  Executor executor;
+  Executor commands;
   InferenceService inference;
   SessionService sessions;
   HealthService health;

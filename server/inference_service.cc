@@ -4,8 +4,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "engine/status_payload.h"
 #include "server/raw_messages.h"
 #include "server/request_conversion.h"
 #include "server/request_id.h"
@@ -15,15 +17,28 @@
 namespace mneme {
 namespace {
 
-// A longer prompt is tokenised on the executor: callbacks share few threads, and this one would
-// keep its own for more than a millisecond.
-constexpr size_t kMaxInlineTextBytes = 4096;
+// Where a request that needs a place of its own would be refused anyway, its text need not be read.
+absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request) {
+  const int64_t waiting = engine.stats().requests_waiting.value();
+  if (!request.session().name().empty() || waiting < engine.options().max_queued_requests) {
+    return absl::OkStatus();
+  }
+  return WithRetryAfter(WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                                       "the queue is full: ", waiting, " requests are waiting")),
+                                   kReasonQueueFull),
+                        absl::Seconds(1));
+}
 
 // Converts and submits, on the executor or in the callback.
 void Submit(EngineAccess& access, const v1::GenerateRequest& request, const CallFacts& call,
             StreamWriter& writer) {
   const absl::StatusOr<Engine*> engine = access.GetForWork();
   if (!engine.ok()) return writer.Fail(engine.status());
+  // Queued work that nobody waits for any more, or that cannot be taken, costs no time.
+  if (const absl::Status wanted = writer.StillWanted(); !wanted.ok()) return writer.Fail(wanted);
+  if (const absl::Status queue = CheckQueue(**engine, request); !queue.ok()) {
+    return writer.Fail(queue);
+  }
   absl::StatusOr<Request> converted = ToEngineRequest(request, call, **engine, access.facts());
   if (!converted.ok()) return writer.Fail(converted.status());
   Request names;  // what the writer needs of the request, without its tokens
@@ -37,14 +52,15 @@ absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
                                                const v1::TokenizeRequest& request) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), access.facts()));
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine, "text"));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine));
+  MNEME_RETURN_IF_ERROR(CheckTextSize(request.text(), access.facts()));
   EncodeOptions options;
   options.continuation = request.continuation();
   options.add_bos =
       !request.continuation() &&
       (request.has_add_special_tokens() ? request.add_special_tokens() : tokenizer->adds_bos());
   MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                         tokenizer->Encode(request.text(), options));
+                         EncodeText(*tokenizer, request.text(), options));
   v1::TokenizeResponse response;
   response.mutable_token_ids()->Add(ids.begin(), ids.end());
   if (request.with_pieces()) {
@@ -61,7 +77,7 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenized(const EngineAccess& access,
                                                    const v1::DetokenizeRequest& request) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), access.facts()));
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine, "token_ids"));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine));
   DecodeOptions options;
   options.skip_special_tokens = !request.has_skip_special_tokens() || request.skip_special_tokens();
   options.at_sequence_start = !request.continuation();
@@ -87,10 +103,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   if (id_status.ok()) context->AddInitialMetadata("x-request-id", call.request_id);
   if (!parsed.ok() || !id_status.ok()) {
     writer->Fail(parsed.ok() ? id_status : parsed);
-  } else if (request->text().size() <= kMaxInlineTextBytes) {
+  } else if (Executor* executor = executors_.For(request->text().size()); executor == nullptr) {
     Submit(engine_, *request, call, *writer);
-  } else {
-    executor_.Post([this, request, call, writer] { Submit(engine_, *request, call, *writer); });
+  } else if (!executor->TryPost(
+                 [this, request, call, writer] { Submit(engine_, *request, call, *writer); })) {
+    writer->Fail(ServerBusy());
   }
   return writer.get();
 }
@@ -99,7 +116,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
   return AnswerUnary<v1::TokenizeRequest, v1::TokenizeResponse>(
-      context, request, response, &executor_,
+      context, request, response, executors_.For(request->Length()),
       [this](const v1::TokenizeRequest& r) { return Tokenized(engine_, r); });
 }
 
@@ -107,7 +124,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
   return AnswerUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>(
-      context, request, response, &executor_,
+      context, request, response, executors_.For(request->Length()),
       [this](const v1::DetokenizeRequest& r) { return Detokenized(engine_, r); });
 }
 

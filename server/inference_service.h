@@ -4,7 +4,7 @@
 #include "absl/strings/string_view.h"
 #include "mneme/v1/inference.grpc.pb.h"
 #include "server/engine_access.h"
-#include "server/executor.h"
+#include "server/text_encoder.h"
 
 namespace mneme {
 
@@ -14,9 +14,7 @@ class InferenceService final
               v1::Inference::WithRawCallbackMethod_Detokenize<
                   v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>> {
  public:
-  // `executor` runs what takes longer than a callback may.
-  InferenceService(EngineAccess& engine, Executor& executor)
-      : engine_(engine), executor_(executor) {}
+  explicit InferenceService(EngineAccess& engine) : engine_(engine) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
@@ -32,7 +30,7 @@ class InferenceService final
 
  private:
   EngineAccess& engine_;
-  Executor& executor_;
+  TextExecutors executors_;
 };
 
 // What the server calls itself, "0.1.0".

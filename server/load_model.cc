@@ -87,6 +87,16 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerOf(const std::string& fo
   return tokenizer;
 }
 
+// Tokens that end a generation. A configuration made for another tokenizer may name a plain byte.
+std::vector<int32_t> EndTokens(const GenerationDefaults& defaults, const Tokenizer* tokenizer) {
+  std::vector<int32_t> tokens = defaults.eos_tokens;
+  if (tokenizer == nullptr) return tokens;
+  std::erase_if(tokens, [&](int32_t token) {
+    return tokenizer->contains(token) && tokenizer->entry(token).kind == TokenKind::kByte;
+  });
+  return tokens;
+}
+
 // Sets `error` and returns false unless `status` is OK. Too little memory is the device's fault
 // wherever it shows.
 bool Succeeded(const absl::Status& status, LoadFailure failure, LoadError& error) {
@@ -135,9 +145,10 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   if (!Succeeded(model.status(), LoadFailure::kModel, error)) return nullptr;
   LogModel((*model)->info(), clock.Monotonic() - start);
 
+  std::vector<int32_t> end_tokens = EndTokens(*defaults, tokenizer->get());
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(backend), *std::move(model), *std::move(tokenizer),
-                     defaults->eos_tokens, ToEngineOptions(config.engine()), clock);
+                     std::move(end_tokens), ToEngineOptions(config.engine()), clock);
   if (!Succeeded(engine.status(), LoadFailure::kDevice, error)) return nullptr;
 
   auto loaded = std::make_unique<LoadedModel>();
@@ -146,6 +157,7 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
       config.model().served_name().empty() ? FolderName(folder) : config.model().served_name();
   loaded->facts.default_max_tokens = config.engine().default_max_tokens();
   loaded->facts.max_message_bytes = config.server().max_message_bytes();
+  loaded->facts.max_text_bytes = config.server().max_text_bytes();
   if (config.model().generation_config() == "auto") {
     loaded->facts.sampling_defaults = ToSamplingDefaults(*defaults);
     loaded->facts.default_max_tokens =

@@ -12,6 +12,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -150,8 +151,10 @@ int Serve(const Signals& signals, const v1::ServerConfig& config, GrpcServer& se
       LOG(ERROR) << "fatal: " << health.message();
       server.SetServing(false);
       access.SetFailed();
-      server.Shutdown(kLastMessagesGrace);
-      ExitNow(kFatalDeviceError);  // the engine's loop may never come back
+      // The engine's loop may never come back, and whoever waits for it neither: no joining.
+      std::thread([&server] { server.Shutdown(kLastMessagesGrace); }).detach();
+      absl::SleepFor(kLastMessagesGrace);
+      ExitNow(kFatalDeviceError);
     }
   }
 }

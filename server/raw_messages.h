@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "engine/status_payload.h"
 #include "server/executor.h"
 #include "server/request_id.h"
@@ -41,6 +42,14 @@ grpc::ByteBuffer SerializeMessage(const Message& message) {
   return bytes;
 }
 
+// For work that found its executor's queue full.
+inline absl::Status ServerBusy() {
+  return WithRetryAfter(
+      WithReason(absl::ResourceExhaustedError("too many calls of this kind are waiting"),
+                 kReasonQueueFull),
+      absl::Seconds(1));
+}
+
 // Answers a unary call with `handle(request)`, on `executor` if there is one, else at once.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerUnary(
@@ -60,8 +69,8 @@ grpc::ServerUnaryReactor* AnswerUnary(
   };
   if (executor == nullptr) {
     answer();
-  } else {
-    executor->Post(std::move(answer));
+  } else if (!executor->TryPost(std::move(answer))) {
+    reactor->Finish(ToGrpcStatus(ServerBusy()));
   }
   return reactor;
 }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/status_payload.h"
+#include "server/text_encoder.h"
 
 namespace mneme {
 namespace {
@@ -21,24 +22,26 @@ std::string Quoted(absl::string_view text) {
   return absl::StrCat("\"", absl::Utf8SafeCEscape(text.substr(0, 60)), long_text ? "...\"" : "\"");
 }
 
-absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine& engine) {
+absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine& engine,
+                                const ServingFacts& facts) {
   Prompt prompt;
   if (request.has_token_ids()) {
     const auto& ids = request.token_ids().ids();
     prompt.at_start.assign(ids.begin(), ids.end());
-    if (!request.session().name().empty()) prompt.continued = prompt.at_start;
+    prompt.same_everywhere = true;
     return prompt;
   }
   if (!request.has_text()) return prompt;
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine, "text"));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine));
   const absl::string_view text = request.text();
+  MNEME_RETURN_IF_ERROR(CheckTextSize(text, facts));
   // BOS alone begins a session only if the request says so itself: an empty prompt is rather a
   // mistake, and where a token is pending it means "go on".
   const bool add_bos = request.has_add_special_tokens() ? request.add_special_tokens()
                                                         : tokenizer->adds_bos() && !text.empty();
-  MNEME_ASSIGN_OR_RETURN(prompt.at_start, tokenizer->Encode(text, {.add_bos = add_bos}));
+  MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeText(*tokenizer, text, {.add_bos = add_bos}));
   if (!request.session().name().empty()) {  // an ephemeral session is never continued
-    MNEME_ASSIGN_OR_RETURN(prompt.continued, tokenizer->Encode(text, {.continuation = true}));
+    MNEME_ASSIGN_OR_RETURN(prompt.continued, EncodeText(*tokenizer, text, {.continuation = true}));
   }
   return prompt;
 }
@@ -125,13 +128,6 @@ absl::Status CheckModelName(absl::string_view name, const ServingFacts& facts) {
                     "MODEL_NOT_FOUND");
 }
 
-absl::StatusOr<const Tokenizer*> NeedTokenizer(const Engine& engine, absl::string_view field) {
-  if (engine.tokenizer() != nullptr) return engine.tokenizer();
-  return WithReason(
-      FieldError(field, absl::StrCat(field, ": the model has no tokenizer; send token ids")),
-      "NO_TOKENIZER");
-}
-
 absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
                                         const Engine& engine, const ServingFacts& facts) {
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), facts));
@@ -162,7 +158,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   }
 
   // Last, because it may take long.
-  MNEME_ASSIGN_OR_RETURN(out.prompt, ToPrompt(request, engine));
+  MNEME_ASSIGN_OR_RETURN(out.prompt, ToPrompt(request, engine, facts));
   return out;
 }
 

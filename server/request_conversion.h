@@ -35,7 +35,4 @@ absl::Status CheckRequestId(absl::string_view id);
 // OK for "" and for the name of the model that is served.
 absl::Status CheckModelName(absl::string_view name, const ServingFacts& facts);
 
-// The tokenizer, or why there is none.
-absl::StatusOr<const Tokenizer*> NeedTokenizer(const Engine& engine, absl::string_view field);
-
 }  // namespace mneme

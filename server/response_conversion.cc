@@ -151,6 +151,7 @@ void FillLimits(const EngineOptions& options, const ServingFacts& facts, v1::Lim
   out.set_default_session_ttl_ms(TtlMs(options.default_session_ttl));
   out.set_penalty_history_tokens(options.history_tokens);
   out.set_max_message_bytes(facts.max_message_bytes);
+  out.set_max_text_bytes(facts.max_text_bytes);
 }
 
 }  // namespace

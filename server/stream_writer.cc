@@ -37,6 +37,11 @@ std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext& 
 
 StreamWriter::StreamWriter(grpc::CallbackServerContext& context) : deadline_(DeadlineOf(context)) {}
 
+absl::Status StreamWriter::StillWanted() {
+  absl::MutexLock lock(&mu_);
+  return cancelled_ || absl::Now() >= deadline_ ? CancelledStatus() : absl::OkStatus();
+}
+
 void StreamWriter::Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream) {
   if (!stream.ok()) {
     Action action;

@@ -34,6 +34,8 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream)
       ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(const absl::Status& status) { Start(Request(), status); }
+  // Before Start: OK, or how the call has ended already, so that no work is wasted on it.
+  absl::Status StillWanted() ABSL_LOCKS_EXCLUDED(mu_);
 
   void OnWriteDone(bool ok) override ABSL_LOCKS_EXCLUDED(mu_);
   void OnCancel() override ABSL_LOCKS_EXCLUDED(mu_);

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -128,8 +130,15 @@ InterruptHandler::InterruptHandler(std::function<void()> on_interrupt)
 InterruptHandler::~InterruptHandler() = default;
 
 void WriteOut(absl::string_view text) {
-  fwrite(text.data(), 1, text.size(), stdout);
-  fflush(stdout);
+  if (fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0) return;
+  fprintf(stderr, "mneme: cannot write to standard output: %s\n", strerror(errno));
+  _exit(1);  // other threads may still be receiving
+}
+
+int CheckOutput(int code) {
+  if (fflush(stdout) == 0 && ferror(stdout) == 0) return code;
+  fputs("mneme: standard output could not be written\n", stderr);
+  return code == kOk ? kFailed : code;
 }
 
 std::string ToJson(const google::protobuf::Message& message) {

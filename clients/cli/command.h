@@ -67,6 +67,8 @@ class InterruptHandler {
 
 // Writes and flushes, so that tokens show as they come.
 void WriteOut(absl::string_view text);
+// `code`, or kFailed with a message if something that was written has been lost.
+int CheckOutput(int code);
 
 // A message as one line of JSON with the field names of the proto files, unset numbers included. As
 // everywhere in protobuf's JSON, 64-bit numbers are strings.

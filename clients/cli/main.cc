@@ -68,7 +68,7 @@ int Main(const Arguments& arguments) {
   rest.insert(rest.end(), arguments.begin() + i + 1, arguments.end());
   std::vector<std::string> names;
   for (const Command& command : kCommands) {
-    if (command.name == arguments[i]) return command.run(rest);
+    if (command.name == arguments[i]) return CheckOutput(command.run(rest));
     names.emplace_back(command.name);
   }
   const std::string nearest = NearestSpelling(arguments[i], names);

@@ -38,6 +38,8 @@ class Server : public ChildProcess {
  public:
   explicit Server(const std::vector<std::string>& flags = {}) : ChildProcess(ServerCommand(flags)) {
     EXPECT_TRUE(WaitForText("listening on ", &address));
+    address = address.substr(0, address.find(','));  // the log's line goes on
+    address = address.substr(0, address.find(','));  // the log's line goes on
     EXPECT_TRUE(WaitForText("ready"));
   }
   std::string address;
@@ -263,6 +265,15 @@ TEST(ClientProcessTest, ErrorsHaveTheirExitCodes) {
                 .code,
             6);
   EXPECT_EQ(RunProgram({kClient, "--server=127.0.0.1:1", "info"}).code, 3);
+}
+
+TEST(ClientProcessTest, TextThatCannotBeWrittenIsAnError) {
+  Server server;
+  const Result full = RunProgram({"/bin/sh", "-c",
+                                  absl::StrCat(kClient, " --server ", server.address,
+                                               " generate x --max-tokens=4 > /dev/full")});
+  EXPECT_EQ(full.code, 1);
+  EXPECT_THAT(full.err, HasSubstr("standard output"));
 }
 
 TEST(ClientProcessTest, CtrlCCancelsTheStream) {

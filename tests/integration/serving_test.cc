@@ -64,6 +64,28 @@ TEST_F(ServingTest, AContinuedSessionEqualsAFreshOne) {
   EXPECT_THAT(Generate(fresh).tokens, ElementsAreArray(second.tokens));
 }
 
+TEST_F(ServingTest, TokenIdsContinueASessionAsTextDoes) {
+  ASSERT_TRUE(Generate(Greedy("The sea ", 10, "text")).status.ok());
+  ASSERT_TRUE(Fork("text", "ids").ok());
+  v1::GenerateRequest ids = Greedy("", 10, "ids");
+  for (const char c : std::string(" and")) ids.mutable_token_ids()->add_ids(c);
+  const Answer from_ids = Generate(ids);
+  ASSERT_TRUE(from_ids.status.ok()) << from_ids.status;
+  EXPECT_EQ(from_ids.finished.usage().prompt_tokens(), 4);
+  EXPECT_THAT(Generate(Greedy(" and", 10, "text")).tokens, ElementsAreArray(from_ids.tokens));
+}
+
+TEST_F(ServingTest, SessionCommandsDoNotWaitForLongTexts) {
+  // Each takes a while to read, and nobody waits for it any more.
+  Client hasty({.target = server_.target(), .timeout = absl::Milliseconds(50)});
+  for (int i = 0; i < 4; ++i) {
+    (void)RunningServer::Generate(hasty, Greedy(std::string(2 << 20, 'x'), 1));
+  }
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(server_.client().ListSessions({}).ok());
+  EXPECT_LT(absl::Now() - start, absl::Seconds(5));
+}
+
 TEST_F(ServingTest, AnEmptyPromptGoesOnFromThePendingToken) {
   const Answer whole = Generate(Greedy("abc", 20));
   const Answer first = Generate(Greedy("abc", 12, "s"));

@@ -13,6 +13,7 @@
 namespace mneme {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -209,7 +210,8 @@ TEST_F(GenerateTest, TokenIdsAreFedAsTheyAre) {
   for (const int id : {0, 256, 5}) request.mutable_token_ids()->add_ids(id);
   const Request got = Converted(request);
   EXPECT_THAT(got.prompt.at_start, ElementsAre(0, 256, 5));
-  EXPECT_THAT(got.prompt.continued, ElementsAre(0, 256, 5));
+  EXPECT_TRUE(got.prompt.same_everywhere);
+  EXPECT_THAT(got.prompt.At(7), ElementsAre(0, 256, 5));
 }
 
 TEST_F(GenerateTest, AnEmptyPromptHasNoTokensAtAll) {
@@ -223,6 +225,13 @@ TEST_F(GenerateTest, AnEmptyPromptHasNoTokensAtAll) {
 TEST_F(GenerateTest, ALongTextIsTokenisedAsWell) {
   const std::string text(100000, 'x');
   EXPECT_THAT(Converted(TextRequest(text)).prompt.at_start, SizeIs(testing::Ge(text.size())));
+}
+
+TEST_F(GenerateTest, ATextOverTheLimitIsRefusedWithBothSizes) {
+  const absl::Status status = Refused(TextRequest(std::string((2 << 20) + 1, 'x')));
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("2097153"), HasSubstr("2097152"), HasSubstr("--max-text-size")));
 }
 
 TEST_F(GenerateTest, TheDeadlineOfTheCallReachesTheEngine) {
