@@ -24,8 +24,12 @@ std::string FormatBytes(int64_t bytes) {
 }  // namespace
 
 std::string CapacityPlan::ToString() const {
-  return absl::StrCat(sessions, sessions == 1 ? " session fits" : " sessions fit", " in ",
-                      FormatBytes(state_memory_bytes), " (", FormatBytes(slab_bytes), " each)");
+  return absl::StrCat(
+      sessions, sessions == 1 ? " session fits" : " sessions fit", " in ",
+      FormatBytes(state_memory_bytes), " (", FormatBytes(slab_bytes), " each",
+      asked_bytes > 0 ? absl::StrCat("; ", FormatBytes(asked_bytes), " asked for, not available")
+                      : "",
+      ")");
 }
 
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
@@ -39,6 +43,10 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
           ? options.state_memory_bytes
           : std::max<int64_t>(0,
                               available_bytes - std::max(kMinReserveBytes, available_bytes / 10));
+  if (plan.state_memory_bytes > available_bytes) {
+    plan.asked_bytes = plan.state_memory_bytes;
+    plan.state_memory_bytes = std::max<int64_t>(0, available_bytes);
+  }
   int64_t sessions = std::min(plan.state_memory_bytes / slab_bytes, kMaxSessions);
   if (options.max_sessions > 0) sessions = std::min<int64_t>(sessions, options.max_sessions);
   plan.sessions = static_cast<int>(sessions);
@@ -47,7 +55,8 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
         "no session fits: the state of one takes ", FormatBytes(slab_bytes), ", and there are ",
         FormatBytes(plan.state_memory_bytes), " for states",
         options.state_memory_bytes > 0
-            ? " (the configured budget)"
+            ? absl::StrCat(" (the configured budget is ", FormatBytes(options.state_memory_bytes),
+                           ")")
             : absl::StrCat(" (", FormatBytes(available_bytes), " available, less a reserve)")));
   }
   return plan;

@@ -13,14 +13,15 @@ struct EngineOptions;
 struct CapacityPlan {
   int64_t slab_bytes = 0;
   int64_t state_memory_bytes = 0;  // budget: what was given, or what is available less a reserve
+  int64_t asked_bytes = 0;         // the budget that was given, where that much is not available
   int sessions = 0;
 
   std::string ToString() const;  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)"
 };
 
-// `available_bytes`: memory left beside weights and workspace, for options that give no budget; a
-// tenth of it, and at least 256 MiB, is then kept as a reserve. RESOURCE_EXHAUSTED, with the
-// numbers, where not even one slab fits.
+// `available_bytes`: memory left beside weights and workspace. Without a given budget a tenth of
+// it, and at least 256 MiB, is kept as a reserve; a budget beyond it is cut to it.
+// RESOURCE_EXHAUSTED, with the numbers, where not even one slab fits.
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
                                           const EngineOptions& options);
 

@@ -99,9 +99,18 @@ TEST(StatusPayloadTest, FactsComeBack) {
 TEST(CapacityPlanTest, CountsWholeSlabsInTheBudget) {
   EngineOptions options;
   options.state_memory_bytes = 1000;
-  EXPECT_EQ(PlanCapacity(300, 0, options)->sessions, 3);
+  EXPECT_EQ(PlanCapacity(300, 5000, options)->sessions, 3);
   options.max_sessions = 2;
-  EXPECT_EQ(PlanCapacity(300, 0, options)->sessions, 2);
+  EXPECT_EQ(PlanCapacity(300, 5000, options)->sessions, 2);
+}
+
+TEST(CapacityPlanTest, ABudgetBeyondTheMemoryIsCutToIt) {
+  EngineOptions options;
+  options.state_memory_bytes = int64_t{100} << 40;
+  const CapacityPlan plan = PlanCapacity(1024, 4096, options).value();
+  EXPECT_EQ(plan.sessions, 4);
+  EXPECT_EQ(plan.ToString(),
+            "4 sessions fit in 4.0 KiB (1.0 KiB each; 100.0 TiB asked for, not available)");
 }
 
 TEST(CapacityPlanTest, WithoutABudgetAReserveIsKept) {
@@ -114,11 +123,11 @@ TEST(CapacityPlanTest, WithoutABudgetAReserveIsKept) {
 TEST(CapacityPlanTest, NoRoomForOneIsAnErrorWithTheNumbers) {
   EngineOptions options;
   options.state_memory_bytes = 1024;
-  const absl::Status status = PlanCapacity(2048, 0, options).status();
+  const absl::Status status = PlanCapacity(2048, 5000, options).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(),
             "no session fits: the state of one takes 2.0 KiB, and there are 1.0 KiB for states "
-            "(the configured budget)");
+            "(the configured budget is 1.0 KiB)");
   EXPECT_FALSE(PlanCapacity(2048, -5, {}).ok());
 }
 
