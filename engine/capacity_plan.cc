@@ -3,33 +3,19 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "base/human_bytes.h"
 #include "base/log.h"
 #include "engine/engine.h"
 
 namespace mneme {
-namespace {
-
-std::string FormatBytes(int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024 && unit < 4) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
-}
-
-}  // namespace
 
 std::string CapacityPlan::ToString() const {
-  return absl::StrCat(
-      sessions, sessions == 1 ? " session fits" : " sessions fit", " in ",
-      FormatBytes(state_memory_bytes), " (", FormatBytes(slab_bytes), " each",
-      asked_bytes > 0 ? absl::StrCat("; ", FormatBytes(asked_bytes), " asked for, not available")
-                      : "",
-      ")");
+  return absl::StrCat(sessions, sessions == 1 ? " session fits" : " sessions fit", " in ",
+                      HumanBytes(state_memory_bytes), " (", HumanBytes(slab_bytes), " each",
+                      asked_bytes > 0
+                          ? absl::StrCat("; ", HumanBytes(asked_bytes), " asked for, not available")
+                          : "",
+                      ")");
 }
 
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
@@ -52,12 +38,12 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
   plan.sessions = static_cast<int>(sessions);
   if (sessions == 0) {
     return absl::ResourceExhaustedError(absl::StrCat(
-        "no session fits: the state of one takes ", FormatBytes(slab_bytes), ", and there are ",
-        FormatBytes(plan.state_memory_bytes), " for states",
+        "no session fits: the state of one takes ", HumanBytes(slab_bytes), ", and there are ",
+        HumanBytes(plan.state_memory_bytes), " for states",
         options.state_memory_bytes > 0
-            ? absl::StrCat(" (the configured budget is ", FormatBytes(options.state_memory_bytes),
+            ? absl::StrCat(" (the configured budget is ", HumanBytes(options.state_memory_bytes),
                            ")")
-            : absl::StrCat(" (", FormatBytes(available_bytes), " available, less a reserve)")));
+            : absl::StrCat(" (", HumanBytes(available_bytes), " available, less a reserve)")));
   }
   return plan;
 }

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "base/human_bytes.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "kernels/backend.h"

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "base/human_bytes.h"
 #include "base/log.h"
 #include "server/config.h"
 #include "server/engine_access.h"

@@ -103,14 +103,4 @@ std::string FormatMilliseconds(int64_t milliseconds) {
   return absl::StrCat(milliseconds, "s");  // only zero gets here
 }
 
-std::string HumanBytes(int64_t bytes) {
-  for (const Unit& unit : kBinaryUnits) {
-    if (bytes >= unit.size) {
-      return absl::StrFormat("%.1f %s", static_cast<double>(bytes) / static_cast<double>(unit.size),
-                             unit.name);
-    }
-  }
-  return absl::StrCat(bytes, " B");
-}
-
 }  // namespace mneme

@@ -20,7 +20,4 @@ absl::StatusOr<int64_t> ParseMilliseconds(absl::string_view text);
 std::string FormatBytes(int64_t bytes);
 std::string FormatMilliseconds(int64_t milliseconds);
 
-// Rounded, for people: "122.1 MiB".
-std::string HumanBytes(int64_t bytes);
-
 }  // namespace mneme

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/human_bytes.h"
 #include "clients/cli/command.h"
 
 namespace mneme::cli {
@@ -48,17 +49,6 @@ struct Question {
     return true;
   }
 };
-
-std::string HumanBytes(int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  int unit = 0;
-  while (value >= 1024 && unit < 4) {
-    value /= 1024;
-    ++unit;
-  }
-  return unit == 0 ? absl::StrCat(bytes, " B") : absl::StrFormat("%.1f %s", value, kUnits[unit]);
-}
 
 double Mean(const v1::Histogram& histogram) {
   return histogram.count() == 0 ? 0 : histogram.sum() / static_cast<double>(histogram.count());
