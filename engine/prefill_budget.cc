@@ -6,8 +6,11 @@
 namespace mneme {
 namespace {
 
-// Moves `mean` a quarter of the way to `value`; the first value is taken as it is.
-double Blend(double mean, double value) { return mean < 0 ? value : mean + (value - mean) / 4; }
+// Moves `mean` a quarter of the way down, or half of the way up, to `value`: those who decode
+// suffer from an estimate that is too low. The first value is taken as it is.
+double Blend(double mean, double value) {
+  return mean < 0 ? value : mean + (value - mean) / (value > mean ? 2 : 4);
+}
 
 }  // namespace
 
@@ -42,13 +45,15 @@ int PrefillBudget::Tokens(int decode_rows) {
   if (decode_seconds < 0 || token_seconds_ < 0) return std::min(kFirstTokens, max_tokens_);
   const double room = (slowdown_ - 1) * decode_seconds;
   const double tokens = token_seconds_ > 0 ? std::floor(room / token_seconds_) : max_tokens_;
-  return static_cast<int>(
-      std::clamp<double>(tokens, std::min(kMinTokens, max_tokens_), max_tokens_));
+  return static_cast<int>(std::clamp<double>(tokens, std::min(kMinTokens, max_tokens_),
+                                             std::min(start_tokens_, max_tokens_)));
 }
 
 void PrefillBudget::Observe(int decode_rows, int prefill_tokens, absl::Duration time) {
   ++step_;
   const double seconds = absl::ToDoubleSeconds(time);
+  const bool mixed = prefill_tokens > 0 && decode_rows > 0;
+  start_tokens_ = mixed ? std::max(kFirstTokens, 2 * prefill_tokens) : kFirstTokens;
   if (prefill_tokens == 0) {
     if (decode_rows < 1 || decode_rows >= static_cast<int>(decode_.size())) return;
     DecodeTime& measured = decode_[decode_rows];

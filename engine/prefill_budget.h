@@ -16,7 +16,9 @@ namespace mneme {
 //
 // so that tokens come at most `slowdown` times later, and the prompt is read at the share
 // (slowdown - 1) / slowdown of the speed it would have alone: 0.58 at 2.4. D and t are measured
-// as the engine runs. Budgets change how a prompt is split over steps, never a result.
+// as the engine runs. What a token costs alone, or beside fewer rows, tells little about the first
+// step of a prompt beside many, so that one is small, and the next ones at most double. Budgets
+// change how a prompt is split over steps, never a result.
 //
 // Owned and called by one thread.
 class PrefillBudget {
@@ -32,7 +34,7 @@ class PrefillBudget {
   void Observe(int decode_rows, int prefill_tokens, absl::Duration time);
 
  private:
-  static constexpr int kFirstTokens = 32;    // while nothing is known
+  static constexpr int kFirstTokens = 32;    // while nothing is known, and when a prompt joins
   static constexpr int kMinTokens = 8;       // a prompt always goes on
   static constexpr int kProbeInterval = 24;  // steps; measuring costs the prompt 1 part in 50
   static constexpr int64_t kStale = 2000;    // steps after which D(d) is measured again
@@ -47,8 +49,9 @@ class PrefillBudget {
 
   const int max_tokens_;
   const double slowdown_;
-  std::vector<DecodeTime> decode_;  // [max_rows + 1]
-  double token_seconds_ = -1;       // t; negative: unknown
+  std::vector<DecodeTime> decode_;   // [max_rows + 1]
+  double token_seconds_ = -1;        // t; negative: unknown
+  int start_tokens_ = kFirstTokens;  // no more than this in the next step beside decoding rows
   int64_t step_ = 0;
   int64_t last_probe_ = -kProbeInterval;
 };

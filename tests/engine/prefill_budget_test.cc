@@ -84,8 +84,22 @@ TEST(PrefillBudgetTest, DecodingKeepsItsPaceAndThePromptHalfItsSpeed) {
 TEST(PrefillBudgetTest, AClockThatStandsStillGivesTheWholeStep) {
   PrefillBudget budget(512, 256, 2.4);
   budget.Observe(4, 0, absl::ZeroDuration());
-  budget.Observe(4, 16, absl::ZeroDuration());
+  budget.Observe(4, 300, absl::ZeroDuration());
   EXPECT_EQ(budget.Tokens(4), 512);
+}
+
+TEST(PrefillBudgetTest, APromptThatJoinsBeginsSmallHoweverCheapTokensSeemed) {
+  PrefillBudget budget(512, 256, 2.4);
+  for (int i = 0; i < 20; ++i) budget.Observe(32, 0, absl::Milliseconds(250));
+  budget.Observe(0, 512, absl::Milliseconds(512));  // 1 ms each; beside 32 rows they cost 6
+  std::vector<int> tokens;
+  for (int i = 0; i < 3; ++i) {
+    tokens.push_back(budget.Tokens(32));
+    budget.Observe(32, tokens.back(), absl::Milliseconds(250 + 6 * tokens.back()));
+  }
+  EXPECT_EQ(tokens[0], 32);
+  EXPECT_LE(tokens[1], 64);
+  EXPECT_LE(tokens[2], 90) << "3 times the step of decoding alone is 83 tokens";
 }
 
 }  // namespace
