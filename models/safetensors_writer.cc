@@ -106,6 +106,7 @@ absl::Status SafetensorsWriter::Write(std::span<const std::byte> bytes) {
     return absl::FailedPreconditionError(
         absl::StrCat(path_, ": more than the declared ", data_bytes_, " bytes of tensors"));
   }
+  if (bytes.empty()) return absl::OkStatus();  // whose data() may be null
   if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) {
     return SystemError("write", PartialPath(path_));
   }
