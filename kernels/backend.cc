@@ -3,11 +3,17 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
+#ifdef MNEME_CUDA
+#include "kernels/cuda/cuda_backend.h"
+#endif
 
 namespace mneme {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeBackend(absl::string_view device,
                                                      const BackendOptions& options) {
+#ifdef MNEME_CUDA
+  if (device == "cuda" || (device == "auto" && HasCudaDevice())) return MakeCudaBackend(options);
+#endif
   if (device == "cpu" || device == "auto") return MakeCpuBackend(options);
   if (device == "cuda") {
     return absl::FailedPreconditionError("device \"cuda\": this build has no CUDA backend");

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -19,8 +20,17 @@ struct BackendOptions {
   // kF32: exact fp32 arithmetic. kBF16: activations may be rounded to bf16 before a matrix product
   // (docs/numerics.md has the bound); sums stay fp32.
   DType compute_dtype = DType::kF32;
+  // Of matrix memories, on CUDA: kF32 or kF16. Elsewhere it is the backend's own choice.
+  DType state_dtype = DType::kF32;
   int threads = 0;           // CPU workers, the caller included; 0: all cores
   std::string isa = "auto";  // "auto", "baseline", "avx2", "avx512", "avx512_bf16", "amx"
+};
+
+// How a backend wants the state of a session stored.
+struct StateFormat {
+  DType memory_dtype = DType::kF32;  // matrix memories
+  DType window_dtype = DType::kF32;  // convolution windows
+  int pending_writes = 0;  // that a memory can hold back (PendingWrites::capacity); 0: none
 };
 
 // One thread drives a backend (the engine's loop); only Allocate and the destructor of a Buffer may
@@ -32,8 +42,8 @@ class Backend {
   virtual absl::string_view name() const = 0;   // "cpu", "cuda", "reference"
   virtual std::string description() const = 0;  // e.g. "cpu avx512_bf16, 2 threads"
   virtual DType activation_dtype() const = 0;   // f64 for the reference, else f32
-  virtual DType state_dtype() const = 0;        // dtype of matrix memories and windows
-  virtual DType compute_dtype() const = 0;      // BackendOptions::compute_dtype
+  virtual StateFormat state_format() const = 0;
+  virtual DType compute_dtype() const = 0;  // BackendOptions::compute_dtype
 
   // Uninitialised memory, 64-byte aligned or better. RESOURCE_EXHAUSTED names the bytes asked for.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
@@ -55,6 +65,17 @@ class Backend {
   virtual PackedMatrix PackMatrix(const TensorView& matrix, void* dst) = 0;
 
   virtual Kernels& kernels() = 0;
+
+  // Records what `work` launches instead of running it, for Replay. The work must not synchronise,
+  // and addresses and sizes stay as they are. Backends that cannot record return null.
+  class Graph {
+   public:
+    virtual ~Graph() = default;
+    virtual void Replay() = 0;
+  };
+  virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()>) {
+    return std::unique_ptr<Graph>();
+  }
 };
 
 // `device`: "cpu", "cuda" or "auto" (CUDA if built in and a device is present, else the CPU).

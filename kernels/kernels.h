@@ -94,6 +94,9 @@ struct Segments {
   // [count] i32; 1: the memory was never written and reads as its initial value, zero. Only
   // segments that have entries may be fresh.
   TensorView fresh;
+  // No segment has more entries than this. 0: not known. What a device chooses its kernels by,
+  // since the offsets are known on the device only.
+  int longest = 0;
 };
 
 // Sorts a step's (token, memory) pairs into entries: by memory, then by row, then in token order.
@@ -151,6 +154,25 @@ struct DeltaGatesArgs {
   TensorView log_decay, beta;
 };
 
+// Deferred write-back. A device may keep the last writes to a memory beside its matrix and add them
+// up only every so many tokens, which halves the traffic of a decode step. With n writes pending,
+// of keys k_j, updates u_j and cumulative decays G_j = sum of log_decay since the matrix S_0 was
+// stored, the memory stands for
+//
+//   S = exp(G_n) S_0 + sum_{j <= n} exp(G_n - G_j) u_j k_j^T
+//
+// exactly; a token needs S_0 k, S_0 q and the products k_j.k and k_j.q alone. A fresh memory has no
+// pending writes, whatever its fields hold.
+struct PendingWrites {
+  int capacity = 0;  // 0: the device writes every token; the views are unset
+  // Per memory: i32 [2], the writes [begin, end) of the following are pending. A memory whose
+  // begin == end has none, whatever the two are.
+  StateView range;
+  StateView keys;       // per memory: [capacity, heads, key_dim] f32
+  StateView updates;    // per memory: [capacity, value_heads, value_dim] f32
+  StateView log_decay;  // per memory: [capacity, value_heads] f32, G_j
+};
+
 // Gated delta rule: write v under key k, first erasing what the memory holds there. Per value head:
 //
 //   S <- exp(log_decay) S;   u = beta (v - S k);   S <- S + u k^T;   o = S q
@@ -164,7 +186,19 @@ struct GatedDeltaRuleArgs {
   TensorView log_decay, beta;  // [entries, value_heads] act
   Segments segments;
   StateView state;  // per memory: [value_heads, value_dim, key_dim], updated in place
-  TensorView out;   // [entries, value_heads, value_dim] act; may alias v
+  PendingWrites pending;
+  TensorView out;  // [entries, value_heads, value_dim] act; may alias v
+};
+
+// Adds the pending writes of all memories of some slabs to their matrices, so that the matrices
+// alone are the state. Memories that were never written are left alone.
+struct SettleArgs {
+  TensorView slots;   // [n] i32, < 0: padding
+  int memories = 0;   // of the field
+  StateView written;  // as in DispatchArgs
+  int heads = 0, key_dim = 0, value_heads = 0, value_dim = 0;
+  StateView state;
+  PendingWrites pending;
 };
 
 // y[t] = sum_j weights[t, j] * x[token_entries[t, j]]  (+ x[token_entries[t, top_k]])
@@ -263,6 +297,7 @@ class Kernels {
   virtual void L2Norm(const L2NormArgs& args) = 0;
   virtual void DeltaGates(const DeltaGatesArgs& args) = 0;
   virtual void GatedDeltaRule(const GatedDeltaRuleArgs& args) = 0;
+  virtual void SettleMemories(const SettleArgs& args) = 0;
   virtual void MixMemories(const MixMemoriesArgs& args) = 0;
   virtual void GatedRmsNorm(const GatedRmsNormArgs& args) = 0;
   // Blocks until the sampled tokens are on the host: the one synchronising operation, once a step.

@@ -18,6 +18,7 @@ class DryRunKernels final : public Kernels {
   void L2Norm(const L2NormArgs&) override {}
   void DeltaGates(const DeltaGatesArgs&) override {}
   void GatedDeltaRule(const GatedDeltaRuleArgs&) override {}
+  void SettleMemories(const SettleArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   void Sample(const SampleArgs&) override {}
@@ -30,7 +31,7 @@ class DryRunBackend final : public Backend {
   absl::string_view name() const override { return "dry run"; }
   std::string description() const override { return "dry run"; }
   DType activation_dtype() const override { return activation_dtype_; }
-  DType state_dtype() const override { return DType::kF32; }
+  StateFormat state_format() const override { return {}; }
   DType compute_dtype() const override { return DType::kF32; }
 
   absl::StatusOr<void*> Allocate(int64_t) override {

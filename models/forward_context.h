@@ -16,6 +16,7 @@ namespace mneme {
 struct StepBatch {
   int tokens = 0;
   int rows = 0;
+  int longest_row = 0;     // tokens of the longest row; 0: not known
   TensorView token_ids;    // [tokens] i32
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding row

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "kernels/tensor_view.h"
+#include "kernels/backend.h"
 #include "models/model_config.h"
 #include "models/state_layout.h"
 #include "models/weight_store.h"
@@ -17,7 +17,7 @@ struct LayerBuilder {
   int layer = 0;
   WeightStore& weights;
   StateLayout& state;
-  DType state_dtype = DType::kF32;
+  StateFormat state_format;
   DType compute_dtype = DType::kF32;
 
   // "model.layers.3.attn.q_proj.weight"

@@ -25,7 +25,7 @@ class Network {
  public:
   // Takes all weights and lays out the state. Without a loading store, just checks and plans.
   static absl::StatusOr<Network> Make(const ModelConfig& config, WeightStore& weights,
-                                      DType state_dtype, DType compute_dtype) {
+                                      const StateFormat& state_format, DType compute_dtype) {
     constexpr char kEmbeddings[] = "model.embeddings.weight";
     constexpr char kHead[] = "lm_head.weight";
     Network network;
@@ -37,7 +37,7 @@ class Network {
                                  .layer = i,
                                  .weights = weights,
                                  .state = network.state_layout_,
-                                 .state_dtype = state_dtype,
+                                 .state_format = state_format,
                                  .compute_dtype = compute_dtype};
       MNEME_ASSIGN_OR_RETURN(Layer layer, Layer::Make(builder));
       network.layers_.push_back(std::move(layer));
@@ -75,6 +75,16 @@ class Network {
     ctx.kernels().Linear(products);
   }
 
+  // Needs no weights.
+  int64_t WorkspaceBytes(DType activation_dtype, int tokens, int rows, int logit_rows) const {
+    const std::unique_ptr<Backend> backend = MakeDryRunBackend(activation_dtype);
+    Workspace workspace = Workspace::ForMeasuring();
+    const StepBatch batch{.tokens = tokens, .rows = rows};
+    ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
+    Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, embeddings_.shape[0]}});
+    return workspace.peak_bytes();
+  }
+
  private:
   TensorView embeddings_;  // [vocab, model_dim] as stored
   std::vector<Layer> layers_;
@@ -105,12 +115,7 @@ class LoadedModel final : public Model {
   }
 
   int64_t WorkspaceBytes(int tokens, int rows, int logit_rows) const override {
-    const std::unique_ptr<Backend> backend = MakeDryRunBackend(activation_dtype_);
-    Workspace workspace = Workspace::ForMeasuring();
-    const StepBatch batch{.tokens = tokens, .rows = rows};
-    ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
-    network_.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, info_.vocab}});
-    return workspace.peak_bytes();
+    return network_.WorkspaceBytes(activation_dtype_, tokens, rows, logit_rows);
   }
 
  private:
@@ -161,6 +166,39 @@ void WarnOfUnused(const Checkpoint& checkpoint, const WeightStore& weights) {
                << (count > kShown ? ", ..." : "");
 }
 
+// The pass that takes the weights without reading them. Only after it is it known whether bytes
+// that belong to no tensor are those of one that is missing.
+absl::StatusOr<Network> PlanNetwork(const ModelConfig& config, const Checkpoint& checkpoint,
+                                    WeightStore& weights, DType state_dtype, DType compute_dtype) {
+  MNEME_ASSIGN_OR_RETURN(Network network,
+                         Network::Make(config, weights, state_dtype, compute_dtype));
+  MNEME_RETURN_IF_ERROR(checkpoint.CheckHoles());
+  return network;
+}
+
+struct DTypes {
+  DType state = DType::kF32;
+  DType compute = DType::kF32;
+  DType activation = DType::kF32;
+};
+
+// `backend` may be null.
+absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend, DTypes dtypes) {
+  MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
+  MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
+  WeightStore weights(checkpoint, backend);
+  MNEME_ASSIGN_OR_RETURN(Network planned,
+                         PlanNetwork(config, checkpoint, weights, dtypes.state, dtypes.compute));
+  const auto network = std::make_shared<const Network>(std::move(planned));
+  ModelPlan plan{.info = MakeInfo(folder, config, weights),
+                 .state_layout = network->state_layout(),
+                 .workspace_bytes = [network, dtypes](int tokens, int rows, int logit_rows) {
+                   return network->WorkspaceBytes(dtypes.activation, tokens, rows, logit_rows);
+                 }};
+  plan.info.fingerprint = 0;
+  return plan;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
@@ -171,26 +209,27 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, &backend);
   const auto make = [&] {
-    return Network::Make(config, weights, backend.state_dtype(), backend.compute_dtype());
+    return Network::Make(config, weights, backend.state_format(), backend.compute_dtype());
   };
   MNEME_RETURN_IF_ERROR(make().status());
   WarnOfUnused(checkpoint, weights);
   MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
-  MNEME_ASSIGN_OR_RETURN(Network network, make());
+  MNEME_ASSIGN_OR_RETURN(Network network, Network::Make(config, weights, backend.state_dtype(),
+                                                        backend.compute_dtype()));
   MNEME_RETURN_IF_ERROR(backend.Synchronize());
   return std::make_unique<LoadedModel>(MakeInfo(folder, config, weights), std::move(network),
                                        weights.TakeMemory(), backend.activation_dtype());
 }
 
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend) {
+  return Plan(folder, &backend,
+              {.state = backend.state_dtype(),
+               .compute = backend.compute_dtype(),
+               .activation = backend.activation_dtype()});
+}
+
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, DType state_dtype) {
-  MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
-  MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
-  WeightStore weights(checkpoint, /*backend=*/nullptr);
-  MNEME_ASSIGN_OR_RETURN(const Network network,
-                         Network::Make(config, weights, state_dtype, DType::kF32));
-  ModelPlan plan{.info = MakeInfo(folder, config, weights), .state_layout = network.state_layout()};
-  plan.info.fingerprint = 0;
-  return plan;
+  return Plan(folder, /*backend=*/nullptr, {.state = state_dtype});
 }
 
 }  // namespace mneme

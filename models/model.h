@@ -63,7 +63,11 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
 struct ModelPlan {
   ModelInfo info;
   StateLayout state_layout;
+  std::function<int64_t(int tokens, int rows, int logit_rows)> workspace_bytes;  // as of Model
 };
+// As it would be loaded on `backend`, which is needed for the call only.
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend);
+// The same for no backend in particular: weights as stored, f32 activations.
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, DType state_dtype);
 
 }  // namespace mneme

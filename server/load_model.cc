@@ -171,7 +171,7 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeConfiguredBackend(config.device());
   if (!Succeeded(backend.status(), LoadFailure::kDevice, error)) return error.status;
   const absl::StatusOr<ModelPlan> plan =
-      PlanModel(config.model().path(), (*backend)->state_dtype());
+      PlanModel(config.model().path(), (*backend)->state_format());
   if (!Succeeded(plan.status(), LoadFailure::kModel, error)) return error.status;
   const absl::StatusOr<int64_t> available = (*backend)->AvailableBytes();
   if (!Succeeded(available.status(), LoadFailure::kDevice, error)) return error.status;

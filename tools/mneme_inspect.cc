@@ -87,7 +87,7 @@ absl::Status PrintWeights(const std::string& path) {
 }
 
 absl::Status PrintState(const std::string& folder) {
-  MNEME_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(folder, DType::kF32));
+  MNEME_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(folder, StateFormat{}));
   const int64_t slab = plan.state_layout.slab_bytes();
   absl::PrintF("%s: %s, %d layers, %d parameters, weights %s\n", plan.info.name,
                plan.info.architecture, plan.info.layers, plan.info.parameters,

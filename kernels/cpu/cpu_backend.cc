@@ -33,7 +33,7 @@ class CpuBackend final : public Backend {
                         pool_.threads() == 1 ? " thread" : " threads");
   }
   DType activation_dtype() const override { return DType::kF32; }
-  DType state_dtype() const override { return DType::kF32; }
+  StateFormat state_format() const override { return {}; }
   DType compute_dtype() const override { return compute_dtype_; }
 
   absl::StatusOr<void*> Allocate(int64_t bytes) override {

@@ -58,6 +58,7 @@ class CpuKernels final : public Kernels {
   void L2Norm(const L2NormArgs& args) override;
   void DeltaGates(const DeltaGatesArgs& args) override;
   void GatedDeltaRule(const GatedDeltaRuleArgs& args) override;
+  void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;
   void Sample(const SampleArgs& args) override;

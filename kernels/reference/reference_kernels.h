@@ -30,6 +30,7 @@ class ReferenceKernels final : public Kernels {
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
   void DeltaGates(const DeltaGatesArgs& args) override;
   void GatedDeltaRule(const GatedDeltaRuleArgs& args) override;
+  void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 

@@ -58,15 +58,52 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder) {
 
   const int memories = config.all_memories();
   const int history = static_cast<int>(memory.q_conv_.shape[1]) - 1;
-  const DType dtype = builder.state_dtype;
+  const StateFormat& format = builder.state_format;
   memory.written_ =
       builder.AddState("written", DType::kU8, {memories}, /*lazily_initialized=*/false);
-  memory.q_window_ = builder.AddState("q_window", dtype, {memories, history, keys}, true);
-  memory.k_window_ = builder.AddState("k_window", dtype, {memories, history, keys}, true);
-  memory.v_window_ = builder.AddState("v_window", dtype, {memories, history, values}, true);
-  memory.memory_ = builder.AddState(
-      "memory", dtype, {memories, config.value_heads, config.value_dim, config.key_dim}, true);
+  memory.q_window_ =
+      builder.AddState("q_window", format.window_dtype, {memories, history, keys}, true);
+  memory.k_window_ =
+      builder.AddState("k_window", format.window_dtype, {memories, history, keys}, true);
+  memory.v_window_ =
+      builder.AddState("v_window", format.window_dtype, {memories, history, values}, true);
+  memory.memory_ =
+      builder.AddState("memory", format.memory_dtype,
+                       {memories, config.value_heads, config.value_dim, config.key_dim}, true);
+  if (format.pending_writes > 0) {
+    const int capacity = format.pending_writes;
+    const auto add = [&](absl::string_view name, int64_t values) {
+      return builder.AddState(name, DType::kF32, {memories, capacity, values}, true);
+    };
+    memory.pending_capacity_ = capacity;
+    memory.pending_range_ = builder.AddState("pending_range", DType::kI32, {memories, 2}, true);
+    memory.pending_keys_ = add("pending_keys", keys);
+    memory.pending_updates_ = add("pending_updates", values);
+    memory.pending_decay_ = add("pending_decay", config.value_heads);
+  }
   return memory;
+}
+
+PendingWrites DeltaMemory::Pending(const ForwardContext& ctx) const {
+  if (pending_capacity_ == 0) return {};
+  return {.capacity = pending_capacity_,
+          .range = ctx.State(pending_range_),
+          .keys = ctx.State(pending_keys_),
+          .updates = ctx.State(pending_updates_),
+          .log_decay = ctx.State(pending_decay_)};
+}
+
+void DeltaMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
+  if (pending_capacity_ == 0) return;
+  ctx.kernels().SettleMemories({.slots = slots,
+                                .memories = config_.all_memories(),
+                                .written = Written(ctx),
+                                .heads = config_.heads,
+                                .key_dim = config_.key_dim,
+                                .value_heads = config_.value_heads,
+                                .value_dim = config_.value_dim,
+                                .state = ctx.State(memory_),
+                                .pending = Pending(ctx)});
 }
 
 TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& streams,
@@ -118,6 +155,7 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
                           .beta = beta,
                           .segments = segments,
                           .state = ctx.State(memory_),
+                          .pending = Pending(ctx),
                           .out = v});
   return Reshaped(v, value_rows);
 }
@@ -143,7 +181,8 @@ Segments TempSegments(ForwardContext& ctx, int memories) {
           .offsets = ctx.TempIndices({count + 1}),
           .slots = ctx.TempIndices({count}),
           .memories = ctx.TempIndices({count}),
-          .fresh = ctx.TempIndices({count})};
+          .fresh = ctx.TempIndices({count}),
+          .longest = ctx.batch.longest_row};
 }
 
 }  // namespace mneme

@@ -32,6 +32,9 @@ class DeltaMemory {
 
   StateView Written(const ForwardContext& ctx) const { return ctx.State(written_); }
 
+  // Adds writes that the device holds back to the matrices of the slabs `slots`, [n] i32.
+  void Settle(ForwardContext& ctx, const TensorView& slots) const;
+
   // Runs each segment's entries in order through its memory: convolution and silu, normalised q and
   // k, gates,
   //   S <- a S;  u = b (v - S k);  S <- S + u k^T;  o = S q
@@ -46,6 +49,8 @@ class DeltaMemory {
   void Emit(ForwardContext& ctx, TensorView y, TensorView gate, TensorView residual) const;
 
  private:
+  PendingWrites Pending(const ForwardContext& ctx) const;
+
   DeltaMixerConfig config_;
   float norm_eps_ = 1e-6f;
   TensorView q_conv_, k_conv_, v_conv_;  // [channels, width] f32
@@ -53,6 +58,9 @@ class DeltaMemory {
   TensorView out_norm_;                  // [value_dim] f32
   PackedMatrix out_proj_;                // [model_dim, value_channels]
   StateField written_, q_window_, k_window_, v_window_, memory_;
+  // Of devices that hold writes back: PendingWrites.
+  int pending_capacity_ = 0;
+  StateField pending_range_, pending_keys_, pending_updates_, pending_decay_;
 };
 
 // Temporaries for Dispatch's outputs: the segments of `memories` memories (shared one included) and

@@ -56,7 +56,7 @@ TEST_P(BackendTest, SaysWhatItIs) {
   EXPECT_EQ(backend_->compute_dtype(), DType::kF32);
   const bool reference = GetParam().device == "reference";
   EXPECT_EQ(backend_->activation_dtype(), reference ? DType::kF64 : DType::kF32);
-  EXPECT_EQ(backend_->state_dtype(), reference ? DType::kF64 : DType::kF32);
+  EXPECT_EQ(backend_->state_format().memory_dtype, reference ? DType::kF64 : DType::kF32);
   if (!reference) {
     EXPECT_THAT(backend_->description(), HasSubstr(GetParam().isa));
   }

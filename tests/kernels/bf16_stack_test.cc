@@ -85,7 +85,7 @@ struct Stack {
       gates.a_log = bench.Floats(w.a_log, {kHeads});
       gates.dt_bias = bench.Floats(w.dt_bias, {kHeads});
       kernels.DeltaGates(gates);
-      SlabPool slab(bench, 1, 1, kHeads * kHeadDim * kHeadDim, backend.state_dtype());
+      SlabPool slab(bench, 1, 1, kHeads * kHeadDim * kHeadDim, backend.state_format().memory_dtype);
       GatedDeltaRuleArgs rule{q, k, v, gates.log_decay, gates.beta, segments, slab.view(), v};
       kernels.GatedDeltaRule(rule);
       kernels.GatedRmsNorm(

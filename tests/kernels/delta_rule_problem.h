@@ -84,7 +84,8 @@ struct DeltaProblem {
     }
   }
   SlabPool NewSlabs(Workbench& bench) const {
-    return SlabPool(bench, slots, memories, dims.state_elements(), bench.backend().state_dtype());
+    return SlabPool(bench, slots, memories, dims.state_elements(),
+                    bench.backend().state_format().memory_dtype);
   }
   std::vector<double> ReadStates(SlabPool& slabs) const {
     std::vector<double> all;

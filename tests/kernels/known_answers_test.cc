@@ -153,7 +153,7 @@ TEST_P(KnownAnswersTest, Dispatch) {
 
 // Width 3, one channel, weights 1, 10, 100, oldest first; history 5, 6, then inputs 7, 8.
 TEST_P(KnownAnswersTest, ShortConv) {
-  SlabPool slabs(bench_, 1, 1, 2, backend_->state_dtype());
+  SlabPool slabs(bench_, 1, 1, 2, backend_->state_format().memory_dtype);
   slabs.Write(0, 0, {5, 6});
   ShortConvArgs args;
   args.x = bench_.Activations({7, 8}, {2, 1});
@@ -167,7 +167,7 @@ TEST_P(KnownAnswersTest, ShortConv) {
   EXPECT_THAT(slabs.Read(0, 0), IsWithin(0, {7, 8}));
 
   // One more input, of a memory that was never written: history is zero.
-  SlabPool fresh(bench_, 1, 1, 2, backend_->state_dtype());
+  SlabPool fresh(bench_, 1, 1, 2, backend_->state_format().memory_dtype);
   args.x = bench_.Activations({-0.01f}, {1, 1});
   args.segments = Upload(bench_, {{1, 0, 0, true}});
   args.window = fresh.view();
@@ -193,7 +193,7 @@ TEST_P(KnownAnswersTest, DeltaGates) {
 
 TEST_P(KnownAnswersTest, GatedDeltaRule) {
   // One row of one head: S = [1, 2], halved; k = (1, 0) recalls 0.5; u = 0.5 (3 - 0.5).
-  SlabPool slabs(bench_, 1, 1, 2, backend_->state_dtype());
+  SlabPool slabs(bench_, 1, 1, 2, backend_->state_format().memory_dtype);
   slabs.Write(0, 0, {1, 2});
   GatedDeltaRuleArgs args;
   args.q = bench_.Activations({1, 1}, {1, 1, 2});
@@ -212,7 +212,7 @@ TEST_P(KnownAnswersTest, GatedDeltaRule) {
 // Writing with beta = 1 under orthonormal keys is exact recall: each key reads back its last value.
 TEST_P(KnownAnswersTest, TheDeltaRuleRecallsWhatWasWrittenLast) {
   constexpr int kKeys = 16, kValues = 3;
-  SlabPool slabs(bench_, 1, 1, kKeys * kValues, backend_->state_dtype());
+  SlabPool slabs(bench_, 1, 1, kKeys * kValues, backend_->state_format().memory_dtype);
   std::vector<double> keys, values, want;
   SeededRandom random(3);
   std::vector<std::vector<double>> last(kKeys);

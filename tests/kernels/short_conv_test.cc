@@ -35,9 +35,9 @@ struct ConvProblem {
     ShortConvArgs args;
   };
   Loaded Load(Workbench& bench) const {
-    Loaded loaded{
-        SlabPool(bench, kSlots, kMemories, (width - 1) * channels, bench.backend().state_dtype()),
-        {}};
+    Loaded loaded{SlabPool(bench, kSlots, kMemories, (width - 1) * channels,
+                           bench.backend().state_format().window_dtype),
+                  {}};
     // A memory that is fresh somewhere holds what its slab happened to hold: NaN, here.
     for (int i = 0; i < kSlots * kMemories; ++i) {
       const int slot = i / kMemories, memory = i % kMemories;

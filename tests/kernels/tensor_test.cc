@@ -14,7 +14,7 @@ class CountingBackend final : public Backend {
   absl::string_view name() const override { return "counting"; }
   std::string description() const override { return "counting"; }
   DType activation_dtype() const override { return inner_->activation_dtype(); }
-  DType state_dtype() const override { return inner_->state_dtype(); }
+  StateFormat state_format() const override { return inner_->state_format(); }
   DType compute_dtype() const override { return inner_->compute_dtype(); }
   absl::StatusOr<void*> Allocate(int64_t bytes) override {
     if (refuse) return absl::ResourceExhaustedError("no memory today");

@@ -280,7 +280,7 @@ TEST(StateSizeTest, IsTheFormulasOfTheDocumentation) {
   const TestFolder folder;
   ModelSpec spec = TinySpec();
   MakeFolder(spec, folder);
-  const auto plan = PlanModel(folder.path(), DType::kF32);
+  const auto plan = PlanModel(folder.path(), StateFormat{});
   ASSERT_TRUE(plan.ok()) << plan.status();
   const int64_t layer = 5 * (4 * 2 * 32 * 32 + 4 * 3 * (2 * 64 + 64)) + 64;
   EXPECT_EQ(plan->state_layout.slab_bytes(), 2 * layer);

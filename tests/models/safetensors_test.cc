@@ -91,8 +91,15 @@ std::string Deep(int depth) {
 INSTANTIATE_TEST_SUITE_P(
     Files, BadSafetensorsTest,
     testing::Values(
-        BadFile{"not_json", "{\"a\":", 0, {"not valid JSON"}},
-        BadFile{"not_utf8", "{\"\xff\":1}", 0, {"not valid JSON"}},
+        BadFile{"cut_json", "{\"a\":", 0, {"not valid JSON at its byte 5: it ends before it is"}},
+        BadFile{"not_json",
+                "{\"a\":}",
+                0,
+                {"not valid JSON at its byte 5: unexpected \"}\", expected a value"}},
+        BadFile{"not_utf8",
+                "{\"\xff\":1}",
+                0,
+                {"not valid JSON at its byte 2: byte 0xff is not UTF-8"}},
         BadFile{"an_array", "[]", 0, {"expected an object"}},
         BadFile{"tensor_is_a_number", "{\"a\":1}", 0, {"\"a\" is a number, expected an object"}},
         BadFile{"no_shape",
@@ -155,14 +162,23 @@ INSTANTIATE_TEST_SUITE_P(
                 "{" + Tensor("a", "F32", "[1]", 0, 4) + "," + Tensor("b", "F32", "[1]", 0, 4) + "}",
                 4,
                 {"overlap tensor"}},
-        BadFile{"hole",
-                "{" + Tensor("a", "F32", "[1]", 5000, 5004) + "}",
-                5004,
-                {"5000 bytes before it belong to no tensor"}},
-        BadFile{"oversized",
+        BadFile{"hole_at_the_begin",
+                "{" + Tensor("a", "F32", "[1]", 1, 5) + "}",
+                5,
+                {"bytes 0 to 1 of the data belong to no tensor (at its begin, before \"a\")"}},
+        BadFile{
+            "hole_between",
+            "{" + Tensor("a", "F32", "[1]", 0, 4) + "," + Tensor("b", "F32", "[1]", 64, 68) + "}",
+            68,
+            {"bytes 4 to 64 of the data belong to no tensor (after \"a\", before \"b\")"}},
+        BadFile{"trailing_byte",
                 "{" + Tensor("a", "F32", "[1]", 0, 4) + "}",
-                8000,
-                {"the last 7996 bytes of the file belong to no tensor"}},
+                5,
+                {"bytes 4 to 5 of the data belong to no tensor (after \"a\", at its end)"}},
+        BadFile{"empty_tensor_inside_another",
+                "{" + Tensor("a", "F32", "[2]", 0, 8) + "," + Tensor("b", "F32", "[0]", 4, 4) + "}",
+                8,
+                {"\"b\"", "overlap tensor \"a\""}},
         BadFile{"tensor_twice",
                 "{" + Tensor("a", "F32", "[1]", 0, 4) + "," + Tensor("a", "F32", "[1]", 4, 8) + "}",
                 8,
@@ -199,8 +215,11 @@ TEST(SafetensorsTest, AHeaderLengthBeyondTheLimitIsRefusedBeforeItIsRead) {
   EXPECT_THAT(ParseSafetensors(file, "x").status().message(), HasSubstr("expected at most"));
 }
 
-TEST(SafetensorsTest, SmallGapsAreTakenForAlignment) {
-  EXPECT_TRUE(Parse("{" + Tensor("a", "F32", "[1]", 64, 68) + "}", 128).ok());
+TEST(SafetensorsTest, AHoleIsReportedToWhoAsksForIt) {
+  const std::vector<std::byte> file = File("{" + Tensor("a", "F32", "[1]", 64, 68) + "}", 128);
+  const auto header = ParseSafetensors(file, "x", Holes::kReported);
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_THAT(header->hole, HasSubstr("bytes 0 to 64 of the data belong to no tensor"));
 }
 
 TEST(SafetensorsWriterTest, WhatIsWrittenIsRead) {

@@ -58,6 +58,45 @@ TEST_F(WeightLoadingTest, AMissingTensorIsNamedWithTheExpectedShape) {
                     HasSubstr(kFile), HasSubstr("[64, 64]")));
 }
 
+TEST_F(WeightLoadingTest, EveryTensorThatIsMissingIsNamedItself) {
+  const StoredTensors all = tensors_;
+  for (const auto& [name, tensor] : all) {
+    if (name == "lm_head.weight") continue;  // then the model is a tied one
+    tensors_ = all;
+    tensors_.erase(name);
+    const absl::Status status = Load();
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+    EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("tensor \"", name, "\" is not in")));
+  }
+}
+
+// The header is changed and the bytes stay, as a broken converter would do it: the tensor that was
+// forgotten is at fault, not the neighbour that follows a hole.
+TEST_F(WeightLoadingTest, ATensorThatIsMissingFromTheHeaderIsNamedAndNotItsNeighbour) {
+  const std::string file = folder_.Read(kFile);
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), 8);
+  for (const std::string name :
+       {"lm_head.weight", "model.embeddings.weight", "model.norm.weight"}) {
+    std::string header = file.substr(8, length);
+    const size_t begin = header.find(absl::StrCat("\"", name, "\":"));
+    ASSERT_NE(begin, std::string::npos) << name;
+    const size_t end = header.find('}', begin) + 1;
+    // Together with the comma on one side; spaces keep the length.
+    const bool is_last = header[end] != ',';
+    const size_t from = is_last ? begin - 1 : begin;
+    const size_t to = is_last ? end : end + 1;
+    header.replace(from, to - from, to - from, ' ');
+    folder_.Write(kFile, file.substr(0, 8) + header + file.substr(8 + length));
+    const auto backend = MakeReference();
+    const absl::Status status = LoadModel(folder_.path(), *backend, nullptr).status();
+    EXPECT_THAT(status.message(), HasSubstr("of the data belong to no tensor")) << name;
+    if (name == "lm_head.weight") continue;  // a hole in a tied model
+    EXPECT_EQ(status.code(), absl::StatusCode::kNotFound) << status;
+    EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("tensor \"", name, "\" is not in")));
+  }
+}
+
 TEST_F(WeightLoadingTest, AWrongShapeIsNamedWithTheExpectedOne) {
   tensors_.at("model.layers.0.attn.A_log") = {DType::kF32, {3}, std::vector<std::byte>(12)};
   EXPECT_THAT(Load().message(),
@@ -201,7 +240,7 @@ TEST(LoadModelTest, FoldersThatAreNoModelsAreExplained) {
 
 TEST(PlanModelTest, KnowsWithoutReadingWeightsWhatLoadingFinds) {
   for (const std::string& name : GoldenNames()) {
-    const auto plan = PlanModel(GoldenFolder(name), DType::kF64);
+    const auto plan = PlanModel(GoldenFolder(name), {DType::kF64, DType::kF64});
     ASSERT_TRUE(plan.ok()) << plan.status();
     const auto backend = MakeReference();
     const auto model = LoadModel(GoldenFolder(name), *backend, nullptr);
@@ -211,6 +250,27 @@ TEST(PlanModelTest, KnowsWithoutReadingWeightsWhatLoadingFinds) {
     EXPECT_EQ(plan->info.weight_dtype, (*model)->info().weight_dtype) << name;
     EXPECT_EQ(plan->info.name, name);
     EXPECT_NE((*model)->info().fingerprint, 0u);
+  }
+}
+
+TEST(PlanModelTest, MeasuresMemoryAsTheLoadedModelDoes) {
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    for (const std::string& name : GoldenNames()) {
+      const auto backend = MakeBackend("cpu", {.compute_dtype = compute, .threads = 1});
+      ASSERT_TRUE(backend.ok()) << backend.status();
+      const auto plan = PlanModel(GoldenFolder(name), **backend);
+      ASSERT_TRUE(plan.ok()) << plan.status();
+      const auto model = LoadModel(GoldenFolder(name), **backend, nullptr);
+      ASSERT_TRUE(model.ok()) << model.status();
+      EXPECT_EQ(plan->info.weight_bytes, (*model)->info().weight_bytes) << name;
+      EXPECT_EQ(plan->state_layout.slab_bytes(), (*model)->state_layout().slab_bytes()) << name;
+      for (const auto& [tokens, rows, logit_rows] :
+           {std::tuple{1, 1, 1}, std::tuple{512, 256, 320}, std::tuple{64, 3, 0}}) {
+        const int64_t planned = plan->workspace_bytes(tokens, rows, logit_rows);
+        EXPECT_GT(planned, 0);
+        EXPECT_EQ(planned, (*model)->WorkspaceBytes(tokens, rows, logit_rows)) << name;
+      }
+    }
   }
 }
 

@@ -75,7 +75,7 @@ class FaultyBackend final : public Backend {
   absl::string_view name() const override { return "faulty"; }
   std::string description() const override { return "fails when told to"; }
   DType activation_dtype() const override { return inner_->activation_dtype(); }
-  DType state_dtype() const override { return inner_->state_dtype(); }
+  StateFormat state_format() const override { return inner_->state_format(); }
   DType compute_dtype() const override { return inner_->compute_dtype(); }
   absl::StatusOr<void*> Allocate(int64_t bytes) override;
   void Free(void* data) override;

@@ -1,0 +1,65 @@
+#include "kernels/cuda/device.h"
+
+#include <algorithm>
+
+namespace mneme::cuda {
+namespace {
+
+// What cuBLAS recommends for Hopper; given up front so that captured graphs name fixed memory.
+constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
+
+}  // namespace
+
+Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype) {
+  Check(cudaSetDevice(ordinal), "cudaSetDevice");
+  Check(cudaGetDeviceProperties(&properties_, ordinal), "cudaGetDeviceProperties");
+  if (!ok()) return;
+  Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  Check(cublasCreate(&blas_), "cublasCreate");
+  Check(cublasLtCreate(&blas_lt_), "cublasLtCreate");
+  if (!ok()) return;
+  Check(cudaMalloc(&blas_workspace_, kBlasWorkspaceBytes), "cudaMalloc of the cuBLAS workspace");
+  Check(cublasSetStream(blas_, stream_), "cublasSetStream");
+  Check(cublasSetWorkspace(blas_, blas_workspace_, kBlasWorkspaceBytes), "cublasSetWorkspace");
+  // fp32 products are fp32: no TF32.
+  Check(cublasSetMathMode(blas_, CUBLAS_PEDANTIC_MATH), "cublasSetMathMode");
+}
+
+Device::~Device() {
+  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  for (void* block : blocks_) cudaFree(block);
+  if (blas_workspace_ != nullptr) cudaFree(blas_workspace_);
+  if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
+  if (blas_ != nullptr) cublasDestroy(blas_);
+  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+void* Device::Scratch(int64_t bytes) {
+  if (bytes > block_bytes_) {
+    const int64_t grown = std::max(bytes, 2 * block_bytes_);
+    void* block = nullptr;
+    Check(cudaMalloc(&block, grown), "cudaMalloc of scratch memory");
+    if (block == nullptr) return nullptr;
+    blocks_.push_back(block);
+    block_bytes_ = grown;
+  }
+  return blocks_.empty() ? nullptr : blocks_.back();
+}
+
+void Device::Check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess || !error_.empty()) return;
+  error_ = std::string(what) + ": " + cudaGetErrorString(status);
+}
+
+void Device::Check(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS || !error_.empty()) return;
+  error_ = std::string(what) + ": " + cublasGetStatusString(status);
+}
+
+std::string Device::TakeError() {
+  std::string error;
+  error.swap(error_);
+  return error;
+}
+
+}  // namespace mneme::cuda

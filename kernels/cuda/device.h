@@ -1,0 +1,59 @@
+// What host code of the CUDA kernels shares: stream, library handles, scratch memory, errors. Free
+// of Abseil, for .cu files.
+#pragma once
+
+#include <cublasLt.h>
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/tensor_view.h"
+
+namespace mneme::cuda {
+
+// One per backend; driven by one thread. All work goes to one stream, in order, so an operation may
+// use the scratch memory of the one before it.
+class Device {
+ public:
+  // Check ok() before anything else.
+  Device(int ordinal, DType compute_dtype);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // kF32: products of 16-bit weights take exact fp32 activations. kBF16: activations may be rounded
+  // to the weights' 16-bit dtype before a product; sums stay fp32.
+  DType compute_dtype() const { return compute_dtype_; }
+  const cudaDeviceProp& properties() const { return properties_; }
+  int multiprocessors() const { return properties_.multiProcessorCount; }
+  cudaStream_t stream() const { return stream_; }
+  cublasHandle_t blas() const { return blas_; }
+  cublasLtHandle_t blas_lt() const { return blas_lt_; }
+
+  // Uninitialised device memory, 256-byte aligned, until the next call. Growing keeps the old block
+  // alive, because captured graphs may name it.
+  void* Scratch(int64_t bytes);
+
+  // The first error seen by Check since the last TakeError; empty if none. Launches check
+  // themselves by `device.Check(cudaGetLastError(), "name of the kernel")`.
+  void Check(cudaError_t status, const char* what);
+  void Check(cublasStatus_t status, const char* what);
+  bool ok() const { return error_.empty(); }
+  std::string TakeError();
+
+ private:
+  const DType compute_dtype_;
+  cudaDeviceProp properties_ = {};
+  cudaStream_t stream_ = nullptr;
+  cublasHandle_t blas_ = nullptr;
+  cublasLtHandle_t blas_lt_ = nullptr;
+  void* blas_workspace_ = nullptr;
+  std::vector<void*> blocks_;  // the last one is in use
+  int64_t block_bytes_ = 0;
+  std::string error_;
+};
+
+}  // namespace mneme::cuda

@@ -1,0 +1,57 @@
+// Small device functions that several kernels share.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace mneme::cuda {
+
+constexpr int kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+// Sum over the warp, in every lane; the order of additions is fixed.
+__device__ inline float WarpSum(float x) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kAllLanes, x, offset);
+  return x;
+}
+
+// Sum over a block of `kThreads`, in every thread. `scratch` has kThreads / kWarp floats, and may
+// be used again after the next __syncthreads().
+template <int kThreads>
+__device__ inline float BlockSum(float x, float* scratch) {
+  constexpr int kWarps = kThreads / kWarp;
+  x = WarpSum(x);
+  if (threadIdx.x % kWarp == 0) scratch[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  x = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) x += scratch[warp];
+  return x;
+}
+
+__device__ inline float ToFloat(float x) { return x; }
+__device__ inline float ToFloat(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ inline float ToFloat(__half x) { return __half2float(x); }
+
+template <typename T>
+__device__ inline T FromFloat(float x);
+template <>
+__device__ inline float FromFloat<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline __half FromFloat<__half>(float x) {
+  return __float2half_rn(x);
+}
+
+__device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+__device__ inline float Silu(float x) { return x / (1.0f + expf(-x)); }
+
+}  // namespace mneme::cuda

@@ -1,0 +1,47 @@
+// Host functions that launch the CUDA kernels: one for each operation of kernels/kernels.h, which
+// says what they compute. They return at once; errors go to Device::Check. Free of Abseil.
+//
+// Activations are f32, state is f32 or f16, as its StateView says, windows are f32.
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda {
+
+// elementwise.cu
+void Embedding(Device& device, const EmbeddingArgs& args);
+void GatherRows(Device& device, const GatherRowsArgs& args);
+void RmsNorm(Device& device, const RmsNormArgs& args);
+void SwiGlu(Device& device, const SwiGluArgs& args);
+void L2Norm(Device& device, const L2NormArgs& args);
+void DeltaGates(Device& device, const DeltaGatesArgs& args);
+void MixMemories(Device& device, const MixMemoriesArgs& args);
+void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args);
+
+// linear.cu: everything between "a few rows, bound by weight bytes" and "many rows, tensor cores".
+void Linear(Device& device, std::span<const LinearArgs> products);
+
+// routing.cu
+void RouteTopK(Device& device, const RouteTopKArgs& args);
+void Dispatch(Device& device, const DispatchArgs& args);
+
+// short_conv.cu
+void ShortConv(Device& device, std::span<const ShortConvArgs> convolutions);
+
+// gated_delta_rule.cu. Segments of one entry take the decode path, longer ones, if
+// segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form
+// below. Keeps, folds and uses the pending writes, if there are any.
+void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args);
+void SettleMemories(Device& device, const SettleArgs& args);
+
+// gated_delta_chunk.cu: segments of more than one entry, on tensor cores. Their memories have no
+// pending writes (they were settled). Leaves segments of at most one entry alone.
+void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args);
+
+// sampling.cu. Blocks until the results are on the host.
+void Sample(Device& device, const SampleArgs& args);
+
+}  // namespace mneme::cuda
