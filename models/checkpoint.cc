@@ -49,7 +49,7 @@ absl::StatusOr<std::map<std::string, std::string>> ReadIndex(const std::string& 
 }  // namespace
 
 absl::Status Checkpoint::Add(const std::string& path) {
-  MNEME_ASSIGN_OR_RETURN(SafetensorsFile opened, SafetensorsFile::Open(path));
+  MNEME_ASSIGN_OR_RETURN(SafetensorsFile opened, SafetensorsFile::Open(path, Holes::kReported));
   files_.push_back(std::make_unique<SafetensorsFile>(std::move(opened)));
   const SafetensorsFile& file = *files_.back();
   for (const SafetensorsTensor& tensor : file.header().tensors) {
@@ -99,6 +99,14 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
     }
   }
   return checkpoint;
+}
+
+absl::Status Checkpoint::CheckHoles() const {
+  for (const auto& file : files_) {
+    if (file->header().hole.empty()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(file->path(), ": ", file->header().hole));
+  }
+  return absl::OkStatus();
 }
 
 const Checkpoint::Entry* Checkpoint::Find(absl::string_view name) const {

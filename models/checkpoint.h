@@ -32,6 +32,10 @@ class Checkpoint {
   // file.
   static absl::StatusOr<Checkpoint> Open(const std::string& folder);
 
+  // Bytes of a file that belong to no tensor are an error, but not Open's: where a tensor is
+  // missing from a header, its name says more, and only who takes the tensors knows it.
+  absl::Status CheckHoles() const;
+
   // Null if there is no such tensor.
   const Entry* Find(absl::string_view name) const;
   const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }

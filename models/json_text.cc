@@ -1,5 +1,6 @@
 #include "models/json_text.h"
 
+#include <algorithm>
 #include <set>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 
 namespace mneme {
 namespace {
@@ -15,8 +17,8 @@ namespace {
 constexpr int kMaxDepth = 32;
 constexpr size_t kMaxFileBytes = 64 << 20;
 
-// Puts Python's three literals in quotes.
-std::string QuoteNonFinite(absl::string_view text) {
+// Puts Python's three literals in quotes. `added` are the places of the quotes in what is returned.
+std::string QuoteNonFinite(absl::string_view text, std::vector<size_t>& added) {
   std::string out;
   out.reserve(text.size());
   bool in_string = false;
@@ -33,6 +35,8 @@ std::string QuoteNonFinite(absl::string_view text) {
       bool replaced = false;
       for (const absl::string_view literal : {"-Infinity", "Infinity", "NaN"}) {
         if (!absl::StartsWith(text.substr(i), literal)) continue;
+        added.push_back(out.size());
+        added.push_back(out.size() + 1 + literal.size());
         absl::StrAppend(&out, "\"", literal, "\"");
         i += literal.size();
         replaced = true;
@@ -45,7 +49,92 @@ std::string QuoteNonFinite(absl::string_view text) {
   return out;
 }
 
+// Reads a text for the place of its first error only.
+class ErrorFinder {
+ public:
+  using json = nlohmann::json;
+
+  explicit ErrorFinder(absl::string_view text) : text_(text) {}
+  const JsonError& error() const { return error_; }
+
+  bool null() { return true; }
+  bool boolean(bool) { return true; }
+  bool number_integer(json::number_integer_t) { return true; }
+  bool number_unsigned(json::number_unsigned_t) { return true; }
+  bool number_float(json::number_float_t, const json::string_t&) { return true; }
+  bool string(json::string_t&) { return true; }
+  bool binary(json::binary_t&) { return true; }
+  bool start_object(size_t) { return true; }
+  bool key(json::string_t&) { return true; }
+  bool end_object() { return true; }
+  bool start_array(size_t) { return true; }
+  bool end_array() { return true; }
+  bool parse_error(size_t position, const std::string& last_token, const json::exception&) {
+    error_ = ExplainJsonError(text_, position, last_token);
+    return false;
+  }
+
+ private:
+  const absl::string_view text_;
+  JsonError error_;
+};
+
+bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
+
+// "3:7", counted from 1 in lines and bytes.
+std::string LineAndColumn(absl::string_view text, size_t at) {
+  const absl::string_view before = text.substr(0, at);
+  const size_t line_break = before.rfind('\n');
+  const size_t column = line_break == absl::string_view::npos ? at : at - line_break - 1;
+  return absl::StrCat(1 + std::count(before.begin(), before.end(), '\n'), ":", column + 1);
+}
+
 }  // namespace
+
+JsonError ExplainJsonError(absl::string_view text, size_t position, absl::string_view last_token) {
+  constexpr size_t kShown = 40;
+  const absl::string_view read = text.substr(0, std::min(position, text.size()));
+  if (position > text.size() || text.empty()) {
+    return {text.size(), text.empty() ? "it is empty" : "it ends before it is complete"};
+  }
+  // The parser shows a token as it is in the text, except where it cannot be shown.
+  const bool is_verbatim = !last_token.empty() && absl::EndsWith(read, last_token);
+  JsonError error = {.begin = read.size() - (is_verbatim ? last_token.size() : 1)};
+  const absl::string_view token = read.substr(error.begin);
+  size_t end = error.begin;
+  while (end > 0 && IsSpace(text[end - 1])) --end;
+  const char previous = end == 0 ? '\0' : text[end - 1];
+
+  const auto last = static_cast<unsigned char>(token.back());
+  const bool in_string = token.front() == '"' && token.size() > 1 && token.back() != '"';
+  if (last >= 0x80) {
+    error.begin = read.size() - 1;
+    error.what = IsValidUtf8(text) ? absl::StrCat("unexpected \"", token, "\"")
+                                   : absl::StrCat("byte 0x", absl::Hex(last), " is not UTF-8");
+  } else if (last < 0x20 || last == 0x7f) {
+    error.begin = read.size() - 1;
+    error.what = absl::StrCat("control character 0x", absl::Hex(last, absl::kZeroPad2),
+                              ", expected \\n, \\t and the like inside of strings");
+  } else if (in_string) {
+    error.begin = read.size() - 1;
+    error.what = absl::StrCat("\"", token.substr(token.size() - 1),
+                              "\" ends no escape that JSON has, such as \\n or \\u00e9");
+  } else {
+    error.what = absl::StrCat("unexpected \"", absl::CHexEscape(token.substr(0, kShown)),
+                              token.size() > kShown ? "...\"" : "\"");
+    const bool closes = token == "}" || token == "]";
+    if (previous == ',') {
+      absl::StrAppend(&error.what, " after a comma");
+    } else if (previous == '{') {
+      absl::StrAppend(&error.what, ", expected a key in quotes or \"}\"");
+    } else if (previous == ':' || previous == '[') {
+      absl::StrAppend(&error.what, ", expected a value");
+    } else if (previous != '\0' && !closes) {
+      absl::StrAppend(&error.what, ", expected a comma or the end");
+    }
+  }
+  return error;
+}
 
 absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::string_view path) {
   using json = nlohmann::json;
@@ -74,14 +163,20 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::str
     return true;
   };
 
-  const std::string clean = QuoteNonFinite(text);
+  std::vector<size_t> added;
+  const std::string clean = QuoteNonFinite(text, added);
   json value;
-  // The only place of the layer where a library throws: the exception is what says where.
+  // The only place of the layer where a library throws; what it says is for programmers.
   try {
     value = json::parse(clean, inspect);
-  } catch (const json::exception& exception) {
-    return error(absl::StrCat(
-        "not valid JSON: ", absl::CHexEscape(absl::string_view(exception.what()).substr(0, 200))));
+  } catch (const json::exception&) {
+    ErrorFinder finder(clean);
+    json::sax_parse(clean, &finder);
+    const size_t at = finder.error().begin;
+    const auto quotes = std::lower_bound(added.begin(), added.end(), at) - added.begin();
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ":", LineAndColumn(text, at - static_cast<size_t>(quotes)),
+                     ": not valid JSON: ", finder.error().what));
   }
   if (!wrong.empty()) return error(wrong);
   if (!value.is_object()) return error(absl::StrCat("is ", Shown(value), ", expected an object"));

@@ -169,31 +169,34 @@ void WarnOfUnused(const Checkpoint& checkpoint, const WeightStore& weights) {
 // The pass that takes the weights without reading them. Only after it is it known whether bytes
 // that belong to no tensor are those of one that is missing.
 absl::StatusOr<Network> PlanNetwork(const ModelConfig& config, const Checkpoint& checkpoint,
-                                    WeightStore& weights, DType state_dtype, DType compute_dtype) {
+                                    WeightStore& weights, const StateFormat& state_format,
+                                    DType compute_dtype) {
   MNEME_ASSIGN_OR_RETURN(Network network,
-                         Network::Make(config, weights, state_dtype, compute_dtype));
+                         Network::Make(config, weights, state_format, compute_dtype));
   MNEME_RETURN_IF_ERROR(checkpoint.CheckHoles());
   return network;
 }
 
-struct DTypes {
-  DType state = DType::kF32;
+// What a plan needs to know of a backend.
+struct Formats {
+  StateFormat state;
   DType compute = DType::kF32;
   DType activation = DType::kF32;
 };
 
 // `backend` may be null.
-absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend, DTypes dtypes) {
+absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend,
+                               const Formats& formats) {
   MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, backend);
   MNEME_ASSIGN_OR_RETURN(Network planned,
-                         PlanNetwork(config, checkpoint, weights, dtypes.state, dtypes.compute));
+                         PlanNetwork(config, checkpoint, weights, formats.state, formats.compute));
   const auto network = std::make_shared<const Network>(std::move(planned));
   ModelPlan plan{.info = MakeInfo(folder, config, weights),
                  .state_layout = network->state_layout(),
-                 .workspace_bytes = [network, dtypes](int tokens, int rows, int logit_rows) {
-                   return network->WorkspaceBytes(dtypes.activation, tokens, rows, logit_rows);
+                 .workspace_bytes = [network, formats](int tokens, int rows, int logit_rows) {
+                   return network->WorkspaceBytes(formats.activation, tokens, rows, logit_rows);
                  }};
   plan.info.fingerprint = 0;
   return plan;
@@ -208,13 +211,12 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   for (const std::string& warning : config.warnings) LOG(WARNING) << warning;
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, &backend);
-  const auto make = [&] {
-    return Network::Make(config, weights, backend.state_format(), backend.compute_dtype());
-  };
-  MNEME_RETURN_IF_ERROR(make().status());
+  MNEME_RETURN_IF_ERROR(
+      PlanNetwork(config, checkpoint, weights, backend.state_format(), backend.compute_dtype())
+          .status());
   WarnOfUnused(checkpoint, weights);
   MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
-  MNEME_ASSIGN_OR_RETURN(Network network, Network::Make(config, weights, backend.state_dtype(),
+  MNEME_ASSIGN_OR_RETURN(Network network, Network::Make(config, weights, backend.state_format(),
                                                         backend.compute_dtype()));
   MNEME_RETURN_IF_ERROR(backend.Synchronize());
   return std::make_unique<LoadedModel>(MakeInfo(folder, config, weights), std::move(network),
@@ -223,13 +225,13 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
 
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend) {
   return Plan(folder, &backend,
-              {.state = backend.state_dtype(),
+              {.state = backend.state_format(),
                .compute = backend.compute_dtype(),
                .activation = backend.activation_dtype()});
 }
 
-absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, DType state_dtype) {
-  return Plan(folder, /*backend=*/nullptr, {.state = state_dtype});
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format) {
+  return Plan(folder, /*backend=*/nullptr, {.state = state_format});
 }
 
 }  // namespace mneme

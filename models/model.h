@@ -68,6 +68,6 @@ struct ModelPlan {
 // As it would be loaded on `backend`, which is needed for the call only.
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend);
 // The same for no backend in particular: weights as stored, f32 activations.
-absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, DType state_dtype);
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format);
 
 }  // namespace mneme

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/json_text.h"
 
 namespace mneme {
 namespace {
@@ -18,7 +19,6 @@ static_assert(std::endian::native == std::endian::little, "safetensors are read 
 
 constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
-constexpr int64_t kMaxGapBytes = 4096;
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxNameBytes = 1024;
 
@@ -58,6 +58,8 @@ class HeaderHandler {
 
   SafetensorsHeader header;
   std::string error;
+
+  explicit HeaderHandler(absl::string_view text) : text_(text) {}
 
   bool null() { return Unexpected("null"); }
   bool boolean(bool) { return Unexpected("a boolean"); }
@@ -158,9 +160,9 @@ class HeaderHandler {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string&, const json::exception& exception) {
-    error = absl::StrCat("header is not valid JSON near its byte ", position, ": ",
-                         absl::CHexEscape(absl::string_view(exception.what()).substr(0, 160)));
+  bool parse_error(size_t position, const std::string& last_token, const json::exception&) {
+    const JsonError wrong = ExplainJsonError(text_, position, last_token);
+    error = absl::StrCat("header is not valid JSON at its byte ", wrong.begin, ": ", wrong.what);
     return false;
   }
 
@@ -231,6 +233,7 @@ class HeaderHandler {
     return true;
   }
 
+  const absl::string_view text_;
   State state_ = State::kStart;
   std::string key_;    // of the header or its metadata
   std::string field_;  // of the tensor
@@ -240,39 +243,40 @@ class HeaderHandler {
   bool seen_metadata_ = false;
 };
 
-// Sorts by place to find tensors that share bytes, lie outside, or leave bytes over.
-std::string CheckPlaces(std::vector<SafetensorsTensor>& tensors, int64_t data_bytes) {
+// Sorts by place to find tensors that share bytes, lie outside, or leave bytes over: those go to
+// `hole`.
+std::string CheckPlaces(std::vector<SafetensorsTensor>& tensors, int64_t data_bytes,
+                        std::string& hole) {
   std::sort(tensors.begin(), tensors.end(),
             [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
               return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
             });
   int64_t used = 0;
   const SafetensorsTensor* previous = nullptr;
+  const auto check_hole = [&](int64_t next, absl::string_view next_name) {
+    if (next == used || !hole.empty()) return;
+    hole = absl::StrCat(
+        "bytes ", used, " to ", next, " of the data belong to no tensor (",
+        previous == nullptr ? "at its begin" : absl::StrCat("after ", Quoted(previous->name)),
+        next_name.empty() ? ", at its end" : absl::StrCat(", before ", Quoted(next_name)),
+        "), expected tensors without holes between them");
+  };
   for (const SafetensorsTensor& tensor : tensors) {
     if (tensor.end > data_bytes) {
       return absl::StrCat("tensor ", Quoted(tensor.name), ": data_offsets [", tensor.begin, ", ",
                           tensor.end, "] reach beyond the ", data_bytes,
                           " bytes of data that the file has; is it truncated?");
     }
-    if (tensor.bytes() == 0) continue;
     if (tensor.begin < used) {
       return absl::StrCat("tensor ", Quoted(tensor.name), ": data_offsets [", tensor.begin, ", ",
                           tensor.end, "] overlap tensor ", Quoted(previous->name),
                           ", which ends at ", used);
     }
-    if (tensor.begin - used >= kMaxGapBytes) {
-      return absl::StrCat("tensor ", Quoted(tensor.name), ": ", tensor.begin - used,
-                          " bytes before it belong to no tensor, expected less than ",
-                          kMaxGapBytes);
-    }
+    check_hole(tensor.begin, tensor.name);
     used = tensor.end;
     previous = &tensor;
   }
-  if (data_bytes - used >= kMaxGapBytes) {
-    return absl::StrCat("the last ", data_bytes - used,
-                        " bytes of the file belong to no tensor, expected less than ",
-                        kMaxGapBytes);
-  }
+  check_hole(data_bytes, "");
   return "";
 }
 
@@ -298,7 +302,7 @@ const SafetensorsTensor* SafetensorsHeader::Find(absl::string_view name) const {
 }
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> file,
-                                                   absl::string_view path) {
+                                                   absl::string_view path, Holes holes) {
   const auto error = [path](absl::string_view message) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", message));
   };
@@ -318,14 +322,16 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> fi
   }
 
   const char* text = reinterpret_cast<const char*>(file.data()) + kLengthBytes;
-  HeaderHandler handler;
+  HeaderHandler handler({text, static_cast<size_t>(header_bytes)});
   if (!nlohmann::json::sax_parse(text, text + header_bytes, &handler)) return error(handler.error);
   SafetensorsHeader header = std::move(handler.header);
 
   const int64_t data_begin = kLengthBytes + static_cast<int64_t>(header_bytes);
-  if (const std::string wrong = CheckPlaces(header.tensors, size - data_begin); !wrong.empty()) {
+  if (const std::string wrong = CheckPlaces(header.tensors, size - data_begin, header.hole);
+      !wrong.empty()) {
     return error(wrong);
   }
+  if (!header.hole.empty() && holes == Holes::kRefused) return error(header.hole);
   std::sort(header.tensors.begin(), header.tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   for (size_t i = 0; i < header.tensors.size(); ++i) {
@@ -339,9 +345,10 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> fi
   return header;
 }
 
-absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(absl::string_view path) {
+absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(absl::string_view path, Holes holes) {
   MNEME_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
-  MNEME_ASSIGN_OR_RETURN(SafetensorsHeader header, ParseSafetensors(file.bytes(), file.path()));
+  MNEME_ASSIGN_OR_RETURN(SafetensorsHeader header,
+                         ParseSafetensors(file.bytes(), file.path(), holes));
   return SafetensorsFile(std::move(file), std::move(header));
 }
 

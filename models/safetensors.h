@@ -3,8 +3,8 @@
 //
 // Nothing of a file is believed before it is checked: the header's length, every type, shape and
 // offset (products are computed with overflow checks), names that occur twice, tensors that overlap
-// and bytes that belong to nothing. Gaps of less than a page are taken for alignment. All errors
-// are INVALID_ARGUMENT and name the file and the tensor.
+// and bytes that belong to nothing: as the format demands, the tensors cover the data without
+// holes. All errors are INVALID_ARGUMENT and name the file and the tensor.
 #pragma once
 
 #include <cstddef>
@@ -40,20 +40,28 @@ std::string ShapeToString(std::span<const int64_t> shape);
 struct SafetensorsHeader {
   std::vector<SafetensorsTensor> tensors;  // sorted by name
   std::map<std::string, std::string> metadata;
+  // The first bytes that belong to no tensor, as a message; empty: there are none.
+  std::string hole;
 
   // Null if there is none of this name.
   const SafetensorsTensor* Find(absl::string_view name) const;
 };
 
+// Whether bytes that belong to no tensor are an error at once. Who knows which tensors there should
+// be can say more about a hole, and takes the error upon itself.
+enum class Holes { kRefused, kReported };
+
 // `path` is for messages only.
 absl::StatusOr<SafetensorsHeader> ParseSafetensors(std::span<const std::byte> file,
-                                                   absl::string_view path);
+                                                   absl::string_view path,
+                                                   Holes holes = Holes::kRefused);
 
 // A mapped file with its header. Movable; the mapped bytes stay where they are.
 class SafetensorsFile {
  public:
   // Errors of MappedFile::Open and ParseSafetensors.
-  static absl::StatusOr<SafetensorsFile> Open(absl::string_view path);
+  static absl::StatusOr<SafetensorsFile> Open(absl::string_view path,
+                                              Holes holes = Holes::kRefused);
 
   const std::string& path() const { return file_.path(); }
   const SafetensorsHeader& header() const { return header_; }

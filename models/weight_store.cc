@@ -73,8 +73,10 @@ absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Sha
                                                      int64_t first_row, int64_t rows) {
   const Checkpoint::Entry* entry = checkpoint_.Find(name);
   if (entry == nullptr) {
+    const absl::Status holes = checkpoint_.CheckHoles();
     return absl::NotFoundError(absl::StrCat("tensor \"", name, "\" is not in ", checkpoint_.path(),
-                                            ", expected shape ", ToString(stored)));
+                                            ", expected shape ", ToString(stored),
+                                            holes.ok() ? "" : "; ", holes.message()));
   }
   const SafetensorsTensor& tensor = *entry->tensor;
   const auto error = [&](absl::string_view message) {
