@@ -4,12 +4,13 @@
 #include <set>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 
 namespace mneme {
 namespace {
@@ -69,8 +70,8 @@ class ErrorFinder {
   bool end_object() { return true; }
   bool start_array(size_t) { return true; }
   bool end_array() { return true; }
-  bool parse_error(size_t position, const std::string& last_token, const json::exception&) {
-    error_ = ExplainJsonError(text_, position, last_token);
+  bool parse_error(size_t position, const std::string&, const json::exception&) {
+    error_ = ExplainJsonError(text_, position);
     return false;
   }
 
@@ -89,47 +90,68 @@ std::string LineAndColumn(absl::string_view text, size_t at) {
   return absl::StrCat(1 + std::count(before.begin(), before.end(), '\n'), ":", column + 1);
 }
 
+struct LastToken {
+  size_t begin = 0;
+  bool is_cut_string = false;  // the text ends inside of it
+};
+
+// The token that `text`, which is JSON up to there, ends with.
+LastToken FindLastToken(absl::string_view text) {
+  bool in_string = false;
+  size_t string_begin = 0, string_end = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (in_string && text[i] == '\\') {
+      ++i;
+    } else if (text[i] == '"') {
+      (in_string ? string_end : string_begin) = i;
+      in_string = !in_string;
+    }
+  }
+  if (in_string || (text.back() == '"' && string_end + 1 == text.size())) {
+    return {string_begin, in_string};
+  }
+  size_t begin = text.size() - 1;
+  const auto is_word = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '+' || c == '-' || c == '.';
+  };
+  while (begin > 0 && is_word(text[begin]) && is_word(text[begin - 1])) --begin;
+  return {begin};
+}
+
 }  // namespace
 
-JsonError ExplainJsonError(absl::string_view text, size_t position, absl::string_view last_token) {
+JsonError ExplainJsonError(absl::string_view text, size_t position) {
   constexpr size_t kShown = 40;
-  const absl::string_view read = text.substr(0, std::min(position, text.size()));
-  if (position > text.size() || text.empty()) {
-    return {text.size(), text.empty() ? "it is empty" : "it ends before it is complete"};
-  }
-  // The parser shows a token as it is in the text, except where it cannot be shown.
-  const bool is_verbatim = !last_token.empty() && absl::EndsWith(read, last_token);
-  JsonError error = {.begin = read.size() - (is_verbatim ? last_token.size() : 1)};
-  const absl::string_view token = read.substr(error.begin);
-  size_t end = error.begin;
-  while (end > 0 && IsSpace(text[end - 1])) --end;
-  const char previous = end == 0 ? '\0' : text[end - 1];
-
-  const auto last = static_cast<unsigned char>(token.back());
-  const bool in_string = token.front() == '"' && token.size() > 1 && token.back() != '"';
-  if (last >= 0x80) {
-    error.begin = read.size() - 1;
-    error.what = IsValidUtf8(text) ? absl::StrCat("unexpected \"", token, "\"")
-                                   : absl::StrCat("byte 0x", absl::Hex(last), " is not UTF-8");
-  } else if (last < 0x20 || last == 0x7f) {
-    error.begin = read.size() - 1;
+  if (text.empty()) return {0, "it is empty"};
+  if (position > text.size()) return {text.size(), "it ends before it is complete"};
+  const absl::string_view read = text.substr(0, std::max<size_t>(position, 1));
+  const auto last = static_cast<unsigned char>(read.back());
+  const LastToken token = FindLastToken(read);
+  JsonError error = {.begin = read.size() - 1};
+  if (token.is_cut_string && last >= 0x80) {
+    error.what = absl::StrCat("byte 0x", absl::Hex(last), " is not UTF-8");
+  } else if (token.is_cut_string && (last < 0x20 || last == 0x7f)) {
     error.what = absl::StrCat("control character 0x", absl::Hex(last, absl::kZeroPad2),
                               ", expected \\n, \\t and the like inside of strings");
-  } else if (in_string) {
-    error.begin = read.size() - 1;
-    error.what = absl::StrCat("\"", token.substr(token.size() - 1),
-                              "\" ends no escape that JSON has, such as \\n or \\u00e9");
+  } else if (token.is_cut_string) {
+    error.what = "an escape that JSON does not have, expected one such as \\n or \\u00e9";
   } else {
-    error.what = absl::StrCat("unexpected \"", absl::CHexEscape(token.substr(0, kShown)),
-                              token.size() > kShown ? "...\"" : "\"");
-    const bool closes = token == "}" || token == "]";
+    error.begin = token.begin;
+    const absl::string_view shown = read.substr(token.begin);
+    error.what = absl::StrCat(
+        "unexpected ", shown.front() == '"' ? "" : "\"",
+        absl::StrReplaceAll(absl::CHexEscape(shown.substr(0, kShown)), {{"\\\"", "\""}}),
+        shown.size() > kShown ? "..." : "", shown.front() == '"' ? "" : "\"");
+    size_t end = token.begin;
+    while (end > 0 && IsSpace(text[end - 1])) --end;
+    const char previous = end == 0 ? '\0' : text[end - 1];
     if (previous == ',') {
       absl::StrAppend(&error.what, " after a comma");
     } else if (previous == '{') {
       absl::StrAppend(&error.what, ", expected a key in quotes or \"}\"");
     } else if (previous == ':' || previous == '[') {
       absl::StrAppend(&error.what, ", expected a value");
-    } else if (previous != '\0' && !closes) {
+    } else if (previous != '\0' && shown != "}" && shown != "]") {
       absl::StrAppend(&error.what, ", expected a comma or the end");
     }
   }

@@ -18,14 +18,13 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::str
 // As above, from a file. NOT_FOUND if there is none.
 absl::StatusOr<nlohmann::json> ReadJsonObject(const std::string& path);
 
-// What is wrong with JSON that does not parse, in a person's words.
-//   position    bytes that were read when the parser gave up: its byte counted from 1
-//   last_token  as the parser shows it
+// What is wrong with JSON that does not parse, in a person's words. `position` is the number of
+// bytes that were read when the parser gave up.
 struct JsonError {
   size_t begin = 0;  // byte of the text where the trouble begins, counted from 0
   std::string what;  // "unexpected \"}\" after a comma"
 };
-JsonError ExplainJsonError(absl::string_view text, size_t position, absl::string_view last_token);
+JsonError ExplainJsonError(absl::string_view text, size_t position);
 
 // The value as it is shown in messages: cut, and free of control characters.
 std::string Shown(const nlohmann::json& value);

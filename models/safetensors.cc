@@ -160,8 +160,8 @@ class HeaderHandler {
     return true;
   }
 
-  bool parse_error(size_t position, const std::string& last_token, const json::exception&) {
-    const JsonError wrong = ExplainJsonError(text_, position, last_token);
+  bool parse_error(size_t position, const std::string&, const json::exception&) {
+    const JsonError wrong = ExplainJsonError(text_, position);
     error = absl::StrCat("header is not valid JSON at its byte ", wrong.begin, ": ", wrong.what);
     return false;
   }

@@ -12,8 +12,8 @@
 namespace mneme {
 namespace {
 
-// What was accepted must be usable: every tensor's bytes inside the file, disjoint, and as many as
-// its shape says.
+// What was accepted must be usable: every tensor's bytes inside the file, disjoint, as many as its
+// shape says, and together all there are after the header.
 void Check(std::span<const std::byte> file) {
   const auto header = ParseSafetensors(file, "input");
   if (!header.ok()) {
@@ -21,6 +21,9 @@ void Check(std::span<const std::byte> file) {
     return;
   }
   std::vector<uint8_t> used(file.size());
+  uint64_t header_bytes = 0;
+  std::memcpy(&header_bytes, file.data(), sizeof(header_bytes));
+  for (size_t i = 0; i < sizeof(header_bytes) + header_bytes; ++i) used[i] = 1;
   for (const SafetensorsTensor& tensor : header->tensors) {
     if (tensor.begin < 0 || tensor.end > static_cast<int64_t>(file.size())) std::abort();
     if (tensor.dtype.has_value() && tensor.bytes() != tensor.elements() * SizeOf(*tensor.dtype)) {
@@ -30,6 +33,9 @@ void Check(std::span<const std::byte> file) {
       if (used[static_cast<size_t>(i)]++) std::abort();
     }
     if (header->Find(tensor.name) != &tensor) std::abort();
+  }
+  for (const uint8_t is_used : used) {
+    if (!is_used) std::abort();
   }
 }
 
