@@ -1,0 +1,87 @@
+// How Linear() describes products to its kernels: several products, each of one or more groups, in
+// one launch, by value in the kernel's parameters.
+//
+// Each path has a function that takes products of one weight dtype. `aligned` says that every row
+// of weights and of x starts on 16 bytes and holds a whole number of 16-byte pieces (of 8 features
+// if the weights are 16-bit, else of 4).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda {
+
+enum : int { kMaxLinearProducts = 8, kMaxLinearWeights = 64 };
+
+struct LinearProduct {
+  const void* x;              // [rows, in_features], f32 or its 16-bit copy
+  float* y;                   // [entries, out_features]
+  const int32_t* entry_rows;  // null: row(e) = e
+  const int32_t* group_ends;  // group_offsets + 1; null: one group of all entries
+  int entries;
+  int in_features;
+  int out_features;
+  int groups;
+  int first_weight;  // of LinearBatch::weights
+  int first_block;   // of the launch
+  int accumulate;
+};
+
+struct LinearBatch {
+  int count = 0;
+  LinearProduct products[kMaxLinearProducts];
+  const void* weights[kMaxLinearWeights];
+};
+
+// A bound on the entries of a group that costs no look at the device: rows of x may repeat in a
+// group, but seldom do, and kernels are right if they do.
+int64_t LikelyEntriesPerGroup(const LinearArgs& args);
+
+// Tiles of `size` entries that do not span groups: at most this many.
+int64_t EntryTileBound(const LinearArgs& args, int64_t size);
+
+// As many of the first products as fit one launch; takes them off `products`.
+// `blocks(args)` is the number of thread blocks that a product needs; *total their sum.
+template <typename Blocks>
+LinearBatch TakeBatch(std::span<const LinearArgs* const>* products, int* total,
+                      const Blocks& blocks) {
+  LinearBatch batch;
+  int weights = 0;
+  int64_t first_block = 0;
+  while (!products->empty() && batch.count < kMaxLinearProducts) {
+    const LinearArgs& args = *products->front();
+    const int groups = static_cast<int>(args.weights.size());
+    if (weights + groups > kMaxLinearWeights) break;
+    LinearProduct& product = batch.products[batch.count++];
+    product.x = args.x.data;
+    product.y = args.y.as<float>();
+    product.entry_rows = args.entry_rows.as<int32_t>();
+    product.group_ends =
+        args.group_offsets.empty() ? nullptr : args.group_offsets.as<int32_t>() + 1;
+    product.entries = static_cast<int>(args.y.shape[0]);
+    product.in_features = args.weights[0].in_features;
+    product.out_features = args.weights[0].out_features;
+    product.groups = groups;
+    product.first_weight = weights;
+    product.first_block = static_cast<int>(first_block);
+    product.accumulate = args.accumulate;
+    for (const PackedMatrix& matrix : args.weights) batch.weights[weights++] = matrix.data;
+    first_block += blocks(args);
+    *products = products->subspan(1);
+  }
+  *total = static_cast<int>(first_block);
+  return batch;
+}
+
+using LinearProducts = std::span<const LinearArgs* const>;
+
+// linear_few_rows.cu: weights stream from memory once, whatever else; fp32 throughout.
+void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned);
+// linear_general.cu: tiles without tensor cores, fp32 throughout, any size.
+void LinearGeneral(Device& device, LinearProducts products, DType dtype);
+
+}  // namespace mneme::cuda

@@ -1,0 +1,52 @@
+// What the kernels behind Linear() share: finding a block's product, and its group's entries.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/linear_batch.h"
+
+namespace mneme::cuda {
+
+// Of the product that block `block` works on.
+__device__ inline int ProductOfBlock(const LinearBatch& batch, int block) {
+  int i = 0;
+  while (i + 1 < batch.count && block >= batch.products[i + 1].first_block) ++i;
+  return i;
+}
+
+__device__ inline int GroupBegin(const LinearProduct& p, int group) {
+  return p.group_ends == nullptr ? 0 : p.group_ends[group - 1];
+}
+__device__ inline int GroupEnd(const LinearProduct& p, int group) {
+  return p.group_ends == nullptr ? p.entries : p.group_ends[group];
+}
+
+// Some of a group's entries.
+struct EntryTile {
+  int group = 0, begin = 0, end = 0;
+};
+
+// The tile-th of all tiles of at most `size` entries; tiles do not span groups. False past the
+// last.
+__device__ inline bool FindEntryTile(const LinearProduct& p, int tile, int size, EntryTile* found) {
+  for (int group = 0; group < p.groups; ++group) {
+    const int begin = GroupBegin(p, group), end = GroupEnd(p, group);
+    const int tiles = (end - begin + size - 1) / size;
+    if (tile < tiles) {
+      found->group = group;
+      found->begin = begin + tile * size;
+      found->end = min(end, found->begin + size);
+      return true;
+    }
+    tile -= tiles;
+  }
+  return false;
+}
+
+__device__ inline int64_t RowOfEntry(const LinearProduct& p, int entry) {
+  return p.entry_rows == nullptr ? entry : p.entry_rows[entry];
+}
+
+}  // namespace mneme::cuda
