@@ -130,7 +130,7 @@ absl::Status EngineLoop::CheckAgainstSession(const Generation& g, const Session*
   const bool pending = session != nullptr && session->pending_token.has_value();
   if (PromptAt(request, position).empty() && !pending) {
     return WithPosition(
-        FieldError("prompt",
+        FieldError(PromptField(request.prompt),
                    "the prompt is empty, expected at least one token: the session has no pending "
                    "token to go on from"),
         position);

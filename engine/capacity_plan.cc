@@ -6,6 +6,7 @@
 #include "base/human_bytes.h"
 #include "base/log.h"
 #include "engine/engine.h"
+#include "engine/model_runner.h"
 
 namespace mneme {
 
@@ -16,6 +17,18 @@ std::string CapacityPlan::ToString() const {
                           ? absl::StrCat("; ", HumanBytes(asked_bytes), " asked for, not available")
                           : "",
                       ")");
+}
+
+RunnerLimits LargestStep(const EngineOptions& options) {
+  const int rows = std::min(options.max_rows, options.max_tokens_per_step);
+  return {.rows = rows,
+          .tokens = options.max_tokens_per_step,
+          .logit_rows = rows + options.max_logit_rows_per_step};
+}
+
+int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int vocab,
+                    DType activation_dtype) {
+  return workspace_bytes + int64_t{largest_step.logit_rows} * vocab * SizeOf(activation_dtype);
 }
 
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,

@@ -5,10 +5,12 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "kernels/tensor_view.h"
 
 namespace mneme {
 
 struct EngineOptions;
+struct RunnerLimits;
 
 struct CapacityPlan {
   int64_t slab_bytes = 0;
@@ -18,6 +20,14 @@ struct CapacityPlan {
 
   std::string ToString() const;  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)"
 };
+
+// The largest step that an engine with these options makes.
+RunnerLimits LargestStep(const EngineOptions& options);
+
+// What the runner of such steps takes beside the slabs: workspace, as Model::WorkspaceBytes and
+// ModelPlan say it, and logits.
+int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int vocab,
+                    DType activation_dtype);
 
 // `available_bytes`: memory left beside weights and workspace. Without a given budget a tenth of
 // it, and at least 256 MiB, is kept as a reserve; a budget beyond it is cut to it.

@@ -59,6 +59,7 @@ struct Prompt {
   std::vector<int32_t> continued;
   // Both readings are at_start, and `continued` is empty: token ids, which may be many.
   bool same_everywhere = false;
+  bool from_token_ids = false;  // not from a text; for messages
 
   // The reading for a session that stands at `position`.
   const std::vector<int32_t>& At(int64_t position) const {

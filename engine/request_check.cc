@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/hash/hash.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
@@ -23,13 +24,44 @@ absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int
 absl::Status CheckPrompt(const std::vector<int32_t>& prompt, int vocab) {
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] >= 0 && prompt[i] < vocab) continue;
-    return FieldError("prompt", absl::StrCat("token ", i, " of the prompt is ", prompt[i],
-                                             ", expected 0 to ", vocab - 1));
+    return FieldError(
+        absl::StrCat("token_ids.ids[", i, "]"),
+        absl::StrCat("token ", i, " of the prompt is ", prompt[i], ", expected 0 to ", vocab - 1));
   }
   return absl::OkStatus();
 }
 
+// A draw needs a token that is not banned. Nothing else takes all of them away: penalties are
+// finite, and top_k, top_p and min_p keep the most likely one.
+absl::Status CheckSomethingIsLeftToDraw(const Request& r, const RequestBounds& bounds) {
+  if (r.stop.max_tokens == 0) return absl::OkStatus();
+  absl::flat_hash_set<int32_t> banned;
+  for (const auto& [token, bias] : r.sampling.logit_bias) {
+    if (bias <= kBanBias) banned.insert(token);
+  }
+  const auto bans_all = [&] { return banned.size() >= static_cast<size_t>(bounds.vocab); };
+  if (bans_all()) {
+    return FieldError("sampling.logit_bias",
+                      absl::StrCat("logit_bias bans all ", bounds.vocab,
+                                   " tokens of the vocabulary, expected at least one to be left"));
+  }
+  if (r.stop.min_tokens == 0) return absl::OkStatus();
+  for (const int32_t token : StopRules(r.stop, bounds.end_tokens).StopTokens()) {
+    if (token >= 0 && token < bounds.vocab) banned.insert(token);
+  }
+  if (!bans_all()) return absl::OkStatus();
+  return FieldError("stopping.min_tokens",
+                    absl::StrCat("min_tokens is ", r.stop.min_tokens,
+                                 ", and before that many no token can be drawn: end tokens, "
+                                 "stop_token_ids and logit_bias ban all ",
+                                 bounds.vocab, " tokens of the vocabulary"));
+}
+
 }  // namespace
+
+absl::string_view PromptField(const Prompt& prompt) {
+  return prompt.from_token_ids ? "token_ids" : "text";
+}
 
 absl::Status ValidateSessionName(absl::string_view name, absl::string_view field) {
   if (name.empty() || name.size() > kMaxSessionNameBytes) {
@@ -61,18 +93,19 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
   }
   MNEME_RETURN_IF_ERROR(ValidateSampling(r.sampling, bounds.vocab));
   MNEME_RETURN_IF_ERROR(ValidateStop(r.stop, bounds.vocab, bounds.has_tokenizer));
+  MNEME_RETURN_IF_ERROR(CheckSomethingIsLeftToDraw(r, bounds));
   MNEME_RETURN_IF_ERROR(CheckPrompt(r.prompt.at_start, bounds.vocab));
   MNEME_RETURN_IF_ERROR(CheckPrompt(r.prompt.continued, bounds.vocab));
   const size_t prompt_tokens = std::max(r.prompt.at_start.size(), r.prompt.continued.size());
   if (r.prompt.at_start.empty() && r.session.name.empty()) {
-    return FieldError("prompt",
+    return FieldError(PromptField(r.prompt),
                       "the prompt is empty, expected at least one token; only a named session with "
                       "a pending token goes on without");
   }
   if (bounds.max_request_tokens > 0) {
     const int64_t tokens = static_cast<int64_t>(prompt_tokens) + r.stop.max_tokens;
     if (tokens > bounds.max_request_tokens) {
-      return FieldError("prompt",
+      return FieldError(PromptField(r.prompt),
                         absl::StrCat("the prompt has ", prompt_tokens, " tokens and max_tokens is ",
                                      r.stop.max_tokens, ", expected at most ",
                                      bounds.max_request_tokens, " together"));

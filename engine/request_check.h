@@ -1,6 +1,9 @@
 // Everything about a request that can be judged without knowing its session.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/request.h"
@@ -18,11 +21,15 @@ struct RequestBounds {
   bool has_tokenizer = false;
   int max_sessions = 0;        // slabs there are
   int max_request_tokens = 0;  // 0: none
+  std::span<const int32_t> end_tokens;
 };
 
 // INVALID_ARGUMENT, naming field, value and range; the field is a payload (status_payload.h).
 absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds);
 absl::Status ValidateSessionName(absl::string_view name, absl::string_view field);
+
+// The field of inference.proto that the prompt came in: "text" or "token_ids".
+absl::string_view PromptField(const Prompt& prompt);
 
 // Equal for requests with the same body; id, deadline, priority and `detached` do not count.
 uint64_t RequestDigest(const Request& request);

@@ -11,8 +11,6 @@
 namespace mneme {
 namespace {
 
-constexpr float kBan = -100.0f;  // a bias of this value means never
-
 absl::Status OutOfRange(absl::string_view field, double value, absl::string_view range) {
   return FieldError(absl::StrCat("sampling.", field),
                     absl::StrCat(field, " is ", value, ", expected ", range));
@@ -87,7 +85,7 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const in
 
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   for (const auto& [token, bias] : params.logit_bias) {
-    bias_.push_back({token, bias <= kBan ? kNever : bias});
+    bias_.push_back({token, bias <= kBanBias ? kNever : bias});
   }
   const absl::flat_hash_set<int32_t> bans(banned.begin(), banned.end());
   for (const BiasToken& entry : bias_) {

@@ -14,6 +14,7 @@ namespace mneme {
 
 inline constexpr int kMaxTopLogprobs = 20;
 inline constexpr int kMaxLogitBiases = 1024;
+inline constexpr float kBanBias = -100.0f;  // a logit_bias of this value means never
 
 // INVALID_ARGUMENT, naming field, value and range; the field is a payload (status_payload.h).
 absl::Status ValidateSampling(const SamplingParams& params, int vocab);

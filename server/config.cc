@@ -236,6 +236,7 @@ std::string ConfigSummary(const v1::ServerConfig& config) {
   const FlagTable table;
   for (const FlagSpec& flag : table.flags()) {
     const std::string value = FieldText(flag, config);
+    if (value == FieldText(flag, v1::ServerConfig::default_instance())) continue;
     fields.push_back(absl::StrCat(flag.path, "=", value.empty() ? "\"\"" : value));
   }
   return absl::StrJoin(fields, " ");

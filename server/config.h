@@ -36,7 +36,7 @@ bool IsAllInterfaces(absl::string_view host);
 // The configuration as a file for --config, a comment before each field.
 std::string PrintConfig(const v1::ServerConfig& config);
 
-// One line: "model.path=... engine.max_rows=64 ...".
+// One line with what differs from the defaults: "model.path=... engine.max_rows=64 ...".
 std::string ConfigSummary(const v1::ServerConfig& config);
 
 // What --help prints.

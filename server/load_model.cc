@@ -9,6 +9,8 @@
 #include "base/human_bytes.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "engine/capacity_plan.h"
+#include "engine/model_runner.h"
 #include "kernels/backend.h"
 #include "models/json_text.h"
 #include "models/model.h"
@@ -170,29 +172,37 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
 absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& error) {
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeConfiguredBackend(config.device());
   if (!Succeeded(backend.status(), LoadFailure::kDevice, error)) return error.status;
-  const absl::StatusOr<ModelPlan> plan =
-      PlanModel(config.model().path(), (*backend)->state_format());
+  const absl::StatusOr<ModelPlan> plan = PlanModel(config.model().path(), **backend);
   if (!Succeeded(plan.status(), LoadFailure::kModel, error)) return error.status;
   const absl::StatusOr<int64_t> available = (*backend)->AvailableBytes();
   if (!Succeeded(available.status(), LoadFailure::kDevice, error)) return error.status;
   const ModelInfo& info = plan->info;
   const int64_t slab_bytes = plan->state_layout.slab_bytes();
+  // As the engine reckons once the weights are there.
+  const EngineOptions options = ToEngineOptions(config.engine());
+  const RunnerLimits step = LargestStep(options);
+  const int64_t runner_bytes =
+      RunnerBytes(step, plan->workspace_bytes(step.tokens, step.rows, step.logit_rows), info.vocab,
+                  (*backend)->activation_dtype());
   const absl::StatusOr<CapacityPlan> capacity =
-      PlanCapacity(slab_bytes, *available - info.weight_bytes, ToEngineOptions(config.engine()));
+      PlanCapacity(slab_bytes, *available - info.weight_bytes - runner_bytes, options);
   if (!Succeeded(capacity.status(), LoadFailure::kDevice, error)) return error.status;
 
   const bool is_given = config.engine().state_memory_bytes() > 0;
-  return absl::StrCat(
-      "model     ", FolderName(config.model().path()), ", ", info.architecture, ", ", info.layers,
-      " layers, ", info.parameters, " parameters, ", HumanBytes(info.weight_bytes), " of ",
-      info.weight_dtype, " weights\n",  //
-      "device    ", (*backend)->description(), ", ", HumanBytes(*available), " available\n",
-      "session   ", slab_bytes, " bytes (", HumanBytes(slab_bytes),
-      "), whatever the length of the conversation\n", plan->state_layout.ToString(), "capacity  ",
-      capacity->ToString(),
-      is_given ? ""
-               : "; what is available now, less weights and a reserve (--state-memory fixes it)",
-      "\n");
+  return absl::StrCat("model     ", FolderName(config.model().path()), ", ", info.architecture,
+                      ", ", info.layers, " layers, ", info.parameters, " parameters, ",
+                      HumanBytes(info.weight_bytes), " of ", info.weight_dtype, " weights\n",  //
+                      "device    ", (*backend)->description(), ", ", HumanBytes(*available),
+                      " available\n", "steps     ", HumanBytes(runner_bytes),
+                      " of workspace for at most ", step.tokens, " tokens in ", step.rows,
+                      " rows\n",  //
+                      "session   ", slab_bytes, " bytes (", HumanBytes(slab_bytes),
+                      "), whatever the length of the conversation\n", plan->state_layout.ToString(),
+                      "capacity  ", capacity->ToString(),
+                      is_given ? ""
+                               : "; what is available now, less weights, workspace and a reserve "
+                                 "(--state-memory fixes it)",
+                      "\n");
 }
 
 }  // namespace mneme

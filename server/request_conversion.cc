@@ -28,7 +28,7 @@ absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine
   if (request.has_token_ids()) {
     const auto& ids = request.token_ids().ids();
     prompt.at_start.assign(ids.begin(), ids.end());
-    prompt.same_everywhere = true;
+    prompt.same_everywhere = prompt.from_token_ids = true;
     return prompt;
   }
   if (!request.has_text()) return prompt;

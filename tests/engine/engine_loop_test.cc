@@ -75,7 +75,7 @@ TEST(EngineLoopTest, AnEmptyPromptGoesOnFromThePendingToken) {
 
 TEST(EngineLoopTest, AnEmptyPromptWithoutAPendingTokenIsRefused) {
   LoopHarness h;
-  EXPECT_EQ(FieldOf(h.Generate(Greedy({}, 3, "new")).status()), "prompt");
+  EXPECT_EQ(FieldOf(h.Generate(Greedy({}, 3, "new")).status()), "text");
   EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("new")).status()));
   // All was fed, nothing sampled.
   const Answer fed = h.Generate(Greedy({1, 2}, 0, "s"));
@@ -84,7 +84,7 @@ TEST(EngineLoopTest, AnEmptyPromptWithoutAPendingTokenIsRefused) {
   EXPECT_FALSE(fed.last.has_pending_token);
   EXPECT_EQ(fed.last.session_position, 2);
   const Answer refused = h.Generate(Greedy({}, 3, "s"));
-  EXPECT_EQ(FieldOf(refused.status()), "prompt");
+  EXPECT_EQ(FieldOf(refused.status()), "text");
   EXPECT_EQ(PositionOf(refused.status()), 2);
   EXPECT_EQ(h.Generate(Greedy({3}, 4, "s")).tokens[0], h.Generate(Greedy({1, 2, 3}, 4)).tokens[0]);
 }

@@ -1,5 +1,8 @@
 #include "engine/request_check.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "engine/capacity_plan.h"
 #include "engine/engine.h"
 #include "engine/idempotency.h"
@@ -37,15 +40,20 @@ TEST(RequestCheckTest, EachBadFieldIsNamed) {
   EXPECT_EQ(with([](Request& r) { r.session.name = "a\n"; }), "session.name");
   EXPECT_EQ(with([](Request& r) { r.session.name = "\xc3\xa9"; }), "session.name");
   EXPECT_EQ(with([](Request& r) { r.session_ttl = -absl::Seconds(1); }), "session.ttl_ms");
-  EXPECT_EQ(with([](Request& r) { r.prompt.at_start = {100}; }), "prompt");
-  EXPECT_EQ(with([](Request& r) { r.prompt.continued = {-1}; }), "prompt");
+  EXPECT_EQ(with([](Request& r) { r.prompt.at_start = {3, 100}; }), "token_ids.ids[1]");
+  EXPECT_EQ(with([](Request& r) { r.prompt.continued = {-1}; }), "token_ids.ids[0]");
   EXPECT_EQ(with([](Request& r) { r.prompt = {}; }), "ok") << "the session may have a token";
   EXPECT_EQ(with([](Request& r) {
               r.prompt = {};
               r.session = {};
             }),
-            "prompt");
-  EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = 49; }), "prompt");
+            "text");
+  EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = 49; }), "text");
+  EXPECT_EQ(with([](Request& r) {
+              r.stop.max_tokens = 49;
+              r.prompt.from_token_ids = true;
+            }),
+            "token_ids");
   EXPECT_EQ(with([](Request& r) { r.n = 0; }), "response.n");
   EXPECT_EQ(with([](Request& r) { r.n = 5; }), "response.n") << "more than there are slabs";
   EXPECT_EQ(with([](Request& r) { r.logprobs = 21; }), "response.logprobs");
@@ -55,6 +63,43 @@ TEST(RequestCheckTest, EachBadFieldIsNamed) {
   EXPECT_EQ(with([](Request& r) { r.priority = 1001; }), "priority");
   EXPECT_EQ(with([](Request& r) { r.sampling.top_p = 0; }), "sampling.top_p");
   EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = -1; }), "stopping.max_tokens");
+}
+
+// All but `left` get a bias of -100.
+Request Banning(const std::vector<int32_t>& left) {
+  Request request = Good();
+  for (int32_t token = 0; token < kBounds.vocab; ++token) {
+    if (std::find(left.begin(), left.end(), token) == left.end()) {
+      request.sampling.logit_bias.push_back({token, -100});
+    }
+  }
+  return request;
+}
+
+TEST(RequestCheckTest, ARequestThatLeavesNothingToDrawIsRefused) {
+  EXPECT_EQ(Field(Banning({17})), "ok");
+  EXPECT_EQ(Field(Banning({})), "sampling.logit_bias");
+  Request feeding = Banning({});
+  feeding.stop.max_tokens = 0;
+  feeding.stop.min_tokens = 0;
+  EXPECT_EQ(Field(feeding), "ok") << "nothing is drawn";
+  Request lowered = Banning({});
+  lowered.sampling.logit_bias[5].second = -99.5f;
+  EXPECT_EQ(Field(lowered), "ok") << "unlikely is not banned";
+}
+
+TEST(RequestCheckTest, StopTokensAloneCannotFillMinTokens) {
+  const std::vector<int32_t> end_tokens = {2, 5000};  // the second one is in no vocabulary
+  RequestBounds bounds = kBounds;
+  bounds.end_tokens = end_tokens;
+  Request request = Banning({2, 17});
+  request.stop.stop_token_ids = {17};
+  const auto field = [&] { return FieldOf(ValidateRequest(request, bounds)).value_or("ok"); };
+  EXPECT_EQ(field(), "ok");
+  request.stop.min_tokens = 1;
+  EXPECT_EQ(field(), "stopping.min_tokens");
+  request.stop.ignore_eos = true;
+  EXPECT_EQ(field(), "ok") << "the end token is a token like any other then";
 }
 
 TEST(RequestCheckTest, MessagesNameValueAndExpectation) {

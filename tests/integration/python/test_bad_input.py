@@ -82,15 +82,24 @@ def test_a_token_outside_the_vocabulary_is_named(client, ids):
     bad = next(i for i, token in enumerate(ids) if not 0 <= token < 256)
     assert str(ids[bad]) in caught.value.message
     assert f"token {bad} " in caught.value.message
-    assert caught.value.field_violations[0].field == "prompt"
-    with pytest.raises(mneme.InvalidArgument):
+    assert caught.value.field_violations[0].field == f"token_ids.ids[{bad}]"
+    with pytest.raises(mneme.InvalidArgument) as caught:
         client.detokenize(ids)
+    assert caught.value.field_violations[0].field == f"token_ids[{bad}]"
+    assert str(ids[bad]) in caught.value.message
 
 
-def test_banning_all_tokens_does_not_harm(client):
+def test_banning_all_tokens_is_refused(client):
     bias = dict.fromkeys(range(256), -100.0)
-    completion = client.generate([1], max_tokens=3, logit_bias=bias, ignore_eos=True)
-    assert len(completion.token_ids) == 3
+    with pytest.raises(mneme.InvalidArgument) as caught:
+        client.generate([1], max_tokens=3, logit_bias=bias)
+    assert caught.value.field_violations[0].field == "sampling.logit_bias"
+    assert "all 256 tokens" in caught.value.message
+    del bias[7]
+    assert client.generate([1], max_tokens=3, logit_bias=bias).token_ids == (7, 7, 7)
+    with pytest.raises(mneme.InvalidArgument) as caught:
+        client.generate([1], max_tokens=3, min_tokens=1, logit_bias=bias, stop_token_ids=[7])
+    assert caught.value.field_violations[0].field == "stopping.min_tokens"
 
 
 ODD_NAMES = [
