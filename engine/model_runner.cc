@@ -9,17 +9,43 @@
 
 namespace mneme {
 
+namespace {
+
+// Arrays of a step begin at multiples of this many elements: 64 bytes.
+constexpr int64_t kInputAlignment = 16;
+
+int64_t Aligned(int64_t elements) {
+  return (elements + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
+}
+
+// Row counts that get a graph: close enough that padding costs little, few enough to be captured in
+// a moment.
+std::vector<int> GraphRows(int limit) {
+  std::vector<int> rows;
+  for (int n = 1; n < limit; n *= 2) {
+    rows.push_back(n);
+    if (n >= 16 && n / 2 * 3 < limit) rows.push_back(n / 2 * 3);
+  }
+  rows.push_back(limit);
+  return rows;
+}
+
+bool IsDecodeOnly(const StepPlan& plan) {
+  return plan.decode_rows == plan.rows() && plan.tokens() == plan.rows() &&
+         plan.logit_rows() == plan.rows();
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backend,
                                                                  const Model& model,
                                                                  StatePool& pool,
                                                                  const RunnerLimits& limits) {
   CHECK(limits.rows >= 1 && limits.tokens >= 1 && limits.logit_rows >= 1);
   auto runner = absl::WrapUnique(new ModelRunner(backend, model, pool, limits));
-  const auto indices = [&](int n) { return Tensor::Allocate(backend, DType::kI32, {n}); };
-  MNEME_ASSIGN_OR_RETURN(runner->token_ids_, indices(limits.tokens));
-  MNEME_ASSIGN_OR_RETURN(runner->row_offsets_, indices(limits.rows + 1));
-  MNEME_ASSIGN_OR_RETURN(runner->slots_, indices(limits.rows));
-  MNEME_ASSIGN_OR_RETURN(runner->logit_tokens_, indices(limits.logit_rows));
+  const int64_t inputs = Aligned(limits.tokens) + Aligned(limits.rows + 1) + Aligned(limits.rows) +
+                         Aligned(limits.logit_rows);
+  MNEME_ASSIGN_OR_RETURN(runner->inputs_, Tensor::Allocate(backend, DType::kI32, {inputs}));
   MNEME_ASSIGN_OR_RETURN(runner->logits_,
                          Tensor::Allocate(backend, backend.activation_dtype(),
                                           {limits.logit_rows, model.info().vocab}));
@@ -27,37 +53,85 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
   MNEME_ASSIGN_OR_RETURN(
       runner->workspace_,
       Workspace::Create(backend, std::max<int64_t>(runner->workspace_bytes_, 64)));
+  if (limits.graphs && backend.can_capture()) MNEME_RETURN_IF_ERROR(runner->CaptureGraphs());
   return runner;
 }
 
-TensorView ModelRunner::Upload(const Tensor& buffer, const std::vector<int32_t>& values) {
-  const TensorView whole = buffer.view();
-  const auto count = static_cast<int64_t>(values.size());
-  CHECK_LE(count, whole.shape[0]);
-  if (count > 0) {
-    backend_.CopyFromHost(whole.data, values.data(), count * static_cast<int64_t>(sizeof(int32_t)));
+absl::Status ModelRunner::CaptureGraphs() {
+  // Padding rows alone: no slab is read or written.
+  const StepPlan nothing;
+  for (const int rows : GraphRows(std::min({limits_.rows, limits_.tokens, limits_.logit_rows}))) {
+    Upload(nothing, rows);
+    // Once for real: libraries choose their algorithms and scratch memory grows to its size.
+    Launch(/*routing=*/nullptr);
+    MNEME_RETURN_IF_ERROR(backend_.Synchronize());
+    MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph,
+                           backend_.Capture([this] { Launch(/*routing=*/nullptr); }));
+    graphs_.emplace_back(rows, std::move(graph));
   }
-  return {whole.data, DType::kI32, {count}};
+  return absl::OkStatus();
 }
 
-absl::Status ModelRunner::Forward(const StepPlan& plan, RoutingObserver* routing) {
-  CHECK(!plan.empty());
-  logit_rows_ = plan.logit_rows();
-  const StepBatch batch = {.tokens = plan.tokens(),
-                           .rows = plan.rows(),
-                           .token_ids = Upload(token_ids_, plan.token_ids),
-                           .row_offsets = Upload(row_offsets_, plan.row_offsets),
-                           .slots = Upload(slots_, plan.slots)};
+void ModelRunner::Upload(const StepPlan& plan, int rows) {
+  const int padding = rows - plan.rows();
+  host_inputs_.clear();
+  // Appends the values, then `padding` more that `pad` makes; returns where they will lie.
+  const auto append = [&](const std::vector<int32_t>& values, auto pad) {
+    const auto begin = static_cast<int64_t>(host_inputs_.size());
+    host_inputs_.insert(host_inputs_.end(), values.begin(), values.end());
+    for (int i = 0; i < padding; ++i) host_inputs_.push_back(pad(i));
+    const int64_t count = static_cast<int64_t>(host_inputs_.size()) - begin;
+    host_inputs_.resize(Aligned(begin + count));
+    return TensorView{inputs_.view().as<int32_t>() + begin, DType::kI32, {count}};
+  };
+  int longest = padding > 0 ? 1 : 0;
+  for (int row = 0; row < plan.rows(); ++row) {
+    longest = std::max(longest, plan.row_offsets[row + 1] - plan.row_offsets[row]);
+  }
+  const int tokens = plan.tokens();
+  batch_ = {.tokens = tokens + padding, .rows = rows, .longest_row = longest};
+  batch_.token_ids = append(plan.token_ids, [](int) { return 0; });
+  batch_.row_offsets = append(plan.row_offsets, [&](int i) { return tokens + i + 1; });
+  batch_.slots = append(plan.slots, [](int) { return -1; });
+  logit_tokens_ = append(plan.logit_tokens, [&](int i) { return tokens + i; });
+  backend_.CopyFromHost(inputs_.view().data, host_inputs_.data(),
+                        static_cast<int64_t>(host_inputs_.size() * sizeof(int32_t)));
+}
+
+void ModelRunner::Launch(RoutingObserver* routing) {
   ForwardContext context = {.backend = backend_,
                             .workspace = workspace_,
-                            .batch = batch,
+                            .batch = batch_,
                             .slabs = pool_.slabs(),
                             .slab_bytes = pool_.slab_bytes(),
                             .routing = routing};
-  const TensorView logits = {
-      logits_.view().data, backend_.activation_dtype(), {logit_rows_, model_.info().vocab}};
-  model_.Forward(context, Upload(logit_tokens_, plan.logit_tokens), logits);
+  model_.Forward(context, logit_tokens_, Logits(static_cast<int>(logit_tokens_.shape[0])));
+}
+
+TensorView ModelRunner::Logits(int rows) const {
+  return {logits_.view().data, backend_.activation_dtype(), {rows, model_.info().vocab}};
+}
+
+absl::Status ModelRunner::Forward(const StepPlan& plan, RoutingObserver* routing) {
+  Begin(plan, routing);
   return backend_.Synchronize();
+}
+
+void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
+  CHECK(!plan.empty());
+  CHECK(plan.rows() <= limits_.rows && plan.tokens() <= limits_.tokens &&
+        plan.logit_rows() <= limits_.logit_rows);
+  logit_rows_ = plan.logit_rows();
+  if (routing == nullptr && IsDecodeOnly(plan)) {
+    for (const auto& [rows, graph] : graphs_) {
+      if (rows < plan.rows()) continue;
+      Upload(plan, rows);
+      graph->Replay();
+      return;
+    }
+  }
+  Upload(plan, plan.rows());
+  Launch(routing);
 }
 
 absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result) {
@@ -68,10 +142,8 @@ absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result)
   result.logprobs.resize(rows);
   result.top_tokens.resize(rows * result.top_columns);
   result.top_logprobs.resize(rows * result.top_columns);
-  if (rows == 0) return absl::OkStatus();
-  const TensorView logits = {
-      logits_.view().data, backend_.activation_dtype(), {logit_rows_, model_.info().vocab}};
-  backend_.kernels().Sample({.logits = logits,
+  if (rows == 0) return backend_.Synchronize();
+  backend_.kernels().Sample({.logits = Logits(logit_rows_),
                              .rows = batch.rows,
                              .history = batch.history,
                              .bias = batch.bias,
@@ -85,7 +157,7 @@ absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result)
 
 absl::Status ModelRunner::Run(const StepPlan& plan, const SamplingBatch& batch,
                               StepResult& result) {
-  MNEME_RETURN_IF_ERROR(Forward(plan));
+  Begin(plan, /*routing=*/nullptr);
   return Sample(batch, result);
 }
 

@@ -1,4 +1,6 @@
-// Executes a StepPlan: upload, forward, sample, download.
+// Executes a StepPlan: upload, forward, sample, download. A step of decode rows alone replays a
+// graph, where the backend can record one: graphs are made at creation, one for each of a few row
+// counts, and a step takes the next larger one with padding rows.
 //
 // Usable without the rest of the engine, by tools that feed rows and read logits:
 //
@@ -14,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +36,7 @@ struct RunnerLimits {
   int rows = 1;
   int tokens = 1;
   int logit_rows = 1;
+  bool graphs = true;  // false: every step launches its kernels one by one
 };
 
 // What Kernels::Sample says, one entry per logit row of the plan.
@@ -69,7 +73,14 @@ class ModelRunner {
  private:
   ModelRunner(Backend& backend, const Model& model, StatePool& pool, const RunnerLimits& limits)
       : backend_(backend), model_(model), pool_(pool), limits_(limits) {}
-  TensorView Upload(const Tensor& buffer, const std::vector<int32_t>& values);
+  absl::Status CaptureGraphs();
+  // Forward, without waiting for it.
+  void Begin(const StepPlan& plan, RoutingObserver* routing);
+  // Puts the plan's arrays into inputs_, padded to `rows` rows of at least one token each.
+  void Upload(const StepPlan& plan, int rows);
+  // Launches the forward pass over what was uploaded last.
+  void Launch(RoutingObserver* routing);
+  TensorView Logits(int rows) const;
 
   Backend& backend_;
   const Model& model_;
@@ -77,13 +88,16 @@ class ModelRunner {
   const RunnerLimits limits_;
   int64_t workspace_bytes_ = 0;
   Workspace workspace_;
-  // Inputs at fixed addresses.
-  Tensor token_ids_;     // [limits.tokens] i32
-  Tensor row_offsets_;   // [limits.rows + 1] i32
-  Tensor slots_;         // [limits.rows] i32
-  Tensor logit_tokens_;  // [limits.logit_rows] i32
-  Tensor logits_;        // [limits.logit_rows, vocab] act
-  int logit_rows_ = 0;   // of the last Forward
+  // The four arrays of a step, one behind the other, so that a step is one upload; where they lie
+  // depends on their sizes alone.
+  Tensor inputs_;                     // i32
+  std::vector<int32_t> host_inputs_;  // what inputs_ gets
+  StepBatch batch_;                   // of the last upload
+  TensorView logit_tokens_;
+  Tensor logits_;       // [limits.logit_rows, vocab] act
+  int logit_rows_ = 0;  // of the last Forward
+  // By row count, ascending; empty where the backend records none.
+  std::vector<std::pair<int, std::unique_ptr<Backend::Graph>>> graphs_;
 };
 
 }  // namespace mneme

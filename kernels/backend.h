@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -67,14 +67,15 @@ class Backend {
   virtual Kernels& kernels() = 0;
 
   // Records what `work` launches instead of running it, for Replay. The work must not synchronise,
-  // and addresses and sizes stay as they are. Backends that cannot record return null.
+  // and addresses and sizes stay as they are. UNIMPLEMENTED where can_capture() is false.
   class Graph {
    public:
     virtual ~Graph() = default;
     virtual void Replay() = 0;
   };
-  virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()>) {
-    return std::unique_ptr<Graph>();
+  virtual bool can_capture() const { return false; }
+  virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(std::function<void()> /*work*/) {
+    return absl::UnimplementedError("this backend records no graphs");
   }
 };
 

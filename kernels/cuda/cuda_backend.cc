@@ -140,7 +140,8 @@ class CudaBackend final : public Backend {
 
   Kernels& kernels() override { return kernels_; }
 
-  absl::StatusOr<std::unique_ptr<Graph>> Capture(absl::FunctionRef<void()> work) override {
+  bool can_capture() const override { return true; }
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(std::function<void()> work) override {
     device_.Check(cudaStreamBeginCapture(device_.stream(), cudaStreamCaptureModeRelaxed),
                   "cudaStreamBeginCapture");
     work();

@@ -77,10 +77,12 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows) 
 absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
                                                      std::span<const int32_t> wanted) {
   std::vector<int32_t> ids, offsets = {0}, slots;
+  int longest = 0;
   for (const Row& row : rows) {
     ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
     offsets.push_back(static_cast<int32_t>(ids.size()));
     slots.push_back(row.slot);
+    longest = std::max(longest, static_cast<int>(row.tokens.size()));
   }
   const auto upload = [this](const Tensor& tensor, std::span<const int32_t> values) {
     CHECK_LE(static_cast<int64_t>(values.size()), tensor.view().shape[0]) << "step beyond limits";
@@ -90,6 +92,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   };
   const StepBatch batch{.tokens = static_cast<int>(ids.size()),
                         .rows = static_cast<int>(rows.size()),
+                        .longest_row = longest,
                         .token_ids = upload(token_ids_, ids),
                         .row_offsets = upload(row_offsets_, offsets),
                         .slots = upload(slots_, slots)};

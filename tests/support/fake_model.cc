@@ -62,12 +62,21 @@ void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
   const auto* wanted = logit_tokens.as<int32_t>();
   const auto wanted_count = static_cast<int>(logit_tokens.shape[0]);
   const int vocab = options_.vocab;
-  if (options_.on_step) options_.on_step(batch.rows, batch.tokens);
+  int rows = 0, tokens = 0;  // without padding
+  for (int row = 0; row < batch.rows; ++row) {
+    if (slots[row] < 0) continue;
+    ++rows;
+    tokens += offsets[row + 1] - offsets[row];
+  }
+  if (options_.on_step && rows > 0) options_.on_step(rows, tokens);
 
   std::set<int32_t> seen;
   int next = 0;  // of the wanted logits, which come in order
   for (int row = 0; row < batch.rows; ++row) {
-    if (slots[row] < 0) continue;
+    if (slots[row] < 0) {
+      while (next < wanted_count && wanted[next] < offsets[row + 1]) ++next;
+      continue;
+    }
     CHECK(seen.insert(slots[row]).second) << "slot " << slots[row] << " is in two rows";
     CHECK_LT(offsets[row], offsets[row + 1]);
     std::byte* eager = ctx.State(eager_).At(slots[row], 0);
@@ -122,6 +131,23 @@ absl::StatusOr<void*> FaultyBackend::Allocate(int64_t bytes) {
 void FaultyBackend::Free(void* data) {
   --live_allocations_;
   inner_->Free(data);
+}
+
+absl::StatusOr<std::unique_ptr<Backend::Graph>> FaultyBackend::Capture(std::function<void()> work) {
+  class Closure final : public Graph {
+   public:
+    Closure(std::function<void()> work, int64_t& replays)
+        : work_(std::move(work)), replays_(replays) {}
+    void Replay() override {
+      ++replays_;
+      work_();
+    }
+
+   private:
+    const std::function<void()> work_;
+    int64_t& replays_;
+  };
+  return std::make_unique<Closure>(std::move(work), replays_);
 }
 
 absl::Status FaultyBackend::Synchronize() {

@@ -60,7 +60,8 @@ class FakeModel final : public Model {
   StateField eager_, lazy_, written_;
 };
 
-// The float64 reference backend, whose steps and allocations fail when told to.
+// The float64 reference backend, whose steps and allocations fail when told to. Its graphs are the
+// recorded closures.
 class FaultyBackend final : public Backend {
  public:
   FaultyBackend();
@@ -96,9 +97,13 @@ class FaultyBackend final : public Backend {
     return inner_->PackMatrix(matrix, dst);
   }
   Kernels& kernels() override { return inner_->kernels(); }
+  bool can_capture() const override { return true; }
+  absl::StatusOr<std::unique_ptr<Graph>> Capture(std::function<void()> work) override;
+  int64_t replays() const { return replays_; }
 
  private:
   const std::unique_ptr<Backend> inner_;
+  int64_t replays_ = 0;
   absl::Status failure_;
   int allocations_left_ = -1;
   std::atomic<int> live_allocations_{0};
