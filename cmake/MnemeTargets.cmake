@@ -89,11 +89,12 @@ function(mneme_executable name)
   mneme_link_program(${name} ${ARG_DEPS})
 endfunction()
 
-# mneme_test(<path/foo_test.cc> [SOURCES more.cc ...] [DEPS ...] [LABELS ...] [TIMEOUT seconds]):
+# mneme_test(<path/foo_test.cc> [GPU] [SOURCES more.cc ...] [DEPS ...] [LABELS ...] [TIMEOUT seconds]):
 # builds foo_test and registers its cases; the label is `unit` unless told. Cases are listed when
-# ctest runs, so that building runs nothing.
+# ctest runs, so that building runs nothing. GPU: its cases over backends also run on the GPU, as one
+# test gpu.foo_test with the label `gpu`, if the CUDA backend is built.
 function(mneme_test source)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "GPU" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   get_filename_component(name ${source} NAME_WE)
   mneme_resolve(sources ${source} ${ARG_SOURCES})
   add_executable(${name} ${sources})
@@ -104,6 +105,13 @@ function(mneme_test source)
   endif()
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
+  endif()
+  if(ARG_GPU AND MNEME_CUDA)
+    add_test(NAME gpu.${name} COMMAND ${name} --gtest_filter=*cuda*:*Cuda*
+             WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+    set_tests_properties(gpu.${name} PROPERTIES LABELS gpu TIMEOUT ${ARG_TIMEOUT}
+                         ENVIRONMENT MNEME_TEST_DEVICE=cuda)
+    set_property(GLOBAL APPEND PROPERTY MNEME_GPU_TESTS ${name})
   endif()
   list(GET ARG_LABELS 0 first_label)
   gtest_discover_tests(${name}

@@ -97,6 +97,7 @@ TEST_P(GatedDeltaRuleTest, LeavesOtherMemoriesBitIdentical) {
 
 // Each segment's entries are dealt out over several calls, together with other segments' or alone.
 TEST_P(GatedDeltaRuleTest, SplittingASegmentChangesNoBit) {
+  if (!GetParam().bit_exact()) GTEST_SKIP() << "sums in an order that depends on the size";
   uint64_t seed = 300;
   for (const DeltaDims dims :
        {DeltaDims{1, 1, 16, 16}, DeltaDims{2, 2, 20, 24}, DeltaDims{2, 4, 64, 48},
@@ -225,8 +226,13 @@ TEST_P(GatedDeltaRuleLongRunTest, StaysWithinTheRunningErrorBound) {
     EXPECT_LT(RelativeError(got.out, want.out), 2e-5);
 
     const DeltaResult pieces = Run(p, *backend, 37);
-    EXPECT_THAT(pieces.out, HasSameBits(got.out));
-    EXPECT_THAT(pieces.states, HasSameBits(got.states));
+    if (GetParam().bit_exact()) {
+      EXPECT_THAT(pieces.out, HasSameBits(got.out));
+      EXPECT_THAT(pieces.states, HasSameBits(got.states));
+    } else {
+      EXPECT_THAT(pieces.out, IsWithin(bound.out, want.out));
+      EXPECT_THAT(pieces.states, IsWithin(bound.states, want.states));
+    }
   }
 }
 

@@ -26,7 +26,9 @@ constexpr int kMaxTokens = 512;
 // On the CPU both sides round: the bound that the project promises. The reference is float64, so
 // what is left is the golden values' own float32 error. An error of one rounding in a decay counts
 // once for each token that the memory still holds, some tens here, times 2^-24.
+// CUDA's bound is for f32 weights: what the GPU's own sums in another order amount to.
 double Bound(const BackendUnderTest& backend) {
+  if (backend.device == "cuda") return 1e-4;
   return backend.device == "reference" ? 64 * 0x1p-24 : 2e-5;
 }
 

@@ -1,5 +1,7 @@
 #include "tests/support/backends.h"
 
+#include <cstdlib>
+
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "kernels/reference/reference_backend.h"
@@ -10,7 +12,7 @@ std::unique_ptr<Backend> BackendUnderTest::Make(int threads, DType compute_dtype
   BackendOptions options;
   options.compute_dtype = compute_dtype;
   options.threads = threads;
-  options.isa = isa;
+  if (!isa.empty()) options.isa = isa;
   if (device == "reference") return MakeReferenceBackend(options);
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend(device, options);
   CHECK_OK(backend.status());
@@ -22,6 +24,8 @@ void PrintTo(const BackendUnderTest& backend, std::ostream* out) {
 }
 
 std::vector<BackendUnderTest> AvailableBackends() {
+  const char* const device = std::getenv("MNEME_TEST_DEVICE");
+  if (device != nullptr && absl::string_view(device) == "cuda") return {{"cuda", ""}};
   std::vector<BackendUnderTest> available;
   for (const char* isa : {"baseline", "avx2", "avx512", "avx512_bf16", "amx"}) {
     BackendOptions options;
@@ -40,7 +44,7 @@ std::vector<BackendUnderTest> AllBackends() {
 }
 
 std::string BackendName(const testing::TestParamInfo<BackendUnderTest>& info) {
-  return absl::StrCat(info.param.device, "_", info.param.isa);
+  return absl::StrCat(info.param.device, info.param.isa.empty() ? "" : "_", info.param.isa);
 }
 
 std::unique_ptr<Backend> MakeReference(DType compute_dtype) {

@@ -12,8 +12,12 @@
 namespace mneme {
 
 struct BackendUnderTest {
-  std::string device;  // "cpu", or "reference"
-  std::string isa;
+  std::string device;  // "cpu", "cuda", or "reference"
+  std::string isa;     // of "cpu"
+
+  // Neither how work is divided nor how much of it there is changes a bit of a result. CUDA chooses
+  // among kernels by size, which add up in different orders.
+  bool bit_exact() const { return device != "cuda"; }
 
   // Aborts if the backend cannot be made: AvailableBackends() has made it before.
   std::unique_ptr<Backend> Make(int threads = 2, DType compute_dtype = DType::kF32) const;
@@ -21,7 +25,8 @@ struct BackendUnderTest {
 
 void PrintTo(const BackendUnderTest& backend, std::ostream* out);
 
-// The CPU in every instruction set that this host has, slowest first. Never empty.
+// The CPU in every instruction set that this host has, slowest first; or, where the environment
+// says MNEME_TEST_DEVICE=cuda, as the tests labelled `gpu` do, the GPU alone. Never empty.
 std::vector<BackendUnderTest> AvailableBackends();
 
 // These and the reference itself: for answers worked out by hand.
