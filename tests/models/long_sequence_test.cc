@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "gtest/gtest.h"
+#include "tests/models/recorded_routing.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
@@ -16,40 +17,18 @@ namespace {
 constexpr int kTokens = 20000;
 constexpr int kChunk = 500;
 
-// The reference's routing, one layer's choices per call, replayed on the other backend: both must
-// send tokens to the same memories to be comparable, near-ties included.
-class Replay final : public RoutingObserver {
- public:
-  TensorView Forced(int, int tokens, int top_k) override {
-    if (choices_.empty()) return {};
-    std::vector<int32_t>& next = choices_[at_++];
-    CHECK_EQ(next.size(), static_cast<size_t>(tokens) * top_k);
-    return {next.data(), DType::kI32, {tokens, top_k}};
-  }
-  void OnRouted(int, const TensorView& indices, const TensorView&) override {
-    if (at_ > 0) return;
-    const auto* begin = indices.as<int32_t>();
-    recorded_.emplace_back(begin, begin + indices.shape.elements());
-  }
-  void StartReplay() { choices_.swap(recorded_); }
-
- private:
-  std::vector<std::vector<int32_t>> recorded_, choices_;
-  size_t at_ = 0;
-};
-
-void ExpectNoDrift(const ModelSpec& spec) {
+void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec) {
   const TestFolder folder;
   MakeFolder(spec, folder);
   const std::vector<int32_t> tokens = RandomTokens(kTokens, spec.config.vocab, /*seed=*/1);
   const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = kChunk});
-  const auto cpu = Drive(folder.path(), AvailableBackends().back().Make(), {.max_tokens = kChunk});
-  Replay replay;
-  reference->set_routing(&replay);
+  const auto device = Drive(folder.path(), under_test.Make(), {.max_tokens = kChunk});
+  RecordedRouting record(reference->backend());
+  reference->set_routing(&record);
   const std::vector<double> want = FeedSlot(*reference, 0, tokens);
-  replay.StartReplay();
-  cpu->set_routing(&replay);
-  const std::vector<double> got = FeedSlot(*cpu, 0, tokens);
+  RecordedRouting force(device->backend(), record.recorded());
+  device->set_routing(&force);
+  const std::vector<double> got = FeedSlot(*device, 0, tokens);
   ASSERT_EQ(got.size(), want.size());
 
   double worst = 0;
@@ -74,8 +53,18 @@ ModelSpec SmallSpec(const std::string& shape) {
   return spec;
 }
 
-TEST(LongSequenceTest, MomStaysWithTheReference) { ExpectNoDrift(SmallSpec("mom-tiny")); }
-TEST(LongSequenceTest, GatedDeltaNetStaysWithTheReference) { ExpectNoDrift(SmallSpec("gdn-tiny")); }
+class LongSequenceTest : public testing::TestWithParam<BackendUnderTest> {};
+
+TEST_P(LongSequenceTest, MomStaysWithTheReference) {
+  ExpectNoDrift(GetParam(), SmallSpec("mom-tiny"));
+}
+TEST_P(LongSequenceTest, GatedDeltaNetStaysWithTheReference) {
+  ExpectNoDrift(GetParam(), SmallSpec("gdn-tiny"));
+}
+
+// The fastest alone: a float64 reference of 20,000 tokens is slow enough.
+INSTANTIATE_TEST_SUITE_P(Backends, LongSequenceTest, testing::Values(AvailableBackends().back()),
+                         BackendName);
 
 }  // namespace
 }  // namespace mneme

@@ -71,8 +71,10 @@ TEST_P(ModelStateTest, AnySplitOfATextGivesTheSameBitsOfStateAndLogits) {
     const std::vector<std::byte> state = Meaning(*driver, 0);
     int slot = 1;
     for (const std::vector<int>& chunks : {std::vector{1}, {7, 1, 13}, {64, 1}, {89, 1}}) {
-      EXPECT_THAT(FeedSlot(*driver, slot, text, chunks), HasSameBits(want));
-      EXPECT_EQ(Meaning(*driver, slot), state) << "chunks of " << chunks[0];
+      EXPECT_THAT(FeedSlot(*driver, slot, text, chunks), IsSame(GetParam().bit_exact(), want));
+      if (GetParam().bit_exact()) {
+        EXPECT_EQ(Meaning(*driver, slot), state) << "chunks of " << chunks[0];
+      }
       ++slot;
     }
   }
@@ -145,7 +147,7 @@ TEST_P(ModelStateTest, SequencesOfABatchDoNotAffectEachOther) {
       if (done) break;
     }
     for (int slot = 0; slot < kSlots; ++slot) {
-      EXPECT_THAT(together[slot], HasSameBits(alone[slot])) << "slot " << slot;
+      EXPECT_THAT(together[slot], IsSame(GetParam().bit_exact(), alone[slot])) << "slot " << slot;
     }
   }
 }
@@ -176,7 +178,8 @@ TEST_P(ModelStateTest, OneMemoryWithoutRoutingIsGatedDeltaNet) {
   WriteTensors(tensors, folder.File("model.safetensors"));
   const auto gdn_driver = Drive(folder.path(), MakeBackend(), {.max_tokens = 64});
   const std::vector<int32_t> text = RandomTokens(60, kVocab, /*seed=*/5);
-  EXPECT_THAT(FeedSlot(*mom_driver, 0, text), HasSameBits(FeedSlot(*gdn_driver, 0, text)));
+  EXPECT_THAT(FeedSlot(*mom_driver, 0, text),
+              IsSame(GetParam().bit_exact(), FeedSlot(*gdn_driver, 0, text)));
 }
 
 // (f)
@@ -201,7 +204,8 @@ TEST_P(ModelStateTest, SharedProjectionsEqualProjectionsThatAreEqual) {
   WriteTensors(tensors, folder.File("model.safetensors"));
   const auto apart_driver = Drive(folder.path(), MakeBackend(), {.max_tokens = 64});
   const std::vector<int32_t> text = RandomTokens(60, kVocab, /*seed=*/6);
-  EXPECT_THAT(FeedSlot(*shared_driver, 0, text), HasSameBits(FeedSlot(*apart_driver, 0, text)));
+  EXPECT_THAT(FeedSlot(*shared_driver, 0, text),
+              IsSame(GetParam().bit_exact(), FeedSlot(*apart_driver, 0, text)));
 }
 
 // (g)
@@ -225,7 +229,8 @@ TEST_P(ModelStateTest, BothFileFormatsOfTheSameWeightsAgree) {
   WriteTensors(tensors, folder.File("model.safetensors"));
   const auto b_driver = Drive(folder.path(), MakeBackend(), {.max_tokens = 64});
   const std::vector<int32_t> text = RandomTokens(60, kVocab, /*seed=*/7);
-  EXPECT_THAT(FeedSlot(*a_driver, 0, text), HasSameBits(FeedSlot(*b_driver, 0, text)));
+  EXPECT_THAT(FeedSlot(*a_driver, 0, text),
+              IsSame(GetParam().bit_exact(), FeedSlot(*b_driver, 0, text)));
 }
 
 TEST_P(ModelStateTest, AForkAndItsParentGoTheirOwnWays) {
@@ -239,9 +244,9 @@ TEST_P(ModelStateTest, AForkAndItsParentGoTheirOwnWays) {
     const std::vector<double> right_logits = FeedSlot(*driver, 1, right);
     const std::vector<double> left_logits = FeedSlot(*driver, 0, left);
     FeedSlot(*driver, 2, start);
-    EXPECT_THAT(FeedSlot(*driver, 2, left), HasSameBits(left_logits));
+    EXPECT_THAT(FeedSlot(*driver, 2, left), IsSame(GetParam().bit_exact(), left_logits));
     FeedSlot(*driver, 3, start);
-    EXPECT_THAT(FeedSlot(*driver, 3, right), HasSameBits(right_logits));
+    EXPECT_THAT(FeedSlot(*driver, 3, right), IsSame(GetParam().bit_exact(), right_logits));
   }
 }
 
@@ -254,12 +259,14 @@ TEST_P(ModelStateTest, ANewSessionSeesNothingOfTheOneBeforeIt) {
     // Used by another session; then filled with NaN wherever a new session may leave bytes.
     FeedSlot(*driver, 1, RandomTokens(30, kVocab, /*seed=*/12));
     driver->Reset(1);
-    EXPECT_THAT(FeedSlot(*driver, 1, text, {1}), HasSameBits(want));
+    EXPECT_THAT(FeedSlot(*driver, 1, text, {1}), IsSame(GetParam().bit_exact(), want));
     driver->WriteSlab(
         2, std::vector<std::byte>(driver->model().state_layout().slab_bytes(), std::byte{0xff}));
     driver->Reset(2);
-    EXPECT_THAT(FeedSlot(*driver, 2, text, {5, 1}), HasSameBits(want));
-    EXPECT_EQ(Meaning(*driver, 2), state);
+    EXPECT_THAT(FeedSlot(*driver, 2, text, {5, 1}), IsSame(GetParam().bit_exact(), want));
+    if (GetParam().bit_exact()) {
+      EXPECT_EQ(Meaning(*driver, 2), state);
+    }
   }
 }
 
@@ -269,7 +276,8 @@ TEST_P(ModelStateTest, ASlabMovesBetweenSlotsAsBytes) {
                              rest = RandomTokens(10, kVocab, 14);
   FeedSlot(*driver, 0, text);
   driver->WriteSlab(5, driver->ReadSlab(0));
-  EXPECT_THAT(FeedSlot(*driver, 5, rest), HasSameBits(FeedSlot(*driver, 0, rest)));
+  EXPECT_THAT(FeedSlot(*driver, 5, rest),
+              IsSame(GetParam().bit_exact(), FeedSlot(*driver, 0, rest)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ModelStateTest, testing::ValuesIn(AllBackends()), BackendName);

@@ -101,6 +101,16 @@ testing::Matcher<const Values&> HasSameBits(Values want) {
   return testing::Matcher<const Values&>(new SameBitsMatcher(std::move(want)));
 }
 
+testing::Matcher<const std::vector<double>&> IsSame(bool bit_exact, std::vector<double> want) {
+  if (bit_exact) return HasSameBits(std::move(want));
+  return testing::ResultOf(
+      "relative error",
+      [want](const std::vector<double>& got) {
+        return got.size() == want.size() ? RelativeError(got, want) : INFINITY;
+      },
+      testing::Le(1e-5));
+}
+
 double RelativeError(const Values& got, const Values& want) {
   double difference = 0, norm = 0;
   for (size_t i = 0; i < want.size(); ++i) {

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Collects everything that the GPU tests need, programs and their libraries and data, in one folder, so
+# that a machine with a GPU and no build tools can run them:
+#
+#   cmake --preset cuda && cmake --build --preset cuda
+#   tools/gpu_bundle.sh --out gpu-bundle        # copy the folder to the machine with the GPU
+#   gpu-bundle/run.sh                           # there
+#
+# usage: tools/gpu_bundle.sh [--build DIR] --out DIR
+#   --build  a build with MNEME_CUDA=ON; default: build/cuda
+#   --out    the folder to make; what it held is replaced
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+build=build/cuda
+out=
+while (($# > 0)); do
+  case $1 in
+    --build | --out)
+      if (($# < 2)); then
+        echo "gpu_bundle.sh: $1 wants a value" >&2
+        exit 2
+      fi
+      if [[ $1 == --build ]]; then build=$2; else out=$2; fi
+      shift
+      ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "gpu_bundle.sh: unknown argument $1; see --help" >&2; exit 2 ;;
+  esac
+  shift
+done
+if [[ -z $out ]]; then
+  echo "gpu_bundle.sh: --out is missing; see --help" >&2
+  exit 2
+fi
+if [[ ! -f $build/gpu_tests.txt ]]; then
+  echo "gpu_bundle.sh: $build/gpu_tests.txt is missing: configure with -DMNEME_CUDA=ON" >&2
+  exit 1
+fi
+
+rm -rf "$out"
+mkdir -p "$out/tests" "$out/bin" "$out/lib"
+while read -r test; do
+  strip -o "$out/tests/$test" "$build/tests/bin/$test"
+done <"$build/gpu_tests.txt"
+for program in "$build"/bin/*; do
+  if [[ -f $program && -x $program ]]; then strip -o "$out/bin/${program##*/}" "$program"; fi
+done
+
+# Libraries that every Linux has, or that come with the driver and the CUDA toolkit, stay behind.
+ldd "$out"/tests/* "$out"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+  grep -vE '/(ld-linux|libc|libm|libdl|librt|libpthread|libcuda|libcudart|libcublas|libcublasLt|libnvidia)[.-]' |
+  while read -r library; do cp -L "$library" "$out/lib/"; done
+cp -L "$build"/lib/*.so "$out/lib/" 2>/dev/null || true
+
+mkdir -p "$out/data/tests"
+cp -r tests/golden "$out/data/tests/golden"
+cp tools/gpu_test.sh "$out/run.sh"
+cp "$build/gpu_tests.txt" "$out/gpu_tests.txt"
+du -sh "$out"
