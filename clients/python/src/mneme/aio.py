@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 import grpc
 import grpc.aio
 from grpc_health.v1 import health_pb2
 
+from mneme.calls import (
+    DEFAULT_TARGET,
+    ClientBase,
+    ReadyWait,
+    SessionBase,
+    StreamBase,
+    delay_or_raise,
+    first_text,
+    once,
+)
 from mneme.channel import ChannelOptions, Methods, channel_options
-from mneme.client import DEFAULT_TARGET
-from mneme.collect import Collector
-from mneme.errors import Cancelled, MnemeError, error_from_call
+from mneme.errors import MnemeError
+from mneme.messages import info_of, session_info_of, session_page_of, tokens_of
 from mneme.requests import (
     Duration,
     GenerateOptions,
     Prompt,
-    generate_request,
-    make_repeatable,
-    milliseconds,
+    create_session_request,
+    detokenize_request,
+    fork_session_request,
+    list_sessions_request,
+    tokenize_request,
 )
-from mneme.retry import Attempts, RetryPolicy
+from mneme.retry import RetryPolicy
 from mneme.types import (
-    Chunk,
     Completion,
     Event,
     Finished,
@@ -36,12 +45,7 @@ from mneme.types import (
     ServingStatus,
     SessionInfo,
     SessionPage,
-    Started,
     Tokens,
-    events_of,
-    info_of,
-    session_info_of,
-    session_page_of,
 )
 from mneme.v1 import inference_pb2, sessions_pb2
 
@@ -51,50 +55,13 @@ if TYPE_CHECKING:
 __all__ = ["AsyncClient", "AsyncSession", "AsyncSessions", "AsyncStream"]
 
 
-class AsyncStream:
+class AsyncStream(StreamBase):
     """The events of one request, as they arrive.
 
     Iterate over it; leaving the loop early, or cancelling the task, cancels the request.
     `anext()` takes single events instead, `texts()` only the first choice's text, and `result()`
     waits for the rest.
     """
-
-    def __init__(
-        self,
-        method: Any,
-        request: inference_pb2.GenerateRequest,
-        attempts: Attempts,
-        on_finished: Optional[Callable[[Finished], None]] = None,
-    ) -> None:
-        self._method = method
-        self._request = request
-        self._attempts = attempts
-        self._on_finished = on_finished
-        self._collector = Collector()
-        self._pending: list[Event] = []
-        self._received = False
-        self._call = self._open()
-        self._cancelled = False
-        self._done = False
-
-    @property
-    def started(self) -> Optional[Started]:
-        """The first event, once it has arrived."""
-        return self._collector.started
-
-    @property
-    def finished(self) -> Optional[Finished]:
-        """The last event, once it has arrived."""
-        return self._collector.finished
-
-    def cancel(self) -> None:
-        """Ends the request; reading on raises Cancelled.
-
-        The session then holds exactly the tokens fed until now.
-        """
-        if not self._done:
-            self._done = self._cancelled = True
-            self._call.cancel()
 
     def texts(self) -> AsyncIterator[str]:
         """The first choice's text, piece by piece."""
@@ -115,21 +82,13 @@ class AsyncStream:
 
     async def __anext__(self) -> Event:
         while not self._pending:
-            if self._cancelled:
-                raise Cancelled("the stream was cancelled")
-            if self._done:
+            if self._is_over():
                 raise StopAsyncIteration
             try:
                 response = await self._call.read()
             except grpc.RpcError as rpc_error:
-                error = error_from_call(rpc_error)
-                delay = None if self._received else self._attempts.delay_after(error)
-                if delay is None or self._done:
-                    self._done = True
-                    raise error from rpc_error
-                await asyncio.sleep(delay)
-                if not self._cancelled:
-                    self._call = self._open()
+                await asyncio.sleep(self._delay_after(rpc_error))
+                self._reopen()
                 continue
             except asyncio.CancelledError:
                 if self._cancelled:  # by cancel(), from another task; this one is to live on
@@ -139,13 +98,8 @@ class AsyncStream:
             if response is grpc.aio.EOF:
                 self._done = True
                 raise StopAsyncIteration
-            self._received = True
-            self._pending = events_of(response)
-        event = self._pending.pop(0)
-        self._collector.add(event)
-        if isinstance(event, Finished) and self._on_finished is not None:
-            self._on_finished(event)
-        return event
+            self._receive(response)
+        return self._take()
 
     async def __aenter__(self) -> Self:
         return self
@@ -162,9 +116,6 @@ class AsyncStream:
         if not getattr(self, "_done", True):
             with suppress(RuntimeError):  # The event loop may be closed.
                 self.cancel()
-
-    def _open(self) -> Any:
-        return self._method(self._request, timeout=self._attempts.begin())
 
 
 class _Events:
@@ -191,12 +142,11 @@ class _Texts(_Events):
 
     async def __anext__(self) -> str:  # type: ignore[override]
         while True:
-            event = await self._stream.__anext__()
-            if isinstance(event, Chunk) and event.text and not (event.choice or event.is_prompt):
-                return event.text
+            if text := first_text(await self._stream.__anext__()):
+                return text
 
 
-class AsyncSession:
+class AsyncSession(SessionBase):
     """A conversation that the server remembers under a name.
 
     Each `send` carries only what is new. With `exclusive`, a request says which position it
@@ -205,24 +155,19 @@ class AsyncSession:
     """
 
     def __init__(self, client: AsyncClient, name: str, *, exclusive: bool = False) -> None:
+        super().__init__(name, exclusive)
         self._client = client
-        self._exclusive = exclusive
-        self.name = name
-        self.position: Optional[int] = None
-        """Tokens of the conversation; None: not known yet, or not any more."""
 
     async def send(self, prompt: Prompt = None, **options: Unpack[GenerateOptions]) -> Completion:
         """Feeds the new text (or none, to go on) and returns the answer."""
-        expected = self._expect(options)
-        self.position = None
+        expected = self._begin(options)
         completion = await self._client.generate(prompt, session=self.name, **expected)
         self._follow(completion)
         return completion
 
     def stream(self, prompt: Prompt = None, **options: Unpack[GenerateOptions]) -> AsyncStream:
         """Like `send`, with the events as they arrive."""
-        expected = self._expect(options)
-        self.position = None
+        expected = self._begin(options)
         return self._client._stream(prompt, self.name, expected, self._follow)
 
     async def fork(self, name: str = "", *, ttl: Optional[Duration] = None) -> AsyncSession:
@@ -243,14 +188,6 @@ class AsyncSession:
         self.position = info.position
         return info
 
-    def _follow(self, end: Union[Completion, Finished]) -> None:
-        self.position = end.session.position if end.session else None
-
-    def _expect(self, options: GenerateOptions) -> GenerateOptions:
-        if not self._exclusive or self.position is None:
-            return options
-        return {"expected_position": self.position, **options}
-
 
 class AsyncSessions:
     """What the server remembers: all named sessions."""
@@ -260,7 +197,7 @@ class AsyncSessions:
 
     async def create(self, name: str = "", *, ttl: Optional[Duration] = None) -> SessionInfo:
         """Takes a place for a session; "": the server chooses a name."""
-        request = sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
+        request = create_session_request(name, ttl)
         return session_info_of(
             await self._client._unary("create_session", request, repeatable=False)
         )
@@ -285,18 +222,14 @@ class AsyncSessions:
         self, prefix: str = "", *, page_size: int = 0, page_token: str = ""
     ) -> SessionPage:
         """One page of that list."""
-        request = sessions_pb2.ListSessionsRequest(
-            name_prefix=prefix, page_size=page_size, page_token=page_token
-        )
+        request = list_sessions_request(prefix, page_size, page_token)
         return session_page_of(await self._client._unary("list_sessions", request))
 
     async def fork(
         self, source: str, target: str = "", *, ttl: Optional[Duration] = None
     ) -> SessionInfo:
         """Copies a session; "": the server chooses the copy's name."""
-        request = sessions_pb2.ForkSessionRequest(
-            source_name=source, target_name=target, ttl_ms=milliseconds(ttl)
-        )
+        request = fork_session_request(source, target, ttl)
         return session_info_of(await self._client._unary("fork_session", request, repeatable=False))
 
     async def delete(self, name: str) -> None:
@@ -305,7 +238,7 @@ class AsyncSessions:
         await self._client._unary("delete_session", request, repeatable=False)
 
 
-class AsyncClient:
+class AsyncClient(ClientBase):
     """A connection to a Mneme server, for the tasks of one event loop."""
 
     def __init__(
@@ -322,12 +255,11 @@ class AsyncClient:
         `credentials`: for TLS. `options`: channel options of gRPC. `timeout`: seconds for calls
         that do not give their own; None: no limit. `retry`: None switches repetitions off.
         """
+        super().__init__(timeout, retry)
         self._target = target
         self._credentials = credentials
         self._options = channel_options(options)
         self._channel: Optional[grpc.aio.Channel] = None
-        self._timeout = timeout
-        self._retry = retry
         self.sessions = AsyncSessions(self)
 
     async def close(self) -> None:
@@ -360,11 +292,9 @@ class AsyncClient:
         With the name of a `session`, the prompt continues its conversation.
         """
         request, attempts = self._prepare(prompt, session, options)
-        no_retry = RetryPolicy(max_attempts=1)
         while True:
-            once = Attempts(no_retry, attempts.begin(), repeatable=False)
             try:
-                return await AsyncStream(self._methods.generate, request, once).result()
+                return await AsyncStream(self._methods.generate, request, once(attempts)).result()
             except MnemeError as error:
                 delay = attempts.delay_after(error)
                 if delay is None:
@@ -394,14 +324,8 @@ class AsyncClient:
         with_pieces: bool = False,
     ) -> Tokens:
         """Text to token ids. `continuation`: as text that continues a session."""
-        request = inference_pb2.TokenizeRequest(
-            text=text,
-            add_special_tokens=add_special_tokens,
-            continuation=continuation,
-            with_pieces=with_pieces,
-        )
-        answer = await self._unary("tokenize", request)
-        return Tokens(tuple(answer.token_ids), tuple(answer.pieces))
+        request = tokenize_request(text, add_special_tokens, continuation, with_pieces)
+        return tokens_of(await self._unary("tokenize", request))
 
     async def detokenize(
         self,
@@ -411,11 +335,7 @@ class AsyncClient:
         continuation: bool = False,
     ) -> str:
         """Token ids to text."""
-        request = inference_pb2.DetokenizeRequest(
-            token_ids=token_ids,
-            skip_special_tokens=skip_special_tokens,
-            continuation=continuation,
-        )
+        request = detokenize_request(token_ids, skip_special_tokens, continuation)
         answer: inference_pb2.DetokenizeResponse = await self._unary("detokenize", request)
         return answer.text
 
@@ -430,22 +350,18 @@ class AsyncClient:
 
     async def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Returns as soon as the server takes work; raises what stood in the way if it does not."""
-        deadline = time.monotonic() + timeout
+        wait = ReadyWait(timeout)
         while True:
-            remaining = deadline - time.monotonic()
-            error: Optional[MnemeError] = None
+            error: Optional[grpc.RpcError] = None
             try:
-                request = health_pb2.HealthCheckRequest()
                 answer = await self._methods.check_health(
-                    request, timeout=max(0.0, remaining), wait_for_ready=True
+                    wait.request, timeout=wait.remaining(), wait_for_ready=True
                 )
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                if wait.is_ready(answer):
                     return
             except grpc.RpcError as rpc_error:
-                error = error_from_call(rpc_error)
-            if remaining <= 0:
-                raise error or TimeoutError(f"the server is not ready after {timeout} s")
-            await asyncio.sleep(min(0.05, remaining))
+                error = rpc_error
+            await asyncio.sleep(wait.pause(error))
 
     @cached_property
     def _methods(self) -> Methods:
@@ -467,26 +383,12 @@ class AsyncClient:
         request, attempts = self._prepare(prompt, session, options)
         return AsyncStream(self._methods.generate, request, attempts, on_finished)
 
-    def _prepare(
-        self, prompt: Prompt, session: Optional[str], options: GenerateOptions
-    ) -> tuple[inference_pb2.GenerateRequest, Attempts]:
-        request = generate_request(prompt, session, options)
-        retry = options.get("retry", self._retry)
-        if retry is not None:
-            make_repeatable(request)
-        timeout = options.get("timeout")
-        timeout = self._timeout if timeout is None else timeout
-        return request, Attempts(retry, timeout, repeatable=True)
-
     async def _unary(self, method: str, request: Any, *, repeatable: bool = True) -> Any:
-        attempts = Attempts(self._retry, self._timeout, repeatable=repeatable)
+        attempts = self._attempts(repeatable)
         call = getattr(self._methods, method)
         while True:
             try:
                 return await call(request, timeout=attempts.begin())
             except grpc.RpcError as rpc_error:
-                error = error_from_call(rpc_error)
-                delay = attempts.delay_after(error)
-                if delay is None:
-                    raise error from rpc_error
+                delay = delay_or_raise(attempts, rpc_error)
             await asyncio.sleep(delay)

@@ -6,25 +6,36 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Optional, Union
+from typing import TYPE_CHECKING, Any, Optional
 
 import grpc
 from grpc_health.v1 import health_pb2
 
+from mneme.calls import (
+    DEFAULT_TARGET,
+    ClientBase,
+    ReadyWait,
+    SessionBase,
+    StreamBase,
+    delay_or_raise,
+    first_text,
+    once,
+)
 from mneme.channel import ChannelOptions, Methods, channel_options
-from mneme.collect import Collector
-from mneme.errors import Cancelled, MnemeError, error_from_call
+from mneme.errors import MnemeError
+from mneme.messages import info_of, session_info_of, session_page_of, tokens_of
 from mneme.requests import (
     Duration,
     GenerateOptions,
     Prompt,
-    generate_request,
-    make_repeatable,
-    milliseconds,
+    create_session_request,
+    detokenize_request,
+    fork_session_request,
+    list_sessions_request,
+    tokenize_request,
 )
-from mneme.retry import Attempts, RetryPolicy
+from mneme.retry import RetryPolicy
 from mneme.types import (
-    Chunk,
     Completion,
     Event,
     Finished,
@@ -32,12 +43,7 @@ from mneme.types import (
     ServingStatus,
     SessionInfo,
     SessionPage,
-    Started,
     Tokens,
-    events_of,
-    info_of,
-    session_info_of,
-    session_page_of,
 )
 from mneme.v1 import inference_pb2, sessions_pb2
 
@@ -46,58 +52,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Session", "Sessions", "Stream"]
 
-DEFAULT_TARGET = "127.0.0.1:50051"
 
-
-class Stream:
+class Stream(StreamBase):
     """The events of one request, as they arrive.
 
     Iterate over it; leaving the loop early cancels the request. `next()` takes single events
     instead, `texts()` only the first choice's text, and `result()` waits for the rest.
     """
 
-    def __init__(
-        self,
-        method: Any,
-        request: inference_pb2.GenerateRequest,
-        attempts: Attempts,
-        on_finished: Optional[Callable[[Finished], None]] = None,
-    ) -> None:
-        self._method = method
-        self._request = request
-        self._attempts = attempts
-        self._on_finished = on_finished
-        self._collector = Collector()
-        self._pending: list[Event] = []
-        self._received = False
-        self._call = self._open()
-        self._cancelled = False
-        self._done = False
-
-    @property
-    def started(self) -> Optional[Started]:
-        """The first event, once it has arrived."""
-        return self._collector.started
-
-    @property
-    def finished(self) -> Optional[Finished]:
-        """The last event, once it has arrived."""
-        return self._collector.finished
-
-    def cancel(self) -> None:
-        """Ends the request; reading on raises Cancelled.
-
-        The session then holds exactly the tokens fed until now.
-        """
-        if not self._done:
-            self._done = self._cancelled = True
-            self._call.cancel()
-
     def texts(self) -> Generator[str, None, None]:
         """The first choice's text, piece by piece."""
         for event in self:
-            if isinstance(event, Chunk) and event.text and not (event.choice or event.is_prompt):
-                yield event.text
+            if text := first_text(event):
+                yield text
 
     def result(self) -> Completion:
         """Waits for the end; returns all that arrived, earlier events included."""
@@ -120,9 +87,7 @@ class Stream:
 
     def __next__(self) -> Event:
         while not self._pending:
-            if self._cancelled:
-                raise Cancelled("the stream was cancelled")
-            if self._done:
+            if self._is_over():
                 raise StopIteration
             try:
                 response = next(self._call)
@@ -130,22 +95,11 @@ class Stream:
                 self._done = True
                 raise
             except grpc.RpcError as rpc_error:
-                error = error_from_call(rpc_error)
-                delay = None if self._received else self._attempts.delay_after(error)
-                if delay is None or self._done:
-                    self._done = True
-                    raise error from rpc_error
-                time.sleep(delay)
-                if not self._cancelled:
-                    self._call = self._open()
+                time.sleep(self._delay_after(rpc_error))
+                self._reopen()
                 continue
-            self._received = True
-            self._pending = events_of(response)
-        event = self._pending.pop(0)
-        self._collector.add(event)
-        if isinstance(event, Finished) and self._on_finished is not None:
-            self._on_finished(event)
-        return event
+            self._receive(response)
+        return self._take()
 
     def __enter__(self) -> Self:
         return self
@@ -162,11 +116,8 @@ class Stream:
         if not getattr(self, "_done", True):
             self.cancel()
 
-    def _open(self) -> Any:
-        return self._method(self._request, timeout=self._attempts.begin())
 
-
-class Session:
+class Session(SessionBase):
     """A conversation that the server remembers under a name.
 
     Each `send` carries only what is new. With `exclusive`, a request says which position it
@@ -175,24 +126,19 @@ class Session:
     """
 
     def __init__(self, client: Client, name: str, *, exclusive: bool = False) -> None:
+        super().__init__(name, exclusive)
         self._client = client
-        self._exclusive = exclusive
-        self.name = name
-        self.position: Optional[int] = None
-        """Tokens of the conversation; None: not known yet, or not any more."""
 
     def send(self, prompt: Prompt = None, **options: Unpack[GenerateOptions]) -> Completion:
         """Feeds the new text (or none, to go on) and returns the answer."""
-        expected = self._expect(options)
-        self.position = None
+        expected = self._begin(options)
         completion = self._client.generate(prompt, session=self.name, **expected)
         self._follow(completion)
         return completion
 
     def stream(self, prompt: Prompt = None, **options: Unpack[GenerateOptions]) -> Stream:
         """Like `send`, with the events as they arrive."""
-        expected = self._expect(options)
-        self.position = None
+        expected = self._begin(options)
         return self._client._stream(prompt, self.name, expected, self._follow)
 
     def fork(self, name: str = "", *, ttl: Optional[Duration] = None) -> Session:
@@ -213,14 +159,6 @@ class Session:
         self.position = info.position
         return info
 
-    def _follow(self, end: Union[Completion, Finished]) -> None:
-        self.position = end.session.position if end.session else None
-
-    def _expect(self, options: GenerateOptions) -> GenerateOptions:
-        if not self._exclusive or self.position is None:
-            return options
-        return {"expected_position": self.position, **options}
-
 
 class Sessions:
     """What the server remembers: all named sessions."""
@@ -230,7 +168,7 @@ class Sessions:
 
     def create(self, name: str = "", *, ttl: Optional[Duration] = None) -> SessionInfo:
         """Takes a place for a session; "": the server chooses a name."""
-        request = sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
+        request = create_session_request(name, ttl)
         return session_info_of(self._client._unary("create_session", request, repeatable=False))
 
     def get(self, name: str) -> SessionInfo:
@@ -252,16 +190,12 @@ class Sessions:
         self, prefix: str = "", *, page_size: int = 0, page_token: str = ""
     ) -> SessionPage:
         """One page of that list."""
-        request = sessions_pb2.ListSessionsRequest(
-            name_prefix=prefix, page_size=page_size, page_token=page_token
-        )
+        request = list_sessions_request(prefix, page_size, page_token)
         return session_page_of(self._client._unary("list_sessions", request))
 
     def fork(self, source: str, target: str = "", *, ttl: Optional[Duration] = None) -> SessionInfo:
         """Copies a session; "": the server chooses the copy's name."""
-        request = sessions_pb2.ForkSessionRequest(
-            source_name=source, target_name=target, ttl_ms=milliseconds(ttl)
-        )
+        request = fork_session_request(source, target, ttl)
         return session_info_of(self._client._unary("fork_session", request, repeatable=False))
 
     def delete(self, name: str) -> None:
@@ -270,7 +204,7 @@ class Sessions:
         self._client._unary("delete_session", request, repeatable=False)
 
 
-class Client:
+class Client(ClientBase):
     """A connection to a Mneme server. Threads may share it."""
 
     def __init__(
@@ -287,6 +221,7 @@ class Client:
         `credentials`: for TLS. `options`: channel options of gRPC. `timeout`: seconds for calls
         that do not give their own; None: no limit. `retry`: None switches repetitions off.
         """
+        super().__init__(timeout, retry)
         settings = channel_options(options)
         self._channel: grpc.Channel = (
             grpc.insecure_channel(target, options=settings)
@@ -294,8 +229,6 @@ class Client:
             else grpc.secure_channel(target, credentials, options=settings)
         )
         self._methods = Methods(self._channel)
-        self._timeout = timeout
-        self._retry = retry
         self.sessions = Sessions(self)
 
     def close(self) -> None:
@@ -325,11 +258,9 @@ class Client:
         With the name of a `session`, the prompt continues its conversation.
         """
         request, attempts = self._prepare(prompt, session, options)
-        no_retry = RetryPolicy(max_attempts=1)
         while True:
-            once = Attempts(no_retry, attempts.begin(), repeatable=False)
             try:
-                return Stream(self._methods.generate, request, once).result()
+                return Stream(self._methods.generate, request, once(attempts)).result()
             except MnemeError as error:
                 delay = attempts.delay_after(error)
                 if delay is None:
@@ -359,14 +290,8 @@ class Client:
         with_pieces: bool = False,
     ) -> Tokens:
         """Text to token ids. `continuation`: as text that continues a session."""
-        request = inference_pb2.TokenizeRequest(
-            text=text,
-            add_special_tokens=add_special_tokens,
-            continuation=continuation,
-            with_pieces=with_pieces,
-        )
-        answer = self._unary("tokenize", request)
-        return Tokens(tuple(answer.token_ids), tuple(answer.pieces))
+        request = tokenize_request(text, add_special_tokens, continuation, with_pieces)
+        return tokens_of(self._unary("tokenize", request))
 
     def detokenize(
         self,
@@ -376,11 +301,7 @@ class Client:
         continuation: bool = False,
     ) -> str:
         """Token ids to text."""
-        request = inference_pb2.DetokenizeRequest(
-            token_ids=token_ids,
-            skip_special_tokens=skip_special_tokens,
-            continuation=continuation,
-        )
+        request = detokenize_request(token_ids, skip_special_tokens, continuation)
         answer: inference_pb2.DetokenizeResponse = self._unary("detokenize", request)
         return answer.text
 
@@ -395,22 +316,18 @@ class Client:
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:
         """Returns as soon as the server takes work; raises what stood in the way if it does not."""
-        deadline = time.monotonic() + timeout
+        wait = ReadyWait(timeout)
         while True:
-            remaining = deadline - time.monotonic()
-            error: Optional[MnemeError] = None
+            error: Optional[grpc.RpcError] = None
             try:
-                request = health_pb2.HealthCheckRequest()
                 answer = self._methods.check_health(
-                    request, timeout=max(0.0, remaining), wait_for_ready=True
+                    wait.request, timeout=wait.remaining(), wait_for_ready=True
                 )
-                if answer.status == health_pb2.HealthCheckResponse.SERVING:
+                if wait.is_ready(answer):
                     return
             except grpc.RpcError as rpc_error:
-                error = error_from_call(rpc_error)
-            if remaining <= 0:
-                raise error or TimeoutError(f"the server is not ready after {timeout} s")
-            time.sleep(min(0.05, remaining))
+                error = rpc_error
+            time.sleep(wait.pause(error))
 
     def _stream(
         self,
@@ -422,26 +339,12 @@ class Client:
         request, attempts = self._prepare(prompt, session, options)
         return Stream(self._methods.generate, request, attempts, on_finished)
 
-    def _prepare(
-        self, prompt: Prompt, session: Optional[str], options: GenerateOptions
-    ) -> tuple[inference_pb2.GenerateRequest, Attempts]:
-        request = generate_request(prompt, session, options)
-        retry = options.get("retry", self._retry)
-        if retry is not None:
-            make_repeatable(request)
-        timeout = options.get("timeout")
-        timeout = self._timeout if timeout is None else timeout
-        return request, Attempts(retry, timeout, repeatable=True)
-
     def _unary(self, method: str, request: Any, *, repeatable: bool = True) -> Any:
-        attempts = Attempts(self._retry, self._timeout, repeatable=repeatable)
+        attempts = self._attempts(repeatable)
         call = getattr(self._methods, method)
         while True:
             try:
                 return call(request, timeout=attempts.begin())
             except grpc.RpcError as rpc_error:
-                error = error_from_call(rpc_error)
-                delay = attempts.delay_after(error)
-                if delay is None:
-                    raise error from rpc_error
+                delay = delay_or_raise(attempts, rpc_error)
             time.sleep(delay)

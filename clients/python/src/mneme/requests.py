@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Optional, TypedDict, Union
 
 from mneme.retry import RetryPolicy
-from mneme.v1 import inference_pb2
+from mneme.v1 import inference_pb2, sessions_pb2
 
 __all__ = ["Duration", "GenerateOptions", "Prompt"]
 
@@ -165,3 +165,47 @@ def make_repeatable(request: inference_pb2.GenerateRequest) -> None:
     """
     if request.session.name and not request.idempotency_key:
         request.idempotency_key = uuid.uuid4().hex
+
+
+def tokenize_request(
+    text: str, add_special_tokens: Optional[bool], continuation: bool, with_pieces: bool
+) -> inference_pb2.TokenizeRequest:
+    """The message for a call of `tokenize`."""
+    return inference_pb2.TokenizeRequest(
+        text=text,
+        add_special_tokens=add_special_tokens,
+        continuation=continuation,
+        with_pieces=with_pieces,
+    )
+
+
+def detokenize_request(
+    token_ids: Sequence[int], skip_special_tokens: Optional[bool], continuation: bool
+) -> inference_pb2.DetokenizeRequest:
+    """The message for a call of `detokenize`."""
+    return inference_pb2.DetokenizeRequest(
+        token_ids=token_ids, skip_special_tokens=skip_special_tokens, continuation=continuation
+    )
+
+
+def create_session_request(name: str, ttl: Optional[Duration]) -> sessions_pb2.CreateSessionRequest:
+    """The message for a call of `sessions.create`."""
+    return sessions_pb2.CreateSessionRequest(name=name, ttl_ms=milliseconds(ttl))
+
+
+def list_sessions_request(
+    prefix: str, page_size: int, page_token: str
+) -> sessions_pb2.ListSessionsRequest:
+    """The message for a call of `sessions.list_page`."""
+    return sessions_pb2.ListSessionsRequest(
+        name_prefix=prefix, page_size=page_size, page_token=page_token
+    )
+
+
+def fork_session_request(
+    source: str, target: str, ttl: Optional[Duration]
+) -> sessions_pb2.ForkSessionRequest:
+    """The message for a call of `sessions.fork`."""
+    return sessions_pb2.ForkSessionRequest(
+        source_name=source, target_name=target, ttl_ms=milliseconds(ttl)
+    )

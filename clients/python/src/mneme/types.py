@@ -7,16 +7,10 @@ everywhere in Python.
 from __future__ import annotations
 
 import enum
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Optional, Union
-
-from mneme.v1 import inference_pb2, sessions_pb2
-
-if TYPE_CHECKING:
-    from google.protobuf.timestamp_pb2 import Timestamp
+from datetime import datetime
+from typing import Optional, Union
 
 __all__ = [
     "Capacity",
@@ -91,7 +85,8 @@ class TokenLogprob:
 
     token_id: int
     logprob: Optional[float]
-    """Natural logarithm; None for the first token of a session, which nothing predicts."""
+    """Natural logarithm; None where nothing predicted the token: the first one of a session, and
+    the first one after a request that only fed its prompt."""
     text: str
     top: tuple[TopLogprob, ...]
 
@@ -364,177 +359,3 @@ class Info:
     capacity: Optional[Capacity]
     limits: Optional[Limits]
     statistics: Optional[Statistics]
-
-
-# Messages to data. Kept here so that a field and its conversion are read together.
-
-
-def _seconds(milliseconds: int) -> float:
-    return math.inf if milliseconds < 0 else milliseconds / 1000.0
-
-
-def _time(timestamp: Timestamp) -> datetime:
-    return timestamp.ToDatetime(tzinfo=timezone.utc)
-
-
-def _logprobs(messages: Iterable[inference_pb2.TokenLogprob]) -> tuple[TokenLogprob, ...]:
-    return tuple(
-        TokenLogprob(
-            m.token_id,
-            m.logprob if m.HasField("logprob") else None,
-            m.text,
-            tuple(TopLogprob(t.token_id, t.logprob, t.text) for t in m.top),
-        )
-        for m in messages
-    )
-
-
-def _chunk(m: inference_pb2.Output) -> Chunk:
-    return Chunk(
-        choice=m.choice,
-        text=m.text,
-        token_ids=tuple(m.token_ids),
-        logprobs=_logprobs(m.logprobs),
-        is_prompt=m.is_prompt,
-        finish_reason=FinishReason(m.finish_reason) if m.finish_reason else None,
-        stop_matched=m.stop_matched,
-    )
-
-
-def _started(m: inference_pb2.Started) -> Started:
-    return Started(m.request_id, m.seed, m.resumed_tokens, m.prompt_tokens)
-
-
-def _finished(m: inference_pb2.Finished) -> Finished:
-    usage, timings, state = m.usage, m.timings, m.session
-    return Finished(
-        usage=Usage(
-            usage.prompt_tokens, usage.completion_tokens, usage.resumed_tokens, usage.fed_tokens
-        ),
-        timings=Timings(timings.queue_ms, timings.prefill_ms, timings.decode_ms),
-        session=(
-            SessionState(state.name, state.position, state.has_pending_token)
-            if m.HasField("session")
-            else None
-        ),
-        seed=m.seed,
-        replayed=m.replayed,
-    )
-
-
-def events_of(m: inference_pb2.GenerateResponse) -> list[Event]:
-    """The events that one message of a stream carries, in order."""
-    events: list[Event] = []
-    if m.HasField("started"):
-        events.append(_started(m.started))
-    events += [_chunk(output) for output in m.outputs]
-    if m.HasField("finished"):
-        events.append(_finished(m.finished))
-    return events
-
-
-def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
-    """A session from its message."""
-    return SessionInfo(
-        name=m.name,
-        position=m.position,
-        has_pending_token=m.has_pending_token,
-        busy=m.busy,
-        create_time=_time(m.create_time),
-        last_use_time=_time(m.last_use_time),
-        ttl=_seconds(m.ttl_ms),
-        state_bytes=m.state_bytes,
-    )
-
-
-def session_page_of(m: sessions_pb2.ListSessionsResponse) -> SessionPage:
-    """A page from its message."""
-    return SessionPage(
-        tuple(session_info_of(s) for s in m.sessions), m.next_page_token, m.total_count
-    )
-
-
-def _histogram(m: inference_pb2.Histogram) -> Histogram:
-    return Histogram(m.count, m.sum, tuple(m.upper_bounds), tuple(m.counts))
-
-
-def _statistics(m: inference_pb2.Statistics) -> Statistics:
-    return Statistics(
-        requests_running=m.requests_running,
-        requests_waiting=m.requests_waiting,
-        slabs_used=m.slabs_used,
-        slabs_total=m.slabs_total,
-        sessions=m.sessions,
-        steps=m.steps,
-        prompt_tokens=m.prompt_tokens,
-        generated_tokens=m.generated_tokens,
-        requests_finished=m.requests_finished,
-        requests_cancelled=m.requests_cancelled,
-        requests_expired=m.requests_expired,
-        requests_failed=m.requests_failed,
-        requests_rejected=m.requests_rejected,
-        decode_rows=_histogram(m.decode_rows),
-        step_ms=_histogram(m.step_ms),
-        queue_ms=_histogram(m.queue_ms),
-        first_token_ms=_histogram(m.first_token_ms),
-        inter_token_ms=_histogram(m.inter_token_ms),
-    )
-
-
-def _model(m: inference_pb2.ModelDescription) -> ModelDescription:
-    return ModelDescription(
-        name=m.name,
-        architecture=m.architecture,
-        vocab_size=m.vocab_size,
-        model_dim=m.model_dim,
-        layers=m.layers,
-        parameters=m.parameters,
-        weight_bytes=m.weight_bytes,
-        weight_dtype=m.weight_dtype,
-        fingerprint=m.fingerprint,
-        tokenizer=m.tokenizer,
-        bos_token_id=m.bos_token_id if m.HasField("bos_token_id") else None,
-        eos_token_id=m.eos_token_id if m.HasField("eos_token_id") else None,
-        adds_bos=m.adds_bos,
-        sampling_defaults={
-            field.name: value
-            for field, value in m.sampling_defaults.ListFields()
-            if isinstance(value, (int, float))
-        },
-    )
-
-
-def _limits(m: inference_pb2.Limits) -> Limits:
-    return Limits(
-        max_rows_per_step=m.max_rows_per_step,
-        max_tokens_per_step=m.max_tokens_per_step,
-        max_queued_requests=m.max_queued_requests,
-        max_request_tokens=m.max_request_tokens,
-        default_max_tokens=m.default_max_tokens,
-        default_session_ttl=_seconds(m.default_session_ttl_ms),
-        penalty_history_tokens=m.penalty_history_tokens,
-        max_message_bytes=m.max_message_bytes,
-    )
-
-
-def info_of(m: inference_pb2.GetInfoResponse) -> Info:
-    """The server's description from its message."""
-    server, capacity = m.server, m.capacity
-    return Info(
-        server=ServerInfo(
-            version=server.version,
-            state=ServerState(server.state),
-            start_time=_time(server.start_time),
-            loaded_bytes=server.loaded_bytes,
-            total_bytes=server.total_bytes,
-            device=server.device,
-        ),
-        model=_model(m.model) if m.HasField("model") else None,
-        capacity=(
-            Capacity(capacity.slab_bytes, capacity.state_memory_bytes, capacity.max_sessions)
-            if m.HasField("capacity")
-            else None
-        ),
-        limits=_limits(m.limits) if m.HasField("limits") else None,
-        statistics=_statistics(m.statistics) if m.HasField("statistics") else None,
-    )

@@ -1,0 +1,186 @@
+"""What the blocking and the asyncio client have in common: all but the waiting."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Optional, Union
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from mneme.collect import Collector
+from mneme.errors import Cancelled, error_from_call
+from mneme.messages import events_of
+from mneme.requests import GenerateOptions, Prompt, generate_request, make_repeatable
+from mneme.retry import Attempts, RetryPolicy
+from mneme.types import Chunk, Completion, Event, Finished, Started
+from mneme.v1 import inference_pb2
+
+DEFAULT_TARGET = "127.0.0.1:50051"
+
+
+def first_text(event: Event) -> str:
+    """What the event adds to the first choice's text."""
+    if isinstance(event, Chunk) and not (event.choice or event.is_prompt):
+        return event.text
+    return ""
+
+
+def delay_or_raise(attempts: Attempts, rpc_error: grpc.RpcError) -> float:
+    """Seconds to wait before the next try; raises the error if there is to be none."""
+    error = error_from_call(rpc_error)
+    delay = attempts.delay_after(error)
+    if delay is None:
+        raise error from rpc_error
+    return delay
+
+
+class StreamBase:
+    """A request's events, less how they are waited for."""
+
+    def __init__(
+        self,
+        method: Any,
+        request: inference_pb2.GenerateRequest,
+        attempts: Attempts,
+        on_finished: Optional[Callable[[Finished], None]] = None,
+    ) -> None:
+        self._method = method
+        self._request = request
+        self._attempts = attempts
+        self._on_finished = on_finished
+        self._collector = Collector()
+        self._pending: list[Event] = []
+        self._received = False
+        self._cancelled = False
+        self._done = False
+        self._open()
+
+    @property
+    def started(self) -> Optional[Started]:
+        """The first event, once it has arrived."""
+        return self._collector.started
+
+    @property
+    def finished(self) -> Optional[Finished]:
+        """The last event, once it has arrived."""
+        return self._collector.finished
+
+    def cancel(self) -> None:
+        """Ends the request; reading on raises Cancelled.
+
+        The session then holds exactly the tokens fed until now.
+        """
+        if not self._done:
+            self._done = self._cancelled = True
+            self._call.cancel()
+
+    def _open(self) -> None:
+        self._call = self._method(self._request, timeout=self._attempts.begin())
+
+    def _is_over(self) -> bool:
+        if self._cancelled:
+            raise Cancelled("the stream was cancelled")
+        return self._done
+
+    def _delay_after(self, rpc_error: grpc.RpcError) -> float:
+        """Seconds to wait before `_reopen`; raises the error if the request is not repeated."""
+        try:
+            if self._received or self._done:
+                raise error_from_call(rpc_error) from rpc_error
+            return delay_or_raise(self._attempts, rpc_error)
+        except BaseException:
+            self._done = True
+            raise
+
+    def _reopen(self) -> None:
+        if not self._cancelled:
+            self._open()
+
+    def _receive(self, response: inference_pb2.GenerateResponse) -> None:
+        self._received = True
+        self._pending = events_of(response)
+
+    def _take(self) -> Event:
+        """The next event that has arrived."""
+        event = self._pending.pop(0)
+        self._collector.add(event)
+        if isinstance(event, Finished) and self._on_finished is not None:
+            self._on_finished(event)
+        return event
+
+
+class SessionBase:
+    """A named session's position, as far as it is known here."""
+
+    def __init__(self, name: str, exclusive: bool) -> None:
+        self._exclusive = exclusive
+        self.name = name
+        self.position: Optional[int] = None
+        """Tokens of the conversation; None: not known yet, or not any more."""
+
+    def _begin(self, options: GenerateOptions) -> GenerateOptions:
+        """Options for the next request; until it has ended the position is not known."""
+        position, self.position = self.position, None
+        if not self._exclusive or position is None:
+            return options
+        return {"expected_position": position, **options}
+
+    def _follow(self, end: Union[Completion, Finished]) -> None:
+        self.position = end.session.position if end.session else None
+
+
+class ClientBase:
+    """What a client was told about timeouts and repetitions."""
+
+    def __init__(self, timeout: Optional[float], retry: Optional[RetryPolicy]) -> None:
+        self._timeout = timeout
+        self._retry = retry
+
+    def _prepare(
+        self, prompt: Prompt, session: Optional[str], options: GenerateOptions
+    ) -> tuple[inference_pb2.GenerateRequest, Attempts]:
+        request = generate_request(prompt, session, options)
+        retry = options.get("retry", self._retry)
+        if retry is not None:
+            make_repeatable(request)
+        timeout = options.get("timeout")
+        timeout = self._timeout if timeout is None else timeout
+        return request, Attempts(retry, timeout, repeatable=True)
+
+    def _attempts(self, repeatable: bool) -> Attempts:
+        return Attempts(self._retry, self._timeout, repeatable=repeatable)
+
+
+def once(attempts: Attempts) -> Attempts:
+    """One try of a call that repeats whole answers, not openings of a stream."""
+    return Attempts(RetryPolicy(max_attempts=1), attempts.begin(), repeatable=False)
+
+
+class ReadyWait:
+    """Health checks until the server takes work, or time is up."""
+
+    request = health_pb2.HealthCheckRequest()
+
+    def __init__(self, timeout: float) -> None:
+        self._timeout = timeout
+        self._deadline = time.monotonic() + timeout
+
+    def remaining(self) -> float:
+        """Seconds for the next check."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    @staticmethod
+    def is_ready(answer: health_pb2.HealthCheckResponse) -> bool:
+        """Whether the answer ends the wait."""
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+    def pause(self, rpc_error: Optional[grpc.RpcError]) -> float:
+        """Seconds before the next check; raises what stood in the way if time is up."""
+        remaining = self.remaining()
+        if remaining <= 0:
+            if rpc_error is not None:
+                raise error_from_call(rpc_error) from rpc_error
+            raise TimeoutError(f"the server is not ready after {self._timeout} s")
+        return min(0.05, remaining)
