@@ -6,6 +6,8 @@
 
 #include <cstdint>
 
+#include "kernels/tensor_view.h"
+
 namespace mneme::cuda {
 
 constexpr int kWarp = 32;
@@ -49,6 +51,13 @@ __device__ inline __nv_bfloat16 FromFloat<__nv_bfloat16>(float x) {
 template <>
 __device__ inline __half FromFloat<__half>(float x) {
   return __float2half_rn(x);
+}
+
+// StateView::as() for the device.
+template <typename T>
+__device__ inline T* MemoryAt(const StateView& view, int slot, int memory) {
+  return reinterpret_cast<T*>(view.base + slot * view.slab_bytes + view.offset +
+                              memory * view.memory_bytes);
 }
 
 __device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

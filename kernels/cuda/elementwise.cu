@@ -1,24 +1,304 @@
+// Operations that touch every activation once: copies, norms, gates. A row's result depends on its
+// own values and on the row's length only, never on how many rows there are.
+#include <algorithm>
+#include <cstdint>
+
+#include "base/log.h"
+#include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/operations.h"
 
 namespace mneme::cuda {
+namespace {
 
-void Embedding(Device& device, const EmbeddingArgs&) {
-  device.Check(cudaErrorNotSupported, "Embedding");
+// Four consecutive elements as floats, by one access.
+__device__ inline float4 LoadFour(const float* p) { return *reinterpret_cast<const float4*>(p); }
+template <typename T>
+__device__ inline float4 LoadFour(const T* p) {
+  union {
+    uint2 bits;
+    T values[4];
+  } four;
+  four.bits = *reinterpret_cast<const uint2*>(p);
+  return {ToFloat(four.values[0]), ToFloat(four.values[1]), ToFloat(four.values[2]),
+          ToFloat(four.values[3])};
 }
-void GatherRows(Device& device, const GatherRowsArgs&) {
-  device.Check(cudaErrorNotSupported, "GatherRows");
+
+bool Aligned(const TensorView& tensor) {
+  return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0;
 }
-void RmsNorm(Device& device, const RmsNormArgs&) { device.Check(cudaErrorNotSupported, "RmsNorm"); }
-void SwiGlu(Device& device, const SwiGluArgs&) { device.Check(cudaErrorNotSupported, "SwiGlu"); }
-void L2Norm(Device& device, const L2NormArgs&) { device.Check(cudaErrorNotSupported, "L2Norm"); }
-void DeltaGates(Device& device, const DeltaGatesArgs&) {
-  device.Check(cudaErrorNotSupported, "DeltaGates");
+
+// A kernel's rows are taken four elements at a time if all of them start at a 16-byte boundary.
+template <typename... Tensors>
+bool InFours(int64_t dim, const Tensors&... tensors) {
+  return dim % 4 == 0 && (Aligned(tensors) && ...);
 }
-void MixMemories(Device& device, const MixMemoriesArgs&) {
-  device.Check(cudaErrorNotSupported, "MixMemories");
+
+// Threads for a row of `items` accesses.
+int ThreadsFor(int64_t items) {
+  return static_cast<int>(std::clamp<int64_t>((items + kWarp - 1) / kWarp * kWarp, kWarp, 256));
 }
-void GatedRmsNorm(Device& device, const GatedRmsNormArgs&) {
-  device.Check(cudaErrorNotSupported, "GatedRmsNorm");
+
+// y[i] = table[indices[i]], one block per row.
+template <typename T, bool kFours>
+__global__ void CopyRows(const T* table, const int32_t* indices, int dim, float* y) {
+  const T* from = table + int64_t{indices[blockIdx.x]} * dim;
+  float* to = y + int64_t{blockIdx.x} * dim;
+  if constexpr (kFours) {
+    for (int i = 4 * threadIdx.x; i < dim; i += 4 * blockDim.x) {
+      *reinterpret_cast<float4*>(to + i) = LoadFour(from + i);
+    }
+  } else {
+    for (int i = threadIdx.x; i < dim; i += blockDim.x) to[i] = ToFloat(from[i]);
+  }
+}
+
+template <typename T>
+void LaunchCopyRows(Device& device, const TensorView& table, const TensorView& indices,
+                    const TensorView& y, const char* what) {
+  const int64_t rows = indices.shape[0], dim = table.shape[1];
+  if (rows == 0) return;
+  const bool fours = InFours(dim, table, y);
+  const auto kernel = fours ? CopyRows<T, true> : CopyRows<T, false>;
+  kernel<<<rows, ThreadsFor(fours ? dim / 4 : dim), 0, device.stream()>>>(
+      table.as<const T>(), indices.as<const int32_t>(), static_cast<int>(dim), y.as<float>());
+  device.Check(cudaGetLastError(), what);
+}
+
+// The norms differ in the factor they make of a row's sum of squares, and in what they do with
+// x * factor.
+struct RmsOutput {
+  const float* weight;
+  float eps;
+  __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
+  __device__ float At(float x, float factor, int64_t, int i) const {
+    return x * factor * weight[i];
+  }
+};
+struct L2Output {
+  float scale;
+  __device__ float Factor(float sum, int) const { return scale / sqrtf(sum + 1e-6f); }
+  __device__ float At(float x, float factor, int64_t, int) const { return x * factor; }
+};
+struct GatedRmsOutput {
+  const float* weight;
+  const float* gate;
+  float eps;
+  __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
+  __device__ float At(float x, float factor, int64_t offset, int i) const {
+    return x * factor * weight[i] * Silu(gate[offset + i]);
+  }
+};
+
+constexpr int kNormThreads = 256;
+
+// One warp per row (kThreads == kWarp) or one block of kNormThreads. Up to kHeld accesses of a
+// thread stay in registers between the sum and the output; longer rows are read twice.
+template <typename Output, bool kFours, bool kWarpPerRow>
+__global__ void __launch_bounds__(kNormThreads)
+    Norm(const float* x, float* y, int64_t rows, int dim, Output output) {
+  constexpr int kThreads = kWarpPerRow ? kWarp : kNormThreads;
+  constexpr int kStep = kFours ? 4 : 1;
+  constexpr int kHeld = kFours ? 2 : 8;
+  __shared__ float scratch[kNormThreads / kWarp];
+  const int thread = threadIdx.x % kThreads;
+  const int64_t row = int64_t{blockIdx.x} * (kNormThreads / kThreads) + threadIdx.x / kThreads;
+  if (row >= rows) return;  // whole warps; blocks have one row each
+  const int64_t offset = row * dim;
+
+  float held[kHeld * kStep];
+  float sum = 0;
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int i = (n * kThreads + thread) * kStep;
+    if constexpr (kFours) {
+      const float4 v = i < dim ? LoadFour(x + offset + i) : float4{0, 0, 0, 0};
+      held[4 * n] = v.x, held[4 * n + 1] = v.y, held[4 * n + 2] = v.z, held[4 * n + 3] = v.w;
+    } else {
+      held[n] = i < dim ? x[offset + i] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) sum += held[n * kStep + j] * held[n * kStep + j];
+  }
+  const int rest = kHeld * kThreads * kStep;
+  for (int i = rest + thread; i < dim; i += kThreads) sum += x[offset + i] * x[offset + i];
+  sum = kWarpPerRow ? WarpSum(sum) : BlockSum<kNormThreads>(sum, scratch);
+  const float factor = output.Factor(sum, dim);
+
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int i = (n * kThreads + thread) * kStep;
+    if (i >= dim) break;
+    if constexpr (kFours) {
+      *reinterpret_cast<float4*>(y + offset + i) = {
+          output.At(held[4 * n], factor, offset, i),
+          output.At(held[4 * n + 1], factor, offset, i + 1),
+          output.At(held[4 * n + 2], factor, offset, i + 2),
+          output.At(held[4 * n + 3], factor, offset, i + 3)};
+    } else {
+      y[offset + i] = output.At(held[n], factor, offset, i);
+    }
+  }
+  for (int i = rest + thread; i < dim; i += kThreads) {
+    y[offset + i] = output.At(x[offset + i], factor, offset, i);
+  }
+}
+
+template <typename Output>
+void LaunchNorm(Device& device, const TensorView& x, const TensorView& y, int64_t rows, int64_t dim,
+                bool fours, Output output, const char* what) {
+  if (rows == 0 || dim == 0) return;
+  CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32) << what;
+  constexpr int64_t kWarpsRow = 256;  // up to so many elements, a warp is enough
+  const bool warp_per_row = dim <= kWarpsRow;
+  const auto kernel = fours
+                          ? (warp_per_row ? Norm<Output, true, true> : Norm<Output, true, false>)
+                          : (warp_per_row ? Norm<Output, false, true> : Norm<Output, false, false>);
+  constexpr int kWarps = kNormThreads / kWarp;
+  const int64_t blocks = warp_per_row ? (rows + kWarps - 1) / kWarps : rows;
+  kernel<<<blocks, kNormThreads, 0, device.stream()>>>(x.as<const float>(), y.as<float>(), rows,
+                                                       static_cast<int>(dim), output);
+  device.Check(cudaGetLastError(), what);
+}
+
+// y may alias gate or up, so a thread reads before it writes.
+__global__ void SwiGluKernel(const float* gate, const float* up, float* y, int64_t fours,
+                             int64_t n) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < fours) {
+    const float4 g = LoadFour(gate + 4 * i), u = LoadFour(up + 4 * i);
+    *reinterpret_cast<float4*>(y + 4 * i) = {Silu(g.x) * u.x, Silu(g.y) * u.y, Silu(g.z) * u.z,
+                                             Silu(g.w) * u.w};
+    return;
+  }
+  const int64_t j = 4 * fours + (i - fours);
+  if (j < n) y[j] = Silu(gate[j]) * up[j];
+}
+
+__device__ inline float Softplus(float z) { return z > 20.0f ? z : log1pf(expf(z)); }
+
+// Outputs may be the inputs.
+__global__ void DeltaGatesKernel(const float* a, const float* b, const float* a_log,
+                                 const float* dt_bias, const int32_t* entry_rows, float beta_scale,
+                                 int64_t n, int heads, float* log_decay, float* beta) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const int64_t entry = i / heads;
+  const int head = static_cast<int>(i - entry * heads);
+  const int64_t from = (entry_rows != nullptr ? int64_t{entry_rows[entry]} : entry) * heads + head;
+  const float gate_a = a[from], gate_b = b[from];
+  log_decay[i] = -expf(a_log[head]) * Softplus(gate_a + dt_bias[head]);
+  beta[i] = beta_scale * Sigmoid(gate_b);
+}
+
+// One block per token.
+template <bool kFours>
+__global__ void MixKernel(const float* x, const int32_t* token_entries, const float* weights,
+                          int top_k, int choices, int dim, float* y) {
+  constexpr int kStep = kFours ? 4 : 1;
+  const int64_t token = blockIdx.x;
+  const int32_t* entries = token_entries + token * choices;
+  for (int i = kStep * threadIdx.x; i < dim; i += kStep * blockDim.x) {
+    float sum[kStep] = {};
+    for (int j = 0; j < choices; ++j) {
+      const float weight = j < top_k ? weights[token * top_k + j] : 1.0f;
+      const float* from = x + int64_t{entries[j]} * dim + i;
+      if constexpr (kFours) {
+        const float4 v = LoadFour(from);
+        sum[0] = fmaf(weight, v.x, sum[0]);
+        sum[1] = fmaf(weight, v.y, sum[1]);
+        sum[2] = fmaf(weight, v.z, sum[2]);
+        sum[3] = fmaf(weight, v.w, sum[3]);
+      } else {
+        sum[0] = fmaf(weight, *from, sum[0]);
+      }
+    }
+    float* to = y + token * dim + i;
+    if constexpr (kFours) {
+      *reinterpret_cast<float4*>(to) = {sum[0], sum[1], sum[2], sum[3]};
+    } else {
+      *to = sum[0];
+    }
+  }
+}
+
+constexpr int kThreads = 256;
+int64_t BlocksFor(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
+
+}  // namespace
+
+void Embedding(Device& device, const EmbeddingArgs& args) {
+  switch (args.table.dtype) {
+    case DType::kF32:
+      return LaunchCopyRows<float>(device, args.table, args.ids, args.y, "Embedding");
+    case DType::kBF16:
+      return LaunchCopyRows<__nv_bfloat16>(device, args.table, args.ids, args.y, "Embedding");
+    case DType::kF16:
+      return LaunchCopyRows<__half>(device, args.table, args.ids, args.y, "Embedding");
+    default:
+      CHECK(false) << "an embedding of " << Name(args.table.dtype);
+  }
+}
+
+void GatherRows(Device& device, const GatherRowsArgs& args) {
+  CHECK(args.x.dtype == DType::kF32);
+  LaunchCopyRows<float>(device, args.x, args.indices, args.y, "GatherRows");
+}
+
+void RmsNorm(Device& device, const RmsNormArgs& args) {
+  const int64_t dim = args.x.shape[1];
+  LaunchNorm(device, args.x, args.y, args.x.shape[0], dim, InFours(dim, args.x, args.y),
+             RmsOutput{args.weight.as<const float>(), args.eps}, "RmsNorm");
+}
+
+void L2Norm(Device& device, const L2NormArgs& args) {
+  const int64_t dim = args.x.shape[2];
+  LaunchNorm(device, args.x, args.y, args.x.shape[0] * args.x.shape[1], dim,
+             InFours(dim, args.x, args.y), L2Output{args.scale}, "L2Norm");
+}
+
+void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args) {
+  const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
+  const bool fours = InFours(dim, args.x, args.y);
+  const float* weight = args.weight.as<const float>();
+  if (args.gate.empty()) {
+    return LaunchNorm(device, args.x, args.y, rows, dim, fours, RmsOutput{weight, args.eps},
+                      "GatedRmsNorm");
+  }
+  LaunchNorm(device, args.x, args.y, rows, dim, fours,
+             GatedRmsOutput{weight, args.gate.as<const float>(), args.eps}, "GatedRmsNorm");
+}
+
+void SwiGlu(Device& device, const SwiGluArgs& args) {
+  const int64_t n = args.gate.shape.elements();
+  if (n == 0) return;
+  const int64_t fours = InFours(4, args.gate, args.up, args.y) ? n / 4 : 0;
+  SwiGluKernel<<<BlocksFor(fours + n - 4 * fours), kThreads, 0, device.stream()>>>(
+      args.gate.as<const float>(), args.up.as<const float>(), args.y.as<float>(), fours, n);
+  device.Check(cudaGetLastError(), "SwiGlu");
+}
+
+void DeltaGates(Device& device, const DeltaGatesArgs& args) {
+  const int64_t n = args.log_decay.shape.elements();
+  if (n == 0) return;
+  DeltaGatesKernel<<<BlocksFor(n), kThreads, 0, device.stream()>>>(
+      args.a.as<const float>(), args.b.as<const float>(), args.a_log.as<const float>(),
+      args.dt_bias.as<const float>(), args.entry_rows.as<const int32_t>(), args.beta_scale, n,
+      static_cast<int>(args.a.shape[1]), args.log_decay.as<float>(), args.beta.as<float>());
+  device.Check(cudaGetLastError(), "DeltaGates");
+}
+
+void MixMemories(Device& device, const MixMemoriesArgs& args) {
+  const int64_t tokens = args.y.shape[0], dim = args.y.shape[1];
+  if (tokens == 0) return;
+  const int choices = static_cast<int>(args.token_entries.shape[1]);
+  const int top_k = static_cast<int>(args.weights.shape[1]);
+  CHECK(choices == top_k || choices == top_k + 1);
+  const bool fours = InFours(dim, args.x, args.y);
+  const auto kernel = fours ? MixKernel<true> : MixKernel<false>;
+  kernel<<<tokens, ThreadsFor(fours ? dim / 4 : dim), 0, device.stream()>>>(
+      args.x.as<const float>(), args.token_entries.as<const int32_t>(),
+      args.weights.as<const float>(), top_k, choices, static_cast<int>(dim), args.y.as<float>());
+  device.Check(cudaGetLastError(), "MixMemories");
 }
 
 }  // namespace mneme::cuda

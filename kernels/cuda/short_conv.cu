@@ -1,9 +1,335 @@
+// Depthwise causal convolutions along segments. A thread owns a few channels, so that neighbouring
+// threads touch neighbouring memory.
+//
+// Short segments (a decode step): one block per segment and tile of channels goes through the
+// entries in order and leaves the new window. Long ones: blocks take runs of entries wherever they
+// lie, reading windows only, and a second launch replaces the windows. Both add in the same order.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "base/log.h"
+#include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/operations.h"
 
 namespace mneme::cuda {
+namespace {
 
-void ShortConv(Device& device, std::span<const ShortConvArgs>) {
-  device.Check(cudaErrorNotSupported, "ShortConv");
+constexpr int kThreads = 128;        // of a block; each has kVector channels
+constexpr int kRun = 32;             // entries of a block, for long segments
+constexpr int kLongestShort = 4;     // entries of a segment that one block goes through
+constexpr int kMaxConvolutions = 6;  // in one launch
+
+struct Convolution {
+  const float* x;
+  const int32_t* entry_rows;
+  const float* weight;
+  const int32_t* offsets;
+  const int32_t* slots;
+  const int32_t* memories;
+  const int32_t* fresh;
+  StateView window;
+  float* y;
+  int segments, entries, channels, width;
+  int tiles;           // of channels
+  int64_t blocks_end;  // the launch's blocks up to here are this or an earlier convolution's
+};
+struct Convolutions {
+  Convolution list[kMaxConvolutions];
+};
+
+template <int kVector>
+struct Values {
+  float v[kVector];
+};
+
+template <int kVector>
+__device__ inline Values<kVector> Load(const float* p) {
+  if constexpr (kVector == 4) {
+    const float4 four = *reinterpret_cast<const float4*>(p);
+    return {{four.x, four.y, four.z, four.w}};
+  } else {
+    return {{*p}};
+  }
+}
+template <int kVector>
+__device__ inline void Store(float* p, const Values<kVector>& values) {
+  if constexpr (kVector == 4) {
+    *reinterpret_cast<float4*>(p) = {values.v[0], values.v[1], values.v[2], values.v[3]};
+  } else {
+    *p = values.v[0];
+  }
+}
+
+// One thread's channels of a convolution. kWidth 0: any width, by way of memory.
+template <int kWidth, int kVector>
+struct Channels {
+  using Vector = Values<kVector>;
+
+  __device__ Channels(const Convolution& conv, int channel)
+      : c(conv), channel(channel), width(kWidth > 0 ? kWidth : conv.width) {
+    if constexpr (kWidth > 0) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) {
+          weight[i * kWidth + j] = conv.weight[int64_t{channel + i} * kWidth + j];
+        }
+      }
+    }
+  }
+
+  __device__ float Weight(int i, int j) const {
+    if constexpr (kWidth > 0) return weight[i * kWidth + j];
+    return c.weight[int64_t{channel + i} * width + j];
+  }
+  __device__ Vector Input(int entry) const {
+    const int64_t row = c.entry_rows != nullptr ? c.entry_rows[entry] : entry;
+    return Load<kVector>(c.x + row * c.channels + channel);
+  }
+  // Row j of a segment's window.
+  __device__ float* Window(int segment, int j) const {
+    return MemoryAt<float>(c.window, c.slots[segment], c.memories[segment]) +
+           int64_t{j} * c.channels + channel;
+  }
+  __device__ Vector WindowValue(int segment, int j) const {
+    if (c.fresh[segment] != 0) return {};
+    return Load<kVector>(Window(segment, j));
+  }
+  // The input `ahead` places before the segment's entry number `at`, from the window if that lies
+  // before the segment.
+  __device__ Vector History(int segment, int first, int at, int ahead) const {
+    const int place = at - ahead;
+    return place >= 0 ? Input(first + place) : WindowValue(segment, width - 1 + place);
+  }
+
+  const Convolution& c;
+  const int channel, width;
+  float weight[kWidth > 0 ? kWidth* kVector : 1];
+};
+
+// The last width - 1 inputs, newest last.
+template <int kWidth, int kVector>
+struct History {
+  static constexpr int kRows = kWidth > 1 ? kWidth - 1 : 1;
+  Values<kVector> rows[kRows];
+
+  __device__ void Read(const Channels<kWidth, kVector>& channels, int segment, int first, int at) {
+#pragma unroll
+    for (int j = 0; j + 1 < kWidth; ++j) {
+      rows[j] = channels.History(segment, first, at, kWidth - 1 - j);
+    }
+  }
+  __device__ void Push(const Values<kVector>& x) {
+#pragma unroll
+    for (int j = 0; j + 2 < kWidth; ++j) rows[j] = rows[j + 1];
+    if constexpr (kWidth > 1) rows[kWidth - 2] = x;
+  }
+};
+
+// y of one entry, `at` its number in the segment.
+template <int kWidth, int kVector>
+__device__ inline void WriteOutput(const Channels<kWidth, kVector>& channels,
+                                   History<kWidth, kVector>& history, int segment, int first,
+                                   int at) {
+  const Values<kVector> x = channels.Input(first + at);
+  Values<kVector> sum = {};
+  if constexpr (kWidth > 0) {
+#pragma unroll
+    for (int j = 0; j + 1 < kWidth; ++j) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        sum.v[i] = fmaf(channels.Weight(i, j), history.rows[j].v[i], sum.v[i]);
+      }
+    }
+    history.Push(x);
+  } else {
+    for (int j = 0; j + 1 < channels.width; ++j) {
+      const Values<kVector> past = channels.History(segment, first, at, channels.width - 1 - j);
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) sum.v[i] = fmaf(channels.Weight(i, j), past.v[i], sum.v[i]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    sum.v[i] = Silu(fmaf(channels.Weight(i, channels.width - 1), x.v[i], sum.v[i]));
+  }
+  Store<kVector>(channels.c.y + int64_t{first + at} * channels.c.channels + channels.channel, sum);
+}
+
+// Replaces a window by the last width - 1 inputs. Rows move towards older places, so going up never
+// reads what was written.
+template <int kWidth, int kVector>
+__device__ inline void MoveWindow(const Channels<kWidth, kVector>& channels, int segment, int first,
+                                  int count) {
+  for (int j = 0; j + 1 < channels.width; ++j) {
+    const Values<kVector> value = channels.History(segment, first, count, channels.width - 1 - j);
+    Store<kVector>(channels.Window(segment, j), value);
+  }
+}
+
+// Which convolution this block belongs to; `block` becomes its number there.
+__device__ inline const Convolution& Find(const Convolutions& convolutions, int64_t* block) {
+  int n = 0;
+  while (*block >= convolutions.list[n].blocks_end) ++n;
+  if (n > 0) *block -= convolutions.list[n - 1].blocks_end;
+  return convolutions.list[n];
+}
+
+// One block per segment and tile. kMoveOnly: no outputs, only the windows.
+template <int kWidth, int kVector, bool kMoveOnly>
+__global__ void __launch_bounds__(kThreads)
+    BySegment(const __grid_constant__ Convolutions convolutions) {
+  int64_t block = blockIdx.x;
+  const Convolution& conv = Find(convolutions, &block);
+  const int segment = static_cast<int>(block / conv.tiles);
+  const int tile = static_cast<int>(block % conv.tiles);
+  const int first = conv.offsets[segment], count = conv.offsets[segment + 1] - first;
+  const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) * kVector;
+  if (count == 0 || conv.slots[segment] < 0 || channel >= conv.channels) return;
+  const Channels<kWidth, kVector> channels(conv, channel);
+  if constexpr (!kMoveOnly) {
+    History<kWidth, kVector> history;
+    history.Read(channels, segment, first, 0);
+    for (int at = 0; at < count; ++at) WriteOutput(channels, history, segment, first, at);
+    if constexpr (kWidth > 0) {
+#pragma unroll
+      for (int j = 0; j + 1 < kWidth; ++j) {
+        Store<kVector>(channels.Window(segment, j), history.rows[j]);
+      }
+      return;
+    }
+  }
+  MoveWindow(channels, segment, first, count);
+}
+
+// The segment that has an entry: the last one that starts at or before it. Called by whole warps.
+__device__ inline int SegmentOf(const Convolution& conv, int entry) {
+  const int lane = threadIdx.x % kWarp;
+  int low = 0, high = conv.segments;  // offsets[low] <= entry < offsets[high]
+  while (high - low > 1) {
+    const int step = (high - low + kWarp - 1) / kWarp;
+    const int probe = low + lane * step;
+    const bool starts = probe < high && conv.offsets[probe] <= entry;
+    const int last = __popc(__ballot_sync(kAllLanes, starts)) - 1;
+    low += last * step;
+    high = min(high, low + step);
+  }
+  return low;
+}
+
+// One block per run of entries and tile.
+template <int kWidth, int kVector>
+__global__ void __launch_bounds__(kThreads)
+    ByEntry(const __grid_constant__ Convolutions convolutions) {
+  int64_t block = blockIdx.x;
+  const Convolution& conv = Find(convolutions, &block);
+  const int begin = static_cast<int>(block / conv.tiles) * kRun;
+  const int tile = static_cast<int>(block % conv.tiles);
+  const int end = min(begin + kRun, conv.offsets[conv.segments]);
+  if (begin >= end) return;
+  int segment = SegmentOf(conv, begin);
+  const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) * kVector;
+  if (channel >= conv.channels) return;
+  const Channels<kWidth, kVector> channels(conv, channel);
+  for (int entry = begin; entry < end; ++segment) {
+    const int first = conv.offsets[segment], stop = min(end, conv.offsets[segment + 1]);
+    if (entry < stop && conv.slots[segment] >= 0) {
+      History<kWidth, kVector> history;
+      history.Read(channels, segment, first, entry - first);
+      for (; entry < stop; ++entry) {
+        WriteOutput(channels, history, segment, first, entry - first);
+      }
+    }
+    entry = max(entry, stop);
+  }
+}
+
+enum class Pass { kShort, kOutputs, kWindows };
+
+template <int kWidth, int kVector>
+void Launch(Device& device, Pass pass, int64_t blocks, const Convolutions& convolutions) {
+  const auto kernel = pass == Pass::kShort     ? BySegment<kWidth, kVector, false>
+                      : pass == Pass::kOutputs ? ByEntry<kWidth, kVector>
+                                               : BySegment<kWidth, kVector, true>;
+  kernel<<<blocks, kThreads, 0, device.stream()>>>(convolutions);
+  device.Check(cudaGetLastError(), "ShortConv");
+}
+
+bool InFours(const ShortConvArgs& args) {
+  const auto whole = [](int64_t bytes) { return bytes % 16 == 0; };
+  return args.x.shape[1] % 4 == 0 && whole(reinterpret_cast<intptr_t>(args.x.data)) &&
+         whole(reinterpret_cast<intptr_t>(args.y.data)) &&
+         whole(reinterpret_cast<intptr_t>(args.window.base)) && whole(args.window.slab_bytes) &&
+         whole(args.window.offset) && whole(args.window.memory_bytes);
+}
+
+// Convolutions of one width and vector size.
+void LaunchAll(Device& device, Pass pass, int width, bool fours,
+               std::span<const Convolution> list) {
+  while (!list.empty()) {
+    const size_t n = std::min<size_t>(list.size(), kMaxConvolutions);
+    Convolutions convolutions = {};
+    int64_t blocks = 0;
+    for (size_t i = 0; i < n; ++i) {
+      Convolution& conv = convolutions.list[i];
+      conv = list[i];
+      conv.tiles = (conv.channels + kThreads * (fours ? 4 : 1) - 1) / (kThreads * (fours ? 4 : 1));
+      const int64_t places =
+          pass == Pass::kOutputs ? (conv.entries + kRun - 1) / kRun : conv.segments;
+      blocks += places * conv.tiles;
+      conv.blocks_end = blocks;
+    }
+    list = list.subspan(n);
+    if (blocks == 0) continue;
+    const auto launch = fours ? (width == 2   ? Launch<2, 4>
+                                 : width == 3 ? Launch<3, 4>
+                                 : width == 4 ? Launch<4, 4>
+                                              : Launch<0, 4>)
+                              : (width == 4 ? Launch<4, 1> : Launch<0, 1>);
+    launch(device, pass, blocks, convolutions);
+  }
+}
+
+}  // namespace
+
+void ShortConv(Device& device, std::span<const ShortConvArgs> convolutions) {
+  // A launch has one width and one vector size; usually that is all of them.
+  std::vector<bool> done(convolutions.size(), false);
+  for (size_t first = 0; first < convolutions.size(); ++first) {
+    if (done[first]) continue;
+    const int64_t width = convolutions[first].weight.shape[1];
+    const bool fours = InFours(convolutions[first]);
+    std::vector<Convolution> list;
+    bool short_segments = true;
+    for (size_t i = first; i < convolutions.size(); ++i) {
+      const ShortConvArgs& args = convolutions[i];
+      if (done[i] || args.weight.shape[1] != width || InFours(args) != fours) continue;
+      done[i] = true;
+      CHECK(args.x.dtype == DType::kF32 && args.window.dtype == DType::kF32);
+      const Segments& segments = args.segments;
+      short_segments &= segments.longest >= 1 && segments.longest <= kLongestShort;
+      list.push_back({.x = args.x.as<const float>(),
+                      .entry_rows = args.entry_rows.as<const int32_t>(),
+                      .weight = args.weight.as<const float>(),
+                      .offsets = segments.offsets.as<const int32_t>(),
+                      .slots = segments.slots.as<const int32_t>(),
+                      .memories = segments.memories.as<const int32_t>(),
+                      .fresh = segments.fresh.as<const int32_t>(),
+                      .window = args.window,
+                      .y = args.y.as<float>(),
+                      .segments = segments.count,
+                      .entries = static_cast<int>(args.y.shape[0]),
+                      .channels = static_cast<int>(args.x.shape[1]),
+                      .width = static_cast<int>(width)});
+    }
+    if (short_segments) {
+      LaunchAll(device, Pass::kShort, static_cast<int>(width), fours, list);
+    } else {
+      LaunchAll(device, Pass::kOutputs, static_cast<int>(width), fours, list);
+      if (width > 1) LaunchAll(device, Pass::kWindows, static_cast<int>(width), fours, list);
+    }
+  }
 }
 
 }  // namespace mneme::cuda
