@@ -16,9 +16,10 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "clients/cli/bench_metrics.h"
+#include "clients/cli/bench_record.h"
+#include "clients/cli/bench_turns.h"
 #include "clients/cli/command.h"
 #include "clients/cli/request_flags.h"
-#include "clients/cpp/error_details.h"
 
 namespace mneme::cli {
 namespace {
@@ -28,7 +29,7 @@ constexpr absl::string_view kUsageText =
 
 Sends requests with random token ids and prints what `vllm bench serve` prints, and what the server
 says of its batches. Without --request-rate all requests are sent at once, as fast as
---max-concurrency lets them.
+--max-concurrency lets them. With --turns it holds conversations, which send what is new only.
 
 )";
 
@@ -40,6 +41,8 @@ struct Options {
   int output_len = 128;
   double range_ratio = 0;
   int num_warmups = 0;
+  int turns = 1;
+  absl::Duration turn_gap;
   uint64_t seed = 0;
   bool save_result = false;
   bool save_detailed = false;
@@ -64,7 +67,8 @@ std::vector<PlannedRequest> PlanRequests(const Options& options, int vocab) {
   const double rate = options.settings.request_rate;
   const double shape = options.settings.burstiness;
   std::gamma_distribution<double> gap(shape, std::isinf(rate) ? 1 : 1 / (rate * shape));
-  std::vector<PlannedRequest> planned(options.settings.num_prompts);
+  std::vector<PlannedRequest> planned(static_cast<size_t>(options.settings.num_prompts) *
+                                      options.turns);
   double arrival = 0;
   for (PlannedRequest& one : planned) {
     one.arrival = arrival;
@@ -112,33 +116,14 @@ class Load {
 
   // A record is touched by the callbacks of its own call only, which come one at a time.
   void Send(const v1::GenerateRequest& request, RequestRecord& record) {
-    record.start = Now() - start_;
-    record.input_tokens = request.token_ids().ids_size();
+    auto filler = std::make_shared<RecordFiller>(record, request, Now() - start_);
     client_.GenerateAsync(
         request,
-        [this, &record, last = record.start](const v1::GenerateResponse& response) mutable {
-          int tokens = 0;
-          for (const v1::Output& output : response.outputs()) {
-            tokens += output.token_ids_size();
-            record.text += output.text();
-          }
-          if (response.has_finished())
-            record.queue = response.finished().timings().queue_ms() / 1e3;
-          if (tokens == 0) return;
-          const double now = Now() - start_;
-          if (record.output_tokens == 0) {
-            record.ttft = now - record.start;
-          } else {
-            record.itls.push_back(now - last);
-          }
-          last = now;
-          record.message_tokens.push_back(tokens);
-          record.output_tokens += tokens;
+        [this, filler](const v1::GenerateResponse& response) {
+          filler->OnMessage(response, Now() - start_);
         },
-        [this, &record](const absl::Status& status) {
-          record.latency = Now() - start_ - record.start;
-          record.ok = status.ok();
-          if (!status.ok()) record.error = ReadableError(status);
+        [this, filler](const absl::Status& status) {
+          filler->OnEnd(status, Now() - start_);
           absl::MutexLock lock(&mu_);
           open_ -= 1;
         });
@@ -189,6 +174,13 @@ void AddFlags(FlagSet& flags, Options& options) {
                             : absl::InvalidArgumentError(
                                   absl::StrCat("\"", text, "\" is not known; prompts are random"));
   });
+  flags.Integer(
+      "turns",
+      "Turns of a conversation in a session of its own; with more than one, --num-prompts "
+      "counts conversations. Prints time to first token by turn, and fork latency.",
+      [&](int64_t value) { options.turns = static_cast<int>(value); });
+  flags.Time("turn-gap", "Pause between an answer and the next turn; default none.",
+             [&](absl::Duration value) { options.turn_gap = value; });
   flags.Integer("num-warmups", "Requests sent before the measurement; default 0.",
                 [&](int64_t value) { options.num_warmups = static_cast<int>(value); });
   flags.Integer("seed", "Seed of prompts, lengths and arrivals; default 0.",
@@ -234,6 +226,11 @@ void AddFlags(FlagSet& flags, Options& options) {
 absl::Status CheckOptions(const Options& options) {
   const BenchSettings& settings = options.settings;
   if (settings.num_prompts < 1) return absl::InvalidArgumentError("--num-prompts: at least 1");
+  if (options.turns < 1) return absl::InvalidArgumentError("--turns: at least 1");
+  if (options.turns > 1 && !std::isinf(settings.request_rate)) {
+    return absl::InvalidArgumentError(
+        "--request-rate: turns follow each other; --max-concurrency says how many at once");
+  }
   if (options.input_len < 1) return absl::InvalidArgumentError("--random-input-len: at least 1");
   if (options.output_len < 1) return absl::InvalidArgumentError("--random-output-len: at least 1");
   if (!(settings.request_rate > 0))
@@ -250,10 +247,8 @@ absl::Status CheckOptions(const Options& options) {
 
 absl::Status SaveResult(const Options& options, const BenchMetrics& metrics,
                         const std::vector<RequestRecord>& records,
-                        const std::map<std::string, double>& server) {
+                        const std::map<std::string, std::string>& extra) {
   const std::string date = absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone());
-  std::map<std::string, std::string> extra;
-  for (const auto& [key, value] : server) extra[key] = absl::StrCat(value);
   const std::string name = options.result_filename.empty() ? ResultFileName(options.settings, date)
                                                            : options.result_filename;
   const std::string path = absl::StrCat(options.result_dir, "/", name);
@@ -263,6 +258,17 @@ absl::Status SaveResult(const Options& options, const BenchMetrics& metrics,
   if (!file) return absl::InternalError(absl::StrCat("cannot write ", path));
   fprintf(stderr, "saved %s\n", path.c_str());
   return absl::OkStatus();
+}
+
+// Unset for plain requests.
+std::optional<TurnSettings> ToTurnSettings(const Options& options) {
+  if (options.turns == 1) return std::nullopt;
+  constexpr int kDefaultConcurrency = 16;  // each takes a thread
+  return TurnSettings{.conversations = options.settings.num_prompts,
+                      .turns = options.turns,
+                      .concurrency = options.settings.max_concurrency.value_or(kDefaultConcurrency),
+                      .gap = options.turn_gap,
+                      .percentiles = options.settings.percentiles};
 }
 
 int Measure(const Options& options, Client& client, const v1::GetInfoResponse& info) {
@@ -277,7 +283,18 @@ int Measure(const Options& options, Client& client, const v1::GetInfoResponse& i
   }
   const absl::StatusOr<v1::GetInfoResponse> before = client.GetInfo();
   if (!before.ok()) return ReportError(before.status());
-  const double duration = load.Run(planned, records);
+  const std::optional<TurnSettings> turns = ToTurnSettings(options);
+  TurnMetrics turn_metrics;
+  double duration = 0;
+  if (turns.has_value()) {
+    std::vector<v1::GenerateRequest> requests;
+    for (const PlannedRequest& one : planned) requests.push_back(one.request);
+    turn_metrics = MeasureTurns(client, *turns, requests);
+    records = turn_metrics.records;
+    duration = turn_metrics.duration;
+  } else {
+    duration = load.Run(planned, records);
+  }
   const absl::StatusOr<v1::GetInfoResponse> after = client.GetInfo();
   if (!after.ok()) return ReportError(after.status());
 
@@ -285,6 +302,7 @@ int Measure(const Options& options, Client& client, const v1::GetInfoResponse& i
   std::map<std::string, double> server = ServerFigures(before->statistics(), after->statistics());
   server["server_bytes_per_session"] = static_cast<double>(info.capacity().slab_bytes());
   WriteOut(FormatBlock(metrics, options.settings));
+  if (turns.has_value()) WriteOut(FormatTurns(turn_metrics, *turns));
   printf("By the server's own count:\n");
   printf("%-40s %-10.2f\n", "Mean rows per decode step:", server["server_mean_decode_rows"]);
   printf("%-40s %-10.2f\n", "Mean step (ms):", server["server_mean_step_ms"]);
@@ -299,7 +317,10 @@ int Measure(const Options& options, Client& client, const v1::GetInfoResponse& i
     break;
   }
   if (options.save_result || options.save_detailed) {
-    if (const absl::Status saved = SaveResult(options, metrics, records, server); !saved.ok()) {
+    std::map<std::string, std::string> extra;
+    if (turns.has_value()) extra = TurnsAsJson(turn_metrics, *turns);
+    for (const auto& [key, value] : server) extra[key] = absl::StrCat(value);
+    if (const absl::Status saved = SaveResult(options, metrics, records, extra); !saved.ok()) {
       return ReportError(saved);
     }
   }

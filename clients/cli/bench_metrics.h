@@ -23,6 +23,7 @@ struct RequestRecord {
   double queue = 0;                 // by the server's clock: arrival -> admission
   int input_tokens = 0;
   int output_tokens = 0;
+  int64_t resumed_tokens = 0;  // in the session's memory before
   std::string text;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "clients/cpp/error_details.h"
+#include "clients/cpp/utf8_check.h"
 #include "grpc/health/v1/health.grpc.pb.h"
 #include "mneme/v1/inference.grpc.pb.h"
 #include "mneme/v1/sessions.grpc.pb.h"
@@ -127,6 +128,7 @@ absl::StatusOr<Response> Call(Stub& stub,
                               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                            Response*),
                               const Request& request, absl::Duration timeout) {
+  MNEME_RETURN_IF_ERROR(CheckUtf8(request));
   grpc::ClientContext context;
   SetDeadline(context, timeout);
   Response response;
@@ -143,6 +145,7 @@ Client::~Client() = default;
 absl::Status Client::Generate(const v1::GenerateRequest& request,
                               absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
                               CancelToken* cancel) {
+  MNEME_RETURN_IF_ERROR(CheckUtf8(request));
   grpc::ClientContext context;
   SetDeadline(context, options_.timeout);
   const CancelScope scope(cancel, context);
@@ -163,6 +166,7 @@ absl::Status Client::Generate(const v1::GenerateRequest& request,
 void Client::GenerateAsync(const v1::GenerateRequest& request,
                            std::function<void(const v1::GenerateResponse&)> on_message,
                            std::function<void(const absl::Status&)> on_done) {
+  if (const absl::Status text = CheckUtf8(request); !text.ok()) return on_done(text);
   new AsyncCall(stubs_->inference, request, options_.timeout, std::move(on_message),
                 std::move(on_done));
 }

@@ -53,6 +53,7 @@ class CancelToken {
 };
 
 // Thread-safe. Errors are those of inference.proto; DetailsOf() of error_details.h reads the rest.
+// A text that is not UTF-8 is INVALID_ARGUMENT at once, with its field and byte offset.
 class Client {
  public:
   explicit Client(ClientOptions options);

@@ -7,7 +7,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -154,6 +156,7 @@ TEST(ServerProcessTest, APortInUseEndsWithFive) {
   const Result second = RunServer({"--model", kModel, "--grpc-port", port});
   EXPECT_EQ(second.code, 5);
   EXPECT_THAT(second.err, AllOf(HasSubstr(port), HasSubstr("in use")));
+  EXPECT_THAT(second.err, Not(HasSubstr("grpc:"))) << "our line says it";
 }
 
 TEST(ServerProcessTest, SignalsDrainUnderLoad) {
@@ -180,14 +183,28 @@ TEST(ServerProcessTest, ADrainEndsWhenItsTimeIsUp) {
 }
 
 TEST(ServerProcessTest, ASecondSignalEndsAtOnce) {
-  Server server({"--shutdown-timeout=1h"});
-  ChildProcess client({kClient, "--server", server.address, "generate", "--max-tokens=1000000000",
-                       "--ignore-eos", "--json", "hello"});
-  ASSERT_TRUE(client.WaitForText("token_ids"));
-  server.Signal(SIGTERM);
-  ASSERT_TRUE(server.WaitForText("draining"));
-  server.Signal(SIGTERM);
-  EXPECT_EQ(server.Wait(), 143);
+  for (const auto& [first, second] :
+       {std::pair(SIGTERM, SIGTERM), std::pair(SIGINT, SIGINT), std::pair(SIGTERM, SIGINT)}) {
+    Server server({"--shutdown-timeout=1h"});
+    ChildProcess client({kClient, "--server", server.address, "generate", "--max-tokens=1000000000",
+                         "--ignore-eos", "--json", "hello"});
+    ASSERT_TRUE(client.WaitForText("token_ids"));
+    server.Signal(first);
+    ASSERT_TRUE(server.WaitForText("draining"));
+    server.Signal(second);
+    EXPECT_EQ(server.Wait(), second == SIGINT ? 130 : 143) << server.err();
+    EXPECT_NE(client.Wait(), 0);
+  }
+}
+
+// One step that takes seconds, on one thread and with the slowest instructions.
+TEST(ServerProcessTest, AStuckStepEndsWithSix) {
+  Server server({"--watchdog-timeout=1s", "--max-num-batched-tokens=200000", "--threads=1",
+                 "--isa=baseline"});
+  ChildProcess client({kClient, "--server", server.address, "generate", "--max-tokens=1"},
+                      std::string(200000, 'a'));
+  EXPECT_EQ(server.Wait(), 6) << server.err();
+  EXPECT_THAT(server.err(), HasSubstr("fatal: "));
   EXPECT_NE(client.Wait(), 0);
 }
 
@@ -251,6 +268,28 @@ TEST(ClientProcessTest, TheBenchmarkPrintsTheUsualBlock) {
   EXPECT_EQ(files, 1);
 }
 
+TEST(ClientProcessTest, TheBenchmarkOfTurnsContinuesSessions) {
+  Server server;
+  const TemporaryFolder folder;
+  const Result bench =
+      RunClient(server, {"bench", "--num-prompts=3", "--turns=4", "--random-input-len=20",
+                         "--random-output-len=10", "--max-concurrency=2", "--save-result",
+                         "--result-filename=turns.json", "--result-dir", folder.path()});
+  EXPECT_EQ(bench.code, 0) << bench.err;
+  EXPECT_THAT(bench.out, HasSubstr("Successful requests:                     12 "));
+  // 20 tokens of the prompt and 9 of the answer are fed in a turn; the tenth is pending.
+  EXPECT_THAT(bench.out, ContainsRegex("\n   1 +0 +[0-9.]+ +[0-9.]+\n   2 +29 +[0-9.]+ "));
+  EXPECT_THAT(bench.out, ContainsRegex("\n   4 +89 +[0-9.]+ "));
+  EXPECT_THAT(bench.out, ContainsRegex("Mean resume TTFT \\(ms\\): +[0-9.]+"));
+  EXPECT_THAT(bench.out, ContainsRegex("P99 fork latency \\(ms\\): +[0-9.]+"));
+  std::ifstream file(folder.path() + "/turns.json");
+  const std::string json((std::istreambuf_iterator<char>(file)), {});
+  EXPECT_THAT(json, ContainsRegex("\"mean_resume_ttft_ms\": [0-9.]+"));
+  EXPECT_THAT(json, ContainsRegex("\"median_fork_latency_ms\": [0-9.]+"));
+  EXPECT_THAT(RunClient(server, {"session", "list", "bench-"}).out, Not(HasSubstr("bench-")))
+      << "they are deleted";
+}
+
 TEST(ClientProcessTest, ErrorsHaveTheirExitCodes) {
   Server server;
   const Result field = RunClient(server, {"generate", "x", "--top-p=7"});
@@ -274,6 +313,22 @@ TEST(ClientProcessTest, TextThatCannotBeWrittenIsAnError) {
                                                " generate x --max-tokens=4 > /dev/full")});
   EXPECT_EQ(full.code, 1);
   EXPECT_THAT(full.err, HasSubstr("standard output"));
+}
+
+TEST(ClientProcessTest, TextThatIsNotUtf8IsRefusedWithItsOffset) {
+  Server server;
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"generate"}, {"tokenize"}, {"chat", "--prefix="}}) {
+    const Result result = RunClient(server, command, "h\xc3\xa9llo \xff\n");
+    EXPECT_EQ(result.code, 4) << command[0];
+    EXPECT_THAT(result.err, AllOf(HasSubstr("text is not valid UTF-8: byte 0xff at offset 7"),
+                                  Not(HasSubstr("libprotobuf"))))
+        << command[0];
+  }
+  const Result name = RunClient(server, {"session", "get", "a\xc3"});
+  EXPECT_EQ(name.code, 4);
+  EXPECT_THAT(name.err, AllOf(HasSubstr("name is not valid UTF-8: byte 0xc3 at offset 1"),
+                              Not(HasSubstr("libprotobuf"))));
 }
 
 TEST(ClientProcessTest, CtrlCCancelsTheStream) {

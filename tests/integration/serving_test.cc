@@ -307,10 +307,15 @@ TEST_F(ServingTest, EachBadFieldIsNamedAndTheServerLives) {
       {"expected_position", [](auto& r) { r.set_expected_position(-1); }},
       {"idempotency_key", [](auto& r) { r.set_idempotency_key(std::string(129, 'x')); }},
       {"priority", [](auto& r) { r.set_priority(1001); }},
-      {"prompt", [](auto& r) { r.clear_prompt(); }},
-      {"prompt", [](auto& r) { r.set_text(""); }},
-      {"prompt", [](auto& r) { r.mutable_token_ids()->add_ids(256); }},
-      {"prompt", [](auto& r) { r.mutable_token_ids()->add_ids(-1); }},
+      {"text", [](auto& r) { r.clear_prompt(); }},
+      {"text", [](auto& r) { r.set_text(""); }},
+      {"token_ids", [](auto& r) { r.mutable_token_ids()->clear_ids(); }},
+      {"token_ids.ids[1]",
+       [](auto& r) {
+         r.mutable_token_ids()->add_ids(1);
+         r.mutable_token_ids()->add_ids(256);
+       }},
+      {"token_ids.ids[0]", [](auto& r) { r.mutable_token_ids()->add_ids(-1); }},
   };
   for (const Case& bad : cases) {
     v1::GenerateRequest request = Greedy("ok", 2);

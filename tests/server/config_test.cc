@@ -141,14 +141,6 @@ TEST(ConfigTest, SetTakesTheSyntaxOfTheFile) {
               AllOf(HasSubstr("--set:1:"), HasSubstr("max_row")));
 }
 
-TEST(ConfigTest, ALargeBatchRaisesABudgetThatNobodyChose) {
-  EXPECT_EQ(ParseConfig({"--model=m", "--max-num-seqs=2000"}).engine().max_tokens_per_step(), 2000);
-  EXPECT_EQ(ParseConfig({"--model=m", "--max-num-seqs=2000", "--max-num-batched-tokens=64"})
-                .engine()
-                .max_tokens_per_step(),
-            64);
-}
-
 TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
   EXPECT_THAT(ErrorOf({"--model=m", "--max-nun-seqs=3"}), HasSubstr("did you mean --max-num-seqs"));
   EXPECT_THAT(ErrorOf({"--model=m", "--pirt=3"}), HasSubstr("unknown flag --pirt"));
@@ -198,6 +190,17 @@ TEST(ConfigTest, TheExampleInDeployHasEveryDefault) {
   const absl::StatusOr<CommandLine> line = Parse({"--print-config"});
   ASSERT_TRUE(line.ok()) << line.status();
   EXPECT_EQ(text, PrintConfig(line->config));
+}
+
+TEST(ConfigTest, TheSummaryHasWhatDiffersFromTheDefaults) {
+  const auto summary = [](std::vector<const char*> arguments) {
+    const auto line = Parse(arguments);
+    EXPECT_TRUE(line.ok()) << line.status();
+    return ConfigSummary(line->config);
+  };
+  EXPECT_EQ(summary({"--model=m"}), "model.path=m");
+  EXPECT_EQ(summary({"--model=m", "--max-num-seqs=17", "--grpc-port=50051"}),
+            "model.path=m engine.max_rows=17");
 }
 
 TEST(ConfigTest, HelpNamesEveryFlagAndVariable) {
