@@ -131,8 +131,9 @@ absl::Status EngineLoop::CheckAgainstSession(const Generation& g, const Session*
   if (PromptAt(request, position).empty() && !pending) {
     return WithPosition(
         FieldError(PromptField(request.prompt),
-                   "the prompt is empty, expected at least one token: the session has no pending "
-                   "token to go on from"),
+                   absl::StrCat(PromptField(request.prompt),
+                                " is empty, expected at least one token: the session has no "
+                                "pending token to go on from")),
         position);
   }
   return absl::OkStatus();

@@ -24,9 +24,8 @@ absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int
 absl::Status CheckPrompt(const std::vector<int32_t>& prompt, int vocab) {
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] >= 0 && prompt[i] < vocab) continue;
-    return FieldError(
-        absl::StrCat("token_ids.ids[", i, "]"),
-        absl::StrCat("token ", i, " of the prompt is ", prompt[i], ", expected 0 to ", vocab - 1));
+    const std::string field = absl::StrCat("token_ids.ids[", i, "]");
+    return FieldError(field, absl::StrCat(field, " is ", prompt[i], ", expected 0 to ", vocab - 1));
   }
   return absl::OkStatus();
 }
@@ -99,16 +98,18 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
   const size_t prompt_tokens = std::max(r.prompt.at_start.size(), r.prompt.continued.size());
   if (r.prompt.at_start.empty() && r.session.name.empty()) {
     return FieldError(PromptField(r.prompt),
-                      "the prompt is empty, expected at least one token; only a named session with "
-                      "a pending token goes on without");
+                      absl::StrCat(PromptField(r.prompt),
+                                   " is empty, expected at least one token; only a named session "
+                                   "with a pending token goes on without"));
   }
   if (bounds.max_request_tokens > 0) {
     const int64_t tokens = static_cast<int64_t>(prompt_tokens) + r.stop.max_tokens;
     if (tokens > bounds.max_request_tokens) {
-      return FieldError(PromptField(r.prompt),
-                        absl::StrCat("the prompt has ", prompt_tokens, " tokens and max_tokens is ",
-                                     r.stop.max_tokens, ", expected at most ",
-                                     bounds.max_request_tokens, " together"));
+      return FieldError(
+          PromptField(r.prompt),
+          absl::StrCat(PromptField(r.prompt), " has ", prompt_tokens, " tokens and max_tokens is ",
+                       r.stop.max_tokens, ", expected at most ", bounds.max_request_tokens,
+                       " together"));
     }
   }
   MNEME_RETURN_IF_ERROR(CheckRange("response.n", r.n, 1, kMaxChoices));

@@ -84,9 +84,9 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenized(const EngineAccess& access,
   const std::vector<int32_t> ids(request.token_ids().begin(), request.token_ids().end());
   for (size_t i = 0; i < ids.size(); ++i) {
     if (tokenizer->contains(ids[i])) continue;
-    return FieldError(absl::StrCat("token_ids[", i, "]"),
-                      absl::StrCat("token ", i, " is ", ids[i], ", expected 0 to ",
-                                   tokenizer->vocab_size() - 1));
+    const std::string field = absl::StrCat("token_ids[", i, "]");
+    return FieldError(field, absl::StrCat(field, " is ", ids[i], ", expected 0 to ",
+                                          tokenizer->vocab_size() - 1));
   }
   v1::DetokenizeResponse response;
   MNEME_ASSIGN_OR_RETURN(*response.mutable_text(), tokenizer->Decode(ids, options));

@@ -106,7 +106,7 @@ TEST(RequestCheckTest, MessagesNameValueAndExpectation) {
   Request request = Good();
   request.prompt.at_start = {1, 2, 777};
   EXPECT_EQ(ValidateRequest(request, kBounds).message(),
-            "token 2 of the prompt is 777, expected 0 to 99");
+            "token_ids.ids[2] is 777, expected 0 to 99");
   request = Good();
   request.session.name = "a b";
   EXPECT_EQ(ValidateRequest(request, kBounds).message(),
@@ -144,15 +144,15 @@ TEST(StatusPayloadTest, FactsComeBack) {
 TEST(CapacityPlanTest, CountsWholeSlabsInTheBudget) {
   EngineOptions options;
   options.state_memory_bytes = 1000;
-  EXPECT_EQ(PlanCapacity(300, 5000, options)->sessions, 3);
+  EXPECT_EQ(PlanCapacity(300, 5000, 0, options)->sessions, 3);
   options.max_sessions = 2;
-  EXPECT_EQ(PlanCapacity(300, 5000, options)->sessions, 2);
+  EXPECT_EQ(PlanCapacity(300, 5000, 0, options)->sessions, 2);
 }
 
 TEST(CapacityPlanTest, ABudgetBeyondTheMemoryIsCutToIt) {
   EngineOptions options;
   options.state_memory_bytes = int64_t{100} << 40;
-  const CapacityPlan plan = PlanCapacity(1024, 4096, options).value();
+  const CapacityPlan plan = PlanCapacity(1024, 4096, 0, options).value();
   EXPECT_EQ(plan.sessions, 4);
   EXPECT_EQ(plan.ToString(),
             "4 sessions fit in 4.0 KiB (1.0 KiB each; 100.0 TiB asked for, not available)");
@@ -160,7 +160,7 @@ TEST(CapacityPlanTest, ABudgetBeyondTheMemoryIsCutToIt) {
 
 TEST(CapacityPlanTest, WithoutABudgetAReserveIsKept) {
   const int64_t gib = int64_t{1} << 30;
-  const CapacityPlan plan = PlanCapacity(gib / 8, 10 * gib, {}).value();
+  const CapacityPlan plan = PlanCapacity(gib / 8, 10 * gib, gib, {}).value();
   EXPECT_EQ(plan.sessions, 72) << "nine tenths of it";
   EXPECT_EQ(plan.ToString(), "72 sessions fit in 9.0 GiB (128.0 MiB each)");
 }
@@ -168,12 +168,12 @@ TEST(CapacityPlanTest, WithoutABudgetAReserveIsKept) {
 TEST(CapacityPlanTest, NoRoomForOneIsAnErrorWithTheNumbers) {
   EngineOptions options;
   options.state_memory_bytes = 1024;
-  const absl::Status status = PlanCapacity(2048, 5000, options).status();
+  const absl::Status status = PlanCapacity(2048, 5000, 0, options).status();
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_EQ(status.message(),
             "no session fits: the state of one takes 2.0 KiB, and there are 1.0 KiB for states "
             "(the configured budget is 1.0 KiB)");
-  EXPECT_FALSE(PlanCapacity(2048, -5, {}).ok());
+  EXPECT_FALSE(PlanCapacity(2048, -5, 0, {}).ok());
 }
 
 TEST(SessionTableTest, SessionsExpireInOrderUnlessBusyOrEverlasting) {
