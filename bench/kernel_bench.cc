@@ -205,7 +205,7 @@ int Main(int argc, char** argv) {
   }
   const MemoryBandwidth bandwidth = MeasureMemoryBandwidth(options.backend.threads);
   std::printf("%s, compute dtype %s; memory: read %.1f GB/s, read-modify-write %.1f GB/s\n",
-              (*backend)->description().c_str(), Name(options.backend.compute_dtype),
+              (*backend)->description().c_str(), Name((*backend)->compute_dtype()),
               bandwidth.read / 1e9, bandwidth.read_modify_write / 1e9);
   const auto wanted = [&](const char* op) { return std::strstr(op, options.op.c_str()); };
   if (wanted("decode")) {

@@ -23,7 +23,8 @@ RunnerLimits LargestStep(const EngineOptions& options) {
   const int rows = std::min(options.max_rows, options.max_tokens_per_step);
   return {.rows = rows,
           .tokens = options.max_tokens_per_step,
-          .logit_rows = rows + options.max_logit_rows_per_step};
+          .logit_rows = rows + options.max_logit_rows_per_step,
+          .graphs = options.graphs};
 }
 
 int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int vocab,
@@ -32,16 +33,13 @@ int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, i
 }
 
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
-                                          const EngineOptions& options) {
+                                          int64_t reserve_bytes, const EngineOptions& options) {
   CHECK_GT(slab_bytes, 0);
-  constexpr int64_t kMinReserveBytes = int64_t{256} << 20;
   constexpr int64_t kMaxSessions = int64_t{1} << 24;
   CapacityPlan plan = {.slab_bytes = slab_bytes};
-  plan.state_memory_bytes =
-      options.state_memory_bytes > 0
-          ? options.state_memory_bytes
-          : std::max<int64_t>(0,
-                              available_bytes - std::max(kMinReserveBytes, available_bytes / 10));
+  plan.state_memory_bytes = options.state_memory_bytes > 0
+                                ? options.state_memory_bytes
+                                : std::max<int64_t>(0, available_bytes - reserve_bytes);
   if (plan.state_memory_bytes > available_bytes) {
     plan.asked_bytes = plan.state_memory_bytes;
     plan.state_memory_bytes = std::max<int64_t>(0, available_bytes);

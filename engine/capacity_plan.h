@@ -29,10 +29,10 @@ RunnerLimits LargestStep(const EngineOptions& options);
 int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int vocab,
                     DType activation_dtype);
 
-// `available_bytes`: memory left beside weights and workspace. Without a given budget a tenth of
-// it, and at least 256 MiB, is kept as a reserve; a budget beyond it is cut to it.
+// `available_bytes`: memory left beside weights and workspace. Without a given budget
+// `reserve_bytes` of it (Backend::ReserveBytes) are left; a budget beyond it is cut to it.
 // RESOURCE_EXHAUSTED, with the numbers, where not even one slab fits.
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
-                                          const EngineOptions& options);
+                                          int64_t reserve_bytes, const EngineOptions& options);
 
 }  // namespace mneme

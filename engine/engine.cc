@@ -70,23 +70,19 @@ class LoopEngine final : public Engine {
   absl::Status Start(std::vector<int32_t> end_tokens, Clock& clock) {
     MNEME_RETURN_IF_ERROR(CheckOptions(options_));
     options_.max_rows = std::min(options_.max_rows, options_.max_tokens_per_step);
-    const auto runner_limits = [this] {
-      return RunnerLimits{.rows = options_.max_rows,
-                          .tokens = options_.max_tokens_per_step,
-                          .logit_rows = options_.max_rows + options_.max_logit_rows_per_step};
-    };
     // What the runner will take is not left for slabs.
-    const RunnerLimits most = runner_limits();
-    MNEME_ASSIGN_OR_RETURN(const int64_t available, backend_->AvailableBytes());
+    const RunnerLimits most = LargestStep(options_);
     const int64_t runner_bytes =
-        model_->WorkspaceBytes(most.tokens, most.rows, most.logit_rows) +
-        int64_t{most.logit_rows} * model_->info().vocab * SizeOf(backend_->activation_dtype());
-    MNEME_ASSIGN_OR_RETURN(capacity_, PlanCapacity(model_->state_layout().slab_bytes(),
-                                                   available - runner_bytes, options_));
+        RunnerBytes(most, model_->WorkspaceBytes(most.tokens, most.rows, most.logit_rows),
+                    model_->info().vocab, backend_->activation_dtype());
+    MNEME_ASSIGN_OR_RETURN(const int64_t available, backend_->AvailableBytes());
+    const int64_t left = available - runner_bytes;
+    MNEME_ASSIGN_OR_RETURN(capacity_, PlanCapacity(model_->state_layout().slab_bytes(), left,
+                                                   backend_->ReserveBytes(left), options_));
     options_.max_rows = std::min(options_.max_rows, capacity_.sessions);
     MNEME_ASSIGN_OR_RETURN(pool_, StatePool::Create(*backend_, *model_, capacity_.sessions));
     MNEME_ASSIGN_OR_RETURN(runner_,
-                           ModelRunner::Create(*backend_, *model_, *pool_, runner_limits()));
+                           ModelRunner::Create(*backend_, *model_, *pool_, LargestStep(options_)));
     notifier_ = std::make_unique<StreamNotifier>();
     loop_ = std::make_unique<EngineLoop>(EngineParts{.model = *model_,
                                                      .tokenizer = tokenizer_.get(),

@@ -28,6 +28,7 @@ namespace mneme {
 struct EngineOptions {
   int64_t state_memory_bytes = 0;  // budget of all slabs; 0: what is left of memory after a reserve
   int max_sessions = 0;            // upper bound on slabs; 0: as many as fit
+  bool graphs = true;              // replay decode steps as graphs where the device can
   int max_rows = 256;              // rows (sequences) in one step
   int max_tokens_per_step = 512;   // of all rows of a step; fewer than max_rows lowers that
   int max_logit_rows_per_step = 64;  // prompt positions scored per step (log-probabilities)

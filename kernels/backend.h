@@ -1,10 +1,12 @@
 // A device: its memory, copies, weight layout, and kernels.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -17,10 +19,11 @@
 namespace mneme {
 
 struct BackendOptions {
-  // kF32: exact fp32 arithmetic. kBF16: activations may be rounded to bf16 before a matrix product
-  // (docs/numerics.md has the bound); sums stay fp32.
-  DType compute_dtype = DType::kF32;
-  // Of matrix memories, on CUDA: kF32 or kF16. Elsewhere it is the backend's own choice.
+  // kF32: exact fp32 arithmetic. kBF16: activations may be rounded to 16 bits before a product with
+  // 16-bit weights (docs/numerics.md has the bound); sums stay fp32. Unset: what suits the device,
+  // kBF16 for CUDA and kF32 for others.
+  std::optional<DType> compute_dtype;
+  // Of matrix memories: kF32, or on CUDA also kF16. The reference has kF64 anyway.
   DType state_dtype = DType::kF32;
   int threads = 0;           // CPU workers, the caller included; 0: all cores
   std::string isa = "auto";  // "auto", "baseline", "avx2", "avx512", "avx512_bf16", "amx"
@@ -50,6 +53,12 @@ class Backend {
   virtual void Free(void* data) = 0;
   // Memory that Allocate could still give.
   virtual absl::StatusOr<int64_t> AvailableBytes() const = 0;
+  // How much of that is better left for other uses: of other processes, of libraries.
+  virtual int64_t ReserveBytes(int64_t available) const {
+    return std::max(int64_t{256} << 20, available / 10);
+  }
+  // Tokens of a step from which on a prompt is read at nearly full speed.
+  virtual int preferred_step_tokens() const { return 512; }
 
   // Ordered with kernels. Host sources may be reused when the call returns; CopyToHost blocks.
   virtual void CopyFromHost(void* dst, const void* src, int64_t bytes) = 0;

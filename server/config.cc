@@ -153,11 +153,6 @@ class ArgumentReader {
 
 // Fields that nobody set get their defaults, so that what is printed and logged is complete.
 void FillDefaults(const FlagTable& table, v1::ServerConfig& config) {
-  // A batch larger than the default budget of tokens raises that budget, unless it was chosen.
-  if (!config.engine().has_max_tokens_per_step()) {
-    config.mutable_engine()->set_max_tokens_per_step(
-        std::max(config.engine().max_tokens_per_step(), config.engine().max_rows()));
-  }
   for (const FlagSpec& flag : table.flags()) {
     const google::protobuf::Message& section =
         config.GetReflection()->GetMessage(config, flag.section);

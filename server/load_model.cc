@@ -1,5 +1,6 @@
 #include "server/load_model.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -28,12 +29,16 @@ std::string FolderName(absl::string_view path) {
   return std::string(slash == absl::string_view::npos ? path : path.substr(slash + 1));
 }
 
-EngineOptions ToEngineOptions(const v1::EngineSection& config) {
+EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& backend) {
   EngineOptions options;
+  options.graphs = !config.enforce_eager();
   options.state_memory_bytes = config.state_memory_bytes();
   options.max_sessions = config.max_sessions();
   options.max_rows = config.max_rows();
-  options.max_tokens_per_step = config.max_tokens_per_step();
+  // A batch larger than the device's own choice of tokens raises that.
+  options.max_tokens_per_step = config.max_tokens_per_step() > 0
+                                    ? config.max_tokens_per_step()
+                                    : std::max(backend.preferred_step_tokens(), options.max_rows);
   options.max_logit_rows_per_step = config.max_logit_rows_per_step();
   options.max_queued_requests = config.max_queued_requests();
   options.max_request_tokens = config.max_request_tokens();
@@ -52,7 +57,9 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config) {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeConfiguredBackend(const v1::DeviceSection& config) {
   BackendOptions options;
-  options.compute_dtype = config.compute_dtype() == "bf16" ? DType::kBF16 : DType::kF32;
+  if (config.compute_dtype() == "bf16") options.compute_dtype = DType::kBF16;
+  if (config.compute_dtype() == "f32") options.compute_dtype = DType::kF32;
+  options.state_dtype = config.state_dtype() == "f16" ? DType::kF16 : DType::kF32;
   options.threads = config.threads();
   options.isa = config.isa();
   return MakeBackend(config.kind(), options);
@@ -149,9 +156,10 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   LogModel((*model)->info(), clock.Monotonic() - start);
 
   std::vector<int32_t> end_tokens = EndTokens(*defaults, tokenizer->get());
+  const EngineOptions engine_options = ToEngineOptions(config.engine(), **backend);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(backend), *std::move(model), *std::move(tokenizer),
-                     std::move(end_tokens), ToEngineOptions(config.engine()), clock);
+                     std::move(end_tokens), engine_options, clock);
   if (!Succeeded(engine.status(), LoadFailure::kDevice, error)) return nullptr;
 
   auto loaded = std::make_unique<LoadedModel>();
@@ -179,13 +187,14 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
   const ModelInfo& info = plan->info;
   const int64_t slab_bytes = plan->state_layout.slab_bytes();
   // As the engine reckons once the weights are there.
-  const EngineOptions options = ToEngineOptions(config.engine());
+  const EngineOptions options = ToEngineOptions(config.engine(), **backend);
   const RunnerLimits step = LargestStep(options);
   const int64_t runner_bytes =
       RunnerBytes(step, plan->workspace_bytes(step.tokens, step.rows, step.logit_rows), info.vocab,
                   (*backend)->activation_dtype());
+  const int64_t left = *available - info.weight_bytes - runner_bytes;
   const absl::StatusOr<CapacityPlan> capacity =
-      PlanCapacity(slab_bytes, *available - info.weight_bytes - runner_bytes, options);
+      PlanCapacity(slab_bytes, left, (*backend)->ReserveBytes(left), options);
   if (!Succeeded(capacity.status(), LoadFailure::kDevice, error)) return error.status;
 
   const bool is_given = config.engine().state_memory_bytes() > 0;

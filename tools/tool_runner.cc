@@ -18,11 +18,16 @@ namespace {
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeToolBackend(const ModelFlags& flags) {
   BackendOptions options{.threads = flags.threads, .isa = flags.isa};
-  if (flags.compute_dtype == "bf16") {
-    options.compute_dtype = DType::kBF16;
-  } else if (flags.compute_dtype != "f32") {
+  options.compute_dtype = flags.compute_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+  if (flags.compute_dtype != "bf16" && flags.compute_dtype != "f32") {
     return absl::InvalidArgumentError(
         absl::StrCat("--compute-dtype: \"", flags.compute_dtype, "\", expected f32 or bf16"));
+  }
+  if (flags.state_dtype == "f16") {
+    options.state_dtype = DType::kF16;
+  } else if (flags.state_dtype != "f32") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--state-dtype: \"", flags.state_dtype, "\", expected f32 or f16"));
   }
   if (flags.device == "reference") return MakeReferenceBackend(options);
   return MakeBackend(flags.device, options);
@@ -54,6 +59,8 @@ void ModelFlags::AddTo(FlagParser& parser, bool with_model) {
              "cpu (default), cuda, or reference: float64, one token at a time");
   parser.Add("--compute-dtype", "TYPE", &compute_dtype,
              "f32 (default), or bf16: activations rounded before matrix products");
+  parser.Add("--state-dtype", "TYPE", &state_dtype,
+             "f32 (default), or with cuda f16: how matrix memories are stored");
   parser.Add("--isa", "NAME", &isa, "auto (default), baseline, avx2, avx512, avx512_bf16 or amx");
   parser.Add("--threads", "N", &threads, 0, 4096,
              "CPU threads; 0 (default): all that this process may use");

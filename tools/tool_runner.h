@@ -23,6 +23,7 @@ struct ModelFlags {
   std::string model;
   std::string device = "cpu";
   std::string compute_dtype = "f32";
+  std::string state_dtype = "f32";
   std::string isa = "auto";
   int threads = 0;
 

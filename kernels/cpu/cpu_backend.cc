@@ -23,9 +23,9 @@ class CpuBackend final : public Backend {
  public:
   CpuBackend(const Isa& isa, const BackendOptions& options)
       : isa_(isa),
-        compute_dtype_(options.compute_dtype),
+        compute_dtype_(*options.compute_dtype),
         pool_({.threads = options.threads, .init = [](int) { FlushDenormals::Enable(); }}),
-        kernels_(isa, options.compute_dtype, pool_) {}
+        kernels_(isa, *options.compute_dtype, pool_) {}
 
   absl::string_view name() const override { return "cpu"; }
   std::string description() const override {
@@ -112,10 +112,15 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options) {
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(BackendOptions options) {
+  if (!options.compute_dtype.has_value()) options.compute_dtype = DType::kF32;
   if (options.compute_dtype != DType::kF32 && options.compute_dtype != DType::kBF16) {
     return absl::InvalidArgumentError(
-        absl::StrCat("compute dtype ", Name(options.compute_dtype), ", expected f32 or bf16"));
+        absl::StrCat("compute dtype ", Name(*options.compute_dtype), ", expected f32 or bf16"));
+  }
+  if (options.state_dtype != DType::kF32) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("state dtype ", Name(options.state_dtype), ", expected f32 on the CPU"));
   }
   if (options.threads < 0 || options.threads > 1024) {
     return absl::InvalidArgumentError(

@@ -10,6 +10,6 @@
 namespace mneme {
 
 // Errors as MakeBackend. PackMatrix shares its work among the pool's threads.
-absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(const BackendOptions& options);
+absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(BackendOptions options);
 
 }  // namespace mneme

@@ -1,5 +1,6 @@
 #include "kernels/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -66,7 +67,7 @@ class CudaGraph final : public Backend::Graph {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const BackendOptions& options)
-      : device_(kOrdinal, options.compute_dtype),
+      : device_(kOrdinal, *options.compute_dtype),
         state_dtype_(options.state_dtype),
         kernels_(device_) {}
 
@@ -106,6 +107,12 @@ class CudaBackend final : public Backend {
     if (!status.ok()) return status;
     return static_cast<int64_t>(free);
   }
+
+  // Scratch memory of kernels, graphs and library workspaces, which are taken as they are needed.
+  int64_t ReserveBytes(int64_t available) const override {
+    return std::clamp(available / 16, int64_t{256} << 20, int64_t{4} << 30);
+  }
+  int preferred_step_tokens() const override { return 8192; }
 
   void CopyFromHost(void* dst, const void* src, int64_t bytes) override {
     if (bytes <= 0) return;
@@ -181,10 +188,11 @@ bool HasCudaDevice() {
   return cudaGetDeviceCount(&count) == cudaSuccess && count > 0;
 }
 
-absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options) {
+absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(BackendOptions options) {
+  if (!options.compute_dtype.has_value()) options.compute_dtype = DType::kBF16;
   if (options.compute_dtype != DType::kF32 && options.compute_dtype != DType::kBF16) {
     return absl::InvalidArgumentError(
-        absl::StrCat("compute dtype ", Name(options.compute_dtype), ", expected f32 or bf16"));
+        absl::StrCat("compute dtype ", Name(*options.compute_dtype), ", expected f32 or bf16"));
   }
   if (options.state_dtype != DType::kF32 && options.state_dtype != DType::kF16) {
     return absl::InvalidArgumentError(

@@ -13,6 +13,6 @@ bool HasCudaDevice();
 
 // The first visible GPU (CUDA_VISIBLE_DEVICES chooses). FAILED_PRECONDITION where there is none,
 // INVALID_ARGUMENT for an option that CUDA does not have.
-absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(const BackendOptions& options);
+absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(BackendOptions options);
 
 }  // namespace mneme

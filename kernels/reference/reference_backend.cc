@@ -107,7 +107,7 @@ class ReferenceBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> MakeReferenceBackend(const BackendOptions& options) {
-  return std::make_unique<ReferenceBackend>(options.compute_dtype);
+  return std::make_unique<ReferenceBackend>(options.compute_dtype.value_or(DType::kF32));
 }
 
 }  // namespace mneme
