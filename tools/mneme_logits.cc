@@ -237,8 +237,11 @@ int Main(int argc, char** argv) {
   flags.model.AddTo(parser, /*with_model=*/true);
   parser.Add("--tokens", "FILE", &flags.tokens, "token ids separated by white space");
   parser.Add("--out", "FILE", &flags.out, "safetensors file to write");
-  parser.Add("--chunks", "N,N,...", &flags.chunks, 1, kMaxChunk,
-             absl::StrCat("tokens per step, used cyclically; default: ", kDefaultChunk));
+  parser.Add(
+      "--chunks", "N,N,...", &flags.chunks, 1, kMaxChunk,
+      absl::StrCat("tokens per step; after the last size the first one follows again, until\n"
+                   "all tokens are fed; default: ",
+                   kDefaultChunk));
   parser.Add("--batch", "N", &flags.batch, 1, kMaxBatch,
              "N - 1 other sessions run beside it, joining and leaving");
   parser.Add("--greedy", "N", &flags.greedy, 0, 1 << 24,
@@ -246,7 +249,7 @@ int Main(int argc, char** argv) {
   parser.Add("--routing-out", "FILE", &flags.routing_out, "write each layer's choice of memories");
   parser.Add("--routing-in", "FILE", &flags.routing_in,
              "force the choices that --routing-out wrote, to compare\nrounded arithmetic at equal "
-             "routing");
+             "routing; refused with --batch above 1,\nwhose other sessions have no such choices");
   const auto positional = parser.Parse(argc, argv);
   if (parser.help_requested()) {
     absl::PrintF("%s", parser.Help());

@@ -142,6 +142,10 @@ absl::StatusOr<ModelSpec> SpecFromFlags(const MakeFlags& flags,
   spec.shards = flags.shards;
   if (flags.vocab > 0) spec.config.vocab = flags.vocab;
   if (flags.layers > 0) spec.config.layers = flags.layers;
+  if (const size_t tensors = TensorsOf(spec).size(); static_cast<size_t>(spec.shards) > tensors) {
+    return absl::InvalidArgumentError(absl::StrCat("--shards: ", spec.shards, ", expected at most ",
+                                                   tensors, ", the tensors of this shape"));
+  }
   return spec;
 }
 

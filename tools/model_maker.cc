@@ -373,18 +373,19 @@ absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, b
   const WeightMaker maker(spec);
   ThreadPool pool;
   nlohmann::ordered_json weight_map;
-  const size_t per_shard = (tensors.size() + spec.shards - 1) / spec.shards;
-  for (int shard = 0; shard < spec.shards; ++shard) {
-    const std::string name = spec.shards == 1 ? "model.safetensors"
-                                              : absl::StrFormat("model-%05d-of-%05d.safetensors",
-                                                                shard + 1, spec.shards);
-    const size_t first = std::min(tensors.size(), shard * per_shard);
-    const auto part =
-        std::span(tensors).subspan(first, std::min(per_shard, tensors.size() - first));
+  const auto shards = static_cast<size_t>(spec.shards);
+  for (size_t shard = 0; shard < shards; ++shard) {
+    const std::string name =
+        shards == 1 ? "model.safetensors"
+                    : absl::StrFormat("model-%05d-of-%05d.safetensors", shard + 1, shards);
+    // Evenly, so that none is empty.
+    const size_t first = shard * tensors.size() / shards;
+    const size_t last = (shard + 1) * tensors.size() / shards;
+    const auto part = std::span(tensors).subspan(first, last - first);
     for (const TensorSpec& tensor : part) weight_map[tensor.name] = name;
     MNEME_RETURN_IF_ERROR(WriteShard(spec, maker, part, folder + "/" + name, pool, written));
   }
-  if (spec.shards > 1) {
+  if (shards > 1) {
     const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
                                           {"weight_map", weight_map}};
     MNEME_RETURN_IF_ERROR(WriteText(folder + "/model.safetensors.index.json", index.dump(2)));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -182,6 +183,29 @@ TEST(MakeModelToolTest, EqualSeedsGiveEqualFilesThatLoad) {
                         folder.File("a"))
                 .code,
             0);
+}
+
+TEST(MakeModelToolTest, EveryShardHoldsATensorOrThereAreTooMany) {
+  const TestFolder folder;
+  const auto make = [&](int shards) {
+    return RunTool("mneme-make-model", absl::StrCat("--shape tiny --overwrite --shards ", shards,
+                                                    " --out ", folder.File("m")));
+  };
+  const Outcome many = make(1000);
+  EXPECT_EQ(many.code, 2);
+  EXPECT_THAT(many.output, HasSubstr("--shards: 1000, expected at most "));
+  const size_t at = many.output.find("at most ") + 8;
+  const int most = std::atoi(many.output.c_str() + at);
+  ASSERT_GT(most, 10);
+  EXPECT_EQ(make(most + 1).code, 2);
+  for (const int shards : {most, most - 1}) {
+    const Outcome made = make(shards);
+    ASSERT_EQ(made.code, 0) << made.output;
+    for (int i = 1; i <= shards; ++i) {
+      const std::string name = absl::StrFormat("m/model-%05d-of-%05d.safetensors", i, shards);
+      EXPECT_FALSE(ReadTensors(folder.File(name)).empty()) << name;
+    }
+  }
 }
 
 TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
