@@ -156,10 +156,9 @@ struct DeltaGatesArgs {
 
 // Deferred write-back. A device may keep the last writes to a memory beside its matrix and add them
 // up only every so many tokens, which halves the traffic of a decode step. With n writes pending,
-// of keys k_j, updates u_j and cumulative decays G_j = sum of log_decay since the matrix S_0 was
-// stored, the memory stands for
+// of keys k_j, updates u_j and log decays g_j, the memory stands for
 //
-//   S = exp(G_n) S_0 + sum_{j <= n} exp(G_n - G_j) u_j k_j^T
+//   S = exp(G_n) S_0 + sum_{j <= n} exp(G_n - G_j) u_j k_j^T      G_j = g_1 + ... + g_j
 //
 // exactly; a token needs S_0 k, S_0 q and the products k_j.k and k_j.q alone. A fresh memory has no
 // pending writes, whatever its fields hold.
@@ -170,7 +169,9 @@ struct PendingWrites {
   StateView range;
   StateView keys;       // per memory: [capacity, heads, key_dim] f32
   StateView updates;    // per memory: [capacity, value_heads, value_dim] f32
-  StateView log_decay;  // per memory: [capacity, value_heads] f32, G_j
+  // Per memory: [capacity, value_heads] f32, g_j. Not G_j: a difference of two large sums would
+  // lose what the terms' weights depend on.
+  StateView log_decay;
 };
 
 // Gated delta rule: write v under key k, first erasing what the memory holds there. Per value head:

@@ -1,12 +1,106 @@
+// Chooses the kernels of a gated delta rule.
+#include <algorithm>
+
+#include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/operations.h"
 
 namespace mneme::cuda {
+namespace {
 
-void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs&) {
-  device.Check(cudaErrorNotSupported, "GatedDeltaRule");
+using delta::Problem;
+using delta::Task;
+
+void SetPending(const PendingWrites& pending, Problem& p) {
+  p.capacity = pending.capacity;
+  if (pending.capacity == 0) return;
+  p.range = delta::Field(pending.range);
+  p.keys = delta::Field(pending.keys);
+  p.updates = delta::Field(pending.updates);
+  p.decays = delta::Field(pending.log_decay);
 }
-void SettleMemories(Device& device, const SettleArgs&) {
-  device.Check(cudaErrorNotSupported, "SettleMemories");
+
+Problem MakeProblem(const GatedDeltaRuleArgs& args) {
+  Problem p = {};
+  p.q = args.q.as<const float>();
+  p.k = args.k.as<const float>();
+  p.v = args.v.as<const float>();
+  p.log_decay = args.log_decay.as<const float>();
+  p.beta = args.beta.as<const float>();
+  p.out = args.out.as<float>();
+  p.offsets = args.segments.offsets.as<const int>();
+  p.slots = args.segments.slots.as<const int>();
+  p.memories = args.segments.memories.as<const int>();
+  p.fresh = args.segments.fresh.as<const int>();
+  p.segments = args.segments.count;
+  p.heads = static_cast<int>(args.q.shape[1]);
+  p.key_dim = static_cast<int>(args.q.shape[2]);
+  p.value_heads = static_cast<int>(args.v.shape[1]);
+  p.value_dim = static_cast<int>(args.v.shape[2]);
+  p.state = delta::Field(args.state);
+  SetPending(args.pending, p);
+  return p;
+}
+
+void Settle(Device& device, const Problem& p, DType state_dtype) {
+  if (HasTunedShape(p, state_dtype)) {
+    LaunchTokens(device, p, state_dtype);
+  } else {
+    LaunchGeneral(device, p, state_dtype);
+  }
+}
+
+}  // namespace
+
+void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
+  const auto entries = static_cast<int>(args.q.shape[0]);
+  if (args.segments.count == 0 || entries == 0) return;
+  Problem p = MakeProblem(args);
+  const DType state_dtype = args.state.dtype;
+  const bool tuned = HasTunedShape(p, state_dtype);
+  const int head_states = std::min(entries, p.segments) * p.value_heads;
+  const delta::DecodePlan plan = PlanDecode(device, p, head_states, state_dtype);
+  p.fold_all = plan.fold_all;
+  const bool may_be_longer = args.segments.longest != 1 && entries > 1;
+
+  if (may_be_longer && device.compute_dtype() == DType::kBF16) {
+    if (p.capacity > 0) {
+      p.task = Task::kSettleSegments;
+      Settle(device, p, state_dtype);
+    }
+    GatedDeltaChunks(device, args);
+  } else if (!tuned) {
+    p.task = Task::kAnyEntries;
+    LaunchGeneral(device, p, state_dtype);
+    return;
+  } else if (may_be_longer) {
+    p.task = Task::kTokens;
+    LaunchTokens(device, p, state_dtype);
+  }
+  p.task = Task::kDecode;
+  if (tuned) {
+    LaunchDecode(device, p, state_dtype, plan);
+  } else {
+    LaunchGeneral(device, p, state_dtype);
+  }
+}
+
+void SettleMemories(Device& device, const SettleArgs& args) {
+  const auto slots = static_cast<int>(args.slots.shape[0]);
+  if (slots == 0 || args.memories == 0 || args.pending.capacity == 0) return;
+  Problem p = {};
+  p.task = Task::kSettleSlots;
+  p.fold_all = true;
+  p.slots = args.slots.as<const int>();
+  p.segments = slots * args.memories;
+  p.memory_count = args.memories;
+  p.heads = args.heads;
+  p.key_dim = args.key_dim;
+  p.value_heads = args.value_heads;
+  p.value_dim = args.value_dim;
+  p.written = delta::Field(args.written);
+  p.state = delta::Field(args.state);
+  SetPending(args.pending, p);
+  Settle(device, p, args.state.dtype);
 }
 
 }  // namespace mneme::cuda

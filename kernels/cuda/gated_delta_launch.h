@@ -1,0 +1,40 @@
+// The kernels of the gated delta rule as gated_delta_rule.cu launches them.
+#pragma once
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/gated_delta_memory.cuh"
+
+namespace mneme::cuda::delta {
+
+// gated_delta_general.cu: any task, any shape; a row at a time.
+void LaunchGeneral(Device& device, Problem problem, DType state_dtype);
+
+// gated_delta_tokens.cu: any task but kDecode, for shapes and layouts that HasTunedShape() says.
+// Bit-equal to decoding with fold_all as long as nothing is pending.
+void LaunchTokens(Device& device, Problem problem, DType state_dtype);
+
+// gated_delta_decode.cu: kDecode, the same shapes.
+enum class DecodeTile : uint8_t { kDirect2x4, kDirect4x4, kBulk4x8, kBulk8x8, kBulk16x8 };
+struct DecodePlan {
+  DecodeTile tile;  // rows of a warp x warps of a block
+  bool fold_all;    // read and write every token: the better way for few bytes
+};
+DecodePlan PlanDecode(const Device& device, const Problem& problem, int head_states,
+                      DType state_dtype);
+void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan);
+
+// Pending writes that the tuned kernels can hold.
+constexpr int kMaxPending = 16;
+
+inline bool HasTunedShape(const Problem& p, DType state_dtype) {
+  const auto aligned = [](const Field& field) {
+    return (reinterpret_cast<uintptr_t>(field.base) | field.slab_bytes | field.memory_bytes) % 16 ==
+           0;
+  };
+  return (p.key_dim == 64 || p.key_dim == 128 || p.key_dim == 256) && p.capacity <= kMaxPending &&
+         aligned(p.state) && aligned(p.keys) &&
+         (reinterpret_cast<uintptr_t>(p.q) | reinterpret_cast<uintptr_t>(p.k)) % 16 == 0 &&
+         (state_dtype == DType::kF32 || state_dtype == DType::kF16);
+}
+
+}  // namespace mneme::cuda::delta

@@ -1,0 +1,142 @@
+// Many tokens for a memory, or none: a warp holds its rows of the matrix in registers over all of
+// them. Pending writes are folded first.
+#include "kernels/cuda/gated_delta_row.cuh"
+
+namespace mneme::cuda::delta {
+namespace {
+
+constexpr int kRows = 4, kWarps = 4;  // of a warp, of a block
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kBlockRows = kRows * kWarps;
+
+// What a token brings to the rows of a warp.
+template <int kKeyDim>
+struct Token {
+  float k[Lane<kKeyDim>::kSize], q[Lane<kKeyDim>::kSize];
+  float v, log_decay, beta;
+
+  __device__ void Load(const Problem& p, const Item& item, int entry, int row) {
+    const int64_t at_head = static_cast<int64_t>(entry) * p.value_heads + item.head;
+    const int64_t at_key =
+        (static_cast<int64_t>(entry) * p.heads + item.head / (p.value_heads / p.heads)) * kKeyDim;
+    LoadRow<kKeyDim>(p.k + at_key, k);
+    LoadRow<kKeyDim>(p.q + at_key, q);
+    v = row < p.value_dim ? p.v[at_head * p.value_dim + row] : 0.0f;
+    log_decay = p.log_decay[at_head];
+    beta = p.beta[at_head];
+  }
+};
+
+template <typename T, int kKeyDim>
+__global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__ Problem p) {
+  constexpr int kSize = Lane<kKeyDim>::kSize;
+  __shared__ float shared_updates[kWarps][kMaxPending][kRows];
+  Item item;
+  if (!FindItem(p, item)) return;
+  const Range range = ReadRange(p, item);
+  const int pending = range.size();
+  if (item.length == 0 && pending == 0 && !item.fresh) return;  // is settled
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    RangeChange change;
+    change.Begin(p, item, range, /*fold=*/true);
+    change.Finish();
+  }
+  if (item.length == 0 && item.fresh) return;  // others write the matrix
+
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int first_row = item.tile * kBlockRows + warp * kRows;
+  const int rows = min(kRows, p.value_dim - first_row);
+  if (rows <= 0) return;
+  const int row = first_row + lane % kRows;  // that this lane finishes
+  T* state = p.state.At<T>(item.slot, item.memory) +
+             (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kKeyDim;
+  float s[kRows][kSize];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) s[r][i] = 0;
+    if (r < rows && !item.fresh) LoadRow<kKeyDim, Cache::kStream>(state + r * kKeyDim, s[r]);
+  }
+  if (pending > 0) {
+    PendingUpdates<kRows> updates;
+    updates.Load(p, item, range, first_row);
+    const PendingDecay decay = LoadPendingDecay(p, item, range);
+    updates.Share(decay, 0.0f, shared_updates[warp]);
+    const float all = expf(decay.all);
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) s[r][i] *= all;
+    }
+    const int key_head = item.head / (p.value_heads / p.heads);
+    const float* keys = p.keys.At<const float>(item.slot, item.memory) +
+                        (range.begin * p.heads + key_head) * kKeyDim;
+    AddPending<kKeyDim>(p, keys, pending, 0, shared_updates[warp], s);
+  }
+
+  Token<kKeyDim> token, next;
+  const int last = item.first + item.length;
+  if (item.length > 0) next.Load(p, item, item.first, row);
+  for (int e = item.first; e < last; ++e) {
+    token = next;
+    if (e + 1 < last) next.Load(p, item, e + 1, row);
+    __syncwarp();  // the output may take the place of v
+    float recalls[kRows], reads[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      recalls[r] = DotLane(s[r], token.k);
+      reads[r] = DotLane(s[r], token.q);
+    }
+    const float decay = expf(token.log_decay);
+    const Write write = OneToken(SumRows(recalls), SumRows(reads),
+                                 SumLanes(DotLane(token.k, token.q)), token.v, decay, token.beta);
+    if (lane < rows) {
+      p.out[(static_cast<int64_t>(e) * p.value_heads + item.head) * p.value_dim + row] = write.out;
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float u = __shfl_sync(kAllLanes, write.u, r);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        s[r][i] = __fmaf_rn(u, token.k[i], __fmul_rn(decay, s[r][i]));
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    if (r < rows) StoreRow<kKeyDim>(state + r * kKeyDim, s[r]);
+  }
+}
+
+template <typename T, int kKeyDim>
+void Launch(Device& device, const Problem& p) {
+  const int64_t blocks = static_cast<int64_t>(p.segments) * p.value_heads * p.tiles;
+  TokensKernel<T, kKeyDim><<<static_cast<unsigned>(blocks), kThreads, 0, device.stream()>>>(p);
+  device.Check(cudaGetLastError(), "gated delta rule, token by token");
+}
+
+template <typename T>
+void LaunchKeyDim(Device& device, const Problem& p) {
+  switch (p.key_dim) {
+    case 64:
+      return Launch<T, 64>(device, p);
+    case 128:
+      return Launch<T, 128>(device, p);
+    default:
+      return Launch<T, 256>(device, p);
+  }
+}
+
+}  // namespace
+
+void LaunchTokens(Device& device, Problem problem, DType state_dtype) {
+  problem.tiles = (problem.value_dim + kBlockRows - 1) / kBlockRows;
+  if (state_dtype == DType::kF16) {
+    LaunchKeyDim<__half>(device, problem);
+  } else {
+    LaunchKeyDim<float>(device, problem);
+  }
+}
+
+}  // namespace mneme::cuda::delta
