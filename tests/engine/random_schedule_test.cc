@@ -4,8 +4,6 @@
 //
 // A request has its session to itself from submission to end, so the oracle may treat it as one
 // event at the time of its submission.
-#include <algorithm>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,24 +14,12 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "engine/status_payload.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/engine/loop_harness.h"
+#include "tests/engine/schedule_judge.h"
 
 namespace mneme {
 namespace {
-
-// Something that happened, in order.
-struct Event {
-  enum Kind { kRequest, kCreate, kFork, kDelete, kVanish } kind;
-  Request request;  // kRequest
-  std::shared_ptr<TokenStream> stream;
-  Answer answer;
-  std::string name, source;  // all others
-  absl::Status status;       // of the command
-  int64_t position = 0;      // kFork: what the engine said
-};
 
 class Schedule {
  public:
@@ -50,11 +36,16 @@ class Schedule {
       ReadSome();
     }
     Settle();
-    Judge();
+    judge_.Judge(log_);
   }
 
-  int answers() const { return answers_; }
-  const std::map<std::string, int>& outcomes() const { return outcomes_; }
+  int answers() const { return judge_.answers(); }
+  // What became of requests, and how often.
+  std::map<std::string, int> outcomes() const {
+    std::map<std::string, int> all = judge_.outcomes();
+    all.insert(refused_.begin(), refused_.end());
+    return all;
+  }
 
  private:
   static HarnessOptions RandomOptions(std::mt19937_64& random) {
@@ -88,17 +79,17 @@ class Schedule {
     } else if (action < 60) {
       Retry();
     } else if (action < 72) {
-      if (Event* event = AnyLive()) event->stream->Cancel();
+      if (ScheduleEvent* event = AnyLive()) event->stream->Cancel();
     } else if (action < 80) {
       Fork();
     } else if (action < 86) {
-      Event& event = Command(Event::kDelete);
+      ScheduleEvent& event = Command(ScheduleEvent::kDelete);
       Post([&] {
         event.status = h_.loop->DeleteSession({"", event.name});
         if (event.status.ok()) known_.erase(event.name);  // it did not vanish
       });
     } else if (action < 92) {
-      Event& event = Command(Event::kCreate);
+      ScheduleEvent& event = Command(ScheduleEvent::kCreate);
       Post([&] {
         event.status = h_.loop->CreateSession({"", event.name}, absl::ZeroDuration()).status();
       });
@@ -149,24 +140,24 @@ class Schedule {
     auto stream = h_.Submit(request);
     if (!stream.ok()) {
       const absl::StatusCode code = stream.status().code();
-      ++outcomes_[absl::StrCat("refused ", absl::StatusCodeToString(code))];
+      ++refused_[absl::StrCat("refused ", absl::StatusCodeToString(code))];
       EXPECT_TRUE(code == absl::StatusCode::kResourceExhausted ||
                   code == absl::StatusCode::kInvalidArgument ||
                   (failures_ && code == absl::StatusCode::kUnavailable))
           << stream.status();
       return;
     }
-    auto event = std::make_unique<Event>();
-    event->kind = Event::kRequest;
+    auto event = std::make_unique<ScheduleEvent>();
+    event->kind = ScheduleEvent::kRequest;
     event->request = std::move(request);
     event->stream = *std::move(stream);
     log_.push_back(std::move(event));
   }
 
   void Retry() {
-    std::vector<Event*> keyed;
+    std::vector<ScheduleEvent*> keyed;
     for (const auto& event : log_) {
-      if (event->kind == Event::kRequest && !event->request.idempotency_key.empty()) {
+      if (event->kind == ScheduleEvent::kRequest && !event->request.idempotency_key.empty()) {
         keyed.push_back(event.get());
       }
     }
@@ -174,7 +165,7 @@ class Schedule {
   }
 
   void Fork() {
-    Event& event = Command(Event::kFork);
+    ScheduleEvent& event = Command(ScheduleEvent::kFork);
     event.source = Name();
     Post([&] {
       const auto info =
@@ -185,8 +176,8 @@ class Schedule {
   }
 
   // Commands take the same way as requests, so that they keep their order.
-  Event& Command(Event::Kind kind) {
-    log_.push_back(std::make_unique<Event>());
+  ScheduleEvent& Command(ScheduleEvent::Kind kind) {
+    log_.push_back(std::make_unique<ScheduleEvent>());
     log_.back()->kind = kind;
     log_.back()->name = Name();
     log_.back()->status = absl::UnknownError("not run yet");
@@ -194,10 +185,11 @@ class Schedule {
   }
   void Post(std::function<void()> work) { ASSERT_TRUE(h_.loop->Post(std::move(work))); }
 
-  Event* AnyLive() {
-    std::vector<Event*> live;
+  ScheduleEvent* AnyLive() {
+    std::vector<ScheduleEvent*> live;
     for (const auto& event : log_) {
-      if (event->kind == Event::kRequest && !event->answer.ended) live.push_back(event.get());
+      if (event->kind == ScheduleEvent::kRequest && !event->answer.ended)
+        live.push_back(event.get());
     }
     return live.empty() ? nullptr : live[Pick(0, static_cast<int>(live.size()) - 1)];
   }
@@ -213,8 +205,8 @@ class Schedule {
     for (const SessionInfo& info : h_.loop->ListSessions("", "")) now.insert(info.key.name);
     for (const std::string& name : known_) {
       if (now.contains(name)) continue;
-      auto event = std::make_unique<Event>();
-      event->kind = Event::kVanish;
+      auto event = std::make_unique<ScheduleEvent>();
+      event->kind = ScheduleEvent::kVanish;
       event->name = name;
       log_.push_back(std::move(event));
     }
@@ -223,7 +215,7 @@ class Schedule {
 
   void ReadSome() {
     for (const auto& event : log_) {
-      if (event->kind != Event::kRequest || event->answer.ended || Chance(50)) continue;
+      if (event->kind != ScheduleEvent::kRequest || event->answer.ended || Chance(50)) continue;
       for (int i = Pick(1, 4); i > 0; --i) {
         std::optional<TokenEvent> next = event->stream->TryNext();
         if (!next.has_value()) break;
@@ -237,7 +229,7 @@ class Schedule {
     for (int turn = 0; turn < 3000 && !all_ended; ++turn) {
       all_ended = true;
       for (const auto& event : log_) {
-        if (event->kind != Event::kRequest || event->answer.ended) continue;
+        if (event->kind != ScheduleEvent::kRequest || event->answer.ended) continue;
         LoopHarness::Read(*event->stream, event->answer);
         all_ended = all_ended && event->answer.ended;
       }
@@ -253,7 +245,7 @@ class Schedule {
       const size_t before = log_.size();
       SubmitOne(std::move(request));
       if (log_.size() == before) continue;
-      Event& event = *log_.back();
+      ScheduleEvent& event = *log_.back();
       for (int turn = 0; turn < 1000 && !event.answer.ended; ++turn) {
         Turn();
         LoopHarness::Read(*event.stream, event.answer);
@@ -265,227 +257,14 @@ class Schedule {
     EXPECT_EQ(h_.pool->used_slots(), 0) << "a slab leaked";
   }
 
-  void Judge() {
-    for (const auto& event : log_) {
-      if (::testing::Test::HasFailure()) return;
-      switch (event->kind) {
-        case Event::kVanish:
-          sessions_.erase(event->name);
-          break;
-        case Event::kDelete:
-          if (event->status.ok()) sessions_.erase(event->name);
-          break;
-        case Event::kCreate:
-          if (event->status.ok()) sessions_[event->name] = {};
-          break;
-        case Event::kFork:
-          if (!event->status.ok()) break;
-          sessions_[event->name] = sessions_[event->source];
-          EXPECT_EQ(sessions_[event->name].position(), event->position);
-          break;
-        case Event::kRequest:
-          JudgeRequest(*event);
-          break;
-      }
-    }
-  }
-
-  void JudgeRequest(const Event& event) {
-    const Request& request = event.request;
-    const Answer& answer = event.answer;
-    SCOPED_TRACE(absl::StrCat("request for \"", request.session.name, "\", answer ",
-                              answer.status().ToString()));
-    ASSERT_TRUE(answer.ended);
-    ++answers_;
-    ++outcomes_[absl::StrCat(answer.last.replayed ? "replayed " : "",
-                             absl::StatusCodeToString(answer.status().code()), " ",
-                             ReasonOf(answer.status()).value_or(""),
-                             answer.start.has_value() ? "" : " (never admitted)")];
-    const bool named = !request.session.name.empty();
-    const auto found = sessions_.find(request.session.name);
-    OracleSession session = named && found != sessions_.end() ? found->second : OracleSession{};
-    if (answer.last.replayed) return JudgeReplay(request, answer);
-    if (answer.status().ok() && !request.idempotency_key.empty()) {
-      finished_[request.idempotency_key] = &answer;
-    }
-    if (!answer.start.has_value()) {
-      EXPECT_FALSE(answer.status().ok());
-      EXPECT_EQ(answer.last.usage.fed_tokens, 0);
-      return JudgeRefusal(request, answer, session);
-    }
-
-    const std::vector<int32_t>& prompt =
-        session.position() == 0 ? request.prompt.at_start : request.prompt.continued;
-    std::vector<int32_t> feed;
-    if (session.pending.has_value()) feed.push_back(*session.pending);
-    const bool had_pending = !feed.empty();
-    feed.insert(feed.end(), prompt.begin(), prompt.end());
-    EXPECT_EQ(answer.start->usage.resumed_tokens, session.fed);
-    EXPECT_EQ(answer.start->usage.prompt_tokens, prompt.size());
-    JudgePrompt(request, answer, session, feed, had_pending);
-
-    // What each choice should have said, had it had the time.
-    OracleSession after_prompt = session;
-    after_prompt.FeedPrompt(prompt);
-    const TokenEvent& last = answer.last;
-    const std::vector<int32_t>& said = answer.tokens.at(0);
-    for (int choice = 0; choice < request.n; ++choice) {
-      OracleSession branch = after_prompt;
-      const std::vector<int32_t> want =
-          branch.Generate(h_.options, request, answer.start->seed, choice);
-      std::vector<int32_t> got = answer.tokens.size() > static_cast<size_t>(choice)
-                                     ? answer.tokens[choice]
-                                     : std::vector<int32_t>{};
-      if (answer.status().ok()) {
-        EXPECT_EQ(got, want) << "choice " << choice;
-      } else {
-        ASSERT_LE(got.size(), want.size());
-        EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin())) << "choice " << choice;
-        EXPECT_NE(answer.finish.at(choice), FinishReason::kNone);
-      }
-      if (request.logprobs >= 0) {
-        JudgeLogprobs(after_prompt, got, answer.logprobs.at(choice), request.logprobs);
-      }
-    }
-
-    // Where that leaves the session.
-    if (!said.empty()) {
-      session = after_prompt;
-      for (const int32_t token : said) {
-        if (session.pending.has_value()) session.FeedPrompt({});
-        session.pending = token;
-        session.history.emplace_back(token, true);
-      }
-    } else {
-      int64_t fed = static_cast<int64_t>(feed.size());
-      if (!answer.status().ok()) {
-        fed = last.session_position - session.fed;
-        if (had_pending && last.has_pending_token) fed = 0;
-      }
-      if (answer.status().code() == absl::StatusCode::kInternal && last.session_position == 0) {
-        fed = 0;  // the session is gone
-      }
-      ASSERT_GE(fed, 0);
-      ASSERT_LE(fed, feed.size());
-      if (fed > 0) {
-        session.FeedPrompt({feed.begin() + (had_pending ? 1 : 0), feed.begin() + fed});
-      }
-    }
-    const bool spoilt =
-        answer.status().code() == absl::StatusCode::kInternal && last.session_position == 0;
-    if (!spoilt) {
-      EXPECT_EQ(last.session_position, session.position());
-      EXPECT_EQ(last.has_pending_token, session.pending.has_value());
-    }
-    if (request.n == 1 && !spoilt) {
-      EXPECT_EQ(last.usage.fed_tokens, session.fed - answer.start->usage.resumed_tokens);
-    }
-    if (named && spoilt) {
-      sessions_.erase(request.session.name);
-    } else if (named) {
-      sessions_[request.session.name] = session;
-      if (!answer.status().ok() && session.position() == 0 && found == sessions_.end()) {
-        sessions_.erase(request.session.name);
-      }
-    }
-  }
-
-  void JudgeRefusal(const Request& request, const Answer& answer, const OracleSession& session) {
-    const std::string reason = ReasonOf(answer.status()).value_or("");
-    switch (answer.status().code()) {
-      case absl::StatusCode::kAborted:
-        EXPECT_THAT(reason, ::testing::AnyOf(kReasonSessionBusy, kReasonPosition, kReasonKeyRunning,
-                                             kReasonKeyBroken, kReasonKeyForgotten));
-        if (reason == kReasonPosition) {
-          EXPECT_NE(request.expected_position, PositionOf(answer.status()));
-          EXPECT_EQ(PositionOf(answer.status()), session.position());
-        }
-        break;
-      case absl::StatusCode::kResourceExhausted:
-        EXPECT_THAT(reason, ::testing::AnyOf(kReasonNoFreeSlab, kReasonQueueFull));
-        EXPECT_TRUE(RetryAfterOf(answer.status()).has_value());
-        break;
-      case absl::StatusCode::kNotFound:
-        EXPECT_FALSE(request.create_session);
-        break;
-      case absl::StatusCode::kInvalidArgument:
-        EXPECT_TRUE(request.prompt.continued.empty()) << answer.status();
-        break;
-      default:
-        EXPECT_TRUE(absl::IsCancelled(answer.status()) || absl::IsDeadlineExceeded(answer.status()))
-            << answer.status();
-    }
-  }
-
-  void JudgeReplay(const Request& request, const Answer& answer) {
-    ASSERT_TRUE(finished_.contains(request.idempotency_key));
-    const Answer& original = *finished_[request.idempotency_key];
-    EXPECT_EQ(answer.tokens, original.tokens);
-    EXPECT_EQ(answer.finish, original.finish);
-    EXPECT_EQ(answer.prompt_tokens, original.prompt_tokens);
-    EXPECT_EQ(answer.last.session_position, original.last.session_position);
-    EXPECT_EQ(answer.last.usage.fed_tokens, original.last.usage.fed_tokens);
-  }
-
-  void JudgePrompt(const Request& request, const Answer& answer, const OracleSession& session,
-                   const std::vector<int32_t>& feed, bool had_pending) {
-    if (!request.echo && request.prompt_logprobs < 0) {
-      EXPECT_TRUE(answer.prompt_tokens.empty());
-      return;
-    }
-    const std::vector<int32_t> prompt(feed.begin() + (had_pending ? 1 : 0), feed.end());
-    ASSERT_LE(answer.prompt_tokens.size(), prompt.size());
-    EXPECT_TRUE(
-        std::equal(answer.prompt_tokens.begin(), answer.prompt_tokens.end(), prompt.begin()));
-    if (answer.status().ok()) {
-      EXPECT_EQ(answer.prompt_tokens.size(), prompt.size());
-    }
-    if (request.prompt_logprobs < 0) return;
-    ASSERT_EQ(answer.prompt_logprobs.size(), answer.prompt_tokens.size());
-    OracleSession at = session;
-    if (had_pending) at.FeedPrompt({});
-    for (size_t i = 0; i < answer.prompt_logprobs.size(); ++i) {
-      const TokenLogprob& got = answer.prompt_logprobs[i];
-      EXPECT_EQ(got.token, prompt[i]);
-      if (i == 0 && !had_pending) {
-        EXPECT_TRUE(std::isnan(got.logprob));
-      } else {
-        JudgeLogprob(at, got, request.prompt_logprobs);
-      }
-      at.FeedPrompt({prompt[i]});
-    }
-  }
-
-  void JudgeLogprobs(OracleSession at, const std::vector<int32_t>& tokens,
-                     const std::vector<TokenLogprob>& logprobs, int top) {
-    ASSERT_EQ(tokens.size(), logprobs.size());
-    for (size_t i = 0; i < tokens.size(); ++i) {
-      EXPECT_EQ(logprobs[i].token, tokens[i]);
-      JudgeLogprob(at, logprobs[i], top);
-      at.FeedPrompt({tokens[i]});
-    }
-  }
-
-  void JudgeLogprob(const OracleSession& at, const TokenLogprob& got, int top) {
-    const std::vector<double> logits =
-        at.memory.Logits(h_.options.vocab, h_.options.first_token_bonus);
-    EXPECT_NEAR(got.logprob, OracleLogprob(logits, got.token), 1e-5);
-    ASSERT_EQ(got.top.size(), std::min(top, h_.options.vocab));
-    for (const TopLogprob& entry : got.top) {
-      EXPECT_NEAR(entry.logprob, OracleLogprob(logits, entry.token), 1e-5);
-    }
-  }
-
   std::mt19937_64 random_;
   const bool failures_;
   LoopHarness h_;
-  std::vector<std::unique_ptr<Event>> log_;
+  std::vector<std::unique_ptr<ScheduleEvent>> log_;
   std::set<std::string> known_;  // names of the sessions after the last turn
   int next_key_ = 0;
-  int answers_ = 0;
-  std::map<std::string, int> outcomes_;
-  std::map<std::string, OracleSession> sessions_;
-  std::map<std::string, const Answer*> finished_;  // by key
+  std::map<std::string, int> refused_;  // by Submit
+  ScheduleJudge judge_{h_.options};
 };
 
 void RunSchedules(uint64_t first_seed, int count, bool failures) {

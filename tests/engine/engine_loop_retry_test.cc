@@ -1,0 +1,153 @@
+// Requests that come again, and steps that fail, in the engine's loop.
+#include <string>
+#include <utility>
+
+#include "engine/engine_loop.h"
+#include "engine/status_payload.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/loop_harness.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::HasSubstr;
+
+SessionKey Key(std::string name) { return {"", std::move(name)}; }
+
+// --- Retries ---
+
+TEST(EngineLoopRetryTest, AnUnexpectedPositionIsAbortedWithThePosition) {
+  LoopHarness h;
+  h.Generate(Greedy({1, 2}, 2, "s"));
+  Request request = Greedy({3}, 2, "s");
+  request.expected_position = 3;
+  const Answer refused = h.Generate(request);
+  EXPECT_TRUE(absl::IsAborted(refused.status()));
+  EXPECT_EQ(PositionOf(refused.status()), 4);
+  EXPECT_EQ(ReasonOf(refused.status()), kReasonPosition);
+  request.expected_position = 4;
+  EXPECT_EQ(h.Generate(request).status(), absl::OkStatus());
+  Request fresh = Greedy({3}, 2);
+  fresh.expected_position = 1;
+  EXPECT_TRUE(absl::IsAborted(h.Generate(fresh).status()));
+}
+
+TEST(EngineLoopRetryTest, ARepeatedKeyReplaysTheAnswerAndFeedsNothing) {
+  LoopHarness h;
+  Request request = Greedy({1, 2}, 6, "s");
+  request.sampling.temperature = 1;  // no seed: drawn at random
+  request.idempotency_key = "k";
+  request.expected_position = 0;
+  const Answer first = h.Generate(request);
+  const int64_t fed = h.stats.prompt_tokens.value() + h.stats.generated_tokens.value();
+  const Answer again = h.Generate(request);
+  EXPECT_EQ(again.status(), absl::OkStatus());
+  EXPECT_TRUE(again.last.replayed);
+  EXPECT_EQ(again.tokens, first.tokens);
+  EXPECT_EQ(again.last.seed, first.last.seed);
+  EXPECT_EQ(h.stats.prompt_tokens.value() + h.stats.generated_tokens.value(), fed);
+  EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 8);
+}
+
+TEST(EngineLoopRetryTest, AKeyOfARunningRequestIsAborted) {
+  LoopHarness h;
+  Request request = Greedy({1}, 6, "s");
+  request.idempotency_key = "k";
+  auto first = h.Submit(request).value();
+  const Answer again = h.Generate(request);
+  EXPECT_TRUE(absl::IsAborted(again.status()));
+  EXPECT_EQ(ReasonOf(again.status()), kReasonKeyRunning);
+  EXPECT_EQ(h.Finish(*first).status(), absl::OkStatus());
+}
+
+TEST(EngineLoopRetryTest, AKeyOfABrokenRequestIsAbortedWithThePosition) {
+  LoopHarness h;
+  Request request = Greedy({1, 2}, 50, "s");
+  request.idempotency_key = "k";
+  auto first = h.Submit(request).value();
+  h.Turn();
+  h.Turn();
+  first->Cancel();
+  const Answer cut = h.Finish(*first);
+  const Answer again = h.Generate(request);
+  EXPECT_TRUE(absl::IsAborted(again.status()));
+  EXPECT_EQ(ReasonOf(again.status()), kReasonKeyBroken);
+  EXPECT_EQ(PositionOf(again.status()), cut.last.session_position);
+}
+
+TEST(EngineLoopRetryTest, AKeyOfARequestThatFedNothingRunsNormally) {
+  LoopHarness h;
+  Request request = Greedy({1, 2}, 3, "s");
+  request.idempotency_key = "k";
+  auto first = h.Submit(request).value();
+  first->Cancel();
+  EXPECT_TRUE(absl::IsCancelled(h.Finish(*first).status()));
+  const Answer again = h.Generate(request);
+  EXPECT_EQ(again.status(), absl::OkStatus());
+  EXPECT_FALSE(again.last.replayed);
+}
+
+TEST(EngineLoopRetryTest, AKeyReusedForAnotherRequestIsInvalid) {
+  LoopHarness h;
+  Request request = Greedy({1, 2}, 3, "s");
+  request.idempotency_key = "k";
+  h.Generate(request);
+  request.prompt.continued = {9};
+  EXPECT_EQ(FieldOf(h.Generate(request).status()), "idempotency_key");
+}
+
+// --- Failing steps ---
+
+TEST(EngineLoopRetryTest, AFailingStepEndsItsRowsAndSparesTheOthers) {
+  HarnessOptions options;
+  options.engine.stream_capacity_events = 4;
+  LoopHarness h(options);
+  h.Generate(Greedy({5}, 3, "idle"));
+  auto paused = h.Submit(Greedy({1}, 50, "paused")).value();
+  h.TurnUntilQuiet();  // its reader sleeps
+  auto hit = h.Submit(Greedy({2}, 50, "hit")).value();
+  h.Turn();
+  h.backend.FailNext(absl::InternalError("ECC"));
+  const Answer failed = h.Finish(*hit);
+  EXPECT_TRUE(absl::IsInternal(failed.status()));
+  EXPECT_THAT(std::string(failed.status().message()), HasSubstr("ECC"));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("hit")).status())) << "it is spoilt";
+  EXPECT_FALSE(h.loop->health().ok());
+  EXPECT_TRUE(absl::IsUnavailable(h.Submit(Greedy({1}, 1)).status()));
+  EXPECT_EQ(h.Finish(*paused).tokens[0].size(), 50);
+  EXPECT_EQ(h.loop->GetSession(Key("idle"))->position, 4);
+  EXPECT_EQ(h.loop->CheckIntegrity(), absl::OkStatus());
+}
+
+TEST(EngineLoopRetryTest, AStepThatTakesTooLongIsUnhealthy) {
+  HarnessOptions options;
+  absl::Status during;
+  LoopHarness* harness = nullptr;
+  options.step_time = absl::Minutes(6);
+  LoopHarness h(options);
+  harness = &h;
+  h.on_step = [&] { during = harness->loop->health(); };
+  h.Generate(Greedy({1}, 1));
+  EXPECT_TRUE(absl::IsInternal(during));
+  EXPECT_EQ(h.loop->health(), absl::OkStatus()) << "it came to an end";
+}
+
+TEST(EngineLoopRetryTest, EndingTheLoopEndsWhatIsInFlight) {
+  std::shared_ptr<TokenStream> running, queued;
+  {
+    LoopHarness h;
+    running = h.Submit(Greedy({1}, 50)).value();
+    h.Turn();
+    queued = h.Submit(Greedy({1}, 50)).value();
+  }
+  Answer a, b;
+  LoopHarness::Read(*running, a);
+  LoopHarness::Read(*queued, b);
+  EXPECT_TRUE(absl::IsUnavailable(a.status()));
+  EXPECT_TRUE(absl::IsUnavailable(b.status()));
+  running->Cancel();  // no engine any more
+}
+
+}  // namespace
+}  // namespace mneme

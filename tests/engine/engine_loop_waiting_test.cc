@@ -1,0 +1,311 @@
+// Who waits for what in the engine's loop: room, busy sessions, time, slow readers.
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_loop.h"
+#include "engine/status_payload.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/loop_harness.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+SessionKey Key(std::string name) { return {"", std::move(name)}; }
+
+// --- Room ---
+
+TEST(EngineLoopWaitingTest, ARequestWaitsForASlabThatWillBeFreed) {
+  HarnessOptions options;
+  options.slots = 1;
+  LoopHarness h(options);
+  auto first = h.Submit(Greedy({1}, 5)).value();
+  auto second = h.Submit(Greedy({2}, 5)).value();
+  h.Turn();
+  EXPECT_EQ(h.stats.requests_waiting.value(), 1);
+  EXPECT_EQ(h.Finish(*second).status(), absl::OkStatus());
+  EXPECT_EQ(h.Finish(*first).status(), absl::OkStatus());
+}
+
+TEST(EngineLoopWaitingTest, WhereIdleSessionsHoldEverySlabARequestIsRefusedWithTheTimeToExpiry) {
+  HarnessOptions options;
+  options.slots = 2;
+  LoopHarness h(options);
+  ASSERT_TRUE(h.loop->CreateSession(Key("a"), absl::Seconds(20)).ok());
+  ASSERT_TRUE(h.loop->CreateSession(Key("b"), absl::InfiniteDuration()).ok());
+  const Answer refused = h.Generate(Greedy({1}, 1));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
+  EXPECT_EQ(ReasonOf(refused.status()), kReasonNoFreeSlab);
+  EXPECT_EQ(RetryAfterOf(refused.status()), absl::Seconds(20));
+  EXPECT_TRUE(
+      absl::IsResourceExhausted(h.loop->CreateSession(Key("c"), absl::ZeroDuration()).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(
+      h.loop->ForkSession(Key("a"), Key("c"), absl::ZeroDuration()).status()));
+  EXPECT_EQ(h.Generate(Greedy({1}, 1, "a")).status(), absl::OkStatus()) << "has its slab";
+  h.clock.Advance(absl::Seconds(30));
+  EXPECT_EQ(h.Generate(Greedy({1}, 1)).status(), absl::OkStatus()) << "a has expired";
+}
+
+TEST(EngineLoopWaitingTest, AWaitingRequestIsRefusedWhenTheLastHopeIsGone) {
+  HarnessOptions options;
+  options.slots = 1;
+  LoopHarness h(options);
+  auto running = h.Submit(Greedy({1}, 3)).value();
+  auto named = h.Submit(Greedy({1}, 3, "keeps-it")).value();
+  auto late = h.Submit(Greedy({1}, 3)).value();
+  EXPECT_EQ(h.Finish(*named).status(), absl::OkStatus());
+  EXPECT_TRUE(absl::IsResourceExhausted(h.Finish(*late).status()));
+}
+
+TEST(EngineLoopWaitingTest, ALargeRequestIsNotStarvedBySmallOnes) {
+  LoopHarness h;
+  std::vector<std::shared_ptr<TokenStream>> small;
+  for (int i = 0; i < 4; ++i) small.push_back(h.Submit(Greedy({1}, 4 + i)).value());
+  h.Turn();
+  Request large = Greedy({2}, 3);
+  large.n = 4;
+  auto stream = h.Submit(large).value();
+  Answer answer;
+  for (int turn = 0; turn < 200 && !answer.ended; ++turn) {
+    small.push_back(h.Submit(Greedy({1}, 4)).value());  // ever more of them
+    h.Turn();
+    LoopHarness::Read(*stream, answer);
+    if (h.stats.requests_waiting.value() > 10) small.clear();  // their readers leave
+  }
+  EXPECT_TRUE(answer.ended);
+  EXPECT_EQ(answer.status(), absl::OkStatus());
+}
+
+TEST(EngineLoopWaitingTest, PriorityGoesFirstThenArrival) {
+  HarnessOptions options;
+  options.slots = 1;
+  LoopHarness h(options);
+  auto blocker = h.Submit(Greedy({1}, 3)).value();
+  h.Turn();
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (const int priority : {0, 5, 0, 5}) {
+    Request request = Greedy({1}, 2);
+    request.priority = priority;
+    streams.push_back(h.Submit(request).value());
+  }
+  std::vector<int> order;
+  std::vector<Answer> answers(4);
+  for (int turn = 0; turn < 100; ++turn) {
+    h.Turn();
+    for (int i = 0; i < 4; ++i) {
+      const bool before = answers[i].ended;
+      LoopHarness::Read(*streams[i], answers[i]);
+      if (answers[i].ended && !before) order.push_back(i);
+    }
+  }
+  EXPECT_THAT(order, ElementsAre(1, 3, 0, 2));
+}
+
+TEST(EngineLoopWaitingTest, AFullQueueIsRefusedWithAHint) {
+  HarnessOptions options;
+  options.slots = 2;
+  options.engine.max_queued_requests = 2;
+  LoopHarness h(options);
+  ASSERT_TRUE(h.loop->CreateSession(Key("has-a-slab"), absl::InfiniteDuration()).ok());
+  auto running = h.Submit(Greedy({1}, 20)).value();
+  h.Turn();
+  auto a = h.Submit(Greedy({1}, 1)).value(), b = h.Submit(Greedy({1}, 1)).value();
+  h.Turn();
+  EXPECT_EQ(h.stats.requests_waiting.value(), 2);
+  const Answer refused = h.Generate(Greedy({1}, 1));
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status()));
+  EXPECT_EQ(ReasonOf(refused.status()), kReasonQueueFull);
+  EXPECT_TRUE(RetryAfterOf(refused.status()).has_value());
+  EXPECT_EQ(h.stats.rejected_by(absl::StatusCode::kResourceExhausted).value(), 1);
+  EXPECT_EQ(h.Generate(Greedy({1}, 1, "has-a-slab")).status(), absl::OkStatus())
+      << "needs no slab, so it does not queue";
+  EXPECT_EQ(h.Finish(*a).status(), absl::OkStatus());
+  EXPECT_EQ(h.Finish(*b).status(), absl::OkStatus());
+  EXPECT_EQ(h.Generate(Greedy({1}, 1)).status(), absl::OkStatus());
+}
+
+// --- Busy sessions ---
+
+TEST(EngineLoopWaitingTest, ASecondWriterIsAbortedAndNamesTheSession) {
+  LoopHarness h;
+  auto first = h.Submit(Greedy({1}, 5, "s")).value();
+  const Answer second = h.Generate(Greedy({2}, 5, "s"));
+  EXPECT_TRUE(absl::IsAborted(second.status()));
+  EXPECT_EQ(ReasonOf(second.status()), kReasonSessionBusy);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("\"s\""));
+  EXPECT_EQ(h.Finish(*first).status(), absl::OkStatus());
+  EXPECT_EQ(h.Generate(Greedy({2}, 5, "s")).status(), absl::OkStatus());
+}
+
+TEST(EngineLoopWaitingTest, ABusySessionIsNeitherDeletedNorForked) {
+  LoopHarness h;
+  auto stream = h.Submit(Greedy({1}, 5, "s")).value();
+  h.Turn();
+  EXPECT_TRUE(absl::IsFailedPrecondition(h.loop->DeleteSession(Key("s"))));
+  EXPECT_TRUE(absl::IsFailedPrecondition(
+      h.loop->ForkSession(Key("s"), Key("t"), absl::ZeroDuration()).status()));
+  EXPECT_TRUE(h.loop->GetSession(Key("s"))->busy);
+  h.Finish(*stream);
+  EXPECT_FALSE(h.loop->GetSession(Key("s"))->busy);
+  EXPECT_EQ(h.loop->DeleteSession(Key("s")), absl::OkStatus());
+  EXPECT_TRUE(absl::IsNotFound(h.loop->DeleteSession(Key("s"))));
+}
+
+TEST(EngineLoopWaitingTest, CommandsCheckNamesAndExistence) {
+  LoopHarness h;
+  EXPECT_EQ(FieldOf(h.loop->CreateSession(Key("a b"), absl::ZeroDuration()).status()), "name");
+  EXPECT_EQ(FieldOf(h.loop->GetSession(Key("")).status()), "name");
+  ASSERT_TRUE(h.loop->CreateSession(Key("a"), absl::ZeroDuration()).ok());
+  EXPECT_TRUE(
+      absl::IsAlreadyExists(h.loop->CreateSession(Key("a"), absl::ZeroDuration()).status()));
+  EXPECT_TRUE(
+      absl::IsNotFound(h.loop->ForkSession(Key("b"), Key("c"), absl::ZeroDuration()).status()));
+}
+
+// --- Time ---
+
+TEST(EngineLoopWaitingTest, IdleSessionsExpireAndUseKeepsThemAlive) {
+  LoopHarness h;
+  ASSERT_TRUE(h.loop->CreateSession(Key("s"), absl::Seconds(10)).ok());
+  ASSERT_TRUE(h.loop->CreateSession(Key("for-ever"), absl::InfiniteDuration()).ok());
+  h.clock.Advance(absl::Seconds(9));
+  h.Generate(Greedy({1}, 1, "s"));
+  h.clock.Advance(absl::Seconds(9));
+  h.Turn();
+  EXPECT_TRUE(h.loop->GetSession(Key("s")).ok());
+  h.clock.Advance(absl::Seconds(2));
+  h.Turn();
+  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("s")).status()));
+  h.clock.Advance(absl::Hours(100'000));
+  h.Turn();
+  EXPECT_TRUE(h.loop->GetSession(Key("for-ever")).ok());
+  EXPECT_EQ(h.pool->used_slots(), 1);
+}
+
+TEST(EngineLoopWaitingTest, AWaitingRequestExpiresBeforeItCostsAStep) {
+  HarnessOptions options;
+  options.slots = 1;
+  LoopHarness h(options);
+  auto running = h.Submit(Greedy({1}, 1000)).value();
+  h.Turn();
+  Request request = Greedy({2}, 5, "late");
+  request.deadline = h.clock.Now() + absl::Seconds(1);
+  auto stream = h.Submit(request).value();
+  h.Turn();
+  h.clock.Advance(absl::Seconds(2));
+  stream->Cancel();  // as a call does that its client has left at the deadline
+  const Answer answer = h.Finish(*stream);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(answer.status()));
+  EXPECT_EQ(h.stats.finished_by(FinishReason::kDeadline).value(), 1);
+  EXPECT_FALSE(answer.start.has_value());
+  EXPECT_EQ(answer.last.usage.fed_tokens, 0);
+  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("late")).status()));
+}
+
+TEST(EngineLoopWaitingTest, ARunningRequestThatExpiresKeepsExactlyWhatWasFed) {
+  LoopHarness h;
+  Request request = Greedy({1, 2}, 100, "s");
+  request.deadline = h.clock.Now() + absl::Milliseconds(6);  // a step takes one
+  const Answer cut = h.Generate(request);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(cut.status()));
+  EXPECT_EQ(cut.finish[0], FinishReason::kDeadline);
+  const auto count = static_cast<int64_t>(cut.tokens[0].size());
+  EXPECT_GT(count, 0);
+  EXPECT_EQ(cut.last.session_position, 2 + count);
+  const Answer rest = h.Generate(Greedy({}, 5, "s"));
+  std::vector<int32_t> joined = cut.tokens[0];
+  joined.insert(joined.end(), rest.tokens[0].begin(), rest.tokens[0].end());
+  EXPECT_EQ(joined, h.Generate(Greedy({1, 2}, static_cast<int>(joined.size()))).tokens[0]);
+}
+
+TEST(EngineLoopWaitingTest, CancellingInThePromptKeepsThePartThatWasFed) {
+  LoopHarness h;
+  const std::vector<int32_t> prompt(50, 3);
+  auto stream = h.Submit(Greedy(prompt, 5, "s")).value();
+  h.Turn();
+  h.Turn();  // 16 tokens a step
+  stream->Cancel();
+  const Answer answer = h.Finish(*stream);
+  EXPECT_TRUE(absl::IsCancelled(answer.status()));
+  EXPECT_EQ(answer.last.session_position, 32);
+  EXPECT_FALSE(answer.last.has_pending_token);
+  Request rest = Greedy(std::vector<int32_t>(18, 3), 5, "s");
+  rest.expected_position = 32;
+  EXPECT_EQ(h.Generate(rest).tokens[0], h.Generate(Greedy(prompt, 5)).tokens[0]);
+}
+
+TEST(EngineLoopWaitingTest, DroppingTheStreamCancelsUnlessDetached) {
+  LoopHarness h;
+  (void)h.Submit(Greedy({1}, 100, "gone")).value();
+  Request detached = Greedy({1}, 30, "stays");
+  detached.detached = true;
+  (void)h.Submit(detached).value();
+  h.TurnUntilQuiet();
+  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("gone")).status())) << "nothing was fed";
+  EXPECT_EQ(h.loop->GetSession(Key("stays"))->position, 31);
+  EXPECT_EQ(h.stats.requests_running.value(), 0);
+}
+
+// --- Back-pressure ---
+
+TEST(EngineLoopWaitingTest, ASlowReaderStallsOnlyItself) {
+  HarnessOptions options;
+  options.engine.stream_capacity_events = 4;
+  LoopHarness h(options);
+  auto slow = h.Submit(Greedy({1}, 50)).value();
+  auto quick = h.Submit(Greedy({2}, 50)).value();
+  EXPECT_EQ(h.Finish(*quick).status(), absl::OkStatus());
+  const size_t steps = h.rows_per_step.size();
+  h.TurnUntilQuiet();
+  EXPECT_LE(h.rows_per_step.size(), steps + 1) << "nothing runs while the reader sleeps";
+  EXPECT_LE(h.stats.generated_tokens.value(), 50 + 5);
+  const Answer answer = h.Finish(*slow);
+  EXPECT_EQ(answer.tokens[0], h.Generate(Greedy({1}, 50)).tokens[0]);
+}
+
+TEST(EngineLoopWaitingTest, PromptLogprobsComeInBoundedSteps) {
+  HarnessOptions options;
+  options.engine.stream_capacity_events = 4;
+  LoopHarness h(options);
+  std::vector<int32_t> prompt;
+  for (int i = 0; i < 200; ++i) prompt.push_back(i * 7 % 31);
+  Request request = Greedy(prompt, 1);
+  request.prompt_logprobs = 1;
+  request.echo = true;
+  auto stream = h.Submit(request).value();
+  for (int i = 0; i < 50; ++i) h.Turn();
+  EXPECT_LE(h.stats.prompt_tokens.value(), 5 * 8) << "8 scored tokens a step, 4 events";
+  const Answer answer = h.Finish(*stream);
+  EXPECT_EQ(answer.prompt_tokens, prompt);
+  ASSERT_EQ(answer.prompt_logprobs.size(), 200);
+  EXPECT_TRUE(std::isnan(answer.prompt_logprobs[0].logprob));
+  FakeMemory memory;
+  double worst = 0;
+  for (int i = 1; i < 200; ++i) {
+    memory.Feed(prompt[i - 1]);
+    const std::vector<double> logits = memory.Logits(32);
+    worst = std::max(
+        worst, std::abs(answer.prompt_logprobs[i].logprob - OracleLogprob(logits, prompt[i])));
+    ASSERT_EQ(answer.prompt_logprobs[i].top.size(), 1);
+  }
+  EXPECT_LE(worst, 1e-5);
+}
+
+TEST(EngineLoopWaitingTest, ALongPromptDoesNotStallDecoding) {
+  LoopHarness h;
+  auto decoding = h.Submit(Greedy({1}, 60)).value();
+  h.Turn();
+  auto prompt = h.Submit(Greedy(std::vector<int32_t>(300, 2), 1)).value();
+  const size_t before = h.rows_per_step.size();
+  EXPECT_EQ(h.Finish(*decoding).status(), absl::OkStatus());
+  EXPECT_LE(h.rows_per_step.size() - before, 61) << "a token in each step";
+  EXPECT_EQ(h.Finish(*prompt).status(), absl::OkStatus());
+}
+
+}  // namespace
+}  // namespace mneme
