@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <set>
@@ -78,15 +77,13 @@ absl::Status WhyNotListening(const std::string& host, int port) {
                    reason == EADDRINUSE ? "; is another server running? (--grpc-port)" : ""));
 }
 
-// While a server starts, gRPC's own complaints are kept back: they would come as a dump in front of
-// the one line that says what is wrong.
-std::atomic<int> starting_servers{0};
-
 // gRPC's own complaints, in our form.
 void LogForGrpc(gpr_log_func_args* args) {
-  if (args->severity != GPR_LOG_SEVERITY_ERROR || starting_servers > 0) return;
-  LOG(WARNING) << "grpc: " << args->message;
+  if (args->severity == GPR_LOG_SEVERITY_ERROR) LOG(WARNING) << "grpc: " << args->message;
 }
+
+// While a server starts: a dump in front of the one line that says what is wrong helps nobody.
+void KeepQuiet(gpr_log_func_args*) {}
 
 int ToGrpcMs(int64_t ms) { return static_cast<int>(std::min<int64_t>(ms, INT32_MAX)); }
 
@@ -136,7 +133,6 @@ std::string AddressText(const std::string& host, int port) {
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkSection& config,
                                                               EngineAccess& access) {
-  gpr_set_log_function(&LogForGrpc);
   auto parts = std::make_unique<Parts>(access);
   grpc::ServerBuilder builder;
   Configure(config, builder);
@@ -147,9 +143,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkS
   builder.RegisterService(&parts->health);
   builder.RegisterService(&parts->reflection_v1);
   builder.RegisterService(&parts->reflection_v1alpha);
-  ++starting_servers;
+  gpr_set_log_function(&KeepQuiet);
   parts->server = builder.BuildAndStart();
-  --starting_servers;
+  gpr_set_log_function(&LogForGrpc);
   if (parts->server == nullptr || parts->port == 0) {
     return WhyNotListening(config.host(), config.grpc_port());
   }

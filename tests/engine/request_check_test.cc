@@ -6,6 +6,7 @@
 #include "engine/capacity_plan.h"
 #include "engine/engine.h"
 #include "engine/idempotency.h"
+#include "engine/model_runner.h"
 #include "engine/session_table.h"
 #include "engine/status_payload.h"
 #include "gtest/gtest.h"
@@ -129,6 +130,20 @@ TEST(RequestCheckTest, TheDigestSeesTheBodyOnly) {
   other = Good();
   other.stop.stop_strings = {"x"};
   EXPECT_NE(RequestDigest(other), digest);
+}
+
+TEST(CapacityPlanTest, TheRunnerIsMeasuredAtItsLargestStep) {
+  EngineOptions options = {
+      .max_rows = 300, .max_tokens_per_step = 256, .max_logit_rows_per_step = 9};
+  const RunnerLimits few_tokens = LargestStep(options);
+  EXPECT_EQ(few_tokens.tokens, 256);
+  EXPECT_EQ(few_tokens.rows, 256) << "each row feeds a token";
+  EXPECT_EQ(few_tokens.logit_rows, 265);
+  options.max_tokens_per_step = 512;
+  EXPECT_EQ(LargestStep(options).rows, 300);
+  EXPECT_EQ(RunnerBytes({.rows = 2, .tokens = 4, .logit_rows = 3}, /*workspace_bytes=*/1000,
+                        /*vocab=*/50, DType::kF32),
+            1000 + 3 * 50 * 4);
 }
 
 TEST(StatusPayloadTest, FactsComeBack) {
