@@ -1,0 +1,487 @@
+// The chunked gated delta rule on a GPU: its error against float64, token by token, and its time
+// for the sets of segments that a layer of a mom model makes of whole prompts.
+//
+//   cuda_delta_chunk_bench [--check] [--long] [--time]       all, unless some are named
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/gated_delta_chunk.h"
+#include "kernels/cuda/operations.h"
+
+namespace mneme::cuda {
+namespace {
+
+#define MUST(call)                                                \
+  do {                                                            \
+    const cudaError_t status = (call);                            \
+    if (status != cudaSuccess) {                                  \
+      std::printf("%s: %s\n", #call, cudaGetErrorString(status)); \
+      std::exit(1);                                               \
+    }                                                             \
+  } while (false)
+
+// SplitMix64; the same numbers on the host and on the device.
+__host__ __device__ inline uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+__host__ __device__ inline float Uniform(uint64_t seed, uint64_t i) {
+  return static_cast<float>(Mix(seed * 0x100000001b3u + i) >> 40) * 0x1p-24f;
+}
+// About normal: a sum of four uniform numbers, variance 1.
+__host__ __device__ inline float Normal(uint64_t seed, uint64_t i) {
+  float sum = -2;
+  for (int j = 0; j < 4; ++j) sum += Uniform(seed + j, i);
+  return sum * 1.7320508f;
+}
+
+__global__ void FillVectors(uint64_t seed, float* x, int64_t vectors, int dim, float length) {
+  const int64_t vector = blockIdx.x * int64_t{8} + threadIdx.x / 32;
+  if (vector >= vectors) return;
+  float sum = 0;
+  for (int i = threadIdx.x % 32; i < dim; i += 32) {
+    const float y = Normal(seed, vector * dim + i);
+    sum += y * y;
+  }
+  for (int o = 16; o > 0; o /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, o);
+  const float scale = length > 0 ? length * rsqrtf(sum + 1e-6f) : 1.0f;
+  for (int i = threadIdx.x % 32; i < dim; i += 32) {
+    x[vector * dim + i] = scale * Normal(seed, vector * dim + i);
+  }
+}
+// kind 0: any decay; 1: 0.5; 2: none; 3: about 0.999; 4: as models have it, down to 0.9.
+__global__ void FillGates(uint64_t seed, float* log_decay, float* beta, int64_t n, int kind) {
+  const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;
+  if (i >= n) return;
+  const float u = Uniform(seed, i);
+  log_decay[i] = kind == 0   ? -expf(-9 + 11 * u)
+                 : kind == 1 ? -0.6931472f
+                 : kind == 2 ? 0.0f
+                 : kind == 3 ? -0.002f * u
+                             : -0.1f * u * u * u;
+  beta[i] = Uniform(seed + 1, i);
+}
+
+struct Segment {
+  int length, slot, memory;
+  bool fresh;
+};
+
+struct Dims {
+  int heads, value_heads, key_dim, value_dim;
+};
+
+template <typename T>
+T* NewDevice(int64_t n) {
+  T* p = nullptr;
+  MUST(cudaMalloc(&p, std::max<int64_t>(n, 1) * sizeof(T)));
+  return p;
+}
+template <typename T>
+T* Upload(const std::vector<T>& x) {
+  T* p = NewDevice<T>(x.size());
+  MUST(cudaMemcpy(p, x.data(), x.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return p;
+}
+template <typename T>
+std::vector<T> Download(const T* p, int64_t n) {
+  std::vector<T> x(n);
+  MUST(cudaMemcpy(x.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+  return x;
+}
+
+// Inputs and state on the device.
+struct Problem {
+  Problem(Dims d, std::vector<Segment> list, int slots, int memories, int decay_kind, uint64_t seed,
+          DType state_dtype = DType::kF32, float value_scale = 1)
+      : dims(d), segments(std::move(list)), slots(slots), memories(memories), dtype(state_dtype) {
+    std::vector<int> offsets = {0}, slot, memory, fresh;
+    for (const Segment& s : segments) {
+      offsets.push_back(offsets.back() + s.length);
+      slot.push_back(s.slot), memory.push_back(s.memory), fresh.push_back(s.fresh);
+    }
+    entries = offsets.back();
+    const int64_t n = entries;
+    q = NewDevice<float>(n * d.heads * d.key_dim), k = NewDevice<float>(n * d.heads * d.key_dim);
+    v = NewDevice<float>(n * d.value_heads * d.value_dim);
+    out = NewDevice<float>(n * d.value_heads * d.value_dim);
+    log_decay = NewDevice<float>(n * d.value_heads), beta = NewDevice<float>(n * d.value_heads);
+    const auto vectors = [&](uint64_t s, float* x, int64_t count, int dim, float length) {
+      if (count > 0) FillVectors<<<(count + 7) / 8, 256>>>(s, x, count, dim, length);
+    };
+    vectors(seed, q, n * d.heads, d.key_dim, 1 / std::sqrt(static_cast<float>(d.key_dim)));
+    vectors(seed + 10, k, n * d.heads, d.key_dim, 1);
+    vectors(seed + 20, v, n * d.value_heads, d.value_dim, 0);
+    if (n > 0) {
+      FillGates<<<(n * d.value_heads + 255) / 256, 256>>>(seed + 30, log_decay, beta,
+                                                          n * d.value_heads, decay_kind);
+    }
+    MUST(cudaMemset(out, 0xff, n * d.value_heads * d.value_dim * 4));
+    state_elements = int64_t{d.value_heads} * d.value_dim * d.key_dim;
+    std::vector<float> initial(slots * memories * state_elements);
+    for (size_t i = 0; i < initial.size(); ++i) initial[i] = Normal(seed + 40, i);
+    if (value_scale != 1) {
+      std::vector<float> values = Download(v, n * d.value_heads * d.value_dim);
+      for (float& x : values) x *= value_scale;
+      for (float& x : initial) x *= value_scale;
+      MUST(cudaMemcpy(v, values.data(), values.size() * 4, cudaMemcpyHostToDevice));
+    }
+    for (const Segment& s : segments) {  // a fresh memory holds anything
+      if (!s.fresh) continue;
+      std::fill_n(initial.begin() + (s.slot * memories + s.memory) * state_elements, state_elements,
+                  NAN);
+    }
+    if (dtype == DType::kF16) {
+      std::vector<__half> halves(initial.size());
+      for (size_t i = 0; i < initial.size(); ++i) {
+        halves[i] = __float2half_rn(initial[i]);
+        initial[i] = __half2float(halves[i]);
+      }
+      state = Upload(halves);
+    } else {
+      state = Upload(initial);
+    }
+    initial_state = std::move(initial);
+    args.q = {q, DType::kF32, {n, d.heads, d.key_dim}};
+    args.k = {k, DType::kF32, {n, d.heads, d.key_dim}};
+    args.v = {v, DType::kF32, {n, d.value_heads, d.value_dim}};
+    args.out = {out, DType::kF32, {n, d.value_heads, d.value_dim}};
+    args.log_decay = {log_decay, DType::kF32, {n, d.value_heads}};
+    args.beta = {beta, DType::kF32, {n, d.value_heads}};
+    args.segments.count = static_cast<int>(segments.size());
+    owned = {Upload(offsets), Upload(slot), Upload(memory), Upload(fresh)};
+    args.segments.offsets = {owned[0], DType::kI32, {args.segments.count + 1}};
+    args.segments.slots = {owned[1], DType::kI32, {args.segments.count}};
+    args.segments.memories = {owned[2], DType::kI32, {args.segments.count}};
+    args.segments.fresh = {owned[3], DType::kI32, {args.segments.count}};
+    args.state.base = static_cast<std::byte*>(state);
+    args.state.memory_bytes = state_elements * SizeOf(dtype);
+    args.state.slab_bytes = memories * args.state.memory_bytes;
+    args.state.dtype = dtype;
+    first = std::move(offsets);
+    MUST(cudaDeviceSynchronize());
+  }
+  ~Problem() {
+    for (void* p : {static_cast<void*>(q), static_cast<void*>(k), static_cast<void*>(v),
+                    static_cast<void*>(out), static_cast<void*>(log_decay),
+                    static_cast<void*>(beta), state}) {
+      cudaFree(p);
+    }
+    for (int* p : owned) cudaFree(p);
+  }
+
+  std::vector<float> State() const {
+    const int64_t n = slots * memories * state_elements;
+    if (dtype == DType::kF32) return Download(static_cast<const float*>(state), n);
+    const std::vector<__half> halves = Download(static_cast<const __half*>(state), n);
+    std::vector<float> x(n);
+    for (int64_t i = 0; i < n; ++i) x[i] = __half2float(halves[i]);
+    return x;
+  }
+
+  Dims dims;
+  std::vector<Segment> segments;
+  int slots, memories;
+  DType dtype;
+  int entries = 0;
+  int64_t state_elements = 0;
+  std::vector<int> first;
+  float *q, *k, *v, *out, *log_decay, *beta;
+  void* state;
+  std::vector<float> initial_state;
+  std::vector<int*> owned;
+  GatedDeltaRuleArgs args;
+};
+
+double difference_squares, want_squares;  // of the comparison in hand
+
+void Compare(double got, double want) {
+  if (!std::isfinite(got)) got = 1e30;
+  difference_squares += (got - want) * (got - want);
+  want_squares += want * want;
+}
+double RelativeError() {
+  const double e = std::sqrt(difference_squares / std::max(want_squares, 1e-300));
+  difference_squares = want_squares = 0;
+  return e;
+}
+
+bool failed = false;
+
+// Runs the problem, in `calls` calls of as even lengths as may be, and compares every
+// `row_step`-th row of values with float64, token by token.
+void Check(Device& device, const char* name, Problem& p, int row_step, int calls = 1,
+           double limit = 2e-3) {
+  const Dims& d = p.dims;
+  const int64_t wide = d.value_heads * d.value_dim, narrow = d.heads * d.key_dim;
+  const std::vector<float> q = Download(p.q, p.entries * narrow),
+                           k = Download(p.k, p.entries * narrow),
+                           v = Download(p.v, p.entries * wide),
+                           log_decay = Download(p.log_decay, int64_t{p.entries} * d.value_heads),
+                           beta = Download(p.beta, int64_t{p.entries} * d.value_heads);
+  if (calls == 1) {
+    GatedDeltaChunks(device, p.args);
+  } else {  // one segment only
+    int done = 0;
+    for (int c = 0; c < calls; ++c) {
+      const int end = static_cast<int>(int64_t{p.entries} * (c + 1) / calls);
+      const std::vector<int> offsets = {0, end - done};
+      const std::vector<int> fresh = {c == 0 && p.segments[0].fresh};
+      int *o = Upload(offsets), *f = Upload(fresh);
+      GatedDeltaRuleArgs a = p.args;
+      a.q.data = p.q + done * narrow, a.k.data = p.k + done * narrow;
+      a.v.data = p.v + done * wide, a.out.data = p.out + done * wide;
+      a.log_decay.data = p.log_decay + done * d.value_heads;
+      a.beta.data = p.beta + done * d.value_heads;
+      for (TensorView* t : {&a.q, &a.k, &a.v, &a.out, &a.log_decay, &a.beta}) {
+        t->shape.dims[0] = end - done;
+      }
+      a.segments.offsets.data = o, a.segments.fresh.data = f;
+      GatedDeltaChunks(device, a);
+      MUST(cudaStreamSynchronize(device.stream()));
+      cudaFree(o), cudaFree(f);
+      done = end;
+    }
+  }
+  MUST(cudaStreamSynchronize(device.stream()));
+  const std::string error = device.TakeError();
+  if (!error.empty()) {
+    std::printf("%s: %s\n", name, error.c_str());
+    std::exit(1);
+  }
+  const std::vector<float> out = Download(p.out, p.entries * wide), state = p.State();
+  std::vector<bool> touched(state.size());
+  bool kept = true;
+  double out_error = 0, state_error = 0;
+  double state_difference = 0, state_want = 0;
+  std::vector<double> s(d.key_dim);
+  for (size_t n = 0; n < p.segments.size(); ++n) {
+    const Segment& segment = p.segments[n];
+    const bool chain = segment.slot >= 0 && segment.length > 1;
+    if (!chain) {
+      if (segment.slot < 0) continue;
+      for (int64_t i = p.first[n] * wide; i < p.first[n + 1] * wide; ++i) {
+        uint32_t bits;
+        std::memcpy(&bits, &out[i], 4);
+        kept &= bits == 0xffffffffu;
+      }
+      continue;
+    }
+    const int64_t base = (segment.slot * p.memories + segment.memory) * p.state_elements;
+    std::fill_n(touched.begin() + base, p.state_elements, true);
+    for (int j = 0; j < d.value_heads; ++j) {
+      const int head = j / (d.value_heads / d.heads);
+      for (int i = n % row_step; i < d.value_dim; i += row_step) {
+        const int64_t at = base + (int64_t{j} * d.value_dim + i) * d.key_dim;
+        for (int c = 0; c < d.key_dim; ++c) s[c] = segment.fresh ? 0 : p.initial_state[at + c];
+        for (int e = p.first[n]; e < p.first[n + 1]; ++e) {
+          const float* ke = &k[e * narrow + head * d.key_dim];
+          const float* qe = &q[e * narrow + head * d.key_dim];
+          const double decay = std::exp(static_cast<double>(log_decay[e * d.value_heads + j]));
+          double recall = 0, o = 0, key_query = 0;
+          for (int c = 0; c < d.key_dim; ++c) {
+            s[c] *= decay;
+            recall += s[c] * ke[c];
+            o += s[c] * qe[c];
+            key_query += double{ke[c]} * qe[c];
+          }
+          const double u =
+              beta[e * d.value_heads + j] * (v[e * wide + j * d.value_dim + i] - recall);
+          for (int c = 0; c < d.key_dim; ++c) s[c] += u * ke[c];
+          Compare(out[e * wide + j * d.value_dim + i], o + u * key_query);
+        }
+        for (int c = 0; c < d.key_dim; ++c) {
+          const double got = std::isfinite(state[at + c]) ? state[at + c] : 1e30;
+          state_difference += (got - s[c]) * (got - s[c]);
+          state_want += s[c] * s[c];
+        }
+      }
+    }
+  }
+  out_error = RelativeError();
+  state_error = std::sqrt(state_difference / std::max(state_want, 1e-300));
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (!touched[i]) {
+      kept &= std::memcmp(&state[i], &p.initial_state[i], 4) == 0 ||
+              (std::isnan(state[i]) && std::isnan(p.initial_state[i]));
+    }
+  }
+  const bool good = out_error <= limit && state_error <= limit && kept;
+  failed |= !good;
+  std::printf("%-34s out %.2e  state %.2e %s%s\n", name, out_error, state_error,
+              kept ? "" : "WROTE ELSEWHERE ", good ? "" : "FAILED");
+}
+
+void CheckAll(Device& device) {
+  const std::vector<Segment> mixed = {{65, 0, 0, false},  {1, 1, 0, false},  {0, 2, 0, false},
+                                      {64, 3, 0, true},   {7, -1, 0, false}, {2, 0, 1, true},
+                                      {130, 1, 1, false}, {3, 2, 1, false},  {1, 3, 1, true},
+                                      {63, 0, 2, false},  {129, 1, 2, true}, {200, 2, 2, true}};
+  uint64_t seed = 1;
+  for (const int key_dim : {64, 128, 256}) {
+    for (const Dims d :
+         {Dims{2, 2, key_dim, key_dim}, Dims{1, 2, key_dim, 48}, Dims{2, 4, key_dim, 80}}) {
+      char name[80];
+      std::snprintf(name, sizeof(name), "mixed %d/%d heads %d x %d", d.heads, d.value_heads,
+                    d.key_dim, d.value_dim);
+      Problem p(d, mixed, 4, 3, 0, seed++);
+      Check(device, name, p, 3);
+    }
+  }
+  std::vector<Segment> lengths;
+  for (int n = 0; n <= 200; n += 1 + n / 20)
+    lengths.push_back({n, static_cast<int>(lengths.size()), 0, n % 3 == 2});
+  {
+    Problem p({1, 1, 128, 16}, lengths, lengths.size(), 1, 4, seed++);
+    Check(device, "lengths 0 to 200, 128 x 16", p, 5);
+  }
+  {
+    Problem p({1, 1, 256, 128}, lengths, lengths.size(), 1, 0, seed++, DType::kF16);
+    Check(device, "the same, 256 x 128, f16 state", p, 16);
+  }
+  for (const float scale : {1e-12f, 1e12f}) {
+    Problem p({1, 1, 256, 64}, {{500, 0, 0, false}, {300, 1, 0, true}}, 2, 1, 3, seed++,
+              DType::kF32, scale);
+    Check(device, "values of size 1e-12 or 1e12", p, 8);
+  }
+  for (const int calls : {1, 3, 30}) {
+    Problem p({1, 2, 256, 128}, {{1000, 0, 0, true}}, 1, 1, 4, 77);
+    Check(device, "1000 entries in 1, 3, 30 calls", p, 16, calls);
+  }
+}
+
+void CheckLong(Device& device) {
+  for (const int kind : {0, 1, 2, 3, 4}) {
+    char name[80];
+    std::snprintf(name, sizeof(name), "65536 entries, decay kind %d", kind);
+    Problem p({1, 1, 256, 64}, {{65536, 0, 0, true}}, 1, 1, kind, 1000 + kind);
+    Check(device, name, p, 16, 8);
+  }
+}
+
+// Segments of `prompts` prompts through four memories, two a token, and a shared one.
+std::vector<Segment> LayerSegments(int prompts, int tokens) {
+  std::vector<Segment> list;
+  for (int m = 0; m < 4; ++m) {
+    for (int i = 0; i < prompts; ++i) {
+      const int skew = (m % 2 == 0 ? 1 : -1) * (tokens / 16 + 3 * i);  // routing is not quite even
+      list.push_back({tokens / 2 + skew, i, m, true});
+    }
+  }
+  for (int i = 0; i < prompts; ++i) list.push_back({tokens, i, 4, true});
+  return list;
+}
+
+void Time(Device& device, const char* name, Problem& p) {
+  cudaEvent_t begin, end;
+  MUST(cudaEventCreate(&begin));
+  MUST(cudaEventCreate(&end));
+  GatedDeltaChunks(device, p.args);  // grows the scratch memory
+  MUST(cudaStreamSynchronize(device.stream()));
+  cudaGraph_t graph;
+  cudaGraphExec_t run;
+  MUST(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeThreadLocal));
+  for (int i = 0; i < 5; ++i) GatedDeltaChunks(device, p.args);
+  MUST(cudaStreamEndCapture(device.stream(), &graph));
+  MUST(cudaGraphInstantiate(&run, graph, 0));
+  std::vector<float> times;
+  for (int round = 0; round < 9; ++round) {
+    MUST(cudaEventRecord(begin, device.stream()));
+    MUST(cudaGraphLaunch(run, device.stream()));
+    MUST(cudaEventRecord(end, device.stream()));
+    MUST(cudaEventSynchronize(end));
+    float ms;
+    MUST(cudaEventElapsedTime(&ms, begin, end));
+    if (round >= 2) times.push_back(ms / 5);
+  }
+  std::sort(times.begin(), times.end());
+  const double flops =
+      2.0 * p.entries * p.dims.value_heads * (3.0 * p.dims.key_dim * p.dims.value_dim);
+  std::printf("%-30s %6d entries  %.4f ms (%.4f to %.4f)  %.1f TFLOP/s of the recurrence\n", name,
+              p.entries, times[times.size() / 2], times.front(), times.back(),
+              flops / times[times.size() / 2] * 1e-9);
+  MUST(cudaGraphExecDestroy(run));
+  MUST(cudaGraphDestroy(graph));
+  const std::string error = device.TakeError();
+  if (!error.empty()) std::printf("%s\n", error.c_str()), failed = true;
+}
+
+void TimeAll(Device& device) {
+  const Dims mom = {4, 4, 256, 256};
+  const struct {
+    const char* name;
+    int prompts, tokens;
+  } layers[] = {{"layer, 1 x 512", 1, 512},
+                {"layer, 1 x 2048", 1, 2048},
+                {"layer, 1 x 8192", 1, 8192},
+                {"layer, 8 x 256", 8, 256},
+                {"layer, 8 x 2048", 8, 2048}};
+  for (const auto& layer : layers) {
+    Problem p(mom, LayerSegments(layer.prompts, layer.tokens), layer.prompts, 5, 4, 5);
+    Time(device, layer.name, p);
+  }
+  const struct {
+    const char* name;
+    int prompts, tokens;
+  } singles[] = {{"one memory, 1 x 2048", 1, 2048},
+                 {"one memory, 1 x 8192", 1, 8192},
+                 {"one memory, 8 x 2048", 8, 2048}};
+  for (const auto& single : singles) {
+    std::vector<Segment> list;
+    for (int i = 0; i < single.prompts; ++i) list.push_back({single.tokens, i, 0, true});
+    Problem p(mom, list, single.prompts, 1, 4, 6);
+    Time(device, single.name, p);
+  }
+  {
+    std::vector<Segment> list = LayerSegments(1, 2048);
+    std::vector<Segment> all;
+    for (int m = 0; m < 5; ++m) {
+      all.push_back(list[m]);
+      for (int i = 1; i < 256; ++i) {  // which are not looked at: a few slots will do
+        all.push_back({m == 4 || (i + m) % 2 == 0 ? 1 : 0, 1 + i % 7, m, false});
+      }
+    }
+    Problem p(mom, all, 8, 5, 4, 7);
+    Time(device, "1 x 2048 beside 255 decoding", p);
+  }
+  {
+    Problem p({16, 32, 128, 128}, {{8192, 0, 0, true}}, 1, 1, 4, 8);
+    Time(device, "16/32 heads of 128, 1 x 8192", p);
+  }
+}
+
+int Main(int argc, char** argv) {
+  const auto asked = [&](const char* flag) {
+    for (int i = 1; i < argc; ++i) {
+      if (std::strcmp(argv[i], flag) == 0) return true;
+    }
+    return argc == 1;
+  };
+  Device device(0, DType::kBF16);
+  if (!device.ok()) {
+    std::printf("%s\n", device.TakeError().c_str());
+    return 1;
+  }
+  std::printf("%s\n", device.properties().name);
+  if (asked("--check")) CheckAll(device);
+  if (asked("--long")) CheckLong(device);
+  if (asked("--time")) TimeAll(device);
+  std::printf(failed ? "FAILED\n" : "done\n");
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace mneme::cuda
+
+int main(int argc, char** argv) { return mneme::cuda::Main(argc, argv); }

@@ -1,0 +1,523 @@
+// The sequential half of the chunked gated delta rule: carries a memory's matrix from chunk to
+// chunk. With S the matrix at the start of a chunk, and T, P of delta_chunk_plan.h:
+//
+//   V' = beta v - beta exp(G) S k        U = V' T^T        o = exp(G) S q + V' (P T)^T
+//   S <- exp(G_end) S + sum_j exp(G_end - G_j) U_j k_j^T
+//
+// Rows of S do not mix. A warp keeps 16 of them in f32 as the sums of the last product; rounded to
+// f16, they are the left operand of the next chunk's first one. V' and U likewise go from sums to
+// operands within a lane, so that the four warps of a group only share what they read.
+//
+// Range. All of it is linear in a row's v and S, so each row is kept multiplied by a power of two,
+// `unit`, that maps a bound of its values to 2^7: f16 then loses nothing to overflow and next to
+// nothing to subnormals. The bound needs |k| <= 1 and beta <= 2: a token adds at most 2 |v| to a
+// row's norm. It is replaced by the norm itself every kNormInterval chunks.
+#include <algorithm>
+
+#include "kernels/cuda/delta_chunk_mma.cuh"
+#include "kernels/cuda/delta_chunk_plan.h"
+#include "kernels/cuda/device_utils.cuh"
+
+namespace mneme::cuda {
+namespace {
+
+constexpr int kGroupThreads = 128;           // four warps that issue a wgmma
+constexpr int kGroupRows = 64;               // of the matrix
+constexpr int kValuePitch = kGroupRows + 4;  // floats; free of bank conflicts as fragments are read
+constexpr int kNormInterval = 4;
+constexpr float kBoundSlack =
+    1.01f;  // for its own rounding, and keys that are units but for theirs
+
+struct ChainParams {
+  DeltaChunkPlan plan;
+  DeltaChunkSizes sizes;
+  const float* v;
+  float* out;
+  const int *offsets, *slots, *memories, *fresh;
+  StateView state;
+};
+
+template <int kKeyBlocks, int kStages, int kGroups>
+struct ChainMemory {
+  struct alignas(1024) Stage {
+    uint8_t pairs[kKeyBlocks * 2 * kTileBytes];
+    uint8_t products[2 * kTileBytes];
+  };
+  Stage stages[kStages];
+  alignas(16) float gates[kStages][kGateFloats];
+  alignas(16) float values[kGroups][kChunk * kValuePitch];
+  alignas(8) uint64_t full[kStages];
+  int item;
+};
+
+__device__ inline void CopyAsync16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(to)), "l"(from)
+               : "memory");
+}
+__device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+#ifdef MNEME_HOPPER_MMA
+__device__ inline void InitBarrier(uint64_t* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(SharedAddress(barrier)) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void ExpectBytes(uint64_t* barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+__device__ inline void CopyBulk(void* to, const void* from, int bytes, uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(SharedAddress(to)),
+      "l"(from), "r"(bytes), "r"(SharedAddress(barrier))
+      : "memory");
+}
+__device__ inline void WaitBarrier(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}\n" ::"r"(SharedAddress(barrier)),
+      "r"(parity)
+      : "memory");
+}
+#endif
+
+// A chain as one block sees it.
+struct Chain {
+  int entry, entries, chunks;
+  int first_row, first_chunk;
+  int value_head, head;
+};
+
+struct ChunkImages {
+  const uint8_t *pairs, *products;
+  const float* gates;
+  int rows;
+};
+
+__device__ inline ChunkImages ImagesOf(const ChainParams& p, const Chain& chain, int n) {
+  const int row = chain.first_row + n * kChunk;
+  const int rows = TileRows(min(kChunk, chain.entries - n * kChunk));
+  const DeltaChunkSizes& s = p.sizes;
+  return {reinterpret_cast<const uint8_t*>(
+              p.plan.keys_queries +
+              (static_cast<int64_t>(row) * s.heads + rows * chain.head) * 2 * s.key_dim),
+          reinterpret_cast<const uint8_t*>(
+              p.plan.products +
+              (static_cast<int64_t>(row) * s.value_heads + rows * chain.value_head) * 2 * kChunk),
+          p.plan.gates +
+              (static_cast<int64_t>(chain.first_chunk + n) * s.value_heads + chain.value_head) *
+                  kGateFloats,
+          rows};
+}
+
+// Hopper, one thread: starts the copy of a chunk's images; `full` completes a phase when it is
+// done.
+template <int kKeyBlocks, typename Memory>
+__device__ inline void StartCopy(Memory& memory, int stage, const ChunkImages& images) {
+#ifdef MNEME_HOPPER_MMA
+  uint64_t* full = &memory.full[stage];
+  const int tile = images.rows * kTileRowBytes;
+  ExpectBytes(full, (2 * kKeyBlocks + 2) * tile + static_cast<int>(sizeof(memory.gates[0])));
+  CopyBulk(memory.gates[stage], images.gates, sizeof(memory.gates[0]), full);
+  if (images.rows == kChunk) {
+    CopyBulk(memory.stages[stage].pairs, images.pairs, sizeof(memory.stages[0].pairs), full);
+    CopyBulk(memory.stages[stage].products, images.products, sizeof(memory.stages[0].products),
+             full);
+    return;
+  }
+  for (int i = 0; i < 2 * kKeyBlocks; ++i) {
+    CopyBulk(memory.stages[stage].pairs + i * kTileBytes, images.pairs + i * tile, tile, full);
+  }
+  for (int i = 0; i < 2; ++i) {
+    CopyBulk(memory.stages[stage].products + i * kTileBytes, images.products + i * tile, tile,
+             full);
+  }
+#endif
+}
+
+// The same by all threads, without Hopper's copies; done after WaitForCopies and a barrier.
+template <int kKeyBlocks, int kThreads, typename Memory>
+__device__ inline void CopyTogether(Memory& memory, const ChunkImages& images) {
+  const int pieces = images.rows * (kTileRowBytes / 16);  // of a tile
+  for (int i = threadIdx.x; i < (2 * kKeyBlocks + 2) * pieces; i += kThreads) {
+    const int tile = i / pieces, piece = i % pieces;
+    if (tile < 2 * kKeyBlocks) {
+      CopyAsync16(memory.stages[0].pairs + tile * kTileBytes + 16 * piece, images.pairs + 16 * i);
+    } else {
+      const int t = tile - 2 * kKeyBlocks;
+      CopyAsync16(memory.stages[0].products + t * kTileBytes + 16 * piece,
+                  images.products + 16 * (t * pieces + piece));
+    }
+  }
+  for (int i = threadIdx.x; i < kGateFloats / 4; i += kThreads) {
+    CopyAsync16(memory.gates[0] + 4 * i, images.gates + 4 * i);
+  }
+}
+
+// One warp: starts the copy of 16 columns of v of a chunk.
+__device__ inline void StartValues(const float* from, int64_t pitch, int entries, float* to) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kChunk / 8; ++i) {
+    const int c = 8 * i + lane / 4, piece = lane % 4;
+    if (c < entries) CopyAsync16(to + c * kValuePitch + 4 * piece, from + c * pitch + 4 * piece);
+  }
+}
+
+__device__ inline float QuadMax(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kAllLanes, x, 2));
+}
+__device__ inline float QuadSum(float x) {
+  x += __shfl_xor_sync(kAllLanes, x, 1);
+  return x + __shfl_xor_sync(kAllLanes, x, 2);
+}
+
+// The power of two that brings `bound` to [2^6, 2^7), and its inverse.
+__device__ inline void ChooseUnit(float bound, float* unit, float* inverse) {
+  const int exponent = __float_as_int(fmaxf(bound, 0x1p-100f)) >> 23;  // biased by 127
+  *unit = __int_as_float((260 - exponent) << 23);
+  *inverse = __int_as_float((exponent - 6) << 23);
+}
+
+// Norms of this lane's two rows of the matrix.
+template <int n>
+__device__ inline void RowNorms(const float (&s)[n], float (&norms)[2]) {
+  float squares[2] = {0, 0};
+#pragma unroll
+  for (int i = 0; i < n; i += 4) {
+    squares[0] += s[i] * s[i] + s[i + 1] * s[i + 1];
+    squares[1] += s[i + 2] * s[i + 2] + s[i + 3] * s[i + 3];
+  }
+  for (int r = 0; r < 2; ++r) norms[r] = sqrtf(QuadSum(squares[r])) * kBoundSlack;
+}
+
+template <typename State>
+__device__ inline float2 LoadPair(const State* p);
+template <>
+__device__ inline float2 LoadPair(const float* p) {
+  return *reinterpret_cast<const float2*>(p);
+}
+template <>
+__device__ inline float2 LoadPair(const __half* p) {
+  return __half22float2(*reinterpret_cast<const __half2*>(p));
+}
+__device__ inline void StorePair(float* p, float x, float y) {
+  *reinterpret_cast<float2*>(p) = {x, y};
+}
+__device__ inline void StorePair(__half* p, float x, float y) {
+  *reinterpret_cast<__half2*>(p) = __floats2half2_rn(x, y);
+}
+
+template <int kKeyBlocks, int kStages, int kGroups, bool kWgmma, typename State>
+__global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainParams p) {
+#ifndef MNEME_HOPPER_MMA
+  if constexpr (kWgmma) return;  // never launched where it is not built
+#endif
+  constexpr int kThreads = kGroups * kGroupThreads, kKeyDim = 64 * kKeyBlocks;
+  constexpr int kSums = kKeyDim / 2;  // of the matrix, per lane
+  using Memory = ChainMemory<kKeyBlocks, kStages, kGroups>;
+  extern __shared__ __align__(1024) uint8_t shared[];
+  Memory& memory = *reinterpret_cast<Memory*>(shared);
+  const DeltaChunkSizes& sizes = p.sizes;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int row = lane / 4, pair = 2 * (lane % 4);  // of fragments
+  const int tiles = (sizes.value_dim + kGroups * kGroupRows - 1) / (kGroups * kGroupRows);
+  const int items = *p.plan.chains * sizes.value_heads * tiles;
+  const int64_t value_pitch = static_cast<int64_t>(sizes.value_heads) * sizes.value_dim;
+  float* values = memory.values[warp / 4] + warp % 4 * 16;
+
+#ifdef MNEME_HOPPER_MMA
+  if (kStages > 1 && threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) InitBarrier(&memory.full[stage]);
+  }
+#endif
+  uint32_t copied = 0;  // chunks that this block has been through
+  for (;;) {
+    if (threadIdx.x == 0) memory.item = atomicAdd(p.plan.taken, 1);
+    __syncthreads();
+    const int item = memory.item;
+    if (item >= items) return;
+    const int index = item / (sizes.value_heads * tiles);
+    const int segment = p.plan.segment[index];
+    Chain chain;
+    chain.entry = p.offsets[segment];
+    chain.entries = p.offsets[segment + 1] - chain.entry;
+    chain.chunks = (chain.entries + kChunk - 1) / kChunk;
+    chain.first_row = p.plan.first_row[index];
+    chain.first_chunk = p.plan.first_chunk[index];
+    chain.value_head = item / tiles % sizes.value_heads;
+    chain.head = chain.value_head / (sizes.value_heads / sizes.heads);
+    const int value = item % tiles * kGroups * kGroupRows + warp * 16;  // this warp's first row
+    const bool active = value < sizes.value_dim;
+    const int64_t column = static_cast<int64_t>(chain.value_head) * sizes.value_dim + value;
+
+    if (kStages > 1 && threadIdx.x == 0) {
+      for (int n = 0; n < min(kStages, chain.chunks); ++n) {
+        StartCopy<kKeyBlocks>(memory, (copied + n) % kStages, ImagesOf(p, chain, n));
+      }
+    }
+    if (active) {
+      StartValues(p.v + chain.entry * value_pitch + column, value_pitch, chain.entries, values);
+    }
+    float s[kSums];
+    State* state =
+        reinterpret_cast<State*>(p.state.base + p.slots[segment] * p.state.slab_bytes +
+                                 p.state.offset + p.memories[segment] * p.state.memory_bytes) +
+        (column + row) * kKeyDim + pair;
+    const bool load = active && p.fresh[segment] == 0;
+#pragma unroll
+    for (int i = 0; i < kSums; i += 4) {
+      const float2 zero = {0, 0};
+      const float2 x = load ? LoadPair(state + 2 * i) : zero;
+      const float2 y = load ? LoadPair(state + 2 * i + 8 * kKeyDim) : zero;
+      s[i] = x.x, s[i + 1] = x.y, s[i + 2] = y.x, s[i + 3] = y.y;
+    }
+    float bound[2], unit[2], inverse[2];
+    RowNorms(s, bound);
+    for (int r = 0; r < 2; ++r) ChooseUnit(bound[r], &unit[r], &inverse[r]);
+#pragma unroll
+    for (int i = 0; i < kSums; ++i) s[i] *= unit[i / 2 % 2];
+
+    for (int n = 0; n < chain.chunks; ++n, ++copied) {
+      const int entries = min(kChunk, chain.entries - n * kChunk);
+      const int stage = copied % kStages;
+      if constexpr (kStages > 1) {
+#ifdef MNEME_HOPPER_MMA
+        WaitBarrier(&memory.full[stage], copied / kStages % 2);
+#endif
+      } else {
+        CopyTogether<kKeyBlocks, kThreads>(memory, ImagesOf(p, chain, n));
+        WaitForCopies();
+        __syncthreads();
+      }
+      uint8_t* tiles_of_keys = memory.stages[stage].pairs;
+      const uint32_t pairs = SharedAddress(tiles_of_keys);
+      const uint32_t products = SharedAddress(memory.stages[stage].products);
+      const float* gates = memory.gates[stage];
+      if (entries <= kChunk - kRowGroup) {
+        // Rows of k past the end meet zeros in the update; they must not be NaN.
+        const int begin = TileRows(entries) * (kTileRowBytes / 16);
+        const int pieces = kTileBytes / 16 - begin;
+        for (int i = threadIdx.x; i < kKeyBlocks * pieces; i += kThreads) {
+          *reinterpret_cast<uint4*>(tiles_of_keys + i / pieces * 2 * kTileBytes +
+                                    16 * (begin + i % pieces)) = {0, 0, 0, 0};
+        }
+#ifdef MNEME_HOPPER_MMA
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+        __syncthreads();
+      }
+
+      // S k and S q.
+      float sums[64];
+#pragma unroll
+      for (int i = 0; i < 64; ++i) sums[i] = 0;
+#pragma unroll
+      for (int block = 0; block < kKeyBlocks; ++block) {
+        uint32_t left[4][4];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          left[i / 4][i % 4] = PackHalves(s[32 * block + 2 * i], s[32 * block + 2 * i + 1]);
+        }
+        BeginProducts<kWgmma>();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          MultiplyRows<kWgmma>(sums, left[step], pairs + block * 2 * kTileBytes, step);
+        }
+        CommitProducts<kWgmma>();
+        if (block + 1 < kKeyBlocks) WaitForProducts<kWgmma, 1>();
+      }
+
+      // Meanwhile, the unit of this chunk.
+      WaitForCopies();
+      __syncwarp();
+      float largest[2] = {0, 0};
+#pragma unroll
+      for (int i = 0; i < 32; ++i) {
+        const int c = i / 4 * 8 + pair + i % 2, r = i / 2 % 2;
+        const float x = values[c * kValuePitch + row + 8 * r];
+        largest[r] = fmaxf(largest[r], active && c < entries ? fabsf(x) : 0.0f);
+      }
+      float ratio[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        largest[r] = QuadMax(largest[r]);
+        const float before = inverse[r];
+        ChooseUnit(bound[r] + largest[r], &unit[r], &inverse[r]);
+        ratio[r] = unit[r] * before;
+      }
+      WaitForProducts<kWgmma, 0>();
+      HoldSums(sums);
+
+      // V' as the next left operand, and the part of o that is known.
+      uint32_t left[4][4];
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int c = i / 4 * 8 + pair, r = i / 2 % 2;
+        const float2 beta = *reinterpret_cast<const float2*>(gates + c);
+        const float2 beta_decay = *reinterpret_cast<const float2*>(gates + kChunk + c);
+        const float2 decay = *reinterpret_cast<const float2*>(gates + 2 * kChunk + c);
+        const float* x = values + c * kValuePitch + row + 8 * r;
+        const float low = beta.x * unit[r] * x[0] - beta_decay.x * ratio[r] * sums[i];
+        const float high =
+            beta.y * unit[r] * x[kValuePitch] - beta_decay.y * ratio[r] * sums[i + 1];
+        left[i / 8][i / 4 % 2 * 2 + r] =
+            PackHalves(active && c < entries ? low : 0.0f, active && c + 1 < entries ? high : 0.0f);
+        sums[i] = sums[i + 1] = 0;
+        sums[32 + i] *= decay.x * ratio[r];
+        sums[33 + i] *= decay.y * ratio[r];
+      }
+      __syncwarp();
+      if (active && n + 1 < chain.chunks) {
+        StartValues(
+            p.v + (chain.entry + static_cast<int64_t>(n + 1) * kChunk) * value_pitch + column,
+            value_pitch, chain.entries - (n + 1) * kChunk, values);
+      }
+
+      // U and o.
+      HoldSums(sums);
+      BeginProducts<kWgmma>();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        MultiplyRows<kWgmma>(sums, left[step], products, step);
+      }
+      CommitProducts<kWgmma>();
+      const float end_decay = gates[2 * kChunk + entries - 1];
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) s[i] *= end_decay * ratio[i / 2 % 2];
+      for (int r = 0; r < 2; ++r) {
+        bound[r] = (end_decay * bound[r] + 2 * kChunk * largest[r]) * kBoundSlack;
+      }
+      WaitForProducts<kWgmma, 0>();
+      HoldSums(sums);
+
+      // Update.
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int c = i / 4 * 8 + pair, r = i / 2 % 2;
+        const float2 left_of = *reinterpret_cast<const float2*>(gates + 3 * kChunk + c);
+        left[i / 8][i / 4 % 2 * 2 + r] =
+            PackHalves(c < entries ? sums[i] * left_of.x : 0.0f,
+                       c + 1 < entries ? sums[i + 1] * left_of.y : 0.0f);
+      }
+      HoldSums(s);
+      BeginProducts<kWgmma>();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        MultiplyColumns<kWgmma, kKeyBlocks>(s, left[step], pairs, 2 * kTileBytes, step);
+      }
+      CommitProducts<kWgmma>();
+      if (active) {
+        float* out =
+            p.out + (chain.entry + static_cast<int64_t>(n) * kChunk) * value_pitch + column + row;
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          const int c = i / 4 * 8 + pair + i % 2, r = i / 2 % 2;
+          if (c < entries) out[c * value_pitch + 8 * r] = sums[32 + i] * inverse[r];
+        }
+      }
+      WaitForProducts<kWgmma, 0>();
+      HoldSums(s);
+      if (n % kNormInterval == kNormInterval - 1) {
+        RowNorms(s, bound);
+        for (int r = 0; r < 2; ++r) bound[r] *= inverse[r];
+      }
+      __syncthreads();
+      if (kStages > 1 && threadIdx.x == 0 && n + kStages < chain.chunks) {
+        StartCopy<kKeyBlocks>(memory, stage, ImagesOf(p, chain, n + kStages));
+      }
+    }
+    if (active) {
+#pragma unroll
+      for (int i = 0; i < kSums; i += 4) {
+        StorePair(state + 2 * i, s[i] * inverse[0], s[i + 1] * inverse[0]);
+        StorePair(state + 2 * i + 8 * kKeyDim, s[i + 2] * inverse[1], s[i + 3] * inverse[1]);
+      }
+    }
+  }
+}
+
+template <int kKeyBlocks, int kStages, int kGroups, bool kWgmma, typename State>
+cudaError_t Launch(const ChainParams& params, int multiprocessors, cudaStream_t stream) {
+  const auto kernel = ChainKernel<kKeyBlocks, kStages, kGroups, kWgmma, State>;
+  const int bytes = sizeof(ChainMemory<kKeyBlocks, kStages, kGroups>);
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (status != cudaSuccess) return status;
+  const int rows = kGroups * kGroupRows;
+  const int64_t items = static_cast<int64_t>(params.plan.max_chains) * params.sizes.value_heads *
+                        ((params.sizes.value_dim + rows - 1) / rows);
+  // Small memories leave room for several blocks on a multiprocessor.
+  const int blocks = static_cast<int>(std::min<int64_t>(items, 2 * multiprocessors));
+  kernel<<<blocks, kGroups * kGroupThreads, bytes, stream>>>(params);
+  return cudaGetLastError();
+}
+
+// Whether the kernels were built for the device at hand, and not from the PTX for any device.
+bool BuiltForHopper() {
+  cudaFuncAttributes attributes = {};
+  return cudaFuncGetAttributes(&attributes, ChainKernel<4, 2, 2, true, float>) == cudaSuccess &&
+         attributes.ptxVersion >= 90;
+}
+
+template <int kKeyBlocks, typename State>
+cudaError_t LaunchFor(const ChainParams& params, int multiprocessors, bool hopper,
+                      cudaStream_t stream) {
+  if (!hopper) return Launch<kKeyBlocks, 1, 1, false, State>(params, multiprocessors, stream);
+  // Few chains: one group of warps has a multiprocessor to itself. Many: two share the copies.
+  const int64_t groups = static_cast<int64_t>(params.plan.max_chains) * params.sizes.value_heads *
+                         ((params.sizes.value_dim + kGroupRows - 1) / kGroupRows);
+  if (groups <= multiprocessors || params.sizes.value_dim <= kGroupRows) {
+    return Launch<kKeyBlocks, 2, 1, true, State>(params, multiprocessors, stream);
+  }
+  return Launch<kKeyBlocks, 2, 2, true, State>(params, multiprocessors, stream);
+}
+
+template <typename State>
+cudaError_t LaunchForState(const ChainParams& params, int multiprocessors, bool hopper,
+                           cudaStream_t stream) {
+  switch (params.sizes.key_dim) {
+    case 64:
+      return LaunchFor<1, State>(params, multiprocessors, hopper, stream);
+    case 128:
+      return LaunchFor<2, State>(params, multiprocessors, hopper, stream);
+    case 256:
+      return LaunchFor<4, State>(params, multiprocessors, hopper, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace
+
+int DeltaChunkSharedBytes(int key_dim) {
+  return key_dim <= 64    ? sizeof(ChainMemory<1, 1, 1>)
+         : key_dim <= 128 ? sizeof(ChainMemory<2, 1, 1>)
+                          : sizeof(ChainMemory<4, 1, 1>);
+}
+
+cudaError_t RunDeltaChains(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+                           const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
+                           cudaStream_t stream) {
+  const ChainParams params = {plan,
+                              sizes,
+                              args.v.as<const float>(),
+                              args.out.as<float>(),
+                              args.segments.offsets.as<const int>(),
+                              args.segments.slots.as<const int>(),
+                              args.segments.memories.as<const int>(),
+                              args.segments.fresh.as<const int>(),
+                              args.state};
+  static const bool built = BuiltForHopper();
+  hopper = hopper && built;
+  if (args.state.dtype == DType::kF16) {
+    return LaunchForState<__half>(params, multiprocessors, hopper, stream);
+  }
+  return LaunchForState<float>(params, multiprocessors, hopper, stream);
+}
+
+}  // namespace mneme::cuda
