@@ -28,6 +28,7 @@ Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype)
 Device::~Device() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   for (void* block : blocks_) cudaFree(block);
+  if (pinned_ != nullptr) cudaFreeHost(pinned_);
   if (blas_workspace_ != nullptr) cudaFree(blas_workspace_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
   if (blas_ != nullptr) cublasDestroy(blas_);
@@ -44,6 +45,17 @@ void* Device::Scratch(int64_t bytes) {
     block_bytes_ = grown;
   }
   return blocks_.empty() ? nullptr : blocks_.back();
+}
+
+void* Device::PinnedScratch(int64_t bytes) {
+  if (bytes > pinned_bytes_) {
+    if (pinned_ != nullptr) cudaFreeHost(pinned_);
+    pinned_ = nullptr;
+    pinned_bytes_ = std::max(bytes, 2 * pinned_bytes_);
+    Check(cudaMallocHost(&pinned_, static_cast<size_t>(pinned_bytes_)), "cudaMallocHost");
+    if (pinned_ == nullptr) pinned_bytes_ = 0;
+  }
+  return pinned_;
 }
 
 void Device::Check(cudaError_t status, const char* what) {

@@ -36,6 +36,9 @@ class Device {
   // Uninitialised device memory, 256-byte aligned, until the next call. Growing keeps the old block
   // alive, because captured graphs may name it.
   void* Scratch(int64_t bytes);
+  // Pinned host memory that the device can write to, until the next call, which must not come
+  // before the device is done with it.
+  void* PinnedScratch(int64_t bytes);
 
   // The first error seen by Check since the last TakeError; empty if none. Launches check
   // themselves by `device.Check(cudaGetLastError(), "name of the kernel")`.
@@ -53,6 +56,8 @@ class Device {
   void* blas_workspace_ = nullptr;
   std::vector<void*> blocks_;  // the last one is in use
   int64_t block_bytes_ = 0;
+  void* pinned_ = nullptr;
+  int64_t pinned_bytes_ = 0;
   std::string error_;
 };
 

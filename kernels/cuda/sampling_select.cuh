@@ -1,0 +1,377 @@
+// Finds where prefixes of a row's tokens end, in descending order of logits, ties by id, without
+// sorting the row.
+//
+// Logits are counted into buckets by a monotone function of the logit, linear, so that the buckets
+// of usual logits are about equally full, together with their probabilities. The sums over whole
+// buckets are those of the sorted order, being exact; so the end of a prefix lies in a bucket that
+// the sums name, and only that bucket is sorted. A bucket too large for that is divided again; if
+// all of its logits are equal, by token id, which is the order among equals. What is found is what
+// a walk over the sorted row finds, except where the doubles of that walk round across an edge.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/sampling_team.cuh"
+
+namespace mneme::cuda::sampling {
+
+constexpr int kBuckets = 1024;
+constexpr int kCandidates = 2048;  // that can be sorted
+constexpr int kHead = 512;         // buckets of the likeliest tokens are sorted together
+constexpr int kMaxVocab = kBuckets * (kCandidates - 2);
+
+// The end of a prefix: its last token, and the mass up to and with it.
+struct Place {
+  Mass mass;
+  double logit;
+  int32_t token;
+};
+
+struct SelectorShared {
+  Mass masses[kBuckets + 1];  // of the team: before the bucket
+  Mass mass_scratch[kWarps];
+  Mass partial;
+  Place place;
+  Extremes extremes;
+  Extremes warp_extremes[kWarps];
+  double keys[kCandidates];     // of the team's first block
+  int32_t tokens[kCandidates];  // likewise
+  uint32_t counts[kBuckets + 1];
+  uint32_t count_scratch[kWarps];
+  // This block's. A mass has three limbs.
+  uint32_t own_counts[kBuckets];
+  uint32_t low[kBuckets], middle[kBuckets], high[kBuckets];
+  uint32_t candidates;
+  int bucket;
+  int head;  // the buckets before it have up to kHead tokens
+};
+
+// How long a prefix has to be: so many tokens, or at least so much mass. At least 1, at most all.
+struct Need {
+  bool by_count;
+  Mass amount;
+};
+
+class Selector {
+ public:
+  // `rate` is 1 / temperature. Without `weigh`, masses are zero and needs are counts.
+  __device__ Selector(const Team& team, SelectorShared& shared, const Values& values, int vocab)
+      : team_(team), s_(shared), values_(values), vocab_(vocab) {}
+
+  // Over the team, of logits for which keep(logit, token) is true.
+  template <typename Keep>
+  __device__ Extremes FindExtremes(Keep keep) {
+    // Floats first: most logits are, and doubles are slower.
+    float largest = -INFINITY, smallest = INFINITY;
+    int token = -1;
+    Extremes found;
+    values_.ForEach(
+        [&](int t, float logit) {
+          if (!(logit > -INFINITY) || !keep(logit, t)) return;
+          if (logit > largest || token < 0) largest = logit, token = t;
+          smallest = fminf(smallest, logit);
+        },
+        [&](int t, double logit) {
+          if (logit > -INFINITY && keep(logit, t)) found.Add(MakeExtremes(logit, logit, t));
+        });
+    if (token >= 0) found.Add(MakeExtremes(largest, smallest, token));
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+      found.Add(MakeExtremes(ShuffleXor(found.largest, lanes), ShuffleXor(found.smallest, lanes),
+                             ShuffleXor(found.token, lanes)));
+    }
+    if (threadIdx.x % kWarp == 0) s_.warp_extremes[threadIdx.x / kWarp] = found;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int w = 1; w < kWarps; ++w) found.Add(s_.warp_extremes[w]);
+      s_.extremes = found;
+    }
+    team_.Sync();
+    found = Extremes();
+    for (int rank = 0; rank < team_.size(); ++rank) found.Add(*team_.Of(rank, &s_.extremes));
+    team_.Sync();
+    return found;
+  }
+
+  // The team's sum of weigh(logit).
+  template <typename Weigh>
+  __device__ Mass Sum(Weigh weigh) {
+    Mass sum = 0;
+    values_.ForEach([&](int, double logit) { sum += weigh(logit); });
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) sum += ShuffleXor(sum, lanes);
+    if (threadIdx.x % kWarp == 0) s_.mass_scratch[threadIdx.x / kWarp] = sum;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int w = 1; w < kWarps; ++w) sum += s_.mass_scratch[w];
+      s_.partial = sum;
+    }
+    team_.Sync();
+    sum = 0;
+    for (int rank = 0; rank < team_.size(); ++rank) sum += *team_.Of(rank, &s_.partial);
+    team_.Sync();
+    return sum;
+  }
+
+  // Before any Find: `extremes` are those of all logits. Masses are e^((logit - largest) * rate);
+  // weigh false: zero, for needs by count.
+  __device__ void Start(const Extremes& extremes, double rate, bool weigh) {
+    extremes_ = extremes;
+    rate_ = rate;
+    weigh_ = weigh;
+    DivideAll();
+  }
+  __device__ uint32_t count() const { return s_.counts[kBuckets]; }
+  __device__ Mass mass() const { return s_.masses[kBuckets]; }
+
+  __device__ __noinline__ Place Find(Need need) {
+    if (!all_) DivideAll();
+    for (;;) {
+      const int bucket = BucketOf(need);
+      const uint32_t before = s_.counts[bucket];
+      const Mass mass_before = s_.masses[bucket];
+      if (s_.counts[bucket + 1] - before <= kCandidates) return FindAmongSorted(bucket, need);
+      const Extremes inside = FindExtremes(
+          [&](double logit, int token) { return IsIn(Key(logit, token), bucket, bucket + 1); });
+      if (inside.largest == inside.smallest) {
+        // Divided by token, a bucket has few enough: kMaxVocab.
+        by_token_ = true;
+        equal_ = inside.largest;
+        Divide(0, -(vocab_ - 1.0), kBuckets / static_cast<double>(vocab_), before, mass_before);
+      } else {
+        Divide(inside.largest, inside.smallest, kBuckets / (inside.largest - inside.smallest),
+               before, mass_before);
+      }
+      all_ = false;
+    }
+  }
+
+  // The prefix that ends at `place`, of `count` <= kCandidates tokens, in order: lies in keys and
+  // tokens of the team's first block.
+  __device__ void SortPrefix(const Place& place, int count) {
+    Collect(
+        [&](double logit, int token) {
+          return logit > place.logit || (logit == place.logit && token <= place.token);
+        },
+        /*as_keys=*/false);
+    if (team_.rank() == 0) Sort(count);
+    sorted_first_ = sorted_end_ = 0;
+  }
+
+ private:
+  __device__ static Extremes MakeExtremes(double largest, double smallest, int token) {
+    Extremes e;
+    e.largest = largest;
+    e.smallest = smallest;
+    e.token = token;
+    return e;
+  }
+
+  // What is divided into buckets: the logit, or among equal ones the negative id.
+  __device__ double Key(double logit, int token) const {
+    if (!by_token_) return logit;
+    return logit == equal_ ? -static_cast<double>(token) : -INFINITY;
+  }
+  __device__ uint64_t WeightOfKey(double key) const {
+    if (!weigh_) return 0;
+    return Weight(((by_token_ ? equal_ : key) - extremes_.largest) * rate_);
+  }
+  __device__ int Bucket(double key) const {
+    const double place = (largest_ - key) * scale_;
+    return place < kBuckets - 1 ? static_cast<int>(place) : kBuckets - 1;
+  }
+  __device__ bool IsIn(double key, int first, int end) const {
+    if (!(key <= largest_ && key >= smallest_)) return false;
+    const int bucket = Bucket(key);
+    return bucket >= first && bucket < end;
+  }
+
+  // All logits, down to where probabilities end; the last bucket has what is below.
+  __device__ void DivideAll() {
+    by_token_ = false;
+    const double spread = extremes_.largest - extremes_.smallest;
+    const double range = weigh_ ? fmin(spread, kDeepest / rate_) : spread;
+    Divide(extremes_.largest, extremes_.smallest, range > 0 ? kBuckets / range : 0.0, 0, 0);
+    all_ = true;
+  }
+
+  // Sums over buckets of the keys in [smallest, largest], of all blocks, in all blocks.
+  __device__ __noinline__ void Divide(double largest, double smallest, double scale,
+                                      uint32_t count_before, Mass mass_before) {
+    largest_ = largest;
+    smallest_ = smallest;
+    scale_ = scale;
+    sorted_first_ = sorted_end_ = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) s_.head = 0;
+    for (int b = threadIdx.x; b < kBuckets; b += kThreads) {
+      s_.own_counts[b] = s_.low[b] = s_.middle[b] = s_.high[b] = 0;
+    }
+    __syncthreads();
+    values_.ForEach([&](int token, double logit) {
+      const double key = Key(logit, token);
+      if (!(key <= largest_ && key >= smallest_)) return;
+      const int b = Bucket(key);
+      atomicAdd(&s_.own_counts[b], 1u);
+      const uint64_t weight = WeightOfKey(key);
+      if (weight == 0) return;
+      const uint32_t low = static_cast<uint32_t>(weight);
+      uint32_t middle = static_cast<uint32_t>(weight >> 32);  // <= 2^31: a carry fits
+      if (low != 0 && atomicAdd(&s_.low[b], low) > ~low) ++middle;
+      if (middle != 0 && atomicAdd(&s_.middle[b], middle) > ~middle) atomicAdd(&s_.high[b], 1u);
+    });
+    team_.Sync();
+    const int slice = kBuckets / team_.size();
+    for (int i = threadIdx.x; i < slice; i += kThreads) {
+      const int b = team_.rank() * slice + i;
+      uint32_t count = 0;
+      Mass mass = 0;
+      for (int rank = 0; rank < team_.size(); ++rank) {
+        count += team_.Of(rank, s_.own_counts)[b];
+        mass += Mass{team_.Of(rank, s_.high)[b]} << 64 |
+                uint64_t{team_.Of(rank, s_.middle)[b]} << 32 | team_.Of(rank, s_.low)[b];
+      }
+      for (int rank = 0; rank < team_.size(); ++rank) {
+        team_.Of(rank, s_.counts)[b] = count;
+        team_.Of(rank, s_.masses)[b] = mass;
+      }
+    }
+    team_.Sync();
+
+    constexpr int kEach = kBuckets / kThreads;
+    uint32_t counts[kEach];
+    Mass masses[kEach];
+    uint32_t count_sum = 0;
+    Mass mass_sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      count_sum += counts[i] = s_.counts[threadIdx.x * kEach + i];
+      mass_sum += masses[i] = s_.masses[threadIdx.x * kEach + i];
+    }
+    uint32_t count = count_before + SumBefore(count_sum, s_.count_scratch);
+    Mass mass = mass_before + SumBefore(mass_sum, s_.mass_scratch);
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int b = threadIdx.x * kEach + i;
+      const uint32_t next = count + counts[i];
+      if (next - count_before <= kHead) atomicMax(&s_.head, b + 1);
+      s_.counts[b] = count;
+      s_.masses[b] = mass;
+      count = next;
+      mass += masses[i];
+      if (b == kBuckets - 1) {
+        s_.counts[kBuckets] = count;
+        s_.masses[kBuckets] = mass;
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ int BucketOf(const Need& need) {
+    for (int b = threadIdx.x; b < kBuckets; b += kThreads) {
+      const Mass before = need.by_count ? Mass{s_.counts[b]} : s_.masses[b];
+      const Mass end = need.by_count ? Mass{s_.counts[b + 1]} : s_.masses[b + 1];
+      if (before < need.amount && need.amount <= end) s_.bucket = b;
+    }
+    __syncthreads();
+    return s_.bucket;
+  }
+
+  // Candidates of all blocks, in any order, into the first block.
+  template <typename Keep>
+  __device__ void Collect(Keep keep, bool as_keys) {
+    if (team_.rank() == 0 && threadIdx.x == 0) s_.candidates = 0;
+    team_.Sync();
+    uint32_t* candidates = team_.Of(0, &s_.candidates);
+    double* keys = team_.Of(0, s_.keys);
+    int32_t* tokens = team_.Of(0, s_.tokens);
+    values_.ForEach([&](int token, double logit) {
+      if (!keep(logit, token)) return;
+      const uint32_t place = atomicAdd(candidates, 1u);
+      if (place >= kCandidates) return;
+      keys[place] = as_keys ? Key(logit, token) : logit;
+      tokens[place] = token;
+    });
+    team_.Sync();
+  }
+
+  // The first block's candidates: by descending key, then by id. A bitonic network.
+  __device__ void Sort(int n) {
+    int size = 2;
+    while (size < n) size *= 2;
+    for (int i = n + static_cast<int>(threadIdx.x); i < size; i += kThreads) {
+      s_.keys[i] = -INFINITY;
+      s_.tokens[i] = INT32_MAX;
+    }
+    __syncthreads();
+    for (int run = 2; run <= size; run *= 2) {
+      for (int distance = run / 2; distance > 0; distance /= 2) {
+        for (int i = threadIdx.x; i < size / 2; i += kThreads) {
+          const int a = 2 * i - (i & (distance - 1)), b = a + distance;
+          const double key_a = s_.keys[a], key_b = s_.keys[b];
+          const int32_t token_a = s_.tokens[a], token_b = s_.tokens[b];
+          const bool b_first = key_b > key_a || (key_b == key_a && token_b < token_a);
+          if (b_first == ((a & run) == 0)) {
+            s_.keys[a] = key_b, s_.keys[b] = key_a;
+            s_.tokens[a] = token_b, s_.tokens[b] = token_a;
+          }
+        }
+        __syncthreads();
+      }
+    }
+  }
+
+  __device__ Place FindAmongSorted(int bucket, const Need& need) {
+    if (bucket >= sorted_first_ && bucket < sorted_end_) {
+      team_.Sync();  // the last place has been read
+    } else {
+      const bool in_head = bucket < s_.head;
+      sorted_first_ = in_head ? 0 : bucket;
+      sorted_end_ = in_head ? s_.head : bucket + 1;
+      Collect([&](double logit,
+                  int token) { return IsIn(Key(logit, token), sorted_first_, sorted_end_); },
+              /*as_keys=*/true);
+      if (team_.rank() == 0) Sort(s_.counts[sorted_end_] - s_.counts[sorted_first_]);
+    }
+    if (team_.rank() == 0) {
+      const int n = s_.counts[sorted_end_] - s_.counts[sorted_first_];
+      const int each = (n + kThreads - 1) / kThreads;
+      const int first = min(n, static_cast<int>(threadIdx.x) * each), end = min(n, first + each);
+      Mass sum = 0;
+      for (int i = first; i < end; ++i) sum += WeightOfKey(s_.keys[i]);
+      __syncthreads();  // mass_scratch is free
+      Mass before = s_.masses[sorted_first_] + SumBefore(sum, s_.mass_scratch);
+      for (int i = first; i < end; ++i) {
+        const Mass after = before + WeightOfKey(s_.keys[i]);
+        const bool ends = need.by_count ? s_.counts[sorted_first_] + i + 1 == need.amount
+                                        : before < need.amount && need.amount <= after;
+        if (ends) {
+          Place place;
+          place.mass = after;
+          place.logit = by_token_ ? equal_ : s_.keys[i];
+          place.token = s_.tokens[i];
+          for (int rank = 0; rank < team_.size(); ++rank) *team_.Of(rank, &s_.place) = place;
+        }
+        before = after;
+      }
+    }
+    team_.Sync();
+    return s_.place;
+  }
+
+  const Team& team_;
+  SelectorShared& s_;
+  const Values& values_;
+  const int vocab_;
+  Extremes extremes_;
+  double rate_ = 0;
+  bool weigh_ = false;
+  // What is divided now.
+  double largest_ = 0, smallest_ = 0, scale_ = 0;
+  bool all_ = false;       // every logit
+  bool by_token_ = false;  // the tokens whose logit is equal_
+  double equal_ = 0;
+  int sorted_first_ = 0, sorted_end_ = 0;  // the buckets that the first block has in order
+};
+
+}  // namespace mneme::cuda::sampling
