@@ -6,6 +6,9 @@
 
 namespace mneme::cuda::delta {
 
+// gated_delta_rule.cu: the arguments of an operation, less the task and the plan.
+Problem MakeProblem(const GatedDeltaRuleArgs& args);
+
 // gated_delta_general.cu: any task, any shape; a row at a time.
 void LaunchGeneral(Device& device, Problem problem, DType state_dtype);
 
@@ -15,6 +18,7 @@ void LaunchTokens(Device& device, Problem problem, DType state_dtype);
 
 // gated_delta_decode.cu: kDecode, the same shapes.
 enum class DecodeTile : uint8_t { kDirect2x4, kDirect4x4, kBulk4x8, kBulk8x8, kBulk16x8 };
+constexpr int kDecodeTiles = 5;
 struct DecodePlan {
   DecodeTile tile;  // rows of a warp x warps of a block
   bool fold_all;    // read and write every token: the better way for few bytes

@@ -19,7 +19,17 @@ void SetPending(const PendingWrites& pending, Problem& p) {
   p.decays = delta::Field(pending.log_decay);
 }
 
-Problem MakeProblem(const GatedDeltaRuleArgs& args) {
+void Settle(Device& device, const Problem& p, DType state_dtype) {
+  if (HasTunedShape(p, state_dtype)) {
+    LaunchTokens(device, p, state_dtype);
+  } else {
+    LaunchGeneral(device, p, state_dtype);
+  }
+}
+
+}  // namespace
+
+delta::Problem delta::MakeProblem(const GatedDeltaRuleArgs& args) {
   Problem p = {};
   p.q = args.q.as<const float>();
   p.k = args.k.as<const float>();
@@ -41,20 +51,10 @@ Problem MakeProblem(const GatedDeltaRuleArgs& args) {
   return p;
 }
 
-void Settle(Device& device, const Problem& p, DType state_dtype) {
-  if (HasTunedShape(p, state_dtype)) {
-    LaunchTokens(device, p, state_dtype);
-  } else {
-    LaunchGeneral(device, p, state_dtype);
-  }
-}
-
-}  // namespace
-
 void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
   const auto entries = static_cast<int>(args.q.shape[0]);
   if (args.segments.count == 0 || entries == 0) return;
-  Problem p = MakeProblem(args);
+  Problem p = delta::MakeProblem(args);
   const DType state_dtype = args.state.dtype;
   const bool tuned = HasTunedShape(p, state_dtype);
   const int head_states = std::min(entries, p.segments) * p.value_heads;
