@@ -18,6 +18,8 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/decode_step.h"
+#include "kernels/pending_writes.h"
 #include "kernels/tensor_view.h"
 
 namespace mneme {
@@ -154,26 +156,6 @@ struct DeltaGatesArgs {
   TensorView log_decay, beta;
 };
 
-// Deferred write-back. A device may keep the last writes to a memory beside its matrix and add them
-// up only every so many tokens, which halves the traffic of a decode step. With n writes pending,
-// of keys k_j, updates u_j and log decays g_j, the memory stands for
-//
-//   S = exp(G_n) S_0 + sum_{j <= n} exp(G_n - G_j) u_j k_j^T      G_j = g_1 + ... + g_j
-//
-// exactly; a token needs S_0 k, S_0 q and the products k_j.k and k_j.q alone. A fresh memory has no
-// pending writes, whatever its fields hold.
-struct PendingWrites {
-  int capacity = 0;  // 0: the device writes every token; the views are unset
-  // Per memory: i32 [2], the writes [begin, end) of the following are pending. A memory whose
-  // begin == end has none, whatever the two are.
-  StateView range;
-  StateView keys;       // per memory: [capacity, heads, key_dim] f32
-  StateView updates;    // per memory: [capacity, value_heads, value_dim] f32
-  // Per memory: [capacity, value_heads] f32, g_j. Not G_j: a difference of two large sums would
-  // lose what the terms' weights depend on.
-  StateView log_decay;
-};
-
 // Gated delta rule: write v under key k, first erasing what the memory holds there. Per value head:
 //
 //   S <- exp(log_decay) S;   u = beta (v - S k);   S <- S + u k^T;   o = S q
@@ -303,6 +285,10 @@ class Kernels {
   virtual void GatedRmsNorm(const GatedRmsNormArgs& args) = 0;
   // Blocks until the sampled tokens are on the host: the one synchronising operation, once a step.
   virtual void Sample(const SampleArgs& args) = 0;
+
+  // Fused operations, decode_step.h. False: nothing was done, the caller composes the above.
+  virtual bool DeltaMixerStep(const DeltaMixerStepArgs&) { return false; }
+  virtual bool FeedForwardStep(const FeedForwardStepArgs&) { return false; }
 };
 
 }  // namespace mneme

@@ -27,16 +27,25 @@ absl::StatusOr<FeedForward> FeedForward::Make(const LayerBuilder& builder) {
   return mlp;
 }
 
-void FeedForward::Forward(ForwardContext& ctx, TensorView x, TensorView residual) const {
+void FeedForward::Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const {
+  if (ctx.batch.longest_row == 1 && ctx.kernels().FeedForwardStep({.hidden = hidden,
+                                                                   .norm = norm.weight,
+                                                                   .norm_eps = norm.eps,
+                                                                   .gate = gate_,
+                                                                   .up = up_,
+                                                                   .down = down_})) {
+    return;
+  }
   const Workspace::Scope scope(ctx.workspace);
-  const int64_t tokens = x.shape[0];
+  const int64_t tokens = hidden.shape[0];
+  const TensorView x = ctx.Normed(norm, hidden);
   const TensorView gate = ctx.Temp({tokens, gate_.out_features});
   const TensorView up = ctx.Temp({tokens, up_.out_features});
   const LinearArgs in[] = {{.x = x, .weights = {&gate_, 1}, .y = gate},
                            {.x = x, .weights = {&up_, 1}, .y = up}};
   ctx.kernels().Linear(in);
   ctx.kernels().SwiGlu({.gate = gate, .up = up, .y = gate});
-  const LinearArgs out[] = {{.x = gate, .weights = {&down_, 1}, .y = residual, .accumulate = true}};
+  const LinearArgs out[] = {{.x = gate, .weights = {&down_, 1}, .y = hidden, .accumulate = true}};
   ctx.kernels().Linear(out);
 }
 

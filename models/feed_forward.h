@@ -15,8 +15,8 @@ class FeedForward {
   // model_dim], the gate's rows first.
   static absl::StatusOr<FeedForward> Make(const LayerBuilder& builder);
 
-  //   x, residual  [tokens, model_dim] act
-  void Forward(ForwardContext& ctx, TensorView x, TensorView residual) const;
+  // hidden += FeedForward(RmsNorm(hidden)).   hidden  [tokens, model_dim] act
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const;
 
  private:
   PackedMatrix gate_, up_, down_;

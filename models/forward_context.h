@@ -66,6 +66,12 @@ class RoutingObserver {
   virtual void OnRouted(int layer, const TensorView& indices, const TensorView& weights) = 0;
 };
 
+// Weights of an RmsNorm.
+struct Norm {
+  TensorView weight;  // [dim] f32
+  float eps = 1e-6f;
+};
+
 struct ForwardContext {
   Backend& backend;
   Workspace& workspace;
@@ -76,6 +82,12 @@ struct ForwardContext {
 
   Kernels& kernels() const { return backend.kernels(); }
   TensorView Temp(Shape shape) const { return workspace.Temp(backend.activation_dtype(), shape); }
+  // A temporary with the norm of x, [tokens, dim] act.
+  TensorView Normed(const Norm& norm, const TensorView& x) const {
+    const TensorView y = Temp(x.shape);
+    kernels().RmsNorm({.x = x, .weight = norm.weight, .eps = norm.eps, .y = y});
+    return y;
+  }
   TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
   StateView State(const StateField& field) const {
     return {slabs, slab_bytes, field.offset, field.memory_bytes(), field.dtype};

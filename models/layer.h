@@ -23,8 +23,7 @@ class Layer {
   const SequenceMixer& mixer() const { return *mixer_; }
 
  private:
-  TensorView mixer_norm_, feed_forward_norm_;  // [model_dim] f32
-  float norm_eps_ = 1e-6f;
+  Norm mixer_norm_, feed_forward_norm_;
   std::unique_ptr<SequenceMixer> mixer_;
   FeedForward feed_forward_;
 };

@@ -19,13 +19,11 @@ class SequenceMixer {
   // memory.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
 
-  // Reads and updates the state of every row in `ctx.batch`, and adds the mixer's output to
-  // `residual`.
-  //   x         [tokens, model_dim] act, the normed layer input
-  //   residual  [tokens, model_dim] act
+  // hidden += Mixer(RmsNorm(hidden)); reads and updates the state of every row in `ctx.batch`.
+  //   hidden  [tokens, model_dim] act
   // Must not allocate outside the workspace, synchronise or branch on device data: steps are
   // captured as graphs, and a dry run without memory (dry_run.h) measures the workspace.
-  virtual void Forward(ForwardContext& ctx, TensorView x, TensorView residual) const = 0;
+  virtual void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const = 0;
 };
 
 }  // namespace mneme

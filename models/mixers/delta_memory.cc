@@ -160,6 +160,34 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
   return Reshaped(v, value_rows);
 }
 
+DeltaMixerStepArgs DeltaMemory::StepArgs(ForwardContext& ctx, const Norm& norm,
+                                         TensorView hidden) const {
+  return {.hidden = hidden,
+          .norm = norm.weight,
+          .norm_eps = norm.eps,
+          .slots = ctx.batch.slots,
+          .row_offsets = ctx.batch.row_offsets,
+          .heads = config_.heads,
+          .key_dim = config_.key_dim,
+          .value_heads = config_.value_heads,
+          .value_dim = config_.value_dim,
+          .q_conv = q_conv_,
+          .k_conv = k_conv_,
+          .v_conv = v_conv_,
+          .q_window = ctx.State(q_window_),
+          .k_window = ctx.State(k_window_),
+          .v_window = ctx.State(v_window_),
+          .a_log = a_log_,
+          .dt_bias = dt_bias_,
+          .beta_scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
+          .written = Written(ctx),
+          .state = ctx.State(memory_),
+          .pending = Pending(ctx),
+          .out_norm = out_norm_,
+          .out_norm_eps = norm_eps_,
+          .out_proj = out_proj_};
+}
+
 void DeltaMemory::Emit(ForwardContext& ctx, TensorView y, TensorView gate,
                        TensorView residual) const {
   const int64_t tokens = y.shape[0];

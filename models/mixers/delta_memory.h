@@ -35,6 +35,9 @@ class DeltaMemory {
   // Adds writes that the device holds back to the matrices of the slabs `slots`, [n] i32.
   void Settle(ForwardContext& ctx, const TensorView& slots) const;
 
+  // What this knows of a DeltaMixerStep: all but routing and projections.
+  DeltaMixerStepArgs StepArgs(ForwardContext& ctx, const Norm& norm, TensorView hidden) const;
+
   // Runs each segment's entries in order through its memory: convolution and silu, normalised q and
   // k, gates,
   //   S <- a S;  u = b (v - S k);  S <- S + u k^T;  o = S q

@@ -37,9 +37,21 @@ class GatedDeltaNet final : public SequenceMixer {
     return absl::OkStatus();  // the flags of an unwritten memory are zeros
   }
 
-  void Forward(ForwardContext& ctx, TensorView x, TensorView residual) const override {
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
+    if (ctx.batch.longest_row == 1) {
+      DeltaMixerStepArgs step = memory_.StepArgs(ctx, norm, hidden);
+      step.shared = true;
+      step.q_proj = q_proj_;
+      step.g_proj = g_proj_;
+      step.k_proj = {&k_proj_, 1};
+      step.v_proj = {&v_proj_, 1};
+      step.a_proj = {&a_proj_, 1};
+      step.b_proj = {&b_proj_, 1};
+      if (ctx.kernels().DeltaMixerStep(step)) return;
+    }
     const int tokens = ctx.batch.tokens;
+    const TensorView x = ctx.Normed(norm, hidden);
     const DeltaStreams streams{.q = ctx.Temp({tokens, config_.key_channels()}),
                                .k = ctx.Temp({tokens, config_.key_channels()}),
                                .v = ctx.Temp({tokens, config_.value_channels()}),
@@ -67,7 +79,7 @@ class GatedDeltaNet final : public SequenceMixer {
                             .group_offsets = ctx.TempIndices({2}),
                             .segments = segments});
     const TensorView read = memory_.WriteAndRead(ctx, streams, segments, tokens);
-    memory_.Emit(ctx, read, gate, residual);
+    memory_.Emit(ctx, read, gate, hidden);
   }
 
  private:

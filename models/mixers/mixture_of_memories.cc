@@ -50,15 +50,23 @@ class MixtureOfMemories final : public SequenceMixer {
     return absl::OkStatus();  // the flags of unwritten memories are zeros
   }
 
-  void Forward(ForwardContext& ctx, TensorView x, TensorView residual) const override {
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const int tokens = ctx.batch.tokens;
     const int64_t columns = config_.top_k + (config_.shared_memory ? 1 : 0);
     const int64_t entries = tokens * columns;
 
+    TensorView forced;
+    if (ctx.routing != nullptr) forced = ctx.routing->Forced(layer_, tokens, config_.top_k);
     const TensorView indices = ctx.TempIndices({tokens, config_.top_k});
     const TensorView weights = ctx.Temp({tokens, config_.top_k});
-    Route(ctx, x, indices, weights);
+    if (ctx.batch.longest_row == 1 && Step(ctx, norm, hidden, forced, indices, weights)) {
+      if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
+      return;
+    }
+    const TensorView x = ctx.Normed(norm, hidden);
+    Route(ctx, x, forced, indices, weights);
+    if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
 
     const TensorView entry_tokens = ctx.TempIndices({entries});
     const TensorView token_entries = ctx.TempIndices({tokens, columns});
@@ -81,7 +89,7 @@ class MixtureOfMemories final : public SequenceMixer {
     const TensorView mixed = ctx.Temp({tokens, config_.value_channels()});
     ctx.kernels().MixMemories(
         {.x = read, .token_entries = token_entries, .weights = weights, .y = mixed});
-    memory_.Emit(ctx, mixed, gate, residual);
+    memory_.Emit(ctx, mixed, gate, hidden);
   }
 
  private:
@@ -103,22 +111,42 @@ class MixtureOfMemories final : public SequenceMixer {
     return builder.weights.MatrixGroup(names, out, builder.config.model_dim);
   }
 
+  // The whole of Forward() as one operation, where the device has it. False: nothing was done.
+  bool Step(ForwardContext& ctx, const Norm& norm, TensorView hidden, TensorView forced,
+            TensorView indices, TensorView weights) const {
+    DeltaMixerStepArgs step = memory_.StepArgs(ctx, norm, hidden);
+    step.router = router_;
+    step.round_logits = round_logits_;
+    step.memories = config_.memories;
+    step.top_k = config_.top_k;
+    step.shared = config_.shared_memory;
+    step.forced = forced;
+    step.indices = indices;
+    step.weights = weights;
+    step.q_proj = q_proj_;
+    step.g_proj = g_proj_;
+    step.k_proj = k_proj_;
+    step.v_proj = v_proj_;
+    step.a_proj = a_proj_;
+    step.b_proj = b_proj_;
+    return ctx.kernels().DeltaMixerStep(step);
+  }
+
   // Which memories each token goes to, and the weights of what it reads there.
+  //   forced            [tokens, top_k], or empty
   //   indices, weights  [tokens, top_k], out
-  void Route(ForwardContext& ctx, TensorView x, TensorView indices, TensorView weights) const {
+  void Route(ForwardContext& ctx, TensorView x, TensorView forced, TensorView indices,
+             TensorView weights) const {
     const Workspace::Scope scope(ctx.workspace);
     const int tokens = ctx.batch.tokens;
     const TensorView logits = ctx.Temp({tokens, config_.memories});
     const LinearArgs products[] = {{.x = x, .weights = {&router_, 1}, .y = logits}};
     ctx.kernels().Linear(products);
-    TensorView forced;
-    if (ctx.routing != nullptr) forced = ctx.routing->Forced(layer_, tokens, config_.top_k);
     ctx.kernels().RouteTopK({.logits = logits,
                              .round_logits = round_logits_,
                              .forced = forced,
                              .indices = indices,
                              .weights = weights});
-    if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
   }
 
   // All projections of the step's tokens as one parallel operation. q and the output gate are the
