@@ -7,20 +7,12 @@
 #include "base/log.h"
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/route_rank.cuh"
 
 namespace mneme::cuda {
 namespace {
 
 // ---------------------------------------------------------------------------------- RouteTopK
-
-// Larger for a better choice: a larger logit, or an equal one of a lower index. NaN is the worst.
-// Never zero.
-__device__ inline uint64_t Rank(float logit, int memory) {
-  uint32_t bits = __float_as_uint(logit == 0.0f ? 0.0f : logit);
-  bits = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-  if (isnan(logit)) bits = 0;
-  return uint64_t{bits} << 32 | (0xffffffffu - static_cast<uint32_t>(memory));
-}
 
 // kLanes lanes of a warp share a token. The j-th choice is the best of those ranked behind the one
 // before it, so nothing has to be remembered but that one.
@@ -49,7 +41,7 @@ __global__ void RouteTopKKernel(const float* logits, const int32_t* forced, int6
     for (int j = 0; j < top_k; ++j) {
       uint64_t best = 0;
       for (int m = lane; m < memories; m += kLanes) {
-        const uint64_t rank = Rank(logit_of(m), m);
+        const uint64_t rank = RouteRank(logit_of(m), m);
         if (rank < last && rank > best) best = rank;
       }
 #pragma unroll
@@ -58,7 +50,7 @@ __global__ void RouteTopKKernel(const float* logits, const int32_t* forced, int6
         best = other > best ? other : best;
       }
       if (active && lane == 0) {
-        indices[j] = static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(best));
+        indices[j] = MemoryOfRank(best);
       }
       last = best;
     }
