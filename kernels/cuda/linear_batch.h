@@ -22,6 +22,7 @@ struct LinearProduct {
   float* y;                   // [entries, out_features]
   const int32_t* entry_rows;  // null: row(e) = e
   const int32_t* group_ends;  // group_offsets + 1; null: one group of all entries
+  int rows;                   // of x
   int entries;
   int in_features;
   int out_features;
@@ -36,6 +37,10 @@ struct LinearBatch {
   LinearProduct products[kMaxLinearProducts];
   const void* weights[kMaxLinearWeights];
 };
+
+// Whether the code under __CUDA_ARCH__ >= 900 is what runs: not so if this GPU runs plain PTX, be
+// it because it is another or because CUDA_FORCE_PTX_JIT asks for it.
+bool HasHopperCode(const Device& device);
 
 // A bound on the entries of a group that costs no look at the device: rows of x may repeat in a
 // group, but seldom do, and kernels are right if they do.
@@ -62,6 +67,7 @@ LinearBatch TakeBatch(std::span<const LinearArgs* const>* products, int* total,
     product.entry_rows = args.entry_rows.as<int32_t>();
     product.group_ends =
         args.group_offsets.empty() ? nullptr : args.group_offsets.as<int32_t>() + 1;
+    product.rows = static_cast<int>(args.x.shape[0]);
     product.entries = static_cast<int>(args.y.shape[0]);
     product.in_features = args.weights[0].in_features;
     product.out_features = args.weights[0].out_features;
@@ -80,7 +86,30 @@ LinearBatch TakeBatch(std::span<const LinearArgs* const>* products, int* total,
 using LinearProducts = std::span<const LinearArgs* const>;
 
 // linear_few_rows.cu: weights stream from memory once, whatever else; fp32 throughout.
-void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned);
+// `outputs_per_warp`: 1, 2, or 0 to choose.
+void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned,
+                   int outputs_per_warp = 0);
+// linear_skinny.cu: up to sixteen rows or so on tensor cores; rounds activations to the weights'
+// 16-bit dtype. For aligned products that fit.
+bool FitsLinearSkinny(const Device& device, const LinearArgs& args);
+void LinearSkinny(Device& device, LinearProducts products, DType dtype);
+// linear_tiles.cu: many rows on tensor cores, x in `terms` copies of the weights' 16-bit dtype,
+// which add up to it: `rounded` has the first of each product, the others follow it. For aligned
+// products.
+void LinearTiles(Device& device, LinearProducts products, DType dtype, int terms,
+                 std::span<const void* const> rounded);
+// linear_warpgroups.cu: the same on Hopper, from about eight rows on. `shape` is the number of
+// entries of a tile and that of its warpgroups, of 64 output features each; {} to choose.
+struct WarpgroupShape {
+  int entries = 0, warpgroups = 0;
+};
+void LinearWarpgroups(Device& device, LinearProducts products, DType dtype, int terms,
+                      std::span<const void* const> rounded, WarpgroupShape shape = {});
+// Writes such copies.
+void RoundActivations(Device& device, const TensorView& x, DType dtype, int terms, void* rounded);
+// linear_blas.cu: one ungrouped product by cuBLAS; `rounded` is x in the weights' dtype.
+void LinearBlas(Device& device, const LinearArgs& args, const void* rounded, void* workspace);
+enum : int64_t { kLinearBlasWorkspaceBytes = int64_t{32} << 20 };
 // linear_general.cu: tiles without tensor cores, fp32 throughout, any size.
 void LinearGeneral(Device& device, LinearProducts products, DType dtype);
 
