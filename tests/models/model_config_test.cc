@@ -136,7 +136,7 @@ TEST_P(BadConfigTest, IsRefusedWithKeyValueAndExpectation) {
   const auto config = Parse(GetParam().json);
   ASSERT_FALSE(config.ok());
   EXPECT_EQ(config.status().code(), GetParam().code) << config.status();
-  EXPECT_THAT(config.status().message(), HasSubstr("config.json: "));
+  EXPECT_THAT(config.status().message(), HasSubstr("config.json:"));
   EXPECT_THAT(config.status().message(), HasSubstr(GetParam().message));
 }
 
