@@ -48,6 +48,32 @@ struct DispatchProblem {
     }
   }
 
+  // As large as asked for; rows of very different lengths.
+  DispatchProblem(uint64_t seed, int rows, int tokens, int memories, int top_k, bool shared)
+      : rows(rows),
+        slab_count(rows),
+        tokens(tokens),
+        memories(memories),
+        top_k(top_k),
+        shared(shared) {
+    SeededRandom random(seed);
+    slots = random.Permutation(slab_count);
+    for (int& slot : slots) slot = random.Chance(0.05) ? -1 : slot;
+    row_offsets = {0};
+    for (int r = 1; r < rows; ++r) row_offsets.push_back(random.Int(0, tokens));
+    row_offsets.push_back(tokens);
+    std::sort(row_offsets.begin(), row_offsets.end());
+    std::vector<int> order = random.Permutation(memories);
+    for (int t = 0; t < tokens; ++t) {
+      for (int j = 0; j < top_k; ++j) std::swap(order[j], order[random.Int(j, memories - 1)]);
+      indices.insert(indices.end(), order.begin(), order.begin() + top_k);
+    }
+    for (int s = 0; s < slab_count; ++s) {
+      written.emplace_back();
+      for (int m = 0; m < groups(); ++m) written.back().push_back(random.Int(0, 1));
+    }
+  }
+
   int groups() const { return memories + (shared ? 1 : 0); }
   int choices() const { return top_k + (shared ? 1 : 0); }
 
@@ -136,8 +162,8 @@ struct DispatchProblem {
     return got;
   }
 
-  int rows, slab_count, tokens, memories, top_k;
-  bool shared;
+  int rows = 0, slab_count = 0, tokens = 0, memories = 0, top_k = 0;
+  bool shared = false;
   std::vector<int> row_offsets, slots, indices;
   std::vector<std::vector<double>> written;
 };
@@ -158,6 +184,19 @@ TEST_P(DispatchTest, AgreesWithSortingOnThousandsOfRandomSteps) {
     EXPECT_EQ(got.fresh, want.fresh) << "seed " << seed;
     EXPECT_EQ(got.written, want.written) << "seed " << seed;
     if (HasFailure()) return;
+  }
+}
+
+TEST_P(DispatchTest, LargeStepsAgreeWithTheReference) {
+  const std::unique_ptr<Backend> backend = GetParam().Make(), reference = MakeReference();
+  const DispatchProblem problems[] = {
+      {1, 256, 256, 4, 2, true},    {2, 512, 1024, 64, 8, true},  {3, 1, 65536, 4, 2, true},
+      {4, 17, 9000, 5, 3, false},   {5, 512, 40000, 64, 2, true}, {6, 3, 5000, 0, 0, true},
+      {7, 300, 2048, 300, 4, true}, {8, 1, 1025, 8, 8, false},
+  };
+  for (const DispatchProblem& p : problems) {
+    EXPECT_TRUE(p.Run(*backend) == p.Run(*reference))
+        << p.rows << " rows, " << p.tokens << " tokens, " << p.top_k << " of " << p.memories;
   }
 }
 

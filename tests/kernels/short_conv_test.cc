@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -51,6 +52,7 @@ struct ConvProblem {
     if (!entry_rows.empty()) loaded.args.entry_rows = bench.Ints(entry_rows);
     loaded.args.weight = bench.Floats(weight, {channels, width});
     loaded.args.segments = Upload(bench, segments);
+    if (says_longest) loaded.args.segments.longest = Longest(segments);
     loaded.args.window = loaded.slabs.view();
     loaded.args.y = bench.NewActivations({Entries(segments), channels});
     return loaded;
@@ -97,8 +99,15 @@ struct ConvProblem {
     return bound;
   }
 
+  static int Longest(const std::vector<SegmentSpec>& segments) {
+    int longest = 0;
+    for (const SegmentSpec& s : segments) longest = std::max(longest, s.length);
+    return longest;
+  }
+
   static constexpr int kSlots = 6, kMemories = 3;
   int channels, width, rows;
+  bool says_longest = false;  // a backend may then choose another way
   std::vector<SegmentSpec> segments;
   std::vector<double> x, weight;
   std::vector<int> entry_rows;
@@ -119,16 +128,36 @@ TEST_P(ShortConvTest, MatchesReferenceOnRaggedSegments) {
   uint64_t seed = 0;
   for (const int width : {1, 2, 3, 4, 5, 8}) {
     for (const int channels : {1, 3, 15, 16, 17, 33, 100, 256}) {
-      for (const int longest : {1, 9}) {
+      for (const int longest : {1, 3, 9}) {
         ++seed;
-        const ConvProblem p(seed, channels, width, RandomConvSegments(seed, longest));
+        ConvProblem p(seed, channels, width, RandomConvSegments(seed, longest));
         const ConvResult want = p.Run(*reference_), got = p.Run(*backend_);
         SCOPED_TRACE(testing::Message()
                      << "seed " << seed << ", " << channels << " channels, width " << width
                      << ", up to " << longest << " entries");
         EXPECT_THAT(got.y, IsWithin(p.Bound(want.y), want.y));
         EXPECT_THAT(got.windows, HasSameBits(want.windows));
+        p.says_longest = true;
+        const ConvResult same = p.Run(*backend_);
+        EXPECT_THAT(same.y, HasSameBits(got.y));
+        EXPECT_THAT(same.windows, HasSameBits(got.windows));
       }
+    }
+  }
+}
+
+TEST_P(ShortConvTest, LongSegmentsMatchReference) {
+  uint64_t seed = 500;
+  for (const int channels : {24, 37, 520}) {
+    for (const int width : {2, 4, 6}) {
+      ++seed;
+      ConvProblem p(seed, channels, width, RandomConvSegments(seed, 300));
+      p.says_longest = seed % 2 == 0;
+      const ConvResult want = p.Run(*reference_), got = p.Run(*backend_);
+      SCOPED_TRACE(testing::Message()
+                   << "seed " << seed << ", " << channels << " channels, width " << width);
+      EXPECT_THAT(got.y, IsWithin(p.Bound(want.y), want.y));
+      EXPECT_THAT(got.windows, HasSameBits(want.windows));
     }
   }
 }
@@ -193,6 +222,7 @@ TEST_P(ShortConvTest, SplittingASegmentChangesNoBit) {
         ShortConvArgs args = loaded.args;
         args.entry_rows = bench.Ints(part_rows);
         args.segments = Upload(bench, part);
+        args.segments.longest = ConvProblem::Longest(part);
         args.y = bench.NewActivations({Entries(part), channels});
         bench.kernels().ShortConv({&args, 1});
         const std::vector<double> part_y = bench.Read(args.y);
