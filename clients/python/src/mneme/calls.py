@@ -166,6 +166,8 @@ class ReadyWait:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._deadline = time.monotonic() + timeout
+        self._checked = False
+        self._obstacle: Optional[grpc.RpcError] = None
 
     def remaining(self) -> float:
         """Seconds for the next check."""
@@ -178,9 +180,17 @@ class ReadyWait:
 
     def pause(self, rpc_error: Optional[grpc.RpcError]) -> float:
         """Seconds before the next check; raises what stood in the way if time is up."""
+        # The last check is cut short by the end of the wait; an earlier one says more.
+        if not self._checked or not _is_timeout(rpc_error):
+            self._obstacle = rpc_error
+        self._checked = True
         remaining = self.remaining()
-        if remaining <= 0:
-            if rpc_error is not None:
-                raise error_from_call(rpc_error) from rpc_error
-            raise TimeoutError(f"the server is not ready after {self._timeout} s")
-        return min(0.05, remaining)
+        if remaining > 0:
+            return min(0.05, remaining)
+        if self._obstacle is not None:
+            raise error_from_call(self._obstacle) from self._obstacle
+        raise TimeoutError(f"the server is not ready after {self._timeout} s")
+
+
+def _is_timeout(rpc_error: Optional[grpc.RpcError]) -> bool:
+    return rpc_error is not None and rpc_error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
