@@ -1,7 +1,9 @@
 // The chunked gated delta rule on a GPU: its error against float64, token by token, and its time
 // for the sets of segments that a layer of a mom model makes of whole prompts.
 //
-//   cuda_delta_chunk_bench [--check] [--long] [--time]       all, unless some are named
+//   cuda_delta_chunk_bench [--check] [--long] [--time] [--once]   the first three, unless named
+//
+// --once: three of the timed sets, one call each, for a profiler.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -461,13 +463,25 @@ void TimeAll(Device& device) {
   }
 }
 
+void RunOnce(Device& device) {
+  const Dims mom = {4, 4, 256, 256};
+  Problem one(mom, {{8192, 0, 0, true}}, 1, 1, 4, 6);
+  Problem layer(mom, LayerSegments(1, 2048), 1, 5, 4, 5);
+  Problem eight(mom, LayerSegments(8, 2048), 8, 5, 4, 5);
+  for (Problem* p : {&eight, &layer, &one}) {
+    GatedDeltaChunks(device, p->args);
+    MUST(cudaStreamSynchronize(device.stream()));
+  }
+}
+
 int Main(int argc, char** argv) {
-  const auto asked = [&](const char* flag) {
+  const auto named = [&](const char* flag) {
     for (int i = 1; i < argc; ++i) {
       if (std::strcmp(argv[i], flag) == 0) return true;
     }
-    return argc == 1;
+    return false;
   };
+  const auto asked = [&](const char* flag) { return argc == 1 || named(flag); };
   Device device(0, DType::kBF16);
   if (!device.ok()) {
     std::printf("%s\n", device.TakeError().c_str());
@@ -477,6 +491,7 @@ int Main(int argc, char** argv) {
   if (asked("--check")) CheckAll(device);
   if (asked("--long")) CheckLong(device);
   if (asked("--time")) TimeAll(device);
+  if (named("--once")) RunOnce(device);
   std::printf(failed ? "FAILED\n" : "done\n");
   return failed ? 1 : 0;
 }

@@ -37,6 +37,17 @@ struct ChainParams {
   StateView state;
 };
 
+// What a block works on: a segment, a value head and some rows of the matrix.
+struct Chain {
+  int entry, entries;
+  int value_head, value, fresh;
+  std::byte* state;  // of the memory
+  // Images of the first chunk, of all heads; per row of a chunk's tiles, other heads come first.
+  const uint8_t *pairs, *products;
+  int pairs_skipped, products_skipped;
+  const float* gates;
+};
+
 template <int kKeyBlocks, int kStages, int kGroups>
 struct ChainMemory {
   struct alignas(1024) Stage {
@@ -47,6 +58,7 @@ struct ChainMemory {
   alignas(16) float gates[kStages][kGateFloats];
   alignas(16) float values[kGroups][kChunk * kValuePitch];
   alignas(8) uint64_t full[kStages];
+  Chain chain;
   int item;
 };
 
@@ -84,33 +96,46 @@ __device__ inline void WaitBarrier(uint64_t* barrier, uint32_t parity) {
 }
 #endif
 
-// A chain as one block sees it.
-struct Chain {
-  int entry, entries, chunks;
-  int first_row, first_chunk;
-  int value_head, head;
-};
-
 struct ChunkImages {
   const uint8_t *pairs, *products;
   const float* gates;
   int rows;
 };
 
-__device__ inline ChunkImages ImagesOf(const ChainParams& p, const Chain& chain, int n) {
-  const int row = chain.first_row + n * kChunk;
+__device__ inline ChunkImages ImagesOf(const Chain& chain, const DeltaChunkSizes& sizes, int n) {
   const int rows = TileRows(min(kChunk, chain.entries - n * kChunk));
-  const DeltaChunkSizes& s = p.sizes;
-  return {reinterpret_cast<const uint8_t*>(
-              p.plan.keys_queries +
-              (static_cast<int64_t>(row) * s.heads + rows * chain.head) * 2 * s.key_dim),
-          reinterpret_cast<const uint8_t*>(
-              p.plan.products +
-              (static_cast<int64_t>(row) * s.value_heads + rows * chain.value_head) * 2 * kChunk),
-          p.plan.gates +
-              (static_cast<int64_t>(chain.first_chunk + n) * s.value_heads + chain.value_head) *
-                  kGateFloats,
-          rows};
+  const int64_t pairs_bytes = sizes.heads * sizes.key_dim * (2 * sizeof(__half));  // of a row
+  const int64_t products_bytes = sizes.value_heads * (2 * kTileRowBytes);
+  return {chain.pairs + n * (kChunk * pairs_bytes) + rows * chain.pairs_skipped,
+          chain.products + n * (kChunk * products_bytes) + rows * chain.products_skipped,
+          chain.gates + static_cast<int64_t>(n) * (sizes.value_heads * kGateFloats), rows};
+}
+
+// One thread: looks up what the block's item is.
+__device__ inline void FindChain(const ChainParams& p, int item, int tiles, int tile_rows,
+                                 Chain* chain) {
+  const DeltaChunkSizes& sizes = p.sizes;
+  const int index = item / (sizes.value_heads * tiles), segment = p.plan.segment[index];
+  const int value_head = item / tiles % sizes.value_heads;
+  const int head = value_head / (sizes.value_heads / sizes.heads);
+  const int64_t row = p.plan.first_row[index];
+  chain->entry = p.offsets[segment];
+  chain->entries = p.offsets[segment + 1] - chain->entry;
+  chain->value = item % tiles * tile_rows;
+  chain->value_head = value_head;
+  chain->fresh = p.fresh[segment];
+  chain->state = p.state.base + p.slots[segment] * p.state.slab_bytes + p.state.offset +
+                 p.memories[segment] * p.state.memory_bytes;
+  chain->pairs =
+      reinterpret_cast<const uint8_t*>(p.plan.keys_queries + row * sizes.heads * 2 * sizes.key_dim);
+  chain->pairs_skipped = head * sizes.key_dim * (2 * sizeof(__half));
+  chain->products =
+      reinterpret_cast<const uint8_t*>(p.plan.products + row * sizes.value_heads * 2 * kChunk);
+  chain->products_skipped = value_head * (2 * kTileRowBytes);
+  chain->gates =
+      p.plan.gates +
+      (static_cast<int64_t>(p.plan.first_chunk[index]) * sizes.value_heads + value_head) *
+          kGateFloats;
 }
 
 // Hopper, one thread: starts the copy of a chunk's images; `full` completes a phase when it is
@@ -157,13 +182,19 @@ __device__ inline void CopyTogether(Memory& memory, const ChunkImages& images) {
   }
 }
 
-// One warp: starts the copy of 16 columns of v of a chunk.
-__device__ inline void StartValues(const float* from, int64_t pitch, int entries, float* to) {
+// One warp: starts the copy of 16 columns of v of a chunk, `from` being its lane's piece of the
+// first 8 rows. Rows from `entries` on become zeros.
+__device__ inline void StartValues(const float* from, int pitch, int entries, float* to) {
   const int lane = threadIdx.x % kWarp;
+  const uint32_t address = SharedAddress(to + lane / 4 * kValuePitch + 4 * (lane % 4));
 #pragma unroll
   for (int i = 0; i < kChunk / 8; ++i) {
-    const int c = 8 * i + lane / 4, piece = lane % 4;
-    if (c < entries) CopyAsync16(to + c * kValuePitch + 4 * piece, from + c * pitch + 4 * piece);
+    const bool inside = 8 * i + lane / 4 < entries;
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address + 32 * i * kValuePitch),
+        "l"(from), "r"(inside ? 16 : 0)
+        : "memory");
+    if (8 * (i + 1) + lane / 4 < entries) from += 8 * pitch;
   }
 }
 
@@ -176,11 +207,13 @@ __device__ inline float QuadSum(float x) {
   return x + __shfl_xor_sync(kAllLanes, x, 2);
 }
 
-// The power of two that brings `bound` to [2^6, 2^7), and its inverse.
-__device__ inline void ChooseUnit(float bound, float* unit, float* inverse) {
+// The power of two that brings `bound` to [2^6, 2^7), and the inverse of a power of two.
+__device__ inline float UnitOf(float bound) {
   const int exponent = __float_as_int(fmaxf(bound, 0x1p-100f)) >> 23;  // biased by 127
-  *unit = __int_as_float((260 - exponent) << 23);
-  *inverse = __int_as_float((exponent - 6) << 23);
+  return __int_as_float((260 - exponent) << 23);
+}
+__device__ inline float InverseOf(float unit) {
+  return __int_as_float((254 << 23) - __float_as_int(unit));
 }
 
 // Norms of this lane's two rows of the matrix.
@@ -224,11 +257,14 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
   Memory& memory = *reinterpret_cast<Memory*>(shared);
   const DeltaChunkSizes& sizes = p.sizes;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int row = lane / 4, pair = 2 * (lane % 4);  // of fragments
+  // Rows l / 4 and l / 4 + 8 of fragments are rows `row` and `row` + 1 of the warp's; columns
+  // `pair` and the next.
+  const int row = lane / 4 * 2, pair = lane % 4 * 2;
   const int tiles = (sizes.value_dim + kGroups * kGroupRows - 1) / (kGroups * kGroupRows);
   const int items = *p.plan.chains * sizes.value_heads * tiles;
-  const int64_t value_pitch = static_cast<int64_t>(sizes.value_heads) * sizes.value_dim;
+  const int value_pitch = sizes.value_heads * sizes.value_dim;
   float* values = memory.values[warp / 4] + warp % 4 * 16;
+  const float* own_values = values + pair * kValuePitch + row;
 
 #ifdef MNEME_HOPPER_MMA
   if (kStages > 1 && threadIdx.x == 0) {
@@ -236,75 +272,89 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
   }
 #endif
   uint32_t copied = 0;  // chunks that this block has been through
-  for (;;) {
-    if (threadIdx.x == 0) memory.item = atomicAdd(p.plan.taken, 1);
-    __syncthreads();
-    const int item = memory.item;
-    if (item >= items) return;
-    const int index = item / (sizes.value_heads * tiles);
-    const int segment = p.plan.segment[index];
-    Chain chain;
-    chain.entry = p.offsets[segment];
-    chain.entries = p.offsets[segment + 1] - chain.entry;
-    chain.chunks = (chain.entries + kChunk - 1) / kChunk;
-    chain.first_row = p.plan.first_row[index];
-    chain.first_chunk = p.plan.first_chunk[index];
-    chain.value_head = item / tiles % sizes.value_heads;
-    chain.head = chain.value_head / (sizes.value_heads / sizes.heads);
-    const int value = item % tiles * kGroups * kGroupRows + warp * 16;  // this warp's first row
-    const bool active = value < sizes.value_dim;
-    const int64_t column = static_cast<int64_t>(chain.value_head) * sizes.value_dim + value;
-
-    if (kStages > 1 && threadIdx.x == 0) {
-      for (int n = 0; n < min(kStages, chain.chunks); ++n) {
-        StartCopy<kKeyBlocks>(memory, (copied + n) % kStages, ImagesOf(p, chain, n));
+  for (int item = blockIdx.x; item < items; item = memory.item) {
+    if (threadIdx.x == 0) {
+      FindChain(p, item, tiles, kGroups * kGroupRows, &memory.chain);
+      for (int n = 0; kStages > 1 && n < kStages && n * kChunk < memory.chain.entries; ++n) {
+        StartCopy<kKeyBlocks>(memory, (copied + n) % kStages, ImagesOf(memory.chain, sizes, n));
       }
     }
-    if (active) {
-      StartValues(p.v + chain.entry * value_pitch + column, value_pitch, chain.entries, values);
-    }
+    __syncthreads();
+    const int first_value = memory.chain.value + warp * 16;  // this warp's first row
+    const bool active = first_value < sizes.value_dim;
+    const int column = memory.chain.value_head * sizes.value_dim + first_value;
+    int rest = memory.chain.entries, own_rest = active ? rest : 0;
+    const int64_t entry = memory.chain.entry;
+    const float* from =
+        active ? p.v + (entry + lane / 4) * value_pitch + column + lane % 4 * 4 : p.v;
+    float* to = p.out + (entry + pair) * value_pitch + column + row;
+    StartValues(from, value_pitch, own_rest, values);
     float s[kSums];
-    State* state =
-        reinterpret_cast<State*>(p.state.base + p.slots[segment] * p.state.slab_bytes +
-                                 p.state.offset + p.memories[segment] * p.state.memory_bytes) +
-        (column + row) * kKeyDim + pair;
-    const bool load = active && p.fresh[segment] == 0;
+    {
+      const State* state = reinterpret_cast<const State*>(memory.chain.state) +
+                           static_cast<int64_t>(column + row) * kKeyDim + pair;
+      const bool load = active && memory.chain.fresh == 0;
 #pragma unroll
-    for (int i = 0; i < kSums; i += 4) {
-      const float2 zero = {0, 0};
-      const float2 x = load ? LoadPair(state + 2 * i) : zero;
-      const float2 y = load ? LoadPair(state + 2 * i + 8 * kKeyDim) : zero;
-      s[i] = x.x, s[i + 1] = x.y, s[i + 2] = y.x, s[i + 3] = y.y;
+      for (int i = 0; i < kSums; i += 4) {
+        const float2 zero = {0, 0};
+        const float2 x = load ? LoadPair(state + 2 * i) : zero;
+        const float2 y = load ? LoadPair(state + 2 * i + kKeyDim) : zero;
+        s[i] = x.x, s[i + 1] = x.y, s[i + 2] = y.x, s[i + 3] = y.y;
+      }
     }
-    float bound[2], unit[2], inverse[2];
+    if (threadIdx.x == 0) memory.item = gridDim.x + atomicAdd(p.plan.taken, 1);
+    float bound[2], unit[2];
     RowNorms(s, bound);
-    for (int r = 0; r < 2; ++r) ChooseUnit(bound[r], &unit[r], &inverse[r]);
+    for (int r = 0; r < 2; ++r) unit[r] = UnitOf(bound[r]);
 #pragma unroll
     for (int i = 0; i < kSums; ++i) s[i] *= unit[i / 2 % 2];
 
-    for (int n = 0; n < chain.chunks; ++n, ++copied) {
-      const int entries = min(kChunk, chain.entries - n * kChunk);
+    for (int n = 0; rest > 0; ++n, ++copied) {
+      const int entries = min(kChunk, rest);
       const int stage = copied % kStages;
+
+      // The unit of this chunk.
+      WaitForCopies();
+      __syncwarp();
+      float2 largest = {0, 0};
+#pragma unroll
+      for (int i = 0; i < 16; ++i) {
+        const float2 x = LoadPair(own_values + (i / 2 * 8 + i % 2) * kValuePitch);
+        largest = {fmaxf(largest.x, fabsf(x.x)), fmaxf(largest.y, fabsf(x.y))};
+      }
+      largest = {QuadMax(largest.x), QuadMax(largest.y)};
+      float ratio[2];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float before = InverseOf(unit[r]);
+        unit[r] = UnitOf(bound[r] + (r == 0 ? largest.x : largest.y));
+        ratio[r] = unit[r] * before;
+      }
+
       if constexpr (kStages > 1) {
 #ifdef MNEME_HOPPER_MMA
         WaitBarrier(&memory.full[stage], copied / kStages % 2);
 #endif
       } else {
-        CopyTogether<kKeyBlocks, kThreads>(memory, ImagesOf(p, chain, n));
+        CopyTogether<kKeyBlocks, kThreads>(memory, ImagesOf(memory.chain, sizes, n));
         WaitForCopies();
         __syncthreads();
       }
-      uint8_t* tiles_of_keys = memory.stages[stage].pairs;
-      const uint32_t pairs = SharedAddress(tiles_of_keys);
-      const uint32_t products = SharedAddress(memory.stages[stage].products);
+      auto& images = memory.stages[stage];
+      const RightTiles pairs(images.pairs, 2 * kTileBytes), products(images.products, 0);
       const float* gates = memory.gates[stage];
+      const float end_decay = gates[GateOfDecay(entries - 1)];
+      bound[0] = (end_decay * bound[0] + 2 * kChunk * largest.x) * kBoundSlack;
+      bound[1] = (end_decay * bound[1] + 2 * kChunk * largest.y) * kBoundSlack;
       if (entries <= kChunk - kRowGroup) {
-        // Rows of k past the end meet zeros in the update; they must not be NaN.
+        // Rows of k and T past the end hold what was there before, and meet zeros: no NaN, please.
         const int begin = TileRows(entries) * (kTileRowBytes / 16);
         const int pieces = kTileBytes / 16 - begin;
-        for (int i = threadIdx.x; i < kKeyBlocks * pieces; i += kThreads) {
-          *reinterpret_cast<uint4*>(tiles_of_keys + i / pieces * 2 * kTileBytes +
-                                    16 * (begin + i % pieces)) = {0, 0, 0, 0};
+        for (int i = threadIdx.x; i < (kKeyBlocks + 1) * pieces; i += kThreads) {
+          const int tile = i / pieces;
+          uint8_t* start =
+              tile < kKeyBlocks ? images.pairs + tile * 2 * kTileBytes : images.products;
+          *reinterpret_cast<uint4*>(start + 16 * (begin + i % pieces)) = {0, 0, 0, 0};
         }
 #ifdef MNEME_HOPPER_MMA
         asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -326,56 +376,38 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
         BeginProducts<kWgmma>();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          MultiplyRows<kWgmma>(sums, left[step], pairs + block * 2 * kTileBytes, step);
+          MultiplyRows<kWgmma>(sums, left[step], pairs, block, step);
         }
         CommitProducts<kWgmma>();
         if (block + 1 < kKeyBlocks) WaitForProducts<kWgmma, 1>();
       }
 
-      // Meanwhile, the unit of this chunk.
-      WaitForCopies();
-      __syncwarp();
-      float largest[2] = {0, 0};
-#pragma unroll
-      for (int i = 0; i < 32; ++i) {
-        const int c = i / 4 * 8 + pair + i % 2, r = i / 2 % 2;
-        const float x = values[c * kValuePitch + row + 8 * r];
-        largest[r] = fmaxf(largest[r], active && c < entries ? fabsf(x) : 0.0f);
-      }
-      float ratio[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        largest[r] = QuadMax(largest[r]);
-        const float before = inverse[r];
-        ChooseUnit(bound[r] + largest[r], &unit[r], &inverse[r]);
-        ratio[r] = unit[r] * before;
-      }
       WaitForProducts<kWgmma, 0>();
       HoldSums(sums);
 
       // V' as the next left operand, and the part of o that is known.
       uint32_t left[4][4];
 #pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const int c = i / 4 * 8 + pair, r = i / 2 % 2;
-        const float2 beta = *reinterpret_cast<const float2*>(gates + c);
-        const float2 beta_decay = *reinterpret_cast<const float2*>(gates + kChunk + c);
-        const float2 decay = *reinterpret_cast<const float2*>(gates + 2 * kChunk + c);
-        const float* x = values + c * kValuePitch + row + 8 * r;
-        const float low = beta.x * unit[r] * x[0] - beta_decay.x * ratio[r] * sums[i];
-        const float high =
-            beta.y * unit[r] * x[kValuePitch] - beta_decay.y * ratio[r] * sums[i + 1];
-        left[i / 8][i / 4 % 2 * 2 + r] =
-            PackHalves(active && c < entries ? low : 0.0f, active && c + 1 < entries ? high : 0.0f);
-        sums[i] = sums[i + 1] = 0;
-        sums[32 + i] *= decay.x * ratio[r];
-        sums[33 + i] *= decay.y * ratio[r];
+      for (int i = 0; i < 8; ++i) {
+        const float4 gate = *reinterpret_cast<const float4*>(gates + GateOfBeta(8 * i + pair));
+        const float2 x = LoadPair(own_values + 8 * i * kValuePitch);
+        const float2 y = LoadPair(own_values + (8 * i + 1) * kValuePitch);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float* known = sums + 4 * i + 2 * r;
+          const float decay0 = gate.z * ratio[r], decay1 = gate.w * ratio[r];
+          const float v0 = (r == 0 ? x.x : x.y) * unit[r], v1 = (r == 0 ? y.x : y.y) * unit[r];
+          left[i / 2][i % 2 * 2 + r] =
+              PackHalves(gate.x * (v0 - decay0 * known[0]), gate.y * (v1 - decay1 * known[1]));
+          known[0] = known[1] = 0;
+          known[32] *= decay0;
+          known[33] *= decay1;
+        }
       }
       __syncwarp();
-      if (active && n + 1 < chain.chunks) {
-        StartValues(
-            p.v + (chain.entry + static_cast<int64_t>(n + 1) * kChunk) * value_pitch + column,
-            value_pitch, chain.entries - (n + 1) * kChunk, values);
+      if (rest > kChunk) {
+        if (active) from += static_cast<int64_t>(kChunk) * value_pitch;
+        StartValues(from, value_pitch, own_rest - kChunk, values);
       }
 
       // U and o.
@@ -383,61 +415,70 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
       BeginProducts<kWgmma>();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        MultiplyRows<kWgmma>(sums, left[step], products, step);
+        MultiplyRows<kWgmma>(sums, left[step], products, 0, step);
       }
       CommitProducts<kWgmma>();
-      const float end_decay = gates[2 * kChunk + entries - 1];
+      const float factor[2] = {end_decay * ratio[0], end_decay * ratio[1]};
 #pragma unroll
-      for (int i = 0; i < kSums; ++i) s[i] *= end_decay * ratio[i / 2 % 2];
-      for (int r = 0; r < 2; ++r) {
-        bound[r] = (end_decay * bound[r] + 2 * kChunk * largest[r]) * kBoundSlack;
-      }
+      for (int i = 0; i < kSums; ++i) s[i] *= factor[i / 2 % 2];
       WaitForProducts<kWgmma, 0>();
       HoldSums(sums);
 
       // Update.
 #pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const int c = i / 4 * 8 + pair, r = i / 2 % 2;
-        const float2 left_of = *reinterpret_cast<const float2*>(gates + 3 * kChunk + c);
-        left[i / 8][i / 4 % 2 * 2 + r] =
-            PackHalves(c < entries ? sums[i] * left_of.x : 0.0f,
-                       c + 1 < entries ? sums[i + 1] * left_of.y : 0.0f);
+      for (int i = 0; i < 8; ++i) {
+        const float2 rest = LoadPair(gates + GateOfRest(8 * i + pair));
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          left[i / 2][i % 2 * 2 + r] =
+              PackHalves(sums[4 * i + 2 * r] * rest.x, sums[4 * i + 2 * r + 1] * rest.y);
+        }
       }
       HoldSums(s);
       BeginProducts<kWgmma>();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        MultiplyColumns<kWgmma, kKeyBlocks>(s, left[step], pairs, 2 * kTileBytes, step);
+        MultiplyColumns<kWgmma, kKeyBlocks>(s, left[step], pairs, step);
       }
       CommitProducts<kWgmma>();
-      if (active) {
-        float* out =
-            p.out + (chain.entry + static_cast<int64_t>(n) * kChunk) * value_pitch + column + row;
+      {
+        const float inverse[2] = {InverseOf(unit[0]), InverseOf(unit[1])};
+        float* line = to;
 #pragma unroll
-        for (int i = 0; i < 32; ++i) {
-          const int c = i / 4 * 8 + pair + i % 2, r = i / 2 % 2;
-          if (c < entries) out[c * value_pitch + 8 * r] = sums[32 + i] * inverse[r];
+        for (int i = 0; i < 8; ++i) {
+          const float* own = sums + 32 + 4 * i;
+          if (own_rest > 8 * i + pair) StorePair(line, own[0] * inverse[0], own[2] * inverse[1]);
+          if (own_rest > 8 * i + pair + 1) {
+            StorePair(line + value_pitch, own[1] * inverse[0], own[3] * inverse[1]);
+          }
+          line += 8 * value_pitch;
         }
       }
+      to += static_cast<int64_t>(kChunk) * value_pitch;
+      const bool copy = kStages > 1 && threadIdx.x == 0 && rest > kStages * kChunk;
+      ChunkImages next = {};
+      if (copy) next = ImagesOf(memory.chain, sizes, n + kStages);
       WaitForProducts<kWgmma, 0>();
       HoldSums(s);
+      __syncthreads();
+      if (copy) StartCopy<kKeyBlocks>(memory, stage, next);
+      rest -= kChunk, own_rest -= kChunk;
       if (n % kNormInterval == kNormInterval - 1) {
         RowNorms(s, bound);
-        for (int r = 0; r < 2; ++r) bound[r] *= inverse[r];
-      }
-      __syncthreads();
-      if (kStages > 1 && threadIdx.x == 0 && n + kStages < chain.chunks) {
-        StartCopy<kKeyBlocks>(memory, stage, ImagesOf(p, chain, n + kStages));
+        for (int r = 0; r < 2; ++r) bound[r] *= InverseOf(unit[r]);
       }
     }
     if (active) {
+      State* state = reinterpret_cast<State*>(memory.chain.state) +
+                     static_cast<int64_t>(column + row) * kKeyDim + pair;
+      const float inverse[2] = {InverseOf(unit[0]), InverseOf(unit[1])};
 #pragma unroll
       for (int i = 0; i < kSums; i += 4) {
         StorePair(state + 2 * i, s[i] * inverse[0], s[i + 1] * inverse[0]);
-        StorePair(state + 2 * i + 8 * kKeyDim, s[i + 2] * inverse[1], s[i + 3] * inverse[1]);
+        StorePair(state + 2 * i + kKeyDim, s[i + 2] * inverse[1], s[i + 3] * inverse[1]);
       }
     }
+    __syncthreads();
   }
 }
 

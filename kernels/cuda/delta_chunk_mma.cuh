@@ -92,16 +92,25 @@ __device__ inline void LoadRightOfColumns(uint32_t tile, int step, int n0, uint3
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
   "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "   \
   "%125, %126, %127"
-
-// Descriptor of 128-byte swizzled tiles, `tile_bytes` apart: of use where the product's columns are
-// the tiles' columns.
-__device__ inline uint64_t TileDescriptor(uint32_t address, uint32_t tile_bytes) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kGroupBytes = kRowGroup * kTileRowBytes;
-  return kSwizzle128 | (kGroupBytes >> 4) << 32 | static_cast<uint64_t>(tile_bytes >> 4) << 16 |
-         ((address & 0x3ffff) >> 4);
-}
 #endif
+
+// Tiles in shared memory as right operands; `tile_bytes` lie between those of a product that takes
+// several side by side.
+struct RightTiles {
+  __device__ RightTiles(const void* tiles, uint32_t tile_bytes)
+      : address(SharedAddress(tiles)), tile_bytes(tile_bytes) {
+    // For wgmma: 128-byte swizzle, groups of 8 rows follow each other.
+    constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+    constexpr uint64_t kGroupBytes = kRowGroup * kTileRowBytes;
+    descriptor = kSwizzle128 | (kGroupBytes >> 4) << 32 |
+                 static_cast<uint64_t>(tile_bytes >> 4) << 16 | ((address & 0x3ffff) >> 4);
+  }
+  // Of what lies `bytes` further on.
+  __device__ uint64_t DescriptorAt(uint32_t bytes) const { return descriptor + (bytes >> 4); }
+
+  uint32_t address, tile_bytes;
+  uint64_t descriptor;
+};
 
 // What a kernel may call in between products that run asynchronously; nothing without wgmma.
 template <bool kWgmma>
@@ -128,14 +137,14 @@ __device__ inline void WaitForProducts() {
 template <int n>
 __device__ inline void HoldSums(float (&sums)[n]) {
 #pragma unroll
-  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  for (int i = 0; i < n; ++i) asm volatile("" : "+f"(sums[i]));
 }
 
-// sums[16 x 128] += a b, b's columns being the 128 rows of a pair of tiles, b's rows their columns
-// 16 step .. 16 step + 15.
+// sums[16 x 128] += a b, b's columns being the 128 rows of the `pair`-th pair of adjacent tiles,
+// b's rows their columns 16 step .. 16 step + 15.
 template <bool kWgmma>
-__device__ inline void MultiplyRows(float (&sums)[64], const uint32_t (&a)[4], uint32_t pair,
-                                    int step) {
+__device__ inline void MultiplyRows(float (&sums)[64], const uint32_t (&a)[4],
+                                    const RightTiles& tiles, int pair, int step) {
 #ifdef MNEME_HOPPER_MMA
   if constexpr (kWgmma) {
     asm volatile(
@@ -143,7 +152,8 @@ __device__ inline void MultiplyRows(float (&sums)[64], const uint32_t (&a)[4], u
         "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" MNEME_REGISTERS_0_31
         ", " MNEME_REGISTERS_32_63 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}\n"
         : MNEME_F32(sums, 0), MNEME_F32(sums, 32)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(TileDescriptor(pair + 32 * step, 16))
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
+          "l"(tiles.DescriptorAt(pair * 2 * kTileBytes + 32 * step))
         : "memory");
   }
 #endif
@@ -151,21 +161,21 @@ __device__ inline void MultiplyRows(float (&sums)[64], const uint32_t (&a)[4], u
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       uint32_t b[4];
-      LoadRightOfRows(pair, 16 * n, step, b);
+      LoadRightOfRows(tiles.address + pair * 2 * kTileBytes, 16 * n, step, b);
       Mma(sums + 8 * n, a, b[0], b[1]);
       Mma(sums + 8 * n + 4, a, b[2], b[3]);
     }
   }
 }
 
-// sums[16 x 64 kTiles] += a b, b's rows being rows 16 step .. 16 step + 15 of kTiles tiles that lie
-// `tile_bytes` apart, b's columns their columns.
+// sums[16 x 64 kTiles] += a b, b's rows being rows 16 step .. 16 step + 15 of kTiles tiles side by
+// side, b's columns their columns.
 template <bool kWgmma, int kTiles>
 __device__ inline void MultiplyColumns(float (&sums)[32 * kTiles], const uint32_t (&a)[4],
-                                       uint32_t tiles, uint32_t tile_bytes, int step) {
+                                       const RightTiles& tiles, int step) {
 #ifdef MNEME_HOPPER_MMA
   if constexpr (kWgmma) {
-    const uint64_t b = TileDescriptor(tiles + 16 * step * kTileRowBytes, tile_bytes);
+    const uint64_t b = tiles.DescriptorAt(16 * step * kTileRowBytes);
     if constexpr (kTiles == 4) {
       asm volatile(
           "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
@@ -199,7 +209,7 @@ __device__ inline void MultiplyColumns(float (&sums)[32 * kTiles], const uint32_
 #pragma unroll
     for (int n = 0; n < 4 * kTiles; ++n) {
       uint32_t b[4];
-      LoadRightOfColumns(tiles + n / 4 * tile_bytes, step, 16 * (n % 4), b);
+      LoadRightOfColumns(tiles.address + n / 4 * tiles.tile_bytes, step, 16 * (n % 4), b);
       Mma(sums + 8 * n, a, b[0], b[1]);
       Mma(sums + 8 * n + 4, a, b[2], b[3]);
     }

@@ -22,10 +22,13 @@ constexpr int kChunk = 64;
 constexpr int kRowGroup = 8;        // tiles have a multiple of this many rows
 constexpr int kTileRowBytes = 128;  // 64 columns of f16
 constexpr int kTileBytes = kChunk * kTileRowBytes;
-// Per chunk and value head, f32: beta, beta exp(G), exp(G) and exp(G_end - G) of each entry, where
-// G is the sum of log decays since the start of the chunk. Zero past the end of the chunk.
-constexpr int kGateKinds = 4;
-constexpr int kGateFloats = kGateKinds * kChunk;
+// Per chunk and value head, f32: for each pair of entries beta, beta, exp(G), exp(G), where G is
+// the sum of log decays since the start of the chunk; then exp(G_end - G) of each entry. Zero past
+// the end of the chunk.
+constexpr int kGateFloats = 3 * kChunk;
+__host__ __device__ constexpr int GateOfBeta(int entry) { return entry / 2 * 4 + entry % 2; }
+__host__ __device__ constexpr int GateOfDecay(int entry) { return entry / 2 * 4 + 2 + entry % 2; }
+__host__ __device__ constexpr int GateOfRest(int entry) { return 2 * kChunk + entry; }
 // A token's decay below exp(-100) is zero in f32; clamped there, sums of decays stay accurate.
 constexpr float kLeastLogDecay = -100.0f;
 

@@ -9,8 +9,10 @@
 namespace mneme::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kPitch = kChunk + 1;  // of the f32 matrices
+// Eight warps compute; one more looks up what they will need next.
+constexpr int kThreads = 256, kBlockThreads = kThreads + kWarp;
+constexpr int kPitch = kChunk + 4;  // of the f32 matrices
+constexpr int kFactorFloats = 32 * 36;
 
 struct PrepareParams {
   DeltaChunkPlan plan;
@@ -19,34 +21,56 @@ struct PrepareParams {
   const int* offsets;
 };
 
-template <int kKeyBlocks>
-struct PrepareMemory {
-  // Tiles of k and q; when their products are known, T in f32 and a factor of it.
-  static constexpr int kPairBytes = kKeyBlocks * 2 * kTileBytes;
-  static constexpr int kInverseBytes = (kChunk * kPitch + 32 * 33) * 4;
-  alignas(1024) uint8_t pairs[kPairBytes > kInverseBytes ? kPairBytes : kInverseBytes];
-  alignas(1024) uint8_t p_tile[kTileBytes];
-  alignas(1024) uint8_t t_tile[kTileBytes];
-  float a[kChunk * kPitch];
-  float decay[kChunk], beta[kChunk];
-  int chain;
-};
-
 struct ChunkPlace {
   int entry, entries;  // of the chunk
   int row;             // in the images
 };
 
-// Which chain chunk `chunk` belongs to, found by the whole block.
-__device__ ChunkPlace FindChunk(const PrepareParams& p, int chains, int chunk, int* found) {
-  for (int i = threadIdx.x; i < chains; i += kThreads) {
-    if (p.plan.first_chunk[i] <= chunk && chunk < p.plan.first_chunk[i + 1]) *found = i;
+template <int kKeyBlocks>
+struct PrepareMemory {
+  // Tiles of k and q; when their products are known, T in f32 and a factor of it.
+  static constexpr int kPairBytes = kKeyBlocks * 2 * kTileBytes;
+  static constexpr int kInverseBytes = (kChunk * kPitch + kFactorFloats) * 4;
+  alignas(1024) uint8_t pairs[kPairBytes > kInverseBytes ? kPairBytes : kInverseBytes];
+  alignas(1024) uint8_t p_tile[kTileBytes];
+  alignas(1024) uint8_t t_tile[kTileBytes];
+  float a[kChunk * kPitch];
+  struct Gates {
+    float decay[kChunk], beta[kChunk];
+  };
+  Gates gates[2];  // of this chunk and the next, in turn
+  ChunkPlace place[2];
+};
+
+// Waits for the warps that compute.
+__device__ void Synchronize() { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); }
+
+// One warp: where chunk `chunk` is, by a search that divides the chains by 32 in each round.
+__device__ ChunkPlace FindChunk(const PrepareParams& p, int chains, int chunk) {
+  const int lane = threadIdx.x % kWarp;
+  int begin = 0, end = chains;
+  while (end - begin > 1) {
+    const int step = (end - begin + kWarp - 1) / kWarp, i = begin + lane * step;
+    const bool before = i < end && p.plan.first_chunk[i] <= chunk;
+    begin += (__popc(__ballot_sync(kAllLanes, before)) - 1) * step;
+    end = min(end, begin + step);
   }
-  __syncthreads();
-  const int chain = *found, segment = p.plan.segment[chain];
-  const int skipped = (chunk - p.plan.first_chunk[chain]) * kChunk;
+  const int segment = p.plan.segment[begin];
+  const int skipped = (chunk - p.plan.first_chunk[begin]) * kChunk;
   const int first = p.offsets[segment], last = p.offsets[segment + 1];
-  return {first + skipped, min(kChunk, last - first - skipped), p.plan.first_row[chain] + skipped};
+  return {first + skipped, min(kChunk, last - first - skipped), p.plan.first_row[begin] + skipped};
+}
+
+// One warp: asks for a chunk's rows of k and q ahead of their use.
+__device__ void FetchAhead(const PrepareParams& p, const ChunkPlace& place, int head) {
+  const int lines = p.sizes.key_dim / 32;  // of 128 bytes, in a row
+  const int64_t pitch = static_cast<int64_t>(p.sizes.heads) * p.sizes.key_dim;
+  const int64_t first = place.entry * pitch + head * p.sizes.key_dim;
+  for (int i = threadIdx.x % kWarp; i < place.entries * lines; i += kWarp) {
+    const int64_t at = first + i / lines * pitch + i % lines * 32;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.k + at));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.q + at));
+  }
 }
 
 // f32 rows of k and q to f16 tiles, in shared memory and, if `image` is given, in memory.
@@ -54,34 +78,45 @@ template <int kKeyBlocks>
 __device__ void LoadKeysAndQueries(const PrepareParams& p, const ChunkPlace& place, int head,
                                    uint8_t* pairs, uint8_t* image) {
   constexpr int kKeyDim = 64 * kKeyBlocks, kPieces = kKeyDim / 8;
+  constexpr int kOwn = kChunk * kPieces / kThreads, kRowStep = kThreads / kPieces;
+  constexpr int kBatch = kOwn < 4 ? kOwn : 4;
   const int rows = TileRows(place.entries);
-#pragma unroll 8
-  for (int i = threadIdx.x; i < 2 * kChunk * kPieces; i += kThreads) {
-    const int is_query = i / (kChunk * kPieces), row = i / kPieces % kChunk, piece = i % kPieces;
-    uint4 packed = {0, 0, 0, 0};
-    if (row < place.entries) {
-      const float4* from = reinterpret_cast<const float4*>(
-          (is_query ? p.q : p.k) +
-          (static_cast<int64_t>(place.entry + row) * p.sizes.heads + head) * kKeyDim + 8 * piece);
-      const float4 low = from[0], high = from[1];
-      packed = {PackHalves(low.x, low.y), PackHalves(low.z, low.w), PackHalves(high.x, high.y),
-                PackHalves(high.z, high.w)};
+  const int pitch = p.sizes.heads * kKeyDim;
+  const int first_row = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
+  const int64_t first =
+      static_cast<int64_t>(place.entry + first_row) * pitch + head * kKeyDim + 8 * piece;
+#pragma unroll
+  for (int batch = 0; batch < 2 * kOwn / kBatch; ++batch) {
+    const int is_query = batch / (kOwn / kBatch), begin = batch % (kOwn / kBatch) * kBatch;
+    float4 low[kBatch], high[kBatch];  // all under way before the first is used
+    const float* from = (is_query ? p.q : p.k) + first + begin * kRowStep * pitch;
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      low[j] = high[j] = {0, 0, 0, 0};
+      if (first_row + (begin + j) * kRowStep < place.entries) {
+        low[j] = __ldcs(reinterpret_cast<const float4*>(from));
+        high[j] = __ldcs(reinterpret_cast<const float4*>(from) + 1);
+      }
+      from += kRowStep * pitch;
     }
-    const int pair = piece / 8;
-    const uint32_t within = TileOffset(row, piece % 8);
-    *reinterpret_cast<uint4*>(pairs + (2 * pair + is_query) * kTileBytes + within) = packed;
-    if (image != nullptr && row < rows) {
-      *reinterpret_cast<uint4*>(image + (2 * pair + is_query) * rows * kTileRowBytes + within) =
-          packed;
+    const int tile = piece / 8 * 2 + is_query;
+    uint8_t* own_image = image == nullptr ? nullptr : image + tile * rows * kTileRowBytes;
+#pragma unroll
+    for (int j = 0; j < kBatch; ++j) {
+      const int row = first_row + (begin + j) * kRowStep;
+      const uint4 packed = {PackHalves(low[j].x, low[j].y), PackHalves(low[j].z, low[j].w),
+                            PackHalves(high[j].x, high[j].y), PackHalves(high[j].z, high[j].w)};
+      const uint32_t within = TileOffset(row, piece % 8);
+      *reinterpret_cast<uint4*>(pairs + tile * kTileBytes + within) = packed;
+      if (image != nullptr && row < rows) *reinterpret_cast<uint4*>(own_image + within) = packed;
     }
   }
 }
 
-// The first warp: cumulative log decays and beta of the chunk.
+// One warp: cumulative log decays and beta of a chunk.
 __device__ void LoadGates(const PrepareParams& p, const ChunkPlace& place, int value_head,
                           float* decay, float* beta, float* gates) {
-  if (threadIdx.x >= kWarp) return;
-  const int lane = threadIdx.x;
+  const int lane = threadIdx.x % kWarp;
   float g[2], b[2];
   for (int i = 0; i < 2; ++i) {
     const int c = 2 * lane + i;
@@ -103,16 +138,16 @@ __device__ void LoadGates(const PrepareParams& p, const ChunkPlace& place, int v
     const float decayed = inside ? expf(cumulative[i]) : 0.0f;
     decay[c] = cumulative[i];
     beta[c] = b[i];
-    gates[c] = b[i];
-    gates[kChunk + c] = b[i] * decayed;
-    gates[2 * kChunk + c] = decayed;
-    gates[3 * kChunk + c] = inside ? expf(fminf(end - cumulative[i], 0.0f)) : 0.0f;
+    gates[GateOfBeta(c)] = b[i];
+    gates[GateOfDecay(c)] = decayed;
+    gates[GateOfRest(c)] = inside ? expf(fminf(end - cumulative[i], 0.0f)) : 0.0f;
   }
 }
 
 // a = A, lower blocks of 16 x 16 only, by warps 0..3; p_tile = P, likewise, by warps 4..7.
 template <int kKeyBlocks>
-__device__ void MultiplyByKeys(PrepareMemory<kKeyBlocks>& memory) {
+__device__ void MultiplyByKeys(PrepareMemory<kKeyBlocks>& memory, int turn) {
+  const auto& gates = memory.gates[turn];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int block = warp % 4, is_query = warp / 4;
   float sums[kChunk / 2] = {};
@@ -142,71 +177,89 @@ __device__ void MultiplyByKeys(PrepareMemory<kKeyBlocks>& memory) {
       for (int c = 0; c < 2; ++c) {
         const bool kept = is_query ? j + c <= i : j + c < i;
         x[c] = kept ? sums[4 * n + 2 * half + c] *
-                          expf(fminf(memory.decay[i] - memory.decay[j + c], 0.0f))
+                          __expf(fminf(gates.decay[i] - gates.decay[j + c], 0.0f))
                     : 0.0f;
       }
       if (is_query) {
         *reinterpret_cast<uint32_t*>(memory.p_tile + TileOffset(i, n) + 4 * (lane % 4)) =
             PackHalves(x[0], x[1]);
       } else {
-        memory.a[i * kPitch + j] = memory.beta[i] * x[0];
-        memory.a[i * kPitch + j + 1] = memory.beta[i] * x[1];
+        memory.a[i * kPitch + j] = gates.beta[i] * x[0];
+        memory.a[i * kPitch + j + 1] = gates.beta[i] * x[1];
       }
     }
   }
 }
 
-// Rows first.. + n, columns 0.. + n of z = sign x y, all n x n, as wide blocks of a matrix.
-template <int n, int kOutputs>
+// z = sign x y, all n x n blocks of wider matrices; a thread does kOutputs of a row.
+template <int n, typename Vector>
 __device__ void MultiplyBlocks(float sign, const float* x, int x_pitch, const float* y, int y_pitch,
                                float* z, int z_pitch, int thread) {
-  static_assert(n % kOutputs == 0);
+  constexpr int kOutputs = sizeof(Vector) / sizeof(float);
   const int row = thread / (n / kOutputs), column = thread % (n / kOutputs) * kOutputs;
   float sums[kOutputs] = {};
-#pragma unroll 8
-  for (int l = 0; l < n; ++l) {
-    const float left = x[row * x_pitch + l];
 #pragma unroll
-    for (int o = 0; o < kOutputs; ++o) sums[o] += left * y[l * y_pitch + column + o];
-  }
+  for (int l = 0; l < n; l += 4) {
+    const float4 left = *reinterpret_cast<const float4*>(x + row * x_pitch + l);
+    const float lefts[4] = {left.x, left.y, left.z, left.w};
 #pragma unroll
-  for (int o = 0; o < kOutputs; ++o) z[row * z_pitch + column + o] = sign * sums[o];
-}
-
-// t = (I + A)^-1, blocks on and below the diagonal: those on it by substitution, a column a lane;
-// then from [X 0; Y Z]^-1 = [X^-1 0; -Z^-1 Y X^-1  Z^-1], first for blocks of 16, then of 32.
-__device__ void Invert(const float* a, float* t, float* factor) {
-  const int thread = threadIdx.x, warp = thread / kWarp, lane = thread % kWarp;
-  if (warp < 4 && lane < 16) {
-    const float* block = a + 16 * warp * (kPitch + 1);
-    float x[16];
+    for (int i = 0; i < 4; ++i) {
+      float right[kOutputs];
+      *reinterpret_cast<Vector*>(right) =
+          *reinterpret_cast<const Vector*>(y + (l + i) * y_pitch + column);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      x[i] = i == lane ? 1.0f : 0.0f;
-#pragma unroll
-      for (int l = 0; l < i; ++l) x[i] -= block[i * kPitch + l] * x[l];
-      t[(16 * warp + i) * kPitch + 16 * warp + lane] = x[i];
+      for (int o = 0; o < kOutputs; ++o) sums[o] += lefts[i] * right[o];
     }
   }
-  __syncthreads();
-  {
-    const int first = 32 * (thread / 128);
-    const float* low = a + (first + 16) * kPitch + first;
-    float* part = factor + thread / 128 * 16 * 17;
-    float* corner = t + first * (kPitch + 1);
-    MultiplyBlocks<16, 2>(1, low, kPitch, corner, kPitch, part, 17, thread % 128);
-    __syncthreads();
-    MultiplyBlocks<16, 2>(-1, corner + 16 * (kPitch + 1), kPitch, part, 17, corner + 16 * kPitch,
-                          kPitch, thread % 128);
-    // The blocks above the diagonal are read below.
-    for (int i = thread % 128; i < 256; i += 128) corner[i / 16 * kPitch + 16 + i % 16] = 0;
+#pragma unroll
+  for (int o = 0; o < kOutputs; ++o) sums[o] *= sign;
+  *reinterpret_cast<Vector*>(z + row * z_pitch + column) = *reinterpret_cast<Vector*>(sums);
+}
+
+// One warp: the inverse of a block of 16 on the diagonal, a column a lane, by substitution.
+__device__ void InvertBlock(const float* a, float* t) {
+  const int lane = threadIdx.x % kWarp;
+  if (lane >= 16) return;
+  float x[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) x[i] = i == lane ? 1.0f : 0.0f;
+#pragma unroll
+  for (int l = 0; l < 16; l += 4) {
+#pragma unroll
+    for (int i = l + 1; i < 16; ++i) {
+      const float4 row = *reinterpret_cast<const float4*>(a + i * kPitch + l);
+      x[i] -= row.x * x[l];
+      if (i > l + 1) x[i] -= row.y * x[l + 1];
+      if (i > l + 2) x[i] -= row.z * x[l + 2];
+      if (i > l + 3) x[i] -= row.w * x[l + 3];
+    }
   }
-  __syncthreads();
-  MultiplyBlocks<32, 4>(1, a + 32 * kPitch, kPitch, t, kPitch, factor, 33, thread);
-  __syncthreads();
-  MultiplyBlocks<32, 4>(-1, t + 32 * (kPitch + 1), kPitch, factor, 33, t + 32 * kPitch, kPitch,
-                        thread);
-  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 16; ++i) t[i * kPitch + lane] = x[i];
+}
+
+// t = (I + A)^-1, blocks on and below the diagonal, those of 16 on it being given. From
+// [X 0; Y Z]^-1 = [X^-1 0; -Z^-1 Y X^-1  Z^-1], first for blocks of 16, then of 32.
+__device__ void JoinInverses(const float* a, float* t, float* factor) {
+  const int thread = threadIdx.x;
+  {
+    const int half = thread / 128, own = thread % 128;
+    const float* low = a + 32 * half * (kPitch + 1) + 16 * kPitch;
+    float* corner = t + 32 * half * (kPitch + 1);
+    float* part = factor + half * 16 * 20;
+    MultiplyBlocks<16, float2>(1, low, kPitch, corner, kPitch, part, 20, own);
+    Synchronize();
+    MultiplyBlocks<16, float2>(-1, corner + 16 * (kPitch + 1), kPitch, part, 20,
+                               corner + 16 * kPitch, kPitch, own);
+    // The blocks above the diagonal are read below.
+    for (int i = own; i < 256; i += 128) corner[i / 16 * kPitch + 16 + i % 16] = 0;
+  }
+  Synchronize();
+  MultiplyBlocks<32, float4>(1, a + 32 * kPitch, kPitch, t, kPitch, factor, 36, thread);
+  Synchronize();
+  MultiplyBlocks<32, float4>(-1, t + 32 * (kPitch + 1), kPitch, factor, 36, t + 32 * kPitch, kPitch,
+                             thread);
+  Synchronize();
 }
 
 // P T, of which blocks above the diagonal are zero, to the image.
@@ -239,53 +292,71 @@ __device__ void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int rows, ui
   }
 }
 
+// The warps that compute: all of one chunk and value head.
 template <int kKeyBlocks>
-__global__ __launch_bounds__(kThreads, 2) void PrepareKernel(PrepareParams p) {
+__device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& memory, int turn,
+                             int value_head) {
+  const DeltaChunkSizes& sizes = p.sizes;
+  const int group = sizes.value_heads / sizes.heads, head = value_head / group;
+  const ChunkPlace place = memory.place[turn];
+  const int rows = TileRows(place.entries);
+  uint8_t* pairs_image = nullptr;
+  if (value_head % group == 0) {
+    pairs_image = reinterpret_cast<uint8_t*>(
+        p.plan.keys_queries +
+        (static_cast<int64_t>(place.row) * sizes.heads + rows * head) * 2 * sizes.key_dim);
+  }
+  LoadKeysAndQueries<kKeyBlocks>(p, place, head, memory.pairs, pairs_image);
+  Synchronize();
+  MultiplyByKeys(memory, turn);
+  Synchronize();
+  float* t = reinterpret_cast<float*>(memory.pairs);
+  const int warp = threadIdx.x / kWarp;
+  if (warp < 4) InvertBlock(memory.a + 16 * warp * (kPitch + 1), t + 16 * warp * (kPitch + 1));
+  Synchronize();
+  JoinInverses(memory.a, t, t + kChunk * kPitch);
+  uint8_t* image = reinterpret_cast<uint8_t*>(
+      p.plan.products +
+      (static_cast<int64_t>(place.row) * sizes.value_heads + rows * value_head) * 2 * kChunk);
+  for (int i = threadIdx.x; i < kChunk * 8; i += kThreads) {
+    const int row = i / 8, piece = i % 8;
+    float x[8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const int column = 8 * piece + c;
+      x[c] = column <= row ? t[row * kPitch + column] : 0.0f;
+    }
+    const uint4 packed = {PackHalves(x[0], x[1]), PackHalves(x[2], x[3]), PackHalves(x[4], x[5]),
+                          PackHalves(x[6], x[7])};
+    *reinterpret_cast<uint4*>(memory.t_tile + TileOffset(row, piece)) = packed;
+    if (row < rows) *reinterpret_cast<uint4*>(image + TileOffset(row, piece)) = packed;
+  }
+  Synchronize();
+  MultiplyTriangles(SharedAddress(memory.p_tile), SharedAddress(memory.t_tile), rows,
+                    image + rows * kTileRowBytes);
+}
+
+template <int kKeyBlocks>
+__global__ __launch_bounds__(kBlockThreads, 2) void PrepareKernel(PrepareParams p) {
   extern __shared__ __align__(1024) uint8_t shared[];
   auto& memory = *reinterpret_cast<PrepareMemory<kKeyBlocks>*>(shared);
-  const DeltaChunkSizes& sizes = p.sizes;
+  const int value_heads = p.sizes.value_heads;
   const int chains = *p.plan.chains;
-  const int items = p.plan.first_chunk[chains] * sizes.value_heads;
-  for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const int chunk = item / sizes.value_heads, value_head = item % sizes.value_heads;
-    const int group = sizes.value_heads / sizes.heads, head = value_head / group;
-    const ChunkPlace place = FindChunk(p, chains, chunk, &memory.chain);
-    const int rows = TileRows(place.entries);
-    uint8_t* pairs_image = nullptr;
-    if (value_head % group == 0) {
-      pairs_image = reinterpret_cast<uint8_t*>(
-          p.plan.keys_queries +
-          (static_cast<int64_t>(place.row) * sizes.heads + rows * head) * 2 * sizes.key_dim);
+  const int items = p.plan.first_chunk[chains] * value_heads;
+  const bool looks_ahead = threadIdx.x >= kThreads;
+  // Before the first round only the look ahead works.
+  for (int item = static_cast<int>(blockIdx.x) - static_cast<int>(gridDim.x), turn = 1;
+       item < items; item += gridDim.x, turn ^= 1) {
+    const int next = item + gridDim.x;
+    if (looks_ahead && next < items) {
+      const ChunkPlace place = FindChunk(p, chains, next / value_heads);
+      LoadGates(p, place, next % value_heads, memory.gates[turn ^ 1].decay,
+                memory.gates[turn ^ 1].beta,
+                p.plan.gates + static_cast<int64_t>(next) * kGateFloats);
+      if (threadIdx.x == kThreads) memory.place[turn ^ 1] = place;
+      FetchAhead(p, place, next % value_heads / (value_heads / p.sizes.heads));
     }
-    LoadKeysAndQueries<kKeyBlocks>(p, place, head, memory.pairs, pairs_image);
-    LoadGates(p, place, value_head, memory.decay, memory.beta,
-              p.plan.gates + static_cast<int64_t>(item) * kGateFloats);
-    __syncthreads();
-    MultiplyByKeys(memory);
-    __syncthreads();
-
-    float* t = reinterpret_cast<float*>(memory.pairs);
-    Invert(memory.a, t, t + kChunk * kPitch);
-    uint8_t* image = reinterpret_cast<uint8_t*>(
-        p.plan.products +
-        (static_cast<int64_t>(place.row) * sizes.value_heads + rows * value_head) * 2 * kChunk);
-#pragma unroll
-    for (int i = threadIdx.x; i < kChunk * 8; i += kThreads) {
-      const int row = i / 8, piece = i % 8;
-      float x[8];
-#pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        const int column = 8 * piece + c;
-        x[c] = column <= row ? t[row * kPitch + column] : 0.0f;
-      }
-      const uint4 packed = {PackHalves(x[0], x[1]), PackHalves(x[2], x[3]), PackHalves(x[4], x[5]),
-                            PackHalves(x[6], x[7])};
-      *reinterpret_cast<uint4*>(memory.t_tile + TileOffset(row, piece)) = packed;
-      if (row < rows) *reinterpret_cast<uint4*>(image + TileOffset(row, piece)) = packed;
-    }
-    __syncthreads();
-    MultiplyTriangles(SharedAddress(memory.p_tile), SharedAddress(memory.t_tile), rows,
-                      image + rows * kTileRowBytes);
+    if (!looks_ahead && item >= 0) PrepareChunk(p, memory, turn, item % value_heads);
     __syncthreads();
   }
 }
@@ -298,7 +369,7 @@ cudaError_t Launch(const PrepareParams& params, int multiprocessors, cudaStream_
   if (status != cudaSuccess) return status;
   const int64_t items = static_cast<int64_t>(params.plan.max_chunks) * params.sizes.value_heads;
   const int blocks = static_cast<int>(std::min<int64_t>(items, 2 * multiprocessors));
-  PrepareKernel<kKeyBlocks><<<blocks, kThreads, bytes, stream>>>(params);
+  PrepareKernel<kKeyBlocks><<<blocks, kBlockThreads, bytes, stream>>>(params);
   return cudaGetLastError();
 }
 

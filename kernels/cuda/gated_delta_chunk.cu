@@ -147,7 +147,7 @@ bool GatedDeltaChunksSupported(const Device& device, const GatedDeltaRuleArgs& a
              static_cast<size_t>(DeltaChunkSharedBytes(sizes.key_dim)) &&
          (args.state.dtype == DType::kF32 || args.state.dtype == DType::kF16) &&
          args.state.memory_bytes % 8 == 0 && Aligned16(args.q) && Aligned16(args.k) &&
-         Aligned16(args.v);
+         Aligned16(args.v) && Aligned16(args.out);
 }
 
 void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args) {
