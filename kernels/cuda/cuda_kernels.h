@@ -32,6 +32,13 @@ class CudaKernels final : public Kernels {
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { cuda::GatedRmsNorm(device_, args); }
   void Sample(const SampleArgs& args) override { cuda::Sample(device_, args); }
 
+  bool DeltaMixerStep(const DeltaMixerStepArgs& args) override {
+    return cuda::DeltaMixerStep(device_, args);
+  }
+  bool FeedForwardStep(const FeedForwardStepArgs& args) override {
+    return cuda::FeedForwardStep(device_, args);
+  }
+
  private:
   Device& device_;
 };

@@ -27,7 +27,6 @@ Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype)
 
 Device::~Device() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
-  for (void* block : blocks_) cudaFree(block);
   if (pinned_ != nullptr) cudaFreeHost(pinned_);
   if (blas_workspace_ != nullptr) cudaFree(blas_workspace_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
@@ -35,14 +34,18 @@ Device::~Device() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
-void* Device::Scratch(int64_t bytes) {
-  if (bytes > block_bytes_) {
-    const int64_t grown = std::max(bytes, 2 * block_bytes_);
+Device::Growing::~Growing() {
+  for (void* block : blocks_) cudaFree(block);
+}
+
+void* Device::Growing::Reserve(Device& device, int64_t bytes) {
+  if (bytes > bytes_) {
+    const int64_t grown = std::max(bytes, 2 * bytes_);
     void* block = nullptr;
-    Check(cudaMalloc(&block, grown), "cudaMalloc of scratch memory");
+    device.Check(cudaMalloc(&block, grown), "cudaMalloc of scratch memory");
     if (block == nullptr) return nullptr;
     blocks_.push_back(block);
-    block_bytes_ = grown;
+    bytes_ = grown;
   }
   return blocks_.empty() ? nullptr : blocks_.back();
 }

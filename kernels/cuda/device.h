@@ -35,7 +35,9 @@ class Device {
 
   // Uninitialised device memory, 256-byte aligned, until the next call. Growing keeps the old block
   // alive, because captured graphs may name it.
-  void* Scratch(int64_t bytes);
+  void* Scratch(int64_t bytes) { return scratch_.Reserve(*this, bytes); }
+  // The same for operations made of others, which use Scratch themselves.
+  void* StepMemory(int64_t bytes) { return step_memory_.Reserve(*this, bytes); }
   // Pinned host memory that the device can write to, until the next call, which must not come
   // before the device is done with it.
   void* PinnedScratch(int64_t bytes);
@@ -54,8 +56,17 @@ class Device {
   cublasHandle_t blas_ = nullptr;
   cublasLtHandle_t blas_lt_ = nullptr;
   void* blas_workspace_ = nullptr;
-  std::vector<void*> blocks_;  // the last one is in use
-  int64_t block_bytes_ = 0;
+  // Blocks that were outgrown stay; the last one is in use.
+  class Growing {
+   public:
+    ~Growing();
+    void* Reserve(Device& device, int64_t bytes);
+
+   private:
+    std::vector<void*> blocks_;
+    int64_t bytes_ = 0;  // of the last
+  };
+  Growing scratch_, step_memory_;
   void* pinned_ = nullptr;
   int64_t pinned_bytes_ = 0;
   std::string error_;

@@ -41,6 +41,10 @@ void SettleMemories(Device& device, const SettleArgs& args);
 // pending writes (they were settled). Leaves segments of at most one entry alone.
 void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args);
 
+// decode_step.cu, decode_feed_forward.cu.
+bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args);
+bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args);
+
 // sampling.cu. Blocks until the results are on the host.
 void Sample(Device& device, const SampleArgs& args);
 
