@@ -123,14 +123,36 @@ std::vector<const LinearArgs*> Pointers(const std::vector<LinearArgs>& products)
   return pointers;
 }
 
-std::vector<const void*> Rounded(Device& device, const std::vector<LinearArgs>& products,
-                                 int terms) {
+// The copies of x in 16 bits that products take, which all have the same x, in the order of their
+// entries if `gathered`.
+std::vector<const void*> Rounded(Device& device, const std::vector<LinearArgs>& products, int terms,
+                                 bool gathered = false) {
+  const DType dtype = products[0].weights[0].dtype;
   const TensorView& x = products[0].x;
-  const int64_t bytes = (x.shape.elements() * 2 * terms + 255) / 256 * 256;
-  char* base = static_cast<char*>(device.Scratch(bytes + kLinearBlasWorkspaceBytes));
-  RoundActivations(device, x, products[0].weights[0].dtype, terms,
-                   base + kLinearBlasWorkspaceBytes);
-  return std::vector<const void*>(products.size(), base + kLinearBlasWorkspaceBytes);
+  TensorView entry_rows;
+  for (const LinearArgs& args : products) {
+    if (!args.entry_rows.empty()) entry_rows = args.entry_rows;
+  }
+  const int64_t row_bytes = 2 * x.shape[1] * terms;
+  const int64_t plain_bytes = (x.shape[0] * row_bytes + 255) / 256 * 256;
+  const int64_t gathered_bytes =
+      gathered && !entry_rows.empty() ? entry_rows.shape[0] * row_bytes : 0;
+  char* base =
+      static_cast<char*>(device.Scratch(kLinearBlasWorkspaceBytes + plain_bytes + gathered_bytes)) +
+      kLinearBlasWorkspaceBytes;
+  bool plain_made = false, gathered_made = false;
+  std::vector<const void*> copies;
+  for (const LinearArgs& args : products) {
+    const bool gather = gathered_bytes > 0 && !args.entry_rows.empty();
+    char* copy = gather ? base + plain_bytes : base;
+    bool& made = gather ? gathered_made : plain_made;
+    if (!made) {
+      RoundActivations(device, x, gather ? args.entry_rows : TensorView{}, dtype, terms, copy);
+    }
+    made = true;
+    copies.push_back(copy);
+  }
+  return copies;
 }
 
 // All paths, each by itself, and what Linear() chooses. `rows`: where the path might be chosen.
@@ -149,21 +171,33 @@ std::vector<Variant> Variants() {
                       }});
   const struct {
     const char* name;
-    int entries, warpgroups, first_rows, last_rows;
-  } shapes[] = {{"wg16", 16, 1, 8, 32},         {"wg32", 32, 1, 16, 64},
-                {"wg64", 64, 1, 32, 256},       {"wg128", 128, 1, 64, 2048},
-                {"wg2x128", 128, 2, 128, 8192}, {"wg2x256", 256, 2, 512, 8192}};
+    int entries, warpgroups, stages, first_rows, last_rows;
+  } shapes[] = {{"w16.8", 16, 1, 8, 8, 16},         {"w16.5", 16, 1, 5, 8, 16},
+                {"w32.6", 32, 1, 6, 8, 64},         {"w32.4", 32, 1, 4, 8, 64},
+                {"w64.6", 64, 1, 6, 32, 256},       {"w64.4", 64, 1, 4, 32, 256},
+                {"w128.4", 128, 1, 4, 64, 512},     {"w128.3", 128, 1, 3, 64, 512},
+                {"w2x128.3", 128, 2, 3, 128, 8192}, {"w2x128.6", 128, 2, 6, 128, 8192},
+                {"w2x256", 256, 2, 4, 512, 8192}};
   for (const auto& shape : shapes) {
-    const WarpgroupShape wanted = {shape.entries, shape.warpgroups};
+    const WarpgroupShape wanted = {shape.entries, shape.warpgroups, shape.stages};
     variants.push_back(
         {shape.name, shape.first_rows, shape.last_rows, 1, [=](Device& d, const Products& p) {
            LinearWarpgroups(d, Pointers(p), dtype(p), 1, Rounded(d, p, 1), wanted);
          }});
   }
+  for (const int tile : {128, 256}) {
+    variants.push_back(
+        {tile == 128 ? "bulk128" : "bulk256", tile, 8192, 1, [=](Device& d, const Products& p) {
+           LinearBulk(d, Pointers(p), dtype(p), 1, Rounded(d, p, 1, true), tile);
+         }});
+  }
+  variants.push_back({"bulk x3", 2048, 2048, 3, [=](Device& d, const Products& p) {
+                        LinearBulk(d, Pointers(p), dtype(p), 3, Rounded(d, p, 3, true));
+                      }});
   variants.push_back({"wg x3", 2048, 2048, 3, [=](Device& d, const Products& p) {
                         LinearWarpgroups(d, Pointers(p), dtype(p), 3, Rounded(d, p, 3));
                       }});
-  variants.push_back({"tiles", 64, 512, 1, [=](Device& d, const Products& p) {
+  variants.push_back({"tiles", 256, 256, 1, [=](Device& d, const Products& p) {
                         LinearTiles(d, Pointers(p), dtype(p), 1, Rounded(d, p, 1));
                       }});
   variants.push_back({"blas", 8, 8192, 1, [=](Device& d, const Products& p) {
@@ -291,7 +325,7 @@ int Check() {
               for (const Variant& variant : variants) {
                 const bool automatic = variant.terms == 0;
                 if (!automatic && (!aligned || compute == DType::kF32)) continue;
-                if (variant.terms == 3 && dtype == DType::kF16 && variant.name[0] == 'w') continue;
+                if (variant.terms == 3 && dtype == DType::kF16 && variant.name[0] != 'f') continue;
                 if (variant.name == "blas" && grouped) continue;
                 const double allowed = variant.terms == 3 ? sum : relative;
                 const double error =
@@ -352,16 +386,29 @@ double Seconds(Device& device, int copies, const std::function<void(int)>& work)
   return times[times.size() / 2] * 1e-3 / copies;
 }
 
+__global__ void CopyBytes(const uint4* from, uint4* to, int64_t count) {
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; i + 3 * stride < count; i += 4 * stride) {
+    uint4 v[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) v[j] = from[i + j * stride];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) to[i + j * stride] = v[j];
+  }
+  for (; i < count; i += stride) to[i] = from[i];
+}
+
 double CopyBandwidth(Device& device) {
   Arena arena(device);
   const int64_t bytes = int64_t{2} << 30;
-  char* from = arena.New(bytes);
-  char* to = arena.New(bytes);
+  const TensorView from = arena.Random({bytes / 4}, DType::kF32, 1);
+  const TensorView to = arena.Random({bytes / 4}, DType::kF32, 1);
   double best = 0;
   for (int i = 0; i < 4; ++i) {  // the first of them wake the device up
     const double seconds = Seconds(device, 10, [&](int) {
-      device.Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, device.stream()),
-                   "copy");
+      CopyBytes<<<8 * device.multiprocessors(), 256, 0, device.stream()>>>(
+          from.as<const uint4>(), to.as<uint4>(), bytes / 16);
     });
     best = std::max(best, 2.0 * static_cast<double>(bytes) / seconds);
   }

@@ -75,7 +75,7 @@ class Copies {
     base_ = static_cast<char*>(device.Scratch(bytes));
     if (base_ == nullptr) return;
     for (const TensorView& x : unique_) {
-      RoundActivations(device, x, dtype, terms_, base_ + offsets_.at(Key(x)));
+      RoundActivations(device, x, {}, dtype, terms_, base_ + offsets_.at(Key(x)));
     }
   }
   const void* Of(const TensorView& x) const { return base_ + offsets_.at(Key(x)); }

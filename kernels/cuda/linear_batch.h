@@ -53,14 +53,14 @@ int64_t EntryTileBound(const LinearArgs& args, int64_t size);
 // `blocks(args)` is the number of thread blocks that a product needs; *total their sum.
 template <typename Blocks>
 LinearBatch TakeBatch(std::span<const LinearArgs* const>* products, int* total,
-                      const Blocks& blocks) {
+                      const Blocks& blocks, int max_weights = kMaxLinearWeights) {
   LinearBatch batch;
   int weights = 0;
   int64_t first_block = 0;
   while (!products->empty() && batch.count < kMaxLinearProducts) {
     const LinearArgs& args = *products->front();
     const int groups = static_cast<int>(args.weights.size());
-    if (weights + groups > kMaxLinearWeights) break;
+    if (weights + groups > max_weights) break;
     LinearProduct& product = batch.products[batch.count++];
     product.x = args.x.data;
     product.y = args.y.as<float>();
@@ -98,15 +98,21 @@ void LinearSkinny(Device& device, LinearProducts products, DType dtype);
 // products.
 void LinearTiles(Device& device, LinearProducts products, DType dtype, int terms,
                  std::span<const void* const> rounded);
-// linear_warpgroups.cu: the same on Hopper, from about eight rows on. `shape` is the number of
-// entries of a tile and that of its warpgroups, of 64 output features each; {} to choose.
+// linear_warpgroups.cu: the same on Hopper, from about eight rows on. `shape`: entries
+// of a tile, its warpgroups, of 64 output features each, and stages of the ring; {} to choose.
 struct WarpgroupShape {
-  int entries = 0, warpgroups = 0;
+  int entries = 0, warpgroups = 0, stages = 0;
 };
 void LinearWarpgroups(Device& device, LinearProducts products, DType dtype, int terms,
                       std::span<const void* const> rounded, WarpgroupShape shape = {});
-// Writes such copies.
-void RoundActivations(Device& device, const TensorView& x, DType dtype, int terms, void* rounded);
+// linear_bulk.cu: many rows on Hopper, products of at most kMaxBulkGroups groups. `gathered` are
+// such copies in the order of entries. Tiles of 128 or 256 entries.
+enum : int { kMaxBulkGroups = 32 };
+void LinearBulk(Device& device, LinearProducts products, DType dtype, int terms,
+                std::span<const void* const> gathered, int tile_entries = 256);
+// Writes such copies: of x, or, with `entry_rows` (i32), of x[entry_rows[e]] for every entry.
+void RoundActivations(Device& device, const TensorView& x, const TensorView& entry_rows,
+                      DType dtype, int terms, void* rounded);
 // linear_blas.cu: one ungrouped product by cuBLAS; `rounded` is x in the weights' dtype.
 void LinearBlas(Device& device, const LinearArgs& args, const void* rounded, void* workspace);
 enum : int64_t { kLinearBlasWorkspaceBytes = int64_t{32} << 20 };

@@ -89,4 +89,27 @@ __device__ inline int64_t RowOfEntry(const LinearProduct& p, int entry) {
   return p.entry_rows == nullptr ? entry : p.entry_rows[entry];
 }
 
+__device__ inline void AddTo(float4& sum, const float4& more) {
+  sum.x += more.x;
+  sum.y += more.y;
+  sum.z += more.z;
+  sum.w += more.w;
+}
+
+// Outputs [first, first + 4) of an entry, as far as there are; `first` is a multiple of four.
+__device__ inline void StoreFour(const LinearProduct& p, int entry, int first, float4 sums) {
+  float* y = p.y + int64_t{entry} * p.out_features + first;
+  if (p.out_features % 4 == 0) {
+    float4* const four = reinterpret_cast<float4*>(y);
+    if (p.accumulate) AddTo(sums, *four);
+    *four = sums;
+    return;
+  }
+  const float values[4] = {sums.x, sums.y, sums.z, sums.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (first + i < p.out_features) y[i] = p.accumulate ? y[i] + values[i] : values[i];
+  }
+}
+
 }  // namespace mneme::cuda

@@ -4,12 +4,11 @@
 #include <cstdint>
 
 #include "kernels/cuda/linear_device.cuh"
-#include "kernels/cuda/linear_mma.cuh"
 
 namespace mneme::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 
 // kPiece consecutive features: 16 bytes of weights, or a single one.
@@ -83,138 +82,123 @@ __device__ inline float WarpSums(float (&values)[kCount], int lane) {
   return sum;
 }
 
-// How many features of kEntries rows a block holds: 32 KB.
-template <int kEntries>
-constexpr int kHeld = 8192 / kEntries;
-
-// Where feature k of a row lies: a lane reads eight at once in two halves, each half next to its
-// neighbours' so that they meet no bank twice.
-template <int kPiece, int kEntries>
-__device__ inline int Place(int k) {
-  return kPiece == 8 ? k / 4 % 2 * (kHeld<kEntries> / 2) + k / 8 * 4 + k % 4 : k;
-}
-
-// Features [k0, k0 + count) of the rows of entries [entry, entry + kEntries); past `end` repeats
-// the last.
-template <int kPiece, int kEntries>
-__device__ inline void HoldActivations(const LinearProduct& p, int entry, int end, int k0,
-                                       int count, float (*held)[kHeld<kEntries>]) {
+template <int kPiece>
+__device__ inline void LoadActivations(const float* from, float (&x)[kPiece]) {
+  if constexpr (kPiece == 1) {
+    x[0] = *from;
+  } else {
 #pragma unroll
-  for (int e = 0; e < kEntries; ++e) {
-    const float* from = static_cast<const float*>(p.x) +
-                        RowOfEntry(p, min(entry + e, end - 1)) * p.in_features + k0;
-    if constexpr (kPiece == 1) {
-      for (int k = threadIdx.x; k < count; k += kThreads) held[e][k] = from[k];
-    } else {
-      for (int k = threadIdx.x * 4; k < count; k += kThreads * 4) {
-        CopyAsync16(SharedAddress(&held[e][Place<kPiece, kEntries>(k)]), from + k, true);
-      }
+    for (int i = 0; i < kPiece; i += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(from + i);
+      x[i] = four.x;
+      x[i + 1] = four.y;
+      x[i + 2] = four.z;
+      x[i + 3] = four.w;
     }
   }
-  CommitCopies();
-  WaitCopies<0>();
 }
 
-// Block: kWarps * kOutputs output features of one group of one product.
+// Block: kWarps / split * kOutputs output features of one group of one product; `split` warps share
+// the features of each.
 template <typename T, int kPiece, int kEntries, int kOutputs>
-__global__ void __launch_bounds__(kThreads, 2) FewRows(const __grid_constant__ LinearBatch batch) {
-  // Pieces of each output that a lane works on at once, while as many more are under way.
-  constexpr int kPieces = kPiece == 1 ? 4 : kEntries * kOutputs > 16 ? 1 : kOutputs > 2 ? 2 : 4;
+__global__ void __launch_bounds__(kThreads)
+    FewRows(const __grid_constant__ LinearBatch batch, int split) {
+  // Pieces of each output that a lane works on at once. All their loads are under way together.
+  constexpr int kPieces = kOutputs * kEntries <= 2 ? 4 : 2;
   constexpr int kStride = kWarp * kPiece;
-  constexpr int kBatch = kPieces * kStride;
   constexpr int kCount = kOutputs * kEntries;
-  static_assert(kCount <= kWarp && kHeld<kEntries> % kBatch == 0);
-  __shared__ __align__(16) float held[kEntries][kHeld<kEntries>];
+  // Few enough activations to wait for along with the weights?
+  constexpr bool kTogether = kEntries == 1;
+  static_assert(kCount <= kWarp);
+  __shared__ float parts[kWarps][kWarp];
 
   LetNextKernelStart();
   const LinearProduct& p = batch.products[ProductOfBlock(batch, blockIdx.x)];
   const int block = blockIdx.x - p.first_block;
-  const int blocks_per_group = (p.out_features + kWarps * kOutputs - 1) / (kWarps * kOutputs);
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int per_block = kWarps / split * kOutputs;
+  const int blocks_per_group = (p.out_features + per_block - 1) / per_block;
   const int group = block / blocks_per_group;
-  const int lane = threadIdx.x % kWarp;
-  const int first = ((block % blocks_per_group) * kWarps + threadIdx.x / kWarp) * kOutputs;
+  const int first = block % blocks_per_group * per_block + warp / split * kOutputs;
   const int in_features = p.in_features;
+  // This warp's features, [k_begin, k_end).
+  const int slice = (in_features + split * kStride - 1) / (split * kStride) * kStride;
+  const int k_begin = min(in_features, warp % split * slice) + lane * kPiece;
+  const int k_end = first < p.out_features ? min(in_features, (warp % split + 1) * slice) : 0;
 
   const T* rows[kOutputs];
   const T* weights = static_cast<const T*>(batch.weights[p.first_weight + group]);
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) {
-    rows[o] = weights + int64_t{min(first + o, p.out_features - 1)} * in_features + lane * kPiece;
+    rows[o] = weights + int64_t{min(first + o, p.out_features - 1)} * in_features;
   }
-  using Pieces = Piece<T, kPiece>[kPieces][kOutputs];
-  const auto load = [&](Pieces& w, int k0) {
+  Piece<T, kPiece> w[kPieces][kOutputs];
+  const auto load = [&](int k0) {
 #pragma unroll
     for (int j = 0; j < kPieces; ++j) {
       const int k = k0 + j * kStride;
-      if (k + lane * kPiece >= in_features || first >= p.out_features) continue;
+      if (k >= k_end) continue;
 #pragma unroll
       for (int o = 0; o < kOutputs; ++o) w[j][o] = LoadWeights<T, kPiece>(rows[o] + k);
     }
   };
 
-  Pieces w;
-  // These are needed in any case, and nobody writes them.
-  const bool early = p.group_ends == nullptr;
-  if (early) load(w, 0);
+  // The weights of an ungrouped product are needed in any case, and nobody writes them.
+  bool loaded = p.group_ends == nullptr;
+  if (loaded) load(k_begin);
   WaitForPreviousKernel();
   const int begin = GroupBegin(p, group), end = GroupEnd(p, group);
-  if (begin == end) return;
-  if (!early) load(w, 0);
 
   for (int entry = begin; entry < end; entry += kEntries) {
+    if (!loaded) load(k_begin);
+    const float* x[kEntries];
+#pragma unroll
+    for (int e = 0; e < kEntries; ++e) {
+      x[e] = static_cast<const float*>(p.x) + RowOfEntry(p, min(entry + e, end - 1)) * in_features;
+    }
     float sums[kCount] = {};
-    for (int k0 = 0; k0 < in_features; k0 += kBatch) {
-      if (k0 % kHeld<kEntries> == 0) {
-        __syncthreads();
-        HoldActivations<kPiece, kEntries>(p, entry, end, k0, min(kHeld<kEntries>, in_features - k0),
-                                          held);
-        __syncthreads();
+    for (int k0 = k_begin; k0 < k_end; k0 += kPieces * kStride) {
+      if (k0 != k_begin) load(k0);
+      float together[kPieces][kPiece];
+      if constexpr (kTogether) {
+#pragma unroll
+        for (int j = 0; j < kPieces; ++j) {
+          const int k = k0 + j * kStride;
+          if (k < k_end) LoadActivations<kPiece>(x[0] + k, together[j]);
+        }
       }
-      Pieces next;
-      const bool more = k0 + kBatch < in_features;
-      if (more || entry + kEntries < end) load(next, more ? k0 + kBatch : 0);
 #pragma unroll
       for (int j = 0; j < kPieces; ++j) {
-        const int k = k0 + j * kStride + lane * kPiece;
-        if (k >= in_features) continue;
+        const int k = k0 + j * kStride;
+        if (k >= k_end) continue;
         float values[kOutputs][kPiece];
 #pragma unroll
         for (int o = 0; o < kOutputs; ++o) Unpack(w[j][o], values[o]);
-        const int place = Place<kPiece, kEntries>(k % kHeld<kEntries>);
 #pragma unroll
         for (int e = 0; e < kEntries; ++e) {
-          float x[kPiece];
-          if constexpr (kPiece == 1) {
-            x[0] = held[e][place];
-          } else {
-#pragma unroll
-            for (int i = 0; i < kPiece; i += 4) {
-              const float4 four =
-                  *reinterpret_cast<const float4*>(&held[e][place + i / 4 * (kHeld<kEntries> / 2)]);
-              x[i] = four.x;
-              x[i + 1] = four.y;
-              x[i + 2] = four.z;
-              x[i + 3] = four.w;
-            }
-          }
+          if constexpr (!kTogether) LoadActivations<kPiece>(x[e] + k, together[j]);
 #pragma unroll
           for (int o = 0; o < kOutputs; ++o) {
 #pragma unroll
             for (int i = 0; i < kPiece; ++i) {
               float& sum = sums[o * kEntries + e];
-              sum = fmaf(values[o][i], x[i], sum);
+              sum = fmaf(values[o][i], together[j][i], sum);
             }
           }
         }
       }
-#pragma unroll
-      for (int j = 0; j < kPieces; ++j) {
-#pragma unroll
-        for (int o = 0; o < kOutputs; ++o) w[j][o] = next[j][o];
-      }
     }
-    const float sum = WarpSums(sums, lane);
+    loaded = false;
+
+    float sum = WarpSums(sums, lane);
     constexpr int kLanesPerSum = kWarp / kCount;
+    if (split > 1) {
+      __syncthreads();
+      parts[warp][lane] = sum;
+      __syncthreads();
+      if (warp % split != 0) continue;
+      for (int i = 1; i < split; ++i) sum += parts[warp + i][lane];
+    }
     const int o = lane / kLanesPerSum / kEntries, e = lane / kLanesPerSum % kEntries;
     if (lane % kLanesPerSum == 0 && first + o < p.out_features && entry + e < end) {
       float* y = p.y + int64_t{entry + e} * p.out_features + first + o;
@@ -226,14 +210,21 @@ __global__ void __launch_bounds__(kThreads, 2) FewRows(const __grid_constant__ L
 template <typename T, int kPiece, int kEntries, int kOutputs>
 void Launch(Device& device, LinearProducts products) {
   while (!products.empty()) {
+    // One round of loads for every warp, if that takes no more than all warps of a block.
+    int features = 0;
+    for (const LinearArgs* args : products) {
+      features = std::max(features, args->weights[0].in_features);
+    }
+    int split = 1;
+    while (split < kWarps && features > split * 4 * kWarp * kPiece) split *= 2;
     int blocks = 0;
-    const LinearBatch batch = TakeBatch(&products, &blocks, [](const LinearArgs& args) {
-      const int per_block = kWarps * kOutputs;
+    const LinearBatch batch = TakeBatch(&products, &blocks, [&](const LinearArgs& args) {
+      const int per_block = kWarps / split * kOutputs;
       return int64_t(args.weights.size()) *
              ((args.weights[0].out_features + per_block - 1) / per_block);
     });
     LaunchOverlapping(device, "FewRows", FewRows<T, kPiece, kEntries, kOutputs>, blocks, kThreads,
-                      0, 1, batch);
+                      0, 1, batch, split);
   }
 }
 

@@ -22,7 +22,7 @@ constexpr int kThreads = kWarps * kWarp;
 constexpr int kWarpOutputs = 32;
 constexpr int kOutputs = kWarpsOver * kWarpOutputs;  // of a block
 constexpr int kStep = 64;                            // features: 128 bytes of a row
-constexpr int kStages = 4;
+constexpr int kStages = 3;
 constexpr int kStageBytes = kWarpOutputs * kStep * 2;
 constexpr int kRingBytes = kWarps * kStages * kStageBytes;
 constexpr int kMaxCluster = 8;
@@ -192,20 +192,31 @@ __global__ void __launch_bounds__(kThreads)
   const auto blocks = cooperative_groups::this_cluster();
   if (cluster > 1) blocks.sync();
 #endif
-  for (int i = rank * kThreads + threadIdx.x; i < count * kOutputs; i += cluster * kThreads) {
-    const int e = i / kOutputs, o = i % kOutputs;
+  // Four outputs at once.
+  for (int i = rank * kThreads + threadIdx.x; i < count * kOutputs / 4; i += cluster * kThreads) {
+    const int e = i / (kOutputs / 4), o = i % (kOutputs / 4) * 4;
     if (first + o >= p.out_features) continue;
-    float sum = 0;
-    for (int r = 0; r < cluster; ++r) {
+    float4 parts[kMaxCluster * kWarpsAlong];
+#pragma unroll
+    for (int r = 0; r < kMaxCluster; ++r) {
+      if (r >= cluster) break;
       const float* from = block_sums;
 #if __CUDA_ARCH__ >= 900
       if (cluster > 1) from = blocks.map_shared_rank(block_sums, r);
 #endif
 #pragma unroll
-      for (int w = 0; w < kWarpsAlong; ++w) sum += from[(w * kEntries + e) * kSumPitch + o];
+      for (int w = 0; w < kWarpsAlong; ++w) {
+        parts[r * kWarpsAlong + w] =
+            *reinterpret_cast<const float4*>(from + (w * kEntries + e) * kSumPitch + o);
+      }
     }
-    float* y = p.y + int64_t{tile.begin + e} * p.out_features + first + o;
-    *y = p.accumulate ? *y + sum : sum;
+    float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int r = 0; r < kMaxCluster * kWarpsAlong; ++r) {
+      if (r >= cluster * kWarpsAlong) break;
+      AddTo(sum, parts[r]);
+    }
+    StoreFour(p, tile.begin + e, first + o, sum);
   }
 #if __CUDA_ARCH__ >= 900
   if (cluster > 1) blocks.sync();  // others may still read this block's sums

@@ -190,40 +190,6 @@ void LaunchFor(Device& device, LinearProducts products, int terms,
   Launch<T, 4, 1, 2, 2>(device, parts[1], terms, parts_rounded[1]);
 }
 
-template <typename T>
-__global__ void Round(const float* x, int64_t count, int terms, T* rounded) {
-  LetNextKernelStart();
-  WaitForPreviousKernel();
-  for (int64_t i = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) * 8; i < count;
-       i += int64_t{gridDim.x} * blockDim.x * 8) {
-    float4 low = *reinterpret_cast<const float4*>(x + i);
-    float4 high = *reinterpret_cast<const float4*>(x + i + 4);
-    for (int t = 0; t < terms; ++t) {
-      const uint4 term = RoundEight<T>(low, high);
-      *reinterpret_cast<uint4*>(rounded + t * count + i) = term;
-      const T* taken = reinterpret_cast<const T*>(&term);
-      low.x -= ToFloat(taken[0]);
-      low.y -= ToFloat(taken[1]);
-      low.z -= ToFloat(taken[2]);
-      low.w -= ToFloat(taken[3]);
-      high.x -= ToFloat(taken[4]);
-      high.y -= ToFloat(taken[5]);
-      high.z -= ToFloat(taken[6]);
-      high.w -= ToFloat(taken[7]);
-    }
-  }
-}
-
-template <typename T>
-void LaunchRound(Device& device, const TensorView& x, int terms, void* rounded) {
-  constexpr int kThreads = 128;
-  const int64_t count = x.shape.elements();
-  const int64_t blocks = (count / 8 + kThreads - 1) / kThreads;
-  const int grid = static_cast<int>(std::min<int64_t>(blocks, 16 * device.multiprocessors()));
-  LaunchOverlapping(device, "Round", Round<T>, grid, kThreads, 0, 1, x.as<const float>(), count,
-                    terms, static_cast<T*>(rounded));
-}
-
 }  // namespace
 
 void LinearTiles(Device& device, LinearProducts products, DType dtype, int terms,
@@ -231,11 +197,6 @@ void LinearTiles(Device& device, LinearProducts products, DType dtype, int terms
   if (products.empty()) return;
   if (dtype == DType::kBF16) return LaunchFor<__nv_bfloat16>(device, products, terms, rounded);
   LaunchFor<__half>(device, products, terms, rounded);
-}
-
-void RoundActivations(Device& device, const TensorView& x, DType dtype, int terms, void* rounded) {
-  if (dtype == DType::kBF16) return LaunchRound<__nv_bfloat16>(device, x, terms, rounded);
-  LaunchRound<__half>(device, x, terms, rounded);
 }
 
 }  // namespace mneme::cuda

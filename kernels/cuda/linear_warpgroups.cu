@@ -178,22 +178,24 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
   }
   const auto blocks = cooperative_groups::this_cluster();
   blocks.sync();
-  for (int i = rank * S::kThreads + threadIdx.x; i < count * S::kOutputs;
+  for (int i = rank * S::kThreads + threadIdx.x; i < count * S::kOutputs / 4;
        i += cluster * S::kThreads) {
-    const int e = i / S::kOutputs, o = i % S::kOutputs;
+    const int e = i / (S::kOutputs / 4), o = i % (S::kOutputs / 4) * 4;
     if (first + o >= p.out_features) continue;
-    float parts[kMaxCluster];
+    float4 parts[kMaxCluster];
 #pragma unroll
     for (int r = 0; r < kMaxCluster; ++r) {
-      if (r < cluster) parts[r] = blocks.map_shared_rank(block_sums, r)[e * S::kSumPitch + o];
+      if (r < cluster) {
+        parts[r] = *reinterpret_cast<const float4*>(blocks.map_shared_rank(block_sums, r) +
+                                                    e * S::kSumPitch + o);
+      }
     }
-    float sum = 0;
+    float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll
     for (int r = 0; r < kMaxCluster; ++r) {
-      if (r < cluster) sum += parts[r];
+      if (r < cluster) AddTo(sum, parts[r]);
     }
-    float* y = p.y + int64_t{tile.begin + e} * p.out_features + first + o;
-    *y = p.accumulate ? *y + sum : sum;
+    StoreFour(p, tile.begin + e, first + o, sum);
   }
   blocks.sync();  // others may still read this block's sums
 #else
@@ -220,8 +222,8 @@ void Launch(Device& device, LinearProducts products, int terms,
     rounded = rounded.subspan(batch.count);
     // As many blocks as give each multiprocessor two, each with steps enough to be worth its start.
     int cluster = 1;
-    while (kGroups == 1 && cluster < kMaxCluster &&
-           blocks * cluster * 2 <= 3 * device.multiprocessors() && steps >= 4 * cluster) {
+    while (kGroups == 1 && cluster < kMaxCluster && blocks * cluster < device.multiprocessors() &&
+           steps >= 4 * cluster) {
       cluster *= 2;
     }
     LaunchOverlapping(device, "Warpgroups", Warpgroups<T, kN, kGroups, kStages>, blocks * cluster,
@@ -232,20 +234,21 @@ void Launch(Device& device, LinearProducts products, int terms,
 template <typename T>
 void LaunchFor(Device& device, LinearProducts products, int terms,
                std::span<const void* const> rounded, WarpgroupShape shape) {
-  if (shape.warpgroups == 2) {
-    if (shape.entries == 256) return Launch<T, 256, 2, 4>(device, products, terms, rounded);
-    return Launch<T, 128, 2, 3>(device, products, terms, rounded);
-  }
-  switch (shape.entries) {
-    case 16:
-      return Launch<T, 16, 1, 8>(device, products, terms, rounded);
-    case 32:
-      return Launch<T, 32, 1, 6>(device, products, terms, rounded);
-    case 64:
-      return Launch<T, 64, 1, 6>(device, products, terms, rounded);
-    default:
-      return Launch<T, 128, 1, 4>(device, products, terms, rounded);
-  }
+  const auto is = [&](int entries, int warpgroups, int stages) {
+    return shape.entries == entries && shape.warpgroups == warpgroups && shape.stages == stages;
+  };
+  if (is(16, 1, 8)) return Launch<T, 16, 1, 8>(device, products, terms, rounded);
+  if (is(16, 1, 5)) return Launch<T, 16, 1, 5>(device, products, terms, rounded);
+  if (is(32, 1, 6)) return Launch<T, 32, 1, 6>(device, products, terms, rounded);
+  if (is(32, 1, 4)) return Launch<T, 32, 1, 4>(device, products, terms, rounded);
+  if (is(64, 1, 6)) return Launch<T, 64, 1, 6>(device, products, terms, rounded);
+  if (is(64, 1, 4)) return Launch<T, 64, 1, 4>(device, products, terms, rounded);
+  if (is(128, 1, 4)) return Launch<T, 128, 1, 4>(device, products, terms, rounded);
+  if (is(128, 1, 3)) return Launch<T, 128, 1, 3>(device, products, terms, rounded);
+  if (is(128, 2, 3)) return Launch<T, 128, 2, 3>(device, products, terms, rounded);
+  if (is(128, 2, 6)) return Launch<T, 128, 2, 6>(device, products, terms, rounded);
+  if (is(256, 2, 4)) return Launch<T, 256, 2, 4>(device, products, terms, rounded);
+  device.Check(cudaErrorInvalidValue, "LinearWarpgroups: no such shape");
 }
 
 WarpgroupShape ChooseShape(const Device& device, LinearProducts products) {
@@ -254,11 +257,11 @@ WarpgroupShape ChooseShape(const Device& device, LinearProducts products) {
     entries = std::max(entries, LikelyEntriesPerGroup(*args));
     tiles += args->y.shape[0] / 128 * (args->weights[0].out_features / 128);
   }
-  if (entries <= 16) return {16, 1};
-  if (entries <= 32) return {32, 1};
-  if (entries <= 64) return {64, 1};
-  if (tiles < 2 * device.multiprocessors()) return {128, 1};
-  return {128, 2};
+  if (entries <= 16) return {16, 1, 8};
+  if (entries <= 32) return {32, 1, 6};
+  if (entries <= 64) return {64, 1, 6};
+  if (tiles < 2 * device.multiprocessors()) return {128, 1, 4};
+  return {256, 2, 4};
 }
 
 __global__ void Probe() {}
