@@ -64,28 +64,32 @@ void LaunchCopyRows(Device& device, const TensorView& table, const TensorView& i
   device.Check(cudaGetLastError(), what);
 }
 
-// The norms differ in the factor they make of a row's sum of squares, and in what they do with
-// x * factor.
+// y = x * factor * multiplier: the norms differ in the factor, which they make of a row's sum of
+// squares, and in the multiplier, which does not need the sum and is loaded while it is made.
 struct RmsOutput {
   const float* weight;
   float eps;
   __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
-  __device__ float At(float x, float factor, int64_t, int i) const {
-    return x * factor * weight[i];
-  }
+  __device__ float Multiplier(int64_t, int i) const { return weight[i]; }
+  __device__ float4 FourMultipliers(int64_t, int i) const { return LoadFour(weight + i); }
 };
 struct L2Output {
   float scale;
   __device__ float Factor(float sum, int) const { return scale / sqrtf(sum + 1e-6f); }
-  __device__ float At(float x, float factor, int64_t, int) const { return x * factor; }
+  __device__ float Multiplier(int64_t, int) const { return 1.0f; }
+  __device__ float4 FourMultipliers(int64_t, int) const { return {1.0f, 1.0f, 1.0f, 1.0f}; }
 };
 struct GatedRmsOutput {
   const float* weight;
   const float* gate;
   float eps;
   __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
-  __device__ float At(float x, float factor, int64_t offset, int i) const {
-    return x * factor * weight[i] * Silu(gate[offset + i]);
+  __device__ float Multiplier(int64_t offset, int i) const {
+    return weight[i] * Silu(gate[offset + i]);
+  }
+  __device__ float4 FourMultipliers(int64_t offset, int i) const {
+    const float4 w = LoadFour(weight + i), g = LoadFour(gate + offset + i);
+    return {w.x * Silu(g.x), w.y * Silu(g.y), w.z * Silu(g.z), w.w * Silu(g.w)};
   }
 };
 
@@ -105,16 +109,20 @@ __global__ void __launch_bounds__(kNormThreads)
   if (row >= rows) return;  // whole warps; blocks have one row each
   const int64_t offset = row * dim;
 
-  float held[kHeld * kStep];
+  float held[kHeld * kStep], multiplier[kHeld * kStep];
   float sum = 0;
 #pragma unroll
   for (int n = 0; n < kHeld; ++n) {
     const int i = (n * kThreads + thread) * kStep;
     if constexpr (kFours) {
-      const float4 v = i < dim ? LoadFour(x + offset + i) : float4{0, 0, 0, 0};
+      float4 v = {}, m = {};
+      if (i < dim) v = LoadFour(x + offset + i), m = output.FourMultipliers(offset, i);
       held[4 * n] = v.x, held[4 * n + 1] = v.y, held[4 * n + 2] = v.z, held[4 * n + 3] = v.w;
+      multiplier[4 * n] = m.x, multiplier[4 * n + 1] = m.y;
+      multiplier[4 * n + 2] = m.z, multiplier[4 * n + 3] = m.w;
     } else {
       held[n] = i < dim ? x[offset + i] : 0.0f;
+      multiplier[n] = i < dim ? output.Multiplier(offset, i) : 0.0f;
     }
 #pragma unroll
     for (int j = 0; j < kStep; ++j) sum += held[n * kStep + j] * held[n * kStep + j];
@@ -128,18 +136,18 @@ __global__ void __launch_bounds__(kNormThreads)
   for (int n = 0; n < kHeld; ++n) {
     const int i = (n * kThreads + thread) * kStep;
     if (i >= dim) break;
+    float* to = y + offset + i;
+    const float* from = held + n * kStep;
+    const float* by = multiplier + n * kStep;
     if constexpr (kFours) {
-      *reinterpret_cast<float4*>(y + offset + i) = {
-          output.At(held[4 * n], factor, offset, i),
-          output.At(held[4 * n + 1], factor, offset, i + 1),
-          output.At(held[4 * n + 2], factor, offset, i + 2),
-          output.At(held[4 * n + 3], factor, offset, i + 3)};
+      *reinterpret_cast<float4*>(to) = {from[0] * factor * by[0], from[1] * factor * by[1],
+                                        from[2] * factor * by[2], from[3] * factor * by[3]};
     } else {
-      y[offset + i] = output.At(held[n], factor, offset, i);
+      *to = from[0] * factor * by[0];
     }
   }
   for (int i = rest + thread; i < dim; i += kThreads) {
-    y[offset + i] = output.At(x[offset + i], factor, offset, i);
+    y[offset + i] = x[offset + i] * factor * output.Multiplier(offset, i);
   }
 }
 
@@ -246,7 +254,8 @@ void GatherRows(Device& device, const GatherRowsArgs& args) {
 
 void RmsNorm(Device& device, const RmsNormArgs& args) {
   const int64_t dim = args.x.shape[1];
-  LaunchNorm(device, args.x, args.y, args.x.shape[0], dim, InFours(dim, args.x, args.y),
+  LaunchNorm(device, args.x, args.y, args.x.shape[0], dim,
+             InFours(dim, args.x, args.weight, args.y),
              RmsOutput{args.weight.as<const float>(), args.eps}, "RmsNorm");
 }
 
@@ -258,7 +267,7 @@ void L2Norm(Device& device, const L2NormArgs& args) {
 
 void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args) {
   const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
-  const bool fours = InFours(dim, args.x, args.y);
+  const bool fours = InFours(dim, args.x, args.gate, args.weight, args.y);  // no gate: aligned
   const float* weight = args.weight.as<const float>();
   if (args.gate.empty()) {
     return LaunchNorm(device, args.x, args.y, rows, dim, fours, RmsOutput{weight, args.eps},

@@ -3,6 +3,7 @@
 // to draw from, cuts it and draws by selection (sampling_select.cuh). Parameters go up by one copy
 // or, if they are few, as arguments of the launch; results are written to pinned host memory.
 #include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -43,6 +44,7 @@ struct SampleParams {
   const BiasToken* bias;
   double* replaced;  // for each row, a logit for each token of its bias and history lists
   int max_top_logprobs;
+  int bits_at;  // of Values::replaced in shared memory
   int32_t* tokens;
   float* logprobs;
   int32_t* top_tokens;
@@ -124,10 +126,9 @@ __device__ int32_t Draw(const SamplingRow& row, const Extremes& extremes, Select
 
 // The row's log-probabilities, of the model's logits.
 __device__ void ReportLogprobs(const SampleParams& p, const SamplingRow& row, int64_t r,
-                               int32_t token, const Team& team, SelectorShared& shared,
-                               const Values& values) {
+                               int32_t token, const Extremes& extremes, const Team& team,
+                               SelectorShared& shared, const Values& values) {
   Selector selector(team, shared, values, p.vocab);
-  const Extremes extremes = selector.FindExtremes([](double, int) { return true; });
   const double largest = extremes.largest;
   const Mass sum = selector.Sum([=](double logit) { return sampling::Weight(logit - largest); });
   const double log_sum = largest + log(sampling::ToDouble(sum) * 0x1p-63);
@@ -153,7 +154,7 @@ extern __shared__ __align__(16) unsigned char dynamic_shared[];
 __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant__ SampleParams p) {
   const Team team;
   SelectorShared& shared = *reinterpret_cast<SelectorShared*>(dynamic_shared);
-  uint32_t* bits = reinterpret_cast<uint32_t*>(dynamic_shared + sizeof(SelectorShared));
+  uint32_t* bits = reinterpret_cast<uint32_t*>(dynamic_shared + p.bits_at);
   const int64_t r = blockIdx.x / team.size();
   const Row& task = p.rows != nullptr ? p.rows[r] : p.inline_rows[r];
   const SamplingRow& row = task.params;
@@ -182,10 +183,11 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
   }
 
   int32_t token = row.forced_token;
+  Extremes extremes;
   if (token < 0) {
     if (values.bias_count + values.history_count > 0) ReplaceLogits(row, values, bits);
     Selector selector(team, shared, values, p.vocab);
-    const Extremes extremes = selector.FindExtremes([](double, int) { return true; });
+    extremes = selector.FindExtremes(sampling::All());
     if (extremes.token < 0) {
       token = 0;
     } else if (row.temperature == 0 || isinf(extremes.largest)) {
@@ -194,25 +196,63 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
       token = Draw(row, extremes, selector);
     }
   }
-  if (row.top_logprobs >= 0) ReportLogprobs(p, row, r, token, team, shared, unchanged);
+  if (row.top_logprobs >= 0) {
+    if (row.forced_token >= 0 || values.replaced != nullptr) {
+      extremes = Selector(team, shared, unchanged, p.vocab).FindExtremes(sampling::All());
+    }
+    ReportLogprobs(p, row, r, token, extremes, team, shared, unchanged);
+  }
   if (team.rank() == 0 && threadIdx.x == 0) p.tokens[r] = token;
   team.Sync();  // others may look at this block's shared memory until here
 }
 
-// Blocks per row: as many as fill the device twice, if each has enough to do.
-int TeamSize(const Device& device, int64_t rows, int64_t vocab) {
-  cudaFuncAttributes attributes = {};
-  if (device.properties().major < 9 ||
-      cudaFuncGetAttributes(&attributes, SampleRows) != cudaSuccess || attributes.ptxVersion < 90) {
-    return 1;  // no clusters, in the device or in the code that runs
+// Blocks per row: as many as run at once, if each has enough to do.
+class TeamSizes {
+ public:
+  explicit TeamSizes(const Device& device) {
+    cudaFuncAttributes attributes = {};
+    // No clusters in the device, or in the code that runs there?
+    if (device.properties().major < 9 ||
+        cudaFuncGetAttributes(&attributes, SampleRows) != cudaSuccess ||
+        attributes.ptxVersion < 90) {
+      return;
+    }
+    for (int size = 2; size <= kMaxSize; size *= 2) {
+      Launch launch(device, size, size, sizeof(SelectorShared));
+      if (cudaOccupancyMaxActiveClusters(&most_rows_[size], SampleRows, &launch.config) !=
+          cudaSuccess) {
+        cudaGetLastError();
+        most_rows_[size] = 0;
+      }
+    }
   }
-  int size = 1;
-  while (size < 8 && 2 * size * rows <= 2 * device.multiprocessors() &&
-         2 * size * kTokensPerBlock <= vocab) {
-    size *= 2;
+  int Choose(int64_t rows, int64_t vocab) const {
+    int size = kMaxSize;
+    while (size > 1 && (rows > most_rows_[size] || vocab < int64_t{size} * kTokensPerBlock)) {
+      size /= 2;
+    }
+    return size;
   }
-  return size;
-}
+
+  struct Launch {
+    Launch(const Device& device, int64_t blocks, int team, size_t shared_bytes) {
+      config.gridDim = dim3(static_cast<unsigned>(blocks));
+      config.blockDim = dim3(kThreads);
+      config.dynamicSmemBytes = shared_bytes;
+      config.stream = device.stream();
+      cluster.id = cudaLaunchAttributeClusterDimension;
+      cluster.val.clusterDim = {static_cast<unsigned>(team), 1, 1};
+      config.attrs = &cluster;
+      config.numAttrs = team > 1 ? 1 : 0;
+    }
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute cluster = {};
+  };
+
+ private:
+  static constexpr int kMaxSize = 8;
+  int most_rows_[kMaxSize + 1] = {};
+};
 
 // Places in a block of memory, one after the other.
 class Layout {
@@ -241,9 +281,11 @@ void Sample(Device& device, const SampleArgs& args) {
 
   std::vector<Row> tasks(args.rows.size());
   int64_t replaced = 0;
+  bool selects = false;  // looks for more than the largest
   for (int64_t r = 0; r < rows; ++r) {
     const SamplingRow& row = args.rows[r];
     tasks[r] = {row, replaced};
+    selects |= row.top_logprobs > 0 || (row.forced_token < 0 && row.temperature != 0);
     if (row.forced_token < 0) {
       replaced += (row.bias_end - row.bias_begin) + (row.history_end - row.history_begin);
     }
@@ -291,24 +333,25 @@ void Sample(Device& device, const SampleArgs& args) {
   p.top_logprobs = reinterpret_cast<float*>(host + top_logprobs_at);
   if (in_arguments) std::copy(tasks.begin(), tasks.end(), p.inline_rows);
 
-  const int size = TeamSize(device, rows, vocab);
+  // Only what is needed: less to set up, and more blocks fit.
+  p.bits_at = static_cast<int>(selects ? sizeof(SelectorShared) : offsetof(SelectorShared, masses));
+  static_assert(offsetof(SelectorShared, masses) % 16 == 0);
+  static const int allowed = [&] {
+    const int most = static_cast<int>(device.properties().sharedMemPerBlockOptin);
+    device.Check(
+        cudaFuncSetAttribute(SampleRows, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+        "shared memory of Sample");
+    return most;
+  }();
+  static const TeamSizes sizes(device);
+  const int size = sizes.Choose(rows, vocab);
   const int64_t share = ((vocab + size - 1) / size + 31) / 32;
-  const size_t shared_bytes =
-      sizeof(SelectorShared) + static_cast<size_t>(replaced > 0 ? share * 4 : 0);
-  device.Check(cudaFuncSetAttribute(SampleRows, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    static_cast<int>(shared_bytes)),
-               "shared memory of Sample");
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(rows * size));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = device.stream();
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
-  config.attrs = &cluster;
-  config.numAttrs = size > 1 ? 1 : 0;
-  device.Check(cudaLaunchKernelEx(&config, SampleRows, p), "Sample");
+  const int64_t shared_bytes = p.bits_at + (replaced > 0 ? share * 4 : 0);
+  if (shared_bytes > allowed) {
+    return device.Check(cudaErrorInvalidValue, "Sample, of so large a vocabulary");
+  }
+  const TeamSizes::Launch launch(device, rows * size, size, static_cast<size_t>(shared_bytes));
+  device.Check(cudaLaunchKernelEx(&launch.config, SampleRows, p), "Sample");
   device.Check(cudaStreamSynchronize(device.stream()), "Sample");
   if (!device.ok()) return;
 

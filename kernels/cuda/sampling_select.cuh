@@ -28,12 +28,14 @@ struct Place {
 };
 
 struct SelectorShared {
-  Mass masses[kBuckets + 1];  // of the team: before the bucket
+  // For the extremes and sums of a row.
   Mass mass_scratch[kWarps];
   Mass partial;
-  Place place;
   Extremes extremes;
   Extremes warp_extremes[kWarps];
+  // For Find only.
+  alignas(16) Mass masses[kBuckets + 1];  // of the team: before the bucket
+  Place place;
   double keys[kCandidates];     // of the team's first block
   int32_t tokens[kCandidates];  // likewise
   uint32_t counts[kBuckets + 1];
@@ -52,24 +54,58 @@ struct Need {
   Mass amount;
 };
 
+// How logits are divided into buckets. Kernels keep a copy in registers.
+struct Division {
+  double largest = 0, smallest = 0, scale = 0;  // of the keys
+  bool by_token = false;  // keys are negative ids of the tokens whose logit is `equal`
+  bool weigh = false;     // masses are e^((logit - top) * rate), else zero
+  double equal = 0, top = 0, rate = 0;
+
+  __device__ double Key(double logit, int token) const {
+    if (!by_token) return logit;
+    return logit == equal ? -static_cast<double>(token) : -INFINITY;
+  }
+  __device__ bool Has(double key) const { return key <= largest && key >= smallest; }
+  __device__ int Bucket(double key) const {
+    const double place = (largest - key) * scale;
+    return place < kBuckets - 1 ? static_cast<int>(place) : kBuckets - 1;
+  }
+  __device__ bool IsIn(double key, int first, int end) const {
+    const int bucket = Bucket(key);
+    return Has(key) && bucket >= first && bucket < end;
+  }
+  __device__ uint64_t WeightOf(double key) const {
+    return weigh ? Weight(((by_token ? equal : key) - top) * rate) : 0;
+  }
+};
+
+// Every logit.
+struct All {
+  __device__ bool operator()(double, int) const { return true; }
+};
+
 class Selector {
  public:
-  // `rate` is 1 / temperature. Without `weigh`, masses are zero and needs are counts.
   __device__ Selector(const Team& team, SelectorShared& shared, const Values& values, int vocab)
       : team_(team), s_(shared), values_(values), vocab_(vocab) {}
 
   // Over the team, of logits for which keep(logit, token) is true.
   template <typename Keep>
-  __device__ Extremes FindExtremes(Keep keep) {
+  __device__ __noinline__ Extremes FindExtremes(Keep keep) {
+    const Values values = values_;
     // Floats first: most logits are, and doubles are slower.
     float largest = -INFINITY, smallest = INFINITY;
     int token = -1;
     Extremes found;
-    values_.ForEach(
-        [&](int t, float logit) {
-          if (!(logit > -INFINITY) || !keep(logit, t)) return;
-          if (logit > largest || token < 0) largest = logit, token = t;
-          smallest = fminf(smallest, logit);
+    values.ForEachFour(
+        [&](int t, const float(&four)[4], unsigned kept) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            const float logit = four[j];
+            if ((kept >> j & 1) == 0 || !(logit > -INFINITY) || !keep(logit, t + j)) continue;
+            if (logit > largest) largest = logit, token = t + j;
+            smallest = fminf(smallest, logit);
+          }
         },
         [&](int t, double logit) {
           if (logit > -INFINITY && keep(logit, t)) found.Add(MakeExtremes(logit, logit, t));
@@ -95,9 +131,10 @@ class Selector {
 
   // The team's sum of weigh(logit).
   template <typename Weigh>
-  __device__ Mass Sum(Weigh weigh) {
+  __device__ __noinline__ Mass Sum(Weigh weigh) {
+    const Values values = values_;
     Mass sum = 0;
-    values_.ForEach([&](int, double logit) { sum += weigh(logit); });
+    values.ForEach([&](int, double logit) { sum += weigh(logit); });
 #pragma unroll
     for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) sum += ShuffleXor(sum, lanes);
     if (threadIdx.x % kWarp == 0) s_.mass_scratch[threadIdx.x / kWarp] = sum;
@@ -116,9 +153,10 @@ class Selector {
   // Before any Find: `extremes` are those of all logits. Masses are e^((logit - largest) * rate);
   // weigh false: zero, for needs by count.
   __device__ void Start(const Extremes& extremes, double rate, bool weigh) {
-    extremes_ = extremes;
-    rate_ = rate;
-    weigh_ = weigh;
+    division_.top = extremes.largest;
+    bottom_ = extremes.smallest;
+    division_.rate = rate;
+    division_.weigh = weigh;
     DivideAll();
   }
   __device__ uint32_t count() const { return s_.counts[kBuckets]; }
@@ -131,12 +169,14 @@ class Selector {
       const uint32_t before = s_.counts[bucket];
       const Mass mass_before = s_.masses[bucket];
       if (s_.counts[bucket + 1] - before <= kCandidates) return FindAmongSorted(bucket, need);
-      const Extremes inside = FindExtremes(
-          [&](double logit, int token) { return IsIn(Key(logit, token), bucket, bucket + 1); });
+      const Division division = division_;
+      const Extremes inside = FindExtremes([=](double logit, int token) {
+        return division.IsIn(division.Key(logit, token), bucket, bucket + 1);
+      });
       if (inside.largest == inside.smallest) {
         // Divided by token, a bucket has few enough: kMaxVocab.
-        by_token_ = true;
-        equal_ = inside.largest;
+        division_.by_token = true;
+        division_.equal = inside.largest;
         Divide(0, -(vocab_ - 1.0), kBuckets / static_cast<double>(vocab_), before, mass_before);
       } else {
         Divide(inside.largest, inside.smallest, kBuckets / (inside.largest - inside.smallest),
@@ -149,11 +189,11 @@ class Selector {
   // The prefix that ends at `place`, of `count` <= kCandidates tokens, in order: lies in keys and
   // tokens of the team's first block.
   __device__ void SortPrefix(const Place& place, int count) {
-    Collect(
-        [&](double logit, int token) {
-          return logit > place.logit || (logit == place.logit && token <= place.token);
-        },
-        /*as_keys=*/false);
+    const double last = place.logit;
+    const int last_token = place.token;
+    Collect([=](double logit,
+                int token) { return logit > last || (logit == last && token <= last_token); },
+            [](double logit, int) { return logit; });
     if (team_.rank() == 0) Sort(count);
     sorted_first_ = sorted_end_ = 0;
   }
@@ -167,40 +207,23 @@ class Selector {
     return e;
   }
 
-  // What is divided into buckets: the logit, or among equal ones the negative id.
-  __device__ double Key(double logit, int token) const {
-    if (!by_token_) return logit;
-    return logit == equal_ ? -static_cast<double>(token) : -INFINITY;
-  }
-  __device__ uint64_t WeightOfKey(double key) const {
-    if (!weigh_) return 0;
-    return Weight(((by_token_ ? equal_ : key) - extremes_.largest) * rate_);
-  }
-  __device__ int Bucket(double key) const {
-    const double place = (largest_ - key) * scale_;
-    return place < kBuckets - 1 ? static_cast<int>(place) : kBuckets - 1;
-  }
-  __device__ bool IsIn(double key, int first, int end) const {
-    if (!(key <= largest_ && key >= smallest_)) return false;
-    const int bucket = Bucket(key);
-    return bucket >= first && bucket < end;
-  }
-
   // All logits, down to where probabilities end; the last bucket has what is below.
   __device__ void DivideAll() {
-    by_token_ = false;
-    const double spread = extremes_.largest - extremes_.smallest;
-    const double range = weigh_ ? fmin(spread, kDeepest / rate_) : spread;
-    Divide(extremes_.largest, extremes_.smallest, range > 0 ? kBuckets / range : 0.0, 0, 0);
+    division_.by_token = false;
+    const double spread = division_.top - bottom_;
+    const double range = division_.weigh ? fmin(spread, kDeepest / division_.rate) : spread;
+    Divide(division_.top, bottom_, range > 0 ? kBuckets / range : 0.0, 0, 0);
     all_ = true;
   }
 
   // Sums over buckets of the keys in [smallest, largest], of all blocks, in all blocks.
   __device__ __noinline__ void Divide(double largest, double smallest, double scale,
                                       uint32_t count_before, Mass mass_before) {
-    largest_ = largest;
-    smallest_ = smallest;
-    scale_ = scale;
+    division_.largest = largest;
+    division_.smallest = smallest;
+    division_.scale = scale;
+    const Division division = division_;
+    const Values values = values_;
     sorted_first_ = sorted_end_ = 0;
     __syncthreads();
     if (threadIdx.x == 0) s_.head = 0;
@@ -208,18 +231,16 @@ class Selector {
       s_.own_counts[b] = s_.low[b] = s_.middle[b] = s_.high[b] = 0;
     }
     __syncthreads();
-    values_.ForEach([&](int token, double logit) {
-      const double key = Key(logit, token);
-      if (!(key <= largest_ && key >= smallest_)) return;
-      const int b = Bucket(key);
-      atomicAdd(&s_.own_counts[b], 1u);
-      const uint64_t weight = WeightOfKey(key);
-      if (weight == 0) return;
-      const uint32_t low = static_cast<uint32_t>(weight);
-      uint32_t middle = static_cast<uint32_t>(weight >> 32);  // <= 2^31: a carry fits
-      if (low != 0 && atomicAdd(&s_.low[b], low) > ~low) ++middle;
-      if (middle != 0 && atomicAdd(&s_.middle[b], middle) > ~middle) atomicAdd(&s_.high[b], 1u);
-    });
+    values.ForEachFour(
+        [&](int token, const float(&four)[4], unsigned kept) {
+          double keys[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            keys[j] = (kept >> j & 1) != 0 ? division.Key(four[j], token + j) : -INFINITY;
+          }
+          Count(division, keys);
+        },
+        [&](int token, double logit) { Count(division, {division.Key(logit, token)}); });
     team_.Sync();
     const int slice = kBuckets / team_.size();
     for (int i = threadIdx.x; i < slice; i += kThreads) {
@@ -267,6 +288,36 @@ class Selector {
     __syncthreads();
   }
 
+  // Adds keys to this block's buckets; those outside the range are left out. Step by step for all
+  // of them, so that they wait together.
+  template <int kCount>
+  __device__ void Count(const Division& division, const double (&keys)[kCount]) {
+    int buckets[kCount];
+    uint32_t low[kCount], middle[kCount];
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      const bool inside = division.Has(keys[j]);
+      const uint64_t weight = division.WeightOf(keys[j]);
+      buckets[j] = inside ? division.Bucket(keys[j]) : -1;
+      low[j] = inside ? static_cast<uint32_t>(weight) : 0;
+      middle[j] = inside ? static_cast<uint32_t>(weight >> 32) : 0;  // <= 2^31: a carry fits
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if (buckets[j] >= 0) atomicAdd(&s_.own_counts[buckets[j]], 1u);
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if (low[j] != 0 && atomicAdd(&s_.low[buckets[j]], low[j]) > ~low[j]) ++middle[j];
+    }
+#pragma unroll
+    for (int j = 0; j < kCount; ++j) {
+      if (middle[j] != 0 && atomicAdd(&s_.middle[buckets[j]], middle[j]) > ~middle[j]) {
+        atomicAdd(&s_.high[buckets[j]], 1u);
+      }
+    }
+  }
+
   __device__ int BucketOf(const Need& need) {
     for (int b = threadIdx.x; b < kBuckets; b += kThreads) {
       const Mass before = need.by_count ? Mass{s_.counts[b]} : s_.masses[b];
@@ -278,18 +329,19 @@ class Selector {
   }
 
   // Candidates of all blocks, in any order, into the first block.
-  template <typename Keep>
-  __device__ void Collect(Keep keep, bool as_keys) {
+  template <typename Keep, typename KeyOf>
+  __device__ void Collect(Keep keep, KeyOf key_of) {
     if (team_.rank() == 0 && threadIdx.x == 0) s_.candidates = 0;
     team_.Sync();
     uint32_t* candidates = team_.Of(0, &s_.candidates);
     double* keys = team_.Of(0, s_.keys);
     int32_t* tokens = team_.Of(0, s_.tokens);
-    values_.ForEach([&](int token, double logit) {
+    const Values values = values_;
+    values.ForEach([=](int token, double logit) {
       if (!keep(logit, token)) return;
       const uint32_t place = atomicAdd(candidates, 1u);
       if (place >= kCandidates) return;
-      keys[place] = as_keys ? Key(logit, token) : logit;
+      keys[place] = key_of(logit, token);
       tokens[place] = token;
     });
     team_.Sync();
@@ -322,15 +374,17 @@ class Selector {
   }
 
   __device__ Place FindAmongSorted(int bucket, const Need& need) {
+    const Division division = division_;
     if (bucket >= sorted_first_ && bucket < sorted_end_) {
       team_.Sync();  // the last place has been read
     } else {
       const bool in_head = bucket < s_.head;
       sorted_first_ = in_head ? 0 : bucket;
       sorted_end_ = in_head ? s_.head : bucket + 1;
-      Collect([&](double logit,
-                  int token) { return IsIn(Key(logit, token), sorted_first_, sorted_end_); },
-              /*as_keys=*/true);
+      const int first = sorted_first_, end = sorted_end_;
+      Collect([=](double logit,
+                  int token) { return division.IsIn(division.Key(logit, token), first, end); },
+              [=](double logit, int token) { return division.Key(logit, token); });
       if (team_.rank() == 0) Sort(s_.counts[sorted_end_] - s_.counts[sorted_first_]);
     }
     if (team_.rank() == 0) {
@@ -338,17 +392,17 @@ class Selector {
       const int each = (n + kThreads - 1) / kThreads;
       const int first = min(n, static_cast<int>(threadIdx.x) * each), end = min(n, first + each);
       Mass sum = 0;
-      for (int i = first; i < end; ++i) sum += WeightOfKey(s_.keys[i]);
+      for (int i = first; i < end; ++i) sum += division.WeightOf(s_.keys[i]);
       __syncthreads();  // mass_scratch is free
       Mass before = s_.masses[sorted_first_] + SumBefore(sum, s_.mass_scratch);
       for (int i = first; i < end; ++i) {
-        const Mass after = before + WeightOfKey(s_.keys[i]);
+        const Mass after = before + division.WeightOf(s_.keys[i]);
         const bool ends = need.by_count ? s_.counts[sorted_first_] + i + 1 == need.amount
                                         : before < need.amount && need.amount <= after;
         if (ends) {
           Place place;
           place.mass = after;
-          place.logit = by_token_ ? equal_ : s_.keys[i];
+          place.logit = division.by_token ? division.equal : s_.keys[i];
           place.token = s_.tokens[i];
           for (int rank = 0; rank < team_.size(); ++rank) *team_.Of(rank, &s_.place) = place;
         }
@@ -363,14 +417,9 @@ class Selector {
   SelectorShared& s_;
   const Values& values_;
   const int vocab_;
-  Extremes extremes_;
-  double rate_ = 0;
-  bool weigh_ = false;
-  // What is divided now.
-  double largest_ = 0, smallest_ = 0, scale_ = 0;
-  bool all_ = false;       // every logit
-  bool by_token_ = false;  // the tokens whose logit is equal_
-  double equal_ = 0;
+  Division division_;
+  double bottom_ = 0;                      // the smallest logit
+  bool all_ = false;                       // every logit is divided, not a part
   int sorted_first_ = 0, sorted_end_ = 0;  // the buckets that the first block has in order
 };
 

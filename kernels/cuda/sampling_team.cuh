@@ -94,9 +94,10 @@ __device__ inline double ExpOfNegative(double x) {
 // Probabilities below e^-kDeepest round to nothing.
 constexpr double kDeepest = 44.4;
 
-// e^x in units of a Mass, for x <= 0 or NaN.
+// e^x in units of a Mass, for x <= 0 or NaN. Without branches, so that several interleave.
 __device__ inline uint64_t Weight(double x) {
-  return x >= -kDeepest ? __double2ull_rn(ExpOfNegative(x) * 0x1p63) : 0;
+  const uint64_t weight = __double2ull_rn(ExpOfNegative(x) * 0x1p63);
+  return x >= -kDeepest ? weight : 0;
 }
 
 template <typename T>
@@ -162,32 +163,36 @@ struct Values {
 
   __device__ bool Has(int token) const { return token >= begin && token < end; }
 
-  // visit(token, float) for the model's logits, visit_replaced(token, double) for the others.
+  // visit(token, logits, keep) for the model's logits of token, token + 1, ..., of which those with
+  // a bit in `keep` count; visit_replaced(token, double) for the others.
   template <typename Visit, typename VisitReplaced>
-  __device__ void ForEach(Visit visit, VisitReplaced visit_replaced) const {
+  __device__ void ForEachFour(Visit visit, VisitReplaced visit_replaced) const {
     const int thread = threadIdx.x;
     const auto kept = [this](int token) {
       if (replaced == nullptr) return 0xfu;
       return ~(replaced[(token - begin) / 32] >> ((token - begin) % 32));
     };
     if (in_fours) {
-      float4 next = {};
-      int i = begin + 4 * thread;
-      if (i < end) next = *reinterpret_cast<const float4*>(logits + i);
-      while (i < end) {
-        const float4 now = next;
-        const int token = i;
-        i += 4 * kThreads;
-        if (i < end) next = *reinterpret_cast<const float4*>(logits + i);
-        const unsigned keep = kept(token);
-        if (keep & 1) visit(token, now.x);
-        if (keep & 2) visit(token + 1, now.y);
-        if (keep & 4) visit(token + 2, now.z);
-        if (keep & 8) visit(token + 3, now.w);
+      // Loads that are under way while a thread works: latency is what a pass waits for.
+      constexpr int kAhead = 3, kStep = 4 * kThreads;
+      float4 ahead[kAhead];
+      const auto load = [&](float4& four, int token) {
+        if (token < end) four = *reinterpret_cast<const float4*>(logits + token);
+      };
+      int token = begin + 4 * thread;
+#pragma unroll
+      for (int n = 0; n < kAhead; ++n) load(ahead[n], token + n * kStep);
+      for (; token < end; token += kStep) {
+        const float now[4] = {ahead[0].x, ahead[0].y, ahead[0].z, ahead[0].w};
+#pragma unroll
+        for (int n = 0; n + 1 < kAhead; ++n) ahead[n] = ahead[n + 1];
+        load(ahead[kAhead - 1], token + kAhead * kStep);
+        visit(token, now, kept(token));
       }
     } else {
-      for (int i = begin + thread; i < end; i += kThreads) {
-        if (kept(i) & 1) visit(i, logits[i]);
+      for (int token = begin + thread; token < end; token += kThreads) {
+        const float now[4] = {logits[token], 0, 0, 0};
+        visit(token, now, kept(token) & 1u);
       }
     }
     if (replaced == nullptr) return;
@@ -198,9 +203,17 @@ struct Values {
       if (Has(history[i].token)) visit_replaced(history[i].token, history_logits[i]);
     }
   }
+  // visit(token, double) for all logits.
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
-    ForEach([visit](int token, float logit) { visit(token, static_cast<double>(logit)); }, visit);
+    ForEachFour(
+        [visit](int token, const float(&four)[4], unsigned keep) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            if ((keep >> j & 1) != 0) visit(token + j, static_cast<double>(four[j]));
+          }
+        },
+        visit);
   }
 };
 

@@ -61,6 +61,17 @@ __device__ inline void Store(float* p, const Values<kVector>& values) {
   }
 }
 
+// What there is to know of a segment, loaded at once rather than one after the other.
+struct Segment {
+  __device__ Segment(const Convolution& conv, int s)
+      : first(conv.offsets[s]),
+        end(conv.offsets[s + 1]),
+        slot(conv.slots[s]),
+        memory(conv.memories[s]),
+        fresh(conv.fresh[s]) {}
+  const int first, end, slot, memory, fresh;
+};
+
 // One thread's channels of a convolution. kWidth 0: any width, by way of memory.
 template <int kWidth, int kVector>
 struct Channels {
@@ -68,7 +79,14 @@ struct Channels {
 
   __device__ Channels(const Convolution& conv, int channel)
       : c(conv), channel(channel), width(kWidth > 0 ? kWidth : conv.width) {
-    if constexpr (kWidth > 0) {
+    if constexpr (kWidth == 4 && kVector == 4) {
+#pragma unroll
+      for (int i = 0; i < kVector; ++i) {
+        const Values<4> four = Load<4>(conv.weight + int64_t{channel + i} * 4);
+#pragma unroll
+        for (int j = 0; j < 4; ++j) weight[i * 4 + j] = four.v[j];
+      }
+    } else if constexpr (kWidth > 0) {
 #pragma unroll
       for (int i = 0; i < kVector; ++i) {
 #pragma unroll
@@ -88,19 +106,17 @@ struct Channels {
     return Load<kVector>(c.x + row * c.channels + channel);
   }
   // Row j of a segment's window.
-  __device__ float* Window(int segment, int j) const {
-    return MemoryAt<float>(c.window, c.slots[segment], c.memories[segment]) +
-           int64_t{j} * c.channels + channel;
-  }
-  __device__ Vector WindowValue(int segment, int j) const {
-    if (c.fresh[segment] != 0) return {};
-    return Load<kVector>(Window(segment, j));
+  __device__ float* Window(const Segment& segment, int j) const {
+    return MemoryAt<float>(c.window, segment.slot, segment.memory) + int64_t{j} * c.channels +
+           channel;
   }
   // The input `ahead` places before the segment's entry number `at`, from the window if that lies
   // before the segment.
-  __device__ Vector History(int segment, int first, int at, int ahead) const {
+  __device__ Vector History(const Segment& segment, int at, int ahead) const {
     const int place = at - ahead;
-    return place >= 0 ? Input(first + place) : WindowValue(segment, width - 1 + place);
+    if (place >= 0) return Input(segment.first + place);
+    if (segment.fresh != 0) return {};
+    return Load<kVector>(Window(segment, width - 1 + place));
   }
 
   const Convolution& c;
@@ -114,10 +130,10 @@ struct History {
   static constexpr int kRows = kWidth > 1 ? kWidth - 1 : 1;
   Values<kVector> rows[kRows];
 
-  __device__ void Read(const Channels<kWidth, kVector>& channels, int segment, int first, int at) {
+  __device__ void Read(const Channels<kWidth, kVector>& channels, const Segment& segment, int at) {
 #pragma unroll
     for (int j = 0; j + 1 < kWidth; ++j) {
-      rows[j] = channels.History(segment, first, at, kWidth - 1 - j);
+      rows[j] = channels.History(segment, at, kWidth - 1 - j);
     }
   }
   __device__ void Push(const Values<kVector>& x) {
@@ -130,9 +146,8 @@ struct History {
 // y of one entry, `at` its number in the segment.
 template <int kWidth, int kVector>
 __device__ inline void WriteOutput(const Channels<kWidth, kVector>& channels,
-                                   History<kWidth, kVector>& history, int segment, int first,
-                                   int at) {
-  const Values<kVector> x = channels.Input(first + at);
+                                   History<kWidth, kVector>& history, const Segment& segment,
+                                   int at, const Values<kVector>& x) {
   Values<kVector> sum = {};
   if constexpr (kWidth > 0) {
 #pragma unroll
@@ -145,7 +160,7 @@ __device__ inline void WriteOutput(const Channels<kWidth, kVector>& channels,
     history.Push(x);
   } else {
     for (int j = 0; j + 1 < channels.width; ++j) {
-      const Values<kVector> past = channels.History(segment, first, at, channels.width - 1 - j);
+      const Values<kVector> past = channels.History(segment, at, channels.width - 1 - j);
 #pragma unroll
       for (int i = 0; i < kVector; ++i) sum.v[i] = fmaf(channels.Weight(i, j), past.v[i], sum.v[i]);
     }
@@ -154,16 +169,18 @@ __device__ inline void WriteOutput(const Channels<kWidth, kVector>& channels,
   for (int i = 0; i < kVector; ++i) {
     sum.v[i] = Silu(fmaf(channels.Weight(i, channels.width - 1), x.v[i], sum.v[i]));
   }
-  Store<kVector>(channels.c.y + int64_t{first + at} * channels.c.channels + channels.channel, sum);
+  Store<kVector>(
+      channels.c.y + int64_t{segment.first + at} * channels.c.channels + channels.channel, sum);
 }
 
 // Replaces a window by the last width - 1 inputs. Rows move towards older places, so going up never
 // reads what was written.
 template <int kWidth, int kVector>
-__device__ inline void MoveWindow(const Channels<kWidth, kVector>& channels, int segment, int first,
-                                  int count) {
+__device__ inline void MoveWindow(const Channels<kWidth, kVector>& channels,
+                                  const Segment& segment) {
+  const int count = segment.end - segment.first;
   for (int j = 0; j + 1 < channels.width; ++j) {
-    const Values<kVector> value = channels.History(segment, first, count, channels.width - 1 - j);
+    const Values<kVector> value = channels.History(segment, count, channels.width - 1 - j);
     Store<kVector>(channels.Window(segment, j), value);
   }
 }
@@ -182,16 +199,18 @@ __global__ void __launch_bounds__(kThreads)
     BySegment(const __grid_constant__ Convolutions convolutions) {
   int64_t block = blockIdx.x;
   const Convolution& conv = Find(convolutions, &block);
-  const int segment = static_cast<int>(block / conv.tiles);
+  const Segment segment(conv, static_cast<int>(block / conv.tiles));
   const int tile = static_cast<int>(block % conv.tiles);
-  const int first = conv.offsets[segment], count = conv.offsets[segment + 1] - first;
+  const int count = segment.end - segment.first;
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) * kVector;
-  if (count == 0 || conv.slots[segment] < 0 || channel >= conv.channels) return;
+  if ((count == 0) | (segment.slot < 0) | (channel >= conv.channels)) return;
   const Channels<kWidth, kVector> channels(conv, channel);
   if constexpr (!kMoveOnly) {
     History<kWidth, kVector> history;
-    history.Read(channels, segment, first, 0);
-    for (int at = 0; at < count; ++at) WriteOutput(channels, history, segment, first, at);
+    history.Read(channels, segment, 0);
+    for (int at = 0; at < count; ++at) {
+      WriteOutput(channels, history, segment, at, channels.Input(segment.first + at));
+    }
     if constexpr (kWidth > 0) {
 #pragma unroll
       for (int j = 0; j + 1 < kWidth; ++j) {
@@ -200,7 +219,7 @@ __global__ void __launch_bounds__(kThreads)
       return;
     }
   }
-  MoveWindow(channels, segment, first, count);
+  MoveWindow(channels, segment);
 }
 
 // The segment that has an entry: the last one that starts at or before it. Called by whole warps.
@@ -228,17 +247,32 @@ __global__ void __launch_bounds__(kThreads)
   const int tile = static_cast<int>(block % conv.tiles);
   const int end = min(begin + kRun, conv.offsets[conv.segments]);
   if (begin >= end) return;
-  int segment = SegmentOf(conv, begin);
+  int number = SegmentOf(conv, begin);
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) * kVector;
   if (channel >= conv.channels) return;
   const Channels<kWidth, kVector> channels(conv, channel);
-  for (int entry = begin; entry < end; ++segment) {
-    const int first = conv.offsets[segment], stop = min(end, conv.offsets[segment + 1]);
-    if (entry < stop && conv.slots[segment] >= 0) {
+  for (int entry = begin; entry < end; ++number) {
+    const Segment segment(conv, number);
+    const int stop = min(end, segment.end);
+    if (entry < stop && segment.slot >= 0) {
       History<kWidth, kVector> history;
-      history.Read(channels, segment, first, entry - first);
-      for (; entry < stop; ++entry) {
-        WriteOutput(channels, history, segment, first, entry - first);
+      history.Read(channels, segment, entry - segment.first);
+      while (entry < stop) {
+        // Several inputs on their way at a time.
+        constexpr int kTogether = 4;
+        Values<kVector> x[kTogether];
+        const int together = min(kTogether, stop - entry);
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          if (i < together) x[i] = channels.Input(entry + i);
+        }
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          if (i < together) {
+            WriteOutput(channels, history, segment, entry + i - segment.first, x[i]);
+          }
+        }
+        entry += together;
       }
     }
     entry = max(entry, stop);
@@ -258,7 +292,8 @@ void Launch(Device& device, Pass pass, int64_t blocks, const Convolutions& convo
 
 bool InFours(const ShortConvArgs& args) {
   const auto whole = [](int64_t bytes) { return bytes % 16 == 0; };
-  return args.x.shape[1] % 4 == 0 && whole(reinterpret_cast<intptr_t>(args.x.data)) &&
+  return args.x.shape[1] % 4 == 0 && whole(reinterpret_cast<intptr_t>(args.weight.data)) &&
+         whole(reinterpret_cast<intptr_t>(args.x.data)) &&
          whole(reinterpret_cast<intptr_t>(args.y.data)) &&
          whole(reinterpret_cast<intptr_t>(args.window.base)) && whole(args.window.slab_bytes) &&
          whole(args.window.offset) && whole(args.window.memory_bytes);
