@@ -16,14 +16,16 @@ namespace {
 // from memory, whatever it is told to compute in; up to the second it beats tiles.
 constexpr int64_t kFewRows = 2;
 constexpr int64_t kFewRowsExact = 8;
-// Up to here a block rounds all activations of its features itself.
-constexpr int64_t kSkinnyRows = 16;
-// From here on cuBLAS is the fastest for a product on its own.
+// From here on cuBLAS is the fastest for a product on its own, one of several of a call, or a large
+// one: it takes one launch for each, but makes more of it.
 constexpr int64_t kBlasRows = 65;
+constexpr int64_t kBlasRowsOfSeveral = 129;
+constexpr int64_t kBlasRowsOfLarge = 33;
+constexpr int64_t kLarge = int64_t{8} << 20;  // weights
 // Terms of the weights' dtype that make up an activation: three times 8 bits are all its 24.
 constexpr int kExactTerms = 3;
 
-enum Path { kPathFewRows, kPathSkinny, kPathRounded, kPathBlas, kPathGeneral };
+enum Path { kPathFewRows, kPathRounded, kPathBlas, kPathGeneral };
 
 // See linear_batch.h.
 bool Aligned(const LinearArgs& args) {
@@ -37,24 +39,20 @@ bool Aligned(const LinearArgs& args) {
   return address % 16 == 0;
 }
 
-Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned) {
-  const DType dtype = args.weights[0].dtype;
-  const bool exact = device.compute_dtype() == DType::kF32;
+// `several`: products of the call.
+Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned, bool several) {
+  const PackedMatrix& w = args.weights[0];
   const bool grouped = !args.group_offsets.empty();
+  const bool exact = device.compute_dtype() == DType::kF32 || w.dtype == DType::kF32;
   const int64_t entries = LikelyEntriesPerGroup(args);
-  if (dtype == DType::kF32) {
-    if (entries <= kFewRowsExact) return kPathFewRows;
-    return grouped ? kPathGeneral : kPathBlas;
-  }
-  if (!aligned) return entries <= kFewRowsExact ? kPathFewRows : kPathGeneral;
-  if (exact) {
-    if (entries <= kFewRowsExact) return kPathFewRows;
-    // The range of f16 is too small to hold the terms of any float.
-    return dtype == DType::kBF16 ? kPathRounded : kPathGeneral;
-  }
-  if (entries <= kFewRows) return kPathFewRows;
-  if (entries <= kSkinnyRows && FitsLinearSkinny(device, args)) return kPathSkinny;
-  return grouped || entries < kBlasRows ? kPathRounded : kPathBlas;
+  if (entries <= (exact || !aligned ? kFewRowsExact : kFewRows)) return kPathFewRows;
+  if (w.dtype == DType::kF32) return grouped ? kPathGeneral : kPathBlas;
+  // The range of f16 is too small to hold the terms of any float.
+  if (!aligned || (exact && w.dtype == DType::kF16)) return kPathGeneral;
+  if (exact || grouped) return kPathRounded;
+  const bool large = int64_t{w.out_features} * w.in_features >= kLarge;
+  const int64_t blas_rows = large ? kBlasRowsOfLarge : several ? kBlasRowsOfSeveral : kBlasRows;
+  return entries < blas_rows ? kPathRounded : kPathBlas;
 }
 
 // The 16-bit copies of the activations of a call, each x once, and cuBLAS's workspace.
@@ -102,7 +100,7 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
   for (const LinearArgs& args : products) {
     if (args.weights[0].dtype != dtype || args.y.shape.elements() == 0) continue;
     const bool aligned = Aligned(args);
-    const Path path = ChoosePath(device, args, aligned);
+    const Path path = ChoosePath(device, args, aligned, products.size() > 1);
     if (path == kPathFewRows && !aligned) {
       unaligned_few_rows.push_back(&args);
     } else {
@@ -126,7 +124,6 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
 
   LinearFewRows(device, unaligned_few_rows, dtype, false);
   LinearFewRows(device, by_path[kPathFewRows], dtype, true);
-  LinearSkinny(device, by_path[kPathSkinny], dtype);
   if (HasHopperCode(device)) {
     LinearWarpgroups(device, by_path[kPathRounded], dtype, copies.terms(), rounded(kPathRounded));
   } else {

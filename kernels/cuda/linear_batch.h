@@ -86,9 +86,7 @@ LinearBatch TakeBatch(std::span<const LinearArgs* const>* products, int* total,
 using LinearProducts = std::span<const LinearArgs* const>;
 
 // linear_few_rows.cu: weights stream from memory once, whatever else; fp32 throughout.
-// `outputs_per_warp`: 1, 2, or 0 to choose.
-void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned,
-                   int outputs_per_warp = 0);
+void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned);
 // linear_skinny.cu: up to sixteen rows or so on tensor cores; rounds activations to the weights'
 // 16-bit dtype. For aligned products that fit.
 bool FitsLinearSkinny(const Device& device, const LinearArgs& args);

@@ -24,7 +24,7 @@ __device__ inline void ArriveExpecting(uint32_t barrier, int bytes) {
 __device__ inline void ArriveAt(uint32_t barrier, int rank) {
   asm volatile(
       "{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1; "
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
@@ -32,7 +32,7 @@ __device__ inline void ArriveAt(uint32_t barrier, int rank) {
 __device__ inline void WaitBarrier(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{ .reg .pred done;\n"
-      "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@done bra.uni over;\n"
       "bra.uni again;\n"
       "over: }" ::"r"(barrier),

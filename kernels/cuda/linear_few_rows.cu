@@ -229,47 +229,32 @@ void Launch(Device& device, LinearProducts products) {
 }
 
 template <typename T, int kPiece>
-void LaunchFor(Device& device, LinearProducts products, int outputs_per_warp) {
-  int64_t entries = 1, outputs = 0;
+void LaunchFor(Device& device, LinearProducts products) {
+  int64_t entries = 1;
   for (const LinearArgs* args : products) {
     entries = std::max(entries, LikelyEntriesPerGroup(*args));
-    outputs += args->weights[0].out_features *
-               std::min<int64_t>(static_cast<int64_t>(args->weights.size()), args->y.shape[0]);
   }
-  // Small matrices need all warps; with several outputs a warp, large ones need fewer reads of x.
-  if (outputs_per_warp == 0) outputs_per_warp = outputs < 24 * device.multiprocessors() ? 1 : 2;
-  const bool one = outputs_per_warp == 1;
-  if (entries == 1) {
-    if (one) return Launch<T, kPiece, 1, 1>(device, products);
-    return Launch<T, kPiece, 1, 2>(device, products);
-  }
-  if (entries == 2) {
-    if (one) return Launch<T, kPiece, 2, 1>(device, products);
-    return Launch<T, kPiece, 2, 2>(device, products);
-  }
-  if (entries <= 4) {
-    if (one) return Launch<T, kPiece, 4, 1>(device, products);
-    return Launch<T, kPiece, 4, 2>(device, products);
-  }
-  if (one) return Launch<T, kPiece, 8, 2>(device, products);
-  Launch<T, kPiece, 8, 4>(device, products);
+  // Two outputs a warp share each read of x; more cost registers, and so loads under way.
+  if (entries == 1) return Launch<T, kPiece, 1, 2>(device, products);
+  if (entries == 2) return Launch<T, kPiece, 2, 2>(device, products);
+  if (entries <= 4) return Launch<T, kPiece, 4, 2>(device, products);
+  Launch<T, kPiece, 8, 2>(device, products);
 }
 
 }  // namespace
 
-void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned,
-                   int outputs_per_warp) {
+void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned) {
   if (products.empty()) return;
   if (dtype == DType::kF32) {
-    if (aligned) return LaunchFor<float, 4>(device, products, outputs_per_warp);
-    return LaunchFor<float, 1>(device, products, outputs_per_warp);
+    if (aligned) return LaunchFor<float, 4>(device, products);
+    return LaunchFor<float, 1>(device, products);
   }
   if (dtype == DType::kBF16) {
-    if (aligned) return LaunchFor<__nv_bfloat16, 8>(device, products, outputs_per_warp);
-    return LaunchFor<__nv_bfloat16, 1>(device, products, outputs_per_warp);
+    if (aligned) return LaunchFor<__nv_bfloat16, 8>(device, products);
+    return LaunchFor<__nv_bfloat16, 1>(device, products);
   }
-  if (aligned) return LaunchFor<__half, 8>(device, products, outputs_per_warp);
-  LaunchFor<__half, 1>(device, products, outputs_per_warp);
+  if (aligned) return LaunchFor<__half, 8>(device, products);
+  LaunchFor<__half, 1>(device, products);
 }
 
 }  // namespace mneme::cuda

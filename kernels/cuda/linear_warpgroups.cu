@@ -238,29 +238,25 @@ void LaunchFor(Device& device, LinearProducts products, int terms,
     return shape.entries == entries && shape.warpgroups == warpgroups && shape.stages == stages;
   };
   if (is(16, 1, 8)) return Launch<T, 16, 1, 8>(device, products, terms, rounded);
-  if (is(16, 1, 5)) return Launch<T, 16, 1, 5>(device, products, terms, rounded);
+  if (is(16, 1, 7)) return Launch<T, 16, 1, 7>(device, products, terms, rounded);
   if (is(32, 1, 6)) return Launch<T, 32, 1, 6>(device, products, terms, rounded);
-  if (is(32, 1, 4)) return Launch<T, 32, 1, 4>(device, products, terms, rounded);
-  if (is(64, 1, 6)) return Launch<T, 64, 1, 6>(device, products, terms, rounded);
   if (is(64, 1, 4)) return Launch<T, 64, 1, 4>(device, products, terms, rounded);
   if (is(128, 1, 4)) return Launch<T, 128, 1, 4>(device, products, terms, rounded);
-  if (is(128, 1, 3)) return Launch<T, 128, 1, 3>(device, products, terms, rounded);
-  if (is(128, 2, 3)) return Launch<T, 128, 2, 3>(device, products, terms, rounded);
-  if (is(128, 2, 6)) return Launch<T, 128, 2, 6>(device, products, terms, rounded);
   if (is(256, 2, 4)) return Launch<T, 256, 2, 4>(device, products, terms, rounded);
   device.Check(cudaErrorInvalidValue, "LinearWarpgroups: no such shape");
 }
 
-WarpgroupShape ChooseShape(const Device& device, LinearProducts products) {
-  int64_t entries = 1, tiles = 0;
+WarpgroupShape ChooseShape(LinearProducts products) {
+  int64_t entries = 1;
   for (const LinearArgs* args : products) {
     entries = std::max(entries, LikelyEntriesPerGroup(*args));
-    tiles += args->y.shape[0] / 128 * (args->weights[0].out_features / 128);
   }
-  if (entries <= 16) return {16, 1, 8};
-  if (entries <= 32) return {32, 1, 6};
-  if (entries <= 64) return {64, 1, 6};
-  if (tiles < 2 * device.multiprocessors()) return {128, 1, 4};
+  // Up to twice the entries of a tile: reading weights a second time, from L2, costs less than
+  // longer tiles on fewer blocks do.
+  if (entries <= 16) return {16, 1, 7};
+  if (entries <= 64) return {32, 1, 6};
+  if (entries <= 128) return {64, 1, 4};
+  if (entries <= 256) return {128, 1, 4};
   return {256, 2, 4};
 }
 
@@ -279,7 +275,7 @@ bool HasHopperCode(const Device& device) {
 void LinearWarpgroups(Device& device, LinearProducts products, DType dtype, int terms,
                       std::span<const void* const> rounded, WarpgroupShape shape) {
   if (products.empty()) return;
-  if (shape.entries == 0) shape = ChooseShape(device, products);
+  if (shape.entries == 0) shape = ChooseShape(products);
   if (dtype == DType::kBF16) {
     return LaunchFor<__nv_bfloat16>(device, products, terms, rounded, shape);
   }

@@ -1,6 +1,7 @@
 // The matrix product: close to float64 within the rounding of one sum per output, and the same bits
 // whatever else is computed with it.
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -218,6 +219,33 @@ TEST_P(LinearTest, NoRowsAreNoWork) {
   EXPECT_TRUE(p.Run(*backend_).empty());
 }
 
+// Relative to sum |w x| per output, whatever rows, shape and dtype of the weights.
+double RelativeBound(DType compute_dtype, int in_features) {
+  const double sum = SumError(in_features);
+  return compute_dtype == DType::kF32 ? sum : kUnitBF16 + (1 + kUnitBF16) * sum;
+}
+
+// Sizes at which backends may go over to other algorithms.
+TEST_P(LinearTest, ManyRowsStayWithinTheirBounds) {
+  struct Case {
+    int rows, in_features, out_features;
+  };
+  uint64_t seed = 250;
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
+    for (const DType dtype : kWeightTypes) {
+      for (const Case c : {Case{12, 64, 200}, Case{20, 72, 40}, Case{40, 1032, 24},
+                           Case{65, 200, 130}, Case{100, 99, 33}, Case{300, 264, 70}}) {
+        const LinearProblem p(++seed, c.rows, c.in_features, c.out_features, dtype);
+        EXPECT_THAT(p.Run(*backend),
+                    IsWithin(p.Bound(RelativeBound(compute, c.in_features)), p.Run(*reference_)))
+            << "seed " << seed << ", " << c.rows << " rows, " << c.out_features << " x "
+            << c.in_features << " " << Name(dtype) << ", compute " << Name(compute);
+      }
+    }
+  }
+}
+
 // Entries of several groups; some groups are empty, rows repeat and come in any order.
 struct GroupedProblem {
   GroupedProblem(uint64_t seed, int in_features, int out_features, DType dtype,
@@ -267,14 +295,15 @@ struct GroupedProblem {
     return result;
   }
 
-  std::vector<double> Bound() const {
+  std::vector<double> Bound() const { return Bound(SumError(in_features)); }
+  std::vector<double> Bound(double relative) const {
     std::vector<double> bound;
     for (size_t g = 0; g < weights.size(); ++g) {
       for (int e = offsets[g]; e < offsets[g + 1]; ++e) {
         LinearProblem p(0, 1, in_features, out_features, dtype);
         p.x = LinearProblem::Rows(x, in_features, entry_rows[e], 1);
         p.w = weights[g];
-        const std::vector<double> row = p.Bound(SumError(in_features));
+        const std::vector<double> row = p.Bound(relative);
         bound.insert(bound.end(), row.begin(), row.end());
       }
     }
@@ -296,6 +325,21 @@ TEST_P(LinearTest, GroupedMatchesReference) {
       const GroupedProblem p(++seed, in_features, 29, dtype, {3, 0, 1, 40, 0});
       EXPECT_THAT(p.Run(*backend_), IsWithin(p.Bound(), p.Run(*reference_)))
           << "seed " << seed << " " << Name(dtype);
+    }
+  }
+}
+
+TEST_P(LinearTest, BigGroupsStayWithinTheirBounds) {
+  uint64_t seed = 320;
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
+    for (const DType dtype : kWeightTypes) {
+      for (const int in_features : {72, 99}) {
+        const GroupedProblem p(++seed, in_features, 130, dtype, {0, 200, 3, 70, 0, 0, 129});
+        EXPECT_THAT(p.Run(*backend),
+                    IsWithin(p.Bound(RelativeBound(compute, in_features)), p.Run(*reference_)))
+            << "seed " << seed << " " << Name(dtype) << ", compute " << Name(compute);
+      }
     }
   }
 }
@@ -351,6 +395,59 @@ TEST_P(LinearTest, ProductsInOneCallEqualThoseOfSeparateCalls) {
   EXPECT_THAT(bench.Read(products[1].y), HasSameBits(b.Run(*backend_)));
   EXPECT_THAT(bench.Read(products[2].y), HasSameBits(c.Run(*backend_)));
   EXPECT_THAT(bench.Read(products[3].y), HasSameBits(d.Run(*backend_)));
+}
+
+// As a layer of memories asks for them: some take the same activations, some are grouped, some have
+// few outputs.
+TEST_P(LinearTest, ProductsInOneCallStayWithinTheirBounds) {
+  uint64_t seed = 400;
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
+    for (const DType dtype : kWeightTypes) {
+      for (const int rows : {1, 2, 5, 30, 90, 200}) {
+        const LinearProblem q(++seed, rows, 72, 40, dtype);
+        LinearProblem g(++seed, rows, 72, 130, dtype);
+        g.x = q.x;
+        const GroupedProblem k(++seed, 72, 40, dtype, {rows, 0, 2 * rows, 1});
+        const GroupedProblem a(++seed, 72, 4, dtype, {rows, 0, 2 * rows, 1});
+        Workbench bench(*backend);
+        std::vector<std::vector<PackedMatrix>> weights;
+        std::vector<LinearArgs> products(4);
+        for (const LinearProblem* p : {&q, &g}) {
+          LinearArgs& args = products[weights.size()];
+          weights.push_back({bench.Pack(p->w, p->out_features, p->in_features, dtype)});
+          args.x = p == &g ? products[0].x : bench.Activations(p->x, {rows, p->in_features});
+          args.y = bench.NewActivations({rows, p->out_features});
+        }
+        for (const GroupedProblem* p : {&k, &a}) {
+          LinearArgs& args = products[weights.size()];
+          auto& packed = weights.emplace_back();
+          for (const auto& w : p->weights) {
+            packed.push_back(bench.Pack(w, p->out_features, p->in_features, dtype));
+          }
+          args.x = bench.Activations(p->x, {GroupedProblem::kRows, p->in_features});
+          args.entry_rows = bench.Ints(p->entry_rows);
+          args.group_offsets = bench.Ints(p->offsets);
+          args.y = bench.NewActivations({p->offsets.back(), p->out_features});
+        }
+        for (size_t i = 0; i < products.size(); ++i) products[i].weights = weights[i];
+        bench.kernels().Linear(products);
+
+        const double relative = RelativeBound(compute, 72);
+        const auto where = [&] {
+          return "rows " + std::to_string(rows) + " " + Name(dtype) + ", compute " + Name(compute);
+        };
+        EXPECT_THAT(bench.Read(products[0].y), IsWithin(q.Bound(relative), q.Run(*reference_)))
+            << where();
+        EXPECT_THAT(bench.Read(products[1].y), IsWithin(g.Bound(relative), g.Run(*reference_)))
+            << where();
+        EXPECT_THAT(bench.Read(products[2].y), IsWithin(k.Bound(relative), k.Run(*reference_)))
+            << where();
+        EXPECT_THAT(bench.Read(products[3].y), IsWithin(a.Bound(relative), a.Run(*reference_)))
+            << where();
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, LinearTest, testing::ValuesIn(AvailableBackends()), BackendName);
