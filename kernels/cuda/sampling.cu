@@ -217,7 +217,7 @@ class TeamSizes {
         attributes.ptxVersion < 90) {
       return;
     }
-    for (int size = 2; size <= kMaxSize; size *= 2) {
+    for (int size = 2; size <= sampling::kMaxTeam; size *= 2) {
       Launch launch(device, size, size, sizeof(SelectorShared));
       if (cudaOccupancyMaxActiveClusters(&most_rows_[size], SampleRows, &launch.config) !=
           cudaSuccess) {
@@ -227,7 +227,7 @@ class TeamSizes {
     }
   }
   int Choose(int64_t rows, int64_t vocab) const {
-    int size = kMaxSize;
+    int size = sampling::kMaxTeam;
     while (size > 1 && (rows > most_rows_[size] || vocab < int64_t{size} * kTokensPerBlock)) {
       size /= 2;
     }
@@ -250,8 +250,7 @@ class TeamSizes {
   };
 
  private:
-  static constexpr int kMaxSize = 8;
-  int most_rows_[kMaxSize + 1] = {};
+  int most_rows_[sampling::kMaxTeam + 1] = {};
 };
 
 // Places in a block of memory, one after the other.

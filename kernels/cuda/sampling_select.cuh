@@ -27,6 +27,12 @@ struct Place {
   int32_t token;
 };
 
+// What one block has counted. A mass has three limbs.
+struct Buckets {
+  uint32_t counts[kBuckets];
+  uint32_t low[kBuckets], middle[kBuckets], high[kBuckets];
+};
+
 struct SelectorShared {
   // For the extremes and sums of a row.
   Mass mass_scratch[kWarps];
@@ -40,9 +46,7 @@ struct SelectorShared {
   int32_t tokens[kCandidates];  // likewise
   uint32_t counts[kBuckets + 1];
   uint32_t count_scratch[kWarps];
-  // This block's. A mass has three limbs.
-  uint32_t own_counts[kBuckets];
-  uint32_t low[kBuckets], middle[kBuckets], high[kBuckets];
+  Buckets own;
   uint32_t candidates;
   int bucket;
   int head;  // the buckets before it have up to kHead tokens
@@ -97,7 +101,7 @@ class Selector {
     float largest = -INFINITY, smallest = INFINITY;
     int token = -1;
     Extremes found;
-    values.ForEachFour(
+    values.ForEachFour<4>(
         [&](int t, const float(&four)[4], unsigned kept) {
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
@@ -111,20 +115,16 @@ class Selector {
           if (logit > -INFINITY && keep(logit, t)) found.Add(MakeExtremes(logit, logit, t));
         });
     if (token >= 0) found.Add(MakeExtremes(largest, smallest, token));
-#pragma unroll
-    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
-      found.Add(MakeExtremes(ShuffleXor(found.largest, lanes), ShuffleXor(found.smallest, lanes),
-                             ShuffleXor(found.token, lanes)));
-    }
-    if (threadIdx.x % kWarp == 0) s_.warp_extremes[threadIdx.x / kWarp] = found;
+    found = OfWarp(found);
+    const int lane = threadIdx.x % kWarp;
+    if (lane == 0) s_.warp_extremes[threadIdx.x / kWarp] = found;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int w = 1; w < kWarps; ++w) found.Add(s_.warp_extremes[w]);
-      s_.extremes = found;
+    if (threadIdx.x < kWarp) {
+      found = OfWarp(lane < kWarps ? s_.warp_extremes[lane] : Extremes());
+      if (lane == 0) s_.extremes = found;
     }
     team_.Sync();
-    found = Extremes();
-    for (int rank = 0; rank < team_.size(); ++rank) found.Add(*team_.Of(rank, &s_.extremes));
+    found = OfWarp(lane < team_.size() ? *team_.Of(lane, &s_.extremes) : Extremes());
     team_.Sync();
     return found;
   }
@@ -145,7 +145,7 @@ class Selector {
     }
     team_.Sync();
     sum = 0;
-    for (int rank = 0; rank < team_.size(); ++rank) sum += *team_.Of(rank, &s_.partial);
+    team_.ForEach(&s_.partial, [&](const Mass* partial) { sum += *partial; });
     team_.Sync();
     return sum;
   }
@@ -199,6 +199,15 @@ class Selector {
   }
 
  private:
+  // Of the lanes of a warp, in every lane.
+  __device__ static Extremes OfWarp(Extremes found) {
+#pragma unroll
+    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+      found.Add(MakeExtremes(ShuffleXor(found.largest, lanes), ShuffleXor(found.smallest, lanes),
+                             ShuffleXor(found.token, lanes)));
+    }
+    return found;
+  }
   __device__ static Extremes MakeExtremes(double largest, double smallest, int token) {
     Extremes e;
     e.largest = largest;
@@ -228,10 +237,10 @@ class Selector {
     __syncthreads();
     if (threadIdx.x == 0) s_.head = 0;
     for (int b = threadIdx.x; b < kBuckets; b += kThreads) {
-      s_.own_counts[b] = s_.low[b] = s_.middle[b] = s_.high[b] = 0;
+      s_.own.counts[b] = s_.own.low[b] = s_.own.middle[b] = s_.own.high[b] = 0;
     }
     __syncthreads();
-    values.ForEachFour(
+    values.ForEachFour<2>(
         [&](int token, const float(&four)[4], unsigned kept) {
           double keys[4];
 #pragma unroll
@@ -247,15 +256,12 @@ class Selector {
       const int b = team_.rank() * slice + i;
       uint32_t count = 0;
       Mass mass = 0;
-      for (int rank = 0; rank < team_.size(); ++rank) {
-        count += team_.Of(rank, s_.own_counts)[b];
-        mass += Mass{team_.Of(rank, s_.high)[b]} << 64 |
-                uint64_t{team_.Of(rank, s_.middle)[b]} << 32 | team_.Of(rank, s_.low)[b];
-      }
-      for (int rank = 0; rank < team_.size(); ++rank) {
-        team_.Of(rank, s_.counts)[b] = count;
-        team_.Of(rank, s_.masses)[b] = mass;
-      }
+      team_.ForEach(&s_.own, [&](const Buckets* own) {
+        count += own->counts[b];
+        mass += Mass{own->high[b]} << 64 | uint64_t{own->middle[b]} << 32 | own->low[b];
+      });
+      team_.ForEach(s_.counts, [&](uint32_t* counts) { counts[b] = count; });
+      team_.ForEach(s_.masses, [&](Mass* masses) { masses[b] = mass; });
     }
     team_.Sync();
 
@@ -304,16 +310,16 @@ class Selector {
     }
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      if (buckets[j] >= 0) atomicAdd(&s_.own_counts[buckets[j]], 1u);
+      if (buckets[j] >= 0) atomicAdd(&s_.own.counts[buckets[j]], 1u);
     }
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      if (low[j] != 0 && atomicAdd(&s_.low[buckets[j]], low[j]) > ~low[j]) ++middle[j];
+      if (low[j] != 0 && atomicAdd(&s_.own.low[buckets[j]], low[j]) > ~low[j]) ++middle[j];
     }
 #pragma unroll
     for (int j = 0; j < kCount; ++j) {
-      if (middle[j] != 0 && atomicAdd(&s_.middle[buckets[j]], middle[j]) > ~middle[j]) {
-        atomicAdd(&s_.high[buckets[j]], 1u);
+      if (middle[j] != 0 && atomicAdd(&s_.own.middle[buckets[j]], middle[j]) > ~middle[j]) {
+        atomicAdd(&s_.own.high[buckets[j]], 1u);
       }
     }
   }
@@ -347,7 +353,8 @@ class Selector {
     team_.Sync();
   }
 
-  // The first block's candidates: by descending key, then by id. A bitonic network.
+  // The first block's candidates: by descending key, then by id. A bitonic network; a warp's pairs
+  // at most kWarp apart are in 2 * kWarp places that no other warp touches.
   __device__ void Sort(int n) {
     int size = 2;
     while (size < n) size *= 2;
@@ -358,6 +365,11 @@ class Selector {
     __syncthreads();
     for (int run = 2; run <= size; run *= 2) {
       for (int distance = run / 2; distance > 0; distance /= 2) {
+        if (distance > kWarp || (distance == kWarp && run > 2 * kWarp)) {
+          __syncthreads();
+        } else {
+          __syncwarp();
+        }
         for (int i = threadIdx.x; i < size / 2; i += kThreads) {
           const int a = 2 * i - (i & (distance - 1)), b = a + distance;
           const double key_a = s_.keys[a], key_b = s_.keys[b];
@@ -368,9 +380,9 @@ class Selector {
             s_.tokens[a] = token_b, s_.tokens[b] = token_a;
           }
         }
-        __syncthreads();
       }
     }
+    __syncthreads();
   }
 
   __device__ Place FindAmongSorted(int bucket, const Need& need) {
@@ -404,7 +416,7 @@ class Selector {
           place.mass = after;
           place.logit = division.by_token ? division.equal : s_.keys[i];
           place.token = s_.tokens[i];
-          for (int rank = 0; rank < team_.size(); ++rank) *team_.Of(rank, &s_.place) = place;
+          team_.ForEach(&s_.place, [&](Place* to) { *to = place; });
         }
         before = after;
       }

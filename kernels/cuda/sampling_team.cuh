@@ -13,6 +13,7 @@ namespace mneme::cuda::sampling {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
+constexpr int kMaxTeam = 8;  // what every GPU with clusters allows
 
 // The blocks of one row: a thread block cluster where there are such, else one block. All of them
 // take the same branches, and see each other's shared memory.
@@ -42,6 +43,14 @@ class Team {
     return mine;
   }
 #endif
+  // visit(what `mine` is in a block) for all blocks, unrolled so that loads are issued together.
+  template <typename T, typename Visit>
+  __device__ void ForEach(T* mine, Visit visit) const {
+#pragma unroll
+    for (int rank = 0; rank < kMaxTeam; ++rank) {
+      if (rank < size_) visit(Of(rank, mine));
+    }
+  }
   __device__ int rank() const { return rank_; }
   __device__ int size() const { return size_; }
 
@@ -165,7 +174,7 @@ struct Values {
 
   // visit(token, logits, keep) for the model's logits of token, token + 1, ..., of which those with
   // a bit in `keep` count; visit_replaced(token, double) for the others.
-  template <typename Visit, typename VisitReplaced>
+  template <int kGroup, typename Visit, typename VisitReplaced>
   __device__ void ForEachFour(Visit visit, VisitReplaced visit_replaced) const {
     const int thread = threadIdx.x;
     const auto kept = [this](int token) {
@@ -173,21 +182,21 @@ struct Values {
       return ~(replaced[(token - begin) / 32] >> ((token - begin) % 32));
     };
     if (in_fours) {
-      // Loads that are under way while a thread works: latency is what a pass waits for.
-      constexpr int kAhead = 3, kStep = 4 * kThreads;
-      float4 ahead[kAhead];
-      const auto load = [&](float4& four, int token) {
-        if (token < end) four = *reinterpret_cast<const float4*>(logits + token);
-      };
-      int token = begin + 4 * thread;
+      // kGroup loads are under way together: their latency is what a pass waits for.
+      constexpr int kStep = 4 * kThreads;
+      for (int first = begin + 4 * thread; first < end; first += kGroup * kStep) {
+        float4 group[kGroup];
 #pragma unroll
-      for (int n = 0; n < kAhead; ++n) load(ahead[n], token + n * kStep);
-      for (; token < end; token += kStep) {
-        const float now[4] = {ahead[0].x, ahead[0].y, ahead[0].z, ahead[0].w};
+        for (int n = 0; n < kGroup; ++n) {
+          const int token = first + n * kStep;
+          if (token < end) group[n] = *reinterpret_cast<const float4*>(logits + token);
+        }
 #pragma unroll
-        for (int n = 0; n + 1 < kAhead; ++n) ahead[n] = ahead[n + 1];
-        load(ahead[kAhead - 1], token + kAhead * kStep);
-        visit(token, now, kept(token));
+        for (int n = 0; n < kGroup; ++n) {
+          const int token = first + n * kStep;
+          const float four[4] = {group[n].x, group[n].y, group[n].z, group[n].w};
+          if (token < end) visit(token, four, kept(token));
+        }
       }
     } else {
       for (int token = begin + thread; token < end; token += kThreads) {
@@ -206,7 +215,7 @@ struct Values {
   // visit(token, double) for all logits.
   template <typename Visit>
   __device__ void ForEach(Visit visit) const {
-    ForEachFour(
+    ForEachFour<4>(
         [visit](int token, const float(&four)[4], unsigned keep) {
 #pragma unroll
           for (int j = 0; j < 4; ++j) {
