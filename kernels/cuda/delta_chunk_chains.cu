@@ -356,9 +356,7 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
               tile < kKeyBlocks ? images.pairs + tile * 2 * kTileBytes : images.products;
           *reinterpret_cast<uint4*>(start + 16 * (begin + i % pieces)) = {0, 0, 0, 0};
         }
-#ifdef MNEME_HOPPER_MMA
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
+        FenceForProducts<kWgmma>();
         __syncthreads();
       }
 
@@ -498,13 +496,6 @@ cudaError_t Launch(const ChainParams& params, int multiprocessors, cudaStream_t 
   return cudaGetLastError();
 }
 
-// Whether the kernels were built for the device at hand, and not from the PTX for any device.
-bool BuiltForHopper() {
-  cudaFuncAttributes attributes = {};
-  return cudaFuncGetAttributes(&attributes, ChainKernel<4, 2, 2, true, float>) == cudaSuccess &&
-         attributes.ptxVersion >= 90;
-}
-
 template <int kKeyBlocks, typename State>
 cudaError_t LaunchFor(const ChainParams& params, int multiprocessors, bool hopper,
                       cudaStream_t stream) {
@@ -541,6 +532,15 @@ int DeltaChunkSharedBytes(int key_dim) {
                           : sizeof(ChainMemory<4, 1, 1>);
 }
 
+bool DeltaChunksBuiltForHopper() {
+  static const bool built = [] {
+    cudaFuncAttributes attributes = {};
+    return cudaFuncGetAttributes(&attributes, ChainKernel<4, 2, 2, true, float>) == cudaSuccess &&
+           attributes.ptxVersion >= 90;
+  }();
+  return built;
+}
+
 cudaError_t RunDeltaChains(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
                            const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
                            cudaStream_t stream) {
@@ -553,8 +553,6 @@ cudaError_t RunDeltaChains(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs&
                               args.segments.memories.as<const int>(),
                               args.segments.fresh.as<const int>(),
                               args.state};
-  static const bool built = BuiltForHopper();
-  hopper = hopper && built;
   if (args.state.dtype == DType::kF16) {
     return LaunchForState<__half>(params, multiprocessors, hopper, stream);
   }

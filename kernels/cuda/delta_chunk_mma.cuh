@@ -112,6 +112,13 @@ struct RightTiles {
   uint64_t descriptor;
 };
 
+// Before the barrier between stores to shared memory and products that read it.
+template <bool kWgmma>
+__device__ inline void FenceForProducts() {
+#ifdef MNEME_HOPPER_MMA
+  if constexpr (kWgmma) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
 // What a kernel may call in between products that run asynchronously; nothing without wgmma.
 template <bool kWgmma>
 __device__ inline void BeginProducts() {
@@ -138,6 +145,36 @@ template <int n>
 __device__ inline void HoldSums(float (&sums)[n]) {
 #pragma unroll
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(sums[i]));
+}
+
+// sums[16 x 64] += a b for each of the four warps of a group, a being 64 rows of a tile, of which
+// warp `block` has its 16, b's columns the rows of another tile, summed over 16 columns of both.
+template <bool kWgmma>
+__device__ inline void MultiplyTiles(float (&sums)[32], const RightTiles& left, uint32_t left_at,
+                                     const RightTiles& right, uint32_t right_at, int block,
+                                     int step) {
+#ifdef MNEME_HOPPER_MMA
+  if constexpr (kWgmma) {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" MNEME_REGISTERS_0_31
+        "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
+        : MNEME_F32(sums, 0)
+        : "l"(left.DescriptorAt(left_at + 32 * step)), "l"(right.DescriptorAt(right_at + 32 * step))
+        : "memory");
+  }
+#endif
+  if constexpr (!kWgmma) {
+    uint32_t a[4];
+    LoadLeft(left.address + left_at, 16 * block, step, a);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      uint32_t b[4];
+      LoadRightOfRows(right.address + right_at, 16 * n, step, b);
+      Mma(sums + 8 * n, a, b[0], b[1]);
+      Mma(sums + 8 * n + 4, a, b[2], b[3]);
+    }
+  }
 }
 
 // sums[16 x 128] += a b, b's columns being the 128 rows of the `pair`-th pair of adjacent tiles,

@@ -61,14 +61,15 @@ struct DeltaChunkSizes {
   int heads, key_dim, value_heads, value_dim;
 };
 
-// Launches; return the launch's error.
+// Launches; return the launch's error. `hopper`: by the kernels that use what only Hopper has.
 cudaError_t PrepareDeltaChunks(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
-                               const DeltaChunkSizes& sizes, int multiprocessors,
+                               const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
                                cudaStream_t stream);
-// `hopper`: the device has wgmma, and kernels that use it may be chosen.
 cudaError_t RunDeltaChains(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
                            const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
                            cudaStream_t stream);
+// Whether such kernels were built and loaded, rather than the PTX for any device.
+bool DeltaChunksBuiltForHopper();
 // Dynamic shared memory that the kernels need at least, whatever the device.
 int DeltaChunkSharedBytes(int key_dim);
 

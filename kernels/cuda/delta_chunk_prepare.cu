@@ -144,48 +144,50 @@ __device__ void LoadGates(const PrepareParams& p, const ChunkPlace& place, int v
   }
 }
 
-// a = A, lower blocks of 16 x 16 only, by warps 0..3; p_tile = P, likewise, by warps 4..7.
-template <int kKeyBlocks>
+// a = A by the first four warps, p_tile = P by the others; nothing is said of blocks of 16 above
+// the diagonal.
+template <int kKeyBlocks, bool kWgmma>
 __device__ void MultiplyByKeys(PrepareMemory<kKeyBlocks>& memory, int turn) {
   const auto& gates = memory.gates[turn];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int block = warp % 4, is_query = warp / 4;
-  float sums[kChunk / 2] = {};
-  const uint32_t pairs = SharedAddress(memory.pairs);
-#pragma unroll 2
-  for (int step = 0; step < 4 * kKeyBlocks; ++step) {
-    const uint32_t keys = pairs + step / 4 * 2 * kTileBytes;
-    uint32_t left[4];
-    LoadLeft(keys + is_query * kTileBytes, 16 * block, step % 4, left);
+  float sums[kChunk / 2];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      if (n > block) continue;
-      uint32_t right[4];
-      LoadRightOfRows(keys, 16 * n, step % 4, right);
-      Mma(sums + 8 * n, left, right[0], right[1]);
-      Mma(sums + 8 * n + 4, left, right[2], right[3]);
-    }
+  for (float& sum : sums) sum = 0;
+  const RightTiles pairs(memory.pairs, 0);
+  BeginProducts<kWgmma>();
+#pragma unroll
+  for (int step = 0; step < 4 * kKeyBlocks; ++step) {
+    const uint32_t keys = step / 4 * 2 * kTileBytes;
+    MultiplyTiles<kWgmma>(sums, pairs, keys + is_query * kTileBytes, pairs, keys, block, step % 4);
   }
+  CommitProducts<kWgmma>();
+  // exp(x) = 2^(x / ln 2)
+  constexpr float kLog2E = 1.4426950408889634f;
+  const int row = 16 * block + lane / 4, pair = 2 * (lane % 4);
+  const float own_decay[2] = {gates.decay[row] * kLog2E, gates.decay[row + 8] * kLog2E};
+  const float own_beta[2] = {gates.beta[row], gates.beta[row + 8]};
+  WaitForProducts<kWgmma, 0>();
+  HoldSums(sums);
 #pragma unroll
   for (int n = 0; n < 8; ++n) {
-    if (n / 2 > block) continue;
+    if (n / 2 > block) break;
+    const int j = 8 * n + pair;
+    const float2 decay = *reinterpret_cast<const float2*>(gates.decay + j);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = 16 * block + lane / 4 + 8 * half, j = 8 * n + 2 * (lane % 4);
-      float x[2];
-#pragma unroll
-      for (int c = 0; c < 2; ++c) {
-        const bool kept = is_query ? j + c <= i : j + c < i;
-        x[c] = kept ? sums[4 * n + 2 * half + c] *
-                          __expf(fminf(gates.decay[i] - gates.decay[j + c], 0.0f))
-                    : 0.0f;
-      }
+      const int i = row + 8 * half;
+      const float* sum = sums + 4 * n + 2 * half;
+      float x = sum[0] * exp2f(fminf(own_decay[half] - decay.x * kLog2E, 0.0f));
+      float y = sum[1] * exp2f(fminf(own_decay[half] - decay.y * kLog2E, 0.0f));
       if (is_query) {
-        *reinterpret_cast<uint32_t*>(memory.p_tile + TileOffset(i, n) + 4 * (lane % 4)) =
-            PackHalves(x[0], x[1]);
-      } else {
-        memory.a[i * kPitch + j] = gates.beta[i] * x[0];
-        memory.a[i * kPitch + j + 1] = gates.beta[i] * x[1];
+        if (j > i) x = 0;
+        if (j + 1 > i) y = 0;
+        *reinterpret_cast<uint32_t*>(memory.p_tile + TileOffset(i, n) + 2 * pair) =
+            PackHalves(x, y);
+      } else {  // what lies on the diagonal and above is not read
+        *reinterpret_cast<float2*>(memory.a + i * kPitch + j) = {own_beta[half] * x,
+                                                                 own_beta[half] * y};
       }
     }
   }
@@ -293,7 +295,7 @@ __device__ void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int rows, ui
 }
 
 // The warps that compute: all of one chunk and value head.
-template <int kKeyBlocks>
+template <int kKeyBlocks, bool kWgmma>
 __device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& memory, int turn,
                              int value_head) {
   const DeltaChunkSizes& sizes = p.sizes;
@@ -307,8 +309,9 @@ __device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& 
         (static_cast<int64_t>(place.row) * sizes.heads + rows * head) * 2 * sizes.key_dim);
   }
   LoadKeysAndQueries<kKeyBlocks>(p, place, head, memory.pairs, pairs_image);
+  FenceForProducts<kWgmma>();
   Synchronize();
-  MultiplyByKeys(memory, turn);
+  MultiplyByKeys<kKeyBlocks, kWgmma>(memory, turn);
   Synchronize();
   float* t = reinterpret_cast<float*>(memory.pairs);
   const int warp = threadIdx.x / kWarp;
@@ -336,8 +339,11 @@ __device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& 
                     image + rows * kTileRowBytes);
 }
 
-template <int kKeyBlocks>
+template <int kKeyBlocks, bool kWgmma>
 __global__ __launch_bounds__(kBlockThreads, 2) void PrepareKernel(PrepareParams p) {
+#ifndef MNEME_HOPPER_MMA
+  if constexpr (kWgmma) return;  // never launched where it is not built
+#endif
   extern __shared__ __align__(1024) uint8_t shared[];
   auto& memory = *reinterpret_cast<PrepareMemory<kKeyBlocks>*>(shared);
   const int value_heads = p.sizes.value_heads;
@@ -356,27 +362,43 @@ __global__ __launch_bounds__(kBlockThreads, 2) void PrepareKernel(PrepareParams 
       if (threadIdx.x == kThreads) memory.place[turn ^ 1] = place;
       FetchAhead(p, place, next % value_heads / (value_heads / p.sizes.heads));
     }
-    if (!looks_ahead && item >= 0) PrepareChunk(p, memory, turn, item % value_heads);
+    if (!looks_ahead && item >= 0)
+      PrepareChunk<kKeyBlocks, kWgmma>(p, memory, turn, item % value_heads);
     __syncthreads();
   }
 }
 
-template <int kKeyBlocks>
+template <int kKeyBlocks, bool kWgmma>
 cudaError_t Launch(const PrepareParams& params, int multiprocessors, cudaStream_t stream) {
   const int bytes = sizeof(PrepareMemory<kKeyBlocks>);
-  const cudaError_t status = cudaFuncSetAttribute(
-      PrepareKernel<kKeyBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const auto kernel = PrepareKernel<kKeyBlocks, kWgmma>;
+  const cudaError_t status =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
   const int64_t items = static_cast<int64_t>(params.plan.max_chunks) * params.sizes.value_heads;
   const int blocks = static_cast<int>(std::min<int64_t>(items, 2 * multiprocessors));
-  PrepareKernel<kKeyBlocks><<<blocks, kBlockThreads, bytes, stream>>>(params);
+  kernel<<<blocks, kBlockThreads, bytes, stream>>>(params);
   return cudaGetLastError();
+}
+
+template <bool kWgmma>
+cudaError_t LaunchFor(const PrepareParams& params, int multiprocessors, cudaStream_t stream) {
+  switch (params.sizes.key_dim) {
+    case 64:
+      return Launch<1, kWgmma>(params, multiprocessors, stream);
+    case 128:
+      return Launch<2, kWgmma>(params, multiprocessors, stream);
+    case 256:
+      return Launch<4, kWgmma>(params, multiprocessors, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
 }
 
 }  // namespace
 
 cudaError_t PrepareDeltaChunks(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
-                               const DeltaChunkSizes& sizes, int multiprocessors,
+                               const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
                                cudaStream_t stream) {
   const PrepareParams params = {plan,
                                 sizes,
@@ -385,16 +407,8 @@ cudaError_t PrepareDeltaChunks(const DeltaChunkPlan& plan, const GatedDeltaRuleA
                                 args.log_decay.as<const float>(),
                                 args.beta.as<const float>(),
                                 args.segments.offsets.as<const int>()};
-  switch (sizes.key_dim) {
-    case 64:
-      return Launch<1>(params, multiprocessors, stream);
-    case 128:
-      return Launch<2>(params, multiprocessors, stream);
-    case 256:
-      return Launch<4>(params, multiprocessors, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  return hopper ? LaunchFor<true>(params, multiprocessors, stream)
+                : LaunchFor<false>(params, multiprocessors, stream);
 }
 
 }  // namespace mneme::cuda

@@ -173,10 +173,11 @@ void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args) {
                              segments.count};
   PlanKernel<<<1, kPlanThreads, 0, device.stream()>>>(params);
   device.Check(cudaGetLastError(), "plan of delta chunks");
-  device.Check(PrepareDeltaChunks(plan, args, sizes, device.multiprocessors(), device.stream()),
+  const bool hopper = device.properties().major == 9 && DeltaChunksBuiltForHopper();
+  const int multiprocessors = device.multiprocessors();
+  device.Check(PrepareDeltaChunks(plan, args, sizes, multiprocessors, hopper, device.stream()),
                "preparation of delta chunks");
-  device.Check(RunDeltaChains(plan, args, sizes, device.multiprocessors(),
-                              device.properties().major == 9, device.stream()),
+  device.Check(RunDeltaChains(plan, args, sizes, multiprocessors, hopper, device.stream()),
                "delta chains");
 }
 
