@@ -1,6 +1,7 @@
 // Chooses the kernels of a gated delta rule.
 #include <algorithm>
 
+#include "kernels/cuda/gated_delta_chunk.h"
 #include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/operations.h"
 
@@ -62,7 +63,8 @@ void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
   p.fold_all = plan.fold_all;
   const bool may_be_longer = args.segments.longest != 1 && entries > 1;
 
-  if (may_be_longer && device.compute_dtype() == DType::kBF16) {
+  if (may_be_longer && device.compute_dtype() == DType::kBF16 &&
+      GatedDeltaChunksSupported(device, args)) {
     if (p.capacity > 0) {
       p.task = Task::kSettleSegments;
       Settle(device, p, state_dtype);
