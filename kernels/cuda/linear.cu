@@ -1,9 +1,9 @@
 // Linear(): which kernel takes which product. Chosen from what the host knows: numbers of entries
 // and rows, sizes, dtypes, the compute dtype. bench/cuda_linear_bench.cu measures the alternatives.
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "kernels/cuda/linear_batch.h"
@@ -22,10 +22,13 @@ constexpr int64_t kBlasRows = 65;
 constexpr int64_t kBlasRowsOfSeveral = 129;
 constexpr int64_t kBlasRowsOfLarge = 33;
 constexpr int64_t kLarge = int64_t{8} << 20;  // weights
+// LinearBulk's tiles are for more entries, and for more output features.
+constexpr int64_t kBulkRows = 129;
+constexpr int kBulkOutputs = 65;
 // Terms of the weights' dtype that make up an activation: three times 8 bits are all its 24.
 constexpr int kExactTerms = 3;
 
-enum Path { kPathFewRows, kPathRounded, kPathBlas, kPathGeneral };
+enum Path { kPathFewRows, kPathWarpgroups, kPathBulk, kPathTiles, kPathBlas, kPathGeneral };
 
 // See linear_batch.h.
 bool Aligned(const LinearArgs& args) {
@@ -49,91 +52,104 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned, bool
   if (w.dtype == DType::kF32) return grouped ? kPathGeneral : kPathBlas;
   // The range of f16 is too small to hold the terms of any float.
   if (!aligned || (exact && w.dtype == DType::kF16)) return kPathGeneral;
-  if (exact || grouped) return kPathRounded;
   const bool large = int64_t{w.out_features} * w.in_features >= kLarge;
   const int64_t blas_rows = large ? kBlasRowsOfLarge : several ? kBlasRowsOfSeveral : kBlasRows;
-  return entries < blas_rows ? kPathRounded : kPathBlas;
+  if (!exact && !grouped && entries >= blas_rows) return kPathBlas;
+  if (!HasHopperCode(device)) return kPathTiles;
+  const bool bulk = entries >= kBulkRows && w.out_features >= kBulkOutputs &&
+                    args.weights.size() <= size_t{kMaxBulkGroups};
+  return bulk ? kPathBulk : kPathWarpgroups;
 }
 
 // The 16-bit copies of the activations of a call, each x once, and cuBLAS's workspace.
 class Copies {
  public:
-  void Add(const TensorView& x) {
-    if (offsets_.try_emplace(Key(x), bytes_).second) {
-      bytes_ += (x.shape.elements() * 2 * terms_ + 255) / 256 * 256;
-      unique_.push_back(x);
-    }
+  explicit Copies(int terms) : terms_(terms) {}
+
+  // Of x as it is, or in the order of the entries.
+  void Add(const LinearArgs& args, bool gather) {
+    const Key key = KeyOf(args, gather);
+    if (!offsets_.try_emplace(key, bytes_).second) return;
+    const int64_t rows = key.entry_rows != nullptr ? args.entry_rows.shape[0] : args.x.shape[0];
+    bytes_ += (rows * args.x.shape[1] * 2 * terms_ + 255) / 256 * 256;
+    sources_.push_back({args.x, key.entry_rows != nullptr ? args.entry_rows : TensorView{}, key});
   }
-  void set_terms(int terms) { terms_ = terms; }
-  int terms() const { return terms_; }
-  void AddWorkspace() { workspace_ = true; }
-  void Make(Device& device, DType dtype) {
-    const int64_t bytes = bytes_ + (workspace_ ? int64_t{kLinearBlasWorkspaceBytes} : 0);
-    if (bytes == 0) return;
-    base_ = static_cast<char*>(device.Scratch(bytes));
-    if (base_ == nullptr) return;
-    for (const TensorView& x : unique_) {
-      RoundActivations(device, x, {}, dtype, terms_, base_ + offsets_.at(Key(x)));
+  void AddWorkspace() { workspace_bytes_ = kLinearBlasWorkspaceBytes; }
+
+  // False if there is no memory; the device knows.
+  bool Make(Device& device, DType dtype) {
+    if (bytes_ + workspace_bytes_ == 0) return true;
+    base_ = static_cast<char*>(device.Scratch(bytes_ + workspace_bytes_));
+    if (base_ == nullptr) return false;
+    for (const Source& source : sources_) {
+      RoundActivations(device, source.x, source.entry_rows, dtype, terms_,
+                       base_ + offsets_.at(source.key));
     }
+    return true;
   }
-  const void* Of(const TensorView& x) const { return base_ + offsets_.at(Key(x)); }
+  const void* Of(const LinearArgs& args, bool gather) const {
+    return base_ + offsets_.at(KeyOf(args, gather));
+  }
+  std::vector<const void*> Of(LinearProducts products, bool gather) const {
+    std::vector<const void*> list;
+    for (const LinearArgs* args : products) list.push_back(Of(*args, gather));
+    return list;
+  }
   void* workspace() const { return base_ + bytes_; }
-  bool failed() const { return base_ == nullptr && (bytes_ > 0 || workspace_); }
+  int terms() const { return terms_; }
 
  private:
-  static std::pair<const void*, int64_t> Key(const TensorView& x) {
-    return {x.data, x.shape.elements()};
+  struct Key {
+    const void* x;
+    const void* entry_rows;
+    int64_t elements;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Source {
+    TensorView x, entry_rows;
+    Key key;
+  };
+  static Key KeyOf(const LinearArgs& args, bool gather) {
+    return {args.x.data, gather ? args.entry_rows.data : nullptr, args.x.shape.elements()};
   }
 
-  std::map<std::pair<const void*, int64_t>, int64_t> offsets_;
-  std::vector<TensorView> unique_;
-  int64_t bytes_ = 0;
-  int terms_ = 1;
-  bool workspace_ = false;
+  const int terms_;
+  std::map<Key, int64_t> offsets_;
+  std::vector<Source> sources_;
+  int64_t bytes_ = 0, workspace_bytes_ = 0;
   char* base_ = nullptr;
 };
 
 void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype) {
   std::vector<const LinearArgs*> by_path[kPathGeneral + 1], unaligned_few_rows;
-  Copies copies;
-  if (device.compute_dtype() == DType::kF32) copies.set_terms(kExactTerms);
+  Copies copies(device.compute_dtype() == DType::kF32 ? kExactTerms : 1);
   for (const LinearArgs& args : products) {
     if (args.weights[0].dtype != dtype || args.y.shape.elements() == 0) continue;
     const bool aligned = Aligned(args);
     const Path path = ChoosePath(device, args, aligned, products.size() > 1);
-    if (path == kPathFewRows && !aligned) {
-      unaligned_few_rows.push_back(&args);
-    } else {
-      by_path[path].push_back(&args);
-    }
-  }
-  for (const LinearArgs* args : by_path[kPathRounded]) copies.Add(args->x);
-  if (dtype != DType::kF32) {
-    for (const LinearArgs* args : by_path[kPathBlas]) {
-      copies.Add(args->x);
+    (path == kPathFewRows && !aligned ? unaligned_few_rows : by_path[path]).push_back(&args);
+    if (path == kPathWarpgroups || path == kPathTiles) copies.Add(args, false);
+    if (path == kPathBulk) copies.Add(args, true);
+    if (path == kPathBlas && dtype != DType::kF32) {
+      copies.Add(args, false);
       copies.AddWorkspace();
     }
   }
-  copies.Make(device, dtype);
-  if (copies.failed()) return;  // the device knows why
-  const auto rounded = [&](Path path) {
-    std::vector<const void*> list;
-    for (const LinearArgs* args : by_path[path]) list.push_back(copies.Of(args->x));
-    return list;
-  };
+  if (!copies.Make(device, dtype)) return;
 
   LinearFewRows(device, unaligned_few_rows, dtype, false);
   LinearFewRows(device, by_path[kPathFewRows], dtype, true);
-  if (HasHopperCode(device)) {
-    LinearWarpgroups(device, by_path[kPathRounded], dtype, copies.terms(), rounded(kPathRounded));
-  } else {
-    LinearTiles(device, by_path[kPathRounded], dtype, copies.terms(), rounded(kPathRounded));
-  }
+  LinearWarpgroups(device, by_path[kPathWarpgroups], dtype, copies.terms(),
+                   copies.Of(by_path[kPathWarpgroups], false));
+  LinearTiles(device, by_path[kPathTiles], dtype, copies.terms(),
+              copies.Of(by_path[kPathTiles], false));
+  LinearBulk(device, by_path[kPathBulk], dtype, copies.terms(),
+             copies.Of(by_path[kPathBulk], true));
   for (const LinearArgs* args : by_path[kPathBlas]) {
     if (dtype == DType::kF32) {
       LinearBlas(device, *args, nullptr, nullptr);
     } else {
-      LinearBlas(device, *args, copies.Of(args->x), copies.workspace());
+      LinearBlas(device, *args, copies.Of(*args, false), copies.workspace());
     }
   }
   LinearGeneral(device, by_path[kPathGeneral], dtype);

@@ -87,10 +87,6 @@ using LinearProducts = std::span<const LinearArgs* const>;
 
 // linear_few_rows.cu: weights stream from memory once, whatever else; fp32 throughout.
 void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned);
-// linear_skinny.cu: up to sixteen rows or so on tensor cores; rounds activations to the weights'
-// 16-bit dtype. For aligned products that fit.
-bool FitsLinearSkinny(const Device& device, const LinearArgs& args);
-void LinearSkinny(Device& device, LinearProducts products, DType dtype);
 // linear_tiles.cu: many rows on tensor cores, x in `terms` copies of the weights' 16-bit dtype,
 // which add up to it: `rounded` has the first of each product, the others follow it. For aligned
 // products.

@@ -30,10 +30,18 @@ struct LinearMaps {
   CUtensorMap weights[kMaxBulkGroups];
 };
 
+// Four floats of padding keep the rows of sums that warps write at once apart.
+constexpr int kSumPitch = kOutputs + 4;
+
+__device__ inline void SyncConsumers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kConsumerWarps * kWarp) : "memory");
+}
+
 template <int kN, int kStages>
 struct BulkShape {
   static constexpr int kWeightBytes = kOutputs * kStep * 2;
   static constexpr int kStageBytes = kWeightBytes + kN * kStep * 2;
+  static_assert(kN * kSumPitch * 4 <= kStages * kStageBytes);
   // A kilobyte to align the ring in, and the barriers.
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 256;
 };
@@ -114,16 +122,25 @@ __global__ void __launch_bounds__(kThreads, kN == 256 ? 1 : 2)
     }
     WaitProducts<0>();
 
-    const int count = tile.end - tile.begin;
-    const int output = first + warp * 16 + lane / 4;
+    // All copies to this block have come in and been used: the ring becomes room for the sums,
+    // [entry][output], from where whole rows go out.
+    SyncConsumers();
+    float* const block_sums =
+        reinterpret_cast<float*>(unaligned + (ring - SharedAddress(unaligned)));
+    float* const lane_sums = block_sums + lane % 4 * 2 * kSumPitch + warp * 16 + lane / 4;
 #pragma unroll
     for (int n = 0; n < kN / 8; ++n) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        const int e = n * 8 + lane % 4 * 2 + c % 2, o = output + c / 2 * 8;
-        if (e >= count || o >= p.out_features) continue;
-        float* y = p.y + int64_t{tile.begin + e} * p.out_features + o;
-        *y = p.accumulate ? *y + sums[4 * n + c] : sums[4 * n + c];
+        lane_sums[(n * 8 + c % 2) * kSumPitch + c / 2 * 8] = sums[4 * n + c];
+      }
+    }
+    SyncConsumers();
+    if (first + lane * 4 < p.out_features) {
+#pragma unroll 4
+      for (int e = warp; e < tile.end - tile.begin; e += kConsumerWarps) {
+        StoreFour(p, tile.begin + e, first + lane * 4,
+                  *reinterpret_cast<const float4*>(block_sums + e * kSumPitch + lane * 4));
       }
     }
   }

@@ -1,6 +1,6 @@
-// Products on Hopper's tensor cores, from a dozen rows on, grouped or not, all of a call in one
-// launch. Tiles of output features (the tall operand) x entries; both stream through a ring of
-// stages in shared memory, from where the tensor cores read them.
+// Products of a few to a few hundred rows on Hopper's tensor cores, grouped or not, all of a call
+// in one launch. Tiles of output features (the tall operand) x entries; both stream through a ring
+// of stages in shared memory, from where the tensor cores read them.
 //
 // For few rows the features are split over the blocks of a cluster, which add their sums up in
 // order. With several terms a tile goes over its features once for each, the smallest term first.
@@ -150,21 +150,6 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
   WaitProducts<0>();
   WaitCopies<0>();
 
-  const int warp_output = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + lane / 4;
-  if (cluster == 1) {
-#pragma unroll
-    for (int n = 0; n < kN / 8; ++n) {
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int e = n * 8 + lane % 4 * 2 + c % 2, o = first + warp_output + c / 2 * 8;
-        if (e >= count || o >= p.out_features) continue;
-        float* y = p.y + int64_t{tile.begin + e} * p.out_features + o;
-        *y = p.accumulate ? *y + sums[4 * n + c] : sums[4 * n + c];
-      }
-    }
-    return;
-  }
-
   // The ring becomes room for the sums, [entry][output].
   __syncthreads();
   float* const block_sums = reinterpret_cast<float*>(shared);
@@ -173,11 +158,16 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int e = n * 8 + lane % 4 * 2 + c % 2;
-      block_sums[e * S::kSumPitch + warp_output + c / 2 * 8] = sums[4 * n + c];
+      const int o = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + lane / 4 + c / 2 * 8;
+      block_sums[e * S::kSumPitch + o] = sums[4 * n + c];
     }
   }
   const auto blocks = cooperative_groups::this_cluster();
-  blocks.sync();
+  if (cluster > 1) {
+    blocks.sync();
+  } else {
+    __syncthreads();
+  }
   for (int i = rank * S::kThreads + threadIdx.x; i < count * S::kOutputs / 4;
        i += cluster * S::kThreads) {
     const int e = i / (S::kOutputs / 4), o = i % (S::kOutputs / 4) * 4;
@@ -197,7 +187,7 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
     }
     StoreFour(p, tile.begin + e, first + o, sum);
   }
-  blocks.sync();  // others may still read this block's sums
+  if (cluster > 1) blocks.sync();  // others may still read this block's sums
 #else
   (void)terms;
   (void)cluster;
@@ -242,22 +232,23 @@ void LaunchFor(Device& device, LinearProducts products, int terms,
   if (is(32, 1, 6)) return Launch<T, 32, 1, 6>(device, products, terms, rounded);
   if (is(64, 1, 4)) return Launch<T, 64, 1, 4>(device, products, terms, rounded);
   if (is(128, 1, 4)) return Launch<T, 128, 1, 4>(device, products, terms, rounded);
-  if (is(256, 2, 4)) return Launch<T, 256, 2, 4>(device, products, terms, rounded);
   device.Check(cudaErrorInvalidValue, "LinearWarpgroups: no such shape");
 }
 
-WarpgroupShape ChooseShape(LinearProducts products) {
-  int64_t entries = 1;
+WarpgroupShape ChooseShape(const Device& device, LinearProducts products) {
+  int64_t entries = 1, tiles = 0;
   for (const LinearArgs* args : products) {
     entries = std::max(entries, LikelyEntriesPerGroup(*args));
+    tiles += EntryTileBound(*args, 16) * ((args->weights[0].out_features + 63) / 64);
   }
+  // Three blocks fit a multiprocessor with rings of seven stages, two with eight: the more the
+  // better while there are few blocks, the longer when there are many.
+  if (entries <= 16) return {16, 1, tiles < device.multiprocessors() ? 7 : 8};
   // Up to twice the entries of a tile: reading weights a second time, from L2, costs less than
   // longer tiles on fewer blocks do.
-  if (entries <= 16) return {16, 1, 7};
   if (entries <= 64) return {32, 1, 6};
   if (entries <= 128) return {64, 1, 4};
-  if (entries <= 256) return {128, 1, 4};
-  return {256, 2, 4};
+  return {128, 1, 4};
 }
 
 __global__ void Probe() {}
@@ -275,7 +266,7 @@ bool HasHopperCode(const Device& device) {
 void LinearWarpgroups(Device& device, LinearProducts products, DType dtype, int terms,
                       std::span<const void* const> rounded, WarpgroupShape shape) {
   if (products.empty()) return;
-  if (shape.entries == 0) shape = ChooseShape(products);
+  if (shape.entries == 0) shape = ChooseShape(device, products);
   if (dtype == DType::kBF16) {
     return LaunchFor<__nv_bfloat16>(device, products, terms, rounded, shape);
   }
