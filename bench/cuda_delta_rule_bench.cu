@@ -224,14 +224,13 @@ double CopyBandwidth(Device& device) {
 }
 
 const char* Name(DecodeTile tile) {
-  constexpr const char* kNames[] = {"direct 2x4", "direct 4x4", "bulk 4x8", "bulk 8x8",
-                                    "bulk 16x8"};
+  constexpr const char* kNames[] = {"direct 2", "direct 4", "bulk 4", "bulk 8", "bulk", "ring"};
   return kNames[static_cast<int>(tile)];
 }
 
 void Print(int head_states, DType dtype, const DecodePlan& plan, const Measurement& measured,
            double bytes, double copy) {
-  std::printf("%5d %4s %-11s %-9s %8.2f us  worst %8.2f us  %7.1f MB %6.2f TB/s %5.1f%%\n",
+  std::printf("%5d %4s %-8s %-9s %8.2f us  worst %8.2f us  %7.1f MB %6.2f TB/s %5.1f%%\n",
               head_states, mneme::Name(dtype), Name(plan.tile),
               plan.fold_all ? "each" : "held back", 1e6 * measured.step, 1e6 * measured.worst,
               1e-6 * bytes, 1e-12 * bytes / measured.step, 100 * bytes / measured.step / copy);

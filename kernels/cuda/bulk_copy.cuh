@@ -7,9 +7,24 @@
 
 namespace mneme::cuda {
 
+// Makes `barrier` one that a copy at a time announces itself to. For one thread; others may wait on
+// it after a barrier of the block or the warp.
+__device__ inline void InitBulkBarrier(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+#endif
+}
+// After the last InitBulkBarrier() of a thread, before its first copy.
+__device__ inline void FenceBulkBarriers() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 // Starts the copy of `bytes`, a multiple of 16, addresses likewise. The source is not expected to
-// be read again soon. Uses `barrier` for the first and only time; the other threads may wait on it
-// after a barrier of the block or the warp.
+// be read again soon.
 __device__ inline void BulkLoadStreaming(void* shared, const void* global, uint32_t bytes,
                                          uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
@@ -19,9 +34,6 @@ __device__ inline void BulkLoadStreaming(void* shared, const void* global, uint3
       "{\n"
       ".reg .b64 policy;\n"
       "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "mbarrier.init.shared::cta.b64 [%3], 1;\n"
-      "fence.mbarrier_init.release.cluster;\n"
-      "fence.proxy.async.shared::cta;\n"
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
       " [%0], [%1], %2, [%3], policy;\n"
@@ -31,16 +43,18 @@ __device__ inline void BulkLoadStreaming(void* shared, const void* global, uint3
 #endif
 }
 
-__device__ inline void BulkWait(uint64_t* barrier) {
+// Waits for copy number n of a barrier, counted from 0: phase is n % 2.
+__device__ inline void BulkWait(uint64_t* barrier, uint32_t phase) {
 #if __CUDA_ARCH__ >= 900
   const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again%=;\n"
-      "}\n" ::"r"(at)
+      "}\n" ::"r"(at),
+      "r"(phase)
       : "memory");
 #endif
 }

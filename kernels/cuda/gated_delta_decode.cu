@@ -5,35 +5,46 @@
 namespace mneme::cuda::delta {
 namespace {
 
+// DecodeTile's tiles. Rows of fewer bytes go more to a chunk.
+template <typename T, int kKeyDim>
+struct Tiles {
+  static constexpr int kRows = sizeof(T) * kKeyDim >= 1024 ? 8 : 16;
+  using Direct2 = Tile<2, 4, 1, 0, 4>;
+  using Direct4 = Tile<4, 4, 1, 0, 4>;
+  using Bulk4 = Tile<4, 8, 1, 1, 3>;
+  using Bulk8 = Tile<8, 4, 1, 1, 5>;
+  using Bulk = Tile<kRows, 8, 1, 1, kRows == 8 ? 3 : 2>;
+  using Ring = Tile<kRows / 2, 4, 8, 3, 4>;
+};
+
 template <typename T, int kKeyDim, typename Shape>
 void LaunchTile(Device& device, Problem& p) {
   p.tiles = (p.value_dim + Shape::kBlockRows - 1) / Shape::kBlockRows;
   const int64_t blocks = static_cast<int64_t>(p.segments) * p.value_heads * p.tiles;
-  constexpr size_t kShared = SharedStateBytes<T, kKeyDim, Shape>();
   const auto kernel = DecodeKernel<T, kKeyDim, Shape>;
-  if (kShared > 40 * 1024) {
-    static const cudaError_t allowed = cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared));
-    device.Check(allowed, "shared memory of the gated delta rule");
-  }
-  kernel<<<static_cast<unsigned>(blocks), Shape::kThreads, kShared, device.stream()>>>(p);
-  device.Check(cudaGetLastError(), "gated delta rule, decoding");
+  static const cudaError_t allowed = cudaFuncSetAttribute(
+      kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SharedStateBytes<T, kKeyDim, Shape>());
+  device.Check(allowed, "shared memory of the gated delta rule");
+  LaunchOverlapping(device, "gated delta rule, decoding", kernel, static_cast<int>(blocks),
+                    Shape::kThreads, SharedStateBytes<T, kKeyDim, Shape>(), /*cluster=*/1, p);
 }
 
 template <typename T, int kKeyDim>
 void LaunchShape(Device& device, Problem& p, DecodeTile tile) {
+  using Shapes = Tiles<T, kKeyDim>;
   switch (tile) {
-    case DecodeTile::kDirect2x4:
-      return LaunchTile<T, kKeyDim, Tile<2, 4, false, 4>>(device, p);
-    case DecodeTile::kDirect4x4:
-      return LaunchTile<T, kKeyDim, Tile<4, 4, false, 4>>(device, p);
-    case DecodeTile::kBulk4x8:
-      return LaunchTile<T, kKeyDim, Tile<4, 8, true, 4>>(device, p);
-    case DecodeTile::kBulk8x8:
-      return LaunchTile<T, kKeyDim, Tile<8, 8, true, 3>>(device, p);
-    case DecodeTile::kBulk16x8:
-      return LaunchTile<T, kKeyDim, Tile<16, 8, true, sizeof(T) * kKeyDim == 1024 ? 1 : 2>>(device,
-                                                                                            p);
+    case DecodeTile::kDirect2:
+      return LaunchTile<T, kKeyDim, typename Shapes::Direct2>(device, p);
+    case DecodeTile::kDirect4:
+      return LaunchTile<T, kKeyDim, typename Shapes::Direct4>(device, p);
+    case DecodeTile::kBulk4:
+      return LaunchTile<T, kKeyDim, typename Shapes::Bulk4>(device, p);
+    case DecodeTile::kBulk8:
+      return LaunchTile<T, kKeyDim, typename Shapes::Bulk8>(device, p);
+    case DecodeTile::kBulk:
+      return LaunchTile<T, kKeyDim, typename Shapes::Bulk>(device, p);
+    case DecodeTile::kRing:
+      return LaunchTile<T, kKeyDim, typename Shapes::Ring>(device, p);
   }
 }
 
@@ -51,24 +62,41 @@ void LaunchKeyDim(Device& device, Problem& p, DecodeTile tile) {
 
 }  // namespace
 
+// By the bytes of all matrices for each multiprocessor. From sweeps of head size 256 on an H200
+// (cuda_delta_rule_bench --sweep; later changes moved single figures by some percent), us for 12,
+// 24, 48, 96, 192 head states of f32 with each token written, and for 96, 192, 384, 1536, 3072, 6144
+// with writes held back:
+//   direct 2  4.05  6.12  9.56  16.4  30.1  |  19.6  35.3  68.0     -     -     -
+//   direct 4  4.58  5.79  9.00  15.4  27.7  |  15.7  27.2  50.9     -     -     -
+//   bulk 4    5.31  6.09  8.86  16.1  29.4  |  15.7  26.1  46.4     -     -     -
+//   bulk 8    6.22  7.37  10.8  15.9  28.6  |  15.1  24.7  41.4   137   263   513
+//   bulk      7.85  8.75  9.85  14.9  28.8  |  19.6  29.2  45.5   138   259   517
+//   ring      8.46  8.81  15.8  19.1  31.2  |  43.9  51.6  63.2   144   254   470
+// In f16, bulk 8 takes 17.7 us at 192 and 30.8 us at 384 writing each token, and 31.4 us at 384
+// holding back; at 1536, 3072 and 6144 bulk takes 94, 173 and 332 us, ring 129, - and 315 us.
 DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, DType state_dtype) {
-  const int64_t bytes =
-      static_cast<int64_t>(head_states) * p.value_dim * p.key_dim * SizeOf(state_dtype);
-  const int64_t each = bytes / device.multiprocessors();  // of a multiprocessor
+  // The direct tiles gain nothing from holding back: their time is latency.
+  if (!HasHopperCode(device)) return {DecodeTile::kDirect4, true};
+  const bool half = state_dtype == DType::kF16;
+  const int64_t kilobytes = static_cast<int64_t>(head_states) * p.value_dim * p.key_dim *
+                            SizeOf(state_dtype) / device.multiprocessors() / 1024;
   DecodePlan plan;
-  plan.fold_all = p.capacity == 0 || head_states <= 48;
-  if (device.properties().major < 9) {
-    plan.tile = DecodeTile::kDirect4x4;
-  } else if (each <= 24 * 1024) {
-    plan.tile = DecodeTile::kDirect2x4;
-  } else if (each <= 64 * 1024) {
-    plan.tile = DecodeTile::kDirect4x4;
-  } else if (each <= 256 * 1024) {
-    plan.tile = DecodeTile::kBulk4x8;
+  if (kilobytes <= (half ? 16 : 32)) {
+    plan.tile = DecodeTile::kDirect2;
+  } else if (kilobytes <= 64 && !half) {
+    plan.tile = DecodeTile::kDirect4;
+  } else if (kilobytes <= 128) {
+    plan.tile = DecodeTile::kBulk4;
+  } else if (kilobytes <= 256 && !half) {
+    plan.tile = DecodeTile::kBulk;
+  } else if (kilobytes <= (half ? 768 : 4096)) {
+    plan.tile = DecodeTile::kBulk8;
+  } else if (kilobytes <= 4096) {
+    plan.tile = DecodeTile::kBulk;
   } else {
-    plan.tile = state_dtype == DType::kF32 && p.key_dim == 256 ? DecodeTile::kBulk8x8
-                                                               : DecodeTile::kBulk16x8;
+    plan.tile = DecodeTile::kRing;
   }
+  plan.fold_all = p.capacity == 0 || kilobytes <= (half ? 512 : 256);
   return plan;
 }
 

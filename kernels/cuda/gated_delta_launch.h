@@ -17,12 +17,13 @@ void LaunchGeneral(Device& device, Problem problem, DType state_dtype);
 void LaunchTokens(Device& device, Problem problem, DType state_dtype);
 
 // gated_delta_decode.cu: kDecode, the same shapes.
-enum class DecodeTile : uint8_t { kDirect2x4, kDirect4x4, kBulk4x8, kBulk8x8, kBulk16x8 };
-constexpr int kDecodeTiles = 5;
+enum class DecodeTile : uint8_t { kDirect2, kDirect4, kBulk4, kBulk8, kBulk, kRing };
+constexpr int kDecodeTiles = 6;
 struct DecodePlan {
-  DecodeTile tile;  // rows of a warp x warps of a block
-  bool fold_all;    // read and write every token: the better way for few bytes
+  DecodeTile tile;  // how rows are dealt out to warps and blocks
+  bool fold_all;    // every token is added to its matrix at once, what is pending with it
 };
+// For `head_states` matrices of a head.
 DecodePlan PlanDecode(const Device& device, const Problem& problem, int head_states,
                       DType state_dtype);
 void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan);

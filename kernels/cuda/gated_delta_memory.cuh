@@ -106,6 +106,7 @@ __device__ inline bool FindItem(const Problem& p, Item& item) {
 struct Range {
   int begin, end;
   __device__ int size() const { return end - begin; }
+  __device__ bool Has(int place) const { return begin <= place && place < end; }
 };
 
 constexpr int kCountShift = 48;  // of the 8 bytes: 16 bits of `end`

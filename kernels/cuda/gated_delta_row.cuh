@@ -115,7 +115,8 @@ __device__ inline float DotLane(const float (&x)[kSize], const float (&y)[kSize]
   return sum;
 }
 
-// What is pending for a memory's head, as a warp holds it: lane j the weight of write j.
+// What is pending for a memory's head, as a warp holds it: lane j has that of place j, one of the
+// kMaxPending in which writes are kept.
 struct PendingDecay {
   float since;  // log decay since the write of this lane
   float all;    // since the matrix was stored, in all lanes
@@ -124,7 +125,7 @@ struct PendingDecay {
 __device__ inline PendingDecay LoadPendingDecay(const Problem& p, const Item& item, Range range) {
   const int lane = threadIdx.x % kWarp;
   const float* decays = p.decays.At<const float>(item.slot, item.memory) + item.head;
-  float sum = lane < range.size() ? decays[(range.begin + lane) * p.value_heads] : 0.0f;
+  float sum = range.Has(lane) ? decays[lane * p.value_heads] : 0.0f;
   // Sums from this lane's write to the last.
 #pragma unroll
   for (int offset = 1; offset < kMaxPending; offset *= 2) {
@@ -138,47 +139,49 @@ __device__ inline PendingDecay LoadPendingDecay(const Problem& p, const Item& it
   return decay;
 }
 
-// u of pending write (lane / kRows + i * 32 / kRows), row lane % kRows, for every i.
+// u of place lane / kRows + i * 32 / kRows, row lane % kRows, for every i.
 template <int kRows>
 struct PendingUpdates {
-  static constexpr int kApart = kWarp / kRows;  // writes between those of a lane
-  static constexpr int kEach = (kMaxPending + kApart - 1) / kApart;
+  static constexpr int kApart = kWarp / kRows;  // places between those of a lane
+  static constexpr int kEach = kMaxPending / kApart;
+  static_assert(kEach * kApart == kMaxPending);
   float u[kEach];
 
-  __device__ static int Index(int i) { return threadIdx.x % kWarp / kRows + i * kApart; }
+  __device__ static int Place(int i) { return threadIdx.x % kWarp / kRows + i * kApart; }
   __device__ void Load(const Problem& p, const Item& item, Range range, int first_row) {
     const int row = first_row + threadIdx.x % kRows;
     const float* updates =
         p.updates.At<const float>(item.slot, item.memory) + item.head * p.value_dim + row;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int j = Index(i);
-      u[i] = j < range.size() && row < p.value_dim
-                 ? updates[(range.begin + j) * p.value_heads * p.value_dim]
-                 : 0.0f;
+      const int j = Place(i);
+      u[i] = range.Has(j) && row < p.value_dim ? updates[j * p.value_heads * p.value_dim] : 0.0f;
     }
   }
-  // Scales each by the decay since, and leaves them where AddPending() looks for them.
-  __device__ void Share(const PendingDecay& decay, float more, float (*shared)[kRows]) const {
+  // Scales each by its write's weight, which lane j holds, and leaves them where AddPending() looks
+  // for them.
+  __device__ void Share(float weight, float (*shared)[kRows]) const {
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
-      const int j = Index(i);
-      const float since = __shfl_sync(kAllLanes, decay.since, j % kWarp);
-      if (j < kMaxPending) shared[j][threadIdx.x % kRows] = expf(since + more) * u[i];
+      const int j = Place(i);
+      shared[j][threadIdx.x % kRows] = __shfl_sync(kAllLanes, weight, j) * u[i];
     }
     __syncwarp();
   }
 };
 
-// x[i] += sum_j shared[j][first + i] k_j, for kCount rows of a warp.
-template <int kKeyDim, int kCount, int kRows>
-__device__ inline void AddPending(const Problem& p, const float* keys, int pending, int first,
+// x[i] += sum_j shared[j][first + i] k_j, for kCount rows of a warp. kKeys keys are on their way at
+// a time: folding waits for little else.
+template <int kKeyDim, int kKeys, int kCount, int kRows>
+__device__ inline void AddPending(const Problem& p, const float* keys, Range range, int first,
                                   const float (*shared)[kRows],
                                   float (&x)[kCount][Lane<kKeyDim>::kSize]) {
   constexpr int kSize = Lane<kKeyDim>::kSize;
-  for (int j = 0; j < pending; ++j, keys += p.heads * kKeyDim) {
+#pragma unroll kKeys
+  for (int j = range.begin; j < range.end; ++j) {
     float key[kSize];
-    LoadRow<kKeyDim>(keys, key);
+    LoadRow<kKeyDim>(keys + j * p.heads * kKeyDim, key);
 #pragma unroll
     for (int r = 0; r < kCount; ++r) {
       const float u = shared[j][first + r];

@@ -60,7 +60,8 @@ void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
   const bool tuned = HasTunedShape(p, state_dtype);
   const int head_states = std::min(entries, p.segments) * p.value_heads;
   const delta::DecodePlan plan = PlanDecode(device, p, head_states, state_dtype);
-  p.fold_all = plan.fold_all;
+  // The general kernel is not bound by memory; it holds back so that there is one way only.
+  p.fold_all = tuned ? plan.fold_all : p.capacity == 0;
   const bool may_be_longer = args.segments.longest != 1 && entries > 1;
 
   if (may_be_longer && device.compute_dtype() == DType::kBF16 &&

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__
     PendingUpdates<kRows> updates;
     updates.Load(p, item, range, first_row);
     const PendingDecay decay = LoadPendingDecay(p, item, range);
-    updates.Share(decay, 0.0f, shared_updates[warp]);
+    updates.Share(expf(decay.since), shared_updates[warp]);
     const float all = expf(decay.all);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -70,9 +70,8 @@ __global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__
       for (int i = 0; i < kSize; ++i) s[r][i] *= all;
     }
     const int key_head = item.head / (p.value_heads / p.heads);
-    const float* keys = p.keys.At<const float>(item.slot, item.memory) +
-                        (range.begin * p.heads + key_head) * kKeyDim;
-    AddPending<kKeyDim>(p, keys, pending, 0, shared_updates[warp], s);
+    const float* keys = p.keys.At<const float>(item.slot, item.memory) + key_head * kKeyDim;
+    AddPending<kKeyDim, 2>(p, keys, range, 0, shared_updates[warp], s);
   }
 
   Token<kKeyDim> token, next;
