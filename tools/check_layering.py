@@ -44,7 +44,7 @@ THIRD_PARTY = [
 ]
 
 # A CUDA file sees CUDA, the C++ standard library and plain headers: Abseil's cost 4 s of compile time.
-CUDA_MAY_INCLUDE = re.compile(r"^(base/log\.h|kernels/)")
+CUDA_MAY_INCLUDE = re.compile(r"^(base/(log|random)\.h|kernels/)")
 CUDA_MUST_NOT_INCLUDE = re.compile(r"^(absl/|kernels/(backend|tensor)\.h$)")
 
 MNEME_CUDA_FILES = {"kernels/backend.cc", "base/trace.h"}
@@ -66,7 +66,7 @@ def check_include(path, layer, header):
         if CUDA_MUST_NOT_INCLUDE.match(header):
             return "a CUDA file may not include headers that bring Abseil"
         if first in FOLDERS and not CUDA_MAY_INCLUDE.match(header):
-            return "a CUDA file may include base/log.h and the plain headers of kernels/ only"
+            return "a CUDA file may include base/{log,random}.h and plain headers of kernels/ only"
     if layer in UNRESTRICTED:
         return None
     if header.startswith("kernels/reference/") and not str(path).startswith("kernels/reference/"):

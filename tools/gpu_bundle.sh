@@ -49,7 +49,7 @@ done
 
 # Libraries that every Linux has, or that come with the driver and the CUDA toolkit, stay behind.
 ldd "$out"/tests/* "$out"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
-  grep -vE '/(ld-linux|libc|libm|libdl|librt|libpthread|libcuda|libcudart|libcublas|libcublasLt|libnvidia)[.-]' |
+  grep -vE '/(ld-linux|libc|libm|libdl|librt|libpthread|libcuda|libcudart|libcublas|libcublasLt|libnvidia|libdnnl|libgomp)[.-]' |
   while read -r library; do cp -L "$library" "$out/lib/"; done
 cp -L "$build"/lib/*.so "$out/lib/" 2>/dev/null || true
 
