@@ -55,6 +55,7 @@ __device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "
 __device__ inline void InitBarrier(uint64_t* barrier) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(SharedAddress(barrier)) : "memory");
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 __device__ inline void ExpectBytes(uint64_t* barrier, int bytes) {
   asm volatile(
