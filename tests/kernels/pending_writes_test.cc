@@ -356,11 +356,11 @@ TEST_P(PendingWritesTest, SettlesInTheMiddleAndMovesBetweenSlabs) {
 
 // Few rows are written at once, many held back; a memory sees both, in any order.
 TEST_P(PendingWritesTest, BatchesOfEverySizeShareMemories) {
-  constexpr int kSlots = 24;
+  constexpr int kSlots = 40;
   Memories memories(*backend_, 300, {4, 4, 256, 256}, kSlots, 2);
   memories.Step(memories.RandomTokens(kSlots, 1));
-  for (int step = 0; step < 42; ++step) {
-    const bool large = memories.random().Chance(0.5);
+  for (int step = 0; step < 30; ++step) {
+    const bool large = memories.random().Chance(0.6);
     memories.Step(memories.RandomTokens(large ? kSlots : memories.random().Int(1, 3), 0.95));
     if (HasFailure()) return;
   }
