@@ -185,22 +185,6 @@ std::vector<Variant> Variants() {
            LinearBulk(d, Pointers(p), dtype(p), 1, Rounded(d, p, 1, true), tile);
          }});
   }
-  for (const int tile : {128, 256}) {
-    variants.push_back(
-        {tile == 128 ? "one128" : "one256", 256, 8192, 1, [=](Device& d, const Products& p) {
-           const auto plain = Rounded(d, p, 1, true);
-           std::vector<const LinearArgs*> narrow, wide;
-           std::vector<const void*> narrow_x, wide_x;
-           for (size_t i = 0; i < p.size(); ++i) {
-             const bool few = p[i].weights[0].out_features <= 64;
-             (few ? narrow : wide).push_back(&p[i]);
-             (few ? narrow_x : wide_x).push_back(plain[i]);
-           }
-           // Of gathered x the narrow ones make nonsense here, in the same time.
-           LinearBulk(d, wide, dtype(p), 1, wide_x, tile);
-           LinearWarpgroups(d, narrow, dtype(p), 1, narrow_x);
-         }});
-  }
   variants.push_back({"bulk*3", 2048, 2048, 3, [=](Device& d, const Products& p) {
                         LinearBulk(d, Pointers(p), dtype(p), 3, Rounded(d, p, 3, true));
                       }});
@@ -384,7 +368,6 @@ int Check() {
                 const bool automatic = variant.terms == 0;
                 if (!automatic && (!aligned || compute == DType::kF32)) continue;
                 if (variant.terms == 3 && dtype == DType::kF16 && variant.name[0] != 'f') continue;
-                if (variant.name.starts_with("one")) continue;
                 if (variant.name == "blas" && grouped) continue;
                 const double allowed = variant.terms == 3 ? sum : relative;
                 const double error =

@@ -16,10 +16,11 @@ namespace {
 // from memory, whatever it is told to compute in; up to the second it beats tiles.
 constexpr int64_t kFewRows = 2;
 constexpr int64_t kFewRowsExact = 8;
-// From here on cuBLAS is the fastest for a product on its own, one of several of a call, or a large
-// one: it takes one launch for each, but makes more of it.
+// From here on cuBLAS is the fastest for an ungrouped product: one on its own, one of several of a
+// call, one beside grouped ones, a large one. It takes one launch for each, but makes more of it.
 constexpr int64_t kBlasRows = 65;
 constexpr int64_t kBlasRowsOfSeveral = 129;
+constexpr int64_t kBlasRowsBesideGroups = 257;
 constexpr int64_t kBlasRowsOfLarge = 33;
 constexpr int64_t kLarge = int64_t{8} << 20;  // weights
 // LinearBulk's tiles are for more entries, and for more output features.
@@ -42,8 +43,8 @@ bool Aligned(const LinearArgs& args) {
   return address % 16 == 0;
 }
 
-// `several`: products of the call.
-Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned, bool several) {
+Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
+                std::span<const LinearArgs> call) {
   const PackedMatrix& w = args.weights[0];
   const bool grouped = !args.group_offsets.empty();
   const bool exact = device.compute_dtype() == DType::kF32 || w.dtype == DType::kF32;
@@ -53,7 +54,13 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned, bool
   // The range of f16 is too small to hold the terms of any float.
   if (!aligned || (exact && w.dtype == DType::kF16)) return kPathGeneral;
   const bool large = int64_t{w.out_features} * w.in_features >= kLarge;
-  const int64_t blas_rows = large ? kBlasRowsOfLarge : several ? kBlasRowsOfSeveral : kBlasRows;
+  const bool beside_groups = std::any_of(call.begin(), call.end(), [](const LinearArgs& other) {
+    return !other.group_offsets.empty();
+  });
+  const int64_t blas_rows = large             ? kBlasRowsOfLarge
+                            : beside_groups   ? kBlasRowsBesideGroups
+                            : call.size() > 1 ? kBlasRowsOfSeveral
+                                              : kBlasRows;
   if (!exact && !grouped && entries >= blas_rows) return kPathBlas;
   if (!HasHopperCode(device)) return kPathTiles;
   const bool bulk = entries >= kBulkRows && w.out_features >= kBulkOutputs &&
@@ -126,7 +133,7 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
   for (const LinearArgs& args : products) {
     if (args.weights[0].dtype != dtype || args.y.shape.elements() == 0) continue;
     const bool aligned = Aligned(args);
-    const Path path = ChoosePath(device, args, aligned, products.size() > 1);
+    const Path path = ChoosePath(device, args, aligned, products);
     (path == kPathFewRows && !aligned ? unaligned_few_rows : by_path[path]).push_back(&args);
     if (path == kPathWarpgroups || path == kPathTiles) copies.Add(args, false);
     if (path == kPathBulk) copies.Add(args, true);

@@ -100,10 +100,11 @@ struct WarpgroupShape {
 void LinearWarpgroups(Device& device, LinearProducts products, DType dtype, int terms,
                       std::span<const void* const> rounded, WarpgroupShape shape = {});
 // linear_bulk.cu: many rows on Hopper, products of at most kMaxBulkGroups groups. `gathered` are
-// such copies in the order of entries. Tiles of 128 or 256 entries.
+// such copies in the order of entries. Tiles of 128 or 256 entries, 0 to
+// choose.
 enum : int { kMaxBulkGroups = 32 };
 void LinearBulk(Device& device, LinearProducts products, DType dtype, int terms,
-                std::span<const void* const> gathered, int tile_entries = 256);
+                std::span<const void* const> gathered, int tile_entries = 0);
 // Writes such copies: of x, or, with `entry_rows` (i32), of x[entry_rows[e]] for every entry.
 void RoundActivations(Device& device, const TensorView& x, const TensorView& entry_rows,
                       DType dtype, int terms, void* rounded);

@@ -30,18 +30,10 @@ struct LinearMaps {
   CUtensorMap weights[kMaxBulkGroups];
 };
 
-// Four floats of padding keep the rows of sums that warps write at once apart.
-constexpr int kSumPitch = kOutputs + 4;
-
-__device__ inline void SyncConsumers() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kConsumerWarps * kWarp) : "memory");
-}
-
 template <int kN, int kStages>
 struct BulkShape {
   static constexpr int kWeightBytes = kOutputs * kStep * 2;
   static constexpr int kStageBytes = kWeightBytes + kN * kStep * 2;
-  static_assert(kN * kSumPitch * 4 <= kStages * kStageBytes);
   // A kilobyte to align the ring in, and the barriers.
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024 + 256;
 };
@@ -100,6 +92,7 @@ __global__ void __launch_bounds__(kThreads, kN == 256 ? 1 : 2)
         }
       }
     }
+    __syncwarp();
   } else {
     const int warpgroup = warp / 4;
     float sums[kN / 2] = {};
@@ -122,25 +115,16 @@ __global__ void __launch_bounds__(kThreads, kN == 256 ? 1 : 2)
     }
     WaitProducts<0>();
 
-    // All copies to this block have come in and been used: the ring becomes room for the sums,
-    // [entry][output], from where whole rows go out.
-    SyncConsumers();
-    float* const block_sums =
-        reinterpret_cast<float*>(unaligned + (ring - SharedAddress(unaligned)));
-    float* const lane_sums = block_sums + lane % 4 * 2 * kSumPitch + warp * 16 + lane / 4;
+    const int count = tile.end - tile.begin;
+    const int output = first + warp * 16 + lane / 4;
 #pragma unroll
     for (int n = 0; n < kN / 8; ++n) {
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
-        lane_sums[(n * 8 + c % 2) * kSumPitch + c / 2 * 8] = sums[4 * n + c];
-      }
-    }
-    SyncConsumers();
-    if (first + lane * 4 < p.out_features) {
-#pragma unroll 4
-      for (int e = warp; e < tile.end - tile.begin; e += kConsumerWarps) {
-        StoreFour(p, tile.begin + e, first + lane * 4,
-                  *reinterpret_cast<const float4*>(block_sums + e * kSumPitch + lane * 4));
+        const int e = n * 8 + lane % 4 * 2 + c % 2, o = output + c / 2 * 8;
+        if (e >= count || o >= p.out_features) continue;
+        float* y = p.y + int64_t{tile.begin + e} * p.out_features + o;
+        *y = p.accumulate ? *y + sums[4 * n + c] : sums[4 * n + c];
       }
     }
   }
@@ -219,7 +203,15 @@ void Launch(Device& device, LinearProducts products, DType dtype, int terms,
 void LinearBulk(Device& device, LinearProducts products, DType dtype, int terms,
                 std::span<const void* const> gathered, int tile_entries) {
   if (products.empty()) return;
-  const bool wide = tile_entries != 128;
+  // Two blocks of the smaller tile share a multiprocessor: one stores while the other multiplies,
+  // which counts where sums are short. The larger tile reads less.
+  constexpr int kLongSum = 4096;
+  int in_features = 0;
+  for (const LinearArgs* args : products) {
+    in_features = std::max(in_features, args->weights[0].in_features);
+  }
+  if (tile_entries == 0) tile_entries = terms == 1 && in_features < kLongSum ? 128 : 256;
+  const bool wide = tile_entries == 256;
   if (dtype == DType::kBF16) {
     if (wide) return Launch<__nv_bfloat16, 256, 4>(device, products, dtype, terms, gathered);
     return Launch<__nv_bfloat16, 128, 3>(device, products, dtype, terms, gathered);

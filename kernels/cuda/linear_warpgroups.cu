@@ -150,6 +150,21 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
   WaitProducts<0>();
   WaitCopies<0>();
 
+  const int warp_output = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + lane / 4;
+  if (cluster == 1) {
+#pragma unroll
+    for (int n = 0; n < kN / 8; ++n) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int e = n * 8 + lane % 4 * 2 + c % 2, o = first + warp_output + c / 2 * 8;
+        if (e >= count || o >= p.out_features) continue;
+        float* y = p.y + int64_t{tile.begin + e} * p.out_features + o;
+        *y = p.accumulate ? *y + sums[4 * n + c] : sums[4 * n + c];
+      }
+    }
+    return;
+  }
+
   // The ring becomes room for the sums, [entry][output].
   __syncthreads();
   float* const block_sums = reinterpret_cast<float*>(shared);
@@ -158,16 +173,11 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
       const int e = n * 8 + lane % 4 * 2 + c % 2;
-      const int o = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + lane / 4 + c / 2 * 8;
-      block_sums[e * S::kSumPitch + o] = sums[4 * n + c];
+      block_sums[e * S::kSumPitch + warp_output + c / 2 * 8] = sums[4 * n + c];
     }
   }
   const auto blocks = cooperative_groups::this_cluster();
-  if (cluster > 1) {
-    blocks.sync();
-  } else {
-    __syncthreads();
-  }
+  blocks.sync();
   for (int i = rank * S::kThreads + threadIdx.x; i < count * S::kOutputs / 4;
        i += cluster * S::kThreads) {
     const int e = i / (S::kOutputs / 4), o = i % (S::kOutputs / 4) * 4;
@@ -187,7 +197,7 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
     }
     StoreFour(p, tile.begin + e, first + o, sum);
   }
-  if (cluster > 1) blocks.sync();  // others may still read this block's sums
+  blocks.sync();  // others may still read this block's sums
 #else
   (void)terms;
   (void)cluster;

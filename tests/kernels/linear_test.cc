@@ -406,8 +406,9 @@ TEST_P(LinearTest, ProductsInOneCallStayWithinTheirBounds) {
     for (const DType dtype : kWeightTypes) {
       for (const int rows : {1, 2, 5, 30, 90, 200}) {
         const LinearProblem q(++seed, rows, 72, 40, dtype);
-        LinearProblem g(++seed, rows, 72, 130, dtype);
-        g.x = q.x;
+        LinearProblem with_x_of_q(++seed, rows, 72, 130, dtype);
+        with_x_of_q.x = q.x;
+        const LinearProblem& g = with_x_of_q;
         const GroupedProblem k(++seed, 72, 40, dtype, {rows, 0, 2 * rows, 1});
         const GroupedProblem a(++seed, 72, 4, dtype, {rows, 0, 2 * rows, 1});
         Workbench bench(*backend);
