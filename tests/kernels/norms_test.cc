@@ -78,7 +78,8 @@ struct NormProblem {
   std::vector<double> x, gate, weight;
 };
 
-constexpr int kDims[] = {1, 2, 15, 16, 17, 20, 24, 32, 48, 64, 80, 96, 128, 250, 256, 1000, 2048, 5004};
+constexpr int kDims[] = {1,  2,  15, 16,  17,  20,  24,   32,   48,
+                         64, 80, 96, 128, 250, 256, 1000, 2048, 5004};
 
 class NormsTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
