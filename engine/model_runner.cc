@@ -69,6 +69,9 @@ absl::Status ModelRunner::CaptureGraphs() {
                            backend_.Capture([this] { Launch(/*routing=*/nullptr); }));
     graphs_.emplace_back(rows, std::move(graph));
   }
+  LOG(INFO) << "recorded " << graphs_.size() << " graphs of decode steps, of "
+            << graphs_.front().second->nodes() << " nodes for 1 row and "
+            << graphs_.back().second->nodes() << " for " << graphs_.back().first;
   return absl::OkStatus();
 }
 

@@ -81,6 +81,7 @@ class Backend {
    public:
     virtual ~Graph() = default;
     virtual void Replay() = 0;
+    virtual int64_t nodes() const = 0;  // kernels and copies
   };
   virtual bool can_capture() const { return false; }
   virtual absl::StatusOr<std::unique_ptr<Graph>> Capture(std::function<void()> /*work*/) {

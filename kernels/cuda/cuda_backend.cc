@@ -55,13 +55,16 @@ class Staging {
 
 class CudaGraph final : public Backend::Graph {
  public:
-  CudaGraph(Device& device, cudaGraphExec_t exec) : device_(device), exec_(exec) {}
+  CudaGraph(Device& device, cudaGraphExec_t exec, int64_t nodes)
+      : device_(device), exec_(exec), nodes_(nodes) {}
   ~CudaGraph() override { cudaGraphExecDestroy(exec_); }
   void Replay() override { device_.Check(cudaGraphLaunch(exec_, device_.stream()), "graph"); }
+  int64_t nodes() const override { return nodes_; }
 
  private:
   Device& device_;
   const cudaGraphExec_t exec_;
+  const int64_t nodes_;
 };
 
 class CudaBackend final : public Backend {
@@ -155,13 +158,15 @@ class CudaBackend final : public Backend {
     cudaGraph_t graph = nullptr;
     device_.Check(cudaStreamEndCapture(device_.stream(), &graph), "cudaStreamEndCapture");
     cudaGraphExec_t exec = nullptr;
+    size_t nodes = 0;
     if (graph != nullptr) {
+      device_.Check(cudaGraphGetNodes(graph, nullptr, &nodes), "cudaGraphGetNodes");
       device_.Check(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
       cudaGraphDestroy(graph);
     }
     absl::Status status = TakeStatus();
     if (!status.ok()) return status;
-    return std::make_unique<CudaGraph>(device_, exec);
+    return std::make_unique<CudaGraph>(device_, exec, static_cast<int64_t>(nodes));
   }
 
  private:

