@@ -117,11 +117,9 @@ __global__ void __launch_bounds__(kThreads) GateKernel(const __grid_constant__ G
   const int group = p.value_heads / p.heads;
   const int64_t from = p.entry_rows == nullptr ? entry : p.entry_rows[entry];
   for (int h = head * group + lane; h < (head + 1) * group; h += kWarp) {
-    const float z = p.raw_a[from * p.value_heads + h] + p.dt_bias[h];
-    const float softplus = z > 20.0f ? z : log1pf(expf(z));
     const int64_t at = int64_t{entry} * p.value_heads + h;
     const float b = p.raw_b[from * p.value_heads + h];
-    p.log_decay[at] = -expf(p.a_log[h]) * softplus;
+    p.log_decay[at] = LogDecay(p.raw_a[from * p.value_heads + h], p.a_log[h], p.dt_bias[h]);
     p.beta[at] = p.beta_scale * Sigmoid(b);
   }
 }

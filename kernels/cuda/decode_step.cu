@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kernels/cuda/decode_step.h"
+#include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/operations.h"
 
 namespace mneme::cuda {
@@ -137,8 +138,6 @@ void ProjectManyRows(Device& device, const DeltaMixerStepArgs& args, const StepB
       convolution(buffers.raw_v, projected, values, kv_rows, args.v_conv, args.v_window,
                   buffers.v)};
   ShortConv(device, convolutions);
-  LaunchStepGates(device, args, buffers, buffers.raw_a, buffers.raw_b,
-                  per_entry ? nullptr : buffers.entry_tokens);
 }
 
 bool Fits(const Device& device, const DeltaMixerStepArgs& args) {
@@ -168,22 +167,33 @@ bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args) {
   LayOut(args, memory, buffers);
   const int64_t rows = buffers.rows, entries = rows * buffers.columns;
   const bool few = rows <= kMaxFewRows;
+  delta::RawGates raw = {.a = buffers.a,
+                         .b = buffers.b,
+                         .a_log = args.a_log.as<const float>(),
+                         .dt_bias = args.dt_bias.as<const float>(),
+                         .beta_scale = args.beta_scale};
   if (few) {
     LaunchStepProjections(device, args, buffers);
-    LaunchStepGates(device, args, buffers, buffers.a, buffers.b, nullptr);
   } else {
     ProjectManyRows(device, args, buffers);
+    raw.a = buffers.raw_a;
+    raw.b = buffers.raw_b;
+    raw.rows = args.k_proj.size() > 1 ? nullptr : buffers.entry_tokens;
   }
   const Shape by_value_head{entries, args.value_heads, args.value_dim};
-  GatedDeltaRule(device, {.q = Floats(buffers.q, {entries, args.heads, args.key_dim}),
-                          .k = Floats(buffers.k, {entries, args.heads, args.key_dim}),
-                          .v = Floats(buffers.v, by_value_head),
-                          .log_decay = Floats(buffers.a, {entries, args.value_heads}),
-                          .beta = Floats(buffers.b, {entries, args.value_heads}),
-                          .segments = SegmentsOf(buffers),
-                          .state = args.state,
-                          .pending = args.pending,
-                          .out = Floats(buffers.read, by_value_head)});
+  const GatedDeltaRuleArgs rule = {.q = Floats(buffers.q, {entries, args.heads, args.key_dim}),
+                                   .k = Floats(buffers.k, {entries, args.heads, args.key_dim}),
+                                   .v = Floats(buffers.v, by_value_head),
+                                   .log_decay = Floats(buffers.a, {entries, args.value_heads}),
+                                   .beta = Floats(buffers.b, {entries, args.value_heads}),
+                                   .segments = SegmentsOf(buffers),
+                                   .state = args.state,
+                                   .pending = args.pending,
+                                   .out = Floats(buffers.read, by_value_head)};
+  if (!delta::LaunchRawDecode(device, rule, raw)) {
+    LaunchStepGates(device, args, buffers, raw.a, raw.b, raw.rows);
+    GatedDeltaRule(device, rule);
+  }
   if (few) {
     LaunchStepOutput(device, args, buffers);
     return true;

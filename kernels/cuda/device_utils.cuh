@@ -60,6 +60,12 @@ __device__ inline T* MemoryAt(const StateView& view, int slot, int memory) {
                               memory * view.memory_bytes);
 }
 
+// DeltaGates' log_decay, from the projection `a`.
+__device__ inline float LogDecay(float a, float a_log, float dt_bias) {
+  const float z = a + dt_bias;
+  return -expf(a_log) * (z > 20.0f ? z : log1pf(expf(z)));
+}
+
 __device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 __device__ inline float Silu(float x) { return x / (1.0f + expf(-x)); }
 

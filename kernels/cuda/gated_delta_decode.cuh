@@ -130,6 +130,14 @@ __device__ inline void MultiplyPending(const Problem& p, const float* keys, Rang
   }
 }
 
+// x <- length x / |x|, as L2Norm.
+template <int kSize>
+__device__ inline void SetLength(float length, float (&x)[kSize]) {
+  const float scale = length / sqrtf(SumLanes(DotLane(x, x)) + 1e-6f);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) x[i] *= scale;
+}
+
 template <typename T, int kKeyDim, typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     DecodeKernel(const __grid_constant__ Problem p) {
@@ -164,7 +172,18 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   float k[kSize], q[kSize];
   LoadRow<kKeyDim>(p.k + at_key, k);
   LoadRow<kKeyDim>(p.q + at_key, q);
-  const float log_decay = p.log_decay[at_head], beta = p.beta[at_head];
+  float log_decay, beta;
+  if (p.a_log == nullptr) {
+    log_decay = p.log_decay[at_head];
+    beta = p.beta[at_head];
+  } else {
+    const int64_t from = p.gate_rows == nullptr ? item.first : p.gate_rows[item.first];
+    log_decay = LogDecay(p.log_decay[from * p.value_heads + item.head], p.a_log[item.head],
+                         p.dt_bias[item.head]);
+    beta = p.beta_scale * Sigmoid(p.beta[from * p.value_heads + item.head]);
+    SetLength(1.0f, k);
+    SetLength(rsqrtf(static_cast<float>(kKeyDim)), q);
+  }
   const float* values = p.v + at_head * p.value_dim;
   int row = first_row + lane % kRows;  // that this lane finishes
   float v = row < p.value_dim ? values[row] : 0.0f;

@@ -43,6 +43,11 @@ enum class Task : uint8_t {
 struct Problem {
   const float *q, *k, *v, *log_decay, *beta;
   float* out;
+  // Where a_log is set, q and k are not normalised yet, and log_decay and beta are the raw a and b
+  // of DeltaGates: a decode step's, of entry e in row gate_rows[e], or e.
+  const float *a_log, *dt_bias;
+  const int* gate_rows;
+  float beta_scale;
   const int *offsets, *slots, *memories, *fresh;  // of segments; kSettleSlots: slots alone
   int segments;                                   // kSettleSlots: slots times memories
   int memory_count;                               // kSettleSlots

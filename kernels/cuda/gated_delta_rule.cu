@@ -87,6 +87,22 @@ void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
   }
 }
 
+bool delta::LaunchRawDecode(Device& device, const GatedDeltaRuleArgs& args, const RawGates& raw) {
+  Problem p = MakeProblem(args);
+  const DType state_dtype = args.state.dtype;
+  if (args.segments.longest != 1 || !HasTunedShape(p, state_dtype)) return false;
+  p.log_decay = raw.a;
+  p.beta = raw.b;
+  p.gate_rows = raw.rows;
+  p.a_log = raw.a_log;
+  p.dt_bias = raw.dt_bias;
+  p.beta_scale = raw.beta_scale;
+  p.task = Task::kDecode;
+  const int head_states = std::min(static_cast<int>(args.q.shape[0]), p.segments) * p.value_heads;
+  LaunchDecode(device, p, state_dtype, PlanDecode(device, p, head_states, state_dtype));
+  return true;
+}
+
 void SettleMemories(Device& device, const SettleArgs& args) {
   const auto slots = static_cast<int>(args.slots.shape[0]);
   if (slots == 0 || args.memories == 0 || args.pending.capacity == 0) return;
