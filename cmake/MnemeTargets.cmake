@@ -107,7 +107,7 @@ function(mneme_test source)
     set(ARG_TIMEOUT 300)
   endif()
   if(ARG_GPU AND MNEME_CUDA)
-    add_test(NAME gpu.${name} COMMAND ${name} --gtest_filter=*cuda*
+    add_test(NAME gpu.${name} COMMAND ${name} --gtest_filter=*cuda*:Cuda*
              WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     set_tests_properties(gpu.${name} PROPERTIES LABELS gpu TIMEOUT ${ARG_TIMEOUT}
                          ENVIRONMENT MNEME_TEST_DEVICE=cuda)

@@ -13,7 +13,7 @@ bundle=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 sanitize=
 only='*'
-filter='*cuda*'
+filter='*cuda*:Cuda*'
 log=gpu_test.log
 while (($# > 0)); do
   case $1 in

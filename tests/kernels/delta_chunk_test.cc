@@ -18,7 +18,7 @@ namespace {
 // does not make an error larger, so in norm that much may come of it; chance makes it a tenth.
 constexpr double kBound = 8 * 0x1p-11;
 
-class DeltaChunkTest : public testing::Test {
+class CudaDeltaChunkTest : public testing::Test {
  protected:
   void SetUp() override {
     if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
@@ -60,7 +60,7 @@ std::vector<SegmentSpec> RandomPrompts(uint64_t seed, int longest) {
   return RandomSegments(seed, DeltaProblem::kSlots, DeltaProblem::kMemories, longest);
 }
 
-TEST_F(DeltaChunkTest, MatchesReferenceForEveryHeadSize) {
+TEST_F(CudaDeltaChunkTest, MatchesReferenceForEveryHeadSize) {
   uint64_t seed = 0;
   for (const int key_dim : {64, 128, 256}) {
     for (const int value_dim : {key_dim, 16, 48, 80, 192}) {
@@ -73,7 +73,7 @@ TEST_F(DeltaChunkTest, MatchesReferenceForEveryHeadSize) {
 }
 
 // Sizes that have no chunked form go token by token.
-TEST_F(DeltaChunkTest, MatchesReferenceForOtherSizes) {
+TEST_F(CudaDeltaChunkTest, MatchesReferenceForOtherSizes) {
   uint64_t seed = 50;
   for (const DeltaDims dims :
        {DeltaDims{1, 1, 32, 32}, DeltaDims{2, 2, 64, 24}, DeltaDims{1, 2, 48, 80}}) {
@@ -84,7 +84,7 @@ TEST_F(DeltaChunkTest, MatchesReferenceForOtherSizes) {
   }
 }
 
-TEST_F(DeltaChunkTest, MatchesReferenceForGroupedHeads) {
+TEST_F(CudaDeltaChunkTest, MatchesReferenceForGroupedHeads) {
   uint64_t seed = 100;
   for (const DeltaDims dims :
        {DeltaDims{2, 2, 64, 64}, DeltaDims{2, 4, 64, 128}, DeltaDims{1, 3, 128, 64}}) {
@@ -95,7 +95,7 @@ TEST_F(DeltaChunkTest, MatchesReferenceForGroupedHeads) {
   }
 }
 
-TEST_F(DeltaChunkTest, MatchesReferenceForEveryLength) {
+TEST_F(CudaDeltaChunkTest, MatchesReferenceForEveryLength) {
   std::vector<SegmentSpec> segments;
   for (int length = 0; length <= 200; ++length) {
     const bool fresh = length > 0 && length % 3 == 0;
@@ -120,7 +120,7 @@ TEST_F(DeltaChunkTest, MatchesReferenceForEveryLength) {
   }
 }
 
-TEST_F(DeltaChunkTest, MatchesReferenceWithNegativeEigenvalues) {
+TEST_F(CudaDeltaChunkTest, MatchesReferenceWithNegativeEigenvalues) {
   for (uint64_t seed = 200; seed < 203; ++seed) {
     const DeltaProblem p(seed, {2, 2, 64, 64}, RandomPrompts(seed, 300), /*max_beta=*/2);
     SCOPED_TRACE(testing::Message() << "seed " << seed);
@@ -129,7 +129,7 @@ TEST_F(DeltaChunkTest, MatchesReferenceWithNegativeEigenvalues) {
 }
 
 // f16 operands are kept in range by a power of two for each row.
-TEST_F(DeltaChunkTest, ValuesMayHaveAnySize) {
+TEST_F(CudaDeltaChunkTest, ValuesMayHaveAnySize) {
   for (const double scale : {0x1p-60, 0x1p-20, 0x1p20, 0x1p60}) {
     DeltaProblem p(210, {1, 1, 128, 64}, {{300, 0, 0, true}, {130, 1, 1, false}});
     for (double& value : p.v) value *= scale;
@@ -141,7 +141,7 @@ TEST_F(DeltaChunkTest, ValuesMayHaveAnySize) {
   }
 }
 
-TEST_F(DeltaChunkTest, MatchesReferenceWithF16State) {
+TEST_F(CudaDeltaChunkTest, MatchesReferenceWithF16State) {
   const std::unique_ptr<Backend> halves = MakeRounded(DType::kF16);
   uint64_t seed = 220;
   for (const int key_dim : {64, 256}) {
@@ -155,7 +155,7 @@ TEST_F(DeltaChunkTest, MatchesReferenceWithF16State) {
   }
 }
 
-TEST_F(DeltaChunkTest, OutputMayAliasValues) {
+TEST_F(CudaDeltaChunkTest, OutputMayAliasValues) {
   const DeltaProblem p(230, {2, 4, 64, 80}, RandomPrompts(230, 190));
   const DeltaResult want = p.Run(*backend_), got = p.Run(*backend_, /*in_place=*/true);
   EXPECT_THAT(got.out, HasSameBits(want.out));
@@ -163,7 +163,7 @@ TEST_F(DeltaChunkTest, OutputMayAliasValues) {
 }
 
 // In whichever order blocks come to take the segments.
-TEST_F(DeltaChunkTest, RepeatingACallChangesNoBit) {
+TEST_F(CudaDeltaChunkTest, RepeatingACallChangesNoBit) {
   const DeltaProblem p(240, {2, 2, 64, 64}, RandomPrompts(240, 400));
   const DeltaResult first = p.Run(*backend_);
   for (int round = 0; round < 3; ++round) {
@@ -174,7 +174,7 @@ TEST_F(DeltaChunkTest, RepeatingACallChangesNoBit) {
 }
 
 // Blocks go from one segment to the next with what the last one left in shared memory.
-TEST_F(DeltaChunkTest, ABrokenSegmentStaysAlone) {
+TEST_F(CudaDeltaChunkTest, ABrokenSegmentStaysAlone) {
   std::vector<SegmentSpec> segments;
   for (int i = 0; i < 400; ++i) {
     segments.push_back({i % 4 == 0 ? 128 : 3 + i % 50, i, 0, true});
@@ -228,7 +228,7 @@ DeltaResult RunInPieces(const DeltaProblem& p, Backend& backend, int piece) {
   return result;
 }
 
-TEST_F(DeltaChunkTest, SplittingASegmentStaysWithinTheBound) {
+TEST_F(CudaDeltaChunkTest, SplittingASegmentStaysWithinTheBound) {
   const DeltaProblem p(300, {2, 2, 128, 48}, {{700, 0, 0, true}}, /*max_beta=*/1, /*slots=*/1,
                        /*memories=*/1);
   SCOPED_TRACE("seed 300");
@@ -240,7 +240,7 @@ TEST_F(DeltaChunkTest, SplittingASegmentStaysWithinTheBound) {
 }
 
 // Errors do not build up, from memories that forget at once to those that never do.
-TEST_F(DeltaChunkTest, SixtyFourThousandTokensStayWithinTheBound) {
+TEST_F(CudaDeltaChunkTest, SixtyFourThousandTokensStayWithinTheBound) {
   for (const double strongest_decay : {0.7, 1e-3, 0.0}) {
     DeltaProblem p(400, {1, 1, 64, 16}, {{65536, 0, 0, true}}, /*max_beta=*/1, /*slots=*/1,
                    /*memories=*/1);
