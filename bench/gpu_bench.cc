@@ -343,12 +343,14 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
         for (const Decode& decode : decodes) {
           MNEME_RETURN_IF_ERROR(MeasureDecode(*bench, decode, flags.steps, decode_table));
         }
+        keep("decode", decode_table);  // what is known so far: a later model may fail
       }
       if (dtype == "f16") continue;
       if (wants("prefill")) {
         for (const auto& [prompts, tokens] : {std::pair{1, 2048}, {1, 8192}, {8, 2048}}) {
           MNEME_RETURN_IF_ERROR(MeasurePrefill(*bench, prompts, tokens, prefill_table));
         }
+        keep("prefill", prefill_table);
       }
       if (shape != shapes.front()) continue;
       if (wants("interference")) {
@@ -360,9 +362,6 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
         keep("context", table);
       }
     }
-    // What is known so far: a later model may fail.
-    if (wants("decode")) keep("decode", decode_table);
-    if (wants("prefill")) keep("prefill", prefill_table);
   }
   return absl::OkStatus();
 }
@@ -388,7 +387,7 @@ int Main(int argc, char** argv) {
                       absl::StrCat("unexpected argument \"", positional->front(), "\"")),
                   kExitUsage);
   }
-  SetMinLogSeverity(LogSeverity::kInfo);
+  SetMinLogSeverity(LogSeverity::kWarning);
   nlohmann::ordered_json report;
   const absl::Status status = Measure(flags, report);
   if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
