@@ -118,9 +118,7 @@ void Launch(Device& device, const Params& p) {
 template <typename T, int kPiece>
 void LaunchRows(Device& device, const Params& p) {
   if (p.rows == 1) return Launch<T, kPiece, 1, 1>(device, p);
-  if (p.rows == 2) return Launch<T, kPiece, 2, 1>(device, p);
-  if (p.rows <= 4) return Launch<T, kPiece, 4, 1>(device, p);
-  Launch<T, kPiece, 8, 1>(device, p);
+  Launch<T, kPiece, kMaxFewRows, 1>(device, p);
 }
 
 Params MakeParams(const DeltaMixerStepArgs& args, const StepBuffers& buffers) {

@@ -273,9 +273,7 @@ void Launch(Device& device, Params& p) {
 template <typename T, int kPiece>
 void LaunchRows(Device& device, Params& p) {
   if (p.rows == 1) return Launch<T, kPiece, 1, 4>(device, p);
-  if (p.rows == 2) return Launch<T, kPiece, 2, 4>(device, p);
-  if (p.rows <= 4) return Launch<T, kPiece, 4, 4>(device, p);
-  Launch<T, kPiece, 8, 4>(device, p);
+  Launch<T, kPiece, kMaxFewRows, 4>(device, p);
 }
 
 void Take(Projection& projection, std::span<const PackedMatrix> matrices, float* y) {

@@ -14,7 +14,8 @@
 
 namespace mneme::cuda {
 
-enum : int { kMaxFewRows = 8, kMaxStepMemories = 16 };
+// From three rows on, the sorted way is faster: bench/README.md.
+enum : int { kMaxFewRows = 2, kMaxStepMemories = 16 };
 
 // What passes between the kernels, in scratch memory.
 struct StepBuffers {

@@ -99,8 +99,9 @@ TEST_P(ModelStateTest, AMemoryThatIsNotChosenKeepsItsBits) {
         const int64_t begin = field.offset + m * field.memory_bytes();
         same += std::memcmp(before.data() + begin, after.data() + begin, field.memory_bytes()) == 0;
       }
-      // Whether a write is held back is the device's choice.
-      if (field.name.find("pending_") != std::string::npos) {
+      // Whether a write is held back, and so which of these change, is the device's choice.
+      const bool holds_back = driver->backend().state_format().pending_writes > 0;
+      if (holds_back && field.name.find("_window") == std::string::npos) {
         EXPECT_GE(same, 8 - spec.config.delta.top_k) << field.name;
         continue;
       }
