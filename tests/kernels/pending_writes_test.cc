@@ -22,7 +22,8 @@ struct PendingCase {
 
   std::unique_ptr<Backend> Make() const {
     BackendOptions options;
-    options.isa = backend.isa;
+    options.compute_dtype = DType::kF32;
+    if (!backend.isa.empty()) options.isa = backend.isa;
     options.state_dtype = state_dtype;
     absl::StatusOr<std::unique_ptr<Backend>> made = MakeBackend(backend.device, options);
     return made.ok() ? *std::move(made) : nullptr;
