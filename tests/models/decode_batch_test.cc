@@ -1,0 +1,139 @@
+// Steps of decode rows alone, few and many, which a device may take as fused operations.
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "gtest/gtest.h"
+#include "tests/models/recorded_routing.h"
+#include "tests/models/test_folder.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kSlots = 40;
+constexpr int kVocab = 259;
+
+struct Network {
+  std::string name;
+  ModelSpec spec;
+};
+
+std::vector<Network> Networks() {
+  std::vector<Network> networks;
+  const auto add = [&](const std::string& name, const std::string& shape, auto change) {
+    networks.push_back({name, TinySpec(shape)});
+    change(networks.back().spec.config);
+  };
+  const auto set_heads = [](ModelConfig& config, int key_dim, int value_dim) {
+    config.delta.key_dim = key_dim;
+    config.delta.value_dim = value_dim;
+  };
+  add("mom", "mom-tiny", [](ModelConfig&) {});
+  add("mom, heads of 64", "mom-tiny", [&](ModelConfig& config) { set_heads(config, 64, 64); });
+  add("mom, heads of 256, values of 128", "mom-tiny",
+      [&](ModelConfig& config) { set_heads(config, 256, 128); });
+  add("mom, one projection for all memories", "mom-tiny", [&](ModelConfig& config) {
+    set_heads(config, 128, 128);
+    config.delta.single_kv_proj = true;
+  });
+  add("mom, no shared memory", "mom-tiny",
+      [](ModelConfig& config) { config.delta.shared_memory = false; });
+  add("mom, 8 memories, top 3, no gate, convolutions of 2", "mom-tiny", [](ModelConfig& config) {
+    config.delta.memories = 8;
+    config.delta.top_k = 3;
+    config.delta.output_gate = false;
+    config.delta.conv_width = 2;
+  });
+  add("gated deltanet", "gdn-tiny", [](ModelConfig&) {});
+  add("gated deltanet, grouped heads of 64", "gdn-tiny", [&](ModelConfig& config) {
+    set_heads(config, 64, 64);
+    config.delta.value_heads = 2 * config.delta.heads;
+    config.delta.allow_negative_eigenvalues = true;
+  });
+  return networks;
+}
+
+class DecodeBatchTest : public testing::TestWithParam<BackendUnderTest> {};
+
+TEST_P(DecodeBatchTest, RowsOfEveryNumberMatchTheReference) {
+  for (const Network& network : Networks()) {
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      ModelSpec spec = network.spec;
+      spec.dtype = dtype;
+      SCOPED_TRACE(testing::Message() << network.name << ", weights " << Name(dtype));
+      const TestFolder folder;
+      MakeFolder(spec, folder);
+      const ModelDriver::Limits limits{.slots = kSlots, .max_rows = kSlots + 1, .max_tokens = 256};
+      const auto reference = Drive(folder.path(), MakeReference(), limits);
+      const auto device = Drive(folder.path(), GetParam().Make(), limits);
+
+      // Prompts of one to five tokens, then steps of so many rows, one of them padding.
+      SeededRandom random(1);
+      std::vector<std::vector<std::vector<int32_t>>> steps_tokens;
+      std::vector<std::vector<int>> steps_slots;
+      std::vector<int> all(kSlots);
+      std::iota(all.begin(), all.end(), 0);
+      steps_slots.push_back(all);
+      steps_tokens.emplace_back();
+      for (int slot = 0; slot < kSlots; ++slot) {
+        steps_tokens.back().push_back(RandomTokens(1 + slot % 5, kVocab, slot + 1));
+      }
+      for (const int rows : {1, 2, 3, 7, 9, 40, 40, 2, 1, 17}) {
+        const std::vector<int> order = random.Permutation(kSlots);
+        std::vector<int> slots(order.begin(), order.begin() + rows);
+        slots.insert(slots.begin() + random.Int(0, rows), -1);
+        steps_tokens.emplace_back();
+        for (size_t row = 0; row < slots.size(); ++row) {
+          steps_tokens.back().push_back({random.Int(0, kVocab - 1)});
+        }
+        steps_slots.push_back(std::move(slots));
+      }
+
+      const auto run = [&](ModelDriver& driver) {
+        std::vector<std::vector<double>> logits;
+        for (size_t step = 0; step < steps_slots.size(); ++step) {
+          std::vector<ModelDriver::Row> rows;
+          std::vector<int32_t> wanted;
+          int32_t tokens = 0;
+          for (size_t row = 0; row < steps_slots[step].size(); ++row) {
+            const std::vector<int32_t>& fed = steps_tokens[step][row];
+            rows.push_back({steps_slots[step][row], fed});
+            tokens += static_cast<int32_t>(fed.size());
+            if (steps_slots[step][row] >= 0) wanted.push_back(tokens - 1);
+          }
+          const auto result = driver.Step(rows, wanted);
+          CHECK_OK(result.status());
+          logits.emplace_back(result->begin(), result->end());
+        }
+        return logits;
+      };
+      RecordedRouting record(reference->backend());
+      reference->set_routing(&record);
+      const auto want = run(*reference);
+      RecordedRouting force(device->backend(), record.recorded());
+      device->set_routing(&force);
+      const auto got = run(*device);
+      double worst = 0;
+      for (size_t step = 0; step < want.size(); ++step) {
+        ASSERT_EQ(got[step].size(), want[step].size());
+        const double error = RelativeError(got[step], want[step]);
+        EXPECT_LE(error, 2e-5) << "step " << step << ", " << steps_slots[step].size() << " rows";
+        worst = std::max(worst, error);
+      }
+      std::printf("  %s, %s: worst relative error %.2e\n", network.name.c_str(), Name(dtype),
+                  worst);
+    }
+  }
+}
+
+// The fastest alone: what differs by instruction set is tested operation by operation.
+INSTANTIATE_TEST_SUITE_P(Backends, DecodeBatchTest, testing::Values(AvailableBackends().back()),
+                         BackendName);
+
+}  // namespace
+}  // namespace mneme
