@@ -1,6 +1,7 @@
-// Executes a StepPlan: upload, forward, sample, download. A step of decode rows alone replays a
-// graph, where the backend can record one: graphs are made at creation, one for each of a few row
-// counts, and a step takes the next larger one with padding rows.
+// Executes a StepPlan: upload, forward, sample, download. The decode rows of a step replay a graph,
+// where the backend can record one: graphs are made at creation, one for each of a few row counts,
+// and a step takes the next larger one with padding rows. Prompts are launched kernel by kernel,
+// behind it.
 //
 // Usable without the rest of the engine, by tools that feed rows and read logits:
 //
@@ -76,11 +77,12 @@ class ModelRunner {
   absl::Status CaptureGraphs();
   // Forward, without waiting for it.
   void Begin(const StepPlan& plan, RoutingObserver* routing);
-  // Puts the plan's arrays into inputs_, padded to `rows` rows of at least one token each.
-  void Upload(const StepPlan& plan, int rows);
-  // Launches the forward pass over what was uploaded last.
-  void Launch(RoutingObserver* routing);
-  TensorView Logits(int rows) const;
+  // Puts the arrays of the plan's rows [begin, end) into inputs_, and behind them `padding` rows of
+  // one token and its logits each.
+  void Upload(const StepPlan& plan, int begin, int end, int padding);
+  // Launches the forward pass over what was uploaded last; its logits begin at row `first_logit`.
+  void Launch(RoutingObserver* routing, int first_logit);
+  TensorView Logits(int first, int rows) const;
 
   Backend& backend_;
   const Model& model_;

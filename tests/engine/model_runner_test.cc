@@ -86,7 +86,7 @@ TEST_F(ModelRunnerTest, ErrorsOfTheDeviceComeBack) {
   EXPECT_EQ(runner->Forward(plan), absl::InternalError("boom"));
 }
 
-// Decode rows alone take a recorded graph, padded to its row count; all others do not.
+// Decode rows take a recorded graph, padded to its row count; all others do not.
 TEST_F(ModelRunnerTest, AGraphOfMoreRowsGivesTheSameLogits) {
   const int a = pool->Acquire().value(), b = pool->Acquire().value(), c = pool->Acquire().value();
   const std::vector<int32_t> prompt = {1, 2, 3};
@@ -114,10 +114,34 @@ TEST_F(ModelRunnerTest, AGraphOfMoreRowsGivesTheSameLogits) {
     for (int v = 0; v < 10; ++v) EXPECT_EQ(logits[row * 10 + v], static_cast<float>(want[v]));
   }
 
-  decode.logit_tokens.pop_back();  // one row wants no logits
+  decode.logit_tokens.pop_back();  // the last row wants no logits: it goes without a graph
   --decode.logit_offsets.back();
   ASSERT_EQ(runner->Forward(decode), absl::OkStatus());
+  EXPECT_EQ(backend.replays(), 2);
+  ASSERT_EQ(runner->ReadLogits(std::span(logits).first(2 * 10)), absl::OkStatus());
+}
+
+TEST_F(ModelRunnerTest, AStepOfBothKindsOfRowsGivesTheLogitsOfEach) {
+  const int a = pool->Acquire().value(), b = pool->Acquire().value(), c = pool->Acquire().value();
+  const std::vector<int32_t> one = {4}, other = {5}, prompt = {6, 7, 8};
+  StepPlan plan;
+  plan.AddRow(a, one, 0, true, 0);
+  plan.AddRow(b, other, 0, true, 1);
+  plan.decode_rows = 2;
+  plan.AddRow(c, prompt, 1, true, 2);
+  ASSERT_EQ(runner->Forward(plan), absl::OkStatus());
   EXPECT_EQ(backend.replays(), 1);
+  std::vector<float> logits(4 * 10);
+  ASSERT_EQ(runner->ReadLogits(logits), absl::OkStatus());
+  const std::vector<std::vector<int32_t>> fed = {{4}, {5}, {6}, {6, 7, 8}};
+  for (int row = 0; row < 4; ++row) {
+    FakeMemory memory;
+    memory.Feed(fed[row]);
+    const std::vector<double> want = memory.Logits(10);
+    for (int v = 0; v < 10; ++v) {
+      EXPECT_EQ(logits[row * 10 + v], static_cast<float>(want[v])) << row;
+    }
+  }
 }
 
 TEST(ModelRunnerCreationTest, LackOfMemoryIsAnErrorAtEveryAllocation) {
