@@ -66,7 +66,10 @@ def check_include(path, layer, header):
         if CUDA_MUST_NOT_INCLUDE.match(header):
             return "a CUDA file may not include headers that bring Abseil"
         if first in FOLDERS and not CUDA_MAY_INCLUDE.match(header):
-            return "a CUDA file may include base/{log,random}.h and plain headers of kernels/ only"
+            return (
+                "a CUDA file may include base/log.h, base/random.h and the plain headers of kernels/"
+                " only"
+            )
     if layer in UNRESTRICTED:
         return None
     if header.startswith("kernels/reference/") and not str(path).startswith("kernels/reference/"):
