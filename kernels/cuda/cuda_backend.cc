@@ -165,7 +165,10 @@ class CudaBackend final : public Backend {
       cudaGraphDestroy(graph);
     }
     absl::Status status = TakeStatus();
-    if (!status.ok()) return status;
+    if (!status.ok()) {
+      if (exec != nullptr) cudaGraphExecDestroy(exec);
+      return status;
+    }
     return std::make_unique<CudaGraph>(device_, exec, static_cast<int64_t>(nodes));
   }
 

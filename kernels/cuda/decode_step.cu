@@ -141,7 +141,9 @@ void ProjectManyRows(Device& device, const DeltaMixerStepArgs& args, const StepB
 }
 
 bool Fits(const Device& device, const DeltaMixerStepArgs& args) {
-  if (args.hidden.shape[0] == 0 || args.memories > kMaxStepMemories - 1) return false;
+  // A row may be empty: then tokens are not rows.
+  if (args.hidden.shape[0] == 0 || args.slots.shape[0] != args.hidden.shape[0]) return false;
+  if (args.memories > kMaxStepMemories - 1) return false;
   const DType dtype = args.q_proj.dtype;
   const auto same = [&](std::span<const PackedMatrix> matrices) {
     return std::all_of(matrices.begin(), matrices.end(),

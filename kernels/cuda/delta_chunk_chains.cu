@@ -71,7 +71,10 @@ __device__ inline void StorePair(float* p, float x, float y) {
   *reinterpret_cast<float2*>(p) = {x, y};
 }
 __device__ inline void StorePair(__half* p, float x, float y) {
-  *reinterpret_cast<__half2*>(p) = __floats2half2_rn(x, y);
+  // Saturates, as StoreState: an infinity would spoil a memory for good.
+  constexpr float kLargest = 65504.0f;
+  const auto fit = [](float z) { return z > kLargest ? kLargest : z < -kLargest ? -kLargest : z; };
+  *reinterpret_cast<__half2*>(p) = __floats2half2_rn(fit(x), fit(y));
 }
 
 template <int kKeyBlocks, int kStages, int kGroups, bool kWgmma, typename State>

@@ -20,6 +20,7 @@ struct Tiles {
 template <typename T, int kKeyDim, typename Shape>
 void LaunchTile(Device& device, Problem& p) {
   p.tiles = (p.value_dim + Shape::kBlockRows - 1) / Shape::kBlockRows;
+  if (!RangeCountFits(device, p)) return;
   const int64_t blocks = static_cast<int64_t>(p.segments) * p.value_heads * p.tiles;
   const auto kernel = DecodeKernel<T, kKeyDim, Shape>;
   static const cudaError_t allowed = cudaFuncSetAttribute(

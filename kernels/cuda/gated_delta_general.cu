@@ -110,6 +110,7 @@ void Launch(Device& device, const Problem& p) {
 
 void LaunchGeneral(Device& device, Problem problem, DType state_dtype) {
   problem.tiles = (problem.value_dim + kWarps - 1) / kWarps;
+  if (!RangeCountFits(device, problem)) return;
   if (state_dtype == DType::kF16) {
     Launch<__half>(device, problem);
   } else {

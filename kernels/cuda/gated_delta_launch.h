@@ -28,6 +28,13 @@ DecodePlan PlanDecode(const Device& device, const Problem& problem, int head_sta
                       DType state_dtype);
 void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan);
 
+// False, and an error on record, for a memory of more blocks than its range counts in 16 bits.
+inline bool RangeCountFits(Device& device, const Problem& p) {
+  if (p.capacity == 0 || int64_t{p.value_heads} * p.tiles <= 1 << 16) return true;
+  device.Check(cudaErrorInvalidValue, "gated delta rule, of so many value channels");
+  return false;
+}
+
 // Pending writes that the tuned kernels can hold.
 constexpr int kMaxPending = 16;
 

@@ -131,6 +131,7 @@ void LaunchKeyDim(Device& device, const Problem& p) {
 
 void LaunchTokens(Device& device, Problem problem, DType state_dtype) {
   problem.tiles = (problem.value_dim + kBlockRows - 1) / kBlockRows;
+  if (!RangeCountFits(device, problem)) return;
   if (state_dtype == DType::kF16) {
     LaunchKeyDim<__half>(device, problem);
   } else {

@@ -178,8 +178,19 @@ int64_t EntryTileBound(const LinearArgs& args, int64_t size) {
 }
 
 void Linear(Device& device, std::span<const LinearArgs> products) {
+  // A launch takes so many groups; offsets count entries from the first group's on in each part.
+  std::vector<LinearArgs> parts;
+  for (LinearArgs args : products) {
+    for (; args.weights.size() > kMaxLinearWeights;
+         args.weights = args.weights.subspan(kMaxLinearWeights)) {
+      parts.push_back(args);
+      parts.back().weights = args.weights.first(kMaxLinearWeights);
+      args.group_offsets.data = args.group_offsets.as<int32_t>() + kMaxLinearWeights;
+    }
+    parts.push_back(args);
+  }
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-    LinearOf(device, products, dtype);
+    LinearOf(device, parts, dtype);
   }
 }
 

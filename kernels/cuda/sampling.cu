@@ -275,7 +275,9 @@ void Sample(Device& device, const SampleArgs& args) {
   CHECK(args.logits.dtype == DType::kF32 && args.logits.shape[0] == rows);
   CHECK(args.max_top_logprobs <= sampling::kCandidates) << args.max_top_logprobs;
   if (vocab > sampling::kMaxVocab) {
-    return device.Check(cudaErrorInvalidValue, "Sample, of so large a vocabulary");
+    device.Check(cudaErrorInvalidValue, "Sample, of so large a vocabulary");
+    cudaStreamSynchronize(device.stream());  // the upload leaves from memory that is used again
+    return;
   }
 
   std::vector<Row> tasks(args.rows.size());

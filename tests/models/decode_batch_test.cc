@@ -131,6 +131,31 @@ TEST_P(DecodeBatchTest, RowsOfEveryNumberMatchTheReference) {
   }
 }
 
+// Rows without tokens among rows of one token each.
+TEST_P(DecodeBatchTest, EmptyRowsDisturbNobody) {
+  for (const char* shape : {"mom-tiny", "gdn-tiny"}) {
+    const TestFolder folder;
+    MakeFolder(TinySpec(shape), folder);
+    const ModelDriver::Limits limits{.slots = 6, .max_rows = 6, .max_tokens = 16};
+    const auto alone = Drive(folder.path(), GetParam().Make(), limits);
+    const auto among = Drive(folder.path(), GetParam().Make(), limits);
+    const std::vector<int32_t> tokens = RandomTokens(30, kVocab, /*seed=*/1);
+    for (const std::vector<int>& sizes :
+         {std::vector{0, 1, 0}, std::vector{1, 0, 1, 1, 0}, std::vector{0, 0, 0, 0, 1, 1}}) {
+      std::vector<ModelDriver::Row> with_empty, without;
+      for (size_t row = 0; row < sizes.size(); ++row) {
+        const auto fed = std::span(tokens).subspan(row, sizes[row]);
+        with_empty.push_back({static_cast<int>(row), fed});
+        if (!fed.empty()) without.push_back({static_cast<int>(row), fed});
+      }
+      const auto want = alone->Step(without), got = among->Step(with_empty);
+      ASSERT_TRUE(want.ok() && got.ok()) << want.status() << got.status();
+      EXPECT_THAT(std::vector<double>(got->begin(), got->end()),
+                  IsSame(GetParam().bit_exact(), {want->begin(), want->end()}));
+    }
+  }
+}
+
 // The fastest alone: what differs by instruction set is tested operation by operation.
 INSTANTIATE_TEST_SUITE_P(Backends, DecodeBatchTest, testing::Values(AvailableBackends().back()),
                          BackendName);
