@@ -69,7 +69,8 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
                backend, model, *pool,
                {.rows = options.engine.max_rows,
                 .tokens = options.engine.max_tokens_per_step,
-                .logit_rows = options.engine.max_rows + options.engine.max_logit_rows_per_step})
+                .logit_rows = options.engine.max_rows + options.engine.max_logit_rows_per_step,
+                .graphs = options.engine.graphs})
                .value();
   loop = std::make_unique<EngineLoop>(EngineParts{.model = model,
                                                   .tokenizer = tokenizer.get(),

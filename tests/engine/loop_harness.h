@@ -26,7 +26,9 @@ struct HarnessOptions {
   double first_token_bonus = 0;
   std::vector<int32_t> end_tokens;
   absl::Duration step_time = absl::Milliseconds(1);
-  EngineOptions engine = {.max_rows = 4,
+  // Without graphs a step is one forward pass, which is what the harness counts.
+  EngineOptions engine = {.graphs = false,
+                          .max_rows = 4,
                           .max_tokens_per_step = 16,
                           .max_logit_rows_per_step = 8,
                           .max_queued_requests = 16,

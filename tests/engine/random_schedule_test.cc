@@ -57,6 +57,7 @@ class Schedule {
     options.vocab = pick(3, 20);
     options.first_token_bonus = pick(0, 3);
     if (pick(0, 1) == 0) options.end_tokens = {0};
+    options.engine.graphs = pick(0, 1) == 1;
     options.engine.max_rows = pick(1, 4);
     options.engine.max_tokens_per_step = options.engine.max_rows + pick(0, 8);
     options.engine.max_logit_rows_per_step = pick(1, 5);
