@@ -1,0 +1,150 @@
+// The whole engine with a real network on a real device: what it answers does not depend on what
+// else runs, on graphs, or on how a conversation was cut, up to the device's rounding.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "engine/engine.h"
+#include "gtest/gtest.h"
+#include "tests/models/test_folder.h"
+#include "tests/support/backends.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kVocab = 259;
+
+struct Outcome {
+  std::vector<int32_t> tokens;
+  absl::Status status;
+};
+
+Outcome Collect(TokenStream& stream) {
+  Outcome outcome;
+  for (;;) {
+    std::optional<TokenEvent> event = stream.Next(absl::Seconds(60));
+    if (!event.has_value()) {
+      outcome.status = absl::DeadlineExceededError("nothing came for a minute");
+      return outcome;
+    }
+    outcome.tokens.insert(outcome.tokens.end(), event->token_ids.begin(), event->token_ids.end());
+    if (event->is_last) {
+      outcome.status = event->status;
+      return outcome;
+    }
+  }
+}
+
+Request MakeRequest(std::vector<int32_t> prompt, int tokens, const std::string& session = "") {
+  Request request;
+  request.session.name = session;
+  request.prompt.at_start = std::move(prompt);
+  request.prompt.same_everywhere = true;
+  request.sampling.temperature = 0;
+  request.stop.max_tokens = tokens;
+  request.stop.ignore_eos = true;
+  return request;
+}
+
+class EngineDeviceTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  EngineDeviceTest() {
+    SetMinLogSeverity(LogSeverity::kError);
+    ModelSpec spec = TinySpec();
+    spec.config.delta.key_dim = spec.config.delta.value_dim = 64;
+    MakeFolder(spec, folder_);
+  }
+
+  std::unique_ptr<Engine> Make(std::unique_ptr<Backend> backend, bool graphs = true) {
+    auto model = LoadModel(folder_.path(), *backend, nullptr);
+    CHECK_OK(model.status());
+    auto engine = Engine::Create(
+        std::move(backend), *std::move(model), /*tokenizer=*/nullptr, {},
+        {.max_sessions = 48, .graphs = graphs, .max_rows = 24, .max_tokens_per_step = 64}, clock_);
+    CHECK_OK(engine.status());
+    return *std::move(engine);
+  }
+
+  // Requests of unequal lengths, all at once.
+  static std::vector<Outcome> Answers(Engine& engine, int count) {
+    std::vector<std::shared_ptr<TokenStream>> streams;
+    for (int i = 0; i < count; ++i) {
+      auto stream = engine.Submit(MakeRequest(RandomTokens(1 + 7 * i % 50, kVocab, i), 5 + i % 20));
+      CHECK_OK(stream.status());
+      streams.push_back(*std::move(stream));
+    }
+    std::vector<Outcome> outcomes;
+    for (const auto& stream : streams) outcomes.push_back(Collect(*stream));
+    return outcomes;
+  }
+
+  static void ExpectSame(const std::vector<Outcome>& got, const std::vector<Outcome>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].status, absl::OkStatus()) << "request " << i;
+      EXPECT_EQ(got[i].tokens, want[i].tokens) << "request " << i;
+    }
+  }
+
+  TestFolder folder_;
+  RealClock clock_;
+};
+
+TEST_P(EngineDeviceTest, ManyRequestsGetTheTokensOfTheReference) {
+  ExpectSame(Answers(*Make(GetParam().Make()), 40), Answers(*Make(MakeReference()), 40));
+}
+
+TEST_P(EngineDeviceTest, GraphsChangeNoToken) {
+  ExpectSame(Answers(*Make(GetParam().Make(), /*graphs=*/true), 40),
+             Answers(*Make(GetParam().Make(), /*graphs=*/false), 40));
+}
+
+// Alone, in pieces, from a fork, and after a cancellation: the same conversation.
+TEST_P(EngineDeviceTest, AConversationIsTheSameHoweverItCameAbout) {
+  const std::unique_ptr<Engine> engine = Make(GetParam().Make());
+  const std::vector<int32_t> prompt = RandomTokens(90, kVocab, /*seed=*/3);
+  const auto ask = [&](std::vector<int32_t> text, int tokens, const std::string& session) {
+    auto stream = engine->Submit(MakeRequest(std::move(text), tokens, session));
+    CHECK_OK(stream.status());
+    return Collect(**stream);
+  };
+  const std::vector<int32_t> want = ask(prompt, 20, "whole").tokens;
+  ASSERT_EQ(want.size(), 20);
+
+  ASSERT_EQ(ask({prompt.begin(), prompt.begin() + 31}, 0, "pieces").status, absl::OkStatus());
+  ASSERT_EQ(engine->ForkSession({"", "pieces"}, {"", "fork"}, absl::Minutes(1)).status(),
+            absl::OkStatus());
+  const std::vector<int32_t> rest(prompt.begin() + 31, prompt.end());
+  EXPECT_EQ(ask(rest, 20, "pieces").tokens, want);
+  EXPECT_EQ(ask(rest, 20, "fork").tokens, want);
+
+  // Cancelled somewhere, a session holds what was fed; the rest of the answer is as it would be.
+  auto cancelled = engine->Submit(MakeRequest(prompt, 100000, "cancelled")).value();
+  std::vector<int32_t> shown;
+  while (shown.size() < 5) {
+    const std::optional<TokenEvent> event = cancelled->Next(absl::Seconds(60));
+    ASSERT_TRUE(event.has_value());
+    shown.insert(shown.end(), event->token_ids.begin(), event->token_ids.end());
+  }
+  cancelled->Cancel();
+  const Outcome left = Collect(*cancelled);
+  shown.insert(shown.end(), left.tokens.begin(), left.tokens.end());
+  const int64_t position = engine->GetSession({"", "cancelled"})->position;
+  EXPECT_EQ(position, static_cast<int64_t>(prompt.size() + shown.size()));
+  const std::vector<int32_t> more = ask({}, 10, "cancelled").tokens;
+  std::vector<int32_t> all = shown;
+  all.insert(all.end(), more.begin(), more.end());
+  EXPECT_EQ(ask(prompt, static_cast<int>(all.size()), "").tokens, all);
+}
+
+// The fastest and the reference alone: engines of every instruction set would take their time.
+INSTANTIATE_TEST_SUITE_P(Backends, EngineDeviceTest, testing::Values(AvailableBackends().back()),
+                         BackendName);
+
+}  // namespace
+}  // namespace mneme
