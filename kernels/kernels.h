@@ -221,8 +221,10 @@ struct GatedRmsNormArgs {
 //
 // Logits from step 1 on, probabilities and their sums are float64 in every backend, so that equal
 // logits give equal tokens. A token whose logit is -inf or NaN after step 2 is never drawn; if
-// there is no other, token 0 is the result. Reported log-probabilities are those of the unmodified
-// logits: log softmax before step 1.
+// there is no token that may be drawn, or the largest logit is +inf, the result is -1. Reported
+// log-probabilities are those of the unmodified logits: log softmax before step 1. A row has none,
+// as if they were not asked for, where the result is -1, and where a logit is NaN or +inf or all
+// are -inf: a sum that leaves such logits out would make the others look certain.
 struct SamplingRow {
   float temperature = 1.0f;
   float top_p = 1.0f;
@@ -256,7 +258,7 @@ struct SampleArgs {
   int max_top_logprobs = 0;  // columns of the two last outputs
   // Outputs, host memory, one per row.
   std::span<int32_t> tokens;
-  std::span<float> logprobs;  // of the chosen (or forced) token; NaN if not asked for
+  std::span<float> logprobs;  // of the chosen (or forced) token; NaN if not asked for, or none
   // [rows, max_top_logprobs], most likely first, ties to the lower id. Past the row's top_logprobs
   // or the vocabulary: -1 and NaN.
   std::span<int32_t> top_tokens;

@@ -55,19 +55,26 @@ float LargestLogit(const float* logits, int64_t n) {
   return best;
 }
 
+// -1 if there is none, or its logit is infinite.
 int32_t GreedyToken(const float* logits, int64_t n) {
   const float best = LargestLogit(logits, n);
+  if (std::isinf(best)) return -1;
   for (int64_t i = 0; i < n; ++i) {
-    if (logits[i] == best && best > -std::numeric_limits<float>::infinity()) {
-      return static_cast<int32_t>(i);
-    }
+    if (logits[i] == best) return static_cast<int32_t>(i);
   }
-  return 0;
+  return -1;
 }
 
-// log(sum(exp(logits))), the sum split into eight fixed parts.
+bool HasNaN(const float* logits, int64_t n) {
+  int found = 0;
+  for (int64_t i = 0; i < n; ++i) found |= logits[i] != logits[i] ? 1 : 0;
+  return found != 0;
+}
+
+// log(sum(exp(logits))), the sum split into eight fixed parts; NaN if there is no such number.
 double LogSumOfExponentials(const float* logits, int64_t n) {
   const double largest = LargestLogit(logits, n);
+  if (std::isinf(largest) || HasNaN(logits, n)) return std::numeric_limits<double>::quiet_NaN();
   constexpr int kParts = 8;
   double parts[kParts] = {};
   int64_t i = 0;
@@ -96,16 +103,17 @@ void AdjustLogits(const SampleArgs& args, const SamplingRow& row, const float* l
   }
 }
 
+// -1 if there is none, or it is infinite.
 int32_t LargestToken(const double* z, int64_t n) {
   double best = -kInfinity;
-  int32_t token = 0;
+  int32_t token = -1;
   for (int64_t i = 0; i < n; ++i) {
     if (z[i] > best) {
       best = z[i];
       token = static_cast<int32_t>(i);
     }
   }
-  return token;
+  return best == kInfinity ? -1 : token;
 }
 
 // Tokens by descending probability, sorted no further than asked. Holds a prefix of that order: all
@@ -237,9 +245,8 @@ class Ranking {
 int32_t Draw(const SamplingRow& row, const double* z, int64_t n, double uniform,
              SampleScratch& scratch) {
   const int32_t first = LargestToken(z, n);
+  if (first < 0) return -1;
   const double largest = z[first];
-  if (!(largest > -kInfinity)) return 0;
-  if (largest == kInfinity) return first;
 
   double* p = scratch.probabilities;
   const double temperature = row.temperature;
@@ -256,7 +263,9 @@ int32_t Draw(const SamplingRow& row, const double* z, int64_t n, double uniform,
 
 void ReportLogprobs(const SampleArgs& args, const SamplingRow& row, int r, const float* logits,
                     int64_t n) {
+  if (args.tokens[r] < 0) return;
   const double log_sum = LogSumOfExponentials(logits, n);
+  if (std::isnan(log_sum)) return;
   args.logprobs[r] = static_cast<float>(logits[args.tokens[r]] - log_sum);
 
   const int wanted = std::min(row.top_logprobs, args.max_top_logprobs);

@@ -128,16 +128,21 @@ __device__ int32_t Draw(const SamplingRow& row, const Extremes& extremes, Select
 __device__ void ReportLogprobs(const SampleParams& p, const SamplingRow& row, int64_t r,
                                int32_t token, const Extremes& extremes, const Team& team,
                                SelectorShared& shared, const Values& values) {
+  if (token < 0 || extremes.token < 0 || isinf(extremes.largest)) return;
   Selector selector(team, shared, values, p.vocab);
   const double largest = extremes.largest;
-  const Mass sum = selector.Sum([=](double logit) { return sampling::Weight(logit - largest); });
+  constexpr Mass kNaN = Mass{1} << 100;  // more than all weights together
+  static_assert(sampling::kMaxVocab < 1 << 27);
+  const Mass sum = selector.Sum(
+      [=](double logit) { return isnan(logit) ? kNaN : Mass{sampling::Weight(logit - largest)}; });
+  if (sum >= kNaN) return;
   const double log_sum = largest + log(sampling::ToDouble(sum) * 0x1p-63);
   const bool writes = team.rank() == 0;
   if (writes && threadIdx.x == 0) {
     p.logprobs[r] = static_cast<float>(values.logits[token] - log_sum);
   }
   int wanted = min(row.top_logprobs, p.max_top_logprobs);
-  if (wanted <= 0 || extremes.token < 0) return;
+  if (wanted <= 0) return;
   selector.Start(extremes, 1.0, /*weigh=*/false);
   wanted = min(wanted, static_cast<int>(selector.count()));
   const Place place = selector.Find({true, static_cast<Mass>(wanted)});
@@ -188,9 +193,9 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
     if (values.bias_count + values.history_count > 0) ReplaceLogits(row, values, bits);
     Selector selector(team, shared, values, p.vocab);
     extremes = selector.FindExtremes(sampling::All());
-    if (extremes.token < 0) {
-      token = 0;
-    } else if (row.temperature == 0 || isinf(extremes.largest)) {
+    if (extremes.token < 0 || isinf(extremes.largest)) {
+      token = -1;
+    } else if (row.temperature == 0) {
       token = extremes.token;
     } else {
       token = Draw(row, extremes, selector);

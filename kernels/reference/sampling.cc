@@ -47,22 +47,22 @@ std::vector<int32_t> InDescendingOrder(const std::vector<double>& z) {
 // Step 3 for temperature 0.
 int32_t Largest(const std::vector<double>& z) {
   double largest = kMinusInfinity;
-  int32_t token = 0;
+  int32_t token = -1;
   for (size_t t = 0; t < z.size(); ++t) {
     if (z[t] > largest) {
       largest = z[t];
       token = static_cast<int32_t>(t);
     }
   }
-  return token;
+  return std::isinf(largest) ? -1 : token;
 }
 
 // Steps 3 to 5 for any other temperature.
 int32_t Draw(const SamplingRow& row, const std::vector<double>& z) {
   const std::vector<int32_t> order = InDescendingOrder(z);
-  if (order.empty()) return 0;
+  if (order.empty()) return -1;
   const double largest = z[order[0]];
-  if (std::isinf(largest)) return order[0];
+  if (std::isinf(largest)) return -1;
 
   std::vector<double> p(order.size());
   for (size_t i = 0; i < order.size(); ++i)
@@ -95,7 +95,12 @@ int32_t Draw(const SamplingRow& row, const std::vector<double>& z) {
 void ReportLogprobs(const SampleArgs& args, const SamplingRow& row, int64_t r,
                     std::span<const double> logits) {
   std::vector<double> z(logits.begin(), logits.end());
+  if (args.tokens[r] < 0) return;
+  for (const double value : z) {
+    if (std::isnan(value)) return;
+  }
   const double largest = *std::max_element(z.begin(), z.end());
+  if (std::isinf(largest)) return;
   double sum = 0;
   for (const double value : z) sum += std::exp(value - largest);
   const double log_sum = largest + std::log(sum);

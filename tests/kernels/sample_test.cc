@@ -274,7 +274,7 @@ TEST_P(SampleTest, ABannedTokenIsNeverDrawn) {
   for (const int token : p.Run(*backend_).tokens) EXPECT_EQ(token, 6);
 }
 
-TEST_P(SampleTest, WithEveryTokenBannedTheResultIsTokenZero) {
+TEST_P(SampleTest, WithNothingToDrawThereIsNoToken) {
   SampleProblem p(3);
   const std::vector<BiasToken> all = {{0, kBanned}, {1, kBanned}, {2, kBanned}};
   p.Add({1, 2, 3}, {}, all).temperature = 0;
@@ -282,7 +282,45 @@ TEST_P(SampleTest, WithEveryTokenBannedTheResultIsTokenZero) {
   p.Add({1, 2, 3}, {}, all).top_k = 2;
   p.Add({NAN, NAN, NAN}).temperature = 0;
   p.Add({NAN, NAN, NAN}).temperature = 1;
-  EXPECT_EQ(p.Run(*backend_).tokens, (std::vector<int32_t>{0, 0, 0, 0, 0}));
+  p.Add({-INFINITY, NAN, -INFINITY}).temperature = 0;
+  p.Add({1, INFINITY, 3}).temperature = 0;
+  p.Add({1, INFINITY, 3}).temperature = 1;
+  p.Add({1, INFINITY, NAN}, {}, {{0, 2.0f}}).temperature = 0;
+  p.Add({1, 2, 3}).temperature = 0;
+  EXPECT_EQ(p.Run(*backend_).tokens, (std::vector<int32_t>{-1, -1, -1, -1, -1, -1, -1, -1, -1, 2}));
+}
+
+// A softmax over what is finite would call the only finite logit certain.
+TEST_P(SampleTest, LogitsThatAreNoNumbersHaveNoLogprobs) {
+  for (const int vocab : {3, 40, 70}) {
+    SampleProblem p(vocab);
+    p.max_top_logprobs = 2;
+    const auto add = [&](double first, double rest, int forced) {
+      std::vector<double> logits(vocab, rest);
+      logits[0] = first;
+      SamplingRow& row = p.Add(logits);
+      row.temperature = static_cast<float>(p.rows.size() % 2);
+      row.top_logprobs = 2;
+      row.forced_token = forced;
+    };
+    for (const int forced : {-1, -1, 0, vocab - 1}) {
+      for (const double special : {double{NAN}, double{INFINITY}}) {
+        add(1, special, forced);
+        add(special, 1, forced);
+        add(special, special, forced);
+      }
+      add(-INFINITY, -INFINITY, forced);
+    }
+    const Sampled got = p.Run(*backend_);
+    for (size_t r = 0; r < p.rows.size(); ++r) {
+      SCOPED_TRACE(testing::Message() << "row " << r << ", vocab " << vocab);
+      EXPECT_TRUE(std::isnan(got.logprobs[r])) << got.logprobs[r];
+      for (size_t i = 2 * r; i < 2 * r + 2; ++i) {
+        EXPECT_EQ(got.top_tokens[i], -1);
+        EXPECT_TRUE(std::isnan(got.top_logprobs[i])) << got.top_logprobs[i];
+      }
+    }
+  }
 }
 
 TEST_P(SampleTest, NaNLogitsAreNeverChosen) {
