@@ -12,7 +12,7 @@ from mneme.v1 import sessions_pb2
 
 from fake_server import answer, session
 
-FAST = mneme.RetryPolicy(initial_backoff=0.01, max_backoff=0.02)
+FAST = mneme.RetryPolicy(initial_backoff=0.01, max_backoff=1.0)
 
 
 def run(server, test):
@@ -149,6 +149,35 @@ def test_retries_and_errors(server):
         with pytest.raises(mneme.DeadlineExceeded) as late:
             await client.generate("go", timeout=0.2)
         assert late.value.choices[0].text.startswith("bla")
+
+    run(server, test)
+
+
+def test_a_hint_beyond_the_longest_wait_is_raised_at_once(server):
+    async def test(client):
+        for call in (client.generate, lambda prompt: client.stream(prompt).result()):
+            server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=60_000)
+            with pytest.raises(mneme.Overloaded) as caught:
+                await call("go")
+            assert caught.value.retry_after == 60
+        assert len(server.requests) == 2
+
+    run(server, test)
+
+
+def test_a_closed_client_says_so(server):
+    async def test(client):
+        server.says(answer("one two"))
+        await client.generate("go")
+        await client.close()
+        with pytest.raises(mneme.ClientClosed, match="closed"):
+            await client.generate("go")
+        with pytest.raises(mneme.ClientClosed):
+            client.stream("go")
+        with pytest.raises(mneme.ClientClosed):
+            await client.info()
+        with pytest.raises(mneme.ClientClosed):
+            await client.wait_until_ready(5)
 
     run(server, test)
 

@@ -2,18 +2,20 @@
 
 import gc
 import math
+import sys
 import threading
 
 import grpc
 import pytest
 
 import mneme
+from mneme.retry import Attempts
 from mneme.v1 import inference_pb2 as pb
 from mneme.v1 import sessions_pb2
 
 from fake_server import answer, session
 
-FAST = mneme.RetryPolicy(initial_backoff=0.01, max_backoff=0.02)
+FAST = mneme.RetryPolicy(initial_backoff=0.01, max_backoff=1.0)
 
 
 @pytest.fixture
@@ -239,10 +241,82 @@ def test_retries_can_be_switched_off(server, client):
 
 
 def test_a_wait_beyond_the_timeout_is_not_begun(server, client):
-    server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=60_000)
+    server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=900)
     with pytest.raises(mneme.Overloaded):
-        client.generate("go", timeout=5)
+        client.generate("go", timeout=0.8)
     assert len(server.requests) == 1
+
+
+def test_a_hint_beyond_the_longest_wait_is_raised_at_once(server):
+    calls = (
+        lambda c: c.generate("go"),
+        lambda c: c.stream("go").result(),
+        lambda c: c.info(),
+    )
+    with mneme.Client(server.target) as client:  # as it comes: ten seconds, four tries
+        for call in calls:
+            server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=10_001)
+            with pytest.raises(mneme.Overloaded) as caught:
+                call(client)
+            assert caught.value.retry_after == 10.001
+    assert len(server.requests) == len(calls)
+
+
+def test_the_waits_of_a_call_are_bounded():
+    policy = mneme.RetryPolicy()
+    attempts = Attempts(policy, None, repeatable=True)
+    error = mneme.Overloaded("full")
+    error.retry_after = policy.max_backoff
+    waited = 0.0
+    attempts.begin()
+    while (delay := attempts.delay_after(error)) is not None:
+        waited += delay
+        attempts.begin()
+    assert waited >= (policy.max_attempts - 1) * policy.max_backoff
+    assert waited <= (policy.max_attempts - 1) * policy.max_backoff * (1 + policy.jitter)
+
+
+def test_a_closed_client_says_so(server):
+    client = mneme.Client(server.target)
+    server.says(answer("one two"))
+    client.generate("go")
+    session = client.session("s")
+    client.close()
+    ignored = []
+    hook, sys.unraisablehook = sys.unraisablehook, ignored.append
+    try:
+        for call in (
+            lambda: client.generate("go"),
+            lambda: client.stream("go"),
+            lambda: session.send("go"),
+            lambda: session.info(),
+            lambda: client.info(),
+            lambda: client.wait_until_ready(5),
+        ):
+            with pytest.raises(mneme.ClientClosed, match="closed"):
+                call()
+        gc.collect()
+    finally:
+        sys.unraisablehook = hook
+    assert not ignored
+    assert len(server.requests) == 1
+
+
+def test_a_mismatch_is_told_once(server, client):
+    chat = client.session("s", exclusive=True)
+    server.says(answer("one", position=4, name="s"))
+    chat.send("first")
+    server.fails(
+        grpc.StatusCode.ABORTED, "elsewhere", "POSITION_MISMATCH", metadata={"position": "9"}
+    )
+    with pytest.raises(mneme.PositionMismatch) as caught:
+        chat.send("second")
+    assert caught.value.position == 9
+    assert chat.position is None
+    server.says(answer("two", position=12, name="s"))
+    chat.send("second")
+    assert [r.HasField("expected_position") for r in server.requests] == [False, True, False]
+    assert chat.position == 12
 
 
 def test_the_timeout_covers_all_tries(server, client):

@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+import mneme
 from mneme.requests import generate_request, make_repeatable, milliseconds
 
 
@@ -99,6 +100,46 @@ def test_one_stop_string_needs_no_list():
 def test_an_unknown_option_is_named():
     with pytest.raises(TypeError, match="temprature"):
         generate_request("x", None, {"temprature": 1.0})  # type: ignore[typeddict-unknown-key]
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"seed": -1}, "sampling.seed"),
+        ({"seed": 2**64}, "sampling.seed"),
+        ({"temperature": "hot"}, "sampling.temperature"),
+        ({"top_k": 2**31}, "sampling.top_k"),
+        ({"logit_bias": [5]}, "sampling.logit_bias"),
+        ({"logit_bias": {"a": 1.0}}, "sampling.logit_bias"),
+        ({"stop": [5]}, "stopping.stop_strings"),
+        ({"stop": 5}, "stopping.stop_strings"),
+        ({"stop_token_ids": ["a"]}, "stopping.stop_token_ids"),
+        ({"max_tokens": "many"}, "stopping.max_tokens"),
+        ({"n": 2**40}, "response.n"),
+        ({"echo": "yes"}, "response.echo"),
+        ({"ttl": -1.0}, "session.ttl_ms"),
+        ({"create_if_missing": "no"}, "session.create_if_missing"),
+        ({"priority": 0.5}, "priority"),
+        ({"request_id": 5}, "request_id"),
+        ({"timeout": "soon"}, "timeout"),
+        ({"timeout": -1}, "timeout"),
+        ({"timeout": math.nan}, "timeout"),
+        ({"retry": 3}, "retry"),
+    ],
+)
+def test_a_value_that_no_field_holds_is_an_invalid_argument(options, field):
+    with mneme.Client("127.0.0.1:1") as client, pytest.raises(mneme.InvalidArgument) as caught:
+        client.generate("x", session="s", **options)
+    assert [v.field for v in caught.value.field_violations] == [field]
+    assert field in str(caught.value)
+    assert not caught.value.refused_by_server
+
+
+def test_a_prompt_that_no_field_holds_is_an_invalid_argument():
+    for prompt, field in (([2**40], "token_ids.ids"), ("\ud800", "text")):
+        with pytest.raises(mneme.InvalidArgument) as caught:
+            generate_request(prompt, None, {})
+        assert caught.value.field_violations[0].field == field
 
 
 def test_session_options_need_a_session():

@@ -22,9 +22,10 @@ from mneme.calls import (
     delay_or_raise,
     first_text,
     once,
+    start,
 )
 from mneme.channel import ChannelOptions, Methods, channel_options
-from mneme.errors import MnemeError
+from mneme.errors import ClientClosed, MnemeError
 from mneme.messages import info_of, session_info_of, session_page_of, tokens_of
 from mneme.requests import (
     Duration,
@@ -151,7 +152,10 @@ class AsyncSession(SessionBase):
 
     Each `send` carries only what is new. With `exclusive`, a request says which position it
     expects wherever that is known (`position`), so that it is refused (PositionMismatch) if anybody
-    else has used the session in between.
+    else has used the session in between. Such a refusal is raised once: from then on the position
+    is not known here (None), and the next request is accepted wherever the session stands. To stay
+    strict, look at the error's `position` and pass `expected_position`, or call `info()`, which
+    takes over the position that it finds.
     """
 
     def __init__(self, client: AsyncClient, name: str, *, exclusive: bool = False) -> None:
@@ -260,14 +264,14 @@ class AsyncClient(ClientBase):
         self._credentials = credentials
         self._options = channel_options(options)
         self._channel: Optional[grpc.aio.Channel] = None
+        self._closed = False
         self.sessions = AsyncSessions(self)
 
     async def close(self) -> None:
-        """Ends running calls and the connection."""
+        """Ends running calls and the connection; later calls raise ClientClosed."""
+        self._closed = True
         if self._channel is not None:
             await self._channel.close()
-            self._channel = None
-            self.__dict__.pop("_methods", None)
 
     async def __aenter__(self) -> Self:
         return self
@@ -312,7 +316,10 @@ class AsyncClient(ClientBase):
         return self._stream(prompt, session, options)
 
     def session(self, name: str, *, exclusive: bool = False) -> AsyncSession:
-        """The conversation of that name; the first `send` creates it."""
+        """The conversation of that name; the first `send` creates it.
+
+        `exclusive`: notice when somebody else has used it in between; see AsyncSession.
+        """
         return AsyncSession(self, name, exclusive=exclusive)
 
     async def tokenize(
@@ -354,8 +361,11 @@ class AsyncClient(ClientBase):
         while True:
             error: Optional[grpc.RpcError] = None
             try:
-                answer = await self._methods.check_health(
-                    wait.request, timeout=wait.remaining(), wait_for_ready=True
+                answer = await start(
+                    self._methods.check_health,
+                    wait.request,
+                    timeout=wait.remaining(),
+                    wait_for_ready=True,
                 )
                 if wait.is_ready(answer):
                     return
@@ -366,6 +376,8 @@ class AsyncClient(ClientBase):
     @cached_property
     def _methods(self) -> Methods:
         # Not in the constructor: a channel belongs to the event loop that runs when it is made.
+        if self._closed:
+            raise ClientClosed
         self._channel = (
             grpc.aio.insecure_channel(self._target, options=self._options)
             if self._credentials is None
@@ -388,7 +400,7 @@ class AsyncClient(ClientBase):
         call = getattr(self._methods, method)
         while True:
             try:
-                return await call(request, timeout=attempts.begin())
+                return await start(call, request, timeout=attempts.begin())
             except grpc.RpcError as rpc_error:
                 delay = delay_or_raise(attempts, rpc_error)
             await asyncio.sleep(delay)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Any, Optional, Union
 
 import grpc
+import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from mneme.collect import Collector
-from mneme.errors import Cancelled, error_from_call
+from mneme.errors import Cancelled, ClientClosed, error_from_call, invalid_field
 from mneme.messages import events_of
 from mneme.requests import GenerateOptions, Prompt, generate_request, make_repeatable
 from mneme.retry import Attempts, RetryPolicy
@@ -25,6 +26,14 @@ def first_text(event: Event) -> str:
     if isinstance(event, Chunk) and not (event.choice or event.is_prompt):
         return event.text
     return ""
+
+
+def start(method: Any, request: Any, **settings: Any) -> Any:
+    """Makes the call, or begins it where that does not wait."""
+    try:
+        return method(request, **settings)
+    except (ValueError, grpc.aio.UsageError) as error:  # what closed channels raise
+        raise ClientClosed from error
 
 
 def delay_or_raise(attempts: Attempts, rpc_error: grpc.RpcError) -> float:
@@ -54,7 +63,8 @@ class StreamBase:
         self._pending: list[Event] = []
         self._received = False
         self._cancelled = False
-        self._done = False
+        self._call: Any = None
+        self._done = True  # until it has begun
         self._open()
 
     @property
@@ -77,7 +87,9 @@ class StreamBase:
             self._call.cancel()
 
     def _open(self) -> None:
-        self._call = self._method(self._request, timeout=self._attempts.begin())
+        self._done = True
+        self._call = start(self._method, self._request, timeout=self._attempts.begin())
+        self._done = False
 
     def _is_over(self) -> bool:
         if self._cancelled:
@@ -143,9 +155,13 @@ class ClientBase:
     ) -> tuple[inference_pb2.GenerateRequest, Attempts]:
         request = generate_request(prompt, session, options)
         retry = options.get("retry", self._retry)
+        if not isinstance(retry, (RetryPolicy, type(None))):
+            raise invalid_field("retry", f"{retry!r}, expected a RetryPolicy or None")
         if retry is not None:
             make_repeatable(request)
         timeout = options.get("timeout")
+        if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
+            raise invalid_field("timeout", f"{timeout!r}, expected seconds from 0 on")
         timeout = self._timeout if timeout is None else timeout
         return request, Attempts(retry, timeout, repeatable=True)
 

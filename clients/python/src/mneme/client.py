@@ -20,6 +20,7 @@ from mneme.calls import (
     delay_or_raise,
     first_text,
     once,
+    start,
 )
 from mneme.channel import ChannelOptions, Methods, channel_options
 from mneme.errors import MnemeError
@@ -122,7 +123,10 @@ class Session(SessionBase):
 
     Each `send` carries only what is new. With `exclusive`, a request says which position it
     expects wherever that is known (`position`), so that it is refused (PositionMismatch) if anybody
-    else has used the session in between.
+    else has used the session in between. Such a refusal is raised once: from then on the position
+    is not known here (None), and the next request is accepted wherever the session stands. To stay
+    strict, look at the error's `position` and pass `expected_position`, or call `info()`, which
+    takes over the position that it finds.
     """
 
     def __init__(self, client: Client, name: str, *, exclusive: bool = False) -> None:
@@ -232,7 +236,7 @@ class Client(ClientBase):
         self.sessions = Sessions(self)
 
     def close(self) -> None:
-        """Ends running calls and the connection."""
+        """Ends running calls and the connection; later calls raise ClientClosed."""
         self._channel.close()
 
     def __enter__(self) -> Self:
@@ -278,7 +282,10 @@ class Client(ClientBase):
         return self._stream(prompt, session, options)
 
     def session(self, name: str, *, exclusive: bool = False) -> Session:
-        """The conversation of that name; the first `send` creates it."""
+        """The conversation of that name; the first `send` creates it.
+
+        `exclusive`: notice when somebody else has used it in between; see Session.
+        """
         return Session(self, name, exclusive=exclusive)
 
     def tokenize(
@@ -320,8 +327,11 @@ class Client(ClientBase):
         while True:
             error: Optional[grpc.RpcError] = None
             try:
-                answer = self._methods.check_health(
-                    wait.request, timeout=wait.remaining(), wait_for_ready=True
+                answer = start(
+                    self._methods.check_health,
+                    wait.request,
+                    timeout=wait.remaining(),
+                    wait_for_ready=True,
                 )
                 if wait.is_ready(answer):
                     return
@@ -344,7 +354,7 @@ class Client(ClientBase):
         call = getattr(self._methods, method)
         while True:
             try:
-                return call(request, timeout=attempts.begin())
+                return start(call, request, timeout=attempts.begin())
             except grpc.RpcError as rpc_error:
                 delay = delay_or_raise(attempts, rpc_error)
             time.sleep(delay)

@@ -21,6 +21,7 @@ __all__ = [
     "Aborted",
     "AlreadyExists",
     "Cancelled",
+    "ClientClosed",
     "DataLoss",
     "DeadlineExceeded",
     "FailedPrecondition",
@@ -179,6 +180,14 @@ class Cancelled(MnemeError):
     """The call was cancelled. A named session holds exactly the tokens that were fed until then."""
 
 
+class ClientClosed(MnemeError):
+    """The client was closed before this call; nothing was sent."""
+
+    def __init__(self) -> None:
+        message = "the client is closed"
+        super().__init__(message, _Details(grpc.StatusCode.FAILED_PRECONDITION, message))
+
+
 class Unauthenticated(MnemeError):
     """The server does not know who asks."""
 
@@ -240,6 +249,13 @@ def error_from_status(
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and details.retry_after is not None:
         kind = Overloaded
     return kind(message, details)
+
+
+def invalid_field(field: str, description: str) -> InvalidArgument:
+    """For a value that does not even fit into the request; `field` as the server would name it."""
+    code, message = grpc.StatusCode.INVALID_ARGUMENT, f"{field}: {description}"
+    violations = (FieldViolation(field, description),)
+    return InvalidArgument(message, _Details(code, message, field_violations=violations))
 
 
 def error_from_call(error: BaseException) -> MnemeError:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Optional, TypedDict, Union
 
+from mneme.errors import invalid_field
 from mneme.retry import RetryPolicy
 from mneme.v1 import inference_pb2, sessions_pb2
 
@@ -24,7 +26,8 @@ class GenerateOptions(TypedDict, total=False):
     """Keyword arguments of `generate`, `stream` and `send`.
 
     What is not given, or None, is left to the server's defaults. Ranges are in
-    proto/mneme/v1/inference.proto; a value outside its range raises InvalidArgument.
+    proto/mneme/v1/inference.proto; a value of the wrong type or outside its range raises
+    InvalidArgument, which names the field.
     """
 
     # How the next token is drawn.
@@ -109,6 +112,15 @@ def milliseconds(duration: Optional[Duration]) -> int:
     return max(1, round(seconds * 1000))
 
 
+@contextmanager
+def _filling(field: str, value: Any) -> Iterator[None]:
+    """Names the field of a request that cannot hold `value`."""
+    try:
+        yield
+    except (AttributeError, TypeError, ValueError) as error:
+        raise invalid_field(field, f"{value!r}: {error}") from error
+
+
 def generate_request(
     prompt: Prompt, session: Optional[str], options: GenerateOptions
 ) -> inference_pb2.GenerateRequest:
@@ -120,41 +132,50 @@ def generate_request(
 
     request = inference_pb2.GenerateRequest()
     if isinstance(prompt, str):
-        request.text = prompt
+        with _filling("text", prompt):
+            request.text = prompt
     elif isinstance(prompt, (bytes, bytearray)):
         raise TypeError("a prompt is text or token ids, not bytes")
     elif prompt is not None:
-        request.token_ids.ids.extend(prompt)
+        with _filling("token_ids.ids", prompt):
+            request.token_ids.ids.extend(prompt)
         request.token_ids.SetInParent()
 
     if session is not None:
         if not session:
             raise ValueError("a session's name is not empty; leave it out for an ephemeral one")
-        request.session.name = session
-        request.session.ttl_ms = milliseconds(given.get("ttl"))
+        with _filling("session.name", session):
+            request.session.name = session
+        with _filling("session.ttl_ms", given.get("ttl")):
+            request.session.ttl_ms = milliseconds(given.get("ttl"))
         if "create_if_missing" in given:
-            request.session.create_if_missing = given["create_if_missing"]
+            with _filling("session.create_if_missing", given["create_if_missing"]):
+                request.session.create_if_missing = given["create_if_missing"]
     else:
         for name in ("create_if_missing", "ttl"):
             if name in given:
                 raise TypeError(f"{name} needs the name of a session")
 
-    for message, names in (
-        (request.sampling, _SAMPLING),
-        (request.stopping, _STOPPING),
-        (request.response, _RESPONSE),
-        (request, _REQUEST),
+    for path, message, names in (
+        ("sampling.", request.sampling, _SAMPLING),
+        ("stopping.", request.stopping, _STOPPING),
+        ("response.", request.response, _RESPONSE),
+        ("", request, _REQUEST),
     ):
         for name in names:
             if name in given:
-                setattr(message, name, given[name])
-    for token, bias in given.get("logit_bias", {}).items():
-        request.sampling.logit_bias[token] = bias
+                with _filling(path + name, given[name]):
+                    setattr(message, name, given[name])
+    with _filling("sampling.logit_bias", given.get("logit_bias")):
+        for token, bias in given.get("logit_bias", {}).items():
+            request.sampling.logit_bias[token] = bias
     if "stop" in given:
         stop = given["stop"]
-        request.stopping.stop_strings.extend([stop] if isinstance(stop, str) else stop)
+        with _filling("stopping.stop_strings", stop):
+            request.stopping.stop_strings.extend([stop] if isinstance(stop, str) else stop)
     if "stop_token_ids" in given:
-        request.stopping.stop_token_ids.extend(given["stop_token_ids"])
+        with _filling("stopping.stop_token_ids", given["stop_token_ids"]):
+            request.stopping.stop_token_ids.extend(given["stop_token_ids"])
     return request
 
 

@@ -27,14 +27,19 @@ __all__ = ["RetryPolicy"]
 class RetryPolicy:
     """How often and when to try again after `Unavailable` and `Overloaded`.
 
-    The wait doubles from try to try, is never less than what the server asks for, and varies by
-    `jitter` (a fraction) so that many clients do not come back at once.
+    The wait doubles from try to try, is never less than what the server asks for, and is longer by
+    up to `jitter` (a fraction) so that many clients do not come back at once. If the server asks
+    for more than `max_backoff`, its error is raised at once, with `retry_after` set.
+
+    So a call spends at most (max_attempts - 1) * max_backoff * (1 + jitter) seconds on waiting: 36
+    unless told otherwise.
     """
 
     max_attempts: int = 4
     initial_backoff: float = 0.2
     """Seconds before the second try."""
     max_backoff: float = 10.0
+    """Seconds of the longest wait, less its jitter, whoever asks for it."""
     multiplier: float = 2.0
     jitter: float = 0.2
 
@@ -66,7 +71,10 @@ class Attempts:
         backoff = min(
             policy.initial_backoff * policy.multiplier ** (self._made - 1), policy.max_backoff
         )
-        delay = max(backoff, error.retry_after or 0.0)
+        hint = error.retry_after or 0.0
+        if hint > policy.max_backoff:
+            return None
+        delay = max(backoff, hint)
         delay *= 1.0 + policy.jitter * random.random()
         if self._deadline is not None and time.monotonic() + delay >= self._deadline:
             return None
