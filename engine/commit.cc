@@ -1,8 +1,10 @@
 // EngineLoop: from a step's result to events and ended requests.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "engine/engine_loop.h"
@@ -33,7 +35,10 @@ void EngineLoop::Commit(const StepPlan& plan, const StepResult& result, absl::Du
   stats.tokens_per_step.Observe(plan.tokens());
   stats.weight_bytes.Add(parts_.model.info().weight_bytes);
   stats.state_bytes.Add(2 * parts_.pool.slab_bytes() * plan.rows());
-  for (int row = 0; row < plan.rows(); ++row) CommitRow(plan, result, row, now);
+  for (int row = 0; row < plan.rows(); ++row) {
+    // Another choice of the same request may have ended it in this very step: FailForLogits.
+    if (!rows_[plan.candidates[row]].generation->ended) CommitRow(plan, result, row, now);
+  }
 }
 
 void EngineLoop::CommitRow(const StepPlan& plan, const StepResult& result, int row,
@@ -57,6 +62,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, const StepResult& result, int r
     }
     if (g.shows_prompt() && choice.index == 0) {
       ShowPrompt(g, result, plan.logit_offsets[row], begin, choice.cursor);
+      if (g.ended) return;
     }
     if (g.must_fork()) Fork(g);
     if (choice.cursor == g.feed_tokens() && g.request.stop.max_tokens == 0) EndUnsampled(g);
@@ -71,6 +77,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, const StepResult& result, int r
 void EngineLoop::CommitToken(Generation& g, Choice& choice, const StepResult& result, int logit_row,
                              absl::Duration now) {
   const int32_t token = result.tokens[logit_row];
+  if (token < 0) return FailForLogits(g, choice);
   Session& session = *choice.session;
   if (parts_.tokenizer != nullptr && !choice.decoder.has_value()) {
     choice.decoder.emplace(*parts_.tokenizer,
@@ -116,8 +123,12 @@ void EngineLoop::ShowPrompt(Generation& g, const StepResult& result, int logit_r
     if (g.scores_prompt()) {
       const int64_t predictor = g.shown_prompt - 1;
       if (predictor >= begin && predictor < end) {
-        event.logprobs.push_back(LogprobAt(result, logit_row + static_cast<int>(predictor - begin),
-                                           token, g.request.prompt_logprobs));
+        const int predictor_row = logit_row + static_cast<int>(predictor - begin);
+        if (!std::isfinite(result.logprobs[predictor_row])) {
+          return FailForLogits(g, g.choices[0]);
+        }
+        event.logprobs.push_back(
+            LogprobAt(result, predictor_row, token, g.request.prompt_logprobs));
       } else {
         event.logprobs.push_back({.token = token,
                                   .logprob = std::numeric_limits<float>::quiet_NaN(),
@@ -163,6 +174,18 @@ void EngineLoop::EndUnsampled(Generation& g) {
       End(g, absl::OkStatus(), std::move(event));
     }
   }
+}
+
+// The model said nothing that can be served. What it remembers is most likely no better, so the
+// session goes, as after a failed step; the engine and the step's other rows are sound.
+void EngineLoop::FailForLogits(Generation& g, const Choice& choice) {
+  g.spoilt = true;
+  const absl::Status failure = WithReason(
+      absl::InternalError(absl::StrCat("non-finite logits after ", choice.session->fed_tokens,
+                                       " tokens: there is no token to draw or score")),
+      kReasonStepFailed);
+  LOG(ERROR) << failure.message() << " id=" << absl::CHexEscape(g.request.id);
+  End(g, failure);
 }
 
 void EngineLoop::FailRows(const StepPlan& plan, const absl::Status& error) {

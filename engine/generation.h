@@ -54,7 +54,7 @@ struct Generation {
   bool feeds_pending = false;   // feed[0] is the session's pending token
   bool claims_session = false;  // in EngineLoop::claimed_
   bool created_session = false;
-  bool spoilt = false;  // a step that fed choice 0 failed
+  bool spoilt = false;  // a step that fed choice 0 failed, or its logits were not finite
   Sampler sampler;
   StopRules rules;
   std::vector<Choice> choices;      // n; the first one begins at once, the others when it forks

@@ -1,5 +1,6 @@
 #include "tests/support/fake_model.h"
 
+#include <cmath>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -89,7 +90,8 @@ void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
       CHECK(ids[t] >= 0 && ids[t] < vocab) << "token " << ids[t];
       memory.Feed(ids[t]);
       for (; next < wanted_count && wanted[next] == t; ++next) {
-        const std::vector<double> values = memory.Logits(vocab, options_.first_token_bonus);
+        std::vector<double> values = memory.Logits(vocab, options_.first_token_bonus);
+        if (ids[t] == options_.poison_token) values.assign(values.size(), NAN);
         for (int v = 0; v < vocab; ++v) {
           const int64_t at = int64_t{next} * vocab + v;
           if (logits.dtype == DType::kF64) {

@@ -37,6 +37,7 @@ struct FakeMemory {
 struct FakeModelOptions {
   int vocab = 32;
   double first_token_bonus = 0;
+  int32_t poison_token = -1;  // the logits after it, and no later ones, are all NaN
   // Called in each step; a test advances its clock, or waits.
   std::function<void(int rows, int tokens)> on_step;
 };
