@@ -113,13 +113,17 @@ void ModelRunner::Upload(const StepPlan& plan, int begin, int end, int padding) 
                         static_cast<int64_t>(host_inputs_.size() * sizeof(int32_t)));
 }
 
+ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
+  return {.backend = backend_,
+          .workspace = workspace_,
+          .batch = batch_,
+          .slabs = pool_.slabs(),
+          .slab_bytes = pool_.slab_bytes(),
+          .routing = routing};
+}
+
 void ModelRunner::Launch(RoutingObserver* routing, int first_logit) {
-  ForwardContext context = {.backend = backend_,
-                            .workspace = workspace_,
-                            .batch = batch_,
-                            .slabs = pool_.slabs(),
-                            .slab_bytes = pool_.slab_bytes(),
-                            .routing = routing};
+  ForwardContext context = MakeContext(routing);
   model_.Forward(context, logit_tokens_,
                  Logits(first_logit, static_cast<int>(logit_tokens_.shape[0])));
 }
@@ -180,6 +184,15 @@ absl::Status ModelRunner::Run(const StepPlan& plan, const SamplingBatch& batch,
                               StepResult& result) {
   Begin(plan, /*routing=*/nullptr);
   return Sample(batch, result);
+}
+
+absl::Status ModelRunner::Settle(int slot) {
+  const std::vector<int32_t> slots = {slot};
+  const TensorView view = {inputs_.view().data, DType::kI32, {1}};
+  backend_.CopyFromHost(view.data, slots.data(), sizeof(int32_t));
+  ForwardContext context = MakeContext(/*routing=*/nullptr);
+  model_.Settle(context, view);
+  return backend_.Synchronize();
 }
 
 absl::Status ModelRunner::ReadLogits(std::span<float> out) {

@@ -64,6 +64,9 @@ class ModelRunner {
   // Both.
   absl::Status Run(const StepPlan& plan, const SamplingBatch& batch, StepResult& result);
 
+  // Model::Settle of one slab.
+  absl::Status Settle(int slot);
+
   // Copies the logits of the last Forward, widened or rounded to f32.
   //   out  [logit_rows, vocab]
   absl::Status ReadLogits(std::span<float> out);
@@ -80,6 +83,7 @@ class ModelRunner {
   // Puts the arrays of the plan's rows [begin, end) into inputs_, and behind them `padding` rows of
   // one token and its logits each.
   void Upload(const StepPlan& plan, int begin, int end, int padding);
+  ForwardContext MakeContext(RoutingObserver* routing);
   // Launches the forward pass over what was uploaded last; its logits begin at row `first_logit`.
   void Launch(RoutingObserver* routing, int first_logit);
   TensorView Logits(int first, int rows) const;

@@ -58,6 +58,10 @@ class Network {
     return absl::OkStatus();
   }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const {
+    for (const Layer& layer : layers_) layer.mixer().Settle(ctx, slots);
+  }
+
   void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                const TensorView& logits) const {
     const Workspace::Scope scope(ctx.workspace);
@@ -112,6 +116,10 @@ class LoadedModel final : public Model {
   void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                const TensorView& logits) const override {
     network_.Forward(ctx, logit_tokens, logits);
+  }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    network_.Settle(ctx, slots);
   }
 
   int64_t WorkspaceBytes(int tokens, int rows, int logit_rows) const override {

@@ -19,6 +19,10 @@ class SequenceMixer {
   // memory.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
 
+  // Makes the state fields alone the state of the slabs `slots`, [n] i32: adds what the device
+  // holds back (PendingWrites).
+  virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
+
   // hidden += Mixer(RmsNorm(hidden)); reads and updates the state of every row in `ctx.batch`.
   //   hidden  [tokens, model_dim] act
   // Must not allocate outside the workspace, synchronise or branch on device data: steps are

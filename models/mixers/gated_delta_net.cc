@@ -37,6 +37,10 @@ class GatedDeltaNet final : public SequenceMixer {
     return absl::OkStatus();  // the flags of an unwritten memory are zeros
   }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    memory_.Settle(ctx, slots);
+  }
+
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     if (ctx.batch.longest_row == 1) {

@@ -50,6 +50,10 @@ class MixtureOfMemories final : public SequenceMixer {
     return absl::OkStatus();  // the flags of unwritten memories are zeros
   }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    memory_.Settle(ctx, slots);
+  }
+
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const int tokens = ctx.batch.tokens;

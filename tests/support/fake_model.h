@@ -52,6 +52,7 @@ class FakeModel final : public Model {
   absl::Status InitState(Backend& backend, std::byte* slab) const override;
   void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                const TensorView& logits) const override;
+  void Settle(ForwardContext&, const TensorView&) const override {}
   int64_t WorkspaceBytes(int tokens, int rows, int logit_rows) const override;
 
  private:
