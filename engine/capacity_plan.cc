@@ -14,7 +14,9 @@ std::string CapacityPlan::ToString() const {
   return absl::StrCat(sessions, sessions == 1 ? " session fits" : " sessions fit", " in ",
                       HumanBytes(state_memory_bytes), " (", HumanBytes(slab_bytes), " each",
                       asked_bytes > 0
-                          ? absl::StrCat("; ", HumanBytes(asked_bytes), " asked for, not available")
+                          ? absl::StrCat("; ", HumanBytes(asked_bytes),
+                                         " asked for, cut to what is available less a reserve of ",
+                                         HumanBytes(reserve_bytes))
                           : "",
                       ")");
 }
@@ -37,12 +39,12 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
   CHECK_GT(slab_bytes, 0);
   constexpr int64_t kMaxSessions = int64_t{1} << 24;
   CapacityPlan plan = {.slab_bytes = slab_bytes};
-  plan.state_memory_bytes = options.state_memory_bytes > 0
-                                ? options.state_memory_bytes
-                                : std::max<int64_t>(0, available_bytes - reserve_bytes);
-  if (plan.state_memory_bytes > available_bytes) {
-    plan.asked_bytes = plan.state_memory_bytes;
-    plan.state_memory_bytes = std::max<int64_t>(0, available_bytes);
+  const int64_t asked = options.state_memory_bytes;
+  const bool fits = asked > 0 && asked <= available_bytes;
+  plan.state_memory_bytes = fits ? asked : std::max<int64_t>(0, available_bytes - reserve_bytes);
+  if (asked > 0 && !fits) {
+    plan.asked_bytes = asked;
+    plan.reserve_bytes = reserve_bytes;
   }
   int64_t sessions = std::min(plan.state_memory_bytes / slab_bytes, kMaxSessions);
   if (options.max_sessions > 0) sessions = std::min<int64_t>(sessions, options.max_sessions);
@@ -52,8 +54,10 @@ absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_
         "no session fits: the state of one takes ", HumanBytes(slab_bytes), ", and there are ",
         HumanBytes(plan.state_memory_bytes), " for states",
         options.state_memory_bytes > 0
-            ? absl::StrCat(" (the configured budget is ", HumanBytes(options.state_memory_bytes),
-                           ")")
+            ? absl::StrCat(" (the configured budget is ", HumanBytes(asked),
+                           fits ? ")"
+                                : absl::StrCat(", ", HumanBytes(available_bytes),
+                                               " are available, less a reserve)"))
             : absl::StrCat(" (", HumanBytes(available_bytes), " available, less a reserve)")));
   }
   return plan;

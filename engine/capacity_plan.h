@@ -15,7 +15,10 @@ struct RunnerLimits;
 struct CapacityPlan {
   int64_t slab_bytes = 0;
   int64_t state_memory_bytes = 0;  // budget: what was given, or what is available less a reserve
-  int64_t asked_bytes = 0;         // the budget that was given, where that much is not available
+  // Where a budget was given that is not available: that budget, and the reserve that the plan
+  // leaves in its place.
+  int64_t asked_bytes = 0;
+  int64_t reserve_bytes = 0;
   int sessions = 0;
 
   std::string ToString() const;  // "1234 sessions fit in 150.0 GiB (122.1 MiB each)"
@@ -30,7 +33,8 @@ int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, i
                     DType activation_dtype);
 
 // `available_bytes`: memory left beside weights and workspace. Without a given budget
-// `reserve_bytes` of it (Backend::ReserveBytes) are left; a budget beyond it is cut to it.
+// `reserve_bytes` of it (Backend::ReserveBytes) are left; a budget that is more than there is gets
+// cut to the same. One that fits is taken as it is, reserve or not.
 // RESOURCE_EXHAUSTED, with the numbers, where not even one slab fits.
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
                                           int64_t reserve_bytes, const EngineOptions& options);
