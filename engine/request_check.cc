@@ -62,6 +62,10 @@ absl::string_view PromptField(const Prompt& prompt) {
   return prompt.from_token_ids ? "token_ids" : "text";
 }
 
+absl::Status CheckLogprobs(absl::string_view field, int value) {
+  return CheckRange(field, value, 0, kMaxTopLogprobs);
+}
+
 absl::Status ValidateSessionName(absl::string_view name, absl::string_view field) {
   if (name.empty() || name.size() > kMaxSessionNameBytes) {
     return FieldError(field, absl::StrCat(field, " has ", name.size(), " bytes, expected 1 to ",
@@ -103,13 +107,19 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
                                    "with a pending token goes on without"));
   }
   if (bounds.max_request_tokens > 0) {
+    if (static_cast<int64_t>(prompt_tokens) > bounds.max_request_tokens) {
+      return FieldError(
+          PromptField(r.prompt),
+          absl::StrCat(PromptField(r.prompt), " has ", prompt_tokens, " tokens, expected at most ",
+                       bounds.max_request_tokens, " (--max-model-len)"));
+    }
     const int64_t tokens = static_cast<int64_t>(prompt_tokens) + r.stop.max_tokens;
     if (tokens > bounds.max_request_tokens) {
       return FieldError(
           PromptField(r.prompt),
           absl::StrCat(PromptField(r.prompt), " has ", prompt_tokens, " tokens and max_tokens is ",
                        r.stop.max_tokens, ", expected at most ", bounds.max_request_tokens,
-                       " together"));
+                       " together (--max-model-len)"));
     }
   }
   MNEME_RETURN_IF_ERROR(CheckRange("response.n", r.n, 1, kMaxChoices));
@@ -118,9 +128,10 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
                       absl::StrCat("response.n is ", r.n, ", expected at most ",
                                    bounds.max_sessions, ", the sessions this server has room for"));
   }
-  MNEME_RETURN_IF_ERROR(CheckRange("response.logprobs", r.logprobs, -1, kMaxTopLogprobs));
-  MNEME_RETURN_IF_ERROR(
-      CheckRange("response.prompt_logprobs", r.prompt_logprobs, -1, kMaxTopLogprobs));
+  if (r.logprobs != -1) MNEME_RETURN_IF_ERROR(CheckLogprobs("response.logprobs", r.logprobs));
+  if (r.prompt_logprobs != -1) {
+    MNEME_RETURN_IF_ERROR(CheckLogprobs("response.prompt_logprobs", r.prompt_logprobs));
+  }
   if (r.expected_position.has_value() && *r.expected_position < 0) {
     return FieldError(
         "expected_position",

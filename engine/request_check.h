@@ -24,6 +24,9 @@ struct RequestBounds {
   std::span<const int32_t> end_tokens;
 };
 
+// For response.logprobs and response.prompt_logprobs as a client gives them.
+absl::Status CheckLogprobs(absl::string_view field, int value);
+
 // INVALID_ARGUMENT, naming field, value and range; the field is a payload (status_payload.h).
 absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds);
 absl::Status ValidateSessionName(absl::string_view name, absl::string_view field);

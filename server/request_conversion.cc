@@ -7,6 +7,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/request_check.h"
 #include "engine/status_payload.h"
 #include "server/text_encoder.h"
 
@@ -64,10 +65,38 @@ SamplingParams ToSampling(const v1::SamplingOptions& given, const v1::SamplingOp
   return sampling;
 }
 
-StopParams ToStop(const v1::StoppingOptions& options, int default_max_tokens) {
+// How much a request may generate that does not say: the default, or what --max-model-len leaves
+// beside the prompt if that is less.
+absl::StatusOr<int> UnsetMaxTokens(const Prompt& prompt, int min_tokens, const Engine& engine,
+                                   const ServingFacts& facts) {
+  int max_tokens = facts.default_max_tokens;
+  std::string origin = "the server's default";
+  const int limit = engine.options().max_request_tokens;
+  const auto tokens =
+      static_cast<int64_t>(std::max(prompt.at_start.size(), prompt.continued.size()));
+  if (limit > 0 && max_tokens > 0 && tokens + max_tokens > limit) {
+    if (tokens >= limit) {
+      return FieldError(
+          PromptField(prompt),
+          absl::StrCat(PromptField(prompt), " has ", tokens, " tokens, expected at most ",
+                       limit - 1, ": one less than the limit on prompt and answer together, ",
+                       limit, " (--max-model-len)"));
+    }
+    max_tokens = static_cast<int>(limit - tokens);
+    origin = absl::StrCat("what the limit of ", limit, " (--max-model-len) leaves");
+  }
+  if (min_tokens > max_tokens) {
+    return FieldError("stopping.min_tokens",
+                      absl::StrCat("min_tokens is ", min_tokens,
+                                   ", expected 0 to max_tokens, which is not set and so ",
+                                   max_tokens, ", ", origin));
+  }
+  return max_tokens;
+}
+
+// All but max_tokens.
+StopParams ToStop(const v1::StoppingOptions& options) {
   StopParams stop;
-  stop.max_tokens = options.has_max_tokens() ? options.max_tokens()
-                                             : std::max(default_max_tokens, options.min_tokens());
   stop.min_tokens = options.min_tokens();
   stop.ignore_eos = options.ignore_eos();
   stop.stop_token_ids.assign(options.stop_token_ids().begin(), options.stop_token_ids().end());
@@ -76,20 +105,15 @@ StopParams ToStop(const v1::StoppingOptions& options, int default_max_tokens) {
   return stop;
 }
 
-// -1 is the engine's "none", which a request says by leaving the field out.
-absl::Status CheckNotNegative(absl::string_view field, int value) {
-  if (value >= 0) return absl::OkStatus();
-  return FieldError(field, absl::StrCat(field, " is ", value, ", expected at least 0"));
-}
-
+// -1 is the engine's "none", which a request says by leaving the field out: it is checked here.
 absl::Status FillResponseOptions(const v1::ResponseOptions& options, Request& out) {
   if (options.has_n()) out.n = options.n();
   if (options.has_logprobs()) {
-    MNEME_RETURN_IF_ERROR(CheckNotNegative("response.logprobs", options.logprobs()));
+    MNEME_RETURN_IF_ERROR(CheckLogprobs("response.logprobs", options.logprobs()));
     out.logprobs = options.logprobs();
   }
   if (options.has_prompt_logprobs()) {
-    MNEME_RETURN_IF_ERROR(CheckNotNegative("response.prompt_logprobs", options.prompt_logprobs()));
+    MNEME_RETURN_IF_ERROR(CheckLogprobs("response.prompt_logprobs", options.prompt_logprobs()));
     out.prompt_logprobs = options.prompt_logprobs();
   }
   out.echo = options.echo();
@@ -141,7 +165,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   MNEME_ASSIGN_OR_RETURN(out.session_ttl, ToTtl("session.ttl_ms", session.ttl_ms()));
 
   out.sampling = ToSampling(request.sampling(), facts.sampling_defaults);
-  out.stop = ToStop(request.stopping(), facts.default_max_tokens);
+  out.stop = ToStop(request.stopping());
   MNEME_RETURN_IF_ERROR(FillResponseOptions(request.response(), out));
 
   if (request.has_expected_position()) out.expected_position = request.expected_position();
@@ -159,6 +183,12 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
 
   // Last, because it may take long.
   MNEME_ASSIGN_OR_RETURN(out.prompt, ToPrompt(request, engine, facts));
+  out.stop.max_tokens = request.stopping().max_tokens();
+  if (!request.stopping().has_max_tokens()) {
+    MNEME_ASSIGN_OR_RETURN(
+        out.stop.max_tokens,
+        UnsetMaxTokens(out.prompt, request.stopping().min_tokens(), engine, facts));
+  }
   return out;
 }
 

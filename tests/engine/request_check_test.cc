@@ -112,6 +112,19 @@ TEST(RequestCheckTest, MessagesNameValueAndExpectation) {
   request.session.name = "a b";
   EXPECT_EQ(ValidateRequest(request, kBounds).message(),
             "session.name \"a b\" has \" \" at byte 1, expected A-Z a-z 0-9 . _ : / @ + -");
+  // The engine's own -1 is nothing that a client could send.
+  request = Good();
+  request.logprobs = 21;
+  EXPECT_EQ(ValidateRequest(request, kBounds).message(),
+            "response.logprobs is 21, expected 0 to 20");
+  request.logprobs = -1;
+  request.prompt_logprobs = -2;
+  EXPECT_EQ(ValidateRequest(request, kBounds).message(),
+            "response.prompt_logprobs is -2, expected 0 to 20");
+  request = Good();
+  request.prompt.at_start.assign(51, 1);
+  EXPECT_EQ(ValidateRequest(request, kBounds).message(),
+            "text has 51 tokens, expected at most 50 (--max-model-len)");
 }
 
 TEST(RequestCheckTest, TheDigestSeesTheBodyOnly) {
@@ -164,13 +177,22 @@ TEST(CapacityPlanTest, CountsWholeSlabsInTheBudget) {
   EXPECT_EQ(PlanCapacity(300, 5000, 0, options)->sessions, 2);
 }
 
-TEST(CapacityPlanTest, ABudgetBeyondTheMemoryIsCutToIt) {
+TEST(CapacityPlanTest, ABudgetBeyondTheMemoryIsCutToItLessAReserve) {
   EngineOptions options;
   options.state_memory_bytes = int64_t{100} << 40;
-  const CapacityPlan plan = PlanCapacity(1024, 4096, 0, options).value();
+  const CapacityPlan plan = PlanCapacity(1024, 5120, 1024, options).value();
   EXPECT_EQ(plan.sessions, 4);
   EXPECT_EQ(plan.ToString(),
-            "4 sessions fit in 4.0 KiB (1.0 KiB each; 100.0 TiB asked for, not available)");
+            "4 sessions fit in 4.0 KiB (1.0 KiB each; 100.0 TiB asked for, cut to what is "
+            "available less a reserve of 1.0 KiB)");
+  options.state_memory_bytes = 5120;
+  const CapacityPlan whole = PlanCapacity(1024, 5120, 1024, options).value();
+  EXPECT_EQ(whole.sessions, 5) << "it is there, and was asked for";
+  EXPECT_EQ(whole.ToString(), "5 sessions fit in 5.0 KiB (1.0 KiB each)");
+  options.state_memory_bytes = 5121;
+  EXPECT_EQ(PlanCapacity(8192, 5120, 1024, options).status().message(),
+            "no session fits: the state of one takes 8.0 KiB, and there are 4.0 KiB for states "
+            "(the configured budget is 5.0 KiB, 5.0 KiB are available, less a reserve)");
 }
 
 TEST(CapacityPlanTest, WithoutABudgetAReserveIsKept) {

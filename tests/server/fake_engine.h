@@ -81,6 +81,7 @@ class FakeEngine final : public Engine {
     absl::MutexLock lock(&mu_);
     refusal_ = std::move(status);
   }
+  void set_max_request_tokens(int tokens) { options_.max_request_tokens = tokens; }
   void RemoveTokenizer() { tokenizer_ = nullptr; }
 
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {

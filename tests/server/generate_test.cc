@@ -254,12 +254,54 @@ TEST_F(GenerateTest, WhatOnlyTheWireCanSayWronglyIsRefused) {
   request.mutable_session()->Clear();
   request.mutable_response()->set_logprobs(-1);
   EXPECT_THAT(DetailsOf(Refused(request)).fields[0].field, "response.logprobs");
+  EXPECT_EQ(Refused(request).message(), "response.logprobs is -1, expected 0 to 20");
+  request.mutable_response()->set_logprobs(21);
+  EXPECT_EQ(Refused(request).message(), "response.logprobs is 21, expected 0 to 20");
+  request.mutable_response()->clear_logprobs();
+  request.mutable_response()->set_prompt_logprobs(-1);
+  EXPECT_EQ(Refused(request).message(), "response.prompt_logprobs is -1, expected 0 to 20");
   request.mutable_response()->Clear();
   request.set_detached(true);
   EXPECT_THAT(DetailsOf(Refused(request)).fields[0].field, "detached");
   request.set_detached(false);
   request.set_request_id("line\nbreak");
   EXPECT_THAT(DetailsOf(Refused(request)).fields[0].field, "request_id");
+}
+
+TEST_F(GenerateTest, AnUnsetMaxTokensIsWhatTheLimitLeaves) {
+  engine_.set_max_request_tokens(50);
+  v1::GenerateRequest request;
+  for (int i = 0; i < 48; ++i) request.mutable_token_ids()->add_ids(i);
+  EXPECT_EQ(Converted(request).stop.max_tokens, 2);
+  request.mutable_token_ids()->add_ids(0);
+  EXPECT_EQ(Converted(request).stop.max_tokens, 1);
+  request.mutable_token_ids()->add_ids(0);
+  const absl::Status status = Refused(request);
+  EXPECT_EQ(status.message(),
+            "token_ids has 50 tokens, expected at most 49: one less than the limit on prompt and "
+            "answer together, 50 (--max-model-len)");
+  EXPECT_EQ(DetailsOf(status).fields[0].field, "token_ids");
+  request.mutable_stopping()->set_max_tokens(0);
+  EXPECT_EQ(Converted(request).stop.max_tokens, 0) << "said, so the engine's business";
+  engine_.set_max_request_tokens(1000);
+  request.clear_stopping();
+  EXPECT_EQ(Converted(request).stop.max_tokens, 99) << "the default fits";
+}
+
+TEST_F(GenerateTest, MinTokensBeyondAnUnsetMaxTokensIsRefusedWithBoth) {
+  v1::GenerateRequest request = TextRequest("ab");
+  request.mutable_stopping()->set_min_tokens(100);
+  EXPECT_EQ(Refused(request).message(),
+            "min_tokens is 100, expected 0 to max_tokens, which is not set and so 99, the server's "
+            "default");
+  engine_.set_max_request_tokens(50);
+  request.mutable_stopping()->set_min_tokens(49);
+  const absl::Status status = Refused(request);
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(HasSubstr("min_tokens is 49"), HasSubstr("--max-model-len")));
+  EXPECT_EQ(DetailsOf(status).fields[0].field, "stopping.min_tokens");
+  request.mutable_stopping()->set_min_tokens(40);
+  EXPECT_EQ(Converted(request).stop.min_tokens, 40);
 }
 
 TEST_F(GenerateTest, TextNeedsATokenizer) {
