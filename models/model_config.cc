@@ -2,12 +2,15 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/mapped_file.h"
+#include "base/spelling.h"
 #include "base/status_macros.h"
 #include "models/config_reader.h"
 #include "models/json_text.h"
@@ -171,6 +174,47 @@ std::vector<int32_t> TokenIdsOr(ConfigReader& reader, const char* key, int vocab
   return otherwise < vocab ? std::vector<int32_t>{otherwise} : std::vector<int32_t>{};
 }
 
+// Keys that are read, for one model_type or another.
+constexpr absl::string_view kReadKeys[] = {
+    "model_type",       "attn",         "attnres_block_size", "quantization_config",
+    "hidden_act",       "mom_backend",  "use_short_conv",     "norm_first",
+    "num_heads",        "head_dim",     "expand_v",           "num_v_heads",
+    "allow_neg_eigval", "conv_size",    "use_output_gate",    "use_gate",
+    "num_memories",     "topk",         "shared_mem",         "single_kv_proj",
+    "hidden_ratio",     "hidden_size",  "intermediate_size",  "vocab_size",
+    "norm_eps",         "bos_token_id", "eos_token_id",       "num_hidden_layers",
+    "capacity",
+};
+// Keys of upstream's files that look like one of those and mean something else.
+constexpr absl::string_view kOtherKeys[] = {
+    "expand_k",   "num_kv_heads", "num_beams",    "head_k_dim", "head_v_dim",
+    "v_head_dim", "sep_token_id", "cls_token_id", "top_k",
+};
+
+// A misspelled key would silently leave its default in force. Other unknown keys are none of ours:
+// upstream writes many that concern training only.
+void WarnOfMisspelledKeys(const json& object, absl::string_view path,
+                          std::vector<std::string>& warnings) {
+  for (const auto& item : object.items()) {
+    const std::string& key = item.key();
+    const auto is_key = [&](absl::string_view known) { return known == key; };
+    if (std::any_of(std::begin(kReadKeys), std::end(kReadKeys), is_key)) continue;
+    if (std::any_of(std::begin(kOtherKeys), std::end(kOtherKeys), is_key)) continue;
+    int best = key.size() < 8 ? 2 : 3;  // short words are near to each other by chance
+    absl::string_view nearest;
+    for (const absl::string_view known : kReadKeys) {
+      if (key.size() >= known.size() + 3 || known.size() >= key.size() + 3) continue;
+      if (const int distance = EditDistance(key, known); distance < best) {
+        best = distance;
+        nearest = known;
+      }
+    }
+    if (nearest.empty()) continue;
+    warnings.push_back(absl::StrCat(path, ": key ", Shown(json(key)),
+                                    " is unknown and ignored; did you mean \"", nearest, "\"?"));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view path) {
@@ -199,6 +243,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
                                            Shown(*reader.Find("capacity")),
                                            " and ignored: no token is ever dropped"));
   }
+  WarnOfMisspelledKeys(object, path, config.warnings);
   MNEME_RETURN_IF_ERROR(reader.status());
   return config;
 }

@@ -21,6 +21,7 @@
 #include "models/safetensors.h"
 #include "models/tokenizer_loader.h"
 #include "tools/flag_parser.h"
+#include "tools/output_files.h"
 #include "tools/routing_image.h"
 #include "tools/routing_tape.h"
 #include "tools/tool_runner.h"
@@ -156,6 +157,9 @@ int PrintRouting(const InspectFlags& flags) {
     return Report(kProgram, absl::InvalidArgumentError("routing needs either --prompt or --tokens"),
                   kExitUsage);
   }
+  const absl::Status writable = CheckOutputFiles(
+      {{"--png", flags.png}}, {{"--tokens", flags.tokens}}, {"FOLDER", flags.model.model});
+  if (!writable.ok()) return Report(kProgram, writable, kExitUsage);
   ExitCode code = kExitFailure;
   auto tool = ToolRunner::Load(flags.model, &code);
   if (!tool.ok()) return Report(kProgram, tool.status(), code);

@@ -18,6 +18,7 @@
 #include "engine/step_plan.h"
 #include "models/safetensors_writer.h"
 #include "tools/flag_parser.h"
+#include "tools/output_files.h"
 #include "tools/routing_tape.h"
 #include "tools/tool_runner.h"
 
@@ -227,7 +228,9 @@ absl::Status CheckFlags(const LogitsFlags& flags, const std::vector<std::string>
     return absl::InvalidArgumentError(
         "--routing-in works for a session that is alone, not with --batch");
   }
-  return absl::OkStatus();
+  return CheckOutputFiles({{"--out", flags.out}, {"--routing-out", flags.routing_out}},
+                          {{"--tokens", flags.tokens}, {"--routing-in", flags.routing_in}},
+                          {"--model", flags.model.model});
 }
 
 int Main(int argc, char** argv) {

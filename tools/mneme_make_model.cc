@@ -26,7 +26,8 @@ constexpr char kSynopsis[] =
 
 Writes a model folder with random weights, for benches and trials: config.json, generation_config.json and
 model.safetensors, initialised as upstream initialises a network before training. Equal seeds give equal
-files. There is no tokenizer in it.
+files. There is no tokenizer in it, so the server takes token ids only (mneme generate --token-ids 5,6,7
+--json), or text as bytes where the vocabulary is that small, as a tiny shape's.
 
 Then runs a short random prompt and prints what decides the cost of a step: how slowly memories decay, and
 how evenly the router spreads tokens over them.

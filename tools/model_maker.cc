@@ -349,19 +349,22 @@ absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, b
     return absl::UnavailableError(
         absl::StrCat("cannot make folder \"", folder, "\": ", error.message()));
   const std::string config_path = folder + "/config.json";
-  if (std::filesystem::exists(config_path, error) && !overwrite) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("\"", config_path, "\" exists; remove it, or say --overwrite"));
-  }
-
-  // A single file left over would win over new shards; old shards would just stay behind.
+  std::vector<std::filesystem::path> old_files;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
-    if (name.starts_with("model") &&
-        (name.ends_with(".safetensors") || name.ends_with(".index.json"))) {
-      std::filesystem::remove(entry.path(), error);
+    if (name == "config.json" || name == "generation_config.json" ||
+        (name.starts_with("model") &&
+         (name.ends_with(".safetensors") || name.ends_with(".index.json")))) {
+      old_files.push_back(entry.path());
     }
   }
+  std::sort(old_files.begin(), old_files.end());
+  if (!old_files.empty() && !overwrite) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("\"", old_files.front().string(), "\" exists; remove it, or say --overwrite"));
+  }
+  // A single file left over would win over new shards; old shards would just stay behind.
+  for (const auto& file : old_files) std::filesystem::remove(file, error);
 
   int64_t total = 0, done = 0;
   for (const TensorSpec& tensor : tensors)

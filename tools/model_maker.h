@@ -51,8 +51,8 @@ std::vector<float> InitialValues(const ModelSpec& spec, const TensorSpec& tensor
 std::string ConfigJson(const ModelSpec& spec);
 
 // Writes config.json, generation_config.json and the weights into `folder`, which is made if it
-// does not exist. Weights depend on the seed, names and shapes only. ALREADY_EXISTS if there is a
-// config.json, unless `overwrite`.
+// does not exist. Weights depend on the seed, names and shapes only. ALREADY_EXISTS if one
+// of those is there, config.json or weights, unless `overwrite`.
 //   progress  bytes written and in total; may be empty
 absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, bool overwrite,
                              const std::function<void(int64_t done, int64_t total)>& progress);

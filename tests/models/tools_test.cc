@@ -4,7 +4,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,7 +21,9 @@
 namespace mneme {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 struct Outcome {
   int code = 0;
@@ -166,6 +170,77 @@ TEST_F(LogitsToolTest, BadArgumentsAreNamed) {
   EXPECT_EQ(folder_.Read("x"), "");
 }
 
+TEST_F(LogitsToolTest, OutputsThatWouldDestroyInputsAreRefused) {
+  const TestFolder model;
+  MakeFolder(TinySpec(), model);
+  folder_.Write("in", "a tape");
+  const std::string ids = folder_.File("ids16.txt"), out = folder_.File("new");
+  std::filesystem::create_symlink(model.path(), folder_.File("link"));
+  std::filesystem::create_hard_link(ids, folder_.File("hard"));
+  const struct {
+    std::string arguments, flag, other;
+  } cases[] = {
+      {"--out " + model.File("model.safetensors"), "--out: ", "--model"},
+      {"--out " + folder_.File("link/config.json"), "--out: ", "--model"},
+      {"--out " + model.File("nowhere/../config.json"), "--out: ", "--model"},
+      {"--out " + ids, "--out: ", "--tokens"},
+      {"--out " + folder_.File("./hard"), "--out: ", "--tokens"},
+      {"--out " + out + " --routing-out " + folder_.File("../") +
+           std::filesystem::path(folder_.path()).filename().string() + "/new",
+       "--routing-out: ", "--out"},
+      {"--out " + out + " --routing-out " + ids, "--routing-out: ", "--tokens"},
+      {"--out " + folder_.File("in") + " --routing-in " + folder_.File("in"),
+       "--out: ", "--routing-in"},
+      {"--out " + out + " --routing-out " + model.File("config.json"),
+       "--routing-out: ", "--model"},
+  };
+  const std::string weights = model.Read("model.safetensors"), config = model.Read("config.json");
+  const std::string tokens = folder_.Read("ids16.txt");
+  for (const auto& [arguments, flag, other] : cases) {
+    const Outcome outcome = RunTool(
+        "mneme-logits", absl::StrCat("--model ", model.path(), "/ --tokens ", ids, " ", arguments));
+    EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.output;
+    EXPECT_THAT(outcome.output, AllOf(HasSubstr(flag), HasSubstr(other))) << arguments;
+  }
+  EXPECT_EQ(model.Read("model.safetensors"), weights);
+  EXPECT_EQ(model.Read("config.json"), config);
+  EXPECT_EQ(folder_.Read("ids16.txt"), tokens);
+  EXPECT_EQ(folder_.Read("in"), "a tape");
+  EXPECT_FALSE(std::filesystem::exists(out));
+  // A new file beside the model is nobody's loss.
+  const Outcome beside =
+      RunTool("mneme-logits", absl::StrCat("--model ", model.path(), " --tokens ", ids, " --out ",
+                                           model.File("logits.safetensors")));
+  EXPECT_EQ(beside.code, 0) << beside.output;
+}
+
+TEST_F(LogitsToolTest, KeysOfTheConfigurationThatLookMisspelledAreNamed) {
+  const TestFolder model;
+  MakeFolder(TinySpec(), model);
+  const auto output_with = [&](const std::string& key) {
+    std::string config = model.Read("config.json");
+    config.insert(config.rfind('}'), absl::StrCat(", \"", key, "\": 3"));
+    const TestFolder changed;
+    std::filesystem::copy(model.path(), changed.path());
+    changed.Write("config.json", config);
+    const Outcome outcome = RunTool(
+        "mneme-logits", absl::StrCat("--model ", changed.path(), " --tokens ",
+                                     folder_.File("ids16.txt"), " --out ", folder_.File("o")));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return outcome.output;
+  };
+  EXPECT_THAT(
+      output_with("hiden_size"),
+      HasSubstr("key \"hiden_size\" is unknown and ignored; did you mean \"hidden_size\"?"));
+  EXPECT_THAT(output_with("num_memorys"), HasSubstr("did you mean \"num_memories\"?"));
+  EXPECT_THAT(output_with("eos_tokn_id"), HasSubstr("did you mean \"eos_token_id\"?"));
+  EXPECT_THAT(output_with("topkk"), HasSubstr("did you mean \"topk\"?"));
+  for (const char* key : {"expand_k", "num_kv_heads", "pad_token_id", "use_cache", "my_own_note",
+                          "top_k", "norm_bias"}) {
+    EXPECT_THAT(output_with(key), Not(HasSubstr("did you mean"))) << key;
+  }
+}
+
 TEST(MakeModelToolTest, EqualSeedsGiveEqualFilesThatLoad) {
   const TestFolder folder;
   for (const auto& [name, seed] : {std::pair{"a", 5}, std::pair{"b", 5}, std::pair{"c", 6}}) {
@@ -183,6 +258,15 @@ TEST(MakeModelToolTest, EqualSeedsGiveEqualFilesThatLoad) {
                         folder.File("a"))
                 .code,
             0);
+}
+
+TEST(MakeModelToolTest, WeightsWithoutConfigurationAreKept) {
+  const TestFolder folder;
+  folder.Write("model-00001-of-00002.safetensors", "weights");
+  const Outcome outcome = RunTool("mneme-make-model", "--shape tiny --out " + folder.path());
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.output, HasSubstr("model-00001-of-00002.safetensors\" exists"));
+  EXPECT_EQ(folder.Read("model-00001-of-00002.safetensors"), "weights");
 }
 
 TEST(MakeModelToolTest, EveryShardHoldsATensorOrThereAreTooMany) {
@@ -224,6 +308,15 @@ TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
   EXPECT_EQ(routing.code, 0) << routing.output;
   EXPECT_THAT(routing.output, HasSubstr("layer 2"));
   EXPECT_EQ(folder.Read("r.png").substr(0, 4), png.empty() ? "" : "\x89PNG");
+  const std::string ids = folder.File("ids.txt");
+  for (const auto& [file, other] :
+       {std::pair(ids, "--tokens"), std::pair(model + "/config.json", "FOLDER")}) {
+    const Outcome refused = RunTool(
+        "mneme-inspect", absl::StrCat("routing ", model, " --tokens ", ids, " --png ", file));
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.output, AllOf(HasSubstr("--png: "), HasSubstr(other)));
+  }
+  EXPECT_EQ(folder.Read("ids.txt"), "1 2 3");
   const std::string golden = model + "/golden.safetensors";
   EXPECT_EQ(RunTool("mneme-inspect", absl::StrCat("diff ", golden, " ", golden)).code, 0);
   const Outcome differs =
