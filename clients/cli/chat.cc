@@ -89,6 +89,12 @@ class Chat {
   }
 
   int Run() {
+    // A name that no turn could use is told before anything is typed. Most often there is no such
+    // session yet: the first turn creates it.
+    const absl::Status session_status = client_.GetSession(session()).status();
+    if (!session_status.ok() && !absl::IsNotFound(session_status)) {
+      return ReportError(session_status);
+    }
     if (is_terminal_) {
       WriteOut(absl::StrCat("session ", session(), "; /help lists the commands\n"));
     }
@@ -131,10 +137,12 @@ class Chat {
         },
         &cancel_);
     answering_ = false;
+    const bool stopped = cancel_.cancelled();
+    if (!status.ok() && !stopped && answer.empty()) return ReportError(status);  // refused
     if (!absl::EndsWith(answer, "\n")) WriteOut("\n");
     is_first_ = false;
     if (status.ok()) return kOk;
-    if (cancel_.cancelled()) {
+    if (stopped) {
       fputs("[stopped]\n", stderr);
       return kOk;
     }

@@ -22,11 +22,14 @@ constexpr absl::string_view kUsageText =
     R"(usage: mneme generate [FLAGS] [PROMPT]
 
 Streams the model's continuation of PROMPT to standard output. Without PROMPT the text of --file or
-of standard input is taken. With --session the model remembers: send only what is new.
+of standard input is taken. With --session the model remembers: send only what is new, with the
+space that separates it from what was said before. A model without a tokenizer takes --token-ids,
+and --json shows the ids of its answer.
 
   mneme generate "Once upon a time" --max-tokens 50
   mneme generate --session anna "My name is Anna."
-  mneme generate --session anna "What is my name?"
+  mneme generate --session anna " What is my name?"
+  mneme generate --token-ids 5,6,7 --max-tokens 8 --json
 
 Exit codes: 0 done, 2 arguments, 3 no server, 4 request refused, 5 server full, 6 timeout, 130 Ctrl-C.
 
@@ -48,6 +51,7 @@ class Printer {
 
   void Print(const v1::GenerateResponse& response) {
     if (json_) return WriteOut(absl::StrCat(ToJson(response), "\n"));
+    received_ |= response.outputs_size() > 0;
     for (const v1::Output& output : response.outputs()) {
       if (choices_.size() == 1) {
         WriteOut(output.text());
@@ -60,8 +64,9 @@ class Printer {
     }
   }
 
-  void End() {
-    if (json_) return;
+  // A request that failed before its first output leaves standard output empty.
+  void End(bool ok) {
+    if (json_ || (!ok && !received_)) return;
     if (choices_.size() == 1) {
       if (!ends_with_newline_) WriteOut("\n");
       return;
@@ -75,6 +80,7 @@ class Printer {
   const bool json_;
   std::vector<std::string> choices_;
   std::string prompt_;
+  bool received_ = false;
   bool ends_with_newline_ = false;
 };
 
@@ -172,7 +178,7 @@ int RunGenerate(const Arguments& arguments) {
         printer.Print(response);
       },
       &cancel);
-  printer.End();
+  printer.End(status.ok());
   if (!status.ok()) return cancel.cancelled() ? kInterrupted : ReportError(status);
   if (options.stats) PrintStats(finished, std::min(first, absl::Now()) - start);
   return kOk;

@@ -21,7 +21,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"generate", RunGenerate, "continue a prompt, streaming the text"},
     {"chat", RunChat, "talk to a session, line by line"},
-    {"session", RunSession, "create, show, list, fork and delete sessions"},
+    {"session", RunSession, "create, get, list, fork and delete sessions"},
     {"info", RunInfo, "model, capacity and work of the server"},
     {"health", RunHealth, "whether the server serves"},
     {"tokenize", RunTokenize, "text to token ids"},

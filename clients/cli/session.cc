@@ -116,7 +116,7 @@ int RunSession(const Arguments& arguments) {
               if (time.ok()) options.ttl_ms = absl::ToInt64Milliseconds(*time);
               return time.status();
             });
-  flags.Bool("json", "Print a line of JSON per session.",
+  flags.Bool("json", "Print a line of JSON per session: none where there is none.",
              [&](bool value) { options.json = value; });
   flags.Bool("help", "Print this.", [&](bool value) { help = value; });
   flags.Alias("-h");

@@ -1,0 +1,91 @@
+"""The command line client against a real server: what lands on standard output."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+
+@pytest.fixture
+def cli(bin_dir, golden_server):
+    """Runs `mneme WORDS...`: exit code, standard output and standard error."""
+
+    def run(*words: str, stdin: str = "") -> tuple[int, str, str]:
+        environment = {
+            k: v for k, v in os.environ.items() if not k.startswith("MNEME_")
+        }
+        done = subprocess.run(
+            [bin_dir / "mneme", *words],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**environment, "MNEME_SERVER": golden_server.target},
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("more", [[], ["--choices", "2"], ["--json"]])
+def test_a_refused_request_writes_nothing_to_standard_output(cli, more):
+    code, out, err = cli("generate", "Hello", "--temperature", "-1", *more)
+    assert code == 4
+    assert out == ""
+    assert "temperature" in err
+
+
+def test_an_answer_ends_with_a_line_feed(cli):
+    code, out, err = cli("generate", "Hello", "--max-tokens", "4", "--temperature", "0")
+    assert code == 0, err
+    assert out.endswith("\n")
+
+
+def test_a_turn_that_is_refused_writes_nothing_to_standard_output(cli, name):
+    code, out, err = cli(
+        "chat", "--session", name, "--temperature", "-1", stdin="Hello\n"
+    )
+    assert code == 4
+    assert out == ""
+    assert "temperature" in err
+
+
+def test_chat_refuses_a_bad_name_before_the_first_line(cli):
+    code, out, err = cli(
+        "chat", "--session", "no good\x01name"
+    )  # nobody types anything
+    assert code == 4
+    assert out == ""
+    assert "name" in err
+
+
+def test_chat_begins_a_session_that_is_not_there_yet(cli, client, name):
+    code, _, err = cli("chat", "--session", name, "--max-tokens", "2", stdin="Hello\n")
+    assert code == 0, err
+    assert client.sessions.get(name).position > 0
+    client.sessions.delete(name)
+
+
+def test_a_list_as_json_has_a_line_per_session(cli, client, name):
+    assert cli("session", "list", name, "--json") == (0, "", "")
+    for suffix in "ab":
+        client.sessions.create(name + suffix)
+    code, out, _ = cli("session", "list", name, "--json")
+    assert code == 0
+    assert [json.loads(line)["name"] for line in out.splitlines()] == [
+        name + "a",
+        name + "b",
+    ]
+    for suffix in "ab":
+        client.sessions.delete(name + suffix)
+
+
+def test_help_names_the_words_that_work(cli):
+    code, out, _ = cli("--help")
+    assert code == 0
+    assert "create, get, list, fork and delete" in out
+    code, out, _ = cli("generate", "--help")
+    assert code == 0
+    assert '--session anna " What is my name?"' in out
