@@ -13,10 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "engine/status_payload.h"
 #include "server/executor.h"
+#include "server/parse_error.h"
 #include "server/request_id.h"
 #include "server/status_conversion.h"
 
@@ -28,10 +28,12 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, Message& message) {
   grpc::ByteBuffer copy(bytes);  // shares the slices; the reader wants a mutable buffer
   grpc::ProtoBufferReader reader(&copy);
   if (reader.status().ok() && message.ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
-  return WithReason(absl::InvalidArgumentError(absl::StrCat(
-                        "the request is not a valid ", absl::string_view(message.GetTypeName()),
-                        " message, or a text in it is not UTF-8")),
-                    "MALFORMED_REQUEST");
+  grpc::Slice slice;
+  if (!bytes.DumpToSingleSlice(&slice).ok()) {
+    return absl::InternalError("the request's bytes cannot be read");
+  }
+  return ParseError(absl::string_view(reinterpret_cast<const char*>(slice.begin()), slice.size()),
+                    *Message::descriptor());
 }
 
 template <typename Message>

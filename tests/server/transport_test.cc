@@ -159,12 +159,27 @@ TEST_F(TransportTest, BytesThatAreNoMessageAreInvalidArguments) {
                              "/mneme.v1.Sessions/Create"}) {
     const grpc::Status status = SendRaw(method, "\xff\xff\xff");
     EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
-    EXPECT_THAT(status.error_message(), HasSubstr("mneme.v1."));
+    EXPECT_THAT(status.error_message(),
+                HasSubstr("the request is not a protobuf message, expected a mneme.v1."));
   }
-  const grpc::Status status = SendRaw("/mneme.v1.Inference/Generate", bad_utf8);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
-  EXPECT_THAT(status.error_message(), HasSubstr("UTF-8"));
-  EXPECT_EQ(DetailsOf(MakeStatus(3, "", status.error_details())).reason, "MALFORMED_REQUEST");
+  const auto generate = [this](const std::string& bytes) {
+    const grpc::Status status = SendRaw("/mneme.v1.Inference/Generate", bytes);
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return MakeStatus(3, status.error_message(), status.error_details());
+  };
+  const absl::Status top = generate(bad_utf8);
+  EXPECT_EQ(top.message(), "text is not valid UTF-8 at byte 0");
+  EXPECT_EQ(DetailsOf(top).reason, "MALFORMED_REQUEST");
+  EXPECT_EQ(DetailsOf(top).fields[0].field, "text");
+  const absl::Status nested =
+      generate(std::string("\x3a\x05\x2a\x03"
+                           "ab\xff"));  // 7: stopping, 5: stop_strings
+  EXPECT_EQ(nested.message(), "stopping.stop_strings is not valid UTF-8 at byte 2");
+  EXPECT_EQ(generate("\x3a\x01\xff").message(),
+            "stopping is not a protobuf message, expected a mneme.v1.StoppingOptions");
+  // A packed list of ids whose last one breaks off.
+  EXPECT_EQ(generate("\x22\x03\x0a\x01\xff").message(),
+            "the request is not a valid mneme.v1.GenerateRequest message");
 }
 
 TEST_F(TransportTest, UnknownMethodsAreUnimplemented) {
