@@ -79,7 +79,8 @@ constexpr absl::string_view kIntroduction =
 A flag goes before its environment variable (in brackets below), that before the file given with
 --config, that before the default. SIZE is 8GiB, 512MiB or a number of bytes; TIME is 250ms, 30s,
 5m, 1h30m or a number of seconds. SIGINT or SIGTERM drains: health turns to NOT_SERVING, new work
-is refused, running requests get --shutdown-timeout to finish; a second signal ends at once.
+is refused, running requests get --shutdown-timeout to finish, and calls 2 s more to receive their
+last messages; a second signal ends at once.
 
 Exit codes: 0 drained, 2 arguments or configuration, 3 the model does not load, 4 no such device or
 not enough memory, 5 cannot listen, 6 device error while serving, 130 or 143 second signal.

@@ -41,7 +41,8 @@ enum ExitCode {
 };
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
-// For calls to receive their last messages once the engine has drained.
+// For calls to receive their last messages once the engine has drained; docs and help state it.
+// Clients that do not read are cut off after it.
 constexpr absl::Duration kLastMessagesGrace = absl::Seconds(2);
 
 // SIGINT and SIGTERM, taken one by one instead of interrupting somebody.
