@@ -21,6 +21,7 @@
 #include "models/safetensors.h"
 #include "models/tokenizer_loader.h"
 #include "tools/flag_parser.h"
+#include "tools/memory_norms.h"
 #include "tools/output_files.h"
 #include "tools/routing_image.h"
 #include "tools/routing_tape.h"
@@ -36,6 +37,7 @@ constexpr char kSynopsis[] =
        mneme-inspect routing FOLDER --tokens FILE   and, with --png FILE, as a heat map
        mneme-inspect diff A B                       how two safetensors files differ
 
+Below it: each memory's share of the tokens, and the norm of its matrices after them.
 In a routing table every column is a layer, and its digits are the memories in order of weight. In a heat
 map every column is a token, every band of rows a layer and every row of it a memory: dark where the token did
 not go, the brighter the larger its weight there.
@@ -116,6 +118,21 @@ void PrintShares(const RoutingTape& tape) {
   }
 }
 
+// How much each memory holds; the shared one last.
+void PrintNorms(const std::vector<std::vector<double>>& norms) {
+  absl::PrintF("\nnorm of each memory after the prompt\n");
+  for (size_t layer = 0; layer < norms.size(); ++layer) {
+    absl::PrintF("layer %-3d %s\n", layer,
+                 absl::StrJoin(norms[layer], " ", [](std::string* out, double norm) {
+                   if (norm < 0) {
+                     absl::StrAppend(out, "      -");
+                   } else {
+                     absl::StrAppendFormat(out, "%7.3g", norm);
+                   }
+                 }));
+  }
+}
+
 void PrintTable(const RoutingTape& tape, const std::vector<int32_t>& ids,
                 const Tokenizer* tokenizer, int rows) {
   const char* separator = tape.memories() > 10 ? "," : "";
@@ -185,6 +202,9 @@ int PrintRouting(const InspectFlags& flags) {
   }
   PrintTable(*tape, *ids, tokenizer.ok() ? tokenizer->get() : nullptr, flags.rows);
   PrintShares(*tape);
+  const auto norms = MemoryNorms(*tool, slot);
+  if (!norms.ok()) return Report(kProgram, norms.status(), kExitFailure);
+  PrintNorms(*norms);
   if (!flags.png.empty()) {
     const absl::Status status = WriteRoutingImage(*tape, flags.png);
     if (!status.ok()) return Report(kProgram, status, kExitFailure);

@@ -307,6 +307,7 @@ TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
       "mneme-inspect", absl::StrCat("routing ", model, " --tokens ", folder.File("ids.txt"), png));
   EXPECT_EQ(routing.code, 0) << routing.output;
   EXPECT_THAT(routing.output, HasSubstr("layer 2"));
+  EXPECT_THAT(routing.output, HasSubstr("norm of each memory after the prompt\nlayer 0  "));
   EXPECT_EQ(folder.Read("r.png").substr(0, 4), png.empty() ? "" : "\x89PNG");
   const std::string ids = folder.File("ids.txt");
   for (const auto& [file, other] :
