@@ -138,7 +138,6 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   const absl::Duration start = clock.Monotonic();
   absl::StatusOr<ModelConfig> model_config = ReadModelConfig(folder);
   if (!Succeeded(model_config.status(), LoadFailure::kModel, error)) return nullptr;
-  for (const std::string& warning : model_config->warnings) LOG(WARNING) << warning;
   absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(folder, *model_config);
   if (!Succeeded(defaults.status(), LoadFailure::kModel, error)) return nullptr;
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
