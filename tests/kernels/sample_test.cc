@@ -1,4 +1,4 @@
-// Sampling against a distribution worked out the long way in this file.
+// Sampling against a distribution worked out the long way, sample_problem.h.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "gtest/gtest.h"
+#include "tests/kernels/sample_problem.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -15,131 +16,6 @@
 
 namespace mneme {
 namespace {
-
-constexpr float kBanned = -std::numeric_limits<float>::infinity();
-
-struct Sampled {
-  std::vector<int32_t> tokens, top_tokens;
-  std::vector<float> logprobs, top_logprobs;
-};
-
-// Rows over one vocabulary, each with its own logits, lists and parameters.
-struct SampleProblem {
-  explicit SampleProblem(int vocab) : vocab(vocab) {}
-
-  SamplingRow& Add(const std::vector<double>& row_logits,
-                   const std::vector<HistoryToken>& row_history = {},
-                   const std::vector<BiasToken>& row_bias = {}) {
-    for (const double logit : row_logits) logits.push_back(RoundTo(logit, DType::kF32));
-    SamplingRow row;
-    row.history_begin = static_cast<int>(history.size());
-    history.insert(history.end(), row_history.begin(), row_history.end());
-    row.history_end = static_cast<int>(history.size());
-    row.bias_begin = static_cast<int>(bias.size());
-    bias.insert(bias.end(), row_bias.begin(), row_bias.end());
-    row.bias_end = static_cast<int>(bias.size());
-    rows.push_back(row);
-    return rows.back();
-  }
-
-  Sampled Run(Backend& backend) const {
-    Workbench bench(backend);
-    const size_t n = rows.size();
-    Sampled sampled;
-    sampled.tokens.assign(n, -7);
-    sampled.logprobs.assign(n, -7);
-    sampled.top_tokens.assign(n * max_top_logprobs, -7);
-    sampled.top_logprobs.assign(n * max_top_logprobs, -7);
-    SampleArgs args;
-    args.logits = bench.Activations(logits, {static_cast<int64_t>(n), vocab});
-    args.rows = rows;
-    args.history = history;
-    args.bias = bias;
-    args.max_top_logprobs = max_top_logprobs;
-    args.tokens = sampled.tokens;
-    args.logprobs = sampled.logprobs;
-    args.top_tokens = sampled.top_tokens;
-    args.top_logprobs = sampled.top_logprobs;
-    bench.kernels().Sample(args);
-    EXPECT_THAT(bench.Read(args.logits),
-                HasSameBits(bench.Read(bench.Activations(logits, args.logits.shape))))
-        << "the logits were modified";
-    return sampled;
-  }
-
-  std::vector<double> Logits(size_t row) const {
-    return {logits.begin() + row * vocab, logits.begin() + (row + 1) * vocab};
-  }
-
-  // Steps 1 and 2.
-  std::vector<double> Adjusted(size_t row) const {
-    const SamplingRow& r = rows[row];
-    std::vector<double> z = Logits(row);
-    for (int i = r.bias_begin; i < r.bias_end; ++i) z[bias[i].token] += bias[i].bias;
-    for (int i = r.history_begin; i < r.history_end; ++i) {
-      double& logit = z[history[i].token];
-      logit = logit > 0 ? logit / r.repetition_penalty : logit * r.repetition_penalty;
-      if (history[i].generated_count > 0) logit -= r.presence_penalty;
-      logit -= static_cast<double>(r.frequency_penalty) * history[i].generated_count;
-    }
-    return z;
-  }
-
-  // The probability of every token that can be drawn, in the order of the draw. Each filter looks
-  // at all tokens anew: a token stays if the probability of those ahead of it is still too small.
-  std::vector<std::pair<int, double>> Distribution(size_t row) const {
-    const SamplingRow& r = rows[row];
-    const std::vector<double> z = Adjusted(row);
-    std::vector<std::pair<int, double>> p;  // token, probability
-    double largest = -INFINITY;
-    for (const double logit : z) largest = std::max(largest, logit);
-    for (int t = 0; t < vocab; ++t) {
-      p.emplace_back(t, std::exp((z[t] - largest) / r.temperature));
-    }
-    std::stable_sort(p.begin(), p.end(),
-                     [&z](const auto& a, const auto& b) { return z[a.first] > z[b.first]; });
-    if (r.top_k > 0) p.resize(std::min<size_t>(p.size(), r.top_k));
-    double mass = 0;
-    for (const auto& [token, weight] : p) mass += weight;
-    std::vector<std::pair<int, double>> kept;
-    double ahead = 0;
-    for (const auto& [token, weight] : p) {
-      const bool in_top_p = kept.empty() || r.top_p >= 1 || ahead < r.top_p * mass;
-      ahead += weight;
-      if (in_top_p && weight >= r.min_p * p[0].second) kept.emplace_back(token, weight);
-    }
-    double total = 0;
-    for (const auto& [token, weight] : kept) total += weight;
-    for (auto& [token, weight] : kept) weight /= total;
-    return kept;
-  }
-
-  int ExpectedToken(size_t row) const {
-    const SamplingRow& r = rows[row];
-    if (r.forced_token >= 0) return r.forced_token;
-    if (r.temperature == 0) {
-      const std::vector<double> z = Adjusted(row);
-      return static_cast<int>(std::max_element(z.begin(), z.end()) - z.begin());
-    }
-    const double u = UniformDouble(r.seed, r.choice, static_cast<uint64_t>(r.position));
-    double sum = 0;
-    int last = -1;
-    for (const auto& [token, probability] : Distribution(row)) {
-      if (probability == 0) continue;
-      sum += probability;
-      last = token;
-      if (sum > u) break;
-    }
-    return last;
-  }
-
-  int vocab;
-  int max_top_logprobs = 0;
-  std::vector<double> logits;
-  std::vector<SamplingRow> rows;
-  std::vector<HistoryToken> history;
-  std::vector<BiasToken> bias;
-};
 
 void ExpectTokens(const SampleProblem& p, Backend& backend) {
   const Sampled got = p.Run(backend);
@@ -290,39 +166,6 @@ TEST_P(SampleTest, WithNothingToDrawThereIsNoToken) {
   EXPECT_EQ(p.Run(*backend_).tokens, (std::vector<int32_t>{-1, -1, -1, -1, -1, -1, -1, -1, -1, 2}));
 }
 
-// A softmax over what is finite would call the only finite logit certain.
-TEST_P(SampleTest, LogitsThatAreNoNumbersHaveNoLogprobs) {
-  for (const int vocab : {3, 40, 70}) {
-    SampleProblem p(vocab);
-    p.max_top_logprobs = 2;
-    const auto add = [&](double first, double rest, int forced) {
-      std::vector<double> logits(vocab, rest);
-      logits[0] = first;
-      SamplingRow& row = p.Add(logits);
-      row.temperature = static_cast<float>(p.rows.size() % 2);
-      row.top_logprobs = 2;
-      row.forced_token = forced;
-    };
-    for (const int forced : {-1, -1, 0, vocab - 1}) {
-      for (const double special : {double{NAN}, double{INFINITY}}) {
-        add(1, special, forced);
-        add(special, 1, forced);
-        add(special, special, forced);
-      }
-      add(-INFINITY, -INFINITY, forced);
-    }
-    const Sampled got = p.Run(*backend_);
-    for (size_t r = 0; r < p.rows.size(); ++r) {
-      SCOPED_TRACE(testing::Message() << "row " << r << ", vocab " << vocab);
-      EXPECT_TRUE(std::isnan(got.logprobs[r])) << got.logprobs[r];
-      for (size_t i = 2 * r; i < 2 * r + 2; ++i) {
-        EXPECT_EQ(got.top_tokens[i], -1);
-        EXPECT_TRUE(std::isnan(got.top_logprobs[i])) << got.top_logprobs[i];
-      }
-    }
-  }
-}
-
 TEST_P(SampleTest, NaNLogitsAreNeverChosen) {
   SampleProblem p(40);
   SeededRandom random(9);
@@ -431,69 +274,6 @@ TEST_P(SampleTest, ARowDoesNotDependOnTheRestOfTheBatch) {
     }
     for (int j = 0; j < 4; ++j) {
       ASSERT_EQ(alone.top_tokens[j], together.top_tokens[i * 4 + j]) << "row " << i;
-    }
-  }
-}
-
-// log softmax of the raw logits. f32 may round the result, the logit and the sum's logarithm, and
-// err in exp and log.
-void ExpectLogprob(const std::vector<double>& logits, int token, float got) {
-  double largest = -INFINITY, sum = 0;
-  for (const double logit : logits) largest = std::max(largest, logit);
-  for (const double logit : logits) sum += std::exp(logit - largest);
-  const double want = logits[token] - largest - std::log(sum);
-  const double vocab = static_cast<double>(logits.size());
-  const double bound = kUnitF32 * (2 * std::abs(largest) + 2 * std::abs(want) + std::log(sum)) +
-                       2 * kFunctionError + SumError(vocab);
-  EXPECT_NEAR(got, want, bound) << "token " << token;
-}
-
-TEST_P(SampleTest, LogprobsAreThoseOfTheRawLogits) {
-  for (const int vocab : {1, 9, 400}) {
-    SampleProblem p(vocab);
-    p.max_top_logprobs = 12;
-    SeededRandom random(vocab);
-    for (int i = 0; i < 50; ++i) {
-      std::vector<double> logits;
-      for (int t = 0; t < vocab; ++t) {
-        logits.push_back(i % 2 ? random.Int(-2, 2) : 5 * random.Normal() + 40);
-      }
-      // None of this may show in what is reported.
-      SamplingRow& row = p.Add(logits, {{0, 3}}, {{vocab - 1, 2.5f}});
-      row.temperature = i % 3 == 0 ? 0.0f : 0.5f;
-      row.repetition_penalty = 1.5f;
-      row.top_k = 5;
-      row.position = i;
-      row.top_logprobs = i % 14 - 1;
-      row.forced_token = i % 5 == 0 ? random.Int(0, vocab - 1) : -1;
-    }
-    const Sampled got = p.Run(*backend_);
-    for (int r = 0; r < 50; ++r) {
-      SCOPED_TRACE(testing::Message() << "row " << r << ", vocab " << vocab);
-      const std::vector<double> logits = p.Logits(r);
-      const int asked = p.rows[r].top_logprobs;
-      if (p.rows[r].forced_token >= 0) {
-        EXPECT_EQ(got.tokens[r], p.rows[r].forced_token);
-      }
-      if (asked < 0) {
-        EXPECT_TRUE(std::isnan(got.logprobs[r]));
-      } else {
-        ExpectLogprob(logits, got.tokens[r], got.logprobs[r]);
-      }
-      std::vector<int> order(vocab);
-      for (int t = 0; t < vocab; ++t) order[t] = t;
-      std::stable_sort(order.begin(), order.end(),
-                       [&](int a, int b) { return logits[a] > logits[b]; });
-      for (int j = 0; j < 12; ++j) {
-        const int token = got.top_tokens[r * 12 + j];
-        if (j < asked && j < vocab) {
-          ASSERT_EQ(token, order[j]) << "place " << j;
-          ExpectLogprob(logits, token, got.top_logprobs[r * 12 + j]);
-        } else {
-          ASSERT_EQ(token, -1) << "place " << j;
-          ASSERT_TRUE(std::isnan(got.top_logprobs[r * 12 + j]));
-        }
-      }
     }
   }
 }
