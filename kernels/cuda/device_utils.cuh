@@ -20,6 +20,27 @@ __device__ inline float WarpSum(float x) {
   return x;
 }
 
+// values[i] summed over the warp, for the i with the lane's topmost log2(kCount) bits; each sum in
+// the order of WarpSum. A sum is in kWarp / kCount lanes.
+template <int kCount>
+__device__ inline float WarpSums(float (&values)[kCount], int lane) {
+  static_assert(kCount <= kWarp);
+  int offset = kWarp / 2;
+#pragma unroll
+  for (int n = kCount; n > 1; n /= 2, offset /= 2) {
+    const bool upper = (lane & offset) != 0;
+#pragma unroll
+    for (int i = 0; i < n / 2; ++i) {
+      const float keep = upper ? values[i + n / 2] : values[i];
+      const float give = upper ? values[i] : values[i + n / 2];
+      values[i] = keep + __shfl_xor_sync(kAllLanes, give, offset);
+    }
+  }
+  float sum = values[0];
+  for (; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  return sum;
+}
+
 // Sum over a block of `kThreads`, in every thread. `scratch` has kThreads / kWarp floats, and may
 // be used again after the next __syncthreads().
 template <int kThreads>

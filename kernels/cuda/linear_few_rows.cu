@@ -62,26 +62,6 @@ __device__ inline void Unpack(const Piece<T, kPiece>& piece, float (&values)[kPi
   }
 }
 
-// values[i] summed over the warp, for the i with the lane's topmost log2(kCount) bits; each sum in
-// the order of WarpSum.
-template <int kCount>
-__device__ inline float WarpSums(float (&values)[kCount], int lane) {
-  int offset = kWarp / 2;
-#pragma unroll
-  for (int n = kCount; n > 1; n /= 2, offset /= 2) {
-    const bool upper = (lane & offset) != 0;
-#pragma unroll
-    for (int i = 0; i < n / 2; ++i) {
-      const float keep = upper ? values[i + n / 2] : values[i];
-      const float give = upper ? values[i] : values[i + n / 2];
-      values[i] = keep + __shfl_xor_sync(kAllLanes, give, offset);
-    }
-  }
-  float sum = values[0];
-  for (; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
-  return sum;
-}
-
 template <int kPiece>
 __device__ inline void LoadActivations(const float* from, float (&x)[kPiece]) {
   if constexpr (kPiece == 1) {
