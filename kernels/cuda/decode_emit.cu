@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/few_rows.cuh"
-#include "kernels/cuda/linear_device.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/few_rows.cuh"
-#include "kernels/cuda/linear_device.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/route_rank.cuh"
 
 namespace mneme::cuda {
