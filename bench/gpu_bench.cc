@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +46,7 @@ constexpr int kWarmUp = 40;  // steps that do not count: more than two fold cycl
 struct Flags {
   std::string shapes = "mom-340m,mom-1.3b";
   std::string sections = "decode,prefill,interference,context";
+  std::string rows;
   std::string json;
   std::string device = "cuda";
   int steps = 320;
@@ -328,12 +330,16 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
     report[name] = table.ToJson();
   };
   const std::vector<std::string> shapes = absl::StrSplit(flags.shapes, ',');
+  const std::set<std::string> row_counts = absl::StrSplit(flags.rows, ',', absl::SkipEmpty());
   BenchTable decode_table = DecodeTable(), prefill_table = PrefillTable();
   for (const std::string& shape : shapes) {
     for (const std::string dtype : {"f32", "f16"}) {
       std::vector<Decode> decodes = DecodesOf(shape);
-      std::erase_if(decodes, [&](const Decode& d) { return d.state_dtype != dtype; });
-      if (decodes.empty()) continue;
+      std::erase_if(decodes, [&](const Decode& d) {
+        return d.state_dtype != dtype ||
+               (!row_counts.empty() && !row_counts.contains(absl::StrCat(d.rows)));
+      });
+      if (decodes.empty() && dtype != "f32") continue;
       int rows = 32;
       for (const Decode& decode : decodes) rows = std::max(rows, decode.rows);
       MNEME_ASSIGN_OR_RETURN(const auto bench, Start(flags, models, shape, dtype, rows));
@@ -371,6 +377,7 @@ int Main(int argc, char** argv) {
   FlagParser parser(kSynopsis);
   parser.Add("--shapes", "A,B", &flags.shapes, "default mom-340m,mom-1.3b");
   parser.Add("--sections", "A,B", &flags.sections, "default decode,prefill,interference,context");
+  parser.Add("--rows", "N,N", &flags.rows, "batch sizes of the decode section; default all");
   parser.Add("--device", "NAME", &flags.device, "default cuda");
   parser.Add("--steps", "N", &flags.steps, 16, 1 << 20, "decode steps that count; default 320");
   parser.Add("--far", "N", &flags.far_context, 1000, 1 << 30, "long context; default 1000000");

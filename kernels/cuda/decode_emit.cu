@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/few_rows.cuh"
-#include "kernels/cuda/linear_device.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -30,27 +30,82 @@ struct Params {
 // One head of one row, by one warp:
 //   y = sum_j weight_j read_j (+ the shared memory's);  y <- y / sqrt(mean(y^2) + eps) norm
 //   silu(gate)
-__device__ inline void MixHead(const Params& p, int row, int head, int lane, float* y) {
+// All that is read is on its way before the first use. `put(i, value)` takes the results.
+// value_dim <= kWarp * kEach.
+template <int kEach, typename Put>
+__device__ inline void MixHeadOf(const Params& p, int row, int head, int lane, Put put) {
   const int values = p.value_heads * p.value_dim;
   const float* read = p.read + head * p.value_dim;
+  float sum[kEach] = {}, factor[kEach];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int i = lane + n * kWarp;
+    factor[n] = i < p.value_dim ? p.norm[i] : 0.0f;
+  }
+  if (p.gate != nullptr) {
+    const float* gate = p.gate + int64_t{row} * values + head * p.value_dim;
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = lane + n * kWarp;
+      if (i < p.value_dim) factor[n] *= Silu(gate[i]);
+    }
+  }
+  for (int j = 0; j < p.columns; ++j) {
+    const int at = row * p.columns + j;
+    const int64_t entry = p.token_entries == nullptr ? at : p.token_entries[at];
+    const float weight = j < p.top_k ? p.weights[row * p.top_k + j] : 1.0f;
+    const float* from = read + entry * values;
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = lane + n * kWarp;
+      if (i < p.value_dim) sum[n] = fmaf(weight, from[i], sum[n]);
+    }
+  }
   float squares = 0;
-  for (int i = lane; i < p.value_dim; i += kWarp) {
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) squares = fmaf(sum[n], sum[n], squares);
+  const float scale = rsqrtf(WarpSum(squares) / static_cast<float>(p.value_dim) + p.norm_eps);
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int i = lane + n * kWarp;
+    if (i < p.value_dim) put(i, sum[n] * scale * factor[n]);
+  }
+}
+
+// Any value_dim, mixed twice.
+template <typename Put>
+__device__ inline void MixLargeHead(const Params& p, int row, int head, int lane, Put put) {
+  const int values = p.value_heads * p.value_dim;
+  const float* read = p.read + head * p.value_dim;
+  const auto mixed = [&](int i) {
     float sum = 0;
     for (int j = 0; j < p.columns; ++j) {
-      const float weight = j < p.top_k ? p.weights[row * p.top_k + j] : 1.0f;
       const int at = row * p.columns + j;
       const int64_t entry = p.token_entries == nullptr ? at : p.token_entries[at];
+      const float weight = j < p.top_k ? p.weights[row * p.top_k + j] : 1.0f;
       sum = fmaf(weight, read[entry * values + i], sum);
     }
-    y[i] = sum;
-    squares = fmaf(sum, sum, squares);
+    return sum;
+  };
+  float squares = 0;
+  for (int i = lane; i < p.value_dim; i += kWarp) {
+    const float value = mixed(i);
+    squares = fmaf(value, value, squares);
   }
   const float scale = rsqrtf(WarpSum(squares) / static_cast<float>(p.value_dim) + p.norm_eps);
   for (int i = lane; i < p.value_dim; i += kWarp) {
-    float value = y[i] * scale * p.norm[i];
+    float value = mixed(i) * scale * p.norm[i];
     if (p.gate != nullptr) value *= Silu(p.gate[int64_t{row} * values + head * p.value_dim + i]);
-    y[i] = value;
+    put(i, value);
   }
+}
+
+template <typename Put>
+__device__ inline void MixHead(const Params& p, int row, int head, int lane, Put put) {
+  if (p.value_dim <= 2 * kWarp) return MixHeadOf<2>(p, row, head, lane, put);
+  if (p.value_dim <= 4 * kWarp) return MixHeadOf<4>(p, row, head, lane, put);
+  if (p.value_dim <= 8 * kWarp) return MixHeadOf<8>(p, row, head, lane, put);
+  MixLargeHead(p, row, head, lane, put);
 }
 
 // The flags are set when all kernels that read them have ended.
@@ -71,15 +126,19 @@ __global__ void __launch_bounds__(kThreads) OutputKernel(const __grid_constant__
 #pragma unroll
   for (int o = 0; o < kOutputs; ++o) {
     rows[o] = static_cast<const T*>(p.out) + int64_t{min(first + o, p.model_dim - 1)} * values;
-    PrefetchRow(rows[o], values, lane);
   }
+  WeightRound<T, kPiece, kOutputs> round;
+  StartRows(rows, values, lane, round);
+  if (blockIdx.x == 0 && warp == 0) PrefetchRow(p.norm, p.value_dim, lane);
   LetNextKernelStart();
   WaitForPreviousKernel();
 
   if (blockIdx.x == 0) MarkWritten(p);
   for (int i = warp; i < p.rows * p.value_heads; i += kWarps) {
     const int row = i / p.value_heads, head = i % p.value_heads;
-    MixHead(p, row, head, lane, y + row * values + head * p.value_dim);
+    MixHead(p, row, head, lane, [&](int i, float value) {
+      y[row * values + PlaceOf<kPiece>(head * p.value_dim + i, values)] = value;
+    });
   }
   __syncthreads();
   if (first >= p.model_dim) return;
@@ -87,7 +146,7 @@ __global__ void __launch_bounds__(kThreads) OutputKernel(const __grid_constant__
 #pragma unroll
   for (int r = 0; r < kRows; ++r) entries[r] = y + min(r, p.rows - 1) * values;
   float sums[kOutputs * kRows] = {};
-  AddProducts<T, kPiece, kRows, kOutputs>(rows, entries, values, lane, sums);
+  AddProducts(rows, round, entries, values, lane, sums);
   const float sum = WarpSums(sums, lane);
   constexpr int kLanesPerSum = kWarp / (kOutputs * kRows);
   const int output = first + lane / kLanesPerSum / kRows, r = lane / kLanesPerSum % kRows;
@@ -103,8 +162,8 @@ __global__ void __launch_bounds__(kThreads) MixKernel(const __grid_constant__ Pa
   const int i = blockIdx.x * kWarps + threadIdx.x / kWarp;
   if (i >= p.rows * p.value_heads) return;
   const int row = i / p.value_heads, head = i % p.value_heads;
-  MixHead(p, row, head, threadIdx.x % kWarp,
-          p.mixed + (int64_t{row} * p.value_heads + head) * p.value_dim);
+  float* mixed = p.mixed + (int64_t{row} * p.value_heads + head) * p.value_dim;
+  MixHead(p, row, head, threadIdx.x % kWarp, [&](int i, float value) { mixed[i] = value; });
 }
 
 template <typename T, int kPiece, int kRows, int kOutputs>

@@ -4,8 +4,8 @@
 
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/few_rows.cuh"
-#include "kernels/cuda/linear_device.cuh"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -31,8 +31,9 @@ __global__ void __launch_bounds__(kThreads) GateUpKernel(const __grid_constant__
   const int64_t offset = int64_t{min(feature, p.mlp_dim - 1)} * p.model_dim;
   const T* const rows[2] = {static_cast<const T*>(p.gate) + offset,
                             static_cast<const T*>(p.up) + offset};
-  PrefetchRow(rows[0], p.model_dim, lane);
-  PrefetchRow(rows[1], p.model_dim, lane);
+  WeightRound<T, kPiece, 2> round;
+  StartRows(rows, p.model_dim, lane, round);
+  if (blockIdx.x == 0 && warp == 0) PrefetchRow(p.norm, p.model_dim, lane);
   LetNextKernelStart();
   WaitForPreviousKernel();
 
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) GateUpKernel(const __grid_constant__
     for (int r = 0; r < kRows; ++r) {
       const float h = r < p.rows ? p.hidden[int64_t{r} * p.model_dim + i] : 0.0f;
       sums_of_squares[r] = fmaf(h, h, sums_of_squares[r]);
-      x[r * p.model_dim + i] = h * weight;
+      x[r * p.model_dim + PlaceOf<kPiece>(i, p.model_dim)] = h * weight;
     }
   }
 #pragma unroll
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) GateUpKernel(const __grid_constant__
 #pragma unroll
   for (int r = 0; r < kRows; ++r) entries[r] = x + r * p.model_dim;
   float sums[2 * kRows] = {};
-  AddProducts<T, kPiece, kRows, 2>(rows, entries, p.model_dim, lane, sums);
+  AddProducts(rows, round, entries, p.model_dim, lane, sums);
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float sum = 0;

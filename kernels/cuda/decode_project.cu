@@ -7,7 +7,7 @@
 #include "base/log.h"
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/few_rows.cuh"
-#include "kernels/cuda/linear_device.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/route_rank.cuh"
 
 namespace mneme::cuda {
@@ -103,27 +103,69 @@ __device__ inline void WriteRoutes(const Params& p, const Routes<kRows>& routes)
   }
 }
 
+// What a lane has to know of a window to move it on by its newest value: asked for ahead of the
+// products, all at once, because each value is far away.
+struct Past {
+  enum : int { kMostHistory = 3 };
+  float* window;  // of the channel; null: padding
+  bool fresh;
+  float values[kMostHistory];
+};
+
+__device__ inline Past LoadPast(const Params& p, const Projection& projection, int slot, int memory,
+                                int channel) {
+  Past past = {};
+  if (slot < 0) return past;
+  past.window = MemoryAt<float>(projection.window, slot, memory) + channel;
+  const uint8_t written = *MemoryAt<const uint8_t>(p.written, slot, memory);
+#pragma unroll
+  for (int i = 0; i < Past::kMostHistory; ++i) {
+    if (i < p.conv_width - 1) past.values[i] = past.window[int64_t{i} * projection.outputs];
+  }
+  past.fresh = written == 0;
+  return past;
+}
+
 // silu of the convolution at one channel; the window moves on by `newest`.
-__device__ inline float Convolve(const Params& p, const Projection& projection, int slot,
-                                 int memory, int channel, float newest) {
+__device__ inline float Convolve(const Params& p, const Projection& projection, const Past& past,
+                                 int channel, float newest) {
   const int history = p.conv_width - 1;
   const float* weight = projection.conv + int64_t{channel} * p.conv_width;
-  float sum = weight[history] * newest;
-  if (slot < 0) return sum;
-  const bool fresh = *MemoryAt<const uint8_t>(p.written, slot, memory) == 0;
-  float* window = MemoryAt<float>(projection.window, slot, memory) + channel;
-  sum = 0;
-  for (int i = 0; i < history; ++i) {
-    const float value = fresh ? 0.0f : window[int64_t{i} * projection.outputs];
-    sum = fmaf(weight[i], value, sum);
-    if (i > 0) window[int64_t{i - 1} * projection.outputs] = value;
+  float sum = 0;
+  if (history <= Past::kMostHistory) {
+    float values[Past::kMostHistory];
+#pragma unroll
+    for (int i = 0; i < Past::kMostHistory; ++i) {
+      values[i] = past.fresh ? 0.0f : past.values[i];
+      if (i < history) sum = fmaf(weight[i], values[i], sum);
+    }
+    if (past.window != nullptr) {
+#pragma unroll
+      for (int i = 1; i < Past::kMostHistory; ++i) {
+        if (i < history) past.window[int64_t{i - 1} * projection.outputs] = values[i];
+      }
+    }
+  } else if (past.window != nullptr) {
+    for (int i = 0; i < history; ++i) {
+      const float value = past.fresh ? 0.0f : past.window[int64_t{i} * projection.outputs];
+      sum = fmaf(weight[i], value, sum);
+      if (i > 0) past.window[int64_t{i - 1} * projection.outputs] = value;
+    }
   }
-  if (history > 0) window[int64_t{history - 1} * projection.outputs] = newest;
+  if (past.window != nullptr && history > 0) {
+    past.window[int64_t{history - 1} * projection.outputs] = newest;
+  }
   return Silu(fmaf(weight[history], newest, sum));
 }
 
+// Blocks of a projection: for one row, of the memories that it will choose; else of all.
+template <int kRows>
+__host__ __device__ inline int MatricesOf(const Params& p, const Projection& projection) {
+  return kRows == 1 && projection.count > 1 ? p.columns : projection.count;
+}
+
 template <typename T, int kPiece, int kRows, int kOutputs>
-__global__ void __launch_bounds__(kThreads) ProjectKernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 2) ProjectKernel(const __grid_constant__ Params p) {
   extern __shared__ __align__(16) float x[];  // [kRows, model_dim], times the norm's weight
   __shared__ Routes<kRows> routes;
   __shared__ float squares[kWarps][kRows];
@@ -138,19 +180,30 @@ __global__ void __launch_bounds__(kThreads) ProjectKernel(const __grid_constant_
   const Projection& projection = p.projections[stream];
   const int blocks_per_matrix = (projection.outputs + kWarps * kOutputs - 1) / (kWarps * kOutputs);
   const int block = blockIdx.x - projection.first_block;
-  const int matrix = block / blocks_per_matrix;
   const int first = ((block % blocks_per_matrix) * kWarps + warp) * kOutputs;
-  const T* rows[kOutputs];
-#pragma unroll
-  for (int o = 0; o < kOutputs; ++o) {
-    rows[o] = static_cast<const T*>(projection.weights[matrix]) +
-              int64_t{min(first + o, projection.outputs - 1)} * p.model_dim;
-  }
+  // Which of the matrices; with one row and several, the column that will say.
+  int matrix = block / blocks_per_matrix;
   const bool is_one_of_many = projection.count > 1;
-  if (!is_one_of_many || matrix == p.memories) {
-    // Known to be needed, and nobody writes them.
+  const bool by_column = kRows == 1 && is_one_of_many;
+  const int column = by_column ? matrix : -1;
+  const bool known = !is_one_of_many || (by_column ? column == p.top_k : matrix == p.memories);
+  if (by_column && known) matrix = p.memories;
+  const T* rows[kOutputs];
+  WeightRound<T, kPiece, kOutputs> round;
+  const auto start = [&] {
 #pragma unroll
-    for (int o = 0; o < kOutputs; ++o) PrefetchRow(rows[o], p.model_dim, lane);
+    for (int o = 0; o < kOutputs; ++o) {
+      rows[o] = static_cast<const T*>(projection.weights[matrix]) +
+                int64_t{min(first + o, projection.outputs - 1)} * p.model_dim;
+    }
+    StartRows(rows, p.model_dim, lane, round);
+  };
+  if (known) start();  // nobody writes them
+  if (blockIdx.x < 8) {
+    for (int m = warp; m < p.memories; m += kWarps) {
+      PrefetchRow(static_cast<const T*>(p.router) + int64_t{m} * p.model_dim, p.model_dim, lane);
+    }
+    if (warp == 0) PrefetchRow(p.norm, p.model_dim, lane);
   }
   LetNextKernelStart();
   WaitForPreviousKernel();
@@ -163,7 +216,7 @@ __global__ void __launch_bounds__(kThreads) ProjectKernel(const __grid_constant_
     for (int r = 0; r < kRows; ++r) {
       const float h = r < p.rows ? p.hidden[int64_t{r} * p.model_dim + i] : 0.0f;
       sums_of_squares[r] = fmaf(h, h, sums_of_squares[r]);
-      x[r * p.model_dim + i] = h * weight;
+      x[r * p.model_dim + PlaceOf<kPiece>(i, p.model_dim)] = h * weight;
     }
   }
 #pragma unroll
@@ -181,16 +234,17 @@ __global__ void __launch_bounds__(kThreads) ProjectKernel(const __grid_constant_
     scale[r] = rsqrtf(sum / static_cast<float>(p.model_dim) + p.norm_eps);
   }
 
-  const bool routes_matter =
-      stream != static_cast<int>(Stream::kGate) || blockIdx.x == gridDim.x - 1;
-  if (routes_matter) {
+  const bool is_last = blockIdx.x == gridDim.x - 1;
+  if (stream != static_cast<int>(Stream::kGate) || is_last) {
     for (int m = warp; m < p.memories; m += kWarps) {
       const T* const row[1] = {static_cast<const T*>(p.router) + int64_t{m} * p.model_dim};
       const float* entries[kRows];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) entries[r] = x + r * p.model_dim;
       float sums[kRows] = {};
-      AddProducts<T, kPiece, kRows, 1>(row, entries, p.model_dim, lane, sums);
+      WeightRound<T, kPiece, 1> weights;
+      weights.Load(row, lane * kPiece, p.model_dim);
+      AddProducts(row, weights, entries, p.model_dim, lane, sums);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         const float sum = WarpSum(sums[r]) * scale[r];
@@ -202,58 +256,83 @@ __global__ void __launch_bounds__(kThreads) ProjectKernel(const __grid_constant_
     __syncthreads();
     if (threadIdx.x < kRows) Choose(p, threadIdx.x, routes);
     __syncthreads();
-    if (blockIdx.x == gridDim.x - 1) WriteRoutes(p, routes);
+    if (is_last) WriteRoutes(p, routes);
   }
 
-  // The rows that this block's matrix is for.
-  if (threadIdx.x == 0) {
-    int count = 0;
-    for (int r = 0; r < p.rows; ++r) {
-      if (!is_one_of_many) {
-        entry_rows[count] = r;
-        entry_columns[count++] = -1;
-        continue;
-      }
-      for (int j = 0; j < p.columns; ++j) {
-        if (routes.memory[r][j] != matrix) continue;
-        entry_rows[count] = r;
-        entry_columns[count++] = j;
-      }
+  // The rows that this block's matrix is for, and their columns; -1: all columns.
+  int count = 1;
+  if constexpr (kRows == 1) {
+    if (by_column && !known) {
+      matrix = routes.memory[0][column];
+      start();
     }
-    entry_count = count;
+  } else {
+    if (threadIdx.x == 0) {
+      int found = 0;
+      for (int r = 0; r < p.rows; ++r) {
+        if (!is_one_of_many) {
+          entry_rows[found] = r;
+          entry_columns[found++] = -1;
+          continue;
+        }
+        for (int j = 0; j < p.columns; ++j) {
+          if (routes.memory[r][j] != matrix) continue;
+          entry_rows[found] = r;
+          entry_columns[found++] = j;
+        }
+      }
+      entry_count = found;
+    }
+    __syncthreads();
+    count = entry_count;
+    if (count == 0) return;
+    if (!known) start();
   }
-  __syncthreads();
-  const int count = entry_count;
-  if (count == 0 || first >= projection.outputs) return;
+  if (first >= projection.outputs) return;
+
+  // Several lanes end up with each sum: each takes other columns.
+  constexpr int kLanesPerSum = kWarp / (kOutputs * kRows);
+  const int output = first + lane / kLanesPerSum / kRows, e = lane / kLanesPerSum % kRows;
+  const int part = lane % kLanesPerSum;
+  const bool own = output < projection.outputs && e < count;
+  const int row = kRows == 1 || !own ? 0 : entry_rows[e];
+  const int of_entry = kRows == 1 ? column : own ? entry_columns[e] : 0;
+  const int begin = of_entry < 0 ? 0 : of_entry;
+  const int end = !own ? 0 : of_entry < 0 ? p.columns : begin + 1;
+  const int slot = p.row_slots[row];
+  Past past = {};
+  if (projection.conv != nullptr && begin + part < end) {
+    past = LoadPast(p, projection, slot, routes.memory[row][begin + part], output);
+  }
 
   const float* entries[kRows];
 #pragma unroll
-  for (int e = 0; e < kRows; ++e) {
-    entries[e] = x + entry_rows[min(e, count - 1)] * p.model_dim;
+  for (int i = 0; i < kRows; ++i) {
+    entries[i] = x + (kRows == 1 ? 0 : entry_rows[min(i, count - 1)]) * p.model_dim;
   }
   float sums[kOutputs * kRows] = {};
-  AddProducts<T, kPiece, kRows, kOutputs>(rows, entries, p.model_dim, lane, sums);
+  AddProducts(rows, round, entries, p.model_dim, lane, sums);
   const float sum = WarpSums(sums, lane);
-  constexpr int kLanesPerSum = kWarp / (kOutputs * kRows);
-  const int output = first + lane / kLanesPerSum / kRows, e = lane / kLanesPerSum % kRows;
-  if (lane % kLanesPerSum != 0 || output >= projection.outputs || e >= count) return;
-  const int row = entry_rows[e];
+  if (!own) return;
   float row_scale = scale[0];
 #pragma unroll
   for (int r = 1; r < kRows; ++r) row_scale = row == r ? scale[r] : row_scale;
   const float value = sum * row_scale;
 
   if (stream == static_cast<int>(Stream::kGate)) {
-    projection.y[int64_t{row} * projection.outputs + output] = value;
+    if (part == 0) projection.y[int64_t{row} * projection.outputs + output] = value;
     return;
   }
-  const int begin = entry_columns[e] < 0 ? 0 : entry_columns[e];
-  const int end = entry_columns[e] < 0 ? p.columns : begin + 1;
-  for (int j = begin; j < end; ++j) {
+  for (int j = begin + part; j < end; j += kLanesPerSum) {
     float* y = projection.y + int64_t{row * p.columns + j} * projection.outputs + output;
-    *y = projection.conv == nullptr
-             ? value
-             : Convolve(p, projection, p.row_slots[row], routes.memory[row][j], output, value);
+    if (projection.conv == nullptr) {
+      *y = value;
+      continue;
+    }
+    if (j != begin + part) {
+      past = LoadPast(p, projection, slot, routes.memory[row][j], output);
+    }
+    *y = Convolve(p, projection, past, output, value);
   }
 }
 
@@ -262,8 +341,8 @@ void Launch(Device& device, Params& p) {
   int blocks = 0;
   for (Projection& projection : p.projections) {
     projection.first_block = blocks;
-    blocks +=
-        projection.count * ((projection.outputs + kWarps * kOutputs - 1) / (kWarps * kOutputs));
+    blocks += MatricesOf<kRows>(p, projection) *
+              ((projection.outputs + kWarps * kOutputs - 1) / (kWarps * kOutputs));
   }
   LaunchOverlapping(device, "projections of a decode step",
                     ProjectKernel<T, kPiece, kRows, kOutputs>, blocks, kThreads,

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/few_rows.cuh"
-#include "kernels/cuda/linear_device.cuh"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/route_rank.cuh"
 
 namespace mneme::cuda {
@@ -27,7 +27,7 @@ struct RouteParams {
   float* weights;
 };
 
-template <typename T>
+template <typename T, int kPiece>
 __global__ void __launch_bounds__(kThreads) RouteKernel(const __grid_constant__ RouteParams p) {
   extern __shared__ __align__(16) float x[];  // [model_dim]
   __shared__ float sums[kWarps];
@@ -40,22 +40,26 @@ __global__ void __launch_bounds__(kThreads) RouteKernel(const __grid_constant__ 
   for (int i = threadIdx.x; i < p.model_dim; i += kThreads) {
     const float h = hidden[i];
     squares = fmaf(h, h, squares);
-    x[i] = h;
+    x[PlaceOf<kPiece>(i, p.model_dim)] = h;
   }
   const float sum = BlockSum<kThreads>(squares, sums);
   const float scale = rsqrtf(sum / static_cast<float>(p.model_dim) + p.norm_eps);
   for (int i = threadIdx.x; i < p.model_dim; i += kThreads) {
-    const float value = x[i] * scale * p.norm[i];
-    x[i] = value;
+    float& at = x[PlaceOf<kPiece>(i, p.model_dim)];
+    const float value = at * scale * p.norm[i];
+    at = value;
     p.x[row * p.model_dim + i] = value;
   }
   __syncthreads();
   const int lane = threadIdx.x % kWarp;
   for (int m = threadIdx.x / kWarp; m < p.memories; m += kWarps) {
-    const T* weights = static_cast<const T*>(p.router) + int64_t{m} * p.model_dim;
-    float dot = 0;
-    for (int i = lane; i < p.model_dim; i += kWarp) dot = fmaf(ToFloat(weights[i]), x[i], dot);
-    dot = WarpSum(dot);
+    const T* const rows[1] = {static_cast<const T*>(p.router) + int64_t{m} * p.model_dim};
+    const float* const entries[1] = {x};
+    float sums[1] = {};
+    WeightRound<T, kPiece, 1> weights;
+    weights.Load(rows, lane * kPiece, p.model_dim);
+    AddProducts(rows, weights, entries, p.model_dim, lane, sums);
+    const float dot = WarpSum(sums[0]);
     if (lane == 0) {
       logits[m] = p.round_logits ? __bfloat162float(__float2bfloat16_rn(dot)) : dot;
     }
@@ -144,13 +148,15 @@ void LaunchStepRoutes(Device& device, const DeltaMixerStepArgs& args, const Step
     LaunchOverlapping(device, "routes of a decode step", kernel, buffers.rows, kThreads,
                       static_cast<int64_t>(sizeof(float)) * p.model_dim, 1, p);
   };
+  const bool aligned = p.model_dim % 8 == 0;
   switch (args.router.dtype) {
     case DType::kBF16:
-      return launch(RouteKernel<__nv_bfloat16>);
+      return aligned ? launch(RouteKernel<__nv_bfloat16, 8>)
+                     : launch(RouteKernel<__nv_bfloat16, 1>);
     case DType::kF16:
-      return launch(RouteKernel<__half>);
+      return aligned ? launch(RouteKernel<__half, 8>) : launch(RouteKernel<__half, 1>);
     default:
-      return launch(RouteKernel<float>);
+      return aligned ? launch(RouteKernel<float, 4>) : launch(RouteKernel<float, 1>);
   }
 }
 

@@ -72,4 +72,8 @@ class Device {
   std::string error_;
 };
 
+// Whether the code under __CUDA_ARCH__ >= 900 is what runs: not so if this GPU runs plain PTX, be
+// it because it is another or because CUDA_FORCE_PTX_JIT asks for it.
+bool HasHopperCode(const Device& device);
+
 }  // namespace mneme::cuda

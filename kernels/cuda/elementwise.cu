@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -100,6 +101,8 @@ constexpr int kNormThreads = 256;
 template <typename Output, bool kFours, bool kWarpPerRow>
 __global__ void __launch_bounds__(kNormThreads)
     Norm(const float* x, float* y, int64_t rows, int dim, Output output) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   constexpr int kThreads = kWarpPerRow ? kWarp : kNormThreads;
   constexpr int kStep = kFours ? 4 : 1;
   constexpr int kHeld = kFours ? 2 : 8;
@@ -163,14 +166,15 @@ void LaunchNorm(Device& device, const TensorView& x, const TensorView& y, int64_
                           : (warp_per_row ? Norm<Output, false, true> : Norm<Output, false, false>);
   constexpr int kWarps = kNormThreads / kWarp;
   const int64_t blocks = warp_per_row ? (rows + kWarps - 1) / kWarps : rows;
-  kernel<<<blocks, kNormThreads, 0, device.stream()>>>(x.as<const float>(), y.as<float>(), rows,
-                                                       static_cast<int>(dim), output);
-  device.Check(cudaGetLastError(), what);
+  LaunchOverlapping(device, what, kernel, static_cast<int>(blocks), kNormThreads, 0, 1,
+                    x.as<const float>(), y.as<float>(), rows, static_cast<int>(dim), output);
 }
 
 // y may alias gate or up, so a thread reads before it writes.
 __global__ void SwiGluKernel(const float* gate, const float* up, float* y, int64_t fours,
                              int64_t n) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < fours) {
     const float4 g = LoadFour(gate + 4 * i), u = LoadFour(up + 4 * i);
@@ -281,9 +285,9 @@ void SwiGlu(Device& device, const SwiGluArgs& args) {
   const int64_t n = args.gate.shape.elements();
   if (n == 0) return;
   const int64_t fours = InFours(4, args.gate, args.up, args.y) ? n / 4 : 0;
-  SwiGluKernel<<<BlocksFor(fours + n - 4 * fours), kThreads, 0, device.stream()>>>(
-      args.gate.as<const float>(), args.up.as<const float>(), args.y.as<float>(), fours, n);
-  device.Check(cudaGetLastError(), "SwiGlu");
+  LaunchOverlapping(
+      device, "SwiGlu", SwiGluKernel, static_cast<int>(BlocksFor(fours + n - 4 * fours)), kThreads,
+      0, 1, args.gate.as<const float>(), args.up.as<const float>(), args.y.as<float>(), fours, n);
 }
 
 void DeltaGates(Device& device, const DeltaGatesArgs& args) {

@@ -14,6 +14,17 @@ struct alignas(sizeof(T) * kPiece) WeightPiece {
   T values[kPiece];
 };
 
+// Feature i. A bf16 is the upper half of the float.
+template <typename T, int kPiece>
+__device__ inline float FeatureOf(const WeightPiece<T, kPiece>& piece, int i) {
+  return ToFloat(piece.values[i]);
+}
+template <>
+__device__ inline float FeatureOf(const WeightPiece<__nv_bfloat16, 8>& piece, int i) {
+  const uint32_t pair = reinterpret_cast<const uint32_t*>(&piece)[i / 2];
+  return __uint_as_float(i % 2 == 0 ? pair << 16 : pair & 0xffff0000u);
+}
+
 // Weights are used once a step and would only push other things out of L1.
 template <typename T, int kPiece>
 __device__ inline WeightPiece<T, kPiece> LoadWeightPiece(const T* from) {
@@ -39,39 +50,53 @@ __device__ inline void PrefetchRow(const T* row, int n, int lane) {
   }
 }
 
+// Where feature k of n lies in shared memory. A lane reads a piece of eight as two vectors of four:
+// they lie half a row apart, so that the lanes of a warp read consecutive vectors.
 template <int kPiece>
-__device__ inline void LoadActivationPiece(const float* from, float (&x)[kPiece]) {
+__device__ inline int PlaceOf(int k, int n) {
+  if constexpr (kPiece == 8) return (k / 8) * 4 + k % 4 + (k / 4 % 2) * (n / 2);
+  return k;
+}
+
+// Features [k, k + kPiece) of the n at x, which lie as PlaceOf() says.
+template <int kPiece>
+__device__ inline void LoadActivationPiece(const float* x, int k, int n, float (&values)[kPiece]) {
   if constexpr (kPiece == 1) {
-    x[0] = *from;
+    values[0] = x[k];
   } else {
 #pragma unroll
     for (int i = 0; i < kPiece; i += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(from + i);
-      x[i] = four.x;
-      x[i + 1] = four.y;
-      x[i + 2] = four.z;
-      x[i + 3] = four.w;
+      const float4 four = *reinterpret_cast<const float4*>(x + PlaceOf<kPiece>(k + i, n));
+      values[i] = four.x;
+      values[i + 1] = four.y;
+      values[i + 2] = four.z;
+      values[i + 3] = four.w;
     }
   }
 }
 
-// sums[o * kEntries + e] += the lane's share of rows[o] . x[e], over n features.
-template <typename T, int kPiece, int kEntries, int kOutputs>
-__device__ inline void AddProducts(const T* const (&rows)[kOutputs],
-                                   const float* const (&x)[kEntries], int n, int lane,
-                                   float (&sums)[kOutputs * kEntries]) {
-  // Loads under way at once, per lane; enough of them over all warps hide the memory's latency.
-  constexpr int kAhead = kOutputs >= 4 ? 2 : 4;
-  constexpr int kStride = kWarp * kPiece;
-  for (int k0 = lane * kPiece; k0 < n; k0 += kAhead * kStride) {
-    WeightPiece<T, kPiece> w[kAhead][kOutputs];
+// Some of a warp's weights in registers: kAhead pieces of each row, all on their way at once.
+template <typename T, int kPiece, int kOutputs>
+struct WeightRound {
+  static constexpr int kAhead = kOutputs >= 4 ? 2 : 4;
+  static constexpr int kStride = kWarp * kPiece;
+  static constexpr int kFeatures = kAhead * kStride;
+  WeightPiece<T, kPiece> pieces[kAhead][kOutputs];
+
+  // Features from k0 on; k0 is the lane's.
+  __device__ void Load(const T* const (&rows)[kOutputs], int k0, int n) {
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       const int k = k0 + a * kStride;
       if (k >= n) continue;
 #pragma unroll
-      for (int o = 0; o < kOutputs; ++o) w[a][o] = LoadWeightPiece<T, kPiece>(rows[o] + k);
+      for (int o = 0; o < kOutputs; ++o) pieces[a][o] = LoadWeightPiece<T, kPiece>(rows[o] + k);
     }
+  }
+  // sums[o * kEntries + e] += the lane's share of rows[o] . x[e].
+  template <int kEntries>
+  __device__ void Add(const float* const (&x)[kEntries], int k0, int n,
+                      float (&sums)[kOutputs * kEntries]) const {
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       const int k = k0 + a * kStride;
@@ -79,17 +104,46 @@ __device__ inline void AddProducts(const T* const (&rows)[kOutputs],
 #pragma unroll
       for (int e = 0; e < kEntries; ++e) {
         float values[kPiece];
-        LoadActivationPiece<kPiece>(x[e] + k, values);
+        LoadActivationPiece<kPiece>(x[e], k, n, values);
 #pragma unroll
         for (int o = 0; o < kOutputs; ++o) {
 #pragma unroll
           for (int i = 0; i < kPiece; ++i) {
             float& sum = sums[o * kEntries + e];
-            sum = fmaf(ToFloat(w[a][o].values[i]), values[i], sum);
+            sum = fmaf(FeatureOf(pieces[a][o], i), values[i], sum);
           }
         }
       }
     }
+  }
+};
+
+// What a kernel can do for rows of weights before it may read anything else: the first round into
+// registers, the rest into L2.
+template <typename T, int kPiece, int kOutputs>
+__device__ inline void StartRows(const T* const (&rows)[kOutputs], int n, int lane,
+                                 WeightRound<T, kPiece, kOutputs>& first) {
+  first.Load(rows, lane * kPiece, n);
+  constexpr int kLine = 128 / sizeof(T);
+  for (int k = first.kFeatures + lane * kLine; k < n; k += kWarp * kLine) {
+#pragma unroll
+    for (int o = 0; o < kOutputs; ++o) {
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(rows[o] + k));
+    }
+  }
+}
+
+// sums[o * kEntries + e] += the lane's share of rows[o] . x[e], over n features; `round` holds the
+// first ones.
+template <typename T, int kPiece, int kEntries, int kOutputs>
+__device__ inline void AddProducts(const T* const (&rows)[kOutputs],
+                                   WeightRound<T, kPiece, kOutputs>& round,
+                                   const float* const (&x)[kEntries], int n, int lane,
+                                   float (&sums)[kOutputs * kEntries]) {
+  round.Add(x, lane * kPiece, n, sums);
+  for (int k0 = lane * kPiece + round.kFeatures; k0 < n; k0 += round.kFeatures) {
+    round.Load(rows, k0, n);
+    round.Add(x, k0, n, sums);
   }
 }
 

@@ -38,10 +38,6 @@ struct LinearBatch {
   const void* weights[kMaxLinearWeights];
 };
 
-// Whether the code under __CUDA_ARCH__ >= 900 is what runs: not so if this GPU runs plain PTX, be
-// it because it is another or because CUDA_FORCE_PTX_JIT asks for it.
-bool HasHopperCode(const Device& device);
-
 // A bound on the entries of a group that costs no look at the device: rows of x may repeat in a
 // group, but seldom do, and kernels are right if they do.
 int64_t LikelyEntriesPerGroup(const LinearArgs& args);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/route_rank.cuh"
 
 namespace mneme::cuda {
@@ -181,6 +182,8 @@ constexpr int kSmallPairs = 8192;
 // A decode step in one launch of one block. Shared memory: counts by memory and chunk of 32 pairs,
 // then the token of each entry.
 __global__ void __launch_bounds__(1024) DispatchSmall(DispatchParams p) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   extern __shared__ int32_t table[];
   __shared__ int32_t scratch[kWarp];
   const int pairs = static_cast<int>(p.pairs);
@@ -361,8 +364,7 @@ void Dispatch(Device& device, const DispatchArgs& args) {
   const int64_t small_bytes = chunks * p.memories * 4 + p.pairs * 2;
   if (p.pairs <= kSmallPairs && p.tokens < kSmallTokens && small_bytes <= kSmallBytes) {
     const int threads = RoundToWarps(std::max<int64_t>({p.pairs, segments, p.tokens}), 1024);
-    DispatchSmall<<<1, threads, static_cast<size_t>(small_bytes), device.stream()>>>(p);
-    return device.Check(cudaGetLastError(), "Dispatch");
+    return LaunchOverlapping(device, "Dispatch", DispatchSmall, 1, threads, small_bytes, 1, p);
   }
 
   const int tiles = static_cast<int>((p.pairs + kTilePairs - 1) / kTilePairs);

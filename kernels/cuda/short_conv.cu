@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -197,6 +198,8 @@ __device__ inline const Convolution& Find(const Convolutions& convolutions, int6
 template <int kWidth, int kVector, bool kMoveOnly>
 __global__ void __launch_bounds__(kThreads)
     BySegment(const __grid_constant__ Convolutions convolutions) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   int64_t block = blockIdx.x;
   const Convolution& conv = Find(convolutions, &block);
   const Segment segment(conv, static_cast<int>(block / conv.tiles));
@@ -241,6 +244,8 @@ __device__ inline int SegmentOf(const Convolution& conv, int entry) {
 template <int kWidth, int kVector>
 __global__ void __launch_bounds__(kThreads)
     ByEntry(const __grid_constant__ Convolutions convolutions) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   int64_t block = blockIdx.x;
   const Convolution& conv = Find(convolutions, &block);
   const int begin = static_cast<int>(block / conv.tiles) * kRun;
@@ -286,8 +291,8 @@ void Launch(Device& device, Pass pass, int64_t blocks, const Convolutions& convo
   const auto kernel = pass == Pass::kShort     ? BySegment<kWidth, kVector, false>
                       : pass == Pass::kOutputs ? ByEntry<kWidth, kVector>
                                                : BySegment<kWidth, kVector, true>;
-  kernel<<<blocks, kThreads, 0, device.stream()>>>(convolutions);
-  device.Check(cudaGetLastError(), "ShortConv");
+  LaunchOverlapping(device, "ShortConv", kernel, static_cast<int>(blocks), kThreads, 0, 1,
+                    convolutions);
 }
 
 bool InFours(const ShortConvArgs& args) {
