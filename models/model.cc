@@ -163,15 +163,14 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config,
           .fingerprint = CombineHashes(HashConfig(config), weights.fingerprint())};
 }
 
-void WarnOfUnused(const Checkpoint& checkpoint, const WeightStore& weights) {
+void WarnOfTensors(const Checkpoint& checkpoint, absl::string_view what,
+                   std::vector<std::string> names) {
   constexpr size_t kShown = 20;
-  std::vector<std::string> unused = weights.Unused();
-  if (unused.empty()) return;
-  const size_t count = unused.size();
-  if (count > kShown) unused.resize(kShown);
-  LOG(WARNING) << checkpoint.path() << ": " << count
-               << " tensors are not used: " << absl::StrJoin(unused, ", ")
-               << (count > kShown ? ", ..." : "");
+  if (names.empty()) return;
+  const size_t count = names.size();
+  if (count > kShown) names.resize(kShown);
+  LOG(WARNING) << checkpoint.path() << ": " << count << " tensors " << what << ": "
+               << absl::StrJoin(names, ", ") << (count > kShown ? ", ..." : "");
 }
 
 // The pass that takes the weights without reading them. Only after it is it known whether bytes
@@ -222,7 +221,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   MNEME_RETURN_IF_ERROR(
       PlanNetwork(config, checkpoint, weights, backend.state_format(), backend.compute_dtype())
           .status());
-  WarnOfUnused(checkpoint, weights);
+  WarnOfTensors(checkpoint, "of the shards are not in \"weight_map\", and read all the same",
+                checkpoint.unlisted());
+  WarnOfTensors(checkpoint, "are not used", weights.Unused());
   MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
   MNEME_ASSIGN_OR_RETURN(Network network, Network::Make(config, weights, backend.state_format(),
                                                         backend.compute_dtype()));
