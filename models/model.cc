@@ -1,5 +1,6 @@
 #include "models/model.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -68,7 +69,9 @@ class Network {
     const int64_t model_dim = embeddings_.shape[1];
     const TensorView hidden = ctx.Temp({ctx.batch.tokens, model_dim});
     ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = hidden});
-    for (const Layer& layer : layers_) layer.Forward(ctx, hidden);
+    if (!DecodeLayers(ctx, hidden)) {
+      for (const Layer& layer : layers_) layer.Forward(ctx, hidden);
+    }
 
     const int64_t rows = logit_tokens.shape[0];
     if (rows == 0) return;
@@ -83,13 +86,27 @@ class Network {
   int64_t WorkspaceBytes(DType activation_dtype, int tokens, int rows, int logit_rows) const {
     const std::unique_ptr<Backend> backend = MakeDryRunBackend(activation_dtype);
     Workspace workspace = Workspace::ForMeasuring();
-    const StepBatch batch{.tokens = tokens, .rows = rows};
+    const StepBatch batch{.tokens = tokens, .rows = rows, .longest_row = 1};
     ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
     Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, embeddings_.shape[0]}});
     return workspace.peak_bytes();
   }
 
  private:
+  // All layers as one operation, in a step of decode rows and where the device has it. False:
+  // nothing was done.
+  bool DecodeLayers(ForwardContext& ctx, TensorView hidden) const {
+    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr) return false;
+    const Workspace::Scope scope(ctx.workspace);
+    std::vector<DecodeLayerArgs> steps;
+    for (const Layer& layer : layers_) {
+      const std::optional<DecodeLayerArgs> step = layer.StepArgs(ctx, hidden);
+      if (!step.has_value()) return false;
+      steps.push_back(*step);
+    }
+    return ctx.kernels().DecodeLayers(steps);
+  }
+
   TensorView embeddings_;  // [vocab, model_dim] as stored
   std::vector<Layer> layers_;
   TensorView norm_;  // [model_dim] f32
