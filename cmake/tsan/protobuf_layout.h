@@ -1,4 +1,5 @@
-// Included first by every source of a ThreadSanitizer build that sees messages, and by nothing else.
+// Included first by every source of a ThreadSanitizer build that sees messages, and by nothing
+// else.
 //
 // protobuf's map fields have two more members where the sanitizer is on. Distributions ship the
 // library built without it, so a map field that our code laid out with them would be read and
