@@ -1,20 +1,25 @@
 // All layers of a decode step of a few rows as one kernel, which stays on the device from the first
 // layer to the last. With few rows a step is a chain of small products, each of which needs all of
-// the one before; what is left of a product's time, once its weights are in shared memory, is the
-// barrier behind it. So one warp of each block does nothing but bring weights, in the order of
-// their use and as far ahead as a ring in shared memory allows, across the barriers and the layers:
-// only the weights of the memories that a token chooses have to wait for the router. The matrices
-// of those memories go to registers in the same moment.
+// the one before, so that what counts is how soon a block knows what the others have found. Hence
+// - one warp of each block does nothing but bring weights, in the order of their use and as far
+//   ahead as a ring in shared memory allows, across products and layers: only those of the memories
+//   that a token chooses have to wait for the router, and the matrices go to registers in the same
+//   moment;
+// - values pass between blocks in words that say which layer they are of: nobody waits at a barrier
+//   of the grid (Word);
+// - the code is small: what does not fit the instruction cache is fetched anew in every layer.
 //
-// Phases of a layer, with a barrier of the whole grid between them:
-//   1  norm, router, choice, projections of q, the gate and the chosen memories, convolutions
-//   2  the delta rule: every warp owns two rows of a matrix
-//   3  mix, gated norm, out += hidden
-//   4  norm, gate and up, their product
-//   5  down += hidden
+// Phases of a layer:
+//   kProject  norm, router, choice, projections of q, the gate and the chosen memories,
+//             convolutions; then the delta rule, two rows of a matrix to a warp
+//   kEmit     mix, gated norm, hidden += out(..)
+//   kWiden    norm, gate and up, silu(gate) * up
+//   kNarrow   hidden += down(..)
 // Every block computes norms, router and mix for itself.
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/decode_layers.h"
@@ -25,6 +30,7 @@ namespace {
 
 using layers::Layer;
 using layers::Params;
+using layers::Word;
 
 bool IsBf16(std::span<const PackedMatrix> matrices, int out_features, int in_features) {
   return std::all_of(matrices.begin(), matrices.end(), [&](const PackedMatrix& m) {
@@ -112,7 +118,7 @@ int64_t SharedBytes(int rows, int64_t widest) {
 // Shapes that the kernel takes.
 bool Fits(const Device& device, const Params& p, int key_dim) {
   const int keys = p.heads * key_dim, values = p.value_heads * p.value_dim;
-  const int blocks = device.multiprocessors();
+  const int blocks = layers::Blocks(device, p);
   const auto per_block = [&](int outputs_in_units) {
     return (outputs_in_units + blocks - 1) / blocks;
   };
@@ -129,11 +135,12 @@ bool Fits(const Device& device, const Params& p, int key_dim) {
   const int most = std::max({(per_block(known) + per_block(chosen)) * stages(p.model_dim),
                              2 * per_block(units(p.mlp_dim)) * stages(p.model_dim),
                              per_block(units(p.model_dim)) * stages(std::max(values, p.mlp_dim))});
-  return p.rows >= 1 && p.rows <= layers::kMaxRows && (key_dim == 128 || key_dim == 256) &&
-         p.value_dim % 64 == 0 && values <= 64 * layers::kMaxHeadParts &&
-         p.model_dim % layers::kPartFeatures == 0 && p.mlp_dim % layers::kPartFeatures == 0 &&
-         values % layers::kPartFeatures == 0 && p.conv_width <= layers::kMaxHistory + 1 &&
-         p.memories < kMaxStepMemories &&
+  return p.rows >= 1 && p.rows <= layers::kMaxRows &&
+         per_block(units(p.model_dim)) <= layers::kMaxOwnUnits &&
+         (key_dim == 128 || key_dim == 256) && p.value_dim % 64 == 0 &&
+         values <= 64 * layers::kMaxHeadParts && p.model_dim % layers::kPartFeatures == 0 &&
+         p.mlp_dim % layers::kPartFeatures == 0 && values % layers::kPartFeatures == 0 &&
+         p.conv_width <= layers::kMaxHistory + 1 && p.memories < kMaxStepMemories &&
          p.memories * (p.model_dim / layers::kPartFeatures) <= layers::kMaxRouterParts &&
          most <= layers::kMaxStages &&
          SharedBytes(p.rows, p.widest) <=
@@ -202,19 +209,28 @@ bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> args) {
   const int64_t entries = int64_t{p.rows} * p.columns,
                 values = int64_t{p.value_heads} * p.value_dim;
   const int64_t keys = int64_t{p.heads} * mixer.key_dim, gates = (p.value_heads + 3) / 4 * 4;
-  const int64_t sizes[] = {
-      entries * keys,  entries * keys,  entries * values, entries * gates,
-      entries * gates, p.rows * values, entries * values, int64_t{p.rows} * p.mlp_dim};
-  float** const buffers[] = {&p.q, &p.k, &p.v, &p.a, &p.b, &p.gate, &p.read, &p.act};
+  const int64_t hidden = int64_t{p.rows} * p.model_dim;
+  const int64_t sizes[] = {entries * keys,
+                           entries * keys,
+                           entries * values,
+                           entries * gates,
+                           entries * gates,
+                           p.rows * values,
+                           entries * values,
+                           hidden,
+                           int64_t{p.rows} * p.mlp_dim,
+                           hidden};
+  Word** const buffers[] = {&p.q,    &p.k,    &p.v,      &p.a,   &p.b,
+                            &p.gate, &p.read, &p.middle, &p.act, &p.after};
   int64_t total = 0;
   for (const int64_t size : sizes) total += size;
-  auto* next = static_cast<float*>(device.StepMemory(total * static_cast<int64_t>(sizeof(float))));
+  auto* next = static_cast<Word*>(device.Words(total * static_cast<int64_t>(sizeof(Word))));
   if (next == nullptr) return true;  // the error is on record
   for (size_t i = 0; i < std::size(sizes); ++i) {
     *buffers[i] = next;
     next += sizes[i];
   }
-  p.barrier = device.counters();
+  p.counters = device.counters();
   return state_dtype == DType::kF32 ? layers::LaunchF32(device, p, mixer.key_dim)
                                     : layers::LaunchF16(device, p, mixer.key_dim);
 }

@@ -14,15 +14,17 @@ namespace mneme::cuda::layers {
 enum : int {
   kMaxRows = 4,
   kWarps = 16,
-  kComputeThreads = 512,
-  kThreads = 544,  // and a warp that loads
+  kComputeThreads = 32 * kWarps,
+  kThreads = kComputeThreads + 128,  // and a warp that loads
   kUnitRows = 8,
   kStageFeatures = 1024,
   kPartFeatures = 256,
   kParts = 4,
-  kGroups = 4,
+  kGroups = kWarps / 4,
   kStageBytes = kUnitRows * kStageFeatures * 2,
-  kMaxStages = 40,  // of a block between two barriers of the grid
+  kMaxStages = 40,   // of a block in one phase
+  kMaxOwnUnits = 8,  // of the hidden state
+  kMaxKeyDim = 256,
   kMaxHistory = 3,
   kMaxHeadParts = 128,    // 64 channels each
   kMaxRouterParts = 256,  // kPartFeatures each
@@ -49,6 +51,18 @@ struct alignas(16) Layer {
 };
 static_assert(sizeof(Layer) == 848, "padding would make equal layers differ");
 
+// A value and the number of the layer that it is of, counted over all launches, in one word of
+// memory: who needs it reads it until it has the right number. That costs one way to L2 and one
+// back, where a barrier of the grid costs four, and nobody waits for more than he needs.
+//
+// A word is written once a layer. Nobody can be so far behind as to miss it: all blocks have a part
+// of `act` (the grid is no larger), and whoever writes a word again has, since, read what followed
+// from the readings of its last value.
+struct alignas(8) Word {
+  float value;
+  uint32_t layer;
+};
+
 struct Params {
   const Layer* layers;
   int count;
@@ -66,21 +80,35 @@ struct Params {
   float norm_eps, out_norm_eps, mlp_norm_eps, beta_scale;
   int capacity;  // of pending writes
   int widest;    // features of the widest input of a product
-  // Between phases. Entry r * columns + j: row r's token in the j-th memory it goes to.
-  float *q, *k, *v;   // [entries, channels], after convolution and silu
-  float *a, *b;       // [entries, value_heads], raw
-  float* gate;        // [rows, values], raw
-  float* read;        // [entries, values]
-  float* act;         // [rows, mlp_dim]
-  unsigned* barrier;  // two zeros between launches
+  // What blocks tell each other. Entry r * columns + j: row r's token in the j-th memory it goes
+  // to.
+  Word *q, *k, *v;             // [entries, channels], after convolution and silu
+  Word *a, *b;                 // [entries, value_heads], raw
+  Word* gate;                  // [rows, values], raw
+  Word* read;                  // [entries, values]
+  Word *middle, *act, *after;  // [rows, model_dim], [rows, mlp_dim], [rows, model_dim]
+  unsigned* counters;          // layers since the start, blocks that have ended
+};
+
+// What a block does in every layer.
+struct Plan {
+  int keys, values;          // channels
+  int hidden_units, pairs;   // units of the hidden state; of gate and of up
+  int known_units;           // of projections that do not depend on the router
+  int all_units, all_tasks;  // those of them whose outputs are for all columns
+  // Pieces of heads' matrices: of the grid, of a head; rows of one.
+  int items, parts, part_rows;
 };
 
 // Shared memory, less the ring and the inputs of a product.
 template <int kRows>
 struct Shared {
   uint64_t full[RingSlots(kRows)], empty[RingSlots(kRows)], routed;
+  Plan plan;
   Layer layers[2];
   float partial[kMaxStages][kParts][kUnitRows * kRows];
+  float residual[kMaxOwnUnits][kUnitRows * kRows];  // this block's part of the hidden state
+  float k[kMaxKeyDim], q[kMaxKeyDim];               // of the head that the block works on
   float squares[kWarps][kRows];
   float head_squares[kRows][kMaxHeadParts];
   float router_parts[kRows][kMaxRouterParts];
@@ -90,6 +118,12 @@ struct Shared {
   int slots[kRows];
   bool fresh[2][kRows][kMaxStepMemories];  // of two layers, as `layers`
 };
+
+// Each block has a part of `act`: Word.
+inline int Blocks(const Device& device, const Params& p) {
+  const int units = (p.mlp_dim + kUnitRows - 1) / kUnitRows;
+  return units < device.multiprocessors() ? units : device.multiprocessors();
+}
 
 // Bytes of shared memory: the ring, x [kRows, widest] f32, Shared.
 template <int kRows>

@@ -61,6 +61,7 @@ __device__ inline unsigned ChosenMemories(const Params& p, const Shared<kRows>& 
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     if (r >= p.rows || shared.slots[r] < 0) continue;
+#pragma unroll 1
     for (int j = 0; j < p.top_k; ++j) mask |= 1u << shared.memories[r][j];
   }
   return mask;
@@ -68,6 +69,7 @@ __device__ inline unsigned ChosenMemories(const Params& p, const Shared<kRows>& 
 __device__ inline Unit ChosenUnit(const Params& p, int keys, int values, unsigned mask, int index) {
   const int units = MemoryUnits(p, keys, values);
   const int nth = index / units;
+#pragma unroll 1
   for (int n = 0; n < nth; ++n) mask &= mask - 1;
   return MemoryUnit(p, keys, values, __ffs(static_cast<int>(mask)) - 1, index - nth * units);
 }
@@ -94,6 +96,30 @@ __device__ inline const void* WeightsOf(const Layer& layer, const Unit& unit) {
     default:
       return layer.b[unit.memory];
   }
+}
+
+// Rows of one head of what one entry goes to: a block works on one at a time.
+struct MatrixItem {
+  int entry, head, row, column;
+  int begin, end;  // rows of the head's matrix
+};
+
+__device__ inline void PlanMatrices(const Params& p, Plan& plan) {
+  const int heads = p.rows * p.columns * p.value_heads;
+  plan.parts = min(p.value_dim, max(1, static_cast<int>(gridDim.x) / heads));
+  plan.part_rows = (p.value_dim + plan.parts - 1) / plan.parts;
+  plan.items = heads * plan.parts;
+}
+__device__ inline MatrixItem MakeItem(const Params& p, const Plan& plan, int index) {
+  MatrixItem item;
+  const int part = index % plan.parts, head = index / plan.parts;
+  item.entry = head / p.value_heads;
+  item.head = head % p.value_heads;
+  item.row = item.entry / p.columns;
+  item.column = item.entry % p.columns;
+  item.begin = part * plan.part_rows;
+  item.end = min(item.begin + plan.part_rows, p.value_dim);
+  return item;
 }
 
 __device__ inline int StagesOf(int features) {
@@ -140,25 +166,29 @@ __device__ inline void AwaitPhase(uint64_t* barrier, uint32_t parity) {
 template <int kRows>
 class Loader {
  public:
-  __device__ Loader(const Params& p, Shared<kRows>& shared, unsigned char* ring)
-      : p_(p), shared_(shared), ring_(ring), lane_(threadIdx.x % kWarp) {}
+  // row_bytes: of a row of a matrix.
+  __device__ Loader(const Params& p, Shared<kRows>& shared, unsigned char* ring, int row_bytes)
+      : p_(p), shared_(shared), ring_(ring), row_bytes_(row_bytes), lane_(threadIdx.x % kWarp) {}
 
-  __device__ void Run(int keys, int values) {
+  __device__ void Run() {
+    const int keys = shared_.plan.keys, values = shared_.plan.values;
+#pragma unroll 1
     for (int l = 0; l < p_.count; ++l) {
       const Layer& layer = p_.layers[l];
-      for (int i = 0, n = OwnUnits(KnownUnits(p_, keys, values)); i < n; ++i) {
+#pragma unroll 1
+      for (int i = 0, n = shared_.plan.known_units; i < n; ++i) {
         const Unit unit = KnownUnit(p_, keys, values, OwnUnit(i));
         Load(WeightsOf(layer, unit), unit.first, unit.count, p_.model_dim);
       }
-      if (p_.memories > 0) {
-        AwaitPhase(&shared_.routed, l & 1);
-        const unsigned chosen = ChosenMemories(p_, shared_);
-        const int total = __popc(chosen) * MemoryUnits(p_, keys, values);
-        for (int i = 0, n = OwnUnits(total); i < n; ++i) {
-          const Unit unit = ChosenUnit(p_, keys, values, chosen, OwnUnit(i));
-          Load(WeightsOf(shared_.layers[l & 1], unit), unit.first, unit.count, p_.model_dim);
-        }
+      AwaitPhase(&shared_.routed, l & 1);
+      const unsigned chosen = ChosenMemories(p_, shared_);
+      const int total = __popc(chosen) * MemoryUnits(p_, keys, values);
+#pragma unroll 1
+      for (int i = 0, n = OwnUnits(total); i < n; ++i) {
+        const Unit unit = ChosenUnit(p_, keys, values, chosen, OwnUnit(i));
+        Load(WeightsOf(shared_.layers[l & 1], unit), unit.first, unit.count, p_.model_dim);
       }
+      LoadMatrices(shared_.layers[l & 1], shared_.fresh[l & 1]);
       LoadUnits(layer.out, nullptr, p_.model_dim, values);
       LoadUnits(layer.gate, layer.up, p_.mlp_dim, p_.model_dim);
       LoadUnits(layer.down, nullptr, p_.model_dim, p_.mlp_dim);
@@ -166,8 +196,31 @@ class Loader {
   }
 
  private:
+  // Of what the rows' tokens go to, kWarps rows a stage.
+  __device__ void LoadMatrices(const Layer& layer, const bool (*fresh)[kMaxStepMemories]) {
+#pragma unroll 1
+    for (int index = blockIdx.x; index < shared_.plan.items; index += gridDim.x) {
+      const MatrixItem item = MakeItem(p_, shared_.plan, index);
+      const int slot = shared_.slots[item.row], memory = shared_.memories[item.row][item.column];
+      if (slot < 0 || fresh[item.row][memory]) continue;
+      const unsigned char* const state = layer.state.At<const unsigned char>(slot, memory) +
+                                         int64_t{item.head} * p_.value_dim * row_bytes_;
+#pragma unroll 1
+      for (int row = item.begin; row < item.end; row += kWarps) {
+        const int bytes = min(static_cast<int>(kWarps), item.end - row) * row_bytes_;
+        const unsigned to = Take(bytes);
+        if (lane_ == 0) {
+          BulkCopy(ring_ + to * kStageBytes, state + int64_t{row} * row_bytes_, bytes,
+                   shared_.full + to);
+        }
+      }
+    }
+  }
+
   // This block's units of one matrix, or of two in turns.
-  __device__ void LoadUnits(const void* weights, const void* other, int outputs, int features) {
+  __device__ void LoadUnits(const void* weights, const void* other, int outputs,
+                                         int features) {
+#pragma unroll 1
     for (int i = 0, n = OwnUnits(UnitsOf(outputs)); i < n; ++i) {
       const int first = OwnUnit(i) * kUnitRows;
       const int count = min(static_cast<int>(kUnitRows), outputs - first);
@@ -177,28 +230,36 @@ class Loader {
   }
 
   __device__ void Load(const void* weights, int first, int count, int features) {
-    constexpr unsigned kSlots = RingSlots(kRows);
     const auto* rows = static_cast<const __nv_bfloat16*>(weights) + int64_t{first} * features;
-    for (int begin = 0; begin < features; begin += kStageFeatures, ++loaded_) {
-      const unsigned slot = loaded_ % kSlots, turn = loaded_ / kSlots;
-      if (turn > 0) AwaitPhase(shared_.empty + slot, (turn - 1) & 1);
+#pragma unroll 1
+    for (int begin = 0; begin < features; begin += kStageFeatures) {
       const int bytes = 2 * min(static_cast<int>(kStageFeatures), features - begin);
+      const unsigned slot = Take(count * bytes);
       unsigned char* const to = ring_ + slot * kStageBytes;
-      uint64_t* const full = shared_.full + slot;
-      if (lane_ == 0) Expect(full, count * bytes);
-      __syncwarp();
       if (features <= kStageFeatures) {
-        if (lane_ == 0) BulkCopy(to, rows, count * bytes, full);
+        if (lane_ == 0) BulkCopy(to, rows, count * bytes, shared_.full + slot);
       } else if (lane_ < count) {
-        BulkCopy(to + lane_ * bytes, rows + int64_t{lane_} * features + begin, bytes, full);
+        BulkCopy(to + lane_ * bytes, rows + int64_t{lane_} * features + begin, bytes,
+                 shared_.full + slot);
       }
     }
+  }
+
+  // The next stage of the ring, once it is free, announced to be of so many bytes.
+  __device__ unsigned Take(int bytes) {
+    constexpr unsigned kSlots = RingSlots(kRows);
+    const unsigned slot = loaded_ % kSlots, turn = loaded_ / kSlots;
+    if (turn > 0) AwaitPhase(shared_.empty + slot, (turn - 1) & 1);
+    if (lane_ == 0) Expect(shared_.full + slot, bytes);
+    __syncwarp();
+    ++loaded_;
+    return slot;
   }
 
   const Params& p_;
   Shared<kRows>& shared_;
   unsigned char* const ring_;
-  const int lane_;
+  const int row_bytes_, lane_;
   unsigned loaded_ = 0;
 };
 
@@ -241,6 +302,7 @@ __device__ inline void Multiply(const Params& p, Shared<kRows>& shared, const un
   constexpr int kSums = kUnitRows * kRows;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int part = warp % kParts, per_unit = StagesOf(features);
+#pragma unroll 1
   for (int s = warp / kParts; s < stages; s += kGroups) {
     const int begin = s % per_unit * kStageFeatures;
     const int length = min(static_cast<int>(kStageFeatures), features - begin);
@@ -250,15 +312,20 @@ __device__ inline void Multiply(const Params& p, Shared<kRows>& shared, const un
     if (part * kPartFeatures < length) {
       const auto* weights = reinterpret_cast<const uint4*>(ring + slot * kStageBytes) +
                             part * (kPartFeatures / 8) + lane;
-      uint4 rows[kUnitRows];
+      // Registers are short: at most so many outputs at a time.
+      constexpr int kAtOnce = kUnitRows / 2;
 #pragma unroll
-      for (int o = 0; o < kUnitRows; ++o) rows[o] = weights[o * (length / 8)];
+      for (int first = 0; first < kUnitRows; first += kAtOnce) {
+        uint4 rows[kAtOnce];
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-        float values[8];
-        LoadX(x + r * p.widest, begin / kPartFeatures + part, lane, values);
+        for (int o = 0; o < kAtOnce; ++o) rows[o] = weights[(first + o) * (length / 8)];
 #pragma unroll
-        for (int o = 0; o < kUnitRows; ++o) AddDot(rows[o], values, sums[o * kRows + r]);
+        for (int r = 0; r < kRows; ++r) {
+          float values[8];
+          LoadX(x + r * p.widest, begin / kPartFeatures + part, lane, values);
+#pragma unroll
+          for (int o = 0; o < kAtOnce; ++o) AddDot(rows[o], values, sums[(first + o) * kRows + r]);
+        }
       }
     }
     __syncwarp();
@@ -275,6 +342,7 @@ template <int kRows>
 __device__ inline float UnitSum(const Shared<kRows>& shared, int unit, int features, int output,
                                 int row) {
   float sum = 0;
+#pragma unroll 1
   for (int c = 0, n = StagesOf(features); c < n; ++c) {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {

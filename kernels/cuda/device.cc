@@ -50,6 +50,7 @@ void* Device::Growing::Reserve(Device& device, int64_t bytes) {
     void* block = nullptr;
     device.Check(cudaMalloc(&block, grown), "cudaMalloc of scratch memory");
     if (block == nullptr) return nullptr;
+    device.Check(cudaMemset(block, 0, grown), "cudaMemset of scratch memory");
     blocks_.push_back(block);
     bytes_ = grown;
   }

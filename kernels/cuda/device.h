@@ -43,7 +43,10 @@ class Device {
   // A copy of host memory on the device, for good; of equal bytes there is one. Null where it would
   // have to be made while the stream is captured.
   const void* Constant(const void* data, int64_t bytes);
-  // Some zeros for kernels that count, which leave zeros behind.
+  // Memory that only words with a mark of their time are written to (decode_layers.h): zeros at
+  // first. The same from call to call, unless it has to grow.
+  void* Words(int64_t bytes) { return words_.Reserve(*this, bytes); }
+  // Some zeros for kernels that count, which know what they left.
   unsigned* counters() const { return counters_; }
   // Pinned host memory that the device can write to, until the next call, which must not come
   // before the device is done with it.
@@ -73,7 +76,7 @@ class Device {
     std::vector<void*> blocks_;
     int64_t bytes_ = 0;  // of the last
   };
-  Growing scratch_, step_memory_;
+  Growing scratch_, step_memory_, words_;
   std::vector<std::pair<std::vector<std::byte>, void*>> constants_;
   unsigned* counters_ = nullptr;
   void* pinned_ = nullptr;
