@@ -135,6 +135,10 @@ bool Fits(const Device& device, const Params& p, int key_dim) {
   const int most = std::max({(per_block(known) + per_block(chosen)) * stages(p.model_dim),
                              2 * per_block(units(p.mlp_dim)) * stages(p.model_dim),
                              per_block(units(p.model_dim)) * stages(std::max(values, p.mlp_dim))});
+  // Outputs of projections, a thread each, of as many rows as the kernel is made for.
+  const int all = p.per_memory ? per_block(units(keys)) : per_block(known);
+  const int rest = per_block(known) + per_block(chosen) - all;
+  const int tasks = (all * p.columns + rest) * layers::kUnitRows * (p.rows == 3 ? 4 : p.rows);
   return p.rows >= 1 && p.rows <= layers::kMaxRows &&
          per_block(units(p.model_dim)) <= layers::kMaxOwnUnits &&
          (key_dim == 128 || key_dim == 256) && p.value_dim % 64 == 0 &&
@@ -142,7 +146,8 @@ bool Fits(const Device& device, const Params& p, int key_dim) {
          p.mlp_dim % layers::kPartFeatures == 0 && values % layers::kPartFeatures == 0 &&
          p.conv_width <= layers::kMaxHistory + 1 && p.memories < kMaxStepMemories &&
          p.memories * (p.model_dim / layers::kPartFeatures) <= layers::kMaxRouterParts &&
-         most <= layers::kMaxStages &&
+         most <= layers::kMaxStages && tasks <= layers::kComputeThreads &&
+         p.rows * p.columns * p.value_heads <= layers::kMaxItems * blocks &&
          SharedBytes(p.rows, p.widest) <=
              static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
 }

@@ -141,7 +141,7 @@ __device__ inline void Compute(const Params& p, Shared<kRows>& shared, const uns
     const uint32_t number = before + l + 1;
     const bool last = l + 1 == p.count;
     unsigned chosen = 0;
-    Past past;
+    int column = -1;  // of the thread's output
 #pragma unroll 1
     for (int i = 0; i < kPhases; ++i) {
       const auto phase = static_cast<Phase>(i);
@@ -165,10 +165,9 @@ __device__ inline void Compute(const Params& p, Shared<kRows>& shared, const uns
           chosen = ChosenMemories(p, shared);
           units =
               plan.known_units + OwnUnits(__popc(chosen) * MemoryUnits(p, plan.keys, plan.values));
-          past.column = -1;
-          if (tid < OutputTasks<kRows>(plan, units)) {
-            past = LoadPast(p, layer, shared, fresh, chosen, task);
-          }
+          column = -1;
+          if (tid < OutputTasks<kRows>(plan, units)) column = ColumnOf(p, shared, chosen, task);
+          FetchPast(p, layer, shared, fresh, task, column);
         }
       } else if (phase == Phase::kEmit) {
         if (units == 0) continue;
@@ -187,14 +186,7 @@ __device__ inline void Compute(const Params& p, Shared<kRows>& shared, const uns
       Multiply(p, shared, ring, x, units * StagesOf(features), features, used);
       SyncCompute();
       if (phase == Phase::kProject) {
-        FinishOutput(p, layer, shared, task, past, number);
-#pragma unroll 1
-        for (int t = tid + kComputeThreads; t < OutputTasks<kRows>(plan, units);
-             t += kComputeThreads) {
-          const OutputTask other = MakeOutputTask<kRows>(p, plan, t);
-          FinishOutput(p, layer, shared, other, LoadPast(p, layer, shared, fresh, chosen, other),
-                       number);
-        }
+        FinishOutput(p, layer, shared, task, column, number);
         if (p.top_k > 0 && warp < kRows) WeighChoice(p, shared, warp);
         RunMemories<S, kKeyDim>(p, layer, shared, ring, fresh, used, number);
       } else if (phase == Phase::kWiden) {

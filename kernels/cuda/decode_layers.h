@@ -22,7 +22,8 @@ enum : int {
   kParts = 4,
   kGroups = kWarps / 4,
   kStageBytes = kUnitRows * kStageFeatures * 2,
-  kMaxStages = 40,   // of a block in one phase
+  kMaxStages = 40,  // of a block in one phase
+  kMaxItems = 8,
   kMaxOwnUnits = 8,  // of the hidden state
   kMaxKeyDim = 256,
   kMaxHistory = 3,
@@ -31,7 +32,7 @@ enum : int {
 };
 
 // Stages in the ring.
-constexpr int RingSlots(int rows) { return rows == 1 ? 12 : rows == 2 ? 10 : 7; }
+constexpr int RingSlots(int rows) { return rows == 1 ? 11 : rows == 2 ? 9 : 6; }
 
 // What a layer has of its own. Weights are bf16, [outputs, features].
 struct alignas(16) Layer {
@@ -90,14 +91,21 @@ struct Params {
   unsigned* counters;          // layers since the start, blocks that have ended
 };
 
-// What a block does in every layer.
+// Rows of one head of what one entry goes to: a block works on one such item at a time.
+struct MatrixItem {
+  int entry, head, key_head, row, column;
+  int begin, end;  // rows of the head's matrix
+};
+
+// What a block does in every layer, found out once: divisions take much code.
 struct Plan {
-  int keys, values;          // channels
-  int hidden_units, pairs;   // units of the hidden state; of gate and of up
-  int known_units;           // of projections that do not depend on the router
-  int all_units, all_tasks;  // those of them whose outputs are for all columns
-  // Pieces of heads' matrices: of the grid, of a head; rows of one.
-  int items, parts, part_rows;
+  int keys, values;                        // channels
+  int hidden_units, pairs;                 // units of the hidden state; of gate and of up
+  int known_units;                         // of projections that do not depend on the router
+  int chosen_units[kMaxStepMemories + 1];  // of those that do, if so many memories are chosen
+  int all_units, all_tasks;                // known ones whose outputs are for all columns
+  int item_count;
+  MatrixItem items[kMaxItems];
 };
 
 // Shared memory, less the ring and the inputs of a product.
@@ -107,8 +115,9 @@ struct Shared {
   Plan plan;
   Layer layers[2];
   float partial[kMaxStages][kParts][kUnitRows * kRows];
-  float residual[kMaxOwnUnits][kUnitRows * kRows];  // this block's part of the hidden state
-  float k[kMaxKeyDim], q[kMaxKeyDim];               // of the head that the block works on
+  float residual[kMaxOwnUnits][kUnitRows * kRows];   // this block's part of the hidden state
+  float past[kComputeThreads][2 * kMaxHistory + 1];  // of a thread's output: window, filter
+  float k[kMaxKeyDim], q[kMaxKeyDim];                // of the head that the block works on
   float squares[kWarps][kRows];
   float head_squares[kRows][kMaxHeadParts];
   float router_parts[kRows][kMaxRouterParts];

@@ -6,29 +6,36 @@
 
 namespace mneme::cuda::layers {
 
-// Adds writes that were held back to a row, as PendingWrites says.
+// Adds writes that were held back to two rows, as PendingWrites says.
 template <int kKeyDim>
 __device__ inline void AddHeldBack(const Params& p, const Layer& layer, int slot, int memory,
-                                   int head, int row, int2 range,
-                                   float (&s)[delta::Lane<kKeyDim>::kSize]) {
-  const float* decays = layer.decays.At<const float>(slot, memory) + head;
-  const float* updates = layer.updates.At<const float>(slot, memory) + head * p.value_dim + row;
-  const float* keys =
-      layer.keys.At<const float>(slot, memory) + head / (p.value_heads / p.heads) * kKeyDim;
+                                   const MatrixItem& item, const int (&rows)[2], int2 range,
+                                   float (&s)[2][delta::Lane<kKeyDim>::kSize]) {
+  const float* decays = layer.decays.At<const float>(slot, memory) + item.head;
+  const float* updates = layer.updates.At<const float>(slot, memory) + item.head * p.value_dim;
+  const float* keys = layer.keys.At<const float>(slot, memory) + item.key_head * kKeyDim;
   float sum = 0;
 #pragma unroll 1
   for (int j = range.x; j < range.y; ++j) sum += decays[j * p.value_heads];
   const float stored = expf(sum);
-  for (float& x : s) x *= stored;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    for (float& x : s[i]) x *= stored;
+  }
   sum = 0;
 #pragma unroll 1
   for (int j = range.y - 1; j >= range.x; --j) {
-    const float u = expf(sum) * updates[int64_t{j} * p.value_heads * p.value_dim];
+    const float weight = expf(sum);
     sum += decays[j * p.value_heads];
     float key[delta::Lane<kKeyDim>::kSize];
     delta::LoadRow<kKeyDim>(keys + int64_t{j} * p.heads * kKeyDim, key);
 #pragma unroll
-    for (int n = 0; n < delta::Lane<kKeyDim>::kSize; ++n) s[n] = fmaf(u, key[n], s[n]);
+    for (int i = 0; i < 2; ++i) {
+      const int64_t at = int64_t{j} * p.value_heads * p.value_dim + min(rows[i], item.end - 1);
+      const float u = weight * updates[at];
+#pragma unroll
+      for (int n = 0; n < delta::Lane<kKeyDim>::kSize; ++n) s[i][n] = fmaf(u, key[n], s[i][n]);
+    }
   }
 }
 
@@ -44,7 +51,7 @@ __device__ inline Token AwaitToken(const Params& p, Shared<kRows>& shared, const
                                    const int (&rows)[2], uint32_t number) {
   static_assert(static_cast<int>(kKeyDim) <= static_cast<int>(kComputeThreads));
   const int lane = threadIdx.x % kWarp, i = 2 * static_cast<int>(threadIdx.x) % (2 * kKeyDim);
-  const int at_key = (item.entry * p.heads + item.head / (p.value_heads / p.heads)) * kKeyDim;
+  const int at_key = (item.entry * p.heads + item.key_head) * kKeyDim;
   const int at_head = item.entry * p.value_heads + item.head;
   const Word* const key = i < kKeyDim ? p.k + at_key + i : p.q + at_key + i - kKeyDim;
   const Word* const own =
@@ -102,8 +109,8 @@ __device__ inline void RunMemories(const Params& p, const Layer& layer, Shared<k
   constexpr int kSize = delta::Lane<kKeyDim>::kSize;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
 #pragma unroll 1
-  for (int index = blockIdx.x; index < shared.plan.items; index += gridDim.x) {
-    const MatrixItem item = MakeItem(p, shared.plan, index);
+  for (int index = 0; index < shared.plan.item_count; ++index) {
+    const MatrixItem& item = shared.plan.items[index];
     const int slot = shared.slots[item.row], memory = shared.memories[item.row][item.column];
     if (slot < 0) continue;
     const bool fresh = fresh_memories[item.row][memory];
@@ -128,19 +135,14 @@ __device__ inline void RunMemories(const Params& p, const Layer& layer, Shared<k
       delta::LoadRow<kKeyDim>(shared.k, k);
       delta::LoadRow<kKeyDim>(shared.q, q);
       if (range.x != range.y) {
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          if (rows[i] < item.end) {
-            AddHeldBack<kKeyDim>(p, layer, slot, memory, item.head, rows[i], range, s[i]);
-          }
-        }
+        AddHeldBack<kKeyDim>(p, layer, slot, memory, item, rows, range, s);
       }
       float dots[8] = {delta::DotLane(k, k),    delta::DotLane(q, q),
                        delta::DotLane(k, q),    0,
                        delta::DotLane(s[0], k), delta::DotLane(s[0], q),
                        delta::DotLane(s[1], k), delta::DotLane(s[1], q)};
-      const float sum = WarpSums(dots, lane);
-      const auto dot = [&](int i) { return __shfl_sync(kAllLanes, sum, i * 4); };
+      const float sum = delta::SumRows(dots);
+      const auto dot = [&](int i) { return __shfl_sync(kAllLanes, sum, i); };
       const float k_scale = rsqrtf(dot(0) + 1e-6f);
       const float q_scale = rsqrtf(static_cast<float>(kKeyDim)) * rsqrtf(dot(1) + 1e-6f);
       const float k_dot_q = dot(2) * k_scale * q_scale;
@@ -157,7 +159,7 @@ __device__ inline void RunMemories(const Params& p, const Layer& layer, Shared<k
         }
       }
       // k and q may be those of another item next.
-      if (first + 2 * kWarps < item.end || index + gridDim.x < shared.plan.items) SyncCompute();
+      if (first + 2 * kWarps < item.end || index + 1 < shared.plan.item_count) SyncCompute();
     }
   }
 }

@@ -171,6 +171,10 @@ struct OutputTask {
 
 __device__ inline void PlanOutputs(const Params& p, Plan& plan, int rows) {
   plan.known_units = OwnUnits(KnownUnits(p, plan.keys, plan.values));
+#pragma unroll 1
+  for (int n = 0; n <= kMaxStepMemories; ++n) {
+    plan.chosen_units[n] = OwnUnits(n * MemoryUnits(p, plan.keys, plan.values));
+  }
   plan.all_units = p.per_memory ? OwnUnits(UnitsOf(plan.keys)) : plan.known_units;
   plan.all_tasks = plan.all_units * kUnitRows * rows * p.columns;
 }
@@ -213,13 +217,6 @@ __device__ inline OutputTask MakeOutputTask(const Params& p, const Plan& plan, i
   return out;
 }
 
-// What a convolution has to know of a channel: asked for ahead of the products, because it is far
-// away.
-struct Past {
-  int column;  // of the row; < 0: the row has no such output
-  float values[kMaxHistory], filter[kMaxHistory + 1];
-};
-
 template <int kRows>
 __device__ inline int ColumnOf(const Params& p, const Shared<kRows>& shared, unsigned chosen,
                                OutputTask task) {
@@ -251,62 +248,66 @@ __device__ inline bool HasWindow(OutputTask task) {
   return stream == Stream::kQ || stream == Stream::kK || stream == Stream::kV;
 }
 
+__device__ inline void CopyFloatAsync(float* to, const float* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(SharedAddress(to)), "l"(from)
+               : "memory");
+}
+
+// What the convolution of a thread's output has to know, to shared memory: asked for ahead of the
+// products, because it is far away.
 template <int kRows>
-__device__ inline Past LoadPast(const Params& p, const Layer& layer, const Shared<kRows>& shared,
-                                const bool (*fresh)[kMaxStepMemories], unsigned chosen,
-                                OutputTask task) {
-  Past past = {};
-  past.column = ColumnOf(p, shared, chosen, task);
-  if (past.column < 0 || !HasWindow(task)) return past;
+__device__ inline void FetchPast(const Params& p, const Layer& layer, Shared<kRows>& shared,
+                                 const bool (*fresh)[kMaxStepMemories], OutputTask task,
+                                 int column) {
+  if (column < 0 || !HasWindow(task)) return;
   const auto stream = static_cast<Stream>(task.stream);
   const int channels = stream == Stream::kV ? shared.plan.values : shared.plan.keys;
-  const float* window = WindowOf(layer, shared, task, past.column);
-  const float* filter = stream == Stream::kQ   ? layer.q_conv
-                        : stream == Stream::kK ? layer.k_conv
-                                               : layer.v_conv;
-  const bool is_fresh = fresh[task.row][shared.memories[task.row][past.column]];
-#pragma unroll
-  for (int i = 0; i < kMaxHistory; ++i) {
-    if (i < p.conv_width - 1 && !is_fresh) past.values[i] = window[i * channels];
+  const float* window = WindowOf(layer, shared, task, column);
+  const float* filter = (stream == Stream::kQ   ? layer.q_conv
+                         : stream == Stream::kK ? layer.k_conv
+                                                : layer.v_conv) +
+                        task.channel * p.conv_width;
+  const bool is_fresh = fresh[task.row][shared.memories[task.row][column]];
+  float* const past = shared.past[threadIdx.x];
+#pragma unroll 1
+  for (int i = 0; i < p.conv_width; ++i) {
+    CopyFloatAsync(past + kMaxHistory + i, filter + i);
+    if (i == p.conv_width - 1) break;
+    if (is_fresh) {
+      past[i] = 0;
+    } else {
+      CopyFloatAsync(past + i, window + i * channels);
+    }
   }
-#pragma unroll
-  for (int i = 0; i <= kMaxHistory; ++i) {
-    if (i < p.conv_width) past.filter[i] = __ldg(filter + task.channel * p.conv_width + i);
-  }
-  return past;
 }
 
 template <int kRows>
-__device__ inline void FinishOutput(const Params& p, const Layer& layer,
-                                    const Shared<kRows>& shared, OutputTask task, const Past& past,
-                                    uint32_t number) {
-  if (past.column < 0) return;
+__device__ inline void FinishOutput(const Params& p, const Layer& layer, Shared<kRows>& shared,
+                                    OutputTask task, int column, uint32_t number) {
+  if (column < 0) return;
   const int keys = shared.plan.keys, values = shared.plan.values, row = task.row;
   const auto stream = static_cast<Stream>(task.stream);
   const float newest = UnitSum(shared, task.unit, p.model_dim, task.output, row) *
                        NormScale(p, shared.squares, row, p.norm_eps);
-  const int entry = row * p.columns + past.column;
+  const int entry = row * p.columns + column;
   float result = newest;
   Word* to = stream == Stream::kGate ? p.gate + row * values
              : stream == Stream::kA  ? p.a + entry * p.value_heads
                                      : p.b + entry * p.value_heads;
   if (HasWindow(task)) {
-    const int channels = stream == Stream::kV ? values : keys;
-    float* const window = WindowOf(layer, shared, task, past.column);
-    const int history = p.conv_width - 1;
+    const int channels = stream == Stream::kV ? values : keys, history = p.conv_width - 1;
+    const float* const past = shared.past[threadIdx.x];
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    float* const window = WindowOf(layer, shared, task, column);
     float sum = 0;
-#pragma unroll
-    for (int i = 0; i <= kMaxHistory; ++i) {
-      if (i < history) {
-        sum = fmaf(past.filter[i], past.values[i % kMaxHistory], sum);
-        if (i > 0) window[(i - 1) * channels] = past.values[i % kMaxHistory];
-      } else if (i == history) {
-        sum = fmaf(past.filter[i], newest, sum);
-      }
+#pragma unroll 1
+    for (int i = 0; i < history; ++i) {
+      sum = fmaf(past[kMaxHistory + i], past[i], sum);
+      if (i > 0) window[(i - 1) * channels] = past[i];
     }
     if (history > 0) window[(history - 1) * channels] = newest;
     to = (stream == Stream::kQ ? p.q : stream == Stream::kK ? p.k : p.v) + entry * channels;
-    result = Silu(sum);
+    result = Silu(fmaf(past[kMaxHistory + history], newest, sum));
   }
   Put(to + task.channel, result, number);
 }

@@ -98,28 +98,24 @@ __device__ inline const void* WeightsOf(const Layer& layer, const Unit& unit) {
   }
 }
 
-// Rows of one head of what one entry goes to: a block works on one at a time.
-struct MatrixItem {
-  int entry, head, row, column;
-  int begin, end;  // rows of the head's matrix
-};
-
+// Spreads the rows of all heads' matrices over the grid.
 __device__ inline void PlanMatrices(const Params& p, Plan& plan) {
   const int heads = p.rows * p.columns * p.value_heads;
-  plan.parts = min(p.value_dim, max(1, static_cast<int>(gridDim.x) / heads));
-  plan.part_rows = (p.value_dim + plan.parts - 1) / plan.parts;
-  plan.items = heads * plan.parts;
-}
-__device__ inline MatrixItem MakeItem(const Params& p, const Plan& plan, int index) {
-  MatrixItem item;
-  const int part = index % plan.parts, head = index / plan.parts;
-  item.entry = head / p.value_heads;
-  item.head = head % p.value_heads;
-  item.row = item.entry / p.columns;
-  item.column = item.entry % p.columns;
-  item.begin = part * plan.part_rows;
-  item.end = min(item.begin + plan.part_rows, p.value_dim);
-  return item;
+  const int parts = min(p.value_dim, max(1, static_cast<int>(gridDim.x) / heads));
+  const int part_rows = (p.value_dim + parts - 1) / parts;
+  plan.item_count = 0;
+#pragma unroll 1
+  for (int index = blockIdx.x; index < heads * parts; index += gridDim.x) {
+    MatrixItem& item = plan.items[plan.item_count++];
+    const int part = index % parts, head = index / parts;
+    item.entry = head / p.value_heads;
+    item.head = head % p.value_heads;
+    item.key_head = item.head / (p.value_heads / p.heads);
+    item.row = item.entry / p.columns;
+    item.column = item.entry % p.columns;
+    item.begin = part * part_rows;
+    item.end = min(item.begin + part_rows, p.value_dim);
+  }
 }
 
 __device__ inline int StagesOf(int features) {
@@ -171,36 +167,35 @@ class Loader {
       : p_(p), shared_(shared), ring_(ring), row_bytes_(row_bytes), lane_(threadIdx.x % kWarp) {}
 
   __device__ void Run() {
-    const int keys = shared_.plan.keys, values = shared_.plan.values;
+    const Plan& plan = shared_.plan;
 #pragma unroll 1
     for (int l = 0; l < p_.count; ++l) {
-      const Layer& layer = p_.layers[l];
-#pragma unroll 1
-      for (int i = 0, n = shared_.plan.known_units; i < n; ++i) {
-        const Unit unit = KnownUnit(p_, keys, values, OwnUnit(i));
-        Load(WeightsOf(layer, unit), unit.first, unit.count, p_.model_dim);
-      }
+      LoadProjections(p_.layers[l], plan.known_units, /*chosen=*/0);
       AwaitPhase(&shared_.routed, l & 1);
       const unsigned chosen = ChosenMemories(p_, shared_);
-      const int total = __popc(chosen) * MemoryUnits(p_, keys, values);
-#pragma unroll 1
-      for (int i = 0, n = OwnUnits(total); i < n; ++i) {
-        const Unit unit = ChosenUnit(p_, keys, values, chosen, OwnUnit(i));
-        Load(WeightsOf(shared_.layers[l & 1], unit), unit.first, unit.count, p_.model_dim);
-      }
+      LoadProjections(shared_.layers[l & 1], plan.chosen_units[__popc(chosen)], chosen);
       LoadMatrices(shared_.layers[l & 1], shared_.fresh[l & 1]);
-      LoadUnits(layer.out, nullptr, p_.model_dim, values);
-      LoadUnits(layer.gate, layer.up, p_.mlp_dim, p_.model_dim);
-      LoadUnits(layer.down, nullptr, p_.model_dim, p_.mlp_dim);
+      LoadRest(p_.layers[l]);
     }
   }
 
  private:
+  // chosen == 0: what is known.
+  __device__ void LoadProjections(const Layer& layer, int units, unsigned chosen) {
+    const int keys = shared_.plan.keys, values = shared_.plan.values;
+#pragma unroll 1
+    for (int i = 0; i < units; ++i) {
+      const Unit unit = chosen == 0 ? KnownUnit(p_, keys, values, OwnUnit(i))
+                                    : ChosenUnit(p_, keys, values, chosen, OwnUnit(i));
+      Load(WeightsOf(layer, unit), unit.first, unit.count, p_.model_dim);
+    }
+  }
+
   // Of what the rows' tokens go to, kWarps rows a stage.
   __device__ void LoadMatrices(const Layer& layer, const bool (*fresh)[kMaxStepMemories]) {
 #pragma unroll 1
-    for (int index = blockIdx.x; index < shared_.plan.items; index += gridDim.x) {
-      const MatrixItem item = MakeItem(p_, shared_.plan, index);
+    for (int i = 0; i < shared_.plan.item_count; ++i) {
+      const MatrixItem& item = shared_.plan.items[i];
       const int slot = shared_.slots[item.row], memory = shared_.memories[item.row][item.column];
       if (slot < 0 || fresh[item.row][memory]) continue;
       const unsigned char* const state = layer.state.At<const unsigned char>(slot, memory) +
@@ -217,15 +212,26 @@ class Loader {
     }
   }
 
-  // This block's units of one matrix, or of two in turns.
-  __device__ void LoadUnits(const void* weights, const void* other, int outputs,
-                                         int features) {
+  // out; gate and up, in turns; down.
+  __device__ void LoadRest(const Layer& layer) {
+    const int hidden_units = shared_.plan.hidden_units;
+    const int count = 2 * (hidden_units + shared_.plan.pairs);
 #pragma unroll 1
-    for (int i = 0, n = OwnUnits(UnitsOf(outputs)); i < n; ++i) {
-      const int first = OwnUnit(i) * kUnitRows;
-      const int count = min(static_cast<int>(kUnitRows), outputs - first);
-      Load(weights, first, count, features);
-      if (other != nullptr) Load(other, first, count, features);
+    for (int i = 0; i < count; ++i) {
+      const void* weights = layer.out;
+      int outputs = p_.model_dim, features = shared_.plan.values, unit = i;
+      if (i >= count - hidden_units) {
+        weights = layer.down;
+        features = p_.mlp_dim;
+        unit = i - (count - hidden_units);
+      } else if (i >= hidden_units) {
+        unit = (i - hidden_units) / 2;
+        weights = (i - hidden_units) % 2 == 0 ? layer.gate : layer.up;
+        outputs = p_.mlp_dim;
+        features = p_.model_dim;
+      }
+      const int first = OwnUnit(unit) * kUnitRows;
+      Load(weights, first, min(static_cast<int>(kUnitRows), outputs - first), features);
     }
   }
 
@@ -330,9 +336,8 @@ __device__ inline void Multiply(const Params& p, Shared<kRows>& shared, const un
     }
     __syncwarp();
     if (lane == 0) Arrive(shared.empty + slot);
-    const float sum = WarpSums(sums, lane);
-    constexpr int kLanesPerSum = kWarp / kSums;
-    if (lane % kLanesPerSum == 0) shared.partial[s][part][lane / kLanesPerSum] = sum;
+    const float sum = delta::SumRows(sums);
+    if (lane < kSums) shared.partial[s][part][lane] = sum;
   }
   used += stages;
 }
