@@ -130,14 +130,6 @@ __device__ inline void MultiplyPending(const Problem& p, const float* keys, Rang
   }
 }
 
-// x <- length x / |x|, as L2Norm.
-template <int kSize>
-__device__ inline void SetLength(float length, float (&x)[kSize]) {
-  const float scale = length / sqrtf(SumLanes(DotLane(x, x)) + 1e-6f);
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) x[i] *= scale;
-}
-
 template <typename T, int kKeyDim, typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     DecodeKernel(const __grid_constant__ Problem p) {
@@ -153,7 +145,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   LetNextKernelStart();
   WaitForPreviousKernel();
   Item item;
-  if (!FindItem(p, item)) return;
+  if (!FindItem(p, blockIdx.x, item)) return;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int first_row = item.tile * Shape::kBlockRows + warp * Shape::kWarpRows;
   const int rows = min(Shape::kWarpRows, p.value_dim - first_row);  // of this warp, if positive

@@ -17,8 +17,8 @@ void LaunchGeneral(Device& device, Problem problem, DType state_dtype);
 void LaunchTokens(Device& device, Problem problem, DType state_dtype);
 
 // gated_delta_decode.cu: kDecode, the same shapes.
-enum class DecodeTile : uint8_t { kDirect2, kDirect4, kBulk4, kBulk8, kBulk, kRing };
-constexpr int kDecodeTiles = 6;
+enum class DecodeTile : uint8_t { kDirect2, kDirect4, kBulk4, kBulk8, kBulk, kStream, kStreamWide };
+constexpr int kDecodeTiles = 7;
 struct DecodePlan {
   DecodeTile tile;  // how rows are dealt out to warps and blocks
   bool fold_all;    // every token is added to its matrix at once, what is pending with it
@@ -27,6 +27,10 @@ struct DecodePlan {
 DecodePlan PlanDecode(const Device& device, const Problem& problem, int head_states,
                       DType state_dtype);
 void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan);
+
+// gated_delta_stream.cu: the tiles kStream and kStreamWide of LaunchDecode().
+bool StreamFits(const Problem& p);
+void LaunchStream(Device& device, Problem problem, DType state_dtype, bool wide);
 
 // False, and an error on record, for a memory of more blocks than its range counts in 16 bits.
 inline bool RangeCountFits(Device& device, const Problem& p) {

@@ -115,6 +115,14 @@ __device__ inline float DotLane(const float (&x)[kSize], const float (&y)[kSize]
   return sum;
 }
 
+// x <- length x / |x|, as L2Norm.
+template <int kSize>
+__device__ inline void SetLength(float length, float (&x)[kSize]) {
+  const float scale = length / sqrtf(SumLanes(DotLane(x, x)) + 1e-6f);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) x[i] *= scale;
+}
+
 // What is pending for a memory's head, as a warp holds it: lane j has that of place j, one of the
 // kMaxPending in which writes are kept.
 struct PendingDecay {
@@ -122,10 +130,9 @@ struct PendingDecay {
   float all;    // since the matrix was stored, in all lanes
 };
 
-__device__ inline PendingDecay LoadPendingDecay(const Problem& p, const Item& item, Range range) {
+// Of the log decay of lane j's write, 0 where nothing is pending.
+__device__ inline PendingDecay SumPendingDecay(float sum) {
   const int lane = threadIdx.x % kWarp;
-  const float* decays = p.decays.At<const float>(item.slot, item.memory) + item.head;
-  float sum = range.Has(lane) ? decays[lane * p.value_heads] : 0.0f;
   // Sums from this lane's write to the last.
 #pragma unroll
   for (int offset = 1; offset < kMaxPending; offset *= 2) {
@@ -137,6 +144,16 @@ __device__ inline PendingDecay LoadPendingDecay(const Problem& p, const Item& it
   const float next = __shfl_down_sync(kAllLanes, sum, 1);
   decay.since = lane + 1 < kWarp ? next : 0.0f;
   return decay;
+}
+
+__device__ inline float LoadDecay(const Problem& p, const Item& item, Range range) {
+  const int lane = threadIdx.x % kWarp;
+  const float* decays = p.decays.At<const float>(item.slot, item.memory) + item.head;
+  return range.Has(lane) ? decays[lane * p.value_heads] : 0.0f;
+}
+
+__device__ inline PendingDecay LoadPendingDecay(const Problem& p, const Item& item, Range range) {
+  return SumPendingDecay(LoadDecay(p, item, range));
 }
 
 // u of place lane / kRows + i * 32 / kRows, row lane % kRows, for every i.

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__
   constexpr int kSize = Lane<kKeyDim>::kSize;
   __shared__ float shared_updates[kWarps][kMaxPending][kRows];
   Item item;
-  if (!FindItem(p, item)) return;
+  if (!FindItem(p, blockIdx.x, item)) return;
   const Range range = ReadRange(p, item);
   const int pending = range.size();
   if (item.length == 0 && pending == 0 && !item.fresh) return;  // is settled

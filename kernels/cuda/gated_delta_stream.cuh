@@ -1,0 +1,432 @@
+// One token for each memory, where there are many: as many blocks as the GPU holds walk over all
+// matrices, and a ring of bulk copies brings rows into shared memory across the seams between one
+// piece of work and the next. One warp of a block keeps the ring full, one prepares what the rows
+// are multiplied by, and the others read rows.
+#pragma once
+
+#include "kernels/cuda/bulk_copy.cuh"
+#include "kernels/cuda/gated_delta_row.cuh"
+#include "kernels/cuda/linear_device.cuh"
+
+namespace mneme::cuda::delta {
+
+// A block takes kChunks times kRows rows for each of kReaders warps at a time, and has kDepth
+// chunks, of all readers, on their way.
+template <int kReaders_, int kRows_, int kChunks_, int kDepth_, int kBlocks_>
+struct Stream {
+  static constexpr int kReaders = kReaders_, kRows = kRows_, kChunks = kChunks_, kDepth = kDepth_;
+  static constexpr int kBlocks = kBlocks_;  // of a multiprocessor
+  static constexpr int kThreads = (kReaders + 2) * kWarp;
+  static constexpr int kChunkRows = kReaders * kRows, kBlockRows = kChunkRows * kChunks;
+  static constexpr int kWarpRows = kRows * kChunks;
+  static_assert(kWarpRows <= kWarp);
+};
+
+// What readers need for one piece of work.
+template <int kKeyDim, typename Shape>
+struct alignas(128) StreamEntry {
+  float keys[kMaxPending][kKeyDim];
+  float updates[kMaxPending][Shape::kBlockRows];
+  float v[Shape::kBlockRows];
+  float k[kKeyDim], q[kKeyDim];
+  float2 recall_read[kMaxPending];  // products of pending keys with k and q, weighted
+  float fold_weights[kMaxPending];
+  float k_dot_q, token_decay, stored_decay, fold_decay, beta;
+  Range range;
+  Item item;  // slot < 0: there is no more work
+  bool fold;
+};
+
+template <typename T, int kKeyDim, typename Shape>
+struct StreamMemory {
+  alignas(128) T ring[Shape::kDepth][Shape::kChunkRows * kKeyDim];
+  StreamEntry<kKeyDim, Shape> entries[2];
+  uint64_t full[Shape::kDepth], empty[Shape::kDepth];
+  uint64_t copied[2], ready[2], done[2];  // of an entry
+};
+
+// A place in a ring of kSize, and how often it came round.
+template <int kSize>
+struct RingPlace {
+  int at = 0;
+  uint32_t phase = 0;
+  __device__ void Next() {
+    if (++at == kSize) {
+      at = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+__device__ inline Item ItemOfLane(const Item& item, int lane) {
+  return {__shfl_sync(kAllLanes, item.slot, lane),
+          __shfl_sync(kAllLanes, item.memory, lane),
+          __shfl_sync(kAllLanes, item.head, lane),
+          __shfl_sync(kAllLanes, item.tile, lane),
+          __shfl_sync(kAllLanes, item.first, lane),
+          __shfl_sync(kAllLanes, item.length, lane),
+          __shfl_sync(kAllLanes, static_cast<int>(item.fresh), lane) != 0};
+}
+
+// The warp that keeps the ring full.
+template <typename T, int kKeyDim, typename Shape>
+__device__ inline void FillRing(const Problem& p, int units,
+                                StreamMemory<T, kKeyDim, Shape>& memory) {
+  const int lane = threadIdx.x % kWarp;
+  RingPlace<Shape::kDepth> place;
+  // Lanes look up as many pieces of work at once: that they follow each other in memory would cost
+  // their latency each time.
+  for (int base = blockIdx.x; base < units; base += kWarp * gridDim.x) {
+    const int unit = base + lane * static_cast<int>(gridDim.x);
+    Item of_lane = {};
+    const bool has = unit < units && FindItem(p, unit, of_lane) && !of_lane.fresh;
+    for (unsigned left = __ballot_sync(kAllLanes, has); left != 0; left &= left - 1) {
+      const Item item = ItemOfLane(of_lane, __ffs(static_cast<int>(left)) - 1);
+      if (lane != 0) continue;
+      const int first_row = item.tile * Shape::kBlockRows;
+      const int rows = min(Shape::kBlockRows, p.value_dim - first_row);
+      const T* state = p.state.At<const T>(item.slot, item.memory) +
+                       (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kKeyDim;
+      for (int row = 0; row < rows; row += Shape::kChunkRows) {
+        BulkWait(&memory.empty[place.at], place.phase ^ 1);
+        BulkLoadStreaming(
+            memory.ring[place.at], state + static_cast<int64_t>(row) * kKeyDim,
+            static_cast<uint32_t>(min(Shape::kChunkRows, rows - row) * kKeyDim * sizeof(T)),
+            &memory.full[place.at]);
+        place.Next();
+      }
+    }
+  }
+}
+
+// Products of the pending keys with k and q, times the weight that lane j has for place j.
+template <int kKeyDim, typename Shape>
+__device__ inline void MultiplyKeys(Range range, float weight,
+                                    const float (&k)[Lane<kKeyDim>::kSize],
+                                    const float (&q)[Lane<kKeyDim>::kSize],
+                                    StreamEntry<kKeyDim, Shape>& entry) {
+  constexpr int kAtOnce = 4;
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll 1
+  for (int first = range.begin; first < range.end; first += kAtOnce) {
+    float dots[2 * kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      float key[Lane<kKeyDim>::kSize];
+      LoadRow<kKeyDim>(entry.keys[min(first + i, range.end - 1)], key);
+      dots[i] = DotLane(key, k);
+      dots[kAtOnce + i] = DotLane(key, q);
+    }
+    const float dot = SumRows(dots);
+    const float read = __shfl_down_sync(kAllLanes, dot, kAtOnce);
+    const int j = first + lane;
+    const float scale = __shfl_sync(kAllLanes, weight, j % kWarp);
+    if (lane < kAtOnce && j < range.end) entry.recall_read[j] = {scale * dot, scale * read};
+  }
+}
+
+// StoreRow() to shared memory.
+template <int kKeyDim>
+__device__ inline void ShareRow(const float (&x)[Lane<kKeyDim>::kSize], float* shared) {
+  constexpr int kWidth = Lane<kKeyDim>::kWidth;
+#pragma unroll
+  for (int i = 0; i < Lane<kKeyDim>::kSize; ++i) {
+    shared[(i / kWidth * kWarp + threadIdx.x % kWarp) * kWidth + i % kWidth] = x[i];
+  }
+}
+
+// Starts the copies of what is pending for an item, and of its v.
+template <int kKeyDim, typename Shape>
+__device__ inline void CopyEntry(const Problem& p, const Item& item, Range range, int key_head,
+                                 StreamEntry<kKeyDim, Shape>& entry, uint64_t* copied) {
+  const int lane = threadIdx.x % kWarp;
+  const int first_row = item.tile * Shape::kBlockRows;
+  const auto row_bytes =
+      static_cast<uint32_t>(min(Shape::kBlockRows, p.value_dim - first_row) * sizeof(float));
+  constexpr uint32_t kKeyBytes = kKeyDim * sizeof(float);
+  if (lane == 0) ArriveAndExpect(copied, range.size() * (kKeyBytes + row_bytes) + row_bytes);
+  __syncwarp();
+  if (range.Has(lane)) {
+    BulkLoad(entry.keys[lane],
+             p.keys.At<const float>(item.slot, item.memory) +
+                 (static_cast<int64_t>(lane) * p.heads + key_head) * kKeyDim,
+             kKeyBytes, copied);
+    BulkLoad(entry.updates[lane],
+             p.updates.At<const float>(item.slot, item.memory) +
+                 (static_cast<int64_t>(lane) * p.value_heads + item.head) * p.value_dim + first_row,
+             row_bytes, copied);
+  } else if (lane == kMaxPending) {
+    BulkLoad(entry.v,
+             p.v + (static_cast<int64_t>(item.first) * p.value_heads + item.head) * p.value_dim +
+                 first_row,
+             row_bytes, copied);
+  }
+}
+
+// The warp that prepares entries, and keeps record of what is pending.
+template <typename T, int kKeyDim, typename Shape>
+__device__ inline void PrepareEntries(const Problem& p, int units,
+                                      StreamMemory<T, kKeyDim, Shape>& memory) {
+  const int lane = threadIdx.x % kWarp;
+  const int group = p.value_heads / p.heads;
+  RingPlace<2> place;
+  for (int base = blockIdx.x; base < units; base += kWarp * gridDim.x) {
+    const int unit = base + lane * static_cast<int>(gridDim.x);
+    Item of_lane = {};
+    Range range_of_lane = {0, 0};
+    float decay_of_lane = 0, beta_of_lane = 0;
+    const bool has = unit < units && FindItem(p, unit, of_lane);
+    if (has) {
+      range_of_lane = ReadRange(p, of_lane);
+      const int64_t from = p.gate_rows == nullptr ? of_lane.first : p.gate_rows[of_lane.first];
+      decay_of_lane = p.log_decay[from * p.value_heads + of_lane.head];
+      beta_of_lane = p.beta[from * p.value_heads + of_lane.head];
+      if (p.a_log != nullptr) {
+        decay_of_lane = LogDecay(decay_of_lane, p.a_log[of_lane.head], p.dt_bias[of_lane.head]);
+        beta_of_lane = p.beta_scale * Sigmoid(beta_of_lane);
+      }
+    }
+    for (unsigned left = __ballot_sync(kAllLanes, has); left != 0; left &= left - 1) {
+      const int from = __ffs(static_cast<int>(left)) - 1;
+      const Item item = ItemOfLane(of_lane, from);
+      const Range range = {__shfl_sync(kAllLanes, range_of_lane.begin, from),
+                           __shfl_sync(kAllLanes, range_of_lane.end, from)};
+      const float log_decay = __shfl_sync(kAllLanes, decay_of_lane, from);
+      const float beta = __shfl_sync(kAllLanes, beta_of_lane, from);
+      const int key_head = item.head / group;
+      const bool fold = Folds(p, item, range);
+
+      const int64_t at_key = (static_cast<int64_t>(item.first) * p.heads + key_head) * kKeyDim;
+      float k[Lane<kKeyDim>::kSize], q[Lane<kKeyDim>::kSize];
+      LoadRow<kKeyDim>(p.k + at_key, k);
+      LoadRow<kKeyDim>(p.q + at_key, q);
+      const float pending_decay = range.size() > 0 ? LoadDecay(p, item, range) : 0.0f;
+      RangeChange change;
+      if (lane == 0) change.Begin(p, item, range, fold);
+
+      StreamEntry<kKeyDim, Shape>& entry = memory.entries[place.at];
+      BulkWait(&memory.done[place.at], place.phase ^ 1);
+      CopyEntry<kKeyDim, Shape>(p, item, range, key_head, entry, &memory.copied[place.at]);
+      if (p.a_log != nullptr) {
+        SetLength(1.0f, k);
+        SetLength(rsqrtf(static_cast<float>(kKeyDim)), q);
+      }
+      ShareRow<kKeyDim>(k, entry.k);
+      ShareRow<kKeyDim>(q, entry.q);
+      const float k_dot_q = SumLanes(DotLane(k, q));
+      const PendingDecay decay = SumPendingDecay(pending_decay);
+      if (lane < kMaxPending) entry.fold_weights[lane] = expf(decay.since + log_decay);
+      if (lane == 0) {
+        entry.k_dot_q = k_dot_q;
+        entry.token_decay = expf(log_decay);
+        entry.stored_decay = expf(decay.all);
+        entry.fold_decay = expf(decay.all + log_decay);
+        entry.beta = beta;
+        entry.range = range;
+        entry.item = item;
+        entry.fold = fold;
+      }
+      BulkWait(&memory.copied[place.at], place.phase);
+      MultiplyKeys<kKeyDim, Shape>(range, expf(decay.since), k, q, entry);
+      __syncwarp();
+      if (lane == 0) Arrive(&memory.ready[place.at]);
+      place.Next();
+
+      if (!fold && item.tile == 0) {
+        if (item.head % group == 0) {
+          StoreRow<kKeyDim>(p.keys.At<float>(item.slot, item.memory) +
+                                (static_cast<int64_t>(range.end) * p.heads + key_head) * kKeyDim,
+                            k);
+        }
+        if (lane == 0) {
+          p.decays.At<float>(item.slot, item.memory)[range.end * p.value_heads + item.head] =
+              log_decay;
+        }
+      }
+      if (lane == 0) change.Finish();
+    }
+  }
+  BulkWait(&memory.done[place.at], place.phase ^ 1);
+  if (lane == 0) {
+    memory.entries[place.at].item.slot = -1;
+    Arrive(&memory.ready[place.at]);
+  }
+}
+
+// Rows of a warp in a chunk, from `row` of the entry on, with the token and all that is pending.
+template <typename T, int kKeyDim, typename Shape>
+__device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const T* stored, int row,
+                                int rows, const float (&k)[Lane<kKeyDim>::kSize], float u,
+                                int u_lane, T* state) {
+  constexpr int kSize = Lane<kKeyDim>::kSize;
+  constexpr int kAtOnce = Shape::kRows < 4 ? Shape::kRows : 4;
+  const Range range = entry.range;
+#pragma unroll
+  for (int first = 0; first < Shape::kRows; first += kAtOnce) {
+    float x[kAtOnce][kSize];
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      const float write = __shfl_sync(kAllLanes, u, u_lane + first + r);
+      if (entry.item.fresh) {
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) x[r][i] = __fmaf_rn(write, k[i], 0.0f);
+        continue;
+      }
+      LoadRow<kKeyDim>(stored + (first + r) * kKeyDim, x[r]);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        x[r][i] = __fmaf_rn(write, k[i], __fmul_rn(entry.fold_decay, x[r][i]));
+      }
+    }
+#pragma unroll 2
+    for (int j = range.begin; j < range.end; ++j) {
+      float key[kSize];
+      LoadRow<kKeyDim>(entry.keys[j], key);
+      const float weight = entry.fold_weights[j];
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+        const float pending = weight * entry.updates[j][row + first + r];
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) x[r][i] = __fmaf_rn(pending, key[i], x[r][i]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      if (row + first + r < rows) {
+        StoreRow<kKeyDim>(state + static_cast<int64_t>(row + first + r) * kKeyDim, x[r]);
+      }
+    }
+  }
+}
+
+template <typename T, int kKeyDim, typename Shape>
+__device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape>& memory) {
+  constexpr int kRows = Shape::kRows, kWarpRows = Shape::kWarpRows;
+  constexpr int kSize = Lane<kKeyDim>::kSize;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  RingPlace<2> place;
+  RingPlace<Shape::kDepth> ring;
+  while (true) {
+    BulkWait(&memory.ready[place.at], place.phase);
+    const StreamEntry<kKeyDim, Shape>& entry = memory.entries[place.at];
+    const Item item = entry.item;
+    if (item.slot < 0) break;
+    BulkWait(&memory.copied[place.at], place.phase);
+    const Range range = entry.range;
+    const bool fold = entry.fold;
+    const int first_row = item.tile * Shape::kBlockRows;
+    const int rows = min(Shape::kBlockRows, p.value_dim - first_row);
+    float k[kSize], q[kSize];
+    LoadRow<kKeyDim>(entry.k, k);
+    LoadRow<kKeyDim>(entry.q, q);
+
+    // The row that this lane finishes, in chunk `chunk`.
+    const int chunk = lane / kRows % Shape::kChunks;
+    const int row = chunk * Shape::kChunkRows + warp * kRows + lane % kRows;
+    const bool mine = lane < kWarpRows && row < rows;
+    const float v = mine ? entry.v[row] : 0.0f;
+    float2 more = {0, 0};
+    if (range.size() > 0) {
+#pragma unroll 4
+      for (int j = range.begin + lane / kWarpRows; j < range.end; j += kWarp / kWarpRows) {
+        const float u = entry.updates[j][row];
+        const float2 weights = entry.recall_read[j];
+        more.x = fmaf(weights.x, u, more.x);
+        more.y = fmaf(weights.y, u, more.y);
+      }
+#pragma unroll
+      for (int mask = kWarpRows; mask < kWarp; mask *= 2) {
+        more.x += __shfl_xor_sync(kAllLanes, more.x, mask);
+        more.y += __shfl_xor_sync(kAllLanes, more.y, mask);
+      }
+    }
+    const auto finish = [&](float recall, float read) {
+      if (range.size() > 0) {
+        recall = fmaf(entry.stored_decay, recall, more.x);
+        read = fmaf(entry.stored_decay, read, more.y);
+      }
+      return OneToken(recall, read, entry.k_dot_q, v, entry.token_decay, entry.beta);
+    };
+
+    float recall = 0, read = 0;  // of the lane's row
+#pragma unroll 1
+    for (int c = 0; c < Shape::kChunks; ++c) {
+      if (c * Shape::kChunkRows >= rows) break;
+      const T* stored = memory.ring[ring.at] + warp * kRows * kKeyDim;
+      float chunk_recall = 0, chunk_read = 0;
+      if (!item.fresh) {
+        BulkWait(&memory.full[ring.at], ring.phase);
+        float recalls[kRows], reads[kRows];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float s[kSize];
+          LoadRow<kKeyDim>(stored + r * kKeyDim, s);
+          recalls[r] = DotLane(s, k);
+          reads[r] = DotLane(s, q);
+        }
+        chunk_recall = SumRows(recalls);
+        chunk_read = SumRows(reads);
+      }
+      if (chunk == c) {
+        recall = chunk_recall;
+        read = chunk_read;
+      }
+      if (fold) {
+        T* state = p.state.At<T>(item.slot, item.memory) +
+                   (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kKeyDim;
+        FoldRows<T, kKeyDim, Shape>(entry, stored, c * Shape::kChunkRows + warp * kRows, rows, k,
+                                    finish(recall, read).u, c * kRows, state);
+      }
+      if (!item.fresh) {
+        __syncwarp();
+        if (lane == 0) Arrive(&memory.empty[ring.at]);
+        ring.Next();
+      }
+    }
+    const Write write = finish(recall, read);
+    if (mine) {
+      const int64_t at_row = static_cast<int64_t>(item.head) * p.value_dim + first_row + row;
+      const int64_t token_rows = static_cast<int64_t>(p.value_heads) * p.value_dim;
+      p.out[item.first * token_rows + at_row] = write.out;
+      if (!fold) {
+        p.updates.At<float>(item.slot, item.memory)[range.end * token_rows + at_row] = write.u;
+      }
+    }
+    __syncwarp();
+    if (lane == 0) Arrive(&memory.done[place.at]);
+    place.Next();
+  }
+}
+
+template <typename T, int kKeyDim, typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    StreamKernel(const __grid_constant__ Problem p) {
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  auto& memory = *reinterpret_cast<StreamMemory<T, kKeyDim, Shape>*>(shared_bytes);
+  LetNextKernelStart();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape::kDepth; ++i) {
+      InitBarrier(&memory.full[i], 1);
+      InitBarrier(&memory.empty[i], Shape::kReaders);
+    }
+    for (int i = 0; i < 2; ++i) {
+      InitBarrier(&memory.copied[i], 1);
+      InitBarrier(&memory.ready[i], 1);
+      InitBarrier(&memory.done[i], Shape::kReaders);
+    }
+    FenceBulkBarriers();
+  }
+  __syncthreads();
+  WaitForPreviousKernel();
+  const int units = p.segments * p.value_heads * p.tiles;
+  switch (static_cast<int>(threadIdx.x) / kWarp - Shape::kReaders) {
+    case 0:
+      return FillRing<T, kKeyDim, Shape>(p, units, memory);
+    case 1:
+      return PrepareEntries<T, kKeyDim, Shape>(p, units, memory);
+    default:
+      return ReadRows<T, kKeyDim, Shape>(p, memory);
+  }
+}
+
+}  // namespace mneme::cuda::delta
