@@ -32,20 +32,24 @@ void LaunchTile(Device& device, Problem& p) {
 template <typename T, int kKeyDim>
 void LaunchShape(Device& device, Problem& p, DecodeTile tile) {
   using Shapes = Tiles<T, kKeyDim>;
-  switch (tile) {
-    case DecodeTile::kDirect2:
-      return LaunchTile<T, kKeyDim, typename Shapes::Direct2>(device, p);
-    case DecodeTile::kDirect4:
-      return LaunchTile<T, kKeyDim, typename Shapes::Direct4>(device, p);
-    case DecodeTile::kBulk4:
-      return LaunchTile<T, kKeyDim, typename Shapes::Bulk4>(device, p);
-    case DecodeTile::kBulk8:
-      return LaunchTile<T, kKeyDim, typename Shapes::Bulk8>(device, p);
-    case DecodeTile::kBulk:
-      return LaunchTile<T, kKeyDim, typename Shapes::Bulk>(device, p);
-    case DecodeTile::kStream:
-    case DecodeTile::kStreamWide:
-      return;  // LaunchStream's
+  if constexpr (sizeof(T) == 1) {
+    LaunchTile<T, kKeyDim, typename Shapes::Direct4>(device, p);
+  } else {
+    switch (tile) {
+      case DecodeTile::kDirect2:
+        return LaunchTile<T, kKeyDim, typename Shapes::Direct2>(device, p);
+      case DecodeTile::kDirect4:
+        return LaunchTile<T, kKeyDim, typename Shapes::Direct4>(device, p);
+      case DecodeTile::kBulk4:
+        return LaunchTile<T, kKeyDim, typename Shapes::Bulk4>(device, p);
+      case DecodeTile::kBulk8:
+        return LaunchTile<T, kKeyDim, typename Shapes::Bulk8>(device, p);
+      case DecodeTile::kBulk:
+        return LaunchTile<T, kKeyDim, typename Shapes::Bulk>(device, p);
+      case DecodeTile::kStream:
+      case DecodeTile::kStreamWide:
+        return;  // LaunchStream's
+    }
   }
 }
 
@@ -77,12 +81,17 @@ void LaunchKeyDim(Device& device, Problem& p, DecodeTile tile) {
 // In f16, bulk 8 takes 17.7 us at 192 writing each token, stream 22.7 holding back; at 384, 1536,
 // 3072 and 6144 stream takes 28.4, 68.1, 131 and 246 us, bulk 33.1, 96.0, 177 and 338.
 DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, DType state_dtype) {
-  // The direct tiles gain nothing from holding back: their time is latency.
-  if (!HasHopperCode(device)) return {DecodeTile::kDirect4, true};
-  const bool half = state_dtype == DType::kF16;
+  const bool half = state_dtype == DType::kF16, ints = state_dtype == DType::kI8;
+  // The direct tiles gain nothing from holding back: their time is latency. But integers lose
+  // something with each rounding.
+  const bool fold_few = p.capacity == 0 || !ints;
+  if (!HasHopperCode(device)) return {DecodeTile::kDirect4, fold_few};
   const int64_t kilobytes = static_cast<int64_t>(head_states) * p.value_dim * p.key_dim *
                             SizeOf(state_dtype) / device.multiprocessors() / 1024;
   DecodePlan plan;
+  if (ints)
+    return {kilobytes <= 48 || !StreamFits(p) ? DecodeTile::kDirect4 : DecodeTile::kStream,
+            fold_few};
   if (kilobytes <= (half ? 16 : 32)) {
     plan.tile = DecodeTile::kDirect2;
   } else if (kilobytes <= 64 && !half) {
@@ -108,6 +117,8 @@ void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan
   }
   if (state_dtype == DType::kF16) {
     LaunchKeyDim<__half>(device, problem, plan.tile);
+  } else if (state_dtype == DType::kI8) {
+    LaunchKeyDim<int8_t>(device, problem, plan.tile);
   } else {
     LaunchKeyDim<float>(device, problem, plan.tile);
   }

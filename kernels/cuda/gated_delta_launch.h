@@ -50,7 +50,8 @@ inline bool HasTunedShape(const Problem& p, DType state_dtype) {
   return (p.key_dim == 64 || p.key_dim == 128 || p.key_dim == 256) && p.capacity <= kMaxPending &&
          aligned(p.state) && aligned(p.keys) &&
          (reinterpret_cast<uintptr_t>(p.q) | reinterpret_cast<uintptr_t>(p.k)) % 16 == 0 &&
-         (state_dtype == DType::kF32 || state_dtype == DType::kF16);
+         (state_dtype == DType::kF32 || state_dtype == DType::kF16 ||
+          (state_dtype == DType::kI8 && p.value_dim % 4 == 0));
 }
 
 // What a decode step knows of q, k and the gates before L2Norm and DeltaGates.

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/state_row.cuh"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda::delta {

@@ -71,6 +71,35 @@ __device__ inline void LoadRow(const __half* row, float (&x)[Lane<kKeyDim>::kSiz
   }
 }
 
+// The elements of a row, to be multiplied by RowScale().
+template <int kKeyDim, typename T>
+__device__ inline void LoadElements(const T* row, float (&x)[Lane<kKeyDim>::kSize]) {
+  LoadRow<kKeyDim>(row, x);
+}
+template <int kKeyDim>
+__device__ inline void LoadElements(const int8_t* row, float (&x)[Lane<kKeyDim>::kSize]) {
+  constexpr int kWidth = Lane<kKeyDim>::kWidth;
+  const int8_t* from = row + threadIdx.x % kWarp * kWidth;
+#pragma unroll
+  for (int c = 0; c < Lane<kKeyDim>::kChunks; ++c, from += kWarp * kWidth) {
+    if constexpr (kWidth == 4) {
+      UnpackInts(*reinterpret_cast<const uint32_t*>(from), x + 4 * c);
+    } else {
+      float four[4];
+      UnpackInts(*reinterpret_cast<const uint16_t*>(from), four);
+      x[2 * c] = four[0];
+      x[2 * c + 1] = four[1];
+    }
+  }
+}
+template <int kKeyDim, Cache kCache = Cache::kKeep>
+__device__ inline void LoadRow(const int8_t* row, float (&x)[Lane<kKeyDim>::kSize]) {
+  LoadElements<kKeyDim>(row, x);
+  const float scale = RowScale(row, kKeyDim);
+#pragma unroll
+  for (int i = 0; i < Lane<kKeyDim>::kSize; ++i) x[i] *= scale;
+}
+
 template <int kKeyDim>
 __device__ inline void StoreRow(float* row, const float (&x)[Lane<kKeyDim>::kSize]) {
   constexpr int kWidth = Lane<kKeyDim>::kWidth;
@@ -105,6 +134,31 @@ __device__ inline void StoreRow(__half* row, const float (&x)[Lane<kKeyDim>::kSi
       __stcs(reinterpret_cast<unsigned*>(to), *reinterpret_cast<const unsigned*>(y));
     }
   }
+}
+
+template <int kKeyDim>
+__device__ inline void StoreRow(int8_t* row, const float (&x)[Lane<kKeyDim>::kSize]) {
+  constexpr int kWidth = Lane<kKeyDim>::kWidth;
+  const int lane = threadIdx.x % kWarp;
+  unsigned largest = 0;  // the bits of a magnitude are in order
+#pragma unroll
+  for (int i = 0; i < Lane<kKeyDim>::kSize; ++i) {
+    largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
+  }
+  const RowUnit unit(__uint_as_float(__reduce_max_sync(kAllLanes, largest)));
+#pragma unroll
+  for (int c = 0; c < Lane<kKeyDim>::kChunks; ++c) {
+    __align__(4) int8_t y[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) y[i] = Quantised(x[kWidth * c + i], unit);
+    int8_t* to = row + (c * kWarp + lane) * kWidth;
+    if constexpr (kWidth == 4) {
+      __stcs(reinterpret_cast<unsigned*>(to), *reinterpret_cast<const unsigned*>(y));
+    } else {
+      __stcs(reinterpret_cast<unsigned short*>(to), *reinterpret_cast<const unsigned short*>(y));
+    }
+  }
+  if (lane == 0) __stcs(reinterpret_cast<float*>(row + kKeyDim), unit.scale);
 }
 
 template <int kSize>

@@ -21,15 +21,14 @@ template <typename T, int kKeyDim>
 void LaunchKeyDim(Device& device, Problem& p, bool wide) {
   // A chunk brings a reader some KB.
   constexpr int kRows = std::min<int>(8, 4096 / (sizeof(T) * kKeyDim));
-  // Two small blocks of a multiprocessor cover for each other at the ends; a wide one, for a whole
-  // head of 256, prepares less often.
-  using Narrow = Stream<4, kRows, 4, kRows == 4 ? 4 : 3, 2>;
-  using Wide = Stream<8, kRows, kWarp / kRows, 4, 1>;
-  if (wide) {
-    LaunchShape<T, kKeyDim, Wide>(device, p);
-  } else {
-    LaunchShape<T, kKeyDim, Narrow>(device, p);
+  constexpr int kRowBytes = RowPitch<T>(kKeyDim) * sizeof(T);
+  if constexpr (kRowBytes == 1024) {
+    // A whole head of 256 at a time: preparing it once takes less of the bandwidth.
+    if (wide) return LaunchShape<T, kKeyDim, Stream<8, 4, 8, 4, 1>>(device, p);
   }
+  // Two small blocks of a multiprocessor cover for each other at the ends.
+  constexpr int kDepth = std::min(8, (kRows == 4 ? 64 : 48) * 1024 / (4 * kRows * kRowBytes));
+  LaunchShape<T, kKeyDim, Stream<4, kRows, 4, kDepth, 2>>(device, p);
 }
 
 template <typename T>
@@ -58,6 +57,8 @@ bool StreamFits(const Problem& p) {
 void LaunchStream(Device& device, Problem problem, DType state_dtype, bool wide) {
   if (state_dtype == DType::kF16) {
     LaunchType<__half>(device, problem, wide);
+  } else if (state_dtype == DType::kI8) {
+    LaunchType<int8_t>(device, problem, wide);
   } else {
     LaunchType<float>(device, problem, wide);
   }

@@ -1,7 +1,7 @@
 // One token for each memory, where there are many: as many blocks as the GPU holds walk over all
 // matrices, and a ring of bulk copies brings rows into shared memory across the seams between one
-// piece of work and the next. One warp of a block keeps the ring full, one prepares what the rows
-// are multiplied by, and the others read rows.
+// piece of work and the next. One warp of a block keeps the ring full, two prepare in turn what the
+// rows are multiplied by, and the others read rows.
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
@@ -10,13 +10,15 @@
 
 namespace mneme::cuda::delta {
 
+constexpr int kEntries = 2;  // prepared ahead, each by a warp of its own
+
 // A block takes kChunks times kRows rows for each of kReaders warps at a time, and has kDepth
 // chunks, of all readers, on their way.
 template <int kReaders_, int kRows_, int kChunks_, int kDepth_, int kBlocks_>
 struct Stream {
   static constexpr int kReaders = kReaders_, kRows = kRows_, kChunks = kChunks_, kDepth = kDepth_;
   static constexpr int kBlocks = kBlocks_;  // of a multiprocessor
-  static constexpr int kThreads = (kReaders + 2) * kWarp;
+  static constexpr int kThreads = (kReaders + kEntries + 1) * kWarp;
   static constexpr int kChunkRows = kReaders * kRows, kBlockRows = kChunkRows * kChunks;
   static constexpr int kWarpRows = kRows * kChunks;
   static_assert(kWarpRows <= kWarp);
@@ -29,7 +31,8 @@ struct alignas(128) StreamEntry {
   float updates[kMaxPending][Shape::kBlockRows];
   float v[Shape::kBlockRows];
   float k[kKeyDim], q[kKeyDim];
-  float2 recall_read[kMaxPending];  // products of pending keys with k and q, weighted
+  float2 recall_read[kMaxPending];  // products of pending keys with k and q,
+                                    // weighted
   float fold_weights[kMaxPending];
   float k_dot_q, token_decay, stored_decay, fold_decay, beta;
   Range range;
@@ -39,10 +42,12 @@ struct alignas(128) StreamEntry {
 
 template <typename T, int kKeyDim, typename Shape>
 struct StreamMemory {
-  alignas(128) T ring[Shape::kDepth][Shape::kChunkRows * kKeyDim];
-  StreamEntry<kKeyDim, Shape> entries[2];
+  alignas(128) T ring[Shape::kDepth][Shape::kChunkRows * RowPitch<T>(kKeyDim)];
+  StreamEntry<kKeyDim, Shape> entries[kEntries];
   uint64_t full[Shape::kDepth], empty[Shape::kDepth];
-  uint64_t copied[2], ready[2], done[2];  // of an entry
+  // Of an entry: what is pending and v are there, k and q are, the products of pending keys are;
+  // and readers are through.
+  uint64_t copied[kEntries], ready[kEntries], weighed[kEntries], done[kEntries];
 };
 
 // A place in a ring of kSize, and how often it came round.
@@ -72,6 +77,7 @@ __device__ inline Item ItemOfLane(const Item& item, int lane) {
 template <typename T, int kKeyDim, typename Shape>
 __device__ inline void FillRing(const Problem& p, int units,
                                 StreamMemory<T, kKeyDim, Shape>& memory) {
+  constexpr int kPitch = RowPitch<T>(kKeyDim);
   const int lane = threadIdx.x % kWarp;
   RingPlace<Shape::kDepth> place;
   // Lanes look up as many pieces of work at once: that they follow each other in memory would cost
@@ -86,12 +92,12 @@ __device__ inline void FillRing(const Problem& p, int units,
       const int first_row = item.tile * Shape::kBlockRows;
       const int rows = min(Shape::kBlockRows, p.value_dim - first_row);
       const T* state = p.state.At<const T>(item.slot, item.memory) +
-                       (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kKeyDim;
+                       (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kPitch;
       for (int row = 0; row < rows; row += Shape::kChunkRows) {
         BulkWait(&memory.empty[place.at], place.phase ^ 1);
         BulkLoadStreaming(
-            memory.ring[place.at], state + static_cast<int64_t>(row) * kKeyDim,
-            static_cast<uint32_t>(min(Shape::kChunkRows, rows - row) * kKeyDim * sizeof(T)),
+            memory.ring[place.at], state + static_cast<int64_t>(row) * kPitch,
+            static_cast<uint32_t>(min(Shape::kChunkRows, rows - row) * kPitch * sizeof(T)),
             &memory.full[place.at]);
         place.Next();
       }
@@ -163,18 +169,19 @@ __device__ inline void CopyEntry(const Problem& p, const Item& item, Range range
   }
 }
 
-// The warp that prepares entries, and keeps record of what is pending.
+// The warp that prepares every kEntries-th entry, from number `own` on, and keeps record of what is
+// pending.
 template <typename T, int kKeyDim, typename Shape>
-__device__ inline void PrepareEntries(const Problem& p, int units,
+__device__ inline void PrepareEntries(const Problem& p, int units, int own,
                                       StreamMemory<T, kKeyDim, Shape>& memory) {
   const int lane = threadIdx.x % kWarp;
   const int group = p.value_heads / p.heads;
-  RingPlace<2> place;
+  RingPlace<kEntries> place;
   for (int base = blockIdx.x; base < units; base += kWarp * gridDim.x) {
     const int unit = base + lane * static_cast<int>(gridDim.x);
     Item of_lane = {};
     Range range_of_lane = {0, 0};
-    float decay_of_lane = 0, beta_of_lane = 0;
+    float decay_of_lane = 0, beta_of_lane = 0, a_log_of_lane = 0, dt_bias_of_lane = 0;
     const bool has = unit < units && FindItem(p, unit, of_lane);
     if (has) {
       range_of_lane = ReadRange(p, of_lane);
@@ -182,17 +189,16 @@ __device__ inline void PrepareEntries(const Problem& p, int units,
       decay_of_lane = p.log_decay[from * p.value_heads + of_lane.head];
       beta_of_lane = p.beta[from * p.value_heads + of_lane.head];
       if (p.a_log != nullptr) {
-        decay_of_lane = LogDecay(decay_of_lane, p.a_log[of_lane.head], p.dt_bias[of_lane.head]);
-        beta_of_lane = p.beta_scale * Sigmoid(beta_of_lane);
+        a_log_of_lane = p.a_log[of_lane.head];
+        dt_bias_of_lane = p.dt_bias[of_lane.head];
       }
     }
-    for (unsigned left = __ballot_sync(kAllLanes, has); left != 0; left &= left - 1) {
+    for (unsigned left = __ballot_sync(kAllLanes, has); left != 0; left &= left - 1, place.Next()) {
+      if (place.at != own) continue;
       const int from = __ffs(static_cast<int>(left)) - 1;
       const Item item = ItemOfLane(of_lane, from);
       const Range range = {__shfl_sync(kAllLanes, range_of_lane.begin, from),
                            __shfl_sync(kAllLanes, range_of_lane.end, from)};
-      const float log_decay = __shfl_sync(kAllLanes, decay_of_lane, from);
-      const float beta = __shfl_sync(kAllLanes, beta_of_lane, from);
       const int key_head = item.head / group;
       const bool fold = Folds(p, item, range);
 
@@ -207,30 +213,39 @@ __device__ inline void PrepareEntries(const Problem& p, int units,
       StreamEntry<kKeyDim, Shape>& entry = memory.entries[place.at];
       BulkWait(&memory.done[place.at], place.phase ^ 1);
       CopyEntry<kKeyDim, Shape>(p, item, range, key_head, entry, &memory.copied[place.at]);
+      float log_decay = __shfl_sync(kAllLanes, decay_of_lane, from);
+      float beta = __shfl_sync(kAllLanes, beta_of_lane, from);
       if (p.a_log != nullptr) {
+        log_decay = LogDecay(log_decay, __shfl_sync(kAllLanes, a_log_of_lane, from),
+                             __shfl_sync(kAllLanes, dt_bias_of_lane, from));
+        beta = p.beta_scale * Sigmoid(beta);
         SetLength(1.0f, k);
         SetLength(rsqrtf(static_cast<float>(kKeyDim)), q);
       }
       ShareRow<kKeyDim>(k, entry.k);
       ShareRow<kKeyDim>(q, entry.q);
       const float k_dot_q = SumLanes(DotLane(k, q));
-      const PendingDecay decay = SumPendingDecay(pending_decay);
-      if (lane < kMaxPending) entry.fold_weights[lane] = expf(decay.since + log_decay);
       if (lane == 0) {
         entry.k_dot_q = k_dot_q;
         entry.token_decay = expf(log_decay);
-        entry.stored_decay = expf(decay.all);
-        entry.fold_decay = expf(decay.all + log_decay);
         entry.beta = beta;
         entry.range = range;
         entry.item = item;
         entry.fold = fold;
       }
+      __syncwarp();
+      if (lane == 0) Arrive(&memory.ready[place.at]);
+
+      const PendingDecay decay = SumPendingDecay(pending_decay);
+      if (lane < kMaxPending) entry.fold_weights[lane] = expf(decay.since + log_decay);
+      if (lane == 0) {
+        entry.stored_decay = expf(decay.all);
+        entry.fold_decay = expf(decay.all + log_decay);
+      }
       BulkWait(&memory.copied[place.at], place.phase);
       MultiplyKeys<kKeyDim, Shape>(range, expf(decay.since), k, q, entry);
       __syncwarp();
-      if (lane == 0) Arrive(&memory.ready[place.at]);
-      place.Next();
+      if (lane == 0) Arrive(&memory.weighed[place.at]);
 
       if (!fold && item.tile == 0) {
         if (item.head % group == 0) {
@@ -246,6 +261,7 @@ __device__ inline void PrepareEntries(const Problem& p, int units,
       if (lane == 0) change.Finish();
     }
   }
+  if (place.at != own) return;
   BulkWait(&memory.done[place.at], place.phase ^ 1);
   if (lane == 0) {
     memory.entries[place.at].item.slot = -1;
@@ -258,7 +274,7 @@ template <typename T, int kKeyDim, typename Shape>
 __device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const T* stored, int row,
                                 int rows, const float (&k)[Lane<kKeyDim>::kSize], float u,
                                 int u_lane, T* state) {
-  constexpr int kSize = Lane<kKeyDim>::kSize;
+  constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
   constexpr int kAtOnce = Shape::kRows < 4 ? Shape::kRows : 4;
   const Range range = entry.range;
 #pragma unroll
@@ -272,10 +288,12 @@ __device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const 
         for (int i = 0; i < kSize; ++i) x[r][i] = __fmaf_rn(write, k[i], 0.0f);
         continue;
       }
-      LoadRow<kKeyDim>(stored + (first + r) * kKeyDim, x[r]);
+      const T* from = stored + (first + r) * kPitch;
+      LoadElements<kKeyDim>(from, x[r]);
+      const float decay = entry.fold_decay * RowScale(from, kKeyDim);
 #pragma unroll
       for (int i = 0; i < kSize; ++i) {
-        x[r][i] = __fmaf_rn(write, k[i], __fmul_rn(entry.fold_decay, x[r][i]));
+        x[r][i] = __fmaf_rn(write, k[i], __fmul_rn(decay, x[r][i]));
       }
     }
 #pragma unroll 2
@@ -293,7 +311,7 @@ __device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const 
 #pragma unroll
     for (int r = 0; r < kAtOnce; ++r) {
       if (row + first + r < rows) {
-        StoreRow<kKeyDim>(state + static_cast<int64_t>(row + first + r) * kKeyDim, x[r]);
+        StoreRow<kKeyDim>(state + static_cast<int64_t>(row + first + r) * kPitch, x[r]);
       }
     }
   }
@@ -302,16 +320,15 @@ __device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const 
 template <typename T, int kKeyDim, typename Shape>
 __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape>& memory) {
   constexpr int kRows = Shape::kRows, kWarpRows = Shape::kWarpRows;
-  constexpr int kSize = Lane<kKeyDim>::kSize;
+  constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  RingPlace<2> place;
+  RingPlace<kEntries> place;
   RingPlace<Shape::kDepth> ring;
   while (true) {
     BulkWait(&memory.ready[place.at], place.phase);
     const StreamEntry<kKeyDim, Shape>& entry = memory.entries[place.at];
     const Item item = entry.item;
     if (item.slot < 0) break;
-    BulkWait(&memory.copied[place.at], place.phase);
     const Range range = entry.range;
     const bool fold = entry.fold;
     const int first_row = item.tile * Shape::kBlockRows;
@@ -324,9 +341,13 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
     const int chunk = lane / kRows % Shape::kChunks;
     const int row = chunk * Shape::kChunkRows + warp * kRows + lane % kRows;
     const bool mine = lane < kWarpRows && row < rows;
-    const float v = mine ? entry.v[row] : 0.0f;
+    float v = 0;
     float2 more = {0, 0};
-    if (range.size() > 0) {
+    const auto take_pending = [&] {
+      BulkWait(&memory.copied[place.at], place.phase);
+      BulkWait(&memory.weighed[place.at], place.phase);
+      if (mine) v = entry.v[row];
+      if (range.size() == 0) return;
 #pragma unroll 4
       for (int j = range.begin + lane / kWarpRows; j < range.end; j += kWarp / kWarpRows) {
         const float u = entry.updates[j][row];
@@ -339,7 +360,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
         more.x += __shfl_xor_sync(kAllLanes, more.x, mask);
         more.y += __shfl_xor_sync(kAllLanes, more.y, mask);
       }
-    }
+    };
     const auto finish = [&](float recall, float read) {
       if (range.size() > 0) {
         recall = fmaf(entry.stored_decay, recall, more.x);
@@ -348,11 +369,13 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
       return OneToken(recall, read, entry.k_dot_q, v, entry.token_decay, entry.beta);
     };
 
+    // Rows can be read before anything pending has come; only folding cannot wait.
+    if (fold) take_pending();
     float recall = 0, read = 0;  // of the lane's row
 #pragma unroll 1
     for (int c = 0; c < Shape::kChunks; ++c) {
       if (c * Shape::kChunkRows >= rows) break;
-      const T* stored = memory.ring[ring.at] + warp * kRows * kKeyDim;
+      const T* stored = memory.ring[ring.at] + warp * kRows * kPitch;
       float chunk_recall = 0, chunk_read = 0;
       if (!item.fresh) {
         BulkWait(&memory.full[ring.at], ring.phase);
@@ -360,12 +383,13 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
           float s[kSize];
-          LoadRow<kKeyDim>(stored + r * kKeyDim, s);
+          LoadElements<kKeyDim>(stored + r * kPitch, s);
           recalls[r] = DotLane(s, k);
           reads[r] = DotLane(s, q);
         }
-        chunk_recall = SumRows(recalls);
-        chunk_read = SumRows(reads);
+        const float scale = RowScale(stored + lane % kRows * kPitch, kKeyDim);
+        chunk_recall = scale * SumRows(recalls);
+        chunk_read = scale * SumRows(reads);
       }
       if (chunk == c) {
         recall = chunk_recall;
@@ -373,7 +397,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
       }
       if (fold) {
         T* state = p.state.At<T>(item.slot, item.memory) +
-                   (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kKeyDim;
+                   (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kPitch;
         FoldRows<T, kKeyDim, Shape>(entry, stored, c * Shape::kChunkRows + warp * kRows, rows, k,
                                     finish(recall, read).u, c * kRows, state);
       }
@@ -383,6 +407,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
         ring.Next();
       }
     }
+    if (!fold) take_pending();
     const Write write = finish(recall, read);
     if (mine) {
       const int64_t at_row = static_cast<int64_t>(item.head) * p.value_dim + first_row + row;
@@ -409,9 +434,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       InitBarrier(&memory.full[i], 1);
       InitBarrier(&memory.empty[i], Shape::kReaders);
     }
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kEntries; ++i) {
       InitBarrier(&memory.copied[i], 1);
       InitBarrier(&memory.ready[i], 1);
+      InitBarrier(&memory.weighed[i], 1);
       InitBarrier(&memory.done[i], Shape::kReaders);
     }
     FenceBulkBarriers();
@@ -419,13 +445,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   __syncthreads();
   WaitForPreviousKernel();
   const int units = p.segments * p.value_heads * p.tiles;
-  switch (static_cast<int>(threadIdx.x) / kWarp - Shape::kReaders) {
-    case 0:
-      return FillRing<T, kKeyDim, Shape>(p, units, memory);
-    case 1:
-      return PrepareEntries<T, kKeyDim, Shape>(p, units, memory);
-    default:
-      return ReadRows<T, kKeyDim, Shape>(p, memory);
+  const int role = static_cast<int>(threadIdx.x) / kWarp - Shape::kReaders;
+  if (role < 0) {
+    ReadRows<T, kKeyDim, Shape>(p, memory);
+  } else if (role < kEntries) {
+    PrepareEntries<T, kKeyDim, Shape>(p, units, role, memory);
+  } else {
+    FillRing<T, kKeyDim, Shape>(p, units, memory);
   }
 }
 
