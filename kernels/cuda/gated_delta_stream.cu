@@ -47,7 +47,8 @@ void LaunchType(Device& device, Problem& p, bool wide) {
 
 // Bulk copies want addresses and sizes that are multiples of 16.
 bool StreamFits(const Problem& p) {
-  return p.value_dim % 4 == 0 && reinterpret_cast<uintptr_t>(p.v) % 16 == 0 &&
+  return p.segments <= kMaxSegments && p.value_dim % 4 == 0 &&
+         reinterpret_cast<uintptr_t>(p.v) % 16 == 0 &&
          (p.capacity == 0 || (reinterpret_cast<uintptr_t>(p.updates.base) | p.updates.slab_bytes |
                               p.updates.memory_bytes) %
                                      16 ==
