@@ -233,7 +233,7 @@ const char* Name(DecodeTile tile) {
 
 void Print(int head_states, DType dtype, const DecodePlan& plan, const Measurement& measured,
            double bytes, double copy) {
-  std::printf("%5d %4s %-11s %-9s %8.2f us  worst %8.2f us  %7.1f MB %6.2f TB/s %5.1f%%\n",
+  std::printf("%5d %4s %-8s %-9s %8.2f us  worst %8.2f us  %7.1f MB %6.2f TB/s %5.1f%%\n",
               head_states, mneme::Name(dtype), Name(plan.tile),
               plan.fold_all ? "each" : "held back", 1e6 * measured.step, 1e6 * measured.worst,
               1e-6 * bytes, 1e-12 * bytes / measured.step, 100 * bytes / measured.step / copy);

@@ -47,7 +47,6 @@ void LaunchShape(Device& device, Problem& p, DecodeTile tile) {
       case DecodeTile::kBulk:
         return LaunchTile<T, kKeyDim, typename Shapes::Bulk>(device, p);
       case DecodeTile::kStream:
-      case DecodeTile::kStreamWide:
         return;  // LaunchStream's
     }
   }
@@ -77,7 +76,6 @@ void LaunchKeyDim(Device& device, Problem& p, DecodeTile tile) {
 //   bulk 8       6.22  7.37  10.8  15.9  28.6  |  15.1  24.7  41.4   145   277   543
 //   bulk         7.85  8.75  9.85  14.9  28.8  |  19.6  29.2  45.5   145   273   529
 //   stream          -     -  10.9  16.0  28.4  |  17.4  24.0  36.0   119   232   452
-//   stream wide     -     -  11.1  17.3  30.8  |  22.0  26.8  37.4   119   227   441
 // In f16, bulk 8 takes 17.7 us at 192 writing each token, stream 22.7 holding back; at 384, 1536,
 // 3072 and 6144 stream takes 28.4, 68.1, 131 and 246 us, bulk 33.1, 96.0, 177 and 338.
 DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, DType state_dtype) {
@@ -100,10 +98,8 @@ DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, D
     plan.tile = DecodeTile::kBulk4;
   } else if (kilobytes <= 256 || !StreamFits(p)) {
     plan.tile = half && kilobytes <= 768 ? DecodeTile::kBulk8 : DecodeTile::kBulk;
-  } else if (kilobytes <= 4096 || half) {
-    plan.tile = DecodeTile::kStream;
   } else {
-    plan.tile = DecodeTile::kStreamWide;
+    plan.tile = DecodeTile::kStream;
   }
   plan.fold_all = p.capacity == 0 || kilobytes <= 256;
   return plan;
@@ -111,10 +107,7 @@ DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, D
 
 void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan) {
   problem.fold_all = plan.fold_all;
-  if (plan.tile == DecodeTile::kStream || plan.tile == DecodeTile::kStreamWide) {
-    const bool wide = plan.tile == DecodeTile::kStreamWide;
-    return LaunchStream(device, problem, state_dtype, wide);
-  }
+  if (plan.tile == DecodeTile::kStream) return LaunchStream(device, problem, state_dtype);
   if (state_dtype == DType::kF16) {
     LaunchKeyDim<__half>(device, problem, plan.tile);
   } else if (state_dtype == DType::kI8) {

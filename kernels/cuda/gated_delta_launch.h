@@ -17,8 +17,8 @@ void LaunchGeneral(Device& device, Problem problem, DType state_dtype);
 void LaunchTokens(Device& device, Problem problem, DType state_dtype);
 
 // gated_delta_decode.cu: kDecode, the same shapes.
-enum class DecodeTile : uint8_t { kDirect2, kDirect4, kBulk4, kBulk8, kBulk, kStream, kStreamWide };
-constexpr int kDecodeTiles = 7;
+enum class DecodeTile : uint8_t { kDirect2, kDirect4, kBulk4, kBulk8, kBulk, kStream };
+constexpr int kDecodeTiles = 6;
 struct DecodePlan {
   DecodeTile tile;  // how rows are dealt out to warps and blocks
   bool fold_all;    // every token is added to its matrix at once, what is pending with it
@@ -28,9 +28,9 @@ DecodePlan PlanDecode(const Device& device, const Problem& problem, int head_sta
                       DType state_dtype);
 void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan);
 
-// gated_delta_stream.cu: the tiles kStream and kStreamWide of LaunchDecode().
+// gated_delta_stream.cu: the tile kStream of LaunchDecode().
 bool StreamFits(const Problem& p);
-void LaunchStream(Device& device, Problem problem, DType state_dtype, bool wide);
+void LaunchStream(Device& device, Problem problem, DType state_dtype);
 
 // False, and an error on record, for a memory of more blocks than its range counts in 16 bits.
 inline bool RangeCountFits(Device& device, const Problem& p) {

@@ -18,28 +18,24 @@ void LaunchShape(Device& device, Problem& p) {
 }
 
 template <typename T, int kKeyDim>
-void LaunchKeyDim(Device& device, Problem& p, bool wide) {
+void LaunchKeyDim(Device& device, Problem& p) {
   // A chunk brings a reader some KB.
   constexpr int kRows = std::min<int>(8, 4096 / (sizeof(T) * kKeyDim));
   constexpr int kRowBytes = RowPitch<T>(kKeyDim) * sizeof(T);
-  if constexpr (kRowBytes == 1024) {
-    // A whole head of 256 at a time: preparing it once takes less of the bandwidth.
-    if (wide) return LaunchShape<T, kKeyDim, Stream<8, 4, 8, 4, 1>>(device, p);
-  }
   // Two small blocks of a multiprocessor cover for each other at the ends.
   constexpr int kDepth = std::min(8, (kRows == 4 ? 64 : 48) * 1024 / (4 * kRows * kRowBytes));
   LaunchShape<T, kKeyDim, Stream<4, kRows, 4, kDepth, 2>>(device, p);
 }
 
 template <typename T>
-void LaunchType(Device& device, Problem& p, bool wide) {
+void LaunchType(Device& device, Problem& p) {
   switch (p.key_dim) {
     case 64:
-      return LaunchKeyDim<T, 64>(device, p, wide);
+      return LaunchKeyDim<T, 64>(device, p);
     case 128:
-      return LaunchKeyDim<T, 128>(device, p, wide);
+      return LaunchKeyDim<T, 128>(device, p);
     default:
-      return LaunchKeyDim<T, 256>(device, p, wide);
+      return LaunchKeyDim<T, 256>(device, p);
   }
 }
 
@@ -55,13 +51,13 @@ bool StreamFits(const Problem& p) {
                                  0);
 }
 
-void LaunchStream(Device& device, Problem problem, DType state_dtype, bool wide) {
+void LaunchStream(Device& device, Problem problem, DType state_dtype) {
   if (state_dtype == DType::kF16) {
-    LaunchType<__half>(device, problem, wide);
+    LaunchType<__half>(device, problem);
   } else if (state_dtype == DType::kI8) {
-    LaunchType<int8_t>(device, problem, wide);
+    LaunchType<int8_t>(device, problem);
   } else {
-    LaunchType<float>(device, problem, wide);
+    LaunchType<float>(device, problem);
   }
 }
 

@@ -49,46 +49,47 @@ __device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const 
   constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
   constexpr int kRows = Shape::kRows;
   const Range range = entry.range;
-  static_assert(kRows % 4 == 0);
-  float x[kRows][kSize];
+  constexpr int kAtOnce = 4;
+  static_assert(kRows % kAtOnce == 0);
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const float write = __shfl_sync(kAllLanes, u, u_lane + r);
-    if (entry.item.fresh) {
+  for (int first = 0; first < kRows; first += kAtOnce) {
+    float x[kAtOnce][kSize];
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) x[r][i] = __fmaf_rn(write, k[i], 0.0f);
-      continue;
-    }
-    const T* from = stored + r * kPitch;
-    LoadElements<kKeyDim>(from, x[r]);
-    const float decay = entry.fold_decay * RowScale(from, kKeyDim);
+    for (int r = 0; r < kAtOnce; ++r) {
+      const float write = __shfl_sync(kAllLanes, u, u_lane + first + r);
+      if (entry.item.fresh) {
 #pragma unroll
-    for (int i = 0; i < kSize; ++i) {
-      x[r][i] = __fmaf_rn(write, k[i], __fmul_rn(decay, x[r][i]));
-    }
-  }
-#pragma unroll(kRows == 4 ? 4 : 1)
-  for (int j = range.begin; j < range.end; ++j) {
-    float key[kSize];
-    LoadRow<kKeyDim>(entry.keys[j], key);
-    const float weight = entry.fold_weights[j];
-    const auto* updates = reinterpret_cast<const float4*>(&entry.updates[j][row]);
+        for (int i = 0; i < kSize; ++i) x[r][i] = __fmaf_rn(write, k[i], 0.0f);
+        continue;
+      }
+      const T* from = stored + (first + r) * kPitch;
+      LoadElements<kKeyDim>(from, x[r]);
+      const float decay = entry.fold_decay * RowScale(from, kKeyDim);
 #pragma unroll
-    for (int first = 0; first < kRows; first += 4) {
-      const float4 four = updates[first / 4];
-      const float pending[4] = {weight * four.x, weight * four.y, weight * four.z, weight * four.w};
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          x[first + r][i] = __fmaf_rn(pending[r], key[i], x[first + r][i]);
-        }
+      for (int i = 0; i < kSize; ++i) {
+        x[r][i] = __fmaf_rn(write, k[i], __fmul_rn(decay, x[r][i]));
       }
     }
-  }
+#pragma unroll 2
+    for (int j = range.begin; j < range.end; ++j) {
+      float key[kSize];
+      LoadRow<kKeyDim>(entry.keys[j], key);
+      const float weight = entry.fold_weights[j];
+      const float4 updates = *reinterpret_cast<const float4*>(&entry.updates[j][row + first]);
+      const float pending[kAtOnce] = {weight * updates.x, weight * updates.y, weight * updates.z,
+                                      weight * updates.w};
 #pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    if (row + r < rows) StoreRow<kKeyDim>(state + static_cast<int64_t>(row + r) * kPitch, x[r]);
+      for (int r = 0; r < kAtOnce; ++r) {
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) x[r][i] = __fmaf_rn(pending[r], key[i], x[r][i]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      if (row + first + r < rows) {
+        StoreRow<kKeyDim>(state + static_cast<int64_t>(row + first + r) * kPitch, x[r]);
+      }
+    }
   }
 }
 
@@ -199,7 +200,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
 }
 
 template <typename T, int kKeyDim, typename Shape>
-__global__ void __maxnreg__(65536 / (Shape::kBlocks * Shape::kThreads) / 8 * 8)
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     StreamKernel(const __grid_constant__ Problem p) {
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   auto& memory = *reinterpret_cast<StreamMemory<T, kKeyDim, Shape>*>(shared_bytes);
