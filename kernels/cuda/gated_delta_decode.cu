@@ -75,9 +75,9 @@ void LaunchKeyDim(Device& device, Problem& p, DecodeTile tile) {
 //   bulk 4       5.31  6.09  8.86  16.1  29.4  |  15.7  26.1  46.4     -     -     -
 //   bulk 8       6.22  7.37  10.8  15.9  28.6  |  15.1  24.7  41.4   145   277   543
 //   bulk         7.85  8.75  9.85  14.9  28.8  |  19.6  29.2  45.5   145   273   529
-//   stream          -     -  10.9  16.0  28.4  |  17.4  24.0  36.0   119   232   452
+//   stream          -     -  10.9  16.0  28.4  |  17.4  26.0  39.5   119   232   450
 // In f16, bulk 8 takes 17.7 us at 192 writing each token, stream 22.7 holding back; at 384, 1536,
-// 3072 and 6144 stream takes 28.4, 68.1, 131 and 246 us, bulk 33.1, 96.0, 177 and 338.
+// 3072 and 6144 stream takes 29.4, 70.2, 133 and 251 us, bulk 33.1, 96.0, 177 and 338.
 DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, DType state_dtype) {
   const bool half = state_dtype == DType::kF16, ints = state_dtype == DType::kI8;
   // The direct tiles gain nothing from holding back: their time is latency. But integers lose
