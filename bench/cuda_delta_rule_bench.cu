@@ -5,6 +5,7 @@
 //   cuda_delta_rule_bench            the table
 //   cuda_delta_rule_bench --sweep    the same for every tile and both ways of writing
 //   cuda_delta_rule_bench --check    compares with float64 on the host instead
+//   cuda_delta_rule_bench --drift    the same after 2,000 tokens, for each way to store a matrix
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include "bench/cuda_delta_rule_check.h"
 #include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/state_row.h"
 
 namespace mneme {
 namespace {
@@ -39,7 +41,7 @@ class DecodeBench {
  public:
   DecodeBench(Device& device, int head_states, DType dtype)
       : device_(device), sessions_(head_states / kHeads), dtype_(dtype) {
-    state_bytes_ = int64_t{kHeads} * kDim * kDim * SizeOf(dtype);
+    state_bytes_ = int64_t{kHeads} * kDim * StateRowPitch(dtype, kDim) * SizeOf(dtype);
     const int64_t pending = 4 * int64_t{kCapacity} * kHeads * kDim;
     slab_bytes_ = state_bytes_ + 2 * pending + 4096;
     sets_ = static_cast<int>(std::max<int64_t>(
@@ -224,7 +226,8 @@ double CopyBandwidth(Device& device) {
 }
 
 const char* Name(DecodeTile tile) {
-  constexpr const char* kNames[] = {"direct 2", "direct 4", "bulk 4", "bulk 8", "bulk", "ring"};
+  constexpr const char* kNames[] = {"direct 2", "direct 4", "bulk 4",     "bulk 8",
+                                    "bulk",     "stream",   "stream wide"};
   return kNames[static_cast<int>(tile)];
 }
 
@@ -241,9 +244,13 @@ int Main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   Device device(0, DType::kF32);
   if (mode == "--check") return CheckDeltaRule(device) ? 0 : 1;
+  if (mode == "--drift") {
+    PrintDeltaRuleDrift(device);
+    return device.TakeError().empty() ? 0 : 1;
+  }
   const double copy = CopyBandwidth(device);
   std::printf("%s: copies %.2f TB/s, read and written\n", device.properties().name, 1e-12 * copy);
-  for (const DType dtype : {DType::kF32, DType::kF16}) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
     for (const int head_states : {12, 24, 48, 96, 192, 384, 1536, 3072, 6144}) {
       DecodeBench bench(device, head_states, dtype);
       if (mode != "--sweep") {

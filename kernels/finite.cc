@@ -38,6 +38,7 @@ bool AllFinite(const TensorView& tensor) {
     case DType::kI64:
     case DType::kI32:
     case DType::kU8:
+    case DType::kI8:
       return true;
   }
   return true;

@@ -8,7 +8,7 @@
 
 namespace mneme {
 
-enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kU8 };
+enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kU8, kI8 };
 
 constexpr int SizeOf(DType dtype) {
   switch (dtype) {
@@ -22,6 +22,7 @@ constexpr int SizeOf(DType dtype) {
     case DType::kF16:
       return 2;
     case DType::kU8:
+    case DType::kI8:
       return 1;
   }
   return 0;
@@ -43,6 +44,8 @@ constexpr const char* Name(DType dtype) {
       return "i32";
     case DType::kU8:
       return "u8";
+    case DType::kI8:
+      return "i8";
   }
   return "?";
 }

@@ -34,6 +34,8 @@ const char* FormatName(DType dtype) {
       return "I32";
     case DType::kU8:
       return "U8";
+    case DType::kI8:
+      return "I8";
   }
   return "?";
 }

@@ -59,7 +59,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeConfiguredBackend(const v1::DeviceS
   BackendOptions options;
   if (config.compute_dtype() == "bf16") options.compute_dtype = DType::kBF16;
   if (config.compute_dtype() == "f32") options.compute_dtype = DType::kF32;
-  options.state_dtype = config.state_dtype() == "f16" ? DType::kF16 : DType::kF32;
+  if (config.state_dtype() == "f16") options.state_dtype = DType::kF16;
+  if (config.state_dtype() == "int8") options.state_dtype = DType::kI8;
   options.threads = config.threads();
   options.isa = config.isa();
   return MakeBackend(config.kind(), options);

@@ -32,6 +32,23 @@ double SumOfSquares(const std::byte* data, int64_t elements, DType dtype) {
   return sum;
 }
 
+// Of rows with their scales, of `pitch` bytes.
+double SumOfScaledSquares(const std::byte* data, int64_t bytes, int64_t pitch) {
+  const int64_t elements = pitch - static_cast<int64_t>(sizeof(float));
+  double sum = 0;
+  for (int64_t at = 0; at < bytes; at += pitch) {
+    int64_t squares = 0;
+    for (int64_t i = 0; i < elements; ++i) {
+      const int value = static_cast<int8_t>(data[at + i]);
+      squares += value * value;
+    }
+    float scale;
+    std::memcpy(&scale, data + at + elements, sizeof(scale));
+    sum += double{scale} * scale * static_cast<double>(squares);
+  }
+  return sum;
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<std::vector<double>>> MemoryNorms(ToolRunner& tool, int slot) {
@@ -52,10 +69,15 @@ absl::StatusOr<std::vector<std::vector<double>>> MemoryNorms(ToolRunner& tool, i
     std::vector<double>& of_layer = norms.emplace_back();
     for (int64_t m = 0; m < field.shape[0]; ++m) {
       const int64_t bytes = field.memory_bytes();
-      of_layer.push_back(written[m] == std::byte{0}
-                             ? -1
-                             : std::sqrt(SumOfSquares(data + m * bytes, bytes / SizeOf(field.dtype),
-                                                      field.dtype)));
+      const std::byte* memory = data + m * bytes;
+      if (written[m] == std::byte{0}) {
+        of_layer.push_back(-1);
+      } else if (field.dtype == DType::kI8) {
+        of_layer.push_back(std::sqrt(SumOfScaledSquares(memory, bytes, field.shape[3])));
+      } else {
+        of_layer.push_back(
+            std::sqrt(SumOfSquares(memory, bytes / SizeOf(field.dtype), field.dtype)));
+      }
     }
   }
   return norms;

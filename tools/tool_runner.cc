@@ -25,9 +25,11 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeToolBackend(const ModelFlags& flags
   }
   if (flags.state_dtype == "f16") {
     options.state_dtype = DType::kF16;
+  } else if (flags.state_dtype == "int8") {
+    options.state_dtype = DType::kI8;
   } else if (flags.state_dtype != "f32") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--state-dtype: \"", flags.state_dtype, "\", expected f32 or f16"));
+        absl::StrCat("--state-dtype: \"", flags.state_dtype, "\", expected f32, f16 or int8"));
   }
   if (flags.device == "reference") return MakeReferenceBackend(options);
   return MakeBackend(flags.device, options);
@@ -60,7 +62,7 @@ void ModelFlags::AddTo(FlagParser& parser, bool with_model) {
   parser.Add("--compute-dtype", "TYPE", &compute_dtype,
              "f32 (default), or bf16: activations rounded before matrix products");
   parser.Add("--state-dtype", "TYPE", &state_dtype,
-             "f32 (default), or with cuda f16: how matrix memories are stored");
+             "f32 (default), or with cuda f16 or int8: how matrix memories are stored");
   parser.Add("--isa", "NAME", &isa, "auto (default), baseline, avx2, avx512, avx512_bf16 or amx");
   parser.Add("--threads", "N", &threads, 0, 4096,
              "CPU threads; 0 (default): all that this process may use");

@@ -43,6 +43,41 @@ __device__ inline void BulkLoadStreaming(void* shared, const void* global, uint3
 #endif
 }
 
+// For copies that several threads announce or start, and for threads that tell others. A phase of
+// `barrier` is over when `arrivals` have come and all bytes expected.
+__device__ inline void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
+#if __CUDA_ARCH__ >= 900
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+#endif
+}
+__device__ inline void Arrive(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
+#endif
+}
+// One arrival, and what copies started by BulkLoad() bring.
+__device__ inline void ArriveAndExpect(uint64_t* barrier, uint32_t bytes) {
+#if __CUDA_ARCH__ >= 900
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes)
+               : "memory");
+#endif
+}
+__device__ inline void BulkLoad(void* shared, const void* global, uint32_t bytes,
+                                uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(to),
+      "l"(global), "r"(bytes), "r"(at)
+      : "memory");
+#endif
+}
+
 // Waits for copy number n of a barrier, counted from 0: phase is n % 2.
 __device__ inline void BulkWait(uint64_t* barrier, uint32_t phase) {
 #if __CUDA_ARCH__ >= 900

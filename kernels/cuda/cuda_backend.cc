@@ -202,9 +202,10 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCudaBackend(BackendOptions options)
     return absl::InvalidArgumentError(
         absl::StrCat("compute dtype ", Name(*options.compute_dtype), ", expected f32 or bf16"));
   }
-  if (options.state_dtype != DType::kF32 && options.state_dtype != DType::kF16) {
+  if (options.state_dtype != DType::kF32 && options.state_dtype != DType::kF16 &&
+      options.state_dtype != DType::kI8) {
     return absl::InvalidArgumentError(
-        absl::StrCat("state dtype ", Name(options.state_dtype), ", expected f32 or f16"));
+        absl::StrCat("state dtype ", Name(options.state_dtype), ", expected f32, f16 or i8"));
   }
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);

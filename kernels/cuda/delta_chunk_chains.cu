@@ -17,6 +17,7 @@
 #include "kernels/cuda/delta_chunk_copy.cuh"
 #include "kernels/cuda/delta_chunk_mma.cuh"
 #include "kernels/cuda/delta_chunk_plan.h"
+#include "kernels/cuda/delta_chunk_state.cuh"
 #include "kernels/cuda/device_utils.cuh"
 
 namespace mneme::cuda {
@@ -57,32 +58,13 @@ __device__ inline void RowNorms(const float (&s)[n], float (&norms)[2]) {
   for (int r = 0; r < 2; ++r) norms[r] = sqrtf(QuadSum(squares[r])) * kBoundSlack;
 }
 
-template <typename State>
-__device__ inline float2 LoadPair(const State* p);
-template <>
-__device__ inline float2 LoadPair(const float* p) {
-  return *reinterpret_cast<const float2*>(p);
-}
-template <>
-__device__ inline float2 LoadPair(const __half* p) {
-  return __half22float2(*reinterpret_cast<const __half2*>(p));
-}
-__device__ inline void StorePair(float* p, float x, float y) {
-  *reinterpret_cast<float2*>(p) = {x, y};
-}
-__device__ inline void StorePair(__half* p, float x, float y) {
-  // Saturates, as StoreState: an infinity would spoil a memory for good.
-  constexpr float kLargest = 65504.0f;
-  const auto fit = [](float z) { return z > kLargest ? kLargest : z < -kLargest ? -kLargest : z; };
-  *reinterpret_cast<__half2*>(p) = __floats2half2_rn(fit(x), fit(y));
-}
-
 template <int kKeyBlocks, int kStages, int kGroups, bool kWgmma, typename State>
 __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainParams p) {
 #ifndef MNEME_HOPPER_MMA
   if constexpr (kWgmma) return;  // never launched where it is not built
 #endif
   constexpr int kThreads = kGroups * kGroupThreads, kKeyDim = 64 * kKeyBlocks;
+  constexpr int kPitch = RowPitch<State>(kKeyDim);
   constexpr int kSums = kKeyDim / 2;  // of the matrix, per lane
   using Memory = ChainMemory<kKeyBlocks, kStages, kGroups>;
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -124,14 +106,19 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
     float s[kSums];
     {
       const State* state = reinterpret_cast<const State*>(memory.chain.state) +
-                           static_cast<int64_t>(column + row) * kKeyDim + pair;
+                           static_cast<int64_t>(column + row) * kPitch + pair;
       const bool load = active && memory.chain.fresh == 0;
+      const float2 scale = {load ? RowScale(state - pair, kKeyDim) : 0.0f,
+                            load ? RowScale(state - pair + kPitch, kKeyDim) : 0.0f};
 #pragma unroll
       for (int i = 0; i < kSums; i += 4) {
         const float2 zero = {0, 0};
         const float2 x = load ? LoadPair(state + 2 * i) : zero;
-        const float2 y = load ? LoadPair(state + 2 * i + kKeyDim) : zero;
+        const float2 y = load ? LoadPair(state + 2 * i + kPitch) : zero;
         s[i] = x.x, s[i + 1] = x.y, s[i + 2] = y.x, s[i + 3] = y.y;
+        if constexpr (std::is_same_v<State, int8_t>) {
+          s[i] *= scale.x, s[i + 1] *= scale.x, s[i + 2] *= scale.y, s[i + 3] *= scale.y;
+        }
       }
     }
     if (threadIdx.x == 0) memory.item = gridDim.x + atomicAdd(p.plan.taken, 1);
@@ -300,12 +287,16 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
     }
     if (active) {
       State* state = reinterpret_cast<State*>(memory.chain.state) +
-                     static_cast<int64_t>(column + row) * kKeyDim + pair;
+                     static_cast<int64_t>(column + row) * kPitch + pair;
       const float inverse[2] = {InverseOf(unit[0]), InverseOf(unit[1])};
+      if constexpr (std::is_same_v<State, int8_t>) {
+        StoreInts(s, inverse, lane % 4 == 0, kKeyDim, state - pair, pair);
+      } else {
 #pragma unroll
-      for (int i = 0; i < kSums; i += 4) {
-        StorePair(state + 2 * i, s[i] * inverse[0], s[i + 1] * inverse[0]);
-        StorePair(state + 2 * i + kKeyDim, s[i + 2] * inverse[1], s[i + 3] * inverse[1]);
+        for (int i = 0; i < kSums; i += 4) {
+          StorePair(state + 2 * i, s[i] * inverse[0], s[i + 1] * inverse[0]);
+          StorePair(state + 2 * i + kPitch, s[i + 2] * inverse[1], s[i + 3] * inverse[1]);
+        }
       }
     }
     __syncthreads();
@@ -387,6 +378,9 @@ cudaError_t RunDeltaChains(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs&
                               args.state};
   if (args.state.dtype == DType::kF16) {
     return LaunchForState<__half>(params, multiprocessors, hopper, stream);
+  }
+  if (args.state.dtype == DType::kI8) {
+    return LaunchForState<int8_t>(params, multiprocessors, hopper, stream);
   }
   return LaunchForState<float>(params, multiprocessors, hopper, stream);
 }

@@ -145,7 +145,8 @@ bool GatedDeltaChunksSupported(const Device& device, const GatedDeltaRuleArgs& a
          sizes.value_heads % sizes.heads == 0 &&
          properties.sharedMemPerBlockOptin >=
              static_cast<size_t>(DeltaChunkSharedBytes(sizes.key_dim)) &&
-         (args.state.dtype == DType::kF32 || args.state.dtype == DType::kF16) &&
+         (args.state.dtype == DType::kF32 || args.state.dtype == DType::kF16 ||
+          args.state.dtype == DType::kI8) &&
          args.state.memory_bytes % 8 == 0 && Aligned16(args.q) && Aligned16(args.k) &&
          Aligned16(args.v) && Aligned16(args.out);
 }

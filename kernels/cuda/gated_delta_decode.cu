@@ -14,7 +14,6 @@ struct Tiles {
   using Bulk4 = Tile<4, 8, 1, 1, 3>;
   using Bulk8 = Tile<8, 4, 1, 1, 5>;
   using Bulk = Tile<kRows, 8, 1, 1, kRows == 8 ? 3 : 2>;
-  using Ring = Tile<kRows / 2, 4, 8, 3, 4>;
 };
 
 template <typename T, int kKeyDim, typename Shape>
@@ -33,19 +32,23 @@ void LaunchTile(Device& device, Problem& p) {
 template <typename T, int kKeyDim>
 void LaunchShape(Device& device, Problem& p, DecodeTile tile) {
   using Shapes = Tiles<T, kKeyDim>;
-  switch (tile) {
-    case DecodeTile::kDirect2:
-      return LaunchTile<T, kKeyDim, typename Shapes::Direct2>(device, p);
-    case DecodeTile::kDirect4:
-      return LaunchTile<T, kKeyDim, typename Shapes::Direct4>(device, p);
-    case DecodeTile::kBulk4:
-      return LaunchTile<T, kKeyDim, typename Shapes::Bulk4>(device, p);
-    case DecodeTile::kBulk8:
-      return LaunchTile<T, kKeyDim, typename Shapes::Bulk8>(device, p);
-    case DecodeTile::kBulk:
-      return LaunchTile<T, kKeyDim, typename Shapes::Bulk>(device, p);
-    case DecodeTile::kRing:
-      return LaunchTile<T, kKeyDim, typename Shapes::Ring>(device, p);
+  if constexpr (sizeof(T) == 1) {
+    LaunchTile<T, kKeyDim, typename Shapes::Direct4>(device, p);
+  } else {
+    switch (tile) {
+      case DecodeTile::kDirect2:
+        return LaunchTile<T, kKeyDim, typename Shapes::Direct2>(device, p);
+      case DecodeTile::kDirect4:
+        return LaunchTile<T, kKeyDim, typename Shapes::Direct4>(device, p);
+      case DecodeTile::kBulk4:
+        return LaunchTile<T, kKeyDim, typename Shapes::Bulk4>(device, p);
+      case DecodeTile::kBulk8:
+        return LaunchTile<T, kKeyDim, typename Shapes::Bulk8>(device, p);
+      case DecodeTile::kBulk:
+        return LaunchTile<T, kKeyDim, typename Shapes::Bulk>(device, p);
+      case DecodeTile::kStream:
+        return;  // LaunchStream's
+    }
   }
 }
 
@@ -67,35 +70,36 @@ void LaunchKeyDim(Device& device, Problem& p, DecodeTile tile) {
 // (cuda_delta_rule_bench --sweep; later changes moved single figures by some percent), us for 12,
 // 24, 48, 96, 192 head states of f32 with each token written, and for 96, 192, 384, 1536, 3072 and
 // 6144 with writes held back:
-//   direct 2  4.05  6.12  9.56  16.4  30.1  |  19.6  35.3  68.0     -     -     -
-//   direct 4  4.58  5.79  9.00  15.4  27.7  |  15.7  27.2  50.9     -     -     -
-//   bulk 4    5.31  6.09  8.86  16.1  29.4  |  15.7  26.1  46.4     -     -     -
-//   bulk 8    6.22  7.37  10.8  15.9  28.6  |  15.1  24.7  41.4   137   263   513
-//   bulk      7.85  8.75  9.85  14.9  28.8  |  19.6  29.2  45.5   138   259   517
-//   ring      8.46  8.81  15.8  19.1  31.2  |  43.9  51.6  63.2   144   254   470
-// In f16, bulk 8 takes 17.7 us at 192 and 30.8 us at 384 writing each token, and 31.4 us at 384
-// holding back; at 1536, 3072 and 6144 bulk takes 94, 173 and 332 us, ring 129, - and 315 us.
+//   direct 2     4.05  6.12  9.56  16.4  30.1  |  19.6  35.3  68.0     -     -     -
+//   direct 4     4.58  5.79  9.00  15.4  27.7  |  15.7  27.2  50.9     -     -     -
+//   bulk 4       5.31  6.09  8.86  16.1  29.4  |  15.7  26.1  46.4     -     -     -
+//   bulk 8       6.22  7.37  10.8  15.9  28.6  |  15.1  24.7  41.4   145   277   543
+//   bulk         7.85  8.75  9.85  14.9  28.8  |  19.6  29.2  45.5   145   273   529
+//   stream          -     -  10.9  16.0  28.4  |  17.4  26.0  39.5   119   232   450
+// In f16, bulk 8 takes 17.7 us at 192 writing each token, stream 22.7 holding back; at 384, 1536,
+// 3072 and 6144 stream takes 29.4, 70.2, 133 and 251 us, bulk 33.1, 96.0, 177 and 338.
 DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, DType state_dtype) {
-  // The direct tiles gain nothing from holding back: their time is latency.
-  if (!HasHopperCode(device)) return {DecodeTile::kDirect4, true};
-  const bool half = state_dtype == DType::kF16;
+  const bool half = state_dtype == DType::kF16, ints = state_dtype == DType::kI8;
+  // The direct tiles gain nothing from holding back: their time is latency. But integers lose
+  // something with each rounding.
+  const bool fold_few = p.capacity == 0 || !ints;
+  if (!HasHopperCode(device)) return {DecodeTile::kDirect4, fold_few};
   const int64_t kilobytes = static_cast<int64_t>(head_states) * p.value_dim * p.key_dim *
                             SizeOf(state_dtype) / device.multiprocessors() / 1024;
   DecodePlan plan;
+  if (ints)
+    return {kilobytes <= 48 || !StreamFits(p) ? DecodeTile::kDirect4 : DecodeTile::kStream,
+            fold_few};
   if (kilobytes <= (half ? 16 : 32)) {
     plan.tile = DecodeTile::kDirect2;
   } else if (kilobytes <= 64 && !half) {
     plan.tile = DecodeTile::kDirect4;
   } else if (kilobytes <= 128) {
     plan.tile = DecodeTile::kBulk4;
-  } else if (kilobytes <= 256 && !half) {
-    plan.tile = DecodeTile::kBulk;
-  } else if (kilobytes <= (half ? 768 : 4096)) {
-    plan.tile = DecodeTile::kBulk8;
-  } else if (kilobytes <= 4096) {
-    plan.tile = DecodeTile::kBulk;
+  } else if (kilobytes <= 256 || !StreamFits(p)) {
+    plan.tile = half && kilobytes <= 768 ? DecodeTile::kBulk8 : DecodeTile::kBulk;
   } else {
-    plan.tile = DecodeTile::kRing;
+    plan.tile = DecodeTile::kStream;
   }
   plan.fold_all = p.capacity == 0 || kilobytes <= 256;
   return plan;
@@ -103,8 +107,11 @@ DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, D
 
 void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan) {
   problem.fold_all = plan.fold_all;
+  if (plan.tile == DecodeTile::kStream) return LaunchStream(device, problem, state_dtype);
   if (state_dtype == DType::kF16) {
     LaunchKeyDim<__half>(device, problem, plan.tile);
+  } else if (state_dtype == DType::kI8) {
+    LaunchKeyDim<int8_t>(device, problem, plan.tile);
   } else {
     LaunchKeyDim<float>(device, problem, plan.tile);
   }

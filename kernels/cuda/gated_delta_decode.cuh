@@ -27,14 +27,15 @@ struct Tile {
 
 template <typename T, int kKeyDim, typename Shape>
 constexpr int SharedStateBytes() {
-  return static_cast<int>(sizeof(T)) * Shape::kWarps * Shape::kDepth * Shape::kRows * kKeyDim;
+  return static_cast<int>(sizeof(T)) * Shape::kWarps * Shape::kDepth * Shape::kRows *
+         RowPitch<T>(kKeyDim);
 }
 
 // The chunks of a warp's rows, one after the other.
 template <typename T, int kKeyDim, typename Shape>
 class RowStream {
  public:
-  static constexpr int kSize = Lane<kKeyDim>::kSize;
+  static constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
 
   // `rows` from `state` on, at most kWarpRows.
   __device__ void Begin(const T* state, int rows, T* ring, uint64_t* barriers) {
@@ -52,7 +53,7 @@ class RowStream {
     } else {
 #pragma unroll
       for (int r = 0; r < Shape::kRows; ++r) {
-        if (r < rows) LoadRow<kKeyDim, Cache::kStream>(state + r * kKeyDim, held_[r]);
+        if (r < rows) LoadRow<kKeyDim, Cache::kStream>(state + r * kPitch, held_[r]);
       }
     }
   }
@@ -63,7 +64,7 @@ class RowStream {
   // Row r of the chunk; r is known at compile time.
   __device__ void Row(int r, float (&x)[kSize]) const {
     if constexpr (Shape::kDepth > 0) {
-      LoadRow<kKeyDim>(ring_ + (stage_ * Shape::kRows + r) * kKeyDim, x);
+      LoadRow<kKeyDim>(ring_ + (stage_ * Shape::kRows + r) * kPitch, x);
     } else {
 #pragma unroll
       for (int i = 0; i < kSize; ++i) x[i] = held_[r][i];
@@ -85,9 +86,8 @@ class RowStream {
   __device__ void Load(int chunk, int stage) const {
     const int rows = min(Shape::kRows, rows_ - chunk * Shape::kRows);
     if (rows <= 0) return;
-    BulkLoadStreaming(ring_ + stage * Shape::kRows * kKeyDim,
-                      state_ + chunk * Shape::kRows * kKeyDim,
-                      static_cast<uint32_t>(rows * kKeyDim * sizeof(T)), barriers_ + stage);
+    BulkLoadStreaming(ring_ + stage * Shape::kRows * kPitch, state_ + chunk * Shape::kRows * kPitch,
+                      static_cast<uint32_t>(rows * kPitch * sizeof(T)), barriers_ + stage);
   }
 
   const T* state_;
@@ -130,20 +130,13 @@ __device__ inline void MultiplyPending(const Problem& p, const float* keys, Rang
   }
 }
 
-// x <- length x / |x|, as L2Norm.
-template <int kSize>
-__device__ inline void SetLength(float length, float (&x)[kSize]) {
-  const float scale = length / sqrtf(SumLanes(DotLane(x, x)) + 1e-6f);
-#pragma unroll
-  for (int i = 0; i < kSize; ++i) x[i] *= scale;
-}
-
 template <typename T, int kKeyDim, typename Shape>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     DecodeKernel(const __grid_constant__ Problem p) {
   constexpr int kRows = Shape::kRows;
   constexpr int kSize = Lane<kKeyDim>::kSize;
-  constexpr int kRing = Shape::kDepth * kRows * kKeyDim;  // elements, of a warp
+  constexpr int kPitch = RowPitch<T>(kKeyDim);
+  constexpr int kRing = Shape::kDepth * kRows * kPitch;  // elements, of a warp
 
   extern __shared__ __align__(128) unsigned char shared_rings[];
   __shared__ uint64_t barriers[Shape::kWarps][Shape::kDepth + 1];
@@ -153,12 +146,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   LetNextKernelStart();
   WaitForPreviousKernel();
   Item item;
-  if (!FindItem(p, item)) return;
+  if (!FindItem(p, blockIdx.x, item)) return;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int first_row = item.tile * Shape::kBlockRows + warp * Shape::kWarpRows;
   const int rows = min(Shape::kWarpRows, p.value_dim - first_row);  // of this warp, if positive
   T* state = p.state.At<T>(item.slot, item.memory) +
-             (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kKeyDim;
+             (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kPitch;
   RowStream<T, kKeyDim, Shape> stream;
   stream.Begin(state, item.fresh ? 0 : rows, reinterpret_cast<T*>(shared_rings) + warp * kRing,
                barriers[warp]);
@@ -285,7 +278,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         }
 #pragma unroll
         for (int r = 0; r < kFoldRows; ++r) {
-          if (first + r < left) StoreRow<kKeyDim>(state + (c * kRows + first + r) * kKeyDim, x[r]);
+          if (first + r < left) StoreRow<kKeyDim>(state + (c * kRows + first + r) * kPitch, x[r]);
         }
       }
     }

@@ -14,7 +14,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant__ Problem p) {
   extern __shared__ float shared_rows[];
   Item item;
-  if (!FindItem(p, item)) return;
+  if (!FindItem(p, blockIdx.x, item)) return;
   const Range range = ReadRange(p, item);
   const int pending = range.size();
   if (item.length == 0 && pending == 0 && !item.fresh) return;  // is settled
@@ -33,8 +33,11 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
   const int key_head = item.head / (p.value_heads / p.heads);
   float* s = shared_rows + (threadIdx.x / kWarp) * p.key_dim;  // a lane uses its own elements only
   T* state = p.state.At<T>(item.slot, item.memory) +
-             (static_cast<int64_t>(item.head) * p.value_dim + row) * p.key_dim;
-  for (int d = lane; d < p.key_dim; d += kWarp) s[d] = item.fresh ? 0.0f : ToFloat(state[d]);
+             (static_cast<int64_t>(item.head) * p.value_dim + row) * RowPitch<T>(p.key_dim);
+  const float scale = item.fresh ? 0.0f : RowScale(state, p.key_dim);
+  for (int d = lane; d < p.key_dim; d += kWarp) {
+    s[d] = item.fresh ? 0.0f : scale * static_cast<float>(state[d]);
+  }
 
   float* updates = nullptr;
   float* keys = nullptr;
@@ -90,7 +93,20 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
     }
   }
   if (!fold) return;
-  for (int d = lane; d < p.key_dim; d += kWarp) StoreState(state + d, s[d]);
+  if constexpr (std::is_same_v<T, int8_t>) {
+    unsigned largest = 0;
+    for (int d = lane; d < p.key_dim; d += kWarp) {
+      largest = max(largest, __float_as_uint(s[d]) & 0x7fffffffu);
+    }
+    const RowUnit unit(__uint_as_float(__reduce_max_sync(kAllLanes, largest)));
+    const int scale_at = RowPitch<T>(p.key_dim) - 4;
+    for (int d = lane; d < scale_at; d += kWarp) {
+      state[d] = d < p.key_dim ? Quantised(s[d], unit) : 0;
+    }
+    if (lane == 0) *reinterpret_cast<float*>(state + scale_at) = unit.scale;
+  } else {
+    for (int d = lane; d < p.key_dim; d += kWarp) StoreState(state + d, s[d]);
+  }
 }
 
 template <typename T>
@@ -113,6 +129,8 @@ void LaunchGeneral(Device& device, Problem problem, DType state_dtype) {
   if (!RangeCountFits(device, problem)) return;
   if (state_dtype == DType::kF16) {
     Launch<__half>(device, problem);
+  } else if (state_dtype == DType::kI8) {
+    Launch<int8_t>(device, problem);
   } else {
     Launch<float>(device, problem);
   }

@@ -17,7 +17,7 @@ void LaunchGeneral(Device& device, Problem problem, DType state_dtype);
 void LaunchTokens(Device& device, Problem problem, DType state_dtype);
 
 // gated_delta_decode.cu: kDecode, the same shapes.
-enum class DecodeTile : uint8_t { kDirect2, kDirect4, kBulk4, kBulk8, kBulk, kRing };
+enum class DecodeTile : uint8_t { kDirect2, kDirect4, kBulk4, kBulk8, kBulk, kStream };
 constexpr int kDecodeTiles = 6;
 struct DecodePlan {
   DecodeTile tile;  // how rows are dealt out to warps and blocks
@@ -27,6 +27,10 @@ struct DecodePlan {
 DecodePlan PlanDecode(const Device& device, const Problem& problem, int head_states,
                       DType state_dtype);
 void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan);
+
+// gated_delta_stream.cu: the tile kStream of LaunchDecode().
+bool StreamFits(const Problem& p);
+void LaunchStream(Device& device, Problem problem, DType state_dtype);
 
 // False, and an error on record, for a memory of more blocks than its range counts in 16 bits.
 inline bool RangeCountFits(Device& device, const Problem& p) {
@@ -46,7 +50,8 @@ inline bool HasTunedShape(const Problem& p, DType state_dtype) {
   return (p.key_dim == 64 || p.key_dim == 128 || p.key_dim == 256) && p.capacity <= kMaxPending &&
          aligned(p.state) && aligned(p.keys) &&
          (reinterpret_cast<uintptr_t>(p.q) | reinterpret_cast<uintptr_t>(p.k)) % 16 == 0 &&
-         (state_dtype == DType::kF32 || state_dtype == DType::kF16);
+         (state_dtype == DType::kF32 || state_dtype == DType::kF16 ||
+          (state_dtype == DType::kI8 && p.value_dim % 4 == 0));
 }
 
 // What a decode step knows of q, k and the gates before L2Norm and DeltaGates.

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/state_row.cuh"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda::delta {
@@ -66,11 +67,11 @@ struct Item {
   bool fresh;
 };
 
-// False if the block has nothing to do.
-__device__ inline bool FindItem(const Problem& p, Item& item) {
+// The work of block `index`; false if there is none.
+__device__ inline bool FindItem(const Problem& p, int index, Item& item) {
   const int per_memory = p.value_heads * p.tiles;
-  const int s = blockIdx.x / per_memory;
-  const int rest = blockIdx.x - s * per_memory;
+  const int s = index / per_memory;
+  const int rest = index - s * per_memory;
   item.head = rest / p.tiles;
   item.tile = rest - item.head * p.tiles;
   if (p.task == Task::kSettleSlots) {

@@ -71,6 +71,35 @@ __device__ inline void LoadRow(const __half* row, float (&x)[Lane<kKeyDim>::kSiz
   }
 }
 
+// The elements of a row, to be multiplied by RowScale().
+template <int kKeyDim, typename T>
+__device__ inline void LoadElements(const T* row, float (&x)[Lane<kKeyDim>::kSize]) {
+  LoadRow<kKeyDim>(row, x);
+}
+template <int kKeyDim>
+__device__ inline void LoadElements(const int8_t* row, float (&x)[Lane<kKeyDim>::kSize]) {
+  constexpr int kWidth = Lane<kKeyDim>::kWidth;
+  const int8_t* from = row + threadIdx.x % kWarp * kWidth;
+#pragma unroll
+  for (int c = 0; c < Lane<kKeyDim>::kChunks; ++c, from += kWarp * kWidth) {
+    if constexpr (kWidth == 4) {
+      UnpackInts(*reinterpret_cast<const uint32_t*>(from), x + 4 * c);
+    } else {
+      float four[4];
+      UnpackInts(*reinterpret_cast<const uint16_t*>(from), four);
+      x[2 * c] = four[0];
+      x[2 * c + 1] = four[1];
+    }
+  }
+}
+template <int kKeyDim, Cache kCache = Cache::kKeep>
+__device__ inline void LoadRow(const int8_t* row, float (&x)[Lane<kKeyDim>::kSize]) {
+  LoadElements<kKeyDim>(row, x);
+  const float scale = RowScale(row, kKeyDim);
+#pragma unroll
+  for (int i = 0; i < Lane<kKeyDim>::kSize; ++i) x[i] *= scale;
+}
+
 template <int kKeyDim>
 __device__ inline void StoreRow(float* row, const float (&x)[Lane<kKeyDim>::kSize]) {
   constexpr int kWidth = Lane<kKeyDim>::kWidth;
@@ -107,12 +136,45 @@ __device__ inline void StoreRow(__half* row, const float (&x)[Lane<kKeyDim>::kSi
   }
 }
 
+template <int kKeyDim>
+__device__ inline void StoreRow(int8_t* row, const float (&x)[Lane<kKeyDim>::kSize]) {
+  constexpr int kWidth = Lane<kKeyDim>::kWidth;
+  const int lane = threadIdx.x % kWarp;
+  unsigned largest = 0;  // the bits of a magnitude are in order
+#pragma unroll
+  for (int i = 0; i < Lane<kKeyDim>::kSize; ++i) {
+    largest = max(largest, __float_as_uint(x[i]) & 0x7fffffffu);
+  }
+  const RowUnit unit(__uint_as_float(__reduce_max_sync(kAllLanes, largest)));
+#pragma unroll
+  for (int c = 0; c < Lane<kKeyDim>::kChunks; ++c) {
+    __align__(4) int8_t y[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) y[i] = Quantised(x[kWidth * c + i], unit);
+    int8_t* to = row + (c * kWarp + lane) * kWidth;
+    if constexpr (kWidth == 4) {
+      __stcs(reinterpret_cast<unsigned*>(to), *reinterpret_cast<const unsigned*>(y));
+    } else {
+      __stcs(reinterpret_cast<unsigned short*>(to), *reinterpret_cast<const unsigned short*>(y));
+    }
+  }
+  if (lane == 0) __stcs(reinterpret_cast<float*>(row + kKeyDim), unit.scale);
+}
+
 template <int kSize>
 __device__ inline float DotLane(const float (&x)[kSize], const float (&y)[kSize]) {
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kSize; ++i) sum = __fmaf_rn(x[i], y[i], sum);
   return sum;
+}
+
+// x <- length x / |x|, as L2Norm.
+template <int kSize>
+__device__ inline void SetLength(float length, float (&x)[kSize]) {
+  const float scale = length / sqrtf(SumLanes(DotLane(x, x)) + 1e-6f);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) x[i] *= scale;
 }
 
 // What is pending for a memory's head, as a warp holds it: lane j has that of place j, one of the
@@ -122,10 +184,9 @@ struct PendingDecay {
   float all;    // since the matrix was stored, in all lanes
 };
 
-__device__ inline PendingDecay LoadPendingDecay(const Problem& p, const Item& item, Range range) {
+// Of the log decay of lane j's write, 0 where nothing is pending.
+__device__ inline PendingDecay SumPendingDecay(float sum) {
   const int lane = threadIdx.x % kWarp;
-  const float* decays = p.decays.At<const float>(item.slot, item.memory) + item.head;
-  float sum = range.Has(lane) ? decays[lane * p.value_heads] : 0.0f;
   // Sums from this lane's write to the last.
 #pragma unroll
   for (int offset = 1; offset < kMaxPending; offset *= 2) {
@@ -137,6 +198,16 @@ __device__ inline PendingDecay LoadPendingDecay(const Problem& p, const Item& it
   const float next = __shfl_down_sync(kAllLanes, sum, 1);
   decay.since = lane + 1 < kWarp ? next : 0.0f;
   return decay;
+}
+
+__device__ inline float LoadDecay(const Problem& p, const Item& item, Range range) {
+  const int lane = threadIdx.x % kWarp;
+  const float* decays = p.decays.At<const float>(item.slot, item.memory) + item.head;
+  return range.Has(lane) ? decays[lane * p.value_heads] : 0.0f;
+}
+
+__device__ inline PendingDecay LoadPendingDecay(const Problem& p, const Item& item, Range range) {
+  return SumPendingDecay(LoadDecay(p, item, range));
 }
 
 // u of place lane / kRows + i * 32 / kRows, row lane % kRows, for every i.

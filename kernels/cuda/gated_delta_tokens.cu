@@ -29,10 +29,10 @@ struct Token {
 
 template <typename T, int kKeyDim>
 __global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__ Problem p) {
-  constexpr int kSize = Lane<kKeyDim>::kSize;
+  constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
   __shared__ float shared_updates[kWarps][kMaxPending][kRows];
   Item item;
-  if (!FindItem(p, item)) return;
+  if (!FindItem(p, blockIdx.x, item)) return;
   const Range range = ReadRange(p, item);
   const int pending = range.size();
   if (item.length == 0 && pending == 0 && !item.fresh) return;  // is settled
@@ -50,13 +50,13 @@ __global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__
   if (rows <= 0) return;
   const int row = first_row + lane % kRows;  // that this lane finishes
   T* state = p.state.At<T>(item.slot, item.memory) +
-             (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kKeyDim;
+             (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kPitch;
   float s[kRows][kSize];
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
 #pragma unroll
     for (int i = 0; i < kSize; ++i) s[r][i] = 0;
-    if (r < rows && !item.fresh) LoadRow<kKeyDim, Cache::kStream>(state + r * kKeyDim, s[r]);
+    if (r < rows && !item.fresh) LoadRow<kKeyDim, Cache::kStream>(state + r * kPitch, s[r]);
   }
   if (pending > 0) {
     PendingUpdates<kRows> updates;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
-    if (r < rows) StoreRow<kKeyDim>(state + r * kKeyDim, s[r]);
+    if (r < rows) StoreRow<kKeyDim>(state + r * kPitch, s[r]);
   }
 }
 
@@ -134,6 +134,8 @@ void LaunchTokens(Device& device, Problem problem, DType state_dtype) {
   if (!RangeCountFits(device, problem)) return;
   if (state_dtype == DType::kF16) {
     LaunchKeyDim<__half>(device, problem);
+  } else if (state_dtype == DType::kI8) {
+    LaunchKeyDim<int8_t>(device, problem);
   } else {
     LaunchKeyDim<float>(device, problem);
   }

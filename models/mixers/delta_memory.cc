@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/state_row.h"
 
 namespace mneme {
 namespace {
@@ -67,9 +68,10 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder) {
       builder.AddState("k_window", format.window_dtype, {memories, history, keys}, true);
   memory.v_window_ =
       builder.AddState("v_window", format.window_dtype, {memories, history, values}, true);
-  memory.memory_ =
-      builder.AddState("memory", format.memory_dtype,
-                       {memories, config.value_heads, config.value_dim, config.key_dim}, true);
+  memory.memory_ = builder.AddState("memory", format.memory_dtype,
+                                    {memories, config.value_heads, config.value_dim,
+                                     StateRowPitch(format.memory_dtype, config.key_dim)},
+                                    true);
   if (format.pending_writes > 0) {
     const int capacity = format.pending_writes;
     const auto add = [&](absl::string_view name, int64_t values) {

@@ -1,12 +1,14 @@
 // The gated delta rule of whole prompts on a GPU, in chunks and on 16-bit operands (compute dtype
 // bf16), against float64 token by token.
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "gtest/gtest.h"
+#include "kernels/state_row.h"
 #include "tests/kernels/delta_rule_problem.h"
 #include "tests/support/matchers.h"
 
@@ -152,6 +154,43 @@ TEST_F(CudaDeltaChunkTest, MatchesReferenceWithF16State) {
     }
     SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << p.dims.Describe());
     ExpectClose(p, p.Run(*halves), p.Run(*reference_));
+  }
+}
+
+// A matrix that a prompt leaves in integers, and that the next part of the prompt goes on from.
+TEST_F(CudaDeltaChunkTest, MatchesReferenceWithInt8State) {
+  const std::unique_ptr<Backend> ints = MakeRounded(DType::kI8);
+  uint64_t seed = 225;
+  for (const int key_dim : {64, 128, 256}) {
+    ++seed;
+    constexpr int kFirst = 150, kSecond = 90;
+    const DeltaDims dims = {1, 2, key_dim, 80};
+    const DeltaProblem p(seed, dims, {{kFirst + kSecond, 0, 0, true}}, /*max_beta=*/1,
+                         /*slots=*/1, /*memories=*/1);
+    SCOPED_TRACE(testing::Message() << "seed " << seed << ", " << dims.Describe());
+    const DeltaResult want = p.Run(*reference_);
+    std::vector<int> first, second;
+    for (int e = 0; e < kFirst + kSecond; ++e) (e < kFirst ? first : second).push_back(e);
+
+    Workbench bench(*ints);
+    const int64_t pitch = StateRowPitch(DType::kI8, key_dim), rows = int64_t{2} * 80;
+    SlabPool slabs(bench, 1, 1, rows * pitch, DType::kI8);
+    std::vector<double> out = p.Step(bench, slabs, {{kFirst, 0, 0, true}}, first);
+    const std::vector<double> rest = p.Step(bench, slabs, {{kSecond, 0, 0, false}}, second);
+    out.insert(out.end(), rest.begin(), rest.end());
+    std::vector<double> state;
+    const std::vector<std::byte> bytes = slabs.Bytes();
+    for (int64_t row = 0; row < rows; ++row) {
+      const std::byte* at = bytes.data() + slabs.view().offset + row * pitch;
+      float scale;
+      std::memcpy(&scale, at + pitch - sizeof(scale), sizeof(scale));
+      for (int d = 0; d < key_dim; ++d) state.push_back(double{scale} * static_cast<int8_t>(at[d]));
+    }
+    // A rounding moves an element by up to a 254th of the largest of its row, which is less than
+    // five times their root mean square; twice on the way.
+    const double bound = kBound + 2 * 5.0 / 254;
+    EXPECT_LE(RelativeError(out, want.out), bound);
+    EXPECT_LE(RelativeError(state, want.states), bound);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "kernels/float16.h"
+#include "kernels/state_row.h"
 #include "tests/kernels/delta_rule_problem.h"
 #include "tests/support/matchers.h"
 
@@ -38,7 +39,7 @@ void PrintTo(const PendingCase& pending_case, std::ostream* out) {
 std::vector<PendingCase> PendingCases() {
   std::vector<PendingCase> cases;
   for (const BackendUnderTest& backend : AvailableBackends()) {
-    for (const DType dtype : {DType::kF32, DType::kF16}) {
+    for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
       const PendingCase one = {backend, dtype};
       const std::unique_ptr<Backend> made = one.Make();
       if (made != nullptr && made->state_format().pending_writes > 0 &&
@@ -64,6 +65,10 @@ std::vector<PendingCase> PendingCases() {
 //     matrix's dtype
 // so that e <- contraction e + beta |k|^2 eps_1 m + 3 u |u||k| + eps_2 m + u_state |s|. An output
 // is off by |q| (e + 2 eps_1 m).
+//
+// A row of kI8 is in units of its largest magnitude / 127, and rounding moves each element by half
+// of that. So coarse a rounding is counted where it happens only: a memory folded when nothing is
+// pending after a token. Several tokens may find what is pending folded first, and round twice.
 class Memories {
  public:
   Memories(Backend& backend, uint64_t seed, DeltaDims dims, int slots, int memories)
@@ -75,7 +80,10 @@ class Memories {
         state_dtype_(backend.state_format().memory_dtype),
         bench_(backend),
         written_(bench_, slots, memories, 1, DType::kU8),
-        states_(bench_, slots, memories, dims.state_elements(), state_dtype_),
+        states_(
+            bench_, slots, memories,
+            int64_t{dims.value_heads} * dims.value_dim * StateRowPitch(state_dtype_, dims.key_dim),
+            state_dtype_),
         range_(bench_, slots, memories, 2, DType::kI32),
         keys_(bench_, slots, memories, int64_t{capacity_} * dims.heads * dims.key_dim, DType::kF32),
         updates_(bench_, slots, memories, int64_t{capacity_} * dims.value_heads * dims.value_dim,
@@ -123,7 +131,7 @@ class Memories {
       if (list[s].active()) active.push_back(static_cast<int>(s));
     }
     std::vector<double> want, bound;
-    Follow(p, list, want, bound);
+    Follow(p, list, range_before, range_.Bytes(), want, bound);
     EXPECT_THAT(PickEntries(out, static_cast<int>(RowCount()), list, active),
                 IsWithin(bound, want));
     const auto touched = [&list](int slot, int memory) {
@@ -140,6 +148,12 @@ class Memories {
 
   void Settle(const std::vector<int>& slots) {
     const std::vector<std::byte> before = states_.Bytes(), range_before = range_.Bytes();
+    for (const int slot : slots) {
+      for (int memory = 0; slot >= 0 && memory < memories_; ++memory) {
+        if (Rows(slot, memory).values.empty() || !Pends(range_before, slot, memory)) continue;
+        for (int64_t row = 0; row < RowCount(); ++row) RoundRow(Rows(slot, memory), row);
+      }
+    }
     Workbench bench(bench_.backend());
     bench.kernels().SettleMemories({.slots = bench.Ints(slots),
                                     .memories = memories_,
@@ -185,6 +199,12 @@ class Memories {
             float value;
             std::memcpy(&value, at + 4 * d, 4);
             got.push_back(value);
+          } else if (state_dtype_ == DType::kI8) {
+            const int64_t pitch = StateRowPitch(DType::kI8, dims_.key_dim);
+            const std::byte* row = at + d / dims_.key_dim * pitch;
+            float scale;
+            std::memcpy(&scale, row + pitch - sizeof(scale), sizeof(scale));
+            got.push_back(double{scale} * static_cast<int8_t>(row[d % dims_.key_dim]));
           } else {
             uint16_t value;
             std::memcpy(&value, at + 2 * d, 2);
@@ -230,8 +250,30 @@ class Memories {
             .log_decay = decays_.view()};
   }
 
+  // Whether anything is pending, by the bytes of all ranges.
+  bool Pends(const std::vector<std::byte>& ranges, int slot, int memory) const {
+    const StateView& view = range_.view();
+    int32_t range[2];
+    std::memcpy(range,
+                ranges.data() + slot * view.slab_bytes + view.offset + memory * view.memory_bytes,
+                sizeof(range));
+    return range[0] != range[1];
+  }
+  // kI8: a row, as it now is, is rounded.
+  void RoundRow(Reference& reference, int64_t row) const {
+    if (state_dtype_ != DType::kI8) return;
+    double largest = 0;
+    for (int d = 0; d < dims_.key_dim; ++d) {
+      largest = std::max(largest, std::abs(reference.values[row * dims_.key_dim + d]));
+    }
+    const double step = (largest + reference.error[row]) * (1 + 0x1p-10) / 254 + 1e-30;
+    reference.error[row] += std::sqrt(dims_.key_dim) * step;
+    reference.mass[row] += std::sqrt(dims_.key_dim) * step;
+  }
+
   // The step in float64; appends outputs and their bounds.
   void Follow(const DeltaProblem& p, const std::vector<SegmentSpec>& list,
+              const std::vector<std::byte>& range_before, const std::vector<std::byte>& range_after,
               std::vector<double>& want, std::vector<double>& bound) {
     const double parts = capacity_ + 1;
     const double eps_1 =
@@ -242,8 +284,12 @@ class Memories {
     for (size_t n = 0; n < list.size(); ++n) {
       if (!list[n].active()) continue;
       Reference& reference = Rows(list[n].slot, list[n].memory);
+      const bool folds_first =
+          list[n].length > 1 && !list[n].fresh && Pends(range_before, list[n].slot, list[n].memory);
+      const bool folds = !Pends(range_after, list[n].slot, list[n].memory);
       for (int e = offsets[n]; e < offsets[n + 1]; ++e) {
         for (int64_t row = 0; row < RowCount(); ++row) {
+          if (folds_first && e == offsets[n]) RoundRow(reference, row);
           const int head = static_cast<int>(row / dims_.value_dim);
           const int key_head = head / (dims_.value_heads / dims_.heads);
           const double* k = &p.k[(int64_t{e} * dims_.heads + key_head) * dims_.key_dim];
@@ -270,6 +316,7 @@ class Memories {
           if (half) error += kUnitF16 * std::sqrt(square) + kTinyF16 * std::sqrt(dims_.key_dim);
           want.push_back(read);
           bound.push_back(std::sqrt(q_square) * (error + 2 * eps_1 * mass) + kTinyF32);
+          if (folds && e + 1 == offsets[n + 1]) RoundRow(reference, row);
         }
       }
     }

@@ -1,0 +1,88 @@
+// The segments of a step that there is work for, as the blocks of a persistent kernel share them.
+#pragma once
+
+#include "kernels/cuda/gated_delta_memory.cuh"
+
+namespace mneme::cuda::delta {
+
+// Segments that a launch may have.
+constexpr int kMaxSegmentWords = 160, kMaxSegments = kMaxSegmentWords * kWarp;
+
+// Which segments there is work for. Blocks share the work by their number among those: segments
+// without any would leave some blocks with much less than others.
+struct ActiveSegments {
+  unsigned bits[kMaxSegmentWords];
+  unsigned short before[kMaxSegmentWords];  // in the words in front
+  int count;
+
+  // By all threads of the block.
+  template <int kWarps>
+  __device__ void Find(const Problem& p) {
+    constexpr int kAtOnce = 4;  // words of a warp whose loads share one latency
+    const int lane = threadIdx.x % kWarp;
+    const int words = (p.segments + kWarp - 1) / kWarp;
+    for (int first = threadIdx.x / kWarp; first < words; first += kAtOnce * kWarps) {
+      bool active[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int segment = (first + i * kWarps) * kWarp + lane;
+        const int at = min(segment, p.segments - 1);
+        const int length = p.offsets[at + 1] - p.offsets[at];
+        // The latter two always hold; reading them brings them nearer to FindItem().
+        active[i] = segment < p.segments && p.slots[at] >= 0 && length == 1 &&
+                    p.memories[at] >= 0 && p.fresh[at] >= 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const unsigned word = __ballot_sync(kAllLanes, active[i]);
+        if (lane == 0 && first + i * kWarps < words) bits[first + i * kWarps] = word;
+      }
+    }
+    __syncthreads();
+    if (threadIdx.x < kWarp) {
+      int total = 0;
+      for (int first = 0; first < words; first += kWarp) {
+        const int own = first + lane < words ? __popc(bits[first + lane]) : 0;
+        int sum = own;
+#pragma unroll
+        for (int offset = 1; offset < kWarp; offset *= 2) {
+          const int other = __shfl_up_sync(kAllLanes, sum, offset);
+          if (lane >= offset) sum += other;
+        }
+        if (first + lane < words) before[first + lane] = static_cast<uint16_t>(total + sum - own);
+        total += __shfl_sync(kAllLanes, sum, kWarp - 1);
+      }
+      if (lane == 0) count = total;
+    }
+    __syncthreads();
+  }
+  // The segment that has `rank` others in front of it; rank < count.
+  __device__ int At(const Problem& p, int rank) const {
+    int word = 0, end = (p.segments + kWarp - 1) / kWarp;  // word <= the one searched < end
+    while (end - word > 1) {
+      const int middle = (word + end) / 2;
+      (before[middle] <= rank ? word : end) = middle;
+    }
+    unsigned rest = bits[word];
+    int left = rank - before[word], bit = 0;
+#pragma unroll
+    for (int half = kWarp / 2; half > 0; half /= 2) {
+      const int below = __popc(rest & ((1u << half) - 1));
+      if (left < below) continue;
+      left -= below;
+      rest >>= half;
+      bit += half;
+    }
+    return word * kWarp + bit;
+  }
+};
+
+// FindItem() for number `unit` of the work that there is.
+__device__ inline bool FindUnit(const Problem& p, const ActiveSegments& active, int unit,
+                                Item& item) {
+  const int per_memory = p.value_heads * p.tiles, rank = unit / per_memory;
+  return rank < active.count &&
+         FindItem(p, active.At(p, rank) * per_memory + unit % per_memory, item);
+}
+
+}  // namespace mneme::cuda::delta

@@ -1,0 +1,234 @@
+// One token for each memory, where there are many: as many blocks as the GPU holds walk over all
+// matrices, and a ring of bulk copies brings rows into shared memory across the seams between one
+// piece of work and the next. One warp of a block keeps the ring full, two prepare in turn what the
+// rows are multiplied by, and the others read rows.
+#pragma once
+
+#include "kernels/cuda/gated_delta_prepare.cuh"
+#include "kernels/cuda/overlap.cuh"
+
+namespace mneme::cuda::delta {
+
+// The warp that keeps the ring full.
+template <typename T, int kKeyDim, typename Shape>
+__device__ inline void FillRing(const Problem& p, StreamMemory<T, kKeyDim, Shape>& memory) {
+  constexpr int kPitch = RowPitch<T>(kKeyDim);
+  const int lane = threadIdx.x % kWarp;
+  RingPlace<Shape::kDepth> place;
+  // Lanes look up as many pieces of work at once: that they follow each other in memory would cost
+  // their latency each time.
+  const int units = memory.active.count * p.value_heads * p.tiles;
+  for (int base = blockIdx.x; base < units; base += kWarp * gridDim.x) {
+    const int unit = base + lane * static_cast<int>(gridDim.x);
+    Item of_lane = {};
+    const bool has = FindUnit(p, memory.active, unit, of_lane) && !of_lane.fresh;
+    for (unsigned left = __ballot_sync(kAllLanes, has); left != 0; left &= left - 1) {
+      const Item item = ItemOfLane(of_lane, __ffs(static_cast<int>(left)) - 1);
+      if (lane != 0) continue;
+      const int first_row = item.tile * Shape::kBlockRows;
+      const int rows = min(Shape::kBlockRows, p.value_dim - first_row);
+      const T* state = p.state.At<const T>(item.slot, item.memory) +
+                       (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kPitch;
+      for (int row = 0; row < rows; row += Shape::kChunkRows) {
+        BulkWait(&memory.empty[place.at], place.phase ^ 1);
+        BulkLoadStreaming(
+            memory.ring[place.at], state + static_cast<int64_t>(row) * kPitch,
+            static_cast<uint32_t>(min(Shape::kChunkRows, rows - row) * kPitch * sizeof(T)),
+            &memory.full[place.at]);
+        place.Next();
+      }
+    }
+  }
+}
+
+// Rows of a warp in a chunk, from `row` of the entry on, with the token and all that is pending.
+template <typename T, int kKeyDim, typename Shape>
+__device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const T* stored, int row,
+                                int rows, const float (&k)[Lane<kKeyDim>::kSize], float u,
+                                int u_lane, T* state) {
+  constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
+  constexpr int kRows = Shape::kRows;
+  const Range range = entry.range;
+  constexpr int kAtOnce = 4;
+  static_assert(kRows % kAtOnce == 0);
+#pragma unroll
+  for (int first = 0; first < kRows; first += kAtOnce) {
+    float x[kAtOnce][kSize];
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      const float write = __shfl_sync(kAllLanes, u, u_lane + first + r);
+      if (entry.item.fresh) {
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) x[r][i] = __fmaf_rn(write, k[i], 0.0f);
+        continue;
+      }
+      const T* from = stored + (first + r) * kPitch;
+      LoadElements<kKeyDim>(from, x[r]);
+      const float decay = entry.fold_decay * RowScale(from, kKeyDim);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        x[r][i] = __fmaf_rn(write, k[i], __fmul_rn(decay, x[r][i]));
+      }
+    }
+#pragma unroll 2
+    for (int j = range.begin; j < range.end; ++j) {
+      float key[kSize];
+      LoadRow<kKeyDim>(entry.keys[j], key);
+      const float weight = entry.fold_weights[j];
+      const float4 updates = *reinterpret_cast<const float4*>(&entry.updates[j][row + first]);
+      const float pending[kAtOnce] = {weight * updates.x, weight * updates.y, weight * updates.z,
+                                      weight * updates.w};
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+#pragma unroll
+        for (int i = 0; i < kSize; ++i) x[r][i] = __fmaf_rn(pending[r], key[i], x[r][i]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kAtOnce; ++r) {
+      if (row + first + r < rows) {
+        StoreRow<kKeyDim>(state + static_cast<int64_t>(row + first + r) * kPitch, x[r]);
+      }
+    }
+  }
+}
+
+template <typename T, int kKeyDim, typename Shape>
+__device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape>& memory) {
+  constexpr int kRows = Shape::kRows, kWarpRows = Shape::kWarpRows;
+  constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  RingPlace<kEntries> place;
+  RingPlace<Shape::kDepth> ring;
+  while (true) {
+    BulkWait(&memory.ready[place.at], place.phase);
+    const StreamEntry<kKeyDim, Shape>& entry = memory.entries[place.at];
+    const Item item = entry.item;
+    if (item.slot < 0) break;
+    const Range range = entry.range;
+    const bool fold = entry.fold;
+    const int first_row = item.tile * Shape::kBlockRows;
+    const int rows = min(Shape::kBlockRows, p.value_dim - first_row);
+    float k[kSize], q[kSize];
+    LoadRow<kKeyDim>(entry.k, k);
+    LoadRow<kKeyDim>(entry.q, q);
+
+    // The row that this lane finishes, in chunk `chunk`.
+    const int chunk = lane / kRows % Shape::kChunks;
+    const int row = chunk * Shape::kChunkRows + warp * kRows + lane % kRows;
+    const bool mine = lane < kWarpRows && row < rows;
+    float v = 0;
+    float2 more = {0, 0};
+    const auto take_pending = [&] {
+      BulkWait(&memory.copied[place.at], place.phase);
+      BulkWait(&memory.weighed[place.at], place.phase);
+      if (mine) v = entry.v[row];
+      if (range.size() == 0) return;
+#pragma unroll 4
+      for (int j = range.begin + lane / kWarpRows; j < range.end; j += kWarp / kWarpRows) {
+        const float u = entry.updates[j][row];
+        const float2 weights = entry.recall_read[j];
+        more.x = fmaf(weights.x, u, more.x);
+        more.y = fmaf(weights.y, u, more.y);
+      }
+#pragma unroll
+      for (int mask = kWarpRows; mask < kWarp; mask *= 2) {
+        more.x += __shfl_xor_sync(kAllLanes, more.x, mask);
+        more.y += __shfl_xor_sync(kAllLanes, more.y, mask);
+      }
+    };
+    const auto finish = [&](float recall, float read) {
+      if (range.size() > 0) {
+        recall = fmaf(entry.stored_decay, recall, more.x);
+        read = fmaf(entry.stored_decay, read, more.y);
+      }
+      return OneToken(recall, read, entry.k_dot_q, v, entry.token_decay, entry.beta);
+    };
+
+    // Rows can be read before anything pending has come; only folding cannot wait.
+    if (fold) take_pending();
+    float recall = 0, read = 0;  // of the lane's row
+#pragma unroll 1
+    for (int c = 0; c < Shape::kChunks; ++c) {
+      if (c * Shape::kChunkRows >= rows) break;
+      const T* stored = memory.ring[ring.at] + warp * kRows * kPitch;
+      float chunk_recall = 0, chunk_read = 0;
+      if (!item.fresh) {
+        BulkWait(&memory.full[ring.at], ring.phase);
+        float recalls[kRows], reads[kRows];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          float s[kSize];
+          LoadElements<kKeyDim>(stored + r * kPitch, s);
+          recalls[r] = DotLane(s, k);
+          reads[r] = DotLane(s, q);
+        }
+        const float scale = RowScale(stored + lane % kRows * kPitch, kKeyDim);
+        chunk_recall = scale * SumRows(recalls);
+        chunk_read = scale * SumRows(reads);
+      }
+      if (chunk == c) {
+        recall = chunk_recall;
+        read = chunk_read;
+      }
+      if (fold) {
+        T* state = p.state.At<T>(item.slot, item.memory) +
+                   (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kPitch;
+        FoldRows<T, kKeyDim, Shape>(entry, stored, c * Shape::kChunkRows + warp * kRows, rows, k,
+                                    finish(recall, read).u, c * kRows, state);
+      }
+      if (!item.fresh) {
+        __syncwarp();
+        if (lane == 0) Arrive(&memory.empty[ring.at]);
+        ring.Next();
+      }
+    }
+    if (!fold) take_pending();
+    const Write write = finish(recall, read);
+    if (mine) {
+      const int64_t at_row = static_cast<int64_t>(item.head) * p.value_dim + first_row + row;
+      const int64_t token_rows = static_cast<int64_t>(p.value_heads) * p.value_dim;
+      p.out[item.first * token_rows + at_row] = write.out;
+      if (!fold) {
+        p.updates.At<float>(item.slot, item.memory)[range.end * token_rows + at_row] = write.u;
+      }
+    }
+    __syncwarp();
+    if (lane == 0) Arrive(&memory.done[place.at]);
+    place.Next();
+  }
+}
+
+template <typename T, int kKeyDim, typename Shape>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    StreamKernel(const __grid_constant__ Problem p) {
+  extern __shared__ __align__(128) unsigned char shared_bytes[];
+  auto& memory = *reinterpret_cast<StreamMemory<T, kKeyDim, Shape>*>(shared_bytes);
+  LetNextKernelStart();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shape::kDepth; ++i) {
+      InitBarrier(&memory.full[i], 1);
+      InitBarrier(&memory.empty[i], Shape::kReaders);
+    }
+    for (int i = 0; i < kEntries; ++i) {
+      InitBarrier(&memory.copied[i], 1);
+      InitBarrier(&memory.ready[i], 1);
+      InitBarrier(&memory.weighed[i], 1);
+      InitBarrier(&memory.done[i], Shape::kReaders);
+    }
+    FenceBulkBarriers();
+  }
+  __syncthreads();
+  WaitForPreviousKernel();
+  memory.active.Find<Shape::kThreads / kWarp>(p);
+  const int role = static_cast<int>(threadIdx.x) / kWarp - Shape::kReaders;
+  if (role < 0) {
+    ReadRows<T, kKeyDim, Shape>(p, memory);
+  } else if (role < kEntries) {
+    PrepareEntries<T, kKeyDim, Shape>(p, role, memory);
+  } else {
+    FillRing<T, kKeyDim, Shape>(p, memory);
+  }
+}
+
+}  // namespace mneme::cuda::delta
