@@ -87,6 +87,13 @@ class CudaBackend final : public Backend {
   }
   DType activation_dtype() const override { return DType::kF32; }
   DType compute_dtype() const override { return device_.compute_dtype(); }
+  DType product_dtype(const PackedMatrix& weights) const override {
+    const bool aligned =
+        weights.in_features % 8 == 0 && reinterpret_cast<uintptr_t>(weights.data) % 16 == 0;
+    return compute_dtype() == DType::kBF16 && weights.dtype == DType::kBF16 && aligned
+               ? DType::kBF16
+               : DType::kF32;
+  }
   StateFormat state_format() const override {
     return {.memory_dtype = state_dtype_, .pending_writes = kPendingWrites};
   }

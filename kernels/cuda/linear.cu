@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "base/log.h"
 #include "kernels/cuda/linear_batch.h"
 #include "kernels/cuda/operations.h"
 
@@ -49,7 +50,9 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   const bool grouped = !args.group_offsets.empty();
   const bool exact = device.compute_dtype() == DType::kF32 || w.dtype == DType::kF32;
   const int64_t entries = LikelyEntriesPerGroup(args);
-  if (entries <= (exact || !aligned ? kFewRowsExact : kFewRows)) return kPathFewRows;
+  const bool rounded = args.x.dtype != DType::kF32;  // for tensor cores, and nothing else
+  CHECK(!rounded || (args.x.dtype == w.dtype && aligned && !exact));
+  if (!rounded && entries <= (exact || !aligned ? kFewRowsExact : kFewRows)) return kPathFewRows;
   if (w.dtype == DType::kF32) return grouped ? kPathGeneral : kPathBlas;
   // The range of f16 is too small to hold the terms of any float.
   if (!aligned || (exact && w.dtype == DType::kF16)) return kPathGeneral;
@@ -76,6 +79,7 @@ class Copies {
   // Of x as it is, or in the order of the entries.
   void Add(const LinearArgs& args, bool gather) {
     const Key key = KeyOf(args, gather);
+    if (IsCopy(args, key)) return;
     if (!offsets_.try_emplace(key, bytes_).second) return;
     const int64_t rows = key.entry_rows != nullptr ? args.entry_rows.shape[0] : args.x.shape[0];
     bytes_ += (rows * args.x.shape[1] * 2 * terms_ + 255) / 256 * 256;
@@ -95,7 +99,8 @@ class Copies {
     return true;
   }
   const void* Of(const LinearArgs& args, bool gather) const {
-    return base_ + offsets_.at(KeyOf(args, gather));
+    const Key key = KeyOf(args, gather);
+    return IsCopy(args, key) ? args.x.data : base_ + offsets_.at(key);
   }
   std::vector<const void*> Of(LinearProducts products, bool gather) const {
     std::vector<const void*> list;
@@ -116,6 +121,10 @@ class Copies {
     TensorView x, entry_rows;
     Key key;
   };
+  // Whether x itself is what is wanted.
+  static bool IsCopy(const LinearArgs& args, const Key& key) {
+    return args.x.dtype != DType::kF32 && key.entry_rows == nullptr;
+  }
   static Key KeyOf(const LinearArgs& args, bool gather) {
     return {args.x.data, gather ? args.entry_rows.data : nullptr, args.x.shape.elements()};
   }

@@ -331,43 +331,67 @@ void LaunchAll(Device& device, Pass pass, int width, bool fours,
   }
 }
 
+// Of the convolutions that are not `done`, those that can be launched with the first one: they have
+// one width and one vector size, usually all of them do. Says which they are.
+struct Alike {
+  int width;
+  bool fours;
+  bool short_segments;
+  std::vector<Convolution> list;
+};
+Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
+                std::vector<bool>& done) {
+  const int64_t width = convolutions[first].weight.shape[1];
+  Alike alike = {static_cast<int>(width), InFours(convolutions[first]), true, {}};
+  for (size_t i = first; i < convolutions.size(); ++i) {
+    const ShortConvArgs& args = convolutions[i];
+    if (done[i] || args.weight.shape[1] != width || InFours(args) != alike.fours) continue;
+    done[i] = true;
+    CHECK(args.x.dtype == DType::kF32 && args.window.dtype == DType::kF32);
+    const Segments& segments = args.segments;
+    alike.short_segments &= segments.longest >= 1 && segments.longest <= kLongestShort;
+    alike.list.push_back({.x = args.x.as<const float>(),
+                          .entry_rows = args.entry_rows.as<const int32_t>(),
+                          .weight = args.weight.as<const float>(),
+                          .offsets = segments.offsets.as<const int32_t>(),
+                          .slots = segments.slots.as<const int32_t>(),
+                          .memories = segments.memories.as<const int32_t>(),
+                          .fresh = segments.fresh.as<const int32_t>(),
+                          .window = args.window,
+                          .y = args.y.as<float>(),
+                          .segments = segments.count,
+                          .entries = static_cast<int>(args.y.shape[0]),
+                          .channels = static_cast<int>(args.x.shape[1]),
+                          .width = static_cast<int>(width)});
+  }
+  return alike;
+}
+
 }  // namespace
 
 void ShortConv(Device& device, std::span<const ShortConvArgs> convolutions) {
-  // A launch has one width and one vector size; usually that is all of them.
   std::vector<bool> done(convolutions.size(), false);
   for (size_t first = 0; first < convolutions.size(); ++first) {
     if (done[first]) continue;
-    const int64_t width = convolutions[first].weight.shape[1];
-    const bool fours = InFours(convolutions[first]);
-    std::vector<Convolution> list;
-    bool short_segments = true;
-    for (size_t i = first; i < convolutions.size(); ++i) {
-      const ShortConvArgs& args = convolutions[i];
-      if (done[i] || args.weight.shape[1] != width || InFours(args) != fours) continue;
-      done[i] = true;
-      CHECK(args.x.dtype == DType::kF32 && args.window.dtype == DType::kF32);
-      const Segments& segments = args.segments;
-      short_segments &= segments.longest >= 1 && segments.longest <= kLongestShort;
-      list.push_back({.x = args.x.as<const float>(),
-                      .entry_rows = args.entry_rows.as<const int32_t>(),
-                      .weight = args.weight.as<const float>(),
-                      .offsets = segments.offsets.as<const int32_t>(),
-                      .slots = segments.slots.as<const int32_t>(),
-                      .memories = segments.memories.as<const int32_t>(),
-                      .fresh = segments.fresh.as<const int32_t>(),
-                      .window = args.window,
-                      .y = args.y.as<float>(),
-                      .segments = segments.count,
-                      .entries = static_cast<int>(args.y.shape[0]),
-                      .channels = static_cast<int>(args.x.shape[1]),
-                      .width = static_cast<int>(width)});
+    const Alike alike = TakeAlike(convolutions, first, done);
+    if (alike.short_segments) {
+      LaunchAll(device, Pass::kShort, alike.width, alike.fours, alike.list);
+      continue;
     }
-    if (short_segments) {
-      LaunchAll(device, Pass::kShort, static_cast<int>(width), fours, list);
-    } else {
-      LaunchAll(device, Pass::kOutputs, static_cast<int>(width), fours, list);
-      if (width > 1) LaunchAll(device, Pass::kWindows, static_cast<int>(width), fours, list);
+    LaunchAll(device, Pass::kOutputs, alike.width, alike.fours, alike.list);
+    if (alike.width > 1) {
+      LaunchAll(device, Pass::kWindows, alike.width, alike.fours, alike.list);
+    }
+  }
+}
+
+void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions) {
+  std::vector<bool> done(convolutions.size(), false);
+  for (size_t first = 0; first < convolutions.size(); ++first) {
+    if (done[first]) continue;
+    const Alike alike = TakeAlike(convolutions, first, done);
+    if (alike.width > 1) {
+      LaunchAll(device, Pass::kWindows, alike.width, alike.fours, alike.list);
     }
   }
 }

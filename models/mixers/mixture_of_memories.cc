@@ -68,7 +68,14 @@ class MixtureOfMemories final : public SequenceMixer {
       if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
       return;
     }
-    const TensorView x = ctx.Normed(norm, hidden);
+    const TensorView x = ctx.Normed(norm, hidden,
+                                    {{&router_, 1},
+                                     {&q_proj_, 1},
+                                     {&g_proj_, config_.output_gate ? 1u : 0u},
+                                     k_proj_,
+                                     v_proj_,
+                                     a_proj_,
+                                     b_proj_});
     Route(ctx, x, forced, indices, weights);
     if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
 
