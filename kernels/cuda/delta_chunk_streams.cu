@@ -15,7 +15,7 @@ namespace mneme::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kLongRun = 16, kShortRun = 8;  // entries of a warp: many in all, or few
+constexpr int kLongRun = 24, kShortRun = 8;  // entries of a warp: many in all, or few
 constexpr int kBatch = 4;                    // entries whose inputs are on their way together
 constexpr int kWidth = 4;                    // of the convolutions
 constexpr int kHistory = kWidth - 1;
@@ -97,123 +97,174 @@ __device__ inline void StoreVector(__half* p, const float* from) {
 // To within a few units of the last place, without the branches of an exact division.
 __device__ inline float FastSilu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
 
-// A lane has kParts pieces of kVector channels; those of a warp's piece lie together.
+// What a warp knows of its stream. A lane has kParts pieces of kVector channels; those of a warp's
+// piece lie together.
+template <int kVector, int kParts>
+struct Lane {
+  static constexpr int kOwn = kVector * kParts, kPiece = kWarp * kVector;
+
+  __device__ Lane(const Stream& s, int group)
+      : s(s), first(group * (kParts * kPiece) + threadIdx.x % kWarp * kVector) {}
+
+  // Channels past the last are computed from another's, and not stored.
+  __device__ bool Has(int part) const { return first + part * kPiece < s.channels; }
+  __device__ int Channel(int part) const { return Has(part) ? first + part * kPiece : 0; }
+  __device__ void Load(const float* row, float (&to)[kOwn]) const {
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      LoadVector<kVector>(row + Channel(part), to + part * kVector);
+    }
+  }
+  __device__ void LoadWeights(float (&weight)[kWidth][kOwn]) const {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int64_t at = Channel(i / kVector) + i % kVector;
+      const float4 w = *reinterpret_cast<const float4*>(s.weight + at * kWidth);
+      weight[0][i] = w.x, weight[1][i] = w.y, weight[2][i] = w.z, weight[3][i] = w.w;
+    }
+  }
+  // y of kCount entries from the inputs before, at and after the first of them.
+  template <int kCount>
+  __device__ void Outputs(const float (&weight)[kWidth][kOwn],
+                          const float (&in)[kHistory + kCount][kOwn],
+                          float (&y)[kCount][kOwn]) const {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) {
+        float sum = weight[0][c] * in[i][c];
+#pragma unroll
+        for (int j = 1; j < kWidth; ++j) sum = fmaf(weight[j][c], in[i + j][c], sum);
+        y[i][c] = FastSilu(sum);
+      }
+    }
+    if (!s.is_key) return;
+    float squares[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      squares[i] = 0;
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) squares[i] = fmaf(y[i][c], y[i][c], squares[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float factor = s.scale * rsqrtf(WarpSum(squares[i]) + 1e-6f);
+#pragma unroll
+      for (int c = 0; c < kOwn; ++c) y[i][c] *= factor;
+    }
+  }
+  __device__ void Store(int entry, bool half, const float (&y)[kOwn]) const {
+    float* row = s.y + int64_t{entry} * s.channels;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+      if (!Has(part)) continue;
+      if (half) {
+        StoreVector<kVector>(reinterpret_cast<__half*>(row) + first + part * kPiece,
+                             y + part * kVector);
+      } else {
+        StoreVector<kVector>(row + first + part * kPiece, y + part * kVector);
+      }
+    }
+  }
+
+  const Stream& s;
+  const int first;
+};
+
 template <int kVector, int kParts>
 __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int group) {
-  constexpr int kOwn = kVector * kParts, kPiece = kWarp * kVector;
-  const int lane = threadIdx.x % kWarp;
-  const int channel = group * (kParts * kPiece) + lane * kVector;
+  using OwnLane = Lane<kVector, kParts>;
+  constexpr int kOwn = OwnLane::kOwn;
   const int begin = run * p.run_entries;
   const int end = min(begin + p.run_entries, min(p.entries, p.offsets[p.segments]));
   if (begin >= end) return;
-  bool has[kParts];
-#pragma unroll
-  for (int part = 0; part < kParts; ++part) has[part] = channel + part * kPiece < s.channels;
-  const auto load = [&](const float* row, float(&to)[kOwn]) {
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
-      if (has[part]) LoadVector<kVector>(row + channel + part * kPiece, to + part * kVector);
-    }
-  };
+  const OwnLane lane(s, group);
 
   // Rows of entries from begin - kHistory on, one a lane.
-  const int own = min(max(begin - kHistory + lane, 0), p.entries - 1);
+  const int own_entry = begin - kHistory + static_cast<int>(threadIdx.x % kWarp);
+  const int own = min(max(own_entry, 0), end - 1);
   const int own_row = s.rows != nullptr ? s.rows[own] : own;
   const auto input = [&](int entry, float(&to)[kOwn]) {
     const int row = __shfl_sync(kAllLanes, own_row, entry - begin + kHistory);
-    load(s.x + int64_t{row} * s.channels, to);
+    lane.Load(s.x + int64_t{row} * s.channels, to);
   };
-  float next[kBatch][kOwn] = {};
+  // The last inputs, oldest first, and those of a batch.
+  float in[kHistory + kBatch][kOwn], next[kBatch][kOwn];
 #pragma unroll
-  for (int i = 0; i < kBatch; ++i) {
-    if (begin + i < end) input(begin + i, next[i]);
-  }
-  float weight[kWidth][kOwn] = {};
-#pragma unroll
-  for (int i = 0; i < kOwn; ++i) {
-    const int at = channel + i / kVector * kPiece + i % kVector;
-    if (!has[i / kVector]) continue;
-    const float4 w = *reinterpret_cast<const float4*>(s.weight + int64_t{at} * kWidth);
-    weight[0][i] = w.x, weight[1][i] = w.y, weight[2][i] = w.z, weight[3][i] = w.w;
-  }
+  for (int i = 0; i < kBatch; ++i) input(min(begin + i, end - 1), next[i]);
+  float weight[kWidth][kOwn];
+  lane.LoadWeights(weight);
 
   int number = SegmentOf(p, begin);
   Segment segment(p, number);
-  float history[kHistory][kOwn];  // oldest first
   const auto read_history = [&](int entry) {
-    const float* window = nullptr;
-    if (segment.slot >= 0) window = MemoryAt<float>(s.window, segment.slot, segment.memory);
+    const int at = entry - segment.first;
+    const bool window = segment.fresh == 0 && segment.slot >= 0;
 #pragma unroll
     for (int j = 0; j < kHistory; ++j) {
-#pragma unroll
-      for (int i = 0; i < kOwn; ++i) history[j][i] = 0;
-      const int place = entry - segment.first - (kHistory - j);
+      const int place = at - (kHistory - j);
       if (place >= 0) {
-        input(segment.first + place, history[j]);
-      } else if (segment.fresh == 0 && window != nullptr) {
-        load(window + int64_t{kHistory + place} * s.channels, history[j]);
+        input(segment.first + place, in[j]);
+      } else if (window) {
+        lane.Load(MemoryAt<float>(s.window, segment.slot, segment.memory) +
+                      int64_t{kHistory + place} * s.channels,
+                  in[j]);
+      } else {
+#pragma unroll
+        for (int c = 0; c < kOwn; ++c) in[j][c] = 0;
       }
     }
   };
   read_history(begin);
 
   for (int at = begin; at < end; at += kBatch) {
-    float y[kBatch][kOwn];
-    bool single[kBatch], kept[kBatch];
-    float x[kBatch][kOwn];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-#pragma unroll
-      for (int c = 0; c < kOwn; ++c) x[i][c] = next[i][c];
-      if (at + kBatch + i < end) input(at + kBatch + i, next[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (at + i >= end) continue;
-      if (at + i >= segment.end) {
-        do segment = Segment(p, ++number);
-        while (at + i >= segment.end);
-        read_history(at + i);
-      }
-      single[i] = segment.end - segment.first == 1;
-      kept[i] = segment.slot >= 0;
-#pragma unroll
-      for (int c = 0; c < kOwn; ++c) {
-        float sum = 0;
-#pragma unroll
-        for (int j = 0; j < kHistory; ++j) {
-          sum = fmaf(weight[j][c], history[j][c], sum);
-          history[j][c] = j + 1 < kHistory ? history[j + 1][c] : x[i][c];
-        }
-        y[i][c] = FastSilu(fmaf(weight[kHistory][c], x[i][c], sum));
-      }
-    }
-    if (s.is_key) {
+    if (at + kBatch <= min(end, segment.end)) {
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) {
-        float squares = 0;
 #pragma unroll
-        for (int c = 0; c < kOwn; ++c) squares = fmaf(y[i][c], y[i][c], squares);
-        const float factor = s.scale * rsqrtf(WarpSum(squares) + 1e-6f);
+        for (int c = 0; c < kOwn; ++c) in[kHistory + i][c] = next[i][c];
+      }
 #pragma unroll
-        for (int c = 0; c < kOwn; ++c) y[i][c] *= factor;
+      for (int i = 0; i < kBatch; ++i) input(min(at + kBatch + i, end - 1), next[i]);
+      float y[kBatch][kOwn];
+      lane.template Outputs<kBatch>(weight, in, y);
+      if (segment.slot >= 0) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) lane.Store(at + i, s.is_key != 0, y[i]);
+      }
+#pragma unroll
+      for (int j = 0; j < kHistory; ++j) {
+#pragma unroll
+        for (int c = 0; c < kOwn; ++c) in[j][c] = in[kBatch + j][c];
+      }
+      continue;
+    }
+    // Segments end here: entry by entry.
+#pragma unroll 1
+    for (int entry = at; entry < min(at + kBatch, end); ++entry) {
+      if (entry >= segment.end) {
+        do segment = Segment(p, ++number);
+        while (entry >= segment.end);
+        read_history(entry);
+      }
+      float one[kHistory + 1][kOwn], y[1][kOwn];
+      input(entry, one[kHistory]);
+#pragma unroll
+      for (int j = 0; j < kHistory; ++j) {
+#pragma unroll
+        for (int c = 0; c < kOwn; ++c) one[j][c] = in[j][c];
+      }
+      lane.template Outputs<1>(weight, one, y);
+      const bool single = segment.end - segment.first == 1;
+      if (segment.slot >= 0) lane.Store(entry, s.is_key != 0 && !single, y[0]);
+#pragma unroll
+      for (int j = 0; j < kHistory; ++j) {
+#pragma unroll
+        for (int c = 0; c < kOwn; ++c) in[j][c] = one[j + 1][c];
       }
     }
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (at + i >= end || !kept[i]) continue;
-      float* row = s.y + int64_t{at + i} * s.channels;
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        if (!has[part]) continue;
-        const int place = channel + part * kPiece;
-        if (s.is_key && !single[i]) {
-          StoreVector<kVector>(reinterpret_cast<__half*>(row) + place, y[i] + part * kVector);
-        } else {
-          StoreVector<kVector>(row + place, y[i] + part * kVector);
-        }
-      }
-    }
+    for (int i = 0; i < kBatch; ++i) input(min(at + kBatch + i, end - 1), next[i]);
   }
 }
 

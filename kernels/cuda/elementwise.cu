@@ -227,6 +227,8 @@ __global__ void DeltaGatesKernel(const float* a, const float* b, const float* a_
 template <bool kFours>
 __global__ void MixKernel(const float* x, const int32_t* token_entries, const float* weights,
                           int top_k, int choices, int dim, float* y) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   constexpr int kStep = kFours ? 4 : 1;
   const int64_t token = blockIdx.x;
   const int32_t* entries = token_entries + token * choices;
@@ -336,11 +338,11 @@ void MixMemories(Device& device, const MixMemoriesArgs& args) {
   const int top_k = static_cast<int>(args.weights.shape[1]);
   CHECK(choices == top_k || choices == top_k + 1);
   const bool fours = InFours(dim, args.x, args.y);
-  const auto kernel = fours ? MixKernel<true> : MixKernel<false>;
-  kernel<<<tokens, ThreadsFor(fours ? dim / 4 : dim), 0, device.stream()>>>(
-      args.x.as<const float>(), args.token_entries.as<const int32_t>(),
-      args.weights.as<const float>(), top_k, choices, static_cast<int>(dim), args.y.as<float>());
-  device.Check(cudaGetLastError(), "MixMemories");
+  LaunchOverlapping(device, "MixMemories", fours ? MixKernel<true> : MixKernel<false>,
+                    static_cast<int>(tokens), ThreadsFor(fours ? dim / 4 : dim), 0, 1,
+                    args.x.as<const float>(), args.token_entries.as<const int32_t>(),
+                    args.weights.as<const float>(), top_k, choices, static_cast<int>(dim),
+                    args.y.as<float>());
 }
 
 }  // namespace mneme::cuda

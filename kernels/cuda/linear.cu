@@ -24,6 +24,8 @@ constexpr int64_t kBlasRowsOfSeveral = 129;
 constexpr int64_t kBlasRowsBesideGroups = 257;
 constexpr int64_t kBlasRowsOfLarge = 33;
 constexpr int64_t kLarge = int64_t{8} << 20;  // weights
+// A router's few outputs: cuBLAS splits the sums, and adds them up in a second launch.
+constexpr int kBlasOutputs = 16;
 // LinearBulk's tiles are for more entries, and for more output features.
 constexpr int64_t kBulkRows = 129;
 constexpr int kBulkOutputs = 65;
@@ -64,7 +66,8 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
                             : beside_groups   ? kBlasRowsBesideGroups
                             : call.size() > 1 ? kBlasRowsOfSeveral
                                               : kBlasRows;
-  if (!exact && !grouped && entries >= blas_rows) return kPathBlas;
+  const bool narrow = w.out_features < kBlasOutputs && HasHopperCode(device);
+  if (!exact && !grouped && !narrow && entries >= blas_rows) return kPathBlas;
   if (!HasHopperCode(device)) return kPathTiles;
   const bool bulk = entries >= kBulkRows && w.out_features >= kBulkOutputs &&
                     args.weights.size() <= size_t{kMaxBulkGroups};
