@@ -132,7 +132,7 @@ absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& m
   const double slowdown = flags.slowdown_percent > 0 ? flags.slowdown_percent / 100.0
                                                      : EngineOptions().max_decode_slowdown;
   const EngineOptions options{.max_sessions = rows + 1,
-                              .max_rows = rows,
+                              .max_rows = rows + 1,  // a prompt beside them takes no turn of theirs
                               .max_tokens_per_step = tool.backend->preferred_step_tokens(),
                               .max_decode_slowdown = slowdown};
   MNEME_ASSIGN_OR_RETURN(

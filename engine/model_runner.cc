@@ -6,7 +6,7 @@
 #include "absl/memory/memory.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "engine/prefill_budget.h"
+#include "engine/scheduler.h"
 
 namespace mneme {
 

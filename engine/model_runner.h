@@ -79,7 +79,7 @@ class ModelRunner {
   ModelRunner(Backend& backend, const Model& model, StatePool& pool, const RunnerLimits& limits)
       : backend_(backend), model_(model), pool_(pool), limits_(limits) {}
   absl::Status CaptureGraphs();
-  // Runs prompts of the sizes that PrefillBudget likes, so that the device's libraries load and
+  // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
   // Forward, without waiting for it.

@@ -18,12 +18,6 @@ constexpr double kMostSurprise = 1.5;
 
 }  // namespace
 
-int LikelyStepTokens(int tokens) {
-  int step = 1;
-  while (16 * step <= tokens) step *= 2;
-  return tokens / step * step;
-}
-
 PrefillBudget::PrefillBudget(int max_tokens, int max_rows, double slowdown)
     : max_tokens_(max_tokens), slowdown_(slowdown), decode_(max_rows + 1) {}
 
@@ -56,10 +50,7 @@ int PrefillBudget::Tokens(int decode_rows) {
   const double room = (slowdown_ - 1) * decode_seconds - fixed_seconds_;
   const double tokens = token_seconds_ > 0 ? std::floor(room / token_seconds_) : max_tokens_;
   const int least = std::min(kMinTokens, max_tokens_);
-  const int budget =
-      static_cast<int>(std::clamp<double>(tokens, least, std::min(start_tokens_, max_tokens_)));
-  if (budget == max_tokens_) return budget;
-  return std::max(least, LikelyStepTokens(decode_rows + budget) - decode_rows);
+  return static_cast<int>(std::clamp<double>(tokens, least, std::min(start_tokens_, max_tokens_)));
 }
 
 void PrefillBudget::Observe(int decode_rows, int prefill_tokens, absl::Duration time) {

@@ -8,10 +8,6 @@
 
 namespace mneme {
 
-// The largest size of step up to `tokens` that differs from its neighbours by at least an eighth or
-// so.
-int LikelyStepTokens(int tokens);
-
 // A prompt's tokens lengthen the step, so those who decode beside it wait longer for their next
 // token. Let a step with d decoding rows alone take D(d), and c prompt tokens add f + c t. The
 // budget is the c for which
@@ -23,9 +19,6 @@ int LikelyStepTokens(int tokens);
 // measured as the engine runs. What a token costs alone, or beside fewer rows, tells little about
 // the first step of a prompt beside many, so that one is small, and the next ones at most double.
 // Budgets change how a prompt is split over steps, never a result.
-//
-// Steps are of few sizes, LikelyStepTokens, all rows counted: a device's library looks for an
-// algorithm for every number of rows that it has not met.
 //
 // Owned and called by one thread.
 class PrefillBudget {

@@ -67,6 +67,14 @@ class Backend {
   virtual void CopyFromHost(void* dst, const void* src, int64_t bytes) = 0;
   virtual void CopyToHost(void* dst, const void* src, int64_t bytes) = 0;
   virtual void Copy(void* dst, const void* src, int64_t bytes) = 0;
+  // `count` pieces of `bytes`, which begin so many bytes apart.
+  virtual void CopyPieces(void* dst, int64_t dst_stride, const void* src, int64_t src_stride,
+                          int64_t bytes, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      Copy(static_cast<std::byte*>(dst) + i * dst_stride,
+           static_cast<const std::byte*>(src) + i * src_stride, bytes);
+    }
+  }
   virtual void Zero(void* dst, int64_t bytes) = 0;
   // Waits for all work; reports errors of asynchronous kernels.
   virtual absl::Status Synchronize() = 0;

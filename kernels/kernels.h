@@ -60,6 +60,8 @@ struct LinearArgs {
   TensorView group_offsets;               // [groups + 1] i32, or empty
   TensorView y;                           // [entries, out_features] act
   bool accumulate = false;
+  // Grouped: the last group has every row of x once, in order. What a device may make use of.
+  bool last_has_all_rows = false;
 };
 
 // y = silu(gate) * up, silu(z) = z / (1 + exp(-z)).

@@ -136,6 +136,18 @@ class CudaBackend final : public Backend {
   void Copy(void* dst, const void* src, int64_t bytes) override {
     CopyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice);
   }
+  void CopyPieces(void* dst, int64_t dst_stride, const void* src, int64_t src_stride, int64_t bytes,
+                  int64_t count) override {
+    constexpr int64_t kMostStride = int64_t{1} << 30;
+    if (bytes <= 0 || count <= 0) return;
+    if (bytes > std::min(dst_stride, src_stride) ||
+        std::max(dst_stride, src_stride) > kMostStride) {
+      return Backend::CopyPieces(dst, dst_stride, src, src_stride, bytes, count);
+    }
+    device_.Check(cudaMemcpy2DAsync(dst, dst_stride, src, src_stride, bytes, count,
+                                    cudaMemcpyDeviceToDevice, device_.stream()),
+                  "cudaMemcpy2DAsync");
+  }
   void Zero(void* dst, int64_t bytes) override {
     if (bytes <= 0) return;
     device_.Check(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), device_.stream()), "memset");

@@ -10,6 +10,7 @@
 #include "kernels/cuda/delta_chunk_streams.h"
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/segment_walk.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -34,8 +35,8 @@ struct Stream {
 
 struct StreamsParams {
   Stream streams[3];
-  const int *offsets, *slots, *memories, *fresh;
-  int segments, entries, run_entries, runs;
+  SegmentArrays segments;
+  int entries, run_entries, runs;
   const float *a, *b, *a_log, *dt_bias;
   const int32_t* gate_rows;
   float beta_scale;
@@ -43,30 +44,6 @@ struct StreamsParams {
   float *log_decay, *beta;
   ChunkPlanning planning;
 };
-
-struct Segment {
-  __device__ Segment(const StreamsParams& p, int s)
-      : first(p.offsets[s]),
-        end(p.offsets[s + 1]),
-        slot(p.slots[s]),
-        memory(p.memories[s]),
-        fresh(p.fresh[s]) {}
-  int first, end, slot, memory, fresh;
-};
-
-// The segment that has an entry: the last one that starts at or before it. Called by whole warps.
-__device__ inline int SegmentOf(const StreamsParams& p, int entry) {
-  const int lane = threadIdx.x % kWarp;
-  int low = 0, high = p.segments;  // offsets[low] <= entry < offsets[high]
-  while (high - low > 1) {
-    const int step = (high - low + kWarp - 1) / kWarp;
-    const int probe = low + lane * step;
-    const bool starts = probe < high && p.offsets[probe] <= entry;
-    low += (__popc(__ballot_sync(kAllLanes, starts)) - 1) * step;
-    high = min(high, low + step);
-  }
-  return low;
-}
 
 template <int kVector>
 __device__ inline void LoadVector(const float* p, float* to) {
@@ -176,7 +153,7 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
   using OwnLane = Lane<kVector, kParts>;
   constexpr int kOwn = OwnLane::kOwn;
   const int begin = run * p.run_entries;
-  const int end = min(begin + p.run_entries, min(p.entries, p.offsets[p.segments]));
+  const int end = min(begin + p.run_entries, min(p.entries, p.segments.offsets[p.segments.count]));
   if (begin >= end) return;
   const OwnLane lane(s, group);
 
@@ -195,8 +172,19 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
   float weight[kWidth][kOwn];
   lane.LoadWeights(weight);
 
-  int number = SegmentOf(p, begin);
-  Segment segment(p, number);
+  int number = SegmentOf(p.segments, begin);
+  SegmentWalk walk(p.segments, number);
+  Segment segment = walk.At(number);
+  walk.ForWindows(begin + 1, end, [&](int slot, int memory) {
+    const float* window = MemoryAt<float>(s.window, slot, memory);
+    for (int j = 0; j < kHistory; ++j) {
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        const float* ahead = window + int64_t{j} * s.channels + lane.Channel(part);
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(ahead));
+      }
+    }
+  });
   const auto read_history = [&](int entry) {
     const int at = entry - segment.first;
     const bool window = segment.fresh == 0 && segment.slot >= 0;
@@ -243,7 +231,7 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
 #pragma unroll 1
     for (int entry = at; entry < min(at + kBatch, end); ++entry) {
       if (entry >= segment.end) {
-        do segment = Segment(p, ++number);
+        do segment = walk.At(++number);
         while (entry >= segment.end);
         read_history(entry);
       }
@@ -343,11 +331,8 @@ void PrepareDeltaStreams(Device& device, const DeltaMemoryPassArgs& args,
   p.streams[0] = MakeStream(args.k, key_dim, true, 1.0f);
   p.streams[1] = MakeStream(args.q, key_dim, true, args.q_scale);
   p.streams[2] = MakeStream(args.v, key_dim, false, 1.0f);
-  p.offsets = segments.offsets.as<const int>();
-  p.slots = segments.slots.as<const int>();
-  p.memories = segments.memories.as<const int>();
-  p.fresh = segments.fresh.as<const int>();
-  p.segments = segments.count;
+  p.segments = {segments.offsets.as<const int>(), segments.slots.as<const int>(),
+                segments.memories.as<const int>(), segments.fresh.as<const int>(), segments.count};
   p.entries = static_cast<int>(rule.q.shape[0]);
   p.a = args.gates.a.as<const float>();
   p.b = args.gates.b.as<const float>();
@@ -359,7 +344,7 @@ void PrepareDeltaStreams(Device& device, const DeltaMemoryPassArgs& args,
   p.gate_blocks = (p.entries * p.value_heads + kThreads - 1) / kThreads;
   p.log_decay = rule.log_decay.as<float>();
   p.beta = rule.beta.as<float>();
-  p.planning = {plan, p.offsets, p.slots, p.segments};
+  p.planning = {plan, p.segments.offsets, p.segments.slots, p.segments.count};
   int groups = 0;
   for (const Stream& stream : p.streams) groups += stream.groups;
   // Fewer warps than could be at work: shorter runs, of which each waits for less.

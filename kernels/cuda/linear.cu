@@ -23,6 +23,8 @@ constexpr int64_t kBlasRows = 65;
 constexpr int64_t kBlasRowsOfSeveral = 129;
 constexpr int64_t kBlasRowsBesideGroups = 257;
 constexpr int64_t kBlasRowsOfLarge = 33;
+// The one group of a grouped product that has all rows.
+constexpr int64_t kBlasRowsOfGroup = 4096;
 constexpr int64_t kLarge = int64_t{8} << 20;  // weights
 // A router's few outputs: cuBLAS splits the sums, and adds them up in a second launch.
 constexpr int kBlasOutputs = 16;
@@ -193,6 +195,20 @@ void Linear(Device& device, std::span<const LinearArgs> products) {
   // A launch takes so many groups; offsets count entries from the first group's on in each part.
   std::vector<LinearArgs> parts;
   for (LinearArgs args : products) {
+    const int64_t rest = args.y.shape[0] - args.x.shape[0];
+    if (args.last_has_all_rows && args.x.shape[0] >= kBlasRowsOfGroup &&
+        args.weights[0].out_features >= kBulkOutputs && device.compute_dtype() == DType::kBF16) {
+      LinearArgs last = {
+          .x = args.x, .weights = args.weights.last(1), .accumulate = args.accumulate};
+      last.y = args.y;
+      last.y.data = args.y.as<float>() + rest * args.y.shape[1];
+      last.y.shape = {args.x.shape[0], args.y.shape[1]};
+      parts.push_back(last);
+      args.weights = args.weights.first(args.weights.size() - 1);
+      args.y.shape = {rest, args.y.shape[1]};
+      args.entry_rows.shape = {rest};
+      if (rest == 0) continue;
+    }
     for (; args.weights.size() > kMaxLinearWeights;
          args.weights = args.weights.subspan(kMaxLinearWeights)) {
       parts.push_back(args);

@@ -179,8 +179,12 @@ class MixtureOfMemories final : public SequenceMixer {
     const TensorView from = per_entry ? entry_tokens : TensorView{};
     const TensorView groups = per_entry ? group_offsets : TensorView{};
     const auto grouped = [&](std::span<const PackedMatrix> weights, TensorView y) {
-      return LinearArgs{
-          .x = x, .weights = weights, .entry_rows = from, .group_offsets = groups, .y = y};
+      return LinearArgs{.x = x,
+                        .weights = weights,
+                        .entry_rows = from,
+                        .group_offsets = groups,
+                        .y = y,
+                        .last_has_all_rows = per_entry && config_.shared_memory};
     };
     const LinearArgs products[] = {{.x = x, .weights = {&q_proj_, 1}, .y = streams.q},
                                    grouped(k_proj_, streams.k),
