@@ -16,9 +16,9 @@ namespace mneme::cuda {
 namespace {
 
 constexpr int kThreads = 128, kWarps = kThreads / kWarp;
-constexpr int kLongRun = 24, kShortRun = 8;  // entries of a warp: many in all, or few
-constexpr int kBatch = 4;                    // entries whose inputs are on their way together
-constexpr int kWidth = 4;                    // of the convolutions
+constexpr int kLeastRun = 8, kLongestRun = 24;  // entries of a warp
+constexpr int kBatch = 4;                       // entries whose inputs are on their way together
+constexpr int kWidth = 4;                       // of the convolutions
 constexpr int kHistory = kWidth - 1;
 
 struct Stream {
@@ -347,11 +347,11 @@ void PrepareDeltaStreams(Device& device, const DeltaMemoryPassArgs& args,
   p.planning = {plan, p.segments.offsets, p.segments.slots, p.segments.count};
   int groups = 0;
   for (const Stream& stream : p.streams) groups += stream.groups;
-  // Fewer warps than could be at work: shorter runs, of which each waits for less.
-  constexpr int kBusyWarps = 12;  // of a multiprocessor
-  const bool few =
-      int64_t{p.entries} * groups < int64_t{kLongRun} * kBusyWarps * device.multiprocessors();
-  p.run_entries = few ? kShortRun : kLongRun;
+  // All warps at work at a time, if that makes no run too long: what begins late ends late.
+  constexpr int kWarpsAtWork = 10;  // of a multiprocessor, and some to spare
+  const int64_t share = int64_t{p.entries} * groups / (kWarpsAtWork * device.multiprocessors()) + 1;
+  p.run_entries = static_cast<int>(
+      std::clamp<int64_t>((share + kBatch - 1) / kBatch * kBatch, kLeastRun, kLongestRun));
   p.runs = (p.entries + p.run_entries - 1) / p.run_entries;
   const int64_t tasks = int64_t{p.runs} * groups;
   const int64_t blocks = 1 + p.gate_blocks + (tasks + kWarps - 1) / kWarps;

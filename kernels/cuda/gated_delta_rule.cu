@@ -101,18 +101,31 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
   DeltaChunkPlan chunks;
   if (!TakeDeltaChunkPlan(device, rule, &chunks)) return true;
   PrepareDeltaStreams(device, args, chunks);
-  const ShortConvArgs convolutions[] = {args.q, args.k, args.v};
-  MoveWindows(device, convolutions);
   const int head_states = std::min(entries, p.segments) * p.value_heads;
   const delta::DecodePlan plan = PlanDecode(device, p, head_states, state_dtype);
   p.fold_all = plan.fold_all;
+  // Decoding is bound by memory, and a prompt's few chains leave most of the device idle: both at
+  // once.
+  const bool decodes = rule.segments.longer > 0 && rule.segments.longer < rule.segments.count;
+  p.task = Task::kDecode;
+  if (decodes) {
+    device.Fork();
+    LaunchDecode(device, p, state_dtype, plan);
+    device.Rejoin();
+  }
+  const ShortConvArgs convolutions[] = {args.q, args.k, args.v};
+  MoveWindows(device, convolutions);
   if (p.capacity > 0) {
     p.task = Task::kSettleSegments;
     LaunchTokens(device, p, state_dtype, {chunks.segment, chunks.chains, chunks.max_chains});
   }
   RunDeltaChunks(device, rule, chunks, /*half_keys=*/true);
-  p.task = Task::kDecode;
-  LaunchDecode(device, p, state_dtype, plan);
+  if (decodes) {
+    device.Join();
+  } else {
+    p.task = Task::kDecode;
+    LaunchDecode(device, p, state_dtype, plan);
+  }
   return true;
 }
 
