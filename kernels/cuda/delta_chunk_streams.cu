@@ -37,6 +37,7 @@ struct StreamsParams {
   Stream streams[3];
   SegmentArrays segments;
   int entries, run_entries, runs;
+  int singles;  // segments to look for those of one entry; 0: runs take these as well
   const float *a, *b, *a_log, *dt_bias;
   const int32_t* gate_rows;
   float beta_scale;
@@ -172,19 +173,13 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
   float weight[kWidth][kOwn];
   lane.LoadWeights(weight);
 
+  // Segments of one entry have warps of their own.
+  const auto skips = [&](const Segment& segment) {
+    return p.singles != 0 && segment.end - segment.first == 1;
+  };
   int number = SegmentOf(p.segments, begin);
   SegmentWalk walk(p.segments, number);
   Segment segment = walk.At(number);
-  walk.ForWindows(begin + 1, end, [&](int slot, int memory) {
-    const float* window = MemoryAt<float>(s.window, slot, memory);
-    for (int j = 0; j < kHistory; ++j) {
-#pragma unroll
-      for (int part = 0; part < kParts; ++part) {
-        const float* ahead = window + int64_t{j} * s.channels + lane.Channel(part);
-        asm volatile("prefetch.global.L2 [%0];" ::"l"(ahead));
-      }
-    }
-  });
   const auto read_history = [&](int entry) {
     const int at = entry - segment.first;
     const bool window = segment.fresh == 0 && segment.slot >= 0;
@@ -203,7 +198,7 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
       }
     }
   };
-  read_history(begin);
+  if (!skips(segment)) read_history(begin);
 
   for (int at = begin; at < end; at += kBatch) {
     if (at + kBatch <= min(end, segment.end)) {
@@ -233,8 +228,9 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
       if (entry >= segment.end) {
         do segment = walk.At(++number);
         while (entry >= segment.end);
-        read_history(entry);
+        if (!skips(segment)) read_history(entry);
       }
+      if (skips(segment)) continue;
       float one[kHistory + 1][kOwn], y[1][kOwn];
       input(entry, one[kHistory]);
 #pragma unroll
@@ -256,6 +252,28 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
   }
 }
 
+// A segment of one entry.
+template <int kVector, int kParts>
+__device__ void RunSingle(const StreamsParams& p, const Stream& s, int number, int group) {
+  using OwnLane = Lane<kVector, kParts>;
+  const OwnLane lane(s, group);
+  float weight[kWidth][OwnLane::kOwn];
+  lane.LoadWeights(weight);
+  const Segment segment(p.segments, number);
+  if (segment.end - segment.first != 1 || segment.slot < 0) return;
+  const int entry = segment.first;
+  float in[kHistory + 1][OwnLane::kOwn] = {}, y[1][OwnLane::kOwn];
+  if (segment.fresh == 0) {
+    const float* window = MemoryAt<float>(s.window, segment.slot, segment.memory);
+#pragma unroll
+    for (int j = 0; j < kHistory; ++j) lane.Load(window + int64_t{j} * s.channels, in[j]);
+  }
+  const int row = s.rows != nullptr ? s.rows[entry] : entry;
+  lane.Load(s.x + int64_t{row} * s.channels, in[kHistory]);
+  lane.template Outputs<1>(weight, in, y);
+  lane.Store(entry, /*half=*/false, y[0]);
+}
+
 __device__ inline void RunGates(const StreamsParams& p, int block) {
   const int64_t i = int64_t{block} * kThreads + threadIdx.x;
   if (i >= int64_t{p.entries} * p.value_heads) return;
@@ -267,7 +285,7 @@ __device__ inline void RunGates(const StreamsParams& p, int block) {
   p.beta[i] = p.beta_scale * Sigmoid(p.b[from]);
 }
 
-// Blocks: the plan, gates, runs of the three streams.
+// Blocks: the plan, gates, runs and singles of the three streams.
 template <int kVector, int kParts>
 __global__ void __launch_bounds__(kThreads, 3)
     StreamsKernel(const __grid_constant__ StreamsParams p) {
@@ -277,14 +295,19 @@ __global__ void __launch_bounds__(kThreads, 3)
   if (block == 0) return PlanChunks<kThreads>(p.planning);
   if (--block < p.gate_blocks) return RunGates(p, block);
   int64_t task = int64_t{block - p.gate_blocks} * kWarps + threadIdx.x / kWarp;
-  int n = 0;
-  while (n < 3 && task >= int64_t{p.runs} * p.streams[n].groups) {
-    task -= int64_t{p.runs} * p.streams[n++].groups;
+  // Runs of all streams, then their singles.
+  for (int n = 0; n < 6; ++n) {
+    const Stream& stream = p.streams[n % 3];
+    const int64_t tasks = int64_t{n < 3 ? p.runs : p.singles} * stream.groups;
+    if (task >= tasks) {
+      task -= tasks;
+      continue;
+    }
+    const int first = static_cast<int>(task / stream.groups);
+    const int group = static_cast<int>(task % stream.groups);
+    return n < 3 ? RunStream<kVector, kParts>(p, stream, first, group)
+                 : RunSingle<kVector, kParts>(p, stream, first, group);
   }
-  if (n == 3) return;
-  const int groups = p.streams[n].groups;
-  RunStream<kVector, kParts>(p, p.streams[n], static_cast<int>(task / groups),
-                             static_cast<int>(task % groups));
 }
 
 bool InFours(const ShortConvArgs& args) {
@@ -353,7 +376,9 @@ void PrepareDeltaStreams(Device& device, const DeltaMemoryPassArgs& args,
   p.run_entries = static_cast<int>(
       std::clamp<int64_t>((share + kBatch - 1) / kBatch * kBatch, kLeastRun, kLongestRun));
   p.runs = (p.entries + p.run_entries - 1) / p.run_entries;
-  const int64_t tasks = int64_t{p.runs} * groups;
+  // Rows that decode are many short waits one behind the other, for a run.
+  p.singles = segments.longer > 0 && segments.longer < segments.count ? segments.count : 0;
+  const int64_t tasks = (int64_t{p.runs} + p.singles) * groups;
   const int64_t blocks = 1 + p.gate_blocks + (tasks + kWarps - 1) / kWarps;
   const auto kernel = key_dim == 64    ? StreamsKernel<2, 1>
                       : key_dim == 128 ? StreamsKernel<4, 1>

@@ -34,17 +34,6 @@ class SegmentWalk {
     }
     return segment;
   }
-  // Calls f(slot, memory) for the first segments that begin in [begin, end) and have a window.
-  template <typename F>
-  __device__ void ForWindows(int begin, int end, const F& f) const {
-    const bool inside = base_ + static_cast<int>(threadIdx.x % kWarp) < p_.count;
-    const bool has = inside && own_.first >= begin && own_.first < min(end, own_.end) &&
-                     own_.slot >= 0 && own_.fresh == 0;
-    for (unsigned left = __ballot_sync(kAllLanes, has); left != 0; left &= left - 1) {
-      const int lane = __ffs(left) - 1;
-      f(__shfl_sync(kAllLanes, own_.slot, lane), __shfl_sync(kAllLanes, own_.memory, lane));
-    }
-  }
 
  private:
   // Past the last segment: the last one again, which is not asked for.
