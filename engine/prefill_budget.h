@@ -15,7 +15,7 @@ namespace mneme {
 //   D(d) + f + c t = slowdown * D(d)
 //
 // so that tokens come at most `slowdown` times later, and the prompt, but for f, is read at the
-// share (slowdown - 1) / slowdown of the speed it would have alone: 0.58 at 2.4. D, f and t are
+// share (slowdown - 1) / slowdown of the speed it would have alone: 0.63 at 2.7. D, f and t are
 // measured as the engine runs. What a token costs alone, or beside fewer rows, tells little about
 // the first step of a prompt beside many, so that one is small, and the next ones at most double.
 // Budgets change how a prompt is split over steps, never a result.
