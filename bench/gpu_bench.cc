@@ -51,6 +51,7 @@ struct Flags {
   std::string device = "cuda";
   int steps = 320;
   int far_context = 1000000;
+  int slowdown_percent = 0;
 };
 
 struct Decode {
@@ -128,9 +129,12 @@ absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& m
   MNEME_ASSIGN_OR_RETURN(
       bench->traffic,
       StepTraffic::Create(model.model, tool.config, tool.model->state_layout(), *tool.backend));
+  const double slowdown = flags.slowdown_percent > 0 ? flags.slowdown_percent / 100.0
+                                                     : EngineOptions().max_decode_slowdown;
   const EngineOptions options{.max_sessions = rows + 1,
-                              .max_rows = rows,
-                              .max_tokens_per_step = tool.backend->preferred_step_tokens()};
+                              .max_rows = rows + 1,  // a prompt beside them takes no turn of theirs
+                              .max_tokens_per_step = tool.backend->preferred_step_tokens(),
+                              .max_decode_slowdown = slowdown};
   MNEME_ASSIGN_OR_RETURN(
       bench->engine,
       Engine::Create(std::move(tool.backend), std::move(tool.model),
@@ -381,6 +385,8 @@ int Main(int argc, char** argv) {
   parser.Add("--device", "NAME", &flags.device, "default cuda");
   parser.Add("--steps", "N", &flags.steps, 16, 1 << 20, "decode steps that count; default 320");
   parser.Add("--far", "N", &flags.far_context, 1000, 1 << 30, "long context; default 1000000");
+  parser.Add("--slowdown", "PERCENT", &flags.slowdown_percent, 0, 10000,
+             "the engine's max_decode_slowdown times 100; default 0: its own");
   parser.Add("--json", "FILE", &flags.json, "also write the results there");
   const auto positional = parser.Parse(argc, argv);
   if (parser.help_requested()) {

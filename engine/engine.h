@@ -37,7 +37,7 @@ struct EngineOptions {
   int stream_capacity_events = 256;  // per request; full: the request pauses, its slab stays
   // Tokens may come this many times later because prompts are read beside them; the prompts then
   // have (max_decode_slowdown - 1) / max_decode_slowdown of the time. At most 1: no limit.
-  double max_decode_slowdown = 2.4;
+  double max_decode_slowdown = 2.7;
   absl::Duration default_session_ttl = absl::Minutes(30);  // infinite: sessions do not expire
   int history_tokens = 1024;  // tokens that penalties look back on, per session
   int max_idempotency_keys = 4096;

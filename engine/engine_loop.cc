@@ -109,7 +109,8 @@ StepLimits EngineLoop::Limits() {
           .max_tokens = options_.max_tokens_per_step,
           .max_scored_tokens = options_.max_logit_rows_per_step,
           .prefill_tokens =
-              prefills ? prefill_budget_.Tokens(std::min(decode_rows, options_.max_rows)) : 0};
+              prefills ? prefill_budget_.Tokens(std::min(decode_rows, options_.max_rows)) : 0,
+          .likely_sizes = true};
 }
 
 const SamplingBatch& EngineLoop::DrawsOf(const StepPlan& plan) {

@@ -6,6 +6,7 @@
 #include "absl/memory/memory.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "engine/scheduler.h"
 
 namespace mneme {
 
@@ -13,6 +14,9 @@ namespace {
 
 // Arrays of a step begin at multiples of this many elements: 64 bytes.
 constexpr int64_t kInputAlignment = 16;
+
+// Sizes of step from and to which TryPromptSizes goes, besides the largest.
+constexpr int kFewestTriedTokens = 64, kMostTriedTokens = 2048;
 
 int64_t Aligned(int64_t elements) {
   return (elements + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
@@ -30,14 +34,10 @@ std::vector<int> GraphRows(int limit) {
   return rows;
 }
 
-// The plan's first rows that a graph can take: decode rows, each with the logits of its token.
-int RowsForGraph(const StepPlan& plan) {
-  int rows = 0;
-  while (rows < plan.decode_rows && plan.row_offsets[rows + 1] == rows + 1 &&
-         plan.logit_offsets[rows + 1] == rows + 1) {
-    ++rows;
-  }
-  return rows;
+// Whether a graph can take the plan: decode rows alone, each with the logits of its token.
+bool FitsGraph(const StepPlan& plan) {
+  return plan.decode_rows == plan.rows() && plan.tokens() == plan.rows() &&
+         plan.logit_offsets == plan.row_offsets;
 }
 
 }  // namespace
@@ -58,7 +58,10 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
   MNEME_ASSIGN_OR_RETURN(
       runner->workspace_,
       Workspace::Create(backend, std::max<int64_t>(runner->workspace_bytes_, 64)));
-  if (limits.graphs && backend.can_capture()) MNEME_RETURN_IF_ERROR(runner->CaptureGraphs());
+  if (limits.graphs && backend.can_capture()) {
+    MNEME_RETURN_IF_ERROR(runner->CaptureGraphs());
+    MNEME_RETURN_IF_ERROR(runner->TryPromptSizes());
+  }
   return runner;
 }
 
@@ -66,13 +69,12 @@ absl::Status ModelRunner::CaptureGraphs() {
   // Padding rows alone: no slab is read or written.
   const StepPlan nothing;
   for (const int rows : GraphRows(std::min({limits_.rows, limits_.tokens, limits_.logit_rows}))) {
-    Upload(nothing, 0, 0, rows);
+    Upload(nothing, /*padding=*/rows);
     // Once for real: libraries choose their algorithms and scratch memory grows to its size.
-    Launch(/*routing=*/nullptr, /*first_logit=*/0);
+    Launch(/*routing=*/nullptr);
     MNEME_RETURN_IF_ERROR(backend_.Synchronize());
-    MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph, backend_.Capture([this] {
-      Launch(/*routing=*/nullptr, /*first_logit=*/0);
-    }));
+    MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph,
+                           backend_.Capture([this] { Launch(/*routing=*/nullptr); }));
     graphs_.emplace_back(rows, std::move(graph));
   }
   LOG(INFO) << "recorded " << graphs_.size() << " graphs of decode steps, of "
@@ -81,34 +83,48 @@ absl::Status ModelRunner::CaptureGraphs() {
   return absl::OkStatus();
 }
 
-void ModelRunner::Upload(const StepPlan& plan, int begin, int end, int padding) {
-  const int32_t first_token = plan.row_offsets[begin], first_logit = plan.logit_offsets[begin];
-  const int tokens = plan.row_offsets[end] - first_token;
-  const int rows = end - begin;
+absl::Status ModelRunner::TryPromptSizes() {
+  // One padding row of so many tokens: no slab is read or written.
+  const std::vector<int32_t> tokens(limits_.tokens, 0);
+  for (int size = limits_.tokens; size > 1; size = LikelyStepTokens(size - 1)) {
+    StepPlan plan;
+    plan.AddRow(/*slot=*/-1, std::span(tokens).first(size), /*scored_tokens=*/0, /*samples=*/true,
+                /*candidate=*/0);
+    Upload(plan, /*padding=*/0);
+    Launch(/*routing=*/nullptr);
+    MNEME_RETURN_IF_ERROR(backend_.Synchronize());
+    if (size > kMostTriedTokens) size = kMostTriedTokens + 1;
+    if (size < kFewestTriedTokens) break;
+  }
+  return absl::OkStatus();
+}
+
+void ModelRunner::Upload(const StepPlan& plan, int padding) {
+  const int tokens = plan.tokens(), rows = plan.rows();
   host_inputs_.clear();
-  // Appends values[from, to) less `base`, then what `pad` makes for the padding rows; returns where
-  // they will lie.
-  const auto append = [&](const std::vector<int32_t>& values, int from, int to, int32_t base,
-                          auto pad) {
+  // Appends `values`, then what `pad` makes for the padding rows; returns where they will lie.
+  const auto append = [&](const std::vector<int32_t>& values, auto pad) {
     const auto at = static_cast<int64_t>(host_inputs_.size());
-    for (int i = from; i < to; ++i) host_inputs_.push_back(values[i] - base);
+    host_inputs_.insert(host_inputs_.end(), values.begin(), values.end());
     for (int i = 0; i < padding; ++i) host_inputs_.push_back(pad(i));
     const int64_t count = static_cast<int64_t>(host_inputs_.size()) - at;
     host_inputs_.resize(Aligned(at + count));
     return TensorView{inputs_.view().as<int32_t>() + at, DType::kI32, {count}};
   };
-  int longest = padding > 0 ? 1 : 0;
-  for (int row = begin; row < end; ++row) {
-    longest = std::max(longest, plan.row_offsets[row + 1] - plan.row_offsets[row]);
+  int longest = padding > 0 ? 1 : 0, longer = 0;
+  for (int row = 0; row < rows; ++row) {
+    const int length = plan.row_offsets[row + 1] - plan.row_offsets[row];
+    longest = std::max(longest, length);
+    longer += length > 1 ? 1 : 0;
   }
-  batch_ = {.tokens = tokens + padding, .rows = rows + padding, .longest_row = longest};
-  batch_.token_ids =
-      append(plan.token_ids, first_token, first_token + tokens, 0, [](int) { return 0; });
-  batch_.row_offsets =
-      append(plan.row_offsets, begin, end + 1, first_token, [&](int i) { return tokens + i + 1; });
-  batch_.slots = append(plan.slots, begin, end, 0, [](int) { return -1; });
-  logit_tokens_ = append(plan.logit_tokens, first_logit, plan.logit_offsets[end], first_token,
-                         [&](int i) { return tokens + i; });
+  batch_ = {.tokens = tokens + padding,
+            .rows = rows + padding,
+            .longest_row = longest,
+            .longer_rows = longer};
+  batch_.token_ids = append(plan.token_ids, [](int) { return 0; });
+  batch_.row_offsets = append(plan.row_offsets, [&](int i) { return tokens + i + 1; });
+  batch_.slots = append(plan.slots, [](int) { return -1; });
+  logit_tokens_ = append(plan.logit_tokens, [&](int i) { return tokens + i; });
   backend_.CopyFromHost(inputs_.view().data, host_inputs_.data(),
                         static_cast<int64_t>(host_inputs_.size() * sizeof(int32_t)));
 }
@@ -122,16 +138,13 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
           .routing = routing};
 }
 
-void ModelRunner::Launch(RoutingObserver* routing, int first_logit) {
+void ModelRunner::Launch(RoutingObserver* routing) {
   ForwardContext context = MakeContext(routing);
-  model_.Forward(context, logit_tokens_,
-                 Logits(first_logit, static_cast<int>(logit_tokens_.shape[0])));
+  model_.Forward(context, logit_tokens_, Logits(static_cast<int>(logit_tokens_.shape[0])));
 }
 
-TensorView ModelRunner::Logits(int first, int rows) const {
-  const int64_t vocab = model_.info().vocab;
-  const DType dtype = backend_.activation_dtype();
-  return {logits_.view().as<std::byte>() + first * vocab * SizeOf(dtype), dtype, {rows, vocab}};
+TensorView ModelRunner::Logits(int rows) const {
+  return {logits_.view().data, backend_.activation_dtype(), {rows, model_.info().vocab}};
 }
 
 absl::Status ModelRunner::Forward(const StepPlan& plan, RoutingObserver* routing) {
@@ -144,19 +157,15 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
   CHECK(plan.rows() <= limits_.rows && plan.tokens() <= limits_.tokens &&
         plan.logit_rows() <= limits_.logit_rows);
   logit_rows_ = plan.logit_rows();
-  const int decode_rows = routing == nullptr ? RowsForGraph(plan) : 0;
   const auto graph = std::find_if(graphs_.begin(), graphs_.end(),
-                                  [&](const auto& entry) { return entry.first >= decode_rows; });
-  int begin = 0;
-  if (decode_rows > 0 && graph != graphs_.end()) {
-    Upload(plan, 0, decode_rows, graph->first - decode_rows);
+                                  [&](const auto& entry) { return entry.first >= plan.rows(); });
+  if (routing == nullptr && graph != graphs_.end() && FitsGraph(plan)) {
+    Upload(plan, graph->first - plan.rows());
     graph->second->Replay();
-    begin = decode_rows;
+    return;
   }
-  if (begin == plan.rows()) return;
-  // What the rows above left of the logits is padding, and is written over.
-  Upload(plan, begin, plan.rows(), /*padding=*/0);
-  Launch(routing, plan.logit_offsets[begin]);
+  Upload(plan, /*padding=*/0);
+  Launch(routing);
 }
 
 absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result) {
@@ -168,7 +177,7 @@ absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result)
   result.top_tokens.resize(rows * result.top_columns);
   result.top_logprobs.resize(rows * result.top_columns);
   if (rows == 0) return backend_.Synchronize();
-  backend_.kernels().Sample({.logits = Logits(0, logit_rows_),
+  backend_.kernels().Sample({.logits = Logits(logit_rows_),
                              .rows = batch.rows,
                              .history = batch.history,
                              .bias = batch.bias,

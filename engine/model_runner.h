@@ -1,7 +1,8 @@
-// Executes a StepPlan: upload, forward, sample, download. The decode rows of a step replay a graph,
-// where the backend can record one: graphs are made at creation, one for each of a few row counts,
-// and a step takes the next larger one with padding rows. Prompts are launched kernel by kernel,
-// behind it.
+// Executes a StepPlan: upload, forward, sample, download. A step of decode rows alone replays a
+// graph, where the backend can record one: graphs are made at creation, one for each of a few row
+// counts, and a step takes the next larger one with padding rows. Other steps are launched kernel
+// by kernel, rows that decode and prompts in the same kernels: those rows add little to what a
+// prompt's kernels cost, and would cost a pass over all weights by themselves.
 //
 // Usable without the rest of the engine, by tools that feed rows and read logits:
 //
@@ -78,15 +79,18 @@ class ModelRunner {
   ModelRunner(Backend& backend, const Model& model, StatePool& pool, const RunnerLimits& limits)
       : backend_(backend), model_(model), pool_(pool), limits_(limits) {}
   absl::Status CaptureGraphs();
+  // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
+  // choose their kernels now and not beside rows that decode.
+  absl::Status TryPromptSizes();
   // Forward, without waiting for it.
   void Begin(const StepPlan& plan, RoutingObserver* routing);
-  // Puts the arrays of the plan's rows [begin, end) into inputs_, and behind them `padding` rows of
-  // one token and its logits each.
-  void Upload(const StepPlan& plan, int begin, int end, int padding);
+  // Puts the plan's arrays into inputs_, and behind them `padding` rows of one token and its logits
+  // each.
+  void Upload(const StepPlan& plan, int padding);
   ForwardContext MakeContext(RoutingObserver* routing);
-  // Launches the forward pass over what was uploaded last; its logits begin at row `first_logit`.
-  void Launch(RoutingObserver* routing, int first_logit);
-  TensorView Logits(int first, int rows) const;
+  // Launches the forward pass over what was uploaded last.
+  void Launch(RoutingObserver* routing);
+  TensorView Logits(int rows) const;
 
   Backend& backend_;
   const Model& model_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 namespace mneme {
 namespace {
@@ -11,6 +12,9 @@ namespace {
 double Blend(double mean, double value) {
   return mean < 0 ? value : mean + (value - mean) / (value > mean ? 2 : 4);
 }
+
+constexpr int kStepsToTrust = 6;
+constexpr double kMostSurprise = 1.5;
 
 }  // namespace
 
@@ -43,16 +47,17 @@ int PrefillBudget::Tokens(int decode_rows) {
     return 0;
   }
   if (decode_seconds < 0 || token_seconds_ < 0) return std::min(kFirstTokens, max_tokens_);
-  const double room = (slowdown_ - 1) * decode_seconds;
+  const double room = (slowdown_ - 1) * decode_seconds - fixed_seconds_;
   const double tokens = token_seconds_ > 0 ? std::floor(room / token_seconds_) : max_tokens_;
-  return static_cast<int>(std::clamp<double>(tokens, std::min(kMinTokens, max_tokens_),
-                                             std::min(start_tokens_, max_tokens_)));
+  const int least = std::min(kMinTokens, max_tokens_);
+  return static_cast<int>(std::clamp<double>(tokens, least, std::min(start_tokens_, max_tokens_)));
 }
 
 void PrefillBudget::Observe(int decode_rows, int prefill_tokens, absl::Duration time) {
   ++step_;
   const double seconds = absl::ToDoubleSeconds(time);
   const bool mixed = prefill_tokens > 0 && decode_rows > 0;
+  mixed_steps_ = mixed ? mixed_steps_ + 1 : 0;
   start_tokens_ = mixed ? std::max(kFirstTokens, 2 * prefill_tokens) : kFirstTokens;
   if (prefill_tokens == 0) {
     if (decode_rows < 1 || decode_rows >= static_cast<int>(decode_.size())) return;
@@ -61,15 +66,33 @@ void PrefillBudget::Observe(int decode_rows, int prefill_tokens, absl::Duration 
     measured.step = step_;
     return;
   }
-  double added = seconds;
-  if (decode_rows > 0) {
-    bool fresh = false;
-    const double alone = DecodeSeconds(decode_rows, fresh);
-    if (alone < 0) return;
-    // A step is rarely faster than its decoding alone; where timing says so, it is noise.
-    added = std::max(seconds - alone, 0.05 * seconds);
+  if (decode_rows == 0) {
+    const double each = seconds / prefill_tokens;
+    token_seconds_ = token_seconds_ < 0 ? each : std::min(token_seconds_, each);
+    return;
   }
-  token_seconds_ = Blend(token_seconds_, added / prefill_tokens);
+  bool fresh = false;
+  const double alone = DecodeSeconds(decode_rows, fresh);
+  if (alone < 0) return;
+  // A step is rarely faster than its decoding alone; where timing says so, it is noise.
+  ObserveAdded(prefill_tokens, std::max(seconds - alone, 0.05 * seconds));
+}
+
+void PrefillBudget::ObserveAdded(int tokens, double added) {
+  // A hiccup now and then says nothing of the steps to come.
+  if (mixed_steps_ > kStepsToTrust) {
+    added = std::min(added, kMostSurprise * (fixed_seconds_ + tokens * token_seconds_));
+  }
+  // Two steps that differ say what a token adds; no more than its share in any case.
+  const double most = added / tokens;
+  const int change = tokens - last_tokens_;
+  if (mixed_steps_ > 1 && 4 * std::abs(change) >= tokens) {
+    token_seconds_ = Blend(token_seconds_, std::clamp((added - last_added_) / change, 0.0, most));
+  }
+  if (token_seconds_ < 0 || token_seconds_ > most) token_seconds_ = most;
+  fixed_seconds_ = Blend(mixed_steps_ > 1 ? fixed_seconds_ : -1, added - tokens * token_seconds_);
+  last_tokens_ = tokens;
+  last_added_ = added;
 }
 
 }  // namespace mneme

@@ -9,16 +9,16 @@
 namespace mneme {
 
 // A prompt's tokens lengthen the step, so those who decode beside it wait longer for their next
-// token. Let a step with d decoding rows alone take D(d), and c prompt tokens add c * t. The budget
-// is the c for which
+// token. Let a step with d decoding rows alone take D(d), and c prompt tokens add f + c t. The
+// budget is the c for which
 //
-//   D(d) + c t = slowdown * D(d)
+//   D(d) + f + c t = slowdown * D(d)
 //
-// so that tokens come at most `slowdown` times later, and the prompt is read at the share
-// (slowdown - 1) / slowdown of the speed it would have alone: 0.58 at 2.4. D and t are measured
-// as the engine runs. What a token costs alone, or beside fewer rows, tells little about the first
-// step of a prompt beside many, so that one is small, and the next ones at most double. Budgets
-// change how a prompt is split over steps, never a result.
+// so that tokens come at most `slowdown` times later, and the prompt, but for f, is read at the
+// share (slowdown - 1) / slowdown of the speed it would have alone: 0.63 at 2.7. D, f and t are
+// measured as the engine runs. What a token costs alone, or beside fewer rows, tells little about
+// the first step of a prompt beside many, so that one is small, and the next ones at most double.
+// Budgets change how a prompt is split over steps, never a result.
 //
 // Owned and called by one thread.
 class PrefillBudget {
@@ -47,10 +47,17 @@ class PrefillBudget {
   // D(d) from measurements of like row counts, or negative. Sets `fresh` if it may be relied on.
   double DecodeSeconds(int decode_rows, bool& fresh) const;
 
+  // Of a step beside decoding rows: prompt tokens, and the time they added.
+  void ObserveAdded(int tokens, double added);
+
   const int max_tokens_;
   const double slowdown_;
-  std::vector<DecodeTime> decode_;   // [max_rows + 1]
-  double token_seconds_ = -1;        // t; negative: unknown
+  std::vector<DecodeTime> decode_;  // [max_rows + 1]
+  double token_seconds_ = -1;       // t; negative: unknown
+  double fixed_seconds_ = 0;        // f
+  int mixed_steps_ = 0;             // in a row, until now
+  int last_tokens_ = 0;             // of the last of them
+  double last_added_ = 0;
   int start_tokens_ = kFirstTokens;  // no more than this in the next step beside decoding rows
   int64_t step_ = 0;
   int64_t last_probe_ = -kProbeInterval;

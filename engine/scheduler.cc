@@ -45,6 +45,12 @@ int64_t LongestWaiting(std::span<const RowCandidate> candidates, const std::vect
 
 }  // namespace
 
+int LikelyStepTokens(int tokens) {
+  int step = 1;
+  while (16 * step <= tokens) step *= 2;
+  return tokens / step * step;
+}
+
 StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits) {
   CHECK(limits.max_rows >= 1 && limits.max_tokens >= limits.max_rows);
   std::vector<int> decoding, prefilling;
@@ -89,6 +95,9 @@ StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& li
     return candidates[a].tokens.size() < candidates[b].tokens.size();
   });
   int tokens_left = std::min(limits.prefill_tokens, limits.max_tokens - plan.tokens());
+  if (limits.likely_sizes) {
+    tokens_left = std::max(1, LikelyStepTokens(plan.tokens() + tokens_left) - plan.tokens());
+  }
   int rows_left = static_cast<int>(prefilling.size());
   for (const int i : prefilling) {
     const RowCandidate& c = candidates[i];

@@ -24,12 +24,19 @@ struct StepLimits {
   int max_tokens = 1;         // of all rows; at least max_rows
   int max_scored_tokens = 1;  // logit rows for scoring, besides one row each for sampling
   int prefill_tokens = 1;     // of all rows that feed more than one token; 0: none of them runs
+  bool likely_sizes = false;
   int min_chunk = 64;  // a step does not cut its prefill tokens into smaller shares than this
 };
 
+// The sizes that a step with prompts likes to have: the largest one up to `tokens`, all rows
+// counted. There are eight per octave. A device's library looks for an algorithm for every number
+// of rows that it has not met, and may load a kernel, which takes milliseconds.
+int LikelyStepTokens(int tokens);
+
 // Decoding first: rows with one token to feed take one token each. Rows with more share
 // `prefill_tokens`, evenly, the shortest ones leaving what they do not need to the others; as many
-// run as can have `min_chunk` tokens or all that they need.
+// run as can have `min_chunk` tokens or all that they need. With `likely_sizes` they have a few
+// tokens less, so that the step has one of the LikelyStepTokens if they want them all.
 //
 // Fairness: where not all fit, those that have waited longest go first, and the rows of a step are
 // divided between decoding and prefilling in proportion to their numbers, each kind getting at

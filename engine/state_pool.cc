@@ -34,6 +34,8 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
     }
   }
 
+  pool->JoinRanges();
+
   // Slab 0 serves as the place where the initial one is made, so that it costs no memory of its
   // own.
   if (eager_bytes > 0) {
@@ -41,8 +43,8 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
     backend.Zero(pool->slab(0), pool->slab_bytes_);
     MNEME_RETURN_IF_ERROR(model.InitState(backend, pool->slab(0)));
     for (const EagerRange& range : pool->eager_) {
-      backend.Copy(pool->initial_.data() + range.initial_offset, pool->slab(0) + range.slab_offset,
-                   range.bytes);
+      backend.CopyPieces(pool->initial_.data() + range.initial_offset, range.bytes,
+                         pool->slab(0) + range.slab_offset, range.stride, range.bytes, range.count);
     }
     MNEME_RETURN_IF_ERROR(backend.Synchronize());
   }
@@ -53,15 +55,33 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   return pool;
 }
 
+void StatePool::JoinRanges() {
+  std::vector<EagerRange> joined;
+  for (const EagerRange& range : eager_) {
+    if (!joined.empty() && joined.back().bytes == range.bytes) {
+      EagerRange& last = joined.back();
+      const int64_t stride = range.slab_offset - last.slab_offset - (last.count - 1) * last.stride;
+      if (last.count == 1 || stride == last.stride) {
+        last.stride = stride;
+        ++last.count;
+        continue;
+      }
+    }
+    joined.push_back(range);
+  }
+  eager_ = std::move(joined);
+}
+
 std::optional<int> StatePool::Acquire() {
   if (free_.empty()) return std::nullopt;
   const int slot = free_.back();
   free_.pop_back();
   taken_[slot] = true;
   for (const EagerRange& range : eager_) {
-    backend_.Copy(slab(slot) + range.slab_offset, initial_.data() + range.initial_offset,
-                  range.bytes);
-    copied_bytes_ += range.bytes;
+    backend_.CopyPieces(slab(slot) + range.slab_offset, range.stride,
+                        initial_.data() + range.initial_offset, range.bytes, range.bytes,
+                        range.count);
+    copied_bytes_ += range.bytes * range.count;
   }
   return slot;
 }

@@ -40,12 +40,17 @@ class StatePool {
   int64_t copied_bytes() const { return copied_bytes_; }
 
  private:
-  // A run of eagerly initialised fields: where it lies in a slab and in `initial_`.
+  // A run of eagerly initialised fields, where it lies in a slab and in `initial_`; and `count` - 1
+  // more like it, `stride` bytes further in the slab each, as layers have them.
   struct EagerRange {
     int64_t slab_offset;
     int64_t initial_offset;
     int64_t bytes;
+    int64_t stride = 0;
+    int64_t count = 1;
   };
+  // Joins ranges of one size and distance, of which a device then makes one copy.
+  void JoinRanges();
 
   explicit StatePool(Backend& backend) : backend_(backend) {}
   std::byte* slab(int slot) const { return slabs_.data() + slot * slab_bytes_; }

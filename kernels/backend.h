@@ -48,6 +48,9 @@ class Backend {
   virtual DType activation_dtype() const = 0;   // f64 for the reference, else f32
   virtual StateFormat state_format() const = 0;
   virtual DType compute_dtype() const = 0;  // BackendOptions::compute_dtype
+  // In which Linear takes x for these weights besides activation_dtype(), and without a pass of its
+  // own over x: RmsNorm, SwiGlu and GatedRmsNorm can write it. For steps with prompts.
+  virtual DType product_dtype(const PackedMatrix& /*weights*/) const { return activation_dtype(); }
 
   // Uninitialised memory, 64-byte aligned or better. RESOURCE_EXHAUSTED names the bytes asked for.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;
@@ -65,6 +68,14 @@ class Backend {
   virtual void CopyFromHost(void* dst, const void* src, int64_t bytes) = 0;
   virtual void CopyToHost(void* dst, const void* src, int64_t bytes) = 0;
   virtual void Copy(void* dst, const void* src, int64_t bytes) = 0;
+  // `count` pieces of `bytes`, which begin so many bytes apart.
+  virtual void CopyPieces(void* dst, int64_t dst_stride, const void* src, int64_t src_stride,
+                          int64_t bytes, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      Copy(static_cast<std::byte*>(dst) + i * dst_stride,
+           static_cast<const std::byte*>(src) + i * src_stride, bytes);
+    }
+  }
   virtual void Zero(void* dst, int64_t bytes) = 0;
   // Waits for all work; reports errors of asynchronous kernels.
   virtual absl::Status Synchronize() = 0;

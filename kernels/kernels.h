@@ -43,7 +43,7 @@ struct RmsNormArgs {
   TensorView x;       // [tokens, dim] act
   TensorView weight;  // [dim] f32
   float eps = 1e-6f;
-  TensorView y;  // [tokens, dim] act; may alias x
+  TensorView y;  // [tokens, dim] act, may alias x; or as LinearArgs::x
 };
 
 // y[e] = W x[row(e)]  (+ y[e] if accumulate), for every entry e.
@@ -54,19 +54,21 @@ struct RmsNormArgs {
 //
 // Every output is one sum over in_features whose order does not depend on the number of entries.
 struct LinearArgs {
-  TensorView x;                           // [rows, in_features] act
+  TensorView x;                           // [rows, in_features] act, or Backend::product_dtype
   std::span<const PackedMatrix> weights;  // [groups], all of one shape and dtype
   TensorView entry_rows;                  // [entries] i32, or empty
   TensorView group_offsets;               // [groups + 1] i32, or empty
   TensorView y;                           // [entries, out_features] act
   bool accumulate = false;
+  // Grouped: the last group has every row of x once, in order. What a device may make use of.
+  bool last_has_all_rows = false;
 };
 
 // y = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
 struct SwiGluArgs {
   TensorView gate;  // [tokens, dim] act
   TensorView up;    // [tokens, dim] act
-  TensorView y;     // [tokens, dim] act; may alias gate or up
+  TensorView y;     // [tokens, dim] act, may alias gate or up; or as LinearArgs::x
 };
 
 // Top-k routing, MoM (arXiv:2502.13685) eq. (3)-(4) as released:
@@ -99,6 +101,8 @@ struct Segments {
   // No segment has more entries than this. 0: not known. What a device chooses its kernels by,
   // since the offsets are known on the device only.
   int longest = 0;
+  // No more segments than this have more than one entry. 0: not known.
+  int longer = 0;
 };
 
 // Sorts a step's (token, memory) pairs into entries: by memory, then by row, then in token order.
@@ -173,6 +177,16 @@ struct GatedDeltaRuleArgs {
   TensorView out;  // [entries, value_heads, value_dim] act; may alias v
 };
 
+// ShortConv of q, k and v, L2Norm of q, scaled, and of k, DeltaGates and GatedDeltaRule as one
+// operation, a fused one as those of decode_step.h. What its inputs have as outputs of one another
+// (q.y is rule.q, gates.beta is rule.beta, ..) is memory for what lies between: unspecified then.
+struct DeltaMemoryPassArgs {
+  ShortConvArgs q, k, v;  // all of rule.segments
+  float q_scale = 1.0f;
+  DeltaGatesArgs gates;
+  GatedDeltaRuleArgs rule;
+};
+
 // Adds the pending writes of all memories of some slabs to their matrices, so that the matrices
 // alone are the state. Memories that were never written are left alone.
 struct SettleArgs {
@@ -200,7 +214,7 @@ struct GatedRmsNormArgs {
   TensorView gate;    // [tokens, heads, dim] act, or empty
   TensorView weight;  // [dim] f32, one for all heads
   float eps = 1e-6f;
-  TensorView y;  // same shape as x; may alias x or gate
+  TensorView y;  // same shape as x, act, may alias x or gate; or as LinearArgs::x
 };
 
 // Parameters of one sampled row. Plain data, uploaded as an array.
@@ -288,7 +302,9 @@ class Kernels {
   // Blocks until the sampled tokens are on the host: the one synchronising operation, once a step.
   virtual void Sample(const SampleArgs& args) = 0;
 
-  // Fused operations, decode_step.h. False: nothing was done, the caller composes the above.
+  // Fused operations. False: nothing was done, the caller composes the above.
+  virtual bool DeltaMemoryPass(const DeltaMemoryPassArgs&) { return false; }
+  // decode_step.h
   virtual bool DeltaMixerStep(const DeltaMixerStepArgs&) { return false; }
   virtual bool FeedForwardStep(const FeedForwardStepArgs&) { return false; }
   // Consecutive layers, which have the same shapes.

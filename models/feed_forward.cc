@@ -40,14 +40,15 @@ void FeedForward::Forward(ForwardContext& ctx, const Norm& norm, TensorView hidd
   if (ctx.batch.longest_row == 1 && ctx.kernels().FeedForwardStep(StepArgs(norm, hidden))) return;
   const Workspace::Scope scope(ctx.workspace);
   const int64_t tokens = hidden.shape[0];
-  const TensorView x = ctx.Normed(norm, hidden);
+  const TensorView x = ctx.Normed(norm, hidden, {{&gate_, 1}, {&up_, 1}});
   const TensorView gate = ctx.Temp({tokens, gate_.out_features});
   const TensorView up = ctx.Temp({tokens, up_.out_features});
   const LinearArgs in[] = {{.x = x, .weights = {&gate_, 1}, .y = gate},
                            {.x = x, .weights = {&up_, 1}, .y = up}};
   ctx.kernels().Linear(in);
-  ctx.kernels().SwiGlu({.gate = gate, .up = up, .y = gate});
-  const LinearArgs out[] = {{.x = gate, .weights = {&down_, 1}, .y = hidden, .accumulate = true}};
+  const TensorView inner = ctx.TempForProducts(gate.shape, {{&down_, 1}});
+  ctx.kernels().SwiGlu({.gate = gate, .up = up, .y = inner});
+  const LinearArgs out[] = {{.x = inner, .weights = {&down_, 1}, .y = hidden, .accumulate = true}};
   ctx.kernels().Linear(out);
 }
 

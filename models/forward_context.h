@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
+#include <span>
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
@@ -17,6 +19,7 @@ struct StepBatch {
   int tokens = 0;
   int rows = 0;
   int longest_row = 0;     // tokens of the longest row; 0: not known
+  int longer_rows = 0;     // rows of more than one token; 0: not known
   TensorView token_ids;    // [tokens] i32
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding row
@@ -82,9 +85,26 @@ struct ForwardContext {
 
   Kernels& kernels() const { return backend.kernels(); }
   TensorView Temp(Shape shape) const { return workspace.Temp(backend.activation_dtype(), shape); }
-  // A temporary with the norm of x, [tokens, dim] act.
-  TensorView Normed(const Norm& norm, const TensorView& x) const {
-    const TensorView y = Temp(x.shape);
+  // What is to be multiplied by `weights` and by nothing else: Backend::product_dtype, if that is
+  // one for all of them and rows are longer than a token.
+  TensorView TempForProducts(Shape shape,
+                             std::initializer_list<std::span<const PackedMatrix>> weights) const {
+    DType dtype = backend.activation_dtype();
+    bool first = true;
+    for (const std::span<const PackedMatrix> list : weights) {
+      for (const PackedMatrix& matrix : list) {
+        const DType wanted = backend.product_dtype(matrix);
+        if (batch.longest_row == 1 || (!first && wanted != dtype)) return Temp(shape);
+        dtype = wanted;
+        first = false;
+      }
+    }
+    return workspace.Temp(dtype, shape);
+  }
+  // A temporary with the norm of x, [tokens, dim], for products with `weights`.
+  TensorView Normed(const Norm& norm, const TensorView& x,
+                    std::initializer_list<std::span<const PackedMatrix>> weights) const {
+    const TensorView y = TempForProducts(x.shape, weights);
     kernels().RmsNorm({.x = x, .weight = norm.weight, .eps = norm.eps, .y = y});
     return y;
   }

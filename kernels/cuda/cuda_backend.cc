@@ -87,6 +87,13 @@ class CudaBackend final : public Backend {
   }
   DType activation_dtype() const override { return DType::kF32; }
   DType compute_dtype() const override { return device_.compute_dtype(); }
+  DType product_dtype(const PackedMatrix& weights) const override {
+    const bool aligned =
+        weights.in_features % 8 == 0 && reinterpret_cast<uintptr_t>(weights.data) % 16 == 0;
+    return compute_dtype() == DType::kBF16 && weights.dtype == DType::kBF16 && aligned
+               ? DType::kBF16
+               : DType::kF32;
+  }
   StateFormat state_format() const override {
     return {.memory_dtype = state_dtype_, .pending_writes = kPendingWrites};
   }
@@ -128,6 +135,18 @@ class CudaBackend final : public Backend {
   }
   void Copy(void* dst, const void* src, int64_t bytes) override {
     CopyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice);
+  }
+  void CopyPieces(void* dst, int64_t dst_stride, const void* src, int64_t src_stride, int64_t bytes,
+                  int64_t count) override {
+    constexpr int64_t kMostStride = int64_t{1} << 30;
+    if (bytes <= 0 || count <= 0) return;
+    if (bytes > std::min(dst_stride, src_stride) ||
+        std::max(dst_stride, src_stride) > kMostStride) {
+      return Backend::CopyPieces(dst, dst_stride, src, src_stride, bytes, count);
+    }
+    device_.Check(cudaMemcpy2DAsync(dst, dst_stride, src, src_stride, bytes, count,
+                                    cudaMemcpyDeviceToDevice, device_.stream()),
+                  "cudaMemcpy2DAsync");
   }
   void Zero(void* dst, int64_t bytes) override {
     if (bytes <= 0) return;

@@ -32,6 +32,9 @@ class CudaKernels final : public Kernels {
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { cuda::GatedRmsNorm(device_, args); }
   void Sample(const SampleArgs& args) override { cuda::Sample(device_, args); }
 
+  bool DeltaMemoryPass(const DeltaMemoryPassArgs& args) override {
+    return cuda::DeltaMemoryPass(device_, args);
+  }
   bool DeltaMixerStep(const DeltaMixerStepArgs& args) override {
     return cuda::DeltaMixerStep(device_, args);
   }

@@ -19,6 +19,7 @@
 #include "kernels/cuda/delta_chunk_plan.h"
 #include "kernels/cuda/delta_chunk_state.cuh"
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -67,6 +68,8 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
   constexpr int kPitch = RowPitch<State>(kKeyDim);
   constexpr int kSums = kKeyDim / 2;  // of the matrix, per lane
   using Memory = ChainMemory<kKeyBlocks, kStages, kGroups>;
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   extern __shared__ __align__(1024) uint8_t shared[];
   Memory& memory = *reinterpret_cast<Memory*>(shared);
   const DeltaChunkSizes& sizes = p.sizes;
@@ -304,46 +307,40 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
 }
 
 template <int kKeyBlocks, int kStages, int kGroups, bool kWgmma, typename State>
-cudaError_t Launch(const ChainParams& params, int multiprocessors, cudaStream_t stream) {
-  const auto kernel = ChainKernel<kKeyBlocks, kStages, kGroups, kWgmma, State>;
-  const int bytes = sizeof(ChainMemory<kKeyBlocks, kStages, kGroups>);
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (status != cudaSuccess) return status;
+void Launch(Device& device, const ChainParams& params) {
   const int rows = kGroups * kGroupRows;
   const int64_t items = static_cast<int64_t>(params.plan.max_chains) * params.sizes.value_heads *
                         ((params.sizes.value_dim + rows - 1) / rows);
   // Small memories leave room for several blocks on a multiprocessor.
-  const int blocks = static_cast<int>(std::min<int64_t>(items, 2 * multiprocessors));
-  kernel<<<blocks, kGroups * kGroupThreads, bytes, stream>>>(params);
-  return cudaGetLastError();
+  const int blocks = static_cast<int>(std::min<int64_t>(items, 2 * device.multiprocessors()));
+  LaunchOverlapping(
+      device, "delta chains", ChainKernel<kKeyBlocks, kStages, kGroups, kWgmma, State>, blocks,
+      kGroups * kGroupThreads, sizeof(ChainMemory<kKeyBlocks, kStages, kGroups>), 1, params);
 }
 
 template <int kKeyBlocks, typename State>
-cudaError_t LaunchFor(const ChainParams& params, int multiprocessors, bool hopper,
-                      cudaStream_t stream) {
-  if (!hopper) return Launch<kKeyBlocks, 1, 1, false, State>(params, multiprocessors, stream);
+void LaunchFor(Device& device, const ChainParams& params, bool hopper) {
+  if (!hopper) return Launch<kKeyBlocks, 1, 1, false, State>(device, params);
   // Few chains: one group of warps has a multiprocessor to itself. Many: two share the copies.
   const int64_t groups = static_cast<int64_t>(params.plan.max_chains) * params.sizes.value_heads *
                          ((params.sizes.value_dim + kGroupRows - 1) / kGroupRows);
-  if (groups <= multiprocessors || params.sizes.value_dim <= kGroupRows) {
-    return Launch<kKeyBlocks, 2, 1, true, State>(params, multiprocessors, stream);
+  if (groups <= device.multiprocessors() || params.sizes.value_dim <= kGroupRows) {
+    return Launch<kKeyBlocks, 2, 1, true, State>(device, params);
   }
-  return Launch<kKeyBlocks, 2, 2, true, State>(params, multiprocessors, stream);
+  Launch<kKeyBlocks, 2, 2, true, State>(device, params);
 }
 
 template <typename State>
-cudaError_t LaunchForState(const ChainParams& params, int multiprocessors, bool hopper,
-                           cudaStream_t stream) {
+void LaunchForState(Device& device, const ChainParams& params, bool hopper) {
   switch (params.sizes.key_dim) {
     case 64:
-      return LaunchFor<1, State>(params, multiprocessors, hopper, stream);
+      return LaunchFor<1, State>(device, params, hopper);
     case 128:
-      return LaunchFor<2, State>(params, multiprocessors, hopper, stream);
+      return LaunchFor<2, State>(device, params, hopper);
     case 256:
-      return LaunchFor<4, State>(params, multiprocessors, hopper, stream);
+      return LaunchFor<4, State>(device, params, hopper);
     default:
-      return cudaErrorInvalidValue;
+      device.Check(cudaErrorInvalidValue, "delta chains");
   }
 }
 
@@ -364,9 +361,8 @@ bool DeltaChunksBuiltForHopper() {
   return built;
 }
 
-cudaError_t RunDeltaChains(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
-                           const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
-                           cudaStream_t stream) {
+void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+                    const DeltaChunkSizes& sizes, bool hopper) {
   const ChainParams params = {plan,
                               sizes,
                               args.v.as<const float>(),
@@ -376,13 +372,9 @@ cudaError_t RunDeltaChains(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs&
                               args.segments.memories.as<const int>(),
                               args.segments.fresh.as<const int>(),
                               args.state};
-  if (args.state.dtype == DType::kF16) {
-    return LaunchForState<__half>(params, multiprocessors, hopper, stream);
-  }
-  if (args.state.dtype == DType::kI8) {
-    return LaunchForState<int8_t>(params, multiprocessors, hopper, stream);
-  }
-  return LaunchForState<float>(params, multiprocessors, hopper, stream);
+  if (args.state.dtype == DType::kF16) return LaunchForState<__half>(device, params, hopper);
+  if (args.state.dtype == DType::kI8) return LaunchForState<int8_t>(device, params, hopper);
+  LaunchForState<float>(device, params, hopper);
 }
 
 }  // namespace mneme::cuda

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device.h"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda {
@@ -61,13 +62,11 @@ struct DeltaChunkSizes {
   int heads, key_dim, value_heads, value_dim;
 };
 
-// Launches; return the launch's error. `hopper`: by the kernels that use what only Hopper has.
-cudaError_t PrepareDeltaChunks(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
-                               const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
-                               cudaStream_t stream);
-cudaError_t RunDeltaChains(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
-                           const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
-                           cudaStream_t stream);
+// `hopper`: by the kernels that use what only Hopper has. `half_keys`: delta_chunk_streams.h.
+void PrepareDeltaChunks(Device& device, const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+                        const DeltaChunkSizes& sizes, bool hopper, bool half_keys);
+void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+                    const DeltaChunkSizes& sizes, bool hopper);
 // Whether such kernels were built and loaded, rather than the PTX for any device.
 bool DeltaChunksBuiltForHopper();
 // Dynamic shared memory that the kernels need at least, whatever the device.

@@ -6,6 +6,7 @@
 #include "kernels/cuda/delta_chunk_mma.cuh"
 #include "kernels/cuda/delta_chunk_plan.h"
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -16,7 +17,10 @@ constexpr int kThreads = kPrepareThreads, kBlockThreads = kThreads + kWarp;
 struct PrepareParams {
   DeltaChunkPlan plan;
   DeltaChunkSizes sizes;
-  const float *q, *k, *log_decay, *beta;
+  // Rows of all heads, `key_pitch` elements apart: f32, or f16 with kHalves.
+  const void *q, *k;
+  int key_pitch;
+  const float *log_decay, *beta;
   const int* offsets;
 };
 
@@ -58,41 +62,62 @@ __device__ ChunkPlace FindChunk(const PrepareParams& p, int chains, int chunk) {
 }
 
 // One warp: asks for a chunk's rows of k and q ahead of their use.
+template <typename Key>
 __device__ void FetchAhead(const PrepareParams& p, const ChunkPlace& place, int head) {
-  const int lines = p.sizes.key_dim / 32;  // of 128 bytes, in a row
-  const int64_t pitch = static_cast<int64_t>(p.sizes.heads) * p.sizes.key_dim;
-  const int64_t first = place.entry * pitch + head * p.sizes.key_dim;
+  constexpr int kLine = 128 / sizeof(Key);
+  const int lines = p.sizes.key_dim / kLine;  // in a row
+  const int64_t first = static_cast<int64_t>(place.entry) * p.key_pitch + head * p.sizes.key_dim;
   for (int i = threadIdx.x % kWarp; i < place.entries * lines; i += kWarp) {
-    const int64_t at = first + i / lines * pitch + i % lines * 32;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.k + at));
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.q + at));
+    const int64_t at = first + static_cast<int64_t>(i / lines) * p.key_pitch + i % lines * kLine;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const Key*>(p.k) + at));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const Key*>(p.q) + at));
   }
 }
 
-// f32 rows of k and q to f16 tiles, in shared memory and, if `image` is given, in memory.
-template <int kKeyBlocks>
+// Eight numbers on their way to f16.
+template <typename Key>
+struct EightKeys;
+template <>
+struct EightKeys<float> {
+  float4 low = {0, 0, 0, 0}, high = {0, 0, 0, 0};
+  __device__ void Load(const float* from) {
+    low = __ldcs(reinterpret_cast<const float4*>(from));
+    high = __ldcs(reinterpret_cast<const float4*>(from) + 1);
+  }
+  __device__ uint4 Packed() const {
+    return {PackHalves(low.x, low.y), PackHalves(low.z, low.w), PackHalves(high.x, high.y),
+            PackHalves(high.z, high.w)};
+  }
+};
+template <>
+struct EightKeys<__half> {
+  uint4 all = {0, 0, 0, 0};
+  __device__ void Load(const __half* from) { all = __ldcs(reinterpret_cast<const uint4*>(from)); }
+  __device__ uint4 Packed() const { return all; }
+};
+
+// Rows of k and q to f16 tiles, in shared memory and, if `image` is given, in memory.
+template <int kKeyBlocks, typename Key>
 __device__ void LoadKeysAndQueries(const PrepareParams& p, const ChunkPlace& place, int head,
                                    uint8_t* pairs, uint8_t* image) {
   constexpr int kKeyDim = 64 * kKeyBlocks, kPieces = kKeyDim / 8;
   constexpr int kOwn = kChunk * kPieces / kThreads, kRowStep = kThreads / kPieces;
-  constexpr int kBatch = kOwn < 4 ? kOwn : 4;
+  constexpr int kMost = 16 / sizeof(Key);
+  constexpr int kBatch = kOwn < kMost ? kOwn : kMost;
   const int rows = TileRows(place.entries);
-  const int pitch = p.sizes.heads * kKeyDim;
+  const int pitch = p.key_pitch;
   const int first_row = threadIdx.x / kPieces, piece = threadIdx.x % kPieces;
   const int64_t first =
       static_cast<int64_t>(place.entry + first_row) * pitch + head * kKeyDim + 8 * piece;
 #pragma unroll
   for (int batch = 0; batch < 2 * kOwn / kBatch; ++batch) {
     const int is_query = batch / (kOwn / kBatch), begin = batch % (kOwn / kBatch) * kBatch;
-    float4 low[kBatch], high[kBatch];  // all under way before the first is used
-    const float* from = (is_query ? p.q : p.k) + first + begin * kRowStep * pitch;
+    EightKeys<Key> keys[kBatch];  // all under way before the first is used
+    const Key* from =
+        static_cast<const Key*>(is_query ? p.q : p.k) + first + begin * kRowStep * pitch;
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
-      low[j] = high[j] = {0, 0, 0, 0};
-      if (first_row + (begin + j) * kRowStep < place.entries) {
-        low[j] = __ldcs(reinterpret_cast<const float4*>(from));
-        high[j] = __ldcs(reinterpret_cast<const float4*>(from) + 1);
-      }
+      if (first_row + (begin + j) * kRowStep < place.entries) keys[j].Load(from);
       from += kRowStep * pitch;
     }
     const int tile = piece / 8 * 2 + is_query;
@@ -100,8 +125,7 @@ __device__ void LoadKeysAndQueries(const PrepareParams& p, const ChunkPlace& pla
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       const int row = first_row + (begin + j) * kRowStep;
-      const uint4 packed = {PackHalves(low[j].x, low[j].y), PackHalves(low[j].z, low[j].w),
-                            PackHalves(high[j].x, high[j].y), PackHalves(high[j].z, high[j].w)};
+      const uint4 packed = keys[j].Packed();
       const uint32_t within = TileOffset(row, piece % 8);
       *reinterpret_cast<uint4*>(pairs + tile * kTileBytes + within) = packed;
       if (image != nullptr && row < rows) *reinterpret_cast<uint4*>(own_image + within) = packed;
@@ -220,7 +244,7 @@ __device__ void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int rows, ui
 }
 
 // The warps that compute: all of one chunk and value head.
-template <int kKeyBlocks, bool kWgmma>
+template <int kKeyBlocks, bool kWgmma, typename Key>
 __device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& memory, int turn,
                              int value_head) {
   const DeltaChunkSizes& sizes = p.sizes;
@@ -233,7 +257,7 @@ __device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& 
         p.plan.keys_queries +
         (static_cast<int64_t>(place.row) * sizes.heads + rows * head) * 2 * sizes.key_dim);
   }
-  LoadKeysAndQueries<kKeyBlocks>(p, place, head, memory.pairs, pairs_image);
+  LoadKeysAndQueries<kKeyBlocks, Key>(p, place, head, memory.pairs, pairs_image);
   FenceForProducts<kWgmma>();
   SynchronizePreparing();
   MultiplyByKeys<kKeyBlocks, kWgmma>(memory, turn);
@@ -264,11 +288,13 @@ __device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& 
                     image + rows * kTileRowBytes);
 }
 
-template <int kKeyBlocks, bool kWgmma>
+template <int kKeyBlocks, bool kWgmma, typename Key>
 __global__ __launch_bounds__(kBlockThreads, 2) void PrepareKernel(PrepareParams p) {
 #ifndef MNEME_HOPPER_MMA
   if constexpr (kWgmma) return;  // never launched where it is not built
 #endif
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   extern __shared__ __align__(1024) uint8_t shared[];
   auto& memory = *reinterpret_cast<PrepareMemory<kKeyBlocks>*>(shared);
   const int value_heads = p.sizes.value_heads;
@@ -285,55 +311,50 @@ __global__ __launch_bounds__(kBlockThreads, 2) void PrepareKernel(PrepareParams 
                 memory.gates[turn ^ 1].beta,
                 p.plan.gates + static_cast<int64_t>(next) * kGateFloats);
       if (threadIdx.x == kThreads) memory.place[turn ^ 1] = place;
-      FetchAhead(p, place, next % value_heads / (value_heads / p.sizes.heads));
+      FetchAhead<Key>(p, place, next % value_heads / (value_heads / p.sizes.heads));
     }
     if (!looks_ahead && item >= 0)
-      PrepareChunk<kKeyBlocks, kWgmma>(p, memory, turn, item % value_heads);
+      PrepareChunk<kKeyBlocks, kWgmma, Key>(p, memory, turn, item % value_heads);
     __syncthreads();
   }
 }
 
-template <int kKeyBlocks, bool kWgmma>
-cudaError_t Launch(const PrepareParams& params, int multiprocessors, cudaStream_t stream) {
-  const int bytes = sizeof(PrepareMemory<kKeyBlocks>);
-  const auto kernel = PrepareKernel<kKeyBlocks, kWgmma>;
-  const cudaError_t status =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  if (status != cudaSuccess) return status;
+template <int kKeyBlocks, bool kWgmma, typename Key>
+void Launch(Device& device, const PrepareParams& params) {
   const int64_t items = static_cast<int64_t>(params.plan.max_chunks) * params.sizes.value_heads;
-  const int blocks = static_cast<int>(std::min<int64_t>(items, 2 * multiprocessors));
-  kernel<<<blocks, kBlockThreads, bytes, stream>>>(params);
-  return cudaGetLastError();
+  const int blocks = static_cast<int>(std::min<int64_t>(items, 2 * device.multiprocessors()));
+  LaunchOverlapping(device, "preparation of delta chunks", PrepareKernel<kKeyBlocks, kWgmma, Key>,
+                    blocks, kBlockThreads, sizeof(PrepareMemory<kKeyBlocks>), 1, params);
 }
 
-template <bool kWgmma>
-cudaError_t LaunchFor(const PrepareParams& params, int multiprocessors, cudaStream_t stream) {
+template <bool kWgmma, typename Key>
+void LaunchFor(Device& device, const PrepareParams& params) {
   switch (params.sizes.key_dim) {
     case 64:
-      return Launch<1, kWgmma>(params, multiprocessors, stream);
+      return Launch<1, kWgmma, Key>(device, params);
     case 128:
-      return Launch<2, kWgmma>(params, multiprocessors, stream);
+      return Launch<2, kWgmma, Key>(device, params);
     case 256:
-      return Launch<4, kWgmma>(params, multiprocessors, stream);
+      return Launch<4, kWgmma, Key>(device, params);
     default:
-      return cudaErrorInvalidValue;
+      device.Check(cudaErrorInvalidValue, "preparation of delta chunks");
   }
 }
 
 }  // namespace
 
-cudaError_t PrepareDeltaChunks(const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
-                               const DeltaChunkSizes& sizes, int multiprocessors, bool hopper,
-                               cudaStream_t stream) {
-  const PrepareParams params = {plan,
-                                sizes,
-                                args.q.as<const float>(),
-                                args.k.as<const float>(),
-                                args.log_decay.as<const float>(),
-                                args.beta.as<const float>(),
+void PrepareDeltaChunks(Device& device, const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+                        const DeltaChunkSizes& sizes, bool hopper, bool half_keys) {
+  const PrepareParams params = {plan, sizes, args.q.data, args.k.data,
+                                // Half of a row's memory is left empty.
+                                sizes.heads * sizes.key_dim * (half_keys ? 2 : 1),
+                                args.log_decay.as<const float>(), args.beta.as<const float>(),
                                 args.segments.offsets.as<const int>()};
-  return hopper ? LaunchFor<true>(params, multiprocessors, stream)
-                : LaunchFor<false>(params, multiprocessors, stream);
+  if (half_keys) {
+    return hopper ? LaunchFor<true, __half>(device, params)
+                  : LaunchFor<false, __half>(device, params);
+  }
+  hopper ? LaunchFor<true, float>(device, params) : LaunchFor<false, float>(device, params);
 }
 
 }  // namespace mneme::cuda

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace mneme::cuda {
 namespace {
@@ -16,7 +17,14 @@ Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype)
   Check(cudaSetDevice(ordinal), "cudaSetDevice");
   Check(cudaGetDeviceProperties(&properties_, ordinal), "cudaGetDeviceProperties");
   if (!ok()) return;
-  Check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  int least = 0, greatest = 0;
+  Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priorities of streams");
+  Check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest),
+        "cudaStreamCreate");
+  Check(cudaStreamCreateWithPriority(&second_stream_, cudaStreamNonBlocking, least),
+        "cudaStreamCreate");
+  Check(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "cudaEventCreate");
+  Check(cudaEventCreateWithFlags(&rejoined_, cudaEventDisableTiming), "cudaEventCreate");
   Check(cublasCreate(&blas_), "cublasCreate");
   Check(cublasLtCreate(&blas_lt_), "cublasLtCreate");
   if (!ok()) return;
@@ -37,8 +45,24 @@ Device::~Device() {
   if (blas_workspace_ != nullptr) cudaFree(blas_workspace_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
   if (blas_ != nullptr) cublasDestroy(blas_);
+  if (forked_ != nullptr) cudaEventDestroy(forked_);
+  if (rejoined_ != nullptr) cudaEventDestroy(rejoined_);
+  if (second_stream_ != nullptr) cudaStreamDestroy(second_stream_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
+
+void Device::Fork() {
+  Check(cudaEventRecord(forked_, stream_), "cudaEventRecord");
+  Check(cudaStreamWaitEvent(second_stream_, forked_), "cudaStreamWaitEvent");
+  std::swap(stream_, second_stream_);
+}
+
+void Device::Rejoin() {
+  Check(cudaEventRecord(rejoined_, stream_), "cudaEventRecord");
+  std::swap(stream_, second_stream_);
+}
+
+void Device::Join() { Check(cudaStreamWaitEvent(stream_, rejoined_), "cudaStreamWaitEvent"); }
 
 Device::Growing::~Growing() {
   for (void* block : blocks_) cudaFree(block);

@@ -17,7 +17,7 @@
 namespace mneme::cuda {
 
 // One per backend; driven by one thread. All work goes to one stream, in order, so an operation may
-// use the scratch memory of the one before it.
+// use the scratch memory of the one before it. Only within an operation may a second one be in use.
 class Device {
  public:
   // Check ok() before anything else.
@@ -34,6 +34,13 @@ class Device {
   cudaStream_t stream() const { return stream_; }
   cublasHandle_t blas() const { return blas_; }
   cublasLtHandle_t blas_lt() const { return blas_lt_; }
+
+  // Launches between Fork and Rejoin go to a second stream, which begins with all that was launched
+  // before and runs beside what is launched after Rejoin, as far as that leaves room; Join waits
+  // for it. Once each, in this order; without Scratch in between.
+  void Fork();
+  void Rejoin();
+  void Join();
 
   // Uninitialised device memory, 256-byte aligned, until the next call. Growing keeps the old block
   // alive, because captured graphs may name it.
@@ -63,6 +70,8 @@ class Device {
   const DType compute_dtype_;
   cudaDeviceProp properties_ = {};
   cudaStream_t stream_ = nullptr;
+  cudaStream_t second_stream_ = nullptr;
+  cudaEvent_t forked_ = nullptr, rejoined_ = nullptr;
   cublasHandle_t blas_ = nullptr;
   cublasLtHandle_t blas_lt_ = nullptr;
   void* blas_workspace_ = nullptr;

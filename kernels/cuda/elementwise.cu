@@ -24,6 +24,12 @@ __device__ inline float4 LoadFour(const T* p) {
           ToFloat(four.values[3])};
 }
 
+__device__ inline void SaveFour(float* p, float4 x) { *reinterpret_cast<float4*>(p) = x; }
+__device__ inline void SaveFour(__nv_bfloat16* p, float4 x) {
+  reinterpret_cast<__nv_bfloat162*>(p)[0] = __floats2bfloat162_rn(x.x, x.y);
+  reinterpret_cast<__nv_bfloat162*>(p)[1] = __floats2bfloat162_rn(x.z, x.w);
+}
+
 bool Aligned(const TensorView& tensor) {
   return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0;
 }
@@ -98,9 +104,9 @@ constexpr int kNormThreads = 256;
 
 // One warp per row (kThreads == kWarp) or one block of kNormThreads. Up to kHeld accesses of a
 // thread stay in registers between the sum and the output; longer rows are read twice.
-template <typename Output, bool kFours, bool kWarpPerRow>
+template <typename Output, typename Y, bool kFours, bool kWarpPerRow>
 __global__ void __launch_bounds__(kNormThreads)
-    Norm(const float* x, float* y, int64_t rows, int dim, Output output) {
+    Norm(const float* x, Y* y, int64_t rows, int dim, Output output) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   constexpr int kThreads = kWarpPerRow ? kWarp : kNormThreads;
@@ -139,51 +145,66 @@ __global__ void __launch_bounds__(kNormThreads)
   for (int n = 0; n < kHeld; ++n) {
     const int i = (n * kThreads + thread) * kStep;
     if (i >= dim) break;
-    float* to = y + offset + i;
+    Y* to = y + offset + i;
     const float* from = held + n * kStep;
     const float* by = multiplier + n * kStep;
     if constexpr (kFours) {
-      *reinterpret_cast<float4*>(to) = {from[0] * factor * by[0], from[1] * factor * by[1],
-                                        from[2] * factor * by[2], from[3] * factor * by[3]};
+      SaveFour(to, {from[0] * factor * by[0], from[1] * factor * by[1], from[2] * factor * by[2],
+                    from[3] * factor * by[3]});
     } else {
-      *to = from[0] * factor * by[0];
+      *to = FromFloat<Y>(from[0] * factor * by[0]);
     }
   }
   for (int i = rest + thread; i < dim; i += kThreads) {
-    y[offset + i] = x[offset + i] * factor * output.Multiplier(offset, i);
+    y[offset + i] = FromFloat<Y>(x[offset + i] * factor * output.Multiplier(offset, i));
   }
+}
+
+template <typename Y, typename Output>
+void LaunchNormOf(Device& device, const TensorView& x, const TensorView& y, int64_t rows,
+                  int64_t dim, bool fours, Output output, const char* what) {
+  if (rows == 0 || dim == 0) return;
+  CHECK(x.dtype == DType::kF32) << what;
+  constexpr int64_t kWarpsRow = 256;  // up to so many elements, a warp is enough
+  const bool warp_per_row = dim <= kWarpsRow;
+  const auto kernel =
+      fours ? (warp_per_row ? Norm<Output, Y, true, true> : Norm<Output, Y, true, false>)
+            : (warp_per_row ? Norm<Output, Y, false, true> : Norm<Output, Y, false, false>);
+  constexpr int kWarps = kNormThreads / kWarp;
+  const int64_t blocks = warp_per_row ? (rows + kWarps - 1) / kWarps : rows;
+  LaunchOverlapping(device, what, kernel, static_cast<int>(blocks), kNormThreads, 0, 1,
+                    x.as<const float>(), y.as<Y>(), rows, static_cast<int>(dim), output);
 }
 
 template <typename Output>
 void LaunchNorm(Device& device, const TensorView& x, const TensorView& y, int64_t rows, int64_t dim,
                 bool fours, Output output, const char* what) {
-  if (rows == 0 || dim == 0) return;
-  CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32) << what;
-  constexpr int64_t kWarpsRow = 256;  // up to so many elements, a warp is enough
-  const bool warp_per_row = dim <= kWarpsRow;
-  const auto kernel = fours
-                          ? (warp_per_row ? Norm<Output, true, true> : Norm<Output, true, false>)
-                          : (warp_per_row ? Norm<Output, false, true> : Norm<Output, false, false>);
-  constexpr int kWarps = kNormThreads / kWarp;
-  const int64_t blocks = warp_per_row ? (rows + kWarps - 1) / kWarps : rows;
-  LaunchOverlapping(device, what, kernel, static_cast<int>(blocks), kNormThreads, 0, 1,
-                    x.as<const float>(), y.as<float>(), rows, static_cast<int>(dim), output);
+  CHECK(y.dtype == DType::kF32) << what;
+  LaunchNormOf<float>(device, x, y, rows, dim, fours, output, what);
+}
+// y is f32, or bf16 as Backend::product_dtype says.
+template <typename Output>
+void LaunchNormForProduct(Device& device, const TensorView& x, const TensorView& y, int64_t rows,
+                          int64_t dim, bool fours, Output output, const char* what) {
+  if (y.dtype == DType::kBF16) {
+    return LaunchNormOf<__nv_bfloat16>(device, x, y, rows, dim, fours, output, what);
+  }
+  LaunchNorm(device, x, y, rows, dim, fours, output, what);
 }
 
 // y may alias gate or up, so a thread reads before it writes.
-__global__ void SwiGluKernel(const float* gate, const float* up, float* y, int64_t fours,
-                             int64_t n) {
+template <typename Y>
+__global__ void SwiGluKernel(const float* gate, const float* up, Y* y, int64_t fours, int64_t n) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < fours) {
     const float4 g = LoadFour(gate + 4 * i), u = LoadFour(up + 4 * i);
-    *reinterpret_cast<float4*>(y + 4 * i) = {Silu(g.x) * u.x, Silu(g.y) * u.y, Silu(g.z) * u.z,
-                                             Silu(g.w) * u.w};
+    SaveFour(y + 4 * i, {Silu(g.x) * u.x, Silu(g.y) * u.y, Silu(g.z) * u.z, Silu(g.w) * u.w});
     return;
   }
   const int64_t j = 4 * fours + (i - fours);
-  if (j < n) y[j] = Silu(gate[j]) * up[j];
+  if (j < n) y[j] = FromFloat<Y>(Silu(gate[j]) * up[j]);
 }
 
 __device__ inline float Softplus(float z) { return z > 20.0f ? z : log1pf(expf(z)); }
@@ -206,6 +227,8 @@ __global__ void DeltaGatesKernel(const float* a, const float* b, const float* a_
 template <bool kFours>
 __global__ void MixKernel(const float* x, const int32_t* token_entries, const float* weights,
                           int top_k, int choices, int dim, float* y) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   constexpr int kStep = kFours ? 4 : 1;
   const int64_t token = blockIdx.x;
   const int32_t* entries = token_entries + token * choices;
@@ -258,9 +281,9 @@ void GatherRows(Device& device, const GatherRowsArgs& args) {
 
 void RmsNorm(Device& device, const RmsNormArgs& args) {
   const int64_t dim = args.x.shape[1];
-  LaunchNorm(device, args.x, args.y, args.x.shape[0], dim,
-             InFours(dim, args.x, args.weight, args.y),
-             RmsOutput{args.weight.as<const float>(), args.eps}, "RmsNorm");
+  LaunchNormForProduct(device, args.x, args.y, args.x.shape[0], dim,
+                       InFours(dim, args.x, args.weight, args.y),
+                       RmsOutput{args.weight.as<const float>(), args.eps}, "RmsNorm");
 }
 
 void L2Norm(Device& device, const L2NormArgs& args) {
@@ -274,20 +297,28 @@ void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args) {
   const bool fours = InFours(dim, args.x, args.gate, args.weight, args.y);  // no gate: aligned
   const float* weight = args.weight.as<const float>();
   if (args.gate.empty()) {
-    return LaunchNorm(device, args.x, args.y, rows, dim, fours, RmsOutput{weight, args.eps},
-                      "GatedRmsNorm");
+    return LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
+                                RmsOutput{weight, args.eps}, "GatedRmsNorm");
   }
-  LaunchNorm(device, args.x, args.y, rows, dim, fours,
-             GatedRmsOutput{weight, args.gate.as<const float>(), args.eps}, "GatedRmsNorm");
+  LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
+                       GatedRmsOutput{weight, args.gate.as<const float>(), args.eps},
+                       "GatedRmsNorm");
 }
 
 void SwiGlu(Device& device, const SwiGluArgs& args) {
   const int64_t n = args.gate.shape.elements();
   if (n == 0) return;
   const int64_t fours = InFours(4, args.gate, args.up, args.y) ? n / 4 : 0;
-  LaunchOverlapping(
-      device, "SwiGlu", SwiGluKernel, static_cast<int>(BlocksFor(fours + n - 4 * fours)), kThreads,
-      0, 1, args.gate.as<const float>(), args.up.as<const float>(), args.y.as<float>(), fours, n);
+  const auto launch = [&](auto kernel, auto* y) {
+    LaunchOverlapping(device, "SwiGlu", kernel, static_cast<int>(BlocksFor(fours + n - 4 * fours)),
+                      kThreads, 0, 1, args.gate.as<const float>(), args.up.as<const float>(), y,
+                      fours, n);
+  };
+  if (args.y.dtype == DType::kBF16) {
+    launch(SwiGluKernel<__nv_bfloat16>, args.y.as<__nv_bfloat16>());
+  } else {
+    launch(SwiGluKernel<float>, args.y.as<float>());
+  }
 }
 
 void DeltaGates(Device& device, const DeltaGatesArgs& args) {
@@ -307,11 +338,11 @@ void MixMemories(Device& device, const MixMemoriesArgs& args) {
   const int top_k = static_cast<int>(args.weights.shape[1]);
   CHECK(choices == top_k || choices == top_k + 1);
   const bool fours = InFours(dim, args.x, args.y);
-  const auto kernel = fours ? MixKernel<true> : MixKernel<false>;
-  kernel<<<tokens, ThreadsFor(fours ? dim / 4 : dim), 0, device.stream()>>>(
-      args.x.as<const float>(), args.token_entries.as<const int32_t>(),
-      args.weights.as<const float>(), top_k, choices, static_cast<int>(dim), args.y.as<float>());
-  device.Check(cudaGetLastError(), "MixMemories");
+  LaunchOverlapping(device, "MixMemories", fours ? MixKernel<true> : MixKernel<false>,
+                    static_cast<int>(tokens), ThreadsFor(fours ? dim / 4 : dim), 0, 1,
+                    args.x.as<const float>(), args.token_entries.as<const int32_t>(),
+                    args.weights.as<const float>(), top_k, choices, static_cast<int>(dim),
+                    args.y.as<float>());
 }
 
 }  // namespace mneme::cuda

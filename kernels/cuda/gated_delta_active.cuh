@@ -81,8 +81,7 @@ struct ActiveSegments {
 __device__ inline bool FindUnit(const Problem& p, const ActiveSegments& active, int unit,
                                 Item& item) {
   const int per_memory = p.value_heads * p.tiles, rank = unit / per_memory;
-  return rank < active.count &&
-         FindItem(p, active.At(p, rank) * per_memory + unit % per_memory, item);
+  return rank < active.count && FindItem(p, active.At(p, rank), unit % per_memory, item);
 }
 
 }  // namespace mneme::cuda::delta

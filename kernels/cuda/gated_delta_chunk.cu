@@ -1,100 +1,20 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "kernels/cuda/delta_chunk_plan.h"
-#include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/delta_chunk_planning.cuh"
 #include "kernels/cuda/gated_delta_chunk.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
 
 constexpr int kPlanThreads = 1024;
-constexpr int kBuckets = 64;  // two for each power of two of chunks
 
-struct PlanParams {
-  DeltaChunkPlan plan;
-  const int *offsets, *slots;
-  int segments;
-};
-
-__device__ int EntriesOf(const PlanParams& p, int segment) {
-  return p.slots[segment] < 0 ? 0 : p.offsets[segment + 1] - p.offsets[segment];
-}
-
-__device__ int ChunksOf(int entries) { return (entries + kChunk - 1) / kChunk; }
-
-// Longest chains first.
-__device__ int Bucket(int entries) {
-  const int chunks = ChunksOf(entries), log = 31 - __clz(chunks);
-  const int next_bit = log > 0 ? chunks >> (log - 1) & 1 : 0;
-  return kBuckets - 1 - (2 * log + next_bit);
-}
-
-// One block: finds the chains and says where their chunks and rows begin. The order of chains of
-// about one length is left to chance, which changes where things lie but no result.
-__global__ __launch_bounds__(kPlanThreads) void PlanKernel(PlanParams p) {
-  __shared__ int begin[kBuckets];
-  __shared__ int2 warp_sums[kPlanThreads / kWarp];
-  __shared__ int chains;
-  const int thread = threadIdx.x, warp = thread / kWarp, lane = thread % kWarp;
-  if (thread < kBuckets) begin[thread] = 0;
-  __syncthreads();
-  for (int s = thread; s < p.segments; s += kPlanThreads) {
-    const int entries = EntriesOf(p, s);
-    if (entries > 1) atomicAdd(&begin[Bucket(entries)], 1);
-  }
-  __syncthreads();
-  if (thread == 0) {
-    int sum = 0;
-    for (int i = 0; i < kBuckets; ++i) {
-      const int n = begin[i];
-      begin[i] = sum;
-      sum += n;
-    }
-    chains = sum;
-    *p.plan.chains = sum;
-    *p.plan.taken = 0;
-  }
-  __syncthreads();
-  for (int s = thread; s < p.segments; s += kPlanThreads) {
-    const int entries = EntriesOf(p, s);
-    if (entries > 1) p.plan.segment[atomicAdd(&begin[Bucket(entries)], 1)] = s;
-  }
-  __syncthreads();
-  int2 total = {0, 0};  // of chunks and rows before this round
-  for (int first = 0; first < chains; first += kPlanThreads) {
-    const int i = first + thread;
-    int2 own = {0, 0};
-    if (i < chains) {
-      const int entries = EntriesOf(p, p.plan.segment[i]);
-      own = {ChunksOf(entries), TileRows(entries)};
-    }
-    int2 sum = own;  // up to this one, first of the warp, then of the block
-#pragma unroll
-    for (int offset = 1; offset < kWarp; offset *= 2) {
-      const int x = __shfl_up_sync(kAllLanes, sum.x, offset);
-      const int y = __shfl_up_sync(kAllLanes, sum.y, offset);
-      if (lane >= offset) sum.x += x, sum.y += y;
-    }
-    if (lane == kWarp - 1) warp_sums[warp] = sum;
-    __syncthreads();
-    int2 all = {0, 0};
-    for (int w = 0; w < kPlanThreads / kWarp; ++w) {
-      if (w == warp) sum.x += all.x, sum.y += all.y;
-      all.x += warp_sums[w].x, all.y += warp_sums[w].y;
-    }
-    if (i < chains) {
-      p.plan.first_chunk[i] = total.x + sum.x - own.x;
-      p.plan.first_row[i] = total.y + sum.y - own.y;
-    }
-    total.x += all.x, total.y += all.y;
-    __syncthreads();
-  }
-  if (thread == 0) {
-    p.plan.first_chunk[chains] = total.x;
-    p.plan.first_row[chains] = total.y;
-  }
+__global__ __launch_bounds__(kPlanThreads) void PlanKernel(ChunkPlanning planning) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  PlanChunks<kPlanThreads>(planning);
 }
 
 // Hands out pieces of one block; with no block, only counts.
@@ -151,35 +71,43 @@ bool GatedDeltaChunksSupported(const Device& device, const GatedDeltaRuleArgs& a
          Aligned16(args.v) && Aligned16(args.out);
 }
 
-void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args) {
-  const Segments& segments = args.segments;
+bool TakeDeltaChunkPlan(Device& device, const GatedDeltaRuleArgs& args, DeltaChunkPlan* plan) {
   const int entries = static_cast<int>(args.q.shape[0]);
-  if (segments.count == 0 || entries < 2 || segments.longest == 1) return;
-  CHECK(GatedDeltaChunksSupported(device, args)) << "sizes without a chunked form";
   const DeltaChunkSizes sizes = SizesOf(args);
-
   // Each chain has two entries or more, and at most one chunk that is not full.
   DeltaChunkPlan bounds = {};
-  bounds.max_chains = std::min(segments.count, entries / 2);
+  const int longer = args.segments.longer > 0 ? args.segments.longer : args.segments.count;
+  bounds.max_chains = std::min({args.segments.count, longer, entries / 2});
   bounds.max_chunks = entries / kChunk + bounds.max_chains;
   bounds.max_rows = entries + (kRowGroup - 1) * bounds.max_chains;
   Carver counter(nullptr);
   CarvePlan(counter, bounds, sizes);
   void* scratch = device.Scratch(counter.used());
-  if (scratch == nullptr) return;
+  if (scratch == nullptr) return false;
   Carver carver(scratch);
-  const DeltaChunkPlan plan = CarvePlan(carver, bounds, sizes);
+  *plan = CarvePlan(carver, bounds, sizes);
+  return true;
+}
 
-  const PlanParams params = {plan, segments.offsets.as<const int>(), segments.slots.as<const int>(),
-                             segments.count};
-  PlanKernel<<<1, kPlanThreads, 0, device.stream()>>>(params);
-  device.Check(cudaGetLastError(), "plan of delta chunks");
+void RunDeltaChunks(Device& device, const GatedDeltaRuleArgs& args, const DeltaChunkPlan& plan,
+                    bool half_keys) {
+  const DeltaChunkSizes sizes = SizesOf(args);
   const bool hopper = device.properties().major == 9 && DeltaChunksBuiltForHopper();
-  const int multiprocessors = device.multiprocessors();
-  device.Check(PrepareDeltaChunks(plan, args, sizes, multiprocessors, hopper, device.stream()),
-               "preparation of delta chunks");
-  device.Check(RunDeltaChains(plan, args, sizes, multiprocessors, hopper, device.stream()),
-               "delta chains");
+  PrepareDeltaChunks(device, plan, args, sizes, hopper, half_keys);
+  RunDeltaChains(device, plan, args, sizes, hopper);
+}
+
+void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args) {
+  const Segments& segments = args.segments;
+  const int entries = static_cast<int>(args.q.shape[0]);
+  if (segments.count == 0 || entries < 2 || segments.longest == 1) return;
+  CHECK(GatedDeltaChunksSupported(device, args)) << "sizes without a chunked form";
+  DeltaChunkPlan plan;
+  if (!TakeDeltaChunkPlan(device, args, &plan)) return;
+  const ChunkPlanning planning = {plan, segments.offsets.as<const int>(),
+                                  segments.slots.as<const int>(), segments.count};
+  LaunchOverlapping(device, "plan of delta chunks", PlanKernel, 1, kPlanThreads, 0, 1, planning);
+  RunDeltaChunks(device, args, plan, /*half_keys=*/false);
 }
 
 }  // namespace mneme::cuda

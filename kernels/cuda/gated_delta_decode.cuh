@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   LetNextKernelStart();
   WaitForPreviousKernel();
   Item item;
-  if (!FindItem(p, blockIdx.x, item)) return;
+  if (!FindItem(p, item)) return;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int first_row = item.tile * Shape::kBlockRows + warp * Shape::kWarpRows;
   const int rows = min(Shape::kWarpRows, p.value_dim - first_row);  // of this warp, if positive

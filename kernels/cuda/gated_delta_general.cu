@@ -14,7 +14,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant__ Problem p) {
   extern __shared__ float shared_rows[];
   Item item;
-  if (!FindItem(p, blockIdx.x, item)) return;
+  if (!FindItem(p, item)) return;
   const Range range = ReadRange(p, item);
   const int pending = range.size();
   if (item.length == 0 && pending == 0 && !item.fresh) return;  // is settled

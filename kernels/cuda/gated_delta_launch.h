@@ -14,7 +14,14 @@ void LaunchGeneral(Device& device, Problem problem, DType state_dtype);
 
 // gated_delta_tokens.cu: any task but kDecode, for shapes and layouts that HasTunedShape() says.
 // Bit-equal to decoding with fold_all as long as nothing is pending.
-void LaunchTokens(Device& device, Problem problem, DType state_dtype);
+// Segments by number, of which only the device knows; none: all are meant.
+struct ChosenSegments {
+  const int* list = nullptr;   // [most]
+  const int* count = nullptr;  // [1]
+  int most = 0;
+};
+void LaunchTokens(Device& device, Problem problem, DType state_dtype,
+                  const ChosenSegments& chosen = {});
 
 // gated_delta_decode.cu: kDecode, the same shapes.
 enum class DecodeTile : uint8_t { kDirect2, kDirect4, kBulk4, kBulk8, kBulk, kStream };

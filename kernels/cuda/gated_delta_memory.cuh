@@ -67,11 +67,8 @@ struct Item {
   bool fresh;
 };
 
-// The work of block `index`; false if there is none.
-__device__ inline bool FindItem(const Problem& p, int index, Item& item) {
-  const int per_memory = p.value_heads * p.tiles;
-  const int s = index / per_memory;
-  const int rest = index - s * per_memory;
+// Of segment s, or memory s of the slots, the tile `rest`. False if there is nothing to do.
+__device__ inline bool FindItem(const Problem& p, int s, int rest, Item& item) {
   item.head = rest / p.tiles;
   item.tile = rest - item.head * p.tiles;
   if (p.task == Task::kSettleSlots) {
@@ -101,6 +98,13 @@ __device__ inline bool FindItem(const Problem& p, int index, Item& item) {
     default:
       return item.length > 1;
   }
+}
+
+// False if the block has nothing to do.
+__device__ inline bool FindItem(const Problem& p, Item& item) {
+  const int per_memory = p.value_heads * p.tiles;
+  const int s = blockIdx.x / per_memory;
+  return FindItem(p, s, blockIdx.x - s * per_memory, item);
 }
 
 // The range of a memory's pending writes, as kernels use it.

@@ -1,6 +1,7 @@
 // Chooses the kernels of a gated delta rule.
 #include <algorithm>
 
+#include "kernels/cuda/delta_chunk_streams.h"
 #include "kernels/cuda/gated_delta_chunk.h"
 #include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/operations.h"
@@ -85,6 +86,47 @@ void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
   } else {
     LaunchGeneral(device, p, state_dtype);
   }
+}
+
+bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
+  const GatedDeltaRuleArgs& rule = args.rule;
+  const auto entries = static_cast<int>(rule.q.shape[0]);
+  Problem p = delta::MakeProblem(rule);
+  const DType state_dtype = rule.state.dtype;
+  if (rule.segments.longest == 1 || rule.segments.count == 0 || entries < 2 ||
+      device.compute_dtype() != DType::kBF16 || !HasTunedShape(p, state_dtype) ||
+      !GatedDeltaChunksSupported(device, rule) || !DeltaStreamsSupported(args)) {
+    return false;
+  }
+  DeltaChunkPlan chunks;
+  if (!TakeDeltaChunkPlan(device, rule, &chunks)) return true;
+  PrepareDeltaStreams(device, args, chunks);
+  const int head_states = std::min(entries, p.segments) * p.value_heads;
+  const delta::DecodePlan plan = PlanDecode(device, p, head_states, state_dtype);
+  p.fold_all = plan.fold_all;
+  // Decoding is bound by memory, and a prompt's few chains leave most of the device idle: both at
+  // once.
+  const bool decodes = rule.segments.longer > 0 && rule.segments.longer < rule.segments.count;
+  p.task = Task::kDecode;
+  if (decodes) {
+    device.Fork();
+    LaunchDecode(device, p, state_dtype, plan);
+    device.Rejoin();
+  }
+  const ShortConvArgs convolutions[] = {args.q, args.k, args.v};
+  MoveWindows(device, convolutions);
+  if (p.capacity > 0) {
+    p.task = Task::kSettleSegments;
+    LaunchTokens(device, p, state_dtype, {chunks.segment, chunks.chains, chunks.max_chains});
+  }
+  RunDeltaChunks(device, rule, chunks, /*half_keys=*/true);
+  if (decodes) {
+    device.Join();
+  } else {
+    p.task = Task::kDecode;
+    LaunchDecode(device, p, state_dtype, plan);
+  }
+  return true;
 }
 
 bool delta::LaunchRawDecode(Device& device, const GatedDeltaRuleArgs& args, const RawGates& raw) {

@@ -1,6 +1,8 @@
 // Many tokens for a memory, or none: a warp holds its rows of the matrix in registers over all of
 // them. Pending writes are folded first.
+#include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/gated_delta_row.cuh"
+#include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda::delta {
 namespace {
@@ -27,12 +29,22 @@ struct Token {
   }
 };
 
+// With `chosen`, block b has work of segment chosen.list[b / blocks a segment].
 template <typename T, int kKeyDim>
-__global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__ Problem p) {
+__global__ void __launch_bounds__(kThreads)
+    TokensKernel(const __grid_constant__ Problem p, const ChosenSegments chosen) {
   constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
   __shared__ float shared_updates[kWarps][kMaxPending][kRows];
   Item item;
-  if (!FindItem(p, blockIdx.x, item)) return;
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  int segment = blockIdx.x / (p.value_heads * p.tiles);
+  const int rest = blockIdx.x - segment * (p.value_heads * p.tiles);
+  if (chosen.list != nullptr) {
+    if (segment >= *chosen.count) return;
+    segment = chosen.list[segment];
+  }
+  if (!FindItem(p, segment, rest, item)) return;
   const Range range = ReadRange(p, item);
   const int pending = range.size();
   if (item.length == 0 && pending == 0 && !item.fresh) return;  // is settled
@@ -109,35 +121,37 @@ __global__ void __launch_bounds__(kThreads) TokensKernel(const __grid_constant__
 }
 
 template <typename T, int kKeyDim>
-void Launch(Device& device, const Problem& p) {
-  const int64_t blocks = static_cast<int64_t>(p.segments) * p.value_heads * p.tiles;
-  TokensKernel<T, kKeyDim><<<static_cast<unsigned>(blocks), kThreads, 0, device.stream()>>>(p);
-  device.Check(cudaGetLastError(), "gated delta rule, token by token");
+void Launch(Device& device, const Problem& p, const ChosenSegments& chosen) {
+  const int64_t segments = chosen.list != nullptr ? chosen.most : p.segments;
+  LaunchOverlapping(device, "gated delta rule, token by token", TokensKernel<T, kKeyDim>,
+                    static_cast<int>(segments * p.value_heads * p.tiles), kThreads, 0, 1, p,
+                    chosen);
 }
 
 template <typename T>
-void LaunchKeyDim(Device& device, const Problem& p) {
+void LaunchKeyDim(Device& device, const Problem& p, const ChosenSegments& chosen) {
   switch (p.key_dim) {
     case 64:
-      return Launch<T, 64>(device, p);
+      return Launch<T, 64>(device, p, chosen);
     case 128:
-      return Launch<T, 128>(device, p);
+      return Launch<T, 128>(device, p, chosen);
     default:
-      return Launch<T, 256>(device, p);
+      return Launch<T, 256>(device, p, chosen);
   }
 }
 
 }  // namespace
 
-void LaunchTokens(Device& device, Problem problem, DType state_dtype) {
+void LaunchTokens(Device& device, Problem problem, DType state_dtype,
+                  const ChosenSegments& chosen) {
   problem.tiles = (problem.value_dim + kBlockRows - 1) / kBlockRows;
   if (!RangeCountFits(device, problem)) return;
   if (state_dtype == DType::kF16) {
-    LaunchKeyDim<__half>(device, problem);
+    LaunchKeyDim<__half>(device, problem, chosen);
   } else if (state_dtype == DType::kI8) {
-    LaunchKeyDim<int8_t>(device, problem);
+    LaunchKeyDim<int8_t>(device, problem, chosen);
   } else {
-    LaunchKeyDim<float>(device, problem);
+    LaunchKeyDim<float>(device, problem, chosen);
   }
 }
 

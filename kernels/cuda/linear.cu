@@ -6,6 +6,7 @@
 #include <map>
 #include <vector>
 
+#include "base/log.h"
 #include "kernels/cuda/linear_batch.h"
 #include "kernels/cuda/operations.h"
 
@@ -22,7 +23,11 @@ constexpr int64_t kBlasRows = 65;
 constexpr int64_t kBlasRowsOfSeveral = 129;
 constexpr int64_t kBlasRowsBesideGroups = 257;
 constexpr int64_t kBlasRowsOfLarge = 33;
+// The one group of a grouped product that has all rows.
+constexpr int64_t kBlasRowsOfGroup = 4096;
 constexpr int64_t kLarge = int64_t{8} << 20;  // weights
+// A router's few outputs: cuBLAS splits the sums, and adds them up in a second launch.
+constexpr int kBlasOutputs = 16;
 // LinearBulk's tiles are for more entries, and for more output features.
 constexpr int64_t kBulkRows = 129;
 constexpr int kBulkOutputs = 65;
@@ -49,7 +54,9 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   const bool grouped = !args.group_offsets.empty();
   const bool exact = device.compute_dtype() == DType::kF32 || w.dtype == DType::kF32;
   const int64_t entries = LikelyEntriesPerGroup(args);
-  if (entries <= (exact || !aligned ? kFewRowsExact : kFewRows)) return kPathFewRows;
+  const bool rounded = args.x.dtype != DType::kF32;  // for tensor cores, and nothing else
+  CHECK(!rounded || (args.x.dtype == w.dtype && aligned && !exact));
+  if (!rounded && entries <= (exact || !aligned ? kFewRowsExact : kFewRows)) return kPathFewRows;
   if (w.dtype == DType::kF32) return grouped ? kPathGeneral : kPathBlas;
   // The range of f16 is too small to hold the terms of any float.
   if (!aligned || (exact && w.dtype == DType::kF16)) return kPathGeneral;
@@ -61,7 +68,8 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
                             : beside_groups   ? kBlasRowsBesideGroups
                             : call.size() > 1 ? kBlasRowsOfSeveral
                                               : kBlasRows;
-  if (!exact && !grouped && entries >= blas_rows) return kPathBlas;
+  const bool narrow = w.out_features < kBlasOutputs && HasHopperCode(device);
+  if (!exact && !grouped && !narrow && entries >= blas_rows) return kPathBlas;
   if (!HasHopperCode(device)) return kPathTiles;
   const bool bulk = entries >= kBulkRows && w.out_features >= kBulkOutputs &&
                     args.weights.size() <= size_t{kMaxBulkGroups};
@@ -76,6 +84,7 @@ class Copies {
   // Of x as it is, or in the order of the entries.
   void Add(const LinearArgs& args, bool gather) {
     const Key key = KeyOf(args, gather);
+    if (IsCopy(args, key)) return;
     if (!offsets_.try_emplace(key, bytes_).second) return;
     const int64_t rows = key.entry_rows != nullptr ? args.entry_rows.shape[0] : args.x.shape[0];
     bytes_ += (rows * args.x.shape[1] * 2 * terms_ + 255) / 256 * 256;
@@ -95,7 +104,8 @@ class Copies {
     return true;
   }
   const void* Of(const LinearArgs& args, bool gather) const {
-    return base_ + offsets_.at(KeyOf(args, gather));
+    const Key key = KeyOf(args, gather);
+    return IsCopy(args, key) ? args.x.data : base_ + offsets_.at(key);
   }
   std::vector<const void*> Of(LinearProducts products, bool gather) const {
     std::vector<const void*> list;
@@ -116,6 +126,10 @@ class Copies {
     TensorView x, entry_rows;
     Key key;
   };
+  // Whether x itself is what is wanted.
+  static bool IsCopy(const LinearArgs& args, const Key& key) {
+    return args.x.dtype != DType::kF32 && key.entry_rows == nullptr;
+  }
   static Key KeyOf(const LinearArgs& args, bool gather) {
     return {args.x.data, gather ? args.entry_rows.data : nullptr, args.x.shape.elements()};
   }
@@ -181,6 +195,20 @@ void Linear(Device& device, std::span<const LinearArgs> products) {
   // A launch takes so many groups; offsets count entries from the first group's on in each part.
   std::vector<LinearArgs> parts;
   for (LinearArgs args : products) {
+    const int64_t rest = args.y.shape[0] - args.x.shape[0];
+    if (args.last_has_all_rows && args.x.shape[0] >= kBlasRowsOfGroup &&
+        args.weights[0].out_features >= kBulkOutputs && device.compute_dtype() == DType::kBF16) {
+      LinearArgs last = {
+          .x = args.x, .weights = args.weights.last(1), .accumulate = args.accumulate};
+      last.y = args.y;
+      last.y.data = args.y.as<float>() + rest * args.y.shape[1];
+      last.y.shape = {args.x.shape[0], args.y.shape[1]};
+      parts.push_back(last);
+      args.weights = args.weights.first(args.weights.size() - 1);
+      args.y.shape = {rest, args.y.shape[1]};
+      args.entry_rows.shape = {rest};
+      if (rest == 0) continue;
+    }
     for (; args.weights.size() > kMaxLinearWeights;
          args.weights = args.weights.subspan(kMaxLinearWeights)) {
       parts.push_back(args);

@@ -101,7 +101,8 @@ void LinearWarpgroups(Device& device, LinearProducts products, DType dtype, int 
 enum : int { kMaxBulkGroups = 32 };
 void LinearBulk(Device& device, LinearProducts products, DType dtype, int terms,
                 std::span<const void* const> gathered, int tile_entries = 0);
-// Writes such copies: of x, or, with `entry_rows` (i32), of x[entry_rows[e]] for every entry.
+// Writes such copies: of x, or, with `entry_rows` (i32), of x[entry_rows[e]] for every entry. With
+// `entry_rows`, x may be in `dtype` as it is.
 void RoundActivations(Device& device, const TensorView& x, const TensorView& entry_rows,
                       DType dtype, int terms, void* rounded);
 // linear_blas.cu: one ungrouped product by cuBLAS; `rounded` is x in the weights' dtype.

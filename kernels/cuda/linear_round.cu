@@ -38,6 +38,17 @@ __global__ void Round(const float* x, const int32_t* rows, int64_t count, int pi
   }
 }
 
+// Rows that are in the products' dtype already, in the order of entries.
+__global__ void Gather(const uint4* x, const int32_t* rows, int64_t count, int pieces,
+                       uint4* gathered) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  for (int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kThreads) {
+    gathered[i] = x[int64_t{rows[i / pieces]} * pieces + i % pieces];
+  }
+}
+
 template <typename T>
 void Launch(Device& device, const TensorView& x, const TensorView& entry_rows, int terms,
             void* rounded) {
@@ -46,6 +57,11 @@ void Launch(Device& device, const TensorView& x, const TensorView& entry_rows, i
   const int64_t count = (gather ? entry_rows.shape[0] : x.shape[0]) * pieces;
   const int64_t blocks = (count + kThreads - 1) / kThreads;
   const int grid = static_cast<int>(std::min<int64_t>(blocks, 16 * device.multiprocessors()));
+  if (x.dtype != DType::kF32) {
+    return LaunchOverlapping(device, "Gather", Gather, grid, kThreads, 0, 1, x.as<const uint4>(),
+                             entry_rows.as<const int32_t>(), count, pieces,
+                             static_cast<uint4*>(rounded));
+  }
   LaunchOverlapping(device, "Round", gather ? Round<T, true> : Round<T, false>, grid, kThreads, 0,
                     1, x.as<const float>(), entry_rows.as<const int32_t>(), count, pieces, terms,
                     static_cast<T*>(rounded));

@@ -30,12 +30,16 @@ void Dispatch(Device& device, const DispatchArgs& args);
 
 // short_conv.cu
 void ShortConv(Device& device, std::span<const ShortConvArgs> convolutions);
+// What ShortConv does to the windows, without its outputs.
+void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
 
 // gated_delta_rule.cu. Segments of one entry take the decode path, longer ones, if
 // segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form
 // below. Keeps, folds and uses the pending writes, if there are any.
 void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args);
 void SettleMemories(Device& device, const SettleArgs& args);
+// Of segments that may be longer than one entry, for those through the chunked form.
+bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args);
 
 // gated_delta_chunk.cu: segments of more than one entry, on tensor cores. Their memories have no
 // pending writes (they were settled). Leaves segments of at most one entry alone.

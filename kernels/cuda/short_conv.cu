@@ -12,6 +12,7 @@
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/segment_walk.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -25,13 +26,10 @@ struct Convolution {
   const float* x;
   const int32_t* entry_rows;
   const float* weight;
-  const int32_t* offsets;
-  const int32_t* slots;
-  const int32_t* memories;
-  const int32_t* fresh;
+  SegmentArrays segments;
   StateView window;
   float* y;
-  int segments, entries, channels, width;
+  int entries, channels, width;
   int tiles;           // of channels
   int64_t blocks_end;  // the launch's blocks up to here are this or an earlier convolution's
 };
@@ -61,17 +59,6 @@ __device__ inline void Store(float* p, const Values<kVector>& values) {
     *p = values.v[0];
   }
 }
-
-// What there is to know of a segment, loaded at once rather than one after the other.
-struct Segment {
-  __device__ Segment(const Convolution& conv, int s)
-      : first(conv.offsets[s]),
-        end(conv.offsets[s + 1]),
-        slot(conv.slots[s]),
-        memory(conv.memories[s]),
-        fresh(conv.fresh[s]) {}
-  const int first, end, slot, memory, fresh;
-};
 
 // One thread's channels of a convolution. kWidth 0: any width, by way of memory.
 template <int kWidth, int kVector>
@@ -202,7 +189,7 @@ __global__ void __launch_bounds__(kThreads)
   WaitForPreviousKernel();
   int64_t block = blockIdx.x;
   const Convolution& conv = Find(convolutions, &block);
-  const Segment segment(conv, static_cast<int>(block / conv.tiles));
+  const Segment segment(conv.segments, static_cast<int>(block / conv.tiles));
   const int tile = static_cast<int>(block % conv.tiles);
   const int count = segment.end - segment.first;
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) * kVector;
@@ -225,21 +212,6 @@ __global__ void __launch_bounds__(kThreads)
   MoveWindow(channels, segment);
 }
 
-// The segment that has an entry: the last one that starts at or before it. Called by whole warps.
-__device__ inline int SegmentOf(const Convolution& conv, int entry) {
-  const int lane = threadIdx.x % kWarp;
-  int low = 0, high = conv.segments;  // offsets[low] <= entry < offsets[high]
-  while (high - low > 1) {
-    const int step = (high - low + kWarp - 1) / kWarp;
-    const int probe = low + lane * step;
-    const bool starts = probe < high && conv.offsets[probe] <= entry;
-    const int last = __popc(__ballot_sync(kAllLanes, starts)) - 1;
-    low += last * step;
-    high = min(high, low + step);
-  }
-  return low;
-}
-
 // One block per run of entries and tile.
 template <int kWidth, int kVector>
 __global__ void __launch_bounds__(kThreads)
@@ -250,14 +222,14 @@ __global__ void __launch_bounds__(kThreads)
   const Convolution& conv = Find(convolutions, &block);
   const int begin = static_cast<int>(block / conv.tiles) * kRun;
   const int tile = static_cast<int>(block % conv.tiles);
-  const int end = min(begin + kRun, conv.offsets[conv.segments]);
+  const int end = min(begin + kRun, conv.segments.offsets[conv.segments.count]);
   if (begin >= end) return;
-  int number = SegmentOf(conv, begin);
+  int number = SegmentOf(conv.segments, begin);
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) * kVector;
   if (channel >= conv.channels) return;
   const Channels<kWidth, kVector> channels(conv, channel);
   for (int entry = begin; entry < end; ++number) {
-    const Segment segment(conv, number);
+    const Segment segment(conv.segments, number);
     const int stop = min(end, segment.end);
     if (entry < stop && segment.slot >= 0) {
       History<kWidth, kVector> history;
@@ -316,7 +288,7 @@ void LaunchAll(Device& device, Pass pass, int width, bool fours,
       conv = list[i];
       conv.tiles = (conv.channels + kThreads * (fours ? 4 : 1) - 1) / (kThreads * (fours ? 4 : 1));
       const int64_t places =
-          pass == Pass::kOutputs ? (conv.entries + kRun - 1) / kRun : conv.segments;
+          pass == Pass::kOutputs ? (conv.entries + kRun - 1) / kRun : conv.segments.count;
       blocks += places * conv.tiles;
       conv.blocks_end = blocks;
     }
@@ -331,43 +303,66 @@ void LaunchAll(Device& device, Pass pass, int width, bool fours,
   }
 }
 
+// Of the convolutions that are not `done`, those that can be launched with the first one: they have
+// one width and one vector size, usually all of them do. Says which they are.
+struct Alike {
+  int width;
+  bool fours;
+  bool short_segments;
+  std::vector<Convolution> list;
+};
+Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
+                std::vector<bool>& done) {
+  const int64_t width = convolutions[first].weight.shape[1];
+  Alike alike = {static_cast<int>(width), InFours(convolutions[first]), true, {}};
+  for (size_t i = first; i < convolutions.size(); ++i) {
+    const ShortConvArgs& args = convolutions[i];
+    if (done[i] || args.weight.shape[1] != width || InFours(args) != alike.fours) continue;
+    done[i] = true;
+    CHECK(args.x.dtype == DType::kF32 && args.window.dtype == DType::kF32);
+    const Segments& segments = args.segments;
+    alike.short_segments &= segments.longest >= 1 && segments.longest <= kLongestShort;
+    alike.list.push_back(
+        {.x = args.x.as<const float>(),
+         .entry_rows = args.entry_rows.as<const int32_t>(),
+         .weight = args.weight.as<const float>(),
+         .segments = {segments.offsets.as<const int>(), segments.slots.as<const int>(),
+                      segments.memories.as<const int>(), segments.fresh.as<const int>(),
+                      segments.count},
+         .window = args.window,
+         .y = args.y.as<float>(),
+         .entries = static_cast<int>(args.y.shape[0]),
+         .channels = static_cast<int>(args.x.shape[1]),
+         .width = static_cast<int>(width)});
+  }
+  return alike;
+}
+
 }  // namespace
 
 void ShortConv(Device& device, std::span<const ShortConvArgs> convolutions) {
-  // A launch has one width and one vector size; usually that is all of them.
   std::vector<bool> done(convolutions.size(), false);
   for (size_t first = 0; first < convolutions.size(); ++first) {
     if (done[first]) continue;
-    const int64_t width = convolutions[first].weight.shape[1];
-    const bool fours = InFours(convolutions[first]);
-    std::vector<Convolution> list;
-    bool short_segments = true;
-    for (size_t i = first; i < convolutions.size(); ++i) {
-      const ShortConvArgs& args = convolutions[i];
-      if (done[i] || args.weight.shape[1] != width || InFours(args) != fours) continue;
-      done[i] = true;
-      CHECK(args.x.dtype == DType::kF32 && args.window.dtype == DType::kF32);
-      const Segments& segments = args.segments;
-      short_segments &= segments.longest >= 1 && segments.longest <= kLongestShort;
-      list.push_back({.x = args.x.as<const float>(),
-                      .entry_rows = args.entry_rows.as<const int32_t>(),
-                      .weight = args.weight.as<const float>(),
-                      .offsets = segments.offsets.as<const int32_t>(),
-                      .slots = segments.slots.as<const int32_t>(),
-                      .memories = segments.memories.as<const int32_t>(),
-                      .fresh = segments.fresh.as<const int32_t>(),
-                      .window = args.window,
-                      .y = args.y.as<float>(),
-                      .segments = segments.count,
-                      .entries = static_cast<int>(args.y.shape[0]),
-                      .channels = static_cast<int>(args.x.shape[1]),
-                      .width = static_cast<int>(width)});
+    const Alike alike = TakeAlike(convolutions, first, done);
+    if (alike.short_segments) {
+      LaunchAll(device, Pass::kShort, alike.width, alike.fours, alike.list);
+      continue;
     }
-    if (short_segments) {
-      LaunchAll(device, Pass::kShort, static_cast<int>(width), fours, list);
-    } else {
-      LaunchAll(device, Pass::kOutputs, static_cast<int>(width), fours, list);
-      if (width > 1) LaunchAll(device, Pass::kWindows, static_cast<int>(width), fours, list);
+    LaunchAll(device, Pass::kOutputs, alike.width, alike.fours, alike.list);
+    if (alike.width > 1) {
+      LaunchAll(device, Pass::kWindows, alike.width, alike.fours, alike.list);
+    }
+  }
+}
+
+void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions) {
+  std::vector<bool> done(convolutions.size(), false);
+  for (size_t first = 0; first < convolutions.size(); ++first) {
+    if (done[first]) continue;
+    const Alike alike = TakeAlike(convolutions, first, done);
+    if (alike.width > 1) {
+      LaunchAll(device, Pass::kWindows, alike.width, alike.fours, alike.list);
     }
   }
 }

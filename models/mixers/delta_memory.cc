@@ -116,49 +116,53 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
   const TensorView v = ctx.Temp({entries, config_.value_heads, config_.value_dim});
   const Shape key_rows{entries, config_.key_channels()};
   const Shape value_rows{entries, config_.value_channels()};
-  const ShortConvArgs convolutions[] = {
-      {.x = streams.q,
-       .entry_rows = streams.q_rows,
-       .weight = q_conv_,
-       .segments = segments,
-       .window = ctx.State(q_window_),
-       .y = Reshaped(q, key_rows)},
-      {.x = streams.k,
-       .entry_rows = streams.kv_rows,
-       .weight = k_conv_,
-       .segments = segments,
-       .window = ctx.State(k_window_),
-       .y = Reshaped(k, key_rows)},
-      {.x = streams.v,
-       .entry_rows = streams.kv_rows,
-       .weight = v_conv_,
-       .segments = segments,
-       .window = ctx.State(v_window_),
-       .y = Reshaped(v, value_rows)},
-  };
-  kernels.ShortConv(convolutions);
-  kernels.L2Norm({.x = q, .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)), .y = q});
-  kernels.L2Norm({.x = k, .y = k});
-
   const TensorView log_decay = ctx.Temp({entries, config_.value_heads});
   const TensorView beta = ctx.Temp({entries, config_.value_heads});
-  kernels.DeltaGates({.a = streams.a,
-                      .b = streams.b,
-                      .a_log = a_log_,
-                      .dt_bias = dt_bias_,
-                      .entry_rows = streams.kv_rows,
-                      .beta_scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
-                      .log_decay = log_decay,
-                      .beta = beta});
-  kernels.GatedDeltaRule({.q = q,
-                          .k = k,
-                          .v = v,
-                          .log_decay = log_decay,
-                          .beta = beta,
-                          .segments = segments,
-                          .state = ctx.State(memory_),
-                          .pending = Pending(ctx),
-                          .out = v});
+  const DeltaMemoryPassArgs pass = {
+      .q = {.x = streams.q,
+            .entry_rows = streams.q_rows,
+            .weight = q_conv_,
+            .segments = segments,
+            .window = ctx.State(q_window_),
+            .y = Reshaped(q, key_rows)},
+      .k = {.x = streams.k,
+            .entry_rows = streams.kv_rows,
+            .weight = k_conv_,
+            .segments = segments,
+            .window = ctx.State(k_window_),
+            .y = Reshaped(k, key_rows)},
+      .v = {.x = streams.v,
+            .entry_rows = streams.kv_rows,
+            .weight = v_conv_,
+            .segments = segments,
+            .window = ctx.State(v_window_),
+            .y = Reshaped(v, value_rows)},
+      .q_scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+      .gates = {.a = streams.a,
+                .b = streams.b,
+                .a_log = a_log_,
+                .dt_bias = dt_bias_,
+                .entry_rows = streams.kv_rows,
+                .beta_scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
+                .log_decay = log_decay,
+                .beta = beta},
+      .rule = {.q = q,
+               .k = k,
+               .v = v,
+               .log_decay = log_decay,
+               .beta = beta,
+               .segments = segments,
+               .state = ctx.State(memory_),
+               .pending = Pending(ctx),
+               .out = v}};
+  if (!kernels.DeltaMemoryPass(pass)) {
+    const ShortConvArgs convolutions[] = {pass.q, pass.k, pass.v};
+    kernels.ShortConv(convolutions);
+    kernels.L2Norm({.x = q, .scale = pass.q_scale, .y = q});
+    kernels.L2Norm({.x = k, .y = k});
+    kernels.DeltaGates(pass.gates);
+    kernels.GatedDeltaRule(pass.rule);
+  }
   return Reshaped(v, value_rows);
 }
 
@@ -195,13 +199,14 @@ void DeltaMemory::Emit(ForwardContext& ctx, TensorView y, TensorView gate,
   const int64_t tokens = y.shape[0];
   const Shape by_head{tokens, config_.value_heads, config_.value_dim};
   const TensorView heads = Reshaped(y, by_head);
+  const TensorView normed = ctx.TempForProducts(y.shape, {{&out_proj_, 1}});
   ctx.kernels().GatedRmsNorm({.x = heads,
                               .gate = gate.empty() ? TensorView{} : Reshaped(gate, by_head),
                               .weight = out_norm_,
                               .eps = norm_eps_,
-                              .y = heads});
+                              .y = Reshaped(normed, by_head)});
   const LinearArgs out[] = {
-      {.x = y, .weights = {&out_proj_, 1}, .y = residual, .accumulate = true}};
+      {.x = normed, .weights = {&out_proj_, 1}, .y = residual, .accumulate = true}};
   ctx.kernels().Linear(out);
 }
 
@@ -212,7 +217,8 @@ Segments TempSegments(ForwardContext& ctx, int memories) {
           .slots = ctx.TempIndices({count}),
           .memories = ctx.TempIndices({count}),
           .fresh = ctx.TempIndices({count}),
-          .longest = ctx.batch.longest_row};
+          .longest = ctx.batch.longest_row,
+          .longer = memories * ctx.batch.longer_rows};
 }
 
 }  // namespace mneme

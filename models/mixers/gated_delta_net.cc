@@ -48,7 +48,14 @@ class GatedDeltaNet final : public SequenceMixer {
       return;
     }
     const int tokens = ctx.batch.tokens;
-    const TensorView x = ctx.Normed(norm, hidden);
+    const size_t gates = config_.output_gate ? 1 : 0;
+    const TensorView x = ctx.Normed(norm, hidden,
+                                    {{&q_proj_, 1},
+                                     {&k_proj_, 1},
+                                     {&v_proj_, 1},
+                                     {&a_proj_, 1},
+                                     {&b_proj_, 1},
+                                     {&g_proj_, gates}});
     const DeltaStreams streams{.q = ctx.Temp({tokens, config_.key_channels()}),
                                .k = ctx.Temp({tokens, config_.key_channels()}),
                                .v = ctx.Temp({tokens, config_.value_channels()}),
@@ -62,7 +69,7 @@ class GatedDeltaNet final : public SequenceMixer {
                                       {.x = x, .weights = {&a_proj_, 1}, .y = streams.a},
                                       {.x = x, .weights = {&b_proj_, 1}, .y = streams.b},
                                       {.x = x, .weights = {&g_proj_, 1}, .y = gate}};
-    const size_t count = std::size(projections) - (config_.output_gate ? 0 : 1);
+    const size_t count = std::size(projections) - 1 + gates;
     ctx.kernels().Linear(std::span(projections).first(count));
 
     // With one memory for all tokens, entries are the tokens in order.

@@ -67,7 +67,14 @@ class MixtureOfMemories final : public SequenceMixer {
       if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
       return;
     }
-    const TensorView x = ctx.Normed(norm, hidden);
+    const TensorView x = ctx.Normed(norm, hidden,
+                                    {{&router_, 1},
+                                     {&q_proj_, 1},
+                                     {&g_proj_, config_.output_gate ? 1u : 0u},
+                                     k_proj_,
+                                     v_proj_,
+                                     a_proj_,
+                                     b_proj_});
     Route(ctx, x, step.forced, indices, weights);
     if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
 
@@ -175,8 +182,12 @@ class MixtureOfMemories final : public SequenceMixer {
     const TensorView from = per_entry ? entry_tokens : TensorView{};
     const TensorView groups = per_entry ? group_offsets : TensorView{};
     const auto grouped = [&](std::span<const PackedMatrix> weights, TensorView y) {
-      return LinearArgs{
-          .x = x, .weights = weights, .entry_rows = from, .group_offsets = groups, .y = y};
+      return LinearArgs{.x = x,
+                        .weights = weights,
+                        .entry_rows = from,
+                        .group_offsets = groups,
+                        .y = y,
+                        .last_has_all_rows = per_entry && config_.shared_memory};
     };
     const LinearArgs products[] = {{.x = x, .weights = {&q_proj_, 1}, .y = streams.q},
                                    grouped(k_proj_, streams.k),

@@ -117,7 +117,7 @@ TEST_F(ModelRunnerTest, AGraphOfMoreRowsGivesTheSameLogits) {
   decode.logit_tokens.pop_back();  // the last row wants no logits: it goes without a graph
   --decode.logit_offsets.back();
   ASSERT_EQ(runner->Forward(decode), absl::OkStatus());
-  EXPECT_EQ(backend.replays(), 2);
+  EXPECT_EQ(backend.replays(), 1);
   ASSERT_EQ(runner->ReadLogits(std::span(logits).first(2 * 10)), absl::OkStatus());
 }
 
@@ -130,7 +130,7 @@ TEST_F(ModelRunnerTest, AStepOfBothKindsOfRowsGivesTheLogitsOfEach) {
   plan.decode_rows = 2;
   plan.AddRow(c, prompt, 1, true, 2);
   ASSERT_EQ(runner->Forward(plan), absl::OkStatus());
-  EXPECT_EQ(backend.replays(), 1);
+  EXPECT_EQ(backend.replays(), 0);
   std::vector<float> logits(4 * 10);
   ASSERT_EQ(runner->ReadLogits(logits), absl::OkStatus());
   const std::vector<std::vector<int32_t>> fed = {{4}, {5}, {6}, {6, 7, 8}};

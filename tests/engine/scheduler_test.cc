@@ -46,6 +46,29 @@ std::vector<int> RowLengths(const StepPlan& plan) {
 
 TEST(SchedulerTest, NothingToRunIsAnEmptyPlan) { EXPECT_TRUE(PlanStep({}, kLimits).empty()); }
 
+TEST(SchedulerTest, StepsWithPromptsHaveLikelySizes) {
+  EXPECT_EQ(LikelyStepTokens(15), 15);
+  EXPECT_EQ(LikelyStepTokens(33), 32);
+  EXPECT_EQ(LikelyStepTokens(8192), 8192);
+  for (int tokens = 1; tokens < 5000; ++tokens) {
+    const int likely = LikelyStepTokens(tokens);
+    EXPECT_LE(likely, tokens);
+    EXPECT_GT(8 * likely, 7 * tokens - 8) << "no more than an eighth is given away";
+    EXPECT_EQ(LikelyStepTokens(likely), likely);
+  }
+  Candidates c;
+  c.Add(100);
+  c.Add(1);
+  c.Add(1);
+  StepLimits limits = kLimits;
+  limits.max_tokens = 200;
+  limits.prefill_tokens = 40;
+  limits.likely_sizes = true;
+  EXPECT_THAT(RowLengths(PlanStep(c.list, limits)), ElementsAre(1, 1, 38));
+  limits.prefill_tokens = 200;
+  EXPECT_THAT(RowLengths(PlanStep(c.list, limits)), ElementsAre(1, 1, 100));
+}
+
 TEST(SchedulerTest, DecodingRowsComeFirstAndPrefillFillsTheRest) {
   Candidates c;
   c.Add(100);

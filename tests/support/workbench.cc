@@ -52,6 +52,8 @@ std::vector<double> Decode(const std::vector<std::byte>& bytes, DType dtype) {
       values[i] = reinterpret_cast<const double*>(bytes.data())[i];
     } else if (dtype == DType::kF16) {
       values[i] = F32FromF16(reinterpret_cast<const uint16_t*>(bytes.data())[i]);
+    } else if (dtype == DType::kBF16) {
+      values[i] = F32FromBF16(reinterpret_cast<const uint16_t*>(bytes.data())[i]);
     } else {
       CHECK(dtype == DType::kF32) << "reading " << Name(dtype);
       values[i] = reinterpret_cast<const float*>(bytes.data())[i];
