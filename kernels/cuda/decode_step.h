@@ -51,7 +51,5 @@ void LaunchStepGates(Device& device, const DeltaMixerStepArgs& args, const StepB
 
 // decode_emit.cu: mix, gated norm, output projection of few rows; marks memories as written.
 void LaunchStepOutput(Device& device, const DeltaMixerStepArgs& args, const StepBuffers& buffers);
-// Mix and gated norm of any number of rows, into `mixed`.
-void LaunchStepMix(Device& device, const DeltaMixerStepArgs& args, const StepBuffers& buffers);
 
 }  // namespace mneme::cuda
