@@ -77,13 +77,13 @@ bool Multiplies(std::span<const PackedMatrix> matrices) {
 bool TakesRows(const Device& device, const TensorView& hidden) {
   const int64_t rows = hidden.shape[0], model_dim = hidden.shape[1];
   return device.compute_dtype() == DType::kBF16 && HasHopperCode(device) && rows >= 1 &&
-         rows <= kMaxManyRows && model_dim % 64 == 0 && model_dim <= kMaxManyModelDim &&
+         rows <= kMaxManyChoices && model_dim % 64 == 0 && model_dim <= kMaxManyModelDim &&
          reinterpret_cast<uintptr_t>(hidden.data) % 16 == 0;
 }
 
 bool Takes(const Device& device, const DeltaMixerStepArgs& args, const Sizes& size) {
   return TakesRows(device, args.hidden) && args.slots.shape[0] == size.rows &&
-         args.memories <= kMaxManyMemories &&
+         size.rows * size.top_k <= kMaxManyChoices && args.memories <= kMaxManyMemories &&
          (args.memories == 0 || args.router.dtype == DType::kBF16) && Multiplies(args.q_proj) &&
          Multiplies(args.k_proj) && Multiplies(args.v_proj) && Multiplies(args.a_proj) &&
          Multiplies(args.b_proj) && (args.g_proj.data == nullptr || Multiplies(args.g_proj)) &&

@@ -16,7 +16,7 @@
 
 namespace mneme::cuda {
 
-enum : int { kMaxManyRows = 1024, kMaxManyMemories = 15, kMaxManyModelDim = 8192 };
+enum : int { kMaxManyChoices = 1024, kMaxManyMemories = 15, kMaxManyModelDim = 8192 };
 
 // What a row's token does, of every entry; in scratch memory.
 struct EntryTable {

@@ -1,13 +1,14 @@
-// Products of a decode step of many rows on Hopper's tensor cores. A block has 64 rows of weights
-// (the tall operand), or a cluster's share of their features; both operands stream through a ring
-// of stages in shared memory. Which weights a block takes depends on its place alone, so that as
-// many as the ring holds are on their way before the previous kernel has ended.
+// Products of a decode step of many rows on Hopper's tensor cores. A block has 64 or 128 rows of
+// weights (the tall operand), or a cluster's share of their features; both operands stream through
+// a ring of stages in shared memory. Which weights a block takes depends on its place alone, so
+// that as many as the ring holds are on their way before the previous kernel has ended.
 //
 // The blocks of a cluster add their sums up in order.
 #include <cooperative_groups.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 
 #include "kernels/cuda/decode_many.h"
 #include "kernels/cuda/device_utils.cuh"
@@ -19,56 +20,48 @@ namespace mneme::cuda {
 namespace {
 
 constexpr int kStep = 64;  // features of a stage: 128 bytes of a row
-constexpr int kOutputs = 64;
-constexpr int kHalf = kOutputs / 2;
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxCluster = 8;
-constexpr int kRowsAtOnce =
-    kThreads / 8;  // a thread fetches the same piece of every so manyeth row
-constexpr int kSumPitch = kOutputs + 4;
-
-// Entries kN.
-template <int kN, int kStages>
+// Of blocks that share a product.
+constexpr int MaxCluster(ManyEpilogue epilogue) { return epilogue == ManyEpilogue::kStore ? 2 : 8; }
+// Entries kN, output features 64 kGroups.
+template <int kN, int kGroups, int kStages>
 struct ManyShape {
+  static constexpr int kThreads = kGroups * 128;
+  static constexpr int kOutputs = kGroups * 64;
   static constexpr int kWeightBytes = kOutputs * kStep * 2;
   static constexpr int kStageBytes = kWeightBytes + kN * kStep * 2;
+  static constexpr int kSumPitch = kOutputs + 4;
   // A kilobyte to align the ring in.
   static constexpr int kSharedBytes = std::max(kStages * kStageBytes, kN* kSumPitch * 4) + 1024;
 };
 
-// What a block works on: 32 rows each of two matrices, or 64 of one, and which entries.
+// What a block works on: half of its rows from each of two matrices, or all from one.
 struct Unit {
   const __nv_bfloat16* weights[2];  // of each half of the rows
   int rows[2];                      // that there are
   int first;                        // output feature
   bool pair, routed;
-  int group, tile, tile_stride;  // of entries
+  int group, tile;  // of entries
 };
 
+template <int kOutputs>
 __device__ inline Unit FindUnit(const ManyProducts& p, const ManyProduct& product, bool pair,
                                 int unit) {
   Unit u;
   u.pair = pair;
+  constexpr int kHalf = kOutputs / 2;
   const int width = pair ? kHalf : kOutputs;
   const int out_tiles = (product.out_features + width - 1) / width;
-  const int all_units = out_tiles * product.all_tiles * product.all_rows;
-  int out_tile;
-  if (unit < all_units) {
-    u.routed = false;
+  int block = unit / out_tiles;
+  const int out_tile = unit - block * out_tiles;
+  u.routed = block >= product.all_tiles;
+  if (!u.routed) {
     u.group = product.routed;
-    out_tile = unit / product.all_tiles;
-    u.tile = unit % product.all_tiles;
-    u.tile_stride = product.all_tiles;
   } else {
-    unit -= all_units;
-    u.routed = true;
-    u.tile = unit % product.routed_tiles;
-    u.tile_stride = product.routed_tiles;
-    unit /= product.routed_tiles;
-    u.group = unit / out_tiles;
-    out_tile = unit % out_tiles;
+    block -= product.all_tiles;
+#pragma unroll 1
+    for (u.group = 0; block >= product.routed_tiles; ++u.group) block -= product.routed_tiles;
   }
+  u.tile = block;
   u.first = out_tile * width;
   const int left = product.out_features - u.first;
   const int64_t from = int64_t{u.first} * p.in_features;
@@ -81,54 +74,88 @@ __device__ inline Unit FindUnit(const ManyProducts& p, const ManyProduct& produc
   return u;
 }
 
-// Of the entries of `memory`, those from number `begin` on to `list`, at most `room`; returns how
-// many there are in all. Called by the whole block; `counts` has kWarps ints.
-__device__ inline int FindEntries(const int32_t* indices, int pairs, int memory, int top_k,
-                                  int columns, int begin, int room, int* list, int* counts) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int chunks = (pairs + kWarp - 1) / kWarp, each = (chunks + kWarps - 1) / kWarps;
-  const int chunk_begin = warp * each, chunk_end = min(chunks, chunk_begin + each);
-  const auto hits = [&](int chunk) {
-    const int pair = chunk * kWarp + lane;
-    return pair < pairs && indices[pair] == memory;
-  };
+// Entries [begin, begin + count) of a group, in tiles as equal as can be.
+struct EntryRange {
+  int begin, count;
+};
+__device__ inline EntryRange RangeOfTile(int total, int tile, int most) {
+  const int tiles = (total + most - 1) / most;
+  if (tile >= tiles) return {0, 0};
+  const int size = (total + tiles - 1) / tiles;
+  return {tile * size, min(size, total - tile * size)};
+}
+
+// Looks for the choices of one memory, in order: visit(number, pair) of each. Returns the number of
+// all. Called by the whole block; `counts` has an int for each warp.
+template <typename Range, typename Visit>
+__device__ inline int ForEachChoice(const int32_t* indices, int pairs, int memory, int* counts,
+                                    Range range_of, Visit visit) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const int each = (pairs + blockDim.x - 1) / blockDim.x * kWarp;  // of a warp
+  const int begin = warp * each + lane;
   int count = 0;
-#pragma unroll 4
-  for (int c = chunk_begin; c < chunk_end; ++c) {
-    count += __popc(__ballot_sync(kAllLanes, hits(c)));
+#pragma unroll 1
+  for (int i = 0; i < each; i += kWarp) {
+    const bool hit = begin + i < pairs && indices[begin + i] == memory;
+    count += __popc(__ballot_sync(kAllLanes, hit));
   }
   if (lane == 0) counts[warp] = count;
   __syncthreads();
-  int before = -begin, total = 0;
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) {
+  int before = 0, total = 0;
+#pragma unroll 1
+  for (int w = 0; w < warps; ++w) {
     if (w < warp) before += counts[w];
     total += counts[w];
   }
-#pragma unroll 4
-  for (int c = chunk_begin; c < chunk_end; ++c) {
-    const bool hit = hits(c);
+  const EntryRange range = range_of(total);
+#pragma unroll 1
+  for (int i = 0; i < each; i += kWarp) {
+    const bool hit = begin + i < pairs && indices[begin + i] == memory;
     const unsigned all = __ballot_sync(kAllLanes, hit);
-    const int at = before + __popc(all & ((1u << lane) - 1));
-    const int pair = c * kWarp + lane;
-    if (hit && at >= 0 && at < room) list[at] = pair / top_k * columns + pair % top_k;
+    const int number = before + __popc(all & ((1u << lane) - 1)) - range.begin;
+    if (hit && number >= 0 && number < range.count) visit(number, begin + i);
     before += __popc(all);
   }
-  __syncthreads();
   return total;
 }
 
-template <ManyEpilogue kEpilogue>
+__device__ inline uint2 Rounded(float a, float b, float c, float d) {
+  return {RoundPair(a, b, __nv_bfloat16()), RoundPair(c, d, __nv_bfloat16())};
+}
+
+// Of a multiprocessor. The convolutions start beside kStore, and want some registers, too.
+template <int kN, int kGroups, ManyEpilogue kEpilogue>
+constexpr int MinBlocks() {
+  if (kGroups == 2) return 2;
+  return kN <= 32 && kEpilogue == ManyEpilogue::kStore ? 4 : 3;
+}
+
+// Bytes to come, a multiple of 16.
+__device__ inline void PrefetchToL2(const void* from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
+#endif
+}
+
+// Four outputs of an entry, from o on. `sum_of(o)` has their sums, `old` what kAdd adds to.
+template <ManyEpilogue kEpilogue, int kHalf, typename SumOf>
 __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product, const Unit& u,
-                              int entry, int o, const float4& sum) {
-  if constexpr (kEpilogue == ManyEpilogue::kStore) {
+                              int64_t entry, int o, const float4& old, SumOf sum_of) {
+  const float4 sum = sum_of(o);
+  const int64_t row = entry * product.out_features + u.first;
+  if constexpr (kEpilogue == ManyEpilogue::kSwiGlu) {
+    const float4 up = sum_of(kHalf + o);
+    *reinterpret_cast<uint2*>(p.rounded + row + o) =
+        Rounded(Silu(sum.x) * up.x, Silu(sum.y) * up.y, Silu(sum.z) * up.z, Silu(sum.w) * up.w);
+  } else if constexpr (kEpilogue == ManyEpilogue::kAdd) {
+    *reinterpret_cast<float4*>(product.y + row + o) = {old.x + sum.x, old.y + sum.y, old.z + sum.z,
+                                                       old.w + sum.w};
+  } else {
     const bool second = u.pair && o >= kHalf;
     if (second) o -= kHalf;
     const int left = product.out_features - u.first - o;
-    if (left <= 0) return;
-    float* const y = (second ? product.second_y : product.y) +
-                     int64_t{entry} * product.out_features + u.first + o;
-    if (product.out_features % 4 == 0) {
+    float* const y = (second ? product.second_y : product.y) + row + o;
+    if (left >= 4 && product.out_features % 4 == 0) {
       *reinterpret_cast<float4*>(y) = sum;
       return;
     }
@@ -137,31 +164,29 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
     for (int i = 0; i < 4; ++i) {
       if (i < left) y[i] = values[i];
     }
-  } else {
-    float4* const y =
-        reinterpret_cast<float4*>(product.y + int64_t{entry} * product.out_features + u.first + o);
-    const float4 old = *y;
-    *y = {old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w};
   }
 }
 
-template <int kN, int kStages, ManyEpilogue kEpilogue>
-__global__ void __launch_bounds__(kThreads)
+template <int kN, int kGroups, int kStages, ManyEpilogue kEpilogue>
+__global__ void __launch_bounds__(kGroups * 128, MinBlocks<kN, kGroups, kEpilogue>())
     ManyProductsKernel(const __grid_constant__ ManyProducts p, int cluster) {
 #if __CUDA_ARCH__ >= 900
-  using S = ManyShape<kN, kStages>;
-  constexpr bool kStore = kEpilogue == ManyEpilogue::kStore;
+  using S = ManyShape<kN, kGroups, kStages>;
+  constexpr int kHalf = S::kOutputs / 2;
+  constexpr int kRowsAtOnce = S::kThreads / 8;  // a thread fetches the same piece of every such row
+  constexpr int kXRows = (kN + kRowsAtOnce - 1) / kRowsAtOnce;
   extern __shared__ unsigned char unaligned[];
-  __shared__ int list[kN];
-  __shared__ int counts[kWarps];
+  __shared__ int list[kN], rows_of[kN];  // entries and their rows
+  __shared__ int counts[S::kThreads / kWarp];
   unsigned char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
   const uint32_t ring = SharedAddress(shared);
 
   const int rank = blockIdx.x % cluster;
   int number = blockIdx.x / cluster, n = 0;
+#pragma unroll 1
   while (n + 1 < p.count && number >= p.products[n + 1].first_unit) ++n;
   const ManyProduct& product = p.products[n];
-  const Unit u = FindUnit(p, product, p.pairs_of[n], number - product.first_unit);
+  const Unit u = FindUnit<S::kOutputs>(p, product, p.pairs_of[n], number - product.first_unit);
 
   const int all_steps = p.in_features / kStep;
   const int steps_per_block = (all_steps + cluster - 1) / cluster;
@@ -176,7 +201,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto fetch_weights = [&](int i) {
     const uint32_t stage = ring + i % kStages * S::kStageBytes + place;
 #pragma unroll
-    for (int j = 0; j < kOutputs / kRowsAtOnce; ++j) {
+    for (int j = 0; j < S::kOutputs / kRowsAtOnce; ++j) {
       constexpr int kPerHalf = kHalf / kRowsAtOnce;
       const int half = j / kPerHalf, r = j % kPerHalf;
       const bool inside = row + r * kRowsAtOnce < u.rows[half];
@@ -185,50 +210,61 @@ __global__ void __launch_bounds__(kThreads)
     }
   };
 
-  if constexpr (!kStore) LetNextKernelStart();
+  if constexpr (kEpilogue != ManyEpilogue::kStore) LetNextKernelStart();
   bool have_weights = u.tile == 0 || !u.routed;
   if (have_weights) {
-#pragma unroll
-    for (int i = 0; i < kStages; ++i) {
-      if (i < steps) fetch_weights(i);
+#pragma unroll 1
+    for (int i = 0; i < min(steps, kStages); ++i) fetch_weights(i);
+    // The rest as far as the L2 cache.
+    const int half = threadIdx.x / kHalf, r = threadIdx.x % kHalf;
+    if (steps > kStages && half < 2 && r < (half == 0 ? u.rows[0] : u.rows[1])) {
+      PrefetchToL2((half == 0 ? u.weights[0] : u.weights[1]) + int64_t{r} * p.in_features +
+                       (step_begin + kStages) * kStep,
+                   (steps - kStages) * kStep * 2);
     }
   }
   WaitForPreviousKernel();
   // What the next kernel reads before its own wait is of the kernel before this one.
-  if constexpr (kStore) LetNextKernelStart();
+  if constexpr (kEpilogue == ManyEpilogue::kStore) LetNextKernelStart();
 
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const auto blocks = cooperative_groups::this_cluster();
-  for (int tile = u.tile;; tile += u.tile_stride) {
-    int count;
+#pragma unroll 1
+  for (int tile = u.tile;; tile += product.routed_tiles) {
+    EntryRange range = RangeOfTile(p.rows, tile, kN);
     if (u.routed) {
-      count = FindEntries(p.indices, p.rows * p.top_k, u.group, p.top_k, product.columns, tile * kN,
-                          kN, list, counts);
-    } else {
-      count = p.rows;
-      for (int i = threadIdx.x; i < kN; i += kThreads) {
-        list[i] = (tile * kN + i) * product.columns + product.last_choice;
-      }
+      ForEachChoice(
+          p.indices, p.rows * p.top_k, u.group, counts,
+          [&](int total) { return range = RangeOfTile(total, tile, kN); },
+          [&](int number, int pair) {
+            rows_of[number] = pair / p.top_k;
+            list[number] = rows_of[number] * (product.columns - p.top_k) + pair;
+          });
       __syncthreads();
     }
-    count = min(count - tile * kN, kN);
-    if (count <= 0) break;  // all blocks of the cluster
+    const int count = range.count;
+    if (count == 0) break;  // all blocks of the cluster
+    const auto entry_of = [&](int e) {
+      return u.routed ? list[e] : (range.begin + e) * product.columns + product.last_choice;
+    };
 
-    const __nv_bfloat16* x_rows[kN / kRowsAtOnce];
+    const __nv_bfloat16* x_rows[kXRows];
 #pragma unroll
-    for (int j = 0; j < kN / kRowsAtOnce; ++j) {
-      const int e = list[min(row + j * kRowsAtOnce, count - 1)] / product.columns;
-      x_rows[j] = product.x + int64_t{e} * p.in_features + step_begin * kStep + piece * 8;
+    for (int j = 0; j < kXRows; ++j) {
+      const int e = min(row + j * kRowsAtOnce, count - 1);
+      const int x_row = u.routed ? rows_of[e] : range.begin + e;
+      x_rows[j] = product.x + int64_t{x_row} * p.in_features + step_begin * kStep + piece * 8;
     }
     const auto fetch_activations = [&](int i) {
       const uint32_t stage = ring + i % kStages * S::kStageBytes + S::kWeightBytes + place;
 #pragma unroll
-      for (int j = 0; j < kN / kRowsAtOnce; ++j) {
-        CopyAsync16(stage + j * kRowsAtOnce * 128, x_rows[j] + i * kStep,
-                    row + j * kRowsAtOnce < count);
+      for (int j = 0; j < kXRows; ++j) {
+        const int r = row + j * kRowsAtOnce;
+        if (kN % kRowsAtOnce != 0 && r >= kN) continue;
+        CopyAsync16(stage + j * kRowsAtOnce * 128, x_rows[j] + i * kStep, r < count);
       }
     };
-#pragma unroll
+#pragma unroll 1
     for (int i = 0; i < kStages; ++i) {
       if (i < steps) {
         if (!have_weights) fetch_weights(i);
@@ -238,36 +274,51 @@ __global__ void __launch_bounds__(kThreads)
     }
     have_weights = false;
 
+    // This thread's first four outputs.
+    constexpr int kFours = (kEpilogue == ManyEpilogue::kSwiGlu ? kHalf : S::kOutputs) / 4;
+    const int first_item = rank * S::kThreads + threadIdx.x;
+    const auto old_of = [&](int item) {
+      if (kEpilogue != ManyEpilogue::kAdd || item >= count * kFours) return float4{};
+      return *reinterpret_cast<const float4*>(
+          product.y + int64_t{entry_of(item / kFours)} * product.out_features + u.first +
+          item % kFours * 4);
+    };
+    float4 old = old_of(first_item);
+
     float sums[kN / 2] = {};
-    for (int i = 0; i < steps; ++i) {
-      // A group of copies for each stage that was filled ahead, then one for each round, which is
-      // that of the stage of two rounds before.
-      if (i < kStages) {
-        WaitCopies<kStages - 1>();
-      } else {
-        WaitCopies<kStages - 3>();
-      }
-      PublishToProducts();
-      __syncthreads();
+    const auto multiply = [&](int i) {
       const uint32_t stage = ring + i % kStages * S::kStageBytes;
-      uint64_t w = DescribeMatrix(stage + 0), x = DescribeMatrix(stage + S::kWeightBytes);
-      BeginProducts();
+      uint64_t w = DescribeMatrix(stage + threadIdx.x / 128 * 64 * kStep * 2);
+      uint64_t x = DescribeMatrix(stage + S::kWeightBytes);
 #pragma unroll
       for (int k = 0; k < kStep / 16; ++k) {
         WarpgroupProduct<kN>::Add(sums, w, x, __nv_bfloat16());
         w += kSixteenColumns;
         x += kSixteenColumns;
       }
+    };
+    const bool at_once = kN <= 32 && steps <= kStages;
+    if (at_once) WaitCopies<0>();
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      // A group of copies for each stage that was filled ahead, then one for each round, which is
+      // that of the stage of the round before.
+      if (!at_once) WaitCopies<kStages - 2>();
+      if (!at_once || i == 0) {
+        PublishToProducts();
+        __syncthreads();
+      }
+      BeginProducts();
+      multiply(i);
       CommitProducts();
-      // The products of round i - 2 have been waited for by all warps at the barrier.
-      if (i >= 2 && i - 2 + kStages < steps) {
-        fetch_weights(i - 2 + kStages);
-        fetch_activations(i - 2 + kStages);
+      // The products of round i - 1 have been waited for by all warps at the barrier.
+      if (i >= 1 && i - 1 + kStages < steps) {
+        fetch_weights(i - 1 + kStages);
+        fetch_activations(i - 1 + kStages);
       }
       CommitCopies();
-      WaitProducts<1>();
+      WaitProducts<0>();
     }
-    WaitProducts<0>();
     WaitCopies<0>();
     __syncthreads();
 
@@ -278,51 +329,42 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const int e = j * 8 + lane % 4 * 2 + c % 2, o = warp * 16 + lane / 4 + c / 2 * 8;
-        block_sums[e * kSumPitch + o] = sums[4 * j + c];
+        block_sums[e * S::kSumPitch + o] = sums[4 * j + c];
       }
     }
-    if (cluster > 1) {
-      blocks.sync();
-    } else {
+    if (cluster == 1) {
       __syncthreads();
+    } else {
+      blocks.sync();
     }
-    const auto sum_of = [&](int e, int o) {
-      float4 parts[kMaxCluster];
+#pragma unroll 1
+    for (int item = first_item; item < count * kFours; item += cluster * S::kThreads) {
+      const int e = item / kFours;
+      if (item != first_item) old = old_of(item);
+      Finish<kEpilogue, kHalf>(p, product, u, entry_of(e), item % kFours * 4, old, [&](int o) {
+        const float* const mine = block_sums + e * S::kSumPitch + o;
+        if (cluster == 1) return *reinterpret_cast<const float4*>(mine);
+        constexpr int kMaxCluster = MaxCluster(kEpilogue);
+        float4 parts[kMaxCluster];
 #pragma unroll
-      for (int r = 0; r < kMaxCluster; ++r) {
-        if (r < cluster) {
-          parts[r] = *reinterpret_cast<const float4*>(
-              (cluster > 1 ? blocks.map_shared_rank(block_sums, r) : block_sums) + e * kSumPitch +
-              o);
+        for (int r = 0; r < kMaxCluster; ++r) {
+          if (r < cluster) {
+            parts[r] = *reinterpret_cast<const float4*>(blocks.map_shared_rank(mine, r));
+          }
         }
-      }
-      float4 sum = parts[0];
+        float4 sum = parts[0];
 #pragma unroll
-      for (int r = 1; r < kMaxCluster; ++r) {
-        if (r < cluster) {
+        for (int r = 1; r < kMaxCluster; ++r) {
+          if (r >= cluster) break;
           sum = {sum.x + parts[r].x, sum.y + parts[r].y, sum.z + parts[r].z, sum.w + parts[r].w};
         }
-      }
-      return sum;
-    };
-    constexpr int kFours = (kEpilogue == ManyEpilogue::kSwiGlu ? kHalf : kOutputs) / 4;
-    for (int i = rank * kThreads + threadIdx.x; i < count * kFours; i += cluster * kThreads) {
-      const int e = i / kFours, o = i % kFours * 4;
-      if constexpr (kEpilogue == ManyEpilogue::kSwiGlu) {
-        const float4 gate = sum_of(e, o), up = sum_of(e, kHalf + o);
-        const __nv_bfloat162 low = __floats2bfloat162_rn(Silu(gate.x) * up.x, Silu(gate.y) * up.y);
-        const __nv_bfloat162 high = __floats2bfloat162_rn(Silu(gate.z) * up.z, Silu(gate.w) * up.w);
-        *reinterpret_cast<uint2*>(p.rounded + int64_t{list[e]} * product.out_features + u.first +
-                                  o) = {reinterpret_cast<const unsigned&>(low),
-                                        reinterpret_cast<const unsigned&>(high)};
-      } else {
-        Finish<kEpilogue>(p, product, u, list[e], o, sum_of(e, o));
-      }
+        return sum;
+      });
     }
     // Others may still read this block's sums, and its list is about to change.
     if (cluster > 1) {
       blocks.sync();
-    } else {
+    } else if (u.routed) {
       __syncthreads();
     }
     if (!u.routed) break;
@@ -333,54 +375,63 @@ __global__ void __launch_bounds__(kThreads)
 #endif
 }
 
-template <int kN, int kStages, ManyEpilogue kEpilogue>
+int Env(const char* name, int fallback) {
+  const char* const value = std::getenv(name);
+  return value != nullptr ? std::atoi(value) : fallback;
+}
+
+template <int kN, int kGroups, int kStages, ManyEpilogue kEpilogue>
 void Launch(Device& device, ManyProducts& p) {
-  using S = ManyShape<kN, kStages>;
+  using S = ManyShape<kN, kGroups, kStages>;
   const int tiles = (p.rows + kN - 1) / kN;
   int units = 0;
   for (int i = 0; i < p.count; ++i) {
     ManyProduct& product = p.products[i];
-    const int width = p.pairs_of[i] ? kHalf : kOutputs;
+    const int width = p.pairs_of[i] ? S::kOutputs / 2 : S::kOutputs;
     const int out_tiles = (product.out_features + width - 1) / width;
     product.first_unit = units;
-    product.all_tiles = tiles;
-    // As many as likely, with a quarter more rows than on average; blocks go on if there are more.
+    product.all_tiles = tiles * product.all_rows;
+    // As many as likely; blocks go on if there are more.
     product.routed_tiles = 1;
     if (product.routed > 0) {
-      const int likely = p.rows * p.top_k / product.routed * 5 / 4;
+      const int likely = p.rows * p.top_k / product.routed * 9 / 8;
       product.routed_tiles = std::clamp((likely + kN - 1) / kN, 1, tiles);
     }
-    units += out_tiles * (product.all_rows * tiles + product.routed * product.routed_tiles);
+    units += out_tiles * (product.all_tiles + product.routed * product.routed_tiles);
   }
   // As many blocks as run at a time, each with steps enough to be worth its start.
   const int steps = p.in_features / kStep;
   const int room = device.multiprocessors() * std::min(3, (227 << 10) / (S::kSharedBytes + 2048));
+  int most = kGroups == 1 ? MaxCluster(kEpilogue) : 2;
   int cluster = 1;
-  while (cluster < kMaxCluster && units * cluster * 2 <= room && steps >= 4 * cluster) {
-    cluster *= 2;
-  }
-  LaunchOverlapping(device, "products of a decode step", ManyProductsKernel<kN, kStages, kEpilogue>,
-                    units * cluster, kThreads, S::kSharedBytes, cluster, p, cluster);
-}
-
-template <ManyEpilogue kEpilogue>
-void LaunchRows(Device& device, ManyProducts& p) {
-  if (p.rows <= 16) return Launch<16, 7, kEpilogue>(device, p);
-  if (p.rows <= 48) return Launch<32, 6, kEpilogue>(device, p);
-  if (p.rows <= 128) return Launch<64, 4, kEpilogue>(device, p);
-  Launch<128, 4, kEpilogue>(device, p);
+  while (cluster < most && units * cluster * 2 <= room && steps >= 4 * cluster) cluster *= 2;
+  LaunchOverlapping(device, "products of a decode step",
+                    ManyProductsKernel<kN, kGroups, kStages, kEpilogue>, units * cluster,
+                    S::kThreads, S::kSharedBytes, cluster, p, cluster);
 }
 
 }  // namespace
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
+  const int rows = products.rows;
   switch (epilogue) {
     case ManyEpilogue::kStore:
-      return LaunchRows<ManyEpilogue::kStore>(device, products);
+      if (rows <= 16) return Launch<16, 1, 7, ManyEpilogue::kStore>(device, products);
+      if (rows <= 48) return Launch<32, 1, 6, ManyEpilogue::kStore>(device, products);
+      if (rows <= Env("MANY_WIDE", 160))
+        return Launch<80, 1, 4, ManyEpilogue::kStore>(device, products);
+      return Launch<144, 2, 3, ManyEpilogue::kStore>(device, products);
     case ManyEpilogue::kAdd:
-      return LaunchRows<ManyEpilogue::kAdd>(device, products);
+      if (rows <= 16) return Launch<16, 1, 7, ManyEpilogue::kAdd>(device, products);
+      if (rows <= Env("MANY_ADD32", 256))
+        return Launch<32, 1, 6, ManyEpilogue::kAdd>(device, products);
+      return Launch<64, 1, 4, ManyEpilogue::kAdd>(device, products);
     case ManyEpilogue::kSwiGlu:
-      return LaunchRows<ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 16) return Launch<16, 1, 7, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 48) return Launch<32, 1, 6, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= Env("MANY_GLUWIDE", 160))
+        return Launch<64, 1, 4, ManyEpilogue::kSwiGlu>(device, products);
+      return Launch<144, 2, 3, ManyEpilogue::kSwiGlu>(device, products);
   }
 }
 
