@@ -8,9 +8,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 
-#include "kernels/cuda/decode_many.h"
+#include "kernels/cuda/decode_many_product.cuh"
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/linear_mma.cuh"
 #include "kernels/cuda/linear_wgmma.cuh"
@@ -34,107 +33,11 @@ struct ManyShape {
   static constexpr int kSharedBytes = std::max(kStages * kStageBytes, kN* kSumPitch * 4) + 1024;
 };
 
-// What a block works on: half of its rows from each of two matrices, or all from one.
-struct Unit {
-  const __nv_bfloat16* weights[2];  // of each half of the rows
-  int rows[2];                      // that there are
-  int first;                        // output feature
-  bool pair, routed;
-  int group, tile;  // of entries
-};
-
-template <int kOutputs>
-__device__ inline Unit FindUnit(const ManyProducts& p, const ManyProduct& product, bool pair,
-                                int unit) {
-  Unit u;
-  u.pair = pair;
-  constexpr int kHalf = kOutputs / 2;
-  const int width = pair ? kHalf : kOutputs;
-  const int out_tiles = (product.out_features + width - 1) / width;
-  int block = unit / out_tiles;
-  const int out_tile = unit - block * out_tiles;
-  u.routed = block >= product.all_tiles;
-  if (!u.routed) {
-    u.group = product.routed;
-  } else {
-    block -= product.all_tiles;
-#pragma unroll 1
-    for (u.group = 0; block >= product.routed_tiles; ++u.group) block -= product.routed_tiles;
-  }
-  u.tile = block;
-  u.first = out_tile * width;
-  const int left = product.out_features - u.first;
-  const int64_t from = int64_t{u.first} * p.in_features;
-  const __nv_bfloat16* const* const matrices =
-      p.weights + product.first_weight + u.group * (pair ? 2 : 1);
-  u.weights[0] = matrices[0] + from;
-  u.weights[1] = pair ? matrices[1] + from : u.weights[0] + int64_t{kHalf} * p.in_features;
-  u.rows[0] = left;
-  u.rows[1] = pair ? left : left - kHalf;
-  return u;
-}
-
-// Entries [begin, begin + count) of a group, in tiles as equal as can be.
-struct EntryRange {
-  int begin, count;
-};
-__device__ inline EntryRange RangeOfTile(int total, int tile, int most) {
-  const int tiles = (total + most - 1) / most;
-  if (tile >= tiles) return {0, 0};
-  const int size = (total + tiles - 1) / tiles;
-  return {tile * size, min(size, total - tile * size)};
-}
-
-// Looks for the choices of one memory, in order: visit(number, pair) of each. Returns the number of
-// all. Called by the whole block; `counts` has an int for each warp.
-template <typename Range, typename Visit>
-__device__ inline int ForEachChoice(const int32_t* indices, int pairs, int memory, int* counts,
-                                    Range range_of, Visit visit) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  const int each = (pairs + blockDim.x - 1) / blockDim.x * kWarp;  // of a warp
-  const int begin = warp * each + lane;
-  int count = 0;
-#pragma unroll 1
-  for (int i = 0; i < each; i += kWarp) {
-    const bool hit = begin + i < pairs && indices[begin + i] == memory;
-    count += __popc(__ballot_sync(kAllLanes, hit));
-  }
-  if (lane == 0) counts[warp] = count;
-  __syncthreads();
-  int before = 0, total = 0;
-#pragma unroll 1
-  for (int w = 0; w < warps; ++w) {
-    if (w < warp) before += counts[w];
-    total += counts[w];
-  }
-  const EntryRange range = range_of(total);
-#pragma unroll 1
-  for (int i = 0; i < each; i += kWarp) {
-    const bool hit = begin + i < pairs && indices[begin + i] == memory;
-    const unsigned all = __ballot_sync(kAllLanes, hit);
-    const int number = before + __popc(all & ((1u << lane) - 1)) - range.begin;
-    if (hit && number >= 0 && number < range.count) visit(number, begin + i);
-    before += __popc(all);
-  }
-  return total;
-}
-
-__device__ inline uint2 Rounded(float a, float b, float c, float d) {
-  return {RoundPair(a, b, __nv_bfloat16()), RoundPair(c, d, __nv_bfloat16())};
-}
-
 // Of a multiprocessor. The convolutions start beside kStore, and want some registers, too.
 template <int kN, int kGroups, ManyEpilogue kEpilogue>
 constexpr int MinBlocks() {
   if (kGroups == 2) return 2;
   return kN <= 32 && kEpilogue == ManyEpilogue::kStore ? 4 : 3;
-}
-
-// Bytes to come, a multiple of 16.
-__device__ inline void PrefetchToL2(const void* from, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
-#endif
 }
 
 // Four outputs of an entry, from o on. `sum_of(o)` has their sums, `old` what kAdd adds to.
@@ -146,7 +49,8 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
   if constexpr (kEpilogue == ManyEpilogue::kSwiGlu) {
     const float4 up = sum_of(kHalf + o);
     *reinterpret_cast<uint2*>(p.rounded + row + o) =
-        Rounded(Silu(sum.x) * up.x, Silu(sum.y) * up.y, Silu(sum.z) * up.z, Silu(sum.w) * up.w);
+        make_uint2(RoundPair(Silu(sum.x) * up.x, Silu(sum.y) * up.y, __nv_bfloat16()),
+                   RoundPair(Silu(sum.z) * up.z, Silu(sum.w) * up.w, __nv_bfloat16()));
   } else if constexpr (kEpilogue == ManyEpilogue::kAdd) {
     *reinterpret_cast<float4*>(product.y + row + o) = {old.x + sum.x, old.y + sum.y, old.z + sum.z,
                                                        old.w + sum.w};
@@ -273,6 +177,7 @@ __global__ void __launch_bounds__(kGroups * 128, MinBlocks<kN, kGroups, kEpilogu
       CommitCopies();
     }
     have_weights = false;
+    if (kEpilogue == ManyEpilogue::kStore && tile == u.tile && warp == 0) FetchAhead(p.ahead);
 
     // This thread's first four outputs.
     constexpr int kFours = (kEpilogue == ManyEpilogue::kSwiGlu ? kHalf : S::kOutputs) / 4;
@@ -375,11 +280,6 @@ __global__ void __launch_bounds__(kGroups * 128, MinBlocks<kN, kGroups, kEpilogu
 #endif
 }
 
-int Env(const char* name, int fallback) {
-  const char* const value = std::getenv(name);
-  return value != nullptr ? std::atoi(value) : fallback;
-}
-
 template <int kN, int kGroups, int kStages, ManyEpilogue kEpilogue>
 void Launch(Device& device, ManyProducts& p) {
   using S = ManyShape<kN, kGroups, kStages>;
@@ -401,7 +301,8 @@ void Launch(Device& device, ManyProducts& p) {
   }
   // As many blocks as run at a time, each with steps enough to be worth its start.
   const int steps = p.in_features / kStep;
-  const int room = device.multiprocessors() * std::min(3, (227 << 10) / (S::kSharedBytes + 2048));
+  const int room = device.multiprocessors() * std::min(MinBlocks<kN, kGroups, kEpilogue>(),
+                                                       (227 << 10) / (S::kSharedBytes + 2048));
   int most = kGroups == 1 ? MaxCluster(kEpilogue) : 2;
   int cluster = 1;
   while (cluster < most && units * cluster * 2 <= room && steps >= 4 * cluster) cluster *= 2;
@@ -413,24 +314,28 @@ void Launch(Device& device, ManyProducts& p) {
 }  // namespace
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
+  Ahead& ahead = products.ahead;
+  for (int i = 0; i < ahead.count; ++i) {
+    ahead.fields[i].pieces = (ahead.fields[i].bytes + kAheadPiece - 1) / kAheadPiece;
+    ahead.pieces += ahead.fields[i].pieces;
+  }
+  // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones. The
+  // width of 80 leaves room for what a memory gets of 128 rows, of 144 of 256 rows.
   const int rows = products.rows;
   switch (epilogue) {
     case ManyEpilogue::kStore:
-      if (rows <= 16) return Launch<16, 1, 7, ManyEpilogue::kStore>(device, products);
-      if (rows <= 48) return Launch<32, 1, 6, ManyEpilogue::kStore>(device, products);
-      if (rows <= Env("MANY_WIDE", 160))
-        return Launch<80, 1, 4, ManyEpilogue::kStore>(device, products);
+      if (rows <= 16) return Launch<16, 1, 4, ManyEpilogue::kStore>(device, products);
+      if (rows <= 48) return Launch<32, 1, 4, ManyEpilogue::kStore>(device, products);
+      if (rows <= 288) return Launch<80, 1, 4, ManyEpilogue::kStore>(device, products);
       return Launch<144, 2, 3, ManyEpilogue::kStore>(device, products);
     case ManyEpilogue::kAdd:
-      if (rows <= 16) return Launch<16, 1, 7, ManyEpilogue::kAdd>(device, products);
-      if (rows <= Env("MANY_ADD32", 256))
-        return Launch<32, 1, 6, ManyEpilogue::kAdd>(device, products);
+      if (rows <= 16) return Launch<16, 1, 4, ManyEpilogue::kAdd>(device, products);
+      if (rows <= 64) return Launch<32, 1, 4, ManyEpilogue::kAdd>(device, products);
       return Launch<64, 1, 4, ManyEpilogue::kAdd>(device, products);
     case ManyEpilogue::kSwiGlu:
-      if (rows <= 16) return Launch<16, 1, 7, ManyEpilogue::kSwiGlu>(device, products);
-      if (rows <= 48) return Launch<32, 1, 6, ManyEpilogue::kSwiGlu>(device, products);
-      if (rows <= Env("MANY_GLUWIDE", 160))
-        return Launch<64, 1, 4, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 16) return Launch<16, 1, 4, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 48) return Launch<32, 1, 4, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 288) return Launch<64, 1, 4, ManyEpilogue::kSwiGlu>(device, products);
       return Launch<144, 2, 3, ManyEpilogue::kSwiGlu>(device, products);
   }
 }
