@@ -181,27 +181,6 @@ class ProductList {
   int weights_ = 0;
 };
 
-// What convolutions and the delta rule will read of the entries' memories, as far as the L2 cache
-// can hold it beside the weights.
-Ahead MakeAhead(const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
-  constexpr int64_t kMostBytes = int64_t{28} << 20;
-  Ahead ahead = {.entries = static_cast<int>(size.entries),
-                 .slots = b.table.slots,
-                 .memories = b.table.memories};
-  int64_t bytes = 0;
-  for (const StateView* view : {&args.q_window, &args.k_window, &args.v_window, &args.state}) {
-    const int64_t all = view->memory_bytes * size.entries;
-    const bool aligned = (reinterpret_cast<uintptr_t>(view->base) | view->slab_bytes |
-                          view->offset | view->memory_bytes) %
-                             16 ==
-                         0;
-    if (!aligned || view->memory_bytes == 0 || bytes + all > kMostBytes) continue;
-    bytes += all;
-    ahead.fields[ahead.count++] = {.view = *view, .bytes = static_cast<int>(view->memory_bytes)};
-  }
-  return ahead;
-}
-
 void Project(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
   ProductList products(size.rows, size.model_dim);
   products.SetChoices(args.indices.as<const int32_t>(), size.top_k);
@@ -210,7 +189,6 @@ void Project(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, 
   products.Add(b.x, args.k_proj, b.raw_k, {}, nullptr, size);
   products.Add(b.x, args.v_proj, b.raw_v, {}, nullptr, size);
   products.Add(b.x, args.a_proj, b.raw_a, args.b_proj, b.raw_b, size);
-  products.list().ahead = MakeAhead(args, size, b);
   LaunchManyProducts(device, products.list(), ManyEpilogue::kStore);
 }
 

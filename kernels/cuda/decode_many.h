@@ -58,18 +58,7 @@ struct ManyProduct {
   int routed, all_rows, columns, last_choice;
   int first_unit, all_tiles, routed_tiles;  // set by the launch
 };
-enum : int { kMaxManyProducts = 6, kMaxManyWeights = 64, kMaxAheadFields = 4 };
-// Of each entry's memory, `bytes` of a field that later kernels read: products that wait for other
-// things bring them to the L2 cache meanwhile.
-struct AheadField {
-  StateView view;
-  int bytes, pieces;
-};
-struct Ahead {
-  int count, entries, pieces;  // of all fields of an entry
-  const int32_t *slots, *memories;
-  AheadField fields[kMaxAheadFields];
-};
+enum : int { kMaxManyProducts = 6, kMaxManyWeights = 64 };
 struct ManyProducts {
   int count, rows, in_features, top_k;
   bool pairs_of[kMaxManyProducts];
@@ -77,7 +66,6 @@ struct ManyProducts {
   ManyProduct products[kMaxManyProducts];
   const __nv_bfloat16* weights[kMaxManyWeights];
   __nv_bfloat16* rounded;  // [rows, out_features], of kSwiGlu
-  Ahead ahead;             // of kStore
 };
 enum class ManyEpilogue : uint8_t {
   kStore,   // y = x W^T

@@ -19,8 +19,10 @@ namespace mneme::cuda {
 namespace {
 
 constexpr int kStep = 64;  // features of a stage: 128 bytes of a row
-// Of blocks that share a product.
+
+// Blocks of a cluster, at most. Where there is much to store, blocks are many without.
 constexpr int MaxCluster(ManyEpilogue epilogue) { return epilogue == ManyEpilogue::kStore ? 2 : 8; }
+
 // Entries kN, output features 64 kGroups.
 template <int kN, int kGroups, int kStages>
 struct ManyShape {
@@ -177,7 +179,6 @@ __global__ void __launch_bounds__(kGroups * 128, MinBlocks<kN, kGroups, kEpilogu
       CommitCopies();
     }
     have_weights = false;
-    if (kEpilogue == ManyEpilogue::kStore && tile == u.tile && warp == 0) FetchAhead(p.ahead);
 
     // This thread's first four outputs.
     constexpr int kFours = (kEpilogue == ManyEpilogue::kSwiGlu ? kHalf : S::kOutputs) / 4;
@@ -303,7 +304,7 @@ void Launch(Device& device, ManyProducts& p) {
   const int steps = p.in_features / kStep;
   const int room = device.multiprocessors() * std::min(MinBlocks<kN, kGroups, kEpilogue>(),
                                                        (227 << 10) / (S::kSharedBytes + 2048));
-  int most = kGroups == 1 ? MaxCluster(kEpilogue) : 2;
+  const int most = kGroups == 1 ? MaxCluster(kEpilogue) : 2;
   int cluster = 1;
   while (cluster < most && units * cluster * 2 <= room && steps >= 4 * cluster) cluster *= 2;
   LaunchOverlapping(device, "products of a decode step",
@@ -314,11 +315,6 @@ void Launch(Device& device, ManyProducts& p) {
 }  // namespace
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
-  Ahead& ahead = products.ahead;
-  for (int i = 0; i < ahead.count; ++i) {
-    ahead.fields[i].pieces = (ahead.fields[i].bytes + kAheadPiece - 1) / kAheadPiece;
-    ahead.pieces += ahead.fields[i].pieces;
-  }
   // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones. The
   // width of 80 leaves room for what a memory gets of 128 rows, of 144 of 256 rows.
   const int rows = products.rows;

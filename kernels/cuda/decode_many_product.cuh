@@ -1,7 +1,6 @@
-// What a block of decode_many_product.cu works on, and what it fetches for kernels to come.
+// What a block of decode_many_product.cu works on.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "kernels/cuda/decode_many.h"
@@ -99,24 +98,6 @@ __device__ inline void PrefetchToL2(const void* from, int bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes));
 #endif
-}
-
-constexpr int kAheadPiece = 4096;  // bytes
-
-__device__ inline void FetchAhead(const Ahead& p) {
-  const int lane = threadIdx.x % kWarp;
-#pragma unroll 1
-  for (int i = lane * gridDim.x + blockIdx.x; i < p.entries * p.pieces; i += kWarp * gridDim.x) {
-    const int entry = i / p.pieces, slot = p.slots[entry];
-    int piece = i - entry * p.pieces, n = 0;
-#pragma unroll 1
-    while (piece >= p.fields[n].pieces) piece -= p.fields[n++].pieces;
-    if (slot < 0) continue;
-    const AheadField& field = p.fields[n];
-    const int begin = piece * kAheadPiece;
-    PrefetchToL2(MemoryAt<std::byte>(field.view, slot, p.memories[entry]) + begin,
-                 min(kAheadPiece, field.bytes - begin));
-  }
 }
 
 }  // namespace mneme::cuda

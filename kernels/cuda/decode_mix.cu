@@ -154,9 +154,10 @@ void LaunchMix(Device& device, const MixArgs& args) {
   const auto launch = [&](auto kernel) {
     LaunchOverlapping(device, "mix of a decode step", kernel, blocks, kThreads, 0, 1, args);
   };
-  if (!InFours(args) || args.value_dim > 2 * 4 * kWarp) return launch(MixAny);
+  if (!InFours(args) || args.value_dim > 4 * 4 * kWarp) return launch(MixAny);
   if (args.value_dim <= 4 * kWarp) return launch(MixFours<1>);
-  launch(MixFours<2>);
+  if (args.value_dim <= 2 * 4 * kWarp) return launch(MixFours<2>);
+  launch(MixFours<4>);
 }
 
 }  // namespace mneme::cuda

@@ -238,9 +238,7 @@ void LaunchFor(Device& device, LinearProducts products, int terms,
     return shape.entries == entries && shape.warpgroups == warpgroups && shape.stages == stages;
   };
   if (is(16, 1, 8)) return Launch<T, 16, 1, 8>(device, products, terms, rounded);
-  if (is(16, 1, 5)) return Launch<T, 16, 1, 5>(device, products, terms, rounded);
   if (is(16, 1, 7)) return Launch<T, 16, 1, 7>(device, products, terms, rounded);
-  if (is(32, 1, 4)) return Launch<T, 32, 1, 4>(device, products, terms, rounded);
   if (is(32, 1, 6)) return Launch<T, 32, 1, 6>(device, products, terms, rounded);
   if (is(64, 1, 4)) return Launch<T, 64, 1, 4>(device, products, terms, rounded);
   if (is(128, 1, 4)) return Launch<T, 128, 1, 4>(device, products, terms, rounded);
@@ -248,32 +246,17 @@ void LaunchFor(Device& device, LinearProducts products, int terms,
 }
 
 WarpgroupShape ChooseShape(const Device& device, LinearProducts products) {
-  const int64_t multiprocessors = device.multiprocessors();
-  int64_t entries = 1;
+  int64_t entries = 1, tiles = 0;
   for (const LinearArgs* args : products) {
     entries = std::max(entries, LikelyEntriesPerGroup(*args));
+    tiles += EntryTileBound(*args, 16) * ((args->weights[0].out_features + 63) / 64);
   }
-  const auto blocks = [&](int width) {
-    int64_t sum = 0;
-    for (const LinearArgs* args : products) {
-      sum += EntryTileBound(*args, width) * ((args->weights[0].out_features + 63) / 64);
-    }
-    return sum;
-  };
-  // Four blocks of the shortest ring fit a multiprocessor: better where just that has all blocks
-  // run at a time.
-  const auto four = [&](int64_t count) {
-    return count > 3 * multiprocessors && count <= 4 * multiprocessors;
-  };
   // Three blocks fit a multiprocessor with rings of seven stages, two with eight: the more the
   // better while there are few blocks, the longer when there are many.
-  if (entries <= 16) {
-    const int64_t count = blocks(16);
-    return {16, 1, four(count) ? 5 : count < multiprocessors ? 7 : 8};
-  }
+  if (entries <= 16) return {16, 1, tiles < device.multiprocessors() ? 7 : 8};
   // Up to twice the entries of a tile: reading weights a second time, from L2, costs less than
   // longer tiles on fewer blocks do.
-  if (entries <= 64) return {32, 1, four(blocks(32)) ? 4 : 6};
+  if (entries <= 64) return {32, 1, 6};
   if (entries <= 128) return {64, 1, 4};
   return {128, 1, 4};
 }
