@@ -26,13 +26,14 @@ struct Options {
   std::string op;  // run what contains it
   BackendOptions backend;
   double seconds = 1.0;  // per line
+  std::vector<int> rows = {1, 4, 16};
 };
 
 constexpr char kUsage[] =
     R"(kernel_bench [--op=SUBSTRING] [--isa=ISA] [--threads=N] [--compute-dtype=f32|bf16]
-             [--seconds=S]
+             [--seconds=S] [--rows=N]
 
-  decode    a whole decode step of mom-340m, 1 to 16 rows, by operation
+  decode    a whole decode step of mom-340m by operation, with 1, 4 and 16 rows or --rows
   prefill   a whole prefill step of one row
   linear    matrix products, with oneDNN's beside them where it was found at build time
   pack      laying out weights at load
@@ -187,6 +188,9 @@ int Main(int argc, char** argv) {
       good = absl::SimpleAtoi(value, &options.backend.threads);
     } else if (name == "--seconds") {
       good = absl::SimpleAtod(value, &options.seconds);
+    } else if (name == "--rows") {
+      options.rows.resize(1);
+      good = absl::SimpleAtoi(value, &options.rows[0]) && options.rows[0] > 0;
     } else if (name == "--compute-dtype") {
       good = value == "f32" || value == "bf16";
       options.backend.compute_dtype = value == "bf16" ? DType::kBF16 : DType::kF32;
@@ -209,7 +213,7 @@ int Main(int argc, char** argv) {
               bandwidth.read / 1e9, bandwidth.read_modify_write / 1e9);
   const auto wanted = [&](const char* op) { return std::strstr(op, options.op.c_str()); };
   if (wanted("decode")) {
-    for (const int rows : {1, 4, 16}) {
+    for (const int rows : options.rows) {
       BenchStep(options, **backend, "decode", rows, 1);
     }
   }

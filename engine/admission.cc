@@ -232,6 +232,8 @@ void EngineLoop::Admit(Generation& g) {
       session = created.get();
       first.ephemeral = std::move(created);
     }
+  } else if (request.session_ttl != absl::ZeroDuration()) {
+    session->ttl = request.session_ttl;  // counts from when the session is idle again
   }
   first.session = session;
   first.last_run = steps_;

@@ -71,7 +71,8 @@ struct Request {
   std::string id;  // for logs; unique per server
   SessionKey session;
   bool create_session = true;  // a missing named session is created; otherwise NOT_FOUND
-  // For a created one; zero: the server's default; infinite: never expires.
+  // Zero: the server's default for a created session, no change for another; infinite: never
+  // expires.
   absl::Duration session_ttl = absl::ZeroDuration();
 
   Prompt prompt;  // may be empty where the session has a pending token

@@ -59,4 +59,10 @@ struct FeedForwardStepArgs {
   PackedMatrix down;      // [model_dim, mlp_dim]
 };
 
+// A layer, the one after the other, of one hidden state.
+struct DecodeLayerArgs {
+  DeltaMixerStepArgs mixer;
+  FeedForwardStepArgs feed_forward;
+};
+
 }  // namespace mneme

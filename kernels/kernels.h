@@ -291,6 +291,8 @@ class Kernels {
   // Fused operations, decode_step.h. False: nothing was done, the caller composes the above.
   virtual bool DeltaMixerStep(const DeltaMixerStepArgs&) { return false; }
   virtual bool FeedForwardStep(const FeedForwardStepArgs&) { return false; }
+  // Consecutive layers, which have the same shapes.
+  virtual bool DecodeLayers(std::span<const DecodeLayerArgs>) { return false; }
 };
 
 }  // namespace mneme

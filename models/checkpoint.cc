@@ -98,6 +98,9 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& folder) {
           absl::StrCat(index, ": tensor \"", tensor, "\" is not in shard \"", shard, "\""));
     }
   }
+  for (const auto& [tensor, entry] : checkpoint.entries_) {
+    if (!shards.contains(tensor)) checkpoint.unlisted_.push_back(tensor);
+  }
   return checkpoint;
 }
 

@@ -19,6 +19,7 @@ namespace mneme {
 //
 // Shards are plain file names inside the folder: a path, or a name that begins with a dot, is
 // refused. Every tensor of the index must be in the shard it names, and no tensor in two shards.
+// Tensors of a shard that the index does not name are read like the others, and listed.
 class Checkpoint {
  public:
   struct Entry {
@@ -40,6 +41,8 @@ class Checkpoint {
   const Entry* Find(absl::string_view name) const;
   const std::map<std::string, Entry, std::less<>>& entries() const { return entries_; }
   std::span<const std::unique_ptr<SafetensorsFile>> files() const { return files_; }
+  // Tensors that the index does not name, sorted.
+  const std::vector<std::string>& unlisted() const { return unlisted_; }
   // For messages: the single file, or the index.
   const std::string& path() const { return path_; }
 
@@ -50,6 +53,7 @@ class Checkpoint {
   std::string path_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, Entry, std::less<>> entries_;
+  std::vector<std::string> unlisted_;
 };
 
 }  // namespace mneme

@@ -27,15 +27,17 @@ absl::StatusOr<FeedForward> FeedForward::Make(const LayerBuilder& builder) {
   return mlp;
 }
 
+FeedForwardStepArgs FeedForward::StepArgs(const Norm& norm, TensorView hidden) const {
+  return {.hidden = hidden,
+          .norm = norm.weight,
+          .norm_eps = norm.eps,
+          .gate = gate_,
+          .up = up_,
+          .down = down_};
+}
+
 void FeedForward::Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const {
-  if (ctx.batch.longest_row == 1 && ctx.kernels().FeedForwardStep({.hidden = hidden,
-                                                                   .norm = norm.weight,
-                                                                   .norm_eps = norm.eps,
-                                                                   .gate = gate_,
-                                                                   .up = up_,
-                                                                   .down = down_})) {
-    return;
-  }
+  if (ctx.batch.longest_row == 1 && ctx.kernels().FeedForwardStep(StepArgs(norm, hidden))) return;
   const Workspace::Scope scope(ctx.workspace);
   const int64_t tokens = hidden.shape[0];
   const TensorView x = ctx.Normed(norm, hidden);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/status/statusor.h"
+#include "kernels/decode_step.h"
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
@@ -17,6 +18,8 @@ class FeedForward {
 
   // hidden += FeedForward(RmsNorm(hidden)).   hidden  [tokens, model_dim] act
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const;
+  // The same as arguments of a fused operation.
+  FeedForwardStepArgs StepArgs(const Norm& norm, TensorView hidden) const;
 
  private:
   PackedMatrix gate_, up_, down_;

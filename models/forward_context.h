@@ -61,7 +61,7 @@ class RoutingObserver {
  public:
   virtual ~RoutingObserver() = default;
   // Indices to force for the step's tokens in this layer, [tokens, top_k] i32 in backend memory, or
-  // empty.
+  // empty. May be asked more than once before OnRouted().
   virtual TensorView Forced(int layer, int tokens, int top_k) = 0;
   virtual void OnRouted(int layer, const TensorView& indices, const TensorView& weights) = 0;
 };

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
+#include "kernels/decode_step.h"
 #include "kernels/tensor_view.h"
 #include "models/feed_forward.h"
 #include "models/forward_context.h"
@@ -20,9 +22,17 @@ class Layer {
   //   hidden  [tokens, model_dim] act, updated in place
   void Forward(ForwardContext& ctx, TensorView hidden) const;
 
+  // The same as arguments of a fused operation, in a step of one token for every row; temporaries
+  // are of the caller's workspace scope. Empty: the mixer has none.
+  std::optional<DecodeLayerArgs> StepArgs(ForwardContext& ctx, TensorView hidden) const;
+
   const SequenceMixer& mixer() const { return *mixer_; }
 
  private:
+  // Forward() as one operation, where the device has it. False: nothing was done.
+  bool Step(ForwardContext& ctx, TensorView hidden) const;
+
+  int index_ = 0;
   Norm mixer_norm_, feed_forward_norm_;
   std::unique_ptr<SequenceMixer> mixer_;
   FeedForward feed_forward_;

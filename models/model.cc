@@ -1,5 +1,6 @@
 #include "models/model.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -68,7 +69,9 @@ class Network {
     const int64_t model_dim = embeddings_.shape[1];
     const TensorView hidden = ctx.Temp({ctx.batch.tokens, model_dim});
     ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = hidden});
-    for (const Layer& layer : layers_) layer.Forward(ctx, hidden);
+    if (!DecodeLayers(ctx, hidden)) {
+      for (const Layer& layer : layers_) layer.Forward(ctx, hidden);
+    }
 
     const int64_t rows = logit_tokens.shape[0];
     if (rows == 0) return;
@@ -83,13 +86,27 @@ class Network {
   int64_t WorkspaceBytes(DType activation_dtype, int tokens, int rows, int logit_rows) const {
     const std::unique_ptr<Backend> backend = MakeDryRunBackend(activation_dtype);
     Workspace workspace = Workspace::ForMeasuring();
-    const StepBatch batch{.tokens = tokens, .rows = rows};
+    const StepBatch batch{.tokens = tokens, .rows = rows, .longest_row = 1};
     ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
     Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, embeddings_.shape[0]}});
     return workspace.peak_bytes();
   }
 
  private:
+  // All layers as one operation, in a step of decode rows and where the device has it. False:
+  // nothing was done.
+  bool DecodeLayers(ForwardContext& ctx, TensorView hidden) const {
+    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr) return false;
+    const Workspace::Scope scope(ctx.workspace);
+    std::vector<DecodeLayerArgs> steps;
+    for (const Layer& layer : layers_) {
+      const std::optional<DecodeLayerArgs> step = layer.StepArgs(ctx, hidden);
+      if (!step.has_value()) return false;
+      steps.push_back(*step);
+    }
+    return ctx.kernels().DecodeLayers(steps);
+  }
+
   TensorView embeddings_;  // [vocab, model_dim] as stored
   std::vector<Layer> layers_;
   TensorView norm_;  // [model_dim] f32
@@ -163,15 +180,14 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config,
           .fingerprint = CombineHashes(HashConfig(config), weights.fingerprint())};
 }
 
-void WarnOfUnused(const Checkpoint& checkpoint, const WeightStore& weights) {
+void WarnOfTensors(const Checkpoint& checkpoint, absl::string_view what,
+                   std::vector<std::string> names) {
   constexpr size_t kShown = 20;
-  std::vector<std::string> unused = weights.Unused();
-  if (unused.empty()) return;
-  const size_t count = unused.size();
-  if (count > kShown) unused.resize(kShown);
-  LOG(WARNING) << checkpoint.path() << ": " << count
-               << " tensors are not used: " << absl::StrJoin(unused, ", ")
-               << (count > kShown ? ", ..." : "");
+  if (names.empty()) return;
+  const size_t count = names.size();
+  if (count > kShown) names.resize(kShown);
+  LOG(WARNING) << checkpoint.path() << ": " << count << " tensors " << what << ": "
+               << absl::StrJoin(names, ", ") << (count > kShown ? ", ..." : "");
 }
 
 // The pass that takes the weights without reading them. Only after it is it known whether bytes
@@ -222,7 +238,9 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   MNEME_RETURN_IF_ERROR(
       PlanNetwork(config, checkpoint, weights, backend.state_format(), backend.compute_dtype())
           .status());
-  WarnOfUnused(checkpoint, weights);
+  WarnOfTensors(checkpoint, "of the shards are not in \"weight_map\", and read all the same",
+                checkpoint.unlisted());
+  WarnOfTensors(checkpoint, "are not used", weights.Unused());
   MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
   MNEME_ASSIGN_OR_RETURN(Network network, Network::Make(config, weights, backend.state_format(),
                                                         backend.compute_dtype()));

@@ -215,6 +215,27 @@ void WarnOfMisspelledKeys(const json& object, absl::string_view path,
   }
 }
 
+// Names by which torch knows a floating-point type that checkpoints come in, and what "auto" stands
+// for. Other names are an error to upstream's loaders. Here weights keep the types of their file
+// whatever the key says, so that a name is only told.
+constexpr absl::string_view kTorchDTypes[] = {
+    "float32", "float",  "bfloat16",      "float16",     "half",
+    "float64", "double", "float8_e4m3fn", "float8_e5m2", "auto",
+};
+
+void WarnOfUnknownDType(const json& object, absl::string_view path,
+                        std::vector<std::string>& warnings) {
+  for (const char* key : {"torch_dtype", "dtype"}) {
+    const auto it = object.find(key);
+    if (it == object.end() || it->is_null()) continue;
+    const auto is_value = [&](absl::string_view name) { return *it == std::string(name); };
+    if (std::any_of(std::begin(kTorchDTypes), std::end(kTorchDTypes), is_value)) continue;
+    warnings.push_back(absl::StrCat(path, ": key \"", key, "\" is ", Shown(*it),
+                                    ", which is no floating-point type of torch, and ignored: "
+                                    "weights have the types of their file"));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view path) {
@@ -243,6 +264,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
                                            Shown(*reader.Find("capacity")),
                                            " and ignored: no token is ever dropped"));
   }
+  WarnOfUnknownDType(object, path, config.warnings);
   WarnOfMisspelledKeys(object, path, config.warnings);
   MNEME_RETURN_IF_ERROR(reader.status());
   return config;

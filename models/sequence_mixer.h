@@ -4,8 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "kernels/decode_step.h"
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
 
@@ -28,6 +30,13 @@ class SequenceMixer {
   // Must not allocate outside the workspace, synchronise or branch on device data: steps are
   // captured as graphs, and a dry run without memory (dry_run.h) measures the workspace.
   virtual void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const = 0;
+
+  // The same as arguments of a fused operation, in a step of one token for every row; temporaries
+  // are of the caller's workspace scope. Empty: there is none for this mixer.
+  virtual std::optional<DeltaMixerStepArgs> StepArgs(ForwardContext&, const Norm&,
+                                                     TensorView /*hidden*/) const {
+    return std::nullopt;
+  }
 };
 
 }  // namespace mneme

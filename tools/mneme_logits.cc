@@ -85,6 +85,11 @@ class Companions {
   };
 
   void AddRow(StepPlan& plan, Member& member) {
+    // Not before: the slot of a row of this step must not be given to another row of it.
+    if (member.slot.has_value() && member.tokens_left == 0) {
+      pool_.Release(*member.slot);
+      member.slot.reset();
+    }
     if (!member.slot.has_value()) {
       if (Random(2) == 0) return;
       member.slot = pool_.Acquire();
@@ -96,9 +101,6 @@ class Companions {
     for (int32_t& token : tokens) token = Random(vocab_);
     plan.AddRow(*member.slot, tokens, /*scored_tokens=*/0, /*samples=*/false, /*candidate=*/0);
     member.tokens_left -= static_cast<int>(tokens.size());
-    if (member.tokens_left > 0) return;
-    pool_.Release(*member.slot);
-    member.slot.reset();
   }
 
   StatePool& pool_;

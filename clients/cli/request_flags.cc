@@ -93,7 +93,7 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
   flags.Alias("-s");
   flags.Bool("create", "Create a missing session; --no-create makes that an error.",
              [=](bool value) { r->mutable_session()->set_create_if_missing(value); });
-  flags.Time("ttl", "Idle time after which a created session is deleted.",
+  flags.Time("ttl", "Idle time after which the session is deleted, created or not.",
              [=](absl::Duration value) {
                r->mutable_session()->set_ttl_ms(absl::ToInt64Milliseconds(value));
              });

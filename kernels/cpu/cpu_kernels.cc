@@ -341,7 +341,8 @@ void CpuKernels::GatedDeltaRule(const GatedDeltaRuleArgs& args) {
   const int64_t tasks = static_cast<int64_t>(rule_tasks_.size());
   const double nanoseconds = 0.2 * static_cast<double>(entries * value_heads * value_dim * key_dim);
   if (nanoseconds < kWorthSharingNanoseconds) return run(0, tasks);
-  pool_.ParallelForDynamic(tasks, 1, [&](int64_t begin, int64_t end, int) { run(begin, end); });
+  const int64_t chunk = std::max<int64_t>(1, tasks / (8 * pool_.threads()));
+  pool_.ParallelForDynamic(tasks, chunk, [&](int64_t begin, int64_t end, int) { run(begin, end); });
 }
 
 void CpuKernels::Sample(const SampleArgs& args) {

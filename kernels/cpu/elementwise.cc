@@ -194,14 +194,20 @@ void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end) {
 
 namespace {
 
-constexpr int kMaxWidth = 16;           // checked by the caller
-constexpr int64_t kConvChannels = 256;  // at a time: windows are read in runs of a kilobyte
+constexpr int kMaxWidth = 16;            // checked by the caller
+constexpr int64_t kConvChannels = 1024;  // at a time: windows are read in runs of 4 KB
+
+float* Window(const ShortConvArgs& args, int segment) {
+  return args.window.as<float>(args.segments.slots.as<int32_t>()[segment],
+                               args.segments.memories.as<int32_t>()[segment]);
+}
 
 // Channels [first, first + count) of one segment; weight[j] holds tap j of each, oldest first.
-// The width is kWidth, or args' where that is 0.
+// The width is kWidth, or args' where that is 0. Meanwhile the same channels of `next`, another
+// window, are fetched, evenly, for requests in a bunch would wait for each other.
 template <int kWidth>
 void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int64_t count,
-                     const float (*weight)[kConvChannels]) {
+                     const float (*weight)[kConvChannels], const float* next) {
   const int width = kWidth > 0 ? kWidth : static_cast<int>(args.weight.shape[1]);
   const int64_t channels = args.x.shape[1];
   const float* x = args.x.as<float>() + first;
@@ -209,9 +215,8 @@ void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int6
   const int begin = args.segments.offsets.as<int32_t>()[segment];
   const int end = args.segments.offsets.as<int32_t>()[segment + 1];
   const bool fresh = args.segments.fresh.as<int32_t>()[segment] != 0;
-  float* window = args.window.as<float>(args.segments.slots.as<int32_t>()[segment],
-                                        args.segments.memories.as<int32_t>()[segment]) +
-                  first;
+  float* window = Window(args, segment) + first;
+  next += first;
   float* y = args.y.as<float>() + first;
   ForVectors(count, [&](int64_t c, int lanes) {
     constexpr int kTaps = kWidth > 0 ? kWidth : kMaxWidth;
@@ -221,6 +226,7 @@ void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int6
     MNEME_UNROLL
     for (int j = 0; j + 1 < width; ++j) {
       history[j + 1] = fresh ? Zero() : LoadUpTo(window + j * channels + c, lanes);
+      Prefetch(next + j * channels + c);
     }
     for (int e = begin; e < end; ++e) {
       MNEME_UNROLL
@@ -239,14 +245,20 @@ void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int6
   });
 }
 
+// The first segment from `s` on that has entries and a slot, or the number of segments.
+int NextActive(const Segments& segments, int s) {
+  const int32_t* offsets = segments.offsets.as<int32_t>();
+  while (s < segments.count &&
+         (offsets[s] == offsets[s + 1] || segments.slots.as<int32_t>()[s] < 0)) {
+    ++s;
+  }
+  return s;
+}
+
 }  // namespace
 
 void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end) {
   const int width = static_cast<int>(args.weight.shape[1]);
-  const int64_t channels = args.x.shape[1];
-  const int32_t* offsets = args.segments.offsets.as<int32_t>();
-  const int32_t* slots = args.segments.slots.as<int32_t>();
-  const int32_t* memories = args.segments.memories.as<int32_t>();
   const auto convolve = width == 4 ? ConvolveSegment<4> : ConvolveSegment<0>;
 
   for (int64_t first = begin; first < end; first += kConvChannels) {
@@ -257,18 +269,11 @@ void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end) {
         weight[j][c] = args.weight.as<float>()[(first + c) * width + j];
       }
     }
-    // The windows of the next few segments are on their way while one is worked on.
-    int fetched = 0;
-    for (int s = 0; s < args.segments.count; ++s) {
-      for (; fetched < args.segments.count && fetched < s + 4; ++fetched) {
-        if (offsets[fetched] == offsets[fetched + 1] || slots[fetched] < 0) continue;
-        const float* window = args.window.as<float>(slots[fetched], memories[fetched]) + first;
-        for (int j = 0; j + 1 < width; ++j) {
-          for (int64_t c = 0; c < count; c += kLanes) Prefetch(window + j * channels + c);
-        }
-      }
-      if (offsets[s] == offsets[s + 1] || slots[s] < 0) continue;
-      convolve(args, s, first, count, weight);
+    for (int s = NextActive(args.segments, 0); s < args.segments.count;) {
+      const int next = NextActive(args.segments, s + 1);
+      const int fetched = next < args.segments.count ? next : s;
+      convolve(args, s, first, count, weight, Window(args, fetched));
+      s = next;
     }
   }
 }

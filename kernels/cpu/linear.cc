@@ -68,12 +68,13 @@ struct Block {
   int rows;     // of the R, those that exist
   int outputs;  // of the 16 * P
   bool accumulate;
-  int64_t fetch_bytes;  // from these weights to those that come next; 0: they are the same
+  const char* fetch;  // this tile's part of the next P panels, or any readable memory
+  int fetch_step;     // bytes to fetch per pair of inputs and panel
 };
 
 // With many rows to a weight, arithmetic takes longer than reading, and the memory would idle while
-// the last tile of rows is worked on: that tile fetches the next panels. With few rows the loop is
-// one long read, which the hardware looks ahead of by itself.
+// the next panels are not asked for: each tile of rows fetches its share of them, evenly along its
+// inputs. With few rows the loop is one long read, which the hardware looks ahead of by itself.
 template <int R>
 constexpr bool kFetchesNext = R >= 5;
 
@@ -100,7 +101,7 @@ template <int R, int P, typename W>
 void MultiplyF32(const Block& block) {
   using Type = typename W::Type;
   const float* x = static_cast<const float*>(block.x);
-  const int64_t fetch_bytes = block.fetch_bytes;
+  const char* fetch = block.fetch;
   const Type* w[P];
   MNEME_UNROLL
   for (int p = 0; p < P; ++p) {
@@ -135,9 +136,10 @@ void MultiplyF32(const Block& block) {
       }
       MNEME_UNROLL
       for (int p = 0; p < P; ++p) {
-        if constexpr (kFetchesNext<R>) Prefetch(reinterpret_cast<const char*>(w[p]) + fetch_bytes);
+        if constexpr (kFetchesNext<R>) Prefetch(fetch + p * block.panel_bytes);
         w[p] += 2 * kLanes;
       }
+      fetch += block.fetch_step;
     }
     x += (R - 1) * kLineFloats;
   }
@@ -149,7 +151,7 @@ void MultiplyF32(const Block& block) {
 template <int R, int P>
 void MultiplyPairs(const Block& block) {
   const uint32_t* x = static_cast<const uint32_t*>(block.x);
-  const int64_t fetch_bytes = block.fetch_bytes;
+  const char* fetch = block.fetch;
   const char* w[P];
   MNEME_UNROLL
   for (int p = 0; p < P; ++p) {
@@ -168,8 +170,9 @@ void MultiplyPairs(const Block& block) {
       MNEME_UNROLL
       for (int p = 0; p < P; ++p) {
         weights[p] = _mm512_loadu_si512(w[p] + i * 64);
-        if constexpr (kFetchesNext<R>) Prefetch(w[p] + i * 64 + fetch_bytes);
+        if constexpr (kFetchesNext<R>) Prefetch(fetch + p * block.panel_bytes);
       }
+      fetch += block.fetch_step;
       MNEME_UNROLL
       for (int r = 0; r < R; ++r) {
         const __m512i a = _mm512_set1_epi32(static_cast<int>(x[r * kLinePairs + i]));
@@ -372,6 +375,8 @@ void Linear(const LinearTask& task, LinearScratch& scratch) {
   block.pairs = (in_features + 1) / 2;
   block.y_stride = weights.out_features;
   block.accumulate = task.accumulate;
+  const int tiles = (task.entries + rows - 1) / rows;
+  block.fetch_step = SizeOf(weights.dtype) * 2 * kPanelOutputs / tiles;
   for (int panel = task.panel_begin; panel < task.panel_end;) {
     // A rest of one panel would be slow: before it, two and two are taken instead of three and one.
     const int rest = task.panel_end - panel;
@@ -383,11 +388,11 @@ void Linear(const LinearTask& task, LinearScratch& scratch) {
     const int left = weights.out_features - first_output;
     block.outputs = left < panels * kPanelOutputs ? left : panels * kPanelOutputs;
     block.x = x;
+    const char* next = static_cast<const char*>(block.weights) + panels * block.panel_bytes;
     for (int first = 0; first < task.entries; first += rows) {
       block.y = task.y + int64_t{first} * weights.out_features + first_output;
       block.rows = task.entries - first < rows ? task.entries - first : rows;
-      const bool fetch = first + rows >= task.entries && panel + panels < task.panel_end;
-      block.fetch_bytes = fetch ? panels * block.panel_bytes : 0;
+      block.fetch = next + first / rows * (block.panel_bytes / tiles);
       multiply(block);
       block.x = static_cast<const char*>(block.x) + tile_bytes;
     }

@@ -38,6 +38,9 @@ class CudaKernels final : public Kernels {
   bool FeedForwardStep(const FeedForwardStepArgs& args) override {
     return cuda::FeedForwardStep(device_, args);
   }
+  bool DecodeLayers(std::span<const DecodeLayerArgs> layers) override {
+    return cuda::DecodeLayers(device_, layers);
+  }
 
  private:
   Device& device_;

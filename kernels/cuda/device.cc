@@ -1,12 +1,14 @@
 #include "kernels/cuda/device.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace mneme::cuda {
 namespace {
 
 // What cuBLAS recommends for Hopper; given up front so that captured graphs name fixed memory.
 constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
+constexpr int64_t kCounterBytes = 256;
 
 }  // namespace
 
@@ -19,6 +21,8 @@ Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype)
   Check(cublasLtCreate(&blas_lt_), "cublasLtCreate");
   if (!ok()) return;
   Check(cudaMalloc(&blas_workspace_, kBlasWorkspaceBytes), "cudaMalloc of the cuBLAS workspace");
+  Check(cudaMalloc(&counters_, kCounterBytes), "cudaMalloc of counters");
+  Check(cudaMemset(counters_, 0, kCounterBytes), "cudaMemset of counters");
   Check(cublasSetStream(blas_, stream_), "cublasSetStream");
   Check(cublasSetWorkspace(blas_, blas_workspace_, kBlasWorkspaceBytes), "cublasSetWorkspace");
   // fp32 products are fp32: no TF32.
@@ -28,6 +32,8 @@ Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype)
 Device::~Device() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   if (pinned_ != nullptr) cudaFreeHost(pinned_);
+  for (const auto& [bytes, copy] : constants_) cudaFree(copy);
+  if (counters_ != nullptr) cudaFree(counters_);
   if (blas_workspace_ != nullptr) cudaFree(blas_workspace_);
   if (blas_lt_ != nullptr) cublasLtDestroy(blas_lt_);
   if (blas_ != nullptr) cublasDestroy(blas_);
@@ -48,6 +54,24 @@ void* Device::Growing::Reserve(Device& device, int64_t bytes) {
     bytes_ = grown;
   }
   return blocks_.empty() ? nullptr : blocks_.back();
+}
+
+const void* Device::Constant(const void* data, int64_t bytes) {
+  const auto* const first = static_cast<const std::byte*>(data);
+  for (const auto& [known, copy] : constants_) {
+    if (known.size() == static_cast<size_t>(bytes) && std::memcmp(known.data(), data, bytes) == 0) {
+      return copy;
+    }
+  }
+  cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+  Check(cudaStreamIsCapturing(stream_, &capturing), "cudaStreamIsCapturing");
+  if (capturing != cudaStreamCaptureStatusNone) return nullptr;
+  void* copy = nullptr;
+  Check(cudaMalloc(&copy, bytes), "cudaMalloc of constants");
+  if (copy == nullptr) return nullptr;
+  Check(cudaMemcpy(copy, data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy of constants");
+  constants_.emplace_back(std::vector<std::byte>(first, first + bytes), copy);
+  return copy;
 }
 
 void* Device::PinnedScratch(int64_t bytes) {

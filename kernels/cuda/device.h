@@ -6,8 +6,10 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/tensor_view.h"
@@ -38,6 +40,11 @@ class Device {
   void* Scratch(int64_t bytes) { return scratch_.Reserve(*this, bytes); }
   // The same for operations made of others, which use Scratch themselves.
   void* StepMemory(int64_t bytes) { return step_memory_.Reserve(*this, bytes); }
+  // A copy of host memory on the device, for good; of equal bytes there is one. Null where it would
+  // have to be made while the stream is captured.
+  const void* Constant(const void* data, int64_t bytes);
+  // Some zeros for kernels that count, which leave zeros behind.
+  unsigned* counters() const { return counters_; }
   // Pinned host memory that the device can write to, until the next call, which must not come
   // before the device is done with it.
   void* PinnedScratch(int64_t bytes);
@@ -67,6 +74,8 @@ class Device {
     int64_t bytes_ = 0;  // of the last
   };
   Growing scratch_, step_memory_;
+  std::vector<std::pair<std::vector<std::byte>, void*>> constants_;
+  unsigned* counters_ = nullptr;
   void* pinned_ = nullptr;
   int64_t pinned_bytes_ = 0;
   std::string error_;

@@ -128,8 +128,8 @@ __device__ inline Range ReadRange(const Problem& p, const Item& item) {
 
 // Where a memory's next writes begin, once none are pending. Memories begin at different places, so
 // that they do not all fold in the same step.
-__device__ inline Range EmptyRange(const Problem& p, const Item& item) {
-  const int begin = static_cast<int>((item.slot + 5u * item.memory) % (p.capacity + 1u));
+__device__ inline Range EmptyRange(int slot, int memory, int capacity) {
+  const int begin = static_cast<int>((slot + 5u * memory) % (capacity + 1u));
   return {begin, begin};
 }
 
@@ -145,7 +145,7 @@ class RangeChange {
   // After all reads of the block (a barrier between).
   __device__ void Begin(const Problem& p, const Item& item, Range range, bool fold) {
     if (p.capacity == 0) return;
-    next_ = EmptyRange(p, item);
+    next_ = EmptyRange(item.slot, item.memory, p.capacity);
     if (!item.fresh) {
       if (!fold) {
         next_ = {range.begin, range.end + 1};

@@ -44,6 +44,8 @@ void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args);
 // decode_step.cu, decode_feed_forward.cu.
 bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args);
 bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args);
+// decode_layers.cu
+bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> layers);
 
 // sampling.cu. Blocks until the results are on the host.
 void Sample(Device& device, const SampleArgs& args);

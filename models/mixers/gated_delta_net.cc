@@ -2,6 +2,7 @@
 // which every token goes to.
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -43,16 +44,8 @@ class GatedDeltaNet final : public SequenceMixer {
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
-    if (ctx.batch.longest_row == 1) {
-      DeltaMixerStepArgs step = memory_.StepArgs(ctx, norm, hidden);
-      step.shared = true;
-      step.q_proj = q_proj_;
-      step.g_proj = g_proj_;
-      step.k_proj = {&k_proj_, 1};
-      step.v_proj = {&v_proj_, 1};
-      step.a_proj = {&a_proj_, 1};
-      step.b_proj = {&b_proj_, 1};
-      if (ctx.kernels().DeltaMixerStep(step)) return;
+    if (ctx.batch.longest_row == 1 && ctx.kernels().DeltaMixerStep(*StepArgs(ctx, norm, hidden))) {
+      return;
     }
     const int tokens = ctx.batch.tokens;
     const TensorView x = ctx.Normed(norm, hidden);
@@ -84,6 +77,19 @@ class GatedDeltaNet final : public SequenceMixer {
                             .segments = segments});
     const TensorView read = memory_.WriteAndRead(ctx, streams, segments, tokens);
     memory_.Emit(ctx, read, gate, hidden);
+  }
+
+  std::optional<DeltaMixerStepArgs> StepArgs(ForwardContext& ctx, const Norm& norm,
+                                             TensorView hidden) const override {
+    DeltaMixerStepArgs step = memory_.StepArgs(ctx, norm, hidden);
+    step.shared = true;
+    step.q_proj = q_proj_;
+    step.g_proj = g_proj_;
+    step.k_proj = {&k_proj_, 1};
+    step.v_proj = {&v_proj_, 1};
+    step.a_proj = {&a_proj_, 1};
+    step.b_proj = {&b_proj_, 1};
+    return step;
   }
 
  private:

@@ -3,6 +3,7 @@
 // read, decayed or shifted.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -60,16 +61,14 @@ class MixtureOfMemories final : public SequenceMixer {
     const int64_t columns = config_.top_k + (config_.shared_memory ? 1 : 0);
     const int64_t entries = tokens * columns;
 
-    TensorView forced;
-    if (ctx.routing != nullptr) forced = ctx.routing->Forced(layer_, tokens, config_.top_k);
-    const TensorView indices = ctx.TempIndices({tokens, config_.top_k});
-    const TensorView weights = ctx.Temp({tokens, config_.top_k});
-    if (ctx.batch.longest_row == 1 && Step(ctx, norm, hidden, forced, indices, weights)) {
+    const DeltaMixerStepArgs step = MakeStepArgs(ctx, norm, hidden);
+    const TensorView indices = step.indices, weights = step.weights;
+    if (ctx.batch.longest_row == 1 && ctx.kernels().DeltaMixerStep(step)) {
       if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
       return;
     }
     const TensorView x = ctx.Normed(norm, hidden);
-    Route(ctx, x, forced, indices, weights);
+    Route(ctx, x, step.forced, indices, weights);
     if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
 
     const TensorView entry_tokens = ctx.TempIndices({entries});
@@ -96,6 +95,11 @@ class MixtureOfMemories final : public SequenceMixer {
     memory_.Emit(ctx, mixed, gate, hidden);
   }
 
+  std::optional<DeltaMixerStepArgs> StepArgs(ForwardContext& ctx, const Norm& norm,
+                                             TensorView hidden) const override {
+    return MakeStepArgs(ctx, norm, hidden);
+  }
+
  private:
   // The projections "<stream>_proj" of all memories, the shared one's last; just the shared one's
   // where memories have none of their own.
@@ -115,25 +119,24 @@ class MixtureOfMemories final : public SequenceMixer {
     return builder.weights.MatrixGroup(names, out, builder.config.model_dim);
   }
 
-  // The whole of Forward() as one operation, where the device has it. False: nothing was done.
-  bool Step(ForwardContext& ctx, const Norm& norm, TensorView hidden, TensorView forced,
-            TensorView indices, TensorView weights) const {
+  DeltaMixerStepArgs MakeStepArgs(ForwardContext& ctx, const Norm& norm, TensorView hidden) const {
+    const int tokens = ctx.batch.tokens;
     DeltaMixerStepArgs step = memory_.StepArgs(ctx, norm, hidden);
+    if (ctx.routing != nullptr) step.forced = ctx.routing->Forced(layer_, tokens, config_.top_k);
+    step.indices = ctx.TempIndices({tokens, config_.top_k});
+    step.weights = ctx.Temp({tokens, config_.top_k});
     step.router = router_;
     step.round_logits = round_logits_;
     step.memories = config_.memories;
     step.top_k = config_.top_k;
     step.shared = config_.shared_memory;
-    step.forced = forced;
-    step.indices = indices;
-    step.weights = weights;
     step.q_proj = q_proj_;
     step.g_proj = g_proj_;
     step.k_proj = k_proj_;
     step.v_proj = v_proj_;
     step.a_proj = a_proj_;
     step.b_proj = b_proj_;
-    return ctx.kernels().DeltaMixerStep(step);
+    return step;
   }
 
   // Which memories each token goes to, and the weights of what it reads there.

@@ -187,6 +187,32 @@ TEST(EngineLoopWaitingTest, IdleSessionsExpireAndUseKeepsThemAlive) {
   EXPECT_EQ(h.pool->used_slots(), 1);
 }
 
+TEST(EngineLoopWaitingTest, ARequestGivesAnExistingSessionItsTimeToLive) {
+  LoopHarness h;
+  ASSERT_TRUE(h.loop->CreateSession(Key("s"), absl::Seconds(10)).ok());
+  Request longer = Greedy({1}, 1, "s");
+  longer.session_ttl = absl::Seconds(100);
+  h.Generate(longer);
+  EXPECT_EQ(h.loop->GetSession(Key("s"))->ttl, absl::Seconds(100));
+  h.Generate(Greedy({1}, 1, "s"));  // says nothing of it
+  h.clock.Advance(absl::Seconds(99));
+  h.Turn();
+  EXPECT_TRUE(h.loop->GetSession(Key("s")).ok());
+  h.clock.Advance(absl::Seconds(2));
+  h.Turn();
+  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession(Key("s")).status()));
+}
+
+TEST(EngineLoopWaitingTest, ARefusedRequestLeavesTheTimeToLive) {
+  LoopHarness h;
+  ASSERT_TRUE(h.loop->CreateSession(Key("s"), absl::Seconds(10)).ok());
+  Request request = Greedy({1}, 1, "s");
+  request.session_ttl = absl::Seconds(100);
+  request.expected_position = 7;
+  EXPECT_FALSE(h.Generate(request).status().ok());
+  EXPECT_EQ(h.loop->GetSession(Key("s"))->ttl, absl::Seconds(10));
+}
+
 TEST(EngineLoopWaitingTest, AWaitingRequestExpiresBeforeItCostsAStep) {
   HarnessOptions options;
   options.slots = 1;

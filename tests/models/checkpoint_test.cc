@@ -12,7 +12,9 @@
 namespace mneme {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 constexpr char kIndex[] = "model.safetensors.index.json";
 
@@ -42,6 +44,18 @@ TEST_F(ShardsTest, TensorsOfAllShardsAreFound) {
   ASSERT_NE(checkpoint->Find("b"), nullptr);
   EXPECT_THAT(checkpoint->Find("b")->file->path(), HasSubstr("two.safetensors"));
   EXPECT_EQ(checkpoint->Find("c"), nullptr);
+  EXPECT_THAT(checkpoint->unlisted(), IsEmpty());
+}
+
+TEST_F(ShardsTest, TensorsThatTheIndexDoesNotNameAreReadAndListed) {
+  StoredTensors more = OneTensor("b");
+  more.merge(OneTensor("stray"));
+  WriteTensors(more, folder_.File("two.safetensors"));
+  folder_.Write(kIndex, R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
+  const auto checkpoint = Checkpoint::Open(folder_.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(checkpoint->unlisted(), ElementsAre("stray"));
+  EXPECT_NE(checkpoint->Find("stray"), nullptr);
 }
 
 TEST_F(ShardsTest, AMissingShardIsNamed) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/models/golden.h"
@@ -113,6 +114,19 @@ TEST(ModelConfigTest, ACapacityBelowOneIsIgnoredWithAWarning) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_THAT(config->warnings, ElementsAre(HasSubstr("\"capacity\" is 0.5 and ignored")));
   EXPECT_THAT(Parse(R"({"model_type": "mom", "capacity": 1.0})")->warnings, IsEmpty());
+}
+
+TEST(ModelConfigTest, ATypeThatTorchDoesNotKnowIsIgnoredWithAWarning) {
+  const auto warnings = [](const std::string& more) {
+    return Parse(R"({"model_type": "mom", )" + more + "}")->warnings;
+  };
+  EXPECT_THAT(warnings(R"("torch_dtype": "bfloat61")"),
+              ElementsAre(HasSubstr("\"torch_dtype\" is \"bfloat61\"")));
+  EXPECT_THAT(warnings(R"("torch_dtype": 16)"), ElementsAre(HasSubstr("\"torch_dtype\" is 16")));
+  EXPECT_THAT(warnings(R"("dtype": "int8")"), ElementsAre(HasSubstr("\"dtype\" is \"int8\"")));
+  for (const char* known : {"\"float32\"", "\"bfloat16\"", "\"float16\"", "\"auto\"", "null"}) {
+    EXPECT_THAT(warnings(absl::StrCat("\"torch_dtype\": ", known)), IsEmpty()) << known;
+  }
 }
 
 TEST(ModelConfigTest, EndTokensMayBeAList) {

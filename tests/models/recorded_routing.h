@@ -26,7 +26,7 @@ class RecordedRouting final : public RoutingObserver {
 
   TensorView Forced(int, int tokens, int top_k) override {
     if (forced_.empty()) return {};
-    const std::vector<int32_t>& next = forced_.at(at_++);
+    const std::vector<int32_t>& next = forced_.at(recorded_.size());
     CHECK_EQ(next.size(), static_cast<size_t>(tokens) * top_k);
     // Work that reads the last upload may still be under way.
     CHECK_OK(backend_.Synchronize());
@@ -46,7 +46,6 @@ class RecordedRouting final : public RoutingObserver {
  private:
   Backend& backend_;
   const RoutingChoices forced_;
-  size_t at_ = 0;
   Tensor upload_;
   RoutingChoices recorded_;
 };

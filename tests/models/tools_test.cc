@@ -214,6 +214,25 @@ TEST_F(LogitsToolTest, OutputsThatWouldDestroyInputsAreRefused) {
   EXPECT_EQ(beside.code, 0) << beside.output;
 }
 
+TEST_F(LogitsToolTest, TensorsThatAnIndexDoesNotNameAreListed) {
+  const TestFolder model;
+  MakeFolder(TinySpec(), model);
+  std::filesystem::rename(model.File("model.safetensors"), model.File("part.safetensors"));
+  std::string map;
+  for (const auto& [name, tensor] : ReadTensors(model.File("part.safetensors"))) {
+    if (name == "model.norm.weight") continue;
+    absl::StrAppend(&map, map.empty() ? "" : ", ", "\"", name, "\": \"part.safetensors\"");
+  }
+  model.Write("model.safetensors.index.json", absl::StrCat("{\"weight_map\": {", map, "}}"));
+  const Outcome outcome = RunTool(
+      "mneme-logits", absl::StrCat("--model ", model.path(), " --tokens ",
+                                   folder_.File("ids16.txt"), " --out ", folder_.File("o")));
+  EXPECT_EQ(outcome.code, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("model.safetensors.index.json: 1 tensors of the shards are "
+                                        "not in \"weight_map\", and read all the same: "
+                                        "model.norm.weight"));
+}
+
 TEST_F(LogitsToolTest, KeysOfTheConfigurationThatLookMisspelledAreNamed) {
   const TestFolder model;
   MakeFolder(TinySpec(), model);

@@ -309,6 +309,16 @@ def test_penalties_look_back_on_the_whole_session(client, name):
     assert forked.token_ids == rest.token_ids
 
 
+def test_a_request_changes_the_time_to_live_of_its_session(client, name):
+    client.sessions.create(name, ttl=60)
+    client.generate(FIRST, session=name, ttl=120, max_tokens=1)
+    assert client.sessions.get(name).ttl == 120
+    client.generate(session=name, max_tokens=1)
+    assert client.sessions.get(name).ttl == 120
+    client.generate(session=name, ttl=math.inf, max_tokens=1)
+    assert client.sessions.get(name).ttl == math.inf
+
+
 def test_idle_sessions_expire(start):
     client = start("--session-ttl", "300ms").client()
     client.sessions.create("short")

@@ -60,7 +60,7 @@ class GenerateOptions(TypedDict, total=False):
     # The session, beside its name.
     create_if_missing: Optional[bool]
     ttl: Optional[Duration]
-    """Idle time after which a session created by this request is deleted."""
+    """Idle time after which the session is deleted, whether this request created it or not."""
     expected_position: Optional[int]
 
     # The request itself.

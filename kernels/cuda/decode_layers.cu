@@ -1,0 +1,222 @@
+// All layers of a decode step of a few rows as one kernel, which stays on the device from the first
+// layer to the last. With few rows a step is a chain of small products, each of which needs all of
+// the one before; what is left of a product's time, once its weights are in shared memory, is the
+// barrier behind it. So one warp of each block does nothing but bring weights, in the order of
+// their use and as far ahead as a ring in shared memory allows, across the barriers and the layers:
+// only the weights of the memories that a token chooses have to wait for the router. The matrices
+// of those memories go to registers in the same moment.
+//
+// Phases of a layer, with a barrier of the whole grid between them:
+//   1  norm, router, choice, projections of q, the gate and the chosen memories, convolutions
+//   2  the delta rule: every warp owns two rows of a matrix
+//   3  mix, gated norm, out += hidden
+//   4  norm, gate and up, their product
+//   5  down += hidden
+// Every block computes norms, router and mix for itself.
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/decode_layers.h"
+#include "kernels/cuda/operations.h"
+
+namespace mneme::cuda {
+namespace {
+
+using layers::Layer;
+using layers::Params;
+
+bool IsBf16(std::span<const PackedMatrix> matrices, int out_features, int in_features) {
+  return std::all_of(matrices.begin(), matrices.end(), [&](const PackedMatrix& m) {
+    return m.dtype == DType::kBF16 && m.out_features == out_features &&
+           m.in_features == in_features && reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
+  });
+}
+bool IsBf16(const PackedMatrix& matrix, int out_features, int in_features) {
+  return IsBf16(std::span(&matrix, 1), out_features, in_features);
+}
+
+Params MakeParams(std::span<const DecodeLayerArgs> args) {
+  const DeltaMixerStepArgs& mixer = args[0].mixer;
+  const FeedForwardStepArgs& mlp = args[0].feed_forward;
+  Params p = {};
+  p.count = static_cast<int>(args.size());
+  if (p.count == 1 && mixer.memories > 0) {
+    p.forced = mixer.forced.as<const int32_t>();
+    p.indices = mixer.indices.as<int32_t>();
+    p.weights = mixer.weights.as<float>();
+  }
+  p.hidden = mixer.hidden.as<float>();
+  p.slots = mixer.slots.as<const int32_t>();
+  p.rows = static_cast<int>(mixer.hidden.shape[0]);
+  p.model_dim = static_cast<int>(mixer.hidden.shape[1]);
+  p.mlp_dim = mlp.gate.out_features;
+  p.heads = mixer.heads;
+  p.value_heads = mixer.value_heads;
+  p.value_dim = mixer.value_dim;
+  p.conv_width = static_cast<int>(mixer.q_conv.shape[1]);
+  p.memories = mixer.memories;
+  p.top_k = mixer.memories > 0 ? mixer.top_k : 0;
+  p.columns = p.top_k + (mixer.shared ? 1 : 0);
+  p.per_memory = mixer.k_proj.size() > 1;
+  p.shared = mixer.shared;
+  p.gated = mixer.g_proj.data != nullptr;
+  p.round_logits = mixer.round_logits == DType::kBF16;
+  p.norm_eps = mixer.norm_eps;
+  p.out_norm_eps = mixer.out_norm_eps;
+  p.mlp_norm_eps = mlp.norm_eps;
+  p.beta_scale = mixer.beta_scale;
+  p.capacity = mixer.pending.capacity;
+  p.widest = std::max({p.model_dim, p.mlp_dim, p.value_heads * p.value_dim});
+  return p;
+}
+
+// Whether a layer is as the kernel wants it, and of the shapes of the first.
+bool Fits(const DecodeLayerArgs& args, const Params& p, int key_dim, DType state_dtype) {
+  const DeltaMixerStepArgs& mixer = args.mixer;
+  const FeedForwardStepArgs& mlp = args.feed_forward;
+  const int keys = p.heads * key_dim, values = p.value_heads * p.value_dim;
+  const auto aligned = [](const StateView& view) {
+    const delta::Field field(view);
+    return (reinterpret_cast<uintptr_t>(field.base) | field.slab_bytes | field.memory_bytes) % 16 ==
+           0;
+  };
+  const size_t matrices = p.per_memory ? p.memories + (p.shared ? 1 : 0) : 1;
+  const auto per_memory = [&](std::span<const PackedMatrix> group, int outputs) {
+    return group.size() == matrices && IsBf16(group, outputs, p.model_dim);
+  };
+  return mixer.heads == p.heads && mixer.key_dim == key_dim && mixer.value_heads == p.value_heads &&
+         mixer.value_dim == p.value_dim && mixer.memories == p.memories &&
+         (p.memories == 0 || mixer.top_k == p.top_k) && mixer.shared == p.shared &&
+         (mixer.g_proj.data != nullptr) == p.gated && mixer.q_conv.shape[1] == p.conv_width &&
+         mixer.norm_eps == p.norm_eps && mixer.out_norm_eps == p.out_norm_eps &&
+         mlp.norm_eps == p.mlp_norm_eps && mixer.beta_scale == p.beta_scale &&
+         (mixer.round_logits == DType::kBF16) == p.round_logits &&
+         mixer.pending.capacity == p.capacity && mixer.state.dtype == state_dtype &&
+         aligned(mixer.state) && (p.capacity == 0 || aligned(mixer.pending.keys)) &&
+         (p.memories == 0 || IsBf16(mixer.router, p.memories, p.model_dim)) &&
+         IsBf16(mixer.q_proj, keys, p.model_dim) &&
+         (!p.gated || IsBf16(mixer.g_proj, values, p.model_dim)) &&
+         per_memory(mixer.k_proj, keys) && per_memory(mixer.v_proj, values) &&
+         per_memory(mixer.a_proj, p.value_heads) && per_memory(mixer.b_proj, p.value_heads) &&
+         IsBf16(mixer.out_proj, p.model_dim, values) && IsBf16(mlp.gate, p.mlp_dim, p.model_dim) &&
+         IsBf16(mlp.up, p.mlp_dim, p.model_dim) && IsBf16(mlp.down, p.model_dim, p.mlp_dim);
+}
+
+int64_t SharedBytes(int rows, int64_t widest) {
+  return rows == 1   ? layers::SharedBytes<1>(widest)
+         : rows == 2 ? layers::SharedBytes<2>(widest)
+                     : layers::SharedBytes<layers::kMaxRows>(widest);
+}
+
+// Shapes that the kernel takes.
+bool Fits(const Device& device, const Params& p, int key_dim) {
+  const int keys = p.heads * key_dim, values = p.value_heads * p.value_dim;
+  const int blocks = device.multiprocessors();
+  const auto per_block = [&](int outputs_in_units) {
+    return (outputs_in_units + blocks - 1) / blocks;
+  };
+  const auto units = [](int outputs) {
+    return (outputs + layers::kUnitRows - 1) / layers::kUnitRows;
+  };
+  const auto stages = [](int features) {
+    return (features + layers::kStageFeatures - 1) / layers::kStageFeatures;
+  };
+  const int of_memory = units(keys) + units(values) + 2 * units(p.value_heads);
+  const bool known_memory = p.shared || !p.per_memory;
+  const int known = units(keys) + (p.gated ? units(values) : 0) + (known_memory ? of_memory : 0);
+  const int chosen = p.per_memory ? std::min(p.memories, p.rows * p.top_k) * of_memory : 0;
+  const int most = std::max({(per_block(known) + per_block(chosen)) * stages(p.model_dim),
+                             2 * per_block(units(p.mlp_dim)) * stages(p.model_dim),
+                             per_block(units(p.model_dim)) * stages(std::max(values, p.mlp_dim))});
+  return p.rows >= 1 && p.rows <= layers::kMaxRows && (key_dim == 128 || key_dim == 256) &&
+         p.value_dim % 64 == 0 && values <= 64 * layers::kMaxHeadParts &&
+         p.model_dim % layers::kPartFeatures == 0 && p.mlp_dim % layers::kPartFeatures == 0 &&
+         values % layers::kPartFeatures == 0 && p.conv_width <= layers::kMaxHistory + 1 &&
+         p.memories < kMaxStepMemories &&
+         p.memories * (p.model_dim / layers::kPartFeatures) <= layers::kMaxRouterParts &&
+         most <= layers::kMaxStages &&
+         SharedBytes(p.rows, p.widest) <=
+             static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
+}
+
+Layer MakeLayer(const DecodeLayerArgs& args) {
+  const DeltaMixerStepArgs& mixer = args.mixer;
+  const FeedForwardStepArgs& mlp = args.feed_forward;
+  Layer layer = {};
+  layer.norm = mixer.norm.as<const float>();
+  layer.router = mixer.router.data;
+  layer.q = mixer.q_proj.data;
+  layer.gate_out = mixer.g_proj.data;
+  for (size_t m = 0; m < mixer.k_proj.size(); ++m) {
+    layer.k[m] = mixer.k_proj[m].data;
+    layer.v[m] = mixer.v_proj[m].data;
+    layer.a[m] = mixer.a_proj[m].data;
+    layer.b[m] = mixer.b_proj[m].data;
+  }
+  layer.q_conv = mixer.q_conv.as<const float>();
+  layer.k_conv = mixer.k_conv.as<const float>();
+  layer.v_conv = mixer.v_conv.as<const float>();
+  layer.a_log = mixer.a_log.as<const float>();
+  layer.dt_bias = mixer.dt_bias.as<const float>();
+  layer.q_window = delta::Field(mixer.q_window);
+  layer.k_window = delta::Field(mixer.k_window);
+  layer.v_window = delta::Field(mixer.v_window);
+  layer.written = delta::Field(mixer.written);
+  layer.state = delta::Field(mixer.state);
+  if (mixer.pending.capacity > 0) {
+    layer.range = delta::Field(mixer.pending.range);
+    layer.keys = delta::Field(mixer.pending.keys);
+    layer.updates = delta::Field(mixer.pending.updates);
+    layer.decays = delta::Field(mixer.pending.log_decay);
+  }
+  layer.out_norm = mixer.out_norm.as<const float>();
+  layer.out = mixer.out_proj.data;
+  layer.mlp_norm = mlp.norm.as<const float>();
+  layer.gate = mlp.gate.data;
+  layer.up = mlp.up.data;
+  layer.down = mlp.down.data;
+  return layer;
+}
+
+}  // namespace
+
+bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> args) {
+  if (args.empty() || !HasHopperCode(device)) return false;
+  const DeltaMixerStepArgs& mixer = args[0].mixer;
+  // A row may be empty: then tokens are not rows.
+  if (mixer.hidden.shape[0] != mixer.slots.shape[0]) return false;
+  Params p = MakeParams(args);
+  if (!Fits(device, p, mixer.key_dim)) return false;
+  const DType state_dtype = mixer.state.dtype;
+  if (state_dtype != DType::kF32 && state_dtype != DType::kF16) return false;
+  std::vector<Layer> table;
+  for (const DecodeLayerArgs& layer : args) {
+    if (!Fits(layer, p, mixer.key_dim, state_dtype)) return false;
+    table.push_back(MakeLayer(layer));
+  }
+  p.layers = static_cast<const Layer*>(
+      device.Constant(table.data(), static_cast<int64_t>(table.size() * sizeof(Layer))));
+  if (p.layers == nullptr) return false;
+
+  const int64_t entries = int64_t{p.rows} * p.columns,
+                values = int64_t{p.value_heads} * p.value_dim;
+  const int64_t keys = int64_t{p.heads} * mixer.key_dim, gates = (p.value_heads + 3) / 4 * 4;
+  const int64_t sizes[] = {
+      entries * keys,  entries * keys,  entries * values, entries * gates,
+      entries * gates, p.rows * values, entries * values, int64_t{p.rows} * p.mlp_dim};
+  float** const buffers[] = {&p.q, &p.k, &p.v, &p.a, &p.b, &p.gate, &p.read, &p.act};
+  int64_t total = 0;
+  for (const int64_t size : sizes) total += size;
+  auto* next = static_cast<float*>(device.StepMemory(total * static_cast<int64_t>(sizeof(float))));
+  if (next == nullptr) return true;  // the error is on record
+  for (size_t i = 0; i < std::size(sizes); ++i) {
+    *buffers[i] = next;
+    next += sizes[i];
+  }
+  p.barrier = device.counters();
+  return state_dtype == DType::kF32 ? layers::LaunchF32(device, p, mixer.key_dim)
+                                    : layers::LaunchF16(device, p, mixer.key_dim);
+}
+
+}  // namespace mneme::cuda

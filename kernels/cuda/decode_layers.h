@@ -1,0 +1,104 @@
+// All layers of a decode step of a few rows as one kernel; decode_layers.cu says how it works.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/decode_step.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/gated_delta_memory.cuh"
+
+namespace mneme::cuda::layers {
+
+// A stage of the ring holds kUnitRows outputs' weights of kStageFeatures features; four warps
+// multiply it, each its kPartFeatures, while others do the stages behind it.
+enum : int {
+  kMaxRows = 4,
+  kWarps = 16,
+  kComputeThreads = 512,
+  kThreads = 544,  // and a warp that loads
+  kUnitRows = 8,
+  kStageFeatures = 1024,
+  kPartFeatures = 256,
+  kParts = 4,
+  kGroups = 4,
+  kStageBytes = kUnitRows * kStageFeatures * 2,
+  kMaxStages = 40,  // of a block between two barriers of the grid
+  kMaxHistory = 3,
+  kMaxHeadParts = 128,    // 64 channels each
+  kMaxRouterParts = 256,  // kPartFeatures each
+};
+
+// Stages in the ring.
+constexpr int RingSlots(int rows) { return rows == 1 ? 12 : rows == 2 ? 10 : 7; }
+
+// What a layer has of its own. Weights are bf16, [outputs, features].
+struct alignas(16) Layer {
+  const float* norm;   // [model_dim]
+  const void* router;  // [memories, model_dim]
+  const void *q, *gate_out;
+  // Of each memory, the shared one's last; or the first one for all.
+  const void *k[kMaxStepMemories], *v[kMaxStepMemories], *a[kMaxStepMemories], *b[kMaxStepMemories];
+  const float *q_conv, *k_conv, *v_conv;  // [channels, conv_width]
+  const float *a_log, *dt_bias;           // [value_heads]
+  delta::Field q_window, k_window, v_window, written, state;
+  delta::Field range, keys, updates, decays;
+  const float* out_norm;  // [value_dim]
+  const void* out;
+  const float* mlp_norm;  // [model_dim]
+  const void *gate, *up, *down;
+};
+static_assert(sizeof(Layer) == 848, "padding would make equal layers differ");
+
+struct Params {
+  const Layer* layers;
+  int count;
+  // [rows, top_k], or null: of a layer that is alone.
+  const int32_t* forced;
+  int32_t* indices;
+  float* weights;
+  float* hidden;         // [rows, model_dim]
+  const int32_t* slots;  // [rows]
+  int rows, model_dim, mlp_dim;
+  int heads, value_heads, value_dim, conv_width;
+  int memories, top_k, columns;  // columns: memories that a row's token goes to
+  bool per_memory;               // k, v, a, b; else one for all
+  bool shared, gated, round_logits;
+  float norm_eps, out_norm_eps, mlp_norm_eps, beta_scale;
+  int capacity;  // of pending writes
+  int widest;    // features of the widest input of a product
+  // Between phases. Entry r * columns + j: row r's token in the j-th memory it goes to.
+  float *q, *k, *v;   // [entries, channels], after convolution and silu
+  float *a, *b;       // [entries, value_heads], raw
+  float* gate;        // [rows, values], raw
+  float* read;        // [entries, values]
+  float* act;         // [rows, mlp_dim]
+  unsigned* barrier;  // two zeros between launches
+};
+
+// Shared memory, less the ring and the inputs of a product.
+template <int kRows>
+struct Shared {
+  uint64_t full[RingSlots(kRows)], empty[RingSlots(kRows)], routed;
+  Layer layers[2];
+  float partial[kMaxStages][kParts][kUnitRows * kRows];
+  float squares[kWarps][kRows];
+  float head_squares[kRows][kMaxHeadParts];
+  float router_parts[kRows][kMaxRouterParts];
+  float logits[kRows][kMaxStepMemories];
+  float weights[kRows][kMaxStepMemories];  // of columns
+  int memories[kRows][kMaxStepMemories];   // of columns
+  int slots[kRows];
+  bool fresh[2][kRows][kMaxStepMemories];  // of two layers, as `layers`
+};
+
+// Bytes of shared memory: the ring, x [kRows, widest] f32, Shared.
+template <int kRows>
+constexpr int64_t SharedBytes(int64_t widest) {
+  return int64_t{RingSlots(kRows)} * kStageBytes + widest * kRows * 4 + sizeof(Shared<kRows>);
+}
+
+// decode_layers_f32.cu, decode_layers_f16.cu: by the dtype of the state. False: no such kernel.
+bool LaunchF32(Device& device, const Params& p, int key_dim);
+bool LaunchF16(Device& device, const Params& p, int key_dim);
+
+}  // namespace mneme::cuda::layers
