@@ -1,4 +1,4 @@
-// Products of a decode step of many rows on Hopper's tensor cores. A block has 64 or 128 rows of
+// Products of a decode step of many rows on Hopper's tensor cores. A block has 64 rows of
 // weights (the tall operand), or a cluster's share of their features; both operands stream through
 // a ring of stages in shared memory. Which weights a block takes depends on its place alone, so
 // that as many as the ring holds are on their way before the previous kernel has ended.
@@ -23,11 +23,11 @@ constexpr int kStep = 64;  // features of a stage: 128 bytes of a row
 // Blocks of a cluster, at most. Where there is much to store, blocks are many without.
 constexpr int MaxCluster(ManyEpilogue epilogue) { return epilogue == ManyEpilogue::kStore ? 2 : 8; }
 
-// Entries kN, output features 64 kGroups.
-template <int kN, int kGroups, int kStages>
+// Entries kN, 64 output features.
+template <int kN, int kStages>
 struct ManyShape {
-  static constexpr int kThreads = kGroups * 128;
-  static constexpr int kOutputs = kGroups * 64;
+  static constexpr int kThreads = 128;
+  static constexpr int kOutputs = 64;
   static constexpr int kWeightBytes = kOutputs * kStep * 2;
   static constexpr int kStageBytes = kWeightBytes + kN * kStep * 2;
   static constexpr int kSumPitch = kOutputs + 4;
@@ -36,9 +36,8 @@ struct ManyShape {
 };
 
 // Of a multiprocessor. The convolutions start beside kStore, and want some registers, too.
-template <int kN, int kGroups, ManyEpilogue kEpilogue>
+template <int kN, ManyEpilogue kEpilogue>
 constexpr int MinBlocks() {
-  if (kGroups == 2) return 2;
   return kN <= 32 && kEpilogue == ManyEpilogue::kStore ? 4 : 3;
 }
 
@@ -73,11 +72,11 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
   }
 }
 
-template <int kN, int kGroups, int kStages, ManyEpilogue kEpilogue>
-__global__ void __launch_bounds__(kGroups * 128, MinBlocks<kN, kGroups, kEpilogue>())
+template <int kN, int kStages, ManyEpilogue kEpilogue>
+__global__ void __launch_bounds__(128, MinBlocks<kN, kEpilogue>())
     ManyProductsKernel(const __grid_constant__ ManyProducts p, int cluster) {
 #if __CUDA_ARCH__ >= 900
-  using S = ManyShape<kN, kGroups, kStages>;
+  using S = ManyShape<kN, kStages>;
   constexpr int kHalf = S::kOutputs / 2;
   constexpr int kRowsAtOnce = S::kThreads / 8;  // a thread fetches the same piece of every such row
   constexpr int kXRows = (kN + kRowsAtOnce - 1) / kRowsAtOnce;
@@ -194,7 +193,7 @@ __global__ void __launch_bounds__(kGroups * 128, MinBlocks<kN, kGroups, kEpilogu
     float sums[kN / 2] = {};
     const auto multiply = [&](int i) {
       const uint32_t stage = ring + i % kStages * S::kStageBytes;
-      uint64_t w = DescribeMatrix(stage + threadIdx.x / 128 * 64 * kStep * 2);
+      uint64_t w = DescribeMatrix(stage);
       uint64_t x = DescribeMatrix(stage + S::kWeightBytes);
 #pragma unroll
       for (int k = 0; k < kStep / 16; ++k) {
@@ -281,9 +280,9 @@ __global__ void __launch_bounds__(kGroups * 128, MinBlocks<kN, kGroups, kEpilogu
 #endif
 }
 
-template <int kN, int kGroups, int kStages, ManyEpilogue kEpilogue>
+template <int kN, int kStages, ManyEpilogue kEpilogue>
 void Launch(Device& device, ManyProducts& p) {
-  using S = ManyShape<kN, kGroups, kStages>;
+  using S = ManyShape<kN, kStages>;
   const int tiles = (p.rows + kN - 1) / kN;
   int units = 0;
   for (int i = 0; i < p.count; ++i) {
@@ -302,37 +301,34 @@ void Launch(Device& device, ManyProducts& p) {
   }
   // As many blocks as run at a time, each with steps enough to be worth its start.
   const int steps = p.in_features / kStep;
-  const int room = device.multiprocessors() * std::min(MinBlocks<kN, kGroups, kEpilogue>(),
-                                                       (227 << 10) / (S::kSharedBytes + 2048));
-  const int most = kGroups == 1 ? MaxCluster(kEpilogue) : 2;
+  const int room = device.multiprocessors() *
+                   std::min(MinBlocks<kN, kEpilogue>(), (227 << 10) / (S::kSharedBytes + 2048));
+  constexpr int kMost = MaxCluster(kEpilogue);
   int cluster = 1;
-  while (cluster < most && units * cluster * 2 <= room && steps >= 4 * cluster) cluster *= 2;
-  LaunchOverlapping(device, "products of a decode step",
-                    ManyProductsKernel<kN, kGroups, kStages, kEpilogue>, units * cluster,
-                    S::kThreads, S::kSharedBytes, cluster, p, cluster);
+  while (cluster < kMost && units * cluster * 2 <= room && steps >= 4 * cluster) cluster *= 2;
+  LaunchOverlapping(device, "products of a decode step", ManyProductsKernel<kN, kStages, kEpilogue>,
+                    units * cluster, S::kThreads, S::kSharedBytes, cluster, p, cluster);
 }
 
 }  // namespace
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
-  // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones. The
-  // width of 80 leaves room for what a memory gets of 128 rows, of 144 of 256 rows.
+  // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones. A
+  // width of 80 leaves room for what a memory gets of 128 rows.
   const int rows = products.rows;
   switch (epilogue) {
     case ManyEpilogue::kStore:
-      if (rows <= 16) return Launch<16, 1, 4, ManyEpilogue::kStore>(device, products);
-      if (rows <= 48) return Launch<32, 1, 4, ManyEpilogue::kStore>(device, products);
-      if (rows <= 288) return Launch<80, 1, 4, ManyEpilogue::kStore>(device, products);
-      return Launch<144, 2, 3, ManyEpilogue::kStore>(device, products);
+      if (rows <= 16) return Launch<16, 4, ManyEpilogue::kStore>(device, products);
+      if (rows <= 48) return Launch<32, 4, ManyEpilogue::kStore>(device, products);
+      return Launch<80, 4, ManyEpilogue::kStore>(device, products);
     case ManyEpilogue::kAdd:
-      if (rows <= 16) return Launch<16, 1, 4, ManyEpilogue::kAdd>(device, products);
-      if (rows <= 64) return Launch<32, 1, 4, ManyEpilogue::kAdd>(device, products);
-      return Launch<64, 1, 4, ManyEpilogue::kAdd>(device, products);
+      if (rows <= 16) return Launch<16, 4, ManyEpilogue::kAdd>(device, products);
+      if (rows <= 64) return Launch<32, 4, ManyEpilogue::kAdd>(device, products);
+      return Launch<64, 4, ManyEpilogue::kAdd>(device, products);
     case ManyEpilogue::kSwiGlu:
-      if (rows <= 16) return Launch<16, 1, 4, ManyEpilogue::kSwiGlu>(device, products);
-      if (rows <= 48) return Launch<32, 1, 4, ManyEpilogue::kSwiGlu>(device, products);
-      if (rows <= 288) return Launch<64, 1, 4, ManyEpilogue::kSwiGlu>(device, products);
-      return Launch<144, 2, 3, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 16) return Launch<16, 4, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 48) return Launch<32, 4, ManyEpilogue::kSwiGlu>(device, products);
+      return Launch<64, 4, ManyEpilogue::kSwiGlu>(device, products);
   }
 }
 
