@@ -155,17 +155,6 @@ __global__ void __launch_bounds__(kThreads) OutputKernel(const __grid_constant__
   }
 }
 
-__global__ void __launch_bounds__(kThreads) MixKernel(const __grid_constant__ Params p) {
-  LetNextKernelStart();
-  WaitForPreviousKernel();
-  if (blockIdx.x == 0) MarkWritten(p);
-  const int i = blockIdx.x * kWarps + threadIdx.x / kWarp;
-  if (i >= p.rows * p.value_heads) return;
-  const int row = i / p.value_heads, head = i % p.value_heads;
-  float* mixed = p.mixed + (int64_t{row} * p.value_heads + head) * p.value_dim;
-  MixHead(p, row, head, threadIdx.x % kWarp, [&](int i, float value) { mixed[i] = value; });
-}
-
 template <typename T, int kPiece, int kRows, int kOutputs>
 void Launch(Device& device, const Params& p) {
   const int blocks = (p.model_dim + kWarps * kOutputs - 1) / (kWarps * kOutputs);
@@ -219,12 +208,6 @@ void LaunchStepOutput(Device& device, const DeltaMixerStepArgs& args, const Step
     default:
       return aligned ? LaunchRows<float, 4>(device, p) : LaunchRows<float, 1>(device, p);
   }
-}
-
-void LaunchStepMix(Device& device, const DeltaMixerStepArgs& args, const StepBuffers& buffers) {
-  const Params p = MakeParams(args, buffers);
-  LaunchOverlapping(device, "mix of a decode step", MixKernel,
-                    (p.rows * p.value_heads + kWarps - 1) / kWarps, kThreads, 0, 1, p);
 }
 
 }  // namespace mneme::cuda

@@ -2,6 +2,7 @@
 // kernel, each block taking the norm for itself.
 #include <cstdint>
 
+#include "kernels/cuda/decode_many.h"
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/few_rows.cuh"
 #include "kernels/cuda/operations.h"
@@ -87,9 +88,10 @@ void LaunchRows(Device& device, const Params& p) {
 
 bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args) {
   const int64_t rows = args.hidden.shape[0], model_dim = args.hidden.shape[1];
+  if (rows > kMaxFewRows) return FeedForwardStepOfMany(device, args);
   const int mlp_dim = args.gate.out_features;
   const int64_t shared_bytes = kMaxFewRows * model_dim * static_cast<int64_t>(sizeof(float));
-  if (rows == 0 || rows > kMaxFewRows || args.gate.dtype != args.up.dtype ||
+  if (rows == 0 || args.gate.dtype != args.up.dtype ||
       shared_bytes + 4096 > static_cast<int64_t>(device.properties().sharedMemPerBlockOptin)) {
     return false;
   }

@@ -4,29 +4,14 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/decode_many.h"
 #include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/step_layout.h"
 
 namespace mneme::cuda {
 namespace {
-
-// Hands out consecutive pieces of a block, or counts them.
-class Layout {
- public:
-  explicit Layout(std::byte* base) : base_(base) {}
-  template <typename T>
-  T* Take(int64_t count) {
-    T* const piece = base_ == nullptr ? nullptr : reinterpret_cast<T*>(base_ + bytes_);
-    bytes_ += (count * static_cast<int64_t>(sizeof(T)) + 255) / 256 * 256;
-    return piece;
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  std::byte* const base_;
-  int64_t bytes_ = 0;
-};
 
 int64_t LayOut(const DeltaMixerStepArgs& args, std::byte* memory, StepBuffers& buffers) {
   const int64_t rows = args.hidden.shape[0], model_dim = args.hidden.shape[1];
@@ -40,7 +25,7 @@ int64_t LayOut(const DeltaMixerStepArgs& args, std::byte* memory, StepBuffers& b
   buffers.rows = static_cast<int>(rows);
   buffers.columns = static_cast<int>(columns);
   buffers.segments = static_cast<int>(many ? all_memories * rows : entries);
-  Layout layout(memory);
+  StepLayout layout(memory);
   buffers.q = layout.Take<float>(entries * keys);
   buffers.k = layout.Take<float>(entries * keys);
   buffers.v = layout.Take<float>(entries * values);
@@ -162,6 +147,7 @@ bool Fits(const Device& device, const DeltaMixerStepArgs& args) {
 }  // namespace
 
 bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args) {
+  if (args.hidden.shape[0] > kMaxFewRows && DeltaMixerStepOfMany(device, args)) return true;
   if (!Fits(device, args)) return false;
   StepBuffers buffers;
   auto* const memory = static_cast<std::byte*>(device.StepMemory(LayOut(args, nullptr, buffers)));
@@ -200,7 +186,18 @@ bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args) {
     LaunchStepOutput(device, args, buffers);
     return true;
   }
-  LaunchStepMix(device, args, buffers);
+  LaunchMix(device, {.read = buffers.read,
+                     .weights = args.weights.as<const float>(),
+                     .gate = args.g_proj.data != nullptr ? buffers.gate : nullptr,
+                     .norm = args.out_norm.as<const float>(),
+                     .token_entries = buffers.token_entries,
+                     .norm_eps = args.out_norm_eps,
+                     .rows = buffers.rows,
+                     .columns = buffers.columns,
+                     .top_k = args.memories == 0 ? 0 : args.top_k,
+                     .value_heads = args.value_heads,
+                     .value_dim = args.value_dim,
+                     .mixed = buffers.mixed});
   const LinearArgs out[] = {
       {.x = Floats(buffers.mixed, {rows, int64_t{args.value_heads} * args.value_dim}),
        .weights = {&args.out_proj, 1},

@@ -2,8 +2,8 @@
 //
 // Few rows: a block needs the norm and the routes of all of them anyway, and takes them for itself.
 // Entry r * columns + j is then what row r's token does in the j-th memory it goes to, the shared
-// one last: each entry is a segment of its own. Many rows: entries are sorted by memory, as
-// Dispatch does, so that each memory's projection is one product.
+// one last: each entry is a segment of its own. Many rows that decode_many.h has no way for:
+// entries are sorted by memory, as Dispatch does, so that each memory's projection is one product.
 #pragma once
 
 #include <cstddef>
@@ -51,7 +51,5 @@ void LaunchStepGates(Device& device, const DeltaMixerStepArgs& args, const StepB
 
 // decode_emit.cu: mix, gated norm, output projection of few rows; marks memories as written.
 void LaunchStepOutput(Device& device, const DeltaMixerStepArgs& args, const StepBuffers& buffers);
-// Mix and gated norm of any number of rows, into `mixed`.
-void LaunchStepMix(Device& device, const DeltaMixerStepArgs& args, const StepBuffers& buffers);
 
 }  // namespace mneme::cuda

@@ -15,7 +15,6 @@
 namespace mneme {
 namespace {
 
-constexpr int kSlots = 40;
 constexpr int kVocab = 259;
 
 struct Network {
@@ -90,74 +89,100 @@ std::vector<Network> Networks() {
 
 class DecodeBatchTest : public testing::TestWithParam<BackendUnderTest> {};
 
+// Prompts of one to five tokens, then steps of so many rows, one of them padding.
+void ExpectReference(const BackendUnderTest& backend, const Network& network, DType weights,
+                     DType compute, int slot_count, const std::vector<int>& row_counts,
+                     double bound) {
+  ModelSpec spec = network.spec;
+  spec.dtype = weights;
+  SCOPED_TRACE(testing::Message() << network.name << ", weights " << Name(weights));
+  const TestFolder folder;
+  MakeFolder(spec, folder);
+  const ModelDriver::Limits limits{
+      .slots = slot_count, .max_rows = slot_count + 1, .max_tokens = 8 * slot_count};
+  const auto reference = Drive(folder.path(), MakeReference(), limits);
+  const auto device = Drive(folder.path(), backend.Make(/*threads=*/2, compute), limits);
+
+  SeededRandom random(1);
+  std::vector<std::vector<std::vector<int32_t>>> steps_tokens;
+  std::vector<std::vector<int>> steps_slots;
+  std::vector<int> all(slot_count);
+  std::iota(all.begin(), all.end(), 0);
+  steps_slots.push_back(all);
+  steps_tokens.emplace_back();
+  for (int slot = 0; slot < slot_count; ++slot) {
+    steps_tokens.back().push_back(RandomTokens(1 + slot % 5, kVocab, slot + 1));
+  }
+  for (const int rows : row_counts) {
+    const std::vector<int> order = random.Permutation(slot_count);
+    std::vector<int> slots(order.begin(), order.begin() + rows);
+    if (rows > 1) slots.insert(slots.begin() + random.Int(0, rows), -1);
+    steps_tokens.emplace_back();
+    for (size_t row = 0; row < slots.size(); ++row) {
+      steps_tokens.back().push_back({random.Int(0, kVocab - 1)});
+    }
+    steps_slots.push_back(std::move(slots));
+  }
+
+  const auto run = [&](ModelDriver& driver) {
+    std::vector<std::vector<double>> logits;
+    for (size_t step = 0; step < steps_slots.size(); ++step) {
+      std::vector<ModelDriver::Row> rows;
+      std::vector<int32_t> wanted;
+      int32_t tokens = 0;
+      for (size_t row = 0; row < steps_slots[step].size(); ++row) {
+        const std::vector<int32_t>& fed = steps_tokens[step][row];
+        rows.push_back({steps_slots[step][row], fed});
+        tokens += static_cast<int32_t>(fed.size());
+        if (steps_slots[step][row] >= 0) wanted.push_back(tokens - 1);
+      }
+      const auto result = driver.Step(rows, wanted);
+      CHECK_OK(result.status());
+      logits.emplace_back(result->begin(), result->end());
+    }
+    return logits;
+  };
+  RecordedRouting record(reference->backend());
+  reference->set_routing(&record);
+  const auto want = run(*reference);
+  RecordedRouting force(device->backend(), record.recorded());
+  device->set_routing(&force);
+  const auto got = run(*device);
+  double worst = 0;
+  for (size_t step = 0; step < want.size(); ++step) {
+    ASSERT_EQ(got[step].size(), want[step].size());
+    const double error = RelativeError(got[step], want[step]);
+    EXPECT_LE(error, bound) << "step " << step << ", " << steps_slots[step].size() << " rows";
+    worst = std::max(worst, error);
+  }
+  std::printf("  %s, %s: worst relative error %.2e\n", network.name.c_str(), Name(weights), worst);
+}
+
 TEST_P(DecodeBatchTest, RowsOfEveryNumberMatchTheReference) {
   for (const Network& network : Networks()) {
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      ModelSpec spec = network.spec;
-      spec.dtype = dtype;
-      SCOPED_TRACE(testing::Message() << network.name << ", weights " << Name(dtype));
-      const TestFolder folder;
-      MakeFolder(spec, folder);
-      const ModelDriver::Limits limits{.slots = kSlots, .max_rows = kSlots + 1, .max_tokens = 256};
-      const auto reference = Drive(folder.path(), MakeReference(), limits);
-      const auto device = Drive(folder.path(), GetParam().Make(), limits);
-
-      // Prompts of one to five tokens, then steps of so many rows, one of them padding.
-      SeededRandom random(1);
-      std::vector<std::vector<std::vector<int32_t>>> steps_tokens;
-      std::vector<std::vector<int>> steps_slots;
-      std::vector<int> all(kSlots);
-      std::iota(all.begin(), all.end(), 0);
-      steps_slots.push_back(all);
-      steps_tokens.emplace_back();
-      for (int slot = 0; slot < kSlots; ++slot) {
-        steps_tokens.back().push_back(RandomTokens(1 + slot % 5, kVocab, slot + 1));
-      }
-      for (const int rows : {1, 2, 3, 7, 9, 40, 40, 2, 1, 17}) {
-        const std::vector<int> order = random.Permutation(kSlots);
-        std::vector<int> slots(order.begin(), order.begin() + rows);
-        if (rows > 1) slots.insert(slots.begin() + random.Int(0, rows), -1);
-        steps_tokens.emplace_back();
-        for (size_t row = 0; row < slots.size(); ++row) {
-          steps_tokens.back().push_back({random.Int(0, kVocab - 1)});
-        }
-        steps_slots.push_back(std::move(slots));
-      }
-
-      const auto run = [&](ModelDriver& driver) {
-        std::vector<std::vector<double>> logits;
-        for (size_t step = 0; step < steps_slots.size(); ++step) {
-          std::vector<ModelDriver::Row> rows;
-          std::vector<int32_t> wanted;
-          int32_t tokens = 0;
-          for (size_t row = 0; row < steps_slots[step].size(); ++row) {
-            const std::vector<int32_t>& fed = steps_tokens[step][row];
-            rows.push_back({steps_slots[step][row], fed});
-            tokens += static_cast<int32_t>(fed.size());
-            if (steps_slots[step][row] >= 0) wanted.push_back(tokens - 1);
-          }
-          const auto result = driver.Step(rows, wanted);
-          CHECK_OK(result.status());
-          logits.emplace_back(result->begin(), result->end());
-        }
-        return logits;
-      };
-      RecordedRouting record(reference->backend());
-      reference->set_routing(&record);
-      const auto want = run(*reference);
-      RecordedRouting force(device->backend(), record.recorded());
-      device->set_routing(&force);
-      const auto got = run(*device);
-      double worst = 0;
-      for (size_t step = 0; step < want.size(); ++step) {
-        ASSERT_EQ(got[step].size(), want[step].size());
-        const double error = RelativeError(got[step], want[step]);
-        EXPECT_LE(error, 2e-5) << "step " << step << ", " << steps_slots[step].size() << " rows";
-        worst = std::max(worst, error);
-      }
-      std::printf("  %s, %s: worst relative error %.2e\n", network.name.c_str(), Name(dtype),
-                  worst);
+      ExpectReference(GetParam(), network, dtype, DType::kF32, /*slot_count=*/40,
+                      {1, 2, 3, 7, 9, 40, 40, 2, 1, 17}, /*bound=*/2e-5);
     }
+  }
+}
+
+// With rounded activations, which devices have other ways for. The worst seen is 3.1e-2, of prompts
+// as of steps and on every device: models as narrow as most of these average little out.
+TEST_P(DecodeBatchTest, RoundedRowsOfEveryNumberMatchTheReference) {
+  constexpr double kBound = 6e-2;
+  for (const Network& network : Networks()) {
+    if (network.spec.config.model_dim > 64) continue;  // there are wide ones below
+    ExpectReference(GetParam(), network, DType::kBF16, DType::kBF16, /*slot_count=*/150,
+                    {3, 9, 16, 31, 70, 127, 150}, kBound);
+  }
+  for (const char* shape : {"mom-tiny", "gdn-tiny"}) {
+    Network wide{std::string("wide ") + shape, TinySpec(shape)};
+    wide.spec.config.model_dim = 512;
+    wide.spec.config.mlp_dim = 576;
+    wide.spec.config.delta.key_dim = wide.spec.config.delta.value_dim = 128;
+    ExpectReference(GetParam(), wide, DType::kBF16, DType::kBF16, /*slot_count=*/340,
+                    {5, 15, 31, 45, 127, 140, 340, 300, 16}, kBound);
   }
 }
 

@@ -1,0 +1,114 @@
+// The fused decode step of many rows on Hopper, for bf16 weights and products: kernel by kernel;
+// decode_many.cu puts them together.
+//
+// Entry r * columns + j is what row r's token does in the j-th memory it goes to, the shared one
+// last, each a segment of its own. Nothing is sorted in memory: a block of a memory's projection
+// finds the rows that go there by itself. Activations that a product takes are left in bf16 by the
+// kernel that makes them.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda {
+
+enum : int { kMaxManyChoices = 1024, kMaxManyMemories = 15, kMaxManyModelDim = 8192 };
+
+// What a row's token does, of every entry; in scratch memory.
+struct EntryTable {
+  int32_t* offsets;  // [entries + 1]: 0, 1, ..
+  int32_t *slots, *memories, *fresh;
+  int32_t* rows;
+};
+
+// RmsNorm, router and choice, a block to a row; marks the memories that are written.
+struct ManyRoutesArgs {
+  const float* hidden;  // [rows, model_dim]
+  const float* norm;
+  float norm_eps;
+  int rows, model_dim;
+  __nv_bfloat16* x;  // [rows, model_dim], normed
+  // Of a mixer; the rest is for one whose `table` is set.
+  EntryTable table;
+  int memories, top_k, columns;  // memories == 0: all rows go to the one shared memory
+  const __nv_bfloat16* router;   // [memories, model_dim]
+  bool round_logits;
+  const int32_t* forced;  // [rows, top_k] or null
+  const int32_t* slots;   // [rows]
+  StateView written;
+  int32_t* indices;  // [rows, top_k]
+  float* weights;    // [rows, top_k]
+};
+void LaunchManyRoutes(Device& device, const ManyRoutesArgs& args);
+
+// Products of x with 64 rows of weights at a time, from one matrix or 32 each from two.
+struct ManyProduct {
+  const __nv_bfloat16* x;  // [rows, in_features]
+  float* y;                // [rows or entries, out_features]
+  float* second_y;         // of the second matrix of a pair
+  int out_features;        // of a matrix
+  int first_weight;        // of ManyProducts::weights; pairs lie side by side
+  // Each of the first groups takes the rows whose choice it is, in entry order; the last, if
+  // all_rows, takes all of them. y's row is row * columns + choice for groups, row for a product
+  // without (routed 0, columns 1, all_rows).
+  int routed, all_rows, columns, last_choice;
+  int first_unit, all_tiles, routed_tiles;  // set by the launch
+};
+enum : int { kMaxManyProducts = 6, kMaxManyWeights = 64 };
+struct ManyProducts {
+  int count, rows, in_features, top_k;
+  bool pairs_of[kMaxManyProducts];
+  const int32_t* indices;  // [rows, top_k]
+  ManyProduct products[kMaxManyProducts];
+  const __nv_bfloat16* weights[kMaxManyWeights];
+  __nv_bfloat16* rounded;  // [rows, out_features], of kSwiGlu
+};
+enum class ManyEpilogue : uint8_t {
+  kStore,   // y = x W^T
+  kAdd,     // y += x W^T, one product without groups
+  kSwiGlu,  // rounded = silu(x W0^T) (x W1^T), one pair without groups
+};
+void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue);
+
+// Convolutions of one entry each, of width 4; `count` of them.
+struct ManyConvolution {
+  const float* x;       // [rows or entries, channels]
+  const float* weight;  // [channels, 4]
+  StateView window;
+  float* y;  // [entries, channels]
+  int channels;
+  bool by_row;  // x's row is the entry's row, not the entry
+};
+struct ManyConvolutionsArgs {
+  ManyConvolution list[3];
+  int count, entries;
+  EntryTable table;
+};
+// False: not for these shapes, nothing was done.
+bool LaunchManyConvolutions(Device& device, const ManyConvolutionsArgs& args);
+
+// y = sum_j weight_j read_j (+ the shared memory's);  y <- y / sqrt(mean(y^2) + eps) norm
+// silu(gate), head by head.
+struct MixArgs {
+  const float* read;             // [entries, values]
+  const float* weights;          // [rows, top_k]
+  const float* gate;             // [rows, values], or null
+  const float* norm;             // [value_dim]
+  const int32_t* token_entries;  // [rows, columns]; null: row * columns + column
+  float norm_eps;
+  int rows, columns, top_k, value_heads, value_dim;
+  float* mixed;            // [rows, values], or null
+  __nv_bfloat16* rounded;  // the same
+};
+// decode_mix.cu
+void LaunchMix(Device& device, const MixArgs& args);
+
+// decode_many.cu. False: not for this device, these shapes or dtypes, nothing was done.
+bool DeltaMixerStepOfMany(Device& device, const DeltaMixerStepArgs& args);
+bool FeedForwardStepOfMany(Device& device, const FeedForwardStepArgs& args);
+
+}  // namespace mneme::cuda

@@ -1,0 +1,335 @@
+// Products of a decode step of many rows on Hopper's tensor cores. A block has 64 rows of
+// weights (the tall operand), or a cluster's share of their features; both operands stream through
+// a ring of stages in shared memory. Which weights a block takes depends on its place alone, so
+// that as many as the ring holds are on their way before the previous kernel has ended.
+//
+// The blocks of a cluster add their sums up in order.
+#include <cooperative_groups.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/decode_many_product.cuh"
+#include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/linear_mma.cuh"
+#include "kernels/cuda/linear_wgmma.cuh"
+#include "kernels/cuda/overlap.cuh"
+
+namespace mneme::cuda {
+namespace {
+
+constexpr int kStep = 64;  // features of a stage: 128 bytes of a row
+
+// Blocks of a cluster, at most. Where there is much to store, blocks are many without.
+constexpr int MaxCluster(ManyEpilogue epilogue) { return epilogue == ManyEpilogue::kStore ? 2 : 8; }
+
+// Entries kN, 64 output features.
+template <int kN, int kStages>
+struct ManyShape {
+  static constexpr int kThreads = 128;
+  static constexpr int kOutputs = 64;
+  static constexpr int kWeightBytes = kOutputs * kStep * 2;
+  static constexpr int kStageBytes = kWeightBytes + kN * kStep * 2;
+  static constexpr int kSumPitch = kOutputs + 4;
+  // A kilobyte to align the ring in.
+  static constexpr int kSharedBytes = std::max(kStages * kStageBytes, kN* kSumPitch * 4) + 1024;
+};
+
+// Of a multiprocessor. The convolutions start beside kStore, and want some registers, too.
+template <int kN, ManyEpilogue kEpilogue>
+constexpr int MinBlocks() {
+  return kN <= 32 && kEpilogue == ManyEpilogue::kStore ? 4 : 3;
+}
+
+// Four outputs of an entry, from o on. `sum_of(o)` has their sums, `old` what kAdd adds to.
+template <ManyEpilogue kEpilogue, int kHalf, typename SumOf>
+__device__ inline void Finish(const ManyProducts& p, const ManyProduct& product, const Unit& u,
+                              int64_t entry, int o, const float4& old, SumOf sum_of) {
+  const float4 sum = sum_of(o);
+  const int64_t row = entry * product.out_features + u.first;
+  if constexpr (kEpilogue == ManyEpilogue::kSwiGlu) {
+    const float4 up = sum_of(kHalf + o);
+    *reinterpret_cast<uint2*>(p.rounded + row + o) =
+        make_uint2(RoundPair(Silu(sum.x) * up.x, Silu(sum.y) * up.y, __nv_bfloat16()),
+                   RoundPair(Silu(sum.z) * up.z, Silu(sum.w) * up.w, __nv_bfloat16()));
+  } else if constexpr (kEpilogue == ManyEpilogue::kAdd) {
+    *reinterpret_cast<float4*>(product.y + row + o) = {old.x + sum.x, old.y + sum.y, old.z + sum.z,
+                                                       old.w + sum.w};
+  } else {
+    const bool second = u.pair && o >= kHalf;
+    if (second) o -= kHalf;
+    const int left = product.out_features - u.first - o;
+    float* const y = (second ? product.second_y : product.y) + row + o;
+    if (left >= 4 && product.out_features % 4 == 0) {
+      *reinterpret_cast<float4*>(y) = sum;
+      return;
+    }
+    const float values[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i < left) y[i] = values[i];
+    }
+  }
+}
+
+template <int kN, int kStages, ManyEpilogue kEpilogue>
+__global__ void __launch_bounds__(128, MinBlocks<kN, kEpilogue>())
+    ManyProductsKernel(const __grid_constant__ ManyProducts p, int cluster) {
+#if __CUDA_ARCH__ >= 900
+  using S = ManyShape<kN, kStages>;
+  constexpr int kHalf = S::kOutputs / 2;
+  constexpr int kRowsAtOnce = S::kThreads / 8;  // a thread fetches the same piece of every such row
+  constexpr int kXRows = (kN + kRowsAtOnce - 1) / kRowsAtOnce;
+  extern __shared__ unsigned char unaligned[];
+  __shared__ int list[kN], rows_of[kN];  // entries and their rows
+  __shared__ int counts[S::kThreads / kWarp];
+  unsigned char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  const uint32_t ring = SharedAddress(shared);
+
+  const int rank = blockIdx.x % cluster;
+  int number = blockIdx.x / cluster, n = 0;
+#pragma unroll 1
+  while (n + 1 < p.count && number >= p.products[n + 1].first_unit) ++n;
+  const ManyProduct& product = p.products[n];
+  const Unit u = FindUnit<S::kOutputs>(p, product, p.pairs_of[n], number - product.first_unit);
+
+  const int all_steps = p.in_features / kStep;
+  const int steps_per_block = (all_steps + cluster - 1) / cluster;
+  const int step_begin = min(all_steps, rank * steps_per_block);
+  const int steps = min(all_steps, step_begin + steps_per_block) - step_begin;
+
+  const int piece = threadIdx.x % 8, row = threadIdx.x / 8;
+  const uint32_t place = row * 128 + (piece ^ (row % 8)) * 16;
+  static_assert(kRowsAtOnce % 8 == 0);  // further rows have their pieces in the same order
+  const int64_t offset = int64_t{row} * p.in_features + step_begin * kStep + piece * 8;
+  const int64_t stride = int64_t{kRowsAtOnce} * p.in_features;
+  const auto fetch_weights = [&](int i) {
+    const uint32_t stage = ring + i % kStages * S::kStageBytes + place;
+#pragma unroll
+    for (int j = 0; j < S::kOutputs / kRowsAtOnce; ++j) {
+      constexpr int kPerHalf = kHalf / kRowsAtOnce;
+      const int half = j / kPerHalf, r = j % kPerHalf;
+      const bool inside = row + r * kRowsAtOnce < u.rows[half];
+      CopyAsync16(stage + j * kRowsAtOnce * 128,
+                  u.weights[half] + (inside ? offset + r * stride + i * kStep : 0), inside);
+    }
+  };
+
+  if constexpr (kEpilogue != ManyEpilogue::kStore) LetNextKernelStart();
+  bool have_weights = u.tile == 0 || !u.routed;
+  if (have_weights) {
+#pragma unroll 1
+    for (int i = 0; i < min(steps, kStages); ++i) fetch_weights(i);
+    // The rest as far as the L2 cache.
+    const int half = threadIdx.x / kHalf, r = threadIdx.x % kHalf;
+    if (steps > kStages && half < 2 && r < (half == 0 ? u.rows[0] : u.rows[1])) {
+      PrefetchToL2((half == 0 ? u.weights[0] : u.weights[1]) + int64_t{r} * p.in_features +
+                       (step_begin + kStages) * kStep,
+                   (steps - kStages) * kStep * 2);
+    }
+  }
+  WaitForPreviousKernel();
+  // What the next kernel reads before its own wait is of the kernel before this one.
+  if constexpr (kEpilogue == ManyEpilogue::kStore) LetNextKernelStart();
+
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const auto blocks = cooperative_groups::this_cluster();
+#pragma unroll 1
+  for (int tile = u.tile;; tile += product.routed_tiles) {
+    EntryRange range = RangeOfTile(p.rows, tile, kN);
+    if (u.routed) {
+      ForEachChoice(
+          p.indices, p.rows * p.top_k, u.group, counts,
+          [&](int total) { return range = RangeOfTile(total, tile, kN); },
+          [&](int number, int pair) {
+            rows_of[number] = pair / p.top_k;
+            list[number] = rows_of[number] * (product.columns - p.top_k) + pair;
+          });
+      __syncthreads();
+    }
+    const int count = range.count;
+    if (count == 0) break;  // all blocks of the cluster
+    const auto entry_of = [&](int e) {
+      return u.routed ? list[e] : (range.begin + e) * product.columns + product.last_choice;
+    };
+
+    const __nv_bfloat16* x_rows[kXRows];
+#pragma unroll
+    for (int j = 0; j < kXRows; ++j) {
+      const int e = min(row + j * kRowsAtOnce, count - 1);
+      const int x_row = u.routed ? rows_of[e] : range.begin + e;
+      x_rows[j] = product.x + int64_t{x_row} * p.in_features + step_begin * kStep + piece * 8;
+    }
+    const auto fetch_activations = [&](int i) {
+      const uint32_t stage = ring + i % kStages * S::kStageBytes + S::kWeightBytes + place;
+#pragma unroll
+      for (int j = 0; j < kXRows; ++j) {
+        const int r = row + j * kRowsAtOnce;
+        if (kN % kRowsAtOnce != 0 && r >= kN) continue;
+        CopyAsync16(stage + j * kRowsAtOnce * 128, x_rows[j] + i * kStep, r < count);
+      }
+    };
+#pragma unroll 1
+    for (int i = 0; i < kStages; ++i) {
+      if (i < steps) {
+        if (!have_weights) fetch_weights(i);
+        fetch_activations(i);
+      }
+      CommitCopies();
+    }
+    have_weights = false;
+
+    // This thread's first four outputs.
+    constexpr int kFours = (kEpilogue == ManyEpilogue::kSwiGlu ? kHalf : S::kOutputs) / 4;
+    const int first_item = rank * S::kThreads + threadIdx.x;
+    const auto old_of = [&](int item) {
+      if (kEpilogue != ManyEpilogue::kAdd || item >= count * kFours) return float4{};
+      return *reinterpret_cast<const float4*>(
+          product.y + int64_t{entry_of(item / kFours)} * product.out_features + u.first +
+          item % kFours * 4);
+    };
+    float4 old = old_of(first_item);
+
+    float sums[kN / 2] = {};
+    const auto multiply = [&](int i) {
+      const uint32_t stage = ring + i % kStages * S::kStageBytes;
+      uint64_t w = DescribeMatrix(stage);
+      uint64_t x = DescribeMatrix(stage + S::kWeightBytes);
+#pragma unroll
+      for (int k = 0; k < kStep / 16; ++k) {
+        WarpgroupProduct<kN>::Add(sums, w, x, __nv_bfloat16());
+        w += kSixteenColumns;
+        x += kSixteenColumns;
+      }
+    };
+    const bool at_once = kN <= 32 && steps <= kStages;
+    if (at_once) WaitCopies<0>();
+#pragma unroll 1
+    for (int i = 0; i < steps; ++i) {
+      // A group of copies for each stage that was filled ahead, then one for each round, which is
+      // that of the stage of the round before.
+      if (!at_once) WaitCopies<kStages - 2>();
+      if (!at_once || i == 0) {
+        PublishToProducts();
+        __syncthreads();
+      }
+      BeginProducts();
+      multiply(i);
+      CommitProducts();
+      // The products of round i - 1 have been waited for by all warps at the barrier.
+      if (i >= 1 && i - 1 + kStages < steps) {
+        fetch_weights(i - 1 + kStages);
+        fetch_activations(i - 1 + kStages);
+      }
+      CommitCopies();
+      WaitProducts<0>();
+    }
+    WaitCopies<0>();
+    __syncthreads();
+
+    // The ring becomes room for the sums, [entry][output].
+    float* const block_sums = reinterpret_cast<float*>(shared);
+#pragma unroll
+    for (int j = 0; j < kN / 8; ++j) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int e = j * 8 + lane % 4 * 2 + c % 2, o = warp * 16 + lane / 4 + c / 2 * 8;
+        block_sums[e * S::kSumPitch + o] = sums[4 * j + c];
+      }
+    }
+    if (cluster == 1) {
+      __syncthreads();
+    } else {
+      blocks.sync();
+    }
+#pragma unroll 1
+    for (int item = first_item; item < count * kFours; item += cluster * S::kThreads) {
+      const int e = item / kFours;
+      if (item != first_item) old = old_of(item);
+      Finish<kEpilogue, kHalf>(p, product, u, entry_of(e), item % kFours * 4, old, [&](int o) {
+        const float* const mine = block_sums + e * S::kSumPitch + o;
+        if (cluster == 1) return *reinterpret_cast<const float4*>(mine);
+        constexpr int kMaxCluster = MaxCluster(kEpilogue);
+        float4 parts[kMaxCluster];
+#pragma unroll
+        for (int r = 0; r < kMaxCluster; ++r) {
+          if (r < cluster) {
+            parts[r] = *reinterpret_cast<const float4*>(blocks.map_shared_rank(mine, r));
+          }
+        }
+        float4 sum = parts[0];
+#pragma unroll
+        for (int r = 1; r < kMaxCluster; ++r) {
+          if (r >= cluster) break;
+          sum = {sum.x + parts[r].x, sum.y + parts[r].y, sum.z + parts[r].z, sum.w + parts[r].w};
+        }
+        return sum;
+      });
+    }
+    // Others may still read this block's sums, and its list is about to change.
+    if (cluster > 1) {
+      blocks.sync();
+    } else if (u.routed) {
+      __syncthreads();
+    }
+    if (!u.routed) break;
+  }
+  WaitCopies<0>();
+#else
+  (void)cluster;
+#endif
+}
+
+template <int kN, int kStages, ManyEpilogue kEpilogue>
+void Launch(Device& device, ManyProducts& p) {
+  using S = ManyShape<kN, kStages>;
+  const int tiles = (p.rows + kN - 1) / kN;
+  int units = 0;
+  for (int i = 0; i < p.count; ++i) {
+    ManyProduct& product = p.products[i];
+    const int width = p.pairs_of[i] ? S::kOutputs / 2 : S::kOutputs;
+    const int out_tiles = (product.out_features + width - 1) / width;
+    product.first_unit = units;
+    product.all_tiles = tiles * product.all_rows;
+    // As many as likely; blocks go on if there are more.
+    product.routed_tiles = 1;
+    if (product.routed > 0) {
+      const int likely = p.rows * p.top_k / product.routed * 9 / 8;
+      product.routed_tiles = std::clamp((likely + kN - 1) / kN, 1, tiles);
+    }
+    units += out_tiles * (product.all_tiles + product.routed * product.routed_tiles);
+  }
+  // As many blocks as run at a time, each with steps enough to be worth its start.
+  const int steps = p.in_features / kStep;
+  const int room = device.multiprocessors() *
+                   std::min(MinBlocks<kN, kEpilogue>(), (227 << 10) / (S::kSharedBytes + 2048));
+  constexpr int kMost = MaxCluster(kEpilogue);
+  int cluster = 1;
+  while (cluster < kMost && units * cluster * 2 <= room && steps >= 4 * cluster) cluster *= 2;
+  LaunchOverlapping(device, "products of a decode step", ManyProductsKernel<kN, kStages, kEpilogue>,
+                    units * cluster, S::kThreads, S::kSharedBytes, cluster, p, cluster);
+}
+
+}  // namespace
+
+void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
+  // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones. A
+  // width of 80 leaves room for what a memory gets of 128 rows.
+  const int rows = products.rows;
+  switch (epilogue) {
+    case ManyEpilogue::kStore:
+      if (rows <= 16) return Launch<16, 4, ManyEpilogue::kStore>(device, products);
+      if (rows <= 48) return Launch<32, 4, ManyEpilogue::kStore>(device, products);
+      return Launch<80, 4, ManyEpilogue::kStore>(device, products);
+    case ManyEpilogue::kAdd:
+      if (rows <= 16) return Launch<16, 4, ManyEpilogue::kAdd>(device, products);
+      if (rows <= 64) return Launch<32, 4, ManyEpilogue::kAdd>(device, products);
+      return Launch<64, 4, ManyEpilogue::kAdd>(device, products);
+    case ManyEpilogue::kSwiGlu:
+      if (rows <= 16) return Launch<16, 4, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 48) return Launch<32, 4, ManyEpilogue::kSwiGlu>(device, products);
+      return Launch<64, 4, ManyEpilogue::kSwiGlu>(device, products);
+  }
+}
+
+}  // namespace mneme::cuda

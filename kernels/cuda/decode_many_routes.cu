@@ -1,0 +1,172 @@
+// Norm, router and choice of a decode step of many rows, a block to a row.
+#include <cstdint>
+
+#include "kernels/cuda/decode_many.h"
+#include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/overlap.cuh"
+#include "kernels/cuda/route_rank.cuh"
+
+namespace mneme::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kRouted = 4;  // memories whose router weights are held in registers
+
+__device__ inline float4 ToFloats(uint2 bits) {
+  const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits.x));
+  const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits.y));
+  return {low.x, low.y, high.x, high.y};
+}
+
+// The choice and what follows from it, by one warp; lane m has the logit of memory m, and whether
+// the row has written that memory.
+__device__ inline void WriteChoice(const ManyRoutesArgs& p, int row, int slot, float logit,
+                                   bool written) {
+  const int lane = threadIdx.x % kWarp;
+  if (p.round_logits) logit = __bfloat162float(__float2bfloat16_rn(logit));
+  int chosen = p.memories;  // of choice `lane`; the shared memory's follows the routed ones
+  uint64_t rank = lane < p.memories ? RouteRank(logit, lane) : 0;
+  for (int j = 0; j < p.top_k; ++j) {
+    int memory;
+    if (p.forced != nullptr) {
+      memory = p.forced[row * p.top_k + j];
+    } else {
+      uint64_t best = rank;
+#pragma unroll
+      for (int offset = kMaxManyMemories / 2 + 1; offset > 0; offset /= 2) {
+        const uint64_t other = __shfl_xor_sync(kAllLanes, best, offset);
+        best = other > best ? other : best;
+      }
+      memory = MemoryOfRank(__shfl_sync(kAllLanes, best, 0));
+      if (lane == memory) rank = 0;
+    }
+    if (lane == j) chosen = memory;
+  }
+  const float own = __shfl_sync(kAllLanes, logit, chosen % kWarp);
+  float largest = -INFINITY, total = 0;
+  for (int j = 0; j < p.top_k; ++j) largest = fmaxf(largest, __shfl_sync(kAllLanes, own, j));
+  for (int j = 0; j < p.top_k; ++j) total += expf(__shfl_sync(kAllLanes, own, j) - largest);
+  const bool was_written = __shfl_sync(kAllLanes, written ? 1 : 0, chosen % kWarp) != 0;
+  if (lane < p.top_k) {
+    p.indices[row * p.top_k + lane] = chosen;
+    p.weights[row * p.top_k + lane] = expf(own - largest) / total;
+  }
+  if (lane < p.columns) {
+    const int e = row * p.columns + lane;
+    p.table.offsets[e] = e;
+    p.table.slots[e] = slot;
+    p.table.memories[e] = chosen;
+    p.table.fresh[e] = was_written ? 0 : 1;
+    p.table.rows[e] = row;
+    if (slot >= 0) *MemoryAt<uint8_t>(p.written, slot, chosen) = 1;
+  }
+  if (row == 0 && lane == 0) p.table.offsets[p.rows * p.columns] = p.rows * p.columns;
+}
+
+// Rows of at most kEach fours for a thread.
+template <int kEach>
+__global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ ManyRoutesArgs p) {
+  __shared__ float sums[kMaxManyMemories + 1][kWarps];
+  LetNextKernelStart();
+  // Weights, and what the host and earlier steps have written.
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int row = blockIdx.x, fours = p.model_dim / 4;
+  const bool routes = p.table.slots != nullptr;
+  float4 norm[kEach];
+  uint2 router[kRouted][kEach];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int i = threadIdx.x + n * kThreads;
+    norm[n] = i < fours ? reinterpret_cast<const float4*>(p.norm)[i] : float4{};
+#pragma unroll
+    for (int m = 0; m < kRouted; ++m) {
+      router[m][n] = m < p.memories && i < fours
+                         ? reinterpret_cast<const uint2*>(p.router + int64_t{m} * p.model_dim)[i]
+                         : uint2{};
+    }
+  }
+  int slot = -1;
+  bool written = false;
+  if (routes && warp == 0) {
+    slot = p.slots[row];
+    const int memories = p.memories + (p.columns > p.top_k ? 1 : 0);
+    if (slot >= 0 && lane < memories) {
+      written = *MemoryAt<const volatile uint8_t>(p.written, slot, lane) != 0;
+    }
+  }
+  WaitForPreviousKernel();
+
+  const float4* hidden = reinterpret_cast<const float4*>(p.hidden + int64_t{row} * p.model_dim);
+  float4 x[kEach];
+  float squares = 0;
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int i = threadIdx.x + n * kThreads;
+    x[n] = i < fours ? hidden[i] : float4{};
+  }
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    squares = fmaf(x[n].x, x[n].x, fmaf(x[n].y, x[n].y, squares));
+    squares = fmaf(x[n].z, x[n].z, fmaf(x[n].w, x[n].w, squares));
+    x[n] = {x[n].x * norm[n].x, x[n].y * norm[n].y, x[n].z * norm[n].z, x[n].w * norm[n].w};
+  }
+  squares = WarpSum(squares);
+  if (lane == 0) sums[0][warp] = squares;
+  for (int first = 0; first < p.memories; first += kRouted) {
+    float dots[kRouted] = {};
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+#pragma unroll
+      for (int m = 0; m < kRouted; ++m) {
+        const float4 w = ToFloats(router[m][n]);
+        dots[m] = fmaf(x[n].x, w.x, fmaf(x[n].y, w.y, dots[m]));
+        dots[m] = fmaf(x[n].z, w.z, fmaf(x[n].w, w.w, dots[m]));
+        const int i = threadIdx.x + n * kThreads, next = first + kRouted + m;
+        if (next < p.memories && i < fours) {
+          router[m][n] = reinterpret_cast<const uint2*>(p.router + int64_t{next} * p.model_dim)[i];
+        }
+      }
+    }
+    const float dot = WarpSums(dots, lane);
+    constexpr int kLanesPerSum = kWarp / kRouted;
+    const int m = first + lane / kLanesPerSum;
+    if (lane % kLanesPerSum == 0 && m < p.memories) sums[1 + m][warp] = dot;
+  }
+  __syncthreads();
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) sum += sums[0][w];
+  const float scale = rsqrtf(sum / static_cast<float>(p.model_dim) + p.norm_eps);
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int i = threadIdx.x + n * kThreads;
+    if (i >= fours) continue;
+    const __nv_bfloat162 low = __floats2bfloat162_rn(x[n].x * scale, x[n].y * scale);
+    const __nv_bfloat162 high = __floats2bfloat162_rn(x[n].z * scale, x[n].w * scale);
+    reinterpret_cast<uint2*>(p.x + int64_t{row} * p.model_dim)[i] = {
+        reinterpret_cast<const unsigned&>(low), reinterpret_cast<const unsigned&>(high)};
+  }
+  if (!routes || warp != 0) return;
+  float logit = 0;
+  if (lane < p.memories) {
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) logit += sums[1 + lane][w];
+  }
+  WriteChoice(p, row, slot, logit * scale, written);
+}
+
+}  // namespace
+
+void LaunchManyRoutes(Device& device, const ManyRoutesArgs& args) {
+  const auto launch = [&](auto kernel) {
+    LaunchOverlapping(device, "routes of a decode step", kernel, args.rows, kThreads, 0, 1, args);
+  };
+  const int each = (args.model_dim / 4 + kThreads - 1) / kThreads;
+  if (each <= 1) return launch(ManyRoutes<1>);
+  if (each <= 2) return launch(ManyRoutes<2>);
+  if (each <= 4) return launch(ManyRoutes<4>);
+  launch(ManyRoutes<8>);
+}
+
+}  // namespace mneme::cuda
