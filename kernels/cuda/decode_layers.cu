@@ -110,9 +110,7 @@ bool Fits(const DecodeLayerArgs& args, const Params& p, int key_dim, DType state
 }
 
 int64_t SharedBytes(int rows, int64_t widest) {
-  return rows == 1   ? layers::SharedBytes<1>(widest)
-         : rows == 2 ? layers::SharedBytes<2>(widest)
-                     : layers::SharedBytes<layers::kMaxRows>(widest);
+  return rows == 1 ? layers::SharedBytes<1>(widest) : layers::SharedBytes<layers::kMaxRows>(widest);
 }
 
 // Shapes that the kernel takes.
@@ -138,7 +136,7 @@ bool Fits(const Device& device, const Params& p, int key_dim) {
   // Outputs of projections, a thread each, of as many rows as the kernel is made for.
   const int all = p.per_memory ? per_block(units(keys)) : per_block(known);
   const int rest = per_block(known) + per_block(chosen) - all;
-  const int tasks = (all * p.columns + rest) * layers::kUnitRows * (p.rows == 3 ? 4 : p.rows);
+  const int tasks = (all * p.columns + rest) * layers::kUnitRows * p.rows;
   return p.rows >= 1 && p.rows <= layers::kMaxRows &&
          per_block(units(p.model_dim)) <= layers::kMaxOwnUnits &&
          (key_dim == 128 || key_dim == 256) && p.value_dim % 64 == 0 &&

@@ -262,8 +262,7 @@ void Launch(Device& device, const Params& p) {
 template <typename S, int kKeyDim>
 void LaunchRows(Device& device, const Params& p) {
   if (p.rows == 1) return Launch<S, 1, kKeyDim>(device, p);
-  if (p.rows == 2) return Launch<S, 2, kKeyDim>(device, p);
-  Launch<S, 4, kKeyDim>(device, p);
+  Launch<S, kMaxRows, kKeyDim>(device, p);
 }
 
 template <typename S>

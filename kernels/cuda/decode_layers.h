@@ -12,7 +12,7 @@ namespace mneme::cuda::layers {
 // A stage of the ring holds kUnitRows outputs' weights of kStageFeatures features; four warps
 // multiply it, each its kPartFeatures, while others do the stages behind it.
 enum : int {
-  kMaxRows = 4,
+  kMaxRows = 2,  // from three on, decode_step.cu is faster: bench/README.md
   kWarps = 16,
   kComputeThreads = 32 * kWarps,
   kThreads = kComputeThreads + 128,  // and a warp that loads
@@ -32,7 +32,7 @@ enum : int {
 };
 
 // Stages in the ring.
-constexpr int RingSlots(int rows) { return rows == 1 ? 11 : rows == 2 ? 9 : 6; }
+constexpr int RingSlots(int rows) { return rows == 1 ? 11 : 9; }
 
 // What a layer has of its own. Weights are bf16, [outputs, features].
 struct alignas(16) Layer {
