@@ -54,45 +54,48 @@ std::vector<Network> Networks() {
     config.delta.value_heads = 2 * config.delta.heads;
     config.delta.allow_negative_eigenvalues = true;
   });
-  // Wide enough for the kernel that takes few rows through all layers.
-  const auto widen = [](ModelConfig& config) {
+  return networks;
+}
+
+// Wide enough for the kernel that takes few rows through all layers.
+std::vector<Network> WideNetworks() {
+  std::vector<Network> networks;
+  const auto add = [&](const std::string& name, const std::string& shape, int key_dim,
+                       int value_dim, auto change) {
+    networks.push_back({"wide " + name, TinySpec(shape)});
+    ModelConfig& config = networks.back().spec.config;
     config.model_dim = 512;
     config.mlp_dim = 1280;
     config.layers = 3;
+    config.delta.key_dim = key_dim;
+    config.delta.value_dim = value_dim;
+    change(config.delta);
   };
-  add("wide mom", "mom-tiny", [&](ModelConfig& config) {
-    widen(config);
-    set_heads(config, 256, 256);
-  });
-  add("wide mom, 8 memories, top 3, not shared, no gate", "mom-tiny", [&](ModelConfig& config) {
-    widen(config);
-    set_heads(config, 128, 128);
-    config.delta.memories = 8;
-    config.delta.top_k = 3;
-    config.delta.shared_memory = false;
-    config.delta.output_gate = false;
-    config.delta.conv_width = 2;
-  });
-  add("wide mom, one projection for all memories", "mom-tiny", [&](ModelConfig& config) {
-    widen(config);
-    set_heads(config, 128, 256);
-    config.delta.single_kv_proj = true;
-  });
-  add("wide gated deltanet, grouped heads", "gdn-tiny", [&](ModelConfig& config) {
-    widen(config);
-    set_heads(config, 128, 64);
-    config.delta.value_heads = 2 * config.delta.heads;
-    config.delta.allow_negative_eigenvalues = true;
+  add("mom", "mom-tiny", 256, 256, [](DeltaMixerConfig&) {});
+  add("mom, 8 memories, top 3, not shared, no gate", "mom-tiny", 128, 128,
+      [](DeltaMixerConfig& delta) {
+        delta.memories = 8;
+        delta.top_k = 3;
+        delta.shared_memory = false;
+        delta.output_gate = false;
+        delta.conv_width = 2;
+      });
+  add("mom, one projection for all memories", "mom-tiny", 128, 256,
+      [](DeltaMixerConfig& delta) { delta.single_kv_proj = true; });
+  add("gated deltanet, grouped heads", "gdn-tiny", 128, 64, [](DeltaMixerConfig& delta) {
+    delta.value_heads = 2 * delta.heads;
+    delta.allow_negative_eigenvalues = true;
   });
   return networks;
 }
 
 class DecodeBatchTest : public testing::TestWithParam<BackendUnderTest> {};
 
-// Prompts of one to five tokens, then steps of so many rows, one of them padding.
+// Prompts of one to five tokens, then steps of so many rows, one of them padding. Routing is the
+// reference's, or, if `free`, its own: watched steps go layer by layer.
 void ExpectReference(const BackendUnderTest& backend, const Network& network, DType weights,
                      DType compute, int slot_count, const std::vector<int>& row_counts,
-                     double bound) {
+                     double bound, bool free = false) {
   ModelSpec spec = network.spec;
   spec.dtype = weights;
   SCOPED_TRACE(testing::Message() << network.name << ", weights " << Name(weights));
@@ -146,7 +149,7 @@ void ExpectReference(const BackendUnderTest& backend, const Network& network, DT
   reference->set_routing(&record);
   const auto want = run(*reference);
   RecordedRouting force(device->backend(), record.recorded());
-  device->set_routing(&force);
+  if (!free) device->set_routing(&force);
   const auto got = run(*device);
   double worst = 0;
   for (size_t step = 0; step < want.size(); ++step) {
@@ -167,12 +170,20 @@ TEST_P(DecodeBatchTest, RowsOfEveryNumberMatchTheReference) {
   }
 }
 
+TEST_P(DecodeBatchTest, FewRowsOfWideNetworksMatchTheReference) {
+  for (const Network& network : WideNetworks()) {
+    for (const bool free : {false, true}) {
+      ExpectReference(GetParam(), network, DType::kBF16, DType::kF32, /*slot_count=*/12,
+                      {1, 2, 12, 1, 1, 2, 2, 3, 1}, /*bound=*/2e-5, free);
+    }
+  }
+}
+
 // With rounded activations, which devices have other ways for. The worst seen is 3.1e-2, of prompts
 // as of steps and on every device: models as narrow as most of these average little out.
 TEST_P(DecodeBatchTest, RoundedRowsOfEveryNumberMatchTheReference) {
   constexpr double kBound = 6e-2;
   for (const Network& network : Networks()) {
-    if (network.spec.config.model_dim > 64) continue;  // there are wide ones below
     ExpectReference(GetParam(), network, DType::kBF16, DType::kBF16, /*slot_count=*/150,
                     {3, 9, 16, 31, 70, 127, 150}, kBound);
   }
@@ -180,6 +191,7 @@ TEST_P(DecodeBatchTest, RoundedRowsOfEveryNumberMatchTheReference) {
     Network wide{std::string("wide ") + shape, TinySpec(shape)};
     wide.spec.config.model_dim = 512;
     wide.spec.config.mlp_dim = 576;
+    wide.spec.config.layers = 1;
     wide.spec.config.delta.key_dim = wide.spec.config.delta.value_dim = 128;
     ExpectReference(GetParam(), wide, DType::kBF16, DType::kBF16, /*slot_count=*/340,
                     {5, 15, 31, 45, 127, 140, 340, 300, 16}, kBound);
