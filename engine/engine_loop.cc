@@ -61,7 +61,10 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
   if (!plan.empty()) {
     const absl::Duration begin = Now();
     step_began_ns_.store(absl::ToInt64Nanoseconds(begin), std::memory_order_relaxed);
-    const absl::Status status = parts_.runner.Run(plan, DrawsOf(plan), result_);
+    parts_.runner.Begin(plan);
+    // While the device works.
+    const SamplingBatch& draws = DrawsOf(plan);
+    const absl::Status status = parts_.runner.Sample(draws, result_);
     step_began_ns_.store(0, std::memory_order_relaxed);
     if (status.ok()) {
       prefill_budget_.Observe(plan.decode_rows, plan.prefill_tokens(), Now() - begin);

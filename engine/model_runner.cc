@@ -189,12 +189,6 @@ absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result)
   return backend_.Synchronize();
 }
 
-absl::Status ModelRunner::Run(const StepPlan& plan, const SamplingBatch& batch,
-                              StepResult& result) {
-  Begin(plan, /*routing=*/nullptr);
-  return Sample(batch, result);
-}
-
 absl::Status ModelRunner::Settle(int slot) {
   const std::vector<int32_t> slots = {slot};
   const TensorView view = {inputs_.view().data, DType::kI32, {1}};

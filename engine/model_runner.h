@@ -60,10 +60,10 @@ class ModelRunner {
 
   // Feeds the plan's tokens and computes its logits, which stay until the next call.
   absl::Status Forward(const StepPlan& plan, RoutingObserver* routing = nullptr);
-  // Draws a token from every logit row of the last Forward. `batch` has a row for each.
+  // The same without waiting for the device, where it can: Sample() waits, and has the status.
+  void Begin(const StepPlan& plan, RoutingObserver* routing = nullptr);
+  // Draws a token from every logit row of the plan fed last. `batch` has a row for each.
   absl::Status Sample(const SamplingBatch& batch, StepResult& result);
-  // Both.
-  absl::Status Run(const StepPlan& plan, const SamplingBatch& batch, StepResult& result);
 
   // Model::Settle of one slab.
   absl::Status Settle(int slot);
@@ -82,8 +82,6 @@ class ModelRunner {
   // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
-  // Forward, without waiting for it.
-  void Begin(const StepPlan& plan, RoutingObserver* routing);
   // Puts the plan's arrays into inputs_, and behind them `padding` rows of one token and its logits
   // each.
   void Upload(const StepPlan& plan, int padding);

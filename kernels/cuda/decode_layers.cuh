@@ -163,11 +163,13 @@ __device__ inline void Compute(const Params& p, Shared<kRows>& shared, const uns
             Arrive(&shared.routed);
           }
           chosen = ChosenMemories(p, shared);
-          units =
-              plan.known_units + OwnUnits(__popc(chosen) * MemoryUnits(p, plan.keys, plan.values));
+          units = plan.known_units + plan.chosen_units[__popc(chosen)];
           column = -1;
           if (tid < OutputTasks<kRows>(plan, units)) column = ColumnOf(p, shared, chosen, task);
           FetchPast(p, layer, shared, fresh, task, column);
+          // By warps that did not choose; seen by all behind the products.
+          const int row = kWarps - 1 - warp;
+          if (p.top_k > 0 && row < kRows) WeighChoice(p, shared, row);
         }
       } else if (phase == Phase::kEmit) {
         if (units == 0) continue;
@@ -187,7 +189,6 @@ __device__ inline void Compute(const Params& p, Shared<kRows>& shared, const uns
       SyncCompute();
       if (phase == Phase::kProject) {
         FinishOutput(p, layer, shared, task, column, number);
-        if (p.top_k > 0 && warp < kRows) WeighChoice(p, shared, warp);
         RunMemories<S, kKeyDim>(p, layer, shared, ring, fresh, used, number);
       } else if (phase == Phase::kWiden) {
         Activate(p, shared, plan.pairs, number);

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/decode_layers.h"
-#include "kernels/cuda/few_rows.cuh"
+#include "kernels/cuda/device_utils.cuh"
 
 namespace mneme::cuda::layers {
 

@@ -52,7 +52,8 @@ TEST_F(ModelRunnerTest, SamplesEachRowByItsOwnParameters) {
   sampler.AppendScore(8, batch);
   sampler.AppendDraw(history, 0, 2, false, batch);
   StepResult result;
-  ASSERT_EQ(runner->Run(plan, batch, result), absl::OkStatus());
+  runner->Begin(plan);
+  ASSERT_EQ(runner->Sample(batch, result), absl::OkStatus());
   FakeMemory memory;
   memory.Feed(7);
   const std::vector<double> before = memory.Logits(10);
@@ -73,7 +74,8 @@ TEST_F(ModelRunnerTest, AStepWithoutLogitsIsFine) {
   StepPlan plan;
   plan.AddRow(slot, tokens, 0, false, 0);
   StepResult result;
-  EXPECT_EQ(runner->Run(plan, {}, result), absl::OkStatus());
+  runner->Begin(plan);
+  EXPECT_EQ(runner->Sample({}, result), absl::OkStatus());
   EXPECT_TRUE(result.tokens.empty());
 }
 
