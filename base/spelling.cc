@@ -32,6 +32,10 @@ std::string NearestSpelling(absl::string_view typed, std::span<const std::string
   for (const std::string& word : words) {
     int distance = EditDistance(typed, word);
     if (typed.size() >= 3 && absl::StartsWith(word, typed)) distance = std::min(distance, 1);
+    // --port is near --grpc-port.
+    if (absl::StartsWith(typed, "--") && absl::EndsWith(word, typed.substr(1))) {
+      distance = std::min(distance, 1);
+    }
     if (distance < best) {
       best = distance;
       nearest = &word;

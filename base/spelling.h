@@ -12,7 +12,7 @@ namespace mneme {
 int EditDistance(absl::string_view a, absl::string_view b);
 
 // The nearest of `words`, or "" if none is near: a third of the letters may differ, two at least. A
-// word that begins with what was typed is near, however long.
+// word that begins with what was typed is near, however long, and a flag that ends with it.
 std::string NearestSpelling(absl::string_view typed, std::span<const std::string> words);
 
 }  // namespace mneme

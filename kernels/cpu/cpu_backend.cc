@@ -120,7 +120,8 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(BackendOptions options) 
   }
   if (options.state_dtype != DType::kF32) {
     return absl::InvalidArgumentError(
-        absl::StrCat("state dtype ", Name(options.state_dtype), ", expected f32 on the CPU"));
+        absl::StrCat("matrix memories of dtype ", Name(options.state_dtype),
+                     ": the CPU keeps them in f32 only (--state-dtype)"));
   }
   if (options.threads < 0 || options.threads > 1024) {
     return absl::InvalidArgumentError(
