@@ -23,26 +23,6 @@ __device__ inline void FenceBulkBarriers() {
 #endif
 }
 
-// Starts the copy of `bytes`, a multiple of 16, addresses likewise. The source is not expected to
-// be read again soon.
-__device__ inline void BulkLoadStreaming(void* shared, const void* global, uint32_t bytes,
-                                         uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
-  asm volatile(
-      "{\n"
-      ".reg .b64 policy;\n"
-      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%3], %2;\n"
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1], %2, [%3], policy;\n"
-      "}\n" ::"r"(to),
-      "l"(global), "r"(bytes), "r"(at)
-      : "memory");
-#endif
-}
-
 // For copies that several threads announce or start, and for threads that tell others. A phase of
 // `barrier` is over when `arrivals` have come and all bytes expected.
 __device__ inline void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
@@ -65,6 +45,7 @@ __device__ inline void ArriveAndExpect(uint64_t* barrier, uint32_t bytes) {
                : "memory");
 #endif
 }
+// Starts the copy of `bytes`, a multiple of 16, addresses likewise.
 __device__ inline void BulkLoad(void* shared, const void* global, uint32_t bytes,
                                 uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
@@ -76,6 +57,30 @@ __device__ inline void BulkLoad(void* shared, const void* global, uint32_t bytes
       "l"(global), "r"(bytes), "r"(at)
       : "memory");
 #endif
+}
+
+// BulkLoad() of what is not expected to be read again soon.
+__device__ inline void BulkLoadOnce(void* shared, const void* global, uint32_t bytes,
+                                    uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1], %2, [%3], policy;\n"
+      "}\n" ::"r"(to),
+      "l"(global), "r"(bytes), "r"(at)
+      : "memory");
+#endif
+}
+// The same, announced by the thread that starts it: for InitBulkBarrier().
+__device__ inline void BulkLoadStreaming(void* shared, const void* global, uint32_t bytes,
+                                         uint64_t* barrier) {
+  ArriveAndExpect(barrier, bytes);
+  BulkLoadOnce(shared, global, bytes, barrier);
 }
 
 // Waits for copy number n of a barrier, counted from 0: phase is n % 2.

@@ -215,12 +215,11 @@ __global__ void __launch_bounds__(kThreads, 1) LayersKernel(const __grid_constan
   if (threadIdx.x == 0) {
     MakePlan<kRows>(p, kKeyDim, shared.plan);
     for (int i = 0; i < RingSlots(kRows); ++i) {
-      InitArrivals(shared.full + i, 1);
-      InitArrivals(shared.empty + i, kParts);
+      InitBarrier(shared.full + i, 1);
+      InitBarrier(shared.empty + i, kParts);
     }
-    InitArrivals(&shared.routed, kRows);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    InitBarrier(&shared.routed, kRows);
+    FenceBulkBarriers();
   }
   if (threadIdx.x < kRows) {
     const int row = threadIdx.x;

@@ -85,7 +85,7 @@ __device__ inline void TakeRows(Shared<kRows>& shared, const unsigned char* ring
   for (int i = 0; i < 2; ++i) {
     if (i < stages) {
       const unsigned slot = (used + i) % kSlots;
-      AwaitPhase(shared.full + slot, (used + i) / kSlots & 1);
+      BulkWait(shared.full + slot, (used + i) / kSlots & 1);
       if (rows[i] < end) {
         delta::LoadRow<kKeyDim>(
             reinterpret_cast<const S*>(ring + slot * kStageBytes) + warp * kKeyDim, s[i]);

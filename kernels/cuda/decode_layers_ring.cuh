@@ -2,6 +2,7 @@
 // into a ring in shared memory as far ahead as the ring allows, and the products.
 #pragma once
 
+#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/decode_layers.h"
 #include "kernels/cuda/device_utils.cuh"
 
@@ -122,42 +123,6 @@ __device__ inline int StagesOf(int features) {
   return (features + kStageFeatures - 1) / kStageFeatures;
 }
 
-__device__ inline uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-__device__ inline void InitArrivals(uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(SharedAddress(barrier)),
-               "r"(arrivals)
-               : "memory");
-}
-__device__ inline void Arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(SharedAddress(barrier)) : "memory");
-}
-__device__ inline void Expect(uint64_t* barrier, int bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-__device__ inline void BulkCopy(void* to, const void* from, int bytes, uint64_t* barrier) {
-  asm volatile(
-      "{ .reg .b64 policy;\n"
-      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
-      " [%0], [%1], %2, [%3], policy; }" ::"r"(SharedAddress(to)),
-      "l"(from), "r"(bytes), "r"(SharedAddress(barrier))
-      : "memory");
-}
-// Until the phase of this parity has ended.
-__device__ inline void AwaitPhase(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{ .reg .pred done;\n"
-      "again%=: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again%=; }" ::"r"(SharedAddress(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
 // By one warp: all weights of this block, in the order in which they are multiplied.
 template <int kRows>
 class Loader {
@@ -171,7 +136,7 @@ class Loader {
 #pragma unroll 1
     for (int l = 0; l < p_.count; ++l) {
       LoadProjections(p_.layers[l], plan.known_units, /*chosen=*/0);
-      AwaitPhase(&shared_.routed, l & 1);
+      BulkWait(&shared_.routed, l & 1);
       const unsigned chosen = ChosenMemories(p_, shared_);
       LoadProjections(shared_.layers[l & 1], plan.chosen_units[__popc(chosen)], chosen);
       LoadMatrices(shared_.layers[l & 1], shared_.fresh[l & 1]);
@@ -205,8 +170,8 @@ class Loader {
         const int bytes = min(static_cast<int>(kWarps), item.end - row) * row_bytes_;
         const unsigned to = Take(bytes);
         if (lane_ == 0) {
-          BulkCopy(ring_ + to * kStageBytes, state + int64_t{row} * row_bytes_, bytes,
-                   shared_.full + to);
+          BulkLoadOnce(ring_ + to * kStageBytes, state + int64_t{row} * row_bytes_, bytes,
+                       shared_.full + to);
         }
       }
     }
@@ -243,10 +208,10 @@ class Loader {
       const unsigned slot = Take(count * bytes);
       unsigned char* const to = ring_ + slot * kStageBytes;
       if (features <= kStageFeatures) {
-        if (lane_ == 0) BulkCopy(to, rows, count * bytes, shared_.full + slot);
+        if (lane_ == 0) BulkLoadOnce(to, rows, count * bytes, shared_.full + slot);
       } else if (lane_ < count) {
-        BulkCopy(to + lane_ * bytes, rows + int64_t{lane_} * features + begin, bytes,
-                 shared_.full + slot);
+        BulkLoadOnce(to + lane_ * bytes, rows + int64_t{lane_} * features + begin, bytes,
+                     shared_.full + slot);
       }
     }
   }
@@ -255,8 +220,8 @@ class Loader {
   __device__ unsigned Take(int bytes) {
     constexpr unsigned kSlots = RingSlots(kRows);
     const unsigned slot = loaded_ % kSlots, turn = loaded_ / kSlots;
-    if (turn > 0) AwaitPhase(shared_.empty + slot, (turn - 1) & 1);
-    if (lane_ == 0) Expect(shared_.full + slot, bytes);
+    if (turn > 0) BulkWait(shared_.empty + slot, (turn - 1) & 1);
+    if (lane_ == 0) ArriveAndExpect(shared_.full + slot, bytes);
     __syncwarp();
     ++loaded_;
     return slot;
@@ -313,7 +278,7 @@ __device__ inline void Multiply(const Params& p, Shared<kRows>& shared, const un
     const int begin = s % per_unit * kStageFeatures;
     const int length = min(static_cast<int>(kStageFeatures), features - begin);
     const unsigned slot = (used + s) % kSlots, turn = (used + s) / kSlots;
-    AwaitPhase(shared.full + slot, turn & 1);
+    BulkWait(shared.full + slot, turn & 1);
     float sums[kSums] = {};
     if (part * kPartFeatures < length) {
       const auto* weights = reinterpret_cast<const uint4*>(ring + slot * kStageBytes) +

@@ -85,7 +85,8 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
 
 #ifdef MNEME_HOPPER_MMA
   if (kStages > 1 && threadIdx.x == 0) {
-    for (int stage = 0; stage < kStages; ++stage) InitBarrier(&memory.full[stage]);
+    for (int stage = 0; stage < kStages; ++stage) InitBulkBarrier(&memory.full[stage]);
+    FenceBulkBarriers();
   }
 #endif
   uint32_t copied = 0;  // chunks that this block has been through
@@ -155,7 +156,7 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
 
       if constexpr (kStages > 1) {
 #ifdef MNEME_HOPPER_MMA
-        WaitBarrier(&memory.full[stage], copied / kStages % 2);
+        BulkWait(&memory.full[stage], copied / kStages % 2);
 #endif
       } else {
         CopyTogether<kKeyBlocks, kThreads>(memory, ImagesOf(memory.chain, sizes, n));

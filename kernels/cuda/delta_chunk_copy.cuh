@@ -2,6 +2,7 @@
 // chunks' images and values to shared memory.
 #pragma once
 
+#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/delta_chunk_mma.cuh"
 #include "kernels/cuda/delta_chunk_plan.h"
 #include "kernels/cuda/device_utils.cuh"
@@ -50,35 +51,6 @@ __device__ inline void CopyAsync16(void* to, const void* from) {
                : "memory");
 }
 __device__ inline void WaitForCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-#ifdef MNEME_HOPPER_MMA
-__device__ inline void InitBarrier(uint64_t* barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(SharedAddress(barrier)) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ inline void ExpectBytes(uint64_t* barrier, int bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-__device__ inline void CopyBulk(void* to, const void* from, int bytes, uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(SharedAddress(to)),
-      "l"(from), "r"(bytes), "r"(SharedAddress(barrier))
-      : "memory");
-}
-__device__ inline void WaitBarrier(uint64_t* barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again;\n}\n" ::"r"(SharedAddress(barrier)),
-      "r"(parity)
-      : "memory");
-}
-#endif
 
 struct ChunkImages {
   const uint8_t *pairs, *products;
@@ -129,19 +101,19 @@ __device__ inline void StartCopy(Memory& memory, int stage, const ChunkImages& i
 #ifdef MNEME_HOPPER_MMA
   uint64_t* full = &memory.full[stage];
   const int tile = images.rows * kTileRowBytes;
-  ExpectBytes(full, (2 * kKeyBlocks + 2) * tile + static_cast<int>(sizeof(memory.gates[0])));
-  CopyBulk(memory.gates[stage], images.gates, sizeof(memory.gates[0]), full);
+  ArriveAndExpect(full, (2 * kKeyBlocks + 2) * tile + static_cast<int>(sizeof(memory.gates[0])));
+  BulkLoad(memory.gates[stage], images.gates, sizeof(memory.gates[0]), full);
   if (images.rows == kChunk) {
-    CopyBulk(memory.stages[stage].pairs, images.pairs, sizeof(memory.stages[0].pairs), full);
-    CopyBulk(memory.stages[stage].products, images.products, sizeof(memory.stages[0].products),
+    BulkLoad(memory.stages[stage].pairs, images.pairs, sizeof(memory.stages[0].pairs), full);
+    BulkLoad(memory.stages[stage].products, images.products, sizeof(memory.stages[0].products),
              full);
     return;
   }
   for (int i = 0; i < 2 * kKeyBlocks; ++i) {
-    CopyBulk(memory.stages[stage].pairs + i * kTileBytes, images.pairs + i * tile, tile, full);
+    BulkLoad(memory.stages[stage].pairs + i * kTileBytes, images.pairs + i * tile, tile, full);
   }
   for (int i = 0; i < 2; ++i) {
-    CopyBulk(memory.stages[stage].products + i * kTileBytes, images.products + i * tile, tile,
+    BulkLoad(memory.stages[stage].products + i * kTileBytes, images.products + i * tile, tile,
              full);
   }
 #endif
