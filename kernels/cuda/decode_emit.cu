@@ -19,12 +19,10 @@ struct Params {
   const float* norm;     // [value_dim]
   float norm_eps;
   int rows, columns, top_k, value_heads, value_dim, model_dim;
-  const int32_t* token_entries;     // [rows, columns]; null: row * columns + column
-  const int32_t *slots, *memories;  // of entries that are to be marked as written, or null
+  const int32_t *slots, *memories;  // of entries
   StateView written;
   const void* out;  // [model_dim, values]
   float* hidden;    // [rows, model_dim]
-  float* mixed;     // [rows, values]
 };
 
 // One head of one row, by one warp:
@@ -52,9 +50,8 @@ __device__ inline void MixHeadOf(const Params& p, int row, int head, int lane, P
   }
   for (int j = 0; j < p.columns; ++j) {
     const int at = row * p.columns + j;
-    const int64_t entry = p.token_entries == nullptr ? at : p.token_entries[at];
     const float weight = j < p.top_k ? p.weights[row * p.top_k + j] : 1.0f;
-    const float* from = read + entry * values;
+    const float* from = read + int64_t{at} * values;
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
       const int i = lane + n * kWarp;
@@ -81,9 +78,8 @@ __device__ inline void MixLargeHead(const Params& p, int row, int head, int lane
     float sum = 0;
     for (int j = 0; j < p.columns; ++j) {
       const int at = row * p.columns + j;
-      const int64_t entry = p.token_entries == nullptr ? at : p.token_entries[at];
       const float weight = j < p.top_k ? p.weights[row * p.top_k + j] : 1.0f;
-      sum = fmaf(weight, read[entry * values + i], sum);
+      sum = fmaf(weight, read[int64_t{at} * values + i], sum);
     }
     return sum;
   };
@@ -110,7 +106,6 @@ __device__ inline void MixHead(const Params& p, int row, int head, int lane, Put
 
 // The flags are set when all kernels that read them have ended.
 __device__ inline void MarkWritten(const Params& p) {
-  if (p.slots == nullptr) return;
   for (int e = threadIdx.x; e < p.rows * p.columns; e += kThreads) {
     if (p.slots[e] >= 0) *MemoryAt<uint8_t>(p.written, p.slots[e], p.memories[e]) = 1;
   }
@@ -182,15 +177,11 @@ Params MakeParams(const DeltaMixerStepArgs& args, const StepBuffers& buffers) {
   p.value_heads = args.value_heads;
   p.value_dim = args.value_dim;
   p.model_dim = static_cast<int>(args.hidden.shape[1]);
-  p.token_entries = buffers.token_entries;
-  if (buffers.token_entries == nullptr) {
-    p.slots = buffers.slots;
-    p.memories = buffers.memories;
-  }
+  p.slots = buffers.slots;
+  p.memories = buffers.memories;
   p.written = args.written;
   p.out = args.out_proj.data;
   p.hidden = args.hidden.as<float>();
-  p.mixed = buffers.mixed;
   return p;
 }
 

@@ -310,15 +310,6 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
 }
 
-bool InFours(const ShortConvArgs& args) {
-  const auto whole = [](int64_t bytes) { return bytes % 16 == 0; };
-  return args.x.shape[1] % 4 == 0 && whole(reinterpret_cast<intptr_t>(args.weight.data)) &&
-         whole(reinterpret_cast<intptr_t>(args.x.data)) &&
-         whole(reinterpret_cast<intptr_t>(args.y.data)) &&
-         whole(reinterpret_cast<intptr_t>(args.window.base)) && whole(args.window.slab_bytes) &&
-         whole(args.window.offset) && whole(args.window.memory_bytes);
-}
-
 Stream MakeStream(const ShortConvArgs& args, int group_channels, bool is_key, float scale) {
   const int channels = static_cast<int>(args.x.shape[1]);
   return {.x = args.x.as<const float>(),

@@ -1,7 +1,10 @@
 // How warps find their way among a step's segments (kernels.h).
 #pragma once
 
+#include <cstdint>
+
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/kernels.h"
 
 namespace mneme::cuda {
 
@@ -58,6 +61,16 @@ __device__ inline int SegmentOf(const SegmentArrays& p, int entry) {
     high = min(high, low + step);
   }
   return low;
+}
+
+// Whether a convolution's channels can be read four at a time.
+inline bool InFours(const ShortConvArgs& args) {
+  const auto whole = [](int64_t bytes) { return bytes % 16 == 0; };
+  return args.x.shape[1] % 4 == 0 && whole(reinterpret_cast<intptr_t>(args.weight.data)) &&
+         whole(reinterpret_cast<intptr_t>(args.x.data)) &&
+         whole(reinterpret_cast<intptr_t>(args.y.data)) &&
+         whole(reinterpret_cast<intptr_t>(args.window.base)) && whole(args.window.slab_bytes) &&
+         whole(args.window.offset) && whole(args.window.memory_bytes);
 }
 
 }  // namespace mneme::cuda

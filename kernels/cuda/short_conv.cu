@@ -267,15 +267,6 @@ void Launch(Device& device, Pass pass, int64_t blocks, const Convolutions& convo
                     convolutions);
 }
 
-bool InFours(const ShortConvArgs& args) {
-  const auto whole = [](int64_t bytes) { return bytes % 16 == 0; };
-  return args.x.shape[1] % 4 == 0 && whole(reinterpret_cast<intptr_t>(args.weight.data)) &&
-         whole(reinterpret_cast<intptr_t>(args.x.data)) &&
-         whole(reinterpret_cast<intptr_t>(args.y.data)) &&
-         whole(reinterpret_cast<intptr_t>(args.window.base)) && whole(args.window.slab_bytes) &&
-         whole(args.window.offset) && whole(args.window.memory_bytes);
-}
-
 // Convolutions of one width and vector size.
 void LaunchAll(Device& device, Pass pass, int width, bool fours,
                std::span<const Convolution> list) {
