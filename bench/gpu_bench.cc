@@ -34,7 +34,7 @@ namespace {
 constexpr char kProgram[] = "gpu_bench";
 constexpr char kSynopsis[] = R"(usage: gpu_bench [flags]
 
-Measures decoding and prompts of models with random bf16 weights on a GPU, through the engine: queue,
+Measures decoding and prompts of models with random weights on a GPU, through the engine: queue,
 scheduler, sampling and delivery of tokens included. Prints for each what the copy bandwidth measured in
 the same run would allow.
 
@@ -49,6 +49,8 @@ struct Flags {
   std::string rows;
   std::string json;
   std::string device = "cuda";
+  std::string weight_dtype = "bf16";
+  std::string compute_dtype = "bf16";
   int steps = 320;
   int far_context = 1000000;
   int slowdown_percent = 0;
@@ -64,6 +66,7 @@ struct Decode {
 // Folder of a model, made once.
 class Models {
  public:
+  explicit Models(DType weight_dtype) : weight_dtype_(weight_dtype) {}
   ~Models() {
     std::error_code ignored;
     if (!root_.empty()) std::filesystem::remove_all(root_, ignored);
@@ -79,12 +82,14 @@ class Models {
     const std::string folder = absl::StrCat(root_, "/", shape);
     if (std::filesystem::exists(folder)) return folder;
     std::fprintf(stderr, "making %s\n", shape.c_str());
-    MNEME_ASSIGN_OR_RETURN(const ModelSpec spec, SpecOfShape(shape));
+    MNEME_ASSIGN_OR_RETURN(ModelSpec spec, SpecOfShape(shape));
+    spec.dtype = weight_dtype_;
     MNEME_RETURN_IF_ERROR(MakeModelFolder(spec, folder, /*overwrite=*/false, nullptr));
     return folder;
   }
 
  private:
+  const DType weight_dtype_;
   std::string root_;
 };
 
@@ -119,7 +124,7 @@ absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& m
   ModelFlags model;
   MNEME_ASSIGN_OR_RETURN(model.model, models.Folder(shape));
   model.device = flags.device;
-  model.compute_dtype = "bf16";
+  model.compute_dtype = flags.compute_dtype;
   model.state_dtype = state_dtype;
   ExitCode code = kExitFailure;
   MNEME_ASSIGN_OR_RETURN(ToolRunner tool, ToolRunner::Load(model, &code));
@@ -323,8 +328,16 @@ std::vector<Decode> DecodesOf(const std::string& shape) {
   return decodes;
 }
 
-absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
-  Models models;
+absl::StatusOr<DType> WeightDTypeOf(const std::string& name) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    if (name == Name(dtype)) return dtype;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--weight-dtype: \"", name, "\", expected bf16, f16 or f32"));
+}
+
+absl::Status Measure(const Flags& flags, DType weight_dtype, nlohmann::ordered_json& report) {
+  Models models(weight_dtype);
   const auto wants = [&](absl::string_view section) {
     const std::vector<std::string> sections = absl::StrSplit(flags.sections, ',');
     return std::find(sections.begin(), sections.end(), section) != sections.end();
@@ -383,6 +396,9 @@ int Main(int argc, char** argv) {
   parser.Add("--sections", "A,B", &flags.sections, "default decode,prefill,interference,context");
   parser.Add("--rows", "N,N", &flags.rows, "batch sizes of the decode section; default all");
   parser.Add("--device", "NAME", &flags.device, "default cuda");
+  parser.Add("--weight-dtype", "TYPE", &flags.weight_dtype, "bf16 (default), f16 or f32");
+  parser.Add("--compute-dtype", "TYPE", &flags.compute_dtype,
+             "bf16 (default), or f32: activations of products as they are");
   parser.Add("--steps", "N", &flags.steps, 16, 1 << 20, "decode steps that count; default 320");
   parser.Add("--far", "N", &flags.far_context, 1000, 1 << 30, "long context; default 1000000");
   parser.Add("--slowdown", "PERCENT", &flags.slowdown_percent, 0, 10000,
@@ -400,9 +416,11 @@ int Main(int argc, char** argv) {
                       absl::StrCat("unexpected argument \"", positional->front(), "\"")),
                   kExitUsage);
   }
+  const absl::StatusOr<DType> weight_dtype = WeightDTypeOf(flags.weight_dtype);
+  if (!weight_dtype.ok()) return Report(kProgram, weight_dtype.status(), kExitUsage);
   SetMinLogSeverity(LogSeverity::kWarning);
   nlohmann::ordered_json report;
-  const absl::Status status = Measure(flags, report);
+  const absl::Status status = Measure(flags, *weight_dtype, report);
   if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
   return status.ok() ? kExitOk : Report(kProgram, status, kExitFailure);
 }
