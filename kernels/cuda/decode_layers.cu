@@ -142,7 +142,7 @@ bool Fits(const Device& device, const Params& p, int key_dim) {
          (key_dim == 128 || key_dim == 256) && p.value_dim % 64 == 0 &&
          values <= 64 * layers::kMaxHeadParts && p.model_dim % layers::kPartFeatures == 0 &&
          p.mlp_dim % layers::kPartFeatures == 0 && values % layers::kPartFeatures == 0 &&
-         p.conv_width <= layers::kMaxHistory + 1 && p.memories < kMaxStepMemories &&
+         p.conv_width <= layers::kMaxHistory + 1 && p.memories < layers::kMaxMemories &&
          p.memories * (p.model_dim / layers::kPartFeatures) <= layers::kMaxRouterParts &&
          most <= layers::kMaxStages && tasks <= layers::kComputeThreads &&
          p.rows * p.columns * p.value_heads <= layers::kMaxItems * blocks &&

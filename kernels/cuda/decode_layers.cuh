@@ -20,7 +20,7 @@ __device__ inline void CopyLayer(const Params& p, Shared<kRows>& shared, int ind
 // Which memories of the rows were never written, in a layer whose pointers are there already.
 template <int kRows>
 __device__ inline void LoadFresh(const Params& p, Shared<kRows>& shared, int index) {
-  const int row = threadIdx.x / kMaxStepMemories, memory = threadIdx.x % kMaxStepMemories;
+  const int row = threadIdx.x / kMaxMemories, memory = threadIdx.x % kMaxMemories;
   if (row >= kRows || memory >= p.memories + (p.shared ? 1 : 0) || shared.slots[row] < 0) return;
   shared.fresh[index % 2][row][memory] =
       *shared.layers[index % 2].written.template At<const uint8_t>(shared.slots[row], memory) == 0;

@@ -3,16 +3,16 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/decode_step.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gated_delta_memory.cuh"
+#include "kernels/kernels.h"
 
 namespace mneme::cuda::layers {
 
 // A stage of the ring holds kUnitRows outputs' weights of kStageFeatures features; four warps
 // multiply it, each its kPartFeatures, while others do the stages behind it.
 enum : int {
-  kMaxRows = 2,  // from three on, decode_step.cu is faster: bench/README.md
+  kMaxRows = 2,  // from three on, decode_many.cu is faster: bench/README.md
   kWarps = 16,
   kComputeThreads = 32 * kWarps,
   kThreads = kComputeThreads + 128,  // and a warp that loads
@@ -24,7 +24,8 @@ enum : int {
   kStageBytes = kUnitRows * kStageFeatures * 2,
   kMaxStages = 40,  // of a block in one phase
   kMaxItems = 8,
-  kMaxOwnUnits = 8,  // of the hidden state
+  kMaxOwnUnits = 8,   // of the hidden state
+  kMaxMemories = 16,  // of a layer, with the shared one
   kMaxKeyDim = 256,
   kMaxHistory = 3,
   kMaxHeadParts = 128,    // 64 channels each
@@ -40,7 +41,7 @@ struct alignas(16) Layer {
   const void* router;  // [memories, model_dim]
   const void *q, *gate_out;
   // Of each memory, the shared one's last; or the first one for all.
-  const void *k[kMaxStepMemories], *v[kMaxStepMemories], *a[kMaxStepMemories], *b[kMaxStepMemories];
+  const void *k[kMaxMemories], *v[kMaxMemories], *a[kMaxMemories], *b[kMaxMemories];
   const float *q_conv, *k_conv, *v_conv;  // [channels, conv_width]
   const float *a_log, *dt_bias;           // [value_heads]
   delta::Field q_window, k_window, v_window, written, state;
@@ -99,11 +100,11 @@ struct MatrixItem {
 
 // What a block does in every layer, found out once: divisions take much code.
 struct Plan {
-  int keys, values;                        // channels
-  int hidden_units, pairs;                 // units of the hidden state; of gate and of up
-  int known_units;                         // of projections that do not depend on the router
-  int chosen_units[kMaxStepMemories + 1];  // of those that do, if so many memories are chosen
-  int all_units, all_tasks;                // known ones whose outputs are for all columns
+  int keys, values;                    // channels
+  int hidden_units, pairs;             // units of the hidden state; of gate and of up
+  int known_units;                     // of projections that do not depend on the router
+  int chosen_units[kMaxMemories + 1];  // of those that do, if so many memories are chosen
+  int all_units, all_tasks;            // known ones whose outputs are for all columns
   int item_count;
   MatrixItem items[kMaxItems];
 };
@@ -121,11 +122,11 @@ struct Shared {
   float squares[kWarps][kRows];
   float head_squares[kRows][kMaxHeadParts];
   float router_parts[kRows][kMaxRouterParts];
-  float logits[kRows][kMaxStepMemories];
-  float weights[kRows][kMaxStepMemories];  // of columns
-  int memories[kRows][kMaxStepMemories];   // of columns
+  float logits[kRows][kMaxMemories];
+  float weights[kRows][kMaxMemories];  // of columns
+  int memories[kRows][kMaxMemories];   // of columns
   int slots[kRows];
-  bool fresh[2][kRows][kMaxStepMemories];  // of two layers, as `layers`
+  bool fresh[2][kRows][kMaxMemories];  // of two layers, as `layers`
 };
 
 // Each block has a part of `act`: Word.

@@ -104,7 +104,7 @@ __device__ inline void TakeRows(Shared<kRows>& shared, const unsigned char* ring
 template <typename S, int kKeyDim, int kRows>
 __device__ inline void RunMemories(const Params& p, const Layer& layer, Shared<kRows>& shared,
                                    const unsigned char* ring,
-                                   const bool (*fresh_memories)[kMaxStepMemories], unsigned& used,
+                                   const bool (*fresh_memories)[kMaxMemories], unsigned& used,
                                    uint32_t number) {
   constexpr int kSize = delta::Lane<kKeyDim>::kSize;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;

@@ -137,7 +137,7 @@ struct OutputTask {
 __device__ inline void PlanOutputs(const Params& p, Plan& plan, int rows) {
   plan.known_units = OwnUnits(KnownUnits(p, plan.keys, plan.values));
 #pragma unroll 1
-  for (int n = 0; n <= kMaxStepMemories; ++n) {
+  for (int n = 0; n <= kMaxMemories; ++n) {
     plan.chosen_units[n] = OwnUnits(n * MemoryUnits(p, plan.keys, plan.values));
   }
   plan.all_units = p.per_memory ? OwnUnits(UnitsOf(plan.keys)) : plan.known_units;
@@ -224,8 +224,7 @@ __device__ inline void CopyFloatAsync(float* to, const float* from) {
 // products, because it is far away.
 template <int kRows>
 __device__ inline void FetchPast(const Params& p, const Layer& layer, Shared<kRows>& shared,
-                                 const bool (*fresh)[kMaxStepMemories], OutputTask task,
-                                 int column) {
+                                 const bool (*fresh)[kMaxMemories], OutputTask task, int column) {
   if (column < 0 || !HasWindow(task)) return;
   const auto stream = static_cast<Stream>(task.stream);
   const int channels = stream == Stream::kV ? shared.plan.values : shared.plan.keys;
@@ -285,7 +284,7 @@ __device__ inline void FinishOutput(const Params& p, const Layer& layer, Shared<
 // is written.
 template <int kRows>
 __device__ inline void MarkWritten(const Params& p, const Layer& layer, const Shared<kRows>& shared,
-                                   const bool (*fresh)[kMaxStepMemories]) {
+                                   const bool (*fresh)[kMaxMemories]) {
   const int row = threadIdx.x / p.columns;
   if (row >= p.rows || shared.slots[row] < 0) return;
   const int slot = shared.slots[row], memory = shared.memories[row][threadIdx.x % p.columns];

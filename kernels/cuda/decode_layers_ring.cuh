@@ -157,7 +157,7 @@ class Loader {
   }
 
   // Of what the rows' tokens go to, kWarps rows a stage.
-  __device__ void LoadMatrices(const Layer& layer, const bool (*fresh)[kMaxStepMemories]) {
+  __device__ void LoadMatrices(const Layer& layer, const bool (*fresh)[kMaxMemories]) {
 #pragma unroll 1
     for (int i = 0; i < shared_.plan.item_count; ++i) {
       const MatrixItem& item = shared_.plan.items[i];

@@ -4,8 +4,6 @@
 #include <span>
 
 #include "kernels/cuda/decode_many.h"
-#include "kernels/cuda/decode_step.h"
-#include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/step_layout.h"
 
@@ -233,38 +231,32 @@ void Convolve(Device& device, const DeltaMixerStepArgs& args, const Sizes& size,
 }
 
 void Remember(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
-  const delta::RawGates raw = {.a = b.raw_a,
-                               .b = b.raw_b,
-                               .rows = size.per_entry ? nullptr : b.table.rows,
-                               .a_log = args.a_log.as<const float>(),
-                               .dt_bias = args.dt_bias.as<const float>(),
-                               .beta_scale = args.beta_scale};
+  const Shape gate_rows{size.projected, args.value_heads};
+  const Shape gates_shape{size.entries, args.value_heads};
   const Shape by_value_head{size.entries, args.value_heads, args.value_dim};
-  const GatedDeltaRuleArgs rule = {
-      .q = Floats(b.q, {size.entries, args.heads, args.key_dim}),
-      .k = Floats(b.k, {size.entries, args.heads, args.key_dim}),
-      .v = Floats(b.v, by_value_head),
-      .log_decay = Floats(b.log_decay, {size.entries, args.value_heads}),
-      .beta = Floats(b.beta, {size.entries, args.value_heads}),
-      .segments = SegmentsOf(b.table, size.entries),
-      .state = args.state,
-      .pending = args.pending,
-      .out = Floats(b.read, by_value_head)};
-  if (delta::LaunchRawDecode(device, rule, raw)) return;
-  StepBuffers buffers = {};
-  buffers.rows = static_cast<int>(size.rows);
-  buffers.columns = size.columns;
-  buffers.q = b.q;
-  buffers.k = b.k;
-  buffers.a = b.log_decay;
-  buffers.b = b.beta;
-  LaunchStepGates(device, args, buffers, raw.a, raw.b, raw.rows);
-  GatedDeltaRule(device, rule);
+  const GatedDeltaRuleArgs rule = {.q = Floats(b.q, {size.entries, args.heads, args.key_dim}),
+                                   .k = Floats(b.k, {size.entries, args.heads, args.key_dim}),
+                                   .v = Floats(b.v, by_value_head),
+                                   .log_decay = Floats(b.log_decay, gates_shape),
+                                   .beta = Floats(b.beta, gates_shape),
+                                   .segments = SegmentsOf(b.table, size.entries),
+                                   .state = args.state,
+                                   .pending = args.pending,
+                                   .out = Floats(b.read, by_value_head)};
+  DeltaGatesArgs gates = {.a = Floats(b.raw_a, gate_rows),
+                          .b = Floats(b.raw_b, gate_rows),
+                          .a_log = args.a_log,
+                          .dt_bias = args.dt_bias,
+                          .beta_scale = args.beta_scale,
+                          .log_decay = rule.log_decay,
+                          .beta = rule.beta};
+  if (!size.per_entry) gates.entry_rows = Indices(b.table.rows, {size.entries});
+  DecodeMemories(device, gates, rule);
 }
 
 }  // namespace
 
-bool DeltaMixerStepOfMany(Device& device, const DeltaMixerStepArgs& args) {
+bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args) {
   const Sizes size(args);
   if (!Takes(device, args, size)) return false;
   Buffers b = {};
@@ -285,14 +277,14 @@ bool DeltaMixerStepOfMany(Device& device, const DeltaMixerStepArgs& args) {
                      .top_k = size.top_k,
                      .value_heads = args.value_heads,
                      .value_dim = args.value_dim,
-                     .rounded = b.mixed});
+                     .y = b.mixed});
   ProductList out(size.rows, size.values);
   out.Add(b.mixed, args.out_proj, args.hidden.as<float>());
   LaunchManyProducts(device, out.list(), ManyEpilogue::kAdd);
   return true;
 }
 
-bool FeedForwardStepOfMany(Device& device, const FeedForwardStepArgs& args) {
+bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args) {
   const int64_t rows = args.hidden.shape[0], model_dim = args.hidden.shape[1];
   const int64_t mlp_dim = args.gate.out_features;
   if (!TakesRows(device, args.hidden) || mlp_dim % 64 != 0 || !Multiplies(args.gate) ||

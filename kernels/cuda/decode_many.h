@@ -94,21 +94,15 @@ bool LaunchManyConvolutions(Device& device, const ManyConvolutionsArgs& args);
 // y = sum_j weight_j read_j (+ the shared memory's);  y <- y / sqrt(mean(y^2) + eps) norm
 // silu(gate), head by head.
 struct MixArgs {
-  const float* read;             // [entries, values]
-  const float* weights;          // [rows, top_k]
-  const float* gate;             // [rows, values], or null
-  const float* norm;             // [value_dim]
-  const int32_t* token_entries;  // [rows, columns]; null: row * columns + column
+  const float* read;     // [entries, values]
+  const float* weights;  // [rows, top_k]
+  const float* gate;     // [rows, values], or null
+  const float* norm;     // [value_dim]
   float norm_eps;
   int rows, columns, top_k, value_heads, value_dim;
-  float* mixed;            // [rows, values], or null
-  __nv_bfloat16* rounded;  // the same
+  __nv_bfloat16* y;  // [rows, values]
 };
 // decode_mix.cu
 void LaunchMix(Device& device, const MixArgs& args);
-
-// decode_many.cu. False: not for this device, these shapes or dtypes, nothing was done.
-bool DeltaMixerStepOfMany(Device& device, const DeltaMixerStepArgs& args);
-bool FeedForwardStepOfMany(Device& device, const FeedForwardStepArgs& args);
 
 }  // namespace mneme::cuda

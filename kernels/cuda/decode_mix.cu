@@ -12,18 +12,14 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 
 __device__ inline void Put(const MixArgs& p, int64_t at, float4 v) {
-  if (p.mixed != nullptr) *reinterpret_cast<float4*>(p.mixed + at) = v;
-  if (p.rounded != nullptr) {
-    const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y);
-    const __nv_bfloat162 high = __floats2bfloat162_rn(v.z, v.w);
-    *reinterpret_cast<uint2*>(p.rounded + at) = {reinterpret_cast<const unsigned&>(low),
-                                                 reinterpret_cast<const unsigned&>(high)};
-  }
+  const __nv_bfloat162 low = __floats2bfloat162_rn(v.x, v.y);
+  const __nv_bfloat162 high = __floats2bfloat162_rn(v.z, v.w);
+  *reinterpret_cast<uint2*>(p.y + at) = {reinterpret_cast<const unsigned&>(low),
+                                         reinterpret_cast<const unsigned&>(high)};
 }
 
 __device__ inline int64_t EntryOf(const MixArgs& p, int row, int column) {
-  const int at = row * p.columns + column;
-  return p.token_entries == nullptr ? at : p.token_entries[at];
+  return row * p.columns + column;
 }
 __device__ inline float WeightOf(const MixArgs& p, int row, int column) {
   return column < p.top_k ? p.weights[row * p.top_k + column] : 1.0f;
@@ -134,16 +130,14 @@ __global__ void __launch_bounds__(kThreads) MixAny(const __grid_constant__ MixAr
   for (int c = lane; c < p.value_dim; c += kWarp) {
     float value = mixed(c) * scale * p.norm[c];
     if (p.gate != nullptr) value *= Silu(p.gate[at + c]);
-    if (p.mixed != nullptr) p.mixed[at + c] = value;
-    if (p.rounded != nullptr) p.rounded[at + c] = __float2bfloat16_rn(value);
+    p.y[at + c] = __float2bfloat16_rn(value);
   }
 }
 
 bool InFours(const MixArgs& p) {
-  const uintptr_t address =
-      reinterpret_cast<uintptr_t>(p.read) | reinterpret_cast<uintptr_t>(p.gate) |
-      reinterpret_cast<uintptr_t>(p.norm) | reinterpret_cast<uintptr_t>(p.mixed) |
-      reinterpret_cast<uintptr_t>(p.rounded);
+  const uintptr_t address = reinterpret_cast<uintptr_t>(p.read) |
+                            reinterpret_cast<uintptr_t>(p.gate) |
+                            reinterpret_cast<uintptr_t>(p.norm) | reinterpret_cast<uintptr_t>(p.y);
   return p.value_dim % 4 == 0 && address % 16 == 0;
 }
 

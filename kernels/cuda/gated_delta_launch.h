@@ -61,17 +61,4 @@ inline bool HasTunedShape(const Problem& p, DType state_dtype) {
           (state_dtype == DType::kI8 && p.value_dim % 4 == 0));
 }
 
-// What a decode step knows of q, k and the gates before L2Norm and DeltaGates.
-struct RawGates {
-  const float *a, *b;            // [rows of a and b, value_heads]
-  const int32_t* rows;           // of a and b, for each entry; null: row e
-  const float *a_log, *dt_bias;  // [value_heads]
-  float beta_scale;
-};
-
-// gated_delta_rule.cu: L2Norm of q and k, DeltaGates and GatedDeltaRule as one kernel, for segments
-// of one entry. args.log_decay and args.beta are not looked at. False: not for this shape, nothing
-// was done.
-bool LaunchRawDecode(Device& device, const GatedDeltaRuleArgs& args, const RawGates& raw);
-
 }  // namespace mneme::cuda::delta

@@ -1,5 +1,6 @@
 // Chooses the kernels of a gated delta rule.
 #include <algorithm>
+#include <cmath>
 
 #include "kernels/cuda/delta_chunk_streams.h"
 #include "kernels/cuda/gated_delta_chunk.h"
@@ -90,12 +91,18 @@ void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
 
 bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
   const GatedDeltaRuleArgs& rule = args.rule;
+  const ShortConvArgs convolutions[] = {args.q, args.k, args.v};
+  if (rule.segments.longest == 1) {
+    ShortConv(device, convolutions);
+    DecodeMemories(device, args.gates, rule);
+    return true;
+  }
   const auto entries = static_cast<int>(rule.q.shape[0]);
   Problem p = delta::MakeProblem(rule);
   const DType state_dtype = rule.state.dtype;
-  if (rule.segments.longest == 1 || rule.segments.count == 0 || entries < 2 ||
-      device.compute_dtype() != DType::kBF16 || !HasTunedShape(p, state_dtype) ||
-      !GatedDeltaChunksSupported(device, rule) || !DeltaStreamsSupported(args)) {
+  if (rule.segments.count == 0 || entries < 2 || device.compute_dtype() != DType::kBF16 ||
+      !HasTunedShape(p, state_dtype) || !GatedDeltaChunksSupported(device, rule) ||
+      !DeltaStreamsSupported(args)) {
     return false;
   }
   DeltaChunkPlan chunks;
@@ -113,7 +120,6 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
     LaunchDecode(device, p, state_dtype, plan);
     device.Rejoin();
   }
-  const ShortConvArgs convolutions[] = {args.q, args.k, args.v};
   MoveWindows(device, convolutions);
   if (p.capacity > 0) {
     p.task = Task::kSettleSegments;
@@ -129,20 +135,26 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
   return true;
 }
 
-bool delta::LaunchRawDecode(Device& device, const GatedDeltaRuleArgs& args, const RawGates& raw) {
-  Problem p = MakeProblem(args);
-  const DType state_dtype = args.state.dtype;
-  if (args.segments.longest != 1 || !HasTunedShape(p, state_dtype)) return false;
-  p.log_decay = raw.a;
-  p.beta = raw.b;
-  p.gate_rows = raw.rows;
-  p.a_log = raw.a_log;
-  p.dt_bias = raw.dt_bias;
-  p.beta_scale = raw.beta_scale;
+void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule) {
+  if (rule.segments.count == 0 || rule.q.shape[0] == 0) return;
+  Problem p = delta::MakeProblem(rule);
+  const DType state_dtype = rule.state.dtype;
+  if (!HasTunedShape(p, state_dtype)) {
+    const float q_scale = 1.0f / std::sqrt(static_cast<float>(p.key_dim));
+    L2Norm(device, {.x = rule.q, .scale = q_scale, .y = rule.q});
+    L2Norm(device, {.x = rule.k, .y = rule.k});
+    DeltaGates(device, gates);
+    return GatedDeltaRule(device, rule);
+  }
+  p.log_decay = gates.a.as<const float>();
+  p.beta = gates.b.as<const float>();
+  p.gate_rows = gates.entry_rows.as<const int>();
+  p.a_log = gates.a_log.as<const float>();
+  p.dt_bias = gates.dt_bias.as<const float>();
+  p.beta_scale = gates.beta_scale;
   p.task = Task::kDecode;
-  const int head_states = std::min(static_cast<int>(args.q.shape[0]), p.segments) * p.value_heads;
+  const int head_states = std::min(static_cast<int>(rule.q.shape[0]), p.segments) * p.value_heads;
   LaunchDecode(device, p, state_dtype, PlanDecode(device, p, head_states, state_dtype));
-  return true;
 }
 
 void SettleMemories(Device& device, const SettleArgs& args) {

@@ -37,19 +37,24 @@ void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
 // segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form
 // below. Keeps, folds and uses the pending writes, if there are any.
 void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args);
+// L2Norm of q, scaled by 1 / sqrt(key_dim), and of k, DeltaGates and GatedDeltaRule, for segments
+// of one entry: as one kernel, if the shape allows. What lies between is as DeltaMemoryPassArgs
+// says.
+void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule);
 void SettleMemories(Device& device, const SettleArgs& args);
-// Of segments that may be longer than one entry, for those through the chunked form.
+// Of segments of one entry; of longer ones, if they go through the chunked form.
 bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args);
 
 // gated_delta_chunk.cu: segments of more than one entry, on tensor cores. Their memories have no
 // pending writes (they were settled). Leaves segments of at most one entry alone.
 void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args);
 
-// decode_step.cu, decode_feed_forward.cu.
+// decode_layers.cu: one and two rows, bf16 weights, on Hopper.
+bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> layers);
+// decode_many.cu: the same of more rows, and of shapes that DecodeLayers does not take, if products
+// may round activations.
 bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args);
 bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args);
-// decode_layers.cu
-bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> layers);
 
 // sampling.cu. Blocks until the results are on the host.
 void Sample(Device& device, const SampleArgs& args);

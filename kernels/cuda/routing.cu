@@ -21,6 +21,8 @@ template <int kLanes>
 __global__ void RouteTopKKernel(const float* logits, const int32_t* forced, int64_t tokens,
                                 int memories, int top_k, bool round, int32_t* indices,
                                 float* weights) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   const int64_t thread = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int lane = threadIdx.x % kLanes;
   const bool active = thread / kLanes < tokens;
@@ -320,9 +322,11 @@ void RouteTopK(Device& device, const RouteTopKArgs& args) {
   if (tokens == 0) return;
   constexpr int kThreads = 128;
   const auto launch = [&](auto kernel, int lanes) {
-    kernel<<<(tokens * lanes + kThreads - 1) / kThreads, kThreads, 0, device.stream()>>>(
-        args.logits.as<const float>(), args.forced.as<const int32_t>(), tokens, memories, top_k,
-        args.round_logits == DType::kBF16, args.indices.as<int32_t>(), args.weights.as<float>());
+    LaunchOverlapping(device, "RouteTopK", kernel,
+                      static_cast<int>((tokens * lanes + kThreads - 1) / kThreads), kThreads, 0, 1,
+                      args.logits.as<const float>(), args.forced.as<const int32_t>(), tokens,
+                      memories, top_k, args.round_logits == DType::kBF16,
+                      args.indices.as<int32_t>(), args.weights.as<float>());
   };
   if (memories <= 4) {
     launch(RouteTopKKernel<4>, 4);
@@ -333,7 +337,6 @@ void RouteTopK(Device& device, const RouteTopKArgs& args) {
   } else {
     launch(RouteTopKKernel<32>, 32);
   }
-  device.Check(cudaGetLastError(), "RouteTopK");
 }
 
 void Dispatch(Device& device, const DispatchArgs& args) {
