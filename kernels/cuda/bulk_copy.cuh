@@ -5,13 +5,15 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device_utils.cuh"
+
 namespace mneme::cuda {
 
 // Makes `barrier` one that a copy at a time announces itself to. For one thread; others may wait on
 // it after a barrier of the block or the warp.
 __device__ inline void InitBulkBarrier(uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const uint32_t at = SharedAddress(barrier);
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
 #endif
 }
@@ -27,20 +29,20 @@ __device__ inline void FenceBulkBarriers() {
 // `barrier` is over when `arrivals` have come and all bytes expected.
 __device__ inline void InitBarrier(uint64_t* barrier, uint32_t arrivals) {
 #if __CUDA_ARCH__ >= 900
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const uint32_t at = SharedAddress(barrier);
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
 #endif
 }
 __device__ inline void Arrive(uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const uint32_t at = SharedAddress(barrier);
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 #endif
 }
 // One arrival, and what copies started by BulkLoad() bring.
 __device__ inline void ArriveAndExpect(uint64_t* barrier, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const uint32_t at = SharedAddress(barrier);
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes)
                : "memory");
 #endif
@@ -49,8 +51,8 @@ __device__ inline void ArriveAndExpect(uint64_t* barrier, uint32_t bytes) {
 __device__ inline void BulkLoad(void* shared, const void* global, uint32_t bytes,
                                 uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const uint32_t to = SharedAddress(shared);
+  const uint32_t at = SharedAddress(barrier);
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
           "r"(to),
@@ -63,8 +65,8 @@ __device__ inline void BulkLoad(void* shared, const void* global, uint32_t bytes
 __device__ inline void BulkLoadOnce(void* shared, const void* global, uint32_t bytes,
                                     uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const uint32_t to = SharedAddress(shared);
+  const uint32_t at = SharedAddress(barrier);
   asm volatile(
       "{\n"
       ".reg .b64 policy;\n"
@@ -86,7 +88,7 @@ __device__ inline void BulkLoadStreaming(void* shared, const void* global, uint3
 // Waits for copy number n of a barrier, counted from 0: phase is n % 2.
 __device__ inline void BulkWait(uint64_t* barrier, uint32_t phase) {
 #if __CUDA_ARCH__ >= 900
-  const auto at = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  const uint32_t at = SharedAddress(barrier);
   asm volatile(
       "{\n"
       ".reg .pred done;\n"

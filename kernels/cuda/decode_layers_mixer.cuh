@@ -214,9 +214,7 @@ __device__ inline bool HasWindow(OutputTask task) {
 }
 
 __device__ inline void CopyFloatAsync(float* to, const float* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(
-                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
-               "l"(from)
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(SharedAddress(to)), "l"(from)
                : "memory");
 }
 

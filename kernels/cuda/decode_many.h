@@ -1,5 +1,5 @@
-// The fused decode step of many rows on Hopper, for bf16 weights and products: kernel by kernel;
-// decode_many.cu puts them together.
+// The fused decode step on Hopper, for bf16 weights and products: kernel by kernel;
+// decode_many.cu puts them together. Made for many rows, but takes any number.
 //
 // Entry r * columns + j is what row r's token does in the j-th memory it goes to, the shared one
 // last, each a segment of its own. Nothing is sorted in memory: a block of a memory's projection

@@ -11,16 +11,13 @@
 #include <cstdint>
 
 #include "kernels/cuda/delta_chunk_plan.h"
+#include "kernels/cuda/device_utils.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define MNEME_HOPPER_MMA 1
 #endif
 
 namespace mneme::cuda {
-
-__device__ inline uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 
 // Byte offset of 16-byte piece `piece` (0..7) of row `row` within a tile.
 __device__ inline uint32_t TileOffset(int row, int piece) {

@@ -74,6 +74,11 @@ __device__ inline __half FromFloat<__half>(float x) {
   return __float2half_rn(x);
 }
 
+// What instructions call an address in shared memory.
+__device__ inline uint32_t SharedAddress(const void* shared) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+}
+
 // StateView::as() for the device.
 template <typename T>
 __device__ inline T* MemoryAt(const StateView& view, int slot, int memory) {

@@ -207,8 +207,6 @@ __global__ void SwiGluKernel(const float* gate, const float* up, Y* y, int64_t f
   if (j < n) y[j] = FromFloat<Y>(Silu(gate[j]) * up[j]);
 }
 
-__device__ inline float Softplus(float z) { return z > 20.0f ? z : log1pf(expf(z)); }
-
 // Outputs may be the inputs.
 __global__ void DeltaGatesKernel(const float* a, const float* b, const float* a_log,
                                  const float* dt_bias, const int32_t* entry_rows, float beta_scale,
@@ -219,7 +217,7 @@ __global__ void DeltaGatesKernel(const float* a, const float* b, const float* a_
   const int head = static_cast<int>(i - entry * heads);
   const int64_t from = (entry_rows != nullptr ? int64_t{entry_rows[entry]} : entry) * heads + head;
   const float gate_a = a[from], gate_b = b[from];
-  log_decay[i] = -expf(a_log[head]) * Softplus(gate_a + dt_bias[head]);
+  log_decay[i] = LogDecay(gate_a, a_log[head], dt_bias[head]);
   beta[i] = beta_scale * Sigmoid(gate_b);
 }
 

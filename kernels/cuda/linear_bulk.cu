@@ -45,8 +45,10 @@ __global__ void __launch_bounds__(kThreads, kN == 256 ? 1 : 2)
 #if __CUDA_ARCH__ >= 900
   using S = BulkShape<kN, kStages>;
   extern __shared__ unsigned char unaligned[];
-  const uint32_t ring = (SharedAddress(unaligned) + 1023) / 1024 * 1024;
-  const uint32_t full = ring + kStages * S::kStageBytes, empty = full + kStages * 8;
+  unsigned char* const shared = unaligned + (1024 - SharedAddress(unaligned) % 1024) % 1024;
+  const uint32_t ring = SharedAddress(shared);
+  auto* const full = reinterpret_cast<uint64_t*>(shared + kStages * S::kStageBytes);
+  uint64_t* const empty = full + kStages;
 
   LetNextKernelStart();
   const int rank = blockIdx.x % kCluster, unit = blockIdx.x / kCluster;
@@ -62,10 +64,10 @@ __global__ void __launch_bounds__(kThreads, kN == 256 ? 1 : 2)
   const auto blocks = cooperative_groups::this_cluster();
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
-      InitBarrier(full + i * 8, 1);
-      InitBarrier(empty + i * 8, kCluster * kConsumerWarps);
+      InitBarrier(full + i, 1);
+      InitBarrier(empty + i, kCluster * kConsumerWarps);
     }
-    PublishBarriers();
+    FenceBulkBarriers();
   }
   blocks.sync();
 
@@ -80,11 +82,11 @@ __global__ void __launch_bounds__(kThreads, kN == 256 ? 1 : 2)
       for (int i = 0; i < steps; ++i) {
         const int slot = i % kStages;
         const uint32_t stage = ring + slot * S::kStageBytes;
-        if (i >= kStages) WaitBarrier(empty + slot * 8, (i / kStages - 1) % 2);
-        ArriveExpecting(full + slot * 8, S::kStageBytes);
-        CopyBox(w_map, stage, full + slot * 8, k, first);
+        if (i >= kStages) BulkWait(empty + slot, (i / kStages - 1) % 2);
+        ArriveAndExpect(full + slot, S::kStageBytes);
+        CopyBox(w_map, stage, full + slot, k, first);
         CopyBoxToAll(x_map, stage + S::kWeightBytes + rank * (kN / kCluster) * kStep * 2,
-                     full + slot * 8, k, row, (1 << kCluster) - 1);
+                     full + slot, k, row, (1 << kCluster) - 1);
         k += kStep;
         if (k >= p.in_features) {
           k = 0;
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, kN == 256 ? 1 : 2)
     float sums[kN / 2] = {};
     for (int i = 0; i < steps; ++i) {
       const int slot = i % kStages;
-      WaitBarrier(full + slot * 8, i / kStages % 2);
+      BulkWait(full + slot, i / kStages % 2);
       const uint32_t stage = ring + slot * S::kStageBytes;
       uint64_t w = DescribeMatrix(stage + warpgroup * 64 * kStep * 2);
       uint64_t x = DescribeMatrix(stage + S::kWeightBytes);
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, kN == 256 ? 1 : 2)
       }
       CommitProducts();
       WaitProducts<1>();
-      if (i > 0 && lane < kCluster) ArriveAt(empty + (i - 1) % kStages * 8, lane);
+      if (i > 0 && lane < kCluster) ArriveAt(empty + (i - 1) % kStages, lane);
     }
     WaitProducts<0>();
 

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device_utils.cuh"
+
 namespace mneme::cuda {
 
 // d += a b: a is 16 x 16, b 16 x 8. Lane l holds of
@@ -28,10 +30,6 @@ __device__ inline void MultiplyAdd(float (&d)[4], const uint32_t (&a)[4], uint32
       "{%8, %9}, {%0, %1, %2, %3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-__device__ inline uint32_t SharedAddress(const void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
 
 // Sixteen bytes; zeros if not `valid`, in which case nothing is read.

@@ -37,7 +37,7 @@ struct PassProblem {
   static constexpr int kSlots = 6, kMemories = 3, kWidth = 4;
 
   PassProblem(uint64_t seed, PassDims dims, int longest)
-      : dims(dims), segments(RandomSegments(seed, kSlots, kMemories, longest)) {
+      : dims(dims), longest(longest), segments(RandomSegments(seed, kSlots, kMemories, longest)) {
     SeededRandom random(seed);
     entries = Entries(segments);
     tokens = entries / 2 + 1;
@@ -91,7 +91,8 @@ struct PassProblem {
     Load(v_windows, value_window);
 
     Segments uploaded = Upload(bench, segments);
-    if (says_longer) {  // a device may then take the others apart
+    if (longest == 1) uploaded.longest = 1;  // a decode step says so
+    if (says_longer) {                       // a device may then take the others apart
       for (const SegmentSpec& s : segments) uploaded.longer += s.length > 1 ? 1 : 0;
     }
     const int rows = dims.grouped ? entries : tokens;
@@ -156,6 +157,7 @@ struct PassProblem {
   }
 
   PassDims dims;
+  int longest;
   std::vector<SegmentSpec> segments;
   int entries, tokens;
   std::vector<int> entry_tokens;
@@ -185,6 +187,25 @@ TEST(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
         EXPECT_THAT(got.windows, HasSameBits(want.windows));
       }
     }
+  }
+}
+
+TEST(CudaDeltaMemoryPassTest, TokensAgreeWithItsParts) {
+  if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", BackendOptions());
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  uint64_t seed = 600;
+  for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 64, 48, false},
+                              PassDims{2, 4, 40, 24, true}, PassDims{3, 3, 40, 24, false}}) {
+    ++seed;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const PassProblem p(seed, dims, /*longest=*/1);
+    const PassResult want = p.Run(**backend, /*fuse=*/false);
+    const PassResult got = p.Run(**backend, /*fuse=*/true);
+    EXPECT_TRUE(got.fused);
+    EXPECT_LE(RelativeError(got.out, want.out), 1e-5);
+    EXPECT_LE(RelativeError(got.states, want.states), 1e-5);
+    EXPECT_THAT(got.windows, HasSameBits(want.windows));
   }
 }
 
