@@ -1,7 +1,7 @@
-// Products of a decode step of many rows on Hopper's tensor cores. A block has 64 rows of
-// weights (the tall operand), or a cluster's share of their features; both operands stream through
-// a ring of stages in shared memory. Which weights a block takes depends on its place alone, so
-// that as many as the ring holds are on their way before the previous kernel has ended.
+// Products of a decode step of many rows on Hopper's tensor cores. Each warpgroup of a block has 64
+// rows of weights (the tall operand), or a cluster's share of their features; both operands stream
+// through a ring of stages in shared memory. Which weights a block takes depends on its place
+// alone, so that as many as the ring holds are on their way before the previous kernel has ended.
 //
 // The blocks of a cluster add their sums up in order.
 #include <cooperative_groups.h>
@@ -23,11 +23,11 @@ constexpr int kStep = 64;  // features of a stage: 128 bytes of a row
 // Blocks of a cluster, at most. Where there is much to store, blocks are many without.
 constexpr int MaxCluster(ManyEpilogue epilogue) { return epilogue == ManyEpilogue::kStore ? 2 : 8; }
 
-// Entries kN, 64 output features.
-template <int kN, int kStages>
+// Entries kN, 64 output features of each of kGroups warpgroups.
+template <int kN, int kStages, int kGroups>
 struct ManyShape {
-  static constexpr int kThreads = 128;
-  static constexpr int kOutputs = 64;
+  static constexpr int kThreads = 128 * kGroups;
+  static constexpr int kOutputs = 64 * kGroups;
   static constexpr int kWeightBytes = kOutputs * kStep * 2;
   static constexpr int kStageBytes = kWeightBytes + kN * kStep * 2;
   static constexpr int kSumPitch = kOutputs + 4;
@@ -36,8 +36,9 @@ struct ManyShape {
 };
 
 // Of a multiprocessor. The convolutions start beside kStore, and want some registers, too.
-template <int kN, ManyEpilogue kEpilogue>
+template <int kN, ManyEpilogue kEpilogue, int kGroups>
 constexpr int MinBlocks() {
+  if (kGroups > 1) return 2;
   return kN <= 32 && kEpilogue == ManyEpilogue::kStore ? 4 : 3;
 }
 
@@ -72,11 +73,11 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
   }
 }
 
-template <int kN, int kStages, ManyEpilogue kEpilogue>
-__global__ void __launch_bounds__(128, MinBlocks<kN, kEpilogue>())
+template <int kN, int kStages, ManyEpilogue kEpilogue, int kGroups>
+__global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroups>())
     ManyProductsKernel(const __grid_constant__ ManyProducts p, int cluster) {
 #if __CUDA_ARCH__ >= 900
-  using S = ManyShape<kN, kStages>;
+  using S = ManyShape<kN, kStages, kGroups>;
   constexpr int kHalf = S::kOutputs / 2;
   constexpr int kRowsAtOnce = S::kThreads / 8;  // a thread fetches the same piece of every such row
   constexpr int kXRows = (kN + kRowsAtOnce - 1) / kRowsAtOnce;
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(128, MinBlocks<kN, kEpilogue>())
     float sums[kN / 2] = {};
     const auto multiply = [&](int i) {
       const uint32_t stage = ring + i % kStages * S::kStageBytes;
-      uint64_t w = DescribeMatrix(stage);
+      uint64_t w = DescribeMatrix(stage + warp / 4 * 64 * 128);
       uint64_t x = DescribeMatrix(stage + S::kWeightBytes);
 #pragma unroll
       for (int k = 0; k < kStep / 16; ++k) {
@@ -280,9 +281,9 @@ __global__ void __launch_bounds__(128, MinBlocks<kN, kEpilogue>())
 #endif
 }
 
-template <int kN, int kStages, ManyEpilogue kEpilogue>
+template <int kN, int kStages, ManyEpilogue kEpilogue, int kGroups = 1>
 void Launch(Device& device, ManyProducts& p) {
-  using S = ManyShape<kN, kStages>;
+  using S = ManyShape<kN, kStages, kGroups>;
   const int tiles = (p.rows + kN - 1) / kN;
   int units = 0;
   for (int i = 0; i < p.count; ++i) {
@@ -301,26 +302,27 @@ void Launch(Device& device, ManyProducts& p) {
   }
   // As many blocks as run at a time, each with steps enough to be worth its start.
   const int steps = p.in_features / kStep;
-  const int room = device.multiprocessors() *
-                   std::min(MinBlocks<kN, kEpilogue>(), (227 << 10) / (S::kSharedBytes + 2048));
+  const int room = device.multiprocessors() * std::min(MinBlocks<kN, kEpilogue, kGroups>(),
+                                                       (227 << 10) / (S::kSharedBytes + 2048));
   constexpr int kMost = MaxCluster(kEpilogue);
   int cluster = 1;
   while (cluster < kMost && units * cluster * 2 <= room && steps >= 4 * cluster) cluster *= 2;
-  LaunchOverlapping(device, "products of a decode step", ManyProductsKernel<kN, kStages, kEpilogue>,
-                    units * cluster, S::kThreads, S::kSharedBytes, cluster, p, cluster);
+  LaunchOverlapping(device, "products of a decode step",
+                    ManyProductsKernel<kN, kStages, kEpilogue, kGroups>, units * cluster,
+                    S::kThreads, S::kSharedBytes, cluster, p, cluster);
 }
 
 }  // namespace
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
-  // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones. A
-  // width of 80 leaves room for what a memory gets of 128 rows.
+  // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones.
   const int rows = products.rows;
   switch (epilogue) {
     case ManyEpilogue::kStore:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kStore>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kStore>(device, products);
-      return Launch<80, 4, ManyEpilogue::kStore>(device, products);
+      if (rows < 96) return Launch<80, 4, ManyEpilogue::kStore>(device, products);
+      return Launch<128, 3, ManyEpilogue::kStore, 2>(device, products);
     case ManyEpilogue::kAdd:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kAdd>(device, products);
       if (rows <= 64) return Launch<32, 4, ManyEpilogue::kAdd>(device, products);
