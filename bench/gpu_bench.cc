@@ -204,6 +204,11 @@ absl::Status MeasureDecode(BenchEngine& bench, const Decode& decode, int steps, 
     begin = std::max(begin, arrivals.at(std::min<size_t>(kWarmUp, arrivals.size() - 1)));
     end = std::min(end, arrivals.back());
   }
+  if (end <= begin) {
+    return absl::InvalidArgumentError(absl::StrCat("--steps ", steps, ": the first of ",
+                                                   decode.rows,
+                                                   " rows ended before the last one began"));
+  }
   int64_t tokens = 0;
   for (const auto& stream : streams) {
     for (const double at : stream->arrivals()) tokens += at > begin && at <= end ? 1 : 0;
