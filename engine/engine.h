@@ -18,6 +18,7 @@
 #include "engine/capacity_plan.h"
 #include "engine/engine_stats.h"
 #include "engine/request.h"
+#include "engine/request_report.h"
 #include "engine/token_stream.h"
 #include "kernels/backend.h"
 #include "models/model.h"
@@ -44,6 +45,7 @@ struct EngineOptions {
   int64_t idempotency_record_bytes = int64_t{64} << 20;  // of all answers kept for replay
   absl::Duration watchdog_timeout = absl::Minutes(5);    // a longer step makes health() fail
   bool trace_steps = false;                              // print every StepPlan
+  RequestReporter on_request_end;                        // may be empty
 };
 
 class Engine {
