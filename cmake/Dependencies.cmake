@@ -2,9 +2,9 @@
 # (Abseil keeps its own, absl::<name>). Distributions differ in whether they ship a CMake package, a
 # find module or a pkg-config file; the rest of the build need not know. Nothing is downloaded.
 #
-#   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin json
+#   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin json prometheus
 #   tests      gtest (gmock, gtest and gtest's main)
-#   optional   sentencepiece png zlib prometheus dnnl: ask with if(TARGET mneme_deps::<name>)
+#   optional   sentencepiece png zlib dnnl: ask with if(TARGET mneme_deps::<name>)
 #
 # Imported targets are SYSTEM, so their headers raise no warnings.
 
@@ -46,6 +46,10 @@ set_target_properties(mneme_deps::grpc_cpp_plugin PROPERTIES IMPORTED_LOCATION
 find_package(nlohmann_json 3.10 REQUIRED)
 mneme_dependency(json nlohmann_json::nlohmann_json)
 
+# The data model and the text format; its HTTP server is not linked.
+find_package(prometheus-cpp CONFIG REQUIRED)
+mneme_dependency(prometheus prometheus-cpp::core)
+
 if(MNEME_TESTS)
   find_package(GTest REQUIRED)
   mneme_dependency(gtest "GTest::gmock;GTest::gtest;GTest::gtest_main")
@@ -65,11 +69,6 @@ endif()
 find_package(PNG QUIET)
 if(PNG_FOUND)
   mneme_dependency(png PNG::PNG)
-endif()
-
-find_package(prometheus-cpp CONFIG QUIET)
-if(prometheus-cpp_FOUND)
-  mneme_dependency(prometheus prometheus-cpp::core)
 endif()
 
 if(MNEME_BENCH)

@@ -50,6 +50,7 @@ class RoutingCounts {
 
   int groups() const { return groups_; }
   int memories() const { return memories_; }
+  // Of `group`; of groups(): one behind the last layer.
   int first_layer(int group) const { return (group * layers_ + groups_ - 1) / groups_; }
   int64_t tokens(int group, int memory) const {
     return counts_[group * memories_ + memory].value();
