@@ -37,6 +37,7 @@ absl::string_view SectionTitle(absl::string_view section) {
   if (section == "device") return "Device";
   if (section == "engine") return "Sessions and batching";
   if (section == "server") return "Network";
+  if (section == "metrics") return "Metrics";
   return "Logs";
 }
 

@@ -134,7 +134,8 @@ absl::Status CheckModelFolder(const v1::ServerConfig& config) {
 }
 
 std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
-                                        const LoadProgress& progress, LoadError& error) {
+                                        const LoadProgress& progress, RequestReporter reporter,
+                                        LoadError& error) {
   const std::string& folder = config.model().path();
   const absl::Duration start = clock.Monotonic();
   absl::StatusOr<ModelConfig> model_config = ReadModelConfig(folder);
@@ -156,7 +157,8 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   LogModel((*model)->info(), clock.Monotonic() - start);
 
   std::vector<int32_t> end_tokens = EndTokens(*defaults, tokenizer->get());
-  const EngineOptions engine_options = ToEngineOptions(config.engine(), **backend);
+  EngineOptions engine_options = ToEngineOptions(config.engine(), **backend);
+  engine_options.on_request_end = std::move(reporter);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(backend), *std::move(model), *std::move(tokenizer),
                      std::move(end_tokens), engine_options, clock);

@@ -30,9 +30,11 @@ struct LoadedModel {
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
-// Takes as long as the weights take to be read. On failure `error` is set and null returned.
+// `reporter` is EngineOptions::on_request_end. Takes as long as the weights take to be read. On
+// failure `error` is set and null returned.
 std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
-                                        const LoadProgress& progress, LoadError& error);
+                                        const LoadProgress& progress, RequestReporter reporter,
+                                        LoadError& error);
 
 // The answer to --plan: model, state layout and how many sessions fit, from config.json and the
 // headers of the weights. Weights that are not read yet count as used memory.

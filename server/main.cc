@@ -9,6 +9,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -20,11 +21,14 @@
 #include "base/clock.h"
 #include "base/human_bytes.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "server/config.h"
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
 #include "server/inference_service.h"
 #include "server/load_model.h"
+#include "server/log_settings.h"
+#include "server/request_log.h"
 #include "server/units.h"
 
 namespace mneme {
@@ -45,7 +49,7 @@ constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
 // Clients that do not read are cut off after it.
 constexpr absl::Duration kLastMessagesGrace = absl::Seconds(2);
 
-// SIGINT and SIGTERM, taken one by one instead of interrupting somebody.
+// SIGINT, SIGTERM and SIGHUP, taken one by one instead of interrupting somebody.
 class Signals {
  public:
   // Before any thread is started: they inherit the mask.
@@ -53,19 +57,28 @@ class Signals {
     sigemptyset(&set_);
     sigaddset(&set_, SIGINT);
     sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     signal(SIGPIPE, SIG_IGN);
   }
 
-  // The next signal, or 0 after `timeout`.
+  // What to do at SIGHUP, inside Wait. Without it SIGHUP is a signal to end, as by default.
+  void OnHangUp(std::function<void()> reload) { reload_ = std::move(reload); }
+
+  // The next signal to end, or 0 after `timeout` or a reload.
   int Wait(absl::Duration timeout) const {
     const timespec time = absl::ToTimespec(timeout);
     const int signal = sigtimedwait(&set_, nullptr, &time);
+    if (signal == SIGHUP && reload_) {
+      reload_();
+      return 0;
+    }
     return signal > 0 ? signal : 0;
   }
 
  private:
   sigset_t set_;
+  std::function<void()> reload_;
 };
 
 // Without destructors: other threads may be in the middle of something that cannot be interrupted.
@@ -80,10 +93,7 @@ int Fail(int code, const absl::Status& status) {
 }
 
 void SetUpLogs(const v1::LogSection& config) {
-  SetMinLogSeverity(config.level() == "error"     ? LogSeverity::kError
-                    : config.level() == "warning" ? LogSeverity::kWarning
-                                                  : LogSeverity::kInfo);
-  SetLogFormat(config.format() == "json" ? LogFormat::kJson : LogFormat::kText);
+  ApplyLogSettings(config);
   // It would print a line for every malformed request; their senders are told already.
   google::protobuf::SetLogHandler(nullptr);
 }
@@ -161,13 +171,25 @@ int Serve(const Signals& signals, const v1::ServerConfig& config, GrpcServer& se
   }
 }
 
-int Run(const Signals& signals, const v1::ServerConfig& config) {
+// The configuration from the same flags and variables and from what its file says by now.
+using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
+
+int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again) {
   LOG(INFO) << "mneme-server " << ServerVersion() << " " << ConfigSummary(config);
   if (const absl::Status folder = CheckModelFolder(config); !folder.ok()) {
     return Fail(kModelFailure, folder);
   }
   RealClock clock;
   EngineAccess access(clock.Now());
+  RequestLog requests(RequestsToLog(config.log()), access.stats());
+  access.set_request_log(&requests);
+  signals.OnHangUp([&] {
+    if (const absl::StatusOr<v1::ServerConfig> again = read_again(); again.ok()) {
+      ReloadLogSettings(*again, config, requests);
+    } else {
+      LOG(ERROR) << "SIGHUP: nothing changes: " << again.status().message();
+    }
+  });
   std::unique_ptr<LoadedModel> loaded;  // outlives the server
   absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(config.server(), access);
   if (!server.ok()) {
@@ -181,7 +203,9 @@ int Run(const Signals& signals, const v1::ServerConfig& config) {
 
   LoadError error;
   std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
-    return LoadEngine(config, clock, ProgressLines(access, clock), error);
+    return LoadEngine(
+        config, clock, ProgressLines(access, clock),
+        [&requests](RequestReport report) { requests.Add(std::move(report)); }, error);
   });
   while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (signals.Wait(kPollInterval) == 0) continue;
@@ -201,9 +225,12 @@ int Run(const Signals& signals, const v1::ServerConfig& config) {
 }
 
 int Main(int argc, const char* const* argv) {
-  const Signals signals;
-  const absl::StatusOr<CommandLine> line = ParseCommandLine(
-      {argv + 1, argv + argc}, [](const char* name) -> const char* { return getenv(name); });
+  Signals signals;
+  const auto parse = [&] {
+    return ParseCommandLine({argv + 1, argv + argc},
+                            [](const char* name) -> const char* { return getenv(name); });
+  };
+  const absl::StatusOr<CommandLine> line = parse();
   if (!line.ok()) return Fail(kBadArguments, line.status());
   switch (line->action) {
     case ServerAction::kHelp:
@@ -226,7 +253,10 @@ int Main(int argc, const char* const* argv) {
       break;
   }
   SetUpLogs(line->config.log());
-  return Run(signals, line->config);
+  return Run(signals, line->config, [&parse]() -> absl::StatusOr<v1::ServerConfig> {
+    MNEME_ASSIGN_OR_RETURN(CommandLine again, parse());
+    return std::move(again.config);
+  });
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ namespace mneme {
 // What the call itself says.
 struct CallFacts {
   std::string request_id;  // checked; never empty
+  RequestOrigin origin;
+  absl::Time received;
   absl::Time deadline = absl::InfiniteFuture();
 };
 
