@@ -3,6 +3,7 @@
 # find module or a pkg-config file; the rest of the build need not know. Nothing is downloaded.
 #
 #   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin json prometheus
+#              asio (Boost.Asio and Beast)
 #   tests      gtest (gmock, gtest and gtest's main)
 #   optional   sentencepiece png zlib dnnl: ask with if(TARGET mneme_deps::<name>)
 #
@@ -49,6 +50,10 @@ mneme_dependency(json nlohmann_json::nlohmann_json)
 # The data model and the text format; its HTTP server is not linked.
 find_package(prometheus-cpp CONFIG REQUIRED)
 mneme_dependency(prometheus prometheus-cpp::core)
+
+# Headers only. 1.74 has Asio's any_io_executor and Beast's parser as they are used here.
+find_package(Boost 1.74 REQUIRED)
+mneme_dependency(asio Boost::headers)
 
 if(MNEME_TESTS)
   find_package(GTest REQUIRED)

@@ -25,6 +25,7 @@
 #include "server/config.h"
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
+#include "server/http_metrics.h"
 #include "server/inference_service.h"
 #include "server/load_model.h"
 #include "server/log_settings.h"
@@ -90,6 +91,10 @@ class Signals {
 int Fail(int code, const absl::Status& status) {
   fprintf(stderr, "mneme-server: %s\n", std::string(status.message()).c_str());
   return code;
+}
+
+int FailToListen(const absl::Status& status) {
+  return Fail(absl::IsInvalidArgument(status) ? kBadArguments : kCannotListen, status);
 }
 
 void SetUpLogs(const v1::LogSection& config) {
@@ -192,14 +197,21 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
   });
   std::unique_ptr<LoadedModel> loaded;  // outlives the server
   absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(config.server(), access);
-  if (!server.ok()) {
-    return Fail(absl::IsInvalidArgument(server.status()) ? kBadArguments : kCannotListen,
-                server.status());
-  }
+  if (!server.ok()) return FailToListen(server.status());
   const std::string address = AddressText(config.server().host(), (*server)->port());
   printf("listening on %s\n", address.c_str());
   fflush(stdout);
   LOG(INFO) << "listening on " << address << ", loading " << config.model().path();
+
+  const Metrics metrics(access, /*vllm_names=*/config.metrics().compat() == "vllm");
+  std::unique_ptr<HttpServer> metrics_server;
+  if (config.metrics().port() > 0) {
+    absl::StatusOr<std::unique_ptr<HttpServer>> started =
+        StartMetricsServer(config.metrics(), metrics, access.stats());
+    if (!started.ok()) return FailToListen(started.status());
+    metrics_server = *std::move(started);
+    LOG(INFO) << "metrics on " << AddressText(config.metrics().host(), metrics_server->port());
+  }
 
   LoadError error;
   std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
