@@ -95,8 +95,9 @@ class HttpServer::Impl {
     if (error) {
       return absl::FailedPreconditionError(absl::StrCat(
           "cannot listen on ", where, ": ", error.message(),
-          error == asio::error::address_in_use ? "; is another server running? (--http-port)"
-                                               : ""));
+          error == asio::error::address_in_use
+              ? absl::StrCat("; is another server running? (", shared_.options.port_flag, ")")
+              : ""));
     }
     port_ = acceptor_.local_endpoint().port();
     asio::post(acceptor_.get_executor(), [this] { Accept(); });
