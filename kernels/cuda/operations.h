@@ -51,6 +51,9 @@ bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args);
 // decode_layers.cu
 bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> layers);
 
+// upload.cu: copies whole words from pinned memory.
+void Upload(Device& device, void* to, const void* from, int64_t bytes);
+
 // sampling.cu. Blocks until the results are on the host.
 void Sample(Device& device, const SampleArgs& args);
 
