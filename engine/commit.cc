@@ -86,7 +86,9 @@ void EngineLoop::CommitToken(Generation& g, Choice& choice, int logit_row) {
 
 void EngineLoop::DeliverTokens(Generation& g) {
   for (Choice& choice : g.choices) {
-    if (choice.undelivered.has_value()) DeliverToken(g, choice);
+    if (!choice.undelivered.has_value()) continue;
+    DeliverToken(g, choice);
+    CHECK(choice.finish == FinishReason::kNone) << "a choice went on after its end";
   }
 }
 

@@ -19,7 +19,7 @@ inline constexpr int32_t kNoResultYet = std::numeric_limits<int32_t>::min();
 // has ended. Whatever keeps a kernel from writing them has stopped the stream, so that is looked at
 // now and then, and others may have the processor.
 inline void AwaitResults(Device& device, const int32_t* results, int64_t count) {
-  constexpr int kLooks = 1 << 14;  // some ten microseconds
+  constexpr int kLooks = 1 << 10;  // a microsecond or two
   const volatile int32_t* const seen = results;
   for (int64_t i = 0; i < count; ++i) {
     for (int looks = 1; seen[i] == kNoResultYet; ++looks) {
