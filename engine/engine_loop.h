@@ -119,6 +119,7 @@ class EngineLoop {
   StepLimits Limits();
   const SamplingBatch& DrawsOf(const StepPlan& plan);
   void CancelAndExpire();
+  void Deliver();
   void Sweep();
   void PublishStats();
   void BeginReport();
@@ -138,12 +139,12 @@ class EngineLoop {
   void Fork(Generation& generation);
 
   // commit.cc
-  void Commit(const StepPlan& plan, const StepResult& result, absl::Duration now);
-  void CommitRow(const StepPlan& plan, const StepResult& result, int row, absl::Duration now);
-  void CommitToken(Generation& generation, Choice& choice, const StepResult& result, int logit_row,
-                   absl::Duration now);
-  void ShowPrompt(Generation& generation, const StepResult& result, int logit_row, int64_t begin,
-                  int64_t end);
+  void Commit(const StepPlan& plan);
+  void CommitRow(const StepPlan& plan, int row);
+  void CommitToken(Generation& generation, Choice& choice, int logit_row);
+  void DeliverTokens(Generation& generation);
+  void DeliverToken(Generation& generation, Choice& choice);
+  void ShowPrompt(Generation& generation, int logit_row, int64_t begin, int64_t end);
   void EndUnsampled(Generation& generation);
   void FailForLogits(Generation& generation, const Choice& choice);
   void FailRows(const StepPlan& plan, const absl::Status& error);
@@ -152,7 +153,7 @@ class EngineLoop {
   void ReleaseSessions(Generation& generation, const absl::Status& status);
   void MarkEnded(Generation& generation);
   void Send(Generation& generation, TokenEvent event);
-  TokenLogprob LogprobAt(const StepResult& result, int logit_row, int32_t token, int top) const;
+  TokenLogprob LogprobAt(int logit_row, int32_t token, int top) const;
 
   // session_commands.cc
   absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
@@ -192,8 +193,10 @@ class EngineLoop {
   // Of the step that is being put together, kept for their memory.
   std::vector<Row> rows_;
   std::vector<RowCandidate> candidates_;
+  StepPlan plan_;
   SamplingBatch draws_;
-  StepResult result_;
+  StepResult result_;  // of the last step
+  absl::Duration sampled_at_;
   std::vector<std::shared_ptr<TokenStream>> to_notify_;
 
   // Of the last throughput report.
