@@ -52,18 +52,53 @@ export MNEME_TEST_DEVICE=cuda MNEME_BIN_DIR=$bundle/bin
 prefix=(timeout --kill-after 5 "$timeout")
 if [[ -n $sanitize ]]; then
   prefix+=(compute-sanitizer --tool "$sanitize" --error-exitcode 99)
+  # LayersKernel (decode_layers.cuh): racecheck of CUDA 13.0 reports what bulk copies bring to its ring
+  # against the warps that read it, and what compute warps tell the warp that loads (pointers of the
+  # next layer, chosen and fresh memories). The ring is handed on by barriers that count bytes, in both
+  # directions; the rest is written behind the barrier `routed`, and again only after the loader has
+  # brought gate and up of the layer, of which each block has a part. Later versions list such reports
+  # among the false ones that they have mended.
+  if [[ $sanitize == racecheck ]]; then prefix+=(--kernel-name-exclude kns=LayersKernel); fi
 fi
 
 outputs=$(mktemp -d)
 trap 'rm -rf "$outputs"' EXIT
 
+# What compute-sanitizer leaves out: cases that take minutes there, whose kernels others launch as
+# well, and cases that it cannot look at. Patterns as --gtest_filter has them after its minus.
+left_out() {
+  case $1 in
+    long_sequence_test) echo '*' ;;  # 40,000 steps; decode_batch_test and model_state_test do the same
+    rounded_golden_test) echo '*EveryPosition*' ;;  # thousands of steps, as decode_batch_test's
+    state_dtype_test) echo '*CoarseState*' ;;       # thousands of steps, as StateCopyTest's
+    device_memory_test) echo '*TooMuch*:*Beyond*' ;;  # allocations that fail, which memcheck reports
+    cuda_logits_tool_test) echo '*' ;;  # runs nothing itself; golden_test launches the kernels
+  esac
+  # Looking at shared memory takes longer.
+  if [[ $sanitize == racecheck ]]; then
+    case $1 in
+      delta_chunk_test) echo '*SixtyFour*:*Splitting*' ;;  # long prompts, through the same chunks
+      gated_delta_rule_test) echo '*LongRun*' ;;           # 20,000 tokens
+      pending_writes_test) echo '*BatchesOfEverySize*' ;;  # 80 large memories, as decode_batch_test's
+      linear_test) echo '*ManyRows*:*BigGroups*' ;;        # sizes, of kernels that others launch
+    esac
+  fi
+}
+
 # run_test NAME: its output goes to $outputs/NAME, its line to the terminal.
 run_test() {
   local name=$1 cases=$filter start=$SECONDS status summary
+  if [[ -n $sanitize && -n $(left_out "$name") ]]; then
+    if [[ $(left_out "$name") == '*' ]]; then
+      printf 'skipped %-28s         %s leaves it out\n' "$name" "$sanitize"
+      return
+    fi
+    cases+=-$(left_out "$name")
+  fi
   "${prefix[@]}" "$bundle/tests/$name" --gtest_filter="$cases" >"$outputs/$name" 2>&1
   status=$?
   summary=$(grep -E '^\[  PASSED  \]|^========= (ERROR|RACECHECK) SUMMARY' "$outputs/$name" |
-    sed 's/^[^A-Z]*//' | paste -sd ' ')
+    sed -E 's/^[^A-Z]*//; s/  \] /: /' | paste -sd ' ')
   if ((status == 0)); then
     printf 'ok      %-28s %4d s  %s\n' "$name" $((SECONDS - start)) "$summary"
   else
