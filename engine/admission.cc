@@ -274,7 +274,7 @@ void EngineLoop::Admit(Generation& g) {
 // The other choices begin where the first one stands: one token in front of the first draw.
 void EngineLoop::Fork(Generation& g) {
   const Choice& first = g.choices[0];
-  if (g.shows_prompt()) ShowPrompt(g, StepResult{}, 0, 0, 0);
+  if (g.shows_prompt()) ShowPrompt(g, 0, 0, 0);
   parts_.stats.forked_choices.Add(g.request.n - 1);
   for (int i = 1; i < g.request.n; ++i) {
     Choice& choice = g.choices[i];

@@ -28,7 +28,9 @@ FinishReason ReasonFor(const absl::Status& status) {
 
 }  // namespace
 
-void EngineLoop::Commit(const StepPlan& plan, const StepResult& result, absl::Duration now) {
+// What the next step depends on, and no more: which tokens were drawn, and who goes on. The device
+// waits meanwhile. Deliver() does the rest.
+void EngineLoop::Commit(const StepPlan& plan) {
   ++steps_;
   EngineStats& stats = parts_.stats;
   if (plan.decode_rows > 0) stats.decode_rows.Observe(plan.decode_rows);
@@ -37,12 +39,11 @@ void EngineLoop::Commit(const StepPlan& plan, const StepResult& result, absl::Du
   stats.state_bytes.Add(2 * parts_.pool.slab_bytes() * plan.rows());
   for (int row = 0; row < plan.rows(); ++row) {
     // Another choice of the same request may have ended it in this very step: FailForLogits.
-    if (!rows_[plan.candidates[row]].generation->ended) CommitRow(plan, result, row, now);
+    if (!rows_[plan.candidates[row]].generation->ended) CommitRow(plan, row);
   }
 }
 
-void EngineLoop::CommitRow(const StepPlan& plan, const StepResult& result, int row,
-                           absl::Duration now) {
+void EngineLoop::CommitRow(const StepPlan& plan, int row) {
   Generation& g = *rows_[plan.candidates[row]].generation;
   Choice& choice = *rows_[plan.candidates[row]].choice;
   const RowCandidate& candidate = candidates_[plan.candidates[row]];
@@ -61,30 +62,45 @@ void EngineLoop::CommitRow(const StepPlan& plan, const StepResult& result, int r
       session.has_text = IsText(parts_.tokenizer, fed[i]);
     }
     if (g.shows_prompt() && choice.index == 0) {
-      ShowPrompt(g, result, plan.logit_offsets[row], begin, choice.cursor);
+      ShowPrompt(g, plan.logit_offsets[row], begin, choice.cursor);
       if (g.ended) return;
     }
     if (g.must_fork()) Fork(g);
     if (choice.cursor == g.feed_tokens() && g.request.stop.max_tokens == 0) EndUnsampled(g);
   }
   if (candidate.samples && fed.size() == candidate.tokens.size()) {
-    CommitToken(g, choice, result, plan.logit_offsets[row + 1] - 1, now);
+    CommitToken(g, choice, plan.logit_offsets[row + 1] - 1);
   }
 }
 
 // Stop conditions come first: the token is fed in the next step unless one of them holds, and a
-// token that was fed cannot be taken back.
-void EngineLoop::CommitToken(Generation& g, Choice& choice, const StepResult& result, int logit_row,
-                             absl::Duration now) {
-  const int32_t token = result.tokens[logit_row];
+// token that was fed cannot be taken back. Where one may hold, the token is delivered at once, as
+// that tells; and what an ended request held is free for the next step.
+void EngineLoop::CommitToken(Generation& g, Choice& choice, int logit_row) {
+  const int32_t token = result_.tokens[logit_row];
   if (token < 0) return FailForLogits(g, choice);
+  choice.session->pending_token = token;
+  choice.undelivered = {token, logit_row};
+  if (!choice.stop.GoesOnAfter(token)) DeliverToken(g, choice);
+}
+
+void EngineLoop::DeliverTokens(Generation& g) {
+  for (Choice& choice : g.choices) {
+    if (!choice.undelivered.has_value()) continue;
+    DeliverToken(g, choice);
+    CHECK(choice.finish == FinishReason::kNone) << "a choice went on after its end";
+  }
+}
+
+void EngineLoop::DeliverToken(Generation& g, Choice& choice) {
+  const auto [token, logit_row] = *std::exchange(choice.undelivered, std::nullopt);
+  const absl::Duration now = sampled_at_;
   Session& session = *choice.session;
   if (parts_.tokenizer != nullptr && !choice.decoder.has_value()) {
     choice.decoder.emplace(*parts_.tokenizer,
                            DecodeOptions{.skip_special_tokens = g.request.skip_special_tokens,
                                          .at_sequence_start = !session.has_text});
   }
-  session.pending_token = token;
   session.history.Push(token, /*generated=*/true);
   if (!session.has_text) session.has_text = IsText(parts_.tokenizer, token);
 
@@ -103,7 +119,7 @@ void EngineLoop::CommitToken(Generation& g, Choice& choice, const StepResult& re
   TokenEvent event;
   AcceptToken(choice, g.rules, parts_.tokenizer, token, event);
   if (g.request.logprobs >= 0) {
-    event.logprobs.push_back(LogprobAt(result, logit_row, token, g.request.logprobs));
+    event.logprobs.push_back(LogprobAt(logit_row, token, g.request.logprobs));
   }
   if (choice.finish == FinishReason::kNone) return Send(g, std::move(event));
   EndChoice(choice);
@@ -113,8 +129,7 @@ void EngineLoop::CommitToken(Generation& g, Choice& choice, const StepResult& re
 
 // Tokens [begin, end) of the feed went through the model, and logits from `logit_row` on followed
 // them; so the tokens up to and including `end` can be shown.
-void EngineLoop::ShowPrompt(Generation& g, const StepResult& result, int logit_row, int64_t begin,
-                            int64_t end) {
+void EngineLoop::ShowPrompt(Generation& g, int logit_row, int64_t begin, int64_t end) {
   TokenEvent event;
   event.is_prompt = true;
   for (; g.shown_prompt < std::min(end + 1, g.feed_tokens()); ++g.shown_prompt) {
@@ -124,11 +139,10 @@ void EngineLoop::ShowPrompt(Generation& g, const StepResult& result, int logit_r
       const int64_t predictor = g.shown_prompt - 1;
       if (predictor >= begin && predictor < end) {
         const int predictor_row = logit_row + static_cast<int>(predictor - begin);
-        if (!std::isfinite(result.logprobs[predictor_row])) {
+        if (!std::isfinite(result_.logprobs[predictor_row])) {
           return FailForLogits(g, g.choices[0]);
         }
-        event.logprobs.push_back(
-            LogprobAt(result, predictor_row, token, g.request.prompt_logprobs));
+        event.logprobs.push_back(LogprobAt(predictor_row, token, g.request.prompt_logprobs));
       } else {
         event.logprobs.push_back({.token = token,
                                   .logprob = std::numeric_limits<float>::quiet_NaN(),
@@ -143,16 +157,15 @@ void EngineLoop::ShowPrompt(Generation& g, const StepResult& result, int logit_r
   if (!event.token_ids.empty()) Send(g, std::move(event));
 }
 
-TokenLogprob EngineLoop::LogprobAt(const StepResult& result, int logit_row, int32_t token,
-                                   int top) const {
+TokenLogprob EngineLoop::LogprobAt(int logit_row, int32_t token, int top) const {
   TokenLogprob entry = {.token = token,
-                        .logprob = result.logprobs[logit_row],
+                        .logprob = result_.logprobs[logit_row],
                         .text = TokenText(parts_.tokenizer, token)};
-  for (int i = 0; i < std::min(top, result.top_columns); ++i) {
-    const int at = logit_row * result.top_columns + i;
-    if (result.top_tokens[at] < 0) break;  // a small vocabulary
-    entry.top.push_back({result.top_tokens[at], result.top_logprobs[at],
-                         TokenText(parts_.tokenizer, result.top_tokens[at])});
+  for (int i = 0; i < std::min(top, result_.top_columns); ++i) {
+    const int at = logit_row * result_.top_columns + i;
+    if (result_.top_tokens[at] < 0) break;  // a small vocabulary
+    entry.top.push_back({result_.top_tokens[at], result_.top_logprobs[at],
+                         TokenText(parts_.tokenizer, result_.top_tokens[at])});
   }
   return entry;
 }
@@ -215,6 +228,7 @@ void EngineLoop::EndChoice(Choice& choice) {
 
 // Sends the last event, which is `last` completed, and lets go of everything the request holds.
 void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last) {
+  DeliverTokens(g);
   if (!status.ok()) last.finish = ReasonFor(status);
   for (Choice& choice : g.choices) {
     if (choice.finish != FinishReason::kNone) continue;
@@ -292,6 +306,7 @@ void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
   ephemeral_slabs_ -= static_cast<int>(g.reserved_slots.size());
   g.reserved_slots.clear();
   if (!g.claims_session) return;
+  g.claims_session = false;
   claimed_.erase(g.request.session);
   Session* session = sessions_.Find(g.request.session);
   if (session == nullptr) return;  // it never came to be

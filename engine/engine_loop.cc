@@ -48,6 +48,10 @@ EngineLoop::~EngineLoop() {
 
 // One turn: twenty lines that are the engine. The loop thread alone owns sessions, slabs and the
 // runner; none of them has a lock.
+//
+// A device that works on its own waits for the host from the moment that a step's tokens are drawn
+// until the next step begins. So only what decides about that one is done in between: Commit, then
+// this turn's first lines. Clients get their tokens while it computes.
 void EngineLoop::RunOnce(absl::Duration max_wait) {
   std::vector<Command> commands = mailbox_.Drain(std::min(max_wait, IdleTimeout()));
   EndPhase(StepPhase::kIdle);
@@ -57,30 +61,33 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
   AdmitWaiting();
 
   const std::vector<RowCandidate>& candidates = Runnable();
-  const StepPlan plan = PlanStep(candidates, Limits());  // limits follow from the candidates
+  plan_ = PlanStep(candidates, Limits(), std::move(plan_));  // limits follow from the candidates
+  const StepPlan& plan = plan_;
   had_candidates_ = !candidates.empty();
-  EndPhase(StepPhase::kPlan);
+  const absl::Duration begin = EndPhase(StepPhase::kPlan);
   if (!plan.empty()) {
-    const absl::Duration begin = Now();
     step_began_ns_.store(absl::ToInt64Nanoseconds(begin), std::memory_order_relaxed);
     parts_.runner.Begin(plan, parts_.routing);
     EndPhase(StepPhase::kForward);
-    // While the device works.
+    Deliver();  // what the step before gave
+    EndPhase(StepPhase::kDeliver);
     const SamplingBatch& draws = DrawsOf(plan);
     const absl::Status status = parts_.runner.Sample(draws, result_);
     step_began_ns_.store(0, std::memory_order_relaxed);
-    EndPhase(StepPhase::kSample);
+    sampled_at_ = EndPhase(StepPhase::kSample);
     if (status.ok()) {
-      prefill_budget_.Observe(plan.decode_rows, plan.prefill_tokens(), Now() - begin);
-      parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(Now() - begin));
-      Commit(plan, result_, Now());
+      prefill_budget_.Observe(plan.decode_rows, plan.prefill_tokens(), sampled_at_ - begin);
+      parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(sampled_at_ - begin));
+      Commit(plan);
     } else {
       FailRows(plan, status);
     }
     EndPhase(StepPhase::kCommit);
   }
-  Sweep();
-  EndPhase(StepPhase::kDeliver);
+  if (plan.empty() || !parts_.runner.asynchronous()) {
+    Deliver();
+    EndPhase(StepPhase::kDeliver);
+  }
 }
 
 void EngineLoop::Run() {
@@ -170,6 +177,12 @@ void EngineLoop::CancelAndExpire() {
   }
 }
 
+// All that the next step does not depend on.
+void EngineLoop::Deliver() {
+  for (const auto& generation : running_) DeliverTokens(*generation);
+  Sweep();
+}
+
 void EngineLoop::Sweep() {
   for (auto* queue : {&waiting_, &running_}) {
     std::erase_if(*queue, [](const auto& generation) { return generation->ended; });
@@ -182,12 +195,13 @@ void EngineLoop::Sweep() {
   PublishStats();
 }
 
-// What has passed since the end of another phase belongs to this one.
-void EngineLoop::EndPhase(StepPhase phase) {
+// What has passed since the end of another phase belongs to this one. Returns the time.
+absl::Duration EngineLoop::EndPhase(StepPhase phase) {
   const absl::Duration now = Now();
   parts_.stats.phase_nanoseconds[static_cast<size_t>(phase)].Add(
       absl::ToInt64Nanoseconds(now - phase_began_));
   phase_began_ = now;
+  return now;
 }
 
 void EngineLoop::PublishStats() {

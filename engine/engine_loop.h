@@ -120,9 +120,10 @@ class EngineLoop {
   StepLimits Limits();
   const SamplingBatch& DrawsOf(const StepPlan& plan);
   void CancelAndExpire();
+  void Deliver();
   void Sweep();
   void PublishStats();
-  void EndPhase(StepPhase phase);
+  absl::Duration EndPhase(StepPhase phase);
   void BeginReport();
   void Report();
 
@@ -140,12 +141,12 @@ class EngineLoop {
   void Fork(Generation& generation);
 
   // commit.cc
-  void Commit(const StepPlan& plan, const StepResult& result, absl::Duration now);
-  void CommitRow(const StepPlan& plan, const StepResult& result, int row, absl::Duration now);
-  void CommitToken(Generation& generation, Choice& choice, const StepResult& result, int logit_row,
-                   absl::Duration now);
-  void ShowPrompt(Generation& generation, const StepResult& result, int logit_row, int64_t begin,
-                  int64_t end);
+  void Commit(const StepPlan& plan);
+  void CommitRow(const StepPlan& plan, int row);
+  void CommitToken(Generation& generation, Choice& choice, int logit_row);
+  void DeliverTokens(Generation& generation);
+  void DeliverToken(Generation& generation, Choice& choice);
+  void ShowPrompt(Generation& generation, int logit_row, int64_t begin, int64_t end);
   void EndUnsampled(Generation& generation);
   void FailForLogits(Generation& generation, const Choice& choice);
   void FailRows(const StepPlan& plan, const absl::Status& error);
@@ -155,7 +156,7 @@ class EngineLoop {
   void MarkEnded(Generation& generation);
   void Tell(const Generation& generation, const TokenEvent& last) const;
   void Send(Generation& generation, TokenEvent event);
-  TokenLogprob LogprobAt(const StepResult& result, int logit_row, int32_t token, int top) const;
+  TokenLogprob LogprobAt(int logit_row, int32_t token, int top) const;
 
   // session_commands.cc
   absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
@@ -195,8 +196,10 @@ class EngineLoop {
   // Of the step that is being put together, kept for their memory.
   std::vector<Row> rows_;
   std::vector<RowCandidate> candidates_;
+  StepPlan plan_;
   SamplingBatch draws_;
-  StepResult result_;
+  StepResult result_;  // of the last step
+  absl::Duration sampled_at_;
   std::vector<std::shared_ptr<TokenStream>> to_notify_;
 
   absl::Duration phase_began_;

@@ -9,7 +9,7 @@
 namespace mneme {
 
 Generation::Generation(Request accepted, std::shared_ptr<TokenStream> events, absl::Duration now)
-    : request(std::move(accepted)), stream(std::move(events)), submitted(now), rules(StopRules()) {}
+    : stream(std::move(events)), submitted(now), request(std::move(accepted)) {}
 
 RowCandidate NextRow(const Generation& generation, const Choice& choice) {
   RowCandidate row = {.slot = choice.session->slot, .last_run = choice.last_run};

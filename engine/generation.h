@@ -27,44 +27,52 @@ struct Choice {
   explicit Choice(const StopRules& rules) : stop(rules) {}
 
   int index = 0;
+  FinishReason finish = FinishReason::kNone;
   // Null before the choice begins and after an ephemeral one has ended.
   Session* session = nullptr;
   std::unique_ptr<Session> ephemeral;  // what `session` points to, unless that is in the table
   int64_t cursor = 0;                  // tokens of Generation::feed that were fed
   int64_t last_run = 0;                // number of the step
-  std::optional<StreamingDecoder> decoder;
+  // Its token of the last step, and the logit row that this came from, until the client gets it.
+  struct Undelivered {
+    int32_t token;
+    int logit_row;
+  };
+  std::optional<Undelivered> undelivered;
   StopCondition stop;
-  FinishReason finish = FinishReason::kNone;
+  std::optional<StreamingDecoder> decoder;
   absl::Duration last_token_at;
 };
 
 struct Generation {
   Generation(Request accepted, std::shared_ptr<TokenStream> events, absl::Duration now);
 
-  Request request;
+  // First what every step looks at, close together: a step of many rows has the device wait for
+  // the host's memory.
   std::shared_ptr<TokenStream> stream;
-  int64_t arrival = 0;       // order among requests
-  absl::Duration submitted;  // this and the next ones on the monotonic clock
-  absl::Duration admitted, first_token, last_token;
-  absl::Duration deadline = absl::InfiniteDuration();
+  std::vector<Choice> choices;  // n; the first one begins at once, the others when it forks
+  std::vector<int32_t> feed;    // pending token of the session, if any, and the prompt
+  StopRules rules;
+  Usage usage;
+  absl::Duration deadline = absl::InfiniteDuration();  // on the monotonic clock, as the next ones
+  bool ended = false;                                  // the last event was pushed
+  absl::Duration submitted, admitted, first_token, last_token;
+  std::vector<int> reserved_slots;  // for choices that are not forked yet
+
+  Request request;
+  int64_t arrival = 0;          // order among requests
   KeyRecord* record = nullptr;  // of its idempotency key
   uint64_t seed = 0;
 
-  // From admission on.
-  std::vector<int32_t> feed;    // pending token of the session, if any, and the prompt
+  // From admission on, as `choices`, `feed`, `rules` and `reserved_slots`.
   bool feeds_pending = false;   // feed[0] is the session's pending token
   bool claims_session = false;  // in EngineLoop::claimed_
   bool created_session = false;
   bool spoilt = false;  // a step that fed choice 0 failed, or its logits were not finite
   Sampler sampler;
-  StopRules rules;
-  std::vector<Choice> choices;      // n; the first one begins at once, the others when it forks
-  std::vector<int> reserved_slots;  // for the others
-  int64_t shown_prompt = 0;         // tokens of `feed` that were sent to the client, or skipped
-  int unfinished = 0;               // choices
-  Usage usage;
-  bool queued = false;  // waits for a slab, in EngineLoop::queued_
-  bool ended = false;   // the last event was pushed
+  int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
+  int unfinished = 0;        // choices
+  bool queued = false;       // waits for a slab, in EngineLoop::queued_
 
   bool named() const { return !request.session.name.empty(); }
   bool is_admitted() const { return !choices.empty(); }

@@ -51,6 +51,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
   const int64_t inputs = Aligned(limits.tokens) + Aligned(limits.rows + 1) + Aligned(limits.rows) +
                          Aligned(limits.logit_rows);
   MNEME_ASSIGN_OR_RETURN(runner->inputs_, Tensor::Allocate(backend, DType::kI32, {inputs}));
+  MNEME_ASSIGN_OR_RETURN(
+      runner->pinned_,
+      Buffer::AllocatePinned(backend, inputs * static_cast<int64_t>(sizeof(int32_t))));
   MNEME_ASSIGN_OR_RETURN(runner->logits_,
                          Tensor::Allocate(backend, backend.activation_dtype(),
                                           {limits.logit_rows, model.info().vocab}));
@@ -69,7 +72,7 @@ absl::Status ModelRunner::CaptureGraphs() {
   // Padding rows alone: no slab is read or written.
   const StepPlan nothing;
   for (const int rows : GraphRows(std::min({limits_.rows, limits_.tokens, limits_.logit_rows}))) {
-    Upload(nothing, /*padding=*/rows);
+    WriteInputs(nothing, /*padding=*/rows);
     // Once for real: libraries choose their algorithms and scratch memory grows to its size.
     Launch(/*routing=*/nullptr);
     MNEME_RETURN_IF_ERROR(backend_.Synchronize());
@@ -90,7 +93,7 @@ absl::Status ModelRunner::TryPromptSizes() {
     StepPlan plan;
     plan.AddRow(/*slot=*/-1, std::span(tokens).first(size), /*scored_tokens=*/0, /*samples=*/true,
                 /*candidate=*/0);
-    Upload(plan, /*padding=*/0);
+    WriteInputs(plan, /*padding=*/0);
     Launch(/*routing=*/nullptr);
     MNEME_RETURN_IF_ERROR(backend_.Synchronize());
     if (size > kMostTriedTokens) size = kMostTriedTokens + 1;
@@ -99,17 +102,19 @@ absl::Status ModelRunner::TryPromptSizes() {
   return absl::OkStatus();
 }
 
-void ModelRunner::Upload(const StepPlan& plan, int padding) {
+void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
   const int tokens = plan.tokens(), rows = plan.rows();
-  host_inputs_.clear();
+  auto* const pinned = reinterpret_cast<int32_t*>(pinned_.data());
+  int64_t end = 0;
   // Appends `values`, then what `pad` makes for the padding rows; returns where they will lie.
   const auto append = [&](const std::vector<int32_t>& values, auto pad) {
-    const auto at = static_cast<int64_t>(host_inputs_.size());
-    host_inputs_.insert(host_inputs_.end(), values.begin(), values.end());
-    for (int i = 0; i < padding; ++i) host_inputs_.push_back(pad(i));
-    const int64_t count = static_cast<int64_t>(host_inputs_.size()) - at;
-    host_inputs_.resize(Aligned(at + count));
-    return TensorView{inputs_.view().as<int32_t>() + at, DType::kI32, {count}};
+    int32_t* to = std::copy(values.begin(), values.end(), pinned + end);
+    for (int i = 0; i < padding; ++i) *to++ = pad(i);
+    const TensorView view = {inputs_.view().as<int32_t>() + end,
+                             DType::kI32,
+                             {static_cast<int64_t>(values.size()) + padding}};
+    end = Aligned(to - pinned);
+    return view;
   };
   int longest = padding > 0 ? 1 : 0, longer = 0;
   for (int row = 0; row < rows; ++row) {
@@ -125,8 +130,7 @@ void ModelRunner::Upload(const StepPlan& plan, int padding) {
   batch_.row_offsets = append(plan.row_offsets, [&](int i) { return tokens + i + 1; });
   batch_.slots = append(plan.slots, [](int) { return -1; });
   logit_tokens_ = append(plan.logit_tokens, [&](int i) { return tokens + i; });
-  backend_.CopyFromHost(inputs_.view().data, host_inputs_.data(),
-                        static_cast<int64_t>(host_inputs_.size() * sizeof(int32_t)));
+  input_bytes_ = end * static_cast<int64_t>(sizeof(int32_t));
 }
 
 ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
@@ -139,6 +143,7 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
 }
 
 void ModelRunner::Launch(RoutingObserver* routing) {
+  backend_.CopyFromPinned(inputs_.view().data, pinned_.data(), input_bytes_);
   ForwardContext context = MakeContext(routing);
   model_.Forward(context, logit_tokens_, Logits(static_cast<int>(logit_tokens_.shape[0])));
 }
@@ -160,11 +165,11 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
   const auto graph = std::find_if(graphs_.begin(), graphs_.end(),
                                   [&](const auto& entry) { return entry.first >= plan.rows(); });
   if (routing == nullptr && graph != graphs_.end() && FitsGraph(plan)) {
-    Upload(plan, graph->first - plan.rows());
+    WriteInputs(plan, graph->first - plan.rows());
     graph->second->Replay();
     return;
   }
-  Upload(plan, /*padding=*/0);
+  WriteInputs(plan, /*padding=*/0);
   Launch(routing);
 }
 
@@ -186,7 +191,7 @@ absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result)
                              .logprobs = std::span(result.logprobs),
                              .top_tokens = std::span(result.top_tokens),
                              .top_logprobs = std::span(result.top_logprobs)});
-  return backend_.Synchronize();
+  return backend_.TakeStatus();
 }
 
 absl::Status ModelRunner::Settle(int slot) {

@@ -73,6 +73,8 @@ class ModelRunner {
   absl::Status ReadLogits(std::span<float> out);
 
   const RunnerLimits& limits() const { return limits_; }
+  // Whether Begin() returns before the step is done.
+  bool asynchronous() const { return backend_.asynchronous(); }
   int64_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
@@ -82,11 +84,11 @@ class ModelRunner {
   // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
-  // Puts the plan's arrays into inputs_, and behind them `padding` rows of one token and its logits
-  // each.
-  void Upload(const StepPlan& plan, int padding);
+  // Puts the plan's arrays into pinned_, with `padding` rows of one token and its logits each
+  // behind them.
+  void WriteInputs(const StepPlan& plan, int padding);
   ForwardContext MakeContext(RoutingObserver* routing);
-  // Launches the forward pass over what was uploaded last.
+  // Launches the upload of what was written last, and the forward pass over it.
   void Launch(RoutingObserver* routing);
   TensorView Logits(int rows) const;
 
@@ -98,9 +100,10 @@ class ModelRunner {
   Workspace workspace_;
   // The four arrays of a step, one behind the other, so that a step is one upload; where they lie
   // depends on their sizes alone.
-  Tensor inputs_;                     // i32
-  std::vector<int32_t> host_inputs_;  // what inputs_ gets
-  StepBatch batch_;                   // of the last upload
+  Tensor inputs_;            // i32
+  Buffer pinned_;            // what inputs_ gets
+  int64_t input_bytes_ = 0;  // of the last step, as the next two
+  StepBatch batch_;
   TensorView logit_tokens_;
   Tensor logits_;       // [limits.logit_rows, vocab] act
   int logit_rows_ = 0;  // of the last Forward

@@ -1,21 +1,24 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
-#include <vector>
+#include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "base/log.h"
 
 namespace mneme {
 namespace {
 
-void SortLongestWaiting(std::span<const RowCandidate> candidates, std::vector<int>& indices) {
+// Of candidates.
+using Indices = absl::InlinedVector<int, 512>;
+
+void SortLongestWaiting(std::span<const RowCandidate> candidates, Indices& indices) {
   std::stable_sort(indices.begin(), indices.end(),
                    [&](int a, int b) { return candidates[a].last_run < candidates[b].last_run; });
 }
 
 // Leaves the `count` candidates that have waited longest, in that order.
-void KeepLongestWaiting(std::span<const RowCandidate> candidates, int count,
-                        std::vector<int>& indices) {
+void KeepLongestWaiting(std::span<const RowCandidate> candidates, int count, Indices& indices) {
   if (static_cast<int>(indices.size()) <= count) return;
   SortLongestWaiting(candidates, indices);
   indices.resize(count);
@@ -23,7 +26,7 @@ void KeepLongestWaiting(std::span<const RowCandidate> candidates, int count,
 
 // How many of the prefilling candidates a step's prefill tokens are enough for, those first that
 // have waited longest: a long prompt counts for the smallest chunk, a short one for its length.
-int PrefillRows(std::span<const RowCandidate> candidates, std::vector<int> prefilling,
+int PrefillRows(std::span<const RowCandidate> candidates, Indices prefilling,
                 const StepLimits& limits) {
   SortLongestWaiting(candidates, prefilling);
   int64_t tokens = 0;
@@ -37,7 +40,7 @@ int PrefillRows(std::span<const RowCandidate> candidates, std::vector<int> prefi
   return std::min(rows, limits.max_rows);
 }
 
-int64_t LongestWaiting(std::span<const RowCandidate> candidates, const std::vector<int>& indices) {
+int64_t LongestWaiting(std::span<const RowCandidate> candidates, const Indices& indices) {
   int64_t oldest = candidates[indices.front()].last_run;
   for (const int i : indices) oldest = std::min(oldest, candidates[i].last_run);
   return oldest;
@@ -51,9 +54,10 @@ int LikelyStepTokens(int tokens) {
   return tokens / step * step;
 }
 
-StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits) {
+StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits,
+                  StepPlan memory) {
   CHECK(limits.max_rows >= 1 && limits.max_tokens >= limits.max_rows);
-  std::vector<int> decoding, prefilling;
+  Indices decoding, prefilling;
   for (size_t i = 0; i < candidates.size(); ++i) {
     (candidates[i].tokens.size() == 1 ? decoding : prefilling).push_back(static_cast<int>(i));
   }
@@ -73,7 +77,8 @@ StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& li
   }
   const int decode_rows = std::min(decoders, limits.max_rows - prefill_rows);
 
-  StepPlan plan;
+  StepPlan plan = std::move(memory);
+  plan.Clear();
   KeepLongestWaiting(candidates, decode_rows, decoding);
   int scored_left = limits.max_scored_tokens;
   for (const int i : decoding) {
@@ -87,8 +92,11 @@ StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& li
 
   KeepLongestWaiting(candidates, prefill_rows, prefilling);
   int scoring = 0;  // rows among them that score; no more than there are logits for
-  std::erase_if(prefilling,
-                [&](int i) { return candidates[i].scored_tokens > 0 && ++scoring > scored_left; });
+  prefilling.erase(
+      std::remove_if(
+          prefilling.begin(), prefilling.end(),
+          [&](int i) { return candidates[i].scored_tokens > 0 && ++scoring > scored_left; }),
+      prefilling.end());
   scoring = std::min(scoring, scored_left);
   // Shares: shortest first, so that what one leaves is divided among the rest.
   std::stable_sort(prefilling.begin(), prefilling.end(), [&](int a, int b) {

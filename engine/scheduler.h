@@ -44,7 +44,9 @@ int LikelyStepTokens(int tokens);
 // runs at least once in 2 ceil((D + P) / max_rows) steps, or, prefilling, in the P /
 // (prefill_tokens / min_chunk) steps that its share of the tokens amounts to, if that is longer.
 //
-// Pure: the same candidates and limits give the same plan.
-StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits);
+// Pure: the same candidates and limits give the same plan. `memory` is a plan that is no longer
+// needed: its arrays are used again.
+StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits,
+                  StepPlan memory = {});
 
 }  // namespace mneme

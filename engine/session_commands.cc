@@ -135,7 +135,7 @@ absl::Status EngineLoop::CheckIntegrity() const {
       ++owners.at(slot);
       ++ephemeral;
     }
-    if (generation->named() && !generation->claims_session) {
+    if (generation->named() && !generation->claims_session && !generation->ended) {
       return absl::InternalError("a running request does not claim its session");
     }
   }

@@ -1,12 +1,13 @@
 // When a choice ends, and what of the end is shown: end tokens, stop strings, length.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_set.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/request.h"
@@ -29,7 +30,9 @@ class StopRules {
   int max_tokens() const { return max_tokens_; }
   int min_tokens() const { return min_tokens_; }
   // Whether the token ends a choice: a stop token, or an end token that is not ignored.
-  bool IsStopToken(int32_t token) const { return stop_tokens_.contains(token); }
+  bool IsStopToken(int32_t token) const {
+    return std::find(stop_tokens_.begin(), stop_tokens_.end(), token) != stop_tokens_.end();
+  }
   // All of them: what cannot be drawn before min_tokens.
   std::vector<int32_t> StopTokens() const { return {stop_tokens_.begin(), stop_tokens_.end()}; }
 
@@ -46,7 +49,7 @@ class StopRules {
   int max_tokens_ = 0;
   int min_tokens_ = 0;
   bool keep_stop_string_ = false;
-  absl::flat_hash_set<int32_t> stop_tokens_;
+  absl::InlinedVector<int32_t, 4> stop_tokens_;  // few, looked through for every token
   std::vector<StopString> strings_;
 };
 
@@ -66,6 +69,12 @@ class StopCondition {
   // token; appends what may be shown to `shown`. The stop string that is complete first wins, of
   // those that end at the same byte the longest. Call at most max_tokens times, not after an end.
   Outcome OnToken(int32_t token, absl::string_view text, std::string& shown);
+
+  // Whether the choice goes on after `token`, whatever its text: what can be known without decoding
+  // it. OnToken(token) has no finish then.
+  bool GoesOnAfter(int32_t token) const {
+    return states_.empty() && !rules_->IsStopToken(token) && generated_ + 1 < rules_->max_tokens_;
+  }
 
   // Shows what was held back, for a choice that ends otherwise.
   void Flush(std::string& shown);

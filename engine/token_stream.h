@@ -17,8 +17,8 @@ namespace mneme {
 // Written by the loop, read by one reader (an RPC, a test). Thread-safe.
 //
 // Back-pressure: at `capacity` events the stream is full, and the engine stops running the request
-// until the reader has taken half of them. A step that is under way may add a few more (one per
-// choice), and the last event always fits, so a reader always learns how the request ended.
+// until the reader has taken half of them. What is under way may add a few more (two per choice),
+// and the last event always fits, so a reader always learns how the request ended.
 class TokenStream {
  public:
   explicit TokenStream(int capacity) : capacity_(capacity) {}
@@ -62,9 +62,10 @@ class TokenStream {
   bool CallbackIdle() const ABSL_SHARED_LOCKS_REQUIRED(mu_) { return !callback_running_; }
 
   const int capacity_;
-  std::atomic<bool> full_{false};
+  // The loop looks at these in every step: not beside what the reader writes to for every event.
+  alignas(64) std::atomic<bool> full_{false};
   std::atomic<bool> cancelled_{false};
-  mutable absl::Mutex mu_;
+  alignas(64) mutable absl::Mutex mu_;
   std::deque<TokenEvent> events_ ABSL_GUARDED_BY(mu_);
   bool abandoned_ ABSL_GUARDED_BY(mu_) = false;
   bool ended_ ABSL_GUARDED_BY(mu_) = false;  // the last event was pushed

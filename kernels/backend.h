@@ -64,9 +64,20 @@ class Backend {
   // Tokens of a step from which on a prompt is read at nearly full speed.
   virtual int preferred_step_tokens() const { return 512; }
 
+  // Memory of the host from which the device can copy by itself; Free takes it, too.
+  virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) { return Allocate(bytes); }
+
+  // Whether kernels and copies are queued, and calls return before the work is done.
+  virtual bool asynchronous() const { return false; }
+
   // Ordered with kernels. Host sources may be reused when the call returns; CopyToHost blocks.
   virtual void CopyFromHost(void* dst, const void* src, int64_t bytes) = 0;
   virtual void CopyToHost(void* dst, const void* src, int64_t bytes) = 0;
+  // From pinned memory, which has to stay as it is until the copy is done: it reads what is there
+  // when the work before it is done, as part of a graph too. For the few bytes of a step.
+  virtual void CopyFromPinned(void* dst, const void* src, int64_t bytes) {
+    CopyFromHost(dst, src, bytes);
+  }
   virtual void Copy(void* dst, const void* src, int64_t bytes) = 0;
   // `count` pieces of `bytes`, which begin so many bytes apart.
   virtual void CopyPieces(void* dst, int64_t dst_stride, const void* src, int64_t src_stride,
@@ -79,6 +90,8 @@ class Backend {
   virtual void Zero(void* dst, int64_t bytes) = 0;
   // Waits for all work; reports errors of asynchronous kernels.
   virtual absl::Status Synchronize() = 0;
+  // Reports the errors that are known by now, for after an operation that waited by itself.
+  virtual absl::Status TakeStatus() { return Synchronize(); }
 
   // Bytes PackMatrix needs at `dst` (backend memory) for a matrix of this shape and dtype.
   virtual int64_t PackedBytes(DType dtype, int out_features, int in_features) const = 0;

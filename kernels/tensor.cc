@@ -7,11 +7,13 @@ namespace mneme {
 absl::StatusOr<Buffer> Buffer::Allocate(Backend& backend, int64_t bytes) {
   absl::StatusOr<void*> data = backend.Allocate(bytes);
   if (!data.ok()) return data.status();
-  Buffer buffer;
-  buffer.backend_ = &backend;
-  buffer.data_ = *data;
-  buffer.bytes_ = bytes;
-  return buffer;
+  return Buffer(backend, *data, bytes);
+}
+
+absl::StatusOr<Buffer> Buffer::AllocatePinned(Backend& backend, int64_t bytes) {
+  absl::StatusOr<void*> data = backend.AllocatePinned(bytes);
+  if (!data.ok()) return data.status();
+  return Buffer(backend, *data, bytes);
 }
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {

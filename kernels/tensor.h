@@ -15,6 +15,7 @@ class Buffer {
  public:
   Buffer() = default;
   static absl::StatusOr<Buffer> Allocate(Backend& backend, int64_t bytes);
+  static absl::StatusOr<Buffer> AllocatePinned(Backend& backend, int64_t bytes);
   Buffer(Buffer&& other) noexcept { *this = std::move(other); }
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
@@ -23,6 +24,9 @@ class Buffer {
   int64_t bytes() const { return bytes_; }
 
  private:
+  Buffer(Backend& backend, void* data, int64_t bytes)
+      : backend_(&backend), data_(data), bytes_(bytes) {}
+
   Backend* backend_ = nullptr;
   void* data_ = nullptr;
   int64_t bytes_ = 0;

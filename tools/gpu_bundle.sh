@@ -6,25 +6,31 @@
 #   tools/gpu_bundle.sh --out gpu-bundle        # copy the folder to the machine with the GPU
 #   gpu-bundle/run.sh                           # there
 #
-# usage: tools/gpu_bundle.sh [--build DIR] --out DIR
-#   --build  a build with MNEME_CUDA=ON; default: build/cuda
-#   --out    the folder to make; what it held is replaced
+# usage: tools/gpu_bundle.sh [--build DIR] [--library FILE] --out DIR
+#   --build    a build with MNEME_CUDA=ON; default: build/cuda
+#   --library  a libmneme_cuda.so to take in place of that build's: one for other GPUs
+#   --out      the folder to make; what it held is replaced
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 build=build/cuda
+library=
 out=
 while (($# > 0)); do
   case $1 in
-    --build | --out)
+    --build | --library | --out)
       if (($# < 2)); then
         echo "gpu_bundle.sh: $1 wants a value" >&2
         exit 2
       fi
-      if [[ $1 == --build ]]; then build=$2; else out=$2; fi
+      case $1 in
+        --build) build=$2 ;;
+        --library) library=$2 ;;
+        --out) out=$2 ;;
+      esac
       shift
       ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "gpu_bundle.sh: unknown argument $1; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -52,8 +58,10 @@ done
 # Libraries that every Linux has, or that come with the driver and the CUDA toolkit, stay behind.
 ldd "$out"/tests/* "$out"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -vE '/(ld-linux|libc|libm|libdl|librt|libpthread|libcuda|libcudart|libcublas|libcublasLt|libnvidia)[.-]' |
-  while read -r library; do cp -L "$library" "$out/lib/"; done
+  while read -r needed; do cp -L "$needed" "$out/lib/"; done
 cp -L "$build"/lib/*.so "$out/lib/"
+if [[ -n $library ]]; then cp -L "$library" "$out/lib/libmneme_cuda.so"; fi
+strip --strip-unneeded "$out"/lib/*.so
 
 mkdir -p "$out/data/tests"
 cp -r tests/golden "$out/data/tests/golden"

@@ -110,7 +110,23 @@ class CudaBackend final : public Backend {
         absl::StrCat("asked for ", bytes, " bytes of GPU memory, ",
                      available.ok() ? absl::StrCat(*available) : "fewer", " are available"));
   }
-  void Free(void* data) override { cudaFree(data); }
+  absl::StatusOr<void*> AllocatePinned(int64_t bytes) override {
+    void* data = nullptr;
+    const cudaError_t error = cudaMallocHost(&data, static_cast<size_t>(bytes));
+    if (error == cudaSuccess) return data;
+    cudaGetLastError();  // of this call; the device is sound
+    return absl::ResourceExhaustedError(
+        absl::StrCat("asked for ", bytes, " bytes of pinned memory: ", cudaGetErrorString(error)));
+  }
+  void Free(void* data) override {
+    cudaPointerAttributes attributes = {};
+    cudaPointerGetAttributes(&attributes, data);
+    if (attributes.type == cudaMemoryTypeHost) {
+      cudaFreeHost(data);
+    } else {
+      cudaFree(data);
+    }
+  }
   absl::StatusOr<int64_t> AvailableBytes() const override {
     size_t free = 0, total = 0;
     const absl::Status status = ToStatus(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
@@ -128,6 +144,9 @@ class CudaBackend final : public Backend {
     if (bytes <= 0) return;
     if (bytes <= kStagingBytes / 4) src = staging_.Stage(src, bytes, device_.stream());
     CopyAsync(dst, src, bytes, cudaMemcpyHostToDevice);
+  }
+  void CopyFromPinned(void* dst, const void* src, int64_t bytes) override {
+    cuda::Upload(device_, dst, src, bytes);
   }
   void CopyToHost(void* dst, const void* src, int64_t bytes) override {
     CopyAsync(dst, src, bytes, cudaMemcpyDeviceToHost);
@@ -152,6 +171,10 @@ class CudaBackend final : public Backend {
     if (bytes <= 0) return;
     device_.Check(cudaMemsetAsync(dst, 0, static_cast<size_t>(bytes), device_.stream()), "memset");
   }
+  absl::Status TakeStatus() override {
+    const std::string error = device_.TakeError();
+    return error.empty() ? absl::OkStatus() : absl::InternalError(absl::StrCat("CUDA: ", error));
+  }
   absl::Status Synchronize() override {
     device_.Check(cudaStreamSynchronize(device_.stream()), "cudaStreamSynchronize");
     return TakeStatus();
@@ -169,6 +192,7 @@ class CudaBackend final : public Backend {
 
   Kernels& kernels() override { return kernels_; }
 
+  bool asynchronous() const override { return true; }
   bool can_capture() const override { return true; }
   absl::StatusOr<std::unique_ptr<Graph>> Capture(std::function<void()> work) override {
     device_.Check(cudaStreamBeginCapture(device_.stream(), cudaStreamCaptureModeRelaxed),
@@ -196,10 +220,6 @@ class CudaBackend final : public Backend {
     if (bytes <= 0) return;
     device_.Check(cudaMemcpyAsync(dst, src, static_cast<size_t>(bytes), kind, device_.stream()),
                   "cudaMemcpyAsync");
-  }
-  absl::Status TakeStatus() {
-    const std::string error = device_.TakeError();
-    return error.empty() ? absl::OkStatus() : absl::InternalError(absl::StrCat("CUDA: ", error));
   }
 
   Device device_;

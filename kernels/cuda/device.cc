@@ -11,6 +11,10 @@ namespace {
 constexpr int64_t kBlasWorkspaceBytes = int64_t{32} << 20;
 constexpr int64_t kCounterBytes = 256;
 
+// After cudaMemset or cudaMemcpy: those return before the device has done them, and work of our
+// streams, which do not wait for the default stream, would overtake them on a busy GPU.
+cudaError_t WaitForDefaultStream() { return cudaStreamSynchronize(cudaStreamLegacy); }
+
 }  // namespace
 
 Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype) {
@@ -31,6 +35,7 @@ Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype)
   Check(cudaMalloc(&blas_workspace_, kBlasWorkspaceBytes), "cudaMalloc of the cuBLAS workspace");
   Check(cudaMalloc(&counters_, kCounterBytes), "cudaMalloc of counters");
   Check(cudaMemset(counters_, 0, kCounterBytes), "cudaMemset of counters");
+  Check(WaitForDefaultStream(), "cudaMemset of counters");
   Check(cublasSetStream(blas_, stream_), "cublasSetStream");
   Check(cublasSetWorkspace(blas_, blas_workspace_, kBlasWorkspaceBytes), "cublasSetWorkspace");
   // fp32 products are fp32: no TF32.
@@ -75,6 +80,7 @@ void* Device::Growing::Reserve(Device& device, int64_t bytes) {
     device.Check(cudaMalloc(&block, grown), "cudaMalloc of scratch memory");
     if (block == nullptr) return nullptr;
     device.Check(cudaMemset(block, 0, grown), "cudaMemset of scratch memory");
+    device.Check(WaitForDefaultStream(), "cudaMemset of scratch memory");
     blocks_.push_back(block);
     bytes_ = grown;
   }
@@ -95,6 +101,7 @@ const void* Device::Constant(const void* data, int64_t bytes) {
   Check(cudaMalloc(&copy, bytes), "cudaMalloc of constants");
   if (copy == nullptr) return nullptr;
   Check(cudaMemcpy(copy, data, bytes, cudaMemcpyHostToDevice), "cudaMemcpy of constants");
+  Check(WaitForDefaultStream(), "cudaMemcpy of constants");
   constants_.emplace_back(std::vector<std::byte>(first, first + bytes), copy);
   return copy;
 }

@@ -56,6 +56,9 @@ bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> layers);
 bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args);
 bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args);
 
+// upload.cu: copies whole words from pinned memory.
+void Upload(Device& device, void* to, const void* from, int64_t bytes);
+
 // sampling.cu. Blocks until the results are on the host.
 void Sample(Device& device, const SampleArgs& args);
 

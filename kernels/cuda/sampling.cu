@@ -1,7 +1,8 @@
 // Draws the tokens of a batch in one launch: every row has a team of blocks (sampling_team.cuh),
 // which adjusts logits where lists say so, looks for the largest, and, if there is a distribution
 // to draw from, cuts it and draws by selection (sampling_select.cuh). Parameters go up by one copy
-// or, if they are few, as arguments of the launch; results are written to pinned host memory.
+// or, if they are few, as arguments of the launch; results are written to pinned host memory, where
+// the host looks for them.
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -11,6 +12,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/cuda/operations.h"
+#include "kernels/cuda/pinned_results.h"
 #include "kernels/cuda/sampling_select.cuh"
 #include "kernels/cuda/sampling_team.cuh"
 
@@ -207,7 +209,11 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
     }
     ReportLogprobs(p, row, r, token, extremes, team, shared, unchanged);
   }
-  if (team.rank() == 0 && threadIdx.x == 0) p.tokens[r] = token;
+  if (team.rank() == 0) {
+    __threadfence_system();  // who sees the token sees all else
+    __syncthreads();
+    if (threadIdx.x == 0) p.tokens[r] = token;
+  }
   team.Sync();  // others may look at this block's shared memory until here
 }
 
@@ -357,8 +363,9 @@ void Sample(Device& device, const SampleArgs& args) {
     return device.Check(cudaErrorInvalidValue, "Sample, of so large a vocabulary");
   }
   const TeamSizes::Launch launch(device, rows * size, size, static_cast<size_t>(shared_bytes));
+  std::fill_n(p.tokens, rows, kNoResultYet);
   device.Check(cudaLaunchKernelEx(&launch.config, SampleRows, p), "Sample");
-  device.Check(cudaStreamSynchronize(device.stream()), "Sample");
+  if (device.ok()) AwaitResults(device, p.tokens, rows);
   if (!device.ok()) return;
 
   std::copy_n(p.tokens, rows, args.tokens.begin());

@@ -142,6 +142,38 @@ TEST_P(EngineDeviceTest, AConversationIsTheSameHoweverItCameAbout) {
   EXPECT_EQ(ask(prompt, static_cast<int>(all.size()), "").tokens, all);
 }
 
+// With matrices of every dtype: alone in its steps, a conversation is the same with graphs and
+// without, and a fork's is its parent's.
+TEST_P(EngineDeviceTest, ForksAndGraphsKeepCoarseStatesAsTheyAre) {
+  const std::vector<int32_t> prompt = RandomTokens(90, kVocab, /*seed=*/4);
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
+    SCOPED_TRACE(Name(dtype));
+    std::vector<std::vector<int32_t>> answers;
+    for (const bool graphs : {true, false}) {
+      BackendOptions options;
+      options.state_dtype = dtype;
+      auto backend = MakeBackend(GetParam().device, options);
+      if (!backend.ok()) break;  // has no such states
+      const std::unique_ptr<Engine> engine = Make(*std::move(backend), graphs);
+      const auto ask = [&](std::vector<int32_t> text, const std::string& session) {
+        auto stream = engine->Submit(MakeRequest(std::move(text), 40, session));
+        CHECK_OK(stream.status());
+        answers.push_back(Collect(**stream).tokens);
+        ASSERT_EQ(answers.back().size(), 40);
+      };
+      ask({prompt.begin(), prompt.begin() + 31}, "parent");
+      ASSERT_EQ(engine->ForkSession({"", "parent"}, {"", "fork"}, absl::Minutes(1)).status(),
+                absl::OkStatus());
+      ask({prompt.begin() + 31, prompt.end()}, "parent");
+      ask({prompt.begin() + 31, prompt.end()}, "fork");
+      EXPECT_EQ(answers.back(), answers[answers.size() - 2]) << "of the fork";
+    }
+    for (size_t i = 3; i < answers.size(); ++i) {
+      EXPECT_EQ(answers[i], answers[i - 3]) << "without graphs, answer " << i - 3;
+    }
+  }
+}
+
 // The fastest and the reference alone: engines of every instruction set would take their time.
 INSTANTIATE_TEST_SUITE_P(Backends, EngineDeviceTest, testing::Values(AvailableBackends().back()),
                          BackendName);

@@ -200,6 +200,62 @@ TEST(EngineLoopTest, ChoicesWithoutTokensEndAtOnce) {
   EXPECT_EQ(answer.last.usage.fed_tokens, 2);
 }
 
+// --- When tokens come ---
+
+TEST(EngineLoopTest, TokensComeInTheTurnThatDrawsThem) {
+  LoopHarness h;
+  auto stream = h.Submit(Greedy({1}, 3)).value();
+  Answer answer;
+  for (size_t turn = 1; turn <= 3; ++turn) {
+    h.Turn();
+    LoopHarness::Read(*stream, answer);
+    EXPECT_EQ(answer.tokens.at(0).size(), turn);
+  }
+  EXPECT_TRUE(answer.ended);
+}
+
+TEST(EngineLoopTest, TokensComeWhileAnAsynchronousDeviceRunsTheNextStep) {
+  LoopHarness h({.asynchronous = true});
+  auto stream = h.Submit(Greedy({1}, 3)).value();
+  Answer answer;
+  h.Turn();
+  LoopHarness::Read(*stream, answer);
+  ASSERT_TRUE(answer.start.has_value());
+  EXPECT_THAT(answer.tokens, IsEmpty());
+  h.on_step = [&] {
+    LoopHarness::Read(*stream, answer);
+    EXPECT_THAT(answer.tokens, IsEmpty()) << "the device waits for nobody's token";
+  };
+  h.Turn();
+  h.on_step = nullptr;
+  LoopHarness::Read(*stream, answer);
+  EXPECT_EQ(answer.tokens.at(0).size(), 1);
+  h.Turn();
+  LoopHarness::Read(*stream, answer);
+  EXPECT_EQ(answer.tokens.at(0).size(), 3) << "nothing comes after an end that it could wait for";
+  EXPECT_TRUE(answer.ended);
+}
+
+TEST(EngineLoopTest, WhatWasDrawnComesBeforeAnEndThatComesBetweenSteps) {
+  for (const bool asynchronous : {false, true}) {
+    LoopHarness h({.asynchronous = asynchronous});
+    OracleSession oracle;
+    oracle.FeedPrompt({1});
+    const Request request = Greedy({1}, 50, "s");
+    std::vector<int32_t> want = oracle.Generate(h.options, request, 0, 0);
+    want.resize(3);
+    auto stream = h.Submit(request).value();
+    for (int turn = 0; turn < 3; ++turn) h.Turn();
+    stream->Cancel();
+    const Answer answer = h.Finish(*stream);
+    EXPECT_TRUE(absl::IsCancelled(answer.status()));
+    EXPECT_EQ(answer.tokens.at(0), want);
+    EXPECT_EQ(answer.last.session_position, 4);
+    EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 4);
+    h.TurnUntilQuiet();
+  }
+}
+
 // --- What is counted ---
 
 TEST(EngineLoopTest, StatisticsAddUp) {

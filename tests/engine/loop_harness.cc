@@ -65,6 +65,7 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
     options.vocab = 258;
     tokenizer = MakeByteTokenizer(258, 256, 257).value();
   }
+  backend.set_asynchronous(options.asynchronous);
   pool = StatePool::Create(backend, model, options.slots).value();
   runner = ModelRunner::Create(
                backend, model, *pool,

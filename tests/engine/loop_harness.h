@@ -27,6 +27,7 @@ struct HarnessOptions {
   int32_t poison_token = -1;  // FakeModelOptions
   std::vector<int32_t> end_tokens;
   absl::Duration step_time = absl::Milliseconds(1);
+  bool asynchronous = false;  // FaultyBackend
   // Without graphs a step is one forward pass, which is what the harness counts.
   EngineOptions engine = {.graphs = false,
                           .max_rows = 4,

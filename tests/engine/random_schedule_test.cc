@@ -66,6 +66,7 @@ class Schedule {
     options.engine.history_tokens = pick(0, 12);
     options.engine.max_idempotency_keys = pick(2, 30);
     options.engine.default_session_ttl = absl::Milliseconds(pick(30, 400));
+    options.asynchronous = pick(0, 1) == 1;
     return options;
   }
 

@@ -148,6 +148,26 @@ TEST(StopConditionTest, AStopTokenOnTheLastTokenIsAStop) {
   EXPECT_EQ(stop.OnToken(7, "", shown).finish, FinishReason::kStop);
 }
 
+TEST(StopConditionTest, WhoGoesOnIsKnownBeforeTheTextUnlessThereAreStopStrings) {
+  StopParams params;
+  params.max_tokens = 3;
+  params.stop_token_ids = {5};
+  const std::vector<int32_t> end_tokens = {2};
+  const StopRules rules(params, end_tokens);
+  std::string shown;
+  for (const int32_t last : {1, 2, 5}) {
+    StopCondition stop(rules);
+    for (const int32_t token : {7, last}) {
+      const bool goes_on = stop.GoesOnAfter(token);
+      EXPECT_EQ(goes_on, token != 2 && token != 5);
+      EXPECT_EQ(stop.OnToken(token, "x", shown).finish == FinishReason::kNone, goes_on);
+    }
+    EXPECT_FALSE(stop.GoesOnAfter(7)) << "it is the last one";
+  }
+  const StopRules with_strings(Strings({"END"}), {});
+  EXPECT_FALSE(StopCondition(with_strings).GoesOnAfter(7)) << "its text may be the end";
+}
+
 // Random texts over two letters, cut into random pieces, against a plain search.
 TEST(StopConditionTest, AgreesWithAPlainSearchHoweverTheTextIsCut) {
   std::mt19937 random(/*seed=*/3);

@@ -1,6 +1,7 @@
 // What every backend promises besides its kernels.
 #include "kernels/backend.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -12,6 +13,7 @@
 namespace mneme {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 absl::Status StatusOf(absl::string_view device, const std::string& isa) {
@@ -95,6 +97,29 @@ TEST_P(BackendTest, CopiesKeepTheirOrder) {
   EXPECT_EQ(std::string(result.data(), 4), "abaa");
   backend_->Free(a);
   backend_->Free(b);
+}
+
+TEST_P(BackendTest, ARecordedCopyFromPinnedMemoryReadsWhatIsThereThen) {
+  auto* const pinned = static_cast<int32_t*>(*backend_->AllocatePinned(3 * sizeof(int32_t)));
+  void* const data = *backend_->Allocate(3 * sizeof(int32_t));
+  std::vector<int32_t> result(3);
+  const auto copy = [&] { backend_->CopyFromPinned(data, pinned, 3 * sizeof(int32_t)); };
+  std::fill_n(pinned, 3, 7);
+  copy();
+  backend_->CopyToHost(result.data(), data, 3 * sizeof(int32_t));
+  EXPECT_THAT(result, ElementsAre(7, 7, 7));
+  if (backend_->can_capture()) {
+    const auto graph = backend_->Capture(copy);
+    ASSERT_TRUE(graph.ok()) << graph.status();
+    for (const int32_t value : {8, 9}) {
+      std::fill_n(pinned, 3, value);
+      (*graph)->Replay();
+      backend_->CopyToHost(result.data(), data, 3 * sizeof(int32_t));
+      EXPECT_THAT(result, ElementsAre(value, value, value));
+    }
+  }
+  backend_->Free(pinned);
+  backend_->Free(data);
 }
 
 TEST_P(BackendTest, APackedMatrixRemembersItsShape) {

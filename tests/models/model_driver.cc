@@ -144,6 +144,19 @@ void ModelDriver::Fork(int from, int to) {
   backend_->Copy(Slab(to), Slab(from), model_->state_layout().slab_bytes());
 }
 
+void ModelDriver::Settle(int slot) {
+  const TensorView slots = First(slots_, 1);
+  backend_->CopyFromHost(slots.data, &slot, sizeof(slot));
+  const StepBatch no_batch;
+  ForwardContext ctx{.backend = *backend_,
+                     .workspace = workspace_,
+                     .batch = no_batch,
+                     .slabs = slabs_.data(),
+                     .slab_bytes = model_->state_layout().slab_bytes()};
+  model_->Settle(ctx, slots);
+  CHECK_OK(backend_->Synchronize());
+}
+
 std::vector<std::byte> ModelDriver::ReadSlab(int slot) {
   std::vector<std::byte> bytes(static_cast<size_t>(model_->state_layout().slab_bytes()));
   backend_->CopyToHost(bytes.data(), Slab(slot), static_cast<int64_t>(bytes.size()));

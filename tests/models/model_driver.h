@@ -50,6 +50,7 @@ class ModelDriver {
 
   void Reset(int slot);         // a new session; lazily initialised fields keep their bytes
   void Fork(int from, int to);  // `to` becomes a copy of `from`
+  void Settle(int slot);        // Model::Settle
   std::vector<std::byte> ReadSlab(int slot);
   void WriteSlab(int slot, std::span<const std::byte> bytes);
 

@@ -2,7 +2,9 @@
 // rounding may decide either way, neither hides nor fakes an error.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -49,5 +51,51 @@ class RecordedRouting final : public RoutingObserver {
   Tensor upload_;
   RoutingChoices recorded_;
 };
+
+// What was recorded of one sequence, as it is asked for when that is fed in steps of so many
+// tokens, by `rows` rows that all feed the same.
+inline RoutingChoices Recut(const RoutingChoices& choices, int layers, int top_k,
+                            std::span<const int> step_tokens, int rows = 1) {
+  if (choices.empty()) return {};  // no router
+  std::vector<std::vector<int32_t>> of_layer(static_cast<size_t>(layers));
+  for (size_t i = 0; i < choices.size(); ++i) {
+    std::vector<int32_t>& all = of_layer[i % of_layer.size()];
+    all.insert(all.end(), choices[i].begin(), choices[i].end());
+  }
+  RoutingChoices cut;
+  int64_t at = 0;
+  for (const int tokens : step_tokens) {
+    const int64_t end = at + int64_t{tokens} * top_k;
+    for (const std::vector<int32_t>& all : of_layer) {
+      std::vector<int32_t>& step = cut.emplace_back();
+      for (int row = 0; row < rows; ++row) {
+        step.insert(step.end(), all.begin() + at, all.begin() + end);
+      }
+    }
+    at = end;
+  }
+  return cut;
+}
+
+// Of the same tokens fed in the same steps: choices that `got` has and `want` lacks, of all.
+struct FlippedChoices {
+  int64_t flipped = 0, all = 0;
+  double share() const { return all == 0 ? 0 : static_cast<double>(flipped) / all; }
+};
+
+inline FlippedChoices CompareChoices(const RoutingChoices& got, const RoutingChoices& want,
+                                     int top_k) {
+  CHECK_EQ(got.size(), want.size());
+  FlippedChoices result;
+  for (size_t call = 0; call < got.size(); ++call) {
+    CHECK_EQ(got[call].size(), want[call].size());
+    for (size_t i = 0; i < got[call].size(); ++i) {
+      const auto of_token = want[call].begin() + i / top_k * top_k;
+      result.flipped += std::count(of_token, of_token + top_k, got[call][i]) == 0;
+      ++result.all;
+    }
+  }
+  return result;
+}
 
 }  // namespace mneme

@@ -31,6 +31,10 @@ std::string TestFolder::Read(const std::string& name) const {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+void TestFolder::CopyFrom(const std::string& folder, const std::string& name) const {
+  std::filesystem::copy_file(folder + "/" + name, File(name));
+}
+
 ModelSpec TinySpec(const std::string& shape) {
   auto spec = SpecOfShape(shape);
   CHECK_OK(spec.status());

@@ -29,6 +29,8 @@ class TestFolder {
   std::string File(const std::string& name) const { return path_ + "/" + name; }
   void Write(const std::string& name, const std::string& text) const;
   std::string Read(const std::string& name) const;
+  // A file of another folder, under its name.
+  void CopyFrom(const std::string& folder, const std::string& name) const;
 
  private:
   std::string path_;

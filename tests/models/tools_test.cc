@@ -1,8 +1,5 @@
 // The offline tools as programs: what they write, and how they fail.
 
-#include <sys/wait.h>
-
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -15,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/models/golden.h"
+#include "tests/models/run_tool.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/matchers.h"
 
@@ -25,31 +23,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-struct Outcome {
-  int code = 0;
-  std::string output;  // both streams
-};
-
-// Runs a tool of this build; arguments are ours, so no quoting is needed.
-Outcome RunTool(const std::string& tool, const std::string& arguments) {
-  Outcome outcome;
-  std::FILE* pipe =
-      popen(absl::StrCat(MNEME_TOOLS, "/", tool, " ", arguments, " 2>&1").c_str(), "r");
-  char buffer[4096];
-  while (const size_t n = std::fread(buffer, 1, sizeof(buffer), pipe))
-    outcome.output.append(buffer, n);
-  const int status = pclose(pipe);
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
-
-template <typename T>
-std::vector<double> Values(const StoredTensors& tensors, const std::string& name) {
-  const StoredTensor& tensor = tensors.at(name);
-  const auto* values = reinterpret_cast<const T*>(tensor.bytes.data());
-  return {values, values + tensor.bytes.size() / sizeof(T)};
-}
-
 class LogitsToolTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -58,13 +31,13 @@ class LogitsToolTest : public testing::Test {
     folder_.Write("ids16.txt",
                   absl::StrJoin(golden_.input_ids.begin(), golden_.input_ids.begin() + 16, " "));
   }
-  Outcome Logits(const std::string& arguments) {
+  ToolOutcome Logits(const std::string& arguments) {
     return RunTool("mneme-logits", absl::StrCat("--model ", GoldenFolder("mom"), " ", arguments));
   }
   // Runs with `arguments` and returns what was written.
   StoredTensors Written(const std::string& arguments) {
-    const Outcome outcome = Logits(absl::StrCat("--tokens ", folder_.File("ids.txt"), " --out ",
-                                                folder_.File("o"), " ", arguments));
+    const ToolOutcome outcome = Logits(absl::StrCat("--tokens ", folder_.File("ids.txt"), " --out ",
+                                                    folder_.File("o"), " ", arguments));
     EXPECT_EQ(outcome.code, 0) << outcome.output;
     return outcome.code == 0 ? ReadTensors(folder_.File("o")) : StoredTensors{};
   }
@@ -90,7 +63,7 @@ TEST_F(LogitsToolTest, ChunksAndCompanyChangeNotOneBit) {
 TEST_F(LogitsToolTest, ContinuesGreedily) {
   const std::vector<double> want(golden_.greedy_from_16.begin(), golden_.greedy_from_16.end());
   for (const char* arguments : {"", " --batch 5", " --device reference"}) {
-    const Outcome outcome =
+    const ToolOutcome outcome =
         Logits(absl::StrCat("--tokens ", folder_.File("ids16.txt"), " --out ", folder_.File("o"),
                             " --greedy ", want.size(), arguments));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
@@ -163,7 +136,7 @@ TEST_F(LogitsToolTest, BadArgumentsAreNamed) {
       {absl::StrCat("--out /nowhere/x --tokens ", folder_.File("ids.txt")), 1, "/nowhere/x"},
   };
   for (const auto& [arguments, code, message] : cases) {
-    const Outcome outcome = Logits(arguments);
+    const ToolOutcome outcome = Logits(arguments);
     EXPECT_EQ(outcome.code, code) << arguments;
     EXPECT_THAT(outcome.output, HasSubstr(message)) << arguments;
   }
@@ -197,7 +170,7 @@ TEST_F(LogitsToolTest, OutputsThatWouldDestroyInputsAreRefused) {
   const std::string weights = model.Read("model.safetensors"), config = model.Read("config.json");
   const std::string tokens = folder_.Read("ids16.txt");
   for (const auto& [arguments, flag, other] : cases) {
-    const Outcome outcome = RunTool(
+    const ToolOutcome outcome = RunTool(
         "mneme-logits", absl::StrCat("--model ", model.path(), "/ --tokens ", ids, " ", arguments));
     EXPECT_EQ(outcome.code, 2) << arguments << "\n" << outcome.output;
     EXPECT_THAT(outcome.output, AllOf(HasSubstr(flag), HasSubstr(other))) << arguments;
@@ -208,7 +181,7 @@ TEST_F(LogitsToolTest, OutputsThatWouldDestroyInputsAreRefused) {
   EXPECT_EQ(folder_.Read("in"), "a tape");
   EXPECT_FALSE(std::filesystem::exists(out));
   // A new file beside the model is nobody's loss.
-  const Outcome beside =
+  const ToolOutcome beside =
       RunTool("mneme-logits", absl::StrCat("--model ", model.path(), " --tokens ", ids, " --out ",
                                            model.File("logits.safetensors")));
   EXPECT_EQ(beside.code, 0) << beside.output;
@@ -224,7 +197,7 @@ TEST_F(LogitsToolTest, TensorsThatAnIndexDoesNotNameAreListed) {
     absl::StrAppend(&map, map.empty() ? "" : ", ", "\"", name, "\": \"part.safetensors\"");
   }
   model.Write("model.safetensors.index.json", absl::StrCat("{\"weight_map\": {", map, "}}"));
-  const Outcome outcome = RunTool(
+  const ToolOutcome outcome = RunTool(
       "mneme-logits", absl::StrCat("--model ", model.path(), " --tokens ",
                                    folder_.File("ids16.txt"), " --out ", folder_.File("o")));
   EXPECT_EQ(outcome.code, 0) << outcome.output;
@@ -242,7 +215,7 @@ TEST_F(LogitsToolTest, KeysOfTheConfigurationThatLookMisspelledAreNamed) {
     const TestFolder changed;
     std::filesystem::copy(model.path(), changed.path());
     changed.Write("config.json", config);
-    const Outcome outcome = RunTool(
+    const ToolOutcome outcome = RunTool(
         "mneme-logits", absl::StrCat("--model ", changed.path(), " --tokens ",
                                      folder_.File("ids16.txt"), " --out ", folder_.File("o")));
     EXPECT_EQ(outcome.code, 0) << outcome.output;
@@ -263,8 +236,9 @@ TEST_F(LogitsToolTest, KeysOfTheConfigurationThatLookMisspelledAreNamed) {
 TEST(MakeModelToolTest, EqualSeedsGiveEqualFilesThatLoad) {
   const TestFolder folder;
   for (const auto& [name, seed] : {std::pair{"a", 5}, std::pair{"b", 5}, std::pair{"c", 6}}) {
-    const Outcome outcome = RunTool("mneme-make-model", absl::StrCat("--shape tiny --seed ", seed,
-                                                                     " --out ", folder.File(name)));
+    const ToolOutcome outcome =
+        RunTool("mneme-make-model",
+                absl::StrCat("--shape tiny --seed ", seed, " --out ", folder.File(name)));
     ASSERT_EQ(outcome.code, 0) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr("mean decay"));
     EXPECT_THAT(outcome.output, HasSubstr("routing share"));
@@ -282,7 +256,7 @@ TEST(MakeModelToolTest, EqualSeedsGiveEqualFilesThatLoad) {
 TEST(MakeModelToolTest, WeightsWithoutConfigurationAreKept) {
   const TestFolder folder;
   folder.Write("model-00001-of-00002.safetensors", "weights");
-  const Outcome outcome = RunTool("mneme-make-model", "--shape tiny --out " + folder.path());
+  const ToolOutcome outcome = RunTool("mneme-make-model", "--shape tiny --out " + folder.path());
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.output, HasSubstr("model-00001-of-00002.safetensors\" exists"));
   EXPECT_EQ(folder.Read("model-00001-of-00002.safetensors"), "weights");
@@ -294,7 +268,7 @@ TEST(MakeModelToolTest, EveryShardHoldsATensorOrThereAreTooMany) {
     return RunTool("mneme-make-model", absl::StrCat("--shape tiny --overwrite --shards ", shards,
                                                     " --out ", folder.File("m")));
   };
-  const Outcome many = make(1000);
+  const ToolOutcome many = make(1000);
   EXPECT_EQ(many.code, 2);
   EXPECT_THAT(many.output, HasSubstr("--shards: 1000, expected at most "));
   const size_t at = many.output.find("at most ") + 8;
@@ -302,7 +276,7 @@ TEST(MakeModelToolTest, EveryShardHoldsATensorOrThereAreTooMany) {
   ASSERT_GT(most, 10);
   EXPECT_EQ(make(most + 1).code, 2);
   for (const int shards : {most, most - 1}) {
-    const Outcome made = make(shards);
+    const ToolOutcome made = make(shards);
     ASSERT_EQ(made.code, 0) << made.output;
     for (int i = 1; i <= shards; ++i) {
       const std::string name = absl::StrFormat("m/model-%05d-of-%05d.safetensors", i, shards);
@@ -322,7 +296,7 @@ TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
 #ifdef MNEME_HAVE_PNG
   png = " --png " + folder.File("r.png");
 #endif
-  const Outcome routing = RunTool(
+  const ToolOutcome routing = RunTool(
       "mneme-inspect", absl::StrCat("routing ", model, " --tokens ", folder.File("ids.txt"), png));
   EXPECT_EQ(routing.code, 0) << routing.output;
   EXPECT_THAT(routing.output, HasSubstr("layer 2"));
@@ -331,7 +305,7 @@ TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
   const std::string ids = folder.File("ids.txt");
   for (const auto& [file, other] :
        {std::pair(ids, "--tokens"), std::pair(model + "/config.json", "FOLDER")}) {
-    const Outcome refused = RunTool(
+    const ToolOutcome refused = RunTool(
         "mneme-inspect", absl::StrCat("routing ", model, " --tokens ", ids, " --png ", file));
     EXPECT_EQ(refused.code, 2);
     EXPECT_THAT(refused.output, AllOf(HasSubstr("--png: "), HasSubstr(other)));
@@ -339,7 +313,7 @@ TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
   EXPECT_EQ(folder.Read("ids.txt"), "1 2 3");
   const std::string golden = model + "/golden.safetensors";
   EXPECT_EQ(RunTool("mneme-inspect", absl::StrCat("diff ", golden, " ", golden)).code, 0);
-  const Outcome differs =
+  const ToolOutcome differs =
       RunTool("mneme-inspect",
               absl::StrCat("diff ", golden, " ", GoldenFolder("mom_bf16"), "/golden.safetensors"));
   EXPECT_EQ(differs.code, 1);

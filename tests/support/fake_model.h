@@ -72,6 +72,8 @@ class FaultyBackend final : public Backend {
   void FailNext(absl::Status error) { failure_ = std::move(error); }
   // The n-th allocation from now on fails; 0 is the next one.
   void FailAllocation(int n) { allocations_left_ = n; }
+  // Says so, and works at once all the same.
+  void set_asynchronous(bool asynchronous) { asynchronous_ = asynchronous; }
   void set_available_bytes(int64_t bytes) { available_bytes_ = bytes; }
   int live_allocations() const { return live_allocations_; }
 
@@ -92,6 +94,7 @@ class FaultyBackend final : public Backend {
   void Copy(void* dst, const void* src, int64_t bytes) override { inner_->Copy(dst, src, bytes); }
   void Zero(void* dst, int64_t bytes) override { inner_->Zero(dst, bytes); }
   absl::Status Synchronize() override;
+  bool asynchronous() const override { return asynchronous_; }
   int64_t PackedBytes(DType dtype, int out_features, int in_features) const override {
     return inner_->PackedBytes(dtype, out_features, in_features);
   }
@@ -107,6 +110,7 @@ class FaultyBackend final : public Backend {
   const std::unique_ptr<Backend> inner_;
   int64_t replays_ = 0;
   absl::Status failure_;
+  bool asynchronous_ = false;
   int allocations_left_ = -1;
   std::atomic<int> live_allocations_{0};
   int64_t available_bytes_ = int64_t{1} << 34;

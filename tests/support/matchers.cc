@@ -120,4 +120,15 @@ double RelativeError(const Values& got, const Values& want) {
   return std::sqrt(difference / norm);
 }
 
+double WorstRowError(const Values& got, const Values& want, int width) {
+  if (got.size() != want.size()) return INFINITY;
+  double worst = 0;
+  for (size_t row = 0; row < want.size(); row += width) {
+    const double error = RelativeError({got.begin() + row, got.begin() + row + width},
+                                       {want.begin() + row, want.begin() + row + width});
+    worst = error <= worst ? worst : error;  // NaN, too
+  }
+  return worst;
+}
+
 }  // namespace mneme

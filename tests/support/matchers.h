@@ -25,5 +25,7 @@ testing::Matcher<const std::vector<double>&> IsSame(bool bit_exact, std::vector<
 
 // Norm of the difference over norm of `want`.
 double RelativeError(const std::vector<double>& got, const std::vector<double>& want);
+// The largest of the rows of `width` values that they consist of.
+double WorstRowError(const std::vector<double>& got, const std::vector<double>& want, int width);
 
 }  // namespace mneme

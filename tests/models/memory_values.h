@@ -1,0 +1,38 @@
+// The matrix memories in a slab, as numbers, whatever they are stored as; and what a coarser store
+// would make of them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/tensor_view.h"
+#include "models/model_config.h"
+#include "models/state_layout.h"
+#include "tests/models/model_driver.h"
+#include "tests/models/recorded_routing.h"
+
+namespace mneme {
+
+// By layer and memory: [value_heads, value_dim, key_dim]. Memories never written are left out, and
+// what is pending beside a matrix is not looked at: settle first.
+using MemoryValues = std::map<std::pair<int, int>, std::vector<double>>;
+MemoryValues ReadMemories(const StateLayout& layout, std::span<const std::byte> slab, int key_dim);
+
+// How a device stores matrices: as `dtype`, kF16 or kI8, to which a memory is rounded when more
+// than `held_back` tokens went through it since it last was, and after a step that fed it several.
+struct MemoryRounding {
+  DType dtype = DType::kF16;
+  int held_back = 0;
+};
+
+// Feeds tokens in steps of `chunk` to slot 0 of a reference whose memories are rounded like that,
+// and at the routing that was recorded: what its logits lose is what a device may lose.
+std::vector<double> FeedRounded(ModelDriver& reference, std::span<const int32_t> tokens, int chunk,
+                                const MemoryRounding& rounding, const DeltaMixerConfig& config,
+                                const RoutingChoices& choices);
+
+}  // namespace mneme
