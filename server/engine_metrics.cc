@@ -89,9 +89,12 @@ void WriteStepMetrics(const EngineStats& stats, const EngineOptions& options, Me
   static constexpr const char* kPhases[] = {"idle",   "plan",   "forward",
                                             "sample", "commit", "deliver"};
   static_assert(std::size(kPhases) == kStepPhases);
-  auto phases = out.Counter("step_phase_seconds_total",
-                            "Where the engine's thread spends its time, in seconds.");
-  for (int phase = 0; phase < kStepPhases; ++phase) {
+  auto phases =
+      out.Counter("step_phase_seconds_total",
+                  "Where the engine's thread spends its time, in seconds; else it waits.");
+  // Waiting is counted when it ends, and so would come in leaps.
+  static_assert(static_cast<int>(StepPhase::kIdle) == 0);
+  for (int phase = 1; phase < kStepPhases; ++phase) {
     phases.Value(Count(stats.phase_nanoseconds[phase]) * 1e-9, {{"phase", kPhases[phase]}});
   }
   out.Counter("steps_failed_total", "Steps that the device could not finish.")
