@@ -1,0 +1,213 @@
+"""What operators see: metrics, request lines, traces, and a log that changes while the server runs."""
+
+import json
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import grpc
+import pytest
+
+import mneme
+from mneme.v1 import inference_pb2
+
+ROOT = Path(__file__).resolve().parents[3]
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def scrape(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        return answer.read().decode()
+
+
+def value(text: str, name: str, **labels: str) -> float:
+    for line in text.splitlines():
+        if re.match(rf"{name}[ {{]", line) and all(f'{k}="{v}"' in line for k, v in labels.items()):
+            return float(line.rsplit(" ", 1)[1])
+    raise AssertionError(f"no {name} {labels} in:\n{text}")
+
+
+def wait_for_line(server, pattern: str) -> str:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        for line in server.log.splitlines():
+            if re.search(pattern, line):
+                return line
+        time.sleep(0.01)
+    raise AssertionError(f"no line with {pattern} in:\n{server.log}")
+
+
+def generate(server, *metadata, **fields):
+    """One call with metadata of its own: the initial metadata of the answer."""
+    with grpc.insecure_channel(server.target) as channel:
+        call = channel.unary_stream(
+            "/mneme.v1.Inference/Generate",
+            request_serializer=inference_pb2.GenerateRequest.SerializeToString,
+            response_deserializer=inference_pb2.GenerateResponse.FromString,
+        )(inference_pb2.GenerateRequest(**fields), metadata=metadata, timeout=30)
+        list(call)
+        return dict(call.initial_metadata())
+
+
+@pytest.fixture(scope="module")
+def served(start_any, golden_model):
+    port = free_port()
+    return start_any(golden_model, "--metrics-port", str(port), "--metrics-compat", "vllm"), port
+
+
+def test_counters_move_with_what_is_done(served):
+    server, port = served
+    before = scrape(port)
+    client = server.client()
+    client.generate([1, 2, 3], session="s", max_tokens=5, ignore_eos=True)
+    client.generate([4], session="s", max_tokens=2, ignore_eos=True)
+    client.sessions.fork("s", "t")
+    with pytest.raises(mneme.InvalidArgument):
+        client.generate([1], max_tokens=1, top_p=7.0)
+    after = scrape(port)
+
+    def moved(name, **labels):
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    assert moved("mneme_requests_total", outcome="completed") == 2
+    assert moved("mneme_requests_total", outcome="rejected") == 1
+    assert moved("mneme_requests_rejected_total", code="INVALID_ARGUMENT") == 1
+    assert moved("mneme_generation_tokens_total") == 7
+    assert moved("mneme_resumed_tokens_total") == 7  # 3 of the prompt, 4 fed of the answer
+    assert moved("mneme_session_resumes_total", outcome="hot") == 1
+    assert moved("mneme_session_fork_seconds_count") == 1
+    assert moved("mneme_time_to_first_token_seconds_count") == 2
+    assert moved("vllm:request_success_total", finished_reason="length") == 2
+    assert value(after, "mneme_sessions", residency="device") == 2
+    # Every token goes to two of the memories in each of the layers.
+    assert sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in after.splitlines()
+        if line.startswith("mneme_routed_tokens_total")
+    )
+
+
+def test_promtool_finds_nothing_wrong(served):
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed (Debian package prometheus)")
+    # It does not like the colon in the names of vLLM.
+    lines = [line for line in scrape(served[1]).splitlines() if not re.search(r"\bvllm:", line)]
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input="\n".join(lines) + "\n", capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_metric_and_every_alert_is_described(served):
+    text = (ROOT / "docs/operations.md").read_text()
+    names = re.findall(r"^# TYPE (\w+) ", scrape(served[1]), re.MULTILINE)
+    assert len(names) > 50
+    assert [name for name in names if f"`{name}" not in text] == []
+    alerts = re.findall(
+        r"- alert: (\w+)", (ROOT / "deploy/prometheus/alerts.yml").read_text()
+    )
+    assert [alert for alert in alerts if f"`{alert}`" not in text] == []
+
+
+def test_a_trace_is_logged_and_sent_back(served):
+    server, _ = served
+    answer = generate(
+        server,
+        ("traceparent", f"00-{TRACE}-{PARENT}-01"),
+        ("tracestate", "vendor=1"),
+        request_id="traced",
+        token_ids={"ids": [1, 2]},
+    )
+    version, trace, span, flags = answer["traceparent"].split("-")
+    assert (version, trace, flags) == ("00", TRACE, "01")
+    assert span != PARENT
+    assert answer["tracestate"] == "vendor=1"
+    line = wait_for_line(server, " request id=traced ")
+    assert f"trace_id={TRACE} span_id={span} api=grpc client=ipv4:127.0.0.1:" in line
+
+
+def test_a_trace_that_is_not_valid_is_ignored(served):
+    server, _ = served
+    answer = generate(
+        server, ("traceparent", "00-not-a-trace"), request_id="bad-trace", token_ids={"ids": [1]}
+    )
+    assert "traceparent" not in answer
+    assert "trace_id" not in wait_for_line(server, " request id=bad-trace ")
+
+
+def test_a_request_is_one_object_of_json(start):
+    server = start("--log-format", "json")
+    client = server.client()
+    client.generate([7, 8, 9], session="chat", max_tokens=4, ignore_eos=True, request_id="r1")
+    line = json.loads(wait_for_line(server, '"id":"r1"'))
+    assert line["event"] == "request"
+    assert (line["outcome"], line["finish"], line["session"]) == ("completed", "length", "chat")
+    assert (line["prompt_tokens"], line["cached_tokens"], line["generated_tokens"]) == (3, 0, 4)
+    assert line["total_ms"] >= line["prefill_ms"] + line["decode_ms"]
+    with pytest.raises(mneme.NotFound):
+        client.generate([1], session="none", create_if_missing=False, request_id="r2")
+    line = json.loads(wait_for_line(server, '"id":"r2"'))
+    assert (line["outcome"], line["code"]) == ("rejected", "NOT_FOUND")
+    assert line["reason"] == "NO_SUCH_SESSION"
+
+
+def test_no_line_holds_a_word_of_a_prompt(served):
+    server, _ = served
+    secret = "xylophone-in-the-attic"
+    generate(server, request_id="quiet", text=secret)
+    with pytest.raises(grpc.RpcError):
+        generate(server, request_id="quiet-too", text=secret, sampling={"top_p": 9})
+    wait_for_line(server, " request id=quiet ")
+    wait_for_line(server, " request id=quiet-too ")
+    assert "xylophone" not in server.log
+
+
+def test_the_log_changes_at_run_time(start, tmp_path):
+    file = tmp_path / "mneme.textproto"
+    file.write_text('log { level: "info" }')
+    server = start("--config", str(file))
+    client = server.client()
+    client.generate([1], max_tokens=1, request_id="before")
+    wait_for_line(server, " request id=before ")
+    file.write_text('log { level: "info" requests: "none" format: "json" } server { grpc_port: 1 }')
+    server.signal(signal.SIGHUP)
+    wait_for_line(server, r'"message":"SIGHUP: log level info, format json, requests none"')
+    client.generate([1], max_tokens=1, request_id="while-off")
+    file.write_text("log { level: nonsense }")
+    server.signal(signal.SIGHUP)
+    wait_for_line(server, r'"severity":"ERROR".*SIGHUP')
+    file.write_text('log { requests: "all" }')
+    server.signal(signal.SIGHUP)
+    wait_for_line(server, "format text, requests all")
+    client.generate([1], max_tokens=1, request_id="after")
+    wait_for_line(server, " request id=after ")
+    assert "while-off" not in server.log
+
+
+def test_a_taken_metrics_port_is_named(bin_dir, golden_model):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
+        done = subprocess.run(
+            [bin_dir / "mneme-server", "--model", golden_model, "--grpc-port", "0"]
+            + ["--metrics-port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 5
+    assert f"{port}" in done.stderr and "--metrics-port" in done.stderr
