@@ -8,6 +8,8 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
+#include "server/grpc_credentials.h"
+#include "server/quota.h"
 #include "server/raw_messages.h"
 #include "server/request_conversion.h"
 #include "server/request_id.h"
@@ -41,6 +43,9 @@ void Submit(EngineAccess& access, const v1::GenerateRequest& request, const Call
   }
   absl::StatusOr<Request> converted = ToEngineRequest(request, call, **engine, access.facts());
   if (!converted.ok()) return writer.Fail(converted.status());
+  if (const absl::Status quota = TakeTokensFor(*converted, writer.permit()); !quota.ok()) {
+    return writer.Fail(quota);
+  }
   Request names;  // what the writer needs of the request, without its tokens
   names.id = converted->id;
   names.session = converted->session;
@@ -103,12 +108,19 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   const absl::Status parsed = ParseMessage(*bytes, *request);
   const std::shared_ptr<StreamWriter> writer = StreamWriter::Create(*context);
   const absl::Status id_status = CheckRequestId(request->request_id());
+  const absl::StatusOr<CallerRef> caller = CallerOf(*context, security_, Access::kUse);
   const CallFacts call{
       .request_id = id_status.ok() ? ChooseRequestId(request->request_id(), *context) : "",
+      .owner = caller.ok() ? (*caller)->owner : "",
       .deadline = DeadlineOf(*context)};
   if (id_status.ok()) context->AddInitialMetadata("x-request-id", call.request_id);
-  if (!parsed.ok() || !id_status.ok()) {
-    writer->Fail(parsed.ok() ? id_status : parsed);
+  if (!caller.ok() || !parsed.ok() || !id_status.ok()) {
+    writer->Fail(!caller.ok() ? caller.status() : !parsed.ok() ? parsed : id_status);
+    return writer.get();
+  }
+  if (const absl::Status place = writer->Claim(security_.quotas().BeginStream(*caller));
+      !place.ok()) {
+    writer->Fail(place);
   } else if (Executor* executor = executors_.For(request->text().size()); executor == nullptr) {
     Submit(engine_, *request, call, *writer);
   } else if (!executor->TryPost(

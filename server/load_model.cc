@@ -42,6 +42,7 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
   options.max_logit_rows_per_step = config.max_logit_rows_per_step();
   options.max_queued_requests = config.max_queued_requests();
   options.max_request_tokens = config.max_request_tokens();
+  options.max_prompt_tokens = config.max_prompt_tokens();
   options.stream_capacity_events = config.stream_capacity_events();
   options.default_session_ttl = config.session_ttl_ms() == 0
                                     ? absl::InfiniteDuration()
@@ -134,7 +135,8 @@ absl::Status CheckModelFolder(const v1::ServerConfig& config) {
 }
 
 std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
-                                        const LoadProgress& progress, LoadError& error) {
+                                        const LoadProgress& progress, OwnerSessionLimit limit,
+                                        LoadError& error) {
   const std::string& folder = config.model().path();
   const absl::Duration start = clock.Monotonic();
   absl::StatusOr<ModelConfig> model_config = ReadModelConfig(folder);
@@ -156,7 +158,8 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   LogModel((*model)->info(), clock.Monotonic() - start);
 
   std::vector<int32_t> end_tokens = EndTokens(*defaults, tokenizer->get());
-  const EngineOptions engine_options = ToEngineOptions(config.engine(), **backend);
+  EngineOptions engine_options = ToEngineOptions(config.engine(), **backend);
+  engine_options.owner_session_limit = std::move(limit);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(backend), *std::move(model), *std::move(tokenizer),
                      std::move(end_tokens), engine_options, clock);

@@ -30,9 +30,13 @@ struct LoadedModel {
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
+// EngineOptions::owner_session_limit.
+using OwnerSessionLimit = std::function<int(const std::string& owner)>;
+
 // Takes as long as the weights take to be read. On failure `error` is set and null returned.
 std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
-                                        const LoadProgress& progress, LoadError& error);
+                                        const LoadProgress& progress, OwnerSessionLimit limit,
+                                        LoadError& error);
 
 // The answer to --plan: model, state layout and how many sessions fit, from config.json and the
 // headers of the weights. Weights that are not read yet count as used memory.

@@ -9,7 +9,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <future>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -20,11 +22,13 @@
 #include "base/clock.h"
 #include "base/human_bytes.h"
 #include "base/log.h"
+#include "server/api_keys.h"
 #include "server/config.h"
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
 #include "server/inference_service.h"
 #include "server/load_model.h"
+#include "server/security.h"
 #include "server/units.h"
 
 namespace mneme {
@@ -41,11 +45,14 @@ enum ExitCode {
 };
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+constexpr absl::Duration kFilePollInterval = absl::Seconds(1);
+// Shorter keys than this are likely somebody's word; those of --new-api-key have 49 characters.
+constexpr size_t kShortKeyBytes = 20;
 // For calls to receive their last messages once the engine has drained; docs and help state it.
 // Clients that do not read are cut off after it.
 constexpr absl::Duration kLastMessagesGrace = absl::Seconds(2);
 
-// SIGINT and SIGTERM, taken one by one instead of interrupting somebody.
+// SIGINT, SIGTERM and SIGHUP, taken one by one instead of interrupting somebody.
 class Signals {
  public:
   // Before any thread is started: they inherit the mask.
@@ -53,19 +60,31 @@ class Signals {
     sigemptyset(&set_);
     sigaddset(&set_, SIGINT);
     sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     signal(SIGPIPE, SIG_IGN);
   }
 
-  // The next signal, or 0 after `timeout`.
-  int Wait(absl::Duration timeout) const {
+  // SIGINT, SIGTERM, or SIGHUP where there are no files to read again: the terminal is gone then.
+  // 0 after `timeout` or a reload. Looks after the files of `security` meanwhile.
+  int Wait(absl::Duration timeout, Security& security) {
     const timespec time = absl::ToTimespec(timeout);
     const int signal = sigtimedwait(&set_, nullptr, &time);
-    return signal > 0 ? signal : 0;
+    const bool reloads = signal == SIGHUP && security.has_files();
+    if (reloads) {
+      LOG(INFO) << "SIGHUP: reading keys and certificates again";
+      (void)security.Reload();
+    }
+    if (const absl::Time now = absl::Now(); now - last_poll_ >= kFilePollInterval) {
+      last_poll_ = now;
+      security.Poll();
+    }
+    return signal > 0 && !reloads ? signal : 0;
   }
 
  private:
   sigset_t set_;
+  absl::Time last_poll_ = absl::InfinitePast();
 };
 
 // Without destructors: other threads may be in the middle of something that cannot be interrupted.
@@ -113,9 +132,9 @@ class ProgressLines {
 
 // Ends the process at once on a second signal, while `done` is awaited.
 template <typename T>
-void WaitOrExit(const Signals& signals, const std::future<T>& done) {
+void WaitOrExit(Signals& signals, Security& security, const std::future<T>& done) {
   while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (const int signal = signals.Wait(kPollInterval); signal != 0) {
+    if (const int signal = signals.Wait(kPollInterval, security); signal != 0) {
       LOG(WARNING) << "second signal, ending at once";
       ExitNow(128 + signal);
     }
@@ -123,8 +142,8 @@ void WaitOrExit(const Signals& signals, const std::future<T>& done) {
 }
 
 // Health off, no new work, then what runs gets its time.
-int Drain(const Signals& signals, GrpcServer& server, EngineAccess& access, Engine& engine,
-          absl::Duration timeout) {
+int Drain(Signals& signals, Security& security, GrpcServer& server, EngineAccess& access,
+          Engine& engine, absl::Duration timeout) {
   LOG(INFO) << "draining"
             << " timeout=" << FormatMilliseconds(absl::ToInt64Milliseconds(timeout))
             << " running=" << engine.stats().requests_running.value()
@@ -135,18 +154,18 @@ int Drain(const Signals& signals, GrpcServer& server, EngineAccess& access, Engi
     engine.Drain(timeout);
     server.Shutdown(kLastMessagesGrace);
   });
-  WaitOrExit(signals, drained);
+  WaitOrExit(signals, security, drained);
   LOG(INFO) << "drained";
   return kDrained;
 }
 
 // Until a signal or a fatal error.
-int Serve(const Signals& signals, const v1::ServerConfig& config, GrpcServer& server,
+int Serve(Signals& signals, const v1::ServerConfig& config, Security& security, GrpcServer& server,
           EngineAccess& access, Engine& engine) {
   while (true) {
-    if (const int signal = signals.Wait(kPollInterval); signal != 0) {
-      LOG(INFO) << (signal == SIGINT ? "SIGINT" : "SIGTERM");
-      return Drain(signals, server, access, engine,
+    if (const int signal = signals.Wait(kPollInterval, security); signal != 0) {
+      LOG(INFO) << "SIG" << sigabbrev_np(signal);
+      return Drain(signals, security, server, access, engine,
                    absl::Milliseconds(config.server().shutdown_timeout_ms()));
     }
     if (const absl::Status health = engine.health(); !health.ok()) {
@@ -161,15 +180,21 @@ int Serve(const Signals& signals, const v1::ServerConfig& config, GrpcServer& se
   }
 }
 
-int Run(const Signals& signals, const v1::ServerConfig& config) {
+int Run(Signals& signals, const v1::ServerConfig& config) {
   LOG(INFO) << "mneme-server " << ServerVersion() << " " << ConfigSummary(config);
   if (const absl::Status folder = CheckModelFolder(config); !folder.ok()) {
     return Fail(kModelFailure, folder);
   }
   RealClock clock;
   EngineAccess access(clock.Now());
+  SecurityFailure failure;
+  const absl::StatusOr<std::unique_ptr<Security>> guard =
+      Security::Create(config.security(), clock, failure);
+  if (!guard.ok()) return Fail(static_cast<int>(failure), guard.status());
+  Security* const security = guard->get();
   std::unique_ptr<LoadedModel> loaded;  // outlives the server
-  absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(config.server(), access);
+  absl::StatusOr<std::unique_ptr<GrpcServer>> server =
+      GrpcServer::Start(config.server(), access, *security);
   if (!server.ok()) {
     return Fail(absl::IsInvalidArgument(server.status()) ? kBadArguments : kCannotListen,
                 server.status());
@@ -181,10 +206,15 @@ int Run(const Signals& signals, const v1::ServerConfig& config) {
 
   LoadError error;
   std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
-    return LoadEngine(config, clock, ProgressLines(access, clock), error);
+    return LoadEngine(
+        config, clock, ProgressLines(access, clock),
+        [security](const std::string& owner) {
+          return security->authenticator().SessionLimitOf(owner);
+        },
+        error);
   });
   while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (signals.Wait(kPollInterval) == 0) continue;
+    if (signals.Wait(kPollInterval, *security) == 0) continue;
     LOG(INFO) << "signal while loading: nothing to drain";
     ExitNow(kDrained);
   }
@@ -197,11 +227,53 @@ int Run(const Signals& signals, const v1::ServerConfig& config) {
   printf("%s\nready\n", engine.capacity().ToString().c_str());
   fflush(stdout);
   LOG(INFO) << "ready model=" << loaded->facts.model_name << " address=" << address;
-  return Serve(signals, config, **server, access, engine);
+  return Serve(signals, config, *security, **server, access, engine);
+}
+
+// What is allowed, and seldom meant.
+void WarnOfWeakness(const CommandLine& line) {
+  const v1::NetworkSection& network = line.config.server();
+  const v1::SecuritySection& security = line.config.security();
+  if (line.has_secret) {
+    LOG(WARNING) << "--api-key on the command line can be read by every user of this machine; "
+                    "MNEME_API_KEY and --api-key-file cannot";
+  }
+  if (!security.api_key().empty() && security.api_key().size() < kShortKeyBytes) {
+    LOG(WARNING) << "the key of --api-key has " << security.api_key().size()
+                 << " characters and can perhaps be guessed; --new-api-key makes better ones";
+  }
+  const bool has_keys = !security.api_key().empty() || !security.api_key_file().empty();
+  if (has_keys && security.ssl_certfile().empty() && !IsLoopback(network.host())) {
+    LOG(WARNING) << "keys and texts travel unencrypted: --ssl-certfile turns TLS on";
+  }
+  if (network.insecure() && IsAllInterfaces(network.host()) && !has_keys &&
+      security.ssl_ca_certs().empty()) {
+    LOG(WARNING) << "--insecure: whoever reaches the port may use every session";
+  }
+}
+
+// --new-api-key and --hash-api-key.
+int PrintApiKey(const CommandLine& line) {
+  if (const absl::Status name = CheckKeyName(line.key_name); !name.ok()) {
+    return Fail(kBadArguments, name);
+  }
+  std::string key;
+  if (line.action == ServerAction::kNewApiKey) {
+    key = NewApiKey();
+    printf("%s\n", key.c_str());
+  } else {
+    std::getline(std::cin, key);
+    if (key.empty()) {
+      return Fail(kBadArguments,
+                  absl::InvalidArgumentError("--hash-api-key: standard input has no key"));
+    }
+  }
+  printf("%s\n", ApiKeyLine(line.key_name, key).c_str());
+  return 0;
 }
 
 int Main(int argc, const char* const* argv) {
-  const Signals signals;
+  Signals signals;
   const absl::StatusOr<CommandLine> line = ParseCommandLine(
       {argv + 1, argv + argc}, [](const char* name) -> const char* { return getenv(name); });
   if (!line.ok()) return Fail(kBadArguments, line.status());
@@ -215,6 +287,9 @@ int Main(int argc, const char* const* argv) {
     case ServerAction::kPrintConfig:
       fputs(PrintConfig(line->config).c_str(), stdout);
       return 0;
+    case ServerAction::kNewApiKey:
+    case ServerAction::kHashApiKey:
+      return PrintApiKey(*line);
     case ServerAction::kPlan: {
       LoadError error;
       const absl::StatusOr<std::string> plan = PlanText(line->config, error);
@@ -226,6 +301,7 @@ int Main(int argc, const char* const* argv) {
       break;
   }
   SetUpLogs(line->config.log());
+  WarnOfWeakness(*line);
   return Run(signals, line->config);
 }
 
