@@ -3,6 +3,7 @@
 # find module or a pkg-config file; the rest of the build need not know. Nothing is downloaded.
 #
 #   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin openssl json
+#              asio (Boost.Asio and Beast)
 #   tests      gtest (gmock, gtest and gtest's main)
 #   optional   sentencepiece png zlib prometheus dnnl: ask with if(TARGET mneme_deps::<name>)
 #
@@ -48,6 +49,10 @@ mneme_dependency(openssl "OpenSSL::SSL;OpenSSL::Crypto")
 
 find_package(nlohmann_json 3.10 REQUIRED)
 mneme_dependency(json nlohmann_json::nlohmann_json)
+
+# Headers only. 1.74 has Asio's any_io_executor and Beast's parser as they are used here.
+find_package(Boost 1.74 REQUIRED)
+mneme_dependency(asio Boost::headers)
 
 if(MNEME_TESTS)
   find_package(GTest REQUIRED)
