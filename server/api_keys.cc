@@ -177,9 +177,9 @@ CallerRef ApiKeys::Find(absl::string_view key) const {
   return found == nullptr ? nullptr : found->caller;
 }
 
-const Caller* ApiKeys::Named(const std::string& name) const {
+CallerRef ApiKeys::Named(const std::string& name) const {
   const auto it = names_.find(name);
-  return it == names_.end() ? nullptr : it->second.get();
+  return it == names_.end() ? nullptr : it->second;
 }
 
 }  // namespace mneme

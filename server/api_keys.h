@@ -49,7 +49,7 @@ class ApiKeys {
   // Null if the key is unknown. Takes as long for every key: each entry is compared, whole.
   CallerRef Find(absl::string_view key) const;
   // The caller of that name; null if there is none.
-  const Caller* Named(const std::string& name) const;
+  CallerRef Named(const std::string& name) const;
 
   bool empty() const { return entries_.empty(); }
   size_t size() const { return entries_.size(); }

@@ -130,9 +130,15 @@ absl::StatusOr<CallerRef> Authenticator::Authenticate(const Credentials& credent
   return caller;
 }
 
+CallerRef Authenticator::CallerNamed(const std::string& owner) const {
+  if (owner.empty()) return anonymous_;
+  CallerRef named = keys()->Named(owner);
+  if (named != nullptr) return named;
+  return std::make_shared<const Caller>(Caller{.owner = owner, .limits = defaults_});
+}
+
 int Authenticator::SessionLimitOf(const std::string& owner) const {
-  const std::shared_ptr<const ApiKeys> keys = this->keys();
-  const Caller* caller = keys->Named(owner);
+  const CallerRef caller = keys()->Named(owner);
   return caller == nullptr ? defaults_.max_sessions : caller->limits.max_sessions;
 }
 

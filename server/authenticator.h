@@ -44,6 +44,8 @@ class Authenticator {
   // a key that may not do this. Takes a few microseconds.
   absl::StatusOr<CallerRef> Authenticate(const Credentials& credentials, Access access) const;
 
+  // The caller that Authenticate let in under this name, with the limits of now.
+  CallerRef CallerNamed(const std::string& owner) const;
   // Sessions that an owner may have; 0: no limit.
   int SessionLimitOf(const std::string& owner) const;
 

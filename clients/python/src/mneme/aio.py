@@ -258,8 +258,9 @@ class AsyncClient(ClientBase):
         """Connects with the first call.
 
         `api_key`: sent with every call; None: the key of the variable MNEME_API_KEY, if it is set.
-        `credentials`: for TLS, see `tls_credentials`. `options`: channel options of gRPC. `timeout`: seconds for calls
-        that do not give their own; None: no limit. `retry`: None switches repetitions off.
+        `credentials`: for TLS, see `tls_credentials`. `options`: channel options of gRPC.
+        `timeout`: seconds for calls that do not give their own; None: no limit. `retry`: None
+        switches repetitions off.
         """
         super().__init__(timeout, retry)
         self._target = target
