@@ -108,8 +108,6 @@ void Configure(const v1::NetworkSection& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              ToGrpcMs(config.handshake_timeout_ms()));
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes());
-  builder.SetResourceQuota(
-      grpc::ResourceQuota("mneme").Resize(static_cast<size_t>(config.grpc_memory_bytes())));
   if (config.max_connection_idle_ms() > 0) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
                                ToGrpcMs(config.max_connection_idle_ms()));
