@@ -11,7 +11,9 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "base/log_fields.h"
 
 namespace mneme {
 namespace {
@@ -70,6 +72,19 @@ void AppendJsonString(absl::string_view text, std::string* line) {
   line->push_back('"');
 }
 
+const char* SeverityName(LogSeverity severity) {
+  static constexpr const char* kNames[] = {"INFO", "WARNING", "ERROR", "FATAL"};
+  return kNames[static_cast<int>(severity)];
+}
+
+// Whether a text needs no quotes for "name=text" to be read again.
+bool IsWord(absl::string_view text) {
+  for (const char c : text) {
+    if (static_cast<unsigned char>(c) <= 0x20 || c == '"' || c == '=' || c == 0x7f) return false;
+  }
+  return !text.empty();
+}
+
 void WriteAll(absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
@@ -101,8 +116,7 @@ FatalLogMessage::~FatalLogMessage() {
 }
 
 void LogMessage::Write() {
-  static constexpr const char* kNames[] = {"INFO", "WARNING", "ERROR", "FATAL"};
-  const char* name = kNames[static_cast<int>(severity_)];
+  const char* name = SeverityName(severity_);
   std::string message = stream_.str();
   while (!message.empty() && (message.back() == ' ' || message.back() == '\n')) message.pop_back();
   std::string line;
@@ -122,4 +136,51 @@ void LogMessage::Write() {
 }
 
 }  // namespace log_internal
+
+LogFields& LogFields::Add(const char* name, std::string_view text) {
+  if (!text.empty()) fields_.push_back({name, std::string(text), /*is_text=*/true});
+  return *this;
+}
+
+LogFields& LogFields::Add(const char* name, int64_t number) {
+  fields_.push_back({name, absl::StrCat(number), /*is_text=*/false});
+  return *this;
+}
+
+LogFields& LogFields::AddMilliseconds(const char* name, double milliseconds) {
+  fields_.push_back({name, absl::StrFormat("%.3f", milliseconds), /*is_text=*/false});
+  return *this;
+}
+
+void LogFields::Write(LogSeverity severity) const {
+  if (!log_internal::IsEnabled(severity)) return;
+  const char* name = SeverityName(severity);
+  std::string line;
+  if (log_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
+    absl::StrAppend(&line, "{\"time\":\"", Timestamp(), "\",\"severity\":\"", name,
+                    "\",\"event\":\"", event_, "\"");
+    for (const Field& field : fields_) {
+      absl::StrAppend(&line, ",\"", field.name, "\":");
+      if (field.is_text) {
+        AppendJsonString(field.value, &line);
+      } else {
+        line.append(field.value);
+      }
+    }
+    line.append("}\n");
+  } else {
+    absl::StrAppend(&line, Timestamp(), " ", absl::string_view(name, 1), " ", event_);
+    for (const Field& field : fields_) {
+      absl::StrAppend(&line, " ", field.name, "=");
+      if (IsWord(field.value)) {
+        line.append(field.value);
+      } else {
+        AppendJsonString(field.value, &line);
+      }
+    }
+    line.push_back('\n');
+  }
+  WriteAll(line);
+}
+
 }  // namespace mneme

@@ -2,10 +2,10 @@
 # (Abseil keeps its own, absl::<name>). Distributions differ in whether they ship a CMake package, a
 # find module or a pkg-config file; the rest of the build need not know. Nothing is downloaded.
 #
-#   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin openssl json
+#   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin openssl json prometheus
 #              asio (Boost.Asio and Beast)
 #   tests      gtest (gmock, gtest and gtest's main)
-#   optional   sentencepiece png zlib prometheus dnnl: ask with if(TARGET mneme_deps::<name>)
+#   optional   sentencepiece png zlib dnnl: ask with if(TARGET mneme_deps::<name>)
 #
 # Imported targets are SYSTEM, so their headers raise no warnings.
 
@@ -50,6 +50,10 @@ mneme_dependency(openssl "OpenSSL::SSL;OpenSSL::Crypto")
 find_package(nlohmann_json 3.10 REQUIRED)
 mneme_dependency(json nlohmann_json::nlohmann_json)
 
+# The data model and the text format; its HTTP server is not linked.
+find_package(prometheus-cpp CONFIG REQUIRED)
+mneme_dependency(prometheus prometheus-cpp::core)
+
 # Headers only. 1.74 has Asio's any_io_executor and Beast's parser as they are used here.
 find_package(Boost 1.74 REQUIRED)
 mneme_dependency(asio Boost::headers)
@@ -73,11 +77,6 @@ endif()
 find_package(PNG QUIET)
 if(PNG_FOUND)
   mneme_dependency(png PNG::PNG)
-endif()
-
-find_package(prometheus-cpp CONFIG QUIET)
-if(prometheus-cpp_FOUND)
-  mneme_dependency(prometheus prometheus-cpp::core)
 endif()
 
 if(MNEME_BENCH)

@@ -48,7 +48,9 @@ void EngineLoop::Enqueue(std::unique_ptr<Generation> generation) {
 
   if (!request.idempotency_key.empty() && Replay(g)) return;
   Session* session = g.named() ? sessions_.Find(request.session) : nullptr;
+  EngineStats& stats = parts_.stats;
   if (g.named() && claimed_.contains(request.session)) {
+    stats.resumed_as(ResumeOutcome::kRefused).Add();
     absl::Status busy = WithReason(
         absl::AbortedError(absl::StrCat("session \"", request.session.name,
                                         "\" is busy: another request for it waits or runs")),
@@ -57,7 +59,10 @@ void EngineLoop::Enqueue(std::unique_ptr<Generation> generation) {
     return End(g, busy);
   }
   const absl::Status fits = CheckAgainstSession(g, session);
-  if (!fits.ok()) return End(g, fits);
+  if (!fits.ok()) {
+    if (g.named()) stats.resumed_as(ResumeOutcome::kRefused).Add();
+    return End(g, fits);
+  }
   DropUnusedReading(g.request.prompt, session == nullptr ? 0 : session->position());
   if (!g.named()) return;
   claimed_.insert(request.session);
@@ -105,6 +110,7 @@ bool EngineLoop::Replay(Generation& g) {
     g.ReportEnd(Usage());
     for (TokenEvent event : known->events) {
       event.replayed = true;
+      if (event.is_last) Tell(g, event);
       Send(g, std::move(event));
     }
     MarkEnded(g);
@@ -249,6 +255,7 @@ void EngineLoop::Admit(Generation& g) {
     if (g.named()) {
       created->ttl = request.session_ttl == absl::ZeroDuration() ? options_.default_session_ttl
                                                                  : request.session_ttl;
+      parts_.stats.sessions_created.Add();
       session = &sessions_.Insert(std::move(*created), now);
       sessions_.MarkBusy(*session);
     } else {
@@ -271,6 +278,10 @@ void EngineLoop::Admit(Generation& g) {
     ephemeral_slabs_ += request.n - 1;
   }
 
+  if (g.named()) {
+    const bool resumes = g.usage.resumed_tokens > 0;
+    parts_.stats.resumed_as(resumes ? ResumeOutcome::kHot : ResumeOutcome::kCold).Add();
+  }
   g.admitted = now;
   LeaveQueue(g);
   parts_.stats.queue_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
@@ -288,6 +299,7 @@ void EngineLoop::Admit(Generation& g) {
 void EngineLoop::Fork(Generation& g) {
   const Choice& first = g.choices[0];
   if (g.shows_prompt()) ShowPrompt(g, StepResult{}, 0, 0, 0);
+  parts_.stats.forked_choices.Add(g.request.n - 1);
   for (int i = 1; i < g.request.n; ++i) {
     Choice& choice = g.choices[i];
     choice.ephemeral = std::make_unique<Session>(*first.session);

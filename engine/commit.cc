@@ -251,6 +251,7 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
   }
   const int64_t position = last.session_position;
   g.ReportEnd(g.usage);
+  Tell(g, last);
   Send(g, std::move(last));
   if (g.record != nullptr) {
     if (status.ok()) {
@@ -267,8 +268,12 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
   if (g.is_admitted()) {
     stats.finished_by(g.choices[0].finish).Add();
     stats.request_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
+    stats.inference_seconds.Observe(absl::ToDoubleSeconds(now - g.admitted));
     stats.request_prompt_tokens.Observe(static_cast<double>(g.usage.prompt_tokens));
     stats.request_generated_tokens.Observe(static_cast<double>(g.usage.completion_tokens));
+    int longest = 0;
+    for (const Choice& choice : g.choices) longest = std::max(longest, choice.stop.generated());
+    stats.request_longest_choice.Observe(longest);
     if (g.usage.completion_tokens > 1) {
       stats.decode_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token));
     }
@@ -277,9 +282,8 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
   } else if (absl::IsCancelled(status)) {
     stats.finished_by(FinishReason::kCancelled).Add();
   } else {
-    stats.rejected_by(status.code()).Add();
+    stats.Reject(status);
   }
-  LOG(INFO) << Summary(g, status, now);
   ReleaseSessions(g, status);
   MarkEnded(g);
 }
@@ -297,7 +301,9 @@ void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
   // A spoilt slab holds some layers' share of a step; a session that a failed request created and
   // never fed would be a trace of nothing.
   const bool unborn = g.created_session && !status.ok() && session->position() == 0;
-  if (g.spoilt || unborn) RemoveSession(*session);
+  if (g.spoilt || unborn) {
+    RemoveSession(*session, g.spoilt ? SessionEnd::kSpoilt : SessionEnd::kUnborn);
+  }
 }
 
 void EngineLoop::MarkEnded(Generation& g) {
@@ -305,6 +311,10 @@ void EngineLoop::MarkEnded(Generation& g) {
   LeaveQueue(g);
   absl::MutexLock lock(&mu_);
   --unended_;
+}
+
+void EngineLoop::Tell(const Generation& g, const TokenEvent& last) const {
+  if (options_.on_request_end) options_.on_request_end(MakeReport(g, last, Now()));
 }
 
 void EngineLoop::Send(Generation& g, TokenEvent event) {

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
 #include "engine/model_runner.h"
+#include "engine/routing_counter.h"
 #include "engine/state_pool.h"
 #include "engine/status_payload.h"
 #include "engine/stream_notifier.h"
@@ -69,6 +70,7 @@ class LoopEngine final : public Engine {
   }
 
   absl::Status Start(std::vector<int32_t> end_tokens, Clock& clock) {
+    clock_ = &clock;
     MNEME_RETURN_IF_ERROR(CheckOptions(options_));
     options_.max_rows = std::min(options_.max_rows, options_.max_tokens_per_step);
     // What the runner will take is not left for slabs.
@@ -85,10 +87,15 @@ class LoopEngine final : public Engine {
     MNEME_ASSIGN_OR_RETURN(runner_,
                            ModelRunner::Create(*backend_, *model_, *pool_, LargestStep(options_)));
     notifier_ = std::make_unique<StreamNotifier>();
+    if (backend_->name() == "cpu" && model_->info().memories > 0) {
+      stats_.routing.Resize(model_->info().layers, model_->info().memories);
+      routing_ = std::make_unique<RoutingCounter>(stats_.routing);
+    }
     loop_ = std::make_unique<EngineLoop>(EngineParts{.model = *model_,
                                                      .tokenizer = tokenizer_.get(),
                                                      .pool = *pool_,
                                                      .runner = *runner_,
+                                                     .routing = routing_.get(),
                                                      .notifier = notifier_.get(),
                                                      .stats = stats_,
                                                      .clock = clock,
@@ -117,8 +124,13 @@ class LoopEngine final : public Engine {
   }
   absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                           absl::Duration ttl) override {
-    return OnLoop<absl::StatusOr<SessionInfo>>(
+    const absl::Duration begin = clock_->Monotonic();
+    absl::StatusOr<SessionInfo> forked = OnLoop<absl::StatusOr<SessionInfo>>(
         [&] { return loop_->ForkSession(source, target, ttl); });
+    if (forked.ok()) {
+      stats_.fork_seconds.Observe(absl::ToDoubleSeconds(clock_->Monotonic() - begin));
+    }
+    return forked;
   }
   absl::Status DeleteSession(SessionKey key) override {
     return OnLoop<absl::Status>([&] { return loop_->DeleteSession(key); });
@@ -165,11 +177,13 @@ class LoopEngine final : public Engine {
   const std::unique_ptr<Model> model_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   EngineOptions options_;
+  Clock* clock_ = nullptr;
   CapacityPlan capacity_;
   EngineStats stats_;
   std::unique_ptr<StatePool> pool_;
   std::unique_ptr<ModelRunner> runner_;
   std::unique_ptr<StreamNotifier> notifier_;
+  std::unique_ptr<RoutingCounter> routing_;
   std::unique_ptr<EngineLoop> loop_;
   std::thread thread_;
 };

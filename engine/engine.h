@@ -18,6 +18,7 @@
 #include "engine/capacity_plan.h"
 #include "engine/engine_stats.h"
 #include "engine/request.h"
+#include "engine/request_report.h"
 #include "engine/token_stream.h"
 #include "kernels/backend.h"
 #include "models/model.h"
@@ -45,6 +46,7 @@ struct EngineOptions {
   int64_t idempotency_record_bytes = int64_t{64} << 20;  // of all answers kept for replay
   absl::Duration watchdog_timeout = absl::Minutes(5);    // a longer step makes health() fail
   bool trace_steps = false;                              // print every StepPlan
+  RequestReporter on_request_end;                        // may be empty
   // Upper bound on the named sessions of an owner; 0, or no function: none. Asked by the loop
   // whenever a session is about to be made, so that the answer may change. Must be quick.
   std::function<int(const std::string& owner)> owner_session_limit;

@@ -35,6 +35,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
       mailbox_(static_cast<size_t>(options.max_queued_requests) + kMailboxSlack),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
       prefill_budget_(options.max_tokens_per_step, options.max_rows, options.max_decode_slowdown),
+      phase_began_(Now()),
       reported_at_(Now()) {
   parts_.stats.slabs_total.Set(parts_.pool.slots());
 }
@@ -49,9 +50,9 @@ EngineLoop::~EngineLoop() {
 // One turn: twenty lines that are the engine. The loop thread alone owns sessions, slabs and the
 // runner; none of them has a lock.
 void EngineLoop::RunOnce(absl::Duration max_wait) {
-  for (Command& command : mailbox_.Drain(std::min(max_wait, IdleTimeout()))) {
-    Apply(std::move(command));
-  }
+  std::vector<Command> commands = mailbox_.Drain(std::min(max_wait, IdleTimeout()));
+  EndPhase(StepPhase::kIdle);
+  for (Command& command : commands) Apply(std::move(command));
   if (running_.empty()) BeginReport();
   CancelAndExpire();  // before what they ask for costs time
   AdmitWaiting();
@@ -59,14 +60,17 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
   const std::vector<RowCandidate>& candidates = Runnable();
   const StepPlan plan = PlanStep(candidates, Limits());  // limits follow from the candidates
   had_candidates_ = !candidates.empty();
+  EndPhase(StepPhase::kPlan);
   if (!plan.empty()) {
     const absl::Duration begin = Now();
     step_began_ns_.store(absl::ToInt64Nanoseconds(begin), std::memory_order_relaxed);
-    parts_.runner.Begin(plan);
+    parts_.runner.Begin(plan, parts_.routing);
+    EndPhase(StepPhase::kForward);
     // While the device works.
     const SamplingBatch& draws = DrawsOf(plan);
     const absl::Status status = parts_.runner.Sample(draws, result_);
     step_began_ns_.store(0, std::memory_order_relaxed);
+    EndPhase(StepPhase::kSample);
     if (status.ok()) {
       prefill_budget_.Observe(plan.decode_rows, plan.prefill_tokens(), Now() - begin);
       parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(Now() - begin));
@@ -74,8 +78,10 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
     } else {
       FailRows(plan, status);
     }
+    EndPhase(StepPhase::kCommit);
   }
   Sweep();
+  EndPhase(StepPhase::kDeliver);
 }
 
 void EngineLoop::Run() {
@@ -177,11 +183,20 @@ void EngineLoop::Sweep() {
   PublishStats();
 }
 
+// What has passed since the end of another phase belongs to this one.
+void EngineLoop::EndPhase(StepPhase phase) {
+  const absl::Duration now = Now();
+  parts_.stats.phase_nanoseconds[static_cast<size_t>(phase)].Add(
+      absl::ToInt64Nanoseconds(now - phase_began_));
+  phase_began_ = now;
+}
+
 void EngineLoop::PublishStats() {
   EngineStats& stats = parts_.stats;
   stats.requests_running.Set(static_cast<int64_t>(running_.size()));
   stats.requests_waiting.Set(static_cast<int64_t>(waiting_.size()));
   stats.slabs_used.Set(parts_.pool.used_slots());
+  stats.slabs_ephemeral.Set(ephemeral_slabs_);
   stats.sessions.Set(sessions_.size());
   stats.slab_copy_bytes.Add(parts_.pool.copied_bytes() - stats.slab_copy_bytes.value());
   if (Now() - reported_at_ >= kReportInterval) Report();
@@ -209,7 +224,7 @@ void EngineLoop::Report() {
 
 absl::StatusOr<std::shared_ptr<TokenStream>> EngineLoop::Submit(Request request) {
   const auto refuse = [this](absl::Status status) {
-    parts_.stats.rejected_by(status.code()).Add();
+    parts_.stats.Reject(status);
     return status;
   };
   const absl::Status valid = ValidateRequest(request, bounds_);

@@ -45,7 +45,8 @@ struct EngineParts {
   const Tokenizer* tokenizer;  // null: events carry no text
   StatePool& pool;
   ModelRunner& runner;
-  StreamNotifier* notifier;  // null: callbacks run on the loop's thread
+  RoutingObserver* routing = nullptr;  // watches every step; null: nobody does
+  StreamNotifier* notifier;            // null: callbacks run on the loop's thread
   EngineStats& stats;
   Clock& clock;
   std::vector<int32_t> end_tokens;
@@ -121,6 +122,7 @@ class EngineLoop {
   void CancelAndExpire();
   void Sweep();
   void PublishStats();
+  void EndPhase(StepPhase phase);
   void BeginReport();
   void Report();
 
@@ -152,6 +154,7 @@ class EngineLoop {
   void End(Generation& generation, const absl::Status& status, TokenEvent last = {});
   void ReleaseSessions(Generation& generation, const absl::Status& status);
   void MarkEnded(Generation& generation);
+  void Tell(const Generation& generation, const TokenEvent& last) const;
   void Send(Generation& generation, TokenEvent event);
   TokenLogprob LogprobAt(const StepResult& result, int logit_row, int32_t token, int top) const;
 
@@ -159,7 +162,7 @@ class EngineLoop {
   absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
   absl::StatusOr<Session*> AddSession(const SessionKey& key, absl::Duration ttl);
   SessionInfo Describe(const Session& session) const;
-  void RemoveSession(Session& session);
+  void RemoveSession(Session& session, SessionEnd why);
   void ExpireSessions();
 
   absl::Duration Now() const { return parts_.clock.Monotonic(); }
@@ -196,6 +199,8 @@ class EngineLoop {
   SamplingBatch draws_;
   StepResult result_;
   std::vector<std::shared_ptr<TokenStream>> to_notify_;
+
+  absl::Duration phase_began_;
 
   // Of the last throughput report.
   absl::Duration reported_at_;

@@ -2,75 +2,65 @@
 // others.
 #pragma once
 
-#include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstdint>
-#include <string>
-#include <utility>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "engine/counters.h"
 #include "engine/request.h"
 
 namespace mneme {
 
-class Counter {
- public:
-  void Add(int64_t n = 1) { value_.fetch_add(n, std::memory_order_relaxed); }
-  int64_t value() const { return value_.load(std::memory_order_relaxed); }
+// Where the loop's time goes. A device that computes on its own works during kDeliver and kSample:
+// kForward is then the launch alone, and kSample holds the wait for it.
+enum class StepPhase { kIdle, kPlan, kForward, kSample, kCommit, kDeliver };
+inline constexpr int kStepPhases = 6;
 
- private:
-  std::atomic<int64_t> value_{0};
+// How a request found its session.
+enum class ResumeOutcome {
+  kHot,      // on the device, with tokens
+  kCold,     // there was none, or an empty one
+  kRefused,  // there was one, and the request could not go on with it, or it was to be there
 };
+inline constexpr int kResumeOutcomes = 3;
 
-class Gauge {
- public:
-  void Set(int64_t value) { value_.store(value, std::memory_order_relaxed); }
-  int64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<int64_t> value_{0};
+// Why a named session is no more.
+enum class SessionEnd {
+  kDeleted,  // by a client
+  kExpired,  // idle for too long
+  kSpoilt,   // a step or its logits failed
+  kUnborn,   // the request that was to begin it ended before anything was fed
 };
+inline constexpr int kSessionEnds = 4;
 
-// Bucket i counts values <= bounds[i] and above the bound before; one more counts the rest. A
-// reader may see an observation's bucket before its sum.
-class Histogram {
+// How many tokens went to which memory. Layers are taken together in groups, so that a deep model
+// has no more series than a shallow one.
+class RoutingCounts {
  public:
-  explicit Histogram(std::vector<double> bounds)
-      : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
+  static constexpr int kMaxGroups = 4;
 
-  void Observe(double value) {
-    const size_t bucket = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
-    counts_[bucket].fetch_add(1, std::memory_order_relaxed);
-    double sum = sum_.load(std::memory_order_relaxed);
-    while (!sum_.compare_exchange_weak(sum, sum + value, std::memory_order_relaxed)) {
-    }
+  // Once, before others read.
+  void Resize(int layers, int memories);
+  void Add(int layer, int memory, int64_t tokens) {
+    counts_[GroupOf(layer) * memories_ + memory].Add(tokens);
   }
 
-  const std::vector<double>& bounds() const { return bounds_; }
-  std::vector<int64_t> counts() const {  // [bounds + 1], not cumulative
-    std::vector<int64_t> result;
-    for (const std::atomic<int64_t>& count : counts_) {
-      result.push_back(count.load(std::memory_order_relaxed));
-    }
-    return result;
-  }
-  int64_t count() const {
-    int64_t total = 0;
-    for (const int64_t n : counts()) total += n;
-    return total;
-  }
-  double sum() const { return sum_.load(std::memory_order_relaxed); }
-  double mean() const {
-    const int64_t n = count();
-    return n == 0 ? 0 : sum() / static_cast<double>(n);
+  int groups() const { return groups_; }
+  int memories() const { return memories_; }
+  // Of `group`; of groups(): one behind the last layer.
+  int first_layer(int group) const { return (group * layers_ + groups_ - 1) / groups_; }
+  int64_t tokens(int group, int memory) const {
+    return counts_[group * memories_ + memory].value();
   }
 
  private:
-  const std::vector<double> bounds_;
-  std::vector<std::atomic<int64_t>> counts_;
-  std::atomic<double> sum_{0};
+  int GroupOf(int layer) const { return layer * groups_ / layers_; }
+
+  int layers_ = 0, groups_ = 0, memories_ = 0;
+  std::vector<Counter> counts_;  // [groups, memories]
 };
 
 struct EngineStats {
@@ -98,9 +88,15 @@ struct EngineStats {
             1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000};
   }
 
+  static std::vector<double> CommandBounds() {
+    return {0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025,
+            0.005,   0.01,     0.025,   0.05,   0.1,     0.25,   0.5,   1};
+  }
+
   // Steps.
   Histogram step_seconds{StepBounds()};
-  Histogram decode_rows{RowBounds()};  // of each step that had any
+  std::array<Counter, kStepPhases> phase_nanoseconds;  // of the loop, by StepPhase
+  Histogram decode_rows{RowBounds()};                  // of each step that had any
   Histogram tokens_per_step{LengthBounds()};
   Counter failed_steps;
   Counter prompt_tokens;     // fed while reading prompts, pending tokens included
@@ -111,33 +107,51 @@ struct EngineStats {
   Counter state_bytes;
   Counter weight_bytes;     // all weights once a step
   Counter slab_copy_bytes;  // new sessions and forks: exact
+  RoutingCounts routing;    // where the device's memory can be read at no cost, else empty
 
   // Requests.
   Histogram queue_seconds{RequestBounds()};           // submitted -> admitted
   Histogram prefill_seconds{RequestBounds()};         // admitted -> first token
   Histogram decode_seconds{RequestBounds()};          // first token -> last
+  Histogram inference_seconds{RequestBounds()};       // admitted -> finished
   Histogram request_seconds{RequestBounds()};         // submitted -> finished
   Histogram first_token_seconds{FirstTokenBounds()};  // submitted -> first token
   Histogram inter_token_seconds{TokenBounds()};
   Histogram request_prompt_tokens{LengthBounds()};
   Histogram request_generated_tokens{LengthBounds()};
-  std::array<Counter, 6> finished;   // admitted requests by FinishReason
-  std::array<Counter, 17> rejected;  // requests that were never admitted, by absl::StatusCode
-  Counter replayed;                  // answered from the record of an idempotency key
+  Histogram request_longest_choice{LengthBounds()};  // tokens of the longest of n answers
+  std::array<Counter, 6> finished;                   // admitted requests by FinishReason
+  // Requests that were never admitted, by absl::StatusCode and by RejectReasons(). Reject() counts.
+  std::array<Counter, 17> rejected;
+  std::array<Counter, 14> rejected_reason;
+  Counter replayed;  // answered from the record of an idempotency key
+
+  // Sessions.
+  std::array<Counter, kResumeOutcomes> resumes;  // requests with a session, by ResumeOutcome
+  std::array<Counter, kSessionEnds> sessions_ended;
+  Counter sessions_created;
+  Counter forked_choices;  // n > 1
+  Histogram fork_seconds{
+      CommandBounds()};  // of sessions: asked -> answered, waiting for a step too
 
   // Now.
   Gauge requests_running;
   Gauge requests_waiting;
   Gauge slabs_used;
+  Gauge slabs_ephemeral;  // of those in use: held by requests and not by named sessions
   Gauge slabs_total;
   Gauge sessions;  // named ones
-  Counter sessions_expired;
 
   Counter& finished_by(FinishReason reason) { return finished[static_cast<size_t>(reason)]; }
   const Counter& finished_by(FinishReason reason) const {
     return finished[static_cast<size_t>(reason)];
   }
-  Counter& rejected_by(absl::StatusCode code) { return rejected[static_cast<size_t>(code)]; }
+  // The reasons that are counted one by one; the last entry, "OTHER", is for all others.
+  static std::span<const absl::string_view> RejectReasons();
+  void Reject(const absl::Status& status);
+  Counter& ended_by(SessionEnd end) { return sessions_ended[static_cast<size_t>(end)]; }
+  const Counter& ended_by(SessionEnd end) const { return sessions_ended[static_cast<size_t>(end)]; }
+  Counter& resumed_as(ResumeOutcome outcome) { return resumes[static_cast<size_t>(outcome)]; }
   const Counter& rejected_by(absl::StatusCode code) const {
     return rejected[static_cast<size_t>(code)];
   }

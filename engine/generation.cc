@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/utf8.h"
 
@@ -75,25 +73,19 @@ bool IsText(const Tokenizer* tokenizer, int32_t token) {
          tokenizer->entry(token).kind != TokenKind::kControl;
 }
 
-std::string Summary(const Generation& generation, const absl::Status& status, absl::Duration now) {
+RequestReport MakeReport(const Generation& generation, const TokenEvent& last, absl::Duration now) {
   const Generation& g = generation;
-  constexpr absl::string_view kReasons[] = {"none",      "stop",     "length",
-                                            "cancelled", "deadline", "error"};
-  absl::string_view finish = kReasons[static_cast<int>(FinishReason::kNone)];
-  if (g.is_admitted()) finish = kReasons[static_cast<int>(g.choices[0].finish)];
-  const absl::Duration admitted = g.is_admitted() ? g.admitted : now;
-  const absl::Duration decode_begin = g.first_token > absl::ZeroDuration() ? g.first_token : now;
-  std::string line = absl::StrFormat(
-      "request finished id=%s session=%s finish=%s status=%s n=%d prompt_tokens=%d "
-      "completion_tokens=%d resumed_tokens=%d fed_tokens=%d queue_ms=%.1f prefill_ms=%.1f "
-      "decode_ms=%.1f",
-      absl::CHexEscape(g.request.id), g.named() ? g.request.session.name : "-", finish,
-      absl::StatusCodeToString(status.code()), g.request.n, g.usage.prompt_tokens,
-      g.usage.completion_tokens, g.usage.resumed_tokens, g.usage.fed_tokens,
-      absl::ToDoubleMilliseconds(admitted - g.submitted),
-      absl::ToDoubleMilliseconds(decode_begin - admitted),
-      absl::ToDoubleMilliseconds(now - decode_begin));
-  return line;
+  return {.id = g.request.id,
+          .origin = g.request.origin,
+          .session = g.request.session,
+          .n = g.request.n,
+          .admitted = g.is_admitted(),
+          .replayed = last.replayed,
+          .status = last.status,
+          .finish = g.is_admitted() ? g.choices[0].finish : last.finish,
+          .usage = last.usage,
+          .timings = last.timings,
+          .total = now - g.submitted};
 }
 
 }  // namespace mneme

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 #include "engine/idempotency.h"
 #include "engine/request.h"
+#include "engine/request_report.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/session.h"
@@ -98,7 +99,7 @@ std::string TokenText(const Tokenizer* tokenizer, int32_t token);
 // Whether `token` is text, so that what follows it is not at the start of a sequence.
 bool IsText(const Tokenizer* tokenizer, int32_t token);
 
-// One line for the log: ids, token counts, milliseconds, finish; never text.
-std::string Summary(const Generation& generation, const absl::Status& status, absl::Duration now);
+// What is to be told of a request that ended; `last` is its last event.
+RequestReport MakeReport(const Generation& generation, const TokenEvent& last, absl::Duration now);
 
 }  // namespace mneme

@@ -75,8 +75,17 @@ struct Usage {
   int64_t fed_tokens = 0;         // that went through the model for this request, all choices
 };
 
+// Where a request came from, for logs; the engine only hands it on.
+struct RequestOrigin {
+  std::string api;       // "grpc", "http"
+  std::string client;    // the peer's address
+  std::string trace_id;  // W3C trace context: 32 hexadecimal digits; empty: none came
+  std::string span_id;   // 16, of this request within the trace
+};
+
 struct Request {
   std::string id;  // for logs; unique per server
+  RequestOrigin origin;
   SessionKey session;
   bool create_session = true;  // a missing named session is created; otherwise NOT_FOUND
   // Zero: the server's default for a created session, no change for another; infinite: never

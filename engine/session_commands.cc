@@ -62,6 +62,7 @@ absl::StatusOr<Session*> EngineLoop::AddSession(const SessionKey& key, absl::Dur
   session.history = TokenHistory(options_.history_tokens);
   session.created = session.last_used = parts_.clock.Now();
   session.ttl = ttl == absl::ZeroDuration() ? options_.default_session_ttl : ttl;
+  parts_.stats.sessions_created.Add();
   return &sessions_.Insert(std::move(session), Now());
 }
 
@@ -103,11 +104,12 @@ absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
 
 absl::Status EngineLoop::DeleteSession(const SessionKey& key) {
   MNEME_ASSIGN_OR_RETURN(Session * session, FindIdle(key));
-  RemoveSession(*session);
+  RemoveSession(*session, SessionEnd::kDeleted);
   return absl::OkStatus();
 }
 
-void EngineLoop::RemoveSession(Session& session) {
+void EngineLoop::RemoveSession(Session& session, SessionEnd why) {
+  parts_.stats.ended_by(why).Add();
   parts_.pool.Release(session.slot);
   sessions_.Remove(session);
 }
@@ -116,8 +118,7 @@ void EngineLoop::ExpireSessions() {
   while (Session* session = sessions_.FirstExpired(Now())) {
     LOG(INFO) << "session expired session=" << session->key.name
               << " tokens=" << session->position() << " ttl=" << absl::FormatDuration(session->ttl);
-    parts_.stats.sessions_expired.Add();
-    RemoveSession(*session);
+    RemoveSession(*session, SessionEnd::kExpired);
   }
 }
 

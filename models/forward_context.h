@@ -58,8 +58,9 @@ class Workspace {
   int64_t peak_ = 0;
 };
 
-// Watches, or dictates, where tokens are routed (mneme-logits, mneme-inspect). Called between
-// kernels of a layer, so it costs a synchronisation: never installed by the server.
+// Watches, or dictates, where tokens are routed (mneme-logits, mneme-inspect; the server counts on
+// the CPU). Called between kernels of a layer, so on a device it costs a synchronisation and
+// fused steps: never installed by the server there.
 class RoutingObserver {
  public:
   virtual ~RoutingObserver() = default;

@@ -38,6 +38,7 @@ absl::string_view SectionTitle(absl::string_view section) {
   if (section == "engine") return "Sessions and batching";
   if (section == "server") return "Network";
   if (section == "security") return "Security";
+  if (section == "metrics") return "Metrics";
   return "Logs";
 }
 
@@ -81,7 +82,8 @@ A flag goes before its environment variable (in brackets below), that before the
 --config, that before the default. SIZE is 8GiB, 512MiB or a number of bytes; TIME is 250ms, 30s,
 5m, 1h30m or a number of seconds. SIGINT or SIGTERM drains: health turns to NOT_SERVING, new work
 is refused, running requests get --shutdown-timeout to finish, and calls 2 s more to receive their
-last messages; a second signal ends at once. SIGHUP reads API keys and certificates again.
+last messages; a second signal ends at once. SIGHUP reads API keys, certificates and the settings
+of the log again.
 
 Exit codes: 0 drained, 2 arguments, configuration or API keys, 3 the model does not load, 4 no such
 device or not enough memory, 5 cannot listen or TLS files not in order, 6 device error while

@@ -11,6 +11,8 @@
 #include "absl/time/time.h"
 #include "engine/engine.h"
 #include "mneme/v1/inference.pb.h"
+#include "server/request_log.h"
+#include "server/server_stats.h"
 
 namespace mneme {
 
@@ -44,6 +46,12 @@ class EngineAccess {
   int64_t loaded_bytes() const { return loaded_bytes_.load(std::memory_order_relaxed); }
   int64_t total_bytes() const { return total_bytes_.load(std::memory_order_relaxed); }
 
+  // Null: nobody keeps one. Set before the first call, if at all.
+  RequestLog* request_log() const { return request_log_; }
+  void set_request_log(RequestLog* log) { request_log_ = log; }
+  // Counted by every service, read by the metrics.
+  ServerStats& stats() const { return stats_; }
+
   void Publish(Engine& engine, ServingFacts facts);
   void SetDraining() { state_.store(v1::SERVER_STATE_DRAINING, std::memory_order_release); }
   void SetFailed() { state_.store(v1::SERVER_STATE_FAILED, std::memory_order_release); }
@@ -55,6 +63,8 @@ class EngineAccess {
   std::atomic<v1::ServerState> state_{v1::SERVER_STATE_LOADING};
   std::atomic<int64_t> loaded_bytes_{0};
   std::atomic<int64_t> total_bytes_{0};
+  mutable ServerStats stats_;
+  RequestLog* request_log_ = nullptr;
 };
 
 }  // namespace mneme

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
@@ -31,26 +32,44 @@ absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request
                         absl::Seconds(1));
 }
 
+void LogRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status) {
+  if (access.request_log() == nullptr) return;
+  access.request_log()->Add(
+      RefusedReport(call.request_id, call.origin, status, absl::Now() - call.received));
+}
+
+// Ends a call whose request the engine never sees.
+void Refuse(const EngineAccess& access, const CallFacts& call, const absl::Status& status,
+            StreamWriter& writer) {
+  access.stats().Refuse(status.code());
+  LogRefusal(access, call, status);
+  writer.Fail(status);
+}
+
 // Converts and submits, on the executor or in the callback.
 void Submit(EngineAccess& access, const v1::GenerateRequest& request, const CallFacts& call,
             StreamWriter& writer) {
   const absl::StatusOr<Engine*> engine = access.GetForWork();
-  if (!engine.ok()) return writer.Fail(engine.status());
+  if (!engine.ok()) return Refuse(access, call, engine.status(), writer);
   // Queued work that nobody waits for any more, or that cannot be taken, costs no time.
-  if (const absl::Status wanted = writer.StillWanted(); !wanted.ok()) return writer.Fail(wanted);
+  if (const absl::Status wanted = writer.StillWanted(); !wanted.ok()) {
+    return Refuse(access, call, wanted, writer);
+  }
   if (const absl::Status queue = CheckQueue(**engine, request); !queue.ok()) {
-    return writer.Fail(queue);
+    return Refuse(access, call, queue, writer);
   }
   absl::StatusOr<Request> converted = ToEngineRequest(request, call, **engine, access.facts());
-  if (!converted.ok()) return writer.Fail(converted.status());
+  if (!converted.ok()) return Refuse(access, call, converted.status(), writer);
   if (const absl::Status quota = TakeTokensFor(*converted, writer.permit()); !quota.ok()) {
-    return writer.Fail(quota);
+    return Refuse(access, call, quota, writer);
   }
   Request names;  // what the writer needs of the request, without its tokens
   names.id = converted->id;
   names.session = converted->session;
   names.detached = converted->detached;
-  writer.Start(std::move(names), (*engine)->Submit(*std::move(converted)));
+  absl::StatusOr<std::shared_ptr<TokenStream>> stream = (*engine)->Submit(*std::move(converted));
+  if (!stream.ok()) LogRefusal(access, call, stream.status());
+  writer.Start(std::move(names), std::move(stream));
 }
 
 absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
@@ -106,26 +125,39 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   auto request = std::make_shared<v1::GenerateRequest>();
   const absl::Status parsed = ParseMessage(*bytes, *request);
-  const std::shared_ptr<StreamWriter> writer = StreamWriter::Create(*context);
+  const std::shared_ptr<StreamWriter> writer =
+      StreamWriter::Create(*context, [&stats = engine_.stats()](absl::StatusCode code) {
+        stats.rpcs.Add("Generate", absl::StatusCodeToString(code));
+      });
+  const TraceContext trace = AnswerTrace(*context);
   const absl::Status id_status = CheckRequestId(request->request_id());
   const absl::StatusOr<CallerRef> caller = CallerOf(*context, security_, Access::kUse);
   const CallFacts call{
       .request_id = id_status.ok() ? ChooseRequestId(request->request_id(), *context) : "",
       .owner = caller.ok() ? (*caller)->owner : "",
+      .origin = {.api = "grpc",
+                 .client = context->peer(),
+                 .trace_id = trace.trace_id,
+                 .span_id = trace.span_id},
+      .received = absl::Now(),
       .deadline = DeadlineOf(*context)};
   if (id_status.ok()) context->AddInitialMetadata("x-request-id", call.request_id);
   if (!caller.ok() || !parsed.ok() || !id_status.ok()) {
-    writer->Fail(!caller.ok() ? caller.status() : !parsed.ok() ? parsed : id_status);
+    Refuse(engine_, call,
+           !caller.ok()   ? caller.status()
+           : !parsed.ok() ? parsed
+                          : id_status,
+           *writer);
     return writer.get();
   }
   if (const absl::Status place = writer->Claim(security_.quotas().BeginStream(*caller));
       !place.ok()) {
-    writer->Fail(place);
+    Refuse(engine_, call, place, *writer);
   } else if (Executor* executor = executors_.For(request->text().size()); executor == nullptr) {
     Submit(engine_, *request, call, *writer);
   } else if (!executor->TryPost(
                  [this, request, call, writer] { Submit(engine_, *request, call, *writer); })) {
-    writer->Fail(ServerBusy());
+    Refuse(engine_, call, ServerBusy(), *writer);
   }
   return writer.get();
 }

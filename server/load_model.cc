@@ -135,7 +135,7 @@ absl::Status CheckModelFolder(const v1::ServerConfig& config) {
 }
 
 std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
-                                        const LoadProgress& progress, OwnerSessionLimit limit,
+                                        const LoadProgress& progress, EngineHooks hooks,
                                         LoadError& error) {
   const std::string& folder = config.model().path();
   const absl::Duration start = clock.Monotonic();
@@ -159,7 +159,8 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
 
   std::vector<int32_t> end_tokens = EndTokens(*defaults, tokenizer->get());
   EngineOptions engine_options = ToEngineOptions(config.engine(), **backend);
-  engine_options.owner_session_limit = std::move(limit);
+  engine_options.on_request_end = std::move(hooks.on_request_end);
+  engine_options.owner_session_limit = std::move(hooks.owner_session_limit);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(backend), *std::move(model), *std::move(tokenizer),
                      std::move(end_tokens), engine_options, clock);

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <iostream>
 #include <memory>
@@ -22,12 +23,16 @@
 #include "base/clock.h"
 #include "base/human_bytes.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "server/api_keys.h"
 #include "server/config.h"
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
+#include "server/http_metrics.h"
 #include "server/inference_service.h"
 #include "server/load_model.h"
+#include "server/log_settings.h"
+#include "server/request_log.h"
 #include "server/security.h"
 #include "server/units.h"
 
@@ -45,7 +50,7 @@ enum ExitCode {
 };
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
-constexpr absl::Duration kFilePollInterval = absl::Seconds(1);
+constexpr absl::Duration kTickInterval = absl::Seconds(1);
 // Shorter keys than this are likely somebody's word; those of --new-api-key have 49 characters.
 constexpr size_t kShortKeyBytes = 20;
 // For calls to receive their last messages once the engine has drained; docs and help state it.
@@ -65,26 +70,31 @@ class Signals {
     signal(SIGPIPE, SIG_IGN);
   }
 
-  // SIGINT, SIGTERM, or SIGHUP where there are no files to read again: the terminal is gone then.
-  // 0 after `timeout` or a reload. Looks after the files of `security` meanwhile.
-  int Wait(absl::Duration timeout, Security& security) {
+  // What to do at SIGHUP, inside Wait. Without it SIGHUP is a signal to end, as by default.
+  void OnHangUp(std::function<void()> reload) { reload_ = std::move(reload); }
+  // What to do about once a second, inside Wait.
+  void OnTick(std::function<void()> tick) { tick_ = std::move(tick); }
+
+  // The next signal to end, or 0 after `timeout` or a reload.
+  int Wait(absl::Duration timeout) {
     const timespec time = absl::ToTimespec(timeout);
     const int signal = sigtimedwait(&set_, nullptr, &time);
-    const bool reloads = signal == SIGHUP && security.has_files();
-    if (reloads) {
-      LOG(INFO) << "SIGHUP: reading keys and certificates again";
-      (void)security.Reload();
+    if (const absl::Time now = absl::Now(); tick_ && now - last_tick_ >= kTickInterval) {
+      last_tick_ = now;
+      tick_();
     }
-    if (const absl::Time now = absl::Now(); now - last_poll_ >= kFilePollInterval) {
-      last_poll_ = now;
-      security.Poll();
+    if (signal == SIGHUP && reload_) {
+      reload_();
+      return 0;
     }
-    return signal > 0 && !reloads ? signal : 0;
+    return signal > 0 ? signal : 0;
   }
 
  private:
   sigset_t set_;
-  absl::Time last_poll_ = absl::InfinitePast();
+  std::function<void()> reload_;
+  std::function<void()> tick_;
+  absl::Time last_tick_ = absl::InfinitePast();
 };
 
 // Without destructors: other threads may be in the middle of something that cannot be interrupted.
@@ -98,11 +108,12 @@ int Fail(int code, const absl::Status& status) {
   return code;
 }
 
+int FailToListen(const absl::Status& status) {
+  return Fail(absl::IsInvalidArgument(status) ? kBadArguments : kCannotListen, status);
+}
+
 void SetUpLogs(const v1::LogSection& config) {
-  SetMinLogSeverity(config.level() == "error"     ? LogSeverity::kError
-                    : config.level() == "warning" ? LogSeverity::kWarning
-                                                  : LogSeverity::kInfo);
-  SetLogFormat(config.format() == "json" ? LogFormat::kJson : LogFormat::kText);
+  ApplyLogSettings(config);
   // It would print a line for every malformed request; their senders are told already.
   google::protobuf::SetLogHandler(nullptr);
 }
@@ -132,9 +143,9 @@ class ProgressLines {
 
 // Ends the process at once on a second signal, while `done` is awaited.
 template <typename T>
-void WaitOrExit(Signals& signals, Security& security, const std::future<T>& done) {
+void WaitOrExit(Signals& signals, const std::future<T>& done) {
   while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (const int signal = signals.Wait(kPollInterval, security); signal != 0) {
+    if (const int signal = signals.Wait(kPollInterval); signal != 0) {
       LOG(WARNING) << "second signal, ending at once";
       ExitNow(128 + signal);
     }
@@ -142,8 +153,8 @@ void WaitOrExit(Signals& signals, Security& security, const std::future<T>& done
 }
 
 // Health off, no new work, then what runs gets its time.
-int Drain(Signals& signals, Security& security, GrpcServer& server, EngineAccess& access,
-          Engine& engine, absl::Duration timeout) {
+int Drain(Signals& signals, GrpcServer& server, EngineAccess& access, Engine& engine,
+          absl::Duration timeout) {
   LOG(INFO) << "draining"
             << " timeout=" << FormatMilliseconds(absl::ToInt64Milliseconds(timeout))
             << " running=" << engine.stats().requests_running.value()
@@ -154,18 +165,18 @@ int Drain(Signals& signals, Security& security, GrpcServer& server, EngineAccess
     engine.Drain(timeout);
     server.Shutdown(kLastMessagesGrace);
   });
-  WaitOrExit(signals, security, drained);
+  WaitOrExit(signals, drained);
   LOG(INFO) << "drained";
   return kDrained;
 }
 
 // Until a signal or a fatal error.
-int Serve(Signals& signals, const v1::ServerConfig& config, Security& security, GrpcServer& server,
+int Serve(Signals& signals, const v1::ServerConfig& config, GrpcServer& server,
           EngineAccess& access, Engine& engine) {
   while (true) {
-    if (const int signal = signals.Wait(kPollInterval, security); signal != 0) {
+    if (const int signal = signals.Wait(kPollInterval); signal != 0) {
       LOG(INFO) << "SIG" << sigabbrev_np(signal);
-      return Drain(signals, security, server, access, engine,
+      return Drain(signals, server, access, engine,
                    absl::Milliseconds(config.server().shutdown_timeout_ms()));
     }
     if (const absl::Status health = engine.health(); !health.ok()) {
@@ -180,41 +191,64 @@ int Serve(Signals& signals, const v1::ServerConfig& config, Security& security, 
   }
 }
 
-int Run(Signals& signals, const v1::ServerConfig& config) {
+// The configuration from the same flags and variables and from what its file says by now.
+using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
+
+int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again) {
   LOG(INFO) << "mneme-server " << ServerVersion() << " " << ConfigSummary(config);
   if (const absl::Status folder = CheckModelFolder(config); !folder.ok()) {
     return Fail(kModelFailure, folder);
   }
   RealClock clock;
   EngineAccess access(clock.Now());
+  RequestLog requests(RequestsToLog(config.log()), access.stats());
+  access.set_request_log(&requests);
   SecurityFailure failure;
   const absl::StatusOr<std::unique_ptr<Security>> guard =
       Security::Create(config.security(), clock, failure);
   if (!guard.ok()) return Fail(static_cast<int>(failure), guard.status());
   Security* const security = guard->get();
+  signals.OnTick([security] { security->Poll(); });
+  signals.OnHangUp([&] {
+    if (const absl::StatusOr<v1::ServerConfig> again = read_again(); again.ok()) {
+      ReloadLogSettings(*again, config, requests);
+    } else {
+      LOG(ERROR) << "SIGHUP: nothing changes: " << again.status().message();
+    }
+    (void)security->Reload();
+  });
   std::unique_ptr<LoadedModel> loaded;  // outlives the server
   absl::StatusOr<std::unique_ptr<GrpcServer>> server =
       GrpcServer::Start(config.server(), access, *security);
-  if (!server.ok()) {
-    return Fail(absl::IsInvalidArgument(server.status()) ? kBadArguments : kCannotListen,
-                server.status());
-  }
+  if (!server.ok()) return FailToListen(server.status());
   const std::string address = AddressText(config.server().host(), (*server)->port());
   printf("listening on %s\n", address.c_str());
   fflush(stdout);
   LOG(INFO) << "listening on " << address << ", loading " << config.model().path();
 
+  const Metrics metrics(access, /*vllm_names=*/config.metrics().compat() == "vllm");
+  std::unique_ptr<HttpServer> metrics_server;
+  if (config.metrics().port() > 0) {
+    absl::StatusOr<std::unique_ptr<HttpServer>> started =
+        StartMetricsServer(config.metrics(), metrics, access.stats());
+    if (!started.ok()) return FailToListen(started.status());
+    metrics_server = *std::move(started);
+    LOG(INFO) << "metrics on " << AddressText(config.metrics().host(), metrics_server->port());
+  }
+
   LoadError error;
   std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
     return LoadEngine(
         config, clock, ProgressLines(access, clock),
-        [security](const std::string& owner) {
-          return security->authenticator().SessionLimitOf(owner);
-        },
+        {.on_request_end = [&requests](RequestReport report) { requests.Add(std::move(report)); },
+         .owner_session_limit =
+             [security](const std::string& owner) {
+               return security->authenticator().SessionLimitOf(owner);
+             }},
         error);
   });
   while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (signals.Wait(kPollInterval, *security) == 0) continue;
+    if (signals.Wait(kPollInterval) == 0) continue;
     LOG(INFO) << "signal while loading: nothing to drain";
     ExitNow(kDrained);
   }
@@ -227,7 +261,7 @@ int Run(Signals& signals, const v1::ServerConfig& config) {
   printf("%s\nready\n", engine.capacity().ToString().c_str());
   fflush(stdout);
   LOG(INFO) << "ready model=" << loaded->facts.model_name << " address=" << address;
-  return Serve(signals, config, *security, **server, access, engine);
+  return Serve(signals, config, **server, access, engine);
 }
 
 // What is allowed, and seldom meant.
@@ -274,8 +308,11 @@ int PrintApiKey(const CommandLine& line) {
 
 int Main(int argc, const char* const* argv) {
   Signals signals;
-  const absl::StatusOr<CommandLine> line = ParseCommandLine(
-      {argv + 1, argv + argc}, [](const char* name) -> const char* { return getenv(name); });
+  const auto parse = [&] {
+    return ParseCommandLine({argv + 1, argv + argc},
+                            [](const char* name) -> const char* { return getenv(name); });
+  };
+  const absl::StatusOr<CommandLine> line = parse();
   if (!line.ok()) return Fail(kBadArguments, line.status());
   switch (line->action) {
     case ServerAction::kHelp:
@@ -302,7 +339,10 @@ int Main(int argc, const char* const* argv) {
   }
   SetUpLogs(line->config.log());
   WarnOfWeakness(*line);
-  return Run(signals, line->config);
+  return Run(signals, line->config, [&parse]() -> absl::StatusOr<v1::ServerConfig> {
+    MNEME_ASSIGN_OR_RETURN(CommandLine again, parse());
+    return std::move(again.config);
+  });
 }
 
 }  // namespace

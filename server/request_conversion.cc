@@ -157,6 +157,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), facts));
   Request out;
   out.id = call.request_id;
+  out.origin = call.origin;
   out.deadline = call.deadline;
 
   const v1::SessionOptions& session = request.session();

@@ -18,6 +18,8 @@ namespace mneme {
 struct CallFacts {
   std::string request_id;  // checked; never empty
   std::string owner;       // Caller::owner
+  RequestOrigin origin;
+  absl::Time received;
   absl::Time deadline = absl::InfiniteFuture();
 };
 

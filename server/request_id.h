@@ -1,4 +1,4 @@
-// The name under which a call appears in logs and answers.
+// The names under which a call appears in logs and answers: its id, and its trace.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
+#include "server/trace_context.h"
 
 namespace mneme {
 
@@ -13,7 +14,12 @@ namespace mneme {
 // random one.
 std::string ChooseRequestId(absl::string_view own, const grpc::CallbackServerContext& context);
 
-// Chooses an id for a call whose request has none, and sends it in the initial metadata.
+// The trace of the metadata `traceparent` and `tracestate`; both are sent back in the initial
+// metadata, with this call's span.
+TraceContext AnswerTrace(grpc::CallbackServerContext& context);
+
+// Chooses an id for a call whose request has none, and sends it and the trace in the initial
+// metadata.
 void SendRequestId(grpc::CallbackServerContext& context);
 
 }  // namespace mneme

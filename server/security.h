@@ -32,8 +32,6 @@ class Security {
   // Null where the ports speak no TLS.
   const TlsFiles* tls() const { return tls_.get(); }
 
-  // Whether there is anything to read again.
-  bool has_files() const { return tls_ != nullptr || !authenticator_->key_file().empty(); }
   // Reads all files again; what is in order takes effect, what is not is logged and stays as it
   // was. The first error.
   absl::Status Reload() ABSL_LOCKS_EXCLUDED(reload_mu_);

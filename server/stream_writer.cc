@@ -28,14 +28,17 @@ absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
   return absl::FromChrono(deadline);
 }
 
-std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext& context) {
-  std::shared_ptr<StreamWriter> writer(new StreamWriter(context));
+std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext& context,
+                                                   std::function<void(absl::StatusCode)> on_end) {
+  std::shared_ptr<StreamWriter> writer(new StreamWriter(context, std::move(on_end)));
   absl::MutexLock lock(&writer->mu_);
   writer->self_ = writer;
   return writer;
 }
 
-StreamWriter::StreamWriter(grpc::CallbackServerContext& context) : deadline_(DeadlineOf(context)) {}
+StreamWriter::StreamWriter(grpc::CallbackServerContext& context,
+                           std::function<void(absl::StatusCode)> on_end)
+    : deadline_(DeadlineOf(context)), on_end_(std::move(on_end)) {}
 
 absl::Status StreamWriter::StillWanted() {
   absl::MutexLock lock(&mu_);
@@ -63,7 +66,7 @@ void StreamWriter::Start(Request request, absl::StatusOr<std::shared_ptr<TokenSt
       ended_ = true;
       if (!finished_) action = FinishWith(stream.status());
     }
-    if (action.kind == Action::kFinish) Finish(ToGrpcStatus(action.status));
+    Do(action);
     return;
   }
   (*stream)->SetReadyCallback([weak = weak_from_this()] {
@@ -86,6 +89,10 @@ void StreamWriter::Advance() {
     absl::MutexLock lock(&mu_);
     action = NextAction();
   }
+  Do(action);
+}
+
+void StreamWriter::Do(const Action& action) {
   switch (action.kind) {
     case Action::kNothing:
       break;
@@ -93,9 +100,11 @@ void StreamWriter::Advance() {
       StartWrite(&message_);
       break;
     case Action::kWriteAndFinish:
+      if (on_end_) on_end_(absl::StatusCode::kOk);
       StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
       break;
     case Action::kFinish:
+      if (on_end_) on_end_(action.status.code());
       Finish(ToGrpcStatus(action.status));
       break;
   }

@@ -5,6 +5,7 @@
 #include <grpcpp/support/byte_buffer.h>
 #include <grpcpp/support/server_callback.h>
 
+#include <functional>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -29,7 +30,9 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<StreamWriter> {
  public:
   // The pointer is gRPC's to use; it stays valid until OnDone.
-  static std::shared_ptr<StreamWriter> Create(grpc::CallbackServerContext& context);
+  // `on_end` is called once with what the client is told at the end; it may be empty.
+  static std::shared_ptr<StreamWriter> Create(
+      grpc::CallbackServerContext& context, std::function<void(absl::StatusCode)> on_end = nullptr);
 
   // Once, first of all: keeps the permit until the client may hear that the call has ended, so that
   // its next call finds the place free. The error, if there is none.
@@ -49,7 +52,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  explicit StreamWriter(grpc::CallbackServerContext& context);
+  StreamWriter(grpc::CallbackServerContext& context, std::function<void(absl::StatusCode)> on_end);
 
   // What to do next with gRPC, decided under the lock and done without it.
   struct Action {
@@ -57,6 +60,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
     absl::Status status;  // kFinish
   };
   void Advance() ABSL_LOCKS_EXCLUDED(mu_);
+  void Do(const Action& action) ABSL_LOCKS_EXCLUDED(mu_);
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Action FinishWith(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CancelledStatus() const;
@@ -65,6 +69,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   [[nodiscard]] std::shared_ptr<TokenStream> DropStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const absl::Time deadline_;
+  const std::function<void(absl::StatusCode)> on_end_;
   grpc::ByteBuffer message_;  // of the write in flight, or of the one about to start
 
   absl::Mutex mu_;

@@ -49,7 +49,7 @@ class RunningServer {
     const auto limit = [this](const std::string& owner) {
       return security_->authenticator().SessionLimitOf(owner);
     };
-    loaded_ = LoadEngine(line->config, clock_, nullptr, limit, error);
+    loaded_ = LoadEngine(line->config, clock_, nullptr, {.owner_session_limit = limit}, error);
     CHECK(loaded_ != nullptr) << error.status;
     auto server = GrpcServer::Start(line->config.server(), access_, *security_);
     CHECK(server.ok()) << server.status();

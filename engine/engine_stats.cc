@@ -1,0 +1,39 @@
+#include "engine/engine_stats.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+constexpr absl::string_view kRejectReasons[] = {
+    kReasonBadField,   kReasonQueueFull, kReasonNoFreeSlab,   kReasonDraining,
+    kReasonUnhealthy,  kReasonNoSession, kReasonSessionBusy,  kReasonPosition,
+    kReasonKeyRunning, kReasonKeyBroken, kReasonKeyForgotten, kReasonKeyReused,
+    kReasonStepFailed, "OTHER"};
+static_assert(std::size(kRejectReasons) ==
+              std::tuple_size_v<decltype(EngineStats::rejected_reason)>);
+
+}  // namespace
+
+std::span<const absl::string_view> EngineStats::RejectReasons() { return kRejectReasons; }
+
+void EngineStats::Reject(const absl::Status& status) {
+  rejected[static_cast<size_t>(status.code())].Add();
+  const std::optional<std::string> reason = ReasonOf(status);
+  const auto last = std::end(kRejectReasons) - 1;
+  const auto at = reason.has_value() ? std::find(std::begin(kRejectReasons), last, *reason) : last;
+  rejected_reason[at - std::begin(kRejectReasons)].Add();
+}
+
+void RoutingCounts::Resize(int layers, int memories) {
+  layers_ = layers;
+  groups_ = memories > 0 ? std::min(layers, kMaxGroups) : 0;
+  memories_ = memories;
+  counts_ = std::vector<Counter>(static_cast<size_t>(groups_) * memories_);
+}
+
+}  // namespace mneme

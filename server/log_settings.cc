@@ -1,0 +1,36 @@
+#include "server/log_settings.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include "base/log.h"
+
+namespace mneme {
+
+void ApplyLogSettings(const v1::LogSection& section) {
+  SetMinLogSeverity(section.level() == "error"     ? LogSeverity::kError
+                    : section.level() == "warning" ? LogSeverity::kWarning
+                                                   : LogSeverity::kInfo);
+  SetLogFormat(section.format() == "json" ? LogFormat::kJson : LogFormat::kText);
+}
+
+RequestLog::Which RequestsToLog(const v1::LogSection& section) {
+  if (section.requests() == "none") return RequestLog::Which::kNone;
+  return section.requests() == "failed" ? RequestLog::Which::kFailed : RequestLog::Which::kAll;
+}
+
+void ReloadLogSettings(const v1::ServerConfig& config, const v1::ServerConfig& running,
+                       RequestLog& requests) {
+  ApplyLogSettings(config.log());
+  requests.set_which(RequestsToLog(config.log()));
+  LOG(WARNING) << "SIGHUP: log level " << config.log().level() << ", format "
+               << config.log().format() << ", requests " << config.log().requests();
+  v1::ServerConfig before = running, after = config;
+  before.clear_log();
+  after.clear_log();
+  if (!google::protobuf::util::MessageDifferencer::Equivalent(before, after)) {
+    LOG(WARNING)
+        << "SIGHUP: settings other than those of the log have changed; they need a restart";
+  }
+}
+
+}  // namespace mneme

@@ -1,0 +1,18 @@
+// What is logged and how: applied at start, and again when SIGHUP asks for it.
+#pragma once
+
+#include "mneme/v1/config.pb.h"
+#include "server/request_log.h"
+
+namespace mneme {
+
+// `section` has values that ParseCommandLine lets through.
+void ApplyLogSettings(const v1::LogSection& section);
+RequestLog::Which RequestsToLog(const v1::LogSection& section);
+
+// Takes the log section of `config`, which was just read again, and says so in the log. Warns where
+// other settings differ from `running`: they need a restart.
+void ReloadLogSettings(const v1::ServerConfig& config, const v1::ServerConfig& running,
+                       RequestLog& requests);
+
+}  // namespace mneme

@@ -1,0 +1,90 @@
+#include "server/request_log.h"
+
+#include <utility>
+
+#include "base/log_fields.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+constexpr size_t kMaxWaitingLines = 8192;
+
+absl::string_view FinishName(FinishReason finish) {
+  switch (finish) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    default:
+      return "";  // the outcome says it
+  }
+}
+
+void Write(const RequestReport& report) {
+  const absl::string_view outcome = OutcomeOf(report);
+  LogFields line("request");
+  const auto text = [&line](const char* name, absl::string_view value) {
+    line.Add(name, std::string_view(value.data(), value.size()));
+  };
+  text("id", report.id);
+  text("trace_id", report.origin.trace_id);
+  text("span_id", report.origin.span_id);
+  text("api", report.origin.api);
+  text("client", report.origin.client);
+  text("owner", report.session.owner);
+  text("session", report.session.name);
+  text("outcome", outcome);
+  text("finish", FinishName(report.finish));
+  if (!report.status.ok()) {
+    text("code", absl::StatusCodeToString(report.status.code()));
+    text("reason", ReasonOf(report.status).value_or(""));
+  }
+  if (report.admitted) {
+    if (report.n > 1) line.Add("choices", report.n);
+    line.Add("prompt_tokens", report.usage.prompt_tokens)
+        .Add("cached_tokens", report.usage.resumed_tokens)
+        .Add("generated_tokens", report.usage.completion_tokens);
+  }
+  line.AddMilliseconds("queue_ms", absl::ToDoubleMilliseconds(report.timings.queue));
+  if (report.admitted) {
+    line.AddMilliseconds("prefill_ms", absl::ToDoubleMilliseconds(report.timings.prefill))
+        .AddMilliseconds("decode_ms", absl::ToDoubleMilliseconds(report.timings.decode));
+  }
+  line.AddMilliseconds("total_ms", absl::ToDoubleMilliseconds(report.total));
+  line.Write(outcome == "error" ? LogSeverity::kWarning : LogSeverity::kInfo);
+}
+
+}  // namespace
+
+RequestLog::RequestLog(Which which, ServerStats& stats)
+    : stats_(stats), which_(which), writer_(/*threads=*/1, kMaxWaitingLines) {}
+
+void RequestLog::Add(RequestReport report) {
+  const Which which = which_.load(std::memory_order_relaxed);
+  if (which == Which::kNone || (which == Which::kFailed && report.status.ok())) return;
+  auto line = std::make_shared<RequestReport>(std::move(report));
+  if (!writer_.TryPost([line = std::move(line)] { Write(*line); })) {
+    stats_.request_log_lines_dropped.Add();
+  }
+}
+
+absl::string_view OutcomeOf(const RequestReport& report) {
+  if (report.replayed) return "replayed";
+  if (report.status.ok()) return "completed";
+  if (absl::IsCancelled(report.status)) return "cancelled";
+  if (absl::IsDeadlineExceeded(report.status)) return "deadline";
+  return report.admitted ? "error" : "rejected";
+}
+
+RequestReport RefusedReport(std::string id, RequestOrigin origin, absl::Status status,
+                            absl::Duration total) {
+  RequestReport report;
+  report.id = std::move(id);
+  report.origin = std::move(origin);
+  report.status = std::move(status);
+  report.total = total;
+  return report;
+}
+
+}  // namespace mneme

@@ -1,0 +1,46 @@
+// What the server counts in front of the engine.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "engine/counters.h"
+
+namespace mneme {
+
+// Counts by two labels. Who adds keeps the number of different ones small: routes, not paths.
+// Thread-safe.
+class LabelledCounts {
+ public:
+  using Labels = std::pair<std::string, std::string>;
+
+  void Add(std::string first, std::string second) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    ++counts_[{std::move(first), std::move(second)}];
+  }
+  std::map<Labels, int64_t> Read() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return counts_;
+  }
+
+ private:
+  mutable absl::Mutex mu_;
+  std::map<Labels, int64_t> counts_ ABSL_GUARDED_BY(mu_);
+};
+
+struct ServerStats {
+  LabelledCounts rpcs;                // method, status code: calls that ended
+  LabelledCounts http;                // route, status: answers
+  std::array<Counter, 17> refused;    // requests that never reached the engine, by StatusCode
+  Counter request_log_lines_dropped;  // standard error took them too slowly
+
+  void Refuse(absl::StatusCode code) { refused[static_cast<size_t>(code)].Add(); }
+};
+
+}  // namespace mneme

@@ -1,0 +1,184 @@
+// What the engine counts, and what it tells about a request that ended.
+#include "engine/engine_stats.h"
+
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_loop.h"
+#include "engine/routing_counter.h"
+#include "engine/status_payload.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/engine/loop_harness.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+SessionKey Key(std::string name) { return {"", std::move(name)}; }
+
+int64_t RejectedFor(const EngineStats& stats, absl::string_view reason) {
+  const auto reasons = EngineStats::RejectReasons();
+  for (size_t i = 0; i < reasons.size(); ++i) {
+    if (reasons[i] == reason) return stats.rejected_reason[i].value();
+  }
+  return -1;
+}
+
+int64_t Count(const EngineStats& stats, ResumeOutcome outcome) {
+  return stats.resumes[static_cast<size_t>(outcome)].value();
+}
+
+absl::Duration Spent(const EngineStats& stats, StepPhase phase) {
+  return absl::Nanoseconds(stats.phase_nanoseconds[static_cast<size_t>(phase)].value());
+}
+
+TEST(EngineStatsTest, ResumesAreCountedByWhatTheRequestFound) {
+  LoopHarness h;
+  h.Generate(Greedy({1, 2}, 2, "s"));
+  h.Generate(Greedy({3}, 2, "s"));
+  h.Generate(Greedy({3}, 2));  // no session: no resume
+  Request elsewhere = Greedy({3}, 2, "s");
+  elsewhere.expected_position = 1;
+  h.Generate(elsewhere);
+  EXPECT_EQ(Count(h.stats, ResumeOutcome::kCold), 1);
+  EXPECT_EQ(Count(h.stats, ResumeOutcome::kHot), 1);
+  EXPECT_EQ(Count(h.stats, ResumeOutcome::kRefused), 1);
+  EXPECT_EQ(h.stats.resumed_tokens.value(), 3) << "2 of the prompt, 1 of the answer";
+}
+
+TEST(EngineStatsTest, SessionsAreCountedFromTheirBeginningToEachKindOfEnd) {
+  HarnessOptions options;
+  options.poison_token = 7;
+  LoopHarness h(options);
+  ASSERT_TRUE(h.loop->CreateSession(Key("deleted"), absl::ZeroDuration()).ok());
+  ASSERT_TRUE(h.loop->DeleteSession(Key("deleted")).ok());
+  ASSERT_TRUE(h.loop->CreateSession(Key("expires"), absl::Seconds(1)).ok());
+  h.clock.Advance(absl::Seconds(2));
+  EXPECT_FALSE(h.Generate(Greedy({7}, 2, "spoilt")).status().ok());
+  EXPECT_EQ(h.stats.sessions_created.value(), 3);
+  EXPECT_EQ(h.stats.ended_by(SessionEnd::kDeleted).value(), 1);
+  EXPECT_EQ(h.stats.ended_by(SessionEnd::kExpired).value(), 1);
+  EXPECT_EQ(h.stats.ended_by(SessionEnd::kSpoilt).value(), 1);
+  EXPECT_EQ(h.stats.ended_by(SessionEnd::kUnborn).value(), 0);
+}
+
+TEST(EngineStatsTest, RejectionsAreCountedByCodeAndReason) {
+  LoopHarness h;
+  Request missing = Greedy({1}, 1, "missing");
+  missing.create_session = false;
+  h.Generate(missing);
+  Request bad = Greedy({1}, 1);
+  bad.sampling.top_p = 2;
+  h.Generate(bad);
+  h.loop->StopAccepting();
+  h.Generate(Greedy({1}, 1));
+  EXPECT_EQ(h.stats.rejected_by(absl::StatusCode::kNotFound).value(), 1);
+  EXPECT_EQ(h.stats.rejected_by(absl::StatusCode::kInvalidArgument).value(), 1);
+  EXPECT_EQ(h.stats.rejected_by(absl::StatusCode::kUnavailable).value(), 1);
+  EXPECT_EQ(RejectedFor(h.stats, kReasonNoSession), 1);
+  EXPECT_EQ(RejectedFor(h.stats, kReasonBadField), 1);
+  EXPECT_EQ(RejectedFor(h.stats, kReasonDraining), 1);
+}
+
+TEST(EngineStatsTest, AReasonThatIsNotListedIsAnother) {
+  EngineStats stats;
+  stats.Reject(absl::InternalError("no reason"));
+  stats.Reject(WithReason(absl::InternalError("a new one"), "BRAND_NEW"));
+  EXPECT_EQ(RejectedFor(stats, "OTHER"), 2);
+  EXPECT_EQ(stats.rejected_by(absl::StatusCode::kInternal).value(), 2);
+}
+
+TEST(EngineStatsTest, ForkedChoicesAndTheLongestOfThemAreCounted) {
+  LoopHarness h;
+  Request request = Greedy({1, 2, 3}, 5);
+  request.n = 3;
+  h.Generate(request);
+  EXPECT_EQ(h.stats.forked_choices.value(), 2);
+  EXPECT_EQ(h.stats.request_generated_tokens.sum(), 15);
+  EXPECT_EQ(h.stats.request_longest_choice.sum(), 5);
+  EXPECT_EQ(h.stats.inference_seconds.count(), 1);
+}
+
+TEST(EngineStatsTest, TheLoopsTimeIsDividedAmongItsPhases) {
+  HarnessOptions options;
+  options.step_time = absl::Milliseconds(10);
+  LoopHarness h(options);
+  const absl::Duration begin = h.clock.Monotonic();
+  h.Generate(Greedy({1, 2}, 3));
+  absl::Duration all;
+  for (int phase = 0; phase < kStepPhases; ++phase) {
+    all += Spent(h.stats, static_cast<StepPhase>(phase));
+  }
+  EXPECT_EQ(all, h.clock.Monotonic() - begin);
+  EXPECT_EQ(Spent(h.stats, StepPhase::kForward), absl::Milliseconds(30)) << "3 steps";
+}
+
+TEST(EngineStatsTest, EveryAcceptedRequestIsReportedOnceWithItsOrigin) {
+  HarnessOptions options;
+  std::vector<RequestReport> reports;
+  options.engine.on_request_end = [&](RequestReport report) { reports.push_back(report); };
+  LoopHarness h(options);
+  Request request = Greedy({1, 2, 3}, 4, "s");
+  request.id = "req-1";
+  request.origin = {.api = "grpc", .client = "ipv4:127.0.0.1:1", .trace_id = "abc"};
+  request.idempotency_key = "key";
+  h.Generate(request);
+  h.Generate(request);  // replayed
+  Request refused = Greedy({1}, 1, "missing");
+  refused.create_session = false;
+  h.Generate(refused);
+  auto cancelled = h.Submit(Greedy({1}, 50)).value();
+  h.Turn();
+  cancelled->Cancel();
+  h.TurnUntilQuiet();
+
+  ASSERT_THAT(reports, SizeIs(4));
+  EXPECT_EQ(reports[0].id, "req-1");
+  EXPECT_EQ(reports[0].origin.client, "ipv4:127.0.0.1:1");
+  EXPECT_EQ(reports[0].origin.trace_id, "abc");
+  EXPECT_EQ(reports[0].session.name, "s");
+  EXPECT_TRUE(reports[0].admitted);
+  EXPECT_FALSE(reports[0].replayed);
+  EXPECT_EQ(reports[0].finish, FinishReason::kLength);
+  EXPECT_EQ(reports[0].usage.prompt_tokens, 3);
+  EXPECT_EQ(reports[0].usage.completion_tokens, 4);
+  EXPECT_GT(reports[0].total, absl::ZeroDuration());
+  EXPECT_TRUE(reports[1].replayed);
+  EXPECT_EQ(reports[2].status.code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(reports[2].admitted);
+  EXPECT_EQ(reports[3].finish, FinishReason::kCancelled);
+}
+
+TEST(RoutingCountsTest, LayersFallIntoGroupsWhoseFirstOnesTheyName) {
+  for (const int layers : {1, 3, 4, 7, 24}) {
+    RoutingCounts counts;
+    counts.Resize(layers, 2);
+    EXPECT_EQ(counts.groups(), std::min(layers, 4));
+    for (int layer = 0; layer < layers; ++layer) counts.Add(layer, 1, 1);
+    for (int group = 0; group < counts.groups(); ++group) {
+      const int end = group + 1 < counts.groups() ? counts.first_layer(group + 1) : layers;
+      EXPECT_EQ(counts.tokens(group, 1), end - counts.first_layer(group)) << layers << " layers";
+      EXPECT_EQ(counts.tokens(group, 0), 0);
+    }
+  }
+}
+
+TEST(RoutingCountsTest, ACounterAddsEachTokensMemories) {
+  RoutingCounts counts;
+  counts.Resize(2, 3);
+  RoutingCounter counter(counts);
+  std::vector<int32_t> indices = {0, 2, 2, 1, 0, 2};  // 3 tokens, top 2
+  counter.OnRouted(1, {indices.data(), DType::kI32, {3, 2}}, {});
+  EXPECT_EQ(counts.tokens(1, 0), 2);
+  EXPECT_EQ(counts.tokens(1, 1), 1);
+  EXPECT_EQ(counts.tokens(1, 2), 3);
+  EXPECT_EQ(counts.tokens(0, 2), 0);
+}
+
+}  // namespace
+}  // namespace mneme
