@@ -2,7 +2,7 @@
 # (Abseil keeps its own, absl::<name>). Distributions differ in whether they ship a CMake package, a
 # find module or a pkg-config file; the rest of the build need not know. Nothing is downloaded.
 #
-#   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin json prometheus
+#   required   threads protobuf protoc grpc grpc_reflection grpc_cpp_plugin openssl json prometheus
 #              asio (Boost.Asio and Beast)
 #   tests      gtest (gmock, gtest and gtest's main)
 #   optional   sentencepiece png zlib dnnl: ask with if(TARGET mneme_deps::<name>)
@@ -43,6 +43,9 @@ find_program(MNEME_GRPC_CPP_PLUGIN grpc_cpp_plugin REQUIRED)
 add_executable(mneme_deps::grpc_cpp_plugin IMPORTED GLOBAL)
 set_target_properties(mneme_deps::grpc_cpp_plugin PROPERTIES IMPORTED_LOCATION
                       ${MNEME_GRPC_CPP_PLUGIN})
+
+find_package(OpenSSL 3 REQUIRED)
+mneme_dependency(openssl "OpenSSL::SSL;OpenSSL::Crypto")
 
 find_package(nlohmann_json 3.10 REQUIRED)
 mneme_dependency(json nlohmann_json::nlohmann_json)

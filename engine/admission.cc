@@ -107,6 +107,7 @@ bool EngineLoop::Replay(Generation& g) {
                      known->position));
   } else {
     parts_.stats.replayed.Add();
+    g.ReportEnd(Usage());
     for (TokenEvent event : known->events) {
       event.replayed = true;
       if (event.is_last) Tell(g, event);
@@ -124,6 +125,10 @@ absl::Status EngineLoop::CheckAgainstSession(const Generation& g, const Session*
     return WithReason(
         absl::NotFoundError(absl::StrCat("there is no session \"", request.session.name, "\"")),
         kReasonNoSession);
+  }
+  if (g.named() && session == nullptr) {
+    const absl::Status limit = CheckOwnerLimit(request.session.owner);
+    if (!limit.ok()) return limit;
   }
   const int64_t position = session == nullptr ? 0 : session->position();
   if (request.expected_position.has_value() && *request.expected_position != position) {
@@ -164,13 +169,32 @@ absl::Status EngineLoop::NoFreeSlab(int needed) const {
       std::clamp(expiry, kMinRetry, kMaxRetry));
 }
 
+// Whether one more session of `owner` may be made.
+absl::Status EngineLoop::CheckOwnerLimit(const std::string& owner) const {
+  if (options_.owner_session_limit == nullptr) return absl::OkStatus();
+  const int limit = options_.owner_session_limit(owner);
+  if (limit <= 0 || sessions_.CountOf(owner) < limit) return absl::OkStatus();
+  return WithRetryAfter(
+      WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                     "this key has ", sessions_.CountOf(owner), " sessions, and may have ", limit,
+                     "; delete one, or wait until an idle one expires")),
+                 kReasonSessionLimit),
+      std::clamp(sessions_.NextExpiry() - Now(), kMinRetry, kMaxRetry));
+}
+
 void EngineLoop::AdmitWaiting() {
   slabs_awaited_ = false;
   for (const auto& generation : waiting_) {
     Generation& g = *generation;
     if (g.ended) continue;
     const int needed = SlabsNeeded(g);
-    if (needed > 0 && needed > parts_.pool.free_slots() + ephemeral_slabs_) {
+    const bool creates = g.named() && sessions_.Find(g.request.session) == nullptr;
+    // Checked again, because other requests may have made sessions while this one waited.
+    if (const absl::Status limit =
+            creates ? CheckOwnerLimit(g.request.session.owner) : absl::OkStatus();
+        !limit.ok()) {
+      End(g, limit);
+    } else if (needed > 0 && needed > parts_.pool.free_slots() + ephemeral_slabs_) {
       End(g, NoFreeSlab(needed));
     } else if (needed > 0 && (slabs_awaited_ || needed > parts_.pool.free_slots())) {
       if (!g.queued && queued_ >= options_.max_queued_requests) {

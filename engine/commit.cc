@@ -264,6 +264,7 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
     last.has_pending_token = session->pending_token.has_value();
   }
   const int64_t position = last.session_position;
+  g.ReportEnd(g.usage);
   Tell(g, last);
   Send(g, std::move(last));
   if (g.record != nullptr) {

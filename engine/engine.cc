@@ -34,6 +34,7 @@ absl::Status CheckOptions(const EngineOptions& options) {
   MNEME_RETURN_IF_ERROR(at_least("max_logit_rows_per_step", options.max_logit_rows_per_step, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_queued_requests", options.max_queued_requests, 1));
   MNEME_RETURN_IF_ERROR(at_least("max_request_tokens", options.max_request_tokens, 0));
+  MNEME_RETURN_IF_ERROR(at_least("max_prompt_tokens", options.max_prompt_tokens, 0));
   MNEME_RETURN_IF_ERROR(at_least("stream_capacity_events", options.stream_capacity_events, 1));
   MNEME_RETURN_IF_ERROR(at_least("history_tokens", options.history_tokens, 0));
   MNEME_RETURN_IF_ERROR(at_least("max_idempotency_keys", options.max_idempotency_keys, 1));

@@ -35,6 +35,7 @@ struct EngineOptions {
   int max_logit_rows_per_step = 64;  // prompt positions scored per step (log-probabilities)
   int max_queued_requests = 1024;    // waiting for a slab; more: RESOURCE_EXHAUSTED
   int max_request_tokens = 0;        // limit on prompt + max_tokens of one request; 0: none
+  int max_prompt_tokens = 0;         // limit on the prompt of one request; 0: none
   int stream_capacity_events = 256;  // per request; full: the request pauses, its slab stays
   // Tokens may come this many times later because prompts are read beside them; the prompts then
   // have (max_decode_slowdown - 1) / max_decode_slowdown of the time. At most 1: no limit.
@@ -46,6 +47,9 @@ struct EngineOptions {
   absl::Duration watchdog_timeout = absl::Minutes(5);    // a longer step makes health() fail
   bool trace_steps = false;                              // print every StepPlan
   RequestReporter on_request_end;                        // may be empty
+  // Upper bound on the named sessions of an owner; 0, or no function: none. Asked by the loop
+  // whenever a session is about to be made, so that the answer may change. Must be quick.
+  std::function<int(const std::string& owner)> owner_session_limit;
 };
 
 class Engine {

@@ -29,6 +29,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                .has_tokenizer = parts_.tokenizer != nullptr,
                .max_sessions = parts_.pool.slots(),
                .max_request_tokens = options.max_request_tokens,
+               .max_prompt_tokens = options.max_prompt_tokens,
                .end_tokens = parts_.end_tokens}),
       seed_(seed),
       mailbox_(static_cast<size_t>(options.max_queued_requests) + kMailboxSlack),

@@ -133,6 +133,7 @@ class EngineLoop {
   bool Replay(Generation& generation);
   absl::Status CheckAgainstSession(const Generation& generation, const Session* session) const;
   int SlabsNeeded(const Generation& generation) const;
+  absl::Status CheckOwnerLimit(const std::string& owner) const;
   absl::Status NoFreeSlab(int needed) const;
   void AdmitWaiting();
   void Admit(Generation& generation);

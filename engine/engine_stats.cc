@@ -10,10 +10,11 @@ namespace mneme {
 namespace {
 
 constexpr absl::string_view kRejectReasons[] = {
-    kReasonBadField,   kReasonQueueFull, kReasonNoFreeSlab,   kReasonDraining,
-    kReasonUnhealthy,  kReasonNoSession, kReasonSessionBusy,  kReasonPosition,
-    kReasonKeyRunning, kReasonKeyBroken, kReasonKeyForgotten, kReasonKeyReused,
-    kReasonStepFailed, "OTHER"};
+    kReasonBadField,     kReasonQueueFull,   kReasonNoFreeSlab,
+    kReasonSessionLimit, kReasonDraining,    kReasonUnhealthy,
+    kReasonNoSession,    kReasonSessionBusy, kReasonPosition,
+    kReasonKeyRunning,   kReasonKeyBroken,   kReasonKeyForgotten,
+    kReasonKeyReused,    kReasonStepFailed,  "OTHER"};
 static_assert(std::size(kRejectReasons) ==
               std::tuple_size_v<decltype(EngineStats::rejected_reason)>);
 

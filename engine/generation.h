@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -74,6 +75,10 @@ struct Generation {
   int unfinished = 0;        // choices
   bool queued = false;       // waits for a slab, in EngineLoop::queued_
 
+  // Tells whoever keeps account of the request that it ends. Once, before the last event is sent.
+  void ReportEnd(const Usage& final_usage) {
+    if (request.on_end != nullptr) std::exchange(request.on_end, nullptr)(final_usage);
+  }
   bool named() const { return !request.session.name.empty(); }
   bool is_admitted() const { return !choices.empty(); }
   int64_t feed_tokens() const { return static_cast<int64_t>(feed.size()); }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -67,6 +68,13 @@ struct Prompt {
   }
 };
 
+struct Usage {
+  int64_t prompt_tokens = 0;      // of this request, BOS included
+  int64_t completion_tokens = 0;  // generated, all choices
+  int64_t resumed_tokens = 0;     // in the session's memory when the request began: not fed again
+  int64_t fed_tokens = 0;         // that went through the model for this request, all choices
+};
+
 // Where a request came from, for logs; the engine only hands it on.
 struct RequestOrigin {
   std::string api;       // "grpc", "http"
@@ -107,6 +115,11 @@ struct Request {
 
   absl::Time deadline = absl::InfiniteFuture();
   int priority = 0;  // larger first among waiting requests; equal: first come; [-1000, 1000]
+
+  // Runs once on the loop's thread, in front of the last event, whether or not anybody reads that:
+  // for whoever keeps account of requests. All of `usage` is zero for an answer that was replayed.
+  // Must be quick. A request that Submit refuses is destroyed without the call.
+  std::function<void(const Usage& usage)> on_end;
 };
 
 struct TopLogprob {
@@ -124,13 +137,6 @@ struct TokenLogprob {
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kDeadline, kError };
-
-struct Usage {
-  int64_t prompt_tokens = 0;      // of this request, BOS included
-  int64_t completion_tokens = 0;  // generated, all choices
-  int64_t resumed_tokens = 0;     // in the session's memory when the request began: not fed again
-  int64_t fed_tokens = 0;         // that went through the model for this request, all choices
-};
 
 struct Timings {
   absl::Duration queue;    // submitted -> admitted

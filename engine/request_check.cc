@@ -106,6 +106,13 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
                                    " is empty, expected at least one token; only a named session "
                                    "with a pending token goes on without"));
   }
+  if (bounds.max_prompt_tokens > 0 &&
+      static_cast<int64_t>(prompt_tokens) > bounds.max_prompt_tokens) {
+    return FieldError(
+        PromptField(r.prompt),
+        absl::StrCat(PromptField(r.prompt), " has ", prompt_tokens, " tokens, expected at most ",
+                     bounds.max_prompt_tokens, " (--max-prompt-tokens)"));
+  }
   if (bounds.max_request_tokens > 0) {
     if (static_cast<int64_t>(prompt_tokens) > bounds.max_request_tokens) {
       return FieldError(

@@ -21,6 +21,7 @@ struct RequestBounds {
   bool has_tokenizer = false;
   int max_sessions = 0;        // slabs there are
   int max_request_tokens = 0;  // 0: none
+  int max_prompt_tokens = 0;   // 0: none
   std::span<const int32_t> end_tokens;
 };
 

@@ -54,6 +54,7 @@ absl::StatusOr<Session*> EngineLoop::AddSession(const SessionKey& key, absl::Dur
                           "a waiting request is about to create session \"", key.name, "\"")),
                       kReasonSessionBusy);
   }
+  MNEME_RETURN_IF_ERROR(CheckOwnerLimit(key.owner));
   if (slabs_awaited_ || parts_.pool.free_slots() == 0) return NoFreeSlab(1);
   Session session;
   session.key = key;

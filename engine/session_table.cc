@@ -17,6 +17,7 @@ Session& SessionTable::Insert(Session session, absl::Duration now) {
   Session& inserted = *owned;
   CHECK(sessions_.emplace(inserted.key, std::move(owned)).second)
       << "session \"" << inserted.key.name << "\" exists";
+  ++counts_[inserted.key.owner];
   inserted.busy = true;
   MarkIdle(inserted, now);
   return inserted;
@@ -25,6 +26,7 @@ Session& SessionTable::Insert(Session session, absl::Duration now) {
 void SessionTable::Remove(Session& session) {
   idle_.erase({session.expires, &session});
   const SessionKey key = session.key;
+  if (--counts_[key.owner] == 0) counts_.erase(key.owner);
   sessions_.erase(key);
 }
 

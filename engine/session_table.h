@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,11 @@ class SessionTable {
   // An idle session that has expired by `now`; null if there is none.
   Session* FirstExpired(absl::Duration now) const;
 
+  // Sessions of one owner.
+  int CountOf(const std::string& owner) const {
+    const auto it = counts_.find(owner);
+    return it == counts_.end() ? 0 : it->second;
+  }
   // Sorted by name.
   std::vector<const Session*> List(absl::string_view owner, absl::string_view name_prefix) const;
   int size() const { return static_cast<int>(sessions_.size()); }
@@ -42,6 +48,7 @@ class SessionTable {
 
  private:
   absl::flat_hash_map<SessionKey, std::unique_ptr<Session>> sessions_;
+  absl::flat_hash_map<std::string, int> counts_;        // by owner, those who have any
   std::set<std::pair<absl::Duration, Session*>> idle_;  // those that can expire
 };
 

@@ -22,6 +22,7 @@ inline constexpr char kRetryAfterPayload[] = "mneme/retry_after_ms";  // decimal
 inline constexpr char kReasonBadField[] = "BAD_FIELD";
 inline constexpr char kReasonQueueFull[] = "QUEUE_FULL";
 inline constexpr char kReasonNoFreeSlab[] = "NO_FREE_SLAB";
+inline constexpr char kReasonSessionLimit[] = "KEY_SESSION_LIMIT";
 inline constexpr char kReasonDraining[] = "DRAINING";
 inline constexpr char kReasonUnhealthy[] = "UNHEALTHY";
 inline constexpr char kReasonNoSession[] = "NO_SUCH_SESSION";

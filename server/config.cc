@@ -69,8 +69,15 @@ absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
 }
 
 // Flags that are no fields of the configuration.
-constexpr absl::string_view kOtherFlags[] = {"--config", "--set",  "--print-config",
-                                             "--plan",   "--help", "--version"};
+constexpr absl::string_view kOtherFlags[] = {"--config", "--set",         "--print-config",
+                                             "--plan",   "--new-api-key", "--hash-api-key",
+                                             "--help",   "--version"};
+constexpr absl::string_view kOtherFlagsWithValue[] = {"--config", "--set", "--new-api-key",
+                                                      "--hash-api-key"};
+
+bool IsAmong(std::span<const absl::string_view> flags, absl::string_view name) {
+  return std::count(flags.begin(), flags.end(), name) > 0;
+}
 
 absl::Status UnknownFlag(absl::string_view spelled, const FlagTable& table) {
   std::vector<std::string> spellings = table.Spellings();
@@ -115,8 +122,7 @@ class ArgumentReader {
 
     if (argument.name == "-h") argument.name = "--help";
     if (argument.name == "--print_config") argument.name = "--print-config";
-    const bool is_other = std::count(std::begin(kOtherFlags), std::end(kOtherFlags),
-                                     absl::string_view(argument.name)) > 0;
+    const bool is_other = IsAmong(kOtherFlags, argument.name);
     const FlagSpec* flag = table_.Find(argument.name);
     if (flag == nullptr && absl::StartsWith(argument.name, "--no-")) {
       flag = table_.Find(absl::StrCat("--", argument.name.substr(5)));
@@ -128,7 +134,7 @@ class ArgumentReader {
     if (flag == nullptr && !is_other) return UnknownFlag(argument.name, table_);
 
     const bool takes_value =
-        is_other ? argument.name == "--config" || argument.name == "--set" : !flag->is_bool();
+        is_other ? IsAmong(kOtherFlagsWithValue, argument.name) : !flag->is_bool();
     if (has_value) {
       if (is_other && !takes_value) {
         return absl::InvalidArgumentError(absl::StrCat(argument.name, " takes no value"));
@@ -174,7 +180,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
     if (argument.name == "--config") file = argument.value.c_str();
     if (argument.name == "--help") line.action = ServerAction::kHelp;
     if (argument.name == "--version") line.action = ServerAction::kVersion;
-    if (line.action == ServerAction::kHelp || line.action == ServerAction::kVersion) return line;
+    if (argument.name == "--new-api-key") line.action = ServerAction::kNewApiKey;
+    if (argument.name == "--hash-api-key") line.action = ServerAction::kHashApiKey;
+    if (line.action != ServerAction::kServe && line.action != ServerAction::kPlan &&
+        line.action != ServerAction::kPrintConfig) {
+      line.key_name = argument.value;
+      return line;
+    }
     if (argument.name == "--plan") line.action = ServerAction::kPlan;
     if (argument.name == "--print-config") line.action = ServerAction::kPrintConfig;
   }
@@ -192,6 +204,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
       MNEME_RETURN_IF_ERROR(MergeText(argument.value, "--set", line.config));
     } else if (const FlagSpec* flag = table.Find(argument.name); flag != nullptr) {
       MNEME_RETURN_IF_ERROR(Prefixed(argument.name, SetField(*flag, argument.value, line.config)));
+      if (flag->options.secret() && !argument.value.empty()) line.has_secret = true;
     }
   }
 
@@ -212,16 +225,47 @@ bool IsAllInterfaces(absl::string_view host) {
   return false;
 }
 
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+namespace {
+
+absl::Status ValidateSecurity(const v1::SecuritySection& security) {
+  if (security.ssl_certfile().empty() != security.ssl_keyfile().empty()) {
+    return absl::InvalidArgumentError(
+        "--ssl-certfile and --ssl-keyfile: one is given without the other");
+  }
+  if (!security.ssl_ca_certs().empty() && security.ssl_certfile().empty()) {
+    return absl::InvalidArgumentError(
+        "--ssl-ca-certs: asking clients for certificates takes TLS; add --ssl-certfile and "
+        "--ssl-keyfile");
+  }
+  for (const char c : security.api_key()) {
+    if (c > 0x20 && c < 0x7f) continue;
+    return absl::InvalidArgumentError(
+        "--api-key: has a space or a character that is not printable ASCII, and could not be sent "
+        "in a header");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status ValidateConfig(const v1::ServerConfig& config) {
   const FlagTable table;
   for (const FlagSpec& flag : table.flags()) {
     MNEME_RETURN_IF_ERROR(CheckField(flag, config));
   }
-  if (IsAllInterfaces(config.server().host()) && !config.server().insecure()) {
+  const v1::SecuritySection& security = config.security();
+  MNEME_RETURN_IF_ERROR(ValidateSecurity(security));
+  const bool knows_callers = !security.api_key().empty() || !security.api_key_file().empty() ||
+                             !security.ssl_ca_certs().empty();
+  if (IsAllInterfaces(config.server().host()) && !knows_callers && !config.server().insecure()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--host: \"", config.server().host(),
-        "\" means every interface, and the server knows neither keys nor TLS; name one address, or "
-        "add --insecure if the network keeps strangers out"));
+        "\" means every interface, and anybody could call: add --api-key-file, or --ssl-ca-certs, "
+        "or name one address, or add --insecure if the network keeps strangers out"));
   }
   return absl::OkStatus();
 }
@@ -232,6 +276,10 @@ std::string ConfigSummary(const v1::ServerConfig& config) {
   for (const FlagSpec& flag : table.flags()) {
     const std::string value = FieldText(flag, config);
     if (value == FieldText(flag, v1::ServerConfig::default_instance())) continue;
+    if (flag.options.secret()) {
+      fields.push_back(absl::StrCat(flag.path, "=(set)"));
+      continue;
+    }
     fields.push_back(absl::StrCat(flag.path, "=", value.empty() ? "\"\"" : value));
   }
   return absl::StrJoin(fields, " ");

@@ -12,11 +12,13 @@
 
 namespace mneme {
 
-enum class ServerAction { kServe, kPlan, kPrintConfig, kHelp, kVersion };
+enum class ServerAction { kServe, kPlan, kPrintConfig, kNewApiKey, kHashApiKey, kHelp, kVersion };
 
 struct CommandLine {
   ServerAction action = ServerAction::kServe;
   v1::ServerConfig config;  // every field set
+  std::string key_name;     // of kNewApiKey and kHashApiKey; checked by those
+  bool has_secret = false;  // among the arguments, where other users of the machine see it
 };
 
 // Value of an environment variable, or null: getenv, or a map in tests.
@@ -33,7 +35,10 @@ absl::Status ValidateConfig(const v1::ServerConfig& config);
 // Whether `host` means every interface of the machine.
 bool IsAllInterfaces(absl::string_view host);
 
-// The configuration as a file for --config, a comment before each field.
+// Whether `host` is an address of this machine that others cannot reach.
+bool IsLoopback(absl::string_view host);
+
+// The configuration as a file for --config, a comment before each field; without secrets.
 std::string PrintConfig(const v1::ServerConfig& config);
 
 // One line with what differs from the defaults: "model.path=... engine.max_rows=64 ...".

@@ -37,6 +37,7 @@ absl::string_view SectionTitle(absl::string_view section) {
   if (section == "device") return "Device";
   if (section == "engine") return "Sessions and batching";
   if (section == "server") return "Network";
+  if (section == "security") return "Security";
   if (section == "metrics") return "Metrics";
   return "Logs";
 }
@@ -81,10 +82,12 @@ A flag goes before its environment variable (in brackets below), that before the
 --config, that before the default. SIZE is 8GiB, 512MiB or a number of bytes; TIME is 250ms, 30s,
 5m, 1h30m or a number of seconds. SIGINT or SIGTERM drains: health turns to NOT_SERVING, new work
 is refused, running requests get --shutdown-timeout to finish, and calls 2 s more to receive their
-last messages; a second signal ends at once.
+last messages; a second signal ends at once. SIGHUP reads API keys, certificates and the settings
+of the log again.
 
-Exit codes: 0 drained, 2 arguments or configuration, 3 the model does not load, 4 no such device or
-not enough memory, 5 cannot listen, 6 device error while serving, 130 or 143 second signal.
+Exit codes: 0 drained, 2 arguments, configuration or API keys, 3 the model does not load, 4 no such
+device or not enough memory, 5 cannot listen or TLS files not in order, 6 device error while
+serving, 130 or 143 second signal.
 )";
 
 constexpr absl::string_view kOtherFlagsHelp = R"(
@@ -98,6 +101,10 @@ General
         Print how many sessions fit, from config.json and the headers of the weights, and exit.
   --print-config
         Print the effective configuration as a file for --config, and exit.
+  --new-api-key NAME
+        Make a key: print it, and its line for the file of --api-key-file, and exit.
+  --hash-api-key NAME
+        Read a key from standard input, print its line for that file, and exit.
   --version
         Print the version and exit.
   -h, --help
@@ -141,6 +148,10 @@ std::string PrintConfig(const v1::ServerConfig& config) {
                     default_text.empty() ? "" : absl::StrCat("; default ", default_text), "\n");
     const google::protobuf::Message& message =
         config.GetReflection()->GetMessage(config, flag.section);
+    if (flag.options.secret() && !FieldText(flag, config).empty()) {
+      absl::StrAppend(&text, "  # ", flag.field->name(), " is set; secrets are not printed\n");
+      continue;
+    }
     std::string value;
     google::protobuf::TextFormat::PrintFieldValueToString(message, flag.field, -1, &value);
     absl::StrAppend(&text, "  ", flag.field->name(), ": ", value, "\n");

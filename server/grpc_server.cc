@@ -17,7 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "server/admin_service.h"
 #include "server/executor.h"
+#include "server/grpc_credentials.h"
 #include "server/health_service.h"
 #include "server/inference_service.h"
 #include "server/reflection_service.h"
@@ -31,7 +33,8 @@ constexpr int kCommandThreads = 1;
 constexpr size_t kMaxWaitingCommands = 1024;
 
 std::set<std::string> OwnServices() {
-  return {v1::Inference::service_full_name(), v1::Sessions::service_full_name()};
+  return {v1::Admin::service_full_name(), v1::Inference::service_full_name(),
+          v1::Sessions::service_full_name()};
 }
 
 std::set<std::string> AllServices() {
@@ -97,6 +100,18 @@ void Configure(const v1::NetworkSection& config, grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
                              ToGrpcMs(config.keepalive_min_interval_ms()));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // A peer that is gone without a word takes its calls with it.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ToGrpcMs(config.keepalive_time_ms()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             ToGrpcMs(config.keepalive_timeout_ms()));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             ToGrpcMs(config.handshake_timeout_ms()));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes());
+  if (config.max_connection_idle_ms() > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                               ToGrpcMs(config.max_connection_idle_ms()));
+  }
   if (config.max_connection_age_ms() > 0) {
     builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
                                ToGrpcMs(config.max_connection_age_ms()));
@@ -107,17 +122,21 @@ void Configure(const v1::NetworkSection& config, grpc::ServerBuilder& builder) {
 
 // In the order of construction; the gRPC server goes first, because it calls the others.
 struct GrpcServer::Parts {
-  explicit Parts(EngineAccess& access)
-      : commands(kCommandThreads, kMaxWaitingCommands),
-        inference(access),
-        sessions(access, commands),
+  Parts(EngineAccess& access, Security& security)
+      : credentials(GuardedCredentials(security)),
+        commands(kCommandThreads, kMaxWaitingCommands),
+        inference(access, security),
+        sessions(access, security, commands),
+        admin(security, commands, access.stats()),
         health(OwnServices()),
         reflection_v1(AllServices()),
         reflection_v1alpha(AllServices()) {}
 
+  const std::shared_ptr<grpc::ServerCredentials> credentials;
   Executor commands;
   InferenceService inference;
   SessionService sessions;
+  AdminService admin;
   HealthService health;
   ReflectionV1 reflection_v1;
   ReflectionV1Alpha reflection_v1alpha;
@@ -132,14 +151,16 @@ std::string AddressText(const std::string& host, int port) {
 }
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkSection& config,
-                                                              EngineAccess& access) {
-  auto parts = std::make_unique<Parts>(access);
+                                                              EngineAccess& access,
+                                                              Security& security) {
+  auto parts = std::make_unique<Parts>(access, security);
   grpc::ServerBuilder builder;
   Configure(config, builder);
-  builder.AddListeningPort(AddressText(config.host(), config.grpc_port()),
-                           grpc::InsecureServerCredentials(), &parts->port);
+  builder.AddListeningPort(AddressText(config.host(), config.grpc_port()), parts->credentials,
+                           &parts->port);
   builder.RegisterService(&parts->inference);
   builder.RegisterService(&parts->sessions);
+  builder.RegisterService(&parts->admin);
   builder.RegisterService(&parts->health);
   builder.RegisterService(&parts->reflection_v1);
   builder.RegisterService(&parts->reflection_v1alpha);

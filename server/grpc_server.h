@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "mneme/v1/config.pb.h"
 #include "server/engine_access.h"
+#include "server/security.h"
 
 namespace mneme {
 
@@ -14,9 +15,10 @@ namespace mneme {
 class GrpcServer {
  public:
   // INVALID_ARGUMENT for a host that is no address, FAILED_PRECONDITION where the port cannot be
-  // had; both say why. `access` must outlive the server.
+  // had; both say why. `access` and `security` must outlive the server.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const v1::NetworkSection& config,
-                                                           EngineAccess& access);
+                                                           EngineAccess& access,
+                                                           Security& security);
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;

@@ -9,6 +9,8 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
+#include "server/grpc_credentials.h"
+#include "server/quota.h"
 #include "server/raw_messages.h"
 #include "server/request_conversion.h"
 #include "server/request_id.h"
@@ -58,6 +60,9 @@ void Submit(EngineAccess& access, const v1::GenerateRequest& request, const Call
   }
   absl::StatusOr<Request> converted = ToEngineRequest(request, call, **engine, access.facts());
   if (!converted.ok()) return Refuse(access, call, converted.status(), writer);
+  if (const absl::Status quota = TakeTokensFor(*converted, writer.permit()); !quota.ok()) {
+    return Refuse(access, call, quota, writer);
+  }
   Request names;  // what the writer needs of the request, without its tokens
   names.id = converted->id;
   names.session = converted->session;
@@ -126,8 +131,10 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
       });
   const TraceContext trace = AnswerTrace(*context);
   const absl::Status id_status = CheckRequestId(request->request_id());
+  const absl::StatusOr<CallerRef> caller = CallerOf(*context, security_, Access::kUse);
   const CallFacts call{
       .request_id = id_status.ok() ? ChooseRequestId(request->request_id(), *context) : "",
+      .owner = caller.ok() ? (*caller)->owner : "",
       .origin = {.api = "grpc",
                  .client = context->peer(),
                  .trace_id = trace.trace_id,
@@ -135,8 +142,17 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
       .received = absl::Now(),
       .deadline = DeadlineOf(*context)};
   if (id_status.ok()) context->AddInitialMetadata("x-request-id", call.request_id);
-  if (!parsed.ok() || !id_status.ok()) {
-    Refuse(engine_, call, parsed.ok() ? id_status : parsed, *writer);
+  if (!caller.ok() || !parsed.ok() || !id_status.ok()) {
+    Refuse(engine_, call,
+           !caller.ok()   ? caller.status()
+           : !parsed.ok() ? parsed
+                          : id_status,
+           *writer);
+    return writer.get();
+  }
+  if (const absl::Status place = writer->Claim(security_.quotas().BeginStream(*caller));
+      !place.ok()) {
+    Refuse(engine_, call, place, *writer);
   } else if (Executor* executor = executors_.For(request->text().size()); executor == nullptr) {
     Submit(engine_, *request, call, *writer);
   } else if (!executor->TryPost(
@@ -150,7 +166,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
   return AnswerUnary<v1::TokenizeRequest, v1::TokenizeResponse>(
-      context, request, response, executors_.For(request->Length()),
+      engine_.stats(), context, request, response, executors_.For(request->Length()),
       [this](const v1::TokenizeRequest& r) { return Tokenized(engine_, r); });
 }
 
@@ -158,7 +174,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
   return AnswerUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>(
-      context, request, response, executors_.For(request->Length()),
+      engine_.stats(), context, request, response, executors_.For(request->Length()),
       [this](const v1::DetokenizeRequest& r) { return Detokenized(engine_, r); });
 }
 
@@ -166,7 +182,7 @@ grpc::ServerUnaryReactor* InferenceService::GetInfo(grpc::CallbackServerContext*
                                                     const grpc::ByteBuffer* request,
                                                     grpc::ByteBuffer* response) {
   return AnswerUnary<v1::GetInfoRequest, v1::GetInfoResponse>(
-      context, request, response, nullptr,
+      engine_.stats(), context, request, response, nullptr,
       [this](const v1::GetInfoRequest&) -> absl::StatusOr<v1::GetInfoResponse> {
         return ToInfo(engine_, ServerVersion());
       });

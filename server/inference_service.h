@@ -4,6 +4,7 @@
 #include "absl/strings/string_view.h"
 #include "mneme/v1/inference.grpc.pb.h"
 #include "server/engine_access.h"
+#include "server/security.h"
 #include "server/text_encoder.h"
 
 namespace mneme {
@@ -14,7 +15,8 @@ class InferenceService final
               v1::Inference::WithRawCallbackMethod_Detokenize<
                   v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>> {
  public:
-  explicit InferenceService(EngineAccess& engine) : engine_(engine) {}
+  InferenceService(EngineAccess& engine, Security& security)
+      : engine_(engine), security_(security) {}
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
@@ -30,6 +32,7 @@ class InferenceService final
 
  private:
   EngineAccess& engine_;
+  Security& security_;
   TextExecutors executors_;
 };
 

@@ -42,6 +42,7 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
   options.max_logit_rows_per_step = config.max_logit_rows_per_step();
   options.max_queued_requests = config.max_queued_requests();
   options.max_request_tokens = config.max_request_tokens();
+  options.max_prompt_tokens = config.max_prompt_tokens();
   options.stream_capacity_events = config.stream_capacity_events();
   options.default_session_ttl = config.session_ttl_ms() == 0
                                     ? absl::InfiniteDuration()
@@ -134,7 +135,7 @@ absl::Status CheckModelFolder(const v1::ServerConfig& config) {
 }
 
 std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
-                                        const LoadProgress& progress, RequestReporter reporter,
+                                        const LoadProgress& progress, EngineHooks hooks,
                                         LoadError& error) {
   const std::string& folder = config.model().path();
   const absl::Duration start = clock.Monotonic();
@@ -158,7 +159,8 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
 
   std::vector<int32_t> end_tokens = EndTokens(*defaults, tokenizer->get());
   EngineOptions engine_options = ToEngineOptions(config.engine(), **backend);
-  engine_options.on_request_end = std::move(reporter);
+  engine_options.on_request_end = std::move(hooks.on_request_end);
+  engine_options.owner_session_limit = std::move(hooks.owner_session_limit);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
       Engine::Create(*std::move(backend), *std::move(model), *std::move(tokenizer),
                      std::move(end_tokens), engine_options, clock);

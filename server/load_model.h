@@ -30,10 +30,15 @@ struct LoadedModel {
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
-// `reporter` is EngineOptions::on_request_end. Takes as long as the weights take to be read. On
-// failure `error` is set and null returned.
+// What the engine asks and tells the server; see EngineOptions. Either may be empty.
+struct EngineHooks {
+  RequestReporter on_request_end;
+  std::function<int(const std::string& owner)> owner_session_limit;
+};
+
+// Takes as long as the weights take to be read. On failure `error` is set and null returned.
 std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& clock,
-                                        const LoadProgress& progress, RequestReporter reporter,
+                                        const LoadProgress& progress, EngineHooks hooks,
                                         LoadError& error);
 
 // The answer to --plan: model, state layout and how many sessions fit, from config.json and the

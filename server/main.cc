@@ -9,8 +9,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <future>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -22,6 +24,7 @@
 #include "base/human_bytes.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "server/api_keys.h"
 #include "server/config.h"
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
@@ -30,6 +33,7 @@
 #include "server/load_model.h"
 #include "server/log_settings.h"
 #include "server/request_log.h"
+#include "server/security.h"
 #include "server/units.h"
 
 namespace mneme {
@@ -46,6 +50,9 @@ enum ExitCode {
 };
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
+constexpr absl::Duration kTickInterval = absl::Seconds(1);
+// Shorter keys than this are likely somebody's word; those of --new-api-key have 49 characters.
+constexpr size_t kShortKeyBytes = 20;
 // For calls to receive their last messages once the engine has drained; docs and help state it.
 // Clients that do not read are cut off after it.
 constexpr absl::Duration kLastMessagesGrace = absl::Seconds(2);
@@ -65,11 +72,17 @@ class Signals {
 
   // What to do at SIGHUP, inside Wait. Without it SIGHUP is a signal to end, as by default.
   void OnHangUp(std::function<void()> reload) { reload_ = std::move(reload); }
+  // What to do about once a second, inside Wait.
+  void OnTick(std::function<void()> tick) { tick_ = std::move(tick); }
 
   // The next signal to end, or 0 after `timeout` or a reload.
-  int Wait(absl::Duration timeout) const {
+  int Wait(absl::Duration timeout) {
     const timespec time = absl::ToTimespec(timeout);
     const int signal = sigtimedwait(&set_, nullptr, &time);
+    if (const absl::Time now = absl::Now(); tick_ && now - last_tick_ >= kTickInterval) {
+      last_tick_ = now;
+      tick_();
+    }
     if (signal == SIGHUP && reload_) {
       reload_();
       return 0;
@@ -80,6 +93,8 @@ class Signals {
  private:
   sigset_t set_;
   std::function<void()> reload_;
+  std::function<void()> tick_;
+  absl::Time last_tick_ = absl::InfinitePast();
 };
 
 // Without destructors: other threads may be in the middle of something that cannot be interrupted.
@@ -128,7 +143,7 @@ class ProgressLines {
 
 // Ends the process at once on a second signal, while `done` is awaited.
 template <typename T>
-void WaitOrExit(const Signals& signals, const std::future<T>& done) {
+void WaitOrExit(Signals& signals, const std::future<T>& done) {
   while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (const int signal = signals.Wait(kPollInterval); signal != 0) {
       LOG(WARNING) << "second signal, ending at once";
@@ -138,7 +153,7 @@ void WaitOrExit(const Signals& signals, const std::future<T>& done) {
 }
 
 // Health off, no new work, then what runs gets its time.
-int Drain(const Signals& signals, GrpcServer& server, EngineAccess& access, Engine& engine,
+int Drain(Signals& signals, GrpcServer& server, EngineAccess& access, Engine& engine,
           absl::Duration timeout) {
   LOG(INFO) << "draining"
             << " timeout=" << FormatMilliseconds(absl::ToInt64Milliseconds(timeout))
@@ -156,11 +171,11 @@ int Drain(const Signals& signals, GrpcServer& server, EngineAccess& access, Engi
 }
 
 // Until a signal or a fatal error.
-int Serve(const Signals& signals, const v1::ServerConfig& config, GrpcServer& server,
+int Serve(Signals& signals, const v1::ServerConfig& config, GrpcServer& server,
           EngineAccess& access, Engine& engine) {
   while (true) {
     if (const int signal = signals.Wait(kPollInterval); signal != 0) {
-      LOG(INFO) << (signal == SIGINT ? "SIGINT" : "SIGTERM");
+      LOG(INFO) << "SIG" << sigabbrev_np(signal);
       return Drain(signals, server, access, engine,
                    absl::Milliseconds(config.server().shutdown_timeout_ms()));
     }
@@ -188,15 +203,23 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
   EngineAccess access(clock.Now());
   RequestLog requests(RequestsToLog(config.log()), access.stats());
   access.set_request_log(&requests);
+  SecurityFailure failure;
+  const absl::StatusOr<std::unique_ptr<Security>> guard =
+      Security::Create(config.security(), clock, failure);
+  if (!guard.ok()) return Fail(static_cast<int>(failure), guard.status());
+  Security* const security = guard->get();
+  signals.OnTick([security] { security->Poll(); });
   signals.OnHangUp([&] {
     if (const absl::StatusOr<v1::ServerConfig> again = read_again(); again.ok()) {
       ReloadLogSettings(*again, config, requests);
     } else {
       LOG(ERROR) << "SIGHUP: nothing changes: " << again.status().message();
     }
+    (void)security->Reload();
   });
   std::unique_ptr<LoadedModel> loaded;  // outlives the server
-  absl::StatusOr<std::unique_ptr<GrpcServer>> server = GrpcServer::Start(config.server(), access);
+  absl::StatusOr<std::unique_ptr<GrpcServer>> server =
+      GrpcServer::Start(config.server(), access, *security);
   if (!server.ok()) return FailToListen(server.status());
   const std::string address = AddressText(config.server().host(), (*server)->port());
   printf("listening on %s\n", address.c_str());
@@ -217,7 +240,12 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
   std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
     return LoadEngine(
         config, clock, ProgressLines(access, clock),
-        [&requests](RequestReport report) { requests.Add(std::move(report)); }, error);
+        {.on_request_end = [&requests](RequestReport report) { requests.Add(std::move(report)); },
+         .owner_session_limit =
+             [security](const std::string& owner) {
+               return security->authenticator().SessionLimitOf(owner);
+             }},
+        error);
   });
   while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (signals.Wait(kPollInterval) == 0) continue;
@@ -234,6 +262,48 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
   fflush(stdout);
   LOG(INFO) << "ready model=" << loaded->facts.model_name << " address=" << address;
   return Serve(signals, config, **server, access, engine);
+}
+
+// What is allowed, and seldom meant.
+void WarnOfWeakness(const CommandLine& line) {
+  const v1::NetworkSection& network = line.config.server();
+  const v1::SecuritySection& security = line.config.security();
+  if (line.has_secret) {
+    LOG(WARNING) << "--api-key on the command line can be read by every user of this machine; "
+                    "MNEME_API_KEY and --api-key-file cannot";
+  }
+  if (!security.api_key().empty() && security.api_key().size() < kShortKeyBytes) {
+    LOG(WARNING) << "the key of --api-key has " << security.api_key().size()
+                 << " characters and can perhaps be guessed; --new-api-key makes better ones";
+  }
+  const bool has_keys = !security.api_key().empty() || !security.api_key_file().empty();
+  if (has_keys && security.ssl_certfile().empty() && !IsLoopback(network.host())) {
+    LOG(WARNING) << "keys and texts travel unencrypted: --ssl-certfile turns TLS on";
+  }
+  if (network.insecure() && IsAllInterfaces(network.host()) && !has_keys &&
+      security.ssl_ca_certs().empty()) {
+    LOG(WARNING) << "--insecure: whoever reaches the port may use every session";
+  }
+}
+
+// --new-api-key and --hash-api-key.
+int PrintApiKey(const CommandLine& line) {
+  if (const absl::Status name = CheckKeyName(line.key_name); !name.ok()) {
+    return Fail(kBadArguments, name);
+  }
+  std::string key;
+  if (line.action == ServerAction::kNewApiKey) {
+    key = NewApiKey();
+    printf("%s\n", key.c_str());
+  } else {
+    std::getline(std::cin, key);
+    if (key.empty()) {
+      return Fail(kBadArguments,
+                  absl::InvalidArgumentError("--hash-api-key: standard input has no key"));
+    }
+  }
+  printf("%s\n", ApiKeyLine(line.key_name, key).c_str());
+  return 0;
 }
 
 int Main(int argc, const char* const* argv) {
@@ -254,6 +324,9 @@ int Main(int argc, const char* const* argv) {
     case ServerAction::kPrintConfig:
       fputs(PrintConfig(line->config).c_str(), stdout);
       return 0;
+    case ServerAction::kNewApiKey:
+    case ServerAction::kHashApiKey:
+      return PrintApiKey(*line);
     case ServerAction::kPlan: {
       LoadError error;
       const absl::StatusOr<std::string> plan = PlanText(line->config, error);
@@ -265,6 +338,7 @@ int Main(int argc, const char* const* argv) {
       break;
   }
   SetUpLogs(line->config.log());
+  WarnOfWeakness(*line);
   return Run(signals, line->config, [&parse]() -> absl::StatusOr<v1::ServerConfig> {
     MNEME_ASSIGN_OR_RETURN(CommandLine again, parse());
     return std::move(again.config);

@@ -9,15 +9,18 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "engine/status_payload.h"
 #include "server/executor.h"
 #include "server/parse_error.h"
 #include "server/request_id.h"
+#include "server/server_stats.h"
 #include "server/status_conversion.h"
 
 namespace mneme {
@@ -52,27 +55,39 @@ inline absl::Status ServerBusy() {
       absl::Seconds(1));
 }
 
-// Answers a unary call with `handle(request)`, on `executor` if there is one, else at once.
+// "CreateSession" for CreateSessionRequest: the method that takes it, unique over all services.
+template <typename Request>
+std::string MethodOf() {
+  return std::string(absl::StripSuffix(Request::descriptor()->name(), "Request"));
+}
+
+// Answers a unary call with `handle(request)`, on `executor` if there is one, else at once. `stats`
+// must outlive the call.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerUnary(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* in, grpc::ByteBuffer* out,
-    Executor* executor, std::function<absl::StatusOr<Response>(const Request&)> handle) {
+    ServerStats& stats, grpc::CallbackServerContext* context, const grpc::ByteBuffer* in,
+    grpc::ByteBuffer* out, Executor* executor,
+    std::function<absl::StatusOr<Response>(const Request&)> handle) {
   SendRequestId(*context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto finish = [reactor, &stats](const absl::Status& status) {
+    stats.rpcs.Add(MethodOf<Request>(), absl::StatusCodeToString(status.code()));
+    reactor->Finish(ToGrpcStatus(status));
+  };
   auto request = std::make_shared<Request>();
   if (const absl::Status parsed = ParseMessage(*in, *request); !parsed.ok()) {
-    reactor->Finish(ToGrpcStatus(parsed));
+    finish(parsed);
     return reactor;
   }
-  auto answer = [reactor, out, request, handle = std::move(handle)] {
+  auto answer = [finish, out, request, handle = std::move(handle)] {
     const absl::StatusOr<Response> response = handle(*request);
     if (response.ok()) *out = SerializeMessage(*response);
-    reactor->Finish(ToGrpcStatus(response.status()));
+    finish(response.status());
   };
   if (executor == nullptr) {
     answer();
   } else if (!executor->TryPost(std::move(answer))) {
-    reactor->Finish(ToGrpcStatus(ServerBusy()));
+    finish(ServerBusy());
   }
   return reactor;
 }

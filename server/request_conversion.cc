@@ -161,6 +161,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   out.deadline = call.deadline;
 
   const v1::SessionOptions& session = request.session();
+  out.session.owner = call.owner;
   out.session.name = session.name();
   out.create_session = !session.has_create_if_missing() || session.create_if_missing();
   MNEME_ASSIGN_OR_RETURN(out.session_ttl, ToTtl("session.ttl_ms", session.ttl_ms()));

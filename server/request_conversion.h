@@ -17,6 +17,7 @@ namespace mneme {
 // What the call itself says.
 struct CallFacts {
   std::string request_id;  // checked; never empty
+  std::string owner;       // Caller::owner
   RequestOrigin origin;
   absl::Time received;
   absl::Time deadline = absl::InfiniteFuture();

@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
+#include "server/grpc_credentials.h"
 #include "server/raw_messages.h"
 #include "server/request_conversion.h"
 #include "server/response_conversion.h"
@@ -21,9 +22,6 @@ namespace {
 constexpr int kDefaultPageSize = 100;
 constexpr int kMaxPageSize = 1000;
 
-// Sessions belong to an owner; until clients have keys there is one, the anonymous owner.
-SessionKey KeyOf(std::string name) { return {.owner = "", .name = std::move(name)}; }
-
 absl::StatusOr<std::string> NameOrRandom(absl::string_view field, const std::string& name) {
   if (name.empty()) {
     absl::BitGen random;
@@ -33,25 +31,26 @@ absl::StatusOr<std::string> NameOrRandom(absl::string_view field, const std::str
   return name;
 }
 
-absl::StatusOr<v1::Session> CreateSession(const EngineAccess& access,
+absl::StatusOr<v1::Session> CreateSession(const EngineAccess& access, const std::string& owner,
                                           const v1::CreateSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
   MNEME_ASSIGN_OR_RETURN(std::string name, NameOrRandom("name", request.name()));
   MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
-                         engine->CreateSession(KeyOf(std::move(name)), ttl));
+                         engine->CreateSession({owner, std::move(name)}, ttl));
   return ToSessionMessage(info);
 }
 
-absl::StatusOr<v1::Session> GetSession(const EngineAccess& access,
+absl::StatusOr<v1::Session> GetSession(const EngineAccess& access, const std::string& owner,
                                        const v1::GetSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
-  MNEME_ASSIGN_OR_RETURN(const SessionInfo info, engine->GetSession(KeyOf(request.name())));
+  MNEME_ASSIGN_OR_RETURN(const SessionInfo info, engine->GetSession({owner, request.name()}));
   return ToSessionMessage(info);
 }
 
 absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access,
+                                                      const std::string& owner,
                                                       const v1::ListSessionsRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   if (request.page_size() < 0 || request.page_size() > kMaxPageSize) {
@@ -60,7 +59,7 @@ absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access
   }
   const size_t page_size = request.page_size() == 0 ? kDefaultPageSize : request.page_size();
   MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
-                         engine->ListSessions("", request.name_prefix()));
+                         engine->ListSessions(owner, request.name_prefix()));
   std::sort(sessions.begin(), sessions.end(),
             [](const SessionInfo& a, const SessionInfo& b) { return a.key.name < b.key.name; });
   v1::ListSessionsResponse response;
@@ -80,7 +79,7 @@ absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access
   return response;
 }
 
-absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access,
+absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access, const std::string& owner,
                                         const v1::ForkSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.source_name(), "source_name"));
@@ -88,58 +87,68 @@ absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access,
   MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
   MNEME_ASSIGN_OR_RETURN(
       const SessionInfo info,
-      engine->ForkSession(KeyOf(request.source_name()), KeyOf(std::move(target)), ttl));
+      engine->ForkSession({owner, request.source_name()}, {owner, std::move(target)}, ttl));
   return ToSessionMessage(info);
 }
 
 absl::StatusOr<v1::DeleteSessionResponse> DeleteSession(const EngineAccess& access,
+                                                        const std::string& owner,
                                                         const v1::DeleteSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
-  MNEME_RETURN_IF_ERROR(engine->DeleteSession(KeyOf(request.name())));
+  MNEME_RETURN_IF_ERROR(engine->DeleteSession({owner, request.name()}));
   return v1::DeleteSessionResponse();
 }
 
 }  // namespace
 
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* SessionService::AnswerOwner(
+    grpc::CallbackServerContext& context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response,
+    absl::StatusOr<Response> (*handle)(const EngineAccess&, const std::string& owner,
+                                       const Request&)) {
+  return AnswerUnary<Request, Response>(
+      engine_.stats(), &context, request, response, &executor_,
+      [this, handle, caller = CallerOf(context, security_, Access::kUse)](
+          const Request& r) -> absl::StatusOr<Response> {
+        MNEME_RETURN_IF_ERROR(caller.status());
+        return handle(engine_, (*caller)->owner, r);
+      });
+}
+
 grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* context,
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
-  return AnswerUnary<v1::CreateSessionRequest, v1::Session>(
-      context, request, response, &executor_,
-      [this](const v1::CreateSessionRequest& r) { return CreateSession(engine_, r); });
+  return AnswerOwner<v1::CreateSessionRequest, v1::Session>(*context, request, response,
+                                                            &CreateSession);
 }
 
 grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* context,
                                               const grpc::ByteBuffer* request,
                                               grpc::ByteBuffer* response) {
-  return AnswerUnary<v1::GetSessionRequest, v1::Session>(
-      context, request, response, &executor_,
-      [this](const v1::GetSessionRequest& r) { return GetSession(engine_, r); });
+  return AnswerOwner<v1::GetSessionRequest, v1::Session>(*context, request, response, &GetSession);
 }
 
 grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return AnswerUnary<v1::ListSessionsRequest, v1::ListSessionsResponse>(
-      context, request, response, &executor_,
-      [this](const v1::ListSessionsRequest& r) { return ListSessions(engine_, r); });
+  return AnswerOwner<v1::ListSessionsRequest, v1::ListSessionsResponse>(*context, request, response,
+                                                                        &ListSessions);
 }
 
 grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* context,
                                                const grpc::ByteBuffer* request,
                                                grpc::ByteBuffer* response) {
-  return AnswerUnary<v1::ForkSessionRequest, v1::Session>(
-      context, request, response, &executor_,
-      [this](const v1::ForkSessionRequest& r) { return ForkSession(engine_, r); });
+  return AnswerOwner<v1::ForkSessionRequest, v1::Session>(*context, request, response,
+                                                          &ForkSession);
 }
 
 grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* context,
                                                  const grpc::ByteBuffer* request,
                                                  grpc::ByteBuffer* response) {
-  return AnswerUnary<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(
-      context, request, response, &executor_,
-      [this](const v1::DeleteSessionRequest& r) { return DeleteSession(engine_, r); });
+  return AnswerOwner<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(*context, request,
+                                                                          response, &DeleteSession);
 }
 
 }  // namespace mneme

@@ -45,6 +45,18 @@ absl::Status StreamWriter::StillWanted() {
   return cancelled_ || absl::Now() >= deadline_ ? CancelledStatus() : absl::OkStatus();
 }
 
+absl::Status StreamWriter::Claim(absl::StatusOr<StreamPermit> permit) {
+  if (!permit.ok()) return permit.status();
+  absl::MutexLock lock(&mu_);
+  if (!cancelled_) permit_ = *std::move(permit);
+  return absl::OkStatus();
+}
+
+StreamPermit StreamWriter::permit() {
+  absl::MutexLock lock(&mu_);
+  return permit_;
+}
+
 void StreamWriter::Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream) {
   if (!stream.ok()) {
     Action action;
@@ -118,6 +130,7 @@ StreamWriter::Action StreamWriter::NextAction() {
   message_ = SerializeMessage(response);
   if (ended_ && end_status_.ok()) {
     finished_ = true;
+    permit_ = nullptr;
     return {.kind = Action::kWriteAndFinish};
   }
   write_in_flight_ = true;
@@ -126,6 +139,7 @@ StreamWriter::Action StreamWriter::NextAction() {
 
 StreamWriter::Action StreamWriter::FinishWith(absl::Status status) {
   finished_ = true;
+  permit_ = nullptr;
   return {.kind = Action::kFinish, .status = std::move(status)};
 }
 

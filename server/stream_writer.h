@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "engine/request.h"
 #include "engine/token_stream.h"
+#include "server/quota.h"
 
 namespace mneme {
 
@@ -32,6 +33,12 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // `on_end` is called once with what the client is told at the end; it may be empty.
   static std::shared_ptr<StreamWriter> Create(
       grpc::CallbackServerContext& context, std::function<void(absl::StatusCode)> on_end = nullptr);
+
+  // Once, first of all: keeps the permit until the client may hear that the call has ended, so that
+  // its next call finds the place free. The error, if there is none.
+  absl::Status Claim(absl::StatusOr<StreamPermit> permit) ABSL_LOCKS_EXCLUDED(mu_);
+  // Null once the call has ended.
+  StreamPermit permit() ABSL_LOCKS_EXCLUDED(mu_);
 
   // Once: the stream to write out, or why there is none. `request` for its names.
   void Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream)
@@ -69,6 +76,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::shared_ptr<StreamWriter> self_ ABSL_GUARDED_BY(mu_);
   Request request_ ABSL_GUARDED_BY(mu_);  // its prompt is empty
   std::shared_ptr<TokenStream> stream_ ABSL_GUARDED_BY(mu_);
+  StreamPermit permit_ ABSL_GUARDED_BY(mu_);
   absl::Status end_status_ ABSL_GUARDED_BY(mu_);  // of the last event, once it was taken
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   bool first_event_ ABSL_GUARDED_BY(mu_) = true;

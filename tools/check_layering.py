@@ -38,6 +38,7 @@ THIRD_PARTY = [
     (re.compile(r"^sentencepiece"), {"models"}),
     (re.compile(r"^nlohmann/"), {"models", "server"}),
     (re.compile(r"^(grpc|grpcpp|google/)"), {"server", "clients"}),
+    (re.compile(r"^openssl/"), {"server"}),
     (re.compile(r"^(prometheus/|httplib|boost/)"), {"server"}),
     (re.compile(r"^(gtest|gmock)/"), set()),
     (re.compile(r"^(png|zlib)\.h$"), set()),

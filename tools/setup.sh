@@ -10,7 +10,8 @@ set -euo pipefail
 packages=(
   build-essential cmake ninja-build ccache lld pkg-config git ca-certificates
   libabsl-dev libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
-  libsentencepiece-dev nlohmann-json3-dev libboost-dev prometheus-cpp-dev libpng-dev zlib1g-dev
+  libssl-dev openssl libsentencepiece-dev nlohmann-json3-dev libboost-dev prometheus-cpp-dev
+  libpng-dev zlib1g-dev
   libgtest-dev libgmock-dev clang-format
   python3 python3-venv python3-dev
 )

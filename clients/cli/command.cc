@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -44,6 +46,9 @@ ExitCode ExitCodeOf(const absl::Status& status) {
       return kExhausted;
     case absl::StatusCode::kDeadlineExceeded:
       return kDeadline;
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return kNotAllowed;
     case absl::StatusCode::kCancelled:
       return kInterrupted;
     default:
@@ -55,6 +60,23 @@ void Connection::AddFlags(FlagSet& flags) {
   flags.String(
       "server", "HOST:PORT", "Where the server is; default 127.0.0.1:50051.",
       [this](std::string value) { server = std::move(value); }, "MNEME_SERVER");
+  flags.String(
+      "api-key", "KEY", "The key that the server asks for; the variable hides it from other users.",
+      [this](std::string value) { api_key = std::move(value); }, "MNEME_API_KEY");
+  flags.Bool("tls", "Encrypt, and check the server's certificate; each flag below says so, too.",
+             [this](bool value) { value ? (void)Tls() : tls.reset(); });
+  AddPemFlag(flags, "tls-ca",
+             "Authorities that the server's certificate may come from, PEM; "
+             "default those of the system.",
+             &ClientTls::authorities, "MNEME_TLS_CA");
+  AddPemFlag(flags, "tls-cert", "Certificate of this client, PEM, for servers that ask for one.",
+             &ClientTls::certificate, "MNEME_TLS_CERT");
+  AddPemFlag(flags, "tls-key", "Private key of that certificate, PEM.", &ClientTls::private_key,
+             "MNEME_TLS_KEY");
+  flags.String(
+      "tls-server-name", "NAME",
+      "Name in the server's certificate, where it is not that of --server.",
+      [this](std::string value) { Tls().server_name = std::move(value); }, "MNEME_TLS_SERVER_NAME");
   flags.Time(
       "timeout", "Deadline of a call; default none.",
       [this](absl::Duration value) { timeout = value; }, "MNEME_TIMEOUT");
@@ -62,8 +84,33 @@ void Connection::AddFlags(FlagSet& flags) {
              [this](absl::Duration value) { wait = value; });
 }
 
+void Connection::AddPemFlag(FlagSet& flags, absl::string_view name, absl::string_view help,
+                            std::string ClientTls::*text, absl::string_view environment) {
+  flags.Add(
+      name, "FILE", help,
+      [this, text](absl::string_view path) {
+        std::ifstream file(std::string(path), std::ios::binary);
+        std::ostringstream content;
+        if (!file || !(content << file.rdbuf())) {
+          return absl::InvalidArgumentError(absl::StrCat("cannot read \"", path, "\""));
+        }
+        Tls().*text = content.str();
+        return absl::OkStatus();
+      },
+      environment);
+}
+
+ClientTls& Connection::Tls() {
+  if (!tls.has_value()) tls.emplace();
+  return *tls;
+}
+
 Client Connection::Connect() const {
-  return Client({.target = server, .timeout = timeout, .keepalive = kKeepalive});
+  return Client({.target = server,
+                 .tls = tls,
+                 .api_key = api_key,
+                 .timeout = timeout,
+                 .keepalive = kKeepalive});
 }
 
 absl::Status WaitWhileLoading(Client& client, absl::Duration timeout) {

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,20 +27,29 @@ enum ExitCode {
   kRefused = 4,        // the server found the request wrong: a field, a session's name or state
   kExhausted = 5,      // queue or memory full; try again later
   kDeadline = 6,       // --timeout passed
+  kNotAllowed = 7,     // the server wants an API key, or another one
   kInterrupted = 130,  // Ctrl-C
 };
 ExitCode ExitCodeOf(const absl::Status& status);
 
 using Arguments = std::vector<std::string>;
 
-// Where the server is, and how long to wait for it.
+// Where the server is, how to be known to it, and how long to wait for it.
 struct Connection {
   std::string server = "127.0.0.1:50051";
+  std::string api_key;
+  std::optional<ClientTls> tls;
   absl::Duration timeout = absl::InfiniteDuration();
   absl::Duration wait = absl::Minutes(10);
 
   void AddFlags(FlagSet& flags);
   Client Connect() const;
+
+ private:
+  // A flag whose value is the text of a file.
+  void AddPemFlag(FlagSet& flags, absl::string_view name, absl::string_view help,
+                  std::string ClientTls::*text, absl::string_view environment);
+  ClientTls& Tls();
 };
 
 // Waits while the server loads its model, showing progress on standard error if that is a terminal
@@ -79,6 +89,7 @@ int RunGenerate(const Arguments& arguments);
 int RunChat(const Arguments& arguments);
 int RunSession(const Arguments& arguments);
 int RunInfo(const Arguments& arguments);
+int RunAdmin(const Arguments& arguments);
 int RunHealth(const Arguments& arguments);
 int RunTokenize(const Arguments& arguments);
 int RunDetokenize(const Arguments& arguments);

@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"chat", RunChat, "talk to a session, line by line"},
     {"session", RunSession, "create, get, list, fork and delete sessions"},
     {"info", RunInfo, "model, capacity and work of the server"},
+    {"admin", RunAdmin, "log level and reload, for keys marked admin"},
     {"health", RunHealth, "whether the server serves"},
     {"tokenize", RunTokenize, "text to token ids"},
     {"detokenize", RunDetokenize, "token ids to text"},
@@ -56,7 +57,8 @@ int Main(const Arguments& arguments) {
       return kOk;
     }
     in_front.push_back(arguments[i]);
-    if (arguments[i].find('=') == std::string::npos && i + 1 < arguments.size()) {
+    const bool takes_value = arguments[i] != "--tls" && arguments[i] != "--no-tls";
+    if (takes_value && arguments[i].find('=') == std::string::npos && i + 1 < arguments.size()) {
       in_front.push_back(arguments[++i]);
     }
   }

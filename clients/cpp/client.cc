@@ -4,11 +4,13 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "clients/cpp/error_details.h"
 #include "clients/cpp/utf8_check.h"
 #include "grpc/health/v1/health.grpc.pb.h"
+#include "mneme/v1/admin.grpc.pb.h"
 #include "mneme/v1/inference.grpc.pb.h"
 #include "mneme/v1/sessions.grpc.pb.h"
 
@@ -58,9 +60,29 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return MakeStatus(status.error_code(), status.error_message(), status.error_details());
 }
 
-void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
-  if (timeout == absl::InfiniteDuration()) return;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+void SetUp(grpc::ClientContext& context, const ClientOptions& options) {
+  if (!options.api_key.empty()) {
+    context.AddMetadata("authorization", absl::StrCat("Bearer ", options.api_key));
+  }
+  if (options.timeout == absl::InfiniteDuration()) return;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + options.timeout));
+}
+
+// gRPC ends the process over a header that is none.
+absl::Status CheckKey(const std::string& key) {
+  for (const char c : key) {
+    if (c > 0x20 && c < 0x7f) continue;
+    return absl::InvalidArgumentError(
+        "the API key has a space or a character that is not printable ASCII");
+  }
+  return absl::OkStatus();
+}
+
+std::shared_ptr<grpc::ChannelCredentials> MakeCredentials(const std::optional<ClientTls>& tls) {
+  if (!tls.has_value()) return grpc::InsecureChannelCredentials();
+  return grpc::SslCredentials({.pem_root_certs = tls->authorities,
+                               .pem_private_key = tls->private_key,
+                               .pem_cert_chain = tls->certificate});
 }
 
 std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options) {
@@ -74,17 +96,21 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options) {
     arguments.SetInt(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
     arguments.SetInt(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   }
-  return grpc::CreateCustomChannel(options.target, grpc::InsecureChannelCredentials(), arguments);
+  if (options.tls.has_value() && !options.tls->server_name.empty()) {
+    arguments.SetSslTargetNameOverride(options.tls->server_name);
+  }
+  return grpc::CreateCustomChannel(options.target, MakeCredentials(options.tls), arguments);
 }
 
 // One GenerateAsync; deletes itself after the last callback.
 class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
-  AsyncCall(v1::Inference::Stub& stub, const v1::GenerateRequest& request, absl::Duration timeout,
+  AsyncCall(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
+            const ClientOptions& options,
             std::function<void(const v1::GenerateResponse&)> on_message,
             std::function<void(const absl::Status&)> on_done)
       : request_(request), on_message_(std::move(on_message)), on_done_(std::move(on_done)) {
-    SetDeadline(context_, timeout);
+    SetUp(context_, options);
     stub.async()->Generate(&context_, &request_, this);
     StartRead(&response_);
     StartCall();
@@ -114,8 +140,9 @@ class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
 
 struct Client::Stubs {
   explicit Stubs(std::shared_ptr<grpc::Channel> channel)
-      : inference(channel), sessions(channel), health(channel) {}
+      : admin(channel), inference(channel), sessions(channel), health(channel) {}
 
+  v1::Admin::Stub admin;
   v1::Inference::Stub inference;
   v1::Sessions::Stub sessions;
   grpc::health::v1::Health::Stub health;
@@ -127,10 +154,10 @@ template <typename Stub, typename Request, typename Response>
 absl::StatusOr<Response> Call(Stub& stub,
                               grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
                                                            Response*),
-                              const Request& request, absl::Duration timeout) {
+                              const Request& request, const ClientOptions& options) {
   MNEME_RETURN_IF_ERROR(CheckUtf8(request));
   grpc::ClientContext context;
-  SetDeadline(context, timeout);
+  SetUp(context, options);
   Response response;
   MNEME_RETURN_IF_ERROR(FromGrpc((stub.*method)(&context, request, &response)));
   return response;
@@ -138,16 +165,25 @@ absl::StatusOr<Response> Call(Stub& stub,
 
 }  // namespace
 
+template <typename Stub, typename Method, typename Request>
+auto Client::Ask(Stub& stub, Method method, const Request& request) {
+  using Answer = decltype(Call(stub, method, request, options_));
+  return key_status_.ok() ? Call(stub, method, request, options_) : Answer(key_status_);
+}
+
 Client::Client(ClientOptions options)
-    : options_(std::move(options)), stubs_(std::make_unique<Stubs>(MakeChannel(options_))) {}
+    : options_(std::move(options)),
+      key_status_(CheckKey(options_.api_key)),
+      stubs_(std::make_unique<Stubs>(MakeChannel(options_))) {}
 Client::~Client() = default;
 
 absl::Status Client::Generate(const v1::GenerateRequest& request,
                               absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
                               CancelToken* cancel) {
+  MNEME_RETURN_IF_ERROR(key_status_);
   MNEME_RETURN_IF_ERROR(CheckUtf8(request));
   grpc::ClientContext context;
-  SetDeadline(context, options_.timeout);
+  SetUp(context, options_);
   const CancelScope scope(cancel, context);
   const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader =
       stubs_->inference.Generate(&context, request);
@@ -166,55 +202,63 @@ absl::Status Client::Generate(const v1::GenerateRequest& request,
 void Client::GenerateAsync(const v1::GenerateRequest& request,
                            std::function<void(const v1::GenerateResponse&)> on_message,
                            std::function<void(const absl::Status&)> on_done) {
+  if (!key_status_.ok()) return on_done(key_status_);
   if (const absl::Status text = CheckUtf8(request); !text.ok()) return on_done(text);
-  new AsyncCall(stubs_->inference, request, options_.timeout, std::move(on_message),
-                std::move(on_done));
+  new AsyncCall(stubs_->inference, request, options_, std::move(on_message), std::move(on_done));
 }
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
-  return Call(stubs_->inference, &v1::Inference::Stub::Tokenize, request, options_.timeout);
+  return Ask(stubs_->inference, &v1::Inference::Stub::Tokenize, request);
 }
 
 absl::StatusOr<v1::DetokenizeResponse> Client::Detokenize(const v1::DetokenizeRequest& request) {
-  return Call(stubs_->inference, &v1::Inference::Stub::Detokenize, request, options_.timeout);
+  return Ask(stubs_->inference, &v1::Inference::Stub::Detokenize, request);
 }
 
 absl::StatusOr<v1::GetInfoResponse> Client::GetInfo() {
-  return Call(stubs_->inference, &v1::Inference::Stub::GetInfo, v1::GetInfoRequest(),
-              options_.timeout);
+  return Ask(stubs_->inference, &v1::Inference::Stub::GetInfo, v1::GetInfoRequest());
 }
 
 absl::StatusOr<v1::Session> Client::CreateSession(const v1::CreateSessionRequest& request) {
-  return Call(stubs_->sessions, &v1::Sessions::Stub::Create, request, options_.timeout);
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::Create, request);
 }
 
 absl::StatusOr<v1::Session> Client::GetSession(const std::string& name) {
   v1::GetSessionRequest request;
   request.set_name(name);
-  return Call(stubs_->sessions, &v1::Sessions::Stub::Get, request, options_.timeout);
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::Get, request);
 }
 
 absl::StatusOr<v1::ListSessionsResponse> Client::ListSessions(
     const v1::ListSessionsRequest& request) {
-  return Call(stubs_->sessions, &v1::Sessions::Stub::List, request, options_.timeout);
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::List, request);
 }
 
 absl::StatusOr<v1::Session> Client::ForkSession(const v1::ForkSessionRequest& request) {
-  return Call(stubs_->sessions, &v1::Sessions::Stub::Fork, request, options_.timeout);
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::Fork, request);
 }
 
 absl::Status Client::DeleteSession(const std::string& name) {
   v1::DeleteSessionRequest request;
   request.set_name(name);
-  return Call(stubs_->sessions, &v1::Sessions::Stub::Delete, request, options_.timeout).status();
+  return Ask(stubs_->sessions, &v1::Sessions::Stub::Delete, request).status();
+}
+
+absl::StatusOr<v1::SetLogLevelResponse> Client::SetLogLevel(v1::LogLevel level) {
+  v1::SetLogLevelRequest request;
+  request.set_level(level);
+  return Ask(stubs_->admin, &v1::Admin::Stub::SetLogLevel, request);
+}
+
+absl::StatusOr<v1::ReloadResponse> Client::Reload() {
+  return Ask(stubs_->admin, &v1::Admin::Stub::Reload, v1::ReloadRequest());
 }
 
 absl::StatusOr<bool> Client::IsServing(const std::string& service) {
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(service);
-  MNEME_ASSIGN_OR_RETURN(
-      const grpc::health::v1::HealthCheckResponse response,
-      Call(stubs_->health, &grpc::health::v1::Health::Stub::Check, request, options_.timeout));
+  MNEME_ASSIGN_OR_RETURN(const grpc::health::v1::HealthCheckResponse response,
+                         Ask(stubs_->health, &grpc::health::v1::Health::Stub::Check, request));
   return response.status() == grpc::health::v1::HealthCheckResponse::SERVING;
 }
 

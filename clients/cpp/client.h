@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -22,13 +23,25 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "mneme/v1/admin.pb.h"
 #include "mneme/v1/inference.pb.h"
 #include "mneme/v1/sessions.pb.h"
 
 namespace mneme {
 
+// How to know the server, and to be known to it. PEM texts, not paths.
+struct ClientTls {
+  std::string authorities;  // that may have signed the server's certificate; empty: the system's
+  std::string certificate;  // for servers that ask for one (mutual TLS), with private_key
+  std::string private_key;
+  std::string server_name;  // in the server's certificate, where it is not that of the target
+};
+
 struct ClientOptions {
   std::string target = "127.0.0.1:50051";
+  std::optional<ClientTls> tls;  // unset: a connection without encryption
+  // Sent with every call. A key that no header can carry makes every call INVALID_ARGUMENT.
+  std::string api_key;
   // Deadline of each call, counted from its start. Infinite: none.
   absl::Duration timeout = absl::InfiniteDuration();
   int64_t max_message_bytes = int64_t{64} << 20;
@@ -80,6 +93,10 @@ class Client {
   absl::StatusOr<v1::Session> ForkSession(const v1::ForkSessionRequest& request);
   absl::Status DeleteSession(const std::string& name);
 
+  // For keys marked admin.
+  absl::StatusOr<v1::SetLogLevelResponse> SetLogLevel(v1::LogLevel level);
+  absl::StatusOr<v1::ReloadResponse> Reload();
+
   // grpc.health.v1: whether the server, or one of its services, says SERVING.
   absl::StatusOr<bool> IsServing(const std::string& service = "");
 
@@ -92,7 +109,12 @@ class Client {
  private:
   struct Stubs;
 
+  // A unary call.
+  template <typename Stub, typename Method, typename Request>
+  auto Ask(Stub& stub, Method method, const Request& request);
+
   const ClientOptions options_;
+  const absl::Status key_status_;  // of options_.api_key
   const std::unique_ptr<Stubs> stubs_;
 };
 

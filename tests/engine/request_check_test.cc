@@ -28,6 +28,17 @@ std::string Field(const Request& request) {
   return FieldOf(ValidateRequest(request, kBounds)).value_or("ok");
 }
 
+TEST(RequestCheckTest, APromptHasALimitOfItsOwn) {
+  RequestBounds bounds = kBounds;
+  bounds.max_prompt_tokens = 3;
+  Request request = Good();
+  EXPECT_EQ(ValidateRequest(request, bounds), absl::OkStatus());
+  request.prompt.at_start = {1, 2, 3, 4};
+  const absl::Status refused = ValidateRequest(request, bounds);
+  EXPECT_EQ(FieldOf(refused), "text");
+  EXPECT_EQ(refused.message(), "text has 4 tokens, expected at most 3 (--max-prompt-tokens)");
+}
+
 TEST(RequestCheckTest, AGoodRequestPasses) { EXPECT_EQ(Field(Good()), "ok"); }
 
 TEST(RequestCheckTest, EachBadFieldIsNamed) {

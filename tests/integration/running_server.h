@@ -17,6 +17,7 @@
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
 #include "server/load_model.h"
+#include "server/security.h"
 
 namespace mneme {
 
@@ -41,9 +42,16 @@ class RunningServer {
     CHECK(line.ok()) << line.status();
     SetMinLogSeverity(LogSeverity::kError);
     LoadError error;
-    loaded_ = LoadEngine(line->config, clock_, nullptr, error);
+    SecurityFailure failure;
+    auto security = Security::Create(line->config.security(), clock_, failure);
+    CHECK(security.ok()) << security.status();
+    security_ = *std::move(security);
+    const auto limit = [this](const std::string& owner) {
+      return security_->authenticator().SessionLimitOf(owner);
+    };
+    loaded_ = LoadEngine(line->config, clock_, nullptr, {.owner_session_limit = limit}, error);
     CHECK(loaded_ != nullptr) << error.status;
-    auto server = GrpcServer::Start(line->config.server(), access_);
+    auto server = GrpcServer::Start(line->config.server(), access_, *security_);
     CHECK(server.ok()) << server.status();
     server_ = *std::move(server);
     access_.Publish(engine(), loaded_->facts);
@@ -92,6 +100,7 @@ class RunningServer {
  private:
   RealClock clock_;
   EngineAccess access_{absl::Now()};
+  std::unique_ptr<Security> security_;
   std::unique_ptr<LoadedModel> loaded_;
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<Client> client_;

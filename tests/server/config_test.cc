@@ -18,6 +18,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 using Environment = std::map<std::string, std::string>;
 
@@ -171,11 +172,57 @@ TEST(ConfigTest, ErrorsInTheFileNameTheirPlace) {
   EXPECT_THAT(ErrorOf({"--model=m", "--config", range.path()}), HasSubstr("engine.max_rows"));
 }
 
-TEST(ConfigTest, AllInterfacesNeedInsecure) {
+TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {
   for (const char* host : {"--host=0.0.0.0", "--host=::", "--host=[::]", "--host="}) {
-    EXPECT_THAT(ErrorOf({"--model=m", host}), HasSubstr("--insecure")) << host;
+    EXPECT_THAT(ErrorOf({"--model=m", host}),
+                AllOf(HasSubstr("--insecure"), HasSubstr("--api-key-file")))
+        << host;
     EXPECT_TRUE(Parse({"--model=m", host, "--insecure"}).ok()) << host;
+    EXPECT_TRUE(Parse({"--model=m", host, "--api-key-file=f"}).ok()) << host;
+    EXPECT_TRUE(Parse({"--model=m", host}, {{"MNEME_API_KEY", "k"}}).ok()) << host;
+    // Encryption alone lets anybody in.
+    EXPECT_FALSE(Parse({"--model=m", host, "--ssl-certfile=c", "--ssl-keyfile=k"}).ok()) << host;
+    EXPECT_TRUE(
+        Parse({"--model=m", host, "--ssl-certfile=c", "--ssl-keyfile=k", "--ssl-ca-certs=a"}).ok())
+        << host;
   }
+  for (const char* host : {"localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"}) {
+    EXPECT_TRUE(IsLoopback(host)) << host;
+  }
+  for (const char* host : {"", "0.0.0.0", "10.0.0.1", "::", "example.org"}) {
+    EXPECT_FALSE(IsLoopback(host)) << host;
+  }
+}
+
+TEST(ConfigTest, TlsFilesComeTogether) {
+  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-certfile=c"}), HasSubstr("--ssl-keyfile"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-keyfile=k"}), HasSubstr("--ssl-certfile"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-ca-certs=a"}), HasSubstr("--ssl-certfile"));
+}
+
+TEST(ConfigTest, SecretsAreNotPrinted) {
+  const absl::StatusOr<CommandLine> from_variable =
+      Parse({"--model=m"}, {{"MNEME_API_KEY", "hush-hush"}});
+  ASSERT_TRUE(from_variable.ok());
+  EXPECT_FALSE(from_variable->has_secret);
+  EXPECT_EQ(from_variable->config.security().api_key(), "hush-hush");
+  for (const std::string& text :
+       {PrintConfig(from_variable->config), ConfigSummary(from_variable->config)}) {
+    EXPECT_THAT(text, AllOf(Not(HasSubstr("hush")), HasSubstr("set")));
+  }
+  // What is printed is still a configuration.
+  const ConfigFile file(PrintConfig(from_variable->config));
+  EXPECT_EQ(ParseConfig({"--config", file.path()}).security().api_key(), "");
+  EXPECT_TRUE(Parse({"--model=m", "--api-key=hush-hush"})->has_secret);
+  const std::string error = ErrorOf({"--model=m", "--api-key", "hush hush"});
+  EXPECT_THAT(error, AllOf(HasSubstr("--api-key"), Not(HasSubstr("hush"))));
+}
+
+TEST(ConfigTest, ActionsWithNamesNeedNoModel) {
+  EXPECT_EQ(Parse({"--new-api-key", "alice"})->action, ServerAction::kNewApiKey);
+  EXPECT_EQ(Parse({"--hash-api-key=alice"})->action, ServerAction::kHashApiKey);
+  EXPECT_EQ(Parse({"--hash-api-key=alice"})->key_name, "alice");
+  EXPECT_THAT(ErrorOf({"--new-api-key"}), HasSubstr("needs a value"));
 }
 
 TEST(ConfigTest, PrintedConfigurationReadsBackEqual) {

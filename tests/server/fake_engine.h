@@ -39,6 +39,7 @@ struct FakeRequest {
   }
   void PushEnd(absl::Status status = absl::OkStatus()) {
     TokenEvent event;
+    event.usage.prompt_tokens = static_cast<int64_t>(request.prompt.at_start.size());
     event.finish = status.ok() ? FinishReason::kLength : FinishReason::kError;
     event.is_last = true;
     event.status = std::move(status);
@@ -46,6 +47,7 @@ struct FakeRequest {
     event.session_position = 12;
     event.has_pending_token = true;
     event.seed = 42;
+    if (request.on_end != nullptr) std::exchange(request.on_end, nullptr)(event.usage);
     Push(std::move(event));
   }
 };
@@ -101,22 +103,24 @@ class FakeEngine final : public Engine {
 
   absl::StatusOr<SessionInfo> CreateSession(SessionKey key, absl::Duration ttl) override {
     absl::MutexLock lock(&mu_);
-    if (sessions_.count(key.name) > 0) {
+    if (sessions_.count(key) > 0) {
       return WithReason(absl::AlreadyExistsError("taken"), kReasonSessionExists);
     }
-    return sessions_[key.name] = {.key = key, .ttl = ttl, .state_bytes = 4096};
+    return sessions_[key] = {.key = key, .ttl = ttl, .state_bytes = 4096};
   }
   absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
     absl::MutexLock lock(&mu_);
-    const auto it = sessions_.find(key.name);
+    const auto it = sessions_.find(key);
     if (it == sessions_.end()) return WithReason(absl::NotFoundError("none"), kReasonNoSession);
     return it->second;
   }
-  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string, std::string prefix) override {
+  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string owner,
+                                                        std::string prefix) override {
     absl::MutexLock lock(&mu_);
     std::vector<SessionInfo> infos;
-    for (const auto& [name, info] : sessions_) {
-      if (absl::StartsWith(name, prefix)) infos.insert(infos.begin(), info);
+    for (const auto& [key, info] : sessions_) {
+      if (key.owner == owner && absl::StartsWith(key.name, prefix))
+        infos.insert(infos.begin(), info);
     }
     return infos;
   }
@@ -128,7 +132,7 @@ class FakeEngine final : public Engine {
   }
   absl::Status DeleteSession(SessionKey key) override {
     absl::MutexLock lock(&mu_);
-    return sessions_.erase(key.name) > 0 ? absl::OkStatus() : absl::NotFoundError("none");
+    return sessions_.erase(key) > 0 ? absl::OkStatus() : absl::NotFoundError("none");
   }
 
   void Drain(absl::Duration) override {}
@@ -151,7 +155,7 @@ class FakeEngine final : public Engine {
   absl::Mutex mu_;
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<FakeRequest>> requests_ ABSL_GUARDED_BY(mu_);
-  std::map<std::string, SessionInfo> sessions_ ABSL_GUARDED_BY(mu_);
+  std::map<SessionKey, SessionInfo> sessions_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace mneme

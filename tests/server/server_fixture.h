@@ -8,18 +8,24 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "clients/cpp/client.h"
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
+#include "server/security.h"
 #include "tests/server/fake_engine.h"
 
 namespace mneme {
 
 class ServerTest : public ::testing::Test {
  protected:
-  explicit ServerTest(bool publish = true) {
+  explicit ServerTest(bool publish = true, const v1::SecuritySection& security = {}) {
     config_.set_grpc_port(0);
-    auto server = GrpcServer::Start(config_, access_);
+    SecurityFailure failure;
+    auto guard = Security::Create(security, clock_, failure);
+    EXPECT_TRUE(guard.ok()) << guard.status();
+    security_ = *std::move(guard);
+    auto server = GrpcServer::Start(config_, access_, *security_);
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     if (publish) Publish();
@@ -42,6 +48,8 @@ class ServerTest : public ::testing::Test {
   std::string target() const { return absl::StrCat("127.0.0.1:", server_->port()); }
 
   v1::NetworkSection config_;
+  RealClock clock_;
+  std::unique_ptr<Security> security_;  // outlives the requests, which hold permits of it
   FakeEngine engine_;
   EngineAccess access_{absl::Now()};
   std::unique_ptr<GrpcServer> server_;

@@ -218,12 +218,13 @@ TEST_F(TransportTest, PortsInUseAndHostsThatAreNoneAreSaidSo) {
   v1::NetworkSection config;
   config.set_grpc_port(server_->port());
   EngineAccess access(absl::Now());
-  const absl::Status in_use = GrpcServer::Start(config, access).status();
+  const absl::Status in_use = GrpcServer::Start(config, access, *security_).status();
   EXPECT_EQ(in_use.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(in_use.message()),
               AllOf(HasSubstr(target()), HasSubstr("in use"), HasSubstr("--grpc-port")));
   config.set_host("not an address");
-  EXPECT_EQ(GrpcServer::Start(config, access).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(GrpcServer::Start(config, access, *security_).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(TransportTest, ManyStreamsShareOneConnection) {

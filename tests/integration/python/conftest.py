@@ -103,9 +103,9 @@ def start(bin_dir, golden_model, tmp_path):
     """Starts a server for this test alone, with the golden model: flags."""
     servers = []
 
-    def start_server(*flags: str, model: Path = golden_model) -> ServerProcess:
+    def start_server(*flags: str, model: Path = golden_model, **options) -> ServerProcess:
         log = tmp_path / f"server{len(servers)}.log"
-        servers.append(ServerProcess(bin_dir / "mneme-server", model, log, *flags))
+        servers.append(ServerProcess(bin_dir / "mneme-server", model, log, *flags, **options))
         return servers[-1]
 
     yield start_server

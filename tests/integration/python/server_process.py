@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any, Optional
 
 from mneme import Client
 
@@ -14,17 +15,32 @@ STOP_TIMEOUT_S = 60.0
 
 
 class ServerProcess:
-    """Starts on construction; `client()` talks to it, `stop()` asserts a clean end."""
+    """Starts on construction; `client()` talks to it, `stop()` asserts a clean end.
 
-    def __init__(self, binary: Path, model: Path, log: Path, *flags: str) -> None:
+    `environment` is added to the server's; `client_options` are for every client.
+    """
+
+    def __init__(
+        self,
+        binary: Path,
+        model: Path,
+        log: Path,
+        *flags: str,
+        environment: Optional[dict[str, str]] = None,
+        client_options: Optional[dict[str, Any]] = None,
+    ) -> None:
         self.log_path = log
+        self._client_options = client_options or {}
         self._clients: list[Client] = []
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [binary, "--model", model, "--grpc-port", "0", *flags],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={k: v for k, v in os.environ.items() if not k.startswith("MNEME_")},
+                env={
+                    **{k: v for k, v in os.environ.items() if not k.startswith("MNEME_")},
+                    **(environment or {}),
+                },
             )
         self.port = self._wait_for_port()
         self.target = f"127.0.0.1:{self.port}"
@@ -54,7 +70,10 @@ class ServerProcess:
 
     def client(self, **options) -> Client:
         """A client that does not repeat requests, unless told to."""
-        client = Client(self.target, **{"retry": None, "timeout": 60.0, **options})
+        client = Client(
+            self.target,
+            **{"retry": None, "timeout": 60.0, "api_key": "", **self._client_options, **options},
+        )
         self._clients.append(client)
         return client
 

@@ -89,6 +89,8 @@ def test_counters_move_with_what_is_done(served):
     assert moved("mneme_resumed_tokens_total") == 7  # 3 of the prompt, 4 fed of the answer
     assert moved("mneme_session_resumes_total", outcome="hot") == 1
     assert moved("mneme_session_fork_seconds_count") == 1
+    assert value(after, "mneme_rpcs_total", method="Generate", code="OK") == 2
+    assert value(after, "mneme_rpcs_total", method="ForkSession", code="OK") == 1
     assert moved("mneme_time_to_first_token_seconds_count") == 2
     assert moved("vllm:request_success_total", finished_reason="length") == 2
     assert value(after, "mneme_sessions", residency="device") == 2

@@ -8,6 +8,7 @@ with Client("127.0.0.1:50051") as client:
 
 from mneme import errors, types
 from mneme.aio import AsyncClient, AsyncSession, AsyncSessions, AsyncStream
+from mneme.channel import tls_credentials
 from mneme.client import Client, Session, Sessions, Stream
 from mneme.errors import *  # noqa: F403
 from mneme.requests import Duration, GenerateOptions, Prompt
@@ -29,6 +30,7 @@ __all__ = [
     "Session",
     "Sessions",
     "Stream",
+    "tls_credentials",
 ]
 __all__ += errors.__all__
 __all__ += types.__all__

@@ -24,7 +24,7 @@ from mneme.calls import (
     once,
     start,
 )
-from mneme.channel import ChannelOptions, Methods, channel_options
+from mneme.channel import ChannelOptions, Methods, channel_options, key_metadata
 from mneme.errors import ClientClosed, MnemeError
 from mneme.messages import info_of, session_info_of, session_page_of, tokens_of
 from mneme.requests import (
@@ -249,6 +249,7 @@ class AsyncClient(ClientBase):
         self,
         target: str = DEFAULT_TARGET,
         *,
+        api_key: Optional[str] = None,
         credentials: Optional[grpc.ChannelCredentials] = None,
         options: Optional[ChannelOptions] = None,
         timeout: Optional[float] = None,
@@ -256,11 +257,14 @@ class AsyncClient(ClientBase):
     ) -> None:
         """Connects with the first call.
 
-        `credentials`: for TLS. `options`: channel options of gRPC. `timeout`: seconds for calls
-        that do not give their own; None: no limit. `retry`: None switches repetitions off.
+        `api_key`: sent with every call; None: the key of the variable MNEME_API_KEY, if it is set.
+        `credentials`: for TLS, see `tls_credentials`. `options`: channel options of gRPC.
+        `timeout`: seconds for calls that do not give their own; None: no limit. `retry`: None
+        switches repetitions off.
         """
         super().__init__(timeout, retry)
         self._target = target
+        self._metadata = key_metadata(api_key)
         self._credentials = credentials
         self._options = channel_options(options)
         self._channel: Optional[grpc.aio.Channel] = None
@@ -383,7 +387,7 @@ class AsyncClient(ClientBase):
             if self._credentials is None
             else grpc.aio.secure_channel(self._target, self._credentials, options=self._options)
         )
-        return Methods(self._channel)
+        return Methods(self._channel, self._metadata)
 
     def _stream(
         self,

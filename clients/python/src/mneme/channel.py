@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, Optional, Union
 
+import grpc
 from grpc_health.v1 import health_pb2
 
 from mneme.v1 import inference_pb2, sessions_pb2
@@ -26,25 +30,61 @@ def channel_options(options: Optional[ChannelOptions]) -> list[tuple[str, Union[
     return list({**_DEFAULT_OPTIONS, **dict(options or ())}.items())
 
 
+def tls_credentials(
+    ca: Optional[Union[str, Path]] = None,
+    *,
+    certificate: Optional[Union[str, Path]] = None,
+    key: Optional[Union[str, Path]] = None,
+) -> grpc.ChannelCredentials:
+    """For servers with TLS, from PEM files.
+
+    `ca`: authorities that the server's certificate may come from; None: those of the system.
+    `certificate` and `key`: of this client, for servers that ask for one (mutual TLS).
+    """
+    if (certificate is None) != (key is None):
+        raise ValueError("certificate and key: one is given without the other")
+
+    def read(path: Optional[Union[str, Path]]) -> Optional[bytes]:
+        return None if path is None else Path(path).read_bytes()
+
+    return grpc.ssl_channel_credentials(
+        root_certificates=read(ca), private_key=read(key), certificate_chain=read(certificate)
+    )
+
+
+def key_metadata(api_key: Optional[str]) -> list[tuple[str, str]]:
+    """What a call sends to say who calls. None: the key of MNEME_API_KEY, if there is one."""
+    if api_key is None:
+        api_key = os.environ.get("MNEME_API_KEY", "")
+    if not all(" " < character <= "~" for character in api_key):
+        raise ValueError("the API key has a space or a character that is not printable ASCII")
+    return [("authorization", f"Bearer {api_key}")] if api_key else []
+
+
 class Methods:
     """Callables for the server's methods, on a channel of grpc or of grpc.aio."""
 
-    def __init__(self, channel: Any) -> None:
-        """`channel`: either kind; the callables return what that kind returns."""
+    def __init__(self, channel: Any, metadata: Sequence[tuple[str, str]] = ()) -> None:
+        """`channel`: either kind; the callables return what that kind returns.
+
+        `metadata` goes with every call.
+        """
 
         def unary(service: str, name: str, request: Any, response: Any) -> Any:
-            return channel.unary_unary(
+            call = channel.unary_unary(
                 f"/{service}/{name}",
                 request_serializer=request.SerializeToString,
                 response_deserializer=response.FromString,
             )
+            return partial(call, metadata=tuple(metadata))
 
         inference, sessions = "mneme.v1.Inference", "mneme.v1.Sessions"
-        self.generate = channel.unary_stream(
+        generate = channel.unary_stream(
             f"/{inference}/Generate",
             request_serializer=inference_pb2.GenerateRequest.SerializeToString,
             response_deserializer=inference_pb2.GenerateResponse.FromString,
         )
+        self.generate = partial(generate, metadata=tuple(metadata))
         self.tokenize = unary(
             inference, "Tokenize", inference_pb2.TokenizeRequest, inference_pb2.TokenizeResponse
         )

@@ -22,7 +22,7 @@ from mneme.calls import (
     once,
     start,
 )
-from mneme.channel import ChannelOptions, Methods, channel_options
+from mneme.channel import ChannelOptions, Methods, channel_options, key_metadata
 from mneme.errors import MnemeError
 from mneme.messages import info_of, session_info_of, session_page_of, tokens_of
 from mneme.requests import (
@@ -215,6 +215,7 @@ class Client(ClientBase):
         self,
         target: str = DEFAULT_TARGET,
         *,
+        api_key: Optional[str] = None,
         credentials: Optional[grpc.ChannelCredentials] = None,
         options: Optional[ChannelOptions] = None,
         timeout: Optional[float] = None,
@@ -222,17 +223,20 @@ class Client(ClientBase):
     ) -> None:
         """Connects with the first call.
 
-        `credentials`: for TLS. `options`: channel options of gRPC. `timeout`: seconds for calls
-        that do not give their own; None: no limit. `retry`: None switches repetitions off.
+        `api_key`: sent with every call; None: the key of the variable MNEME_API_KEY, if it is set.
+        `credentials`: for TLS, see `tls_credentials`. `options`: channel options of gRPC.
+        `timeout`: seconds for calls that do not give their own; None: no limit. `retry`: None
+        switches repetitions off.
         """
         super().__init__(timeout, retry)
+        metadata = key_metadata(api_key)
         settings = channel_options(options)
         self._channel: grpc.Channel = (
             grpc.insecure_channel(target, options=settings)
             if credentials is None
             else grpc.secure_channel(target, credentials, options=settings)
         )
-        self._methods = Methods(self._channel)
+        self._methods = Methods(self._channel, metadata)
         self.sessions = Sessions(self)
 
     def close(self) -> None:
