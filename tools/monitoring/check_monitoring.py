@@ -9,7 +9,7 @@ Starts both, loads the server, and fails unless
 
 usage: check_monitoring.py --bin-dir DIR [--seconds N] [--png DIR]
   --bin-dir DIR   with mneme-server and mneme-make-model
-  --seconds N     of load; default 30
+  --seconds N     of load; default 30, and no fewer than 20, as rules look back
   --png DIR       also draws the main panels there (needs matplotlib)
 
 Needs prometheus and promtool (Debian package prometheus) and the Python client.
