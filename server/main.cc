@@ -5,6 +5,7 @@
 // signals; every other thread has them blocked.
 #include <google/protobuf/stubs/logging.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -23,8 +24,10 @@
 #include "server/config.h"
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
+#include "server/http_server.h"
 #include "server/inference_service.h"
 #include "server/load_model.h"
+#include "server/openai_service.h"
 #include "server/units.h"
 
 namespace mneme {
@@ -122,18 +125,50 @@ void WaitOrExit(const Signals& signals, const std::future<T>& done) {
   }
 }
 
+// What clients talk to.
+struct Listeners {
+  GrpcServer& grpc;
+  HttpServer* http;  // null: none
+
+  void Shutdown() const {
+    std::thread other([this] { grpc.Shutdown(kLastMessagesGrace); });
+    if (http != nullptr) http->Shutdown(kLastMessagesGrace);
+    other.join();
+  }
+};
+
+// A connection is a file, and the usual soft limit is 1024 of them.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+HttpServerOptions ToHttpOptions(const v1::NetworkSection& config) {
+  HttpServerOptions options;
+  options.host = config.host();
+  options.port = config.http_port();
+  options.max_connections = config.http_max_connections();
+  options.limits.max_body_bytes = config.max_message_bytes();
+  options.header_timeout = absl::Milliseconds(config.http_header_timeout_ms());
+  options.body_timeout = absl::Milliseconds(config.http_body_timeout_ms());
+  options.idle_timeout = absl::Milliseconds(config.http_idle_timeout_ms());
+  return options;
+}
+
 // Health off, no new work, then what runs gets its time.
-int Drain(const Signals& signals, GrpcServer& server, EngineAccess& access, Engine& engine,
+int Drain(const Signals& signals, const Listeners& listeners, EngineAccess& access, Engine& engine,
           absl::Duration timeout) {
   LOG(INFO) << "draining"
             << " timeout=" << FormatMilliseconds(absl::ToInt64Milliseconds(timeout))
             << " running=" << engine.stats().requests_running.value()
             << " waiting=" << engine.stats().requests_waiting.value();
-  server.SetServing(false);
+  listeners.grpc.SetServing(false);
   access.SetDraining();
   const std::future<void> drained = std::async(std::launch::async, [&] {
     engine.Drain(timeout);
-    server.Shutdown(kLastMessagesGrace);
+    listeners.Shutdown();
   });
   WaitOrExit(signals, drained);
   LOG(INFO) << "drained";
@@ -141,20 +176,20 @@ int Drain(const Signals& signals, GrpcServer& server, EngineAccess& access, Engi
 }
 
 // Until a signal or a fatal error.
-int Serve(const Signals& signals, const v1::ServerConfig& config, GrpcServer& server,
+int Serve(const Signals& signals, const v1::ServerConfig& config, const Listeners& listeners,
           EngineAccess& access, Engine& engine) {
   while (true) {
     if (const int signal = signals.Wait(kPollInterval); signal != 0) {
       LOG(INFO) << (signal == SIGINT ? "SIGINT" : "SIGTERM");
-      return Drain(signals, server, access, engine,
+      return Drain(signals, listeners, access, engine,
                    absl::Milliseconds(config.server().shutdown_timeout_ms()));
     }
     if (const absl::Status health = engine.health(); !health.ok()) {
       LOG(ERROR) << "fatal: " << health.message();
-      server.SetServing(false);
+      listeners.grpc.SetServing(false);
       access.SetFailed();
       // The engine's loop may never come back, and whoever waits for it neither: no joining.
-      std::thread([&server] { server.Shutdown(kLastMessagesGrace); }).detach();
+      std::thread([&listeners] { listeners.Shutdown(); }).detach();
       absl::SleepFor(kLastMessagesGrace);
       ExitNow(kFatalDeviceError);
     }
@@ -162,6 +197,7 @@ int Serve(const Signals& signals, const v1::ServerConfig& config, GrpcServer& se
 }
 
 int Run(const Signals& signals, const v1::ServerConfig& config) {
+  RaiseFileLimit();
   LOG(INFO) << "mneme-server " << ServerVersion() << " " << ConfigSummary(config);
   if (const absl::Status folder = CheckModelFolder(config); !folder.ok()) {
     return Fail(kModelFailure, folder);
@@ -178,6 +214,24 @@ int Run(const Signals& signals, const v1::ServerConfig& config) {
   printf("listening on %s\n", address.c_str());
   fflush(stdout);
   LOG(INFO) << "listening on " << address << ", loading " << config.model().path();
+
+  OpenAiService openai(access);  // outlives the HTTP server
+  std::unique_ptr<HttpServer> http;
+  if (config.server().http_port() >= 0) {
+    HttpRoutes routes;
+    openai.AddRoutes(routes);
+    absl::StatusOr<std::unique_ptr<HttpServer>> started =
+        HttpServer::Start(ToHttpOptions(config.server()), std::move(routes));
+    if (!started.ok()) {
+      return Fail(absl::IsInvalidArgument(started.status()) ? kBadArguments : kCannotListen,
+                  started.status());
+    }
+    http = *std::move(started);
+    const std::string http_address = AddressText(config.server().host(), http->port());
+    printf("http on %s\n", http_address.c_str());
+    fflush(stdout);
+    LOG(INFO) << "http on " << http_address;
+  }
 
   LoadError error;
   std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
@@ -197,7 +251,7 @@ int Run(const Signals& signals, const v1::ServerConfig& config) {
   printf("%s\nready\n", engine.capacity().ToString().c_str());
   fflush(stdout);
   LOG(INFO) << "ready model=" << loaded->facts.model_name << " address=" << address;
-  return Serve(signals, config, **server, access, engine);
+  return Serve(signals, config, {.grpc = **server, .http = http.get()}, access, engine);
 }
 
 int Main(int argc, const char* const* argv) {
