@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -27,11 +27,11 @@ constexpr absl::string_view kContent = "\xEF\xB7\x91";  // U+FDD1: stands for an
 class SpecialTokens {
  public:
   SpecialTokens(const Tokenizer& tokenizer, const std::vector<std::string>& added) {
+    const std::set<absl::string_view> added_set(added.begin(), added.end());
     for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
       const TokenEntry& entry = tokenizer.entry(id);
       if (entry.kind == TokenKind::kPadding || entry.kind == TokenKind::kByte) continue;
-      const bool is_special = entry.kind == TokenKind::kControl ||
-                              std::find(added.begin(), added.end(), entry.piece) != added.end();
+      const bool is_special = entry.kind == TokenKind::kControl || added_set.count(entry.piece) > 0;
       if (is_special && !entry.piece.empty()) {
         by_first_byte_[static_cast<uint8_t>(entry.piece[0])].emplace_back(entry.piece, id);
       }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "engine/status_payload.h"
 #include "server/http_error.h"
 
 namespace mneme {
@@ -13,9 +14,10 @@ constexpr size_t kMaxReadBytes = 65536;
 
 }  // namespace
 
-void OpenAiAnswer::Start(std::shared_ptr<HttpCall> call, AnswerFacts facts, Streams streams) {
+void OpenAiAnswer::Start(std::shared_ptr<HttpCall> call, AnswerFacts facts, Streams streams,
+                         Recut recut) {
   const std::shared_ptr<OpenAiAnswer> self(
-      new OpenAiAnswer(std::move(call), std::move(facts), streams));
+      new OpenAiAnswer(std::move(call), std::move(facts), streams, std::move(recut)));
   {
     absl::MutexLock lock(&self->mu_);
     self->self_ = self;
@@ -32,8 +34,12 @@ void OpenAiAnswer::Start(std::shared_ptr<HttpCall> call, AnswerFacts facts, Stre
   self->Advance();
 }
 
-OpenAiAnswer::OpenAiAnswer(std::shared_ptr<HttpCall> call, AnswerFacts facts, Streams streams)
-    : call_(std::move(call)), facts_(std::move(facts)), streams_(std::move(streams)) {
+OpenAiAnswer::OpenAiAnswer(std::shared_ptr<HttpCall> call, AnswerFacts facts, Streams streams,
+                           Recut recut)
+    : call_(std::move(call)),
+      facts_(std::move(facts)),
+      recut_(std::move(recut)),
+      streams_(std::move(streams)) {
   choices_.resize(streams_.size() * facts_.n);
   begun_.resize(choices_.size());
 }
@@ -50,14 +56,18 @@ void OpenAiAnswer::Advance() {
   Streams dropped;
   std::shared_ptr<OpenAiAnswer> self;
   HttpResponse response;
-  enum { kWait, kSend, kStream, kWake } next = kWait;
+  int64_t cut_bytes = 0;
+  enum { kWait, kSend, kStream, kWake, kRecut } next = kWait;
   {
     absl::MutexLock lock(&mu_);
     if (head_sent_) {
       next = kWake;
     } else if (!streams_.empty()) {
       TakeEvents();
-      if (!error_.ok()) {
+      if (recut_ && ReasonOf(error_) == kReasonHistoryCut) {
+        cut_bytes = PositionOf(error_).value_or(0);
+        next = kRecut;
+      } else if (!error_.ok()) {
         response = ErrorResponse(WithOpenAiField(error_, facts_.kind));
         next = kSend;
       } else if (!facts_.stream && ended_ == streams_.size()) {
@@ -72,13 +82,14 @@ void OpenAiAnswer::Advance() {
         head_sent_ = true;
         next = kStream;
       }
-      if (next == kSend) dropped = std::exchange(streams_, {});
+      if (next == kSend || next == kRecut) dropped = std::exchange(streams_, {});
       if (next != kWait) self = std::exchange(self_, nullptr);
     }
   }
   if (next == kSend) call_->Send(std::move(response));
   if (next == kStream) call_->Stream(std::move(response), self);
   if (next == kWake) call_->Wake();
+  if (next == kRecut) recut_(cut_bytes);
 }
 
 HttpBody::State OpenAiAnswer::Read(std::string& out) {

@@ -2,6 +2,7 @@
 // server-sent events.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +25,13 @@ namespace mneme {
 // in the TokenStreams, whose bound makes the engine pause these requests and no others.
 class OpenAiAnswer final : public HttpBody, public std::enable_shared_from_this<OpenAiAnswer> {
  public:
-  // One stream for each prompt.
+  // Submits the request anew, with its history cut at that byte, and begins another answer to the
+  // call: the session ends inside of one of the history's tokens (kReasonHistoryCut).
+  using Recut = std::function<void(int64_t bytes)>;
+
+  // One stream for each prompt. `recut` may be empty.
   static void Start(std::shared_ptr<HttpCall> call, AnswerFacts facts,
-                    std::vector<std::shared_ptr<TokenStream>> streams);
+                    std::vector<std::shared_ptr<TokenStream>> streams, Recut recut);
 
   State Read(std::string& out) override ABSL_LOCKS_EXCLUDED(mu_);
   std::string KeepAlive() override { return ": waiting\n\n"; }
@@ -34,7 +39,7 @@ class OpenAiAnswer final : public HttpBody, public std::enable_shared_from_this<
  private:
   using Streams = std::vector<std::shared_ptr<TokenStream>>;
 
-  OpenAiAnswer(std::shared_ptr<HttpCall> call, AnswerFacts facts, Streams streams);
+  OpenAiAnswer(std::shared_ptr<HttpCall> call, AnswerFacts facts, Streams streams, Recut recut);
 
   // The engine has something to say.
   void Advance() ABSL_LOCKS_EXCLUDED(mu_);
@@ -51,6 +56,7 @@ class OpenAiAnswer final : public HttpBody, public std::enable_shared_from_this<
 
   const std::shared_ptr<HttpCall> call_;
   const AnswerFacts facts_;
+  const Recut recut_;
 
   absl::Mutex mu_;
   std::shared_ptr<OpenAiAnswer> self_ ABSL_GUARDED_BY(mu_);

@@ -21,6 +21,8 @@
 namespace mneme {
 namespace {
 
+absl::Status TooManyTexts() { return QueueFullError("too many calls of this kind are waiting"); }
+
 HttpResponse JsonResponse(const Json& json) {
   return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
 }
@@ -101,7 +103,30 @@ absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& reque
   return converted;
 }
 
-absl::Status Begin(const std::shared_ptr<HttpCall>& call, OpenAiKind kind, EngineAccess& access) {
+// Submits a chat again whose session ends inside of a token of the history: a model does not
+// always cut a text as the tokenizer would.
+OpenAiAnswer::Recut MakeRecut(const std::shared_ptr<HttpCall>& call, const AnswerFacts& facts,
+                              const Request& request, Engine& engine, Executor& executor) {
+  if (!request.whole_history || request.session.name.empty()) return nullptr;
+  auto again = [call, facts, request, &engine](int64_t bytes) -> absl::Status {
+    Request cut = request;
+    MNEME_ASSIGN_OR_RETURN(cut.prompt.at_start,
+                           CutAt(*engine.tokenizer(), request.prompt.at_start, bytes));
+    MNEME_ASSIGN_OR_RETURN(std::shared_ptr<TokenStream> stream, engine.Submit(std::move(cut)));
+    OpenAiAnswer::Start(call, facts, {std::move(stream)}, nullptr);
+    return absl::OkStatus();
+  };
+  return [call, &executor, again = std::move(again)](int64_t bytes) {
+    const bool posted = executor.TryPost([call, again, bytes] {
+      const absl::Status status = again(bytes);
+      if (!status.ok()) call->Send(ErrorResponse(WithOpenAiField(status, OpenAiKind::kChat)));
+    });
+    if (!posted) call->Send(ErrorResponse(TooManyTexts()));
+  };
+}
+
+absl::Status Begin(const std::shared_ptr<HttpCall>& call, OpenAiKind kind, EngineAccess& access,
+                   TextExecutors& executors) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
   const HttpRequest& http = call->request();
   MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
@@ -110,17 +135,20 @@ absl::Status Begin(const std::shared_ptr<HttpCall>& call, OpenAiKind kind, Engin
   MNEME_ASSIGN_OR_RETURN(std::vector<Request> converted,
                          ToEngineRequests(request, http, *engine, access.facts()));
   AnswerFacts facts = FactsOf(request, http, *engine, access, converted[0]);
+  OpenAiAnswer::Recut recut =
+      MakeRecut(call, facts, converted[0], *engine, executors.ForBody(http.body.size()));
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (Request& one : converted) {
     MNEME_ASSIGN_OR_RETURN(std::shared_ptr<TokenStream> stream, engine->Submit(std::move(one)));
     streams.push_back(std::move(stream));
   }
-  OpenAiAnswer::Start(call, std::move(facts), std::move(streams));
+  OpenAiAnswer::Start(call, std::move(facts), std::move(streams), std::move(recut));
   return absl::OkStatus();
 }
 
-void BeginOrFail(const std::shared_ptr<HttpCall>& call, OpenAiKind kind, EngineAccess& access) {
-  const absl::Status status = Begin(call, kind, access);
+void BeginOrFail(const std::shared_ptr<HttpCall>& call, OpenAiKind kind, EngineAccess& access,
+                 TextExecutors& executors) {
+  const absl::Status status = Begin(call, kind, access, executors);
   if (!status.ok()) call->Send(ErrorResponse(WithOpenAiField(status, kind)));
 }
 
@@ -226,7 +254,7 @@ HttpHandler OpenAiService::WithTexts(Handler handler) {
     Executor* executor = executors_.For(call->request().body.size());
     if (executor == nullptr) return (this->*handler)(call);
     if (executor->TryPost([this, handler, call] { (this->*handler)(call); })) return;
-    call->Send(ErrorResponse(QueueFullError("too many calls of this kind are waiting")));
+    call->Send(ErrorResponse(TooManyTexts()));
   };
 }
 
@@ -252,11 +280,11 @@ void OpenAiService::Model(const std::shared_ptr<HttpCall>& call) {
 }
 
 void OpenAiService::Complete(const std::shared_ptr<HttpCall>& call) {
-  BeginOrFail(call, OpenAiKind::kCompletion, engine_);
+  BeginOrFail(call, OpenAiKind::kCompletion, engine_, executors_);
 }
 
 void OpenAiService::Chat(const std::shared_ptr<HttpCall>& call) {
-  BeginOrFail(call, OpenAiKind::kChat, engine_);
+  BeginOrFail(call, OpenAiKind::kChat, engine_, executors_);
 }
 
 void OpenAiService::Tokenize(const std::shared_ptr<HttpCall>& call) {

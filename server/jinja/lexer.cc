@@ -147,6 +147,15 @@ class Lexer {
       ++end;
       while (end < source_.size() && absl::ascii_isdigit(source_[end])) ++end;
     }
+    size_t exponent = end + 1;
+    if (exponent < source_.size() && (source_[exponent] == '-' || source_[exponent] == '+')) {
+      ++exponent;
+    }
+    if (end < source_.size() && (source_[end] == 'e' || source_[end] == 'E') &&
+        exponent < source_.size() && absl::ascii_isdigit(source_[exponent])) {
+      is_float = true;
+      for (end = exponent; end < source_.size() && absl::ascii_isdigit(source_[end]);) ++end;
+    }
     Add(is_float ? Token::kFloat : Token::kInt, std::string(source_.substr(at_, end - at_)));
     Skip(end - at_);
     return absl::OkStatus();

@@ -12,7 +12,7 @@ namespace mneme::jinja {
 namespace {
 
 // What a rendering may cost: operations, and bytes of text.
-constexpr int64_t kMaxSteps = 20'000'000;
+constexpr int64_t kMaxSteps = 2'000'000;
 constexpr size_t kMaxBytes = size_t{64} << 20;
 
 using Result = absl::StatusOr<Value>;
