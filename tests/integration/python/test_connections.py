@@ -99,7 +99,8 @@ def test_headers_have_a_size(start):
         # gRPC refuses the call, and closes its connection.
         refusals = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE)
         assert caught.value.code() in refusals
-    with grpc.insecure_channel(server.target) as channel:
+    own = [("grpc.use_local_subchannel_pool", 1)]  # not the connection that is being closed
+    with grpc.insecure_channel(server.target, options=own) as channel:
         assert channel.unary_unary("/mneme.v1.Inference/GetInfo")(b"", timeout=10)
 
 
