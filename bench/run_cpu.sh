@@ -105,7 +105,7 @@ if [[ ! -x $build/bin/mneme-server || ! -x $build/bin/mneme ]]; then
 fi
 
 echo "==== over gRPC: $streams streams at once, then $prompts requests with $streams open"
-"$build/bin/mneme-server" --model "$shallow" --grpc-port 0 --max-sessions "$streams" \
+"$build/bin/mneme-server" --model "$shallow" --grpc-port 0 --http-port -1 --max-sessions "$streams" \
   --max-num-seqs "$streams" >"$out/server.txt" 2>&1 &
 server_pid=$!
 port=

@@ -58,6 +58,10 @@ void EngineLoop::Enqueue(std::unique_ptr<Generation> generation) {
     if (session != nullptr) busy = WithPosition(std::move(busy), session->position());
     return End(g, busy);
   }
+  if (request.whole_history && session != nullptr) {
+    const absl::Status known = SkipKnownHistory(g, *session);
+    if (!known.ok()) return End(g, known);
+  }
   const absl::Status fits = CheckAgainstSession(g, session);
   if (!fits.ok()) {
     if (g.named()) stats.resumed_as(ResumeOutcome::kRefused).Add();
@@ -116,6 +120,46 @@ bool EngineLoop::Replay(Generation& g) {
     MarkEnded(g);
   }
   return true;
+}
+
+// Leaves of the prompt what the session does not hold yet. A beginning of the history is not fed
+// again, and nothing that was fed can be taken back.
+absl::Status EngineLoop::SkipKnownHistory(Generation& g, const Session& session) const {
+  Prompt& prompt = g.request.prompt;
+  const HistoryMatch match = MatchHistory(parts_.tokenizer, prompt.at_start, session.fed);
+  if (!match.matches) {
+    return WithPosition(
+        WithReason(absl::FailedPreconditionError(absl::StrCat(
+                       "the conversation sent does not begin with the ", session.fed_tokens,
+                       " tokens that session \"", session.key.name, "\" remembers")),
+                   kReasonHistory),
+        session.position());
+  }
+  if (match.cuts_token) {
+    return WithPosition(
+        WithReason(absl::FailedPreconditionError("the session ends inside of a token"),
+                   kReasonHistoryCut),
+        session.fed.bytes);
+  }
+  if (match.tokens == static_cast<int64_t>(prompt.at_start.size())) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "session \"", session.key.name,
+                          "\" remembers all of the conversation sent, and nothing new follows")),
+                      kReasonHistory);
+  }
+  prompt.at_start.erase(prompt.at_start.begin(), prompt.at_start.begin() + match.tokens);
+  prompt.continued.clear();
+  prompt.same_everywhere = true;
+  return absl::OkStatus();
+}
+
+// Whether the prompt says itself what follows the tokens that the session was fed.
+bool EngineLoop::SupersedesPending(const Request& request, const Session& session) const {
+  if (!session.pending_token.has_value()) return false;
+  if (request.whole_history) return true;
+  const std::vector<int32_t>& prompt = PromptAt(request, session.position());
+  return request.repeats_end && !prompt.empty() && prompt.front() == *session.pending_token &&
+         !IsText(parts_.tokenizer, *session.pending_token);
 }
 
 // What depends on where the session stands; null: it does not exist yet.
@@ -225,6 +269,10 @@ void EngineLoop::Admit(Generation& g) {
   Session* session = g.named() ? sessions_.Find(request.session) : nullptr;
   g.created_session = session == nullptr;
   const int64_t position = session == nullptr ? 0 : session->position();
+  if (session != nullptr && SupersedesPending(request, *session)) {
+    session->history.PopLast();
+    session->pending_token.reset();
+  }
   const std::vector<int32_t>& prompt = PromptAt(request, position);
   g.usage.resumed_tokens = session == nullptr ? 0 : session->fed_tokens;
   g.usage.prompt_tokens = static_cast<int64_t>(prompt.size());

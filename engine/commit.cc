@@ -50,6 +50,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
   const std::span<const int32_t> fed = plan.row_tokens(row);
   Session& session = *choice.session;
   session.fed_tokens += static_cast<int64_t>(fed.size());
+  for (const int32_t token : fed) session.fed.Add(parts_.tokenizer, token);
   session.pending_token.reset();  // it was the first one fed
   g.usage.fed_tokens += static_cast<int64_t>(fed.size());
   choice.last_run = steps_;

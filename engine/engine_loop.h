@@ -131,6 +131,8 @@ class EngineLoop {
   void Apply(Command command);
   void Enqueue(std::unique_ptr<Generation> generation);
   bool Replay(Generation& generation);
+  bool SupersedesPending(const Request& request, const Session& session) const;
+  absl::Status SkipKnownHistory(Generation& g, const Session& session) const;
   absl::Status CheckAgainstSession(const Generation& generation, const Session* session) const;
   int SlabsNeeded(const Generation& generation) const;
   absl::Status CheckOwnerLimit(const std::string& owner) const;

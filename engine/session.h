@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "absl/time/time.h"
+#include "engine/conversation_digest.h"
 #include "engine/request.h"
 #include "engine/token_history.h"
 
@@ -16,6 +17,7 @@ struct Session {
   SessionKey key;  // empty name: ephemeral
   int slot = -1;   // of its slab
   int64_t fed_tokens = 0;
+  ConversationDigest fed;  // of those tokens
   // Sampled, known to the client, and not yet fed: the first token that goes on from here.
   std::optional<int32_t> pending_token;
   bool has_text = false;  // something other than control tokens is in the conversation

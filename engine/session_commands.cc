@@ -96,6 +96,7 @@ absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
   MNEME_ASSIGN_OR_RETURN(Session * child, AddSession(target, ttl));
   parts_.pool.Copy(parent->slot, child->slot);
   child->fed_tokens = parent->fed_tokens;
+  child->fed = parent->fed;
   child->pending_token = parent->pending_token;
   child->has_text = parent->has_text;
   child->history = parent->history;

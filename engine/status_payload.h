@@ -33,6 +33,10 @@ inline constexpr char kReasonKeyRunning[] = "IDEMPOTENCY_KEY_RUNNING";
 inline constexpr char kReasonKeyBroken[] = "IDEMPOTENCY_KEY_BROKEN_OFF";
 inline constexpr char kReasonKeyForgotten[] = "IDEMPOTENCY_RECORD_TOO_LARGE";
 inline constexpr char kReasonKeyReused[] = "IDEMPOTENCY_KEY_REUSED";
+inline constexpr char kReasonHistory[] = "HISTORY_MISMATCH";
+// As much of the history as the session holds, in bytes, ends inside of a token: the payload
+// `position` says how many bytes (conversation_digest.h).
+inline constexpr char kReasonHistoryCut[] = "HISTORY_ENDS_INSIDE_TOKEN";
 inline constexpr char kReasonStepFailed[] = "STEP_FAILED";
 
 // INVALID_ARGUMENT for one field of a request. The message should name field, value and range.

@@ -1,5 +1,7 @@
 #include "engine/token_history.h"
 
+#include <algorithm>
+
 namespace mneme {
 
 void TokenHistory::Push(int32_t token, bool generated) {
@@ -13,6 +15,14 @@ void TokenHistory::Push(int32_t token, bool generated) {
     oldest_ = (oldest_ + 1) % ring_.size();
   }
   if (counts_.has_value()) Add(mark, 1);
+}
+
+void TokenHistory::PopLast() {
+  if (ring_.empty()) return;
+  std::rotate(ring_.begin(), ring_.begin() + static_cast<int64_t>(oldest_), ring_.end());
+  oldest_ = 0;
+  if (counts_.has_value()) Add(ring_.back(), -1);
+  ring_.pop_back();
 }
 
 void TokenHistory::AppendDistinct(std::vector<HistoryToken>& out) {

@@ -17,6 +17,8 @@ class TokenHistory {
   explicit TokenHistory(int capacity = 0) : capacity_(capacity) {}
 
   void Push(int32_t token, bool generated);
+  // Takes the newest token back.
+  void PopLast();
   int size() const { return static_cast<int>(ring_.size()); }
 
   // Appends each distinct token once, with the number of times it was generated. The first call

@@ -18,6 +18,9 @@
 namespace mneme {
 namespace {
 
+// Shorter keys than this are likely somebody's word; those of --new-api-key have 49 characters.
+constexpr size_t kShortKeyBytes = 20;
+
 // Keeps what protobuf's text parser would print to standard error.
 class ErrorCollector final : public google::protobuf::io::ErrorCollector {
  public:
@@ -268,6 +271,32 @@ absl::Status ValidateConfig(const v1::ServerConfig& config) {
         "or name one address, or add --insecure if the network keeps strangers out"));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> Weaknesses(const CommandLine& line) {
+  const v1::NetworkSection& network = line.config.server();
+  const v1::SecuritySection& security = line.config.security();
+  const bool has_keys = !security.api_key().empty() || !security.api_key_file().empty();
+  std::vector<std::string> lines;
+  if (line.has_secret) {
+    lines.emplace_back(
+        "--api-key on the command line can be read by every user of this machine; MNEME_API_KEY "
+        "and "
+        "--api-key-file cannot");
+  }
+  if (!security.api_key().empty() && security.api_key().size() < kShortKeyBytes) {
+    lines.push_back(absl::StrCat("the key of --api-key has ", security.api_key().size(),
+                                 " characters and can perhaps be guessed; --new-api-key makes "
+                                 "better ones"));
+  }
+  if (has_keys && security.ssl_certfile().empty() && !IsLoopback(network.host())) {
+    lines.emplace_back("keys and texts travel unencrypted: --ssl-certfile turns TLS on");
+  }
+  if (network.insecure() && IsAllInterfaces(network.host()) && !has_keys &&
+      security.ssl_ca_certs().empty()) {
+    lines.emplace_back("--insecure: whoever reaches the ports may use every session");
+  }
+  return lines;
 }
 
 std::string ConfigSummary(const v1::ServerConfig& config) {

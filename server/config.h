@@ -4,6 +4,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -37,6 +38,9 @@ bool IsAllInterfaces(absl::string_view host);
 
 // Whether `host` is an address of this machine that others cannot reach.
 bool IsLoopback(absl::string_view host);
+
+// What is allowed and seldom meant, a line for the log each: secrets that others see, and the like.
+std::vector<std::string> Weaknesses(const CommandLine& line);
 
 // The configuration as a file for --config, a comment before each field; without secrets.
 std::string PrintConfig(const v1::ServerConfig& config);

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,6 +17,8 @@
 
 namespace mneme {
 
+class ChatTemplate;
+
 // Set before Publish() and constant from then on.
 struct ServingFacts {
   std::string model_name;                 // --served-model-name, or the folder's
@@ -23,6 +26,9 @@ struct ServingFacts {
   int default_max_tokens = 256;
   int64_t max_message_bytes = 0;
   int64_t max_text_bytes = int64_t{2} << 20;
+  std::shared_ptr<const ChatTemplate> chat_template;  // null: see chat_template_error
+  // Why chats are refused: there is no template, or it uses what is not supported.
+  std::string chat_template_error = "the model has no chat template";
 };
 
 // Written by main(), read by every RPC. The engine outlives the gRPC server.

@@ -11,8 +11,7 @@ namespace mneme {
 namespace {
 
 // Facts and numbers; everything else generates or tokenises, or is no route at all.
-constexpr absl::string_view kMonitorRoutes[] = {"/metrics", "/v1/models", "/v1/models/{model}",
-                                                "/version", "/load"};
+constexpr absl::string_view kMonitorRoutes[] = {"/metrics", "/v1/models", "/v1/models/{model}"};
 
 class GuardingAuthenticator final : public HttpAuthenticator {
  public:

@@ -17,6 +17,7 @@
 #include "models/model.h"
 #include "models/model_config.h"
 #include "models/tokenizer_loader.h"
+#include "server/chat_template.h"
 #include "server/units.h"
 
 namespace mneme {
@@ -118,6 +119,19 @@ bool Succeeded(const absl::Status& status, LoadFailure failure, LoadError& error
   return false;
 }
 
+// A model without a template that can be used serves all but chats.
+void LoadChatTemplate(const std::string& folder, ServingFacts& facts) {
+  absl::StatusOr<std::shared_ptr<const ChatTemplate>> loaded = ChatTemplate::Load(folder);
+  if (loaded.ok()) {
+    facts.chat_template = *std::move(loaded);
+    return;
+  }
+  facts.chat_template_error = std::string(loaded.status().message());
+  if (!absl::IsNotFound(loaded.status())) {
+    LOG(WARNING) << "no chats: " << loaded.status().message();
+  }
+}
+
 void LogModel(const ModelInfo& info, absl::Duration took) {
   LOG(INFO) << "model loaded"
             << " architecture=" << info.architecture << " layers=" << info.layers
@@ -173,6 +187,7 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   loaded->facts.default_max_tokens = config.engine().default_max_tokens();
   loaded->facts.max_message_bytes = config.server().max_message_bytes();
   loaded->facts.max_text_bytes = config.server().max_text_bytes();
+  LoadChatTemplate(folder, loaded->facts);
   if (config.model().generation_config() == "auto") {
     loaded->facts.sampling_defaults = ToSamplingDefaults(*defaults);
     loaded->facts.default_max_tokens =

@@ -5,6 +5,7 @@
 // signals; every other thread has them blocked.
 #include <google/protobuf/stubs/logging.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -28,12 +29,16 @@
 #include "server/config.h"
 #include "server/engine_access.h"
 #include "server/grpc_server.h"
+#include "server/http_guard.h"
 #include "server/http_metrics.h"
+#include "server/http_server.h"
 #include "server/inference_service.h"
 #include "server/load_model.h"
 #include "server/log_settings.h"
+#include "server/openai_service.h"
 #include "server/request_log.h"
 #include "server/security.h"
+#include "server/signals.h"
 #include "server/units.h"
 
 namespace mneme {
@@ -50,52 +55,9 @@ enum ExitCode {
 };
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
-constexpr absl::Duration kTickInterval = absl::Seconds(1);
-// Shorter keys than this are likely somebody's word; those of --new-api-key have 49 characters.
-constexpr size_t kShortKeyBytes = 20;
 // For calls to receive their last messages once the engine has drained; docs and help state it.
 // Clients that do not read are cut off after it.
 constexpr absl::Duration kLastMessagesGrace = absl::Seconds(2);
-
-// SIGINT, SIGTERM and SIGHUP, taken one by one instead of interrupting somebody.
-class Signals {
- public:
-  // Before any thread is started: they inherit the mask.
-  Signals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    signal(SIGPIPE, SIG_IGN);
-  }
-
-  // What to do at SIGHUP, inside Wait. Without it SIGHUP is a signal to end, as by default.
-  void OnHangUp(std::function<void()> reload) { reload_ = std::move(reload); }
-  // What to do about once a second, inside Wait.
-  void OnTick(std::function<void()> tick) { tick_ = std::move(tick); }
-
-  // The next signal to end, or 0 after `timeout` or a reload.
-  int Wait(absl::Duration timeout) {
-    const timespec time = absl::ToTimespec(timeout);
-    const int signal = sigtimedwait(&set_, nullptr, &time);
-    if (const absl::Time now = absl::Now(); tick_ && now - last_tick_ >= kTickInterval) {
-      last_tick_ = now;
-      tick_();
-    }
-    if (signal == SIGHUP && reload_) {
-      reload_();
-      return 0;
-    }
-    return signal > 0 ? signal : 0;
-  }
-
- private:
-  sigset_t set_;
-  std::function<void()> reload_;
-  std::function<void()> tick_;
-  absl::Time last_tick_ = absl::InfinitePast();
-};
 
 // Without destructors: other threads may be in the middle of something that cannot be interrupted.
 [[noreturn]] void ExitNow(int code) {
@@ -152,18 +114,51 @@ void WaitOrExit(Signals& signals, const std::future<T>& done) {
   }
 }
 
+// What clients talk to.
+struct Listeners {
+  GrpcServer& grpc;
+  HttpServer* http;  // null: none
+
+  void Shutdown() const {
+    std::thread other([this] { grpc.Shutdown(kLastMessagesGrace); });
+    if (http != nullptr) http->Shutdown(kLastMessagesGrace);
+    other.join();
+  }
+};
+
+// A connection is a file, and the usual soft limit is 1024 of them.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+HttpServerOptions ToHttpOptions(const v1::NetworkSection& config) {
+  HttpServerOptions options;
+  options.host = config.host();
+  options.port = config.http_port();
+  options.max_connections = config.http_max_connections();
+  options.limits.max_body_bytes = config.max_message_bytes();
+  options.limits.max_header_bytes = config.max_header_bytes();
+  options.header_timeout = absl::Milliseconds(config.http_header_timeout_ms());
+  options.body_timeout = absl::Milliseconds(config.http_body_timeout_ms());
+  options.idle_timeout = absl::Milliseconds(config.http_idle_timeout_ms());
+  return options;
+}
+
 // Health off, no new work, then what runs gets its time.
-int Drain(Signals& signals, GrpcServer& server, EngineAccess& access, Engine& engine,
+int Drain(Signals& signals, const Listeners& listeners, EngineAccess& access, Engine& engine,
           absl::Duration timeout) {
   LOG(INFO) << "draining"
             << " timeout=" << FormatMilliseconds(absl::ToInt64Milliseconds(timeout))
             << " running=" << engine.stats().requests_running.value()
             << " waiting=" << engine.stats().requests_waiting.value();
-  server.SetServing(false);
+  listeners.grpc.SetServing(false);
   access.SetDraining();
   const std::future<void> drained = std::async(std::launch::async, [&] {
     engine.Drain(timeout);
-    server.Shutdown(kLastMessagesGrace);
+    listeners.Shutdown();
   });
   WaitOrExit(signals, drained);
   LOG(INFO) << "drained";
@@ -171,20 +166,20 @@ int Drain(Signals& signals, GrpcServer& server, EngineAccess& access, Engine& en
 }
 
 // Until a signal or a fatal error.
-int Serve(Signals& signals, const v1::ServerConfig& config, GrpcServer& server,
+int Serve(Signals& signals, const v1::ServerConfig& config, const Listeners& listeners,
           EngineAccess& access, Engine& engine) {
   while (true) {
     if (const int signal = signals.Wait(kPollInterval); signal != 0) {
       LOG(INFO) << "SIG" << sigabbrev_np(signal);
-      return Drain(signals, server, access, engine,
+      return Drain(signals, listeners, access, engine,
                    absl::Milliseconds(config.server().shutdown_timeout_ms()));
     }
     if (const absl::Status health = engine.health(); !health.ok()) {
       LOG(ERROR) << "fatal: " << health.message();
-      server.SetServing(false);
+      listeners.grpc.SetServing(false);
       access.SetFailed();
       // The engine's loop may never come back, and whoever waits for it neither: no joining.
-      std::thread([&server] { server.Shutdown(kLastMessagesGrace); }).detach();
+      std::thread([&listeners] { listeners.Shutdown(); }).detach();
       absl::SleepFor(kLastMessagesGrace);
       ExitNow(kFatalDeviceError);
     }
@@ -195,6 +190,7 @@ int Serve(Signals& signals, const v1::ServerConfig& config, GrpcServer& server,
 using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
 
 int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again) {
+  RaiseFileLimit();
   LOG(INFO) << "mneme-server " << ServerVersion() << " " << ConfigSummary(config);
   if (const absl::Status folder = CheckModelFolder(config); !folder.ok()) {
     return Fail(kModelFailure, folder);
@@ -236,6 +232,25 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
     LOG(INFO) << "metrics on " << AddressText(config.metrics().host(), metrics_server->port());
   }
 
+  OpenAiService openai(access, *security);  // outlives the HTTP server
+  std::unique_ptr<HttpServer> http;
+  if (config.server().http_port() >= 0) {
+    HttpRoutes routes;
+    openai.AddRoutes(routes);
+    AddMetricsRoute(metrics, /*is_open=*/false, routes);
+    HttpServerOptions options = ToHttpOptions(config.server());
+    options.on_exchange = CountExchanges(access.stats());
+    GuardHttp(*security, options);
+    absl::StatusOr<std::unique_ptr<HttpServer>> started =
+        HttpServer::Start(options, std::move(routes));
+    if (!started.ok()) return FailToListen(started.status());
+    http = *std::move(started);
+    const std::string http_address = AddressText(config.server().host(), http->port());
+    printf("http on %s\n", http_address.c_str());
+    fflush(stdout);
+    LOG(INFO) << "http on " << http_address;
+  }
+
   LoadError error;
   std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
     return LoadEngine(
@@ -261,29 +276,7 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
   printf("%s\nready\n", engine.capacity().ToString().c_str());
   fflush(stdout);
   LOG(INFO) << "ready model=" << loaded->facts.model_name << " address=" << address;
-  return Serve(signals, config, **server, access, engine);
-}
-
-// What is allowed, and seldom meant.
-void WarnOfWeakness(const CommandLine& line) {
-  const v1::NetworkSection& network = line.config.server();
-  const v1::SecuritySection& security = line.config.security();
-  if (line.has_secret) {
-    LOG(WARNING) << "--api-key on the command line can be read by every user of this machine; "
-                    "MNEME_API_KEY and --api-key-file cannot";
-  }
-  if (!security.api_key().empty() && security.api_key().size() < kShortKeyBytes) {
-    LOG(WARNING) << "the key of --api-key has " << security.api_key().size()
-                 << " characters and can perhaps be guessed; --new-api-key makes better ones";
-  }
-  const bool has_keys = !security.api_key().empty() || !security.api_key_file().empty();
-  if (has_keys && security.ssl_certfile().empty() && !IsLoopback(network.host())) {
-    LOG(WARNING) << "keys and texts travel unencrypted: --ssl-certfile turns TLS on";
-  }
-  if (network.insecure() && IsAllInterfaces(network.host()) && !has_keys &&
-      security.ssl_ca_certs().empty()) {
-    LOG(WARNING) << "--insecure: whoever reaches the port may use every session";
-  }
+  return Serve(signals, config, {.grpc = **server, .http = http.get()}, access, engine);
 }
 
 // --new-api-key and --hash-api-key.
@@ -338,7 +331,7 @@ int Main(int argc, const char* const* argv) {
       break;
   }
   SetUpLogs(line->config.log());
-  WarnOfWeakness(*line);
+  for (const std::string& weakness : Weaknesses(*line)) LOG(WARNING) << weakness;
   return Run(signals, line->config, [&parse]() -> absl::StatusOr<v1::ServerConfig> {
     MNEME_ASSIGN_OR_RETURN(CommandLine again, parse());
     return std::move(again.config);

@@ -29,6 +29,8 @@ absl::StatusOr<std::vector<int32_t>> EncodeText(const Tokenizer& tokenizer, absl
 // neither hold up short ones nor meet another long one in memory.
 class TextExecutors {
  public:
+  // For what must not run on the caller's thread in any case.
+  Executor& ForBody(size_t bytes) { return bytes <= kMaxShortBytes ? short_texts_ : long_texts_; }
   // Null: at once, on the caller's thread.
   Executor* For(size_t text_bytes) {
     if (text_bytes <= kMaxInlineBytes) return nullptr;

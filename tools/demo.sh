@@ -60,7 +60,7 @@ note "It has never been trained, so what it says is noise. What it remembers is 
 cp tests/golden/tokenizer_sp/bpe.model "$demo/demo-model/tokenizer.model"
 
 step "A server on a free port"
-"$bin/mneme-server" --model "$demo/demo-model" --grpc-port 0 >"$demo/server.out" 2>"$demo/server.log" &
+"$bin/mneme-server" --model "$demo/demo-model" --grpc-port 0 --http-port 0 >"$demo/server.out" 2>"$demo/server.log" &
 server=$!
 until grep -q '^ready' "$demo/server.out"; do
   kill -0 "$server" 2>/dev/null || { echo "the server did not start" >&2; exit 1; }

@@ -29,8 +29,13 @@ constexpr char kClient[] = MNEME_CLIENT_BINARY;
 constexpr char kModel[] = "tests/golden/mom";
 
 std::vector<std::string> ServerCommand(const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {kServer,         "--model",     kModel,
-                                      "--grpc-port=0", "--threads=2", "--state-memory=16MiB"};
+  std::vector<std::string> command = {kServer,
+                                      "--model",
+                                      kModel,
+                                      "--grpc-port=0",
+                                      "--http-port=0",
+                                      "--threads=2",
+                                      "--state-memory=16MiB"};
   command.insert(command.end(), flags.begin(), flags.end());
   return command;
 }
@@ -120,17 +125,20 @@ TEST(ServerProcessTest, BadArgumentsEndWithTwo) {
   EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=99999"}).code, 2);
   EXPECT_EQ(RunServer({"--model", kModel, "--host=0.0.0.0"}).code, 2);
   EXPECT_EQ(RunServer({"--model", kModel, "--config=/no/such/file"}).code, 2);
-  EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=0", "--host=no.such.host.invalid"}).code, 2);
+  EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=0", "--http-port=0",
+                       "--host=no.such.host.invalid"})
+                .code,
+            2);
 }
 
 TEST(ServerProcessTest, ModelsThatDoNotLoadEndWithThree) {
-  const Result missing = RunServer({"--model=no/such/folder", "--grpc-port=0"});
+  const Result missing = RunServer({"--model=no/such/folder", "--grpc-port=0", "--http-port=0"});
   EXPECT_EQ(missing.code, 3);
   EXPECT_THAT(missing.err, HasSubstr("no/such/folder"));
 
   const TemporaryFolder folder;
   folder.Write("config.json", R"({"model_type": "unheard_of"})");
-  const Result unknown = RunServer({"--model", folder.path(), "--grpc-port=0"});
+  const Result unknown = RunServer({"--model", folder.path(), "--grpc-port=0", "--http-port=0"});
   EXPECT_EQ(unknown.code, 3);
   EXPECT_THAT(unknown.err, HasSubstr("unheard_of"));
   EXPECT_EQ(RunServer({"--model", folder.path(), "--plan"}).code, 3);
@@ -138,22 +146,24 @@ TEST(ServerProcessTest, ModelsThatDoNotLoadEndWithThree) {
   std::filesystem::copy_file("tests/golden/mom/config.json", folder.path() + "/config.json",
                              std::filesystem::copy_options::overwrite_existing);
   folder.Write("model.safetensors", std::string(100, 'x'));
-  const Result corrupt = RunServer({"--model", folder.path(), "--grpc-port=0"});
+  const Result corrupt = RunServer({"--model", folder.path(), "--grpc-port=0", "--http-port=0"});
   EXPECT_EQ(corrupt.code, 3);
   EXPECT_THAT(corrupt.err, HasSubstr("model.safetensors"));
 }
 
 TEST(ServerProcessTest, TooLittleMemoryEndsWithFourAndTheNumbers) {
-  const Result result = RunServer({"--model", kModel, "--grpc-port=0", "--state-memory=1KiB"});
+  const Result result =
+      RunServer({"--model", kModel, "--grpc-port=0", "--http-port=0", "--state-memory=1KiB"});
   EXPECT_EQ(result.code, 4);
   EXPECT_THAT(result.err, AllOf(HasSubstr("1.0 KiB"), HasSubstr("no session fits")));
-  EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=0", "--device=cuda"}).code, 4);
+  EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=0", "--http-port=0", "--device=cuda"}).code,
+            4);
 }
 
 TEST(ServerProcessTest, APortInUseEndsWithFive) {
   Server server;
   const std::string port = server.address.substr(server.address.rfind(':') + 1);
-  const Result second = RunServer({"--model", kModel, "--grpc-port", port});
+  const Result second = RunServer({"--model", kModel, "--http-port=0", "--grpc-port", port});
   EXPECT_EQ(second.code, 5);
   EXPECT_THAT(second.err, AllOf(HasSubstr(port), HasSubstr("in use")));
   EXPECT_THAT(second.err, Not(HasSubstr("grpc:"))) << "our line says it";

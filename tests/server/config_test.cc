@@ -144,7 +144,7 @@ TEST(ConfigTest, SetTakesTheSyntaxOfTheFile) {
 
 TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
   EXPECT_THAT(ErrorOf({"--model=m", "--max-nun-seqs=3"}), HasSubstr("did you mean --max-num-seqs"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--port=3"}), HasSubstr("did you mean --grpc-port"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--ports=3"}), HasSubstr("did you mean --port"));
   EXPECT_THAT(ErrorOf({"--model=m", "--pirt=3"}), HasSubstr("unknown flag --pirt"));
   EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "70000"}),
               AllOf(HasSubstr("--grpc-port"), HasSubstr("70000"), HasSubstr("65535")));

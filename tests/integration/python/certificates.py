@@ -43,3 +43,10 @@ class Certificates:
         following = self.path(name + ".next")
         following.write_bytes(self.path(source).read_bytes())
         os.replace(following, self.path(name))
+
+
+def tls_flags(files, *, mutual=False):
+    files.replace("live.pem", "server.pem")
+    files.replace("live.key", "server.key")
+    flags = ["--ssl-certfile", files.path("live.pem"), "--ssl-keyfile", files.path("live.key")]
+    return [*flags, "--ssl-ca-certs", files.path("ca.pem")] if mutual else flags

@@ -15,6 +15,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from certificates import Certificates
 from golden import GOLDEN
 from server_process import ServerProcess
 
@@ -119,3 +120,48 @@ def start(bin_dir, golden_model, tmp_path):
 def name() -> str:
     """A session name of this test's own."""
     return f"test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def run(bin_dir):
+    """Runs a program of ours to its end: exit code, standard output and standard error."""
+
+    def run_program(program, *words, stdin="", **environment):
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("MNEME_")}
+        done = subprocess.run(
+            [bin_dir / program, *map(str, words)],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**clean, **environment},
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run_program
+
+
+@pytest.fixture
+def new_key(run):
+    """Makes a key: the key itself, and its line for the file."""
+
+    def make(name, options=""):
+        code, out, err = run("mneme-server", "--new-api-key", name)
+        assert code == 0, err
+        key, line = out.splitlines()
+        return key, line + options
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    files = Certificates(tmp_path_factory.mktemp("tls"))
+    files.authority("ca")
+    files.authority("stranger")
+    for name in ("server", "server2"):
+        files.make(name, "ca", "DNS:localhost,IP:127.0.0.1")
+    files.make("alice", "ca")
+    files.make("foreign", "stranger")
+    return files

@@ -34,7 +34,7 @@ class ServerProcess:
         self._clients: list[Client] = []
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [binary, "--model", model, "--grpc-port", "0", *flags],
+                [binary, "--model", model, "--grpc-port", "0", "--http-port", "0", *flags],
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env={
@@ -42,7 +42,8 @@ class ServerProcess:
                     **(environment or {}),
                 },
             )
-        self.port = self._wait_for_port()
+        self.port = self._wait_for_port("listening")
+        self.http_port = self._wait_for_port("http")
         self.target = f"127.0.0.1:{self.port}"
         try:
             self.client().wait_until_ready(START_TIMEOUT_S)
@@ -54,10 +55,10 @@ class ServerProcess:
     def log(self) -> str:
         return self.log_path.read_text(errors="replace")
 
-    def _wait_for_port(self) -> int:
+    def _wait_for_port(self, what: str) -> int:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
-            found = re.search(r"(?i)listening[^\n]*?:(\d+)\b", self.log)
+            found = re.search(rf"^{what} on [^\n]*?:(\d+)$", self.log, re.MULTILINE)
             if found:
                 return int(found.group(1))
             if self.process.poll() is not None:

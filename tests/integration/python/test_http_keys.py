@@ -1,0 +1,88 @@
+"""The same keys, owners, limits and certificates over HTTP."""
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+
+import pytest
+
+import mneme
+
+from certificates import tls_flags
+
+
+def ask(base, path, key="", body=None, context=None):
+    """Status, headers and JSON of one request."""
+    request = urllib.request.Request(base + path)
+    request.data = None if body is None else json.dumps(body).encode()
+    request.add_header("content-type", "application/json")
+    if key:
+        request.add_header("authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
+            text = answer.read()
+            return answer.status, answer.headers, text
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, error.read()
+
+
+def test_keys_owners_and_limits(start, new_key, tmp_path, name):
+    keys = {
+        "alice": new_key("alice", ":tokens-per-minute=1000"),
+        "bob": new_key("bob"),
+        "prometheus": new_key("prometheus", ":monitor"),
+    }
+    file = tmp_path / "keys"
+    file.write_text("".join(line + "\n" for _, line in keys.values()))
+    server = start("--api-key-file", file)
+    base = f"http://127.0.0.1:{server.http_port}"
+    alice, bob, monitor = (keys[who][0] for who in ("alice", "bob", "prometheus"))
+    body = {"prompt": "abc", "max_tokens": 4, "session_id": name}
+
+    assert ask(base, "/health")[0] == 200
+    for path, data in (("/v1/completions", body), ("/v1/models", None), ("/metrics", None)):
+        assert ask(base, path, body=data)[0] == 401, path
+        assert ask(base, path, "nonsense", data)[0] == 401, path
+    assert ask(base, "/metrics", monitor)[0] == 200
+    assert ask(base, "/v1/completions", monitor, body)[0] == 403
+
+    assert ask(base, "/v1/completions", alice, body)[0] == 200
+    # The session is hers over gRPC, too, and of nobody else.
+    position = server.client(api_key=alice).sessions.get(name).position
+    assert position > 0
+    with pytest.raises(mneme.SessionNotFound):
+        server.client(api_key=bob).sessions.get(name)
+    assert ask(base, "/v1/completions", bob, body)[0] == 200  # a session of his own
+    assert server.client(api_key=alice).sessions.get(name).position == position
+
+    status, _, text = ask(base, "/v1/completions", alice, {"prompt": "abc", "max_tokens": 5000})
+    assert status == 400
+    assert b"1000" in text
+    large = {"prompt": "abc", "max_tokens": 900, "logit_bias": {}}
+    for _ in range(8):
+        status, headers, text = ask(base, "/v1/completions", alice, large)
+        if status == 429:
+            break
+    assert status == 429, text
+    assert 0 < int(headers["retry-after"]) <= 60
+    for secret in (alice, bob, monitor):
+        assert secret not in server.log
+
+
+def test_tls_and_client_certificates(start, certificates):
+    ca = certificates.path("ca.pem")
+    files = {"certificate": "alice.pem", "key": "alice.key"}
+    hers = mneme.tls_credentials(ca, **{k: certificates.path(v) for k, v in files.items()})
+    server = start(*tls_flags(certificates, mutual=True), client_options={"credentials": hers})
+    base = f"https://127.0.0.1:{server.http_port}"
+    context = ssl.create_default_context(cafile=ca)
+    with pytest.raises((urllib.error.URLError, OSError)):
+        ask(base, "/health", context=context)
+    context.load_cert_chain(certificates.path("alice.pem"), certificates.path("alice.key"))
+    assert ask(base, "/health", context=context)[0] == 200
+    body = {"prompt": "abc", "max_tokens": 2, "session_id": "s"}
+    assert ask(base, "/v1/completions", body=body, context=context)[0] == 200
+    assert server.client().sessions.get("s").position > 0  # the same owner
+    with pytest.raises((urllib.error.URLError, OSError)):
+        ask(base.replace("https", "http"), "/health")
