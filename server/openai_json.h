@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
-#include "models/tokenizer.h"
+#include "engine/engine.h"
 #include "server/json_body.h"
 #include "server/openai_request.h"
 
