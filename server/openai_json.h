@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
 #include "engine/engine.h"
 #include "server/json_body.h"
 #include "server/openai_request.h"

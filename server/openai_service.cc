@@ -257,6 +257,7 @@ void OpenAiService::AddRoutes(HttpRoutes& routes) {
               .is_open = true});
   routes.Add({"GET", "/v1/models", now(&OpenAiService::Models)});
   routes.Add({"GET", "/v1/models/{model}", now(&OpenAiService::Model)});
+  routes.Add({"GET", "/tokenizer_info", now(&OpenAiService::TokenizerInfo)});
   routes.Add({"POST", "/v1/completions", WithTexts(&OpenAiService::Complete)});
   routes.Add({"POST", "/v1/chat/completions", WithTexts(&OpenAiService::Chat)});
   routes.Add({"POST", "/tokenize", WithTexts(&OpenAiService::Tokenize)});
@@ -291,6 +292,20 @@ void OpenAiService::Model(const std::shared_ptr<HttpCall>& call) {
   if (!engine.ok()) return call->Send(ErrorResponse(engine.status()));
   const absl::Status known = CheckModelName(call->request().route_argument, engine_.facts());
   call->Send(known.ok() ? JsonResponse(ModelJson(engine_, **engine)) : ErrorResponse(known));
+}
+
+// Without the spellings of BOS and EOS: clients would send them to /tokenize, where they are text.
+void OpenAiService::TokenizerInfo(const std::shared_ptr<HttpCall>& call) {
+  const absl::StatusOr<Engine*> engine = engine_.Get();
+  if (!engine.ok()) return call->Send(ErrorResponse(engine.status()));
+  const absl::StatusOr<const Tokenizer*> tokenizer = NeedTokenizer(**engine);
+  if (!tokenizer.ok()) return call->Send(ErrorResponse(tokenizer.status()));
+  const auto id_or_null = [](std::optional<int32_t> id) { return id ? Json(*id) : Json(); };
+  call->Send(JsonResponse({{"tokenizer_class", std::string((*tokenizer)->kind())},
+                           {"vocab_size", (*tokenizer)->vocab_size()},
+                           {"bos_token_id", id_or_null((*tokenizer)->bos_id())},
+                           {"eos_token_id", id_or_null((*tokenizer)->eos_id())},
+                           {"add_bos_token", (*tokenizer)->adds_bos()}}));
 }
 
 void OpenAiService::Complete(const std::shared_ptr<HttpCall>& call) {

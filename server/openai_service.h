@@ -20,6 +20,7 @@ class OpenAiService {
 
   //   GET  /health /ping /version           for everybody
   //   GET  /v1/models /v1/models/{model}
+  //   GET  /tokenizer_info
   //   POST /v1/completions /v1/chat/completions /tokenize /detokenize
   void AddRoutes(HttpRoutes& routes);
 
@@ -31,6 +32,7 @@ class OpenAiService {
   void Health(const std::shared_ptr<HttpCall>& call);
   void Models(const std::shared_ptr<HttpCall>& call);
   void Model(const std::shared_ptr<HttpCall>& call);
+  void TokenizerInfo(const std::shared_ptr<HttpCall>& call);
   void Complete(const std::shared_ptr<HttpCall>& call);
   void Chat(const std::shared_ptr<HttpCall>& call);
   void Tokenize(const std::shared_ptr<HttpCall>& call);

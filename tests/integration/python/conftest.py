@@ -61,6 +61,36 @@ def text_model(bin_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+# In the manner of checkpoints' own: control tokens around turns.
+CHAT_TEMPLATE = """{{ bos_token }}{% for message in messages %}
+{% if message.role not in ['system', 'user', 'assistant'] %}
+{{ raise_exception('no role ' ~ message.role) }}
+{% endif %}
+{{ '[' + message.role | upper + '] ' }}{% if message.role != 'assistant' %}
+{{ message.content | trim + '\n' }}{% else %}
+{{ message.content + eos_token }}
+{% endif %}
+{% endfor %}
+{% if add_generation_prompt %}
+{{ '[ASSISTANT] ' }}
+{%- endif %}"""
+
+
+@pytest.fixture(scope="session")
+def chat_model(text_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The text model with a chat template."""
+    folder = tmp_path_factory.mktemp("models") / "chat"
+    shutil.copytree(text_model, folder)
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    (folder / "tokenizer_config.json").write_text('{"bos_token": "<s>", "eos_token": "</s>"}')
+    return folder
+
+
+@pytest.fixture(scope="session")
+def chat_server(start_any, chat_model):
+    return start_any(chat_model)
+
+
 @pytest.fixture(scope="session")
 def start_any(bin_dir: Path, tmp_path_factory: pytest.TempPathFactory):
     """Starts servers for the whole session: model folder, then flags."""

@@ -190,7 +190,8 @@ def test_a_second_signal_ends_at_once(start):
 def test_a_taken_port_is_an_error_of_its_own(start, bin_dir, golden_model):
     server = start()
     second = subprocess.run(
-        [bin_dir / "mneme-server", "--model", golden_model, "--http-port", "0", "--grpc-port", str(server.port)],
+        [bin_dir / "mneme-server", "--model", golden_model, "--http-port", "0"]
+        + ["--grpc-port", str(server.port)],
         capture_output=True,
         text=True,
         timeout=60,
