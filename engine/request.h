@@ -93,11 +93,11 @@ struct Request {
   absl::Duration session_ttl = absl::ZeroDuration();
 
   // `prompt` is the whole conversation from its start, as a client without a session would send it.
-  // A session that was fed a beginning of it goes on behind that beginning; its pending token counts
-  // for nothing. One that remembers anything else refuses (FAILED_PRECONDITION).
+  // A session that was fed a beginning of it goes on behind that beginning; its pending token
+  // counts for nothing. One that remembers anything else refuses (FAILED_PRECONDITION).
   bool whole_history = false;
-  // The prompt spells out how the answer before it ended ("</s>"): where the session's pending token
-  // is that very one, it is not fed twice.
+  // The prompt spells out how the answer before it ended ("</s>"): where the session's pending
+  // token is that very one, it is not fed twice.
   bool repeats_end = false;
   Prompt prompt;  // may be empty where the session has a pending token
   SamplingParams sampling;

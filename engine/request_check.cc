@@ -157,8 +157,8 @@ uint64_t RequestDigest(const Request& request) {
   const SamplingParams& s = r.sampling;
   const std::optional<uint64_t> seed = s.seed;
   return absl::HashOf(
-      r.session, r.create_session, absl::ToDoubleSeconds(r.session_ttl), r.whole_history, r.prompt.at_start,
-      r.prompt.continued, s.temperature, s.top_k, s.top_p, s.min_p,
+      r.session, r.create_session, absl::ToDoubleSeconds(r.session_ttl), r.whole_history,
+      r.prompt.at_start, r.prompt.continued, s.temperature, s.top_k, s.top_p, s.min_p,
       absl::HashOf(s.repetition_penalty, s.presence_penalty, s.frequency_penalty, s.logit_bias,
                    seed.has_value(), seed.value_or(0)),
       absl::HashOf(r.stop.max_tokens, r.stop.min_tokens, r.stop.ignore_eos, r.stop.stop_token_ids,

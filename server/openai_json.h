@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "server/json_body.h"
 #include "server/openai_request.h"
 

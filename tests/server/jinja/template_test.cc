@@ -1,4 +1,5 @@
-// Templates against what Python's jinja2 makes of them (tests/golden/chat_templates/make_golden.py).
+// Templates against what Python's jinja2 makes of them
+// (tests/golden/chat_templates/make_golden.py).
 #include "server/jinja/template.h"
 
 #include <gmock/gmock.h>
