@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/request.h"
 #include "server/json_body.h"
 #include "server/openai_request.h"
 
