@@ -9,7 +9,7 @@
 namespace mneme {
 namespace {
 
-constexpr absl::string_view kRejectReasons[] = {
+const absl::string_view kRejectReasons[] = {
     kReasonBadField,     kReasonQueueFull,   kReasonNoFreeSlab,
     kReasonSessionLimit, kReasonDraining,    kReasonUnhealthy,
     kReasonNoSession,    kReasonSessionBusy, kReasonPosition,
