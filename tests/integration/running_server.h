@@ -13,11 +13,11 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "clients/cpp/client.h"
-#include "server/config.h"
+#include "server/config/config.h"
 #include "server/engine_access.h"
-#include "server/grpc_server.h"
+#include "server/grpc/grpc_server.h"
 #include "server/load_model.h"
-#include "server/security.h"
+#include "server/security/security.h"
 
 namespace mneme {
 

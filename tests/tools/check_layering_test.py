@@ -38,7 +38,7 @@ class CheckLayeringTest(unittest.TestCase):
         self.assert_refused("engine/a.cc", '#include "mneme/v1/x.pb.h"\n', "engine/ may not")
         self.assert_accepted("engine/a.cc", '#include "models/model.h"\n#include "base/log.h"\n')
         self.assert_accepted("server/a.cc", '#include "mneme/v1/x.grpc.pb.h"\n')
-        self.assert_accepted("tests/a.cc", '#include "server/config.h"\n')
+        self.assert_accepted("tests/a.cc", '#include "server/config/config.h"\n')
 
     def test_third_party_headers_stay_in_their_layer(self):
         self.assert_refused("engine/a.cc", "#include <grpcpp/grpcpp.h>\n", "engine/ may not")

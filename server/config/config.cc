@@ -1,0 +1,317 @@
+#include "server/config/config.h"
+
+#include <google/protobuf/io/tokenizer.h>
+#include <google/protobuf/text_format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/spelling.h"
+#include "base/status_macros.h"
+#include "server/config/flags.h"
+
+namespace mneme {
+namespace {
+
+// Shorter keys than this are likely somebody's word; those of --new-api-key have 49 characters.
+constexpr size_t kShortKeyBytes = 20;
+
+// Keeps what protobuf's text parser would print to standard error.
+class ErrorCollector final : public google::protobuf::io::ErrorCollector {
+ public:
+  explicit ErrorCollector(absl::string_view source) : source_(source) {}
+
+  void AddError(int line, google::protobuf::io::ColumnNumber column,
+                const std::string& message) override {
+    if (!error_.empty()) return;  // the first one explains the others
+    error_ = absl::StrCat(source_, ":", line + 1, ":", column + 1, ": ", message);
+  }
+  void AddWarning(int line, google::protobuf::io::ColumnNumber column,
+                  const std::string& message) override {
+    AddError(line, column, message);
+  }
+
+  const std::string& error() const { return error_; }
+
+ private:
+  const absl::string_view source_;
+  std::string error_;
+};
+
+// Merges text format into `config`. Fields that the text sets replace those already there.
+absl::Status MergeText(const std::string& text, absl::string_view source,
+                       v1::ServerConfig& config) {
+  ErrorCollector errors(source);
+  google::protobuf::TextFormat::Parser parser;
+  parser.RecordErrorsTo(&errors);
+  v1::ServerConfig parsed;
+  if (!parser.ParseFromString(text, &parsed)) {
+    return absl::InvalidArgumentError(errors.error());
+  }
+  config.MergeFrom(parsed);
+  return absl::OkStatus();
+}
+
+absl::Status MergeFile(const std::string& path, v1::ServerConfig& config) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  if (!file || (file.peek() != EOF && !(text << file.rdbuf()))) {
+    return absl::NotFoundError(absl::StrCat("--config: cannot read \"", path, "\""));
+  }
+  return MergeText(text.str(), path, config);
+}
+
+absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat(prefix, ": ", status.message()));
+}
+
+// Flags that are no fields of the configuration.
+constexpr absl::string_view kOtherFlags[] = {"--config", "--set",         "--print-config",
+                                             "--plan",   "--new-api-key", "--hash-api-key",
+                                             "--help",   "--version"};
+constexpr absl::string_view kOtherFlagsWithValue[] = {"--config", "--set", "--new-api-key",
+                                                      "--hash-api-key"};
+
+bool IsAmong(std::span<const absl::string_view> flags, absl::string_view name) {
+  return std::count(flags.begin(), flags.end(), name) > 0;
+}
+
+absl::Status UnknownFlag(absl::string_view spelled, const FlagTable& table) {
+  std::vector<std::string> spellings = table.Spellings();
+  for (const absl::string_view other : kOtherFlags) spellings.emplace_back(other);
+  const std::string nearest = NearestSpelling(spelled, spellings);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown flag ", spelled,
+      nearest.empty() ? "" : absl::StrCat("; did you mean ", nearest, "?"), " (--help lists all)"));
+}
+
+// One flag of the command line, in order: "--name value", "--name=value" or "--name".
+struct Argument {
+  std::string name;  // with its dashes
+  std::string value;
+};
+
+class ArgumentReader {
+ public:
+  ArgumentReader(std::span<const char* const> arguments, const FlagTable& table)
+      : arguments_(arguments), table_(table) {}
+
+  absl::StatusOr<std::vector<Argument>> ReadAll() {
+    std::vector<Argument> all;
+    while (next_ < arguments_.size()) {
+      MNEME_ASSIGN_OR_RETURN(Argument argument, ReadOne());
+      all.push_back(std::move(argument));
+    }
+    return all;
+  }
+
+ private:
+  absl::StatusOr<Argument> ReadOne() {
+    const absl::string_view text = arguments_[next_++];
+    if (text.size() < 2 || text[0] != '-') {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "unexpected argument \"", text, "\"; the model's folder is given with --model"));
+    }
+    const size_t equals = text.find('=');
+    Argument argument{.name = std::string(text.substr(0, equals))};
+    const bool has_value = equals != absl::string_view::npos;
+    if (has_value) argument.value = std::string(text.substr(equals + 1));
+
+    if (argument.name == "-h") argument.name = "--help";
+    if (argument.name == "--print_config") argument.name = "--print-config";
+    const bool is_other = IsAmong(kOtherFlags, argument.name);
+    const FlagSpec* flag = table_.Find(argument.name);
+    if (flag == nullptr && absl::StartsWith(argument.name, "--no-")) {
+      flag = table_.Find(absl::StrCat("--", argument.name.substr(5)));
+      if (flag != nullptr && flag->is_bool() && !has_value) {
+        return Argument{absl::StrCat("--", flag->name), "false"};
+      }
+      flag = nullptr;
+    }
+    if (flag == nullptr && !is_other) return UnknownFlag(argument.name, table_);
+
+    const bool takes_value =
+        is_other ? IsAmong(kOtherFlagsWithValue, argument.name) : !flag->is_bool();
+    if (has_value) {
+      if (is_other && !takes_value) {
+        return absl::InvalidArgumentError(absl::StrCat(argument.name, " takes no value"));
+      }
+      return argument;
+    }
+    if (!takes_value) {
+      argument.value = "true";
+      return argument;
+    }
+    if (next_ == arguments_.size()) {
+      return absl::InvalidArgumentError(absl::StrCat(argument.name, " needs a value"));
+    }
+    argument.value = arguments_[next_++];
+    return argument;
+  }
+
+  const std::span<const char* const> arguments_;
+  const FlagTable& table_;
+  size_t next_ = 0;
+};
+
+// Fields that nobody set get their defaults, so that what is printed and logged is complete.
+void FillDefaults(const FlagTable& table, v1::ServerConfig& config) {
+  for (const FlagSpec& flag : table.flags()) {
+    const google::protobuf::Message& section =
+        config.GetReflection()->GetMessage(config, flag.section);
+    if (section.GetReflection()->HasField(section, flag.field)) continue;
+    (void)SetField(flag, FieldText(flag, v1::ServerConfig::default_instance()), config);
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments,
+                                             const GetEnvironment& environment) {
+  const FlagTable table;
+  MNEME_ASSIGN_OR_RETURN(const std::vector<Argument> given,
+                         ArgumentReader(arguments, table).ReadAll());
+  CommandLine line;
+  const char* file = environment("MNEME_CONFIG");
+  for (const Argument& argument : given) {
+    if (argument.name == "--config") file = argument.value.c_str();
+    if (argument.name == "--help") line.action = ServerAction::kHelp;
+    if (argument.name == "--version") line.action = ServerAction::kVersion;
+    if (argument.name == "--new-api-key") line.action = ServerAction::kNewApiKey;
+    if (argument.name == "--hash-api-key") line.action = ServerAction::kHashApiKey;
+    if (line.action != ServerAction::kServe && line.action != ServerAction::kPlan &&
+        line.action != ServerAction::kPrintConfig) {
+      line.key_name = argument.value;
+      return line;
+    }
+    if (argument.name == "--plan") line.action = ServerAction::kPlan;
+    if (argument.name == "--print-config") line.action = ServerAction::kPrintConfig;
+  }
+
+  if (file != nullptr && *file != '\0') {
+    MNEME_RETURN_IF_ERROR(MergeFile(file, line.config));
+  }
+  for (const FlagSpec& flag : table.flags()) {
+    const char* value = environment(flag.env.c_str());
+    if (value == nullptr) continue;
+    MNEME_RETURN_IF_ERROR(Prefixed(flag.env, SetField(flag, value, line.config)));
+  }
+  for (const Argument& argument : given) {
+    if (argument.name == "--set") {
+      MNEME_RETURN_IF_ERROR(MergeText(argument.value, "--set", line.config));
+    } else if (const FlagSpec* flag = table.Find(argument.name); flag != nullptr) {
+      MNEME_RETURN_IF_ERROR(Prefixed(argument.name, SetField(*flag, argument.value, line.config)));
+      if (flag->options.secret() && !argument.value.empty()) line.has_secret = true;
+    }
+  }
+
+  FillDefaults(table, line.config);
+  MNEME_RETURN_IF_ERROR(ValidateConfig(line.config));
+  if (line.action != ServerAction::kPrintConfig && line.config.model().path().empty()) {
+    return absl::InvalidArgumentError(
+        "--model is missing: the folder of a model in Hugging Face form (or MNEME_MODEL, or "
+        "model { path: ... } in the file of --config)");
+  }
+  return line;
+}
+
+bool IsAllInterfaces(absl::string_view host) {
+  for (const absl::string_view all : {"", "*", "0.0.0.0", "0", "::", "[::]", "::0", "[::0]"}) {
+    if (host == all) return true;
+  }
+  return false;
+}
+
+bool IsLoopback(absl::string_view host) {
+  return host == "localhost" || host == "::1" || host == "[::1]" || absl::StartsWith(host, "127.");
+}
+
+namespace {
+
+absl::Status ValidateSecurity(const v1::SecuritySection& security) {
+  if (security.ssl_certfile().empty() != security.ssl_keyfile().empty()) {
+    return absl::InvalidArgumentError(
+        "--ssl-certfile and --ssl-keyfile: one is given without the other");
+  }
+  if (!security.ssl_ca_certs().empty() && security.ssl_certfile().empty()) {
+    return absl::InvalidArgumentError(
+        "--ssl-ca-certs: asking clients for certificates takes TLS; add --ssl-certfile and "
+        "--ssl-keyfile");
+  }
+  for (const char c : security.api_key()) {
+    if (c > 0x20 && c < 0x7f) continue;
+    return absl::InvalidArgumentError(
+        "--api-key: has a space or a character that is not printable ASCII, and could not be sent "
+        "in a header");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ValidateConfig(const v1::ServerConfig& config) {
+  const FlagTable table;
+  for (const FlagSpec& flag : table.flags()) {
+    MNEME_RETURN_IF_ERROR(CheckField(flag, config));
+  }
+  const v1::SecuritySection& security = config.security();
+  MNEME_RETURN_IF_ERROR(ValidateSecurity(security));
+  const bool knows_callers = !security.api_key().empty() || !security.api_key_file().empty() ||
+                             !security.ssl_ca_certs().empty();
+  if (IsAllInterfaces(config.server().host()) && !knows_callers && !config.server().insecure()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--host: \"", config.server().host(),
+        "\" means every interface, and anybody could call: add --api-key-file, or --ssl-ca-certs, "
+        "or name one address, or add --insecure if the network keeps strangers out"));
+  }
+  return absl::OkStatus();
+}
+
+std::vector<std::string> Weaknesses(const CommandLine& line) {
+  const v1::NetworkSection& network = line.config.server();
+  const v1::SecuritySection& security = line.config.security();
+  const bool has_keys = !security.api_key().empty() || !security.api_key_file().empty();
+  std::vector<std::string> lines;
+  if (line.has_secret) {
+    lines.emplace_back(
+        "--api-key on the command line can be read by every user of this machine; MNEME_API_KEY "
+        "and "
+        "--api-key-file cannot");
+  }
+  if (!security.api_key().empty() && security.api_key().size() < kShortKeyBytes) {
+    lines.push_back(absl::StrCat("the key of --api-key has ", security.api_key().size(),
+                                 " characters and can perhaps be guessed; --new-api-key makes "
+                                 "better ones"));
+  }
+  if (has_keys && security.ssl_certfile().empty() && !IsLoopback(network.host())) {
+    lines.emplace_back("keys and texts travel unencrypted: --ssl-certfile turns TLS on");
+  }
+  if (network.insecure() && IsAllInterfaces(network.host()) && !has_keys &&
+      security.ssl_ca_certs().empty()) {
+    lines.emplace_back("--insecure: whoever reaches the ports may use every session");
+  }
+  return lines;
+}
+
+std::string ConfigSummary(const v1::ServerConfig& config) {
+  std::vector<std::string> fields;
+  const FlagTable table;
+  for (const FlagSpec& flag : table.flags()) {
+    const std::string value = FieldText(flag, config);
+    if (value == FieldText(flag, v1::ServerConfig::default_instance())) continue;
+    if (flag.options.secret()) {
+      fields.push_back(absl::StrCat(flag.path, "=(set)"));
+      continue;
+    }
+    fields.push_back(absl::StrCat(flag.path, "=", value.empty() ? "\"\"" : value));
+  }
+  return absl::StrJoin(fields, " ");
+}
+
+}  // namespace mneme

@@ -1,0 +1,189 @@
+#include "server/grpc/grpc_server.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
+#include <netdb.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "server/executor.h"
+#include "server/grpc/admin_service.h"
+#include "server/grpc/grpc_credentials.h"
+#include "server/grpc/health_service.h"
+#include "server/grpc/inference_service.h"
+#include "server/grpc/reflection_service.h"
+#include "server/grpc/session_service.h"
+
+namespace mneme {
+namespace {
+
+// Session commands wait for the engine's loop, one after the other, so more threads would not help.
+constexpr int kCommandThreads = 1;
+constexpr size_t kMaxWaitingCommands = 1024;
+
+std::set<std::string> OwnServices() {
+  return {v1::Admin::service_full_name(), v1::Inference::service_full_name(),
+          v1::Sessions::service_full_name()};
+}
+
+std::set<std::string> AllServices() {
+  std::set<std::string> services = OwnServices();
+  services.insert(grpc::health::v1::Health::service_full_name());
+  services.insert(grpc::reflection::v1::ServerReflection::service_full_name());
+  services.insert(grpc::reflection::v1alpha::ServerReflection::service_full_name());
+  return services;
+}
+
+std::string Unbracketed(const std::string& host) {
+  if (host.empty() || host == "*") return "::";
+  if (host.front() == '[' && host.back() == ']') return host.substr(1, host.size() - 2);
+  return host;
+}
+
+// gRPC says that listening failed, not why; asking the system again gives the reason.
+absl::Status WhyNotListening(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* addresses = nullptr;
+  const std::string where = AddressText(host, port);
+  if (const int error =
+          getaddrinfo(Unbracketed(host).c_str(), absl::StrCat(port).c_str(), &hints, &addresses);
+      error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot listen on ", where, ": --host: ", gai_strerror(error)));
+  }
+  int reason = 0;
+  for (const addrinfo* address = addresses; address != nullptr; address = address->ai_next) {
+    const int fd = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
+    if (fd < 0) continue;
+    if (bind(fd, address->ai_addr, address->ai_addrlen) != 0 || listen(fd, 1) != 0) reason = errno;
+    close(fd);
+  }
+  freeaddrinfo(addresses);
+  if (reason == 0) {
+    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", where));
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cannot listen on ", where, ": ", strerror(reason),
+                   reason == EADDRINUSE ? "; is another server running? (--grpc-port)" : ""));
+}
+
+// gRPC's own complaints, in our form.
+void LogForGrpc(gpr_log_func_args* args) {
+  if (args->severity == GPR_LOG_SEVERITY_ERROR) LOG(WARNING) << "grpc: " << args->message;
+}
+
+// While a server starts: a dump in front of the one line that says what is wrong helps nobody.
+void KeepQuiet(gpr_log_func_args*) {}
+
+int ToGrpcMs(int64_t ms) { return static_cast<int>(std::min<int64_t>(ms, INT32_MAX)); }
+
+void Configure(const v1::NetworkSection& config, grpc::ServerBuilder& builder) {
+  builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_message_bytes()));
+  // A port that somebody else has is an error, not something to share.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams());
+  // Tokens may be far apart, so clients keep connections alive with pings of their own; by default
+  // gRPC would answer a second one within five minutes with GOAWAY "too_many_pings".
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS,
+                             ToGrpcMs(config.keepalive_min_interval_ms()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  // A peer that is gone without a word takes its calls with it.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, ToGrpcMs(config.keepalive_time_ms()));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+                             ToGrpcMs(config.keepalive_timeout_ms()));
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             ToGrpcMs(config.handshake_timeout_ms()));
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, config.max_header_bytes());
+  if (config.max_connection_idle_ms() > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+                               ToGrpcMs(config.max_connection_idle_ms()));
+  }
+  if (config.max_connection_age_ms() > 0) {
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS,
+                               ToGrpcMs(config.max_connection_age_ms()));
+  }
+}
+
+}  // namespace
+
+// In the order of construction; the gRPC server goes first, because it calls the others.
+struct GrpcServer::Parts {
+  Parts(EngineAccess& access, Security& security)
+      : credentials(GuardedCredentials(security)),
+        commands(kCommandThreads, kMaxWaitingCommands),
+        inference(access, security),
+        sessions(access, security, commands),
+        admin(security, commands, access.stats()),
+        health(OwnServices()),
+        reflection_v1(AllServices()),
+        reflection_v1alpha(AllServices()) {}
+
+  const std::shared_ptr<grpc::ServerCredentials> credentials;
+  Executor commands;
+  InferenceService inference;
+  SessionService sessions;
+  AdminService admin;
+  HealthService health;
+  ReflectionV1 reflection_v1;
+  ReflectionV1Alpha reflection_v1alpha;
+  std::unique_ptr<grpc::Server> server;
+  int port = 0;
+};
+
+std::string AddressText(const std::string& host, int port) {
+  const std::string plain = Unbracketed(host);
+  return absl::StrContains(plain, ':') ? absl::StrCat("[", plain, "]:", port)
+                                       : absl::StrCat(plain, ":", port);
+}
+
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkSection& config,
+                                                              EngineAccess& access,
+                                                              Security& security) {
+  auto parts = std::make_unique<Parts>(access, security);
+  grpc::ServerBuilder builder;
+  Configure(config, builder);
+  builder.AddListeningPort(AddressText(config.host(), config.grpc_port()), parts->credentials,
+                           &parts->port);
+  builder.RegisterService(&parts->inference);
+  builder.RegisterService(&parts->sessions);
+  builder.RegisterService(&parts->admin);
+  builder.RegisterService(&parts->health);
+  builder.RegisterService(&parts->reflection_v1);
+  builder.RegisterService(&parts->reflection_v1alpha);
+  gpr_set_log_function(&KeepQuiet);
+  parts->server = builder.BuildAndStart();
+  gpr_set_log_function(&LogForGrpc);
+  if (parts->server == nullptr || parts->port == 0) {
+    return WhyNotListening(config.host(), config.grpc_port());
+  }
+  return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
+}
+
+GrpcServer::GrpcServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+GrpcServer::~GrpcServer() { Shutdown(absl::ZeroDuration()); }
+
+int GrpcServer::port() const { return parts_->port; }
+
+void GrpcServer::SetServing(bool serving) { parts_->health.SetServing(serving); }
+
+void GrpcServer::Shutdown(absl::Duration grace) {
+  parts_->health.EndWatches();
+  parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+}
+
+}  // namespace mneme

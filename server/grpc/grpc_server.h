@@ -1,0 +1,42 @@
+// The listener: all services on one port.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "mneme/v1/config.pb.h"
+#include "server/engine_access.h"
+#include "server/security/security.h"
+
+namespace mneme {
+
+// Open from Start on; health says NOT_SERVING until told otherwise. Destroy it before the engine.
+class GrpcServer {
+ public:
+  // INVALID_ARGUMENT for a host that is no address, FAILED_PRECONDITION where the port cannot be
+  // had; both say why. `access` and `security` must outlive the server.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const v1::NetworkSection& config,
+                                                           EngineAccess& access,
+                                                           Security& security);
+  ~GrpcServer();
+  GrpcServer(const GrpcServer&) = delete;
+  GrpcServer& operator=(const GrpcServer&) = delete;
+
+  int port() const;  // the one chosen, where the configuration said 0
+  void SetServing(bool serving);
+
+  // Refuses new calls, gives those that run `grace` to end, then cancels them.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  struct Parts;
+  explicit GrpcServer(std::unique_ptr<Parts> parts);
+
+  const std::unique_ptr<Parts> parts_;
+};
+
+// "127.0.0.1:50051", "[::1]:50051".
+std::string AddressText(const std::string& host, int port);
+
+}  // namespace mneme

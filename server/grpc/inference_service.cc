@@ -1,0 +1,190 @@
+#include "server/grpc/inference_service.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "engine/status_payload.h"
+#include "server/grpc/grpc_credentials.h"
+#include "server/grpc/raw_messages.h"
+#include "server/grpc/request_id.h"
+#include "server/grpc/response_conversion.h"
+#include "server/grpc/stream_writer.h"
+#include "server/request_conversion.h"
+#include "server/security/quota.h"
+#include "server/version.h"
+
+namespace mneme {
+namespace {
+
+// Where a request that needs a place of its own would be refused anyway, its text need not be read.
+absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request) {
+  const int64_t waiting = engine.stats().requests_waiting.value();
+  if (!request.session().name().empty() || waiting < engine.options().max_queued_requests) {
+    return absl::OkStatus();
+  }
+  return WithRetryAfter(WithReason(absl::ResourceExhaustedError(absl::StrCat(
+                                       "the queue is full: ", waiting, " requests are waiting")),
+                                   kReasonQueueFull),
+                        absl::Seconds(1));
+}
+
+void LogRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status) {
+  if (access.request_log() == nullptr) return;
+  access.request_log()->Add(
+      RefusedReport(call.request_id, call.origin, status, absl::Now() - call.received));
+}
+
+// Ends a call whose request the engine never sees.
+void Refuse(const EngineAccess& access, const CallFacts& call, const absl::Status& status,
+            StreamWriter& writer) {
+  access.stats().Refuse(status.code());
+  LogRefusal(access, call, status);
+  writer.Fail(status);
+}
+
+// Converts and submits, on the executor or in the callback.
+void Submit(EngineAccess& access, const v1::GenerateRequest& request, const CallFacts& call,
+            StreamWriter& writer) {
+  const absl::StatusOr<Engine*> engine = access.GetForWork();
+  if (!engine.ok()) return Refuse(access, call, engine.status(), writer);
+  // Queued work that nobody waits for any more, or that cannot be taken, costs no time.
+  if (const absl::Status wanted = writer.StillWanted(); !wanted.ok()) {
+    return Refuse(access, call, wanted, writer);
+  }
+  if (const absl::Status queue = CheckQueue(**engine, request); !queue.ok()) {
+    return Refuse(access, call, queue, writer);
+  }
+  absl::StatusOr<Request> converted = ToEngineRequest(request, call, **engine, access.facts());
+  if (!converted.ok()) return Refuse(access, call, converted.status(), writer);
+  if (const absl::Status quota = TakeTokensFor(*converted, writer.permit()); !quota.ok()) {
+    return Refuse(access, call, quota, writer);
+  }
+  Request names;  // what the writer needs of the request, without its tokens
+  names.id = converted->id;
+  names.session = converted->session;
+  names.detached = converted->detached;
+  absl::StatusOr<std::shared_ptr<TokenStream>> stream = (*engine)->Submit(*std::move(converted));
+  if (!stream.ok()) LogRefusal(access, call, stream.status());
+  writer.Start(std::move(names), std::move(stream));
+}
+
+absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
+                                               const v1::TokenizeRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
+  MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), access.facts()));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine));
+  MNEME_RETURN_IF_ERROR(CheckTextSize(request.text(), access.facts()));
+  EncodeOptions options;
+  options.continuation = request.continuation();
+  options.add_bos =
+      !request.continuation() &&
+      (request.has_add_special_tokens() ? request.add_special_tokens() : tokenizer->adds_bos());
+  MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
+                         EncodeText(*tokenizer, request.text(), options));
+  v1::TokenizeResponse response;
+  response.mutable_token_ids()->Add(ids.begin(), ids.end());
+  if (request.with_pieces()) {
+    for (const int32_t id : ids) {
+      const TokenEntry& entry = tokenizer->entry(id);
+      const bool has_text = entry.kind == TokenKind::kText || entry.kind == TokenKind::kByte;
+      response.add_pieces(SanitizeUtf8(has_text ? entry.text : entry.piece));
+    }
+  }
+  return response;
+}
+
+absl::StatusOr<v1::DetokenizeResponse> Detokenized(const EngineAccess& access,
+                                                   const v1::DetokenizeRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
+  MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), access.facts()));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine));
+  DecodeOptions options;
+  options.skip_special_tokens = !request.has_skip_special_tokens() || request.skip_special_tokens();
+  options.at_sequence_start = !request.continuation();
+  const std::vector<int32_t> ids(request.token_ids().begin(), request.token_ids().end());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (tokenizer->contains(ids[i])) continue;
+    const std::string field = absl::StrCat("token_ids[", i, "]");
+    return FieldError(field, absl::StrCat(field, " is ", ids[i], ", expected 0 to ",
+                                          tokenizer->vocab_size() - 1));
+  }
+  v1::DetokenizeResponse response;
+  MNEME_ASSIGN_OR_RETURN(*response.mutable_text(), tokenizer->Decode(ids, options));
+  return response;
+}
+
+}  // namespace
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  auto request = std::make_shared<v1::GenerateRequest>();
+  const absl::Status parsed = ParseMessage(*bytes, *request);
+  const std::shared_ptr<StreamWriter> writer =
+      StreamWriter::Create(*context, [&stats = engine_.stats()](absl::StatusCode code) {
+        stats.rpcs.Add("Generate", absl::StatusCodeToString(code));
+      });
+  const TraceContext trace = AnswerTrace(*context);
+  const absl::Status id_status = CheckRequestId(request->request_id());
+  const absl::StatusOr<CallerRef> caller = CallerOf(*context, security_, Access::kUse);
+  const CallFacts call{
+      .request_id = id_status.ok() ? ChooseRequestId(request->request_id(), *context) : "",
+      .owner = caller.ok() ? (*caller)->owner : "",
+      .origin = {.api = "grpc",
+                 .client = context->peer(),
+                 .trace_id = trace.trace_id,
+                 .span_id = trace.span_id},
+      .received = absl::Now(),
+      .deadline = DeadlineOf(*context)};
+  if (id_status.ok()) context->AddInitialMetadata("x-request-id", call.request_id);
+  if (!caller.ok() || !parsed.ok() || !id_status.ok()) {
+    Refuse(engine_, call,
+           !caller.ok()   ? caller.status()
+           : !parsed.ok() ? parsed
+                          : id_status,
+           *writer);
+    return writer.get();
+  }
+  if (const absl::Status place = writer->Claim(security_.quotas().BeginStream(*caller));
+      !place.ok()) {
+    Refuse(engine_, call, place, *writer);
+  } else if (Executor* executor = executors_.For(request->text().size()); executor == nullptr) {
+    Submit(engine_, *request, call, *writer);
+  } else if (!executor->TryPost(
+                 [this, request, call, writer] { Submit(engine_, *request, call, *writer); })) {
+    Refuse(engine_, call, ServerBusy(), *writer);
+  }
+  return writer.get();
+}
+
+grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  return AnswerUnary<v1::TokenizeRequest, v1::TokenizeResponse>(
+      engine_.stats(), context, request, response, executors_.For(request->Length()),
+      [this](const v1::TokenizeRequest& r) { return Tokenized(engine_, r); });
+}
+
+grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request,
+                                                       grpc::ByteBuffer* response) {
+  return AnswerUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>(
+      engine_.stats(), context, request, response, executors_.For(request->Length()),
+      [this](const v1::DetokenizeRequest& r) { return Detokenized(engine_, r); });
+}
+
+grpc::ServerUnaryReactor* InferenceService::GetInfo(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request,
+                                                    grpc::ByteBuffer* response) {
+  return AnswerUnary<v1::GetInfoRequest, v1::GetInfoResponse>(
+      engine_.stats(), context, request, response, nullptr,
+      [this](const v1::GetInfoRequest&) -> absl::StatusOr<v1::GetInfoResponse> {
+        return ToInfo(engine_, ServerVersion());
+      });
+}
+
+}  // namespace mneme

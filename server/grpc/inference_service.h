@@ -1,0 +1,39 @@
+// mneme.v1.Inference: checks requests, hands them to the engine, and converts what comes back.
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "mneme/v1/inference.grpc.pb.h"
+#include "server/engine_access.h"
+#include "server/security/security.h"
+#include "server/text_encoder.h"
+
+namespace mneme {
+
+class InferenceService final
+    : public v1::Inference::WithRawCallbackMethod_Generate<
+          v1::Inference::WithRawCallbackMethod_Tokenize<
+              v1::Inference::WithRawCallbackMethod_Detokenize<
+                  v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>> {
+ public:
+  InferenceService(EngineAccess& engine, Security& security)
+      : engine_(engine), security_(security) {}
+
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
+                                                       const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Detokenize(grpc::CallbackServerContext* context,
+                                       const grpc::ByteBuffer* request,
+                                       grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* GetInfo(grpc::CallbackServerContext* context,
+                                    const grpc::ByteBuffer* request,
+                                    grpc::ByteBuffer* response) override;
+
+ private:
+  EngineAccess& engine_;
+  Security& security_;
+  TextExecutors executors_;
+};
+
+}  // namespace mneme

@@ -1,0 +1,95 @@
+// Requests are parsed here rather than by gRPC, which answers UNIMPLEMENTED with an empty message
+// to bytes that are no message or hold text that is not UTF-8.
+#pragma once
+
+#include <grpcpp/impl/codegen/proto_utils.h>
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "engine/status_payload.h"
+#include "server/executor.h"
+#include "server/grpc/parse_error.h"
+#include "server/grpc/request_id.h"
+#include "server/grpc/status_conversion.h"
+#include "server/server_stats.h"
+
+namespace mneme {
+
+// INVALID_ARGUMENT for anything that is no `Message`.
+template <typename Message>
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, Message& message) {
+  grpc::ByteBuffer copy(bytes);  // shares the slices; the reader wants a mutable buffer
+  grpc::ProtoBufferReader reader(&copy);
+  if (reader.status().ok() && message.ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
+  grpc::Slice slice;
+  if (!bytes.DumpToSingleSlice(&slice).ok()) {
+    return absl::InternalError("the request's bytes cannot be read");
+  }
+  return ParseError(absl::string_view(reinterpret_cast<const char*>(slice.begin()), slice.size()),
+                    *Message::descriptor());
+}
+
+template <typename Message>
+grpc::ByteBuffer SerializeMessage(const Message& message) {
+  grpc::ByteBuffer bytes;
+  bool own_buffer;
+  (void)grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own_buffer);
+  return bytes;
+}
+
+// For work that found its executor's queue full.
+inline absl::Status ServerBusy() {
+  return WithRetryAfter(
+      WithReason(absl::ResourceExhaustedError("too many calls of this kind are waiting"),
+                 kReasonQueueFull),
+      absl::Seconds(1));
+}
+
+// "CreateSession" for CreateSessionRequest: the method that takes it, unique over all services.
+template <typename Request>
+std::string MethodOf() {
+  return std::string(absl::StripSuffix(Request::descriptor()->name(), "Request"));
+}
+
+// Answers a unary call with `handle(request)`, on `executor` if there is one, else at once. `stats`
+// must outlive the call.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* AnswerUnary(
+    ServerStats& stats, grpc::CallbackServerContext* context, const grpc::ByteBuffer* in,
+    grpc::ByteBuffer* out, Executor* executor,
+    std::function<absl::StatusOr<Response>(const Request&)> handle) {
+  SendRequestId(*context);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const auto finish = [reactor, &stats](const absl::Status& status) {
+    stats.rpcs.Add(MethodOf<Request>(), absl::StatusCodeToString(status.code()));
+    reactor->Finish(ToGrpcStatus(status));
+  };
+  auto request = std::make_shared<Request>();
+  if (const absl::Status parsed = ParseMessage(*in, *request); !parsed.ok()) {
+    finish(parsed);
+    return reactor;
+  }
+  auto answer = [finish, out, request, handle = std::move(handle)] {
+    const absl::StatusOr<Response> response = handle(*request);
+    if (response.ok()) *out = SerializeMessage(*response);
+    finish(response.status());
+  };
+  if (executor == nullptr) {
+    answer();
+  } else if (!executor->TryPost(std::move(answer))) {
+    finish(ServerBusy());
+  }
+  return reactor;
+}
+
+}  // namespace mneme

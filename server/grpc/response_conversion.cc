@@ -1,0 +1,219 @@
+#include "server/grpc/response_conversion.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/strings/str_format.h"
+#include "base/utf8.h"
+#include "engine/engine_stats.h"
+#include "server/config/units.h"
+
+namespace mneme {
+namespace {
+
+v1::FinishReason ToFinishReason(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kNone:
+      return v1::FINISH_REASON_UNSPECIFIED;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kCancelled:
+      return v1::FINISH_REASON_CANCELLED;
+    case FinishReason::kDeadline:
+      return v1::FINISH_REASON_DEADLINE;
+    case FinishReason::kError:
+      return v1::FINISH_REASON_ERROR;
+  }
+  return v1::FINISH_REASON_ERROR;
+}
+
+void FillLogprob(const TokenLogprob& from, v1::TokenLogprob& to) {
+  to.set_token_id(from.token);
+  if (!std::isnan(from.logprob)) to.set_logprob(from.logprob);
+  to.set_text(SanitizeUtf8(from.text));
+  for (const TopLogprob& top : from.top) {
+    v1::TopLogprob& out = *to.add_top();
+    out.set_token_id(top.token);
+    out.set_logprob(top.logprob);
+    out.set_text(SanitizeUtf8(top.text));
+  }
+}
+
+// The output that `event` continues, or a new one.
+v1::Output& OutputFor(const TokenEvent& event, v1::GenerateResponse& response) {
+  if (response.outputs_size() > 0) {
+    v1::Output& last = *response.mutable_outputs(response.outputs_size() - 1);
+    if (last.choice() == event.choice && last.is_prompt() == event.is_prompt &&
+        last.finish_reason() == v1::FINISH_REASON_UNSPECIFIED) {
+      return last;
+    }
+  }
+  v1::Output& output = *response.add_outputs();
+  output.set_choice(event.choice);
+  output.set_is_prompt(event.is_prompt);
+  return output;
+}
+
+void FillFinished(const TokenEvent& event, const Request& request, v1::Finished& finished) {
+  v1::Usage& usage = *finished.mutable_usage();
+  usage.set_prompt_tokens(event.usage.prompt_tokens);
+  usage.set_completion_tokens(event.usage.completion_tokens);
+  usage.set_resumed_tokens(event.usage.resumed_tokens);
+  usage.set_fed_tokens(event.usage.fed_tokens);
+  v1::Timings& timings = *finished.mutable_timings();
+  timings.set_queue_ms(absl::ToDoubleMilliseconds(event.timings.queue));
+  timings.set_prefill_ms(absl::ToDoubleMilliseconds(event.timings.prefill));
+  timings.set_decode_ms(absl::ToDoubleMilliseconds(event.timings.decode));
+  if (!request.session.name.empty()) {
+    v1::SessionState& session = *finished.mutable_session();
+    session.set_name(request.session.name);
+    session.set_position(event.session_position);
+    session.set_has_pending_token(event.has_pending_token);
+  }
+  finished.set_seed(event.seed);
+  finished.set_replayed(event.replayed);
+}
+
+void FillTimestamp(absl::Time time, google::protobuf::Timestamp& out) {
+  const int64_t nanos = absl::ToUnixNanos(time);
+  out.set_seconds(nanos / 1000000000);
+  out.set_nanos(static_cast<int32_t>(nanos % 1000000000));
+}
+
+int64_t TtlMs(absl::Duration ttl) {
+  return ttl == absl::InfiniteDuration() ? -1 : absl::ToInt64Milliseconds(ttl);
+}
+
+// `scale` turns the engine's unit into the message's.
+void FillHistogram(const Histogram& from, double scale, v1::Histogram& to) {
+  for (const double bound : from.bounds()) to.add_upper_bounds(bound * scale);
+  int64_t total = 0;
+  for (const int64_t count : from.counts()) {
+    to.add_counts(count);
+    total += count;
+  }
+  to.set_count(total);
+  to.set_sum(from.sum() * scale);
+}
+
+void FillStatistics(const EngineStats& stats, v1::Statistics& out) {
+  out.set_requests_running(stats.requests_running.value());
+  out.set_requests_waiting(stats.requests_waiting.value());
+  out.set_slabs_used(stats.slabs_used.value());
+  out.set_slabs_total(stats.slabs_total.value());
+  out.set_sessions(stats.sessions.value());
+  out.set_steps(stats.step_seconds.count());
+  out.set_prompt_tokens(stats.prompt_tokens.value());
+  out.set_generated_tokens(stats.generated_tokens.value());
+  out.set_requests_finished(stats.finished_by(FinishReason::kStop).value() +
+                            stats.finished_by(FinishReason::kLength).value());
+  out.set_requests_cancelled(stats.finished_by(FinishReason::kCancelled).value());
+  out.set_requests_expired(stats.finished_by(FinishReason::kDeadline).value());
+  out.set_requests_failed(stats.finished_by(FinishReason::kError).value());
+  int64_t rejected = 0;
+  for (const Counter& counter : stats.rejected) rejected += counter.value();
+  out.set_requests_rejected(rejected);
+  FillHistogram(stats.decode_rows, 1, *out.mutable_decode_rows());
+  FillHistogram(stats.step_seconds, 1e3, *out.mutable_step_ms());
+  FillHistogram(stats.queue_seconds, 1e3, *out.mutable_queue_ms());
+  FillHistogram(stats.first_token_seconds, 1e3, *out.mutable_first_token_ms());
+  FillHistogram(stats.inter_token_seconds, 1e3, *out.mutable_inter_token_ms());
+}
+
+void FillModel(const Engine& engine, const ServingFacts& facts, v1::ModelDescription& out) {
+  const ModelInfo& model = engine.model_info();
+  out.set_name(SanitizeUtf8(facts.model_name));
+  out.set_architecture(model.architecture);
+  out.set_vocab_size(model.vocab);
+  out.set_model_dim(model.model_dim);
+  out.set_layers(model.layers);
+  out.set_parameters(model.parameters);
+  out.set_weight_bytes(model.weight_bytes);
+  out.set_weight_dtype(model.weight_dtype);
+  out.set_fingerprint(absl::StrFormat("%016x", model.fingerprint));
+  if (const Tokenizer* tokenizer = engine.tokenizer(); tokenizer != nullptr) {
+    out.set_tokenizer(std::string(tokenizer->kind()));
+    if (tokenizer->bos_id().has_value()) out.set_bos_token_id(*tokenizer->bos_id());
+    if (tokenizer->eos_id().has_value()) out.set_eos_token_id(*tokenizer->eos_id());
+    out.set_adds_bos(tokenizer->adds_bos());
+  }
+  *out.mutable_sampling_defaults() = facts.sampling_defaults;
+}
+
+void FillLimits(const EngineOptions& options, const ServingFacts& facts, v1::Limits& out) {
+  out.set_max_rows_per_step(options.max_rows);
+  out.set_max_tokens_per_step(options.max_tokens_per_step);
+  out.set_max_queued_requests(options.max_queued_requests);
+  out.set_max_request_tokens(options.max_request_tokens);
+  out.set_default_max_tokens(facts.default_max_tokens);
+  out.set_default_session_ttl_ms(TtlMs(options.default_session_ttl));
+  out.set_penalty_history_tokens(options.history_tokens);
+  out.set_max_message_bytes(facts.max_message_bytes);
+  out.set_max_text_bytes(facts.max_text_bytes);
+}
+
+}  // namespace
+
+void AppendEvent(const TokenEvent& event, const Request& request, bool is_first,
+                 v1::GenerateResponse& response) {
+  if (event.is_start || (is_first && event.is_last && event.status.ok())) {
+    v1::Started& started = *response.mutable_started();
+    started.set_request_id(request.id);
+    started.set_seed(event.seed);
+    started.set_resumed_tokens(event.usage.resumed_tokens);
+    started.set_prompt_tokens(event.usage.prompt_tokens);
+  }
+  if (!event.text.empty() || !event.token_ids.empty() || event.finish != FinishReason::kNone) {
+    v1::Output& output = OutputFor(event, response);
+    output.mutable_text()->append(event.text);
+    output.mutable_token_ids()->Add(event.token_ids.begin(), event.token_ids.end());
+    for (const TokenLogprob& logprob : event.logprobs) {
+      FillLogprob(logprob, *output.add_logprobs());
+    }
+    output.set_finish_reason(ToFinishReason(event.finish));
+    output.set_stop_matched(event.stop_matched);
+  }
+  if (event.is_last && event.status.ok()) {
+    FillFinished(event, request, *response.mutable_finished());
+  }
+}
+
+v1::Session ToSessionMessage(const SessionInfo& info) {
+  v1::Session session;
+  session.set_name(info.key.name);
+  session.set_position(info.position);
+  session.set_has_pending_token(info.has_pending_token);
+  session.set_busy(info.busy);
+  FillTimestamp(info.created, *session.mutable_create_time());
+  FillTimestamp(info.last_used, *session.mutable_last_use_time());
+  session.set_ttl_ms(TtlMs(info.ttl));
+  session.set_state_bytes(info.state_bytes);
+  return session;
+}
+
+v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version) {
+  v1::GetInfoResponse info;
+  v1::ServerInfo& server = *info.mutable_server();
+  server.set_version(std::string(version));
+  server.set_state(access.state());
+  FillTimestamp(access.start_time(), *server.mutable_start_time());
+  const absl::StatusOr<Engine*> engine = access.Get();
+  if (!engine.ok()) {
+    server.set_loaded_bytes(access.loaded_bytes());
+    server.set_total_bytes(access.total_bytes());
+    return info;
+  }
+  server.set_device((*engine)->backend_description());
+  FillModel(**engine, access.facts(), *info.mutable_model());
+  const CapacityPlan& plan = (*engine)->capacity();
+  info.mutable_capacity()->set_slab_bytes(plan.slab_bytes);
+  info.mutable_capacity()->set_state_memory_bytes(plan.state_memory_bytes);
+  info.mutable_capacity()->set_max_sessions(plan.sessions);
+  FillLimits((*engine)->options(), access.facts(), *info.mutable_limits());
+  FillStatistics((*engine)->stats(), *info.mutable_statistics());
+  return info;
+}
+
+}  // namespace mneme

@@ -1,0 +1,154 @@
+#include "server/grpc/session_service.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "engine/request_check.h"
+#include "engine/status_payload.h"
+#include "server/grpc/grpc_credentials.h"
+#include "server/grpc/raw_messages.h"
+#include "server/grpc/response_conversion.h"
+#include "server/request_conversion.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kDefaultPageSize = 100;
+constexpr int kMaxPageSize = 1000;
+
+absl::StatusOr<std::string> NameOrRandom(absl::string_view field, const std::string& name) {
+  if (name.empty()) {
+    absl::BitGen random;
+    return absl::StrFormat("session-%016x", absl::Uniform<uint64_t>(random));
+  }
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(name, field));
+  return name;
+}
+
+absl::StatusOr<v1::Session> CreateSession(const EngineAccess& access, const std::string& owner,
+                                          const v1::CreateSessionRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
+  MNEME_ASSIGN_OR_RETURN(std::string name, NameOrRandom("name", request.name()));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
+  MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
+                         engine->CreateSession({owner, std::move(name)}, ttl));
+  return ToSessionMessage(info);
+}
+
+absl::StatusOr<v1::Session> GetSession(const EngineAccess& access, const std::string& owner,
+                                       const v1::GetSessionRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
+  MNEME_ASSIGN_OR_RETURN(const SessionInfo info, engine->GetSession({owner, request.name()}));
+  return ToSessionMessage(info);
+}
+
+absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access,
+                                                      const std::string& owner,
+                                                      const v1::ListSessionsRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  if (request.page_size() < 0 || request.page_size() > kMaxPageSize) {
+    return FieldError("page_size", absl::StrCat("page_size: ", request.page_size(),
+                                                " is outside [0, ", kMaxPageSize, "]"));
+  }
+  const size_t page_size = request.page_size() == 0 ? kDefaultPageSize : request.page_size();
+  MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
+                         engine->ListSessions(owner, request.name_prefix()));
+  std::sort(sessions.begin(), sessions.end(),
+            [](const SessionInfo& a, const SessionInfo& b) { return a.key.name < b.key.name; });
+  v1::ListSessionsResponse response;
+  response.set_total_count(static_cast<int64_t>(sessions.size()));
+  // A page token is the last name of the page before, so that a page begins behind it even where
+  // that session is gone.
+  auto it = std::upper_bound(
+      sessions.begin(), sessions.end(), request.page_token(),
+      [](const std::string& name, const SessionInfo& info) { return name < info.key.name; });
+  for (; it != sessions.end(); ++it) {
+    if (static_cast<size_t>(response.sessions_size()) == page_size) {
+      response.set_next_page_token(response.sessions(response.sessions_size() - 1).name());
+      break;
+    }
+    *response.add_sessions() = ToSessionMessage(*it);
+  }
+  return response;
+}
+
+absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access, const std::string& owner,
+                                        const v1::ForkSessionRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(request.source_name(), "source_name"));
+  MNEME_ASSIGN_OR_RETURN(std::string target, NameOrRandom("target_name", request.target_name()));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
+  MNEME_ASSIGN_OR_RETURN(
+      const SessionInfo info,
+      engine->ForkSession({owner, request.source_name()}, {owner, std::move(target)}, ttl));
+  return ToSessionMessage(info);
+}
+
+absl::StatusOr<v1::DeleteSessionResponse> DeleteSession(const EngineAccess& access,
+                                                        const std::string& owner,
+                                                        const v1::DeleteSessionRequest& request) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
+  MNEME_RETURN_IF_ERROR(engine->DeleteSession({owner, request.name()}));
+  return v1::DeleteSessionResponse();
+}
+
+}  // namespace
+
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* SessionService::AnswerOwner(
+    grpc::CallbackServerContext& context, const grpc::ByteBuffer* request,
+    grpc::ByteBuffer* response,
+    absl::StatusOr<Response> (*handle)(const EngineAccess&, const std::string& owner,
+                                       const Request&)) {
+  return AnswerUnary<Request, Response>(
+      engine_.stats(), &context, request, response, &executor_,
+      [this, handle, caller = CallerOf(context, security_, Access::kUse)](
+          const Request& r) -> absl::StatusOr<Response> {
+        MNEME_RETURN_IF_ERROR(caller.status());
+        return handle(engine_, (*caller)->owner, r);
+      });
+}
+
+grpc::ServerUnaryReactor* SessionService::Create(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::CreateSessionRequest, v1::Session>(*context, request, response,
+                                                            &CreateSession);
+}
+
+grpc::ServerUnaryReactor* SessionService::Get(grpc::CallbackServerContext* context,
+                                              const grpc::ByteBuffer* request,
+                                              grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::GetSessionRequest, v1::Session>(*context, request, response, &GetSession);
+}
+
+grpc::ServerUnaryReactor* SessionService::List(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::ListSessionsRequest, v1::ListSessionsResponse>(*context, request, response,
+                                                                        &ListSessions);
+}
+
+grpc::ServerUnaryReactor* SessionService::Fork(grpc::CallbackServerContext* context,
+                                               const grpc::ByteBuffer* request,
+                                               grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::ForkSessionRequest, v1::Session>(*context, request, response,
+                                                          &ForkSession);
+}
+
+grpc::ServerUnaryReactor* SessionService::Delete(grpc::CallbackServerContext* context,
+                                                 const grpc::ByteBuffer* request,
+                                                 grpc::ByteBuffer* response) {
+  return AnswerOwner<v1::DeleteSessionRequest, v1::DeleteSessionResponse>(*context, request,
+                                                                          response, &DeleteSession);
+}
+
+}  // namespace mneme

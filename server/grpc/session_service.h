@@ -1,0 +1,53 @@
+// mneme.v1.Sessions: each call a single command of the engine.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "mneme/v1/sessions.grpc.pb.h"
+#include "server/engine_access.h"
+#include "server/executor.h"
+#include "server/security/security.h"
+
+namespace mneme {
+
+class SessionService final
+    : public v1::Sessions::WithRawCallbackMethod_Create<v1::Sessions::WithRawCallbackMethod_Get<
+          v1::Sessions::WithRawCallbackMethod_List<v1::Sessions::WithRawCallbackMethod_Fork<
+              v1::Sessions::WithRawCallbackMethod_Delete<v1::Sessions::Service>>>>> {
+ public:
+  // The engine's session commands wait for its loop; they do so on `executor`.
+  SessionService(EngineAccess& engine, const Security& security, Executor& executor)
+      : engine_(engine), security_(security), executor_(executor) {}
+
+  grpc::ServerUnaryReactor* Create(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Get(grpc::CallbackServerContext* context,
+                                const grpc::ByteBuffer* request,
+                                grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* List(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* request,
+                                 grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Fork(grpc::CallbackServerContext* context,
+                                 const grpc::ByteBuffer* request,
+                                 grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* Delete(grpc::CallbackServerContext* context,
+                                   const grpc::ByteBuffer* request,
+                                   grpc::ByteBuffer* response) override;
+
+ private:
+  // Answers with `handle`, which is told whose sessions the call is about.
+  template <typename Request, typename Response>
+  grpc::ServerUnaryReactor* AnswerOwner(grpc::CallbackServerContext& context,
+                                        const grpc::ByteBuffer* request, grpc::ByteBuffer* response,
+                                        absl::StatusOr<Response> (*handle)(const EngineAccess&,
+                                                                           const std::string& owner,
+                                                                           const Request&));
+
+  EngineAccess& engine_;
+  const Security& security_;
+  Executor& executor_;
+};
+
+}  // namespace mneme

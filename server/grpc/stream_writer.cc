@@ -1,0 +1,182 @@
+#include "server/grpc/stream_writer.h"
+
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "absl/time/clock.h"
+#include "engine/status_payload.h"
+#include "server/grpc/raw_messages.h"
+#include "server/grpc/response_conversion.h"
+#include "server/grpc/status_conversion.h"
+
+namespace mneme {
+namespace {
+
+// Events of one message: enough to catch up quickly, and small beside any receive limit.
+constexpr int kMaxEventsPerMessage = 64;
+
+}  // namespace
+
+absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
+  const std::chrono::system_clock::time_point deadline = context.deadline();
+  // gRPC's "never" lies at the end of the clock's range or of its own; nobody waits for a year
+  // 2200.
+  if (deadline - std::chrono::system_clock::now() > std::chrono::hours(24 * 365 * 100)) {
+    return absl::InfiniteFuture();
+  }
+  return absl::FromChrono(deadline);
+}
+
+std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext& context,
+                                                   std::function<void(absl::StatusCode)> on_end) {
+  std::shared_ptr<StreamWriter> writer(new StreamWriter(context, std::move(on_end)));
+  absl::MutexLock lock(&writer->mu_);
+  writer->self_ = writer;
+  return writer;
+}
+
+StreamWriter::StreamWriter(grpc::CallbackServerContext& context,
+                           std::function<void(absl::StatusCode)> on_end)
+    : deadline_(DeadlineOf(context)), on_end_(std::move(on_end)) {}
+
+absl::Status StreamWriter::StillWanted() {
+  absl::MutexLock lock(&mu_);
+  return cancelled_ || absl::Now() >= deadline_ ? CancelledStatus() : absl::OkStatus();
+}
+
+absl::Status StreamWriter::Claim(absl::StatusOr<StreamPermit> permit) {
+  if (!permit.ok()) return permit.status();
+  absl::MutexLock lock(&mu_);
+  if (!cancelled_) permit_ = *std::move(permit);
+  return absl::OkStatus();
+}
+
+StreamPermit StreamWriter::permit() {
+  absl::MutexLock lock(&mu_);
+  return permit_;
+}
+
+void StreamWriter::Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream) {
+  if (!stream.ok()) {
+    Action action;
+    {
+      absl::MutexLock lock(&mu_);
+      started_ = true;
+      ended_ = true;
+      if (!finished_) action = FinishWith(stream.status());
+    }
+    Do(action);
+    return;
+  }
+  (*stream)->SetReadyCallback([weak = weak_from_this()] {
+    if (const std::shared_ptr<StreamWriter> self = weak.lock()) self->Advance();
+  });
+  std::shared_ptr<TokenStream> dropped;
+  {
+    absl::MutexLock lock(&mu_);
+    request_ = std::move(request);
+    stream_ = *std::move(stream);
+    started_ = true;
+    if (cancelled_) dropped = DropStream();  // the client left before there was a stream
+  }
+  Advance();
+}
+
+void StreamWriter::Advance() {
+  Action action;
+  {
+    absl::MutexLock lock(&mu_);
+    action = NextAction();
+  }
+  Do(action);
+}
+
+void StreamWriter::Do(const Action& action) {
+  switch (action.kind) {
+    case Action::kNothing:
+      break;
+    case Action::kWrite:
+      StartWrite(&message_);
+      break;
+    case Action::kWriteAndFinish:
+      if (on_end_) on_end_(absl::StatusCode::kOk);
+      StartWriteAndFinish(&message_, grpc::WriteOptions(), grpc::Status::OK);
+      break;
+    case Action::kFinish:
+      if (on_end_) on_end_(action.status.code());
+      Finish(ToGrpcStatus(action.status));
+      break;
+  }
+}
+
+StreamWriter::Action StreamWriter::NextAction() {
+  if (!started_ || write_in_flight_ || finished_) return {};
+  if (cancelled_) return FinishWith(CancelledStatus());
+  if (ended_) return FinishWith(end_status_);  // what came before the error is written
+  v1::GenerateResponse response;
+  for (int i = 0; i < kMaxEventsPerMessage && !ended_; ++i) {
+    std::optional<TokenEvent> event = stream_->TryNext();
+    if (!event.has_value()) break;
+    AppendEvent(*event, request_, first_event_, response);
+    first_event_ = false;
+    if (!event->is_last) continue;
+    ended_ = true;
+    end_status_ = std::move(event->status);
+  }
+  const bool has_content =
+      response.has_started() || response.has_finished() || response.outputs_size() > 0;
+  if (!has_content) return ended_ ? FinishWith(end_status_) : Action();
+  message_ = SerializeMessage(response);
+  if (ended_ && end_status_.ok()) {
+    finished_ = true;
+    permit_ = nullptr;
+    return {.kind = Action::kWriteAndFinish};
+  }
+  write_in_flight_ = true;
+  return {.kind = Action::kWrite};
+}
+
+StreamWriter::Action StreamWriter::FinishWith(absl::Status status) {
+  finished_ = true;
+  permit_ = nullptr;
+  return {.kind = Action::kFinish, .status = std::move(status)};
+}
+
+std::shared_ptr<TokenStream> StreamWriter::DropStream() {
+  // Past the deadline the engine ends the request by itself, for the right reason.
+  if (stream_ != nullptr && !request_.detached && absl::Now() < deadline_) stream_->Cancel();
+  return std::exchange(stream_, nullptr);
+}
+
+absl::Status StreamWriter::CancelledStatus() const {
+  if (absl::Now() >= deadline_) return absl::DeadlineExceededError("the call's deadline passed");
+  return absl::CancelledError("the client cancelled the call");
+}
+
+void StreamWriter::OnWriteDone(bool ok) {
+  {
+    absl::MutexLock lock(&mu_);
+    write_in_flight_ = false;
+    if (!ok) cancelled_ = true;  // OnCancel follows, or came first
+  }
+  Advance();
+}
+
+void StreamWriter::OnCancel() {
+  std::shared_ptr<TokenStream> dropped;
+  {
+    absl::MutexLock lock(&mu_);
+    cancelled_ = true;
+    dropped = DropStream();
+  }
+  Advance();
+}
+
+void StreamWriter::OnDone() {
+  std::shared_ptr<StreamWriter> self;  // destroyed after the lock is gone
+  absl::MutexLock lock(&mu_);
+  self = std::exchange(self_, nullptr);
+}
+
+}  // namespace mneme

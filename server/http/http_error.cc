@@ -1,0 +1,128 @@
+#include "server/http/http_error.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/utf8.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr absl::Duration kDefaultRetryDelay = absl::Seconds(1);
+
+// OpenAI's names where it has one.
+absl::string_view TypeOf(int http_status) {
+  switch (http_status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 408:
+      return "timeout_error";
+    case 409:
+      return "conflict_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "service_unavailable_error";
+    default:
+      return http_status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+std::string Body(int http_status, absl::string_view message, absl::string_view param,
+                 absl::string_view code) {
+  const auto text_or_null = [](absl::string_view text) {
+    return text.empty() ? Json() : Json(SanitizeUtf8(text));
+  };
+  const Json body = {{"error",
+                      {{"message", SanitizeUtf8(message)},
+                       {"type", std::string(TypeOf(http_status))},
+                       {"param", text_or_null(param)},
+                       {"code", text_or_null(code)}}}};
+  return body.dump();
+}
+
+std::string BodyOf(const absl::Status& status) {
+  return Body(
+      HttpStatusOf(status), status.message(), FieldOf(status).value_or(""),
+      absl::AsciiStrToLower(ReasonOf(status).value_or(absl::StatusCodeToString(status.code()))));
+}
+
+// Another try finds the same unless somebody else changes something, except where the server says
+// that waiting helps. A busy session is free again once its request has ended.
+bool RetryCanHelp(const absl::Status& status, int http_status) {
+  if (http_status == 429 || http_status == 503) return true;
+  return http_status == 409 && ReasonOf(status) == kReasonSessionBusy;
+}
+
+}  // namespace
+
+int HttpStatusOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return 200;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kOutOfRange:
+      return 400;
+    case absl::StatusCode::kUnauthenticated:
+      return 401;
+    case absl::StatusCode::kPermissionDenied:
+      return 403;
+    case absl::StatusCode::kNotFound:
+      return 404;
+    case absl::StatusCode::kDeadlineExceeded:
+      return 408;
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kAlreadyExists:
+      return 409;
+    case absl::StatusCode::kFailedPrecondition:
+      return 412;
+    case absl::StatusCode::kResourceExhausted:
+      return 429;
+    case absl::StatusCode::kCancelled:
+      return 499;
+    case absl::StatusCode::kUnimplemented:
+      return 501;
+    case absl::StatusCode::kUnavailable:
+      return 503;
+    default:
+      return 500;
+  }
+}
+
+std::string ErrorJson(const absl::Status& status) { return BodyOf(status); }
+
+HttpResponse ErrorResponse(const absl::Status& status) {
+  HttpResponse response;
+  response.status = HttpStatusOf(status);
+  response.body = BodyOf(status);
+  if (response.status == 401) response.fields.push_back({"WWW-Authenticate", "Bearer"});
+  if (response.status == 429 || response.status == 503) {
+    const absl::Duration delay = RetryAfterOf(status).value_or(kDefaultRetryDelay);
+    const int64_t ms = std::max<int64_t>(1, absl::ToInt64Milliseconds(delay));
+    response.fields.push_back({"Retry-After", absl::StrCat((ms + 999) / 1000)});
+    response.fields.push_back({"retry-after-ms", absl::StrCat(ms)});
+  }
+  response.fields.push_back(
+      {"x-should-retry", RetryCanHelp(status, response.status) ? "true" : "false"});
+  return response;
+}
+
+HttpResponse ErrorResponse(int http_status, absl::string_view message, absl::string_view code) {
+  HttpResponse response;
+  response.status = http_status;
+  response.body = Body(http_status, message, "", code);
+  return response;
+}
+
+}  // namespace mneme

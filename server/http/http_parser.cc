@@ -1,0 +1,204 @@
+#include "server/http/http_parser.h"
+
+#include <boost/beast/http/basic_parser.hpp>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace mneme {
+namespace {
+
+namespace http = boost::beast::http;
+using boost::beast::string_view;
+using ErrorCode = boost::beast::error_code;
+
+absl::string_view View(string_view text) { return {text.data(), text.size()}; }
+
+int HexDigit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// False for "%" without two hexadecimal digits behind it.
+bool PercentDecode(absl::string_view text, std::string& out) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out.push_back(text[i]);
+      continue;
+    }
+    if (i + 2 >= text.size()) return false;
+    const int high = HexDigit(text[i + 1]);
+    const int low = HexDigit(text[i + 2]);
+    if (high < 0 || low < 0) return false;
+    out.push_back(static_cast<char>(16 * high + low));
+    i += 2;
+  }
+  return true;
+}
+
+}  // namespace
+
+class HttpParser::Impl final : public http::basic_parser<true> {
+ public:
+  explicit Impl(const HttpParserLimits& limits) : limits_(limits) {
+    header_limit(static_cast<std::uint32_t>(limits.max_header_bytes));
+    body_limit(static_cast<std::uint64_t>(limits.max_body_bytes));
+  }
+
+  State Feed(std::string& in) {
+    if (state_ == State::kDone || state_ == State::kFailed) return state_;
+    eager(is_header_done());  // the header by itself, the body in one go
+    ErrorCode error;
+    const size_t used = put(boost::asio::const_buffer(in.data(), in.size()), error);
+    in.erase(0, used);
+    if (error == http::error::need_more) {
+      // A header or the line in front of a chunk that goes on for ever.
+      if (in.size() > static_cast<size_t>(limits_.max_header_bytes)) FailTooLong();
+      return state_;
+    }
+    if (error) {
+      if (state_ != State::kFailed) Explain(error);
+      return state_;
+    }
+    if (is_done()) {
+      state_ = State::kDone;
+    } else if (is_header_done()) {
+      state_ = State::kBody;
+    }
+    return state_;
+  }
+
+  HttpRequest request_;
+  State state_ = State::kHeader;
+  bool expects_continue_ = false;
+  bool has_length_ = false;
+  int minor_version_ = 1;
+  int error_status_ = 0;
+  std::string error_message_;
+
+ private:
+  State Fail(int status, std::string message) {
+    state_ = State::kFailed;
+    error_status_ = status;
+    error_message_ = std::move(message);
+    return state_;
+  }
+  // For use inside Beast's callbacks, which end the parsing by an error code of their own.
+  void Refuse(ErrorCode& error, int status, std::string message) {
+    Fail(status, std::move(message));
+    error = http::error::bad_value;
+  }
+
+  void FailTooLong() {
+    if (request_.method.empty()) {
+      Fail(414, absl::StrCat("the request's target is longer than ", limits_.max_target_bytes,
+                             " bytes"));
+    } else {
+      Fail(431, absl::StrCat("the request's header is longer than ", limits_.max_header_bytes,
+                             " bytes"));
+    }
+  }
+
+  void Explain(ErrorCode error) {
+    if (error == http::error::header_limit) {
+      FailTooLong();
+    } else if (error == http::error::body_limit) {
+      Fail(413, absl::StrCat("the request's body is longer than ", limits_.max_body_bytes,
+                             " bytes (--max-message-size)"));
+    } else if (error == http::error::bad_version) {
+      Fail(505, "expected HTTP/1.1 or HTTP/1.0");
+    } else {
+      Fail(400, absl::StrCat("not a request of HTTP/1.1: ", error.message()));
+    }
+  }
+
+  void on_request_impl(http::verb, string_view method, string_view target, int version,
+                       ErrorCode& error) override {
+    minor_version_ = version - 10;
+    request_.method = std::string(method);
+    absl::string_view rest = View(target);
+    if (static_cast<int>(rest.size()) > limits_.max_target_bytes) {
+      return Refuse(error, 414,
+                    absl::StrCat("the request's target has ", rest.size(),
+                                 " bytes, expected at most ", limits_.max_target_bytes));
+    }
+    // The absolute form, which clients send to proxies.
+    for (const absl::string_view scheme : {"http://", "https://"}) {
+      if (!absl::StartsWithIgnoreCase(rest, scheme)) continue;
+      const size_t slash = rest.find('/', scheme.size());
+      rest = slash == absl::string_view::npos ? "/" : rest.substr(slash);
+    }
+    const size_t mark = rest.find('?');
+    if (mark != absl::string_view::npos) request_.query = std::string(rest.substr(mark + 1));
+    if (!PercentDecode(rest.substr(0, mark), request_.path)) {
+      Refuse(error, 400, "the request's target has a % without two hexadecimal digits");
+    }
+  }
+
+  void on_field_impl(http::field name, string_view name_text, string_view value,
+                     ErrorCode& error) override {
+    if (is_header_done()) return;  // trailers may not add to what was decided from the header
+    if (name == http::field::transfer_encoding) {
+      has_length_ = true;
+      if (!absl::EqualsIgnoreCase(View(value), "chunked")) {
+        return Refuse(error, 501, "Transfer-Encoding other than chunked is not supported");
+      }
+      if (!request_.Field("Content-Length").empty()) {
+        return Refuse(error, 400, "both Content-Length and Transfer-Encoding");
+      }
+    } else if (name == http::field::content_length) {
+      has_length_ = true;
+      if (!request_.Field("Transfer-Encoding").empty()) {
+        return Refuse(error, 400, "both Content-Length and Transfer-Encoding");
+      }
+    } else if (name == http::field::host && !request_.Field("Host").empty()) {
+      return Refuse(error, 400, "more than one Host");
+    } else if (name == http::field::expect) {
+      if (!absl::EqualsIgnoreCase(View(value), "100-continue")) {
+        return Refuse(error, 417, "Expect other than 100-continue is not supported");
+      }
+      expects_continue_ = minor_version_ >= 1;
+    }
+    request_.fields.push_back({std::string(name_text), std::string(value)});
+  }
+
+  void on_header_impl(ErrorCode& error) override {
+    if (minor_version_ >= 1 && request_.Field("Host").empty()) {
+      Refuse(error, 400, "Host is missing");
+    }
+  }
+
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, ErrorCode&) override {}
+  size_t on_body_impl(string_view body, ErrorCode&) override {
+    request_.body.append(body.data(), body.size());
+    return body.size();
+  }
+  void on_chunk_header_impl(std::uint64_t, string_view, ErrorCode&) override {}
+  size_t on_chunk_body_impl(std::uint64_t, string_view body, ErrorCode&) override {
+    request_.body.append(body.data(), body.size());
+    return body.size();
+  }
+  void on_finish_impl(ErrorCode&) override {}
+  void on_response_impl(int, string_view, int, ErrorCode&) override {}
+
+  const HttpParserLimits limits_;
+};
+
+HttpParser::HttpParser(const HttpParserLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}
+HttpParser::~HttpParser() = default;
+
+HttpParser::State HttpParser::Feed(std::string& in) { return impl_->Feed(in); }
+HttpParser::State HttpParser::state() const { return impl_->state_; }
+HttpRequest& HttpParser::request() { return impl_->request_; }
+bool HttpParser::keep_alive() const { return impl_->keep_alive(); }
+int HttpParser::minor_version() const { return impl_->minor_version_; }
+bool HttpParser::expects_continue() const { return impl_->expects_continue_; }
+bool HttpParser::has_length() const { return impl_->has_length_; }
+int HttpParser::error_status() const { return impl_->error_status_; }
+const std::string& HttpParser::error_message() const { return impl_->error_message_; }
+
+}  // namespace mneme

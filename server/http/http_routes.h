@@ -1,0 +1,37 @@
+// Which handler answers which method and path.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "server/http/http_call.h"
+
+namespace mneme {
+
+struct HttpRoute {
+  std::string method;  // "GET" answers HEAD, too
+  std::string
+      pattern;  // "/v1/models", or "/v1/models/{model}", whose braces match all that is left
+  HttpHandler handler;   // on the connection's thread: it must return quickly
+  bool is_open = false;  // for everybody, without the authenticator: probes
+};
+
+// Filled before the server starts, constant afterwards.
+class HttpRoutes {
+ public:
+  void Add(HttpRoute route) { routes_.push_back(std::move(route)); }
+
+  struct Match {
+    const HttpRoute* route = nullptr;  // null: see `allowed`
+    std::string argument;
+    std::string allowed;  // methods of the path, "GET, HEAD"; empty: no such path
+  };
+  Match Find(absl::string_view method, absl::string_view path) const;
+
+ private:
+  std::vector<HttpRoute> routes_;
+};
+
+}  // namespace mneme

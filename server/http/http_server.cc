@@ -1,0 +1,234 @@
+#include "server/http/http_server.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/strand.hpp>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "base/log.h"
+#include "server/http/http_connection.h"
+
+namespace mneme {
+namespace {
+
+namespace asio = boost::asio;
+using Tcp = asio::ip::tcp;
+using ErrorCode = boost::system::error_code;
+
+// After accept() failed for want of file descriptors or memory.
+constexpr std::chrono::milliseconds kAcceptPause(100);
+
+std::string Unbracketed(const std::string& host) {
+  if (host.empty() || host == "*") return "::";
+  if (host.front() == '[' && host.back() == ']') return host.substr(1, host.size() - 2);
+  return host;
+}
+
+std::string AddressText(const std::string& host, int port) {
+  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
+                                      : absl::StrCat(host, ":", port);
+}
+
+std::string PeerText(const Tcp::socket& socket) {
+  ErrorCode error;
+  const Tcp::endpoint peer = socket.remote_endpoint(error);
+  return error ? "" : AddressText(peer.address().to_string(), peer.port());
+}
+
+// A client that vanished without a word is noticed by the system, though nothing is being sent.
+void KeepAlive(Tcp::socket& socket) {
+  ErrorCode ignored;
+  socket.set_option(Tcp::no_delay(true), ignored);
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+#ifdef TCP_KEEPIDLE
+  using Option = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPIDLE>;
+  using Interval = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPINTVL>;
+  using Count = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_KEEPCNT>;
+  socket.set_option(Option(60), ignored);
+  socket.set_option(Interval(15), ignored);
+  socket.set_option(Count(4), ignored);
+#endif
+}
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  Impl(const HttpServerOptions& options, HttpRoutes routes)
+      : shared_{.options = options, .routes = std::move(routes)},
+        work_(asio::make_work_guard(context_)),
+        acceptor_(asio::make_strand(context_)),
+        pause_(acceptor_.get_executor()) {}
+  ~Impl() { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Listen() {
+    const std::string host = Unbracketed(shared_.options.host);
+    const std::string where = AddressText(host, shared_.options.port);
+    ErrorCode error;
+    Tcp::resolver resolver(context_);
+    const auto found =
+        resolver.resolve(host, absl::StrCat(shared_.options.port), Tcp::resolver::passive, error);
+    if (error) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot listen on ", where, ": --host: ", error.message()));
+    }
+    for (const auto& entry : found) {
+      const Tcp::endpoint endpoint = entry.endpoint();
+      acceptor_.close(error);
+      acceptor_.open(endpoint.protocol(), error);
+      if (!error) acceptor_.set_option(Tcp::acceptor::reuse_address(true), error);
+      if (!error) acceptor_.bind(endpoint, error);
+      if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+      if (!error) break;
+    }
+    if (error) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "cannot listen on ", where, ": ", error.message(),
+          error == asio::error::address_in_use
+              ? absl::StrCat("; is another server running? (", shared_.options.port_flag, ")")
+              : ""));
+    }
+    port_ = acceptor_.local_endpoint().port();
+    asio::post(acceptor_.get_executor(), [this] { Accept(); });
+    for (int i = 0; i < shared_.options.threads; ++i) {
+      threads_.emplace_back([this] { context_.run(); });
+    }
+    return absl::OkStatus();
+  }
+
+  int port() const { return port_; }
+
+  int64_t open_connections() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return static_cast<int64_t>(connections_.size());
+  }
+
+  void Shutdown(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mu_) {
+    {
+      absl::MutexLock lock(&mu_);
+      draining_ = true;
+    }
+    if (threads_.empty()) return;
+    asio::post(acceptor_.get_executor(), [this] {
+      ErrorCode ignored;
+      acceptor_.close(ignored);
+      pause_.cancel();
+    });
+    ForEach([](HttpConnection& connection) { connection.PostDrain(); });
+    if (!AwaitNone(grace)) ForEach([](HttpConnection& connection) { connection.PostClose(); });
+    // With acceptor and connections closed the threads run out of work.
+    work_.reset();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    // Somebody else may be about to answer a call, and so hold a connection for that moment.
+    while (shared_.living.load() > 0) {
+      context_.restart();
+      context_.poll();
+      absl::SleepFor(absl::Milliseconds(1));
+    }
+  }
+
+ private:
+  void Accept() {
+    acceptor_.async_accept(asio::make_strand(context_),
+                           [this](ErrorCode error, Tcp::socket socket) {
+                             if (!acceptor_.is_open()) return;
+                             if (error) {
+                               if (error != asio::error::connection_aborted) {
+                                 pause_.expires_after(kAcceptPause);
+                                 pause_.async_wait([this](ErrorCode) {
+                                   if (acceptor_.is_open()) Accept();
+                                 });
+                                 return;
+                               }
+                             } else {
+                               Add(std::move(socket));
+                             }
+                             Accept();
+                           });
+  }
+
+  void Add(Tcp::socket socket) ABSL_LOCKS_EXCLUDED(mu_) {
+    KeepAlive(socket);
+    std::string peer = PeerText(socket);
+    const asio::any_io_executor executor = socket.get_executor();
+    ByteStreamFactory* const factory = shared_.options.stream_factory.get();
+    std::unique_ptr<ByteStream> stream =
+        factory == nullptr ? MakeTcpStream(std::move(socket)) : factory->Wrap(std::move(socket));
+    auto connection =
+        std::make_shared<HttpConnection>(shared_, executor, std::move(stream), std::move(peer),
+                                         [this](HttpConnection* closed) { Remove(closed); });
+    bool is_full = false;
+    {
+      absl::MutexLock lock(&mu_);
+      if (draining_) return;
+      is_full = connections_.size() >= static_cast<size_t>(shared_.options.max_connections);
+      if (!is_full) connections_.emplace(connection.get(), connection);
+    }
+    asio::post(executor, [connection, is_full] {
+      is_full ? connection->StartRefusing() : connection->Start();
+    });
+  }
+
+  void Remove(HttpConnection* connection) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    connections_.erase(connection);
+  }
+
+  void ForEach(const std::function<void(HttpConnection&)>& function) ABSL_LOCKS_EXCLUDED(mu_) {
+    std::vector<std::shared_ptr<HttpConnection>> all;
+    {
+      absl::MutexLock lock(&mu_);
+      for (const auto& [key, weak] : connections_) {
+        if (auto connection = weak.lock()) all.push_back(std::move(connection));
+      }
+    }
+    for (const auto& connection : all) function(*connection);
+  }
+
+  bool AwaitNone(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return connections_.empty(); };
+    return mu_.AwaitWithTimeout(absl::Condition(&none), timeout);
+  }
+
+  HttpShared shared_;
+  asio::io_context context_;
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  Tcp::acceptor acceptor_;
+  asio::steady_timer pause_;
+  int port_ = 0;
+  std::vector<std::thread> threads_;
+
+  mutable absl::Mutex mu_;
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_
+      ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,
+                                                              HttpRoutes routes) {
+  auto impl = std::make_unique<Impl>(options, std::move(routes));
+  if (const absl::Status listening = impl->Listen(); !listening.ok()) return listening;
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() = default;
+
+int HttpServer::port() const { return impl_->port(); }
+int64_t HttpServer::open_connections() const { return impl_->open_connections(); }
+void HttpServer::Shutdown(absl::Duration grace) { impl_->Shutdown(grace); }
+
+}  // namespace mneme

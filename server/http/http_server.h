@@ -1,0 +1,74 @@
+// An HTTP/1.1 server: connections, limits and time-outs. What is served are its routes.
+//
+// Threads: a few of its own, which no request ever blocks; each connection is served by one of them
+// at a time. Handlers answer later and from other threads if their work takes long (http_call.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "server/http/http_authenticator.h"
+#include "server/http/http_parser.h"
+#include "server/http/http_routes.h"
+
+namespace mneme {
+
+class ByteStreamFactory;
+
+// One answered request, for logs and metrics.
+struct HttpExchange {
+  const HttpRequest& request;  // without its body; `route` is empty where none matched
+  int status = 0;
+  int64_t sent_bytes = 0;
+  absl::Duration duration;
+  bool complete = true;  // false: the client left first, or the body broke off
+};
+
+struct HttpServerOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;                        // 0: any free one
+  std::string port_flag = "--http-port";  // where it is set, for the message that it is taken
+  int threads = 2;
+  int max_connections = 4096;  // one more is answered with 503
+  HttpParserLimits limits;
+  // From a request's first byte to the end of its header: a client that sends it in drops is cut.
+  absl::Duration header_timeout = absl::Seconds(10);
+  absl::Duration body_timeout = absl::Seconds(60);       // from there to the end of its body
+  absl::Duration idle_timeout = absl::Seconds(75);       // between requests, and before the first
+  absl::Duration write_timeout = absl::Seconds(60);      // without a client taking anything
+  absl::Duration stream_keep_alive = absl::Seconds(15);  // see HttpBody::KeepAlive
+
+  std::shared_ptr<HttpAuthenticator> authenticator;   // null: everybody is anonymous
+  std::shared_ptr<ByteStreamFactory> stream_factory;  // null: plain TCP
+  // After each request, on the connection's thread; may be empty.
+  std::function<void(const HttpExchange&)> on_exchange;
+};
+
+class HttpServer {
+ public:
+  // FAILED_PRECONDITION if the port cannot be had, INVALID_ARGUMENT for a host that is none.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
+                                                           HttpRoutes routes);
+  ~HttpServer();  // as Shutdown(0)
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  int port() const;
+  int64_t open_connections() const;
+
+  // Takes no more connections, closes idle ones, lets responses end for up to `grace` and cuts the
+  // rest off. Blocks; idempotent.
+  void Shutdown(absl::Duration grace);
+
+ private:
+  class Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mneme

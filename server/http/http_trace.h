@@ -1,0 +1,14 @@
+// The trace of an HTTP request: read from its header, sent back in the response's.
+#pragma once
+
+#include "server/http/http_message.h"
+#include "server/trace_context.h"
+
+namespace mneme {
+
+TraceContext TraceOf(const HttpRequest& request);
+
+// Adds the fields `traceparent` and `tracestate`, where there is a trace.
+void AddTrace(const TraceContext& trace, HttpResponse& response);
+
+}  // namespace mneme

@@ -1,0 +1,162 @@
+// Metrics of what the engine counts.
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "server/metrics/metrics.h"
+
+namespace mneme {
+namespace {
+
+double Count(const Counter& counter) { return static_cast<double>(counter.value()); }
+double Now(const Gauge& gauge) { return static_cast<double>(gauge.value()); }
+
+void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWriter& out) {
+  double rejected = 0;
+  for (const Counter& count : stats.rejected) rejected += Count(count);
+  for (const Counter& count : server.refused) rejected += Count(count);
+  const double stopped = Count(stats.finished_by(FinishReason::kStop));
+  const double length = Count(stats.finished_by(FinishReason::kLength));
+  out.Counter("requests_total", "Generation requests that ended, by outcome.")
+      .Value(stopped + length, {{"outcome", "completed"}})
+      .Value(Count(stats.finished_by(FinishReason::kCancelled)), {{"outcome", "cancelled"}})
+      .Value(Count(stats.finished_by(FinishReason::kDeadline)), {{"outcome", "deadline"}})
+      .Value(Count(stats.finished_by(FinishReason::kError)), {{"outcome", "error"}})
+      .Value(rejected, {{"outcome", "rejected"}})
+      .Value(Count(stats.replayed), {{"outcome", "replayed"}});
+  out.Counter("request_success_total", "Requests answered in full, by why their text ended.")
+      .Value(stopped, {{"finished_reason", "stop"}})
+      .Value(length, {{"finished_reason", "length"}});
+
+  auto codes =
+      out.Counter("requests_rejected_total", "Requests refused before they ran, by status code.");
+  for (size_t code = 1; code < stats.rejected.size(); ++code) {
+    codes.Value(Count(stats.rejected[code]) + Count(server.refused[code]),
+                {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
+  }
+  auto reasons = out.Counter("admission_rejections_total",
+                             "Requests that the engine refused before they ran, by reason.");
+  for (size_t i = 0; i < stats.rejected_reason.size(); ++i) {
+    reasons.Value(Count(stats.rejected_reason[i]),
+                  {{"reason", std::string(EngineStats::RejectReasons()[i])}});
+  }
+}
+
+}  // namespace
+
+void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
+                         const EngineOptions& options, MetricWriter& out) {
+  WriteOutcomes(stats, server, out);
+  out.Gauge("num_requests_running", "Requests that hold a state slot and are worked on.")
+      .Value(Now(stats.requests_running));
+  out.Gauge("num_requests_waiting", "Requests that wait for a state slot.")
+      .Value(Now(stats.requests_waiting));
+  out.Gauge("max_queued_requests", "Requests that may wait; one more is refused.")
+      .Value(options.max_queued_requests);
+  out.Counter("prompt_tokens_total", "Prompt tokens fed to the model.")
+      .Value(Count(stats.prompt_tokens));
+  out.Counter("generation_tokens_total", "Tokens generated.").Value(Count(stats.generated_tokens));
+  out.Counter("resumed_tokens_total",
+              "Tokens that requests found in their session's state and that were not fed again.")
+      .Value(Count(stats.resumed_tokens));
+  out.Histogram("time_to_first_token_seconds", "From submission to the first token in seconds.")
+      .Value(stats.first_token_seconds);
+  out.Histogram("inter_token_latency_seconds", "Between two tokens of an answer in seconds.")
+      .Value(stats.inter_token_seconds);
+  out.Histogram("e2e_request_latency_seconds", "From submission to the end in seconds.")
+      .Value(stats.request_seconds);
+  out.Histogram("request_queue_time_seconds", "From submission to a state slot in seconds.")
+      .Value(stats.queue_seconds);
+  out.Histogram("request_prefill_time_seconds", "From a state slot to the first token in seconds.")
+      .Value(stats.prefill_seconds);
+  out.Histogram("request_decode_time_seconds", "From the first token to the last in seconds.")
+      .Value(stats.decode_seconds);
+  out.Histogram("request_inference_time_seconds", "From a state slot to the end in seconds.")
+      .Value(stats.inference_seconds);
+  out.Histogram("request_prompt_tokens", "Prompt tokens of a request.")
+      .Value(stats.request_prompt_tokens);
+  out.Histogram("request_generation_tokens", "Tokens generated for a request, all its choices.")
+      .Value(stats.request_generated_tokens);
+  out.Histogram("request_max_num_generation_tokens", "Tokens of a request's longest choice.")
+      .Value(stats.request_longest_choice);
+}
+
+void WriteStepMetrics(const EngineStats& stats, const EngineOptions& options, MetricWriter& out) {
+  out.Histogram("step_seconds", "A step of the engine, launch to sampled tokens, in seconds.")
+      .Value(stats.step_seconds);
+  out.Histogram("step_decode_rows", "Decoding rows of a step that has any.")
+      .Value(stats.decode_rows);
+  out.Gauge("step_max_rows", "Rows that a step may have.").Value(options.max_rows);
+  out.Histogram("iteration_tokens", "Tokens fed in a step.").Value(stats.tokens_per_step);
+  static constexpr const char* kPhases[] = {"idle",   "plan",   "forward",
+                                            "sample", "commit", "deliver"};
+  static_assert(std::size(kPhases) == kStepPhases);
+  auto phases =
+      out.Counter("step_phase_seconds_total",
+                  "Where the engine's thread spends its time, in seconds; else it waits.");
+  // Waiting is counted when it ends, and so would come in leaps.
+  static_assert(static_cast<int>(StepPhase::kIdle) == 0);
+  for (int phase = 1; phase < kStepPhases; ++phase) {
+    phases.Value(Count(stats.phase_nanoseconds[phase]) * 1e-9, {{"phase", kPhases[phase]}});
+  }
+  out.Counter("steps_failed_total", "Steps that the device could not finish.")
+      .Value(Count(stats.failed_steps));
+  out.Counter("state_traffic_bytes_total",
+              "Bytes of state read and written, as if each row moved its whole slot.")
+      .Value(Count(stats.state_bytes));
+  out.Counter("weight_traffic_bytes_total", "Bytes of weights read, all of them once a step.")
+      .Value(Count(stats.weight_bytes));
+  out.Counter("slab_copy_bytes_total", "Bytes copied for new sessions and forks.")
+      .Value(Count(stats.slab_copy_bytes));
+
+  const RoutingCounts& routing = stats.routing;
+  if (routing.groups() == 0) return;
+  auto routed = out.Counter("routed_tokens_total",
+                            "Tokens that routers sent to each memory, by group of layers.");
+  for (int group = 0; group < routing.groups(); ++group) {
+    const std::string layers =
+        absl::StrCat(routing.first_layer(group), "-", routing.first_layer(group + 1) - 1);
+    for (int memory = 0; memory < routing.memories(); ++memory) {
+      routed.Value(static_cast<double>(routing.tokens(group, memory)),
+                   {{"layers", layers}, {"memory", absl::StrCat(memory)}});
+    }
+  }
+}
+
+void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
+                         MetricWriter& out) {
+  const double used = Now(stats.slabs_used), total = Now(stats.slabs_total);
+  const auto slab_bytes = static_cast<double>(capacity.slab_bytes);
+  out.Gauge("slabs_used", "State slots in use.").Value(used);
+  out.Gauge("slabs_free", "State slots that are free.").Value(total - used);
+  out.Gauge("slabs_capacity", "State slots that there are.").Value(total);
+  out.Gauge("slabs_ephemeral",
+            "State slots in use that are free again when the requests that hold them end.")
+      .Value(Now(stats.slabs_ephemeral));
+  out.Gauge("slab_bytes", "Size of a state slot in bytes.").Value(slab_bytes);
+  out.Gauge("state_bytes", "State in use in bytes.").Value(used * slab_bytes);
+  out.Gauge("state_capacity_bytes", "Memory for states in bytes.").Value(total * slab_bytes);
+
+  out.Gauge("sessions", "Named sessions, by where their state is.")
+      .Value(Now(stats.sessions), {{"residency", "device"}});
+  out.Counter("sessions_created_total", "Named sessions begun.")
+      .Value(Count(stats.sessions_created));
+  static constexpr const char* kEnds[] = {"deleted", "expired", "spoilt", "unborn"};
+  static_assert(std::size(kEnds) == kSessionEnds);
+  auto ends = out.Counter("sessions_ended_total", "Named sessions that are no more, by reason.");
+  for (int end = 0; end < kSessionEnds; ++end) {
+    ends.Value(Count(stats.sessions_ended[end]), {{"reason", kEnds[end]}});
+  }
+  static constexpr const char* kResumes[] = {"hot", "cold", "refused"};
+  static_assert(std::size(kResumes) == kResumeOutcomes);
+  auto resumes =
+      out.Counter("session_resumes_total", "Requests with a session, by how they found it.");
+  for (int outcome = 0; outcome < kResumeOutcomes; ++outcome) {
+    resumes.Value(Count(stats.resumes[outcome]), {{"outcome", kResumes[outcome]}});
+  }
+  out.Histogram("session_fork_seconds",
+                "Forks of sessions, asked to answered, in seconds; waits for a running step.")
+      .Value(stats.fork_seconds);
+  out.Counter("forked_choices_total", "States copied for the further choices of a request.")
+      .Value(Count(stats.forked_choices));
+}
+
+}  // namespace mneme

@@ -1,0 +1,42 @@
+#include "server/metrics/http_metrics.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace mneme {
+
+void AddMetricsRoute(const Metrics& metrics, bool is_open, HttpRoutes& routes) {
+  routes.Add({.method = "GET",
+              .pattern = "/metrics",
+              .handler =
+                  [&metrics](const std::shared_ptr<HttpCall>& call) {
+                    call->Send({.content_type = Metrics::kContentType, .body = metrics.Text()});
+                  },
+              .is_open = is_open});
+}
+
+std::function<void(const HttpExchange&)> CountExchanges(ServerStats& stats) {
+  return [&stats](const HttpExchange& exchange) {
+    // Paths that nothing answers are up to clients, and would be a series each.
+    stats.http.Add(exchange.request.route.empty() ? "none" : exchange.request.route,
+                   absl::StrCat(exchange.status));
+  };
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(const v1::MetricsSection& config,
+                                                               const Metrics& metrics,
+                                                               ServerStats& stats) {
+  HttpRoutes routes;
+  AddMetricsRoute(metrics, /*is_open=*/true, routes);
+  HttpServerOptions options;
+  options.host = config.host();
+  options.port = config.port();
+  options.port_flag = "--metrics-port";
+  options.threads = 1;
+  options.max_connections = 64;  // of scrapers; an idle one is closed in time
+  options.on_exchange = CountExchanges(stats);
+  return HttpServer::Start(options, std::move(routes));
+}
+
+}  // namespace mneme

@@ -1,0 +1,114 @@
+#include "server/metrics/metrics.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "server/metrics/process_facts.h"
+#include "server/version.h"
+
+namespace mneme {
+namespace {
+
+constexpr std::pair<v1::ServerState, const char*> kStates[] = {
+    {v1::SERVER_STATE_LOADING, "loading"},
+    {v1::SERVER_STATE_SERVING, "serving"},
+    {v1::SERVER_STATE_DRAINING, "draining"},
+    {v1::SERVER_STATE_FAILED, "failed"},
+};
+
+void WriteProcess(MetricWriter& out) {
+  const ProcessFacts facts = ReadProcessFacts();
+  const auto gauge = [&out](const char* name, const char* help, double value) {
+    if (value >= 0) out.Gauge(name, help).Value(value);
+  };
+  if (facts.cpu_seconds >= 0) {
+    out.Counter("cpu_seconds_total", "User and system CPU time spent in seconds.")
+        .Value(facts.cpu_seconds);
+  }
+  gauge("resident_memory_bytes", "Resident memory size in bytes.",
+        static_cast<double>(facts.resident_bytes));
+  gauge("virtual_memory_bytes", "Virtual memory size in bytes.",
+        static_cast<double>(facts.virtual_bytes));
+  gauge("open_fds", "Number of open file descriptors.", static_cast<double>(facts.open_fds));
+  if (facts.max_fds > 0) {
+    gauge("max_fds", "Limit on open file descriptors.", static_cast<double>(facts.max_fds));
+  }
+  gauge("threads", "Number of threads.", static_cast<double>(facts.threads));
+  gauge("start_time_seconds", "Start of the process since the Unix epoch in seconds.",
+        facts.start_time);
+}
+
+void WriteServer(const EngineAccess& access, const Engine* engine, MetricWriter& out) {
+  out.Gauge("build_info", "Always 1; the labels say which build this is.")
+      .Value(1, {{"version", std::string(ServerVersion())}});
+  const v1::ServerState state = access.state();
+  auto states = out.Gauge("server_state", "1 for the state that the server is in, 0 for others.");
+  for (const auto& [value, name] : kStates) states.Value(state == value ? 1 : 0, {{"state", name}});
+  const bool ready =
+      engine != nullptr && state == v1::SERVER_STATE_SERVING && engine->health().ok();
+  out.Gauge("ready", "1 while the server takes requests: model loaded, not draining, healthy.")
+      .Value(ready ? 1 : 0);
+  const auto total = static_cast<double>(access.total_bytes());
+  const double loaded = total > 0 ? static_cast<double>(access.loaded_bytes()) / total : 0;
+  out.Gauge("model_loaded_ratio", "Share of the weights that is loaded.")
+      .Value(engine != nullptr ? 1 : loaded);
+
+  const ServerStats& stats = access.stats();
+  auto rpcs = out.Counter("rpcs_total", "gRPC calls that ended, by method and status code.");
+  for (const auto& [labels, count] : stats.rpcs.Read()) {
+    rpcs.Value(static_cast<double>(count), {{"method", labels.first}, {"code", labels.second}});
+  }
+  auto http = out.Counter("http_requests_total", "HTTP requests answered, by route and status.");
+  for (const auto& [labels, count] : stats.http.Read()) {
+    http.Value(static_cast<double>(count), {{"route", labels.first}, {"status", labels.second}});
+  }
+  out.Counter("request_log_lines_dropped_total",
+              "Request log lines lost because standard error took them too slowly.")
+      .Value(static_cast<double>(stats.request_log_lines_dropped.value()));
+}
+
+void WriteModel(const Engine& engine, MetricWriter& out) {
+  const ModelInfo& model = engine.model_info();
+  out.Gauge("model_info", "Always 1; the labels describe the model.")
+      .Value(1, {{"architecture", model.architecture},
+                 {"weight_dtype", model.weight_dtype},
+                 {"fingerprint", absl::StrFormat("%016x", model.fingerprint)}});
+  out.Gauge("device_info", "Always 1; the label describes the device.")
+      .Value(1, {{"device", engine.backend_description()}});
+  out.Gauge("model_parameters", "Parameters of the model.")
+      .Value(static_cast<double>(model.parameters));
+  out.Gauge("model_weight_bytes", "Memory that the weights take in bytes.")
+      .Value(static_cast<double>(model.weight_bytes));
+}
+
+}  // namespace
+
+std::vector<prometheus::MetricFamily> Metrics::Collect() const {
+  std::vector<prometheus::MetricFamily> families;
+  const absl::StatusOr<Engine*> got = access_.Get();
+  const Engine* engine = got.ok() ? *got : nullptr;
+  MetricWriter server("mneme_", {}, families);
+  WriteServer(access_, engine, server);
+  if (engine != nullptr) {
+    const std::string& model = access_.facts().model_name;
+    MetricWriter out("mneme_", {{"model_name", model}}, families);
+    WriteModel(*engine, out);
+    WriteRequestMetrics(engine->stats(), access_.stats(), engine->options(), out);
+    WriteStepMetrics(engine->stats(), engine->options(), out);
+    WriteSessionMetrics(engine->stats(), engine->capacity(), out);
+    if (vllm_) {
+      MetricWriter vllm("vllm:", {{"model_name", model}, {"engine", "0"}}, families);
+      WriteVllmMetrics(engine->stats(), engine->capacity(), vllm);
+    }
+  }
+  MetricWriter process("process_", {}, families);
+  WriteProcess(process);
+  return families;
+}
+
+std::string Metrics::Text() const { return prometheus::TextSerializer().Serialize(Collect()); }
+
+}  // namespace mneme

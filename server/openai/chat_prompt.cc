@@ -1,0 +1,271 @@
+#include "server/openai/chat_prompt.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "engine/status_payload.h"
+#include "server/openai/chat_template.h"
+#include "server/text_encoder.h"
+
+namespace mneme {
+namespace {
+
+// Noncharacters of Unicode, which no text should contain, as marks inside of rendered texts.
+constexpr absl::string_view kBreak = "\xEF\xB7\x90";    // U+FDD0: splits a special token's spelling
+constexpr absl::string_view kContent = "\xEF\xB7\x91";  // U+FDD1: stands for an answer
+
+// Tokens that a template writes by their spelling. Those that stand in messages are text.
+class SpecialTokens {
+ public:
+  SpecialTokens(const Tokenizer& tokenizer, const std::vector<std::string>& added) {
+    const std::set<absl::string_view> added_set(added.begin(), added.end());
+    for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+      const TokenEntry& entry = tokenizer.entry(id);
+      if (entry.kind == TokenKind::kPadding || entry.kind == TokenKind::kByte) continue;
+      const bool is_special = entry.kind == TokenKind::kControl || added_set.count(entry.piece) > 0;
+      if (is_special && !entry.piece.empty()) {
+        by_first_byte_[static_cast<uint8_t>(entry.piece[0])].emplace_back(entry.piece, id);
+      }
+    }
+    for (auto& [byte, tokens] : by_first_byte_) {
+      std::sort(tokens.begin(), tokens.end(),
+                [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+    }
+  }
+
+  struct Found {
+    size_t bytes = 0;  // 0: none begins here
+    int32_t id = 0;
+  };
+  // The longest one that `text` begins with.
+  Found At(absl::string_view text) const {
+    const auto tokens = by_first_byte_.find(static_cast<uint8_t>(text[0]));
+    if (tokens == by_first_byte_.end()) return {};
+    for (const auto& [spelling, id] : tokens->second) {
+      if (absl::StartsWith(text, spelling)) return {spelling.size(), id};
+    }
+    return {};
+  }
+
+  // `text` with a mark inside of each spelling.
+  std::string Broken(absl::string_view text) const {
+    std::string out;
+    for (size_t i = 0; i < text.size(); ++i) {
+      const Found found = At(text.substr(i));
+      out.push_back(text[i]);
+      if (found.bytes == 0) continue;
+      while (i + 1 < text.size() && (text[i + 1] & 0xc0) == 0x80) out.push_back(text[++i]);
+      out.append(kBreak.data(), kBreak.size());
+    }
+    return out;
+  }
+
+ private:
+  std::map<uint8_t, std::vector<std::pair<std::string, int32_t>>> by_first_byte_;
+};
+
+// All texts below `json`, so that nobody who writes messages can write control tokens.
+absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json& json) {
+  if (json.is_string()) {
+    const std::string& text = json.get_ref<const std::string&>();
+    if (absl::StrContains(text, kBreak) || absl::StrContains(text, kContent)) {
+      return FieldError(field, absl::StrCat(field, " has a noncharacter, U+FDD0 or U+FDD1"));
+    }
+    json = special.Broken(text);
+    return absl::OkStatus();
+  }
+  if (!json.is_structured()) return absl::OkStatus();
+  for (Json& element : json) MNEME_RETURN_IF_ERROR(Protect(special, field, element));
+  return absl::OkStatus();
+}
+
+// "content" as a text: parts that are texts are joined by line breaks.
+absl::Status FlattenContent(absl::string_view field, Json& message) {
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null() || content->is_string()) {
+    return absl::OkStatus();
+  }
+  const std::string name = absl::StrCat(field, ".content");
+  if (!content->is_array()) {
+    return FieldError(name, absl::StrCat(name, " is ", ShownJson(*content),
+                                         ", expected a text or a list of parts"));
+  }
+  std::string text;
+  for (const Json& part : *content) {
+    const std::string type = part.is_object() && part.contains("type") && part["type"].is_string()
+                                 ? part["type"].get<std::string>()
+                                 : "";
+    if (type != "text" || !part.contains("text") || !part["text"].is_string()) {
+      return WithReason(FieldError(name, absl::StrCat(name,
+                                                      ": only parts of type text are "
+                                                      "supported, not ",
+                                                      ShownJson(part))),
+                        "UNSUPPORTED_PARAMETER");
+    }
+    absl::StrAppend(&text, &part == &content->front() ? "" : "\n", part["text"].get<std::string>());
+  }
+  *content = text;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Json> CheckedMessages(const SpecialTokens& special, const Json& messages) {
+  Json checked = messages;
+  if (!checked.is_array() || checked.empty()) {
+    return FieldError("messages", "messages: expected a list of at least one message");
+  }
+  for (size_t i = 0; i < checked.size(); ++i) {
+    const std::string field = absl::StrCat("messages[", i, "]");
+    Json& message = checked[i];
+    if (!message.is_object()) {
+      return FieldError(field, absl::StrCat(field, " is ", ShownJson(message),
+                                            ", expected an object with role and content"));
+    }
+    JsonFields fields(message, field);
+    std::string role;
+    if (!fields.Read("role", role)) fields.Fail("role", "a text", Json());
+    fields.Ignore("content");
+    for (const char* known : {"name", "reasoning_content"}) fields.Ignore(known);
+    for (const char* unsupported : {"tool_calls", "tool_call_id", "function_call", "audio",
+                                    "refusal", "annotations", "reasoning"}) {
+      fields.Unsupported(unsupported);
+    }
+    MNEME_RETURN_IF_ERROR(fields.Finish());
+    MNEME_RETURN_IF_ERROR(FlattenContent(field, message));
+    MNEME_RETURN_IF_ERROR(Protect(special, field, message));
+  }
+  return checked;
+}
+
+// A rendered text as tokens. `continued`: other tokens, which were text, come before it.
+absl::StatusOr<std::vector<int32_t>> EncodeRendered(const Tokenizer& tokenizer,
+                                                    const SpecialTokens& special,
+                                                    absl::string_view text, bool continued) {
+  std::vector<int32_t> ids;
+  const auto encode = [&](absl::string_view part) -> absl::Status {
+    if (part.empty()) return absl::OkStatus();
+    MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> part_ids,
+                           EncodeText(tokenizer, part, {.continuation = continued}));
+    ids.insert(ids.end(), part_ids.begin(), part_ids.end());
+    continued = true;
+    return absl::OkStatus();
+  };
+  size_t begin = 0;
+  for (size_t i = 0; i < text.size();) {
+    const bool is_break = absl::StartsWith(text.substr(i), kBreak);
+    const SpecialTokens::Found found =
+        is_break ? SpecialTokens::Found{} : special.At(text.substr(i));
+    if (!is_break && found.bytes == 0) {
+      ++i;
+      continue;
+    }
+    MNEME_RETURN_IF_ERROR(encode(text.substr(begin, i - begin)));
+    i += is_break ? kBreak.size() : found.bytes;
+    begin = i;
+    if (is_break) continue;
+    ids.push_back(found.id);
+    // As in Tokenizer: what follows BOS still begins the text.
+    if (found.id != tokenizer.bos_id()) continued = true;
+  }
+  MNEME_RETURN_IF_ERROR(encode(text.substr(begin)));
+  return ids;
+}
+
+// What the template refuses is the messages' fault.
+absl::StatusOr<std::string> Render(const OpenAiRequest& request, const ChatTemplate& chat_template,
+                                   const Json& messages, bool with_bos, const Json& arguments) {
+  absl::StatusOr<std::string> text = chat_template.Render(messages, request.add_generation_prompt,
+                                                          with_bos, arguments, absl::Now());
+  if (text.ok()) return text;
+  return FieldError("messages",
+                    absl::StrCat("messages: the model's chat template does not take them: ",
+                                 text.status().message()));
+}
+
+// The messages as they follow an answer: rendered behind one, of which nothing is kept.
+absl::StatusOr<std::string> RenderContinued(const OpenAiRequest& request,
+                                            const ChatTemplate& chat_template, const Json& messages,
+                                            const Json& arguments) {
+  Json all = Json::array({{{"role", "user"}, {"content", "-"}},
+                          {{"role", "assistant"}, {"content", std::string(kContent)}}});
+  all.insert(all.end(), messages.begin(), messages.end());
+  MNEME_ASSIGN_OR_RETURN(const std::string text,
+                         Render(request, chat_template, all, true, arguments));
+  const size_t at = text.find(std::string(kContent));
+  if (at == std::string::npos || text.find(std::string(kContent), at + 1) != std::string::npos) {
+    return WithReason(absl::FailedPreconditionError(
+                          "the model's chat template does not show answers as they are, so that "
+                          "messages cannot be appended to one; send the whole conversation"),
+                      "TEMPLATE_HIDES_ANSWERS");
+  }
+  return text.substr(at + kContent.size());
+}
+
+}  // namespace
+
+absl::StatusOr<ChatPrompt> ToChatPrompt(const OpenAiRequest& request, const Engine& engine,
+                                        const ServingFacts& facts) {
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine));
+  if (facts.chat_template == nullptr) {
+    return WithReason(absl::FailedPreconditionError(facts.chat_template_error), "NO_CHAT_TEMPLATE");
+  }
+  const ChatTemplate& chat_template = *facts.chat_template;
+  const SpecialTokens special(*tokenizer, chat_template.added_tokens());
+  MNEME_ASSIGN_OR_RETURN(const Json messages, CheckedMessages(special, request.messages));
+  Json arguments = request.template_arguments;
+  MNEME_RETURN_IF_ERROR(Protect(special, "chat_template_kwargs", arguments));
+
+  ChatPrompt prompt;
+  MNEME_ASSIGN_OR_RETURN(const std::string text,
+                         Render(request, chat_template, messages, true, arguments));
+  MNEME_RETURN_IF_ERROR(CheckTextSize(text, facts));
+  MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeRendered(*tokenizer, special, text, false));
+  if (request.session_mode == SessionMode::kAppend) {
+    MNEME_ASSIGN_OR_RETURN(const std::string rest,
+                           RenderContinued(request, chat_template, messages, arguments));
+    MNEME_ASSIGN_OR_RETURN(prompt.continued, EncodeRendered(*tokenizer, special, rest, true));
+  }
+  return prompt;
+}
+
+absl::StatusOr<std::vector<int32_t>> CutAt(const Tokenizer& tokenizer,
+                                           const std::vector<int32_t>& ids, int64_t bytes) {
+  std::vector<int32_t> out;
+  size_t i = 0;
+  const auto is_text = [&](int32_t id) {
+    const TokenKind kind = tokenizer.entry(id).kind;
+    return kind == TokenKind::kText || kind == TokenKind::kByte;
+  };
+  for (; i < ids.size(); ++i) {
+    const auto size = is_text(ids[i]) ? static_cast<int64_t>(tokenizer.entry(ids[i]).text.size())
+                                      : int64_t{5};  // ConversationDigest
+    if (size > bytes) break;
+    bytes -= size;
+    out.push_back(ids[i]);
+  }
+  if (i == ids.size() || !is_text(ids[i])) return out;
+  const auto append = [&](absl::string_view text) -> absl::Status {
+    if (text.empty()) return absl::OkStatus();
+    MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> part,
+                           EncodeText(tokenizer, text, {.continuation = true}));
+    out.insert(out.end(), part.begin(), part.end());
+    return absl::OkStatus();
+  };
+  const std::string& cut = tokenizer.entry(ids[i]).text;
+  MNEME_RETURN_IF_ERROR(append(absl::string_view(cut).substr(0, bytes)));
+  std::string rest = cut.substr(bytes);
+  for (++i; i < ids.size() && is_text(ids[i]); ++i) rest += tokenizer.entry(ids[i]).text;
+  MNEME_RETURN_IF_ERROR(append(rest));
+  out.insert(out.end(), ids.begin() + static_cast<int64_t>(i), ids.end());
+  return out;
+}
+
+}  // namespace mneme

@@ -1,0 +1,107 @@
+#include "server/openai/chat_template.h"
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace mneme {
+namespace {
+
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
+
+// Empty if there is no such file.
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::string();
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (text.str().size() > kMaxFileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " is too large"));
+  }
+  return text.str();
+}
+
+// A text, or an object with "content", as the transformers package writes both.
+std::string Spelling(const Json& token) {
+  if (token.is_string()) return token.get<std::string>();
+  if (token.is_object() && token.contains("content") && token["content"].is_string()) {
+    return token["content"].get<std::string>();
+  }
+  return "";
+}
+
+// The template of tokenizer_config.json, or "".
+std::string TemplateOf(const Json& config) {
+  const auto it = config.find("chat_template");
+  if (it == config.end()) return "";
+  if (it->is_string()) return it->get<std::string>();
+  if (!it->is_array()) return "";
+  for (const Json& named : *it) {
+    if (named.is_object() && named.value("name", "") == "default") {
+      return named.value("template", "");
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder) {
+  const std::string config_path = absl::StrCat(folder, "/tokenizer_config.json");
+  MNEME_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(config_path));
+  Json config = Json::parse(config_text, nullptr, /*allow_exceptions=*/false);
+  if (!config.is_object()) config = Json::object();  // the tokenizer's loader complains
+  std::string path = absl::StrCat(folder, "/chat_template.jinja");
+  MNEME_ASSIGN_OR_RETURN(std::string source, ReadFile(path));
+  if (source.empty()) {
+    source = TemplateOf(config);
+    path = absl::StrCat(config_path, ": chat_template");
+  }
+  if (source.empty()) {
+    return absl::NotFoundError(
+        "the model has no chat template (chat_template.jinja, or chat_template in "
+        "tokenizer_config.json)");
+  }
+  auto parsed = Parse(source, config);
+  if (parsed.ok()) return parsed;
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", parsed.status().message()));
+}
+
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(absl::string_view source,
+                                                                        const Json& config) {
+  MNEME_ASSIGN_OR_RETURN(jinja::Template parsed, jinja::Template::Parse(source));
+  return std::shared_ptr<const ChatTemplate>(new ChatTemplate(std::move(parsed), config));
+}
+
+ChatTemplate::ChatTemplate(jinja::Template parsed, const Json& config)
+    : template_(std::move(parsed)) {
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
+    const auto it = config.find(name);
+    if (it == config.end() || it->is_null()) continue;
+    special_tokens_.emplace_back(name, Spelling(*it));
+    added_tokens_.push_back(Spelling(*it));
+  }
+  const auto added = config.find("added_tokens_decoder");
+  if (added == config.end() || !added->is_object()) return;
+  for (const auto& [id, token] : added->items()) added_tokens_.push_back(Spelling(token));
+}
+
+absl::StatusOr<std::string> ChatTemplate::Render(const Json& messages, bool add_generation_prompt,
+                                                 bool with_bos, const Json& arguments,
+                                                 absl::Time now) const {
+  jinja::Map variables = special_tokens_;
+  if (!with_bos) jinja::Assign(variables, "bos_token", "");
+  jinja::Assign(variables, "tools", jinja::None{});
+  jinja::Assign(variables, "documents", jinja::None{});
+  for (const auto& [name, value] : arguments.items()) {
+    jinja::Assign(variables, name, jinja::Value::FromJson(value));
+  }
+  jinja::Assign(variables, "messages", jinja::Value::FromJson(messages));
+  jinja::Assign(variables, "add_generation_prompt", add_generation_prompt);
+  return template_.Render(variables, now);
+}
+
+}  // namespace mneme

@@ -1,0 +1,54 @@
+// Tokens and their probabilities as OpenAI's two endpoints write them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "server/openai/json_body.h"
+#include "server/openai/openai_request.h"
+
+namespace mneme {
+
+// What does not change from one chunk of an answer to the next.
+struct AnswerFacts {
+  OpenAiKind kind = OpenAiKind::kCompletion;
+  std::string id;  // "cmpl-..."
+  int64_t created = 0;
+  std::string model;
+  std::string fingerprint;
+  std::string session;  // empty: none
+  int n = 1;            // choices of each prompt
+  bool stream = false;
+  bool include_usage = false;
+  bool echo = false;
+  int logprobs = -1;                     // as in Request
+  const Tokenizer* tokenizer = nullptr;  // may be null
+};
+
+// A choice as it grows: all of it, or what came since the last chunk.
+struct AnswerChoice {
+  std::string text;
+  std::vector<TokenLogprob> logprobs;
+  FinishReason finish = FinishReason::kNone;
+  std::string stop_matched;
+  int64_t text_offset = 0;  // characters in front of `logprobs`, of this and earlier chunks
+};
+
+// Counts of an answer, all prompts together.
+struct AnswerUsage {
+  int64_t prompt_tokens = 0;  // what a session remembered included
+  int64_t cached_tokens = 0;  // of them, that were not fed again
+  int64_t completion_tokens = 0;
+};
+
+Json UsageJson(const AnswerUsage& usage);
+
+// An element of "choices". Moves `text_offset` on.
+Json ChoiceJson(const AnswerFacts& facts, int index, AnswerChoice& choice, bool is_first_chunk);
+
+// The object around "choices", without usage.
+Json EnvelopeJson(const AnswerFacts& facts, Json choices);
+
+}  // namespace mneme

@@ -1,0 +1,42 @@
+// Bodies of /v1/completions and /v1/chat/completions, as what the native interface would be asked.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "mneme/v1/inference.pb.h"
+#include "server/openai/json_body.h"
+
+namespace mneme {
+
+enum class OpenAiKind { kCompletion, kChat };
+
+// How a chat's messages relate to what its session remembers.
+enum class SessionMode {
+  kWhole,   // they are the whole conversation: the session must have been fed a beginning of it
+  kAppend,  // they are new, and follow what the session remembers
+};
+
+struct OpenAiRequest {
+  OpenAiKind kind = OpenAiKind::kCompletion;
+  // All but the prompt and the request's id.
+  v1::GenerateRequest generate;
+  std::vector<v1::GenerateRequest> prompts;  // kCompletion: only their prompt is set; at least one
+  Json messages;                             // kChat
+  bool add_generation_prompt = true;
+  Json template_arguments = Json::object();
+  SessionMode session_mode = SessionMode::kWhole;
+  bool stream = false;
+  bool include_usage = false;
+};
+
+// Errors name the field of the body. Ranges are the engine's to check.
+absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
+                                              const HttpRequest& http);
+
+// The engine's errors name fields of inference.proto: "sampling.top_p", "text". The same error with
+// the body's name for it as field.
+absl::Status WithOpenAiField(absl::Status status, OpenAiKind kind);
+
+}  // namespace mneme

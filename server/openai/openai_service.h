@@ -1,0 +1,46 @@
+// What is served over HTTP: OpenAI's endpoints, and those that operators and other servers' users
+// expect beside them. The same engine, sessions and limits as over gRPC.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "server/engine_access.h"
+#include "server/http/http_routes.h"
+#include "server/security/security.h"
+#include "server/text_encoder.h"
+
+namespace mneme {
+
+// Outlives the HttpServer that has its routes. Handlers return at once: long texts are tokenised on
+// threads of their own.
+class OpenAiService {
+ public:
+  OpenAiService(EngineAccess& engine, Security& security) : engine_(engine), security_(security) {}
+
+  //   GET  /health /ping /version           for everybody
+  //   GET  /v1/models /v1/models/{model}
+  //   GET  /tokenizer_info
+  //   POST /v1/completions /v1/chat/completions /tokenize /detokenize
+  void AddRoutes(HttpRoutes& routes);
+
+ private:
+  using Handler = void (OpenAiService::*)(const std::shared_ptr<HttpCall>&);
+  // `handler` now, or on a thread that may take long.
+  HttpHandler WithTexts(Handler handler);
+
+  void Health(const std::shared_ptr<HttpCall>& call);
+  void Models(const std::shared_ptr<HttpCall>& call);
+  void Model(const std::shared_ptr<HttpCall>& call);
+  void TokenizerInfo(const std::shared_ptr<HttpCall>& call);
+  void Complete(const std::shared_ptr<HttpCall>& call);
+  void Chat(const std::shared_ptr<HttpCall>& call);
+  void Tokenize(const std::shared_ptr<HttpCall>& call);
+  void Detokenize(const std::shared_ptr<HttpCall>& call);
+
+  EngineAccess& engine_;
+  Security& security_;
+  TextExecutors executors_;
+};
+
+}  // namespace mneme

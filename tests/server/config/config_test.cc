@@ -1,0 +1,277 @@
+#include "server/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "server/config/flags.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+using Environment = std::map<std::string, std::string>;
+
+absl::StatusOr<CommandLine> Parse(const std::vector<const char*>& arguments,
+                                  const Environment& environment = {}) {
+  return ParseCommandLine(arguments, [&environment](const char* name) -> const char* {
+    const auto it = environment.find(name);
+    return it == environment.end() ? nullptr : it->second.c_str();
+  });
+}
+
+v1::ServerConfig ParseConfig(const std::vector<const char*>& arguments,
+                             const Environment& environment = {}) {
+  absl::StatusOr<CommandLine> line = Parse(arguments, environment);
+  EXPECT_TRUE(line.ok()) << line.status();
+  return line.ok() ? line->config : v1::ServerConfig();
+}
+
+std::string ErrorOf(const std::vector<const char*>& arguments,
+                    const Environment& environment = {}) {
+  return std::string(Parse(arguments, environment).status().message());
+}
+
+class ConfigFile {
+ public:
+  explicit ConfigFile(const std::string& text) : path_(testing::TempDir() + "mneme_config_XXXXXX") {
+    const int fd = mkstemp(path_.data());
+    EXPECT_GE(fd, 0);
+    std::ofstream(path_) << text;
+  }
+  ~ConfigFile() { std::remove(path_.c_str()); }
+  const char* path() const { return path_.c_str(); }
+
+ private:
+  std::string path_;
+};
+
+TEST(ConfigTest, DefaultsAreThoseOfTheProtoFile) {
+  const v1::ServerConfig config = ParseConfig({"--model", "m"});
+  EXPECT_EQ(config.model().path(), "m");
+  EXPECT_EQ(config.server().host(), "127.0.0.1");
+  EXPECT_EQ(config.server().grpc_port(), 50051);
+  EXPECT_EQ(config.engine().session_ttl_ms(), 30 * 60 * 1000);
+}
+
+TEST(ConfigTest, FlagGoesBeforeEnvironmentBeforeFileBeforeDefault) {
+  const ConfigFile file(
+      "model { path: 'file' }\n"
+      "engine { max_rows: 11 max_sessions: 12 max_queued_requests: 13 }");
+  const Environment environment = {{"MNEME_MAX_NUM_SEQS", "21"}, {"MNEME_MAX_SESSIONS", "22"}};
+  const v1::ServerConfig config =
+      ParseConfig({"--config", file.path(), "--max-num-seqs=31"}, environment);
+  EXPECT_EQ(config.engine().max_rows(), 31);
+  EXPECT_EQ(config.engine().max_sessions(), 22);
+  EXPECT_EQ(config.engine().max_queued_requests(), 13);
+  EXPECT_EQ(config.engine().stream_capacity_events(), 256);
+  EXPECT_EQ(config.model().path(), "file");
+}
+
+TEST(ConfigTest, EveryFlagCanComeFromItsVariable) {
+  const FlagTable table;
+  for (const FlagSpec& flag : table.flags()) {
+    const std::string value =
+        flag.is_bool()                   ? "true"
+        : flag.options.choice_size() > 0 ? flag.options.choice(1)
+        : flag.field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_STRING ? "some.text"
+                                                                                      : "1000";
+    Environment environment = {{"MNEME_MODEL", "m"}};
+    environment[flag.env] = value;
+    const absl::StatusOr<CommandLine> line = Parse({}, environment);
+    if (!line.ok()) {
+      EXPECT_THAT(line.status().message(), HasSubstr(flag.name));  // out of range, but understood
+      continue;
+    }
+    const std::string want = flag.options.unit() == v1::Flag::MILLISECONDS ? "1000s"
+                             : flag.options.unit() == v1::Flag::BYTES      ? "1000B"
+                                                                           : value;
+    EXPECT_EQ(FieldText(flag, line->config), want) << flag.env;
+  }
+}
+
+TEST(ConfigTest, SpellingsOfOtherServersMeanTheSame) {
+  for (const char* spelling : {"--max-num-seqs", "--max-batch", "--max-batch-size", "-np",
+                               "--max_num_seqs", "--max-running-requests"}) {
+    EXPECT_EQ(ParseConfig({"-m", "m", spelling, "7"}).engine().max_rows(), 7) << spelling;
+  }
+  EXPECT_EQ(ParseConfig({"-m", "m", "--chunked-prefill-size", "99"}).engine().max_tokens_per_step(),
+            99);
+  EXPECT_EQ(ParseConfig({"-m", "m", "-t", "3"}).device().threads(), 3);
+}
+
+TEST(ConfigTest, SizesAndTimesTakeUnits) {
+  const v1::ServerConfig config =
+      ParseConfig({"--model=m", "--state-memory=1.5GiB", "--session-ttl", "1h30m",
+                   "--shutdown-timeout=2.5", "--max-message-size", "64k"});
+  EXPECT_EQ(config.engine().state_memory_bytes(), int64_t{3} << 29);
+  EXPECT_EQ(config.engine().session_ttl_ms(), 90 * 60 * 1000);
+  EXPECT_EQ(config.server().shutdown_timeout_ms(), 2500);
+  EXPECT_EQ(config.server().max_message_bytes(), 65536);
+}
+
+TEST(ConfigTest, NumbersMayHaveFractionsWhereTheyMakeSense) {
+  EXPECT_EQ(ParseConfig({"--model=m", "--max-decode-slowdown=1.5"}).engine().max_decode_slowdown(),
+            1.5);
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-decode-slowdown=0.5"}), HasSubstr("less than 1"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-decode-slowdown=nan"}), HasSubstr("not a number"));
+}
+
+TEST(ConfigTest, BooleansNeedNoValue) {
+  EXPECT_TRUE(ParseConfig({"--model=m", "--insecure"}).server().insecure());
+  EXPECT_FALSE(ParseConfig({"--model=m", "--insecure=false"}).server().insecure());
+  EXPECT_FALSE(
+      ParseConfig({"--model=m", "--no-insecure"}, {{"MNEME_INSECURE", "1"}}).server().insecure());
+}
+
+TEST(ConfigTest, SetTakesTheSyntaxOfTheFile) {
+  const v1::ServerConfig config =
+      ParseConfig({"--model=m", "--max-batch", "3", "--set", "engine { max_rows: 5 }"});
+  EXPECT_EQ(config.engine().max_rows(), 5);
+  EXPECT_THAT(ErrorOf({"--model=m", "--set", "engine { max_row: 5 }"}),
+              AllOf(HasSubstr("--set:1:"), HasSubstr("max_row")));
+}
+
+TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-nun-seqs=3"}), HasSubstr("did you mean --max-num-seqs"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--ports=3"}), HasSubstr("did you mean --port"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--pirt=3"}), HasSubstr("unknown flag --pirt"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "70000"}),
+              AllOf(HasSubstr("--grpc-port"), HasSubstr("70000"), HasSubstr("65535")));
+  EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "abc"}),
+              AllOf(HasSubstr("--grpc-port"), HasSubstr("\"abc\" is not a whole number")));
+  EXPECT_THAT(ErrorOf({"--model=m", "--device", "tpu"}),
+              AllOf(HasSubstr("\"tpu\""), HasSubstr("auto, cpu, cuda")));
+  EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "-1GiB"}), HasSubstr("is not a size"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "99999999999TiB"}), HasSubstr("not a size"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--session-ttl", "soon"}), HasSubstr("is not a time"));
+  EXPECT_THAT(ErrorOf({"--model"}), HasSubstr("--model needs a value"));
+  EXPECT_THAT(ErrorOf({}), HasSubstr("--model is missing"));
+  EXPECT_THAT(ErrorOf({"folder"}), HasSubstr("given with --model"));
+  EXPECT_THAT(ErrorOf({"--plan=yes"}), HasSubstr("takes no value"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--insecure=perhaps"}), HasSubstr("neither true nor false"));
+  EXPECT_THAT(ErrorOf({"--model=m"}, {{"MNEME_THREADS", "many"}}), HasSubstr("MNEME_THREADS"));
+}
+
+TEST(ConfigTest, ErrorsInTheFileNameTheirPlace) {
+  const ConfigFile file("engine {\n  max_rows: 3\n  sessions: 4\n}\n");
+  EXPECT_THAT(ErrorOf({"--model=m", "--config", file.path()}),
+              AllOf(HasSubstr(file.path()), HasSubstr(":3:"), HasSubstr("sessions")));
+  EXPECT_THAT(ErrorOf({"--model=m", "--config", "no/such/file"}), HasSubstr("no/such/file"));
+  const ConfigFile range("engine { max_rows: 0 }");
+  EXPECT_THAT(ErrorOf({"--model=m", "--config", range.path()}), HasSubstr("engine.max_rows"));
+}
+
+TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {
+  for (const char* host : {"--host=0.0.0.0", "--host=::", "--host=[::]", "--host="}) {
+    EXPECT_THAT(ErrorOf({"--model=m", host}),
+                AllOf(HasSubstr("--insecure"), HasSubstr("--api-key-file")))
+        << host;
+    EXPECT_TRUE(Parse({"--model=m", host, "--insecure"}).ok()) << host;
+    EXPECT_TRUE(Parse({"--model=m", host, "--api-key-file=f"}).ok()) << host;
+    EXPECT_TRUE(Parse({"--model=m", host}, {{"MNEME_API_KEY", "k"}}).ok()) << host;
+    // Encryption alone lets anybody in.
+    EXPECT_FALSE(Parse({"--model=m", host, "--ssl-certfile=c", "--ssl-keyfile=k"}).ok()) << host;
+    EXPECT_TRUE(
+        Parse({"--model=m", host, "--ssl-certfile=c", "--ssl-keyfile=k", "--ssl-ca-certs=a"}).ok())
+        << host;
+  }
+  for (const char* host : {"localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"}) {
+    EXPECT_TRUE(IsLoopback(host)) << host;
+  }
+  for (const char* host : {"", "0.0.0.0", "10.0.0.1", "::", "example.org"}) {
+    EXPECT_FALSE(IsLoopback(host)) << host;
+  }
+}
+
+TEST(ConfigTest, TlsFilesComeTogether) {
+  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-certfile=c"}), HasSubstr("--ssl-keyfile"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-keyfile=k"}), HasSubstr("--ssl-certfile"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-ca-certs=a"}), HasSubstr("--ssl-certfile"));
+}
+
+TEST(ConfigTest, SecretsAreNotPrinted) {
+  const absl::StatusOr<CommandLine> from_variable =
+      Parse({"--model=m"}, {{"MNEME_API_KEY", "hush-hush"}});
+  ASSERT_TRUE(from_variable.ok());
+  EXPECT_FALSE(from_variable->has_secret);
+  EXPECT_EQ(from_variable->config.security().api_key(), "hush-hush");
+  for (const std::string& text :
+       {PrintConfig(from_variable->config), ConfigSummary(from_variable->config)}) {
+    EXPECT_THAT(text, AllOf(Not(HasSubstr("hush")), HasSubstr("set")));
+  }
+  // What is printed is still a configuration.
+  const ConfigFile file(PrintConfig(from_variable->config));
+  EXPECT_EQ(ParseConfig({"--config", file.path()}).security().api_key(), "");
+  EXPECT_TRUE(Parse({"--model=m", "--api-key=hush-hush"})->has_secret);
+  const std::string error = ErrorOf({"--model=m", "--api-key", "hush hush"});
+  EXPECT_THAT(error, AllOf(HasSubstr("--api-key"), Not(HasSubstr("hush"))));
+}
+
+TEST(ConfigTest, ActionsWithNamesNeedNoModel) {
+  EXPECT_EQ(Parse({"--new-api-key", "alice"})->action, ServerAction::kNewApiKey);
+  EXPECT_EQ(Parse({"--hash-api-key=alice"})->action, ServerAction::kHashApiKey);
+  EXPECT_EQ(Parse({"--hash-api-key=alice"})->key_name, "alice");
+  EXPECT_THAT(ErrorOf({"--new-api-key"}), HasSubstr("needs a value"));
+}
+
+TEST(ConfigTest, PrintedConfigurationReadsBackEqual) {
+  const v1::ServerConfig config =
+      ParseConfig({"--model", "a \"b\"", "--state-memory=3GiB", "--session-ttl=77s", "--insecure"});
+  const ConfigFile file(PrintConfig(config));
+  EXPECT_EQ(ParseConfig({"--config", file.path()}).SerializeAsString(), config.SerializeAsString());
+}
+
+TEST(ConfigTest, TheExampleInDeployHasEveryDefault) {
+  std::ifstream file("deploy/mneme.textproto");
+  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const absl::StatusOr<CommandLine> line = Parse({"--print-config"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(text, PrintConfig(line->config));
+}
+
+TEST(ConfigTest, TheSummaryHasWhatDiffersFromTheDefaults) {
+  const auto summary = [](std::vector<const char*> arguments) {
+    const auto line = Parse(arguments);
+    EXPECT_TRUE(line.ok()) << line.status();
+    return ConfigSummary(line->config);
+  };
+  EXPECT_EQ(summary({"--model=m"}), "model.path=m");
+  EXPECT_EQ(summary({"--model=m", "--max-num-seqs=17", "--grpc-port=50051"}),
+            "model.path=m engine.max_rows=17");
+}
+
+TEST(ConfigTest, HelpNamesEveryFlagAndVariable) {
+  const std::string help = HelpText();
+  const FlagTable table;
+  for (const std::string& spelling : table.Spellings()) EXPECT_THAT(help, HasSubstr(spelling));
+  for (const FlagSpec& flag : table.flags()) EXPECT_THAT(help, HasSubstr(flag.env));
+  std::string too_long;
+  size_t start = 0;
+  while (start < help.size()) {
+    const size_t end = help.find('\n', start);
+    if (end - start > 100) too_long = help.substr(start, end - start);
+    start = end + 1;
+  }
+  EXPECT_THAT(too_long, IsEmpty());
+}
+
+TEST(ConfigTest, HelpAndVersionNeedNothingElse) {
+  EXPECT_EQ(Parse({"--help"})->action, ServerAction::kHelp);
+  EXPECT_EQ(Parse({"-h"})->action, ServerAction::kHelp);
+  EXPECT_EQ(Parse({"--version"})->action, ServerAction::kVersion);
+  EXPECT_EQ(Parse({"--model=m", "--plan"})->action, ServerAction::kPlan);
+}
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,457 @@
+// HTTP itself: what arrives in pieces, too late, too large or not at all, and answers that stream.
+#include "server/http/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "tests/server/http/raw_http_client.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A body that a test feeds.
+class FedBody final : public HttpBody {
+ public:
+  State Read(std::string& out) override {
+    absl::MutexLock lock(&mu_);
+    ++reads_;
+    if (endless_) {
+      out.append(65536, 'x');
+      produced_ += 65536;
+      return State::kMore;
+    }
+    if (pieces_.empty()) return ended_ ? State::kEnd : State::kLater;
+    out += pieces_.front();
+    pieces_.pop_front();
+    return State::kMore;
+  }
+  std::string KeepAlive() override { return ": still here\n\n"; }
+
+  void Add(std::string piece) {
+    absl::MutexLock lock(&mu_);
+    pieces_.push_back(std::move(piece));
+  }
+  void End() {
+    absl::MutexLock lock(&mu_);
+    ended_ = true;
+  }
+  void MakeEndless() {
+    absl::MutexLock lock(&mu_);
+    endless_ = true;
+  }
+  int64_t produced() {
+    absl::MutexLock lock(&mu_);
+    return produced_;
+  }
+
+ private:
+  absl::Mutex mu_;
+  std::deque<std::string> pieces_;
+  bool ended_ = false;
+  bool endless_ = false;
+  int64_t produced_ = 0;
+  int reads_ = 0;
+};
+
+// Only "Bearer good" may in.
+class OneKey final : public HttpAuthenticator {
+ public:
+  absl::StatusOr<std::string> Authenticate(const HttpRequest& request) override {
+    if (request.Field("authorization") == "Bearer good") return "alice";
+    return absl::UnauthenticatedError("no such key");
+  }
+};
+
+class HttpServerTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    options_.port = 0;
+    options_.limits.max_body_bytes = 100000;
+  }
+  void Start() {
+    HttpRoutes routes;
+    routes.Add({"GET", "/hello", [](std::shared_ptr<HttpCall> call) {
+                  call->Send({.content_type = "text/plain", .body = "hello"});
+                }});
+    routes.Add({.method = "GET",
+                .pattern = "/open",
+                .handler = [](std::shared_ptr<HttpCall> call) { call->Send({.body = "{}"}); },
+                .is_open = true});
+    routes.Add({"POST", "/echo", [](std::shared_ptr<HttpCall> call) {
+                  call->Send({.content_type = "text/plain",
+                              .fields = {{"x-owner", call->request().owner}},
+                              .body = call->request().body});
+                }});
+    routes.Add({"GET", "/things/{thing}", [](std::shared_ptr<HttpCall> call) {
+                  call->Send({.body = absl::StrCat(call->request().route_argument, "?",
+                                                   call->request().query)});
+                }});
+    routes.Add({"GET", "/stream", [this](std::shared_ptr<HttpCall> call) {
+                  body_ = std::make_shared<FedBody>();
+                  call->OnClientLeft([this] { left_.Notify(); });
+                  call->Stream({.content_type = "text/event-stream"}, body_);
+                  call_ = call;
+                  streaming_.Notify();
+                }});
+    routes.Add({"GET", "/later", [this](std::shared_ptr<HttpCall> call) {
+                  call->OnClientLeft([this] { left_.Notify(); });
+                  call_ = call;
+                  streaming_.Notify();
+                }});
+    routes.Add({"GET", "/drop", [](std::shared_ptr<HttpCall>) {}});
+    auto server = HttpServer::Start(options_, std::move(routes));
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+  }
+  void TearDown() override { server_ = nullptr; }
+  int port() const { return server_->port(); }
+  // "200", or why the connection says otherwise.
+  RawResponse Get(absl::string_view target, absl::string_view fields = "") {
+    RawHttpClient client(port());
+    client.SendRequest("GET", target, "", fields);
+    return client.Read();
+  }
+
+  HttpServerOptions options_;
+  std::shared_ptr<FedBody> body_;
+  std::shared_ptr<HttpCall> call_;
+  absl::Notification streaming_;
+  absl::Notification left_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(HttpServerTest, AnswersSeveralRequestsOnOneConnection) {
+  Start();
+  RawHttpClient client(port());
+  for (int i = 0; i < 3; ++i) {
+    client.SendRequest("GET", "/hello", "", "x-request-id: mine\r\n");
+    const RawResponse response = client.Read();
+    EXPECT_EQ(response.status, 200);
+    EXPECT_EQ(response.body, "hello");
+    EXPECT_EQ(response.Field("x-request-id"), "mine");
+    EXPECT_EQ(response.Field("connection"), "keep-alive");
+    EXPECT_THAT(response.Field("date"), HasSubstr(" GMT"));
+  }
+  client.SendRequest("GET", "/hello", "", "Connection: close\r\n");
+  EXPECT_EQ(client.Read().Field("connection"), "close");
+  EXPECT_TRUE(client.AtEnd());
+}
+
+TEST_F(HttpServerTest, ReadsARequestThatArrivesByteByByte) {
+  Start();
+  RawHttpClient client(port());
+  const std::string request =
+      "POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "5\r\nabcde\r\n2;x=y\r\nfg\r\n0\r\nTrailer: ignored\r\n\r\n";
+  for (const char c : request) ASSERT_TRUE(client.Send(std::string(1, c)));
+  const RawResponse response = client.Read();
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.body, "abcdefg");
+}
+
+TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
+  Start();
+  RawHttpClient client(port());
+  std::string requests;
+  for (int i = 0; i < 200; ++i) {
+    absl::StrAppend(&requests, "POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\n",
+                    1000 + i);
+  }
+  ASSERT_TRUE(client.Send(requests));
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(client.Read().body, absl::StrCat(1000 + i));
+}
+
+TEST_F(HttpServerTest, AnswersHeadWithoutABody) {
+  Start();
+  RawHttpClient client(port());
+  client.SendRequest("HEAD", "/hello");
+  const RawResponse head = client.Read(/*head_only=*/true);
+  EXPECT_EQ(head.status, 200);
+  EXPECT_EQ(head.Field("content-length"), "5");
+  client.SendRequest("GET", "/hello");
+  EXPECT_EQ(client.Read().body, "hello") << "the body must not follow the answer to HEAD";
+}
+
+TEST_F(HttpServerTest, TellsAClientThatWaitsToContinue) {
+  Start();
+  RawHttpClient client(port());
+  ASSERT_TRUE(
+      client.Send("POST /echo HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n"
+                  "Expect: 100-continue\r\n\r\n"));
+  EXPECT_EQ(client.Read().status, 100);
+  ASSERT_TRUE(client.Send("abc"));
+  EXPECT_EQ(client.Read().body, "abc");
+}
+
+TEST_F(HttpServerTest, RefusesBeforeTheBodyIsSent) {
+  Start();
+  RawHttpClient client(port());
+  ASSERT_TRUE(
+      client.Send("POST /nowhere HTTP/1.1\r\nHost: test\r\nContent-Length: 3\r\n"
+                  "Expect: 100-continue\r\n\r\n"));
+  EXPECT_EQ(client.Read().status, 404);
+  EXPECT_TRUE(client.AtEnd());
+}
+
+TEST_F(HttpServerTest, MatchesPathsAndSaysWhatElseThereIs) {
+  Start();
+  EXPECT_EQ(Get("/things/a%20b/c?x=1&y").body, "a b/c?x=1&y");
+  EXPECT_EQ(Get("http://test/hello").body, "hello");
+  EXPECT_EQ(Get("/things/").status, 404);
+  const RawResponse missing = Get("/nothing");
+  EXPECT_EQ(missing.status, 404);
+  EXPECT_THAT(missing.body, HasSubstr(R"("type":"not_found_error")"));
+  RawHttpClient client(port());
+  client.SendRequest("POST", "/hello", "x");
+  const RawResponse wrong = client.Read();
+  EXPECT_EQ(wrong.status, 405);
+  EXPECT_EQ(wrong.Field("allow"), "GET, HEAD");
+}
+
+TEST_F(HttpServerTest, RefusesWhatIsNoRequest) {
+  Start();
+  const std::vector<std::pair<std::string, int>> cases = {
+      {"hello\r\n\r\n", 400},
+      {"GET /hello HTTP/2.0\r\nHost: a\r\n\r\n", 505},
+      {"GET /hello HTTP/1.1\r\n\r\n", 400},
+      {"GET /hello HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400},
+      {"GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400},
+      {"GET /hello HTTP/1.1\r\nHost: a\r\nbad field\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\n\r\n", 411},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 100001\r\n\r\n", 413},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: "
+       "chunked\r\n\r\n0\r\n\r\n",
+       400},
+      {"POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400},
+      {"GET /hello HTTP/1.1\r\nHost: a\r\nExpect: wonders\r\n\r\n", 417},
+      {absl::StrCat("GET /", std::string(9000, 'a'), " HTTP/1.1\r\nHost: a\r\n\r\n"), 414},
+      {absl::StrCat("GET /", std::string(70000, 'a')), 414},
+      {absl::StrCat("GET /hello HTTP/1.1\r\nHost: a\r\nx: ", std::string(40000, 'a'), "\r\n\r\n"),
+       431},
+      {absl::StrCat("GET /hello HTTP/1.1\r\nHost: a\r\nx: ", std::string(70000, 'a')), 431},
+  };
+  for (const auto& [bytes, status] : cases) {
+    RawHttpClient client(port());
+    client.Send(bytes);
+    const RawResponse response = client.Read();
+    EXPECT_EQ(response.status, status) << bytes.substr(0, 120) << "\n" << response.body;
+    EXPECT_THAT(response.body, StartsWith(R"({"error":{"message":)"));
+    EXPECT_FALSE(response.Field("x-request-id").empty());
+    EXPECT_EQ(response.Field("connection"), "close");
+    EXPECT_TRUE(client.AtEnd());
+  }
+}
+
+TEST_F(HttpServerTest, RefusesABodyOfChunksThatGrowsTooLarge) {
+  Start();
+  RawHttpClient client(port());
+  client.Send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = absl::StrCat("2710\r\n", std::string(10000, 'a'), "\r\n");
+  for (int i = 0; i < 11; ++i) client.Send(chunk);
+  EXPECT_EQ(client.Read().status, 413);
+}
+
+TEST_F(HttpServerTest, CutsOffAHeaderOrBodyThatTakesTooLong) {
+  options_.header_timeout = absl::Milliseconds(50);
+  options_.body_timeout = absl::Milliseconds(50);
+  options_.idle_timeout = absl::Milliseconds(50);
+  Start();
+  RawHttpClient slow_header(port());
+  ASSERT_TRUE(slow_header.Send("GET /hello HTTP/1.1\r\nHo"));
+  EXPECT_EQ(slow_header.Read().status, 408);
+  EXPECT_TRUE(slow_header.AtEnd());
+  RawHttpClient slow_body(port());
+  ASSERT_TRUE(slow_body.Send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nx"));
+  EXPECT_EQ(slow_body.Read().status, 408);
+  RawHttpClient silent(port());
+  EXPECT_TRUE(silent.AtEnd());
+}
+
+TEST_F(HttpServerTest, RefusesAConnectionTooMany) {
+  options_.max_connections = 1;
+  Start();
+  RawHttpClient first(port());
+  first.SendRequest("GET", "/hello");
+  EXPECT_EQ(first.Read().status, 200);
+  RawHttpClient second(port());
+  const RawResponse response = second.Read();
+  EXPECT_EQ(response.status, 503);
+  EXPECT_EQ(response.Field("retry-after"), "1");
+}
+
+TEST_F(HttpServerTest, StreamsABodyAsItComes) {
+  Start();
+  RawHttpClient client(port());
+  client.SendRequest("GET", "/stream");
+  streaming_.WaitForNotification();
+  EXPECT_THAT(client.ReadUntil("\r\n\r\n"), HasSubstr("Transfer-Encoding: chunked"));
+  body_->Add("one");
+  call_->Wake();
+  EXPECT_EQ(client.ReadUntil("one\r\n"), "3\r\none\r\n");
+  body_->Add("two");
+  body_->Add("three");
+  body_->End();
+  call_->Wake();
+  EXPECT_EQ(client.ReadUntil("0\r\n\r\n"), "8\r\ntwothree\r\n0\r\n\r\n");
+  client.SendRequest("GET", "/hello");
+  EXPECT_EQ(client.Read().body, "hello") << "the connection goes on after a stream";
+}
+
+TEST_F(HttpServerTest, StreamsToHttp10UntilTheConnectionEnds) {
+  Start();
+  RawHttpClient client(port());
+  ASSERT_TRUE(client.Send("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+  streaming_.WaitForNotification();
+  body_->Add("all");
+  body_->End();
+  call_->Wake();
+  const RawResponse response = client.Read();
+  EXPECT_EQ(response.Field("connection"), "close");
+  EXPECT_EQ(response.body, "all");
+}
+
+TEST_F(HttpServerTest, SendsSignsOfLifeWhileABodyPauses) {
+  options_.stream_keep_alive = absl::Milliseconds(10);
+  Start();
+  RawHttpClient client(port());
+  client.SendRequest("GET", "/stream");
+  EXPECT_THAT(client.ReadUntil(": still here\n\n"), HasSubstr(": still here"));
+}
+
+TEST_F(HttpServerTest, DoesNotProduceWhatNobodyReads) {
+  Start();
+  RawHttpClient client(port());
+  client.SendRequest("GET", "/stream");
+  streaming_.WaitForNotification();
+  body_->MakeEndless();
+  call_->Wake();
+  int64_t before = -1;
+  for (int64_t now = body_->produced(); now != before; now = body_->produced()) {
+    before = now;
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  EXPECT_LT(before, 16 << 20) << "sockets hold a few megabytes, the server nothing";
+  client.Close();
+  left_.WaitForNotification();
+}
+
+TEST_F(HttpServerTest, NoticesThatAStreamsClientLeft) {
+  Start();
+  RawHttpClient client(port());
+  client.SendRequest("GET", "/stream");
+  streaming_.WaitForNotification();
+  client.Close();
+  left_.WaitForNotification();
+  EXPECT_TRUE(call_->client_left());
+  EXPECT_EQ(body_.use_count(), 1) << "the connection lets go of the body";
+}
+
+TEST_F(HttpServerTest, NoticesThatAWaitingClientLeft) {
+  Start();
+  RawHttpClient client(port());
+  client.SendRequest("GET", "/later");
+  streaming_.WaitForNotification();
+  client.Close();
+  left_.WaitForNotification();
+  call_->Send({.body = "too late"});
+}
+
+TEST_F(HttpServerTest, AnswersACallThatItsHandlerDropped) {
+  Start();
+  EXPECT_EQ(Get("/drop").status, 500);
+}
+
+TEST_F(HttpServerTest, AsksTheAuthenticatorBeforeItSaysAnything) {
+  options_.authenticator = std::make_shared<OneKey>();
+  Start();
+  const RawResponse refused = Get("/hello");
+  EXPECT_EQ(refused.status, 401);
+  EXPECT_EQ(refused.Field("www-authenticate"), "Bearer");
+  EXPECT_EQ(Get("/nothing").status, 401);
+  EXPECT_EQ(Get("/open").status, 200);
+  EXPECT_EQ(Get("/nothing", "Authorization: Bearer good\r\n").status, 404);
+  RawHttpClient client(port());
+  client.SendRequest("POST", "/echo", "x", "Authorization: Bearer good\r\n");
+  EXPECT_EQ(client.Read().Field("x-owner"), "alice");
+}
+
+TEST_F(HttpServerTest, LetsResponsesEndWhenItShutsDown) {
+  Start();
+  RawHttpClient idle(port());
+  idle.SendRequest("GET", "/hello");
+  EXPECT_EQ(idle.Read().status, 200);
+  RawHttpClient busy(port());
+  busy.SendRequest("GET", "/later");
+  streaming_.WaitForNotification();
+  std::thread shutdown([this] { server_->Shutdown(absl::Seconds(30)); });
+  EXPECT_TRUE(idle.AtEnd());
+  call_->Send({.body = "done"});
+  const RawResponse response = busy.Read();
+  EXPECT_EQ(response.body, "done");
+  EXPECT_EQ(response.Field("connection"), "close");
+  busy.Close();
+  shutdown.join();
+  EXPECT_EQ(server_->open_connections(), 0);
+}
+
+TEST_F(HttpServerTest, CutsOffWhatDoesNotEnd) {
+  Start();
+  RawHttpClient busy(port());
+  busy.SendRequest("GET", "/later");
+  streaming_.WaitForNotification();
+  server_->Shutdown(absl::ZeroDuration());
+  EXPECT_TRUE(busy.AtEnd());
+  EXPECT_TRUE(left_.HasBeenNotified());
+}
+
+TEST_F(HttpServerTest, ReportsEachExchange) {
+  absl::Mutex mu;
+  std::vector<std::string> lines;
+  options_.on_exchange = [&](const HttpExchange& exchange) {
+    absl::MutexLock lock(&mu);
+    lines.push_back(absl::StrCat(exchange.request.method, " ", exchange.request.route, " ",
+                                 exchange.status, exchange.complete ? "" : " cut"));
+  };
+  Start();
+  Get("/hello");
+  Get("/nothing");
+  {
+    RawHttpClient client(port());
+    client.SendRequest("GET", "/later");
+    streaming_.WaitForNotification();
+  }
+  left_.WaitForNotification();
+  server_->Shutdown(absl::Seconds(1));
+  // Each connection's own thread reports, after the client has its answer: in any order.
+  EXPECT_THAT(lines,
+              ::testing::UnorderedElementsAre("GET /hello 200", "GET  404", "GET /later 0 cut"));
+}
+
+TEST_F(HttpServerTest, SaysWhyItCannotListen) {
+  Start();
+  HttpServerOptions again = options_;
+  again.port = port();
+  const auto second = HttpServer::Start(again, {});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("--http-port"));
+  again.host = "no.such.host.invalid";
+  EXPECT_EQ(HttpServer::Start(again, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace mneme

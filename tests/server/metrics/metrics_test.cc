@@ -1,0 +1,159 @@
+// The text of GET /metrics, line by line.
+#include "server/metrics/metrics.h"
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/metrics/process_facts.h"
+#include "tests/server/fake_engine.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+class MetricsTest : public ::testing::Test {
+ protected:
+  void Publish() { access_.Publish(engine_, {.model_name = "m"}); }
+  std::vector<std::string> Lines(bool vllm = false) const {
+    return absl::StrSplit(Metrics(access_, vllm).Text(), '\n');
+  }
+
+  FakeEngine engine_;
+  EngineAccess access_{absl::Now()};
+};
+
+TEST_F(MetricsTest, WhileTheModelLoadsThereIsTheServersStateAndNoEngine) {
+  access_.SetProgress(25, 100);
+  const std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Contains("mneme_ready 0"));
+  EXPECT_THAT(lines, Contains("mneme_server_state{state=\"loading\"} 1"));
+  EXPECT_THAT(lines, Contains("mneme_server_state{state=\"serving\"} 0"));
+  EXPECT_THAT(lines, Contains("mneme_model_loaded_ratio 0.25"));
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("num_requests_running"))));
+}
+
+TEST_F(MetricsTest, AServingEngineIsReadyUntilItDrains) {
+  Publish();
+  EXPECT_THAT(Lines(), Contains("mneme_ready 1"));
+  access_.SetDraining();
+  EXPECT_THAT(Lines(), Contains("mneme_ready 0"));
+  EXPECT_THAT(Lines(), Contains("mneme_server_state{state=\"draining\"} 1"));
+}
+
+TEST_F(MetricsTest, OutcomesAddUpToAllRequestsThatEnded) {
+  Publish();
+  EngineStats& stats = engine_.stats_;
+  stats.finished_by(FinishReason::kStop).Add(3);
+  stats.finished_by(FinishReason::kLength).Add(4);
+  stats.finished_by(FinishReason::kCancelled).Add(2);
+  stats.Reject(absl::NotFoundError("x"));
+  access_.stats().Refuse(absl::StatusCode::kNotFound);
+  const std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"completed\"} 7"));
+  EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"cancelled\"} 2"));
+  EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"rejected\"} 2"));
+  EXPECT_THAT(lines,
+              Contains("mneme_requests_rejected_total{model_name=\"m\",code=\"NOT_FOUND\"} 2"));
+  EXPECT_THAT(lines,
+              Contains("mneme_admission_rejections_total{model_name=\"m\",reason=\"OTHER\"} 1"));
+}
+
+TEST_F(MetricsTest, HistogramsAreCumulativeAndEndAtInfinity) {
+  Publish();
+  for (const double seconds : {0.0005, 0.003, 0.003, 5000.0}) {
+    engine_.stats_.first_token_seconds.Observe(seconds);
+  }
+  const std::string name = "mneme_time_to_first_token_seconds";
+  const std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Contains(name + "_bucket{model_name=\"m\",le=\"0.001\"} 1"));
+  EXPECT_THAT(lines, Contains(name + "_bucket{model_name=\"m\",le=\"0.005\"} 3"));
+  EXPECT_THAT(lines, Contains(name + "_bucket{model_name=\"m\",le=\"2560\"} 3"));
+  EXPECT_THAT(lines, Contains(name + "_bucket{model_name=\"m\",le=\"+Inf\"} 4"));
+  EXPECT_THAT(lines, Contains(name + "_count{model_name=\"m\"} 4"));
+  EXPECT_THAT(lines, Contains(StartsWith(name + "_sum{model_name=\"m\"} 5000.0065")));
+}
+
+TEST_F(MetricsTest, SlotsUsedAndFreeAddUpToTheCapacity) {
+  Publish();
+  engine_.stats_.slabs_total.Set(10);
+  engine_.stats_.slabs_used.Set(3);
+  const std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Contains("mneme_slabs_used{model_name=\"m\"} 3"));
+  EXPECT_THAT(lines, Contains("mneme_slabs_free{model_name=\"m\"} 7"));
+  EXPECT_THAT(lines, Contains("mneme_slabs_capacity{model_name=\"m\"} 10"));
+  EXPECT_THAT(lines, Contains("mneme_state_bytes{model_name=\"m\"} 12288"));
+}
+
+TEST_F(MetricsTest, RoutingIsThereForModelsThatRoute) {
+  Publish();
+  EXPECT_THAT(Lines(), Not(Contains(HasSubstr("routed_tokens"))));
+  engine_.stats_.routing.Resize(/*layers=*/6, /*memories=*/2);
+  engine_.stats_.routing.Add(/*layer=*/5, /*memory=*/1, 8);
+  const std::vector<std::string> lines = Lines();
+  const std::string name = "mneme_routed_tokens_total{model_name=\"m\",layers=";
+  EXPECT_THAT(lines, Contains(name + "\"0-1\",memory=\"0\"} 0"));
+  EXPECT_THAT(lines, Contains(name + "\"5-5\",memory=\"1\"} 8"));
+}
+
+TEST_F(MetricsTest, CallsAreCountedByNameAndResult) {
+  access_.stats().rpcs.Add("Generate", "OK");
+  access_.stats().rpcs.Add("Generate", "OK");
+  access_.stats().http.Add("/v1/models", "200");
+  EXPECT_THAT(Lines(), Contains("mneme_rpcs_total{method=\"Generate\",code=\"OK\"} 2"));
+  EXPECT_THAT(Lines(),
+              Contains("mneme_http_requests_total{route=\"/v1/models\",status=\"200\"} 1"));
+}
+
+TEST_F(MetricsTest, NamesInAPathOfTheModelCannotBreakTheText) {
+  access_.Publish(engine_, {.model_name = "a\"b\\c\nd"});
+  EXPECT_THAT(Lines(), Contains("mneme_slabs_used{model_name=\"a\\\"b\\\\c\\nd\"} 0"));
+}
+
+TEST_F(MetricsTest, VllmsNamesAreThereOnlyWhenAskedFor) {
+  Publish();
+  engine_.stats_.slabs_total.Set(10);
+  engine_.stats_.slabs_used.Set(4);
+  engine_.stats_.resumed_tokens.Add(30);
+  engine_.stats_.prompt_tokens.Add(10);
+  EXPECT_THAT(Lines(), Not(Contains(HasSubstr("vllm:"))));
+  const std::vector<std::string> lines = Lines(/*vllm=*/true);
+  const std::string labels = "{model_name=\"m\",engine=\"0\"} ";
+  EXPECT_THAT(lines, Contains("vllm:kv_cache_usage_perc" + labels + "0.4"));
+  EXPECT_THAT(lines, Contains("vllm:num_requests_waiting" + labels + "0"));
+  EXPECT_THAT(lines, Contains("vllm:prefix_cache_queries_total" + labels + "40"));
+  EXPECT_THAT(lines, Contains("vllm:prefix_cache_hits_total" + labels + "30"));
+  EXPECT_THAT(lines, Contains("# TYPE vllm:time_to_first_token_seconds histogram"));
+}
+
+TEST_F(MetricsTest, EveryFamilyHasHelpAndAppearsOnce) {
+  Publish();
+  std::set<std::string> names;
+  for (const prometheus::MetricFamily& family : Metrics(access_, true).Collect()) {
+    EXPECT_FALSE(family.help.empty()) << family.name;
+    EXPECT_TRUE(names.insert(family.name).second) << family.name << " appears twice";
+  }
+  EXPECT_GT(names.size(), 80u);
+}
+
+TEST(ProcessFactsTest, TheSystemTellsAboutThisProcess) {
+  const ProcessFacts facts = ReadProcessFacts();
+  EXPECT_GE(facts.cpu_seconds, 0);
+  EXPECT_GT(facts.resident_bytes, 1 << 20);
+  EXPECT_GT(facts.virtual_bytes, facts.resident_bytes);
+  EXPECT_GE(facts.open_fds, 3);
+  EXPECT_GT(facts.max_fds, facts.open_fds);
+  EXPECT_GE(facts.threads, 1);
+  EXPECT_NEAR(facts.start_time, absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()), 3600);
+}
+
+}  // namespace
+}  // namespace mneme
