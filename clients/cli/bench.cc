@@ -334,6 +334,7 @@ int RunBench(const Arguments& arguments) {
   FlagSet flags;
   bool help = false;
   options.connection.AddFlags(flags);
+  options.connection.AddWaitFlag(flags);
   options.request.mutable_sampling()->set_temperature(0);
   options.request.mutable_stopping()->set_ignore_eos(true);
   AddFlags(flags, options);

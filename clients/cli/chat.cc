@@ -207,6 +207,7 @@ int RunChat(const Arguments& arguments) {
   bool help = false;
   bool default_stop = true;
   options.connection.AddFlags(flags);
+  options.connection.AddWaitFlag(flags);
   AddSamplingFlags(flags, options.request);
   flags.String(
       "session", "NAME", "Session to go on with; default a new one, deleted at the end.",

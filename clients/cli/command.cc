@@ -80,6 +80,9 @@ void Connection::AddFlags(FlagSet& flags) {
   flags.Time(
       "timeout", "Deadline of a call; default none.",
       [this](absl::Duration value) { timeout = value; }, "MNEME_TIMEOUT");
+}
+
+void Connection::AddWaitFlag(FlagSet& flags) {
   flags.Time("wait", "How long to wait for a server that loads its model; default 10m.",
              [this](absl::Duration value) { wait = value; });
 }

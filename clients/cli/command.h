@@ -43,6 +43,7 @@ struct Connection {
   absl::Duration wait = absl::Minutes(10);
 
   void AddFlags(FlagSet& flags);
+  void AddWaitFlag(FlagSet& flags);  // for commands that call WaitWhileLoading
   Client Connect() const;
 
  private:

@@ -140,6 +140,7 @@ int RunGenerate(const Arguments& arguments) {
   FlagSet flags;
   bool help = false;
   options.connection.AddFlags(flags);
+  options.connection.AddWaitFlag(flags);
   AddSamplingFlags(flags, options.request);
   AddRequestFlags(flags, options.request);
   flags.String("file", "FILE", "Read the prompt from FILE; - is standard input.",

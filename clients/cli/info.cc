@@ -11,11 +11,14 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "base/human_bytes.h"
 #include "clients/cli/command.h"
 
 namespace mneme::cli {
 namespace {
+
+constexpr absl::Duration kHealthPoll = absl::Milliseconds(100);
 
 // What every one of these commands knows: the connection, --json and --help.
 struct Question {
@@ -98,6 +101,17 @@ std::string TextOrInput(const std::vector<std::string>& words) {
   return std::string(std::istreambuf_iterator<char>(std::cin), {});
 }
 
+// Until the service serves or `wait` is over; a server that is not there yet is waited for, too.
+absl::StatusOr<bool> AwaitServing(Client& client, const std::string& service, absl::Duration wait) {
+  const absl::Time end = absl::Now() + wait;
+  while (true) {
+    const absl::StatusOr<bool> serving = client.IsServing(service);
+    const bool may_change = serving.ok() ? !*serving : absl::IsUnavailable(serving.status());
+    if (!may_change || absl::Now() >= end) return serving;
+    absl::SleepFor(kHealthPoll);
+  }
+}
+
 }  // namespace
 
 int RunInfo(const Arguments& arguments) {
@@ -121,6 +135,9 @@ int RunInfo(const Arguments& arguments) {
 
 int RunHealth(const Arguments& arguments) {
   Question question;
+  absl::Duration wait;
+  question.flags.Time("wait", "How long to wait for a server that does not serve yet; default 0.",
+                      [&](absl::Duration value) { wait = value; });
   std::vector<std::string> words;
   int code = kOk;
   if (!question.Parse("health", "[SERVICE] [FLAGS]: exit code 0 if the server serves, else 3",
@@ -128,7 +145,7 @@ int RunHealth(const Arguments& arguments) {
     return code;
   }
   Client client = question.connection.Connect();
-  const absl::StatusOr<bool> serving = client.IsServing(words.empty() ? "" : words[0]);
+  const absl::StatusOr<bool> serving = AwaitServing(client, words.empty() ? "" : words[0], wait);
   if (!serving.ok()) return ReportError(serving.status());
   WriteOut(*serving ? "SERVING\n" : "NOT_SERVING\n");
   return *serving ? kOk : kUnavailable;

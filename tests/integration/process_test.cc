@@ -46,7 +46,6 @@ class Server : public ChildProcess {
   explicit Server(const std::vector<std::string>& flags = {}) : ChildProcess(ServerCommand(flags)) {
     EXPECT_TRUE(WaitForText("listening on ", &address));
     address = address.substr(0, address.find(','));  // the log's line goes on
-    address = address.substr(0, address.find(','));  // the log's line goes on
     EXPECT_TRUE(WaitForText("ready"));
   }
   std::string address;
@@ -244,6 +243,21 @@ TEST(ClientProcessTest, CommandsDoWhatTheirNamesSay) {
   EXPECT_EQ(RunClient(server, {"health"}).out, "SERVING\n");
   EXPECT_THAT(RunClient(server, {"info"}).out, HasSubstr("mom"));
   EXPECT_THAT(RunClient(server, {"info", "--json"}).out, HasSubstr("\"vocab_size\":256"));
+}
+
+TEST(ClientProcessTest, HealthWaitsForAServerIfAsked) {
+  std::string address;
+  {
+    const Server server;
+    address = server.address;
+  }
+  const Result gone = RunProgram({kClient, "health", "--server", address});
+  EXPECT_EQ(gone.code, 3);
+  EXPECT_THAT(gone.err, HasSubstr("UNAVAILABLE"));
+  ChildProcess waiting({kClient, "health", "--server", address, "--wait=1m"});
+  const Server server({"--grpc-port=" + address.substr(address.rfind(':') + 1)});
+  EXPECT_EQ(waiting.Wait(), 0) << waiting.err();
+  EXPECT_EQ(waiting.out(), "SERVING\n");
 }
 
 TEST(ClientProcessTest, AChatKeepsASession) {
