@@ -189,10 +189,10 @@ def check_unit() -> None:
                 said = systemd_analyze("verify", f"--root={root}", "--man=no", unit)
                 ours = [line for line in said.splitlines() if unit in line]
                 report(name, "\n".join(ours) or None)
+                threshold = f"--threshold={MAX_EXPOSURE * 10:.0f}"
                 said = systemd_analyze(
-                    "security", "--offline=true", f"--root={root}", f"--threshold={MAX_EXPOSURE * 10:.0f}",
-                    unit,
-                )  # fmt: skip
+                    "security", "--offline=true", f"--root={root}", threshold, unit
+                )
                 report(re.search(r"Overall exposure level.*: [\d.]+ \w+", said).group())
             except ValueError as error:
                 report(name, error)
