@@ -8,7 +8,7 @@
 #     --build-arg BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04 \
 #     --build-arg RUNTIME_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04 .
 #
-# Any Debian 12 or Ubuntu 24.04 will do as a base. Both images have to be of the same distribution, as the
+# Both images have to be of one distribution, Debian 12 or a relative that has the packages of tools/setup.sh, as the
 # runtime's libraries are the packages that the build linked.
 ARG BUILD_IMAGE=docker.io/library/debian:bookworm-slim
 ARG RUNTIME_IMAGE=docker.io/library/debian:bookworm-slim
