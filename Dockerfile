@@ -8,8 +8,8 @@
 #     --build-arg BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04 \
 #     --build-arg RUNTIME_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04 .
 #
-# Both images have to be of one distribution, Debian 12 or a relative that has the packages of tools/setup.sh, as the
-# runtime's libraries are the packages that the build linked.
+# Both images have to be of one distribution, Debian 12 or a relative that has the packages of
+# tools/setup.sh, as the runtime's libraries are the packages that the build linked.
 ARG BUILD_IMAGE=docker.io/library/debian:bookworm-slim
 ARG RUNTIME_IMAGE=docker.io/library/debian:bookworm-slim
 
@@ -48,7 +48,7 @@ RUN mneme-server --version && mneme --version \
       if ldd "$library" | grep 'not found'; then exit 1; fi; \
     done
 
-ARG VERSION=
+ARG VERSION=0.1.0
 ARG REVISION=
 LABEL org.opencontainers.image.title="Mneme" \
       org.opencontainers.image.description="Inference server for recurrent-memory language models" \

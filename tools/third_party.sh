@@ -31,6 +31,22 @@ header_packages() {
     grep -vE '^(linux-libc-dev|libc6-dev|libcrypt-dev|libstdc\+\+-.*-dev|libgcc-.*-dev|cpp-.*|gcc-.*)$' || true
 }
 
+# copyright_of PACKAGE SOURCE: the file. Packages of one source may share it through a link, which slim
+# images lack.
+copyright_of() {
+  local package others
+  others=$(dpkg-query -W -f='${source:Package} ${Package}\n' |
+    awk -v source="$2" '$1 == source { print $2 }')
+  for package in "$1" $others; do
+    if [[ -s /usr/share/doc/$package/copyright ]]; then
+      echo "/usr/share/doc/$package/copyright"
+      return
+    fi
+  done
+  echo "third_party.sh: no copyright file of $1" >&2
+  return 1
+}
+
 case $1 in
   packages)
     library_packages "${@:2}"
@@ -50,7 +66,8 @@ case $1 in
       echo "# source version (packages): licences that its copyright file names, for whatever part of it"
       for source in $(printf '%s\n' "${!packages[@]}" | sort); do
         read -r first _ <<<"${packages[$source]}"
-        cp -L "/usr/share/doc/$first/copyright" "$out/$source.copyright"
+        text=$(copyright_of "$first" "$source")
+        cp -L "$text" "$out/$source.copyright"
         # Machine-readable files name licences in fields of their own.
         names=$(sed -nE 's/^License: *([^ ].*)/\1/p' "$out/$source.copyright" | sort -u | paste -sd ';')
         echo "$source ${versions[$source]} (${packages[$source]# }): ${names:-see $source.copyright}"

@@ -227,6 +227,7 @@ def test_images_have_this_version(compose):
     version = re.search(
         r"project\(mneme VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text()
     ).group(1)
+    assert f"\nARG VERSION={version}\n" in DOCKERFILE
     cuda = load(DEPLOY / "compose.cuda.yaml")
     assert compose["services"]["mneme"]["image"] == f"${{MNEME_IMAGE:-mneme:{version}}}"
     assert cuda["services"]["mneme"]["image"] == f"${{MNEME_IMAGE:-mneme:{version}-cuda}}"
