@@ -17,7 +17,7 @@ if(TARGET mneme_deps::sentencepiece)
   set_target_properties(mneme_sentencepiece PROPERTIES
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-  install(TARGETS mneme_sentencepiece LIBRARY DESTINATION lib)
+  install(TARGETS mneme_sentencepiece LIBRARY DESTINATION lib COMPONENT serving)
   # Loaded at run time, so nothing links it; but who builds a program that loads it needs it built.
   add_dependencies(mneme_tokenizer mneme_sentencepiece)
   target_compile_definitions(mneme_tokenizer PRIVATE

@@ -2,28 +2,34 @@
 # Installs what building and testing Mneme needs, on Debian 12 and its relatives. Does nothing, in well
 # under a second, when everything is there.
 #
-# usage: tools/setup.sh [--bench] [--print]
-#   --bench   also oneDNN, which the benchmarks compare with
-#   --print   only prints the package names
+# usage: tools/setup.sh [--build-only | --bench] [--print]
+#   --build-only   only what building the programs needs, as images are built with: nothing for tests
+#   --bench        also oneDNN, which the benchmarks compare with
+#   --print        only prints the package names
 set -euo pipefail
 
 packages=(
-  build-essential cmake ninja-build ccache lld pkg-config git ca-certificates
+  build-essential cmake ninja-build lld pkg-config
   libabsl-dev libgrpc++-dev protobuf-compiler-grpc libprotobuf-dev protobuf-compiler
-  libssl-dev openssl libsentencepiece-dev nlohmann-json3-dev libboost-dev prometheus-cpp-dev
+  libssl-dev libsentencepiece-dev nlohmann-json3-dev libboost-dev prometheus-cpp-dev
   libpng-dev zlib1g-dev
+)
+development=(
+  ccache git ca-certificates openssl
   libgtest-dev libgmock-dev clang-format
   python3 python3-venv python3-dev
 )
 print=false
 for argument in "$@"; do
   case $argument in
+    --build-only) development=() ;;
     --bench) packages+=(libdnnl-dev) ;;
     --print) print=true ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown argument $argument; see --help" >&2; exit 2 ;;
   esac
 done
+packages+=(${development[@]+"${development[@]}"})
 if $print; then
   printf '%s\n' "${packages[@]}"
   exit 0
