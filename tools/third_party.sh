@@ -16,8 +16,12 @@ fi
 
 # owners: packages of the files named on standard input. Files that no package has are left out.
 owners() {
-  # Where /lib is a link to /usr/lib, dpkg knows a file by one of the two names.
-  sed -E 'p; s,^/usr/(lib),/\1,; t; s,^/(lib),/usr/\1,' | sort -u |
+  local paths
+  paths=$(cat)
+  # A package knows a file by its own name, without the links that lead there: CUDA's folder is one. And
+  # where /lib is a link to /usr/lib, dpkg knows the file by one of the two names.
+  { echo "$paths"; xargs -r realpath -e -- <<<"$paths"; } |
+    sed -E 'p; s,^/usr/(lib),/\1,; t; s,^/(lib),/usr/\1,' | sort -u |
     xargs -r dpkg-query -S 2>/dev/null | sed -E 's/(:[a-z0-9]+)?: .*//; s/, /\n/g' | sort -u || true
 }
 
