@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "models/tokenizer.h"
+#include "engine/engine.h"
 
 namespace mneme {
 
