@@ -57,6 +57,11 @@ mneme_dependency(prometheus prometheus-cpp::core)
 # Headers only. 1.74 has Asio's any_io_executor and Beast's parser as they are used here.
 find_package(Boost 1.74 REQUIRED)
 mneme_dependency(asio Boost::headers)
+if("thread" IN_LIST MNEME_SANITIZE)
+  # The sanitizer does not know fences, and GCC warns of each. What Asio orders by them, its mutexes
+  # order, too.
+  target_compile_definitions(mneme_deps_asio INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+endif()
 
 if(MNEME_TESTS)
   find_package(GTest REQUIRED)

@@ -266,7 +266,9 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
   }
   const int64_t position = last.session_position;
   g.ReportEnd(g.usage);
-  Tell(g, last);
+  // Whoever submitted this one does so again with another cut, and that is the request that counts.
+  const bool comes_again = ReasonOf(status) == kReasonHistoryCut;
+  if (!comes_again) Tell(g, last);
   Send(g, std::move(last));
   if (g.record != nullptr) {
     if (status.ok()) {
@@ -296,7 +298,7 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
     stats.finished_by(FinishReason::kDeadline).Add();
   } else if (absl::IsCancelled(status)) {
     stats.finished_by(FinishReason::kCancelled).Add();
-  } else {
+  } else if (!comes_again) {
     stats.Reject(status);
   }
   ReleaseSessions(g, status);

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "engine/status_payload.h"
+
 namespace mneme {
 
 Executor::Executor(int threads, size_t capacity) : capacity_(capacity) {
@@ -36,5 +38,7 @@ void Executor::Work() {
     task();
   }
 }
+
+absl::Status TooManyTasks() { return QueueFullError("too many calls of this kind are waiting"); }
 
 }  // namespace mneme

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 
 namespace mneme {
@@ -22,7 +23,7 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // False, and the task is dropped, if `capacity` others are waiting.
+  // False, and the task is dropped, if `capacity` others are waiting: TooManyTasks() says so.
   [[nodiscard]] bool TryPost(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
@@ -35,5 +36,8 @@ class Executor {
   bool closed_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;
 };
+
+// RESOURCE_EXHAUSTED, with a time after which to try again.
+absl::Status TooManyTasks();
 
 }  // namespace mneme

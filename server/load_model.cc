@@ -119,9 +119,11 @@ bool Succeeded(const absl::Status& status, LoadFailure failure, LoadError& error
   return false;
 }
 
-// A model without a template that can be used serves all but chats.
-void LoadChatTemplate(const std::string& folder, ServingFacts& facts) {
-  absl::StatusOr<std::shared_ptr<const ChatTemplate>> loaded = ChatTemplate::Load(folder);
+// A model without a template that can be used, or without a tokenizer, serves all but chats.
+void LoadChatTemplate(const std::string& folder, const Tokenizer* tokenizer, ServingFacts& facts) {
+  if (tokenizer == nullptr) return;
+  absl::StatusOr<std::shared_ptr<const ChatTemplate>> loaded =
+      ChatTemplate::Load(folder, *tokenizer);
   if (loaded.ok()) {
     facts.chat_template = *std::move(loaded);
     return;
@@ -187,7 +189,7 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   loaded->facts.default_max_tokens = config.engine().default_max_tokens();
   loaded->facts.max_message_bytes = config.server().max_message_bytes();
   loaded->facts.max_text_bytes = config.server().max_text_bytes();
-  LoadChatTemplate(folder, loaded->facts);
+  LoadChatTemplate(folder, loaded->engine->tokenizer(), loaded->facts);
   if (config.model().generation_config() == "auto") {
     loaded->facts.sampling_defaults = ToSamplingDefaults(*defaults);
     loaded->facts.default_max_tokens =

@@ -239,7 +239,11 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
     openai.AddRoutes(routes);
     AddMetricsRoute(metrics, /*is_open=*/false, routes);
     HttpServerOptions options = ToHttpOptions(config.server());
-    options.on_exchange = CountExchanges(access.stats());
+    options.on_exchange = [&openai,
+                           count = CountExchanges(access.stats())](const HttpExchange& exchange) {
+      count(exchange);
+      openai.OnExchange(exchange);
+    };
     GuardHttp(*security, options);
     absl::StatusOr<std::unique_ptr<HttpServer>> started =
         HttpServer::Start(options, std::move(routes));

@@ -9,12 +9,12 @@
 #include "base/status_macros.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
+#include "server/request_id.h"
 #include "server/text_encoder.h"
 
 namespace mneme {
 namespace {
 
-constexpr size_t kMaxRequestIdBytes = 128;
 constexpr int64_t kMaxTtlMs = int64_t{10} * 365 * 24 * 3600 * 1000;
 
 // For messages: enough of a text to recognise it, without line breaks.

@@ -77,11 +77,12 @@ absl::string_view OutcomeOf(const RequestReport& report) {
   return report.admitted ? "error" : "rejected";
 }
 
-RequestReport RefusedReport(std::string id, RequestOrigin origin, absl::Status status,
-                            absl::Duration total) {
+RequestReport RefusedReport(std::string id, RequestOrigin origin, std::string owner,
+                            absl::Status status, absl::Duration total) {
   RequestReport report;
   report.id = std::move(id);
   report.origin = std::move(origin);
+  report.session.owner = std::move(owner);
   report.status = std::move(status);
   report.total = total;
   return report;

@@ -35,7 +35,7 @@ class RequestLog {
 absl::string_view OutcomeOf(const RequestReport& report);
 
 // For a request that Submit did not take.
-RequestReport RefusedReport(std::string id, RequestOrigin origin, absl::Status status,
-                            absl::Duration total);
+RequestReport RefusedReport(std::string id, RequestOrigin origin, std::string owner,
+                            absl::Status status, absl::Duration total);
 
 }  // namespace mneme

@@ -44,16 +44,10 @@ int Reload(Client& client) {
 int RunAdmin(const Arguments& arguments) {
   Connection connection;
   FlagSet flags;
-  bool help = false;
   connection.AddFlags(flags);
-  flags.Bool("help", "Print this.", [&](bool value) { help = value; });
-  flags.Alias("-h");
-  const absl::StatusOr<std::vector<std::string>> words = flags.Parse(arguments);
-  if (help) {
-    WriteOut(absl::StrCat(kUsageText, flags.Help()));
-    return kOk;
-  }
-  if (!words.ok()) return ReportUsage("admin", words.status().message());
+  int code = kOk;
+  const auto words = ParseWords("admin", kUsageText, flags, arguments, code);
+  if (!words.has_value()) return code;
   const bool sets_level = words->size() == 2 && (*words)[0] == "log-level";
   if (!sets_level && *words != std::vector<std::string>{"reload"}) {
     return ReportUsage("admin", "expected log-level LEVEL or reload");

@@ -150,6 +150,25 @@ int ReportUsage(absl::string_view command, absl::string_view message) {
   return kUsage;
 }
 
+std::optional<std::vector<std::string>> ParseWords(absl::string_view command,
+                                                   absl::string_view usage, FlagSet& flags,
+                                                   const Arguments& arguments, int& code) {
+  bool help = false;
+  flags.Bool("help", "Print this.", [&help](bool value) { help = value; });
+  flags.Alias("-h");
+  absl::StatusOr<std::vector<std::string>> words = flags.Parse(arguments);
+  if (help) {
+    WriteOut(absl::StrCat(usage, flags.Help()));
+    code = kOk;
+    return std::nullopt;
+  }
+  if (!words.ok()) {
+    code = ReportUsage(command, words.status().message());
+    return std::nullopt;
+  }
+  return *std::move(words);
+}
+
 class InterruptHandler::Thread {
  public:
   explicit Thread(std::function<void()> on_interrupt) : on_interrupt_(std::move(on_interrupt)) {

@@ -62,6 +62,12 @@ int ReportError(const absl::Status& status);
 // The same for arguments; names the subcommand whose --help would tell.
 int ReportUsage(absl::string_view command, absl::string_view message);
 
+// Adds --help (-h) to `flags` and parses: the words that are no flags. Nullopt if the command ends
+// here with `code`, because `usage` and the flags were printed, or an error of the arguments was.
+std::optional<std::vector<std::string>> ParseWords(absl::string_view command,
+                                                   absl::string_view usage, FlagSet& flags,
+                                                   const Arguments& arguments, int& code);
+
 // Takes SIGINT from the whole process. While it lives, `on_interrupt` runs on a thread of its own
 // for each Ctrl-C. One at a time, and before other threads are started.
 class InterruptHandler {

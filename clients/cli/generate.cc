@@ -138,7 +138,6 @@ absl::Status FillPrompt(const std::vector<std::string>& positional, Options& opt
 int RunGenerate(const Arguments& arguments) {
   Options options;
   FlagSet flags;
-  bool help = false;
   options.connection.AddFlags(flags);
   options.connection.AddWaitFlag(flags);
   AddSamplingFlags(flags, options.request);
@@ -150,14 +149,9 @@ int RunGenerate(const Arguments& arguments) {
              [&](bool value) { options.json = value; });
   flags.Bool("stats", "Print counts and times to standard error at the end.",
              [&](bool value) { options.stats = value; });
-  flags.Bool("help", "Print this.", [&](bool value) { help = value; });
-  flags.Alias("-h");
-  const absl::StatusOr<std::vector<std::string>> positional = flags.Parse(arguments);
-  if (help) {
-    WriteOut(absl::StrCat(kUsageText, flags.Help()));
-    return kOk;
-  }
-  if (!positional.ok()) return ReportUsage("generate", positional.status().message());
+  int code = kOk;
+  const auto positional = ParseWords("generate", kUsageText, flags, arguments, code);
+  if (!positional.has_value()) return code;
   if (const absl::Status prompt = FillPrompt(*positional, options); !prompt.ok()) {
     return ReportUsage("generate", prompt.message());
   }

@@ -20,36 +20,25 @@ namespace {
 
 constexpr absl::Duration kHealthPoll = absl::Milliseconds(100);
 
-// What every one of these commands knows: the connection, --json and --help.
+// What every one of these commands knows: the connection and --json.
 struct Question {
   Connection connection;
   FlagSet flags;
   bool json = false;
-  bool help = false;
 
   Question() {
     connection.AddFlags(flags);
     flags.Bool("json", "Print JSON.", [this](bool value) { json = value; });
-    flags.Bool("help", "Print this.", [this](bool value) { help = value; });
-    flags.Alias("-h");
   }
   Question(const Question&) = delete;
 
   // The words that are no flags; none if help or an error was printed, and `code` is set.
   bool Parse(absl::string_view command, absl::string_view usage, const Arguments& arguments,
              std::vector<std::string>& words, int& code) {
-    absl::StatusOr<std::vector<std::string>> parsed = flags.Parse(arguments);
-    if (help) {
-      WriteOut(absl::StrCat("usage: mneme ", command, " ", usage, "\n\n", flags.Help()));
-      code = kOk;
-      return false;
-    }
-    if (!parsed.ok()) {
-      code = ReportUsage(command, parsed.status().message());
-      return false;
-    }
-    words = *std::move(parsed);
-    return true;
+    const std::string whole_usage = absl::StrCat("usage: mneme ", command, " ", usage, "\n\n");
+    auto parsed = ParseWords(command, whole_usage, flags, arguments, code);
+    if (parsed.has_value()) words = *std::move(parsed);
+    return parsed.has_value();
   }
 };
 

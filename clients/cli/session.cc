@@ -104,7 +104,6 @@ int Run(Client& client, const std::vector<std::string>& words, const Options& op
 int RunSession(const Arguments& arguments) {
   Options options;
   FlagSet flags;
-  bool help = false;
   options.connection.AddFlags(flags);
   flags.Add("ttl", "TIME", "Idle time after which a new session is deleted; never: it is not.",
             [&](absl::string_view text) -> absl::Status {
@@ -118,14 +117,9 @@ int RunSession(const Arguments& arguments) {
             });
   flags.Bool("json", "Print a line of JSON per session: none where there is none.",
              [&](bool value) { options.json = value; });
-  flags.Bool("help", "Print this.", [&](bool value) { help = value; });
-  flags.Alias("-h");
-  const absl::StatusOr<std::vector<std::string>> words = flags.Parse(arguments);
-  if (help) {
-    WriteOut(absl::StrCat(kUsageText, flags.Help()));
-    return kOk;
-  }
-  if (!words.ok()) return ReportUsage("session", words.status().message());
+  int code = kOk;
+  const auto words = ParseWords("session", kUsageText, flags, arguments, code);
+  if (!words.has_value()) return code;
   if (words->empty()) return ReportUsage("session", "create, get, list, fork or delete?");
   Client client = options.connection.Connect();
   return Run(client, *words, options);

@@ -14,6 +14,7 @@
 #include "base/spelling.h"
 #include "base/status_macros.h"
 #include "server/config/flags.h"
+#include "server/config/units.h"
 
 namespace mneme {
 namespace {
@@ -253,7 +254,28 @@ absl::Status ValidateSecurity(const v1::SecuritySection& security) {
   return absl::OkStatus();
 }
 
+// Fewer, and honest calls would be cut off beside a few large ones.
+constexpr int64_t kMessagesInGrpcMemory = 4;
+constexpr int64_t kDefaultGrpcMemoryBytes = int64_t{1} << 30;
+
+int64_t LeastGrpcMemory(const v1::NetworkSection& network) {
+  return kMessagesInGrpcMemory * network.max_message_bytes();
+}
+
+absl::Status ValidateNetwork(const v1::NetworkSection& network) {
+  if (GrpcMemoryBytes(network) >= LeastGrpcMemory(network)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--grpc-memory: ", FormatBytes(network.grpc_memory_bytes()),
+                   ", expected at least ", FormatBytes(LeastGrpcMemory(network)), ", ",
+                   kMessagesInGrpcMemory, " times --max-message-size"));
+}
+
 }  // namespace
+
+int64_t GrpcMemoryBytes(const v1::NetworkSection& network) {
+  if (network.grpc_memory_bytes() > 0) return network.grpc_memory_bytes();
+  return std::max(kDefaultGrpcMemoryBytes, LeastGrpcMemory(network));
+}
 
 absl::Status ValidateConfig(const v1::ServerConfig& config) {
   const FlagTable table;
@@ -262,6 +284,7 @@ absl::Status ValidateConfig(const v1::ServerConfig& config) {
   }
   const v1::SecuritySection& security = config.security();
   MNEME_RETURN_IF_ERROR(ValidateSecurity(security));
+  MNEME_RETURN_IF_ERROR(ValidateNetwork(config.server()));
   const bool knows_callers = !security.api_key().empty() || !security.api_key_file().empty() ||
                              !security.ssl_ca_certs().empty();
   if (IsAllInterfaces(config.server().host()) && !knows_callers && !config.server().insecure()) {

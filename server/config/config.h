@@ -33,6 +33,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
 // Ranges, choices, and what fields demand of each other.
 absl::Status ValidateConfig(const v1::ServerConfig& config);
 
+// --grpc-memory, or its default.
+int64_t GrpcMemoryBytes(const v1::NetworkSection& network);
+
 // Whether `host` means every interface of the machine.
 bool IsAllInterfaces(absl::string_view host);
 

@@ -2,21 +2,17 @@
 
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
-#include <netdb.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include <grpcpp/resource_quota.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <set>
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "base/log.h"
+#include "base/status_macros.h"
+#include "server/config/config.h"
 #include "server/executor.h"
 #include "server/grpc/admin_service.h"
 #include "server/grpc/grpc_credentials.h"
@@ -45,41 +41,6 @@ std::set<std::string> AllServices() {
   return services;
 }
 
-std::string Unbracketed(const std::string& host) {
-  if (host.empty() || host == "*") return "::";
-  if (host.front() == '[' && host.back() == ']') return host.substr(1, host.size() - 2);
-  return host;
-}
-
-// gRPC says that listening failed, not why; asking the system again gives the reason.
-absl::Status WhyNotListening(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* addresses = nullptr;
-  const std::string where = AddressText(host, port);
-  if (const int error =
-          getaddrinfo(Unbracketed(host).c_str(), absl::StrCat(port).c_str(), &hints, &addresses);
-      error != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot listen on ", where, ": --host: ", gai_strerror(error)));
-  }
-  int reason = 0;
-  for (const addrinfo* address = addresses; address != nullptr; address = address->ai_next) {
-    const int fd = socket(address->ai_family, address->ai_socktype, address->ai_protocol);
-    if (fd < 0) continue;
-    if (bind(fd, address->ai_addr, address->ai_addrlen) != 0 || listen(fd, 1) != 0) reason = errno;
-    close(fd);
-  }
-  freeaddrinfo(addresses);
-  if (reason == 0) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot listen on ", where));
-  }
-  return absl::FailedPreconditionError(
-      absl::StrCat("cannot listen on ", where, ": ", strerror(reason),
-                   reason == EADDRINUSE ? "; is another server running? (--grpc-port)" : ""));
-}
-
 // gRPC's own complaints, in our form.
 void LogForGrpc(gpr_log_func_args* args) {
   if (args->severity == GPR_LOG_SEVERITY_ERROR) LOG(WARNING) << "grpc: " << args->message;
@@ -92,8 +53,11 @@ int ToGrpcMs(int64_t ms) { return static_cast<int>(std::min<int64_t>(ms, INT32_M
 
 void Configure(const v1::NetworkSection& config, grpc::ServerBuilder& builder) {
   builder.SetMaxReceiveMessageSize(static_cast<int>(config.max_message_bytes()));
-  // A port that somebody else has is an error, not something to share.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Counts the buffers of what arrives, wherever they are held. Under it gRPC narrows the windows
+  // of its connections; beyond it, it cancels calls.
+  grpc::ResourceQuota quota("mneme");
+  quota.Resize(static_cast<size_t>(GrpcMemoryBytes(config)));
+  builder.SetResourceQuota(quota);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, config.max_streams());
   // Tokens may be far apart, so clients keep connections alive with pings of their own; by default
   // gRPC would answer a second one within five minutes with GOAWAY "too_many_pings".
@@ -141,23 +105,23 @@ struct GrpcServer::Parts {
   ReflectionV1 reflection_v1;
   ReflectionV1Alpha reflection_v1alpha;
   std::unique_ptr<grpc::Server> server;
-  int port = 0;
+  std::unique_ptr<GrpcListener> listener;
 };
-
-std::string AddressText(const std::string& host, int port) {
-  const std::string plain = Unbracketed(host);
-  return absl::StrContains(plain, ':') ? absl::StrCat("[", plain, "]:", port)
-                                       : absl::StrCat(plain, ":", port);
-}
 
 absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkSection& config,
                                                               EngineAccess& access,
                                                               Security& security) {
   auto parts = std::make_unique<Parts>(access, security);
+  MNEME_ASSIGN_OR_RETURN(
+      parts->listener,
+      GrpcListener::Open({.host = config.host(),
+                          .port = config.grpc_port(),
+                          .max_connections = config.grpc_max_connections(),
+                          .unacknowledged = absl::Milliseconds(config.keepalive_timeout_ms())}));
   grpc::ServerBuilder builder;
   Configure(config, builder);
-  builder.AddListeningPort(AddressText(config.host(), config.grpc_port()), parts->credentials,
-                           &parts->port);
+  auto acceptor = builder.experimental().AddExternalConnectionAcceptor(
+      grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, parts->credentials);
   builder.RegisterService(&parts->inference);
   builder.RegisterService(&parts->sessions);
   builder.RegisterService(&parts->admin);
@@ -167,9 +131,10 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkS
   gpr_set_log_function(&KeepQuiet);
   parts->server = builder.BuildAndStart();
   gpr_set_log_function(&LogForGrpc);
-  if (parts->server == nullptr || parts->port == 0) {
-    return WhyNotListening(config.host(), config.grpc_port());
+  if (parts->server == nullptr) {
+    return absl::FailedPreconditionError("gRPC does not start: its log says why");
   }
+  parts->listener->Start(std::move(acceptor));
   return std::unique_ptr<GrpcServer>(new GrpcServer(std::move(parts)));
 }
 
@@ -177,11 +142,12 @@ GrpcServer::GrpcServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) 
 
 GrpcServer::~GrpcServer() { Shutdown(absl::ZeroDuration()); }
 
-int GrpcServer::port() const { return parts_->port; }
+int GrpcServer::port() const { return parts_->listener->port(); }
 
 void GrpcServer::SetServing(bool serving) { parts_->health.SetServing(serving); }
 
 void GrpcServer::Shutdown(absl::Duration grace) {
+  parts_->listener->Stop();
   parts_->health.EndWatches();
   parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + grace));
 }

@@ -7,6 +7,7 @@
 #include "absl/time/time.h"
 #include "mneme/v1/config.pb.h"
 #include "server/engine_access.h"
+#include "server/grpc/grpc_listener.h"
 #include "server/security/security.h"
 
 namespace mneme {
@@ -35,8 +36,5 @@ class GrpcServer {
 
   const std::unique_ptr<Parts> parts_;
 };
-
-// "127.0.0.1:50051", "[::1]:50051".
-std::string AddressText(const std::string& host, int port);
 
 }  // namespace mneme

@@ -9,11 +9,12 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
+#include "server/grpc/call_names.h"
 #include "server/grpc/grpc_credentials.h"
 #include "server/grpc/raw_messages.h"
-#include "server/grpc/request_id.h"
 #include "server/grpc/response_conversion.h"
 #include "server/grpc/stream_writer.h"
+#include "server/refusal.h"
 #include "server/request_conversion.h"
 #include "server/security/quota.h"
 #include "server/version.h"
@@ -21,29 +22,10 @@
 namespace mneme {
 namespace {
 
-// Where a request that needs a place of its own would be refused anyway, its text need not be read.
-absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request) {
-  const int64_t waiting = engine.stats().requests_waiting.value();
-  if (!request.session().name().empty() || waiting < engine.options().max_queued_requests) {
-    return absl::OkStatus();
-  }
-  return WithRetryAfter(WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                                       "the queue is full: ", waiting, " requests are waiting")),
-                                   kReasonQueueFull),
-                        absl::Seconds(1));
-}
-
-void LogRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status) {
-  if (access.request_log() == nullptr) return;
-  access.request_log()->Add(
-      RefusedReport(call.request_id, call.origin, status, absl::Now() - call.received));
-}
-
 // Ends a call whose request the engine never sees.
 void Refuse(const EngineAccess& access, const CallFacts& call, const absl::Status& status,
             StreamWriter& writer) {
-  access.stats().Refuse(status.code());
-  LogRefusal(access, call, status);
+  CountRefusal(access, call, status);
   writer.Fail(status);
 }
 
@@ -156,7 +138,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     Submit(engine_, *request, call, *writer);
   } else if (!executor->TryPost(
                  [this, request, call, writer] { Submit(engine_, *request, call, *writer); })) {
-    Refuse(engine_, call, ServerBusy(), *writer);
+    Refuse(engine_, call, TooManyTasks(), *writer);
   }
   return writer.get();
 }

@@ -15,11 +15,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/strip.h"
-#include "absl/time/time.h"
-#include "engine/status_payload.h"
 #include "server/executor.h"
+#include "server/grpc/call_names.h"
 #include "server/grpc/parse_error.h"
-#include "server/grpc/request_id.h"
 #include "server/grpc/status_conversion.h"
 #include "server/server_stats.h"
 
@@ -45,14 +43,6 @@ grpc::ByteBuffer SerializeMessage(const Message& message) {
   bool own_buffer;
   (void)grpc::SerializationTraits<Message>::Serialize(message, &bytes, &own_buffer);
   return bytes;
-}
-
-// For work that found its executor's queue full.
-inline absl::Status ServerBusy() {
-  return WithRetryAfter(
-      WithReason(absl::ResourceExhaustedError("too many calls of this kind are waiting"),
-                 kReasonQueueFull),
-      absl::Seconds(1));
 }
 
 // "CreateSession" for CreateSessionRequest: the method that takes it, unique over all services.
@@ -87,7 +77,7 @@ grpc::ServerUnaryReactor* AnswerUnary(
   if (executor == nullptr) {
     answer();
   } else if (!executor->TryPost(std::move(answer))) {
-    finish(ServerBusy());
+    finish(TooManyTasks());
   }
   return reactor;
 }

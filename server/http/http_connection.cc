@@ -6,13 +6,13 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "server/http/http_connection_call.h"
 #include "server/http/http_error.h"
 #include "server/http/http_response_head.h"
+#include "server/http/http_trace.h"
+#include "server/request_id.h"
 
 namespace mneme {
 namespace {
@@ -27,19 +27,6 @@ constexpr size_t kMaxWriteBytes = 262144;
 // For what a refused client has sent already: closing at once would reset the connection, and the
 // client would never see why.
 constexpr absl::Duration kLinger = absl::Seconds(2);
-constexpr size_t kMaxRequestIdBytes = 128;
-
-// Printable ASCII, as for gRPC.
-bool IsFittingId(absl::string_view id) {
-  return !id.empty() && id.size() <= kMaxRequestIdBytes &&
-         std::all_of(id.begin(), id.end(), [](char c) { return c >= 0x20 && c < 0x7f; });
-}
-
-std::string ChooseId(absl::string_view given) {
-  if (IsFittingId(given)) return std::string(given);
-  absl::BitGen random;
-  return absl::StrFormat("req-%016x", absl::Uniform<uint64_t>(random));
-}
 
 }  // namespace
 
@@ -70,7 +57,7 @@ void HttpConnection::StartRefusing() {
   stream_->Handshake([self = shared_from_this()](ErrorCode error) {
     if (error || self->phase_ == Phase::kClosed) return self->Close();
     self->request_ = std::make_shared<HttpRequest>();
-    self->request_->id = ChooseId("");
+    self->request_->id = RequestIdOr("");
     self->begin_ = absl::Now();
     HttpResponse response = ErrorResponse(503, "too many connections", "too_many_connections");
     response.fields.push_back({"Retry-After", "1"});
@@ -95,7 +82,7 @@ void HttpConnection::BeginRequest() {
   phase_ = Phase::kIdle;
   parser_ = std::make_unique<HttpParser>(shared_.options.limits);
   header_checked_ = false;
-  route_ = nullptr;
+  match_ = {};
   request_ = nullptr;
   ArmTimer(shared_.options.idle_timeout, [this] { Close(); });
 }
@@ -168,37 +155,39 @@ void HttpConnection::TimeOut(absl::string_view part) {
 void HttpConnection::MakeRequest() {
   if (request_ != nullptr) return;
   request_ = std::make_shared<HttpRequest>(std::move(parser_->request()));
-  request_->id = ChooseId(request_->Field("x-request-id"));
+  request_->id = RequestIdOr(request_->Field("x-request-id"));
   request_->peer = peer_;
   request_->peer_identity = stream_->PeerIdentity();
+  request_->trace = TraceOf(*request_);
+  request_->received = begin_;
+  match_ = shared_.routes.Find(request_->method, request_->path);
+  if (match_.route != nullptr) {
+    request_->route = match_.route->pattern;
+    request_->route_argument = match_.argument;
+  }
   minor_version_ = header_checked_ ? parser_->minor_version() : 1;
   keep_alive_ = header_checked_ && parser_->keep_alive();
 }
 
 bool HttpConnection::CheckHeader() {
-  const HttpRoutes::Match match = shared_.routes.Find(request_->method, request_->path);
-  if (match.route != nullptr) {
-    route_ = match.route;
-    request_->route = route_->pattern;
-    request_->route_argument = match.argument;
-  }
-  if (shared_.options.authenticator != nullptr && (route_ == nullptr || !route_->is_open)) {
+  const HttpRoute* const route = match_.route;
+  if (shared_.options.authenticator != nullptr && (route == nullptr || !route->is_open)) {
     absl::StatusOr<std::string> owner = shared_.options.authenticator->Authenticate(*request_);
     if (!owner.ok()) {
-      Refuse(ErrorResponse(owner.status()));
+      Refuse(ErrorResponse(owner.status()), owner.status());
       return false;
     }
     request_->owner = *std::move(owner);
   }
-  if (route_ == nullptr && match.allowed.empty()) {
+  if (route == nullptr && match_.allowed.empty()) {
     Refuse(ErrorResponse(404, absl::StrCat("nothing is served at ", request_->path), "not_found"));
     return false;
   }
-  if (route_ == nullptr) {
+  if (route == nullptr) {
     HttpResponse response = ErrorResponse(
-        405, absl::StrCat(request_->path, " takes ", match.allowed, ", not ", request_->method),
+        405, absl::StrCat(request_->path, " takes ", match_.allowed, ", not ", request_->method),
         "method_not_allowed");
-    response.fields.push_back({"Allow", match.allowed});
+    response.fields.push_back({"Allow", match_.allowed});
     Refuse(std::move(response));
     return false;
   }
@@ -215,14 +204,21 @@ void HttpConnection::Dispatch() {
   phase_ = Phase::kHandling;
   DisarmTimer();
   request_->body = std::move(parser_->request().body);
+  request_->received = absl::Now();
   const auto call =
       std::make_shared<HttpConnectionCall>(weak_from_this(), request_, ++call_number_);
   call_ = call;
   if (in_.size() < kMaxReadAhead) ReadMore();
-  route_->handler(call);
+  match_.route->handler(call);
 }
 
 void HttpConnection::Refuse(HttpResponse response) {
+  const int status = response.status;
+  Refuse(std::move(response), absl::Status(StatusCodeOf(status), HttpReason(status)));
+}
+
+void HttpConnection::Refuse(HttpResponse response, absl::Status why) {
+  refusal_ = std::move(why);
   const bool is_whole = parser_ != nullptr && parser_->state() == HttpParser::State::kDone;
   if (!is_whole) keep_alive_ = false;
   phase_ = Phase::kHandling;
@@ -238,6 +234,7 @@ void HttpConnection::OnAnswer(int64_t call_number, HttpResponse head,
   status_ = head.status;
   sent_bytes_ = 0;
   if (draining_) keep_alive_ = false;
+  AddTrace(request_->trace, head);
   const bool head_only = request_->method == "HEAD";
   const bool is_stream = body != nullptr;
   chunked_ = is_stream && minor_version_ >= 1;
@@ -339,10 +336,12 @@ void HttpConnection::Report(bool complete) {
                                  .status = status_,
                                  .sent_bytes = sent_bytes_,
                                  .duration = absl::Now() - begin_,
-                                 .complete = complete});
+                                 .complete = complete,
+                                 .refusal = refusal_});
   }
   request_ = nullptr;
   status_ = 0;
+  refusal_ = absl::OkStatus();
 }
 
 void HttpConnection::Linger() {

@@ -58,13 +58,14 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void OnRead(boost::system::error_code error, size_t bytes);
   void Process();
   void TimeOut(absl::string_view part);
-  // From what has been parsed so far, once.
+  // From what has been parsed so far, once; finds its route.
   void MakeRequest();
   // False: the request was refused.
   bool CheckHeader();
   void Dispatch();
   // Answers without the handler; closes the connection unless the whole request was read.
   void Refuse(HttpResponse response);
+  void Refuse(HttpResponse response, absl::Status why);
 
   // Answering. What comes for an earlier call is ignored.
   void OnAnswer(int64_t call_number, HttpResponse head, std::shared_ptr<HttpBody> body);
@@ -106,7 +107,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   std::string in_;  // read and not yet parsed
   std::unique_ptr<HttpParser> parser_;
   bool header_checked_ = false;
-  const HttpRoute* route_ = nullptr;
+  HttpRoutes::Match match_;
 
   // Of the request under way.
   std::shared_ptr<HttpRequest> request_;
@@ -116,6 +117,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   bool keep_alive_ = true;
   int minor_version_ = 1;
   int status_ = 0;
+  absl::Status refusal_;
   int64_t sent_bytes_ = 0;
   std::shared_ptr<HttpBody> body_;
   bool chunked_ = false;

@@ -22,6 +22,9 @@ namespace mneme {
 
 int HttpStatusOf(const absl::Status& status);
 
+// For what HTTP itself refuses, by the status it is refused with: 411 is an INVALID_ARGUMENT.
+absl::StatusCode StatusCodeOf(int http_status);
+
 // The error body alone, for a stream that has begun.
 std::string ErrorJson(const absl::Status& status);
 

@@ -6,6 +6,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "server/trace_context.h"
 
 namespace mneme {
 
@@ -28,6 +30,8 @@ struct HttpRequest {
   std::string owner;           // of sessions, says the authenticator; empty: the anonymous owner
   std::string route;           // the pattern that matched: "/v1/models/{model}"
   std::string route_argument;  // what its "{...}" stands for
+  TraceContext trace;          // of its traceparent and tracestate, with a span for this request
+  absl::Time received;         // all of it; its first byte, if it never came to an end
 
   // The first field of that name, upper or lower case; empty without one.
   absl::string_view Field(absl::string_view name) const {

@@ -46,8 +46,11 @@ std::string PeerText(const Tcp::socket& socket) {
   return error ? "" : AddressText(peer.address().to_string(), peer.port());
 }
 
-// A client that vanished without a word is noticed by the system, though nothing is being sent.
-void KeepAlive(Tcp::socket& socket) {
+// A client that vanished without a word is noticed by the system: by probes while nothing is being
+// sent, and otherwise when nothing of what was sent has been acknowledged for `unacknowledged`.
+// Until its buffers are full the system takes whatever is written, so the write time-out would not
+// see it.
+void NoticeLoss(Tcp::socket& socket, absl::Duration unacknowledged) {
   ErrorCode ignored;
   socket.set_option(Tcp::no_delay(true), ignored);
   socket.set_option(asio::socket_base::keep_alive(true), ignored);
@@ -58,6 +61,11 @@ void KeepAlive(Tcp::socket& socket) {
   socket.set_option(Option(60), ignored);
   socket.set_option(Interval(15), ignored);
   socket.set_option(Count(4), ignored);
+#endif
+#ifdef TCP_USER_TIMEOUT
+  using Unacknowledged = asio::detail::socket_option::integer<IPPROTO_TCP, TCP_USER_TIMEOUT>;
+  const auto ms = static_cast<int>(absl::ToInt64Milliseconds(unacknowledged));
+  socket.set_option(Unacknowledged(ms), ignored);
 #endif
 }
 
@@ -160,7 +168,7 @@ class HttpServer::Impl {
   }
 
   void Add(Tcp::socket socket) ABSL_LOCKS_EXCLUDED(mu_) {
-    KeepAlive(socket);
+    NoticeLoss(socket, shared_.options.write_timeout);
     std::string peer = PeerText(socket);
     const asio::any_io_executor executor = socket.get_executor();
     ByteStreamFactory* const factory = shared_.options.stream_factory.get();

@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/http/http_authenticator.h"
@@ -26,6 +27,7 @@ struct HttpExchange {
   int64_t sent_bytes = 0;
   absl::Duration duration;
   bool complete = true;  // false: the client left first, or the body broke off
+  absl::Status refusal;  // why no handler was asked; OK if one was
 };
 
 struct HttpServerOptions {
@@ -37,9 +39,10 @@ struct HttpServerOptions {
   HttpParserLimits limits;
   // From a request's first byte to the end of its header: a client that sends it in drops is cut.
   absl::Duration header_timeout = absl::Seconds(10);
-  absl::Duration body_timeout = absl::Seconds(60);       // from there to the end of its body
-  absl::Duration idle_timeout = absl::Seconds(75);       // between requests, and before the first
-  absl::Duration write_timeout = absl::Seconds(60);      // without a client taking anything
+  absl::Duration body_timeout = absl::Seconds(60);  // from there to the end of its body
+  absl::Duration idle_timeout = absl::Seconds(75);  // between requests, and before the first
+  // Without a client taking anything, or acknowledging anything (TCP_USER_TIMEOUT).
+  absl::Duration write_timeout = absl::Seconds(60);
   absl::Duration stream_keep_alive = absl::Seconds(15);  // see HttpBody::KeepAlive
 
   std::shared_ptr<HttpAuthenticator> authenticator;   // null: everybody is anonymous

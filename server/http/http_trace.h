@@ -8,7 +8,8 @@ namespace mneme {
 
 TraceContext TraceOf(const HttpRequest& request);
 
-// Adds the fields `traceparent` and `tracestate`, where there is a trace.
+// Adds the fields `traceparent`, with the request's own span, and `tracestate`, where there is a
+// trace.
 void AddTrace(const TraceContext& trace, HttpResponse& response);
 
 }  // namespace mneme

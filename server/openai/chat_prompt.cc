@@ -1,14 +1,11 @@
 #include "server/openai/chat_prompt.h"
 
 #include <algorithm>
-#include <map>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
@@ -19,59 +16,9 @@
 namespace mneme {
 namespace {
 
-// Noncharacters of Unicode, which no text should contain, as marks inside of rendered texts.
-constexpr absl::string_view kBreak = "\xEF\xB7\x90";    // U+FDD0: splits a special token's spelling
+// Marks inside of rendered texts are noncharacters of Unicode, which no text should contain.
+constexpr absl::string_view kBreak = SpecialTokens::kBreak;
 constexpr absl::string_view kContent = "\xEF\xB7\x91";  // U+FDD1: stands for an answer
-
-// Tokens that a template writes by their spelling. Those that stand in messages are text.
-class SpecialTokens {
- public:
-  SpecialTokens(const Tokenizer& tokenizer, const std::vector<std::string>& added) {
-    const std::set<absl::string_view> added_set(added.begin(), added.end());
-    for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
-      const TokenEntry& entry = tokenizer.entry(id);
-      if (entry.kind == TokenKind::kPadding || entry.kind == TokenKind::kByte) continue;
-      const bool is_special = entry.kind == TokenKind::kControl || added_set.count(entry.piece) > 0;
-      if (is_special && !entry.piece.empty()) {
-        by_first_byte_[static_cast<uint8_t>(entry.piece[0])].emplace_back(entry.piece, id);
-      }
-    }
-    for (auto& [byte, tokens] : by_first_byte_) {
-      std::sort(tokens.begin(), tokens.end(),
-                [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
-    }
-  }
-
-  struct Found {
-    size_t bytes = 0;  // 0: none begins here
-    int32_t id = 0;
-  };
-  // The longest one that `text` begins with.
-  Found At(absl::string_view text) const {
-    const auto tokens = by_first_byte_.find(static_cast<uint8_t>(text[0]));
-    if (tokens == by_first_byte_.end()) return {};
-    for (const auto& [spelling, id] : tokens->second) {
-      if (absl::StartsWith(text, spelling)) return {spelling.size(), id};
-    }
-    return {};
-  }
-
-  // `text` with a mark inside of each spelling.
-  std::string Broken(absl::string_view text) const {
-    std::string out;
-    for (size_t i = 0; i < text.size(); ++i) {
-      const Found found = At(text.substr(i));
-      out.push_back(text[i]);
-      if (found.bytes == 0) continue;
-      while (i + 1 < text.size() && (text[i + 1] & 0xc0) == 0x80) out.push_back(text[++i]);
-      out.append(kBreak.data(), kBreak.size());
-    }
-    return out;
-  }
-
- private:
-  std::map<uint8_t, std::vector<std::pair<std::string, int32_t>>> by_first_byte_;
-};
 
 // All texts below `json`, so that nobody who writes messages can write control tokens.
 absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json& json) {
@@ -218,7 +165,7 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const OpenAiRequest& request, const Engi
     return WithReason(absl::FailedPreconditionError(facts.chat_template_error), "NO_CHAT_TEMPLATE");
   }
   const ChatTemplate& chat_template = *facts.chat_template;
-  const SpecialTokens special(*tokenizer, chat_template.added_tokens());
+  const SpecialTokens& special = chat_template.special_tokens();
   MNEME_ASSIGN_OR_RETURN(const Json messages, CheckedMessages(special, request.messages));
   Json arguments = request.template_arguments;
   MNEME_RETURN_IF_ERROR(Protect(special, "chat_template_kwargs", arguments));

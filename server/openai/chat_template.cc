@@ -3,6 +3,7 @@
 #include <fstream>
 #include <sstream>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -49,7 +50,8 @@ std::string TemplateOf(const Json& config) {
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder) {
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder,
+                                                                       const Tokenizer& tokenizer) {
   const std::string config_path = absl::StrCat(folder, "/tokenizer_config.json");
   MNEME_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(config_path));
   Json config = Json::parse(config_text, nullptr, /*allow_exceptions=*/false);
@@ -65,34 +67,40 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Load(const std
         "the model has no chat template (chat_template.jinja, or chat_template in "
         "tokenizer_config.json)");
   }
-  auto parsed = Parse(source, config);
+  auto parsed = Parse(source, config, tokenizer);
   if (parsed.ok()) return parsed;
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", parsed.status().message()));
 }
 
-absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(absl::string_view source,
-                                                                        const Json& config) {
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(
+    absl::string_view source, const Json& config, const Tokenizer& tokenizer) {
   MNEME_ASSIGN_OR_RETURN(jinja::Template parsed, jinja::Template::Parse(source));
-  return std::shared_ptr<const ChatTemplate>(new ChatTemplate(std::move(parsed), config));
-}
-
-ChatTemplate::ChatTemplate(jinja::Template parsed, const Json& config)
-    : template_(std::move(parsed)) {
+  jinja::Map named;
+  std::vector<std::string> added;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
     const auto it = config.find(name);
     if (it == config.end() || it->is_null()) continue;
-    special_tokens_.emplace_back(name, Spelling(*it));
-    added_tokens_.push_back(Spelling(*it));
+    named.emplace_back(name, Spelling(*it));
+    added.push_back(Spelling(*it));
   }
-  const auto added = config.find("added_tokens_decoder");
-  if (added == config.end() || !added->is_object()) return;
-  for (const auto& [id, token] : added->items()) added_tokens_.push_back(Spelling(token));
+  const auto decoder = config.find("added_tokens_decoder");
+  if (decoder != config.end() && decoder->is_object()) {
+    for (const auto& [id, token] : decoder->items()) added.push_back(Spelling(token));
+  }
+  return std::shared_ptr<const ChatTemplate>(
+      new ChatTemplate(std::move(parsed), std::move(named), SpecialTokens(tokenizer, added)));
 }
+
+ChatTemplate::ChatTemplate(jinja::Template parsed, jinja::Map named_tokens,
+                           SpecialTokens special_tokens)
+    : template_(std::move(parsed)),
+      named_tokens_(std::move(named_tokens)),
+      special_tokens_(std::move(special_tokens)) {}
 
 absl::StatusOr<std::string> ChatTemplate::Render(const Json& messages, bool add_generation_prompt,
                                                  bool with_bos, const Json& arguments,
                                                  absl::Time now) const {
-  jinja::Map variables = special_tokens_;
+  jinja::Map variables = named_tokens_;
   if (!with_bos) jinja::Assign(variables, "bos_token", "");
   jinja::Assign(variables, "tools", jinja::None{});
   jinja::Assign(variables, "documents", jinja::None{});

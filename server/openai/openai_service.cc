@@ -3,25 +3,20 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
 #include "server/http/http_error.h"
 #include "server/openai/chat_prompt.h"
 #include "server/openai/json_body.h"
-#include "server/openai/openai_answer.h"
+#include "server/openai/openai_generate.h"
 #include "server/openai/openai_request.h"
 #include "server/request_conversion.h"
 #include "server/version.h"
 
 namespace mneme {
 namespace {
-
-absl::Status TooManyTexts() { return QueueFullError("too many calls of this kind are waiting"); }
 
 HttpResponse JsonResponse(const Json& json) {
   return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
@@ -38,132 +33,6 @@ Json ModelJson(const EngineAccess& access, const Engine& engine) {
           {"created", absl::ToUnixSeconds(access.start_time())}, {"owned_by", "mneme"},
           {"root", SanitizeUtf8(access.facts().model_name)},     {"parent", nullptr},
           {"max_model_len", limit > 0 ? Json(limit) : Json()}};
-}
-
-// How long the client waits, from the header x-request-timeout-ms.
-absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request) {
-  const absl::string_view text = request.Field("x-request-timeout-ms");
-  int64_t ms = 0;
-  if (text.empty()) return absl::InfiniteFuture();
-  if (!absl::SimpleAtoi(text, &ms) || ms <= 0) {
-    return FieldError("x-request-timeout-ms", "x-request-timeout-ms: expected milliseconds");
-  }
-  return absl::Now() + absl::Milliseconds(ms);
-}
-
-AnswerFacts FactsOf(const OpenAiRequest& request, const HttpRequest& http, const Engine& engine,
-                    const EngineAccess& access, const Request& converted) {
-  AnswerFacts facts;
-  facts.kind = request.kind;
-  facts.id = absl::StrCat(request.kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-", http.id);
-  facts.created = absl::ToUnixSeconds(absl::Now());
-  facts.model = SanitizeUtf8(access.facts().model_name);
-  facts.fingerprint = absl::StrFormat("fp_%016x", engine.model_info().fingerprint);
-  facts.session = converted.session.name;
-  facts.n = converted.n;
-  facts.stream = request.stream;
-  facts.include_usage = request.include_usage;
-  facts.echo = converted.echo;
-  facts.logprobs = converted.logprobs;
-  facts.tokenizer = engine.tokenizer();
-  return facts;
-}
-
-// The engine's requests: one for each prompt.
-absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& request,
-                                                      const HttpRequest& http, const Engine& engine,
-                                                      const ServingFacts& facts) {
-  MNEME_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(http));
-  std::vector<Request> converted;
-  const auto add = [&](const v1::GenerateRequest& prompt) -> absl::Status {
-    v1::GenerateRequest whole = request.generate;
-    whole.MergeFrom(prompt);
-    const CallFacts call{.request_id = request.prompts.size() > 1
-                                           ? absl::StrCat(http.id, "-", converted.size())
-                                           : http.id,
-                         .owner = http.owner,
-                         .origin = {.api = "http", .client = http.peer},
-                         .received = absl::Now(),
-                         .deadline = deadline};
-    MNEME_ASSIGN_OR_RETURN(Request one, ToEngineRequest(whole, call, engine, facts));
-    converted.push_back(std::move(one));
-    return absl::OkStatus();
-  };
-  if (request.kind == OpenAiKind::kCompletion) {
-    for (const v1::GenerateRequest& prompt : request.prompts) MNEME_RETURN_IF_ERROR(add(prompt));
-    return converted;
-  }
-  MNEME_ASSIGN_OR_RETURN(const ChatPrompt prompt, ToChatPrompt(request, engine, facts));
-  v1::GenerateRequest ids;
-  ids.mutable_token_ids()->mutable_ids()->Add(prompt.at_start.begin(), prompt.at_start.end());
-  MNEME_RETURN_IF_ERROR(add(ids));
-  converted[0].prompt = {.at_start = prompt.at_start,
-                         .continued = prompt.continued,
-                         .same_everywhere = request.session_mode == SessionMode::kWhole};
-  converted[0].whole_history = request.session_mode == SessionMode::kWhole;
-  converted[0].repeats_end = !converted[0].whole_history;
-  return converted;
-}
-
-// Takes a place and tokens from what the caller may use; the engine gives them back.
-absl::StatusOr<std::shared_ptr<TokenStream>> SubmitWithinLimits(Request request, Engine& engine,
-                                                                Security& security) {
-  const CallerRef caller = security.authenticator().CallerNamed(request.session.owner);
-  MNEME_ASSIGN_OR_RETURN(StreamPermit permit, security.quotas().BeginStream(caller));
-  MNEME_RETURN_IF_ERROR(TakeTokensFor(request, std::move(permit)));
-  return engine.Submit(std::move(request));
-}
-
-// Submits a chat again whose session ends inside of a token of the history: a model does not
-// always cut a text as the tokenizer would.
-OpenAiAnswer::Recut MakeRecut(const std::shared_ptr<HttpCall>& call, const AnswerFacts& facts,
-                              const Request& request, Engine& engine, Security& security,
-                              Executor& executor) {
-  if (!request.whole_history || request.session.name.empty()) return nullptr;
-  auto again = [call, facts, request, &engine, &security](int64_t bytes) -> absl::Status {
-    Request cut = request;
-    MNEME_ASSIGN_OR_RETURN(cut.prompt.at_start,
-                           CutAt(*engine.tokenizer(), request.prompt.at_start, bytes));
-    MNEME_ASSIGN_OR_RETURN(std::shared_ptr<TokenStream> stream,
-                           SubmitWithinLimits(std::move(cut), engine, security));
-    OpenAiAnswer::Start(call, facts, {std::move(stream)}, nullptr);
-    return absl::OkStatus();
-  };
-  return [call, &executor, again = std::move(again)](int64_t bytes) {
-    const bool posted = executor.TryPost([call, again, bytes] {
-      const absl::Status status = again(bytes);
-      if (!status.ok()) call->Send(ErrorResponse(WithOpenAiField(status, OpenAiKind::kChat)));
-    });
-    if (!posted) call->Send(ErrorResponse(TooManyTexts()));
-  };
-}
-
-absl::Status Begin(const std::shared_ptr<HttpCall>& call, OpenAiKind kind, EngineAccess& access,
-                   Security& security, TextExecutors& executors) {
-  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
-  const HttpRequest& http = call->request();
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
-  MNEME_ASSIGN_OR_RETURN(const OpenAiRequest request, ToOpenAiRequest(kind, body, http));
-  if (call->client_left()) return absl::CancelledError("the client has left");
-  MNEME_ASSIGN_OR_RETURN(std::vector<Request> converted,
-                         ToEngineRequests(request, http, *engine, access.facts()));
-  AnswerFacts facts = FactsOf(request, http, *engine, access, converted[0]);
-  OpenAiAnswer::Recut recut =
-      MakeRecut(call, facts, converted[0], *engine, security, executors.ForBody(http.body.size()));
-  std::vector<std::shared_ptr<TokenStream>> streams;
-  for (Request& one : converted) {
-    MNEME_ASSIGN_OR_RETURN(std::shared_ptr<TokenStream> stream,
-                           SubmitWithinLimits(std::move(one), *engine, security));
-    streams.push_back(std::move(stream));
-  }
-  OpenAiAnswer::Start(call, std::move(facts), std::move(streams), std::move(recut));
-  return absl::OkStatus();
-}
-
-void BeginOrFail(const std::shared_ptr<HttpCall>& call, OpenAiKind kind, EngineAccess& access,
-                 Security& security, TextExecutors& executors) {
-  const absl::Status status = Begin(call, kind, access, security, executors);
-  if (!status.ok()) call->Send(ErrorResponse(WithOpenAiField(status, kind)));
 }
 
 absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpRequest& http) {
@@ -258,18 +127,21 @@ void OpenAiService::AddRoutes(HttpRoutes& routes) {
   routes.Add({"GET", "/v1/models", now(&OpenAiService::Models)});
   routes.Add({"GET", "/v1/models/{model}", now(&OpenAiService::Model)});
   routes.Add({"GET", "/tokenizer_info", now(&OpenAiService::TokenizerInfo)});
-  routes.Add({"POST", "/v1/completions", WithTexts(&OpenAiService::Complete)});
-  routes.Add({"POST", "/v1/chat/completions", WithTexts(&OpenAiService::Chat)});
-  routes.Add({"POST", "/tokenize", WithTexts(&OpenAiService::Tokenize)});
-  routes.Add({"POST", "/detokenize", WithTexts(&OpenAiService::Detokenize)});
+  routes.Add({"POST", std::string(kCompletionsPath),
+              WithTexts(&OpenAiService::Complete, &OpenAiService::RefuseToGenerate)});
+  routes.Add({"POST", std::string(kChatPath),
+              WithTexts(&OpenAiService::Chat, &OpenAiService::RefuseToGenerate)});
+  routes.Add({"POST", "/tokenize", WithTexts(&OpenAiService::Tokenize, &OpenAiService::Refuse)});
+  routes.Add(
+      {"POST", "/detokenize", WithTexts(&OpenAiService::Detokenize, &OpenAiService::Refuse)});
 }
 
-HttpHandler OpenAiService::WithTexts(Handler handler) {
-  return [this, handler](const std::shared_ptr<HttpCall>& call) {
+HttpHandler OpenAiService::WithTexts(Handler handler, Handler when_full) {
+  return [this, handler, when_full](const std::shared_ptr<HttpCall>& call) {
     Executor* executor = executors_.For(call->request().body.size());
     if (executor == nullptr) return (this->*handler)(call);
     if (executor->TryPost([this, handler, call] { (this->*handler)(call); })) return;
-    call->Send(ErrorResponse(TooManyTexts()));
+    (this->*when_full)(call);
   };
 }
 
@@ -309,11 +181,19 @@ void OpenAiService::TokenizerInfo(const std::shared_ptr<HttpCall>& call) {
 }
 
 void OpenAiService::Complete(const std::shared_ptr<HttpCall>& call) {
-  BeginOrFail(call, OpenAiKind::kCompletion, engine_, security_, executors_);
+  generate_.Begin(call, OpenAiKind::kCompletion);
 }
 
 void OpenAiService::Chat(const std::shared_ptr<HttpCall>& call) {
-  BeginOrFail(call, OpenAiKind::kChat, engine_, security_, executors_);
+  generate_.Begin(call, OpenAiKind::kChat);
+}
+
+void OpenAiService::RefuseToGenerate(const std::shared_ptr<HttpCall>& call) {
+  generate_.Refuse(call, TooManyTasks());
+}
+
+void OpenAiService::Refuse(const std::shared_ptr<HttpCall>& call) {
+  call->Send(ErrorResponse(TooManyTasks()));
 }
 
 void OpenAiService::Tokenize(const std::shared_ptr<HttpCall>& call) {

@@ -7,6 +7,8 @@
 
 #include "server/engine_access.h"
 #include "server/http/http_routes.h"
+#include "server/http/http_server.h"
+#include "server/openai/openai_generate.h"
 #include "server/security/security.h"
 #include "server/text_encoder.h"
 
@@ -16,18 +18,21 @@ namespace mneme {
 // threads of their own.
 class OpenAiService {
  public:
-  OpenAiService(EngineAccess& engine, Security& security) : engine_(engine), security_(security) {}
+  OpenAiService(EngineAccess& engine, Security& security)
+      : engine_(engine), generate_(engine, security, executors_) {}
 
   //   GET  /health /ping /version           for everybody
   //   GET  /v1/models /v1/models/{model}
   //   GET  /tokenizer_info
   //   POST /v1/completions /v1/chat/completions /tokenize /detokenize
   void AddRoutes(HttpRoutes& routes);
+  // To be called for each exchange of that server.
+  void OnExchange(const HttpExchange& exchange) const { generate_.OnExchange(exchange); }
 
  private:
   using Handler = void (OpenAiService::*)(const std::shared_ptr<HttpCall>&);
-  // `handler` now, or on a thread that may take long.
-  HttpHandler WithTexts(Handler handler);
+  // `handler` now, or on a thread that may take long; `when_full` if too much waits for that.
+  HttpHandler WithTexts(Handler handler, Handler when_full);
 
   void Health(const std::shared_ptr<HttpCall>& call);
   void Models(const std::shared_ptr<HttpCall>& call);
@@ -35,11 +40,13 @@ class OpenAiService {
   void TokenizerInfo(const std::shared_ptr<HttpCall>& call);
   void Complete(const std::shared_ptr<HttpCall>& call);
   void Chat(const std::shared_ptr<HttpCall>& call);
+  void RefuseToGenerate(const std::shared_ptr<HttpCall>& call);
   void Tokenize(const std::shared_ptr<HttpCall>& call);
   void Detokenize(const std::shared_ptr<HttpCall>& call);
+  void Refuse(const std::shared_ptr<HttpCall>& call);
 
   EngineAccess& engine_;
-  Security& security_;
+  OpenAiGenerate generate_;
   TextExecutors executors_;
 };
 

@@ -26,6 +26,15 @@ constexpr absl::string_view kHashPrefix = "sha256-";
 constexpr size_t kKeyBytes = 32;
 constexpr size_t kMaxNameBytes = 64;
 
+// Of a file's text in messages: less than a hash, which a line break in the wrong place, or none,
+// puts anywhere.
+constexpr size_t kMaxShownBytes = 32;
+
+std::string Shown(absl::string_view text) {
+  const bool is_whole = text.size() <= kMaxShownBytes;
+  return absl::StrCat(absl::CHexEscape(text.substr(0, kMaxShownBytes)), is_whole ? "" : "...");
+}
+
 std::array<uint8_t, 32> Sha256(absl::string_view text) {
   std::array<uint8_t, 32> digest;
   SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest.data());
@@ -37,8 +46,8 @@ bool IsHexDigit(char c) { return absl::ascii_isxdigit(static_cast<unsigned char>
 absl::Status SetLimit(absl::string_view option, absl::string_view text, int64_t most,
                       int64_t& limit) {
   if (absl::SimpleAtoi(text, &limit) && limit >= 0 && limit <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("option ", option, ": \"", absl::CHexEscape(text),
-                                                 "\" is not a number from 0 to ", most));
+  return absl::InvalidArgumentError(
+      absl::StrCat("option ", option, ": \"", Shown(text), "\" is not a number from 0 to ", most));
 }
 
 absl::Status SetOption(absl::string_view option, Caller& caller, bool& has_role) {
@@ -67,7 +76,7 @@ absl::Status SetOption(absl::string_view option, Caller& caller, bool& has_role)
     caller.limits.tokens_per_minute = limit;
   } else {
     return absl::InvalidArgumentError(
-        absl::StrCat("unknown option \"", absl::CHexEscape(name),
+        absl::StrCat("unknown option \"", Shown(name),
                      "\", expected streams=N, sessions=N, tokens-per-minute=N, admin or monitor"));
   }
   return absl::OkStatus();
@@ -98,9 +107,8 @@ absl::Status CheckKeyName(absl::string_view name) {
                              c == '_' || c == '-';
                     });
   if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", absl::CHexEscape(name.substr(0, kMaxNameBytes)),
-                   "\" is no name of a key, expected 1 to 64 of A-Z a-z 0-9 . _ -"));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", Shown(name), "\" is no name of a key, expected 1 to 64 of A-Z a-z 0-9 . _ -"));
 }
 
 absl::StatusOr<ApiKeys> ApiKeys::Parse(absl::string_view text, absl::string_view source,
@@ -128,7 +136,7 @@ absl::Status ApiKeys::AddLine(absl::string_view line, const KeyLimits& defaults)
   absl::string_view hash = parts[1];
   if (!absl::ConsumePrefix(&hash, kHashPrefix) || hash.size() != 2 * sizeof(Digest) ||
       !std::all_of(hash.begin(), hash.end(), IsHexDigit)) {
-    return absl::InvalidArgumentError(absl::StrCat("the hash of ", parts[0],
+    return absl::InvalidArgumentError(absl::StrCat("the hash of ", Shown(parts[0]),
                                                    " is not sha256- and 64 hexadecimal digits; "
                                                    "--hash-api-key makes one"));
   }
@@ -143,8 +151,9 @@ absl::Status ApiKeys::AddLine(absl::string_view line, const KeyLimits& defaults)
   if (named == nullptr) {
     named = std::make_shared<const Caller>(std::move(caller));
   } else if (named->role != caller.role || named->limits != caller.limits) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        parts[0], " has other options than on its line before; keys of one name share them"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Shown(parts[0]),
+                     " has other options than on its line before; keys of one name share them"));
   }
   Digest digest;
   const std::string bytes = absl::HexStringToBytes(hash);
@@ -152,7 +161,7 @@ absl::Status ApiKeys::AddLine(absl::string_view line, const KeyLimits& defaults)
   const auto same = [&](const Entry& entry) { return entry.digest == digest; };
   if (std::any_of(entries_.begin(), entries_.end(), same)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the key of ", parts[0], " is on a line before, too"));
+        absl::StrCat("the key of ", Shown(parts[0]), " is on a line before, too"));
   }
   entries_.push_back({.digest = digest, .caller = named});
   return absl::OkStatus();

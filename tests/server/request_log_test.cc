@@ -68,9 +68,9 @@ TEST_F(RequestLogTest, OrAnObjectOfJson) {
 
 TEST_F(RequestLogTest, ARefusalSaysItsCodeAndReasonAndNotItsMessage) {
   const std::string line = Log(RefusedReport(
-      "req-2", {.api = "http", .client = "c"},
+      "req-2", {.api = "http", .client = "c"}, "team",
       WithReason(absl::NotFoundError("\"a secret\""), kReasonNoSession), absl::Milliseconds(2)));
-  EXPECT_THAT(line, HasSubstr("outcome=rejected code=NOT_FOUND reason=NO_SUCH_SESSION"));
+  EXPECT_THAT(line, HasSubstr("owner=team outcome=rejected code=NOT_FOUND reason=NO_SUCH_SESSION"));
   EXPECT_THAT(line, Not(HasSubstr("secret")));
   EXPECT_THAT(line, Not(HasSubstr("prompt_tokens")));
 }

@@ -3,28 +3,13 @@
 import json
 import ssl
 import urllib.error
-import urllib.request
 
 import pytest
 
 import mneme
 
 from certificates import tls_flags
-
-
-def ask(base, path, key="", body=None, context=None):
-    """Status, headers and JSON of one request."""
-    request = urllib.request.Request(base + path)
-    request.data = None if body is None else json.dumps(body).encode()
-    request.add_header("content-type", "application/json")
-    if key:
-        request.add_header("authorization", f"Bearer {key}")
-    try:
-        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
-            text = answer.read()
-            return answer.status, answer.headers, text
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers, error.read()
+from http_requests import ask
 
 
 def test_keys_owners_and_limits(start, new_key, tmp_path, name):

@@ -16,6 +16,8 @@ import pytest
 import mneme
 from mneme.v1 import inference_pb2
 
+from http_requests import ask
+
 ROOT = Path(__file__).resolve().parents[3]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
@@ -139,6 +141,48 @@ def test_a_trace_is_logged_and_sent_back(served):
     assert answer["tracestate"] == "vendor=1"
     line = wait_for_line(server, " request id=traced ")
     assert f"trace_id={TRACE} span_id={span} api=grpc client=ipv4:127.0.0.1:" in line
+
+
+def test_http_requests_are_logged_and_traced_as_others(served):
+    server, port = served
+    base = f"http://127.0.0.1:{server.http_port}"
+
+    def complete(request_id, body, **headers):
+        return ask(
+            base, "/v1/completions", body=body, headers={"x-request-id": request_id, **headers}
+        )
+
+    rejected = value(scrape(port), "mneme_requests_rejected_total", code="INVALID_ARGUMENT")
+    trace = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1"}
+    status, headers, _ = complete(
+        "web", {"prompt": [[1, 2], [3]], "max_tokens": 3, "ignore_eos": True}, **trace
+    )
+    assert status == 200
+    version, trace_id, span, _ = headers["traceparent"].split("-")
+    assert (version, trace_id, headers["tracestate"]) == ("00", TRACE, "vendor=1")
+    for i, tokens in enumerate((2, 1)):
+        line = wait_for_line(server, f" request id=web-{i} ")
+        assert f"trace_id={TRACE} span_id={span} api=http client=127.0.0.1:" in line
+        assert f"outcome=completed finish=length prompt_tokens={tokens} " in line
+
+    refused = {
+        "bad-json": b"{",
+        "bad-field": {"prompt": "a", "no_such_field": 1},
+        "bad-range": {"prompt": "a", "top_p": 7},
+        "wrong-model": {"prompt": "a", "model": "other"},
+    }
+    for request_id, body in refused.items():
+        status, headers, _ = complete(request_id, body, **trace)
+        assert status in (400, 404), request_id
+        span = headers["traceparent"].split("-")[2]
+        line = wait_for_line(server, f" request id={request_id} ")
+        assert f"trace_id={TRACE} span_id={span} api=http" in line
+        assert "outcome=rejected code=" in line
+    after = value(scrape(port), "mneme_requests_rejected_total", code="INVALID_ARGUMENT")
+    assert after - rejected == 3
+    _, headers, _ = complete("untraced", {"prompt": "a", "max_tokens": 1}, traceparent="00-x")
+    assert "traceparent" not in headers
+    assert "trace_id" not in wait_for_line(server, " request id=untraced ")
 
 
 def test_a_trace_that_is_not_valid_is_ignored(served):

@@ -56,6 +56,17 @@ class ConfigFile {
   std::string path_;
 };
 
+TEST(ConfigTest, GrpcsMemoryHoldsSomeMessages) {
+  const auto memory = [](const std::vector<const char*>& arguments) {
+    return GrpcMemoryBytes(ParseConfig(arguments).server());
+  };
+  EXPECT_EQ(memory({"--model", "m"}), int64_t{1} << 30);
+  EXPECT_EQ(memory({"--model", "m", "--max-message-size", "512MiB"}), int64_t{2} << 30);
+  EXPECT_EQ(memory({"--model", "m", "--grpc-memory", "64MiB"}), int64_t{64} << 20);
+  EXPECT_THAT(ErrorOf({"--model", "m", "--grpc-memory", "63MiB"}),
+              AllOf(HasSubstr("--grpc-memory: 63MiB"), HasSubstr("at least 64MiB")));
+}
+
 TEST(ConfigTest, DefaultsAreThoseOfTheProtoFile) {
   const v1::ServerConfig config = ParseConfig({"--model", "m"});
   EXPECT_EQ(config.model().path(), "m");

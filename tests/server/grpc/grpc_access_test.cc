@@ -1,7 +1,5 @@
 // Keys, roles, ownership and limits, seen from gRPC.
 #include <gmock/gmock.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -63,21 +61,8 @@ class GrpcAccessTest : private KeyFile, public ServerTest {
   grpc::Status Call(const std::string& method,
                     const std::vector<std::pair<std::string, std::string>>& headers,
                     const std::string& bytes = "") {
-    grpc::GenericStub stub(grpc::CreateChannel(target(), grpc::InsecureChannelCredentials()));
-    grpc::ClientContext context;
-    for (const auto& [name, value] : headers) context.AddMetadata(name, value);
-    grpc::CompletionQueue queue;
-    const grpc::Slice slice(bytes);
-    const grpc::ByteBuffer request(&slice, 1);
-    grpc::ByteBuffer response;
-    grpc::Status status;
-    auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
-    call->StartCall();
-    call->Finish(&response, &status, this);
-    void* tag = nullptr;
-    bool ok = false;
-    EXPECT_TRUE(queue.Next(&tag, &ok));
-    return status;
+    return CallRaw(grpc::CreateChannel(target(), grpc::InsecureChannelCredentials()), method, bytes,
+                   headers);
   }
   grpc::StatusCode CodeOf(const std::string& method, const std::string& key) {
     return Call(method, {{"authorization", "Bearer " + key}}).error_code();

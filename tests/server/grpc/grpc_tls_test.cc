@@ -20,31 +20,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Made once for all tests of this file.
-TestCertificates& Files() {
-  static TestCertificates* const files = [] {
-    auto* made = new TestCertificates();
-    made->MakeAuthority("ca");
-    made->MakeAuthority("stranger");
-    made->Make("server", "ca", "/CN=server", "DNS:localhost,IP:127.0.0.1");
-    made->Make("server2", "ca", "/CN=server2", "DNS:localhost,IP:127.0.0.1");
-    made->Make("alice", "ca", "/CN=alice");
-    made->Make("bob", "ca", "/CN=ignored", "URI:spiffe://example/bob");
-    made->Make("nobody", "ca", "/O=Example");
-    made->Make("expired", "ca", "/CN=alice", "", -1);
-    made->Make("foreign", "stranger", "/CN=alice");
-    return made;
-  }();
-  return *files;
-}
+TestCertificates& Files() { return TestCertificates::Usual(); }
 
 v1::SecuritySection WithTls(bool mutual, const std::string& api_key = "") {
-  Files().Replace("live.pem", Files().Read("server.pem"));
-  Files().Replace("live.key", Files().Read("server.key"));
-  v1::SecuritySection security;
-  security.set_ssl_certfile(Files().Path("live.pem"));
-  security.set_ssl_keyfile(Files().Path("live.key"));
-  if (mutual) security.set_ssl_ca_certs(Files().Path("ca.pem"));
+  v1::SecuritySection security = Files().Live(mutual);
   security.set_api_key(api_key);
   return security;
 }

@@ -1,10 +1,14 @@
 // A gRPC server on a free port of the loopback interface, in front of a FakeEngine.
 #pragma once
 
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -17,9 +21,33 @@
 
 namespace mneme {
 
+// Calls any unary method with bytes that no generated client would send, and returns how that
+// ended.
+inline grpc::Status CallRaw(const std::shared_ptr<grpc::Channel>& channel,
+                            const std::string& method, const std::string& bytes,
+                            const std::vector<std::pair<std::string, std::string>>& headers = {}) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  for (const auto& [name, value] : headers) context.AddMetadata(name, value);
+  grpc::CompletionQueue queue;
+  const grpc::Slice slice(bytes);
+  const grpc::ByteBuffer request(&slice, 1);
+  grpc::ByteBuffer response;
+  grpc::Status status;
+  auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
+  call->StartCall();
+  call->Finish(&response, &status, &status);
+  void* tag = nullptr;
+  bool ok = false;
+  EXPECT_TRUE(queue.Next(&tag, &ok));
+  return status;
+}
+
 class ServerTest : public ::testing::Test {
  protected:
-  explicit ServerTest(bool publish = true, const v1::SecuritySection& security = {}) {
+  explicit ServerTest(bool publish = true, const v1::SecuritySection& security = {},
+                      const v1::NetworkSection& network = {})
+      : config_(network) {
     config_.set_grpc_port(0);
     SecurityFailure failure;
     auto guard = Security::Create(security, clock_, failure);

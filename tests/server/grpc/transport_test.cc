@@ -1,7 +1,6 @@
 // What belongs to gRPC itself: health, reflection, malformed and oversized messages, the port.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
-#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -45,22 +44,8 @@ class TransportTest : public ServerTest {
     return response;
   }
 
-  // Sends bytes that no generated client would, and returns how the call ended.
   grpc::Status SendRaw(const std::string& method, const std::string& bytes) {
-    grpc::GenericStub stub(channel_);
-    grpc::ClientContext context;
-    grpc::CompletionQueue queue;
-    grpc::Slice slice(bytes);
-    const grpc::ByteBuffer request(&slice, 1);
-    grpc::ByteBuffer response;
-    grpc::Status status;
-    auto call = stub.PrepareUnaryCall(&context, method, request, &queue);
-    call->StartCall();
-    call->Finish(&response, &status, this);
-    void* tag = nullptr;
-    bool ok = false;
-    EXPECT_TRUE(queue.Next(&tag, &ok));
-    return status;
+    return CallRaw(channel_, method, bytes);
   }
 
   std::shared_ptr<grpc::Channel> channel_;

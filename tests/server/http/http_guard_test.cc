@@ -23,24 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-TestCertificates& Files() {
-  static TestCertificates* const files = [] {
-    auto* made = new TestCertificates();
-    made->MakeAuthority("ca");
-    made->MakeAuthority("stranger");
-    made->Make("server", "ca", "/CN=server", "DNS:localhost,IP:127.0.0.1");
-    made->Make("server2", "ca", "/CN=server2", "DNS:localhost,IP:127.0.0.1");
-    made->Make("alice", "ca", "/CN=alice");
-    made->Make("bob", "ca", "/CN=ignored", "DNS:ignored,URI:spiffe://example/bob");
-    made->Make("expired", "ca", "/CN=alice", "", -1);
-    made->Make("foreign", "stranger", "/CN=alice");
-    made->Replace("keys",
-                  absl::StrCat(ApiKeyLine("alice", "key-of-alice"), "\n",
-                               ApiKeyLine("prometheus", "key-of-prometheus"), ":monitor\n"));
-    return made;
-  }();
-  return *files;
-}
+TestCertificates& Files() { return TestCertificates::Usual(); }
 
 // What a client saw of one connection.
 struct Seen {
@@ -75,16 +58,11 @@ class HttpGuardTest : public ::testing::Test {
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
-  static v1::SecuritySection Tls(bool mutual) {
-    Files().Replace("live.pem", Files().Read("server.pem"));
-    Files().Replace("live.key", Files().Read("server.key"));
-    v1::SecuritySection config;
-    config.set_ssl_certfile(Files().Path("live.pem"));
-    config.set_ssl_keyfile(Files().Path("live.key"));
-    if (mutual) config.set_ssl_ca_certs(Files().Path("ca.pem"));
-    return config;
-  }
+  static v1::SecuritySection Tls(bool mutual) { return Files().Live(mutual); }
   static v1::SecuritySection Keys(v1::SecuritySection config = {}) {
+    Files().Replace("keys",
+                    absl::StrCat(ApiKeyLine("alice", "key-of-alice"), "\n",
+                                 ApiKeyLine("prometheus", "key-of-prometheus"), ":monitor\n"));
     config.set_api_key_file(Files().Path("keys"));
     return config;
   }

@@ -11,6 +11,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "tests/server/accepted_sockets.h"
 #include "tests/server/http/raw_http_client.h"
 
 namespace mneme {
@@ -157,6 +158,17 @@ TEST_F(HttpServerTest, ReadsARequestThatArrivesByteByByte) {
   const RawResponse response = client.Read();
   EXPECT_EQ(response.status, 200);
   EXPECT_EQ(response.body, "abcdefg");
+}
+
+TEST_F(HttpServerTest, ReadsAnEmptyBodyOfChunksByteByByte) {
+  Start();
+  RawHttpClient client(port());
+  for (const char byte : std::string(
+           "POST /echo HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")) {
+    EXPECT_TRUE(client.Send(std::string(1, byte)));
+    absl::SleepFor(absl::Milliseconds(1));  // so that it is read by itself
+  }
+  EXPECT_EQ(client.Read().status, 200);
 }
 
 TEST_F(HttpServerTest, AnswersPipelinedRequestsInOrder) {
@@ -440,6 +452,18 @@ TEST_F(HttpServerTest, ReportsEachExchange) {
   // Each connection's own thread reports, after the client has its answer: in any order.
   EXPECT_THAT(lines,
               ::testing::UnorderedElementsAre("GET /hello 200", "GET  404", "GET /later 0 cut"));
+}
+
+TEST_F(HttpServerTest, HasTheSystemNoticeClientsThatVanished) {
+  options_.write_timeout = absl::Seconds(7);
+  Start();
+  RawHttpClient client(port());
+  client.SendRequest("GET", "/hello");
+  EXPECT_EQ(client.Read().status, 200);
+  const std::vector<int> sockets = AcceptedSockets(port());
+  ASSERT_EQ(sockets.size(), 1u);
+  EXPECT_EQ(TcpOption(sockets[0], TCP_USER_TIMEOUT), 7000);
+  EXPECT_EQ(TcpOption(sockets[0], TCP_KEEPIDLE), 60);
 }
 
 TEST_F(HttpServerTest, SaysWhyItCannotListen) {

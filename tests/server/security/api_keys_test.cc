@@ -82,6 +82,13 @@ TEST(ApiKeysTest, ErrorsNameTheLineAndNoSecret) {
   const std::string key = NewApiKey();
   EXPECT_THAT(ErrorOf(absl::StrCat("bob:", key)),
               AllOf(HasSubstr("keys:1: "), HasSubstr("--hash-api-key"), Not(HasSubstr(key))));
+  // Nor a hash, wherever a line break is too few or too many.
+  const std::string hash = good.substr(good.find("sha256-") + 7);
+  for (const std::string& text :
+       {absl::StrCat(good, ":streams=1", good), absl::StrCat(hash, ":", hash),
+        absl::StrCat(hash, ":sha256-", hash, ":x"), absl::StrCat(good, ":", hash)}) {
+    EXPECT_THAT(ErrorOf(text), AllOf(HasSubstr("keys:1: "), Not(HasSubstr(hash)))) << text;
+  }
   EXPECT_THAT(ErrorOf(good.substr(0, good.size() - 1)), HasSubstr("64 hexadecimal digits"));
   EXPECT_THAT(ErrorOf(absl::StrCat("two words", good.substr(5))), HasSubstr("no name of a key"));
   EXPECT_THAT(ErrorOf(good.substr(5)), HasSubstr("no name of a key"));

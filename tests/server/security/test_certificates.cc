@@ -52,4 +52,31 @@ void TestCertificates::Replace(const std::string& file, const std::string& text)
   std::filesystem::rename(next, Path(file));
 }
 
+TestCertificates& TestCertificates::Usual() {
+  static TestCertificates* const files = [] {
+    auto* made = new TestCertificates();
+    made->MakeAuthority("ca");
+    made->MakeAuthority("stranger");
+    made->Make("server", "ca", "/CN=server", "DNS:localhost,IP:127.0.0.1");
+    made->Make("server2", "ca", "/CN=server2", "DNS:localhost,IP:127.0.0.1");
+    made->Make("alice", "ca", "/CN=alice");
+    made->Make("bob", "ca", "/CN=ignored", "DNS:ignored,URI:spiffe://example/bob");
+    made->Make("nobody", "ca", "/O=Example");
+    made->Make("expired", "ca", "/CN=alice", "", -1);
+    made->Make("foreign", "stranger", "/CN=alice");
+    return made;
+  }();
+  return *files;
+}
+
+v1::SecuritySection TestCertificates::Live(bool mutual) {
+  Replace("live.pem", Read("server.pem"));
+  Replace("live.key", Read("server.key"));
+  v1::SecuritySection security;
+  security.set_ssl_certfile(Path("live.pem"));
+  security.set_ssl_keyfile(Path("live.key"));
+  if (mutual) security.set_ssl_ca_certs(Path("ca.pem"));
+  return security;
+}
+
 }  // namespace mneme

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "clients/cpp/client.h"
+#include "mneme/v1/config.pb.h"
 
 namespace mneme {
 
@@ -14,6 +14,11 @@ class TestCertificates {
   ~TestCertificates();
   TestCertificates(const TestCertificates&) = delete;
   TestCertificates& operator=(const TestCertificates&) = delete;
+
+  // Made once for all tests of a program: the authorities ca and stranger; server and server2 for
+  // this machine; the clients alice, bob (by URI), nobody (without a name), expired, and foreign,
+  // who is the stranger's alice.
+  static TestCertificates& Usual();
 
   // An authority: NAME.pem and NAME.key.
   void MakeAuthority(const std::string& name);
@@ -28,6 +33,9 @@ class TestCertificates {
   std::string Read(const std::string& file) const;
   // In one piece, as a careful operator does it.
   void Replace(const std::string& file, const std::string& text);
+  // TLS with live.pem and live.key, which begin as copies of the server's and may be replaced.
+  // `mutual`: clients need a certificate of ca.
+  v1::SecuritySection Live(bool mutual);
 
  private:
   std::string folder_;

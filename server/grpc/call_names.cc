@@ -1,24 +1,18 @@
-#include "server/grpc/request_id.h"
+#include "server/grpc/call_names.h"
 
-#include <cstdint>
 #include <iterator>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "server/request_conversion.h"
+#include "server/request_id.h"
 
 namespace mneme {
 
 std::string ChooseRequestId(absl::string_view own, const grpc::CallbackServerContext& context) {
   if (!own.empty()) return std::string(own);
   const auto& metadata = context.client_metadata();
-  if (const auto it = metadata.find("x-request-id"); it != metadata.end()) {
-    const std::string id(it->second.data(), it->second.size());
-    if (!id.empty() && CheckRequestId(id).ok()) return id;
-  }
-  absl::BitGen random;
-  return absl::StrFormat("req-%016x", absl::Uniform<uint64_t>(random));
+  const auto given = metadata.find("x-request-id");
+  if (given == metadata.end()) return RequestIdOr("");
+  return RequestIdOr(absl::string_view(given->second.data(), given->second.size()));
 }
 
 TraceContext AnswerTrace(grpc::CallbackServerContext& context) {

@@ -1,0 +1,191 @@
+#include "server/openai/openai_generate.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "engine/status_payload.h"
+#include "server/http/http_error.h"
+#include "server/openai/chat_prompt.h"
+#include "server/openai/json_body.h"
+#include "server/refusal.h"
+#include "server/request_conversion.h"
+
+namespace mneme {
+namespace {
+
+// When the client stops waiting, from the header x-request-timeout-ms.
+absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request) {
+  const absl::string_view text = request.Field("x-request-timeout-ms");
+  int64_t ms = 0;
+  if (text.empty()) return absl::InfiniteFuture();
+  if (!absl::SimpleAtoi(text, &ms) || ms <= 0) {
+    return FieldError("x-request-timeout-ms", "x-request-timeout-ms: expected milliseconds");
+  }
+  return request.received + absl::Milliseconds(ms);
+}
+
+CallFacts CallFactsOf(const HttpRequest& http) {
+  return {.request_id = http.id,
+          .owner = http.owner,
+          .origin = {.api = "http",
+                     .client = http.peer,
+                     .trace_id = http.trace.trace_id,
+                     .span_id = http.trace.span_id},
+          .received = http.received};
+}
+
+AnswerFacts FactsOf(const OpenAiRequest& request, const HttpRequest& http, const Engine& engine,
+                    const EngineAccess& access, const Request& converted) {
+  AnswerFacts facts;
+  facts.kind = request.kind;
+  facts.id = absl::StrCat(request.kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-", http.id);
+  facts.created = absl::ToUnixSeconds(absl::Now());
+  facts.model = SanitizeUtf8(access.facts().model_name);
+  facts.fingerprint = absl::StrFormat("fp_%016x", engine.model_info().fingerprint);
+  facts.session = converted.session.name;
+  facts.n = converted.n;
+  facts.stream = request.stream;
+  facts.include_usage = request.include_usage;
+  facts.echo = converted.echo;
+  facts.logprobs = converted.logprobs;
+  facts.tokenizer = engine.tokenizer();
+  return facts;
+}
+
+// The engine's requests: one for each prompt.
+absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& request,
+                                                      const HttpRequest& http, const Engine& engine,
+                                                      const ServingFacts& facts) {
+  CallFacts call = CallFactsOf(http);
+  MNEME_ASSIGN_OR_RETURN(call.deadline, DeadlineOf(http));
+  std::vector<Request> converted;
+  const auto add = [&](const v1::GenerateRequest& prompt) -> absl::Status {
+    v1::GenerateRequest whole = request.generate;
+    whole.MergeFrom(prompt);
+    if (request.prompts.size() > 1) call.request_id = absl::StrCat(http.id, "-", converted.size());
+    MNEME_ASSIGN_OR_RETURN(Request one, ToEngineRequest(whole, call, engine, facts));
+    converted.push_back(std::move(one));
+    return absl::OkStatus();
+  };
+  if (request.kind == OpenAiKind::kCompletion) {
+    for (const v1::GenerateRequest& prompt : request.prompts) MNEME_RETURN_IF_ERROR(add(prompt));
+    return converted;
+  }
+  MNEME_ASSIGN_OR_RETURN(const ChatPrompt prompt, ToChatPrompt(request, engine, facts));
+  v1::GenerateRequest ids;
+  ids.mutable_token_ids()->mutable_ids()->Add(prompt.at_start.begin(), prompt.at_start.end());
+  MNEME_RETURN_IF_ERROR(add(ids));
+  converted[0].prompt = {.at_start = prompt.at_start,
+                         .continued = prompt.continued,
+                         .same_everywhere = request.session_mode == SessionMode::kWhole};
+  converted[0].whole_history = request.session_mode == SessionMode::kWhole;
+  converted[0].repeats_end = !converted[0].whole_history;
+  return converted;
+}
+
+void SendError(HttpCall& call, const absl::Status& status, OpenAiKind kind) {
+  call.Send(ErrorResponse(WithOpenAiField(status, kind)));
+}
+
+}  // namespace
+
+struct OpenAiGenerate::Prepared {
+  Engine* engine = nullptr;
+  std::vector<Request> requests;  // at least one
+  AnswerFacts facts;
+};
+
+absl::StatusOr<OpenAiGenerate::Prepared> OpenAiGenerate::Prepare(
+    const std::shared_ptr<HttpCall>& call, OpenAiKind kind) const {
+  const HttpRequest& http = call->request();
+  Prepared prepared;
+  MNEME_ASSIGN_OR_RETURN(prepared.engine, access_.GetForWork());
+  const Engine& engine = *prepared.engine;
+  if (call->client_left()) return absl::CancelledError("the client has left");
+  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
+  MNEME_ASSIGN_OR_RETURN(const OpenAiRequest request, ToOpenAiRequest(kind, body, http));
+  MNEME_RETURN_IF_ERROR(CheckQueue(engine, request.generate));
+  MNEME_ASSIGN_OR_RETURN(prepared.requests,
+                         ToEngineRequests(request, http, engine, access_.facts()));
+  prepared.facts = FactsOf(request, http, engine, access_, prepared.requests[0]);
+  return prepared;
+}
+
+// Takes a place and tokens from what the caller may use; the engine gives them back.
+absl::StatusOr<std::shared_ptr<TokenStream>> OpenAiGenerate::Submit(Request request,
+                                                                    const HttpRequest& http,
+                                                                    Engine& engine) const {
+  CallFacts call = CallFactsOf(http);
+  call.request_id = request.id;
+  const auto take_share = [&]() -> absl::Status {
+    const CallerRef caller = security_.authenticator().CallerNamed(request.session.owner);
+    MNEME_ASSIGN_OR_RETURN(StreamPermit permit, security_.quotas().BeginStream(caller));
+    return TakeTokensFor(request, std::move(permit));
+  };
+  if (const absl::Status share = take_share(); !share.ok()) {
+    CountRefusal(access_, call, share);
+    return share;
+  }
+  absl::StatusOr<std::shared_ptr<TokenStream>> stream = engine.Submit(std::move(request));
+  if (!stream.ok()) LogRefusal(access_, call, stream.status());
+  return stream;
+}
+
+// Submits a chat again whose session ends inside of a token of the history: a model does not
+// always cut a text as the tokenizer would.
+OpenAiAnswer::Recut OpenAiGenerate::MakeRecut(const std::shared_ptr<HttpCall>& call,
+                                              const Prepared& prepared) const {
+  const Request& request = prepared.requests[0];
+  if (!request.whole_history || request.session.name.empty()) return nullptr;
+  auto again = [this, call, request, facts = prepared.facts,
+                engine = prepared.engine](int64_t bytes) -> absl::Status {
+    Request cut = request;
+    MNEME_ASSIGN_OR_RETURN(cut.prompt.at_start,
+                           CutAt(*engine->tokenizer(), request.prompt.at_start, bytes));
+    MNEME_ASSIGN_OR_RETURN(std::shared_ptr<TokenStream> stream,
+                           Submit(std::move(cut), call->request(), *engine));
+    OpenAiAnswer::Start(call, facts, {std::move(stream)}, nullptr);
+    return absl::OkStatus();
+  };
+  return [this, call, again = std::move(again)](int64_t bytes) {
+    const bool posted =
+        executors_.ForBody(call->request().body.size()).TryPost([call, again, bytes] {
+          const absl::Status status = again(bytes);
+          if (!status.ok()) SendError(*call, status, OpenAiKind::kChat);
+        });
+    if (!posted) Refuse(call, TooManyTasks());
+  };
+}
+
+void OpenAiGenerate::Begin(const std::shared_ptr<HttpCall>& call, OpenAiKind kind) const {
+  absl::StatusOr<Prepared> prepared = Prepare(call, kind);
+  if (!prepared.ok()) return Refuse(call, WithOpenAiField(prepared.status(), kind));
+  OpenAiAnswer::Recut recut = MakeRecut(call, *prepared);
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (Request& request : prepared->requests) {
+    absl::StatusOr<std::shared_ptr<TokenStream>> stream =
+        Submit(std::move(request), call->request(), *prepared->engine);
+    if (!stream.ok()) return SendError(*call, stream.status(), kind);
+    streams.push_back(*std::move(stream));
+  }
+  OpenAiAnswer::Start(call, std::move(prepared->facts), std::move(streams), std::move(recut));
+}
+
+void OpenAiGenerate::Refuse(const std::shared_ptr<HttpCall>& call, const absl::Status& why) const {
+  CountRefusal(access_, CallFactsOf(call->request()), why);
+  call->Send(ErrorResponse(why));
+}
+
+void OpenAiGenerate::OnExchange(const HttpExchange& exchange) const {
+  const absl::string_view route = exchange.request.route;
+  if (exchange.refusal.ok() || (route != kCompletionsPath && route != kChatPath)) return;
+  CountRefusal(access_, CallFactsOf(exchange.request), exchange.refusal);
+}
+
+}  // namespace mneme

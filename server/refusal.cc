@@ -1,0 +1,30 @@
+#include "server/refusal.h"
+
+#include <cstdint>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+
+void CountRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status) {
+  access.stats().Refuse(status.code());
+  LogRefusal(access, call, status);
+}
+
+void LogRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status) {
+  if (access.request_log() == nullptr) return;
+  access.request_log()->Add(
+      RefusedReport(call.request_id, call.origin, call.owner, status, absl::Now() - call.received));
+}
+
+absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request) {
+  const int64_t waiting = engine.stats().requests_waiting.value();
+  if (!request.session().name().empty() || waiting < engine.options().max_queued_requests) {
+    return absl::OkStatus();
+  }
+  return QueueFullError(absl::StrCat("the queue is full: ", waiting, " requests are waiting"));
+}
+
+}  // namespace mneme

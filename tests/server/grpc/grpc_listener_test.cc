@@ -1,0 +1,114 @@
+// The gRPC port and its connections: how many, and which of them do not stay.
+#include "server/grpc/grpc_listener.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "tests/server/accepted_sockets.h"
+#include "tests/server/grpc/server_fixture.h"
+#include "tests/server/http/raw_http_client.h"
+
+namespace mneme {
+namespace {
+
+// What a client of HTTP/2 says first: the preface, and a frame of settings without any.
+const std::string& Preface() {
+  static const auto* const bytes =
+      new std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\0\0\0\4\0\0\0\0\0", 9));
+  return *bytes;
+}
+
+TEST(OpenConnectionsTest, ClosedOnesMakeRoom) {
+  OpenConnections open(2);
+  const int first = socket(AF_INET, SOCK_STREAM, 0);
+  const int second = socket(AF_INET, SOCK_STREAM, 0);
+  const int third = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_TRUE(open.Add(first));
+  EXPECT_TRUE(open.Add(second));
+  EXPECT_FALSE(open.Add(third));
+  close(first);
+  EXPECT_TRUE(open.Add(third));
+  // The number of the one that was closed comes again, for another socket.
+  const int again = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT_EQ(again, first);
+  EXPECT_FALSE(open.Add(again));
+  close(second);
+  EXPECT_TRUE(open.Add(again));
+  close(third);
+  close(again);
+  EXPECT_FALSE(open.Add(again));  // no connection at all
+}
+
+class GrpcListenerTest : public ServerTest {
+ protected:
+  static v1::NetworkSection Network() {
+    v1::NetworkSection network;
+    network.set_grpc_max_connections(2);
+    network.set_handshake_timeout_ms(500);
+    network.set_keepalive_time_ms(1000);
+    network.set_keepalive_timeout_ms(700);
+    return network;
+  }
+  GrpcListenerTest() : ServerTest(true, {}, Network()) {}
+};
+
+TEST_F(GrpcListenerTest, AConnectionTooManyIsClosedAndOthersGoOn) {
+  EXPECT_TRUE(client_->GetInfo().ok());
+  {
+    RawHttpClient second(server_->port());
+    EXPECT_TRUE(second.Send(Preface()));
+    EXPECT_NE(second.ReadBytes(9), "");  // the server's settings
+    RawHttpClient third(server_->port());
+    EXPECT_TRUE(third.AtEnd());
+    EXPECT_TRUE(client_->GetInfo().ok());
+  }
+  // Once it has left there is room, as soon as the server has noticed.
+  for (bool found_room = false; !found_room;) {
+    RawHttpClient next(server_->port());
+    found_room = next.Send(Preface()) && next.ReadBytes(9).size() == 9;
+  }
+}
+
+TEST_F(GrpcListenerTest, ClientsThatSayNothingAreClosed) {
+  const absl::Time start = absl::Now();
+  for (const size_t bytes : {size_t{0}, size_t{10}, Preface().size() - 9}) {
+    RawHttpClient client(server_->port());
+    EXPECT_TRUE(client.Send(Preface().substr(0, bytes)));
+    (void)client.ReadToEnd();  // ends after ten seconds, closed or not
+  }
+  EXPECT_LT(absl::Now() - start, absl::Seconds(9));
+}
+
+TEST_F(GrpcListenerTest, IdleClientsThatDoNotAnswerAreClosed) {
+  RawHttpClient idle(server_->port());
+  EXPECT_TRUE(idle.Send(Preface()));
+  const absl::Time start = absl::Now();
+  (void)idle.ReadToEnd();  // ends after ten seconds, closed or not
+  EXPECT_LT(absl::Now() - start, absl::Seconds(9));
+}
+
+TEST_F(GrpcListenerTest, TheSystemNoticesClientsThatVanish) {
+  EXPECT_TRUE(client_->GetInfo().ok());
+  const std::vector<int> sockets = AcceptedSockets(server_->port());
+  ASSERT_EQ(sockets.size(), 1u);
+  EXPECT_EQ(TcpOption(sockets[0], TCP_USER_TIMEOUT), 700);
+  EXPECT_EQ(TcpOption(sockets[0], TCP_NODELAY), 1);
+}
+
+TEST(GrpcListenerHostTest, EveryAddressOfANameIsListenedOn) {
+  const auto listener = GrpcListener::Open({.host = "localhost", .max_connections = 1});
+  ASSERT_TRUE(listener.ok()) << listener.status();
+  EXPECT_GT((*listener)->port(), 0);
+  EXPECT_TRUE(RawHttpClient((*listener)->port()).connected());
+  const auto taken =
+      GrpcListener::Open({.host = "127.0.0.1", .port = (*listener)->port(), .max_connections = 1});
+  EXPECT_TRUE(absl::IsFailedPrecondition(taken.status())) << taken.status();
+}
+
+}  // namespace
+}  // namespace mneme

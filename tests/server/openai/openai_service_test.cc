@@ -1,0 +1,213 @@
+// Requests to generate over HTTP, on their way to the engine: names, traces, and those that it
+// never sees.
+#include "server/openai/openai_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "base/clock.h"
+#include "engine/status_payload.h"
+#include "server/http/http_guard.h"
+#include "tests/server/fake_engine.h"
+#include "tests/server/http/raw_http_client.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+using ::testing::internal::CaptureStderr;
+using ::testing::internal::GetCapturedStderr;
+
+constexpr char kTrace[] = "4bf92f3577b34da6a3ce929d0e0e4736";
+constexpr char kTraceFields[] =
+    "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n"
+    "tracestate: vendor=1\r\n";
+
+class OpenAiServiceTest : public ::testing::Test {
+ protected:
+  explicit OpenAiServiceTest(const v1::SecuritySection& config = {}) {
+    CaptureStderr();
+    access_.set_request_log(log_.get());
+    SecurityFailure failure;
+    security_ = *Security::Create(config, clock_, failure);
+    service_ = std::make_unique<OpenAiService>(access_, *security_);
+    HttpRoutes routes;
+    service_->AddRoutes(routes);
+    HttpServerOptions options;
+    options.port = 0;
+    options.limits.max_body_bytes = 1000;
+    options.body_timeout = absl::Milliseconds(200);
+    options.on_exchange = [this](const HttpExchange& e) { service_->OnExchange(e); };
+    GuardHttp(*security_, options);
+    server_ = *HttpServer::Start(options, std::move(routes));
+  }
+  ~OpenAiServiceTest() override {
+    if (log_ != nullptr) Log();
+  }
+
+  void Publish() {
+    ServingFacts facts;
+    facts.model_name = "served";
+    access_.Publish(engine_, facts);
+  }
+  RawResponse Ask(absl::string_view id, absl::string_view body, absl::string_view fields = "") {
+    RawHttpClient client(server_->port());
+    client.SendRequest("POST", "/v1/completions", body,
+                       absl::StrCat("x-request-id: ", id, "\r\n", fields));
+    return client.Read();
+  }
+  int64_t Refused(absl::StatusCode code) {
+    return access_.stats().refused[static_cast<size_t>(code)].value();
+  }
+  // Everything that was logged, once the server has ended.
+  std::string Log() {
+    server_ = nullptr;
+    service_ = nullptr;
+    access_.set_request_log(nullptr);
+    log_ = nullptr;
+    return GetCapturedStderr();
+  }
+
+  RealClock clock_;
+  EngineAccess access_{absl::Now()};
+  std::unique_ptr<RequestLog> log_ =
+      std::make_unique<RequestLog>(RequestLog::Which::kAll, access_.stats());
+  std::unique_ptr<Security> security_;
+  FakeEngine engine_;
+  std::unique_ptr<OpenAiService> service_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(OpenAiServiceTest, EveryPromptIsARequestInTheTraceOfItsCall) {
+  Publish();
+  RawHttpClient client(server_->port());
+  client.SendRequest("POST", "/v1/completions", R"({"prompt": ["a", "b"], "max_tokens": 3})",
+                     absl::StrCat("x-request-id: both\r\n", kTraceFields));
+  for (int i = 0; i < 2; ++i) {
+    FakeRequest& fake = engine_.WaitForRequest(i);
+    EXPECT_EQ(fake.request.id, absl::StrCat("both-", i));
+    EXPECT_EQ(fake.request.origin.api, "http");
+    EXPECT_THAT(fake.request.origin.client, StartsWith("127.0.0.1:"));
+    EXPECT_EQ(fake.request.origin.trace_id, kTrace);
+    EXPECT_EQ(fake.request.origin.span_id, engine_.WaitForRequest(0).request.origin.span_id);
+    fake.PushStart();
+    fake.PushEnd();
+  }
+  const RawResponse response = client.Read();
+  EXPECT_EQ(response.status, 200);
+  EXPECT_EQ(response.Field("x-request-id"), "both");
+  EXPECT_EQ(response.Field("tracestate"), "vendor=1");
+  EXPECT_EQ(
+      response.Field("traceparent"),
+      absl::StrCat("00-", kTrace, "-", engine_.WaitForRequest(0).request.origin.span_id, "-01"));
+  EXPECT_EQ(Log(), "");  // the engine reports what it ran
+}
+
+TEST_F(OpenAiServiceTest, ARequestWithoutAValidTraceHasNone) {
+  Publish();
+  RawHttpClient client(server_->port());
+  client.SendRequest("POST", "/v1/completions", R"({"prompt": "a"})", "traceparent: 00-x\r\n");
+  EXPECT_EQ(engine_.WaitForRequest(0).request.origin.trace_id, "");
+  engine_.WaitForRequest(0).PushEnd();
+  EXPECT_EQ(client.Read().Field("traceparent"), "");
+}
+
+TEST_F(OpenAiServiceTest, WhatIsRefusedIsCountedLoggedAndTraced) {
+  EXPECT_EQ(Ask("early", "{}").status, 503);
+  Publish();
+  EXPECT_EQ(Ask("no-json", "{\"secret").status, 400);
+  EXPECT_EQ(Ask("no-field", R"({"prompt": "a", "secret": 1})").status, 400);
+  const RawResponse other = Ask("other", R"({"prompt": "a", "model": "secret"})", kTraceFields);
+  EXPECT_EQ(other.status, 404);
+  EXPECT_THAT(other.Field("traceparent"), StartsWith(absl::StrCat("00-", kTrace)));
+  access_.SetDraining();
+  EXPECT_EQ(Ask("late", R"({"prompt": "a"})").status, 503);
+
+  EXPECT_EQ(Refused(absl::StatusCode::kUnavailable), 2);
+  EXPECT_EQ(Refused(absl::StatusCode::kInvalidArgument), 2);
+  EXPECT_EQ(Refused(absl::StatusCode::kNotFound), 1);
+  const std::string log = Log();
+  EXPECT_THAT(log, HasSubstr("id=no-json api=http client=127.0.0.1:"));
+  EXPECT_THAT(log, HasSubstr("outcome=rejected code=INVALID_ARGUMENT reason=BAD_BODY"));
+  EXPECT_THAT(log, HasSubstr("outcome=rejected code=INVALID_ARGUMENT reason=UNKNOWN_PARAMETER"));
+  EXPECT_THAT(log, HasSubstr(absl::StrCat("id=other trace_id=", kTrace, " span_id=")));
+  EXPECT_THAT(log, HasSubstr("outcome=rejected code=UNAVAILABLE reason=LOADING"));
+  EXPECT_THAT(log, HasSubstr("outcome=rejected code=UNAVAILABLE reason=DRAINING"));
+  EXPECT_THAT(log, Not(HasSubstr("secret")));
+  const std::vector<std::string> lines = absl::StrSplit(log, '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines.size(), 5u) << log;
+}
+
+TEST_F(OpenAiServiceTest, WhatHttpItselfRefusesIsNoDifferent) {
+  Publish();
+  RawHttpClient no_length(server_->port());
+  EXPECT_TRUE(no_length.Send("POST /v1/completions HTTP/1.1\r\nHost: a\r\n\r\n"));
+  EXPECT_EQ(no_length.Read().status, 411);
+  EXPECT_EQ(Ask("too-large", std::string(2000, ' ')).status, 413);
+  RawHttpClient slow(server_->port());
+  EXPECT_TRUE(
+      slow.Send("POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{"));
+  EXPECT_EQ(slow.Read().status, 408);
+  // Others are no requests to generate.
+  RawHttpClient other(server_->port());
+  other.SendRequest("POST", "/tokenize", "{");
+  EXPECT_EQ(other.Read().status, 400);
+  const std::string log = Log();
+  EXPECT_EQ(Refused(absl::StatusCode::kInvalidArgument), 1);
+  EXPECT_EQ(Refused(absl::StatusCode::kResourceExhausted), 1);
+  EXPECT_EQ(Refused(absl::StatusCode::kDeadlineExceeded), 1);
+  EXPECT_THAT(log, AllOf(HasSubstr("id=too-large api=http"), HasSubstr("outcome=deadline"),
+                         HasSubstr("outcome=rejected code=INVALID_ARGUMENT")));
+  const std::vector<std::string> lines = absl::StrSplit(log, '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines.size(), 3u) << log;
+}
+
+TEST_F(OpenAiServiceTest, WhatTheEngineRefusesItCountsItself) {
+  Publish();
+  engine_.RefuseWith(QueueFullError("full"));
+  EXPECT_EQ(Ask("full", R"({"prompt": ["a", "b"]})").status, 429);
+  EXPECT_EQ(Refused(absl::StatusCode::kResourceExhausted), 0);
+  const std::string log = Log();
+  EXPECT_THAT(log, HasSubstr("id=full-0 api=http"));
+  EXPECT_THAT(log, HasSubstr("code=RESOURCE_EXHAUSTED reason=QUEUE_FULL"));
+  EXPECT_THAT(log, Not(HasSubstr("id=full-1")));
+}
+
+class OpenAiLimitsTest : public OpenAiServiceTest {
+ protected:
+  static v1::SecuritySection OneStream() {
+    v1::SecuritySection config;
+    config.set_api_key("the-key");
+    config.set_max_streams_per_key(1);
+    return config;
+  }
+  OpenAiLimitsTest() : OpenAiServiceTest(OneStream()) {}
+};
+
+TEST_F(OpenAiLimitsTest, StrangersAndThoseOverTheirLimitHaveALine) {
+  Publish();
+  EXPECT_EQ(Ask("stranger", R"({"prompt": "a"})").status, 401);
+  const std::string key = "authorization: Bearer the-key\r\n";
+  EXPECT_EQ(Ask("two", R"({"prompt": ["a", "b"]})", key).status, 429);
+  engine_.WaitForCancel(0);  // what went before the refusal is taken back
+  EXPECT_EQ(Refused(absl::StatusCode::kUnauthenticated), 1);
+  EXPECT_EQ(Refused(absl::StatusCode::kResourceExhausted), 1);
+  const std::string log = Log();
+  EXPECT_THAT(log, HasSubstr("code=UNAUTHENTICATED reason=API_KEY_MISSING"));
+  EXPECT_THAT(log, HasSubstr("id=two-1 api=http"));
+  EXPECT_THAT(log, HasSubstr("owner=api-key outcome=rejected code=RESOURCE_EXHAUSTED "
+                             "reason=KEY_STREAM_LIMIT"));
+  EXPECT_THAT(log, Not(HasSubstr("the-key")));
+}
+
+}  // namespace
+}  // namespace mneme
