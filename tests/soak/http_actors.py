@@ -1,9 +1,8 @@
 """What clients do over HTTP, and what strangers do to both ports."""
 
 import asyncio
-import random
 
-from ledger import Ledger
+from grpc_actors import GrpcActors
 from wire import Answer, Connection, ask, events
 
 COMPLETIONS = "/v1/completions"
@@ -13,14 +12,13 @@ CHAT = "/v1/chat/completions"
 class HttpActors:
     """Each method is one round of something."""
 
-    def __init__(
-        self, port: int, grpc_port: int, keys: dict[str, str], ledger: Ledger, random_: random.Random
-    ) -> None:
+    def __init__(self, port: int, grpc_port: int, keys: dict[str, str], grpc: GrpcActors) -> None:
         self.port = port
         self._grpc_port = grpc_port
         self._keys = keys
-        self.ledger = ledger
-        self.random = random_
+        self._grpc = grpc  # HTTP has no call that deletes a session
+        self.ledger = grpc.ledger
+        self.random = grpc.random
 
     def fields(self, request: str, who: str = "") -> dict[str, str]:
         key = self._keys[who or self.random.choice(["alice", "bob"])]
@@ -35,7 +33,7 @@ class HttpActors:
             return False
         self.ledger.check(answer.status == 200, f"{request}: {answer.status} {answer.body[:200]!r}")
         self.ledger.expect(request, "completed", tokens=tokens)
-        return True
+        return answer.status == 200
 
     def refused(self, request: str) -> None:
         self.ledger.http_refused += 1
@@ -49,7 +47,7 @@ class HttpActors:
         for turn in range(self.random.randint(1, 4)):
             request, length = self.ledger.new_id(), self.random.randint(1, 20)
             body = {"prompt": [turn + 1, 2, 3], "max_tokens": length, "ignore_eos": True}
-            body |= {"session_id": name, "session_ttl_ms": 1000, "expected_position": position}
+            body |= {"session_id": name, "expected_position": position}
             body |= {"stream": True, "stream_options": {"include_usage": True}} if turn % 2 else {}
             await connection.send("POST", COMPLETIONS, body, **self.fields(request, who))
             answer = await connection.answer()
@@ -60,6 +58,7 @@ class HttpActors:
             self.ledger.check(usage["completion_tokens"] == length, f"{request}: {usage}")
             position = last["session"]["position"]
         connection.close()
+        await self._grpc.delete_when_idle(self._grpc.clients[who], name)
 
     async def look_around(self) -> None:
         for path in ("/health", "/v1/models", "/version", "/metrics", "/tokenizer_info"):

@@ -150,7 +150,7 @@ async def soak(server: ServerProcess, keys: Keys, duration: float, seed: int, le
     random_ = random.Random(seed)
     # Once through everything that makes threads and buffers, so that there is a start to compare with.
     warm = GrpcActors(server.target, keys.keys, ledger, random_)
-    http = HttpActors(server.http_port, server.port, keys.keys, ledger, random_)
+    http = HttpActors(server.http_port, server.port, keys.keys, warm)
     await asyncio.gather(warm.overload(), *(http.complete() for _ in range(20)))
     await warm.close()
     watch = Watch(server.process.pid)
@@ -158,6 +158,7 @@ async def soak(server: ServerProcess, keys: Keys, duration: float, seed: int, le
     files, threads = watch.files(), watch.threads()
 
     actors = GrpcActors(server.target, keys.keys, ledger, random_)
+    http = HttpActors(server.http_port, server.port, keys.keys, actors)
     watching = asyncio.create_task(watch.run())
     until = time.monotonic() + duration
     rounds = (
