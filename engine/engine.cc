@@ -155,6 +155,7 @@ class LoopEngine final : public Engine {
   const EngineOptions& options() const override { return options_; }
   std::string backend_description() const override { return backend_->description(); }
   absl::Status health() const override { return loop_->health(); }
+  LoopActivity activity() const override { return loop_->activity(); }
 
  private:
   // Runs `command` on the loop thread and waits for it.

@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "engine/capacity_plan.h"
 #include "engine/engine_stats.h"
+#include "engine/loop_watch.h"
 #include "engine/request.h"
 #include "engine/request_report.h"
 #include "engine/token_stream.h"
@@ -44,7 +45,7 @@ struct EngineOptions {
   int history_tokens = 1024;  // tokens that penalties look back on, per session
   int max_idempotency_keys = 4096;
   int64_t idempotency_record_bytes = int64_t{64} << 20;  // of all answers kept for replay
-  absl::Duration watchdog_timeout = absl::Minutes(5);    // a longer step makes health() fail
+  absl::Duration watchdog_timeout = absl::Minutes(5);    // a longer turn of the loop makes health() fail
   bool trace_steps = false;                              // print every StepPlan
   RequestReporter on_request_end;                        // may be empty
   // Upper bound on the named sessions of an owner; 0, or no function: none. Asked by the loop
@@ -90,6 +91,8 @@ class Engine {
   virtual std::string backend_description() const = 0;
   // Not OK after a device error or a stuck step: the process should report not serving and exit.
   virtual absl::Status health() const = 0;
+  // What the engine's thread is doing at this moment.
+  virtual LoopActivity activity() const = 0;
 };
 
 }  // namespace mneme

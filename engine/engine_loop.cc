@@ -55,7 +55,7 @@ EngineLoop::~EngineLoop() {
 // this turn's first lines. Clients get their tokens while it computes.
 void EngineLoop::RunOnce(absl::Duration max_wait) {
   std::vector<Command> commands = mailbox_.Drain(std::min(max_wait, IdleTimeout()));
-  EndPhase(StepPhase::kIdle);
+  watch_.BeginTurn(EndPhase(StepPhase::kIdle, StepPhase::kPlan), steps_);
   for (Command& command : commands) Apply(std::move(command));
   if (running_.empty()) BeginReport();
   CancelAndExpire();  // before what they ask for costs time
@@ -65,17 +65,16 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
   plan_ = PlanStep(candidates, Limits(), std::move(plan_));  // limits follow from the candidates
   const StepPlan& plan = plan_;
   had_candidates_ = !candidates.empty();
-  const absl::Duration begin = EndPhase(StepPhase::kPlan);
+  watch_.SetStep(plan.rows(), plan.tokens());
+  const absl::Duration begin = EndPhase(StepPhase::kPlan, StepPhase::kForward);
   if (!plan.empty()) {
-    step_began_ns_.store(absl::ToInt64Nanoseconds(begin), std::memory_order_relaxed);
     parts_.runner.Begin(plan, parts_.routing);
-    EndPhase(StepPhase::kForward);
+    EndPhase(StepPhase::kForward, StepPhase::kDeliver);
     Deliver();  // what the step before gave
-    EndPhase(StepPhase::kDeliver);
+    EndPhase(StepPhase::kDeliver, StepPhase::kSample);
     const SamplingBatch& draws = DrawsOf(plan);
     const absl::Status status = parts_.runner.Sample(draws, result_);
-    step_began_ns_.store(0, std::memory_order_relaxed);
-    sampled_at_ = EndPhase(StepPhase::kSample);
+    sampled_at_ = EndPhase(StepPhase::kSample, StepPhase::kCommit);
     if (status.ok()) {
       prefill_budget_.Observe(plan.decode_rows, plan.prefill_tokens(), sampled_at_ - begin);
       parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(sampled_at_ - begin));
@@ -83,12 +82,12 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
     } else {
       FailRows(plan, status);
     }
-    EndPhase(StepPhase::kCommit);
+    EndPhase(StepPhase::kCommit, StepPhase::kDeliver);
   }
   if (plan.empty() || !parts_.runner.asynchronous()) {
     Deliver();
-    EndPhase(StepPhase::kDeliver);
   }
+  EndPhase(StepPhase::kDeliver, StepPhase::kIdle);
 }
 
 void EngineLoop::Run() {
@@ -196,12 +195,14 @@ void EngineLoop::Sweep() {
   PublishStats();
 }
 
-// What has passed since the end of another phase belongs to this one. Returns the time.
-absl::Duration EngineLoop::EndPhase(StepPhase phase) {
+// What has passed since the end of another phase belongs to this one; `next` begins. Returns the
+// time.
+absl::Duration EngineLoop::EndPhase(StepPhase phase, StepPhase next) {
   const absl::Duration now = Now();
   parts_.stats.phase_nanoseconds[static_cast<size_t>(phase)].Add(
       absl::ToInt64Nanoseconds(now - phase_began_));
   phase_began_ = now;
+  watch_.Enter(next, now);
   return now;
 }
 
@@ -303,11 +304,9 @@ absl::Status EngineLoop::health() const {
     absl::MutexLock lock(&mu_);
     if (!failure_.ok()) return failure_;
   }
-  const int64_t began = step_began_ns_.load(std::memory_order_relaxed);
-  const absl::Duration elapsed = Now() - absl::Nanoseconds(began);
-  if (began != 0 && elapsed > options_.watchdog_timeout) {
-    return absl::InternalError(absl::StrCat("a step has been running for ",
-                                            absl::FormatDuration(elapsed), ", longer than ",
+  const LoopActivity activity = this->activity();
+  if (activity.in_turn > options_.watchdog_timeout) {
+    return absl::InternalError(absl::StrCat("stuck: ", activity.ToString(), ", longer than ",
                                             absl::FormatDuration(options_.watchdog_timeout)));
   }
   return absl::OkStatus();

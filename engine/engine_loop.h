@@ -84,6 +84,7 @@ class EngineLoop {
   // Run() returns soon; requests that are left end with UNAVAILABLE.
   void Close() { mailbox_.Close(); }
   absl::Status health() const;
+  LoopActivity activity() const { return watch_.At(Now()); }
 
   // --- Loop thread ---
 
@@ -123,7 +124,7 @@ class EngineLoop {
   void Deliver();
   void Sweep();
   void PublishStats();
-  absl::Duration EndPhase(StepPhase phase);
+  absl::Duration EndPhase(StepPhase phase, StepPhase next);
   void BeginReport();
   void Report();
 
@@ -180,7 +181,7 @@ class EngineLoop {
   bool accepting_ ABSL_GUARDED_BY(mu_) = true;
   int unended_ ABSL_GUARDED_BY(mu_) = 0;  // requests submitted and not ended
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  std::atomic<int64_t> step_began_ns_{0};  // on the monotonic clock; 0: no step runs
+  LoopWatch watch_;
 
   // Below: loop thread only.
   SessionTable sessions_;

@@ -20,6 +20,13 @@ static_assert(std::size(kRejectReasons) ==
 
 }  // namespace
 
+absl::string_view StepPhaseName(StepPhase phase) {
+  static constexpr absl::string_view kNames[] = {"idle",   "plan",   "forward",
+                                                 "sample", "commit", "deliver"};
+  static_assert(std::size(kNames) == kStepPhases);
+  return kNames[static_cast<size_t>(phase)];
+}
+
 std::span<const absl::string_view> EngineStats::RejectReasons() { return kRejectReasons; }
 
 void EngineStats::Reject(const absl::Status& status) {

@@ -18,6 +18,7 @@ namespace mneme {
 // kForward is then the launch alone, and kSample holds the wait for it.
 enum class StepPhase { kIdle, kPlan, kForward, kSample, kCommit, kDeliver };
 inline constexpr int kStepPhases = 6;
+absl::string_view StepPhaseName(StepPhase phase);  // "idle", "plan", ...
 
 // How a request found its session.
 enum class ResumeOutcome {

@@ -40,6 +40,7 @@
 #include "server/security/security.h"
 #include "server/signals.h"
 #include "server/version.h"
+#include "server/watchdog.h"
 
 namespace mneme {
 namespace {
@@ -103,13 +104,18 @@ class ProgressLines {
   absl::Duration last_line_ = clock_.Monotonic();
 };
 
-// Ends the process at once on a second signal, while `done` is awaited.
+// Ends the process at once on a second signal, and when the engine is stuck, while `done` is
+// awaited.
 template <typename T>
-void WaitOrExit(Signals& signals, const std::future<T>& done) {
+void WaitOrExit(Signals& signals, Watchdog& watchdog, const std::future<T>& done) {
   while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     if (const int signal = signals.Wait(kPollInterval); signal != 0) {
       LOG(WARNING) << "second signal, ending at once";
       ExitNow(128 + signal);
+    }
+    if (const absl::Status health = watchdog.Poll(); !health.ok()) {
+      LOG(ERROR) << "fatal: " << health.message();
+      ExitNow(kFatalDeviceError);
     }
   }
 }
@@ -148,8 +154,8 @@ HttpServerOptions ToHttpOptions(const v1::NetworkSection& config) {
 }
 
 // Health off, no new work, then what runs gets its time.
-int Drain(Signals& signals, const Listeners& listeners, EngineAccess& access, Engine& engine,
-          absl::Duration timeout) {
+int Drain(Signals& signals, Watchdog& watchdog, const Listeners& listeners, EngineAccess& access,
+          Engine& engine, absl::Duration timeout) {
   LOG(INFO) << "draining"
             << " timeout=" << FormatMilliseconds(absl::ToInt64Milliseconds(timeout))
             << " running=" << engine.stats().requests_running.value()
@@ -160,7 +166,7 @@ int Drain(Signals& signals, const Listeners& listeners, EngineAccess& access, En
     engine.Drain(timeout);
     listeners.Shutdown();
   });
-  WaitOrExit(signals, drained);
+  WaitOrExit(signals, watchdog, drained);
   LOG(INFO) << "drained";
   return kDrained;
 }
@@ -168,13 +174,14 @@ int Drain(Signals& signals, const Listeners& listeners, EngineAccess& access, En
 // Until a signal or a fatal error.
 int Serve(Signals& signals, const v1::ServerConfig& config, const Listeners& listeners,
           EngineAccess& access, Engine& engine) {
+  Watchdog watchdog(engine, access.stats());
   while (true) {
     if (const int signal = signals.Wait(kPollInterval); signal != 0) {
       LOG(INFO) << "SIG" << sigabbrev_np(signal);
-      return Drain(signals, listeners, access, engine,
+      return Drain(signals, watchdog, listeners, access, engine,
                    absl::Milliseconds(config.server().shutdown_timeout_ms()));
     }
-    if (const absl::Status health = engine.health(); !health.ok()) {
+    if (const absl::Status health = watchdog.Poll(); !health.ok()) {
       LOG(ERROR) << "fatal: " << health.message();
       listeners.grpc.SetServing(false);
       access.SetFailed();

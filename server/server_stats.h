@@ -38,6 +38,7 @@ struct ServerStats {
   LabelledCounts rpcs;                // method, status code: calls that ended
   LabelledCounts http;                // route, status: answers
   std::array<Counter, 17> refused;    // requests that never reached the engine, by StatusCode
+  Counter watchdog_warnings;          // steps that took more than half of the watchdog's time
   Counter request_log_lines_dropped;  // standard error took them too slowly
 
   void Refuse(absl::StatusCode code) { refused[static_cast<size_t>(code)].Add(); }

@@ -181,7 +181,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
   CommandLine line;
   const char* file = environment("MNEME_CONFIG");
   for (const Argument& argument : given) {
-    if (argument.name == "--config") file = argument.value.c_str();
+    if (argument.name == "--config") {
+      file = argument.value.c_str();
+      if (argument.value.empty()) {
+        return absl::InvalidArgumentError("--config: expected the name of a file, got \"\"");
+      }
+    }
     if (argument.name == "--help") line.action = ServerAction::kHelp;
     if (argument.name == "--version") line.action = ServerAction::kVersion;
     if (argument.name == "--new-api-key") line.action = ServerAction::kNewApiKey;

@@ -35,10 +35,12 @@ absl::StatusOr<int64_t> ParseNumber(const v1::Flag& options, absl::string_view t
   if (options.unit() == v1::Flag::BYTES) return ParseBytes(text);
   if (options.unit() == v1::Flag::MILLISECONDS) return ParseMilliseconds(text);
   int64_t value;
-  if (!absl::SimpleAtoi(text, &value)) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a whole number"));
-  }
-  return value;
+  if (absl::SimpleAtoi(text, &value)) return value;
+  // It leaves the nearest number that fits where there was one that does not.
+  const bool is_too_large =
+      value == std::numeric_limits<int64_t>::max() || value == std::numeric_limits<int64_t>::min();
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", text, "\" is ", is_too_large ? "too large" : "not", " a whole number"));
 }
 
 std::string NumberText(const v1::Flag& options, int64_t value) {

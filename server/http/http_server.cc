@@ -88,8 +88,8 @@ class HttpServer::Impl {
     const auto found =
         resolver.resolve(host, absl::StrCat(shared_.options.port), Tcp::resolver::passive, error);
     if (error) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("cannot listen on ", where, ": --host: ", error.message()));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cannot listen on ", where, ": ", shared_.options.host_flag, ": ", error.message()));
     }
     for (const auto& entry : found) {
       const Tcp::endpoint endpoint = entry.endpoint();

@@ -32,8 +32,9 @@ struct HttpExchange {
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;                        // 0: any free one
-  std::string port_flag = "--http-port";  // where it is set, for the message that it is taken
+  int port = 8000;                   // 0: any free one
+  std::string host_flag = "--host";  // where it is set, for messages about it
+  std::string port_flag = "--http-port";
   int threads = 2;
   int max_connections = 4096;  // one more is answered with 503
   HttpParserLimits limits;

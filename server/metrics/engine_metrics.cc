@@ -10,15 +10,24 @@ double Count(const Counter& counter) { return static_cast<double>(counter.value(
 double Now(const Gauge& gauge) { return static_cast<double>(gauge.value()); }
 
 void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWriter& out) {
+  // Those whose client had left, or whose time was up, before they reached the engine.
+  const auto left = static_cast<size_t>(absl::StatusCode::kCancelled);
+  const auto late = static_cast<size_t>(absl::StatusCode::kDeadlineExceeded);
+  const auto refused = [&](size_t code) {
+    return code == left || code == late ? 0 : Count(server.refused[code]);
+  };
   double rejected = 0;
-  for (const Counter& count : stats.rejected) rejected += Count(count);
-  for (const Counter& count : server.refused) rejected += Count(count);
+  for (size_t code = 0; code < stats.rejected.size(); ++code) {
+    rejected += Count(stats.rejected[code]) + refused(code);
+  }
   const double stopped = Count(stats.finished_by(FinishReason::kStop));
   const double length = Count(stats.finished_by(FinishReason::kLength));
   out.Counter("requests_total", "Generation requests that ended, by outcome.")
       .Value(stopped + length, {{"outcome", "completed"}})
-      .Value(Count(stats.finished_by(FinishReason::kCancelled)), {{"outcome", "cancelled"}})
-      .Value(Count(stats.finished_by(FinishReason::kDeadline)), {{"outcome", "deadline"}})
+      .Value(Count(stats.finished_by(FinishReason::kCancelled)) + Count(server.refused[left]),
+             {{"outcome", "cancelled"}})
+      .Value(Count(stats.finished_by(FinishReason::kDeadline)) + Count(server.refused[late]),
+             {{"outcome", "deadline"}})
       .Value(Count(stats.finished_by(FinishReason::kError)), {{"outcome", "error"}})
       .Value(rejected, {{"outcome", "rejected"}})
       .Value(Count(stats.replayed), {{"outcome", "replayed"}});
@@ -29,7 +38,7 @@ void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWr
   auto codes =
       out.Counter("requests_rejected_total", "Requests refused before they ran, by status code.");
   for (size_t code = 1; code < stats.rejected.size(); ++code) {
-    codes.Value(Count(stats.rejected[code]) + Count(server.refused[code]),
+    codes.Value(Count(stats.rejected[code]) + refused(code),
                 {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
   }
   auto reasons = out.Counter("admission_rejections_total",
@@ -38,6 +47,10 @@ void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWr
     reasons.Value(Count(stats.rejected_reason[i]),
                   {{"reason", std::string(EngineStats::RejectReasons()[i])}});
   }
+}
+
+std::string PhaseName(int phase) {
+  return std::string(StepPhaseName(static_cast<StepPhase>(phase)));
 }
 
 }  // namespace
@@ -79,23 +92,30 @@ void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
       .Value(stats.request_longest_choice);
 }
 
-void WriteStepMetrics(const EngineStats& stats, const EngineOptions& options, MetricWriter& out) {
+void WriteStepMetrics(const EngineStats& stats, const LoopActivity& activity,
+                      const EngineOptions& options, MetricWriter& out) {
   out.Histogram("step_seconds", "A step of the engine, launch to sampled tokens, in seconds.")
       .Value(stats.step_seconds);
   out.Histogram("step_decode_rows", "Decoding rows of a step that has any.")
       .Value(stats.decode_rows);
   out.Gauge("step_max_rows", "Rows that a step may have.").Value(options.max_rows);
   out.Histogram("iteration_tokens", "Tokens fed in a step.").Value(stats.tokens_per_step);
-  static constexpr const char* kPhases[] = {"idle",   "plan",   "forward",
-                                            "sample", "commit", "deliver"};
-  static_assert(std::size(kPhases) == kStepPhases);
   auto phases =
       out.Counter("step_phase_seconds_total",
                   "Where the engine's thread spends its time, in seconds; else it waits.");
   // Waiting is counted when it ends, and so would come in leaps.
   static_assert(static_cast<int>(StepPhase::kIdle) == 0);
   for (int phase = 1; phase < kStepPhases; ++phase) {
-    phases.Value(Count(stats.phase_nanoseconds[phase]) * 1e-9, {{"phase", kPhases[phase]}});
+    phases.Value(Count(stats.phase_nanoseconds[phase]) * 1e-9, {{"phase", PhaseName(phase)}});
+  }
+  auto ages =
+      out.Gauge("step_phase_age_seconds",
+                "Seconds that the engine's thread has been in its phase of a step by now; 0 "
+                "for phases it is not in.");
+  for (int phase = 1; phase < kStepPhases; ++phase) {
+    const bool is_current = static_cast<int>(activity.phase) == phase;
+    ages.Value(is_current ? absl::ToDoubleSeconds(activity.in_phase) : 0,
+               {{"phase", PhaseName(phase)}});
   }
   out.Counter("steps_failed_total", "Steps that the device could not finish.")
       .Value(Count(stats.failed_steps));

@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(const v1::Metrics
   HttpServerOptions options;
   options.host = config.host();
   options.port = config.port();
+  options.host_flag = "--metrics-host";
   options.port_flag = "--metrics-port";
   options.threads = 1;
   options.max_connections = 64;  // of scrapers; an idle one is closed in time

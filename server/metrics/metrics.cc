@@ -65,6 +65,9 @@ void WriteServer(const EngineAccess& access, const Engine* engine, MetricWriter&
   for (const auto& [labels, count] : stats.http.Read()) {
     http.Value(static_cast<double>(count), {{"route", labels.first}, {"status", labels.second}});
   }
+  out.Counter("watchdog_warnings_total",
+              "Steps of the engine that took more than half of the watchdog's time.")
+      .Value(static_cast<double>(stats.watchdog_warnings.value()));
   out.Counter("request_log_lines_dropped_total",
               "Request log lines lost because standard error took them too slowly.")
       .Value(static_cast<double>(stats.request_log_lines_dropped.value()));
@@ -97,7 +100,7 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
     MetricWriter out("mneme_", {{"model_name", model}}, families);
     WriteModel(*engine, out);
     WriteRequestMetrics(engine->stats(), access_.stats(), engine->options(), out);
-    WriteStepMetrics(engine->stats(), engine->options(), out);
+    WriteStepMetrics(engine->stats(), engine->activity(), engine->options(), out);
     WriteSessionMetrics(engine->stats(), engine->capacity(), out);
     if (vllm_) {
       MetricWriter vllm("vllm:", {{"model_name", model}, {"engine", "0"}}, families);

@@ -32,7 +32,8 @@ class Metrics final : public prometheus::Collectable {
 // Of what the engine counts. The writers' labels say which model it runs.
 void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
                          const EngineOptions& options, MetricWriter& out);
-void WriteStepMetrics(const EngineStats& stats, const EngineOptions& options, MetricWriter& out);
+void WriteStepMetrics(const EngineStats& stats, const LoopActivity& activity,
+                      const EngineOptions& options, MetricWriter& out);
 void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity, MetricWriter& out);
 
 // vLLM's names, with its meanings: state slots stand for its cache blocks, tokens resumed from a

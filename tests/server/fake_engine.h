@@ -143,6 +143,8 @@ class FakeEngine final : public Engine {
   const EngineOptions& options() const override { return options_; }
   std::string backend_description() const override { return "fake"; }
   absl::Status health() const override { return absl::OkStatus(); }
+  LoopActivity activity() const override { return activity_; }
+  void set_activity(const LoopActivity& activity) { activity_ = activity; }
 
   EngineStats stats_;
 
@@ -150,6 +152,7 @@ class FakeEngine final : public Engine {
   ModelInfo info_;
   CapacityPlan capacity_;
   EngineOptions options_;
+  LoopActivity activity_;  // for tests of one thread
   std::unique_ptr<Tokenizer> tokenizer_;
   absl::Mutex wake_mu_;
   absl::Mutex mu_;
