@@ -6,9 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <utility>
 
+#include "base/control_group.h"
 #include "base/log.h"
 
 namespace mneme {
@@ -22,22 +24,26 @@ void Pause() {
 #endif
 }
 
-// Processors' worth of time the control group allows, rounded up; 0 where it sets no limit.
+// The processors that so much time in each period amounts to, rounded up.
+int ToCpus(double quota, double period) {
+  return static_cast<int>(std::min((quota + period - 1) / period, 1e6));
+}
+
+// Processors' worth of time the control groups allow; INT_MAX where they set no limit.
 int CpuQuota() {
-  std::ifstream v2("/sys/fs/cgroup/cpu.max");
-  std::string quota;
+  int cpus = std::numeric_limits<int>::max();
+  double quota = 0;  // microseconds in each period; "max", which is no number, without a limit
   double period = 0;
-  if (v2 >> quota >> period) {
-    if (quota == "max" || period <= 0) return 0;
-    return static_cast<int>((std::atof(quota.c_str()) + period - 1) / period);
+  for (const std::string& folder : ControlGroups()) {
+    std::ifstream limit(folder + "/cpu.max");
+    if (limit >> quota >> period && period > 0) cpus = std::min(cpus, ToCpus(quota, period));
   }
   std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
   std::ifstream v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
-  double microseconds = 0;
-  if (v1_quota >> microseconds && v1_period >> period && microseconds > 0 && period > 0) {
-    return static_cast<int>((microseconds + period - 1) / period);
+  if (v1_quota >> quota && v1_period >> period && quota > 0 && period > 0) {
+    cpus = std::min(cpus, ToCpus(quota, period));
   }
-  return 0;
+  return cpus;
 }
 
 }  // namespace
@@ -46,9 +52,7 @@ int AvailableCpus() {
   int cpus = static_cast<int>(std::thread::hardware_concurrency());
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof(allowed), &allowed) == 0) cpus = CPU_COUNT(&allowed);
-  const int quota = CpuQuota();
-  if (quota > 0) cpus = std::min(cpus, quota);
-  return std::max(cpus, 1);
+  return std::max(std::min(cpus, CpuQuota()), 1);
 }
 
 ThreadPool::ThreadPool(const ThreadPoolOptions& options)

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/control_group.h"
 
 namespace mneme {
 namespace {
@@ -48,19 +49,12 @@ int64_t LeftInControlGroup() {
   const std::string v1 = "/sys/fs/cgroup/memory/memory.";
   int64_t left =
       LeftInGroup(v1 + "limit_in_bytes", v1 + "usage_in_bytes", v1 + "stat", "total_inactive_file");
-  // Version 2: the process's own group and all above it, as far as they are visible.
-  std::ifstream groups("/proc/self/cgroup");
-  std::string line, path;
-  while (std::getline(groups, line)) {
-    if (line.rfind("0::", 0) == 0) path = line.substr(3);
-  }
-  while (true) {
-    const std::string group = "/sys/fs/cgroup" + path + "/memory.";
+  for (const std::string& folder : ControlGroups()) {
+    const std::string group = folder + "/memory.";
     left = std::min(left,
                     LeftInGroup(group + "max", group + "current", group + "stat", "inactive_file"));
-    if (path.empty()) return left;
-    path.resize(path.rfind('/') == std::string::npos ? 0 : path.rfind('/'));
   }
+  return left;
 }
 
 }  // namespace
