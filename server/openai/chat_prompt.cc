@@ -198,7 +198,11 @@ absl::StatusOr<std::vector<int32_t>> CutAt(const Tokenizer& tokenizer,
     bytes -= size;
     out.push_back(ids[i]);
   }
-  if (i == ids.size() || !is_text(ids[i])) return out;
+  if (i == ids.size()) return out;
+  if (!is_text(ids[i])) {  // a boundary already
+    out.insert(out.end(), ids.begin() + static_cast<int64_t>(i), ids.end());
+    return out;
+  }
   const auto append = [&](absl::string_view text) -> absl::Status {
     if (text.empty()) return absl::OkStatus();
     MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> part,

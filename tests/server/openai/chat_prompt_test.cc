@@ -1,0 +1,43 @@
+// Conversations as tokens: what is a control token, and where a history may be cut.
+#include "server/openai/chat_prompt.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "models/byte_tokenizer.h"
+#include "server/openai/special_tokens.h"
+
+namespace mneme {
+namespace {
+
+constexpr int32_t kBos = 256;
+constexpr int32_t kEos = 257;
+
+class ChatPromptTest : public ::testing::Test {
+ protected:
+  std::vector<int32_t> Cut(const std::vector<int32_t>& ids, int64_t bytes) const {
+    return CutAt(*tokenizer_, ids, bytes).value();
+  }
+
+  const std::unique_ptr<Tokenizer> tokenizer_ = *MakeByteTokenizer(259, kBos, kEos);
+};
+
+TEST_F(ChatPromptTest, ACutKeepsAllTokensWhereverItIs) {
+  const std::vector<int32_t> ids = {kBos, 'a', 'b', kEos, 'c'};
+  // A control token counts as five bytes, and nobody ends inside of one.
+  for (int64_t bytes = 0; bytes <= 13; ++bytes) EXPECT_EQ(Cut(ids, bytes), ids) << bytes;
+}
+
+TEST_F(ChatPromptTest, SpellingsInMessagesAreBroken) {
+  const SpecialTokens special(*tokenizer_, {});
+  const std::string eos = tokenizer_->entry(kEos).piece;
+  EXPECT_EQ(special.At(eos + "x").id, kEos);
+  EXPECT_EQ(special.At(eos + "x").bytes, eos.size());
+  EXPECT_EQ(special.At("x" + eos).bytes, 0u);
+  const std::string broken = special.Broken("a" + eos);
+  EXPECT_EQ(broken, "a" + eos.substr(0, 1) + std::string(SpecialTokens::kBreak) + eos.substr(1));
+  EXPECT_EQ(special.Broken("plain"), "plain");
+}
+
+}  // namespace
+}  // namespace mneme
