@@ -192,6 +192,8 @@ def judge(server, watch: Watch, values, duration: float, ledger: Ledger) -> None
         f"memory: {watch.resident[0] / 2**20:.1f} MiB at the start, {watch.resident[-1] / 2**20:.1f}"
         f" at the end, {per_minute / 2**20:+.3f} MiB a minute in the second half"
     )
+    step = max(1, len(watch.resident) // 10)
+    print("in between: " + " ".join(f"{r / 2**20:.1f}" for r in watch.resident[::step]))
     if long:
         ledger.check(per_minute <= LIMIT_PER_MINUTE, f"memory grows by {per_minute:.0f} bytes a minute")
     else:
