@@ -45,9 +45,10 @@ struct EngineOptions {
   int history_tokens = 1024;  // tokens that penalties look back on, per session
   int max_idempotency_keys = 4096;
   int64_t idempotency_record_bytes = int64_t{64} << 20;  // of all answers kept for replay
-  absl::Duration watchdog_timeout = absl::Minutes(5);    // a longer turn of the loop makes health() fail
-  bool trace_steps = false;                              // print every StepPlan
-  RequestReporter on_request_end;                        // may be empty
+  absl::Duration watchdog_timeout =
+      absl::Minutes(5);            // a longer turn of the loop makes health() fail
+  bool trace_steps = false;        // print every StepPlan
+  RequestReporter on_request_end;  // may be empty
   // Upper bound on the named sessions of an owner; 0, or no function: none. Asked by the loop
   // whenever a session is about to be made, so that the answer may change. Must be quick.
   std::function<int(const std::string& owner)> owner_session_limit;
