@@ -127,7 +127,10 @@ def test_keys_and_certificates(bench, start, new_key, certificates, tmp_path):
     file.write_text(line + "\n")
     server = start(
         *("--api-key-file", str(file), *tls_flags(certificates)),
-        client_options={"credentials": mneme.tls_credentials(certificates.path("ca.pem")), "api_key": key},
+        client_options={
+            "credentials": mneme.tls_credentials(certificates.path("ca.pem")),
+            "api_key": key,
+        },
     )
     tls = ("--tls-ca", certificates.path("ca.pem"))
     for backend in BACKENDS:
@@ -135,7 +138,9 @@ def test_keys_and_certificates(bench, start, new_key, certificates, tmp_path):
         assert code == 0, out
         assert result["completed"] == 30
         assert bench(server, backend, *tls)[0] == 7, "no key"
-        assert bench(server, backend, "--tls", MNEME_API_KEY=key)[0] == 3, "a stranger's certificate"
+        assert bench(server, backend, "--tls", MNEME_API_KEY=key)[0] == 3, (
+            "a stranger's certificate"
+        )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
