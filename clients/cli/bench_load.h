@@ -18,10 +18,10 @@ struct LoadResult {
 };
 
 // Blocks until all conversations have ended. Those of several turns have a named session each,
-// which is deleted; an error ends its conversation, whose further turns are not sent and not
-// recorded as failures twice: their records say that they were not sent. At most `max_concurrency`
-// conversations are open at once: later ones wait, beyond their arrival if need be. Two threads,
-// whatever their number, beside the transport's.
+// which is deleted in the end. An error ends its conversation; the records of turns that were
+// therefore not sent are failures and say so. At most `max_concurrency` conversations are open at
+// once: later ones wait, beyond their arrival if need be. Two threads, however many there are,
+// beside the transport's.
 LoadResult RunLoad(BenchTransport& transport, const std::vector<PlannedConversation>& plan,
                    std::optional<int> max_concurrency);
 
