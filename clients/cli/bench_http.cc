@@ -3,6 +3,8 @@
 #include <utility>  // in front of awaitable.hpp of Boost 1.74, which forgets it
 // A group of its own, so that it stays there.
 
+#include <sys/resource.h>
+
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/io_context.hpp>
@@ -73,6 +75,14 @@ absl::Status ErrorOf(int http_status, const std::string& body) {
     message = json["error"]["message"].get<std::string>();
   }
   return {CodeOf(http_status), absl::StrCat("HTTP ", http_status, ": ", message)};
+}
+
+// A stream is a connection is a file, and the usual soft limit is 1024 of them.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // Takes apart a stream of server-sent events and fills a record.
@@ -155,6 +165,7 @@ class HttpTransport final : public BenchTransport {
         session_ttl_ms_(static_cast<int64_t>(1e3 * (longest_pause + kSessionGraceSeconds))),
         work_(boost::asio::make_work_guard(io_)),
         peer_(connection, io_) {
+    RaiseFileLimit();
     thread_ = std::thread([this] { io_.run(); });
   }
   ~HttpTransport() override {
