@@ -36,10 +36,11 @@ THIRD_PARTY = [
     (re.compile(r"^(cuda|cublas|curand|cub/|cooperative_groups|mma\.h|nv_)"), {"kernels"}),
     (re.compile(r"^(dnnl|oneapi/dnnl)"), {"kernels"}),
     (re.compile(r"^sentencepiece"), {"models"}),
-    (re.compile(r"^nlohmann/"), {"models", "server"}),
+    (re.compile(r"^nlohmann/"), {"models", "server", "clients"}),
     (re.compile(r"^(grpc|grpcpp|google/)"), {"server", "clients"}),
     (re.compile(r"^openssl/"), {"server"}),
-    (re.compile(r"^(prometheus/|httplib|boost/)"), {"server"}),
+    (re.compile(r"^(prometheus/|httplib)"), {"server"}),
+    (re.compile(r"^boost/"), {"server", "clients"}),
     (re.compile(r"^(gtest|gmock)/"), set()),
     (re.compile(r"^(png|zlib)\.h$"), set()),
 ]

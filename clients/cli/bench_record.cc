@@ -1,25 +1,20 @@
 #include "clients/cli/bench_record.h"
 
-#include "clients/cpp/error_details.h"
+#include <utility>
 
 namespace mneme::cli {
 
-RecordFiller::RecordFiller(RequestRecord& record, const v1::GenerateRequest& request, double now)
-    : record_(record), last_(now) {
-  record_.start = now;
-  record_.input_tokens = request.token_ids().ids_size();
+RecordFiller::RecordFiller(RequestRecord& record, int input_tokens, std::function<double()> now)
+    : record_(record), now_(std::move(now)), last_(now_()) {
+  record_.start = last_;
+  record_.input_tokens = input_tokens;
 }
 
-void RecordFiller::OnMessage(const v1::GenerateResponse& response, double now) {
-  int tokens = 0;
-  for (const v1::Output& output : response.outputs()) {
-    tokens += output.token_ids_size();
-    record_.text += output.text();
-  }
-  if (response.has_started()) record_.resumed_tokens = response.started().resumed_tokens();
-  if (response.has_finished()) record_.queue = response.finished().timings().queue_ms() / 1e3;
+void RecordFiller::OnText(int tokens, absl::string_view text) {
+  record_.text.append(text.data(), text.size());
   if (tokens == 0) return;
-  if (record_.output_tokens == 0) {
+  const double now = now_();
+  if (record_.message_tokens.empty()) {
     record_.ttft = now - record_.start;
   } else {
     record_.itls.push_back(now - last_);
@@ -29,10 +24,18 @@ void RecordFiller::OnMessage(const v1::GenerateResponse& response, double now) {
   record_.output_tokens += tokens;
 }
 
-void RecordFiller::OnEnd(const absl::Status& status, double now) {
-  record_.latency = now - record_.start;
-  record_.ok = status.ok();
-  if (!status.ok()) record_.error = ReadableError(status);
+void RecordFiller::OnUsage(int output_tokens) {
+  if (!record_.message_tokens.empty()) {
+    // Messages without text are not sent over HTTP: their tokens belong to the last one's time.
+    record_.message_tokens.back() += output_tokens - record_.output_tokens;
+  }
+  record_.output_tokens = output_tokens;
+}
+
+void RecordFiller::OnEnd(std::string error) {
+  record_.latency = now_() - record_.start;
+  record_.ok = error.empty();
+  record_.error = std::move(error);
 }
 
 }  // namespace mneme::cli

@@ -1,21 +1,33 @@
 #pragma once
 
-#include "absl/status/status.h"
+#include <functional>
+#include <string>
+
+#include "absl/strings/string_view.h"
 #include "clients/cli/bench_metrics.h"
-#include "mneme/v1/inference.pb.h"
 
 namespace mneme::cli {
 
-// Fills a record while its answer streams in. Times in seconds since the start of the benchmark.
+// Fills a record while its answer streams in. For one thread at a time.
 class RecordFiller {
  public:
-  RecordFiller(RequestRecord& record, const v1::GenerateRequest& request, double now);
+  // `now`: seconds since the start of the benchmark.
+  RecordFiller(RequestRecord& record, int input_tokens, std::function<double()> now);
 
-  void OnMessage(const v1::GenerateResponse& response, double now);
-  void OnEnd(const absl::Status& status, double now);
+  // A message with `tokens` of the answer.
+  void OnText(int tokens, absl::string_view text);
+  void OnResumed(int64_t tokens) { record_.resumed_tokens = tokens; }
+  void OnQueue(double seconds) { record_.queue = seconds; }
+  // Tokens of a prompt that was sent as text.
+  void OnPrompt(int tokens) { record_.input_tokens = tokens; }
+  // What the server counted of the answer: goes before what messages said.
+  void OnUsage(int output_tokens);
+  // `error` is empty for an answer that came to its end.
+  void OnEnd(std::string error);
 
  private:
   RequestRecord& record_;
+  const std::function<double()> now_;
   double last_;  // when tokens came, or the start
 };
 

@@ -59,7 +59,11 @@ ExitCode ExitCodeOf(const absl::Status& status) {
 void Connection::AddFlags(FlagSet& flags) {
   flags.String(
       "server", "HOST:PORT", "Where the server is; default 127.0.0.1:50051.",
-      [this](std::string value) { server = std::move(value); }, "MNEME_SERVER");
+      [this](std::string value) {
+        server = std::move(value);
+        server_given = true;
+      },
+      "MNEME_SERVER");
   flags.String(
       "api-key", "KEY", "The key that the server asks for; the variable hides it from other users.",
       [this](std::string value) { api_key = std::move(value); }, "MNEME_API_KEY");

@@ -37,6 +37,7 @@ using Arguments = std::vector<std::string>;
 // Where the server is, how to be known to it, and how long to wait for it.
 struct Connection {
   std::string server = "127.0.0.1:50051";
+  bool server_given = false;  // by a flag or the environment
   std::string api_key;
   std::optional<ClientTls> tls;
   absl::Duration timeout = absl::InfiniteDuration();

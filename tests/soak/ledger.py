@@ -103,7 +103,9 @@ def compare_log(ledger: Ledger, log: str, values: Counter) -> list[str]:
         # Not every refusal over HTTP gets as far as to be logged as a request to generate.
         slack = ledger.http_refused if outcome == ("rejected",) else 0
         if not 0 <= counted[outcome] - outcomes[outcome] <= slack:
-            problems.append(f"{outcome[0]}: counted {counted[outcome]:.0f}, logged {outcomes[outcome]}")
+            problems.append(
+                f"{outcome[0]}: counted {counted[outcome]:.0f}, logged {outcomes[outcome]}"
+            )
     rpcs = sum_by(values, "mneme_rpcs_total", "method")[("Generate",)]
     if rpcs != calls["grpc"]:
         problems.append(f"Generate: counted {rpcs:.0f} calls, logged {calls['grpc']}")

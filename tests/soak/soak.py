@@ -148,7 +148,7 @@ async def wait_for_count(count, bound: int, what: str, ledger: Ledger) -> None:
 
 async def soak(server: ServerProcess, keys: Keys, duration: float, seed: int, ledger: Ledger):
     random_ = random.Random(seed)
-    # Once through everything that makes threads and buffers, so that there is a start to compare with.
+    # Once through what makes threads and buffers, so that there is a start to compare with.
     warm = GrpcActors(server.target, keys.keys, ledger, random_)
     http = HttpActors(server.http_port, server.port, keys.keys, warm)
     await asyncio.gather(warm.overload(), *(http.complete() for _ in range(20)))
@@ -192,8 +192,12 @@ def judge(server, watch: Watch, values, duration: float, ledger: Ledger) -> None
         f"memory: {watch.resident[0] / 2**20:.1f} MiB at the start, {watch.resident[-1] / 2**20:.1f}"
         f" at the end, {per_minute / 2**20:+.3f} MiB a minute in the second half"
     )
+    step = max(1, len(watch.resident) // 10)
+    print("in between: " + " ".join(f"{r / 2**20:.1f}" for r in watch.resident[::step]))
     if long:
-        ledger.check(per_minute <= LIMIT_PER_MINUTE, f"memory grows by {per_minute:.0f} bytes a minute")
+        ledger.check(
+            per_minute <= LIMIT_PER_MINUTE, f"memory grows by {per_minute:.0f} bytes a minute"
+        )
     else:
         ledger.check(grown <= LIMIT_SHORT, f"memory has grown by {grown:.0f} bytes")
     outcomes = sum_by(values, "mneme_requests_total", "outcome")

@@ -47,7 +47,12 @@ async def over_grpc(client: mneme.AsyncClient, prompt, gate: Gate, **options):
 
 async def over_http(port: int, prompt, gate: Gate, *, places=None, **options):
     """The same; token ids from what the server calls them. `places` limits connecting at once."""
-    body = {"prompt": prompt, "stream": True, "logprobs": 0, "stream_options": {"include_usage": True}}
+    body = {
+        "prompt": prompt,
+        "stream": True,
+        "logprobs": 0,
+        "stream_options": {"include_usage": True},
+    }
     async with places or asyncio.Semaphore():
         connection = await Connection.open(port)
     try:

@@ -30,7 +30,7 @@ def alone(server):
 
 def completed(server) -> int:
     text = asyncio.run(ask(server.http_port, "GET", "/metrics")).body.decode()
-    line = next(x for x in text.splitlines() if 'mneme_requests_total{' in x and '"completed"' in x)
+    line = next(x for x in text.splitlines() if "mneme_requests_total{" in x and '"completed"' in x)
     return int(float(line.rsplit(" ", 1)[1]))
 
 

@@ -77,7 +77,9 @@ def test_every_flag_refuses_wrong_values(run, complaint):
     for flag, kind in flags:
         if flag in TEXTS:
             continue
-        cases = WRONG_VALUES.get(kind) or [(text, f"is none of .*{kind.split('|')[-1]}") for text in ("nonsense", "")]
+        cases = WRONG_VALUES.get(kind) or [
+            (text, f"is none of .*{kind.split('|')[-1]}") for text in ("nonsense", "")
+        ]
         for text, expected in cases:
             code, line = complaint(f"{flag}={text}")
             assert code == 2, line
@@ -96,7 +98,10 @@ def test_every_flag_refuses_wrong_values(run, complaint):
         (["--host="], ["--host", '""', "--insecure"]),
         (["--host=0.0.0.0"], ["--host", "0.0.0.0", "--api-key-file", "--insecure"]),
         (["--host=no.such.host.invalid"], ["--host", "no.such.host.invalid"]),
-        (["--metrics-port=1", "--metrics-host=no.such.host.invalid"], ["--metrics-host", "no.such"]),
+        (
+            ["--metrics-port=1", "--metrics-host=no.such.host.invalid"],
+            ["--metrics-host", "no.such"],
+        ),
         (["--grpc-port=65536"], ["--grpc-port", "65536", "is more than 65535"]),
         (["--http-port=-2"], ["--http-port", "-2", "is less than -1"]),
         (["--config=/no/such/file"], ["--config", "/no/such/file", "cannot read"]),
@@ -138,7 +143,11 @@ def test_files_that_are_wrong_are_named(complaint, tmp_path, certificates):
         assert code == 2, line
         assert all(word in line for word in [str(file), *words]), line
 
-    good = {"--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key", "--ssl-ca-certs": "ca.pem"}
+    good = {
+        "--ssl-certfile": "server.pem",
+        "--ssl-keyfile": "server.key",
+        "--ssl-ca-certs": "ca.pem",
+    }
     file.write_text("nonsense")
     for flag in good:
         for wrong in (file, "/no/such/file"):

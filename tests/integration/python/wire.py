@@ -44,7 +44,9 @@ class Connection:
         self, method: str, path: str, body: Optional[object] = None, **fields: str
     ) -> None:
         """`body`: bytes as they are, anything else as JSON. `fields`: "_" in a name stands for "-"."""
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        data = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
         head = [f"{method} {path} HTTP/1.1", "host: localhost", f"content-length: {len(data)}"]
         if body is not None:
             head.append("content-type: application/json")
