@@ -35,6 +35,7 @@
 #include "server/log_settings.h"
 #include "server/metrics/http_metrics.h"
 #include "server/openai/openai_service.h"
+#include "server/openai/session_routes.h"
 #include "server/request_log.h"
 #include "server/security/api_keys.h"
 #include "server/security/security.h"
@@ -239,11 +240,13 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
     LOG(INFO) << "metrics on " << AddressText(config.metrics().host(), metrics_server->port());
   }
 
-  OpenAiService openai(access, *security);  // outlives the HTTP server
+  OpenAiService openai(access, *security);  // outlive the HTTP server
+  SessionRoutes sessions(access);
   std::unique_ptr<HttpServer> http;
   if (config.server().http_port() >= 0) {
     HttpRoutes routes;
     openai.AddRoutes(routes);
+    sessions.AddRoutes(routes);
     AddMetricsRoute(metrics, /*is_open=*/false, routes);
     HttpServerOptions options = ToHttpOptions(config.server());
     options.on_exchange = [&openai,

@@ -101,8 +101,8 @@ void AddLoadFlags(FlagSet& flags, Options& options) {
                 [&](int64_t value) { settings.max_concurrency = static_cast<int>(value); });
   flags.Integer(
       "turns",
-      "Turns of a conversation in a session of its own. Prints time to first token by turn, and, "
-      "over gRPC, fork latency.",
+      "Turns of a conversation in a session of its own. Prints time to first token by turn, and "
+      "fork latency.",
       [&](int64_t value) { plan.turns = static_cast<int>(value); });
   const auto set_pause = [&plan](absl::Duration value, bool varies) {
     plan.think = absl::ToDoubleSeconds(value);
@@ -245,11 +245,9 @@ std::unique_ptr<BenchTransport> MakeTransport(const Options& options) {
                                  options.settings.max_concurrency.value_or(plan.conversations));
     return MakeGrpcTransport(options.connection, options.sampling, streams);
   }
-  constexpr double kLongestOfPauses = 20;  // times their mean: more is as good as impossible
   return MakeHttpTransport(
       options.connection, options.sampling,
-      options.backend == Backend::kOpenAi ? HttpKind::kCompletions : HttpKind::kChat,
-      plan.think * (plan.think_varies ? kLongestOfPauses : 1));
+      options.backend == Backend::kOpenAi ? HttpKind::kCompletions : HttpKind::kChat);
 }
 
 absl::StatusOr<std::vector<PlannedConversation>> MakePlan(const Options& options,

@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 #include "clients/cli/bench_http_connection.h"  // first: it has <utility> for Boost
 #include "clients/cli/bench_transport.h"
@@ -29,8 +30,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr absl::Duration kPollInterval = absl::Milliseconds(200);
-// How long a session outlives the longest pause: HTTP has no call that deletes one.
-constexpr double kSessionGraceSeconds = 60;
+constexpr char kSessions[] = "/v1/sessions";
 
 Json Parse(const std::string& text) {
   return Json::parse(text, nullptr, /*allow_exceptions=*/false);
@@ -154,15 +154,13 @@ class EventReader {
 
 class HttpTransport final : public BenchTransport {
  public:
-  HttpTransport(const Connection& connection, const BenchSampling& sampling, HttpKind kind,
-                double longest_pause)
+  HttpTransport(const Connection& connection, const BenchSampling& sampling, HttpKind kind)
       : kind_(kind),
         path_(kind == HttpKind::kChat ? "/v1/chat/completions" : "/v1/completions"),
         common_({{"stream", true},
                  {"stream_options", {{"include_usage", true}}},
                  {"temperature", sampling.temperature},
                  {"ignore_eos", sampling.ignore_eos}}),
-        session_ttl_ms_(static_cast<int64_t>(1e3 * (longest_pause + kSessionGraceSeconds))),
         work_(boost::asio::make_work_guard(io_)),
         peer_(connection, io_) {
     RaiseFileLimit();
@@ -219,10 +217,7 @@ class HttpTransport final : public BenchTransport {
             std::shared_ptr<RecordFiller> filler, std::function<void(bool)> on_done) override {
     Json body = common_;
     body["max_tokens"] = turn.max_tokens;
-    if (!session.empty()) {
-      body["session_id"] = session;
-      body["session_ttl_ms"] = session_ttl_ms_;
-    }
+    if (!session.empty()) body["session_id"] = session;
     if (kind_ == HttpKind::kChat) {
       body["messages"] = Json::array({{{"role", "user"}, {"content", turn.text}}});
       if (!session.empty()) body["session_mode"] = "append";
@@ -236,8 +231,20 @@ class HttpTransport final : public BenchTransport {
         boost::asio::detached);
   }
 
-  absl::StatusOr<double> ForkAndDelete(const std::string&) override {
-    return absl::UnimplementedError("HTTP has no forks; sessions expire");
+  absl::StatusOr<double> ForkAndDelete(const std::string& session) override {
+    const std::string fork = absl::StrCat(session, "-fork");
+    const RealClock clock;
+    const absl::Duration begin = clock.Monotonic();
+    const absl::Status forked =
+        Ask("POST", kSessions, {{"session_id", fork}, {"fork_of", session}}).status();
+    const absl::Duration latency = clock.Monotonic() - begin;
+    const auto remove = [this](const std::string& name) {
+      (void)Ask("DELETE", absl::StrCat(kSessions, "/", name));
+    };
+    if (forked.ok()) remove(fork);
+    remove(session);                  // there is none if the first turn failed
+    if (!forked.ok()) return forked;  // no room for another one, say
+    return absl::ToDoubleSeconds(latency);
   }
 
  private:
@@ -261,7 +268,8 @@ class HttpTransport final : public BenchTransport {
   }
 
   // A whole answer, from any thread but the transport's own.
-  absl::StatusOr<std::string> AskText(const char* method, const char* path, std::string body) {
+  absl::StatusOr<std::string> AskText(const char* method, const std::string& path,
+                                      std::string body) {
     std::promise<absl::StatusOr<std::string>> promise;
     const HttpQuestion question{.method = method, .path = path, .body = std::move(body)};
     const auto ask = [this, &promise, &question]() -> boost::asio::awaitable<void> {
@@ -280,7 +288,8 @@ class HttpTransport final : public BenchTransport {
     boost::asio::co_spawn(io_, ask, boost::asio::detached);
     return promise.get_future().get();
   }
-  absl::StatusOr<Json> Ask(const char* method, const char* path, const Json& body = nullptr) {
+  absl::StatusOr<Json> Ask(const char* method, const std::string& path,
+                           const Json& body = nullptr) {
     MNEME_ASSIGN_OR_RETURN(const std::string text,
                            AskText(method, path, body.is_null() ? "" : Dump(body)));
     Json json = Parse(text);
@@ -306,7 +315,6 @@ class HttpTransport final : public BenchTransport {
   const HttpKind kind_;
   const std::string path_;
   Json common_;  // written by Connect only
-  const int64_t session_ttl_ms_;
   boost::asio::io_context io_;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_;
   HttpPeer peer_;  // on the thread
@@ -316,9 +324,8 @@ class HttpTransport final : public BenchTransport {
 }  // namespace
 
 std::unique_ptr<BenchTransport> MakeHttpTransport(const Connection& connection,
-                                                  const BenchSampling& sampling, HttpKind kind,
-                                                  double longest_pause) {
-  return std::make_unique<HttpTransport>(connection, sampling, kind, longest_pause);
+                                                  const BenchSampling& sampling, HttpKind kind) {
+  return std::make_unique<HttpTransport>(connection, sampling, kind);
 }
 
 }  // namespace mneme::cli

@@ -52,8 +52,7 @@ class BenchTransport {
                     std::shared_ptr<RecordFiller> filler,
                     std::function<void(bool is_ok)> on_done) = 0;
 
-  // At the end of a conversation: the time of a fork of its session, if the protocol has forks, and
-  // the session is gone or will be. Blocks.
+  // At the end of a conversation: the time of a fork of its session. Both are gone then. Blocks.
   virtual absl::StatusOr<double> ForkAndDelete(const std::string& session) = 0;
 };
 
@@ -62,7 +61,6 @@ std::unique_ptr<BenchTransport> MakeGrpcTransport(const Connection& connection,
 
 enum class HttpKind { kCompletions, kChat };
 std::unique_ptr<BenchTransport> MakeHttpTransport(const Connection& connection,
-                                                  const BenchSampling& sampling, HttpKind kind,
-                                                  double longest_pause);
+                                                  const BenchSampling& sampling, HttpKind kind);
 
 }  // namespace mneme::cli

@@ -7,6 +7,7 @@
 #include "base/utf8.h"
 #include "engine/engine_stats.h"
 #include "server/config/units.h"
+#include "server/session_listing.h"
 
 namespace mneme {
 namespace {
@@ -80,10 +81,6 @@ void FillTimestamp(absl::Time time, google::protobuf::Timestamp& out) {
   const int64_t nanos = absl::ToUnixNanos(time);
   out.set_seconds(nanos / 1000000000);
   out.set_nanos(static_cast<int32_t>(nanos % 1000000000));
-}
-
-int64_t TtlMs(absl::Duration ttl) {
-  return ttl == absl::InfiniteDuration() ? -1 : absl::ToInt64Milliseconds(ttl);
 }
 
 // `scale` turns the engine's unit into the message's.

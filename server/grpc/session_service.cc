@@ -1,13 +1,10 @@
 #include "server/grpc/session_service.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "absl/random/random.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
@@ -15,26 +12,15 @@
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
 #include "server/request_conversion.h"
+#include "server/session_listing.h"
 
 namespace mneme {
 namespace {
 
-constexpr int kDefaultPageSize = 100;
-constexpr int kMaxPageSize = 1000;
-
-absl::StatusOr<std::string> NameOrRandom(absl::string_view field, const std::string& name) {
-  if (name.empty()) {
-    absl::BitGen random;
-    return absl::StrFormat("session-%016x", absl::Uniform<uint64_t>(random));
-  }
-  MNEME_RETURN_IF_ERROR(ValidateSessionName(name, field));
-  return name;
-}
-
 absl::StatusOr<v1::Session> CreateSession(const EngineAccess& access, const std::string& owner,
                                           const v1::CreateSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
-  MNEME_ASSIGN_OR_RETURN(std::string name, NameOrRandom("name", request.name()));
+  MNEME_ASSIGN_OR_RETURN(std::string name, SessionNameOrRandom("name", request.name()));
   MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
                          engine->CreateSession({owner, std::move(name)}, ttl));
@@ -53,29 +39,19 @@ absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access
                                                       const std::string& owner,
                                                       const v1::ListSessionsRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
-  if (request.page_size() < 0 || request.page_size() > kMaxPageSize) {
+  if (request.page_size() < 0 || request.page_size() > kMaxSessionPage) {
     return FieldError("page_size", absl::StrCat("page_size: ", request.page_size(),
-                                                " is outside [0, ", kMaxPageSize, "]"));
+                                                " is outside [0, ", kMaxSessionPage, "]"));
   }
-  const size_t page_size = request.page_size() == 0 ? kDefaultPageSize : request.page_size();
+  const size_t page_size = request.page_size() == 0 ? kDefaultSessionPage : request.page_size();
   MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
                          engine->ListSessions(owner, request.name_prefix()));
-  std::sort(sessions.begin(), sessions.end(),
-            [](const SessionInfo& a, const SessionInfo& b) { return a.key.name < b.key.name; });
+  const SessionPage page = PageOf(std::move(sessions), request.page_token(), page_size);
   v1::ListSessionsResponse response;
-  response.set_total_count(static_cast<int64_t>(sessions.size()));
-  // A page token is the last name of the page before, so that a page begins behind it even where
-  // that session is gone.
-  auto it = std::upper_bound(
-      sessions.begin(), sessions.end(), request.page_token(),
-      [](const std::string& name, const SessionInfo& info) { return name < info.key.name; });
-  for (; it != sessions.end(); ++it) {
-    if (static_cast<size_t>(response.sessions_size()) == page_size) {
-      response.set_next_page_token(response.sessions(response.sessions_size() - 1).name());
-      break;
-    }
-    *response.add_sessions() = ToSessionMessage(*it);
-  }
+  response.set_total_count(static_cast<int64_t>(page.total));
+  for (const SessionInfo& info : page.sessions) *response.add_sessions() = ToSessionMessage(info);
+  // A page token is the last name of the page before.
+  if (page.has_more) response.set_next_page_token(page.sessions.back().key.name);
   return response;
 }
 
@@ -83,7 +59,8 @@ absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access, const std::s
                                         const v1::ForkSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.source_name(), "source_name"));
-  MNEME_ASSIGN_OR_RETURN(std::string target, NameOrRandom("target_name", request.target_name()));
+  MNEME_ASSIGN_OR_RETURN(std::string target,
+                         SessionNameOrRandom("target_name", request.target_name()));
   MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
   MNEME_ASSIGN_OR_RETURN(
       const SessionInfo info,

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "server/http/url.h"
 
 namespace mneme {
 namespace {
@@ -18,30 +19,6 @@ using boost::beast::string_view;
 using ErrorCode = boost::beast::error_code;
 
 absl::string_view View(string_view text) { return {text.data(), text.size()}; }
-
-int HexDigit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
-// False for "%" without two hexadecimal digits behind it.
-bool PercentDecode(absl::string_view text, std::string& out) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] != '%') {
-      out.push_back(text[i]);
-      continue;
-    }
-    if (i + 2 >= text.size()) return false;
-    const int high = HexDigit(text[i + 1]);
-    const int low = HexDigit(text[i + 2]);
-    if (high < 0 || low < 0) return false;
-    out.push_back(static_cast<char>(16 * high + low));
-    i += 2;
-  }
-  return true;
-}
 
 }  // namespace
 

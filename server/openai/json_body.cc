@@ -64,6 +64,10 @@ absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request) {
   return json;
 }
 
+HttpResponse JsonResponse(const Json& json) {
+  return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
+}
+
 std::string ShownJson(const Json& value) {
   const std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() <= 60) return text;

@@ -20,6 +20,9 @@ using Json = nlohmann::ordered_json;
 // for a Content-Type that says something else.
 absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request);
 
+// Answers 200. Bytes that are not UTF-8 are replaced.
+HttpResponse JsonResponse(const Json& json);
+
 // The value as it is shown in messages: short, and without line breaks.
 std::string ShownJson(const Json& value);
 

@@ -18,10 +18,6 @@
 namespace mneme {
 namespace {
 
-HttpResponse JsonResponse(const Json& json) {
-  return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
-}
-
 void Answer(const std::shared_ptr<HttpCall>& call, const absl::StatusOr<Json>& json) {
   call->Send(json.ok() ? JsonResponse(*json) : ErrorResponse(json.status()));
 }

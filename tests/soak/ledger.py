@@ -23,7 +23,6 @@ class Ledger:
         self.entries: dict[str, Entry] = {}
         self.http: Counter = Counter()  # (route, status) -> answers that were read
         self.http_abandoned: Counter = Counter()  # route -> requests whose answer nobody read
-        self.http_refused = 0  # requests to generate that were, or may have been, refused over HTTP
         self.seen: Counter = Counter()  # what happened, for the summary
         self.wrong: list[str] = []  # answers that are not what they should be
         self._next = 0
@@ -100,9 +99,7 @@ def compare_log(ledger: Ledger, log: str, values: Counter) -> list[str]:
 
     counted = sum_by(values, "mneme_requests_total", "outcome")
     for outcome in set(outcomes) | set(counted):
-        # Not every refusal over HTTP gets as far as to be logged as a request to generate.
-        slack = ledger.http_refused if outcome == ("rejected",) else 0
-        if not 0 <= counted[outcome] - outcomes[outcome] <= slack:
+        if counted[outcome] != outcomes[outcome]:
             problems.append(
                 f"{outcome[0]}: counted {counted[outcome]:.0f}, logged {outcomes[outcome]}"
             )

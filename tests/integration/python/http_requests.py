@@ -5,9 +5,9 @@ import urllib.error
 import urllib.request
 
 
-def ask(base, path, key="", body=None, context=None, headers=None):
+def ask(base, path, key="", body=None, context=None, headers=None, method=None):
     """Status, headers and text of one request. A `body` of bytes is sent as it is, others as JSON."""
-    request = urllib.request.Request(base + path, headers=headers or {})
+    request = urllib.request.Request(base + path, headers=headers or {}, method=method)
     if body is not None:
         request.data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request.add_header("content-type", "application/json")

@@ -1,0 +1,125 @@
+#include "server/openai/session_routes.h"
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "engine/request_check.h"
+#include "engine/status_payload.h"
+#include "server/http/http_error.h"
+#include "server/http/url.h"
+#include "server/request_conversion.h"
+#include "server/session_listing.h"
+
+namespace mneme {
+namespace {
+
+// Commands wait for the engine's loop, one after the other, so more threads would not help.
+constexpr int kThreads = 1;
+constexpr size_t kMaxWaiting = 1024;
+
+Json SessionJson(const SessionInfo& info) {
+  return {{"id", info.key.name},
+          {"object", "session"},
+          {"position", info.position},
+          {"has_pending_token", info.has_pending_token},
+          {"busy", info.busy},
+          {"created_at", absl::ToUnixSeconds(info.created)},
+          {"last_used_at", absl::ToUnixSeconds(info.last_used)},
+          {"ttl_ms", TtlMs(info.ttl)},
+          {"state_bytes", info.state_bytes}};
+}
+
+absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  std::map<std::string, std::string> query;
+  MNEME_ASSIGN_OR_RETURN(query, ParseQuery(http.query));
+  int limit = kDefaultSessionPage;
+  for (const auto& [name, value] : query) {
+    if (name == "limit") {
+      if (!absl::SimpleAtoi(value, &limit) || limit < 1 || limit > kMaxSessionPage) {
+        return FieldError(name,
+                          absl::StrCat("limit: expected a number from 1 to ", kMaxSessionPage));
+      }
+    } else if (name != "prefix" && name != "after") {
+      return FieldError(name, absl::StrCat("unknown parameter ", SanitizeUtf8(name),
+                                           ", expected prefix, limit or after"));
+    }
+  }
+  MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> all,
+                         engine->ListSessions(http.owner, query["prefix"]));
+  const SessionPage page = PageOf(std::move(all), query["after"], static_cast<size_t>(limit));
+  Json data = Json::array();
+  for (const SessionInfo& info : page.sessions) data.push_back(SessionJson(info));
+  return Json{{"object", "list"},
+              {"data", std::move(data)},
+              {"has_more", page.has_more},
+              {"last_id", page.sessions.empty() ? Json() : Json(page.sessions.back().key.name)},
+              {"total", page.total}};
+}
+
+// A new session, or a fork of another one.
+absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
+  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
+  JsonFields fields(body);
+  std::string name;
+  std::string source;
+  int64_t ttl_ms = 0;
+  fields.Read("session_id", name);
+  fields.Read("session_ttl_ms", ttl_ms);
+  const bool is_fork = fields.Read("fork_of", source);
+  MNEME_RETURN_IF_ERROR(fields.Finish());
+  MNEME_ASSIGN_OR_RETURN(name, SessionNameOrRandom("session_id", name));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("session_ttl_ms", ttl_ms));
+  if (is_fork) MNEME_RETURN_IF_ERROR(ValidateSessionName(source, "fork_of"));
+  const SessionKey key{http.owner, std::move(name)};
+  MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
+                         is_fork ? engine->ForkSession({http.owner, source}, key, ttl)
+                                 : engine->CreateSession(key, ttl));
+  return SessionJson(info);
+}
+
+absl::StatusOr<Json> Get(const EngineAccess& access, const HttpRequest& http) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(http.route_argument, "session_id"));
+  MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
+                         engine->GetSession({http.owner, http.route_argument}));
+  return SessionJson(info);
+}
+
+absl::StatusOr<Json> Delete(const EngineAccess& access, const HttpRequest& http) {
+  MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
+  MNEME_RETURN_IF_ERROR(ValidateSessionName(http.route_argument, "session_id"));
+  MNEME_RETURN_IF_ERROR(engine->DeleteSession({http.owner, http.route_argument}));
+  return Json{{"id", http.route_argument}, {"object", "session.deleted"}, {"deleted", true}};
+}
+
+}  // namespace
+
+SessionRoutes::SessionRoutes(EngineAccess& engine)
+    : engine_(engine), executor_(kThreads, kMaxWaiting) {}
+
+void SessionRoutes::AddRoutes(HttpRoutes& routes) {
+  routes.Add({"GET", "/v1/sessions", Run(&List)});
+  routes.Add({"POST", "/v1/sessions", Run(&Create)});
+  routes.Add({"GET", "/v1/sessions/{session}", Run(&Get)});
+  routes.Add({"DELETE", "/v1/sessions/{session}", Run(&Delete)});
+}
+
+HttpHandler SessionRoutes::Run(Command command) {
+  return [this, command](const std::shared_ptr<HttpCall>& call) {
+    const bool posted = executor_.TryPost([this, command, call] {
+      const absl::StatusOr<Json> json = command(engine_, call->request());
+      call->Send(json.ok() ? JsonResponse(*json) : ErrorResponse(json.status()));
+    });
+    if (!posted) call->Send(ErrorResponse(TooManyTasks()));
+  };
+}
+
+}  // namespace mneme

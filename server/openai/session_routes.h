@@ -1,0 +1,34 @@
+// Sessions over HTTP, with the names of fields that the endpoints which generate have.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/engine_access.h"
+#include "server/executor.h"
+#include "server/http/http_routes.h"
+#include "server/openai/json_body.h"
+
+namespace mneme {
+
+// Outlives the HttpServer that has its routes. Handlers return at once: commands wait for the
+// engine on a thread of their own.
+class SessionRoutes {
+ public:
+  explicit SessionRoutes(EngineAccess& engine);
+
+  //   GET    /v1/sessions            ?prefix= &limit= &after=
+  //   POST   /v1/sessions            {session_id, session_ttl_ms, fork_of}
+  //   GET    /v1/sessions/{session}
+  //   DELETE /v1/sessions/{session}
+  void AddRoutes(HttpRoutes& routes);
+
+ private:
+  using Command = absl::StatusOr<Json> (*)(const EngineAccess&, const HttpRequest&);
+  HttpHandler Run(Command command);
+
+  EngineAccess& engine_;
+  Executor executor_;
+};
+
+}  // namespace mneme

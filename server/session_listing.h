@@ -1,0 +1,35 @@
+// What listings of sessions over gRPC and HTTP share.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "engine/request.h"
+
+namespace mneme {
+
+inline constexpr int kDefaultSessionPage = 100;
+inline constexpr int kMaxSessionPage = 1000;
+
+// In order of names.
+struct SessionPage {
+  std::vector<SessionInfo> sessions;
+  bool has_more = false;
+  size_t total = 0;  // sessions on all pages
+};
+
+// The sessions behind the name `after`, `size` of them at most: that session may be gone by now,
+// and the page begins where it was. Empty: from the start.
+SessionPage PageOf(std::vector<SessionInfo> sessions, absl::string_view after, size_t size);
+
+// The name a client asks for, or a random one for "". INVALID_ARGUMENT, with `field`, for one that
+// no session may have.
+absl::StatusOr<std::string> SessionNameOrRandom(absl::string_view field, const std::string& name);
+
+// As messages give it: milliseconds, -1 for a session that never expires.
+int64_t TtlMs(absl::Duration ttl);
+
+}  // namespace mneme
