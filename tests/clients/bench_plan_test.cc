@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +10,8 @@
 #include <limits>
 #include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 namespace mneme::cli {
 namespace {
@@ -58,8 +61,11 @@ std::pair<double, double> Gaps(const PlanOptions& options) {
   return {sum / n, std::sqrt(squares / n - sum / n * sum / n) / (sum / n)};
 }
 
+// A file of its own for each test: they run side by side.
 std::string Write(const std::string& text) {
-  const std::string path = testing::TempDir() + "bench_plan_test_dataset";
+  const std::string path =
+      absl::StrCat(testing::TempDir(), "bench_plan_test_",
+                   testing::UnitTest::GetInstance()->current_test_info()->name(), "_", getpid());
   std::ofstream(path, std::ios::binary) << text;
   return path;
 }
