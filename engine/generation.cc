@@ -49,6 +49,7 @@ void AcceptToken(Choice& choice, const StopRules& rules, const Tokenizer* tokeni
   event.token_ids.push_back(token);
   event.finish = choice.finish = outcome.finish;
   event.stop_matched = std::move(outcome.matched);
+  event.stop_is_token = outcome.finish == FinishReason::kStop && rules.IsStopToken(token);
 }
 
 std::string TokenText(const Tokenizer* tokenizer, int32_t token) {

@@ -167,6 +167,7 @@ struct TokenEvent {
   // On a choice's last event:
   FinishReason finish = FinishReason::kNone;
   std::string stop_matched;  // the stop string, or the token id in decimal
+  bool stop_is_token = false;
   // On the request's last event:
   bool is_last = false;
   absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, ...; payloads: status_payload.h

@@ -1,8 +1,11 @@
 #include "server/log_settings.h"
 
-#include <google/protobuf/util/message_differencer.h>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_join.h"
 #include "base/log.h"
+#include "server/config/config.h"
 
 namespace mneme {
 
@@ -27,9 +30,9 @@ void ReloadLogSettings(const v1::ServerConfig& config, const v1::ServerConfig& r
   v1::ServerConfig before = running, after = config;
   before.clear_log();
   after.clear_log();
-  if (!google::protobuf::util::MessageDifferencer::Equivalent(before, after)) {
-    LOG(WARNING)
-        << "SIGHUP: settings other than those of the log have changed; they need a restart";
+  if (const std::vector<std::string> flags = DifferingFlags(before, after); !flags.empty()) {
+    LOG(WARNING) << "SIGHUP: changed, and in effect after a restart only: "
+                 << absl::StrJoin(flags, " ");
   }
 }
 

@@ -2,8 +2,11 @@
 
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
+#include <netdb.h>
+#include <netinet/in.h>
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -11,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "base/spelling.h"
 #include "base/status_macros.h"
 #include "server/config/flags.h"
@@ -171,6 +175,13 @@ void FillDefaults(const FlagTable& table, v1::ServerConfig& config) {
   }
 }
 
+absl::Status CheckGuard(const FlagSpec& flag, absl::string_view given_as, absl::string_view value) {
+  if (!flag.options.guards() || !value.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      given_as, ": is empty, which would leave the ports less guarded than was meant; expected ",
+      flag.options.secret() ? "a key" : "the name of a file", ", or leave it out"));
+}
+
 }  // namespace
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments,
@@ -206,12 +217,14 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
   for (const FlagSpec& flag : table.flags()) {
     const char* value = environment(flag.env.c_str());
     if (value == nullptr) continue;
+    MNEME_RETURN_IF_ERROR(CheckGuard(flag, flag.env, value));
     MNEME_RETURN_IF_ERROR(Prefixed(flag.env, SetField(flag, value, line.config)));
   }
   for (const Argument& argument : given) {
     if (argument.name == "--set") {
       MNEME_RETURN_IF_ERROR(MergeText(argument.value, "--set", line.config));
     } else if (const FlagSpec* flag = table.Find(argument.name); flag != nullptr) {
+      MNEME_RETURN_IF_ERROR(CheckGuard(*flag, argument.name, argument.value));
       MNEME_RETURN_IF_ERROR(Prefixed(argument.name, SetField(*flag, argument.value, line.config)));
       if (flag->options.secret() && !argument.value.empty()) line.has_secret = true;
     }
@@ -227,15 +240,52 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
   return line;
 }
 
-bool IsAllInterfaces(absl::string_view host) {
-  for (const absl::string_view all : {"", "*", "0.0.0.0", "0", "::", "[::]", "::0", "[::0]"}) {
-    if (host == all) return true;
+namespace {
+
+// The addresses that sockets would be bound to: "0", "0x0" and "::ffff:0.0.0.0" are spellings of
+// one that means all. An IPv4 address comes as the IPv6 address it is mapped to. None for a host
+// that does not exist.
+std::vector<in6_addr> AddressesOf(absl::string_view host) {
+  if (absl::ConsumePrefix(&host, "[")) (void)absl::ConsumeSuffix(&host, "]");
+  addrinfo hints{};
+  hints.ai_family = AF_INET6;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_V4MAPPED | AI_ALL;
+  addrinfo* found = nullptr;
+  std::vector<in6_addr> addresses;
+  if (getaddrinfo(std::string(host).c_str(), nullptr, &hints, &found) != 0) return addresses;
+  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
+    addresses.push_back(reinterpret_cast<const sockaddr_in6*>(one->ai_addr)->sin6_addr);
   }
-  return false;
+  freeaddrinfo(found);
+  return addresses;
+}
+
+// The IPv4 address in the lowest four bytes; -1 for others.
+int64_t MappedIpv4(const in6_addr& address) {
+  if (!IN6_IS_ADDR_V4MAPPED(&address)) return -1;
+  uint32_t wire = 0;
+  std::memcpy(&wire, address.s6_addr + 12, sizeof(wire));
+  return ntohl(wire);
+}
+
+}  // namespace
+
+bool IsAllInterfaces(absl::string_view host) {
+  if (host.empty() || host == "*") return true;
+  const std::vector<in6_addr> addresses = AddressesOf(host);
+  return std::any_of(addresses.begin(), addresses.end(), [](const in6_addr& address) {
+    return IN6_IS_ADDR_UNSPECIFIED(&address) || MappedIpv4(address) == 0;
+  });
 }
 
 bool IsLoopback(absl::string_view host) {
-  return host == "localhost" || host == "::1" || host == "[::1]" || absl::StartsWith(host, "127.");
+  if (host == "localhost") return true;
+  const std::vector<in6_addr> addresses = AddressesOf(host);
+  return !addresses.empty() &&
+         std::all_of(addresses.begin(), addresses.end(), [](const in6_addr& address) {
+           return IN6_IS_ADDR_LOOPBACK(&address) || MappedIpv4(address) >> 24 == 127;
+         });
 }
 
 namespace {
@@ -249,6 +299,12 @@ absl::Status ValidateSecurity(const v1::SecuritySection& security) {
     return absl::InvalidArgumentError(
         "--ssl-ca-certs: asking clients for certificates takes TLS; add --ssl-certfile and "
         "--ssl-keyfile");
+  }
+  if (!security.api_key().empty() && !security.api_key_file().empty()) {
+    return absl::InvalidArgumentError(
+        "--api-key (or MNEME_API_KEY, which clients read, too) and --api-key-file are both given: "
+        "a key in the file has an owner and limits, and goes when its line goes; put all of them "
+        "there");
   }
   for (const char c : security.api_key()) {
     if (c > 0x20 && c < 0x7f) continue;
@@ -320,11 +376,20 @@ std::vector<std::string> Weaknesses(const CommandLine& line) {
   if (has_keys && security.ssl_certfile().empty() && !IsLoopback(network.host())) {
     lines.emplace_back("keys and texts travel unencrypted: --ssl-certfile turns TLS on");
   }
-  if (network.insecure() && IsAllInterfaces(network.host()) && !has_keys &&
-      security.ssl_ca_certs().empty()) {
-    lines.emplace_back("--insecure: whoever reaches the ports may use every session");
+  if (!has_keys && security.ssl_ca_certs().empty() && !IsLoopback(network.host())) {
+    lines.push_back(absl::StrCat("without keys or client certificates whoever reaches \"",
+                                 network.host(), "\" may use every session"));
   }
   return lines;
+}
+
+std::vector<std::string> DifferingFlags(const v1::ServerConfig& a, const v1::ServerConfig& b) {
+  std::vector<std::string> names;
+  const FlagTable table;
+  for (const FlagSpec& flag : table.flags()) {
+    if (FieldText(flag, a) != FieldText(flag, b)) names.push_back(absl::StrCat("--", flag.name));
+  }
+  return names;
 }
 
 std::string ConfigSummary(const v1::ServerConfig& config) {

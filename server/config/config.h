@@ -36,6 +36,9 @@ absl::Status ValidateConfig(const v1::ServerConfig& config);
 // --grpc-memory, or its default.
 int64_t GrpcMemoryBytes(const v1::NetworkSection& network);
 
+// The flags, "--host", in which two configurations differ.
+std::vector<std::string> DifferingFlags(const v1::ServerConfig& a, const v1::ServerConfig& b);
+
 // Whether `host` means every interface of the machine.
 bool IsAllInterfaces(absl::string_view host);
 

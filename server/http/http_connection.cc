@@ -138,7 +138,10 @@ void HttpConnection::Process() {
       ArmTimer(shared_.options.body_timeout, [this] { TimeOut("body"); });
       // A client that waits for this line sends its body after it. Nobody else is writing now.
       if (parser_->expects_continue() && state == HttpParser::State::kBody && in_.empty()) {
-        return WriteOut("HTTP/1.1 100 Continue\r\n\r\n", [this] { ReadMore(); });
+        return WriteOut("HTTP/1.1 100 Continue\r\n\r\n", [this] {
+          ArmTimer(shared_.options.body_timeout, [this] { TimeOut("body"); });
+          ReadMore();
+        });
       }
     }
     if (state == HttpParser::State::kDone) return Dispatch();

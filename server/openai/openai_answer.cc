@@ -152,20 +152,20 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
   if (admitted_ < ended_) ++admitted_;  // refused, or replayed without a start
   error_ = event.status;
   replayed_ = event.replayed;
-  const int64_t completion = event.usage.completion_tokens;
-  usage_.completion_tokens += completion;
+  usage_.completion_tokens += event.usage.completion_tokens;
   usage_.cached_tokens += event.usage.resumed_tokens;
   session_position_ = event.session_position;
   has_pending_token_ = event.has_pending_token;
   usage_.prompt_tokens += event.usage.prompt_tokens + event.usage.resumed_tokens;
-  // A session's pending token is a part of what was read in front of the prompt. All that was fed
-  // and not sampled here was prompt; of what was sampled, each choice's last token is not fed.
-  if (!facts_.session.empty() && facts_.n == 1) {
-    usage_.prompt_tokens = event.session_position - completion;
+  // A session's pending token is a part of what was read in front of the prompt: all of the
+  // conversation that was not sampled for its own choice, the first one, was prompt.
+  if (!facts_.session.empty()) {
+    usage_.prompt_tokens = event.session_position - choices_[first].tokens;
   }
 }
 
 void OpenAiAnswer::AddTo(AnswerChoice& choice, const TokenEvent& event) const {
+  if (!event.is_prompt) choice.tokens += static_cast<int64_t>(event.token_ids.size());
   if (!event.is_prompt || facts_.echo) {
     choice.text.append(event.text);
     choice.logprobs.insert(choice.logprobs.end(), event.logprobs.begin(), event.logprobs.end());
@@ -173,6 +173,7 @@ void OpenAiAnswer::AddTo(AnswerChoice& choice, const TokenEvent& event) const {
   if (event.finish == FinishReason::kNone) return;
   choice.finish = event.finish;
   choice.stop_matched = event.stop_matched;
+  if (event.stop_is_token) choice.stop_token = event.token_ids.back();
 }
 
 void OpenAiAnswer::AppendChunk(int index, AnswerChoice& choice) {

@@ -68,7 +68,12 @@ absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& reque
   const auto add = [&](const v1::GenerateRequest& prompt) -> absl::Status {
     v1::GenerateRequest whole = request.generate;
     whole.MergeFrom(prompt);
-    if (request.prompts.size() > 1) call.request_id = absl::StrCat(http.id, "-", converted.size());
+    if (request.prompts.size() > 1) {
+      call.request_id = absl::StrCat(http.id, "-", converted.size());
+      if (!whole.idempotency_key().empty()) {
+        whole.set_idempotency_key(absl::StrCat(whole.idempotency_key(), "-", converted.size()));
+      }
+    }
     MNEME_ASSIGN_OR_RETURN(Request one, ToEngineRequest(whole, call, engine, facts));
     converted.push_back(std::move(one));
     return absl::OkStatus();
@@ -87,6 +92,17 @@ absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& reque
   converted[0].whole_history = request.session_mode == SessionMode::kWhole;
   converted[0].repeats_end = !converted[0].whole_history;
   return converted;
+}
+
+// More prompts than a key may have streams would be refused each time, after some were begun.
+absl::Status CheckStreamLimit(const std::vector<Request>& requests, const Security& security) {
+  const CallerRef caller = security.authenticator().CallerNamed(requests[0].session.owner);
+  const int limit = caller->limits.max_streams;
+  if (limit == 0 || requests.size() <= static_cast<size_t>(limit)) return absl::OkStatus();
+  return WithReason(
+      FieldError("prompt", absl::StrCat("prompt: ", requests.size(), " prompts are as many ",
+                                        "requests at once, and this key may have ", limit)),
+      kReasonStreamLimit);
 }
 
 void SendError(HttpCall& call, const absl::Status& status, OpenAiKind kind) {
@@ -113,6 +129,7 @@ absl::StatusOr<OpenAiGenerate::Prepared> OpenAiGenerate::Prepare(
   MNEME_RETURN_IF_ERROR(CheckQueue(engine, request.generate));
   MNEME_ASSIGN_OR_RETURN(prepared.requests,
                          ToEngineRequests(request, http, engine, access_.facts()));
+  MNEME_RETURN_IF_ERROR(CheckStreamLimit(prepared.requests, security_));
   prepared.facts = FactsOf(request, http, engine, access_, prepared.requests[0]);
   return prepared;
 }

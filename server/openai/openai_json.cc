@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/utf8.h"
 
@@ -93,11 +92,10 @@ Json FinishJson(FinishReason finish) {
 // vLLM's addition: which stop string or token it was.
 Json StopReasonJson(const AnswerFacts& facts, const AnswerChoice& choice) {
   if (choice.finish != FinishReason::kStop || choice.stop_matched.empty()) return nullptr;
-  int32_t token = 0;
-  if (!absl::SimpleAtoi(choice.stop_matched, &token)) return SanitizeUtf8(choice.stop_matched);
+  if (!choice.stop_token.has_value()) return SanitizeUtf8(choice.stop_matched);
   // The model's own end is no reason worth naming.
-  if (facts.tokenizer != nullptr && facts.tokenizer->eos_id() == token) return nullptr;
-  return token;
+  if (facts.tokenizer != nullptr && facts.tokenizer->eos_id() == choice.stop_token) return nullptr;
+  return *choice.stop_token;
 }
 
 }  // namespace

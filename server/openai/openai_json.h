@@ -1,6 +1,7 @@
 // Tokens and their probabilities as OpenAI's two endpoints write them.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,8 @@ struct AnswerChoice {
   std::vector<TokenLogprob> logprobs;
   FinishReason finish = FinishReason::kNone;
   std::string stop_matched;
+  std::optional<int32_t> stop_token;  // where that is what matched
+  int64_t tokens = 0;                 // sampled, of this and earlier chunks
   int64_t text_offset = 0;  // characters in front of `logprobs`, of this and earlier chunks
 };
 

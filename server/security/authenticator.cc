@@ -76,12 +76,8 @@ absl::StatusOr<std::shared_ptr<const ApiKeys>> Authenticator::ReadKeys() const {
     MNEME_ASSIGN_OR_RETURN(*keys, ApiKeys::Parse(text, path, defaults_));
   }
   if (!config_.api_key().empty()) {
-    const absl::Status added = keys->Add(
-        config_.api_key(), Caller{.owner = std::string(kOnlyKeyName), .limits = defaults_});
-    if (!added.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat(config_.api_key_file(), ": the name ",
-                                                     kOnlyKeyName, " is that of --api-key"));
-    }
+    MNEME_RETURN_IF_ERROR(keys->Add(
+        config_.api_key(), Caller{.owner = std::string(kOnlyKeyName), .limits = defaults_}));
   }
   if (keys_needed_ && keys->empty()) {
     return absl::InvalidArgumentError(absl::StrCat("--api-key-file \"", config_.api_key_file(),

@@ -184,7 +184,8 @@ TEST(ConfigTest, ErrorsInTheFileNameTheirPlace) {
 }
 
 TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {
-  for (const char* host : {"--host=0.0.0.0", "--host=::", "--host=[::]", "--host="}) {
+  for (const char* host : {"--host=0.0.0.0", "--host=::", "--host=[::]", "--host=", "--host=0.0",
+                           "--host=0x0", "--host=000.0.0.0", "--host=::ffff:0.0.0.0"}) {
     EXPECT_THAT(ErrorOf({"--model=m", host}),
                 AllOf(HasSubstr("--insecure"), HasSubstr("--api-key-file")))
         << host;
@@ -200,9 +201,24 @@ TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {
   for (const char* host : {"localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"}) {
     EXPECT_TRUE(IsLoopback(host)) << host;
   }
-  for (const char* host : {"", "0.0.0.0", "10.0.0.1", "::", "example.org"}) {
+  for (const char* host : {"", "0.0.0.0", "10.0.0.1", "::", "no.such.host.invalid"}) {
     EXPECT_FALSE(IsLoopback(host)) << host;
   }
+  EXPECT_FALSE(IsAllInterfaces("10.0.0.1"));
+  EXPECT_THAT(Weaknesses(*Parse({"--model=m", "--host=10.0.0.1"})),
+              ElementsAre(HasSubstr("may use every session")));
+  EXPECT_THAT(Weaknesses(*Parse({"--model=m"})), IsEmpty());
+}
+
+TEST(ConfigTest, WhatGuardsIsNotEmptyByAccident) {
+  for (const char* name : {"api-key", "api-key-file", "ssl-certfile", "ssl-keyfile"}) {
+    EXPECT_THAT(ErrorOf({"--model=m", ("--" + std::string(name) + "=").c_str()}),
+                AllOf(HasSubstr(name), HasSubstr("is empty")));
+  }
+  EXPECT_THAT(Parse({"--model=m"}, {{"MNEME_API_KEY", ""}}).status().message(),
+              HasSubstr("MNEME_API_KEY: is empty"));
+  EXPECT_THAT(Parse({"--model=m", "--api-key-file=f"}, {{"MNEME_API_KEY", "k"}}).status().message(),
+              AllOf(HasSubstr("MNEME_API_KEY"), HasSubstr("--api-key-file")));
 }
 
 TEST(ConfigTest, TlsFilesComeTogether) {
