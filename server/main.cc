@@ -230,7 +230,7 @@ int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read
   fflush(stdout);
   LOG(INFO) << "listening on " << address << ", loading " << config.model().path();
 
-  const Metrics metrics(access, /*vllm_names=*/config.metrics().compat() == "vllm");
+  const Metrics metrics(access, *security, /*vllm_names=*/config.metrics().compat() == "vllm");
   std::unique_ptr<HttpServer> metrics_server;
   if (config.metrics().port() > 0) {
     absl::StatusOr<std::unique_ptr<HttpServer>> started =

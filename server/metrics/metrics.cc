@@ -95,6 +95,7 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   const Engine* engine = got.ok() ? *got : nullptr;
   MetricWriter server("mneme_", {}, families);
   WriteServer(access_, engine, server);
+  WriteSecurityMetrics(security_, server);
   if (engine != nullptr) {
     const std::string& model = access_.facts().model_name;
     MetricWriter out("mneme_", {{"model_name", model}}, families);

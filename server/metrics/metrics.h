@@ -9,6 +9,7 @@
 
 #include "server/engine_access.h"
 #include "server/metrics/metric_writer.h"
+#include "server/security/security.h"
 
 namespace mneme {
 
@@ -17,17 +18,22 @@ class Metrics final : public prometheus::Collectable {
  public:
   static constexpr char kContentType[] = "text/plain; version=0.0.4; charset=utf-8";
 
-  // `vllm_names`: also the names that gateways and dashboards made for vLLM read. `access` must
-  // outlive it.
-  Metrics(const EngineAccess& access, bool vllm_names) : access_(access), vllm_(vllm_names) {}
+  // `vllm_names`: also the names that gateways and dashboards made for vLLM read. `access` and
+  // `security` must outlive it.
+  Metrics(const EngineAccess& access, const Security& security, bool vllm_names)
+      : access_(access), security_(security), vllm_(vllm_names) {}
 
   std::vector<prometheus::MetricFamily> Collect() const override;
   std::string Text() const;
 
  private:
   const EngineAccess& access_;
+  const Security& security_;
   const bool vllm_;
 };
+
+// Of what guards the ports.
+void WriteSecurityMetrics(const Security& security, MetricWriter& out);
 
 // Of what the engine counts. The writers' labels say which model it runs.
 void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,

@@ -121,8 +121,12 @@ absl::StatusOr<CallerRef> Authenticator::Authenticate(const Credentials& credent
                                                       Access access) const {
   if (access == Access::kOpen) return anonymous_;
   absl::StatusOr<CallerRef> caller = Identify(credentials);
-  if (caller.ok() && !Allows((*caller)->role, access)) caller = NotAllowed(**caller, access);
-  if (!caller.ok()) refused_.fetch_add(1, std::memory_order_relaxed);
+  if (!caller.ok()) {
+    unauthenticated_.Add();
+  } else if (!Allows((*caller)->role, access)) {
+    not_allowed_.Add();
+    caller = NotAllowed(**caller, access);
+  }
   return caller;
 }
 

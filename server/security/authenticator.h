@@ -1,7 +1,6 @@
 // Who calls: by API key, or by client certificate where there are no keys.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
+#include "engine/counters.h"
 #include "mneme/v1/config.pb.h"
 #include "server/security/access.h"
 #include "server/security/api_keys.h"
@@ -56,8 +56,9 @@ class Authenticator {
   bool needs_key() const { return keys_needed_; }
   const std::string& key_file() const { return config_.api_key_file(); }
   size_t key_count() const { return keys()->size(); }
-  // Calls refused so far, for want of a key or of rights.
-  int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+  // Calls refused so far: for want of a known key or a name, and of rights.
+  int64_t unauthenticated() const { return unauthenticated_.value(); }
+  int64_t not_allowed() const { return not_allowed_.value(); }
 
  private:
   explicit Authenticator(const v1::SecuritySection& config);
@@ -70,7 +71,8 @@ class Authenticator {
   const KeyLimits defaults_;
   const bool keys_needed_;
   const CallerRef anonymous_;
-  mutable std::atomic<int64_t> refused_{0};
+  mutable Counter unauthenticated_;
+  mutable Counter not_allowed_;
   mutable absl::Mutex mu_;
   std::shared_ptr<const ApiKeys> keys_ ABSL_GUARDED_BY(mu_);
 };

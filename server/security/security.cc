@@ -54,6 +54,7 @@ absl::Status Security::ReloadKeys() {
   if (authenticator_->key_file().empty()) return absl::OkStatus();
   absl::MutexLock lock(&reload_mu_);
   const absl::Status status = authenticator_->Reload();
+  key_reloads_.Add(status.ok());
   if (status.ok()) {
     LogKeys(*authenticator_);
   } else {
@@ -66,6 +67,7 @@ absl::Status Security::ReloadTls() {
   if (tls_ == nullptr) return absl::OkStatus();
   absl::MutexLock lock(&reload_mu_);
   const absl::Status status = tls_->Reload(clock_.Now());
+  tls_reloads_.Add(status.ok());
   if (status.ok()) {
     LogTls(*tls_->current());
   } else {

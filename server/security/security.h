@@ -1,6 +1,7 @@
 // Everything that guards the ports: certificates, keys and limits, and the files they come from.
 #pragma once
 
+#include <atomic>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -9,6 +10,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "engine/counters.h"
 #include "mneme/v1/config.pb.h"
 #include "server/security/authenticator.h"
 #include "server/security/quota.h"
@@ -19,6 +21,18 @@ namespace mneme {
 
 // What is wrong with the files, as the process's exit code says it.
 enum class SecurityFailure { kKeys = 2, kTls = 5 };
+
+// How often a kind of files was read again, and whether they were in order the last time.
+struct ReloadCounts {
+  Counter ok;
+  Counter failed;
+  std::atomic<bool> last_ok{true};  // the reading at the start included
+
+  void Add(bool is_ok) {
+    (is_ok ? ok : failed).Add();
+    last_ok.store(is_ok, std::memory_order_relaxed);
+  }
+};
 
 // Thread-safe but for Poll. Outlives the servers and the engine.
 class Security {
@@ -31,6 +45,9 @@ class Security {
   QuotaTable& quotas() { return quotas_; }
   // Null where the ports speak no TLS.
   const TlsFiles* tls() const { return tls_.get(); }
+  // Stay as they are where there are no such files.
+  const ReloadCounts& key_reloads() const { return key_reloads_; }
+  const ReloadCounts& tls_reloads() const { return tls_reloads_; }
 
   // Reads all files again; what is in order takes effect, what is not is logged and stays as it
   // was. The first error.
@@ -52,6 +69,8 @@ class Security {
   std::unique_ptr<Authenticator> authenticator_;
   std::unique_ptr<TlsFiles> tls_;
   QuotaTable quotas_;
+  ReloadCounts key_reloads_;
+  ReloadCounts tls_reloads_;
 };
 
 }  // namespace mneme

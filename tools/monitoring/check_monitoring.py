@@ -12,7 +12,8 @@ usage: check_monitoring.py --bin-dir DIR [--seconds N] [--png DIR]
   --seconds N     of load; default 30, and no fewer than 20, as rules look back
   --png DIR       also draws the main panels there (needs matplotlib)
 
-Needs prometheus and promtool (Debian package prometheus) and the Python client.
+The server speaks TLS, so that there is a certificate to watch. Needs prometheus and promtool (Debian
+package prometheus), openssl, and the Python client.
 """
 
 import argparse
@@ -26,6 +27,8 @@ import tempfile
 import time
 import urllib.request
 from pathlib import Path
+
+import mneme
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -82,6 +85,21 @@ def wait_for(url: str, process, log: Path, timeout: float = 60) -> str:
             return urllib.request.urlopen(url, timeout=5).read().decode()
         time.sleep(0.1)
     raise SystemExit(f"{url} does not answer:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """One that is its own authority, and its key."""
+    certificate, key = folder / "server.pem", folder / "server.key"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *("-nodes", "-days", "30", "-subj", "/CN=server"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", certificate, "-keyout", key),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return certificate, key
 
 
 def prometheus_files(folder: Path, metrics_port: int) -> Path:
@@ -154,6 +172,7 @@ def main() -> int:
             check=True,
             capture_output=True,
         )
+        certificate, key = make_certificate(folder)
         grpc_port, metrics_port, own_port = free_port(), free_port(), free_port()
         server = stack.enter_context(
             running(
@@ -161,6 +180,7 @@ def main() -> int:
                     arguments.bin_dir / "mneme-server",
                     *("--model", model, "--max-sessions", "24", "--metrics-compat", "vllm"),
                     *("--grpc-port", str(grpc_port), "--metrics-port", str(metrics_port)),
+                    *("--ssl-certfile", certificate, "--ssl-keyfile", key),
                 ],
                 server_log,
             )
@@ -181,7 +201,7 @@ def main() -> int:
         url = f"http://127.0.0.1:{own_port}"
         wait_for(f"{url}/-/ready", own, prometheus_log)
         start = time.time()
-        load = Load(f"127.0.0.1:{grpc_port}")
+        load = Load(f"127.0.0.1:{grpc_port}", mneme.tls_credentials(certificate))
         time.sleep(arguments.seconds)
         load.stop()
         print(f"        {load.completed} requests of the load were answered")

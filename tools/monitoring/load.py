@@ -11,8 +11,9 @@ import mneme
 class Load:
     """Runs from construction to `stop()`. The server must have room for more than 8 sessions."""
 
-    def __init__(self, target: str, seed: int = 0) -> None:
+    def __init__(self, target: str, credentials=None, seed: int = 0) -> None:
         self._target = target
+        self._credentials = credentials
         self._done = threading.Event()
         self._errors: list[BaseException] = []
         self.completed = 0
@@ -33,7 +34,9 @@ class Load:
 
     def _run(self, work, rng: random.Random, number: int) -> None:
         try:
-            with mneme.Client(self._target, retry=None, timeout=30.0) as client:
+            with mneme.Client(
+                self._target, credentials=self._credentials, retry=None, timeout=30.0
+            ) as client:
                 turn = 0
                 while not self._done.is_set():
                     work(client, rng, f"load-{number}-{turn}")

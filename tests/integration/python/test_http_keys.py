@@ -31,6 +31,11 @@ def test_keys_owners_and_limits(start, new_key, tmp_path, name):
         assert ask(base, path, "nonsense", data)[0] == 401, path
     assert ask(base, "/metrics", monitor)[0] == 200
     assert ask(base, "/v1/completions", monitor, body)[0] == 403
+    with pytest.raises(mneme.Unauthenticated):  # counted with those of HTTP
+        server.client().info()
+    lines = ask(base, "/metrics", monitor)[2].decode().splitlines()
+    assert 'mneme_auth_refusals_total{code="UNAUTHENTICATED"} 7' in lines
+    assert 'mneme_auth_refusals_total{code="PERMISSION_DENIED"} 1' in lines
 
     assert ask(base, "/v1/completions", alice, body)[0] == 200
     # The session is hers over gRPC, too, and of nobody else.

@@ -1,14 +1,17 @@
 """TLS and what stands in the way of a start, by the Python client and the command line."""
 
 import os
+import ssl
 import subprocess
 import threading
+import time
 
 import pytest
 
 import mneme
 
 from certificates import tls_flags
+from http_requests import ask
 from waiting import wait_for
 
 
@@ -88,14 +91,32 @@ def test_certificates_change_under_load(start, certificates):
     certificates.replace("live.pem", "server2.pem")  # and the key not yet
     wait_for(lambda: "is not the key" in server.log, "the complaint")
     assert served() == "server"
+    lines = metrics_of(server, certificates)
+    assert 'mneme_reloads_total{file="tls",outcome="failed"} 1' in lines
+    assert 'mneme_last_reload_successful{file="tls"} 0' in lines
     certificates.replace("live.key", "server2.key")
     wait_for(lambda: served() == "server2", "the new certificate")
+    counted = 'mneme_reloads_total{file="tls",outcome="ok"} 1'
+    wait_for(lambda: counted in metrics_of(server, certificates), "its count")
+    lines = metrics_of(server, certificates)
+    assert 'mneme_last_reload_successful{file="tls"} 1' in lines
+    (expiry,) = (line for line in lines if line.startswith("mneme_tls_certificate_expiry_"))
+    # Made for ten days, in the session of these tests.
+    assert 9 * 86400 < float(expiry.split()[1]) - time.time() <= 10 * 86400
     done.set()
     for thread in threads:
         thread.join()
     assert failures == []
     next(long)  # goes on
     long.cancel()
+
+
+def metrics_of(server, certificates):
+    """The lines of GET /metrics, which the HTTP port gives over TLS."""
+    trusted = ssl.create_default_context(cafile=certificates.path("ca.pem"))
+    status, _, text = ask(f"https://127.0.0.1:{server.http_port}", "/metrics", context=trusted)
+    assert status == 200
+    return text.decode().splitlines()
 
 
 def subject_of(port, certificates):

@@ -102,7 +102,7 @@ TEST_F(GrpcAccessTest, EveryCallButHealthNeedsAKey) {
   methods.insert(methods.end(), std::begin(kAdminMethods), std::end(kAdminMethods));
   methods.emplace_back("/mneme.v1.Inference/NoSuchMethod");
   methods.emplace_back("/no.such.Service/Method");
-  const int64_t refused = security_->authenticator().refused();
+  const int64_t refused = security_->authenticator().unauthenticated();
   for (const std::string& method : methods) {
     const grpc::Status none = Call(method, {});
     EXPECT_EQ(none.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
@@ -111,7 +111,7 @@ TEST_F(GrpcAccessTest, EveryCallButHealthNeedsAKey) {
     EXPECT_EQ(unknown.error_code(), grpc::StatusCode::UNAUTHENTICATED) << method;
     EXPECT_EQ(unknown.error_message(), "the API key is unknown");
   }
-  EXPECT_EQ(security_->authenticator().refused() - refused,
+  EXPECT_EQ(security_->authenticator().unauthenticated() - refused,
             static_cast<int64_t>(2 * methods.size()));
   EXPECT_TRUE(Call("/grpc.health.v1.Health/Check", {}).ok());
   EXPECT_TRUE(*client_->IsServing());

@@ -1,16 +1,20 @@
 // The text of GET /metrics, line by line.
 #include "server/metrics/metrics.h"
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/metrics/process_facts.h"
 #include "tests/server/fake_engine.h"
+#include "tests/server/security/test_certificates.h"
 
 namespace mneme {
 namespace {
@@ -24,9 +28,17 @@ class MetricsTest : public ::testing::Test {
  protected:
   void Publish() { access_.Publish(engine_, {.model_name = "m"}); }
   std::vector<std::string> Lines(bool vllm = false) const {
-    return absl::StrSplit(Metrics(access_, vllm).Text(), '\n');
+    return absl::StrSplit(Metrics(access_, *security_, vllm).Text(), '\n');
+  }
+  std::unique_ptr<Security> Guard(const v1::SecuritySection& config) {
+    SecurityFailure failure;
+    absl::StatusOr<std::unique_ptr<Security>> guard = Security::Create(config, clock_, failure);
+    EXPECT_TRUE(guard.ok()) << guard.status();
+    return *std::move(guard);
   }
 
+  RealClock clock_;
+  std::unique_ptr<Security> security_ = Guard({});
   FakeEngine engine_;
   EngineAccess access_{absl::Now()};
 };
@@ -134,10 +146,61 @@ TEST_F(MetricsTest, VllmsNamesAreThereOnlyWhenAskedFor) {
   EXPECT_THAT(lines, Contains("# TYPE vllm:time_to_first_token_seconds histogram"));
 }
 
+TEST_F(MetricsTest, RefusedCallsAreCountedByCode) {
+  v1::SecuritySection config;
+  config.set_api_key("the-only-key");
+  security_ = Guard(config);
+  const Authenticator& guard = security_->authenticator();
+  EXPECT_FALSE(guard.Authenticate({}, Access::kUse).ok());
+  EXPECT_FALSE(
+      guard.Authenticate({.authorizations = 1, .authorization = "Bearer x"}, Access::kUse).ok());
+  const Credentials key = {.authorizations = 1, .authorization = "Bearer the-only-key"};
+  EXPECT_FALSE(guard.Authenticate(key, Access::kAdmin).ok());
+  EXPECT_TRUE(guard.Authenticate(key, Access::kUse).ok());
+  const std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Contains("mneme_auth_refusals_total{code=\"UNAUTHENTICATED\"} 2"));
+  EXPECT_THAT(lines, Contains("mneme_auth_refusals_total{code=\"PERMISSION_DENIED\"} 1"));
+}
+
+TEST_F(MetricsTest, WithoutTlsNoCertificateExpires) {
+  EXPECT_TRUE(security_->Reload().ok());
+  const std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("certificate"))));
+  EXPECT_THAT(lines, Contains("mneme_reloads_total{file=\"tls\",outcome=\"ok\"} 0"));
+  EXPECT_THAT(lines, Contains("mneme_last_reload_successful{file=\"tls\"} 1"));
+}
+
+TEST_F(MetricsTest, ReloadsAreCountedByFileAndOutcome) {
+  TestCertificates& files = TestCertificates::Usual();
+  v1::SecuritySection config = files.Live(/*mutual=*/false);
+  config.set_api_key_file(files.Path("keys"));
+  files.Replace("keys", ApiKeyLine("alice", NewApiKey()) + "\n");
+  security_ = Guard(config);
+  const std::string expiry =
+      absl::StrCat("mneme_tls_certificate_expiry_timestamp_seconds ",
+                   absl::ToUnixSeconds(security_->tls()->current()->expires));
+  EXPECT_THAT(Lines(), Contains(expiry));
+
+  files.Replace("live.pem", "no certificate");
+  EXPECT_FALSE(security_->Reload().ok());
+  std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Contains("mneme_reloads_total{file=\"keys\",outcome=\"ok\"} 1"));
+  EXPECT_THAT(lines, Contains("mneme_reloads_total{file=\"tls\",outcome=\"failed\"} 1"));
+  EXPECT_THAT(lines, Contains("mneme_last_reload_successful{file=\"keys\"} 1"));
+  EXPECT_THAT(lines, Contains("mneme_last_reload_successful{file=\"tls\"} 0"));
+  EXPECT_THAT(lines, Contains(expiry)) << "the old one is still in use";
+
+  files.Replace("live.pem", files.Read("server.pem"));
+  EXPECT_TRUE(security_->Reload().ok());
+  lines = Lines();
+  EXPECT_THAT(lines, Contains("mneme_reloads_total{file=\"tls\",outcome=\"ok\"} 1"));
+  EXPECT_THAT(lines, Contains("mneme_last_reload_successful{file=\"tls\"} 1"));
+}
+
 TEST_F(MetricsTest, EveryFamilyHasHelpAndAppearsOnce) {
   Publish();
   std::set<std::string> names;
-  for (const prometheus::MetricFamily& family : Metrics(access_, true).Collect()) {
+  for (const prometheus::MetricFamily& family : Metrics(access_, *security_, true).Collect()) {
     EXPECT_FALSE(family.help.empty()) << family.name;
     EXPECT_TRUE(names.insert(family.name).second) << family.name << " appears twice";
   }
