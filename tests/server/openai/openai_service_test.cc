@@ -184,19 +184,22 @@ TEST_F(OpenAiServiceTest, WhatTheEngineRefusesItCountsItself) {
 
 class OpenAiLimitsTest : public OpenAiServiceTest {
  protected:
-  static v1::SecuritySection OneStream() {
+  static v1::SecuritySection TwoStreams() {
     v1::SecuritySection config;
     config.set_api_key("the-key");
-    config.set_max_streams_per_key(1);
+    config.set_max_streams_per_key(2);
     return config;
   }
-  OpenAiLimitsTest() : OpenAiServiceTest(OneStream()) {}
+  OpenAiLimitsTest() : OpenAiServiceTest(TwoStreams()) {}
 };
 
 TEST_F(OpenAiLimitsTest, StrangersAndThoseOverTheirLimitHaveALine) {
   Publish();
   EXPECT_EQ(Ask("stranger", R"({"prompt": "a"})").status, 401);
   const std::string key = "authorization: Bearer the-key\r\n";
+  const auto another =
+      security_->quotas().BeginStream(security_->authenticator().CallerNamed("api-key"));
+  ASSERT_TRUE(another.ok());
   EXPECT_EQ(Ask("two", R"({"prompt": ["a", "b"]})", key).status, 429);
   engine_.WaitForCancel(0);  // what went before the refusal is taken back
   EXPECT_EQ(Refused(absl::StatusCode::kUnauthenticated), 1);
@@ -207,6 +210,14 @@ TEST_F(OpenAiLimitsTest, StrangersAndThoseOverTheirLimitHaveALine) {
   EXPECT_THAT(log, HasSubstr("owner=api-key outcome=rejected code=RESOURCE_EXHAUSTED "
                              "reason=KEY_STREAM_LIMIT"));
   EXPECT_THAT(log, Not(HasSubstr("the-key")));
+}
+
+TEST_F(OpenAiLimitsTest, MorePromptsThanStreamsAreNeverBegun) {
+  Publish();
+  const std::string key = "authorization: Bearer the-key\r\n";
+  const RawResponse answer = Ask("three", R"({"prompt": ["a", "b", "c"]})", key);
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_THAT(answer.body, HasSubstr("this key may have 2"));
 }
 
 }  // namespace
