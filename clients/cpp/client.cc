@@ -102,7 +102,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options) {
   return grpc::CreateCustomChannel(options.target, MakeCredentials(options.tls), arguments);
 }
 
-// One GenerateAsync; deletes itself after the last callback.
+// One GenerateAsync; deletes itself before the last callback.
 class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   AsyncCall(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
@@ -124,8 +124,10 @@ class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
   }
 
   void OnDone(const grpc::Status& status) override {
-    on_done_(FromGrpc(status));
-    delete this;
+    const std::function<void(const absl::Status&)> on_done = std::move(on_done_);
+    const absl::Status result = FromGrpc(status);
+    delete this;  // with its hold on the channel, which must not end last and on gRPC's own thread
+    on_done(result);
   }
 
  private:
@@ -133,7 +135,7 @@ class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
   const v1::GenerateRequest request_;
   v1::GenerateResponse response_;
   const std::function<void(const v1::GenerateResponse&)> on_message_;
-  const std::function<void(const absl::Status&)> on_done_;
+  std::function<void(const absl::Status&)> on_done_;
 };
 
 }  // namespace

@@ -78,7 +78,8 @@ class Client {
                         CancelToken* cancel = nullptr);
 
   // The same without a thread of its own: callbacks run on gRPC's threads, one at a time, `on_done`
-  // last. The client must live until then.
+  // last. The client must live until then and must not be destroyed by a callback: gRPC joins its
+  // threads with the last channel.
   void GenerateAsync(const v1::GenerateRequest& request,
                      std::function<void(const v1::GenerateResponse&)> on_message,
                      std::function<void(const absl::Status&)> on_done);
