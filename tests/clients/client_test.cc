@@ -11,8 +11,9 @@
 namespace mneme {
 namespace {
 
-// The last channel of a process takes gRPC's callback threads with it, which cannot join themselves:
-// a call that still holds the channel after its last callback would end it on one of them.
+// The last channel of a process takes gRPC's callback threads with it, which cannot join
+// themselves: a call that still holds the channel after its last callback would end it on one of
+// them.
 TEST(ClientTest, MayBeDestroyedOnceTheLastCallbackHasBegun) {
   std::optional<Client> client(ClientOptions{.target = "unix:/no/such/socket"});
   absl::Notification has_begun;
