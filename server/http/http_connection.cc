@@ -264,7 +264,6 @@ void HttpConnection::Pump(std::string text) {
   while (state == HttpBody::State::kMore && data.size() < kMaxWriteBytes) {
     state = body_->Read(data);
   }
-  if (state == HttpBody::State::kBroken) return Close();
   AppendBody(data, state == HttpBody::State::kEnd, text);
   if (state == HttpBody::State::kEnd) {
     return WriteOut(std::move(text), [this] { FinishExchange(); });

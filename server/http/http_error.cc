@@ -100,17 +100,12 @@ int HttpStatusOf(const absl::Status& status) {
 
 absl::StatusCode StatusCodeOf(int http_status) {
   switch (http_status) {
-    case 401:
-      return absl::StatusCode::kUnauthenticated;
-    case 403:
-      return absl::StatusCode::kPermissionDenied;
     case 404:
     case 405:
       return absl::StatusCode::kNotFound;
     case 408:
       return absl::StatusCode::kDeadlineExceeded;
     case 413:
-    case 429:
     case 431:
       return absl::StatusCode::kResourceExhausted;
     case 501:
