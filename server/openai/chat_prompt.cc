@@ -126,9 +126,9 @@ absl::StatusOr<std::vector<int32_t>> EncodeRendered(const Tokenizer& tokenizer,
 
 // What the template refuses is the messages' fault.
 absl::StatusOr<std::string> Render(const OpenAiRequest& request, const ChatTemplate& chat_template,
-                                   const Json& messages, bool with_bos, const Json& arguments) {
-  absl::StatusOr<std::string> text = chat_template.Render(messages, request.add_generation_prompt,
-                                                          with_bos, arguments, absl::Now());
+                                   const Json& messages, const Json& arguments) {
+  absl::StatusOr<std::string> text =
+      chat_template.Render(messages, request.add_generation_prompt, arguments, absl::Now());
   if (text.ok()) return text;
   return FieldError("messages", absl::StrCat("are not what the model's chat template takes: ",
                                              text.status().message()));
@@ -141,8 +141,7 @@ absl::StatusOr<std::string> RenderContinued(const OpenAiRequest& request,
   Json all = Json::array({{{"role", "user"}, {"content", "-"}},
                           {{"role", "assistant"}, {"content", std::string(kContent)}}});
   all.insert(all.end(), messages.begin(), messages.end());
-  MNEME_ASSIGN_OR_RETURN(const std::string text,
-                         Render(request, chat_template, all, true, arguments));
+  MNEME_ASSIGN_OR_RETURN(const std::string text, Render(request, chat_template, all, arguments));
   const size_t at = text.find(std::string(kContent));
   if (at == std::string::npos || text.find(std::string(kContent), at + 1) != std::string::npos) {
     return WithReason(absl::FailedPreconditionError(
@@ -169,7 +168,7 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const OpenAiRequest& request, const Engi
 
   ChatPrompt prompt;
   MNEME_ASSIGN_OR_RETURN(const std::string text,
-                         Render(request, chat_template, messages, true, arguments));
+                         Render(request, chat_template, messages, arguments));
   MNEME_RETURN_IF_ERROR(CheckTextSize(text, "messages", facts));
   MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeRendered(*tokenizer, special, text, false));
   if (request.session_mode == SessionMode::kAppend) {

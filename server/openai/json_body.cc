@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
+#include "server/http/http_error.h"
 
 namespace mneme {
 namespace {
@@ -111,13 +112,17 @@ absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request) {
   return json;
 }
 
-HttpResponse JsonResponse(const Json& json) {
-  return {.body = json.dump(-1, ' ', false, Json::error_handler_t::replace)};
+std::string JsonText(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string ShownJson(const Json& value) {
-  return Shortened(value.dump(-1, ' ', false, Json::error_handler_t::replace));
+HttpResponse JsonResponse(const Json& json) { return {.body = JsonText(json)}; }
+
+HttpResponse JsonOrErrorResponse(const absl::StatusOr<Json>& json) {
+  return json.ok() ? JsonResponse(*json) : ErrorResponse(json.status());
 }
+
+std::string ShownJson(const Json& value) { return Shortened(JsonText(value)); }
 
 std::string JsonFields::Path(absl::string_view name) const {
   return prefix_.empty() ? std::string(name) : absl::StrCat(prefix_, ".", name);

@@ -21,8 +21,11 @@ using Json = nlohmann::ordered_json;
 // Content-Encoding that says something else.
 absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request);
 
-// Answers 200. Bytes that are not UTF-8 are replaced.
+// On one line. Bytes that are not UTF-8 are replaced.
+std::string JsonText(const Json& json);
+
 HttpResponse JsonResponse(const Json& json);
+HttpResponse JsonOrErrorResponse(const absl::StatusOr<Json>& json);
 
 // The value as it is shown in messages: short, and without line breaks.
 std::string ShownJson(const Json& value);

@@ -187,8 +187,7 @@ void OpenAiAnswer::AppendChunk(int index, AnswerChoice& choice) {
 }
 
 void OpenAiAnswer::AppendData(const Json& json) {
-  absl::StrAppend(&text_, "data: ", json.dump(-1, ' ', false, Json::error_handler_t::replace),
-                  "\n\n");
+  absl::StrAppend(&text_, "data: ", JsonText(json), "\n\n");
 }
 
 std::vector<HttpField> OpenAiAnswer::StateFields() const {
@@ -215,7 +214,7 @@ std::string OpenAiAnswer::WholeBody() {
   Json json = EnvelopeJson(facts_, std::move(choices));
   json["usage"] = UsageJson(usage_);
   if (!facts_.session.empty()) json["session"] = SessionJson();
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 }  // namespace mneme

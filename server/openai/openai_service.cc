@@ -18,10 +18,6 @@
 namespace mneme {
 namespace {
 
-void Answer(const std::shared_ptr<HttpCall>& call, const absl::StatusOr<Json>& json) {
-  call->Send(json.ok() ? JsonResponse(*json) : ErrorResponse(json.status()));
-}
-
 // vLLM's, as far as it applies.
 Json ModelJson(const EngineAccess& access, const Engine& engine) {
   const int limit = engine.options().max_request_tokens;
@@ -196,11 +192,11 @@ void OpenAiService::Refuse(const std::shared_ptr<HttpCall>& call) {
 }
 
 void OpenAiService::Tokenize(const std::shared_ptr<HttpCall>& call) {
-  Answer(call, Tokenized(engine_, call->request()));
+  call->Send(JsonOrErrorResponse(Tokenized(engine_, call->request())));
 }
 
 void OpenAiService::Detokenize(const std::shared_ptr<HttpCall>& call) {
-  Answer(call, Detokenized(engine_, call->request()));
+  call->Send(JsonOrErrorResponse(Detokenized(engine_, call->request())));
 }
 
 }  // namespace mneme

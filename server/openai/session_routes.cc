@@ -115,8 +115,7 @@ void SessionRoutes::AddRoutes(HttpRoutes& routes) {
 HttpHandler SessionRoutes::Run(Command command) {
   return [this, command](const std::shared_ptr<HttpCall>& call) {
     const bool posted = executor_.TryPost([this, command, call] {
-      const absl::StatusOr<Json> json = command(engine_, call->request());
-      call->Send(json.ok() ? JsonResponse(*json) : ErrorResponse(json.status()));
+      call->Send(JsonOrErrorResponse(command(engine_, call->request())));
     });
     if (!posted) call->Send(ErrorResponse(TooManyTasks()));
   };
