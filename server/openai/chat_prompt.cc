@@ -35,13 +35,16 @@ absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json
   return absl::OkStatus();
 }
 
-// "content" as a text: parts that are texts are joined by line breaks.
-absl::Status FlattenContent(absl::string_view field, Json& message) {
-  const auto content = message.find("content");
-  if (content == message.end() || content->is_null() || content->is_string()) {
-    return absl::OkStatus();
-  }
+// "content" as a text: parts that are texts are joined by line breaks. Only an answer may have
+// none.
+absl::Status FlattenContent(absl::string_view field, absl::string_view role, Json& message) {
   const std::string name = absl::StrCat(field, ".content");
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null()) {
+    if (role == "assistant") return absl::OkStatus();
+    return FieldError(name, "is missing, expected a text or a list of parts");
+  }
+  if (content->is_string()) return absl::OkStatus();
   if (!content->is_array()) {
     return FieldError(
         name, absl::StrCat("is ", ShownJson(*content), ", expected a text or a list of parts"));
@@ -75,16 +78,13 @@ absl::StatusOr<Json> CheckedMessages(const SpecialTokens& special, const Json& m
     JsonFields fields(message, field);
     std::string role;
     if (!fields.Read("role", role)) fields.Fail("role", "is missing, expected a text");
-    if (!fields.Has("content") && role != "assistant") {
-      fields.Fail("content", "is missing, expected a text or a list of parts");
-    }
-    for (const char* known : {"name", "reasoning_content"}) fields.Ignore(known);
+    for (const char* known : {"content", "name", "reasoning_content"}) fields.Ignore(known);
     for (const char* unsupported : {"tool_calls", "tool_call_id", "function_call", "audio",
                                     "refusal", "annotations", "reasoning"}) {
       fields.Unsupported(unsupported);
     }
     MNEME_RETURN_IF_ERROR(fields.Finish());
-    MNEME_RETURN_IF_ERROR(FlattenContent(field, message));
+    MNEME_RETURN_IF_ERROR(FlattenContent(field, role, message));
     MNEME_RETURN_IF_ERROR(Protect(special, field, message));
   }
   return checked;

@@ -109,6 +109,8 @@ def test_too_long(narrow_server, body, param):
         ({"messages": ["a"]}, "messages[0]"),
         ({"messages": [{"content": "a"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "contents": "a"}]}, "messages[0].contents"),
         ({"messages": [*MESSAGES, {"role": "user", "content": "a", "x": 1}]}, "messages[1].x"),
     ],
 )
