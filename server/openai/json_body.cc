@@ -156,14 +156,14 @@ bool JsonFields::Read(absl::string_view name, std::string& out) {
   return true;
 }
 
-bool JsonFields::Read(absl::string_view name, double& out) {
+bool JsonFields::Read(absl::string_view name, float& out) {
   const Json* value = Find(name);
   if (value == nullptr) return false;
   if (!value->is_number()) {
     Fail(name, "a number", *value);
     return false;
   }
-  out = value->get<double>();
+  out = value->get<float>();
   return true;
 }
 
@@ -217,8 +217,9 @@ absl::Status JsonFields::Finish() const {
   if (!status_.ok()) return status_;
   for (const auto& [name, value] : object_.items()) {
     if (known_.count(name) > 0) continue;
-    return WithReason(FieldError(Path(Shortened(name)), "is no field that is known here"),
-                      "UNKNOWN_PARAMETER");
+    return WithReason(
+        FieldError(Path(name.empty() ? "\"\"" : Shortened(name)), "is no field that is known here"),
+        "UNKNOWN_PARAMETER");
   }
   return absl::OkStatus();
 }

@@ -45,7 +45,7 @@ class JsonFields {
   // True if the field is there and fits; else `out` stays as it is.
   bool Read(absl::string_view name, bool& out);
   bool Read(absl::string_view name, std::string& out);
-  bool Read(absl::string_view name, double& out);
+  bool Read(absl::string_view name, float& out);
   bool Read(absl::string_view name, int64_t& out);
   bool Read(absl::string_view name, int32_t& out);
 

@@ -28,22 +28,16 @@ bool IsTokenIds(const Json& value) {
 }
 
 void ReadSampling(JsonFields& fields, v1::SamplingOptions& out) {
-  double number = 0;
+  float number = 0;
   int32_t whole = 0;
-  if (fields.Read("temperature", number)) out.set_temperature(static_cast<float>(number));
-  if (fields.Read("top_p", number)) out.set_top_p(static_cast<float>(number));
-  if (fields.Read("min_p", number)) out.set_min_p(static_cast<float>(number));
+  if (fields.Read("temperature", number)) out.set_temperature(number);
+  if (fields.Read("top_p", number)) out.set_top_p(number);
+  if (fields.Read("min_p", number)) out.set_min_p(number);
   // Other servers' "off" is -1.
   if (fields.Read("top_k", whole)) out.set_top_k(whole == -1 ? 0 : whole);
-  if (fields.Read("repetition_penalty", number)) {
-    out.set_repetition_penalty(static_cast<float>(number));
-  }
-  if (fields.Read("presence_penalty", number)) {
-    out.set_presence_penalty(static_cast<float>(number));
-  }
-  if (fields.Read("frequency_penalty", number)) {
-    out.set_frequency_penalty(static_cast<float>(number));
-  }
+  if (fields.Read("repetition_penalty", number)) out.set_repetition_penalty(number);
+  if (fields.Read("presence_penalty", number)) out.set_presence_penalty(number);
+  if (fields.Read("frequency_penalty", number)) out.set_frequency_penalty(number);
   if (const Json* seed = fields.Find("seed"); seed != nullptr) {  // any 64 bits, with a sign or not
     if (!seed->is_number_integer()) return fields.Fail("seed", "a whole number", *seed);
     out.set_seed(seed->get<uint64_t>());
