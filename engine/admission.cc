@@ -84,8 +84,7 @@ bool EngineLoop::Replay(Generation& g) {
     return false;
   }
   if (known->digest != digest) {
-    End(g, WithReason(FieldError("idempotency_key",
-                                 "the idempotency key was used before, with a different request"),
+    End(g, WithReason(FieldError("idempotency_key", "was used before, with a different request"),
                       kReasonKeyReused));
   } else if (known->state == KeyState::kRunning) {
     absl::Status status =
@@ -186,9 +185,8 @@ absl::Status EngineLoop::CheckAgainstSession(const Generation& g, const Session*
   if (PromptAt(request, position).empty() && !pending) {
     return WithPosition(
         FieldError(PromptField(request.prompt),
-                   absl::StrCat(PromptField(request.prompt),
-                                " is empty, expected at least one token: the session has no "
-                                "pending token to go on from")),
+                   "is empty, expected at least one token: the session has no pending token to go "
+                   "on from"),
         position);
   }
   return absl::OkStatus();

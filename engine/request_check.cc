@@ -18,14 +18,14 @@ namespace {
 
 absl::Status CheckRange(absl::string_view field, int64_t value, int64_t low, int64_t high) {
   if (value >= low && value <= high) return absl::OkStatus();
-  return FieldError(field, absl::StrCat(field, " is ", value, ", expected ", low, " to ", high));
+  return FieldError(field, absl::StrCat("is ", value, ", expected ", low, " to ", high));
 }
 
 absl::Status CheckPrompt(const std::vector<int32_t>& prompt, int vocab) {
   for (size_t i = 0; i < prompt.size(); ++i) {
     if (prompt[i] >= 0 && prompt[i] < vocab) continue;
     const std::string field = absl::StrCat("token_ids.ids[", i, "]");
-    return FieldError(field, absl::StrCat(field, " is ", prompt[i], ", expected 0 to ", vocab - 1));
+    return FieldError(field, absl::StrCat("is ", prompt[i], ", expected 0 to ", vocab - 1));
   }
   return absl::OkStatus();
 }
@@ -41,7 +41,7 @@ absl::Status CheckSomethingIsLeftToDraw(const Request& r, const RequestBounds& b
   const auto bans_all = [&] { return banned.size() >= static_cast<size_t>(bounds.vocab); };
   if (bans_all()) {
     return FieldError("sampling.logit_bias",
-                      absl::StrCat("logit_bias bans all ", bounds.vocab,
+                      absl::StrCat("bans all ", bounds.vocab,
                                    " tokens of the vocabulary, expected at least one to be left"));
   }
   if (r.stop.min_tokens == 0) return absl::OkStatus();
@@ -50,7 +50,7 @@ absl::Status CheckSomethingIsLeftToDraw(const Request& r, const RequestBounds& b
   }
   if (!bans_all()) return absl::OkStatus();
   return FieldError("stopping.min_tokens",
-                    absl::StrCat("min_tokens is ", r.stop.min_tokens,
+                    absl::StrCat("is ", r.stop.min_tokens,
                                  ", and before that many no token can be drawn: end tokens, "
                                  "stop_token_ids and logit_bias ban all ",
                                  bounds.vocab, " tokens of the vocabulary"));
@@ -68,8 +68,8 @@ absl::Status CheckLogprobs(absl::string_view field, int value) {
 
 absl::Status ValidateSessionName(absl::string_view name, absl::string_view field) {
   if (name.empty() || name.size() > kMaxSessionNameBytes) {
-    return FieldError(field, absl::StrCat(field, " has ", name.size(), " bytes, expected 1 to ",
-                                          kMaxSessionNameBytes));
+    return FieldError(
+        field, absl::StrCat("has ", name.size(), " bytes, expected 1 to ", kMaxSessionNameBytes));
   }
   for (size_t i = 0; i < name.size(); ++i) {
     const char c = name[i];
@@ -77,7 +77,7 @@ absl::Status ValidateSessionName(absl::string_view name, absl::string_view field
         absl::string_view("._:/@+-").find(c) != absl::string_view::npos) {
       continue;
     }
-    return FieldError(field, absl::StrCat(field, " \"", absl::CHexEscape(name), "\" has \"",
+    return FieldError(field, absl::StrCat("\"", absl::CHexEscape(name), "\" has \"",
                                           absl::CHexEscape(name.substr(i, 1)), "\" at byte ", i,
                                           ", expected A-Z a-z 0-9 . _ : / @ + -"));
   }
@@ -90,9 +90,8 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
     MNEME_RETURN_IF_ERROR(ValidateSessionName(r.session.name, "session.name"));
   }
   if (r.session_ttl < absl::ZeroDuration()) {
-    return FieldError("session.ttl_ms",
-                      absl::StrCat("session ttl is ", absl::FormatDuration(r.session_ttl),
-                                   ", expected at least 0"));
+    return FieldError("session.ttl_ms", absl::StrCat("is ", absl::FormatDuration(r.session_ttl),
+                                                     ", expected at least 0"));
   }
   MNEME_RETURN_IF_ERROR(ValidateSampling(r.sampling, bounds.vocab));
   MNEME_RETURN_IF_ERROR(ValidateStop(r.stop, bounds.vocab, bounds.has_tokenizer));
@@ -101,53 +100,49 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
   MNEME_RETURN_IF_ERROR(CheckPrompt(r.prompt.continued, bounds.vocab));
   const size_t prompt_tokens = std::max(r.prompt.at_start.size(), r.prompt.continued.size());
   if (r.prompt.at_start.empty() && r.session.name.empty()) {
-    return FieldError(PromptField(r.prompt),
-                      absl::StrCat(PromptField(r.prompt),
-                                   " is empty, expected at least one token; only a named session "
-                                   "with a pending token goes on without"));
+    return FieldError(
+        PromptField(r.prompt),
+        "is empty, expected at least one token; only a named session with a pending token "
+        "goes on without");
   }
   if (bounds.max_prompt_tokens > 0 &&
       static_cast<int64_t>(prompt_tokens) > bounds.max_prompt_tokens) {
-    return FieldError(
-        PromptField(r.prompt),
-        absl::StrCat(PromptField(r.prompt), " has ", prompt_tokens, " tokens, expected at most ",
-                     bounds.max_prompt_tokens, " (--max-prompt-tokens)"));
+    return FieldError(PromptField(r.prompt),
+                      absl::StrCat("has ", prompt_tokens, " tokens, expected at most ",
+                                   bounds.max_prompt_tokens, " (--max-prompt-tokens)"));
   }
   if (bounds.max_request_tokens > 0) {
     if (static_cast<int64_t>(prompt_tokens) > bounds.max_request_tokens) {
-      return FieldError(
-          PromptField(r.prompt),
-          absl::StrCat(PromptField(r.prompt), " has ", prompt_tokens, " tokens, expected at most ",
-                       bounds.max_request_tokens, " (--max-model-len)"));
+      return FieldError(PromptField(r.prompt),
+                        absl::StrCat("has ", prompt_tokens, " tokens, expected at most ",
+                                     bounds.max_request_tokens, " (--max-model-len)"));
     }
     const int64_t tokens = static_cast<int64_t>(prompt_tokens) + r.stop.max_tokens;
     if (tokens > bounds.max_request_tokens) {
-      return FieldError(
-          PromptField(r.prompt),
-          absl::StrCat(PromptField(r.prompt), " has ", prompt_tokens, " tokens and max_tokens is ",
-                       r.stop.max_tokens, ", expected at most ", bounds.max_request_tokens,
-                       " together (--max-model-len)"));
+      return FieldError(PromptField(r.prompt),
+                        absl::StrCat("has ", prompt_tokens, " tokens and max_tokens is ",
+                                     r.stop.max_tokens, ", expected at most ",
+                                     bounds.max_request_tokens, " together (--max-model-len)"));
     }
   }
   MNEME_RETURN_IF_ERROR(CheckRange("response.n", r.n, 1, kMaxChoices));
   if (r.n > bounds.max_sessions) {
     return FieldError("response.n",
-                      absl::StrCat("response.n is ", r.n, ", expected at most ",
-                                   bounds.max_sessions, ", the sessions this server has room for"));
+                      absl::StrCat("is ", r.n, ", expected at most ", bounds.max_sessions,
+                                   ", the sessions this server has room for"));
   }
   if (r.logprobs != -1) MNEME_RETURN_IF_ERROR(CheckLogprobs("response.logprobs", r.logprobs));
   if (r.prompt_logprobs != -1) {
     MNEME_RETURN_IF_ERROR(CheckLogprobs("response.prompt_logprobs", r.prompt_logprobs));
   }
   if (r.expected_position.has_value() && *r.expected_position < 0) {
-    return FieldError(
-        "expected_position",
-        absl::StrCat("expected_position is ", *r.expected_position, ", expected at least 0"));
+    return FieldError("expected_position",
+                      absl::StrCat("is ", *r.expected_position, ", expected at least 0"));
   }
   if (r.idempotency_key.size() > kMaxIdempotencyKeyBytes) {
     return FieldError("idempotency_key",
-                      absl::StrCat("idempotency_key has ", r.idempotency_key.size(),
-                                   " bytes, expected at most ", kMaxIdempotencyKeyBytes));
+                      absl::StrCat("has ", r.idempotency_key.size(), " bytes, expected at most ",
+                                   kMaxIdempotencyKeyBytes));
   }
   return CheckRange("priority", r.priority, -kMaxPriority, kMaxPriority);
 }

@@ -13,7 +13,7 @@ namespace {
 
 absl::Status OutOfRange(absl::string_view field, double value, absl::string_view range) {
   return FieldError(absl::StrCat("sampling.", field),
-                    absl::StrCat(field, " is ", value, ", expected ", range));
+                    absl::StrCat("is ", value, ", expected ", range));
 }
 
 }  // namespace
@@ -39,23 +39,22 @@ absl::Status ValidateSampling(const SamplingParams& params, int vocab) {
     return OutOfRange("frequency_penalty", p.frequency_penalty, "-2 to 2");
   }
   if (p.logit_bias.size() > kMaxLogitBiases) {
-    return FieldError("sampling.logit_bias",
-                      absl::StrCat("logit_bias has ", p.logit_bias.size(),
-                                   " entries, expected at most ", kMaxLogitBiases));
+    return FieldError(
+        "sampling.logit_bias",
+        absl::StrCat("has ", p.logit_bias.size(), " entries, expected at most ", kMaxLogitBiases));
   }
   absl::flat_hash_set<int32_t> seen;
   for (const auto& [token, bias] : p.logit_bias) {
     if (token < 0 || token >= vocab) {
-      return FieldError("sampling.logit_bias", absl::StrCat("logit_bias names token ", token,
-                                                            ", expected 0 to ", vocab - 1));
+      return FieldError("sampling.logit_bias",
+                        absl::StrCat("names token ", token, ", expected 0 to ", vocab - 1));
     }
     if (!(bias >= -100 && bias <= 100)) {
-      return FieldError("sampling.logit_bias", absl::StrCat("logit_bias of token ", token, " is ",
-                                                            bias, ", expected -100 to 100"));
+      return FieldError("sampling.logit_bias",
+                        absl::StrCat("of token ", token, " is ", bias, ", expected -100 to 100"));
     }
     if (!seen.insert(token).second) {
-      return FieldError("sampling.logit_bias",
-                        absl::StrCat("logit_bias names token ", token, " twice"));
+      return FieldError("sampling.logit_bias", absl::StrCat("names token ", token, " twice"));
     }
   }
   return absl::OkStatus();

@@ -42,7 +42,7 @@ absl::StatusOr<Session*> EngineLoop::AddSession(const SessionKey& key, absl::Dur
   MNEME_RETURN_IF_ERROR(ValidateSessionName(key.name, "name"));
   if (ttl < absl::ZeroDuration()) {
     return FieldError("ttl",
-                      absl::StrCat("ttl is ", absl::FormatDuration(ttl), ", expected at least 0"));
+                      absl::StrCat("is ", absl::FormatDuration(ttl), ", expected at least 0"));
   }
   if (sessions_.Find(key) != nullptr) {
     return WithReason(

@@ -3,6 +3,7 @@
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace mneme {
 namespace {
@@ -22,10 +23,23 @@ std::optional<int64_t> Number(const absl::Status& status, absl::string_view type
 
 }  // namespace
 
-absl::Status FieldError(absl::string_view field, absl::string_view message) {
-  absl::Status status = WithReason(absl::InvalidArgumentError(message), kReasonBadField);
+absl::Status FieldError(absl::string_view field, absl::string_view fault) {
+  absl::Status status =
+      WithReason(absl::InvalidArgumentError(absl::StrCat(field, " ", fault)), kReasonBadField);
   status.SetPayload(kFieldPayload, absl::Cord(field));
   return status;
+}
+
+absl::Status WithField(const absl::Status& status, absl::string_view field) {
+  absl::string_view message = status.message();
+  const std::optional<std::string> old = FieldOf(status);
+  const bool leads = old.has_value() && absl::ConsumePrefix(&message, *old);
+  absl::Status renamed(status.code(), absl::StrCat(leads ? field : "", message));
+  status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
+    renamed.SetPayload(type, payload);
+  });
+  renamed.SetPayload(kFieldPayload, absl::Cord(field));
+  return renamed;
 }
 
 absl::Status QueueFullError(absl::string_view message) {

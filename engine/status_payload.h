@@ -39,8 +39,13 @@ inline constexpr char kReasonHistory[] = "HISTORY_MISMATCH";
 inline constexpr char kReasonHistoryCut[] = "HISTORY_ENDS_INSIDE_TOKEN";
 inline constexpr char kReasonStepFailed[] = "STEP_FAILED";
 
-// INVALID_ARGUMENT for one field of a request. The message should name field, value and range.
-absl::Status FieldError(absl::string_view field, absl::string_view message);
+// INVALID_ARGUMENT for one field of a request. The message is the field and `fault`, which should
+// tell value and range: FieldError("sampling.top_p", "is 7, expected more than 0, at most 1").
+absl::Status FieldError(absl::string_view field, absl::string_view fault);
+
+// The same error as one of `field`, which the message then begins with where it began with the name
+// of another one.
+absl::Status WithField(const absl::Status& status, absl::string_view field);
 
 // RESOURCE_EXHAUSTED because too much waits already; says when to try again.
 absl::Status QueueFullError(absl::string_view message);

@@ -11,45 +11,45 @@ namespace mneme {
 absl::Status ValidateStop(const StopParams& params, int vocab, bool has_tokenizer) {
   if (params.max_tokens < 0) {
     return FieldError("stopping.max_tokens",
-                      absl::StrCat("max_tokens is ", params.max_tokens, ", expected at least 0"));
+                      absl::StrCat("is ", params.max_tokens, ", expected at least 0"));
   }
   if (params.min_tokens < 0 || params.min_tokens > params.max_tokens) {
     return FieldError("stopping.min_tokens",
-                      absl::StrCat("min_tokens is ", params.min_tokens,
+                      absl::StrCat("is ", params.min_tokens,
                                    ", expected 0 to max_tokens, which is ", params.max_tokens));
   }
   if (params.stop_token_ids.size() > kMaxStopTokens) {
     return FieldError("stopping.stop_token_ids",
-                      absl::StrCat("stop_token_ids has ", params.stop_token_ids.size(),
+                      absl::StrCat("has ", params.stop_token_ids.size(),
                                    " entries, expected at most ", kMaxStopTokens));
   }
   for (const int32_t token : params.stop_token_ids) {
     if (token < 0 || token >= vocab) {
       return FieldError("stopping.stop_token_ids",
-                        absl::StrCat("stop_token_ids has ", token, ", expected 0 to ", vocab - 1));
+                        absl::StrCat("has ", token, ", expected 0 to ", vocab - 1));
     }
   }
   const std::vector<std::string>& strings = params.stop_strings;
   if (strings.size() > kMaxStopStrings) {
-    return FieldError("stopping.stop_strings",
-                      absl::StrCat("stop_strings has ", strings.size(),
-                                   " entries, expected at most ", kMaxStopStrings));
+    return FieldError(
+        "stopping.stop_strings",
+        absl::StrCat("has ", strings.size(), " entries, expected at most ", kMaxStopStrings));
   }
-  for (size_t i = 0; i < strings.size(); ++i) {
-    if (strings[i].empty() || strings[i].size() > kMaxStopStringBytes) {
+  for (const std::string& text : strings) {
+    if (text.empty() || text.size() > kMaxStopStringBytes) {
       return FieldError("stopping.stop_strings",
-                        absl::StrCat("stop_strings[", i, "] has ", strings[i].size(),
-                                     " bytes, expected 1 to ", kMaxStopStringBytes));
+                        absl::StrCat("has an entry of ", text.size(), " bytes, expected 1 to ",
+                                     kMaxStopStringBytes));
     }
-    if (!IsValidUtf8(strings[i])) {
-      return FieldError("stopping.stop_strings",
-                        absl::StrCat("stop_strings[", i, "] is not valid UTF-8 at byte ",
-                                     FirstInvalidUtf8(strings[i])));
+    if (!IsValidUtf8(text)) {
+      return FieldError(
+          "stopping.stop_strings",
+          absl::StrCat("has an entry that is not valid UTF-8 at byte ", FirstInvalidUtf8(text)));
     }
   }
   if (!strings.empty() && !has_tokenizer) {
     return FieldError("stopping.stop_strings",
-                      "stop_strings need a tokenizer, and this model has none; use stop_token_ids");
+                      "needs a tokenizer, and this model has none; use stop_token_ids");
   }
   return absl::OkStatus();
 }

@@ -33,9 +33,9 @@ absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine
     return prompt;
   }
   if (!request.has_text()) return prompt;
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine, "text"));
   const absl::string_view text = request.text();
-  MNEME_RETURN_IF_ERROR(CheckTextSize(text, facts));
+  MNEME_RETURN_IF_ERROR(CheckTextSize(text, "text", facts));
   // BOS alone begins a session only if the request says so itself: an empty prompt is rather a
   // mistake, and where a token is pending it means "go on".
   const bool add_bos = request.has_add_special_tokens() ? request.add_special_tokens()
@@ -76,20 +76,19 @@ absl::StatusOr<int> UnsetMaxTokens(const Prompt& prompt, int min_tokens, const E
       static_cast<int64_t>(std::max(prompt.at_start.size(), prompt.continued.size()));
   if (limit > 0 && max_tokens > 0 && tokens + max_tokens > limit) {
     if (tokens >= limit) {
-      return FieldError(
-          PromptField(prompt),
-          absl::StrCat(PromptField(prompt), " has ", tokens, " tokens, expected at most ",
-                       limit - 1, ": one less than the limit on prompt and answer together, ",
-                       limit, " (--max-model-len)"));
+      return FieldError(PromptField(prompt),
+                        absl::StrCat("has ", tokens, " tokens, expected at most ", limit - 1,
+                                     ": one less than the limit on prompt and answer together, ",
+                                     limit, " (--max-model-len)"));
     }
     max_tokens = static_cast<int>(limit - tokens);
     origin = absl::StrCat("what the limit of ", limit, " (--max-model-len) leaves");
   }
   if (min_tokens > max_tokens) {
-    return FieldError("stopping.min_tokens",
-                      absl::StrCat("min_tokens is ", min_tokens,
-                                   ", expected 0 to max_tokens, which is not set and so ",
-                                   max_tokens, ", ", origin));
+    return FieldError(
+        "stopping.min_tokens",
+        absl::StrCat("is ", min_tokens, ", expected 0 to max_tokens, which is not set and so ",
+                     max_tokens, ", ", origin));
   }
   return max_tokens;
 }
@@ -125,21 +124,20 @@ absl::Status FillResponseOptions(const v1::ResponseOptions& options, Request& ou
 
 absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms) {
   if (ttl_ms < -1 || ttl_ms > kMaxTtlMs) {
-    return FieldError(field, absl::StrCat(field, " is ", ttl_ms, ", expected -1 (never) to ",
-                                          kMaxTtlMs, " (ten years)"));
+    return FieldError(
+        field, absl::StrCat("is ", ttl_ms, ", expected -1 (never) to ", kMaxTtlMs, " (ten years)"));
   }
   return ttl_ms < 0 ? absl::InfiniteDuration() : absl::Milliseconds(ttl_ms);
 }
 
 absl::Status CheckRequestId(absl::string_view id) {
   if (id.size() > kMaxRequestIdBytes) {
-    return FieldError("request_id", absl::StrCat("request_id has ", id.size(),
-                                                 " bytes, expected at most ", kMaxRequestIdBytes));
+    return FieldError("request_id", absl::StrCat("has ", id.size(), " bytes, expected at most ",
+                                                 kMaxRequestIdBytes));
   }
   for (const char c : id) {
     if (c >= 0x20 && c < 0x7f) continue;
-    return FieldError("request_id",
-                      absl::StrCat("request_id ", Quoted(id), " is not printable ASCII"));
+    return FieldError("request_id", absl::StrCat(Quoted(id), " is not printable ASCII"));
   }
   return absl::OkStatus();
 }
@@ -147,9 +145,9 @@ absl::Status CheckRequestId(absl::string_view id) {
 absl::Status CheckModelName(absl::string_view name, const ServingFacts& facts) {
   const std::string& served = facts.model_name;
   if (name.empty() || name == served) return absl::OkStatus();
-  return WithReason(absl::NotFoundError(absl::StrCat("model ", Quoted(name),
-                                                     " is not served here; \"", served, "\" is")),
-                    "MODEL_NOT_FOUND");
+  const absl::Status status = absl::NotFoundError(
+      absl::StrCat("model ", Quoted(name), " is not served here; \"", served, "\" is"));
+  return WithField(WithReason(status, "MODEL_NOT_FOUND"), "model");
 }
 
 absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
@@ -176,9 +174,10 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   out.detached = request.detached();
   if (request.detached()) {
     if (session.name().empty() && request.idempotency_key().empty()) {
-      return FieldError("detached",
-                        "detached: without a session's name or an idempotency_key nobody could "
-                        "have the result");
+      return FieldError(
+          "detached",
+          "needs a session's name or an idempotency_key: without, nobody could have the "
+          "result");
     }
     out.deadline = absl::InfiniteFuture();  // it ends the listening, not the work
   }

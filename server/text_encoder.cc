@@ -13,19 +13,20 @@ constexpr size_t kTrimBytes = 262144;
 
 }  // namespace
 
-absl::StatusOr<const Tokenizer*> NeedTokenizer(const Engine& engine) {
+absl::StatusOr<const Tokenizer*> NeedTokenizer(const Engine& engine, absl::string_view field) {
   if (engine.tokenizer() != nullptr) return engine.tokenizer();
-  return WithReason(FieldError("text", "text: the model has no tokenizer; send token ids"),
-                    "NO_TOKENIZER");
+  return WithReason(
+      FieldError(field, "needs a tokenizer, and this model has none: it takes token ids"),
+      "NO_TOKENIZER");
 }
 
-absl::Status CheckTextSize(absl::string_view text, const ServingFacts& facts) {
+absl::Status CheckTextSize(absl::string_view text, absl::string_view field,
+                           const ServingFacts& facts) {
   if (static_cast<int64_t>(text.size()) <= facts.max_text_bytes) return absl::OkStatus();
-  return WithReason(
-      FieldError("text",
-                 absl::StrCat("text has ", text.size(), " bytes, expected at most ",
-                              facts.max_text_bytes, " (--max-text-size); send token ids instead")),
-      "TEXT_TOO_LONG");
+  return WithReason(FieldError(field, absl::StrCat("has ", text.size(), " bytes, expected at most ",
+                                                   facts.max_text_bytes,
+                                                   " (--max-text-size); send token ids instead")),
+                    "TEXT_TOO_LONG");
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Tokenizer& tokenizer, absl::string_view text,

@@ -14,11 +14,12 @@
 
 namespace mneme {
 
-// The tokenizer, or why there is none.
-absl::StatusOr<const Tokenizer*> NeedTokenizer(const Engine& engine);
+// The tokenizer; INVALID_ARGUMENT for `field`, which cannot be used without, if there is none.
+absl::StatusOr<const Tokenizer*> NeedTokenizer(const Engine& engine, absl::string_view field);
 
 // INVALID_ARGUMENT for a text over ServingFacts::max_text_bytes; the message names both sizes.
-absl::Status CheckTextSize(absl::string_view text, const ServingFacts& facts);
+absl::Status CheckTextSize(absl::string_view text, absl::string_view field,
+                           const ServingFacts& facts);
 
 // As Tokenizer::Encode. A SentencePiece model takes some 300 bytes of memory for each byte of text
 // meanwhile; what a long text took is given back to the system afterwards.

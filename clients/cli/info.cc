@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,7 @@ namespace mneme::cli {
 namespace {
 
 constexpr absl::Duration kHealthPoll = absl::Milliseconds(100);
+constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
 
 // What every one of these commands knows: the connection and --json.
 struct Question {
@@ -32,13 +34,20 @@ struct Question {
   }
   Question(const Question&) = delete;
 
-  // The words that are no flags; none if help or an error was printed, and `code` is set.
-  bool Parse(absl::string_view command, absl::string_view usage, const Arguments& arguments,
-             std::vector<std::string>& words, int& code) {
+  // The words that are no flags, `max_words` at most; false if help or an error was printed, and
+  // `code` is set.
+  bool Parse(absl::string_view command, absl::string_view usage, size_t max_words,
+             const Arguments& arguments, std::vector<std::string>& words, int& code) {
     const std::string whole_usage = absl::StrCat("usage: mneme ", command, " ", usage, "\n\n");
     auto parsed = ParseWords(command, whole_usage, flags, arguments, code);
-    if (parsed.has_value()) words = *std::move(parsed);
-    return parsed.has_value();
+    if (!parsed.has_value()) return false;
+    if (parsed->size() > max_words) {
+      code =
+          ReportUsage(command, absl::StrCat("unexpected argument \"", (*parsed)[max_words], "\""));
+      return false;
+    }
+    words = *std::move(parsed);
+    return true;
   }
 };
 
@@ -107,8 +116,8 @@ int RunInfo(const Arguments& arguments) {
   Question question;
   std::vector<std::string> words;
   int code = kOk;
-  if (!question.Parse("info", "[FLAGS]: model, capacity and work of the server", arguments, words,
-                      code)) {
+  if (!question.Parse("info", "[FLAGS]: model, capacity and work of the server", 0, arguments,
+                      words, code)) {
     return code;
   }
   Client client = question.connection.Connect();
@@ -129,7 +138,7 @@ int RunHealth(const Arguments& arguments) {
                       [&](absl::Duration value) { wait = value; });
   std::vector<std::string> words;
   int code = kOk;
-  if (!question.Parse("health", "[SERVICE] [FLAGS]: exit code 0 if the server serves, else 3",
+  if (!question.Parse("health", "[SERVICE] [FLAGS]: exit code 0 if the server serves, else 3", 1,
                       arguments, words, code)) {
     return code;
   }
@@ -151,8 +160,8 @@ int RunTokenize(const Arguments& arguments) {
                       [&](bool value) { request.set_add_special_tokens(value); });
   std::vector<std::string> words;
   int code = kOk;
-  if (!question.Parse("tokenize", "[FLAGS] [TEXT]: token ids of TEXT or standard input", arguments,
-                      words, code)) {
+  if (!question.Parse("tokenize", "[FLAGS] [TEXT]: token ids of TEXT or standard input", kAnyNumber,
+                      arguments, words, code)) {
     return code;
   }
   request.set_text(TextOrInput(words));
@@ -183,7 +192,7 @@ int RunDetokenize(const Arguments& arguments) {
   std::vector<std::string> words;
   int code = kOk;
   if (!question.Parse("detokenize", "[FLAGS] [ID...]: text of the ids, or of standard input",
-                      arguments, words, code)) {
+                      kAnyNumber, arguments, words, code)) {
     return code;
   }
   for (const absl::string_view word :

@@ -24,7 +24,7 @@ Without NAME or TARGET the server chooses a name, which is printed.
 struct Options {
   Connection connection;
   bool json = false;
-  int64_t ttl_ms = 0;
+  int64_t ttl_ms = 0;  // 0: the server's default
 };
 
 std::string TtlText(int64_t ttl_ms) {
@@ -58,19 +58,24 @@ int List(Client& client, const std::string& prefix, const Options& options) {
   v1::ListSessionsRequest request;
   request.set_name_prefix(prefix);
   request.set_page_size(1000);
-  if (!options.json) PrintHeader();
+  std::vector<v1::Session> sessions;
   do {
     const absl::StatusOr<v1::ListSessionsResponse> page = client.ListSessions(request);
     if (!page.ok()) return ReportError(page.status());
-    for (const v1::Session& session : page->sessions()) PrintSession(session, options);
+    sessions.insert(sessions.end(), page->sessions().begin(), page->sessions().end());
     request.set_page_token(page->next_page_token());
   } while (!request.page_token().empty());
+  if (!options.json) PrintHeader();
+  for (const v1::Session& session : sessions) PrintSession(session, options);
   return kOk;
 }
 
 int Run(Client& client, const std::vector<std::string>& words, const Options& options) {
   const std::string& verb = words[0];
   const size_t names = words.size() - 1;
+  if (options.ttl_ms != 0 && verb != "create" && verb != "fork") {
+    return ReportUsage("session", absl::StrCat("--ttl is for create and fork, not for ", verb));
+  }
   if (verb == "create" && names <= 1) {
     v1::CreateSessionRequest request;
     if (names == 1) request.set_name(words[1]);

@@ -50,9 +50,6 @@ std::string ReadableError(const absl::Status& status) {
   if (!details.reason.empty() && details.reason != code) {
     facts.push_back(absl::StrCat("reason ", details.reason));
   }
-  for (const ErrorDetails::FieldViolation& violation : details.fields) {
-    facts.push_back(absl::StrCat("field ", violation.field));
-  }
   for (const auto& [key, value] : details.metadata) facts.push_back(absl::StrCat(key, " ", value));
   if (details.retry_after.has_value()) {
     facts.push_back(absl::StrCat("try again in ", absl::FormatDuration(*details.retry_after)));

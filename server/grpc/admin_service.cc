@@ -28,7 +28,7 @@ absl::StatusOr<LogSeverity> ToSeverity(v1::LogLevel level) {
     case v1::LOG_LEVEL_ERROR:
       return LogSeverity::kError;
     default:
-      return FieldError("level", absl::StrCat("level is ", static_cast<int>(level),
+      return FieldError("level", absl::StrCat("is ", static_cast<int>(level),
                                               ", expected LOG_LEVEL_INFO, _WARNING or _ERROR"));
   }
 }

@@ -59,8 +59,8 @@ absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
                                                const v1::TokenizeRequest& request) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), access.facts()));
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine));
-  MNEME_RETURN_IF_ERROR(CheckTextSize(request.text(), access.facts()));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine, "text"));
+  MNEME_RETURN_IF_ERROR(CheckTextSize(request.text(), "text", access.facts()));
   EncodeOptions options;
   options.continuation = request.continuation();
   options.add_bos =
@@ -84,7 +84,7 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenized(const EngineAccess& access,
                                                    const v1::DetokenizeRequest& request) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), access.facts()));
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine, "token_ids"));
   DecodeOptions options;
   options.skip_special_tokens = !request.has_skip_special_tokens() || request.skip_special_tokens();
   options.at_sequence_start = !request.continuation();
@@ -92,8 +92,8 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenized(const EngineAccess& access,
   for (size_t i = 0; i < ids.size(); ++i) {
     if (tokenizer->contains(ids[i])) continue;
     const std::string field = absl::StrCat("token_ids[", i, "]");
-    return FieldError(field, absl::StrCat(field, " is ", ids[i], ", expected 0 to ",
-                                          tokenizer->vocab_size() - 1));
+    return FieldError(field,
+                      absl::StrCat("is ", ids[i], ", expected 0 to ", tokenizer->vocab_size() - 1));
   }
   v1::DetokenizeResponse response;
   MNEME_ASSIGN_OR_RETURN(*response.mutable_text(), tokenizer->Decode(ids, options));

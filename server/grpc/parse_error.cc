@@ -77,8 +77,8 @@ absl::Status FaultIn(absl::string_view bytes, const Descriptor& type, const std:
     if (descriptor == nullptr || !field.has_bytes) continue;
     if (descriptor->type() == FieldDescriptor::TYPE_STRING && !IsValidUtf8(field.bytes)) {
       const std::string name = absl::StrCat(prefix, absl::string_view(descriptor->name()));
-      return FieldError(
-          name, absl::StrCat(name, " is not valid UTF-8 at byte ", FirstInvalidUtf8(field.bytes)));
+      return FieldError(name,
+                        absl::StrCat("is not valid UTF-8 at byte ", FirstInvalidUtf8(field.bytes)));
     }
     if (descriptor->type() == FieldDescriptor::TYPE_MESSAGE && depth < kMaxDepth) {
       const std::string name = absl::StrCat(prefix, absl::string_view(descriptor->name()));

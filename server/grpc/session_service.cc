@@ -40,8 +40,8 @@ absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access
                                                       const v1::ListSessionsRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   if (request.page_size() < 0 || request.page_size() > kMaxSessionPage) {
-    return FieldError("page_size", absl::StrCat("page_size: ", request.page_size(),
-                                                " is outside [0, ", kMaxSessionPage, "]"));
+    return FieldError(
+        "page_size", absl::StrCat("is ", request.page_size(), ", expected 0 to ", kMaxSessionPage));
   }
   const size_t page_size = request.page_size() == 0 ? kDefaultSessionPage : request.page_size();
   MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,

@@ -15,10 +15,9 @@ namespace mneme {
 class HttpBody {
  public:
   enum class State {
-    kMore,    // ask again once `out` was written
-    kLater,   // nothing more now; HttpCall::Wake() follows
-    kEnd,     // `out` is the last of it
-    kBroken,  // it cannot be completed: the connection is cut, so that no one takes it for whole
+    kMore,   // ask again once `out` was written
+    kLater,  // nothing more now; HttpCall::Wake() follows
+    kEnd,    // `out` is the last of it
   };
   virtual ~HttpBody() = default;
   // Appends to `out`. On the connection's thread; must return quickly.

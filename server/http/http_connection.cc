@@ -151,8 +151,7 @@ void HttpConnection::Process() {
 
 void HttpConnection::TimeOut(absl::string_view part) {
   MakeRequest();
-  Refuse(ErrorResponse(408, absl::StrCat("the request's ", part, " did not arrive in time"),
-                       "request_timeout"));
+  Refuse(ErrorResponse(408, absl::StrCat("the request's ", part, " did not arrive in time")));
 }
 
 void HttpConnection::MakeRequest() {
@@ -183,21 +182,19 @@ bool HttpConnection::CheckHeader() {
     request_->owner = *std::move(owner);
   }
   if (route == nullptr && match_.allowed.empty()) {
-    Refuse(ErrorResponse(404, absl::StrCat("nothing is served at ", request_->path), "not_found"));
+    Refuse(ErrorResponse(404, absl::StrCat("nothing is served at ", request_->path)));
     return false;
   }
   if (route == nullptr) {
     HttpResponse response = ErrorResponse(
-        405, absl::StrCat(request_->path, " takes ", match_.allowed, ", not ", request_->method),
-        "method_not_allowed");
+        405, absl::StrCat(request_->path, " takes ", match_.allowed, ", not ", request_->method));
     response.fields.push_back({"Allow", match_.allowed});
     Refuse(std::move(response));
     return false;
   }
   if (request_->method == "POST" && !parser_->has_length()) {
     keep_alive_ = false;  // what follows may be a body all the same
-    Refuse(ErrorResponse(411, "a POST needs Content-Length or Transfer-Encoding: chunked",
-                         "length_required"));
+    Refuse(ErrorResponse(411, "a POST needs Content-Length or Transfer-Encoding: chunked"));
     return false;
   }
   return true;
@@ -267,7 +264,6 @@ void HttpConnection::Pump(std::string text) {
   while (state == HttpBody::State::kMore && data.size() < kMaxWriteBytes) {
     state = body_->Read(data);
   }
-  if (state == HttpBody::State::kBroken) return Close();
   AppendBody(data, state == HttpBody::State::kEnd, text);
   if (state == HttpBody::State::kEnd) {
     return WriteOut(std::move(text), [this] { FinishExchange(); });

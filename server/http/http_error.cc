@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/time.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
@@ -41,14 +42,11 @@ absl::string_view TypeOf(int http_status) {
 
 std::string Body(int http_status, absl::string_view message, absl::string_view param,
                  absl::string_view code) {
-  const auto text_or_null = [](absl::string_view text) {
-    return text.empty() ? Json() : Json(SanitizeUtf8(text));
-  };
   const Json body = {{"error",
                       {{"message", SanitizeUtf8(message)},
                        {"type", std::string(TypeOf(http_status))},
-                       {"param", text_or_null(param)},
-                       {"code", text_or_null(code)}}}};
+                       {"param", param.empty() ? Json() : Json(SanitizeUtf8(param))},
+                       {"code", std::string(code)}}}};
   return body.dump();
 }
 
@@ -102,17 +100,12 @@ int HttpStatusOf(const absl::Status& status) {
 
 absl::StatusCode StatusCodeOf(int http_status) {
   switch (http_status) {
-    case 401:
-      return absl::StatusCode::kUnauthenticated;
-    case 403:
-      return absl::StatusCode::kPermissionDenied;
     case 404:
     case 405:
       return absl::StatusCode::kNotFound;
     case 408:
       return absl::StatusCode::kDeadlineExceeded;
     case 413:
-    case 429:
     case 431:
       return absl::StatusCode::kResourceExhausted;
     case 501:
@@ -143,9 +136,13 @@ HttpResponse ErrorResponse(const absl::Status& status) {
 }
 
 HttpResponse ErrorResponse(int http_status, absl::string_view message, absl::string_view code) {
+  const std::string reason =
+      absl::StrReplaceAll(absl::AsciiStrToLower(HttpReason(http_status)), {{" ", "_"}});
   HttpResponse response;
   response.status = http_status;
-  response.body = Body(http_status, message, "", code);
+  response.body = Body(http_status, message, "", code.empty() ? reason : code);
+  const bool retry = http_status == 408 || http_status == 503;
+  response.fields.push_back({"x-should-retry", retry ? "true" : "false"});
   return response;
 }
 

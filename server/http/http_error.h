@@ -29,7 +29,7 @@ absl::StatusCode StatusCodeOf(int http_status);
 std::string ErrorJson(const absl::Status& status);
 
 HttpResponse ErrorResponse(const absl::Status& status);
-// For errors of HTTP itself; `code` may be empty.
+// For errors of HTTP itself. Without a `code` it is the status' name: "length_required".
 HttpResponse ErrorResponse(int http_status, absl::string_view message, absl::string_view code = "");
 
 }  // namespace mneme

@@ -42,8 +42,6 @@ absl::string_view HttpReason(int status) {
       return "Content Too Large";
     case 414:
       return "URI Too Long";
-    case 415:
-      return "Unsupported Media Type";
     case 417:
       return "Expectation Failed";
     case 429:

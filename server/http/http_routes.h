@@ -12,8 +12,8 @@ namespace mneme {
 
 struct HttpRoute {
   std::string method;  // "GET" answers HEAD, too
-  std::string
-      pattern;  // "/v1/models", or "/v1/models/{model}", whose braces match all that is left
+  // "/v1/models", or "/v1/models/{model}", whose braces match all that is left.
+  std::string pattern;
   HttpHandler handler;   // on the connection's thread: it must return quickly
   bool is_open = false;  // for everybody, without the authenticator: probes
 };

@@ -26,7 +26,7 @@ struct HttpExchange {
   int status = 0;
   int64_t sent_bytes = 0;
   absl::Duration duration;
-  bool complete = true;  // false: the client left first, or the body broke off
+  bool complete = true;  // false: the client left first
   absl::Status refusal;  // why no handler was asked; OK if one was
 };
 

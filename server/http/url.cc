@@ -47,7 +47,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseQuery(absl::string_view 
           absl::StrCat("the query \"", absl::CHexEscape(part), "\" has a broken % in it"));
     }
     if (!parameters.emplace(name, std::move(value)).second) {
-      return FieldError(name, absl::StrCat(absl::CHexEscape(name), " is in the query twice"));
+      return FieldError(absl::CHexEscape(name), "is in the query twice");
     }
   }
   return parameters;

@@ -25,7 +25,7 @@ absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json
   if (json.is_string()) {
     const std::string& text = json.get_ref<const std::string&>();
     if (absl::StrContains(text, kBreak) || absl::StrContains(text, kContent)) {
-      return FieldError(field, absl::StrCat(field, " has a noncharacter, U+FDD0 or U+FDD1"));
+      return FieldError(field, "has a noncharacter, U+FDD0 or U+FDD1");
     }
     json = special.Broken(text);
     return absl::OkStatus();
@@ -35,16 +35,19 @@ absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json
   return absl::OkStatus();
 }
 
-// "content" as a text: parts that are texts are joined by line breaks.
-absl::Status FlattenContent(absl::string_view field, Json& message) {
-  const auto content = message.find("content");
-  if (content == message.end() || content->is_null() || content->is_string()) {
-    return absl::OkStatus();
-  }
+// "content" as a text: parts that are texts are joined by line breaks. Only an answer may have
+// none.
+absl::Status FlattenContent(absl::string_view field, absl::string_view role, Json& message) {
   const std::string name = absl::StrCat(field, ".content");
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null()) {
+    if (role == "assistant") return absl::OkStatus();
+    return FieldError(name, "is missing, expected a text or a list of parts");
+  }
+  if (content->is_string()) return absl::OkStatus();
   if (!content->is_array()) {
-    return FieldError(name, absl::StrCat(name, " is ", ShownJson(*content),
-                                         ", expected a text or a list of parts"));
+    return FieldError(
+        name, absl::StrCat("is ", ShownJson(*content), ", expected a text or a list of parts"));
   }
   std::string text;
   for (const Json& part : *content) {
@@ -52,11 +55,10 @@ absl::Status FlattenContent(absl::string_view field, Json& message) {
                                  ? part["type"].get<std::string>()
                                  : "";
     if (type != "text" || !part.contains("text") || !part["text"].is_string()) {
-      return WithReason(FieldError(name, absl::StrCat(name,
-                                                      ": only parts of type text are "
-                                                      "supported, not ",
-                                                      ShownJson(part))),
-                        "UNSUPPORTED_PARAMETER");
+      return WithReason(
+          FieldError(name, absl::StrCat("has ", ShownJson(part),
+                                        ", and only parts of type text are supported")),
+          "UNSUPPORTED_PARAMETER");
     }
     absl::StrAppend(&text, &part == &content->front() ? "" : "\n", part["text"].get<std::string>());
   }
@@ -66,27 +68,23 @@ absl::Status FlattenContent(absl::string_view field, Json& message) {
 
 absl::StatusOr<Json> CheckedMessages(const SpecialTokens& special, const Json& messages) {
   Json checked = messages;
-  if (!checked.is_array() || checked.empty()) {
-    return FieldError("messages", "messages: expected a list of at least one message");
-  }
   for (size_t i = 0; i < checked.size(); ++i) {
     const std::string field = absl::StrCat("messages[", i, "]");
     Json& message = checked[i];
     if (!message.is_object()) {
-      return FieldError(field, absl::StrCat(field, " is ", ShownJson(message),
+      return FieldError(field, absl::StrCat("is ", ShownJson(message),
                                             ", expected an object with role and content"));
     }
     JsonFields fields(message, field);
     std::string role;
-    if (!fields.Read("role", role)) fields.Fail("role", "a text", Json());
-    fields.Ignore("content");
-    for (const char* known : {"name", "reasoning_content"}) fields.Ignore(known);
+    if (!fields.Read("role", role)) fields.Fail("role", "is missing, expected a text");
+    for (const char* known : {"content", "name", "reasoning_content"}) fields.Ignore(known);
     for (const char* unsupported : {"tool_calls", "tool_call_id", "function_call", "audio",
                                     "refusal", "annotations", "reasoning"}) {
       fields.Unsupported(unsupported);
     }
     MNEME_RETURN_IF_ERROR(fields.Finish());
-    MNEME_RETURN_IF_ERROR(FlattenContent(field, message));
+    MNEME_RETURN_IF_ERROR(FlattenContent(field, role, message));
     MNEME_RETURN_IF_ERROR(Protect(special, field, message));
   }
   return checked;
@@ -128,13 +126,12 @@ absl::StatusOr<std::vector<int32_t>> EncodeRendered(const Tokenizer& tokenizer,
 
 // What the template refuses is the messages' fault.
 absl::StatusOr<std::string> Render(const OpenAiRequest& request, const ChatTemplate& chat_template,
-                                   const Json& messages, bool with_bos, const Json& arguments) {
-  absl::StatusOr<std::string> text = chat_template.Render(messages, request.add_generation_prompt,
-                                                          with_bos, arguments, absl::Now());
+                                   const Json& messages, const Json& arguments) {
+  absl::StatusOr<std::string> text =
+      chat_template.Render(messages, request.add_generation_prompt, arguments, absl::Now());
   if (text.ok()) return text;
-  return FieldError("messages",
-                    absl::StrCat("messages: the model's chat template does not take them: ",
-                                 text.status().message()));
+  return FieldError("messages", absl::StrCat("are not what the model's chat template takes: ",
+                                             text.status().message()));
 }
 
 // The messages as they follow an answer: rendered behind one, of which nothing is kept.
@@ -144,8 +141,7 @@ absl::StatusOr<std::string> RenderContinued(const OpenAiRequest& request,
   Json all = Json::array({{{"role", "user"}, {"content", "-"}},
                           {{"role", "assistant"}, {"content", std::string(kContent)}}});
   all.insert(all.end(), messages.begin(), messages.end());
-  MNEME_ASSIGN_OR_RETURN(const std::string text,
-                         Render(request, chat_template, all, true, arguments));
+  MNEME_ASSIGN_OR_RETURN(const std::string text, Render(request, chat_template, all, arguments));
   const size_t at = text.find(std::string(kContent));
   if (at == std::string::npos || text.find(std::string(kContent), at + 1) != std::string::npos) {
     return WithReason(absl::FailedPreconditionError(
@@ -160,7 +156,7 @@ absl::StatusOr<std::string> RenderContinued(const OpenAiRequest& request,
 
 absl::StatusOr<ChatPrompt> ToChatPrompt(const OpenAiRequest& request, const Engine& engine,
                                         const ServingFacts& facts) {
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine, "messages"));
   if (facts.chat_template == nullptr) {
     return WithReason(absl::FailedPreconditionError(facts.chat_template_error), "NO_CHAT_TEMPLATE");
   }
@@ -172,8 +168,8 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const OpenAiRequest& request, const Engi
 
   ChatPrompt prompt;
   MNEME_ASSIGN_OR_RETURN(const std::string text,
-                         Render(request, chat_template, messages, true, arguments));
-  MNEME_RETURN_IF_ERROR(CheckTextSize(text, facts));
+                         Render(request, chat_template, messages, arguments));
+  MNEME_RETURN_IF_ERROR(CheckTextSize(text, "messages", facts));
   MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeRendered(*tokenizer, special, text, false));
   if (request.session_mode == SessionMode::kAppend) {
     MNEME_ASSIGN_OR_RETURN(const std::string rest,

@@ -98,10 +98,8 @@ ChatTemplate::ChatTemplate(jinja::Template parsed, jinja::Map named_tokens,
       special_tokens_(std::move(special_tokens)) {}
 
 absl::StatusOr<std::string> ChatTemplate::Render(const Json& messages, bool add_generation_prompt,
-                                                 bool with_bos, const Json& arguments,
-                                                 absl::Time now) const {
+                                                 const Json& arguments, absl::Time now) const {
   jinja::Map variables = named_tokens_;
-  if (!with_bos) jinja::Assign(variables, "bos_token", "");
   jinja::Assign(variables, "tools", jinja::None{});
   jinja::Assign(variables, "documents", jinja::None{});
   for (const auto& [name, value] : arguments.items()) {

@@ -26,9 +26,9 @@ class ChatTemplate {
                                                                    const Json& config,
                                                                    const Tokenizer& tokenizer);
 
-  // `with_bos` false: the template's bos_token is empty. `arguments` are further variables.
+  // `arguments` are further variables.
   absl::StatusOr<std::string> Render(const Json& messages, bool add_generation_prompt,
-                                     bool with_bos, const Json& arguments, absl::Time now) const;
+                                     const Json& arguments, absl::Time now) const;
 
   // The vocabulary's own, and those that tokenizer_config.json adds.
   const SpecialTokens& special_tokens() const { return special_tokens_; }

@@ -16,12 +16,16 @@ namespace mneme {
 
 using Json = nlohmann::ordered_json;
 
-// INVALID_ARGUMENT for a body that is not JSON, not an object, or nested deeper than 64 levels, and
-// for a Content-Type that says something else.
+// INVALID_ARGUMENT for a body that is not JSON, not an object, nested deeper than 64 levels, or
+// with an object of more than 1024 fields or one field twice; and for a Content-Type or
+// Content-Encoding that says something else.
 absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request);
 
-// Answers 200. Bytes that are not UTF-8 are replaced.
+// On one line. Bytes that are not UTF-8 are replaced.
+std::string JsonText(const Json& json);
+
 HttpResponse JsonResponse(const Json& json);
+HttpResponse JsonOrErrorResponse(const absl::StatusOr<Json>& json);
 
 // The value as it is shown in messages: short, and without line breaks.
 std::string ShownJson(const Json& value);
@@ -36,10 +40,12 @@ class JsonFields {
   // Null where the field is absent.
   const Json* Find(absl::string_view name);
 
+  bool Has(absl::string_view name) { return Find(name) != nullptr; }
+
   // True if the field is there and fits; else `out` stays as it is.
   bool Read(absl::string_view name, bool& out);
   bool Read(absl::string_view name, std::string& out);
-  bool Read(absl::string_view name, double& out);
+  bool Read(absl::string_view name, float& out);
   bool Read(absl::string_view name, int64_t& out);
   bool Read(absl::string_view name, int32_t& out);
 
@@ -50,6 +56,7 @@ class JsonFields {
   void Unsupported(absl::string_view name, const Json& neutral = nullptr);
 
   void Fail(absl::string_view name, absl::string_view expected, const Json& value);
+  void Fail(absl::string_view name, absl::string_view fault);
   void Fail(absl::Status status);
   bool ok() const { return status_.ok(); }
   // The first error; without one, whether there are fields that nobody asked for.

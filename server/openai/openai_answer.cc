@@ -68,7 +68,7 @@ void OpenAiAnswer::Advance() {
         cut_bytes = PositionOf(error_).value_or(0);
         next = kRecut;
       } else if (!error_.ok()) {
-        response = ErrorResponse(WithOpenAiField(error_, facts_.kind));
+        response = ErrorResponse(error_);
         next = kSend;
       } else if (!facts_.stream && ended_ == streams_.size()) {
         response.body = WholeBody();
@@ -98,7 +98,7 @@ HttpBody::State OpenAiAnswer::Read(std::string& out) {
   if (!finished_) TakeEvents();
   if (!finished_ && (!error_.ok() || ended_ == streams_.size())) {
     if (!error_.ok()) {
-      absl::StrAppend(&text_, "data: ", ErrorJson(WithOpenAiField(error_, facts_.kind)), "\n\n");
+      absl::StrAppend(&text_, "data: ", ErrorJson(error_), "\n\n");
     } else if (facts_.include_usage) {
       Json last = EnvelopeJson(facts_, Json::array());
       last["usage"] = UsageJson(usage_);
@@ -150,7 +150,7 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
   if (!event.is_last) return;
   ++ended_;
   if (admitted_ < ended_) ++admitted_;  // refused, or replayed without a start
-  error_ = event.status;
+  error_ = WithBodyField(event.status, facts_.names, prompt);
   replayed_ = event.replayed;
   usage_.completion_tokens += event.usage.completion_tokens;
   usage_.cached_tokens += event.usage.resumed_tokens;
@@ -187,8 +187,7 @@ void OpenAiAnswer::AppendChunk(int index, AnswerChoice& choice) {
 }
 
 void OpenAiAnswer::AppendData(const Json& json) {
-  absl::StrAppend(&text_, "data: ", json.dump(-1, ' ', false, Json::error_handler_t::replace),
-                  "\n\n");
+  absl::StrAppend(&text_, "data: ", JsonText(json), "\n\n");
 }
 
 std::vector<HttpField> OpenAiAnswer::StateFields() const {
@@ -215,7 +214,7 @@ std::string OpenAiAnswer::WholeBody() {
   Json json = EnvelopeJson(facts_, std::move(choices));
   json["usage"] = UsageJson(usage_);
   if (!facts_.session.empty()) json["session"] = SessionJson();
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return JsonText(json);
 }
 
 }  // namespace mneme

@@ -25,7 +25,8 @@ absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request) {
   int64_t ms = 0;
   if (text.empty()) return absl::InfiniteFuture();
   if (!absl::SimpleAtoi(text, &ms) || ms <= 0) {
-    return FieldError("x-request-timeout-ms", "x-request-timeout-ms: expected milliseconds");
+    return FieldError("x-request-timeout-ms",
+                      absl::StrCat("is \"", SanitizeUtf8(text), "\", expected milliseconds"));
   }
   return request.received + absl::Milliseconds(ms);
 }
@@ -44,6 +45,7 @@ AnswerFacts FactsOf(const OpenAiRequest& request, const HttpRequest& http, const
                     const EngineAccess& access, const Request& converted) {
   AnswerFacts facts;
   facts.kind = request.kind;
+  facts.names = request.names;
   facts.id = absl::StrCat(request.kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-", http.id);
   facts.created = absl::ToUnixSeconds(absl::Now());
   facts.model = SanitizeUtf8(access.facts().model_name);
@@ -74,8 +76,9 @@ absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& reque
         whole.set_idempotency_key(absl::StrCat(whole.idempotency_key(), "-", converted.size()));
       }
     }
-    MNEME_ASSIGN_OR_RETURN(Request one, ToEngineRequest(whole, call, engine, facts));
-    converted.push_back(std::move(one));
+    absl::StatusOr<Request> one = ToEngineRequest(whole, call, engine, facts);
+    if (!one.ok()) return WithBodyField(one.status(), request.names, converted.size());
+    converted.push_back(*std::move(one));
     return absl::OkStatus();
   };
   if (request.kind == OpenAiKind::kCompletion) {
@@ -100,13 +103,10 @@ absl::Status CheckStreamLimit(const std::vector<Request>& requests, const Securi
   const int limit = caller->limits.max_streams;
   if (limit == 0 || requests.size() <= static_cast<size_t>(limit)) return absl::OkStatus();
   return WithReason(
-      FieldError("prompt", absl::StrCat("prompt: ", requests.size(), " prompts are as many ",
-                                        "requests at once, and this key may have ", limit)),
+      FieldError("prompt",
+                 absl::StrCat("has ", requests.size(),
+                              " prompts, as many requests at once, and this key may have ", limit)),
       kReasonStreamLimit);
-}
-
-void SendError(HttpCall& call, const absl::Status& status, OpenAiKind kind) {
-  call.Send(ErrorResponse(WithOpenAiField(status, kind)));
 }
 
 }  // namespace
@@ -170,11 +170,11 @@ OpenAiAnswer::Recut OpenAiGenerate::MakeRecut(const std::shared_ptr<HttpCall>& c
     OpenAiAnswer::Start(call, facts, {std::move(stream)}, nullptr);
     return absl::OkStatus();
   };
-  return [this, call, again = std::move(again)](int64_t bytes) {
+  return [this, call, again = std::move(again), names = prepared.facts.names](int64_t bytes) {
     const bool posted =
-        executors_.ForBody(call->request().body.size()).TryPost([call, again, bytes] {
+        executors_.ForBody(call->request().body.size()).TryPost([call, again, names, bytes] {
           const absl::Status status = again(bytes);
-          if (!status.ok()) SendError(*call, status, OpenAiKind::kChat);
+          if (!status.ok()) call->Send(ErrorResponse(WithBodyField(status, names)));
         });
     if (!posted) Refuse(call, TooManyTasks());
   };
@@ -182,13 +182,16 @@ OpenAiAnswer::Recut OpenAiGenerate::MakeRecut(const std::shared_ptr<HttpCall>& c
 
 void OpenAiGenerate::Begin(const std::shared_ptr<HttpCall>& call, OpenAiKind kind) const {
   absl::StatusOr<Prepared> prepared = Prepare(call, kind);
-  if (!prepared.ok()) return Refuse(call, WithOpenAiField(prepared.status(), kind));
+  if (!prepared.ok()) return Refuse(call, prepared.status());
   OpenAiAnswer::Recut recut = MakeRecut(call, *prepared);
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (Request& request : prepared->requests) {
     absl::StatusOr<std::shared_ptr<TokenStream>> stream =
         Submit(std::move(request), call->request(), *prepared->engine);
-    if (!stream.ok()) return SendError(*call, stream.status(), kind);
+    if (!stream.ok()) {
+      return call->Send(
+          ErrorResponse(WithBodyField(stream.status(), prepared->facts.names, streams.size())));
+    }
     streams.push_back(*std::move(stream));
   }
   OpenAiAnswer::Start(call, std::move(prepared->facts), std::move(streams), std::move(recut));

@@ -15,6 +15,7 @@ namespace mneme {
 // What does not change from one chunk of an answer to the next.
 struct AnswerFacts {
   OpenAiKind kind = OpenAiKind::kCompletion;
+  BodyFields names;
   std::string id;  // "cmpl-..."
   int64_t created = 0;
   std::string model;

@@ -3,9 +3,12 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/utf8.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
@@ -25,24 +28,20 @@ bool IsTokenIds(const Json& value) {
 }
 
 void ReadSampling(JsonFields& fields, v1::SamplingOptions& out) {
-  double number = 0;
+  float number = 0;
   int32_t whole = 0;
-  int64_t wide = 0;
-  if (fields.Read("temperature", number)) out.set_temperature(static_cast<float>(number));
-  if (fields.Read("top_p", number)) out.set_top_p(static_cast<float>(number));
-  if (fields.Read("min_p", number)) out.set_min_p(static_cast<float>(number));
+  if (fields.Read("temperature", number)) out.set_temperature(number);
+  if (fields.Read("top_p", number)) out.set_top_p(number);
+  if (fields.Read("min_p", number)) out.set_min_p(number);
   // Other servers' "off" is -1.
   if (fields.Read("top_k", whole)) out.set_top_k(whole == -1 ? 0 : whole);
-  if (fields.Read("repetition_penalty", number)) {
-    out.set_repetition_penalty(static_cast<float>(number));
+  if (fields.Read("repetition_penalty", number)) out.set_repetition_penalty(number);
+  if (fields.Read("presence_penalty", number)) out.set_presence_penalty(number);
+  if (fields.Read("frequency_penalty", number)) out.set_frequency_penalty(number);
+  if (const Json* seed = fields.Find("seed"); seed != nullptr) {  // any 64 bits, with a sign or not
+    if (!seed->is_number_integer()) return fields.Fail("seed", "a whole number", *seed);
+    out.set_seed(seed->get<uint64_t>());
   }
-  if (fields.Read("presence_penalty", number)) {
-    out.set_presence_penalty(static_cast<float>(number));
-  }
-  if (fields.Read("frequency_penalty", number)) {
-    out.set_frequency_penalty(static_cast<float>(number));
-  }
-  if (fields.Read("seed", wide)) out.set_seed(static_cast<uint64_t>(wide));
   if (const Json* bias = fields.Find("logit_bias"); bias != nullptr) {
     if (!bias->is_object()) {
       return fields.Fail("logit_bias", "an object from token ids to numbers", *bias);
@@ -52,26 +51,37 @@ void ReadSampling(JsonFields& fields, v1::SamplingOptions& out) {
       if (!absl::SimpleAtoi(key, &id) || !value.is_number()) {
         return fields.Fail("logit_bias", "an object from token ids to numbers", *bias);
       }
-      (*out.mutable_logit_bias())[id] = value.get<float>();
+      if (!out.mutable_logit_bias()->insert({id, value.get<float>()}).second) {
+        return fields.Fail("logit_bias", absl::StrCat("names token ", id, " twice"));
+      }
     }
   }
 }
 
-void ReadStop(JsonFields& fields, OpenAiKind kind, v1::StoppingOptions& out) {
+// A chat has a new name for it and an old one.
+void ReadMaxTokens(JsonFields& fields, OpenAiRequest& out) {
+  v1::StoppingOptions& stopping = *out.generate.mutable_stopping();
+  int32_t tokens = 0;
+  if (fields.Read("max_tokens", tokens)) stopping.set_max_tokens(tokens);
+  if (out.kind == OpenAiKind::kCompletion) {
+    if (!stopping.has_max_tokens()) stopping.set_max_tokens(kCompletionMaxTokens);
+    if (fields.Has("max_completion_tokens")) {
+      fields.Fail("max_completion_tokens", "is a chat's; a completion has max_tokens");
+    }
+    return;
+  }
+  if (!fields.Read("max_completion_tokens", tokens)) return;
+  if (stopping.has_max_tokens() && stopping.max_tokens() != tokens) {
+    return fields.Fail("max_completion_tokens",
+                       absl::StrCat("what max_tokens says, ", stopping.max_tokens()), tokens);
+  }
+  stopping.set_max_tokens(tokens);
+  out.names.max_tokens = "max_completion_tokens";
+}
+
+void ReadStop(JsonFields& fields, v1::StoppingOptions& out) {
   int32_t tokens = 0;
   bool flag = false;
-  const bool has_new = fields.Read("max_completion_tokens", tokens);
-  if (has_new && kind == OpenAiKind::kCompletion) {
-    return fields.Fail("max_completion_tokens", "max_tokens in its place", tokens);
-  }
-  if (has_new || fields.Read("max_tokens", tokens)) {
-    if (tokens < 0)
-      return fields.Fail(has_new ? "max_completion_tokens" : "max_tokens", "at least 0", tokens);
-    out.set_max_tokens(tokens);
-  } else if (kind == OpenAiKind::kCompletion) {
-    out.set_max_tokens(kCompletionMaxTokens);
-  }
-  fields.Ignore("max_tokens");
   if (fields.Read("min_tokens", tokens)) out.set_min_tokens(tokens);
   if (fields.Read("ignore_eos", flag)) out.set_ignore_eos(flag);
   if (fields.Read("include_stop_str_in_output", flag)) out.set_include_stop_in_output(flag);
@@ -82,13 +92,15 @@ void ReadStop(JsonFields& fields, OpenAiKind kind, v1::StoppingOptions& out) {
       out.add_stop_strings(text.get<std::string>());
     }
   }
-  if (const Json* ids = fields.Find("stop_token_ids"); ids != nullptr && !ids->empty()) {
+  if (const Json* ids = fields.Find("stop_token_ids"); ids != nullptr && *ids != Json::array()) {
     if (!IsTokenIds(*ids)) return fields.Fail("stop_token_ids", "a list of token ids", *ids);
     for (const Json& id : *ids) out.add_stop_token_ids(id.get<int32_t>());
   }
 }
 
-void ReadResponse(JsonFields& fields, OpenAiKind kind, v1::ResponseOptions& out) {
+void ReadResponse(JsonFields& fields, OpenAiRequest& request) {
+  v1::ResponseOptions& out = *request.generate.mutable_response();
+  const bool is_chat = request.kind == OpenAiKind::kChat;
   int32_t whole = 0;
   bool flag = false;
   if (fields.Read("n", whole)) out.set_n(whole);
@@ -98,10 +110,10 @@ void ReadResponse(JsonFields& fields, OpenAiKind kind, v1::ResponseOptions& out)
   }
   if (fields.Read("skip_special_tokens", flag)) out.set_skip_special_tokens(flag);
   if (fields.Read("echo", flag)) {
-    if (flag && kind == OpenAiKind::kChat) return fields.Fail("echo", "false for a chat", flag);
+    if (flag && is_chat) return fields.Fail("echo", "false for a chat", flag);
     out.set_echo(flag);
   }
-  if (kind == OpenAiKind::kCompletion) {
+  if (!is_chat) {
     if (fields.Read("logprobs", whole)) {
       out.set_logprobs(whole);
       if (out.echo()) out.set_prompt_logprobs(whole);
@@ -115,38 +127,62 @@ void ReadResponse(JsonFields& fields, OpenAiKind kind, v1::ResponseOptions& out)
     return fields.Fail("top_logprobs", "logprobs: true beside it", whole);
   }
   if (logprobs) out.set_logprobs(has_top ? whole : 0);
+  request.names.logprobs = "top_logprobs";
+}
+
+// Empty if it is in neither.
+std::string ReadFieldOrHeader(JsonFields& fields, absl::string_view name, const HttpRequest& http,
+                              absl::string_view header) {
+  const int times = absl::c_count_if(http.fields, [&](const HttpField& field) {
+    return absl::EqualsIgnoreCase(field.name, header);
+  });
+  const absl::string_view in_header = http.Field(header);
+  if (times > 1) fields.Fail(FieldError(header, "is there twice"));
+  if (times > 0 && in_header.empty()) {
+    fields.Fail(FieldError(header, "is empty; leave it out to have none"));
+  }
+  std::string text;
+  if (!fields.Read(name, text)) return std::string(in_header);
+  if (text.empty()) {
+    fields.Fail(name, "is empty; leave it out to have none");
+  } else if (!in_header.empty() && in_header != text) {
+    fields.Fail(name, absl::StrCat("what the header ", header, " says, ", SanitizeUtf8(in_header)),
+                text);
+  }
+  return text;
 }
 
 void ReadSession(JsonFields& fields, const HttpRequest& http, OpenAiRequest& out) {
   v1::GenerateRequest& generate = out.generate;
-  std::string text;
+  const std::string session = ReadFieldOrHeader(fields, "session_id", http, "x-session-id");
+  generate.mutable_session()->set_name(session);
+  generate.set_idempotency_key(
+      ReadFieldOrHeader(fields, "idempotency_key", http, "idempotency-key"));
+  const auto needs_session = [&](absl::string_view name) {
+    if (session.empty() && fields.Has(name)) {
+      fields.Fail(name, "has no effect without a session_id");
+    }
+  };
+  for (const char* name : {"session_ttl_ms", "create_session", "expected_position"}) {
+    needs_session(name);
+  }
   int64_t number = 0;
   bool flag = true;
-  if (fields.Read("session_id", text)) {
-    const absl::string_view header = http.Field("x-session-id");
-    if (!header.empty() && header != text) {
-      return fields.Fail("session_id", absl::StrCat("what the header x-session-id says, ", header),
-                         text);
-    }
-  } else {
-    text = std::string(http.Field("x-session-id"));
-  }
-  if (!text.empty()) generate.mutable_session()->set_name(text);
   if (fields.Read("session_ttl_ms", number)) generate.mutable_session()->set_ttl_ms(number);
   if (fields.Read("create_session", flag)) {
     generate.mutable_session()->set_create_if_missing(flag);
   }
   if (fields.Read("expected_position", number)) generate.set_expected_position(number);
-  if (!fields.Read("idempotency_key", text)) text = std::string(http.Field("idempotency-key"));
-  generate.set_idempotency_key(text);
   int32_t priority = 0;
   if (fields.Read("priority", priority)) generate.set_priority(priority);
   if (out.kind == OpenAiKind::kCompletion) return;
-  if (!fields.Read("session_mode", text)) return;
-  if (text == "append") {
+  needs_session("session_mode");
+  std::string mode;
+  if (!fields.Read("session_mode", mode)) return;
+  if (mode == "append") {
     out.session_mode = SessionMode::kAppend;
-  } else if (text != "whole") {
-    fields.Fail("session_mode", "\"whole\" or \"append\"", text);
+  } else if (mode != "whole") {
+    fields.Fail("session_mode", "\"whole\" or \"append\"", mode);
   }
 }
 
@@ -157,8 +193,7 @@ void ReadPrompt(JsonFields& fields, OpenAiRequest& out) {
   bool special = true;
   const bool has_special = fields.Read("add_special_tokens", special);
   if (prompt == nullptr) {
-    return fields.Fail(
-        FieldError("prompt", absl::StrCat("prompt is missing, expected ", kExpected)));
+    return fields.Fail("prompt", absl::StrCat("is missing, expected ", kExpected));
   }
   const auto add = [&](const Json& one) {
     v1::GenerateRequest& request = out.prompts.emplace_back();
@@ -168,6 +203,8 @@ void ReadPrompt(JsonFields& fields, OpenAiRequest& out) {
       return true;
     }
     if (!IsTokenIds(one)) return false;
+    if (special && has_special)
+      fields.Fail("add_special_tokens", "false beside token ids", special);
     for (const Json& id : one) request.mutable_token_ids()->add_ids(id.get<int32_t>());
     return true;
   };
@@ -175,31 +212,15 @@ void ReadPrompt(JsonFields& fields, OpenAiRequest& out) {
   const Json list = is_list ? *prompt : Json::array({*prompt});
   if (list.empty()) return fields.Fail("prompt", kExpected, *prompt);
   if (list.size() > kMaxPrompts) {
-    return fields.Fail(FieldError(
-        "prompt",
-        absl::StrCat("prompt has ", list.size(), " prompts, expected at most ", kMaxPrompts)));
+    return fields.Fail(
+        "prompt", absl::StrCat("has ", list.size(), " prompts, expected at most ", kMaxPrompts));
   }
   for (const Json& one : list) {
     if (!add(one)) return fields.Fail("prompt", kExpected, one);
   }
-  if (list.size() > 1 && !out.generate.session().name().empty()) {
+  out.names.many_prompts = list.size() > 1;
+  if (out.names.many_prompts && !out.generate.session().name().empty()) {
     fields.Fail("prompt", "one prompt in a session", *prompt);
-  }
-}
-
-void ReadMessages(JsonFields& fields, OpenAiRequest& out) {
-  const Json* messages = fields.Find("messages");
-  if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    return fields.Fail("messages", "a list of at least one message",
-                       messages == nullptr ? Json() : *messages);
-  }
-  out.messages = *messages;
-  fields.Read("add_generation_prompt", out.add_generation_prompt);
-  if (const Json* arguments = fields.Find("chat_template_kwargs"); arguments != nullptr) {
-    if (!arguments->is_object()) {
-      return fields.Fail("chat_template_kwargs", "an object", *arguments);
-    }
-    out.template_arguments = *arguments;
   }
 }
 
@@ -208,7 +229,6 @@ void RefuseOthers(JsonFields& fields) {
   for (const char* name : {"suffix",
                            "tools",
                            "functions",
-                           "function_call",
                            "guided_json",
                            "guided_regex",
                            "guided_choice",
@@ -218,7 +238,6 @@ void RefuseOthers(JsonFields& fields) {
                            "structured_outputs",
                            "use_beam_search",
                            "audio",
-                           "modalities",
                            "prediction",
                            "chat_template",
                            "continue_final_message",
@@ -238,6 +257,8 @@ void RefuseOthers(JsonFields& fields) {
     fields.Unsupported(name);
   }
   fields.Unsupported("tool_choice", "none");
+  fields.Unsupported("function_call", "none");
+  fields.Unsupported("modalities", Json::array({"text"}));
   fields.Unsupported("response_format", Json{{"type", "text"}});
   fields.Unsupported("typical_p", 1.0);
   fields.Unsupported("length_penalty", 1.0);
@@ -250,6 +271,26 @@ void RefuseOthers(JsonFields& fields) {
 
 }  // namespace
 
+void ReadMessages(JsonFields& fields, OpenAiRequest& out) {
+  out.names.prompt = "messages";
+  constexpr absl::string_view kExpected = "a list of at least one message";
+  const Json* messages = fields.Find("messages");
+  if (messages == nullptr) {
+    return fields.Fail("messages", absl::StrCat("is missing, expected ", kExpected));
+  }
+  if (!messages->is_array() || messages->empty()) {
+    return fields.Fail("messages", kExpected, *messages);
+  }
+  out.messages = *messages;
+  fields.Read("add_generation_prompt", out.add_generation_prompt);
+  if (const Json* arguments = fields.Find("chat_template_kwargs"); arguments != nullptr) {
+    if (!arguments->is_object()) {
+      return fields.Fail("chat_template_kwargs", "an object", *arguments);
+    }
+    out.template_arguments = *arguments;
+  }
+}
+
 absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
                                               const HttpRequest& http) {
   OpenAiRequest out;
@@ -258,10 +299,16 @@ absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
   std::string model;
   if (fields.Read("model", model)) out.generate.set_model(model);
   ReadSampling(fields, *out.generate.mutable_sampling());
-  ReadStop(fields, kind, *out.generate.mutable_stopping());
-  ReadResponse(fields, kind, *out.generate.mutable_response());
+  ReadMaxTokens(fields, out);
+  ReadStop(fields, *out.generate.mutable_stopping());
+  ReadResponse(fields, out);
   ReadSession(fields, http, out);
-  kind == OpenAiKind::kChat ? ReadMessages(fields, out) : ReadPrompt(fields, out);
+  if (kind == OpenAiKind::kChat) {
+    ReadMessages(fields, out);
+    fields.Unsupported("add_special_tokens");  // the template has them
+  } else {
+    ReadPrompt(fields, out);
+  }
   fields.Read("stream", out.stream);
   if (const Json* options = fields.Find("stream_options"); options != nullptr) {
     if (!options->is_object() || !out.stream) {
@@ -270,30 +317,13 @@ absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
       JsonFields stream_fields(*options, "stream_options");
       stream_fields.Read("include_usage", out.include_usage);
       stream_fields.Ignore("include_obfuscation");
+      stream_fields.Unsupported("continuous_usage_stats");
       fields.Fail(stream_fields.Finish());
     }
   }
   RefuseOthers(fields);
   MNEME_RETURN_IF_ERROR(fields.Finish());
   return out;
-}
-
-absl::Status WithOpenAiField(absl::Status status, OpenAiKind kind) {
-  std::string field = FieldOf(status).value_or("");
-  if (field.empty()) return status;
-  const size_t dot = field.find('.');
-  if (dot != std::string::npos) field = field.substr(dot + 1);
-  if (field == "text" || field == "token_ids") {
-    field = kind == OpenAiKind::kChat ? "messages" : "prompt";
-  } else if (field == "stop_strings") {
-    field = "stop";
-  } else if (field == "name") {
-    field = "session_id";
-  } else if (field == "ttl_ms") {
-    field = "session_ttl_ms";
-  }
-  status.SetPayload(kFieldPayload, absl::Cord(field));
-  return status;
 }
 
 }  // namespace mneme

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "mneme/v1/inference.pb.h"
+#include "server/openai/body_fields.h"
 #include "server/openai/json_body.h"
 
 namespace mneme {
@@ -29,14 +30,14 @@ struct OpenAiRequest {
   SessionMode session_mode = SessionMode::kWhole;
   bool stream = false;
   bool include_usage = false;
+  BodyFields names;  // for errors about `generate` and `prompts`
 };
+
+// The fields `messages`, `add_generation_prompt` and `chat_template_kwargs`.
+void ReadMessages(JsonFields& fields, OpenAiRequest& out);
 
 // Errors name the field of the body. Ranges are the engine's to check.
 absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
                                               const HttpRequest& http);
-
-// The engine's errors name fields of inference.proto: "sampling.top_p", "text". The same error with
-// the body's name for it as field.
-absl::Status WithOpenAiField(absl::Status status, OpenAiKind kind);
 
 }  // namespace mneme

@@ -18,10 +18,6 @@
 namespace mneme {
 namespace {
 
-void Answer(const std::shared_ptr<HttpCall>& call, const absl::StatusOr<Json>& json) {
-  call->Send(json.ok() ? JsonResponse(*json) : ErrorResponse(json.status()));
-}
-
 // vLLM's, as far as it applies.
 Json ModelJson(const EngineAccess& access, const Engine& engine) {
   const int limit = engine.options().max_request_tokens;
@@ -42,23 +38,24 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpRequest& ht
   fields.Read("model", model);
   const bool has_special = fields.Read("add_special_tokens", special);
   fields.Read("return_token_strs", with_pieces);
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine));
   std::vector<int32_t> ids;
-  if (const Json* messages = fields.Find("messages"); messages != nullptr) {
-    OpenAiRequest chat{.kind = OpenAiKind::kChat, .messages = *messages};
-    fields.Read("add_generation_prompt", chat.add_generation_prompt);
-    if (const Json* arguments = fields.Find("chat_template_kwargs"); arguments != nullptr) {
-      chat.template_arguments = *arguments;
-    }
+  const bool is_chat = fields.Has("messages");
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer,
+                         NeedTokenizer(*engine, is_chat ? "messages" : "prompt"));
+  if (is_chat) {
+    if (fields.Has("prompt")) fields.Fail("prompt", "is there beside messages, expected only one");
+    fields.Unsupported("add_special_tokens");
+    OpenAiRequest chat;
+    ReadMessages(fields, chat);
     MNEME_RETURN_IF_ERROR(fields.Finish());
     MNEME_ASSIGN_OR_RETURN(ChatPrompt rendered, ToChatPrompt(chat, *engine, access.facts()));
     ids = std::move(rendered.at_start);
   } else {
     if (!fields.Read("prompt", prompt)) {
-      fields.Fail(FieldError("prompt", "prompt is missing, expected a text (or messages)"));
+      fields.Fail("prompt", "is missing, expected a text (or messages)");
     }
     MNEME_RETURN_IF_ERROR(fields.Finish());
-    MNEME_RETURN_IF_ERROR(CheckTextSize(prompt, access.facts()));
+    MNEME_RETURN_IF_ERROR(CheckTextSize(prompt, "prompt", access.facts()));
     const EncodeOptions options{.add_bos = has_special ? special : tokenizer->adds_bos()};
     MNEME_ASSIGN_OR_RETURN(ids, EncodeText(*tokenizer, prompt, options));
   }
@@ -84,7 +81,7 @@ absl::StatusOr<Json> Detokenized(const EngineAccess& access, const HttpRequest& 
   fields.Read("model", model);
   const Json* tokens = fields.Find("tokens");
   std::vector<int32_t> ids;
-  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine));
+  MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine, "tokens"));
   if (tokens == nullptr || !tokens->is_array()) {
     fields.Fail("tokens", "a list of token ids", tokens == nullptr ? Json() : *tokens);
   } else {
@@ -166,14 +163,16 @@ void OpenAiService::Model(const std::shared_ptr<HttpCall>& call) {
 void OpenAiService::TokenizerInfo(const std::shared_ptr<HttpCall>& call) {
   const absl::StatusOr<Engine*> engine = engine_.Get();
   if (!engine.ok()) return call->Send(ErrorResponse(engine.status()));
-  const absl::StatusOr<const Tokenizer*> tokenizer = NeedTokenizer(**engine);
-  if (!tokenizer.ok()) return call->Send(ErrorResponse(tokenizer.status()));
+  const Tokenizer* tokenizer = (*engine)->tokenizer();
+  if (tokenizer == nullptr) {
+    return call->Send(ErrorResponse(404, "the model has no tokenizer", "no_tokenizer"));
+  }
   const auto id_or_null = [](std::optional<int32_t> id) { return id ? Json(*id) : Json(); };
-  call->Send(JsonResponse({{"tokenizer_class", std::string((*tokenizer)->kind())},
-                           {"vocab_size", (*tokenizer)->vocab_size()},
-                           {"bos_token_id", id_or_null((*tokenizer)->bos_id())},
-                           {"eos_token_id", id_or_null((*tokenizer)->eos_id())},
-                           {"add_bos_token", (*tokenizer)->adds_bos()}}));
+  call->Send(JsonResponse({{"tokenizer_class", std::string(tokenizer->kind())},
+                           {"vocab_size", tokenizer->vocab_size()},
+                           {"bos_token_id", id_or_null(tokenizer->bos_id())},
+                           {"eos_token_id", id_or_null(tokenizer->eos_id())},
+                           {"add_bos_token", tokenizer->adds_bos()}}));
 }
 
 void OpenAiService::Complete(const std::shared_ptr<HttpCall>& call) {
@@ -193,11 +192,11 @@ void OpenAiService::Refuse(const std::shared_ptr<HttpCall>& call) {
 }
 
 void OpenAiService::Tokenize(const std::shared_ptr<HttpCall>& call) {
-  Answer(call, Tokenized(engine_, call->request()));
+  call->Send(JsonOrErrorResponse(Tokenized(engine_, call->request())));
 }
 
 void OpenAiService::Detokenize(const std::shared_ptr<HttpCall>& call) {
-  Answer(call, Detokenized(engine_, call->request()));
+  call->Send(JsonOrErrorResponse(Detokenized(engine_, call->request())));
 }
 
 }  // namespace mneme

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -43,12 +44,11 @@ absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
   for (const auto& [name, value] : query) {
     if (name == "limit") {
       if (!absl::SimpleAtoi(value, &limit) || limit < 1 || limit > kMaxSessionPage) {
-        return FieldError(name,
-                          absl::StrCat("limit: expected a number from 1 to ", kMaxSessionPage));
+        return FieldError(name, absl::StrCat("is \"", SanitizeUtf8(value),
+                                             "\", expected a number from 1 to ", kMaxSessionPage));
       }
     } else if (name != "prefix" && name != "after") {
-      return FieldError(name, absl::StrCat("unknown parameter ", SanitizeUtf8(name),
-                                           ", expected prefix, limit or after"));
+      return FieldError(absl::CHexEscape(name), "is unknown, expected prefix, limit or after");
     }
   }
   MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> all,
@@ -71,7 +71,7 @@ absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http)
   std::string name;
   std::string source;
   int64_t ttl_ms = 0;
-  fields.Read("session_id", name);
+  if (fields.Read("session_id", name)) fields.Fail(ValidateSessionName(name, "session_id"));
   fields.Read("session_ttl_ms", ttl_ms);
   const bool is_fork = fields.Read("fork_of", source);
   MNEME_RETURN_IF_ERROR(fields.Finish());
@@ -115,8 +115,7 @@ void SessionRoutes::AddRoutes(HttpRoutes& routes) {
 HttpHandler SessionRoutes::Run(Command command) {
   return [this, command](const std::shared_ptr<HttpCall>& call) {
     const bool posted = executor_.TryPost([this, command, call] {
-      const absl::StatusOr<Json> json = command(engine_, call->request());
-      call->Send(json.ok() ? JsonResponse(*json) : ErrorResponse(json.status()));
+      call->Send(JsonOrErrorResponse(command(engine_, call->request())));
     });
     if (!posted) call->Send(ErrorResponse(TooManyTasks()));
   };

@@ -79,7 +79,7 @@ absl::Status QuotaTable::Take(const Caller& caller, int64_t tokens) {
   const int64_t limit = caller.limits.tokens_per_minute;
   if (tokens > limit) {
     return WithReason(
-        FieldError("stopping.max_tokens", absl::StrCat("prompt and max_tokens are ", tokens,
+        FieldError("stopping.max_tokens", absl::StrCat("and the prompt are ", tokens,
                                                        " tokens together, and this key may use ",
                                                        limit, " in a minute: ask for fewer")),
         kReasonTokenLimit);

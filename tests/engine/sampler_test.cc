@@ -42,7 +42,7 @@ TEST(SamplerTest, ValuesOutOfRangeNameTheirField) {
 
 TEST(SamplerTest, MessagesNameValueAndRange) {
   const absl::Status status = ValidateSampling({.top_p = 1.5f}, 10);
-  EXPECT_EQ(status.message(), "top_p is 1.5, expected more than 0, at most 1 (off)");
+  EXPECT_EQ(status.message(), "sampling.top_p is 1.5, expected more than 0, at most 1 (off)");
 }
 
 TEST(SamplerTest, ADrawCarriesItsParametersAndKey) {

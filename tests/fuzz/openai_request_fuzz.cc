@@ -16,10 +16,10 @@
 namespace mneme {
 namespace {
 
-void CheckError(const absl::Status& status, OpenAiKind kind) {
+void CheckError(const absl::Status& status) {
   const int http_status = HttpStatusOf(status);
   Require(http_status >= 400 && http_status < 500, "a body is at fault, not the server");
-  const HttpResponse response = ErrorResponse(WithOpenAiField(status, kind));
+  const HttpResponse response = ErrorResponse(status);
   const Json body = Json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   Require(body.is_object() && body["error"]["message"].is_string(), "an error is JSON");
 }
@@ -29,7 +29,7 @@ void Convert(const OpenAiRequest& request, const v1::GenerateRequest& prompt) {
   whole.MergeFrom(prompt);
   const absl::StatusOr<Request> converted =
       ToEngineRequest(whole, {.request_id = "id"}, Served().engine, Served().facts);
-  converted.ok() ? Judge(*converted) : CheckError(converted.status(), request.kind);
+  converted.ok() ? Judge(*converted) : CheckError(WithBodyField(converted.status(), request.names));
 }
 
 int64_t ControlTokens(const std::vector<int32_t>& ids) {
@@ -40,11 +40,11 @@ int64_t ControlTokens(const std::vector<int32_t>& ids) {
 
 void Read(OpenAiKind kind, const Json& body, const HttpRequest& http) {
   const absl::StatusOr<OpenAiRequest> request = ToOpenAiRequest(kind, body, http);
-  if (!request.ok()) return CheckError(request.status(), kind);
+  if (!request.ok()) return CheckError(request.status());
   for (const v1::GenerateRequest& prompt : request->prompts) Convert(*request, prompt);
   if (kind == OpenAiKind::kCompletion) return;
   const absl::StatusOr<ChatPrompt> prompt = ToChatPrompt(*request, Served().engine, Served().facts);
-  if (!prompt.ok()) return CheckError(prompt.status(), kind);
+  if (!prompt.ok()) return CheckError(prompt.status());
   const auto messages = static_cast<int64_t>(request->messages.size());
   Require(ControlTokens(prompt->at_start) <= 1 + messages, "the template's control tokens alone");
   const bool appends = request->session_mode == SessionMode::kAppend;
@@ -66,7 +66,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   http.body = std::string(reinterpret_cast<const char*>(data), size);
   const absl::StatusOr<Json> body = ParseJsonBody(http);
   if (!body.ok()) {
-    CheckError(body.status(), OpenAiKind::kCompletion);
+    CheckError(body.status());
     return 0;
   }
   for (const OpenAiKind kind : {OpenAiKind::kCompletion, OpenAiKind::kChat}) {

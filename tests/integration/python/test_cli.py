@@ -82,6 +82,30 @@ def test_a_list_as_json_has_a_line_per_session(cli, client, name):
         client.sessions.delete(name + suffix)
 
 
+@pytest.mark.parametrize("words", [["session", "list"], ["session", "get", "a"], ["info"]])
+def test_without_a_server_nothing_is_on_standard_output(cli, words):
+    code, out, err = cli("--server", "127.0.0.1:1", *words)
+    assert code == 3
+    assert out == ""
+    assert "127.0.0.1:1" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "culprit"),
+    [
+        (["info", "more"], "more"),
+        (["health", "mneme.v1.Inference", "more"], "more"),
+        (["session", "list", "--ttl", "5s"], "--ttl"),
+        (["generate", "one", "two"], "two"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(cli, words, culprit):
+    code, out, err = cli(*words)
+    assert code == 2
+    assert out == ""
+    assert culprit in err
+
+
 def test_help_names_the_words_that_work(cli):
     code, out, _ = cli("--help")
     assert code == 0

@@ -292,7 +292,8 @@ TEST_F(GenerateTest, MinTokensBeyondAnUnsetMaxTokensIsRefusedWithBoth) {
   v1::GenerateRequest request = TextRequest("ab");
   request.mutable_stopping()->set_min_tokens(100);
   EXPECT_EQ(Refused(request).message(),
-            "min_tokens is 100, expected 0 to max_tokens, which is not set and so 99, the server's "
+            "stopping.min_tokens is 100, expected 0 to max_tokens, which is not set and so 99, the "
+            "server's "
             "default");
   engine_.set_max_request_tokens(50);
   request.mutable_stopping()->set_min_tokens(49);

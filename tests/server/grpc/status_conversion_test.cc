@@ -52,10 +52,10 @@ TEST(StatusConversionTest, PayloadsBecomeDetails) {
 
 TEST(StatusConversionTest, FieldErrorsNameTheField) {
   const ErrorDetails details =
-      DetailsOf(RoundTrip(FieldError("sampling.top_p", "top_p is 7, expected at most 1")));
+      DetailsOf(RoundTrip(FieldError("sampling.top_p", "is 7, expected at most 1")));
   ASSERT_THAT(details.fields, SizeIs(1));
   EXPECT_EQ(details.fields[0].field, "sampling.top_p");
-  EXPECT_THAT(details.fields[0].description, HasSubstr("top_p is 7"));
+  EXPECT_THAT(details.fields[0].description, HasSubstr("sampling.top_p is 7"));
 }
 
 TEST(StatusConversionTest, OverloadSaysWhenToComeBack) {

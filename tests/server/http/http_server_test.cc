@@ -18,6 +18,7 @@ namespace mneme {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 // A body that a test feeds.
@@ -263,6 +264,8 @@ TEST_F(HttpServerTest, RefusesWhatIsNoRequest) {
     const RawResponse response = client.Read();
     EXPECT_EQ(response.status, status) << bytes.substr(0, 120) << "\n" << response.body;
     EXPECT_THAT(response.body, StartsWith(R"({"error":{"message":)"));
+    EXPECT_THAT(response.body, Not(HasSubstr(R"("code":null)")));
+    EXPECT_EQ(response.Field("x-should-retry"), "false");
     EXPECT_FALSE(response.Field("x-request-id").empty());
     EXPECT_EQ(response.Field("connection"), "close");
     EXPECT_TRUE(client.AtEnd());

@@ -1,0 +1,242 @@
+// Refusals of JSON bodies: each names the field as the body has it, at the beginning of its message
+// and as `param`.
+#include "server/openai/openai_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+absl::Status Read(OpenAiKind kind, const std::string& body, std::vector<HttpField> headers = {}) {
+  HttpRequest http;
+  http.body = body;
+  http.fields = std::move(headers);
+  const absl::StatusOr<Json> json = ParseJsonBody(http);
+  if (!json.ok()) return json.status();
+  return ToOpenAiRequest(kind, *json, http).status();
+}
+
+// `rest`: what a body has beside its prompt or messages, and the session.
+std::string Body(OpenAiKind kind, absl::string_view rest) {
+  return absl::StrCat(kind == OpenAiKind::kChat
+                          ? R"({"messages": [{"role": "user", "content": "a"}])"
+                          : R"({"prompt": "a")",
+                      rest.empty() ? "" : ", ", rest, "}");
+}
+
+void ExpectTaken(const absl::Status& status) { EXPECT_EQ(status, absl::OkStatus()); }
+
+void ExpectRefused(const absl::Status& status, absl::string_view field) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+  EXPECT_EQ(FieldOf(status), field) << status;
+  EXPECT_THAT(std::string(status.message()), StartsWith(absl::StrCat(field, " ")));
+}
+
+TEST(OpenAiRequestTest, ValuesOfAnotherTypeAreRefusedByName) {
+  const std::vector<std::string> of_both = {"model",
+                                            "temperature",
+                                            "top_p",
+                                            "top_k",
+                                            "min_p",
+                                            "repetition_penalty",
+                                            "presence_penalty",
+                                            "frequency_penalty",
+                                            "seed",
+                                            "logit_bias",
+                                            "max_tokens",
+                                            "min_tokens",
+                                            "ignore_eos",
+                                            "include_stop_str_in_output",
+                                            "stop",
+                                            "stop_token_ids",
+                                            "n",
+                                            "best_of",
+                                            "skip_special_tokens",
+                                            "echo",
+                                            "logprobs",
+                                            "session_id",
+                                            "session_ttl_ms",
+                                            "create_session",
+                                            "expected_position",
+                                            "idempotency_key",
+                                            "priority",
+                                            "stream",
+                                            "stream_options",
+                                            "tools",
+                                            "response_format"};
+  const std::vector<std::string> of_chats = {"max_completion_tokens", "top_logprobs",
+                                             "add_generation_prompt", "chat_template_kwargs",
+                                             "session_mode"};
+  for (const OpenAiKind kind : {OpenAiKind::kCompletion, OpenAiKind::kChat}) {
+    std::vector<std::string> names = of_both;
+    if (kind == OpenAiKind::kChat) names.insert(names.end(), of_chats.begin(), of_chats.end());
+    for (const std::string& name : names) {
+      const std::string session = name == "session_id" ? "" : R"("session_id": "s", )";
+      ExpectRefused(Read(kind, Body(kind, absl::StrCat(session, "\"", name, "\": [[1.5]]"))), name);
+      ExpectTaken(Read(kind, Body(kind, absl::StrCat("\"", name, "\": null"))));
+    }
+  }
+}
+
+struct Refusal {
+  std::string rest;
+  std::string field;
+};
+
+TEST(OpenAiRequestTest, WhatWouldHaveNoEffectIsRefusedByName) {
+  for (const auto& [rest, field] : std::vector<Refusal>{
+           {R"("session_id": "")", "session_id"},
+           {R"("idempotency_key": "")", "idempotency_key"},
+           {R"("create_session": true)", "create_session"},
+           {R"("session_ttl_ms": 5)", "session_ttl_ms"},
+           {R"("expected_position": 0)", "expected_position"},
+           {R"("top_p": 1, "top_p": 1)", "top_p"},
+           {R"("metadata": {"a": {"b": 1, "b": 2}})", "metadata.a.b"},
+           {R"("logit_bias": {"5": 1, "05": 2})", "logit_bias"},
+           {R"("stop_token_ids": {})", "stop_token_ids"},
+           {R"("stream_options": {"include_usage": true})", "stream_options"},
+           {R"("stream": true, "stream_options": {"other": 1})", "stream_options.other"},
+           {R"("seed": 1e3)", "seed"},
+           {R"("expected_position": 18446744073709551615, "session_id": "s")", "expected_position"},
+           {R"("no_such_field": 1)", "no_such_field"},
+       }) {
+    for (const OpenAiKind kind : {OpenAiKind::kCompletion, OpenAiKind::kChat}) {
+      ExpectRefused(Read(kind, Body(kind, rest)), field);
+    }
+  }
+  for (const auto& [rest, field] : std::vector<Refusal>{
+           {R"("session_mode": "whole")", "session_mode"},
+           {R"("top_logprobs": 3)", "top_logprobs"},
+           {R"("echo": true)", "echo"},
+           {R"("add_special_tokens": true)", "add_special_tokens"},
+           {R"("max_tokens": 5, "max_completion_tokens": 6)", "max_completion_tokens"},
+       }) {
+    ExpectRefused(Read(OpenAiKind::kChat, Body(OpenAiKind::kChat, rest)), field);
+  }
+  ExpectRefused(
+      Read(OpenAiKind::kCompletion, Body(OpenAiKind::kCompletion, R"("max_completion_tokens": 5)")),
+      "max_completion_tokens");
+  ExpectRefused(Read(OpenAiKind::kCompletion, R"({"prompt": [1], "add_special_tokens": true})"),
+                "add_special_tokens");
+  ExpectRefused(Read(OpenAiKind::kCompletion, "{}"), "prompt");
+  ExpectRefused(Read(OpenAiKind::kChat, "{}"), "messages");
+}
+
+TEST(OpenAiRequestTest, WhatClientsSendWithoutMeaningItIsTaken) {
+  for (const OpenAiKind kind : {OpenAiKind::kCompletion, OpenAiKind::kChat}) {
+    ExpectTaken(Read(
+        kind, Body(kind, R"("tools": [], "tool_choice": "none", "stop": [], "stop_token_ids": [],
+                            "logit_bias": {}, "response_format": {"type": "text"}, "user": "u",
+                            "seed": 18446744073709551615, "top_k": -1, "best_of": 1, "modalities": ["text"],
+                            "function_call": "none")")));
+    ExpectTaken(Read(kind, Body(kind, R"("seed": -1, "add_special_tokens": false)")));
+  }
+  ExpectTaken(Read(OpenAiKind::kChat, Body(OpenAiKind::kChat, R"("max_tokens": 5,
+                                                      "max_completion_tokens": 5)")));
+}
+
+TEST(OpenAiRequestTest, FieldAndHeaderMustNotContradictEachOther) {
+  for (const auto& [field, header] : std::vector<std::pair<std::string, std::string>>{
+           {"session_id", "x-session-id"}, {"idempotency_key", "idempotency-key"}}) {
+    const std::string body = Body(OpenAiKind::kCompletion, absl::StrCat("\"", field, "\": \"a\""));
+    ExpectTaken(Read(OpenAiKind::kCompletion, body, {{header, "a"}}));
+    ExpectRefused(Read(OpenAiKind::kCompletion, body, {{header, "b"}}), field);
+    ExpectRefused(Read(OpenAiKind::kCompletion, body, {{header, "a"}, {header, "a"}}), header);
+    ExpectRefused(Read(OpenAiKind::kCompletion, body, {{header, ""}}), header);
+  }
+}
+
+TEST(OpenAiRequestTest, ObjectsOfTooManyFieldsAreRefusedBeforeTheyAreBuilt) {
+  std::string bias;
+  for (int i = 0; i < 200000; ++i) absl::StrAppend(&bias, i == 0 ? "" : ",", "\"", i, "\":0");
+  const absl::Status nested =
+      Read(OpenAiKind::kCompletion,
+           Body(OpenAiKind::kCompletion, absl::StrCat("\"logit_bias\": {", bias, "}")));
+  ExpectRefused(nested, "logit_bias");
+  const absl::Status flat = Read(OpenAiKind::kCompletion, absl::StrCat("{", bias, "}"));
+  EXPECT_THAT(std::string(flat.message()), HasSubstr("more than 1024 fields"));
+}
+
+TEST(OpenAiRequestTest, LongNamesAreShownByTheirBeginning) {
+  const std::string name(100000, 'x');
+  const absl::Status status = Read(
+      OpenAiKind::kCompletion, Body(OpenAiKind::kCompletion, absl::StrCat("\"", name, "\": 1")));
+  EXPECT_THAT(std::string(status.message()), StartsWith("xxxxx"));
+  EXPECT_LT(status.message().size(), 200);
+}
+
+TEST(BodyFieldsTest, ErrorsOfTheEngineAreRenamed) {
+  const BodyFields chat{
+      .prompt = "messages", .max_tokens = "max_completion_tokens", .logprobs = "top_logprobs"};
+  const BodyFields list{.many_prompts = true};
+  struct Case {
+    BodyFields names;
+    std::string in_proto;
+    std::string in_body;
+  };
+  for (const Case& c : std::vector<Case>{{{}, "text", "prompt"},
+                                         {chat, "text", "messages"},
+                                         {list, "text", "prompt[2]"},
+                                         {{}, "token_ids", "prompt"},
+                                         {{}, "token_ids.ids[7]", "prompt[7]"},
+                                         {list, "token_ids.ids[7]", "prompt[2][7]"},
+                                         {{}, "stopping.max_tokens", "max_tokens"},
+                                         {chat, "stopping.max_tokens", "max_completion_tokens"},
+                                         {{}, "stopping.stop_strings", "stop"},
+                                         {{}, "response.logprobs", "logprobs"},
+                                         {chat, "response.logprobs", "top_logprobs"},
+                                         {{}, "response.prompt_logprobs", "logprobs"},
+                                         {{}, "session.name", "session_id"},
+                                         {{}, "sampling.top_p", "top_p"},
+                                         {{}, "priority", "priority"}}) {
+    const absl::Status engine = WithReason(FieldError(c.in_proto, "is wrong"), "WHY");
+    const absl::Status renamed = WithBodyField(engine, c.names, 2);
+    ExpectRefused(renamed, c.in_body);
+    EXPECT_EQ(renamed.message(), absl::StrCat(c.in_body, " is wrong"));
+    EXPECT_EQ(ReasonOf(renamed), "WHY");
+  }
+  EXPECT_EQ(WithBodyField(absl::AbortedError("busy"), {}), absl::AbortedError("busy"));
+}
+
+// Fields of a request by their path, as errors name them.
+std::vector<std::string> Paths(const google::protobuf::Descriptor& type,
+                               const std::string& prefix) {
+  std::vector<std::string> paths;
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor& field = *type.field(i);
+    const std::string path = prefix + std::string(field.name());
+    const bool is_group = field.message_type() != nullptr && !field.is_map() && path != "token_ids";
+    if (!is_group) {
+      paths.push_back(path);
+      continue;
+    }
+    for (std::string& inner : Paths(*field.message_type(), path + ".")) {
+      paths.push_back(std::move(inner));
+    }
+  }
+  return paths;
+}
+
+TEST(BodyFieldsTest, EveryFieldOfARequestHasANameThatBodiesMayHave) {
+  for (const std::string& path : Paths(*v1::GenerateRequest::descriptor(), "")) {
+    if (path == "detached") continue;  // only over gRPC
+    const std::string name = *FieldOf(WithBodyField(FieldError(path, "is wrong"), {}));
+    const absl::Status status =
+        Read(OpenAiKind::kCompletion, absl::StrCat(R"({")", name, R"(": [[1.5]]})"));
+    EXPECT_NE(ReasonOf(status), "UNKNOWN_PARAMETER") << path << " is no " << name;
+  }
+}
+
+}  // namespace
+}  // namespace mneme
