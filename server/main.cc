@@ -29,6 +29,7 @@
 #include "server/config/units.h"
 #include "server/engine_access.h"
 #include "server/grpc/grpc_server.h"
+#include "server/host_address.h"
 #include "server/http/http_guard.h"
 #include "server/http/http_server.h"
 #include "server/load_model.h"

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/config/flags.h"
+#include "server/host_address.h"
 
 namespace mneme {
 namespace {
