@@ -192,6 +192,17 @@ TEST_F(GrpcAccessTest, AnotherKeysSessionIsNotFound) {
   EXPECT_EQ(bob->ListSessions({})->total_count(), 1);
 }
 
+TEST_F(GrpcAccessTest, InfoCountsWhatTheServerRefusedAsTheMetricsDo) {
+  const auto bob = ClientOf("key-of-bob");  // 600 tokens a minute
+  absl::Status status;
+  absl::Notification done;
+  Begin(*bob, Ask(/*max_tokens=*/100000), status, done);
+  done.WaitForNotification();
+  ASSERT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(bob->GetInfo()->statistics().requests_rejected(), 1);
+  EXPECT_EQ(engine_.stats_.rejected_by(absl::StatusCode::kInvalidArgument).value(), 0);
+}
+
 TEST_F(GrpcAccessTest, StreamsAtOnceAreLimited) {
   const auto bob = ClientOf("key-of-bob");
   // One after the other, however fast.
