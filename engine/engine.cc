@@ -117,7 +117,7 @@ class LoopEngine final : public Engine {
   absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
     return OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->GetSession(key); });
   }
-  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string owner,
+  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::optional<std::string> owner,
                                                         std::string name_prefix) override {
     return OnLoop<absl::StatusOr<std::vector<SessionInfo>>>(
         [&] { return loop_->ListSessions(owner, name_prefix); });

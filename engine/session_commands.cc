@@ -1,4 +1,5 @@
 // EngineLoop: commands on named sessions, their expiry, and the integrity check.
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -81,7 +82,7 @@ absl::StatusOr<SessionInfo> EngineLoop::GetSession(const SessionKey& key) const 
   return Describe(*session);
 }
 
-std::vector<SessionInfo> EngineLoop::ListSessions(const std::string& owner,
+std::vector<SessionInfo> EngineLoop::ListSessions(const std::optional<std::string>& owner,
                                                   const std::string& name_prefix) const {
   std::vector<SessionInfo> infos;
   for (const Session* session : sessions_.List(owner, name_prefix)) {

@@ -91,7 +91,7 @@ struct GrpcServer::Parts {
         commands(kCommandThreads, kMaxWaitingCommands),
         inference(access, security),
         sessions(access, security, commands),
-        admin(security, commands, access.stats()),
+        admin(access, security, commands),
         health(OwnServices()),
         reflection_v1(AllServices()),
         reflection_v1alpha(AllServices()) {}

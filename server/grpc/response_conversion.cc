@@ -189,6 +189,13 @@ v1::Session ToSessionMessage(const SessionInfo& info) {
   return session;
 }
 
+v1::ListSessionsResponse ToSessionPage(const SessionPage& page) {
+  v1::ListSessionsResponse response;
+  response.set_total_count(static_cast<int64_t>(page.total));
+  for (const SessionInfo& info : page.sessions) *response.add_sessions() = ToSessionMessage(info);
+  return response;
+}
+
 v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version) {
   v1::GetInfoResponse info;
   v1::ServerInfo& server = *info.mutable_server();

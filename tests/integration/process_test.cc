@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -225,6 +226,43 @@ TEST(ServerProcessTest, JsonLogsAreObjects) {
   server.Wait();
   EXPECT_THAT(server.err(), ContainsRegex("^\\{"));
   EXPECT_THAT(server.err(), HasSubstr("\"message\""));
+}
+
+TEST(ClientProcessTest, AdminsSeeAndEndSessionsOfOthers) {
+  const TemporaryFolder folder;
+  const std::string keys = folder.Write("keys", "");
+  std::string lines;
+  std::map<std::string, std::string> key_of;
+  for (const auto& [name, options] :
+       {std::pair("alice", ""), std::pair("bob", ""), std::pair("ops", ":admin")}) {
+    const std::string made = RunServer({"--new-api-key", name}).out;
+    const size_t end = made.find('\n');
+    key_of[name] = made.substr(0, end);
+    absl::StrAppend(&lines, made.substr(end + 1, made.size() - end - 2), options, "\n");
+  }
+  folder.Write("keys", lines);
+  Server server({"--api-key-file", keys});
+  const auto run = [&](const std::string& who, std::vector<std::string> words) {
+    words.insert(words.begin(), kClient);
+    return RunProgram(words, "",
+                      {"MNEME_SERVER=" + server.address, "MNEME_API_KEY=" + key_of[who]});
+  };
+  EXPECT_EQ(run("alice", {"session", "create", "a"}).code, 0);
+  EXPECT_EQ(run("bob", {"session", "create", "b"}).code, 0);
+  const Result all = run("ops", {"admin", "sessions"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, ContainsRegex("OWNER +NAME .*\nalice +a .*\nbob +b "));
+  EXPECT_THAT(run("ops", {"admin", "sessions", "--owner=bob", "--json"}).out,
+              AllOf(HasSubstr("\"owner\":\"bob\""), Not(HasSubstr("alice"))));
+  const Result denied = run("bob", {"admin", "sessions"});
+  EXPECT_EQ(denied.code, 7);
+  EXPECT_THAT(denied.err, AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("marked admin")));
+  EXPECT_NE(run("bob", {"admin", "delete-session", "alice", "a"}).code, 0);
+  EXPECT_EQ(run("ops", {"admin", "delete-session", "alice", "a"}).code, 0);
+  EXPECT_NE(run("alice", {"session", "get", "a"}).code, 0);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.err(), HasSubstr("session_ended_by_admin owner=alice session=a by=ops\n"));
 }
 
 TEST(ClientProcessTest, CommandsDoWhatTheirNamesSay) {
