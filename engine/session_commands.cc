@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
 #include "engine/status_payload.h"
@@ -118,8 +118,12 @@ void EngineLoop::RemoveSession(Session& session, SessionEnd why) {
 
 void EngineLoop::ExpireSessions() {
   while (Session* session = sessions_.FirstExpired(Now())) {
-    LOG(INFO) << "session expired session=" << session->key.name
-              << " tokens=" << session->position() << " ttl=" << absl::FormatDuration(session->ttl);
+    LogFields("session_expired")
+        .Add("owner", session->key.owner)
+        .Add("session", session->key.name)
+        .Add("tokens", session->position())
+        .Add("ttl", absl::FormatDuration(session->ttl))
+        .Write(LogSeverity::kInfo);
     RemoveSession(*session, SessionEnd::kExpired);
   }
 }

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "base/status_macros.h"
 
 namespace mneme {
@@ -106,7 +106,10 @@ absl::StatusOr<ListeningSockets> ListeningSockets::Open(const std::vector<Socket
     obstacle = ListenAtAll(addresses, options.port, sockets);
     if (obstacle.error == 0) return sockets;
     if (IsForeign(obstacle.error) && !sockets.fds_.empty()) {
-      LOG(WARNING) << CannotListen(obstacle, options).message();
+      LogFields("address_passed_over")
+          .Message(CannotListen(obstacle, options).message())
+          .Add("address", obstacle.address.Text())
+          .Write(LogSeverity::kWarning);
       return sockets;
     }
     if (options.port != 0 || obstacle.error != EADDRINUSE) break;

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "base/status_macros.h"
 
 namespace mneme {
@@ -98,8 +98,11 @@ void GrpcListener::Take(int listener) {
     close(fd);
     if (const absl::Time now = absl::Now(); now >= next_warning_) {
       next_warning_ = now + kWarningInterval;
-      LOG(WARNING) << "grpc: " << options_.max_connections
-                   << " connections are open, another one was closed (--grpc-max-connections)";
+      LogFields("too_many_connections")
+          .Message("another one was closed (--grpc-max-connections)")
+          .Add("api", "grpc")
+          .Add("open", int64_t{options_.max_connections})
+          .Write(LogSeverity::kWarning);
     }
     return;
   }
