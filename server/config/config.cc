@@ -183,6 +183,13 @@ absl::Status CheckGuard(const FlagSpec& flag, absl::string_view given_as, absl::
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments,
                                              const GetEnvironment& environment) {
+  MNEME_ASSIGN_OR_RETURN(CommandLine line, ReadCommandLine(arguments, environment));
+  MNEME_RETURN_IF_ERROR(CheckCommandLine(line));
+  return line;
+}
+
+absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> arguments,
+                                            const GetEnvironment& environment) {
   const FlagTable table;
   MNEME_ASSIGN_OR_RETURN(const std::vector<Argument> given,
                          ArgumentReader(arguments, table).ReadAll());
@@ -228,13 +235,21 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
   }
 
   FillDefaults(table, line.config);
+  return line;
+}
+
+absl::Status CheckCommandLine(const CommandLine& line) {
+  const bool needs_config = line.action == ServerAction::kServe ||
+                            line.action == ServerAction::kPlan ||
+                            line.action == ServerAction::kPrintConfig;
+  if (!needs_config) return absl::OkStatus();
   MNEME_RETURN_IF_ERROR(ValidateConfig(line.config));
   if (line.action != ServerAction::kPrintConfig && line.config.model().path().empty()) {
     return absl::InvalidArgumentError(
         "--model is missing: the folder of a model in Hugging Face form (or MNEME_MODEL, or "
         "model { path: ... } in the file of --config)");
   }
-  return line;
+  return absl::OkStatus();
 }
 
 namespace {

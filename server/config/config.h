@@ -30,6 +30,12 @@ using GetEnvironment = std::function<const char*(const char* name)>;
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments,
                                              const GetEnvironment& environment);
 
+// Its two halves. What was read is complete and may be used where it is no error, so that the
+// second half's error can be written as log.format asks.
+absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> arguments,
+                                            const GetEnvironment& environment);
+absl::Status CheckCommandLine(const CommandLine& line);
+
 // Ranges, choices, and what fields demand of each other.
 absl::Status ValidateConfig(const v1::ServerConfig& config);
 

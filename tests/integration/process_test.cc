@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/integration/child_process.h"
 
 namespace mneme {
@@ -46,7 +48,6 @@ class Server : public ChildProcess {
  public:
   explicit Server(const std::vector<std::string>& flags = {}) : ChildProcess(ServerCommand(flags)) {
     EXPECT_TRUE(WaitForText("listening on ", &address));
-    address = address.substr(0, address.find(','));  // the log's line goes on
     EXPECT_TRUE(WaitForText("ready"));
   }
   std::string address;
@@ -76,6 +77,15 @@ Result RunClient(const Server& server, const std::vector<std::string>& words,
   std::vector<std::string> command = {kClient};
   command.insert(command.end(), words.begin(), words.end());
   return RunProgram(command, input, {"MNEME_SERVER=" + server.address});
+}
+
+std::vector<std::string> LinesThatAreNoObjects(const std::string& log) {
+  std::vector<std::string> others;
+  for (const absl::string_view line : absl::StrSplit(log, '\n', absl::SkipEmpty())) {
+    const bool is_object = absl::StartsWith(line, "{\"time\":\"") && absl::EndsWith(line, "}");
+    if (!is_object) others.emplace_back(line);
+  }
+  return others;
 }
 
 class TemporaryFolder {
@@ -224,8 +234,40 @@ TEST(ServerProcessTest, JsonLogsAreObjects) {
   Server server({"--log-format=json"});
   server.Signal(SIGTERM);
   server.Wait();
-  EXPECT_THAT(server.err(), ContainsRegex("^\\{"));
-  EXPECT_THAT(server.err(), HasSubstr("\"message\""));
+  EXPECT_THAT(LinesThatAreNoObjects(server.err()), IsEmpty());
+  EXPECT_THAT(server.err(),
+              AllOf(HasSubstr("\"event\":\"ready\",\"model\":\"mom\",\"address\":\"127.0.0.1:"),
+                    HasSubstr("\"event\":\"signal\",\"name\":\"SIGTERM\""),
+                    HasSubstr("\"event\":\"draining\",\"timeout\":\"30s\",\"running\":0,")));
+}
+
+TEST(ServerProcessTest, FailuresToStartAreObjectsInJsonLogs) {
+  const Server server;
+  const std::string port = server.address.substr(server.address.rfind(':') + 1);
+  const struct {
+    std::vector<std::string> flags;
+    int code;
+    const char* word;
+  } cases[] = {
+      {{"--grpc-port=99999"}, 2, "--grpc-port"},
+      {{"--model="}, 2, "--model is missing"},
+      {{"--model=no/such/folder"}, 3, "no/such/folder"},
+      {{"--api-key-file=/no/such/file"}, 2, "/no/such/file"},
+      {{"--state-memory=1KiB"}, 4, "no session fits"},
+      {{"--grpc-port=" + port}, 5, "in use"},
+  };
+  for (const auto& [flags, code, word] : cases) {
+    std::vector<std::string> all = {"--log-format=json", "--model", kModel, "--grpc-port=0",
+                                    "--http-port=0"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    const Result result = RunServer(all);
+    EXPECT_EQ(result.code, code) << word;
+    EXPECT_THAT(LinesThatAreNoObjects(result.err), IsEmpty());
+    EXPECT_THAT(result.err,
+                ContainsRegex(absl::StrCat(
+                    "\"severity\":\"ERROR\",\"event\":\"start_failed\",\"message\":\".*", word,
+                    ".*\",\"exit_code\":", code, "\\}\n$")));
+  }
 }
 
 TEST(ClientProcessTest, AdminsSeeAndEndSessionsOfOthers) {

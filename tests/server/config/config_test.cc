@@ -301,5 +301,14 @@ TEST(ConfigTest, HelpAndVersionNeedNothingElse) {
   EXPECT_EQ(Parse({"--model=m", "--plan"})->action, ServerAction::kPlan);
 }
 
+TEST(ConfigTest, WhatWasReadSaysHowToLogWhatIsWrongWithIt) {
+  const auto line = ReadCommandLine(
+      std::vector<const char*>{"--log-format=json", "--model=m", "--grpc-port=99999"},
+      [](const char*) -> const char* { return nullptr; });
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.log().format(), "json");
+  EXPECT_THAT(std::string(CheckCommandLine(*line).message()), HasSubstr("--grpc-port"));
+}
+
 }  // namespace
 }  // namespace mneme
