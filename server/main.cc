@@ -5,6 +5,7 @@
 // signals; every other thread has them blocked.
 #include <google/protobuf/stubs/logging.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -21,6 +22,7 @@
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "server/config/config.h"
+#include "server/config/environment.h"
 #include "server/doors.h"
 #include "server/engine_access.h"
 #include "server/exit_code.h"
@@ -62,9 +64,24 @@ void SetUpLogs(const v1::LogSection& config) {
   google::protobuf::SetLogHandler(nullptr);
 }
 
+std::span<const char* const> Environment() {
+  size_t count = 0;
+  while (environ[count] != nullptr) ++count;
+  return {environ, count};
+}
+
 void LogConfiguration(const CommandLine& line) {
   for (const std::string& weakness : Weaknesses(line)) {
     LogFields("weak_setting").Message(weakness).Write(LogSeverity::kWarning);
+  }
+  for (const UnknownVariable& variable : UnknownVariables(Environment())) {
+    LogFields("unknown_variable")
+        .Message(absl::StrCat(
+            "the environment variable ", variable.name, " is no setting",
+            variable.nearest.empty() ? "" : absl::StrCat("; did you mean ", variable.nearest, "?")))
+        .Add("name", variable.name)
+        .Add("nearest", variable.nearest)
+        .Write(LogSeverity::kWarning);
   }
   LogFields("start")
       .Add("version", ServerVersion())

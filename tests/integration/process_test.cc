@@ -270,6 +270,21 @@ TEST(ServerProcessTest, FailuresToStartAreObjectsInJsonLogs) {
   }
 }
 
+TEST(ServerProcessTest, AVariableThatNobodyReadsIsWarnedOf) {
+  ChildProcess server(
+      ServerCommand({}), "",
+      {"MNEME_STATE_MEMROY=1GiB", "MNEME_SERVER=127.0.0.1:1", "MNEME_PORT=tcp://10.0.0.1:50051"});
+  ASSERT_TRUE(server.WaitForText("ready"));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.err(),
+              HasSubstr(" W unknown_variable: the environment variable MNEME_STATE_MEMROY is no "
+                        "setting; did you mean MNEME_STATE_MEMORY? name=MNEME_STATE_MEMROY "
+                        "nearest=MNEME_STATE_MEMORY\n"));
+  EXPECT_THAT(server.err(),
+              AllOf(Not(HasSubstr("name=MNEME_SERVER")), Not(HasSubstr("name=MNEME_PORT"))));
+}
+
 TEST(ClientProcessTest, AdminsSeeAndEndSessionsOfOthers) {
   const TemporaryFolder folder;
   const std::string keys = folder.Write("keys", "");
