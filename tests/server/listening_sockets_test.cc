@@ -1,6 +1,7 @@
 // Ports that are open at every address of a host.
 #include "server/listening_sockets.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,6 +18,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 
 ListenOptions At(const std::string& host, int port = 0) {
@@ -27,6 +29,9 @@ ListenOptions At(const std::string& host, int port = 0) {
 std::vector<SocketAddress> Two() {
   return {ResolveHost("127.0.0.1")->front(), ResolveHost("127.0.0.2")->front()};
 }
+
+// Of the net for documentation: nobody's.
+SocketAddress Foreign() { return ResolveHost("192.0.2.1")->front(); }
 
 TEST(HostAddressTest, BracketsStandAroundColonsOnly) {
   EXPECT_EQ(AddressText("127.0.0.1", 80), "127.0.0.1:80");
@@ -63,20 +68,18 @@ TEST(ListeningSocketsTest, AllAddressesHaveOnePort) {
 }
 
 TEST(ListeningSocketsTest, APortInUseAtOneAddressIsInUse) {
-  const auto second = ListeningSockets::Open(At("127.0.0.2"));
-  ASSERT_TRUE(second.ok()) << second.status();
-  const auto taken = ListeningSockets::Open(Two(), At("two.example", second->port()));
+  const auto held = ListeningSockets::Open(At("127.0.0.2"));
+  ASSERT_TRUE(held.ok()) << held.status();
+  const auto taken = ListeningSockets::Open({Foreign(), Two()[1]}, At("two.example", held->port()));
   EXPECT_TRUE(absl::IsFailedPrecondition(taken.status())) << taken.status();
   EXPECT_THAT(std::string(taken.status().message()),
-              AllOf(HasSubstr(absl::StrCat("cannot listen on ", second->Text(),
+              AllOf(HasSubstr(absl::StrCat("cannot listen on ", held->Text(),
                                            ", an address of --a-host \"two.example\"")),
                     HasSubstr("in use"), HasSubstr("--a-port")));
 }
 
 TEST(ListeningSocketsTest, AddressesOfOtherMachinesArePassedOver) {
-  std::vector<SocketAddress> addresses = Two();
-  addresses[0] = ResolveHost("192.0.2.1")->front();  // of the net for documentation
-  const auto sockets = ListeningSockets::Open(addresses, At("two.example"));
+  const auto sockets = ListeningSockets::Open({Foreign(), Two()[1]}, At("two.example"));
   ASSERT_TRUE(sockets.ok()) << sockets.status();
   EXPECT_EQ(sockets->Text(), absl::StrCat("127.0.0.2:", sockets->port()));
 }
@@ -100,16 +103,17 @@ TEST(ListeningSocketsTest, HostsThatAreNoneAndForeignOnesAreTold) {
   EXPECT_THAT(std::string(foreign.status().message()), HasSubstr("192.0.2.1"));
 }
 
-TEST(ListeningSocketsTest, WhatIsMovedIsClosedOnce) {
+TEST(ListeningSocketsTest, WhatIsMovedIsClosedByItsNewOwner) {
   auto first = ListeningSockets::Open(At("127.0.0.1"));
   ASSERT_TRUE(first.ok()) << first.status();
-  const int port = first->port();
+  const int fd = first->fds()[0];
   {
-    ListeningSockets second = *std::move(first);
-    EXPECT_EQ(second.port(), port);
-    EXPECT_FALSE(ListeningSockets::Open(At("127.0.0.1", port)).ok());
+    const ListeningSockets second = *std::move(first);
+    EXPECT_THAT(first->fds(), IsEmpty());
+    EXPECT_EQ(second.fds()[0], fd);
+    EXPECT_NE(fcntl(fd, F_GETFD), -1);
   }
-  EXPECT_TRUE(ListeningSockets::Open(At("127.0.0.1", port)).ok());
+  EXPECT_EQ(fcntl(fd, F_GETFD), -1);
 }
 
 }  // namespace
