@@ -137,7 +137,12 @@ void LogMessage::Write() {
 
 }  // namespace log_internal
 
-LogFields& LogFields::Add(const char* name, std::string_view text) {
+LogFields& LogFields::Message(absl::string_view text) {
+  message_ = std::string(text);
+  return *this;
+}
+
+LogFields& LogFields::Add(const char* name, absl::string_view text) {
   if (!text.empty()) fields_.push_back({name, std::string(text), /*is_text=*/true});
   return *this;
 }
@@ -159,6 +164,10 @@ void LogFields::Write(LogSeverity severity) const {
   if (log_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
     absl::StrAppend(&line, "{\"time\":\"", Timestamp(), "\",\"severity\":\"", name,
                     "\",\"event\":\"", event_, "\"");
+    if (!message_.empty()) {
+      absl::StrAppend(&line, ",\"message\":");
+      AppendJsonString(message_, &line);
+    }
     for (const Field& field : fields_) {
       absl::StrAppend(&line, ",\"", field.name, "\":");
       if (field.is_text) {
@@ -170,6 +179,10 @@ void LogFields::Write(LogSeverity severity) const {
     line.append("}\n");
   } else {
     absl::StrAppend(&line, Timestamp(), " ", absl::string_view(name, 1), " ", event_);
+    if (!message_.empty()) {
+      absl::StrAppend(&line, ": ");
+      AppendOneLine(message_, &line);
+    }
     for (const Field& field : fields_) {
       absl::StrAppend(&line, " ", field.name, "=");
       if (IsWord(field.value)) {

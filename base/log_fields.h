@@ -4,13 +4,16 @@
 //
 //   2026-01-02T03:04:05.678Z I request id=req-1 tokens=3
 //   {"time":"2026-01-02T03:04:05.678Z","severity":"INFO","event":"request","id":"req-1","tokens":3}
+//
+// What people should read goes before the parts: Message("it is late") gives "request: it is late
+// id=..." and a field "message".
 #pragma once
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "base/log.h"
 
 namespace mneme {
@@ -19,8 +22,9 @@ class LogFields {
  public:
   explicit LogFields(const char* event) : event_(event) {}
 
+  LogFields& Message(absl::string_view text);
   // Names are plain words. A text that is empty is left out.
-  LogFields& Add(const char* name, std::string_view text);
+  LogFields& Add(const char* name, absl::string_view text);
   LogFields& Add(const char* name, int64_t number);
   LogFields& AddMilliseconds(const char* name, double milliseconds);  // to the microsecond
 
@@ -34,6 +38,7 @@ class LogFields {
   };
 
   const char* event_;
+  std::string message_;
   std::vector<Field> fields_;
 };
 

@@ -6,7 +6,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "engine/engine_loop.h"
 #include "engine/status_payload.h"
 
@@ -198,14 +198,21 @@ void EngineLoop::FailForLogits(Generation& g, const Choice& choice) {
       absl::InternalError(absl::StrCat("non-finite logits after ", choice.session->fed_tokens,
                                        " tokens: there is no token to draw or score")),
       kReasonStepFailed);
-  LOG(ERROR) << failure.message() << " id=" << absl::CHexEscape(g.request.id);
+  LogFields("request_failed")
+      .Message(failure.message())
+      .Add("id", absl::CHexEscape(g.request.id))
+      .Write(LogSeverity::kError);
   End(g, failure);
 }
 
 void EngineLoop::FailRows(const StepPlan& plan, const absl::Status& error) {
   const absl::Status failure = WithReason(
       absl::InternalError(absl::StrCat("a step failed: ", error.ToString())), kReasonStepFailed);
-  LOG(ERROR) << failure.message() << " rows=" << plan.rows() << " tokens=" << plan.tokens();
+  LogFields("step_failed")
+      .Message(failure.message())
+      .Add("rows", plan.rows())
+      .Add("tokens", plan.tokens())
+      .Write(LogSeverity::kError);
   parts_.stats.failed_steps.Add();
   {
     absl::MutexLock lock(&mu_);

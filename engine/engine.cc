@@ -9,7 +9,7 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
 #include "engine/model_runner.h"
@@ -101,8 +101,13 @@ class LoopEngine final : public Engine {
                                                      .clock = clock,
                                                      .end_tokens = std::move(end_tokens)},
                                          options_, RandomSeed());
-    LOG(INFO) << capacity_.ToString() << " rows_per_step=" << options_.max_rows
-              << " tokens_per_step=" << options_.max_tokens_per_step;
+    LogFields("capacity")
+        .Message(capacity_.ToString())
+        .Add("sessions", capacity_.sessions)
+        .Add("slab_bytes", capacity_.slab_bytes)
+        .Add("rows_per_step", options_.max_rows)
+        .Add("tokens_per_step", options_.max_tokens_per_step)
+        .Write(LogSeverity::kInfo);
     thread_ = std::thread([this] { loop_->Run(); });
     return absl::OkStatus();
   }
@@ -117,7 +122,7 @@ class LoopEngine final : public Engine {
   absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
     return OnLoop<absl::StatusOr<SessionInfo>>([&] { return loop_->GetSession(key); });
   }
-  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string owner,
+  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::optional<std::string> owner,
                                                         std::string name_prefix) override {
     return OnLoop<absl::StatusOr<std::vector<SessionInfo>>>(
         [&] { return loop_->ListSessions(owner, name_prefix); });

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -74,7 +75,8 @@ class Engine {
   // NOT_FOUND, ALREADY_EXISTS, FAILED_PRECONDITION (busy), RESOURCE_EXHAUSTED (no slab free).
   virtual absl::StatusOr<SessionInfo> CreateSession(SessionKey key, absl::Duration ttl) = 0;
   virtual absl::StatusOr<SessionInfo> GetSession(SessionKey key) = 0;
-  virtual absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string owner,
+  // Without `owner`: those of all owners.
+  virtual absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::optional<std::string> owner,
                                                                 std::string name_prefix) = 0;
   virtual absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                                   absl::Duration ttl) = 0;

@@ -94,7 +94,7 @@ class EngineLoop {
 
   absl::StatusOr<SessionInfo> CreateSession(const SessionKey& key, absl::Duration ttl);
   absl::StatusOr<SessionInfo> GetSession(const SessionKey& key) const;
-  std::vector<SessionInfo> ListSessions(const std::string& owner,
+  std::vector<SessionInfo> ListSessions(const std::optional<std::string>& owner,
                                         const std::string& name_prefix) const;
   absl::StatusOr<SessionInfo> ForkSession(const SessionKey& source, const SessionKey& target,
                                           absl::Duration ttl);

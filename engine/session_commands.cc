@@ -1,8 +1,9 @@
 // EngineLoop: commands on named sessions, their expiry, and the integrity check.
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
 #include "engine/status_payload.h"
@@ -81,7 +82,7 @@ absl::StatusOr<SessionInfo> EngineLoop::GetSession(const SessionKey& key) const 
   return Describe(*session);
 }
 
-std::vector<SessionInfo> EngineLoop::ListSessions(const std::string& owner,
+std::vector<SessionInfo> EngineLoop::ListSessions(const std::optional<std::string>& owner,
                                                   const std::string& name_prefix) const {
   std::vector<SessionInfo> infos;
   for (const Session* session : sessions_.List(owner, name_prefix)) {
@@ -117,8 +118,12 @@ void EngineLoop::RemoveSession(Session& session, SessionEnd why) {
 
 void EngineLoop::ExpireSessions() {
   while (Session* session = sessions_.FirstExpired(Now())) {
-    LOG(INFO) << "session expired session=" << session->key.name
-              << " tokens=" << session->position() << " ttl=" << absl::FormatDuration(session->ttl);
+    LogFields("session_expired")
+        .Add("owner", session->key.owner)
+        .Add("session", session->key.name)
+        .Add("tokens", session->position())
+        .Add("ttl", absl::FormatDuration(session->ttl))
+        .Write(LogSeverity::kInfo);
     RemoveSession(*session, SessionEnd::kExpired);
   }
 }

@@ -52,16 +52,16 @@ Session* SessionTable::FirstExpired(absl::Duration now) const {
   return NextExpiry() > now ? nullptr : idle_.begin()->second;
 }
 
-std::vector<const Session*> SessionTable::List(absl::string_view owner,
+std::vector<const Session*> SessionTable::List(const std::optional<std::string>& owner,
                                                absl::string_view name_prefix) const {
   std::vector<const Session*> found;
   for (const auto& [key, session] : sessions_) {
-    if (key.owner == owner && absl::StartsWith(key.name, name_prefix)) {
+    if ((!owner.has_value() || key.owner == *owner) && absl::StartsWith(key.name, name_prefix)) {
       found.push_back(session.get());
     }
   }
   std::sort(found.begin(), found.end(),
-            [](const Session* a, const Session* b) { return a->key.name < b->key.name; });
+            [](const Session* a, const Session* b) { return a->key < b->key; });
   return found;
 }
 

@@ -38,8 +38,9 @@ class SessionTable {
     const auto it = counts_.find(owner);
     return it == counts_.end() ? 0 : it->second;
   }
-  // Sorted by name.
-  std::vector<const Session*> List(absl::string_view owner, absl::string_view name_prefix) const;
+  // Sorted by key; without `owner`, those of all.
+  std::vector<const Session*> List(const std::optional<std::string>& owner,
+                                   absl::string_view name_prefix) const;
   int size() const { return static_cast<int>(sessions_.size()); }
   template <typename Visitor>
   void ForEach(Visitor visit) const {

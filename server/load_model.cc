@@ -8,7 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/human_bytes.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/capacity_plan.h"
 #include "engine/model_runner.h"
@@ -135,13 +135,17 @@ void LoadChatTemplate(const std::string& folder, const Tokenizer* tokenizer, Ser
 }
 
 void LogModel(const ModelInfo& info, absl::Duration took) {
-  LOG(INFO) << "model loaded"
-            << " architecture=" << info.architecture << " layers=" << info.layers
-            << " model_dim=" << info.model_dim << " vocab=" << info.vocab
-            << " parameters=" << info.parameters << " weights=" << HumanBytes(info.weight_bytes)
-            << " dtype=" << info.weight_dtype
-            << " fingerprint=" << absl::StrFormat("%016x", info.fingerprint)
-            << " seconds=" << absl::StrFormat("%.2f", absl::ToDoubleSeconds(took));
+  LogFields("model_loaded")
+      .Add("architecture", info.architecture)
+      .Add("layers", info.layers)
+      .Add("model_dim", info.model_dim)
+      .Add("vocab", info.vocab)
+      .Add("parameters", info.parameters)
+      .Add("weight_bytes", info.weight_bytes)
+      .Add("dtype", info.weight_dtype)
+      .Add("fingerprint", absl::StrFormat("%016x", info.fingerprint))
+      .AddMilliseconds("load_ms", absl::ToDoubleMilliseconds(took))
+      .Write(LogSeverity::kInfo);
 }
 
 }  // namespace
@@ -168,7 +172,7 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
 
   absl::StatusOr<std::unique_ptr<Backend>> backend = MakeConfiguredBackend(config.device());
   if (!Succeeded(backend.status(), LoadFailure::kDevice, error)) return nullptr;
-  LOG(INFO) << "device " << (*backend)->description();
+  LogFields("device").Add("description", (*backend)->description()).Write(LogSeverity::kInfo);
   absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(folder, **backend, progress);
   if (!Succeeded(model.status(), LoadFailure::kModel, error)) return nullptr;
   LogModel((*model)->info(), clock.Monotonic() - start);

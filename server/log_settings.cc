@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "server/config/config.h"
 
 namespace mneme {
@@ -25,14 +25,19 @@ void ReloadLogSettings(const v1::ServerConfig& config, const v1::ServerConfig& r
                        RequestLog& requests) {
   ApplyLogSettings(config.log());
   requests.set_which(RequestsToLog(config.log()));
-  LOG(WARNING) << "SIGHUP: log level " << config.log().level() << ", format "
-               << config.log().format() << ", requests " << config.log().requests();
+  LogFields("log_settings")
+      .Add("level", config.log().level())
+      .Add("format", config.log().format())
+      .Add("requests", config.log().requests())
+      .Write(LogSeverity::kWarning);
   v1::ServerConfig before = running, after = config;
   before.clear_log();
   after.clear_log();
   if (const std::vector<std::string> flags = DifferingFlags(before, after); !flags.empty()) {
-    LOG(WARNING) << "SIGHUP: changed, and in effect after a restart only: "
-                 << absl::StrJoin(flags, " ");
+    LogFields("restart_needed")
+        .Message("settings changed that take effect after a restart only")
+        .Add("flags", absl::StrJoin(flags, " "))
+        .Write(LogSeverity::kWarning);
   }
 }
 

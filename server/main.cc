@@ -4,82 +4,116 @@
 // are told to wait (UNAVAILABLE, health NOT_SERVING). The main thread does nothing but wait for
 // signals; every other thread has them blocked.
 #include <google/protobuf/stubs/logging.h>
-#include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <future>
 #include <iostream>
 #include <memory>
+#include <span>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/clock.h"
-#include "base/human_bytes.h"
-#include "base/log.h"
+#include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "server/config/config.h"
-#include "server/config/units.h"
+#include "server/config/environment.h"
+#include "server/doors.h"
 #include "server/engine_access.h"
-#include "server/grpc/grpc_server.h"
-#include "server/http/http_guard.h"
-#include "server/http/http_server.h"
+#include "server/exit_code.h"
 #include "server/load_model.h"
 #include "server/log_settings.h"
-#include "server/metrics/http_metrics.h"
-#include "server/openai/openai_service.h"
-#include "server/openai/session_routes.h"
 #include "server/request_log.h"
 #include "server/security/api_keys.h"
 #include "server/security/security.h"
+#include "server/serving.h"
 #include "server/signals.h"
 #include "server/version.h"
-#include "server/watchdog.h"
 
 namespace mneme {
 namespace {
 
-// What the process ends with; config_text.cc tells users.
-enum ExitCode {
-  kDrained = 0,
-  kBadArguments = 2,
-  kModelFailure = 3,
-  kDeviceFailure = 4,
-  kCannotListen = 5,
-  kFatalDeviceError = 6,
-};
-
-constexpr absl::Duration kPollInterval = absl::Milliseconds(100);
-// For calls to receive their last messages once the engine has drained; docs and help state it.
-// Clients that do not read are cut off after it.
-constexpr absl::Duration kLastMessagesGrace = absl::Seconds(2);
-
-// Without destructors: other threads may be in the middle of something that cannot be interrupted.
-[[noreturn]] void ExitNow(int code) {
-  fflush(nullptr);
-  _exit(code);
-}
-
+// The last word of a process that does what it was asked, or cannot.
 int Fail(int code, const absl::Status& status) {
   fprintf(stderr, "mneme-server: %s\n", std::string(status.message()).c_str());
   return code;
 }
 
-int FailToListen(const absl::Status& status) {
-  return Fail(absl::IsInvalidArgument(status) ? kBadArguments : kCannotListen, status);
+// The same for a server, whose log may be read by machines.
+int FailToStart(const v1::LogSection& log, int code, const absl::Status& status) {
+  if (log.format() != "json") return Fail(code, status);
+  LogFields("start_failed")
+      .Message(status.message())
+      .Add("exit_code", code)
+      .Write(LogSeverity::kError);
+  return code;
+}
+
+int ListenFailure(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) ? kBadArguments : kCannotListen;
 }
 
 void SetUpLogs(const v1::LogSection& config) {
   ApplyLogSettings(config);
   // It would print a line for every malformed request; their senders are told already.
   google::protobuf::SetLogHandler(nullptr);
+}
+
+std::span<const char* const> Environment() {
+  size_t count = 0;
+  while (environ[count] != nullptr) ++count;
+  return {environ, count};
+}
+
+void LogConfiguration(const CommandLine& line) {
+  for (const std::string& weakness : Weaknesses(line)) {
+    LogFields("weak_setting").Message(weakness).Write(LogSeverity::kWarning);
+  }
+  for (const UnknownVariable& variable : UnknownVariables(Environment())) {
+    LogFields("unknown_variable")
+        .Message(absl::StrCat(
+            "the environment variable ", variable.name, " is no setting",
+            variable.nearest.empty() ? "" : absl::StrCat("; did you mean ", variable.nearest, "?")))
+        .Add("name", variable.name)
+        .Add("nearest", variable.nearest)
+        .Write(LogSeverity::kWarning);
+  }
+  LogFields("start")
+      .Add("version", ServerVersion())
+      .Add("settings", ConfigSummary(line.config))
+      .Write(LogSeverity::kInfo);
+}
+
+// A connection is a file, and the usual soft limit is 1024 of them.
+void RaiseFileLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// The configuration from the same flags and variables and from what its file says by now.
+using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
+
+void WatchFiles(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again,
+                Security& security, RequestLog& requests) {
+  signals.OnTick([&security] { security.Poll(); });
+  signals.OnHangUp([&config, &read_again, &security, &requests] {
+    if (const absl::StatusOr<v1::ServerConfig> again = read_again(); again.ok()) {
+      ReloadLogSettings(*again, config, requests);
+    } else {
+      LogFields("reload_failed")
+          .Message(absl::StrCat("SIGHUP: nothing changes: ", again.status().message()))
+          .Add("files", "config")
+          .Write(LogSeverity::kError);
+    }
+    (void)security.Reload();
+  });
 }
 
 // A line of load progress each tenth of the weights, at most one a second.
@@ -95,7 +129,10 @@ class ProgressLines {
     if (tenth <= last_tenth_ || now - last_line_ < absl::Seconds(1)) return;
     last_tenth_ = tenth;
     last_line_ = now;
-    LOG(INFO) << "loading " << tenth * 10 << " % of " << HumanBytes(total_bytes);
+    LogFields("loading")
+        .Add("percent", tenth * 10)
+        .Add("total_bytes", total_bytes)
+        .Write(LogSeverity::kInfo);
   }
 
  private:
@@ -105,192 +142,71 @@ class ProgressLines {
   absl::Duration last_line_ = clock_.Monotonic();
 };
 
-// Ends the process at once on a second signal, and when the engine is stuck, while `done` is
-// awaited.
-template <typename T>
-void WaitOrExit(Signals& signals, Watchdog& watchdog, const std::future<T>& done) {
-  while (done.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (const int signal = signals.Wait(kPollInterval); signal != 0) {
-      LOG(WARNING) << "second signal, ending at once";
-      ExitNow(128 + signal);
-    }
-    if (const absl::Status health = watchdog.Poll(); !health.ok()) {
-      LOG(ERROR) << "fatal: " << health.message();
-      ExitNow(kFatalDeviceError);
-    }
-  }
-}
-
-// What clients talk to.
-struct Listeners {
-  GrpcServer& grpc;
-  HttpServer* http;  // null: none
-
-  void Shutdown() const {
-    std::thread other([this] { grpc.Shutdown(kLastMessagesGrace); });
-    if (http != nullptr) http->Shutdown(kLastMessagesGrace);
-    other.join();
-  }
-};
-
-// A connection is a file, and the usual soft limit is 1024 of them.
-void RaiseFileLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-HttpServerOptions ToHttpOptions(const v1::NetworkSection& config) {
-  HttpServerOptions options;
-  options.host = config.host();
-  options.port = config.http_port();
-  options.max_connections = config.http_max_connections();
-  options.limits.max_body_bytes = config.max_message_bytes();
-  options.limits.max_header_bytes = config.max_header_bytes();
-  options.header_timeout = absl::Milliseconds(config.http_header_timeout_ms());
-  options.body_timeout = absl::Milliseconds(config.http_body_timeout_ms());
-  options.idle_timeout = absl::Milliseconds(config.http_idle_timeout_ms());
-  return options;
-}
-
-// Health off, no new work, then what runs gets its time.
-int Drain(Signals& signals, Watchdog& watchdog, const Listeners& listeners, EngineAccess& access,
-          Engine& engine, absl::Duration timeout) {
-  LOG(INFO) << "draining"
-            << " timeout=" << FormatMilliseconds(absl::ToInt64Milliseconds(timeout))
-            << " running=" << engine.stats().requests_running.value()
-            << " waiting=" << engine.stats().requests_waiting.value();
-  listeners.grpc.SetServing(false);
-  access.SetDraining();
-  const std::future<void> drained = std::async(std::launch::async, [&] {
-    engine.Drain(timeout);
-    listeners.Shutdown();
+// LoadEngine, while signals are answered: one ends the process, as there is nothing to drain.
+std::unique_ptr<LoadedModel> LoadUnlessSignalled(Signals& signals, const v1::ServerConfig& config,
+                                                 Clock& clock, EngineAccess& access,
+                                                 const EngineHooks& hooks, LoadError& error) {
+  LogFields("loading").Add("model", config.model().path()).Write(LogSeverity::kInfo);
+  std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
+    return LoadEngine(config, clock, ProgressLines(access, clock), hooks, error);
   });
-  WaitOrExit(signals, watchdog, drained);
-  LOG(INFO) << "drained";
-  return kDrained;
-}
-
-// Until a signal or a fatal error.
-int Serve(Signals& signals, const v1::ServerConfig& config, const Listeners& listeners,
-          EngineAccess& access, Engine& engine) {
-  Watchdog watchdog(engine, access.stats());
-  while (true) {
-    if (const int signal = signals.Wait(kPollInterval); signal != 0) {
-      LOG(INFO) << "SIG" << sigabbrev_np(signal);
-      return Drain(signals, watchdog, listeners, access, engine,
-                   absl::Milliseconds(config.server().shutdown_timeout_ms()));
-    }
-    if (const absl::Status health = watchdog.Poll(); !health.ok()) {
-      LOG(ERROR) << "fatal: " << health.message();
-      listeners.grpc.SetServing(false);
-      access.SetFailed();
-      // The engine's loop may never come back, and whoever waits for it neither: no joining.
-      std::thread([&listeners] { listeners.Shutdown(); }).detach();
-      absl::SleepFor(kLastMessagesGrace);
-      ExitNow(kFatalDeviceError);
-    }
+  while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    const int signal = signals.Wait(kSignalPoll);
+    if (signal == 0) continue;
+    LogSignal(signal, "the model is loading: there is nothing to drain");
+    ExitNow(kDrained);
   }
+  return loading.get();
 }
 
-// The configuration from the same flags and variables and from what its file says by now.
-using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
+void SayReady(const Engine& engine, const ServingFacts& facts, const Doors& doors) {
+  printf("%s\nready\n", engine.capacity().ToString().c_str());
+  fflush(stdout);
+  LogFields("ready")
+      .Add("model", facts.model_name)
+      .Add("address", doors.grpc().sockets().Text())
+      .Write(LogSeverity::kInfo);
+}
 
-int Run(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again) {
+int Serve(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again) {
+  const auto fail = [&config](int code, const absl::Status& status) {
+    return FailToStart(config.log(), code, status);
+  };
   RaiseFileLimit();
-  LOG(INFO) << "mneme-server " << ServerVersion() << " " << ConfigSummary(config);
   if (const absl::Status folder = CheckModelFolder(config); !folder.ok()) {
-    return Fail(kModelFailure, folder);
+    return fail(kModelFailure, folder);
   }
   RealClock clock;
   EngineAccess access(clock.Now());
   RequestLog requests(RequestsToLog(config.log()), access.stats());
   access.set_request_log(&requests);
+
   SecurityFailure failure;
   const absl::StatusOr<std::unique_ptr<Security>> guard =
       Security::Create(config.security(), clock, failure);
-  if (!guard.ok()) return Fail(static_cast<int>(failure), guard.status());
-  Security* const security = guard->get();
-  signals.OnTick([security] { security->Poll(); });
-  signals.OnHangUp([&] {
-    if (const absl::StatusOr<v1::ServerConfig> again = read_again(); again.ok()) {
-      ReloadLogSettings(*again, config, requests);
-    } else {
-      LOG(ERROR) << "SIGHUP: nothing changes: " << again.status().message();
-    }
-    (void)security->Reload();
-  });
-  std::unique_ptr<LoadedModel> loaded;  // outlives the server
-  absl::StatusOr<std::unique_ptr<GrpcServer>> server =
-      GrpcServer::Start(config.server(), access, *security);
-  if (!server.ok()) return FailToListen(server.status());
-  const std::string address = AddressText(config.server().host(), (*server)->port());
-  printf("listening on %s\n", address.c_str());
-  fflush(stdout);
-  LOG(INFO) << "listening on " << address << ", loading " << config.model().path();
+  if (!guard.ok()) return fail(static_cast<int>(failure), guard.status());
+  Security& security = **guard;
+  WatchFiles(signals, config, read_again, security, requests);
 
-  const Metrics metrics(access, *security, /*vllm_names=*/config.metrics().compat() == "vllm");
-  std::unique_ptr<HttpServer> metrics_server;
-  if (config.metrics().port() > 0) {
-    absl::StatusOr<std::unique_ptr<HttpServer>> started =
-        StartMetricsServer(config.metrics(), metrics, access.stats());
-    if (!started.ok()) return FailToListen(started.status());
-    metrics_server = *std::move(started);
-    LOG(INFO) << "metrics on " << AddressText(config.metrics().host(), metrics_server->port());
-  }
+  std::unique_ptr<LoadedModel> loaded;  // outlives the doors
+  const absl::StatusOr<std::unique_ptr<Doors>> doors = Doors::Open(config, access, security);
+  if (!doors.ok()) return fail(ListenFailure(doors.status()), doors.status());
 
-  OpenAiService openai(access, *security);  // outlive the HTTP server
-  SessionRoutes sessions(access);
-  std::unique_ptr<HttpServer> http;
-  if (config.server().http_port() >= 0) {
-    HttpRoutes routes;
-    openai.AddRoutes(routes);
-    sessions.AddRoutes(routes);
-    AddMetricsRoute(metrics, /*is_open=*/false, routes);
-    HttpServerOptions options = ToHttpOptions(config.server());
-    options.on_exchange = [&openai,
-                           count = CountExchanges(access.stats())](const HttpExchange& exchange) {
-      count(exchange);
-      openai.OnExchange(exchange);
-    };
-    GuardHttp(*security, options);
-    absl::StatusOr<std::unique_ptr<HttpServer>> started =
-        HttpServer::Start(options, std::move(routes));
-    if (!started.ok()) return FailToListen(started.status());
-    http = *std::move(started);
-    const std::string http_address = AddressText(config.server().host(), http->port());
-    printf("http on %s\n", http_address.c_str());
-    fflush(stdout);
-    LOG(INFO) << "http on " << http_address;
-  }
-
+  const EngineHooks hooks = {
+      .on_request_end = [&requests](RequestReport report) { requests.Add(std::move(report)); },
+      .owner_session_limit =
+          [&security](const std::string& owner) {
+            return security.authenticator().SessionLimitOf(owner);
+          }};
   LoadError error;
-  std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
-    return LoadEngine(
-        config, clock, ProgressLines(access, clock),
-        {.on_request_end = [&requests](RequestReport report) { requests.Add(std::move(report)); },
-         .owner_session_limit =
-             [security](const std::string& owner) {
-               return security->authenticator().SessionLimitOf(owner);
-             }},
-        error);
-  });
-  while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-    if (signals.Wait(kPollInterval) == 0) continue;
-    LOG(INFO) << "signal while loading: nothing to drain";
-    ExitNow(kDrained);
-  }
-  loaded = loading.get();
-  if (loaded == nullptr) return Fail(static_cast<int>(error.failure), error.status);
+  loaded = LoadUnlessSignalled(signals, config, clock, access, hooks, error);
+  if (loaded == nullptr) return fail(static_cast<int>(error.failure), error.status);
 
-  Engine& engine = *loaded->engine;
-  access.Publish(engine, loaded->facts);
-  (*server)->SetServing(true);
-  printf("%s\nready\n", engine.capacity().ToString().c_str());
-  fflush(stdout);
-  LOG(INFO) << "ready model=" << loaded->facts.model_name << " address=" << address;
-  return Serve(signals, config, {.grpc = **server, .http = http.get()}, access, engine);
+  access.Publish(*loaded->engine, loaded->facts);
+  (*doors)->SetServing(true);
+  SayReady(*loaded->engine, loaded->facts, **doors);
+  return ServeUntilSignal(signals, *loaded->engine, access, **doors,
+                          absl::Milliseconds(config.server().shutdown_timeout_ms()));
 }
 
 // --new-api-key and --hash-api-key.
@@ -313,15 +229,20 @@ int PrintApiKey(const CommandLine& line) {
   return 0;
 }
 
-int Main(int argc, const char* const* argv) {
-  Signals signals;
-  const auto parse = [&] {
-    return ParseCommandLine({argv + 1, argv + argc},
-                            [](const char* name) -> const char* { return getenv(name); });
-  };
-  const absl::StatusOr<CommandLine> line = parse();
-  if (!line.ok()) return Fail(kBadArguments, line.status());
-  switch (line->action) {
+int PrintPlan(const v1::ServerConfig& config) {
+  LoadError error;
+  const absl::StatusOr<std::string> plan = PlanText(config, error);
+  if (!plan.ok()) return Fail(static_cast<int>(error.failure), plan.status());
+  fputs(plan->c_str(), stdout);
+  return 0;
+}
+
+// What else than serving can be asked for.
+int Answer(const CommandLine& line) {
+  if (const absl::Status status = CheckCommandLine(line); !status.ok()) {
+    return Fail(kBadArguments, status);
+  }
+  switch (line.action) {
     case ServerAction::kHelp:
       fputs(HelpText().c_str(), stdout);
       return 0;
@@ -329,27 +250,33 @@ int Main(int argc, const char* const* argv) {
       printf("mneme-server %s\n", std::string(ServerVersion()).c_str());
       return 0;
     case ServerAction::kPrintConfig:
-      fputs(PrintConfig(line->config).c_str(), stdout);
+      fputs(PrintConfig(line.config).c_str(), stdout);
       return 0;
-    case ServerAction::kNewApiKey:
-    case ServerAction::kHashApiKey:
-      return PrintApiKey(*line);
-    case ServerAction::kPlan: {
-      LoadError error;
-      const absl::StatusOr<std::string> plan = PlanText(line->config, error);
-      if (!plan.ok()) return Fail(static_cast<int>(error.failure), plan.status());
-      fputs(plan->c_str(), stdout);
-      return 0;
-    }
-    case ServerAction::kServe:
-      break;
+    case ServerAction::kPlan:
+      return PrintPlan(line.config);
+    default:
+      return PrintApiKey(line);
   }
+}
+
+int Main(int argc, const char* const* argv) {
+  Signals signals;
+  const std::span<const char* const> arguments(argv + 1, argv + argc);
+  const GetEnvironment environment = [](const char* name) -> const char* { return getenv(name); };
+  const absl::StatusOr<CommandLine> line = ReadCommandLine(arguments, environment);
+  if (!line.ok()) return Fail(kBadArguments, line.status());
+  if (line->action != ServerAction::kServe) return Answer(*line);
+
   SetUpLogs(line->config.log());
-  for (const std::string& weakness : Weaknesses(*line)) LOG(WARNING) << weakness;
-  return Run(signals, line->config, [&parse]() -> absl::StatusOr<v1::ServerConfig> {
-    MNEME_ASSIGN_OR_RETURN(CommandLine again, parse());
+  if (const absl::Status status = CheckCommandLine(*line); !status.ok()) {
+    return FailToStart(line->config.log(), kBadArguments, status);
+  }
+  LogConfiguration(*line);
+  const ReadConfig read_again = [&]() -> absl::StatusOr<v1::ServerConfig> {
+    MNEME_ASSIGN_OR_RETURN(CommandLine again, ParseCommandLine(arguments, environment));
     return std::move(again.config);
-  });
+  };
+  return Serve(signals, line->config, read_again);
 }
 
 }  // namespace

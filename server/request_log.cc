@@ -24,21 +24,18 @@ absl::string_view FinishName(FinishReason finish) {
 void Write(const RequestReport& report) {
   const absl::string_view outcome = OutcomeOf(report);
   LogFields line("request");
-  const auto text = [&line](const char* name, absl::string_view value) {
-    line.Add(name, std::string_view(value.data(), value.size()));
-  };
-  text("id", report.id);
-  text("trace_id", report.origin.trace_id);
-  text("span_id", report.origin.span_id);
-  text("api", report.origin.api);
-  text("client", report.origin.client);
-  text("owner", report.session.owner);
-  text("session", report.session.name);
-  text("outcome", outcome);
-  text("finish", FinishName(report.finish));
+  line.Add("id", report.id)
+      .Add("trace_id", report.origin.trace_id)
+      .Add("span_id", report.origin.span_id)
+      .Add("api", report.origin.api)
+      .Add("client", report.origin.client)
+      .Add("owner", report.session.owner)
+      .Add("session", report.session.name)
+      .Add("outcome", outcome)
+      .Add("finish", FinishName(report.finish));
   if (!report.status.ok()) {
-    text("code", absl::StatusCodeToString(report.status.code()));
-    text("reason", ReasonOf(report.status).value_or(""));
+    line.Add("code", absl::StatusCodeToString(report.status.code()))
+        .Add("reason", ReasonOf(report.status).value_or(""));
   }
   if (report.admitted) {
     if (report.n > 1) line.Add("choices", report.n);

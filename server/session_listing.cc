@@ -5,24 +5,33 @@
 #include <utility>
 
 #include "absl/random/random.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "engine/request_check.h"
+#include "engine/status_payload.h"
 
 namespace mneme {
 
-SessionPage PageOf(std::vector<SessionInfo> sessions, absl::string_view after, size_t size) {
+SessionPage PageOf(std::vector<SessionInfo> sessions, const SessionKey& after, size_t size) {
   std::sort(sessions.begin(), sessions.end(),
-            [](const SessionInfo& a, const SessionInfo& b) { return a.key.name < b.key.name; });
+            [](const SessionInfo& a, const SessionInfo& b) { return a.key < b.key; });
   SessionPage page{.total = sessions.size()};
   const auto begin = std::upper_bound(
       sessions.begin(), sessions.end(), after,
-      [](absl::string_view name, const SessionInfo& info) { return name < info.key.name; });
+      [](const SessionKey& key, const SessionInfo& info) { return key < info.key; });
   const size_t left = sessions.end() - begin;
   page.has_more = left > size;
   std::move(begin, begin + static_cast<std::ptrdiff_t>(std::min(left, size)),
             std::back_inserter(page.sessions));
   return page;
+}
+
+absl::StatusOr<size_t> PageSize(int32_t asked) {
+  if (asked >= 0 && asked <= kMaxSessionPage) {
+    return static_cast<size_t>(asked == 0 ? kDefaultSessionPage : asked);
+  }
+  return FieldError("page_size", absl::StrCat("is ", asked, ", expected 0 to ", kMaxSessionPage));
 }
 
 absl::StatusOr<std::string> SessionNameOrRandom(absl::string_view field, const std::string& name) {

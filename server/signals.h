@@ -3,13 +3,27 @@
 
 #include <signal.h>
 
+#include <cstring>
 #include <functional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/log_fields.h"
 
 namespace mneme {
+
+// How long to wait for one between looks at something else.
+inline constexpr absl::Duration kSignalPoll = absl::Milliseconds(100);
+
+inline void LogSignal(int signal, absl::string_view consequence = "") {
+  LogFields("signal")
+      .Message(consequence)
+      .Add("name", absl::StrCat("SIG", sigabbrev_np(signal)))
+      .Write(LogSeverity::kInfo);
+}
 
 // SIGINT, SIGTERM and SIGHUP, taken one by one instead of interrupting somebody.
 class Signals {

@@ -1,20 +1,30 @@
 // mneme admin: what an operator may do to a running server.
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "clients/cli/command.h"
+#include "clients/cli/session_lines.h"
 
 namespace mneme::cli {
 namespace {
 
 constexpr char kUsageText[] =
     "usage: mneme admin log-level info|warning|error [FLAGS]: what the server logs from now on\n"
-    "       mneme admin reload [FLAGS]: read API keys and certificates again\n\n"
-    "Both need an API key marked admin.\n\n";
+    "       mneme admin reload [FLAGS]: read API keys and certificates again\n"
+    "       mneme admin sessions [PREFIX] [FLAGS]: sessions of all owners\n"
+    "       mneme admin delete-session OWNER NAME... [FLAGS]: end sessions of anybody\n\n"
+    "All need an API key marked admin.\n\n";
+
+struct Options {
+  Connection connection;
+  std::string owner;
+  bool json = false;
+};
 
 int SetLogLevel(Client& client, const std::string& word) {
   v1::LogLevel level;
@@ -39,21 +49,55 @@ int Reload(Client& client) {
   return kOk;
 }
 
+int ListSessions(Client& client, const std::string& prefix, const Options& options) {
+  v1::AdminListSessionsRequest request;
+  request.set_name_prefix(prefix);
+  request.set_owner(options.owner);
+  return PrintSessionPages(
+      request, options.json, /*owners=*/true,
+      [&client](const v1::AdminListSessionsRequest& page) { return client.ListAllSessions(page); });
+}
+
+int DeleteSessions(Client& client, const std::vector<std::string>& words) {
+  int code = kOk;
+  for (size_t i = 2; i < words.size(); ++i) {
+    const absl::Status status = client.DeleteSessionOf(words[1], words[i]);
+    if (!status.ok()) code = ReportError(status);
+  }
+  return code;
+}
+
+int Run(Client& client, const std::vector<std::string>& words, const Options& options) {
+  const std::string& verb = words[0];
+  if (verb == "log-level" && words.size() == 2) return SetLogLevel(client, words[1]);
+  if (verb == "reload" && words.size() == 1) return Reload(client);
+  if (verb == "sessions" && words.size() <= 2) {
+    return ListSessions(client, words.size() == 2 ? words[1] : "", options);
+  }
+  if (verb == "delete-session" && words.size() >= 3) return DeleteSessions(client, words);
+  return ReportUsage("admin",
+                     "expected log-level LEVEL, reload, sessions [PREFIX] or delete-session OWNER "
+                     "NAME...");
+}
+
 }  // namespace
 
 int RunAdmin(const Arguments& arguments) {
-  Connection connection;
+  Options options;
   FlagSet flags;
-  connection.AddFlags(flags);
+  options.connection.AddFlags(flags);
+  flags.String("owner", "NAME", "sessions: those of this owner alone.",
+               [&](std::string owner) { options.owner = std::move(owner); });
+  flags.Bool("json", "sessions: print a line of JSON per session.",
+             [&](bool value) { options.json = value; });
   int code = kOk;
   const auto words = ParseWords("admin", kUsageText, flags, arguments, code);
   if (!words.has_value()) return code;
-  const bool sets_level = words->size() == 2 && (*words)[0] == "log-level";
-  if (!sets_level && *words != std::vector<std::string>{"reload"}) {
-    return ReportUsage("admin", "expected log-level LEVEL or reload");
+  if (words->empty()) {
+    return ReportUsage("admin", "log-level, reload, sessions or delete-session?");
   }
-  Client client = connection.Connect();
-  return sets_level ? SetLogLevel(client, (*words)[1]) : Reload(client);
+  Client client = options.connection.Connect();
+  return Run(client, *words, options);
 }
 
 }  // namespace mneme::cli

@@ -23,7 +23,7 @@ constexpr Command kCommands[] = {
     {"chat", RunChat, "talk to a session, line by line"},
     {"session", RunSession, "create, get, list, fork and delete sessions"},
     {"info", RunInfo, "model, capacity and work of the server"},
-    {"admin", RunAdmin, "log level and reload, for keys marked admin"},
+    {"admin", RunAdmin, "log level, reload, everybody's sessions, for keys marked admin"},
     {"health", RunHealth, "whether the server serves"},
     {"tokenize", RunTokenize, "text to token ids"},
     {"detokenize", RunDetokenize, "token ids to text"},

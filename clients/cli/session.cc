@@ -1,11 +1,10 @@
 // mneme session create|get|list|fork|delete
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "clients/cli/command.h"
+#include "clients/cli/session_lines.h"
 
 namespace mneme::cli {
 namespace {
@@ -27,47 +26,19 @@ struct Options {
   int64_t ttl_ms = 0;  // 0: the server's default
 };
 
-std::string TtlText(int64_t ttl_ms) {
-  return ttl_ms < 0 ? "never" : absl::FormatDuration(absl::Milliseconds(ttl_ms));
-}
-
-void PrintHeader() {
-  absl::PrintF("%-32s %12s %6s %10s %10s  %s\n", "NAME", "TOKENS", "BUSY", "EXPIRES", "BYTES",
-               "LAST USED");
-}
-
-void PrintSession(const v1::Session& session, const Options& options) {
-  if (options.json) {
-    WriteOut(absl::StrCat(ToJson(session), "\n"));
-    return;
-  }
-  const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
-  absl::PrintF("%-32s %12d %6s %10s %10d  %s\n", session.name(), session.position(),
-               session.busy() ? "yes" : "no", TtlText(session.ttl_ms()), session.state_bytes(),
-               absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));
-}
-
 int PrintResult(const absl::StatusOr<v1::Session>& session, const Options& options) {
   if (!session.ok()) return ReportError(session.status());
-  if (!options.json) PrintHeader();
-  PrintSession(*session, options);
+  if (!options.json) PrintSessionHeader(/*owners=*/false);
+  PrintSession(*session, options.json, /*owners=*/false);
   return kOk;
 }
 
 int List(Client& client, const std::string& prefix, const Options& options) {
   v1::ListSessionsRequest request;
   request.set_name_prefix(prefix);
-  request.set_page_size(1000);
-  std::vector<v1::Session> sessions;
-  do {
-    const absl::StatusOr<v1::ListSessionsResponse> page = client.ListSessions(request);
-    if (!page.ok()) return ReportError(page.status());
-    sessions.insert(sessions.end(), page->sessions().begin(), page->sessions().end());
-    request.set_page_token(page->next_page_token());
-  } while (!request.page_token().empty());
-  if (!options.json) PrintHeader();
-  for (const v1::Session& session : sessions) PrintSession(session, options);
-  return kOk;
+  return PrintSessionPages(
+      request, options.json, /*owners=*/false,
+      [&client](const v1::ListSessionsRequest& page) { return client.ListSessions(page); });
 }
 
 int Run(Client& client, const std::vector<std::string>& words, const Options& options) {

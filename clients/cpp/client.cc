@@ -256,6 +256,18 @@ absl::StatusOr<v1::ReloadResponse> Client::Reload() {
   return Ask(stubs_->admin, &v1::Admin::Stub::Reload, v1::ReloadRequest());
 }
 
+absl::StatusOr<v1::ListSessionsResponse> Client::ListAllSessions(
+    const v1::AdminListSessionsRequest& request) {
+  return Ask(stubs_->admin, &v1::Admin::Stub::ListSessions, request);
+}
+
+absl::Status Client::DeleteSessionOf(const std::string& owner, const std::string& name) {
+  v1::AdminDeleteSessionRequest request;
+  request.set_owner(owner);
+  request.set_name(name);
+  return Ask(stubs_->admin, &v1::Admin::Stub::DeleteSession, request).status();
+}
+
 absl::StatusOr<bool> Client::IsServing(const std::string& service) {
   grpc::health::v1::HealthCheckRequest request;
   request.set_service(service);

@@ -97,6 +97,9 @@ class Client {
   // For keys marked admin.
   absl::StatusOr<v1::SetLogLevelResponse> SetLogLevel(v1::LogLevel level);
   absl::StatusOr<v1::ReloadResponse> Reload();
+  absl::StatusOr<v1::ListSessionsResponse> ListAllSessions(
+      const v1::AdminListSessionsRequest& request);
+  absl::Status DeleteSessionOf(const std::string& owner, const std::string& name);
 
   // grpc.health.v1: whether the server, or one of its services, says SERVING.
   absl::StatusOr<bool> IsServing(const std::string& service = "");

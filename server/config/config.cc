@@ -2,11 +2,8 @@
 
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
-#include <netdb.h>
-#include <netinet/in.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -14,11 +11,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "base/spelling.h"
 #include "base/status_macros.h"
 #include "server/config/flags.h"
 #include "server/config/units.h"
+#include "server/host_address.h"
 
 namespace mneme {
 namespace {
@@ -186,6 +183,13 @@ absl::Status CheckGuard(const FlagSpec& flag, absl::string_view given_as, absl::
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments,
                                              const GetEnvironment& environment) {
+  MNEME_ASSIGN_OR_RETURN(CommandLine line, ReadCommandLine(arguments, environment));
+  MNEME_RETURN_IF_ERROR(CheckCommandLine(line));
+  return line;
+}
+
+absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> arguments,
+                                            const GetEnvironment& environment) {
   const FlagTable table;
   MNEME_ASSIGN_OR_RETURN(const std::vector<Argument> given,
                          ArgumentReader(arguments, table).ReadAll());
@@ -231,61 +235,21 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
   }
 
   FillDefaults(table, line.config);
+  return line;
+}
+
+absl::Status CheckCommandLine(const CommandLine& line) {
+  const bool needs_config = line.action == ServerAction::kServe ||
+                            line.action == ServerAction::kPlan ||
+                            line.action == ServerAction::kPrintConfig;
+  if (!needs_config) return absl::OkStatus();
   MNEME_RETURN_IF_ERROR(ValidateConfig(line.config));
   if (line.action != ServerAction::kPrintConfig && line.config.model().path().empty()) {
     return absl::InvalidArgumentError(
         "--model is missing: the folder of a model in Hugging Face form (or MNEME_MODEL, or "
         "model { path: ... } in the file of --config)");
   }
-  return line;
-}
-
-namespace {
-
-// The addresses that sockets would be bound to: "0", "0x0" and "::ffff:0.0.0.0" are spellings of
-// one that means all. An IPv4 address comes as the IPv6 address it is mapped to. None for a host
-// that does not exist.
-std::vector<in6_addr> AddressesOf(absl::string_view host) {
-  if (absl::ConsumePrefix(&host, "[")) (void)absl::ConsumeSuffix(&host, "]");
-  addrinfo hints{};
-  hints.ai_family = AF_INET6;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_V4MAPPED | AI_ALL;
-  addrinfo* found = nullptr;
-  std::vector<in6_addr> addresses;
-  if (getaddrinfo(std::string(host).c_str(), nullptr, &hints, &found) != 0) return addresses;
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    addresses.push_back(reinterpret_cast<const sockaddr_in6*>(one->ai_addr)->sin6_addr);
-  }
-  freeaddrinfo(found);
-  return addresses;
-}
-
-// The IPv4 address in the lowest four bytes; -1 for others.
-int64_t MappedIpv4(const in6_addr& address) {
-  if (!IN6_IS_ADDR_V4MAPPED(&address)) return -1;
-  uint32_t wire = 0;
-  std::memcpy(&wire, address.s6_addr + 12, sizeof(wire));
-  return ntohl(wire);
-}
-
-}  // namespace
-
-bool IsAllInterfaces(absl::string_view host) {
-  if (host.empty() || host == "*") return true;
-  const std::vector<in6_addr> addresses = AddressesOf(host);
-  return std::any_of(addresses.begin(), addresses.end(), [](const in6_addr& address) {
-    return IN6_IS_ADDR_UNSPECIFIED(&address) || MappedIpv4(address) == 0;
-  });
-}
-
-bool IsLoopback(absl::string_view host) {
-  if (host == "localhost") return true;
-  const std::vector<in6_addr> addresses = AddressesOf(host);
-  return !addresses.empty() &&
-         std::all_of(addresses.begin(), addresses.end(), [](const in6_addr& address) {
-           return IN6_IS_ADDR_LOOPBACK(&address) || MappedIpv4(address) >> 24 == 127;
-         });
+  return absl::OkStatus();
 }
 
 namespace {

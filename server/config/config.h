@@ -30,6 +30,12 @@ using GetEnvironment = std::function<const char*(const char* name)>;
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments,
                                              const GetEnvironment& environment);
 
+// Its two halves. What was read is complete and may be used where it is no error, so that the
+// second half's error can be written as log.format asks.
+absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> arguments,
+                                            const GetEnvironment& environment);
+absl::Status CheckCommandLine(const CommandLine& line);
+
 // Ranges, choices, and what fields demand of each other.
 absl::Status ValidateConfig(const v1::ServerConfig& config);
 
@@ -38,12 +44,6 @@ int64_t GrpcMemoryBytes(const v1::NetworkSection& network);
 
 // The flags, "--host", in which two configurations differ.
 std::vector<std::string> DifferingFlags(const v1::ServerConfig& a, const v1::ServerConfig& b);
-
-// Whether `host` means every interface of the machine.
-bool IsAllInterfaces(absl::string_view host);
-
-// Whether `host` is an address of this machine that others cannot reach.
-bool IsLoopback(absl::string_view host);
 
 // What is allowed and seldom meant, a line for the log each: secrets that others see, and the like.
 std::vector<std::string> Weaknesses(const CommandLine& line);

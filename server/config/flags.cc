@@ -70,6 +70,10 @@ bool IsDouble(const FlagSpec& flag) {
 
 bool FlagSpec::is_bool() const { return field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL; }
 
+std::string VariableOf(absl::string_view flag) {
+  return absl::StrCat("MNEME_", absl::AsciiStrToUpper(absl::StrReplaceAll(flag, {{"-", "_"}})));
+}
+
 FlagTable::FlagTable() {
   const google::protobuf::Descriptor* root = v1::ServerConfig::descriptor();
   for (int i = 0; i < root->field_count(); ++i) {
@@ -84,8 +88,7 @@ FlagTable::FlagTable() {
       flag.name = flag.options.name();
       CHECK(!flag.name.empty()) << flag.path << " has no flag";
       flag.aliases.assign(flag.options.alias().begin(), flag.options.alias().end());
-      flag.env = absl::StrCat("MNEME_",
-                              absl::AsciiStrToUpper(absl::StrReplaceAll(flag.name, {{"-", "_"}})));
+      flag.env = VariableOf(flag.name);
       flags_.push_back(std::move(flag));
     }
   }

@@ -24,6 +24,9 @@ struct FlagSpec {
   bool is_bool() const;
 };
 
+// The environment variable of a flag: "MNEME_MAX_NUM_SEQS" of "max-num-seqs".
+std::string VariableOf(absl::string_view flag);
+
 // All of them, in the order of config.proto.
 class FlagTable {
  public:

@@ -3,18 +3,20 @@
 #pragma once
 
 #include "mneme/v1/admin.grpc.pb.h"
+#include "server/engine_access.h"
 #include "server/executor.h"
 #include "server/security/security.h"
-#include "server/server_stats.h"
 
 namespace mneme {
 
-class AdminService final : public v1::Admin::WithRawCallbackMethod_SetLogLevel<
-                               v1::Admin::WithRawCallbackMethod_Reload<v1::Admin::Service>> {
+class AdminService final
+    : public v1::Admin::WithRawCallbackMethod_SetLogLevel<
+          v1::Admin::WithRawCallbackMethod_Reload<v1::Admin::WithRawCallbackMethod_ListSessions<
+              v1::Admin::WithRawCallbackMethod_DeleteSession<v1::Admin::Service>>>> {
  public:
-  // Files are read on `executor`.
-  AdminService(Security& security, Executor& executor, ServerStats& stats)
-      : security_(security), executor_(executor), stats_(stats) {}
+  // Files are read, and the engine is waited for, on `executor`.
+  AdminService(EngineAccess& engine, Security& security, Executor& executor)
+      : engine_(engine), security_(security), executor_(executor) {}
 
   grpc::ServerUnaryReactor* SetLogLevel(grpc::CallbackServerContext* context,
                                         const grpc::ByteBuffer* request,
@@ -22,11 +24,17 @@ class AdminService final : public v1::Admin::WithRawCallbackMethod_SetLogLevel<
   grpc::ServerUnaryReactor* Reload(grpc::CallbackServerContext* context,
                                    const grpc::ByteBuffer* request,
                                    grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* ListSessions(grpc::CallbackServerContext* context,
+                                         const grpc::ByteBuffer* request,
+                                         grpc::ByteBuffer* response) override;
+  grpc::ServerUnaryReactor* DeleteSession(grpc::CallbackServerContext* context,
+                                          const grpc::ByteBuffer* request,
+                                          grpc::ByteBuffer* response) override;
 
  private:
+  EngineAccess& engine_;
   Security& security_;
   Executor& executor_;
-  ServerStats& stats_;
 };
 
 }  // namespace mneme

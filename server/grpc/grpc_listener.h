@@ -9,10 +9,10 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/listening_sockets.h"
 
 namespace mneme {
 
@@ -44,14 +44,13 @@ class GrpcListener {
     absl::Duration unacknowledged;
   };
 
-  // Opens the port: INVALID_ARGUMENT for a host that is none, FAILED_PRECONDITION where the port
-  // cannot be had. Connections wait until Start.
+  // Opens the port; errors as of ListeningSockets::Open. Connections wait until Start.
   static absl::StatusOr<std::unique_ptr<GrpcListener>> Open(const Options& options);
   ~GrpcListener();
   GrpcListener(const GrpcListener&) = delete;
   GrpcListener& operator=(const GrpcListener&) = delete;
 
-  int port() const { return port_; }
+  const ListeningSockets& sockets() const { return sockets_; }
 
   // Begins to hand connections over, on a thread of its own. Once.
   void Start(std::unique_ptr<Acceptor> acceptor);
@@ -61,21 +60,16 @@ class GrpcListener {
  private:
   explicit GrpcListener(const Options& options);
 
-  absl::Status Listen();
   void Run();
   void Take(int listener);
 
   const Options options_;
-  int port_ = 0;
-  std::vector<int> listeners_;
+  ListeningSockets sockets_;
   int wake_[2] = {-1, -1};  // a pipe: its closed end stops the thread
   std::unique_ptr<Acceptor> acceptor_;
   OpenConnections open_;
   absl::Time next_warning_ = absl::InfinitePast();
   std::thread thread_;
 };
-
-// "127.0.0.1:50051", "[::1]:50051".
-std::string AddressText(const std::string& host, int port);
 
 }  // namespace mneme

@@ -91,7 +91,7 @@ struct GrpcServer::Parts {
         commands(kCommandThreads, kMaxWaitingCommands),
         inference(access, security),
         sessions(access, security, commands),
-        admin(security, commands, access.stats()),
+        admin(access, security, commands),
         health(OwnServices()),
         reflection_v1(AllServices()),
         reflection_v1alpha(AllServices()) {}
@@ -142,7 +142,7 @@ GrpcServer::GrpcServer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) 
 
 GrpcServer::~GrpcServer() { Shutdown(absl::ZeroDuration()); }
 
-int GrpcServer::port() const { return parts_->listener->port(); }
+const ListeningSockets& GrpcServer::sockets() const { return parts_->listener->sockets(); }
 
 void GrpcServer::SetServing(bool serving) { parts_->health.SetServing(serving); }
 

@@ -15,8 +15,7 @@ namespace mneme {
 // Open from Start on; health says NOT_SERVING until told otherwise. Destroy it before the engine.
 class GrpcServer {
  public:
-  // INVALID_ARGUMENT for a host that is no address, FAILED_PRECONDITION where the port cannot be
-  // had; both say why. `access` and `security` must outlive the server.
+  // Errors as of ListeningSockets::Open. `access` and `security` must outlive the server.
   static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const v1::NetworkSection& config,
                                                            EngineAccess& access,
                                                            Security& security);
@@ -24,7 +23,8 @@ class GrpcServer {
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;
 
-  int port() const;  // the one chosen, where the configuration said 0
+  const ListeningSockets& sockets() const;
+  int port() const { return sockets().port(); }  // the one chosen, where the configuration said 0
   void SetServing(bool serving);
 
   // Refuses new calls, gives those that run `grace` to end, then cancels them.

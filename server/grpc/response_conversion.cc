@@ -7,6 +7,7 @@
 #include "base/utf8.h"
 #include "engine/engine_stats.h"
 #include "server/config/units.h"
+#include "server/request_totals.h"
 #include "server/session_listing.h"
 
 namespace mneme {
@@ -95,7 +96,7 @@ void FillHistogram(const Histogram& from, double scale, v1::Histogram& to) {
   to.set_sum(from.sum() * scale);
 }
 
-void FillStatistics(const EngineStats& stats, v1::Statistics& out) {
+void FillStatistics(const EngineStats& stats, const ServerStats& server, v1::Statistics& out) {
   out.set_requests_running(stats.requests_running.value());
   out.set_requests_waiting(stats.requests_waiting.value());
   out.set_slabs_used(stats.slabs_used.value());
@@ -104,14 +105,12 @@ void FillStatistics(const EngineStats& stats, v1::Statistics& out) {
   out.set_steps(stats.step_seconds.count());
   out.set_prompt_tokens(stats.prompt_tokens.value());
   out.set_generated_tokens(stats.generated_tokens.value());
-  out.set_requests_finished(stats.finished_by(FinishReason::kStop).value() +
-                            stats.finished_by(FinishReason::kLength).value());
-  out.set_requests_cancelled(stats.finished_by(FinishReason::kCancelled).value());
-  out.set_requests_expired(stats.finished_by(FinishReason::kDeadline).value());
-  out.set_requests_failed(stats.finished_by(FinishReason::kError).value());
-  int64_t rejected = 0;
-  for (const Counter& counter : stats.rejected) rejected += counter.value();
-  out.set_requests_rejected(rejected);
+  const RequestTotals totals = CountRequests(stats, server);
+  out.set_requests_finished(totals.completed);
+  out.set_requests_cancelled(totals.cancelled);
+  out.set_requests_expired(totals.deadline);
+  out.set_requests_failed(totals.error);
+  out.set_requests_rejected(totals.rejected);
   FillHistogram(stats.decode_rows, 1, *out.mutable_decode_rows());
   FillHistogram(stats.step_seconds, 1e3, *out.mutable_step_ms());
   FillHistogram(stats.queue_seconds, 1e3, *out.mutable_queue_ms());
@@ -190,6 +189,13 @@ v1::Session ToSessionMessage(const SessionInfo& info) {
   return session;
 }
 
+v1::ListSessionsResponse ToSessionPage(const SessionPage& page) {
+  v1::ListSessionsResponse response;
+  response.set_total_count(static_cast<int64_t>(page.total));
+  for (const SessionInfo& info : page.sessions) *response.add_sessions() = ToSessionMessage(info);
+  return response;
+}
+
 v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version) {
   v1::GetInfoResponse info;
   v1::ServerInfo& server = *info.mutable_server();
@@ -209,7 +215,7 @@ v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version
   info.mutable_capacity()->set_state_memory_bytes(plan.state_memory_bytes);
   info.mutable_capacity()->set_max_sessions(plan.sessions);
   FillLimits((*engine)->options(), access.facts(), *info.mutable_limits());
-  FillStatistics((*engine)->stats(), *info.mutable_statistics());
+  FillStatistics((*engine)->stats(), access.stats(), *info.mutable_statistics());
   return info;
 }
 

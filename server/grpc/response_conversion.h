@@ -9,6 +9,7 @@
 #include "mneme/v1/inference.pb.h"
 #include "mneme/v1/sessions.pb.h"
 #include "server/engine_access.h"
+#include "server/session_listing.h"
 
 namespace mneme {
 
@@ -18,6 +19,9 @@ void AppendEvent(const TokenEvent& event, const Request& request, bool is_first,
                  v1::GenerateResponse& response);
 
 v1::Session ToSessionMessage(const SessionInfo& info);
+
+// Without next_page_token.
+v1::ListSessionsResponse ToSessionPage(const SessionPage& page);
 
 v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version);
 

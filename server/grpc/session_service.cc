@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
@@ -39,17 +38,11 @@ absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access
                                                       const std::string& owner,
                                                       const v1::ListSessionsRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
-  if (request.page_size() < 0 || request.page_size() > kMaxSessionPage) {
-    return FieldError(
-        "page_size", absl::StrCat("is ", request.page_size(), ", expected 0 to ", kMaxSessionPage));
-  }
-  const size_t page_size = request.page_size() == 0 ? kDefaultSessionPage : request.page_size();
+  MNEME_ASSIGN_OR_RETURN(const size_t page_size, PageSize(request.page_size()));
   MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
                          engine->ListSessions(owner, request.name_prefix()));
-  const SessionPage page = PageOf(std::move(sessions), request.page_token(), page_size);
-  v1::ListSessionsResponse response;
-  response.set_total_count(static_cast<int64_t>(page.total));
-  for (const SessionInfo& info : page.sessions) *response.add_sessions() = ToSessionMessage(info);
+  const SessionPage page = PageOf(std::move(sessions), {owner, request.page_token()}, page_size);
+  v1::ListSessionsResponse response = ToSessionPage(page);
   // A page token is the last name of the page before.
   if (page.has_more) response.set_next_page_token(page.sessions.back().key.name);
   return response;

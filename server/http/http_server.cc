@@ -1,22 +1,24 @@
 #include "server/http/http_server.h"
 
+#include <sys/socket.h>
+
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
+#include <deque>
 #include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "base/log.h"
+#include "base/status_macros.h"
+#include "server/host_address.h"
 #include "server/http/http_connection.h"
 
 namespace mneme {
@@ -29,15 +31,11 @@ using ErrorCode = boost::system::error_code;
 // After accept() failed for want of file descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 
-std::string Unbracketed(const std::string& host) {
-  if (host.empty() || host == "*") return "::";
-  if (host.front() == '[' && host.back() == ']') return host.substr(1, host.size() - 2);
-  return host;
-}
-
-std::string AddressText(const std::string& host, int port) {
-  return absl::StrContains(host, ':') ? absl::StrCat("[", host, "]:", port)
-                                      : absl::StrCat(host, ":", port);
+Tcp ProtocolOf(int fd) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof(address);
+  (void)getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  return address.ss_family == AF_INET6 ? Tcp::v6() : Tcp::v4();
 }
 
 std::string PeerText(const Tcp::socket& socket) {
@@ -76,46 +74,26 @@ class HttpServer::Impl {
   Impl(const HttpServerOptions& options, HttpRoutes routes)
       : shared_{.options = options, .routes = std::move(routes)},
         work_(asio::make_work_guard(context_)),
-        acceptor_(asio::make_strand(context_)),
-        pause_(acceptor_.get_executor()) {}
+        accepting_(asio::make_strand(context_)) {}
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Listen() {
-    const std::string host = Unbracketed(shared_.options.host);
-    const std::string where = AddressText(host, shared_.options.port);
-    ErrorCode error;
-    Tcp::resolver resolver(context_);
-    const auto found =
-        resolver.resolve(host, absl::StrCat(shared_.options.port), Tcp::resolver::passive, error);
-    if (error) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "cannot listen on ", where, ": ", shared_.options.host_flag, ": ", error.message()));
-    }
-    for (const auto& entry : found) {
-      const Tcp::endpoint endpoint = entry.endpoint();
-      acceptor_.close(error);
-      acceptor_.open(endpoint.protocol(), error);
-      if (!error) acceptor_.set_option(Tcp::acceptor::reuse_address(true), error);
-      if (!error) acceptor_.bind(endpoint, error);
-      if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-      if (!error) break;
-    }
-    if (error) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "cannot listen on ", where, ": ", error.message(),
-          error == asio::error::address_in_use
-              ? absl::StrCat("; is another server running? (", shared_.options.port_flag, ")")
-              : ""));
-    }
-    port_ = acceptor_.local_endpoint().port();
-    asio::post(acceptor_.get_executor(), [this] { Accept(); });
-    for (int i = 0; i < shared_.options.threads; ++i) {
+    const HttpServerOptions& options = shared_.options;
+    MNEME_ASSIGN_OR_RETURN(sockets_, ListeningSockets::Open({.host = options.host,
+                                                             .port = options.port,
+                                                             .host_flag = options.host_flag,
+                                                             .port_flag = options.port_flag}));
+    for (const int fd : sockets_.Release()) doors_.emplace_back(accepting_, fd);
+    asio::post(accepting_, [this] {
+      for (Door& door : doors_) Accept(door);
+    });
+    for (int i = 0; i < options.threads; ++i) {
       threads_.emplace_back([this] { context_.run(); });
     }
     return absl::OkStatus();
   }
 
-  int port() const { return port_; }
+  const ListeningSockets& sockets() const { return sockets_; }
 
   int64_t open_connections() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
@@ -128,14 +106,12 @@ class HttpServer::Impl {
       draining_ = true;
     }
     if (threads_.empty()) return;
-    asio::post(acceptor_.get_executor(), [this] {
-      ErrorCode ignored;
-      acceptor_.close(ignored);
-      pause_.cancel();
+    asio::post(accepting_, [this] {
+      for (Door& door : doors_) door.Close();
     });
     ForEach([](HttpConnection& connection) { connection.PostDrain(); });
     if (!AwaitNone(grace)) ForEach([](HttpConnection& connection) { connection.PostClose(); });
-    // With acceptor and connections closed the threads run out of work.
+    // With doors and connections closed the threads run out of work.
     work_.reset();
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
@@ -148,23 +124,38 @@ class HttpServer::Impl {
   }
 
  private:
-  void Accept() {
-    acceptor_.async_accept(asio::make_strand(context_),
-                           [this](ErrorCode error, Tcp::socket socket) {
-                             if (!acceptor_.is_open()) return;
-                             if (error) {
-                               if (error != asio::error::connection_aborted) {
-                                 pause_.expires_after(kAcceptPause);
-                                 pause_.async_wait([this](ErrorCode) {
-                                   if (acceptor_.is_open()) Accept();
-                                 });
-                                 return;
-                               }
-                             } else {
-                               Add(std::move(socket));
-                             }
-                             Accept();
-                           });
+  // One address at which it listens; all of them are served on one strand.
+  struct Door {
+    Door(const asio::strand<asio::io_context::executor_type>& strand, int fd)
+        : acceptor(strand, ProtocolOf(fd), fd), pause(strand) {}
+    void Close() {
+      ErrorCode ignored;
+      acceptor.close(ignored);
+      pause.cancel();
+    }
+
+    Tcp::acceptor acceptor;
+    asio::steady_timer pause;
+  };
+
+  void Accept(Door& door) {
+    door.acceptor.async_accept(asio::make_strand(context_),
+                               [this, &door](ErrorCode error, Tcp::socket socket) {
+                                 if (!door.acceptor.is_open()) return;
+                                 if (!error) Add(std::move(socket));
+                                 if (!error || error == asio::error::connection_aborted) {
+                                   Accept(door);
+                                 } else {
+                                   AcceptLater(door);
+                                 }
+                               });
+  }
+
+  void AcceptLater(Door& door) {
+    door.pause.expires_after(kAcceptPause);
+    door.pause.async_wait([this, &door](ErrorCode) {
+      if (door.acceptor.is_open()) Accept(door);
+    });
   }
 
   void Add(Tcp::socket socket) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -214,9 +205,9 @@ class HttpServer::Impl {
   HttpShared shared_;
   asio::io_context context_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
-  Tcp::acceptor acceptor_;
-  asio::steady_timer pause_;
-  int port_ = 0;
+  asio::strand<asio::io_context::executor_type> accepting_;
+  ListeningSockets sockets_;  // their descriptors have gone to the doors
+  std::deque<Door> doors_;
   std::vector<std::thread> threads_;
 
   mutable absl::Mutex mu_;
@@ -235,7 +226,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOp
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
 
-int HttpServer::port() const { return impl_->port(); }
+const ListeningSockets& HttpServer::sockets() const { return impl_->sockets(); }
 int64_t HttpServer::open_connections() const { return impl_->open_connections(); }
 void HttpServer::Shutdown(absl::Duration grace) { impl_->Shutdown(grace); }
 

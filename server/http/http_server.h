@@ -15,6 +15,7 @@
 #include "server/http/http_authenticator.h"
 #include "server/http/http_parser.h"
 #include "server/http/http_routes.h"
+#include "server/listening_sockets.h"
 
 namespace mneme {
 
@@ -54,14 +55,15 @@ struct HttpServerOptions {
 
 class HttpServer {
  public:
-  // FAILED_PRECONDITION if the port cannot be had, INVALID_ARGUMENT for a host that is none.
+  // Errors as of ListeningSockets::Open.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const HttpServerOptions& options,
                                                            HttpRoutes routes);
   ~HttpServer();  // as Shutdown(0)
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  int port() const;
+  const ListeningSockets& sockets() const;  // where it listens; the descriptors are its own
+  int port() const { return sockets().port(); }
   int64_t open_connections() const;
 
   // Takes no more connections, closes idle ones, lets responses end for up to `grace` and cuts the

@@ -2,6 +2,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "server/metrics/metrics.h"
+#include "server/request_totals.h"
 
 namespace mneme {
 namespace {
@@ -10,36 +11,24 @@ double Count(const Counter& counter) { return static_cast<double>(counter.value(
 double Now(const Gauge& gauge) { return static_cast<double>(gauge.value()); }
 
 void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWriter& out) {
-  // Those whose client had left, or whose time was up, before they reached the engine.
-  const auto left = static_cast<size_t>(absl::StatusCode::kCancelled);
-  const auto late = static_cast<size_t>(absl::StatusCode::kDeadlineExceeded);
-  const auto refused = [&](size_t code) {
-    return code == left || code == late ? 0 : Count(server.refused[code]);
-  };
-  double rejected = 0;
-  for (size_t code = 0; code < stats.rejected.size(); ++code) {
-    rejected += Count(stats.rejected[code]) + refused(code);
-  }
-  const double stopped = Count(stats.finished_by(FinishReason::kStop));
-  const double length = Count(stats.finished_by(FinishReason::kLength));
+  const RequestTotals totals = CountRequests(stats, server);
   out.Counter("requests_total", "Generation requests that ended, by outcome.")
-      .Value(stopped + length, {{"outcome", "completed"}})
-      .Value(Count(stats.finished_by(FinishReason::kCancelled)) + Count(server.refused[left]),
-             {{"outcome", "cancelled"}})
-      .Value(Count(stats.finished_by(FinishReason::kDeadline)) + Count(server.refused[late]),
-             {{"outcome", "deadline"}})
-      .Value(Count(stats.finished_by(FinishReason::kError)), {{"outcome", "error"}})
-      .Value(rejected, {{"outcome", "rejected"}})
-      .Value(Count(stats.replayed), {{"outcome", "replayed"}});
+      .Value(static_cast<double>(totals.completed), {{"outcome", "completed"}})
+      .Value(static_cast<double>(totals.cancelled), {{"outcome", "cancelled"}})
+      .Value(static_cast<double>(totals.deadline), {{"outcome", "deadline"}})
+      .Value(static_cast<double>(totals.error), {{"outcome", "error"}})
+      .Value(static_cast<double>(totals.rejected), {{"outcome", "rejected"}})
+      .Value(static_cast<double>(totals.replayed), {{"outcome", "replayed"}});
   out.Counter("request_success_total", "Requests answered in full, by why their text ended.")
-      .Value(stopped, {{"finished_reason", "stop"}})
-      .Value(length, {{"finished_reason", "length"}});
+      .Value(Count(stats.finished_by(FinishReason::kStop)), {{"finished_reason", "stop"}})
+      .Value(Count(stats.finished_by(FinishReason::kLength)), {{"finished_reason", "length"}});
 
   auto codes =
       out.Counter("requests_rejected_total", "Requests refused before they ran, by status code.");
-  for (size_t code = 1; code < stats.rejected.size(); ++code) {
-    codes.Value(Count(stats.rejected[code]) + refused(code),
-                {{"code", absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
+  for (size_t i = 1; i < stats.rejected.size(); ++i) {
+    const auto code = static_cast<absl::StatusCode>(i);
+    codes.Value(static_cast<double>(CountRejected(stats, server, code)),
+                {{"code", absl::StatusCodeToString(code)}});
   }
   auto reasons = out.Counter("admission_rejections_total",
                              "Requests that the engine refused before they ran, by reason.");

@@ -53,7 +53,8 @@ absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
   }
   MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> all,
                          engine->ListSessions(http.owner, query["prefix"]));
-  const SessionPage page = PageOf(std::move(all), query["after"], static_cast<size_t>(limit));
+  const SessionPage page =
+      PageOf(std::move(all), {http.owner, query["after"]}, static_cast<size_t>(limit));
   Json data = Json::array();
   for (const SessionInfo& info : page.sessions) data.push_back(SessionJson(info));
   return Json{{"object", "list"},

@@ -4,7 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/log.h"
+#include "absl/strings/str_cat.h"
+#include "base/log_fields.h"
 #include "base/status_macros.h"
 
 namespace mneme {
@@ -16,14 +17,25 @@ std::vector<std::string> NotEmpty(std::vector<std::string> paths) {
 }
 
 void LogKeys(const Authenticator& authenticator) {
-  LOG(INFO) << "API keys read file=" << authenticator.key_file()
-            << " keys=" << authenticator.key_count();
+  LogFields("keys_read")
+      .Add("file", authenticator.key_file())
+      .Add("keys", static_cast<int64_t>(authenticator.key_count()))
+      .Write(LogSeverity::kInfo);
 }
 
 void LogTls(const TlsMaterial& material) {
-  LOG(INFO) << "TLS certificate read subject=\"" << material.subject << "\" expires="
-            << absl::FormatTime(absl::RFC3339_sec, material.expires, absl::UTCTimeZone())
-            << " client_certificates=" << (material.asks_clients() ? "required" : "not asked for");
+  LogFields("certificate_read")
+      .Add("subject", material.subject)
+      .Add("expires", absl::FormatTime(absl::RFC3339_sec, material.expires, absl::UTCTimeZone()))
+      .Add("client_certificates", material.asks_clients() ? "required" : "not asked for")
+      .Write(LogSeverity::kInfo);
+}
+
+void LogFailedReload(const char* files, absl::string_view consequence, const absl::Status& status) {
+  LogFields("reload_failed")
+      .Message(absl::StrCat(consequence, ": ", status.message()))
+      .Add("files", files)
+      .Write(LogSeverity::kError);
 }
 
 }  // namespace
@@ -58,7 +70,7 @@ absl::Status Security::ReloadKeys() {
   if (status.ok()) {
     LogKeys(*authenticator_);
   } else {
-    LOG(ERROR) << "the API keys stay as they were: " << status.message();
+    LogFailedReload("keys", "the API keys stay as they were", status);
   }
   return status;
 }
@@ -71,7 +83,7 @@ absl::Status Security::ReloadTls() {
   if (status.ok()) {
     LogTls(*tls_->current());
   } else {
-    LOG(ERROR) << "the TLS certificate stays as it was: " << status.message();
+    LogFailedReload("tls", "the TLS certificate stays as it was", status);
   }
   return status;
 }

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/log_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -67,6 +68,21 @@ TEST_F(LogTest, JsonEscapesWhatItMust) {
               AllOf(ContainsRegex("^\\{\"time\":\"[^\"]+Z\",\"severity\":\"ERROR\","
                                   "\"file\":\"log_test\\.cc\",\"line\":[0-9]+,\"message\":"),
                     HasSubstr("\"path=\\\"a\\\\b\\\"\\n\\u0001\"}\n")));
+}
+
+TEST_F(LogTest, AnEventHasItsMessageInFrontOfItsFields) {
+  const LogFields line =
+      LogFields("late").Message("step 7\nis \"late\"").Add("step", 7).Add("who", "a b");
+  CaptureStderr();
+  line.Write(LogSeverity::kWarning);
+  EXPECT_THAT(GetCapturedStderr(),
+              ContainsRegex("Z W late: step 7\\\\nis \"late\" step=7 who=\"a b\"\n$"));
+  SetLogFormat(LogFormat::kJson);
+  CaptureStderr();
+  line.Write(LogSeverity::kWarning);
+  EXPECT_THAT(GetCapturedStderr(),
+              HasSubstr("\"severity\":\"WARNING\",\"event\":\"late\",\"message\":"
+                        "\"step 7\\nis \\\"late\\\"\",\"step\":7,\"who\":\"a b\"}\n"));
 }
 
 TEST_F(LogTest, LinesOfSeveralThreadsDoNotMix) {

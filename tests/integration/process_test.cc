@@ -8,11 +8,14 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "tests/integration/child_process.h"
 
 namespace mneme {
@@ -45,7 +48,6 @@ class Server : public ChildProcess {
  public:
   explicit Server(const std::vector<std::string>& flags = {}) : ChildProcess(ServerCommand(flags)) {
     EXPECT_TRUE(WaitForText("listening on ", &address));
-    address = address.substr(0, address.find(','));  // the log's line goes on
     EXPECT_TRUE(WaitForText("ready"));
   }
   std::string address;
@@ -75,6 +77,15 @@ Result RunClient(const Server& server, const std::vector<std::string>& words,
   std::vector<std::string> command = {kClient};
   command.insert(command.end(), words.begin(), words.end());
   return RunProgram(command, input, {"MNEME_SERVER=" + server.address});
+}
+
+std::vector<std::string> LinesThatAreNoObjects(const std::string& log) {
+  std::vector<std::string> others;
+  for (const absl::string_view line : absl::StrSplit(log, '\n', absl::SkipEmpty())) {
+    const bool is_object = absl::StartsWith(line, "{\"time\":\"") && absl::EndsWith(line, "}");
+    if (!is_object) others.emplace_back(line);
+  }
+  return others;
 }
 
 class TemporaryFolder {
@@ -223,8 +234,92 @@ TEST(ServerProcessTest, JsonLogsAreObjects) {
   Server server({"--log-format=json"});
   server.Signal(SIGTERM);
   server.Wait();
-  EXPECT_THAT(server.err(), ContainsRegex("^\\{"));
-  EXPECT_THAT(server.err(), HasSubstr("\"message\""));
+  EXPECT_THAT(LinesThatAreNoObjects(server.err()), IsEmpty());
+  EXPECT_THAT(server.err(),
+              AllOf(HasSubstr("\"event\":\"ready\",\"model\":\"mom\",\"address\":\"127.0.0.1:"),
+                    HasSubstr("\"event\":\"signal\",\"name\":\"SIGTERM\""),
+                    HasSubstr("\"event\":\"draining\",\"timeout\":\"30s\",\"running\":0,")));
+}
+
+TEST(ServerProcessTest, FailuresToStartAreObjectsInJsonLogs) {
+  const Server server;
+  const std::string port = server.address.substr(server.address.rfind(':') + 1);
+  const struct {
+    std::vector<std::string> flags;
+    int code;
+    const char* word;
+  } cases[] = {
+      {{"--grpc-port=99999"}, 2, "--grpc-port"},
+      {{"--model="}, 2, "--model is missing"},
+      {{"--model=no/such/folder"}, 3, "no/such/folder"},
+      {{"--api-key-file=/no/such/file"}, 2, "/no/such/file"},
+      {{"--state-memory=1KiB"}, 4, "no session fits"},
+      {{"--grpc-port=" + port}, 5, "in use"},
+  };
+  for (const auto& [flags, code, word] : cases) {
+    std::vector<std::string> all = {"--log-format=json", "--model", kModel, "--grpc-port=0",
+                                    "--http-port=0"};
+    all.insert(all.end(), flags.begin(), flags.end());
+    const Result result = RunServer(all);
+    EXPECT_EQ(result.code, code) << word;
+    EXPECT_THAT(LinesThatAreNoObjects(result.err), IsEmpty());
+    EXPECT_THAT(result.err,
+                ContainsRegex(absl::StrCat(
+                    "\"severity\":\"ERROR\",\"event\":\"start_failed\",\"message\":\".*", word,
+                    ".*\",\"exit_code\":", code, "\\}\n$")));
+  }
+}
+
+TEST(ServerProcessTest, AVariableThatNobodyReadsIsWarnedOf) {
+  ChildProcess server(
+      ServerCommand({}), "",
+      {"MNEME_STATE_MEMROY=1GiB", "MNEME_SERVER=127.0.0.1:1", "MNEME_PORT=tcp://10.0.0.1:50051"});
+  ASSERT_TRUE(server.WaitForText("ready"));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.err(),
+              HasSubstr(" W unknown_variable: the environment variable MNEME_STATE_MEMROY is no "
+                        "setting; did you mean MNEME_STATE_MEMORY? name=MNEME_STATE_MEMROY "
+                        "nearest=MNEME_STATE_MEMORY\n"));
+  EXPECT_THAT(server.err(),
+              AllOf(Not(HasSubstr("name=MNEME_SERVER")), Not(HasSubstr("name=MNEME_PORT"))));
+}
+
+TEST(ClientProcessTest, AdminsSeeAndEndSessionsOfOthers) {
+  const TemporaryFolder folder;
+  const std::string keys = folder.Write("keys", "");
+  std::string lines;
+  std::map<std::string, std::string> key_of;
+  for (const auto& [name, options] :
+       {std::pair("alice", ""), std::pair("bob", ""), std::pair("ops", ":admin")}) {
+    const std::string made = RunServer({"--new-api-key", name}).out;
+    const size_t end = made.find('\n');
+    key_of[name] = made.substr(0, end);
+    absl::StrAppend(&lines, made.substr(end + 1, made.size() - end - 2), options, "\n");
+  }
+  folder.Write("keys", lines);
+  Server server({"--api-key-file", keys});
+  const auto run = [&](const std::string& who, std::vector<std::string> words) {
+    words.insert(words.begin(), kClient);
+    return RunProgram(words, "",
+                      {"MNEME_SERVER=" + server.address, "MNEME_API_KEY=" + key_of[who]});
+  };
+  EXPECT_EQ(run("alice", {"session", "create", "a"}).code, 0);
+  EXPECT_EQ(run("bob", {"session", "create", "b"}).code, 0);
+  const Result all = run("ops", {"admin", "sessions"});
+  EXPECT_EQ(all.code, 0) << all.err;
+  EXPECT_THAT(all.out, ContainsRegex("OWNER +NAME .*\nalice +a .*\nbob +b "));
+  EXPECT_THAT(run("ops", {"admin", "sessions", "--owner=bob", "--json"}).out,
+              AllOf(HasSubstr("\"owner\":\"bob\""), Not(HasSubstr("alice"))));
+  const Result denied = run("bob", {"admin", "sessions"});
+  EXPECT_EQ(denied.code, 7);
+  EXPECT_THAT(denied.err, AllOf(HasSubstr("PERMISSION_DENIED"), HasSubstr("marked admin")));
+  EXPECT_NE(run("bob", {"admin", "delete-session", "alice", "a"}).code, 0);
+  EXPECT_EQ(run("ops", {"admin", "delete-session", "alice", "a"}).code, 0);
+  EXPECT_NE(run("alice", {"session", "get", "a"}).code, 0);
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.err(), HasSubstr("session_ended_by_admin owner=alice session=a by=ops\n"));
 }
 
 TEST(ClientProcessTest, CommandsDoWhatTheirNamesSay) {

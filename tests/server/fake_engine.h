@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,12 +115,12 @@ class FakeEngine final : public Engine {
     if (it == sessions_.end()) return WithReason(absl::NotFoundError("none"), kReasonNoSession);
     return it->second;
   }
-  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::string owner,
+  absl::StatusOr<std::vector<SessionInfo>> ListSessions(std::optional<std::string> owner,
                                                         std::string prefix) override {
     absl::MutexLock lock(&mu_);
     std::vector<SessionInfo> infos;
     for (const auto& [key, info] : sessions_) {
-      if (key.owner == owner && absl::StartsWith(key.name, prefix))
+      if ((!owner.has_value() || key.owner == *owner) && absl::StartsWith(key.name, prefix))
         infos.insert(infos.begin(), info);
     }
     return infos;

@@ -10,15 +10,20 @@
 #include <string>
 #include <vector>
 
+#include "server/config/environment.h"
 #include "server/config/flags.h"
+#include "server/host_address.h"
 
 namespace mneme {
 namespace {
 
+using ::testing::_;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 using Environment = std::map<std::string, std::string>;
 
@@ -298,6 +303,59 @@ TEST(ConfigTest, HelpAndVersionNeedNothingElse) {
   EXPECT_EQ(Parse({"-h"})->action, ServerAction::kHelp);
   EXPECT_EQ(Parse({"--version"})->action, ServerAction::kVersion);
   EXPECT_EQ(Parse({"--model=m", "--plan"})->action, ServerAction::kPlan);
+}
+
+TEST(EnvironmentTest, VariablesThatNobodyReadsAreFoundWithTheirNearest) {
+  const std::vector<const char*> environment = {"MNEME_STATE_MEMROY=8GiB",
+                                                "MNEME_STATE_MEMORY=8GiB",
+                                                "MNEME_MAX_BATCH=3",
+                                                "MNEME_PORT=8000",
+                                                "MNEME_=",
+                                                "MNEME_CONFIG=file",
+                                                "mneme_model=x",
+                                                "PATH=/bin",
+                                                "MNEME_QUUX=MNEME_HOST=1",
+                                                "MNEME_MODEL"};
+  std::map<std::string, std::string> found;
+  for (const UnknownVariable& variable : UnknownVariables(environment)) {
+    found[variable.name] = variable.nearest;
+  }
+  EXPECT_THAT(found, UnorderedElementsAre(Pair("MNEME_STATE_MEMROY", "MNEME_STATE_MEMORY"),
+                                          Pair("MNEME_MAX_BATCH", "MNEME_MAX_NUM_SEQS"),
+                                          Pair("MNEME_PORT", "MNEME_HTTP_PORT"), Pair("MNEME_", _),
+                                          Pair("MNEME_QUUX", _)));
+}
+
+TEST(EnvironmentTest, VariablesOfClientsAndOfKubernetesAreNoMistakes) {
+  const std::vector<const char*> environment = {
+      "MNEME_SERVER=h:1",
+      "MNEME_API_KEY=k",
+      "MNEME_TIMEOUT=3s",
+      "MNEME_TLS_CA=f",
+      "MNEME_TLS_CERT=f",
+      "MNEME_TLS_KEY=f",
+      "MNEME_TLS_SERVER_NAME=n",
+      "MNEME_SERVICE_HOST=10.0.0.1",
+      "MNEME_SERVICE_PORT=50051",
+      "MNEME_SERVICE_PORT_GRPC=50051",
+      "MNEME_PORT=tcp://10.0.0.1:50051",
+      "MNEME_PORT_50051_TCP=tcp://10.0.0.1:50051",
+      "MNEME_PORT_50051_TCP_PROTO=tcp",
+      "MNEME_PORT_50051_TCP_PORT=50051",
+      "MNEME_PORT_50051_TCP_ADDR=10.0.0.1",
+      "MNEME_BLUE_SERVICE_HOST=10.0.0.2",
+      "MNEME_BLUE_PORT=tcp://10.0.0.2:8000",
+  };
+  EXPECT_THAT(UnknownVariables(environment), IsEmpty());
+}
+
+TEST(ConfigTest, WhatWasReadSaysHowToLogWhatIsWrongWithIt) {
+  const auto line = ReadCommandLine(
+      std::vector<const char*>{"--log-format=json", "--model=m", "--grpc-port=99999"},
+      [](const char*) -> const char* { return nullptr; });
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->config.log().format(), "json");
+  EXPECT_THAT(std::string(CheckCommandLine(*line).message()), HasSubstr("--grpc-port"));
 }
 
 }  // namespace

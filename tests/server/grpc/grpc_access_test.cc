@@ -94,7 +94,9 @@ constexpr const char* kUseMethods[] = {
 constexpr const char* kMonitorMethods[] = {
     "/mneme.v1.Inference/GetInfo", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
-constexpr const char* kAdminMethods[] = {"/mneme.v1.Admin/SetLogLevel", "/mneme.v1.Admin/Reload"};
+constexpr const char* kAdminMethods[] = {"/mneme.v1.Admin/SetLogLevel", "/mneme.v1.Admin/Reload",
+                                         "/mneme.v1.Admin/ListSessions",
+                                         "/mneme.v1.Admin/DeleteSession"};
 
 TEST_F(GrpcAccessTest, EveryCallButHealthNeedsAKey) {
   std::vector<std::string> methods(std::begin(kUseMethods), std::end(kUseMethods));
@@ -190,6 +192,65 @@ TEST_F(GrpcAccessTest, AnotherKeysSessionIsNotFound) {
   EXPECT_TRUE(alice->ForkSession(fork).ok());
   EXPECT_EQ(alice->ListSessions({})->total_count(), 2);
   EXPECT_EQ(bob->ListSessions({})->total_count(), 1);
+}
+
+TEST_F(GrpcAccessTest, AdminsListSessionsOfAllOwners) {
+  for (const char* who : {"bob", "alice", "ops"}) {
+    for (const char* name : {"z", "a", "m"}) {
+      v1::CreateSessionRequest create;
+      create.set_name(name);
+      ASSERT_TRUE(ClientOf(absl::StrCat("key-of-", who))->CreateSession(create).ok());
+    }
+  }
+  const auto ops = ClientOf("key-of-ops");
+  std::vector<std::string> seen;
+  v1::AdminListSessionsRequest request;
+  request.set_page_size(2);
+  do {
+    const auto page = ops->ListAllSessions(request);
+    ASSERT_TRUE(page.ok()) << page.status();
+    EXPECT_EQ(page->total_count(), 9);
+    for (const v1::Session& s : page->sessions()) seen.push_back(s.owner() + "/" + s.name());
+    request.set_page_token(page->next_page_token());
+  } while (!request.page_token().empty());
+  EXPECT_THAT(seen, ElementsAre("alice/a", "alice/m", "alice/z", "bob/a", "bob/m", "bob/z", "ops/a",
+                                "ops/m", "ops/z"));
+
+  request.Clear();
+  request.set_owner("bob");
+  request.set_name_prefix("m");
+  EXPECT_EQ(ops->ListAllSessions(request)->total_count(), 1);
+  request.set_page_token("nonsense");
+  EXPECT_TRUE(absl::IsInvalidArgument(ops->ListAllSessions(request).status()));
+  EXPECT_EQ(ops->ListSessions({})->total_count(), 3) << "its own";
+  EXPECT_EQ(ops->ListSessions({})->sessions(0).owner(), "");
+  EXPECT_TRUE(absl::IsPermissionDenied(ClientOf("key-of-alice")->ListAllSessions({}).status()));
+}
+
+TEST_F(GrpcAccessTest, AdminsEndSessionsOfOthersAndTheLogSaysSo) {
+  v1::CreateSessionRequest create;
+  create.set_name("s");
+  ASSERT_TRUE(ClientOf("key-of-alice")->CreateSession(create).ok());
+  EXPECT_TRUE(absl::IsPermissionDenied(ClientOf("key-of-bob")->DeleteSessionOf("alice", "s")));
+  const auto ops = ClientOf("key-of-ops");
+  EXPECT_TRUE(absl::IsNotFound(ops->DeleteSessionOf("bob", "s")));
+  EXPECT_TRUE(ClientOf("key-of-alice")->GetSession("s").ok());
+  testing::internal::CaptureStderr();
+  EXPECT_TRUE(ops->DeleteSessionOf("alice", "s").ok());
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr(" W session_ended_by_admin owner=alice session=s by=ops\n"));
+  EXPECT_TRUE(absl::IsNotFound(ClientOf("key-of-alice")->GetSession("s").status()));
+}
+
+TEST_F(GrpcAccessTest, InfoCountsWhatTheServerRefusedAsTheMetricsDo) {
+  const auto bob = ClientOf("key-of-bob");  // 600 tokens a minute
+  absl::Status status;
+  absl::Notification done;
+  Begin(*bob, Ask(/*max_tokens=*/100000), status, done);
+  done.WaitForNotification();
+  ASSERT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_EQ(bob->GetInfo()->statistics().requests_rejected(), 1);
+  EXPECT_EQ(engine_.stats_.rejected_by(absl::StatusCode::kInvalidArgument).value(), 0);
 }
 
 TEST_F(GrpcAccessTest, StreamsAtOnceAreLimited) {

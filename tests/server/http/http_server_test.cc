@@ -480,5 +480,16 @@ TEST_F(HttpServerTest, SaysWhyItCannotListen) {
   EXPECT_EQ(HttpServer::Start(again, {}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(HttpServerTest, EveryAddressOfANameIsServed) {
+  options_.host = "localhost";
+  Start();
+  ASSERT_FALSE(server_->sockets().addresses().empty());
+  for (const SocketAddress& address : server_->sockets().addresses()) {
+    RawHttpClient client(address);
+    client.SendRequest("GET", "/hello");
+    EXPECT_EQ(client.Read().body, "hello") << address.Text();
+  }
+}
+
 }  // namespace
 }  // namespace mneme

@@ -1,9 +1,7 @@
 // A client that sends exactly the bytes it is told to, for what well-behaved clients never do.
 #pragma once
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -16,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "server/host_address.h"
 
 namespace mneme {
 
@@ -36,15 +35,13 @@ struct RawResponse {
 // Blocking; every wait ends after ten seconds, as a failure.
 class RawHttpClient {
  public:
-  explicit RawHttpClient(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(static_cast<uint16_t>(port));
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  explicit RawHttpClient(const SocketAddress& address)
+      : fd_(socket(address.bytes.ss_family, SOCK_STREAM, 0)) {
     const timeval limit{.tv_sec = 10, .tv_usec = 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    connected_ = connect(fd_, address.get(), address.size) == 0;
   }
+  explicit RawHttpClient(int port) : RawHttpClient(Loopback(port)) {}
   ~RawHttpClient() { Close(); }
   RawHttpClient(const RawHttpClient&) = delete;
   RawHttpClient& operator=(const RawHttpClient&) = delete;
@@ -120,6 +117,11 @@ class RawHttpClient {
   }
 
  private:
+  static SocketAddress Loopback(int port) {
+    SocketAddress address = ResolveHost("127.0.0.1")->front();
+    address.set_port(port);
+    return address;
+  }
   bool Fill() {
     char buffer[16384];
     const ssize_t bytes = recv(fd_, buffer, sizeof(buffer), 0);

@@ -1,0 +1,37 @@
+#include "clients/cli/session_lines.h"
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+
+namespace mneme::cli {
+namespace {
+
+std::string TtlText(int64_t ttl_ms) {
+  return ttl_ms < 0 ? "never" : absl::FormatDuration(absl::Milliseconds(ttl_ms));
+}
+
+}  // namespace
+
+void PrintSessionHeader(bool owners) {
+  if (owners) absl::PrintF("%-24s ", "OWNER");
+  absl::PrintF("%-32s %12s %6s %10s %10s  %s\n", "NAME", "TOKENS", "BUSY", "EXPIRES", "BYTES",
+               "LAST USED");
+}
+
+void PrintSession(const v1::Session& session, bool json, bool owners) {
+  if (json) {
+    WriteOut(absl::StrCat(ToJson(session), "\n"));
+    return;
+  }
+  if (owners) absl::PrintF("%-24s ", session.owner());
+  const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
+  absl::PrintF("%-32s %12d %6s %10s %10d  %s\n", session.name(), session.position(),
+               session.busy() ? "yes" : "no", TtlText(session.ttl_ms()), session.state_bytes(),
+               absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));
+}
+
+}  // namespace mneme::cli
