@@ -21,8 +21,11 @@ absl::string_view FinishName(FinishReason finish) {
   }
 }
 
+LogSeverity SeverityOf(const RequestReport& report) {
+  return OutcomeOf(report) == "error" ? LogSeverity::kWarning : LogSeverity::kInfo;
+}
+
 void Write(const RequestReport& report) {
-  const absl::string_view outcome = OutcomeOf(report);
   LogFields line("request");
   const auto text = [&line](const char* name, absl::string_view value) {
     line.Add(name, std::string_view(value.data(), value.size()));
@@ -34,7 +37,7 @@ void Write(const RequestReport& report) {
   text("client", report.origin.client);
   text("owner", report.session.owner);
   text("session", report.session.name);
-  text("outcome", outcome);
+  text("outcome", OutcomeOf(report));
   text("finish", FinishName(report.finish));
   if (!report.status.ok()) {
     text("code", absl::StatusCodeToString(report.status.code()));
@@ -52,7 +55,7 @@ void Write(const RequestReport& report) {
         .AddMilliseconds("decode_ms", absl::ToDoubleMilliseconds(report.timings.decode));
   }
   line.AddMilliseconds("total_ms", absl::ToDoubleMilliseconds(report.total));
-  line.Write(outcome == "error" ? LogSeverity::kWarning : LogSeverity::kInfo);
+  line.Write(SeverityOf(report));
 }
 
 }  // namespace
@@ -63,6 +66,8 @@ RequestLog::RequestLog(Which which, ServerStats& stats)
 void RequestLog::Add(RequestReport report) {
   const Which which = which_.load(std::memory_order_relaxed);
   if (which == Which::kNone || (which == Which::kFailed && report.status.ok())) return;
+  // The level counts as it is now, not when the writer comes to the line.
+  if (SeverityOf(report) < MinLogSeverity()) return;
   auto line = std::make_shared<RequestReport>(std::move(report));
   if (!writer_.TryPost([line = std::move(line)] { Write(*line); })) {
     stats_.request_log_lines_dropped.Add();
