@@ -158,7 +158,6 @@ LogFields& LogFields::AddMilliseconds(const char* name, double milliseconds) {
 }
 
 void LogFields::Write(LogSeverity severity) const {
-  if (!log_internal::IsEnabled(severity)) return;
   const char* name = SeverityName(severity);
   std::string line;
   if (log_format.load(std::memory_order_relaxed) == LogFormat::kJson) {

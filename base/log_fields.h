@@ -28,6 +28,7 @@ class LogFields {
   LogFields& Add(const char* name, int64_t number);
   LogFields& AddMilliseconds(const char* name, double milliseconds);  // to the microsecond
 
+  // Whatever MinLogSeverity() is: that was for the caller to ask when the event came about.
   void Write(LogSeverity severity) const;
 
  private:

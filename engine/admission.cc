@@ -113,10 +113,13 @@ bool EngineLoop::Replay(Generation& g) {
     g.ReportEnd(Usage());
     for (TokenEvent event : known->events) {
       event.replayed = true;
-      if (event.is_last) Tell(g, event);
-      Send(g, std::move(event));
+      if (!event.is_last) {
+        Send(g, std::move(event));
+        continue;
+      }
+      Tell(g, event);
+      MarkEnded(g, std::move(event));
     }
-    MarkEnded(g);
   }
   return true;
 }
@@ -263,15 +266,32 @@ void EngineLoop::LeaveQueue(Generation& g) {
 
 void EngineLoop::Admit(Generation& g) {
   const Request& request = g.request;
-  const absl::Duration now = Now();
+  g.admitted = Now();
   Session* session = g.named() ? sessions_.Find(request.session) : nullptr;
   g.created_session = session == nullptr;
+  PrepareFeed(g, session);
+  PrepareDraws(g);
+  g.unfinished = request.n;
+  g.choices.reserve(request.n);
+  for (int i = 0; i < request.n; ++i) g.choices.emplace_back(g.rules).index = i;
+  BeginFirstChoice(g, session);
+  if (g.forks()) {
+    for (int i = 1; i < request.n; ++i) g.reserved_slots.push_back(parts_.pool.Acquire().value());
+    ephemeral_slabs_ += request.n - 1;
+  }
+  LeaveQueue(g);
+  SendStart(g);
+  if (g.must_fork()) Fork(g);
+}
+
+// The session's pending token, unless the prompt says what takes its place, and the prompt.
+void EngineLoop::PrepareFeed(Generation& g, Session* session) const {
   const int64_t position = session == nullptr ? 0 : session->position();
-  if (session != nullptr && SupersedesPending(request, *session)) {
+  if (session != nullptr && SupersedesPending(g.request, *session)) {
     session->history.PopLast();
     session->pending_token.reset();
   }
-  const std::vector<int32_t>& prompt = PromptAt(request, position);
+  const std::vector<int32_t>& prompt = PromptAt(g.request, position);
   g.usage.resumed_tokens = session == nullptr ? 0 : session->fed_tokens;
   g.usage.prompt_tokens = static_cast<int64_t>(prompt.size());
   if (session != nullptr && session->pending_token.has_value()) {
@@ -281,36 +301,31 @@ void EngineLoop::Admit(Generation& g) {
   }
   g.feed.insert(g.feed.end(), prompt.begin(), prompt.end());
   g.request.prompt = {};
+}
 
+void EngineLoop::PrepareDraws(Generation& g) const {
+  const Request& request = g.request;
   const PhiloxCounter bits = RandomBits(seed_, 0, static_cast<uint64_t>(g.arrival));
   g.seed = request.sampling.seed.value_or(uint64_t{bits[0]} << 32 | bits[1]);
   g.rules = StopRules(request.stop, parts_.end_tokens);
   g.sampler = Sampler(request.sampling, g.seed, g.rules.StopTokens(), request.logprobs,
                       request.prompt_logprobs);
-  g.unfinished = request.n;
-  g.choices.reserve(request.n);
-  for (int i = 0; i < request.n; ++i) g.choices.emplace_back(g.rules).index = i;
+}
 
+// In `session`, or, if that is null, in one that begins here.
+void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
+  const Request& request = g.request;
   Choice& first = g.choices[0];
-  if (session == nullptr) {
-    auto created = std::make_unique<Session>();
-    created->key = request.session;
-    created->slot = parts_.pool.Acquire().value();
-    created->history = TokenHistory(options_.history_tokens);
-    created->created = created->last_used = parts_.clock.Now();
-    if (g.named()) {
-      created->ttl = request.session_ttl == absl::ZeroDuration() ? options_.default_session_ttl
-                                                                 : request.session_ttl;
-      parts_.stats.sessions_created.Add();
-      session = &sessions_.Insert(std::move(*created), now);
-      sessions_.MarkBusy(*session);
-    } else {
-      ++ephemeral_slabs_;
-      session = created.get();
-      first.ephemeral = std::move(created);
-    }
-  } else if (request.session_ttl != absl::ZeroDuration()) {
-    session->ttl = request.session_ttl;  // counts from when the session is idle again
+  if (session != nullptr) {
+    // Counts from when the session is idle again.
+    if (request.session_ttl != absl::ZeroDuration()) session->ttl = request.session_ttl;
+  } else if (g.named()) {
+    session = &InsertSession(request.session, request.session_ttl);
+    sessions_.MarkBusy(*session);
+  } else {
+    first.ephemeral = std::make_unique<Session>(MakeSession({}, absl::ZeroDuration()));
+    ++ephemeral_slabs_;
+    session = first.ephemeral.get();
   }
   first.session = session;
   first.last_run = steps_;
@@ -319,26 +334,22 @@ void EngineLoop::Admit(Generation& g) {
                           DecodeOptions{.skip_special_tokens = request.skip_special_tokens,
                                         .at_sequence_start = !session->has_text});
   }
-  if (g.forks()) {
-    for (int i = 1; i < request.n; ++i) g.reserved_slots.push_back(parts_.pool.Acquire().value());
-    ephemeral_slabs_ += request.n - 1;
-  }
+}
 
+void EngineLoop::SendStart(Generation& g) {
+  EngineStats& stats = parts_.stats;
   if (g.named()) {
     const bool resumes = g.usage.resumed_tokens > 0;
-    parts_.stats.resumed_as(resumes ? ResumeOutcome::kHot : ResumeOutcome::kCold).Add();
+    stats.resumed_as(resumes ? ResumeOutcome::kHot : ResumeOutcome::kCold).Add();
   }
-  g.admitted = now;
-  LeaveQueue(g);
-  parts_.stats.queue_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
-  parts_.stats.resumed_tokens.Add(g.usage.resumed_tokens);
+  stats.queue_seconds.Observe(absl::ToDoubleSeconds(g.admitted - g.submitted));
+  stats.resumed_tokens.Add(g.usage.resumed_tokens);
   TokenEvent start;
   start.is_start = true;
   start.seed = g.seed;
   start.usage = g.usage;
-  start.timings.queue = now - g.submitted;
+  start.timings.queue = g.admitted - g.submitted;
   Send(g, std::move(start));
-  if (g.must_fork()) Fork(g);
 }
 
 // The other choices begin where the first one stands: one token in front of the first draw.

@@ -37,6 +37,11 @@ int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, i
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,
                                           int64_t reserve_bytes, const EngineOptions& options) {
   CHECK_GT(slab_bytes, 0);
+  if (available_bytes < 0) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no session fits: weights and workspace take ", HumanBytes(-available_bytes),
+        " more than there is, and the state of one takes another ", HumanBytes(slab_bytes)));
+  }
   constexpr int64_t kMaxSessions = int64_t{1} << 24;
   CapacityPlan plan = {.slab_bytes = slab_bytes};
   const int64_t asked = options.state_memory_bytes;

@@ -32,7 +32,8 @@ RunnerLimits LargestStep(const EngineOptions& options);
 int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int vocab,
                     DType activation_dtype);
 
-// `available_bytes`: memory left beside weights and workspace. Without a given budget
+// `available_bytes`: memory left beside weights and workspace, negative where those do not fit.
+// Without a given budget
 // `reserve_bytes` of it (Backend::ReserveBytes) are left; a budget that is more than there is gets
 // cut to the same. One that fits is taken as it is, reserve or not.
 // RESOURCE_EXHAUSTED, with the numbers, where not even one slab fits.

@@ -234,9 +234,25 @@ void EngineLoop::EndChoice(Choice& choice) {
   --ephemeral_slabs_;
 }
 
-// Sends the last event, which is `last` completed, and lets go of everything the request holds.
+// Lets go of everything the request holds. `last`, completed, is its last event: the reader gets it
+// from Sweep(), when all that is counted shows that the request has ended.
 void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last) {
   DeliverTokens(g);
+  FinishChoices(g, status, last);
+  CompleteLast(g, status, last);
+  g.ReportEnd(g.usage);
+  CloseRecord(g, last);
+  ReleaseSessions(g, status);
+  // Whoever submitted this one does so again with another cut, and that is the request that counts.
+  if (ReasonOf(status) != kReasonHistoryCut) {
+    CountEnd(g, status);
+    Tell(g, last);
+  }
+  MarkEnded(g, std::move(last));
+}
+
+// Ends the choices that still go on. The event of the last one of them is `last`.
+void EngineLoop::FinishChoices(Generation& g, const absl::Status& status, TokenEvent& last) {
   if (!status.ok()) last.finish = ReasonFor(status);
   for (Choice& choice : g.choices) {
     if (choice.finish != FinishReason::kNone) continue;
@@ -252,7 +268,10 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
       last = std::move(event);
     }
   }
+}
 
+void EngineLoop::CompleteLast(const Generation& g, const absl::Status& status,
+                              TokenEvent& last) const {
   const absl::Duration now = Now();
   last.is_last = true;
   last.status = status;
@@ -271,45 +290,44 @@ void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last)
     last.session_position = session->position();
     last.has_pending_token = session->pending_token.has_value();
   }
-  const int64_t position = last.session_position;
-  g.ReportEnd(g.usage);
-  // Whoever submitted this one does so again with another cut, and that is the request that counts.
-  const bool comes_again = ReasonOf(status) == kReasonHistoryCut;
-  if (!comes_again) Tell(g, last);
-  Send(g, std::move(last));
-  if (g.record != nullptr) {
-    if (status.ok()) {
-      keys_.End(*g.record, KeyState::kFinished, position);
-    } else if (g.usage.fed_tokens > 0 || g.spoilt) {
-      keys_.End(*g.record, KeyState::kBroken, position);
-    } else {
-      keys_.Forget(*g.record);
-    }
-    g.record = nullptr;
-  }
+}
 
-  EngineStats& stats = parts_.stats;
-  if (g.is_admitted()) {
-    stats.finished_by(g.choices[0].finish).Add();
-    stats.request_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
-    stats.inference_seconds.Observe(absl::ToDoubleSeconds(now - g.admitted));
-    stats.request_prompt_tokens.Observe(static_cast<double>(g.usage.prompt_tokens));
-    stats.request_generated_tokens.Observe(static_cast<double>(g.usage.completion_tokens));
-    int longest = 0;
-    for (const Choice& choice : g.choices) longest = std::max(longest, choice.stop.generated());
-    stats.request_longest_choice.Observe(longest);
-    if (g.usage.completion_tokens > 1) {
-      stats.decode_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token));
-    }
-  } else if (absl::IsDeadlineExceeded(status)) {
-    stats.finished_by(FinishReason::kDeadline).Add();
-  } else if (absl::IsCancelled(status)) {
-    stats.finished_by(FinishReason::kCancelled).Add();
-  } else if (!comes_again) {
-    stats.Reject(status);
+// What a repetition of the request's idempotency key will find.
+void EngineLoop::CloseRecord(Generation& g, const TokenEvent& last) {
+  if (g.record == nullptr) return;
+  KeyRecord& record = *std::exchange(g.record, nullptr);
+  keys_.Append(record, last);
+  if (last.status.ok()) {
+    keys_.End(record, KeyState::kFinished, last.session_position);
+  } else if (g.usage.fed_tokens > 0 || g.spoilt) {
+    keys_.End(record, KeyState::kBroken, last.session_position);
+  } else {
+    keys_.Forget(record);
   }
-  ReleaseSessions(g, status);
-  MarkEnded(g);
+}
+
+void EngineLoop::CountEnd(const Generation& g, const absl::Status& status) {
+  EngineStats& stats = parts_.stats;
+  if (!g.is_admitted()) {
+    if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) {
+      stats.finished_by(ReasonFor(status)).Add();
+    } else {
+      stats.Reject(status);
+    }
+    return;
+  }
+  const absl::Duration now = Now();
+  stats.finished_by(g.choices[0].finish).Add();
+  stats.request_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
+  stats.inference_seconds.Observe(absl::ToDoubleSeconds(now - g.admitted));
+  stats.request_prompt_tokens.Observe(static_cast<double>(g.usage.prompt_tokens));
+  stats.request_generated_tokens.Observe(static_cast<double>(g.usage.completion_tokens));
+  int longest = 0;
+  for (const Choice& choice : g.choices) longest = std::max(longest, choice.stop.generated());
+  stats.request_longest_choice.Observe(longest);
+  if (g.usage.completion_tokens > 1) {
+    stats.decode_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token));
+  }
 }
 
 void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
@@ -331,11 +349,10 @@ void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
   }
 }
 
-void EngineLoop::MarkEnded(Generation& g) {
+void EngineLoop::MarkEnded(Generation& g, TokenEvent last) {
   g.ended = true;
   LeaveQueue(g);
-  absl::MutexLock lock(&mu_);
-  --unended_;
+  endings_.push_back({g.stream, std::move(last)});
 }
 
 void EngineLoop::Tell(const Generation& g, const TokenEvent& last) const {

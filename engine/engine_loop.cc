@@ -187,12 +187,25 @@ void EngineLoop::Sweep() {
   for (auto* queue : {&waiting_, &running_}) {
     std::erase_if(*queue, [](const auto& generation) { return generation->ended; });
   }
+  PublishStats();
+  SendEndings();
   if (parts_.notifier != nullptr) {
     parts_.notifier->Notify(to_notify_);
   } else {
     for (const auto& stream : std::exchange(to_notify_, {})) stream->NotifyReader();
   }
-  PublishStats();
+}
+
+// Whoever has a last event finds its request ended in everything that can be asked for: sessions,
+// records, counters and gauges.
+void EngineLoop::SendEndings() {
+  if (endings_.empty()) return;
+  for (auto& [stream, last] : endings_) {
+    if (stream->Push(std::move(last))) to_notify_.push_back(std::move(stream));
+  }
+  absl::MutexLock lock(&mu_);
+  unended_ -= static_cast<int>(endings_.size());
+  endings_.clear();
 }
 
 // What has passed since the end of another phase belongs to this one; `next` begins. Returns the
@@ -207,14 +220,18 @@ absl::Duration EngineLoop::EndPhase(StepPhase phase, StepPhase next) {
 }
 
 void EngineLoop::PublishStats() {
+  parts_.stats.requests_running.Set(static_cast<int64_t>(running_.size()));
+  parts_.stats.requests_waiting.Set(static_cast<int64_t>(waiting_.size()));
+  PublishSessions();
+  if (Now() - reported_at_ >= kReportInterval) Report();
+}
+
+void EngineLoop::PublishSessions() {
   EngineStats& stats = parts_.stats;
-  stats.requests_running.Set(static_cast<int64_t>(running_.size()));
-  stats.requests_waiting.Set(static_cast<int64_t>(waiting_.size()));
   stats.slabs_used.Set(parts_.pool.used_slots());
   stats.slabs_ephemeral.Set(ephemeral_slabs_);
   stats.sessions.Set(sessions_.size());
   stats.slab_copy_bytes.Add(parts_.pool.copied_bytes() - stats.slab_copy_bytes.value());
-  if (Now() - reported_at_ >= kReportInterval) Report();
 }
 
 // Idle time counts for nothing.

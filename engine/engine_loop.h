@@ -114,6 +114,10 @@ class EngineLoop {
     Generation* generation;
     Choice* choice;
   };
+  struct Ending {
+    std::shared_ptr<TokenStream> stream;
+    TokenEvent last;
+  };
 
   // engine_loop.cc
   absl::Duration IdleTimeout() const;
@@ -123,7 +127,9 @@ class EngineLoop {
   void CancelAndExpire();
   void Deliver();
   void Sweep();
+  void SendEndings();
   void PublishStats();
+  void PublishSessions();
   absl::Duration EndPhase(StepPhase phase, StepPhase next);
   void BeginReport();
   void Report();
@@ -140,8 +146,11 @@ class EngineLoop {
   absl::Status NoFreeSlab(int needed) const;
   void AdmitWaiting();
   void Admit(Generation& generation);
+  void PrepareFeed(Generation& generation, Session* session) const;
+  void PrepareDraws(Generation& generation) const;
+  void BeginFirstChoice(Generation& generation, Session* session);
+  void SendStart(Generation& generation);
   void LeaveQueue(Generation& generation);
-  void BeginChoice(Generation& generation, Choice& choice);
   void Fork(Generation& generation);
 
   // commit.cc
@@ -156,8 +165,13 @@ class EngineLoop {
   void FailRows(const StepPlan& plan, const absl::Status& error);
   void EndChoice(Choice& choice);
   void End(Generation& generation, const absl::Status& status, TokenEvent last = {});
+  void FinishChoices(Generation& generation, const absl::Status& status, TokenEvent& last);
+  void CompleteLast(const Generation& generation, const absl::Status& status,
+                    TokenEvent& last) const;
+  void CloseRecord(Generation& generation, const TokenEvent& last);
+  void CountEnd(const Generation& generation, const absl::Status& status);
   void ReleaseSessions(Generation& generation, const absl::Status& status);
-  void MarkEnded(Generation& generation);
+  void MarkEnded(Generation& generation, TokenEvent last);
   void Tell(const Generation& generation, const TokenEvent& last) const;
   void Send(Generation& generation, TokenEvent event);
   TokenLogprob LogprobAt(int logit_row, int32_t token, int top) const;
@@ -165,6 +179,8 @@ class EngineLoop {
   // session_commands.cc
   absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
   absl::StatusOr<Session*> AddSession(const SessionKey& key, absl::Duration ttl);
+  Session MakeSession(const SessionKey& key, absl::Duration ttl);
+  Session& InsertSession(const SessionKey& key, absl::Duration ttl);
   SessionInfo Describe(const Session& session) const;
   void RemoveSession(Session& session, SessionEnd why);
   void ExpireSessions();
@@ -204,6 +220,7 @@ class EngineLoop {
   SamplingBatch draws_;
   StepResult result_;  // of the last step
   absl::Duration sampled_at_;
+  std::vector<Ending> endings_;  // of requests that ended since the last Sweep()
   std::vector<std::shared_ptr<TokenStream>> to_notify_;
 
   absl::Duration phase_began_;

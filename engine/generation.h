@@ -29,8 +29,7 @@ struct Choice {
 
   int index = 0;
   FinishReason finish = FinishReason::kNone;
-  // Null before the choice begins and after an ephemeral one has ended.
-  Session* session = nullptr;
+  Session* session = nullptr;          // null before the choice begins
   std::unique_ptr<Session> ephemeral;  // what `session` points to, unless that is in the table
   int64_t cursor = 0;                  // tokens of Generation::feed that were fed
   int64_t last_run = 0;                // number of the step
@@ -56,7 +55,7 @@ struct Generation {
   StopRules rules;
   Usage usage;
   absl::Duration deadline = absl::InfiniteDuration();  // on the monotonic clock, as the next ones
-  bool ended = false;                                  // the last event was pushed
+  bool ended = false;                                  // nothing is left but to send the last event
   absl::Duration submitted, admitted, first_token, last_token;
   std::vector<int> reserved_slots;  // for choices that are not forked yet
 

@@ -47,7 +47,9 @@ void IdempotencyTable::Append(KeyRecord& record, const TokenEvent& event) {
   }
   bytes_ += record.bytes - before;
   if (record.bytes > kMaxRecordBytes) DropEvents(record);
-  for (auto it = ended_.begin(); bytes_ > max_bytes_ && it != ended_.end(); ++it) DropEvents(*it);
+  for (; bytes_ > max_bytes_ && oldest_kept_ != ended_.end(); ++oldest_kept_) {
+    DropEvents(*oldest_kept_);
+  }
   if (bytes_ > max_bytes_) DropEvents(record);
 }
 
@@ -55,7 +57,9 @@ void IdempotencyTable::End(KeyRecord& record, KeyState state, int64_t position) 
   record.state = state;
   record.position = position;
   if (state != KeyState::kFinished) DropEvents(record);
-  ended_.splice(ended_.end(), running_, records_.at(record.key));
+  const Records::iterator it = records_.at(record.key);
+  ended_.splice(ended_.end(), running_, it);
+  if (oldest_kept_ == ended_.end()) oldest_kept_ = it;
 }
 
 void IdempotencyTable::Forget(KeyRecord& record) {
@@ -64,6 +68,7 @@ void IdempotencyTable::Forget(KeyRecord& record) {
   Records& list = record.state == KeyState::kRunning ? running_ : ended_;
   const Records::iterator position = it->second;
   records_.erase(it);
+  if (oldest_kept_ == position) ++oldest_kept_;
   list.erase(position);
 }
 

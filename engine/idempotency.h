@@ -66,6 +66,8 @@ class IdempotencyTable {
   int64_t bytes_ = 0;
   Records running_;
   Records ended_;  // oldest first
+  // In ended_: those before it hold no events any more.
+  Records::iterator oldest_kept_ = ended_.end();
   absl::flat_hash_map<std::pair<std::string, std::string>, Records::iterator> records_;
 };
 

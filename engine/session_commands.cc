@@ -57,18 +57,28 @@ absl::StatusOr<Session*> EngineLoop::AddSession(const SessionKey& key, absl::Dur
   }
   MNEME_RETURN_IF_ERROR(CheckOwnerLimit(key.owner));
   if (slabs_awaited_ || parts_.pool.free_slots() == 0) return NoFreeSlab(1);
+  return &InsertSession(key, ttl);
+}
+
+// With a slab of its own: one has to be free. A ttl of zero is the default one.
+Session EngineLoop::MakeSession(const SessionKey& key, absl::Duration ttl) {
   Session session;
   session.key = key;
   session.slot = parts_.pool.Acquire().value();
   session.history = TokenHistory(options_.history_tokens);
   session.created = session.last_used = parts_.clock.Now();
   session.ttl = ttl == absl::ZeroDuration() ? options_.default_session_ttl : ttl;
+  return session;
+}
+
+Session& EngineLoop::InsertSession(const SessionKey& key, absl::Duration ttl) {
   parts_.stats.sessions_created.Add();
-  return &sessions_.Insert(std::move(session), Now());
+  return sessions_.Insert(MakeSession(key, ttl), Now());
 }
 
 absl::StatusOr<SessionInfo> EngineLoop::CreateSession(const SessionKey& key, absl::Duration ttl) {
   MNEME_ASSIGN_OR_RETURN(const Session* session, AddSession(key, ttl));
+  PublishSessions();  // before the answer, as with the other commands that change them
   return Describe(*session);
 }
 
@@ -101,12 +111,14 @@ absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
   child->pending_token = parent->pending_token;
   child->has_text = parent->has_text;
   child->history = parent->history;
+  PublishSessions();
   return Describe(*child);
 }
 
 absl::Status EngineLoop::DeleteSession(const SessionKey& key) {
   MNEME_ASSIGN_OR_RETURN(Session * session, FindIdle(key));
   RemoveSession(*session, SessionEnd::kDeleted);
+  PublishSessions();
   return absl::OkStatus();
 }
 

@@ -38,7 +38,8 @@ void TokenStream::SetReadyCallback(std::function<void()> callback) {
   } else {
     mu_.Await(absl::Condition(this, &TokenStream::CallbackIdle));
   }
-  ready_ = std::move(callback);
+  // The old one goes with the parameter, after the lock: what it holds may come back here.
+  ready_.swap(callback);
 }
 
 void TokenStream::Cancel() {

@@ -18,9 +18,7 @@ class ByteTokenizer final : public Tokenizer {
   absl::Status AppendIds(absl::string_view text, bool /*continuation*/,
                          std::vector<int32_t>& ids) const override {
     ids.reserve(ids.size() + text.size());
-    for (const char c : text) {
-      ids.push_back(static_cast<unsigned char>(c));
-    }
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return absl::OkStatus();
   }
 };
@@ -61,12 +59,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeByteTokenizer(int64_t vocab_size,
   };
   vocabulary.bos_id = special("bos_token_id", bos_id);
   vocabulary.eos_id = special("eos_token_id", eos_id);
-  if (vocabulary.bos_id.has_value()) {
-    vocabulary.entries[*vocabulary.bos_id].piece = "<s>";
-  }
-  if (vocabulary.eos_id.has_value()) {
-    vocabulary.entries[*vocabulary.eos_id].piece = "</s>";
-  }
+  if (vocabulary.bos_id.has_value()) vocabulary.entries[*vocabulary.bos_id].piece = "<s>";
+  if (vocabulary.eos_id.has_value()) vocabulary.entries[*vocabulary.eos_id].piece = "</s>";
   vocabulary.adds_bos = vocabulary.bos_id.has_value();
   return std::unique_ptr<Tokenizer>(new ByteTokenizer(std::move(vocabulary)));
 }

@@ -19,8 +19,8 @@ inline bool FitsByteTokenizer(int64_t vocab_size) {
   return vocab_size >= kByteTokenizerMinVocabSize && vocab_size <= kByteTokenizerMaxVocabSize;
 }
 
-// InvalidArgument if the size does not fit. A BOS or EOS below 256 is a byte, so the tokenizer then
-// has none, and says so in its notes.
+// INVALID_ARGUMENT if the size does not fit. A BOS or EOS below 256 is a byte, so the tokenizer
+// then has none, and says so in its notes.
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakeByteTokenizer(int64_t vocab_size,
                                                              std::optional<int32_t> bos_id,
                                                              std::optional<int32_t> eos_id,

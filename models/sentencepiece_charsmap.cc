@@ -32,9 +32,7 @@ class TrieWalk {
       : units_(units), replacements_(replacements), matches_(units.size(), kUnvisited) {}
 
   absl::Status Run() {
-    if (absl::Status status = Enter(Offset(units_[0])); !status.ok()) {
-      return status;
-    }
+    if (absl::Status status = Enter(Offset(units_[0])); !status.ok()) return status;
     while (!stack_.empty()) {
       Frame& frame = stack_.back();
       if (frame.next_byte == 256) {
@@ -42,9 +40,7 @@ class TrieWalk {
         matches_[done.base] = static_cast<int8_t>(done.most_matches);
         stack_.pop_back();
         if (!stack_.empty()) {
-          if (absl::Status status = Count(stack_.back(), done.base); !status.ok()) {
-            return status;
-          }
+          if (absl::Status status = Count(stack_.back(), done.base); !status.ok()) return status;
           ++stack_.back().next_byte;
         }
         continue;
@@ -59,15 +55,11 @@ class TrieWalk {
       const uint32_t child = index ^ Offset(unit);
       frame.child_has_leaf = HasLeaf(unit);
       if (child < units_.size() && matches_[child] >= 0) {
-        if (absl::Status status = Count(frame, child); !status.ok()) {
-          return status;
-        }
+        if (absl::Status status = Count(frame, child); !status.ok()) return status;
         ++frame.next_byte;
         continue;
       }
-      if (absl::Status status = Enter(child); !status.ok()) {
-        return status;
-      }
+      if (absl::Status status = Enter(child); !status.ok()) return status;
     }
     return absl::OkStatus();
   }
@@ -86,9 +78,7 @@ class TrieWalk {
     if ((base | 0xFFu) >= units_.size()) {
       return Broken(absl::StrCat("a node at ", base, " of ", units_.size()));
     }
-    if (matches_[base] == kOnStack) {
-      return Broken("a cycle");
-    }
+    if (matches_[base] == kOnStack) return Broken("a cycle");
     matches_[base] = kOnStack;
     stack_.push_back({base});
     return absl::OkStatus();
@@ -97,9 +87,7 @@ class TrieWalk {
   // `frame`'s current byte leads to `child`, which is done.
   absl::Status Count(Frame& frame, uint32_t child) {
     if (frame.child_has_leaf) {
-      if (absl::Status status = CheckValue(child); !status.ok()) {
-        return status;
-      }
+      if (absl::Status status = CheckValue(child); !status.ok()) return status;
     }
     frame.most_matches =
         std::max(frame.most_matches, matches_[child] + (frame.child_has_leaf ? 1 : 0));
@@ -127,28 +115,20 @@ class TrieWalk {
 }  // namespace
 
 absl::Status CheckCharsmap(absl::string_view charsmap) {
-  if (charsmap.empty()) {
-    return absl::OkStatus();
-  }
+  if (charsmap.empty()) return absl::OkStatus();
   if (charsmap.size() > kMaxBytes) {
     return Broken(absl::StrCat("it has ", charsmap.size(), " bytes, expected at most ", kMaxBytes));
   }
   uint32_t trie_bytes = 0;
-  if (charsmap.size() <= sizeof(trie_bytes)) {
-    return Broken("truncated");
-  }
+  if (charsmap.size() <= sizeof(trie_bytes)) return Broken("truncated");
   std::memcpy(&trie_bytes, charsmap.data(), sizeof(trie_bytes));
   charsmap.remove_prefix(sizeof(trie_bytes));
   if (trie_bytes == 0 || trie_bytes >= charsmap.size() || trie_bytes % sizeof(uint32_t) != 0) {
     return Broken(absl::StrCat("a trie of ", trie_bytes, " bytes in ", charsmap.size()));
   }
   const absl::string_view replacements = charsmap.substr(trie_bytes);
-  if (replacements.back() != '\0') {
-    return Broken("the last replacement does not end");
-  }
-  if (!IsValidUtf8(replacements)) {
-    return Broken("a replacement is not valid UTF-8");
-  }
+  if (replacements.back() != '\0') return Broken("the last replacement does not end");
+  if (!IsValidUtf8(replacements)) return Broken("a replacement is not valid UTF-8");
   std::vector<uint32_t> units(trie_bytes / sizeof(uint32_t));
   std::memcpy(units.data(), charsmap.data(), trie_bytes);
   return TrieWalk(units, replacements).Run();

@@ -13,7 +13,7 @@
 
 namespace mneme {
 
-// InvalidArgument if any text could make the library read outside the table or match more than 32
+// INVALID_ARGUMENT if any text could make the library read outside the table or match more than 32
 // entries at once, or if a replacement is not UTF-8. An empty table is none, and fine.
 absl::Status CheckCharsmap(absl::string_view charsmap);
 

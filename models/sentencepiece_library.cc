@@ -57,9 +57,7 @@ absl::StatusOr<const mneme_sentencepiece_api*> Load() {
     using Entry = const mneme_sentencepiece_api* (*)();
     const auto entry = reinterpret_cast<Entry>(dlsym(library, MNEME_SENTENCEPIECE_ENTRY));
     const mneme_sentencepiece_api* api = entry == nullptr ? nullptr : entry();
-    if (api != nullptr && api->abi == MNEME_SENTENCEPIECE_ABI) {
-      return api;
-    }
+    if (api != nullptr && api->abi == MNEME_SENTENCEPIECE_ABI) return api;
     absl::StrAppend(&tried, tried.empty() ? "" : "; ", path, " (of another version)");
   }
   return absl::FailedPreconditionError(

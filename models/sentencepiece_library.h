@@ -10,8 +10,8 @@ namespace mneme {
 // lib/ next to the program's folder, and where this build put it; nowhere else, so that the
 // environment cannot slip in another one. Any thread.
 //
-// FailedPrecondition: not found, or not loadable; the message lists what was tried.
-// Unimplemented: this build has no SentencePiece.
+// FAILED_PRECONDITION: not found, or not loadable; the message lists what was tried.
+// UNIMPLEMENTED: this build has no SentencePiece.
 absl::StatusOr<const mneme_sentencepiece_api*> SentencePieceLibrary();
 
 }  // namespace mneme

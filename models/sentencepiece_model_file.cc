@@ -44,15 +44,11 @@ class FieldReader {
 
   // False at the end of the message and at the first malformed field; ok() tells which.
   bool Next(Field& field) {
-    if (offset_ == bytes_.size()) {
-      return false;
-    }
+    if (offset_ == bytes_.size()) return false;
     const size_t begin = offset_;
     uint64_t tag = 0;
     ok_ = ReadVarint(tag) && tag <= UINT32_MAX && (tag >> 3) != 0;
-    if (!ok_) {
-      return false;
-    }
+    if (!ok_) return false;
     field = {};
     field.number = static_cast<uint32_t>(tag >> 3);
     field.wire_type = static_cast<uint32_t>(tag & 7);
@@ -88,24 +84,16 @@ class FieldReader {
   bool ReadVarint(uint64_t& value) {
     value = 0;
     for (int shift = 0; shift < 70; shift += 7) {
-      if (offset_ == bytes_.size()) {
-        return false;
-      }
+      if (offset_ == bytes_.size()) return false;
       const auto byte = static_cast<uint8_t>(bytes_[offset_++]);
-      if (shift < 64) {
-        value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-      }
-      if (byte < 0x80) {
-        return true;
-      }
+      if (shift < 64) value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+      if (byte < 0x80) return true;
     }
     return false;
   }
 
   bool ReadFixed(size_t size, uint64_t& value) {
-    if (bytes_.size() - offset_ < size) {
-      return false;
-    }
+    if (bytes_.size() - offset_ < size) return false;
     std::memcpy(&value, bytes_.data() + offset_, size);  // little-endian, as every host we run on
     offset_ += size;
     return true;
@@ -145,14 +133,10 @@ absl::StatusOr<SentencePieceModelFile::Piece> ParsePiece(absl::string_view bytes
   FieldReader reader(bytes);
   for (Field field; reader.Next(field);) {
     if (field.number == kPieceText) {
-      if (field.wire_type != kBytes) {
-        return WrongType("pieces.piece");
-      }
+      if (field.wire_type != kBytes) return WrongType("pieces.piece");
       piece.text = std::string(field.payload);
     } else if (field.number == kPieceScore) {
-      if (field.wire_type != kFixed32) {
-        return WrongType("pieces.score");
-      }
+      if (field.wire_type != kFixed32) return WrongType("pieces.score");
       float score = 0;
       const auto bits = static_cast<uint32_t>(field.value);
       std::memcpy(&score, &bits, sizeof(score));
@@ -161,9 +145,7 @@ absl::StatusOr<SentencePieceModelFile::Piece> ParsePiece(absl::string_view bytes
             absl::StrCat("piece ", id, " has score ", score, ", expected a finite number"));
       }
     } else if (field.number == kPieceType) {
-      if (field.wire_type != kVarint) {
-        return WrongType("pieces.type");
-      }
+      if (field.wire_type != kVarint) return WrongType("pieces.type");
       if (field.value < 1 || field.value > 6) {
         return absl::InvalidArgumentError(
             absl::StrCat("piece ", id, " has type ", field.value, ", expected 1 to 6"));
@@ -171,9 +153,7 @@ absl::StatusOr<SentencePieceModelFile::Piece> ParsePiece(absl::string_view bytes
       piece.type = static_cast<PieceType>(field.value);
     }
   }
-  if (!reader.ok()) {
-    return Malformed(absl::StrCat("piece ", id));
-  }
+  if (!reader.ok()) return Malformed(absl::StrCat("piece ", id));
   if (piece.text.empty() || piece.text.size() > SentencePieceModelFile::kMaxPieceBytes) {
     return absl::InvalidArgumentError(absl::StrCat("piece ", id, " has ", piece.text.size(),
                                                    " bytes, expected 1 to ",
@@ -202,23 +182,17 @@ absl::Status ParseTrainer(absl::string_view bytes, SentencePieceModelFile& model
   FieldReader reader(bytes);
   for (Field field; reader.Next(field);) {
     if (field.number == kTrainerUnkSurface) {
-      if (field.wire_type != kBytes) {
-        return WrongType("trainer_spec.unk_surface");
-      }
+      if (field.wire_type != kBytes) return WrongType("trainer_spec.unk_surface");
       // The library hands it on as a C string.
       model.unk_surface = std::string(field.payload.substr(0, field.payload.find('\0')));
       if (!IsValidUtf8(model.unk_surface)) {
         return absl::InvalidArgumentError("trainer_spec.unk_surface is not valid UTF-8");
       }
     } else if (field.number == kTrainerByteFallback) {
-      if (field.wire_type != kVarint) {
-        return WrongType("trainer_spec.byte_fallback");
-      }
+      if (field.wire_type != kVarint) return WrongType("trainer_spec.byte_fallback");
       model.byte_fallback = field.value != 0;
     } else if (field.number == kTrainerModelType) {
-      if (field.wire_type != kVarint) {
-        return WrongType("trainer_spec.model_type");
-      }
+      if (field.wire_type != kVarint) return WrongType("trainer_spec.model_type");
       // The library finds control pieces in the text of such models, and then fails.
       if (field.value == kModelTypeWord) {
         return absl::UnimplementedError(
@@ -267,16 +241,12 @@ absl::Status CheckUserDefinedNesting(const std::vector<SentencePieceModelFile::P
   constexpr size_t kMaxNesting = 32;
   std::vector<absl::string_view> texts;
   for (const auto& piece : pieces) {
-    if (piece.type == PieceType::kUserDefined) {
-      texts.push_back(piece.text);
-    }
+    if (piece.type == PieceType::kUserDefined) texts.push_back(piece.text);
   }
   std::sort(texts.begin(), texts.end());
   std::vector<absl::string_view> open;  // each a prefix of the next
   for (const absl::string_view text : texts) {
-    while (!open.empty() && text.substr(0, open.back().size()) != open.back()) {
-      open.pop_back();
-    }
+    while (!open.empty() && text.substr(0, open.back().size()) != open.back()) open.pop_back();
     open.push_back(text);
     if (open.size() > kMaxNesting) {
       return absl::InvalidArgumentError(
@@ -322,9 +292,7 @@ absl::StatusOr<SentencePieceModelFile> ParseSentencePieceModel(absl::string_view
     if (field.number > kModelDenormalizer) {
       continue;  // extensions
     }
-    if (field.wire_type != kBytes) {
-      return WrongType(absl::StrCat(field.number, " of the model"));
-    }
+    if (field.wire_type != kBytes) return WrongType(absl::StrCat(field.number, " of the model"));
     if (field.number == kModelPieces) {
       MNEME_ASSIGN_OR_RETURN(auto piece, ParsePiece(field.payload, model.pieces.size()));
       model.pieces.push_back(std::move(piece));
@@ -336,9 +304,7 @@ absl::StatusOr<SentencePieceModelFile> ParseSentencePieceModel(absl::string_view
       MNEME_RETURN_IF_ERROR(CheckDenormalizer(field.payload));
     }
   }
-  if (!reader.ok()) {
-    return Malformed("the model");
-  }
+  if (!reader.ok()) return Malformed("the model");
   MNEME_RETURN_IF_ERROR(CheckVocabulary(model.pieces));
   MNEME_RETURN_IF_ERROR(CheckCharsmap(charsmap));
   return model;
@@ -350,9 +316,7 @@ std::string WithWhitespaceRules(absl::string_view bytes, bool add_dummy_prefix,
   changed.reserve(bytes.size() + 8);
   FieldReader reader(bytes);
   for (Field field; reader.Next(field);) {
-    if (field.number != kModelSelfTest) {
-      changed.append(field.raw.data(), field.raw.size());
-    }
+    if (field.number != kModelSelfTest) changed.append(field.raw.data(), field.raw.size());
   }
   // A message that occurs twice is merged, and its last value of a field wins.
   const char rules[] = {

@@ -40,8 +40,8 @@ struct SentencePieceModelFile {
   bool remove_extra_whitespaces = true;
 };
 
-// InvalidArgument says what is wrong and where; Unimplemented names a feature that changes decoding
-// and is not supported (a denormaliser). Never aborts, whatever the bytes.
+// INVALID_ARGUMENT says what is wrong and where; UNIMPLEMENTED names a feature that changes
+// decoding and is not supported (a denormaliser). Never aborts, whatever the bytes.
 absl::StatusOr<SentencePieceModelFile> ParseSentencePieceModel(absl::string_view bytes);
 
 // The same model with other white space rules, as bytes for the library. Its self-test samples are

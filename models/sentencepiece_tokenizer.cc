@@ -38,9 +38,7 @@ uint32_t TakeCharacter(absl::string_view& text) {
   const auto lead = static_cast<uint8_t>(text[0]);
   const size_t size = lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   uint32_t character = 0;
-  for (size_t i = 0; i < size; ++i) {
-    character = character << 8 | static_cast<uint8_t>(text[i]);
-  }
+  for (size_t i = 0; i < size; ++i) character = character << 8 | static_cast<uint8_t>(text[i]);
   text.remove_prefix(size);
   return character;
 }
@@ -62,13 +60,17 @@ TokenEntry MakeEntry(const SentencePieceModelFile::Piece& piece, absl::string_vi
     case PieceType::kNormal:
     case PieceType::kUserDefined:
     case PieceType::kUnused:
-      entry.text = absl::StrReplaceAll(piece.text, {{Tokenizer::kSpaceSymbol, " "}});
+      entry.text = PieceText(piece.text);
       break;
   }
   return entry;
 }
 
 }  // namespace
+
+std::string PieceText(absl::string_view piece) {
+  return absl::StrReplaceAll(piece, {{Tokenizer::kSpaceSymbol, " "}});
+}
 
 absl::StatusOr<SentencePieceEncoder::Model> SentencePieceEncoder::LoadModel(
     absl::string_view bytes) const {
@@ -108,9 +110,7 @@ absl::StatusOr<std::unique_ptr<SentencePieceEncoder>> SentencePieceEncoder::Load
     absl::string_view rest = piece.text;
     const uint32_t character = TakeCharacter(rest);
     const bool spells = piece.type == PieceType::kNormal || piece.type == PieceType::kUserDefined;
-    if (!file.byte_fallback && spells && rest.empty()) {
-      encoder->characters_.insert(character);
-    }
+    if (!file.byte_fallback && spells && rest.empty()) encoder->characters_.insert(character);
   }
   if (absl::string_view space = Tokenizer::kSpaceSymbol;
       encoder->characters_.contains(TakeCharacter(space))) {
@@ -142,9 +142,7 @@ absl::StatusOr<bool> SentencePieceEncoder::StartsWithSpace(absl::string_view tex
     if (found == -2) {
       return absl::InternalError(absl::StrCat("SentencePiece: ", SanitizeUtf8(error)));
     }
-    if (found >= 0 || head.size() == text.size()) {
-      return found == 1;
-    }
+    if (found >= 0 || head.size() == text.size()) return found == 1;
   }
 }
 
@@ -184,9 +182,7 @@ absl::Status SentencePieceEncoder::AppendIds(absl::string_view text, bool contin
   }
   const bool in_range = std::all_of(found.ids, found.ids + found.size,
                                     [this](int32_t id) { return id >= 0 && id < piece_count_; });
-  if (in_range) {
-    ids.insert(ids.end(), found.ids, found.ids + found.size);
-  }
+  if (in_range) ids.insert(ids.end(), found.ids, found.ids + found.size);
   api_->free_ids(&found);
   return in_range ? absl::OkStatus()
                   : absl::InternalError("SentencePiece gave an id outside its vocabulary");

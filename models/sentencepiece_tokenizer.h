@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
@@ -27,8 +28,8 @@ namespace mneme {
 class SentencePieceEncoder {
  public:
   // `bytes` is a whole tokenizer.model, `file` what ParseSentencePieceModel made of it; both only
-  // read during the call. InvalidArgument: the library refuses the model. FailedPrecondition,
-  // Unimplemented: there is no library.
+  // read during the call. INVALID_ARGUMENT: the library refuses the model. FAILED_PRECONDITION,
+  // UNIMPLEMENTED: there is no library.
   static absl::StatusOr<std::unique_ptr<SentencePieceEncoder>> Load(
       absl::string_view bytes, const SentencePieceModelFile& file);
 
@@ -37,8 +38,8 @@ class SentencePieceEncoder {
   // minute.
   static constexpr int kMaxUnknownRun = 32768;
 
-  // Appends the ids of `text`, valid UTF-8. InvalidArgument names a run longer than kMaxUnknownRun.
-  // Any thread.
+  // Appends the ids of `text`, valid UTF-8. INVALID_ARGUMENT names a run longer than
+  // kMaxUnknownRun. Any thread.
   absl::Status AppendIds(absl::string_view text, bool continuation,
                          std::vector<int32_t>& ids) const;
 
@@ -69,6 +70,9 @@ class SentencePieceEncoder {
   Model spaced_{nullptr, {}};
   Model bare_{nullptr, {}};  // neither rule: shows whether a text starts with white space
 };
+
+// What a piece stands for: its spelling with spaces for U+2581.
+std::string PieceText(absl::string_view piece);
 
 // Entries, special ids and decoding rules of the model; adds_bos if it has BOS.
 Tokenizer::Vocabulary SentencePieceVocabulary(const SentencePieceModelFile& file,

@@ -47,16 +47,12 @@ void StreamingDecoder::Push(int32_t id, std::string& text) {
       at_start_ = false;
     }
   }
-  if (!piece.empty()) {
-    at_start_ = false;
-  }
+  if (!piece.empty()) at_start_ = false;
   absl::StrAppend(&text, piece);
 }
 
 void StreamingDecoder::Flush(std::string& text) {
-  for (; held_size_ > 0; --held_size_) {
-    absl::StrAppend(&text, kReplacementCharacter);
-  }
+  for (; held_size_ > 0; --held_size_) absl::StrAppend(&text, kReplacementCharacter);
 }
 
 }  // namespace mneme

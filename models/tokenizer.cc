@@ -20,12 +20,8 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
                      " at offset ", offset, " starts no complete character"));
   }
   std::vector<int32_t> ids;
-  if (options.add_bos && bos_id().has_value()) {
-    ids.push_back(*bos_id());
-  }
-  if (!text.empty()) {
-    MNEME_RETURN_IF_ERROR(AppendIds(text, options.continuation, ids));
-  }
+  if (options.add_bos && bos_id().has_value()) ids.push_back(*bos_id());
+  if (!text.empty()) MNEME_RETURN_IF_ERROR(AppendIds(text, options.continuation, ids));
   return ids;
 }
 
@@ -42,9 +38,7 @@ absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
 }
 
 absl::Status Tokenizer::CheckId(int64_t id, int64_t index) const {
-  if (contains(id)) {
-    return absl::OkStatus();
-  }
+  if (contains(id)) return absl::OkStatus();
   return absl::OutOfRangeError(absl::StrCat("token id ", id, " at index ", index,
                                             " is outside the vocabulary, expected 0 to ",
                                             vocab_size() - 1));

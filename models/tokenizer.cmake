@@ -1,7 +1,7 @@
 # mneme::tokenizer, a library of its own that mneme::models links, and the shared library that holds
 # SentencePiece: its bundled protobuf must not meet the server's.
 mneme_library(tokenizer
-  SOURCES models/byte_tokenizer.cc models/sentencepiece_charsmap.cc
+  SOURCES models/byte_tokenizer.cc models/json_text.cc models/sentencepiece_charsmap.cc
           models/sentencepiece_library.cc models/sentencepiece_model_file.cc
           models/sentencepiece_tokenizer.cc models/streaming_decoder.cc models/tokenizer.cc
           models/tokenizer_config.cc models/tokenizer_loader.cc

@@ -86,12 +86,12 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // InvalidArgument: not UTF-8 (names the byte offset), or longer than kMaxTextBytes.
+  // INVALID_ARGUMENT: not UTF-8 (names the byte offset), or longer than kMaxTextBytes.
   // An empty text gives no ids but the BOS asked for.
   absl::StatusOr<std::vector<int32_t>> Encode(absl::string_view text,
                                               EncodeOptions options = {}) const;
 
-  // OutOfRange: an id outside [0, vocab_size()); the message names id, index and range.
+  // OUT_OF_RANGE: an id outside [0, vocab_size()); the message names id, index and range.
   absl::StatusOr<std::string> Decode(std::span<const int32_t> ids,
                                      DecodeOptions options = {}) const;
 

@@ -1,109 +1,83 @@
 #include "models/tokenizer_config.h"
 
-#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/config_reader.h"
+#include "models/json_text.h"
 
 namespace mneme {
 namespace {
 
 using Json = nlohmann::json;
 
-absl::Status WrongType(absl::string_view key, const Json& value, absl::string_view expected) {
-  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > 100) {
-    text = absl::StrCat(text.substr(0, 100), "...");
-  }
-  return absl::InvalidArgumentError(absl::StrCat(key, " is ", text, ", expected ", expected));
-}
-
 // A string, or an object with the string "content", as the transformers package writes both.
-absl::StatusOr<std::string> TokenSpelling(absl::string_view key, const Json& value) {
-  const Json* text = &value;
-  if (value.is_object() && value.contains("content")) {
-    text = &value["content"];
-  }
-  if (!text->is_string()) {
-    return WrongType(key, value, "a string, an object with \"content\", or null");
-  }
-  return text->get<std::string>();
+std::string Spelling(ConfigReader& reader, const char* key, const Json& value) {
+  const Json& text = value.is_object() && value.contains("content") ? value["content"] : value;
+  if (text.is_string()) return text.get<std::string>();
+  reader.Invalid(key, value, "a string, an object with \"content\", or null");
+  return "";
 }
 
-absl::Status ReadToken(const Json& config, const char* key, std::optional<std::string>& token) {
-  const auto it = config.find(key);
-  if (it == config.end()) {
-    return absl::OkStatus();
-  }
-  token = std::string();
-  if (it->is_null()) {
-    return absl::OkStatus();
-  }
-  MNEME_ASSIGN_OR_RETURN(token, TokenSpelling(key, *it));
-  return absl::OkStatus();
+std::optional<std::string> SpecialToken(ConfigReader& reader, const char* key) {
+  const Json* value = reader.Find(key);
+  if (value == nullptr) return std::nullopt;
+  return value->is_null() ? "" : Spelling(reader, key, *value);
 }
 
-absl::Status ReadBool(const Json& config, const char* key, std::optional<bool>& flag) {
-  const auto it = config.find(key);
-  if (it == config.end() || it->is_null()) {
-    return absl::OkStatus();
-  }
-  if (!it->is_boolean()) {
-    return WrongType(key, *it, "true or false");
-  }
-  flag = it->get<bool>();
-  return absl::OkStatus();
+std::optional<bool> NullableBool(ConfigReader& reader, const char* key) {
+  if (reader.IsNull(key)) return std::nullopt;
+  return reader.Bool(key, false);
 }
 
-absl::Status ReadAddedTokens(const Json& config,
-                             std::vector<TokenizerConfig::AddedToken>& added_tokens) {
-  constexpr char kKey[] = "added_tokens_decoder";
-  const auto it = config.find(kKey);
-  if (it == config.end() || it->is_null()) {
-    return absl::OkStatus();
-  }
-  if (!it->is_object()) {
-    return WrongType(kKey, *it, "an object from ids to tokens");
-  }
-  for (const auto& [key, value] : it->items()) {
+absl::StatusOr<std::vector<TokenizerConfig::AddedToken>> AddedTokens(const Json& tokens,
+                                                                     const std::string& path) {
+  std::vector<TokenizerConfig::AddedToken> added;
+  ConfigReader reader(tokens, path);
+  for (const auto& [id, value] : tokens.items()) {
     TokenizerConfig::AddedToken token;
-    if (!absl::SimpleAtoi(key, &token.id) || token.id < 0) {
-      return WrongType(kKey, key, "a token id as key");
+    if (!absl::SimpleAtoi(id, &token.id) || token.id < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": has the key ", Shown(id), ", expected token ids"));
     }
-    MNEME_ASSIGN_OR_RETURN(token.content, TokenSpelling(absl::StrCat(kKey, ".", key), value));
-    std::optional<bool> special;
+    token.content = Spelling(reader, id.c_str(), value);
     if (value.is_object()) {
-      MNEME_RETURN_IF_ERROR(ReadBool(value, "special", special));
+      ConfigReader flags(value, absl::StrCat(path, ".", id));
+      token.special = NullableBool(flags, "special").value_or(false);
+      MNEME_RETURN_IF_ERROR(flags.status());
     }
-    token.special = special.value_or(false);
-    added_tokens.push_back(std::move(token));
+    added.push_back(std::move(token));
   }
-  return absl::OkStatus();
+  MNEME_RETURN_IF_ERROR(reader.status());
+  return added;
 }
 
 }  // namespace
 
-absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view json) {
-  const Json config = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
-  if (config.is_discarded()) {
-    return absl::InvalidArgumentError("not valid JSON");
+absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view json,
+                                                     absl::string_view path) {
+  constexpr char kAddedTokens[] = "added_tokens_decoder";
+  MNEME_ASSIGN_OR_RETURN(const Json config, ParseJsonObject(json, path));
+  ConfigReader reader(config, path);
+  TokenizerConfig parsed = {.bos_token = SpecialToken(reader, "bos_token"),
+                            .eos_token = SpecialToken(reader, "eos_token"),
+                            .add_bos_token = NullableBool(reader, "add_bos_token"),
+                            .add_eos_token = NullableBool(reader, "add_eos_token")};
+  if (!reader.IsNull("tokenizer_class")) {
+    parsed.tokenizer_class = reader.String("tokenizer_class", "");
   }
-  if (!config.is_object()) {
-    return WrongType("the file", config, "a JSON object");
-  }
-  TokenizerConfig parsed;
-  MNEME_RETURN_IF_ERROR(ReadToken(config, "bos_token", parsed.bos_token));
-  MNEME_RETURN_IF_ERROR(ReadToken(config, "eos_token", parsed.eos_token));
-  MNEME_RETURN_IF_ERROR(ReadBool(config, "add_bos_token", parsed.add_bos_token));
-  MNEME_RETURN_IF_ERROR(ReadBool(config, "add_eos_token", parsed.add_eos_token));
-  MNEME_RETURN_IF_ERROR(ReadAddedTokens(config, parsed.added_tokens));
-  if (const auto it = config.find("tokenizer_class"); it != config.end() && !it->is_null()) {
-    if (!it->is_string()) {
-      return WrongType("tokenizer_class", *it, "a string");
+  if (!reader.IsNull(kAddedTokens)) {
+    const Json& tokens = *reader.Find(kAddedTokens);
+    if (tokens.is_object()) {
+      MNEME_ASSIGN_OR_RETURN(parsed.added_tokens,
+                             AddedTokens(tokens, absl::StrCat(path, ": ", kAddedTokens)));
+    } else {
+      reader.Invalid(kAddedTokens, tokens, "an object from ids to tokens");
     }
-    parsed.tokenizer_class = it->get<std::string>();
   }
+  MNEME_RETURN_IF_ERROR(reader.status());
   return parsed;
 }
 

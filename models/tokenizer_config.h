@@ -25,7 +25,9 @@ struct TokenizerConfig {
   std::vector<AddedToken> added_tokens;
 };
 
-// `json` is the file's text. InvalidArgument names the key and what it holds.
-absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view json);
+// `json` is the text of the file at `path`. INVALID_ARGUMENT names the file, and the key and what
+// it holds.
+absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view json,
+                                                     absl::string_view path);
 
 }  // namespace mneme

@@ -21,7 +21,6 @@ namespace {
 constexpr char kByteTokenizerClass[] = "ByteTokenizer";
 constexpr char kModelName[] = "tokenizer.model";
 constexpr char kConfigName[] = "tokenizer_config.json";
-constexpr int64_t kMaxConfigBytes = int64_t{64} << 20;
 
 // Tokenizers of other formats, the ones that name the format best first.
 constexpr const char* kForeignFiles[] = {
@@ -36,6 +35,7 @@ constexpr const char* kForeignFiles[] = {
     "rwkv_vocab_v20230424.txt",
     "added_tokens.json",
     "special_tokens_map.json",
+    kConfigName,
 };
 
 bool Exists(const std::filesystem::path& path) {
@@ -66,9 +66,7 @@ void ChooseSpecialToken(absl::string_view name, const std::optional<std::string>
     id = std::nullopt;
     return;
   }
-  if (!id.has_value()) {
-    id = config_id;
-  }
+  if (!id.has_value()) id = config_id;
   if (spelling.has_value()) {
     const std::optional<int32_t> found = FindPiece(vocabulary.entries, *spelling);
     if (found.has_value()) {
@@ -116,7 +114,7 @@ absl::Status AppendMissingRows(const TokenizerConfig& config, int64_t vocab_size
     }
     entry.piece = token.content;
     entry.kind = token.special ? TokenKind::kControl : TokenKind::kText;
-    entry.text = token.special ? std::string() : token.content;
+    entry.text = token.special ? std::string() : PieceText(token.content);
     --padding;
   }
   for (int64_t id = pieces; id < vocab_size; ++id) {
@@ -151,16 +149,6 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(absl::string_view b
   return MakeSentencePieceTokenizer(std::move(encoder), std::move(vocabulary));
 }
 
-absl::StatusOr<TokenizerConfig> ReadConfig(const std::string& path) {
-  MNEME_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  if (file.size() > kMaxConfigBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": the file has ", file.size(),
-                                                   " bytes, expected at most ", kMaxConfigBytes));
-  }
-  absl::StatusOr<TokenizerConfig> config = ParseTokenizerConfig(file.text());
-  return config.ok() ? std::move(config) : InFile(path, config.status());
-}
-
 absl::Status CheckFacts(const TokenizerFacts& facts) {
   if (facts.vocab_size <= 0 || facts.vocab_size > INT32_MAX) {
     return absl::InvalidArgumentError(
@@ -176,6 +164,41 @@ absl::Status CheckFacts(const TokenizerFacts& facts) {
   return check("eos_token_id", facts.eos_token_id);
 }
 
+absl::StatusOr<TokenizerConfig> ReadConfig(const std::string& path) {
+  if (!Exists(path)) return TokenizerConfig();
+  MNEME_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  return ParseTokenizerConfig(file.text(), path);
+}
+
+// Rule 3: what the folder has instead of a tokenizer that can be read.
+absl::Status RefuseForeignFiles(const std::filesystem::path& folder,
+                                absl::string_view tokenizer_class) {
+  std::vector<std::string> foreign;
+  for (const char* name : kForeignFiles)
+    if (Exists(folder / name)) foreign.emplace_back(name);
+  if (foreign.empty()) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat(
+      folder.string(), " has no ", kModelName, " but ", absl::StrJoin(foreign, ", "),
+      tokenizer_class.empty() ? "" : absl::StrCat(" (tokenizer_class ", tokenizer_class, ")"),
+      ": only SentencePiece's ", kModelName, " and tokenizer_class ", kByteTokenizerClass,
+      " are supported"));
+}
+
+// Rules 4 and 5.
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadWithoutFiles(absl::string_view folder,
+                                                            const TokenizerFacts& facts) {
+  if (!FitsByteTokenizer(facts.vocab_size)) {
+    return absl::NotFoundError(
+        absl::StrCat(folder, " has no tokenizer, and its vocab_size of ", facts.vocab_size,
+                     " does not fit the byte tokenizer (", kByteTokenizerMinVocabSize, " to ",
+                     kByteTokenizerMaxVocabSize, "): only token ids can be served"));
+  }
+  return MakeByteTokenizer(
+      facts.vocab_size, facts.bos_token_id, facts.eos_token_id,
+      {absl::StrCat(folder, " has no tokenizer; its vocab_size of ", facts.vocab_size,
+                    " fits the byte tokenizer, which is used")});
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(absl::string_view folder,
@@ -188,58 +211,25 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(absl::string_view folde
   MNEME_RETURN_IF_ERROR(CheckFacts(facts));
 
   const std::string model_path = (root / kModelName).string();
-  const std::string config_path = (root / kConfigName).string();
   const bool has_model = Exists(model_path);
-  const bool has_config = Exists(config_path);
-  TokenizerConfig config;
-  if (has_config) {
-    MNEME_ASSIGN_OR_RETURN(config, ReadConfig(config_path));
-  }
+  MNEME_ASSIGN_OR_RETURN(const TokenizerConfig config, ReadConfig((root / kConfigName).string()));
   const std::string& tokenizer_class =
       config.tokenizer_class.empty() ? facts.tokenizer_class : config.tokenizer_class;
-
   if (tokenizer_class == kByteTokenizerClass) {
-    if (has_model) {
-      return absl::InvalidArgumentError(absl::StrCat(folder, " asks for tokenizer_class ",
-                                                     kByteTokenizerClass, " and has a ", kModelName,
-                                                     "; remove one of them"));
+    if (!has_model) {
+      return MakeByteTokenizer(facts.vocab_size, facts.bos_token_id, facts.eos_token_id);
     }
-    MNEME_ASSIGN_OR_RETURN(auto tokenizer, MakeByteTokenizer(facts.vocab_size, facts.bos_token_id,
-                                                             facts.eos_token_id));
-    return tokenizer;
+    return absl::InvalidArgumentError(absl::StrCat(folder, " asks for tokenizer_class ",
+                                                   kByteTokenizerClass, " and has a ", kModelName,
+                                                   "; remove one of them"));
   }
   if (has_model) {
     MNEME_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(model_path));
     auto tokenizer = LoadSentencePiece(file.text(), config, facts);
     return tokenizer.ok() ? std::move(tokenizer) : InFile(model_path, tokenizer.status());
   }
-
-  std::vector<std::string> foreign;
-  for (const char* name : kForeignFiles) {
-    if (Exists(root / name)) {
-      foreign.emplace_back(name);
-    }
-  }
-  if (has_config) {
-    foreign.emplace_back(kConfigName);
-  }
-  if (!foreign.empty()) {
-    return absl::UnimplementedError(absl::StrCat(
-        folder, " has no ", kModelName, " but ", absl::StrJoin(foreign, ", "),
-        tokenizer_class.empty() ? "" : absl::StrCat(" (tokenizer_class ", tokenizer_class, ")"),
-        ": only SentencePiece's ", kModelName, " and tokenizer_class ", kByteTokenizerClass,
-        " are supported"));
-  }
-  if (!FitsByteTokenizer(facts.vocab_size)) {
-    return absl::NotFoundError(
-        absl::StrCat(folder, " has no tokenizer, and its vocab_size of ", facts.vocab_size,
-                     " does not fit the byte tokenizer (", kByteTokenizerMinVocabSize, " to ",
-                     kByteTokenizerMaxVocabSize, "): only token ids can be served"));
-  }
-  return MakeByteTokenizer(
-      facts.vocab_size, facts.bos_token_id, facts.eos_token_id,
-      {absl::StrCat(folder, " has no tokenizer; its vocab_size of ", facts.vocab_size,
-                    " fits the byte tokenizer, which is used")});
+  MNEME_RETURN_IF_ERROR(RefuseForeignFiles(root, tokenizer_class));
+  return LoadWithoutFiles(folder, facts);
 }
 
 }  // namespace mneme

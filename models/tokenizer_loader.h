@@ -9,7 +9,7 @@
 //      and decode to nothing.
 //   3. any other tokenizer file (tokenizer.json, vocab.json, ...): refused by name.
 //   4. no tokenizer file at all and a vocab_size of 256 to 320: the byte tokenizer.
-//   5. none at all: NotFound. Such a model still serves token ids.
+//   5. none at all: NOT_FOUND. Such a model still serves token ids.
 //
 // tokenizer_config.json may set bos_token and eos_token (spelling, as string or {"content": ...};
 // null: none), which win over what the SentencePiece model names, which wins over config.json's
@@ -35,9 +35,9 @@ struct TokenizerFacts {
   std::string tokenizer_class;          // config.json; may be empty
 };
 
-// Errors name the file. NotFound: the folder has no tokenizer (rule 5), and only that.
-// Unimplemented: one that this server cannot read. InvalidArgument: a broken or contradictory one.
-// FailedPrecondition: a file that is no regular file, or a SentencePiece library that does not
+// Errors name the file. NOT_FOUND: the folder has no tokenizer (rule 5), and only that.
+// UNIMPLEMENTED: one that this server cannot read. INVALID_ARGUMENT: a broken or contradictory one.
+// FAILED_PRECONDITION: a file that is no regular file, or a SentencePiece library that does not
 // load. Oddities that do not prevent loading are in the tokenizer's notes().
 absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizer(absl::string_view folder,
                                                          const TokenizerFacts& facts);

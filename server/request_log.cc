@@ -21,8 +21,11 @@ absl::string_view FinishName(FinishReason finish) {
   }
 }
 
+LogSeverity SeverityOf(const RequestReport& report) {
+  return OutcomeOf(report) == "error" ? LogSeverity::kWarning : LogSeverity::kInfo;
+}
+
 void Write(const RequestReport& report) {
-  const absl::string_view outcome = OutcomeOf(report);
   LogFields line("request");
   line.Add("id", report.id)
       .Add("trace_id", report.origin.trace_id)
@@ -31,7 +34,7 @@ void Write(const RequestReport& report) {
       .Add("client", report.origin.client)
       .Add("owner", report.session.owner)
       .Add("session", report.session.name)
-      .Add("outcome", outcome)
+      .Add("outcome", OutcomeOf(report))
       .Add("finish", FinishName(report.finish));
   if (!report.status.ok()) {
     line.Add("code", absl::StatusCodeToString(report.status.code()))
@@ -49,7 +52,7 @@ void Write(const RequestReport& report) {
         .AddMilliseconds("decode_ms", absl::ToDoubleMilliseconds(report.timings.decode));
   }
   line.AddMilliseconds("total_ms", absl::ToDoubleMilliseconds(report.total));
-  line.Write(outcome == "error" ? LogSeverity::kWarning : LogSeverity::kInfo);
+  line.Write(SeverityOf(report));
 }
 
 }  // namespace
@@ -60,6 +63,8 @@ RequestLog::RequestLog(Which which, ServerStats& stats)
 void RequestLog::Add(RequestReport report) {
   const Which which = which_.load(std::memory_order_relaxed);
   if (which == Which::kNone || (which == Which::kFailed && report.status.ok())) return;
+  // The level counts as it is now, not when the writer comes to the line.
+  if (SeverityOf(report) < MinLogSeverity()) return;
   auto line = std::make_shared<RequestReport>(std::move(report));
   if (!writer_.TryPost([line = std::move(line)] { Write(*line); })) {
     stats_.request_log_lines_dropped.Add();

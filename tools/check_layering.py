@@ -32,14 +32,12 @@ EXCEPTIONS = {
 # Third-party headers by their beginning, and the folders that may include them.
 THIRD_PARTY = [
     (re.compile(r"^absl/"), {"base", "kernels", "models", "engine", "server", "clients"}),
-    (re.compile(r"^nvtx3/"), {"base"}),
     (re.compile(r"^(cuda|cublas|curand|cub/|cooperative_groups|mma\.h|nv_)"), {"kernels"}),
-    (re.compile(r"^(dnnl|oneapi/dnnl)"), {"kernels"}),
     (re.compile(r"^sentencepiece"), {"models"}),
     (re.compile(r"^nlohmann/"), {"models", "server", "clients"}),
     (re.compile(r"^(grpc|grpcpp|google/)"), {"server", "clients"}),
     (re.compile(r"^openssl/"), {"server"}),
-    (re.compile(r"^(prometheus/|httplib)"), {"server"}),
+    (re.compile(r"^prometheus/"), {"server"}),
     (re.compile(r"^boost/"), {"server", "clients"}),
     (re.compile(r"^(gtest|gmock)/"), set()),
     (re.compile(r"^(png|zlib)\.h$"), set()),
@@ -49,7 +47,7 @@ THIRD_PARTY = [
 CUDA_MAY_INCLUDE = re.compile(r"^(base/(log|random)\.h|kernels/)")
 CUDA_MUST_NOT_INCLUDE = re.compile(r"^(absl/|kernels/(backend|tensor)\.h$)")
 
-MNEME_CUDA_FILES = {"kernels/backend.cc", "base/trace.h"}
+MNEME_CUDA_FILES = {"kernels/backend.cc"}
 
 SOURCE_SUFFIXES = {".h", ".cc", ".cu", ".cuh"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:"([^"]+)"|<([^>]+)>)', re.MULTILINE)

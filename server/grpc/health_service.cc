@@ -86,6 +86,10 @@ void HealthService::SetServing(bool serving) {
 }
 
 void HealthService::EndWatches() {
+  {
+    absl::MutexLock lock(&mu_);
+    ending_ = true;
+  }
   for (const std::shared_ptr<Watcher>& watcher : Watchers()) watcher->OnCancel();
 }
 
@@ -111,11 +115,17 @@ grpc::ServerUnaryReactor* HealthService::Check(grpc::CallbackServerContext* cont
 grpc::ServerWriteReactor<HealthCheckResponse>* HealthService::Watch(
     grpc::CallbackServerContext*, const HealthCheckRequest* request) {
   auto watcher = std::make_shared<Watcher>(*this, IsKnown(request->service()));
+  bool ending;
   {
     absl::MutexLock lock(&mu_);
     watchers_.insert(watcher);
+    ending = ending_;
   }
-  watcher->Advance();
+  if (ending) {
+    watcher->OnCancel();
+  } else {
+    watcher->Advance();
+  }
   return watcher.get();
 }
 

@@ -21,7 +21,8 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
 
   // Tells every watcher, if it changed.
   void SetServing(bool serving) ABSL_LOCKS_EXCLUDED(mu_);
-  // Ends all Watch calls, which would otherwise stay open; for a server that shuts down.
+  // Ends all Watch calls, which would otherwise stay open, and those that still come; for a server
+  // that shuts down.
   void EndWatches() ABSL_LOCKS_EXCLUDED(mu_);
 
   grpc::ServerUnaryReactor* Check(grpc::CallbackServerContext* context,
@@ -44,6 +45,7 @@ class HealthService final : public grpc::health::v1::Health::CallbackService {
   const std::set<std::string> services_;
   mutable absl::Mutex mu_;  // taken under a watcher's own, never the other way round
   bool serving_ ABSL_GUARDED_BY(mu_) = false;
+  bool ending_ ABSL_GUARDED_BY(mu_) = false;
   std::set<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mu_);
 };
 

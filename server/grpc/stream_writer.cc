@@ -168,6 +168,7 @@ void StreamWriter::OnCancel() {
   {
     absl::MutexLock lock(&mu_);
     cancelled_ = true;
+    permit_ = nullptr;  // before the engine hears of it, and counts the request as ended
     dropped = DropStream();
   }
   Advance();

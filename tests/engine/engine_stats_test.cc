@@ -1,7 +1,9 @@
 // What the engine counts, and what it tells about a request that ended.
 #include "engine/engine_stats.h"
 
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +51,55 @@ TEST(EngineStatsTest, ResumesAreCountedByWhatTheRequestFound) {
   EXPECT_EQ(Count(h.stats, ResumeOutcome::kHot), 1);
   EXPECT_EQ(Count(h.stats, ResumeOutcome::kRefused), 1);
   EXPECT_EQ(h.stats.resumed_tokens.value(), 3) << "2 of the prompt, 1 of the answer";
+}
+
+// A reader may take its last event at any time, and look at everything then. Requests that end in
+// one step tell of it one after the other; nobody has a last event before all is counted.
+TEST(EngineStatsTest, WhoHasTheLastEventFindsItsRequestEndedInAllNumbers) {
+  constexpr int kRequests = 2;
+  const EngineStats* stats = nullptr;
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  int ended = 0;
+  const auto read = [&] {
+    for (const auto& stream : streams) {
+      while (const std::optional<TokenEvent> event = stream->TryNext()) {
+        if (!event->is_last) continue;
+        ++ended;
+        EXPECT_EQ(stats->requests_running.value(), 0);
+        EXPECT_EQ(stats->slabs_used.value(), 0);
+        EXPECT_EQ(stats->slabs_ephemeral.value(), 0);
+        EXPECT_EQ(stats->finished_by(FinishReason::kLength).value(), kRequests);
+        EXPECT_EQ(stats->request_seconds.count(), kRequests);
+      }
+    }
+  };
+  HarnessOptions options;
+  options.engine.on_request_end = [&](const RequestReport&) { read(); };
+  LoopHarness h(options);
+  stats = &h.stats;
+  for (int i = 0; i < kRequests; ++i) {
+    streams.push_back(h.Submit(Greedy({1, 2}, 3)).value());
+    streams.back()->SetReadyCallback(read);
+  }
+  read();  // nothing yet: from now on the callbacks tell
+  h.TurnUntilQuiet();
+  EXPECT_EQ(ended, kRequests);
+  for (const auto& stream : streams) stream->SetReadyCallback(nullptr);
+}
+
+TEST(EngineStatsTest, ACommandIsCountedBeforeItsAnswer) {
+  LoopHarness h;
+  ASSERT_TRUE(h.loop->CreateSession(Key("a"), absl::ZeroDuration()).ok());
+  EXPECT_EQ(h.stats.sessions.value(), 1);
+  EXPECT_EQ(h.stats.slabs_used.value(), 1);
+  ASSERT_TRUE(h.loop->ForkSession(Key("a"), Key("b"), absl::ZeroDuration()).ok());
+  EXPECT_EQ(h.stats.sessions.value(), 2);
+  EXPECT_EQ(h.stats.slabs_used.value(), 2);
+  EXPECT_EQ(h.stats.slab_copy_bytes.value(), h.pool->copied_bytes());
+  EXPECT_GT(h.pool->copied_bytes(), 0);
+  ASSERT_TRUE(h.loop->DeleteSession(Key("a")).ok());
+  EXPECT_EQ(h.stats.sessions.value(), 1);
+  EXPECT_EQ(h.stats.slabs_used.value(), 1);
 }
 
 TEST(EngineStatsTest, SessionsAreCountedFromTheirBeginningToEachKindOfEnd) {

@@ -221,7 +221,14 @@ TEST(CapacityPlanTest, NoRoomForOneIsAnErrorWithTheNumbers) {
   EXPECT_EQ(status.message(),
             "no session fits: the state of one takes 2.0 KiB, and there are 1.0 KiB for states "
             "(the configured budget is 1.0 KiB)");
-  EXPECT_FALSE(PlanCapacity(2048, -5, 0, {}).ok());
+}
+
+TEST(CapacityPlanTest, WeightsThatLeaveNothingAreNamed) {
+  const absl::Status status = PlanCapacity(2048, -5120, 0, {}).status();
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(status.message(),
+            "no session fits: weights and workspace take 5.0 KiB more than there is, and the state "
+            "of one takes another 2.0 KiB");
 }
 
 TEST(SessionTableTest, SessionsExpireInOrderUnlessBusyOrEverlasting) {

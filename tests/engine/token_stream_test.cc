@@ -145,6 +145,20 @@ TEST(TokenStreamTest, RemovingTheCallbackWaitsForItToReturn) {
   other.join();
 }
 
+// What a callback holds may be the last to hold the reader, which then lets go of the stream.
+TEST(TokenStreamTest, ACallbackThatIsReplacedDiesOutsideOfTheLock) {
+  TokenStream stream(4);
+  int calls = 0;
+  const auto use = [&stream, &calls](void*) {
+    stream.Cancel();
+    ++calls;
+  };
+  stream.SetReadyCallback([held = std::shared_ptr<void>(&stream, use)] {});
+  EXPECT_EQ(calls, 0);
+  stream.SetReadyCallback(nullptr);
+  EXPECT_EQ(calls, 1);
+}
+
 TEST(TokenStreamTest, PlainEventsOfAChoiceMerge) {
   TokenEvent a = Event(1), b = Event(2);
   a.text = "x";

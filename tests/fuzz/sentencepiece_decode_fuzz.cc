@@ -26,13 +26,9 @@ namespace {
 
 std::unique_ptr<Tokenizer> TokenizerFrom(absl::string_view bytes) {
   const auto file = ParseSentencePieceModel(bytes);
-  if (!file.ok()) {
-    return nullptr;
-  }
+  if (!file.ok()) return nullptr;
   auto encoder = SentencePieceEncoder::Load(bytes, *file);
-  if (!encoder.ok()) {
-    return nullptr;
-  }
+  if (!encoder.ok()) return nullptr;
   Tokenizer::Vocabulary vocabulary = SentencePieceVocabulary(*file, **encoder);
   return MakeSentencePieceTokenizer(*std::move(encoder), std::move(vocabulary));
 }
@@ -55,9 +51,7 @@ void CheckDecode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
 
 void CheckModel(absl::string_view bytes) {
   const auto tokenizer = TokenizerFrom(bytes);
-  if (tokenizer == nullptr) {
-    return;
-  }
+  if (tokenizer == nullptr) return;
   std::string own;  // a text of the vocabulary's own pieces
   for (int id = 0; id < tokenizer->vocab_size() && own.size() < 2000; id += 7) {
     own += tokenizer->entry(id).text;
@@ -96,13 +90,9 @@ const std::vector<std::unique_ptr<Tokenizer>>& Tokenizers() {
 void CheckIds(const uint8_t* data, size_t size) {
   for (const auto& tokenizer : Tokenizers()) {
     std::vector<int32_t> ids;
-    for (size_t i = 0; i + 1 < size; i += 2) {
-      ids.push_back(data[i] << 8 | data[i + 1]);
-    }
+    for (size_t i = 0; i + 1 < size; i += 2) ids.push_back(data[i] << 8 | data[i + 1]);
     if (!tokenizer->Decode(ids).ok()) {  // as is: mostly outside the vocabulary
-      for (int32_t& id : ids) {
-        id %= tokenizer->vocab_size();
-      }
+      for (int32_t& id : ids) id %= tokenizer->vocab_size();
     }
     CheckDecode(*tokenizer, ids, {});
     CheckDecode(*tokenizer, ids, {.skip_special_tokens = false, .at_sequence_start = false});
@@ -113,9 +103,7 @@ void CheckIds(const uint8_t* data, size_t size) {
 }  // namespace mneme
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  if (size == 0) {
-    return 0;
-  }
+  if (size == 0) return 0;
   if (data[0] % 2 == 0) {
     // 0x0A, the tag of a model's first piece, is part of the model: a model file is an input.
     mneme::CheckModel({reinterpret_cast<const char*>(data), size});

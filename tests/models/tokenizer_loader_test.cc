@@ -149,6 +149,16 @@ TEST_F(TokenizerLoaderTest, AddedTokensDecodeAndMayBeSpecial) {
               AllOf(HasSubstr("<tool>"), HasSubstr("561"), HasSubstr("561")));
 }
 
+TEST_F(TokenizerLoaderTest, AddedTokensSpellSpacesAsOthersDo) {
+  WriteBpeModel();
+  facts_.vocab_size = kBpeSize + 1;
+  WriteConfig(
+      "{\"added_tokens_decoder\": {\"560\": {\"content\": \"\xE2\x96\x81go\xE2\x96\x81on\"}}}");
+  const auto tokenizer = MustLoad();
+  EXPECT_EQ(*tokenizer->Decode(Ids{350, 560}), "a go on");
+  EXPECT_EQ(*tokenizer->Decode(Ids{560}), "go on") << "without the dummy prefix";
+}
+
 TEST_F(TokenizerLoaderTest, SpecialTokensComeFromTheTokenizerBeforeTheModel) {
   WriteBpeModel();
   facts_.bos_token_id = 5;
@@ -197,19 +207,26 @@ TEST_F(TokenizerLoaderTest, BrokenTokenizerConfigNamesFileAndKey) {
   WriteBpeModel();
   for (const auto& [json, message] : std::vector<std::pair<std::string, std::string>>{
            {"{", "JSON"},
-           {"[]", "JSON object"},
-           {R"({"bos_token": 5})", "bos_token is 5"},
+           {"[]", "is [], expected an object"},
+           {R"({"bos_token": 5})", "key \"bos_token\" is 5"},
            {R"({"eos_token": {"contents": "x"}})", "eos_token"},
-           {R"({"add_bos_token": "yes"})", "add_bos_token is \"yes\""},
-           {R"({"tokenizer_class": 7})", "tokenizer_class is 7"},
+           {R"({"add_bos_token": "yes"})", "key \"add_bos_token\" is \"yes\""},
+           {R"({"tokenizer_class": 7})", "key \"tokenizer_class\" is 7"},
            {R"({"added_tokens_decoder": {"x": "y"}})", "added_tokens_decoder"},
            {R"({"added_tokens_decoder": {"-1": "y"}})", "added_tokens_decoder"},
-           {R"({"added_tokens_decoder": {"3": 4}})", "added_tokens_decoder.3"},
+           {R"({"added_tokens_decoder": {"3": 4}})", "added_tokens_decoder: key \"3\" is 4"},
            {R"({"added_tokens_decoder": []})", "added_tokens_decoder"}}) {
     WriteConfig(json);
     EXPECT_THAT(LoadError(absl::StatusCode::kInvalidArgument),
                 AllOf(HasSubstr("tokenizer_config.json"), HasSubstr(message)));
   }
+}
+
+TEST_F(TokenizerLoaderTest, ADeeplyNestedTokenizerConfigIsRefused) {
+  WriteBpeModel();
+  WriteConfig(
+      absl::StrCat("{\"bos_token\":", std::string(100'000, '['), std::string(100'000, ']'), "}"));
+  EXPECT_THAT(LoadError(absl::StatusCode::kInvalidArgument), HasSubstr("nested deeper"));
 }
 
 TEST_F(TokenizerLoaderTest, MissingFolderAndBadFactsAreInvalid) {

@@ -1,6 +1,7 @@
 // The line for a request, and what it never holds.
 #include "server/request_log.h"
 
+#include <algorithm>
 #include <string>
 
 #include "base/log.h"
@@ -101,6 +102,19 @@ TEST_F(RequestLogTest, WhichRequestsGetALineIsASetting) {
   SetMinLogSeverity(LogSeverity::kWarning);
   EXPECT_EQ(Log(Completed()), "");
   EXPECT_NE(Log(failed), "");
+}
+
+TEST_F(RequestLogTest, TheLevelIsThatOfTheMomentWhenTheRequestEnded) {
+  constexpr int kLines = 100;
+  CaptureStderr();
+  {
+    RequestLog log(RequestLog::Which::kAll, stats_);
+    for (int i = 0; i < kLines; ++i) log.Add(Completed());
+    SetMinLogSeverity(LogSeverity::kWarning);  // the writer has not come to all of them
+    for (int i = 0; i < kLines; ++i) log.Add(Completed());
+  }
+  const std::string lines = GetCapturedStderr();
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), kLines);
 }
 
 TEST_F(RequestLogTest, ATextThatCouldPassForAnotherFieldIsQuoted) {

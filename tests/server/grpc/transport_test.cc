@@ -4,6 +4,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "grpc/reflection/v1/reflection.grpc.pb.h"
 #include "grpc/reflection/v1alpha/reflection.grpc.pb.h"
 #include "mneme/v1/inference.grpc.pb.h"
+#include "server/grpc/health_service.h"
 #include "tests/server/grpc/server_fixture.h"
 
 namespace mneme {
@@ -99,6 +101,21 @@ TEST_F(TransportTest, WatchOfAnUnknownServiceStaysOpen) {
   server_->SetServing(false);  // is no news for this one
   server_->Shutdown(absl::Seconds(30));
   EXPECT_FALSE(reader->Read(&response));
+}
+
+TEST_F(TransportTest, AWatchThatComesAfterTheOthersWereEndedEndsAtOnce) {
+  HealthService service({});
+  service.EndWatches();
+  grpc::ServerBuilder builder;
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  grpc::health::v1::Health::Stub stub(server->InProcessChannel({}));
+  grpc::ClientContext context;
+  const auto reader = stub.Watch(&context, HealthCheckRequest());
+  HealthCheckResponse response;
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  server->Shutdown();
 }
 
 TEST_F(TransportTest, BothReflectionsListTheServices) {
