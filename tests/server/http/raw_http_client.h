@@ -8,6 +8,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <string>
 
@@ -33,7 +34,7 @@ struct RawResponse {
   }
 };
 
-// Blocking; every wait ends after ten seconds, as a failure.
+// Blocking. A wait of two minutes is a failure, and looks as if nothing more had come.
 class RawHttpClient {
  public:
   explicit RawHttpClient(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -41,7 +42,7 @@ class RawHttpClient {
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const timeval limit{.tv_sec = 10, .tv_usec = 0};
+    const timeval limit{.tv_sec = 120, .tv_usec = 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     connected_ = connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
   }
@@ -89,7 +90,8 @@ class RawHttpClient {
     }
     return Take(in_.size());
   }
-  bool AtEnd() { return in_.empty() && !Fill(); }
+  // Whether the server has closed, with nothing left to read; waits until it has.
+  bool AtEnd() { return in_.empty() && !Fill() && errno != EAGAIN; }
 
   // `head_only` for the answer to HEAD.
   RawResponse Read(bool head_only = false) {
@@ -122,6 +124,7 @@ class RawHttpClient {
  private:
   bool Fill() {
     char buffer[16384];
+    errno = 0;
     const ssize_t bytes = recv(fd_, buffer, sizeof(buffer), 0);
     if (bytes <= 0) return false;
     in_.append(buffer, bytes);
