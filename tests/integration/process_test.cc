@@ -240,11 +240,11 @@ TEST(ServerProcessTest, AStuckStepEndsWithSix) {
                  "--isa=baseline"});
   ChildProcess client({kClient, "--server", server.address, "generate", "--max-tokens=1"},
                       std::string(200000, 'a'));
+  ASSERT_NE(client.Wait(), 0) << "the step was over in time";
   EXPECT_EQ(server.Wait(), 6) << server.err();
   const std::string where = "step [0-9]+ of 1 rows and [0-9]+ tokens is in phase forward for ";
   EXPECT_THAT(server.err(), ContainsRegex("watchdog: " + where)) << "at half of the time";
   EXPECT_THAT(server.err(), ContainsRegex("fatal: stuck: " + where));
-  EXPECT_NE(client.Wait(), 0);
 }
 
 TEST(ServerProcessTest, JsonLogsAreObjects) {
