@@ -68,7 +68,8 @@ def test_a_client_that_is_gone_without_a_word_is_noticed(start):
 
     with connect(server.port) as connection:
         begin_call(connection, 1, GENERATE)
-        connection.sendall(frame(DATA, END_STREAM, 1, struct.pack(">BI", 0, len(message)) + message))
+        data = struct.pack(">BI", 0, len(message)) + message
+        connection.sendall(frame(DATA, END_STREAM, 1, data))
         wait_for(has_ended, "the end of a call whose client answers nothing")
 
 
