@@ -65,9 +65,8 @@ void HttpConnection::StartRefusing() {
   });
 }
 
-void HttpConnection::PostDrain() {
+void HttpConnection::PostCloseIfIdle() {
   asio::post(executor_, [self = shared_from_this()] {
-    self->draining_ = true;
     if (self->phase_ == Phase::kIdle || self->phase_ == Phase::kHandshake) self->Close();
   });
 }
@@ -233,7 +232,7 @@ void HttpConnection::OnAnswer(int64_t call_number, HttpResponse head,
   phase_ = Phase::kWriting;
   status_ = head.status;
   sent_bytes_ = 0;
-  if (draining_) keep_alive_ = false;
+  if (shared_.draining.load()) keep_alive_ = false;
   AddTrace(request_->trace, head);
   const bool head_only = request_->method == "HEAD";
   const bool is_stream = body != nullptr;
@@ -320,7 +319,7 @@ void HttpConnection::FinishExchange() {
   body_ = nullptr;
   if (const auto call = call_.lock()) call->Finish();
   call_.reset();
-  if (!keep_alive_ || draining_) return Linger();
+  if (!keep_alive_ || shared_.draining.load()) return Linger();
   BeginRequest();
   // Not from here: a client that pipelines many requests would nest them on the stack.
   asio::post(executor_, [self = shared_from_this()] {

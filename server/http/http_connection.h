@@ -22,7 +22,8 @@ class HttpConnectionCall;
 struct HttpShared {
   HttpServerOptions options;
   HttpRoutes routes;
-  std::atomic<int64_t> living{0};  // connections whose memory is still in use
+  std::atomic<int64_t> living{0};     // connections whose memory is still in use
+  std::atomic<bool> draining{false};  // no connection is kept for a further request
 };
 
 // Everything runs on the strand `executor`, but for Post-ing methods, which any thread may call.
@@ -43,8 +44,8 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void Start();
   // For a connection too many: says so and closes.
   void StartRefusing();
-  // Any thread: no further request after the one under way.
-  void PostDrain();
+  // For any thread. Where a request is under way, HttpShared::draining ends it after the answer.
+  void PostCloseIfIdle();
   void PostClose();
   const boost::asio::any_io_executor& executor() const { return executor_; }
 
@@ -100,7 +101,6 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   int64_t timer_generation_ = 0;
 
   Phase phase_ = Phase::kHandshake;
-  bool draining_ = false;
 
   std::array<char, 16384> read_buffer_;
   bool reading_ = false;

@@ -102,14 +102,14 @@ class HttpServer::Impl {
 
   void Shutdown(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mu_) {
     {
-      absl::MutexLock lock(&mu_);
-      draining_ = true;
+      absl::MutexLock lock(&mu_);  // a connection is added before this or not at all
+      shared_.draining.store(true);
     }
     if (threads_.empty()) return;
     asio::post(accepting_, [this] {
       for (Door& door : doors_) door.Close();
     });
-    ForEach([](HttpConnection& connection) { connection.PostDrain(); });
+    ForEach([](HttpConnection& connection) { connection.PostCloseIfIdle(); });
     if (!AwaitNone(grace)) ForEach([](HttpConnection& connection) { connection.PostClose(); });
     // With doors and connections closed the threads run out of work.
     work_.reset();
@@ -171,7 +171,7 @@ class HttpServer::Impl {
     bool is_full = false;
     {
       absl::MutexLock lock(&mu_);
-      if (draining_) return;
+      if (shared_.draining.load()) return;
       is_full = connections_.size() >= static_cast<size_t>(shared_.options.max_connections);
       if (!is_full) connections_.emplace(connection.get(), connection);
     }
@@ -211,7 +211,6 @@ class HttpServer::Impl {
   std::vector<std::thread> threads_;
 
   mutable absl::Mutex mu_;
-  bool draining_ ABSL_GUARDED_BY(mu_) = false;
   std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_
       ABSL_GUARDED_BY(mu_);
 };

@@ -1,6 +1,7 @@
 // An Engine without a model: records what it is asked, and streams what a test pushes.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -84,6 +85,11 @@ class FakeEngine final : public Engine {
     absl::MutexLock lock(&mu_);
     refusal_ = std::move(status);
   }
+  // Runs with each request while it is being submitted, so before anybody reads its stream.
+  void OnSubmit(std::function<void(FakeRequest&)> hook) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    on_submit_ = std::move(hook);
+  }
   void set_max_request_tokens(int tokens) { options_.max_request_tokens = tokens; }
   void RemoveTokenizer() { tokenizer_ = nullptr; }
 
@@ -95,6 +101,7 @@ class FakeEngine final : public Engine {
     stream->SetWaker([this] { absl::MutexLock wake(&wake_mu_); });
     const bool detached = request.detached;
     requests_.push_back(std::make_unique<FakeRequest>(FakeRequest{std::move(request), stream}));
+    if (on_submit_ != nullptr) on_submit_(*requests_.back());
     TokenStream* raw = stream.get();
     return std::shared_ptr<TokenStream>(raw, [stream, detached](TokenStream* s) {
       s->SetReadyCallback(nullptr);
@@ -158,6 +165,7 @@ class FakeEngine final : public Engine {
   absl::Mutex wake_mu_;
   absl::Mutex mu_;
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
+  std::function<void(FakeRequest&)> on_submit_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<FakeRequest>> requests_ ABSL_GUARDED_BY(mu_);
   std::map<SessionKey, SessionInfo> sessions_ ABSL_GUARDED_BY(mu_);
 };

@@ -88,7 +88,7 @@ class GrpcActors:
         client, name = self.anybody(), f"expires-{self.ledger.new_id()}"
         if await self.generate(client, [5], session=name, ttl=0.2) is None:
             return
-        for _ in range(100):
+        for _ in range(600):
             await asyncio.sleep(0.1)
             try:
                 await client.sessions.get(name)
@@ -117,7 +117,7 @@ class GrpcActors:
             await self.delete_when_idle(client, session)
 
     async def delete_when_idle(self, client, session) -> None:
-        for _ in range(200):
+        for _ in range(1200):
             try:
                 return await client.sessions.delete(session)
             except mneme.SessionNotFound:  # not there yet, or never

@@ -32,14 +32,16 @@ from server_process import ServerProcess
 from watch import Watch
 from wire import ask
 
-# Short times, so that what is to run out does; a small record of repetitions, so that it is full.
+# Short times where only strangers run out of them; a small record of repetitions, so that it is
+# full.
 FLAGS = (
     *("--max-sessions=64", "--max-num-queued-reqs=48", "--threads=2", "--stream-capacity=64"),
-    *("--http-header-timeout=2s", "--http-body-timeout=2s", "--handshake-timeout=2s"),
-    *("--http-idle-timeout=5s", "--max-idempotency-keys=64", "--watchdog-timeout=30s"),
+    *("--http-header-timeout=2s", "--http-body-timeout=2s"),
+    *("--max-idempotency-keys=64", "--watchdog-timeout=2m"),
 )
 LIMIT_PER_MINUTE = 1 << 20  # bytes that memory may grow by in a long run, in its second half
-LIMIT_SHORT = 24 << 20  # in all, in a run too short to have reached its full size
+LIMIT_SHORT = 64 << 20  # in all, in a run too short to have reached its full size
+PATIENCE_S = 120  # for what a busy machine may take its time over
 LONG_S = 300
 
 
@@ -76,14 +78,15 @@ async def exchange_keys(server: ServerProcess, keys: Keys, ledger: Ledger) -> No
     keys.renew("dora")
     server.signal(signal.SIGHUP)
     async with mneme.AsyncClient(server.target, api_key=keys.keys["dora"], retry=None) as client:
-        for _ in range(200):
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
             try:
                 await client.sessions.list_page()
                 break
             except mneme.Unauthenticated:
+                if time.monotonic() > deadline:
+                    return ledger.check(False, "a new key is not known after SIGHUP")
                 await asyncio.sleep(0.05)
-        else:
-            ledger.check(False, "a new key is not known after SIGHUP")
     async with mneme.AsyncClient(server.target, api_key=old, retry=None) as client:
         try:
             await client.sessions.list_page()
@@ -96,7 +99,7 @@ async def exchange_keys(server: ServerProcess, keys: Keys, ledger: Ledger) -> No
 async def work(actor, until: float, ledger: Ledger) -> None:
     while time.monotonic() < until:
         try:
-            await asyncio.wait_for(actor(), 90)
+            await asyncio.wait_for(actor(), PATIENCE_S)
             ledger.seen[f"rounds of {actor.__qualname__}"] += 1
         except Exception:
             ledger.check(False, f"{actor.__qualname__}: {traceback.format_exc(limit=-3)}")
@@ -116,7 +119,7 @@ def total(values, name: str) -> float:
 
 async def settle(server, actors: GrpcActors, ledger: Ledger):
     """Deletes all sessions and waits until nothing runs; the last metrics."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         for client in actors.clients.values():
             page = await client.sessions.list_page(page_size=1000)
@@ -138,7 +141,7 @@ async def settle(server, actors: GrpcActors, ledger: Ledger):
 
 
 async def wait_for_count(count, bound: int, what: str, ledger: Ledger) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while (now := count()) > bound:
         if time.monotonic() > deadline:
             return ledger.check(False, f"{now} {what}, {bound} at the start")
@@ -186,7 +189,8 @@ async def soak(server: ServerProcess, keys: Keys, duration: float, seed: int, le
 
 
 def judge(server, watch: Watch, values, duration: float, ledger: Ledger) -> None:
-    per_minute, grown = watch.growth()
+    per_minute = watch.growth_per_minute()
+    grown = watch.resident[-1] - watch.resident[0]
     long = duration >= LONG_S
     print(
         f"memory: {watch.resident[0] / 2**20:.1f} MiB at the start, {watch.resident[-1] / 2**20:.1f}"

@@ -33,14 +33,14 @@ class Watch:
     def threads(self) -> int:
         return self.status("Threads")
 
-    def growth(self) -> tuple[float, float]:
-        """Of the second half: bytes per minute by least squares, and bytes over that half."""
+    def growth_per_minute(self) -> float:
+        """Bytes, by least squares over the second half."""
         half = len(self.times) // 2
         times, resident = self.times[half:], self.resident[half:]
         if len(times) < 2:
-            return 0.0, 0.0
+            return 0.0
         mean_time, mean = sum(times) / len(times), sum(resident) / len(resident)
         slope = sum((t - mean_time) * (r - mean) for t, r in zip(times, resident)) / sum(
             (t - mean_time) ** 2 for t in times
         )
-        return slope * 60, slope * (times[-1] - times[0])
+        return slope * 60

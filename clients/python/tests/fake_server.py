@@ -81,6 +81,7 @@ class FakeServer(inference_pb2_grpc.InferenceServicer, sessions_pb2_grpc.Session
         self.script: deque[Step] = deque()
         self.requests: list[Any] = []
         self.times_left: list[Optional[float]] = []
+        self.called = threading.Event()
         self.cancelled = threading.Event()
         self.health = health.HealthServicer()
         self.health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -115,7 +116,8 @@ class FakeServer(inference_pb2_grpc.InferenceServicer, sessions_pb2_grpc.Session
         """The next call gets a word every few milliseconds until it is cancelled."""
 
         def step(request: Any, context: Any) -> Any:
-            context.add_callback(self.cancelled.set)
+            if not context.add_callback(self.cancelled.set):
+                self.cancelled.set()  # the call has ended already
             yield answer("x")[0]
             while context.is_active():
                 yield pb.GenerateResponse(outputs=[pb.Output(text="bla ", token_ids=[1])])
@@ -126,6 +128,7 @@ class FakeServer(inference_pb2_grpc.InferenceServicer, sessions_pb2_grpc.Session
     def _next(self, request: Any, context: Any) -> Any:
         self.requests.append(request)
         self.times_left.append(context.time_remaining())
+        self.called.set()
         return self.script.popleft()(request, context)
 
     def Generate(self, request: Any, context: Any) -> Any:

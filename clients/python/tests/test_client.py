@@ -101,7 +101,7 @@ def test_leaving_the_loop_cancels_the_call(server, client):
     for event in stream:
         if event.text:
             break
-    assert server.cancelled.wait(5)
+    assert server.cancelled.wait(60)
     with pytest.raises(mneme.Cancelled):
         next(stream)
 
@@ -110,7 +110,7 @@ def test_leaving_the_loop_over_texts_cancels_the_call(server, client):
     server.babbles()
     for _ in client.stream("go").texts():
         break
-    assert server.cancelled.wait(5)
+    assert server.cancelled.wait(60)
 
 
 def test_a_forgotten_stream_is_cancelled(server, client):
@@ -119,14 +119,14 @@ def test_a_forgotten_stream_is_cancelled(server, client):
     next(stream)
     del stream
     gc.collect()
-    assert server.cancelled.wait(5)
+    assert server.cancelled.wait(60)
 
 
 def test_the_end_of_a_with_block_cancels_the_call(server, client):
     server.babbles()
     with client.stream("go") as stream:
         next(stream)
-    assert server.cancelled.wait(5)
+    assert server.cancelled.wait(60)
 
 
 def test_an_exception_in_the_loop_cancels_the_call(server, client):
@@ -138,7 +138,7 @@ def test_an_exception_in_the_loop_cancels_the_call(server, client):
 
     with pytest.raises(ValueError, match="Started"):
         read()
-    assert server.cancelled.wait(5)
+    assert server.cancelled.wait(60)
 
 
 def test_another_thread_may_cancel(server, client):
@@ -149,7 +149,7 @@ def test_another_thread_may_cancel(server, client):
     with pytest.raises(mneme.Cancelled):
         for _ in stream:
             pass
-    assert server.cancelled.wait(5)
+    assert server.cancelled.wait(60)
 
 
 def test_a_stream_without_an_end_is_an_error(server, client):
@@ -241,9 +241,9 @@ def test_retries_can_be_switched_off(server, client):
 
 
 def test_a_wait_beyond_the_timeout_is_not_begun(server, client):
-    server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=900)
+    server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=61_000)
     with pytest.raises(mneme.Overloaded):
-        client.generate("go", timeout=0.8)
+        client.generate("go", timeout=60, retry=mneme.RetryPolicy(max_backoff=100))
     assert len(server.requests) == 1
 
 
@@ -291,7 +291,7 @@ def test_a_closed_client_says_so(server):
             lambda: session.send("go"),
             lambda: session.info(),
             lambda: client.info(),
-            lambda: client.wait_until_ready(5),
+            lambda: client.wait_until_ready(60),
         ):
             with pytest.raises(mneme.ClientClosed, match="closed"):
                 call()
@@ -322,17 +322,21 @@ def test_a_mismatch_is_told_once(server, client):
 def test_the_timeout_covers_all_tries(server, client):
     server.fails(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", "QUEUE_FULL", retry_ms=500)
     server.says(answer("done"))
-    client.generate("go", timeout=5)
-    # gRPC rounds a deadline up on its way to the server.
-    assert 4.8 < server.times_left[0] <= 5.1
-    assert 4.0 < server.times_left[1] <= 4.7
+    client.generate("go", timeout=9)
+    first, second = server.times_left
+    rounding = 0.1  # gRPC rounds a deadline up on its way to the server
+    assert 0 < first <= 9 + rounding
+    assert 0 < second <= first - 0.5 + rounding
 
 
 def test_the_timeout_is_the_deadline_of_the_call(server, client):
-    server.babbles()
-    with pytest.raises(mneme.DeadlineExceeded):
-        client.generate("go", timeout=0.1)
-    assert server.cancelled.wait(5)
+    timeout = 0.05
+    while not server.called.is_set():  # as much time as it takes to get there
+        timeout *= 2
+        server.babbles()
+        with pytest.raises(mneme.DeadlineExceeded):
+            client.generate("go", timeout=timeout)
+    assert server.cancelled.wait(60)
 
 
 def test_creating_is_repeated_only_if_the_server_refused(server, client):
@@ -464,10 +468,15 @@ def test_health(server, client):
     from grpc_health.v1 import health_pb2
 
     assert client.health() is mneme.ServingStatus.SERVING
-    client.wait_until_ready(5)
+    client.wait_until_ready(60)
     server.health.set("", health_pb2.HealthCheckResponse.NOT_SERVING)
     assert client.health() is mneme.ServingStatus.NOT_SERVING
-    with pytest.raises(TimeoutError):
-        client.wait_until_ready(0.1)
+
+    def says_so_after(timeout):
+        with pytest.raises((TimeoutError, mneme.DeadlineExceeded)) as caught:
+            client.wait_until_ready(timeout)
+        return caught.type is TimeoutError  # and not that nothing was heard in that time
+
+    assert any(says_so_after(0.1 * 2**i) for i in range(10))
     with pytest.raises(mneme.NotFound):
         client.health("no.such.Service")

@@ -3,10 +3,11 @@
 import select
 import socket
 import struct
-import time
+import threading
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
-ACK, END_HEADERS = 1, 4
+ACK = END_STREAM = 1
+END_HEADERS = 4
 ENHANCE_YOUR_CALM = 11
 MAX_FRAME = 16384
 
@@ -20,11 +21,27 @@ def literal(name, value):
     return b"\x10" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
+def connect(port):
+    """A connection that has said what HTTP/2 begins with."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=120)
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
+    return connection
+
+
+def begin_call(connection, stream, path):
+    """The header of a call of gRPC's."""
+    fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "test"}
+    fields |= {"content-type": "application/grpc", "te": "trailers"}
+    block = b"".join(literal(name, value) for name, value in fields.items())
+    connection.sendall(frame(HEADERS, END_HEADERS, stream, block))
+
+
 class UnfinishedCalls:
-    """One connection with calls whose messages have begun and do not end."""
+    """One connection with calls whose messages have begun and do not end; for several threads."""
 
     def __init__(self, port):
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self._lock = threading.Lock()
+        self._socket = connect(port)
         self._in = b""
         self._next_stream = 1
         self._initial_window = 65535
@@ -33,35 +50,32 @@ class UnfinishedCalls:
         self._left = {}  # by stream: bytes still to send
         self.sent = 0
         self.resets = {}  # by stream: the error code it was cut off with
-        self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0))
 
     def close(self):
         self._socket.close()
 
     def begin(self, path, part, whole):
         """A call that will send the first `part` bytes of a message of `whole`."""
-        stream = self._next_stream
-        self._next_stream += 2
-        fields = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "test"}
-        fields |= {"content-type": "application/grpc", "te": "trailers"}
-        block = b"".join(literal(name, value) for name, value in fields.items())
-        self._socket.sendall(frame(HEADERS, END_HEADERS, stream, block))
-        self._windows[stream] = self._initial_window
-        self._left[stream] = memoryview(struct.pack(">BI", 0, whole) + bytes(part))
+        with self._lock:
+            stream = self._next_stream
+            self._next_stream += 2
+            begin_call(self._socket, stream, path)
+            self._windows[stream] = self._initial_window
+            self._left[stream] = memoryview(struct.pack(">BI", 0, whole) + bytes(part))
 
-    def run(self, seconds):
-        """Sends as fast as the server's windows let it, or until it closes the connection."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+    def run(self, stop):
+        """Sends as fast as the server's windows let it, until the event, or it hangs up."""
+        while not stop.is_set():
             readable, _, _ = select.select([self._socket], [], [], 0.01)
-            if readable:
-                data = self._socket.recv(1 << 20)
-                if not data:
-                    return
-                self._in += data
-                self._take_frames()
-            for stream in list(self._left):
-                self._send(stream)
+            with self._lock:
+                if readable:
+                    data = self._socket.recv(1 << 20)
+                    if not data:
+                        return
+                    self._in += data
+                    self._take_frames()
+                for stream in list(self._left):
+                    self._send(stream)
 
     def _send(self, stream):
         data = self._left[stream]

@@ -4,12 +4,13 @@ import asyncio
 import signal
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import mneme
+
+from waiting import wait_for
 
 ENDLESS = {"max_tokens": 1_000_000, "ignore_eos": True}
 
@@ -57,7 +58,7 @@ def test_a_slow_reader_stalls_only_itself(golden_server, client):
     stalled = client.stream([1], **ENDLESS)
     first_chunk(stalled)  # and reads no more
     for _ in range(3):
-        answer = client.generate([2], max_tokens=50, ignore_eos=True, timeout=30)
+        answer = client.generate([2], max_tokens=50, ignore_eos=True)
         assert len(answer.token_ids) == 50
     # It may go on where it was.
     assert first_chunk(stalled) is not None
@@ -70,7 +71,7 @@ def test_a_full_queue_refuses_and_says_when_to_retry(start):
     running = client.stream([1], **ENDLESS)
     first_chunk(running)
     waiting = [client.stream([2], max_tokens=1) for _ in range(2)]
-    wait_for(lambda: client.info().statistics.requests_waiting == 2)
+    wait_for(lambda: client.info().statistics.requests_waiting == 2, "both in the queue")
     with pytest.raises(mneme.Overloaded) as caught:
         client.generate([3], max_tokens=1)
     assert caught.value.retry_after > 0
@@ -104,24 +105,32 @@ def test_named_sessions_that_fill_the_memory_are_told_apart_from_a_full_queue(st
     client.generate([1], session="a", max_tokens=2, ignore_eos=True)
 
 
+def expires_in_the_queue(client, timeout):
+    """Whether a request was in the queue when its deadline passed, or had not come so far."""
+    with ThreadPoolExecutor(1) as pool:
+        late = pool.submit(client.generate, [2], session="late", max_tokens=1, timeout=timeout)
+        was_queued = False
+        while not late.done():
+            was_queued = was_queued or client.info().statistics.requests_waiting == 1
+    assert isinstance(late.exception(), mneme.DeadlineExceeded)
+    return was_queued
+
+
 def test_a_deadline_passes_in_the_queue(start):
     server = start("--max-sessions", "1")
     client = server.client()
     running = client.stream([1], **ENDLESS)
     first_chunk(running)
-    began = time.monotonic()
-    with pytest.raises(mneme.DeadlineExceeded):
-        client.generate([2], session="late", max_tokens=1, timeout=0.2)
-    assert time.monotonic() - began < 5
+    assert any(expires_in_the_queue(client, 0.2 * 2**i) for i in range(8))
 
     # Whether the server sees the deadline or the client that leaves at it is a matter of luck. The
     # counters move when the request ends, the gauge at the end of that turn of the engine's loop.
     def has_left():
         statistics = client.info().statistics
         ended = statistics.requests_expired + statistics.requests_cancelled
-        return ended == 1 and statistics.requests_waiting == 0
+        return ended > 0 and statistics.requests_waiting == 0
 
-    wait_for(has_left)
+    wait_for(has_left, "the end of the request")
     # Nothing was fed, so the session was not even created.
     running.cancel()
     with pytest.raises(mneme.SessionNotFound):
@@ -148,43 +157,41 @@ def test_a_signal_under_load_drains_and_exits_0(start, number):
     def run(i):
         stream = client.stream([i], **short)
         next(stream)
-        started.wait(30)
+        started.wait(120)
         return stream.result()
 
     with ThreadPoolExecutor(16) as pool:
         answers = [pool.submit(run, i) for i in range(16)]
-        started.wait(30)
+        started.wait(120)
         server.signal(number)
         # What runs is finished.
         for answer in answers:
-            assert len(answer.result(60).token_ids) == 200
+            assert len(answer.result(120).token_ids) == 200
     assert server.wait() == 0
 
 
 def test_new_work_is_refused_while_draining(start):
-    server = start("--shutdown-timeout", "2s")
+    server = start("--shutdown-timeout", "1h")
     client = server.client()
     running = client.stream([1], **ENDLESS)
     first_chunk(running)
-    server.signal()
-    wait_for(lambda: client.health() is mneme.ServingStatus.NOT_SERVING)
+    server.signal(signal.SIGTERM)
+    wait_for(lambda: client.health() is mneme.ServingStatus.NOT_SERVING, "the beginning of the end")
     with pytest.raises(mneme.Unavailable):
         client.generate([2], max_tokens=1)
-    # What does not end in time is ended with a status that says so.
+    # A second signal ends it at once.
+    server.signal(signal.SIGTERM)
+    assert server.wait() == 143
+
+
+def test_what_does_not_end_in_time_is_told_so(start):
+    server = start("--shutdown-timeout", "100ms")
+    running = server.client().stream([1], **ENDLESS)
+    first_chunk(running)
+    server.signal()
     with pytest.raises((mneme.Unavailable, mneme.Cancelled)):
         running.result()
     assert server.wait() == 0
-
-
-def test_a_second_signal_ends_at_once(start):
-    server = start("--shutdown-timeout", "60s")
-    client = server.client()
-    running = client.stream([1], **ENDLESS)
-    first_chunk(running)
-    server.signal(signal.SIGTERM)
-    wait_for(lambda: client.health() is mneme.ServingStatus.NOT_SERVING)
-    server.signal(signal.SIGTERM)
-    assert server.wait(20) == 143
 
 
 def test_a_taken_port_is_an_error_of_its_own(start, bin_dir, golden_model):
@@ -199,10 +206,3 @@ def test_a_taken_port_is_an_error_of_its_own(start, bin_dir, golden_model):
     )
     assert second.returncode == 5
     assert str(server.port) in second.stderr
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)

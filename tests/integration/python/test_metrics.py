@@ -6,7 +6,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
 import urllib.request
 from pathlib import Path
 
@@ -17,16 +16,12 @@ import mneme
 from mneme.v1 import inference_pb2
 
 from http_requests import ask
+from ports import held_port
+from waiting import wait_for, wait_for_value
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = "00f067aa0ba902b7"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def scrape(port: int) -> str:
@@ -35,21 +30,23 @@ def scrape(port: int) -> str:
         return answer.read().decode()
 
 
-def value(text: str, name: str, **labels: str) -> float:
+def value(text: str, name: str, label: str = "") -> float:
+    """Zero where there is none, because not all are there before they are first counted."""
     for line in text.splitlines():
-        if re.match(rf"{name}[ {{]", line) and all(f'{k}="{v}"' in line for k, v in labels.items()):
+        if re.match(rf"{name}[ {{]", line) and label in line:
             return float(line.rsplit(" ", 1)[1])
-    raise AssertionError(f"no {name} {labels} in:\n{text}")
+    return 0.0
 
 
 def wait_for_line(server, pattern: str) -> str:
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        for line in server.log.splitlines():
-            if re.search(pattern, line):
-                return line
-        time.sleep(0.01)
-    raise AssertionError(f"no line with {pattern} in:\n{server.log}")
+    found = []
+
+    def is_there():
+        found[:] = [line for line in server.log.splitlines() if re.search(pattern, line)]
+        return found
+
+    wait_for(is_there, f"a line with {pattern}")
+    return found[0]
 
 
 def generate(server, *metadata, **fields):
@@ -66,8 +63,9 @@ def generate(server, *metadata, **fields):
 
 @pytest.fixture(scope="module")
 def served(start_any, golden_model):
-    port = free_port()
-    return start_any(golden_model, "--metrics-port", str(port), "--metrics-compat", "vllm"), port
+    with held_port() as port:
+        flags = ("--metrics-port", str(port), "--metrics-compat", "vllm")
+        yield start_any(golden_model, *flags), port
 
 
 def test_counters_move_with_what_is_done(served):
@@ -79,27 +77,30 @@ def test_counters_move_with_what_is_done(served):
     client.sessions.fork("s", "t")
     with pytest.raises(mneme.InvalidArgument):
         client.generate([1], max_tokens=1, top_p=7.0)
-    after = scrape(port)
+    expected = {
+        ("mneme_requests_total", 'outcome="completed"'): 2,
+        ("mneme_requests_total", 'outcome="rejected"'): 1,
+        ("mneme_requests_rejected_total", 'code="INVALID_ARGUMENT"'): 1,
+        ("mneme_generation_tokens_total", ""): 7,
+        ("mneme_resumed_tokens_total", ""): 7,  # 3 of the prompt, 4 fed of the answer
+        ("mneme_session_resumes_total", 'outcome="hot"'): 1,
+        ("mneme_session_fork_seconds_count", ""): 1,
+        ("mneme_rpcs_total", 'method="Generate",code="OK"'): 2,
+        ("mneme_rpcs_total", 'method="ForkSession",code="OK"'): 1,
+        ("mneme_time_to_first_token_seconds_count", ""): 2,
+        ("vllm:request_success_total", 'finished_reason="length"'): 2,
+        ("mneme_sessions", 'residency="device"'): 2,
+    }
 
-    def moved(name, **labels):
-        return value(after, name, **labels) - value(before, name, **labels)
+    def moved():
+        after = scrape(port)
+        return {key: value(after, *key) - value(before, *key) for key in expected}
 
-    assert moved("mneme_requests_total", outcome="completed") == 2
-    assert moved("mneme_requests_total", outcome="rejected") == 1
-    assert moved("mneme_requests_rejected_total", code="INVALID_ARGUMENT") == 1
-    assert moved("mneme_generation_tokens_total") == 7
-    assert moved("mneme_resumed_tokens_total") == 7  # 3 of the prompt, 4 fed of the answer
-    assert moved("mneme_session_resumes_total", outcome="hot") == 1
-    assert moved("mneme_session_fork_seconds_count") == 1
-    assert value(after, "mneme_rpcs_total", method="Generate", code="OK") == 2
-    assert value(after, "mneme_rpcs_total", method="ForkSession", code="OK") == 1
-    assert moved("mneme_time_to_first_token_seconds_count") == 2
-    assert moved("vllm:request_success_total", finished_reason="length") == 2
-    assert value(after, "mneme_sessions", residency="device") == 2
+    wait_for_value(moved, expected)
     # Every token goes to two of the memories in each of the layers.
     assert sum(
         float(line.rsplit(" ", 1)[1])
-        for line in after.splitlines()
+        for line in scrape(port).splitlines()
         if line.startswith("mneme_routed_tokens_total")
     )
 
@@ -152,7 +153,7 @@ def test_http_requests_are_logged_and_traced_as_others(served):
             base, "/v1/completions", body=body, headers={"x-request-id": request_id, **headers}
         )
 
-    rejected = value(scrape(port), "mneme_requests_rejected_total", code="INVALID_ARGUMENT")
+    rejected = value(scrape(port), "mneme_requests_rejected_total", 'code="INVALID_ARGUMENT"')
     trace = {"traceparent": f"00-{TRACE}-{PARENT}-01", "tracestate": "vendor=1"}
     status, headers, _ = complete(
         "web", {"prompt": [[1, 2], [3]], "max_tokens": 3, "ignore_eos": True}, **trace
@@ -178,8 +179,10 @@ def test_http_requests_are_logged_and_traced_as_others(served):
         line = wait_for_line(server, f" request id={request_id} ")
         assert f"trace_id={TRACE} span_id={span} api=http" in line
         assert "outcome=rejected code=" in line
-    after = value(scrape(port), "mneme_requests_rejected_total", code="INVALID_ARGUMENT")
-    assert after - rejected == 3
+    wait_for_value(
+        lambda: value(scrape(port), "mneme_requests_rejected_total", 'code="INVALID_ARGUMENT"'),
+        rejected + 3,
+    )
     _, headers, _ = complete("untraced", {"prompt": "a", "max_tokens": 1}, traceparent="00-x")
     assert "traceparent" not in headers
     assert "trace_id" not in wait_for_line(server, " request id=untraced ")

@@ -1,8 +1,10 @@
 """Waiting for what a server does in its own time."""
 
+import asyncio
 import time
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 120.0
+PAUSE_S = 0.01
 
 
 def wait_for(condition, what):
@@ -10,4 +12,20 @@ def wait_for(condition, what):
     deadline = time.monotonic() + TIMEOUT_S
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain for: {what}"
-        time.sleep(0.05)
+        time.sleep(PAUSE_S)
+
+
+def wait_for_value(read, expected):
+    """Until `read()` gives `expected`; fails the test after a while with what it gives instead."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while (value := read()) != expected and time.monotonic() < deadline:
+        time.sleep(PAUSE_S)
+    assert value == expected
+
+
+async def wait_until(condition, what):
+    """As wait_for, with a `condition` that is awaited."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not await condition():
+        assert time.monotonic() < deadline, f"waited in vain for: {what}"
+        await asyncio.sleep(PAUSE_S)

@@ -8,7 +8,6 @@
 #include <memory>
 #include <string>
 
-#include "absl/time/clock.h"
 #include "tests/server/accepted_sockets.h"
 #include "tests/server/grpc/server_fixture.h"
 #include "tests/server/http/raw_http_client.h"
@@ -44,17 +43,33 @@ TEST(OpenConnectionsTest, ClosedOnesMakeRoom) {
   EXPECT_FALSE(open.Add(again));  // no connection at all
 }
 
+// Of two connections. Times that end in the tests are for clients that deserve no better: others
+// may be held up for longer.
 class GrpcListenerTest : public ServerTest {
  protected:
-  static v1::NetworkSection Network() {
+  explicit GrpcListenerTest(int64_t handshake_timeout_ms = 600'000,
+                            int64_t keepalive_time_ms = 600'000)
+      : ServerTest(true, {}, Network(handshake_timeout_ms, keepalive_time_ms)) {}
+
+ private:
+  static v1::NetworkSection Network(int64_t handshake_timeout_ms, int64_t keepalive_time_ms) {
     v1::NetworkSection network;
     network.set_grpc_max_connections(2);
-    network.set_handshake_timeout_ms(500);
-    network.set_keepalive_time_ms(1000);
+    network.set_handshake_timeout_ms(handshake_timeout_ms);
+    network.set_keepalive_time_ms(keepalive_time_ms);
     network.set_keepalive_timeout_ms(700);
     return network;
   }
-  GrpcListenerTest() : ServerTest(true, {}, Network()) {}
+};
+
+class ShortHandshakeTest : public GrpcListenerTest {
+ protected:
+  ShortHandshakeTest() : GrpcListenerTest(/*handshake_timeout_ms=*/500) {}
+};
+
+class ShortKeepaliveTest : public GrpcListenerTest {
+ protected:
+  ShortKeepaliveTest() : GrpcListenerTest(600'000, /*keepalive_time_ms=*/1000) {}
 };
 
 TEST_F(GrpcListenerTest, AConnectionTooManyIsClosedAndOthersGoOn) {
@@ -74,22 +89,20 @@ TEST_F(GrpcListenerTest, AConnectionTooManyIsClosedAndOthersGoOn) {
   }
 }
 
-TEST_F(GrpcListenerTest, ClientsThatSayNothingAreClosed) {
-  const absl::Time start = absl::Now();
+TEST_F(ShortHandshakeTest, ClientsThatSayNothingAreClosed) {
   for (const size_t bytes : {size_t{0}, size_t{10}, Preface().size() - 9}) {
     RawHttpClient client(server_->port());
     EXPECT_TRUE(client.Send(Preface().substr(0, bytes)));
-    (void)client.ReadToEnd();  // ends after ten seconds, closed or not
+    (void)client.ReadToEnd();
+    EXPECT_TRUE(client.AtEnd());
   }
-  EXPECT_LT(absl::Now() - start, absl::Seconds(9));
 }
 
-TEST_F(GrpcListenerTest, IdleClientsThatDoNotAnswerAreClosed) {
+TEST_F(ShortKeepaliveTest, IdleClientsThatDoNotAnswerAreClosed) {
   RawHttpClient idle(server_->port());
   EXPECT_TRUE(idle.Send(Preface()));
-  const absl::Time start = absl::Now();
-  (void)idle.ReadToEnd();  // ends after ten seconds, closed or not
-  EXPECT_LT(absl::Now() - start, absl::Seconds(9));
+  (void)idle.ReadToEnd();
+  EXPECT_TRUE(idle.AtEnd());
 }
 
 TEST_F(GrpcListenerTest, TheSystemNoticesClientsThatVanish) {

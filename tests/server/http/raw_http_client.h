@@ -6,6 +6,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <string>
 
@@ -32,12 +33,12 @@ struct RawResponse {
   }
 };
 
-// Blocking; every wait ends after ten seconds, as a failure.
+// Blocking. A wait of two minutes is a failure, and looks as if nothing more had come.
 class RawHttpClient {
  public:
   explicit RawHttpClient(const SocketAddress& address)
       : fd_(socket(address.bytes.ss_family, SOCK_STREAM, 0)) {
-    const timeval limit{.tv_sec = 10, .tv_usec = 0};
+    const timeval limit{.tv_sec = 120, .tv_usec = 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     connected_ = connect(fd_, address.get(), address.size) == 0;
   }
@@ -86,7 +87,8 @@ class RawHttpClient {
     }
     return Take(in_.size());
   }
-  bool AtEnd() { return in_.empty() && !Fill(); }
+  // Whether the server has closed, with nothing left to read; waits until it has.
+  bool AtEnd() { return in_.empty() && !Fill() && errno != EAGAIN; }
 
   // `head_only` for the answer to HEAD.
   RawResponse Read(bool head_only = false) {
@@ -124,6 +126,7 @@ class RawHttpClient {
   }
   bool Fill() {
     char buffer[16384];
+    errno = 0;
     const ssize_t bytes = recv(fd_, buffer, sizeof(buffer), 0);
     if (bytes <= 0) return false;
     in_.append(buffer, bytes);

@@ -68,7 +68,7 @@ class OpenAiServiceTest : public ::testing::Test {
   int64_t Refused(absl::StatusCode code) {
     return access_.stats().refused[static_cast<size_t>(code)].value();
   }
-  // Everything that was logged, once the server has ended.
+  // Everything that was logged, once the server has ended and counted all that it answered.
   std::string Log() {
     server_ = nullptr;
     service_ = nullptr;
@@ -132,10 +132,10 @@ TEST_F(OpenAiServiceTest, WhatIsRefusedIsCountedLoggedAndTraced) {
   access_.SetDraining();
   EXPECT_EQ(Ask("late", R"({"prompt": "a"})").status, 503);
 
+  const std::string log = Log();
   EXPECT_EQ(Refused(absl::StatusCode::kUnavailable), 2);
   EXPECT_EQ(Refused(absl::StatusCode::kInvalidArgument), 2);
   EXPECT_EQ(Refused(absl::StatusCode::kNotFound), 1);
-  const std::string log = Log();
   EXPECT_THAT(log, HasSubstr("id=no-json api=http client=127.0.0.1:"));
   EXPECT_THAT(log, HasSubstr("outcome=rejected code=INVALID_ARGUMENT reason=BAD_BODY"));
   EXPECT_THAT(log, HasSubstr("outcome=rejected code=INVALID_ARGUMENT reason=UNKNOWN_PARAMETER"));
@@ -202,9 +202,9 @@ TEST_F(OpenAiLimitsTest, StrangersAndThoseOverTheirLimitHaveALine) {
   ASSERT_TRUE(another.ok());
   EXPECT_EQ(Ask("two", R"({"prompt": ["a", "b"]})", key).status, 429);
   engine_.WaitForCancel(0);  // what went before the refusal is taken back
+  const std::string log = Log();
   EXPECT_EQ(Refused(absl::StatusCode::kUnauthenticated), 1);
   EXPECT_EQ(Refused(absl::StatusCode::kResourceExhausted), 1);
-  const std::string log = Log();
   EXPECT_THAT(log, HasSubstr("code=UNAUTHENTICATED reason=API_KEY_MISSING"));
   EXPECT_THAT(log, HasSubstr("id=two-1 api=http"));
   EXPECT_THAT(log, HasSubstr("owner=api-key outcome=rejected code=RESOURCE_EXHAUSTED "
