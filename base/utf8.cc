@@ -6,8 +6,8 @@ namespace mneme {
 namespace {
 
 struct Sequence {
-  size_t
-      length;  // bytes that belong together: a character, or a maximal ill-formed part; at least 1
+  // Bytes that belong together: a character, or a maximal ill-formed part; at least 1.
+  size_t length;
   enum { kComplete, kIncomplete, kInvalid } state;  // kIncomplete: well-formed until the text ended
 };
 

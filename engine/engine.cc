@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "base/log_fields.h"
@@ -55,11 +54,12 @@ uint64_t RandomSeed() {
 class LoopEngine final : public Engine {
  public:
   LoopEngine(std::unique_ptr<Backend> backend, std::unique_ptr<Model> model,
-             std::unique_ptr<Tokenizer> tokenizer, const EngineOptions& options)
+             std::unique_ptr<Tokenizer> tokenizer, const EngineOptions& options, Clock& clock)
       : backend_(std::move(backend)),
         model_(std::move(model)),
         tokenizer_(std::move(tokenizer)),
-        options_(options) {}
+        options_(options),
+        clock_(clock) {}
 
   ~LoopEngine() override {
     if (loop_ == nullptr) return;
@@ -69,8 +69,7 @@ class LoopEngine final : public Engine {
     loop_.reset();  // ends what is left, before the notifier goes
   }
 
-  absl::Status Start(std::vector<int32_t> end_tokens, Clock& clock) {
-    clock_ = &clock;
+  absl::Status Start(std::vector<int32_t> end_tokens) {
     MNEME_RETURN_IF_ERROR(CheckOptions(options_));
     options_.max_rows = std::min(options_.max_rows, options_.max_tokens_per_step);
     // What the runner will take is not left for slabs.
@@ -98,7 +97,7 @@ class LoopEngine final : public Engine {
                                                      .routing = routing_.get(),
                                                      .notifier = notifier_.get(),
                                                      .stats = stats_,
-                                                     .clock = clock,
+                                                     .clock = clock_,
                                                      .end_tokens = std::move(end_tokens)},
                                          options_, RandomSeed());
     LogFields("capacity")
@@ -129,11 +128,11 @@ class LoopEngine final : public Engine {
   }
   absl::StatusOr<SessionInfo> ForkSession(SessionKey source, SessionKey target,
                                           absl::Duration ttl) override {
-    const absl::Duration begin = clock_->Monotonic();
+    const absl::Duration begin = clock_.Monotonic();
     absl::StatusOr<SessionInfo> forked = OnLoop<absl::StatusOr<SessionInfo>>(
         [&] { return loop_->ForkSession(source, target, ttl); });
     if (forked.ok()) {
-      stats_.fork_seconds.Observe(absl::ToDoubleSeconds(clock_->Monotonic() - begin));
+      stats_.fork_seconds.Observe(absl::ToDoubleSeconds(clock_.Monotonic() - begin));
     }
     return forked;
   }
@@ -183,7 +182,7 @@ class LoopEngine final : public Engine {
   const std::unique_ptr<Model> model_;
   const std::unique_ptr<Tokenizer> tokenizer_;
   EngineOptions options_;
-  Clock* clock_ = nullptr;
+  Clock& clock_;
   CapacityPlan capacity_;
   EngineStats stats_;
   std::unique_ptr<StatePool> pool_;
@@ -202,8 +201,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(std::unique_ptr<Backend> 
                                                        std::vector<int32_t> end_tokens,
                                                        const EngineOptions& options, Clock& clock) {
   auto engine = std::make_unique<LoopEngine>(std::move(backend), std::move(model),
-                                             std::move(tokenizer), options);
-  MNEME_RETURN_IF_ERROR(engine->Start(std::move(end_tokens), clock));
+                                             std::move(tokenizer), options, clock);
+  MNEME_RETURN_IF_ERROR(engine->Start(std::move(end_tokens)));
   return engine;
 }
 

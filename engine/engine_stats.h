@@ -132,8 +132,8 @@ struct EngineStats {
   std::array<Counter, kSessionEnds> sessions_ended;
   Counter sessions_created;
   Counter forked_choices;  // n > 1
-  Histogram fork_seconds{
-      CommandBounds()};  // of sessions: asked -> answered, waiting for a step too
+  // Of sessions: asked -> answered, waiting for a step too.
+  Histogram fork_seconds{CommandBounds()};
 
   // Now.
   Gauge requests_running;

@@ -15,7 +15,7 @@ namespace {
 // Arrays of a step begin at multiples of this many elements: 64 bytes.
 constexpr int64_t kInputAlignment = 16;
 
-// Sizes of step from and to which TryPromptSizes goes, besides the largest.
+// TryPromptSizes tries the largest size of step, and of the likely ones those between these two.
 constexpr int kFewestTriedTokens = 64, kMostTriedTokens = 2048;
 
 int64_t Aligned(int64_t elements) {
@@ -89,14 +89,14 @@ absl::Status ModelRunner::CaptureGraphs() {
 absl::Status ModelRunner::TryPromptSizes() {
   // One padding row of so many tokens: no slab is read or written.
   const std::vector<int32_t> tokens(limits_.tokens, 0);
-  for (int size = limits_.tokens; size > 1; size = LikelyStepTokens(size - 1)) {
+  for (int size = limits_.tokens; size > 1;
+       size = LikelyStepTokens(std::min(size - 1, kMostTriedTokens))) {
     StepPlan plan;
     plan.AddRow(/*slot=*/-1, std::span(tokens).first(size), /*scored_tokens=*/0, /*samples=*/true,
                 /*candidate=*/0);
     WriteInputs(plan, /*padding=*/0);
     Launch(/*routing=*/nullptr);
     MNEME_RETURN_IF_ERROR(backend_.Synchronize());
-    if (size > kMostTriedTokens) size = kMostTriedTokens + 1;
     if (size < kFewestTriedTokens) break;
   }
   return absl::OkStatus();

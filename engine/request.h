@@ -31,8 +31,8 @@ struct SamplingParams {
 // When to end, and what of the end is shown.
 struct StopParams {
   int max_tokens = 16;  // generated per choice, >= 0; 0 feeds the prompt and generates nothing
-  int min_tokens =
-      0;  // end tokens and stop token ids are banned before; stop strings are not matched
+  // Before so many, end tokens and stop token ids are banned, and stop strings are not matched.
+  int min_tokens = 0;
   bool ignore_eos = false;
   std::vector<int32_t> stop_token_ids;
   std::vector<std::string> stop_strings;  // at most 16 of at most 256 bytes

@@ -30,6 +30,32 @@ absl::Status CheckPrompt(const std::vector<int32_t>& prompt, int vocab) {
   return absl::OkStatus();
 }
 
+// How long the prompt is, and the answer that may follow it.
+absl::Status CheckLengths(const Request& r, const RequestBounds& bounds) {
+  const absl::string_view field = PromptField(r.prompt);
+  const auto prompt_tokens =
+      static_cast<int64_t>(std::max(r.prompt.at_start.size(), r.prompt.continued.size()));
+  if (r.prompt.at_start.empty() && r.session.name.empty()) {
+    return FieldError(field,
+                      "is empty, expected at least one token; only a named session with a pending "
+                      "token goes on without");
+  }
+  const auto check_prompt = [&](int64_t most, absl::string_view flag) {
+    if (most <= 0 || prompt_tokens <= most) return absl::OkStatus();
+    return FieldError(field, absl::StrCat("has ", prompt_tokens, " tokens, expected at most ", most,
+                                          " (", flag, ")"));
+  };
+  MNEME_RETURN_IF_ERROR(check_prompt(bounds.max_prompt_tokens, "--max-prompt-tokens"));
+  MNEME_RETURN_IF_ERROR(check_prompt(bounds.max_request_tokens, "--max-model-len"));
+  if (bounds.max_request_tokens <= 0 ||
+      prompt_tokens + r.stop.max_tokens <= bounds.max_request_tokens) {
+    return absl::OkStatus();
+  }
+  return FieldError(field, absl::StrCat("has ", prompt_tokens, " tokens and max_tokens is ",
+                                        r.stop.max_tokens, ", expected at most ",
+                                        bounds.max_request_tokens, " together (--max-model-len)"));
+}
+
 // A draw needs a token that is not banned. Nothing else takes all of them away: penalties are
 // finite, and top_k, top_p and min_p keep the most likely one.
 absl::Status CheckSomethingIsLeftToDraw(const Request& r, const RequestBounds& bounds) {
@@ -98,33 +124,7 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
   MNEME_RETURN_IF_ERROR(CheckSomethingIsLeftToDraw(r, bounds));
   MNEME_RETURN_IF_ERROR(CheckPrompt(r.prompt.at_start, bounds.vocab));
   MNEME_RETURN_IF_ERROR(CheckPrompt(r.prompt.continued, bounds.vocab));
-  const size_t prompt_tokens = std::max(r.prompt.at_start.size(), r.prompt.continued.size());
-  if (r.prompt.at_start.empty() && r.session.name.empty()) {
-    return FieldError(
-        PromptField(r.prompt),
-        "is empty, expected at least one token; only a named session with a pending token "
-        "goes on without");
-  }
-  if (bounds.max_prompt_tokens > 0 &&
-      static_cast<int64_t>(prompt_tokens) > bounds.max_prompt_tokens) {
-    return FieldError(PromptField(r.prompt),
-                      absl::StrCat("has ", prompt_tokens, " tokens, expected at most ",
-                                   bounds.max_prompt_tokens, " (--max-prompt-tokens)"));
-  }
-  if (bounds.max_request_tokens > 0) {
-    if (static_cast<int64_t>(prompt_tokens) > bounds.max_request_tokens) {
-      return FieldError(PromptField(r.prompt),
-                        absl::StrCat("has ", prompt_tokens, " tokens, expected at most ",
-                                     bounds.max_request_tokens, " (--max-model-len)"));
-    }
-    const int64_t tokens = static_cast<int64_t>(prompt_tokens) + r.stop.max_tokens;
-    if (tokens > bounds.max_request_tokens) {
-      return FieldError(PromptField(r.prompt),
-                        absl::StrCat("has ", prompt_tokens, " tokens and max_tokens is ",
-                                     r.stop.max_tokens, ", expected at most ",
-                                     bounds.max_request_tokens, " together (--max-model-len)"));
-    }
-  }
+  MNEME_RETURN_IF_ERROR(CheckLengths(r, bounds));
   MNEME_RETURN_IF_ERROR(CheckRange("response.n", r.n, 1, kMaxChoices));
   if (r.n > bounds.max_sessions) {
     return FieldError("response.n",

@@ -46,41 +46,29 @@ int64_t LongestWaiting(std::span<const RowCandidate> candidates, const Indices& 
   return oldest;
 }
 
-}  // namespace
+// Rows of a step for each kind of candidate.
+struct RowShares {
+  int decode = 0, prefill = 0;
+};
 
-int LikelyStepTokens(int tokens) {
-  int step = 1;
-  while (16 * step <= tokens) step *= 2;
-  return tokens / step * step;
-}
-
-StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits,
-                  StepPlan memory) {
-  CHECK(limits.max_rows >= 1 && limits.max_tokens >= limits.max_rows);
-  Indices decoding, prefilling;
-  for (size_t i = 0; i < candidates.size(); ++i) {
-    (candidates[i].tokens.size() == 1 ? decoding : prefilling).push_back(static_cast<int>(i));
-  }
-  if (limits.prefill_tokens <= 0) prefilling.clear();
+RowShares DivideRows(std::span<const RowCandidate> candidates, const Indices& decoding,
+                     const Indices& prefilling, const StepLimits& limits) {
   const int decoders = static_cast<int>(decoding.size());
   const int prefillers = static_cast<int>(prefilling.size());
-
-  // Rows for each kind.
-  int prefill_rows = PrefillRows(candidates, prefilling, limits);
-  if (prefill_rows > 0 && decoders + prefill_rows > limits.max_rows) {
+  int prefill = PrefillRows(candidates, prefilling, limits);
+  if (prefill > 0 && decoders + prefill > limits.max_rows) {
     const int64_t share = int64_t{limits.max_rows} * prefillers / (int64_t{decoders} + prefillers);
-    prefill_rows = std::min(prefill_rows, std::max(1, static_cast<int>(share)));
+    prefill = std::min(prefill, std::max(1, static_cast<int>(share)));
     if (limits.max_rows == 1 &&
         LongestWaiting(candidates, decoding) <= LongestWaiting(candidates, prefilling)) {
-      prefill_rows = 0;
+      prefill = 0;
     }
   }
-  const int decode_rows = std::min(decoders, limits.max_rows - prefill_rows);
+  return {.decode = std::min(decoders, limits.max_rows - prefill), .prefill = prefill};
+}
 
-  StepPlan plan = std::move(memory);
-  plan.Clear();
-  KeepLongestWaiting(candidates, decode_rows, decoding);
-  int scored_left = limits.max_scored_tokens;
+void AddDecoding(std::span<const RowCandidate> candidates, const Indices& decoding,
+                 int& scored_left, StepPlan& plan) {
   for (const int i : decoding) {
     const RowCandidate& c = candidates[i];
     // A prompt of one token may want it scored, too.
@@ -88,9 +76,11 @@ StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& li
     scored_left -= c.scored_tokens;
     plan.AddRow(c.slot, c.tokens, c.scored_tokens, c.samples, i);
   }
-  plan.decode_rows = plan.rows();
+}
 
-  KeepLongestWaiting(candidates, prefill_rows, prefilling);
+// Divides what the limits leave of the step's tokens among `prefilling`.
+void AddPrefilling(std::span<const RowCandidate> candidates, Indices& prefilling,
+                   const StepLimits& limits, int scored_left, StepPlan& plan) {
   int scoring = 0;  // rows among them that score; no more than there are logits for
   prefilling.erase(
       std::remove_if(
@@ -121,6 +111,34 @@ StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& li
     tokens_left -= static_cast<int>(take);
     scored_left -= scored;
   }
+}
+
+}  // namespace
+
+int LikelyStepTokens(int tokens) {
+  int step = 1;
+  while (16 * step <= tokens) step *= 2;
+  return tokens / step * step;
+}
+
+StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits,
+                  StepPlan memory) {
+  CHECK(limits.max_rows >= 1 && limits.max_tokens >= limits.max_rows);
+  Indices decoding, prefilling;
+  for (size_t i = 0; i < candidates.size(); ++i) {
+    (candidates[i].tokens.size() == 1 ? decoding : prefilling).push_back(static_cast<int>(i));
+  }
+  if (limits.prefill_tokens <= 0) prefilling.clear();
+  const RowShares rows = DivideRows(candidates, decoding, prefilling, limits);
+  KeepLongestWaiting(candidates, rows.decode, decoding);
+  KeepLongestWaiting(candidates, rows.prefill, prefilling);
+
+  StepPlan plan = std::move(memory);
+  plan.Clear();
+  int scored_left = limits.max_scored_tokens;
+  AddDecoding(candidates, decoding, scored_left, plan);
+  plan.decode_rows = plan.rows();
+  AddPrefilling(candidates, prefilling, limits, scored_left, plan);
   return plan;
 }
 

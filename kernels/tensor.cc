@@ -2,7 +2,14 @@
 
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
 namespace mneme {
+
+std::string ShapeToString(std::span<const int64_t> dims) {
+  return absl::StrCat("[", absl::StrJoin(dims, ", "), "]");
+}
 
 absl::StatusOr<Buffer> Buffer::Allocate(Backend& backend, int64_t bytes) {
   absl::StatusOr<void*> data = backend.Allocate(bytes);

@@ -1,7 +1,9 @@
-// Owners of backend memory.
+// Owners of backend memory, and shapes in words.
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -9,6 +11,12 @@
 #include "kernels/tensor_view.h"
 
 namespace mneme {
+
+// For messages: "[2, 3]".
+std::string ShapeToString(std::span<const int64_t> dims);
+inline std::string ShapeToString(const Shape& shape) {
+  return ShapeToString(std::span(shape.dims, static_cast<size_t>(shape.rank)));
+}
 
 // Owns one allocation of a Backend, which must outlive it. Movable, not resizable.
 class Buffer {

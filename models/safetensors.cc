@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "kernels/tensor.h"
 #include "models/json_text.h"
 
 namespace mneme {
@@ -257,7 +258,7 @@ std::string CheckPlaces(std::vector<SafetensorsTensor>& tensors, int64_t data_by
     if (next == used || !hole.empty()) return;
     hole = absl::StrCat(
         "bytes ", used, " to ", next, " of the data belong to no tensor (",
-        previous == nullptr ? "at its begin" : absl::StrCat("after ", Quoted(previous->name)),
+        previous == nullptr ? "at its beginning" : absl::StrCat("after ", Quoted(previous->name)),
         next_name.empty() ? ", at its end" : absl::StrCat(", before ", Quoted(next_name)),
         "), expected tensors without holes between them");
   };
@@ -286,12 +287,6 @@ int64_t SafetensorsTensor::elements() const {
   int64_t n = 1;
   for (const int64_t dim : shape) n *= dim;
   return n;
-}
-
-std::string ShapeToString(std::span<const int64_t> shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
 }
 
 const SafetensorsTensor* SafetensorsHeader::Find(absl::string_view name) const {

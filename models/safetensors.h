@@ -34,9 +34,6 @@ struct SafetensorsTensor {
   int64_t elements() const;
 };
 
-// "[2, 3]"
-std::string ShapeToString(std::span<const int64_t> shape);
-
 struct SafetensorsHeader {
   std::vector<SafetensorsTensor> tensors;  // sorted by name
   std::map<std::string, std::string> metadata;

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "kernels/tensor.h"
 
 namespace mneme {
 namespace {
@@ -37,12 +38,6 @@ struct FieldGroup {
 bool Joins(const FieldGroup& group, const FieldName& name, const StateField& field) {
   return name.layer >= 0 && group.rest == name.rest && name.layer == group.last_layer + 1 &&
          group.field->dtype == field.dtype && group.field->shape == field.shape;
-}
-
-std::string ShapeText(const Shape& shape) {
-  std::string text = "[";
-  for (int i = 0; i < shape.rank; ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
 }
 
 }  // namespace
@@ -83,7 +78,7 @@ std::string StateLayout::ToString() const {
       name = absl::StrCat("layers.", group.first_layer, ".", group.rest);
     }
     absl::StrAppendFormat(&text, "%-24s %-4s %-22s %12d bytes%s\n", name, Name(group.field->dtype),
-                          ShapeText(group.field->shape), group.count * group.field->bytes(),
+                          ShapeToString(group.field->shape), group.count * group.field->bytes(),
                           group.field->lazily_initialized ? "" : "  cleared in new sessions");
   }
   absl::StrAppend(&text, "slab: ", slab_bytes_, " bytes\n");

@@ -1,28 +1,25 @@
 // Text to token ids and back.
 //
-// What users are promised
-//   Encode     UTF-8 text to the ids that the SentencePiece package gives for the same model, bit
-//   for bit.
-//              Text that is not UTF-8 is an error that names the offset. NUL and other control
-//              characters are ordinary text. No EOS is ever appended.
-//   BOS        only when asked for (`add_bos`), which callers do at position 0 of a session.
-//   Special    tokens are not looked for in text: "<s>" in a prompt is three characters, not BOS,
-//   so a
-//              user cannot forge control tokens. (A model's user-defined pieces, such as
-//              "<|user|>", are part of its vocabulary, and SentencePiece finds them in text as it
-//              does everywhere.)
-//   Sessions   text that continues a session is encoded with `continuation`: the space that
-//   SentencePiece
-//              puts in front of a text (its dummy prefix) is not repeated, so "mem" followed by
-//              "ory" is the text "memory". Spaces that the user wrote are kept as far as the
-//              model's normaliser keeps spaces at all: a model that squeezes white space keeps one
-//              of a run in front of a continuation, and none at the end of a text.
-//   Decode     ids to UTF-8, always valid. Control ids (BOS, EOS, padding rows) give nothing unless
-//              `skip_special_tokens` is off, the unknown piece gives the model's surface for it ("
-//              ⁇ "), byte pieces are joined into characters, every byte that belongs to no
-//              character becomes one U+FFFD. At the start of a sequence the dummy prefix's space is
-//              removed again.
-//   Streaming  StreamingDecoder (streaming_decoder.h) gives the same text piece by piece.
+// What users are promised:
+//
+// - Encoding gives the ids that the SentencePiece package gives for the same model, bit for bit.
+//   Text that is not UTF-8 is an error that names the offset. NUL and other control characters are
+//   ordinary text. No EOS is ever appended.
+// - BOS comes only when asked for (`add_bos`), which callers do at position 0 of a session.
+// - Special tokens are not looked for in text: "<s>" in a prompt is three characters, not BOS, so a
+//   user cannot forge control tokens. (A model's user-defined pieces, such as "<|user|>", are part
+//   of its vocabulary, and SentencePiece finds them in text as it does everywhere.)
+// - Text that continues a session is encoded with `continuation`: the space that SentencePiece puts
+//   in front of a text (its dummy prefix) is not repeated, so "mem" followed by "ory" is the text
+//   "memory". Spaces that the user wrote are kept as far as the model's normaliser keeps spaces at
+//   all: a model that squeezes white space keeps one of a run in front of a continuation, and none
+//   at the end of a text.
+// - Decoding gives UTF-8, always valid. Control ids (BOS, EOS, padding rows) give nothing unless
+//   `skip_special_tokens` is off; the unknown piece gives the surface that the model has for it
+//   (" ⁇ "); byte pieces are joined into characters, and every byte that belongs to no
+//   character becomes one U+FFFD. At the start of a sequence the dummy prefix's space is removed
+//   again.
+// - StreamingDecoder (streaming_decoder.h) gives the same text piece by piece.
 //
 // All of it is immutable after loading: any thread may call any const member at any time.
 #pragma once
@@ -56,8 +53,8 @@ struct TokenEntry {
 
 struct EncodeOptions {
   bool add_bos = false;  // put BOS in front; no effect on a tokenizer without one
-  bool continuation =
-      false;  // the text follows other tokens of the same session (BOS alone is not one)
+  // The text follows other tokens of the same session; BOS alone is not one.
+  bool continuation = false;
 };
 
 struct DecodeOptions {

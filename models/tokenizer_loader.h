@@ -1,12 +1,10 @@
 // Which tokenizer a model folder has. The rules, in order:
 //
 //   1. tokenizer_class (tokenizer_config.json, else config.json) is "ByteTokenizer": the byte
-//   tokenizer.
-//      A tokenizer.model beside it is a contradiction and refused.
+//      tokenizer. A tokenizer.model beside it is a contradiction and refused.
 //   2. tokenizer.model: SentencePiece. A vocabulary larger than the model's is refused; rows that
-//   it
-//      lacks are those of added tokens (tokenizer_config.json, added_tokens_decoder) or padding,
-//      and decode to nothing.
+//      it lacks are those of added tokens (tokenizer_config.json, added_tokens_decoder) or padding,
+//      which decodes to nothing.
 //   3. any other tokenizer file (tokenizer.json, vocab.json, ...): refused by name.
 //   4. no tokenizer file at all and a vocab_size of 256 to 320: the byte tokenizer.
 //   5. none at all: NOT_FOUND. Such a model still serves token ids.

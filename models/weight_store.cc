@@ -15,10 +15,6 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-std::string ToString(Shape shape) {
-  return ShapeToString(std::span<const int64_t>(shape.dims, static_cast<size_t>(shape.rank)));
-}
-
 bool IsWeightType(const std::optional<DType>& dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
 }
@@ -54,7 +50,7 @@ absl::Status WeightStore::StartLoading(Backend& backend, Progress progress) {
   pool_ = std::make_unique<ThreadPool>();
   progress_ = std::move(progress);
   planned_bytes_ = std::exchange(taken_bytes_, 0);
-  used_ = parameters_ = stored_bytes_ = 0;
+  used_ = parameters_ = 0;
   taken_.clear();
   bytes_by_dtype_.clear();
   for (const auto& file : checkpoint_.files()) {
@@ -75,7 +71,7 @@ absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Sha
   if (entry == nullptr) {
     const absl::Status holes = checkpoint_.CheckHoles();
     return absl::NotFoundError(absl::StrCat("tensor \"", name, "\" is not in ", checkpoint_.path(),
-                                            ", expected shape ", ToString(stored),
+                                            ", expected shape ", ShapeToString(stored),
                                             holes.ok() ? "" : "; ", holes.message()));
   }
   const SafetensorsTensor& tensor = *entry->tensor;
@@ -86,7 +82,7 @@ absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Sha
   if (!std::equal(tensor.shape.begin(), tensor.shape.end(), stored.dims,
                   stored.dims + stored.rank)) {
     return error(
-        absl::StrCat("shape ", ShapeToString(tensor.shape), ", expected ", ToString(stored)));
+        absl::StrCat("shape ", ShapeToString(tensor.shape), ", expected ", ShapeToString(stored)));
   }
   if (!IsWeightType(tensor.dtype)) {
     return error(absl::StrCat("dtype ", tensor.dtype_name, ", expected F32, BF16 or F16"));
@@ -102,7 +98,6 @@ absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Sha
   used_names_.emplace(name);
   if (taken_.insert(piece.label).second) {
     parameters_ += bytes / SizeOf(piece.dtype);
-    stored_bytes_ += bytes;
     bytes_by_dtype_[piece.dtype] += bytes;
     if (backend_ != nullptr) MNEME_RETURN_IF_ERROR(Scan(piece));
   }
@@ -207,10 +202,14 @@ absl::StatusOr<TensorView> WeightStore::Table(absl::string_view name, int rows, 
 
 absl::StatusOr<TensorView> WeightStore::Floats(absl::string_view name, Shape stored) {
   MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
-  MNEME_ASSIGN_OR_RETURN(TensorView view, Constant(Widened(piece.bytes, piece.dtype)));
-  Done(piece);
-  view.shape = stored;
-  return view;
+  std::byte* place = Place(stored.elements() * SizeOf(DType::kF32));
+  if (backend_ != nullptr) {
+    const std::vector<float> values = Widened(piece.bytes, piece.dtype);
+    backend_->CopyFromHost(place, values.data(),
+                           static_cast<int64_t>(values.size() * sizeof(float)));
+    Done(piece);
+  }
+  return TensorView{place, DType::kF32, stored};
 }
 
 absl::StatusOr<TensorView> WeightStore::Constant(std::span<const float> values) {

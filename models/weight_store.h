@@ -67,10 +67,9 @@ class WeightStore {
   // Tensors that nobody took or ignored.
   std::vector<std::string> Unused() const;
 
-  int64_t parameters() const { return parameters_; }      // of what was taken, each element once
-  int64_t stored_bytes() const { return stored_bytes_; }  // the same, as bytes of the file
-  int64_t resident_bytes() const { return used_; }        // in backend memory
-  std::string dtypes() const;  // "bf16", or "bf16+f32", larger part first
+  int64_t parameters() const { return parameters_; }  // of what was taken, each element once
+  int64_t resident_bytes() const { return used_; }    // in backend memory
+  std::string dtypes() const;                         // "bf16", or "bf16+f32", larger part first
   // Of names, shapes, element types and all bytes taken; known after loading. It does not depend on
   // the order of taking or on how tensors are spread over files.
   uint64_t fingerprint() const { return fingerprint_; }
@@ -100,15 +99,14 @@ class WeightStore {
   Progress progress_;
   Buffer memory_;
   int64_t used_ = 0;
-  int64_t taken_bytes_ = 0;    // of both passes' current one, pieces taken twice counted twice
-  int64_t planned_bytes_ = 0;  // taken_bytes_ of the first pass
+  int64_t taken_bytes_ = 0;    // in this pass; a piece taken twice counts twice
+  int64_t planned_bytes_ = 0;  // what taken_bytes_ came to in the first pass
 
   std::set<std::string, std::less<>> taken_;  // pieces, "name" or "name[first_row]"
   std::set<std::string, std::less<>> used_names_;
   std::set<std::string, std::less<>> ignored_;
   std::map<DType, int64_t> bytes_by_dtype_;
   int64_t parameters_ = 0;
-  int64_t stored_bytes_ = 0;
   uint64_t fingerprint_ = 0;
 };
 

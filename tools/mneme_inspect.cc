@@ -105,15 +105,9 @@ absl::Status PrintState(const std::string& folder) {
 void PrintShares(const RoutingTape& tape) {
   absl::PrintF("\nshare of tokens per memory, %%\n");
   for (int layer = 0; layer < tape.layers(); ++layer) {
-    std::vector<double> share(static_cast<size_t>(tape.memories()));
-    for (int64_t token = 0; token < tape.tokens(); ++token) {
-      for (int j = 0; j < tape.top_k(); ++j) {
-        share[tape.memory(token, layer, j)] += 100.0 / static_cast<double>(tape.tokens());
-      }
-    }
     absl::PrintF("layer %-3d %s\n", layer,
-                 absl::StrJoin(share, " ", [](std::string* out, double s) {
-                   absl::StrAppendFormat(out, "%5.1f", s);
+                 absl::StrJoin(tape.Shares(layer), " ", [](std::string* out, double share) {
+                   absl::StrAppendFormat(out, "%5.1f", 100 * share);
                  }));
   }
 }
@@ -213,27 +207,30 @@ int PrintRouting(const InspectFlags& flags) {
   return kExitOk;
 }
 
-// Elements as numbers; empty for a type that is not compared by value.
+bool HasNumbers(const SafetensorsTensor& tensor) {
+  return tensor.dtype == DType::kF64 || tensor.dtype == DType::kF32 ||
+         tensor.dtype == DType::kI32 || tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16;
+}
+
+// Elements as numbers, of a tensor that has them.
 std::vector<double> Values(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
-  const std::span<const std::byte> bytes = file.Bytes(tensor);
+  const std::byte* const bytes = file.Bytes(tensor).data();
   std::vector<double> values(static_cast<size_t>(tensor.elements()));
   for (size_t i = 0; i < values.size(); ++i) {
     float f32 = 0;
     int32_t i32 = 0;
     uint16_t half = 0;
     if (tensor.dtype == DType::kF64) {
-      std::memcpy(&values[i], bytes.data() + 8 * i, 8);
+      std::memcpy(&values[i], bytes + 8 * i, 8);
     } else if (tensor.dtype == DType::kF32) {
-      std::memcpy(&f32, bytes.data() + 4 * i, 4);
+      std::memcpy(&f32, bytes + 4 * i, 4);
       values[i] = f32;
     } else if (tensor.dtype == DType::kI32) {
-      std::memcpy(&i32, bytes.data() + 4 * i, 4);
+      std::memcpy(&i32, bytes + 4 * i, 4);
       values[i] = i32;
-    } else if (tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16) {
-      std::memcpy(&half, bytes.data() + 2 * i, 2);
-      values[i] = tensor.dtype == DType::kBF16 ? F32FromBF16(half) : F32FromF16(half);
     } else {
-      return {};
+      std::memcpy(&half, bytes + 2 * i, 2);
+      values[i] = tensor.dtype == DType::kBF16 ? F32FromBF16(half) : F32FromF16(half);
     }
   }
   return values;
@@ -248,10 +245,16 @@ bool PrintDifference(const SafetensorsFile& a, const SafetensorsTensor& x, const
     return false;
   }
   const bool same_type = x.dtype_name == y.dtype_name;
+  const std::string types =
+      same_type ? "" : absl::StrCat(x.dtype_name, " and ", y.dtype_name, ", ");
   const auto left = a.Bytes(x), right = b.Bytes(y);
   if (same_type && std::equal(left.begin(), left.end(), right.begin(), right.end())) {
     absl::PrintF("%-56s same bits\n", name);
     return true;
+  }
+  if (!HasNumbers(x) || !HasNumbers(y)) {
+    absl::PrintF("%-56s %sbits differ\n", name, types);
+    return false;
   }
   const std::vector<double> p = Values(a, x), q = Values(b, y);
   double difference = 0, norm = 0, largest = 0;
@@ -264,9 +267,8 @@ bool PrintDifference(const SafetensorsFile& a, const SafetensorsTensor& x, const
     if (p[i] != q[i]) ++differing;
   }
   absl::PrintF("%-56s %s%d of %d elements differ, relative error %.3g, largest difference %.3g\n",
-               name, same_type ? "" : absl::StrCat(x.dtype_name, " and ", y.dtype_name, ", "),
-               differing, p.size(), norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference),
-               largest);
+               name, types, differing, p.size(),
+               norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference), largest);
   return false;
 }
 

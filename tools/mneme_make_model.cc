@@ -68,12 +68,7 @@ void PrintRoutingShares(const RoutingTape& tape) {
   std::vector<double> mean(static_cast<size_t>(tape.memories()));
   double lowest = 1, highest = 0;
   for (int layer = 0; layer < tape.layers(); ++layer) {
-    std::vector<double> share(mean.size());
-    for (int64_t token = 0; token < tape.tokens(); ++token) {
-      for (int j = 0; j < tape.top_k(); ++j) {
-        share[tape.memory(token, layer, j)] += 1.0 / static_cast<double>(tape.tokens());
-      }
-    }
+    const std::vector<double> share = tape.Shares(layer);
     for (size_t m = 0; m < mean.size(); ++m) mean[m] += share[m] / tape.layers();
     lowest = std::min(lowest, *std::min_element(share.begin(), share.end()));
     highest = std::max(highest, *std::max_element(share.begin(), share.end()));

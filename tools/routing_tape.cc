@@ -96,6 +96,16 @@ void RoutingTape::OnRouted(int layer, const TensorView& indices, const TensorVie
   }
 }
 
+std::vector<double> RoutingTape::Shares(int layer) const {
+  std::vector<double> shares(static_cast<size_t>(memories_));
+  for (int64_t token = 0; token < tokens_; ++token) {
+    for (int j = 0; j < top_k_; ++j) {
+      shares[memory(token, layer, j)] += 1.0 / static_cast<double>(tokens_);
+    }
+  }
+  return shares;
+}
+
 absl::Status RoutingTape::Save(const std::string& path) const {
   const std::vector<int64_t> shape = {tokens_, layers_, top_k_};
   const std::vector<SafetensorsSpec> specs = {{"routing", DType::kI32, shape},

@@ -2,6 +2,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <list>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,24 +24,25 @@ class CancelScope {
     if (token_ == nullptr) return;
     absl::MutexLock lock(&token_->mu_);
     if (token_->cancelled_) context.TryCancel();
-    token_->cancel_call_ = [&context] { context.TryCancel(); };
+    call_ = token_->calls_.insert(token_->calls_.end(), [&context] { context.TryCancel(); });
   }
   ~CancelScope() {
     if (token_ == nullptr) return;
     absl::MutexLock lock(&token_->mu_);
-    token_->cancel_call_ = nullptr;
+    token_->calls_.erase(call_);
   }
   CancelScope(const CancelScope&) = delete;
   CancelScope& operator=(const CancelScope&) = delete;
 
  private:
   CancelToken* const token_;
+  std::list<std::function<void()>>::iterator call_;
 };
 
 void CancelToken::Cancel() {
   absl::MutexLock lock(&mu_);
   cancelled_ = true;
-  if (cancel_call_ != nullptr) cancel_call_();
+  for (const std::function<void()>& cancel_call : calls_) cancel_call();
 }
 
 void CancelToken::Reset() {
@@ -102,6 +104,13 @@ std::shared_ptr<grpc::Channel> MakeChannel(const ClientOptions& options) {
   return grpc::CreateCustomChannel(options.target, MakeCredentials(options.tls), arguments);
 }
 
+// Whether a stream of messages was whole, which OK alone does not say.
+absl::Status EndOfStream(const grpc::Status& status, bool finished) {
+  if (!status.ok()) return FromGrpc(status);
+  if (!finished) return absl::DataLossError("the stream ended without its last message");
+  return absl::OkStatus();
+}
+
 // One GenerateAsync; deletes itself before the last callback.
 class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
@@ -118,6 +127,7 @@ class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
+    finished_ = finished_ || response_.has_finished();
     on_message_(response_);
     response_.Clear();
     StartRead(&response_);
@@ -125,7 +135,7 @@ class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
 
   void OnDone(const grpc::Status& status) override {
     const std::function<void(const absl::Status&)> on_done = std::move(on_done_);
-    const absl::Status result = FromGrpc(status);
+    const absl::Status result = EndOfStream(status, finished_);
     delete this;  // with its hold on the channel, which must not end last and on gRPC's own thread
     on_done(result);
   }
@@ -134,6 +144,7 @@ class AsyncCall final : public grpc::ClientReadReactor<v1::GenerateResponse> {
   grpc::ClientContext context_;
   const v1::GenerateRequest request_;
   v1::GenerateResponse response_;
+  bool finished_ = false;
   const std::function<void(const v1::GenerateResponse&)> on_message_;
   std::function<void(const absl::Status&)> on_done_;
 };
@@ -196,9 +207,7 @@ absl::Status Client::Generate(const v1::GenerateRequest& request,
     on_message(response);
     response.Clear();
   }
-  MNEME_RETURN_IF_ERROR(FromGrpc(reader->Finish()));
-  if (!finished) return absl::DataLossError("the stream ended without its last message");
-  return absl::OkStatus();
+  return EndOfStream(reader->Finish(), finished);
 }
 
 void Client::GenerateAsync(const v1::GenerateRequest& request,

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -49,8 +50,8 @@ struct ClientOptions {
   absl::Duration keepalive = absl::ZeroDuration();
 };
 
-// Ends calls from another thread. One token may be given to any number of calls; once cancelled,
-// later ones end at once, too, until Reset.
+// Ends calls from another thread. One token may be given to any number of calls, at once or one
+// after the other; once cancelled, later ones end at once, too, until Reset.
 class CancelToken {
  public:
   void Cancel() ABSL_LOCKS_EXCLUDED(mu_);
@@ -62,7 +63,7 @@ class CancelToken {
 
   mutable absl::Mutex mu_;
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;
-  std::function<void()> cancel_call_ ABSL_GUARDED_BY(mu_);
+  std::list<std::function<void()>> calls_ ABSL_GUARDED_BY(mu_);  // each cancels one
 };
 
 // Thread-safe. Errors are those of inference.proto; DetailsOf() of error_details.h reads the rest.

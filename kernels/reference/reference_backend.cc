@@ -8,23 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "kernels/reference/reference_kernels.h"
+#include "kernels/tensor.h"
 
 namespace mneme {
 namespace reference {
-namespace {
-
-std::string ToString(const Shape& shape) {
-  std::string text = "[";
-  for (int i = 0; i < shape.rank; ++i) absl::StrAppend(&text, i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
-}
-
-}  // namespace
 
 void Expect(const TensorView& tensor, DType dtype, const Shape& shape, const char* name) {
   CHECK(tensor.dtype == dtype && tensor.shape == shape)
-      << name << " is " << Name(tensor.dtype) << " " << ToString(tensor.shape) << ", expected "
-      << Name(dtype) << " " << ToString(shape);
+      << name << " is " << Name(tensor.dtype) << " " << ShapeToString(tensor.shape) << ", expected "
+      << Name(dtype) << " " << ShapeToString(shape);
   CHECK(!tensor.empty() || shape.elements() == 0) << name << " is missing";
 }
 

@@ -165,7 +165,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFile{"hole_at_the_begin",
                 "{" + Tensor("a", "F32", "[1]", 1, 5) + "}",
                 5,
-                {"bytes 0 to 1 of the data belong to no tensor (at its begin, before \"a\")"}},
+                {"bytes 0 to 1 of the data belong to no tensor (at its beginning, before \"a\")"}},
         BadFile{
             "hole_between",
             "{" + Tensor("a", "F32", "[1]", 0, 4) + "," + Tensor("b", "F32", "[1]", 64, 68) + "}",

@@ -285,6 +285,20 @@ TEST(MakeModelToolTest, EveryShardHoldsATensorOrThereAreTooMany) {
   }
 }
 
+TEST(InspectToolTest, TensorsThatAreNoNumbersDifferByTheirBits) {
+  const TestFolder folder;
+  // One U8 tensor of two elements, with other bytes in each file.
+  const std::string header = R"({"flags":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
+  const std::string size = {static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0};
+  folder.Write("a.safetensors", size + header + "xy");
+  folder.Write("b.safetensors", size + header + "xz");
+  const ToolOutcome outcome = RunTool(
+      "mneme-inspect",
+      absl::StrCat("diff ", folder.File("a.safetensors"), " ", folder.File("b.safetensors")));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("flags"), HasSubstr(" bits differ")));
+}
+
 TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
   const TestFolder folder;
   const std::string model = GoldenFolder("mom");
