@@ -26,6 +26,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "server/config/config.h"
+#include "server/config/origins.h"
 #include "server/config/units.h"
 #include "server/engine_access.h"
 #include "server/grpc/grpc_server.h"
@@ -151,6 +152,7 @@ HttpServerOptions ToHttpOptions(const v1::NetworkSection& config) {
   options.header_timeout = absl::Milliseconds(config.http_header_timeout_ms());
   options.body_timeout = absl::Milliseconds(config.http_body_timeout_ms());
   options.idle_timeout = absl::Milliseconds(config.http_idle_timeout_ms());
+  options.allowed_origins = *ParseOrigins(config.http_allowed_origins());  // valid by now
   return options;
 }
 

@@ -2,11 +2,8 @@
 
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
-#include <netdb.h>
-#include <netinet/in.h>
 
 #include <algorithm>
-#include <cstring>
 #include <fstream>
 #include <sstream>
 #include <vector>
@@ -14,10 +11,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
 #include "base/spelling.h"
 #include "base/status_macros.h"
 #include "server/config/flags.h"
+#include "server/config/interfaces.h"
+#include "server/config/origins.h"
 #include "server/config/units.h"
 
 namespace mneme {
@@ -242,54 +240,6 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> argume
 
 namespace {
 
-// The addresses that sockets would be bound to: "0", "0x0" and "::ffff:0.0.0.0" are spellings of
-// one that means all. An IPv4 address comes as the IPv6 address it is mapped to. None for a host
-// that does not exist.
-std::vector<in6_addr> AddressesOf(absl::string_view host) {
-  if (absl::ConsumePrefix(&host, "[")) (void)absl::ConsumeSuffix(&host, "]");
-  addrinfo hints{};
-  hints.ai_family = AF_INET6;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_V4MAPPED | AI_ALL;
-  addrinfo* found = nullptr;
-  std::vector<in6_addr> addresses;
-  if (getaddrinfo(std::string(host).c_str(), nullptr, &hints, &found) != 0) return addresses;
-  for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-    addresses.push_back(reinterpret_cast<const sockaddr_in6*>(one->ai_addr)->sin6_addr);
-  }
-  freeaddrinfo(found);
-  return addresses;
-}
-
-// The IPv4 address in the lowest four bytes; -1 for others.
-int64_t MappedIpv4(const in6_addr& address) {
-  if (!IN6_IS_ADDR_V4MAPPED(&address)) return -1;
-  uint32_t wire = 0;
-  std::memcpy(&wire, address.s6_addr + 12, sizeof(wire));
-  return ntohl(wire);
-}
-
-}  // namespace
-
-bool IsAllInterfaces(absl::string_view host) {
-  if (host.empty() || host == "*") return true;
-  const std::vector<in6_addr> addresses = AddressesOf(host);
-  return std::any_of(addresses.begin(), addresses.end(), [](const in6_addr& address) {
-    return IN6_IS_ADDR_UNSPECIFIED(&address) || MappedIpv4(address) == 0;
-  });
-}
-
-bool IsLoopback(absl::string_view host) {
-  if (host == "localhost") return true;
-  const std::vector<in6_addr> addresses = AddressesOf(host);
-  return !addresses.empty() &&
-         std::all_of(addresses.begin(), addresses.end(), [](const in6_addr& address) {
-           return IN6_IS_ADDR_LOOPBACK(&address) || MappedIpv4(address) >> 24 == 127;
-         });
-}
-
-namespace {
-
 absl::Status ValidateSecurity(const v1::SecuritySection& security) {
   if (security.ssl_certfile().empty() != security.ssl_keyfile().empty()) {
     return absl::InvalidArgumentError(
@@ -324,6 +274,8 @@ int64_t LeastGrpcMemory(const v1::NetworkSection& network) {
 }
 
 absl::Status ValidateNetwork(const v1::NetworkSection& network) {
+  MNEME_RETURN_IF_ERROR(
+      Prefixed("--http-allowed-origins", ParseOrigins(network.http_allowed_origins()).status()));
   if (GrpcMemoryBytes(network) >= LeastGrpcMemory(network)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--grpc-memory: ", FormatBytes(network.grpc_memory_bytes()),
@@ -379,6 +331,11 @@ std::vector<std::string> Weaknesses(const CommandLine& line) {
   if (!has_keys && security.ssl_ca_certs().empty() && !IsLoopback(network.host())) {
     lines.push_back(absl::StrCat("without keys or client certificates whoever reaches \"",
                                  network.host(), "\" may use every session"));
+  }
+  if (!has_keys && network.http_allowed_origins() == "*") {
+    lines.emplace_back(
+        "--http-allowed-origins * without keys: whatever page is open in a browser that reaches "
+        "this server may use every session");
   }
   return lines;
 }

@@ -39,12 +39,6 @@ int64_t GrpcMemoryBytes(const v1::NetworkSection& network);
 // The flags, "--host", in which two configurations differ.
 std::vector<std::string> DifferingFlags(const v1::ServerConfig& a, const v1::ServerConfig& b);
 
-// Whether `host` means every interface of the machine.
-bool IsAllInterfaces(absl::string_view host);
-
-// Whether `host` is an address of this machine that others cannot reach.
-bool IsLoopback(absl::string_view host);
-
 // What is allowed and seldom meant, a line for the log each: secrets that others see, and the like.
 std::vector<std::string> Weaknesses(const CommandLine& line);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "server/config/flags.h"
+#include "server/config/interfaces.h"
 
 namespace mneme {
 namespace {
