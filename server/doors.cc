@@ -7,6 +7,7 @@
 
 #include "base/log_fields.h"
 #include "base/status_macros.h"
+#include "server/config/origins.h"
 #include "server/host_address.h"
 #include "server/http/http_guard.h"
 #include "server/metrics/http_metrics.h"
@@ -24,6 +25,7 @@ HttpServerOptions ToHttpOptions(const v1::NetworkSection& config) {
   options.header_timeout = absl::Milliseconds(config.http_header_timeout_ms());
   options.body_timeout = absl::Milliseconds(config.http_body_timeout_ms());
   options.idle_timeout = absl::Milliseconds(config.http_idle_timeout_ms());
+  options.allowed_origins = *ParseOrigins(config.http_allowed_origins());  // valid by now
   return options;
 }
 

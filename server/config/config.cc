@@ -14,6 +14,7 @@
 #include "base/spelling.h"
 #include "base/status_macros.h"
 #include "server/config/flags.h"
+#include "server/config/origins.h"
 #include "server/config/units.h"
 #include "server/host_address.h"
 
@@ -288,6 +289,8 @@ int64_t LeastGrpcMemory(const v1::NetworkSection& network) {
 }
 
 absl::Status ValidateNetwork(const v1::NetworkSection& network) {
+  MNEME_RETURN_IF_ERROR(
+      Prefixed("--http-allowed-origins", ParseOrigins(network.http_allowed_origins()).status()));
   if (GrpcMemoryBytes(network) >= LeastGrpcMemory(network)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--grpc-memory: ", FormatBytes(network.grpc_memory_bytes()),
@@ -343,6 +346,11 @@ std::vector<std::string> Weaknesses(const CommandLine& line) {
   if (!has_keys && security.ssl_ca_certs().empty() && !IsLoopback(network.host())) {
     lines.push_back(absl::StrCat("without keys or client certificates whoever reaches \"",
                                  network.host(), "\" may use every session"));
+  }
+  if (!has_keys && network.http_allowed_origins() == "*") {
+    lines.emplace_back(
+        "--http-allowed-origins * without keys: whatever page is open in a browser that reaches "
+        "this server may use every session");
   }
   return lines;
 }

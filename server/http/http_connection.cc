@@ -4,11 +4,13 @@
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "server/http/http_connection_call.h"
+#include "server/http/http_cors.h"
 #include "server/http/http_error.h"
 #include "server/http/http_response_head.h"
 #include "server/http/http_trace.h"
@@ -172,6 +174,11 @@ void HttpConnection::MakeRequest() {
 
 bool HttpConnection::CheckHeader() {
   const HttpRoute* const route = match_.route;
+  if (std::optional<HttpResponse> preflight =
+          AnswerPreflight(shared_.options.allowed_origins, *request_, match_.allowed)) {
+    AnswerAtOnce(*std::move(preflight));
+    return false;
+  }
   if (shared_.options.authenticator != nullptr && (route == nullptr || !route->is_open)) {
     absl::StatusOr<std::string> owner = shared_.options.authenticator->Authenticate(*request_);
     if (!owner.ok()) {
@@ -218,6 +225,10 @@ void HttpConnection::Refuse(HttpResponse response) {
 
 void HttpConnection::Refuse(HttpResponse response, absl::Status why) {
   refusal_ = std::move(why);
+  AnswerAtOnce(std::move(response));
+}
+
+void HttpConnection::AnswerAtOnce(HttpResponse response) {
   const bool is_whole = parser_ != nullptr && parser_->state() == HttpParser::State::kDone;
   if (!is_whole) keep_alive_ = false;
   phase_ = Phase::kHandling;
@@ -234,6 +245,7 @@ void HttpConnection::OnAnswer(int64_t call_number, HttpResponse head,
   sent_bytes_ = 0;
   if (shared_.draining.load()) keep_alive_ = false;
   AddTrace(request_->trace, head);
+  AddCors(shared_.options.allowed_origins, *request_, head);
   const bool head_only = request_->method == "HEAD";
   const bool is_stream = body != nullptr;
   chunked_ = is_stream && minor_version_ >= 1;

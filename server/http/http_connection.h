@@ -61,10 +61,12 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void TimeOut(absl::string_view part);
   // From what has been parsed so far, once; finds its route.
   void MakeRequest();
-  // False: the request was refused.
+  // False: the request was answered.
   bool CheckHeader();
   void Dispatch();
   // Answers without the handler; closes the connection unless the whole request was read.
+  void AnswerAtOnce(HttpResponse response);
+  // The same, and says so to `on_exchange`.
   void Refuse(HttpResponse response);
   void Refuse(HttpResponse response, absl::Status why);
 

@@ -20,6 +20,8 @@ absl::string_view HttpReason(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 204:
+      return "No Content";
     case 400:
       return "Bad Request";
     case 401:
@@ -72,7 +74,7 @@ std::string ResponseHead(const HttpResponse& response, const ResponseFraming& fr
   for (const HttpField& field : response.fields) AppendField(field.name, field.value, out);
   if (framing.chunked) {
     AppendField("Transfer-Encoding", "chunked", out);
-  } else if (!framing.is_stream) {
+  } else if (!framing.is_stream && response.status != 204) {  // which has no body by itself
     AppendField("Content-Length", absl::StrCat(response.body.size()), out);
   }
   AppendField("Connection", framing.keep_alive ? "keep-alive" : "close", out);

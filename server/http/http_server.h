@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -28,7 +29,7 @@ struct HttpExchange {
   int64_t sent_bytes = 0;
   absl::Duration duration;
   bool complete = true;  // false: the client left first
-  absl::Status refusal;  // why no handler was asked; OK if one was
+  absl::Status refusal;  // why no handler was asked; OK if one was, or for a preflight
 };
 
 struct HttpServerOptions {
@@ -49,6 +50,7 @@ struct HttpServerOptions {
 
   std::shared_ptr<HttpAuthenticator> authenticator;   // null: everybody is anonymous
   std::shared_ptr<ByteStreamFactory> stream_factory;  // null: plain TCP
+  std::vector<std::string> allowed_origins;           // see http_cors.h
   // After each request, on the connection's thread; may be empty.
   std::function<void(const HttpExchange&)> on_exchange;
 };

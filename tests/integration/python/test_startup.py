@@ -26,6 +26,7 @@ TEXTS = {
     "--served-model-name",  # any text will do
     "--host",
     "--metrics-host",
+    "--http-allowed-origins",
     "--ssl-certfile",
     "--ssl-keyfile",
     "--ssl-ca-certs",
@@ -103,6 +104,7 @@ def test_every_flag_refuses_wrong_values(run, complaint):
         (["--metrics-port=1", f"--metrics-host={NO_HOST}"], ["--metrics-host", NO_HOST]),
         (["--grpc-port=65536"], ["--grpc-port", "65536", "is more than 65535"]),
         (["--http-port=-2"], ["--http-port", "-2", "is less than -1"]),
+        (["--http-allowed-origins=a.example"], ["--http-allowed-origins", '"a.example"', "scheme"]),
         (["--config=/no/such/file"], ["--config", "/no/such/file", "cannot read"]),
         (["--config="], ["--config", "expected the name of a file"]),
         (["--set=server { port: 1 }"], ["--set:1:", '"port"']),

@@ -12,6 +12,7 @@
 
 #include "server/config/environment.h"
 #include "server/config/flags.h"
+#include "server/config/origins.h"
 #include "server/host_address.h"
 
 namespace mneme {
@@ -19,6 +20,7 @@ namespace {
 
 using ::testing::_;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -213,6 +215,25 @@ TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {
   EXPECT_THAT(Weaknesses(*Parse({"--model=m", "--host=10.0.0.1"})),
               ElementsAre(HasSubstr("may use every session")));
   EXPECT_THAT(Weaknesses(*Parse({"--model=m"})), IsEmpty());
+}
+
+TEST(ConfigTest, OriginsAreSpelledAsBrowsersDo) {
+  EXPECT_THAT(*ParseOrigins(""), IsEmpty());
+  EXPECT_THAT(*ParseOrigins("*"), ElementsAre("*"));
+  EXPECT_THAT(*ParseOrigins("https://A.example:443, http://localhost:3000,http://[::1]:80,app://x"),
+              ElementsAre("https://a.example", "http://localhost:3000", "http://[::1]", "app://x"));
+  for (const char* origin :
+       {"a.example", "null", "https://", "https://a.example/", "https://a.example/path", "//a",
+        "https://me@a.example", "https://*.example", "https://a.example:0", "https://a:65536",
+        "https://a:", "https://a:+1", "https://[::1", "1a://b", "https://a b", ",", "*,https://a",
+        "https://a,,https://b", "https://\xc3\xa4.example"}) {
+    EXPECT_THAT(ErrorOf({"--model=m", "--http-allowed-origins", origin}),
+                AllOf(HasSubstr("--http-allowed-origins: \""), HasSubstr("is no origin")))
+        << origin;
+  }
+  EXPECT_THAT(Weaknesses(*Parse({"--model=m", "--http-allowed-origins=*"})),
+              ElementsAre(HasSubstr("whatever page")));
+  EXPECT_THAT(Weaknesses(*Parse({"--model=m", "--http-allowed-origins=https://a"})), IsEmpty());
 }
 
 TEST(ConfigTest, WhatGuardsIsNotEmptyByAccident) {

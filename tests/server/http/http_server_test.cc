@@ -12,6 +12,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "tests/server/accepted_sockets.h"
+#include "tests/server/http/one_key.h"
 #include "tests/server/http/raw_http_client.h"
 
 namespace mneme {
@@ -63,15 +64,6 @@ class FedBody final : public HttpBody {
   bool endless_ = false;
   int64_t produced_ = 0;
   int reads_ = 0;
-};
-
-// Only "Bearer good" may in.
-class OneKey final : public HttpAuthenticator {
- public:
-  absl::StatusOr<std::string> Authenticate(const HttpRequest& request) override {
-    if (request.Field("authorization") == "Bearer good") return "alice";
-    return absl::UnauthenticatedError("no such key");
-  }
 };
 
 class HttpServerTest : public ::testing::Test {

@@ -98,7 +98,7 @@ class RawHttpClient {
       (void)absl::SimpleAtoi(response.head.substr(9, 3), &response.status);
     }
     int64_t length = 0;
-    if (head_only || response.status == 100) return response;
+    if (head_only || response.status == 100 || response.status == 204) return response;
     if (absl::SimpleAtoi(response.Field("content-length"), &length)) {
       response.body = ReadBytes(length);
     } else if (response.Field("transfer-encoding") == "chunked") {
