@@ -20,10 +20,6 @@ int MadviseFlag(FileAccess access) {
   switch (access) {
     case FileAccess::kNormal:
       return MADV_NORMAL;
-    case FileAccess::kSequential:
-      return MADV_SEQUENTIAL;
-    case FileAccess::kRandom:
-      return MADV_RANDOM;
     case FileAccess::kWillNeed:
       return MADV_WILLNEED;
   }

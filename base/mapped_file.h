@@ -14,7 +14,7 @@
 namespace mneme {
 
 // How a mapping will be read, as advice to the kernel.
-enum class FileAccess { kNormal, kSequential, kRandom, kWillNeed };
+enum class FileAccess { kNormal, kWillNeed };
 
 // Movable, not copyable; the bytes stay where they are when it moves. The file must not be
 // truncated while it is mapped: reading beyond the new end would raise SIGBUS.

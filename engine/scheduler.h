@@ -24,7 +24,7 @@ struct StepLimits {
   int max_tokens = 1;         // of all rows; at least max_rows
   int max_scored_tokens = 1;  // logit rows for scoring, besides one row each for sampling
   int prefill_tokens = 1;     // of all rows that feed more than one token; 0: none of them runs
-  bool likely_sizes = false;  // a step with prompts has one of the LikelyStepTokens
+  bool likely_sizes = false;  // steps with prompts are of the LikelyStepTokens, see PlanStep
   int min_chunk = 64;  // a step does not cut its prefill tokens into smaller shares than this
 };
 

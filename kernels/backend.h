@@ -48,8 +48,9 @@ class Backend {
   virtual DType activation_dtype() const = 0;   // f64 for the reference, else f32
   virtual StateFormat state_format() const = 0;
   virtual DType compute_dtype() const = 0;  // BackendOptions::compute_dtype
-  // In which Linear takes x for these weights besides activation_dtype(), and without a pass of its
-  // own over x: RmsNorm, SwiGlu and GatedRmsNorm can write it. For steps with prompts.
+  // The type in which x of a Linear with these weights is best written, if not activation_dtype():
+  // Linear then converts nothing, and RmsNorm, SwiGlu and GatedRmsNorm can write it. For steps with
+  // prompts.
   virtual DType product_dtype(const PackedMatrix& /*weights*/) const { return activation_dtype(); }
 
   // Uninitialised memory, 64-byte aligned or better. RESOURCE_EXHAUSTED names the bytes asked for.

@@ -137,7 +137,7 @@ struct ShortConvArgs {
   TensorView entry_rows;  // [entries] i32: x row of each entry; empty: entry e reads row e
   TensorView weight;      // [channels, width] f32
   Segments segments;
-  StateView window;  // per memory: [width - 1, channels], act dtype of the backend's state
+  StateView window;  // per memory: [width - 1, channels] of StateFormat::window_dtype
   TensorView y;      // [entries, channels] act; must not alias x
 };
 
@@ -172,14 +172,18 @@ struct GatedDeltaRuleArgs {
   TensorView v;                // [entries, value_heads, value_dim] act
   TensorView log_decay, beta;  // [entries, value_heads] act
   Segments segments;
-  StateView state;  // per memory: [value_heads, value_dim, key_dim], updated in place
+  // Per memory: [value_heads, value_dim, key_dim] of StateFormat::memory_dtype, its rows
+  // StateRowPitch bytes apart; updated in place.
+  StateView state;
   PendingWrites pending;
   TensorView out;  // [entries, value_heads, value_dim] act; may alias v
 };
 
-// ShortConv of q, k and v, L2Norm of q, scaled, and of k, DeltaGates and GatedDeltaRule as one
-// operation, a fused one as those of decode_step.h. What its inputs have as outputs of one another
-// (q.y is rule.q, gates.beta is rule.beta, ..) is memory for what lies between: unspecified then.
+// All that a pass of tokens through gated-delta memories takes, as one operation: ShortConv of q, k
+// and v, L2Norm of q (scaled) and of k, DeltaGates, GatedDeltaRule. Like those of decode_step.h it
+// is fused, and a backend may do without. Tensors that one part writes and the next one reads (q.y
+// and rule.q, gates.beta and rule.beta) are the same memory; what they hold afterwards is
+// unspecified.
 struct DeltaMemoryPassArgs {
   ShortConvArgs q, k, v;  // all of rule.segments
   float q_scale = 1.0f;
@@ -194,7 +198,7 @@ struct SettleArgs {
   int memories = 0;   // of the field
   StateView written;  // as in DispatchArgs
   int heads = 0, key_dim = 0, value_heads = 0, value_dim = 0;
-  StateView state;
+  StateView state;  // as in GatedDeltaRuleArgs
   PendingWrites pending;
 };
 

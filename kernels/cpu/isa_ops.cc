@@ -6,7 +6,6 @@ namespace mneme::MNEME_ISA {
 
 const IsaOps& Ops() {
   static constexpr IsaOps kOps = {
-      .has_bf16_products = kHasBF16Products,
       .max_entries = kMaxEntries,
       .linear_panel_step = LinearPanelStep,
       .linear_scratch_bytes = LinearScratchBytes,

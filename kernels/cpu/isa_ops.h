@@ -41,8 +41,6 @@ struct SampleScratch {
 };
 
 struct IsaOps {
-  // Whether this instruction set multiplies bf16 by bf16 itself.
-  bool has_bf16_products = false;
   // At most this many entries per LinearTask.
   int max_entries = 0;
   // The panels of such a task are best a multiple of this.

@@ -3,7 +3,7 @@
 // written once and compiled once per instruction set, in namespace mneme::<isa>.
 //
 // Included by the sources of mneme_isa_sources() only. Within one instruction set a lane's result
-// depends on that lane's inputs alone, and the sums over lanes (Sum, SumEach) always add in the
+// depends on that lane's inputs alone, and the sum over lanes (Sum) always adds in the
 // same tree: what a kernel computes for an output never depends on where in a vector it fell.
 #pragma once
 
@@ -28,7 +28,6 @@ namespace mneme::MNEME_ISA {
 
 constexpr int kLanes = 16;
 
-MNEME_INLINE float FloatFromBits(uint32_t bits) { return std::bit_cast<float>(bits); }
 MNEME_INLINE uint32_t BitsFromFloat(float value) { return std::bit_cast<uint32_t>(value); }
 
 #if defined(__AVX512F__)
@@ -75,7 +74,6 @@ MNEME_INLINE void StoreBF16(uint16_t* p, Vec low, Vec high) {
 // b where a is NaN.
 MNEME_INLINE Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 MNEME_INLINE Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
-MNEME_INLINE Vec Sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
 MNEME_INLINE Vec Abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
 MNEME_INLINE Vec Round(Vec a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
@@ -166,7 +164,6 @@ MNEME_INLINE Vec Max(Vec a, Vec b) {
 MNEME_INLINE Vec Min(Vec a, Vec b) {
   return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
 }
-MNEME_INLINE Vec Sqrt(Vec a) { return {_mm256_sqrt_ps(a.lo), _mm256_sqrt_ps(a.hi)}; }
 MNEME_INLINE Vec Abs(Vec a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
@@ -295,9 +292,6 @@ MNEME_INLINE Vec Max(Vec a, Vec b) {
 }
 MNEME_INLINE Vec Min(Vec a, Vec b) {
   return MakeVec([&](int i) { return a.q[i] < b.q[i] ? a.q[i] : b.q[i]; });
-}
-MNEME_INLINE Vec Sqrt(Vec a) {
-  return MapLanes(a, [](float x) { return __builtin_sqrtf(x); });
 }
 MNEME_INLINE Vec Abs(Vec a) {
   return MapLanes(a, [](float x) { return __builtin_fabsf(x); });

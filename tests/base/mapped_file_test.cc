@@ -71,8 +71,7 @@ TEST_F(MappedFileTest, AdviceNeverChangesTheBytes) {
   std::string content(1'000'000, '\0');
   for (size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 31);
   const std::string path = Write("large", content);
-  for (const FileAccess access :
-       {FileAccess::kNormal, FileAccess::kSequential, FileAccess::kRandom, FileAccess::kWillNeed}) {
+  for (const FileAccess access : {FileAccess::kNormal, FileAccess::kWillNeed}) {
     const absl::StatusOr<MappedFile> file = MappedFile::Open(path, access);
     ASSERT_TRUE(file.ok()) << file.status();
     file->Advise(5000, 700'000, access);
