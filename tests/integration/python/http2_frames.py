@@ -3,7 +3,6 @@
 import select
 import socket
 import struct
-import threading
 
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 3, 4, 6, 8
 ACK = END_STREAM = 1
@@ -37,10 +36,9 @@ def begin_call(connection, stream, path):
 
 
 class UnfinishedCalls:
-    """One connection with calls whose messages have begun and do not end; for several threads."""
+    """One connection with calls whose messages have begun and do not end."""
 
     def __init__(self, port):
-        self._lock = threading.Lock()
         self._socket = connect(port)
         self._in = b""
         self._next_stream = 1
@@ -56,26 +54,24 @@ class UnfinishedCalls:
 
     def begin(self, path, part, whole):
         """A call that will send the first `part` bytes of a message of `whole`."""
-        with self._lock:
-            stream = self._next_stream
-            self._next_stream += 2
-            begin_call(self._socket, stream, path)
-            self._windows[stream] = self._initial_window
-            self._left[stream] = memoryview(struct.pack(">BI", 0, whole) + bytes(part))
+        stream = self._next_stream
+        self._next_stream += 2
+        begin_call(self._socket, stream, path)
+        self._windows[stream] = self._initial_window
+        self._left[stream] = memoryview(struct.pack(">BI", 0, whole) + bytes(part))
 
     def run(self, stop):
         """Sends as fast as the server's windows let it, until the event, or it hangs up."""
         while not stop.is_set():
             readable, _, _ = select.select([self._socket], [], [], 0.01)
-            with self._lock:
-                if readable:
-                    data = self._socket.recv(1 << 20)
-                    if not data:
-                        return
-                    self._in += data
-                    self._take_frames()
-                for stream in list(self._left):
-                    self._send(stream)
+            if readable:
+                data = self._socket.recv(1 << 20)
+                if not data:
+                    return
+                self._in += data
+                self._take_frames()
+            for stream in list(self._left):
+                self._send(stream)
 
     def _send(self, stream):
         data = self._left[stream]
