@@ -158,6 +158,10 @@ LogFields& LogFields::AddMilliseconds(const char* name, double milliseconds) {
 }
 
 void LogFields::Write(LogSeverity severity) const {
+  if (severity >= MinLogSeverity()) WriteAlways(severity);
+}
+
+void LogFields::WriteAlways(LogSeverity severity) const {
   const char* name = SeverityName(severity);
   std::string line;
   if (log_format.load(std::memory_order_relaxed) == LogFormat::kJson) {

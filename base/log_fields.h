@@ -28,8 +28,10 @@ class LogFields {
   LogFields& Add(const char* name, int64_t number);
   LogFields& AddMilliseconds(const char* name, double milliseconds);  // to the microsecond
 
-  // Whatever MinLogSeverity() is: that was for the caller to ask when the event came about.
+  // Unless MinLogSeverity() is above `severity`.
   void Write(LogSeverity severity) const;
+  // Whatever MinLogSeverity() is by now.
+  void WriteAlways(LogSeverity severity) const;
 
  private:
   struct Field {

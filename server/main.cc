@@ -71,6 +71,10 @@ std::span<const char* const> Environment() {
 }
 
 void LogConfiguration(const CommandLine& line) {
+  LogFields("start")
+      .Add("version", ServerVersion())
+      .Add("settings", ConfigSummary(line.config))
+      .Write(LogSeverity::kInfo);
   for (const std::string& weakness : Weaknesses(line)) {
     LogFields("weak_setting").Message(weakness).Write(LogSeverity::kWarning);
   }
@@ -83,10 +87,6 @@ void LogConfiguration(const CommandLine& line) {
         .Add("nearest", variable.nearest)
         .Write(LogSeverity::kWarning);
   }
-  LogFields("start")
-      .Add("version", ServerVersion())
-      .Add("settings", ConfigSummary(line.config))
-      .Write(LogSeverity::kInfo);
 }
 
 // A connection is a file, and the usual soft limit is 1024 of them.
@@ -108,7 +108,8 @@ void WatchFiles(Signals& signals, const v1::ServerConfig& config, const ReadConf
       ReloadLogSettings(*again, config, requests);
     } else {
       LogFields("reload_failed")
-          .Message(absl::StrCat("SIGHUP: nothing changes: ", again.status().message()))
+          .Message(
+              absl::StrCat("SIGHUP: the configuration stays as it is: ", again.status().message()))
           .Add("files", "config")
           .Write(LogSeverity::kError);
     }

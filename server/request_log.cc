@@ -52,7 +52,7 @@ void Write(const RequestReport& report) {
         .AddMilliseconds("decode_ms", absl::ToDoubleMilliseconds(report.timings.decode));
   }
   line.AddMilliseconds("total_ms", absl::ToDoubleMilliseconds(report.total));
-  line.Write(SeverityOf(report));
+  line.WriteAlways(SeverityOf(report));  // Add has asked for the level
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <sstream>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -60,13 +59,22 @@ absl::Status MergeText(const std::string& text, absl::string_view source,
   return absl::OkStatus();
 }
 
+constexpr size_t kMaxConfigBytes = 1 << 20;
+
+// `path` may be a pipe.
 absl::Status MergeFile(const std::string& path, v1::ServerConfig& config) {
   std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  if (!file || (file.peek() != EOF && !(text << file.rdbuf()))) {
+  std::string text(kMaxConfigBytes + 1, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file && !file.eof()) {
     return absl::NotFoundError(absl::StrCat("--config: cannot read \"", path, "\""));
   }
-  return MergeText(text.str(), path, config);
+  text.resize(static_cast<size_t>(file.gcount()));
+  if (text.size() > kMaxConfigBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--config: \"", path, "\" has more than ", FormatBytes(kMaxConfigBytes)));
+  }
+  return MergeText(text, path, config);
 }
 
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
@@ -313,6 +321,10 @@ absl::Status ValidateConfig(const v1::ServerConfig& config) {
   const v1::SecuritySection& security = config.security();
   MNEME_RETURN_IF_ERROR(ValidateSecurity(security));
   MNEME_RETURN_IF_ERROR(ValidateNetwork(config.server()));
+  if (config.metrics().host().empty()) {
+    return absl::InvalidArgumentError(
+        "--metrics-host: is empty, expected an address; 0.0.0.0 or :: for every interface");
+  }
   const bool knows_callers = !security.api_key().empty() || !security.api_key_file().empty() ||
                              !security.ssl_ca_certs().empty();
   if (IsAllInterfaces(config.server().host()) && !knows_callers && !config.server().insecure()) {

@@ -49,7 +49,7 @@ absl::StatusOr<v1::SetLogLevelResponse> ChangeLogLevel(const Caller& caller,
   LogFields("log_level_changed")
       .Add("level", v1::LogLevel_Name(request.level()))
       .Add("by", caller.owner)
-      .Write(LogSeverity::kError);
+      .WriteAlways(LogSeverity::kInfo);
   SetMinLogSeverity(severity);
   return response;
 }

@@ -85,6 +85,15 @@ TEST_F(LogTest, AnEventHasItsMessageInFrontOfItsFields) {
                         "\"step 7\\nis \\\"late\\\"\",\"step\":7,\"who\":\"a b\"}\n"));
 }
 
+TEST_F(LogTest, EventsBelowTheLeastSeverityAreLeftOut) {
+  SetMinLogSeverity(LogSeverity::kWarning);
+  CaptureStderr();
+  LogFields("unimportant").Write(LogSeverity::kInfo);
+  LogFields("important").Write(LogSeverity::kWarning);
+  LogFields("decided").WriteAlways(LogSeverity::kInfo);
+  EXPECT_THAT(GetCapturedStderr(), ContainsRegex("^[^\n]+Z W important\n[^\n]+Z I decided\n$"));
+}
+
 TEST_F(LogTest, LinesOfSeveralThreadsDoNotMix) {
   constexpr int kThreads = 8;
   constexpr int kLines = 200;

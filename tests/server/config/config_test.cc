@@ -188,6 +188,8 @@ TEST(ConfigTest, ErrorsInTheFileNameTheirPlace) {
   EXPECT_THAT(ErrorOf({"--model=m", "--config", "no/such/file"}), HasSubstr("no/such/file"));
   const ConfigFile range("engine { max_rows: 0 }");
   EXPECT_THAT(ErrorOf({"--model=m", "--config", range.path()}), HasSubstr("engine.max_rows"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--config", "/dev/zero"}), HasSubstr("more than 1MiB"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--config", testing::TempDir()}), HasSubstr("cannot read"));
 }
 
 TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {
@@ -245,6 +247,8 @@ TEST(ConfigTest, WhatGuardsIsNotEmptyByAccident) {
               HasSubstr("MNEME_API_KEY: is empty"));
   EXPECT_THAT(Parse({"--model=m", "--api-key-file=f"}, {{"MNEME_API_KEY", "k"}}).status().message(),
               AllOf(HasSubstr("MNEME_API_KEY"), HasSubstr("--api-key-file")));
+  EXPECT_THAT(ErrorOf({"--model=m", "--metrics-port=9090", "--metrics-host="}),
+              HasSubstr("--metrics-host: is empty"));
 }
 
 TEST(ConfigTest, TlsFilesComeTogether) {
