@@ -189,7 +189,8 @@ TEST(ConfigTest, ErrorsInTheFileNameTheirPlace) {
   const ConfigFile range("engine { max_rows: 0 }");
   EXPECT_THAT(ErrorOf({"--model=m", "--config", range.path()}), HasSubstr("engine.max_rows"));
   EXPECT_THAT(ErrorOf({"--model=m", "--config", "/dev/zero"}), HasSubstr("more than 1MiB"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--config", testing::TempDir()}), HasSubstr("cannot read"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--config", testing::TempDir().c_str()}),
+              HasSubstr("cannot read"));
 }
 
 TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {
