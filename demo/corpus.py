@@ -1,5 +1,5 @@
-"""Documents for the demo model, as token ids with loss weights: conversations in which facts are told, changed and
-asked for, with small talk and stories between, and some stories alone.
+"""Documents for the demo model, as token ids with loss weights: conversations in which facts are told,
+changed and asked for, with small talk and stories between, and some stories alone.
 
 usage: python -m demo.corpus --seed 1 --length 4096 --show
 """
@@ -27,8 +27,11 @@ DEFAULT_TOKENIZER = Path(__file__).parent / "model" / "tokenizer.model"
 
 
 class Question(NamedTuple):
-    """An answer that gives a value. `distance`: tokens back to the first token of the value where it stood last, be
-    it told, confirmed or answered. `alive`: how many facts had been told by then."""
+    """An answer that gives a value.
+
+    `distance`: tokens back to the first token of the value where the assistant said it last, to confirm or
+    to answer. `alive`: how many facts had been told by then.
+    """
 
     index: int
     count: int
@@ -151,7 +154,8 @@ def _tell_groups(count: int, rng: Random) -> list[tuple[int, ...]]:
 
 
 def _asked(count: int, wanted: int, rng: Random) -> list[int]:
-    """Which facts are asked for: every one, then some again; three times, or more if that is far too little."""
+    """Which facts are asked for: every one, then some again; three times, or more if that is far too "
+    "little."""
     asked = list(range(count))
     most = min(6, max(3, -(-wanted // count)))
     again = [fact for fact in asked for _ in range(most - 1)]
@@ -180,10 +184,8 @@ def _plan(length: int, count: int, rng: Random) -> list[_Event]:
         begin = max(told_at[fact], late if number < count else 0.0)
         room = length - begin
         share = random()
-        if random() < 0.25 and room > 40:
-            offset = 20 * (room / 20) ** share  # as many short distances as long ones
-        else:
-            offset = room * share**0.7
+        short = random() < 0.25 and room > 40  # of these as many short distances as long ones
+        offset = 20 * (room / 20) ** share if short else room * share**0.7
         events.append(_Event(begin + 1 + offset, "ask", (fact,)))
     events.sort()
     return events
@@ -218,7 +220,9 @@ class Stream:
         else:
             document = self._conversation(size)
             found = document.ids
-            questions = [question for question in document.questions if question.index + question.count <= size]
+            questions = [
+                question for question in document.questions if question.index + question.count <= size
+            ]
         ids = np.array(found[:size], dtype=np.uint16)
         weights = np.ones(size, dtype=np.uint8)
         for question in questions:
@@ -235,7 +239,7 @@ class Stream:
         rng = self._rng
         document = _Document(self.encoder)
         facts = world.random_facts(_fact_count(size, rng), rng)
-        stories = rng.random() * 0.6  # share of stories among the filler
+        stories = rng.random()  # share of stories among the filler
         for event in _plan(size, len(facts), rng):
             self._fill(document, min(event.at, size), stories)
             if len(document.ids) >= size:
@@ -251,6 +255,8 @@ class Stream:
                 facts[event.facts[0]] = fact
                 document.told(world.update(fact, rng), world.confirm_update(rng), [fact])
         self._fill(document, size, stories)
+        while len(document.ids) < size:
+            document.turn(*filler.chatter(rng))
         return document
 
     def _tell(self, document: _Document, facts: list[Fact]) -> None:
@@ -263,8 +269,8 @@ class Stream:
         rng = self._rng
         while (room := until - len(document.ids)) > 25:
             if room > 80 and rng.random() < stories:
-                most = min(60.0, room / 12)
-                document.turn(*filler.story_turn(rng, int(3 + (most - 3) * rng.random())))
+                most = min(60.0, room / 13)
+                document.turn(*filler.story_turn(rng, int(4 + (most - 4) * rng.random())))
             else:
                 document.turn(*filler.chatter(rng))
 
@@ -276,7 +282,9 @@ def show(ids: np.ndarray, questions: list[Question], encoder: Encoder) -> str:
     for question in questions:
         end = question.index + question.count
         parts.append(encoder.model.decode(ids[begin : question.index].tolist()))
-        parts.append(f" [{encoder.model.decode(ids[question.index : end].tolist()).strip()}|{question.distance}]")
+        parts.append(
+            f" [{encoder.model.decode(ids[question.index : end].tolist()).strip()}|{question.distance}]"
+        )
         begin = end
     parts.append(encoder.model.decode(ids[begin:].tolist()))
     return "".join(parts)
@@ -307,7 +315,9 @@ def statistics(stream: Stream, documents: int) -> str:
 
 def main() -> None:
     """Prints a document and numbers about many."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--tokenizer", default=DEFAULT_TOKENIZER)

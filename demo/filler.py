@@ -1,8 +1,8 @@
 """What is said between facts: small stories in ten places and short exchanges about nothing in particular.
 
-A sentence is a format string; its slots are drawn from POOLS, once per episode, so that an episode stays with its
-people and things. "%(fruit2)s" is another draw from the pool "fruit" that differs from "%(fruit)s". Nothing here
-says what a fact says: no sentence has the form "Anna's code is 7281."
+A sentence is a format string; its slots are drawn from POOLS, once per episode, so that an episode stays
+with its people and things. "%(fruit2)s" is another draw from the pool "fruit" that differs from
+"%(fruit)s". Nothing here says what a fact says: no sentence has the form "Anna's code is 7281."
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from random import Random
 
 FEMALE: tuple[str, ...] = tuple(
-    "Anna Clara Emma Julia Laura Maria Nina Olga Paula Rita Sara Tina Vera Wanda Alice Diana Elena Flora Greta Hanna "
+    "Anna Clara Emma Julia Laura Maria Nina Olga Paula Rita Sara Tina Vera Wanda Alice Diana Elena Flora "
+    "Greta Hanna "
     "Irene Karin Linda Marta Nora Petra Sofia Thea Ursula Zoe".split()
 )
 MALE: tuple[str, ...] = tuple(
-    "Adam Ben Carl David Erik Frank George Hugo Ivan Jack Karl Leo Martin Nils Oliver Paul Peter Ralph Simon Thomas "
+    "Adam Ben Carl David Erik Frank George Hugo Ivan Jack Karl Leo Martin Nils Oliver Paul Peter Ralph "
+    "Simon Thomas "
     "Victor Walter Albert Daniel Henry Jonas Lukas Max Otto Robert".split()
 )
 NAMES: tuple[str, ...] = FEMALE + MALE
@@ -31,32 +33,50 @@ def _pool(text: str) -> tuple[str, ...]:
 POOLS: dict[str, tuple[str, ...]] = {
     "who": NAMES,
     "fruit": _pool("apples, pears, plums, cherries, grapes, lemons, figs, peaches, strawberries, melons"),
-    "vegetable": _pool("onions, carrots, potatoes, leeks, beans, tomatoes, cabbages, mushrooms, turnips, peas"),
+    "vegetable": _pool(
+        "onions, carrots, potatoes, leeks, beans, tomatoes, cabbages, mushrooms, turnips, peas"
+    ),
     "food": _pool("bread, cheese, soup, rice, fish, butter, honey, cake, salad, porridge"),
     "drink": _pool("tea, coffee, milk, water, cocoa, lemonade, juice, cider"),
-    "animal": _pool("dog, cat, horse, goat, duck, goose, sheep, donkey, rabbit, fox, hen, pony, cow, mouse, gull, crow"),
-    "thing": _pool(
-        "basket, blanket, candle, ribbon, spoon, lamp, button, book, hat, scarf, clock, box, bottle, brush, coat, key"
+    "animal": _pool(
+        "dog, cat, horse, goat, duck, goose, sheep, donkey, rabbit, fox, hen, pony, cow, mouse, gull, crow"
     ),
-    "things": _pool("baskets, blankets, candles, ribbons, spoons, lamps, buttons, books, hats, scarves, boxes, bottles"),
+    "thing": _pool(
+        "basket, blanket, candle, ribbon, spoon, lamp, button, book, hat, scarf, clock, box, bottle, brush, "
+        "coat, key"
+    ),
+    "gadget": _pool("clock, lamp, box, chair, table, drum, wheel, door, cart, bench, violin, toy"),
+    "things": _pool(
+        "baskets, blankets, candles, ribbons, spoons, lamps, buttons, books, hats, scarves, boxes, bottles"
+    ),
     "colour": _pool("red, blue, green, yellow, brown, black, white, grey, purple, pink"),
     "size": _pool("small, large, tiny, huge, big, simple, strange, fine, lovely, wonderful"),
     "mood": _pool("happy, tired, proud, calm, cheerful, curious, hungry, surprised, quiet, nervous"),
-    "kind": _pool("old, young, friendly, patient, clever, shy, busy, strong, gentle, funny"),
-    "worker": _pool("baker, farmer, teacher, sailor, doctor, painter, miller, gardener, cook, guard, driver, tailor"),
-    "place": _pool(
-        "the market, the harbour, the mill, the library, the school, the station, the church, the bridge, the bakery, "
-        "the castle, the river, the square, the inn, the museum, the theatre, the park, the lighthouse, the forest"
+    "kind": _pool("wise, young, friendly, patient, clever, shy, busy, strong, gentle, funny"),
+    "worker": _pool(
+        "baker, farmer, teacher, sailor, doctor, painter, miller, gardener, cook, guard, driver, tailor"
     ),
-    "room": _pool("the kitchen, the hall, the attic, the cellar, the garden, the bedroom, the barn, the yard"),
+    "place": _pool(
+        "the market, the harbour, the mill, the library, the school, the station, the church, the bridge, "
+        "the bakery, "
+        "the castle, the river, the square, the inn, the museum, the theatre, the park, the lighthouse, the "
+        "forest"
+    ),
+    "room": _pool(
+        "the kitchen, the hall, the attic, the cellar, the garden, the bedroom, the barn, the yard"
+    ),
     "furniture": _pool("table, shelf, bench, window, door, stove, chair, cupboard, stairs, fireplace"),
-    "city": _pool("Rome, Paris, London, Berlin, Madrid, Vienna, Prague, Oslo, Lisbon, Dublin, Athens, Hamburg, Venice"),
+    "city": _pool(
+        "Rome, Paris, London, Berlin, Madrid, Vienna, Prague, Oslo, Lisbon, Dublin, Athens, Hamburg, Venice"
+    ),
     "weekday": _pool("Monday, Tuesday, Wednesday, Thursday, Friday, Saturday, Sunday"),
-    "month": _pool("January, February, March, April, May, June, July, August, September, October, November, December"),
+    "month": _pool(
+        "January, February, March, April, May, June, July, August, September, October, November, December"
+    ),
     "season": _pool("spring, summer, autumn, winter"),
     "daytime": _pool("morning, afternoon, evening"),
     "number": _pool("two, three, four, five, six, seven, eight, nine, ten, eleven, twelve"),
-    "weather": _pool("sunny, rainy, windy, foggy, cloudy, cold, warm, stormy, icy, mild"),
+    "weather": _pool("sunny, rainy, windy, foggy, cloudy, cold, warm, stormy, snowy, mild"),
     "sky": _pool("dark, bright, grey, clear, pale, heavy"),
     "wind": _pool("north, south, east, west"),
     "flower": _pool("roses, tulips, daisies, lilies, violets, poppies, sunflowers"),
@@ -164,7 +184,7 @@ STYLES: dict[str, Style] = {
         ),
         (
             "In the middle of the forest the train stopped for an hour.",
-            "%(p)s lost the ticket and found it again in a %(thing2)s.",
+            "%(p)s lost the ticket and found it again in %(his)s coat.",
             "On the platform of a small town %(he)s met %(q)s.",
             "Somebody had taken the wrong bag, and everybody had to search.",
             "%(q)s knew a shorter way and showed it to %(p)s on a map.",
@@ -316,7 +336,7 @@ STYLES: dict[str, Style] = {
         (
             "%(p)s had a small workshop near %(place)s.",
             "In the workshop it smelled of %(material)s and oil.",
-            "A customer brought a broken %(thing)s to the workshop.",
+            "A customer brought a broken %(gadget)s to the workshop.",
             "%(p)s was building a %(size)s box of %(material)s.",
             "Early in the %(daytime)s %(p)s lit the lamp in the workshop.",
         ),
@@ -331,14 +351,14 @@ STYLES: dict[str, Style] = {
         ),
         (
             "Then the %(tool)s broke in two.",
-            "%(p)s found a coin inside the %(thing)s.",
+            "%(p)s found a coin inside the %(gadget)s.",
             "One piece was too short, and %(he)s had to start again.",
             "%(q)s told a joke, and the %(tool2)s fell to the floor.",
             "A %(kind)s %(worker)s came in and asked for the way to %(place2)s.",
             "There were no nails left in the %(colour)s box.",
         ),
         (
-            "On %(weekday)s the %(thing)s was as good as new.",
+            "On %(weekday)s the %(gadget)s was as good as new.",
             "The customer paid %(number)s coins and was %(mood)s.",
             "%(p)s swept the floor and closed the door.",
             "%(q)s learned a lot on that day.",
@@ -447,24 +467,28 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "How do I make soup with %(vegetable)s?",
-        "Cut the %(vegetable)s into small pieces and boil them with salt and a little %(herb)s. After half an hour "
+        "Cut the %(vegetable)s into small pieces and boil them with salt and a little %(herb)s. After half "
+        "an hour "
         "the soup is ready.",
     ),
     (
         "How can I keep %(herb)s fresh?",
-        "Put the %(herb)s into a glass of water, or wrap it in a damp cloth. It will stay fresh for some days.",
+        "Put the %(herb)s into a glass of water, or wrap it in a damp cloth. It will stay fresh for some "
+        "days.",
     ),
     (
         "What can I bake with %(fruit)s?",
-        "You can bake a cake. Mix flour, eggs, butter and sugar, put the %(fruit)s on top and bake it until it is brown.",
+        "You can bake a cake. Mix flour, eggs, butter and sugar, put the %(fruit)s on top and bake it until "
+        "it is brown.",
     ),
     (
         "When should I plant %(flower)s?",
-        "The best time for %(flower)s is %(season)s. They need sun, good soil and water %(weekly)s.",
+        "The best time for %(flower)s is spring. They need sun, good soil and water %(weekly)s.",
     ),
     (
         "How do I get from %(place)s to %(place2)s?",
-        "Walk past %(place)s and then turn %(side)s. After %(number)s minutes you will see %(place2)s in front of you.",
+        "Walk past %(place)s and then turn %(side)s. After %(number)s minutes you will see %(place2)s in "
+        "front of you.",
     ),
     (
         "Should I visit %(city)s or %(city2)s?",
@@ -472,7 +496,8 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "My %(animal)s does not want to eat.",
-        "Give it fresh water and some rest. If it does not eat tomorrow, you should ask a doctor for animals.",
+        "Give it fresh water and some rest. If it does not eat tomorrow, you should ask a doctor for "
+        "animals.",
     ),
     (
         "I saw a %(colour)s %(animal)s near %(place)s.",
@@ -492,11 +517,13 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "Can you give me some advice for my garden?",
-        "Plant %(vegetable)s next to %(flower)s, and water them in the morning. Pull out the weeds %(weekly)s.",
+        "Plant %(vegetable)s next to %(flower)s, and water them in the morning. Pull out the weeds "
+        "%(weekly)s.",
     ),
     (
-        "What do I need to repair a %(thing)s?",
-        "You need a %(tool)s, a little glue and much patience. Do not forget to clean the %(tool)s afterwards.",
+        "What do I need to repair a %(gadget)s?",
+        "You need a %(tool)s, a little glue and much patience. Do not forget to clean the %(tool)s "
+        "afterwards.",
     ),
     (
         "Which %(tool)s should I buy?",
@@ -504,7 +531,8 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "What do you know about %(season)s?",
-        "In %(season)s the days change, and so do the colours of the trees. Many people like to walk in the forest then.",
+        "In %(season)s the days change, and so do the colours of the trees. Many people like to walk in the "
+        "forest then.",
     ),
     (
         "I cannot sleep.",
@@ -532,7 +560,8 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "What can I give my %(family)s as a present?",
-        "A %(colour)s %(thing)s would be nice, or a bunch of %(flower)s. A letter makes everybody happy, too.",
+        "A %(colour)s %(thing)s would be nice, or a bunch of %(flower)s. A letter makes everybody happy, "
+        "too.",
     ),
     (
         "I want to learn %(game)s.",
@@ -544,7 +573,8 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "What happened at %(place)s on %(weekday)s?",
-        "A %(kind)s %(worker)s lost a %(thing)s there, and a %(animal)s found it again. Everybody was %(mood)s.",
+        "A %(kind)s %(worker)s lost a %(thing)s there, and a %(animal)s found it again. Everybody was "
+        "%(mood)s.",
     ),
     (
         "I have to write a letter to %(who)s.",
@@ -596,7 +626,8 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "Is it far to %(city)s?",
-        "By train it takes about %(number)s hours. On a %(weather)s day the view from the window is wonderful.",
+        "By train it takes about %(number)s hours. On a %(weather)s day the view from the window is "
+        "wonderful.",
     ),
     (
         "The soup does not taste of anything.",
@@ -604,15 +635,18 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "How long must I boil %(vegetable)s?",
-        "It depends on their size. Try one after %(number)s minutes. When it is soft, the %(vegetable)s are ready.",
+        "It depends on their size. Try one after %(number)s minutes. When it is soft, the %(vegetable)s are "
+        "ready.",
     ),
     (
         "My %(tree)s has lost its leaves.",
-        "In autumn that is nothing to worry about. In summer it may need more water, above all when it is young.",
+        "In autumn that is nothing to worry about. In summer it may need more water, above all when it is "
+        "young.",
     ),
     (
         "How can I learn %(lesson)s?",
-        "Read a little %(weekly)s, write down what is new, and tell it to your %(family)s. What you can explain you "
+        "Read a little %(weekly)s, write down what is new, and tell it to your %(family)s. What you can "
+        "explain you "
         "have understood.",
     ),
     (
@@ -621,15 +655,18 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "What is made of %(material)s?",
-        "Many things are made of %(material)s: a %(thing)s, for example, or a part of an old %(furniture_any)s.",
+        "Many things are made of %(material)s: a %(thing)s, for example, or a part of an old "
+        "%(furniture_any)s.",
     ),
     (
-        "My %(thing)s is broken.",
-        "That is a pity. Perhaps the %(worker)s near %(place)s can repair it, or you buy a new one at the market.",
+        "My %(gadget)s is broken.",
+        "That is a pity. Perhaps the %(worker)s near %(place)s can repair it, or you buy a new one at the "
+        "market.",
     ),
     (
         "I would like to paint a picture.",
-        "Begin with something simple, perhaps some %(fruit)s on a %(furniture_any)s. Take %(colour)s and %(colour2)s, and do not "
+        "Begin with something simple, perhaps some %(fruit)s on a %(furniture_any)s. Take %(colour)s and "
+        "%(colour2)s, and do not "
         "hurry.",
     ),
     (
@@ -642,15 +679,18 @@ CHATTER: tuple[tuple[str, str], ...] = (
     ),
     (
         "Who lives near %(place)s?",
-        "A %(kind)s %(worker)s lives there with a %(animal)s and %(number)s hens. You can hear them in the morning.",
+        "A %(kind)s %(worker)s lives there with a %(animal)s and %(number)s hens. You can hear them in the "
+        "morning.",
     ),
     (
         "What does a %(worker)s do all day?",
-        "A %(worker)s gets up early, works with patience, and is %(mood)s in the evening. I think that it is a good life.",
+        "A %(worker)s gets up early, works with patience, and is %(mood)s in the evening. I think that it "
+        "is a good life.",
     ),
     (
         "Tell me something about %(city)s.",
-        "Many people travel to %(city)s in %(season)s. They look at the old houses, eat %(food)s and write letters home.",
+        "Many people travel to %(city)s in %(season)s. They look at the old houses, eat %(food)s and write "
+        "letters home.",
     ),
     (
         "%(who)s has bought a %(animal)s.",
@@ -727,7 +767,7 @@ def _episode(rng: Random, topic: str, sentences: int, protagonist: str) -> list[
     told: list[str] = []
     phases = STYLES[topic]
     for number, phase in enumerate(phases):
-        wanted = (sentences * (number + 1)) // len(phases) - (sentences * number) // len(phases)
+        wanted = -(-sentences * (number + 1) // len(phases)) - -(-sentences * number // len(phases))
         rest = list(phase)
         for _ in range(min(wanted, len(rest))):
             told.append(rest.pop(int(random() * len(rest))) % slots)
@@ -737,7 +777,8 @@ def _episode(rng: Random, topic: str, sentences: int, protagonist: str) -> list[
 
 
 def story(rng: Random, sentences: int, topic: str = "", protagonist: str = "") -> str:
-    """About so many sentences in episodes of 4 to 16, the first of them about the topic and the protagonist."""
+    """About so many sentences in episodes of 4 to 16, the first of them about the topic and the "
+    "protagonist."""
     random = rng.random
     told: list[str] = []
     while len(told) < sentences:

@@ -1,16 +1,16 @@
 """The small world of the demo model: who and what can be talked about, and in which words.
 
-A fact has one canonical sentence, "Anna's code is 7281.", and whatever tells, confirms or answers it contains that
-sentence. The four tokens before a value ("Anna", "'s", " code", " is") are therefore always the same, which is what
-a short convolution sees when it has to find the value again.
+A fact has one canonical sentence, "Anna's code is 7281.", and whatever tells, confirms or answers it
+contains that sentence. The four tokens before a value ("Anna", "'s", " code", " is") are therefore
+always the same, which is what a short convolution sees when it has to find the value again.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Sequence
 
 from demo import filler
 from demo.filler import FEMALE, MALE, NAMES
@@ -18,7 +18,8 @@ from demo.filler import FEMALE, MALE, NAMES
 USER = "Your"
 
 OBJECTS: tuple[str, ...] = tuple(
-    "anchor barrel basket bell bicycle cabinet camera carpet chair clock compass desk drum globe kettle ladder lamp "
+    "anchor barrel basket bell bicycle cabinet camera carpet chair clock compass desk drum globe kettle "
+    "ladder lamp "
     "lantern mirror piano sofa statue table teapot telescope trunk umbrella vase violin wagon".split()
 )
 
@@ -27,8 +28,10 @@ _TWO_DIGITS = tuple(f"{number:02d}" for number in range(10, 100))
 
 @dataclass(frozen=True)
 class Fact:
-    """What somebody or something has: Fact("Anna", "code", "7281"). The subject is a first name, "The lantern" or
-    "Your" for the user."""
+    """What somebody or something has: Fact("Anna", "code", "7281").
+
+    The subject is a first name, "The lantern" or, for the user, "Your".
+    """
 
     subject: str
     attribute: str
@@ -56,68 +59,81 @@ ATTRIBUTES: dict[str, Attribute] = {
         Attribute("seat", _TWO_DIGITS),
         _attribute(
             "password",
-            "thistle falcon meadow ember willow pebble granite comet harvest velvet marble beacon raven cobalt glacier "
+            "thistle falcon meadow ember willow pebble granite comet harvest velvet marble beacon raven "
+            "cobalt glacier "
             "maple orchid puzzle quartz ripple saddle timber walnut zephyr",
         ),
         _attribute(
             "city",
-            "Rome Paris London Berlin Madrid Vienna Prague Oslo Lisbon Dublin Athens Cairo Tokyo Delhi Moscow Warsaw "
+            "Rome Paris London Berlin Madrid Vienna Prague Oslo Lisbon Dublin Athens Cairo Tokyo Delhi "
+            "Moscow Warsaw "
             "Geneva Venice Milan Hamburg Boston Chicago Toronto Sydney",
         ),
         _attribute(
             "country",
-            "France Germany Spain Italy Norway Sweden Denmark Finland Poland Russia Greece Turkey Egypt India China "
+            "France Germany Spain Italy Norway Sweden Denmark Finland Poland Russia Greece Turkey Egypt "
+            "India China "
             "Japan Canada Mexico Brazil Chile Peru Kenya Iceland Ireland",
         ),
         _attribute(
             "colour",
-            "red blue green yellow purple orange pink brown black white grey violet turquoise crimson beige indigo "
+            "red blue green yellow purple orange pink brown black white grey violet turquoise crimson beige "
+            "indigo "
             "maroon silver gold olive teal scarlet magenta ivory",
             "upo",
         ),
         _attribute(
             "dish",
-            "soup pasta risotto curry goulash stew porridge lasagne paella sushi pizza salad couscous ravioli tofu "
+            "soup pasta risotto curry goulash stew porridge lasagne paella sushi pizza salad couscous "
+            "ravioli tofu "
             "fish chowder ramen polenta gnocchi trout salmon",
         ),
         _attribute(
             "drink",
-            "tea coffee milk water lemonade cocoa cider beer wine juice whisky rum gin vodka punch tonic soda mead "
+            "tea coffee milk water lemonade cocoa cider beer wine juice whisky rum gin vodka punch tonic "
+            "soda mead "
             "sherry brandy cognac espresso",
         ),
         _attribute(
             "hobby",
-            "chess painting pottery knitting fishing gardening photography singing dancing reading hiking drawing "
+            "chess painting pottery knitting fishing gardening photography singing dancing reading hiking "
+            "drawing "
             "origami astronomy camping sewing embroidery calligraphy juggling poetry magic genealogy",
         ),
         _attribute(
             "sport",
-            "tennis football hockey rugby golf swimming rowing sailing skiing judo karate boxing fencing archery "
+            "tennis football hockey rugby golf swimming rowing sailing skiing judo karate boxing fencing "
+            "archery "
             "cycling running climbing handball badminton cricket squash volleyball",
         ),
         _attribute(
             "language",
-            "French German Spanish Italian Dutch Danish Swedish Finnish Polish Russian Greek Turkish Arabic Hebrew "
+            "French German Spanish Italian Dutch Danish Swedish Finnish Polish Russian Greek Turkish Arabic "
+            "Hebrew "
             "Hindi Chinese Japanese Korean Welsh Irish Czech Latin Swahili",
         ),
         _attribute(
             "subject",
-            "physics history biology chemistry geography music algebra geometry economics philosophy law medicine "
+            "physics history biology chemistry geography music algebra geometry economics philosophy law "
+            "medicine "
             "geology botany zoology art theology logic statistics architecture literature grammar",
         ),
         _attribute(
             "spice",
-            "saffron pepper ginger cinnamon cumin nutmeg paprika vanilla thyme basil oregano rosemary mint dill "
+            "saffron pepper ginger cinnamon cumin nutmeg paprika vanilla thyme basil oregano rosemary mint "
+            "dill "
             "parsley sage turmeric cardamom fennel anise chili garlic",
         ),
         _attribute(
             "trade",
-            "baking weaving carpentry masonry plumbing farming tailoring printing brewing nursing teaching banking "
+            "baking weaving carpentry masonry plumbing farming tailoring printing brewing nursing teaching "
+            "banking "
             "mining roofing welding forestry publishing shipping tanning engraving gilding bookbinding",
         ),
         _attribute(
             "pet",
-            "Momo Biscuit Rusty Whiskers Shadow Coco Tiger Bella Luna Oscar Bruno Fluffy Patch Rocky Simba Smokey "
+            "Momo Biscuit Rusty Whiskers Shadow Coco Tiger Bella Luna Oscar Bruno Fluffy Patch Rocky Simba "
+            "Smokey "
             "Snowy Toby Waffles Ziggy Pip Nemo Felix Muffin",
         ),
         Attribute("friend", NAMES),
@@ -127,7 +143,8 @@ ATTRIBUTES: dict[str, Attribute] = {
         Attribute("shelf", _TWO_DIGITS, "o"),
         _attribute(
             "material",
-            "oak iron brass copper glass stone pine steel bronze leather paper wool silk cotton linen clay bamboo "
+            "oak iron brass copper glass stone pine steel bronze leather paper wool silk cotton linen clay "
+            "bamboo "
             "ebony plastic tin rubber wax felt birch",
             "o",
         ),
@@ -177,12 +194,14 @@ _ASK = (
     "Can you remind me of %(own_mid)s %(what)s?",
     "What was %(own_mid)s %(what)s again?",
     "Do you remember %(own_mid)s %(what)s?",
-    "I forgot %(own_mid)s %(what)s. What is it?",
+    "I forgot %(own_mid)s %(what)s. Please tell me.",
     "Tell me %(own_mid)s %(what)s, please.",
     "I need %(own_mid)s %(what)s.",
     "And what is %(own_mid)s %(what)s?",
     "Now tell me %(own_mid)s %(what)s.",
 )
+_PEOPLE = frozenset(("friend", "owner"))
+_ASK_WHO = tuple(re.sub(r"([Ww])hat (?=is|was)", r"\1ho ", text) for text in _ASK)
 _CONFIRM = (
     "Noted.",
     "Noted.",
@@ -195,7 +214,13 @@ _CONFIRM = (
     "I will keep it in mind.",
     "Very well.",
 )
-_CONFIRM_UPDATE = ("Noted.", "Thank you for the correction.", "I have changed it.", "All right.", "Understood.")
+_CONFIRM_UPDATE = (
+    "Noted.",
+    "Thank you for the correction.",
+    "I have changed it.",
+    "All right.",
+    "Understood.",
+)
 
 
 def pick(options: Sequence[str], rng: Random) -> str:
@@ -257,7 +282,7 @@ def acknowledge_update(fact: Fact, rng: Random) -> str:
 
 def ask(subject: str, attribute: str, rng: Random) -> str:
     """The user asks for a fact."""
-    return pick(_ASK, rng) % _words(subject, attribute)
+    return pick(_ASK_WHO if attribute in _PEOPLE else _ASK, rng) % _words(subject, attribute)
 
 
 def random_value(attribute: str, rng: Random, old: str = "") -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 
-from demo import tokenizer, world
+from demo import tokenizer
 from demo.corpus import DEFAULT_TOKENIZER, EOS, Encoder, Stream
 
 FOLDER = DEFAULT_TOKENIZER.parent
@@ -46,7 +46,7 @@ def fast():  # noqa: ANN201
 
 def test_transformers_gives_the_ids_of_sentencepiece(fast, processor) -> None:  # noqa: ANN001
     texts = [
-        "Hello, w\u00f6rld \u2603 7 42 123 12345!",
+        "Hello, w\u00f6rld \u2603 7 42 1234 12345678!",
         "  two  spaces ",
         "",
         "\n\n a\tb",
@@ -81,7 +81,8 @@ def test_the_chat_template_writes_what_the_corpus_has(fast) -> None:  # noqa: AN
         {"role": "user", "content": "What is my code?"},
     ]
     text = (
-        "<s>User: My code is 7281.\nAssistant: Noted. Your code is 7281.</s>\nUser: What is my code?\nAssistant:"
+        "<s>User: My code is 7281.\nAssistant: Noted. Your code is 7281.</s>\n"
+        "User: What is my code?\nAssistant:"
     )
     assert fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == text
     ids = fast.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
@@ -97,7 +98,3 @@ def test_a_system_message_begins_the_users_turn(fast) -> None:  # noqa: ANN001
     assert fast.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == (
         "<s>User: Be kind. Hello.\nAssistant:"
     )
-
-
-def test_every_name_is_one_piece_at_the_start_of_a_text(processor) -> None:  # noqa: ANN001
-    assert [name for name in world.NAMES if len(processor.encode(name)) != 1] == []
