@@ -30,7 +30,7 @@ class Config:
     """What config.json says of a model, under its names."""
 
     model_type: str  # "mom" or "gated_deltanet"
-    vocab_size: int = 2048
+    vocab_size: int = 1920
     hidden_size: int = 256
     num_hidden_layers: int = 4
     num_heads: int = 2
@@ -141,7 +141,7 @@ class Segments:
 def short_convolution(x: Tensor, weight: Tensor, segments: Segments) -> Tensor:
     """silu of the causal convolution of each channel, zeros before each segment. x [M, C], weight [C, 1, W]."""
     if x.is_cuda:
-        from fla.modules.causal_conv1d import causal_conv1d
+        from demo.fla_kernels import causal_conv1d
 
         taps = weight.squeeze(1).to(x.dtype)
         y, _ = causal_conv1d(
@@ -168,7 +168,7 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s
     segment.
     """
     if q.is_cuda:
-        from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+        from demo.fla_kernels import chunk_gated_delta_rule
 
         out, _ = chunk_gated_delta_rule(
             *(part.unsqueeze(0) for part in (q, k, v, g, beta)),
@@ -243,6 +243,7 @@ class DeltaMixer(nn.Module):
         c = self.config
         heads = c.num_heads
         k, v, b, a = kvba.split([heads * c.head_dim, heads * c.value_dim, heads, heads], dim=-1)
+        k, v = k.contiguous(), v.contiguous()
         q = short_convolution(q, self.q_conv1d.weight, segments).view(-1, heads, c.head_dim)
         k = short_convolution(k, self.k_conv1d.weight, segments).view(-1, heads, c.head_dim)
         v = short_convolution(v, self.v_conv1d.weight, segments).view(-1, heads, c.value_dim)

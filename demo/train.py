@@ -1,0 +1,232 @@
+"""Trains the demo's model or one of its twins on the generated corpus, in pieces of any length.
+
+    python -m demo.train --config demo --out runs/demo --steps 6000 --seconds 540
+
+A run that ends by --seconds leaves a checkpoint in --out and goes on from there when it is started again with the same
+arguments. Batches are a function of (--seed, step) alone: twins see the same texts in the same order, whatever the
+number of workers. When the last step is done, and at the end of every piece, the weights are written to OUT/export
+in bf16, as Mneme and Hugging Face load them. OUT/log.jsonl has the losses and the recall on held-out documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import pathlib
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from demo import export
+from demo.corpus import Encoder, Stream
+from demo.model import CONFIGS, LanguageModel
+
+VALIDATION_SEED = 1 << 40  # beyond every step's seeds
+VALIDATION_LENGTHS = (1024, 4096, 16384)
+
+# Documents get longer while the training goes on: first what a fact is, then how to keep it.
+CURRICULUM = ((0.10, 256), (0.20, 1024), (0.30, 4096), (0.30, 16384), (0.10, 32768))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Which documents each step sees."""
+
+    steps: int
+    tokens: int  # of a step
+    seed: int
+    curriculum: tuple[tuple[float, int], ...] = CURRICULUM
+
+    def length(self, step: int) -> int:
+        """Tokens of each document of this step."""
+        end = 0.0
+        for share, length in self.curriculum:
+            end += share
+            if step < end * self.steps:
+                return min(length, self.tokens)
+        return min(self.curriculum[-1][1], self.tokens)
+
+
+class Batches(Dataset):
+    """Item i is the batch of step `first + i`: (ids, weights), each [documents, length + 1]."""
+
+    def __init__(self, plan: Plan, first: int, tokenizer_folder: pathlib.Path):
+        self.plan, self.first, self.folder = plan, first, tokenizer_folder
+        self.encoder: Encoder | None = None
+
+    def __len__(self) -> int:
+        return self.plan.steps - self.first
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.encoder is None:  # once in each worker
+            self.encoder = Encoder(self.folder / "tokenizer.model")
+        step = self.first + index
+        length = self.plan.length(step)
+        documents = [
+            Stream(((self.plan.seed * self.plan.steps + step) << 8) + i, length, tokenizer=self.encoder).next()
+            for i in range(self.plan.tokens // length)
+        ]
+        ids, weights = zip(*documents)
+        return np.stack(ids).astype(np.int32), np.stack(weights)
+
+
+def weighted_loss(model: LanguageModel, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cross entropy by weights, the same without them, and the balance loss. ids, weights [B, T + 1]."""
+    logits, balance = model(ids[:, :-1])
+    losses = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
+    weights = weights[:, 1:].flatten().float()
+    return (losses * weights).sum() / weights.sum(), losses.mean(), balance
+
+
+def learning_rate(step: int, plan: Plan, peak: float, warm_up: int = 200) -> float:
+    """Linear warm-up, then a cosine down to a hundredth of the peak."""
+    if step < warm_up:
+        return peak * (step + 1) / warm_up
+    progress = (step - warm_up) / max(1, plan.steps - warm_up)
+    return peak * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * min(1.0, progress))))
+
+
+class Validation:
+    """Documents that no step sees, with their questions."""
+
+    def __init__(self, tokenizer_folder: pathlib.Path, documents: int = 4):
+        encoder = Encoder(tokenizer_folder / "tokenizer.model")
+        self.documents = {
+            length: [
+                Stream(VALIDATION_SEED + i, length, tokenizer=encoder).next_with_questions()
+                for i in range(documents)
+            ]
+            for length in VALIDATION_LENGTHS
+        }
+
+    @torch.no_grad()
+    def measure(self, model: LanguageModel, device: torch.device, longest: int) -> dict:
+        """Loss by length, and the share of questions answered right (every token of the value the likeliest) by
+        distance in tokens to where the fact was told last, distances rounded down to powers of four."""
+        result: dict = {"loss": {}, "recall": {}}
+        right: dict[int, list[bool]] = {}
+        for length, documents in self.documents.items():
+            if length > longest:
+                continue
+            losses = []
+            for ids, _, questions in documents:
+                ids = torch.from_numpy(ids.astype(np.int64)).to(device)
+                logits = model(ids[None, :-1])[0][0].float()
+                losses.append(F.cross_entropy(logits, ids[1:]).item())
+                hits = (logits.argmax(-1) == ids[1:]).cpu()  # hits[i]: token i + 1 was foreseen
+                for first, count, distance, _ in questions:
+                    bucket = 4 ** int(math.log(max(distance, 1), 4))
+                    right.setdefault(bucket, []).append(bool(hits[first - 1 : first - 1 + count].all()))
+            result["loss"][length] = round(sum(losses) / len(losses), 4)
+        result["recall"] = {d: [round(sum(r) / len(r), 3), len(r)] for d, r in sorted(right.items())}
+        return result
+
+
+def optimizer_of(model: LanguageModel, peak: float) -> torch.optim.Optimizer:
+    """AdamW; matrices decay, vectors, gates and convolutions do not."""
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    others = [p for p in model.parameters() if p.dim() != 2]
+    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    fused = matrices[0].is_cuda
+    return torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), eps=1e-8, fused=fused)
+
+
+def save(path: pathlib.Path, step: int, model: LanguageModel, optimizer: torch.optim.Optimizer) -> None:
+    """A checkpoint that either is the old one or the new one, whatever happens meanwhile."""
+    temporary = path.with_suffix(".new")
+    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, temporary)
+    temporary.replace(path)
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", choices=sorted(CONFIGS), required=True)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--tokenizer", type=pathlib.Path, default=pathlib.Path(__file__).parent / "model")
+    parser.add_argument("--steps", type=int, required=True, help="of the whole training")
+    parser.add_argument("--tokens", type=int, default=65536, help="of a step")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="end this piece after so long")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--balance", type=float, default=0.01, help="weight of the balance loss")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--validate-every", type=int, default=500)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str]) -> None:
+    begin = time.monotonic()
+    args = parse(arguments)
+    plan = Plan(args.steps, args.tokens, args.seed)
+    device = torch.device(args.device)
+    torch.manual_seed(args.seed)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    model = LanguageModel(CONFIGS[args.config]).to(device)
+    optimizer = optimizer_of(model, args.lr)
+    args.out.mkdir(parents=True, exist_ok=True)
+    checkpoint = args.out / "checkpoint.pt"
+    first = 0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, map_location=device)
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+        first = saved["step"]
+    validation = Validation(args.tokenizer)
+    loader = DataLoader(
+        Batches(plan, first, args.tokenizer),
+        batch_size=None,
+        num_workers=args.workers,
+        prefetch_factor=4 if args.workers else None,
+        pin_memory=device.type == "cuda",
+    )
+
+    log = open(args.out / "log.jsonl", "a")
+
+    def report(**values) -> None:
+        line = json.dumps({"config": args.config, "second": round(time.monotonic() - begin, 1), **values})
+        log.write(line + "\n")
+        log.flush()
+        print(line, flush=True)
+
+    report(step=first, parameters=sum(p.numel() for p in model.parameters()), state_bytes=model.config.state_bytes)
+    step, since, losses, skipped = first, time.monotonic(), [], 0
+    for step, (ids, weights) in enumerate(loader, start=first):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, plan, args.lr)
+        ids, weights = ids.to(device, non_blocking=True).long(), weights.to(device, non_blocking=True)
+        loss, plain, balance = weighted_loss(model, ids, weights)
+        (loss + args.balance * balance).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if torch.isfinite(norm):
+            optimizer.step()
+        else:
+            skipped += 1
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(torch.stack([loss, plain, balance, norm]).detach())
+        step += 1
+        if step % 50 == 0:
+            weighted, plain, balance, norm = torch.stack(losses).mean(0).tolist()
+            speed = len(losses) * args.tokens / (time.monotonic() - since)
+            report(step=step, length=ids.shape[1] - 1, loss=round(weighted, 4), plain=round(plain, 4),
+                   balance=round(balance, 3), norm=round(norm, 3), skipped=skipped, tokens_per_s=round(speed))  # fmt: skip
+            losses, since = [], time.monotonic()
+        if step % args.validate_every == 0 and step < plan.steps:
+            report(step=step, **validation.measure(model, device, longest=4 * ids.shape[1]))
+            since = time.monotonic()
+        if time.monotonic() - begin > args.seconds:
+            break
+    save(checkpoint, step, model, optimizer)
+    export.write(model, args.tokenizer, args.out / "export")
+    report(step=step, finished=step == plan.steps, **validation.measure(model, device, longest=1 << 30))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
