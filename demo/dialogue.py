@@ -12,9 +12,10 @@ import bisect
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mneme import AsyncClient, Completion
+
+from demo.filler import chatter, story_turn
 
 MAX_PIECE = 4096  # tokens of one request that feeds a long text
 
@@ -89,29 +90,22 @@ class Encoder:
         return list(await asyncio.gather(*several))
 
 
-async def make_filler(
-    encoder: Encoder, world: Any, tokens: int, rng: random.Random, story_share: float = 0.5
-) -> Filler:
+async def make_filler(encoder: Encoder, tokens: int, rng: random.Random, story_share: float = 0.6) -> Filler:
     """Different filler turns of at least so many tokens: small talk, and stories by share of tokens."""
     made: list[list[int]] = []
     total = stories = 0
     while total < tokens:
         tell_stories = stories < story_share * total
         if tell_stories:
-            turns = [story_turn(world, rng) for _ in range(24)]
+            turns = [story_turn(rng, int(3 + 27 * rng.random() ** 2)) for _ in range(24)]
         else:
-            turns = [world.chatter(rng) for _ in range(64)]
+            turns = [chatter(rng) for _ in range(64)]
         encoded = await encoder.turns(turns)
         made.extend(encoded)
         length = sum(map(len, encoded))
         total += length
         stories += length if tell_stories else 0
     return Filler.of(made)
-
-
-def story_turn(world: Any, rng: random.Random) -> tuple[str, str]:
-    """A story that the assistant tells on request."""
-    return "Please tell me a story.", world.story(rng, rng.randint(2, 8))
 
 
 class Conversation:

@@ -18,13 +18,12 @@ import sys
 import time
 import uuid
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from mneme import AsyncClient, Info
 
-from demo import world
 from demo.dialogue import Encoder, Filler, make_filler
 from demo.recall import Plan, Planner, Runner
 from demo.sessions import Suite
@@ -170,7 +169,7 @@ class Evaluation:
         result: dict[str, Any] = {
             "format": FORMAT,
             "name": self._options.name,
-            "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "notes": dict(self._options.note),
             "settings": dataclasses.asdict(self._settings),
             "seconds": {},
@@ -193,7 +192,7 @@ class Evaluation:
                 return result
             encoder = await Encoder.create(client)
             rng = random.Random(f"{self._settings.seed} filler")
-            filler = await make_filler(encoder, world, self._settings.filler_tokens, rng)
+            filler = await make_filler(encoder, self._settings.filler_tokens, rng)
             with contextlib.ExitStack() as stack:
                 answers = None
                 if self._options.answers is not None:
@@ -209,7 +208,7 @@ class Evaluation:
 
     async def _plans(self, suite: str, encoder: Encoder, filler: Filler) -> list[Plan]:
         s = self._settings
-        planner = Planner(world, encoder, filler, s.seed, s.questions, self._prefix)
+        planner = Planner(encoder, filler, s.seed, s.questions, self._prefix)
         if suite == "updates":
             return await planner.updates(s.update_facts, s.update_distances)
         return [plan for facts in s.facts for plan in await planner.recall(facts, s.distances)]
@@ -221,7 +220,6 @@ class Evaluation:
         conversations = max(1, min(self._settings.conversations, room // 3))
         return Runner(
             client,
-            world,
             filler,
             conversations=conversations,
             forks=min(2 * self._settings.conversations, room - conversations),
@@ -231,7 +229,7 @@ class Evaluation:
 
     def _sessions(self, room: int) -> dict[str, Any]:
         s = self._settings
-        suite = Suite(self._options.server, world, s.seed, self._prefix)
+        suite = Suite(self._options.server, s.seed, self._prefix)
         return {
             "come_back": suite.come_back(min(s.come_back, room)),
             "diverge": suite.diverge(s.forks),

@@ -20,8 +20,10 @@ from typing import Any, TextIO
 
 from mneme import AsyncClient
 
+from demo import world
 from demo.dialogue import Conversation, Encoder, Filler
 from demo.tally import Cell, Question, judge, values_by_attribute
+from demo.world import Fact
 
 MIN_CONVERSATIONS = 8  # so many at least share the questions of a cell
 UPDATE_FILLER = 512  # tokens between telling facts and changing them
@@ -75,10 +77,7 @@ def pick(
 class Planner:
     """Makes conversations until every cell has its questions; the same ones for the same seed."""
 
-    def __init__(
-        self, world: Any, encoder: Encoder, filler: Filler, seed: int, questions: int, prefix: str
-    ) -> None:
-        self._world = world
+    def __init__(self, encoder: Encoder, filler: Filler, seed: int, questions: int, prefix: str) -> None:
         self._encoder = encoder
         self._filler = filler
         self._seed = seed
@@ -104,8 +103,8 @@ class Planner:
     async def _plan(self, name: str, count: int, changed: int, missing: dict[int, int]) -> Plan:
         tag = name.removeprefix(self._prefix)  # the same conversations whatever they are called
         rng = random.Random(f"{self._seed}{tag}")
-        facts = self._world.random_facts(count, rng)
-        turns = [(self._world.tell(fact, rng), self._world.acknowledge(fact, rng)) for fact in facts]
+        facts = world.random_facts(count, rng)
+        turns = [(world.tell(fact, rng), world.acknowledge(fact, rng)) for fact in facts]
         opening, ends = _joined(await self._encoder.turns(turns, first=True))
         old: list[str] = [""] * count
         if changed:
@@ -125,38 +124,38 @@ class Planner:
         return plan
 
     def _change(
-        self, facts: Sequence[Any], changed: int, rng: random.Random
-    ) -> tuple[list[Any], list[str], list[tuple[str, str]]]:
+        self, facts: Sequence[Fact], changed: int, rng: random.Random
+    ) -> tuple[list[Fact], list[str], list[tuple[str, str]]]:
         """The changed facts first, then the others; their old values; and the turns that change them."""
         order = list(facts)
         rng.shuffle(order)
         new, old, turns = [], [], []
         for fact in order[:changed]:
-            value = self._world.random_value(fact.attribute, rng, old=fact.value)
-            now = self._world.Fact(fact.subject, fact.attribute, value)
+            value = world.random_value(fact.attribute, rng, old=fact.value)
+            now = Fact(fact.subject, fact.attribute, value)
             new.append(now)
             old.append(fact.value)
-            turns.append((self._world.update(now, rng), self._world.acknowledge_update(now, rng)))
+            turns.append((world.update(now, rng), world.acknowledge_update(now, rng)))
         return [*new, *order[changed:]], old, turns
 
-    def _question(self, fact: Any, told: Iterable[Any], rng: random.Random, old: str = "") -> Question:
-        values = self._world.ATTRIBUTES[fact.attribute].values
+    def _question(self, fact: Fact, told: Iterable[Fact], rng: random.Random, old: str = "") -> Question:
+        values = world.ATTRIBUTES[fact.attribute].values
         others = values_by_attribute(other for other in told if other != fact)
         return Question(
             fact.subject,
             fact.attribute,
-            self._world.ask(fact.subject, fact.attribute, rng),
+            world.ask(fact.subject, fact.attribute, rng),
             fact.value,
             1 / len(values),
             old,
             others.get(fact.attribute, frozenset()) - {fact.value},
         )
 
-    def _control(self, told: Sequence[Any], rng: random.Random) -> Question:
+    def _control(self, told: Sequence[Fact], rng: random.Random) -> Question:
         """About something that this conversation is never told, with a value drawn for it here."""
         keys = {(fact.subject, fact.attribute) for fact in told}
         while True:
-            fact = self._world.random_facts(1, rng)[0]
+            fact = world.random_facts(1, rng)[0]
             if (fact.subject, fact.attribute) not in keys:
                 return self._question(fact, told, rng)
 
@@ -177,7 +176,6 @@ class Runner:
     def __init__(
         self,
         client: AsyncClient,
-        world: Any,
         filler: Filler,
         *,
         conversations: int,
@@ -186,7 +184,6 @@ class Runner:
         answers: TextIO | None = None,
     ) -> None:
         self._client = client
-        self._world = world
         self._filler = filler
         self._running = asyncio.Semaphore(conversations)
         self._asking = asyncio.Semaphore(forks)
@@ -237,7 +234,7 @@ class Runner:
         question = ask.question
         distance = conversation.position - ask.fact_end
         answer = (await conversation.ask(question.text)).text
-        outcome = judge(question, self._world.value_in(answer, question.subject, question.attribute))
+        outcome = judge(question, world.value_in(answer, question.subject, question.attribute))
         cell = self._cells.setdefault((ask.kind, plan.facts, ask.distance), Cell())
         cell.add(question, outcome, distance, plan.name)
         if self._answers is not None:

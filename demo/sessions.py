@@ -13,8 +13,10 @@ from typing import Any
 
 from mneme import AsyncClient, AsyncSession, Client
 
+from demo import world
 from demo.dialogue import turn_text
 from demo.tally import share
+from demo.world import Fact
 
 FACTS = 4  # told in each conversation
 ANSWER_TOKENS = 32
@@ -23,9 +25,8 @@ ANSWER_TOKENS = 32
 class Suite:
     """Three trials with a server at `address`; names of sessions begin with `prefix`."""
 
-    def __init__(self, address: str, world: Any, seed: int, prefix: str) -> None:
+    def __init__(self, address: str, seed: int, prefix: str) -> None:
         self._address = address
-        self._world = world
         self._seed = seed
         self._prefix = prefix
 
@@ -38,7 +39,7 @@ class Suite:
             for name, facts in told.items():
                 session = client.session(name)
                 for i, fact in enumerate(facts):
-                    turn = turn_text(self._world.tell(fact, rng), first=i == 0)
+                    turn = turn_text(world.tell(fact, rng), first=i == 0)
                     answer = session.send(turn, max_tokens=ANSWER_TOKENS, temperature=0).text
                     acknowledged += self._says(answer, fact)
         right = resumed = 0
@@ -46,7 +47,7 @@ class Suite:
             for name, facts in told.items():
                 session = client.session(name)
                 for fact in rng.sample(facts, len(facts)):
-                    turn = turn_text(self._world.ask(fact.subject, fact.attribute, rng))
+                    turn = turn_text(world.ask(fact.subject, fact.attribute, rng))
                     completion = session.send(
                         turn, max_tokens=ANSWER_TOKENS, temperature=0, create_if_missing=False
                     )
@@ -62,7 +63,7 @@ class Suite:
         }
 
     def diverge(self, count: int) -> dict[str, Any]:
-        """Fork twice, change a fact differently in both: each future knows its own, the parent the old one."""
+        """Fork twice and change a fact differently in each: all three are to know their own version."""
         names = ("parent", "left", "right")
         changed = dict.fromkeys(names, 0)
         kept = dict.fromkeys(names, 0)
@@ -73,21 +74,21 @@ class Suite:
                 facts = self._facts("fork", i)
                 parent = client.session(f"{self._prefix}-fork-{i}")
                 for number, fact in enumerate(facts):
-                    turn = turn_text(self._world.tell(fact, rng), first=number == 0)
+                    turn = turn_text(world.tell(fact, rng), first=number == 0)
                     parent.send(turn, max_tokens=ANSWER_TOKENS, temperature=0)
                 before = parent.info().position
                 sessions = {"parent": parent, "left": parent.fork(), "right": parent.fork()}
                 key = rng.choice(facts)
                 versions = dict(zip(names, self._versions(key, rng), strict=True))
                 for name in names[1:]:
-                    turn = turn_text(self._world.update(versions[name], rng))
+                    turn = turn_text(world.update(versions[name], rng))
                     sessions[name].send(turn, max_tokens=ANSWER_TOKENS, temperature=0)
                 still += parent.info().position == before
                 other = rng.choice([fact for fact in facts if fact != key])
                 good = 0
                 for name in names:
                     for fact, counts in ((versions[name], changed), (other, kept)):
-                        turn = turn_text(self._world.ask(fact.subject, fact.attribute, rng))
+                        turn = turn_text(world.ask(fact.subject, fact.attribute, rng))
                         answer = sessions[name].send(turn, max_tokens=ANSWER_TOKENS, temperature=0).text
                         says = self._says(answer, fact)
                         counts[name] += says
@@ -104,15 +105,15 @@ class Suite:
             "parent_unmoved": still,
         }
 
-    def _versions(self, key: Any, rng: random.Random) -> Iterator[Any]:
+    def _versions(self, key: Fact, rng: random.Random) -> Iterator[Fact]:
         """The fact as it was told, and with two other values."""
         values = [key.value]
         while len(values) < 3:
-            value = self._world.random_value(key.attribute, rng)
+            value = world.random_value(key.attribute, rng)
             if value not in values:
                 values.append(value)
         for value in values:
-            yield self._world.Fact(key.subject, key.attribute, value)
+            yield Fact(key.subject, key.attribute, value)
 
     async def interleave(self, count: int) -> dict[str, Any]:
         """Many sessions at once, turn by turn, with different values for the same keys; then one by one.
@@ -131,7 +132,7 @@ class Suite:
         codes = {fact.value for facts in everyone for fact in facts if fact.attribute == "code"}
         for facts, answers, answers_alone in zip(everyone, together, alone, strict=True):
             for fact, answer in zip(facts, answers[len(facts) :], strict=True):
-                value = self._world.value_in(answer, fact.subject, fact.attribute)
+                value = world.value_in(answer, fact.subject, fact.attribute)
                 right += value == fact.value
                 mixed += fact.attribute == "code" and value != fact.value and value in codes
             same += answers == answers_alone
@@ -142,7 +143,7 @@ class Suite:
             "same_answers_alone": same,
         }
 
-    async def _talk_together(self, client: AsyncClient, everyone: Sequence[list[Any]]) -> list[list[str]]:
+    async def _talk_together(self, client: AsyncClient, everyone: Sequence[list[Fact]]) -> list[list[str]]:
         """Each round, all sessions say their next turn, in another order; returns their answers."""
         rng = self._rng("order")
         scripts = [self._script(facts, i) for i, facts in enumerate(everyone)]
@@ -159,40 +160,40 @@ class Suite:
         await asyncio.gather(*(session.delete() for session in sessions))
         return answers
 
-    async def _talk(self, session: AsyncSession, facts: Sequence[Any], number: int) -> list[str]:
+    async def _talk(self, session: AsyncSession, facts: Sequence[Fact], number: int) -> list[str]:
         answers = []
         for turn in self._script(facts, number):
             answers.append((await session.send(turn, max_tokens=ANSWER_TOKENS, temperature=0)).text)
         return answers
 
-    def _script(self, facts: Sequence[Any], number: int) -> list[str]:
+    def _script(self, facts: Sequence[Fact], number: int) -> list[str]:
         """What the user says: the facts, then a question for each."""
         rng = self._rng(f"script {number}")
-        turns = [turn_text(self._world.tell(fact, rng), first=i == 0) for i, fact in enumerate(facts)]
-        turns += [turn_text(self._world.ask(fact.subject, fact.attribute, rng)) for fact in facts]
+        turns = [turn_text(world.tell(fact, rng), first=i == 0) for i, fact in enumerate(facts)]
+        turns += [turn_text(world.ask(fact.subject, fact.attribute, rng)) for fact in facts]
         return turns
 
-    def _same_keys(self, count: int) -> list[list[Any]]:
+    def _same_keys(self, count: int) -> list[list[Fact]]:
         """For each session facts about the same keys, the first one a code that nobody else has."""
         rng = self._rng("keys")
-        codes = rng.sample(self._world.ATTRIBUTES["code"].values, count)
-        keys = [fact for fact in self._world.random_facts(FACTS, rng) if fact.attribute != "code"]
+        codes = rng.sample(world.ATTRIBUTES["code"].values, count)
+        keys = [fact for fact in world.random_facts(FACTS, rng) if fact.attribute != "code"]
         return [
             [
-                self._world.Fact(self._world.USER, "code", code),
+                Fact(world.USER, "code", code),
                 *(
-                    self._world.Fact(k.subject, k.attribute, self._world.random_value(k.attribute, rng))
+                    Fact(k.subject, k.attribute, world.random_value(k.attribute, rng))
                     for k in keys[: FACTS - 1]
                 ),
             ]
             for code in codes
         ]
 
-    def _facts(self, trial: str, number: int) -> list[Any]:
-        return self._world.random_facts(FACTS, self._rng(f"{trial} facts {number}"))
+    def _facts(self, trial: str, number: int) -> list[Fact]:
+        return world.random_facts(FACTS, self._rng(f"{trial} facts {number}"))
 
     def _rng(self, what: str) -> random.Random:
         return random.Random(f"{self._seed} sessions {what}")
 
-    def _says(self, answer: str, fact: Any) -> bool:
-        return self._world.value_in(answer, fact.subject, fact.attribute) == fact.value
+    def _says(self, answer: str, fact: Fact) -> bool:
+        return world.value_in(answer, fact.subject, fact.attribute) == fact.value

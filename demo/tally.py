@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from demo.world import Fact
+
 # Two-sided 95 % quantile of the normal distribution.
 Z95 = 1.959963984540054
 
@@ -98,7 +100,7 @@ def share(right: int, total: int) -> dict[str, Any]:
     return {"questions": total, "right": right, "accuracy": accuracy, "low": low, "high": high}
 
 
-def values_by_attribute(facts: Iterable[Any]) -> Mapping[str, frozenset[str]]:
+def values_by_attribute(facts: Iterable[Fact]) -> Mapping[str, frozenset[str]]:
     """All values that facts give to each attribute."""
     values: dict[str, set[str]] = {}
     for fact in facts:
