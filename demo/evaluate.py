@@ -3,7 +3,7 @@
     mneme-server --model demo/model &
     python -m demo.evaluate --server 127.0.0.1:50051 --name mom --out results/mom.json
 
-Run it in the repository's root, with clients/python installed. docs/demo.md says what is measured.
+Run it in the repository's root, with clients/python installed. demo/README.md says what is measured.
 """
 
 from __future__ import annotations

@@ -51,6 +51,24 @@ def amount(count: float, units: Sequence[str] = ("", "k", "M", "G"), step: float
     return f"{count:.3g} {units[unit]}".strip()
 
 
+def merged(results: Iterable[Result]) -> list[Result]:
+    """Results of one name as one: suites and cells may have been measured one by one."""
+    models: dict[str, Result] = {}
+    for result in results:
+        whole = models.setdefault(result["name"], {**result, "recall": [], "updates": []})
+        if whole["model"]["fingerprint"] != result["model"]["fingerprint"]:
+            raise SystemExit(f"results named {result['name']!r} are of different models")
+        for suite in ("recall", "updates"):
+            for cell in result.get(suite, []):
+                place = {key: cell[key] for key in ("kind", "facts", "distance")}
+                if find(whole[suite], **place):
+                    raise SystemExit(f"results named {result['name']!r} have {place} twice")
+                whole[suite].append(cell)
+        if "sessions" in result:
+            whole["sessions"] = result["sessions"]
+    return list(models.values())
+
+
 def find(cells: Iterable[dict[str, Any]], **wanted: Any) -> dict[str, Any] | None:
     """The cell with these properties."""
     return next((cell for cell in cells if all(cell[key] == wanted[key] for key in wanted)), None)
@@ -279,12 +297,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints tables, or writes the picture."""
     options = parse(arguments)
     results = [json.loads(path.read_text(encoding="utf-8")) for path in options.results]
-    if options.what == "plot":
-        plot([result for result in results if result.get("recall")], options.out)
-    elif options.what == "states":
+    if options.what == "states":
         print("\n\n".join(map(states_table, results)))
+    elif options.what == "plot":
+        plot([result for result in merged(results) if result["recall"]], options.out)
     else:
-        print(tables(results))
+        print(tables(merged(results)))
     return 0
 
 

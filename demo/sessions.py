@@ -19,7 +19,7 @@ from demo.tally import share
 from demo.world import Fact
 
 FACTS = 4  # told in each conversation
-ANSWER_TOKENS = 32
+ANSWER_TOKENS = 24
 
 
 class Suite:

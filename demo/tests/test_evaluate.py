@@ -104,14 +104,34 @@ def test_conversations_are_the_same_for_the_same_seed(run: Run, tmp_path: Path) 
     assert asked[0] == asked[1]
 
 
-def test_tables_and_plot_are_made_from_results(run: Run, tmp_path: Path, capsys: Any) -> None:
-    result = run("--quick")
-    path = tmp_path / "ideal.json"
-    path.write_text(json.dumps(result), encoding="utf-8")
-    report.main(["table", str(path), str(path)])
+def test_tables_and_plot_are_made_from_results(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    paths = []
+    for suites in ("recall", "updates,sessions"):
+        result = run("--quick", "--suites", suites)
+        paths.append(str(tmp_path / f"{suites}.json"))
+        Path(paths[-1]).write_text(json.dumps(result), encoding="utf-8")
+    capsys.readouterr()
+    report.main(["table", *paths])
     text = capsys.readouterr().out
     assert "| ideal | 100.0 (86 to 100) | 100.0 (86 to 100) |" in text
+    assert "| ideal | 100.0 (86 to 100) | 0.0 |" in text
+    assert "| 0 of 24 | 24 of 24 |" in text
     pytest.importorskip("matplotlib")
     picture = tmp_path / "recall.png"
-    report.main(["plot", str(path), "--out", str(picture)])
+    report.main(["plot", *paths, "--out", str(picture)])
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_cells_that_were_measured_twice_are_not_merged_silently() -> None:
+    result = {
+        "name": "a",
+        "model": {"fingerprint": "1"},
+        "recall": [{"kind": "told", "facts": 4, "distance": 8}],
+    }
+    assert len(report.merged([result])[0]["recall"]) == 1
+    with pytest.raises(SystemExit, match="twice"):
+        report.merged([result, result])
+    with pytest.raises(SystemExit, match="different models"):
+        report.merged([result, {**result, "model": {"fingerprint": "2"}}])
