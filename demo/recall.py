@@ -65,7 +65,7 @@ def pick(
 
     `ends`: position behind each fact; `told`: behind the last one. A fact is asked once all are told.
     """
-    picked = []
+    picked: list[tuple[int, int]] = []
     for distance in missing:
         able = [i for i, end in enumerate(ends) if end + distance >= told]
         count = min(most, missing[distance], len(able))

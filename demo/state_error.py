@@ -88,7 +88,8 @@ def run_logits(
 
 def has_memories(model: Path) -> bool:
     """Whether tokens choose between memories."""
-    return json.loads((model / "config.json").read_text(encoding="utf-8")).get("model_type") == "mom"
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return bool(config.get("model_type") == "mom")
 
 
 def stretches(tokens: int) -> Iterator[tuple[int, int]]:

@@ -30,7 +30,8 @@ def run(tmp_path: Path) -> Iterator[Run]:
         evaluate.main(["--server", server.address, "--name", "ideal", "--out", str(out), *arguments])
         assert not server.sessions, "sessions were left behind"
         assert server.most_sessions <= 64, "more sessions than the server has room for"
-        return json.loads(out.read_text(encoding="utf-8"))
+        result: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        return result
 
     yield evaluated
     for server in servers:
