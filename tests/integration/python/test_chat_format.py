@@ -6,7 +6,10 @@ next: with all digits, that is only equal for equal tokens.
 """
 
 import json
+import re
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -137,6 +140,31 @@ def test_a_fork_goes_on_where_it_was_made(server, chat, name):
     ids = expected_tokens(server, **THREE_TOKENS_AND_EOS)
     assert_holds(server, f"{name}-2", ids)
     assert_holds(server, name, ids[: ids.index(EOS) + 1])
+
+
+def test_an_answer_that_was_interrupted_is_closed(bin_dir, server, name, tmp_path):
+    sessions = server.client().sessions
+    said = tmp_path / "said"  # no pipe, which could be full
+    command = [bin_dir / "mneme", "--server", server.target, "chat", "--session", name, "--ignore-eos"]
+    command += ["--max-tokens", "100000000"]
+    with (
+        said.open("wb") as out,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE, bufsize=0
+        ) as chat,
+    ):
+        for line in (b"One\n", b"Two\n"):
+            before = said.stat().st_size
+            chat.stdin.write(line)
+            while said.stat().st_size == before:  # it answers
+                assert chat.poll() is None
+            chat.send_signal(signal.SIGINT)
+            assert chat.stderr.readline() == b"[stopped]\n"
+            while sessions.get(name).busy:
+                pass
+        chat.kill()
+    prompts = re.findall(rf"session={name} .* prompt_tokens=(\d+)", server.log)
+    assert prompts == [str(len((BOS, *FIRST))), str(len((EOS, *SECOND)))]
 
 
 @pytest.mark.parametrize("mode", ["whole", "append"])
