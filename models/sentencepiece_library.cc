@@ -3,11 +3,11 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
-#include <climits>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/program_folder.h"
 
 namespace mneme {
 namespace {
@@ -22,14 +22,6 @@ constexpr int kDeepBind = 0;
 #else
 constexpr int kDeepBind = RTLD_DEEPBIND;
 #endif
-
-std::string ProgramFolder() {
-  char path[PATH_MAX];
-  const ssize_t size = readlink("/proc/self/exe", path, sizeof(path));
-  const absl::string_view program(path, size > 0 ? static_cast<size_t>(size) : 0);
-  const size_t slash = program.rfind('/');
-  return std::string(program.substr(0, slash == absl::string_view::npos ? 0 : slash));
-}
 
 absl::StatusOr<const mneme_sentencepiece_api*> Load() {
   const absl::string_view built = MNEME_SENTENCEPIECE_LIBRARY;

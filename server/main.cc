@@ -20,8 +20,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log_fields.h"
+#include "base/program_folder.h"
 #include "base/status_macros.h"
 #include "server/config/config.h"
+#include "server/config/demo_model.h"
 #include "server/config/environment.h"
 #include "server/doors.h"
 #include "server/engine_access.h"
@@ -75,6 +77,12 @@ void LogConfiguration(const CommandLine& line) {
       .Add("version", ServerVersion())
       .Add("settings", ConfigSummary(line.config))
       .Write(LogSeverity::kInfo);
+  if (line.serves_demo) {
+    LogFields("demo_model")
+        .Message("no model was named: the demo model is served; --model DIR serves another")
+        .Add("path", line.config.model().path())
+        .Write(LogSeverity::kInfo);
+  }
   for (const std::string& weakness : Weaknesses(line)) {
     LogFields("weak_setting").Message(weakness).Write(LogSeverity::kWarning);
   }
@@ -260,11 +268,17 @@ int Answer(const CommandLine& line) {
   }
 }
 
+absl::StatusOr<CommandLine> ReadArguments(std::span<const char* const> arguments) {
+  const GetEnvironment environment = [](const char* name) -> const char* { return getenv(name); };
+  MNEME_ASSIGN_OR_RETURN(CommandLine line, ReadCommandLine(arguments, environment));
+  UseDemoModel(ProgramFolder(), line);
+  return line;
+}
+
 int Main(int argc, const char* const* argv) {
   Signals signals;
   const std::span<const char* const> arguments(argv + 1, argv + argc);
-  const GetEnvironment environment = [](const char* name) -> const char* { return getenv(name); };
-  const absl::StatusOr<CommandLine> line = ReadCommandLine(arguments, environment);
+  const absl::StatusOr<CommandLine> line = ReadArguments(arguments);
   if (!line.ok()) return Fail(kBadArguments, line.status());
   if (line->action != ServerAction::kServe) return Answer(*line);
 
@@ -274,7 +288,8 @@ int Main(int argc, const char* const* argv) {
   }
   LogConfiguration(*line);
   const ReadConfig read_again = [&]() -> absl::StatusOr<v1::ServerConfig> {
-    MNEME_ASSIGN_OR_RETURN(CommandLine again, ParseCommandLine(arguments, environment));
+    MNEME_ASSIGN_OR_RETURN(CommandLine again, ReadArguments(arguments));
+    MNEME_RETURN_IF_ERROR(CheckCommandLine(again));
     return std::move(again.config);
   };
   return Serve(signals, line->config, read_again);

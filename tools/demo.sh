@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 to a running Mneme: installs what is missing, builds, starts a server with a
-# small model, shows what sessions are, and stops the server. Re-running takes seconds.
+# From a bare Debian 12 to a running Mneme: installs what is missing, builds, starts a server with the
+# small demo model, talks to it, and stops it. Needs no GPU. Re-running takes seconds.
 #
 # usage: tools/demo.sh [--bin DIR]
 #   --bin DIR   use the programs in DIR instead of building them
@@ -31,11 +31,11 @@ if [[ -z $bin ]]; then
   tools/setup.sh
   mkdir -p build
   cmake --preset release >build/release.configure.log || { cat build/release.configure.log; exit 1; }
-  cmake --build --preset release --target mneme-server mneme mneme-make-model
+  cmake --build --preset release --target mneme-server mneme
   bin=build/release/bin
 fi
 
-demo=$(mktemp -d)
+work=$(mktemp -d)
 server=
 clean_up() {
   local status=$?
@@ -43,87 +43,115 @@ clean_up() {
   if [[ -n $server ]] && kill -0 "$server" 2>/dev/null; then
     kill -KILL "$server" && wait "$server" 2>/dev/null || true
   fi
-  if ((status != 0)) && [[ -s $demo/server.log ]]; then
+  if ((status != 0)) && [[ -s $work/server.log ]]; then
     printf '\nThe last lines of the server:\n' >&2
-    tail -n 20 "$demo/server.log" >&2
+    tail -n 20 "$work/server.log" >&2
   fi
-  rm -rf "$demo"
+  rm -rf "$work"
   exit "$status"
 }
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-step "A model with random weights"
-note "It has never been trained, so what it says is noise. What it remembers is exact all the same."
-"$bin/mneme-make-model" --shape tiny --vocab 560 --seed 1 --out "$demo/demo-model"
-cp tests/golden/tokenizer_sp/bpe.model "$demo/demo-model/tokenizer.model"
-
-step "A server on a free port"
-"$bin/mneme-server" --model "$demo/demo-model" --grpc-port 0 --http-port 0 >"$demo/server.out" 2>"$demo/server.log" &
+step "A server on free ports, without arguments"
+# Your own settings stay out of it.
+for variable in "${!MNEME_@}"; do unset "$variable"; done
+MNEME_GRPC_PORT=0 MNEME_HTTP_PORT=0 "$bin/mneme-server" >"$work/server.out" 2>"$work/server.log" &
 server=$!
-until grep -q '^ready' "$demo/server.out"; do
+until grep -q '^ready' "$work/server.out"; do
   kill -0 "$server" 2>/dev/null || { echo "the server did not start" >&2; exit 1; }
   sleep 0.05
 done
-MNEME_SERVER=$(sed -n 's/^listening on //p' "$demo/server.out")
+MNEME_SERVER=$(sed -n 's/^listening on //p' "$work/server.out")
 export MNEME_SERVER
-"$bin/mneme" info
-
 mneme() { "$bin/mneme" "$@"; }
-options=(--max-tokens 12 --temperature 0 --ignore-eos)
-# answer ARGUMENTS: a greedy answer as "token:log-probability" per token. A log-probability tells two
-# memories apart even where both happen to choose the same token.
-answer() {
-  mneme generate "${options[@]}" --logprobs 0 --json "$@" >"$demo/answer" || return
-  grep -o '"token_id":[0-9]*\|"logprob":[-0-9.e]*' "$demo/answer" | sed 's/.*://' | paste -d: - -
-}
-tokens_of() { cut -d: -f1 | paste -sd,; }
-show() { printf '  %-38s %s\n' "$1" "$(tokens_of <<<"$2")"; }
+mneme info | sed -n 1,4p
 
-step "A streamed generation"
-mneme generate --max-tokens 48 --seed 7 --temperature 0.8 --ignore-eos "Once upon a time" |
-  stdbuf -o0 tr -d '\000-\037\177'  # noise may contain escape sequences
-echo
+# ask SESSION TEXT: one turn of a chat; the answer is in $answer.
+ask() {
+  printf '  %s> %s%s\n' "$bold" "$2" "$plain"
+  answer=$(mneme chat --session "$1" --temperature 0 --max-tokens 48 <<<"$2")
+  printf '  %s\n' "$answer"
+}
+# says TEXT: the last answer has to contain it.
+says() { [[ $answer == *"$1"* ]] || fail "the answer, where \"$1\" was expected"; }
+# field NAME SESSION: "position" or "state_bytes" of a session, a number.
+field() { mneme session get "$2" --json | grep -o "\"$1\":\"\?[0-9]*" | grep -o '[0-9]*$'; }
+size() { printf '%s  [%s: %s tokens in %s bytes]%s\n' "$dim" "$1" "$(field position "$1")" "$(field state_bytes "$1")" "$plain"; }
+
+step "Some facts"
+ask clara "My name is Clara."
+ask clara "Please remember that my code is 7281."
+ask clara "Anna's city is Rome."
+ask clara "The lantern's shelf is 42."
+size clara
+bytes=$(field state_bytes clara) before=$(field position clara)
+
+step "A flood"
+note "$(wc -l <demo/flood.txt) turns about other things, of which this is the first:"
+printf '  %s> %.72s...%s\n' "$bold" "$(head -n 1 demo/flood.txt)" "$plain"
+mneme chat --session clara --temperature 0 --max-tokens 48 <demo/flood.txt >"$work/flood"
+printf '  %.76s\n' "$(head -n 1 "$work/flood")"
+size clara
+(($(field position clara) - before > 3000)) || fail "the flood, which was to be thousands of tokens"
+[[ $(field state_bytes clara) == "$bytes" ]] || fail "the size of the memory"
+note "The memory is as large as before, to the byte."
+
+step "Does it still know?"
+ask clara "What is my name?"
+says Clara
+ask clara "What is my code?"
+says 7281
+ask clara "What is Anna's city?"
+says Rome
+ask clara "What is the lantern's shelf?"
+says 42
+
+step "A fork: the same past, two futures"
+mneme session fork clara clara-2 >/dev/null
+note "In the fork:"
+ask clara-2 "My code has changed: it is now 1905."
+ask clara-2 "What is my code?"
+says 1905
+ask clara-2 "What is Anna's city?"
+says Rome
+note "In the session it was made of:"
+ask clara "What is my code?"
+says 7281
+size clara-2
+[[ $(field state_bytes clara-2) == "$bytes" ]] || fail "the size of the fork"
+
+# exactly ARGUMENTS: a greedy answer as "token:log-probability" per token. The memory decides about
+# all of these digits, where words might happen to be the same.
+exactly() {
+  mneme generate --max-tokens 12 --temperature 0 --ignore-eos --logprobs 0 --json "$@" >"$work/json" || return
+  grep -o '"token_id":[0-9]*\|"logprob":[-0-9.e]*' "$work/json" | sed 's/.*://' | paste -d: - -
+}
+ids_of() { mneme tokenize "$@" | tr ' ' ,; }
+tokens_of() { cut -d: -f1 | paste -sd,; }
+show() { printf '  %-38s %s\n' "$1" "$(cut -d: -f2 <<<"$2" | cut -c1-10 | head -n 5 | paste -sd ' ')"; }
+told=$'User: My name is Clara.\nAssistant:' asked=$'\nUser: What is my name?\nAssistant:'
+
+step "A session continues where it was, to the last bit"
+note "Log-probabilities of an answer: two calls, the second one sending only what is new, or all at once."
+first=$(exactly --session two-calls "$told")
+second=$(exactly --session two-calls "$asked")
+at_once=$(exactly --token-ids "$(ids_of "$told"),$(tokens_of <<<"$first"),$(ids_of --continuation "$asked")")
+show "second call:" "$second"
+show "all at once:" "$at_once"
+[[ $second == "$at_once" ]] || fail "a continued session and a fresh one"
 
 step "Two sessions do not mix"
-note "Anna and Ben talk in turns. Then Anna's conversation is held again, alone. (Token ids, greedy.)"
-answer --session anna "My name is Anna." >/dev/null
-answer --session ben "Call me Ben, please." >/dev/null
-anna=$(answer --session anna " What is my name?")
-ben=$(answer --session ben " What is my name?")
-answer --session alone "My name is Anna." >/dev/null
-alone=$(answer --session alone " What is my name?")
-show "Anna, with Ben in between:" "$anna"
-show "Anna, alone:" "$alone"
+exactly --session clara-3 "$told" >/dev/null
+exactly --session ben "${told/Clara/Ben}" >/dev/null
+clara=$(exactly --session clara-3 "$asked")
+ben=$(exactly --session ben "$asked")
+show "Clara, alone:" "$second"
+show "Clara, with Ben in between:" "$clara"
 show "Ben, asked the same:" "$ben"
-[[ $anna == "$alone" ]] || fail "Anna's answer depends on Ben"
-[[ $anna != "$ben" ]] || fail "Anna and Ben got the same answer, to the last bit"
-note "Equal for Anna, log-probabilities included; different for Ben."
-
-step "A session continues where it was"
-note "Two calls, the second one sending only what is new, against the whole conversation at once."
-first=$(answer --session carl "My name is Carl.")
-second=$(answer --session carl " What is my name?")
-whole=$(mneme tokenize "My name is Carl." | tr ' ' ,),$(tokens_of <<<"$first"),$(
-  mneme tokenize --continuation " What is my name?" | tr ' ' ,)
-at_once=$(answer --token-ids "$whole")
-show "second call:" "$second"
-show "everything at once:" "$at_once"
-[[ $second == "$at_once" ]] || fail "a continued session and a fresh one"
-note "Equal, to the last bit."
-
-step "A fork remembers the same and goes its own way"
-mneme session fork carl carl-fork >/dev/null
-changed=$(answer --session carl-fork " I changed my mind.")
-forked=$(answer --session carl " Thank you.")
-again=$(answer --token-ids "$whole,$(tokens_of <<<"$second"),$(
-  mneme tokenize --continuation " Thank you." | tr ' ' ,)")
-show "the fork goes on:" "$changed"
-show "the parent goes on:" "$forked"
-show "the parent, had it never been forked:" "$again"
-[[ $forked == "$again" ]] || fail "the parent noticed its fork"
-mneme session list
+[[ $clara == "$second" ]] || fail "Clara's answer depends on Ben"
+[[ $clara != "$ben" ]] || fail "Clara and Ben got the same answer, to the last bit"
 
 step "SIGTERM"
 kill -TERM "$server"
@@ -132,3 +160,4 @@ wait "$server" || status=$?
 server=
 ((status == 0)) || { echo "the server exited with $status, expected 0" >&2; exit 1; }
 echo "The server drained and exited with 0. All comparisons hold."
+note "Your turn: $bin/mneme-server in one terminal, $bin/mneme chat in another."

@@ -151,9 +151,11 @@ new_key=$(head -n 1 "$work/new_key")
 tail -n 1 "$work/new_key" >"$work/keys/api_keys"
 expect "owner of the model" "$(stat -c %u "$work/models/demo/config.json")" 65532
 
+expect "demo model" "$(in_image mneme-server --host 127.0.0.1 --plan)" "model     demo, mom, *"
+
 step "What is wrong is said in a line"
 refused 2 "--api-key-file"
-refused 2 "--model is missing" --host 127.0.0.1
+refused 2 "--model is missing" --host 127.0.0.1 --model=
 refused 2 "unknown flag --modle" --modle demo
 refused 3 "/models/none" --model /models/none --api-key-file /run/keys/api_keys
 status=0

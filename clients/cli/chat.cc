@@ -23,7 +23,10 @@ constexpr absl::string_view kUsageText =
     R"(usage: mneme chat [FLAGS]
 
 Talks to a session. The model remembers the conversation; each turn sends only the new text, wrapped
-in --prefix and --suffix, and shows the answer up to --stop.
+in --prefix and --suffix, and shows the answer up to the model's end token or --stop. With the
+defaults a conversation reads, tokens and all,
+
+  <s>User: Hello\nAssistant: Hi.</s>\nUser: ...
 
 )";
 
@@ -42,6 +45,7 @@ struct Options {
   std::string prefix = "User: ";
   std::string suffix = "\nAssistant:";
   bool keep = false;
+  bool close = true;
 };
 
 // Reads what one turn says: a line, lines that end with a backslash, or lines between """.
@@ -91,10 +95,8 @@ class Chat {
   int Run() {
     // A name that no turn could use is told before anything is typed. Most often there is no such
     // session yet: the first turn creates it.
-    const absl::Status session_status = client_.GetSession(session()).status();
-    if (!session_status.ok() && !absl::IsNotFound(session_status)) {
-      return ReportError(session_status);
-    }
+    if (const absl::Status status = LookUpSession(); !status.ok()) return ReportError(status);
+    is_cut_ = false;  // what somebody else left is taken for whole
     if (is_terminal_) {
       WriteOut(absl::StrCat("session ", session(), "; /help lists the commands\n"));
     }
@@ -105,7 +107,7 @@ class Chat {
       if (absl::StartsWith(text, "/")) {
         RunCommand(text);
       } else if (!text.empty()) {
-        code = Answer(*turn);
+        code = Answer(text);
         if (code == kUnavailable) break;
       }
     }
@@ -119,11 +121,49 @@ class Chat {
     options_.request.mutable_session()->set_name(std::move(name));
   }
 
-  int Answer(const std::string& turn) {
-    // What the last answer ended with, a stop string most often, was cut off from what the user
-    // saw, but its tokens are in the session; the prefix begins on a line of its own all the same.
-    options_.request.set_text(
-        absl::StrCat(is_first_ ? "" : "\n", options_.prefix, turn, options_.suffix));
+  // Learns where the session stands. Elsewhere than after the last answer: in one that was cut off.
+  absl::Status LookUpSession() {
+    const absl::StatusOr<v1::Session> info = client_.GetSession(session());
+    if (!info.ok() && !absl::IsNotFound(info.status())) return info.status();
+    is_unsure_ = false;
+    const int64_t position = info.ok() ? info->position() : 0;
+    if (position == position_) return absl::OkStatus();
+    position_ = position;
+    is_cut_ = position > 0;
+    ending_.clear();
+    return absl::OkStatus();
+  }
+
+  // The prompt of a turn: it goes on exactly where the session stands. Turns are lines of their
+  // own; the end token and the stop string that ended the last answer are in the session already,
+  // though the user did not see them.
+  void SetPrompt(absl::string_view turn) {
+    std::string text =
+        absl::StrCat(position_ > 0 ? "\n" : "", options_.prefix, turn, options_.suffix);
+    if (absl::StartsWith(text, ending_)) text.erase(0, ending_.size());
+    if (is_cut_ && options_.close && SetClosingPrompt(text)) return;
+    options_.request.set_text(std::move(text));
+  }
+
+  // The same behind the end token that the last answer did not come to. A text cannot spell it.
+  bool SetClosingPrompt(const std::string& text) {
+    const absl::StatusOr<v1::GetInfoResponse> info = client_.GetInfo();
+    if (!info.ok() || !info->model().has_eos_token_id()) return false;
+    v1::TokenizeRequest request;
+    request.set_text(text);
+    request.set_continuation(true);
+    const absl::StatusOr<v1::TokenizeResponse> tokens = client_.Tokenize(request);
+    if (!tokens.ok()) return false;
+    v1::TokenIds& prompt = *options_.request.mutable_token_ids();
+    prompt.Clear();
+    prompt.add_ids(info->model().eos_token_id());
+    prompt.mutable_ids()->MergeFrom(tokens->token_ids());
+    return true;
+  }
+
+  int Answer(absl::string_view turn) {
+    if (is_unsure_) (void)LookUpSession();
+    SetPrompt(turn);
     cancel_.Reset();
     answering_ = true;
     std::string answer;
@@ -131,16 +171,21 @@ class Chat {
         options_.request,
         [&](const v1::GenerateResponse& response) {
           for (const v1::Output& output : response.outputs()) {
-            WriteOut(output.text());
-            answer += output.text();
+            absl::string_view text = output.text();
+            if (answer.empty()) text = absl::StripLeadingAsciiWhitespace(text);
+            WriteOut(text);
+            absl::StrAppend(&answer, text);
+            is_cut_ = output.finish_reason() == v1::FINISH_REASON_LENGTH;
+            ending_ = output.stop_matched();
           }
+          if (response.has_finished()) position_ = response.finished().session().position();
         },
         &cancel_);
     answering_ = false;
+    is_unsure_ = !status.ok();
     const bool stopped = cancel_.cancelled();
     if (!status.ok() && !stopped && answer.empty()) return ReportError(status);  // refused
     if (!absl::EndsWith(answer, "\n")) WriteOut("\n");
-    is_first_ = false;
     if (status.ok()) return kOk;
     if (stopped) {
       fputs("[stopped]\n", stderr);
@@ -161,7 +206,8 @@ class Chat {
         (void)ReportError(status);
         return;
       }
-      is_first_ = true;
+      position_ = 0;
+      is_cut_ = is_unsure_ = false;
       WriteOut("[a new conversation]\n");
     } else if (words[0] == "/session") {
       const absl::StatusOr<v1::Session> info = client_.GetSession(session());
@@ -195,8 +241,11 @@ class Chat {
   const bool is_terminal_;
   CancelToken cancel_;
   std::atomic<bool> answering_{false};
-  bool is_own_ = false;  // named by us: deleted at the end
-  bool is_first_ = true;
+  bool is_own_ = false;     // named by us: deleted at the end
+  int64_t position_ = 0;    // of the session after the last answer; 0: it begins
+  bool is_unsure_ = false;  // a turn failed, and the session may hold a part of it
+  bool is_cut_ = false;     // the last answer did not come to its end
+  std::string ending_;      // stop string that ended it
 };
 
 }  // namespace
@@ -219,6 +268,11 @@ int RunChat(const Arguments& arguments) {
                [&](std::string value) { options.prefix = std::move(value); });
   flags.String("suffix", "TEXT", "Comes after it; default a line break and \"Assistant:\".",
                [&](std::string value) { options.suffix = std::move(value); });
+  flags.Bool(
+      "close",
+      "Close an answer that was cut off, by --max-tokens or Ctrl-C, with the model's end token "
+      "before the next turn; on by default.",
+      [&](bool value) { options.close = value; });
   flags.Bool("default-stop", "Stop where the model begins a turn of yours; on by default.",
              [&](bool value) { default_stop = value; });
   flags.Bool("help", "Print this.", [&](bool value) { help = value; });

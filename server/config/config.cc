@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/spelling.h"
 #include "base/status_macros.h"
+#include "server/config/demo_model.h"
 #include "server/config/flags.h"
 #include "server/config/origins.h"
 #include "server/config/units.h"
@@ -22,6 +23,8 @@ namespace {
 
 // Shorter keys than this are likely somebody's word; those of --new-api-key have 49 characters.
 constexpr size_t kShortKeyBytes = 20;
+
+constexpr absl::string_view kModelFlag = "model";
 
 // Keeps what protobuf's text parser would print to standard error.
 class ErrorCollector final : public google::protobuf::io::ErrorCollector {
@@ -232,6 +235,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
     if (value == nullptr) continue;
     MNEME_RETURN_IF_ERROR(CheckGuard(flag, flag.env, value));
     MNEME_RETURN_IF_ERROR(Prefixed(flag.env, SetField(flag, value, line.config)));
+    if (flag.name == kModelFlag) line.names_model = true;
   }
   for (const Argument& argument : given) {
     if (argument.name == "--set") {
@@ -240,6 +244,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
       MNEME_RETURN_IF_ERROR(CheckGuard(*flag, argument.name, argument.value));
       MNEME_RETURN_IF_ERROR(Prefixed(argument.name, SetField(*flag, argument.value, line.config)));
       if (flag->options.secret() && !argument.value.empty()) line.has_secret = true;
+      if (flag->name == kModelFlag) line.names_model = true;
     }
   }
 
@@ -254,9 +259,13 @@ absl::Status CheckCommandLine(const CommandLine& line) {
   if (!needs_config) return absl::OkStatus();
   MNEME_RETURN_IF_ERROR(ValidateConfig(line.config));
   if (line.action != ServerAction::kPrintConfig && line.config.model().path().empty()) {
-    return absl::InvalidArgumentError(
+    return absl::InvalidArgumentError(absl::StrCat(
         "--model is missing: the folder of a model in Hugging Face form (or MNEME_MODEL, or "
-        "model { path: ... } in the file of --config)");
+        "model { path: ... } in the file of --config)",
+        line.names_model ? ""
+                         : absl::StrCat("; the demo model, which is served where none is named, is "
+                                        "not at ",
+                                        kDemoModelPath, ", seen from this program's folder")));
   }
   return absl::OkStatus();
 }

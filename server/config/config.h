@@ -20,6 +20,9 @@ struct CommandLine {
   v1::ServerConfig config;  // every field set
   std::string key_name;     // of kNewApiKey and kHashApiKey; checked by those
   bool has_secret = false;  // among the arguments, where other users of the machine see it
+  // By a flag or a variable, if only as "": then it is a script's variable that is not set.
+  bool names_model = false;
+  bool serves_demo = false;  // config.model is the demo model: UseDemoModel
 };
 
 // Value of an environment variable, or null: getenv, or a map in tests.

@@ -74,6 +74,7 @@ std::string FlagHelp(const FlagSpec& flag) {
 constexpr absl::string_view kIntroduction =
     R"(mneme-server: serves a language model with recurrent memory over gRPC and HTTP.
 
+  mneme-server                              serve the small demo model that comes with it
   mneme-server --model DIR                  serve it on 127.0.0.1: gRPC 50051, HTTP 8000
   mneme-server --model DIR --plan           how many sessions fit, without loading it
   mneme-server --config FILE --print-config what file, environment and flags amount to

@@ -161,12 +161,89 @@ TEST(ServerProcessTest, BadArgumentsEndWithTwo) {
   const Result unknown = RunServer({"--modle", kModel});
   EXPECT_EQ(unknown.code, 2);
   EXPECT_THAT(unknown.err, HasSubstr("did you mean --model"));
-  EXPECT_EQ(RunServer({}).code, 2);
   EXPECT_EQ(RunServer({"--model", kModel, "--grpc-port=99999"}).code, 2);
   EXPECT_EQ(RunServer({"--model", kModel, "--host=0.0.0.0"}).code, 2);
   EXPECT_EQ(RunServer({"--model", kModel, "--config=/no/such/file"}).code, 2);
   EXPECT_EQ(
       RunServer({"--model", kModel, "--grpc-port=0", "--http-port=0", "--host", kNoHost}).code, 2);
+}
+
+// The server as `cmake --install` lays it out, with or without the model that comes with it.
+class InstalledServer {
+ public:
+  InstalledServer() {
+    std::filesystem::create_directory(folder_.path() + "/bin");
+    std::filesystem::copy_file(kServer, program_);
+  }
+  const std::string& program() const { return program_; }
+
+  std::string AddDemoModel(const std::vector<std::string>& files) const {
+    std::string model = std::filesystem::canonical(folder_.path()) / "share/mneme/models/demo";
+    std::filesystem::create_directories(model);
+    for (const std::string& file : files) {
+      std::filesystem::copy_file(absl::StrCat(kModel, "/", file), absl::StrCat(model, "/", file));
+    }
+    return model;
+  }
+
+ private:
+  const TemporaryFolder folder_;
+  const std::string program_ = folder_.path() + "/bin/mneme-server";
+};
+
+const std::vector<std::string> kAnyPorts = {"MNEME_GRPC_PORT=0", "MNEME_HTTP_PORT=0",
+                                            "MNEME_STATE_MEMORY=16MiB"};
+
+TEST(ServerProcessTest, WithoutArgumentsTheDemoModelIsServed) {
+  const InstalledServer installed;
+  const std::string model = installed.AddDemoModel({"config.json", "model.safetensors"});
+  ChildProcess server({installed.program()}, "", kAnyPorts);
+  std::string address;
+  ASSERT_TRUE(server.WaitForText("listening on ", &address));
+  ASSERT_TRUE(server.WaitForText("ready"));
+  const Result info = RunProgram({kClient, "info"}, "", {"MNEME_SERVER=" + address});
+  EXPECT_THAT(info.out, HasSubstr("mneme-demo: mom"));
+  server.Signal(SIGHUP);  // reads the same arguments again
+  ASSERT_TRUE(server.WaitForText("log_settings"));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Wait(), 0);
+  EXPECT_THAT(server.err(), HasSubstr("I demo_model: no model was named: the demo model is served; "
+                                      "--model DIR serves another path=" +
+                                      model + "\n"));
+  EXPECT_THAT(server.err(),
+              AllOf(Not(HasSubstr("reload_failed")), Not(HasSubstr("restart_needed"))));
+
+  const Result plan = RunProgram({installed.program(), "--plan"}, "", kAnyPorts);
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  EXPECT_THAT(plan.out, HasSubstr("sessions fit"));
+}
+
+TEST(ServerProcessTest, TheDemoModelStandsInForNoOther) {
+  const InstalledServer installed;
+  installed.AddDemoModel({"config.json", "model.safetensors"});
+  // A script's variable that is not set.
+  for (const Result& empty : {RunProgram({installed.program()}, "", {"MNEME_MODEL="}),
+                              RunProgram({installed.program(), "--model", ""}, "",
+                                         {"MNEME_MODEL=" + std::string(kModel)})}) {
+    EXPECT_EQ(empty.code, 2);
+    EXPECT_THAT(empty.err, HasSubstr("--model is missing"));
+  }
+  const Result config = RunProgram({installed.program(), "--print-config"});
+  EXPECT_EQ(config.code, 0);
+  EXPECT_THAT(config.out, HasSubstr("path: \"\""));
+}
+
+TEST(ServerProcessTest, WithoutAModelAndTheDemoModelTheErrorSaysWhereThatWouldBe) {
+  const InstalledServer installed;
+  const Result none = RunProgram({installed.program()});
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("--model is missing"), HasSubstr("MNEME_MODEL"),
+                              HasSubstr("../share/mneme/models/demo")));
+
+  installed.AddDemoModel({"config.json"});
+  const Result half = RunProgram({installed.program()}, "", kAnyPorts);
+  EXPECT_EQ(half.code, 3);
+  EXPECT_THAT(half.err, HasSubstr("share/mneme/models/demo\" has neither model.safetensors"));
 }
 
 TEST(ServerProcessTest, ModelsThatDoNotLoadEndWithThree) {

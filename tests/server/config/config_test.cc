@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "server/config/demo_model.h"
 #include "server/config/environment.h"
 #include "server/config/flags.h"
 #include "server/config/origins.h"
@@ -29,12 +31,16 @@ using ::testing::UnorderedElementsAre;
 
 using Environment = std::map<std::string, std::string>;
 
-absl::StatusOr<CommandLine> Parse(const std::vector<const char*>& arguments,
-                                  const Environment& environment = {}) {
-  return ParseCommandLine(arguments, [&environment](const char* name) -> const char* {
+GetEnvironment Getter(const Environment& environment) {
+  return [&environment](const char* name) -> const char* {
     const auto it = environment.find(name);
     return it == environment.end() ? nullptr : it->second.c_str();
-  });
+  };
+}
+
+absl::StatusOr<CommandLine> Parse(const std::vector<const char*>& arguments,
+                                  const Environment& environment = {}) {
+  return ParseCommandLine(arguments, Getter(environment));
 }
 
 v1::ServerConfig ParseConfig(const std::vector<const char*>& arguments,
@@ -80,6 +86,36 @@ TEST(ConfigTest, DefaultsAreThoseOfTheProtoFile) {
   EXPECT_EQ(config.server().host(), "127.0.0.1");
   EXPECT_EQ(config.server().grpc_port(), 50051);
   EXPECT_EQ(config.engine().session_ttl_ms(), 30 * 60 * 1000);
+}
+
+TEST(ConfigTest, TheDemoModelIsServedWhereNobodyNamesAModel) {
+  const std::string root = testing::TempDir() + "mneme_config_demo";
+  const std::string demo = root + "/share/mneme/models/demo";
+  std::filesystem::create_directories(demo);
+  const auto read = [&](const std::vector<const char*>& arguments,
+                        const Environment& environment = {}) {
+    CommandLine line = *ReadCommandLine(arguments, Getter(environment));
+    UseDemoModel(root + "/bin", line);
+    return line;
+  };
+  std::filesystem::remove(demo + "/config.json");
+  EXPECT_FALSE(read({}).serves_demo);
+  EXPECT_THAT(CheckCommandLine(read({})).message(), HasSubstr("demo model"));
+  std::ofstream(demo + "/config.json") << "{}";
+  EXPECT_TRUE(read({}).serves_demo);
+  EXPECT_EQ(read({}).config.model().path(), demo);
+  EXPECT_EQ(read({}).config.model().served_name(), "mneme-demo");
+  EXPECT_EQ(read({"--served-model-name=other"}).config.model().served_name(), "other");
+  EXPECT_TRUE(read({"--plan"}).serves_demo);
+  EXPECT_TRUE(CheckCommandLine(read({})).ok());
+
+  const ConfigFile defaults("model { path: '' }");  // as --print-config writes it
+  EXPECT_TRUE(read({"--config", defaults.path()}).serves_demo);
+  EXPECT_FALSE(read({"--model=m"}).serves_demo);
+  EXPECT_FALSE(read({"--model="}).serves_demo);
+  EXPECT_FALSE(read({}, {{"MNEME_MODEL", ""}}).serves_demo);
+  EXPECT_FALSE(read({"--print-config"}).serves_demo);
+  EXPECT_THAT(CheckCommandLine(read({"--model="})).message(), Not(HasSubstr("demo model")));
 }
 
 TEST(ConfigTest, FlagGoesBeforeEnvironmentBeforeFileBeforeDefault) {
