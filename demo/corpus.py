@@ -256,13 +256,13 @@ class Stream:
                 document.told(world.update(fact, rng), world.confirm_update(rng), [fact])
         self._fill(document, size, stories)
         while len(document.ids) < size:
-            document.turn(*filler.chatter(rng))
+            document.turn(*world.chatter(rng))
         return document
 
     def _tell(self, document: _Document, facts: list[Fact]) -> None:
         rng = self._rng
-        words = [world.tell(facts[0], rng), *(world.tell_plainly(fact) for fact in facts[1:])]
-        document.told(" ".join(words), world.confirm(rng), facts)
+        told = world.tell(facts[0], rng) if len(facts) == 1 else world.tell_together(facts, rng)
+        document.told(told, world.confirm(rng), facts)
 
     def _fill(self, document: _Document, until: float, stories: float) -> None:
         """Filler up to about `until`."""
@@ -272,7 +272,7 @@ class Stream:
                 most = min(60.0, room / 13)
                 document.turn(*filler.story_turn(rng, int(4 + (most - 4) * rng.random())))
             else:
-                document.turn(*filler.chatter(rng))
+                document.turn(*world.chatter(rng))
 
 
 def show(ids: np.ndarray, questions: list[Question], encoder: Encoder) -> str:

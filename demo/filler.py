@@ -453,6 +453,17 @@ _LINKS = (
 # (what the user says, what the assistant says); both share their slots.
 CHATTER: tuple[tuple[str, str], ...] = (
     ("Hello.", "Hello. How are you today?"),
+    ("Hi.", "Hello. It is good to hear from you."),
+    ("Hey.", "Hello. What can I do for you?"),
+    ("Thanks.", "You are welcome."),
+    ("Okay.", "Good. Tell me when you need something."),
+    ("Yes.", "Very well. What shall we talk about?"),
+    ("No.", "All right. Then let us talk about something else."),
+    ("Goodbye.", "Goodbye. I will remember what you told me."),
+    ("Bye.", "Goodbye. Come back soon."),
+    ("What is your name?", "I am called Mneme. I am a small model with a long memory."),
+    ("Can you help me?", "I can remember what you tell me, and I can tell little stories."),
+    ("I have a question.", "Go on, please. I will answer if I can."),
     ("Good %(daytime)s.", "Good %(daytime)s. What can I do for you?"),
     ("Who are you?", "I am a small model with a long memory. I remember what you tell me."),
     ("What can you do?", "I remember what you tell me, and I can tell little stories."),
@@ -705,7 +716,7 @@ CHATTER: tuple[tuple[str, str], ...] = (
         "One, two, three, four, five. There are five %(things)s, and all of them are %(colour)s.",
     ),
 )
-_GREETINGS = 9  # the first ones, which shall be rare
+_GREETINGS = 20  # the first ones, which shall be rare
 POOLS["side"] = ("left", "right")
 
 _STORY_REQUESTS = (

@@ -63,6 +63,7 @@ def _sample(seed: int) -> Iterator[str]:
         yield " " + world.acknowledge(fact, rng)
         yield " " + world.tell(fact, rng)
         yield " " + world.update(fact, rng)
+        yield " " + world.tell_together([fact, *world.random_facts(2, rng)], rng)
         yield " " + world.acknowledge_update(fact, rng)
     for _ in range(6000):
         for text in (*world.chatter(rng), *filler.story_turn(rng, 6)):

@@ -172,8 +172,21 @@ _TELL = (
     "Do not forget that %(own_mid)s %(what)s is %(value)s.",
     "It is good to know that %(own_mid)s %(what)s is %(value)s.",
     "Write this down: %(own)s %(what)s is %(value)s.",
+    "Hello. %(own)s %(what)s is %(value)s.",
+    "Hi, %(own_mid)s %(what)s is %(value)s.",
+    "Did you know that %(own_mid)s %(what)s is %(value)s?",
 )
+_TELL_NAME = ("I am %(value)s.", "Call me %(value)s.", "You can call me %(value)s.", "Hello, I am %(value)s.")
 _UPDATE = (
+    "%(own)s %(what)s is now %(value)s.",
+    "%(own)s %(what)s is now %(value)s.",
+    "%(own)s %(what)s is %(value)s now.",
+    "%(own)s %(what)s is %(value)s.",
+    "%(own)s new %(what)s is %(value)s.",
+    "%(own)s %(what)s changed to %(value)s.",
+    "Now %(own_mid)s %(what)s is %(value)s.",
+    "Actually, %(own_mid)s %(what)s is %(value)s.",
+    "No, %(own_mid)s %(what)s is %(value)s.",
     "%(own)s %(what)s has changed: it is now %(value)s.",
     "%(own)s %(what)s has changed. It is %(value)s now.",
     "Correction: %(own)s %(what)s is %(value)s.",
@@ -200,6 +213,7 @@ _ASK = (
     "And what is %(own_mid)s %(what)s?",
     "Now tell me %(own_mid)s %(what)s.",
 )
+_NAMES = frozenset(NAMES)
 _PEOPLE = frozenset(("friend", "owner"))
 _ASK_WHO = tuple(re.sub(r"([Ww])hat (?=is|was)", r"\1ho ", text) for text in _ASK)
 _CONFIRM = (
@@ -240,6 +254,19 @@ def _words(subject: str, attribute: str, value: str = "") -> dict[str, str]:
     return {"own": own, "own_mid": mid, "what": attribute, "value": value}
 
 
+def casual(text: str, rng: Random) -> str:
+    """What a user says, as it is sometimes typed: without its last mark, with another, or without a capital."""
+    draw = rng.random()
+    if draw > 0.2:
+        return text
+    if draw < 0.07:
+        return text[:-1]
+    if draw < 0.13:
+        return text[:-1] + "!"
+    first = text.split(" ", 1)[0].split("'")[0].rstrip(".,:")
+    return text if first == "I" or first in _NAMES else text[0].lower() + text[1:]
+
+
 def answer(fact: Fact) -> str:
     """The canonical sentence."""
     return f"{possessive(fact.subject)} {fact.attribute} is {fact.value}."
@@ -247,17 +274,24 @@ def answer(fact: Fact) -> str:
 
 def tell(fact: Fact, rng: Random) -> str:
     """The user tells a fact. "Your" becomes "My"."""
-    return pick(_TELL, rng) % _words(fact.subject, fact.attribute, fact.value)
+    own_name = fact.subject == USER and fact.attribute == "name" and rng.random() < 0.3
+    text = pick(_TELL_NAME if own_name else _TELL, rng)
+    return casual(text % _words(fact.subject, fact.attribute, fact.value), rng)
 
 
-def tell_plainly(fact: Fact) -> str:
-    """The shortest telling, for several facts in one turn."""
-    return _TELL[0] % _words(fact.subject, fact.attribute, fact.value)
+def tell_together(facts: Sequence[Fact], rng: Random) -> str:
+    """The user tells several facts in one turn, as sentences or as one."""
+    words = [_words(fact.subject, fact.attribute, fact.value) for fact in facts]
+    if rng.random() < 0.5:
+        rest = ["%(own)s %(what)s is %(value)s." % slots for slots in words[1:]]
+        return " ".join((pick(_TELL, rng) % words[0], *rest))
+    rest = ["%(own_mid)s %(what)s is %(value)s" % slots for slots in words[1:]]
+    return casual(" and ".join(("%(own)s %(what)s is %(value)s" % words[0], *rest)) + ".", rng)
 
 
 def update(fact: Fact, rng: Random) -> str:
     """The user replaces what was told before."""
-    return pick(_UPDATE, rng) % _words(fact.subject, fact.attribute, fact.value)
+    return casual(pick(_UPDATE, rng) % _words(fact.subject, fact.attribute, fact.value), rng)
 
 
 def confirm(rng: Random) -> str:
@@ -282,7 +316,7 @@ def acknowledge_update(fact: Fact, rng: Random) -> str:
 
 def ask(subject: str, attribute: str, rng: Random) -> str:
     """The user asks for a fact."""
-    return pick(_ASK_WHO if attribute in _PEOPLE else _ASK, rng) % _words(subject, attribute)
+    return casual(pick(_ASK_WHO if attribute in _PEOPLE else _ASK, rng) % _words(subject, attribute), rng)
 
 
 def random_value(attribute: str, rng: Random, old: str = "") -> str:
@@ -318,7 +352,12 @@ def value_in(text: str, subject: str, attribute: str) -> str | None:
     return found.group(1) if found else None
 
 
-chatter = filler.chatter
+def chatter(rng: Random) -> tuple[str, str]:
+    """A turn of the user about something else, and an answer."""
+    question, reply = filler.chatter(rng)
+    return casual(question, rng), reply
+
+
 story = filler.story
 
 __all__ = [
@@ -335,6 +374,7 @@ __all__ = [
     "acknowledge_update",
     "answer",
     "ask",
+    "casual",
     "chatter",
     "confirm",
     "confirm_update",
@@ -344,7 +384,7 @@ __all__ = [
     "random_value",
     "story",
     "tell",
-    "tell_plainly",
+    "tell_together",
     "update",
     "value_in",
 ]

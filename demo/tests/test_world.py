@@ -1,5 +1,6 @@
 """Facts and the words for them."""
 
+import re
 from random import Random
 
 import pytest
@@ -19,9 +20,24 @@ def test_a_user_speaks_of_what_is_his_as_mine() -> None:
     for _ in range(100):
         fact = Fact("Your", "code", "7281")
         for text in (world.tell(fact, rng), world.update(fact, rng), world.ask("Your", "code", rng)):
-            assert "y code" in text
+            assert re.search(r"\b[Mm]y (new )?code\b", text)
             assert "Your" not in text
         assert world.acknowledge(fact, rng).endswith("Your code is 7281.")
+
+
+def test_several_facts_in_one_turn_are_all_named() -> None:
+    rng = Random(4)
+    for _ in range(100):
+        facts = world.random_facts(3, rng)
+        text = world.tell_together(facts, rng)
+        assert all(fact.value in text and fact.attribute in text for fact in facts)
+
+
+def test_careless_typing_changes_marks_and_capitals_alone() -> None:
+    rng = Random(5)
+    typed = {world.casual("What is my code?", rng) for _ in range(300)}
+    assert typed == {"What is my code?", "What is my code", "What is my code!", "what is my code?"}
+    assert all(world.casual("Anna's code is 7281.", rng).startswith("Anna's") for _ in range(300))
 
 
 def test_every_telling_confirming_and_changing_names_the_value() -> None:
