@@ -20,11 +20,11 @@ void LogRefusal(const EngineAccess& access, const CallFacts& call, const absl::S
 }
 
 absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request) {
-  const int64_t waiting = engine.stats().requests_waiting.value();
-  if (!request.session().name().empty() || waiting < engine.options().max_queued_requests) {
+  const int64_t queued = engine.stats().requests_queued.value();
+  if (!request.session().name().empty() || queued < engine.options().max_queued_requests) {
     return absl::OkStatus();
   }
-  return QueueFullError(absl::StrCat("the queue is full: ", waiting, " requests are waiting"));
+  return QueueFullError(absl::StrCat("the queue is full: ", queued, " requests are waiting"));
 }
 
 }  // namespace mneme

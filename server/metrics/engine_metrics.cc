@@ -47,9 +47,11 @@ std::string PhaseName(int phase) {
 void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
                          const EngineOptions& options, MetricWriter& out) {
   WriteOutcomes(stats, server, out);
-  out.Gauge("num_requests_running", "Requests that hold a state slot and are worked on.")
+  out.Gauge("num_requests_running", "Requests that get rows in steps.")
       .Value(Now(stats.requests_running));
-  out.Gauge("num_requests_waiting", "Requests that wait for a state slot.")
+  out.Gauge("num_requests_paused", "Running requests that wait until their clients read.")
+      .Value(Now(stats.requests_paused));
+  out.Gauge("num_requests_waiting", "Requests accepted that do not run yet.")
       .Value(Now(stats.requests_waiting));
   out.Gauge("max_queued_requests", "Requests that may wait; one more is refused.")
       .Value(options.max_queued_requests);
@@ -65,13 +67,13 @@ void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
       .Value(stats.inter_token_seconds);
   out.Histogram("e2e_request_latency_seconds", "From submission to the end in seconds.")
       .Value(stats.request_seconds);
-  out.Histogram("request_queue_time_seconds", "From submission to a state slot in seconds.")
+  out.Histogram("request_queue_time_seconds", "From submission until it runs in seconds.")
       .Value(stats.queue_seconds);
-  out.Histogram("request_prefill_time_seconds", "From a state slot to the first token in seconds.")
+  out.Histogram("request_prefill_time_seconds", "From when it runs to the first token in seconds.")
       .Value(stats.prefill_seconds);
   out.Histogram("request_decode_time_seconds", "From the first token to the last in seconds.")
       .Value(stats.decode_seconds);
-  out.Histogram("request_inference_time_seconds", "From a state slot to the end in seconds.")
+  out.Histogram("request_inference_time_seconds", "From when it runs to the end in seconds.")
       .Value(stats.inference_seconds);
   out.Histogram("request_prompt_tokens", "Prompt tokens of a request.")
       .Value(stats.request_prompt_tokens);
