@@ -13,6 +13,7 @@
 #include "engine/counters.h"
 #include "mneme/v1/config.pb.h"
 #include "server/security/authenticator.h"
+#include "server/security/known_peers.h"
 #include "server/security/quota.h"
 #include "server/security/small_file.h"
 #include "server/security/tls_files.h"
@@ -43,6 +44,8 @@ class Security {
 
   const Authenticator& authenticator() const { return *authenticator_; }
   QuotaTable& quotas() { return quotas_; }
+  // Of gRPC: HTTP's connections know themselves what they have answered.
+  KnownPeers& grpc_peers() const { return grpc_peers_; }
   // Null where the ports speak no TLS.
   const TlsFiles* tls() const { return tls_.get(); }
   // Stay as they are where there are no such files.
@@ -69,6 +72,7 @@ class Security {
   std::unique_ptr<Authenticator> authenticator_;
   std::unique_ptr<TlsFiles> tls_;
   QuotaTable quotas_;
+  mutable KnownPeers grpc_peers_;
   ReloadCounts key_reloads_;
   ReloadCounts tls_reloads_;
 };

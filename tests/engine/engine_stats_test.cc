@@ -176,7 +176,7 @@ TEST(EngineStatsTest, EveryAcceptedRequestIsReportedOnceWithItsOrigin) {
   LoopHarness h(options);
   Request request = Greedy({1, 2, 3}, 4, "s");
   request.id = "req-1";
-  request.origin = {.api = "grpc", .client = "ipv4:127.0.0.1:1", .trace_id = "abc"};
+  request.origin = {.api = "grpc", .client = "127.0.0.1:1", .trace_id = "abc"};
   request.idempotency_key = "key";
   h.Generate(request);
   h.Generate(request);  // replayed
@@ -190,7 +190,7 @@ TEST(EngineStatsTest, EveryAcceptedRequestIsReportedOnceWithItsOrigin) {
 
   ASSERT_THAT(reports, SizeIs(4));
   EXPECT_EQ(reports[0].id, "req-1");
-  EXPECT_EQ(reports[0].origin.client, "ipv4:127.0.0.1:1");
+  EXPECT_EQ(reports[0].origin.client, "127.0.0.1:1");
   EXPECT_EQ(reports[0].origin.trace_id, "abc");
   EXPECT_EQ(reports[0].session.name, "s");
   EXPECT_TRUE(reports[0].admitted);

@@ -141,7 +141,7 @@ def test_a_trace_is_logged_and_sent_back(served):
     assert span != PARENT
     assert answer["tracestate"] == "vendor=1"
     line = wait_for_line(server, " request id=traced ")
-    assert f"trace_id={TRACE} span_id={span} api=grpc client=ipv4:127.0.0.1:" in line
+    assert f"trace_id={TRACE} span_id={span} api=grpc client=127.0.0.1:" in line
 
 
 def test_http_requests_are_logged_and_traced_as_others(served):

@@ -125,6 +125,18 @@ TEST_F(MetricsTest, CallsAreCountedByNameAndResult) {
               Contains("mneme_http_requests_total{route=\"/v1/models\",status=\"200\"} 1"));
 }
 
+TEST_F(MetricsTest, ConnectionsAreThereForPortsThatAreOpen) {
+  access_.stats().http_connections.limit.Set(7);
+  access_.stats().http_connections.open.Set(3);
+  access_.stats().http_connections.refused.Add(2);
+  const std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Contains("mneme_connections{api=\"http\"} 3"));
+  EXPECT_THAT(lines, Contains("mneme_max_connections{api=\"http\"} 7"));
+  EXPECT_THAT(lines, Contains("mneme_connections_refused_total{api=\"http\"} 2"));
+  EXPECT_THAT(lines, Contains("mneme_connections_evicted_total{api=\"http\"} 0"));
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("api=\"metrics\""))));
+}
+
 TEST_F(MetricsTest, NamesInAPathOfTheModelCannotBreakTheText) {
   access_.Publish(engine_, {.model_name = "a\"b\\c\nd"});
   EXPECT_THAT(Lines(), Contains("mneme_slabs_used{model_name=\"a\\\"b\\\\c\\nd\"} 0"));
