@@ -101,10 +101,12 @@ void RaiseFileLimit() {
 using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
 
 void WatchFiles(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again,
-                Security& security, RequestLog& requests) {
+                Security& security, RequestLog& requests, ServerStats& stats) {
   signals.OnTick([&security] { security.Poll(); });
-  signals.OnHangUp([&config, &read_again, &security, &requests] {
-    if (const absl::StatusOr<v1::ServerConfig> again = read_again(); again.ok()) {
+  signals.OnHangUp([&config, &read_again, &security, &requests, &stats] {
+    const absl::StatusOr<v1::ServerConfig> again = read_again();
+    stats.config_reloads.Add(again.ok());
+    if (again.ok()) {
       ReloadLogSettings(*again, config, requests);
     } else {
       LogFields("reload_failed")
@@ -187,7 +189,7 @@ int Serve(Signals& signals, const v1::ServerConfig& config, const ReadConfig& re
       Security::Create(config.security(), clock, failure);
   if (!guard.ok()) return fail(static_cast<int>(failure), guard.status());
   Security& security = **guard;
-  WatchFiles(signals, config, read_again, security, requests);
+  WatchFiles(signals, config, read_again, security, requests, access.stats());
 
   std::unique_ptr<LoadedModel> loaded;  // outlives the doors
   const absl::StatusOr<std::unique_ptr<Doors>> doors = Doors::Open(config, access, security);

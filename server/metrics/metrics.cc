@@ -118,7 +118,7 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   MetricWriter server("mneme_", {}, families);
   WriteServer(access_, engine, server);
   WriteConnections(access_.stats(), server);
-  WriteSecurityMetrics(security_, server);
+  WriteSecurityMetrics(security_, access_.stats(), server);
   if (engine != nullptr) {
     const std::string& model = access_.facts().model_name;
     MetricWriter out("mneme_", {{"model_name", model}}, families);

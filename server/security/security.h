@@ -1,7 +1,6 @@
 // Everything that guards the ports: certificates, keys and limits, and the files they come from.
 #pragma once
 
-#include <atomic>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -10,8 +9,8 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "engine/counters.h"
 #include "mneme/v1/config.pb.h"
+#include "server/reload_counts.h"
 #include "server/security/authenticator.h"
 #include "server/security/known_peers.h"
 #include "server/security/quota.h"
@@ -22,18 +21,6 @@ namespace mneme {
 
 // What is wrong with the files, as the process's exit code says it.
 enum class SecurityFailure { kKeys = 2, kTls = 5 };
-
-// How often a kind of files was read again, and whether they were in order the last time.
-struct ReloadCounts {
-  Counter ok;
-  Counter failed;
-  std::atomic<bool> last_ok{true};  // the reading at the start included
-
-  void Add(bool is_ok) {
-    (is_ok ? ok : failed).Add();
-    last_ok.store(is_ok, std::memory_order_relaxed);
-  }
-};
 
 // Thread-safe but for Poll. Outlives the servers and the engine.
 class Security {

@@ -228,6 +228,11 @@ def test_the_log_changes_at_run_time(start, tmp_path):
     file = tmp_path / "mneme.textproto"
     file.write_text('log { level: "info" }')
     server = start("--config", str(file))
+
+    def is_in_order() -> float:
+        text = ask(f"http://127.0.0.1:{server.http_port}", "/metrics")[2].decode()
+        return value(text, "mneme_config_last_reload_successful")
+
     client = server.client()
     client.generate([1], max_tokens=1, request_id="before")
     wait_for_line(server, " request id=before ")
@@ -238,9 +243,11 @@ def test_the_log_changes_at_run_time(start, tmp_path):
     file.write_text("log { level: nonsense }")
     server.signal(signal.SIGHUP)
     wait_for_line(server, r'"severity":"ERROR".*SIGHUP')
+    assert is_in_order() == 0
     file.write_text('log { requests: "all" }')
     server.signal(signal.SIGHUP)
     wait_for_line(server, "format=text requests=all")
+    assert is_in_order() == 1
     client.generate([1], max_tokens=1, request_id="after")
     wait_for_line(server, " request id=after ")
     assert "while-off" not in server.log
