@@ -66,6 +66,8 @@ class Engine {
                                                         const EngineOptions& options, Clock& clock);
   virtual ~Engine() = default;
 
+  // What Submit would find wrong with the request by itself, for those who submit several together.
+  virtual absl::Status Validate(const Request& request) const = 0;
   // Queues the request. Errors found before queueing (bad field, full queue, draining) are
   // returned; whatever happens later is the stream's last event. Dropping the stream, or Cancel()
   // on it, ends the request.

@@ -79,7 +79,8 @@ class EngineLoop {
 
   // --- Any thread ---
 
-  // See Engine::Submit.
+  // See Engine::Validate and Submit.
+  absl::Status Validate(const Request& request) const { return ValidateRequest(request, bounds_); }
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request);
   // `work` runs on the loop thread between steps. False: too much is queued already, or closed.
   [[nodiscard]] bool Post(std::function<void()> work);

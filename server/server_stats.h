@@ -47,7 +47,7 @@ struct ServerStats {
   LabelledCounts rpcs;              // method, status code: calls that ended
   LabelledCounts http;              // route, status: answers
   std::array<Counter, 17> refused;  // requests that never reached the engine, by StatusCode
-  ReloadCounts config_reloads;        // the file of --config, at SIGHUP
+  ReloadCounts config_reloads;      // the file of --config, at SIGHUP
   ConnectionStats grpc_connections;
   ConnectionStats http_connections;
   ConnectionStats metrics_connections;
