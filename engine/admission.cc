@@ -313,13 +313,13 @@ void EngineLoop::PrepareFeed(Generation& g, Session* session) const {
   }
   const std::vector<int32_t>& prompt = PromptAt(g.request, position);
   g.usage.resumed_tokens = session == nullptr ? 0 : session->fed_tokens;
-  g.usage.prompt_tokens = static_cast<int64_t>(prompt.size());
   if (session != nullptr && session->pending_token.has_value()) {
     g.feeds_pending = true;
     g.shown_prompt = 1;
     g.feed.push_back(*session->pending_token);
   }
   g.feed.insert(g.feed.end(), prompt.begin(), prompt.end());
+  g.usage.prompt_tokens = g.feed_tokens();
   g.request.prompt = {};
 }
 

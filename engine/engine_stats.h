@@ -100,9 +100,9 @@ struct EngineStats {
   Histogram decode_rows{RowBounds()};                  // of each step that had any
   Histogram tokens_per_step{LengthBounds()};
   Counter failed_steps;
-  Counter prompt_tokens;     // fed while reading prompts, pending tokens included
+  Counter prompt_tokens;     // Usage::prompt_tokens, as they are fed
   Counter generated_tokens;  // sampled
-  Counter resumed_tokens;    // found in a session's memory when a request began
+  Counter resumed_tokens;    // Usage::resumed_tokens
   // Bytes, counted as if a row read and wrote its whole slab; a model that touches a part of it
   // moves less.
   Counter state_bytes;

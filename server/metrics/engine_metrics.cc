@@ -55,7 +55,7 @@ void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
       .Value(Now(stats.requests_waiting));
   out.Gauge("max_queued_requests", "Requests that may wait; one more is refused.")
       .Value(options.max_queued_requests);
-  out.Counter("prompt_tokens_total", "Prompt tokens fed to the model.")
+  out.Counter("prompt_tokens_total", "New prompt tokens fed to the model, cached ones left out.")
       .Value(Count(stats.prompt_tokens));
   out.Counter("generation_tokens_total", "Tokens generated.").Value(Count(stats.generated_tokens));
   out.Counter("resumed_tokens_total",
@@ -75,7 +75,7 @@ void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
       .Value(stats.decode_seconds);
   out.Histogram("request_inference_time_seconds", "From when it runs to the end in seconds.")
       .Value(stats.inference_seconds);
-  out.Histogram("request_prompt_tokens", "Prompt tokens of a request.")
+  out.Histogram("request_prompt_tokens", "New prompt tokens of a request, cached ones left out.")
       .Value(stats.request_prompt_tokens);
   out.Histogram("request_generation_tokens", "Tokens generated for a request, all its choices.")
       .Value(stats.request_generated_tokens);

@@ -28,7 +28,7 @@ void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, Me
   out.Gauge("lora_requests_info", "Always 1; there are no adapters.")
       .Value(1, {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});
 
-  out.Counter("prompt_tokens_total", "Prompt tokens fed to the model.")
+  out.Counter("prompt_tokens_total", "New prompt tokens fed to the model, cached ones left out.")
       .Value(Count(stats.prompt_tokens));
   out.Counter("generation_tokens_total", "Tokens generated.").Value(Count(stats.generated_tokens));
   out.Counter("prompt_tokens_cached_total", "Tokens resumed from sessions' states.")
@@ -64,7 +64,8 @@ void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, Me
             stats.decode_seconds);
   histogram("request_inference_time_seconds", "Time from when it runs to its end in seconds.",
             stats.inference_seconds);
-  histogram("request_prompt_tokens", "Prompt tokens of a request.", stats.request_prompt_tokens);
+  histogram("request_prompt_tokens", "New prompt tokens of a request, cached ones left out.",
+            stats.request_prompt_tokens);
   histogram("request_generation_tokens", "Tokens generated for a request.",
             stats.request_generated_tokens);
   histogram("request_max_num_generation_tokens", "Tokens of a request's longest choice.",

@@ -105,6 +105,36 @@ def test_counters_move_with_what_is_done(served):
     )
 
 
+def test_prompt_tokens_are_counted_in_one_way(served):
+    server, port = served
+    client = server.client()
+    base = f"http://127.0.0.1:{server.http_port}"
+    client.generate([1, 2, 3], session="counted", max_tokens=4, ignore_eos=True)  # 6 fed, 1 pending
+    before = scrape(port)
+    first = client.generate(
+        [4, 5], session="counted", max_tokens=3, ignore_eos=True, request_id="by-grpc"
+    ).usage
+    body = {"prompt": [6], "session_id": "counted", "max_tokens": 2, "n": 2, "ignore_eos": True}
+    status, _, text = ask(base, "/v1/completions", body=body, headers={"x-request-id": "by-http"})
+    assert status == 200, text
+    usage = json.loads(text)["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    counted = {
+        "by-grpc": (first.prompt_tokens, first.resumed_tokens),
+        "by-http": (usage["prompt_tokens"] - cached, cached),
+    }
+    assert counted == {"by-grpc": (3, 6), "by-http": (2, 11)}
+    for name, (new, old) in counted.items():
+        assert f"prompt_tokens={new} cached_tokens={old} " in wait_for_line(server, f"id={name} ")
+
+    def moved():
+        after = scrape(port)
+        names = ("prompt_tokens_total", "request_prompt_tokens_sum", "resumed_tokens_total")
+        return [value(after, f"mneme_{n}") - value(before, f"mneme_{n}") for n in names]
+
+    wait_for_value(moved, [5, 5, 17])
+
+
 def test_promtool_finds_nothing_wrong(served):
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed (Debian package prometheus)")
