@@ -268,6 +268,22 @@ TEST_F(HttpServerTest, RefusesWhatIsNoRequest) {
   }
 }
 
+TEST_F(HttpServerTest, RefusesChunkExtensionsAndTrailersThatAreTooLong) {
+  Start();
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string much(40000, 'a');
+  for (const std::string& bytes :
+       {absl::StrCat(head, "1;x=", much), absl::StrCat(head, "1;x=", much, "\r\na\r\n0\r\n\r\n"),
+        absl::StrCat(head, "1\r\na\r\n0\r\nx: ", much, "\r\n\r\n")}) {
+    RawHttpClient client(port());
+    client.Send(bytes);
+    const RawResponse response = client.Read();
+    EXPECT_EQ(response.status, 431) << response.body;
+    EXPECT_THAT(response.body, HasSubstr("--max-header-size"));
+    EXPECT_TRUE(client.AtEnd());
+  }
+}
+
 TEST_F(HttpServerTest, RefusesABodyOfChunksThatGrowsTooLarge) {
   Start();
   RawHttpClient client(port());
