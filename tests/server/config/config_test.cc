@@ -164,6 +164,12 @@ TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
   EXPECT_THAT(ErrorOf({"--model=m", "--max-nun-seqs=3"}), HasSubstr("did you mean --max-num-seqs"));
   EXPECT_THAT(ErrorOf({"--model=m", "--ports=3"}), HasSubstr("did you mean --port"));
   EXPECT_THAT(ErrorOf({"--model=m", "--pirt=3"}), HasSubstr("unknown flag --pirt"));
+  // Far from all that there is: a guess would mislead.
+  for (const char* other : {"--tensor-parallel-size=2", "--gpu-memory-utilization=1", "--seed=1",
+                            "--quiet", "--m1=2"}) {
+    EXPECT_THAT(ErrorOf({"--model=m", other}),
+                AllOf(HasSubstr("unknown flag --"), Not(HasSubstr("did you mean"))));
+  }
   EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "70000"}),
               AllOf(HasSubstr("--grpc-port"), HasSubstr("70000"), HasSubstr("65535")));
   EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "abc"}),
