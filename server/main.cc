@@ -103,20 +103,21 @@ using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
 void WatchFiles(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again,
                 Security& security, RequestLog& requests, ServerStats& stats) {
   signals.OnTick([&security] { security.Poll(); });
-  signals.OnHangUp([&config, &read_again, &security, &requests, &stats] {
-    const absl::StatusOr<v1::ServerConfig> again = read_again();
-    stats.config_reloads.Add(again.ok());
-    if (again.ok()) {
-      ReloadLogSettings(*again, config, requests);
-    } else {
-      LogFields("reload_failed")
-          .Message(
-              absl::StrCat("SIGHUP: the configuration stays as it is: ", again.status().message()))
-          .Add("files", "config")
-          .Write(LogSeverity::kError);
-    }
-    (void)security.Reload();
-  });
+  signals.OnHangUp(
+      [&config, &read_again, &security, &requests, &stats, last_log = config.log()]() mutable {
+        const absl::StatusOr<v1::ServerConfig> again = read_again();
+        stats.config_reloads.Add(again.ok());
+        if (again.ok()) {
+          ReloadLogSettings(*again, config, last_log, requests);
+        } else {
+          LogFields("reload_failed")
+              .Message(absl::StrCat("SIGHUP: the configuration stays as it is: ",
+                                    again.status().message()))
+              .Add("files", "config")
+              .Write(LogSeverity::kError);
+        }
+        (void)security.Reload();
+      });
 }
 
 // A line of load progress each tenth of the weights, at most one a second.
