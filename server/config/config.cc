@@ -306,6 +306,14 @@ absl::Status ValidateNetwork(const v1::NetworkSection& network) {
                    kMessagesInGrpcMemory, " times --max-message-size"));
 }
 
+absl::Status ValidateSessionTtl(const v1::EngineSection& engine) {
+  const int64_t ttl = engine.session_ttl_ms(), most = engine.max_session_ttl_ms();
+  if (most == 0 || (ttl > 0 && ttl <= most)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--session-ttl: ", ttl == 0 ? "0, never," : FormatMilliseconds(ttl),
+                   " is longer than --max-session-ttl, ", FormatMilliseconds(most)));
+}
+
 }  // namespace
 
 int64_t GrpcMemoryBytes(const v1::NetworkSection& network) {
@@ -321,6 +329,7 @@ absl::Status ValidateConfig(const v1::ServerConfig& config) {
   const v1::SecuritySection& security = config.security();
   MNEME_RETURN_IF_ERROR(ValidateSecurity(security));
   MNEME_RETURN_IF_ERROR(ValidateNetwork(config.server()));
+  MNEME_RETURN_IF_ERROR(ValidateSessionTtl(config.engine()));
   if (config.metrics().host().empty()) {
     return absl::InvalidArgumentError(
         "--metrics-host: is empty, expected an address; 0.0.0.0 or :: for every interface");

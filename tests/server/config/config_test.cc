@@ -179,6 +179,11 @@ TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
   EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "-1GiB"}), HasSubstr("is not a size"));
   EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "99999999999TiB"}), HasSubstr("not a size"));
   EXPECT_THAT(ErrorOf({"--model=m", "--session-ttl", "soon"}), HasSubstr("is not a time"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-session-ttl=10m"}),
+              AllOf(HasSubstr("--session-ttl: 30m"), HasSubstr("--max-session-ttl, 10m")));
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-session-ttl=1h", "--session-ttl=0"}),
+              HasSubstr("never"));
+  EXPECT_TRUE(Parse({"--model=m", "--max-session-ttl=1h"}).ok());
   EXPECT_THAT(ErrorOf({"--model"}), HasSubstr("--model needs a value"));
   EXPECT_THAT(ErrorOf({}), HasSubstr("--model is missing"));
   EXPECT_THAT(ErrorOf({"folder"}), HasSubstr("given with --model"));
