@@ -268,7 +268,12 @@ int Main(int argc, const char* const* argv) {
   const std::span<const char* const> arguments(argv + 1, argv + argc);
   const GetEnvironment environment = [](const char* name) -> const char* { return getenv(name); };
   const absl::StatusOr<CommandLine> line = ReadCommandLine(arguments, environment);
-  if (!line.ok()) return Fail(kBadArguments, line.status());
+  if (!line.ok()) {
+    v1::LogSection log;
+    if (WantsJsonLog(arguments, environment)) log.set_format("json");
+    ApplyLogSettings(log);
+    return FailToStart(log, kBadArguments, line.status());
+  }
   if (line->action != ServerAction::kServe) return Answer(*line);
 
   SetUpLogs(line->config.log());

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -245,6 +247,35 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
 
   FillDefaults(table, line.config);
   return line;
+}
+
+bool WantsJsonLog(std::span<const char* const> arguments, const GetEnvironment& environment) {
+  std::string format, file;
+  for (const absl::string_view text : arguments) {
+    // Those who ask for something else than a server read the answer themselves.
+    const absl::string_view name = text.substr(0, text.find('='));
+    if (name != "--config" && name != "--set" && IsAmong(kOtherFlags, name)) return false;
+  }
+  if (const char* variable = environment("MNEME_CONFIG"); variable != nullptr) file = variable;
+  if (const char* variable = environment("MNEME_LOG_FORMAT"); variable != nullptr) {
+    format = variable;
+  }
+  const auto value_at = [&](size_t i, absl::string_view name) -> std::optional<std::string> {
+    std::string text = arguments[i];
+    std::replace(text.begin(),
+                 text.begin() + static_cast<int64_t>(std::min(text.find('='), text.size())), '_',
+                 '-');
+    if (text == name && i + 1 < arguments.size()) return arguments[i + 1];
+    if (!absl::StartsWith(text, absl::StrCat(name, "="))) return std::nullopt;
+    return text.substr(name.size() + 1);
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    format = value_at(i, "--log-format").value_or(format);
+    file = value_at(i, "--config").value_or(file);
+  }
+  if (!format.empty() || file.empty()) return format == "json";
+  v1::ServerConfig config;
+  return MergeFile(file, config).ok() && config.log().format() == "json";
 }
 
 absl::Status CheckCommandLine(const CommandLine& line) {

@@ -320,6 +320,24 @@ TEST(ConfigTest, TheSummaryHasWhatDiffersFromTheDefaults) {
             "model.path=m engine.max_rows=17");
 }
 
+TEST(ConfigTest, TheFormatOfTheLogIsFoundWhereTheRestCannotBeRead) {
+  const auto wants = [](std::vector<const char*> arguments, const char* variable = nullptr) {
+    return WantsJsonLog(arguments, [variable](const char* name) {
+      return absl::string_view(name) == "MNEME_LOG_FORMAT" ? variable : nullptr;
+    });
+  };
+  EXPECT_TRUE(wants({"--nonsense", "--log-format=json"}));
+  EXPECT_TRUE(wants({"--log_format", "json", "--nonsense"}));
+  EXPECT_TRUE(wants({"--nonsense"}, "json"));
+  EXPECT_FALSE(wants({"--log-format", "text", "--nonsense"}, "json"));
+  EXPECT_FALSE(wants({"--nonsense", "--log-format"}));
+  EXPECT_FALSE(wants({"--plan", "--log-format=json", "--nonsense"})) << "nobody's log";
+  const ConfigFile file("log { format: \"json\" }");
+  EXPECT_TRUE(wants({"--config", file.path(), "--nonsense"}));
+  const ConfigFile broken("log { format: \"json\" ");
+  EXPECT_FALSE(wants({"--config", broken.path()}));
+}
+
 TEST(ConfigTest, HelpNamesEveryFlagAndVariable) {
   const std::string help = HelpText();
   const FlagTable table;
