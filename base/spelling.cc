@@ -27,13 +27,15 @@ int EditDistance(absl::string_view a, absl::string_view b) {
 }
 
 std::string NearestSpelling(absl::string_view typed, std::span<const std::string> words) {
-  int best = std::max(2, static_cast<int>(typed.size()) / 3) + 1;
+  const int letters =
+      static_cast<int>(typed.size() - std::min(typed.find_first_not_of('-'), typed.size()));
+  int best = std::clamp(letters / 4, 1, 3) + 1;
   const std::string* nearest = nullptr;
   for (const std::string& word : words) {
     int distance = EditDistance(typed, word);
-    if (typed.size() >= 3 && absl::StartsWith(word, typed)) distance = std::min(distance, 1);
+    if (letters >= 3 && absl::StartsWith(word, typed)) distance = std::min(distance, 1);
     // --port is near --grpc-port.
-    if (absl::StartsWith(typed, "--") && absl::EndsWith(word, typed.substr(1))) {
+    if (letters >= 3 && absl::StartsWith(typed, "--") && absl::EndsWith(word, typed.substr(1))) {
       distance = std::min(distance, 1);
     }
     if (distance < best) {

@@ -207,7 +207,7 @@ absl::Status EngineLoop::NoFreeSlab(int needed) const {
           absl::ResourceExhaustedError(absl::StrCat(
               "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
               " needed; of ", parts_.pool.slots(), ", ", parts_.pool.free_slots(), " are free",
-              slabs_awaited_ ? " and awaited by earlier requests" : "", ", ", ephemeral_slabs_,
+              slabs_awaited_ > 0 ? " and awaited by earlier requests" : "", ", ", ephemeral_slabs_,
               " will be when running requests end, and named sessions "
               "have the others")),
           kReasonNoFreeSlab),
@@ -227,8 +227,20 @@ absl::Status EngineLoop::CheckOwnerLimit(const std::string& owner) const {
       std::clamp(sessions_.NextExpiry() - Now(), kMinRetry, kMaxRetry));
 }
 
+// Rows of a step that running requests may want, those left out whose readers are slow.
+int EngineLoop::RowsTaken() const {
+  int rows = 0;
+  for (const auto& g : running_) {
+    if (!g->ended && !g->stream->full()) rows += g->rows();
+  }
+  return rows;
+}
+
 void EngineLoop::AdmitWaiting() {
-  slabs_awaited_ = false;
+  slabs_awaited_ = 0;
+  if (waiting_.empty()) return;
+  int rows = RowsTaken();
+  bool slab_is_awaited = false, row_is_awaited = false;  // by a request further ahead
   for (const auto& generation : waiting_) {
     Generation& g = *generation;
     if (g.ended) continue;
@@ -241,15 +253,14 @@ void EngineLoop::AdmitWaiting() {
       End(g, limit);
     } else if (needed > 0 && needed > parts_.pool.free_slots() + ephemeral_slabs_) {
       End(g, NoFreeSlab(needed));
-    } else if (needed > 0 && (slabs_awaited_ || needed > parts_.pool.free_slots())) {
-      if (!g.queued && queued_ >= options_.max_queued_requests) {
-        End(g, QueueFullError(absl::StrCat(queued_, " requests are waiting for a state slot")));
-        continue;
-      }
-      if (!g.queued) ++queued_;
-      g.queued = true;
-      slabs_awaited_ = true;  // later ones must not take what this one waits for
+    } else if (needed > 0 && (slab_is_awaited || needed > parts_.pool.free_slots())) {
+      slab_is_awaited = true;  // later ones must not take what this one waits for
+      Queue(g, needed);
+    } else if (row_is_awaited || (rows > 0 && rows + g.rows() > options_.max_rows)) {
+      row_is_awaited = true;
+      Queue(g, needed);
     } else {
+      rows += g.rows();
       Admit(g);
     }
   }
@@ -257,6 +268,15 @@ void EngineLoop::AdmitWaiting() {
     if (generation->is_admitted()) running_.push_back(std::move(generation));
   }
   std::erase(waiting_, nullptr);
+}
+
+void EngineLoop::Queue(Generation& g, int slabs_needed) {
+  if (!g.queued && queued_ >= options_.max_queued_requests) {
+    return End(g, QueueFullError(absl::StrCat(queued_, " requests are waiting")));
+  }
+  if (!g.queued) ++queued_;
+  g.queued = true;
+  slabs_awaited_ += slabs_needed;
 }
 
 void EngineLoop::LeaveQueue(Generation& g) {
@@ -293,13 +313,13 @@ void EngineLoop::PrepareFeed(Generation& g, Session* session) const {
   }
   const std::vector<int32_t>& prompt = PromptAt(g.request, position);
   g.usage.resumed_tokens = session == nullptr ? 0 : session->fed_tokens;
-  g.usage.prompt_tokens = static_cast<int64_t>(prompt.size());
   if (session != nullptr && session->pending_token.has_value()) {
     g.feeds_pending = true;
     g.shown_prompt = 1;
     g.feed.push_back(*session->pending_token);
   }
   g.feed.insert(g.feed.end(), prompt.begin(), prompt.end());
+  g.usage.prompt_tokens = g.feed_tokens();
   g.request.prompt = {};
 }
 

@@ -58,7 +58,8 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
   if (choice.cursor < g.feed_tokens()) {
     const int64_t begin = choice.cursor;
     choice.cursor += static_cast<int64_t>(fed.size());
-    parts_.stats.prompt_tokens.Add(static_cast<int64_t>(fed.size()));
+    // What the other choices feed for themselves is no more prompt than there was.
+    if (choice.index == 0) parts_.stats.prompt_tokens.Add(static_cast<int64_t>(fed.size()));
     for (size_t i = 0; i < fed.size() && !session.has_text; ++i) {
       session.has_text = IsText(parts_.tokenizer, fed[i]);
     }

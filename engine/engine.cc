@@ -111,6 +111,7 @@ class LoopEngine final : public Engine {
     return absl::OkStatus();
   }
 
+  absl::Status Validate(const Request& request) const override { return loop_->Validate(request); }
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {
     return loop_->Submit(std::move(request));
   }

@@ -32,10 +32,10 @@ struct EngineOptions {
   int64_t state_memory_bytes = 0;  // budget of all slabs; 0: what is left of memory after a reserve
   int max_sessions = 0;            // upper bound on slabs; 0: as many as fit
   bool graphs = true;              // replay decode steps as graphs where the device can
-  int max_rows = 256;              // rows (sequences) in one step
+  int max_rows = 256;              // rows (sequences) in one step; more requests wait
   int max_tokens_per_step = 512;   // of all rows of a step; fewer than max_rows lowers that
   int max_logit_rows_per_step = 64;  // prompt positions scored per step (log-probabilities)
-  int max_queued_requests = 1024;    // waiting for a slab; more: RESOURCE_EXHAUSTED
+  int max_queued_requests = 1024;    // waiting to run; more: RESOURCE_EXHAUSTED
   int max_request_tokens = 0;        // limit on prompt + max_tokens of one request; 0: none
   int max_prompt_tokens = 0;         // limit on the prompt of one request; 0: none
   int stream_capacity_events = 256;  // per request; full: the request pauses, its slab stays
@@ -66,6 +66,8 @@ class Engine {
                                                         const EngineOptions& options, Clock& clock);
   virtual ~Engine() = default;
 
+  // What Submit would find wrong with the request by itself, for those who submit several together.
+  virtual absl::Status Validate(const Request& request) const = 0;
   // Queues the request. Errors found before queueing (bad field, full queue, draining) are
   // returned; whatever happens later is the stream's last event. Dropping the stream, or Cancel()
   // on it, ends the request.

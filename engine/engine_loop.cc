@@ -106,14 +106,19 @@ absl::Duration EngineLoop::IdleTimeout() const {
 const std::vector<RowCandidate>& EngineLoop::Runnable() {
   rows_.clear();
   candidates_.clear();
+  int paused = 0;
   for (const auto& generation : running_) {
-    if (generation->stream->full()) continue;  // its reader is slow, and waits for itself only
+    if (generation->stream->full()) {
+      ++paused;  // its reader is slow, and waits for itself only
+      continue;
+    }
     for (Choice& choice : generation->choices) {
       if (choice.session == nullptr || choice.finish != FinishReason::kNone) continue;
       rows_.push_back({generation.get(), &choice});
       candidates_.push_back(NextRow(*generation, choice));
     }
   }
+  parts_.stats.requests_paused.Set(paused);
   return candidates_;
 }
 
@@ -220,10 +225,20 @@ absl::Duration EngineLoop::EndPhase(StepPhase phase, StepPhase next) {
 }
 
 void EngineLoop::PublishStats() {
-  parts_.stats.requests_running.Set(static_cast<int64_t>(running_.size()));
-  parts_.stats.requests_waiting.Set(static_cast<int64_t>(waiting_.size()));
+  {
+    absl::MutexLock lock(&mu_);
+    open_ -= static_cast<int>(endings_.size());
+    parts_.stats.requests_running.Set(static_cast<int64_t>(running_.size()));
+    PublishWaiting();
+  }
+  parts_.stats.requests_queued.Set(queued_);
   PublishSessions();
   if (Now() - reported_at_ >= kReportInterval) Report();
+}
+
+// All that was accepted and does not run; also what the loop, busy with a step, has not seen yet.
+void EngineLoop::PublishWaiting() {
+  parts_.stats.requests_waiting.Set(open_ - parts_.stats.requests_running.value());
 }
 
 void EngineLoop::PublishSessions() {
@@ -250,8 +265,9 @@ void EngineLoop::Report() {
       "Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
       "%d reqs, Waiting: %d reqs, State slots used: %.1f%% (%d of %d)",
       static_cast<double>(new_prompt) / seconds, static_cast<double>(new_generated) / seconds,
-      running_.size(), waiting_.size(), 100.0 * parts_.pool.used_slots() / parts_.pool.slots(),
-      parts_.pool.used_slots(), parts_.pool.slots());
+      parts_.stats.requests_running.value(), parts_.stats.requests_waiting.value(),
+      100.0 * parts_.pool.used_slots() / parts_.pool.slots(), parts_.pool.used_slots(),
+      parts_.pool.slots());
 }
 
 absl::StatusOr<std::shared_ptr<TokenStream>> EngineLoop::Submit(Request request) {
@@ -284,6 +300,8 @@ absl::StatusOr<std::shared_ptr<TokenStream>> EngineLoop::Submit(Request request)
       return refuse(QueueFullError("requests arrive faster than the engine takes them"));
     }
     ++unended_;
+    ++open_;
+    PublishWaiting();
   }
   // The reader's handle: the loop keeps the stream itself.
   TokenStream* raw = stream.get();

@@ -55,15 +55,21 @@ struct EngineParts {
 // The loop thread is whichever thread calls the methods of the second group, one at a time; a test
 // may be that thread and take turns one by one.
 //
+// Who runs and who waits. A request runs, that is, gets rows in steps, once it has its slabs and
+// steps have room for its rows, one for each choice: no more choices run than max_rows. One whose
+// reader is slow lends its rows to others meanwhile, and one with more choices than max_rows runs
+// alone; where that makes more than fit, they take turns (scheduler.h). All others wait, by
+// priority, then in order of arrival: nobody overtakes who waits for a row, and what somebody waits
+// for of slabs is kept from later ones. At most max_queued_requests wait; one more is
+// RESOURCE_EXHAUSTED, reason QUEUE_FULL.
+//
 // When no slab is free. Idle named sessions keep theirs, as nothing can be parked yet. A request
 // that needs slabs waits as long as those that are free, or will be freed by running requests (the
 // ones of ephemeral sessions and additional choices), would do; otherwise only deletion or expiry
 // of sessions could help, so it is refused at once: RESOURCE_EXHAUSTED, reason NO_FREE_SLAB, with
-// the time to the next expiry as the retry hint. Slabs are given out by priority, then in order of
-// arrival; a request that waits for several keeps later ones from taking them. At most
-// max_queued_requests wait; one more is RESOURCE_EXHAUSTED, reason QUEUE_FULL. Requests that go on
-// with an existing session need no slab and never wait. CreateSession and ForkSession do not wait:
-// they are refused where no slab is free or a request is waiting for one.
+// the time to the next expiry as the retry hint. Requests that go on with an existing session need
+// no slab, and pass by those that wait for one. CreateSession and ForkSession do not wait: they are
+// refused where no slab is free but those that waiting requests will need.
 class EngineLoop {
  public:
   EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t seed);
@@ -73,7 +79,8 @@ class EngineLoop {
 
   // --- Any thread ---
 
-  // See Engine::Submit.
+  // See Engine::Validate and Submit.
+  absl::Status Validate(const Request& request) const { return ValidateRequest(request, bounds_); }
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request);
   // `work` runs on the loop thread between steps. False: too much is queued already, or closed.
   [[nodiscard]] bool Post(std::function<void()> work);
@@ -129,6 +136,7 @@ class EngineLoop {
   void Sweep();
   void SendEndings();
   void PublishStats();
+  void PublishWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PublishSessions();
   absl::Duration EndPhase(StepPhase phase, StepPhase next);
   void BeginReport();
@@ -144,7 +152,9 @@ class EngineLoop {
   int SlabsNeeded(const Generation& generation) const;
   absl::Status CheckOwnerLimit(const std::string& owner) const;
   absl::Status NoFreeSlab(int needed) const;
+  int RowsTaken() const;
   void AdmitWaiting();
+  void Queue(Generation& generation, int slabs_needed);
   void Admit(Generation& generation);
   void PrepareFeed(Generation& generation, Session* session) const;
   void PrepareDraws(Generation& generation) const;
@@ -195,7 +205,8 @@ class EngineLoop {
   Mailbox<Command> mailbox_;
   mutable absl::Mutex mu_;
   bool accepting_ ABSL_GUARDED_BY(mu_) = true;
-  int unended_ ABSL_GUARDED_BY(mu_) = 0;  // requests submitted and not ended
+  int unended_ ABSL_GUARDED_BY(mu_) = 0;  // requests submitted whose last event is not sent
+  int open_ ABSL_GUARDED_BY(mu_) = 0;  // those of them that the gauges have as running or waiting
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
   LoopWatch watch_;
 
@@ -205,9 +216,9 @@ class EngineLoop {
   IdempotencyTable keys_;
   std::vector<std::unique_ptr<Generation>> waiting_;  // by priority, then arrival
   std::vector<std::unique_ptr<Generation>> running_;
-  int ephemeral_slabs_ = 0;     // held by running requests, and free when they end
-  bool slabs_awaited_ = false;  // a waiting request is short of slabs
-  int queued_ = 0;              // requests that wait for slabs; at most max_queued_requests
+  int ephemeral_slabs_ = 0;  // held by running requests, and free when they end
+  int slabs_awaited_ = 0;    // that waiting requests will need
+  int queued_ = 0;           // requests found to have to wait; at most max_queued_requests
   int64_t arrivals_ = 0;
   int64_t steps_ = 0;
   bool had_candidates_ = false;  // in the last turn: the next one must not sleep

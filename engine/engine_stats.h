@@ -100,9 +100,9 @@ struct EngineStats {
   Histogram decode_rows{RowBounds()};                  // of each step that had any
   Histogram tokens_per_step{LengthBounds()};
   Counter failed_steps;
-  Counter prompt_tokens;     // fed while reading prompts, pending tokens included
+  Counter prompt_tokens;     // Usage::prompt_tokens, as they are fed
   Counter generated_tokens;  // sampled
-  Counter resumed_tokens;    // found in a session's memory when a request began
+  Counter resumed_tokens;    // Usage::resumed_tokens
   // Bytes, counted as if a row read and wrote its whole slab; a model that touches a part of it
   // moves less.
   Counter state_bytes;
@@ -111,10 +111,10 @@ struct EngineStats {
   RoutingCounts routing;    // where the device's memory can be read at no cost, else empty
 
   // Requests.
-  Histogram queue_seconds{RequestBounds()};           // submitted -> admitted
-  Histogram prefill_seconds{RequestBounds()};         // admitted -> first token
+  Histogram queue_seconds{RequestBounds()};           // submitted -> running
+  Histogram prefill_seconds{RequestBounds()};         // running -> first token
   Histogram decode_seconds{RequestBounds()};          // first token -> last
-  Histogram inference_seconds{RequestBounds()};       // admitted -> finished
+  Histogram inference_seconds{RequestBounds()};       // running -> finished
   Histogram request_seconds{RequestBounds()};         // submitted -> finished
   Histogram first_token_seconds{FirstTokenBounds()};  // submitted -> first token
   Histogram inter_token_seconds{TokenBounds()};
@@ -136,8 +136,10 @@ struct EngineStats {
   Histogram fork_seconds{CommandBounds()};
 
   // Now.
-  Gauge requests_running;
-  Gauge requests_waiting;
+  Gauge requests_running;  // get rows in steps
+  Gauge requests_paused;   // of those: but for their readers, who are slow
+  Gauge requests_waiting;  // accepted, and not running yet
+  Gauge requests_queued;   // of those: found to have to wait; what max_queued_requests bounds
   Gauge slabs_used;
   Gauge slabs_ephemeral;  // of those in use: held by requests and not by named sessions
   Gauge slabs_total;

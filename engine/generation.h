@@ -72,7 +72,7 @@ struct Generation {
   Sampler sampler;
   int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;        // choices
-  bool queued = false;       // waits for a slab, in EngineLoop::queued_
+  bool queued = false;       // has to wait, in EngineLoop::queued_
 
   // Tells whoever keeps account of the request that it ends. Once, before the last event is sent.
   void ReportEnd(const Usage& final_usage) {
@@ -87,6 +87,8 @@ struct Generation {
   bool must_fork() const {
     return !reserved_slots.empty() && choices[0].cursor == feed_tokens() - 1;
   }
+  // Of a step, at most.
+  int rows() const { return !forks() ? 1 : is_admitted() ? unfinished : request.n; }
   bool shows_prompt() const { return request.echo || request.prompt_logprobs >= 0; }
   bool scores_prompt() const { return request.prompt_logprobs >= 0; }
 };

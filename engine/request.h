@@ -69,10 +69,14 @@ struct Prompt {
 };
 
 struct Usage {
-  int64_t prompt_tokens = 0;      // of this request, BOS included
+  // New ones in front of the answer: the session's pending token, if it was fed, and what the
+  // request brought, BOS included. Logs, metrics and answers of both protocols mean this by prompt
+  // tokens.
+  int64_t prompt_tokens = 0;
   int64_t completion_tokens = 0;  // generated, all choices
-  int64_t resumed_tokens = 0;     // in the session's memory when the request began: not fed again
-  int64_t fed_tokens = 0;         // that went through the model for this request, all choices
+  // Cached ones: in the session's memory when the request began, and not fed again.
+  int64_t resumed_tokens = 0;
+  int64_t fed_tokens = 0;  // that went through the model for this request, all choices
 };
 
 // Where a request came from, for logs; the engine only hands it on.

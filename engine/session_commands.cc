@@ -56,7 +56,7 @@ absl::StatusOr<Session*> EngineLoop::AddSession(const SessionKey& key, absl::Dur
                       kReasonSessionBusy);
   }
   MNEME_RETURN_IF_ERROR(CheckOwnerLimit(key.owner));
-  if (slabs_awaited_ || parts_.pool.free_slots() == 0) return NoFreeSlab(1);
+  if (slabs_awaited_ >= parts_.pool.free_slots()) return NoFreeSlab(1);
   return &InsertSession(key, ttl);
 }
 

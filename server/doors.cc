@@ -82,6 +82,7 @@ absl::Status Doors::OpenHttp(const v1::NetworkSection& config, ServerStats& stat
     count(exchange);
     openai_.OnExchange(exchange);
   };
+  options.stats = &stats.http_connections;
   GuardHttp(security, options);
   MNEME_ASSIGN_OR_RETURN(http_, HttpServer::Start(options, std::move(routes)));
   PrintAddress("http", config.host(), http_->port());

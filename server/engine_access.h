@@ -26,7 +26,8 @@ struct ServingFacts {
   int default_max_tokens = 256;
   int64_t max_message_bytes = 0;
   int64_t max_text_bytes = int64_t{2} << 20;
-  std::shared_ptr<const ChatTemplate> chat_template;  // null: see chat_template_error
+  absl::Duration max_session_ttl = absl::InfiniteDuration();  // that a request may ask for
+  std::shared_ptr<const ChatTemplate> chat_template;          // null: see chat_template_error
   // Why chats are refused: there is no template, or it uses what is not supported.
   std::string chat_template_error = "the model has no chat template";
 };

@@ -1,5 +1,6 @@
 #include "server/host_address.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 
@@ -85,8 +86,19 @@ void SocketAddress::set_port(int port) {
 
 std::string SocketAddress::Host() const {
   char text[NI_MAXHOST] = "?";
+  if (const int64_t mapped =
+          is_ipv6() ? MappedIpv4(reinterpret_cast<const sockaddr_in6*>(&bytes)->sin6_addr) : -1;
+      mapped >= 0) {
+    const in_addr address{.s_addr = htonl(static_cast<uint32_t>(mapped))};
+    return inet_ntop(AF_INET, &address, text, sizeof(text));
+  }
   (void)getnameinfo(get(), size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
   return text;
+}
+
+std::string PeerText(int fd) {
+  SocketAddress peer{.size = sizeof(peer.bytes)};
+  return getpeername(fd, peer.get(), &peer.size) == 0 ? peer.Text() : "";
 }
 
 bool operator==(const SocketAddress& a, const SocketAddress& b) {

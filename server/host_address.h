@@ -24,11 +24,14 @@ struct SocketAddress {
   bool is_ipv6() const { return bytes.ss_family == AF_INET6; }
   int port() const;
   void set_port(int port);
-  std::string Host() const;  // in digits
+  std::string Host() const;  // in digits; an IPv4 address mapped to IPv6 as what it is
   std::string Text() const { return AddressText(Host(), port()); }
 
   friend bool operator==(const SocketAddress& a, const SocketAddress& b);
 };
+
+// Of the other end of a connected socket; empty if it has gone.
+std::string PeerText(int fd);
 
 // The addresses of a name or of an address itself, each once and with port 0; "[::1]" is fine, and
 // "" and "*" are "::". INVALID_ARGUMENT says why there is none.

@@ -193,6 +193,9 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   loaded->facts.default_max_tokens = config.engine().default_max_tokens();
   loaded->facts.max_message_bytes = config.server().max_message_bytes();
   loaded->facts.max_text_bytes = config.server().max_text_bytes();
+  if (const int64_t most = config.engine().max_session_ttl_ms(); most > 0) {
+    loaded->facts.max_session_ttl = absl::Milliseconds(most);
+  }
   LoadChatTemplate(folder, loaded->engine->tokenizer(), loaded->facts);
   if (config.model().generation_config() == "auto") {
     loaded->facts.sampling_defaults = ToSamplingDefaults(*defaults);

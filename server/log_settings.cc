@@ -1,6 +1,7 @@
 #include "server/log_settings.h"
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_join.h"
@@ -9,11 +10,34 @@
 
 namespace mneme {
 
-void ApplyLogSettings(const v1::LogSection& section) {
-  SetMinLogSeverity(section.level() == "error"     ? LogSeverity::kError
-                    : section.level() == "warning" ? LogSeverity::kWarning
-                                                   : LogSeverity::kInfo);
+namespace {
+
+constexpr std::pair<const char*, LogSeverity> kLevels[] = {{"info", LogSeverity::kInfo},
+                                                           {"warning", LogSeverity::kWarning},
+                                                           {"error", LogSeverity::kError}};
+
+void ApplyLevel(const v1::LogSection& section) {
+  for (const auto& [name, severity] : kLevels) {
+    if (section.level() == name) SetMinLogSeverity(severity);
+  }
+}
+
+std::string LevelInEffect() {
+  for (const auto& [name, severity] : kLevels) {
+    if (MinLogSeverity() == severity) return name;
+  }
+  return "";
+}
+
+void ApplyFormat(const v1::LogSection& section) {
   SetLogFormat(section.format() == "json" ? LogFormat::kJson : LogFormat::kText);
+}
+
+}  // namespace
+
+void ApplyLogSettings(const v1::LogSection& section) {
+  ApplyLevel(section);
+  ApplyFormat(section);
 }
 
 RequestLog::Which RequestsToLog(const v1::LogSection& section) {
@@ -22,11 +46,15 @@ RequestLog::Which RequestsToLog(const v1::LogSection& section) {
 }
 
 void ReloadLogSettings(const v1::ServerConfig& config, const v1::ServerConfig& running,
-                       RequestLog& requests) {
-  ApplyLogSettings(config.log());
+                       v1::LogSection& last, RequestLog& requests) {
+  if (config.log().level() != last.level()) ApplyLevel(config.log());
+  ApplyFormat(config.log());
   requests.set_which(RequestsToLog(config.log()));
+  last = config.log();
+  const std::string level = LevelInEffect();
   LogFields("log_settings")
-      .Add("level", config.log().level())
+      .Message(level == config.log().level() ? "" : "the level stays as an admin has set it")
+      .Add("level", level)
       .Add("format", config.log().format())
       .Add("requests", config.log().requests())
       .Write(LogSeverity::kWarning);

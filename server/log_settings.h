@@ -10,9 +10,11 @@ namespace mneme {
 void ApplyLogSettings(const v1::LogSection& section);
 RequestLog::Which RequestsToLog(const v1::LogSection& section);
 
-// Takes the log section of `config`, which was just read again, and says so in the log. Warns where
-// other settings differ from `running`: they need a restart.
+// Takes the log section of `config`, which was just read again, and says so in the log. The level
+// is taken where it is another one than in `last`, the section as it was read before: one that an
+// admin has set since stays until the configuration changes. Warns where other settings differ from
+// `running`: they need a restart.
 void ReloadLogSettings(const v1::ServerConfig& config, const v1::ServerConfig& running,
-                       RequestLog& requests);
+                       v1::LogSection& last, RequestLog& requests);
 
 }  // namespace mneme

@@ -109,20 +109,23 @@ void RaiseFileLimit() {
 using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
 
 void WatchFiles(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again,
-                Security& security, RequestLog& requests) {
+                Security& security, RequestLog& requests, ServerStats& stats) {
   signals.OnTick([&security] { security.Poll(); });
-  signals.OnHangUp([&config, &read_again, &security, &requests] {
-    if (const absl::StatusOr<v1::ServerConfig> again = read_again(); again.ok()) {
-      ReloadLogSettings(*again, config, requests);
-    } else {
-      LogFields("reload_failed")
-          .Message(
-              absl::StrCat("SIGHUP: the configuration stays as it is: ", again.status().message()))
-          .Add("files", "config")
-          .Write(LogSeverity::kError);
-    }
-    (void)security.Reload();
-  });
+  signals.OnHangUp(
+      [&config, &read_again, &security, &requests, &stats, last_log = config.log()]() mutable {
+        const absl::StatusOr<v1::ServerConfig> again = read_again();
+        stats.config_reloads.Add(again.ok());
+        if (again.ok()) {
+          ReloadLogSettings(*again, config, last_log, requests);
+        } else {
+          LogFields("reload_failed")
+              .Message(absl::StrCat("SIGHUP: the configuration stays as it is: ",
+                                    again.status().message()))
+              .Add("files", "config")
+              .Write(LogSeverity::kError);
+        }
+        (void)security.Reload();
+      });
 }
 
 // A line of load progress each tenth of the weights, at most one a second.
@@ -195,7 +198,7 @@ int Serve(Signals& signals, const v1::ServerConfig& config, const ReadConfig& re
       Security::Create(config.security(), clock, failure);
   if (!guard.ok()) return fail(static_cast<int>(failure), guard.status());
   Security& security = **guard;
-  WatchFiles(signals, config, read_again, security, requests);
+  WatchFiles(signals, config, read_again, security, requests, access.stats());
 
   std::unique_ptr<LoadedModel> loaded;  // outlives the doors
   const absl::StatusOr<std::unique_ptr<Doors>> doors = Doors::Open(config, access, security);
@@ -268,9 +271,10 @@ int Answer(const CommandLine& line) {
   }
 }
 
+const char* EnvironmentVariable(const char* name) { return getenv(name); }
+
 absl::StatusOr<CommandLine> ReadArguments(std::span<const char* const> arguments) {
-  const GetEnvironment environment = [](const char* name) -> const char* { return getenv(name); };
-  MNEME_ASSIGN_OR_RETURN(CommandLine line, ReadCommandLine(arguments, environment));
+  MNEME_ASSIGN_OR_RETURN(CommandLine line, ReadCommandLine(arguments, EnvironmentVariable));
   UseDemoModel(ProgramFolder(), line);
   return line;
 }
@@ -279,7 +283,12 @@ int Main(int argc, const char* const* argv) {
   Signals signals;
   const std::span<const char* const> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLine> line = ReadArguments(arguments);
-  if (!line.ok()) return Fail(kBadArguments, line.status());
+  if (!line.ok()) {
+    v1::LogSection log;
+    if (WantsJsonLog(arguments, EnvironmentVariable)) log.set_format("json");
+    ApplyLogSettings(log);
+    return FailToStart(log, kBadArguments, line.status());
+  }
   if (line->action != ServerAction::kServe) return Answer(*line);
 
   SetUpLogs(line->config.log());

@@ -2,6 +2,8 @@
 // line in the request log as for all others.
 #pragma once
 
+#include <cstddef>
+
 #include "absl/status/status.h"
 #include "mneme/v1/inference.pb.h"
 #include "server/engine_access.h"
@@ -15,7 +17,9 @@ void CountRefusal(const EngineAccess& access, const CallFacts& call, const absl:
 // One that Engine::Submit refused, which has counted it.
 void LogRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status);
 
-// Where a request that needs a place of its own would be refused anyway, its text need not be read.
-absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request);
+// Where a request that needs a place of its own would be refused anyway, its text need not be read;
+// of several prompts, each of which is a request, none need be begun where not all can wait.
+absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request,
+                        size_t prompts = 1);
 
 }  // namespace mneme

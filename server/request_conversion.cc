@@ -122,12 +122,20 @@ absl::Status FillResponseOptions(const v1::ResponseOptions& options, Request& ou
 
 }  // namespace
 
-absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms) {
+absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms,
+                                     const ServingFacts& facts) {
   if (ttl_ms < -1 || ttl_ms > kMaxTtlMs) {
     return FieldError(
         field, absl::StrCat("is ", ttl_ms, ", expected -1 (never) to ", kMaxTtlMs, " (ten years)"));
   }
-  return ttl_ms < 0 ? absl::InfiniteDuration() : absl::Milliseconds(ttl_ms);
+  const absl::Duration ttl = ttl_ms < 0 ? absl::InfiniteDuration() : absl::Milliseconds(ttl_ms);
+  if (ttl > facts.max_session_ttl) {
+    return FieldError(field, absl::StrCat("is ", ttl_ms, ttl_ms < 0 ? " (never)" : "",
+                                          ", expected 0 (the server's default) to ",
+                                          absl::ToInt64Milliseconds(facts.max_session_ttl),
+                                          " (--max-session-ttl)"));
+  }
+  return ttl;
 }
 
 absl::Status CheckRequestId(absl::string_view id) {
@@ -162,7 +170,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   out.session.owner = call.owner;
   out.session.name = session.name();
   out.create_session = !session.has_create_if_missing() || session.create_if_missing();
-  MNEME_ASSIGN_OR_RETURN(out.session_ttl, ToTtl("session.ttl_ms", session.ttl_ms()));
+  MNEME_ASSIGN_OR_RETURN(out.session_ttl, ToTtl("session.ttl_ms", session.ttl_ms(), facts));
 
   out.sampling = ToSampling(request.sampling(), facts.sampling_defaults);
   out.stop = ToStop(request.stopping());

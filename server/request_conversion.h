@@ -29,8 +29,10 @@ struct CallFacts {
 absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
                                         const Engine& engine, const ServingFacts& facts);
 
-// ttl_ms as requests give it: 0 is the default (zero), -1 never (infinite).
-absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms);
+// ttl_ms as requests give it: 0 is the default (zero), -1 never (infinite). At most ten years, and
+// what the server allows.
+absl::StatusOr<absl::Duration> ToTtl(absl::string_view field, int64_t ttl_ms,
+                                     const ServingFacts& facts);
 
 // At most 128 printable ASCII characters.
 absl::Status CheckRequestId(absl::string_view id);

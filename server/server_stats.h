@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/counters.h"
+#include "server/reload_counts.h"
 
 namespace mneme {
 
@@ -34,10 +35,22 @@ class LabelledCounts {
   std::map<Labels, int64_t> counts_ ABSL_GUARDED_BY(mu_);
 };
 
+// Of one port. What is open now includes connections that closed within the last second.
+struct ConnectionStats {
+  Gauge limit;  // 0: there is no such port
+  Gauge open;
+  Counter refused;  // one too many
+  Counter evicted;  // closed because others came, and they were of no use: security.md
+};
+
 struct ServerStats {
-  LabelledCounts rpcs;                // method, status code: calls that ended
-  LabelledCounts http;                // route, status: answers
-  std::array<Counter, 17> refused;    // requests that never reached the engine, by StatusCode
+  LabelledCounts rpcs;              // method, status code: calls that ended
+  LabelledCounts http;              // route, status: answers
+  std::array<Counter, 17> refused;  // requests that never reached the engine, by StatusCode
+  ReloadCounts config_reloads;      // the file of --config, at SIGHUP
+  ConnectionStats grpc_connections;
+  ConnectionStats http_connections;
+  ConnectionStats metrics_connections;
   Counter watchdog_warnings;          // steps that took more than half of the watchdog's time
   Counter request_log_lines_dropped;  // standard error took them too slowly
 

@@ -139,9 +139,8 @@ class EventReader {
     filler_.OnResumed(cached);
     filler_.OnUsage(static_cast<int>(IntegerAt(usage, "completion_tokens")));
     if (!is_text_) return;
-    // A session's tokens count as prompt, too, and so does the one that was drawn last and not fed.
-    const int64_t pending = cached > 0 ? 1 : 0;
-    filler_.OnPrompt(static_cast<int>(IntegerAt(usage, "prompt_tokens") - cached - pending));
+    // A session's tokens count as prompt, too.
+    filler_.OnPrompt(static_cast<int>(IntegerAt(usage, "prompt_tokens") - cached));
   }
 
   RecordFiller& filler_;

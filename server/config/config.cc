@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <fstream>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -252,6 +254,35 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
   return line;
 }
 
+bool WantsJsonLog(std::span<const char* const> arguments, const GetEnvironment& environment) {
+  std::string format, file;
+  for (const absl::string_view text : arguments) {
+    // Those who ask for something else than a server read the answer themselves.
+    const absl::string_view name = text.substr(0, text.find('='));
+    if (name != "--config" && name != "--set" && IsAmong(kOtherFlags, name)) return false;
+  }
+  if (const char* variable = environment("MNEME_CONFIG"); variable != nullptr) file = variable;
+  if (const char* variable = environment("MNEME_LOG_FORMAT"); variable != nullptr) {
+    format = variable;
+  }
+  const auto value_at = [&](size_t i, absl::string_view name) -> std::optional<std::string> {
+    std::string text = arguments[i];
+    std::replace(text.begin(),
+                 text.begin() + static_cast<int64_t>(std::min(text.find('='), text.size())), '_',
+                 '-');
+    if (text == name && i + 1 < arguments.size()) return arguments[i + 1];
+    if (!absl::StartsWith(text, absl::StrCat(name, "="))) return std::nullopt;
+    return text.substr(name.size() + 1);
+  };
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    format = value_at(i, "--log-format").value_or(format);
+    file = value_at(i, "--config").value_or(file);
+  }
+  if (!format.empty() || file.empty()) return format == "json";
+  v1::ServerConfig config;
+  return MergeFile(file, config).ok() && config.log().format() == "json";
+}
+
 absl::Status CheckCommandLine(const CommandLine& line) {
   const bool needs_config = line.action == ServerAction::kServe ||
                             line.action == ServerAction::kPlan ||
@@ -315,6 +346,14 @@ absl::Status ValidateNetwork(const v1::NetworkSection& network) {
                    kMessagesInGrpcMemory, " times --max-message-size"));
 }
 
+absl::Status ValidateSessionTtl(const v1::EngineSection& engine) {
+  const int64_t ttl = engine.session_ttl_ms(), most = engine.max_session_ttl_ms();
+  if (most == 0 || (ttl > 0 && ttl <= most)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--session-ttl: ", ttl == 0 ? "0, never," : FormatMilliseconds(ttl),
+                   " is longer than --max-session-ttl, ", FormatMilliseconds(most)));
+}
+
 }  // namespace
 
 int64_t GrpcMemoryBytes(const v1::NetworkSection& network) {
@@ -330,6 +369,7 @@ absl::Status ValidateConfig(const v1::ServerConfig& config) {
   const v1::SecuritySection& security = config.security();
   MNEME_RETURN_IF_ERROR(ValidateSecurity(security));
   MNEME_RETURN_IF_ERROR(ValidateNetwork(config.server()));
+  MNEME_RETURN_IF_ERROR(ValidateSessionTtl(config.engine()));
   if (config.metrics().host().empty()) {
     return absl::InvalidArgumentError(
         "--metrics-host: is empty, expected an address; 0.0.0.0 or :: for every interface");

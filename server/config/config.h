@@ -39,6 +39,10 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
                                             const GetEnvironment& environment);
 absl::Status CheckCommandLine(const CommandLine& line);
 
+// What log.format comes to as far as it can be told where ReadCommandLine fails: of flags and
+// variables that are in order, and of the file if it is. For the line that says so.
+bool WantsJsonLog(std::span<const char* const> arguments, const GetEnvironment& environment);
+
 // Ranges, choices, and what fields demand of each other.
 absl::Status ValidateConfig(const v1::ServerConfig& config);
 

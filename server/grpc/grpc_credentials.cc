@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "base/log.h"
 
 namespace mneme {
@@ -142,7 +144,16 @@ absl::StatusOr<CallerRef> CallerOf(const grpc::CallbackServerContext& context,
                                   FirstProperty(*peer, GRPC_PEER_DNS_PROPERTY_NAME));
   }
   credentials.certificate = certificate;
-  return security.authenticator().Authenticate(credentials, access);
+  absl::StatusOr<CallerRef> caller = security.authenticator().Authenticate(credentials, access);
+  if (caller.ok()) security.grpc_peers().Mark(PeerText(context));
+  return caller;
+}
+
+std::string PeerText(const grpc::CallbackServerContext& context) {
+  const std::string peer = context.peer();
+  absl::string_view address = peer;
+  if (!absl::ConsumePrefix(&address, "ipv4:")) absl::ConsumePrefix(&address, "ipv6:");
+  return absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
 }
 
 }  // namespace mneme

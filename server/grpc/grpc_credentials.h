@@ -5,6 +5,7 @@
 #include <grpcpp/server_context.h>
 
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "server/security/access.h"
@@ -17,8 +18,12 @@ namespace mneme {
 // the credentials, and these the server.
 std::shared_ptr<grpc::ServerCredentials> GuardedCredentials(Security& security);
 
-// The caller of a call that GuardedCredentials let in. An error if the key was taken away since.
+// The caller of a call that GuardedCredentials let in, whose connection is then known. An error if
+// the key was taken away since.
 absl::StatusOr<CallerRef> CallerOf(const grpc::CallbackServerContext& context,
                                    const Security& security, Access access);
+
+// Where a call comes from, as SocketAddress::Text writes it.
+std::string PeerText(const grpc::CallbackServerContext& context);
 
 }  // namespace mneme

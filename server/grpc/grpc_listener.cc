@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "base/log_fields.h"
 #include "base/status_macros.h"
 
 namespace mneme {
@@ -22,8 +21,8 @@ namespace {
 
 // After accept() failed for want of file descriptors or memory.
 constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
-// Between two lines that say that there are too many connections.
-constexpr absl::Duration kWarningInterval = absl::Minutes(1);
+// How often those that are open are counted.
+constexpr int kCountIntervalMs = 1000;
 
 void SetOption(int fd, int level, int option, int value) {
   (void)setsockopt(fd, level, option, &value, sizeof(value));
@@ -31,21 +30,48 @@ void SetOption(int fd, int level, int option, int value) {
 
 }  // namespace
 
-bool OpenConnections::Add(int fd) {
+bool OpenConnections::Add(int fd, const std::string& peer) {
   struct stat facts {};
   if (fstat(fd, &facts) != 0) return false;
-  inodes_.erase(fd);  // of an earlier connection, which is closed, as its number was free
-  if (inodes_.size() >= limit_) ForgetClosed();
-  if (inodes_.size() >= limit_) return false;
-  inodes_[fd] = facts.st_ino;
+  connections_.erase(fd);  // of an earlier connection, which is closed, as its number was free
+  if (connections_.size() >= limit_) ForgetClosed();
+  if (connections_.size() >= limit_) return false;
+  known_.Forget(peer);  // an earlier client with this address has left
+  connections_[fd] = {.inode = facts.st_ino, .number = ++arrivals_, .peer = peer};
   return true;
 }
 
 void OpenConnections::ForgetClosed() {
-  std::erase_if(inodes_, [](const auto& entry) {
+  std::erase_if(connections_, [this](const auto& entry) {
     struct stat facts {};
-    return fstat(entry.first, &facts) != 0 || facts.st_ino != entry.second;
+    const bool is_closed = fstat(entry.first, &facts) != 0 || facts.st_ino != entry.second.inode;
+    if (is_closed) known_.Forget(entry.second.peer);
+    return is_closed;
   });
+}
+
+// gRPC owns the descriptor and may close it at any moment, so a copy of it is looked at and used:
+// its number cannot come to mean another connection in between.
+bool OpenConnections::EvictStranger() {
+  auto oldest = connections_.end();
+  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+    if (oldest != connections_.end() && oldest->second.number < it->second.number) continue;
+    if (!known_.Contains(it->second.peer)) oldest = it;
+  }
+  if (oldest == connections_.end()) return false;
+  const int copy = fcntl(oldest->first, F_DUPFD_CLOEXEC, 0);
+  struct stat facts {};
+  if (copy >= 0 && fstat(copy, &facts) == 0 && facts.st_ino == oldest->second.inode) {
+    (void)shutdown(copy, SHUT_RDWR);
+  }
+  if (copy >= 0) close(copy);
+  connections_.erase(oldest);
+  return true;
+}
+
+size_t OpenConnections::Count() {
+  ForgetClosed();
+  return connections_.size();
 }
 
 absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Open(const Options& options) {
@@ -59,7 +85,9 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Open(const Options& 
 }
 
 GrpcListener::GrpcListener(const Options& options)
-    : options_(options), open_(static_cast<size_t>(options.max_connections)) {}
+    : options_(options), open_(static_cast<size_t>(options.max_connections), *options.known_peers) {
+  if (options_.stats != nullptr) options_.stats->limit.Set(options_.max_connections);
+}
 
 GrpcListener::~GrpcListener() { Stop(); }
 
@@ -79,7 +107,8 @@ void GrpcListener::Run() {
   std::vector<pollfd> watched = {{.fd = wake_[0], .events = POLLIN}};
   for (const int fd : sockets_.fds()) watched.push_back({.fd = fd, .events = POLLIN});
   while (true) {
-    if (poll(watched.data(), watched.size(), -1) < 0) continue;  // a signal
+    if (poll(watched.data(), watched.size(), kCountIntervalMs) < 0) continue;  // a signal
+    CountOpen();
     if (watched[0].revents != 0) return;
     for (size_t i = 1; i < watched.size(); ++i) {
       if (watched[i].revents != 0) Take(watched[i].fd);
@@ -87,23 +116,33 @@ void GrpcListener::Run() {
   }
 }
 
+void GrpcListener::CountOpen() {
+  const absl::Time now = absl::Now();
+  if (options_.stats == nullptr || now < next_count_) return;
+  next_count_ = now + absl::Milliseconds(kCountIntervalMs);
+  options_.stats->open.Set(static_cast<int64_t>(open_.Count()));
+}
+
+bool GrpcListener::FindRoom(int fd, const std::string& peer) {
+  if (open_.Add(fd, peer)) return true;
+  const bool is_evicted = open_.EvictStranger() && open_.Add(fd, peer);
+  if (options_.stats != nullptr) {
+    (is_evicted ? options_.stats->evicted : options_.stats->refused).Add();
+  }
+  limit_log_.Say(options_.max_connections, is_evicted);
+  return is_evicted;
+}
+
 void GrpcListener::Take(int listener) {
-  const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+  SocketAddress peer{.size = sizeof(peer.bytes)};
+  const int fd = accept4(listener, peer.get(), &peer.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     const bool is_gone = errno == EAGAIN || errno == ECONNABORTED || errno == EINTR;
     if (!is_gone) absl::SleepFor(kAcceptPause);
     return;
   }
-  if (!open_.Add(fd)) {
+  if (!FindRoom(fd, peer.Text())) {
     close(fd);
-    if (const absl::Time now = absl::Now(); now >= next_warning_) {
-      next_warning_ = now + kWarningInterval;
-      LogFields("too_many_connections")
-          .Message("another one was closed (--grpc-max-connections)")
-          .Add("api", "grpc")
-          .Add("open", int64_t{options_.max_connections})
-          .Write(LogSeverity::kWarning);
-    }
     return;
   }
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);

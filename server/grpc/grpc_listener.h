@@ -5,14 +5,19 @@
 #include <grpcpp/server_builder.h>
 #include <sys/types.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <thread>
 #include <unordered_map>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "server/connection_limit.h"
 #include "server/listening_sockets.h"
+#include "server/security/known_peers.h"
+#include "server/server_stats.h"
 
 namespace mneme {
 
@@ -20,16 +25,28 @@ namespace mneme {
 // of its socket's inode does: no two sockets that exist have the same one.
 class OpenConnections {
  public:
-  explicit OpenConnections(size_t limit) : limit_(limit) {}
+  OpenConnections(size_t limit, KnownPeers& known) : limit_(limit), known_(known) {}
 
-  // False if `fd` would be one too many.
-  bool Add(int fd);
+  // False if `fd`, of a client at the address `peer`, would be one too many.
+  bool Add(int fd, const std::string& peer);
+  // Ends the oldest connection whose client has not become known. False: there is none.
+  bool EvictStranger();
+  // How many are open.
+  size_t Count();
 
  private:
+  struct Connection {
+    ino_t inode;
+    int64_t number;  // in order of arrival
+    std::string peer;
+  };
+
   void ForgetClosed();
 
   const size_t limit_;
-  std::unordered_map<int, ino_t> inodes_;  // some may be closed by now
+  KnownPeers& known_;
+  int64_t arrivals_ = 0;
+  std::unordered_map<int, Connection> connections_;  // some may be closed by now
 };
 
 class GrpcListener {
@@ -42,6 +59,8 @@ class GrpcListener {
     int max_connections = 0;
     // Of data that the client does not acknowledge, before the system gives the connection up.
     absl::Duration unacknowledged;
+    KnownPeers* known_peers = nullptr;  // must outlive the listener
+    ConnectionStats* stats = nullptr;   // null: nobody counts
   };
 
   // Opens the port; errors as of ListeningSockets::Open. Connections wait until Start.
@@ -61,14 +80,18 @@ class GrpcListener {
   explicit GrpcListener(const Options& options);
 
   void Run();
+  void CountOpen();
   void Take(int listener);
+  // Whether `fd` may stay; makes room for it where that is possible.
+  bool FindRoom(int fd, const std::string& peer);
 
   const Options options_;
   ListeningSockets sockets_;
   int wake_[2] = {-1, -1};  // a pipe: its closed end stops the thread
   std::unique_ptr<Acceptor> acceptor_;
   OpenConnections open_;
-  absl::Time next_warning_ = absl::InfinitePast();
+  absl::Time next_count_ = absl::InfinitePast();
+  ConnectionLimitLog limit_log_{"grpc", "--grpc-max-connections"};
   std::thread thread_;
 };
 

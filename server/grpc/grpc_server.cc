@@ -117,7 +117,9 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkS
       GrpcListener::Open({.host = config.host(),
                           .port = config.grpc_port(),
                           .max_connections = config.grpc_max_connections(),
-                          .unacknowledged = absl::Milliseconds(config.keepalive_timeout_ms())}));
+                          .unacknowledged = absl::Milliseconds(config.keepalive_timeout_ms()),
+                          .known_peers = &security.grpc_peers(),
+                          .stats = &access.stats().grpc_connections}));
   grpc::ServerBuilder builder;
   Configure(config, builder);
   auto acceptor = builder.experimental().AddExternalConnectionAcceptor(

@@ -117,7 +117,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
       .request_id = id_status.ok() ? ChooseRequestId(request->request_id(), *context) : "",
       .owner = caller.ok() ? (*caller)->owner : "",
       .origin = {.api = "grpc",
-                 .client = context->peer(),
+                 .client = PeerText(*context),
                  .trace_id = trace.trace_id,
                  .span_id = trace.span_id},
       .received = absl::Now(),
@@ -146,6 +146,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
+  security_.grpc_peers().Mark(PeerText(*context));
   return AnswerUnary<v1::TokenizeRequest, v1::TokenizeResponse>(
       engine_.stats(), context, request, response, executors_.For(request->Length()),
       [this](const v1::TokenizeRequest& r) { return Tokenized(engine_, r); });
@@ -154,6 +155,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
+  security_.grpc_peers().Mark(PeerText(*context));
   return AnswerUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>(
       engine_.stats(), context, request, response, executors_.For(request->Length()),
       [this](const v1::DetokenizeRequest& r) { return Detokenized(engine_, r); });
@@ -162,6 +164,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
 grpc::ServerUnaryReactor* InferenceService::GetInfo(grpc::CallbackServerContext* context,
                                                     const grpc::ByteBuffer* request,
                                                     grpc::ByteBuffer* response) {
+  security_.grpc_peers().Mark(PeerText(*context));
   return AnswerUnary<v1::GetInfoRequest, v1::GetInfoResponse>(
       engine_.stats(), context, request, response, nullptr,
       [this](const v1::GetInfoRequest&) -> absl::StatusOr<v1::GetInfoResponse> {

@@ -20,7 +20,8 @@ absl::StatusOr<v1::Session> CreateSession(const EngineAccess& access, const std:
                                           const v1::CreateSessionRequest& request) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
   MNEME_ASSIGN_OR_RETURN(std::string name, SessionNameOrRandom("name", request.name()));
-  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl,
+                         ToTtl("ttl_ms", request.ttl_ms(), access.facts()));
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
                          engine->CreateSession({owner, std::move(name)}, ttl));
   return ToSessionMessage(info);
@@ -54,7 +55,8 @@ absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access, const std::s
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.source_name(), "source_name"));
   MNEME_ASSIGN_OR_RETURN(std::string target,
                          SessionNameOrRandom("target_name", request.target_name()));
-  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("ttl_ms", request.ttl_ms()));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl,
+                         ToTtl("ttl_ms", request.ttl_ms(), access.facts()));
   MNEME_ASSIGN_OR_RETURN(
       const SessionInfo info,
       engine->ForkSession({owner, request.source_name()}, {owner, std::move(target)}, ttl));

@@ -77,10 +77,20 @@ void HttpConnection::PostClose() {
   asio::post(executor_, [self = shared_from_this()] { self->Close(); });
 }
 
+void HttpConnection::PostEvict() {
+  use_.Serve();  // nobody chooses it again
+  asio::post(executor_, [self = shared_from_this()] {
+    const Phase phase = self->phase_;
+    const bool is_idle = phase == Phase::kIdle || phase == Phase::kHandshake;
+    if (is_idle || (phase == Phase::kHeader && !self->use_.is_known())) self->Close();
+  });
+}
+
 // --- Reading ---
 
 void HttpConnection::BeginRequest() {
   phase_ = Phase::kIdle;
+  use_.BeginIdle();
   parser_ = std::make_unique<HttpParser>(shared_.options.limits);
   header_checked_ = false;
   match_ = {};
@@ -121,6 +131,7 @@ void HttpConnection::Process() {
   if (phase_ == Phase::kIdle) {
     if (in_.empty()) return ReadMore();
     phase_ = Phase::kHeader;
+    use_.BeginRequest();
     begin_ = absl::Now();
     ArmTimer(shared_.options.header_timeout, [this] { TimeOut("header"); });
   }
@@ -187,6 +198,7 @@ bool HttpConnection::CheckHeader() {
     }
     request_->owner = *std::move(owner);
   }
+  if (route != nullptr && !route->is_open) use_.BecomeKnown();
   if (route == nullptr && match_.allowed.empty()) {
     Refuse(ErrorResponse(404, absl::StrCat("nothing is served at ", request_->path)));
     return false;
@@ -208,6 +220,7 @@ bool HttpConnection::CheckHeader() {
 
 void HttpConnection::Dispatch() {
   phase_ = Phase::kHandling;
+  use_.Serve();
   DisarmTimer();
   request_->body = std::move(parser_->request().body);
   request_->received = absl::Now();

@@ -8,7 +8,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/time/clock.h"
 #include "server/http/byte_stream.h"
 #include "server/http/http_call.h"
 #include "server/http/http_parser.h"
@@ -24,6 +26,36 @@ struct HttpShared {
   HttpRoutes routes;
   std::atomic<int64_t> living{0};     // connections whose memory is still in use
   std::atomic<bool> draining{false};  // no connection is kept for a further request
+};
+
+// What a connection is used for, for whoever has to choose one to close. Written on the
+// connection's strand, read by any thread.
+class ConnectionUse {
+ public:
+  // It waits for a request. One that has shown no right to be here has done so since it was opened.
+  void BeginIdle() { idle_since_ = is_known_ ? absl::GetCurrentTimeNanos() : opened_; }
+  // A request has begun to arrive.
+  void BeginRequest() {
+    if (is_known_) idle_since_ = 0;
+  }
+  // A request may be made by whoever makes it, and not by everybody.
+  void BecomeKnown() {
+    is_known_ = true;
+    idle_since_ = 0;
+  }
+  void Serve() { idle_since_ = 0; }
+
+  bool is_idle() const { return idle_since_ != 0; }
+  bool is_known() const { return is_known_; }
+  bool IsWorthLessThan(const ConnectionUse& other) const {
+    return std::pair(is_known_.load(), idle_since_.load()) <
+           std::pair(other.is_known_.load(), other.idle_since_.load());
+  }
+
+ private:
+  const int64_t opened_ = absl::GetCurrentTimeNanos();
+  std::atomic<int64_t> idle_since_{opened_};  // 0: it is in use
+  std::atomic<bool> is_known_{false};
 };
 
 // Everything runs on the strand `executor`, but for Post-ing methods, which any thread may call.
@@ -47,6 +79,9 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   // For any thread. Where a request is under way, HttpShared::draining ends it after the answer.
   void PostCloseIfIdle();
   void PostClose();
+  // Unless it has come to be in use.
+  void PostEvict();
+  const ConnectionUse& use() const { return use_; }
   const boost::asio::any_io_executor& executor() const { return executor_; }
 
  private:
@@ -103,6 +138,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   int64_t timer_generation_ = 0;
 
   Phase phase_ = Phase::kHandshake;
+  ConnectionUse use_;
 
   std::array<char, 16384> read_buffer_;
   bool reading_ = false;

@@ -45,11 +45,13 @@ std::optional<HttpResponse> AnswerPreflight(const std::vector<std::string>& orig
 
 void AddCors(const std::vector<std::string>& origins, const HttpRequest& request,
              HttpResponse& response) {
+  if (origins.empty()) return;
+  // Also where it says nothing else: a cache must not give that answer to an allowed page.
+  response.fields.push_back({"Vary", "Origin"});
   std::string origin = AllowedOrigin(origins, request);
   if (origin.empty()) return;
   response.fields.push_back({"Access-Control-Allow-Origin", std::move(origin)});
   response.fields.push_back({"Access-Control-Expose-Headers", std::string(kResponseFields)});
-  response.fields.push_back({"Vary", "Origin"});
 }
 
 }  // namespace mneme

@@ -20,7 +20,8 @@ namespace mneme {
 std::optional<HttpResponse> AnswerPreflight(const std::vector<std::string>& origins,
                                             const HttpRequest& request, absl::string_view methods);
 
-// Lets the page that `request` comes from read `response`, if it is of one of `origins`.
+// Lets the page that `request` comes from read `response`, if it is of one of `origins`; where
+// there are any, says that the answer depends on who asks.
 void AddCors(const std::vector<std::string>& origins, const HttpRequest& request,
              HttpResponse& response);
 

@@ -73,13 +73,22 @@ class HttpParser::Impl final : public http::basic_parser<true> {
     error = http::error::bad_value;
   }
 
+  void RefuseTooLong(ErrorCode& error) {
+    FailTooLong();
+    error = http::error::bad_value;
+  }
+
   void FailTooLong() {
-    if (request_.method.empty()) {
+    if (is_header_done()) {
+      // By then the request has been taken from here, and tells nothing.
+      Fail(431, absl::StrCat("the extensions of a chunk, or the trailers, are longer than ",
+                             limits_.max_header_bytes, " bytes (--max-header-size)"));
+    } else if (request_.method.empty()) {
       Fail(414, absl::StrCat("the request's target is longer than ", limits_.max_target_bytes,
                              " bytes"));
     } else {
       Fail(431, absl::StrCat("the request's header is longer than ", limits_.max_header_bytes,
-                             " bytes"));
+                             " bytes (--max-header-size)"));
     }
   }
 
@@ -121,7 +130,11 @@ class HttpParser::Impl final : public http::basic_parser<true> {
 
   void on_field_impl(http::field name, string_view name_text, string_view value,
                      ErrorCode& error) override {
-    if (is_header_done()) return;  // trailers may not add to what was decided from the header
+    if (is_header_done()) {  // trailers may not add to what was decided from the header
+      trailer_bytes_ += static_cast<int64_t>(name_text.size() + value.size());
+      if (trailer_bytes_ > limits_.max_header_bytes) RefuseTooLong(error);
+      return;
+    }
     if (name == http::field::transfer_encoding) {
       has_length_ = true;
       if (!absl::EqualsIgnoreCase(View(value), "chunked")) {
@@ -157,7 +170,9 @@ class HttpParser::Impl final : public http::basic_parser<true> {
     request_.body.append(body.data(), body.size());
     return body.size();
   }
-  void on_chunk_header_impl(std::uint64_t, string_view, ErrorCode&) override {}
+  void on_chunk_header_impl(std::uint64_t, string_view extensions, ErrorCode& error) override {
+    if (static_cast<int64_t>(extensions.size()) > limits_.max_header_bytes) RefuseTooLong(error);
+  }
   size_t on_chunk_body_impl(std::uint64_t, string_view body, ErrorCode&) override {
     request_.body.append(body.data(), body.size());
     return body.size();
@@ -166,6 +181,7 @@ class HttpParser::Impl final : public http::basic_parser<true> {
   void on_response_impl(int, string_view, int, ErrorCode&) override {}
 
   const HttpParserLimits limits_;
+  int64_t trailer_bytes_ = 0;
 };
 
 HttpParser::HttpParser(const HttpParserLimits& limits) : impl_(std::make_unique<Impl>(limits)) {}

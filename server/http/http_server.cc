@@ -18,6 +18,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "server/connection_limit.h"
 #include "server/host_address.h"
 #include "server/http/http_connection.h"
 
@@ -36,12 +37,6 @@ Tcp ProtocolOf(int fd) {
   socklen_t size = sizeof(address);
   (void)getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
   return address.ss_family == AF_INET6 ? Tcp::v6() : Tcp::v4();
-}
-
-std::string PeerText(const Tcp::socket& socket) {
-  ErrorCode error;
-  const Tcp::endpoint peer = socket.remote_endpoint(error);
-  return error ? "" : AddressText(peer.address().to_string(), peer.port());
 }
 
 // A client that vanished without a word is noticed by the system: by probes while nothing is being
@@ -74,7 +69,10 @@ class HttpServer::Impl {
   Impl(const HttpServerOptions& options, HttpRoutes routes)
       : shared_{.options = options, .routes = std::move(routes)},
         work_(asio::make_work_guard(context_)),
-        accepting_(asio::make_strand(context_)) {}
+        accepting_(asio::make_strand(context_)),
+        limit_log_(options.api, options.max_connections_flag) {
+    if (options.stats != nullptr) options.stats->limit.Set(options.max_connections);
+  }
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Listen() {
@@ -160,7 +158,7 @@ class HttpServer::Impl {
 
   void Add(Tcp::socket socket) ABSL_LOCKS_EXCLUDED(mu_) {
     NoticeLoss(socket, shared_.options.write_timeout);
-    std::string peer = PeerText(socket);
+    std::string peer = PeerText(socket.native_handle());
     const asio::any_io_executor executor = socket.get_executor();
     ByteStreamFactory* const factory = shared_.options.stream_factory.get();
     std::unique_ptr<ByteStream> stream =
@@ -172,9 +170,14 @@ class HttpServer::Impl {
     {
       absl::MutexLock lock(&mu_);
       if (shared_.draining.load()) return;
-      is_full = connections_.size() >= static_cast<size_t>(shared_.options.max_connections);
+      if (connections_.size() >= static_cast<size_t>(shared_.options.max_connections)) {
+        is_full = !EvictOne();
+        limit_log_.Say(shared_.options.max_connections, !is_full);
+      }
       if (!is_full) connections_.emplace(connection.get(), connection);
+      CountOpen();
     }
+    if (is_full && shared_.options.stats != nullptr) shared_.options.stats->refused.Add();
     asio::post(executor, [connection, is_full] {
       is_full ? connection->StartRefusing() : connection->Start();
     });
@@ -183,6 +186,30 @@ class HttpServer::Impl {
   void Remove(HttpConnection* connection) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     connections_.erase(connection);
+    CountOpen();
+  }
+
+  // Makes room for another connection: closes one of those that have shown no right to be here, or,
+  // if there is none, one between two requests; of each kind the one that has been so for longest.
+  // Where it has just begun a request, it stays, and there is one more for a while.
+  bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    std::shared_ptr<HttpConnection> useless;
+    for (const auto& [key, weak] : connections_) {
+      std::shared_ptr<HttpConnection> candidate = weak.lock();
+      if (candidate == nullptr || !candidate->use().is_idle()) continue;
+      if (useless == nullptr || candidate->use().IsWorthLessThan(useless->use())) {
+        useless = std::move(candidate);
+      }
+    }
+    if (useless == nullptr) return false;
+    useless->PostEvict();
+    if (shared_.options.stats != nullptr) shared_.options.stats->evicted.Add();
+    return true;
+  }
+
+  void CountOpen() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (shared_.options.stats == nullptr) return;
+    shared_.options.stats->open.Set(static_cast<int64_t>(connections_.size()));
   }
 
   void ForEach(const std::function<void(HttpConnection&)>& function) ABSL_LOCKS_EXCLUDED(mu_) {
@@ -213,6 +240,7 @@ class HttpServer::Impl {
   mutable absl::Mutex mu_;
   std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_
       ABSL_GUARDED_BY(mu_);
+  ConnectionLimitLog limit_log_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,

@@ -17,6 +17,7 @@
 #include "server/http/http_parser.h"
 #include "server/http/http_routes.h"
 #include "server/listening_sockets.h"
+#include "server/server_stats.h"
 
 namespace mneme {
 
@@ -38,7 +39,10 @@ struct HttpServerOptions {
   std::string host_flag = "--host";  // where it is set, for messages about it
   std::string port_flag = "--http-port";
   int threads = 2;
-  int max_connections = 4096;  // one more is answered with 503
+  // Beyond it an idle connection is closed; where there is none, the new one is answered with 503.
+  int max_connections = 4096;
+  std::string max_connections_flag = "--http-max-connections";  // empty: it is fixed
+  std::string api = "http";                                     // in the log
   HttpParserLimits limits;
   // From a request's first byte to the end of its header: a client that sends it in drops is cut.
   absl::Duration header_timeout = absl::Seconds(10);
@@ -51,6 +55,7 @@ struct HttpServerOptions {
   std::shared_ptr<HttpAuthenticator> authenticator;   // null: everybody is anonymous
   std::shared_ptr<ByteStreamFactory> stream_factory;  // null: plain TCP
   std::vector<std::string> allowed_origins;           // see http_cors.h
+  ConnectionStats* stats = nullptr;                   // null: nobody counts connections
   // After each request, on the connection's thread; may be empty.
   std::function<void(const HttpExchange&)> on_exchange;
 };

@@ -47,13 +47,15 @@ std::string PhaseName(int phase) {
 void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
                          const EngineOptions& options, MetricWriter& out) {
   WriteOutcomes(stats, server, out);
-  out.Gauge("num_requests_running", "Requests that hold a state slot and are worked on.")
+  out.Gauge("num_requests_running", "Requests that get rows in steps.")
       .Value(Now(stats.requests_running));
-  out.Gauge("num_requests_waiting", "Requests that wait for a state slot.")
+  out.Gauge("num_requests_paused", "Running requests that wait until their clients read.")
+      .Value(Now(stats.requests_paused));
+  out.Gauge("num_requests_waiting", "Requests accepted that do not run yet.")
       .Value(Now(stats.requests_waiting));
   out.Gauge("max_queued_requests", "Requests that may wait; one more is refused.")
       .Value(options.max_queued_requests);
-  out.Counter("prompt_tokens_total", "Prompt tokens fed to the model.")
+  out.Counter("prompt_tokens_total", "New prompt tokens fed to the model, cached ones left out.")
       .Value(Count(stats.prompt_tokens));
   out.Counter("generation_tokens_total", "Tokens generated.").Value(Count(stats.generated_tokens));
   out.Counter("resumed_tokens_total",
@@ -65,15 +67,15 @@ void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
       .Value(stats.inter_token_seconds);
   out.Histogram("e2e_request_latency_seconds", "From submission to the end in seconds.")
       .Value(stats.request_seconds);
-  out.Histogram("request_queue_time_seconds", "From submission to a state slot in seconds.")
+  out.Histogram("request_queue_time_seconds", "From submission until it runs in seconds.")
       .Value(stats.queue_seconds);
-  out.Histogram("request_prefill_time_seconds", "From a state slot to the first token in seconds.")
+  out.Histogram("request_prefill_time_seconds", "From when it runs to the first token in seconds.")
       .Value(stats.prefill_seconds);
   out.Histogram("request_decode_time_seconds", "From the first token to the last in seconds.")
       .Value(stats.decode_seconds);
-  out.Histogram("request_inference_time_seconds", "From a state slot to the end in seconds.")
+  out.Histogram("request_inference_time_seconds", "From when it runs to the end in seconds.")
       .Value(stats.inference_seconds);
-  out.Histogram("request_prompt_tokens", "Prompt tokens of a request.")
+  out.Histogram("request_prompt_tokens", "New prompt tokens of a request, cached ones left out.")
       .Value(stats.request_prompt_tokens);
   out.Histogram("request_generation_tokens", "Tokens generated for a request, all its choices.")
       .Value(stats.request_generated_tokens);

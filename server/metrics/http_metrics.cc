@@ -36,6 +36,9 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(const v1::Metrics
   options.port_flag = "--metrics-port";
   options.threads = 1;
   options.max_connections = 64;  // of scrapers; an idle one is closed in time
+  options.max_connections_flag = "";
+  options.api = "metrics";
+  options.stats = &stats.metrics_connections;
   options.on_exchange = CountExchanges(stats);
   return HttpServer::Start(options, std::move(routes));
 }

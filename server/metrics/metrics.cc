@@ -73,6 +73,28 @@ void WriteServer(const EngineAccess& access, const Engine* engine, MetricWriter&
       .Value(static_cast<double>(stats.request_log_lines_dropped.value()));
 }
 
+void WriteConnections(const ServerStats& stats, MetricWriter& out) {
+  constexpr std::pair<const char*, ConnectionStats ServerStats::*> kPorts[] = {
+      {"grpc", &ServerStats::grpc_connections},
+      {"http", &ServerStats::http_connections},
+      {"metrics", &ServerStats::metrics_connections},
+  };
+  const auto write = [&](auto family, auto ConnectionStats::*member) {
+    for (const auto& [api, port] : kPorts) {
+      if ((stats.*port).limit.value() == 0) continue;
+      family.Value(static_cast<double>((stats.*port.*member).value()), {{"api", api}});
+    }
+  };
+  write(out.Gauge("connections", "Open connections, by port."), &ConnectionStats::open);
+  write(out.Gauge("max_connections", "Connections that may be open, by port."),
+        &ConnectionStats::limit);
+  write(out.Counter("connections_refused_total", "Connections refused as one too many, by port."),
+        &ConnectionStats::refused);
+  write(out.Counter("connections_evicted_total",
+                    "Idle connections closed to make room for others, by port."),
+        &ConnectionStats::evicted);
+}
+
 void WriteModel(const Engine& engine, MetricWriter& out) {
   const ModelInfo& model = engine.model_info();
   out.Gauge("model_info", "Always 1; the labels describe the model.")
@@ -95,7 +117,8 @@ std::vector<prometheus::MetricFamily> Metrics::Collect() const {
   const Engine* engine = got.ok() ? *got : nullptr;
   MetricWriter server("mneme_", {}, families);
   WriteServer(access_, engine, server);
-  WriteSecurityMetrics(security_, server);
+  WriteConnections(access_.stats(), server);
+  WriteSecurityMetrics(security_, access_.stats(), server);
   if (engine != nullptr) {
     const std::string& model = access_.facts().model_name;
     MetricWriter out("mneme_", {{"model_name", model}}, families);

@@ -33,7 +33,7 @@ class Metrics final : public prometheus::Collectable {
 };
 
 // Of what guards the ports.
-void WriteSecurityMetrics(const Security& security, MetricWriter& out);
+void WriteSecurityMetrics(const Security& security, const ServerStats& stats, MetricWriter& out);
 
 // Of what the engine counts. The writers' labels say which model it runs.
 void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,

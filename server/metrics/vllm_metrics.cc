@@ -14,9 +14,9 @@ void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, Me
   const auto total = static_cast<double>(stats.slabs_total.value());
   const double usage = total > 0 ? used / total : 0;
   const auto waiting = static_cast<double>(stats.requests_waiting.value());
-  out.Gauge("num_requests_running", "Requests that hold a state slot and are worked on.")
+  out.Gauge("num_requests_running", "Requests that get rows in steps.")
       .Value(static_cast<double>(stats.requests_running.value()));
-  out.Gauge("num_requests_waiting", "Requests that wait for a state slot.").Value(waiting);
+  out.Gauge("num_requests_waiting", "Requests accepted that do not run yet.").Value(waiting);
   out.Gauge("num_requests_waiting_by_reason", "Waiting requests, by what they wait for.")
       .Value(waiting, {{"reason", "capacity"}})
       .Value(0, {{"reason", "deferred"}});
@@ -28,7 +28,7 @@ void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, Me
   out.Gauge("lora_requests_info", "Always 1; there are no adapters.")
       .Value(1, {{"max_lora", "0"}, {"running_lora_adapters", ""}, {"waiting_lora_adapters", ""}});
 
-  out.Counter("prompt_tokens_total", "Prompt tokens fed to the model.")
+  out.Counter("prompt_tokens_total", "New prompt tokens fed to the model, cached ones left out.")
       .Value(Count(stats.prompt_tokens));
   out.Counter("generation_tokens_total", "Tokens generated.").Value(Count(stats.generated_tokens));
   out.Counter("prompt_tokens_cached_total", "Tokens resumed from sessions' states.")
@@ -57,15 +57,15 @@ void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, Me
             stats.inter_token_seconds);
   histogram("e2e_request_latency_seconds", "Time of a whole request in seconds.",
             stats.request_seconds);
-  histogram("request_queue_time_seconds", "Time before a state slot in seconds.",
-            stats.queue_seconds);
+  histogram("request_queue_time_seconds", "Time before it runs in seconds.", stats.queue_seconds);
   histogram("request_prefill_time_seconds", "Time to read the prompt in seconds.",
             stats.prefill_seconds);
   histogram("request_decode_time_seconds", "Time from the first token to the last in seconds.",
             stats.decode_seconds);
-  histogram("request_inference_time_seconds", "Time with a state slot in seconds.",
+  histogram("request_inference_time_seconds", "Time from when it runs to its end in seconds.",
             stats.inference_seconds);
-  histogram("request_prompt_tokens", "Prompt tokens of a request.", stats.request_prompt_tokens);
+  histogram("request_prompt_tokens", "New prompt tokens of a request, cached ones left out.",
+            stats.request_prompt_tokens);
   histogram("request_generation_tokens", "Tokens generated for a request.",
             stats.request_generated_tokens);
   histogram("request_max_num_generation_tokens", "Tokens of a request's longest choice.",

@@ -36,13 +36,17 @@ absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json
 }
 
 // "content" as a text: parts that are texts are joined by line breaks. Only an answer may have
-// none.
+// none, or null, as answers with nothing but tool calls have: that is an empty text, since
+// templates would write "None".
 absl::Status FlattenContent(absl::string_view field, absl::string_view role, Json& message) {
   const std::string name = absl::StrCat(field, ".content");
   const auto content = message.find("content");
   if (content == message.end() || content->is_null()) {
-    if (role == "assistant") return absl::OkStatus();
-    return FieldError(name, "is missing, expected a text or a list of parts");
+    if (role != "assistant") {
+      return FieldError(name, "is missing, expected a text or a list of parts");
+    }
+    message["content"] = "";
+    return absl::OkStatus();
   }
   if (content->is_string()) return absl::OkStatus();
   if (!content->is_array()) {

@@ -157,11 +157,6 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
   session_position_ = event.session_position;
   has_pending_token_ = event.has_pending_token;
   usage_.prompt_tokens += event.usage.prompt_tokens + event.usage.resumed_tokens;
-  // A session's pending token is a part of what was read in front of the prompt: all of the
-  // conversation that was not sampled for its own choice, the first one, was prompt.
-  if (!facts_.session.empty()) {
-    usage_.prompt_tokens = event.session_position - choices_[first].tokens;
-  }
 }
 
 void OpenAiAnswer::AddTo(AnswerChoice& choice, const TokenEvent& event) const {

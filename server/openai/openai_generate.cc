@@ -1,5 +1,6 @@
 #include "server/openai/openai_generate.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -109,6 +110,17 @@ absl::Status CheckStreamLimit(const std::vector<Request>& requests, const Securi
       kReasonStreamLimit);
 }
 
+// What the engine would refuse, before it has begun with any of several.
+absl::Status CheckAll(const std::vector<Request>& requests, const Engine& engine,
+                      const BodyFields& names) {
+  if (requests.size() < 2) return absl::OkStatus();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const absl::Status status = engine.Validate(requests[i]);
+    if (!status.ok()) return WithBodyField(status, names, i);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 struct OpenAiGenerate::Prepared {
@@ -126,29 +138,35 @@ absl::StatusOr<OpenAiGenerate::Prepared> OpenAiGenerate::Prepare(
   if (call->client_left()) return absl::CancelledError("the client has left");
   MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
   MNEME_ASSIGN_OR_RETURN(const OpenAiRequest request, ToOpenAiRequest(kind, body, http));
-  MNEME_RETURN_IF_ERROR(CheckQueue(engine, request.generate));
+  MNEME_RETURN_IF_ERROR(
+      CheckQueue(engine, request.generate, std::max<size_t>(1, request.prompts.size())));
   MNEME_ASSIGN_OR_RETURN(prepared.requests,
                          ToEngineRequests(request, http, engine, access_.facts()));
+  MNEME_RETURN_IF_ERROR(CheckAll(prepared.requests, engine, request.names));
   MNEME_RETURN_IF_ERROR(CheckStreamLimit(prepared.requests, security_));
   prepared.facts = FactsOf(request, http, engine, access_, prepared.requests[0]);
   return prepared;
 }
 
-// Takes a place and tokens from what the caller may use; the engine gives them back.
+// Takes a place and tokens from what the caller may use, for all of `requests` or for none; the
+// engine gives them back.
+absl::Status OpenAiGenerate::TakeShares(std::span<Request> requests,
+                                        const BodyFields& names) const {
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const CallerRef caller = security_.authenticator().CallerNamed(requests[i].session.owner);
+    absl::StatusOr<StreamPermit> permit = security_.quotas().BeginStream(caller);
+    const absl::Status taken =
+        permit.ok() ? TakeTokensFor(requests[i], *std::move(permit)) : permit.status();
+    if (!taken.ok()) return WithBodyField(taken, names, i);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::shared_ptr<TokenStream>> OpenAiGenerate::Submit(Request request,
                                                                     const HttpRequest& http,
                                                                     Engine& engine) const {
   CallFacts call = CallFactsOf(http);
   call.request_id = request.id;
-  const auto take_share = [&]() -> absl::Status {
-    const CallerRef caller = security_.authenticator().CallerNamed(request.session.owner);
-    MNEME_ASSIGN_OR_RETURN(StreamPermit permit, security_.quotas().BeginStream(caller));
-    return TakeTokensFor(request, std::move(permit));
-  };
-  if (const absl::Status share = take_share(); !share.ok()) {
-    CountRefusal(access_, call, share);
-    return share;
-  }
   absl::StatusOr<std::shared_ptr<TokenStream>> stream = engine.Submit(std::move(request));
   if (!stream.ok()) LogRefusal(access_, call, stream.status());
   return stream;
@@ -165,6 +183,10 @@ OpenAiAnswer::Recut OpenAiGenerate::MakeRecut(const std::shared_ptr<HttpCall>& c
     Request cut = request;
     MNEME_ASSIGN_OR_RETURN(cut.prompt.at_start,
                            CutAt(*engine->tokenizer(), request.prompt.at_start, bytes));
+    if (const absl::Status share = TakeShares({&cut, 1}, facts.names); !share.ok()) {
+      CountRefusal(access_, CallFactsOf(call->request()), share);
+      return share;
+    }
     MNEME_ASSIGN_OR_RETURN(std::shared_ptr<TokenStream> stream,
                            Submit(std::move(cut), call->request(), *engine));
     OpenAiAnswer::Start(call, facts, {std::move(stream)}, nullptr);
@@ -184,6 +206,10 @@ void OpenAiGenerate::Begin(const std::shared_ptr<HttpCall>& call, OpenAiKind kin
   absl::StatusOr<Prepared> prepared = Prepare(call, kind);
   if (!prepared.ok()) return Refuse(call, prepared.status());
   OpenAiAnswer::Recut recut = MakeRecut(call, *prepared);
+  if (const absl::Status shares = TakeShares(prepared->requests, prepared->facts.names);
+      !shares.ok()) {
+    return Refuse(call, shares);
+  }
   std::vector<std::shared_ptr<TokenStream>> streams;
   for (Request& request : prepared->requests) {
     absl::StatusOr<std::shared_ptr<TokenStream>> stream =

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -29,9 +30,10 @@ class OpenAiGenerate {
   // Answers the call, now or when the engine has. Takes as long as tokenising does.
   //
   // Each prompt of a body with several is one request of the engine's: for the call "x" they are
-  // "x-0", "x-1" and so on, all in the call's trace and span. A call that is refused before any of
-  // them was submitted is one refused request, "x". If one of them is refused, those before it are
-  // cancelled, and those behind it never were.
+  // "x-0", "x-1" and so on, all in the call's trace and span. All of them are checked, and have
+  // their share of what the caller may use, before the first is submitted; a call that is refused
+  // before that is one refused request, "x". If the engine refuses one after all, those before it
+  // are cancelled, and those behind it never were.
   void Begin(const std::shared_ptr<HttpCall>& call, OpenAiKind kind) const;
 
   // Answers with `why`, before Begin.
@@ -44,6 +46,7 @@ class OpenAiGenerate {
   struct Prepared;
 
   absl::StatusOr<Prepared> Prepare(const std::shared_ptr<HttpCall>& call, OpenAiKind kind) const;
+  absl::Status TakeShares(std::span<Request> requests, const BodyFields& names) const;
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request, const HttpRequest& http,
                                                       Engine& engine) const;
   OpenAiAnswer::Recut MakeRecut(const std::shared_ptr<HttpCall>& call,

@@ -42,8 +42,8 @@ struct AnswerChoice {
 
 // Counts of an answer, all prompts together.
 struct AnswerUsage {
-  int64_t prompt_tokens = 0;  // what a session remembered included
-  int64_t cached_tokens = 0;  // of them, that were not fed again
+  int64_t prompt_tokens = 0;  // cached and new ones, as OpenAI counts
+  int64_t cached_tokens = 0;  // Usage::resumed_tokens
   int64_t completion_tokens = 0;
 };
 

@@ -77,7 +77,7 @@ absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http)
   const bool is_fork = fields.Read("fork_of", source);
   MNEME_RETURN_IF_ERROR(fields.Finish());
   MNEME_ASSIGN_OR_RETURN(name, SessionNameOrRandom("session_id", name));
-  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("session_ttl_ms", ttl_ms));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration ttl, ToTtl("session_ttl_ms", ttl_ms, access.facts()));
   if (is_fork) MNEME_RETURN_IF_ERROR(ValidateSessionName(source, "fork_of"));
   const SessionKey key{http.owner, std::move(name)};
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,

@@ -1,7 +1,6 @@
 // Everything that guards the ports: certificates, keys and limits, and the files they come from.
 #pragma once
 
-#include <atomic>
 #include <memory>
 
 #include "absl/base/thread_annotations.h"
@@ -10,9 +9,10 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
-#include "engine/counters.h"
 #include "mneme/v1/config.pb.h"
+#include "server/reload_counts.h"
 #include "server/security/authenticator.h"
+#include "server/security/known_peers.h"
 #include "server/security/quota.h"
 #include "server/security/small_file.h"
 #include "server/security/tls_files.h"
@@ -21,18 +21,6 @@ namespace mneme {
 
 // What is wrong with the files, as the process's exit code says it.
 enum class SecurityFailure { kKeys = 2, kTls = 5 };
-
-// How often a kind of files was read again, and whether they were in order the last time.
-struct ReloadCounts {
-  Counter ok;
-  Counter failed;
-  std::atomic<bool> last_ok{true};  // the reading at the start included
-
-  void Add(bool is_ok) {
-    (is_ok ? ok : failed).Add();
-    last_ok.store(is_ok, std::memory_order_relaxed);
-  }
-};
 
 // Thread-safe but for Poll. Outlives the servers and the engine.
 class Security {
@@ -43,6 +31,8 @@ class Security {
 
   const Authenticator& authenticator() const { return *authenticator_; }
   QuotaTable& quotas() { return quotas_; }
+  // Of gRPC: HTTP's connections know themselves what they have answered.
+  KnownPeers& grpc_peers() const { return grpc_peers_; }
   // Null where the ports speak no TLS.
   const TlsFiles* tls() const { return tls_.get(); }
   // Stay as they are where there are no such files.
@@ -69,6 +59,7 @@ class Security {
   std::unique_ptr<Authenticator> authenticator_;
   std::unique_ptr<TlsFiles> tls_;
   QuotaTable quotas_;
+  mutable KnownPeers grpc_peers_;
   ReloadCounts key_reloads_;
   ReloadCounts tls_reloads_;
 };

@@ -129,6 +129,116 @@ TEST(EngineLoopWaitingTest, AFullQueueIsRefusedWithAHint) {
   EXPECT_EQ(h.Generate(Greedy({1}, 1)).status(), absl::OkStatus());
 }
 
+// --- Rows ---
+
+HarnessOptions FewRows(int rows) {
+  HarnessOptions options;
+  options.slots = 8;
+  options.engine.max_rows = rows;
+  return options;
+}
+
+TEST(EngineLoopWaitingTest, WhatStepsHaveNoRowForWaitsThoughSlabsAreFree) {
+  LoopHarness h(FewRows(2));
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (int i = 0; i < 5; ++i) streams.push_back(h.Submit(Greedy({i}, 10)).value());
+  EXPECT_EQ(h.stats.requests_waiting.value(), 5) << "accepted, though the loop has not seen them";
+  h.Turn();
+  EXPECT_EQ(h.stats.requests_running.value(), 2);
+  EXPECT_EQ(h.stats.requests_waiting.value(), 3);
+  EXPECT_EQ(h.stats.slabs_used.value(), 2);
+  for (int i = 0; i < 5; ++i) {
+    const Answer answer = h.Finish(*streams[i]);
+    EXPECT_EQ(answer.tokens[0], h.Generate(Greedy({i}, 10)).tokens[0]);
+    // Ten steps of a millisecond, two requests at a time.
+    const absl::Duration queued = answer.last.timings.queue;
+    EXPECT_GE(queued, absl::Milliseconds(10) * (i / 2)) << i;
+    EXPECT_LE(queued, absl::Milliseconds(10) * (i / 2) + absl::Milliseconds(2)) << i;
+  }
+  EXPECT_EQ(h.stats.requests_running.value(), 0);
+  EXPECT_EQ(h.stats.requests_waiting.value(), 0);
+}
+
+TEST(EngineLoopWaitingTest, AQueueForRowsIsFullToo) {
+  HarnessOptions options = FewRows(1);
+  options.engine.max_queued_requests = 2;
+  LoopHarness h(options);
+  auto running = h.Submit(Greedy({1}, 20)).value();
+  auto a = h.Submit(Greedy({1}, 1)).value(), b = h.Submit(Greedy({1}, 1)).value();
+  h.Turn();
+  EXPECT_EQ(h.stats.requests_queued.value(), 2);
+  const Answer refused = h.Generate(Greedy({1}, 1));
+  EXPECT_EQ(ReasonOf(refused.status()), kReasonQueueFull);
+  EXPECT_EQ(h.Finish(*b).status(), absl::OkStatus());
+  EXPECT_EQ(h.stats.requests_queued.value(), 0);
+}
+
+TEST(EngineLoopWaitingTest, NobodyOvertakesWhoWaitsForRows) {
+  LoopHarness h(FewRows(4));
+  ASSERT_TRUE(h.loop->CreateSession(Key("has-a-slab"), absl::InfiniteDuration()).ok());
+  auto first = h.Submit(Greedy({1}, 10)).value();
+  h.Turn();
+  Request large = Greedy({2}, 5);
+  large.n = 4;
+  auto second = h.Submit(large).value();
+  auto third = h.Submit(Greedy({3}, 1, "has-a-slab")).value();
+  h.Turn();
+  EXPECT_EQ(h.stats.requests_waiting.value(), 2) << "three rows are free, four are needed";
+  Answer answer;
+  for (int turn = 0; turn < 8; ++turn) {
+    h.Turn();
+    LoopHarness::Read(*third, answer);
+    EXPECT_EQ(answer.events, 0);
+  }
+  EXPECT_EQ(h.Finish(*first).status(), absl::OkStatus());
+  EXPECT_EQ(h.Finish(*second).status(), absl::OkStatus());
+  EXPECT_EQ(h.Finish(*third).status(), absl::OkStatus());
+}
+
+TEST(EngineLoopWaitingTest, ASlowReaderLendsItsRow) {
+  HarnessOptions options = FewRows(1);
+  options.engine.stream_capacity_events = 4;
+  LoopHarness h(options);
+  auto slow = h.Submit(Greedy({1}, 50)).value();
+  auto quick = h.Submit(Greedy({2}, 3)).value();
+  h.Turn();
+  EXPECT_EQ(h.stats.requests_waiting.value(), 1);
+  EXPECT_EQ(h.Finish(*quick).status(), absl::OkStatus());
+  EXPECT_EQ(h.stats.requests_running.value(), 1);
+  EXPECT_EQ(h.stats.requests_paused.value(), 1);
+  EXPECT_EQ(h.Finish(*slow).tokens[0], h.Generate(Greedy({1}, 50)).tokens[0]);
+  EXPECT_EQ(h.stats.requests_paused.value(), 0);
+}
+
+TEST(EngineLoopWaitingTest, MoreChoicesThanRowsRunAlone) {
+  LoopHarness h(FewRows(2));
+  Request large = Greedy({2}, 5);
+  large.n = 3;
+  auto first = h.Submit(large).value();
+  auto second = h.Submit(Greedy({2}, 5)).value();
+  h.Turn();
+  EXPECT_EQ(h.stats.requests_running.value(), 1);
+  EXPECT_EQ(h.stats.requests_waiting.value(), 1);
+  const Answer all = h.Finish(*first);
+  const Answer one = h.Finish(*second);
+  EXPECT_THAT(all.tokens, ElementsAre(one.tokens[0], one.tokens[0], one.tokens[0]));
+}
+
+TEST(EngineLoopWaitingTest, NewSessionsLeaveTheSlabsThatWaitingRequestsWillNeed) {
+  HarnessOptions options = FewRows(1);
+  options.slots = 3;
+  LoopHarness h(options);
+  auto running = h.Submit(Greedy({1}, 5)).value();
+  auto waiting = h.Submit(Greedy({1}, 5)).value();
+  h.Turn();
+  EXPECT_EQ(h.stats.slabs_used.value(), 1);
+  EXPECT_TRUE(h.loop->CreateSession(Key("a"), absl::ZeroDuration()).ok());
+  const absl::Status taken = h.loop->CreateSession(Key("b"), absl::ZeroDuration()).status();
+  EXPECT_EQ(ReasonOf(taken), kReasonNoFreeSlab) << taken;
+  EXPECT_EQ(h.Finish(*waiting).status(), absl::OkStatus());
+  EXPECT_TRUE(h.loop->CreateSession(Key("b"), absl::ZeroDuration()).ok());
+}
+
 // --- Busy sessions ---
 
 TEST(EngineLoopWaitingTest, ASecondWriterIsAbortedAndNamesTheSession) {

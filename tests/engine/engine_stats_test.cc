@@ -53,6 +53,28 @@ TEST(EngineStatsTest, ResumesAreCountedByWhatTheRequestFound) {
   EXPECT_EQ(h.stats.resumed_tokens.value(), 3) << "2 of the prompt, 1 of the answer";
 }
 
+TEST(EngineStatsTest, PromptTokensAreCountedAsRequestsTellThem) {
+  LoopHarness h;
+  int64_t told_new = 0, told_cached = 0;
+  const auto count = [&](Request request, int64_t expected_new, int64_t expected_cached) {
+    const Usage usage = h.Generate(std::move(request)).last.usage;
+    EXPECT_EQ(usage.prompt_tokens, expected_new);
+    EXPECT_EQ(usage.resumed_tokens, expected_cached);
+    told_new += usage.prompt_tokens;
+    told_cached += usage.resumed_tokens;
+    EXPECT_EQ(h.stats.prompt_tokens.value(), told_new);
+    EXPECT_EQ(h.stats.resumed_tokens.value(), told_cached);
+    EXPECT_EQ(h.stats.request_prompt_tokens.sum(), told_new);
+  };
+  count(Greedy({1, 2, 3}, 4, "s"), 3, 0);
+  count(Greedy({4, 5}, 3, "s"), 3, 6);  // with the pending token of the answer before
+  count(Greedy({}, 2, "s"), 1, 11);
+  Request choices = Greedy({6, 7}, 5, "s");
+  choices.n = 3;
+  count(choices, 3, 13);  // each choice feeds the last one for itself
+  count(Greedy({8}, 0), 1, 0);
+}
+
 // A reader may take its last event at any time, and look at everything then. Requests that end in
 // one step tell of it one after the other; nobody has a last event before all is counted.
 TEST(EngineStatsTest, WhoHasTheLastEventFindsItsRequestEndedInAllNumbers) {
@@ -176,7 +198,7 @@ TEST(EngineStatsTest, EveryAcceptedRequestIsReportedOnceWithItsOrigin) {
   LoopHarness h(options);
   Request request = Greedy({1, 2, 3}, 4, "s");
   request.id = "req-1";
-  request.origin = {.api = "grpc", .client = "ipv4:127.0.0.1:1", .trace_id = "abc"};
+  request.origin = {.api = "grpc", .client = "127.0.0.1:1", .trace_id = "abc"};
   request.idempotency_key = "key";
   h.Generate(request);
   h.Generate(request);  // replayed
@@ -190,7 +212,7 @@ TEST(EngineStatsTest, EveryAcceptedRequestIsReportedOnceWithItsOrigin) {
 
   ASSERT_THAT(reports, SizeIs(4));
   EXPECT_EQ(reports[0].id, "req-1");
-  EXPECT_EQ(reports[0].origin.client, "ipv4:127.0.0.1:1");
+  EXPECT_EQ(reports[0].origin.client, "127.0.0.1:1");
   EXPECT_EQ(reports[0].origin.trace_id, "abc");
   EXPECT_EQ(reports[0].session.name, "s");
   EXPECT_TRUE(reports[0].admitted);

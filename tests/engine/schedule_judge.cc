@@ -66,7 +66,7 @@ void ScheduleJudge::JudgeRequest(const ScheduleEvent& event) {
   const bool had_pending = !feed.empty();
   feed.insert(feed.end(), prompt.begin(), prompt.end());
   EXPECT_EQ(answer.start->usage.resumed_tokens, session.fed);
-  EXPECT_EQ(answer.start->usage.prompt_tokens, prompt.size());
+  EXPECT_EQ(answer.start->usage.prompt_tokens, feed.size());
   JudgePrompt(request, answer, session, feed, had_pending);
 
   // What each choice should have said, had it had the time.

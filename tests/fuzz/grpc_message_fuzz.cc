@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             "a message is at fault, not the server");
   }
   v1::CreateSessionRequest create;
-  if (Parse(data, size, create)) (void)ToTtl("ttl_ms", create.ttl_ms());
+  if (Parse(data, size, create)) (void)ToTtl("ttl_ms", create.ttl_ms(), Served().facts);
   v1::TokenizeRequest tokenize;
   (void)Parse(data, size, tokenize);
   return 0;

@@ -355,6 +355,9 @@ TEST(ServerProcessTest, FailuresToStartAreObjectsInJsonLogs) {
     const char* word;
   } cases[] = {
       {{"--grpc-port=99999"}, 2, "--grpc-port"},
+      {{"--modle=x"}, 2, "unknown flag --modle"},
+      {{"--config=/no/such/file"}, 2, "/no/such/file"},
+      {{"--set", "engine { rows: 1 }"}, 2, "--set:1:"},
       {{"--model="}, 2, "--model is missing"},
       {{"--model=no/such/folder"}, 3, "no/such/folder"},
       {{"--api-key-file=/no/such/file"}, 2, "/no/such/file"},

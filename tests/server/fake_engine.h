@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/synchronization/mutex.h"
 #include "engine/engine.h"
+#include "engine/request_check.h"
 #include "engine/status_payload.h"
 #include "models/byte_tokenizer.h"
 
@@ -90,9 +91,21 @@ class FakeEngine final : public Engine {
     absl::MutexLock lock(&mu_);
     on_submit_ = std::move(hook);
   }
+  size_t requests() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return requests_.size();
+  }
+  void set_rows(int max_rows, int max_queued_requests) {
+    options_.max_rows = max_rows;
+    options_.max_queued_requests = max_queued_requests;
+  }
   void set_max_request_tokens(int tokens) { options_.max_request_tokens = tokens; }
   void RemoveTokenizer() { tokenizer_ = nullptr; }
 
+  absl::Status Validate(const Request& request) const override {
+    return ValidateRequest(request,
+                           {.vocab = info_.vocab, .has_tokenizer = true, .max_sessions = 10});
+  }
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {
     absl::MutexLock lock(&mu_);
     if (!refusal_.ok()) return refusal_;
@@ -163,7 +176,7 @@ class FakeEngine final : public Engine {
   LoopActivity activity_;  // for tests of one thread
   std::unique_ptr<Tokenizer> tokenizer_;
   absl::Mutex wake_mu_;
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   absl::Status refusal_ ABSL_GUARDED_BY(mu_);
   std::function<void(FakeRequest&)> on_submit_ ABSL_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<FakeRequest>> requests_ ABSL_GUARDED_BY(mu_);

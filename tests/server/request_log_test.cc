@@ -21,7 +21,7 @@ using ::testing::internal::GetCapturedStderr;
 RequestReport Completed() {
   RequestReport report;
   report.id = "req-1";
-  report.origin = {.api = "grpc", .client = "ipv4:127.0.0.1:1", .trace_id = "ab", .span_id = "cd"};
+  report.origin = {.api = "grpc", .client = "127.0.0.1:1", .trace_id = "ab", .span_id = "cd"};
   report.session = {.owner = "team", .name = "chat"};
   report.admitted = true;
   report.finish = FinishReason::kLength;
@@ -51,7 +51,7 @@ class RequestLogTest : public ::testing::Test {
 TEST_F(RequestLogTest, ACompletedRequestIsOneLineOfText) {
   const std::string line = Log(Completed());
   EXPECT_THAT(line, HasSubstr(" I request id=req-1 trace_id=ab span_id=cd api=grpc "
-                              "client=ipv4:127.0.0.1:1 owner=team session=chat outcome=completed "
+                              "client=127.0.0.1:1 owner=team session=chat outcome=completed "
                               "finish=length prompt_tokens=3 cached_tokens=40 generated_tokens=5 "
                               "queue_ms=1.000 prefill_ms=20.000 decode_ms=30.500 "
                               "total_ms=60.000\n"));

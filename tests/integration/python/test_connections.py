@@ -93,3 +93,27 @@ def test_prompts_have_a_size(start):
     assert client.generate("a" * 9, max_tokens=1)
     with pytest.raises(mneme.InvalidArgument, match="--max-prompt-tokens"):
         client.generate("a" * 20, max_tokens=1)
+
+
+def test_strangers_who_stay_keep_nobody_out(start):
+    key = "a-key-of-enough-length"
+    limits = ("--http-max-connections", "3", "--grpc-max-connections", "3")
+    server = start(*limits, environment={"MNEME_API_KEY": key})
+    base = f"http://127.0.0.1:{server.http_port}"
+    client = server.client(api_key=key)
+    assert client.generate("abc", max_tokens=1)  # its connection is known from now on
+    with contextlib.ExitStack() as stack:
+        for port in (server.port, server.http_port):
+            for _ in range(6):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        assert ask(base, "/health")[0] == 200
+        with grpc.insecure_channel(server.target, options=[("grpc.use_local_subchannel_pool", 1)]) as probe:
+            check = probe.unary_unary("/grpc.health.v1.Health/Check")
+            assert check(b"", timeout=60) == b"\x08\x01"  # SERVING
+        assert client.generate("abc", max_tokens=1)
+    for api in ("grpc", "http"):
+        text = f"an idle one was closed to make room (--{api}-max-connections) api={api} open=3\n"
+        wait_for(lambda: f"too_many_connections: {text}" in server.log, text)
+    lines = ask(base, "/metrics", key)[2].decode().splitlines()
+    assert 'mneme_connections_refused_total{api="grpc"} 0' in lines
+    assert 'mneme_connections_refused_total{api="http"} 0' in lines

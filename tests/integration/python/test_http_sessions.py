@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+import mneme
+
 from http_requests import ask
 
 
@@ -98,3 +102,26 @@ def test_they_belong_to_the_key(start, new_key, tmp_path, name):
     assert alice.call("POST", body={"fork_of": name})[0] == 200
     status, answer = alice.call("POST", body={"fork_of": name})
     assert (status, answer["error"]["code"]) == (429, "key_session_limit")
+
+
+def test_how_long_a_session_may_idle_has_a_limit(start, text_server, name):
+    ten_years = 10 * 365 * 24 * 3600 * 1000
+    sessions = Sessions(text_server)
+    status, refused = sessions.call(
+        "POST", body={"session_id": name, "session_ttl_ms": ten_years + 1}
+    )
+    assert (status, refused["error"]["param"]) == (400, "session_ttl_ms")
+    assert str(ten_years) in refused["error"]["message"]
+
+    server = start("--max-session-ttl", "1h")
+    sessions = Sessions(server)
+    for ttl in (3_600_001, -1):
+        status, refused = sessions.call("POST", body={"session_id": "s", "session_ttl_ms": ttl})
+        assert (status, refused["error"]["param"]) == (400, "session_ttl_ms")
+        assert "3600000 (--max-session-ttl)" in refused["error"]["message"]
+        body = {"prompt": "a", "session_id": "s", "session_ttl_ms": ttl, "max_tokens": 1}
+        status, _, text = ask(sessions.base, "/v1/completions", body=body)
+        assert (status, json.loads(text)["error"]["param"]) == (400, "session_ttl_ms")
+    with pytest.raises(mneme.InvalidArgument, match="--max-session-ttl"):
+        server.client().sessions.create("s", ttl=3601)
+    assert sessions.call("POST", body={"session_id": "s", "session_ttl_ms": 3_600_000})[0] == 200

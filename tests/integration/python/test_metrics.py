@@ -105,6 +105,36 @@ def test_counters_move_with_what_is_done(served):
     )
 
 
+def test_prompt_tokens_are_counted_in_one_way(served):
+    server, port = served
+    client = server.client()
+    base = f"http://127.0.0.1:{server.http_port}"
+    client.generate([1, 2, 3], session="counted", max_tokens=4, ignore_eos=True)  # 6 fed, 1 pending
+    before = scrape(port)
+    first = client.generate(
+        [4, 5], session="counted", max_tokens=3, ignore_eos=True, request_id="by-grpc"
+    ).usage
+    body = {"prompt": [6], "session_id": "counted", "max_tokens": 2, "n": 2, "ignore_eos": True}
+    status, _, text = ask(base, "/v1/completions", body=body, headers={"x-request-id": "by-http"})
+    assert status == 200, text
+    usage = json.loads(text)["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    counted = {
+        "by-grpc": (first.prompt_tokens, first.resumed_tokens),
+        "by-http": (usage["prompt_tokens"] - cached, cached),
+    }
+    assert counted == {"by-grpc": (3, 6), "by-http": (2, 11)}
+    for name, (new, old) in counted.items():
+        assert f"prompt_tokens={new} cached_tokens={old} " in wait_for_line(server, f"id={name} ")
+
+    def moved():
+        after = scrape(port)
+        names = ("prompt_tokens_total", "request_prompt_tokens_sum", "resumed_tokens_total")
+        return [value(after, f"mneme_{n}") - value(before, f"mneme_{n}") for n in names]
+
+    wait_for_value(moved, [5, 5, 17])
+
+
 def test_promtool_finds_nothing_wrong(served):
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed (Debian package prometheus)")
@@ -141,7 +171,7 @@ def test_a_trace_is_logged_and_sent_back(served):
     assert span != PARENT
     assert answer["tracestate"] == "vendor=1"
     line = wait_for_line(server, " request id=traced ")
-    assert f"trace_id={TRACE} span_id={span} api=grpc client=ipv4:127.0.0.1:" in line
+    assert f"trace_id={TRACE} span_id={span} api=grpc client=127.0.0.1:" in line
 
 
 def test_http_requests_are_logged_and_traced_as_others(served):
@@ -228,6 +258,11 @@ def test_the_log_changes_at_run_time(start, tmp_path):
     file = tmp_path / "mneme.textproto"
     file.write_text('log { level: "info" }')
     server = start("--config", str(file))
+
+    def is_in_order() -> float:
+        text = ask(f"http://127.0.0.1:{server.http_port}", "/metrics")[2].decode()
+        return value(text, "mneme_config_last_reload_successful")
+
     client = server.client()
     client.generate([1], max_tokens=1, request_id="before")
     wait_for_line(server, " request id=before ")
@@ -238,9 +273,11 @@ def test_the_log_changes_at_run_time(start, tmp_path):
     file.write_text("log { level: nonsense }")
     server.signal(signal.SIGHUP)
     wait_for_line(server, r'"severity":"ERROR".*SIGHUP')
+    assert is_in_order() == 0
     file.write_text('log { requests: "all" }')
     server.signal(signal.SIGHUP)
     wait_for_line(server, "format=text requests=all")
+    assert is_in_order() == 1
     client.generate([1], max_tokens=1, request_id="after")
     wait_for_line(server, " request id=after ")
     assert "while-off" not in server.log

@@ -21,7 +21,7 @@ def test_a_continued_session_equals_a_fresh_one_fed_everything(client, name):
     assert two.logprobs == fresh.logprobs  # to the bit
     # All but the pending token were in memory.
     assert two.usage.resumed_tokens == len(FIRST) + 4
-    assert two.usage.prompt_tokens == len(SECOND)
+    assert two.usage.prompt_tokens == 1 + len(SECOND)
     assert two.session == mneme.SessionState(name, len(FIRST) + 5 + len(SECOND) + 7, True)
 
 

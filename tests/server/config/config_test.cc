@@ -200,6 +200,12 @@ TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
   EXPECT_THAT(ErrorOf({"--model=m", "--max-nun-seqs=3"}), HasSubstr("did you mean --max-num-seqs"));
   EXPECT_THAT(ErrorOf({"--model=m", "--ports=3"}), HasSubstr("did you mean --port"));
   EXPECT_THAT(ErrorOf({"--model=m", "--pirt=3"}), HasSubstr("unknown flag --pirt"));
+  // Far from all that there is: a guess would mislead.
+  for (const char* other : {"--tensor-parallel-size=2", "--gpu-memory-utilization=1", "--seed=1",
+                            "--quiet", "--m1=2"}) {
+    EXPECT_THAT(ErrorOf({"--model=m", other}),
+                AllOf(HasSubstr("unknown flag --"), Not(HasSubstr("did you mean"))));
+  }
   EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "70000"}),
               AllOf(HasSubstr("--grpc-port"), HasSubstr("70000"), HasSubstr("65535")));
   EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "abc"}),
@@ -209,6 +215,11 @@ TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
   EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "-1GiB"}), HasSubstr("is not a size"));
   EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "99999999999TiB"}), HasSubstr("not a size"));
   EXPECT_THAT(ErrorOf({"--model=m", "--session-ttl", "soon"}), HasSubstr("is not a time"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-session-ttl=10m"}),
+              AllOf(HasSubstr("--session-ttl: 30m"), HasSubstr("--max-session-ttl, 10m")));
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-session-ttl=1h", "--session-ttl=0"}),
+              HasSubstr("never"));
+  EXPECT_TRUE(Parse({"--model=m", "--max-session-ttl=1h"}).ok());
   EXPECT_THAT(ErrorOf({"--model"}), HasSubstr("--model needs a value"));
   EXPECT_THAT(ErrorOf({}), HasSubstr("--model is missing"));
   EXPECT_THAT(ErrorOf({"folder"}), HasSubstr("given with --model"));
@@ -343,6 +354,24 @@ TEST(ConfigTest, TheSummaryHasWhatDiffersFromTheDefaults) {
   EXPECT_EQ(summary({"--model=m"}), "model.path=m");
   EXPECT_EQ(summary({"--model=m", "--max-num-seqs=17", "--grpc-port=50051"}),
             "model.path=m engine.max_rows=17");
+}
+
+TEST(ConfigTest, TheFormatOfTheLogIsFoundWhereTheRestCannotBeRead) {
+  const auto wants = [](std::vector<const char*> arguments, const char* variable = nullptr) {
+    return WantsJsonLog(arguments, [variable](const char* name) {
+      return absl::string_view(name) == "MNEME_LOG_FORMAT" ? variable : nullptr;
+    });
+  };
+  EXPECT_TRUE(wants({"--nonsense", "--log-format=json"}));
+  EXPECT_TRUE(wants({"--log_format", "json", "--nonsense"}));
+  EXPECT_TRUE(wants({"--nonsense"}, "json"));
+  EXPECT_FALSE(wants({"--log-format", "text", "--nonsense"}, "json"));
+  EXPECT_FALSE(wants({"--nonsense", "--log-format"}));
+  EXPECT_FALSE(wants({"--plan", "--log-format=json", "--nonsense"})) << "nobody's log";
+  const ConfigFile file("log { format: \"json\" }");
+  EXPECT_TRUE(wants({"--config", file.path(), "--nonsense"}));
+  const ConfigFile broken("log { format: \"json\" ");
+  EXPECT_FALSE(wants({"--config", broken.path()}));
 }
 
 TEST(ConfigTest, HelpNamesEveryFlagAndVariable) {

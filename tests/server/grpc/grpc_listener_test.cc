@@ -7,7 +7,9 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "tests/server/accepted_sockets.h"
 #include "tests/server/grpc/server_fixture.h"
 #include "tests/server/http/raw_http_client.h"
@@ -22,25 +24,59 @@ const std::string& Preface() {
   return *bytes;
 }
 
+// With an address for each, as accept() would give it.
+bool Add(OpenConnections& open, int fd) { return open.Add(fd, absl::StrCat("client ", fd)); }
+
 TEST(OpenConnectionsTest, ClosedOnesMakeRoom) {
-  OpenConnections open(2);
+  KnownPeers known;
+  OpenConnections open(2, known);
   const int first = socket(AF_INET, SOCK_STREAM, 0);
   const int second = socket(AF_INET, SOCK_STREAM, 0);
   const int third = socket(AF_INET, SOCK_STREAM, 0);
-  EXPECT_TRUE(open.Add(first));
-  EXPECT_TRUE(open.Add(second));
-  EXPECT_FALSE(open.Add(third));
+  EXPECT_TRUE(Add(open, first));
+  EXPECT_TRUE(Add(open, second));
+  EXPECT_FALSE(Add(open, third));
   close(first);
-  EXPECT_TRUE(open.Add(third));
+  EXPECT_TRUE(Add(open, third));
   // The number of the one that was closed comes again, for another socket.
   const int again = socket(AF_INET, SOCK_STREAM, 0);
   EXPECT_EQ(again, first);
-  EXPECT_FALSE(open.Add(again));
+  EXPECT_FALSE(Add(open, again));
   close(second);
-  EXPECT_TRUE(open.Add(again));
+  EXPECT_TRUE(Add(open, again));
   close(third);
   close(again);
-  EXPECT_FALSE(open.Add(again));  // no connection at all
+  EXPECT_FALSE(Add(open, again));  // no connection at all
+}
+
+TEST(OpenConnectionsTest, TheOldestStrangerIsEvicted) {
+  KnownPeers known;
+  OpenConnections open(3, known);
+  std::vector<int> mine, theirs;
+  for (int i = 0; i < 3; ++i) {
+    int pair[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+    EXPECT_TRUE(Add(open, pair[0]));
+    mine.push_back(pair[0]);
+    theirs.push_back(pair[1]);
+  }
+  known.Mark(absl::StrCat("client ", mine[0]));
+  const auto is_ended = [&](int i) {
+    char byte;
+    return recv(theirs[i], &byte, 1, MSG_DONTWAIT) == 0;
+  };
+  EXPECT_TRUE(open.EvictStranger());
+  EXPECT_TRUE(is_ended(1));
+  EXPECT_FALSE(is_ended(2));
+  EXPECT_TRUE(open.EvictStranger());
+  EXPECT_TRUE(is_ended(2));
+  EXPECT_FALSE(open.EvictStranger()) << "the one that is left is known";
+  EXPECT_FALSE(is_ended(0));
+  EXPECT_EQ(open.Count(), 1u);
+  close(mine[0]);
+  EXPECT_EQ(open.Count(), 0u);
+  EXPECT_FALSE(known.Contains(absl::StrCat("client ", mine[0]))) << "its address may come again";
+  for (const int fd : {mine[1], mine[2], theirs[0], theirs[1], theirs[2]}) close(fd);
 }
 
 // Of two connections. Times that end in the tests are for clients that deserve no better: others
@@ -72,20 +108,47 @@ class ShortKeepaliveTest : public GrpcListenerTest {
   ShortKeepaliveTest() : GrpcListenerTest(600'000, /*keepalive_time_ms=*/1000) {}
 };
 
+std::unique_ptr<Client> AnotherClient(const std::string& target) {
+  return std::make_unique<Client>(ClientOptions{.target = target});
+}
+
 TEST_F(GrpcListenerTest, AConnectionTooManyIsClosedAndOthersGoOn) {
   EXPECT_TRUE(client_->GetInfo().ok());
   {
-    RawHttpClient second(server_->port());
-    EXPECT_TRUE(second.Send(Preface()));
-    EXPECT_NE(second.ReadBytes(9), "");  // the server's settings
+    const std::unique_ptr<Client> second = AnotherClient(target());
+    EXPECT_TRUE(second->GetInfo().ok());
     RawHttpClient third(server_->port());
     EXPECT_TRUE(third.AtEnd());
     EXPECT_TRUE(client_->GetInfo().ok());
+    EXPECT_TRUE(second->GetInfo().ok());
+    EXPECT_GE(access_.stats().grpc_connections.refused.value(), 1);
+    EXPECT_EQ(access_.stats().grpc_connections.evicted.value(), 0);
   }
   // Once it has left there is room, as soon as the server has noticed.
   for (bool found_room = false; !found_room;) {
     RawHttpClient next(server_->port());
     found_room = next.Send(Preface()) && next.ReadBytes(9).size() == 9;
+  }
+}
+
+TEST_F(GrpcListenerTest, AConnectionWithoutACallMakesRoomForAnother) {
+  EXPECT_TRUE(client_->GetInfo().ok());
+  for (int i = 0; i < 3; ++i) {
+    RawHttpClient stranger(server_->port());
+    EXPECT_TRUE(stranger.Send(Preface()));
+    EXPECT_NE(stranger.ReadBytes(9), "");  // the server's settings
+    RawHttpClient another(server_->port());
+    EXPECT_TRUE(another.Send(Preface()));
+    EXPECT_NE(another.ReadBytes(9), "");
+    (void)stranger.ReadToEnd();
+    EXPECT_TRUE(stranger.AtEnd());
+  }
+  EXPECT_TRUE(client_->GetInfo().ok());
+  const ConnectionStats& connections = access_.stats().grpc_connections;
+  EXPECT_EQ(connections.limit.value(), 2);
+  EXPECT_GE(connections.evicted.value(), 3);
+  EXPECT_EQ(connections.refused.value(), 0);
+  while (connections.open.value() == 0) {
   }
 }
 
@@ -114,7 +177,9 @@ TEST_F(GrpcListenerTest, TheSystemNoticesClientsThatVanish) {
 }
 
 TEST(GrpcListenerHostTest, EveryAddressOfANameIsListenedOn) {
-  const auto listener = GrpcListener::Open({.host = "localhost", .max_connections = 1});
+  KnownPeers known;
+  const auto listener =
+      GrpcListener::Open({.host = "localhost", .max_connections = 1, .known_peers = &known});
   ASSERT_TRUE(listener.ok()) << listener.status();
   for (const SocketAddress& address : (*listener)->sockets().addresses()) {
     EXPECT_TRUE(RawHttpClient(address).connected()) << address.Text();

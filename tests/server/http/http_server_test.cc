@@ -103,7 +103,10 @@ class HttpServerTest : public ::testing::Test {
                   streaming_.Notify();
                 }});
     routes.Add({"GET", "/drop", [](std::shared_ptr<HttpCall>) {}});
-    auto server = HttpServer::Start(options_, std::move(routes));
+    options_.stats = &connections_;
+    // The server keeps what it needs of its options.
+    const auto options = std::make_unique<HttpServerOptions>(options_);
+    auto server = HttpServer::Start(*options, std::move(routes));
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
   }
@@ -117,6 +120,7 @@ class HttpServerTest : public ::testing::Test {
   }
 
   HttpServerOptions options_;
+  ConnectionStats connections_;
   std::shared_ptr<FedBody> body_;
   std::shared_ptr<HttpCall> call_;
   absl::Notification streaming_;
@@ -264,6 +268,22 @@ TEST_F(HttpServerTest, RefusesWhatIsNoRequest) {
   }
 }
 
+TEST_F(HttpServerTest, RefusesChunkExtensionsAndTrailersThatAreTooLong) {
+  Start();
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  const std::string much(40000, 'a');
+  for (const std::string& bytes :
+       {absl::StrCat(head, "1;x=", much), absl::StrCat(head, "1;x=", much, "\r\na\r\n0\r\n\r\n"),
+        absl::StrCat(head, "1\r\na\r\n0\r\nx: ", much, "\r\n\r\n")}) {
+    RawHttpClient client(port());
+    client.Send(bytes);
+    const RawResponse response = client.Read();
+    EXPECT_EQ(response.status, 431) << response.body;
+    EXPECT_THAT(response.body, HasSubstr("--max-header-size"));
+    EXPECT_TRUE(client.AtEnd());
+  }
+}
+
 TEST_F(HttpServerTest, RefusesABodyOfChunksThatGrowsTooLarge) {
   Start();
   RawHttpClient client(port());
@@ -297,12 +317,67 @@ TEST_F(HttpServerTest, RefusesAConnectionTooMany) {
   options_.max_connections = 1;
   Start();
   RawHttpClient first(port());
-  first.SendRequest("GET", "/hello");
-  EXPECT_EQ(first.Read().status, 200);
-  RawHttpClient second(port());
-  const RawResponse response = second.Read();
-  EXPECT_EQ(response.status, 503);
-  EXPECT_EQ(response.Field("retry-after"), "1");
+  first.SendRequest("GET", "/later");
+  streaming_.WaitForNotification();
+  ::testing::internal::CaptureStderr();
+  for (int i = 0; i < 3; ++i) {
+    RawHttpClient another(port());
+    const RawResponse response = another.Read();
+    EXPECT_EQ(response.status, 503);
+    EXPECT_EQ(response.Field("retry-after"), "1");
+  }
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(log, HasSubstr("W too_many_connections: another one was refused "
+                             "(--http-max-connections) api=http open=1\n"));
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1) << "one line a minute: " << log;
+  EXPECT_EQ(connections_.limit.value(), 1);
+  EXPECT_EQ(connections_.open.value(), 1);
+  EXPECT_EQ(connections_.refused.value(), 3);
+  EXPECT_EQ(connections_.evicted.value(), 0);
+}
+
+// Closes the longest idle one, and lets the newcomer in.
+TEST_F(HttpServerTest, AnIdleConnectionMakesRoomForAnother) {
+  options_.max_connections = 2;
+  Start();
+  RawHttpClient busy(port());
+  busy.SendRequest("GET", "/later");
+  streaming_.WaitForNotification();
+  RawHttpClient idle(port());
+  idle.SendRequest("GET", "/hello");
+  EXPECT_EQ(idle.Read().status, 200);
+  RawHttpClient newcomer(port());
+  newcomer.SendRequest("GET", "/hello");
+  EXPECT_EQ(newcomer.Read().status, 200);
+  EXPECT_TRUE(idle.AtEnd());
+  EXPECT_EQ(connections_.evicted.value(), 1);
+  call_->Send({.body = "still here"});
+  EXPECT_EQ(busy.Read().body, "still here");
+}
+
+TEST_F(HttpServerTest, StrangersMakeRoomBeforeKnownClients) {
+  options_.max_connections = 3;
+  options_.authenticator = std::make_shared<OneKey>();
+  Start();
+  RawHttpClient known(port());
+  ASSERT_TRUE(known.Send("GET /hello HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer good\r\n\r\n"));
+  EXPECT_EQ(known.Read().status, 200);
+  RawHttpClient half_a_header(port());
+  ASSERT_TRUE(half_a_header.Send("GET /hello HTTP/1.1\r\nHos"));
+  RawHttpClient probe(port());
+  probe.SendRequest("GET", "/open");
+  EXPECT_EQ(probe.Read().status, 200);
+  // Of two strangers the older one goes, whatever it is about to say.
+  RawHttpClient third(port());
+  third.SendRequest("GET", "/open");
+  EXPECT_EQ(third.Read().status, 200);
+  EXPECT_TRUE(half_a_header.AtEnd());
+  RawHttpClient fourth(port());
+  fourth.SendRequest("GET", "/open");
+  EXPECT_EQ(fourth.Read().status, 200);
+  EXPECT_TRUE(probe.AtEnd());
+  ASSERT_TRUE(known.Send("GET /hello HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer good\r\n\r\n"));
+  EXPECT_EQ(known.Read().status, 200);
 }
 
 TEST_F(HttpServerTest, StreamsABodyAsItComes) {

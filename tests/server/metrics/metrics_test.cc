@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "gmock/gmock.h"
@@ -125,6 +127,18 @@ TEST_F(MetricsTest, CallsAreCountedByNameAndResult) {
               Contains("mneme_http_requests_total{route=\"/v1/models\",status=\"200\"} 1"));
 }
 
+TEST_F(MetricsTest, ConnectionsAreThereForPortsThatAreOpen) {
+  access_.stats().http_connections.limit.Set(7);
+  access_.stats().http_connections.open.Set(3);
+  access_.stats().http_connections.refused.Add(2);
+  const std::vector<std::string> lines = Lines();
+  EXPECT_THAT(lines, Contains("mneme_connections{api=\"http\"} 3"));
+  EXPECT_THAT(lines, Contains("mneme_max_connections{api=\"http\"} 7"));
+  EXPECT_THAT(lines, Contains("mneme_connections_refused_total{api=\"http\"} 2"));
+  EXPECT_THAT(lines, Contains("mneme_connections_evicted_total{api=\"http\"} 0"));
+  EXPECT_THAT(lines, Not(Contains(HasSubstr("api=\"metrics\""))));
+}
+
 TEST_F(MetricsTest, NamesInAPathOfTheModelCannotBreakTheText) {
   access_.Publish(engine_, {.model_name = "a\"b\\c\nd"});
   EXPECT_THAT(Lines(), Contains("mneme_slabs_used{model_name=\"a\\\"b\\\\c\\nd\"} 0"));
@@ -195,6 +209,33 @@ TEST_F(MetricsTest, ReloadsAreCountedByFileAndOutcome) {
   lines = Lines();
   EXPECT_THAT(lines, Contains("mneme_reloads_total{file=\"tls\",outcome=\"ok\"} 1"));
   EXPECT_THAT(lines, Contains("mneme_last_reload_successful{file=\"tls\"} 1"));
+}
+
+TEST_F(MetricsTest, AConfigurationThatIsNotInOrderShows) {
+  const double start = absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch());
+  const auto read_at = [this] {
+    for (const std::string& line : Lines()) {
+      double seconds = 0;
+      absl::string_view rest = line;
+      if (absl::ConsumePrefix(&rest, "mneme_config_last_reload_success_timestamp_seconds ") &&
+          absl::SimpleAtod(rest, &seconds)) {
+        return seconds;
+      }
+    }
+    return 0.0;
+  };
+  EXPECT_THAT(Lines(), Contains("mneme_config_last_reload_successful 1"));
+  EXPECT_NEAR(read_at(), start, 3600) << "the reading at the start counts";
+  ReloadCounts& reloads = access_.stats().config_reloads;
+  reloads.last_success_nanos.store(1'500'000'000);
+  reloads.Add(false);
+  EXPECT_THAT(Lines(), Contains("mneme_config_last_reload_successful 0"));
+  EXPECT_THAT(Lines(), Contains("mneme_last_reload_successful{file=\"config\"} 0"));
+  EXPECT_THAT(Lines(), Contains("mneme_reloads_total{file=\"config\",outcome=\"failed\"} 1"));
+  EXPECT_EQ(read_at(), 1.5);
+  reloads.Add(true);
+  EXPECT_THAT(Lines(), Contains("mneme_config_last_reload_successful 1"));
+  EXPECT_NEAR(read_at(), start, 3600);
 }
 
 TEST_F(MetricsTest, EveryFamilyHasHelpAndAppearsOnce) {

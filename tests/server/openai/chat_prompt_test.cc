@@ -4,11 +4,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
 #include "models/byte_tokenizer.h"
+#include "server/openai/chat_template.h"
 #include "server/openai/special_tokens.h"
+#include "tests/server/fake_engine.h"
 
 namespace mneme {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr int32_t kBos = 256;
 constexpr int32_t kEos = 257;
@@ -37,6 +44,29 @@ TEST_F(ChatPromptTest, SpellingsInMessagesAreBroken) {
   const std::string broken = special.Broken("a" + eos);
   EXPECT_EQ(broken, "a" + eos.substr(0, 1) + std::string(SpecialTokens::kBreak) + eos.substr(1));
   EXPECT_EQ(special.Broken("plain"), "plain");
+}
+
+// Such as an answer that called tools has in a conversation of another server.
+TEST_F(ChatPromptTest, AnAnswerWithoutContentIsEmpty) {
+  FakeEngine engine;
+  ServingFacts facts;
+  facts.chat_template =
+      *ChatTemplate::Parse("{% for m in messages %}[{{ m['content'] }}]{% endfor %}",
+                           Json::object(), *engine.tokenizer());
+  const auto render = [&](const char* role, Json content) {
+    OpenAiRequest request;
+    Json message = {{"role", role}};
+    if (!content.is_discarded()) message["content"] = std::move(content);
+    request.messages = Json::array({{{"role", "user"}, {"content", "a"}}, message});
+    absl::StatusOr<ChatPrompt> prompt = ToChatPrompt(request, engine, facts);
+    return prompt.ok() ? *engine.tokenizer()->Decode(prompt->at_start)
+                       : std::string(prompt.status().message());
+  };
+  const Json missing(Json::value_t::discarded);
+  EXPECT_EQ(render("assistant", nullptr), "[a][]");
+  EXPECT_EQ(render("assistant", missing), "[a][]");
+  EXPECT_EQ(render("assistant", "b"), "[a][b]");
+  EXPECT_THAT(render("user", nullptr), HasSubstr("messages[1].content is missing"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
@@ -112,6 +113,38 @@ TEST_F(OpenAiServiceTest, EveryPromptIsARequestInTheTraceOfItsCall) {
   EXPECT_EQ(Log(), "");  // the engine reports what it ran
 }
 
+TEST_F(OpenAiServiceTest, NoPromptOfAListBeginsWhereOneIsRefused) {
+  Publish();
+  const RawResponse unknown_token = Ask("token", R"({"prompt": [[1], [2, 999], [3]]})");
+  EXPECT_EQ(unknown_token.status, 400);
+  EXPECT_THAT(unknown_token.body, HasSubstr(R"("param":"prompt[1])"));
+  const RawResponse empty = Ask("empty", R"({"prompt": ["a", "b", ""]})");
+  EXPECT_EQ(empty.status, 400);
+  EXPECT_THAT(empty.body, HasSubstr(R"("param":"prompt[2])"));
+  EXPECT_EQ(Refused(absl::StatusCode::kInvalidArgument), 2) << "a call is refused once";
+  EXPECT_EQ(engine_.requests(), 0u);
+}
+
+TEST_F(OpenAiServiceTest, NoPromptOfAListBeginsWhereNotAllCanWait) {
+  engine_.set_rows(/*max_rows=*/2, /*max_queued_requests=*/3);
+  Publish();
+  const auto ask = [this](int prompts) {
+    std::vector<std::string> all(prompts, "\"a\"");
+    return Ask("many", absl::StrCat("{\"prompt\": [", absl::StrJoin(all, ","), "]}"));
+  };
+  engine_.OnSubmit([](FakeRequest& fake) { fake.PushEnd(); });
+  EXPECT_EQ(ask(5).status, 200) << "two run, three wait";
+  EXPECT_EQ(engine_.requests(), 5u);
+  const RawResponse refused = ask(6);
+  EXPECT_EQ(refused.status, 429);
+  EXPECT_THAT(refused.body, HasSubstr("queue_full"));
+  engine_.stats_.requests_running.Set(2);
+  engine_.stats_.requests_queued.Set(1);
+  EXPECT_EQ(ask(3).status, 429);
+  EXPECT_EQ(engine_.requests(), 5u);
+  EXPECT_EQ(ask(2).status, 200);
+}
+
 TEST_F(OpenAiServiceTest, ARequestWithoutAValidTraceHasNone) {
   Publish();
   RawHttpClient client(server_->port());
@@ -201,12 +234,13 @@ TEST_F(OpenAiLimitsTest, StrangersAndThoseOverTheirLimitHaveALine) {
       security_->quotas().BeginStream(security_->authenticator().CallerNamed("api-key"));
   ASSERT_TRUE(another.ok());
   EXPECT_EQ(Ask("two", R"({"prompt": ["a", "b"]})", key).status, 429);
-  engine_.WaitForCancel(0);  // what went before the refusal is taken back
+  EXPECT_EQ(engine_.requests(), 0u) << "neither of them begins";
+  EXPECT_EQ(security_->quotas().streams("api-key"), 1) << "the place of the first is free again";
   const std::string log = Log();
   EXPECT_EQ(Refused(absl::StatusCode::kUnauthenticated), 1);
   EXPECT_EQ(Refused(absl::StatusCode::kResourceExhausted), 1);
   EXPECT_THAT(log, HasSubstr("code=UNAUTHENTICATED reason=API_KEY_MISSING"));
-  EXPECT_THAT(log, HasSubstr("id=two-1 api=http"));
+  EXPECT_THAT(log, HasSubstr("id=two api=http"));
   EXPECT_THAT(log, HasSubstr("owner=api-key outcome=rejected code=RESOURCE_EXHAUSTED "
                              "reason=KEY_STREAM_LIMIT"));
   EXPECT_THAT(log, Not(HasSubstr("the-key")));

@@ -96,6 +96,7 @@ class Usage:
     """Token counts of a request."""
 
     prompt_tokens: int
+    """New ones: what the request brought, and the last token of the answer before, not fed until now."""
     completion_tokens: int
     resumed_tokens: int
     """Already in the session's memory, so not computed again."""
