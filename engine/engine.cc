@@ -86,9 +86,9 @@ class LoopEngine final : public Engine {
     MNEME_ASSIGN_OR_RETURN(runner_,
                            ModelRunner::Create(*backend_, *model_, *pool_, LargestStep(options_)));
     notifier_ = std::make_unique<StreamNotifier>();
-    if (backend_->name() == "cpu" && model_->info().memories > 0) {
+    if (model_->info().memories > 0) {
       stats_.routing.Resize(model_->info().layers, model_->info().memories);
-      routing_ = std::make_unique<RoutingCounter>(stats_.routing);
+      routing_ = std::make_unique<RoutingCounter>(*backend_, stats_.routing);
     }
     loop_ = std::make_unique<EngineLoop>(EngineParts{.model = *model_,
                                                      .tokenizer = tokenizer_.get(),

@@ -68,7 +68,8 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
   watch_.SetStep(plan.rows(), plan.tokens());
   const absl::Duration begin = EndPhase(StepPhase::kPlan, StepPhase::kForward);
   if (!plan.empty()) {
-    parts_.runner.Begin(plan, parts_.routing);
+    parts_.runner.Begin(
+        plan, parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows));
     EndPhase(StepPhase::kForward, StepPhase::kDeliver);
     Deliver();  // what the step before gave
     EndPhase(StepPhase::kDeliver, StepPhase::kSample);

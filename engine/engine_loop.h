@@ -30,6 +30,8 @@
 #include "engine/prefill_budget.h"
 #include "engine/request.h"
 #include "engine/request_check.h"
+#include "engine/routing_counter.h"
+#include "engine/routing_counter.h"
 #include "engine/session_table.h"
 #include "engine/state_pool.h"
 #include "engine/stream_notifier.h"
@@ -45,8 +47,8 @@ struct EngineParts {
   const Tokenizer* tokenizer;  // null: events carry no text
   StatePool& pool;
   ModelRunner& runner;
-  RoutingObserver* routing = nullptr;  // watches every step; null: nobody does
-  StreamNotifier* notifier;            // null: callbacks run on the loop's thread
+  RoutingCounter* routing = nullptr;  // null: the model has no router, or nobody counts
+  StreamNotifier* notifier;           // null: callbacks run on the loop's thread
   EngineStats& stats;
   Clock& clock;
   std::vector<int32_t> end_tokens;

@@ -108,7 +108,7 @@ struct EngineStats {
   Counter state_bytes;
   Counter weight_bytes;     // all weights once a step
   Counter slab_copy_bytes;  // new sessions and forks: exact
-  RoutingCounts routing;    // where the device's memory can be read at no cost, else empty
+  RoutingCounts routing;    // empty for models without a router; see RoutingCounter
 
   // Requests.
   Histogram queue_seconds{RequestBounds()};           // submitted -> running

@@ -1,6 +1,4 @@
-// Counts where tokens are routed, on a backend whose memory is the host's and whose operations are
-// done when they return: the CPU's. Watching costs a synchronisation and the fused decode step on a
-// device, and so is left out there.
+// Counts where tokens are routed.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "engine/engine_stats.h"
+#include "kernels/backend.h"
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
 
@@ -15,21 +14,37 @@ namespace mneme {
 
 class RoutingCounter final : public RoutingObserver {
  public:
-  // `counts` must outlive it, and is sized for the model.
-  explicit RoutingCounter(RoutingCounts& counts) : counts_(counts), tokens_(counts.memories()) {}
+  // On a device that computes beside the host, watching costs a wait in each layer, and decode rows
+  // their graphs and fused steps. There one in so many steps is watched of those that read prompts
+  // alone, which is enough for shares.
+  static constexpr int kWatchedOneIn = 16;
+
+  // Both must outlive it; `counts` is sized for the model.
+  RoutingCounter(Backend& backend, RoutingCounts& counts)
+      : backend_(backend), counts_(counts), tokens_(counts.memories()) {}
+
+  // What is to watch a step with so many decode rows: this, or nothing.
+  RoutingObserver* ForStep(int decode_rows) {
+    if (!backend_.asynchronous()) return this;
+    return decode_rows == 0 && prompt_steps_++ % kWatchedOneIn == 0 ? this : nullptr;
+  }
 
   TensorView Forced(int, int, int) override { return {}; }
   void OnRouted(int layer, const TensorView& indices, const TensorView&) override {
-    const auto* const memory = indices.as<int32_t>();
-    for (int64_t i = 0; i < indices.shape.elements(); ++i) ++tokens_[memory[i]];
+    chosen_.resize(indices.shape.elements());
+    backend_.CopyToHost(chosen_.data(), indices.data, indices.bytes());
+    for (const int32_t memory : chosen_) ++tokens_[memory];
     for (int m = 0; m < counts_.memories(); ++m) {
       if (tokens_[m] > 0) counts_.Add(layer, m, std::exchange(tokens_[m], 0));
     }
   }
 
  private:
+  Backend& backend_;
   RoutingCounts& counts_;
+  std::vector<int32_t> chosen_;  // of the step in this layer
   std::vector<int64_t> tokens_;  // of the layer, by memory; zeros between calls
+  int64_t prompt_steps_ = 0;
 };
 
 }  // namespace mneme

@@ -58,9 +58,9 @@ class Workspace {
   int64_t peak_ = 0;
 };
 
-// Watches, or dictates, where tokens are routed (mneme-logits, mneme-inspect; the server counts on
-// the CPU). Called between kernels of a layer, so on a device it costs a synchronisation and
-// fused steps: never installed by the server there.
+// Watches, or dictates, where tokens are routed (mneme-logits, mneme-inspect; the server counts).
+// Called between kernels of a layer, so on a device it costs a synchronisation and fused steps:
+// there the server installs it for few steps (RoutingCounter).
 class RoutingObserver {
  public:
   virtual ~RoutingObserver() = default;

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine.h"
+#include "engine/routing_counter.h"
 #include "gtest/gtest.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
@@ -171,6 +172,26 @@ TEST_P(EngineDeviceTest, ForksAndGraphsKeepCoarseStatesAsTheyAre) {
     for (size_t i = 3; i < answers.size(); ++i) {
       EXPECT_EQ(answers[i], answers[i - 3]) << "without graphs, answer " << i - 3;
     }
+  }
+}
+
+TEST_P(EngineDeviceTest, ChoicesOfMemoriesAreCounted) {
+  const std::unique_ptr<Engine> engine = Make(GetParam().Make());
+  constexpr int kTokens = 30;
+  for (int i = 0; i < 2 * RoutingCounter::kWatchedOneIn; ++i) {
+    auto stream = engine->Submit(MakeRequest(RandomTokens(kTokens, kVocab, i), 1));
+    CHECK_OK(stream.status());
+    ASSERT_EQ(Collect(**stream).status, absl::OkStatus());
+  }
+  const RoutingCounts& counts = engine->stats().routing;
+  ASSERT_GT(counts.groups(), 0);
+  for (int group = 0; group < counts.groups(); ++group) {
+    int64_t tokens = 0;
+    for (int memory = 0; memory < counts.memories(); ++memory) {
+      tokens += counts.tokens(group, memory);
+    }
+    EXPECT_GE(tokens, 2 * kTokens) << "group " << group;
+    EXPECT_EQ(tokens % kTokens, 0) << "group " << group;
   }
 }
 

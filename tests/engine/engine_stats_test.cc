@@ -244,7 +244,9 @@ TEST(RoutingCountsTest, LayersFallIntoGroupsWhoseFirstOnesTheyName) {
 TEST(RoutingCountsTest, ACounterAddsEachTokensMemories) {
   RoutingCounts counts;
   counts.Resize(2, 3);
-  RoutingCounter counter(counts);
+  const std::unique_ptr<Backend> backend = MakeBackend("cpu", {}).value();
+  RoutingCounter counter(*backend, counts);
+  ASSERT_EQ(counter.ForStep(/*decode_rows=*/3), &counter) << "every step, on the CPU";
   std::vector<int32_t> indices = {0, 2, 2, 1, 0, 2};  // 3 tokens, top 2
   counter.OnRouted(1, {indices.data(), DType::kI32, {3, 2}}, {});
   EXPECT_EQ(counts.tokens(1, 0), 2);
