@@ -31,7 +31,6 @@
 #include "engine/request.h"
 #include "engine/request_check.h"
 #include "engine/routing_counter.h"
-#include "engine/routing_counter.h"
 #include "engine/session_table.h"
 #include "engine/state_pool.h"
 #include "engine/stream_notifier.h"
