@@ -1,10 +1,11 @@
-"""One part of the backward pass of flash-linear-attention's chunked gated delta rule, as batched matrix products.
+"""One part of the backward pass of flash-linear-attention's chunked gated delta rule, as batched matrix
+products.
 
-Triton 3.4 to 3.7.0 compiles the library's kernel for it wrongly on Hopper GPUs, and the library refuses to run it there.
-fla_kernels.py puts this function in its place; what it costs beside the kernel is small.
+Triton 3.4 to 3.7.0 compiles the library's kernel for it wrongly on Hopper GPUs, and the library refuses to
+run it there. fla_kernels.py puts this function in its place; what it costs beside the kernel is small.
 
-Of one chunk of up to C tokens of one head, with rows q_i, k_i, v_i (values less what the state held), the state h before
-the chunk, and G_i the sum of log2 decays up to row i:
+Of one chunk of up to C tokens of one head, with rows q_i, k_i, v_i (values less what the state held), the
+state h before the chunk, and G_i the sum of log2 decays up to row i:
 
     o_i    = s (2^G_i h^T q_i + sum_{j <= i} 2^(G_i - G_j) (q_i . k_j) v_j)
     h_next = 2^G_last h + sum_i 2^(G_last - G_i) k_i v_i^T
@@ -17,9 +18,11 @@ import torch
 from torch import Tensor
 
 
-def _chunk_layout(starts: Tensor, chunk_indices: Tensor, size: int, entries: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where rows of chunks lie among the entries: [chunks, size], which of them exist, and for each entry its row among
-    all chunks' rows."""
+def _chunk_layout(
+    starts: Tensor, chunk_indices: Tensor, size: int, entries: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where rows of chunks lie among the entries: [chunks, size], which of them exist, and for each entry
+    its row among all chunks' rows."""
     segment, within = chunk_indices.long().unbind(1)
     begin = starts.long()[segment] + within * size
     rows = begin[:, None] + torch.arange(size, device=begin.device)
@@ -79,7 +82,9 @@ def chunk_gradients(
     dw = -(dvs.to(dtype) @ h.to(dtype).mT)
 
     dg = (dq * qs).sum(-1) - (dk * ks).sum(-1)
-    of_last = torch.exp2(last[..., 0]) * (h.float() * dh.float()).sum((-1, -2)) + (dk_state * ks).sum((-1, -2))
+    of_last = torch.exp2(last[..., 0]) * (h.float() * dh.float()).sum((-1, -2)) + (dk_state * ks).sum(
+        (-1, -2)
+    )
     is_last = torch.arange(chunk_size, device=q.device) == (count - 1)[:, None]
     dg = dg + is_last[:, None, :] * of_last[..., None]
     return entries(dq.to(dtype)), entries(dk.to(dtype)), entries(dw.to(w.dtype)), entries(dg)

@@ -15,7 +15,8 @@ TURNS = 64
 
 
 def told_story(rng: Random) -> str:
-    """A turn in which the user tells a story; those in which the assistant is asked for one are passed over."""
+    """A turn in which the user tells a story; those in which the assistant is asked for one are passed
+    over."""
     while True:
         said, reply = filler.story_turn(rng, sentences=rng.randint(6, 14))
         if len(said) > len(reply):

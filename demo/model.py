@@ -1,19 +1,21 @@
 """The networks that the demo compares, in PyTorch: Mixture-of-Memories and gated DeltaNet.
 
 Training computes the function that is served: every memory of every sequence is a segment of its own, for the
-convolutions and for the delta rule, so nothing leaks from one into another, and there is no difference between
-training and evaluation. Parameters carry the names of the checkpoint (`model.layers.0.attn.k_proj.1.weight`, ...).
+convolutions and for the delta rule, so nothing leaks from one into another, and there is no difference
+between training and evaluation. Parameters carry the names of the checkpoint
+(`model.layers.0.attn.k_proj.1.weight`, ...).
 
-Shapes: B sequences of T tokens, N = B T; D hidden, H heads of K key and V value channels; E memories, R of them
-per token; M = N R (+ N with a shared memory) entries, sorted by memory, sequence and position.
+Shapes: B sequences of T tokens, N = B T; D hidden, H heads of K key and V value channels; E memories, R of
+them per token; M = N R (+ N with a shared memory) entries, sorted by memory, sequence and position.
 
-On CUDA the convolutions and the delta rule are flash-linear-attention's kernels; elsewhere they are plain loops
-in the arithmetic of the inputs, slow and meant for tests.
+On CUDA the convolutions and the delta rule are flash-linear-attention's kernels; elsewhere they are plain
+loops in the arithmetic of the inputs, slow and meant for tests.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import pathlib
@@ -93,7 +95,9 @@ class Config:
     def from_json(text: str) -> Config:
         """Of a config.json with the settings that this module knows; others are not looked at."""
         values = json.loads(text)
-        known = {field.name: values[field.name] for field in dataclasses.fields(Config) if field.name in values}
+        known = {
+            field.name: values[field.name] for field in dataclasses.fields(Config) if field.name in values
+        }
         if values.get("intermediate_size") is None:
             width = int(values["hidden_size"] * values.get("hidden_ratio", 4) * 2 / 3)
             known["intermediate_size"] = 256 * math.ceil(width / 256)
@@ -102,13 +106,14 @@ class Config:
         return Config(**known)
 
 
-# The demo and its twins. A token of `demo` goes through 983,040 weights of a layer (embedding, norms, gates and router
-# aside), and a sequence keeps 163,840 numbers per layer.
+# The demo and its twins. A token of `demo` goes through 983,040 weights of a layer (embedding, norms, gates
+# and router aside), and a sequence keeps 163,840 numbers per layer.
 CONFIGS = {
     "demo": Config("mom", num_memories=4, topk=2, shared_mem=True),
     # The same without the memory that every token writes.
     "no_shared": Config("mom", num_memories=4, topk=2, shared_mem=False),
-    # One memory, and as many weights as a token of `demo` goes through: 3 heads and a wider feed-forward part.
+    # One memory, and as many weights as a token of `demo` goes through: 3 heads and a wider feed-forward
+    # part.
     "gdn_active": Config("gated_deltanet", num_heads=3, intermediate_size=640),
     # One memory of the bytes of all of `demo`'s; its weights are as many as all of `demo`'s.
     "gdn_state": Config("gated_deltanet", head_dim=256, expand_v=1.25, intermediate_size=640),
@@ -139,7 +144,8 @@ class Segments:
 
 
 def short_convolution(x: Tensor, weight: Tensor, segments: Segments) -> Tensor:
-    """silu of the causal convolution of each channel, zeros before each segment. x [M, C], weight [C, 1, W]."""
+    """silu of the causal convolution of each channel, zeros before each segment. x [M, C], weight [C, 1,
+    W]."""
     if x.is_cuda:
         from demo.fla_kernels import causal_conv1d
 
@@ -154,7 +160,7 @@ def short_convolution(x: Tensor, weight: Tensor, segments: Segments) -> Tensor:
         return y.squeeze(0)
     width = weight.shape[-1]
     parts = []
-    for begin, end in zip(segments.starts[:-1], segments.starts[1:]):
+    for begin, end in itertools.pairwise(segments.starts):
         padded = F.pad(x[begin:end], (0, 0, width - 1, 0))
         windows = padded.unfold(0, width, 1)  # [tokens, C, W]
         parts.append(F.silu((windows * weight.squeeze(1).to(x.dtype)).sum(-1)))
@@ -162,10 +168,11 @@ def short_convolution(x: Tensor, weight: Tensor, segments: Segments) -> Tensor:
 
 
 def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, segments: Segments) -> Tensor:
-    """Reads of each entry after its write. q, k [M, H, K], v [M, H, V], g (log decay) and beta [M, H] -> [M, H, V].
+    """Reads of each entry after its write. q, k [M, H, K], v [M, H, V], g (log decay) and beta [M, H] -> [M,
+    H, V].
 
-    S <- e^g S;  S <- S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(K), with q and k of length 1, S = 0 before each
-    segment.
+    S <- e^g S;  S <- S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(K), with q and k of length 1, S = 0
+    before each segment.
     """
     if q.is_cuda:
         from demo.fla_kernels import chunk_gated_delta_rule
@@ -182,7 +189,7 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s
     decay = g.exp().to(q.dtype)
     beta = beta.to(q.dtype)
     reads = []
-    for begin, end in zip(segments.starts[:-1].tolist(), segments.starts[1:].tolist()):
+    for begin, end in itertools.pairwise(segments.starts.tolist()):
         state = q.new_zeros(q.shape[1], q.shape[2], v.shape[2])
         for t in range(begin, end):
             state = state * decay[t, :, None, None]
@@ -222,7 +229,8 @@ class ConvWeight(nn.Module):
 
 
 class DeltaMixer(nn.Module):
-    """What both kinds of layers share: convolutions, gates and rule on sorted entries, output norm and gate."""
+    """What both kinds of layers share: convolutions, gates and rule on sorted entries, output norm and
+    gate."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -239,7 +247,8 @@ class DeltaMixer(nn.Module):
         self.o_norm = RmsNorm(config.value_dim, config.norm_eps)
 
     def read(self, q: Tensor, kvba: Tensor, segments: Segments) -> Tensor:
-        """Raw queries [M, H K] and raw keys, values, write and decay gates [M, H K + H V + 2 H] -> reads [M, H V]."""
+        """Raw queries [M, H K] and raw keys, values, write and decay gates [M, H K + H V + 2 H] -> reads [M,
+        H V]."""
         c = self.config
         heads = c.num_heads
         k, v, b, a = kvba.split([heads * c.head_dim, heads * c.value_dim, heads, heads], dim=-1)
@@ -329,7 +338,9 @@ class MixtureOfMemories(DeltaMixer):
         segments = Segments.of(counts)
         per_memory = counts.view(-1, sequences).sum(1).tolist()
         parts = x[entries].split(per_memory)
-        kvba = torch.cat([F.linear(part, w.to(x.dtype)) for part, w in zip(parts, self.memory_weights())])
+        kvba = torch.cat(
+            [F.linear(part, w.to(x.dtype)) for part, w in zip(parts, self.memory_weights(), strict=True)]
+        )
         reads = self.read(self.q_proj(x)[entries], kvba, segments)
         place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
         routed = reads[place].view(tokens, routes, -1)
@@ -373,7 +384,8 @@ class Backbone(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Embedding, blocks, head. The residual stream is kept in the parameters' fp32, products run in `dtype`."""
+    """Embedding, blocks, head. The residual stream is kept in the parameters' fp32, products run in
+    `dtype`."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -384,7 +396,8 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draws all weights from torch's generator; memories begin long-lived, with half-lives of 100 tokens and more."""
+        """Draws all weights from torch's generator; memories begin long-lived, with half-lives of 100 tokens
+        and more."""
         residual = 1 / math.sqrt(2 * self.config.num_hidden_layers)
         for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):

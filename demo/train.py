@@ -2,10 +2,11 @@
 
     python -m demo.train --config demo --out runs/demo --steps 6000 --seconds 540
 
-A run that ends by --seconds leaves a checkpoint in --out and goes on from there when it is started again with the same
-arguments. Batches are a function of (--seed, step) alone: twins see the same texts in the same order, whatever the
-number of workers. When the last step is done, and at the end of every piece, the weights are written to OUT/export
-in bf16, as Mneme and Hugging Face load them. OUT/log.jsonl has the losses and the recall on held-out documents.
+A run that ends by --seconds leaves a checkpoint in --out and goes on from there when it is started again
+with the same arguments. Batches are a function of (--seed, step) alone: twins see the same texts in the same
+order, whatever the number of workers. When the last step is done, and at the end of every piece, the weights
+are written to OUT/export in bf16, as Mneme and Hugging Face load them. OUT/log.jsonl has the losses and the
+recall on held-out documents.
 """
 
 from __future__ import annotations
@@ -70,10 +71,12 @@ class Batches(Dataset):
         step = self.first + index
         length = self.plan.length(step)
         documents = [
-            Stream(((self.plan.seed * self.plan.steps + step) << 8) + i, length, tokenizer=self.encoder).next()
+            Stream(
+                ((self.plan.seed * self.plan.steps + step) << 8) + i, length, tokenizer=self.encoder
+            ).next()
             for i in range(self.plan.tokens // length)
         ]
-        ids, weights = zip(*documents)
+        ids, weights = zip(*documents, strict=True)
         return np.stack(ids).astype(np.int32), np.stack(weights)
 
 
@@ -108,8 +111,8 @@ class Validation:
 
     @torch.no_grad()
     def measure(self, model: LanguageModel, device: torch.device, longest: int) -> dict:
-        """Loss by length, and the share of questions answered right (every token of the value the likeliest) by
-        distance in tokens to where the fact was told last, distances rounded down to powers of four."""
+        """Loss by length, and the share of questions answered right (every token of the value the likeliest)
+        by distance in tokens to where the fact was told last, distances rounded down to powers of four."""
         result: dict = {"loss": {}, "recall": {}}
         right: dict[int, list[bool]] = {}
         for length, documents in self.documents.items():
@@ -146,7 +149,9 @@ def save(path: pathlib.Path, step: int, model: LanguageModel, optimizer: torch.o
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--config", choices=sorted(CONFIGS), required=True)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--tokenizer", type=pathlib.Path, default=pathlib.Path(__file__).parent / "model")
@@ -162,70 +167,109 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+class Log:
+    """Lines of JSON, to a file and to the terminal."""
+
+    def __init__(self, path: pathlib.Path, config: str):
+        self.begin = time.monotonic()
+        self.path, self.config = path, config
+
+    def __call__(self, **values: object) -> None:
+        line = json.dumps({"config": self.config, "second": round(self.seconds(), 1), **values})
+        with self.path.open("a") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
+
+    def seconds(self) -> float:
+        """Since the start of this piece."""
+        return time.monotonic() - self.begin
+
+
+class Averages:
+    """Means of what the steps since the last report gave."""
+
+    def __init__(self, tokens: int):
+        self.tokens, self.values, self.skipped = tokens, [], 0
+        self.since = time.monotonic()
+
+    def take(self) -> dict:
+        """The means; begins anew."""
+        names = ("loss", "plain", "balance", "norm")
+        means = torch.stack(self.values).mean(0).tolist()
+        speed = len(self.values) * self.tokens / (time.monotonic() - self.since)
+        self.values, self.since = [], time.monotonic()
+        rounded = {name: round(mean, 4) for name, mean in zip(names, means, strict=True)}
+        return {**rounded, "skipped": self.skipped, "tokens_per_s": round(speed)}
+
+
+class Trainer:
+    """A network with its optimizer. A step whose gradients are not finite changes nothing."""
+
+    def __init__(self, args: argparse.Namespace, plan: Plan):
+        self.plan, self.peak, self.balance = plan, args.lr, args.balance
+        self.device = torch.device(args.device)
+        torch.manual_seed(args.seed)
+        self.model = LanguageModel(CONFIGS[args.config]).to(self.device)
+        self.optimizer = optimizer_of(self.model, args.lr)
+
+    def resume(self, checkpoint: pathlib.Path) -> int:
+        """The step to go on with."""
+        if not checkpoint.exists():
+            return 0
+        saved = torch.load(checkpoint, map_location=self.device)
+        self.model.load_state_dict(saved["model"])
+        self.optimizer.load_state_dict(saved["optimizer"])
+        return saved["step"]
+
+    def step(self, number: int, ids: Tensor, weights: Tensor, averages: Averages) -> None:
+        """One step on a batch [documents, length + 1]."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(number, self.plan, self.peak)
+        ids = ids.to(self.device, non_blocking=True).long()
+        weights = weights.to(self.device, non_blocking=True)
+        loss, plain, balance = weighted_loss(self.model, ids, weights)
+        (loss + self.balance * balance).backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+        else:
+            averages.skipped += 1
+        self.optimizer.zero_grad(set_to_none=True)
+        averages.values.append(torch.stack([loss, plain, balance, norm]).detach())
+
+
 def main(arguments: list[str]) -> None:
-    begin = time.monotonic()
     args = parse(arguments)
-    plan = Plan(args.steps, args.tokens, args.seed)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = True
-    model = LanguageModel(CONFIGS[args.config]).to(device)
-    optimizer = optimizer_of(model, args.lr)
     args.out.mkdir(parents=True, exist_ok=True)
-    checkpoint = args.out / "checkpoint.pt"
-    first = 0
-    if checkpoint.exists():
-        saved = torch.load(checkpoint, map_location=device)
-        model.load_state_dict(saved["model"])
-        optimizer.load_state_dict(saved["optimizer"])
-        first = saved["step"]
+    log = Log(args.out / "log.jsonl", args.config)
+    plan = Plan(args.steps, args.tokens, args.seed)
+    trainer = Trainer(args, plan)
+    model, checkpoint = trainer.model, args.out / "checkpoint.pt"
+    first = trainer.resume(checkpoint)
     validation = Validation(args.tokenizer)
     loader = DataLoader(
         Batches(plan, first, args.tokenizer),
         batch_size=None,
         num_workers=args.workers,
         prefetch_factor=4 if args.workers else None,
-        pin_memory=device.type == "cuda",
+        pin_memory=trainer.device.type == "cuda",
     )
-
-    log = open(args.out / "log.jsonl", "a")
-
-    def report(**values) -> None:
-        line = json.dumps({"config": args.config, "second": round(time.monotonic() - begin, 1), **values})
-        log.write(line + "\n")
-        log.flush()
-        print(line, flush=True)
-
-    report(step=first, parameters=sum(p.numel() for p in model.parameters()), state_bytes=model.config.state_bytes)
-    step, since, losses, skipped = first, time.monotonic(), [], 0
-    for step, (ids, weights) in enumerate(loader, start=first):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, plan, args.lr)
-        ids, weights = ids.to(device, non_blocking=True).long(), weights.to(device, non_blocking=True)
-        loss, plain, balance = weighted_loss(model, ids, weights)
-        (loss + args.balance * balance).backward()
-        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        if torch.isfinite(norm):
-            optimizer.step()
-        else:
-            skipped += 1
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(torch.stack([loss, plain, balance, norm]).detach())
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    log(step=first, parameters=parameters, state_bytes=model.config.state_bytes)
+    step, averages = first, Averages(args.tokens)
+    for ids, weights in loader:
+        trainer.step(step, ids, weights, averages)
         step += 1
         if step % 50 == 0:
-            weighted, plain, balance, norm = torch.stack(losses).mean(0).tolist()
-            speed = len(losses) * args.tokens / (time.monotonic() - since)
-            report(step=step, length=ids.shape[1] - 1, loss=round(weighted, 4), plain=round(plain, 4),
-                   balance=round(balance, 3), norm=round(norm, 3), skipped=skipped, tokens_per_s=round(speed))  # fmt: skip
-            losses, since = [], time.monotonic()
+            log(step=step, length=plan.length(step - 1), **averages.take())
         if step % args.validate_every == 0 and step < plan.steps:
-            report(step=step, **validation.measure(model, device, longest=4 * ids.shape[1]))
-            since = time.monotonic()
-        if time.monotonic() - begin > args.seconds:
+            log(step=step, **validation.measure(model, trainer.device, longest=4 * plan.length(step)))
+            averages.since = time.monotonic()
+        if log.seconds() > args.seconds:
             break
-    save(checkpoint, step, model, optimizer)
+    save(checkpoint, step, model, trainer.optimizer)
     export.write(model, args.tokenizer, args.out / "export")
-    report(step=step, finished=step == plan.steps, **validation.measure(model, device, longest=1 << 30))
+    log(step=step, finished=step == plan.steps, **validation.measure(model, trainer.device, longest=1 << 30))
 
 
 if __name__ == "__main__":

@@ -176,6 +176,7 @@ _TELL = (
     "Hi, %(own_mid)s %(what)s is %(value)s.",
     "Did you know that %(own_mid)s %(what)s is %(value)s?",
 )
+_CLAUSE = ("%(own)s %(what)s is %(value)s", "%(own_mid)s %(what)s is %(value)s")
 _TELL_NAME = ("I am %(value)s.", "Call me %(value)s.", "You can call me %(value)s.", "Hello, I am %(value)s.")
 _UPDATE = (
     "%(own)s %(what)s is now %(value)s.",
@@ -255,7 +256,8 @@ def _words(subject: str, attribute: str, value: str = "") -> dict[str, str]:
 
 
 def casual(text: str, rng: Random) -> str:
-    """What a user says, as it is sometimes typed: without its last mark, with another, or without a capital."""
+    """What a user says, as it is sometimes typed: without its last mark, with another, or without a
+    capital."""
     draw = rng.random()
     if draw > 0.2:
         return text
@@ -283,10 +285,9 @@ def tell_together(facts: Sequence[Fact], rng: Random) -> str:
     """The user tells several facts in one turn, as sentences or as one."""
     words = [_words(fact.subject, fact.attribute, fact.value) for fact in facts]
     if rng.random() < 0.5:
-        rest = ["%(own)s %(what)s is %(value)s." % slots for slots in words[1:]]
-        return " ".join((pick(_TELL, rng) % words[0], *rest))
-    rest = ["%(own_mid)s %(what)s is %(value)s" % slots for slots in words[1:]]
-    return casual(" and ".join(("%(own)s %(what)s is %(value)s" % words[0], *rest)) + ".", rng)
+        return " ".join((pick(_TELL, rng) % words[0], *(_TELL[0] % slots for slots in words[1:])))
+    clauses = [_CLAUSE[0] % words[0], *(_CLAUSE[1] % slots for slots in words[1:])]
+    return casual(" and ".join(clauses) + ".", rng)
 
 
 def update(fact: Fact, rng: Random) -> str:

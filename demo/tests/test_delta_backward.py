@@ -1,4 +1,5 @@
-"""Gradients of a chunk against automatic differentiation, and of the whole rule on a GPU against the loop in float64."""
+"""Gradients of a chunk against automatic differentiation, and of the whole rule on a GPU against the loop in
+float64."""
 
 import math
 
@@ -23,7 +24,7 @@ def test_gradients_of_chunks_are_those_of_their_equations(decay):
     q, k, w = (draw(1, entries, heads, keys, seed=s).requires_grad_() for s in range(3))
     u, do = (draw(1, entries, heads, values, seed=s) for s in (3, 4))
     h, dh = (draw(1, chunks, heads, keys, values, seed=s) for s in (5, 6))
-    g = (-decay * draw(1, entries, heads, seed=7).abs())  # sums of natural logarithms, falling in each segment
+    g = -decay * draw(1, entries, heads, seed=7).abs()  # sums of natural logarithms, falling in each segment
     g = torch.cat([part.sort(1, descending=True)[0] for part in g.split(pieces, 1)], 1).requires_grad_()
 
     total = torch.zeros((), dtype=torch.float64)
@@ -44,9 +45,21 @@ def test_gradients_of_chunks_are_those_of_their_equations(decay):
     dq, dk, dw, dg = torch.autograd.grad(total, (q, k, w, g))
     dv = gradient_of_values(q, k, g, do, dh, starts, indices, size, scale)
     found = delta_backward.chunk_gradients(
-        q.detach(), k.detach(), v, do, h, dh, w.detach(), g.detach() / math.log(2), dv, scale, starts, indices, size
+        q.detach(),
+        k.detach(),
+        v,
+        do,
+        h,
+        dh,
+        w.detach(),
+        g.detach() / math.log(2),
+        dv,
+        scale,
+        starts,
+        indices,
+        size,
     )
-    for name, ours, expected in zip(("q", "k", "w", "g"), found, (dq, dk, dw, dg)):
+    for name, ours, expected in zip(("q", "k", "w", "g"), found, (dq, dk, dw, dg), strict=True):
         error = ((ours - expected).abs().max() / expected.abs().max()).item()
         print(f"d{name}: {error:.1e}")
         assert error < 1e-6 * decay  # exponents of that size are computed in fp32
@@ -78,7 +91,7 @@ def test_the_rule_and_its_gradients_on_a_gpu_are_those_of_the_loop(keys, values)
     weights = draw(entries, heads, values, seed=5).bfloat16().double()
 
     def run(device, dtypes):
-        leaves = [x.to(device, d).requires_grad_() for x, d in zip(inputs, dtypes)]
+        leaves = [x.to(device, d).requires_grad_() for x, d in zip(inputs, dtypes, strict=True)]
         segments = model.Segments.of(lengths.to(device))
         out = model.gated_delta_rule(*leaves, segments)
         gradients = torch.autograd.grad((out.double() * weights.to(device)).sum(), leaves)
@@ -86,7 +99,7 @@ def test_the_rule_and_its_gradients_on_a_gpu_are_those_of_the_loop(keys, values)
 
     found = run("cuda", [torch.bfloat16] * 3 + [torch.float32] * 2)
     expected = run("cpu", [torch.float64] * 5)
-    for name, ours, right in zip(("o", "dq", "dk", "dv", "dg", "dbeta"), found, expected):
+    for name, ours, right in zip(("o", "dq", "dk", "dv", "dg", "dbeta"), found, expected, strict=True):
         error = ((ours.cpu().double() - right).norm() / right.norm()).item()
         print(f"{name} {keys}x{values}: {error:.1e}")
         assert error < 1.5e-2

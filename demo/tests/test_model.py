@@ -27,7 +27,13 @@ def test_logits_are_those_of_the_reference(name):
 
 def small(name):
     config = demo_model.CONFIGS[name]
-    fields = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "head_dim": 16, "intermediate_size": 32}
+    fields = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "head_dim": 16,
+        "intermediate_size": 32,
+    }
     torch.manual_seed(1)
     return demo_model.LanguageModel(demo_model.dataclasses.replace(config, **fields)).double()
 

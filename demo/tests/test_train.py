@@ -1,0 +1,66 @@
+"""The training: what each step sees, and that a training in pieces is the training in one."""
+
+import dataclasses
+import json
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from demo import model, train  # noqa: E402
+
+
+def test_documents_get_longer_and_fit_in_a_step():
+    plan = train.Plan(steps=1000, tokens=16384, seed=1)
+    lengths = [plan.length(step) for step in range(1000)]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == train.CURRICULUM[0][1]
+    assert lengths[-1] == 16384
+    assert all(plan.tokens % length == 0 for length in lengths)
+
+
+def test_the_learning_rate_rises_to_its_peak_and_falls():
+    plan = train.Plan(steps=1000, tokens=1024, seed=1)
+    rates = [train.learning_rate(step, plan, 1.0, warm_up=100) for step in range(1000)]
+    assert max(rates) == rates[99] == rates[100] == 1.0
+    assert rates[:100] == sorted(rates[:100])
+    assert rates[100:] == sorted(rates[100:], reverse=True)
+    assert rates[-1] < 0.02
+
+
+def test_pieces_give_the_weights_of_one_piece(tmp_path, monkeypatch):
+    small = dataclasses.replace(
+        model.CONFIGS["demo"], hidden_size=16, num_hidden_layers=1, head_dim=8, intermediate_size=16
+    )
+    monkeypatch.setitem(model.CONFIGS, "demo", small)
+    monkeypatch.setattr(train, "VALIDATION_LENGTHS", (256,))
+
+    def piece(out, *more):
+        arguments = [
+            "--config",
+            "demo",
+            "--steps",
+            "3",
+            "--tokens",
+            "256",
+            "--workers",
+            "0",
+            "--device",
+            "cpu",
+        ]
+        train.main([*arguments, "--out", str(out), *more])
+
+    piece(tmp_path / "one")
+    for _ in range(3):
+        piece(tmp_path / "three", "--seconds", "0")
+    whole, parts = (torch.load(tmp_path / name / "checkpoint.pt") for name in ("one", "three"))
+    assert whole["step"] == parts["step"] == 3
+    assert all(torch.equal(tensor, parts["model"][name]) for name, tensor in whole["model"].items())
+
+    exported = model.load(tmp_path / "three" / "export")
+    assert exported.config == small
+    name = "model.embeddings.weight"
+    assert torch.equal(exported.state_dict()[name], whole["model"][name].bfloat16().float())
+    last = json.loads((tmp_path / "three" / "log.jsonl").read_text().splitlines()[-1])
+    assert last["finished"] and set(last["loss"]) == {"256"}
