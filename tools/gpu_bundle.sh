@@ -55,8 +55,9 @@ for program in "$build"/bin/*; do
   if [[ -f $program && -x $program ]]; then strip -o "$out/bin/${program##*/}" "$program"; fi
 done
 
-# Libraries that every Linux has, or that come with the driver and the CUDA toolkit, stay behind.
-ldd "$out"/tests/* "$out"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
+# Libraries that every Linux has, or that come with the driver and the CUDA toolkit, stay behind. Our own may need others
+# that no program names: what they load at run time must go with this machine's C++ library.
+ldd "$out"/tests/* "$out"/bin/* "$build"/lib/*.so | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -vE '/(ld-linux|libc|libm|libdl|librt|libpthread|libcuda|libcudart|libcublas|libcublasLt|libnvidia)[.-]' |
   while read -r needed; do cp -L "$needed" "$out/lib/"; done
 cp -L "$build"/lib/*.so "$out/lib/"
