@@ -55,8 +55,8 @@ for program in "$build"/bin/*; do
   if [[ -f $program && -x $program ]]; then strip -o "$out/bin/${program##*/}" "$program"; fi
 done
 
-# Libraries that every Linux has, or that come with the driver and the CUDA toolkit, stay behind. Our own may need others
-# that no program names: what they load at run time must go with this machine's C++ library.
+# Libraries that every Linux has, or that come with the driver and the CUDA toolkit, stay behind.
+# Our own may need others that no program names.
 ldd "$out"/tests/* "$out"/bin/* "$build"/lib/*.so | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
   grep -vE '/(ld-linux|libc|libm|libdl|librt|libpthread|libcuda|libcudart|libcublas|libcublasLt|libnvidia)[.-]' |
   while read -r needed; do cp -L "$needed" "$out/lib/"; done
