@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a running Mneme: installs what is missing, builds, starts a server with the
-# small demo model, talks to it, and stops it. Needs no GPU. Re-running takes seconds.
+# small demo model, tells it facts, floods it with thousands of tokens, asks, forks, and stops it. Needs
+# no GPU. Re-running takes seconds.
 #
 # usage: tools/demo.sh [--bin DIR]
 #   --bin DIR   use the programs in DIR instead of building them
@@ -13,7 +14,7 @@ bin=
 while (($#)); do
   case $1 in
     --bin) bin=${2:?--bin needs a folder}; shift 2 ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "demo.sh: unknown argument $1; see --help" >&2; exit 2 ;;
   esac
 done
@@ -54,9 +55,11 @@ trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-step "A server on free ports, without arguments"
+SECONDS=0
+step "A server, started without arguments: it serves the demo model"
 # Your own settings stay out of it.
 for variable in "${!MNEME_@}"; do unset "$variable"; done
+: >"$work/server.out"
 MNEME_GRPC_PORT=0 MNEME_HTTP_PORT=0 "$bin/mneme-server" >"$work/server.out" 2>"$work/server.log" &
 server=$!
 until grep -q '^ready' "$work/server.out"; do
@@ -81,6 +84,7 @@ field() { mneme session get "$2" --json | grep -o "\"$1\":\"\?[0-9]*" | grep -o 
 size() { printf '%s  [%s: %s tokens in %s bytes]%s\n' "$dim" "$1" "$(field position "$1")" "$(field state_bytes "$1")" "$plain"; }
 
 step "Some facts"
+note "Each line is one call of mneme chat. It sends this line only: the session has the rest."
 ask clara "My name is Clara."
 ask clara "Please remember that my code is 7281."
 ask clara "Anna's city is Rome."
@@ -89,14 +93,16 @@ size clara
 bytes=$(field state_bytes clara) before=$(field position clara)
 
 step "A flood"
-note "$(wc -l <demo/flood.txt) turns about other things, of which this is the first:"
-printf '  %s> %.72s...%s\n' "$bold" "$(head -n 1 demo/flood.txt)" "$plain"
+note "$(wc -l <demo/flood.txt) turns about other people and things. The first and the last:"
 mneme chat --session clara --temperature 0 --max-tokens 48 <demo/flood.txt >"$work/flood"
-printf '  %.76s\n' "$(head -n 1 "$work/flood")"
+turn() { printf '  %s> %s%s\n  %s\n' "$bold" "$(short "$1")" "$plain" "$2"; }
+short() { if ((${#1} > 90)); then printf '%.84s [...]' "$1"; else printf '%s' "$1"; fi; }
+turn "$(head -n 1 demo/flood.txt)" "$(head -n 1 "$work/flood")"
+turn "$(tail -n 1 demo/flood.txt)" "$(tail -n 1 "$work/flood")"
 size clara
 (($(field position clara) - before > 3000)) || fail "the flood, which was to be thousands of tokens"
 [[ $(field state_bytes clara) == "$bytes" ]] || fail "the size of the memory"
-note "The memory is as large as before, to the byte."
+note "$(($(field position clara) / before)) times as many tokens, and not a byte more."
 
 step "Does it still know?"
 ask clara "What is my name?"
@@ -153,11 +159,11 @@ show "Ben, asked the same:" "$ben"
 [[ $clara == "$second" ]] || fail "Clara's answer depends on Ben"
 [[ $clara != "$ben" ]] || fail "Clara and Ben got the same answer, to the last bit"
 
-step "SIGTERM"
+step "The end"
 kill -TERM "$server"
 status=0
 wait "$server" || status=$?
 server=
 ((status == 0)) || { echo "the server exited with $status, expected 0" >&2; exit 1; }
-echo "The server drained and exited with 0. All comparisons hold."
-note "Your turn: $bin/mneme-server in one terminal, $bin/mneme chat in another."
+echo "The server drained and exited with 0. All comparisons hold. That took $SECONDS seconds."
+note "Your turn: $bin/mneme-server in one terminal, $bin/mneme chat --session anna in another."

@@ -73,6 +73,9 @@ ctest --preset ci -j "$jobs"
 if [[ -n $python ]]; then
   phase "Test: Python client"
   MNEME_BIN_DIR=$PWD/build/ci/bin "$python" -m pytest -q clients/python
+
+  phase "Test: demo model"
+  "$python" -m pytest -q -p no:cacheprovider demo/tests  # What needs PyTorch is skipped.
 fi
 
 if $slow; then

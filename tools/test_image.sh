@@ -87,7 +87,7 @@ print(" ".join(value) if isinstance(value, (list, dict)) else value)' "$@"
 in_image() {
   buildah run --volume "$work/models:/models" --volume "$work/keys:/run/keys" \
     --env MNEME_GRPC_PORT="$grpc_port" --env MNEME_HTTP_PORT="$http_port" \
-    --env MNEME_SERVER="127.0.0.1:$grpc_port" --env MNEME_API_KEY="${key-}" "${environment[@]}" \
+    --env MNEME_SERVER="127.0.0.1:$grpc_port" ${key:+--env "MNEME_API_KEY=$key"} "${environment[@]}" \
     "$container" -- "$@"
 }
 # refused CODE PATTERN ARGUMENTS...: the entrypoint ends with this code and one such line.
@@ -99,6 +99,27 @@ refused() {
   said=$(grep '^mneme-server:' <<<"$said")  # buildah has words of its own
   expect "mneme-server $*: exit code" "$status" "$code"
   expect "mneme-server $*: message" "$(wc -l <<<"$said") line: $said" "1 line: *$pattern*"
+}
+# start ARGUMENTS...: a server, until it is ready. Sets $runner, its job, and $server, its process.
+start() {
+  : >"$work/server.log"
+  in_image "$@" >"$work/server.log" 2>&1 &
+  runner=$!
+  for ((tries = 0; tries < 300; ++tries)); do
+    if grep -q '^ready' "$work/server.log"; then break; fi
+    kill -0 "$runner" 2>/dev/null || fail "the server ended"
+    sleep 0.2
+  done
+  # The server is the last of the processes that buildah stacks.
+  server=$runner
+  while child=$(pgrep -P "$server"); do server=$child; done
+}
+# terminate: the server gets the signal; $status is the exit code of its job.
+terminate() {
+  kill -TERM "$server"
+  server=
+  status=0
+  wait "$runner" || status=$?
 }
 fetch() { curl --silent --show-error --max-time 60 "$@"; }
 status_of() { fetch --output /dev/null --write-out '%{http_code}' "$@"; }
@@ -151,7 +172,15 @@ new_key=$(head -n 1 "$work/new_key")
 tail -n 1 "$work/new_key" >"$work/keys/api_keys"
 expect "owner of the model" "$(stat -c %u "$work/models/demo/config.json")" 65532
 
-expect "demo model" "$(in_image mneme-server --host 127.0.0.1 --plan)" "model     demo, mom, *"
+step "The demo model, of which it takes no more than a host"
+# shellcheck disable=SC2086
+start $entrypoint --host 127.0.0.1
+answer=$(fetch -H 'Content-Type: application/json' "http://127.0.0.1:$http_port/v1/completions" -d '{
+  "model": "mneme-demo", "temperature": 0, "prompt":
+  "User: My name is Anna.\nAssistant: Noted. Your name is Anna.</s>\nUser: What is my name?\nAssistant:"}')
+expect "what it remembers" "$answer" '*"text":" Your name is Anna."*'
+terminate
+expect "exit code" "$status" 0
 
 step "What is wrong is said in a line"
 refused 2 "--api-key-file"
@@ -167,16 +196,7 @@ step "Start"
 environment=(--env MNEME_MODEL=/models/demo --env MNEME_API_KEY_FILE=/run/keys/api_keys
   --env MNEME_METRICS_PORT="$metrics_port")
 # shellcheck disable=SC2086
-in_image $entrypoint >"$work/server.log" 2>&1 &
-runner=$!
-for ((tries = 0; tries < 300; ++tries)); do
-  if grep -q '^ready' "$work/server.log"; then break; fi
-  kill -0 "$runner" 2>/dev/null || fail "the server ended"
-  sleep 0.2
-done
-# The server is the last of the processes that buildah stacks.
-server=$runner
-while child=$(pgrep -P "$server"); do server=$child; done
+start $entrypoint
 expect "process" "$(cat "/proc/$server/comm")" mneme-server
 expect "user and group" "$(awk '/^[UG]id:/ { printf "%s ", $2 }' "/proc/$server/status")" "65532 65532 "
 touch "$work/started"

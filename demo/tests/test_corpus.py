@@ -3,11 +3,13 @@
 import re
 from random import Random
 
-import numpy as np
 import pytest
 
-from demo import filler, world
-from demo.corpus import BOS, DEFAULT_TOKENIZER, EOS, UNK, Encoder, Stream
+np = pytest.importorskip("numpy")
+pytest.importorskip("sentencepiece")
+
+from demo import filler, world  # noqa: E402
+from demo.corpus import BOS, DEFAULT_TOKENIZER, EOS, UNK, Encoder, Stream  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not DEFAULT_TOKENIZER.exists(), reason="the tokenizer is not there")
 

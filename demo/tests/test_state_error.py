@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from demo import report, state_error
+np = pytest.importorskip("numpy")
+
+from demo import report, state_error  # noqa: E402
 
 
 def write_logits(path: Path, logits: np.ndarray, dtype: str = "F32") -> None:

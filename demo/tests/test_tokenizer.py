@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
-import sentencepiece
 
-from demo import tokenizer
-from demo.corpus import DEFAULT_TOKENIZER, EOS, Encoder, Stream
+pytest.importorskip("numpy")
+sentencepiece = pytest.importorskip("sentencepiece")
+
+from demo import tokenizer  # noqa: E402
+from demo.corpus import DEFAULT_TOKENIZER, EOS, Encoder, Stream  # noqa: E402
 
 FOLDER = DEFAULT_TOKENIZER.parent
 

@@ -46,8 +46,8 @@ class DemoModelTest : public testing::Test {
   // Turns of `mneme chat` in a session, a line each; what it shows.
   std::string Chat(const std::string& session, const std::string& turns,
                    const std::vector<std::string>& flags = {}) {
-    std::vector<std::string> command = {kClient,           "chat",           "--session", session,
-                                        "--max-tokens=48", "--temperature=0"};
+    std::vector<std::string> command = {
+        kClient, "chat", "--session", session, "--max-tokens=160", "--temperature=0"};
     command.insert(command.end(), flags.begin(), flags.end());
     ChildProcess chat(command, turns, {"MNEME_SERVER=" + address_});
     EXPECT_EQ(chat.Wait(), 0) << chat.err();
