@@ -155,6 +155,15 @@ TEST(OpenAiRequestTest, AnEntryOfAListOfPromptsThatIsNoneIsRefusedByItsPlace) {
   }
 }
 
+TEST(OpenAiRequestTest, APageOfAnotherOriginMustSayThatItsBodyIsJson) {
+  const std::string body = R"({"prompt": "a"})";
+  const HttpField origin = {"Origin", "https://a.example"};
+  ExpectTaken(Read(OpenAiKind::kCompletion, body));
+  ExpectTaken(Read(OpenAiKind::kCompletion, body, {origin, {"Content-Type", "application/json"}}));
+  EXPECT_THAT(std::string(Read(OpenAiKind::kCompletion, body, {origin}).message()),
+              HasSubstr("Content-Type is missing"));
+}
+
 TEST(OpenAiRequestTest, WhatClientsSendWithoutMeaningItIsTaken) {
   for (const OpenAiKind kind : {OpenAiKind::kCompletion, OpenAiKind::kChat}) {
     ExpectTaken(Read(
