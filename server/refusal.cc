@@ -10,7 +10,7 @@
 namespace mneme {
 
 void CountRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status) {
-  access.stats().Refuse(status.code());
+  access.stats().Refuse(status);
   LogRefusal(access, call, status);
 }
 

@@ -1,5 +1,7 @@
 #include "server/request_totals.h"
 
+#include "server/security/quota.h"
+
 namespace mneme {
 namespace {
 
@@ -14,6 +16,16 @@ int64_t CountRejected(const EngineStats& engine, const ServerStats& server, absl
   const bool was_refused =
       code != absl::StatusCode::kCancelled && code != absl::StatusCode::kDeadlineExceeded;
   return engine.rejected_by(code).value() + (was_refused ? Refused(server, code) : 0);
+}
+
+std::map<std::string, int64_t> CountRejectedByReason(const EngineStats& engine,
+                                                     const ServerStats& server) {
+  std::map<std::string, int64_t> counts = {{kReasonStreamLimit, 0}, {kReasonTokenLimit, 0}};
+  for (size_t i = 0; i < engine.rejected_reason.size(); ++i) {
+    counts[std::string(EngineStats::RejectReasons()[i])] += engine.rejected_reason[i].value();
+  }
+  for (const auto& [reason, count] : server.refused_for.Read()) counts[reason] += count;
+  return counts;
 }
 
 RequestTotals CountRequests(const EngineStats& engine, const ServerStats& server) {

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 
 #include "absl/status/status.h"
 #include "engine/engine_stats.h"
@@ -23,5 +25,9 @@ RequestTotals CountRequests(const EngineStats& engine, const ServerStats& server
 
 // Of the rejected ones.
 int64_t CountRejected(const EngineStats& engine, const ServerStats& server, absl::StatusCode code);
+
+// The same by reason; those that an operator waits for are there before they happen, with 0.
+std::map<std::string, int64_t> CountRejectedByReason(const EngineStats& engine,
+                                                     const ServerStats& server);
 
 }  // namespace mneme

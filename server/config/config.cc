@@ -4,6 +4,8 @@
 #include <google/protobuf/text_format.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <string>
@@ -68,11 +70,14 @@ constexpr size_t kMaxConfigBytes = 1 << 20;
 
 // `path` may be a pipe.
 absl::Status MergeFile(const std::string& path, v1::ServerConfig& config) {
+  errno = 0;
   std::ifstream file(path, std::ios::binary);
   std::string text(kMaxConfigBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file && !file.eof()) {
-    return absl::NotFoundError(absl::StrCat("--config: cannot read \"", path, "\""));
+    return absl::NotFoundError(absl::StrCat("--config: cannot read \"", path, "\"",
+                                            errno != 0 ? ": " : "",
+                                            errno != 0 ? std::strerror(errno) : ""));
   }
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > kMaxConfigBytes) {
@@ -337,6 +342,10 @@ int64_t LeastGrpcMemory(const v1::NetworkSection& network) {
 }
 
 absl::Status ValidateNetwork(const v1::NetworkSection& network) {
+  if (network.grpc_port() > 0 && network.grpc_port() == network.http_port()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--http-port: ", network.http_port(), " is the port of --grpc-port, too"));
+  }
   MNEME_RETURN_IF_ERROR(
       Prefixed("--http-allowed-origins", ParseOrigins(network.http_allowed_origins()).status()));
   if (GrpcMemoryBytes(network) >= LeastGrpcMemory(network)) return absl::OkStatus();

@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/request_check.h"
@@ -40,6 +42,11 @@ absl::StatusOr<LogSeverity> ToSeverity(v1::LogLevel level) {
   }
 }
 
+// As --log-level and the event log_settings spell it.
+std::string SettingOf(v1::LogLevel level) {
+  return absl::AsciiStrToLower(absl::StripPrefix(v1::LogLevel_Name(level), "LOG_LEVEL_"));
+}
+
 absl::StatusOr<v1::SetLogLevelResponse> ChangeLogLevel(const Caller& caller,
                                                        const v1::SetLogLevelRequest& request) {
   MNEME_ASSIGN_OR_RETURN(const LogSeverity severity, ToSeverity(request.level()));
@@ -47,7 +54,7 @@ absl::StatusOr<v1::SetLogLevelResponse> ChangeLogLevel(const Caller& caller,
   response.set_previous(ToMessage(MinLogSeverity()));
   // Whoever turns the log down is in it, at any level.
   LogFields("log_level_changed")
-      .Add("level", v1::LogLevel_Name(request.level()))
+      .Add("level", SettingOf(request.level()))
       .Add("by", caller.owner)
       .WriteAlways(LogSeverity::kInfo);
   SetMinLogSeverity(severity);

@@ -83,8 +83,8 @@ int HttpStatusOf(const absl::Status& status) {
     case absl::StatusCode::kAborted:
     case absl::StatusCode::kAlreadyExists:
       return 409;
-    case absl::StatusCode::kFailedPrecondition:
-      return 412;
+    case absl::StatusCode::kFailedPrecondition:  // of a fork or an end of a busy session, too
+      return ReasonOf(status) == kReasonSessionBusy ? 409 : 412;
     case absl::StatusCode::kResourceExhausted:
       return 429;
     case absl::StatusCode::kCancelled:

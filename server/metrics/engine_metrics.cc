@@ -31,10 +31,9 @@ void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWr
                 {{"code", absl::StatusCodeToString(code)}});
   }
   auto reasons = out.Counter("admission_rejections_total",
-                             "Requests that the engine refused before they ran, by reason.");
-  for (size_t i = 0; i < stats.rejected_reason.size(); ++i) {
-    reasons.Value(Count(stats.rejected_reason[i]),
-                  {{"reason", std::string(EngineStats::RejectReasons()[i])}});
+                             "Requests refused before they ran, by the reason of the error.");
+  for (const auto& [reason, count] : CountRejectedByReason(stats, server)) {
+    reasons.Value(static_cast<double>(count), {{"reason", reason}});
   }
 }
 

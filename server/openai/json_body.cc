@@ -94,6 +94,10 @@ absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request) {
   if (!type.empty() && !absl::EqualsIgnoreCase(type, "application/json")) {
     return BodyError(absl::StrCat("Content-Type is ", type, ", expected application/json"));
   }
+  // What a page sends without a type reaches any server, without a question whether it may.
+  if (type.empty() && !request.Field("origin").empty()) {
+    return BodyError("Content-Type is missing, expected application/json");
+  }
   const absl::string_view encoding = request.Field("content-encoding");
   if (!encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) {
     return BodyError(absl::StrCat("Content-Encoding is ", encoding, ", expected none"));

@@ -186,12 +186,13 @@ void OpenAiAnswer::AppendData(const Json& json) {
 }
 
 std::vector<HttpField> OpenAiAnswer::StateFields() const {
-  if (facts_.session.empty()) return {};
-  std::vector<HttpField> fields = {{"x-session-id", facts_.session},
-                                   {"x-session-resumed-tokens", absl::StrCat(resumed_tokens_)},
-                                   {"x-session-reuse", resumed_tokens_ > 0 ? "resumed" : "new"}};
-  if (ended_ > 0) fields.push_back({"x-session-position", absl::StrCat(session_position_)});
+  std::vector<HttpField> fields;
   if (replayed_) fields.push_back({"x-idempotent-replay", "true"});
+  if (facts_.session.empty()) return fields;
+  fields.push_back({"x-session-id", facts_.session});
+  fields.push_back({"x-session-resumed-tokens", absl::StrCat(resumed_tokens_)});
+  fields.push_back({"x-session-reuse", resumed_tokens_ > 0 ? "resumed" : "new"});
+  if (ended_ > 0) fields.push_back({"x-session-position", absl::StrCat(session_position_)});
   return fields;
 }
 

@@ -19,12 +19,19 @@ constexpr size_t kMaxPrompts = 1024;
 // What OpenAI generates for a completion that does not say.
 constexpr int kCompletionMaxTokens = 16;
 
+bool IsTokenId(const Json& value) {
+  return value.is_number_integer() && value >= 0 && value <= INT32_MAX;
+}
+
 bool IsTokenIds(const Json& value) {
-  if (!value.is_array() || value.empty()) return false;
-  for (const Json& id : value) {
-    if (!id.is_number_integer() || id < 0 || id > INT32_MAX) return false;
-  }
-  return true;
+  return value.is_array() && !value.empty() && absl::c_all_of(value, IsTokenId);
+}
+
+// Names the first entry of `list`, which is no list of token ids, though it seems to be meant so.
+void FailAtBadId(JsonFields& fields, absl::string_view name, const Json& list) {
+  size_t bad = 0;
+  while (IsTokenId(list[bad])) ++bad;
+  fields.Fail(absl::StrCat(name, "[", bad, "]"), "a token id", list[bad]);
 }
 
 void ReadSampling(JsonFields& fields, v1::SamplingOptions& out) {
@@ -210,13 +217,19 @@ void ReadPrompt(JsonFields& fields, OpenAiRequest& out) {
   };
   const bool is_list = prompt->is_array() && !IsTokenIds(*prompt);
   const Json list = is_list ? *prompt : Json::array({*prompt});
-  if (list.empty()) return fields.Fail("prompt", kExpected, *prompt);
+  if (list.empty() || !(prompt->is_string() || prompt->is_array())) {
+    return fields.Fail("prompt", kExpected, *prompt);
+  }
+  if (list[0].is_number()) return FailAtBadId(fields, "prompt", list);
   if (list.size() > kMaxPrompts) {
     return fields.Fail(
         "prompt", absl::StrCat("has ", list.size(), " prompts, expected at most ", kMaxPrompts));
   }
-  for (const Json& one : list) {
-    if (!add(one)) return fields.Fail("prompt", kExpected, one);
+  for (size_t i = 0; i < list.size(); ++i) {
+    if (add(list[i])) continue;
+    const std::string name = absl::StrCat("prompt[", i, "]");
+    if (list[i].is_array() && !list[i].empty()) return FailAtBadId(fields, name, list[i]);
+    return fields.Fail(name, "a text or a list of token ids", list[i]);
   }
   out.names.many_prompts = list.size() > 1;
   if (out.names.many_prompts && !out.generate.session().name().empty()) {

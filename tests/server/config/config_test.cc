@@ -210,6 +210,9 @@ TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
               AllOf(HasSubstr("--grpc-port"), HasSubstr("70000"), HasSubstr("65535")));
   EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "abc"}),
               AllOf(HasSubstr("--grpc-port"), HasSubstr("\"abc\" is not a whole number")));
+  EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port=8000"}),
+              HasSubstr("--http-port: 8000 is the port of --grpc-port, too"));
+  EXPECT_TRUE(Parse({"--model=m", "--grpc-port=0", "--http-port=0"}).ok());
   EXPECT_THAT(ErrorOf({"--model=m", "--device", "tpu"}),
               AllOf(HasSubstr("\"tpu\""), HasSubstr("auto, cpu, cuda")));
   EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "-1GiB"}), HasSubstr("is not a size"));
@@ -232,7 +235,8 @@ TEST(ConfigTest, ErrorsInTheFileNameTheirPlace) {
   const ConfigFile file("engine {\n  max_rows: 3\n  sessions: 4\n}\n");
   EXPECT_THAT(ErrorOf({"--model=m", "--config", file.path()}),
               AllOf(HasSubstr(file.path()), HasSubstr(":3:"), HasSubstr("sessions")));
-  EXPECT_THAT(ErrorOf({"--model=m", "--config", "no/such/file"}), HasSubstr("no/such/file"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--config", "no/such/file"}),
+              HasSubstr("no/such/file\": No such file or directory"));
   const ConfigFile range("engine { max_rows: 0 }");
   EXPECT_THAT(ErrorOf({"--model=m", "--config", range.path()}), HasSubstr("engine.max_rows"));
   EXPECT_THAT(ErrorOf({"--model=m", "--config", "/dev/zero"}), HasSubstr("more than 1MiB"));

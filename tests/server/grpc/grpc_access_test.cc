@@ -368,7 +368,10 @@ TEST_F(GrpcAccessTest, AdminsChangeTheLogLevel) {
   const auto ops = ClientOf("key-of-ops");
   EXPECT_TRUE(ops->SetLogLevel(v1::LOG_LEVEL_WARNING).ok());
   EXPECT_EQ(MinLogSeverity(), LogSeverity::kWarning);
+  testing::internal::CaptureStderr();
   EXPECT_EQ(ops->SetLogLevel(v1::LOG_LEVEL_ERROR)->previous(), v1::LOG_LEVEL_WARNING);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr(" I log_level_changed level=error by=ops\n"));
   EXPECT_TRUE(absl::IsInvalidArgument(ops->SetLogLevel(v1::LOG_LEVEL_UNSPECIFIED).status()));
   SetMinLogSeverity(before);
 }

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "base/clock.h"
+#include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/metrics/process_facts.h"
@@ -70,7 +71,7 @@ TEST_F(MetricsTest, OutcomesAddUpToAllRequestsThatEnded) {
   stats.finished_by(FinishReason::kLength).Add(4);
   stats.finished_by(FinishReason::kCancelled).Add(2);
   stats.Reject(absl::NotFoundError("x"));
-  access_.stats().Refuse(absl::StatusCode::kNotFound);
+  access_.stats().Refuse(absl::NotFoundError("y"));
   const std::vector<std::string> lines = Lines();
   EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"completed\"} 7"));
   EXPECT_THAT(lines, Contains("mneme_requests_total{model_name=\"m\",outcome=\"cancelled\"} 2"));
@@ -78,7 +79,21 @@ TEST_F(MetricsTest, OutcomesAddUpToAllRequestsThatEnded) {
   EXPECT_THAT(lines,
               Contains("mneme_requests_rejected_total{model_name=\"m\",code=\"NOT_FOUND\"} 2"));
   EXPECT_THAT(lines,
-              Contains("mneme_admission_rejections_total{model_name=\"m\",reason=\"OTHER\"} 1"));
+              Contains("mneme_admission_rejections_total{model_name=\"m\",reason=\"OTHER\"} 2"));
+}
+
+TEST_F(MetricsTest, WhoeverRefusedARequestItsReasonIsCounted) {
+  Publish();
+  engine_.stats_.Reject(QueueFullError("3 requests are waiting"));
+  access_.stats().Refuse(QueueFullError("3 requests are waiting"));
+  access_.stats().Refuse(WithReason(absl::UnavailableError("x"), "LOADING"));
+  access_.stats().Refuse(absl::CancelledError("the client has left"));
+  const std::vector<std::string> lines = Lines();
+  const std::string name = "mneme_admission_rejections_total{model_name=\"m\",reason=";
+  EXPECT_THAT(lines, Contains(name + "\"QUEUE_FULL\"} 2"));
+  EXPECT_THAT(lines, Contains(name + "\"LOADING\"} 1"));
+  EXPECT_THAT(lines, Contains(name + "\"KEY_TOKEN_LIMIT\"} 0"));
+  EXPECT_THAT(lines, Contains(name + "\"OTHER\"} 0"));
 }
 
 TEST_F(MetricsTest, HistogramsAreCumulativeAndEndAtInfinity) {

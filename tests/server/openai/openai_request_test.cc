@@ -133,6 +133,37 @@ TEST(OpenAiRequestTest, WhatWouldHaveNoEffectIsRefusedByName) {
   ExpectRefused(Read(OpenAiKind::kChat, "{}"), "messages");
 }
 
+TEST(OpenAiRequestTest, AnEntryOfAListOfPromptsThatIsNoneIsRefusedByItsPlace) {
+  struct Case {
+    std::string prompt;
+    std::string field;
+  };
+  for (const Case& c : std::vector<Case>{{"5", "prompt"},
+                                         {"[]", "prompt"},
+                                         {"{}", "prompt"},
+                                         {R"(["a", 5])", "prompt[1]"},
+                                         {R"(["a", null])", "prompt[1]"},
+                                         {"[[1, 2], []]", "prompt[1]"},
+                                         {"[[1, 2], [3, -1]]", "prompt[1][1]"},
+                                         {"[1, -1]", "prompt[1]"},
+                                         {"[1, 4294967301]", "prompt[1]"},
+                                         {R"([1, "a"])", "prompt[1]"},
+                                         {"[1.5]", "prompt[0]"},
+                                         {"[true]", "prompt[0]"}}) {
+    ExpectRefused(Read(OpenAiKind::kCompletion, absl::StrCat(R"({"prompt": )", c.prompt, "}")),
+                  c.field);
+  }
+}
+
+TEST(OpenAiRequestTest, APageOfAnotherOriginMustSayThatItsBodyIsJson) {
+  const std::string body = R"({"prompt": "a"})";
+  const HttpField origin = {"Origin", "https://a.example"};
+  ExpectTaken(Read(OpenAiKind::kCompletion, body));
+  ExpectTaken(Read(OpenAiKind::kCompletion, body, {origin, {"Content-Type", "application/json"}}));
+  EXPECT_THAT(std::string(Read(OpenAiKind::kCompletion, body, {origin}).message()),
+              HasSubstr("Content-Type is missing"));
+}
+
 TEST(OpenAiRequestTest, WhatClientsSendWithoutMeaningItIsTaken) {
   for (const OpenAiKind kind : {OpenAiKind::kCompletion, OpenAiKind::kChat}) {
     ExpectTaken(Read(

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "engine/status_payload.h"
+#include "server/http/http_error.h"
 #include "server/http/http_guard.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/http/raw_http_client.h"
@@ -178,6 +179,32 @@ TEST_F(OpenAiServiceTest, WhatIsRefusedIsCountedLoggedAndTraced) {
   EXPECT_THAT(log, Not(HasSubstr("secret")));
   const std::vector<std::string> lines = absl::StrSplit(log, '\n', absl::SkipEmpty());
   EXPECT_EQ(lines.size(), 5u) << log;
+}
+
+TEST_F(OpenAiServiceTest, AnAnswerThatIsSentAgainSaysSoInAndOutsideOfSessions) {
+  Publish();
+  engine_.OnSubmit([](FakeRequest& fake) {
+    TokenEvent end{.finish = FinishReason::kLength, .is_last = true};
+    end.replayed = fake.request.idempotency_key == "twice";
+    fake.Push(std::move(end));
+  });
+  for (const char* session : {"", R"(, "session_id": "s")"}) {
+    const auto ask = [&](absl::string_view key) {
+      return Ask("a",
+                 absl::StrCat(R"({"prompt": "a", "idempotency_key": ")", key, "\"", session, "}"));
+    };
+    EXPECT_EQ(ask("once").Field("x-idempotent-replay"), "");
+    EXPECT_EQ(ask("twice").Field("x-idempotent-replay"), "true");
+  }
+}
+
+TEST_F(OpenAiServiceTest, ABusySessionIsAConflictWhateverWasToBeDoneWithIt) {
+  const absl::Status busy =
+      WithReason(absl::FailedPreconditionError("session \"s\" is busy"), "SESSION_BUSY");
+  EXPECT_EQ(HttpStatusOf(busy), 409);
+  const HttpResponse response = ErrorResponse(busy);
+  EXPECT_THAT(response.body, HasSubstr("conflict_error"));
+  EXPECT_EQ(HttpStatusOf(absl::FailedPreconditionError("no chat template")), 412);
 }
 
 TEST_F(OpenAiServiceTest, WhatHttpItselfRefusesIsNoDifferent) {
