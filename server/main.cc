@@ -297,6 +297,7 @@ int Main(int argc, const char* const* argv) {
   }
   LogConfiguration(*line);
   const ReadConfig read_again = [&]() -> absl::StatusOr<v1::ServerConfig> {
+    MNEME_RETURN_IF_ERROR(CheckReadAgain(line->file));
     MNEME_ASSIGN_OR_RETURN(CommandLine again, ReadArguments(arguments));
     MNEME_RETURN_IF_ERROR(CheckCommandLine(again));
     return std::move(again.config);

@@ -2,6 +2,7 @@
 
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -200,6 +201,13 @@ absl::Status CheckGuard(const FlagSpec& flag, absl::string_view given_as, absl::
 
 }  // namespace
 
+absl::Status CheckReadAgain(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0 || !S_ISFIFO(info.st_mode)) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("--config: \"", path, "\" is a pipe, which cannot be read again"));
+}
+
 absl::StatusOr<CommandLine> ParseCommandLine(std::span<const char* const> arguments,
                                              const GetEnvironment& environment) {
   MNEME_ASSIGN_OR_RETURN(CommandLine line, ReadCommandLine(arguments, environment));
@@ -236,6 +244,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
 
   if (file != nullptr && *file != '\0') {
     MNEME_RETURN_IF_ERROR(MergeFile(file, line.config));
+    line.file = file;
   }
   for (const FlagSpec& flag : table.flags()) {
     const char* value = environment(flag.env.c_str());
@@ -285,7 +294,8 @@ bool WantsJsonLog(std::span<const char* const> arguments, const GetEnvironment& 
   }
   if (!format.empty() || file.empty()) return format == "json";
   v1::ServerConfig config;
-  return MergeFile(file, config).ok() && config.log().format() == "json";
+  return CheckReadAgain(file).ok() && MergeFile(file, config).ok() &&
+         config.log().format() == "json";
 }
 
 absl::Status CheckCommandLine(const CommandLine& line) {

@@ -23,7 +23,11 @@ struct CommandLine {
   // By a flag or a variable, if only as "": then it is a script's variable that is not set.
   bool names_model = false;
   bool serves_demo = false;  // config.model is the demo model: UseDemoModel
+  std::string file;          // of --config; empty: none
 };
+
+// Whether `path` may be opened once more: a pipe would keep whoever reads it waiting, or be empty.
+absl::Status CheckReadAgain(const std::string& path);
 
 // Value of an environment variable, or null: getenv, or a map in tests.
 using GetEnvironment = std::function<const char*(const char* name)>;

@@ -158,6 +158,13 @@ TEST(EngineStatsTest, RejectionsAreCountedByCodeAndReason) {
   EXPECT_EQ(RejectedFor(h.stats, kReasonDraining), 1);
 }
 
+TEST(EngineStatsTest, AConversationThatIsNotTheSessionsHasAReasonOfItsOwn) {
+  EngineStats stats;
+  stats.Reject(WithReason(absl::FailedPreconditionError("another one"), kReasonHistory));
+  EXPECT_EQ(RejectedFor(stats, kReasonHistory), 1);
+  EXPECT_EQ(RejectedFor(stats, "OTHER"), 0);
+}
+
 TEST(EngineStatsTest, AReasonThatIsNotListedIsAnother) {
   EngineStats stats;
   stats.Reject(absl::InternalError("no reason"));

@@ -1,11 +1,13 @@
 """What operators see: metrics, request lines, traces, and a log that changes while the server runs."""
 
 import json
+import os
 import re
 import shutil
 import signal
 import socket
 import subprocess
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -252,6 +254,18 @@ def test_no_line_holds_a_word_of_a_prompt(served):
     wait_for_line(server, " request id=quiet ")
     wait_for_line(server, " request id=quiet-too ")
     assert "xylophone" not in server.log
+
+
+def test_a_configuration_from_a_pipe_is_read_once(start, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=('log { level: "info" }',))
+    writer.start()
+    server = start("--config", str(pipe))
+    writer.join()
+    server.signal(signal.SIGHUP)
+    wait_for_line(server, "reload_failed: SIGHUP: .*is a pipe, which cannot be read again files=config")
+    server.stop()
 
 
 def test_the_log_changes_at_run_time(start, tmp_path):

@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -11,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "server/config/demo_model.h"
 #include "server/config/environment.h"
 #include "server/config/flags.h"
@@ -242,6 +245,20 @@ TEST(ConfigTest, ErrorsInTheFileNameTheirPlace) {
   EXPECT_THAT(ErrorOf({"--model=m", "--config", "/dev/zero"}), HasSubstr("more than 1MiB"));
   EXPECT_THAT(ErrorOf({"--model=m", "--config", testing::TempDir().c_str()}),
               HasSubstr("cannot read"));
+}
+
+TEST(ConfigTest, APipeIsReadOnce) {
+  const ConfigFile file("engine { max_rows: 3 }");
+  EXPECT_EQ(Parse({"--model=m", "--config", file.path()})->file, file.path());
+  EXPECT_EQ(CheckReadAgain(file.path()), absl::OkStatus());
+  EXPECT_EQ(CheckReadAgain(""), absl::OkStatus());
+  const std::string pipe = absl::StrCat(testing::TempDir(), "/pipe_", getpid());
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(CheckReadAgain(pipe).message()), HasSubstr("cannot be read again"));
+  // Nobody writes into it: whoever opened it would wait for ever.
+  const std::vector<const char*> arguments = {"--bogus", "--config", pipe.c_str()};
+  EXPECT_FALSE(WantsJsonLog(arguments, [](const char*) -> const char* { return nullptr; }));
+  unlink(pipe.c_str());
 }
 
 TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {

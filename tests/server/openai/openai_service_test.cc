@@ -139,10 +139,17 @@ TEST_F(OpenAiServiceTest, NoPromptOfAListBeginsWhereNotAllCanWait) {
   const RawResponse refused = ask(6);
   EXPECT_EQ(refused.status, 429);
   EXPECT_THAT(refused.body, HasSubstr("queue_full"));
+  const auto with_choices = [this](int n) {
+    return Ask("n", absl::StrCat(R"({"prompt": ["a", "b", "c", "d", "e"], "n": )", n, "}")).status;
+  };
+  EXPECT_EQ(with_choices(2), 429) << "one runs, four would wait";
+  EXPECT_EQ(engine_.requests(), 5u);
+  EXPECT_EQ(Ask("n", R"({"prompt": ["a", "b", "c", "d"], "n": 3})").status, 200)
+      << "one of more choices than rows runs when no other does";
   engine_.stats_.requests_running.Set(2);
   engine_.stats_.requests_queued.Set(1);
   EXPECT_EQ(ask(3).status, 429);
-  EXPECT_EQ(engine_.requests(), 5u);
+  EXPECT_EQ(engine_.requests(), 9u);
   EXPECT_EQ(ask(2).status, 200);
 }
 
