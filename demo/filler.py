@@ -782,8 +782,7 @@ def _episode(rng: Random, topic: str, sentences: int, protagonist: str) -> list[
 
 
 def story(rng: Random, sentences: int, topic: str = "", protagonist: str = "") -> str:
-    """About so many sentences in episodes of 4 to 16, the first of them about the topic and the
-    protagonist."""
+    """About so many sentences in episodes of 4 to 16; topic and protagonist are those of the first one."""
     random = rng.random
     told: list[str] = []
     while len(told) < sentences:

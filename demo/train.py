@@ -1,11 +1,11 @@
 """Trains the demo's model or one of its twins on the generated corpus, in pieces of any length.
 
-    python -m demo.train --config demo --out runs/demo --steps 6000 --seconds 540
+    python -m demo.train --config demo --out runs/demo --steps 3300 --seconds 120
 
 A run that ends by --seconds leaves a checkpoint in --out and goes on from there when it is started again
-with the same arguments. Batches are a function of (--seed, step) alone: twins see the same texts in the same
-order, whatever the number of workers. When the last step is done, and at the end of every piece, the weights
-are written to OUT/export in bf16, as Mneme and Hugging Face load them. OUT/log.jsonl has the losses and the
+with the same arguments. The batch of a step is a function of --seed, --steps and --tokens alone: twins see
+the same texts in the same order, whatever the number of workers. At the end of every piece the weights are
+written to OUT/export in bf16, as Mneme and Hugging Face load them. OUT/log.jsonl has the losses and the
 recall on held-out documents.
 """
 

@@ -19,7 +19,8 @@ USER = "Your"
 
 OBJECTS: tuple[str, ...] = tuple(
     "anchor barrel basket bell bicycle cabinet camera carpet chair clock compass desk drum globe kettle "
-    "ladder lamp lantern mirror piano sofa statue table teapot telescope trunk umbrella vase violin wagon".split()
+    "ladder lamp lantern mirror piano sofa statue table teapot telescope trunk umbrella vase violin "
+    "wagon".split()
 )
 
 _TWO_DIGITS = tuple(f"{number:02d}" for number in range(10, 100))
@@ -141,7 +142,7 @@ ATTRIBUTES["origin"] = Attribute("origin", ATTRIBUTES["country"].values, "o")
 _OF_KIND = {kind: tuple(name for name, item in ATTRIBUTES.items() if kind in item.of) for kind in "upo"}
 SUBJECTS: tuple[str, ...] = (USER, *NAMES, *(f"The {item}" for item in OBJECTS))
 
-MAX_FACTS = 500  # drawn at random: there are about twice as many
+MAX_FACTS = 500  # drawn at random: there are more than twice as many
 
 _TELL = (
     "%(own)s %(what)s is %(value)s.",
@@ -242,8 +243,7 @@ def _words(subject: str, attribute: str, value: str = "") -> dict[str, str]:
 
 
 def casual(text: str, rng: Random) -> str:
-    """What a user says, as it is sometimes typed: without its last mark, with another, or without a
-    capital."""
+    """What a user says as it is sometimes typed: without its last mark, with "!", or without a capital."""
     draw = rng.random()
     if draw > 0.2:
         return text
