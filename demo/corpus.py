@@ -154,8 +154,7 @@ def _tell_groups(count: int, rng: Random) -> list[tuple[int, ...]]:
 
 
 def _asked(count: int, wanted: int, rng: Random) -> list[int]:
-    """Which facts are asked for: every one, then some again; three times, or more if that is far too
-    little."""
+    """Which facts are asked for: every one, then some again, up to three times, or six if need be."""
     asked = list(range(count))
     most = min(6, max(3, -(-wanted // count)))
     again = [fact for fact in asked for _ in range(most - 1)]

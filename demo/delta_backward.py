@@ -1,5 +1,4 @@
-"""One part of the backward pass of flash-linear-attention's chunked gated delta rule, as batched matrix
-products.
+"""A part of the backward pass of flash-linear-attention's chunked gated delta rule, in matrix products.
 
 Triton 3.4 to 3.7.0 compiles the library's kernel for it wrongly on Hopper GPUs, and the library refuses to
 run it there. fla_kernels.py puts this function in its place; what it costs beside the kernel is small.

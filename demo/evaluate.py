@@ -1,9 +1,9 @@
 """Measures what a served model remembers, through the Python client, and writes the numbers as JSON.
 
     mneme-server --model demo/model &
-    python -m demo.evaluate --server 127.0.0.1:50051 --name mom --out results/mom.json
+    python -m demo.evaluate --server 127.0.0.1:50051 --name MoM --out demo/results/demo.json
 
-Run it in the repository's root, with clients/python installed. demo/README.md says what is measured.
+Run it in the repository's root, with clients/python installed. docs/demo_model.md says what is measured.
 """
 
 from __future__ import annotations

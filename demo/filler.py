@@ -11,13 +11,11 @@ from random import Random
 
 FEMALE: tuple[str, ...] = tuple(
     "Anna Clara Emma Julia Laura Maria Nina Olga Paula Rita Sara Tina Vera Wanda Alice Diana Elena Flora "
-    "Greta Hanna "
-    "Irene Karin Linda Marta Nora Petra Sofia Thea Ursula Zoe".split()
+    "Greta Hanna Irene Karin Linda Marta Nora Petra Sofia Thea Ursula Zoe".split()
 )
 MALE: tuple[str, ...] = tuple(
     "Adam Ben Carl David Erik Frank George Hugo Ivan Jack Karl Leo Martin Nils Oliver Paul Peter Ralph "
-    "Simon Thomas "
-    "Victor Walter Albert Daniel Henry Jonas Lukas Max Otto Robert".split()
+    "Simon Thomas Victor Walter Albert Daniel Henry Jonas Lukas Max Otto Robert".split()
 )
 NAMES: tuple[str, ...] = FEMALE + MALE
 _PRONOUNS = (
@@ -58,9 +56,8 @@ POOLS: dict[str, tuple[str, ...]] = {
     ),
     "place": _pool(
         "the market, the harbour, the mill, the library, the school, the station, the church, the bridge, "
-        "the bakery, "
-        "the castle, the river, the square, the inn, the museum, the theatre, the park, the lighthouse, the "
-        "forest"
+        "the bakery, the castle, the river, the square, the inn, the museum, the theatre, the park, the "
+        "lighthouse, the forest"
     ),
     "room": _pool(
         "the kitchen, the hall, the attic, the cellar, the garden, the bedroom, the barn, the yard"
@@ -479,8 +476,7 @@ CHATTER: tuple[tuple[str, str], ...] = (
     (
         "How do I make soup with %(vegetable)s?",
         "Cut the %(vegetable)s into small pieces and boil them with salt and a little %(herb)s. After half "
-        "an hour "
-        "the soup is ready.",
+        "an hour the soup is ready.",
     ),
     (
         "How can I keep %(herb)s fresh?",
@@ -657,8 +653,7 @@ CHATTER: tuple[tuple[str, str], ...] = (
     (
         "How can I learn %(lesson)s?",
         "Read a little %(weekly)s, write down what is new, and tell it to your %(family)s. What you can "
-        "explain you "
-        "have understood.",
+        "explain you have understood.",
     ),
     (
         "The %(worker)s was here and asked for you.",
@@ -677,8 +672,7 @@ CHATTER: tuple[tuple[str, str], ...] = (
     (
         "I would like to paint a picture.",
         "Begin with something simple, perhaps some %(fruit)s on a %(furniture_any)s. Take %(colour)s and "
-        "%(colour2)s, and do not "
-        "hurry.",
+        "%(colour2)s, and do not hurry.",
     ),
     (
         "What is the best time for a walk?",
@@ -788,8 +782,7 @@ def _episode(rng: Random, topic: str, sentences: int, protagonist: str) -> list[
 
 
 def story(rng: Random, sentences: int, topic: str = "", protagonist: str = "") -> str:
-    """About so many sentences in episodes of 4 to 16, the first of them about the topic and the
-    protagonist."""
+    """About so many sentences in episodes of 4 to 16; topic and protagonist are those of the first one."""
     random = rng.random
     told: list[str] = []
     while len(told) < sentences:

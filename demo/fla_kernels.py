@@ -1,5 +1,4 @@
-"""flash-linear-attention's kernels, as the training uses them. Import this in place of the library, and
-before it.
+"""flash-linear-attention's kernels as the training uses them. Import this, not the library.
 
 The library would try up to 25 configurations of each kernel at every start, for minutes. kernel_configs/
 names those that won on an H200. One kernel is replaced: see delta_backward.py.

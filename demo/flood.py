@@ -15,8 +15,7 @@ TURNS = 64
 
 
 def told_story(rng: Random) -> str:
-    """A turn in which the user tells a story; those in which the assistant is asked for one are passed
-    over."""
+    """A turn in which the user tells a story; where the assistant is asked for one, another is drawn."""
     while True:
         said, reply = filler.story_turn(rng, sentences=rng.randint(6, 14))
         if len(said) > len(reply):

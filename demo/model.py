@@ -112,8 +112,7 @@ CONFIGS = {
     "demo": Config("mom", num_memories=4, topk=2, shared_mem=True),
     # The same without the memory that every token writes.
     "no_shared": Config("mom", num_memories=4, topk=2, shared_mem=False),
-    # One memory, and as many weights as a token of `demo` goes through: 3 heads and a wider feed-forward
-    # part.
+    # One memory, and as many weights as a token of `demo` goes through.
     "gdn_active": Config("gated_deltanet", num_heads=3, intermediate_size=640),
     # One memory of the bytes of all of `demo`'s; its weights are as many as all of `demo`'s.
     "gdn_state": Config("gated_deltanet", head_dim=256, expand_v=1.25, intermediate_size=640),
@@ -144,8 +143,10 @@ class Segments:
 
 
 def short_convolution(x: Tensor, weight: Tensor, segments: Segments) -> Tensor:
-    """silu of the causal convolution of each channel, zeros before each segment. x [M, C], weight [C, 1,
-    W]."""
+    """silu of the causal convolution of each channel, zeros before each segment.
+
+    x [M, C], weight [C, 1, W] -> [M, C].
+    """
     if x.is_cuda:
         from demo.fla_kernels import causal_conv1d
 
@@ -168,11 +169,13 @@ def short_convolution(x: Tensor, weight: Tensor, segments: Segments) -> Tensor:
 
 
 def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, segments: Segments) -> Tensor:
-    """Reads of each entry after its write. q, k [M, H, K], v [M, H, V], g (log decay) and beta [M, H] -> [M,
-    H, V].
+    """Reads of each entry after its write.
 
-    S <- e^g S;  S <- S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(K), with q and k of length 1, S = 0
-    before each segment.
+    q, k [M, H, K], v [M, H, V], g (log decay) and beta [M, H] -> [M, H, V]:
+
+        S <- e^g S;  S <- S + k (beta (v - S^T k))^T;  o = S^T q / sqrt(K)
+
+    with q and k of length 1, and S = 0 before each segment.
     """
     if q.is_cuda:
         from demo.fla_kernels import chunk_gated_delta_rule
@@ -229,8 +232,7 @@ class ConvWeight(nn.Module):
 
 
 class DeltaMixer(nn.Module):
-    """What both kinds of layers share: convolutions, gates and rule on sorted entries, output norm and
-    gate."""
+    """What both kinds of layers share: convolutions, gates and rule on sorted entries; how they end."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -247,8 +249,10 @@ class DeltaMixer(nn.Module):
         self.o_norm = RmsNorm(config.value_dim, config.norm_eps)
 
     def read(self, q: Tensor, kvba: Tensor, segments: Segments) -> Tensor:
-        """Raw queries [M, H K] and raw keys, values, write and decay gates [M, H K + H V + 2 H] -> reads [M,
-        H V]."""
+        """What each entry reads, [M, H V].
+
+        q [M, H K]: raw queries; kvba [M, H K + H V + 2 H]: raw keys and values, write and decay gates.
+        """
         c = self.config
         heads = c.num_heads
         k, v, b, a = kvba.split([heads * c.head_dim, heads * c.value_dim, heads, heads], dim=-1)
@@ -384,8 +388,7 @@ class Backbone(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Embedding, blocks, head. The residual stream is kept in the parameters' fp32, products run in
-    `dtype`."""
+    """Embedding, blocks, head. The residual stream is fp32, as the parameters; products run in `dtype`."""
 
     def __init__(self, config: Config):
         super().__init__()
@@ -396,8 +399,7 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draws all weights from torch's generator; memories begin long-lived, with half-lives of 100 tokens
-        and more."""
+        """Draws all weights from torch's generator. Half-lives begin with eight tokens and more."""
         residual = 1 / math.sqrt(2 * self.config.num_hidden_layers)
         for name, parameter in self.named_parameters():
             if name.endswith("norm.weight"):

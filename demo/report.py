@@ -1,8 +1,8 @@
 """Tables and the plot of the documentation, from the files that evaluate.py and state_error.py wrote.
 
-python -m demo.report table results/*.json
-python -m demo.report plot results/*.json --out docs/images/demo_recall.png
-python -m demo.report states results/state_error.json
+python -m demo.report table demo/results/demo.json
+python -m demo.report plot demo/results/demo.json --out recall.png
+python -m demo.report states demo/results/state_error.json
 """
 
 from __future__ import annotations

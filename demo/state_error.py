@@ -2,7 +2,7 @@
 
     python -m demo.state_error reference --bin build/cuda/bin --model demo/model --out reference.npz
     python -m demo.state_error compare --bin build/cuda/bin --model demo/model --reference reference.npz \\
-        --runs cuda:f32,cuda:f16,cuda:int8 --out results/state_error.json
+        --runs cuda:f32,cuda:f16,cuda:int8 --out demo/results/state_error.json
 
 Both feed one text of the corpus to mneme-logits, the first one on its float64 backend, and keep the logits of
 every so many positions and of those before each value that a question asks for. The reference can be made on

@@ -7,9 +7,8 @@ Unigram, byte fallback, nothing normalised. Two digits are one piece, with a spa
 without. All words that a fact can hold are one piece, because they occur often enough in what it is
 trained on.
 
-tokenizer.json says the same for the transformers package: its Llama class knows BPE only. Ids differ
-only where an odd number of three or more digits stands together, as "12" "3" and "1" "23" weigh the
-same.
+tokenizer.json says the same for the transformers package: its Llama class knows BPE only. Ids are equal
+but for one tie: "77" "7" and "7" "77" in an odd number of digits.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ VOCABULARY = 1920
 SPACE = "\u2581"
 SPECIAL = ("<unk>", "<s>", "</s>")
 _NUMBERS = tuple(f"{number:02d}" for number in range(100))
-USER_DEFINED = ("\n", "User:", "Assistant:", "'s", *_NUMBERS, *(SPACE + number for number in _NUMBERS))
+_SPACED_NUMBERS = tuple(SPACE + number for number in _NUMBERS)
+USER_DEFINED = ("\n", "User:", "Assistant:", "'s", *_NUMBERS, *_SPACED_NUMBERS)
 
 # A system message begins the user's turn that follows. Answers are trimmed, as they begin with a space.
 CHAT_TEMPLATE = (
@@ -96,7 +96,27 @@ def train(seed: int = 1) -> bytes:
         num_threads=1,
         minloglevel=2,
     )
-    return model.getvalue()
+    return _weigh_numbers(model.getvalue(), seed)
+
+
+def _weigh_numbers(model: bytes, seed: int) -> bytes:
+    """The model with another score for each number, where SentencePiece gives all the same.
+
+    "12" "3" and "1" "23" would weigh the same otherwise, and the last bit of a sum decide, which each
+    program adds in another way. A number with its space stays ahead of a space and a number.
+    """
+    from sentencepiece import sentencepiece_model_pb2  # needs protobuf
+
+    proto = sentencepiece_model_pb2.ModelProto.FromString(model)
+    normal = sentencepiece_model_pb2.ModelProto.SentencePiece.NORMAL
+    best = max(piece.score for piece in proto.pieces if piece.type == normal)
+    rng = Random(seed)
+    by_name = {piece.piece: piece for piece in proto.pieces}
+    for number in (*_NUMBERS, *_SPACED_NUMBERS):
+        behind = 0.0 if number.startswith(SPACE) else 1.0
+        by_name[number].type = normal
+        by_name[number].score = len(number) * best - 0.1 - behind - rng.random() / 2
+    return proto.SerializeToString(deterministic=True)
 
 
 def _added(piece: str, token: int) -> dict[str, Any]:
@@ -116,7 +136,7 @@ def fast_tokenizer(processor: sentencepiece.SentencePieceProcessor) -> dict[str,
     """The content of tokenizer.json."""
     size = processor.get_piece_size()
     pieces = [processor.id_to_piece(token) for token in range(size)]
-    defined = {processor.piece_to_id(piece) for piece in USER_DEFINED}
+    defined = {processor.piece_to_id(piece) for piece in set(USER_DEFINED) - {*_NUMBERS, *_SPACED_NUMBERS}}
     ordinary = range(len(SPECIAL) + len(USER_DEFINED) + 256, size)
     best = max(processor.get_score(token) for token in ordinary)
 

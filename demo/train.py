@@ -1,11 +1,11 @@
 """Trains the demo's model or one of its twins on the generated corpus, in pieces of any length.
 
-    python -m demo.train --config demo --out runs/demo --steps 6000 --seconds 540
+    python -m demo.train --config demo --out runs/demo --steps 3300 --seconds 120
 
 A run that ends by --seconds leaves a checkpoint in --out and goes on from there when it is started again
-with the same arguments. Batches are a function of (--seed, step) alone: twins see the same texts in the same
-order, whatever the number of workers. When the last step is done, and at the end of every piece, the weights
-are written to OUT/export in bf16, as Mneme and Hugging Face load them. OUT/log.jsonl has the losses and the
+with the same arguments. The batch of a step is a function of --seed, --steps and --tokens alone: twins see
+the same texts in the same order, whatever the number of workers. At the end of every piece the weights are
+written to OUT/export in bf16, as Mneme and Hugging Face load them. OUT/log.jsonl has the losses and the
 recall on held-out documents.
 """
 
@@ -141,13 +141,6 @@ def optimizer_of(model: LanguageModel, peak: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), eps=1e-8, fused=fused)
 
 
-def save(path: pathlib.Path, step: int, model: LanguageModel, optimizer: torch.optim.Optimizer) -> None:
-    """A checkpoint that either is the old one or the new one, whatever happens meanwhile."""
-    temporary = path.with_suffix(".new")
-    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, temporary)
-    temporary.replace(path)
-
-
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -217,9 +210,23 @@ class Trainer:
         if not checkpoint.exists():
             return 0
         saved = torch.load(checkpoint, map_location=self.device)
+        if saved["plan"] != dataclasses.asdict(self.plan):
+            raise SystemExit(f"{checkpoint} is of a training with other --steps, --tokens or --seed")
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         return saved["step"]
+
+    def save(self, checkpoint: pathlib.Path, step: int) -> None:
+        """A checkpoint that either is the old one or the new one, whatever happens meanwhile."""
+        temporary = checkpoint.with_suffix(".new")
+        parts = {
+            "step": step,
+            "plan": dataclasses.asdict(self.plan),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+        }
+        torch.save(parts, temporary)
+        temporary.replace(checkpoint)
 
     def step(self, number: int, ids: Tensor, weights: Tensor, averages: Averages) -> None:
         """One step on a batch [documents, length + 1]."""
@@ -267,7 +274,7 @@ def main(arguments: list[str]) -> None:
             averages.since = time.monotonic()
         if log.seconds() > args.seconds:
             break
-    save(checkpoint, step, model, trainer.optimizer)
+    trainer.save(checkpoint, step)
     export.write(model, args.tokenizer, args.out / "export")
     log(step=step, finished=step == plan.steps, **validation.measure(model, trainer.device, longest=1 << 30))
 

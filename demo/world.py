@@ -19,8 +19,8 @@ USER = "Your"
 
 OBJECTS: tuple[str, ...] = tuple(
     "anchor barrel basket bell bicycle cabinet camera carpet chair clock compass desk drum globe kettle "
-    "ladder lamp "
-    "lantern mirror piano sofa statue table teapot telescope trunk umbrella vase violin wagon".split()
+    "ladder lamp lantern mirror piano sofa statue table teapot telescope trunk umbrella vase violin "
+    "wagon".split()
 )
 
 _TWO_DIGITS = tuple(f"{number:02d}" for number in range(10, 100))
@@ -60,81 +60,69 @@ ATTRIBUTES: dict[str, Attribute] = {
         _attribute(
             "password",
             "thistle falcon meadow ember willow pebble granite comet harvest velvet marble beacon raven "
-            "cobalt glacier "
-            "maple orchid puzzle quartz ripple saddle timber walnut zephyr",
+            "cobalt glacier maple orchid puzzle quartz ripple saddle timber walnut zephyr",
         ),
         _attribute(
             "city",
             "Rome Paris London Berlin Madrid Vienna Prague Oslo Lisbon Dublin Athens Cairo Tokyo Delhi "
-            "Moscow Warsaw "
-            "Geneva Venice Milan Hamburg Boston Chicago Toronto Sydney",
+            "Moscow Warsaw Geneva Venice Milan Hamburg Boston Chicago Toronto Sydney",
         ),
         _attribute(
             "country",
             "France Germany Spain Italy Norway Sweden Denmark Finland Poland Russia Greece Turkey Egypt "
-            "India China "
-            "Japan Canada Mexico Brazil Chile Peru Kenya Iceland Ireland",
+            "India China Japan Canada Mexico Brazil Chile Peru Kenya Iceland Ireland",
         ),
         _attribute(
             "colour",
             "red blue green yellow purple orange pink brown black white grey violet turquoise crimson beige "
-            "indigo "
-            "maroon silver gold olive teal scarlet magenta ivory",
+            "indigo maroon silver gold olive teal scarlet magenta ivory",
             "upo",
         ),
         _attribute(
             "dish",
             "soup pasta risotto curry goulash stew porridge lasagne paella sushi pizza salad couscous "
-            "ravioli tofu "
-            "fish chowder ramen polenta gnocchi trout salmon",
+            "ravioli tofu fish chowder ramen polenta gnocchi trout salmon",
         ),
         _attribute(
             "drink",
             "tea coffee milk water lemonade cocoa cider beer wine juice whisky rum gin vodka punch tonic "
-            "soda mead "
-            "sherry brandy cognac espresso",
+            "soda mead sherry brandy cognac espresso",
         ),
         _attribute(
             "hobby",
             "chess painting pottery knitting fishing gardening photography singing dancing reading hiking "
-            "drawing "
-            "origami astronomy camping sewing embroidery calligraphy juggling poetry magic genealogy",
+            "drawing origami astronomy camping sewing embroidery calligraphy juggling poetry magic genealogy",
         ),
         _attribute(
             "sport",
             "tennis football hockey rugby golf swimming rowing sailing skiing judo karate boxing fencing "
-            "archery "
-            "cycling running climbing handball badminton cricket squash volleyball",
+            "archery cycling running climbing handball badminton cricket squash volleyball",
         ),
         _attribute(
             "language",
             "French German Spanish Italian Dutch Danish Swedish Finnish Polish Russian Greek Turkish Arabic "
-            "Hebrew "
-            "Hindi Chinese Japanese Korean Welsh Irish Czech Latin Swahili",
+            "Hebrew Hindi Chinese Japanese Korean Welsh Irish Czech Latin Swahili",
         ),
         _attribute(
             "subject",
             "physics history biology chemistry geography music algebra geometry economics philosophy law "
-            "medicine "
-            "geology botany zoology art theology logic statistics architecture literature grammar",
+            "medicine geology botany zoology art theology logic statistics architecture literature grammar",
         ),
         _attribute(
             "spice",
             "saffron pepper ginger cinnamon cumin nutmeg paprika vanilla thyme basil oregano rosemary mint "
-            "dill "
-            "parsley sage turmeric cardamom fennel anise chili garlic",
+            "dill parsley sage turmeric cardamom fennel anise chili garlic",
         ),
         _attribute(
             "trade",
             "baking weaving carpentry masonry plumbing farming tailoring printing brewing nursing teaching "
-            "banking "
-            "mining roofing welding forestry publishing shipping tanning engraving gilding bookbinding",
+            "banking mining roofing welding forestry publishing shipping tanning engraving gilding "
+            "bookbinding",
         ),
         _attribute(
             "pet",
             "Momo Biscuit Rusty Whiskers Shadow Coco Tiger Bella Luna Oscar Bruno Fluffy Patch Rocky Simba "
-            "Smokey "
-            "Snowy Toby Waffles Ziggy Pip Nemo Felix Muffin",
+            "Smokey Snowy Toby Waffles Ziggy Pip Nemo Felix Muffin",
         ),
         Attribute("friend", NAMES),
         Attribute("name", NAMES, "u"),
@@ -144,8 +132,7 @@ ATTRIBUTES: dict[str, Attribute] = {
         _attribute(
             "material",
             "oak iron brass copper glass stone pine steel bronze leather paper wool silk cotton linen clay "
-            "bamboo "
-            "ebony plastic tin rubber wax felt birch",
+            "bamboo ebony plastic tin rubber wax felt birch",
             "o",
         ),
     )
@@ -155,7 +142,7 @@ ATTRIBUTES["origin"] = Attribute("origin", ATTRIBUTES["country"].values, "o")
 _OF_KIND = {kind: tuple(name for name, item in ATTRIBUTES.items() if kind in item.of) for kind in "upo"}
 SUBJECTS: tuple[str, ...] = (USER, *NAMES, *(f"The {item}" for item in OBJECTS))
 
-MAX_FACTS = 500  # drawn at random: there are about twice as many
+MAX_FACTS = 500  # drawn at random: there are more than twice as many
 
 _TELL = (
     "%(own)s %(what)s is %(value)s.",
@@ -256,8 +243,7 @@ def _words(subject: str, attribute: str, value: str = "") -> dict[str, str]:
 
 
 def casual(text: str, rng: Random) -> str:
-    """What a user says, as it is sometimes typed: without its last mark, with another, or without a
-    capital."""
+    """What a user says as it is sometimes typed: without its last mark, with "!", or without a capital."""
     draw = rng.random()
     if draw > 0.2:
         return text

@@ -198,7 +198,7 @@ class Chat {
     const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
     if (words[0] == "/help") {
       WriteOut(kCommands);
-    } else if (words[0] == "/fork") {
+    } else if (words[0] == "/fork" && words.size() <= 2) {
       Fork(words.size() > 1 ? words[1] : "");
     } else if (words[0] == "/reset") {
       const absl::Status status = client_.DeleteSession(session());
@@ -212,13 +212,22 @@ class Chat {
     } else if (words[0] == "/session") {
       const absl::StatusOr<v1::Session> info = client_.GetSession(session());
       if (!info.ok()) {
-        (void)ReportError(info.status());
+        ReportMissing(info.status());
         return;
       }
       WriteOut(absl::StrCat("[", info->name(), ": ", info->position(), " tokens in ",
                             info->state_bytes(), " bytes]\n"));
     } else {
-      WriteOut(absl::StrCat("unknown command ", words[0], "\n", kCommands));
+      WriteOut(absl::StrCat("unknown command ", line, "\n", kCommands));
+    }
+  }
+
+  // A session that no turn has begun is no error.
+  void ReportMissing(const absl::Status& status) {
+    if (absl::IsNotFound(status)) {
+      WriteOut(absl::StrCat("[", session(), " begins with the next turn]\n"));
+    } else {
+      (void)ReportError(status);
     }
   }
 
@@ -228,7 +237,7 @@ class Chat {
     request.set_target_name(target);
     const absl::StatusOr<v1::Session> fork = client_.ForkSession(request);
     if (!fork.ok()) {
-      (void)ReportError(fork.status());
+      ReportMissing(fork.status());
       return;
     }
     WriteOut(absl::StrCat("[", session(), " stays; going on in ", fork->name(), "]\n"));

@@ -19,6 +19,7 @@ def processor() -> sentencepiece.SentencePieceProcessor:
 
 
 def test_training_again_gives_the_files_that_are_here(tmp_path: Path) -> None:
+    pytest.importorskip("google.protobuf")
     tokenizer.write(tmp_path, tokenizer.train())
     for path in tmp_path.iterdir():
         assert path.read_bytes() == (FOLDER / path.name).read_bytes(), path.name
@@ -54,6 +55,7 @@ def test_transformers_gives_the_ids_of_sentencepiece(fast, processor) -> None:  
         "\n\n a\tb",
         "Anna72 x's 's Users: User:User:",
         "The announcement surprised Benjamin's teacher in 1999.",
+        *(f"{number} of {number}, x{number}" for number in (7, 100, 728, 12345, 1234567, 571038, 864209753)),
     ]
     stream = Stream(23, 2048)
     for _ in range(20):

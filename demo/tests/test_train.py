@@ -29,7 +29,9 @@ def test_the_learning_rate_rises_to_its_peak_and_falls():
     assert rates[-1] < 0.02
 
 
-def test_pieces_give_the_weights_of_one_piece(tmp_path, monkeypatch):
+@pytest.fixture
+def piece(monkeypatch):
+    """Trains a piece of a tiny network."""
     small = dataclasses.replace(
         model.CONFIGS["demo"], hidden_size=16, num_hidden_layers=1, head_dim=8, intermediate_size=16
     )
@@ -37,20 +39,13 @@ def test_pieces_give_the_weights_of_one_piece(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "VALIDATION_LENGTHS", (256,))
 
     def piece(out, *more):
-        arguments = [
-            "--config",
-            "demo",
-            "--steps",
-            "3",
-            "--tokens",
-            "256",
-            "--workers",
-            "0",
-            "--device",
-            "cpu",
-        ]
-        train.main([*arguments, "--out", str(out), *more])
+        arguments = "--config demo --steps 3 --tokens 256 --workers 0 --device cpu --out".split()
+        train.main([*arguments, str(out), *more])
 
+    return piece
+
+
+def test_pieces_give_the_weights_of_one_piece(tmp_path, piece):
     piece(tmp_path / "one")
     for _ in range(3):
         piece(tmp_path / "three", "--seconds", "0")
@@ -59,8 +54,23 @@ def test_pieces_give_the_weights_of_one_piece(tmp_path, monkeypatch):
     assert all(torch.equal(tensor, parts["model"][name]) for name, tensor in whole["model"].items())
 
     exported = model.load(tmp_path / "three" / "export")
-    assert exported.config == small
+    assert exported.config == model.CONFIGS["demo"]
     name = "model.embeddings.weight"
     assert torch.equal(exported.state_dict()[name], whole["model"][name].bfloat16().float())
     last = json.loads((tmp_path / "three" / "log.jsonl").read_text().splitlines()[-1])
     assert last["finished"] and set(last["loss"]) == {"256"}
+
+
+def test_a_checkpoint_of_another_plan_is_refused(tmp_path, piece):
+    piece(tmp_path, "--seconds", "0")
+    with pytest.raises(SystemExit, match="other --steps"):
+        piece(tmp_path, "--steps", "4")
+    with pytest.raises(SystemExit, match="other --steps"):
+        piece(tmp_path, "--seed", "2")
+
+
+def test_a_finished_training_can_be_started_again(tmp_path, piece):
+    piece(tmp_path)
+    weights = (tmp_path / "export" / "model.safetensors").read_bytes()
+    piece(tmp_path)
+    assert (tmp_path / "export" / "model.safetensors").read_bytes() == weights

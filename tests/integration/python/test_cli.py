@@ -68,6 +68,15 @@ def test_chat_begins_a_session_that_is_not_there_yet(cli, client, name):
     client.sessions.delete(name)
 
 
+def test_chat_has_nothing_to_show_or_fork_before_the_first_turn(cli, client, name):
+    said = "/session\n/fork\nHello\n/fork two names\n/reset\n/session\n"
+    code, out, err = cli("chat", "--session", name, "--max-tokens", "2", stdin=said)
+    assert (code, err) == (0, "")
+    assert out.count(f"[{name} begins with the next turn]") == 3
+    assert "unknown command /fork two names" in out
+    assert list(client.sessions.list(name)) == []
+
+
 def test_a_list_as_json_has_a_line_per_session(cli, client, name):
     assert cli("session", "list", name, "--json") == (0, "", "")
     for suffix in "ab":
