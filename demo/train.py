@@ -179,14 +179,14 @@ class Log:
 
 
 class Averages:
-    """Means of what the steps since the last report gave."""
+    """Means of what the steps since the last report gave, and how many steps of this piece were skipped."""
 
     def __init__(self, tokens: int):
         self.tokens, self.values, self.skipped = tokens, [], 0
         self.since = time.monotonic()
 
     def take(self) -> dict:
-        """The means; begins anew."""
+        """The report; means begin anew."""
         names = ("loss", "plain", "balance", "norm")
         means = torch.stack(self.values).mean(0).tolist()
         speed = len(self.values) * self.tokens / (time.monotonic() - self.since)
