@@ -45,6 +45,7 @@ int64_t LayOut(const DeltaMixerStepArgs& args, const Sizes& size, std::byte* mem
   b.table.memories = layout.Take<int32_t>(size.entries);
   b.table.fresh = layout.Take<int32_t>(size.entries);
   b.table.rows = layout.Take<int32_t>(size.entries);
+  b.table.folding = layout.Take<int32_t>(size.entries);
   b.x = layout.Take<__nv_bfloat16>(size.rows * size.model_dim);
   b.mixed = layout.Take<__nv_bfloat16>(size.rows * size.values);
   b.raw_q = layout.Take<float>(size.rows * size.keys);
@@ -117,6 +118,8 @@ void Route(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, co
                             .forced = args.forced.as<const int32_t>(),
                             .slots = args.slots.as<const int32_t>(),
                             .written = args.written,
+                            .range = args.pending.range,
+                            .capacity = args.pending.capacity,
                             .indices = args.indices.as<int32_t>(),
                             .weights = args.weights.as<float>()});
 }
@@ -251,7 +254,7 @@ void Remember(Device& device, const DeltaMixerStepArgs& args, const Sizes& size,
                           .log_decay = rule.log_decay,
                           .beta = rule.beta};
   if (!size.per_entry) gates.entry_rows = Indices(b.table.rows, {size.entries});
-  DecodeMemories(device, gates, rule);
+  DecodeMemories(device, gates, rule, b.table.folding);
 }
 
 }  // namespace

@@ -23,6 +23,7 @@ struct EntryTable {
   int32_t* offsets;  // [entries + 1]: 0, 1, ..
   int32_t *slots, *memories, *fresh;
   int32_t* rows;
+  int32_t* folding;  // the delta rule will store all of the memory
 };
 
 // RmsNorm, router and choice, a block to a row; marks the memories that are written.
@@ -40,6 +41,8 @@ struct ManyRoutesArgs {
   const int32_t* forced;  // [rows, top_k] or null
   const int32_t* slots;   // [rows]
   StateView written;
+  StateView range;  // of PendingWrites
+  int capacity;
   int32_t* indices;  // [rows, top_k]
   float* weights;    // [rows, top_k]
 };

@@ -19,10 +19,19 @@ __device__ inline float4 ToFloats(uint2 bits) {
   return {low.x, low.y, high.x, high.y};
 }
 
-// The choice and what follows from it, by one warp; lane m has the logit of memory m, and whether
-// the row has written that memory.
+// What the delta rule will do to a memory: nothing, or store all of it, for the first time or not.
+enum Store : int { kNotStored, kStored, kFirstStored };
+__device__ inline Store StoreOf(const ManyRoutesArgs& p, int slot, int memory) {
+  const bool written = *MemoryAt<const volatile uint8_t>(p.written, slot, memory) != 0;
+  const bool full =
+      p.capacity > 0 && MemoryAt<const volatile int>(p.range, slot, memory)[1] == p.capacity;
+  return !written ? kFirstStored : full ? kStored : kNotStored;
+}
+
+// The choice and what follows from it, by one warp; lane m has the logit of memory m, and what
+// happens to it if it is chosen.
 __device__ inline void WriteChoice(const ManyRoutesArgs& p, int row, int slot, float logit,
-                                   bool written) {
+                                   Store store) {
   const int lane = threadIdx.x % kWarp;
   if (p.round_logits) logit = __bfloat162float(__float2bfloat16_rn(logit));
   int chosen = p.memories;  // of choice `lane`; the shared memory's follows the routed ones
@@ -47,7 +56,7 @@ __device__ inline void WriteChoice(const ManyRoutesArgs& p, int row, int slot, f
   float largest = -INFINITY, total = 0;
   for (int j = 0; j < p.top_k; ++j) largest = fmaxf(largest, __shfl_sync(kAllLanes, own, j));
   for (int j = 0; j < p.top_k; ++j) total += expf(__shfl_sync(kAllLanes, own, j) - largest);
-  const bool was_written = __shfl_sync(kAllLanes, written ? 1 : 0, chosen % kWarp) != 0;
+  const int chosen_store = __shfl_sync(kAllLanes, static_cast<int>(store), chosen % kWarp);
   if (lane < p.top_k) {
     p.indices[row * p.top_k + lane] = chosen;
     p.weights[row * p.top_k + lane] = expf(own - largest) / total;
@@ -57,8 +66,9 @@ __device__ inline void WriteChoice(const ManyRoutesArgs& p, int row, int slot, f
     p.table.offsets[e] = e;
     p.table.slots[e] = slot;
     p.table.memories[e] = chosen;
-    p.table.fresh[e] = was_written ? 0 : 1;
+    p.table.fresh[e] = chosen_store == kFirstStored ? 1 : 0;
     p.table.rows[e] = row;
+    p.table.folding[e] = chosen_store == kNotStored ? 0 : 1;
     if (slot >= 0) *MemoryAt<uint8_t>(p.written, slot, chosen) = 1;
   }
   if (row == 0 && lane == 0) p.table.offsets[p.rows * p.columns] = p.rows * p.columns;
@@ -87,13 +97,11 @@ __global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ M
     }
   }
   int slot = -1;
-  bool written = false;
+  Store store = kFirstStored;
   if (routes && warp == 0) {
     slot = p.slots[row];
     const int memories = p.memories + (p.columns > p.top_k ? 1 : 0);
-    if (slot >= 0 && lane < memories) {
-      written = *MemoryAt<const volatile uint8_t>(p.written, slot, lane) != 0;
-    }
+    if (slot >= 0 && lane < memories) store = StoreOf(p, slot, lane);
   }
   WaitForPreviousKernel();
 
@@ -153,7 +161,7 @@ __global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ M
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) logit += sums[1 + lane][w];
   }
-  WriteChoice(p, row, slot, logit * scale, written);
+  WriteChoice(p, row, slot, logit * scale, store);
 }
 
 }  // namespace

@@ -53,7 +53,9 @@ class Device {
   // Memory that only words with a mark of their time are written to (decode_layers.h): zeros at
   // first. The same from call to call, unless it has to grow.
   void* Words(int64_t bytes) { return words_.Reserve(*this, bytes); }
-  // Some zeros for kernels that count, which know what they left.
+  // Some zeros for kernels that count, which know what they left: the first two for
+  // decode_layers.cu, two from kQueueCounter on for gated_delta_stream.cu.
+  static constexpr int kQueueCounter = 32;
   unsigned* counters() const { return counters_; }
   // Pinned host memory that the device can write to, until the next call, which must not come
   // before the device is done with it.

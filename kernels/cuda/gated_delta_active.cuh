@@ -8,12 +8,11 @@ namespace mneme::cuda::delta {
 // Segments that a launch may have.
 constexpr int kMaxSegmentWords = 160, kMaxSegments = kMaxSegmentWords * kWarp;
 
-// Which segments there is work for. Blocks share the work by their number among those: segments
-// without any would leave some blocks with much less than others.
+// Which segments there is work for, numbered: those known to fold, which takes longest, first.
 struct ActiveSegments {
-  unsigned bits[kMaxSegmentWords];
-  unsigned short before[kMaxSegmentWords];  // in the words in front
-  int count;
+  unsigned bits[2][kMaxSegmentWords];           // that fold, that do not
+  unsigned short before[2][kMaxSegmentWords];  // in the words in front
+  int folding, others;
 
   // By all threads of the block.
   template <int kWarps>
@@ -22,7 +21,7 @@ struct ActiveSegments {
     const int lane = threadIdx.x % kWarp;
     const int words = (p.segments + kWarp - 1) / kWarp;
     for (int first = threadIdx.x / kWarp; first < words; first += kAtOnce * kWarps) {
-      bool active[kAtOnce];
+      bool active[kAtOnce], folds[kAtOnce];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
         const int segment = (first + i * kWarps) * kWarp + lane;
@@ -31,40 +30,50 @@ struct ActiveSegments {
         // The latter two always hold; reading them brings them nearer to FindItem().
         active[i] = segment < p.segments && p.slots[at] >= 0 && length == 1 &&
                     p.memories[at] >= 0 && p.fresh[at] >= 0;
+        folds[i] = p.folding != nullptr && p.folding[at] != 0;
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        const unsigned word = __ballot_sync(kAllLanes, active[i]);
-        if (lane == 0 && first + i * kWarps < words) bits[first + i * kWarps] = word;
+        const unsigned first_word = __ballot_sync(kAllLanes, active[i] && folds[i]);
+        const unsigned second_word = __ballot_sync(kAllLanes, active[i] && !folds[i]);
+        if (lane < 2 && first + i * kWarps < words) {
+          bits[lane][first + i * kWarps] = lane == 0 ? first_word : second_word;
+        }
       }
     }
     __syncthreads();
-    if (threadIdx.x < kWarp) {
+    const int list = threadIdx.x / kWarp;
+    if (list < 2) {
       int total = 0;
       for (int first = 0; first < words; first += kWarp) {
-        const int own = first + lane < words ? __popc(bits[first + lane]) : 0;
+        const int own = first + lane < words ? __popc(bits[list][first + lane]) : 0;
         int sum = own;
 #pragma unroll
         for (int offset = 1; offset < kWarp; offset *= 2) {
           const int other = __shfl_up_sync(kAllLanes, sum, offset);
           if (lane >= offset) sum += other;
         }
-        if (first + lane < words) before[first + lane] = static_cast<uint16_t>(total + sum - own);
+        if (first + lane < words) {
+          before[list][first + lane] = static_cast<uint16_t>(total + sum - own);
+        }
         total += __shfl_sync(kAllLanes, sum, kWarp - 1);
       }
-      if (lane == 0) count = total;
+      if (lane == 0) (list == 0 ? folding : others) = total;
     }
     __syncthreads();
   }
-  // The segment that has `rank` others in front of it; rank < count.
+  __device__ int count() const { return folding + others; }
+  // The segment that has `rank` others in front of it; rank < count().
   __device__ int At(const Problem& p, int rank) const {
+    const int list = rank < folding ? 0 : 1;
+    if (list == 1) rank -= folding;
     int word = 0, end = (p.segments + kWarp - 1) / kWarp;  // word <= the one searched < end
     while (end - word > 1) {
       const int middle = (word + end) / 2;
-      (before[middle] <= rank ? word : end) = middle;
+      (before[list][middle] <= rank ? word : end) = middle;
     }
-    unsigned rest = bits[word];
-    int left = rank - before[word], bit = 0;
+    unsigned rest = bits[list][word];
+    int left = rank - before[list][word], bit = 0;
 #pragma unroll
     for (int half = kWarp / 2; half > 0; half /= 2) {
       const int below = __popc(rest & ((1u << half) - 1));
@@ -81,7 +90,7 @@ struct ActiveSegments {
 __device__ inline bool FindUnit(const Problem& p, const ActiveSegments& active, int unit,
                                 Item& item) {
   const int per_memory = p.value_heads * p.tiles, rank = unit / per_memory;
-  return rank < active.count && FindItem(p, active.At(p, rank), unit % per_memory, item);
+  return rank < active.count() && FindItem(p, active.At(p, rank), unit % per_memory, item);
 }
 
 }  // namespace mneme::cuda::delta

@@ -57,6 +57,10 @@ struct Problem {
   int capacity;   // of the pending writes, 0: none
   bool fold_all;  // every token is added to its matrix at once
   Task task;
+  // Of segments: whether they fold. If given, then the segments and all of their memories are known
+  // as soon as the previous kernel lets this one start; only q, k, v and the gates are its results.
+  const int* folding;
+  unsigned* queue;  // [2], gated_delta_stream.cu's
   Field written, state, range, keys, updates, decays;
 };
 

@@ -135,7 +135,8 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
   return true;
 }
 
-void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule) {
+void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule,
+                    const int32_t* folding) {
   if (rule.segments.count == 0 || rule.q.shape[0] == 0) return;
   Problem p = delta::MakeProblem(rule);
   const DType state_dtype = rule.state.dtype;
@@ -152,6 +153,7 @@ void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDelt
   p.a_log = gates.a_log.as<const float>();
   p.dt_bias = gates.dt_bias.as<const float>();
   p.beta_scale = gates.beta_scale;
+  p.folding = folding;
   p.task = Task::kDecode;
   const int head_states = std::min(static_cast<int>(rule.q.shape[0]), p.segments) * p.value_heads;
   LaunchDecode(device, p, state_dtype, PlanDecode(device, p, head_states, state_dtype));

@@ -5,12 +5,15 @@
 namespace mneme::cuda::delta {
 namespace {
 
+constexpr int kFewHeadStates = 512;
+
 template <typename T, int kKeyDim, typename Shape>
 void LaunchShape(Device& device, Problem& p) {
   p.tiles = (p.value_dim + Shape::kBlockRows - 1) / Shape::kBlockRows;
   if (!RangeCountFits(device, p)) return;
   const int64_t units = static_cast<int64_t>(p.segments) * p.value_heads * p.tiles;
   const int64_t blocks = std::min<int64_t>(units, Shape::kBlocks * device.multiprocessors());
+  p.queue = device.counters() + Device::kQueueCounter;
   constexpr int kBytes = sizeof(StreamMemory<T, kKeyDim, Shape>);
   static_assert(Shape::kBlocks * (kBytes + 1024) <= 228 * 1024);
   LaunchOverlapping(device, "gated delta rule, many memories", StreamKernel<T, kKeyDim, Shape>,
@@ -22,9 +25,15 @@ void LaunchKeyDim(Device& device, Problem& p) {
   // A chunk brings a reader some KB.
   constexpr int kRows = std::min<int>(8, 4096 / (sizeof(T) * kKeyDim));
   constexpr int kRowBytes = RowPitch<T>(kKeyDim) * sizeof(T);
-  // Two small blocks of a multiprocessor cover for each other at the ends.
-  constexpr int kDepth = std::min(8, (kRows == 4 ? 64 : 48) * 1024 / (4 * kRows * kRowBytes));
-  LaunchShape<T, kKeyDim, Stream<4, kRows, 4, kDepth, 2>>(device, p);
+  // Two small blocks of a multiprocessor cover for each other. Where there is little work for each,
+  // what counts is that it ends at the same time: one large block takes less at a time.
+  constexpr int kRingBytes = (kRows == 4 ? 64 : 48) * 1024;
+  constexpr int kDepth = std::min(8, kRingBytes / (4 * kRows * kRowBytes));
+  constexpr int kLargeDepth = std::min(8, 2 * kRingBytes / (8 * kRows * kRowBytes));
+  if (int64_t{p.segments} * p.value_heads <= kFewHeadStates) {
+    return LaunchShape<T, kKeyDim, Stream<8, kRows, 2, kLargeDepth, 3, 1>>(device, p);
+  }
+  LaunchShape<T, kKeyDim, Stream<4, kRows, 4, kDepth, 2, 2>>(device, p);
 }
 
 template <typename T>

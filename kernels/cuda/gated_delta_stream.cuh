@@ -9,35 +9,59 @@
 
 namespace mneme::cuda::delta {
 
-// The warp that keeps the ring full.
+// Work number `unit` of all, or slot < 0 if there are no more.
+__device__ inline Item WorkAt(const Problem& p, const ActiveSegments& active, unsigned unit) {
+  Item item = {};
+  const auto units = static_cast<unsigned>(active.count() * p.value_heads * p.tiles);
+  if (unit >= units || !FindUnit(p, active, static_cast<int>(unit), item)) item.slot = -1;
+  return item;
+}
+
+// The thread that keeps the ring full, and finds the block's work: the first two pieces by the
+// block's number, further ones as it comes to them, because blocks are not equally fast. All that
+// it looks up is on its way while it waits for room.
 template <typename T, int kKeyDim, typename Shape>
 __device__ inline void FillRing(const Problem& p, StreamMemory<T, kKeyDim, Shape>& memory) {
   constexpr int kPitch = RowPitch<T>(kKeyDim);
-  const int lane = threadIdx.x % kWarp;
   RingPlace<Shape::kDepth> place;
-  // Lanes look up as many pieces of work at once: that they follow each other in memory would cost
-  // their latency each time.
-  const int units = memory.active.count * p.value_heads * p.tiles;
-  for (int base = blockIdx.x; base < units; base += kWarp * gridDim.x) {
-    const int unit = base + lane * static_cast<int>(gridDim.x);
-    Item of_lane = {};
-    const bool has = FindUnit(p, memory.active, unit, of_lane) && !of_lane.fresh;
-    for (unsigned left = __ballot_sync(kAllLanes, has); left != 0; left &= left - 1) {
-      const Item item = ItemOfLane(of_lane, __ffs(static_cast<int>(left)) - 1);
-      if (lane != 0) continue;
-      const int first_row = item.tile * Shape::kBlockRows;
-      const int rows = min(Shape::kBlockRows, p.value_dim - first_row);
-      const T* state = p.state.At<const T>(item.slot, item.memory) +
-                       (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kPitch;
-      for (int row = 0; row < rows; row += Shape::kChunkRows) {
-        BulkWait(&memory.empty[place.at], place.phase ^ 1);
-        BulkLoadStreaming(
-            memory.ring[place.at], state + static_cast<int64_t>(row) * kPitch,
-            static_cast<uint32_t>(min(Shape::kChunkRows, rows - row) * kPitch * sizeof(T)),
-            &memory.full[place.at]);
-        place.Next();
-      }
-    }
+  RingPlace<Shape::kEntries> teller;
+  const auto tell = [&](const Item& item) {
+    BulkWait(&memory.heard[teller.at], teller.phase ^ 1);
+    memory.told[teller.at] = item;
+    Arrive(&memory.tellings[teller.at]);
+    teller.Next();
+  };
+  Item item = WorkAt(p, memory.active, blockIdx.x);
+  tell(item);
+  unsigned ahead = blockIdx.x + gridDim.x;
+  while (item.slot >= 0) {
+    const int first_row = item.tile * Shape::kBlockRows;
+    const int rows = item.fresh ? 0 : min(Shape::kBlockRows, p.value_dim - first_row);
+    const T* state = p.state.At<const T>(item.slot, item.memory) +
+                     (static_cast<int64_t>(item.head) * p.value_dim + first_row) * kPitch;
+    const auto fill = [&](int row) {
+      if (row >= rows) return;
+      BulkWait(&memory.empty[place.at], place.phase ^ 1);
+      BulkLoadStreaming(
+          memory.ring[place.at], state + static_cast<int64_t>(row) * kPitch,
+          static_cast<uint32_t>(min(Shape::kChunkRows, rows - row) * kPitch * sizeof(T)),
+          &memory.full[place.at]);
+      place.Next();
+    };
+    fill(0);
+    const Item next = WorkAt(p, memory.active, ahead);
+    ahead = 2 * gridDim.x + (next.slot >= 0 ? atomicAdd(p.queue, 1u) : 0);
+    tell(next);
+#pragma unroll 1
+    for (int row = Shape::kChunkRows; row < rows; row += Shape::kChunkRows) fill(row);
+    item = next;
+  }
+  for (int i = 1; i < Shape::kEntries; ++i) tell(item);  // there is no more for any of them
+  // The last block to end leaves the queue as it was.
+  __threadfence();
+  if (atomicAdd(p.queue + 1, 1u) == gridDim.x - 1) {
+    p.queue[0] = 0;
+    p.queue[1] = 0;
   }
 }
 
@@ -98,7 +122,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
   constexpr int kRows = Shape::kRows, kWarpRows = Shape::kWarpRows;
   constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  RingPlace<kEntries> place;
+  RingPlace<Shape::kEntries> place;
   RingPlace<Shape::kDepth> ring;
   while (true) {
     BulkWait(&memory.ready[place.at], place.phase);
@@ -210,7 +234,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
       InitBarrier(&memory.full[i], 1);
       InitBarrier(&memory.empty[i], Shape::kReaders);
     }
-    for (int i = 0; i < kEntries; ++i) {
+    for (int i = 0; i < Shape::kEntries; ++i) {
+      InitBarrier(&memory.tellings[i], 1);
+      InitBarrier(&memory.heard[i], 1);
       InitBarrier(&memory.copied[i], 1);
       InitBarrier(&memory.ready[i], 1);
       InitBarrier(&memory.weighed[i], 1);
@@ -219,14 +245,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     FenceBulkBarriers();
   }
   __syncthreads();
-  WaitForPreviousKernel();
+  if (p.folding == nullptr) WaitForPreviousKernel();
   memory.active.Find<Shape::kThreads / kWarp>(p);
   const int role = static_cast<int>(threadIdx.x) / kWarp - Shape::kReaders;
   if (role < 0) {
+    WaitForPreviousKernel();  // before this one writes
     ReadRows<T, kKeyDim, Shape>(p, memory);
-  } else if (role < kEntries) {
+  } else if (role < Shape::kEntries) {
     PrepareEntries<T, kKeyDim, Shape>(p, role, memory);
-  } else {
+  } else if (threadIdx.x % kWarp == 0) {
     FillRing<T, kKeyDim, Shape>(p, memory);
   }
 }

@@ -40,7 +40,8 @@ void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args);
 // L2Norm of q, scaled by 1 / sqrt(key_dim), and of k, DeltaGates and GatedDeltaRule, for segments
 // of one entry: as one kernel, if the shape allows. What lies between is as DeltaMemoryPassArgs
 // says.
-void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule);
+void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule,
+                    const int32_t* folding = nullptr);
 void SettleMemories(Device& device, const SettleArgs& args);
 // Of segments of one entry; of longer ones, if they go through the chunked form.
 bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args);

@@ -32,6 +32,11 @@ void LaunchOverlapping(Device& device, const char* name, void (*kernel)(Paramete
                                       static_cast<int>(shared_bytes)),
                  name);
   }
+  // A multiprocessor changes what it divides into cache and shared memory only when nothing runs on
+  // it: kernels that overlap have to agree.
+  device.Check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                    cudaSharedmemCarveoutMaxShared),
+               name);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
