@@ -10,7 +10,7 @@ constexpr int kMaxSegmentWords = 160, kMaxSegments = kMaxSegmentWords * kWarp;
 
 // Which segments there is work for, numbered: those known to fold, which takes longest, first.
 struct ActiveSegments {
-  unsigned bits[2][kMaxSegmentWords];           // that fold, that do not
+  unsigned bits[2][kMaxSegmentWords];          // that fold, that do not
   unsigned short before[2][kMaxSegmentWords];  // in the words in front
   int folding, others;
 

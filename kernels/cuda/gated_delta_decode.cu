@@ -75,9 +75,10 @@ void LaunchKeyDim(Device& device, Problem& p, DecodeTile tile) {
 //   bulk 4       5.31  6.09  8.86  16.1  29.4  |  15.7  26.1  46.4     -     -     -
 //   bulk 8       6.22  7.37  10.8  15.9  28.6  |  15.1  24.7  41.4   145   277   543
 //   bulk         7.85  8.75  9.85  14.9  28.8  |  19.6  29.2  45.5   145   273   529
-//   stream          -     -  10.9  16.0  28.4  |  17.4  26.0  39.5   119   232   450
-// In f16, bulk 8 takes 17.7 us at 192 writing each token, stream 22.7 holding back; at 384, 1536,
-// 3072 and 6144 stream takes 29.4, 70.2, 133 and 251 us, bulk 33.1, 96.0, 177 and 338.
+//   stream          -     -  10.5  17.2  30.9  |  14.9  21.7  34.6   118   225   438
+// In f16, bulk 8 takes 19.0 us at 192 writing each token, stream 26.0 holding back; at 384, 1536,
+// 3072 and 6144 stream takes 33.4, 78.0, 137 and 252 us, bulk 34.2, 98.1, 177 and 338. Within a
+// decode step, stream takes less: it starts before the kernel ahead of it has ended.
 DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, DType state_dtype) {
   const bool half = state_dtype == DType::kF16, ints = state_dtype == DType::kI8;
   // The direct tiles gain nothing from holding back: their time is latency. But integers lose
@@ -86,6 +87,7 @@ DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, D
   if (!HasHopperCode(device)) return {DecodeTile::kDirect4, fold_few};
   const int64_t kilobytes = static_cast<int64_t>(head_states) * p.value_dim * p.key_dim *
                             SizeOf(state_dtype) / device.multiprocessors() / 1024;
+  const int fold_kilobytes = half ? 256 : 128;
   DecodePlan plan;
   if (ints)
     return {kilobytes <= 48 || !StreamFits(p) ? DecodeTile::kDirect4 : DecodeTile::kStream,
@@ -96,12 +98,12 @@ DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, D
     plan.tile = DecodeTile::kDirect4;
   } else if (kilobytes <= 128) {
     plan.tile = DecodeTile::kBulk4;
-  } else if (kilobytes <= 256 || !StreamFits(p)) {
+  } else if (kilobytes <= fold_kilobytes || !StreamFits(p)) {
     plan.tile = half && kilobytes <= 768 ? DecodeTile::kBulk8 : DecodeTile::kBulk;
   } else {
     plan.tile = DecodeTile::kStream;
   }
-  plan.fold_all = p.capacity == 0 || kilobytes <= 256;
+  plan.fold_all = p.capacity == 0 || kilobytes <= fold_kilobytes;
   return plan;
 }
 

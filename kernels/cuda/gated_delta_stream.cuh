@@ -1,7 +1,8 @@
 // One token for each memory, where there are many: as many blocks as the GPU holds walk over all
 // matrices, and a ring of bulk copies brings rows into shared memory across the seams between one
-// piece of work and the next. One warp of a block keeps the ring full, two prepare in turn what the
-// rows are multiplied by, and the others read rows.
+// piece of work and the next. One thread of a block finds work and keeps the ring full, some warps
+// prepare in turn what the rows are multiplied by, and the others read rows. All that does not
+// depend on the kernel before this one is asked for while that one still runs.
 #pragma once
 
 #include "kernels/cuda/gated_delta_prepare.cuh"

@@ -39,7 +39,8 @@ void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
 void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args);
 // L2Norm of q, scaled by 1 / sqrt(key_dim), and of k, DeltaGates and GatedDeltaRule, for segments
 // of one entry: as one kernel, if the shape allows. What lies between is as DeltaMemoryPassArgs
-// says.
+// says. `folding`, of each segment: whether all of its memory will be stored; only where it and the
+// segments were complete before the kernel ahead of this one let its successor start.
 void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule,
                     const int32_t* folding = nullptr);
 void SettleMemories(Device& device, const SettleArgs& args);
