@@ -26,13 +26,23 @@ constexpr int64_t kBlasRowsOfLarge = 33;
 constexpr int64_t kLarge = int64_t{8} << 20;  // weights
 // A router's few outputs: cuBLAS splits the sums, and adds them up in a second launch.
 constexpr int kBlasOutputs = 16;
+// Fewer rows are better off in one launch with the products beside them.
+constexpr int64_t kNarrowRows = 129;
 // LinearBulk's tiles are for more entries, and for more output features.
 constexpr int64_t kBulkRows = 129;
 constexpr int kBulkOutputs = 65;
 // Terms of the weights' dtype that make up an activation: three times 8 bits are all its 24.
 constexpr int kExactTerms = 3;
 
-enum Path { kPathFewRows, kPathWarpgroups, kPathBulk, kPathTiles, kPathBlas, kPathGeneral };
+enum Path {
+  kPathFewRows,
+  kPathNarrow,
+  kPathWarpgroups,
+  kPathBulk,
+  kPathTiles,
+  kPathBlas,
+  kPathGeneral
+};
 
 // See linear_batch.h.
 bool Aligned(const LinearArgs& args) {
@@ -70,6 +80,7 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   if (w.dtype == DType::kF32) return grouped ? kPathGeneral : kPathBlas;
   // The range of f16 is too small to hold the terms of any float.
   if (!aligned || (exact && w.dtype == DType::kF16)) return kPathGeneral;
+  if (!exact && entries >= kNarrowRows && IsNarrow(w)) return kPathNarrow;
   const bool large = int64_t{w.out_features} * w.in_features >= kLarge;
   const bool beside_groups = std::any_of(call.begin(), call.end(), [](const LinearArgs& other) {
     return !other.group_offsets.empty();
@@ -140,7 +151,8 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
     const Path path = ChoosePath(device, args, aligned, products);
     (path == kPathFewRows && !aligned ? unaligned_few_rows : by_path[path]).push_back(&args);
     const bool blas = path == kPathBlas && dtype != DType::kF32;
-    if (path == kPathWarpgroups || path == kPathTiles || path == kPathBulk || blas) {
+    if (path == kPathNarrow || path == kPathWarpgroups || path == kPathTiles || path == kPathBulk ||
+        blas) {
       copies.Add(args);
     }
     if (blas) copies.AddWorkspace();
@@ -149,6 +161,7 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
 
   LinearFewRows(device, unaligned_few_rows, dtype, false);
   LinearFewRows(device, by_path[kPathFewRows], dtype, true);
+  LinearNarrow(device, by_path[kPathNarrow], dtype, copies.Of(by_path[kPathNarrow]));
   LinearWarpgroups(device, by_path[kPathWarpgroups], dtype, copies.terms(),
                    copies.Of(by_path[kPathWarpgroups]));
   LinearTiles(device, by_path[kPathTiles], dtype, copies.terms(), copies.Of(by_path[kPathTiles]));

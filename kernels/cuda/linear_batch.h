@@ -105,6 +105,10 @@ struct WarpgroupShape {
 };
 void LinearWarpgroups(Device& device, LinearProducts products, DType dtype, int terms,
                       std::span<const void* const> rounded, WarpgroupShape shape = {});
+// linear_narrow.cu: the same of products that IsNarrow, `rounded` in one copy.
+bool IsNarrow(const PackedMatrix& weights);
+void LinearNarrow(Device& device, LinearProducts products, DType dtype,
+                  std::span<const void* const> rounded);
 // linear_bulk.cu: many rows on Hopper, products of at most kMaxBulkGroups groups whose output
 // features are a multiple of kBulkOutputPiece. The only one whose outputs may be bf16. Tiles of
 // kBulkNarrow or kBulkWide output features, 0 to choose.
