@@ -112,7 +112,8 @@ struct Routing {
 struct Variant {
   std::string name;
   int first_rows, last_rows;
-  int terms;  // of an activation: 3: exact; 0: as the device computes
+  int terms;   // of an activation: 3: exact; 0: as the device computes
+  int pieces;  // of output features that it wants whole
   std::function<void(Device&, const std::vector<LinearArgs>&)> run;
 };
 
@@ -122,36 +123,15 @@ inline std::vector<const LinearArgs*> Pointers(const std::vector<LinearArgs>& pr
   return pointers;
 }
 
-// The copies of x in 16 bits that products take, which all have the same x, in the order of their
-// entries if `gathered`.
+// The copy of x in 16 bits, which all products have, for each of them.
 inline std::vector<const void*> Rounded(Device& device, const std::vector<LinearArgs>& products,
-                                        int terms, bool gathered = false) {
-  const DType dtype = products[0].weights[0].dtype;
+                                        int terms) {
   const TensorView& x = products[0].x;
-  TensorView entry_rows;
-  for (const LinearArgs& args : products) {
-    if (!args.entry_rows.empty()) entry_rows = args.entry_rows;
-  }
-  const int64_t row_bytes = 2 * x.shape[1] * terms;
-  const int64_t plain_bytes = (x.shape[0] * row_bytes + 255) / 256 * 256;
-  const int64_t gathered_bytes =
-      gathered && !entry_rows.empty() ? entry_rows.shape[0] * row_bytes : 0;
-  char* base =
-      static_cast<char*>(device.Scratch(kLinearBlasWorkspaceBytes + plain_bytes + gathered_bytes)) +
-      kLinearBlasWorkspaceBytes;
-  bool plain_made = false, gathered_made = false;
-  std::vector<const void*> copies;
-  for (const LinearArgs& args : products) {
-    const bool gather = gathered_bytes > 0 && !args.entry_rows.empty();
-    char* copy = gather ? base + plain_bytes : base;
-    bool& made = gather ? gathered_made : plain_made;
-    if (!made) {
-      RoundActivations(device, x, gather ? args.entry_rows : TensorView{}, dtype, terms, copy);
-    }
-    made = true;
-    copies.push_back(copy);
-  }
-  return copies;
+  char* const copy = static_cast<char*>(device.Scratch(kLinearBlasWorkspaceBytes +
+                                                       x.shape.elements() * 2 * terms)) +
+                     kLinearBlasWorkspaceBytes;
+  RoundActivations(device, x, products[0].weights[0].dtype, terms, copy);
+  return std::vector<const void*>(products.size(), copy);
 }
 
 // All paths, each by itself, and what Linear() chooses. `rows`: where the path might be chosen.
@@ -159,8 +139,8 @@ inline std::vector<Variant> Variants() {
   using Products = std::vector<LinearArgs>;
   const auto dtype = [](const Products& p) { return p[0].weights[0].dtype; };
   std::vector<Variant> variants = {
-      {"auto", 1, 1 << 30, 0, [](Device& d, const Products& p) { Linear(d, p); }}};
-  variants.push_back({"few", 1, 8, 3, [=](Device& d, const Products& p) {
+      {"auto", 1, 1 << 30, 0, 1, [](Device& d, const Products& p) { Linear(d, p); }}};
+  variants.push_back({"few", 1, 8, 3, 1, [=](Device& d, const Products& p) {
                         LinearFewRows(d, Pointers(p), dtype(p), true);
                       }});
   const struct {
@@ -174,26 +154,26 @@ inline std::vector<Variant> Variants() {
   for (const auto& shape : shapes) {
     const WarpgroupShape wanted = {shape.entries, shape.warpgroups, shape.stages};
     variants.push_back(
-        {shape.name, shape.first_rows, shape.last_rows, 1, [=](Device& d, const Products& p) {
+        {shape.name, shape.first_rows, shape.last_rows, 1, 1, [=](Device& d, const Products& p) {
            LinearWarpgroups(d, Pointers(p), dtype(p), 1, Rounded(d, p, 1), wanted);
          }});
   }
-  for (const int tile : {128, 256}) {
-    variants.push_back(
-        {tile == 128 ? "bulk128" : "bulk256", tile, 8192, 1, [=](Device& d, const Products& p) {
-           LinearBulk(d, Pointers(p), dtype(p), 1, Rounded(d, p, 1, true), tile);
-         }});
+  for (const int tile : {kBulkNarrow, kBulkWide}) {
+    variants.push_back({tile == kBulkNarrow ? "bulk128" : "bulk256", 128, 8192, 1, kBulkOutputPiece,
+                        [=](Device& d, const Products& p) {
+                          LinearBulk(d, Pointers(p), dtype(p), 1, Rounded(d, p, 1), tile);
+                        }});
   }
-  variants.push_back({"bulk*3", 2048, 2048, 3, [=](Device& d, const Products& p) {
-                        LinearBulk(d, Pointers(p), dtype(p), 3, Rounded(d, p, 3, true));
+  variants.push_back({"bulk*3", 2048, 2048, 3, kBulkOutputPiece, [=](Device& d, const Products& p) {
+                        LinearBulk(d, Pointers(p), dtype(p), 3, Rounded(d, p, 3));
                       }});
-  variants.push_back({"wg*3", 2048, 2048, 3, [=](Device& d, const Products& p) {
+  variants.push_back({"wg*3", 2048, 2048, 3, 1, [=](Device& d, const Products& p) {
                         LinearWarpgroups(d, Pointers(p), dtype(p), 3, Rounded(d, p, 3));
                       }});
-  variants.push_back({"tiles", 256, 256, 1, [=](Device& d, const Products& p) {
+  variants.push_back({"tiles", 256, 256, 1, 1, [=](Device& d, const Products& p) {
                         LinearTiles(d, Pointers(p), dtype(p), 1, Rounded(d, p, 1));
                       }});
-  variants.push_back({"blas", 8, 8192, 1, [=](Device& d, const Products& p) {
+  variants.push_back({"blas", 8, 8192, 1, 1, [=](Device& d, const Products& p) {
                         const void* rounded = Rounded(d, p, 1)[0];
                         void* workspace = d.Scratch(kLinearBlasWorkspaceBytes);
                         for (const LinearArgs& args : p) LinearBlas(d, args, rounded, workspace);

@@ -52,6 +52,11 @@ class Backend {
   // Linear then converts nothing, and RmsNorm, SwiGlu and GatedRmsNorm can write it. For steps with
   // prompts.
   virtual DType product_dtype(const PackedMatrix& /*weights*/) const { return activation_dtype(); }
+  // The type in which a Linear with these weights best writes y for operations that take it, if
+  // not activation_dtype(): where x has `rows` rows of product_dtype.
+  virtual DType output_dtype(std::span<const PackedMatrix> /*weights*/, int64_t /*rows*/) const {
+    return activation_dtype();
+  }
 
   // Uninitialised memory, 64-byte aligned or better. RESOURCE_EXHAUSTED names the bytes asked for.
   virtual absl::StatusOr<void*> Allocate(int64_t bytes) = 0;

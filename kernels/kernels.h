@@ -58,10 +58,8 @@ struct LinearArgs {
   std::span<const PackedMatrix> weights;  // [groups], all of one shape and dtype
   TensorView entry_rows;                  // [entries] i32, or empty
   TensorView group_offsets;               // [groups + 1] i32, or empty
-  TensorView y;                           // [entries, out_features] act
+  TensorView y;                           // [entries, out_features] act, or Backend::output_dtype
   bool accumulate = false;
-  // Grouped: the last group has every row of x once, in order. What a device may make use of.
-  bool last_has_all_rows = false;
 };
 
 // y = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
@@ -69,6 +67,14 @@ struct SwiGluArgs {
   TensorView gate;  // [tokens, dim] act
   TensorView up;    // [tokens, dim] act
   TensorView y;     // [tokens, dim] act, may alias gate or up; or as LinearArgs::x
+};
+
+// Linear with `gate` and with `up`, and SwiGlu of what comes out, as one operation. It is fused,
+// and a backend may do without.
+struct SwiGluProductArgs {
+  TensorView x;           // [rows, in_features] as LinearArgs::x
+  PackedMatrix gate, up;  // [dim, in_features]
+  TensorView y;           // [rows, dim] as SwiGluArgs::y
 };
 
 // Top-k routing, MoM (arXiv:2502.13685) eq. (3)-(4) as released:
@@ -133,7 +139,7 @@ struct DispatchArgs {
 // History before the segment comes from the memory's window, [width - 1, channels], oldest first,
 // which is then replaced by the last width - 1 raw inputs seen. fla: ShortConvolution.
 struct ShortConvArgs {
-  TensorView x;           // [rows, channels] act
+  TensorView x;           // [rows, channels] act, or as LinearArgs::y
   TensorView entry_rows;  // [entries] i32: x row of each entry; empty: entry e reads row e
   TensorView weight;      // [channels, width] f32
   Segments segments;
@@ -215,7 +221,7 @@ struct MixMemoriesArgs {
 // Per head: y = x / sqrt(mean(x^2) + eps) * weight * silu(gate); no gate: the last factor is 1.
 struct GatedRmsNormArgs {
   TensorView x;       // [tokens, heads, dim] act
-  TensorView gate;    // [tokens, heads, dim] act, or empty
+  TensorView gate;    // [tokens, heads, dim] act, or as LinearArgs::y, or empty
   TensorView weight;  // [dim] f32, one for all heads
   float eps = 1e-6f;
   TensorView y;  // same shape as x, act, may alias x or gate; or as LinearArgs::x
@@ -307,6 +313,11 @@ class Kernels {
   virtual void Sample(const SampleArgs& args) = 0;
 
   // Fused operations. False: nothing was done, the caller composes the above.
+  virtual bool SwiGluProduct(const SwiGluProductArgs&) { return false; }
+  // MixMemories, and GatedRmsNorm of what comes out: norm.x is mix.y, which is not written.
+  virtual bool MixAndNorm(const MixMemoriesArgs& /*mix*/, const GatedRmsNormArgs& /*norm*/) {
+    return false;
+  }
   virtual bool DeltaMemoryPass(const DeltaMemoryPassArgs&) { return false; }
   // decode_step.h
   virtual bool DeltaMixerStep(const DeltaMixerStepArgs&) { return false; }

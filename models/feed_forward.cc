@@ -41,13 +41,14 @@ void FeedForward::Forward(ForwardContext& ctx, const Norm& norm, TensorView hidd
   const Workspace::Scope scope(ctx.workspace);
   const int64_t tokens = hidden.shape[0];
   const TensorView x = ctx.Normed(norm, hidden, {{&gate_, 1}, {&up_, 1}});
-  const TensorView gate = ctx.Temp({tokens, gate_.out_features});
-  const TensorView up = ctx.Temp({tokens, up_.out_features});
-  const LinearArgs in[] = {{.x = x, .weights = {&gate_, 1}, .y = gate},
-                           {.x = x, .weights = {&up_, 1}, .y = up}};
-  ctx.kernels().Linear(in);
-  const TensorView inner = ctx.TempForProducts(gate.shape, {{&down_, 1}});
-  ctx.kernels().SwiGlu({.gate = gate, .up = up, .y = inner});
+  const TensorView inner = ctx.TempForProducts({tokens, gate_.out_features}, {{&down_, 1}});
+  if (!ctx.kernels().SwiGluProduct({.x = x, .gate = gate_, .up = up_, .y = inner})) {
+    const TensorView gate = ctx.Temp(inner.shape), up = ctx.Temp(inner.shape);
+    const LinearArgs in[] = {{.x = x, .weights = {&gate_, 1}, .y = gate},
+                             {.x = x, .weights = {&up_, 1}, .y = up}};
+    ctx.kernels().Linear(in);
+    ctx.kernels().SwiGlu({.gate = gate, .up = up, .y = inner});
+  }
   const LinearArgs out[] = {{.x = inner, .weights = {&down_, 1}, .y = hidden, .accumulate = true}};
   ctx.kernels().Linear(out);
 }

@@ -102,6 +102,14 @@ struct ForwardContext {
     }
     return workspace.Temp(dtype, shape);
   }
+  // What comes out of products of x with `weights`, for operations that take
+  // Backend::output_dtype.
+  TensorView TempOfProducts(const TensorView& x, std::span<const PackedMatrix> weights,
+                            Shape shape) const {
+    const bool rounded = x.dtype != backend.activation_dtype();
+    return workspace.Temp(
+        rounded ? backend.output_dtype(weights, x.shape[0]) : backend.activation_dtype(), shape);
+  }
   // A temporary with the norm of x, [tokens, dim], for products with `weights`.
   TensorView Normed(const Norm& norm, const TensorView& x,
                     std::initializer_list<std::span<const PackedMatrix>> weights) const {

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "kernels/cuda/cuda_kernels.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/operations.h"
 
 namespace mneme {
 namespace {
@@ -93,6 +94,10 @@ class CudaBackend final : public Backend {
     return compute_dtype() == DType::kBF16 && weights.dtype == DType::kBF16 && aligned
                ? DType::kBF16
                : DType::kF32;
+  }
+  DType output_dtype(std::span<const PackedMatrix> weights, int64_t rows) const override {
+    const bool rounds = product_dtype(weights[0]) == DType::kBF16;
+    return rounds && cuda::RoundsOutputs(device_, weights, rows) ? DType::kBF16 : DType::kF32;
   }
   StateFormat state_format() const override {
     return {.memory_dtype = state_dtype_, .pending_writes = kPendingWrites};

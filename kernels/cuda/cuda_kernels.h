@@ -32,6 +32,12 @@ class CudaKernels final : public Kernels {
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { cuda::GatedRmsNorm(device_, args); }
   void Sample(const SampleArgs& args) override { cuda::Sample(device_, args); }
 
+  bool SwiGluProduct(const SwiGluProductArgs& args) override {
+    return cuda::SwiGluProduct(device_, args);
+  }
+  bool MixAndNorm(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) override {
+    return cuda::MixAndNorm(device_, mix, norm);
+  }
   bool DeltaMemoryPass(const DeltaMemoryPassArgs& args) override {
     return cuda::DeltaMemoryPass(device_, args);
   }

@@ -22,7 +22,7 @@ constexpr int kWidth = 4;                       // of the convolutions
 constexpr int kHistory = kWidth - 1;
 
 struct Stream {
-  const float* x;
+  const void* x;        // of the kernel's X
   const int32_t* rows;  // of x, for each entry; null: row e
   const float* weight;  // [channels, kWidth]
   StateView window;
@@ -46,16 +46,11 @@ struct StreamsParams {
   ChunkPlanning planning;
 };
 
-template <int kVector>
-__device__ inline void LoadVector(const float* p, float* to) {
-  if constexpr (kVector == 4) {
-    const float4 x = *reinterpret_cast<const float4*>(p);
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-  } else {
-    const float2 x = *reinterpret_cast<const float2*>(p);
-    to[0] = x.x, to[1] = x.y;
-  }
-}
+// What one access of a lane brings.
+template <typename X, int kVector>
+struct alignas(sizeof(X) * kVector) Piece {
+  X values[kVector];
+};
 template <int kVector>
 __device__ inline void StoreVector(float* p, const float* from) {
   if constexpr (kVector == 4) {
@@ -72,9 +67,6 @@ __device__ inline void StoreVector(__half* p, const float* from) {
   }
 }
 
-// To within a few units of the last place, without the branches of an exact division.
-__device__ inline float FastSilu(float x) { return __fdividef(x, 1.0f + __expf(-x)); }
-
 // What a warp knows of its stream. A lane has kParts pieces of kVector channels; those of a warp's
 // piece lie together.
 template <int kVector, int kParts>
@@ -87,11 +79,23 @@ struct Lane {
   // Channels past the last are computed from another's, and not stored.
   __device__ bool Has(int part) const { return first + part * kPiece < s.channels; }
   __device__ int Channel(int part) const { return Has(part) ? first + part * kPiece : 0; }
-  __device__ void Load(const float* row, float (&to)[kOwn]) const {
+  template <typename X>
+  __device__ void Load(const X* row, Piece<X, kVector> (&to)[kParts]) const {
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
-      LoadVector<kVector>(row + Channel(part), to + part * kVector);
+      to[part] = *reinterpret_cast<const Piece<X, kVector>*>(row + Channel(part));
     }
+  }
+  template <typename X>
+  static __device__ void Unpack(const Piece<X, kVector> (&from)[kParts], float (&to)[kOwn]) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) to[i] = ToFloat(from[i / kVector].values[i % kVector]);
+  }
+  template <typename X>
+  __device__ void Load(const X* row, float (&to)[kOwn]) const {
+    Piece<X, kVector> pieces[kParts];
+    Load(row, pieces);
+    Unpack(pieces, to);
   }
   __device__ void LoadWeights(float (&weight)[kWidth][kOwn]) const {
 #pragma unroll
@@ -149,7 +153,7 @@ struct Lane {
   const int first;
 };
 
-template <int kVector, int kParts>
+template <typename X, int kVector, int kParts>
 __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int group) {
   using OwnLane = Lane<kVector, kParts>;
   constexpr int kOwn = OwnLane::kOwn;
@@ -162,12 +166,13 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
   const int own_entry = begin - kHistory + static_cast<int>(threadIdx.x % kWarp);
   const int own = min(max(own_entry, 0), end - 1);
   const int own_row = s.rows != nullptr ? s.rows[own] : own;
-  const auto input = [&](int entry, float(&to)[kOwn]) {
+  const auto input = [&](int entry, auto& to) {
     const int row = __shfl_sync(kAllLanes, own_row, entry - begin + kHistory);
-    lane.Load(s.x + int64_t{row} * s.channels, to);
+    lane.Load(static_cast<const X*>(s.x) + int64_t{row} * s.channels, to);
   };
-  // The last inputs, oldest first, and those of a batch.
-  float in[kHistory + kBatch][kOwn], next[kBatch][kOwn];
+  // The last inputs, oldest first, and those of a batch; the next batch, as it comes.
+  float in[kHistory + kBatch][kOwn];
+  Piece<X, kVector> next[kBatch][kParts];
 #pragma unroll
   for (int i = 0; i < kBatch; ++i) input(min(begin + i, end - 1), next[i]);
   float weight[kWidth][kOwn];
@@ -203,10 +208,7 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
   for (int at = begin; at < end; at += kBatch) {
     if (at + kBatch <= min(end, segment.end)) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-#pragma unroll
-        for (int c = 0; c < kOwn; ++c) in[kHistory + i][c] = next[i][c];
-      }
+      for (int i = 0; i < kBatch; ++i) OwnLane::Unpack(next[i], in[kHistory + i]);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) input(min(at + kBatch + i, end - 1), next[i]);
       float y[kBatch][kOwn];
@@ -253,7 +255,7 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
 }
 
 // A segment of one entry.
-template <int kVector, int kParts>
+template <typename X, int kVector, int kParts>
 __device__ void RunSingle(const StreamsParams& p, const Stream& s, int number, int group) {
   using OwnLane = Lane<kVector, kParts>;
   const OwnLane lane(s, group);
@@ -269,7 +271,7 @@ __device__ void RunSingle(const StreamsParams& p, const Stream& s, int number, i
     for (int j = 0; j < kHistory; ++j) lane.Load(window + int64_t{j} * s.channels, in[j]);
   }
   const int row = s.rows != nullptr ? s.rows[entry] : entry;
-  lane.Load(s.x + int64_t{row} * s.channels, in[kHistory]);
+  lane.Load(static_cast<const X*>(s.x) + int64_t{row} * s.channels, in[kHistory]);
   lane.template Outputs<1>(weight, in, y);
   lane.Store(entry, /*half=*/false, y[0]);
 }
@@ -286,7 +288,7 @@ __device__ inline void RunGates(const StreamsParams& p, int block) {
 }
 
 // Blocks: the plan, gates, runs and singles of the three streams.
-template <int kVector, int kParts>
+template <typename X, int kVector, int kParts>
 __global__ void __launch_bounds__(kThreads, 3)
     StreamsKernel(const __grid_constant__ StreamsParams p) {
   LetNextKernelStart();
@@ -305,14 +307,14 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     const int first = static_cast<int>(task / stream.groups);
     const int group = static_cast<int>(task % stream.groups);
-    return n < 3 ? RunStream<kVector, kParts>(p, stream, first, group)
-                 : RunSingle<kVector, kParts>(p, stream, first, group);
+    return n < 3 ? RunStream<X, kVector, kParts>(p, stream, first, group)
+                 : RunSingle<X, kVector, kParts>(p, stream, first, group);
   }
 }
 
 Stream MakeStream(const ShortConvArgs& args, int group_channels, bool is_key, float scale) {
   const int channels = static_cast<int>(args.x.shape[1]);
-  return {.x = args.x.as<const float>(),
+  return {.x = args.x.data,
           .rows = args.entry_rows.as<const int32_t>(),
           .weight = args.weight.as<const float>(),
           .window = args.window,
@@ -323,13 +325,21 @@ Stream MakeStream(const ShortConvArgs& args, int group_channels, bool is_key, fl
           .scale = scale};
 }
 
+template <typename X>
+auto KernelFor(int key_dim) {
+  return key_dim == 64    ? StreamsKernel<X, 2, 1>
+         : key_dim == 128 ? StreamsKernel<X, 4, 1>
+                          : StreamsKernel<X, 4, 2>;
+}
+
 }  // namespace
 
 bool DeltaStreamsSupported(const DeltaMemoryPassArgs& args) {
   const int64_t key_dim = args.rule.q.shape[2];
   if (key_dim != 64 && key_dim != 128 && key_dim != 256) return false;
   for (const ShortConvArgs* conv : {&args.q, &args.k, &args.v}) {
-    if (conv->weight.shape[1] != kWidth || conv->window.dtype != DType::kF32 || !InFours(*conv)) {
+    if (conv->x.dtype != args.k.x.dtype || conv->weight.shape[1] != kWidth ||
+        conv->window.dtype != DType::kF32 || !InFours(*conv)) {
       return false;
     }
   }
@@ -371,9 +381,8 @@ void PrepareDeltaStreams(Device& device, const DeltaMemoryPassArgs& args,
   p.singles = segments.longer > 0 && segments.longer < segments.count ? segments.count : 0;
   const int64_t tasks = (int64_t{p.runs} + p.singles) * groups;
   const int64_t blocks = 1 + p.gate_blocks + (tasks + kWarps - 1) / kWarps;
-  const auto kernel = key_dim == 64    ? StreamsKernel<2, 1>
-                      : key_dim == 128 ? StreamsKernel<4, 1>
-                                       : StreamsKernel<4, 2>;
+  const auto kernel = args.k.x.dtype == DType::kBF16 ? KernelFor<__nv_bfloat16>(key_dim)
+                                                     : KernelFor<float>(key_dim);
   LaunchOverlapping(device, "streams of delta chunks", kernel, static_cast<int>(blocks), kThreads,
                     0, 1, p);
 }

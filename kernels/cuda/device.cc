@@ -56,8 +56,9 @@ Device::~Device() {
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
+void Device::MarkFork() { Check(cudaEventRecord(forked_, stream_), "cudaEventRecord"); }
+
 void Device::Fork() {
-  Check(cudaEventRecord(forked_, stream_), "cudaEventRecord");
   Check(cudaStreamWaitEvent(second_stream_, forked_), "cudaStreamWaitEvent");
   std::swap(stream_, second_stream_);
 }

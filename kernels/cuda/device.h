@@ -36,8 +36,9 @@ class Device {
   cublasLtHandle_t blas_lt() const { return blas_lt_; }
 
   // Launches between Fork and Rejoin go to a second stream, which begins with all that was launched
-  // before and runs beside what is launched after Rejoin, as far as that leaves room; Join waits
-  // for it. Once each, in this order; without Scratch in between.
+  // before MarkFork and runs beside what is launched after it, as far as that leaves room; Join
+  // waits for it. Once each, in this order; without Scratch in between.
+  void MarkFork();
   void Fork();
   void Rejoin();
   void Join();

@@ -2,48 +2,16 @@
 // own values and on the row's length only, never on how many rows there are.
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "base/log.h"
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/fours.cuh"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
-
-// Four consecutive elements as floats, by one access.
-__device__ inline float4 LoadFour(const float* p) { return *reinterpret_cast<const float4*>(p); }
-template <typename T>
-__device__ inline float4 LoadFour(const T* p) {
-  union {
-    uint2 bits;
-    T values[4];
-  } four;
-  four.bits = *reinterpret_cast<const uint2*>(p);
-  return {ToFloat(four.values[0]), ToFloat(four.values[1]), ToFloat(four.values[2]),
-          ToFloat(four.values[3])};
-}
-
-__device__ inline void SaveFour(float* p, float4 x) { *reinterpret_cast<float4*>(p) = x; }
-__device__ inline void SaveFour(__nv_bfloat16* p, float4 x) {
-  reinterpret_cast<__nv_bfloat162*>(p)[0] = __floats2bfloat162_rn(x.x, x.y);
-  reinterpret_cast<__nv_bfloat162*>(p)[1] = __floats2bfloat162_rn(x.z, x.w);
-}
-
-bool Aligned(const TensorView& tensor) {
-  return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0;
-}
-
-// A kernel's rows are taken four elements at a time if all of them start at a 16-byte boundary.
-template <typename... Tensors>
-bool InFours(int64_t dim, const Tensors&... tensors) {
-  return dim % 4 == 0 && (Aligned(tensors) && ...);
-}
-
-// Threads for a row of `items` accesses.
-int ThreadsFor(int64_t items) {
-  return static_cast<int>(std::clamp<int64_t>((items + kWarp - 1) / kWarp * kWarp, kWarp, 256));
-}
 
 // y[i] = table[indices[i]], one block per row.
 template <typename T, bool kFours>
@@ -86,13 +54,14 @@ struct L2Output {
   __device__ float Multiplier(int64_t, int) const { return 1.0f; }
   __device__ float4 FourMultipliers(int64_t, int) const { return {1.0f, 1.0f, 1.0f, 1.0f}; }
 };
+template <typename Gate>
 struct GatedRmsOutput {
   const float* weight;
-  const float* gate;
+  const Gate* gate;
   float eps;
   __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
   __device__ float Multiplier(int64_t offset, int i) const {
-    return weight[i] * Silu(gate[offset + i]);
+    return weight[i] * Silu(ToFloat(gate[offset + i]));
   }
   __device__ float4 FourMultipliers(int64_t offset, int i) const {
     const float4 w = LoadFour(weight + i), g = LoadFour(gate + offset + i);
@@ -221,39 +190,6 @@ __global__ void DeltaGatesKernel(const float* a, const float* b, const float* a_
   beta[i] = beta_scale * Sigmoid(gate_b);
 }
 
-// One block per token.
-template <bool kFours>
-__global__ void MixKernel(const float* x, const int32_t* token_entries, const float* weights,
-                          int top_k, int choices, int dim, float* y) {
-  LetNextKernelStart();
-  WaitForPreviousKernel();
-  constexpr int kStep = kFours ? 4 : 1;
-  const int64_t token = blockIdx.x;
-  const int32_t* entries = token_entries + token * choices;
-  for (int i = kStep * threadIdx.x; i < dim; i += kStep * blockDim.x) {
-    float sum[kStep] = {};
-    for (int j = 0; j < choices; ++j) {
-      const float weight = j < top_k ? weights[token * top_k + j] : 1.0f;
-      const float* from = x + int64_t{entries[j]} * dim + i;
-      if constexpr (kFours) {
-        const float4 v = LoadFour(from);
-        sum[0] = fmaf(weight, v.x, sum[0]);
-        sum[1] = fmaf(weight, v.y, sum[1]);
-        sum[2] = fmaf(weight, v.z, sum[2]);
-        sum[3] = fmaf(weight, v.w, sum[3]);
-      } else {
-        sum[0] = fmaf(weight, *from, sum[0]);
-      }
-    }
-    float* to = y + token * dim + i;
-    if constexpr (kFours) {
-      *reinterpret_cast<float4*>(to) = {sum[0], sum[1], sum[2], sum[3]};
-    } else {
-      *to = sum[0];
-    }
-  }
-}
-
 constexpr int kThreads = 256;
 int64_t BlocksFor(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
 
@@ -298,9 +234,14 @@ void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args) {
     return LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
                                 RmsOutput{weight, args.eps}, "GatedRmsNorm");
   }
-  LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
-                       GatedRmsOutput{weight, args.gate.as<const float>(), args.eps},
-                       "GatedRmsNorm");
+  const auto launch = [&](const auto* gate) {
+    LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
+                         GatedRmsOutput<std::decay_t<decltype(*gate)>>{weight, gate, args.eps},
+                         "GatedRmsNorm");
+  };
+  if (args.gate.dtype == DType::kBF16) return launch(args.gate.as<const __nv_bfloat16>());
+  CHECK(args.gate.dtype == DType::kF32);
+  launch(args.gate.as<const float>());
 }
 
 void SwiGlu(Device& device, const SwiGluArgs& args) {
@@ -327,20 +268,6 @@ void DeltaGates(Device& device, const DeltaGatesArgs& args) {
       args.dt_bias.as<const float>(), args.entry_rows.as<const int32_t>(), args.beta_scale, n,
       static_cast<int>(args.a.shape[1]), args.log_decay.as<float>(), args.beta.as<float>());
   device.Check(cudaGetLastError(), "DeltaGates");
-}
-
-void MixMemories(Device& device, const MixMemoriesArgs& args) {
-  const int64_t tokens = args.y.shape[0], dim = args.y.shape[1];
-  if (tokens == 0) return;
-  const int choices = static_cast<int>(args.token_entries.shape[1]);
-  const int top_k = static_cast<int>(args.weights.shape[1]);
-  CHECK(choices == top_k || choices == top_k + 1);
-  const bool fours = InFours(dim, args.x, args.y);
-  LaunchOverlapping(device, "MixMemories", fours ? MixKernel<true> : MixKernel<false>,
-                    static_cast<int>(tokens), ThreadsFor(fours ? dim / 4 : dim), 0, 1,
-                    args.x.as<const float>(), args.token_entries.as<const int32_t>(),
-                    args.weights.as<const float>(), top_k, choices, static_cast<int>(dim),
-                    args.y.as<float>());
 }
 
 }  // namespace mneme::cuda

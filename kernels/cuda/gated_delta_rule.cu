@@ -30,6 +30,11 @@ void Settle(Device& device, const Problem& p, DType state_dtype) {
   }
 }
 
+delta::DecodePlan PlanOf(const Device& device, const Problem& p, const GatedDeltaRuleArgs& args) {
+  const int entries = static_cast<int>(args.q.shape[0]);
+  return PlanDecode(device, p, std::min(entries, p.segments) * p.value_heads, args.state.dtype);
+}
+
 }  // namespace
 
 delta::Problem delta::MakeProblem(const GatedDeltaRuleArgs& args) {
@@ -60,8 +65,7 @@ void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
   Problem p = delta::MakeProblem(args);
   const DType state_dtype = args.state.dtype;
   const bool tuned = HasTunedShape(p, state_dtype);
-  const int head_states = std::min(entries, p.segments) * p.value_heads;
-  const delta::DecodePlan plan = PlanDecode(device, p, head_states, state_dtype);
+  const delta::DecodePlan plan = PlanOf(device, p, args);
   // The general kernel is not bound by memory; it holds back so that there is one way only.
   p.fold_all = tuned ? plan.fold_all : p.capacity == 0;
   const bool may_be_longer = args.segments.longest != 1 && entries > 1;
@@ -108,29 +112,30 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
   DeltaChunkPlan chunks;
   if (!TakeDeltaChunkPlan(device, rule, &chunks)) return true;
   PrepareDeltaStreams(device, args, chunks);
-  const int head_states = std::min(entries, p.segments) * p.value_heads;
-  const delta::DecodePlan plan = PlanDecode(device, p, head_states, state_dtype);
+  const delta::DecodePlan plan = PlanOf(device, p, rule);
   p.fold_all = plan.fold_all;
-  // Decoding is bound by memory, and a prompt's few chains leave most of the device idle: both at
-  // once.
   const bool decodes = rule.segments.longer > 0 && rule.segments.longer < rule.segments.count;
-  p.task = Task::kDecode;
+  // Decoding is bound by memory, and a prompt's few chains leave most of the device idle: both at
+  // once, the chains first at everything, as they take longer.
   if (decodes) {
-    device.Fork();
-    LaunchDecode(device, p, state_dtype, plan);
-    device.Rejoin();
+    device.MarkFork();
+  } else {
+    MoveWindows(device, convolutions);
   }
-  MoveWindows(device, convolutions);
   if (p.capacity > 0) {
     p.task = Task::kSettleSegments;
     LaunchTokens(device, p, state_dtype, {chunks.segment, chunks.chains, chunks.max_chains});
   }
   RunDeltaChunks(device, rule, chunks, /*half_keys=*/true);
   if (decodes) {
+    device.Fork();
+    MoveWindows(device, convolutions);
+  }
+  p.task = Task::kDecode;
+  LaunchDecode(device, p, state_dtype, plan);
+  if (decodes) {
+    device.Rejoin();
     device.Join();
-  } else {
-    p.task = Task::kDecode;
-    LaunchDecode(device, p, state_dtype, plan);
   }
   return true;
 }
@@ -155,8 +160,7 @@ void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDelt
   p.beta_scale = gates.beta_scale;
   p.folding = folding;
   p.task = Task::kDecode;
-  const int head_states = std::min(static_cast<int>(rule.q.shape[0]), p.segments) * p.value_heads;
-  LaunchDecode(device, p, state_dtype, PlanDecode(device, p, head_states, state_dtype));
+  LaunchDecode(device, p, state_dtype, PlanOf(device, p, rule));
 }
 
 void SettleMemories(Device& device, const SettleArgs& args) {

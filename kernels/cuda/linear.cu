@@ -1,9 +1,9 @@
 // Linear(): which kernel takes which product. Chosen from what the host knows: numbers of entries
 // and rows, sizes, dtypes, the compute dtype. bench/cuda_linear_bench.cu measures the alternatives.
 #include <algorithm>
-#include <compare>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -18,23 +18,31 @@ namespace {
 constexpr int64_t kFewRows = 2;
 constexpr int64_t kFewRowsExact = 8;
 // From here on cuBLAS is the fastest for an ungrouped product: one on its own, one of several of a
-// call, one beside grouped ones, a large one. It takes one launch for each, but makes more of it.
+// call, a large one. It takes one launch for each, but makes more of it. Beside grouped products
+// an ungrouped one goes with them.
 constexpr int64_t kBlasRows = 65;
 constexpr int64_t kBlasRowsOfSeveral = 129;
-constexpr int64_t kBlasRowsBesideGroups = 257;
 constexpr int64_t kBlasRowsOfLarge = 33;
-// The one group of a grouped product that has all rows.
-constexpr int64_t kBlasRowsOfGroup = 4096;
 constexpr int64_t kLarge = int64_t{8} << 20;  // weights
 // A router's few outputs: cuBLAS splits the sums, and adds them up in a second launch.
 constexpr int kBlasOutputs = 16;
+// Fewer rows are better off in one launch with the products beside them.
+constexpr int64_t kNarrowRows = 129;
 // LinearBulk's tiles are for more entries, and for more output features.
 constexpr int64_t kBulkRows = 129;
 constexpr int kBulkOutputs = 65;
 // Terms of the weights' dtype that make up an activation: three times 8 bits are all its 24.
 constexpr int kExactTerms = 3;
 
-enum Path { kPathFewRows, kPathWarpgroups, kPathBulk, kPathTiles, kPathBlas, kPathGeneral };
+enum Path {
+  kPathFewRows,
+  kPathNarrow,
+  kPathWarpgroups,
+  kPathBulk,
+  kPathTiles,
+  kPathBlas,
+  kPathGeneral
+};
 
 // See linear_batch.h.
 bool Aligned(const LinearArgs& args) {
@@ -48,6 +56,13 @@ bool Aligned(const LinearArgs& args) {
   return address % 16 == 0;
 }
 
+// Whether LinearBulk can and should take products of so many entries a group.
+bool IsBulk(const Device& device, std::span<const PackedMatrix> weights, int64_t entries) {
+  const int out = weights[0].out_features;
+  return HasHopperCode(device) && entries >= kBulkRows && out >= kBulkOutputs &&
+         out % kBulkOutputPiece == 0 && weights.size() <= size_t{kMaxBulkGroups};
+}
+
 Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
                 std::span<const LinearArgs> call) {
   const PackedMatrix& w = args.weights[0];
@@ -56,23 +71,28 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   const int64_t entries = LikelyEntriesPerGroup(args);
   const bool rounded = args.x.dtype != DType::kF32;  // for tensor cores, and nothing else
   CHECK(!rounded || (args.x.dtype == w.dtype && aligned && !exact));
+  const bool bulk = aligned && IsBulk(device, args.weights, entries);
+  if (args.y.dtype != DType::kF32) {
+    CHECK(bulk && rounded && args.y.dtype == DType::kBF16);
+    return kPathBulk;
+  }
   if (!rounded && entries <= (exact || !aligned ? kFewRowsExact : kFewRows)) return kPathFewRows;
   if (w.dtype == DType::kF32) return grouped ? kPathGeneral : kPathBlas;
   // The range of f16 is too small to hold the terms of any float.
   if (!aligned || (exact && w.dtype == DType::kF16)) return kPathGeneral;
+  if (!exact && entries >= kNarrowRows && IsNarrow(w)) return kPathNarrow;
   const bool large = int64_t{w.out_features} * w.in_features >= kLarge;
   const bool beside_groups = std::any_of(call.begin(), call.end(), [](const LinearArgs& other) {
     return !other.group_offsets.empty();
   });
   const int64_t blas_rows = large             ? kBlasRowsOfLarge
-                            : beside_groups   ? kBlasRowsBesideGroups
                             : call.size() > 1 ? kBlasRowsOfSeveral
                                               : kBlasRows;
   const bool narrow = w.out_features < kBlasOutputs && HasHopperCode(device);
-  if (!exact && !grouped && !narrow && entries >= blas_rows) return kPathBlas;
+  if (!exact && !grouped && !narrow && entries >= blas_rows && !(beside_groups && bulk)) {
+    return kPathBlas;
+  }
   if (!HasHopperCode(device)) return kPathTiles;
-  const bool bulk = entries >= kBulkRows && w.out_features >= kBulkOutputs &&
-                    args.weights.size() <= size_t{kMaxBulkGroups};
   return bulk ? kPathBulk : kPathWarpgroups;
 }
 
@@ -81,14 +101,12 @@ class Copies {
  public:
   explicit Copies(int terms) : terms_(terms) {}
 
-  // Of x as it is, or in the order of the entries.
-  void Add(const LinearArgs& args, bool gather) {
-    const Key key = KeyOf(args, gather);
-    if (IsCopy(args, key)) return;
+  void Add(const LinearArgs& args) {
+    if (args.x.dtype != DType::kF32) return;
+    const Key key = KeyOf(args.x);
     if (!offsets_.try_emplace(key, bytes_).second) return;
-    const int64_t rows = key.entry_rows != nullptr ? args.entry_rows.shape[0] : args.x.shape[0];
-    bytes_ += (rows * args.x.shape[1] * 2 * terms_ + 255) / 256 * 256;
-    sources_.push_back({args.x, key.entry_rows != nullptr ? args.entry_rows : TensorView{}, key});
+    bytes_ += (args.x.shape.elements() * 2 * terms_ + 255) / 256 * 256;
+    sources_.push_back(args.x);
   }
   void AddWorkspace() { workspace_bytes_ = kLinearBlasWorkspaceBytes; }
 
@@ -97,46 +115,29 @@ class Copies {
     if (bytes_ + workspace_bytes_ == 0) return true;
     base_ = static_cast<char*>(device.Scratch(bytes_ + workspace_bytes_));
     if (base_ == nullptr) return false;
-    for (const Source& source : sources_) {
-      RoundActivations(device, source.x, source.entry_rows, dtype, terms_,
-                       base_ + offsets_.at(source.key));
+    for (const TensorView& x : sources_) {
+      RoundActivations(device, x, dtype, terms_, base_ + offsets_.at(KeyOf(x)));
     }
     return true;
   }
-  const void* Of(const LinearArgs& args, bool gather) const {
-    const Key key = KeyOf(args, gather);
-    return IsCopy(args, key) ? args.x.data : base_ + offsets_.at(key);
+  const void* Of(const LinearArgs& args) const {
+    return args.x.dtype != DType::kF32 ? args.x.data : base_ + offsets_.at(KeyOf(args.x));
   }
-  std::vector<const void*> Of(LinearProducts products, bool gather) const {
+  std::vector<const void*> Of(LinearProducts products) const {
     std::vector<const void*> list;
-    for (const LinearArgs* args : products) list.push_back(Of(*args, gather));
+    for (const LinearArgs* args : products) list.push_back(Of(*args));
     return list;
   }
   void* workspace() const { return base_ + bytes_; }
   int terms() const { return terms_; }
 
  private:
-  struct Key {
-    const void* x;
-    const void* entry_rows;
-    int64_t elements;
-    auto operator<=>(const Key&) const = default;
-  };
-  struct Source {
-    TensorView x, entry_rows;
-    Key key;
-  };
-  // Whether x itself is what is wanted.
-  static bool IsCopy(const LinearArgs& args, const Key& key) {
-    return args.x.dtype != DType::kF32 && key.entry_rows == nullptr;
-  }
-  static Key KeyOf(const LinearArgs& args, bool gather) {
-    return {args.x.data, gather ? args.entry_rows.data : nullptr, args.x.shape.elements()};
-  }
+  using Key = std::pair<const void*, int64_t>;
+  static Key KeyOf(const TensorView& x) { return {x.data, x.shape.elements()}; }
 
   const int terms_;
   std::map<Key, int64_t> offsets_;
-  std::vector<Source> sources_;
+  std::vector<TensorView> sources_;
   int64_t bytes_ = 0, workspace_bytes_ = 0;
   char* base_ = nullptr;
 };
@@ -149,28 +150,27 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
     const bool aligned = Aligned(args);
     const Path path = ChoosePath(device, args, aligned, products);
     (path == kPathFewRows && !aligned ? unaligned_few_rows : by_path[path]).push_back(&args);
-    if (path == kPathWarpgroups || path == kPathTiles) copies.Add(args, false);
-    if (path == kPathBulk) copies.Add(args, true);
-    if (path == kPathBlas && dtype != DType::kF32) {
-      copies.Add(args, false);
-      copies.AddWorkspace();
+    const bool blas = path == kPathBlas && dtype != DType::kF32;
+    if (path == kPathNarrow || path == kPathWarpgroups || path == kPathTiles || path == kPathBulk ||
+        blas) {
+      copies.Add(args);
     }
+    if (blas) copies.AddWorkspace();
   }
   if (!copies.Make(device, dtype)) return;
 
   LinearFewRows(device, unaligned_few_rows, dtype, false);
   LinearFewRows(device, by_path[kPathFewRows], dtype, true);
+  LinearNarrow(device, by_path[kPathNarrow], dtype, copies.Of(by_path[kPathNarrow]));
   LinearWarpgroups(device, by_path[kPathWarpgroups], dtype, copies.terms(),
-                   copies.Of(by_path[kPathWarpgroups], false));
-  LinearTiles(device, by_path[kPathTiles], dtype, copies.terms(),
-              copies.Of(by_path[kPathTiles], false));
-  LinearBulk(device, by_path[kPathBulk], dtype, copies.terms(),
-             copies.Of(by_path[kPathBulk], true));
+                   copies.Of(by_path[kPathWarpgroups]));
+  LinearTiles(device, by_path[kPathTiles], dtype, copies.terms(), copies.Of(by_path[kPathTiles]));
+  LinearBulk(device, by_path[kPathBulk], dtype, copies.terms(), copies.Of(by_path[kPathBulk]));
   for (const LinearArgs* args : by_path[kPathBlas]) {
     if (dtype == DType::kF32) {
       LinearBlas(device, *args, nullptr, nullptr);
     } else {
-      LinearBlas(device, *args, copies.Of(*args, false), copies.workspace());
+      LinearBlas(device, *args, copies.Of(*args), copies.workspace());
     }
   }
   LinearGeneral(device, by_path[kPathGeneral], dtype);
@@ -191,24 +191,28 @@ int64_t EntryTileBound(const LinearArgs& args, int64_t size) {
   return (entries - groups) / size + groups;
 }
 
+bool RoundsOutputs(const Device& device, std::span<const PackedMatrix> weights, int64_t rows) {
+  return IsBulk(device, weights, rows);
+}
+
+bool SwiGluProduct(Device& device, const SwiGluProductArgs& args) {
+  const PackedMatrix weights[] = {args.gate, args.up};
+  const LinearArgs products = {.x = args.x, .weights = weights, .y = args.y};
+  const auto takes = [](DType dtype) { return dtype == DType::kBF16; };
+  if (!takes(args.x.dtype) || !takes(args.gate.dtype) || !takes(args.y.dtype) ||
+      !Aligned(products) || !IsBulk(device, weights, args.x.shape[0])) {
+    return false;
+  }
+  const LinearArgs* const list[] = {&products};
+  const void* const x[] = {args.x.data};
+  LinearBulk(device, list, DType::kBF16, 1, x);
+  return true;
+}
+
 void Linear(Device& device, std::span<const LinearArgs> products) {
   // A launch takes so many groups; offsets count entries from the first group's on in each part.
   std::vector<LinearArgs> parts;
   for (LinearArgs args : products) {
-    const int64_t rest = args.y.shape[0] - args.x.shape[0];
-    if (args.last_has_all_rows && args.x.shape[0] >= kBlasRowsOfGroup &&
-        args.weights[0].out_features >= kBulkOutputs && device.compute_dtype() == DType::kBF16) {
-      LinearArgs last = {
-          .x = args.x, .weights = args.weights.last(1), .accumulate = args.accumulate};
-      last.y = args.y;
-      last.y.data = args.y.as<float>() + rest * args.y.shape[1];
-      last.y.shape = {args.x.shape[0], args.y.shape[1]};
-      parts.push_back(last);
-      args.weights = args.weights.first(args.weights.size() - 1);
-      args.y.shape = {rest, args.y.shape[1]};
-      args.entry_rows.shape = {rest};
-      if (rest == 0) continue;
-    }
     for (; args.weights.size() > kMaxLinearWeights;
          args.weights = args.weights.subspan(kMaxLinearWeights)) {
       parts.push_back(args);

@@ -19,7 +19,7 @@ enum : int { kMaxLinearProducts = 8, kMaxLinearWeights = 64 };
 
 struct LinearProduct {
   const void* x;              // [rows, in_features], f32 or its 16-bit copy
-  float* y;                   // [entries, out_features]
+  float* y;                   // [entries, out_features]; bf16 if `rounds` or `gated`
   const int32_t* entry_rows;  // null: row(e) = e
   const int32_t* group_ends;  // group_offsets + 1; null: one group of all entries
   int rows;                   // of x
@@ -30,13 +30,20 @@ struct LinearProduct {
   int first_weight;  // of LinearBatch::weights
   int first_block;   // of the launch
   int accumulate;
+  int rounds;
+  int gated;  // y = silu(W0 x) * (W1 x): two weights, one group
 };
 
 struct LinearBatch {
-  int count = 0;
+  int count = 0, weight_count = 0;
   LinearProduct products[kMaxLinearProducts];
   const void* weights[kMaxLinearWeights];
 };
+
+// A SwiGluProduct among the products: the only ungrouped ones with two weights, gate and up.
+inline bool IsGated(const LinearArgs& args) {
+  return args.group_offsets.empty() && args.weights.size() == 2;
+}
 
 // A bound on the entries of a group that costs no look at the device: rows of x may repeat in a
 // group, but seldom do, and kernels are right if they do.
@@ -55,8 +62,8 @@ LinearBatch TakeBatch(std::span<const LinearArgs* const>* products, int* total,
   int64_t first_block = 0;
   while (!products->empty() && batch.count < kMaxLinearProducts) {
     const LinearArgs& args = *products->front();
-    const int groups = static_cast<int>(args.weights.size());
-    if (weights + groups > max_weights) break;
+    const int matrices = static_cast<int>(args.weights.size());
+    if (weights + matrices > max_weights) break;
     LinearProduct& product = batch.products[batch.count++];
     product.x = args.x.data;
     product.y = args.y.as<float>();
@@ -67,14 +74,17 @@ LinearBatch TakeBatch(std::span<const LinearArgs* const>* products, int* total,
     product.entries = static_cast<int>(args.y.shape[0]);
     product.in_features = args.weights[0].in_features;
     product.out_features = args.weights[0].out_features;
-    product.groups = groups;
+    product.groups = IsGated(args) ? 1 : matrices;
     product.first_weight = weights;
     product.first_block = static_cast<int>(first_block);
     product.accumulate = args.accumulate;
+    product.rounds = args.y.dtype == DType::kBF16;
+    product.gated = IsGated(args);
     for (const PackedMatrix& matrix : args.weights) batch.weights[weights++] = matrix.data;
     first_block += blocks(args);
     *products = products->subspan(1);
   }
+  batch.weight_count = weights;
   *total = static_cast<int>(first_block);
   return batch;
 }
@@ -95,16 +105,18 @@ struct WarpgroupShape {
 };
 void LinearWarpgroups(Device& device, LinearProducts products, DType dtype, int terms,
                       std::span<const void* const> rounded, WarpgroupShape shape = {});
-// linear_bulk.cu: many rows on Hopper, products of at most kMaxBulkGroups groups. `gathered` are
-// such copies in the order of entries. Tiles of 128 or 256 entries, 0 to
-// choose.
-enum : int { kMaxBulkGroups = 32 };
+// linear_narrow.cu: the same of products that IsNarrow, `rounded` in one copy.
+bool IsNarrow(const PackedMatrix& weights);
+void LinearNarrow(Device& device, LinearProducts products, DType dtype,
+                  std::span<const void* const> rounded);
+// linear_bulk.cu: many rows on Hopper, products of at most kMaxBulkGroups groups whose output
+// features are a multiple of kBulkOutputPiece. The only one whose outputs may be bf16. Tiles of
+// kBulkNarrow or kBulkWide output features, 0 to choose.
+enum : int { kMaxBulkGroups = 32, kBulkOutputPiece = 8, kBulkNarrow = 128, kBulkWide = 256 };
 void LinearBulk(Device& device, LinearProducts products, DType dtype, int terms,
-                std::span<const void* const> gathered, int tile_entries = 0);
-// Writes such copies: of x, or, with `entry_rows` (i32), of x[entry_rows[e]] for every entry. With
-// `entry_rows`, x may be in `dtype` as it is.
-void RoundActivations(Device& device, const TensorView& x, const TensorView& entry_rows,
-                      DType dtype, int terms, void* rounded);
+                std::span<const void* const> rounded, int tile_outputs = 0);
+// Writes such copies of x, which is f32.
+void RoundActivations(Device& device, const TensorView& x, DType dtype, int terms, void* rounded);
 // linear_blas.cu: one ungrouped product by cuBLAS; `rounded` is x in the weights' dtype.
 void LinearBlas(Device& device, const LinearArgs& args, const void* rounded, void* workspace);
 enum : int64_t { kLinearBlasWorkspaceBytes = int64_t{32} << 20 };

@@ -1,7 +1,8 @@
 // Host functions that launch the CUDA kernels: one for each operation of kernels/kernels.h, which
 // says what they compute. They return at once; errors go to Device::Check. Free of Abseil.
 //
-// Activations are f32, state is f32 or f16, as its StateView says, windows are f32.
+// Activations are f32 but where product_dtype and output_dtype of the backend say bf16, state is
+// f32 or f16, as its StateView says, windows are f32.
 #pragma once
 
 #include <span>
@@ -18,11 +19,17 @@ void RmsNorm(Device& device, const RmsNormArgs& args);
 void SwiGlu(Device& device, const SwiGluArgs& args);
 void L2Norm(Device& device, const L2NormArgs& args);
 void DeltaGates(Device& device, const DeltaGatesArgs& args);
-void MixMemories(Device& device, const MixMemoriesArgs& args);
 void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args);
+
+// mix_memories.cu; the second one of heads of up to 256 values.
+void MixMemories(Device& device, const MixMemoriesArgs& args);
+bool MixAndNorm(Device& device, const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm);
 
 // linear.cu: everything between "a few rows, bound by weight bytes" and "many rows, tensor cores".
 void Linear(Device& device, std::span<const LinearArgs> products);
+// See Backend::output_dtype.
+bool RoundsOutputs(const Device& device, std::span<const PackedMatrix> weights, int64_t rows);
+bool SwiGluProduct(Device& device, const SwiGluProductArgs& args);
 
 // routing.cu
 void RouteTopK(Device& device, const RouteTopKArgs& args);

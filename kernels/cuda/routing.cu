@@ -257,6 +257,8 @@ __device__ inline int64_t WarpBegin() {
 // table[memory, tile] = number of pairs
 __global__ void __launch_bounds__(kTileThreads) CountTiles(DispatchParams p, int32_t* table) {
   extern __shared__ int32_t counts[];
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   CountTile(p, WarpBegin(), counts);
   for (int m = threadIdx.x; m < p.memories; m += kTileThreads) {
     int sum = 0;
@@ -267,6 +269,8 @@ __global__ void __launch_bounds__(kTileThreads) CountTiles(DispatchParams p, int
 
 __global__ void __launch_bounds__(1024) ScanTiles(DispatchParams p, int32_t* table, int tiles) {
   __shared__ int32_t scratch[kWarp];
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   BlockScan(table, p.memories * tiles, scratch);
   for (int m = threadIdx.x; m < p.memories; m += blockDim.x) p.group_offsets[m] = table[m * tiles];
   if (threadIdx.x == 0) WriteTotals(p);
@@ -274,6 +278,8 @@ __global__ void __launch_bounds__(1024) ScanTiles(DispatchParams p, int32_t* tab
 
 __global__ void __launch_bounds__(kTileThreads) PlaceTiles(DispatchParams p, const int32_t* table) {
   extern __shared__ int32_t counts[];
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   const int64_t warp_begin = WarpBegin();
   CountTile(p, warp_begin, counts);
   // Counts become the entry of each warp's first pair of a memory.
@@ -302,6 +308,8 @@ __global__ void __launch_bounds__(kTileThreads) PlaceTiles(DispatchParams p, con
 }
 
 __global__ void WriteSegments(DispatchParams p, int segments) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (p.shared && i < p.tokens) WriteSharedEntry(p, i);
   const int32_t* tokens = p.entry_tokens;
@@ -376,19 +384,21 @@ void Dispatch(Device& device, const DispatchArgs& args) {
     int32_t* table =
         static_cast<int32_t*>(device.Scratch(int64_t{4} * p.memories * std::max(tiles, 1)));
     if (table == nullptr) return;
-    CountTiles<<<tiles, kTileThreads, count_bytes, device.stream()>>>(p, table);
-    ScanTiles<<<1, RoundToWarps(int64_t{p.memories} * tiles, 1024), 0, device.stream()>>>(p, table,
-                                                                                          tiles);
-    PlaceTiles<<<tiles, kTileThreads, count_bytes, device.stream()>>>(p, table);
+    LaunchOverlapping(device, "Dispatch", CountTiles, tiles, kTileThreads, count_bytes, 1, p,
+                      table);
+    LaunchOverlapping(device, "Dispatch", ScanTiles, 1,
+                      RoundToWarps(int64_t{p.memories} * tiles, 1024), 0, 1, p, table, tiles);
+    LaunchOverlapping(device, "Dispatch", PlaceTiles, tiles, kTileThreads, count_bytes, 1, p,
+                      table);
   } else {
-    ScanTiles<<<1, kWarp, 0, device.stream()>>>(p, nullptr, 0);
+    LaunchOverlapping(device, "Dispatch", ScanTiles, 1, kWarp, 0, 1, p, nullptr, 0);
   }
   constexpr int kThreads = 256;
   const int work = std::max(segments, p.tokens);
   if (work > 0) {
-    WriteSegments<<<(work + kThreads - 1) / kThreads, kThreads, 0, device.stream()>>>(p, segments);
+    LaunchOverlapping(device, "Dispatch", WriteSegments, (work + kThreads - 1) / kThreads, kThreads,
+                      0, 1, p, segments);
   }
-  device.Check(cudaGetLastError(), "Dispatch");
 }
 
 }  // namespace mneme::cuda

@@ -23,13 +23,14 @@ constexpr int kLongestShort = 4;     // entries of a segment that one block goes
 constexpr int kMaxConvolutions = 6;  // in one launch
 
 struct Convolution {
-  const float* x;
+  const void* x;  // f32, or bf16 if `rounded`
   const int32_t* entry_rows;
   const float* weight;
   SegmentArrays segments;
   StateView window;
   float* y;
   int entries, channels, width;
+  int rounded;
   int tiles;           // of channels
   int64_t blocks_end;  // the launch's blocks up to here are this or an earlier convolution's
 };
@@ -49,6 +50,17 @@ __device__ inline Values<kVector> Load(const float* p) {
     return {{four.x, four.y, four.z, four.w}};
   } else {
     return {{*p}};
+  }
+}
+template <int kVector>
+__device__ inline Values<kVector> Load(const __nv_bfloat16* p) {
+  if constexpr (kVector == 4) {
+    const uint2 four = *reinterpret_cast<const uint2*>(p);
+    const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.x));
+    const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.y));
+    return {{low.x, low.y, high.x, high.y}};
+  } else {
+    return {{__bfloat162float(*p)}};
   }
 }
 template <int kVector>
@@ -91,7 +103,9 @@ struct Channels {
   }
   __device__ Vector Input(int entry) const {
     const int64_t row = c.entry_rows != nullptr ? c.entry_rows[entry] : entry;
-    return Load<kVector>(c.x + row * c.channels + channel);
+    const int64_t at = row * c.channels + channel;
+    if (c.rounded != 0) return Load<kVector>(static_cast<const __nv_bfloat16*>(c.x) + at);
+    return Load<kVector>(static_cast<const float*>(c.x) + at);
   }
   // Row j of a segment's window.
   __device__ float* Window(const Segment& segment, int j) const {
@@ -310,11 +324,12 @@ Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
     const ShortConvArgs& args = convolutions[i];
     if (done[i] || args.weight.shape[1] != width || InFours(args) != alike.fours) continue;
     done[i] = true;
-    CHECK(args.x.dtype == DType::kF32 && args.window.dtype == DType::kF32);
+    CHECK(args.window.dtype == DType::kF32);
+    CHECK(args.x.dtype == DType::kF32 || args.x.dtype == DType::kBF16);
     const Segments& segments = args.segments;
     alike.short_segments &= segments.longest >= 1 && segments.longest <= kLongestShort;
     alike.list.push_back(
-        {.x = args.x.as<const float>(),
+        {.x = args.x.data,
          .entry_rows = args.entry_rows.as<const int32_t>(),
          .weight = args.weight.as<const float>(),
          .segments = {segments.offsets.as<const int>(), segments.slots.as<const int>(),
@@ -324,7 +339,8 @@ Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
          .y = args.y.as<float>(),
          .entries = static_cast<int>(args.y.shape[0]),
          .channels = static_cast<int>(args.x.shape[1]),
-         .width = static_cast<int>(width)});
+         .width = static_cast<int>(width),
+         .rounded = args.x.dtype == DType::kBF16});
   }
   return alike;
 }

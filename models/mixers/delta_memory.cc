@@ -194,17 +194,20 @@ DeltaMixerStepArgs DeltaMemory::StepArgs(ForwardContext& ctx, const Norm& norm,
           .out_proj = out_proj_};
 }
 
-void DeltaMemory::Emit(ForwardContext& ctx, TensorView y, TensorView gate,
-                       TensorView residual) const {
+void DeltaMemory::Emit(ForwardContext& ctx, TensorView y, TensorView gate, TensorView residual,
+                       const MixMemoriesArgs* mix) const {
   const int64_t tokens = y.shape[0];
   const Shape by_head{tokens, config_.value_heads, config_.value_dim};
-  const TensorView heads = Reshaped(y, by_head);
   const TensorView normed = ctx.TempForProducts(y.shape, {{&out_proj_, 1}});
-  ctx.kernels().GatedRmsNorm({.x = heads,
-                              .gate = gate.empty() ? TensorView{} : Reshaped(gate, by_head),
-                              .weight = out_norm_,
-                              .eps = norm_eps_,
-                              .y = Reshaped(normed, by_head)});
+  const GatedRmsNormArgs norm = {.x = Reshaped(y, by_head),
+                                 .gate = gate.empty() ? TensorView{} : Reshaped(gate, by_head),
+                                 .weight = out_norm_,
+                                 .eps = norm_eps_,
+                                 .y = Reshaped(normed, by_head)};
+  if (mix == nullptr || !ctx.kernels().MixAndNorm(*mix, norm)) {
+    if (mix != nullptr) ctx.kernels().MixMemories(*mix);
+    ctx.kernels().GatedRmsNorm(norm);
+  }
   const LinearArgs out[] = {
       {.x = normed, .weights = {&out_proj_, 1}, .y = residual, .accumulate = true}};
   ctx.kernels().Linear(out);

@@ -15,8 +15,8 @@ namespace mneme {
 // A step's projected tokens. Entry e of the segments reads row q_rows[e] of q, and row kv_rows[e]
 // of the other four; an empty list means row e.
 struct DeltaStreams {
-  TensorView q, k;     // [rows, key_channels] act
-  TensorView v;        // [rows, value_channels] act
+  TensorView q, k;     // [rows, key_channels], as LinearArgs::y
+  TensorView v;        // [rows, value_channels], as LinearArgs::y
   TensorView a, b;     // [rows, value_heads] act: raw decay and writing strength
   TensorView q_rows;   // [entries] i32
   TensorView kv_rows;  // [entries] i32
@@ -46,10 +46,12 @@ class DeltaMemory {
                           const Segments& segments, int64_t entries) const;
 
   // residual += o_proj( RmsNorm_head(y) * silu(gate) );  y and gate, which may be empty, are
-  // overwritten.
-  //   y, gate   [tokens, value_channels] act
+  // overwritten. With `mix`, y is mix->y, and still to be made by it.
+  //   y         [tokens, value_channels] act
+  //   gate      [tokens, value_channels], as LinearArgs::y
   //   residual  [tokens, model_dim] act
-  void Emit(ForwardContext& ctx, TensorView y, TensorView gate, TensorView residual) const;
+  void Emit(ForwardContext& ctx, TensorView y, TensorView gate, TensorView residual,
+            const MixMemoriesArgs* mix = nullptr) const;
 
  private:
   PendingWrites Pending(const ForwardContext& ctx) const;

@@ -56,13 +56,16 @@ class GatedDeltaNet final : public SequenceMixer {
                                      {&a_proj_, 1},
                                      {&b_proj_, 1},
                                      {&g_proj_, gates}});
-    const DeltaStreams streams{.q = ctx.Temp({tokens, config_.key_channels()}),
-                               .k = ctx.Temp({tokens, config_.key_channels()}),
-                               .v = ctx.Temp({tokens, config_.value_channels()}),
-                               .a = ctx.Temp({tokens, config_.value_heads}),
-                               .b = ctx.Temp({tokens, config_.value_heads})};
+    const DeltaStreams streams{
+        .q = ctx.TempOfProducts(x, {&q_proj_, 1}, {tokens, config_.key_channels()}),
+        .k = ctx.TempOfProducts(x, {&k_proj_, 1}, {tokens, config_.key_channels()}),
+        .v = ctx.TempOfProducts(x, {&v_proj_, 1}, {tokens, config_.value_channels()}),
+        .a = ctx.Temp({tokens, config_.value_heads}),
+        .b = ctx.Temp({tokens, config_.value_heads})};
     TensorView gate;
-    if (config_.output_gate) gate = ctx.Temp({tokens, config_.value_channels()});
+    if (config_.output_gate) {
+      gate = ctx.TempOfProducts(x, {&g_proj_, 1}, {tokens, config_.value_channels()});
+    }
     const LinearArgs projections[] = {{.x = x, .weights = {&q_proj_, 1}, .y = streams.q},
                                       {.x = x, .weights = {&k_proj_, 1}, .y = streams.k},
                                       {.x = x, .weights = {&v_proj_, 1}, .y = streams.v},

@@ -96,10 +96,11 @@ class MixtureOfMemories final : public SequenceMixer {
     TensorView gate;
     const DeltaStreams streams = Project(ctx, x, entry_tokens, group_offsets, &gate);
     const TensorView read = memory_.WriteAndRead(ctx, streams, segments, entries);
-    const TensorView mixed = ctx.Temp({tokens, config_.value_channels()});
-    ctx.kernels().MixMemories(
-        {.x = read, .token_entries = token_entries, .weights = weights, .y = mixed});
-    memory_.Emit(ctx, mixed, gate, hidden);
+    const MixMemoriesArgs mix = {.x = read,
+                                 .token_entries = token_entries,
+                                 .weights = weights,
+                                 .y = ctx.Temp({tokens, config_.value_channels()})};
+    memory_.Emit(ctx, mix.y, gate, hidden, &mix);
   }
 
   std::optional<DeltaMixerStepArgs> StepArgs(ForwardContext& ctx, const Norm& norm,
@@ -171,23 +172,22 @@ class MixtureOfMemories final : public SequenceMixer {
     const int tokens = ctx.batch.tokens;
     const bool per_entry = !config_.single_kv_proj;
     const int64_t rows = per_entry ? entry_tokens.shape[0] : tokens;
-    const DeltaStreams streams{.q = ctx.Temp({tokens, config_.key_channels()}),
-                               .k = ctx.Temp({rows, config_.key_channels()}),
-                               .v = ctx.Temp({rows, config_.value_channels()}),
-                               .a = ctx.Temp({rows, config_.value_heads}),
-                               .b = ctx.Temp({rows, config_.value_heads}),
-                               .q_rows = entry_tokens,
-                               .kv_rows = per_entry ? TensorView{} : entry_tokens};
-    if (config_.output_gate) *gate = ctx.Temp({tokens, config_.value_channels()});
+    const DeltaStreams streams{
+        .q = ctx.TempOfProducts(x, {&q_proj_, 1}, {tokens, config_.key_channels()}),
+        .k = ctx.TempOfProducts(x, k_proj_, {rows, config_.key_channels()}),
+        .v = ctx.TempOfProducts(x, v_proj_, {rows, config_.value_channels()}),
+        .a = ctx.Temp({rows, config_.value_heads}),
+        .b = ctx.Temp({rows, config_.value_heads}),
+        .q_rows = entry_tokens,
+        .kv_rows = per_entry ? TensorView{} : entry_tokens};
+    if (config_.output_gate) {
+      *gate = ctx.TempOfProducts(x, {&g_proj_, 1}, {tokens, config_.value_channels()});
+    }
     const TensorView from = per_entry ? entry_tokens : TensorView{};
     const TensorView groups = per_entry ? group_offsets : TensorView{};
     const auto grouped = [&](std::span<const PackedMatrix> weights, TensorView y) {
-      return LinearArgs{.x = x,
-                        .weights = weights,
-                        .entry_rows = from,
-                        .group_offsets = groups,
-                        .y = y,
-                        .last_has_all_rows = per_entry && config_.shared_memory};
+      return LinearArgs{
+          .x = x, .weights = weights, .entry_rows = from, .group_offsets = groups, .y = y};
     };
     const LinearArgs products[] = {{.x = x, .weights = {&q_proj_, 1}, .y = streams.q},
                                    grouped(k_proj_, streams.k),

@@ -77,7 +77,15 @@ struct PassProblem {
     }
   }
 
-  PassResult Run(Backend& backend, bool fuse, bool says_longer = false) const {
+  // Projections as Backend::output_dtype may have them.
+  void RoundProjections() {
+    for (std::vector<double>* values : {&q, &k, &v}) {
+      for (double& value : *values) value = RoundTo(value, DType::kBF16);
+    }
+  }
+
+  PassResult Run(Backend& backend, bool fuse, bool says_longer = false,
+                 DType projected = DType::kF32) const {
     Workbench bench(backend);
     const DType window_dtype = backend.state_format().window_dtype;
     const int64_t history = kWidth - 1;
@@ -101,7 +109,7 @@ struct PassProblem {
     const auto convolution = [&](const std::vector<double>& x, int64_t count, TensorView from,
                                  const std::vector<double>& weight, int channels,
                                  SlabPool& windows) {
-      return ShortConvArgs{.x = bench.Activations(x, {count, channels}),
+      return ShortConvArgs{.x = bench.Values(x, {count, channels}, projected),
                            .entry_rows = from,
                            .weight = bench.Floats(weight, {channels, kWidth}),
                            .segments = uploaded,
@@ -185,6 +193,34 @@ TEST(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
         EXPECT_LE(RelativeError(got.out, want.out), kBound);
         EXPECT_LE(RelativeError(got.states, want.states), kBound);
         EXPECT_THAT(got.windows, HasSameBits(want.windows));
+      }
+    }
+  }
+}
+
+TEST(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAsTheNumbersTheyAre) {
+  if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+  BackendOptions options;
+  options.compute_dtype = DType::kBF16;
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  uint64_t seed = 700;
+  for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 128, 64, false},
+                              PassDims{1, 1, 64, 48, true}}) {
+    for (const int longest : {1, 2, 17, 150}) {
+      ++seed;
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      PassProblem p(seed, dims, longest);
+      p.RoundProjections();
+      for (const bool fuse : {false, true}) {
+        for (const bool says_longer : {false, true}) {
+          const PassResult want = p.Run(**backend, fuse, says_longer);
+          const PassResult got = p.Run(**backend, fuse, says_longer, DType::kBF16);
+          EXPECT_EQ(got.fused, fuse);
+          EXPECT_THAT(got.out, HasSameBits(want.out));
+          EXPECT_THAT(got.states, HasSameBits(want.states));
+          EXPECT_THAT(got.windows, HasSameBits(want.windows));
+        }
       }
     }
   }

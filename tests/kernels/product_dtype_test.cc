@@ -70,10 +70,138 @@ TEST_F(CudaProductDtypeTest, OutputsAreTheRoundedOnes) {
       }
       expect_rounded();
     }
+    // A gate that comes rounded out of a product.
+    const std::vector<double> gate = Rounded(bench_->Read(other));
+    const TensorView wide_gate = bench_->Activations(gate, heads);
+    const TensorView narrow_gate = bench_->Values(gate, heads, DType::kBF16);
+    std::vector<std::vector<double>> results;
+    for (const TensorView& g : {wide_gate, narrow_gate}) {
+      kernels.GatedRmsNorm({.x = by_head(x), .gate = g, .weight = head_weight, .y = by_head(wide)});
+      results.push_back(bench_->Read(wide));
+    }
+    EXPECT_THAT(results[1], HasSameBits(results[0]));
   }
 }
 
-// Few rows, tiles, cuBLAS, and so many that the last group goes by itself.
+TEST_F(CudaProductDtypeTest, MixedAndNormedIsOneAfterTheOther) {
+  constexpr int kTokens = 37;
+  Kernels& kernels = bench_->kernels();
+  int fused = 0;
+  for (const int head_dim : {20, 64, 256, 260}) {
+    for (const int choices : {1, 3, 4, 8}) {
+      SCOPED_TRACE(std::to_string(head_dim) + ", " + std::to_string(choices) + " choices");
+      const int dim = 2 * head_dim, top_k = choices == 1 ? 1 : choices - 1;
+      const Shape shape{kTokens, dim}, heads{kTokens, 2, head_dim};
+      const auto by_head = [&](TensorView view) {
+        view.shape = heads;
+        return view;
+      };
+      const MixMemoriesArgs mix = {
+          .x = bench_->Activations(random_.NormalValues(kTokens * choices * dim),
+                                   {kTokens * choices, dim}),
+          .token_entries = bench_->Ints(random_.Permutation(kTokens * choices), {kTokens, choices}),
+          .weights =
+              bench_->Activations(random_.UniformValues(kTokens * top_k, 0, 1), {kTokens, top_k}),
+          .y = bench_->NewActivations(shape)};
+      const std::vector<double> gate = Rounded(random_.NormalValues(kTokens * dim));
+      const TensorView weight = bench_->Floats(random_.NormalValues(head_dim), {head_dim});
+      for (const DType gate_dtype : {DType::kI32, DType::kF32, DType::kBF16}) {
+        for (const TensorView& y : {bench_->NewActivations(shape), NewRounded(shape)}) {
+          const GatedRmsNormArgs norm = {.x = by_head(mix.y),
+                                         .gate = gate_dtype == DType::kI32
+                                                     ? TensorView{}
+                                                     : bench_->Values(gate, heads, gate_dtype),
+                                         .weight = weight,
+                                         .y = by_head(y)};
+          kernels.MixMemories(mix);
+          kernels.GatedRmsNorm(norm);
+          const std::vector<double> want = bench_->Read(y);
+          GatedRmsNormArgs other = norm;
+          other.y =
+              by_head(y.dtype == DType::kBF16 ? NewRounded(shape) : bench_->NewActivations(shape));
+          if (!kernels.MixAndNorm(mix, other)) {
+            EXPECT_GT(head_dim, 256);
+            continue;
+          }
+          ++fused;
+          EXPECT_THAT(bench_->Read(other.y), HasSameBits(want));
+        }
+      }
+    }
+  }
+  EXPECT_EQ(fused, 3 * 4 * 6);
+}
+
+// The sums are the same, whichever way they are written.
+TEST_F(CudaProductDtypeTest, RoundedOutputsAreTheOthersRounded) {
+  constexpr int kIn = 136, kGroups = 3;
+  for (const int out : {72, 128, 392}) {
+    std::vector<PackedMatrix> weights;
+    for (int g = 0; g < kGroups; ++g) {
+      weights.push_back(
+          bench_->Pack(Rounded(random_.NormalValues(out * kIn)), out, kIn, DType::kBF16));
+    }
+    for (const int rows : {129, 300, 2500}) {
+      SCOPED_TRACE(std::to_string(out) + " outputs, " + std::to_string(rows) + " rows");
+      if (backend_->output_dtype(weights, rows) != DType::kBF16) continue;  // not on this device
+      const TensorView x =
+          bench_->Values(Rounded(random_.NormalValues(rows * kIn)), {rows, kIn}, DType::kBF16);
+      std::vector<int> entry_rows;
+      for (int row = 0; row < 2 * rows; ++row) entry_rows.push_back(row * 7 % rows);
+      const int cut = rows / 3;
+      const TensorView from = bench_->Ints(entry_rows);
+      const TensorView offsets = bench_->Ints({0, cut, cut, 2 * rows});
+      const auto run = [&](DType dtype) {
+        const auto make = [&](int64_t count) {
+          return dtype == DType::kBF16 ? NewRounded({count, out})
+                                       : bench_->NewActivations({count, out});
+        };
+        const TensorView y = make(rows), grouped = make(2 * rows);
+        const LinearArgs products[] = {{.x = x, .weights = {weights.data(), 1}, .y = y},
+                                       {.x = x,
+                                        .weights = weights,
+                                        .entry_rows = from,
+                                        .group_offsets = offsets,
+                                        .y = grouped}};
+        bench_->kernels().Linear(products);
+        std::vector<double> all = bench_->Read(y);
+        const std::vector<double> more = bench_->Read(grouped);
+        all.insert(all.end(), more.begin(), more.end());
+        return all;
+      };
+      EXPECT_THAT(run(DType::kBF16), HasSameBits(Rounded(run(DType::kF32))));
+    }
+  }
+}
+
+TEST_F(CudaProductDtypeTest, GateAndUpAtOnceAreTheProductsAndTheirSwiGlu) {
+  constexpr int kIn = 136;
+  for (const int out : {72, 128, 392}) {
+    const PackedMatrix gate =
+        bench_->Pack(Rounded(random_.NormalValues(out * kIn, 0.1)), out, kIn, DType::kBF16);
+    const PackedMatrix up =
+        bench_->Pack(Rounded(random_.NormalValues(out * kIn, 0.1)), out, kIn, DType::kBF16);
+    for (const int rows : {129, 300, 2500}) {
+      SCOPED_TRACE(std::to_string(out) + " outputs, " + std::to_string(rows) + " rows");
+      const TensorView x =
+          bench_->Values(Rounded(random_.NormalValues(rows * kIn)), {rows, kIn}, DType::kBF16);
+      const TensorView y = NewRounded({rows, out});
+      const bool fused = bench_->kernels().SwiGluProduct({.x = x, .gate = gate, .up = up, .y = y});
+      EXPECT_EQ(fused, backend_->output_dtype({&gate, 1}, rows) == DType::kBF16);
+      if (!fused) continue;
+      const TensorView g = bench_->NewActivations({rows, out});
+      const TensorView u = bench_->NewActivations({rows, out});
+      const LinearArgs products[] = {{.x = x, .weights = {&gate, 1}, .y = g},
+                                     {.x = x, .weights = {&up, 1}, .y = u}};
+      bench_->kernels().Linear(products);
+      bench_->kernels().SwiGlu({.gate = g, .up = u, .y = g});
+      // One rounding to bf16, of unit roundoff 2^-9; sums of 136 terms may be in another order.
+      EXPECT_LE(RelativeError(bench_->Read(y), bench_->Read(g)), 0x1p-9 + 2 * 136 * 0x1p-24);
+    }
+  }
+}
+
+// Few rows, tiles, cuBLAS, bulk.
 TEST_F(CudaProductDtypeTest, ProductsAreThoseOfTheSameNumbers) {
   constexpr int kIn = 128, kGroups = 3;
   for (const int out : {4, 72, 128}) {
@@ -96,7 +224,7 @@ TEST_F(CudaProductDtypeTest, ProductsAreThoseOfTheSameNumbers) {
       for (int row = 0; row < rows; ++row) entry_rows.push_back(row);
       const TensorView from = bench_->Ints(entry_rows);
       const TensorView offsets = bench_->Ints({0, (rows + 1) / 2, rows, 2 * rows});
-      const auto run = [&](const TensorView& x, bool last_has_all) {
+      const auto run = [&](const TensorView& x) {
         const TensorView y = bench_->NewActivations({rows, out});
         const TensorView grouped = bench_->NewActivations({2 * rows, out});
         const LinearArgs products[] = {{.x = x, .weights = {weights.data(), 1}, .y = y},
@@ -104,18 +232,14 @@ TEST_F(CudaProductDtypeTest, ProductsAreThoseOfTheSameNumbers) {
                                         .weights = weights,
                                         .entry_rows = from,
                                         .group_offsets = offsets,
-                                        .y = grouped,
-                                        .last_has_all_rows = last_has_all}};
+                                        .y = grouped}};
         bench_->kernels().Linear(products);
         std::vector<double> all = bench_->Read(y);
         const std::vector<double> more = bench_->Read(grouped);
         all.insert(all.end(), more.begin(), more.end());
         return all;
       };
-      const std::vector<double> want = run(wide, false);
-      EXPECT_THAT(run(narrow, false), HasSameBits(want));
-      // Another kernel may add up in another order: 128 terms of about 1.
-      EXPECT_LE(RelativeError(run(narrow, true), want), 128 * 0x1p-24);
+      EXPECT_THAT(run(narrow), HasSameBits(run(wide)));
     }
   }
 }
