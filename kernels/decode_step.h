@@ -4,6 +4,7 @@
 // long way.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "kernels/pending_writes.h"
@@ -64,5 +65,18 @@ struct DecodeLayerArgs {
   DeltaMixerStepArgs mixer;
   FeedForwardStepArgs feed_forward;
 };
+
+// What follows the last layer: logits = Linear(RmsNorm(rows of hidden)): GatherRows, RmsNorm,
+// Linear.
+struct DecodeHeadArgs {
+  TensorView tokens;  // [n] i32: rows of `hidden`
+  TensorView norm;    // [model_dim] f32
+  float norm_eps = 1e-6f;
+  PackedMatrix head;  // [vocab, model_dim]
+  TensorView logits;  // [n, vocab] act
+};
+
+// How far a device went.
+enum class DecodeDone : uint8_t { kNothing, kLayers, kLogits };
 
 }  // namespace mneme

@@ -311,8 +311,10 @@ class Kernels {
   // decode_step.h
   virtual bool DeltaMixerStep(const DeltaMixerStepArgs&) { return false; }
   virtual bool FeedForwardStep(const FeedForwardStepArgs&) { return false; }
-  // Consecutive layers, which have the same shapes.
-  virtual bool DecodeLayers(std::span<const DecodeLayerArgs>) { return false; }
+  // Consecutive layers, which have the same shapes, and, unless it is null, what follows them.
+  virtual DecodeDone DecodeLayers(std::span<const DecodeLayerArgs>, const DecodeHeadArgs*) {
+    return DecodeDone::kNothing;
+  }
 };
 
 }  // namespace mneme

@@ -30,7 +30,10 @@ std::optional<DecodeLayerArgs> Layer::StepArgs(ForwardContext& ctx, TensorView h
 bool Layer::Step(ForwardContext& ctx, TensorView hidden) const {
   const Workspace::Scope scope(ctx.workspace);
   const std::optional<DecodeLayerArgs> step = StepArgs(ctx, hidden);
-  if (!step.has_value() || !ctx.kernels().DecodeLayers({&*step, 1})) return false;
+  if (!step.has_value() ||
+      ctx.kernels().DecodeLayers({&*step, 1}, nullptr) == DecodeDone::kNothing) {
+    return false;
+  }
   if (ctx.routing != nullptr && step->mixer.memories > 0) {
     ctx.routing->OnRouted(index_, step->mixer.indices, step->mixer.weights);
   }

@@ -69,12 +69,13 @@ class Network {
     const int64_t model_dim = embeddings_.shape[1];
     const TensorView hidden = ctx.Temp({ctx.batch.tokens, model_dim});
     ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = hidden});
-    if (!DecodeLayers(ctx, hidden)) {
+    const DecodeDone done = DecodeLayers(ctx, hidden, logit_tokens, logits);
+    if (done == DecodeDone::kNothing) {
       for (const Layer& layer : layers_) layer.Forward(ctx, hidden);
     }
 
     const int64_t rows = logit_tokens.shape[0];
-    if (rows == 0) return;
+    if (rows == 0 || done == DecodeDone::kLogits) return;
     const TensorView last = ctx.Temp({rows, model_dim});
     ctx.kernels().GatherRows({.x = hidden, .indices = logit_tokens, .y = last});
     ctx.kernels().RmsNorm({.x = last, .weight = norm_, .eps = norm_eps_, .y = last});
@@ -93,18 +94,24 @@ class Network {
   }
 
  private:
-  // All layers as one operation, in a step of decode rows and where the device has it. False:
-  // nothing was done.
-  bool DecodeLayers(ForwardContext& ctx, TensorView hidden) const {
-    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr) return false;
+  // All layers as one operation, and the logits with them, in a step of decode rows and where the
+  // device has it.
+  DecodeDone DecodeLayers(ForwardContext& ctx, const TensorView& hidden,
+                          const TensorView& logit_tokens, const TensorView& logits) const {
+    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr) return DecodeDone::kNothing;
     const Workspace::Scope scope(ctx.workspace);
     std::vector<DecodeLayerArgs> steps;
     for (const Layer& layer : layers_) {
       const std::optional<DecodeLayerArgs> step = layer.StepArgs(ctx, hidden);
-      if (!step.has_value()) return false;
+      if (!step.has_value()) return DecodeDone::kNothing;
       steps.push_back(*step);
     }
-    return ctx.kernels().DecodeLayers(steps);
+    const DecodeHeadArgs head = {.tokens = logit_tokens,
+                                 .norm = norm_,
+                                 .norm_eps = norm_eps_,
+                                 .head = head_,
+                                 .logits = logits};
+    return ctx.kernels().DecodeLayers(steps, logit_tokens.shape[0] > 0 ? &head : nullptr);
   }
 
   TensorView embeddings_;  // [vocab, model_dim] as stored

@@ -41,8 +41,9 @@ class CudaKernels final : public Kernels {
   bool FeedForwardStep(const FeedForwardStepArgs& args) override {
     return cuda::FeedForwardStep(device_, args);
   }
-  bool DecodeLayers(std::span<const DecodeLayerArgs> layers) override {
-    return cuda::DecodeLayers(device_, layers);
+  DecodeDone DecodeLayers(std::span<const DecodeLayerArgs> layers,
+                          const DecodeHeadArgs* head) override {
+    return cuda::DecodeLayers(device_, layers, head);
   }
 
  private:

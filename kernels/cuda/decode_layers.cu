@@ -7,15 +7,18 @@
 //   moment;
 // - values pass between blocks in words that say which layer they are of: nobody waits at a barrier
 //   of the grid (Word);
-// - the code is small: what does not fit the instruction cache is fetched anew in every layer.
+// - the code is small: what does not fit the instruction cache is fetched anew in every layer;
+// - nothing is spilled from registers: beside so much shared memory the cache is small, and a value
+//   may come back from L2 (Anew).
 //
 // Phases of a layer:
-//   kProject  norm, router, choice, projections of q, the gate and the chosen memories,
-//             convolutions; then the delta rule, two rows of a matrix to a warp
-//   kEmit     mix, gated norm, hidden += out(..)
-//   kWiden    norm, gate and up, silu(gate) * up
-//   kNarrow   hidden += down(..)
-// Every block computes norms, router and mix for itself.
+//   kKnown   norm, router, projections of q, the gate and the memory of all tokens, while one warp
+//            finds out which memories are chosen
+//   kChosen  projections of those, convolutions; the delta rule, two rows of a matrix to a warp
+//   kEmit    mix, gated norm, hidden += out(..)
+//   kWiden   norm, gate and up, silu(gate) * up
+//   kNarrow  hidden += down(..)
+// and behind the last layer norm and head. Every block computes norms, router and mix for itself.
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -129,13 +132,14 @@ bool Fits(const Device& device, const Params& p, int key_dim) {
   const int of_memory = units(keys) + units(values) + 2 * units(p.value_heads);
   const bool known_memory = p.shared || !p.per_memory;
   const int known = units(keys) + (p.gated ? units(values) : 0) + (known_memory ? of_memory : 0);
-  const int chosen = p.per_memory ? std::min(p.memories, p.rows * p.top_k) * of_memory : 0;
-  const int most = std::max({(per_block(known) + per_block(chosen)) * stages(p.model_dim),
+  const int chosen =
+      p.per_memory ? std::min(p.memories, p.rows * p.top_k) * per_block(of_memory) : 0;
+  const int most = std::max({(per_block(known) + chosen) * stages(p.model_dim),
                              2 * per_block(units(p.mlp_dim)) * stages(p.model_dim),
                              per_block(units(p.model_dim)) * stages(std::max(values, p.mlp_dim))});
   // Outputs of projections, a thread each, of as many rows as the kernel is made for.
   const int all = p.per_memory ? per_block(units(keys)) : per_block(known);
-  const int rest = per_block(known) + per_block(chosen) - all;
+  const int rest = per_block(known) + chosen - all;
   const int tasks = (all * p.columns + rest) * layers::kUnitRows * p.rows;
   return p.rows >= 1 && p.rows <= layers::kMaxRows &&
          per_block(units(p.model_dim)) <= layers::kMaxOwnUnits &&
@@ -143,11 +147,29 @@ bool Fits(const Device& device, const Params& p, int key_dim) {
          values <= 64 * layers::kMaxHeadParts && p.model_dim % layers::kPartFeatures == 0 &&
          p.mlp_dim % layers::kPartFeatures == 0 && values % layers::kPartFeatures == 0 &&
          p.conv_width <= layers::kMaxHistory + 1 && p.memories < layers::kMaxMemories &&
-         p.memories * (p.model_dim / layers::kPartFeatures) <= layers::kMaxRouterParts &&
-         most <= layers::kMaxStages && tasks <= layers::kComputeThreads &&
+         most <= layers::kMaxStages && tasks <= layers::kMaxTasks * p.rows &&
          p.rows * p.columns * p.value_heads <= layers::kMaxItems * blocks &&
          SharedBytes(p.rows, p.widest) <=
              static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
+}
+
+// Whether the kernel can go on to the logits; then `p` says so.
+bool AddHead(const DecodeHeadArgs& args, Params& p) {
+  const int64_t drawn = args.tokens.shape[0], vocab = args.logits.shape[1];
+  const int stages = (p.model_dim + layers::kStageFeatures - 1) / layers::kStageFeatures;
+  if (drawn < 1 || drawn > p.rows || stages > layers::kHeadStages ||
+      args.logits.dtype != DType::kF32 ||
+      !IsBf16(args.head, static_cast<int>(vocab), p.model_dim)) {
+    return false;
+  }
+  p.head = args.head.data;
+  p.head_norm = args.norm.as<const float>();
+  p.head_norm_eps = args.norm_eps;
+  p.tokens = args.tokens.as<const int32_t>();
+  p.logits = args.logits.as<float>();
+  p.drawn = static_cast<int>(drawn);
+  p.vocab = static_cast<int>(vocab);
+  return true;
 }
 
 Layer MakeLayer(const DecodeLayerArgs& args) {
@@ -191,23 +213,27 @@ Layer MakeLayer(const DecodeLayerArgs& args) {
 
 }  // namespace
 
-bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> args) {
-  if (args.empty() || !HasHopperCode(device)) return false;
+DecodeDone DecodeLayers(Device& device, std::span<const DecodeLayerArgs> args,
+                        const DecodeHeadArgs* head) {
+  constexpr DecodeDone kNothing = DecodeDone::kNothing;
+  if (args.empty() || !HasHopperCode(device)) return kNothing;
   const DeltaMixerStepArgs& mixer = args[0].mixer;
   // A row may be empty: then tokens are not rows.
-  if (mixer.hidden.shape[0] != mixer.slots.shape[0]) return false;
+  if (mixer.hidden.shape[0] != mixer.slots.shape[0]) return kNothing;
   Params p = MakeParams(args);
-  if (!Fits(device, p, mixer.key_dim)) return false;
+  if (!Fits(device, p, mixer.key_dim)) return kNothing;
   const DType state_dtype = mixer.state.dtype;
-  if (state_dtype != DType::kF32 && state_dtype != DType::kF16) return false;
+  if (state_dtype != DType::kF32 && state_dtype != DType::kF16) return kNothing;
   std::vector<Layer> table;
   for (const DecodeLayerArgs& layer : args) {
-    if (!Fits(layer, p, mixer.key_dim, state_dtype)) return false;
+    if (!Fits(layer, p, mixer.key_dim, state_dtype)) return kNothing;
     table.push_back(MakeLayer(layer));
   }
   p.layers = static_cast<const Layer*>(
       device.Constant(table.data(), static_cast<int64_t>(table.size() * sizeof(Layer))));
-  if (p.layers == nullptr) return false;
+  if (p.layers == nullptr) return kNothing;
+  const bool logits = head != nullptr && AddHead(*head, p);
+  const DecodeDone done = logits ? DecodeDone::kLogits : DecodeDone::kLayers;
 
   const int64_t entries = int64_t{p.rows} * p.columns,
                 values = int64_t{p.value_heads} * p.value_dim;
@@ -223,19 +249,20 @@ bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> args) {
                            hidden,
                            int64_t{p.rows} * p.mlp_dim,
                            hidden};
-  Word** const buffers[] = {&p.q,    &p.k,    &p.v,      &p.a,   &p.b,
-                            &p.gate, &p.read, &p.middle, &p.act, &p.after};
+  Word** const buffers[] = {&p.q,    &p.k,    &p.v,      &p.decay, &p.beta,
+                            &p.gate, &p.read, &p.middle, &p.act,   &p.after};
   int64_t total = 0;
   for (const int64_t size : sizes) total += size;
   auto* next = static_cast<Word*>(device.Words(total * static_cast<int64_t>(sizeof(Word))));
-  if (next == nullptr) return true;  // the error is on record
+  if (next == nullptr) return done;  // the error is on record
   for (size_t i = 0; i < std::size(sizes); ++i) {
     *buffers[i] = next;
     next += sizes[i];
   }
   p.counters = device.counters();
-  return state_dtype == DType::kF32 ? layers::LaunchF32(device, p, mixer.key_dim)
-                                    : layers::LaunchF16(device, p, mixer.key_dim);
+  const bool launched = state_dtype == DType::kF32 ? layers::LaunchF32(device, p, mixer.key_dim)
+                                                   : layers::LaunchF16(device, p, mixer.key_dim);
+  return launched ? done : kNothing;
 }
 
 }  // namespace mneme::cuda

@@ -5,25 +5,38 @@
 
 namespace mneme::cuda::layers {
 
-enum class Phase : int { kProject, kEmit, kWiden, kNarrow };
-enum : int { kPhases = 4 };
+enum class Phase : int { kKnown, kChosen, kEmit, kWiden, kNarrow };
+enum : int { kPhases = 5 };
 
+// To be awaited by AwaitCopies() before a barrier.
 template <int kRows>
 __device__ inline void CopyLayer(const Params& p, Shared<kRows>& shared, int index) {
   const auto* from = reinterpret_cast<const uint4*>(p.layers + index);
   auto* const to = reinterpret_cast<uint4*>(shared.layers + index % 2);
-  const int i = threadIdx.x;
+  const int i = Thread();
   static_assert(sizeof(Layer) / 16 <= kComputeThreads);
-  if (i < static_cast<int>(sizeof(Layer) / 16)) to[i] = __ldg(from + i);
+  if (i < static_cast<int>(sizeof(Layer) / 16)) CopyAsync16(to + i, from + i);
 }
 
-// Which memories of the rows were never written, in a layer whose pointers are there already.
+// How a memory of a row was written, in a layer whose pointers are there already. What a thread
+// read it keeps by KeepWritten(): it is far away.
 template <int kRows>
-__device__ inline void LoadFresh(const Params& p, Shared<kRows>& shared, int index) {
-  const int row = threadIdx.x / kMaxMemories, memory = threadIdx.x % kMaxMemories;
-  if (row >= kRows || memory >= p.memories + (p.shared ? 1 : 0) || shared.slots[row] < 0) return;
-  shared.fresh[index % 2][row][memory] =
-      *shared.layers[index % 2].written.template At<const uint8_t>(shared.slots[row], memory) == 0;
+__device__ inline Written LoadWritten(const Params& p, const Shared<kRows>& shared, int index) {
+  const int row = Thread() / kMaxMemories, memory = Thread() % kMaxMemories;
+  if (row >= kRows || memory >= p.memories + (p.shared ? 1 : 0) || shared.slots[row] < 0) {
+    return Written::kNever;
+  }
+  const Layer& layer = shared.layers[index % 2];
+  const int slot = shared.slots[row];
+  int2 range = {0, 0};
+  if (p.capacity > 0) range = *layer.range.template At<const int2>(slot, memory);
+  if (*layer.written.template At<const uint8_t>(slot, memory) == 0) return Written::kNever;
+  return range.x == range.y ? Written::kAll : Written::kHeldBack;
+}
+template <int kRows>
+__device__ inline void KeepWritten(Shared<kRows>& shared, int index, Written written) {
+  const int row = Thread() / kMaxMemories, memory = Thread() % kMaxMemories;
+  if (row < kRows) shared.written[index % 2][row][memory] = written;
 }
 
 template <int kRows>
@@ -33,52 +46,34 @@ __device__ inline void LoadInputs(const Params& p, const Word* from, int feature
 #pragma unroll 1
   for (int r = 0; r < p.rows; ++r) {
 #pragma unroll 1
-    for (int i = 2 * threadIdx.x; i < features; i += kAtOnce * kStep) {
-      const Word* const at = from + int64_t{r} * features;
-      uint64_t words[kAtOnce][2];
-      bool there;
-      do {
-        there = true;
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          const int k = i + n * kStep;
-          Peek2(at + (k < features ? k : i), words[n][0], words[n][1]);
-        }
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n) {
-          there = there && Is(words[n][0], number) && Is(words[n][1], number);
-        }
-      } while (!there);
+    for (int i = 2 * Thread(); i < features; i += kAtOnce * kStep) {
+      float2 values[kAtOnce];
+      AwaitPairs<kAtOnce>(from + int64_t{r} * features, i, kStep, features, number, values);
 #pragma unroll
       for (int n = 0; n < kAtOnce; ++n) {
         const int k = i + n * kStep;
-        if (k < features) {
-          *reinterpret_cast<float2*>(x + r * p.widest + PlaceInX(k)) = {ValueOf(words[n][0]),
-                                                                        ValueOf(words[n][1])};
-        }
+        if (k < features) *reinterpret_cast<float2*>(x + r * p.widest + PlaceInX(k)) = values[n];
       }
     }
   }
   SyncCompute();
 }
 
-// This block's part of the hidden state += what was multiplied, for all to see.
+// This block's part of the hidden state += what was multiplied, for all to see; `last`: and to
+// stay.
 template <int kRows>
 __device__ inline void AddToHidden(const Params& p, Shared<kRows>& shared, int units, int features,
-                                   Word* words, uint32_t number) {
+                                   Word* words, uint32_t number, bool last) {
 #pragma unroll 1
-  for (int t = threadIdx.x; t < units * kUnitRows * kRows; t += kComputeThreads) {
+  for (int t = Thread(); t < units * kUnitRows * kRows; t += kComputeThreads) {
     const int row = t % kRows, output = t / kRows % kUnitRows, unit = t / kRows / kUnitRows;
     const int channel = OwnUnit(unit) * kUnitRows + output;
     if (row >= p.rows || channel >= p.model_dim) continue;
     float& residual = shared.residual[unit][t % (kUnitRows * kRows)];
     residual += UnitSum(shared, unit, features, output, row);
     const int64_t at = int64_t{row} * p.model_dim + channel;
-    if (words != nullptr) {
-      Put(words + at, residual, number);
-    } else {
-      p.hidden[at] = residual;
-    }
+    Put(words + at, residual, number);
+    if (last) p.hidden[at] = residual;
   }
 }
 
@@ -87,14 +82,42 @@ template <int kRows>
 __device__ inline void Activate(const Params& p, Shared<kRows>& shared, int pairs,
                                 uint32_t number) {
 #pragma unroll 1
-  for (int t = threadIdx.x; t < pairs * kUnitRows * kRows; t += kComputeThreads) {
+  for (int t = Thread(); t < pairs * kUnitRows * kRows; t += kComputeThreads) {
     const int row = t % kRows, output = t / kRows % kUnitRows, pair = t / kRows / kUnitRows;
     const int channel = OwnUnit(pair) * kUnitRows + output;
     if (row >= p.rows || channel >= p.mlp_dim) continue;
-    const float scale = NormScale(p, shared.squares, row, p.mlp_norm_eps);
+    const float scale = NormScale(p, shared, row, p.mlp_norm_eps);
     const float gate = UnitSum(shared, 2 * pair, p.model_dim, output, row) * scale;
     const float up = UnitSum(shared, 2 * pair + 1, p.model_dim, output, row) * scale;
     Put(p.act + int64_t{row} * p.mlp_dim + channel, Silu(gate) * up, number);
+  }
+}
+
+// The logits of this block's part of the vocabulary.
+template <int kRows>
+__device__ inline void WriteLogits(const Params& p, Shared<kRows>& shared,
+                                   const unsigned char* ring, const float* x,
+                                   RingPlace<kRows>& at) {
+  const int all = shared.plan.head_units, stages = StagesOf(p.model_dim);
+  const int at_once = kHeadStages / stages;
+  int first = 0;  // in turns, so that one barrier will do
+#pragma unroll 1
+  for (int unit = 0; unit < all; unit += at_once, first = at_once - first) {
+    const int units = min(at_once, all - unit);
+    Multiply(p, shared, ring, x, /*heads=*/false, first * stages, units * stages, p.model_dim, at);
+    SyncCompute();
+#pragma unroll 1
+    for (int t = Thread(); t < units * kUnitRows * kRows; t += kComputeThreads) {
+      const int row = t % kRows, output = t / kRows % kUnitRows, nth = t / kRows / kUnitRows;
+      const int token = OwnUnit(unit + nth) * kUnitRows + output;
+      if (row >= p.rows || token >= p.vocab) continue;
+      const float logit = UnitSum(shared, first + nth, p.model_dim, output, row) *
+                          NormScale(p, shared, row, p.head_norm_eps);
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (i < p.drawn && shared.tokens[i] == row) p.logits[int64_t{i} * p.vocab + token] = logit;
+      }
+    }
   }
 }
 
@@ -105,6 +128,7 @@ __device__ inline void MakePlan(const Params& p, int key_dim, Plan& plan) {
   plan.values = p.value_heads * p.value_dim;
   plan.hidden_units = OwnUnits(UnitsOf(p.model_dim));
   plan.pairs = OwnUnits(UnitsOf(p.mlp_dim));
+  plan.head_units = p.head != nullptr ? OwnUnits(UnitsOf(p.vocab)) : 0;
   PlanOutputs(p, plan, kRows);
   PlanMatrices(p, plan);
 }
@@ -114,7 +138,7 @@ template <int kRows>
 __device__ inline void LoadResidual(const Params& p, Shared<kRows>& shared) {
   constexpr int kSums = kUnitRows * kRows;
 #pragma unroll 1
-  for (int t = threadIdx.x; t < shared.plan.hidden_units * kSums; t += kComputeThreads) {
+  for (int t = Thread(); t < shared.plan.hidden_units * kSums; t += kComputeThreads) {
     const int row = t % kRows, channel = OwnUnit(t / kSums) * kUnitRows + t / kRows % kUnitRows;
     if (row >= p.rows || channel >= p.model_dim) continue;
     shared.residual[t / kSums][t % kSums] = p.hidden[int64_t{row} * p.model_dim + channel];
@@ -125,78 +149,90 @@ template <typename S, int kRows, int kKeyDim>
 __device__ inline void Compute(const Params& p, Shared<kRows>& shared, const unsigned char* ring,
                                float* x) {
   const Plan& plan = shared.plan;
-  const int warp = threadIdx.x / kWarp, tid = threadIdx.x;
+  const int warp = Thread() / kWarp, tid = Thread();
   const uint32_t before = *static_cast<const volatile unsigned*>(p.counters);
   LoadResidual(p, shared);
   CopyLayer(p, shared, 0);
+  AwaitCopies();
   SyncCompute();
-  LoadFresh(p, shared, 0);
-  uint4 router = LoadRouterPart(p, shared.layers[0], warp);
-  const OutputTask task = MakeOutputTask<kRows>(p, plan, tid);
-  unsigned used = 0;
+  KeepWritten(shared, 0, LoadWritten(p, shared, 0));
+  const OutputTask own_task = MakeOutputTask<kRows>(p, plan, tid);
+  RingPlace<kRows> at;
 #pragma unroll 1
   for (int l = 0; l < p.count; ++l) {
     const Layer& layer = shared.layers[l % 2];
-    const auto* const fresh = shared.fresh[l % 2];
+    const auto* const written = shared.written[l % 2];
     const uint32_t number = before + l + 1;
     const bool last = l + 1 == p.count;
-    unsigned chosen = 0;
-    int column = -1;  // of the thread's output
 #pragma unroll 1
     for (int i = 0; i < kPhases; ++i) {
       const auto phase = static_cast<Phase>(i);
-      int features = p.model_dim, units = plan.hidden_units;
-      if (phase == Phase::kProject || phase == Phase::kWiden) {
-        const bool project = phase == Phase::kProject;
-        if (!project && !last) CopyLayer(p, shared, l + 1);
-        LoadHidden(p,
-                   !project ? p.middle
-                   : l > 0  ? p.after
-                            : nullptr,
-                   project ? number - 1 : number, project ? layer.norm : layer.mlp_norm, x,
-                   shared.squares);
-        units = 2 * plan.pairs;
-        if (project) {
-          if (p.memories > 0) {
-            Route(p, layer, shared, x, router);
-          } else if (tid < kRows) {
-            Arrive(&shared.routed);
-          }
-          chosen = ChosenMemories(p, shared);
-          units = plan.known_units + plan.chosen_units[__popc(chosen)];
-          column = -1;
-          if (tid < OutputTasks<kRows>(plan, units)) column = ColumnOf(p, shared, chosen, task);
-          FetchPast(p, layer, shared, fresh, task, column);
-          // By warps that did not choose; seen by all behind the products.
-          const int row = kWarps - 1 - warp;
-          if (p.top_k > 0 && row < kRows) WeighChoice(p, shared, row);
+      int features = p.model_dim, units = plan.hidden_units, first = 0;
+      int column = -1;  // of the thread's output
+      if (phase == Phase::kKnown) {
+        LoadHidden<true>(p, layer, shared, l > 0 ? p.after : nullptr, number - 1, layer.norm, x);
+        // What is known is multiplied while memories are chosen.
+        if (p.memories > 0) {
+          if (warp < kRows) Choose(p, shared, warp);
+        } else if (tid < kRows) {
+          Arrive(&shared.routed);
         }
+        units = plan.known_units;
+      } else if (phase == Phase::kChosen) {
+        const OutputTask task = own_task.Anew();
+        BulkWait(&shared.routed, l & 1);
+        AddHeldBack<S, kKeyDim>(p, layer, shared, written);
+        const unsigned chosen = ChosenMemories(p, shared);
+        units = __popc(chosen) * plan.memory_units;
+        if (tid < OutputTasks<kRows>(plan, plan.known_units + units)) {
+          column = ColumnOf(p, shared, chosen, task);
+        }
+        FetchPast(p, layer, shared, written, task, column);
+        // By warps that did not choose; seen by all behind the products.
+        const int row = kWarps - 1 - warp;
+        if (p.top_k > 0 && row < kRows) WeighChoice(p, shared, row);
+        first = plan.known_units * StagesOf(features);
       } else if (phase == Phase::kEmit) {
         if (units == 0) continue;
         features = plan.values;
         Mix(p, layer, shared, plan.values, x, number);
-        if (blockIdx.x == 0) MarkWritten(p, layer, shared, fresh);
+      } else if (phase == Phase::kWiden) {
+        if (!last) CopyLayer(p, shared, l + 1);
+        LoadHidden<false>(p, layer, shared, p.middle, number, layer.mlp_norm, x);
+        units = 2 * plan.pairs;
       } else {
+        Written next = Written::kNever;
         if (!last) {
-          router = LoadRouterPart(p, shared.layers[(l + 1) % 2], warp);
-          LoadFresh(p, shared, l + 1);
+          PrefetchNorm(p, shared.layers[(l + 1) % 2]);
+          next = LoadWritten(p, shared, l + 1);
         }
-        if (units == 0) continue;
         features = p.mlp_dim;
-        LoadInputs<kRows>(p, p.act, p.mlp_dim, number, x);
+        if (units > 0) LoadInputs<kRows>(p, p.act, p.mlp_dim, number, x);
+        if (!last) KeepWritten(shared, l + 1, next);
+        if (units == 0) continue;
       }
-      Multiply(p, shared, ring, x, units * StagesOf(features), features, used);
+      Multiply(p, shared, ring, x, phase == Phase::kEmit, first, units * StagesOf(features),
+               features, at);
+      if (phase == Phase::kKnown) continue;
+      if (phase == Phase::kWiden) AwaitCopies();
       SyncCompute();
-      if (phase == Phase::kProject) {
-        FinishOutput(p, layer, shared, task, column, number);
-        RunMemories<S, kKeyDim>(p, layer, shared, ring, fresh, used, number);
+      if (phase == Phase::kChosen) {
+        if (column >= 0) FinishOutput(p, layer, shared, own_task.Anew(), column, number);
+        RunMemories<S, kKeyDim>(p, layer, shared, ring, written, at, number);
       } else if (phase == Phase::kWiden) {
         Activate(p, shared, plan.pairs, number);
       } else {
-        Word* const to = phase == Phase::kEmit ? p.middle : last ? nullptr : p.after;
-        AddToHidden(p, shared, units, features, to, number);
+        const bool emit = phase == Phase::kEmit;
+        AddToHidden(p, shared, units, features, emit ? p.middle : p.after, number, last && !emit);
+        // All blocks are through with the memories: their words were there.
+        if (phase == Phase::kEmit && blockIdx.x == 0) MarkWritten(p, layer, shared, written);
       }
     }
+  }
+  if (p.head != nullptr) {
+    // Layer: none is read.
+    LoadHidden<false>(p, shared.layers[0], shared, p.after, before + p.count, p.head_norm, x);
+    WriteLogits(p, shared, ring, x, at);
   }
   // The last block counts the layers.
   if (tid == 0 && atomicAdd(p.counters + 1, 1u) == gridDim.x - 1) {
@@ -216,7 +252,7 @@ __global__ void __launch_bounds__(kThreads, 1) LayersKernel(const __grid_constan
     MakePlan<kRows>(p, kKeyDim, shared.plan);
     for (int i = 0; i < RingSlots(kRows); ++i) {
       InitBarrier(shared.full + i, 1);
-      InitBarrier(shared.empty + i, kParts);
+      InitBarrier(shared.empty + i, kWarps);
     }
     InitBarrier(&shared.routed, kRows);
     FenceBulkBarriers();
@@ -224,6 +260,7 @@ __global__ void __launch_bounds__(kThreads, 1) LayersKernel(const __grid_constan
   if (threadIdx.x < kRows) {
     const int row = threadIdx.x;
     shared.slots[row] = row < p.rows ? p.slots[row] : -1;
+    if (row < p.drawn) shared.tokens[row] = p.tokens[row];
     for (int j = 0; j < p.columns; ++j) {
       shared.memories[row][j] = j < p.top_k ? 0 : p.memories;
       shared.weights[row][j] = 1.0f;

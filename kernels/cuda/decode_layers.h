@@ -9,8 +9,9 @@
 
 namespace mneme::cuda::layers {
 
-// A stage of the ring holds kUnitRows outputs' weights of kStageFeatures features; four warps
-// multiply it, each its kPartFeatures, while others do the stages behind it.
+// A stage of the ring holds kUnitRows outputs' weights of kStageFeatures features; a warp
+// multiplies kWarpOutputs of them by kPartFeatures, so that all warps are through with a stage soon
+// after it came.
 enum : int {
   kMaxRows = 2,  // from three on, decode_many.cu is faster: bench/README.md
   kWarps = 16,
@@ -20,20 +21,22 @@ enum : int {
   kStageFeatures = 1024,
   kPartFeatures = 256,
   kParts = 4,
-  kGroups = kWarps / 4,
+  kWarpOutputs = kUnitRows * kParts / kWarps,
   kStageBytes = kUnitRows * kStageFeatures * 2,
-  kMaxStages = 40,  // of a block in one phase
+  kMaxStages = 24,               // of a block in one phase
+  kMaxTasks = 128,               // outputs of projections for a row, a thread each
+  kHeadStages = kMaxStages / 2,  // of the head at a time
   kMaxItems = 8,
   kMaxOwnUnits = 8,   // of the hidden state
   kMaxMemories = 16,  // of a layer, with the shared one
   kMaxKeyDim = 256,
   kMaxHistory = 3,
-  kMaxHeadParts = 128,    // 64 channels each
-  kMaxRouterParts = 256,  // kPartFeatures each
+  kMaxHeadParts = 128,  // 64 channels each
+  kRouterSums = 4,      // memories at a time
 };
 
 // Stages in the ring.
-constexpr int RingSlots(int rows) { return rows == 1 ? 11 : 9; }
+constexpr int RingSlots(int rows) { return rows == 1 ? 12 : 10; }
 
 // What a layer has of its own. Weights are bf16, [outputs, features].
 struct alignas(16) Layer {
@@ -85,11 +88,18 @@ struct Params {
   // What blocks tell each other. Entry r * columns + j: row r's token in the j-th memory it goes
   // to.
   Word *q, *k, *v;             // [entries, channels], after convolution and silu
-  Word *a, *b;                 // [entries, value_heads], raw
+  Word *decay, *beta;          // [entries, value_heads]
   Word* gate;                  // [rows, values], raw
   Word* read;                  // [entries, values]
   Word *middle, *act, *after;  // [rows, model_dim], [rows, mlp_dim], [rows, model_dim]
-  unsigned* counters;          // layers since the start, blocks that have ended
+  // What follows the last layer; head null: nothing.
+  const void* head;        // [vocab, model_dim] bf16
+  const float* head_norm;  // [model_dim]
+  const int32_t* tokens;   // [drawn]: whose logits are wanted
+  float* logits;           // [drawn, vocab]
+  int vocab, drawn;
+  float head_norm_eps;
+  unsigned* counters;  // layers since the start, blocks that have ended
 };
 
 // Rows of one head of what one entry goes to: a block works on one such item at a time.
@@ -98,15 +108,25 @@ struct MatrixItem {
   int begin, end;  // rows of the head's matrix
 };
 
+// Where a memory of a row is: nowhere yet; in its matrices; in those and in writes held back.
+enum class Written : uint8_t { kNever, kAll, kHeldBack };
+
 // What a block does in every layer, found out once: divisions take much code.
 struct Plan {
-  int keys, values;                    // channels
-  int hidden_units, pairs;             // units of the hidden state; of gate and of up
-  int known_units;                     // of projections that do not depend on the router
-  int chosen_units[kMaxMemories + 1];  // of those that do, if so many memories are chosen
-  int all_units, all_tasks;            // known ones whose outputs are for all columns
+  int keys, values;          // channels
+  int hidden_units, pairs;   // units of the hidden state; of gate and of up
+  int known_units;           // of projections that do not depend on the router
+  int memory_units;          // of those of one memory that do
+  int all_units, all_tasks;  // known ones whose outputs are for all columns
+  int head_units;
   int item_count;
   MatrixItem items[kMaxItems];
+};
+
+// What an output needs besides the product: the window and filter of its convolution, newest last,
+// or what makes a decay of it. An odd number of words, so that threads read different banks.
+struct Past {
+  float window[kMaxHistory], filter[kMaxHistory + 1];
 };
 
 // Shared memory, less the ring and the inputs of a product.
@@ -116,17 +136,18 @@ struct Shared {
   Plan plan;
   Layer layers[2];
   float partial[kMaxStages][kParts][kUnitRows * kRows];
-  float residual[kMaxOwnUnits][kUnitRows * kRows];   // this block's part of the hidden state
-  float past[kComputeThreads][2 * kMaxHistory + 1];  // of a thread's output: window, filter
-  float k[kMaxKeyDim], q[kMaxKeyDim];                // of the head that the block works on
-  float squares[kWarps][kRows];
+  float residual[kMaxOwnUnits][kUnitRows * kRows];  // this block's part of the hidden state
+  Past past[kMaxTasks * kRows];                     // of threads' outputs
+  float k[kMaxKeyDim], q[kMaxKeyDim];               // of the head that the block works on
+  float squares[kRows][kWarps];
   float head_squares[kRows][kMaxHeadParts];
-  float router_parts[kRows][kMaxRouterParts];
+  float router_sums[kRows][kWarps][kMaxMemories];
   float logits[kRows][kMaxMemories];
   float weights[kRows][kMaxMemories];  // of columns
   int memories[kRows][kMaxMemories];   // of columns
   int slots[kRows];
-  bool fresh[2][kRows][kMaxMemories];  // of two layers, as `layers`
+  int tokens[kRows];
+  Written written[2][kRows][kMaxMemories];  // of two layers, as `layers`
 };
 
 // Each block has a part of `act`: Word.

@@ -6,35 +6,43 @@
 
 namespace mneme::cuda::layers {
 
-// Adds writes that were held back to two rows, as PendingWrites says.
-template <int kKeyDim>
-__device__ inline void AddHeldBack(const Params& p, const Layer& layer, int slot, int memory,
-                                   const MatrixItem& item, const int (&rows)[2], int2 range,
-                                   float (&s)[2][delta::Lane<kKeyDim>::kSize]) {
-  const float* decays = layer.decays.At<const float>(slot, memory) + item.head;
-  const float* updates = layer.updates.At<const float>(slot, memory) + item.head * p.value_dim;
-  const float* keys = layer.keys.At<const float>(slot, memory) + item.key_head * kKeyDim;
-  float sum = 0;
+// Adds writes that were held back to the stored rows that this warp takes later on, as
+// PendingWrites says. It is rare.
+template <typename S, int kKeyDim, int kRows>
+__device__ inline void AddHeldBack(const Params& p, const Layer& layer, Shared<kRows>& shared,
+                                   const Written (*written)[kMaxMemories]) {
+  constexpr int kSize = delta::Lane<kKeyDim>::kSize;
 #pragma unroll 1
-  for (int j = range.x; j < range.y; ++j) sum += decays[j * p.value_heads];
-  const float stored = expf(sum);
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    for (float& x : s[i]) x *= stored;
-  }
-  sum = 0;
+  for (int index = 0; index < shared.plan.item_count; ++index) {
+    const MatrixItem& item = shared.plan.items[index];
+    const int slot = shared.slots[item.row], memory = shared.memories[item.row][item.column];
+    if (slot < 0 || written[item.row][memory] != Written::kHeldBack) continue;
+    S* const state = layer.state.At<S>(slot, memory) + int64_t{item.head} * p.value_dim * kKeyDim;
+    const int2 range = *layer.range.At<const int2>(slot, memory);
+    const float* const decays = layer.decays.At<const float>(slot, memory) + item.head;
+    const float* const updates =
+        layer.updates.At<const float>(slot, memory) + item.head * p.value_dim;
+    const float* const keys = layer.keys.At<const float>(slot, memory) + item.key_head * kKeyDim;
+    float stored = 0;
 #pragma unroll 1
-  for (int j = range.y - 1; j >= range.x; --j) {
-    const float weight = expf(sum);
-    sum += decays[j * p.value_heads];
-    float key[delta::Lane<kKeyDim>::kSize];
-    delta::LoadRow<kKeyDim>(keys + int64_t{j} * p.heads * kKeyDim, key);
+    for (int j = range.x; j < range.y; ++j) stored += decays[j * p.value_heads];
+    stored = expf(stored);
+#pragma unroll 1
+    for (int row = item.begin + Thread() / kWarp; row < item.end; row += kWarps) {
+      float s[kSize], since = 0;
+      delta::LoadRow<kKeyDim>(state + int64_t{row} * kKeyDim, s);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int64_t at = int64_t{j} * p.value_heads * p.value_dim + min(rows[i], item.end - 1);
-      const float u = weight * updates[at];
+      for (float& x : s) x *= stored;
+#pragma unroll 1
+      for (int j = range.y - 1; j >= range.x; --j) {
+        const float u = expf(since) * updates[int64_t{j} * p.value_heads * p.value_dim + row];
+        since += decays[j * p.value_heads];
+        float key[kSize];
+        delta::LoadRow<kKeyDim>(keys + int64_t{j} * p.heads * kKeyDim, key);
 #pragma unroll
-      for (int n = 0; n < delta::Lane<kKeyDim>::kSize; ++n) s[i][n] = fmaf(u, key[n], s[i][n]);
+        for (int n = 0; n < kSize; ++n) s[n] = fmaf(u, key[n], s[n]);
+      }
+      delta::StoreRow<kKeyDim>(state + int64_t{row} * kKeyDim, s);
     }
   }
 }
@@ -42,7 +50,7 @@ __device__ inline void AddHeldBack(const Params& p, const Layer& layer, int slot
 // The token of an item's entry, in all lanes.
 struct Token {
   float v[2];  // of the warp's rows
-  float a, b;
+  float decay, beta;
 };
 
 // Waits for k and q of the item, to shared memory, and in the same breath for the warp's own words.
@@ -50,93 +58,92 @@ template <int kKeyDim, int kRows>
 __device__ inline Token AwaitToken(const Params& p, Shared<kRows>& shared, const MatrixItem& item,
                                    const int (&rows)[2], uint32_t number) {
   static_assert(static_cast<int>(kKeyDim) <= static_cast<int>(kComputeThreads));
-  const int lane = threadIdx.x % kWarp, i = 2 * static_cast<int>(threadIdx.x) % (2 * kKeyDim);
+  const int lane = Thread() % kWarp, i = 2 * Thread();
   const int at_key = (item.entry * p.heads + item.key_head) * kKeyDim;
   const int at_head = item.entry * p.value_heads + item.head;
+  const bool has_key = i < 2 * kKeyDim;
   const Word* const key = i < kKeyDim ? p.k + at_key + i : p.q + at_key + i - kKeyDim;
   const Word* const own =
       lane < 2    ? p.v + at_head * p.value_dim + min(lane == 0 ? rows[0] : rows[1], item.end - 1)
-      : lane == 2 ? p.a + at_head
-                  : p.b + at_head;
-  uint64_t first, second, own_bits;
+      : lane == 2 ? p.decay + at_head
+                  : p.beta + at_head;
+  uint64_t first = 0, second = 0, own_bits = 0;
+  bool there;
   do {
-    Peek2(key, first, second);
-    own_bits = Peek(own);
-  } while (!Is(first, number) || !Is(second, number) || !Is(own_bits, number));
-  float* const to = i < kKeyDim ? shared.k + i : shared.q + i - kKeyDim;
-  to[0] = ValueOf(first);
-  to[1] = ValueOf(second);
+    if (has_key) Peek2(key, first, second);
+    if (lane < 4) own_bits = Peek(own);
+    there = (!has_key || (Is(first, number) && Is(second, number))) &&
+            (lane >= 4 || Is(own_bits, number));
+  } while (!there);
+  if (has_key) {
+    *reinterpret_cast<float2*>(i < kKeyDim ? shared.k + i : shared.q + i - kKeyDim) = {
+        ValueOf(first), ValueOf(second)};
+  }
+  __syncwarp();
   const float value = ValueOf(own_bits);
   return {{__shfl_sync(kAllLanes, value, 0), __shfl_sync(kAllLanes, value, 1)},
           __shfl_sync(kAllLanes, value, 2),
           __shfl_sync(kAllLanes, value, 3)};
 }
 
-// The next rows of the item from the ring, a stage each: all warps take theirs, then the stages are
-// free.
+// The warp's next rows of the item from the ring, where 16 of them are a stage.
 template <typename S, int kKeyDim, int kRows>
 __device__ inline void TakeRows(Shared<kRows>& shared, const unsigned char* ring,
-                                const int (&rows)[2], int first, int end, unsigned& used,
+                                const int (&rows)[2], int first, int end, RingPlace<kRows>& at,
                                 float (&s)[2][delta::Lane<kKeyDim>::kSize]) {
   static_assert(static_cast<int>(kWarps * kKeyDim * sizeof(S)) <= static_cast<int>(kStageBytes));
-  constexpr unsigned kSlots = RingSlots(kRows);
-  const int warp = threadIdx.x / kWarp, stages = first + kWarps < end ? 2 : 1;
+  const int lane = Thread() % kWarp, warp = Thread() / kWarp;
+  const int stages = first + kWarps < end ? 2 : 1;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (i < stages) {
-      const unsigned slot = (used + i) % kSlots;
-      BulkWait(shared.full + slot, (used + i) / kSlots & 1);
+      BulkWait(shared.full + at.slot, at.phase);
       if (rows[i] < end) {
         delta::LoadRow<kKeyDim>(
-            reinterpret_cast<const S*>(ring + slot * kStageBytes) + warp * kKeyDim, s[i]);
+            reinterpret_cast<const S*>(ring + at.slot * kStageBytes) + warp * kKeyDim, s[i]);
       }
+      __syncwarp();
+      if (lane == 0) Arrive(shared.empty + at.slot);
+      at.Next();
     }
   }
-  SyncCompute();
-  if (warp < kParts && threadIdx.x % kWarp == 0) {
-#pragma unroll 1
-    for (int i = 0; i < stages; ++i) Arrive(shared.empty + (used + i) % kSlots);
-  }
-  used += stages;
 }
 
 // The layer's tokens through this block's part of their memories.
 template <typename S, int kKeyDim, int kRows>
 __device__ inline void RunMemories(const Params& p, const Layer& layer, Shared<kRows>& shared,
                                    const unsigned char* ring,
-                                   const bool (*fresh_memories)[kMaxMemories], unsigned& used,
+                                   const Written (*written)[kMaxMemories], RingPlace<kRows>& at,
                                    uint32_t number) {
   constexpr int kSize = delta::Lane<kKeyDim>::kSize;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int lane = Thread() % kWarp, warp = Thread() / kWarp;
 #pragma unroll 1
   for (int index = 0; index < shared.plan.item_count; ++index) {
     const MatrixItem& item = shared.plan.items[index];
     const int slot = shared.slots[item.row], memory = shared.memories[item.row][item.column];
     if (slot < 0) continue;
-    const bool fresh = fresh_memories[item.row][memory];
+    const Written before = written[item.row][memory];
     const int at_head = item.entry * p.value_heads + item.head;
     S* const state = layer.state.At<S>(slot, memory) + int64_t{item.head} * p.value_dim * kKeyDim;
-    const float a_log = __ldg(layer.a_log + item.head), dt_bias = __ldg(layer.dt_bias + item.head);
-    int2 range = {0, 0};
-    if (p.capacity > 0 && !fresh) range = *layer.range.At<const int2>(slot, memory);
 #pragma unroll 1
     for (int first = item.begin; first < item.end; first += 2 * kWarps) {
       const int rows[2] = {first + warp, first + warp + kWarps};
-      const Token token = AwaitToken<kKeyDim>(p, shared, item, rows, number);
       float s[2][kSize] = {};
-      if (fresh) {
-        SyncCompute();
-      } else {
-        TakeRows<S, kKeyDim>(shared, ring, rows, first, item.end, used, s);
+      if (before == Written::kAll) {
+        TakeRows<S, kKeyDim>(shared, ring, rows, first, item.end, at, s);
+      } else if (before == Written::kHeldBack) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          if (rows[i] < item.end) {
+            delta::LoadRow<kKeyDim>(state + int64_t{rows[i]} * kKeyDim, s[i]);
+          }
+        }
       }
-      const float decay = expf(LogDecay(token.a, a_log, dt_bias));
-      const float beta = p.beta_scale * Sigmoid(token.b);
+      const Token token = AwaitToken<kKeyDim>(p, shared, item, rows, number);
+      SyncCompute();
       float k[kSize], q[kSize];
       delta::LoadRow<kKeyDim>(shared.k, k);
       delta::LoadRow<kKeyDim>(shared.q, q);
-      if (range.x != range.y) {
-        AddHeldBack<kKeyDim>(p, layer, slot, memory, item, rows, range, s);
-      }
       float dots[8] = {delta::DotLane(k, k),    delta::DotLane(q, q),
                        delta::DotLane(k, q),    0,
                        delta::DotLane(s[0], k), delta::DotLane(s[0], q),
@@ -148,13 +155,14 @@ __device__ inline void RunMemories(const Params& p, const Layer& layer, Shared<k
       const float k_dot_q = dot(2) * k_scale * q_scale;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const delta::Write write = delta::OneToken(
-            dot(4 + 2 * i) * k_scale, dot(5 + 2 * i) * q_scale, k_dot_q, token.v[i], decay, beta);
+        const delta::Write write =
+            delta::OneToken(dot(4 + 2 * i) * k_scale, dot(5 + 2 * i) * q_scale, k_dot_q, token.v[i],
+                            token.decay, token.beta);
         if (rows[i] < item.end) {
           if (lane == 0) Put(p.read + at_head * p.value_dim + rows[i], write.out, number);
           const float u = write.u * k_scale;
 #pragma unroll
-          for (int n = 0; n < kSize; ++n) s[i][n] = fmaf(u, k[n], decay * s[i][n]);
+          for (int n = 0; n < kSize; ++n) s[i][n] = fmaf(u, k[n], token.decay * s[i][n]);
           delta::StoreRow<kKeyDim>(state + int64_t{rows[i]} * kKeyDim, s[i]);
         }
       }

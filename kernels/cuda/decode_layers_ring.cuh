@@ -3,7 +3,7 @@
 #pragma once
 
 #include "kernels/cuda/bulk_copy.cuh"
-#include "kernels/cuda/decode_layers.h"
+#include "kernels/cuda/decode_layers_words.cuh"
 #include "kernels/cuda/device_utils.cuh"
 
 namespace mneme::cuda::layers {
@@ -67,14 +67,6 @@ __device__ inline unsigned ChosenMemories(const Params& p, const Shared<kRows>& 
   }
   return mask;
 }
-__device__ inline Unit ChosenUnit(const Params& p, int keys, int values, unsigned mask, int index) {
-  const int units = MemoryUnits(p, keys, values);
-  const int nth = index / units;
-#pragma unroll 1
-  for (int n = 0; n < nth; ++n) mask &= mask - 1;
-  return MemoryUnit(p, keys, values, __ffs(static_cast<int>(mask)) - 1, index - nth * units);
-}
-
 // Units b, b + blocks, .. of `total` are this block's.
 __device__ inline int OwnUnits(int total) {
   const int block = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
@@ -132,37 +124,48 @@ class Loader {
       : p_(p), shared_(shared), ring_(ring), row_bytes_(row_bytes), lane_(threadIdx.x % kWarp) {}
 
   __device__ void Run() {
-    const Plan& plan = shared_.plan;
 #pragma unroll 1
     for (int l = 0; l < p_.count; ++l) {
-      LoadProjections(p_.layers[l], plan.known_units, /*chosen=*/0);
+      LoadProjections(p_.layers[l], /*known=*/true, 0);
       BulkWait(&shared_.routed, l & 1);
-      const unsigned chosen = ChosenMemories(p_, shared_);
-      LoadProjections(shared_.layers[l & 1], plan.chosen_units[__popc(chosen)], chosen);
-      LoadMatrices(shared_.layers[l & 1], shared_.fresh[l & 1]);
+      LoadProjections(shared_.layers[l & 1], false, ChosenMemories(p_, shared_));
+      LoadMatrices(shared_.layers[l & 1], shared_.written[l & 1]);
       LoadRest(p_.layers[l]);
     }
+    if (p_.head != nullptr) LoadHead();
   }
 
  private:
-  // chosen == 0: what is known.
-  __device__ void LoadProjections(const Layer& layer, int units, unsigned chosen) {
-    const int keys = shared_.plan.keys, values = shared_.plan.values;
+  // What is known of a layer, or what is chosen: memories, as bits.
+  __device__ void LoadProjections(const Layer& layer, bool known, unsigned memories) {
+    const Plan& plan = shared_.plan;
+    const int before = known ? plan.known_units : 0;
+    int memory = __ffs(static_cast<int>(memories)) - 1, nth = 0;
 #pragma unroll 1
-    for (int i = 0; i < units; ++i) {
-      const Unit unit = chosen == 0 ? KnownUnit(p_, keys, values, OwnUnit(i))
-                                    : ChosenUnit(p_, keys, values, chosen, OwnUnit(i));
+    for (int i = 0, n = before + __popc(memories) * plan.memory_units; i < n; ++i) {
+      Unit unit;
+      if (i < before) {
+        unit = KnownUnit(p_, plan.keys, plan.values, OwnUnit(i));
+      } else {
+        unit = MemoryUnit(p_, plan.keys, plan.values, memory, OwnUnit(nth));
+        if (++nth == plan.memory_units) {
+          nth = 0;
+          memories &= memories - 1;
+          memory = __ffs(static_cast<int>(memories)) - 1;
+        }
+      }
       Load(WeightsOf(layer, unit), unit.first, unit.count, p_.model_dim);
     }
   }
 
-  // Of what the rows' tokens go to, kWarps rows a stage.
-  __device__ void LoadMatrices(const Layer& layer, const bool (*fresh)[kMaxMemories]) {
+  // Of what the rows' tokens go to, kWarps rows a stage; of memories with writes held back compute
+  // warps bring them.
+  __device__ void LoadMatrices(const Layer& layer, const Written (*written)[kMaxMemories]) {
 #pragma unroll 1
     for (int i = 0; i < shared_.plan.item_count; ++i) {
       const MatrixItem& item = shared_.plan.items[i];
       const int slot = shared_.slots[item.row], memory = shared_.memories[item.row][item.column];
-      if (slot < 0 || fresh[item.row][memory]) continue;
+      if (slot < 0 || written[item.row][memory] != Written::kAll) continue;
       const unsigned char* const state = layer.state.At<const unsigned char>(slot, memory) +
                                          int64_t{item.head} * p_.value_dim * row_bytes_;
 #pragma unroll 1
@@ -197,6 +200,14 @@ class Loader {
       }
       const int first = OwnUnit(unit) * kUnitRows;
       Load(weights, first, min(static_cast<int>(kUnitRows), outputs - first), features);
+    }
+  }
+
+  __device__ void LoadHead() {
+#pragma unroll 1
+    for (int i = 0; i < shared_.plan.head_units; ++i) {
+      const int first = OwnUnit(i) * kUnitRows;
+      Load(p_.head, first, min(static_cast<int>(kUnitRows), p_.vocab - first), p_.model_dim);
     }
   }
 
@@ -263,48 +274,80 @@ __device__ inline void AddDot(const uint4& eight, const float (&x)[8], float& su
   }
 }
 
+// The scale of each head's norm at a product's input, of which head_squares has the parts.
+template <int kRows>
+__device__ inline float HeadScale(const Params& p, const Shared<kRows>& shared, int row,
+                                  int channel) {
+  const int parts = p.value_dim / (2 * kWarp);
+  const float* const squares = shared.head_squares[row] + channel / p.value_dim * parts;
+  float sum = 0;
+#pragma unroll 4
+  for (int part = 0; part < parts; ++part) sum += squares[part];
+  return rsqrtf(sum / static_cast<float>(p.value_dim) + p.out_norm_eps);
+}
+
+// Where compute warps are in the ring.
+template <int kRows>
+struct RingPlace {
+  unsigned slot = 0, phase = 0;
+  __device__ void Next() {
+    if (++slot < RingSlots(kRows)) return;
+    slot = 0;
+    phase ^= 1;
+  }
+};
+
 // The products of the next `stages` stages of the ring, of units of `features`, with x [kRows,
-// widest]; partial[stage][part][output * kRows + row] are the sums over a part. By all compute
-// warps; `used` counts the stages that they are through with.
+// widest], `heads` of which are still to be scaled. partial[first + stage][part][output * kRows +
+// row] are the sums over a part. By all compute warps.
 template <int kRows>
 __device__ inline void Multiply(const Params& p, Shared<kRows>& shared, const unsigned char* ring,
-                                const float* x, int stages, int features, unsigned& used) {
-  constexpr unsigned kSlots = RingSlots(kRows);
-  constexpr int kSums = kUnitRows * kRows;
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int part = warp % kParts, per_unit = StagesOf(features);
+                                const float* x, bool heads, int first, int stages, int features,
+                                RingPlace<kRows>& at) {
+  constexpr int kSums = kWarpOutputs * kRows;
+  const int lane = Thread() % kWarp, warp = Thread() / kWarp;
+  const int part = warp % kParts, output = warp / kParts * kWarpOutputs;
+  float* to = &shared.partial[first][part][output * kRows];
+  float values[kRows][8];
+  bool loaded = false;
+  int begin = 0;
 #pragma unroll 1
-  for (int s = warp / kParts; s < stages; s += kGroups) {
-    const int begin = s % per_unit * kStageFeatures;
+  for (int s = 0; s < stages; ++s) {
     const int length = min(static_cast<int>(kStageFeatures), features - begin);
-    const unsigned slot = (used + s) % kSlots, turn = (used + s) / kSlots;
-    BulkWait(shared.full + slot, turn & 1);
+    const bool own = part * kPartFeatures < length;
+    if (own && !loaded) {
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        LoadX(x + r * p.widest, begin / kPartFeatures + part, lane, values[r]);
+        if (!heads) continue;
+        const float scale = HeadScale(p, shared, r, begin + part * kPartFeatures + lane * 8);
+#pragma unroll
+        for (float& value : values[r]) value *= scale;
+      }
+      loaded = features <= kStageFeatures;
+    }
+    BulkWait(shared.full + at.slot, at.phase);
     float sums[kSums] = {};
-    if (part * kPartFeatures < length) {
-      const auto* weights = reinterpret_cast<const uint4*>(ring + slot * kStageBytes) +
-                            part * (kPartFeatures / 8) + lane;
-      // Registers are short: at most so many outputs at a time.
-      constexpr int kAtOnce = kUnitRows / 2;
+    if (own) {
+      const auto* weights = reinterpret_cast<const uint4*>(ring + at.slot * kStageBytes) +
+                            output * (length / 8) + part * (kPartFeatures / 8) + lane;
+      uint4 rows[kWarpOutputs];
 #pragma unroll
-      for (int first = 0; first < kUnitRows; first += kAtOnce) {
-        uint4 rows[kAtOnce];
+      for (int o = 0; o < kWarpOutputs; ++o) rows[o] = weights[o * (length / 8)];
 #pragma unroll
-        for (int o = 0; o < kAtOnce; ++o) rows[o] = weights[(first + o) * (length / 8)];
+      for (int o = 0; o < kWarpOutputs; ++o) {
 #pragma unroll
-        for (int r = 0; r < kRows; ++r) {
-          float values[8];
-          LoadX(x + r * p.widest, begin / kPartFeatures + part, lane, values);
-#pragma unroll
-          for (int o = 0; o < kAtOnce; ++o) AddDot(rows[o], values, sums[(first + o) * kRows + r]);
-        }
+        for (int r = 0; r < kRows; ++r) AddDot(rows[o], values[r], sums[o * kRows + r]);
       }
     }
     __syncwarp();
-    if (lane == 0) Arrive(shared.empty + slot);
+    if (lane == 0) Arrive(shared.empty + at.slot);
     const float sum = delta::SumRows(sums);
-    if (lane < kSums) shared.partial[s][part][lane] = sum;
+    if (lane < kSums) to[lane] = sum;
+    to += kParts * kUnitRows * kRows;
+    begin = begin + kStageFeatures < features ? begin + kStageFeatures : 0;
+    at.Next();
   }
-  used += stages;
 }
 
 // Output `output` of unit `unit`, which begins at stage unit * StagesOf(features), for a row.

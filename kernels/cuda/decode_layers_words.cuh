@@ -3,8 +3,18 @@
 #pragma once
 
 #include "kernels/cuda/decode_layers.h"
+#include "kernels/cuda/device_utils.cuh"
 
 namespace mneme::cuda::layers {
+
+// The same value, of which the compiler does not know it: what follows from it is computed where it
+// is needed. What it computes ahead of all layers instead it keeps in registers that it has not
+// got.
+__device__ inline int Anew(int x) {
+  asm volatile("" : "+r"(x));
+  return x;
+}
+__device__ inline int Thread() { return Anew(static_cast<int>(threadIdx.x)); }
 
 // All compute warps; the loader goes its own way.
 __device__ inline void SyncCompute() {
@@ -39,5 +49,38 @@ __device__ inline float2 Await2(const Word* at, uint32_t layer) {
   } while (!Is(a, layer) || !Is(b, layer));
   return {ValueOf(a), ValueOf(b)};
 }
+
+// Pairs i, i + step, .. of `count` words, those that exist, once all are there.
+template <int kPairs>
+__device__ inline void AwaitPairs(const Word* words, int i, int step, int count, uint32_t layer,
+                                  float2 (&values)[kPairs]) {
+  uint64_t bits[kPairs][2];
+  bool there;
+  do {
+    there = true;
+#pragma unroll
+    for (int n = 0; n < kPairs; ++n) {
+      const int k = i + n * step;
+      if (k < count) Peek2(words + k, bits[n][0], bits[n][1]);
+    }
+#pragma unroll
+    for (int n = 0; n < kPairs; ++n) {
+      if (i + n * step < count) there = there && Is(bits[n][0], layer) && Is(bits[n][1], layer);
+    }
+  } while (!there);
+#pragma unroll
+  for (int n = 0; n < kPairs; ++n) values[n] = {ValueOf(bits[n][0]), ValueOf(bits[n][1])};
+}
+
+// Copies to shared memory that go on beside what follows, until AwaitCopies() of the same thread.
+__device__ inline void CopyAsync4(void* to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(SharedAddress(to)), "l"(from)
+               : "memory");
+}
+__device__ inline void CopyAsync16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(SharedAddress(to)), "l"(from)
+               : "memory");
+}
+__device__ inline void AwaitCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 }  // namespace mneme::cuda::layers

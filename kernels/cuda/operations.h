@@ -50,7 +50,8 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args);
 void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args);
 
 // decode_layers.cu: one and two rows, bf16 weights, on Hopper.
-bool DecodeLayers(Device& device, std::span<const DecodeLayerArgs> layers);
+DecodeDone DecodeLayers(Device& device, std::span<const DecodeLayerArgs> layers,
+                        const DecodeHeadArgs* head);
 // decode_many.cu: the same of more rows, and of shapes that DecodeLayers does not take, if products
 // may round activations.
 bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args);
