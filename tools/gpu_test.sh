@@ -107,6 +107,12 @@ run_test() {
       "$(grep -vE '^\[( +OK |=+|-+| RUN  )' "$outputs/$name" | head -60)"
     touch "$outputs/failed"
   fi
+  # At once: if this script is stopped, what has ended is on record.
+  (
+    flock 9
+    printf '##### %s\n' "$name"
+    cat "$outputs/$name"
+  ) 9>"$outputs/lock" >>"$log"
 }
 
 cd "$bundle/data" || exit 1
@@ -117,7 +123,4 @@ while read -r name; do
   run_test "$name" &
 done <"$bundle/gpu_tests.txt"
 wait
-while read -r name; do
-  if [[ -f $outputs/$name ]]; then printf '##### %s\n' "$name" && cat "$outputs/$name"; fi
-done <"$bundle/gpu_tests.txt" >"$log"
 [[ ! -e $outputs/failed ]]
