@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/log.h"
 #include "gtest/gtest.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
@@ -173,12 +174,20 @@ struct PassProblem {
   std::vector<double> state, key_window, value_window;
 };
 
-TEST(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
-  if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  BackendOptions options;
-  options.compute_dtype = DType::kBF16;
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
-  ASSERT_TRUE(backend.ok()) << backend.status();
+class CudaDeltaMemoryPassTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+  }
+  static std::unique_ptr<Backend> Make(const BackendOptions& options) {
+    absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
+    CHECK(backend.ok()) << backend.status();
+    return *std::move(backend);
+  }
+};
+
+TEST_F(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
+  const std::unique_ptr<Backend> backend = Make({.compute_dtype = DType::kBF16});
   uint64_t seed = 500;
   for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 128, 64, false},
                               PassDims{1, 1, 64, 48, true}, PassDims{3, 3, 64, 80, false}}) {
@@ -186,9 +195,9 @@ TEST(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
       ++seed;
       SCOPED_TRACE("seed " + std::to_string(seed));
       const PassProblem p(seed, dims, longest);
-      const PassResult want = p.Run(**backend, /*fuse=*/false);
+      const PassResult want = p.Run(*backend, /*fuse=*/false);
       for (const bool says_longer : {false, true}) {
-        const PassResult got = p.Run(**backend, /*fuse=*/true, says_longer);
+        const PassResult got = p.Run(*backend, /*fuse=*/true, says_longer);
         EXPECT_TRUE(got.fused);
         EXPECT_LE(RelativeError(got.out, want.out), kBound);
         EXPECT_LE(RelativeError(got.states, want.states), kBound);
@@ -198,12 +207,8 @@ TEST(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
   }
 }
 
-TEST(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAsTheNumbersTheyAre) {
-  if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  BackendOptions options;
-  options.compute_dtype = DType::kBF16;
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
-  ASSERT_TRUE(backend.ok()) << backend.status();
+TEST_F(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAsTheNumbersTheyAre) {
+  const std::unique_ptr<Backend> backend = Make({.compute_dtype = DType::kBF16});
   uint64_t seed = 700;
   for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 128, 64, false},
                               PassDims{1, 1, 64, 48, true}}) {
@@ -214,8 +219,8 @@ TEST(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAsTheNumbersTheyAre) {
       p.RoundProjections();
       for (const bool fuse : {false, true}) {
         for (const bool says_longer : {false, true}) {
-          const PassResult want = p.Run(**backend, fuse, says_longer);
-          const PassResult got = p.Run(**backend, fuse, says_longer, DType::kBF16);
+          const PassResult want = p.Run(*backend, fuse, says_longer);
+          const PassResult got = p.Run(*backend, fuse, says_longer, DType::kBF16);
           EXPECT_EQ(got.fused, fuse);
           EXPECT_THAT(got.out, HasSameBits(want.out));
           EXPECT_THAT(got.states, HasSameBits(want.states));
@@ -226,18 +231,16 @@ TEST(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAsTheNumbersTheyAre) {
   }
 }
 
-TEST(CudaDeltaMemoryPassTest, TokensAgreeWithItsParts) {
-  if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", BackendOptions());
-  ASSERT_TRUE(backend.ok()) << backend.status();
+TEST_F(CudaDeltaMemoryPassTest, TokensAgreeWithItsParts) {
+  const std::unique_ptr<Backend> backend = Make({});
   uint64_t seed = 600;
   for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 64, 48, false},
                               PassDims{2, 4, 40, 24, true}, PassDims{3, 3, 40, 24, false}}) {
     ++seed;
     SCOPED_TRACE("seed " + std::to_string(seed));
     const PassProblem p(seed, dims, /*longest=*/1);
-    const PassResult want = p.Run(**backend, /*fuse=*/false);
-    const PassResult got = p.Run(**backend, /*fuse=*/true);
+    const PassResult want = p.Run(*backend, /*fuse=*/false);
+    const PassResult got = p.Run(*backend, /*fuse=*/true);
     EXPECT_TRUE(got.fused);
     EXPECT_LE(RelativeError(got.out, want.out), 1e-5);
     EXPECT_LE(RelativeError(got.states, want.states), 1e-5);

@@ -1,6 +1,7 @@
 // Activations in Backend::product_dtype on a GPU: what writes them rounds what it would else have
 // written, and products of them are those of the same numbers in f32.
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,20 @@ class CudaProductDtypeTest : public testing::Test {
   }
   TensorView NewRounded(Shape shape) {
     return bench_->Values(std::vector<double>(shape.elements(), 0.0), shape, DType::kBF16);
+  }
+  // Of x and the first matrix, to y, and of its rows `from`, each with its group's matrix, to
+  // `grouped`: all that came out.
+  std::vector<double> Products(const TensorView& x, std::span<const PackedMatrix> weights,
+                               const TensorView& from, const TensorView& offsets,
+                               const TensorView& y, const TensorView& grouped) {
+    const LinearArgs products[] = {
+        {.x = x, .weights = weights.first(1), .y = y},
+        {.x = x, .weights = weights, .entry_rows = from, .group_offsets = offsets, .y = grouped}};
+    bench_->kernels().Linear(products);
+    std::vector<double> all = bench_->Read(y);
+    const std::vector<double> more = bench_->Read(grouped);
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
   }
 
   SeededRandom random_{1};
@@ -156,18 +171,7 @@ TEST_F(CudaProductDtypeTest, RoundedOutputsAreTheOthersRounded) {
           return dtype == DType::kBF16 ? NewRounded({count, out})
                                        : bench_->NewActivations({count, out});
         };
-        const TensorView y = make(rows), grouped = make(2 * rows);
-        const LinearArgs products[] = {{.x = x, .weights = {weights.data(), 1}, .y = y},
-                                       {.x = x,
-                                        .weights = weights,
-                                        .entry_rows = from,
-                                        .group_offsets = offsets,
-                                        .y = grouped}};
-        bench_->kernels().Linear(products);
-        std::vector<double> all = bench_->Read(y);
-        const std::vector<double> more = bench_->Read(grouped);
-        all.insert(all.end(), more.begin(), more.end());
-        return all;
+        return Products(x, weights, from, offsets, make(rows), make(2 * rows));
       };
       EXPECT_THAT(run(DType::kBF16), HasSameBits(Rounded(run(DType::kF32))));
     }
@@ -225,19 +229,8 @@ TEST_F(CudaProductDtypeTest, ProductsAreThoseOfTheSameNumbers) {
       const TensorView from = bench_->Ints(entry_rows);
       const TensorView offsets = bench_->Ints({0, (rows + 1) / 2, rows, 2 * rows});
       const auto run = [&](const TensorView& x) {
-        const TensorView y = bench_->NewActivations({rows, out});
-        const TensorView grouped = bench_->NewActivations({2 * rows, out});
-        const LinearArgs products[] = {{.x = x, .weights = {weights.data(), 1}, .y = y},
-                                       {.x = x,
-                                        .weights = weights,
-                                        .entry_rows = from,
-                                        .group_offsets = offsets,
-                                        .y = grouped}};
-        bench_->kernels().Linear(products);
-        std::vector<double> all = bench_->Read(y);
-        const std::vector<double> more = bench_->Read(grouped);
-        all.insert(all.end(), more.begin(), more.end());
-        return all;
+        return Products(x, weights, from, offsets, bench_->NewActivations({rows, out}),
+                        bench_->NewActivations({2 * rows, out}));
       };
       EXPECT_THAT(run(narrow), HasSameBits(run(wide)));
     }
