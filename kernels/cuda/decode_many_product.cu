@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/decode_many_finish.cuh"
 #include "kernels/cuda/decode_many_product.cuh"
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/linear_mma.cuh"
@@ -40,37 +41,6 @@ template <int kN, ManyEpilogue kEpilogue, int kGroups>
 constexpr int MinBlocks() {
   if (kGroups > 1) return 2;
   return kN <= 32 && kEpilogue == ManyEpilogue::kStore ? 4 : 3;
-}
-
-// Four outputs of an entry, from o on. `sum_of(o)` has their sums, `old` what kAdd adds to.
-template <ManyEpilogue kEpilogue, int kHalf, typename SumOf>
-__device__ inline void Finish(const ManyProducts& p, const ManyProduct& product, const Unit& u,
-                              int64_t entry, int o, const float4& old, SumOf sum_of) {
-  const float4 sum = sum_of(o);
-  const int64_t row = entry * product.out_features + u.first;
-  if constexpr (kEpilogue == ManyEpilogue::kSwiGlu) {
-    const float4 up = sum_of(kHalf + o);
-    *reinterpret_cast<uint2*>(p.rounded + row + o) =
-        make_uint2(RoundPair(Silu(sum.x) * up.x, Silu(sum.y) * up.y, __nv_bfloat16()),
-                   RoundPair(Silu(sum.z) * up.z, Silu(sum.w) * up.w, __nv_bfloat16()));
-  } else if constexpr (kEpilogue == ManyEpilogue::kAdd) {
-    *reinterpret_cast<float4*>(product.y + row + o) = {old.x + sum.x, old.y + sum.y, old.z + sum.z,
-                                                       old.w + sum.w};
-  } else {
-    const bool second = u.pair && o >= kHalf;
-    if (second) o -= kHalf;
-    const int left = product.out_features - u.first - o;
-    float* const y = (second ? product.second_y : product.y) + row + o;
-    if (left >= 4 && product.out_features % 4 == 0) {
-      *reinterpret_cast<float4*>(y) = sum;
-      return;
-    }
-    const float values[4] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i < left) y[i] = values[i];
-    }
-  }
 }
 
 template <int kN, int kStages, ManyEpilogue kEpilogue, int kGroups>
