@@ -101,4 +101,18 @@ __device__ inline void BulkWait(uint64_t* barrier, uint32_t phase) {
 #endif
 }
 
+// A place in a ring of kSize barriers, and the phase of its barrier that comes next: BulkWait() for
+// the other phase waits for the one before, and not at all in the first round.
+template <int kSize>
+struct RingPlace {
+  int at = 0;
+  uint32_t phase = 0;
+  __device__ void Next() {
+    if (++at == kSize) {
+      at = 0;
+      phase ^= 1;
+    }
+  }
+};
+
 }  // namespace mneme::cuda

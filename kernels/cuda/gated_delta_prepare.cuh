@@ -53,19 +53,6 @@ struct StreamMemory {
   uint64_t weighed[Shape::kEntries], done[Shape::kEntries];
 };
 
-// A place in a ring of kSize, and how often it came round.
-template <int kSize>
-struct RingPlace {
-  int at = 0;
-  uint32_t phase = 0;
-  __device__ void Next() {
-    if (++at == kSize) {
-      at = 0;
-      phase ^= 1;
-    }
-  }
-};
-
 // Products of the pending keys with k and q, times the weight that lane j has for place j.
 template <int kKeyDim, typename Shape>
 __device__ inline void MultiplyKeys(Range range, float weight,

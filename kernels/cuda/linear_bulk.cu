@@ -101,16 +101,6 @@ __device__ inline Tile FindTile(const LinearBatch& batch, const TileList& list, 
           list.end[at], n % out_tiles * TileOutputs<kN>(p)};
 }
 
-// A place in the ring, in the order of the stages.
-template <int kStages>
-struct RingPlace {
-  int slot = 0;
-  uint32_t round = 0;
-  __device__ void Advance() {
-    if (++slot == kStages) slot = 0, ++round;
-  }
-};
-
 template <typename T, int kN, int kStages>
 __global__ void __launch_bounds__(kThreads, 1)
     Bulk(const __grid_constant__ LinearBatch batch, const __grid_constant__ LinearMaps maps,
@@ -161,10 +151,10 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int term = terms - 1; term >= 0; --term) {
         const int64_t term_begin = int64_t{term} * p.rows * p.in_features;
         for (int k = 0; k < p.in_features; k += kStep) {
-          if (place.round > 0) BulkWait(empty + place.slot, (place.round - 1) % 2);
-          const uint32_t stage = ring + place.slot * S::kStageBytes;
+          BulkWait(empty + place.at, place.phase ^ 1);
+          const uint32_t stage = ring + place.at * S::kStageBytes;
           if (thread == 0) {
-            uint64_t* const barrier = full + place.slot;
+            uint64_t* const barrier = full + place.at;
             ArriveAndExpect(barrier, S::kWeightBytes);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -181,8 +171,8 @@ __global__ void __launch_bounds__(kThreads, 1)
           for (int j = 0; j < kRows; ++j) {
             CopyAsync16(stage + own + j * kRowsAtOnce * 128, rows[j] + offset, valid);
           }
-          ArriveAfterCopies(full + place.slot);
-          place.Advance();
+          ArriveAfterCopies(full + place.at);
+          place.Next();
         }
       }
     }
@@ -198,9 +188,9 @@ __global__ void __launch_bounds__(kThreads, 1)
       float sums[kN / 2] = {};
       int last = 0;
       for (int i = 0; i < steps; ++i) {
-        BulkWait(full + place.slot, place.round % 2);
+        BulkWait(full + place.at, place.phase);
         PublishToProducts();  // what the fetching warps' own copies have brought
-        const uint32_t stage = ring + place.slot * S::kStageBytes;
+        const uint32_t stage = ring + place.at * S::kStageBytes;
         uint64_t x = DescribeMatrix(stage + warpgroup * 64 * kStep * 2);
         uint64_t w = DescribeMatrix(stage + S::kActivationBytes);
         BeginProducts();
@@ -213,8 +203,8 @@ __global__ void __launch_bounds__(kThreads, 1)
         CommitProducts();
         WaitProducts<1>();
         if (i > 0) release(last);
-        last = place.slot;
-        place.Advance();
+        last = place.at;
+        place.Next();
       }
       WaitProducts<0>();
       release(last);
