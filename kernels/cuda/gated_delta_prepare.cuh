@@ -138,14 +138,11 @@ __device__ inline void PrepareEntries(const Problem& p, int own,
   for (uint32_t phase = 0;; phase ^= 1) {
     BulkWait(&memory.tellings[own], phase);
     const Item item = memory.told[own];
-    __syncwarp();
-    if (lane == 0) Arrive(&memory.heard[own]);
+    Arrive(&memory.heard[own]);
     if (item.slot < 0) {
       BulkWait(&memory.done[own], phase ^ 1);
-      if (lane == 0) {
-        entry.item.slot = -1;
-        Arrive(&memory.ready[own]);
-      }
+      if (lane == 0) entry.item.slot = -1;
+      Arrive(&memory.ready[own]);
       return;
     }
     const Range range = ReadRange(p, item);
@@ -183,8 +180,7 @@ __device__ inline void PrepareEntries(const Problem& p, int own,
       entry.item = item;
       entry.fold = fold;
     }
-    __syncwarp();
-    if (lane == 0) Arrive(&memory.ready[own]);
+    Arrive(&memory.ready[own]);
 
     const PendingDecay decay = SumPendingDecay(pending_decay);
     if (lane < kMaxPending) entry.fold_weights[lane] = expf(decay.since + log_decay);
@@ -194,8 +190,7 @@ __device__ inline void PrepareEntries(const Problem& p, int own,
     }
     BulkWait(copied, phase);
     MultiplyKeys<kKeyDim, Shape>(range, expf(decay.since), k, q, entry);
-    __syncwarp();
-    if (lane == 0) Arrive(&memory.weighed[own]);
+    Arrive(&memory.weighed[own]);
 
     if (!fold && item.tile == 0) {
       if (item.head % group == 0) {

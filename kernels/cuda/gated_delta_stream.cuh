@@ -203,8 +203,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
                                     finish(recall, read).u, c * kRows, state);
       }
       if (!item.fresh) {
-        __syncwarp();
-        if (lane == 0) Arrive(&memory.empty[ring.at]);
+        Arrive(&memory.empty[ring.at]);
         ring.Next();
       }
     }
@@ -218,8 +217,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
         p.updates.At<float>(item.slot, item.memory)[range.end * token_rows + at_row] = write.u;
       }
     }
-    __syncwarp();
-    if (lane == 0) Arrive(&memory.done[place.at]);
+    Arrive(&memory.done[place.at]);
     place.Next();
   }
 }
@@ -230,18 +228,19 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   extern __shared__ __align__(128) unsigned char shared_bytes[];
   auto& memory = *reinterpret_cast<StreamMemory<T, kKeyDim, Shape>*>(shared_bytes);
   LetNextKernelStart();
+  // Where a warp hands something on, all of its lanes arrive: each for what it has read or written.
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shape::kDepth; ++i) {
       InitBarrier(&memory.full[i], 1);
-      InitBarrier(&memory.empty[i], Shape::kReaders);
+      InitBarrier(&memory.empty[i], Shape::kReaders * kWarp);
     }
     for (int i = 0; i < Shape::kEntries; ++i) {
       InitBarrier(&memory.tellings[i], 1);
-      InitBarrier(&memory.heard[i], 1);
+      InitBarrier(&memory.heard[i], kWarp);
       InitBarrier(&memory.copied[i], 1);
-      InitBarrier(&memory.ready[i], 1);
-      InitBarrier(&memory.weighed[i], 1);
-      InitBarrier(&memory.done[i], Shape::kReaders);
+      InitBarrier(&memory.ready[i], kWarp);
+      InitBarrier(&memory.weighed[i], kWarp);
+      InitBarrier(&memory.done[i], Shape::kReaders * kWarp);
     }
     FenceBulkBarriers();
   }
