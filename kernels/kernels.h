@@ -143,8 +143,9 @@ struct ShortConvArgs {
   TensorView entry_rows;  // [entries] i32: x row of each entry; empty: entry e reads row e
   TensorView weight;      // [channels, width] f32
   Segments segments;
-  StateView window;  // per memory: [width - 1, channels] of StateFormat::window_dtype
-  TensorView y;      // [entries, channels] act; must not alias x
+  // Per memory: [width - 1, channels] of a StateFormat's window dtypes. kBF16: x is rounded to it.
+  StateView window;
+  TensorView y;  // [entries, channels] act; must not alias x
 };
 
 // Per head: y = scale * x / sqrt(sum(x^2) + 1e-6).

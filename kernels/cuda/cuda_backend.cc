@@ -100,7 +100,9 @@ class CudaBackend final : public Backend {
     return rounds && cuda::RoundsOutputs(device_, weights, rows) ? DType::kBF16 : DType::kF32;
   }
   StateFormat state_format() const override {
-    return {.memory_dtype = state_dtype_, .pending_writes = kPendingWrites};
+    return {.memory_dtype = state_dtype_,
+            .bf16_window_dtype = compute_dtype(),
+            .pending_writes = kPendingWrites};
   }
 
   absl::StatusOr<void*> Allocate(int64_t bytes) override {

@@ -20,6 +20,7 @@
 //   kNarrow  hidden += down(..)
 // and behind the last layer norm and head. Every block computes norms, router and mix for itself.
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <span>
@@ -71,6 +72,7 @@ Params MakeParams(std::span<const DecodeLayerArgs> args) {
   p.shared = mixer.shared;
   p.gated = mixer.g_proj.data != nullptr;
   p.round_logits = mixer.round_logits == DType::kBF16;
+  p.rounded_windows = mixer.k_window.dtype == DType::kBF16;
   p.norm_eps = mixer.norm_eps;
   p.out_norm_eps = mixer.out_norm_eps;
   p.mlp_norm_eps = mlp.norm_eps;
@@ -90,6 +92,7 @@ bool Fits(const DecodeLayerArgs& args, const Params& p, int key_dim, DType state
     return (reinterpret_cast<uintptr_t>(field.base) | field.slab_bytes | field.memory_bytes) % 16 ==
            0;
   };
+  const std::array windows = {&mixer.q_window, &mixer.k_window, &mixer.v_window};
   const size_t matrices = p.per_memory ? p.memories + (p.shared ? 1 : 0) : 1;
   const auto per_memory = [&](std::span<const PackedMatrix> group, int outputs) {
     return group.size() == matrices && IsBf16(group, outputs, p.model_dim);
@@ -101,6 +104,10 @@ bool Fits(const DecodeLayerArgs& args, const Params& p, int key_dim, DType state
          mixer.norm_eps == p.norm_eps && mixer.out_norm_eps == p.out_norm_eps &&
          mlp.norm_eps == p.mlp_norm_eps && mixer.beta_scale == p.beta_scale &&
          (mixer.round_logits == DType::kBF16) == p.round_logits &&
+         std::all_of(windows.begin(), windows.end(),
+                     [&](const StateView* window) {
+                       return (window->dtype == DType::kBF16) == p.rounded_windows;
+                     }) &&
          mixer.pending.capacity == p.capacity && mixer.state.dtype == state_dtype &&
          aligned(mixer.state) && (p.capacity == 0 || aligned(mixer.pending.keys)) &&
          (p.memories == 0 || IsBf16(mixer.router, p.memories, p.model_dim)) &&

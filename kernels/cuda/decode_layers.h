@@ -82,6 +82,7 @@ struct Params {
   int memories, top_k, columns;  // columns: memories that a row's token goes to
   bool per_memory;               // k, v, a, b; else one for all
   bool shared, gated, round_logits;
+  bool rounded_windows;  // bf16, and so are inputs of convolutions
   float norm_eps, out_norm_eps, mlp_norm_eps, beta_scale;
   int capacity;  // of pending writes
   int widest;    // features of the widest input of a product
@@ -124,7 +125,8 @@ struct Plan {
 };
 
 // What an output needs besides the product: the window and filter of its convolution, newest last,
-// or what makes a decay of it. An odd number of words, so that threads read different banks.
+// or what makes a decay of it, each in the four bytes that hold it. An odd number of words, so that
+// threads read different banks.
 struct Past {
   float window[kMaxHistory], filter[kMaxHistory + 1];
 };

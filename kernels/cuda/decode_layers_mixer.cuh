@@ -86,14 +86,15 @@ __device__ inline int ColumnOf(const Params& p, const Shared<kRows>& shared, uns
   return column;
 }
 
+// A window: [history, channels] f32, or bf16 if p.rounded_windows.
 template <int kRows>
-__device__ inline float* WindowOf(const Layer& layer, const Shared<kRows>& shared, OutputTask task,
-                                  int column) {
+__device__ inline std::byte* WindowOf(const Layer& layer, const Shared<kRows>& shared,
+                                      OutputTask task, int column) {
   const auto stream = static_cast<Stream>(task.stream);
   const delta::Field& field = stream == Stream::kQ   ? layer.q_window
                               : stream == Stream::kK ? layer.k_window
                                                      : layer.v_window;
-  return field.At<float>(shared.slots[task.row], shared.memories[task.row][column]) + task.channel;
+  return field.At<std::byte>(shared.slots[task.row], shared.memories[task.row][column]);
 }
 __device__ inline bool HasWindow(OutputTask task) {
   const auto stream = static_cast<Stream>(task.stream);
@@ -115,7 +116,7 @@ __device__ inline void FetchPast(const Params& p, const Layer& layer, Shared<kRo
     return;
   }
   const int channels = stream == Stream::kV ? shared.plan.values : shared.plan.keys;
-  const float* window = WindowOf(layer, shared, task, column);
+  const std::byte* window = WindowOf(layer, shared, task, column);
   const float* filter = (stream == Stream::kQ   ? layer.q_conv
                          : stream == Stream::kK ? layer.k_conv
                                                 : layer.v_conv) +
@@ -128,9 +129,18 @@ __device__ inline void FetchPast(const Params& p, const Layer& layer, Shared<kRo
     if (fresh) {
       past.window[i] = 0;
     } else {
-      CopyAsync4(past.window + i, window + i * channels);
+      // Of bf16 the pair in which the value is.
+      const int at = i * channels + task.channel;
+      CopyAsync4(past.window + i, window + (p.rounded_windows ? at / 2 : at) * 4);
     }
   }
+}
+
+// Value `at` of a window, of the four bytes that FetchPast() has asked for.
+__device__ inline float PastValue(const Params& p, float word, int at) {
+  if (!p.rounded_windows) return word;
+  const unsigned bits = __float_as_uint(word);
+  return __uint_as_float(at % 2 != 0 ? bits & 0xffff0000u : bits << 16);
 }
 
 template <int kRows>
@@ -140,8 +150,8 @@ __device__ inline void FinishOutput(const Params& p, const Layer& layer, Shared<
   const int history = p.conv_width - 1, entry = row * p.columns + column;
   const auto stream = static_cast<Stream>(task.stream);
   const Past& past = shared.past[Thread()];
-  const float newest = UnitSum(shared, task.unit, p.model_dim, task.output, row) *
-                       NormScale(p, shared, row, p.norm_eps);
+  float newest = UnitSum(shared, task.unit, p.model_dim, task.output, row) *
+                 NormScale(p, shared, row, p.norm_eps);
   AwaitCopies();
   if (!HasWindow(task)) {
     Word* const to = stream == Stream::kGate ? p.gate + row * values
@@ -154,15 +164,25 @@ __device__ inline void FinishOutput(const Params& p, const Layer& layer, Shared<
     return Put(to + task.channel, result, number);
   }
   const int channels = stream == Stream::kV ? values : keys;
+  if (p.rounded_windows) newest = ToFloat(FromFloat<__nv_bfloat16>(newest));
   float sum = 0;
 #pragma unroll 1
-  for (int i = 0; i < history; ++i) sum = fmaf(past.filter[i], past.window[i], sum);
+  for (int i = 0; i < history; ++i) {
+    sum = fmaf(past.filter[i], PastValue(p, past.window[i], i * channels + task.channel), sum);
+  }
   Word* const to = (stream == Stream::kQ ? p.q : stream == Stream::kK ? p.k : p.v);
   Put(to + entry * channels + task.channel, Silu(fmaf(past.filter[history], newest, sum)), number);
-  float* const window = WindowOf(layer, shared, task, column);
+  std::byte* const window = WindowOf(layer, shared, task, column);
 #pragma unroll 1
-  for (int i = 1; i < history; ++i) window[(i - 1) * channels] = past.window[i];
-  if (history > 0) window[(history - 1) * channels] = newest;
+  for (int i = 0; i < history; ++i) {
+    const int at = i * channels + task.channel;
+    const float value = i + 1 < history ? PastValue(p, past.window[i + 1], at + channels) : newest;
+    if (p.rounded_windows) {
+      reinterpret_cast<__nv_bfloat16*>(window)[at] = FromFloat<__nv_bfloat16>(value);
+    } else {
+      reinterpret_cast<float*>(window)[at] = value;
+    }
+  }
 }
 
 // --------------------------------------------------------------------------------- mix, gated norm

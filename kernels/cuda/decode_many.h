@@ -51,10 +51,11 @@ void LaunchManyRoutes(Device& device, const ManyRoutesArgs& args);
 // Products of x with 64 rows of weights at a time, from one matrix or 32 each from two.
 struct ManyProduct {
   const __nv_bfloat16* x;  // [rows, in_features]
-  float* y;                // [rows or entries, out_features]
-  float* second_y;         // of the second matrix of a pair
-  int out_features;        // of a matrix
-  int first_weight;        // of ManyProducts::weights; pairs lie side by side
+  void* y;                 // [rows or entries, out_features] f32, or bf16 if `rounded`
+  bool rounded;
+  float* second_y;   // of the second matrix of a pair
+  int out_features;  // of a matrix
+  int first_weight;  // of ManyProducts::weights; pairs lie side by side
   // Each of the first groups takes the rows whose choice it is, in entry order; the last, if
   // all_rows, takes all of them. y's row is row * columns + choice for groups, row for a product
   // without (routed 0, columns 1, all_rows).
@@ -77,10 +78,10 @@ enum class ManyEpilogue : uint8_t {
 };
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue);
 
-// Convolutions of one entry each, of width 4; `count` of them.
+// Convolutions of one entry each, of width 4, with windows in bf16; `count` of them.
 struct ManyConvolution {
-  const float* x;       // [rows or entries, channels]
-  const float* weight;  // [channels, 4]
+  const __nv_bfloat16* x;  // [rows or entries, channels]
+  const float* weight;     // [channels, 4]
   StateView window;
   float* y;  // [entries, channels]
   int channels;

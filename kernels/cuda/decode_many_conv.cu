@@ -1,16 +1,17 @@
-// The convolutions of a decode step of many rows: a thread takes four channels of an entry. Its
-// window is on its way before the projections have ended.
+// The convolutions of a decode step of many rows: a thread takes four channels of some
+// entries. Their windows are on their way before the projections have ended.
 #include <cstdint>
 
 #include "kernels/cuda/decode_many.h"
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/fours.cuh"
 #include "kernels/cuda/overlap.cuh"
 
 namespace mneme::cuda {
 namespace {
 
 constexpr int kThreads = 128;
-constexpr int kWidth = 4;
+constexpr int kHistory = 3;  // rows of a window
 
 struct Params {
   ManyConvolutionsArgs args;
@@ -18,58 +19,65 @@ struct Params {
   int entry_fours;  // of all
 };
 
+// kEach entries to a thread, which share filters.
+template <int kEach>
 __global__ void __launch_bounds__(kThreads) ManyConvolutions(const __grid_constant__ Params p) {
   LetNextKernelStart();
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  const int entry = static_cast<int>(thread / p.entry_fours);
+  const int first = static_cast<int>(thread / p.entry_fours) * kEach;
   int four = static_cast<int>(thread % p.entry_fours);
-  const bool inside = entry < p.args.entries;
   int n = 0;
   while (n + 1 < p.args.count && four >= p.fours[n]) four -= p.fours[n++];
   const ManyConvolution& conv = p.args.list[n];
 
   // The table is that of the kernel before the previous one, which lets this one start only when it
   // may itself read it; windows are of earlier steps.
-  int slot = -1, memory = 0, row = 0;
-  bool fresh = false;
-  float4 weight[4] = {}, past[kWidth - 1] = {};
-  float4* window = nullptr;
-  if (inside) {
-    slot = __ldcg(p.args.table.slots + entry);
-    memory = __ldcg(p.args.table.memories + entry);
-    fresh = __ldcg(p.args.table.fresh + entry) != 0;
-    row = conv.by_row ? __ldcg(p.args.table.rows + entry) : entry;
+  float4 weight[4];
+  uint2 past[kEach][kHistory];
+  uint2* windows[kEach];
+  int rows[kEach];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      weight[i] = reinterpret_cast<const float4*>(conv.weight)[4 * four + i];
-    }
-    if (slot >= 0) {
-      window = reinterpret_cast<float4*>(MemoryAt<float>(conv.window, slot, memory)) + four;
-      if (!fresh) {
+  for (int i = 0; i < 4; ++i) {
+    weight[i] = LoadFour(conv.weight + 4 * (4 * four + i));
+  }
 #pragma unroll
-        for (int j = 0; j + 1 < kWidth; ++j) past[j] = __ldcg(window + j * p.fours[n]);
-      }
+  for (int e = 0; e < kEach; ++e) {
+    const int entry = first + e;
+    const int slot = entry < p.args.entries ? __ldcg(p.args.table.slots + entry) : -1;
+    windows[e] = nullptr;
+    if (slot < 0) continue;
+    const int memory = __ldcg(p.args.table.memories + entry);
+    const bool fresh = __ldcg(p.args.table.fresh + entry) != 0;
+    rows[e] = conv.by_row ? __ldcg(p.args.table.rows + entry) : entry;
+    windows[e] = MemoryAt<uint2>(conv.window, slot, memory) + four;
+#pragma unroll
+    for (int j = 0; j < kHistory; ++j) {
+      past[e][j] = fresh ? uint2{} : __ldcg(windows[e] + j * p.fours[n]);
     }
   }
   WaitForPreviousKernel();
-  if (slot < 0) return;
-  const float4 x = reinterpret_cast<const float4*>(conv.x)[int64_t{row} * p.fours[n] + four];
-  const float newest[4] = {x.x, x.y, x.z, x.w};
-  float y[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const auto of = [i](const float4& v) {
-      return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+  for (int e = 0; e < kEach; ++e) {
+    if (windows[e] == nullptr) continue;
+    const uint2 newest =
+        __ldcg(reinterpret_cast<const uint2*>(conv.x) + int64_t{rows[e]} * p.fours[n] + four);
+    const auto floats = [](const uint2& four) {
+      return LoadFour(reinterpret_cast<const __nv_bfloat16*>(&four));
     };
-    float sum = fmaf(weight[i].x, of(past[0]), 0.0f);
-    sum = fmaf(weight[i].y, of(past[1]), sum);
-    sum = fmaf(weight[i].z, of(past[2]), sum);
-    y[i] = Silu(fmaf(weight[i].w, newest[i], sum));
+    const float4 in[kHistory + 1] = {floats(past[e][0]), floats(past[e][1]), floats(past[e][2]),
+                                     floats(newest)};
+    const auto convolve = [](const float4& w, float a, float b, float c, float d) {
+      return Silu(fmaf(w.w, d, fmaf(w.z, c, fmaf(w.y, b, w.x * a))));
+    };
+    SaveFour(conv.y + (int64_t{first + e} * p.fours[n] + four) * 4,
+             {convolve(weight[0], in[0].x, in[1].x, in[2].x, in[3].x),
+              convolve(weight[1], in[0].y, in[1].y, in[2].y, in[3].y),
+              convolve(weight[2], in[0].z, in[1].z, in[2].z, in[3].z),
+              convolve(weight[3], in[0].w, in[1].w, in[2].w, in[3].w)});
+    __stcs(windows[e], past[e][1]);
+    __stcs(windows[e] + p.fours[n], past[e][2]);
+    __stcs(windows[e] + 2 * p.fours[n], newest);
   }
-  reinterpret_cast<float4*>(conv.y)[int64_t{entry} * p.fours[n] + four] = {y[0], y[1], y[2], y[3]};
-  __stcs(window, past[1]);
-  __stcs(window + p.fours[n], past[2]);
-  __stcs(window + 2 * p.fours[n], x);
 }
 
 bool Whole(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
@@ -89,9 +97,17 @@ bool LaunchManyConvolutions(Device& device, const ManyConvolutionsArgs& args) {
     p.fours[i] = conv.channels / 4;
     p.entry_fours += p.fours[i];
   }
-  const int64_t threads = int64_t{args.entries} * p.entry_fours;
-  LaunchOverlapping(device, "convolutions of a decode step", ManyConvolutions,
-                    static_cast<int>((threads + kThreads - 1) / kThreads), kThreads, 0, 1, p);
+  const auto launch = [&](auto kernel, int each) {
+    const int64_t threads = int64_t{(args.entries + each - 1) / each} * p.entry_fours;
+    LaunchOverlapping(device, "convolutions of a decode step", kernel,
+                      static_cast<int>((threads + kThreads - 1) / kThreads), kThreads, 0, 1, p);
+  };
+  // By what they took on an H200.
+  if (args.entries <= 192) {
+    launch(ManyConvolutions<2>, 2);
+  } else {
+    launch(ManyConvolutions<4>, 4);
+  }
   return true;
 }
 

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/decode_many_product.cuh"
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/fours.cuh"
 #include "kernels/cuda/linear_mma.cuh"
 
 namespace mneme::cuda {
@@ -21,17 +22,18 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
         make_uint2(RoundPair(Silu(sum.x) * up.x, Silu(sum.y) * up.y, __nv_bfloat16()),
                    RoundPair(Silu(sum.z) * up.z, Silu(sum.w) * up.w, __nv_bfloat16()));
   } else if constexpr (kEpilogue == ManyEpilogue::kAdd) {
-    *reinterpret_cast<float4*>(product.y + row + o) = {old.x + sum.x, old.y + sum.y, old.z + sum.z,
-                                                       old.w + sum.w};
+    SaveFour(static_cast<float*>(product.y) + row + o,
+             {old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w});
   } else {
     const bool second = u.pair && o >= kHalf;
     if (second) o -= kHalf;
     const int left = product.out_features - u.first - o;
-    float* const y = (second ? product.second_y : product.y) + row + o;
-    if (left >= 4 && product.out_features % 4 == 0) {
-      *reinterpret_cast<float4*>(y) = sum;
+    if (product.rounded) {  // of whole fours
+      if (left >= 4) SaveFour(static_cast<__nv_bfloat16*>(product.y) + row + o, sum);
       return;
     }
+    float* const y = (second ? product.second_y : static_cast<float*>(product.y)) + row + o;
+    if (left >= 4 && product.out_features % 4 == 0) return SaveFour(y, sum);
     const float values[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll
     for (int i = 0; i < 4; ++i) {

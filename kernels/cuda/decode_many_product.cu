@@ -156,8 +156,8 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
     const auto old_of = [&](int item) {
       if (kEpilogue != ManyEpilogue::kAdd || item >= count * kFours) return float4{};
       return *reinterpret_cast<const float4*>(
-          product.y + int64_t{entry_of(item / kFours)} * product.out_features + u.first +
-          item % kFours * 4);
+          static_cast<const float*>(product.y) +
+          int64_t{entry_of(item / kFours)} * product.out_features + u.first + item % kFours * 4);
     };
     float4 old = old_of(first_item);
 

@@ -22,10 +22,11 @@ constexpr int kWidth = 4;                       // of the convolutions
 constexpr int kHistory = kWidth - 1;
 
 struct Stream {
-  const void* x;        // of the kernel's X
+  const void* x;        // of the kernel's X; rounded to bf16 if windows are
   const int32_t* rows;  // of x, for each entry; null: row e
   const float* weight;  // [channels, kWidth]
   StateView window;
+  int rounded_window;  // bf16
   float* y;
   int channels;
   int groups;  // of channels, each a warp's
@@ -87,15 +88,27 @@ struct Lane {
     }
   }
   template <typename X>
-  static __device__ void Unpack(const Piece<X, kVector> (&from)[kParts], float (&to)[kOwn]) {
+  __device__ void Unpack(const Piece<X, kVector> (&from)[kParts], float (&to)[kOwn]) const {
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) to[i] = ToFloat(from[i / kVector].values[i % kVector]);
+    if (sizeof(X) == 2 || s.rounded_window == 0) return;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) to[i] = ToFloat(FromFloat<__nv_bfloat16>(to[i]));
   }
   template <typename X>
   __device__ void Load(const X* row, float (&to)[kOwn]) const {
     Piece<X, kVector> pieces[kParts];
     Load(row, pieces);
     Unpack(pieces, to);
+  }
+  // Row j of a memory's window.
+  __device__ void LoadWindow(int slot, int memory, int j, float (&to)[kOwn]) const {
+    const int64_t at = int64_t{j} * s.channels;
+    if (s.rounded_window != 0) {
+      Load(MemoryAt<__nv_bfloat16>(s.window, slot, memory) + at, to);
+    } else {
+      Load(MemoryAt<float>(s.window, slot, memory) + at, to);
+    }
   }
   __device__ void LoadWeights(float (&weight)[kWidth][kOwn]) const {
 #pragma unroll
@@ -194,9 +207,7 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
       if (place >= 0) {
         input(segment.first + place, in[j]);
       } else if (window) {
-        lane.Load(MemoryAt<float>(s.window, segment.slot, segment.memory) +
-                      int64_t{kHistory + place} * s.channels,
-                  in[j]);
+        lane.LoadWindow(segment.slot, segment.memory, kHistory + place, in[j]);
       } else {
 #pragma unroll
         for (int c = 0; c < kOwn; ++c) in[j][c] = 0;
@@ -208,7 +219,7 @@ __device__ void RunStream(const StreamsParams& p, const Stream& s, int run, int 
   for (int at = begin; at < end; at += kBatch) {
     if (at + kBatch <= min(end, segment.end)) {
 #pragma unroll
-      for (int i = 0; i < kBatch; ++i) OwnLane::Unpack(next[i], in[kHistory + i]);
+      for (int i = 0; i < kBatch; ++i) lane.Unpack(next[i], in[kHistory + i]);
 #pragma unroll
       for (int i = 0; i < kBatch; ++i) input(min(at + kBatch + i, end - 1), next[i]);
       float y[kBatch][kOwn];
@@ -266,9 +277,8 @@ __device__ void RunSingle(const StreamsParams& p, const Stream& s, int number, i
   const int entry = segment.first;
   float in[kHistory + 1][OwnLane::kOwn] = {}, y[1][OwnLane::kOwn];
   if (segment.fresh == 0) {
-    const float* window = MemoryAt<float>(s.window, segment.slot, segment.memory);
 #pragma unroll
-    for (int j = 0; j < kHistory; ++j) lane.Load(window + int64_t{j} * s.channels, in[j]);
+    for (int j = 0; j < kHistory; ++j) lane.LoadWindow(segment.slot, segment.memory, j, in[j]);
   }
   const int row = s.rows != nullptr ? s.rows[entry] : entry;
   lane.Load(static_cast<const X*>(s.x) + int64_t{row} * s.channels, in[kHistory]);
@@ -318,6 +328,7 @@ Stream MakeStream(const ShortConvArgs& args, int group_channels, bool is_key, fl
           .rows = args.entry_rows.as<const int32_t>(),
           .weight = args.weight.as<const float>(),
           .window = args.window,
+          .rounded_window = args.window.dtype == DType::kBF16,
           .y = args.y.as<float>(),
           .channels = channels,
           .groups = (channels + group_channels - 1) / group_channels,
@@ -339,7 +350,7 @@ bool DeltaStreamsSupported(const DeltaMemoryPassArgs& args) {
   if (key_dim != 64 && key_dim != 128 && key_dim != 256) return false;
   for (const ShortConvArgs* conv : {&args.q, &args.k, &args.v}) {
     if (conv->x.dtype != args.k.x.dtype || conv->weight.shape[1] != kWidth ||
-        conv->window.dtype != DType::kF32 || !InFours(*conv)) {
+        conv->window.dtype != args.k.window.dtype || !InFours(*conv)) {
       return false;
     }
   }

@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/fours.cuh"
 #include "kernels/cuda/operations.h"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/segment_walk.cuh"
@@ -31,6 +32,7 @@ struct Convolution {
   float* y;
   int entries, channels, width;
   int rounded;
+  int rounded_window;  // bf16, and so is what it is to keep
   int tiles;           // of channels
   int64_t blocks_end;  // the launch's blocks up to here are this or an earlier convolution's
 };
@@ -43,32 +45,26 @@ struct Values {
   float v[kVector];
 };
 
-template <int kVector>
-__device__ inline Values<kVector> Load(const float* p) {
+template <int kVector, typename T>
+__device__ inline Values<kVector> Load(const T* p) {
   if constexpr (kVector == 4) {
-    const float4 four = *reinterpret_cast<const float4*>(p);
+    const float4 four = LoadFour(p);
     return {{four.x, four.y, four.z, four.w}};
   } else {
-    return {{*p}};
+    return {{ToFloat(*p)}};
   }
 }
 template <int kVector>
-__device__ inline Values<kVector> Load(const __nv_bfloat16* p) {
-  if constexpr (kVector == 4) {
-    const uint2 four = *reinterpret_cast<const uint2*>(p);
-    const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.x));
-    const float2 high = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(four.y));
-    return {{low.x, low.y, high.x, high.y}};
-  } else {
-    return {{__bfloat162float(*p)}};
-  }
+__device__ inline Values<kVector> LoadEither(bool rounded, const void* p, int64_t at) {
+  if (rounded) return Load<kVector>(static_cast<const __nv_bfloat16*>(p) + at);
+  return Load<kVector>(static_cast<const float*>(p) + at);
 }
-template <int kVector>
-__device__ inline void Store(float* p, const Values<kVector>& values) {
+template <int kVector, typename T>
+__device__ inline void Store(T* p, const Values<kVector>& values) {
   if constexpr (kVector == 4) {
-    *reinterpret_cast<float4*>(p) = {values.v[0], values.v[1], values.v[2], values.v[3]};
+    SaveFour(p, {values.v[0], values.v[1], values.v[2], values.v[3]});
   } else {
-    *p = values.v[0];
+    *p = FromFloat<T>(values.v[0]);
   }
 }
 
@@ -104,13 +100,27 @@ struct Channels {
   __device__ Vector Input(int entry) const {
     const int64_t row = c.entry_rows != nullptr ? c.entry_rows[entry] : entry;
     const int64_t at = row * c.channels + channel;
-    if (c.rounded != 0) return Load<kVector>(static_cast<const __nv_bfloat16*>(c.x) + at);
-    return Load<kVector>(static_cast<const float*>(c.x) + at);
+    Vector values = LoadEither<kVector>(c.rounded != 0, c.x, at);
+    if (c.rounded_window != 0) {
+#pragma unroll
+      for (float& value : values.v) value = ToFloat(FromFloat<__nv_bfloat16>(value));
+    }
+    return values;
   }
   // Row j of a segment's window.
-  __device__ float* Window(const Segment& segment, int j) const {
-    return MemoryAt<float>(c.window, segment.slot, segment.memory) + int64_t{j} * c.channels +
-           channel;
+  __device__ Vector Window(const Segment& segment, int j) const {
+    return LoadEither<kVector>(c.rounded_window != 0,
+                               MemoryAt<void>(c.window, segment.slot, segment.memory),
+                               int64_t{j} * c.channels + channel);
+  }
+  __device__ void StoreWindow(const Segment& segment, int j, const Vector& values) const {
+    void* const window = MemoryAt<void>(c.window, segment.slot, segment.memory);
+    const int64_t at = int64_t{j} * c.channels + channel;
+    if (c.rounded_window != 0) {
+      Store<kVector>(static_cast<__nv_bfloat16*>(window) + at, values);
+    } else {
+      Store<kVector>(static_cast<float*>(window) + at, values);
+    }
   }
   // The input `ahead` places before the segment's entry number `at`, from the window if that lies
   // before the segment.
@@ -118,7 +128,7 @@ struct Channels {
     const int place = at - ahead;
     if (place >= 0) return Input(segment.first + place);
     if (segment.fresh != 0) return {};
-    return Load<kVector>(Window(segment, width - 1 + place));
+    return Window(segment, width - 1 + place);
   }
 
   const Convolution& c;
@@ -182,8 +192,7 @@ __device__ inline void MoveWindow(const Channels<kWidth, kVector>& channels,
                                   const Segment& segment) {
   const int count = segment.end - segment.first;
   for (int j = 0; j + 1 < channels.width; ++j) {
-    const Values<kVector> value = channels.History(segment, count, channels.width - 1 - j);
-    Store<kVector>(channels.Window(segment, j), value);
+    channels.StoreWindow(segment, j, channels.History(segment, count, channels.width - 1 - j));
   }
 }
 
@@ -218,7 +227,7 @@ __global__ void __launch_bounds__(kThreads)
     if constexpr (kWidth > 0) {
 #pragma unroll
       for (int j = 0; j + 1 < kWidth; ++j) {
-        Store<kVector>(channels.Window(segment, j), history.rows[j]);
+        channels.StoreWindow(segment, j, history.rows[j]);
       }
       return;
     }
@@ -324,7 +333,7 @@ Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
     const ShortConvArgs& args = convolutions[i];
     if (done[i] || args.weight.shape[1] != width || InFours(args) != alike.fours) continue;
     done[i] = true;
-    CHECK(args.window.dtype == DType::kF32);
+    CHECK(args.window.dtype == DType::kF32 || args.window.dtype == DType::kBF16);
     CHECK(args.x.dtype == DType::kF32 || args.x.dtype == DType::kBF16);
     const Segments& segments = args.segments;
     alike.short_segments &= segments.longest >= 1 && segments.longest <= kLongestShort;
@@ -340,7 +349,8 @@ Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
          .entries = static_cast<int>(args.y.shape[0]),
          .channels = static_cast<int>(args.x.shape[1]),
          .width = static_cast<int>(width),
-         .rounded = args.x.dtype == DType::kBF16});
+         .rounded = args.x.dtype == DType::kBF16,
+         .rounded_window = args.window.dtype == DType::kBF16});
   }
   return alike;
 }

@@ -48,7 +48,7 @@ class ReferenceBackend final : public Backend {
                         compute_dtype_ == DType::kBF16 ? ", activations rounded to bf16" : "");
   }
   DType activation_dtype() const override { return DType::kF64; }
-  StateFormat state_format() const override { return {DType::kF64, DType::kF64}; }
+  StateFormat state_format() const override { return {DType::kF64, DType::kF64, DType::kF64}; }
   DType compute_dtype() const override { return compute_dtype_; }
 
   absl::StatusOr<void*> Allocate(int64_t bytes) override {

@@ -60,14 +60,13 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder) {
   const int memories = config.all_memories();
   const int history = static_cast<int>(memory.q_conv_.shape[1]) - 1;
   const StateFormat& format = builder.state_format;
+  const DType window_dtype =
+      memory.out_proj_.dtype == DType::kBF16 ? format.bf16_window_dtype : format.window_dtype;
   memory.written_ =
       builder.AddState("written", DType::kU8, {memories}, /*lazily_initialized=*/false);
-  memory.q_window_ =
-      builder.AddState("q_window", format.window_dtype, {memories, history, keys}, true);
-  memory.k_window_ =
-      builder.AddState("k_window", format.window_dtype, {memories, history, keys}, true);
-  memory.v_window_ =
-      builder.AddState("v_window", format.window_dtype, {memories, history, values}, true);
+  memory.q_window_ = builder.AddState("q_window", window_dtype, {memories, history, keys}, true);
+  memory.k_window_ = builder.AddState("k_window", window_dtype, {memories, history, keys}, true);
+  memory.v_window_ = builder.AddState("v_window", window_dtype, {memories, history, values}, true);
   memory.memory_ = builder.AddState("memory", format.memory_dtype,
                                     {memories, config.value_heads, config.value_dim,
                                      StateRowPitch(format.memory_dtype, config.key_dim)},

@@ -78,17 +78,19 @@ struct PassProblem {
     }
   }
 
-  // Projections as Backend::output_dtype may have them.
-  void RoundProjections() {
-    for (std::vector<double>* values : {&q, &k, &v}) {
+  // As Backend::output_dtype may have them.
+  void RoundProjections() { Round({&q, &k, &v}); }
+  // As StateFormat::bf16_window_dtype may.
+  void RoundWindows() { Round({&key_window, &value_window}); }
+  static void Round(std::initializer_list<std::vector<double>*> all) {
+    for (std::vector<double>* values : all) {
       for (double& value : *values) value = RoundTo(value, DType::kBF16);
     }
   }
 
   PassResult Run(Backend& backend, bool fuse, bool says_longer = false,
-                 DType projected = DType::kF32) const {
+                 DType projected = DType::kF32, DType window_dtype = DType::kF32) const {
     Workbench bench(backend);
-    const DType window_dtype = backend.state_format().window_dtype;
     const int64_t history = kWidth - 1;
     SlabPool states(bench, kSlots, kMemories, StateElements(), DType::kF32);
     SlabPool q_windows(bench, kSlots, kMemories, history * dims.keys(), window_dtype);
@@ -207,7 +209,7 @@ TEST_F(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
   }
 }
 
-TEST_F(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAsTheNumbersTheyAre) {
+TEST_F(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAndWindowsAsTheNumbersTheyAre) {
   const std::unique_ptr<Backend> backend = Make({.compute_dtype = DType::kBF16});
   uint64_t seed = 700;
   for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 128, 64, false},
@@ -216,15 +218,22 @@ TEST_F(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAsTheNumbersTheyAre) {
       ++seed;
       SCOPED_TRACE("seed " + std::to_string(seed));
       PassProblem p(seed, dims, longest);
+      p.RoundWindows();
+      const PassProblem exact = p;
       p.RoundProjections();
       for (const bool fuse : {false, true}) {
         for (const bool says_longer : {false, true}) {
           const PassResult want = p.Run(*backend, fuse, says_longer);
-          const PassResult got = p.Run(*backend, fuse, says_longer, DType::kBF16);
-          EXPECT_EQ(got.fused, fuse);
-          EXPECT_THAT(got.out, HasSameBits(want.out));
-          EXPECT_THAT(got.states, HasSameBits(want.states));
-          EXPECT_THAT(got.windows, HasSameBits(want.windows));
+          // Inputs of windows in bf16 are rounded, if they were not before.
+          for (const PassResult& got :
+               {p.Run(*backend, fuse, says_longer, DType::kBF16),
+                p.Run(*backend, fuse, says_longer, DType::kBF16, DType::kBF16),
+                exact.Run(*backend, fuse, says_longer, DType::kF32, DType::kBF16)}) {
+            EXPECT_EQ(got.fused, fuse);
+            EXPECT_THAT(got.out, HasSameBits(want.out));
+            EXPECT_THAT(got.states, HasSameBits(want.states));
+            EXPECT_THAT(got.windows, HasSameBits(want.windows));
+          }
         }
       }
     }

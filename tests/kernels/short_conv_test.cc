@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -37,7 +38,7 @@ struct ConvProblem {
   };
   Loaded Load(Workbench& bench) const {
     Loaded loaded{SlabPool(bench, kSlots, kMemories, (width - 1) * channels,
-                           bench.backend().state_format().window_dtype),
+                           window_dtype.value_or(bench.backend().state_format().window_dtype)),
                   {}};
     // A memory that is fresh somewhere holds what its slab happened to hold: NaN, here.
     for (int i = 0; i < kSlots * kMemories; ++i) {
@@ -84,6 +85,16 @@ struct ConvProblem {
     return Read(bench, loaded);
   }
 
+  // As windows of bf16 can have them.
+  void RoundInputs() {
+    for (double& value : x) value = RoundTo(value, DType::kBF16);
+  }
+  void RoundWindows() {
+    for (std::vector<double>& window : windows) {
+      for (double& value : window) value = RoundTo(value, DType::kBF16);
+    }
+  }
+
   // The sum's error times silu's largest slope, 1.1, and silu's own error. Windows move,
   // uncomputed: their bound is zero. Where y is NaN on purpose nothing is compared.
   std::vector<double> Bound(const std::vector<double>& want) const {
@@ -107,7 +118,8 @@ struct ConvProblem {
 
   static constexpr int kSlots = 6, kMemories = 3;
   int channels, width, rows;
-  bool says_longest = false;  // a backend may then choose another way
+  bool says_longest = false;          // a backend may then choose another way
+  std::optional<DType> window_dtype;  // unless it is the usual one
   std::vector<SegmentSpec> segments;
   std::vector<double> x, weight;
   std::vector<int> entry_rows;
@@ -265,6 +277,41 @@ TEST_P(ShortConvTest, NeitherThreadsNorOtherSegmentsChangeABit) {
                 HasSameBits({want.y.begin() + first, want.y.begin() + first + n}))
         << "segment " << s;
     first += n;
+  }
+}
+
+// What was never written is NaN, of a dtype's own kind.
+std::vector<double> WithoutNans(std::vector<double> values) {
+  for (double& value : values) {
+    if (std::isnan(value)) value = 0;
+  }
+  return values;
+}
+
+// On CUDA windows may be bf16: then inputs are rounded on their way in, and nothing else changes.
+TEST_P(ShortConvTest, WindowsInBf16RoundInputs) {
+  if (GetParam().device != "cuda") GTEST_SKIP() << "windows are f32 here";
+  uint64_t seed = 900;
+  for (const int width : {1, 2, 4, 5}) {
+    for (const int channels : {1, 24, 37, 256}) {
+      for (const int longest : {1, 6, 90}) {
+        ++seed;
+        SCOPED_TRACE(testing::Message()
+                     << "seed " << seed << ", " << channels << " channels, width " << width);
+        ConvProblem p(seed, channels, width, RandomConvSegments(seed, longest));
+        p.RoundWindows();
+        ConvProblem rounded = p;
+        rounded.RoundInputs();
+        const ConvResult want = rounded.Run(*backend_);
+        p.window_dtype = DType::kBF16;
+        for (const bool says_longest : {false, true}) {
+          p.says_longest = says_longest;
+          const ConvResult got = p.Run(*backend_);
+          EXPECT_THAT(got.y, HasSameBits(want.y));
+          EXPECT_THAT(WithoutNans(got.windows), HasSameBits(WithoutNans(want.windows)));
+        }
+      }
+    }
   }
 }
 
