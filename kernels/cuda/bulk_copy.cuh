@@ -85,6 +85,51 @@ __device__ inline void BulkLoadStreaming(void* shared, const void* global, uint3
   BulkLoadOnce(shared, global, bytes, barrier);
 }
 
+// Stores to the shared memory of another block of the cluster, which expects the bytes at its own
+// `barrier`. Addresses are this block's, as if it sent to itself.
+__device__ inline void SendFour(const float4& x, float* to, uint64_t* barrier, int rank) {
+#if __CUDA_ARCH__ >= 900
+  const uint32_t own_to = SharedAddress(to), own_at = SharedAddress(barrier);
+  asm volatile(
+      "{\n"
+      ".reg .b32 to, at;\n"
+      "mapa.shared::cluster.u32 to, %4, %6;\n"
+      "mapa.shared::cluster.u32 at, %5, %6;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%0, %1, %2, %3}, [at];\n"
+      "}\n" ::"r"(__float_as_uint(x.x)),
+      "r"(__float_as_uint(x.y)), "r"(__float_as_uint(x.z)), "r"(__float_as_uint(x.w)), "r"(own_to),
+      "r"(own_at), "r"(rank)
+      : "memory");
+#endif
+}
+// BulkWait() for what other blocks sent.
+__device__ inline void WaitForSent(uint64_t* barrier, uint32_t phase) {
+#if __CUDA_ARCH__ >= 900
+  const uint32_t at = SharedAddress(barrier);
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again%=:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again%=;\n"
+      "}\n" ::"r"(at),
+      "r"(phase)
+      : "memory");
+#endif
+}
+// A barrier of the cluster in two parts: what comes before the first, in all blocks, comes before
+// what is after the second. By all threads, which do not take different branches.
+__device__ inline void ArriveAtCluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void WaitForCluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+
 // Waits for copy number n of a barrier, counted from 0: phase is n % 2.
 __device__ inline void BulkWait(uint64_t* barrier, uint32_t phase) {
 #if __CUDA_ARCH__ >= 900

@@ -3,12 +3,14 @@
 // through a ring of stages in shared memory. Which weights a block takes depends on its place
 // alone, so that as many as the ring holds are on their way before the previous kernel has ended.
 //
-// The blocks of a cluster add their sums up in order.
+// The blocks of a cluster add their sums up in order: each reads the others', or, of few rows, is
+// sent those of its share of the entries, so that nobody waits for a barrier of the cluster.
 #include <cooperative_groups.h>
 
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/cuda/bulk_copy.cuh"
 #include "kernels/cuda/decode_many_finish.cuh"
 #include "kernels/cuda/decode_many_product.cuh"
 #include "kernels/cuda/device_utils.cuh"
@@ -25,15 +27,20 @@ constexpr int kStep = 64;  // features of a stage: 128 bytes of a row
 constexpr int MaxCluster(ManyEpilogue epilogue) { return epilogue == ManyEpilogue::kStore ? 2 : 8; }
 
 // Entries kN, 64 output features of each of kGroups warpgroups.
-template <int kN, int kStages, int kGroups>
+template <int kN, int kStages, ManyEpilogue kEpilogue, int kGroups>
 struct ManyShape {
   static constexpr int kThreads = 128 * kGroups;
   static constexpr int kOutputs = 64 * kGroups;
   static constexpr int kWeightBytes = kOutputs * kStep * 2;
   static constexpr int kStageBytes = kWeightBytes + kN * kStep * 2;
   static constexpr int kSumPitch = kOutputs + 4;
+  static constexpr int kRingBytes = std::max(kStages * kStageBytes, kN* kSumPitch * 4);
+  // Sums that the cluster's blocks send each other come to lie behind the ring. More rows than this
+  // gain nothing by it, and have less room.
+  static constexpr bool kSends = kN <= 16 && MaxCluster(kEpilogue) > 2;
+  static constexpr int kSentBytes = kSends ? kN * kOutputs * 4 : 0;
   // A kilobyte to align the ring in.
-  static constexpr int kSharedBytes = std::max(kStages * kStageBytes, kN* kSumPitch * 4) + 1024;
+  static constexpr int kSharedBytes = kRingBytes + kSentBytes + 1024;
 };
 
 // Of a multiprocessor. The convolutions start beside kStore, and want some registers, too.
@@ -43,11 +50,25 @@ constexpr int MinBlocks() {
   return kN <= 32 && kEpilogue == ManyEpilogue::kStore ? 4 : 3;
 }
 
+// Sends each block of the cluster the sums of its share of the entries, which comes to lie at
+// `sent`, [block][entry of the share][output]. By the whole block, whose sums are in `own`.
+template <typename S>
+__device__ inline void SendShares(const float* own, int count, int share, int rank, float* sent,
+                                  uint64_t* received) {
+  constexpr int kFours = S::kOutputs / 4;
+#pragma unroll 1
+  for (int item = threadIdx.x; item < count * kFours; item += S::kThreads) {
+    const int e = item / kFours, o = item % kFours * 4, to = e / share;
+    SendFour(*reinterpret_cast<const float4*>(own + e * S::kSumPitch + o),
+             sent + ((rank - to) * share + e) * S::kOutputs + o, received, to);
+  }
+}
+
 template <int kN, int kStages, ManyEpilogue kEpilogue, int kGroups>
 __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroups>())
     ManyProductsKernel(const __grid_constant__ ManyProducts p, int cluster) {
 #if __CUDA_ARCH__ >= 900
-  using S = ManyShape<kN, kStages, kGroups>;
+  using S = ManyShape<kN, kStages, kEpilogue, kGroups>;
   constexpr int kHalf = S::kOutputs / 2;
   constexpr int kRowsAtOnce = S::kThreads / 8;  // a thread fetches the same piece of every such row
   constexpr int kXRows = (kN + kRowsAtOnce - 1) / kRowsAtOnce;
@@ -86,6 +107,15 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
     }
   };
 
+  __shared__ uint64_t received;  // of kSends: the barrier of what is sent
+  const bool sends = S::kSends && cluster > 1;
+  if (sends) {
+    if (threadIdx.x == 0) {
+      InitBulkBarrier(&received);
+      FenceBulkBarriers();
+    }
+    ArriveAtCluster();
+  }
   if constexpr (kEpilogue != ManyEpilogue::kStore) LetNextKernelStart();
   bool have_weights = u.tile == 0 || !u.routed;
   if (have_weights) {
@@ -150,11 +180,13 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
     }
     have_weights = false;
 
-    // This thread's first four outputs.
+    // This thread's first four outputs: of the block's share of the entries, or of all.
     constexpr int kFours = (kEpilogue == ManyEpilogue::kSwiGlu ? kHalf : S::kOutputs) / 4;
-    const int first_item = rank * S::kThreads + threadIdx.x;
+    const int share = sends ? (count + cluster - 1) / cluster : 0;
+    const int first_item = rank * (sends ? share * kFours : S::kThreads) + threadIdx.x;
+    const int entries_end = sends ? min(count, (rank + 1) * share) : count;
     const auto old_of = [&](int item) {
-      if (kEpilogue != ManyEpilogue::kAdd || item >= count * kFours) return float4{};
+      if (kEpilogue != ManyEpilogue::kAdd || item >= entries_end * kFours) return float4{};
       return *reinterpret_cast<const float4*>(
           static_cast<const float*>(product.y) +
           int64_t{entry_of(item / kFours)} * product.out_features + u.first + item % kFours * 4);
@@ -208,13 +240,24 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
         block_sums[e * S::kSumPitch + o] = sums[4 * j + c];
       }
     }
-    if (cluster == 1) {
+    if (sends || cluster == 1) {
       __syncthreads();
     } else {
       blocks.sync();
     }
+    float* const sent = reinterpret_cast<float*>(shared + S::kRingBytes);
+    if (sends) {
+      WaitForCluster();  // long since: all have begun
+      SendShares<S>(block_sums, count, share, rank, sent, &received);
+      const int mine = entries_end - rank * share;
+      if (mine > 0) {
+        if (threadIdx.x == 0) ArriveAndExpect(&received, cluster * mine * S::kOutputs * 4);
+        WaitForSent(&received, 0);
+      }
+    }
 #pragma unroll 1
-    for (int item = first_item; item < count * kFours; item += cluster * S::kThreads) {
+    for (int item = first_item; item < entries_end * kFours;
+         item += (sends ? 1 : cluster) * S::kThreads) {
       const int e = item / kFours;
       if (item != first_item) old = old_of(item);
       Finish<kEpilogue, kHalf>(p, product, u, entry_of(e), item % kFours * 4, old, [&](int o) {
@@ -225,7 +268,9 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
 #pragma unroll
         for (int r = 0; r < kMaxCluster; ++r) {
           if (r < cluster) {
-            parts[r] = *reinterpret_cast<const float4*>(blocks.map_shared_rank(mine, r));
+            parts[r] = *reinterpret_cast<const float4*>(
+                S::kSends ? sent + ((r - rank) * share + e) * S::kOutputs + o
+                          : blocks.map_shared_rank(mine, r));
           }
         }
         float4 sum = parts[0];
@@ -238,7 +283,7 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
       });
     }
     // Others may still read this block's sums, and its list is about to change.
-    if (cluster > 1) {
+    if (cluster > 1 && !sends) {
       blocks.sync();
     } else if (u.routed) {
       __syncthreads();
@@ -253,7 +298,7 @@ __global__ void __launch_bounds__(128 * kGroups, MinBlocks<kN, kEpilogue, kGroup
 
 template <int kN, int kStages, ManyEpilogue kEpilogue, int kGroups = 1>
 void Launch(Device& device, ManyProducts& p) {
-  using S = ManyShape<kN, kStages, kGroups>;
+  using S = ManyShape<kN, kStages, kEpilogue, kGroups>;
   const int tiles = (p.rows + kN - 1) / kN;
   int units = 0;
   for (int i = 0; i < p.count; ++i) {
@@ -289,7 +334,7 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
   const int rows = products.rows;
   switch (epilogue) {
     case ManyEpilogue::kStore:
-      if (rows <= 16) return Launch<16, 4, ManyEpilogue::kStore>(device, products);
+      if (rows <= 16) return Launch<16, 7, ManyEpilogue::kStore>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kStore>(device, products);
       if (rows < 96) return Launch<80, 4, ManyEpilogue::kStore>(device, products);
       return Launch<128, 3, ManyEpilogue::kStore, 2>(device, products);
