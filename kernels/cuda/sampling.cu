@@ -285,6 +285,7 @@ void Sample(Device& device, const SampleArgs& args) {
   if (rows == 0) return;
   CHECK(args.logits.dtype == DType::kF32 && args.logits.shape[0] == rows);
   CHECK(args.max_top_logprobs <= sampling::kCandidates) << args.max_top_logprobs;
+  if (SampleLargest(device, args)) return;
   if (vocab > sampling::kMaxVocab) {
     device.Check(cudaErrorInvalidValue, "Sample, of so large a vocabulary");
     cudaStreamSynchronize(device.stream());  // the upload leaves from memory that is used again
