@@ -23,6 +23,7 @@ enum : int {
   kParts = 4,
   kWarpOutputs = kUnitRows * kParts / kWarps,
   kStageBytes = kUnitRows * kStageFeatures * 2,
+  kInFlight = 2,                 // stages on their way to a block
   kMaxStages = 24,               // of a block in one phase
   kMaxTasks = 128,               // outputs of projections for a row, a thread each
   kHeadStages = kMaxStages / 2,  // of the head at a time

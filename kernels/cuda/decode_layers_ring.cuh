@@ -227,11 +227,17 @@ class Loader {
     }
   }
 
-  // The next stage of the ring, once it is free, announced to be of so many bytes.
+  // The next stage of the ring, once it is free and few are on their way, announced to be of so
+  // many bytes. Where more of them queue up, what blocks tell each other arrives later.
   __device__ unsigned Take(int bytes) {
     constexpr unsigned kSlots = RingSlots(kRows);
+    static_assert(static_cast<unsigned>(kInFlight) < kSlots);
     const unsigned slot = loaded_ % kSlots, turn = loaded_ / kSlots;
     if (turn > 0) BulkWait(shared_.empty + slot, (turn - 1) & 1);
+    if (loaded_ >= kInFlight) {
+      const unsigned before = loaded_ - kInFlight;
+      BulkWait(shared_.full + before % kSlots, before / kSlots & 1);
+    }
     if (lane_ == 0) ArriveAndExpect(shared_.full + slot, bytes);
     __syncwarp();
     ++loaded_;
