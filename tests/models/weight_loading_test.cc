@@ -240,9 +240,9 @@ TEST(LoadModelTest, FoldersThatAreNoModelsAreExplained) {
 
 TEST(PlanModelTest, KnowsWithoutReadingWeightsWhatLoadingFinds) {
   for (const std::string& name : GoldenNames()) {
-    const auto plan = PlanModel(GoldenFolder(name), {DType::kF64, DType::kF64});
-    ASSERT_TRUE(plan.ok()) << plan.status();
     const auto backend = MakeReference();
+    const auto plan = PlanModel(GoldenFolder(name), backend->state_format());
+    ASSERT_TRUE(plan.ok()) << plan.status();
     const auto model = LoadModel(GoldenFolder(name), *backend, nullptr);
     ASSERT_TRUE(model.ok()) << model.status();
     EXPECT_EQ(plan->state_layout.slab_bytes(), (*model)->state_layout().slab_bytes()) << name;
