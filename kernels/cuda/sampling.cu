@@ -162,14 +162,8 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
   const Team team;
   SelectorShared& shared = *reinterpret_cast<SelectorShared*>(dynamic_shared);
   uint32_t* bits = reinterpret_cast<uint32_t*>(dynamic_shared + p.bits_at);
-  __shared__ alignas(Row) int words[sizeof(Row) / sizeof(int)];
   const int64_t r = blockIdx.x / team.size();
-  if (threadIdx.x < sizeof(Row) / sizeof(int)) {
-    const Row* const from = p.rows != nullptr ? p.rows + r : p.inline_rows + r;
-    words[threadIdx.x] = reinterpret_cast<const int*>(from)[threadIdx.x];
-  }
-  __syncthreads();
-  const Row& task = *reinterpret_cast<const Row*>(words);
+  const Row& task = p.rows != nullptr ? p.rows[r] : p.inline_rows[r];
   const SamplingRow& row = task.params;
 
   Values values;
@@ -185,6 +179,15 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
   values.history_count = row.history_end - row.history_begin;
   values.bias_logits = p.replaced + task.replaced;
   values.history_logits = values.bias_logits + values.bias_count;
+
+  if (team.rank() == 0) {
+    if (threadIdx.x == 0) p.logprobs[r] = NAN;
+    for (int i = threadIdx.x; i < p.max_top_logprobs; i += kThreads) {
+      p.top_tokens[r * p.max_top_logprobs + i] = -1;
+      p.top_logprobs[r * p.max_top_logprobs + i] = NAN;
+    }
+    __syncthreads();
+  }
 
   int32_t token = row.forced_token;
   Extremes extremes;
@@ -207,12 +210,9 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
     ReportLogprobs(p, row, r, token, extremes, team, shared, unchanged);
   }
   if (team.rank() == 0) {
+    __threadfence_system();  // who sees the token sees all else
     __syncthreads();
-    if (threadIdx.x == 0) {
-      // Who sees the token sees all else.
-      if (row.top_logprobs >= 0) __threadfence_system();
-      p.tokens[r] = token;
-    }
+    if (threadIdx.x == 0) p.tokens[r] = token;
   }
   team.Sync();  // others may look at this block's shared memory until here
 }
@@ -350,14 +350,10 @@ void Sample(Device& device, const SampleArgs& args) {
   p.bits_at = static_cast<int>(selects ? sizeof(SelectorShared) : offsetof(SelectorShared, masses));
   static_assert(offsetof(SelectorShared, masses) % 16 == 0);
   static const int allowed = [&] {
-    const int most = static_cast<int>(device.properties().sharedMemPerBlockOptin - sizeof(Row));
+    const int most = static_cast<int>(device.properties().sharedMemPerBlockOptin);
     device.Check(
         cudaFuncSetAttribute(SampleRows, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
         "shared memory of Sample");
-    // As the kernels of a step: a multiprocessor that divides its memory anew loses time.
-    device.Check(cudaFuncSetAttribute(SampleRows, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                      cudaSharedmemCarveoutMaxShared),
-                 "shared memory of Sample");
     return most;
   }();
   static const TeamSizes sizes(device);
@@ -369,10 +365,6 @@ void Sample(Device& device, const SampleArgs& args) {
   }
   const TeamSizes::Launch launch(device, rows * size, size, static_cast<size_t>(shared_bytes));
   std::fill_n(p.tokens, rows, kNoResultYet);
-  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
-  std::fill_n(p.logprobs, rows, kNone);
-  std::fill_n(p.top_tokens, top, -1);
-  std::fill_n(p.top_logprobs, top, kNone);
   device.Check(cudaLaunchKernelEx(&launch.config, SampleRows, p), "Sample");
   if (device.ok()) AwaitResults(device, p.tokens, rows);
   if (!device.ok()) return;

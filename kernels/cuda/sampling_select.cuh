@@ -33,7 +33,7 @@ class Selector {
     // Floats first: most logits are, and doubles are slower.
     float largest = -INFINITY, smallest = INFINITY;
     int token = -1;
-    Extremes replaced;
+    Extremes found;
     values.ForEachFour<4>(
         [&](int t, const float(&four)[4], unsigned kept) {
 #pragma unroll
@@ -45,20 +45,19 @@ class Selector {
           }
         },
         [&](int t, double logit) {
-          if (logit > -INFINITY && keep(logit, t)) replaced.Add(MakeExtremes(logit, logit, t));
+          if (logit > -INFINITY && keep(logit, t)) found.Add(MakeExtremes(logit, logit, t));
         });
-    Extremes found = OfFloats(largest, smallest, token);
-    if (values.replaced != nullptr) found.Add(OfLanes<kWarp>(replaced));
+    if (token >= 0) found.Add(MakeExtremes(largest, smallest, token));
+    found = OfWarp(found);
     const int lane = threadIdx.x % kWarp;
     if (lane == 0) s_.warp_extremes[threadIdx.x / kWarp] = found;
     __syncthreads();
     if (threadIdx.x < kWarp) {
-      found = OfLanes<kWarps>(s_.warp_extremes[lane % kWarps]);
+      found = OfWarp(lane < kWarps ? s_.warp_extremes[lane] : Extremes());
       if (lane == 0) s_.extremes = found;
     }
     team_.Sync();
-    const int rank = lane % kMaxTeam;
-    found = OfLanes<kMaxTeam>(rank < team_.size() ? *team_.Of(rank, &s_.extremes) : Extremes());
+    found = OfWarp(lane < team_.size() ? *team_.Of(lane, &s_.extremes) : Extremes());
     team_.Sync();
     return found;
   }
@@ -133,29 +132,10 @@ class Selector {
   }
 
  private:
-  // Of what the lanes of a warp have found, in every lane. token < 0: a lane has found nothing.
-  __device__ static Extremes OfFloats(float largest, float smallest, int token) {
-    // Numbers in the order of floats, which a warp compares at once; none is 0 or the largest.
-    const auto order = [](float x) {
-      const unsigned bits = __float_as_uint(x + 0.0f);  // the zeros are equal
-      return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
-    };
-    const auto float_at = [](unsigned place) {
-      return __uint_as_float((place >> 31) != 0 ? place & 0x7fffffffu : ~place);
-    };
-    const unsigned own = token >= 0 ? order(largest) : 0;
-    const unsigned last = __reduce_max_sync(kAllLanes, own);
-    if (last == 0) return Extremes();
-    const unsigned first = __reduce_min_sync(kAllLanes, token >= 0 ? order(smallest) : ~0u);
-    const unsigned lowest =
-        __reduce_min_sync(kAllLanes, own == last ? static_cast<unsigned>(token) : ~0u);
-    return MakeExtremes(float_at(last), float_at(first), static_cast<int>(lowest));
-  }
-  // Of each kLanes lanes of a warp, in all of them.
-  template <int kLanes>
-  __device__ static Extremes OfLanes(Extremes found) {
+  // Of the lanes of a warp, in every lane.
+  __device__ static Extremes OfWarp(Extremes found) {
 #pragma unroll
-    for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
+    for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
       found.Add(MakeExtremes(ShuffleXor(found.largest, lanes), ShuffleXor(found.smallest, lanes),
                              ShuffleXor(found.token, lanes)));
     }
