@@ -34,7 +34,8 @@ struct BackendOptions {
 struct StateFormat {
   DType memory_dtype = DType::kF32;  // matrix memories
   DType window_dtype = DType::kF32;  // convolution windows
-  // The same, where projections have bf16 weights. kBF16: a convolution's inputs are rounded to it.
+  // The same, where q, k and v are projected by bf16 weights. kBF16: inputs of convolutions are
+  // rounded to it.
   DType bf16_window_dtype = DType::kF32;
   int pending_writes = 0;  // that a memory can hold back (PendingWrites::capacity); 0: none
 };

@@ -12,14 +12,13 @@ namespace {
 
 struct Buffers {
   EntryTable table;
-  __nv_bfloat16 *x, *mixed;          // [rows, ..]
-  std::byte *raw_q, *raw_k, *raw_v;  // before convolution, [rows or entries, ..], of
-                                     // the windows' dtype
-  float *raw_a, *raw_b;              // [rows or entries, value_heads]
-  float *q, *k, *v;                  // [entries, ..]
-  float* gate;                       // [rows, values]
-  float* read;                       // [entries, values]
-  float *log_decay, *beta;           // [entries, value_heads]
+  __nv_bfloat16 *x, *mixed;              // [rows, ..]
+  __nv_bfloat16 *raw_q, *raw_k, *raw_v;  // before convolution, [rows or entries, ..]
+  float *raw_a, *raw_b;                  // [rows or entries, value_heads]
+  float *q, *k, *v;                      // [entries, ..]
+  float* gate;                           // [rows, values]
+  float* read;                           // [entries, values]
+  float *log_decay, *beta;               // [entries, value_heads]
 };
 
 struct Sizes {
@@ -32,14 +31,12 @@ struct Sizes {
         columns(top_k + (args.shared ? 1 : 0)),
         entries(rows * columns),
         per_entry(args.k_proj.size() > 1),
-        projected(per_entry ? entries : rows),
-        window_dtype(args.k_window.dtype) {}
+        projected(per_entry ? entries : rows) {}
   int64_t rows, model_dim, keys, values;
   int top_k, columns;
   int64_t entries;
   bool per_entry;
   int64_t projected;
-  DType window_dtype;
 };
 
 int64_t LayOut(const DeltaMixerStepArgs& args, const Sizes& size, std::byte* memory, Buffers& b) {
@@ -52,10 +49,9 @@ int64_t LayOut(const DeltaMixerStepArgs& args, const Sizes& size, std::byte* mem
   b.table.folding = layout.Take<int32_t>(size.entries);
   b.x = layout.Take<__nv_bfloat16>(size.rows * size.model_dim);
   b.mixed = layout.Take<__nv_bfloat16>(size.rows * size.values);
-  const int64_t raw_bytes = SizeOf(size.window_dtype);
-  b.raw_q = layout.Take<std::byte>(size.rows * size.keys * raw_bytes);
-  b.raw_k = layout.Take<std::byte>(size.projected * size.keys * raw_bytes);
-  b.raw_v = layout.Take<std::byte>(size.projected * size.values * raw_bytes);
+  b.raw_q = layout.Take<__nv_bfloat16>(size.rows * size.keys);
+  b.raw_k = layout.Take<__nv_bfloat16>(size.projected * size.keys);
+  b.raw_v = layout.Take<__nv_bfloat16>(size.projected * size.values);
   b.raw_a = layout.Take<float>(size.projected * args.value_heads);
   b.raw_b = layout.Take<float>(size.projected * args.value_heads);
   b.q = layout.Take<float>(size.entries * size.keys);
@@ -87,8 +83,9 @@ bool TakesRows(const Device& device, const TensorView& hidden) {
 
 bool Takes(const Device& device, const DeltaMixerStepArgs& args, const Sizes& size) {
   return TakesRows(device, args.hidden) && args.slots.shape[0] == size.rows &&
-         args.q_window.dtype == size.window_dtype && args.v_window.dtype == size.window_dtype &&
-         size.rows * size.top_k <= kMaxManyChoices && args.memories <= kMaxManyMemories &&
+         args.q_window.dtype == DType::kBF16 && args.k_window.dtype == DType::kBF16 &&
+         args.v_window.dtype == DType::kBF16 && size.rows * size.top_k <= kMaxManyChoices &&
+         args.memories <= kMaxManyMemories &&
          (args.memories == 0 || args.router.dtype == DType::kBF16) && Multiplies(args.q_proj) &&
          Multiplies(args.k_proj) && Multiplies(args.v_proj) && Multiplies(args.a_proj) &&
          Multiplies(args.b_proj) && (args.g_proj.data == nullptr || Multiplies(args.g_proj)) &&
@@ -193,18 +190,17 @@ class ProductList {
 void Project(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
   ProductList products(size.rows, size.model_dim);
   products.SetChoices(args.indices.as<const int32_t>(), size.top_k);
-  const bool rounded = size.window_dtype == DType::kBF16;
-  products.Add(b.x, args.q_proj, b.raw_q).rounded = rounded;
+  products.Add(b.x, args.q_proj, b.raw_q).bf16_y = true;
   if (args.g_proj.data != nullptr) products.Add(b.x, args.g_proj, b.gate);
-  products.Add(b.x, args.k_proj, b.raw_k, {}, nullptr, size).rounded = rounded;
-  products.Add(b.x, args.v_proj, b.raw_v, {}, nullptr, size).rounded = rounded;
+  products.Add(b.x, args.k_proj, b.raw_k, {}, nullptr, size).bf16_y = true;
+  products.Add(b.x, args.v_proj, b.raw_v, {}, nullptr, size).bf16_y = true;
   products.Add(b.x, args.a_proj, b.raw_a, args.b_proj, b.raw_b, size);
   LaunchManyProducts(device, products.list(), ManyEpilogue::kStore);
 }
 
 void Convolve(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
   struct Stream {
-    std::byte* raw;
+    __nv_bfloat16* raw;
     int64_t raw_rows, width;
     const TensorView& weight;
     const StateView& window;
@@ -218,21 +214,21 @@ void Convolve(Device& device, const DeltaMixerStepArgs& args, const Sizes& size,
   ManyConvolutionsArgs many = {};
   many.entries = static_cast<int>(size.entries);
   many.table = b.table;
-  bool usual = true;
+  bool width_4 = true;
   for (const Stream& stream : streams) {
-    usual &= stream.weight.shape[1] == 4 && stream.window.dtype == DType::kBF16;
-    many.list[many.count++] = {.x = reinterpret_cast<const __nv_bfloat16*>(stream.raw),
+    width_4 &= stream.weight.shape[1] == 4;
+    many.list[many.count++] = {.x = stream.raw,
                                .weight = stream.weight.as<const float>(),
                                .window = stream.window,
                                .y = stream.y,
                                .channels = static_cast<int>(stream.width),
                                .by_row = stream.by_row};
   }
-  if (usual && LaunchManyConvolutions(device, many)) return;
+  if (width_4 && LaunchManyConvolutions(device, many)) return;
   ShortConvArgs convolutions[3];
   for (int i = 0; i < 3; ++i) {
     const Stream& stream = streams[i];
-    convolutions[i].x = {stream.raw, size.window_dtype, {stream.raw_rows, stream.width}};
+    convolutions[i].x = {stream.raw, DType::kBF16, {stream.raw_rows, stream.width}};
     if (stream.by_row) convolutions[i].entry_rows = Indices(b.table.rows, {size.entries});
     convolutions[i].weight = stream.weight;
     convolutions[i].segments = SegmentsOf(b.table, size.entries);

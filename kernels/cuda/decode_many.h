@@ -51,11 +51,11 @@ void LaunchManyRoutes(Device& device, const ManyRoutesArgs& args);
 // Products of x with 64 rows of weights at a time, from one matrix or 32 each from two.
 struct ManyProduct {
   const __nv_bfloat16* x;  // [rows, in_features]
-  void* y;                 // [rows or entries, out_features] f32, or bf16 if `rounded`
-  bool rounded;
-  float* second_y;   // of the second matrix of a pair
-  int out_features;  // of a matrix
-  int first_weight;  // of ManyProducts::weights; pairs lie side by side
+  void* y;                 // [rows or entries, out_features] f32, or bf16 if bf16_y
+  float* second_y;         // of the second matrix of a pair
+  bool bf16_y;             // of one matrix, of whole fours
+  int out_features;        // of a matrix
+  int first_weight;        // of ManyProducts::weights; pairs lie side by side
   // Each of the first groups takes the rows whose choice it is, in entry order; the last, if
   // all_rows, takes all of them. y's row is row * columns + choice for groups, row for a product
   // without (routed 0, columns 1, all_rows).

@@ -61,8 +61,8 @@ __global__ void __launch_bounds__(kThreads) ManyConvolutions(const __grid_consta
     if (windows[e] == nullptr) continue;
     const uint2 newest =
         __ldcg(reinterpret_cast<const uint2*>(conv.x) + int64_t{rows[e]} * p.fours[n] + four);
-    const auto floats = [](const uint2& four) {
-      return LoadFour(reinterpret_cast<const __nv_bfloat16*>(&four));
+    const auto floats = [](const uint2& bits) {
+      return LoadFour(reinterpret_cast<const __nv_bfloat16*>(&bits));
     };
     const float4 in[kHistory + 1] = {floats(past[e][0]), floats(past[e][1]), floats(past[e][2]),
                                      floats(newest)};

@@ -28,7 +28,7 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
     const bool second = u.pair && o >= kHalf;
     if (second) o -= kHalf;
     const int left = product.out_features - u.first - o;
-    if (product.rounded) {  // of whole fours
+    if (product.bf16_y) {
       if (left >= 4) SaveFour(static_cast<__nv_bfloat16*>(product.y) + row + o, sum);
       return;
     }

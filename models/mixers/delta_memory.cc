@@ -1,6 +1,8 @@
 #include "models/mixers/delta_memory.h"
 
+#include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -35,7 +37,8 @@ TensorView Reshaped(TensorView view, Shape shape) {
 
 }  // namespace
 
-absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder) {
+absl::StatusOr<DeltaMemory> DeltaMemory::Make(
+    const LayerBuilder& builder, std::initializer_list<const PackedMatrix*> convolved) {
   const DeltaMixerConfig& config = builder.config.delta;
   WeightStore& weights = builder.weights;
   const int keys = config.key_channels();
@@ -60,8 +63,10 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder) {
   const int memories = config.all_memories();
   const int history = static_cast<int>(memory.q_conv_.shape[1]) - 1;
   const StateFormat& format = builder.state_format;
-  const DType window_dtype =
-      memory.out_proj_.dtype == DType::kBF16 ? format.bf16_window_dtype : format.window_dtype;
+  const bool bf16 = std::all_of(convolved.begin(), convolved.end(), [](const PackedMatrix* matrix) {
+    return matrix->dtype == DType::kBF16;
+  });
+  const DType window_dtype = bf16 ? format.bf16_window_dtype : format.window_dtype;
   memory.written_ =
       builder.AddState("written", DType::kU8, {memories}, /*lazily_initialized=*/false);
   memory.q_window_ = builder.AddState("q_window", window_dtype, {memories, history, keys}, true);

@@ -2,6 +2,8 @@
 // their convolution windows, and the way out of the layer.
 #pragma once
 
+#include <initializer_list>
+
 #include "absl/status/statusor.h"
 #include "kernels/kernels.h"
 #include "kernels/tensor_view.h"
@@ -27,8 +29,9 @@ class DeltaMemory {
   // Weights attn.{A_log, dt_bias, q_conv1d, k_conv1d, v_conv1d, o_norm, o_proj}. State, per memory:
   // the flag `written` (cleared in new sessions), and, read as zeros until it is set, the windows
   // of raw q, k and v [conv_width - 1, channels] and the matrices `memory` [value_heads, value_dim,
-  // key_dim].
-  static absl::StatusOr<DeltaMemory> Make(const LayerBuilder& builder);
+  // key_dim]. `convolved`: the projections of q, k and v, which say what windows are made of.
+  static absl::StatusOr<DeltaMemory> Make(const LayerBuilder& builder,
+                                          std::initializer_list<const PackedMatrix*> convolved);
 
   StateView Written(const ForwardContext& ctx) const { return ctx.State(written_); }
 

@@ -29,7 +29,9 @@ class GatedDeltaNet final : public SequenceMixer {
     if (config.output_gate) {
       MNEME_ASSIGN_OR_RETURN(mixer->g_proj_, take("attn.g_proj.weight", config.value_channels()));
     }
-    MNEME_ASSIGN_OR_RETURN(mixer->memory_, DeltaMemory::Make(builder));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->memory_,
+        DeltaMemory::Make(builder, {&mixer->q_proj_, &mixer->k_proj_, &mixer->v_proj_}));
     mixer->config_ = config;
     return mixer;
   }

@@ -43,7 +43,9 @@ class MixtureOfMemories final : public SequenceMixer {
       MNEME_ASSIGN_OR_RETURN(mixer->g_proj_, weights.Matrix(builder.Weight("attn.g_proj.weight"),
                                                             config.value_channels(), model_dim));
     }
-    MNEME_ASSIGN_OR_RETURN(mixer->memory_, DeltaMemory::Make(builder));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->memory_,
+        DeltaMemory::Make(builder, {&mixer->q_proj_, &mixer->k_proj_[0], &mixer->v_proj_[0]}));
     return mixer;
   }
 
