@@ -14,6 +14,7 @@ namespace mneme::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
+static_assert(kThreads == kWarp * kWarp);  // a warp goes through what the warps have found
 constexpr int64_t kMostRows = 8;
 
 // A number for each float but NaN, in the same order; zeros are equal.
@@ -30,7 +31,7 @@ __device__ inline void TakeLargest(uint32_t& key, int& token) {
 }
 
 // A block for each row of logits [rows, vocab]. tokens[row]: the largest finite logit's lowest
-// token; -1 where there is none, or where a logit is infinite.
+// token; -1 where there is none, or where that is infinity.
 __global__ void __launch_bounds__(kThreads)
     LargestOfRows(const float* logits, int vocab, int32_t* tokens) {
   constexpr int kAtOnce = 8;  // loads of a thread that are under way together

@@ -55,6 +55,50 @@ TEST_P(SampleTest, GreedyFindsTheLargestAnywhere) {
   }
 }
 
+// Devices may take a few rows that want nothing else another way than larger batches.
+TEST_P(SampleTest, FewGreedyRowsAloneAndTogether) {
+  for (const int vocab : {4, 128, 1000, 32000, 40000}) {
+    SeededRandom random(vocab);
+    const double inf = std::numeric_limits<double>::infinity();
+    std::vector<std::vector<double>> rows;
+    const auto add = [&](auto logit_of) {
+      std::vector<double> logits;
+      for (int t = 0; t < vocab; ++t) logits.push_back(logit_of(t));
+      rows.push_back(std::move(logits));
+    };
+    add([&](int) { return random.Normal(); });
+    add([&](int) { return -40 + random.Int(-2, 2); });        // ties everywhere
+    add([&](int t) { return t % 3 == 1 ? 0.0 : -0.0; });      // zeros are equal
+    add([&](int t) { return t + 2 < vocab ? NAN : -1e30; });  // only the last two can be drawn
+    add([&](int t) { return t == vocab - 1 ? -3.0 : -inf; });
+    add([&](int) { return NAN; });
+    add([&](int) { return -inf; });
+    add([&](int t) { return t == vocab / 2 ? inf : random.Normal(); });
+    const auto expected = [](const std::vector<double>& logits) {
+      int best = -1;
+      for (int t = 0; t < static_cast<int>(logits.size()); ++t) {
+        const auto logit = static_cast<float>(logits[t]);
+        if (logit > (best < 0 ? -INFINITY : static_cast<float>(logits[best]))) best = t;
+      }
+      return best >= 0 && std::isinf(logits[best]) ? -1 : best;
+    };
+    for (const size_t together : {1, 2, 8}) {
+      for (size_t first = 0; first < rows.size(); first += together) {
+        SampleProblem p(vocab);
+        p.max_top_logprobs = 2;
+        for (size_t i = first; i < first + together; ++i) p.Add(rows[i]).temperature = 0;
+        const Sampled got = p.Run(*backend_);
+        for (size_t i = 0; i < together; ++i) {
+          EXPECT_EQ(got.tokens[i], expected(rows[first + i])) << vocab << ", row " << first + i;
+          EXPECT_TRUE(std::isnan(got.logprobs[i]));
+        }
+        for (const int token : got.top_tokens) EXPECT_EQ(token, -1);
+        for (const float logprob : got.top_logprobs) EXPECT_TRUE(std::isnan(logprob));
+      }
+    }
+  }
+}
+
 TEST_P(SampleTest, DrawsTheTokenOfTheCumulativeDistribution) {
   for (const int vocab : {1, 2, 17, 300, 5000}) {
     SampleProblem p(vocab);
