@@ -126,8 +126,8 @@ struct Plan {
 };
 
 // What an output needs besides the product: the window and filter of its convolution, newest last,
-// or what makes a decay of it, each in the four bytes that hold it. An odd number of words, so that
-// threads read different banks.
+// or what makes a decay of it, each in its four bytes; a bf16 one in those of a pair, PastValue().
+// An odd number of words, so that threads read different banks.
 struct Past {
   float window[kMaxHistory], filter[kMaxHistory + 1];
 };

@@ -3,8 +3,9 @@
 // through a ring of stages in shared memory. Which weights a block takes depends on its place
 // alone, so that as many as the ring holds are on their way before the previous kernel has ended.
 //
-// The blocks of a cluster add their sums up in order: each reads the others', or, of few rows, is
-// sent those of its share of the entries, so that nobody waits for a barrier of the cluster.
+// The blocks of a cluster add their sums up in order: each reads the others', or, of few rows and
+// in clusters of more than two, is sent those of its share of the entries, so that nobody waits for
+// a barrier of the cluster.
 #include <cooperative_groups.h>
 
 #include <algorithm>
@@ -36,7 +37,8 @@ struct ManyShape {
   static constexpr int kSumPitch = kOutputs + 4;
   static constexpr int kRingBytes = std::max(kStages * kStageBytes, kN* kSumPitch * 4);
   // Sums that the cluster's blocks send each other come to lie behind the ring. More rows than this
-  // gain nothing by it, and have less room.
+  // gain nothing by it, and have less room. For a block with one tile of all rows: it is sent sums
+  // once. Clusters are a power of two, so that shares of kN entries fill what is there at most.
   static constexpr bool kSends = kN <= 16 && MaxCluster(kEpilogue) > 2;
   static constexpr int kSentBytes = kSends ? kN * kOutputs * 4 : 0;
   // A kilobyte to align the ring in.
@@ -330,7 +332,8 @@ void Launch(Device& device, ManyProducts& p) {
 }  // namespace
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
-  // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones.
+  // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones, but
+  // for projections of few rows.
   const int rows = products.rows;
   switch (epilogue) {
     case ManyEpilogue::kStore:

@@ -281,7 +281,7 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
       if (copy) next = ImagesOf(memory.chain, sizes, n + kStages);
       WaitForProducts<kWgmma, 0>();
       HoldSums(s);
-      if (kStages > 1) FenceForProducts<kWgmma>();  // gates were read otherwise than copies write
+      if (kStages > 1) FenceForProducts<kWgmma>();  // a copy replaces gates that were read
       __syncthreads();
       if (copy) StartCopy<kKeyBlocks>(memory, stage, next);
       rest -= kChunk, own_rest -= kChunk;

@@ -109,7 +109,8 @@ struct RightTiles {
   uint64_t descriptor;
 };
 
-// Before the barrier between stores to shared memory and products that read it.
+// Before the barrier between stores to shared memory and products that read it, and between loads
+// from it and a bulk copy to it.
 template <bool kWgmma>
 __device__ inline void FenceForProducts() {
 #ifdef MNEME_HOPPER_MMA
