@@ -102,21 +102,6 @@ __device__ inline void SendFour(const float4& x, float* to, uint64_t* barrier, i
       : "memory");
 #endif
 }
-// BulkWait() for what other blocks sent.
-__device__ inline void WaitForSent(uint64_t* barrier, uint32_t phase) {
-#if __CUDA_ARCH__ >= 900
-  const uint32_t at = SharedAddress(barrier);
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again%=:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again%=;\n"
-      "}\n" ::"r"(at),
-      "r"(phase)
-      : "memory");
-#endif
-}
 // A barrier of the cluster in two parts: what comes before the first, in all blocks, comes before
 // what is after the second. By all threads, which do not take different branches.
 __device__ inline void ArriveAtCluster() {
@@ -130,21 +115,32 @@ __device__ inline void WaitForCluster() {
 #endif
 }
 
+// Waits until a barrier of this block is past a phase. SCOPE: whose writes are seen then.
+#define MNEME_WAIT_FOR_PHASE(SCOPE, BARRIER, PHASE) \
+  asm volatile(                                     \
+      "{\n"                                         \
+      ".reg .pred done;\n"                          \
+      "again%=:\n"                                  \
+      "mbarrier.try_wait.parity" SCOPE              \
+      ".shared::cta.b64 done, [%0], %1;\n"          \
+      "@!done bra again%=;\n"                       \
+      "}\n" ::"r"(SharedAddress(BARRIER)),          \
+      "r"(PHASE)                                    \
+      : "memory")
+
 // Waits for copy number n of a barrier, counted from 0: phase is n % 2.
 __device__ inline void BulkWait(uint64_t* barrier, uint32_t phase) {
 #if __CUDA_ARCH__ >= 900
-  const uint32_t at = SharedAddress(barrier);
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again%=;\n"
-      "}\n" ::"r"(at),
-      "r"(phase)
-      : "memory");
+  MNEME_WAIT_FOR_PHASE("", barrier, phase);
 #endif
 }
+// The same for what other blocks of the cluster sent.
+__device__ inline void WaitForSent(uint64_t* barrier, uint32_t phase) {
+#if __CUDA_ARCH__ >= 900
+  MNEME_WAIT_FOR_PHASE(".acquire.cluster", barrier, phase);
+#endif
+}
+#undef MNEME_WAIT_FOR_PHASE
 
 // A place in a ring of kSize barriers, and the phase of its barrier that comes next: BulkWait() for
 // the other phase waits for the one before, and not at all in the first round.
