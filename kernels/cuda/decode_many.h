@@ -52,8 +52,8 @@ void LaunchManyRoutes(Device& device, const ManyRoutesArgs& args);
 struct ManyProduct {
   const __nv_bfloat16* x;  // [rows, in_features]
   void* y;                 // [rows or entries, out_features] f32, or bf16 if bf16_y
-  float* second_y;         // of the second matrix of a pair
   bool bf16_y;             // of one matrix, of whole fours
+  float* second_y;         // of the second matrix of a pair
   int out_features;        // of a matrix
   int first_weight;        // of ManyProducts::weights; pairs lie side by side
   // Each of the first groups takes the rows whose choice it is, in entry order; the last, if
