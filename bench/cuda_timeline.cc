@@ -7,7 +7,7 @@
 // At the program's end it prints, of the last CUDA_TIMELINE_LAST kernels and copies (default
 // 20000): how often each ran, how long it took, how long nothing ran before it, and what it added
 // to the line, its end less the end of whatever ended last before it. Kernels that start while
-// others run take longer than they add.
+// others run take longer than they add. CUDA_TIMELINE_EACH=1 prints each of them, too.
 //
 // Tracing every kernel of a graph makes its launch slow. With CUDA_TIMELINE_GRAPHS=1 a graph counts
 // as a whole, and the time that the device waits for the host between steps is nearly that of a run
@@ -27,7 +27,8 @@ namespace {
 
 struct Record {
   uint64_t start, end;  // ns
-  std::string name;     // with its launch
+  uint32_t stream;
+  std::string name;  // with its launch
 };
 
 std::mutex mutex;
@@ -50,20 +51,21 @@ std::string Readable(const char* name) {
 void Keep(const CUpti_Activity* activity) {
   if (activity->kind == CUPTI_ACTIVITY_KIND_MEMCPY) {
     const auto* copy = reinterpret_cast<const CUpti_ActivityMemcpy5*>(activity);
-    records.push_back(
-        {copy->start, copy->end, "copy of " + std::to_string(copy->bytes) + " bytes"});
+    records.push_back({copy->start, copy->end, copy->streamId,
+                       "copy of " + std::to_string(copy->bytes) + " bytes"});
     return;
   }
   if (activity->kind == CUPTI_ACTIVITY_KIND_GRAPH_TRACE) {
     const auto* graph = reinterpret_cast<const CUpti_ActivityGraphTrace2*>(activity);
-    records.push_back({graph->start, graph->end, "graph " + std::to_string(graph->graphId)});
+    records.push_back(
+        {graph->start, graph->end, graph->streamId, "graph " + std::to_string(graph->graphId)});
     return;
   }
   if (activity->kind != CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) return;
   const auto* kernel = reinterpret_cast<const CUpti_ActivityKernel9*>(activity);
   const int64_t blocks = int64_t{kernel->gridX} * kernel->gridY * kernel->gridZ;
   const int64_t threads = int64_t{kernel->blockX} * kernel->blockY * kernel->blockZ;
-  records.push_back({kernel->start, kernel->end,
+  records.push_back({kernel->start, kernel->end, kernel->streamId,
                      Readable(kernel->name) + " <" + std::to_string(blocks) + " x " +
                          std::to_string(threads) + ", " +
                          std::to_string(kernel->registersPerThread) + " registers>"});
@@ -92,6 +94,16 @@ void Print() {
   const size_t wanted = last == nullptr ? 20000 : std::strtoul(last, nullptr, 10);
   if (records.size() > wanted) records.erase(records.begin(), records.end() - wanted);
   if (records.empty()) return;
+
+  if (std::getenv("CUDA_TIMELINE_EACH") != nullptr) {
+    std::fprintf(stderr, "%10s %9s %7s\n", "start us", "took us", "stream");
+    for (const Record& record : records) {
+      std::fprintf(stderr, "%10.2f %9.2f %7u  %s\n",
+                   static_cast<double>(record.start - records.front().start) / 1e3,
+                   static_cast<double>(record.end - record.start) / 1e3, record.stream,
+                   record.name.c_str());
+    }
+  }
 
   struct Sum {
     int count = 0;
