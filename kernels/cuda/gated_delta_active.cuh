@@ -8,7 +8,8 @@ namespace mneme::cuda::delta {
 // Segments that a launch may have.
 constexpr int kMaxSegmentWords = 160, kMaxSegments = kMaxSegmentWords * kWarp;
 
-// Which segments there is work for, numbered: those known to fold, which takes longest, first.
+// Which segments there is work for, numbered. Those known to fold lie evenly among the first two
+// thirds: they multiply while others wait for memory, and take too long for the end.
 struct ActiveSegments {
   unsigned bits[2][kMaxSegmentWords];          // that fold, that do not
   unsigned short before[2][kMaxSegmentWords];  // in the words in front
@@ -65,8 +66,13 @@ struct ActiveSegments {
   __device__ int count() const { return folding + others; }
   // The segment that has `rank` others in front of it; rank < count().
   __device__ int At(const Problem& p, int rank) const {
-    const int list = rank < folding ? 0 : 1;
-    if (list == 1) rank -= folding;
+    const int mixed = max(folding, 2 * count() / 3);
+    int list = 1, folding_before = folding;
+    if (rank < mixed) {
+      folding_before = rank * folding / mixed;
+      list = (rank + 1) * folding / mixed > folding_before ? 0 : 1;
+    }
+    rank = list == 0 ? folding_before : rank - folding_before;
     int word = 0, end = (p.segments + kWarp - 1) / kWarp;  // word <= the one searched < end
     while (end - word > 1) {
       const int middle = (word + end) / 2;
