@@ -348,7 +348,8 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
     case ManyEpilogue::kSwiGlu:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kSwiGlu>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kSwiGlu>(device, products);
-      return Launch<64, 4, ManyEpilogue::kSwiGlu>(device, products);
+      if (rows <= 256) return Launch<64, 4, ManyEpilogue::kSwiGlu>(device, products);
+      return Launch<128, 6, ManyEpilogue::kSwiGlu, 2>(device, products);
   }
 }
 
