@@ -42,7 +42,8 @@ class DecodeBench {
   DecodeBench(Device& device, int head_states, DType dtype)
       : device_(device), sessions_(head_states / kHeads), dtype_(dtype) {
     state_bytes_ = int64_t{kHeads} * kDim * StateRowPitch(dtype, kDim) * SizeOf(dtype);
-    const int64_t pending = 4 * int64_t{kCapacity} * kHeads * kDim;
+    const DType term = PendingDType(dtype);
+    const int64_t pending = SizeOf(term) * int64_t{kCapacity} * kHeads * kDim;
     slab_bytes_ = state_bytes_ + 2 * pending + 4096;
     sets_ = static_cast<int>(std::max<int64_t>(
         1, (kColdBytes + sessions_ * state_bytes_ - 1) / (sessions_ * state_bytes_)));
@@ -63,8 +64,8 @@ class DecodeBench {
     args_.state = field(state_bytes_, dtype);
     args_.pending = {.capacity = kCapacity,
                      .range = field(8, DType::kI32),
-                     .keys = field(pending, DType::kF32),
-                     .updates = field(pending, DType::kF32),
+                     .keys = field(pending, term),
+                     .updates = field(pending, term),
                      .log_decay = field(4 * kCapacity * kHeads, DType::kF32)};
     std::vector<int> offsets(sessions_ + 1), zeros(sessions_, 0), slots;
     for (int s = 0; s <= sessions_; ++s) offsets[s] = s;

@@ -37,10 +37,12 @@ class Check {
     };
     written_ = field(1, DType::kU8);
     state_ = field(StateBytes(), dtype);
+    const DType term = PendingDType(dtype);
+    const int64_t entries = int64_t{SizeOf(term)} * kCapacity;
     pending_ = {.capacity = kCapacity,
                 .range = field(8, DType::kI32),
-                .keys = field(4ll * kCapacity * dims.heads * dims.key_dim, DType::kF32),
-                .updates = field(4ll * kCapacity * dims.value_heads * dims.value_dim, DType::kF32),
+                .keys = field(entries * dims.heads * dims.key_dim, term),
+                .updates = field(entries * dims.value_heads * dims.value_dim, term),
                 .log_decay = field(4ll * kCapacity * dims.value_heads, DType::kF32)};
     cudaMalloc(&slabs_, slab_bytes_ * kSlots);
     cudaMemset(slabs_, 0xff, slab_bytes_ * kSlots);

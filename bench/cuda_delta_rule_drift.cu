@@ -63,10 +63,11 @@ class Drift {
     };
     GatedDeltaRuleArgs args;
     args.state = field(kHeads * kValueDim * pitch, dtype);
+    const DType term = PendingDType(dtype);
     args.pending = {.capacity = kCapacity,
                     .range = field(8, DType::kI32),
-                    .keys = field(4 * kCapacity * kHeads * kKeyDim, DType::kF32),
-                    .updates = field(4 * kCapacity * kHeads * kValueDim, DType::kF32),
+                    .keys = field(SizeOf(term) * kCapacity * kHeads * kKeyDim, term),
+                    .updates = field(SizeOf(term) * kCapacity * kHeads * kValueDim, term),
                     .log_decay = field(4 * kCapacity * kHeads, DType::kF32)};
     StateView written = field(1, DType::kU8);
     char* slab = Upload(std::vector<char>(slab_bytes, 0));

@@ -13,13 +13,19 @@ namespace mneme {
 //
 // exactly; a token needs S_0 k, S_0 q and the products k_j.k and k_j.q alone. A fresh memory has no
 // pending writes, whatever its fields hold.
+//
+// Keys and updates are as precise as the matrix that they end up in: f16 beside 16-bit and 8-bit
+// ones.
+constexpr DType PendingDType(DType memory_dtype) {
+  return memory_dtype == DType::kF32 ? DType::kF32 : DType::kF16;
+}
 struct PendingWrites {
   int capacity = 0;  // 0: the device writes every token; the views are unset
   // Per memory: i32 [2], the writes [begin, end) of the following are pending. A memory whose
   // begin == end has none, whatever the two are.
   StateView range;
-  StateView keys;     // per memory: [capacity, heads, key_dim] f32
-  StateView updates;  // per memory: [capacity, value_heads, value_dim] f32
+  StateView keys;     // per memory: [capacity, heads, key_dim] PendingDType
+  StateView updates;  // per memory: [capacity, value_heads, value_dim] PendingDType
   // Per memory: [capacity, value_heads] f32, g_j. Not G_j: a difference of two large sums would
   // lose what the terms' weights depend on.
   StateView log_decay;

@@ -20,9 +20,10 @@ __device__ inline void AddHeldBack(const Params& p, const Layer& layer, Shared<k
     S* const state = layer.state.At<S>(slot, memory) + int64_t{item.head} * p.value_dim * kKeyDim;
     const int2 range = *layer.range.At<const int2>(slot, memory);
     const float* const decays = layer.decays.At<const float>(slot, memory) + item.head;
-    const float* const updates =
-        layer.updates.At<const float>(slot, memory) + item.head * p.value_dim;
-    const float* const keys = layer.keys.At<const float>(slot, memory) + item.key_head * kKeyDim;
+    const auto* const updates =
+        layer.updates.At<const delta::Term<S>>(slot, memory) + item.head * p.value_dim;
+    const auto* const keys =
+        layer.keys.At<const delta::Term<S>>(slot, memory) + item.key_head * kKeyDim;
     float stored = 0;
 #pragma unroll 1
     for (int j = range.x; j < range.y; ++j) stored += decays[j * p.value_heads];
@@ -35,7 +36,8 @@ __device__ inline void AddHeldBack(const Params& p, const Layer& layer, Shared<k
       for (float& x : s) x *= stored;
 #pragma unroll 1
       for (int j = range.y - 1; j >= range.x; --j) {
-        const float u = expf(since) * updates[int64_t{j} * p.value_heads * p.value_dim + row];
+        const float u = expf(since) *
+                        static_cast<float>(updates[int64_t{j} * p.value_heads * p.value_dim + row]);
         since += decays[j * p.value_heads];
         float key[kSize];
         delta::LoadRow<kKeyDim>(keys + int64_t{j} * p.heads * kKeyDim, key);

@@ -101,8 +101,8 @@ class RowStream {
 
 // Products of the pending keys with the token's k and q, times the weight that lane j has for place
 // j. Each warp computes some of them.
-template <int kKeyDim, int kWarps>
-__device__ inline void MultiplyPending(const Problem& p, const float* keys, Range range,
+template <int kKeyDim, int kWarps, typename TermType>
+__device__ inline void MultiplyPending(const Problem& p, const TermType* keys, Range range,
                                        float weight, const float (&k)[Lane<kKeyDim>::kSize],
                                        const float (&q)[Lane<kKeyDim>::kSize],
                                        float2* recall_read) {
@@ -182,12 +182,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   float v = row < p.value_dim ? values[row] : 0.0f;
   const float k_dot_q = SumLanes(DotLane(k, q));
 
-  float* keys = nullptr;
+  Term<T>* keys = nullptr;
   PendingDecay decay = {0, 0};
   PendingUpdates<kRows> updates;
-  if (p.capacity > 0) keys = p.keys.At<float>(item.slot, item.memory) + key_head * kKeyDim;
+  if (p.capacity > 0) keys = p.keys.At<Term<T>>(item.slot, item.memory) + key_head * kKeyDim;
   if (pending > 0) {
-    updates.Load(p, item, range, first_row);
+    updates.template Load<Term<T>>(p, item, range, first_row);
     decay = LoadPendingDecay(p, item, range);
     MultiplyPending<kKeyDim, Shape::kWarps>(p, keys, range, expf(decay.since), k, q, recall_read);
   }
@@ -207,7 +207,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     PendingUpdates<kRows> next_updates;
     float next_v = 0;
     if (left > kRows) {
-      if (pending > 0) next_updates.Load(p, item, range, first_row + (c + 1) * kRows);
+      if (pending > 0)
+        next_updates.template Load<Term<T>>(p, item, range, first_row + (c + 1) * kRows);
       if (row + kRows < p.value_dim) next_v = values[row + kRows];
     }
 
@@ -249,9 +250,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 
     if (!fold) {
       if (mine) {
-        p.updates.At<float>(
-            item.slot, item.memory)[(range.end * p.value_heads + item.head) * p.value_dim + row] =
-            write.u;
+        StoreState(p.updates.At<Term<T>>(item.slot, item.memory) +
+                       (range.end * p.value_heads + item.head) * p.value_dim + row,
+                   write.u);
       }
     } else {
       if (pending > 0) updates.Share(expf(decay.since + log_decay), shared_updates[warp]);

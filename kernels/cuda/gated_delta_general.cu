@@ -39,12 +39,12 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
     s[d] = item.fresh ? 0.0f : scale * static_cast<float>(state[d]);
   }
 
-  float* updates = nullptr;
-  float* keys = nullptr;
+  Term<T>* updates = nullptr;
+  Term<T>* keys = nullptr;
   float* decays = nullptr;
   if (p.capacity > 0) {
-    updates = p.updates.At<float>(item.slot, item.memory) + item.head * p.value_dim + row;
-    keys = p.keys.At<float>(item.slot, item.memory) + key_head * p.key_dim;
+    updates = p.updates.At<Term<T>>(item.slot, item.memory) + item.head * p.value_dim + row;
+    keys = p.keys.At<Term<T>>(item.slot, item.memory) + key_head * p.key_dim;
     decays = p.decays.At<float>(item.slot, item.memory) + item.head;
   }
   if (pending > 0) {
@@ -54,9 +54,11 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
     for (int d = lane; d < p.key_dim; d += kWarp) s[d] *= all;
     since = 0;
     for (int j = range.end - 1; j >= range.begin; --j) {
-      const float u = expf(since) * updates[j * p.value_heads * p.value_dim];
-      const float* key = keys + static_cast<int64_t>(j) * p.heads * p.key_dim;
-      for (int d = lane; d < p.key_dim; d += kWarp) s[d] = fmaf(u, key[d], s[d]);
+      const float u = expf(since) * static_cast<float>(updates[j * p.value_heads * p.value_dim]);
+      const Term<T>* key = keys + static_cast<int64_t>(j) * p.heads * p.key_dim;
+      for (int d = lane; d < p.key_dim; d += kWarp) {
+        s[d] = fmaf(u, static_cast<float>(key[d]), s[d]);
+      }
       since += decays[j * p.value_heads];
     }
   }
@@ -83,12 +85,12 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
       }
       continue;
     }
-    if (lane == 0) updates[range.end * p.value_heads * p.value_dim] = write.u;
+    if (lane == 0) StoreState(updates + range.end * p.value_heads * p.value_dim, write.u);
     if (row == 0) {
       if (lane == 0) decays[range.end * p.value_heads] = log_decay;
       if (item.head % (p.value_heads / p.heads) == 0) {
-        float* key = keys + static_cast<int64_t>(range.end) * p.heads * p.key_dim;
-        for (int d = lane; d < p.key_dim; d += kWarp) key[d] = k[d];
+        Term<T>* key = keys + static_cast<int64_t>(range.end) * p.heads * p.key_dim;
+        for (int d = lane; d < p.key_dim; d += kWarp) StoreState(key + d, k[d]);
       }
     }
   }

@@ -9,6 +9,7 @@
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/state_row.cuh"
@@ -31,6 +32,10 @@ struct Field {
     return reinterpret_cast<T*>(base + slot * slab_bytes + memory * memory_bytes);
   }
 };
+
+// What keys and updates of pending writes are kept in beside memories of T: PendingDType.
+template <typename T>
+using Term = std::conditional_t<std::is_same_v<T, float>, float, __half>;
 
 // What a launch does with which memories.
 enum class Task : uint8_t {

@@ -24,10 +24,10 @@ struct Stream {
 };
 
 // What readers need for one piece of work.
-template <int kKeyDim, typename Shape>
+template <typename TermType, int kKeyDim, typename Shape>
 struct alignas(128) StreamEntry {
-  float keys[kMaxPending][kKeyDim];
-  float updates[kMaxPending][Shape::kBlockRows];
+  TermType keys[kMaxPending][kKeyDim];
+  TermType updates[kMaxPending][Shape::kBlockRows];
   float v[Shape::kBlockRows];
   float k[kKeyDim], q[kKeyDim];
   float2 recall_read[kMaxPending];  // products of pending keys with k and q,
@@ -42,7 +42,7 @@ struct alignas(128) StreamEntry {
 template <typename T, int kKeyDim, typename Shape>
 struct StreamMemory {
   alignas(128) T ring[Shape::kDepth][Shape::kChunkRows * RowPitch<T>(kKeyDim)];
-  StreamEntry<kKeyDim, Shape> entries[Shape::kEntries];
+  StreamEntry<Term<T>, kKeyDim, Shape> entries[Shape::kEntries];
   ActiveSegments active;
   Item told[Shape::kEntries];  // what to prepare next; slot < 0: there is no more work
   uint64_t full[Shape::kDepth], empty[Shape::kDepth];
@@ -54,11 +54,11 @@ struct StreamMemory {
 };
 
 // Products of the pending keys with k and q, times the weight that lane j has for place j.
-template <int kKeyDim, typename Shape>
+template <int kKeyDim, typename Shape, typename TermType>
 __device__ inline void MultiplyKeys(Range range, float weight,
                                     const float (&k)[Lane<kKeyDim>::kSize],
                                     const float (&q)[Lane<kKeyDim>::kSize],
-                                    StreamEntry<kKeyDim, Shape>& entry) {
+                                    StreamEntry<TermType, kKeyDim, Shape>& entry) {
   constexpr int kAtOnce = 4;
   const int lane = threadIdx.x % kWarp;
 #pragma unroll 1
@@ -89,41 +89,44 @@ __device__ inline void ShareRow(const float (&x)[Lane<kKeyDim>::kSize], float* s
   }
 }
 
-// Of a value for each of the rows of an item.
-template <typename Shape>
+// Of a T for each of the rows of an item.
+template <typename T, typename Shape>
 __device__ inline uint32_t RowBytes(const Problem& p, const Item& item) {
-  return min(Shape::kBlockRows, p.value_dim - item.tile * Shape::kBlockRows) * sizeof(float);
+  return min(Shape::kBlockRows, p.value_dim - item.tile * Shape::kBlockRows) * sizeof(T);
 }
 
 // Starts the copies of what is pending for an item; those of its v are announced, too.
-template <int kKeyDim, typename Shape>
+template <int kKeyDim, typename Shape, typename TermType>
 __device__ inline void CopyPending(const Problem& p, const Item& item, Range range, int key_head,
-                                   StreamEntry<kKeyDim, Shape>& entry, uint64_t* copied) {
+                                   StreamEntry<TermType, kKeyDim, Shape>& entry, uint64_t* copied) {
   const int lane = threadIdx.x % kWarp;
   const int first_row = item.tile * Shape::kBlockRows;
-  const uint32_t row_bytes = RowBytes<Shape>(p, item);
-  constexpr uint32_t kKeyBytes = kKeyDim * sizeof(float);
-  if (lane == 0) ArriveAndExpect(copied, range.size() * (kKeyBytes + row_bytes) + row_bytes);
+  const uint32_t row_bytes = RowBytes<TermType, Shape>(p, item);
+  constexpr uint32_t kKeyBytes = kKeyDim * sizeof(TermType);
+  if (lane == 0) {
+    ArriveAndExpect(copied,
+                    range.size() * (kKeyBytes + row_bytes) + RowBytes<float, Shape>(p, item));
+  }
   __syncwarp();
   if (range.Has(lane)) {
     BulkLoad(entry.keys[lane],
-             p.keys.At<const float>(item.slot, item.memory) +
+             p.keys.At<const TermType>(item.slot, item.memory) +
                  (static_cast<int64_t>(lane) * p.heads + key_head) * kKeyDim,
              kKeyBytes, copied);
     BulkLoad(entry.updates[lane],
-             p.updates.At<const float>(item.slot, item.memory) +
+             p.updates.At<const TermType>(item.slot, item.memory) +
                  (static_cast<int64_t>(lane) * p.value_heads + item.head) * p.value_dim + first_row,
              row_bytes, copied);
   }
 }
-template <int kKeyDim, typename Shape>
+template <int kKeyDim, typename Shape, typename TermType>
 __device__ inline void CopyValues(const Problem& p, const Item& item,
-                                  StreamEntry<kKeyDim, Shape>& entry, uint64_t* copied) {
+                                  StreamEntry<TermType, kKeyDim, Shape>& entry, uint64_t* copied) {
   if (threadIdx.x % kWarp != 0) return;
   BulkLoad(entry.v,
            p.v + (static_cast<int64_t>(item.first) * p.value_heads + item.head) * p.value_dim +
                item.tile * Shape::kBlockRows,
-           RowBytes<Shape>(p, item), copied);
+           RowBytes<float, Shape>(p, item), copied);
 }
 
 // The warp that prepares every kEntries-th entry, from number `own` on, and keeps record of what is
@@ -133,7 +136,7 @@ __device__ inline void PrepareEntries(const Problem& p, int own,
                                       StreamMemory<T, kKeyDim, Shape>& memory) {
   const int lane = threadIdx.x % kWarp;
   const int group = p.value_heads / p.heads;
-  StreamEntry<kKeyDim, Shape>& entry = memory.entries[own];
+  auto& entry = memory.entries[own];
   uint64_t* const copied = &memory.copied[own];
   for (uint32_t phase = 0;; phase ^= 1) {
     BulkWait(&memory.tellings[own], phase);
@@ -194,7 +197,7 @@ __device__ inline void PrepareEntries(const Problem& p, int own,
 
     if (!fold && item.tile == 0) {
       if (item.head % group == 0) {
-        StoreRow<kKeyDim>(p.keys.At<float>(item.slot, item.memory) +
+        StoreRow<kKeyDim>(p.keys.At<Term<T>>(item.slot, item.memory) +
                               (static_cast<int64_t>(range.end) * p.heads + key_head) * kKeyDim,
                           k);
       }

@@ -219,14 +219,17 @@ struct PendingUpdates {
   float u[kEach];
 
   __device__ static int Place(int i) { return threadIdx.x % kWarp / kRows + i * kApart; }
+  template <typename TermType>
   __device__ void Load(const Problem& p, const Item& item, Range range, int first_row) {
     const int row = first_row + threadIdx.x % kRows;
-    const float* updates =
-        p.updates.At<const float>(item.slot, item.memory) + item.head * p.value_dim + row;
+    const auto* updates =
+        p.updates.At<const TermType>(item.slot, item.memory) + item.head * p.value_dim + row;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int j = Place(i);
-      u[i] = range.Has(j) && row < p.value_dim ? updates[j * p.value_heads * p.value_dim] : 0.0f;
+      u[i] = range.Has(j) && row < p.value_dim
+                 ? static_cast<float>(updates[j * p.value_heads * p.value_dim])
+                 : 0.0f;
     }
   }
   // Scales each by its write's weight, which lane j holds, and leaves them where AddPending() looks
@@ -244,8 +247,8 @@ struct PendingUpdates {
 
 // x[i] += sum_j shared[j][first + i] k_j, for kCount rows of a warp. kKeys keys are on their way at
 // a time: folding waits for little else.
-template <int kKeyDim, int kKeys, int kCount, int kRows>
-__device__ inline void AddPending(const Problem& p, const float* keys, Range range, int first,
+template <int kKeyDim, int kKeys, typename TermType, int kCount, int kRows>
+__device__ inline void AddPending(const Problem& p, const TermType* keys, Range range, int first,
                                   const float (*shared)[kRows],
                                   float (&x)[kCount][Lane<kKeyDim>::kSize]) {
   constexpr int kSize = Lane<kKeyDim>::kSize;

@@ -27,7 +27,7 @@ void LaunchKeyDim(Device& device, Problem& p) {
   constexpr int kRowBytes = RowPitch<T>(kKeyDim) * sizeof(T);
   // Two small blocks of a multiprocessor cover for each other. Where there is little work for each,
   // what counts is that it ends at the same time: one large block takes less at a time.
-  constexpr int kRingBytes = (kRows == 4 ? 64 : 48) * 1024;
+  constexpr int kRingBytes = 64 * 1024;
   constexpr int kDepth = std::min(8, kRingBytes / (4 * kRows * kRowBytes));
   constexpr int kLargeDepth = std::min(8, 2 * kRingBytes / (8 * kRows * kRowBytes));
   if (int64_t{p.segments} * p.value_heads <= kFewHeadStates) {
@@ -50,9 +50,9 @@ void LaunchType(Device& device, Problem& p) {
 
 }  // namespace
 
-// Bulk copies want addresses and sizes that are multiples of 16.
+// Bulk copies want addresses and sizes that are multiples of 16: updates may be 16-bit.
 bool StreamFits(const Problem& p) {
-  return p.segments <= kMaxSegments && p.value_dim % 4 == 0 &&
+  return p.segments <= kMaxSegments && p.value_dim % (p.capacity == 0 ? 4 : 8) == 0 &&
          reinterpret_cast<uintptr_t>(p.v) % 16 == 0 &&
          (p.capacity == 0 || (reinterpret_cast<uintptr_t>(p.updates.base) | p.updates.slab_bytes |
                               p.updates.memory_bytes) %

@@ -5,6 +5,7 @@
 // depend on the kernel before this one is asked for while that one still runs.
 #pragma once
 
+#include "kernels/cuda/fours.cuh"
 #include "kernels/cuda/gated_delta_prepare.cuh"
 #include "kernels/cuda/overlap.cuh"
 
@@ -68,8 +69,8 @@ __device__ inline void FillRing(const Problem& p, StreamMemory<T, kKeyDim, Shape
 
 // Rows of a warp in a chunk, from `row` of the entry on, with the token and all that is pending.
 template <typename T, int kKeyDim, typename Shape>
-__device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const T* stored, int row,
-                                int rows, const float (&k)[Lane<kKeyDim>::kSize], float u,
+__device__ inline void FoldRows(const StreamEntry<Term<T>, kKeyDim, Shape>& entry, const T* stored,
+                                int row, int rows, const float (&k)[Lane<kKeyDim>::kSize], float u,
                                 int u_lane, T* state) {
   constexpr int kSize = Lane<kKeyDim>::kSize, kPitch = RowPitch<T>(kKeyDim);
   constexpr int kRows = Shape::kRows;
@@ -100,7 +101,7 @@ __device__ inline void FoldRows(const StreamEntry<kKeyDim, Shape>& entry, const 
       float key[kSize];
       LoadRow<kKeyDim>(entry.keys[j], key);
       const float weight = entry.fold_weights[j];
-      const float4 updates = *reinterpret_cast<const float4*>(&entry.updates[j][row + first]);
+      const float4 updates = LoadFour(&entry.updates[j][row + first]);
       const float pending[kAtOnce] = {weight * updates.x, weight * updates.y, weight * updates.z,
                                       weight * updates.w};
 #pragma unroll
@@ -127,7 +128,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
   RingPlace<Shape::kDepth> ring;
   while (true) {
     BulkWait(&memory.ready[place.at], place.phase);
-    const StreamEntry<kKeyDim, Shape>& entry = memory.entries[place.at];
+    const auto& entry = memory.entries[place.at];
     const Item item = entry.item;
     if (item.slot < 0) break;
     const Range range = entry.range;
@@ -151,7 +152,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
       if (range.size() == 0) return;
 #pragma unroll 4
       for (int j = range.begin + lane / kWarpRows; j < range.end; j += kWarp / kWarpRows) {
-        const float u = entry.updates[j][row];
+        const float u = static_cast<float>(entry.updates[j][row]);
         const float2 weights = entry.recall_read[j];
         more.x = fmaf(weights.x, u, more.x);
         more.y = fmaf(weights.y, u, more.y);
@@ -214,7 +215,8 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
       const int64_t token_rows = static_cast<int64_t>(p.value_heads) * p.value_dim;
       p.out[item.first * token_rows + at_row] = write.out;
       if (!fold) {
-        p.updates.At<float>(item.slot, item.memory)[range.end * token_rows + at_row] = write.u;
+        StoreState(p.updates.At<Term<T>>(item.slot, item.memory) + range.end * token_rows + at_row,
+                   write.u);
       }
     }
     Arrive(&memory.done[place.at]);

@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   if (pending > 0) {
     PendingUpdates<kRows> updates;
-    updates.Load(p, item, range, first_row);
+    updates.template Load<Term<T>>(p, item, range, first_row);
     const PendingDecay decay = LoadPendingDecay(p, item, range);
     updates.Share(expf(decay.since), shared_updates[warp]);
     const float all = expf(decay.all);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int i = 0; i < kSize; ++i) s[r][i] *= all;
     }
     const int key_head = item.head / (p.value_heads / p.heads);
-    const float* keys = p.keys.At<const float>(item.slot, item.memory) + key_head * kKeyDim;
+    const auto* keys = p.keys.At<const Term<T>>(item.slot, item.memory) + key_head * kKeyDim;
     AddPending<kKeyDim, 2>(p, keys, range, 0, shared_updates[warp], s);
   }
 

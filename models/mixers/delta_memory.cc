@@ -78,14 +78,15 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(
                                     true);
   if (format.pending_writes > 0) {
     const int capacity = format.pending_writes;
-    const auto add = [&](absl::string_view name, int64_t values) {
-      return builder.AddState(name, DType::kF32, {memories, capacity, values}, true);
+    const auto add = [&](absl::string_view name, DType dtype, int64_t values) {
+      return builder.AddState(name, dtype, {memories, capacity, values}, true);
     };
+    const DType term = PendingDType(format.memory_dtype);
     memory.pending_capacity_ = capacity;
     memory.pending_range_ = builder.AddState("pending_range", DType::kI32, {memories, 2}, true);
-    memory.pending_keys_ = add("pending_keys", keys);
-    memory.pending_updates_ = add("pending_updates", values);
-    memory.pending_decay_ = add("pending_decay", config.value_heads);
+    memory.pending_keys_ = add("pending_keys", term, keys);
+    memory.pending_updates_ = add("pending_updates", term, values);
+    memory.pending_decay_ = add("pending_decay", DType::kF32, config.value_heads);
   }
   return memory;
 }

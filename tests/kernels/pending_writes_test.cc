@@ -60,11 +60,12 @@ std::vector<PendingCase> PendingCases() {
 //   decays: nothing is rounded, as the log decay itself is kept
 //   recalls r = s . k, a sum over key_dim of each part, of exp, of a sum of at most C log decays,
 //     which moves exp by 0.37 C u at most, and of C + 1 parts: eps_1 m |k|
-//   writes u = beta (v - r): three roundings of |u||k|
+//   writes u = beta (v - r): three roundings of |u||k|; beside a matrix that is not kF32, u and k
+//     are rounded to f16
 //   and may fold: eps_2 m for exp, as above, and C + 1 additions; then a rounding of the row to the
 //     matrix's dtype
-// so that e <- contraction e + beta |k|^2 eps_1 m + 3 u |u||k| + eps_2 m + u_state |s|. An output
-// is off by |q| (e + 2 eps_1 m).
+// so that e <- contraction e + beta |k|^2 eps_1 m + (3 u + 2 u_f16) |u||k| + eps_2 m + u_state |s|.
+// An output is off by |q| (e + 2 eps_1 m).
 //
 // A row of kI8 is in units of its largest magnitude / 127, and rounding moves each element by half
 // of that. So coarse a rounding is counted where it happens only: a memory folded when nothing is
@@ -85,9 +86,10 @@ class Memories {
             int64_t{dims.value_heads} * dims.value_dim * StateRowPitch(state_dtype_, dims.key_dim),
             state_dtype_),
         range_(bench_, slots, memories, 2, DType::kI32),
-        keys_(bench_, slots, memories, int64_t{capacity_} * dims.heads * dims.key_dim, DType::kF32),
+        keys_(bench_, slots, memories, int64_t{capacity_} * dims.heads * dims.key_dim,
+              PendingDType(state_dtype_)),
         updates_(bench_, slots, memories, int64_t{capacity_} * dims.value_heads * dims.value_dim,
-                 DType::kF32),
+                 PendingDType(state_dtype_)),
         decays_(bench_, slots, memories, int64_t{capacity_} * dims.value_heads, DType::kF32),
         rows_(static_cast<size_t>(slots) * memories) {
     for (int i = 0; i < slots * memories; ++i) SetWritten(i / memories, i % memories, 0);
@@ -313,6 +315,10 @@ class Memories {
           mass = a * mass + written;
           error = a * std::max(1.0, std::abs(1 - b * k_square)) * error +
                   b * k_square * eps_1 * mass + 3 * kUnitF32 * written + eps_2 * mass;
+          if (state_dtype_ != DType::kF32) {
+            error += 2 * kUnitF16 * written +
+                     kTinyF16 * (std::abs(u) * std::sqrt(dims_.key_dim) + std::sqrt(k_square));
+          }
           if (half) error += kUnitF16 * std::sqrt(square) + kTinyF16 * std::sqrt(dims_.key_dim);
           want.push_back(read);
           bound.push_back(std::sqrt(q_square) * (error + 2 * eps_1 * mass) + kTinyF32);
