@@ -31,41 +31,49 @@ __global__ void __launch_bounds__(kThreads) ManyConvolutions(const __grid_consta
   const ManyConvolution& conv = p.args.list[n];
 
   // The table is that of the kernel before the previous one, which lets this one start only when it
-  // may itself read it; windows are of earlier steps.
+  // may itself read it; windows are of earlier steps. Loads of all entries come before the first is
+  // used: they share a latency.
+  int slots[kEach], memories[kEach], fresh[kEach], rows[kEach];
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    const int entry = min(first + e, p.args.entries - 1);
+    slots[e] = __ldcg(p.args.table.slots + entry);
+    memories[e] = __ldcg(p.args.table.memories + entry);
+    fresh[e] = __ldcg(p.args.table.fresh + entry);
+    rows[e] = conv.by_row ? __ldcg(p.args.table.rows + entry) : entry;
+    if (first + e >= p.args.entries) slots[e] = -1;
+  }
   float4 weight[4];
-  uint2 past[kEach][kHistory];
-  uint2* windows[kEach];
-  int rows[kEach];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     weight[i] = LoadFour(conv.weight + 4 * (4 * four + i));
   }
+  uint2 past[kEach][kHistory], newest[kEach];
+  uint2* windows[kEach];
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
-    const int entry = first + e;
-    const int slot = entry < p.args.entries ? __ldcg(p.args.table.slots + entry) : -1;
-    windows[e] = nullptr;
-    if (slot < 0) continue;
-    const int memory = __ldcg(p.args.table.memories + entry);
-    const bool fresh = __ldcg(p.args.table.fresh + entry) != 0;
-    rows[e] = conv.by_row ? __ldcg(p.args.table.rows + entry) : entry;
-    windows[e] = MemoryAt<uint2>(conv.window, slot, memory) + four;
+    windows[e] =
+        slots[e] < 0 ? nullptr : MemoryAt<uint2>(conv.window, slots[e], memories[e]) + four;
 #pragma unroll
     for (int j = 0; j < kHistory; ++j) {
-      past[e][j] = fresh ? uint2{} : __ldcg(windows[e] + j * p.fours[n]);
+      past[e][j] = slots[e] < 0 || fresh[e] != 0 ? uint2{} : __ldcg(windows[e] + j * p.fours[n]);
     }
   }
   WaitForPreviousKernel();
 #pragma unroll
   for (int e = 0; e < kEach; ++e) {
     if (windows[e] == nullptr) continue;
-    const uint2 newest =
+    newest[e] =
         __ldcg(reinterpret_cast<const uint2*>(conv.x) + int64_t{rows[e]} * p.fours[n] + four);
+  }
+#pragma unroll
+  for (int e = 0; e < kEach; ++e) {
+    if (windows[e] == nullptr) continue;
     const auto floats = [](const uint2& bits) {
       return LoadFour(reinterpret_cast<const __nv_bfloat16*>(&bits));
     };
     const float4 in[kHistory + 1] = {floats(past[e][0]), floats(past[e][1]), floats(past[e][2]),
-                                     floats(newest)};
+                                     floats(newest[e])};
     const auto convolve = [](const float4& w, float a, float b, float c, float d) {
       return Silu(fmaf(w.w, d, fmaf(w.z, c, fmaf(w.y, b, w.x * a))));
     };
@@ -76,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) ManyConvolutions(const __grid_consta
               convolve(weight[3], in[0].w, in[1].w, in[2].w, in[3].w)});
     __stcs(windows[e], past[e][1]);
     __stcs(windows[e] + p.fours[n], past[e][2]);
-    __stcs(windows[e] + 2 * p.fours[n], newest);
+    __stcs(windows[e] + 2 * p.fours[n], newest[e]);
   }
 }
 
