@@ -8,8 +8,9 @@ namespace mneme::cuda::delta {
 // Segments that a launch may have.
 constexpr int kMaxSegmentWords = 160, kMaxSegments = kMaxSegmentWords * kWarp;
 
-// Which segments there is work for, numbered. Those known to fold lie evenly among the first two
-// thirds: they multiply while others wait for memory, and take too long for the end.
+// Which segments there is work for, numbered. Those known to fold lie evenly among the others, so
+// that some blocks multiply while others wait for memory, but for the end: a block that folds last
+// ends late. By what batches took on an H200, the last ten pieces of work of each block do not.
 struct ActiveSegments {
   unsigned bits[2][kMaxSegmentWords];          // that fold, that do not
   unsigned short before[2][kMaxSegmentWords];  // in the words in front
@@ -66,7 +67,9 @@ struct ActiveSegments {
   __device__ int count() const { return folding + others; }
   // The segment that has `rank` others in front of it; rank < count().
   __device__ int At(const Problem& p, int rank) const {
-    const int mixed = max(folding, 2 * count() / 3);
+    constexpr int kLastPieces = 10;
+    const int last = kLastPieces * static_cast<int>(gridDim.x) / (p.value_heads * p.tiles);
+    const int mixed = max(folding, count() - last);
     int list = 1, folding_before = folding;
     if (rank < mixed) {
       folding_before = rank * folding / mixed;
