@@ -67,11 +67,20 @@ __device__ inline int ForEachChoice(const int32_t* indices, int pairs, int memor
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   const int each = (pairs + blockDim.x - 1) / blockDim.x * kWarp;  // of a warp
   const int begin = warp * each + lane;
+  constexpr int kAtOnce = 4;  // loads that share a latency
   int count = 0;
 #pragma unroll 1
-  for (int i = 0; i < each; i += kWarp) {
-    const bool hit = begin + i < pairs && indices[begin + i] == memory;
-    count += __popc(__ballot_sync(kAllLanes, hit));
+  for (int i = 0; i < each; i += kAtOnce * kWarp) {
+    int own[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int at = i + j * kWarp;
+      own[j] = at < each && begin + at < pairs ? indices[begin + at] : -1;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      count += __popc(__ballot_sync(kAllLanes, own[j] == memory));
+    }
   }
   if (lane == 0) counts[warp] = count;
   __syncthreads();
