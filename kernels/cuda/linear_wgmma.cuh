@@ -44,6 +44,7 @@ struct WarpgroupProduct;
 #define MNEME_SUMS16(d, i) MNEME_SUMS8(d, i), MNEME_SUMS8(d, i + 8)
 #define MNEME_SUMS32(d, i) MNEME_SUMS16(d, i), MNEME_SUMS16(d, i + 16)
 #define MNEME_SUMS40(d, i) MNEME_SUMS32(d, i), MNEME_SUMS8(d, i + 32)
+#define MNEME_SUMS48(d, i) MNEME_SUMS32(d, i), MNEME_SUMS16(d, i + 32)
 #define MNEME_SUMS64(d, i) MNEME_SUMS32(d, i), MNEME_SUMS32(d, i + 32)
 #define MNEME_SUMS128(d, i) MNEME_SUMS64(d, i), MNEME_SUMS64(d, i + 64)
 #define MNEME_NAMES8 \
@@ -54,6 +55,8 @@ struct WarpgroupProduct;
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define MNEME_NAMES40 MNEME_NAMES32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39"
+#define MNEME_NAMES48 MNEME_NAMES32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define MNEME_NAMES64 MNEME_NAMES32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -79,6 +82,7 @@ MNEME_WARPGROUP_PRODUCTS(16, 8, 8, 9, 10)
 MNEME_WARPGROUP_PRODUCTS(32, 16, 16, 17, 18)
 MNEME_WARPGROUP_PRODUCTS(64, 32, 32, 33, 34)
 MNEME_WARPGROUP_PRODUCTS(80, 40, 40, 41, 42)
+MNEME_WARPGROUP_PRODUCTS(96, 48, 48, 49, 50)
 MNEME_WARPGROUP_PRODUCTS(128, 64, 64, 65, 66)
 MNEME_WARPGROUP_PRODUCTS(256, 128, 128, 129, 130)
 #undef MNEME_WARPGROUP_PRODUCTS
@@ -93,6 +97,8 @@ MNEME_WARPGROUP_PRODUCTS(256, 128, 128, 129, 130)
 #undef MNEME_SUMS64
 #undef MNEME_NAMES40
 #undef MNEME_SUMS40
+#undef MNEME_NAMES48
+#undef MNEME_SUMS48
 #undef MNEME_NAMES128
 #undef MNEME_SUMS128
 // clang-format on
