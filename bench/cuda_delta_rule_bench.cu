@@ -135,7 +135,8 @@ class DecodeBench {
     const double vectors = 4.0 * 4 * kDim * kHeads * sessions_;
     const double state = static_cast<double>(state_bytes_) * sessions_;
     if (fold_all) return 2 * state + vectors;
-    const double pair = (2 * kDim + 1) * 4.0 * kHeads * sessions_;  // key, update, decay
+    const double pair =  // key, update, decay
+        (2.0 * kDim * SizeOf(PendingDType(dtype_)) + 4) * kHeads * sessions_;
     return state * (1 + 1.0 / (kCapacity + 1)) + vectors +
            pair * (kCapacity / 2.0 + double{kCapacity} / (kCapacity + 1));
   }

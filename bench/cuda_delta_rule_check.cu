@@ -255,8 +255,13 @@ class Check {
 bool CheckDeltaRule(Device& device) {
   bool good = true;
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
-    for (const Dims dims : {Dims{1, 1, 256, 256}, Dims{2, 4, 128, 80}, Dims{1, 3, 64, 100}}) {
+    for (const Dims dims :
+         {Dims{1, 1, 256, 256}, Dims{2, 4, 128, 80}, Dims{1, 3, 64, 104}, Dims{1, 3, 64, 100}}) {
       for (int tile = -1; tile < cuda::delta::kDecodeTiles; ++tile) {
+        const bool halves = PendingDType(dtype) == DType::kF16;  // see StreamFits()
+        if (tile == static_cast<int>(DecodeTile::kStream) && halves && dims.value_dim % 8 != 0) {
+          continue;
+        }
         good &= Check(device, dims, dtype, tile).Run();
       }
     }

@@ -7,7 +7,7 @@
 // At the program's end it prints, of the last CUDA_TIMELINE_LAST kernels and copies (default
 // 20000): how often each ran, how long it took, how long nothing ran before it, and what it added
 // to the line, its end less the end of whatever ended last before it. Kernels that start while
-// others run take longer than they add. CUDA_TIMELINE_EACH=1 prints each of them, too.
+// others run take longer than they add. If CUDA_TIMELINE_EACH is set, it prints each of them, too.
 //
 // Tracing every kernel of a graph makes its launch slow. With CUDA_TIMELINE_GRAPHS=1 a graph counts
 // as a whole, and the time that the device waits for the host between steps is nearly that of a run

@@ -14,8 +14,8 @@ namespace mneme {
 // exactly; a token needs S_0 k, S_0 q and the products k_j.k and k_j.q alone. A fresh memory has no
 // pending writes, whatever its fields hold.
 //
-// Keys and updates are as precise as the matrix that they end up in: f16 beside 16-bit and 8-bit
-// ones.
+// Beside matrices of 16 and 8 bits, which round more, keys and updates are f16: beyond 65504 they
+// saturate.
 constexpr DType PendingDType(DType memory_dtype) {
   return memory_dtype == DType::kF32 ? DType::kF32 : DType::kF16;
 }

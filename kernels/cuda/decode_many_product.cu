@@ -333,16 +333,17 @@ void Launch(Device& device, ManyProducts& p) {
 
 void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epilogue) {
   // Tiles, and stages, by what they took on an H200: many short rings ahead of few long ones, but
-  // for projections of few rows.
+  // for projections of few rows and for gate and up of very many.
   const int rows = products.rows;
   switch (epilogue) {
     case ManyEpilogue::kStore:
       if (rows <= 16) return Launch<16, 7, ManyEpilogue::kStore>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kStore>(device, products);
       if (rows < 96) return Launch<80, 4, ManyEpilogue::kStore>(device, products);
-      // Of 256 rows, three tiles of all and two of those of each memory: all run at a time.
-      if (rows > 128 && rows <= 256)
+      // Of 256 rows in mom-340m, three tiles of all and two of each memory's: all run at a time.
+      if (rows > 128 && rows <= 256) {
         return Launch<96, 3, ManyEpilogue::kStore, 2>(device, products);
+      }
       return Launch<128, 3, ManyEpilogue::kStore, 2>(device, products);
     case ManyEpilogue::kAdd:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kAdd>(device, products);

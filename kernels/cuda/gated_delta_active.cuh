@@ -1,6 +1,7 @@
 // The segments of a step that there is work for, as the blocks of a persistent kernel share them.
 #pragma once
 
+#include "kernels/cuda/fold_order.h"
 #include "kernels/cuda/gated_delta_memory.cuh"
 
 namespace mneme::cuda::delta {
@@ -8,11 +9,11 @@ namespace mneme::cuda::delta {
 // Segments that a launch may have.
 constexpr int kMaxSegmentWords = 160, kMaxSegments = kMaxSegmentWords * kWarp;
 
-// Which segments there is work for, numbered. Those known to fold lie evenly among the others, so
-// that some blocks multiply while others wait for memory, but for the end: a block that folds last
-// ends late. By what batches took on an H200, the last ten pieces of work of each block do not.
+// Which segments there is work for, in the order of PlaceOfRank(): some blocks fold, which is many
+// products, while others wait for memory. A block that folds last ends late: by what batches took
+// on an H200, the last ten pieces of work of each block do not.
 struct ActiveSegments {
-  unsigned bits[2][kMaxSegmentWords];          // that fold, that do not
+  unsigned bits[2][kMaxSegmentWords];          // kFolding, kNotFolding
   unsigned short before[2][kMaxSegmentWords];  // in the words in front
   int folding, others;
 
@@ -65,24 +66,18 @@ struct ActiveSegments {
     __syncthreads();
   }
   __device__ int count() const { return folding + others; }
-  // The segment that has `rank` others in front of it; rank < count().
+  // The rank-th segment; rank < count().
   __device__ int At(const Problem& p, int rank) const {
     constexpr int kLastPieces = 10;
     const int last = kLastPieces * static_cast<int>(gridDim.x) / (p.value_heads * p.tiles);
-    const int mixed = max(folding, count() - last);
-    int list = 1, folding_before = folding;
-    if (rank < mixed) {
-      folding_before = rank * folding / mixed;
-      list = (rank + 1) * folding / mixed > folding_before ? 0 : 1;
-    }
-    rank = list == 0 ? folding_before : rank - folding_before;
+    const auto [list, number] = PlaceOfRank(rank, count(), folding, last);
     int word = 0, end = (p.segments + kWarp - 1) / kWarp;  // word <= the one searched < end
     while (end - word > 1) {
       const int middle = (word + end) / 2;
-      (before[list][middle] <= rank ? word : end) = middle;
+      (before[list][middle] <= number ? word : end) = middle;
     }
     unsigned rest = bits[list][word];
-    int left = rank - before[list][word], bit = 0;
+    int left = number - before[list][word], bit = 0;
 #pragma unroll
     for (int half = kWarp / 2; half > 0; half /= 2) {
       const int below = __popc(rest & ((1u << half) - 1));

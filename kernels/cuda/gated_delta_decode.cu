@@ -90,15 +90,16 @@ DecodePlan PlanDecode(const Device& device, const Problem& p, int head_states, D
   const int fold_kilobytes = half ? 256 : 128;
   DecodePlan plan;
   if (ints)
-    return {kilobytes <= 48 || !StreamFits(p) ? DecodeTile::kDirect4 : DecodeTile::kStream,
-            fold_few};
+    return {
+        kilobytes <= 48 || !StreamFits(p, state_dtype) ? DecodeTile::kDirect4 : DecodeTile::kStream,
+        fold_few};
   if (kilobytes <= (half ? 16 : 32)) {
     plan.tile = DecodeTile::kDirect2;
   } else if (kilobytes <= 64 && !half) {
     plan.tile = DecodeTile::kDirect4;
   } else if (kilobytes <= 128) {
     plan.tile = DecodeTile::kBulk4;
-  } else if (kilobytes <= fold_kilobytes || !StreamFits(p)) {
+  } else if (kilobytes <= fold_kilobytes || !StreamFits(p, state_dtype)) {
     plan.tile = half && kilobytes <= 768 ? DecodeTile::kBulk8 : DecodeTile::kBulk;
   } else {
     plan.tile = DecodeTile::kStream;

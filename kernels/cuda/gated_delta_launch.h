@@ -36,7 +36,7 @@ DecodePlan PlanDecode(const Device& device, const Problem& problem, int head_sta
 void LaunchDecode(Device& device, Problem problem, DType state_dtype, DecodePlan plan);
 
 // gated_delta_stream.cu: the tile kStream of LaunchDecode().
-bool StreamFits(const Problem& p);
+bool StreamFits(const Problem& p, DType state_dtype);
 void LaunchStream(Device& device, Problem problem, DType state_dtype);
 
 // False, and an error on record, for a memory of more blocks than its range counts in 16 bits.

@@ -50,9 +50,10 @@ void LaunchType(Device& device, Problem& p) {
 
 }  // namespace
 
-// Bulk copies want addresses and sizes that are multiples of 16: updates may be 16-bit.
-bool StreamFits(const Problem& p) {
-  return p.segments <= kMaxSegments && p.value_dim % (p.capacity == 0 ? 4 : 8) == 0 &&
+// Bulk copies want addresses and sizes that are multiples of 16, of v and of updates.
+bool StreamFits(const Problem& p, DType state_dtype) {
+  const bool halves = p.capacity > 0 && PendingDType(state_dtype) == DType::kF16;
+  return p.segments <= kMaxSegments && p.value_dim % (halves ? 8 : 4) == 0 &&
          reinterpret_cast<uintptr_t>(p.v) % 16 == 0 &&
          (p.capacity == 0 || (reinterpret_cast<uintptr_t>(p.updates.base) | p.updates.slab_bytes |
                               p.updates.memory_bytes) %

@@ -1,7 +1,7 @@
 // Draws of rows that all ask for their most likely token and nothing else: what SampleRows does for
 // them, by one block a row and in little code, without blocks that wait for one another. For one or
-// two rows the draw is as long as the work of a layer otherwise; for hundreds it takes four times
-// as long as reading the logits.
+// two rows the draw is as long as the work of a layer otherwise; for hundreds SampleRows takes some
+// four times as long as reading the logits does.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

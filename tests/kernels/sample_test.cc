@@ -57,7 +57,7 @@ TEST_P(SampleTest, GreedyFindsTheLargestAnywhere) {
 
 // Devices may take rows that want nothing else another way than others.
 TEST_P(SampleTest, GreedyRowsAloneAndTogether) {
-  for (const int vocab : {4, 128, 1000, 32000, 40000}) {
+  for (const int vocab : {4, 127, 128, 1000, 32000, 32001, 40000}) {
     SeededRandom random(vocab);
     const double inf = std::numeric_limits<double>::infinity();
     std::vector<std::vector<double>> rows;
