@@ -5,6 +5,12 @@
 
 namespace mneme {
 
+// Of keys and updates: beside matrices of 16 and 8 bits, which round more, they are f16, and saturate
+// beyond 65504.
+constexpr DType PendingDType(DType memory_dtype) {
+  return memory_dtype == DType::kF32 ? DType::kF32 : DType::kF16;
+}
+
 // Deferred write-back. A device may keep the last writes to a memory beside its matrix and add them
 // up only every so many tokens, which halves the traffic of a decode step. With n writes pending,
 // of keys k_j, updates u_j and log decays g_j, the memory stands for
@@ -13,12 +19,6 @@ namespace mneme {
 //
 // exactly; a token needs S_0 k, S_0 q and the products k_j.k and k_j.q alone. A fresh memory has no
 // pending writes, whatever its fields hold.
-//
-// Beside matrices of 16 and 8 bits, which round more, keys and updates are f16: beyond 65504 they
-// saturate.
-constexpr DType PendingDType(DType memory_dtype) {
-  return memory_dtype == DType::kF32 ? DType::kF32 : DType::kF16;
-}
 struct PendingWrites {
   int capacity = 0;  // 0: the device writes every token; the views are unset
   // Per memory: i32 [2], the writes [begin, end) of the following are pending. A memory whose

@@ -207,8 +207,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     PendingUpdates<kRows> next_updates;
     float next_v = 0;
     if (left > kRows) {
-      if (pending > 0)
+      if (pending > 0) {
         next_updates.template Load<Term<T>>(p, item, range, first_row + (c + 1) * kRows);
+      }
       if (row + kRows < p.value_dim) next_v = values[row + kRows];
     }
 
