@@ -1,7 +1,7 @@
 // The segments of a step that there is work for, as the blocks of a persistent kernel share them.
 #pragma once
 
-#include "kernels/cuda/fold_order.h"
+#include "kernels/cuda/gated_delta_fold_order.h"
 #include "kernels/cuda/gated_delta_memory.cuh"
 
 namespace mneme::cuda::delta {
@@ -40,7 +40,7 @@ struct ActiveSegments {
         const unsigned first_word = __ballot_sync(kAllLanes, active[i] && folds[i]);
         const unsigned second_word = __ballot_sync(kAllLanes, active[i] && !folds[i]);
         if (lane < 2 && first + i * kWarps < words) {
-          bits[lane][first + i * kWarps] = lane == 0 ? first_word : second_word;
+          bits[lane][first + i * kWarps] = lane == kFolding ? first_word : second_word;
         }
       }
     }
@@ -61,7 +61,7 @@ struct ActiveSegments {
         }
         total += __shfl_sync(kAllLanes, sum, kWarp - 1);
       }
-      if (lane == 0) (list == 0 ? folding : others) = total;
+      if (lane == 0) (list == kFolding ? folding : others) = total;
     }
     __syncthreads();
   }

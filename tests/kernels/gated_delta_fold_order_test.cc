@@ -1,4 +1,4 @@
-#include "kernels/cuda/fold_order.h"
+#include "kernels/cuda/gated_delta_fold_order.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 namespace mneme::cuda::delta {
 namespace {
 
-TEST(FoldOrderTest, EverySegmentHasOneRank) {
+TEST(GatedDeltaFoldOrderTest, EverySegmentHasOneRank) {
   for (const int count : {1, 2, 7, 60, 5120}) {
     for (const int folding : {0, 1, count / 17, count / 2, count - 1, count}) {
       for (const int last : {0, 1, count / 3, count, 2 * count}) {
@@ -26,7 +26,7 @@ TEST(FoldOrderTest, EverySegmentHasOneRank) {
   }
 }
 
-TEST(FoldOrderTest, ThoseThatFoldLieEvenlyButForTheEnd) {
+TEST(GatedDeltaFoldOrderTest, ThoseThatFoldLieEvenlyButForTheEnd) {
   constexpr int kCount = 1536, kFold = 90, kLast = 330;
   std::vector<int> ranks;
   for (int rank = 0; rank < kCount; ++rank) {
@@ -39,7 +39,7 @@ TEST(FoldOrderTest, ThoseThatFoldLieEvenlyButForTheEnd) {
   }
 }
 
-TEST(FoldOrderTest, ThoseThatFoldComeFirstWhereThereIsLittleWork) {
+TEST(GatedDeltaFoldOrderTest, ThoseThatFoldComeFirstWhereThereIsLittleWork) {
   for (int rank = 0; rank < 96; ++rank) {
     EXPECT_EQ(PlaceOfRank(rank, 96, 6, 165).list == kFolding, rank < 6);
     EXPECT_EQ(PlaceOfRank(rank, 96, 90, 10).list == kFolding, rank < 90);
