@@ -54,6 +54,7 @@ struct Flags {
   int steps = 320;
   int far_context = 1000000;
   int slowdown_percent = 0;
+  bool no_async_scheduling = false;
 };
 
 struct Decode {
@@ -137,6 +138,7 @@ absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& m
   const double slowdown = flags.slowdown_percent > 0 ? flags.slowdown_percent / 100.0
                                                      : EngineOptions().max_decode_slowdown;
   const EngineOptions options{.max_sessions = rows + 1,
+                              .async_scheduling = !flags.no_async_scheduling,
                               .max_rows = rows + 1,  // a prompt beside them takes no turn of theirs
                               .max_tokens_per_step = tool.backend->preferred_step_tokens(),
                               .max_decode_slowdown = slowdown};
@@ -408,6 +410,8 @@ int Main(int argc, char** argv) {
   parser.Add("--far", "N", &flags.far_context, 1000, 1 << 30, "long context; default 1000000");
   parser.Add("--slowdown", "PERCENT", &flags.slowdown_percent, 0, 10000,
              "the engine's max_decode_slowdown times 100; default 0: its own");
+  parser.Add("--no-async-scheduling", &flags.no_async_scheduling,
+             "no step begins before the host has the tokens of the one before");
   parser.Add("--json", "FILE", &flags.json, "also write the results there");
   const auto positional = parser.Parse(argc, argv);
   if (parser.help_requested()) {

@@ -39,7 +39,8 @@ void EngineLoop::Commit(const StepPlan& plan) {
   stats.state_bytes.Add(2 * parts_.pool.slab_bytes() * plan.rows());
   for (int row = 0; row < plan.rows(); ++row) {
     // Another choice of the same request may have ended it in this very step: FailForLogits.
-    if (!rows_[plan.candidates[row]].generation->ended) CommitRow(plan, row);
+    const Generation* generation = rows_[plan.candidates[row]].generation;
+    if (generation != nullptr && !generation->ended) CommitRow(plan, row);
   }
 }
 
@@ -220,10 +221,12 @@ void EngineLoop::FailRows(const StepPlan& plan, const absl::Status& error) {
     failure_ = failure;
   }
   for (const int candidate : plan.candidates) {
-    if (rows_[candidate].choice->index == 0) rows_[candidate].generation->spoilt = true;
+    const auto& [generation, choice] = rows_[candidate];
+    if (generation != nullptr && choice->index == 0) generation->spoilt = true;
   }
   for (const int candidate : plan.candidates) {
-    if (!rows_[candidate].generation->ended) End(*rows_[candidate].generation, failure);
+    Generation* const generation = rows_[candidate].generation;
+    if (generation != nullptr && !generation->ended) End(*generation, failure);
   }
 }
 
@@ -366,6 +369,7 @@ void EngineLoop::Send(Generation& g, TokenEvent event) {
 }
 
 void EngineLoop::EndAll(const absl::Status& why) {
+  if (under_way_) FinishStep();
   for (auto* queue : {&waiting_, &running_}) {
     for (const auto& generation : *queue) {
       if (!generation->ended) End(*generation, why);

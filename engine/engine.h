@@ -32,8 +32,11 @@ struct EngineOptions {
   int64_t state_memory_bytes = 0;  // budget of all slabs; 0: what is left of memory after a reserve
   int max_sessions = 0;            // upper bound on slabs; 0: as many as fit
   bool graphs = true;              // replay decode steps as graphs where the device can
-  int max_rows = 256;              // rows (sequences) in one step; more requests wait
-  int max_tokens_per_step = 512;   // of all rows of a step; fewer than max_rows lowers that
+  // On a device that works on its own, a decode step of the same rows begins before the host has
+  // seen the tokens of the one before it, where stop tokens and lengths alone decide who goes on.
+  bool async_scheduling = true;
+  int max_rows = 256;                // rows (sequences) in one step; more requests wait
+  int max_tokens_per_step = 512;     // of all rows of a step; fewer than max_rows lowers that
   int max_logit_rows_per_step = 64;  // prompt positions scored per step (log-probabilities)
   int max_queued_requests = 1024;    // waiting to run; more: RESOURCE_EXHAUSTED
   int max_request_tokens = 0;        // limit on prompt + max_tokens of one request; 0: none

@@ -47,13 +47,36 @@ EngineLoop::~EngineLoop() {
   EndAll(ShuttingDown());
 }
 
-// One turn: twenty lines that are the engine. The loop thread alone owns sessions, slabs and the
+// One turn, which takes the tokens of one step. The loop thread alone owns sessions, slabs and the
 // runner; none of them has a lock.
 //
 // A device that works on its own waits for the host from the moment that a step's tokens are drawn
 // until the next step begins. So only what decides about that one is done in between: Commit, then
-// this turn's first lines. Clients get their tokens while it computes.
+// BeginStep. Clients get their tokens while it computes. And where nothing is to be decided, the
+// next step begins before the tokens of this one are there. Then this thread's turn is to wait for
+// them, and whatever comes meanwhile finds the loop between two steps as soon as there is something
+// to decide.
 void EngineLoop::RunOnce(absl::Duration max_wait) {
+  if (!under_way_) {
+    BeginStep(max_wait);
+  } else {
+    watch_.BeginTurn(EndPhase(StepPhase::kIdle, StepPhase::kForward), steps_);
+    watch_.SetStep(plan_.rows(), plan_.tokens());
+  }
+  if (under_way_) {
+    if (CanRunAhead()) BeginNextStep();
+    EndPhase(StepPhase::kForward, StepPhase::kSample);
+    FinishStep();
+    EndPhase(StepPhase::kCommit, StepPhase::kDeliver);
+  }
+  if (ahead_) TakeNextStep();
+  if (under_way_ || plan_.empty() || !parts_.runner.asynchronous()) Deliver();
+  if (under_way_) std::swap(result_, next_result_);
+  EndPhase(StepPhase::kDeliver, StepPhase::kIdle);
+}
+
+// Takes what came, and begins a step if there is anything to do.
+void EngineLoop::BeginStep(absl::Duration max_wait) {
   std::vector<Command> commands = mailbox_.Drain(std::min(max_wait, IdleTimeout()));
   watch_.BeginTurn(EndPhase(StepPhase::kIdle, StepPhase::kPlan), steps_);
   for (Command& command : commands) Apply(std::move(command));
@@ -66,29 +89,76 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
   const StepPlan& plan = plan_;
   had_candidates_ = !candidates.empty();
   watch_.SetStep(plan.rows(), plan.tokens());
-  const absl::Duration begin = EndPhase(StepPhase::kPlan, StepPhase::kForward);
-  if (!plan.empty()) {
-    parts_.runner.Begin(
-        plan, parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows));
-    EndPhase(StepPhase::kForward, StepPhase::kDeliver);
-    Deliver();  // what the step before gave
-    EndPhase(StepPhase::kDeliver, StepPhase::kSample);
-    const SamplingBatch& draws = DrawsOf(plan);
-    const absl::Status status = parts_.runner.Sample(draws, result_);
-    sampled_at_ = EndPhase(StepPhase::kSample, StepPhase::kCommit);
-    if (status.ok()) {
-      prefill_budget_.Observe(plan.decode_rows, plan.prefill_tokens(), sampled_at_ - begin);
-      parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(sampled_at_ - begin));
-      Commit(plan);
-    } else {
-      FailRows(plan, status);
-    }
-    EndPhase(StepPhase::kCommit, StepPhase::kDeliver);
+  step_began_ = EndPhase(StepPhase::kPlan, StepPhase::kForward);
+  if (plan.empty()) return;
+  parts_.runner.Begin(plan, WatcherOf(plan));
+  EndPhase(StepPhase::kForward, StepPhase::kDeliver);
+  Deliver();  // what the step before gave
+  EndPhase(StepPhase::kDeliver, StepPhase::kForward);
+  parts_.runner.BeginSample(DrawsOf(plan), result_);
+  under_way_ = true;
+}
+
+// Whether the step after the one under way is known but for its tokens: the same rows, each feeding
+// what it draws now, or none, if that is a stop token. Anything that could change who runs, or that
+// wants the loop between two steps, says no.
+bool EngineLoop::CanRunAhead() const {
+  if (!options_.async_scheduling || !parts_.runner.asynchronous()) return false;
+  if (!ModelRunner::DecodesOnly(plan_) || plan_.rows() != static_cast<int>(candidates_.size()) ||
+      !waiting_.empty() || mailbox_.ready()) {
+    return false;
   }
-  if (plan.empty() || !parts_.runner.asynchronous()) {
-    Deliver();
+  const absl::Duration now = Now();
+  return sessions_.NextExpiry() > now &&
+         std::all_of(rows_.begin(), rows_.end(), [now](const Row& row) {
+           if (row.generation == nullptr) return false;
+           const Generation& g = *row.generation;
+           return row.choice->cursor == g.feed_tokens() && row.choice->stop.GoesOnUnlessStopped() &&
+                  g.sampler.draws_ahead() && g.deadline > now && !g.stream->cancelled() &&
+                  !g.stream->full();
+         });
+}
+
+void EngineLoop::BeginNextStep() {
+  parts_.runner.BeginNext(WatcherOf(plan_));
+  for (SamplingRow& row : draws_.rows) ++row.position;
+  parts_.runner.BeginSample(draws_, next_result_);
+  parts_.stats.ahead_steps.Add();
+  ahead_ = true;
+}
+
+// Waits for the tokens of the step under way.
+void EngineLoop::FinishStep() {
+  under_way_ = false;
+  absl::Status status = parts_.runner.FinishSample();
+  if (!status.ok() && ahead_) {
+    ahead_ = false;
+    status.Update(parts_.runner.FinishSample());
   }
-  EndPhase(StepPhase::kDeliver, StepPhase::kIdle);
+  sampled_at_ = EndPhase(StepPhase::kSample, StepPhase::kCommit);
+  if (!status.ok()) return FailRows(plan_, status);
+  const absl::Duration took = sampled_at_ - step_began_;
+  prefill_budget_.Observe(plan_.decode_rows, plan_.prefill_tokens(), took);
+  parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(took));
+  Commit(plan_);
+}
+
+// The step that was begun ahead of the last one's tokens is the one under way now.
+void EngineLoop::TakeNextStep() {
+  ahead_ = false;
+  under_way_ = true;
+  step_began_ = sampled_at_;
+  for (int row = 0; row < plan_.rows(); ++row) {
+    plan_.token_ids[row] = result_.tokens[row];
+    Row& of = rows_[plan_.candidates[row]];
+    if (of.generation == nullptr) continue;
+    if (of.generation->ended || of.choice->finish != FinishReason::kNone) of.generation = nullptr;
+  }
+  if (options_.trace_steps) LOG(INFO) << "step " << steps_ << ": " << plan_.ToString();
+}
+
+RoutingObserver* EngineLoop::WatcherOf(const StepPlan& plan) const {
+  return parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows);
 }
 
 void EngineLoop::Run() {

@@ -119,7 +119,7 @@ class EngineLoop {
     std::function<void()> work;
   };
   struct Row {
-    Generation* generation;
+    Generation* generation;  // null: it ended before the step that was begun ahead of that
     Choice* choice;
   };
   struct Ending {
@@ -132,6 +132,12 @@ class EngineLoop {
   const std::vector<RowCandidate>& Runnable();
   StepLimits Limits();
   const SamplingBatch& DrawsOf(const StepPlan& plan);
+  void BeginStep(absl::Duration max_wait);
+  bool CanRunAhead() const;
+  void BeginNextStep();
+  void FinishStep();
+  void TakeNextStep();
+  RoutingObserver* WatcherOf(const StepPlan& plan) const;
   void CancelAndExpire();
   void Deliver();
   void Sweep();
@@ -225,12 +231,16 @@ class EngineLoop {
   bool had_candidates_ = false;  // in the last turn: the next one must not sleep
   PrefillBudget prefill_budget_;
 
-  // Of the step that is being put together, kept for their memory.
+  // Of the step that is put together or under way, kept for their memory.
   std::vector<Row> rows_;
   std::vector<RowCandidate> candidates_;
   StepPlan plan_;
   SamplingBatch draws_;
-  StepResult result_;  // of the last step
+  bool under_way_ = false;  // plan_ was begun, and its tokens are still to come
+  bool ahead_ = false;      // so was the step after it, by the same rows
+  absl::Duration step_began_;
+  StepResult result_;       // of the last step
+  StepResult next_result_;  // of the one that is ahead
   absl::Duration sampled_at_;
   std::vector<Ending> endings_;  // of requests that ended since the last Sweep()
   std::vector<std::shared_ptr<TokenStream>> to_notify_;

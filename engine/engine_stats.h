@@ -99,6 +99,7 @@ struct EngineStats {
   std::array<Counter, kStepPhases> phase_nanoseconds;  // of the loop, by StepPhase
   Histogram decode_rows{RowBounds()};                  // of each step that had any
   Histogram tokens_per_step{LengthBounds()};
+  Counter ahead_steps;  // that began before the tokens of the one before were known
   Counter failed_steps;
   Counter prompt_tokens;     // Usage::prompt_tokens, as they are fed
   Counter generated_tokens;  // sampled

@@ -47,6 +47,12 @@ class Mailbox {
     return std::exchange(items_, {});
   }
 
+  // Whether Drain would return at once.
+  bool ready() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return Ready();
+  }
+
   bool closed() const ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     return closed_;

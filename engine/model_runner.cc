@@ -34,12 +34,6 @@ std::vector<int> GraphRows(int limit) {
   return rows;
 }
 
-// Whether a graph can take the plan: decode rows alone, each with the logits of its token.
-bool FitsGraph(const StepPlan& plan) {
-  return plan.decode_rows == plan.rows() && plan.tokens() == plan.rows() &&
-         plan.logit_offsets == plan.row_offsets;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backend,
@@ -74,6 +68,7 @@ absl::Status ModelRunner::CaptureGraphs() {
   for (const int rows : GraphRows(std::min({limits_.rows, limits_.tokens, limits_.logit_rows}))) {
     WriteInputs(nothing, /*padding=*/rows);
     // Once for real: libraries choose their algorithms and scratch memory grows to its size.
+    Upload();
     Launch(/*routing=*/nullptr);
     MNEME_RETURN_IF_ERROR(backend_.Synchronize());
     MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph,
@@ -95,6 +90,7 @@ absl::Status ModelRunner::TryPromptSizes() {
     plan.AddRow(/*slot=*/-1, std::span(tokens).first(size), /*scored_tokens=*/0, /*samples=*/true,
                 /*candidate=*/0);
     WriteInputs(plan, /*padding=*/0);
+    Upload();
     Launch(/*routing=*/nullptr);
     MNEME_RETURN_IF_ERROR(backend_.Synchronize());
     if (size < kFewestTriedTokens) break;
@@ -142,8 +138,11 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
           .routing = routing};
 }
 
-void ModelRunner::Launch(RoutingObserver* routing) {
+void ModelRunner::Upload() {
   backend_.CopyFromPinned(inputs_.view().data, pinned_.data(), input_bytes_);
+}
+
+void ModelRunner::Launch(RoutingObserver* routing) {
   ForwardContext context = MakeContext(routing);
   model_.Forward(context, logit_tokens_, Logits(static_cast<int>(logit_tokens_.shape[0])));
 }
@@ -162,18 +161,40 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
   CHECK(plan.rows() <= limits_.rows && plan.tokens() <= limits_.tokens &&
         plan.logit_rows() <= limits_.logit_rows);
   logit_rows_ = plan.logit_rows();
+  decodes_only_ = DecodesOnly(plan);
   const auto graph = std::find_if(graphs_.begin(), graphs_.end(),
                                   [&](const auto& entry) { return entry.first >= plan.rows(); });
-  if (routing == nullptr && graph != graphs_.end() && FitsGraph(plan)) {
-    WriteInputs(plan, graph->first - plan.rows());
-    graph->second->Replay();
-    return;
+  const bool replays = routing == nullptr && graph != graphs_.end() && decodes_only_;
+  graph_ = replays ? graph->second.get() : nullptr;
+  WriteInputs(plan, /*padding=*/replays ? graph->first - plan.rows() : 0);
+  Upload();
+  Run(routing);
+}
+
+bool ModelRunner::DecodesOnly(const StepPlan& plan) {
+  return plan.decode_rows == plan.rows() && plan.tokens() == plan.rows() &&
+         plan.logit_offsets == plan.row_offsets;
+}
+
+void ModelRunner::BeginNext(RoutingObserver* routing) {
+  CHECK(decodes_only_);
+  Run(routing);
+}
+
+void ModelRunner::Run(RoutingObserver* routing) {
+  if (routing == nullptr && graph_ != nullptr) {
+    graph_->Replay();
+  } else {
+    Launch(routing);
   }
-  WriteInputs(plan, /*padding=*/0);
-  Launch(routing);
 }
 
 absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result) {
+  BeginSample(batch, result);
+  return FinishSample();
+}
+
+void ModelRunner::BeginSample(const SamplingBatch& batch, StepResult& result) {
   CHECK_EQ(batch.rows.size(), logit_rows_);
   const size_t rows = batch.rows.size();
   result.top_columns = batch.max_top_logprobs;
@@ -181,16 +202,26 @@ absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result)
   result.logprobs.resize(rows);
   result.top_tokens.resize(rows * result.top_columns);
   result.top_logprobs.resize(rows * result.top_columns);
-  if (rows == 0) return backend_.Synchronize();
-  backend_.kernels().Sample({.logits = Logits(logit_rows_),
-                             .rows = batch.rows,
-                             .history = batch.history,
-                             .bias = batch.bias,
-                             .max_top_logprobs = batch.max_top_logprobs,
-                             .tokens = std::span(result.tokens),
-                             .logprobs = std::span(result.logprobs),
-                             .top_tokens = std::span(result.top_tokens),
-                             .top_logprobs = std::span(result.top_logprobs)});
+  if (rows == 0) return;
+  SampleArgs args = {.logits = Logits(logit_rows_),
+                     .rows = batch.rows,
+                     .history = batch.history,
+                     .bias = batch.bias,
+                     .max_top_logprobs = batch.max_top_logprobs,
+                     .tokens = std::span(result.tokens),
+                     .logprobs = std::span(result.logprobs),
+                     .top_tokens = std::span(result.top_tokens),
+                     .top_logprobs = std::span(result.top_logprobs)};
+  if (decodes_only_) {
+    args.next_tokens = batch_.token_ids;
+    args.next_slots = batch_.slots;
+  }
+  backend_.kernels().BeginSample(args);
+}
+
+absl::Status ModelRunner::FinishSample() {
+  if (logit_rows_ == 0) return backend_.Synchronize();
+  backend_.kernels().FinishSample();
   return backend_.TakeStatus();
 }
 

@@ -4,6 +4,9 @@
 // by kernel, rows that decode and prompts in the same kernels: those rows add little to what a
 // prompt's kernels cost, and would cost a pass over all weights by themselves.
 //
+// A step of decode rows leaves its draws on the device as the inputs of one more such step of the
+// same rows, so that BeginNext() can launch that one before the host has seen them.
+//
 // Usable without the rest of the engine, by tools that feed rows and read logits:
 //
 //   auto pool = StatePool::Create(backend, model, /*slots=*/8);
@@ -60,10 +63,21 @@ class ModelRunner {
 
   // Feeds the plan's tokens and computes its logits, which stay until the next call.
   absl::Status Forward(const StepPlan& plan, RoutingObserver* routing = nullptr);
-  // The same without waiting for the device, where it can: Sample() waits, and has the status.
+  // The same without waiting for the device, where it can: FinishSample() waits, and has the
+  // status.
   void Begin(const StepPlan& plan, RoutingObserver* routing = nullptr);
   // Draws a token from every logit row of the plan fed last. `batch` has a row for each.
   absl::Status Sample(const SamplingBatch& batch, StepResult& result);
+  // The same in two parts, as Kernels::BeginSample: `result` is there after the second one.
+  void BeginSample(const SamplingBatch& batch, StepResult& result);
+  absl::Status FinishSample();
+
+  // Whether every row of the plan feeds one token and draws from the logits after it.
+  static bool DecodesOnly(const StepPlan& plan);
+  // The step after the one whose BeginSample() was called last, which was of a plan that
+  // DecodesOnly: every row feeds what it drew. One that SamplingRow::EndsWith its token is padding
+  // from then on. Without waiting, as Begin().
+  void BeginNext(RoutingObserver* routing = nullptr);
 
   // Model::Settle of one slab.
   absl::Status Settle(int slot);
@@ -88,8 +102,12 @@ class ModelRunner {
   // behind them.
   void WriteInputs(const StepPlan& plan, int padding);
   ForwardContext MakeContext(RoutingObserver* routing);
-  // Launches the upload of what was written last, and the forward pass over it.
+  // Launches the upload of what was written last.
+  void Upload();
+  // Launches the forward pass over what was uploaded last, kernel by kernel.
   void Launch(RoutingObserver* routing);
+  // The same by the last step's graph, if it had one.
+  void Run(RoutingObserver* routing);
   TensorView Logits(int rows) const;
 
   Backend& backend_;
@@ -105,8 +123,10 @@ class ModelRunner {
   int64_t input_bytes_ = 0;  // of the last step, as the next two
   StepBatch batch_;
   TensorView logit_tokens_;
-  Tensor logits_;       // [limits.logit_rows, vocab] act
-  int logit_rows_ = 0;  // of the last Forward
+  Tensor logits_;                    // [limits.logit_rows, vocab] act
+  int logit_rows_ = 0;               // of the last Forward
+  bool decodes_only_ = false;        // the last step
+  Backend::Graph* graph_ = nullptr;  // of the last step; null: it was launched kernel by kernel
   // By row count, ascending; empty where the backend records none.
   std::vector<std::pair<int, std::unique_ptr<Backend::Graph>>> graphs_;
 };

@@ -67,7 +67,7 @@ void SamplingBatch::Clear() {
   max_top_logprobs = 0;
 }
 
-Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> banned,
+Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> stop_tokens,
                  int logprobs, int prompt_logprobs) {
   draw_.temperature = params.temperature;
   draw_.top_p = params.top_p;
@@ -81,12 +81,16 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, std::span<const in
   score_.top_logprobs = prompt_logprobs;
   penalises_ = params.repetition_penalty != 1 || params.presence_penalty != 0 ||
                params.frequency_penalty != 0;
+  if (stop_tokens.size() <= kMaxRowEndTokens) {
+    std::copy(stop_tokens.begin(), stop_tokens.end(), draw_.end_tokens);
+    draws_ahead_ = !penalises_;
+  }
 
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   for (const auto& [token, bias] : params.logit_bias) {
     bias_.push_back({token, bias <= kBanBias ? kNever : bias});
   }
-  const absl::flat_hash_set<int32_t> bans(banned.begin(), banned.end());
+  const absl::flat_hash_set<int32_t> bans(stop_tokens.begin(), stop_tokens.end());
   for (const BiasToken& entry : bias_) {
     if (!bans.contains(entry.token)) bias_and_bans_.push_back(entry);
   }

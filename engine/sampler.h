@@ -33,17 +33,20 @@ struct SamplingBatch {
 class Sampler {
  public:
   Sampler() = default;
-  // `seed` for all draws. `banned` are the end tokens and stop tokens that cannot be drawn before
-  // min_tokens. `logprobs` and `prompt_logprobs` as in Request.
-  Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> banned,
+  // `seed` for all draws. `stop_tokens` end a choice, and cannot be drawn before min_tokens.
+  // `logprobs` and `prompt_logprobs` as in Request.
+  Sampler(const SamplingParams& params, uint64_t seed, std::span<const int32_t> stop_tokens,
           int logprobs, int prompt_logprobs);
 
-  // A draw. `position` is the number of tokens fed before it; `ban` applies the banned tokens.
+  // A draw. `position` is the number of tokens fed before it; `ban` keeps stop tokens from being
+  // drawn.
   void AppendDraw(TokenHistory& history, int choice, int64_t position, bool ban,
                   SamplingBatch& batch) const;
   // No draw: the log-probability of `token`, for a prompt.
   void AppendScore(int32_t token, SamplingBatch& batch) const;
 
+  // Whether a draw can be asked for before the token that is fed ahead of it is known.
+  bool draws_ahead() const { return draws_ahead_; }
   uint64_t seed() const { return draw_.seed; }
 
  private:
@@ -52,6 +55,7 @@ class Sampler {
   SamplingRow draw_;
   SamplingRow score_;
   bool penalises_ = false;
+  bool draws_ahead_ = false;
   std::vector<BiasToken> bias_;
   std::vector<BiasToken> bias_and_bans_;
 };

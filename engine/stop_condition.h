@@ -76,6 +76,12 @@ class StopCondition {
     return states_.empty() && !rules_->IsStopToken(token) && generated_ + 1 < rules_->max_tokens_;
   }
 
+  // Whether it goes on after the next token, whatever that is if not a stop token, and stop tokens
+  // may be drawn by then.
+  bool GoesOnUnlessStopped() const {
+    return states_.empty() && !bans_stop_tokens() && generated_ + 1 < rules_->max_tokens_;
+  }
+
   // Shows what was held back, for a choice that ends otherwise.
   void Flush(std::string& shown);
 

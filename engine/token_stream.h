@@ -17,7 +17,7 @@ namespace mneme {
 // Written by the loop, read by one reader (an RPC, a test). Thread-safe.
 //
 // Back-pressure: at `capacity` events the stream is full, and the engine stops running the request
-// until the reader has taken half of them. What is under way may add a few more (two per choice),
+// until the reader has taken half of them. What is under way may add a few more (three per choice),
 // and the last event always fits, so a reader always learns how the request ended.
 class TokenStream {
  public:

@@ -15,7 +15,9 @@
 //     inputs unless a comment says so. Not thread-safe: one caller, the engine's loop thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <span>
 
 #include "kernels/decode_step.h"
@@ -250,6 +252,7 @@ struct GatedRmsNormArgs {
 // log-probabilities are those of the unmodified logits: log softmax before step 1. A row has none,
 // as if they were not asked for, where the result is -1, and where a logit is NaN or +inf or all
 // are -inf: a sum that leaves such logits out would make the others look certain.
+constexpr int kMaxRowEndTokens = 4;
 struct SamplingRow {
   float temperature = 1.0f;
   float top_p = 1.0f;
@@ -265,6 +268,12 @@ struct SamplingRow {
   uint32_t choice = 0;        // index among n parallel generations
   uint64_t seed = 0;
   int64_t position = 0;  // number of tokens fed before this one is chosen
+  // Tokens that end the row, -1 for none: see SampleArgs::next_slots.
+  int32_t end_tokens[kMaxRowEndTokens] = {-1, -1, -1, -1};
+
+  bool EndsWith(int32_t token) const {
+    return token < 0 || std::ranges::find(end_tokens, token) != std::end(end_tokens);
+  }
 };
 struct HistoryToken {
   int32_t token;
@@ -288,6 +297,19 @@ struct SampleArgs {
   // or the vocabulary: -1 and NaN.
   std::span<int32_t> top_tokens;
   std::span<float> top_logprobs;
+  // Outputs, device memory, i32 [rows] or both empty: the rows of the step that follows, so that it
+  // can begin before the host has seen what was drawn. next_tokens[r] = tokens[r], or 0 for -1;
+  // next_slots[r] stays what it is, or becomes -1 where rows[r].EndsWith(tokens[r]).
+  TensorView next_tokens, next_slots;
+
+  // The last two, for backends whose memory is the host's.
+  void PassOn() const {
+    if (next_tokens.data == nullptr) return;
+    for (size_t r = 0; r < rows.size(); ++r) {
+      next_tokens.as<int32_t>()[r] = std::max(tokens[r], 0);
+      if (rows[r].EndsWith(tokens[r])) next_slots.as<int32_t>()[r] = -1;
+    }
+  }
 };
 
 class Kernels {
@@ -312,6 +334,11 @@ class Kernels {
   virtual void GatedRmsNorm(const GatedRmsNormArgs& args) = 0;
   // Blocks until the sampled tokens are on the host: the one synchronising operation, once a step.
   virtual void Sample(const SampleArgs& args) = 0;
+  // The same in two parts, the second of which blocks. What lies between them may be launched while
+  // the device is busy, another BeginSample, too: at most two are under way, and the first one that
+  // was begun is finished first. The outputs have to stay until then, the inputs do not.
+  virtual void BeginSample(const SampleArgs& args) { Sample(args); }
+  virtual void FinishSample() {}
 
   // Fused operations. False: nothing was done, the caller composes the above.
   virtual bool SwiGluProduct(const SwiGluProductArgs&) { return false; }

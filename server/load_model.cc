@@ -33,6 +33,7 @@ std::string FolderName(absl::string_view path) {
 EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& backend) {
   EngineOptions options;
   options.graphs = !config.enforce_eager();
+  options.async_scheduling = config.async_scheduling();
   options.state_memory_bytes = config.state_memory_bytes();
   options.max_sessions = config.max_sessions();
   options.max_rows = config.max_rows();

@@ -379,8 +379,12 @@ void CpuKernels::Sample(const SampleArgs& args) {
       ops_.sample(args, static_cast<int>(r), uniform, scratch);
     }
   };
-  if (nanoseconds < kWorthSharingNanoseconds || rows == 1) return sample(0, rows, 0);
-  pool_.ParallelForDynamic(rows, 1, sample);
+  if (nanoseconds < kWorthSharingNanoseconds || rows == 1) {
+    sample(0, rows, 0);
+  } else {
+    pool_.ParallelForDynamic(rows, 1, sample);
+  }
+  args.PassOn();
 }
 
 }  // namespace mneme

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "kernels/cuda/draws.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/kernels.h"
 
@@ -30,7 +31,12 @@ class CudaKernels final : public Kernels {
   void SettleMemories(const SettleArgs& args) override { cuda::SettleMemories(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { cuda::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { cuda::GatedRmsNorm(device_, args); }
-  void Sample(const SampleArgs& args) override { cuda::Sample(device_, args); }
+  void Sample(const SampleArgs& args) override {
+    BeginSample(args);
+    FinishSample();
+  }
+  void BeginSample(const SampleArgs& args) override { draws_.Begin(args); }
+  void FinishSample() override { draws_.Finish(); }
 
   bool SwiGluProduct(const SwiGluProductArgs& args) override {
     return cuda::SwiGluProduct(device_, args);
@@ -54,6 +60,7 @@ class CudaKernels final : public Kernels {
 
  private:
   Device& device_;
+  Draws draws_{device_};
 };
 
 }  // namespace mneme::cuda

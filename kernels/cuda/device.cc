@@ -44,7 +44,6 @@ Device::Device(int ordinal, DType compute_dtype) : compute_dtype_(compute_dtype)
 
 Device::~Device() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
-  if (pinned_ != nullptr) cudaFreeHost(pinned_);
   for (const auto& [bytes, copy] : constants_) cudaFree(copy);
   if (counters_ != nullptr) cudaFree(counters_);
   if (blas_workspace_ != nullptr) cudaFree(blas_workspace_);
@@ -105,17 +104,6 @@ const void* Device::Constant(const void* data, int64_t bytes) {
   Check(WaitForDefaultStream(), "cudaMemcpy of constants");
   constants_.emplace_back(std::vector<std::byte>(first, first + bytes), copy);
   return copy;
-}
-
-void* Device::PinnedScratch(int64_t bytes) {
-  if (bytes > pinned_bytes_) {
-    if (pinned_ != nullptr) cudaFreeHost(pinned_);
-    pinned_ = nullptr;
-    pinned_bytes_ = std::max(bytes, 2 * pinned_bytes_);
-    Check(cudaMallocHost(&pinned_, static_cast<size_t>(pinned_bytes_)), "cudaMallocHost");
-    if (pinned_ == nullptr) pinned_bytes_ = 0;
-  }
-  return pinned_;
 }
 
 void Device::Check(cudaError_t status, const char* what) {

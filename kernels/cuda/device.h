@@ -58,9 +58,6 @@ class Device {
   // decode_layers.cu, two from kQueueCounter on for gated_delta_stream.cu.
   static constexpr int kQueueCounter = 32;
   unsigned* counters() const { return counters_; }
-  // Pinned host memory that the device can write to, until the next call, which must not come
-  // before the device is done with it.
-  void* PinnedScratch(int64_t bytes);
 
   // The first error seen by Check since the last TakeError; empty if none. Launches check
   // themselves by `device.Check(cudaGetLastError(), "name of the kernel")`.
@@ -91,8 +88,6 @@ class Device {
   Growing scratch_, step_memory_, words_;
   std::vector<std::pair<std::vector<std::byte>, void*>> constants_;
   unsigned* counters_ = nullptr;
-  void* pinned_ = nullptr;
-  int64_t pinned_bytes_ = 0;
   std::string error_;
 };
 

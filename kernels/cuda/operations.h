@@ -69,9 +69,4 @@ bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args);
 // upload.cu: copies whole words from pinned memory.
 void Upload(Device& device, void* to, const void* from, int64_t bytes);
 
-// sampling.cu. Blocks until the results are on the host.
-void Sample(Device& device, const SampleArgs& args);
-// sampling_largest.cu: the same of rows that all want their most likely token alone; else false.
-bool SampleLargest(Device& device, const SampleArgs& args);
-
 }  // namespace mneme::cuda

@@ -2,7 +2,7 @@
 // which adjusts logits where lists say so, looks for the largest, and, if there is a distribution
 // to draw from, cuts it and draws by selection (sampling_select.cuh). Parameters go up by one copy
 // or, if they are few, as arguments of the launch; results are written to pinned host memory, where
-// the host looks for them.
+// the host looks for them (draws.h).
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
@@ -11,8 +11,8 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "kernels/cuda/operations.h"
-#include "kernels/cuda/pinned_results.h"
+#include "kernels/cuda/draws.h"
+#include "kernels/cuda/pass_on.cuh"
 #include "kernels/cuda/sampling_select.cuh"
 #include "kernels/cuda/sampling_team.cuh"
 
@@ -29,7 +29,7 @@ using sampling::Team;
 using sampling::Values;
 
 constexpr int kThreads = sampling::kThreads;
-constexpr int kMaxInlineRows = 40;     // 80 bytes each, of the 4 KiB that arguments may have
+constexpr int kMaxInlineRows = 40;     // 96 bytes each, of the 4 KiB that arguments may have
 constexpr int kTokensPerBlock = 2048;  // fewer are not worth a block
 
 struct Row {
@@ -47,10 +47,9 @@ struct SampleParams {
   double* replaced;  // for each row, a logit for each token of its bias and history lists
   int max_top_logprobs;
   int bits_at;  // of Values::replaced in shared memory
-  int32_t* tokens;
-  float* logprobs;
-  int32_t* top_tokens;
-  float* top_logprobs;
+  DrawResults to;
+  int32_t* next_tokens;  // null, or as in SampleArgs
+  int32_t* next_slots;
   Row inline_rows[kMaxInlineRows];
 };
 
@@ -141,7 +140,7 @@ __device__ void ReportLogprobs(const SampleParams& p, const SamplingRow& row, in
   const double log_sum = largest + log(sampling::ToDouble(sum) * 0x1p-63);
   const bool writes = team.rank() == 0;
   if (writes && threadIdx.x == 0) {
-    p.logprobs[r] = static_cast<float>(values.logits[token] - log_sum);
+    p.to.logprobs[r] = static_cast<float>(values.logits[token] - log_sum);
   }
   int wanted = min(row.top_logprobs, p.max_top_logprobs);
   if (wanted <= 0) return;
@@ -151,14 +150,14 @@ __device__ void ReportLogprobs(const SampleParams& p, const SamplingRow& row, in
   selector.SortPrefix(place, wanted);
   if (!writes) return;
   for (int i = threadIdx.x; i < wanted; i += kThreads) {
-    p.top_tokens[r * p.max_top_logprobs + i] = shared.tokens[i];
-    p.top_logprobs[r * p.max_top_logprobs + i] = static_cast<float>(shared.keys[i] - log_sum);
+    p.to.top_tokens[r * p.max_top_logprobs + i] = shared.tokens[i];
+    p.to.top_logprobs[r * p.max_top_logprobs + i] = static_cast<float>(shared.keys[i] - log_sum);
   }
 }
 
 extern __shared__ __align__(16) unsigned char dynamic_shared[];
 
-__global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant__ SampleParams p) {
+__global__ void __launch_bounds__(kThreads, 2) DrawRows(const __grid_constant__ SampleParams p) {
   const Team team;
   SelectorShared& shared = *reinterpret_cast<SelectorShared*>(dynamic_shared);
   uint32_t* bits = reinterpret_cast<uint32_t*>(dynamic_shared + p.bits_at);
@@ -179,15 +178,6 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
   values.history_count = row.history_end - row.history_begin;
   values.bias_logits = p.replaced + task.replaced;
   values.history_logits = values.bias_logits + values.bias_count;
-
-  if (team.rank() == 0) {
-    if (threadIdx.x == 0) p.logprobs[r] = NAN;
-    for (int i = threadIdx.x; i < p.max_top_logprobs; i += kThreads) {
-      p.top_tokens[r * p.max_top_logprobs + i] = -1;
-      p.top_logprobs[r * p.max_top_logprobs + i] = NAN;
-    }
-    __syncthreads();
-  }
 
   int32_t token = row.forced_token;
   Extremes extremes;
@@ -212,7 +202,10 @@ __global__ void __launch_bounds__(kThreads, 2) SampleRows(const __grid_constant_
   if (team.rank() == 0) {
     __threadfence_system();  // who sees the token sees all else
     __syncthreads();
-    if (threadIdx.x == 0) p.tokens[r] = token;
+    if (threadIdx.x == 0) {
+      p.to.tokens[r] = token;
+      PassOn(token, row.end_tokens, r, p.next_tokens, p.next_slots);
+    }
   }
   team.Sync();  // others may look at this block's shared memory until here
 }
@@ -224,13 +217,12 @@ class TeamSizes {
     cudaFuncAttributes attributes = {};
     // No clusters in the device, or in the code that runs there?
     if (device.properties().major < 9 ||
-        cudaFuncGetAttributes(&attributes, SampleRows) != cudaSuccess ||
-        attributes.ptxVersion < 90) {
+        cudaFuncGetAttributes(&attributes, DrawRows) != cudaSuccess || attributes.ptxVersion < 90) {
       return;
     }
     for (int size = 2; size <= sampling::kMaxTeam; size *= 2) {
       Launch launch(device, size, size, sizeof(SelectorShared));
-      if (cudaOccupancyMaxActiveClusters(&most_rows_[size], SampleRows, &launch.config) !=
+      if (cudaOccupancyMaxActiveClusters(&most_rows_[size], DrawRows, &launch.config) !=
           cudaSuccess) {
         cudaGetLastError();
         most_rows_[size] = 0;
@@ -280,16 +272,12 @@ class Layout {
 
 }  // namespace
 
-void Sample(Device& device, const SampleArgs& args) {
+void SampleRows(Device& device, const SampleArgs& args, const DrawResults& to,
+                PinnedMemory& parameters) {
   const int64_t rows = static_cast<int64_t>(args.rows.size()), vocab = args.logits.shape[1];
-  if (rows == 0) return;
-  CHECK(args.logits.dtype == DType::kF32 && args.logits.shape[0] == rows);
   CHECK(args.max_top_logprobs <= sampling::kCandidates) << args.max_top_logprobs;
-  if (SampleLargest(device, args)) return;
   if (vocab > sampling::kMaxVocab) {
-    device.Check(cudaErrorInvalidValue, "Sample, of so large a vocabulary");
-    cudaStreamSynchronize(device.stream());  // the upload leaves from memory that is used again
-    return;
+    return device.Check(cudaErrorInvalidValue, "Sample, of so large a vocabulary");
   }
 
   std::vector<Row> tasks(args.rows.size());
@@ -304,22 +292,18 @@ void Sample(Device& device, const SampleArgs& args) {
     }
   }
 
-  const int64_t top = rows * args.max_top_logprobs;
-  Layout results, uploads;
-  const int64_t tokens_at = results.Add(rows * 4), logprobs_at = results.Add(rows * 4);
-  const int64_t top_tokens_at = results.Add(top * 4), top_logprobs_at = results.Add(top * 4);
+  Layout uploads;
   const bool in_arguments = rows <= kMaxInlineRows;
   const int64_t rows_at = uploads.Add(in_arguments ? 0 : rows * int64_t{sizeof(Row)});
   const int64_t history_bytes = static_cast<int64_t>(args.history.size_bytes());
   const int64_t bias_bytes = static_cast<int64_t>(args.bias.size_bytes());
   const int64_t history_at = uploads.Add(history_bytes), bias_at = uploads.Add(bias_bytes);
 
-  std::byte* host =
-      static_cast<std::byte*>(device.PinnedScratch(results.bytes() + uploads.bytes()));
   std::byte* scratch = static_cast<std::byte*>(device.Scratch(uploads.bytes() + replaced * 8 + 64));
-  if (host == nullptr || scratch == nullptr) return;
+  if (scratch == nullptr) return;
   if (uploads.bytes() > 0) {
-    std::byte* from = host + results.bytes();
+    auto* const from = static_cast<std::byte*>(parameters.Reserve(device, uploads.bytes()));
+    if (from == nullptr) return;
     const auto stage = [from](int64_t at, const void* data, int64_t bytes) {
       if (bytes > 0) std::memcpy(from + at, data, static_cast<size_t>(bytes));
     };
@@ -340,10 +324,9 @@ void Sample(Device& device, const SampleArgs& args) {
   p.bias = reinterpret_cast<const BiasToken*>(scratch + bias_at);
   p.replaced = reinterpret_cast<double*>(scratch + uploads.bytes());
   p.max_top_logprobs = args.max_top_logprobs;
-  p.tokens = reinterpret_cast<int32_t*>(host + tokens_at);
-  p.logprobs = reinterpret_cast<float*>(host + logprobs_at);
-  p.top_tokens = reinterpret_cast<int32_t*>(host + top_tokens_at);
-  p.top_logprobs = reinterpret_cast<float*>(host + top_logprobs_at);
+  p.to = to;
+  p.next_tokens = args.next_tokens.as<int32_t>();
+  p.next_slots = args.next_slots.as<int32_t>();
   if (in_arguments) std::copy(tasks.begin(), tasks.end(), p.inline_rows);
 
   // Only what is needed: less to set up, and more blocks fit.
@@ -351,9 +334,8 @@ void Sample(Device& device, const SampleArgs& args) {
   static_assert(offsetof(SelectorShared, masses) % 16 == 0);
   static const int allowed = [&] {
     const int most = static_cast<int>(device.properties().sharedMemPerBlockOptin);
-    device.Check(
-        cudaFuncSetAttribute(SampleRows, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
-        "shared memory of Sample");
+    device.Check(cudaFuncSetAttribute(DrawRows, cudaFuncAttributeMaxDynamicSharedMemorySize, most),
+                 "shared memory of Sample");
     return most;
   }();
   static const TeamSizes sizes(device);
@@ -364,15 +346,7 @@ void Sample(Device& device, const SampleArgs& args) {
     return device.Check(cudaErrorInvalidValue, "Sample, of so large a vocabulary");
   }
   const TeamSizes::Launch launch(device, rows * size, size, static_cast<size_t>(shared_bytes));
-  std::fill_n(p.tokens, rows, kNoResultYet);
-  device.Check(cudaLaunchKernelEx(&launch.config, SampleRows, p), "Sample");
-  if (device.ok()) AwaitResults(device, p.tokens, rows);
-  if (!device.ok()) return;
-
-  std::copy_n(p.tokens, rows, args.tokens.begin());
-  std::copy_n(p.logprobs, rows, args.logprobs.begin());
-  std::copy_n(p.top_tokens, top, args.top_tokens.begin());
-  std::copy_n(p.top_logprobs, top, args.top_logprobs.begin());
+  device.Check(cudaLaunchKernelEx(&launch.config, DrawRows, p), "Sample");
 }
 
 }  // namespace mneme::cuda

@@ -1,6 +1,6 @@
-// Draws of rows that all ask for their most likely token and nothing else: what SampleRows does for
+// Draws of rows that all ask for their most likely token and nothing else: what DrawRows does for
 // them, by one block a row and in little code, without blocks that wait for one another. For one or
-// two rows the draw is as long as the work of a layer otherwise; for hundreds SampleRows takes some
+// two rows the draw is as long as the work of a layer otherwise; for hundreds DrawRows takes some
 // four times as long as reading the logits does.
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "kernels/cuda/device_utils.cuh"
-#include "kernels/cuda/operations.h"
-#include "kernels/cuda/pinned_results.h"
+#include "kernels/cuda/draws.h"
+#include "kernels/cuda/pass_on.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -30,14 +30,22 @@ __device__ inline void TakeLargest(uint32_t& key, int& token) {
   key = largest;
 }
 
+struct EndTokens {
+  int32_t tokens[kMaxRowEndTokens];
+};
+
 // A block for each row of logits [rows, vocab]. tokens[row]: the largest finite logit's lowest
-// token; -1 where there is none, or where that is infinity.
+// token; -1 where there is none, or where that is infinity. `ends`, which a block reads from the
+// host's memory while it waits for logits, and the next step's rows: null, or as SampleArgs says.
 __global__ void __launch_bounds__(kThreads)
-    LargestOfRows(const float* logits, int vocab, int32_t* tokens) {
+    LargestOfRows(const float* logits, int vocab, int32_t* tokens, const EndTokens* ends,
+                  int32_t* next_tokens, int32_t* next_slots) {
   constexpr int kAtOnce = 8;  // loads of a thread that are under way together
   __shared__ uint32_t keys[kThreads / kWarp];
   __shared__ int places[kThreads / kWarp];
   const float* const row = logits + int64_t{blockIdx.x} * vocab;
+  EndTokens end_tokens = {};
+  if (threadIdx.x == 0 && ends != nullptr) end_tokens = ends[blockIdx.x];
   float largest = -INFINITY;
   int token = std::numeric_limits<int>::max();
 #pragma unroll 1
@@ -74,34 +82,38 @@ __global__ void __launch_bounds__(kThreads)
   token = places[lane];
   TakeLargest(key, token);
   const bool finite = key > Ordered(-INFINITY) && key < Ordered(INFINITY);
-  if (lane == 0) tokens[blockIdx.x] = finite ? token : -1;
+  if (lane == 0) {
+    tokens[blockIdx.x] = finite ? token : -1;
+    PassOn(finite ? token : -1, end_tokens.tokens, blockIdx.x, next_tokens, next_slots);
+  }
 }
 
 }  // namespace
 
-bool SampleLargest(Device& device, const SampleArgs& args) {
+bool SampleLargest(Device& device, const SampleArgs& args, const DrawResults& to,
+                   PinnedMemory& parameters) {
   const auto rows = static_cast<int64_t>(args.rows.size());
   const auto vocab = static_cast<int>(args.logits.shape[1]);
   const auto* const logits = args.logits.as<const float>();
-  const bool fits = rows >= 1 && vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
+  const bool fits = vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
   const bool plain = std::all_of(args.rows.begin(), args.rows.end(), [](const SamplingRow& row) {
     return row.temperature == 0 && row.forced_token < 0 && row.top_logprobs < 0 &&
            row.history_begin == row.history_end && row.bias_begin == row.bias_end;
   });
   if (!fits || !plain) return false;
-  auto* const tokens = static_cast<int32_t*>(device.PinnedScratch(rows * 4));
-  if (tokens == nullptr) return true;  // the error is on record
-  std::fill_n(tokens, rows, kNoResultYet);
-  LargestOfRows<<<static_cast<unsigned>(rows), kThreads, 0, device.stream()>>>(logits, vocab,
-                                                                               tokens);
+  EndTokens* ends = nullptr;
+  if (args.next_tokens.data != nullptr) {
+    ends = static_cast<EndTokens*>(
+        parameters.Reserve(device, rows * static_cast<int64_t>(sizeof(EndTokens))));
+    if (ends == nullptr) return true;
+    for (int64_t r = 0; r < rows; ++r) {
+      std::copy_n(args.rows[r].end_tokens, kMaxRowEndTokens, ends[r].tokens);
+    }
+  }
+  LargestOfRows<<<static_cast<unsigned>(rows), kThreads, 0, device.stream()>>>(
+      logits, vocab, to.tokens, ends, args.next_tokens.as<int32_t>(),
+      args.next_slots.as<int32_t>());
   device.Check(cudaGetLastError(), "SampleLargest");
-  if (device.ok()) AwaitResults(device, tokens, rows);
-  if (!device.ok()) return true;
-  std::copy_n(tokens, rows, args.tokens.begin());
-  std::fill(args.logprobs.begin(), args.logprobs.end(), std::numeric_limits<float>::quiet_NaN());
-  std::fill(args.top_tokens.begin(), args.top_tokens.end(), -1);
-  std::fill(args.top_logprobs.begin(), args.top_logprobs.end(),
-            std::numeric_limits<float>::quiet_NaN());
   return true;
 }
 

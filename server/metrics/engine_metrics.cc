@@ -107,6 +107,9 @@ void WriteStepMetrics(const EngineStats& stats, const LoopActivity& activity,
     ages.Value(is_current ? absl::ToDoubleSeconds(activity.in_phase) : 0,
                {{"phase", PhaseName(phase)}});
   }
+  out.Counter("steps_ahead_total",
+              "Steps that began before the tokens of the one before were known.")
+      .Value(Count(stats.ahead_steps));
   out.Counter("steps_failed_total", "Steps that the device could not finish.")
       .Value(Count(stats.failed_steps));
   out.Counter("state_traffic_bytes_total",

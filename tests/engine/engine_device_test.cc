@@ -61,12 +61,17 @@ class EngineDeviceTest : public testing::TestWithParam<BackendUnderTest> {
     MakeFolder(spec, folder_);
   }
 
-  std::unique_ptr<Engine> Make(std::unique_ptr<Backend> backend, bool graphs = true) {
+  std::unique_ptr<Engine> Make(std::unique_ptr<Backend> backend, bool graphs = true,
+                               bool async_scheduling = true) {
     auto model = LoadModel(folder_.path(), *backend, nullptr);
     CHECK_OK(model.status());
-    auto engine = Engine::Create(
-        std::move(backend), *std::move(model), /*tokenizer=*/nullptr, {},
-        {.max_sessions = 48, .graphs = graphs, .max_rows = 24, .max_tokens_per_step = 64}, clock_);
+    auto engine = Engine::Create(std::move(backend), *std::move(model), /*tokenizer=*/nullptr, {},
+                                 {.max_sessions = 48,
+                                  .graphs = graphs,
+                                  .async_scheduling = async_scheduling,
+                                  .max_rows = 24,
+                                  .max_tokens_per_step = 64},
+                                 clock_);
     CHECK_OK(engine.status());
     return *std::move(engine);
   }
@@ -103,6 +108,37 @@ TEST_P(EngineDeviceTest, ManyRequestsGetTheTokensOfTheReference) {
 TEST_P(EngineDeviceTest, GraphsChangeNoToken) {
   ExpectSame(Answers(*Make(GetParam().Make(), /*graphs=*/true), 40),
              Answers(*Make(GetParam().Make(), /*graphs=*/false), 40));
+}
+
+// Some end by a stop token, which the step ahead must not feed: their sessions go on as they would
+// have, greedy and drawn.
+TEST_P(EngineDeviceTest, StepsThatRunAheadChangeNoToken) {
+  std::vector<std::vector<std::vector<int32_t>>> answers;
+  for (const bool ahead : {true, false}) {
+    for (const bool graphs : {true, false}) {
+      const std::unique_ptr<Engine> engine = Make(GetParam().Make(), graphs, ahead);
+      answers.emplace_back();
+      // One after the other, so that batches are the same: kernels of more rows round differently.
+      for (int turn = 0; turn < 3; ++turn) {
+        for (int i = 0; i < 6; ++i) {
+          Request request =
+              MakeRequest(RandomTokens(5 + i, kVocab, 10 * turn + i), 60, absl::StrCat("s", i));
+          if (i % 2 == 1) request.sampling = {.temperature = 1, .top_p = 0.9f, .seed = 5 + i};
+          for (int token = i; request.stop.stop_token_ids.size() < 4; token += 64) {
+            request.stop.stop_token_ids.push_back(token);
+          }
+          auto stream = engine->Submit(std::move(request));
+          CHECK_OK(stream.status());
+          answers.back().push_back(Collect(**stream).tokens);
+        }
+      }
+      const bool runs_ahead = ahead && GetParam().device == "cuda";
+      EXPECT_EQ(engine->stats().ahead_steps.value() > 0, runs_ahead);
+      EXPECT_EQ(answers.back(), answers[0]) << "ahead " << ahead << ", graphs " << graphs;
+    }
+  }
+  const auto stopped = [](const auto& tokens) { return tokens.size() < 60; };
+  EXPECT_GT(std::count_if(answers[0].begin(), answers[0].end(), stopped), 3);
 }
 
 // Alone, in pieces, from a fork, and after a cancellation: the same conversation.

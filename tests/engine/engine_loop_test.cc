@@ -215,7 +215,9 @@ TEST(EngineLoopTest, TokensComeInTheTurnThatDrawsThem) {
 }
 
 TEST(EngineLoopTest, TokensComeWhileAnAsynchronousDeviceRunsTheNextStep) {
-  LoopHarness h({.asynchronous = true});
+  HarnessOptions options = {.asynchronous = true};
+  options.engine.async_scheduling = false;
+  LoopHarness h(options);
   auto stream = h.Submit(Greedy({1}, 3)).value();
   Answer answer;
   h.Turn();
@@ -240,21 +242,27 @@ TEST(EngineLoopTest, TokensComeWhileAnAsynchronousDeviceRunsTheNextStep) {
 }
 
 TEST(EngineLoopTest, WhatWasDrawnComesBeforeAnEndThatComesBetweenSteps) {
-  for (const bool asynchronous : {false, true}) {
-    LoopHarness h({.asynchronous = asynchronous});
+  struct Case {
+    bool asynchronous, ahead;
+    int tokens;  // of three turns, and of the step that is ahead
+  };
+  for (const Case c : {Case{false, false, 3}, {true, false, 3}, {true, true, 4}}) {
+    HarnessOptions options = {.asynchronous = c.asynchronous};
+    options.engine.async_scheduling = c.ahead;
+    LoopHarness h(options);
     OracleSession oracle;
     oracle.FeedPrompt({1});
     const Request request = Greedy({1}, 50, "s");
     std::vector<int32_t> want = oracle.Generate(h.options, request, 0, 0);
-    want.resize(3);
+    want.resize(c.tokens);
     auto stream = h.Submit(request).value();
     for (int turn = 0; turn < 3; ++turn) h.Turn();
     stream->Cancel();
     const Answer answer = h.Finish(*stream);
     EXPECT_TRUE(absl::IsCancelled(answer.status()));
     EXPECT_EQ(answer.tokens.at(0), want);
-    EXPECT_EQ(answer.last.session_position, 4);
-    EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 4);
+    EXPECT_EQ(answer.last.session_position, 1 + c.tokens);
+    EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 1 + c.tokens);
     h.TurnUntilQuiet();
   }
 }

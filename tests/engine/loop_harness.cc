@@ -122,11 +122,12 @@ Answer LoopHarness::Generate(Request request) {
 void LoopHarness::Turn() { loop->RunOnce(absl::ZeroDuration()); }
 
 void LoopHarness::TurnUntilQuiet() {
-  size_t before;
-  do {
-    before = rows_per_step.size();
+  // A turn may take the tokens of a step that the one before began, and the next one deliver them.
+  for (int quiet = 0; quiet < 2; ++quiet) {
+    const size_t before = rows_per_step.size();
     Turn();
-  } while (rows_per_step.size() > before);
+    if (rows_per_step.size() > before) quiet = -1;
+  }
   EXPECT_EQ(loop->CheckIntegrity(), absl::OkStatus());
 }
 

@@ -32,14 +32,17 @@ class Schedule {
       for (int i = 0; i < actions; ++i) Act();
       if (failures_ && Pick(0, 59) == 0) h_.backend.FailNext(absl::InternalError("injected"));
       if (Pick(0, 9) == 0) h_.clock.Advance(absl::Milliseconds(Pick(1, 50)));
-      Turn();
-      ReadSome();
+      for (int quiet = Chance(60) ? 1 : Pick(2, 8); quiet > 0; --quiet) {
+        Turn();
+        ReadSome();
+      }
     }
     Settle();
     judge_.Judge(log_);
   }
 
   int answers() const { return judge_.answers(); }
+  int64_t ahead_steps() const { return h_.stats.ahead_steps.value(); }
   // What became of requests, and how often.
   std::map<std::string, int> outcomes() const {
     std::map<std::string, int> all = judge_.outcomes();
@@ -66,7 +69,8 @@ class Schedule {
     options.engine.history_tokens = pick(0, 12);
     options.engine.max_idempotency_keys = pick(2, 30);
     options.engine.default_session_ttl = absl::Milliseconds(pick(30, 400));
-    options.asynchronous = pick(0, 1) == 1;
+    options.asynchronous = pick(0, 2) > 0;
+    options.engine.async_scheduling = pick(0, 3) > 0;
     return options;
   }
 
@@ -271,6 +275,7 @@ class Schedule {
 
 void RunSchedules(uint64_t first_seed, int count, bool failures) {
   int answers = 0;
+  int64_t ahead_steps = 0;
   std::map<std::string, int> outcomes;
   for (int i = 0; i < count; ++i) {
     SCOPED_TRACE(absl::StrCat("seed ", first_seed + i));
@@ -278,10 +283,13 @@ void RunSchedules(uint64_t first_seed, int count, bool failures) {
     schedule.Run();
     if (::testing::Test::HasFailure()) return;
     answers += schedule.answers();
+    ahead_steps += schedule.ahead_steps();
     for (const auto& [outcome, n] : schedule.outcomes()) outcomes[outcome] += n;
   }
   EXPECT_GT(answers, count);
-  std::string summary = absl::StrCat(count, " schedules, ", answers, " answers\n");
+  EXPECT_GT(ahead_steps, count);
+  std::string summary =
+      absl::StrCat(count, " schedules, ", answers, " answers, ", ahead_steps, " steps ahead\n");
   for (const auto& [outcome, n] : outcomes) absl::StrAppend(&summary, "  ", outcome, ": ", n, "\n");
   printf("%s", summary.c_str());
 }

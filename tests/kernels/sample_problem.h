@@ -42,10 +42,9 @@ struct SampleProblem {
     return rows.back();
   }
 
-  Sampled Run(Backend& backend) const {
-    Workbench bench(backend);
+  // What it asks of a backend; the results come to `sampled`.
+  SampleArgs Args(Workbench& bench, Sampled& sampled) const {
     const size_t n = rows.size();
-    Sampled sampled;
     sampled.tokens.assign(n, -7);
     sampled.logprobs.assign(n, -7);
     sampled.top_tokens.assign(n * max_top_logprobs, -7);
@@ -60,6 +59,13 @@ struct SampleProblem {
     args.logprobs = sampled.logprobs;
     args.top_tokens = sampled.top_tokens;
     args.top_logprobs = sampled.top_logprobs;
+    return args;
+  }
+
+  Sampled Run(Backend& backend) const {
+    Workbench bench(backend);
+    Sampled sampled;
+    const SampleArgs args = Args(bench, sampled);
     bench.kernels().Sample(args);
     EXPECT_THAT(bench.Read(args.logits),
                 HasSameBits(bench.Read(bench.Activations(logits, args.logits.shape))))

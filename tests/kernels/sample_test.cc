@@ -340,6 +340,69 @@ TEST_P(SampleTest, PositionSeedAndChoiceNameTheDraw) {
   ExpectTokens(p, *backend_);
 }
 
+// Batches that go up as arguments and those that are copied, drawn and greedy.
+TEST_P(SampleTest, TheNextStepFindsItsTokensAndWhoHasEnded) {
+  for (const bool greedy : {true, false}) {
+    for (const int rows : {1, 3, 40, 100}) {
+      SCOPED_TRACE(rows);
+      SampleProblem p(200);
+      SeededRandom random(rows);
+      for (int r = 0; r < rows; ++r) {
+        const bool nothing = r % 7 == 3;  // there is to draw
+        SamplingRow& row =
+            p.Add(nothing ? std::vector<double>(200, NAN) : random.NormalValues(200));
+        if (greedy) row.temperature = 0;
+        row.position = r;
+        for (int32_t& end : row.end_tokens) end = random.Int(0, 199);
+        row.end_tokens[r % 3] = -1;
+        if (!nothing && r % 5 == 2) row.end_tokens[r % 4] = p.ExpectedToken(r);
+      }
+      Workbench bench(*backend_);
+      Sampled sampled;
+      SampleArgs args = p.Args(bench, sampled);
+      std::vector<int> slots;
+      for (int r = 0; r < rows; ++r) slots.push_back(1000 + r);
+      args.next_tokens = bench.NewInts({rows});
+      args.next_slots = bench.Ints(slots);
+      bench.kernels().Sample(args);
+      const std::vector<int> next_tokens = bench.ReadInts(args.next_tokens);
+      const std::vector<int> next_slots = bench.ReadInts(args.next_slots);
+      for (int r = 0; r < rows; ++r) {
+        EXPECT_EQ(sampled.tokens[r], r % 7 == 3 ? -1 : p.ExpectedToken(r)) << r;
+        EXPECT_EQ(next_tokens[r], std::max(sampled.tokens[r], 0)) << r;
+        EXPECT_EQ(next_slots[r], p.rows[r].EndsWith(sampled.tokens[r]) ? -1 : slots[r]) << r;
+      }
+    }
+  }
+}
+
+TEST_P(SampleTest, TwoBatchesAreUnderWayAtOnce) {
+  std::vector<SampleProblem> problems(5, SampleProblem(300));
+  std::vector<Sampled> sampled(problems.size());
+  Workbench bench(*backend_);
+  for (size_t i = 0; i < problems.size(); ++i) {
+    SeededRandom random(static_cast<int>(i));
+    problems[i].max_top_logprobs = i % 2 == 0 ? 3 : 0;
+    for (size_t r = 0; r < 1 + 30 * i; ++r) {
+      SamplingRow& row = problems[i].Add(random.NormalValues(300));
+      row.temperature = i == 3 ? 0 : 1;
+      row.top_logprobs = problems[i].max_top_logprobs;
+      row.seed = i;
+    }
+    bench.kernels().BeginSample(problems[i].Args(bench, sampled[i]));
+    if (i > 0) bench.kernels().FinishSample();
+  }
+  bench.kernels().FinishSample();
+  for (size_t i = 0; i < problems.size(); ++i) {
+    const Sampled want = problems[i].Run(*backend_);
+    EXPECT_EQ(sampled[i].tokens, want.tokens) << i;
+    EXPECT_EQ(sampled[i].top_tokens, want.top_tokens) << i;
+    for (size_t r = 0; r < problems[i].rows.size(); ++r) {
+      EXPECT_EQ(sampled[i].tokens[r], problems[i].ExpectedToken(r)) << i << " " << r;
+    }
+  }
+}
+
 TEST_P(SampleTest, NoRowsAreNoWork) {
   SampleProblem p(10);
   EXPECT_TRUE(p.Run(*backend_).tokens.empty());

@@ -1,0 +1,73 @@
+// Draws that are under way: their results come through pinned memory of the host, which a kernel
+// writes to and the host looks at, so that the host has them microseconds before the stream says
+// that the kernel has ended, and whatever else is queued behind it.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda {
+
+// Memory of the host that the device can read and write. Grows.
+class PinnedMemory {
+ public:
+  PinnedMemory() = default;
+  ~PinnedMemory();
+  PinnedMemory(const PinnedMemory&) = delete;
+  PinnedMemory& operator=(const PinnedMemory&) = delete;
+
+  // Uninitialised, until the next call, which must not come before the device is done with it. Null
+  // if there is none: the error is on record.
+  void* Reserve(Device& device, int64_t bytes);
+
+ private:
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+// Where a kernel writes what SampleArgs says of `tokens` and the three after it. Logprobs and lists
+// need not be written where nobody asked for them. A token comes last, after a system-wide fence:
+// whoever sees it sees all else of its row.
+struct DrawResults {
+  int32_t* tokens = nullptr;
+  float* logprobs = nullptr;
+  int32_t* top_tokens = nullptr;
+  float* top_logprobs = nullptr;
+};
+
+// See Kernels::BeginSample and FinishSample.
+class Draws {
+ public:
+  explicit Draws(Device& device) : device_(device) {}
+  void Begin(const SampleArgs& args);
+  void Finish();
+
+ private:
+  struct Draw {
+    PinnedMemory results, parameters;
+    DrawResults from;
+    std::span<int32_t> tokens;
+    std::span<float> logprobs;
+    std::span<int32_t> top_tokens;
+    std::span<float> top_logprobs;
+    bool launched = false;
+  };
+  void Await(const Draw& draw);
+
+  Device& device_;
+  std::array<Draw, 2> draws_;  // used in turns
+  int begun_ = 0, finished_ = 0;
+};
+
+// sampling.cu: launches the draws of all rows. `parameters` stays until they are finished.
+void SampleRows(Device& device, const SampleArgs& args, const DrawResults& to,
+                PinnedMemory& parameters);
+// sampling_largest.cu: the same of rows that all want their most likely token alone; else false.
+bool SampleLargest(Device& device, const SampleArgs& args, const DrawResults& to,
+                   PinnedMemory& parameters);
+
+}  // namespace mneme::cuda

@@ -1,0 +1,21 @@
+// What a draw leaves for the step that follows it.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/kernels.h"
+
+namespace mneme::cuda {
+
+// Of a row of SampleArgs, by one thread. `next_tokens` may be null.
+__device__ inline void PassOn(int32_t token, const int32_t (&end_tokens)[kMaxRowEndTokens],
+                              int64_t row, int32_t* next_tokens, int32_t* next_slots) {
+  if (next_tokens == nullptr) return;
+  bool ends = token < 0;
+#pragma unroll
+  for (const int32_t end : end_tokens) ends |= token == end;
+  next_tokens[row] = max(token, 0);
+  if (ends) next_slots[row] = -1;
+}
+
+}  // namespace mneme::cuda
