@@ -21,6 +21,9 @@ struct Buffers {
   float *log_decay, *beta;               // [entries, value_heads]
 };
 
+// See Sizes::routes_gate. Fewer rows gain nothing by it.
+constexpr int kRowsOfRoutesGates = 385;
+
 struct Sizes {
   explicit Sizes(const DeltaMixerStepArgs& args)
       : rows(args.hidden.shape[0]),
@@ -31,12 +34,18 @@ struct Sizes {
         columns(top_k + (args.shared ? 1 : 0)),
         entries(rows * columns),
         per_entry(args.k_proj.size() > 1),
-        projected(per_entry ? entries : rows) {}
+        projected(per_entry ? entries : rows),
+        routes_gate(rows >= kRowsOfRoutesGates && 2 * args.value_heads <= kMaxRowGates &&
+                    (args.shared || !per_entry)) {}
   int64_t rows, model_dim, keys, values;
   int top_k, columns;
   int64_t entries;
   bool per_entry;
   int64_t projected;
+  // The routes' kernel makes a and b of the memory that all rows go to. For their few outputs,
+  // blocks of the projections would multiply as long as for 128; and with these, 512 rows of
+  // mom-340m have a few blocks more than run at a time.
+  bool routes_gate;
 };
 
 int64_t LayOut(const DeltaMixerStepArgs& args, const Sizes& size, std::byte* memory, Buffers& b) {
@@ -106,25 +115,35 @@ Segments SegmentsOf(const EntryTable& table, int64_t entries) {
 }
 
 void Route(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
-  LaunchManyRoutes(device, {.hidden = args.hidden.as<const float>(),
-                            .norm = args.norm.as<const float>(),
-                            .norm_eps = args.norm_eps,
-                            .rows = static_cast<int>(size.rows),
-                            .model_dim = static_cast<int>(size.model_dim),
-                            .x = b.x,
-                            .table = b.table,
-                            .memories = args.memories,
-                            .top_k = size.top_k,
-                            .columns = size.columns,
-                            .router = static_cast<const __nv_bfloat16*>(args.router.data),
-                            .round_logits = args.round_logits == DType::kBF16,
-                            .forced = args.forced.as<const int32_t>(),
-                            .slots = args.slots.as<const int32_t>(),
-                            .written = args.written,
-                            .range = args.pending.range,
-                            .capacity = args.pending.capacity,
-                            .indices = args.indices.as<int32_t>(),
-                            .weights = args.weights.as<float>()});
+  ManyRoutesArgs routes = {.hidden = args.hidden.as<const float>(),
+                           .norm = args.norm.as<const float>(),
+                           .norm_eps = args.norm_eps,
+                           .rows = static_cast<int>(size.rows),
+                           .model_dim = static_cast<int>(size.model_dim),
+                           .x = b.x,
+                           .table = b.table,
+                           .memories = args.memories,
+                           .top_k = size.top_k,
+                           .columns = size.columns,
+                           .router = static_cast<const __nv_bfloat16*>(args.router.data),
+                           .round_logits = args.round_logits == DType::kBF16,
+                           .forced = args.forced.as<const int32_t>(),
+                           .slots = args.slots.as<const int32_t>(),
+                           .written = args.written,
+                           .range = args.pending.range,
+                           .capacity = args.pending.capacity,
+                           .indices = args.indices.as<int32_t>(),
+                           .weights = args.weights.as<float>()};
+  if (size.routes_gate) {
+    const int stride = args.value_heads * (size.per_entry ? size.columns : 1);
+    routes.gates = args.value_heads;
+    routes.gate_a = static_cast<const __nv_bfloat16*>(args.a_proj.back().data);
+    routes.gate_b = static_cast<const __nv_bfloat16*>(args.b_proj.back().data);
+    routes.first_a = b.raw_a + stride - args.value_heads;
+    routes.first_b = b.raw_b + stride - args.value_heads;
+    routes.gate_stride = stride;
+  }
+  LaunchManyRoutes(device, routes);
 }
 
 // Adds products to a launch.
@@ -194,7 +213,8 @@ void Project(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, 
   if (args.g_proj.data != nullptr) products.Add(b.x, args.g_proj, b.gate);
   products.Add(b.x, args.k_proj, b.raw_k, {}, nullptr, size).bf16_y = true;
   products.Add(b.x, args.v_proj, b.raw_v, {}, nullptr, size).bf16_y = true;
-  products.Add(b.x, args.a_proj, b.raw_a, args.b_proj, b.raw_b, size);
+  ManyProduct& gates = products.Add(b.x, args.a_proj, b.raw_a, args.b_proj, b.raw_b, size);
+  if (size.routes_gate) gates.all_rows = 0;
   LaunchManyProducts(device, products.list(), ManyEpilogue::kStore);
 }
 

@@ -17,6 +17,7 @@
 namespace mneme::cuda {
 
 enum : int { kMaxManyChoices = 1024, kMaxManyMemories = 15, kMaxManyModelDim = 8192 };
+constexpr int kMaxRowGates = 32;
 
 // What a row's token does, of every entry; in scratch memory.
 struct EntryTable {
@@ -45,6 +46,13 @@ struct ManyRoutesArgs {
   int capacity;
   int32_t* indices;  // [rows, top_k]
   float* weights;    // [rows, top_k]
+  // Gates of each row's last entry, which goes to the shared memory, or to the only one there is:
+  // products of x with narrow matrices, to be written where that entry's are. At most
+  // kMaxRowGates of both; 0: another kernel makes them.
+  int gates;                             // of each of the two matrices
+  const __nv_bfloat16 *gate_a, *gate_b;  // [gates, model_dim]
+  float *first_a, *first_b;              // row 0's
+  int gate_stride;                       // from row to row
 };
 void LaunchManyRoutes(Device& device, const ManyRoutesArgs& args);
 

@@ -1,4 +1,5 @@
-// Norm, router and choice of a decode step of many rows, a block to a row.
+// Norm, router and choice of a decode step of many rows, a block to a row; also its gates for the
+// memory that all rows go to.
 #include <cstdint>
 
 #include "kernels/cuda/decode_many.h"
@@ -11,7 +12,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kRouted = 4;  // memories whose router weights are held in registers
 
 __device__ inline float4 ToFloats(uint2 bits) {
   const float2 low = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(bits.x));
@@ -74,26 +74,40 @@ __device__ inline void WriteChoice(const ManyRoutesArgs& p, int row, int slot, f
   if (row == 0 && lane == 0) p.table.offsets[p.rows * p.columns] = p.rows * p.columns;
 }
 
-// Rows of at most kEach fours for a thread.
-template <int kEach>
+// Of the router's matrix and, behind it, those of the two gates.
+__device__ inline const uint2* WeightsOf(const ManyRoutesArgs& p, int output) {
+  const __nv_bfloat16* matrix = p.router;
+  if (output >= p.memories) {
+    output -= p.memories;
+    matrix = p.gate_a;
+    if (output >= p.gates) {
+      output -= p.gates;
+      matrix = p.gate_b;
+    }
+  }
+  return reinterpret_cast<const uint2*>(matrix + int64_t{output} * p.model_dim);
+}
+
+// Rows of at most kEach fours for a thread, of which kAtOnce of weights are held in registers: the
+// first ones are there before the wait.
+template <int kEach, int kAtOnce>
 __global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ ManyRoutesArgs p) {
-  __shared__ float sums[kMaxManyMemories + 1][kWarps];
+  __shared__ float sums[1 + kMaxManyMemories + kMaxRowGates][kWarps];  // squares, outputs
   LetNextKernelStart();
   // Weights, and what the host and earlier steps have written.
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int row = blockIdx.x, fours = p.model_dim / 4;
   const bool routes = p.table.slots != nullptr;
+  const int outputs = p.memories + 2 * p.gates;
   float4 norm[kEach];
-  uint2 router[kRouted][kEach];
+  uint2 weights[kAtOnce][kEach];
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
     const int i = threadIdx.x + n * kThreads;
     norm[n] = i < fours ? reinterpret_cast<const float4*>(p.norm)[i] : float4{};
 #pragma unroll
-    for (int m = 0; m < kRouted; ++m) {
-      router[m][n] = m < p.memories && i < fours
-                         ? reinterpret_cast<const uint2*>(p.router + int64_t{m} * p.model_dim)[i]
-                         : uint2{};
+    for (int m = 0; m < kAtOnce; ++m) {
+      weights[m][n] = m < outputs && i < fours ? WeightsOf(p, m)[i] : uint2{};
     }
   }
   int slot = -1;
@@ -121,25 +135,23 @@ __global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ M
   }
   squares = WarpSum(squares);
   if (lane == 0) sums[0][warp] = squares;
-  for (int first = 0; first < p.memories; first += kRouted) {
-    float dots[kRouted] = {};
+  for (int first = 0; first < outputs; first += kAtOnce) {
+    float dots[kAtOnce] = {};
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
 #pragma unroll
-      for (int m = 0; m < kRouted; ++m) {
-        const float4 w = ToFloats(router[m][n]);
+      for (int m = 0; m < kAtOnce; ++m) {
+        const float4 w = ToFloats(weights[m][n]);
         dots[m] = fmaf(x[n].x, w.x, fmaf(x[n].y, w.y, dots[m]));
         dots[m] = fmaf(x[n].z, w.z, fmaf(x[n].w, w.w, dots[m]));
-        const int i = threadIdx.x + n * kThreads, next = first + kRouted + m;
-        if (next < p.memories && i < fours) {
-          router[m][n] = reinterpret_cast<const uint2*>(p.router + int64_t{next} * p.model_dim)[i];
-        }
+        const int i = threadIdx.x + n * kThreads, next = first + kAtOnce + m;
+        if (next < outputs && i < fours) weights[m][n] = WeightsOf(p, next)[i];
       }
     }
     const float dot = WarpSums(dots, lane);
-    constexpr int kLanesPerSum = kWarp / kRouted;
+    constexpr int kLanesPerSum = kWarp / kAtOnce;
     const int m = first + lane / kLanesPerSum;
-    if (lane % kLanesPerSum == 0 && m < p.memories) sums[1 + m][warp] = dot;
+    if (lane % kLanesPerSum == 0 && m < outputs) sums[1 + m][warp] = dot;
   }
   __syncthreads();
   float sum = 0;
@@ -155,13 +167,19 @@ __global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ M
     reinterpret_cast<uint2*>(p.x + int64_t{row} * p.model_dim)[i] = {
         reinterpret_cast<const unsigned&>(low), reinterpret_cast<const unsigned&>(high)};
   }
-  if (!routes || warp != 0) return;
-  float logit = 0;
-  if (lane < p.memories) {
+  if (!routes || warp > 1) return;
+  const auto output_of = [&](int output) {
+    float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) logit += sums[1 + lane][w];
+    for (int w = 0; w < kWarps; ++w) sum += sums[1 + output][w];
+    return sum * scale;
+  };
+  if (warp == 0) {
+    WriteChoice(p, row, slot, lane < p.memories ? output_of(lane) : 0, store);
+  } else if (lane < 2 * p.gates) {
+    float* const first = lane < p.gates ? p.first_a : p.first_b;
+    first[row * p.gate_stride + lane % p.gates] = output_of(p.memories + lane);
   }
-  WriteChoice(p, row, slot, logit * scale, store);
 }
 
 }  // namespace
@@ -171,10 +189,12 @@ void LaunchManyRoutes(Device& device, const ManyRoutesArgs& args) {
     LaunchOverlapping(device, "routes of a decode step", kernel, args.rows, kThreads, 0, 1, args);
   };
   const int each = (args.model_dim / 4 + kThreads - 1) / kThreads;
-  if (each <= 1) return launch(ManyRoutes<1>);
-  if (each <= 2) return launch(ManyRoutes<2>);
-  if (each <= 4) return launch(ManyRoutes<4>);
-  launch(ManyRoutes<8>);
+  if (each <= 1 && args.gates > 0) return launch(ManyRoutes<1, 8>);
+  if (each <= 1) return launch(ManyRoutes<1, 4>);
+  if (each <= 2 && args.gates > 0) return launch(ManyRoutes<2, 8>);
+  if (each <= 2) return launch(ManyRoutes<2, 4>);
+  if (each <= 4) return launch(ManyRoutes<4, 4>);
+  launch(ManyRoutes<8, 4>);
 }
 
 }  // namespace mneme::cuda

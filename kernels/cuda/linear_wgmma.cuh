@@ -46,6 +46,7 @@ struct WarpgroupProduct;
 #define MNEME_SUMS40(d, i) MNEME_SUMS32(d, i), MNEME_SUMS8(d, i + 32)
 #define MNEME_SUMS48(d, i) MNEME_SUMS32(d, i), MNEME_SUMS16(d, i + 32)
 #define MNEME_SUMS64(d, i) MNEME_SUMS32(d, i), MNEME_SUMS32(d, i + 32)
+#define MNEME_SUMS72(d, i) MNEME_SUMS64(d, i), MNEME_SUMS8(d, i + 64)
 #define MNEME_SUMS128(d, i) MNEME_SUMS64(d, i), MNEME_SUMS64(d, i + 64)
 #define MNEME_NAMES8 \
   "%0, %1, %2, %3, %4, %5, %6, %7"
@@ -60,6 +61,8 @@ struct WarpgroupProduct;
 #define MNEME_NAMES64 MNEME_NAMES32 ", " \
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MNEME_NAMES72 MNEME_NAMES64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71"
 #define MNEME_NAMES128 MNEME_NAMES64 ", " \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
   "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
@@ -84,6 +87,7 @@ MNEME_WARPGROUP_PRODUCTS(64, 32, 32, 33, 34)
 MNEME_WARPGROUP_PRODUCTS(80, 40, 40, 41, 42)
 MNEME_WARPGROUP_PRODUCTS(96, 48, 48, 49, 50)
 MNEME_WARPGROUP_PRODUCTS(128, 64, 64, 65, 66)
+MNEME_WARPGROUP_PRODUCTS(144, 72, 72, 73, 74)
 MNEME_WARPGROUP_PRODUCTS(256, 128, 128, 129, 130)
 #undef MNEME_WARPGROUP_PRODUCTS
 #undef MNEME_WARPGROUP_PRODUCT
@@ -99,6 +103,8 @@ MNEME_WARPGROUP_PRODUCTS(256, 128, 128, 129, 130)
 #undef MNEME_SUMS40
 #undef MNEME_NAMES48
 #undef MNEME_SUMS48
+#undef MNEME_NAMES72
+#undef MNEME_SUMS72
 #undef MNEME_NAMES128
 #undef MNEME_SUMS128
 // clang-format on

@@ -188,15 +188,36 @@ TEST_P(DecodeBatchTest, RoundedRowsOfEveryNumberMatchTheReference) {
     ExpectReference(GetParam(), network, DType::kBF16, DType::kBF16, /*slot_count=*/150,
                     {1, 3, 9, 16, 31, 70, 127, 150}, kBound);
   }
+  const auto wide = [](const std::string& name, const std::string& shape) {
+    Network network{"wide " + name, TinySpec(shape)};
+    network.spec.config.model_dim = 512;
+    network.spec.config.mlp_dim = 576;
+    network.spec.config.layers = 1;
+    network.spec.config.delta.key_dim = network.spec.config.delta.value_dim = 128;
+    return network;
+  };
   for (const char* shape : {"mom-tiny", "gdn-tiny"}) {
-    Network wide{std::string("wide ") + shape, TinySpec(shape)};
-    wide.spec.config.model_dim = 512;
-    wide.spec.config.mlp_dim = 576;
-    wide.spec.config.layers = 1;
-    wide.spec.config.delta.key_dim = wide.spec.config.delta.value_dim = 128;
-    ExpectReference(GetParam(), wide, DType::kBF16, DType::kBF16, /*slot_count=*/340,
-                    {5, 15, 31, 45, 127, 140, 250, 340, 300, 16}, kBound);
+    ExpectReference(GetParam(), wide(shape, shape), DType::kBF16, DType::kBF16, /*slot_count=*/420,
+                    {5, 15, 31, 45, 127, 140, 250, 340, 300, 16, 420, 390}, kBound);
   }
+  Network one_projection = wide("mom, one projection for all memories", "mom-tiny");
+  one_projection.spec.config.delta.single_kv_proj = true;
+  ExpectReference(GetParam(), one_projection, DType::kBF16, DType::kBF16, /*slot_count=*/400,
+                  {400, 390}, kBound);
+}
+
+// So many memories that those that fold take turns with the others (gated_delta_fold_order.h): each
+// row feeds more tokens than a memory holds back.
+TEST_P(DecodeBatchTest, ManyMemoriesFoldAmongOthers) {
+  Network network{"mom, four heads of 128", TinySpec("mom-tiny")};
+  ModelConfig& config = network.spec.config;
+  config.model_dim = 512;
+  config.mlp_dim = 64;
+  config.layers = 1;
+  config.delta.heads = config.delta.value_heads = 4;
+  config.delta.key_dim = config.delta.value_dim = 128;
+  ExpectReference(GetParam(), network, DType::kBF16, DType::kBF16, /*slot_count=*/240,
+                  std::vector<int>(19, 230), /*bound=*/6e-2);
 }
 
 // Rows without tokens among rows of one token each.
