@@ -55,6 +55,8 @@ if [[ -n $sanitize ]]; then
   # That of CUDA 13.0 does not know bulk copies and the barriers that count their bytes well enough for
   # LayersKernel (decode_layers.cuh), and reports what they bring. 2026.4, of CUDA 13.5, finds nothing
   # there; it runs with the driver of 13.0, and is a package of Python's (nvidia-cuda-sanitizer-api).
+  # It does report StreamKernel (gated_delta_stream.cuh) where two of its blocks share a multiprocessor:
+  # bulk copies against loads that wait for them (bench/README.md, Measured on a GPU).
   if [[ $sanitize == racecheck ]]; then
     version=$(compute-sanitizer --version | sed -n 's/^Version \([0-9.]*\).*/\1/p')
     if [[ $(printf '%s\n' 2026.4 "$version" | sort -V | head -1) != 2026.4 ]]; then
