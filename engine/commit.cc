@@ -32,11 +32,16 @@ FinishReason ReasonFor(const absl::Status& status) {
 // waits meanwhile. Deliver() does the rest.
 void EngineLoop::Commit(const StepPlan& plan) {
   ++steps_;
+  // Rows that had ended when the step was queued fed nothing.
+  const auto padding = static_cast<int>(
+      std::count_if(plan.candidates.begin(), plan.candidates.end(),
+                    [this](int candidate) { return rows_[candidate].generation == nullptr; }));
   EngineStats& stats = parts_.stats;
-  if (plan.decode_rows > 0) stats.decode_rows.Observe(plan.decode_rows);
-  stats.tokens_per_step.Observe(plan.tokens());
+  const int decode_rows = plan.decode_rows - padding;
+  if (decode_rows > 0) stats.decode_rows.Observe(decode_rows);
+  if (plan.tokens() > padding) stats.tokens_per_step.Observe(plan.tokens() - padding);
   stats.weight_bytes.Add(parts_.model.info().weight_bytes);
-  stats.state_bytes.Add(2 * parts_.pool.slab_bytes() * plan.rows());
+  stats.state_bytes.Add(2 * parts_.pool.slab_bytes() * (plan.rows() - padding));
   for (int row = 0; row < plan.rows(); ++row) {
     // Another choice of the same request may have ended it in this very step: FailForLogits.
     const Generation* generation = rows_[plan.candidates[row]].generation;
@@ -369,7 +374,7 @@ void EngineLoop::Send(Generation& g, TokenEvent event) {
 }
 
 void EngineLoop::EndAll(const absl::Status& why) {
-  if (under_way_) FinishStep();
+  if (in_flight_) FinishStep();
   for (auto* queue : {&waiting_, &running_}) {
     for (const auto& generation : *queue) {
       if (!generation->ended) End(*generation, why);

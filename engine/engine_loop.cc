@@ -43,6 +43,7 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
 EngineLoop::~EngineLoop() {
   mailbox_.Close();
   StopAccepting();
+  if (in_flight_) FinishStep();
   for (Command& command : mailbox_.Drain(absl::ZeroDuration())) Apply(std::move(command));
   EndAll(ShuttingDown());
 }
@@ -52,26 +53,24 @@ EngineLoop::~EngineLoop() {
 //
 // A device that works on its own waits for the host from the moment that a step's tokens are drawn
 // until the next step begins. So only what decides about that one is done in between: Commit, then
-// BeginStep. Clients get their tokens while it computes. And where nothing is to be decided, the
-// next step begins before the tokens of this one are there. Then this thread's turn is to wait for
-// them, and whatever comes meanwhile finds the loop between two steps as soon as there is something
-// to decide.
+// BeginStep. Clients get their tokens while it computes. And where there is nothing to decide, the
+// next step is queued before the tokens of this one are there: a turn then begins by queueing one
+// more, and BeginStep has its turn again as soon as CanRunAhead finds something to decide.
 void EngineLoop::RunOnce(absl::Duration max_wait) {
-  if (!under_way_) {
+  if (!in_flight_) {
     BeginStep(max_wait);
   } else {
-    watch_.BeginTurn(EndPhase(StepPhase::kIdle, StepPhase::kForward), steps_);
+    watch_.BeginTurn(EndPhase(StepPhase::kIdle, StepPhase::kSample), steps_);
     watch_.SetStep(plan_.rows(), plan_.tokens());
   }
-  if (under_way_) {
+  if (in_flight_) {
     if (CanRunAhead()) BeginNextStep();
-    EndPhase(StepPhase::kForward, StepPhase::kSample);
     FinishStep();
     EndPhase(StepPhase::kCommit, StepPhase::kDeliver);
   }
   if (ahead_) TakeNextStep();
-  if (under_way_ || plan_.empty() || !parts_.runner.asynchronous()) Deliver();
-  if (under_way_) std::swap(result_, next_result_);
+  if (in_flight_ || plan_.empty() || !parts_.runner.asynchronous()) Deliver();
+  if (in_flight_) std::swap(result_, next_result_);
   EndPhase(StepPhase::kDeliver, StepPhase::kIdle);
 }
 
@@ -91,45 +90,46 @@ void EngineLoop::BeginStep(absl::Duration max_wait) {
   watch_.SetStep(plan.rows(), plan.tokens());
   step_began_ = EndPhase(StepPhase::kPlan, StepPhase::kForward);
   if (plan.empty()) return;
-  parts_.runner.Begin(plan, WatcherOf(plan));
+  parts_.runner.Begin(
+      plan, parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows));
   EndPhase(StepPhase::kForward, StepPhase::kDeliver);
   Deliver();  // what the step before gave
-  EndPhase(StepPhase::kDeliver, StepPhase::kForward);
+  EndPhase(StepPhase::kDeliver, StepPhase::kSample);
   parts_.runner.BeginSample(DrawsOf(plan), result_);
-  under_way_ = true;
+  in_flight_ = true;
 }
 
-// Whether the step after the one under way is known but for its tokens: the same rows, each feeding
-// what it draws now, or none, if that is a stop token. Anything that could change who runs, or that
-// wants the loop between two steps, says no.
+// Whether the step after the one in flight is known but for its tokens: the same rows, each feeding
+// what it draws now, or none, if that is a stop token. No, if anything wants the loop between two
+// steps by now: a command, a cancellation, a reader that made room (they wake the mailbox), a
+// deadline, a session that expires. Who waits for a row or a slab does not: it comes by an end.
 bool EngineLoop::CanRunAhead() const {
   if (!options_.async_scheduling || !parts_.runner.asynchronous()) return false;
   if (!ModelRunner::DecodesOnly(plan_) || plan_.rows() != static_cast<int>(candidates_.size()) ||
-      !waiting_.empty() || mailbox_.ready()) {
+      mailbox_.ready() || NextExpiry() <= Now()) {
     return false;
   }
-  const absl::Duration now = Now();
-  return sessions_.NextExpiry() > now &&
-         std::all_of(rows_.begin(), rows_.end(), [now](const Row& row) {
-           if (row.generation == nullptr) return false;
-           const Generation& g = *row.generation;
-           return row.choice->cursor == g.feed_tokens() && row.choice->stop.GoesOnUnlessStopped() &&
-                  g.sampler.draws_ahead() && g.deadline > now && !g.stream->cancelled() &&
-                  !g.stream->full();
-         });
+  return std::all_of(rows_.begin(), rows_.end(), [](const Row& row) {
+    if (row.generation == nullptr) return false;
+    const Generation& g = *row.generation;
+    return row.choice->cursor == g.feed_tokens() && row.choice->stop.GoesOnUnlessStopped() &&
+           g.sampler.draws_ahead() && !g.stream->full();
+  });
 }
 
 void EngineLoop::BeginNextStep() {
-  parts_.runner.BeginNext(WatcherOf(plan_));
+  EndPhase(StepPhase::kSample, StepPhase::kForward);
+  parts_.runner.BeginNext();
   for (SamplingRow& row : draws_.rows) ++row.position;
   parts_.runner.BeginSample(draws_, next_result_);
   parts_.stats.ahead_steps.Add();
   ahead_ = true;
+  EndPhase(StepPhase::kForward, StepPhase::kSample);
 }
 
-// Waits for the tokens of the step under way.
+// Waits for the tokens of the step in flight.
 void EngineLoop::FinishStep() {
-  under_way_ = false;
+  in_flight_ = false;
   absl::Status status = parts_.runner.FinishSample();
   if (!status.ok() && ahead_) {
     ahead_ = false;
@@ -143,22 +143,21 @@ void EngineLoop::FinishStep() {
   Commit(plan_);
 }
 
-// The step that was begun ahead of the last one's tokens is the one under way now.
+// The step that was ahead is the one in flight now.
 void EngineLoop::TakeNextStep() {
   ahead_ = false;
-  under_way_ = true;
+  in_flight_ = true;
   step_began_ = sampled_at_;
   for (int row = 0; row < plan_.rows(); ++row) {
     plan_.token_ids[row] = result_.tokens[row];
     Row& of = rows_[plan_.candidates[row]];
     if (of.generation == nullptr) continue;
-    if (of.generation->ended || of.choice->finish != FinishReason::kNone) of.generation = nullptr;
+    if (of.generation->ended || of.choice->finish != FinishReason::kNone) {
+      of.generation = nullptr;
+      plan_.slots[row] = -1;
+    }
   }
   if (options_.trace_steps) LOG(INFO) << "step " << steps_ << ": " << plan_.ToString();
-}
-
-RoutingObserver* EngineLoop::WatcherOf(const StepPlan& plan) const {
-  return parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows);
 }
 
 void EngineLoop::Run() {
@@ -167,11 +166,17 @@ void EngineLoop::Run() {
 
 absl::Duration EngineLoop::IdleTimeout() const {
   if (had_candidates_) return absl::ZeroDuration();
+  const absl::Duration next = NextExpiry();
+  return next == absl::InfiniteDuration() ? next : std::max(next - Now(), absl::ZeroDuration());
+}
+
+// When the next session or request expires.
+absl::Duration EngineLoop::NextExpiry() const {
   absl::Duration next = sessions_.NextExpiry();
   for (const auto* queue : {&waiting_, &running_}) {
     for (const auto& generation : *queue) next = std::min(next, generation->deadline);
   }
-  return next == absl::InfiniteDuration() ? next : std::max(next - Now(), absl::ZeroDuration());
+  return next;
 }
 
 const std::vector<RowCandidate>& EngineLoop::Runnable() {

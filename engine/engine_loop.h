@@ -119,7 +119,7 @@ class EngineLoop {
     std::function<void()> work;
   };
   struct Row {
-    Generation* generation;  // null: it ended before the step that was begun ahead of that
+    Generation* generation;  // null: its choice ended while this step was queued already
     Choice* choice;
   };
   struct Ending {
@@ -129,6 +129,7 @@ class EngineLoop {
 
   // engine_loop.cc
   absl::Duration IdleTimeout() const;
+  absl::Duration NextExpiry() const;
   const std::vector<RowCandidate>& Runnable();
   StepLimits Limits();
   const SamplingBatch& DrawsOf(const StepPlan& plan);
@@ -137,7 +138,6 @@ class EngineLoop {
   void BeginNextStep();
   void FinishStep();
   void TakeNextStep();
-  RoutingObserver* WatcherOf(const StepPlan& plan) const;
   void CancelAndExpire();
   void Deliver();
   void Sweep();
@@ -231,13 +231,13 @@ class EngineLoop {
   bool had_candidates_ = false;  // in the last turn: the next one must not sleep
   PrefillBudget prefill_budget_;
 
-  // Of the step that is put together or under way, kept for their memory.
+  // Of the step that is put together or in flight, kept for their memory.
   std::vector<Row> rows_;
   std::vector<RowCandidate> candidates_;
   StepPlan plan_;
   SamplingBatch draws_;
-  bool under_way_ = false;  // plan_ was begun, and its tokens are still to come
-  bool ahead_ = false;      // so was the step after it, by the same rows
+  bool in_flight_ = false;  // plan_ was begun, and its tokens are still to come
+  bool ahead_ = false;      // so was the step after it, of the same rows
   absl::Duration step_began_;
   StepResult result_;       // of the last step
   StepResult next_result_;  // of the one that is ahead

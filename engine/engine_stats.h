@@ -14,8 +14,9 @@
 
 namespace mneme {
 
-// Where the loop's time goes. A device that computes on its own works during kDeliver and kSample:
-// kForward is then the launch alone, and kSample holds the wait for it.
+// Where the loop's time goes. A device that computes on its own works during kDeliver and kSample,
+// and during all others if a step is ahead: kForward is then the launch alone, and kSample holds
+// the wait for it.
 enum class StepPhase { kIdle, kPlan, kForward, kSample, kCommit, kDeliver };
 inline constexpr int kStepPhases = 6;
 absl::string_view StepPhaseName(StepPhase phase);  // "idle", "plan", ...

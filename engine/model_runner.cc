@@ -162,6 +162,7 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
         plan.logit_rows() <= limits_.logit_rows);
   logit_rows_ = plan.logit_rows();
   decodes_only_ = DecodesOnly(plan);
+  has_next_inputs_ = false;
   const auto graph = std::find_if(graphs_.begin(), graphs_.end(),
                                   [&](const auto& entry) { return entry.first >= plan.rows(); });
   const bool replays = routing == nullptr && graph != graphs_.end() && decodes_only_;
@@ -176,9 +177,10 @@ bool ModelRunner::DecodesOnly(const StepPlan& plan) {
          plan.logit_offsets == plan.row_offsets;
 }
 
-void ModelRunner::BeginNext(RoutingObserver* routing) {
-  CHECK(decodes_only_);
-  Run(routing);
+void ModelRunner::BeginNext() {
+  CHECK(has_next_inputs_);
+  has_next_inputs_ = false;
+  Run(/*routing=*/nullptr);
 }
 
 void ModelRunner::Run(RoutingObserver* routing) {
@@ -215,6 +217,7 @@ void ModelRunner::BeginSample(const SamplingBatch& batch, StepResult& result) {
   if (decodes_only_) {
     args.next_tokens = batch_.token_ids;
     args.next_slots = batch_.slots;
+    has_next_inputs_ = true;
   }
   backend_.kernels().BeginSample(args);
 }
@@ -226,6 +229,7 @@ absl::Status ModelRunner::FinishSample() {
 }
 
 absl::Status ModelRunner::Settle(int slot) {
+  has_next_inputs_ = false;
   const std::vector<int32_t> slots = {slot};
   const TensorView view = {inputs_.view().data, DType::kI32, {1}};
   backend_.CopyFromHost(view.data, slots.data(), sizeof(int32_t));

@@ -76,8 +76,8 @@ class ModelRunner {
   static bool DecodesOnly(const StepPlan& plan);
   // The step after the one whose BeginSample() was called last, which was of a plan that
   // DecodesOnly: every row feeds what it drew. One that SamplingRow::EndsWith its token is padding
-  // from then on. Without waiting, as Begin().
-  void BeginNext(RoutingObserver* routing = nullptr);
+  // from then on. Without waiting, as Begin(). Nothing else may come between the two calls.
+  void BeginNext();
 
   // Model::Settle of one slab.
   absl::Status Settle(int slot);
@@ -126,6 +126,7 @@ class ModelRunner {
   Tensor logits_;                    // [limits.logit_rows, vocab] act
   int logit_rows_ = 0;               // of the last Forward
   bool decodes_only_ = false;        // the last step
+  bool has_next_inputs_ = false;     // inputs_ holds what BeginNext() feeds
   Backend::Graph* graph_ = nullptr;  // of the last step; null: it was launched kernel by kernel
   // By row count, ascending; empty where the backend records none.
   std::vector<std::pair<int, std::unique_ptr<Backend::Graph>>> graphs_;

@@ -60,7 +60,9 @@ StopRules::StopRules(const StopParams& params, std::span<const int32_t> end_toke
       keep_stop_string_(params.include_stop_in_output),
       stop_tokens_(params.stop_token_ids.begin(), params.stop_token_ids.end()) {
   if (!params.ignore_eos) {
-    stop_tokens_.insert(stop_tokens_.end(), end_tokens.begin(), end_tokens.end());
+    for (const int32_t token : end_tokens) {
+      if (!IsStopToken(token)) stop_tokens_.push_back(token);
+    }
   }
   for (const std::string& text : params.stop_strings) {
     StopString string = {text, std::vector<int>(text.size() + 1, 0)};

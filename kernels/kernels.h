@@ -230,6 +230,8 @@ struct GatedRmsNormArgs {
   TensorView y;  // same shape as x, act, may alias x or gate; or as LinearArgs::x
 };
 
+constexpr int kMaxRowEndTokens = 4;
+
 // Parameters of one sampled row. Plain data, uploaded as an array.
 //
 // The distribution is computed in this order, on a copy of the row's logits:
@@ -252,7 +254,6 @@ struct GatedRmsNormArgs {
 // log-probabilities are those of the unmodified logits: log softmax before step 1. A row has none,
 // as if they were not asked for, where the result is -1, and where a logit is NaN or +inf or all
 // are -inf: a sum that leaves such logits out would make the others look certain.
-constexpr int kMaxRowEndTokens = 4;
 struct SamplingRow {
   float temperature = 1.0f;
   float top_p = 1.0f;
@@ -302,8 +303,8 @@ struct SampleArgs {
   // next_slots[r] stays what it is, or becomes -1 where rows[r].EndsWith(tokens[r]).
   TensorView next_tokens, next_slots;
 
-  // The last two, for backends whose memory is the host's.
-  void PassOn() const {
+  // The last two, for backends whose memory is the host's; CUDA's is kernels/cuda/next_inputs.cuh.
+  void WriteNextInputs() const {
     if (next_tokens.data == nullptr) return;
     for (size_t r = 0; r < rows.size(); ++r) {
       next_tokens.as<int32_t>()[r] = std::max(tokens[r], 0);

@@ -384,7 +384,7 @@ void CpuKernels::Sample(const SampleArgs& args) {
   } else {
     pool_.ParallelForDynamic(rows, 1, sample);
   }
-  args.PassOn();
+  args.WriteNextInputs();
 }
 
 }  // namespace mneme

@@ -21,9 +21,6 @@ struct Buffers {
   float *log_decay, *beta;               // [entries, value_heads]
 };
 
-// See Sizes::routes_gate. Fewer rows gain nothing by it.
-constexpr int kRowsOfRoutesGates = 385;
-
 struct Sizes {
   explicit Sizes(const DeltaMixerStepArgs& args)
       : rows(args.hidden.shape[0]),
@@ -35,16 +32,15 @@ struct Sizes {
         entries(rows * columns),
         per_entry(args.k_proj.size() > 1),
         projected(per_entry ? entries : rows),
-        routes_gate(rows >= kRowsOfRoutesGates && 2 * args.value_heads <= kMaxRowGates &&
+        routes_gate(rows >= kMinRowsForRouteGates && 2 * args.value_heads <= kMaxRowGates &&
                     (args.shared || !per_entry)) {}
   int64_t rows, model_dim, keys, values;
   int top_k, columns;
   int64_t entries;
   bool per_entry;
   int64_t projected;
-  // The routes' kernel makes a and b of the memory that all rows go to. For their few outputs,
-  // blocks of the projections would multiply as long as for 128; and with these, 512 rows of
-  // mom-340m have a few blocks more than run at a time.
+  // The routes' kernel makes a and b of the memory that all rows go to. A block of the projections
+  // takes as long for these few outputs as another does for 128.
   bool routes_gate;
 };
 

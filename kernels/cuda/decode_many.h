@@ -16,8 +16,16 @@
 
 namespace mneme::cuda {
 
-enum : int { kMaxManyChoices = 1024, kMaxManyMemories = 15, kMaxManyModelDim = 8192 };
-constexpr int kMaxRowGates = 32;
+enum : int {
+  kMaxManyChoices = 1024,
+  kMaxManyMemories = 15,
+  kMaxManyModelDim = 8192,
+  kMaxRowGates = 32,
+  // From here on the projections are in tiles of 144 rows, and the routes' kernel makes the gates
+  // of the memory that all rows go to: together they have all blocks of 512 rows of mom-340m run at
+  // a time. Fewer rows gain nothing by either.
+  kMinRowsForRouteGates = 385,
+};
 
 // What a row's token does, of every entry; in scratch memory.
 struct EntryTable {

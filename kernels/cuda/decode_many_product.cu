@@ -344,7 +344,8 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
       if (rows > 128 && rows <= 256) {
         return Launch<96, 3, ManyEpilogue::kStore, 2>(device, products);
       }
-      if (rows <= 384) return Launch<128, 3, ManyEpilogue::kStore, 2>(device, products);
+      if (rows < kMinRowsForRouteGates)
+        return Launch<128, 3, ManyEpilogue::kStore, 2>(device, products);
       // Of 512 rows, four tiles of all and two of each memory's some 256: all 264 run at a time.
       return Launch<144, 3, ManyEpilogue::kStore, 2>(device, products);
     case ManyEpilogue::kAdd:

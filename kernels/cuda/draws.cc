@@ -30,9 +30,15 @@ void* PinnedMemory::Reserve(Device& device, int64_t bytes) {
   return data_;
 }
 
+Draws::~Draws() {
+  if (in_flight_ > 0) cudaStreamSynchronize(device_.stream());
+}
+
 void Draws::Begin(const SampleArgs& args) {
-  CHECK(begun_ - finished_ < static_cast<int>(draws_.size()));
-  Draw& draw = draws_[begun_++ % draws_.size()];
+  CHECK(in_flight_ < kMostInFlight);
+  Draw& draw = draws_[next_];
+  next_ = (next_ + 1) % draws_.size();
+  ++in_flight_;
   draw.launched = false;
   draw.tokens = args.tokens;
   draw.logprobs = args.logprobs;
@@ -60,11 +66,14 @@ void Draws::Begin(const SampleArgs& args) {
 }
 
 void Draws::Finish() {
-  CHECK(finished_ < begun_);
-  const Draw& draw = draws_[finished_++ % draws_.size()];
-  if (!draw.launched || !device_.ok()) return;
-  Await(draw);
-  if (!device_.ok()) return;
+  CHECK(in_flight_ > 0);
+  const Draw& draw = draws_[(next_ + draws_.size() - in_flight_--) % draws_.size()];
+  if (draw.launched && device_.ok()) Await(draw);
+  if (!draw.launched || !device_.ok()) {
+    // Whatever did start may not write to memory that is used again.
+    cudaStreamSynchronize(device_.stream());
+    return;
+  }
   std::copy_n(draw.from.tokens, draw.tokens.size(), draw.tokens.begin());
   std::copy_n(draw.from.logprobs, draw.logprobs.size(), draw.logprobs.begin());
   std::copy_n(draw.from.top_tokens, draw.top_tokens.size(), draw.top_tokens.begin());

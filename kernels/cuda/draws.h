@@ -1,9 +1,10 @@
-// Draws that are under way: their results come through pinned memory of the host, which a kernel
-// writes to and the host looks at, so that the host has them microseconds before the stream says
-// that the kernel has ended, and whatever else is queued behind it.
+// Draws in flight. A kernel writes its results to pinned memory of the host, which the host looks
+// at: it has them microseconds before the stream says that the kernel has ended, and need not wait
+// for what is queued behind that kernel.
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -43,6 +44,10 @@ struct DrawResults {
 class Draws {
  public:
   explicit Draws(Device& device) : device_(device) {}
+  ~Draws();  // waits for those in flight
+  Draws(const Draws&) = delete;
+  Draws& operator=(const Draws&) = delete;
+
   void Begin(const SampleArgs& args);
   void Finish();
 
@@ -56,11 +61,16 @@ class Draws {
     std::span<float> top_logprobs;
     bool launched = false;
   };
+  static constexpr int kMostInFlight = 2;
+
   void Await(const Draw& draw);
 
   Device& device_;
-  std::array<Draw, 2> draws_;  // used in turns
-  int begun_ = 0, finished_ = 0;
+  // Used in turns. One more than can be in flight: a kernel may still read its parameters when the
+  // host has its tokens, but not when the host has those of the kernel behind it.
+  std::array<Draw, kMostInFlight + 1> draws_;
+  size_t next_ = 0;    // of draws_: what is begun next
+  int in_flight_ = 0;  // those before it
 };
 
 // sampling.cu: launches the draws of all rows. `parameters` stays until they are finished.

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/cuda/draws.h"
-#include "kernels/cuda/pass_on.cuh"
+#include "kernels/cuda/next_inputs.cuh"
 #include "kernels/cuda/sampling_select.cuh"
 #include "kernels/cuda/sampling_team.cuh"
 
@@ -204,7 +204,7 @@ __global__ void __launch_bounds__(kThreads, 2) DrawRows(const __grid_constant__ 
     __syncthreads();
     if (threadIdx.x == 0) {
       p.to.tokens[r] = token;
-      PassOn(token, row.end_tokens, r, p.next_tokens, p.next_slots);
+      WriteNextInputs(token, row.end_tokens, r, p.next_tokens, p.next_slots);
     }
   }
   team.Sync();  // others may look at this block's shared memory until here

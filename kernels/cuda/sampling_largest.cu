@@ -9,7 +9,7 @@
 
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/draws.h"
-#include "kernels/cuda/pass_on.cuh"
+#include "kernels/cuda/next_inputs.cuh"
 
 namespace mneme::cuda {
 namespace {
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool finite = key > Ordered(-INFINITY) && key < Ordered(INFINITY);
   if (lane == 0) {
     tokens[blockIdx.x] = finite ? token : -1;
-    PassOn(finite ? token : -1, end_tokens.tokens, blockIdx.x, next_tokens, next_slots);
+    WriteNextInputs(finite ? token : -1, end_tokens.tokens, blockIdx.x, next_tokens, next_slots);
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace mneme {
 
-class ReferenceKernels final : public Kernels {
+class ReferenceKernels : public Kernels {
  public:
   explicit ReferenceKernels(DType compute_dtype) : compute_dtype_(compute_dtype) {}
 

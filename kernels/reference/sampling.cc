@@ -142,7 +142,7 @@ void ReferenceKernels::Sample(const SampleArgs& args) {
     }
     if (row.top_logprobs >= 0) ReportLogprobs(args, row, static_cast<int64_t>(r), logits);
   }
-  args.PassOn();
+  args.WriteNextInputs();
 }
 
 }  // namespace mneme

@@ -38,6 +38,9 @@ TEST(EngineLoopAheadTest, AStepBeginsBeforeTheTokensOfTheOneBeforeAreThere) {
   EXPECT_TRUE(answer.ended);
   EXPECT_EQ(h.stats.ahead_steps.value(), 2);
   EXPECT_EQ(h.stats.step_seconds.count(), 4);
+  EXPECT_GT(h.stats.step_seconds.sum(), 0);
+  EXPECT_LE(h.stats.step_seconds.sum(), absl::ToDoubleSeconds(4 * h.options.step_time))
+      << "a step ahead begins where the one before ended";
   OracleSession oracle;
   oracle.FeedPrompt({1});
   EXPECT_EQ(answer.tokens[0], oracle.Generate(h.options, Greedy({1}, 4), 0, 0));
@@ -118,14 +121,141 @@ TEST(EngineLoopAheadTest, ARequestThatComesWaitsForOneStepMore) {
   EXPECT_EQ(h.Finish(*running).tokens[0].size(), 100);
 }
 
-TEST(EngineLoopAheadTest, AFailureSpoilsTheSessionsOfBothSteps) {
+// A row that waits for another's end does not keep the others from running ahead.
+TEST(EngineLoopAheadTest, StepsRunAheadWhileOthersWait) {
+  HarnessOptions options = Asynchronous();
+  options.engine.max_rows = 1;
+  LoopHarness h(options);
+  auto first = h.Submit(Greedy({1}, 50)).value();
+  auto second = h.Submit(Greedy({2}, 50)).value();
+  EXPECT_EQ(h.Finish(*first).tokens[0].size(), 50);
+  EXPECT_EQ(h.stats.ahead_steps.value(), 48);
+  EXPECT_EQ(h.Finish(*second).tokens[0].size(), 50);
+}
+
+// Slow readers leave, so that more rows come back than a step has: they take turns, as ever.
+TEST(EngineLoopAheadTest, RowsThatTakeTurnsDoNotRunAhead) {
+  HarnessOptions options = Asynchronous();
+  options.slots = 4;
+  options.engine.max_rows = 2;
+  options.engine.stream_capacity_events = 4;
+  LoopHarness h(options);
+  std::vector<std::shared_ptr<TokenStream>> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(h.Submit(Greedy({i}, 60)).value());
+  h.TurnUntilQuiet();
+  ASSERT_EQ(h.stats.requests_paused.value(), 4);
+  std::vector<Answer> answers(4);
+  for (int turn = 0; turn < 40; ++turn) {
+    for (int i = 0; i < 4; ++i) LoopHarness::Read(*streams[i], answers[i]);
+    h.Turn();
+  }
+  for (const Answer& answer : answers) EXPECT_GT(answer.tokens.at(0).size(), 12);
+}
+
+TEST(EngineLoopAheadTest, ASlowReaderGetsThreeEventsMoreThanItsStreamHolds) {
+  HarnessOptions options = Asynchronous();
+  options.engine.stream_capacity_events = 6;
+  LoopHarness h(options);
+  auto stream = h.Submit(Greedy({1}, 100)).value();
+  h.TurnUntilQuiet();
+  EXPECT_EQ(h.stats.requests_paused.value(), 1);
+  int events = 0;
+  while (stream->TryNext().has_value()) ++events;
+  EXPECT_GE(events, 6);
+  EXPECT_LE(events, 9);
+}
+
+// Nothing wakes the loop when time has come: the next step must not be queued for ever.
+TEST(EngineLoopAheadTest, DeadlinesOfRunningPausedAndWaitingRequestsAreKept) {
+  HarnessOptions options = Asynchronous();
+  options.engine.max_rows = 2;
+  options.engine.stream_capacity_events = 4;
+  LoopHarness h(options);
+  const auto with_deadline = [&](int prompt, int milliseconds) {
+    Request request = Greedy({prompt}, 4000);
+    request.deadline = h.clock.Now() + absl::Milliseconds(milliseconds);
+    return h.Submit(std::move(request)).value();
+  };
+  const auto read = with_deadline(1, 60), unread = with_deadline(2, 100);
+  auto forever = h.Submit(Greedy({3}, 4000)).value();
+  auto too_late = with_deadline(4, 140);
+  Answer read_answer, other;
+  for (int turn = 0; turn < 200; ++turn) {  // a millisecond each
+    h.Turn();
+    LoopHarness::Read(*read, read_answer);
+    LoopHarness::Read(*forever, other);
+  }
+  EXPECT_TRUE(absl::IsDeadlineExceeded(read_answer.status()));
+  EXPECT_EQ(h.stats.finished_by(FinishReason::kDeadline).value(), 3);
+  EXPECT_GT(other.tokens.at(0).size(), 20);
+  EXPECT_GT(h.stats.ahead_steps.value(), 50);
+  for (const auto& stream : {unread, too_late}) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(h.Finish(*stream).status()));
+  }
+}
+
+TEST(EngineLoopAheadTest, SessionsExpireWhileOthersRunAhead) {
   LoopHarness h(Asynchronous());
-  auto stream = h.Submit(Greedy({1}, 100, "s")).value();
-  for (int turn = 0; turn < 5; ++turn) h.Turn();
+  Request short_lived = Greedy({1}, 3, "short");
+  short_lived.session_ttl = absl::Milliseconds(50);
+  ASSERT_EQ(h.Generate(short_lived).status(), absl::OkStatus());
+  auto running = h.Submit(Greedy({2}, 4000)).value();
+  for (int turn = 0; turn < 100; ++turn) h.Turn();
+  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession({"", "short"}).status()));
+}
+
+// What a session was fed is on record token by token, those of steps ahead included.
+TEST(EngineLoopAheadTest, AConversationThatIsSentAgainWholeIsRecognised) {
+  HarnessOptions options = Asynchronous();
+  options.byte_tokenizer = true;
+  LoopHarness h(options);
+  const Answer first = h.Generate(Greedy({1, 2}, 30, "s"));
+  ASSERT_GT(h.stats.ahead_steps.value(), 20);
+  std::vector<int32_t> whole = {1, 2};
+  whole.insert(whole.end(), first.tokens[0].begin(), first.tokens[0].end());
+  whole.push_back(5);
+  Request again = Greedy(whole, 3, "s");
+  again.whole_history = true;
+  const Answer second = h.Generate(again);
+  EXPECT_EQ(second.status(), absl::OkStatus()) << second.status();
+  EXPECT_EQ(second.last.usage.resumed_tokens, 31) << "all that was fed";
+}
+
+TEST(EngineLoopAheadTest, RowsThatHadEndedAreNotCounted) {
+  HarnessOptions options = Asynchronous();
+  options.end_tokens = {0};
+  LoopHarness h(options);
+  int64_t tokens = 0;
+  for (int prompt = 0; prompt < options.vocab; ++prompt) {
+    tokens += static_cast<int64_t>(h.Generate(Greedy({prompt}, 300)).tokens[0].size());
+  }
+  h.TurnUntilQuiet();
+  EXPECT_GT(h.stats.step_seconds.count(), tokens) << "some steps were of nobody";
+  EXPECT_EQ(h.stats.decode_rows.sum(), tokens);
+  EXPECT_EQ(h.stats.tokens_per_step.sum(), tokens);
+  EXPECT_EQ(h.stats.state_bytes.value(), 2 * h.pool->slab_bytes() * tokens);
+}
+
+// Of both steps: and the draws of both are taken, so that further steps find their own.
+TEST(EngineLoopAheadTest, AFailureSpoilsTheSessionsInItAndNoOther) {
+  HarnessOptions options = Asynchronous();
+  options.engine.stream_capacity_events = 8;
+  LoopHarness h(options);
+  auto paused = h.Submit(Greedy({2}, 50, "paused")).value();
+  h.TurnUntilQuiet();  // its reader sleeps
+  auto hit = h.Submit(Greedy({1}, 100, "hit")).value();
+  Answer answer;
+  for (int turn = 0; turn < 8; ++turn) {
+    h.Turn();
+    LoopHarness::Read(*hit, answer);
+  }
   ASSERT_GT(h.stats.ahead_steps.value(), 0);
   h.backend.FailNext(absl::InternalError("ECC"));
-  EXPECT_TRUE(absl::IsInternal(h.Finish(*stream).status()));
-  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession({"", "s"}).status()));
+  EXPECT_TRUE(absl::IsInternal(h.Finish(*hit).status()));
+  EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession({"", "hit"}).status()));
+  OracleSession oracle;
+  oracle.FeedPrompt({2});
+  EXPECT_EQ(h.Finish(*paused).tokens[0], oracle.Generate(h.options, Greedy({2}, 50), 0, 0));
   h.TurnUntilQuiet();
 }
 

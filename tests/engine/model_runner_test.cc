@@ -88,6 +88,55 @@ TEST_F(ModelRunnerTest, ErrorsOfTheDeviceComeBack) {
   EXPECT_EQ(runner->Forward(plan), absl::InternalError("boom"));
 }
 
+// The second row draws its end token: in the next step, a replay of the same graph of four, it is
+// padding.
+TEST_F(ModelRunnerTest, TheNextStepFeedsWhatWasDrawn) {
+  const std::vector<int> slots = {pool->Acquire().value(), pool->Acquire().value(),
+                                  pool->Acquire().value()};
+  std::vector<FakeMemory> memories(3);
+  std::vector<int32_t> drawn;
+  StepPlan plan;
+  for (int row = 0; row < 3; ++row) {
+    const std::vector<int32_t> token = {row + 1};
+    plan.AddRow(slots[row], token, 0, true, row);
+    memories[row].Feed(row + 1);
+    const std::vector<double> logits = memories[row].Logits(10);
+    drawn.push_back(
+        static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+  }
+  plan.decode_rows = 3;
+  ASSERT_TRUE(ModelRunner::DecodesOnly(plan));
+  SamplingBatch batch;
+  TokenHistory history;
+  for (int row = 0; row < 3; ++row) {
+    const std::vector<int32_t> ends = {row == 1 ? drawn[1] : (drawn[row] + 1) % 10};
+    Sampler({.temperature = 0}, 1, ends, -1, 0).AppendDraw(history, 0, 1, false, batch);
+  }
+  StepResult first, second;
+  runner->Begin(plan);
+  runner->BeginSample(batch, first);
+  runner->BeginNext();
+  runner->BeginSample(batch, second);
+  ASSERT_EQ(runner->FinishSample(), absl::OkStatus());
+  EXPECT_EQ(first.tokens, drawn);
+  ASSERT_EQ(runner->FinishSample(), absl::OkStatus());
+  EXPECT_EQ(backend.replays(), 2);
+  for (const int row : {0, 2}) {
+    memories[row].Feed(drawn[row]);
+    const std::vector<double> logits = memories[row].Logits(10);
+    EXPECT_EQ(second.tokens[row], std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+  // The row that ended is where it was.
+  StepPlan again;
+  again.AddRow(slots[1], std::vector<int32_t>{drawn[1]}, 0, true, 0);
+  ASSERT_EQ(runner->Forward(again), absl::OkStatus());
+  std::vector<float> logits(10);
+  ASSERT_EQ(runner->ReadLogits(logits), absl::OkStatus());
+  memories[1].Feed(drawn[1]);
+  const std::vector<double> want = memories[1].Logits(10);
+  for (int v = 0; v < 10; ++v) EXPECT_EQ(logits[v], static_cast<float>(want[v]));
+}
+
 // Decode rows take a recorded graph, padded to its row count; all others do not.
 TEST_F(ModelRunnerTest, AGraphOfMoreRowsGivesTheSameLogits) {
   const int a = pool->Acquire().value(), b = pool->Acquire().value(), c = pool->Acquire().value();

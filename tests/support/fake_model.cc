@@ -1,5 +1,6 @@
 #include "tests/support/fake_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -151,6 +152,36 @@ absl::StatusOr<std::unique_ptr<Backend::Graph>> FaultyBackend::Capture(std::func
     int64_t& replays_;
   };
   return std::make_unique<Closure>(std::move(work), replays_);
+}
+
+void FaultyBackend::LateKernels::BeginSample(const SampleArgs& args) {
+  CHECK_LT(in_flight_.size(), 2u);
+  Draw& draw = in_flight_.emplace_back();
+  draw.args = args;
+  const auto take = [](const auto& wanted, auto& own, auto rubbish) {
+    own.resize(wanted.size());
+    std::fill(wanted.begin(), wanted.end(), rubbish);
+  };
+  take(args.tokens, draw.tokens, -77);
+  take(args.logprobs, draw.logprobs, -77.0f);
+  take(args.top_tokens, draw.top_tokens, -77);
+  take(args.top_logprobs, draw.top_logprobs, -77.0f);
+  SampleArgs own = args;
+  own.tokens = draw.tokens;
+  own.logprobs = draw.logprobs;
+  own.top_tokens = draw.top_tokens;
+  own.top_logprobs = draw.top_logprobs;
+  Sample(own);
+}
+
+void FaultyBackend::LateKernels::FinishSample() {
+  CHECK(!in_flight_.empty());
+  const Draw& draw = in_flight_.front();
+  std::copy(draw.tokens.begin(), draw.tokens.end(), draw.args.tokens.begin());
+  std::copy(draw.logprobs.begin(), draw.logprobs.end(), draw.args.logprobs.begin());
+  std::copy(draw.top_tokens.begin(), draw.top_tokens.end(), draw.args.top_tokens.begin());
+  std::copy(draw.top_logprobs.begin(), draw.top_logprobs.end(), draw.args.top_logprobs.begin());
+  in_flight_.pop_front();
 }
 
 absl::Status FaultyBackend::Synchronize() {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -12,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
+#include "kernels/reference/reference_kernels.h"
 #include "models/model.h"
 #include "tests/support/fake_clock.h"
 
@@ -72,7 +74,7 @@ class FaultyBackend final : public Backend {
   void FailNext(absl::Status error) { failure_ = std::move(error); }
   // The n-th allocation from now on fails; 0 is the next one.
   void FailAllocation(int n) { allocations_left_ = n; }
-  // Says so, and works at once all the same.
+  // Says so, and works at once all the same, but that draws come when they are finished.
   void set_asynchronous(bool asynchronous) { asynchronous_ = asynchronous; }
   void set_available_bytes(int64_t bytes) { available_bytes_ = bytes; }
   int live_allocations() const { return live_allocations_; }
@@ -101,13 +103,31 @@ class FaultyBackend final : public Backend {
   PackedMatrix PackMatrix(const TensorView& matrix, void* dst) override {
     return inner_->PackMatrix(matrix, dst);
   }
-  Kernels& kernels() override { return inner_->kernels(); }
+  Kernels& kernels() override { return asynchronous_ ? late_kernels_ : inner_->kernels(); }
   bool can_capture() const override { return true; }
   absl::StatusOr<std::unique_ptr<Graph>> Capture(std::function<void()> work) override;
   int64_t replays() const { return replays_; }
 
  private:
+  // Draws at once, and leaves rubbish where the results will be. Aborts if a draw is finished that
+  // was not begun, and if more than two are in flight.
+  class LateKernels final : public ReferenceKernels {
+   public:
+    LateKernels() : ReferenceKernels(DType::kF64) {}
+    void BeginSample(const SampleArgs& args) override;
+    void FinishSample() override;
+
+   private:
+    struct Draw {
+      SampleArgs args;  // with the outputs as they were asked for
+      std::vector<int32_t> tokens, top_tokens;
+      std::vector<float> logprobs, top_logprobs;
+    };
+    std::deque<Draw> in_flight_;
+  };
+
   const std::unique_ptr<Backend> inner_;
+  LateKernels late_kernels_;
   int64_t replays_ = 0;
   absl::Status failure_;
   bool asynchronous_ = false;

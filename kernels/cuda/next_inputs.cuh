@@ -7,9 +7,10 @@
 
 namespace mneme::cuda {
 
-// Of a row of SampleArgs, by one thread. `next_tokens` may be null.
-__device__ inline void PassOn(int32_t token, const int32_t (&end_tokens)[kMaxRowEndTokens],
-                              int64_t row, int32_t* next_tokens, int32_t* next_slots) {
+// SampleArgs::next_tokens and next_slots of a row, by one thread; null: nobody wants them. On the
+// host it is SampleArgs::WriteNextInputs.
+__device__ inline void WriteNextInputs(int32_t token, const int32_t (&end_tokens)[kMaxRowEndTokens],
+                                       int64_t row, int32_t* next_tokens, int32_t* next_slots) {
   if (next_tokens == nullptr) return;
   bool ends = token < 0;
 #pragma unroll
