@@ -133,25 +133,6 @@ TEST(EngineLoopAheadTest, StepsRunAheadWhileOthersWait) {
   EXPECT_EQ(h.Finish(*second).tokens[0].size(), 50);
 }
 
-// Slow readers leave, so that more rows come back than a step has: they take turns, as ever.
-TEST(EngineLoopAheadTest, RowsThatTakeTurnsDoNotRunAhead) {
-  HarnessOptions options = Asynchronous();
-  options.slots = 4;
-  options.engine.max_rows = 2;
-  options.engine.stream_capacity_events = 4;
-  LoopHarness h(options);
-  std::vector<std::shared_ptr<TokenStream>> streams;
-  for (int i = 0; i < 4; ++i) streams.push_back(h.Submit(Greedy({i}, 60)).value());
-  h.TurnUntilQuiet();
-  ASSERT_EQ(h.stats.requests_paused.value(), 4);
-  std::vector<Answer> answers(4);
-  for (int turn = 0; turn < 40; ++turn) {
-    for (int i = 0; i < 4; ++i) LoopHarness::Read(*streams[i], answers[i]);
-    h.Turn();
-  }
-  for (const Answer& answer : answers) EXPECT_GT(answer.tokens.at(0).size(), 12);
-}
-
 TEST(EngineLoopAheadTest, ASlowReaderGetsThreeEventsMoreThanItsStreamHolds) {
   HarnessOptions options = Asynchronous();
   options.engine.stream_capacity_events = 6;

@@ -287,31 +287,33 @@ TEST(EngineLoopTest, StatisticsAddUp) {
 
 // Slow readers lend their rows to others, so that all have begun when they read again.
 TEST(EngineLoopTest, MoreSequencesThanRowsTakeTurns) {
-  HarnessOptions options;
-  options.slots = 8;
-  options.engine.max_rows = 2;
-  options.engine.stream_capacity_events = 4;
-  LoopHarness h(options);
-  std::vector<std::shared_ptr<TokenStream>> streams;
-  for (int i = 0; i < 8; ++i) streams.push_back(h.Submit(Greedy({i}, 40)).value());
-  h.TurnUntilQuiet();
-  ASSERT_EQ(h.stats.requests_running.value(), 8);
-  EXPECT_EQ(h.stats.requests_paused.value(), 8);
-  std::vector<Answer> answers(8);
-  for (int i = 0; i < 8; ++i) LoopHarness::Read(*streams[i], answers[i]);
-  answers = std::vector<Answer>(8);
-  for (int turn = 0; turn < 48; ++turn) {
-    h.Turn();
+  for (const bool asynchronous : {false, true}) {
+    SCOPED_TRACE(asynchronous);
+    HarnessOptions options = {.slots = 8, .asynchronous = asynchronous};
+    options.engine.max_rows = 2;
+    options.engine.stream_capacity_events = 4;
+    LoopHarness h(options);
+    std::vector<std::shared_ptr<TokenStream>> streams;
+    for (int i = 0; i < 8; ++i) streams.push_back(h.Submit(Greedy({i}, 40)).value());
+    h.TurnUntilQuiet();
+    ASSERT_EQ(h.stats.requests_running.value(), 8);
+    EXPECT_EQ(h.stats.requests_paused.value(), 8);
+    std::vector<Answer> answers(8);
     for (int i = 0; i < 8; ++i) LoopHarness::Read(*streams[i], answers[i]);
+    answers = std::vector<Answer>(8);
+    for (int turn = 0; turn < 48; ++turn) {
+      h.Turn();
+      for (int i = 0; i < 8; ++i) LoopHarness::Read(*streams[i], answers[i]);
+    }
+    size_t least = 100, most = 0;
+    for (const Answer& answer : answers) {
+      const size_t said = answer.tokens.empty() ? 0 : answer.tokens[0].size();
+      least = std::min(least, said);
+      most = std::max(most, said);
+    }
+    EXPECT_GE(least, 10) << "of 12 fair ones";
+    EXPECT_LE(most, 13);
   }
-  size_t least = 100, most = 0;
-  for (const Answer& answer : answers) {
-    const size_t said = answer.tokens.empty() ? 0 : answer.tokens[0].size();
-    least = std::min(least, said);
-    most = std::max(most, said);
-  }
-  EXPECT_GE(least, 10) << "of 12 fair ones";
-  EXPECT_LE(most, 13);
 }
 
 }  // namespace
