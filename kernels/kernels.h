@@ -342,6 +342,13 @@ class Kernels {
   virtual void FinishSample() {}
 
   // Fused operations. False: nothing was done, the caller composes the above.
+
+  // RmsNorm, Linear of what it gives with `router`, and RouteTopK of those logits, which are not
+  // written (route.logits is empty) and may be of y as it was before it was rounded.
+  virtual bool NormAndRoute(const RmsNormArgs& /*norm*/, const PackedMatrix& /*router*/,
+                            const RouteTopKArgs& /*route*/) {
+    return false;
+  }
   virtual bool SwiGluProduct(const SwiGluProductArgs&) { return false; }
   // MixMemories, and GatedRmsNorm of what comes out: norm.x is mix.y, which is not written.
   virtual bool MixAndNorm(const MixMemoriesArgs& /*mix*/, const GatedRmsNormArgs& /*norm*/) {

@@ -38,6 +38,10 @@ class CudaKernels final : public Kernels {
   void BeginSample(const SampleArgs& args) override { draws_.Begin(args); }
   void FinishSample() override { draws_.Finish(); }
 
+  bool NormAndRoute(const RmsNormArgs& norm, const PackedMatrix& router,
+                    const RouteTopKArgs& route) override {
+    return cuda::NormAndRoute(device_, norm, router, route);
+  }
   bool SwiGluProduct(const SwiGluProductArgs& args) override {
     return cuda::SwiGluProduct(device_, args);
   }

@@ -117,19 +117,19 @@ void Route(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, co
                            .rows = static_cast<int>(size.rows),
                            .model_dim = static_cast<int>(size.model_dim),
                            .x = b.x,
-                           .table = b.table,
                            .memories = args.memories,
                            .top_k = size.top_k,
-                           .columns = size.columns,
                            .router = static_cast<const __nv_bfloat16*>(args.router.data),
                            .round_logits = args.round_logits == DType::kBF16,
                            .forced = args.forced.as<const int32_t>(),
+                           .indices = args.indices.as<int32_t>(),
+                           .weights = args.weights.as<float>(),
+                           .table = b.table,
+                           .columns = size.columns,
                            .slots = args.slots.as<const int32_t>(),
                            .written = args.written,
                            .range = args.pending.range,
-                           .capacity = args.pending.capacity,
-                           .indices = args.indices.as<int32_t>(),
-                           .weights = args.weights.as<float>()};
+                           .capacity = args.pending.capacity};
   if (size.routes_gate) {
     const int stride = args.value_heads * (size.per_entry ? size.columns : 1);
     routes.gates = args.value_heads;

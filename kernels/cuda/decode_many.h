@@ -35,25 +35,27 @@ struct EntryTable {
   int32_t* folding;  // the delta rule will store all of the memory
 };
 
-// RmsNorm, router and choice, a block to a row; marks the memories that are written.
+// RmsNorm; router and choice, where `indices` are wanted; what follows from it, where there is a
+// table: memories that are written are marked. A block to a row.
 struct ManyRoutesArgs {
   const float* hidden;  // [rows, model_dim]
   const float* norm;
   float norm_eps;
   int rows, model_dim;
   __nv_bfloat16* x;  // [rows, model_dim], normed
-  // Of a mixer; the rest is for one whose `table` is set.
-  EntryTable table;
-  int memories, top_k, columns;  // memories == 0: all rows go to the one shared memory
-  const __nv_bfloat16* router;   // [memories, model_dim]
+  int memories, top_k;
+  const __nv_bfloat16* router;  // [memories, model_dim]
   bool round_logits;
   const int32_t* forced;  // [rows, top_k] or null
-  const int32_t* slots;   // [rows]
+  int32_t* indices;       // [rows, top_k]
+  float* weights;         // [rows, top_k]
+  // The rest is for a `table` that is set.
+  EntryTable table;
+  int columns;           // memories == 0: all rows go to the one shared memory
+  const int32_t* slots;  // [rows]
   StateView written;
   StateView range;  // of PendingWrites
   int capacity;
-  int32_t* indices;  // [rows, top_k]
-  float* weights;    // [rows, top_k]
   // Gates of each row's last entry, which goes to the shared memory, or to the only one there is:
   // products of x with narrow matrices, to be written where that entry's are. At most
   // kMaxRowGates of both; 0: another kernel makes them.

@@ -1,9 +1,10 @@
-// Norm, router and choice of a decode step of many rows, a block to a row; also its gates for the
-// memory that all rows go to.
+// Norm, router and choice, a block to a row; of a decode step of many rows also its entries and its
+// gates for the memory that all rows go to.
 #include <cstdint>
 
 #include "kernels/cuda/decode_many.h"
 #include "kernels/cuda/device_utils.cuh"
+#include "kernels/cuda/operations.h"
 #include "kernels/cuda/overlap.cuh"
 #include "kernels/cuda/route_rank.cuh"
 
@@ -61,6 +62,7 @@ __device__ inline void WriteChoice(const ManyRoutesArgs& p, int row, int slot, f
     p.indices[row * p.top_k + lane] = chosen;
     p.weights[row * p.top_k + lane] = expf(own - largest) / total;
   }
+  if (p.table.slots == nullptr) return;
   if (lane < p.columns) {
     const int e = row * p.columns + lane;
     p.table.offsets[e] = e;
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ M
   // Weights, and what the host and earlier steps have written.
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int row = blockIdx.x, fours = p.model_dim / 4;
-  const bool routes = p.table.slots != nullptr;
+  const bool has_table = p.table.slots != nullptr, routes = has_table || p.indices != nullptr;
   const int outputs = p.memories + 2 * p.gates;
   float4 norm[kEach];
   uint2 weights[kAtOnce][kEach];
@@ -112,7 +114,7 @@ __global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ M
   }
   int slot = -1;
   Store store = kFirstStored;
-  if (routes && warp == 0) {
+  if (has_table && warp == 0) {
     slot = p.slots[row];
     const int memories = p.memories + (p.columns > p.top_k ? 1 : 0);
     if (slot >= 0 && lane < memories) store = StoreOf(p, slot, lane);
@@ -184,9 +186,36 @@ __global__ void __launch_bounds__(kThreads) ManyRoutes(const __grid_constant__ M
 
 }  // namespace
 
+bool NormAndRoute(Device& device, const RmsNormArgs& norm, const PackedMatrix& router,
+                  const RouteTopKArgs& route) {
+  const int64_t rows = norm.x.shape[0], model_dim = norm.x.shape[1];
+  const auto memories = static_cast<int>(router.out_features);
+  const auto is_aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
+  if (rows == 0 || !HasHopperCode(device) || norm.y.dtype != DType::kBF16 ||
+      router.dtype != DType::kBF16 || memories > kMaxManyMemories || model_dim % 64 != 0 ||
+      model_dim > kMaxManyModelDim || !is_aligned(norm.x.data) || !is_aligned(norm.y.data) ||
+      !is_aligned(norm.weight.data) || !is_aligned(router.data)) {
+    return false;
+  }
+  LaunchManyRoutes(device, {.hidden = norm.x.as<const float>(),
+                            .norm = norm.weight.as<const float>(),
+                            .norm_eps = norm.eps,
+                            .rows = static_cast<int>(rows),
+                            .model_dim = static_cast<int>(model_dim),
+                            .x = norm.y.as<__nv_bfloat16>(),
+                            .memories = memories,
+                            .top_k = static_cast<int>(route.indices.shape[1]),
+                            .router = static_cast<const __nv_bfloat16*>(router.data),
+                            .round_logits = route.round_logits == DType::kBF16,
+                            .forced = route.forced.as<const int32_t>(),
+                            .indices = route.indices.as<int32_t>(),
+                            .weights = route.weights.as<float>()});
+  return true;
+}
+
 void LaunchManyRoutes(Device& device, const ManyRoutesArgs& args) {
   const auto launch = [&](auto kernel) {
-    LaunchOverlapping(device, "routes of a decode step", kernel, args.rows, kThreads, 0, 1, args);
+    LaunchOverlapping(device, "norm and routes", kernel, args.rows, kThreads, 0, 1, args);
   };
   const int each = (args.model_dim / 4 + kThreads - 1) / kThreads;
   if (each <= 1 && args.gates > 0) return launch(ManyRoutes<1, 8>);

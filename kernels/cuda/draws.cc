@@ -10,6 +10,10 @@
 namespace mneme::cuda {
 namespace {
 
+// To free and to allocate pinned memory waits for all that the device does, some milliseconds in
+// the middle of a step; this is enough for hundreds of rows.
+constexpr int64_t kLeastBytes = 256 << 10;
+
 // What stands where a token will be.
 constexpr int32_t kNoTokenYet = std::numeric_limits<int32_t>::min();
 
@@ -23,11 +27,18 @@ void* PinnedMemory::Reserve(Device& device, int64_t bytes) {
   if (bytes > bytes_) {
     if (data_ != nullptr) cudaFreeHost(data_);
     data_ = nullptr;
-    bytes_ = std::max(bytes, 2 * bytes_);
+    bytes_ = std::max({bytes, 2 * bytes_, kLeastBytes});
     device.Check(cudaMallocHost(&data_, static_cast<size_t>(bytes_)), "cudaMallocHost");
     if (data_ == nullptr) bytes_ = 0;
   }
   return data_;
+}
+
+Draws::Draws(Device& device) : device_(device) {
+  for (Draw& draw : draws_) {
+    draw.results.Reserve(device, kLeastBytes);
+    draw.parameters.Reserve(device, kLeastBytes);
+  }
 }
 
 Draws::~Draws() {

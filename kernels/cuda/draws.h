@@ -43,7 +43,7 @@ struct DrawResults {
 // See Kernels::BeginSample and FinishSample.
 class Draws {
  public:
-  explicit Draws(Device& device) : device_(device) {}
+  explicit Draws(Device& device);
   ~Draws();  // waits for those in flight
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;

@@ -34,6 +34,9 @@ bool SwiGluProduct(Device& device, const SwiGluProductArgs& args);
 // routing.cu
 void RouteTopK(Device& device, const RouteTopKArgs& args);
 void Dispatch(Device& device, const DispatchArgs& args);
+// decode_many_routes.cu: of bf16 routers and outputs, on Hopper.
+bool NormAndRoute(Device& device, const RmsNormArgs& norm, const PackedMatrix& router,
+                  const RouteTopKArgs& route);
 
 // short_conv.cu
 void ShortConv(Device& device, std::span<const ShortConvArgs> convolutions);

@@ -69,15 +69,19 @@ class MixtureOfMemories final : public SequenceMixer {
       if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
       return;
     }
-    const TensorView x = ctx.Normed(norm, hidden,
-                                    {{&router_, 1},
-                                     {&q_proj_, 1},
-                                     {&g_proj_, config_.output_gate ? 1u : 0u},
-                                     k_proj_,
-                                     v_proj_,
-                                     a_proj_,
-                                     b_proj_});
-    Route(ctx, x, step.forced, indices, weights);
+    const TensorView x =
+        ctx.TempForProducts(hidden.shape, {{&router_, 1},
+                                           {&q_proj_, 1},
+                                           {&g_proj_, config_.output_gate ? 1u : 0u},
+                                           k_proj_,
+                                           v_proj_,
+                                           a_proj_,
+                                           b_proj_});
+    Route(ctx, {.x = hidden, .weight = norm.weight, .eps = norm.eps, .y = x},
+          {.round_logits = round_logits_,
+           .forced = step.forced,
+           .indices = indices,
+           .weights = weights});
     if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, indices, weights);
 
     const TensorView entry_tokens = ctx.TempIndices({entries});
@@ -149,21 +153,16 @@ class MixtureOfMemories final : public SequenceMixer {
     return step;
   }
 
-  // Which memories each token goes to, and the weights of what it reads there.
-  //   forced            [tokens, top_k], or empty
-  //   indices, weights  [tokens, top_k], out
-  void Route(ForwardContext& ctx, TensorView x, TensorView forced, TensorView indices,
-             TensorView weights) const {
+  // Norms the tokens and finds out which memories each of them goes to, and the weights of what it
+  // reads there; `route` is without logits.
+  void Route(ForwardContext& ctx, const RmsNormArgs& norm, RouteTopKArgs route) const {
+    if (ctx.kernels().NormAndRoute(norm, router_, route)) return;
+    ctx.kernels().RmsNorm(norm);
     const Workspace::Scope scope(ctx.workspace);
-    const int tokens = ctx.batch.tokens;
-    const TensorView logits = ctx.Temp({tokens, config_.memories});
-    const LinearArgs products[] = {{.x = x, .weights = {&router_, 1}, .y = logits}};
+    route.logits = ctx.Temp({ctx.batch.tokens, config_.memories});
+    const LinearArgs products[] = {{.x = norm.y, .weights = {&router_, 1}, .y = route.logits}};
     ctx.kernels().Linear(products);
-    ctx.kernels().RouteTopK({.logits = logits,
-                             .round_logits = round_logits_,
-                             .forced = forced,
-                             .indices = indices,
-                             .weights = weights});
+    ctx.kernels().RouteTopK(route);
   }
 
   // All projections of the step's tokens as one parallel operation. q and the output gate are the

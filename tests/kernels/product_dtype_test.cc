@@ -1,6 +1,9 @@
 // Activations in Backend::product_dtype on a GPU: what writes them rounds what it would else have
 // written, and products of them are those of the same numbers in f32.
+#include <algorithm>
+#include <cmath>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -145,6 +148,78 @@ TEST_F(CudaProductDtypeTest, MixedAndNormedIsOneAfterTheOther) {
     }
   }
   EXPECT_EQ(fused, 3 * 4 * 6);
+}
+
+TEST_F(CudaProductDtypeTest, NormAndRouteChooseTheLargestLogits) {
+  const std::unique_ptr<Backend> exact = MakeReference();
+  struct Case {
+    int rows, dim, memories, top_k;
+    DType round_logits;
+    bool forced;
+  };
+  for (const Case& c :
+       {Case{1, 64, 1, 1, DType::kF32, false}, Case{37, 320, 4, 2, DType::kF32, false},
+        Case{600, 1024, 4, 2, DType::kBF16, false}, Case{5, 1024, 8, 3, DType::kF32, true},
+        Case{9, 2048, 15, 15, DType::kBF16, false}, Case{130, 3008, 15, 4, DType::kF32, false},
+        Case{3, 8192, 5, 1, DType::kF32, false}, Case{4, 64, 16, 2, DType::kF32, false}}) {
+    SCOPED_TRACE(testing::Message()
+                 << c.rows << " rows of " << c.dim << ", " << c.top_k << " of " << c.memories);
+    const Shape shape{c.rows, c.dim}, chosen{c.rows, c.top_k};
+    const std::vector<double> hidden = random_.NormalValues(c.rows * c.dim);
+    const std::vector<double> weight = random_.NormalValues(c.dim);
+    const std::vector<double> router =
+        Rounded(random_.NormalValues(c.memories * c.dim, 1 / std::sqrt(c.dim)));
+    Workbench want(*exact);
+    const TensorView y = want.NewActivations(shape);
+    const TensorView logits = want.NewActivations({c.rows, c.memories});
+    want.kernels().RmsNorm(
+        {.x = want.Activations(hidden, shape), .weight = want.Floats(weight, {c.dim}), .y = y});
+    const PackedMatrix exact_router = want.Pack(router, c.memories, c.dim, DType::kBF16);
+    const LinearArgs product[] = {{.x = y, .weights = {&exact_router, 1}, .y = logits}};
+    want.kernels().Linear(product);
+
+    std::vector<int> forced;
+    for (int i = 0; c.forced && i < c.rows * c.top_k; ++i) {
+      forced.push_back((i / c.top_k + i % c.top_k) % c.memories);
+    }
+    const RmsNormArgs norm = {.x = bench_->Activations(hidden, shape),
+                              .weight = bench_->Floats(weight, {c.dim}),
+                              .y = NewRounded(shape)};
+    const RouteTopKArgs route = {.round_logits = c.round_logits,
+                                 .forced = c.forced ? bench_->Ints(forced, chosen) : TensorView{},
+                                 .indices = bench_->NewInts(chosen),
+                                 .weights = bench_->NewActivations(chosen)};
+    const bool fused = bench_->kernels().NormAndRoute(
+        norm, bench_->Pack(router, c.memories, c.dim, DType::kBF16), route);
+    EXPECT_FALSE(fused && c.memories > 15);
+    if (!fused) continue;  // nor on GPUs before Hopper
+
+    // A norm may be one rounding to bf16 off.
+    EXPECT_LE(RelativeError(bench_->Read(norm.y), want.Read(y)), 0x1p-8);
+    const std::vector<int> indices = bench_->ReadInts(route.indices);
+    EXPECT_TRUE(!c.forced || indices == forced);
+    const std::vector<double> got = bench_->Read(route.weights), all = want.Read(logits);
+    for (int row = 0; row < c.rows; ++row) {
+      const double* own = &all[row * c.memories];
+      double largest = 0, smallest_chosen = INFINITY, sum = 0;
+      for (int m = 0; m < c.memories; ++m) largest = std::max(largest, std::abs(own[m]));
+      const double tolerance = largest * (c.round_logits == DType::kBF16 ? 0x1p-8 : 1e-5);
+      std::set<int> choice;
+      for (int j = 0; j < c.top_k; ++j) {
+        const int memory = indices[row * c.top_k + j];
+        ASSERT_TRUE(memory >= 0 && memory < c.memories && choice.insert(memory).second) << memory;
+        smallest_chosen = std::min(smallest_chosen, own[memory]);
+        sum += std::exp(own[memory]);
+      }
+      for (int m = 0; m < c.memories && !c.forced; ++m) {
+        EXPECT_TRUE(choice.contains(m) || own[m] <= smallest_chosen + 2 * tolerance) << row;
+      }
+      for (int j = 0; j < c.top_k; ++j) {
+        const double weight = std::exp(own[indices[row * c.top_k + j]]) / sum;
+        EXPECT_NEAR(got[row * c.top_k + j], weight, 2 * tolerance * weight + 1e-6) << "row " << row;
+      }
+    }
+  }
 }
 
 // The sums are the same, whichever way they are written.
