@@ -136,7 +136,7 @@ absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& m
       bench->traffic,
       StepTraffic::Create(model.model, tool.config, tool.model->state_layout(), *tool.backend));
   const double slowdown = flags.slowdown_percent > 0 ? flags.slowdown_percent / 100.0
-                                                     : EngineOptions().max_decode_slowdown;
+                                                     : tool.backend->preferred_decode_slowdown();
   const EngineOptions options{.max_sessions = rows + 1,
                               .async_scheduling = !flags.no_async_scheduling,
                               .max_rows = rows + 1,  // a prompt beside them takes no turn of theirs
@@ -409,7 +409,7 @@ int Main(int argc, char** argv) {
   parser.Add("--steps", "N", &flags.steps, 16, 1 << 20, "decode steps that count; default 320");
   parser.Add("--far", "N", &flags.far_context, 1000, 1 << 30, "long context; default 1000000");
   parser.Add("--slowdown", "PERCENT", &flags.slowdown_percent, 0, 10000,
-             "the engine's max_decode_slowdown times 100; default 0: its own");
+             "the engine's max_decode_slowdown times 100; default 0: the device's own");
   parser.Add("--no-async-scheduling", &flags.no_async_scheduling,
              "no step begins before the host has the tokens of the one before");
   parser.Add("--json", "FILE", &flags.json, "also write the results there");

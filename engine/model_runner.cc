@@ -102,13 +102,13 @@ void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
   const int tokens = plan.tokens(), rows = plan.rows();
   auto* const pinned = reinterpret_cast<int32_t*>(pinned_.data());
   int64_t end = 0;
-  // Appends `values`, then what `pad` makes for the padding rows; returns where they will lie.
-  const auto append = [&](const std::vector<int32_t>& values, auto pad) {
+  // Appends `values`, then what `pad` makes for `count` more; returns where they will lie.
+  const auto append = [&](const std::vector<int32_t>& values, int count, auto pad) {
     int32_t* to = std::copy(values.begin(), values.end(), pinned + end);
-    for (int i = 0; i < padding; ++i) *to++ = pad(i);
+    for (int i = 0; i < count; ++i) *to++ = pad(i);
     const TensorView view = {inputs_.view().as<int32_t>() + end,
                              DType::kI32,
-                             {static_cast<int64_t>(values.size()) + padding}};
+                             {static_cast<int64_t>(values.size()) + count}};
     end = Aligned(to - pinned);
     return view;
   };
@@ -122,11 +122,28 @@ void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
             .rows = rows + padding,
             .longest_row = longest,
             .longer_rows = longer};
-  batch_.token_ids = append(plan.token_ids, [](int) { return 0; });
-  batch_.row_offsets = append(plan.row_offsets, [&](int i) { return tokens + i + 1; });
-  batch_.slots = append(plan.slots, [](int) { return -1; });
-  logit_tokens_ = append(plan.logit_tokens, [&](int i) { return tokens + i; });
+  batch_.token_ids = append(plan.token_ids, padding, [](int) { return 0; });
+  batch_.row_offsets = append(plan.row_offsets, padding, [&](int i) { return tokens + i + 1; });
+  batch_.slots = append(plan.slots, padding, [](int) { return -1; });
+  if (padding > 0) {
+    logit_tokens_ = append(plan.logit_tokens, padding, [&](int i) { return tokens + i; });
+  } else {
+    logit_tokens_ = append(plan.logit_tokens, KnownLogitRows(plan) - plan.logit_rows(),
+                           [&](int) { return plan.logit_tokens.back(); });
+  }
   input_bytes_ = end * static_cast<int64_t>(sizeof(int32_t));
+}
+
+// For a number of rows that it has not met, a library may look for an algorithm, and load it, for
+// milliseconds: the logits of a step without a graph are made for as many as a graph has.
+int ModelRunner::KnownLogitRows(const StepPlan& plan) const {
+  const auto graph = GraphOf(plan.logit_rows());
+  return plan.logit_rows() == 0 || graph == graphs_.end() ? plan.logit_rows() : graph->first;
+}
+
+ModelRunner::Graphs::const_iterator ModelRunner::GraphOf(int rows) const {
+  return std::find_if(graphs_.begin(), graphs_.end(),
+                      [rows](const auto& entry) { return entry.first >= rows; });
 }
 
 ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
@@ -163,8 +180,7 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
   logit_rows_ = plan.logit_rows();
   decodes_only_ = DecodesOnly(plan);
   has_next_inputs_ = false;
-  const auto graph = std::find_if(graphs_.begin(), graphs_.end(),
-                                  [&](const auto& entry) { return entry.first >= plan.rows(); });
+  const auto graph = GraphOf(plan.rows());
   const bool replays = routing == nullptr && graph != graphs_.end() && decodes_only_;
   graph_ = replays ? graph->second.get() : nullptr;
   WriteInputs(plan, /*padding=*/replays ? graph->first - plan.rows() : 0);

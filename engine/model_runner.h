@@ -98,6 +98,12 @@ class ModelRunner {
   // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
+  // By row count, ascending; empty where the backend records none.
+  using Graphs = std::vector<std::pair<int, std::unique_ptr<Backend::Graph>>>;
+  // The first one for so many rows or more.
+  Graphs::const_iterator GraphOf(int rows) const;
+  // How many rows of logits a step without padding rows makes.
+  int KnownLogitRows(const StepPlan& plan) const;
   // Puts the plan's arrays into pinned_, with `padding` rows of one token and its logits each
   // behind them.
   void WriteInputs(const StepPlan& plan, int padding);
@@ -128,8 +134,7 @@ class ModelRunner {
   bool decodes_only_ = false;        // the last step
   bool has_next_inputs_ = false;     // inputs_ holds what BeginNext() feeds
   Backend::Graph* graph_ = nullptr;  // of the last step; null: it was launched kernel by kernel
-  // By row count, ascending; empty where the backend records none.
-  std::vector<std::pair<int, std::unique_ptr<Backend::Graph>>> graphs_;
+  Graphs graphs_;
 };
 
 }  // namespace mneme

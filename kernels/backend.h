@@ -72,6 +72,9 @@ class Backend {
   }
   // Tokens of a step from which on a prompt is read at nearly full speed.
   virtual int preferred_step_tokens() const { return 512; }
+  // How much longer a step may take because prompts are read in it, for tokens to come at most
+  // three times later: less where the times of like steps scatter.
+  virtual double preferred_decode_slowdown() const { return 2.7; }
 
   // Memory of the host from which the device can copy by itself; Free takes it, too.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes) { return Allocate(bytes); }

@@ -51,7 +51,9 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
                                     : absl::Milliseconds(config.session_ttl_ms());
   options.history_tokens = config.history_tokens();
   options.max_idempotency_keys = config.max_idempotency_keys();
-  options.max_decode_slowdown = config.max_decode_slowdown();
+  options.max_decode_slowdown = config.max_decode_slowdown() > 0
+                                    ? config.max_decode_slowdown()
+                                    : backend.preferred_decode_slowdown();
   options.idempotency_record_bytes = config.idempotency_record_bytes();
   options.watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms());
   options.trace_steps = config.trace_steps();

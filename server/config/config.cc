@@ -373,6 +373,14 @@ absl::Status ValidateSessionTtl(const v1::EngineSection& engine) {
                    " is longer than --max-session-ttl, ", FormatMilliseconds(most)));
 }
 
+absl::Status ValidateDecodeSlowdown(const v1::EngineSection& engine) {
+  const double slowdown = engine.max_decode_slowdown();
+  if (slowdown == 0 || slowdown >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--max-decode-slowdown (engine.max_decode_slowdown): ", slowdown,
+                   " is less than 1; expected 1 (no limit) or more, or 0 for the device's own"));
+}
+
 }  // namespace
 
 int64_t GrpcMemoryBytes(const v1::NetworkSection& network) {
@@ -389,6 +397,7 @@ absl::Status ValidateConfig(const v1::ServerConfig& config) {
   MNEME_RETURN_IF_ERROR(ValidateSecurity(security));
   MNEME_RETURN_IF_ERROR(ValidateNetwork(config.server()));
   MNEME_RETURN_IF_ERROR(ValidateSessionTtl(config.engine()));
+  MNEME_RETURN_IF_ERROR(ValidateDecodeSlowdown(config.engine()));
   if (config.metrics().host().empty()) {
     return absl::InvalidArgumentError(
         "--metrics-host: is empty, expected an address; 0.0.0.0 or :: for every interface");

@@ -13,8 +13,9 @@ constexpr RunnerLimits kLimits = {.rows = 4, .tokens = 16, .logit_rows = 16};
 
 class ModelRunnerTest : public ::testing::Test {
  protected:
+  int made_logits = 0;  // rows, of the last step
   FaultyBackend backend;
-  FakeModel model{{.vocab = 10}};
+  FakeModel model{{.vocab = 10, .on_logits = [this](int rows) { made_logits = rows; }}};
   std::unique_ptr<StatePool> pool = StatePool::Create(backend, model, 3).value();
   std::unique_ptr<ModelRunner> runner = ModelRunner::Create(backend, model, *pool, kLimits).value();
 };
@@ -38,6 +39,26 @@ TEST_F(ModelRunnerTest, LogitsAreThoseAfterTheTokensAskedFor) {
     }
     const std::vector<double> want = memory.Logits(10);
     for (int v = 0; v < 10; ++v) EXPECT_EQ(logits[t * 10 + v], static_cast<float>(want[v]));
+  }
+}
+
+TEST_F(ModelRunnerTest, AStepWithoutAGraphMakesAsManyLogitsAsOneWithAGraph) {
+  for (const auto& [wanted, made] : {std::pair{0, 0}, {1, 1}, {3, 4}, {4, 4}, {5, 5}}) {
+    const int slot = pool->Acquire().value();
+    const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
+    StepPlan plan;
+    plan.AddRow(slot, tokens, /*scored_tokens=*/wanted, /*samples=*/false, 0);
+    ASSERT_EQ(runner->Forward(plan), absl::OkStatus());
+    EXPECT_EQ(made_logits, made);
+    std::vector<float> logits(wanted * 10);
+    ASSERT_EQ(runner->ReadLogits(logits), absl::OkStatus());
+    FakeMemory memory;
+    for (int t = 0; t < wanted; ++t) {
+      memory.Feed(tokens[t]);
+      const std::vector<double> want = memory.Logits(10);
+      for (int v = 0; v < 10; ++v) EXPECT_EQ(logits[t * 10 + v], static_cast<float>(want[v]));
+    }
+    pool->Release(slot);
   }
 }
 

@@ -71,6 +71,7 @@ void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
     tokens += offsets[row + 1] - offsets[row];
   }
   if (options_.on_step && rows > 0) options_.on_step(rows, tokens);
+  if (options_.on_logits) options_.on_logits(static_cast<int>(logits.shape[0]));
 
   std::set<int32_t> seen;
   int next = 0;  // of the wanted logits, which come in order

@@ -42,6 +42,7 @@ struct FakeModelOptions {
   int32_t poison_token = -1;  // the logits after it, and no later ones, are all NaN
   // Called in each step; a test advances its clock, or waits.
   std::function<void(int rows, int tokens)> on_step;
+  std::function<void(int rows)> on_logits;  // called with the rows of logits that a step makes
 };
 
 // Runs on any backend whose memory is the host's and whose activations are f64 or f32.
