@@ -1,5 +1,7 @@
 // Ungrouped products of many rows through cuBLAS: 16-bit operands with cuBLASLt, f32 without TF32.
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <map>
 #include <mutex>
 
@@ -10,11 +12,9 @@ namespace {
 
 // cuBLAS sees column-major matrices: y^T [out, rows] = W^T-as-stored transposed, times x^T.
 struct LtProduct {
-  explicit LtProduct(const LinearArgs& args)
-      : out(args.weights[0].out_features),
-        rows(static_cast<int>(args.y.shape[0])),
-        in(args.weights[0].in_features) {
-    const cudaDataType_t type = args.weights[0].dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
+  LtProduct(const PackedMatrix& weights, int rows)
+      : dtype(weights.dtype), out(weights.out_features), rows(rows), in(weights.in_features) {
+    const cudaDataType_t type = dtype == DType::kBF16 ? CUDA_R_16BF : CUDA_R_16F;
     const cublasOperation_t transpose = CUBLAS_OP_T;
     cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F);
     cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_TRANSA, &transpose,
@@ -32,6 +32,7 @@ struct LtProduct {
   LtProduct(const LtProduct&) = delete;
   LtProduct& operator=(const LtProduct&) = delete;
 
+  const DType dtype;
   const int out, rows, in;
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, y = nullptr;
@@ -66,23 +67,47 @@ cublasStatus_t ChooseAlgorithm(Device& device, const LtProduct& product,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-// Asking takes about as long as a small product, so answers are kept, for the life of the program:
-// there are as many as numbers of rows.
-cublasStatus_t KnownAlgorithm(Device& device, const LtProduct& product, DType dtype,
+bool Takes(Device& device, const LtProduct& product, const cublasLtMatmulAlgo_t& algorithm) {
+  cublasLtMatmulHeuristicResult_t result;
+  return cublasLtMatmulAlgoCheck(device.blas_lt(), product.operation, product.w, product.x,
+                                 product.y, product.y, &algorithm,
+                                 &result) == CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= static_cast<size_t>(kLinearBlasWorkspaceBytes);
+}
+
+// Asking takes about as long as a small product, and what cuBLAS then loads for the first time
+// takes milliseconds. So answers are kept, for the life of the program, and products have the
+// algorithm of the next of eight numbers of rows per octave, which the engine tries before the
+// model is ready.
+cublasStatus_t KnownAlgorithm(Device& device, const PackedMatrix& weights, const LtProduct& product,
                               cublasLtMatmulAlgo_t* algorithm) {
   using Key = std::array<int, 4>;
   static auto* const known = new std::map<Key, cublasLtMatmulAlgo_t>;
   static auto* const mutex = new std::mutex;
-  const Key key = {static_cast<int>(dtype), product.out, product.rows, product.in};
+  const auto key_of = [](const LtProduct& of) {
+    return Key{static_cast<int>(of.dtype), of.out, of.rows, of.in};
+  };
   const std::lock_guard<std::mutex> lock(*mutex);
-  const auto it = known->find(key);
-  if (it != known->end()) {
-    *algorithm = it->second;
-    return CUBLAS_STATUS_SUCCESS;
+  const auto find = [&](const LtProduct& of) {
+    const auto it = known->find(key_of(of));
+    if (it != known->end()) *algorithm = it->second;
+    return it != known->end();
+  };
+  if (find(product)) return CUBLAS_STATUS_SUCCESS;
+  const int step = std::max(1, static_cast<int>(std::bit_floor(unsigned(product.rows)) / 8));
+  const LtProduct likely(weights, (product.rows + step - 1) / step * step);
+  if (!find(likely)) {
+    const cublasStatus_t status = ChooseAlgorithm(device, likely, algorithm);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    known->emplace(key_of(likely), *algorithm);
   }
-  const cublasStatus_t status = ChooseAlgorithm(device, product, algorithm);
-  if (status == CUBLAS_STATUS_SUCCESS) known->emplace(key, *algorithm);
-  return status;
+  if (likely.rows == product.rows) return CUBLAS_STATUS_SUCCESS;
+  if (!Takes(device, product, *algorithm)) {
+    const cublasStatus_t status = ChooseAlgorithm(device, product, algorithm);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+  }
+  known->emplace(key_of(product), *algorithm);
+  return CUBLAS_STATUS_SUCCESS;
 }
 
 }  // namespace
@@ -98,9 +123,9 @@ void LinearBlas(Device& device, const LinearArgs& args, const void* rounded, voi
                  "cublasSgemm");
     return;
   }
-  const LtProduct product(args);
+  const LtProduct product(w, static_cast<int>(args.y.shape[0]));
   cublasLtMatmulAlgo_t algorithm;
-  const cublasStatus_t status = KnownAlgorithm(device, product, w.dtype, &algorithm);
+  const cublasStatus_t status = KnownAlgorithm(device, w, product, &algorithm);
   device.Check(status, "cublasLtMatmulAlgoGetHeuristic");
   if (status != CUBLAS_STATUS_SUCCESS) return;
   device.Check(cublasLtMatmul(device.blas_lt(), product.operation, &one, w.data, product.w, rounded,
