@@ -1,5 +1,5 @@
 // A ring of bulk copies as libcu++ has it: one thread fills stages, warps read them, and barriers
-// in shared memory hand stages over. For compute-sanitizer's racecheck, which (in 2025.3 and
+// in shared memory hand stages over. For compute-sanitizer's racecheck, which (in
 // 2026.4) reports a race as soon as a stage is filled again, so that gpu_test.sh knows what to make
 // of such reports: exit code 0 means that the ring gave the right sums.
 #include <cstdio>
