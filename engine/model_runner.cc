@@ -15,8 +15,9 @@ namespace {
 // Arrays of a step begin at multiples of this many elements: 64 bytes.
 constexpr int64_t kInputAlignment = 16;
 
-// TryPromptSizes tries the largest size of step, and of the likely ones those between these two.
-constexpr int kFewestTriedTokens = 64, kMostTriedTokens = 2048;
+// TryPromptSizes tries the largest size of step, and of the likely ones those between these two:
+// beside rows that decode steps are rarely longer, and no library is asked about fewer rows.
+constexpr int kFewestTriedTokens = 33, kMostTriedTokens = 2048;
 
 int64_t Aligned(int64_t elements) {
   return (elements + kInputAlignment - 1) / kInputAlignment * kInputAlignment;

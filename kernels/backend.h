@@ -72,8 +72,9 @@ class Backend {
   }
   // Tokens of a step from which on a prompt is read at nearly full speed.
   virtual int preferred_step_tokens() const { return 512; }
-  // How much longer a step may take because prompts are read in it, for tokens to come at most
-  // three times later: less where the times of like steps scatter.
+  // How much longer a step may take because prompts are read in it, for the 99th percentile of the
+  // time between tokens to be about three times what it is undisturbed: less where like steps
+  // scatter.
   virtual double preferred_decode_slowdown() const { return 2.7; }
 
   // Memory of the host from which the device can copy by itself; Free takes it, too.

@@ -42,8 +42,8 @@ struct ManyRoutesArgs {
   const float* norm;
   float norm_eps;
   int rows, model_dim;
-  __nv_bfloat16* x;  // [rows, model_dim], normed
-  int memories, top_k;
+  __nv_bfloat16* x;             // [rows, model_dim], normed
+  int memories, top_k;          // memories == 0: all rows go to the one shared memory
   const __nv_bfloat16* router;  // [memories, model_dim]
   bool round_logits;
   const int32_t* forced;  // [rows, top_k] or null
@@ -51,7 +51,7 @@ struct ManyRoutesArgs {
   float* weights;         // [rows, top_k]
   // The rest is for a `table` that is set.
   EntryTable table;
-  int columns;           // memories == 0: all rows go to the one shared memory
+  int columns;           // entries of a row
   const int32_t* slots;  // [rows]
   StateView written;
   StateView range;  // of PendingWrites

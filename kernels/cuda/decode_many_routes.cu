@@ -2,6 +2,7 @@
 // gates for the memory that all rows go to.
 #include <cstdint>
 
+#include "base/log.h"
 #include "kernels/cuda/decode_many.h"
 #include "kernels/cuda/device_utils.cuh"
 #include "kernels/cuda/operations.h"
@@ -190,6 +191,8 @@ bool NormAndRoute(Device& device, const RmsNormArgs& norm, const PackedMatrix& r
                   const RouteTopKArgs& route) {
   const int64_t rows = norm.x.shape[0], model_dim = norm.x.shape[1];
   const auto memories = static_cast<int>(router.out_features);
+  const auto top_k = static_cast<int>(route.indices.shape[1]);
+  CHECK(top_k >= 1 && top_k <= memories) << "top_k " << top_k << " of " << memories;
   const auto is_aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };
   if (rows == 0 || !HasHopperCode(device) || norm.y.dtype != DType::kBF16 ||
       router.dtype != DType::kBF16 || memories > kMaxManyMemories || model_dim % 64 != 0 ||
@@ -204,7 +207,7 @@ bool NormAndRoute(Device& device, const RmsNormArgs& norm, const PackedMatrix& r
                             .model_dim = static_cast<int>(model_dim),
                             .x = norm.y.as<__nv_bfloat16>(),
                             .memories = memories,
-                            .top_k = static_cast<int>(route.indices.shape[1]),
+                            .top_k = top_k,
                             .router = static_cast<const __nv_bfloat16*>(router.data),
                             .round_logits = route.round_logits == DType::kBF16,
                             .forced = route.forced.as<const int32_t>(),

@@ -11,8 +11,10 @@ namespace mneme::cuda {
 namespace {
 
 // To free and to allocate pinned memory waits for all that the device does, some milliseconds in
-// the middle of a step; this is enough for hundreds of rows.
-constexpr int64_t kLeastBytes = 256 << 10;
+// the middle of a step. So there is enough from the start: for results of 256 rows and 100 of the
+// most likely tokens of each; for parameters of as many rows with 1,024 tokens that penalties look
+// back on.
+constexpr int64_t kFirstResultBytes = 256 << 10, kFirstParameterBytes = 4 << 20;
 
 // What stands where a token will be.
 constexpr int32_t kNoTokenYet = std::numeric_limits<int32_t>::min();
@@ -27,8 +29,8 @@ void* PinnedMemory::Reserve(Device& device, int64_t bytes) {
   if (bytes > bytes_) {
     if (data_ != nullptr) cudaFreeHost(data_);
     data_ = nullptr;
-    bytes_ = std::max({bytes, 2 * bytes_, kLeastBytes});
-    device.Check(cudaMallocHost(&data_, static_cast<size_t>(bytes_)), "cudaMallocHost");
+    bytes_ = std::max(bytes, 2 * bytes_);
+    device.Check(cudaMallocHost(&data_, static_cast<size_t>(bytes_)), "pinned memory of sampling");
     if (data_ == nullptr) bytes_ = 0;
   }
   return data_;
@@ -36,8 +38,8 @@ void* PinnedMemory::Reserve(Device& device, int64_t bytes) {
 
 Draws::Draws(Device& device) : device_(device) {
   for (Draw& draw : draws_) {
-    draw.results.Reserve(device, kLeastBytes);
-    draw.parameters.Reserve(device, kLeastBytes);
+    draw.results.Reserve(device, kFirstResultBytes);
+    draw.parameters.Reserve(device, kFirstParameterBytes);
   }
 }
 

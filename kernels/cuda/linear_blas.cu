@@ -77,8 +77,8 @@ bool Takes(Device& device, const LtProduct& product, const cublasLtMatmulAlgo_t&
 
 // Asking takes about as long as a small product, and what cuBLAS then loads for the first time
 // takes milliseconds. So answers are kept, for the life of the program, and products have the
-// algorithm of the next of eight numbers of rows per octave, which the engine tries before the
-// model is ready.
+// algorithm of the next of eight numbers of rows per octave, of which the engine tries those that
+// are likely beside decoding rows before the model is ready.
 cublasStatus_t KnownAlgorithm(Device& device, const PackedMatrix& weights, const LtProduct& product,
                               cublasLtMatmulAlgo_t* algorithm) {
   using Key = std::array<int, 4>;

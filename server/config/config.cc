@@ -375,10 +375,10 @@ absl::Status ValidateSessionTtl(const v1::EngineSection& engine) {
 
 absl::Status ValidateDecodeSlowdown(const v1::EngineSection& engine) {
   const double slowdown = engine.max_decode_slowdown();
-  if (slowdown == 0 || slowdown >= 1) return absl::OkStatus();
+  if (slowdown == 0 || slowdown >= 1) return absl::OkStatus();  // not so NaN
   return absl::InvalidArgumentError(
       absl::StrCat("--max-decode-slowdown (engine.max_decode_slowdown): ", slowdown,
-                   " is less than 1; expected 1 (no limit) or more, or 0 for the device's own"));
+                   ", expected 0 (the device's own) or 1 (no limit) to 1000"));
 }
 
 }  // namespace

@@ -152,6 +152,9 @@ TEST_F(CudaProductDtypeTest, MixedAndNormedIsOneAfterTheOther) {
 
 TEST_F(CudaProductDtypeTest, NormAndRouteChooseTheLargestLogits) {
   const std::unique_ptr<Backend> exact = MakeReference();
+  const PackedMatrix large =
+      bench_->Pack(std::vector<double>(256 * 64, 1.0), 256, 64, DType::kBF16);
+  const bool is_hopper = backend_->output_dtype({&large, 1}, 2500) == DType::kBF16;
   struct Case {
     int rows, dim, memories, top_k;
     DType round_logits;
@@ -165,7 +168,8 @@ TEST_F(CudaProductDtypeTest, NormAndRouteChooseTheLargestLogits) {
     SCOPED_TRACE(testing::Message()
                  << c.rows << " rows of " << c.dim << ", " << c.top_k << " of " << c.memories);
     const Shape shape{c.rows, c.dim}, chosen{c.rows, c.top_k};
-    const std::vector<double> hidden = random_.NormalValues(c.rows * c.dim);
+    std::vector<double> hidden = random_.NormalValues(c.rows * c.dim);
+    std::fill_n(hidden.begin(), c.dim, 0.0);  // all logits of the first row are equal
     const std::vector<double> weight = random_.NormalValues(c.dim);
     const std::vector<double> router =
         Rounded(random_.NormalValues(c.memories * c.dim, 1 / std::sqrt(c.dim)));
@@ -191,13 +195,14 @@ TEST_F(CudaProductDtypeTest, NormAndRouteChooseTheLargestLogits) {
                                  .weights = bench_->NewActivations(chosen)};
     const bool fused = bench_->kernels().NormAndRoute(
         norm, bench_->Pack(router, c.memories, c.dim, DType::kBF16), route);
-    EXPECT_FALSE(fused && c.memories > 15);
-    if (!fused) continue;  // nor on GPUs before Hopper
+    EXPECT_EQ(fused, is_hopper && c.memories <= 15);
+    if (!fused) continue;
 
     // A norm may be one rounding to bf16 off.
     EXPECT_LE(RelativeError(bench_->Read(norm.y), want.Read(y)), 0x1p-8);
     const std::vector<int> indices = bench_->ReadInts(route.indices);
     EXPECT_TRUE(!c.forced || indices == forced);
+    for (int j = 0; !c.forced && j < c.top_k; ++j) EXPECT_EQ(indices[j], j);
     const std::vector<double> got = bench_->Read(route.weights), all = want.Read(logits);
     for (int row = 0; row < c.rows; ++row) {
       const double* own = &all[row * c.memories];

@@ -180,7 +180,11 @@ TEST(ConfigTest, SizesAndTimesTakeUnits) {
 TEST(ConfigTest, NumbersMayHaveFractionsWhereTheyMakeSense) {
   EXPECT_EQ(ParseConfig({"--model=m", "--max-decode-slowdown=1.5"}).engine().max_decode_slowdown(),
             1.5);
-  EXPECT_THAT(ErrorOf({"--model=m", "--max-decode-slowdown=0.5"}), HasSubstr("less than 1"));
+  EXPECT_EQ(ParseConfig({"--model=m", "--max-decode-slowdown=0"}).engine().max_decode_slowdown(),
+            0);
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-decode-slowdown=0.5"}),
+              HasSubstr("0.5, expected 0 (the device's own) or 1 (no limit) to 1000"));
+  EXPECT_THAT(ErrorOf({"--model=m", "--max-decode-slowdown=-1"}), HasSubstr("less than 0"));
   EXPECT_THAT(ErrorOf({"--model=m", "--max-decode-slowdown=nan"}), HasSubstr("not a number"));
 }
 
