@@ -38,6 +38,10 @@ absl::Status CheckOptions(const EngineOptions& options) {
   MNEME_RETURN_IF_ERROR(at_least("history_tokens", options.history_tokens, 0));
   MNEME_RETURN_IF_ERROR(at_least("max_idempotency_keys", options.max_idempotency_keys, 1));
   MNEME_RETURN_IF_ERROR(at_least("idempotency_record_bytes", options.idempotency_record_bytes, 0));
+  if (options.max_decode_slowdown != 0 && !(options.max_decode_slowdown >= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_decode_slowdown is ", options.max_decode_slowdown, ", expected 0 or at least 1"));
+  }
   if (options.default_session_ttl <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat("default_session_ttl is ", absl::FormatDuration(options.default_session_ttl),
@@ -72,6 +76,9 @@ class LoopEngine final : public Engine {
   absl::Status Start(std::vector<int32_t> end_tokens) {
     MNEME_RETURN_IF_ERROR(CheckOptions(options_));
     options_.max_rows = std::min(options_.max_rows, options_.max_tokens_per_step);
+    if (options_.max_decode_slowdown == 0) {
+      options_.max_decode_slowdown = backend_->preferred_decode_slowdown();
+    }
     // What the runner will take is not left for slabs.
     const RunnerLimits most = LargestStep(options_);
     const int64_t runner_bytes =
@@ -159,6 +166,7 @@ class LoopEngine final : public Engine {
   const EngineStats& stats() const override { return stats_; }
   const EngineOptions& options() const override { return options_; }
   std::string backend_description() const override { return backend_->description(); }
+  int64_t decode_graph_nodes(int rows) const override { return runner_->graph_nodes(rows); }
   absl::Status health() const override { return loop_->health(); }
   LoopActivity activity() const override { return loop_->activity(); }
 

@@ -43,8 +43,9 @@ struct EngineOptions {
   int max_prompt_tokens = 0;         // limit on the prompt of one request; 0: none
   int stream_capacity_events = 256;  // per request; full: the request pauses, its slab stays
   // Tokens may come this many times later because prompts are read beside them; the prompts then
-  // have (max_decode_slowdown - 1) / max_decode_slowdown of the time. At most 1: no limit.
-  double max_decode_slowdown = 2.7;
+  // have (max_decode_slowdown - 1) / max_decode_slowdown of the time. 1: no limit; 0: the backend's
+  // preferred_decode_slowdown().
+  double max_decode_slowdown = 0;
   absl::Duration default_session_ttl = absl::Minutes(30);  // infinite: sessions do not expire
   int history_tokens = 1024;  // tokens that penalties look back on, per session
   int max_idempotency_keys = 4096;
@@ -97,6 +98,9 @@ class Engine {
   virtual const EngineStats& stats() const = 0;
   virtual const EngineOptions& options() const = 0;
   virtual std::string backend_description() const = 0;
+  // Kernels and copies in the graph that a decode step of so many rows replays; the upload of its
+  // inputs and the draw of its tokens come on top. 0 where such steps are not recorded.
+  virtual int64_t decode_graph_nodes(int rows) const = 0;
   // Not OK after a device error or a stuck step: the process should report not serving and exit.
   virtual absl::Status health() const = 0;
   // What the engine's thread is doing at this moment.

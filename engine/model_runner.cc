@@ -147,6 +147,11 @@ ModelRunner::Graphs::const_iterator ModelRunner::GraphOf(int rows) const {
                       [rows](const auto& entry) { return entry.first >= rows; });
 }
 
+int64_t ModelRunner::graph_nodes(int rows) const {
+  const auto graph = GraphOf(rows);
+  return graph == graphs_.end() ? 0 : graph->second->nodes();
+}
+
 ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
   return {.backend = backend_,
           .workspace = workspace_,

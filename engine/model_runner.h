@@ -90,6 +90,8 @@ class ModelRunner {
   // Whether Begin() returns before the step is done.
   bool asynchronous() const { return backend_.asynchronous(); }
   int64_t workspace_bytes() const { return workspace_bytes_; }
+  // Of the graph that a decode step of so many rows replays; 0: there is none.
+  int64_t graph_nodes(int rows) const;
 
  private:
   ModelRunner(Backend& backend, const Model& model, StatePool& pool, const RunnerLimits& limits)

@@ -7,10 +7,13 @@
 namespace mneme {
 namespace {
 
-// Moves `mean` a quarter of the way down, or half of the way up, to `value`: those who decode
-// suffer from an estimate that is too low. The first value is taken as it is.
-double Blend(double mean, double value) {
-  return mean < 0 ? value : mean + (value - mean) / (value > mean ? 2 : 4);
+// Moves `mean` a quarter of the way to `value`. The first value is taken as it is.
+double Blend(double mean, double value) { return mean < 0 ? value : mean + (value - mean) / 4; }
+
+// The same for what a prompt adds, but half of the way up: those who decode suffer from an estimate
+// that is too low.
+double BlendCautiously(double mean, double value) {
+  return value > mean && mean >= 0 ? mean + (value - mean) / 2 : Blend(mean, value);
 }
 
 constexpr int kStepsToTrust = 6;
@@ -87,10 +90,12 @@ void PrefillBudget::ObserveAdded(int tokens, double added) {
   const double most = added / tokens;
   const int change = tokens - last_tokens_;
   if (mixed_steps_ > 1 && 4 * std::abs(change) >= tokens) {
-    token_seconds_ = Blend(token_seconds_, std::clamp((added - last_added_) / change, 0.0, most));
+    const double each = std::clamp((added - last_added_) / change, 0.0, most);
+    token_seconds_ = BlendCautiously(token_seconds_, each);
   }
   if (token_seconds_ < 0 || token_seconds_ > most) token_seconds_ = most;
-  fixed_seconds_ = Blend(mixed_steps_ > 1 ? fixed_seconds_ : -1, added - tokens * token_seconds_);
+  fixed_seconds_ =
+      BlendCautiously(mixed_steps_ > 1 ? fixed_seconds_ : -1, added - tokens * token_seconds_);
   last_tokens_ = tokens;
   last_added_ = added;
 }

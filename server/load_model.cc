@@ -51,9 +51,7 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
                                     : absl::Milliseconds(config.session_ttl_ms());
   options.history_tokens = config.history_tokens();
   options.max_idempotency_keys = config.max_idempotency_keys();
-  options.max_decode_slowdown = config.max_decode_slowdown() > 0
-                                    ? config.max_decode_slowdown()
-                                    : backend.preferred_decode_slowdown();
+  options.max_decode_slowdown = config.max_decode_slowdown();
   options.idempotency_record_bytes = config.idempotency_record_bytes();
   options.watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms());
   options.trace_steps = config.trace_steps();
@@ -217,7 +215,8 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
   if (!Succeeded(available.status(), LoadFailure::kDevice, error)) return error.status;
   const ModelInfo& info = plan->info;
   const int64_t slab_bytes = plan->state_layout.slab_bytes();
-  // As the engine reckons once the weights are there.
+  // As the engine reckons once the weights are there; of what is left then, a GPU's blocks of
+  // memory may take a little more.
   const EngineOptions options = ToEngineOptions(config.engine(), **backend);
   const RunnerLimits step = LargestStep(options);
   const int64_t runner_bytes =

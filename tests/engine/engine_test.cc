@@ -68,13 +68,18 @@ TEST_F(EngineTest, AnswersAndKeepsSessions) {
 }
 
 TEST_F(EngineTest, BadOptionsAreErrors) {
+  const auto error_of = [&](const EngineOptions& options) {
+    return Engine::Create(std::make_unique<FaultyBackend>(), std::make_unique<FakeModel>(), nullptr,
+                          {}, options, clock)
+        .status();
+  };
   EngineOptions options = Small();
   options.max_rows = 0;
-  const absl::Status status =
-      Engine::Create(std::make_unique<FaultyBackend>(), std::make_unique<FakeModel>(), nullptr, {},
-                     options, clock)
-          .status();
-  EXPECT_EQ(status, absl::InvalidArgumentError("max_rows is 0, expected at least 1"));
+  EXPECT_EQ(error_of(options), absl::InvalidArgumentError("max_rows is 0, expected at least 1"));
+  options = Small();
+  options.max_decode_slowdown = 0.5;
+  EXPECT_EQ(error_of(options),
+            absl::InvalidArgumentError("max_decode_slowdown is 0.5, expected 0 or at least 1"));
 }
 
 TEST_F(EngineTest, NoMemoryForASingleSessionIsAnError) {

@@ -34,7 +34,8 @@ struct HarnessOptions {
                           .max_tokens_per_step = 16,
                           .max_logit_rows_per_step = 8,
                           .max_queued_requests = 16,
-                          .stream_capacity_events = 1000};
+                          .stream_capacity_events = 1000,
+                          .max_decode_slowdown = 2.7};
 };
 
 // All events of a request, put together.

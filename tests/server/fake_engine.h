@@ -163,6 +163,7 @@ class FakeEngine final : public Engine {
   const EngineStats& stats() const override { return stats_; }
   const EngineOptions& options() const override { return options_; }
   std::string backend_description() const override { return "fake"; }
+  int64_t decode_graph_nodes(int) const override { return 0; }
   absl::Status health() const override { return absl::OkStatus(); }
   LoopActivity activity() const override { return activity_; }
   void set_activity(const LoopActivity& activity) { activity_ = activity; }
