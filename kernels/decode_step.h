@@ -19,8 +19,7 @@ struct DeltaMixerStepArgs {
   TensorView hidden;  // [rows, model_dim] act
   TensorView norm;    // [model_dim] f32
   float norm_eps = 1e-6f;
-  TensorView slots;        // [rows] i32, < 0: padding; as many as rows of `hidden`
-  TensorView row_offsets;  // [rows + 1] i32: 0, 1, ..
+  TensorView slots;  // [rows] i32, < 0: padding; as many as rows of `hidden`
 
   // As RouteTopKArgs and DispatchArgs. memories == 0: no router, and the one memory is `shared`.
   PackedMatrix router;  // [memories, model_dim]

@@ -12,14 +12,14 @@ Problem MakeProblem(const GatedDeltaRuleArgs& args);
 // gated_delta_general.cu: any task, any shape; a row at a time.
 void LaunchGeneral(Device& device, Problem problem, DType state_dtype);
 
-// gated_delta_tokens.cu: any task but kDecode, for shapes and layouts that HasTunedShape() says.
-// Bit-equal to decoding with fold_all as long as nothing is pending.
 // Segments by number, of which only the device knows; none: all are meant.
 struct ChosenSegments {
   const int* list = nullptr;   // [most]
   const int* count = nullptr;  // [1]
   int most = 0;
 };
+// gated_delta_tokens.cu: any task but kDecode, for shapes and layouts that HasTunedShape() says.
+// Bit-equal to decoding with fold_all as long as nothing is pending.
 void LaunchTokens(Device& device, Problem problem, DType state_dtype,
                   const ChosenSegments& chosen = {});
 

@@ -2,7 +2,7 @@
 // says what they compute. They return at once; errors go to Device::Check. Free of Abseil.
 //
 // Activations are f32 but where product_dtype and output_dtype of the backend say bf16, state is
-// f32 or f16 and windows are f32 or bf16, as their StateView says.
+// f32, f16 or int8 and windows are f32 or bf16, as their StateView says.
 #pragma once
 
 #include <span>

@@ -1,4 +1,5 @@
-// Every option of the architectures, in random combinations: the CPU against the float64 reference.
+// Every option of the architectures, in random combinations: the CPU, or CUDA, against the float64
+// reference.
 
 #include <algorithm>
 #include <string>
