@@ -2,23 +2,25 @@
 // a layer of a step has, matrices that are not in the cache. Times are of CUDA graphs, averaged
 // over whole cycles of folding; the worst step of a cycle is reported beside.
 //
-//   cuda_delta_rule_bench            the table
-//   cuda_delta_rule_bench --sweep    the same for every tile and both ways of writing
-//   cuda_delta_rule_bench --check    compares with float64 on the host instead
-//   cuda_delta_rule_bench --drift    the same after 2,000 tokens, for each way to store a matrix
+// bench/run_gpu.sh sets the figures beside flash-linear-attention's.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "bench/bench_table.h"
 #include "bench/cuda_delta_rule_check.h"
 #include "kernels/cuda/gated_delta_launch.h"
 #include "kernels/cuda/operations.h"
 #include "kernels/state_row.h"
+#include "tools/flag_parser.h"
 
 namespace mneme {
 namespace {
@@ -228,50 +230,90 @@ double CopyBandwidth(Device& device) {
 }
 
 const char* Name(DecodeTile tile) {
-  constexpr const char* kNames[] = {"direct 2", "direct 4", "bulk 4",     "bulk 8",
-                                    "bulk",     "stream",   "stream wide"};
+  constexpr const char* kNames[cuda::delta::kDecodeTiles] = {"direct 2", "direct 4", "bulk 4",
+                                                             "bulk 8",   "bulk",     "stream"};
   return kNames[static_cast<int>(tile)];
 }
 
-void Print(int head_states, DType dtype, const DecodePlan& plan, const Measurement& measured,
-           double bytes, double copy) {
-  std::printf("%5d %4s %-8s %-9s %8.2f us  worst %8.2f us  %7.1f MB %6.2f TB/s %5.1f%%\n",
-              head_states, mneme::Name(dtype), Name(plan.tile),
-              plan.fold_all ? "each" : "held back", 1e6 * measured.step, 1e6 * measured.worst,
-              1e-6 * bytes, 1e-12 * bytes / measured.step, 100 * bytes / measured.step / copy);
-  std::fflush(stdout);
-}
-
-int Main(int argc, char** argv) {
-  const std::string mode = argc > 1 ? argv[1] : "";
-  Device device(0, DType::kF32);
-  if (mode == "--check") return CheckDeltaRule(device) ? 0 : 1;
-  if (mode == "--drift") {
-    PrintDeltaRuleDrift(device);
-    return device.TakeError().empty() ? 0 : 1;
-  }
+BenchTable Measure(Device& device, bool sweep) {
   const double copy = CopyBandwidth(device);
-  std::printf("%s: copies %.2f TB/s, read and written\n", device.properties().name, 1e-12 * copy);
+  BenchTable table(absl::StrFormat("The gated delta rule, one token, head size %d, %s: copies move "
+                                   "%.2f TB/s, read and written",
+                                   kDim, device.properties().name, 1e-12 * copy),
+                   {{"head_states", "head states"},
+                    {"state_dtype", "state"},
+                    {"tile", "tile"},
+                    {"writes", "writes"},
+                    {"step_us", "us", 1},
+                    {"worst_us", "worst step us", 1},
+                    {"moved_mb", "MB moved", 1},
+                    {"tbs", "TB/s", 2},
+                    {"of_copy", "of copy %", 1}});
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
     for (const int head_states : {12, 24, 48, 96, 192, 384, 1536, 3072, 6144}) {
       DecodeBench bench(device, head_states, dtype);
-      if (mode != "--sweep") {
-        const DecodePlan plan = bench.Plan();
-        const Measurement measured = bench.Measure(plan);
-        Print(head_states, dtype, plan, measured, bench.Bytes(plan.fold_all), copy);
-        continue;
-      }
-      for (int tile = 0; tile < cuda::delta::kDecodeTiles; ++tile) {
-        for (const bool fold_all : {true, false}) {
-          const DecodePlan plan = {static_cast<DecodeTile>(tile), fold_all};
-          Print(head_states, dtype, plan, bench.Measure(plan), bench.Bytes(fold_all), copy);
+      std::vector<DecodePlan> plans = {bench.Plan()};
+      if (sweep) {
+        plans.clear();
+        for (int i = 0; i < cuda::delta::kDecodeTiles; ++i) {
+          const auto tile = static_cast<DecodeTile>(i);
+          // int8 has one kernel, whatever is asked for.
+          if (dtype == DType::kI8 && tile != DecodeTile::kDirect4) continue;
+          for (const bool fold_all : {true, false}) plans.push_back({tile, fold_all});
         }
+      }
+      for (const DecodePlan& plan : plans) {
+        const Measurement measured = bench.Measure(plan);
+        const double bytes = bench.Bytes(plan.fold_all);
+        table.AddRow({int64_t{head_states}, mneme::Name(dtype), Name(plan.tile),
+                      plan.fold_all ? "read+write" : "held back", 1e6 * measured.step,
+                      1e6 * measured.worst, 1e-6 * bytes, 1e-12 * bytes / measured.step,
+                      100 * bytes / measured.step / copy});
       }
     }
   }
+  return table;
+}
+
+int Main(int argc, char** argv) {
+  constexpr char kProgram[] = "cuda_delta_rule_bench";
+  bool sweep = false, check = false, drift = false;
+  std::string json;
+  FlagParser parser(
+      "usage: cuda_delta_rule_bench [flags]\n\n"
+      "Times the decode step of the gated delta rule alone, averaged over whole cycles of "
+      "folding.\n\n");
+  parser.Add("--sweep", &sweep,
+             "every tile and both ways of writing, not only those that are used");
+  parser.Add("--check", &check, "compare with float64 on the host instead");
+  parser.Add("--drift", &drift, "the same after 2,000 tokens, for each way to store a matrix");
+  parser.Add("--json", "FILE", &json, "also write the results there");
+  const auto positional = parser.Parse(argc, argv);
+  if (parser.help_requested()) {
+    std::printf("%s", parser.Help().c_str());
+    return kExitOk;
+  }
+  if (!positional.ok()) return Report(kProgram, positional.status(), kExitUsage);
+  if (!positional->empty()) {
+    const std::string error = absl::StrCat("unexpected argument \"", positional->front(), "\"");
+    return Report(kProgram, absl::InvalidArgumentError(error), kExitUsage);
+  }
+  Device device(0, DType::kF32);
+  bool passed = true;
+  if (check) {
+    passed = CheckDeltaRule(device);
+  } else if (drift) {
+    PrintDeltaRuleDrift(device);
+  } else {
+    const BenchTable table = Measure(device, sweep);
+    table.Print();
+    if (!json.empty()) {
+      std::ofstream(json) << nlohmann::ordered_json{{"delta_rule", table.ToJson()}}.dump(1) << "\n";
+    }
+  }
   const std::string error = device.TakeError();
-  if (!error.empty()) std::printf("error: %s\n", error.c_str());
-  return error.empty() ? 0 : 1;
+  if (!error.empty()) return Report(kProgram, absl::InternalError(error), kExitFailure);
+  return passed ? kExitOk : kExitFailure;
 }
 
 }  // namespace

@@ -108,8 +108,8 @@ absl::StatusOr<BenchTable> BenchStreams(const EngineBenchSettings& settings) {
   const std::vector<double> gaps = AllGaps(streams, start, BenchNow());
   const EngineStats& stats = engine.stats();
   const double rows = stats.decode_rows.mean();
-  const double weights = bench->traffic->AllWeightBytes();
-  const double state = bench->traffic->DecodeStateBytes(1) * rows;
+  const double weights = bench->traffic->DecodeWeightBytes(rows);
+  const double state = bench->traffic->DecodeStateBytes(rows);
   const double floor = FloorSeconds(bandwidth.median(), weights, state);
 
   BenchTable table(absl::StrCat("Concurrent requests through the engine, ", bench->name, ", ",
@@ -192,8 +192,9 @@ absl::StatusOr<BenchTable> BenchInterference(const EngineBenchSettings& settings
   bandwidth.Measure();
 
   const double alone = (alone_before + alone_after) / 2;
-  const double floor = FloorSeconds(bandwidth.median(), bench->traffic->AllWeightBytes(),
-                                    bench->traffic->DecodeStateBytes(settings.decoders));
+  const double floor =
+      FloorSeconds(bandwidth.median(), bench->traffic->DecodeWeightBytes(settings.decoders),
+                   bench->traffic->DecodeStateBytes(settings.decoders));
   BenchTable table(absl::StrFormat("%d decoding requests and a prompt of %d tokens, %s, %s, %s",
                                    settings.decoders, settings.long_prompt, bench->name,
                                    engine.backend_description(), settings.model.compute_dtype),
@@ -234,7 +235,7 @@ absl::StatusOr<BenchTable> BenchInterference(const EngineBenchSettings& settings
                 static_cast<int64_t>(disturbed.size())});
   table.AddNote(absl::StrFormat(
       "A decode step of %d rows reads %.1f MB of weights and updates %.1f MB of state.",
-      settings.decoders, bench->traffic->AllWeightBytes() / 1e6,
+      settings.decoders, bench->traffic->DecodeWeightBytes(settings.decoders) / 1e6,
       bench->traffic->DecodeStateBytes(settings.decoders) / 1e6));
   table.AddNote(bandwidth.ToString());
   return table;

@@ -6,6 +6,8 @@ the cache. Needs torch with CUDA, triton, flash-linear-attention.
 """
 
 import argparse
+import json
+import pathlib
 import statistics
 
 import torch
@@ -66,11 +68,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("head_states", nargs="*", type=int,
                         default=[12, 24, 48, 96, 192, 384, 1536, 3072, 6144])
-    for head_states in parser.parse_args().head_states:
+    parser.add_argument("--json", type=pathlib.Path, help="also write the results there")
+    args = parser.parse_args()
+    rows = []
+    for head_states in args.head_states:
         seconds, state_bytes = measure(head_states)
-        print(f"fla {head_states:5d} f32 {1e6 * seconds:9.2f} us "
-              f"{2e-12 * state_bytes / seconds:5.2f} TB/s", flush=True)
+        rows.append({"head_states": head_states, "step_us": 1e6 * seconds,
+                     "tbs": 2e-12 * state_bytes / seconds})
+        print(f"fla {head_states:5d} f32 {1e6 * seconds:9.2f} us {rows[-1]['tbs']:5.2f} TB/s",
+              flush=True)
         torch.cuda.empty_cache()
+    if args.json is not None:
+        args.json.write_text(json.dumps({"fla": {"rows": rows}}, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

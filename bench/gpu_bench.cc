@@ -1,5 +1,5 @@
-// Decode and prefill on a GPU through the whole engine, beside what the memory's bandwidth allows:
-// the table of marks in bench/README.md.
+// Decode and prefill on a GPU through the whole engine, beside what its memory and its products
+// allow. bench/run_gpu.sh sets the figures beside the marks of bench/README.md.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -18,12 +18,15 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/random.h"
 #include "base/status_macros.h"
 #include "bench/bench_stream.h"
 #include "bench/bench_table.h"
 #include "bench/sample_statistics.h"
 #include "bench/step_traffic.h"
 #include "engine/engine.h"
+#include "kernels/float16.h"
+#include "kernels/tensor.h"
 #include "tools/flag_parser.h"
 #include "tools/model_maker.h"
 #include "tools/tool_runner.h"
@@ -35,8 +38,8 @@ constexpr char kProgram[] = "gpu_bench";
 constexpr char kSynopsis[] = R"(usage: gpu_bench [flags]
 
 Measures decoding and prompts of models with random weights on a GPU, through the engine: queue,
-scheduler, sampling and delivery of tokens included. Prints for each what the copy bandwidth measured in
-the same run would allow.
+scheduler, sampling and delivery of tokens included. Prints for each what the bandwidth of a copy and the
+rate of a large product, measured in the same run, would allow.
 
 )";
 
@@ -46,6 +49,7 @@ constexpr int kWarmUp = 40;  // steps that do not count: more than two fold cycl
 struct Flags {
   std::string shapes = "mom-340m,mom-1.3b";
   std::string sections = "decode,prefill,interference,context";
+  std::string state_dtypes = "f32,f16";
   std::string rows;
   std::string json;
   std::string device = "cuda";
@@ -97,26 +101,67 @@ class Models {
 struct BenchEngine {
   RealClock clock;
   std::string name;
-  double bandwidth = 0;  // bytes read and written per second by a copy
+  double bandwidth = 0;     // bytes read and written per second by a copy
+  double product_rate = 0;  // floating-point operations per second of a large product
+  int step_tokens = 0;      // EngineOptions::max_tokens_per_step
   std::optional<StepTraffic> traffic;
   std::unique_ptr<Engine> engine;
 };
 
-// Median of several copies of a block that no cache holds.
-absl::StatusOr<double> CopyBandwidth(Backend& backend) {
-  constexpr int64_t kBytes = int64_t{2} << 30;
-  MNEME_ASSIGN_OR_RETURN(const Buffer from, Buffer::Allocate(backend, kBytes));
-  MNEME_ASSIGN_OR_RETURN(const Buffer to, Buffer::Allocate(backend, kBytes));
-  backend.Zero(from.data(), kBytes);
+// On a CPU this program is tried, not used, and the two measurements are short.
+bool IsTrial(const Backend& backend) { return !backend.asynchronous(); }
+
+// Operations per second, by several runs of `repeats`, each of so many: the median.
+absl::StatusOr<double> Rate(Backend& backend, int repeats, double operations,
+                            const std::function<void()>& run) {
   std::vector<double> rates;
   for (int round = 0; round < 7; ++round) {
     MNEME_RETURN_IF_ERROR(backend.Synchronize());
     const double start = BenchNow();
-    for (int i = 0; i < 4; ++i) backend.Copy(to.data(), from.data(), kBytes);
+    for (int i = 0; i < repeats; ++i) run();
     MNEME_RETURN_IF_ERROR(backend.Synchronize());
-    rates.push_back(4 * 2 * static_cast<double>(kBytes) / (BenchNow() - start));
+    rates.push_back(repeats * operations / (BenchNow() - start));
   }
   return Median(rates);
+}
+
+// Bytes read and written by copies of a block that no cache holds.
+absl::StatusOr<double> CopyBandwidth(Backend& backend) {
+  const int64_t bytes = int64_t{IsTrial(backend) ? 64 : 2048} << 20;
+  MNEME_ASSIGN_OR_RETURN(const Buffer from, Buffer::Allocate(backend, bytes));
+  MNEME_ASSIGN_OR_RETURN(const Buffer to, Buffer::Allocate(backend, bytes));
+  backend.Zero(from.data(), bytes);
+  return Rate(backend, /*repeats=*/4, 2.0 * static_cast<double>(bytes),
+              [&] { backend.Copy(to.data(), from.data(), bytes); });
+}
+
+// Floating-point operations of products that are large enough for the device to be busy with
+// nothing else, of random values: a GPU's clock depends on them.
+absl::StatusOr<double> ProductRate(Backend& backend) {
+  constexpr int64_t kFeatures = 4096;
+  const int64_t rows = IsTrial(backend) ? 64 : 8192;
+  std::vector<float> floats(static_cast<size_t>(std::max(rows, kFeatures) * kFeatures));
+  std::vector<uint16_t> rounded(floats.size());
+  for (size_t i = 0; i < floats.size(); ++i) {
+    floats[i] = UniformFloat(1, 0, i) - 0.5f;
+    rounded[i] = BF16FromF32(floats[i]);
+  }
+  MNEME_ASSIGN_OR_RETURN(
+      const Buffer packed,
+      Buffer::Allocate(backend, backend.PackedBytes(DType::kBF16, kFeatures, kFeatures)));
+  const PackedMatrix weights =
+      backend.PackMatrix({rounded.data(), DType::kBF16, {kFeatures, kFeatures}}, packed.data());
+  const DType x_dtype = backend.product_dtype(weights);
+  const DType y_dtype = backend.output_dtype({&weights, 1}, rows);
+  MNEME_ASSIGN_OR_RETURN(const Tensor x, Tensor::Allocate(backend, x_dtype, {rows, kFeatures}));
+  MNEME_ASSIGN_OR_RETURN(const Tensor y, Tensor::Allocate(backend, y_dtype, {rows, kFeatures}));
+  const void* x_values = floats.data();
+  if (x_dtype == DType::kBF16) x_values = rounded.data();
+  backend.CopyFromHost(x.view().data, x_values, x.view().bytes());
+  const LinearArgs product[] = {{.x = x.view(), .weights = {&weights, 1}, .y = y.view()}};
+  return Rate(backend, /*repeats=*/IsTrial(backend) ? 1 : 20,
+              2.0 * static_cast<double>(rows * kFeatures * kFeatures),
+              [&] { backend.kernels().Linear(product); });
 }
 
 absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& models,
@@ -132,16 +177,16 @@ absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& m
   auto bench = std::make_unique<BenchEngine>();
   bench->name = absl::StrCat(shape, ", ", state_dtype, " state");
   MNEME_ASSIGN_OR_RETURN(bench->bandwidth, CopyBandwidth(*tool.backend));
+  MNEME_ASSIGN_OR_RETURN(bench->product_rate, ProductRate(*tool.backend));
+  bench->step_tokens = tool.backend->preferred_step_tokens();
   MNEME_ASSIGN_OR_RETURN(
       bench->traffic,
       StepTraffic::Create(model.model, tool.config, tool.model->state_layout(), *tool.backend));
-  const double slowdown = flags.slowdown_percent > 0 ? flags.slowdown_percent / 100.0
-                                                     : tool.backend->preferred_decode_slowdown();
   const EngineOptions options{.max_sessions = rows + 1,
                               .async_scheduling = !flags.no_async_scheduling,
                               .max_rows = rows + 1,  // a prompt beside them takes no turn of theirs
-                              .max_tokens_per_step = tool.backend->preferred_step_tokens(),
-                              .max_decode_slowdown = slowdown};
+                              .max_tokens_per_step = bench->step_tokens,
+                              .max_decode_slowdown = flags.slowdown_percent / 100.0};
   MNEME_ASSIGN_OR_RETURN(
       bench->engine,
       Engine::Create(std::move(tool.backend), std::move(tool.model),
@@ -187,11 +232,15 @@ BenchTable DecodeTable() {
                                                     {"draw", "draw"},
                                                     {"tokens_per_second", "tokens/s", 0},
                                                     {"ms_per_step", "ms/step", 3},
-                                                    {"worst_ms", "worst step ms", 3},
+                                                    {"longest_gap_ms", "longest gap ms", 3},
+                                                    {"graph_nodes", "graph nodes", 0},
                                                     {"weight_mb", "weights MB", 0},
-                                                    {"state_mb", "state MB, one way", 0},
-                                                    {"floor", "tokens/s, read+write floor", 0},
+                                                    {"state_mb", "state MB, read+write", 0},
+                                                    {"floor", "floor, tokens/s", 0},
                                                     {"of_floor", "of it %", 0},
+                                                    {"deferred_mb", "state MB, held back", 0},
+                                                    {"deferred_floor", "floor, tokens/s", 0},
+                                                    {"of_deferred_floor", "of it %", 0},
                                                     {"copy_tbs", "copy TB/s", 2}});
 }
 
@@ -216,12 +265,16 @@ absl::Status MeasureDecode(BenchEngine& bench, const Decode& decode, int steps, 
     for (const double at : stream->arrivals()) tokens += at > begin && at <= end ? 1 : 0;
   }
   const double rate = static_cast<double>(tokens) / (end - begin);
-  const double weights = bench.traffic->AllWeightBytes();
-  const double state = bench.traffic->DecodeStateBytes(decode.rows);
-  const double floor = decode.rows * bench.bandwidth / (weights + 2 * state);
+  const double weights = bench.traffic->DecodeWeightBytes(decode.rows);
+  const double state = 2 * bench.traffic->DecodeStateBytes(decode.rows);
+  const double deferred = bench.traffic->DeferredStateBytes(decode.rows);
+  const double floor = decode.rows * bench.bandwidth / (weights + state);
+  const double deferred_floor = decode.rows * bench.bandwidth / (weights + deferred);
   table.AddRow({bench.name, int64_t{decode.rows}, decode.sampled ? "t 0.8, top_p 0.95" : "greedy",
                 rate, 1e3 * decode.rows / rate, Percentile(AllGaps(streams, begin, end), 100) * 1e3,
-                weights / 1e6, state / 1e6, floor, 100 * rate / floor, bench.bandwidth / 1e12});
+                bench.engine->decode_graph_nodes(decode.rows), weights / 1e6, state / 1e6, floor,
+                100 * rate / floor, deferred / 1e6, deferred_floor, 100 * rate / deferred_floor,
+                bench.bandwidth / 1e12});
   return absl::OkStatus();
 }
 
@@ -233,7 +286,13 @@ BenchTable PrefillTable() {
                      {"prompts", "prompts"},
                      {"tokens", "tokens each"},
                      {"ms", "ms", 2},
-                     {"tokens_per_second", "tokens/s", 0}});
+                     {"tokens_per_second", "tokens/s", 0},
+                     {"teraflops", "TFLOP", 2},
+                     {"moved_mb", "weights and state MB", 0},
+                     {"floor", "floor, tokens/s", 0},
+                     {"of_floor", "of it %", 0},
+                     {"product_tflops", "large product TFLOP/s", 0},
+                     {"copy_tbs", "copy TB/s", 2}});
 }
 
 absl::Status MeasurePrefill(BenchEngine& bench, int prompts, int tokens, BenchTable& table) {
@@ -246,8 +305,14 @@ absl::Status MeasurePrefill(BenchEngine& bench, int prompts, int tokens, BenchTa
     if (round > 0) seconds.push_back(BenchNow() - start);  // the first one warms up
   }
   const double median = Median(seconds);
-  table.AddRow({bench.name, int64_t{prompts}, int64_t{tokens}, median * 1e3,
-                static_cast<double>(prompts) * tokens / median});
+  const double rate = static_cast<double>(prompts) * tokens / median;
+  const double flops = bench.traffic->PromptFlops(prompts, tokens);
+  const double bytes = bench.traffic->PromptBytes(prompts, tokens, bench.step_tokens);
+  const double floor_seconds = std::max(flops / bench.product_rate, bytes / bench.bandwidth);
+  const double floor = static_cast<double>(prompts) * tokens / floor_seconds;
+  table.AddRow({bench.name, int64_t{prompts}, int64_t{tokens}, median * 1e3, rate, flops / 1e12,
+                bytes / 1e6, floor, 100 * rate / floor, bench.product_rate / 1e12,
+                bench.bandwidth / 1e12});
   return absl::OkStatus();
 }
 
@@ -287,6 +352,12 @@ absl::StatusOr<BenchTable> MeasureInterference(BenchEngine& bench) {
   table.AddRow({"decoding alone", Median(quiet) * 1e3, p99 * 1e3, 1.0, {}, {}});
   table.AddRow({"both", Median(disturbed) * 1e3, Percentile(disturbed, 99) * 1e3,
                 Percentile(disturbed, 99) / p99, beside * 1e3, alone / beside});
+  const double bytes = bench.traffic->DecodeWeightBytes(kDecoders) +
+                       std::min(bench.traffic->DeferredStateBytes(kDecoders),
+                                2 * bench.traffic->DecodeStateBytes(kDecoders));
+  table.AddNote(absl::StrFormat(
+      "A step of %d decoding rows moves at least %.0f MB, %.2f ms at the copy's %.2f TB/s.",
+      kDecoders, bytes / 1e6, bytes / bench.bandwidth * 1e3, bench.bandwidth / 1e12));
   return table;
 }
 
@@ -316,6 +387,7 @@ absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context) {
       {{"context", "tokens before"}, {"p50_ms", "ms/step p50", 4}, {"ratio", "ratio", 4}});
   table.AddRow({int64_t{kNear}, Median(near) * 1e3, 1.0});
   table.AddRow({int64_t{far_context}, Median(far) * 1e3, Median(far) / Median(near)});
+  table.AddNote(absl::StrFormat("A copy moves %.2f TB/s.", bench.bandwidth / 1e12));
   return table;
 }
 
@@ -356,11 +428,12 @@ absl::Status Measure(const Flags& flags, DType weight_dtype, nlohmann::ordered_j
   const std::vector<std::string> shapes = absl::StrSplit(flags.shapes, ',');
   const std::set<std::string> row_counts = absl::StrSplit(flags.rows, ',', absl::SkipEmpty());
   BenchTable decode_table = DecodeTable(), prefill_table = PrefillTable();
+  const std::vector<std::string> state_dtypes = absl::StrSplit(flags.state_dtypes, ',');
   for (const std::string& shape : shapes) {
-    for (const std::string dtype : {"f32", "f16"}) {
+    for (const std::string& dtype : state_dtypes) {
       std::vector<Decode> decodes = DecodesOf(shape);
       std::erase_if(decodes, [&](const Decode& d) {
-        return d.state_dtype != dtype ||
+        return !wants("decode") || d.state_dtype != dtype ||
                (!row_counts.empty() && !row_counts.contains(absl::StrCat(d.rows)));
       });
       if (decodes.empty() && dtype != "f32") continue;
@@ -369,13 +442,11 @@ absl::Status Measure(const Flags& flags, DType weight_dtype, nlohmann::ordered_j
       MNEME_ASSIGN_OR_RETURN(const auto bench, Start(flags, models, shape, dtype, rows));
       std::fprintf(stderr, "%s: %s\n", bench->name.c_str(),
                    bench->engine->backend_description().c_str());
-      if (wants("decode")) {
-        for (const Decode& decode : decodes) {
-          MNEME_RETURN_IF_ERROR(MeasureDecode(*bench, decode, flags.steps, decode_table));
-        }
-        keep("decode", decode_table);  // what is known so far: a later model may fail
+      for (const Decode& decode : decodes) {
+        MNEME_RETURN_IF_ERROR(MeasureDecode(*bench, decode, flags.steps, decode_table));
       }
-      if (dtype == "f16") continue;
+      if (wants("decode")) keep("decode", decode_table);  // so far: a later model may fail
+      if (dtype != "f32") continue;
       if (wants("prefill")) {
         for (const auto& [prompts, tokens] : {std::pair{1, 2048}, {1, 8192}, {8, 2048}}) {
           MNEME_RETURN_IF_ERROR(MeasurePrefill(*bench, prompts, tokens, prefill_table));
@@ -401,6 +472,8 @@ int Main(int argc, char** argv) {
   FlagParser parser(kSynopsis);
   parser.Add("--shapes", "A,B", &flags.shapes, "default mom-340m,mom-1.3b");
   parser.Add("--sections", "A,B", &flags.sections, "default decode,prefill,interference,context");
+  parser.Add("--state-dtypes", "A,B", &flags.state_dtypes,
+             "default f32,f16; all but decode is measured with f32 alone");
   parser.Add("--rows", "N,N", &flags.rows, "batch sizes of the decode section; default all");
   parser.Add("--device", "NAME", &flags.device, "default cuda");
   parser.Add("--weight-dtype", "TYPE", &flags.weight_dtype, "bf16 (default), f16 or f32");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <optional>
 
 #include "absl/strings/match.h"
@@ -85,11 +86,16 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder,
       traffic.AddProduct(shape[0], shape[1], share);
     }
   }
+  traffic.pending_writes_ = backend.state_format().pending_writes;
   for (const StateField& field : layout.fields()) {
-    // What a device does to move less than this is its own affair.
-    if (absl::StrContains(field.name, ".pending_")) continue;
-    traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name))).state_bytes +=
-        static_cast<double>(field.memory_bytes());
+    Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
+    const auto bytes = static_cast<double>(field.memory_bytes());
+    if (absl::StrContains(field.name, ".pending_")) {
+      layer.pending_bytes += bytes / traffic.pending_writes_;
+    } else {
+      layer.state_bytes += bytes;
+      if (absl::EndsWith(field.name, ".memory")) layer.matrix_bytes += bytes;
+    }
   }
   return traffic;
 }
@@ -139,18 +145,55 @@ void StepTraffic::OnRouted(int layer, const TensorView& indices, const TensorVie
   }
 }
 
-double StepTraffic::DecodeStateBytes(int rows) const {
+double StepTraffic::DecodeStateBytes(double rows) const {
   double bytes = 0;
   for (const Layer& layer : layers_) bytes += layer.state_bytes * (top_k_ + unrouted_memories_);
   return bytes * rows;
 }
 
-double StepTraffic::AllWeightBytes() const {
-  double bytes = common_bytes_ + head_bytes_;
+double StepTraffic::DecodeWeightBytes(double rows) const {
+  double bytes = common_bytes_ + head_bytes_ + embedding_row_bytes_ * rows;
   for (const Layer& layer : layers_) {
-    for (const Memory& memory : layer.memories) bytes += memory.bytes;
+    const auto memories = static_cast<double>(layer.memories.size());
+    for (const Memory& memory : layer.memories) {
+      bytes += memory.bytes * (1 - std::pow(1 - top_k_ / memories, rows));
+    }
   }
   return bytes;
+}
+
+double StepTraffic::DeferredStateBytes(double rows) const {
+  if (pending_writes_ == 0) return 2 * DecodeStateBytes(rows);
+  const double writes = pending_writes_;
+  double bytes = 0;
+  for (const Layer& layer : layers_) {
+    // From none to all of the writes are there when a token comes; all but the last of a cycle
+    // add one.
+    const double pending = layer.pending_bytes * (writes / 2 + writes / (writes + 1));
+    const double matrices = layer.matrix_bytes * (1 + 1 / (writes + 1));
+    const double windows = 2 * (layer.state_bytes - layer.matrix_bytes);
+    bytes += (matrices + pending + windows) * (top_k_ + unrouted_memories_);
+  }
+  return bytes * rows;
+}
+
+double StepTraffic::PromptFlops(int prompts, int tokens) const {
+  double elements = common_elements_;  // that a token is multiplied with
+  for (const Layer& layer : layers_) {
+    const auto memories = static_cast<double>(layer.memories.size());
+    for (const Memory& memory : layer.memories) elements += memory.elements * top_k_ / memories;
+  }
+  return 2 * prompts * (elements * tokens + head_elements_);
+}
+
+double StepTraffic::PromptBytes(int prompts, int tokens, int step_tokens) const {
+  const double steps = std::ceil(static_cast<double>(prompts) * tokens / step_tokens);
+  double weights = common_bytes_ + head_bytes_, state = 0;
+  for (const Layer& layer : layers_) {
+    for (const Memory& memory : layer.memories) weights += memory.bytes;
+    state += layer.state_bytes * static_cast<double>(layer.memories.size() + unrouted_memories_);
+  }
+  return steps * weights + prompts * state;
 }
 
 }  // namespace mneme

@@ -35,10 +35,20 @@ class StepTraffic final : public RoutingObserver {
   double state_bytes() const { return state_bytes_; }  // read and written back: moved twice
   double flops() const { return flops_; }              // of matrix products
 
-  // Of any step in which each of `rows` sessions decodes a token: its state exactly, and of the
-  // weights all, as many rows together need.
-  double DecodeStateBytes(int rows) const;
-  double AllWeightBytes() const;
+  // Of a step in which each of `rows` sessions, or so many on average, decodes a token: its state
+  // exactly; weights as a router that spreads tokens evenly needs them, those of a memory as likely
+  // as a row goes there.
+  double DecodeStateBytes(double rows) const;  // one way, as state_bytes()
+  double DecodeWeightBytes(double rows) const;
+  // The state's bytes, read and written, if matrices are written back every C + 1 tokens of theirs
+  // and the C tokens between are kept beside them as keys, updates and decays (PendingWrites):
+  // what a step moves on average. Where the backend holds nothing back: twice DecodeStateBytes().
+  double DeferredStateBytes(double rows) const;
+
+  // Of prompts read from new sessions: products, and bytes that steps of at most `step_tokens` move
+  // at least, which is all weights once a step, and each session's state once.
+  double PromptFlops(int prompts, int tokens) const;
+  double PromptBytes(int prompts, int tokens, int step_tokens) const;
 
   // Matrix products of the network but for the head, equal ones counted together.
   struct Product {
@@ -56,7 +66,9 @@ class StepTraffic final : public RoutingObserver {
   };
   struct Layer {
     std::vector<Memory> memories;
-    double state_bytes = 0;  // of one memory
+    double state_bytes = 0;    // of one memory
+    double matrix_bytes = 0;   // of these, what a write held back spares
+    double pending_bytes = 0;  // one write that is held back
   };
 
   explicit StepTraffic(Backend& backend) : backend_(&backend) {}
@@ -65,6 +77,7 @@ class StepTraffic final : public RoutingObserver {
   Backend* backend_;
   int top_k_ = 0;
   int unrouted_memories_ = 0;  // of each layer, that all tokens go to: 0 or 1
+  int pending_writes_ = 0;     // StateFormat::pending_writes
   std::vector<Layer> layers_;
   double common_bytes_ = 0, common_elements_ = 0;  // weights that every token needs
   double head_bytes_ = 0, head_elements_ = 0;

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Collects everything that the GPU tests need, programs and their libraries and data, in one folder, so
-# that a machine with a GPU and no build tools can run them:
+# Collects everything that the GPU tests and benches need, programs and their libraries and data, in one
+# folder, so that a machine with a GPU and no build tools can run them:
 #
 #   cmake --preset cuda && cmake --build --preset cuda
 #   tools/gpu_bundle.sh --out gpu-bundle        # copy the folder to the machine with the GPU
-#   gpu-bundle/run.sh                           # there
+#   gpu-bundle/run.sh                           # there: the tests
+#   gpu-bundle/bench/run_gpu.sh                 # there: the benches
 #
 # usage: tools/gpu_bundle.sh [--build DIR] [--library FILE] --out DIR
 #   --build    a build with MNEME_CUDA=ON; default: build/cuda
@@ -30,7 +31,7 @@ while (($# > 0)); do
       esac
       shift
       ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "gpu_bundle.sh: unknown argument $1; see --help" >&2; exit 2 ;;
   esac
   shift
@@ -67,5 +68,7 @@ strip --strip-unneeded "$out"/lib/*.so
 mkdir -p "$out/data/tests"
 cp -r tests/golden "$out/data/tests/golden"
 cp tools/gpu_test.sh "$out/run.sh"
+mkdir "$out/bench"
+cp bench/run_gpu.sh bench/gpu_marks.py bench/fla_delta_rule.py "$out/bench/"
 cp "$build/gpu_tests.txt" "$out/gpu_tests.txt"
 du -sh "$out"
