@@ -4,7 +4,7 @@
 #
 # For NVIDIA GPUs (needs a driver for CUDA 13 on the host that runs it):
 #
-#   docker build -t mneme:cuda --build-arg MNEME_CUDA=ON \
+#   docker build -t mneme:0.1.0-cuda --build-arg MNEME_CUDA=ON \
 #     --build-arg BUILD_IMAGE=nvidia/cuda:13.0.1-devel-ubuntu24.04 \
 #     --build-arg RUNTIME_IMAGE=nvidia/cuda:13.0.1-base-ubuntu24.04 .
 #

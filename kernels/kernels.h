@@ -4,7 +4,7 @@
 //
 // Conventions
 //   * Activations, "act" below, have the backend's activation dtype: f64 in the reference backend,
-//     f32 on the CPU. Index tensors are i32. Tensors are row-major and lie in backend memory.
+//     else f32. Index tensors are i32. Tensors are row-major and lie in backend memory.
 //   * Rows are ragged: row r of a step owns tokens [row_offsets[r], row_offsets[r+1]) and the slab
 //     slots[r]; a slot occurs in one row of a step only. A row or segment with slot < 0 is padding:
 //     its state is neither read nor written, and what its tokens' outputs hold is unspecified. An
