@@ -1,6 +1,7 @@
 // Seeded problems of the gated delta rule, made on the GPU, for programs that time or check it.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
@@ -55,6 +56,11 @@ static __global__ void FillVectors(uint64_t seed, float* x, int64_t vectors, int
   for (int i = threadIdx.x % 32; i < dim; i += 32) {
     x[vector * dim + i] = scale * Normal(seed, vector * dim + i);
   }
+}
+template <typename T>
+static __global__ void FillNormal(uint64_t seed, T* x, int64_t n) {
+  const int64_t i = blockIdx.x * int64_t{256} + threadIdx.x;
+  if (i < n) x[i] = static_cast<T>(Normal(seed, i));
 }
 // kind 0: any decay; 1: 0.5; 2: none; 3: about 0.999; 4: as models have it, down to 0.9.
 static __global__ void FillGates(uint64_t seed, float* log_decay, float* beta, int64_t n,
@@ -199,6 +205,125 @@ struct Problem {
   std::vector<float> initial_state;
   std::vector<int*> owned;
   GatedDeltaRuleArgs args;
+};
+
+// What a layer of a bf16 model hands to DeltaMemoryPass: projections and windows in bf16, k, v and
+// gates by entry, room for pending writes, the output in the place of v. Nothing is pending yet.
+class Pass {
+ public:
+  // A slot's tokens are as many as its longest segment has entries, and shorter segments take every
+  // so manieth of them.
+  Pass(Dims d, const std::vector<Segment>& segments, int slots, int memories, uint64_t seed)
+      : dims(d) {
+    std::vector<int> offsets = {0}, slot, memory, fresh, lengths(slots), first_token(slots + 1);
+    Segments list;
+    list.count = static_cast<int>(segments.size());
+    for (const Segment& s : segments) {
+      offsets.push_back(offsets.back() + s.length);
+      slot.push_back(s.slot), memory.push_back(s.memory), fresh.push_back(s.fresh);
+      lengths[s.slot] = std::max(lengths[s.slot], s.length);
+      list.longest = std::max(list.longest, s.length);
+      list.longer += s.length > 1 ? 1 : 0;
+    }
+    for (int i = 0; i < slots; ++i) first_token[i + 1] = first_token[i] + lengths[i];
+    std::vector<int> entry_tokens;
+    for (const Segment& s : segments) {
+      for (int i = 0; i < s.length; ++i) {
+        const int64_t token = int64_t{i} * lengths[s.slot] / s.length;
+        entry_tokens.push_back(first_token[s.slot] + static_cast<int>(token));
+      }
+    }
+    entries = offsets.back();
+    const int tokens = first_token.back();
+    const int64_t n = entries, keys = int64_t{d.heads} * d.key_dim,
+                  values = int64_t{d.value_heads} * d.value_dim;
+    list.offsets = Indices(offsets), list.slots = Indices(slot);
+    list.memories = Indices(memory), list.fresh = Indices(fresh);
+
+    const auto field = [&](int64_t elements, DType dtype) {
+      const int64_t memory_bytes = elements * SizeOf(dtype), slab_bytes = memories * memory_bytes;
+      auto* base = static_cast<std::byte*>(New(slots * slab_bytes));
+      MUST(cudaMemset(base, 0, slots * slab_bytes));
+      return StateView{base, slab_bytes, 0, memory_bytes, dtype};
+    };
+    const auto convolution = [&](int64_t rows, int64_t channels, bool by_token) {
+      return ShortConvArgs{.x = Normals<__nv_bfloat16>(seed++, DType::kBF16, {rows, channels}),
+                           .entry_rows = by_token ? Indices(entry_tokens) : TensorView{},
+                           .weight = Normals<float>(seed++, DType::kF32, {channels, kWidth}),
+                           .segments = list,
+                           .window = field((kWidth - 1) * channels, DType::kBF16),
+                           .y = Floats({n, channels})};
+    };
+    args.q = convolution(tokens, keys, true);
+    args.k = convolution(n, keys, false);
+    args.v = convolution(n, values, false);
+    args.q_scale = 1 / std::sqrt(static_cast<float>(d.key_dim));
+    args.gates = {.a = Normals<float>(seed++, DType::kF32, {n, d.value_heads}),
+                  .b = Normals<float>(seed++, DType::kF32, {n, d.value_heads}),
+                  .a_log = Constants(d.value_heads, -3),
+                  .dt_bias = Constants(d.value_heads, 0),
+                  .log_decay = Floats({n, d.value_heads}),
+                  .beta = Floats({n, d.value_heads})};
+    const auto shaped = [](TensorView view, Shape shape) {
+      view.shape = shape;
+      return view;
+    };
+    args.rule.q = shaped(args.q.y, {n, d.heads, d.key_dim});
+    args.rule.k = shaped(args.k.y, {n, d.heads, d.key_dim});
+    args.rule.v = args.rule.out = shaped(args.v.y, {n, d.value_heads, d.value_dim});
+    args.rule.log_decay = args.gates.log_decay;
+    args.rule.beta = args.gates.beta;
+    args.rule.segments = list;
+    args.rule.state = field(values * d.key_dim, DType::kF32);
+    args.rule.pending = {.capacity = kCapacity,
+                         .range = field(2, DType::kI32),
+                         .keys = field(kCapacity * keys, DType::kF32),
+                         .updates = field(kCapacity * values, DType::kF32),
+                         .log_decay = field(kCapacity * d.value_heads, DType::kF32)};
+    const int64_t elements = slots * memories * values * d.key_dim;
+    FillNormal<<<(elements + 255) / 256, 256>>>(
+        seed++, reinterpret_cast<float*>(args.rule.state.base), elements);
+    MUST(cudaDeviceSynchronize());
+  }
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+  ~Pass() {
+    for (void* p : owned_) cudaFree(p);
+  }
+
+  Dims dims;
+  int entries = 0;
+  DeltaMemoryPassArgs args;
+
+ private:
+  static constexpr int kWidth = 4, kCapacity = 16;
+
+  void* New(int64_t bytes) {
+    owned_.push_back(NewDevice<std::byte>(bytes));
+    return owned_.back();
+  }
+  TensorView Indices(const std::vector<int>& values) {
+    int* const data = Upload(values);
+    owned_.push_back(data);
+    return {data, DType::kI32, {static_cast<int64_t>(values.size())}};
+  }
+  TensorView Constants(int n, float value) {
+    float* const data = Upload(std::vector<float>(n, value));
+    owned_.push_back(data);
+    return {data, DType::kF32, {n}};
+  }
+  TensorView Floats(Shape shape) {
+    return {New(shape.elements() * int64_t{sizeof(float)}), DType::kF32, shape};
+  }
+  template <typename T>
+  TensorView Normals(uint64_t seed, DType dtype, Shape shape) {
+    const int64_t n = shape.elements();
+    T* const data = static_cast<T*>(New(n * int64_t{sizeof(T)}));
+    FillNormal<<<(n + 255) / 256, 256>>>(seed, data, n);
+    return {data, dtype, shape};
+  }
+
+  std::vector<void*> owned_;
 };
 
 }  // namespace mneme::cuda

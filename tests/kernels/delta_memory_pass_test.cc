@@ -1,12 +1,20 @@
-// DeltaMemoryPass on a GPU against the operations it stands for, on the same GPU.
+// DeltaMemoryPass on a GPU against the operations it stands for, on the same GPU and in float64.
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/log.h"
 #include "gtest/gtest.h"
+#include "kernels/state_row.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
@@ -28,17 +36,28 @@ struct PassDims {
   int values() const { return value_heads * value_dim; }
 };
 
+struct PassOptions {
+  bool fuse = false;
+  bool says_longer = false;  // how many segments are: a device may then take the others apart
+  DType projected = DType::kF32;
+  DType window = DType::kF32;
+  DType state = DType::kF32;
+  bool pending = false;  // memories have pending writes, and there is room for more
+};
+
 struct PassResult {
   bool fused;
   std::vector<double> out;  // entries of active segments, in order
   std::vector<double> states, windows;
+  int prompts = 0, met_pending = 0;  // RunInSteps(): steps with a prompt; that met pending writes
 };
 
 struct PassProblem {
-  static constexpr int kSlots = 6, kMemories = 3, kWidth = 4;
+  static constexpr int kWidth = 4, kCapacity = 16;
 
-  PassProblem(uint64_t seed, PassDims dims, int longest)
-      : dims(dims), longest(longest), segments(RandomSegments(seed, kSlots, kMemories, longest)) {
+  PassProblem(uint64_t seed, PassDims dims, std::vector<SegmentSpec> list, int slots = 6,
+              int memories = 3)
+      : dims(dims), slots(slots), memories(memories), segments(std::move(list)) {
     SeededRandom random(seed);
     entries = Entries(segments);
     tokens = entries / 2 + 1;
@@ -57,97 +76,210 @@ struct PassProblem {
     state = random.NormalValues(StateElements());
     key_window = random.NormalValues((kWidth - 1) * dims.keys());
     value_window = random.NormalValues((kWidth - 1) * dims.values());
+    for (int i = 0; i < slots * memories; ++i) pending.emplace_back(random, dims);
   }
   int64_t StateElements() const { return int64_t{dims.values()} * dims.key_dim; }
-
-  // What is fresh holds what its slab happened to hold: NaN, here.
-  void Load(SlabPool& slabs, const std::vector<double>& values) const {
-    for (int i = 0; i < kSlots * kMemories; ++i) {
-      bool fresh = false;
-      for (const SegmentSpec& s : segments) {
-        fresh |= s.fresh && s.slot == i / kMemories && s.memory == i % kMemories;
-      }
-      if (!fresh) slabs.Write(i / kMemories, i % kMemories, values);
-    }
+  bool Fresh(int slot, int memory) const {
+    return std::any_of(segments.begin(), segments.end(), [=](const SegmentSpec& s) {
+      return s.fresh && s.slot == slot && s.memory == memory;
+    });
   }
-  void ReadActive(SlabPool& slabs, std::vector<double>& to) const {
-    for (const SegmentSpec& s : segments) {
-      if (!s.active()) continue;
-      const std::vector<double> values = slabs.Read(s.slot, s.memory);
-      to.insert(to.end(), values.begin(), values.end());
-    }
+  bool Active(int slot, int memory) const {
+    return std::any_of(segments.begin(), segments.end(), [=](const SegmentSpec& s) {
+      return s.active() && s.slot == slot && s.memory == memory;
+    });
   }
 
   // As Backend::output_dtype may have them.
-  void RoundProjections() { Round({&q, &k, &v}); }
+  void RoundProjections() { Round({&q, &k, &v}, DType::kBF16); }
   // As StateFormat::bf16_window_dtype may.
-  void RoundWindows() { Round({&key_window, &value_window}); }
-  static void Round(std::initializer_list<std::vector<double>*> all) {
+  void RoundWindows() { Round({&key_window, &value_window}, DType::kBF16); }
+  static void Round(std::initializer_list<std::vector<double>*> all, DType dtype) {
     for (std::vector<double>* values : all) {
-      for (double& value : *values) value = RoundTo(value, DType::kBF16);
+      for (double& value : *values) value = RoundTo(value, dtype);
+    }
+  }
+  // To what memories of `dtype` and the writes that are pending beside them can hold.
+  void RoundStates(DType dtype) {
+    for (Pending& one : pending) Round({&one.keys, &one.updates}, PendingDType(dtype));
+    if (dtype != DType::kI8) return Round({&state}, dtype);
+    for (int64_t row = 0; row < dims.values(); ++row) {
+      double* const first = &state[row * dims.key_dim];
+      double largest = 0;
+      for (int d = 0; d < dims.key_dim; ++d) largest = std::max(largest, std::abs(first[d]));
+      scales.push_back(static_cast<float>(largest / 127));
+      for (int d = 0; d < dims.key_dim; ++d) {
+        first[d] = double{scales.back()} * std::nearbyint(first[d] / scales.back());
+      }
+    }
+  }
+  void SlowDecaysBy(double factor) {
+    for (double& value : a_log) value = RoundTo(value - std::log(factor), DType::kF32);
+  }
+
+  // Of one memory: what PendingWrites says.
+  struct Pending {
+    Pending(SeededRandom& random, const PassDims& dims)
+        : begin(random.Int(0, kCapacity)), end(random.Int(begin, kCapacity)) {
+      for (int i = 0; i < kCapacity * dims.heads; ++i) {
+        std::vector<double> key = random.NormalValues(dims.key_dim);
+        double sum = 0;
+        for (const double value : key) sum += value * value;
+        for (double& value : key) value = RoundTo(value / std::sqrt(sum), DType::kF32);
+        keys.insert(keys.end(), key.begin(), key.end());
+      }
+      updates = random.NormalValues(int64_t{kCapacity} * dims.values());
+      for (int i = 0; i < kCapacity * dims.value_heads; ++i) {
+        log_decay.push_back(RoundTo(-std::exp(random.Uniform(-9, 1)), DType::kF32));
+      }
+    }
+    int begin, end;
+    std::vector<double> keys, updates, log_decay;
+  };
+
+  // Row `row` of memory i is another one of `state` for every i.
+  int64_t StateRow(int i, int64_t row) const { return (row + i) % dims.values(); }
+  // A memory's matrix; with what is pending added, what it stands for.
+  std::vector<double> StateOf(int i, bool add_pending) const {
+    std::vector<double> all;
+    for (int64_t row = 0; row < dims.values(); ++row) {
+      const auto first = state.begin() + StateRow(i, row) * dims.key_dim;
+      all.insert(all.end(), first, first + dims.key_dim);
+    }
+    const Pending& held = pending[i];
+    for (int j = held.begin; add_pending && j < held.end; ++j) {
+      for (int64_t row = 0; row < dims.values(); ++row) {
+        const int64_t head = row / dims.value_dim;
+        const double decay = std::exp(held.log_decay[j * dims.value_heads + head]);
+        const double update = held.updates[int64_t{j} * dims.values() + row];
+        const double* key =
+            &held.keys[(int64_t{j} * dims.heads + head / (dims.value_heads / dims.heads)) *
+                       dims.key_dim];
+        for (int d = 0; d < dims.key_dim; ++d) {
+          double& s = all[row * dims.key_dim + d];
+          s = decay * s + update * key[d];
+        }
+      }
+    }
+    return all;
+  }
+
+  inline PassResult Run(Backend& backend, const PassOptions& options) const;
+
+  PassDims dims;
+  int slots, memories;
+  std::vector<SegmentSpec> segments;
+  int entries, tokens;
+  std::vector<int> entry_tokens;
+  std::vector<double> q, k, v, a, b, a_log, dt_bias, q_conv, k_conv, v_conv;
+  std::vector<double> state, key_window, value_window;
+  std::vector<float> scales;  // of rows of `state`: kI8
+  std::vector<Pending> pending;
+};
+
+// A problem's inputs and sessions on a backend.
+class PassRun {
+ public:
+  // Steps may have up to `padding` segments of one entry besides, of no session.
+  PassRun(Backend& backend, const PassProblem& p, const PassOptions& options, int padding = 0)
+      : p_(p),
+        options_(options),
+        exact_(backend.activation_dtype() == DType::kF64),
+        state_dtype_(exact_ ? DType::kF64 : options.state),
+        padding_(padding),
+        bench_(backend),
+        states_(bench_, p.slots, p.memories,
+                p.dims.values() * StateRowPitch(state_dtype_, p.dims.key_dim), state_dtype_),
+        q_windows_(NewWindows(p.dims.keys())),
+        k_windows_(NewWindows(p.dims.keys())),
+        v_windows_(NewWindows(p.dims.values())),
+        written_(bench_, p.slots, p.memories, 1, DType::kU8),
+        range_(bench_, p.slots, p.memories, 2, DType::kI32),
+        keys_(NewPending(p.dims.keys(), PendingDType(options.state))),
+        updates_(NewPending(p.dims.values(), PendingDType(options.state))),
+        decays_(NewPending(p.dims.value_heads, DType::kF32)) {
+    const PassDims& d = p.dims;
+    const int64_t rows = d.grouped ? p.entries + padding : p.tokens;
+    const DType projected = exact_ ? DType::kF64 : options.projected;
+    q_ = Upload(p.q, p.tokens, d.keys(), projected);
+    k_ = Upload(p.k, rows, d.keys(), projected);
+    v_ = Upload(p.v, rows, d.values(), projected);
+    a_ = Upload(p.a, rows, d.value_heads, backend.activation_dtype());
+    b_ = Upload(p.b, rows, d.value_heads, backend.activation_dtype());
+    q_conv_ = bench_.Floats(p.q_conv, {d.keys(), PassProblem::kWidth});
+    k_conv_ = bench_.Floats(p.k_conv, {d.keys(), PassProblem::kWidth});
+    v_conv_ = bench_.Floats(p.v_conv, {d.values(), PassProblem::kWidth});
+    a_log_ = bench_.Floats(p.a_log, {d.value_heads});
+    dt_bias_ = bench_.Floats(p.dt_bias, {d.value_heads});
+    // What is fresh holds what its slab happened to hold: ones bits, NaN.
+    for (int slot = 0; slot < p.slots; ++slot) {
+      for (int memory = 0; memory < p.memories; ++memory) {
+        written_.Write(slot, memory, {1});
+        if (!p.Fresh(slot, memory)) Load(slot, memory);
+      }
     }
   }
 
-  PassResult Run(Backend& backend, bool fuse, bool says_longer = false,
-                 DType projected = DType::kF32, DType window_dtype = DType::kF32) const {
-    Workbench bench(backend);
-    const int64_t history = kWidth - 1;
-    SlabPool states(bench, kSlots, kMemories, StateElements(), DType::kF32);
-    SlabPool q_windows(bench, kSlots, kMemories, history * dims.keys(), window_dtype);
-    SlabPool k_windows(bench, kSlots, kMemories, history * dims.keys(), window_dtype);
-    SlabPool v_windows(bench, kSlots, kMemories, history * dims.values(), window_dtype);
-    Load(states, state);
-    Load(q_windows, key_window);
-    Load(k_windows, key_window);
-    Load(v_windows, value_window);
+  // Takes the problem's entries from `first` on through `list`. Outputs of all of them.
+  std::vector<double> Step(std::vector<SegmentSpec> list, int first) {
+    const PassDims& d = p_.dims;
+    Workbench bench(bench_.backend());
+    const int own = Entries(list), n = own + padding_;
+    list.insert(list.end(), padding_, {1, -1, 0, false});
+    std::vector<int> entry_tokens(p_.entry_tokens.begin() + first,
+                                  p_.entry_tokens.begin() + first + own);
+    entry_tokens.resize(n);  // padding is of token 0
+    Segments uploaded = mneme::Upload(bench, list);
+    int longer = 0;
+    for (const SegmentSpec& s : list) longer += s.length > 1 ? 1 : 0;
+    if (longer == 0) uploaded.longest = 1;  // a decode step says so
+    if (options_.says_longer) uploaded.longer = longer;
 
-    Segments uploaded = Upload(bench, segments);
-    if (longest == 1) uploaded.longest = 1;  // a decode step says so
-    if (says_longer) {                       // a device may then take the others apart
-      for (const SegmentSpec& s : segments) uploaded.longer += s.length > 1 ? 1 : 0;
-    }
-    const int rows = dims.grouped ? entries : tokens;
     const TensorView tokens_of = bench.Ints(entry_tokens);
-    const TensorView rows_of = dims.grouped ? TensorView{} : tokens_of;
-    const auto convolution = [&](const std::vector<double>& x, int64_t count, TensorView from,
-                                 const std::vector<double>& weight, int channels,
+    const TensorView rows_of = d.grouped ? TensorView{} : tokens_of;
+    const auto by_entry = [&](TensorView view) {
+      if (!d.grouped) return view;
+      view.data = view.as<std::byte>() + view.bytes() / view.shape[0] * first;
+      view.shape.dims[0] = n;
+      return view;
+    };
+    const auto convolution = [&](TensorView x, TensorView from, TensorView weight,
                                  SlabPool& windows) {
-      return ShortConvArgs{.x = bench.Values(x, {count, channels}, projected),
+      return ShortConvArgs{.x = x,
                            .entry_rows = from,
-                           .weight = bench.Floats(weight, {channels, kWidth}),
+                           .weight = weight,
                            .segments = uploaded,
                            .window = windows.view(),
-                           .y = bench.NewActivations({entries, channels})};
+                           .y = bench.NewActivations({n, x.shape[1]})};
     };
-    DeltaMemoryPassArgs args{
-        .q = convolution(q, tokens, tokens_of, q_conv, dims.keys(), q_windows),
-        .k = convolution(k, rows, rows_of, k_conv, dims.keys(), k_windows),
-        .v = convolution(v, rows, rows_of, v_conv, dims.values(), v_windows),
-        .q_scale = 1 / std::sqrt(static_cast<float>(dims.key_dim)),
-        .gates = {.a = bench.Activations(a, {rows, dims.value_heads}),
-                  .b = bench.Activations(b, {rows, dims.value_heads}),
-                  .a_log = bench.Floats(a_log, {dims.value_heads}),
-                  .dt_bias = bench.Floats(dt_bias, {dims.value_heads}),
-                  .entry_rows = rows_of,
-                  .log_decay = bench.NewActivations({entries, dims.value_heads}),
-                  .beta = bench.NewActivations({entries, dims.value_heads})}};
-    const auto shaped = [&](TensorView view, Shape shape) {
+    DeltaMemoryPassArgs args{.q = convolution(q_, tokens_of, q_conv_, q_windows_),
+                             .k = convolution(by_entry(k_), rows_of, k_conv_, k_windows_),
+                             .v = convolution(by_entry(v_), rows_of, v_conv_, v_windows_),
+                             .q_scale = 1 / std::sqrt(static_cast<float>(d.key_dim)),
+                             .gates = {.a = by_entry(a_),
+                                       .b = by_entry(b_),
+                                       .a_log = a_log_,
+                                       .dt_bias = dt_bias_,
+                                       .entry_rows = rows_of,
+                                       .log_decay = bench.NewActivations({n, d.value_heads}),
+                                       .beta = bench.NewActivations({n, d.value_heads})}};
+    const auto shaped = [](TensorView view, Shape shape) {
       view.shape = shape;
       return view;
     };
-    args.rule.q = shaped(args.q.y, {entries, dims.heads, dims.key_dim});
-    args.rule.k = shaped(args.k.y, {entries, dims.heads, dims.key_dim});
-    args.rule.v = shaped(args.v.y, {entries, dims.value_heads, dims.value_dim});
+    args.rule.q = shaped(args.q.y, {n, d.heads, d.key_dim});
+    args.rule.k = shaped(args.k.y, {n, d.heads, d.key_dim});
+    args.rule.v = shaped(args.v.y, {n, d.value_heads, d.value_dim});
     args.rule.log_decay = args.gates.log_decay;
     args.rule.beta = args.gates.beta;
     args.rule.segments = uploaded;
-    args.rule.state = states.view();
+    args.rule.state = states_.view();
+    args.rule.pending = PendingOf();
     args.rule.out = args.rule.v;
 
     Kernels& kernels = bench.kernels();
-    PassResult result;
-    result.fused = fuse && kernels.DeltaMemoryPass(args);
-    if (!result.fused) {
+    const bool fused = options_.fuse && kernels.DeltaMemoryPass(args);
+    if (!fused) {
       const ShortConvArgs convolutions[] = {args.q, args.k, args.v};
       kernels.ShortConv(convolutions);
       kernels.L2Norm({.x = args.rule.q, .scale = args.q_scale, .y = args.rule.q});
@@ -155,29 +287,180 @@ struct PassProblem {
       kernels.DeltaGates(args.gates);
       kernels.GatedDeltaRule(args.rule);
     }
-    std::vector<int> active;
-    for (size_t s = 0; s < segments.size(); ++s) {
-      if (segments[s].active()) active.push_back(static_cast<int>(s));
+    fused_ &= fused;
+    std::vector<double> out = bench.Read(args.rule.out);
+    out.resize(static_cast<size_t>(own) * d.values());
+    return out;
+  }
+  bool fused() const { return fused_; }
+
+  // Memories that have writes pending.
+  int CountPending() {
+    if (!HasPending()) return 0;
+    int count = 0;
+    for (int i = 0; i < p_.slots * p_.memories; ++i) {
+      int32_t places[2];
+      bench_.backend().CopyToHost(places, range_.view().At(i / p_.memories, i % p_.memories),
+                                  sizeof(places));
+      count += places[0] != places[1] ? 1 : 0;
     }
-    result.out = PickEntries(bench.Read(args.rule.out), dims.values(), segments, active);
-    ReadActive(states, result.states);
-    for (SlabPool* windows : {&q_windows, &k_windows, &v_windows}) {
-      ReadActive(*windows, result.windows);
-    }
-    return result;
+    return count;
+  }
+  void Settle() {
+    if (!HasPending()) return;
+    std::vector<int> slots;
+    for (int slot = 0; slot < p_.slots; ++slot) slots.push_back(slot);
+    bench_.kernels().SettleMemories({.slots = bench_.Ints(slots),
+                                     .memories = p_.memories,
+                                     .written = written_.view(),
+                                     .heads = p_.dims.heads,
+                                     .key_dim = p_.dims.key_dim,
+                                     .value_heads = p_.dims.value_heads,
+                                     .value_dim = p_.dims.value_dim,
+                                     .state = states_.view(),
+                                     .pending = PendingOf()});
   }
 
-  PassDims dims;
-  int longest;
-  std::vector<SegmentSpec> segments;
-  int entries, tokens;
-  std::vector<int> entry_tokens;
-  std::vector<double> q, k, v, a, b, a_log, dt_bias, q_conv, k_conv, v_conv;
-  std::vector<double> state, key_window, value_window;
+  // Of the memories of active segments; others would hide what those are off by.
+  void ReadTo(PassResult& result) {
+    for (const SegmentSpec& s : p_.segments) {
+      if (s.active()) Append(ReadState(s.slot, s.memory), result.states);
+    }
+    for (SlabPool* windows : {&q_windows_, &k_windows_, &v_windows_}) {
+      for (const SegmentSpec& s : p_.segments) {
+        if (s.active()) Append(windows->Read(s.slot, s.memory), result.windows);
+      }
+    }
+  }
+
+  // All fields of all memories, and whether those that no segment goes through are as they were.
+  std::vector<std::vector<std::byte>> Bytes() {
+    std::vector<std::vector<std::byte>> all;
+    for (SlabPool* pool : Pools()) all.push_back(pool->Bytes());
+    return all;
+  }
+  bool OnlyTouchedActive(const std::vector<std::vector<std::byte>>& before) {
+    const auto active = [this](int slot, int memory) { return p_.Active(slot, memory); };
+    bool kept = true;
+    for (size_t i = 0; i < before.size(); ++i) kept &= Pools()[i]->OnlyTouched(before[i], active);
+    return kept;
+  }
+
+ private:
+  bool HasPending() const { return options_.pending && !exact_; }
+  PendingWrites PendingOf() const {
+    if (!HasPending()) return {};
+    return {.capacity = PassProblem::kCapacity,
+            .range = range_.view(),
+            .keys = keys_.view(),
+            .updates = updates_.view(),
+            .log_decay = decays_.view()};
+  }
+  std::vector<SlabPool*> Pools() {
+    return {&states_, &q_windows_, &k_windows_, &v_windows_, &range_, &keys_, &updates_, &decays_};
+  }
+  SlabPool NewWindows(int64_t channels) {
+    return SlabPool(bench_, p_.slots, p_.memories, (PassProblem::kWidth - 1) * channels,
+                    exact_ ? DType::kF64 : options_.window);
+  }
+  SlabPool NewPending(int64_t values, DType dtype) {
+    return SlabPool(bench_, p_.slots, p_.memories, PassProblem::kCapacity * values, dtype);
+  }
+  TensorView Upload(std::vector<double> values, int64_t rows, int64_t width, DType dtype) {
+    values.resize(static_cast<size_t>(rows * width));
+    return bench_.Values(values, {rows, width}, dtype);
+  }
+  static void Append(const std::vector<double>& values, std::vector<double>& to) {
+    to.insert(to.end(), values.begin(), values.end());
+  }
+
+  void Load(int slot, int memory) {
+    const int i = slot * p_.memories + memory;
+    WriteState(slot, memory, p_.StateOf(i, /*add_pending=*/options_.pending && exact_));
+    q_windows_.Write(slot, memory, p_.key_window);
+    k_windows_.Write(slot, memory, p_.key_window);
+    v_windows_.Write(slot, memory, p_.value_window);
+    if (!HasPending()) return;
+    const PassProblem::Pending& held = p_.pending[i];
+    const int32_t places[2] = {held.begin, held.end};
+    bench_.backend().CopyFromHost(range_.view().At(slot, memory), places, sizeof(places));
+    keys_.Write(slot, memory, held.keys);
+    updates_.Write(slot, memory, held.updates);
+    decays_.Write(slot, memory, held.log_decay);
+  }
+  // kI8: kernels/state_row.h.
+  void WriteState(int slot, int memory, const std::vector<double>& values) {
+    if (state_dtype_ != DType::kI8) return states_.Write(slot, memory, values);
+    const int key_dim = p_.dims.key_dim;
+    const int64_t pitch = StateRowPitch(DType::kI8, key_dim);
+    std::vector<std::byte> bytes(static_cast<size_t>(p_.dims.values() * pitch));
+    for (int64_t row = 0; row < p_.dims.values(); ++row) {
+      const float scale = p_.scales[p_.StateRow(slot * p_.memories + memory, row)];
+      std::byte* const at = &bytes[row * pitch];
+      for (int d = 0; d < key_dim; ++d) {
+        const double integer = std::nearbyint(values[row * key_dim + d] / scale);
+        at[d] = static_cast<std::byte>(static_cast<int8_t>(integer));
+      }
+      std::memcpy(at + pitch - sizeof(scale), &scale, sizeof(scale));
+    }
+    bench_.backend().CopyFromHost(states_.view().At(slot, memory), bytes.data(),
+                                  static_cast<int64_t>(bytes.size()));
+  }
+  std::vector<double> ReadState(int slot, int memory) {
+    if (state_dtype_ != DType::kI8) return states_.Read(slot, memory);
+    const int key_dim = p_.dims.key_dim;
+    const int64_t pitch = StateRowPitch(DType::kI8, key_dim);
+    std::vector<std::byte> bytes(static_cast<size_t>(p_.dims.values() * pitch));
+    bench_.backend().CopyToHost(bytes.data(), states_.view().At(slot, memory),
+                                static_cast<int64_t>(bytes.size()));
+    std::vector<double> values;
+    for (int64_t row = 0; row < p_.dims.values(); ++row) {
+      const std::byte* const at = &bytes[row * pitch];
+      float scale;
+      std::memcpy(&scale, at + pitch - sizeof(scale), sizeof(scale));
+      for (int d = 0; d < key_dim; ++d) {
+        values.push_back(double{scale} * static_cast<int8_t>(at[d]));
+      }
+    }
+    return values;
+  }
+
+  const PassProblem& p_;
+  const PassOptions options_;
+  const bool exact_;  // the reference
+  const DType state_dtype_;
+  const int padding_;
+  bool fused_ = true;
+  Workbench bench_;
+  SlabPool states_, q_windows_, k_windows_, v_windows_;
+  SlabPool written_, range_, keys_, updates_, decays_;
+  TensorView q_, k_, v_, a_, b_, q_conv_, k_conv_, v_conv_, a_log_, dt_bias_;
 };
+
+PassResult PassProblem::Run(Backend& backend, const PassOptions& options) const {
+  PassRun run(backend, *this, options);
+  const bool look = options.fuse && options.pending;  // at all of memory, which takes its time
+  std::vector<std::vector<std::byte>> before;
+  if (look) before = run.Bytes();
+  const std::vector<double> out = run.Step(segments, 0);
+  if (look) {
+    EXPECT_TRUE(run.OnlyTouchedActive(before)) << "a memory of no segment was written";
+  }
+  run.Settle();
+  std::vector<int> active;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    if (segments[s].active()) active.push_back(static_cast<int>(s));
+  }
+  PassResult result = {.fused = run.fused(),
+                       .out = PickEntries(out, dims.values(), segments, active)};
+  run.ReadTo(result);
+  return result;
+}
 
 class CudaDeltaMemoryPassTest : public testing::Test {
  protected:
+  static constexpr int kSlots = 6, kMemories = 3;
+
   void SetUp() override {
     if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
   }
@@ -185,6 +468,10 @@ class CudaDeltaMemoryPassTest : public testing::Test {
     absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
     CHECK(backend.ok()) << backend.status();
     return *std::move(backend);
+  }
+  static PassProblem RandomProblem(uint64_t seed, PassDims dims, int longest) {
+    return PassProblem(seed, dims, RandomSegments(seed, kSlots, kMemories, longest), kSlots,
+                       kMemories);
   }
 };
 
@@ -196,10 +483,10 @@ TEST_F(CudaDeltaMemoryPassTest, AgreesWithItsParts) {
     for (const int longest : {2, 5, 17, 40, 150}) {
       ++seed;
       SCOPED_TRACE("seed " + std::to_string(seed));
-      const PassProblem p(seed, dims, longest);
-      const PassResult want = p.Run(*backend, /*fuse=*/false);
+      const PassProblem p = RandomProblem(seed, dims, longest);
+      const PassResult want = p.Run(*backend, {});
       for (const bool says_longer : {false, true}) {
-        const PassResult got = p.Run(*backend, /*fuse=*/true, says_longer);
+        const PassResult got = p.Run(*backend, {.fuse = true, .says_longer = says_longer});
         EXPECT_TRUE(got.fused);
         EXPECT_LE(RelativeError(got.out, want.out), kBound);
         EXPECT_LE(RelativeError(got.states, want.states), kBound);
@@ -217,18 +504,19 @@ TEST_F(CudaDeltaMemoryPassTest, TakesRoundedProjectionsAndWindowsAsTheNumbersThe
     for (const int longest : {1, 2, 17, 150}) {
       ++seed;
       SCOPED_TRACE("seed " + std::to_string(seed));
-      PassProblem p(seed, dims, longest);
+      PassProblem p = RandomProblem(seed, dims, longest);
       p.RoundWindows();
       const PassProblem exact = p;
       p.RoundProjections();
       for (const bool fuse : {false, true}) {
         for (const bool says_longer : {false, true}) {
-          const PassResult want = p.Run(*backend, fuse, says_longer);
+          const PassOptions plain = {.fuse = fuse, .says_longer = says_longer};
+          PassOptions projected = plain, both = plain, windows = plain;
+          projected.projected = both.projected = both.window = windows.window = DType::kBF16;
+          const PassResult want = p.Run(*backend, plain);
           // Inputs of windows in bf16 are rounded, if they were not before.
           for (const PassResult& got :
-               {p.Run(*backend, fuse, says_longer, DType::kBF16),
-                p.Run(*backend, fuse, says_longer, DType::kBF16, DType::kBF16),
-                exact.Run(*backend, fuse, says_longer, DType::kF32, DType::kBF16)}) {
+               {p.Run(*backend, projected), p.Run(*backend, both), exact.Run(*backend, windows)}) {
             EXPECT_EQ(got.fused, fuse);
             EXPECT_THAT(got.out, HasSameBits(want.out));
             EXPECT_THAT(got.states, HasSameBits(want.states));
@@ -247,14 +535,212 @@ TEST_F(CudaDeltaMemoryPassTest, TokensAgreeWithItsParts) {
                               PassDims{2, 4, 40, 24, true}, PassDims{3, 3, 40, 24, false}}) {
     ++seed;
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const PassProblem p(seed, dims, /*longest=*/1);
-    const PassResult want = p.Run(*backend, /*fuse=*/false);
-    const PassResult got = p.Run(*backend, /*fuse=*/true);
+    const PassProblem p = RandomProblem(seed, dims, /*longest=*/1);
+    const PassResult want = p.Run(*backend, {});
+    const PassResult got = p.Run(*backend, {.fuse = true});
     EXPECT_TRUE(got.fused);
     EXPECT_LE(RelativeError(got.out, want.out), 1e-5);
     EXPECT_LE(RelativeError(got.states, want.states), 1e-5);
     EXPECT_THAT(got.windows, HasSameBits(want.windows));
   }
+}
+
+// Beside float64. The chunks' operands are rounded to f16, of unit roundoff 2^-11, eight times on
+// the way from inputs to outputs: k and q (by what makes them, here), S, V', T, U and P T, S once
+// more. What follows is linear, and the erasing product makes no error larger, so in norm that much
+// may come of it; chance makes it an eighth. Convolutions, norms and gates in f32 are off by less
+// than 2^-16 together, and tokens that decode by less than that.
+constexpr double kUnitF16 = 0x1p-11;
+constexpr double kChunkBound = 8 * kUnitF16 + 0x1p-16;
+
+// And what is stored is rounded `times`, before that which is in hand has erased it. To f16 by its
+// unit roundoff; to int8 an element moves by up to a 254th of the largest of its row, which is less
+// than five times their root mean square. Of writes that stay pending beside such memories, both
+// terms are rounded to f16.
+double BoundOf(DType state, int times) {
+  if (state == DType::kF32) return kChunkBound;
+  const double rounding = state == DType::kF16 ? kUnitF16 : 5.0 / 254;
+  return kChunkBound + times * rounding + 2 * kUnitF16;
+}
+
+// Every segment by itself: a long one would hide what a short one is off by.
+void ExpectClose(const PassProblem& p, const PassResult& got, const PassResult& want,
+                 double bound) {
+  ASSERT_EQ(got.out.size(), want.out.size());
+  ASSERT_EQ(got.states.size(), want.states.size());
+  const auto part_of = [](const std::vector<double>& all, int64_t begin, int64_t size) {
+    return std::vector<double>(all.begin() + begin, all.begin() + begin + size);
+  };
+  double worst_out = 0, worst_state = 0;
+  int64_t entry = 0, memory = 0;
+  for (const SegmentSpec& s : p.segments) {
+    if (!s.active()) continue;
+    const int64_t out = entry * p.dims.values(), outs = int64_t{s.length} * p.dims.values();
+    const int64_t state = memory * p.StateElements();
+    const double out_error =
+        RelativeError(part_of(got.out, out, outs), part_of(want.out, out, outs));
+    const double state_error = RelativeError(part_of(got.states, state, p.StateElements()),
+                                             part_of(want.states, state, p.StateElements()));
+    EXPECT_LE(out_error, bound) << s.length << " entries, slot " << s.slot << ", memory "
+                                << s.memory;
+    EXPECT_LE(state_error, bound) << s.length << " entries, slot " << s.slot << ", memory "
+                                  << s.memory;
+    worst_out = std::max(worst_out, out_error);
+    worst_state = std::max(worst_state, state_error);
+    entry += s.length;
+    ++memory;
+  }
+  EXPECT_THAT(got.windows, HasSameBits(want.windows));
+  std::printf("  worst relative error of a segment's outputs %.2e, of a state %.2e, bound %.2e\n",
+              worst_out, worst_state, bound);
+}
+
+// As a step with prompts has them: rows that read a prompt, which may miss a memory or go through
+// it once, rows that decode, and padding of both kinds.
+std::vector<SegmentSpec> PromptsBesideDecoding(uint64_t seed, int slots, int memories,
+                                               int longest) {
+  SeededRandom random(seed);
+  const std::vector<int> order = random.Permutation(slots);
+  std::vector<SegmentSpec> segments;
+  for (int memory = 0; memory < memories; ++memory) {
+    for (int row = 0; row < slots + 2; ++row) {
+      SegmentSpec segment = {.slot = row < slots ? order[row] : -1, .memory = memory};
+      if (random.Chance(0.8)) segment.length = row % 2 == 0 ? random.Int(1, longest) : 1;
+      segment.fresh = segment.active() && random.Chance(0.3);
+      segments.push_back(segment);
+    }
+  }
+  return segments;
+}
+
+// As bf16 models are served: projections and windows in bf16, writes pending when a prompt comes,
+// full ranges and empty ones among them.
+TEST_F(CudaDeltaMemoryPassTest, PromptsBesideDecodingRowsMatchFloat64) {
+  constexpr int kRows = 8;
+  for (const DType state : {DType::kF32, DType::kF16, DType::kI8}) {
+    const std::unique_ptr<Backend> reference = MakeReference();
+    const std::unique_ptr<Backend> backend =
+        Make({.compute_dtype = DType::kBF16, .state_dtype = state});
+    uint64_t seed = 800;
+    for (const PassDims dims : {PassDims{2, 2, 256, 256, true}, PassDims{2, 4, 128, 64, false},
+                                PassDims{1, 1, 64, 48, true}, PassDims{3, 3, 64, 80, false}}) {
+      for (const int longest : {2, 40, 200}) {
+        ++seed;
+        SCOPED_TRACE("seed " + std::to_string(seed) + ", state " + Name(state));
+        PassProblem p(seed, dims, PromptsBesideDecoding(seed, kRows, kMemories, longest), kRows,
+                      kMemories);
+        p.RoundProjections();
+        p.RoundWindows();
+        p.RoundStates(state);
+        const PassResult want = p.Run(*reference, {.pending = true});
+        for (const bool says_longer : {false, true}) {
+          const PassResult got = p.Run(*backend, {.fuse = true,
+                                                  .says_longer = says_longer,
+                                                  .projected = DType::kBF16,
+                                                  .window = DType::kBF16,
+                                                  .state = state,
+                                                  .pending = true});
+          EXPECT_TRUE(got.fused);
+          // When what was pending is folded, and when the prompt or a token ends.
+          ExpectClose(p, got, want, BoundOf(state, /*times=*/2));
+        }
+      }
+    }
+  }
+}
+
+// One session's tokens in steps of these lengths, over and over, beside so many padding rows that a
+// large batch's kernels are chosen, which hold writes back.
+struct Steps {
+  std::vector<int> lengths;
+  int padding;
+};
+PassResult RunInSteps(const PassProblem& p, Backend& backend, const PassOptions& options,
+                      const Steps& steps) {
+  PassRun run(backend, p, options, steps.padding);
+  const SegmentSpec& whole = p.segments[0];
+  PassResult result = {};
+  for (int first = 0, step = 0; first < whole.length; ++step) {
+    SegmentSpec part = whole;
+    part.length = std::min(steps.lengths[step % steps.lengths.size()], whole.length - first);
+    part.fresh = whole.fresh && first == 0;
+    if (part.length > 1) {
+      result.met_pending += run.CountPending();
+      ++result.prompts;
+    }
+    const std::vector<double> out = run.Step({part}, first);
+    result.out.insert(result.out.end(), out.begin(), out.end());
+    first += part.length;
+  }
+  result.fused = run.fused();
+  run.Settle();
+  run.ReadTo(result);
+  return result;
+}
+
+// Prompts as steps take them, of the longest and of an odd length, and between them answers that
+// fold once and more. After the answer that ends a cycle a memory was rounded when the prompt
+// before it ended, and is when what is pending is folded; in the longer answer once more.
+class CudaDeltaMemoryPassLongRunTest : public CudaDeltaMemoryPassTest {
+ protected:
+  static constexpr int kRoundings = 3, kPart = 512;
+
+  static Steps LongSteps(int longest, int padding) {
+    Steps steps = {{longest}, padding};
+    steps.lengths.insert(steps.lengths.end(), 20, 1);
+    steps.lengths.push_back(longest * 3 / 4 - 15);
+    steps.lengths.insert(steps.lengths.end(), 2, 1);
+    return steps;
+  }
+  static void ExpectMatch(const PassProblem& p, const Steps& steps) {
+    const int tokens = p.segments[0].length;
+    const PassResult want = RunInSteps(p, *MakeReference(), {}, {{tokens}, /*padding=*/0});
+    for (const DType state : {DType::kF32, DType::kF16, DType::kI8}) {
+      SCOPED_TRACE(std::string("state ") + Name(state));
+      const std::unique_ptr<Backend> backend =
+          Make({.compute_dtype = DType::kBF16, .state_dtype = state});
+      const PassOptions options = {.fuse = true,
+                                   .says_longer = true,
+                                   .projected = DType::kBF16,
+                                   .window = DType::kBF16,
+                                   .state = state,
+                                   .pending = true};
+      const PassResult got = RunInSteps(p, *backend, options, steps);
+      EXPECT_TRUE(got.fused);
+      std::printf("  state %s, %d of %d prompts met pending writes\n", Name(state), got.met_pending,
+                  got.prompts);
+      // Beside other matrices a device may write every token.
+      if (state == DType::kI8) {
+        EXPECT_EQ(got.met_pending, got.prompts - 1);
+      }
+      const double bound = BoundOf(state, kRoundings);
+      ExpectClose(p, got, want, bound);
+      // And part by part, so that what one step lost shows.
+      EXPECT_LE(WorstRowError(got.out, want.out, kPart * p.dims.values()), bound);
+    }
+  }
+  static PassProblem OneSession(uint64_t seed, const PassDims& dims, int tokens) {
+    PassProblem p(seed, dims, {{tokens, 0, 0, true}}, /*slots=*/1, /*memories=*/1);
+    p.RoundProjections();
+    return p;
+  }
+};
+
+// From memories that forget at once, as those of random weights do, to those that never do.
+TEST_F(CudaDeltaMemoryPassLongRunTest, SixtyFourThousandTokensStayWithinTheBound) {
+  PassProblem p = OneSession(900, {1, 2, 128, 64, true}, 65536);
+  for (const double slower : {1.0, 1e3, 1e14}) {
+    SCOPED_TRACE(testing::Message() << "seed 900, decays slowed by another " << slower);
+    p.SlowDecaysBy(slower);
+    ExpectMatch(p, LongSteps(8192, /*padding=*/1200));
+  }
+}
+
+TEST_F(CudaDeltaMemoryPassLongRunTest, ThousandsOfTokensOfLargeHeadsStayWithinTheBound) {
+  PassProblem p = OneSession(910, {4, 4, 256, 256, true}, 5120);
+  SCOPED_TRACE("seed 910");
+  p.SlowDecaysBy(1e3);
+  ExpectMatch(p, LongSteps(2048, /*padding=*/100));
 }
 
 }  // namespace
