@@ -33,7 +33,7 @@ class GpuBenchTest(unittest.TestCase):
                     "--rows",
                     "1,2",
                     "--steps",
-                    "16",
+                    "4000",
                     "--sections",
                     "decode,prefill,context",
                     "--far",

@@ -373,6 +373,23 @@ TEST_P(EngineDeviceTest, ForksAndGraphsKeepCoarseStatesAsTheyAre) {
   }
 }
 
+// The network of two layers: the embedding and one kernel for a row; nine a layer for many, with
+// the norm and the head behind them.
+TEST_P(EngineDeviceTest, RecordedStepsAreOfFewKernels) {
+  const std::unique_ptr<Engine> engine = Make(MakeServed());
+  const std::unique_ptr<Engine> eager = Make(MakeServed(), /*graphs=*/false);
+  EXPECT_EQ(eager->decode_graph_nodes(1), 0);
+  if (GetParam().backend.device != "cuda") {
+    EXPECT_EQ(engine->decode_graph_nodes(1), 0);
+    return;
+  }
+  EXPECT_GT(engine->decode_graph_nodes(1), 0);
+  EXPECT_GT(engine->decode_graph_nodes(16), 0);
+  if (!GetParam().fused) return;
+  EXPECT_LE(engine->decode_graph_nodes(1), 2);
+  EXPECT_LE(engine->decode_graph_nodes(16), 2 * 9 + 6);
+}
+
 TEST_P(EngineDeviceTest, ChoicesOfMemoriesAreCounted) {
   const std::unique_ptr<Engine> engine = Make(MakeServed());
   constexpr int kTokens = 30;
