@@ -54,7 +54,8 @@ if [[ -n $sanitize ]]; then
   prefix+=(compute-sanitizer --tool "$sanitize" --error-exitcode 99)
   if [[ $sanitize == racecheck ]]; then
     # LayersKernel (decode_layers.cuh) and StreamKernel (gated_delta_stream.cuh) have rings of bulk copies.
-    # What else they share goes unseen with them.
+    # What else they share goes unseen with them. Of LayersKernel 2026.4 also reports WeighChoice's reads
+    # against the next layer's Choose, between which lie barriers of all the warps that do either.
     probe=0
     "${prefix[@]}" "$bundle/bin/racecheck_probe" >>"$log" 2>&1 || probe=$?
     if ((probe == 99)); then
