@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,6 +71,14 @@ nlohmann::ordered_json BenchTable::ToJson() const {
     rows.push_back(std::move(object));
   }
   return {{"title", title_}, {"rows", std::move(rows)}, {"notes", notes_}};
+}
+
+absl::Status WriteJson(const nlohmann::ordered_json& report, const std::string& file) {
+  std::ofstream out(file);
+  out << report.dump(1) << "\n";
+  out.close();
+  if (out) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("cannot write ", file, " (--json)"));
 }
 
 }  // namespace mneme

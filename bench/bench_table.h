@@ -7,6 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "absl/status/status.h"
+
 namespace mneme {
 
 struct BenchColumn {
@@ -38,5 +40,8 @@ class BenchTable {
   std::vector<std::vector<BenchCell>> rows_;
   std::vector<std::string> notes_;
 };
+
+// UNAVAILABLE names the file.
+absl::Status WriteJson(const nlohmann::ordered_json& report, const std::string& file);
 
 }  // namespace mneme

@@ -308,6 +308,15 @@ int Main(int argc, char** argv) {
     }
     return false;
   };
+  for (int i = 1; i < argc; ++i) {
+    bool known = false;
+    for (const char* flag : {"--check", "--long", "--time", "--once"}) {
+      known |= std::strcmp(argv[i], flag) == 0;
+    }
+    if (known) continue;
+    std::fprintf(stderr, "%s, expected --check, --long, --time or --once\n", argv[i]);
+    return 2;
+  }
   const auto asked = [&](const char* flag) { return argc == 1 || named(flag); };
   Device device(0, DType::kBF16);
   if (!device.ok()) {

@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <string>
 #include <vector>
@@ -299,6 +298,7 @@ int Main(int argc, char** argv) {
     return Report(kProgram, absl::InvalidArgumentError(error), kExitUsage);
   }
   Device device(0, DType::kF32);
+  if (!device.ok()) return Report(kProgram, absl::InternalError(device.TakeError()), kExitDevice);
   bool passed = true;
   if (check) {
     passed = CheckDeltaRule(device);
@@ -306,9 +306,12 @@ int Main(int argc, char** argv) {
     PrintDeltaRuleDrift(device);
   } else {
     const BenchTable table = Measure(device, sweep);
+    const std::string error = device.TakeError();
+    if (!error.empty()) return Report(kProgram, absl::InternalError(error), kExitFailure);
     table.Print();
     if (!json.empty()) {
-      std::ofstream(json) << nlohmann::ordered_json{{"delta_rule", table.ToJson()}}.dump(1) << "\n";
+      const absl::Status written = WriteJson({{"delta_rule", table.ToJson()}}, json);
+      if (!written.ok()) return Report(kProgram, written, kExitFailure);
     }
   }
   const std::string error = device.TakeError();

@@ -253,12 +253,7 @@ absl::Status Measure(const Flags& flags, const std::vector<std::string>& section
     table->Print();
     report[section.name] = table->ToJson();
   }
-  if (flags.json.empty()) return absl::OkStatus();
-  std::ofstream file(flags.json);
-  file << report.dump(1) << "\n";
-  file.close();
-  return file ? absl::OkStatus()
-              : absl::UnavailableError(absl::StrCat("cannot write ", flags.json));
+  return flags.json.empty() ? absl::OkStatus() : WriteJson(report, flags.json);
 }
 
 int Main(int argc, char** argv) {

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/log.h"
@@ -50,7 +50,7 @@ struct Flags {
   std::string shapes = "mom-340m,mom-1.3b";
   std::string sections = "decode,prefill,interference,context";
   std::string state_dtypes = "f32,f16";
-  std::string rows;
+  std::vector<int> rows;  // none: all
   std::string json;
   std::string device = "cuda";
   std::string weight_dtype = "bf16";
@@ -318,46 +318,67 @@ absl::Status MeasurePrefill(BenchEngine& bench, int prompts, int tokens, BenchTa
 
 // --------------------------------------------------------------------------------- interference
 
+// The same prompt several times: of one alone, the slowest step would be the 99th percentile.
 absl::StatusOr<BenchTable> MeasureInterference(BenchEngine& bench) {
-  constexpr int kDecoders = 32, kLongPrompt = 65536;
-  const auto read_prompt = [&]() -> absl::StatusOr<double> {
-    MNEME_ASSIGN_OR_RETURN(
-        const auto stream,
-        BenchStream::Submit(*bench.engine, MakeRequest(bench, 1000, kLongPrompt, 1, false)));
-    MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
-    return stream->arrivals().front() - stream->submitted();
+  constexpr int kDecoders = 32, kLongPrompt = 65536, kPrompts = 4;
+  const auto read_prompts = [&](int count) -> absl::StatusOr<std::vector<double>> {
+    std::vector<double> seconds;
+    for (int i = 0; i < count; ++i) {
+      MNEME_ASSIGN_OR_RETURN(
+          const auto stream,
+          BenchStream::Submit(*bench.engine, MakeRequest(bench, 1000, kLongPrompt, 1, false)));
+      MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+      seconds.push_back(stream->arrivals().front() - stream->submitted());
+    }
+    return seconds;
   };
-  MNEME_ASSIGN_OR_RETURN(double alone, read_prompt());
-  MNEME_ASSIGN_OR_RETURN(alone, read_prompt());
+  MNEME_RETURN_IF_ERROR(read_prompts(1).status());  // warms up
+  MNEME_ASSIGN_OR_RETURN(const std::vector<double> alone, read_prompts(kPrompts));
   MNEME_ASSIGN_OR_RETURN(const Streams streams,
                          StartStreams(bench, kDecoders, kPrompt, 1 << 20, false));
   for (const auto& stream : streams) stream->AwaitTokens(kWarmUp);
   const double quiet_begin = BenchNow();
   streams[0]->AwaitTokens(streams[0]->tokens() + 300);
   const double prompt_begin = BenchNow();
-  MNEME_ASSIGN_OR_RETURN(const double beside, read_prompt());
+  MNEME_ASSIGN_OR_RETURN(const std::vector<double> beside, read_prompts(kPrompts));
   const double prompt_end = BenchNow();
   const std::vector<double> quiet = AllGaps(streams, quiet_begin, prompt_begin);
   const std::vector<double> disturbed = AllGaps(streams, prompt_begin, prompt_end);
-  BenchTable table(absl::StrFormat("%d decoding streams and a prompt of %d tokens, %s", kDecoders,
-                                   kLongPrompt, bench.name),
-                   {{"phase", "phase"},
+  BenchTable table(absl::StrFormat("%d decoding streams and %d prompts of %d tokens, one by one",
+                                   kDecoders, kPrompts, kLongPrompt),
+                   {{"model", "model"},
+                    {"phase", "phase"},
                     {"p50_ms", "inter-token p50 ms", 2},
                     {"p99_ms", "p99 ms", 2},
                     {"p99_ratio", "p99 ratio", 2},
                     {"prompt_ms", "prompt ms", 1},
-                    {"speed_ratio", "prompt's speed ratio", 2}});
+                    {"speed_ratio", "prompt's speed ratio", 2},
+                    {"moved_mb", "MB at least", 0},
+                    {"of_floor", "of floor %", 0}});
   const double p99 = Percentile(quiet, 99);
-  table.AddRow({"prompt alone", {}, {}, {}, alone * 1e3, 1.0});
-  table.AddRow({"decoding alone", Median(quiet) * 1e3, p99 * 1e3, 1.0, {}, {}});
-  table.AddRow({"both", Median(disturbed) * 1e3, Percentile(disturbed, 99) * 1e3,
-                Percentile(disturbed, 99) / p99, beside * 1e3, alone / beside});
   const double bytes = bench.traffic->DecodeWeightBytes(kDecoders) +
                        std::min(bench.traffic->DeferredStateBytes(kDecoders),
                                 2 * bench.traffic->DecodeStateBytes(kDecoders));
-  table.AddNote(absl::StrFormat(
-      "A step of %d decoding rows moves at least %.0f MB, %.2f ms at the copy's %.2f TB/s.",
-      kDecoders, bytes / 1e6, bytes / bench.bandwidth * 1e3, bench.bandwidth / 1e12));
+  table.AddRow({bench.name, "prompt alone", {}, {}, {}, Median(alone) * 1e3, 1.0, {}, {}});
+  table.AddRow({bench.name,
+                "decoding alone",
+                Median(quiet) * 1e3,
+                p99 * 1e3,
+                1.0,
+                {},
+                {},
+                bytes / 1e6,
+                100 * bytes / bench.bandwidth / Median(quiet)});
+  table.AddRow({bench.name,
+                "both",
+                Median(disturbed) * 1e3,
+                Percentile(disturbed, 99) * 1e3,
+                Percentile(disturbed, 99) / p99,
+                Median(beside) * 1e3,
+                Median(alone) / Median(beside),
+                {},
+                {}});
+  table.AddNote(absl::StrFormat("A copy moves %.2f TB/s.", bench.bandwidth / 1e12));
   return table;
 }
 
@@ -382,11 +403,21 @@ absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context) {
     MNEME_RETURN_IF_ERROR(run(far_context, far));
     MNEME_RETURN_IF_ERROR(run(kNear, near));
   }
-  BenchTable table(
-      absl::StrCat("Step time late in a session, 1 row, ", bench.name),
-      {{"context", "tokens before"}, {"p50_ms", "ms/step p50", 4}, {"ratio", "ratio", 4}});
-  table.AddRow({int64_t{kNear}, Median(near) * 1e3, 1.0});
-  table.AddRow({int64_t{far_context}, Median(far) * 1e3, Median(far) / Median(near)});
+  const double bytes =
+      bench.traffic->DecodeWeightBytes(1) +
+      std::min(bench.traffic->DeferredStateBytes(1), 2 * bench.traffic->DecodeStateBytes(1));
+  BenchTable table("Step time late in a session, 1 row", {{"model", "model"},
+                                                          {"context", "tokens before"},
+                                                          {"p50_ms", "ms/step p50", 4},
+                                                          {"ratio", "ratio", 4},
+                                                          {"moved_mb", "MB at least", 0},
+                                                          {"of_floor", "of floor %", 0}});
+  const auto add = [&](int context, double seconds) {
+    table.AddRow({bench.name, int64_t{context}, seconds * 1e3, seconds / Median(near), bytes / 1e6,
+                  100 * bytes / bench.bandwidth / seconds});
+  };
+  add(kNear, Median(near));
+  add(far_context, Median(far));
   table.AddNote(absl::StrFormat("A copy moves %.2f TB/s.", bench.bandwidth / 1e12));
   return table;
 }
@@ -415,26 +446,58 @@ absl::StatusOr<DType> WeightDTypeOf(const std::string& name) {
       absl::StrCat("--weight-dtype: \"", name, "\", expected bf16, f16 or f32"));
 }
 
-absl::Status Measure(const Flags& flags, DType weight_dtype, nlohmann::ordered_json& report) {
+bool Contains(const std::vector<std::string>& list, absl::string_view name) {
+  return std::find(list.begin(), list.end(), name) != list.end();
+}
+
+// The names of a flag's list, all of them known.
+absl::StatusOr<std::vector<std::string>> ListOf(absl::string_view flag, const std::string& text,
+                                                const std::vector<std::string>& known) {
+  std::vector<std::string> names = absl::StrSplit(text, ',');
+  for (const std::string& name : names) {
+    if (Contains(known, name)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(flag, ": \"", name, "\", expected some of ", absl::StrJoin(known, ", ")));
+  }
+  return names;
+}
+
+absl::Status CheckRows(const std::vector<int>& rows, const std::vector<std::string>& shapes) {
+  std::set<int> known;
+  for (const std::string& shape : shapes) {
+    for (const Decode& decode : DecodesOf(shape)) known.insert(decode.rows);
+  }
+  for (const int count : rows) {
+    if (known.contains(count)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--rows: ", count, ", expected some of ", absl::StrJoin(known, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
+  MNEME_ASSIGN_OR_RETURN(const DType weight_dtype, WeightDTypeOf(flags.weight_dtype));
+  MNEME_ASSIGN_OR_RETURN(const auto shapes, ListOf("--shapes", flags.shapes, ShapeNames()));
+  MNEME_ASSIGN_OR_RETURN(
+      const auto sections,
+      ListOf("--sections", flags.sections, {"decode", "prefill", "interference", "context"}));
+  MNEME_ASSIGN_OR_RETURN(const auto state_dtypes,
+                         ListOf("--state-dtypes", flags.state_dtypes, {"f32", "f16"}));
+  MNEME_RETURN_IF_ERROR(CheckRows(flags.rows, shapes));
   Models models(weight_dtype);
-  const auto wants = [&](absl::string_view section) {
-    const std::vector<std::string> sections = absl::StrSplit(flags.sections, ',');
-    return std::find(sections.begin(), sections.end(), section) != sections.end();
-  };
+  const auto wants = [&](absl::string_view section) { return Contains(sections, section); };
   const auto keep = [&](const std::string& name, const BenchTable& table) {
     table.Print();
     report[name] = table.ToJson();
   };
-  const std::vector<std::string> shapes = absl::StrSplit(flags.shapes, ',');
-  const std::set<std::string> row_counts = absl::StrSplit(flags.rows, ',', absl::SkipEmpty());
+  const std::set<int> row_counts(flags.rows.begin(), flags.rows.end());
   BenchTable decode_table = DecodeTable(), prefill_table = PrefillTable();
-  const std::vector<std::string> state_dtypes = absl::StrSplit(flags.state_dtypes, ',');
   for (const std::string& shape : shapes) {
     for (const std::string& dtype : state_dtypes) {
       std::vector<Decode> decodes = DecodesOf(shape);
       std::erase_if(decodes, [&](const Decode& d) {
         return !wants("decode") || d.state_dtype != dtype ||
-               (!row_counts.empty() && !row_counts.contains(absl::StrCat(d.rows)));
+               (!row_counts.empty() && !row_counts.contains(d.rows));
       });
       if (decodes.empty() && dtype != "f32") continue;
       int rows = 32;
@@ -474,7 +537,8 @@ int Main(int argc, char** argv) {
   parser.Add("--sections", "A,B", &flags.sections, "default decode,prefill,interference,context");
   parser.Add("--state-dtypes", "A,B", &flags.state_dtypes,
              "default f32,f16; all but decode is measured with f32 alone");
-  parser.Add("--rows", "N,N", &flags.rows, "batch sizes of the decode section; default all");
+  parser.Add("--rows", "N,N", &flags.rows, 1, 512,
+             "batch sizes of the decode section; default all");
   parser.Add("--device", "NAME", &flags.device, "default cuda");
   parser.Add("--weight-dtype", "TYPE", &flags.weight_dtype, "bf16 (default), f16 or f32");
   parser.Add("--compute-dtype", "TYPE", &flags.compute_dtype,
@@ -498,13 +562,13 @@ int Main(int argc, char** argv) {
                       absl::StrCat("unexpected argument \"", positional->front(), "\"")),
                   kExitUsage);
   }
-  const absl::StatusOr<DType> weight_dtype = WeightDTypeOf(flags.weight_dtype);
-  if (!weight_dtype.ok()) return Report(kProgram, weight_dtype.status(), kExitUsage);
   SetMinLogSeverity(LogSeverity::kWarning);
   nlohmann::ordered_json report;
-  const absl::Status status = Measure(flags, *weight_dtype, report);
-  if (!flags.json.empty()) std::ofstream(flags.json) << report.dump(1) << "\n";
-  return status.ok() ? kExitOk : Report(kProgram, status, kExitFailure);
+  absl::Status status = Measure(flags, report);
+  // What was measured before something failed is worth keeping.
+  if (!flags.json.empty() && !report.empty()) status.Update(WriteJson(report, flags.json));
+  if (status.ok()) return kExitOk;
+  return Report(kProgram, status, absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
 }
 
 }  // namespace

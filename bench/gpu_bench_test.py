@@ -76,7 +76,8 @@ class GpuBenchTest(unittest.TestCase):
         )
         for row in rows:
             self.assertGreater(row["teraflops"], 0)
-            self.assertGreaterEqual(row["floor"], row["tokens_per_second"])
+            share = 100 * row["tokens_per_second"] / row["floor"]
+            self.assertAlmostEqual(row["of_floor"], share, delta=1e-6 * share)
 
     def test_context_compares_positions(self):
         self.assertEqual([row["context"] for row in self.report["context"]["rows"]], [1000, 3000])
@@ -138,22 +139,57 @@ class MarksTest(unittest.TestCase):
         self.assertEqual(self.rows(decode=[sampled]), self.rows())
 
     def test_a_prompt_beside_streams_has_two_marks(self):
-        both = {"phase": "both", "p99_ratio": 2.9, "speed_ratio": 0.51}
-        self.assertEqual(self.only(interference=[both])[8], "met")
-        self.assertEqual(
-            self.only(interference=[dict(both, p99_ratio=3.3)])[8], "missed: p99 by 10.0 %"
-        )
-        self.assertEqual(
-            self.only(interference=[dict(both, speed_ratio=0.45)])[8], "missed: speed by 10.0 %"
-        )
+        def verdict(**figures):
+            model = gpu_marks.MODEL
+            alone = {
+                "model": model,
+                "phase": "decoding alone",
+                "moved_mb": 3837.0,
+                "of_floor": 58.0,
+            }
+            both = {"model": model, "phase": "both", "p99_ratio": 2.9, "speed_ratio": 0.51}
+            return self.only(interference=[alone, dict(both, **figures)])[8]
+
+        self.assertEqual(verdict(), "met")
+        self.assertEqual(verdict(p99_ratio=3.3), "missed: p99 by 10.0 %")
+        self.assertEqual(verdict(speed_ratio=0.45), "missed: speed by 10.0 %")
 
     def test_long_contexts_count_from_a_million_tokens_on(self):
-        rows = [{"context": 1000, "ratio": 1.0}, {"context": 1_000_000, "ratio": 1.016}]
-        self.assertEqual(self.only(context=rows)[8], "met")
-        rows[1] = {"context": 1_000_000, "ratio": 1.03}
-        self.assertEqual(self.only(context=rows)[8], "missed: 3.0 %")
-        rows[1] = {"context": 3000, "ratio": 1.0}
-        self.assertEqual(self.rows(context=rows), self.rows())
+        far = {
+            "model": gpu_marks.MODEL,
+            "context": 1_000_000,
+            "ratio": 1.016,
+            "moved_mb": 911.0,
+            "of_floor": 44.0,
+        }
+        self.assertEqual(self.only(context=[far])[8], "met")
+        self.assertEqual(self.only(context=[dict(far, ratio=1.03)])[8], "missed: 3.0 %")
+        self.assertEqual(self.rows(context=[dict(far, context=3000)]), self.rows())
+        self.assertEqual(self.rows(context=[dict(far, model="mom-1.3b, f32 state")]), self.rows())
+
+    def test_files_that_hold_no_results_are_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            bad = pathlib.Path(folder) / "bad.json"
+            bad.write_text("[", encoding="utf-8")
+            for name in (str(bad), folder + "/none.json"):
+                done = subprocess.run(
+                    [sys.executable, gpu_marks.__file__, name],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    check=False,
+                )
+                self.assertEqual((done.returncode, done.stdout), (2, ""))
+                self.assertIn(name, done.stderr)
+
+    def test_figures_of_other_models_are_not_judged(self):
+        both = {
+            "model": "mom-1.3b, f32 state",
+            "phase": "both",
+            "p99_ratio": 1.0,
+            "speed_ratio": 1.0,
+        }
+        self.assertEqual(self.rows(interference=[both]), self.rows())
 
 
 if __name__ == "__main__":

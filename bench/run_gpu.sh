@@ -2,7 +2,7 @@
 # Measures on a GPU everything that the project has marks for (bench/README.md, Measured on a GPU): the
 # kernel of the delta rule, beside flash-linear-attention's where that is installed, and decoding and
 # prompts through the engine, each beside the copy bandwidth of the same run. Prints the table of marks
-# last. Takes some five minutes, and wants the GPU to itself.
+# last. Takes a minute or two, and wants the GPU to itself.
 #
 # usage: bench/run_gpu.sh [--build DIR] [--out DIR] [--python PROGRAM]
 #   --build   a build with MNEME_CUDA=ON, or a bundle (tools/gpu_bundle.sh); default: the bundle that
@@ -47,30 +47,53 @@ elif [[ -z $build ]]; then
     cmake --build --preset cuda -j "$(nproc)" --target mneme_cuda gpu_bench cuda_delta_rule_bench
   )
 fi
+for program in cuda_delta_rule_bench gpu_bench; do
+  if [[ ! -x $build/bin/$program ]]; then
+    echo "run_gpu.sh: $build/bin/$program is missing: expected a build with MNEME_CUDA=ON, or a bundle" >&2
+    exit 2
+  fi
+done
+for program in nvidia-smi python3; do
+  if ! command -v "$program" >/dev/null; then
+    echo "run_gpu.sh: there is no $program here; it takes a machine with an NVIDIA GPU, and Python" >&2
+    exit 2
+  fi
+done
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$build/lib:/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 {
   date -u +'%Y-%m-%d %H:%M UTC'
-  git -C "$here" describe --always --dirty 2>/dev/null || true
+  if [[ -f $build/version.txt ]]; then cat "$build/version.txt"; else git -C "$here" describe --always --dirty; fi
   nvidia-smi --query-gpu=name,driver_version,memory.used,memory.total,clocks.max.sm --format=csv,noheader
 } | tee "$out/host.txt"
 
-results=("$out/delta_rule.json" "$out/gpu_bench.json")
-rm -f "$out"/*.json
-echo "==== cuda_delta_rule_bench"
-"$build/bin/cuda_delta_rule_bench" --json "$out/delta_rule.json" | tee "$out/delta_rule.txt"
+# measure NAME COMMAND..: its figures go to NAME.json, which it gets as --json. What one cannot measure
+# does not keep the others from it.
+results=()
+failed=()
+measure() {
+  local name=$1
+  shift
+  echo "==== $name"
+  rm -f "$out/$name.json"
+  "$@" --json "$out/$name.json" | tee "$out/$name.txt" || failed+=("$name")
+  if [[ -f $out/$name.json ]]; then results+=("$out/$name.json"); fi
+}
 
-echo "==== flash-linear-attention"
+measure delta_rule "$build/bin/cuda_delta_rule_bench"
 if "$python" -c 'import torch, fla; assert torch.cuda.is_available()' 2>"$out/fla_missing.txt"; then
-  "$python" "$here/fla_delta_rule.py" --json "$out/fla.json" | tee "$out/fla.txt"
-  results+=("$out/fla.json")
+  measure fla "$python" "$here/fla_delta_rule.py"
 else
-  echo "not measured: $(tail -n 1 "$out/fla_missing.txt")"
+  echo "==== fla: not measured: $(tail -n 1 "$out/fla_missing.txt")"
 fi
-
-echo "==== gpu_bench"
-"$build/bin/gpu_bench" --json "$out/gpu_bench.json" | tee "$out/gpu_bench.txt"
+measure gpu_bench "$build/bin/gpu_bench"
 
 echo "==== marks"
-python3 "$here/gpu_marks.py" "${results[@]}" | tee "$out/marks.md"
+if ((${#results[@]} > 0)); then
+  python3 "$here/gpu_marks.py" "${results[@]}" | tee "$out/marks.md" || failed+=(marks)
+fi
+if ((${#failed[@]} > 0)); then
+  echo "run_gpu.sh: failed: ${failed[*]}" >&2
+  exit 1
+fi

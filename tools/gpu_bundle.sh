@@ -10,11 +10,11 @@
 # usage: tools/gpu_bundle.sh [--build DIR] [--library FILE] --out DIR
 #   --build    a build with MNEME_CUDA=ON; default: build/cuda
 #   --library  a libmneme_cuda.so to take in place of that build's: one for other GPUs
-#   --out      the folder to make; what it held is replaced
+#   --out      the folder to make; a bundle that is there is replaced
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build=build/cuda
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=$root/build/cuda
 library=
 out=
 while (($# > 0)); do
@@ -25,9 +25,9 @@ while (($# > 0)); do
         exit 2
       fi
       case $1 in
-        --build) build=$2 ;;
-        --library) library=$2 ;;
-        --out) out=$2 ;;
+        --build) build=$(realpath -m -- "$2") ;;
+        --library) library=$(realpath -m -- "$2") ;;
+        --out) out=$(realpath -m -- "$2") ;;
       esac
       shift
       ;;
@@ -44,7 +44,16 @@ if [[ ! -f $build/gpu_tests.txt ]]; then
   echo "gpu_bundle.sh: $build/gpu_tests.txt is missing: configure with -DMNEME_CUDA=ON" >&2
   exit 1
 fi
+if [[ -n $library && ! -f $library ]]; then
+  echo "gpu_bundle.sh: --library $library: no such file" >&2
+  exit 2
+fi
+if [[ -d $out && -n $(ls -A "$out") && ! -f $out/gpu_tests.txt ]]; then
+  echo "gpu_bundle.sh: --out $out: holds something else than a bundle; expected a new or empty folder" >&2
+  exit 2
+fi
 
+cd "$root"
 rm -rf "$out"
 mkdir -p "$out/tests" "$out/bin" "$out/lib"
 while read -r test; do
@@ -71,4 +80,5 @@ cp tools/gpu_test.sh "$out/run.sh"
 mkdir "$out/bench"
 cp bench/run_gpu.sh bench/gpu_marks.py bench/fla_delta_rule.py "$out/bench/"
 cp "$build/gpu_tests.txt" "$out/gpu_tests.txt"
+git describe --always --dirty >"$out/version.txt" 2>/dev/null || echo "no git here" >"$out/version.txt"
 du -sh "$out"

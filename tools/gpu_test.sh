@@ -44,8 +44,19 @@ while (($# > 0)); do
   esac
   shift
 done
-log=$(realpath "$log")
-: >"$log"
+if [[ ! -f $bundle/gpu_tests.txt || ! -d $bundle/data ]]; then
+  echo "run.sh: $bundle is no bundle; tools/gpu_bundle.sh makes one, with this script in it" >&2
+  exit 2
+fi
+if [[ ! $jobs =~ ^[1-9][0-9]*$ || ! $timeout =~ ^[1-9][0-9]*$ ]]; then
+  echo "run.sh: --jobs $jobs, --timeout $timeout: expected numbers above 0" >&2
+  exit 2
+fi
+log=$(realpath -m -- "$log")
+if ! : >"$log"; then
+  echo "run.sh: --log $log: cannot be written" >&2
+  exit 2
+fi
 
 export LD_LIBRARY_PATH=$bundle/lib:/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export MNEME_TEST_DEVICE=cuda MNEME_BIN_DIR=$bundle/bin
@@ -109,7 +120,10 @@ run_test() {
   status=$?
   summary=$(grep -E '^\[  PASSED  \]|^========= (ERROR|RACECHECK) SUMMARY' "$outputs/$name" |
     sed -E 's/^[^A-Z]*//; s/  \] /: /' | paste -sd ' ')
-  if ((status == 0)); then
+  if ((status == 0)) && ! grep -qE '^\[  PASSED  \] [1-9]' "$outputs/$name"; then
+    printf 'none    %-28s         no case is called so\n' "$name"
+  elif ((status == 0)); then
+    touch "$outputs/passed"
     printf 'ok      %-28s %4d s  %s\n' "$name" $((SECONDS - start)) "$summary"
   else
     # One write, so that programs that end together keep their lines.
@@ -133,4 +147,8 @@ while read -r name; do
   run_test "$name" &
 done <"$bundle/gpu_tests.txt"
 wait
-[[ ! -e $outputs/failed ]]
+if [[ -e $outputs/failed ]]; then exit 1; fi
+if [[ ! -e $outputs/passed ]]; then
+  echo "run.sh: nothing ran: --only '$only', --filter '$filter'" >&2
+  exit 1
+fi

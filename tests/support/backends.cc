@@ -47,6 +47,14 @@ std::string BackendName(const testing::TestParamInfo<BackendUnderTest>& info) {
   return absl::StrCat(info.param.device, info.param.isa.empty() ? "" : "_", info.param.isa);
 }
 
+bool HasHopperKernels() {
+  BackendOptions options;
+  options.compute_dtype = DType::kBF16;
+  const auto backend = MakeBackend("cuda", options);
+  const PackedMatrix matrix = {.dtype = DType::kBF16, .out_features = 256, .in_features = 64};
+  return backend.ok() && (*backend)->output_dtype({&matrix, 1}, 2500) == DType::kBF16;
+}
+
 std::unique_ptr<Backend> MakeReference(DType compute_dtype) {
   BackendOptions options;
   options.compute_dtype = compute_dtype;

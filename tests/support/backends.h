@@ -35,6 +35,10 @@ std::vector<BackendUnderTest> AllBackends();
 // Names the cases of a suite instantiated with one of these lists: cpu_avx2, ...
 std::string BackendName(const testing::TestParamInfo<BackendUnderTest>& info);
 
+// Whether a GPU is there that runs kernels for Hopper alone, and not those that others have: by the
+// type in which its large products want to write.
+bool HasHopperKernels();
+
 // The float64 answer, compute dtype kF32: activations are not rounded.
 std::unique_ptr<Backend> MakeReference(DType compute_dtype = DType::kF32);
 

@@ -126,7 +126,8 @@ double WorstRowError(const Values& got, const Values& want, int width) {
   for (size_t row = 0; row < want.size(); row += width) {
     const double error = RelativeError({got.begin() + row, got.begin() + row + width},
                                        {want.begin() + row, want.begin() + row + width});
-    worst = error <= worst ? worst : error;  // NaN, too
+    if (std::isnan(error)) return error;
+    worst = std::max(worst, error);
   }
   return worst;
 }
