@@ -12,15 +12,17 @@ MIB = 1 << 20
 MEMORY_MIB = 64
 PART = 4 * MIB  # of messages of 8 MiB
 CALLS = 64  # of each of two connections: eight times the memory in all
+CALL_TIMEOUT_S = 15.0
 
 
 def is_answered(client, ids):
-    """Whether the server has read the request, rather than gRPC cut it off."""
+    """Whether the server has read the request, rather than gRPC cut it off, or kept it waiting on a
+    connection that it was about to close."""
     try:
-        client.generate(ids, max_tokens=2, ignore_eos=True)
+        client.generate(ids, max_tokens=2, ignore_eos=True, timeout=CALL_TIMEOUT_S)
     except mneme.InvalidArgument:
         return True
-    except (mneme.ResourceExhausted, mneme.Unavailable):
+    except (mneme.ResourceExhausted, mneme.Unavailable, mneme.DeadlineExceeded):
         return False
     return True
 
