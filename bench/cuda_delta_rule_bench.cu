@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "bench/bench_table.h"
 #include "bench/cuda_delta_rule_check.h"
@@ -287,16 +286,12 @@ int Main(int argc, char** argv) {
   parser.Add("--check", &check, "compare with float64 on the host instead");
   parser.Add("--drift", &drift, "the same after 2,000 tokens, for each way to store a matrix");
   parser.Add("--json", "FILE", &json, "also write the results there");
-  const auto positional = parser.Parse(argc, argv);
+  const absl::Status parsed = parser.ParseFlags(argc, argv);
   if (parser.help_requested()) {
     std::printf("%s", parser.Help().c_str());
     return kExitOk;
   }
-  if (!positional.ok()) return Report(kProgram, positional.status(), kExitUsage);
-  if (!positional->empty()) {
-    const std::string error = absl::StrCat("unexpected argument \"", positional->front(), "\"");
-    return Report(kProgram, absl::InvalidArgumentError(error), kExitUsage);
-  }
+  if (!parsed.ok()) return Report(kProgram, parsed, kExitUsage);
   Device device(0, DType::kF32);
   if (!device.ok()) return Report(kProgram, absl::InternalError(device.TakeError()), kExitDevice);
   bool passed = true;

@@ -18,15 +18,13 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/random.h"
 #include "base/status_macros.h"
 #include "bench/bench_stream.h"
 #include "bench/bench_table.h"
+#include "bench/device_rates.h"
 #include "bench/sample_statistics.h"
 #include "bench/step_traffic.h"
 #include "engine/engine.h"
-#include "kernels/float16.h"
-#include "kernels/tensor.h"
 #include "tools/flag_parser.h"
 #include "tools/model_maker.h"
 #include "tools/tool_runner.h"
@@ -107,62 +105,6 @@ struct BenchEngine {
   std::optional<StepTraffic> traffic;
   std::unique_ptr<Engine> engine;
 };
-
-// On a CPU this program is tried, not used, and the two measurements are short.
-bool IsTrial(const Backend& backend) { return !backend.asynchronous(); }
-
-// Operations per second, by several runs of `repeats`, each of so many: the median.
-absl::StatusOr<double> Rate(Backend& backend, int repeats, double operations,
-                            const std::function<void()>& run) {
-  std::vector<double> rates;
-  for (int round = 0; round < 7; ++round) {
-    MNEME_RETURN_IF_ERROR(backend.Synchronize());
-    const double start = BenchNow();
-    for (int i = 0; i < repeats; ++i) run();
-    MNEME_RETURN_IF_ERROR(backend.Synchronize());
-    rates.push_back(repeats * operations / (BenchNow() - start));
-  }
-  return Median(rates);
-}
-
-// Bytes read and written by copies of a block that no cache holds.
-absl::StatusOr<double> CopyBandwidth(Backend& backend) {
-  const int64_t bytes = int64_t{IsTrial(backend) ? 64 : 2048} << 20;
-  MNEME_ASSIGN_OR_RETURN(const Buffer from, Buffer::Allocate(backend, bytes));
-  MNEME_ASSIGN_OR_RETURN(const Buffer to, Buffer::Allocate(backend, bytes));
-  backend.Zero(from.data(), bytes);
-  return Rate(backend, /*repeats=*/4, 2.0 * static_cast<double>(bytes),
-              [&] { backend.Copy(to.data(), from.data(), bytes); });
-}
-
-// Floating-point operations of products that are large enough for the device to be busy with
-// nothing else, of random values: a GPU's clock depends on them.
-absl::StatusOr<double> ProductRate(Backend& backend) {
-  constexpr int64_t kFeatures = 4096;
-  const int64_t rows = IsTrial(backend) ? 64 : 8192;
-  std::vector<float> floats(static_cast<size_t>(std::max(rows, kFeatures) * kFeatures));
-  std::vector<uint16_t> rounded(floats.size());
-  for (size_t i = 0; i < floats.size(); ++i) {
-    floats[i] = UniformFloat(1, 0, i) - 0.5f;
-    rounded[i] = BF16FromF32(floats[i]);
-  }
-  MNEME_ASSIGN_OR_RETURN(
-      const Buffer packed,
-      Buffer::Allocate(backend, backend.PackedBytes(DType::kBF16, kFeatures, kFeatures)));
-  const PackedMatrix weights =
-      backend.PackMatrix({rounded.data(), DType::kBF16, {kFeatures, kFeatures}}, packed.data());
-  const DType x_dtype = backend.product_dtype(weights);
-  const DType y_dtype = backend.output_dtype({&weights, 1}, rows);
-  MNEME_ASSIGN_OR_RETURN(const Tensor x, Tensor::Allocate(backend, x_dtype, {rows, kFeatures}));
-  MNEME_ASSIGN_OR_RETURN(const Tensor y, Tensor::Allocate(backend, y_dtype, {rows, kFeatures}));
-  const void* x_values = floats.data();
-  if (x_dtype == DType::kBF16) x_values = rounded.data();
-  backend.CopyFromHost(x.view().data, x_values, x.view().bytes());
-  const LinearArgs product[] = {{.x = x.view(), .weights = {&weights, 1}, .y = y.view()}};
-  return Rate(backend, /*repeats=*/IsTrial(backend) ? 1 : 20,
-              2.0 * static_cast<double>(rows * kFeatures * kFeatures),
-              [&] { backend.kernels().Linear(product); });
-}
 
 absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& models,
                                                    const std::string& shape,
@@ -356,9 +298,7 @@ absl::StatusOr<BenchTable> MeasureInterference(BenchEngine& bench) {
                     {"moved_mb", "MB at least", 0},
                     {"of_floor", "of floor %", 0}});
   const double p99 = Percentile(quiet, 99);
-  const double bytes = bench.traffic->DecodeWeightBytes(kDecoders) +
-                       std::min(bench.traffic->DeferredStateBytes(kDecoders),
-                                2 * bench.traffic->DecodeStateBytes(kDecoders));
+  const double bytes = bench.traffic->LeastDecodeBytes(kDecoders);
   table.AddRow({bench.name, "prompt alone", {}, {}, {}, Median(alone) * 1e3, 1.0, {}, {}});
   table.AddRow({bench.name,
                 "decoding alone",
@@ -403,9 +343,7 @@ absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context) {
     MNEME_RETURN_IF_ERROR(run(far_context, far));
     MNEME_RETURN_IF_ERROR(run(kNear, near));
   }
-  const double bytes =
-      bench.traffic->DecodeWeightBytes(1) +
-      std::min(bench.traffic->DeferredStateBytes(1), 2 * bench.traffic->DecodeStateBytes(1));
+  const double bytes = bench.traffic->LeastDecodeBytes(1);
   BenchTable table("Step time late in a session, 1 row", {{"model", "model"},
                                                           {"context", "tokens before"},
                                                           {"p50_ms", "ms/step p50", 4},
@@ -550,18 +488,12 @@ int Main(int argc, char** argv) {
   parser.Add("--no-async-scheduling", &flags.no_async_scheduling,
              "no step begins before the host has the tokens of the one before");
   parser.Add("--json", "FILE", &flags.json, "also write the results there");
-  const auto positional = parser.Parse(argc, argv);
+  const absl::Status parsed = parser.ParseFlags(argc, argv);
   if (parser.help_requested()) {
     std::printf("%s", parser.Help().c_str());
     return kExitOk;
   }
-  if (!positional.ok()) return Report(kProgram, positional.status(), kExitUsage);
-  if (!positional->empty()) {
-    return Report(kProgram,
-                  absl::InvalidArgumentError(
-                      absl::StrCat("unexpected argument \"", positional->front(), "\"")),
-                  kExitUsage);
-  }
+  if (!parsed.ok()) return Report(kProgram, parsed, kExitUsage);
   SetMinLogSeverity(LogSeverity::kWarning);
   nlohmann::ordered_json report;
   absl::Status status = Measure(flags, report);

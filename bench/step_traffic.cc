@@ -177,6 +177,10 @@ double StepTraffic::DeferredStateBytes(double rows) const {
   return bytes * rows;
 }
 
+double StepTraffic::LeastDecodeBytes(double rows) const {
+  return DecodeWeightBytes(rows) + std::min(DeferredStateBytes(rows), 2 * DecodeStateBytes(rows));
+}
+
 double StepTraffic::PromptFlops(int prompts, int tokens) const {
   double elements = common_elements_;  // that a token is multiplied with
   for (const Layer& layer : layers_) {

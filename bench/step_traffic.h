@@ -44,6 +44,8 @@ class StepTraffic final : public RoutingObserver {
   // and the C tokens between are kept beside them as keys, updates and decays (PendingWrites):
   // what a step moves on average. Where the backend holds nothing back: twice DecodeStateBytes().
   double DeferredStateBytes(double rows) const;
+  // Weights and state, by the way that moves less.
+  double LeastDecodeBytes(double rows) const;
 
   // Of prompts read from new sessions: products, and bytes that steps of at most `step_tokens` move
   // at least, which is all weights once a step, and each session's state once.

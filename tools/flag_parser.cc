@@ -128,6 +128,13 @@ absl::StatusOr<std::vector<std::string>> FlagParser::Parse(int argc, char** argv
   return positional;
 }
 
+absl::Status FlagParser::ParseFlags(int argc, char** argv) {
+  MNEME_ASSIGN_OR_RETURN(const std::vector<std::string> positional, Parse(argc, argv));
+  if (positional.empty() || help_requested_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("unexpected argument \"", positional.front(), "\""));
+}
+
 std::string FlagParser::Help() const {
   std::string text = absl::StrCat(synopsis_, "\n");
   for (const Flag& flag : flags_) {

@@ -46,6 +46,8 @@ class FlagParser {
   // Returns the positional arguments. INVALID_ARGUMENT names the flag, what was given and what was
   // expected. --help sets help_requested() and is otherwise an ordinary switch.
   absl::StatusOr<std::vector<std::string>> Parse(int argc, char** argv);
+  // The same where there are none: INVALID_ARGUMENT names one that is.
+  absl::Status ParseFlags(int argc, char** argv);
 
   bool help_requested() const { return help_requested_; }
   std::string Help() const;
