@@ -17,8 +17,8 @@
 #include "models/model.h"
 #include "models/model_config.h"
 #include "models/tokenizer_loader.h"
+#include "server/chat/chat_template.h"
 #include "server/config/units.h"
-#include "server/openai/chat_template.h"
 
 namespace mneme {
 namespace {

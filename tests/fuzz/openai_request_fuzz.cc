@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "server/chat/chat_prompt.h"
 #include "server/http/http_error.h"
-#include "server/openai/chat_prompt.h"
 #include "server/openai/json_body.h"
 #include "server/openai/openai_request.h"
 #include "server/request_conversion.h"

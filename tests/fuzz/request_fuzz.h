@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "engine/request_check.h"
-#include "server/openai/chat_template.h"
+#include "server/chat/chat_template.h"
 #include "tests/fuzz/bounds.h"
 #include "tests/server/fake_engine.h"
 

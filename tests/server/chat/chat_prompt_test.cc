@@ -1,5 +1,5 @@
 // Conversations as tokens: what is a control token, and where a history may be cut.
-#include "server/openai/chat_prompt.h"
+#include "server/chat/chat_prompt.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "models/byte_tokenizer.h"
-#include "server/openai/chat_template.h"
+#include "server/chat/chat_template.h"
 #include "server/openai/special_tokens.h"
 #include "tests/server/fake_engine.h"
 

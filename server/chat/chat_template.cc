@@ -1,4 +1,4 @@
-#include "server/openai/chat_template.h"
+#include "server/chat/chat_template.h"
 
 #include <fstream>
 #include <sstream>

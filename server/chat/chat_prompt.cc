@@ -1,4 +1,4 @@
-#include "server/openai/chat_prompt.h"
+#include "server/chat/chat_prompt.h"
 
 #include <algorithm>
 #include <string>
@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
-#include "server/openai/chat_template.h"
+#include "server/chat/chat_template.h"
 #include "server/text_encoder.h"
 
 namespace mneme {
