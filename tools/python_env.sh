@@ -8,14 +8,20 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 environment=$PWD/build/python
 project=clients/python/pyproject.toml
-stamp=$environment/.installed
 interpreter=$environment/bin/python
+install() { "$interpreter" -m pip install --quiet --disable-pip-version-check "$@" >&2; }
+# What the client's messages are made from; an editable installation keeps those of the day it was made.
+messages() { sha256sum clients/python/setup.py proto/mneme/v1/*.proto; }
 
-if [[ ! -x $interpreter ]] || ! cmp -s "$project" "$stamp"; then
+# Editable, so that the tests see the sources as they are.
+if [[ ! -x $interpreter ]] || ! cmp -s "$project" "$environment/.installed"; then
   rm -rf "$environment"
   python3 -m venv "$environment" >&2
-  # Editable, so that the tests see the sources as they are.
-  "$interpreter" -m pip install --quiet --disable-pip-version-check --editable 'clients/python[test,demo]' >&2
-  cp "$project" "$stamp"
+  install --editable 'clients/python[test,demo]'
+  messages >"$environment/.messages"
+  cp "$project" "$environment/.installed"
+elif ! cmp -s <(messages) "$environment/.messages"; then
+  install --no-deps --editable clients/python
+  messages >"$environment/.messages"
 fi
 echo "$interpreter"

@@ -1,12 +1,16 @@
-"""Generates the messages of package mneme.v1 from the server's proto files while building.
+"""Describes the messages of package mneme.v1 from the server's proto files while building.
 
-Generated code is not kept in the repository, so it cannot get stale. The proto files are those of
-the repository (../../proto) or, in a source distribution, a copy beside this file.
+What is made is data, not code: the messages' descriptors, of which mneme/v1/descriptors.py makes
+classes when it is imported, and their types for type checkers. Generated code would tie the package
+to the releases of grpcio and protobuf it was made with. Neither is kept in the repository, so
+they cannot get stale. The proto files are those of the repository (../../proto) or, in a source
+distribution, a copy beside this file.
 """
 
-import importlib.metadata
+import atexit
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from setuptools import setup
@@ -15,6 +19,12 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 PROTOS = ["mneme/v1/inference.proto", "mneme/v1/sessions.proto"]
+# What the client needs of other packages; of these it takes no types.
+OTHER_PROTOS = [
+    "google/rpc/error_details.proto",
+    "google/rpc/status.proto",
+    "grpc/health/v1/health.proto",
+]
 
 
 def proto_root() -> Path:
@@ -25,37 +35,35 @@ def proto_root() -> Path:
 
 
 def generate(target: Path) -> None:
-    """Writes mneme/v1/*_pb2.py, *_pb2.pyi and *_pb2_grpc.py below `target`."""
+    """Writes mneme/v1/descriptors.binpb and mneme/v1/*_pb2.pyi below `target`."""
     import grpc_tools
     from grpc_tools import protoc
 
-    arguments = [
-        "protoc",
+    paths = [
         f"--proto_path={proto_root()}",
         f"--proto_path={Path(grpc_tools.__file__).parent / '_proto'}",
-        f"--python_out={target}",
-        f"--pyi_out={target}",
-        f"--grpc_python_out={target}",
-        *PROTOS,
     ]
-    if protoc.main(arguments) != 0:
-        sys.exit("protoc failed: " + " ".join(arguments))
+    descriptors = target / "mneme" / "v1" / "descriptors.binpb"
+    for outputs in (
+        [f"--descriptor_set_out={descriptors}", "--include_imports", *PROTOS, *OTHER_PROTOS],
+        [f"--pyi_out={target}", *PROTOS],
+    ):
+        arguments = ["protoc", *paths, *outputs]
+        if protoc.main(arguments) != 0:
+            sys.exit("protoc failed: " + " ".join(arguments))
 
 
-def runtime_requirements() -> list[str]:
-    """Generated code refuses to run with an older grpcio or protobuf than it was made with."""
-    tools = importlib.metadata.distribution("grpcio-tools")
-    protobuf = [r for r in tools.requires or [] if r.split(";")[0].strip().startswith("protobuf")]
-    return [
-        f"grpcio>={tools.version}",
-        "grpcio-health-checking",
-        "googleapis-common-protos>=1.60",
-        *protobuf,
-    ]
+def elsewhere() -> dict[str, dict[str, str]]:
+    """Options by which a wheel is built outside of the source tree, which stays as it is."""
+    if "sdist" in sys.argv:  # it copies what setuptools notes down, by paths inside of the tree
+        return {}
+    scratch = tempfile.mkdtemp(prefix="mneme-client-")
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    return {"build": {"build_base": scratch}, "egg_info": {"egg_base": scratch}}
 
 
 class BuildPy(build_py):
-    """Adds the generated modules: to the wheel, or to src/ for an editable installation."""
+    """Adds what is generated: to the wheel, or to src/ for an editable installation."""
 
     def run(self) -> None:
         super().run()
@@ -67,7 +75,7 @@ class Sdist(sdist):
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)
-        for name in PROTOS:
+        for name in PROTOS + OTHER_PROTOS:
             copy = Path(base_dir) / "proto" / name
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(proto_root() / name, copy)
@@ -77,6 +85,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["generate"]:
         generate(HERE / "src")
     else:
-        setup(
-            cmdclass={"build_py": BuildPy, "sdist": Sdist}, install_requires=runtime_requirements()
-        )
+        setup(cmdclass={"build_py": BuildPy, "sdist": Sdist}, options=elsewhere())

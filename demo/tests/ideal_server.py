@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
+from generic_service import add_service
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mneme.v1 import inference_pb2 as pb
-from mneme.v1 import inference_pb2_grpc, sessions_pb2, sessions_pb2_grpc
+from mneme.v1 import sessions_pb2
 
 from demo import world
 from demo.world import Fact
@@ -35,7 +36,7 @@ class Memory:
     facts: dict[Key, tuple[str, int]] = field(default_factory=dict)
 
 
-class IdealServer(inference_pb2_grpc.InferenceServicer, sessions_pb2_grpc.SessionsServicer):
+class IdealServer:
     """Answers as a perfect model would.
 
     `span`: it forgets facts after so many tokens and guesses. `leaks`: it mixes up its sessions. `stubborn`:
@@ -55,8 +56,8 @@ class IdealServer(inference_pb2_grpc.InferenceServicer, sessions_pb2_grpc.Sessio
         self._server = grpc.server(futures.ThreadPoolExecutor(1))  # one: no locks needed
         checks = health.HealthServicer()
         checks.set("", health_pb2.HealthCheckResponse.SERVING)
-        inference_pb2_grpc.add_InferenceServicer_to_server(self, self._server)
-        sessions_pb2_grpc.add_SessionsServicer_to_server(self, self._server)
+        add_service(self._server, self, pb, "Inference")
+        add_service(self._server, self, sessions_pb2, "Sessions")
         health_pb2_grpc.add_HealthServicer_to_server(checks, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()

@@ -13,8 +13,9 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from generic_service import add_service
 from mneme.v1 import inference_pb2 as pb
-from mneme.v1 import inference_pb2_grpc, sessions_pb2, sessions_pb2_grpc
+from mneme.v1 import sessions_pb2
 
 
 def fail(
@@ -74,7 +75,7 @@ Step = Callable[[Any, Any], Any]
 """What to do with a call: (request, context) -> answer."""
 
 
-class FakeServer(inference_pb2_grpc.InferenceServicer, sessions_pb2_grpc.SessionsServicer):
+class FakeServer:
     """Answers call after call from `script`."""
 
     def __init__(self) -> None:
@@ -86,8 +87,8 @@ class FakeServer(inference_pb2_grpc.InferenceServicer, sessions_pb2_grpc.Session
         self.health = health.HealthServicer()
         self.health.set("", health_pb2.HealthCheckResponse.SERVING)
         self._server = grpc.server(futures.ThreadPoolExecutor(8))
-        inference_pb2_grpc.add_InferenceServicer_to_server(self, self._server)
-        sessions_pb2_grpc.add_SessionsServicer_to_server(self, self._server)
+        add_service(self._server, self, pb, "Inference")
+        add_service(self._server, self, sessions_pb2, "Sessions")
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         self.target = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()

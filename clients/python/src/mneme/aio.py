@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2
 
 from mneme.calls import (
     DEFAULT_TARGET,
@@ -38,6 +37,7 @@ from mneme.requests import (
     tokenize_request,
 )
 from mneme.retry import RetryPolicy
+from mneme.rpc import HealthCheckRequest
 from mneme.types import (
     Completion,
     Event,
@@ -356,7 +356,7 @@ class AsyncClient(ClientBase):
 
     async def health(self, service: str = "") -> ServingStatus:
         """Whether the server takes work; the whole of it, or one of its services."""
-        request = health_pb2.HealthCheckRequest(service=service)
+        request = HealthCheckRequest(service=service)
         return ServingStatus((await self._unary("check_health", request)).status)
 
     async def wait_until_ready(self, timeout: float = 60.0) -> None:

@@ -8,14 +8,14 @@ from typing import Any, Optional, Union
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health_pb2
 
 from mneme.collect import Collector
 from mneme.errors import Cancelled, ClientClosed, error_from_call, invalid_field
 from mneme.messages import events_of
 from mneme.requests import GenerateOptions, Prompt, generate_request, make_repeatable
 from mneme.retry import Attempts, RetryPolicy
-from mneme.types import Chunk, Completion, Event, Finished, Started
+from mneme.rpc import HealthCheckRequest
+from mneme.types import Chunk, Completion, Event, Finished, ServingStatus, Started
 from mneme.v1 import inference_pb2
 
 DEFAULT_TARGET = "127.0.0.1:50051"
@@ -177,7 +177,7 @@ def once(attempts: Attempts) -> Attempts:
 class ReadyWait:
     """Health checks until the server takes work, or time is up."""
 
-    request = health_pb2.HealthCheckRequest()
+    request = HealthCheckRequest()
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -190,9 +190,9 @@ class ReadyWait:
         return max(0.0, self._deadline - time.monotonic())
 
     @staticmethod
-    def is_ready(answer: health_pb2.HealthCheckResponse) -> bool:
+    def is_ready(answer: Any) -> bool:
         """Whether the answer ends the wait."""
-        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+        return bool(answer.status == ServingStatus.SERVING.value)
 
     def pause(self, rpc_error: Optional[grpc.RpcError]) -> float:
         """Seconds before the next check; raises what stood in the way if time is up."""

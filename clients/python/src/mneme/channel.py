@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Optional, Union
 
 import grpc
-from grpc_health.v1 import health_pb2
 
+from mneme.rpc import HealthCheckRequest, HealthCheckResponse
 from mneme.v1 import inference_pb2, sessions_pb2
 
 ChannelOptions = Sequence[tuple[str, Union[str, int]]]
@@ -116,8 +116,5 @@ class Methods:
             sessions_pb2.DeleteSessionResponse,
         )
         self.check_health = unary(
-            "grpc.health.v1.Health",
-            "Check",
-            health_pb2.HealthCheckRequest,
-            health_pb2.HealthCheckResponse,
+            "grpc.health.v1.Health", "Check", HealthCheckRequest, HealthCheckResponse
         )

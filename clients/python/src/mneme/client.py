@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Optional
 
 import grpc
-from grpc_health.v1 import health_pb2
 
 from mneme.calls import (
     DEFAULT_TARGET,
@@ -36,6 +35,7 @@ from mneme.requests import (
     tokenize_request,
 )
 from mneme.retry import RetryPolicy
+from mneme.rpc import HealthCheckRequest
 from mneme.types import (
     Completion,
     Event,
@@ -322,7 +322,7 @@ class Client(ClientBase):
 
     def health(self, service: str = "") -> ServingStatus:
         """Whether the server takes work; the whole of it, or one of its services."""
-        request = health_pb2.HealthCheckRequest(service=service)
+        request = HealthCheckRequest(service=service)
         return ServingStatus(self._unary("check_health", request).status)
 
     def wait_until_ready(self, timeout: float = 60.0) -> None:

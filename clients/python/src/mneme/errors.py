@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, Union
 
 import grpc
-from google.rpc import error_details_pb2, status_pb2
+
+from mneme.rpc import BadRequest, ErrorInfo, RetryInfo, Status
 
 if TYPE_CHECKING:
     from mneme.types import Choice
@@ -282,15 +283,15 @@ def _decode(
             request_id = value.decode() if isinstance(value, bytes) else value
         if key != _DETAILS_KEY or not isinstance(value, bytes):
             continue
-        status = status_pb2.Status()
+        status = Status()
         try:
             status.ParseFromString(value)
         except Exception:  # Not ours, or damaged on the way: code and message still tell enough.
             continue
         for detail in status.details:
-            info = error_details_pb2.ErrorInfo()
-            bad_request = error_details_pb2.BadRequest()
-            retry_info = error_details_pb2.RetryInfo()
+            info = ErrorInfo()
+            bad_request = BadRequest()
+            retry_info = RetryInfo()
             if detail.Unpack(info) and info.domain == _DOMAIN:
                 reason = info.reason
                 metadata = dict(info.metadata)

@@ -1,1 +1,1 @@
-"""Messages and stubs of the wire package mneme.v1, generated from the server's proto files."""
+"""Messages of the wire package mneme.v1, made from the server's proto files."""
