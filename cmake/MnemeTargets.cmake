@@ -4,11 +4,14 @@
 # Source paths are given from the repository root ("kernels/tensor.cc") or from the calling folder.
 include(CheckCXXCompilerFlag)
 
+# What was compiled in one build folder, or one clone, need not be compiled in another: paths below the
+# source folder are told to the cache relative to where the compiler runs.
 find_program(MNEME_CCACHE ccache)
 if(MNEME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${MNEME_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
+      CCACHE_NOHASHDIR=true ${MNEME_CCACHE})
   if(MNEME_CUDA)
-    set(CMAKE_CUDA_COMPILER_LAUNCHER ${MNEME_CCACHE})
+    set(CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CXX_COMPILER_LAUNCHER})
   endif()
 endif()
 
@@ -64,12 +67,15 @@ function(mneme_resolve variable)
 endfunction()
 
 # mneme_library(<name> SOURCES ... DEPS ...): static library mneme_<name>, known as mneme::<name>.
+# With MNEME_UNITY up to eight of its sources are compiled as one, so names in their anonymous
+# namespaces must differ.
 function(mneme_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   mneme_resolve(sources ${ARG_SOURCES})
   add_library(mneme_${name} STATIC ${sources})
   add_library(mneme::${name} ALIAS mneme_${name})
   target_link_libraries(mneme_${name} PUBLIC mneme_options ${ARG_DEPS})
+  set_target_properties(mneme_${name} PROPERTIES UNITY_BUILD ${MNEME_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
 # What every program links beside its own dependencies.

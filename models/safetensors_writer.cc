@@ -16,7 +16,7 @@ namespace mneme {
 namespace {
 
 // Tensors of a fresh file begin where any element type and vector load is aligned.
-constexpr size_t kAlignment = 64;
+constexpr size_t kHeaderAlignment = 64;
 
 const char* FormatName(DType dtype) {
   switch (dtype) {
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
   }
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const uint64_t length_bytes = sizeof(uint64_t);
-  while ((length_bytes + text.size()) % kAlignment != 0) text.push_back(' ');
+  while ((length_bytes + text.size()) % kHeaderAlignment != 0) text.push_back(' ');
 
   // The finished file is renamed to `path`, which must not do away with a device or a folder.
   std::error_code ignored;

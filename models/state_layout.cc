@@ -9,7 +9,7 @@
 namespace mneme {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kFieldAlignment = 64;
 
 // "layers.3.memory" is layer 3's "memory"; other names have no layer.
 struct FieldName {
@@ -49,7 +49,7 @@ StateField StateLayout::Add(absl::string_view name, DType dtype, Shape shape,
                    .shape = shape,
                    .offset = slab_bytes_,
                    .lazily_initialized = lazily_initialized};
-  slab_bytes_ += (field.bytes() + kAlignment - 1) / kAlignment * kAlignment;
+  slab_bytes_ += (field.bytes() + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
   fields_.push_back(field);
   return field;
 }

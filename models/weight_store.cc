@@ -13,7 +13,7 @@
 namespace mneme {
 namespace {
 
-constexpr int64_t kAlignment = 64;
+constexpr int64_t kWeightAlignment = 64;
 
 bool IsWeightType(const std::optional<DType>& dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
@@ -45,7 +45,7 @@ WeightStore::WeightStore(const Checkpoint& checkpoint, const Backend* backend)
 
 absl::Status WeightStore::StartLoading(Backend& backend, Progress progress) {
   CHECK(backend_ == nullptr) << "a store loads once";
-  MNEME_ASSIGN_OR_RETURN(memory_, Buffer::Allocate(backend, std::max(used_, kAlignment)));
+  MNEME_ASSIGN_OR_RETURN(memory_, Buffer::Allocate(backend, std::max(used_, kWeightAlignment)));
   backend_ = &backend;
   pool_ = std::make_unique<ThreadPool>();
   progress_ = std::move(progress);
@@ -124,7 +124,7 @@ absl::Status WeightStore::Scan(const Piece& piece) {
 
 std::byte* WeightStore::Place(int64_t bytes) {
   const int64_t offset = used_;
-  used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  used_ += (bytes + kWeightAlignment - 1) / kWeightAlignment * kWeightAlignment;
   if (backend_ == nullptr) return nullptr;
   CHECK_LE(used_, memory_.bytes()) << "weights are taken in another order than they were planned";
   return memory_.data() + offset;

@@ -7,7 +7,6 @@
 namespace mneme {
 namespace {
 
-double Count(const Counter& counter) { return static_cast<double>(counter.value()); }
 double Now(const Gauge& gauge) { return static_cast<double>(gauge.value()); }
 
 void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWriter& out) {

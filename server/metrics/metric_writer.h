@@ -13,6 +13,8 @@
 
 namespace mneme {
 
+inline double Count(const Counter& counter) { return static_cast<double>(counter.value()); }
+
 class MetricWriter {
  public:
   using Label = prometheus::ClientMetric::Label;

@@ -3,12 +3,6 @@
 #include "server/metrics/metrics.h"
 
 namespace mneme {
-namespace {
-
-double Count(const Counter& counter) { return static_cast<double>(counter.value()); }
-
-}  // namespace
-
 void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, MetricWriter& out) {
   const auto used = static_cast<double>(stats.slabs_used.value());
   const auto total = static_cast<double>(stats.slabs_total.value());
