@@ -30,6 +30,7 @@ struct ServingFacts {
   std::shared_ptr<const ChatTemplate> chat_template;          // null: see chat_template_error
   // Why chats are refused: there is no template, or it uses what is not supported.
   std::string chat_template_error = "the model has no chat template";
+  std::string tokenizer_info;  // for clients, as JSON (tokenizer_info.h); empty without a tokenizer
 };
 
 // Written by main(), read by every RPC. The engine outlives the gRPC server.

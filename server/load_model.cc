@@ -19,6 +19,7 @@
 #include "models/tokenizer_loader.h"
 #include "server/chat/chat_template.h"
 #include "server/config/units.h"
+#include "server/openai/tokenizer_info.h"
 
 namespace mneme {
 namespace {
@@ -135,6 +136,17 @@ void LoadChatTemplate(const std::string& folder, const Tokenizer* tokenizer, Ser
   }
 }
 
+// What clients are told of the tokenizer. That files cannot be read any more keeps nobody from
+// work.
+std::string TokenizerInfoText(const std::string& folder, const Engine& engine) {
+  if (engine.tokenizer() == nullptr) return "";
+  const absl::StatusOr<Json> info =
+      TokenizerInfo(folder, *engine.tokenizer(), engine.options().max_request_tokens);
+  if (info.ok()) return JsonText(*info);
+  LOG(WARNING) << "no /tokenizer_info: " << info.status().message();
+  return "";
+}
+
 void LogModel(const ModelInfo& info, absl::Duration took) {
   LogFields("model_loaded")
       .Add("architecture", info.architecture)
@@ -198,6 +210,7 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
     loaded->facts.max_session_ttl = absl::Milliseconds(most);
   }
   LoadChatTemplate(folder, loaded->engine->tokenizer(), loaded->facts);
+  loaded->facts.tokenizer_info = TokenizerInfoText(folder, *loaded->engine);
   if (config.model().generation_config() == "auto") {
     loaded->facts.sampling_defaults = ToSamplingDefaults(*defaults);
     loaded->facts.default_max_tokens =

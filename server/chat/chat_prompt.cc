@@ -70,7 +70,8 @@ absl::Status FlattenContent(absl::string_view field, absl::string_view role, Jso
   return absl::OkStatus();
 }
 
-absl::StatusOr<Json> CheckedMessages(const SpecialTokens& special, const Json& messages) {
+absl::StatusOr<Json> CheckedMessages(const ChatTemplate& chat_template, const Json& messages) {
+  const SpecialTokens& special = chat_template.special_tokens();
   Json checked = messages;
   for (size_t i = 0; i < checked.size(); ++i) {
     const std::string field = absl::StrCat("messages[", i, "]");
@@ -88,6 +89,8 @@ absl::StatusOr<Json> CheckedMessages(const SpecialTokens& special, const Json& m
       fields.Unsupported(unsupported);
     }
     MNEME_RETURN_IF_ERROR(fields.Finish());
+    // OpenAI's newer word for "system", which most templates do not know.
+    if (role == "developer" && !chat_template.Mentions(role)) message["role"] = "system";
     MNEME_RETURN_IF_ERROR(FlattenContent(field, role, message));
     MNEME_RETURN_IF_ERROR(Protect(special, field, message));
   }
@@ -166,7 +169,7 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const OpenAiRequest& request, const Engi
   }
   const ChatTemplate& chat_template = *facts.chat_template;
   const SpecialTokens& special = chat_template.special_tokens();
-  MNEME_ASSIGN_OR_RETURN(const Json messages, CheckedMessages(special, request.messages));
+  MNEME_ASSIGN_OR_RETURN(const Json messages, CheckedMessages(chat_template, request.messages));
   Json arguments = request.template_arguments;
   MNEME_RETURN_IF_ERROR(Protect(special, "chat_template_kwargs", arguments));
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
@@ -48,28 +49,40 @@ std::string TemplateOf(const Json& config) {
   return "";
 }
 
+std::string ConfigPath(const std::string& folder) {
+  return absl::StrCat(folder, "/tokenizer_config.json");
+}
+
+// An empty object for a file that is none: the tokenizer's loader complains.
+absl::StatusOr<Json> ReadConfig(const std::string& folder) {
+  MNEME_ASSIGN_OR_RETURN(const std::string text, ReadFile(ConfigPath(folder)));
+  Json config = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return config.is_object() ? config : Json::object();
+}
+
 }  // namespace
+
+absl::StatusOr<ChatTemplate::Source> ChatTemplate::ReadSource(const std::string& folder) {
+  Source source{.path = absl::StrCat(folder, "/chat_template.jinja")};
+  MNEME_ASSIGN_OR_RETURN(source.text, ReadFile(source.path));
+  if (!source.text.empty()) return source;
+  MNEME_ASSIGN_OR_RETURN(const Json config, ReadConfig(folder));
+  return Source{.text = TemplateOf(config),
+                .path = absl::StrCat(ConfigPath(folder), ": chat_template")};
+}
 
 absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder,
                                                                        const Tokenizer& tokenizer) {
-  const std::string config_path = absl::StrCat(folder, "/tokenizer_config.json");
-  MNEME_ASSIGN_OR_RETURN(const std::string config_text, ReadFile(config_path));
-  Json config = Json::parse(config_text, nullptr, /*allow_exceptions=*/false);
-  if (!config.is_object()) config = Json::object();  // the tokenizer's loader complains
-  std::string path = absl::StrCat(folder, "/chat_template.jinja");
-  MNEME_ASSIGN_OR_RETURN(std::string source, ReadFile(path));
-  if (source.empty()) {
-    source = TemplateOf(config);
-    path = absl::StrCat(config_path, ": chat_template");
-  }
-  if (source.empty()) {
+  MNEME_ASSIGN_OR_RETURN(const Source source, ReadSource(folder));
+  if (source.text.empty()) {
     return absl::NotFoundError(
         "the model has no chat template (chat_template.jinja, or chat_template in "
         "tokenizer_config.json)");
   }
-  auto parsed = Parse(source, config, tokenizer);
+  MNEME_ASSIGN_OR_RETURN(const Json config, ReadConfig(folder));
+  auto parsed = Parse(source.text, config, tokenizer);
   if (parsed.ok()) return parsed;
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", parsed.status().message()));
+  return absl::InvalidArgumentError(absl::StrCat(source.path, ": ", parsed.status().message()));
 }
 
 absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(
@@ -87,15 +100,20 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(
   if (decoder != config.end() && decoder->is_object()) {
     for (const auto& [id, token] : decoder->items()) added.push_back(Spelling(token));
   }
-  return std::shared_ptr<const ChatTemplate>(
-      new ChatTemplate(std::move(parsed), std::move(named), SpecialTokens(tokenizer, added)));
+  return std::shared_ptr<const ChatTemplate>(new ChatTemplate(
+      source, std::move(parsed), std::move(named), SpecialTokens(tokenizer, added)));
 }
 
-ChatTemplate::ChatTemplate(jinja::Template parsed, jinja::Map named_tokens,
-                           SpecialTokens special_tokens)
-    : template_(std::move(parsed)),
+ChatTemplate::ChatTemplate(absl::string_view source, jinja::Template parsed,
+                           jinja::Map named_tokens, SpecialTokens special_tokens)
+    : source_(source),
+      template_(std::move(parsed)),
       named_tokens_(std::move(named_tokens)),
       special_tokens_(std::move(special_tokens)) {}
+
+bool ChatTemplate::Mentions(absl::string_view word) const {
+  return absl::StrContains(source_, word);
+}
 
 absl::StatusOr<std::string> ChatTemplate::Render(const Json& messages, bool add_generation_prompt,
                                                  const Json& arguments, absl::Time now) const {

@@ -16,9 +16,16 @@ namespace mneme {
 // Immutable: any thread may render.
 class ChatTemplate {
  public:
+  struct Source {
+    std::string text;  // empty: there is none
+    std::string path;  // where it is from, for messages
+  };
   // From chat_template.jinja or the field chat_template of tokenizer_config.json, in this order; of
-  // several named ones, "default". `tokenizer` is the model's. NOT_FOUND if there is neither,
-  // INVALID_ARGUMENT, with file and line, for a template that uses more of Jinja than is supported.
+  // several named ones, "default".
+  static absl::StatusOr<Source> ReadSource(const std::string& folder);
+
+  // `tokenizer` is the model's. NOT_FOUND if there is no source, INVALID_ARGUMENT, with file and
+  // line, for a template that uses more of Jinja than is supported.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Load(const std::string& folder,
                                                                   const Tokenizer& tokenizer);
   // `config` as tokenizer_config.json.
@@ -30,12 +37,17 @@ class ChatTemplate {
   absl::StatusOr<std::string> Render(const Json& messages, bool add_generation_prompt,
                                      const Json& arguments, absl::Time now) const;
 
+  // Whether `word` is in the source: a template that treats a role in some way names it.
+  bool Mentions(absl::string_view word) const;
+
   // The vocabulary's own, and those that tokenizer_config.json adds.
   const SpecialTokens& special_tokens() const { return special_tokens_; }
 
  private:
-  ChatTemplate(jinja::Template parsed, jinja::Map named_tokens, SpecialTokens special_tokens);
+  ChatTemplate(absl::string_view source, jinja::Template parsed, jinja::Map named_tokens,
+               SpecialTokens special_tokens);
 
+  const std::string source_;
   const jinja::Template template_;
   const jinja::Map named_tokens_;  // bos_token, eos_token, ...
   const SpecialTokens special_tokens_;

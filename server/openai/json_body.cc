@@ -197,9 +197,9 @@ bool JsonFields::Read(absl::string_view name, int32_t& out) {
   return true;
 }
 
-void JsonFields::Unsupported(absl::string_view name, const Json& neutral) {
+void JsonFields::Unsupported(absl::string_view name, const Json& neutral, const Json& neutral_too) {
   const Json* value = Find(name);
-  if (value == nullptr || IsEmpty(*value) || *value == neutral) return;
+  if (value == nullptr || IsEmpty(*value) || *value == neutral || *value == neutral_too) return;
   Fail(WithReason(FieldError(Path(name), absl::StrCat("is not supported by this server (it is ",
                                                       ShownJson(*value), ")")),
                   "UNSUPPORTED_PARAMETER"));

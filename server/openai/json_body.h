@@ -52,8 +52,9 @@ class JsonFields {
   // A field that is known, and has no effect here whatever it holds.
   void Ignore(absl::string_view name) { known_.insert(std::string(name)); }
   // A feature that is not there: only values that mean "without it" are taken: null, false, empty
-  // ones, and `neutral`.
-  void Unsupported(absl::string_view name, const Json& neutral = nullptr);
+  // ones, and `neutral`, in either spelling.
+  void Unsupported(absl::string_view name, const Json& neutral = nullptr,
+                   const Json& neutral_too = nullptr);
 
   void Fail(absl::string_view name, absl::string_view expected, const Json& value);
   void Fail(absl::string_view name, absl::string_view fault);

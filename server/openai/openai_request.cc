@@ -257,9 +257,7 @@ void RefuseOthers(JsonFields& fields) {
                            "documents",
                            "truncate_prompt_tokens",
                            "prompt_logprobs",
-                           "store",
                            "web_search_options",
-                           "reasoning_effort",
                            "mm_processor_kwargs",
                            "logits_processors",
                            "allowed_token_ids",
@@ -269,15 +267,19 @@ void RefuseOthers(JsonFields& fields) {
                            "kv_transfer_params"}) {
     fields.Unsupported(name);
   }
-  fields.Unsupported("tool_choice", "none");
-  fields.Unsupported("function_call", "none");
+  // Without tools, which are refused, "auto" is "none".
+  for (const char* name : {"tool_choice", "function_call"}) {
+    fields.Unsupported(name, "none", "auto");
+  }
+  fields.Unsupported("verbosity", "medium");
   fields.Unsupported("modalities", Json::array({"text"}));
   fields.Unsupported("response_format", Json{{"type", "text"}});
   fields.Unsupported("typical_p", 1.0);
   fields.Unsupported("length_penalty", 1.0);
   fields.Unsupported("spaces_between_special_tokens", true);
-  for (const char* name : {"user", "metadata", "service_tier", "parallel_tool_calls", "cache_salt",
-                           "safety_identifier", "prompt_cache_key", "request_id"}) {
+  for (const char* name :
+       {"user", "metadata", "store", "service_tier", "parallel_tool_calls", "cache_salt",
+        "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id"}) {
     fields.Ignore(name);
   }
 }
@@ -301,6 +303,16 @@ void ReadMessages(JsonFields& fields, OpenAiRequest& out) {
       return fields.Fail("chat_template_kwargs", "an object", *arguments);
     }
     out.template_arguments = *arguments;
+  }
+  // How much a model thinks is what its template makes of it; most make nothing.
+  constexpr char kEffort[] = "reasoning_effort";
+  if (std::string effort; fields.Read(kEffort, effort)) {
+    const auto given = out.template_arguments.find(kEffort);
+    if (given != out.template_arguments.end() && *given != effort) {
+      return fields.Fail(
+          kEffort, absl::StrCat("what chat_template_kwargs says, ", ShownJson(*given)), effort);
+    }
+    out.template_arguments[kEffort] = effort;
   }
 }
 

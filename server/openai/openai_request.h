@@ -33,7 +33,7 @@ struct OpenAiRequest {
   BodyFields names;  // for errors about `generate` and `prompts`
 };
 
-// The fields `messages`, `add_generation_prompt` and `chat_template_kwargs`.
+// The fields `messages`, `add_generation_prompt`, `chat_template_kwargs` and `reasoning_effort`.
 void ReadMessages(JsonFields& fields, OpenAiRequest& out);
 
 // Errors name the field of the body. Ranges are the engine's to check.

@@ -159,20 +159,13 @@ void OpenAiService::Model(const std::shared_ptr<HttpCall>& call) {
   call->Send(known.ok() ? JsonResponse(ModelJson(engine_, **engine)) : ErrorResponse(known));
 }
 
-// Without the spellings of BOS and EOS: clients would send them to /tokenize, where they are text.
 void OpenAiService::TokenizerInfo(const std::shared_ptr<HttpCall>& call) {
   const absl::StatusOr<Engine*> engine = engine_.Get();
   if (!engine.ok()) return call->Send(ErrorResponse(engine.status()));
-  const Tokenizer* tokenizer = (*engine)->tokenizer();
-  if (tokenizer == nullptr) {
+  if (engine_.facts().tokenizer_info.empty()) {
     return call->Send(ErrorResponse(404, "the model has no tokenizer", "no_tokenizer"));
   }
-  const auto id_or_null = [](std::optional<int32_t> id) { return id ? Json(*id) : Json(); };
-  call->Send(JsonResponse({{"tokenizer_class", std::string(tokenizer->kind())},
-                           {"vocab_size", tokenizer->vocab_size()},
-                           {"bos_token_id", id_or_null(tokenizer->bos_id())},
-                           {"eos_token_id", id_or_null(tokenizer->eos_id())},
-                           {"add_bos_token", tokenizer->adds_bos()}}));
+  call->Send({.body = engine_.facts().tokenizer_info});
 }
 
 void OpenAiService::Complete(const std::shared_ptr<HttpCall>& call) {

@@ -168,6 +168,38 @@ def test_refuses_by_name(sdk, field, value):
     assert field in error.value.message
 
 
+def test_what_sdks_send_for_other_models_changes_no_answer(chat):
+    plain = chat([{"role": "system", "content": "Be brief."}, *MESSAGES])
+    other = chat(
+        [{"role": "developer", "content": "Be brief."}, *MESSAGES],
+        store=True,
+        metadata={"a": "b"},
+        reasoning_effort="low",
+        user="u",
+        safety_identifier="s",
+        prompt_cache_key="k",
+        service_tier="auto",
+        response_format={"type": "text"},
+        modalities=["text"],
+        verbosity="medium",
+        tool_choice="auto",
+        parallel_tool_calls=True,
+    )
+    assert other.choices[0].message.content == plain.choices[0].message.content
+    assert other.usage == plain.usage
+
+
+def test_the_tokenizer_is_described_as_its_files_describe_it(chat_server):
+    address = f"http://127.0.0.1:{chat_server.http_port}/tokenizer_info"
+    with urllib.request.urlopen(address) as answer:
+        info = json.load(answer)
+    assert (info["bos_token"], info["eos_token"], info["unk_token"]) == ("<s>", "</s>", "<unk>")
+    assert (info["add_bos_token"], info["add_eos_token"]) == (True, False)
+    assert info["tokenizer_class"] == "LlamaTokenizer"
+    assert info["added_tokens_decoder"]["2"]["content"] == "</s>"
+    assert "raise_exception" in info["chat_template"]
+
+
 def test_refuses_messages_that_the_template_does_not_take(sdk):
     with pytest.raises(openai.BadRequestError, match="no role tool"):
         sdk.chat.completions.create(

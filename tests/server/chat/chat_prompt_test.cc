@@ -69,5 +69,19 @@ TEST_F(ChatPromptTest, AnAnswerWithoutContentIsEmpty) {
   EXPECT_THAT(render("user", nullptr), HasSubstr("messages[1].content is missing"));
 }
 
+TEST_F(ChatPromptTest, DevelopersAreTheSystemWhereTheTemplateDoesNotKnowThem) {
+  FakeEngine engine;
+  const auto render = [&](const char* source) {
+    ServingFacts facts;
+    facts.chat_template = *ChatTemplate::Parse(source, Json::object(), *engine.tokenizer());
+    OpenAiRequest request;
+    request.messages = Json::array({{{"role", "developer"}, {"content", "a"}}});
+    return *engine.tokenizer()->Decode(ToChatPrompt(request, engine, facts)->at_start);
+  };
+  EXPECT_EQ(render("{{ messages[0].role }}: {{ messages[0].content }}"), "system: a");
+  EXPECT_EQ(render("{% if messages[0].role == 'developer' %}{{ messages[0].role }}{% endif %}"),
+            "developer");
+}
+
 }  // namespace
 }  // namespace mneme

@@ -177,6 +177,39 @@ TEST(OpenAiRequestTest, WhatClientsSendWithoutMeaningItIsTaken) {
                                                       "max_completion_tokens": 5)")));
 }
 
+// OpenAI's own SDK, and what is built on it.
+TEST(OpenAiRequestTest, WhatSdksSendForOtherModelsIsTakenWhereItChangesNothing) {
+  const OpenAiKind chat = OpenAiKind::kChat;
+  ExpectTaken(Read(chat, Body(chat, R"("store": true, "metadata": {"a": "b"}, "user": "u",
+      "service_tier": "auto", "safety_identifier": "s", "prompt_cache_key": "k",
+      "prompt_cache_retention": "24h", "verbosity": "medium", "modalities": ["text"],
+      "response_format": {"type": "text"}, "parallel_tool_calls": true, "tools": [],
+      "tool_choice": "auto", "function_call": "auto", "prediction": null, "audio": null,
+      "web_search_options": null, "logit_bias": {}, "stream_options": null, "n": 1)")));
+  ExpectRefused(Read(chat, Body(chat, R"("verbosity": "low")")), "verbosity");
+  ExpectRefused(Read(chat, Body(chat, R"("tool_choice": "required")")), "tool_choice");
+  ExpectRefused(Read(chat, Body(chat, R"("modalities": ["text", "audio"])")), "modalities");
+}
+
+TEST(OpenAiRequestTest, TheReasoningEffortIsTheTemplatesAffair) {
+  const auto arguments = [](absl::string_view rest) {
+    HttpRequest http;
+    http.body = Body(OpenAiKind::kChat, rest);
+    return ToOpenAiRequest(OpenAiKind::kChat, *ParseJsonBody(http), http)
+        ->template_arguments.dump();
+  };
+  EXPECT_EQ(arguments(""), "{}");
+  EXPECT_EQ(arguments(R"("reasoning_effort": "low")"), R"({"reasoning_effort":"low"})");
+  EXPECT_EQ(arguments(R"("reasoning_effort": "low",
+                         "chat_template_kwargs": {"reasoning_effort": "low"})"),
+            R"({"reasoning_effort":"low"})");
+  const OpenAiKind chat = OpenAiKind::kChat;
+  ExpectRefused(Read(chat, Body(chat, R"("reasoning_effort": 1)")), "reasoning_effort");
+  ExpectRefused(Read(chat, Body(chat, R"("reasoning_effort": "low",
+                                          "chat_template_kwargs": {"reasoning_effort": "high"})")),
+                "reasoning_effort");
+}
+
 TEST(OpenAiRequestTest, FieldAndHeaderMustNotContradictEachOther) {
   for (const auto& [field, header] : std::vector<std::pair<std::string, std::string>>{
            {"session_id", "x-session-id"}, {"idempotency_key", "idempotency-key"}}) {

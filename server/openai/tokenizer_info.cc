@@ -1,0 +1,102 @@
+#include "server/openai/tokenizer_info.h"
+
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/mapped_file.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "server/chat/chat_template.h"
+
+namespace mneme {
+namespace {
+
+// What the transformers package writes for a tokenizer without a limit, as near as a double gets.
+constexpr double kNoMaxLength = 1e30;
+
+constexpr const char* kPaths[] = {"vocab_file",     "merges_file",   "tokenizer_file",
+                                  "spm_file",       "name_or_path",  "special_tokens_map_file",
+                                  "tokenizer_path", "_name_or_path", "chat_template_file"};
+
+absl::StatusOr<Json> ReadConfig(const std::string& folder) {
+  const absl::StatusOr<MappedFile> file =
+      MappedFile::Open(absl::StrCat(folder, "/tokenizer_config.json"));
+  if (absl::IsNotFound(file.status())) return Json::object();
+  MNEME_RETURN_IF_ERROR(file.status());
+  Json config = Json::parse(file->text(), nullptr, /*allow_exceptions=*/false);
+  return config.is_object() ? config : Json::object();  // the tokenizer's loader complains
+}
+
+// {"content": "<s>", ...} as "<s>".
+void Flatten(Json& token) {
+  if (!token.is_object()) return;
+  const auto content = token.find("content");
+  if (content != token.end() && content->is_string()) token = Json(*content);
+}
+
+void FlattenSpecialTokens(Json& info) {
+  for (auto& [name, value] : info.items()) {
+    if (absl::EndsWith(name, "_token")) Flatten(value);
+    if (name != "additional_special_tokens" || !value.is_array()) continue;
+    for (Json& token : value) Flatten(token);
+  }
+}
+
+Json SpellingOf(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  return id.has_value() ? Json(SanitizeUtf8(tokenizer.entry(*id).piece)) : Json();
+}
+
+Json IdOrNull(std::optional<int32_t> id) { return id.has_value() ? Json(*id) : Json(); }
+
+// As the transformers package writes them.
+Json SpecialTokensById(const Tokenizer& tokenizer) {
+  Json tokens = Json::object();
+  for (int32_t id = 0; id < tokenizer.vocab_size(); ++id) {
+    const TokenKind kind = tokenizer.entry(id).kind;
+    if (kind != TokenKind::kControl && kind != TokenKind::kUnknown) continue;
+    tokens[absl::StrCat(id)] = {{"content", SpellingOf(tokenizer, id)},
+                                {"lstrip", false},
+                                {"normalized", false},
+                                {"rstrip", false},
+                                {"single_word", false},
+                                {"special", true}};
+  }
+  return tokens;
+}
+
+}  // namespace
+
+absl::StatusOr<Json> TokenizerInfo(const std::string& folder, const Tokenizer& tokenizer,
+                                   int max_request_tokens) {
+  MNEME_ASSIGN_OR_RETURN(Json info, ReadConfig(folder));
+  MNEME_ASSIGN_OR_RETURN(const ChatTemplate::Source chat_template,
+                         ChatTemplate::ReadSource(folder));
+  for (const char* path : kPaths) info.erase(path);
+  FlattenSpecialTokens(info);
+  info["bos_token"] = SpellingOf(tokenizer, tokenizer.bos_id());
+  info["eos_token"] = SpellingOf(tokenizer, tokenizer.eos_id());
+  info["unk_token"] = SpellingOf(tokenizer, tokenizer.unk_id());
+  info["add_bos_token"] = tokenizer.adds_bos();
+  info["add_eos_token"] = false;
+  if (!chat_template.text.empty()) info["chat_template"] = SanitizeUtf8(chat_template.text);
+
+  const auto unless_there = [&info](const char* name, Json value) {
+    if (!info.contains(name)) info[name] = std::move(value);
+  };
+  unless_there("pad_token", nullptr);
+  unless_there("chat_template", nullptr);
+  unless_there("added_tokens_decoder", SpecialTokensById(tokenizer));
+  unless_there("tokenizer_class",
+               tokenizer.kind() == "sentencepiece" ? "LlamaTokenizer" : "ByteTokenizer");
+  unless_there("model_max_length",
+               max_request_tokens > 0 ? Json(max_request_tokens) : Json(kNoMaxLength));
+
+  info["vocab_size"] = tokenizer.vocab_size();
+  info["bos_token_id"] = IdOrNull(tokenizer.bos_id());
+  info["eos_token_id"] = IdOrNull(tokenizer.eos_id());
+  return info;
+}
+
+}  // namespace mneme
