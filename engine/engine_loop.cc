@@ -53,9 +53,12 @@ EngineLoop::~EngineLoop() {
 //
 // A device that works on its own waits for the host from the moment that a step's tokens are drawn
 // until the next step begins. So only what decides about that one is done in between: Commit, then
-// BeginStep. Clients get their tokens while it computes. And where there is nothing to decide, the
-// next step is queued before the tokens of this one are there: a turn then begins by queueing one
-// more, and BeginStep has its turn again as soon as CanRunAhead finds something to decide.
+// BeginStep. Clients get their tokens while it computes; but before it is launched if that is done
+// kernel by kernel, as it is beside a prompt: such a launch takes ten times as long as Deliver, and
+// how long differs from step to step, by as much as tokens would then come late. And where there is
+// nothing to decide, the next step is queued before the tokens of this one are there: a turn then
+// begins by queueing one more, and BeginStep has its turn again as soon as CanRunAhead finds
+// something to decide.
 void EngineLoop::RunOnce(absl::Duration max_wait) {
   if (!in_flight_) {
     BeginStep(max_wait);
@@ -76,6 +79,7 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
 
 // Takes what came, and begins a step if there is anything to do.
 void EngineLoop::BeginStep(absl::Duration max_wait) {
+  const bool follows = had_candidates_;
   std::vector<Command> commands = mailbox_.Drain(std::min(max_wait, IdleTimeout()));
   watch_.BeginTurn(EndPhase(StepPhase::kIdle, StepPhase::kPlan), steps_);
   for (Command& command : commands) Apply(std::move(command));
@@ -88,12 +92,18 @@ void EngineLoop::BeginStep(absl::Duration max_wait) {
   const StepPlan& plan = plan_;
   had_candidates_ = !candidates.empty();
   watch_.SetStep(plan.rows(), plan.tokens());
-  step_began_ = EndPhase(StepPhase::kPlan, StepPhase::kForward);
+  step_began_ = EndPhase(StepPhase::kPlan, StepPhase::kDeliver);
   if (plan.empty()) return;
-  parts_.runner.Begin(
-      plan, parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows));
+  tokens_since_ = follows ? sampled_at_ : step_began_;
+  RoutingObserver* const routing =
+      parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows);
+  // What the step before gave is delivered before a long launch, after a short one.
+  const bool short_launch = parts_.runner.Replays(plan, routing);
+  if (!short_launch) Deliver();
+  EndPhase(StepPhase::kDeliver, StepPhase::kForward);
+  parts_.runner.Begin(plan, routing);
   EndPhase(StepPhase::kForward, StepPhase::kDeliver);
-  Deliver();  // what the step before gave
+  if (short_launch) Deliver();
   EndPhase(StepPhase::kDeliver, StepPhase::kSample);
   parts_.runner.BeginSample(DrawsOf(plan), result_);
   in_flight_ = true;
@@ -137,9 +147,8 @@ void EngineLoop::FinishStep() {
   }
   sampled_at_ = EndPhase(StepPhase::kSample, StepPhase::kCommit);
   if (!status.ok()) return FailRows(plan_, status);
-  const absl::Duration took = sampled_at_ - step_began_;
-  prefill_budget_.Observe(plan_.decode_rows, plan_.prefill_tokens(), took);
-  parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(took));
+  prefill_budget_.Observe(plan_.decode_rows, plan_.prefill_tokens(), sampled_at_ - tokens_since_);
+  parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(sampled_at_ - step_began_));
   Commit(plan_);
 }
 
@@ -147,7 +156,7 @@ void EngineLoop::FinishStep() {
 void EngineLoop::TakeNextStep() {
   ahead_ = false;
   in_flight_ = true;
-  step_began_ = sampled_at_;
+  step_began_ = tokens_since_ = sampled_at_;
   for (int row = 0; row < plan_.rows(); ++row) {
     plan_.token_ids[row] = result_.tokens[row];
     Row& of = rows_[plan_.candidates[row]];

@@ -239,6 +239,9 @@ class EngineLoop {
   bool in_flight_ = false;  // plan_ was begun, and its tokens are still to come
   bool ahead_ = false;      // so was the step after it, of the same rows
   absl::Duration step_began_;
+  // Since when the step's decoding rows wait for its tokens: those of the step before, where it
+  // followed at once.
+  absl::Duration tokens_since_;
   StepResult result_;       // of the last step
   StepResult next_result_;  // of the one that is ahead
   absl::Duration sampled_at_;

@@ -186,8 +186,8 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
   logit_rows_ = plan.logit_rows();
   decodes_only_ = DecodesOnly(plan);
   has_next_inputs_ = false;
+  const bool replays = Replays(plan, routing);
   const auto graph = GraphOf(plan.rows());
-  const bool replays = routing == nullptr && graph != graphs_.end() && decodes_only_;
   graph_ = replays ? graph->second.get() : nullptr;
   WriteInputs(plan, /*padding=*/replays ? graph->first - plan.rows() : 0);
   Upload();
@@ -197,6 +197,10 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
 bool ModelRunner::DecodesOnly(const StepPlan& plan) {
   return plan.decode_rows == plan.rows() && plan.tokens() == plan.rows() &&
          plan.logit_offsets == plan.row_offsets;
+}
+
+bool ModelRunner::Replays(const StepPlan& plan, const RoutingObserver* routing) const {
+  return routing == nullptr && DecodesOnly(plan) && GraphOf(plan.rows()) != graphs_.end();
 }
 
 void ModelRunner::BeginNext() {

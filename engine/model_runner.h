@@ -74,6 +74,9 @@ class ModelRunner {
 
   // Whether every row of the plan feeds one token and draws from the logits after it.
   static bool DecodesOnly(const StepPlan& plan);
+  // Whether Begin() replays a graph, which takes microseconds. Kernel by kernel it takes
+  // milliseconds.
+  bool Replays(const StepPlan& plan, const RoutingObserver* routing = nullptr) const;
   // The step after the one whose BeginSample() was called last, which was of a plan that
   // DecodesOnly: every row feeds what it drew. One that SamplingRow::EndsWith its token is padding
   // from then on. Without waiting, as Begin(). Nothing else may come between the two calls.

@@ -216,6 +216,7 @@ TEST(EngineLoopTest, TokensComeInTheTurnThatDrawsThem) {
 
 TEST(EngineLoopTest, TokensComeWhileAnAsynchronousDeviceRunsTheNextStep) {
   HarnessOptions options = {.asynchronous = true};
+  options.engine.graphs = true;
   options.engine.async_scheduling = false;
   LoopHarness h(options);
   auto stream = h.Submit(Greedy({1}, 3)).value();
@@ -239,6 +240,29 @@ TEST(EngineLoopTest, TokensComeWhileAnAsynchronousDeviceRunsTheNextStep) {
   LoopHarness::Read(*stream, answer);
   EXPECT_EQ(answer.tokens.at(0).size(), 3);
   EXPECT_TRUE(answer.ended);
+}
+
+// Such a launch takes milliseconds, and not always as many.
+TEST(EngineLoopTest, TokensComeBeforeAStepIsLaunchedKernelByKernel) {
+  HarnessOptions options = {.asynchronous = true};
+  options.engine.graphs = true;
+  options.engine.async_scheduling = false;
+  LoopHarness h(options);
+  auto stream = h.Submit(Greedy({1}, 20)).value();
+  Answer answer;
+  for (int turn = 0; turn < 3; ++turn) h.Turn();
+  LoopHarness::Read(*stream, answer);
+  ASSERT_EQ(answer.tokens.at(0).size(), 2) << "the third turn's come with the next step";
+  auto prompt = h.Submit(Greedy({1, 2, 3, 4, 5, 6, 7, 8}, 1)).value();
+  int mixed_steps = 0;
+  h.on_step = [&] {
+    if (h.rows_per_step.back() < 2) return;
+    ++mixed_steps;
+    LoopHarness::Read(*stream, answer);
+    EXPECT_EQ(answer.tokens.at(0).size(), h.stats.step_seconds.count()) << "one from each step";
+  };
+  for (int turn = 0; turn < 4; ++turn) h.Turn();
+  EXPECT_GT(mixed_steps, 0);
 }
 
 TEST(EngineLoopTest, WhatWasDrawnComesBeforeAnEndThatComesBetweenSteps) {
