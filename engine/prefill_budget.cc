@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "engine/scheduler.h"
+
 namespace mneme {
 namespace {
 
@@ -17,12 +19,13 @@ double BlendCautiously(double mean, double value) {
 }
 
 constexpr int kStepsToTrust = 6;
+constexpr int kStaleSteps = 3;  // a mean that is old counts for no more
 constexpr double kMostSurprise = 1.5;
 
 }  // namespace
 
 PrefillBudget::PrefillBudget(int max_tokens, int max_rows, double slowdown)
-    : max_tokens_(max_tokens), slowdown_(slowdown), decode_(max_rows + 1) {}
+    : max_tokens_(max_tokens), slowdown_(slowdown), decode_(max_rows + 1), sizes_(max_tokens) {}
 
 double PrefillBudget::DecodeSeconds(int decode_rows, bool& fresh) const {
   fresh = false;
@@ -40,6 +43,13 @@ double PrefillBudget::DecodeSeconds(int decode_rows, bool& fresh) const {
   return -1;
 }
 
+int PrefillBudget::MostTokens(int decode_rows) const {
+  if (mixed_steps_ > 0) return std::max(kFirstTokens, 2 * last_tokens_);
+  const bool alike =
+      step_ - full_.step < kStale && 8 * std::abs(decode_rows - full_.rows) <= decode_rows;
+  return alike ? std::max(kFirstTokens, full_.tokens / 2) : kFirstTokens;
+}
+
 int PrefillBudget::Tokens(int decode_rows) {
   if (decode_rows == 0 || slowdown_ <= 1) return max_tokens_;
   bool fresh = false;
@@ -49,11 +59,29 @@ int PrefillBudget::Tokens(int decode_rows) {
     last_probe_ = step_;
     return 0;
   }
-  if (decode_seconds < 0 || token_seconds_ < 0) return std::min(kFirstTokens, max_tokens_);
-  const double room = (slowdown_ - 1) * decode_seconds - fixed_seconds_;
-  const double tokens = token_seconds_ > 0 ? std::floor(room / token_seconds_) : max_tokens_;
+  if (decode_seconds < 0 || token_seconds_ < 0) {
+    return allowed_tokens_ = std::min(kFirstTokens, max_tokens_);
+  }
+  const double room = (slowdown_ - 1) * decode_seconds;
+  const double tokens =
+      token_seconds_ > 0 ? std::floor((room - fixed_seconds_) / token_seconds_) : max_tokens_;
   const int least = std::min(kMinTokens, max_tokens_);
-  return static_cast<int>(std::clamp<double>(tokens, least, std::min(start_tokens_, max_tokens_)));
+  const int most = std::min(MostTokens(decode_rows), max_tokens_);
+  const int by_line = static_cast<int>(std::clamp<double>(tokens, least, most));
+  return allowed_tokens_ = std::max(least, FitKnownSizes(decode_rows, by_line, most, room));
+}
+
+int PrefillBudget::FitKnownSizes(int decode_rows, int tokens, int most, double room) const {
+  const auto added = [&](int step_tokens) { return sizes_.Added(decode_rows, step_tokens, step_); };
+  const int asked = LikelyStepTokens(decode_rows + tokens);
+  int size = asked;
+  while (size > decode_rows + kMinTokens && added(size) > room) size = LikelyStepTokens(size - 1);
+  for (int next = NextLikelyStepTokens(size);
+       next <= decode_rows + most && added(next) >= 0 && added(next) <= room;
+       next = NextLikelyStepTokens(next)) {
+    size = next;
+  }
+  return size == asked ? tokens : size - decode_rows;
 }
 
 void PrefillBudget::Observe(int decode_rows, int prefill_tokens, absl::Duration time) {
@@ -61,31 +89,38 @@ void PrefillBudget::Observe(int decode_rows, int prefill_tokens, absl::Duration 
   const double seconds = absl::ToDoubleSeconds(time);
   const bool mixed = prefill_tokens > 0 && decode_rows > 0;
   mixed_steps_ = mixed ? mixed_steps_ + 1 : 0;
-  start_tokens_ = mixed ? std::max(kFirstTokens, 2 * prefill_tokens) : kFirstTokens;
-  if (prefill_tokens == 0) {
-    if (decode_rows < 1 || decode_rows >= static_cast<int>(decode_.size())) return;
-    DecodeTime& measured = decode_[decode_rows];
-    measured.seconds = Blend(measured.step < 0 ? -1 : measured.seconds, seconds);
-    measured.step = step_;
-    return;
-  }
+  if (prefill_tokens == 0) return ObserveDecode(decode_rows, seconds);
   if (decode_rows == 0) {
     const double each = seconds / prefill_tokens;
     token_seconds_ = token_seconds_ < 0 ? each : std::min(token_seconds_, each);
     return;
   }
+  // The scheduler takes a little less than it may; a prompt's end, what is left.
+  if (4 * prefill_tokens >= 3 * allowed_tokens_) {
+    full_ = {.rows = decode_rows, .tokens = prefill_tokens, .step = step_};
+  }
   bool fresh = false;
   const double alone = DecodeSeconds(decode_rows, fresh);
   if (alone < 0) return;
   // A step is rarely faster than its decoding alone; where timing says so, it is noise.
-  ObserveAdded(prefill_tokens, std::max(seconds - alone, 0.05 * seconds));
+  ObserveAdded(decode_rows, prefill_tokens, std::max(seconds - alone, 0.05 * seconds));
 }
 
-void PrefillBudget::ObserveAdded(int tokens, double added) {
+void PrefillBudget::ObserveDecode(int decode_rows, double seconds) {
+  if (decode_rows < 1 || decode_rows >= static_cast<int>(decode_.size())) return;
+  DecodeTime& mean = decode_[decode_rows];
+  if (step_ - mean.step >= kStale) mean.steps = std::min(mean.steps, kStaleSteps);
+  mean.steps = std::min(mean.steps + 1, kMeanSteps);
+  mean.seconds += (seconds - mean.seconds) / mean.steps;
+  mean.step = step_;
+}
+
+void PrefillBudget::ObserveAdded(int decode_rows, int tokens, double added) {
   // A hiccup now and then says nothing of the steps to come.
   if (mixed_steps_ > kStepsToTrust) {
     added = std::min(added, kMostSurprise * (fixed_seconds_ + tokens * token_seconds_));
   }
+  sizes_.Observe(decode_rows, decode_rows + tokens, added, step_);
   // Two steps that differ say what a token adds; no more than its share in any case.
   const double most = added / tokens;
   const int change = tokens - last_tokens_;

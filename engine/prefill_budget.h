@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "engine/step_times.h"
 
 namespace mneme {
 
@@ -16,8 +17,13 @@ namespace mneme {
 //
 // so that tokens come at most `slowdown` times later, and the prompt, but for f, is read at the
 // share (slowdown - 1) / slowdown of the speed it would have alone: 0.63 at 2.7. D, f and t are
-// measured as the engine runs. What a token costs alone, or beside fewer rows, tells little about
-// the first step of a prompt beside many, so that one is small, and the next ones at most double.
+// measured as the engine runs. D is a mean over many steps: they differ from each other, some by
+// design, as those that fold what is pending into the memories, and the prompt's steps would all be
+// longer by what the last few happened to be. What a token costs alone, or beside fewer rows, tells
+// little about the first step of a prompt beside many, so that one is small, and the next ones at
+// most double; one that soon follows another beside as many rows begins at half of what that had.
+// A straight line is a guide to sizes that are not known (StepTimes): one that proved too long is
+// not taken, and one that did not is, whatever the line says.
 // Budgets change how a prompt is split over steps, never a result.
 //
 // Owned and called by one thread.
@@ -30,35 +36,50 @@ class PrefillBudget {
   // once, to measure; not asked for more often than every kProbeInterval steps.
   int Tokens(int decode_rows);
 
-  // A step's rows, tokens and time.
+  // A step's rows and tokens, and how long after those of the step before its tokens came.
   void Observe(int decode_rows, int prefill_tokens, absl::Duration time);
 
  private:
-  static constexpr int kFirstTokens = 32;    // while nothing is known, and when a prompt joins
+  static constexpr int kFirstTokens = 32;    // while nothing is known of prompts beside rows
   static constexpr int kMinTokens = 8;       // a prompt always goes on
   static constexpr int kProbeInterval = 24;  // steps; measuring costs the prompt 1 part in 50
   static constexpr int64_t kStale = 2000;    // steps after which D(d) is measured again
+  static constexpr int kMeanSteps = 32;      // a later one counts for one part in so many of D
 
   struct DecodeTime {
     double seconds = 0;
+    int steps = 0;      // it is the mean of; no more than kMeanSteps
     int64_t step = -1;  // when it was measured; -1: never
+  };
+  // The last step beside decoding rows that had all the tokens it was allowed.
+  struct FullStep {
+    int rows = 0, tokens = 0;
+    int64_t step = -kStale;
   };
 
   // D(d) from measurements of like row counts, or negative. Sets `fresh` if it may be relied on.
   double DecodeSeconds(int decode_rows, bool& fresh) const;
+  void ObserveDecode(int decode_rows, double seconds);
+  // The most that a step may have, whatever D, f and t are.
+  int MostTokens(int decode_rows) const;
 
   // Of a step beside decoding rows: prompt tokens, and the time they added.
-  void ObserveAdded(int tokens, double added);
+  void ObserveAdded(int decode_rows, int tokens, double added);
+  // `tokens`, or as many fewer or more, up to `most`, as what is known of sizes of steps says of
+  // what may add so many seconds.
+  int FitKnownSizes(int decode_rows, int tokens, int most, double room) const;
 
   const int max_tokens_;
   const double slowdown_;
   std::vector<DecodeTime> decode_;  // [max_rows + 1]
-  double token_seconds_ = -1;       // t; negative: unknown
-  double fixed_seconds_ = 0;        // f
-  int mixed_steps_ = 0;             // in a row, until now
-  int last_tokens_ = 0;             // of the last of them
+  StepTimes sizes_;
+  double token_seconds_ = -1;  // t; negative: unknown
+  double fixed_seconds_ = 0;   // f
+  int mixed_steps_ = 0;        // in a row, until now
+  int last_tokens_ = 0;        // of the last of them
   double last_added_ = 0;
-  int start_tokens_ = kFirstTokens;  // no more than this in the next step beside decoding rows
+  int allowed_tokens_ = 0;  // in the next step, by Tokens()
+  FullStep full_;
   int64_t step_ = 0;
   int64_t last_probe_ = -kProbeInterval;
 };

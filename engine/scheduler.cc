@@ -113,12 +113,23 @@ void AddPrefilling(std::span<const RowCandidate> candidates, Indices& prefilling
   }
 }
 
+// What lies between likely sizes about that of `tokens`.
+int LikelyStepOf(int tokens) {
+  int step = 1;
+  while (16 * step <= tokens) step *= 2;
+  return step;
+}
+
 }  // namespace
 
 int LikelyStepTokens(int tokens) {
-  int step = 1;
-  while (16 * step <= tokens) step *= 2;
+  const int step = LikelyStepOf(tokens);
   return tokens / step * step;
+}
+
+int NextLikelyStepTokens(int tokens) {
+  const int step = LikelyStepOf(tokens);
+  return (tokens / step + 1) * step;
 }
 
 StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits,

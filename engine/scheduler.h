@@ -32,6 +32,8 @@ struct StepLimits {
 // counted. There are eight per octave. A device's library looks for an algorithm for every number
 // of rows that it has not met, and may load a kernel, which takes milliseconds.
 int LikelyStepTokens(int tokens);
+// The next larger one.
+int NextLikelyStepTokens(int tokens);
 
 // Decoding first: rows with one token to feed take one token each. Rows with more share
 // `prefill_tokens`, evenly, the shortest ones leaving what they do not need to the others; as many

@@ -73,7 +73,7 @@ class Backend {
   // Tokens of a step from which on a prompt is read at nearly full speed.
   virtual int preferred_step_tokens() const { return 512; }
   // How much longer a step may take because prompts are read in it, for the 99th percentile of the
-  // time between tokens to be about three times what it is undisturbed: less where like steps
+  // time between tokens to stay below three times what it is undisturbed: less where like steps
   // scatter.
   virtual double preferred_decode_slowdown() const { return 2.7; }
 

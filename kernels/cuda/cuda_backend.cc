@@ -146,7 +146,7 @@ class CudaBackend final : public Backend {
     return std::clamp(available / 16, int64_t{256} << 20, int64_t{4} << 30);
   }
   int preferred_step_tokens() const override { return 8192; }
-  double preferred_decode_slowdown() const override { return 3.0; }
+  double preferred_decode_slowdown() const override { return 2.9; }
 
   void CopyFromHost(void* dst, const void* src, int64_t bytes) override {
     if (bytes <= 0) return;

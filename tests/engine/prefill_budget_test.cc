@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "engine/scheduler.h"
 #include "gtest/gtest.h"
 
 namespace mneme {
@@ -123,6 +124,103 @@ TEST(PrefillBudgetTest, APromptThatJoinsBeginsSmallHoweverCheapTokensSeemed) {
   EXPECT_EQ(tokens[0], 32);
   EXPECT_LE(tokens[1], 64);
   EXPECT_LE(tokens[2], 90) << "3 times the step of decoding alone is 83 tokens";
+}
+
+// Some steps take longer by design, as when all rows fold what is pending in the same one. Whether
+// one was among the last before a prompt says nothing of the steps to come.
+TEST(PrefillBudgetTest, WhatDecodingTakesIsAMeanOverManySteps) {
+  constexpr double kDecode = 1.6e-3, kFixed = 1.8e-3, kEach = 1.5e-6, kSlowdown = 3;
+  constexpr int kRows = 32, kCycle = 17, kWarmUp = 6 * kCycle;
+  const auto decode = [](int step) { return step % kCycle == 0 ? 1.15 * kDecode : kDecode; };
+  const double mean = kDecode * (kCycle + 0.15) / kCycle;
+  for (int phase = 0; phase < kCycle; ++phase) {
+    PrefillBudget budget(8192, 33, kSlowdown);
+    for (int step = 0; step < kWarmUp + phase; ++step) {
+      budget.Observe(kRows, 0, absl::Seconds(decode(step)));
+    }
+    double longest = 0;
+    for (int step = 0; step < 100; ++step) {
+      const int tokens = budget.Tokens(kRows);
+      const double seconds = kDecode + kFixed + kEach * tokens;
+      budget.Observe(kRows, tokens, absl::Seconds(seconds));
+      longest = std::max(longest, seconds);
+    }
+    EXPECT_NEAR(longest / mean, kSlowdown, 0.015 * kSlowdown) << "phase " << phase;
+  }
+}
+
+// Where a tile more costs as much as four tiles before it, the line through what was seen lies
+// under that step time again and again.
+TEST(PrefillBudgetTest, ASizeThatProvedTooLongIsNotTakenAgain) {
+  constexpr double kDecode = 1.6e-3, kSlowdown = 2.95;
+  constexpr int kRows = 32, kBeforeTheJump = 768 - kRows;
+  const auto seconds_of = [](int tokens) {
+    return kDecode + 1.75e-3 + 1.6e-6 * tokens + (tokens > kBeforeTheJump ? 0.3e-3 : 0);
+  };
+  ASSERT_LT(seconds_of(kBeforeTheJump), kSlowdown * kDecode);
+  ASSERT_GT(seconds_of(kBeforeTheJump + 1), kSlowdown * kDecode);
+  PrefillBudget budget(8192, 33, kSlowdown);
+  budget.Observe(0, 8192, absl::Seconds(8192 * 3.4e-6));
+  for (int step = 0; step < 40; ++step) budget.Observe(kRows, 0, absl::Seconds(kDecode));
+  int too_long = 0, at_the_jump = 0;
+  for (int step = 0; step < 340; ++step) {
+    const int tokens =
+        LikelyStepTokens(kRows + budget.Tokens(kRows)) - kRows;  // as PlanStep has it
+    budget.Observe(kRows, tokens, absl::Seconds(seconds_of(tokens)));
+    if (step < 40) continue;
+    too_long += tokens > kBeforeTheJump ? 1 : 0;
+    at_the_jump += tokens == kBeforeTheJump ? 1 : 0;
+  }
+  EXPECT_LE(too_long, 2);
+  EXPECT_GE(at_the_jump, 297);
+}
+
+// Steps that a prompt had before it was read to its end, and so those of a next one beside `rows`.
+class PrefillBudgetAfterAPromptTest : public testing::Test {
+ protected:
+  static constexpr int kRows = 32;
+
+  PrefillBudgetAfterAPromptTest() {
+    Decode(kRows, 20);
+    for (int step = 0; step < 40; ++step) settled_ = Read(kRows);
+    Read(kRows, /*left=*/5);  // its end
+  }
+  void Decode(int rows, int steps) {
+    for (int i = 0; i < steps; ++i) budget_.Observe(rows, 0, absl::Seconds(Seconds(rows, 0)));
+  }
+  int Read(int rows, int left = 1 << 20) {
+    const int tokens = std::min(budget_.Tokens(rows), left);
+    budget_.Observe(rows, tokens, absl::Seconds(Seconds(rows, tokens)));
+    return tokens;
+  }
+
+  static double Seconds(int rows, int tokens) {
+    return 0.5e-3 + 3.4e-5 * rows + (tokens > 0 ? 0.5e-3 + 1.6e-6 * tokens : 0);
+  }
+
+  PrefillBudget budget_{8192, 256, 3};
+  int settled_ = 0;
+};
+
+TEST_F(PrefillBudgetAfterAPromptTest, ANextOneBeginsAtHalf) {
+  ASSERT_GT(settled_, 500);
+  Decode(kRows, 3);
+  EXPECT_EQ(Read(kRows), settled_ / 2);
+  const int second = Read(kRows);
+  EXPECT_GE(second, 0.9 * settled_);
+  EXPECT_LE(Seconds(kRows, second), 3.01 * Seconds(kRows, 0));
+}
+
+TEST_F(PrefillBudgetAfterAPromptTest, ANextOneBesideOtherRowsBeginsSmall) {
+  for (const int rows : {kRows / 2, kRows * 2}) {
+    Decode(rows, 3);
+    EXPECT_EQ(Read(rows), 32) << rows;
+  }
+}
+
+TEST_F(PrefillBudgetAfterAPromptTest, ANextOneMuchLaterBeginsSmall) {
+  Decode(kRows, 2500);
+  EXPECT_EQ(Read(kRows), 32);
 }
 
 }  // namespace

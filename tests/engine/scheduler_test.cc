@@ -55,6 +55,8 @@ TEST(SchedulerTest, StepsWithPromptsHaveLikelySizes) {
     EXPECT_LE(likely, tokens);
     EXPECT_GT(8 * likely, 7 * tokens - 8) << "no more than an eighth is given away";
     EXPECT_EQ(LikelyStepTokens(likely), likely);
+    EXPECT_GT(NextLikelyStepTokens(tokens), tokens);
+    EXPECT_EQ(LikelyStepTokens(NextLikelyStepTokens(tokens) - 1), likely);
   }
   Candidates c;
   c.Add(100);
