@@ -20,6 +20,12 @@ using ErrorCode = boost::beast::error_code;
 
 absl::string_view View(string_view text) { return {text.data(), text.size()}; }
 
+// Whether a line of a header begins with white space: once a way to go on with the line before it,
+// which Beast still takes for that, and others for a field of its own.
+bool HasFoldedLine(absl::string_view header) {
+  return absl::StrContains(header, "\r\n ") || absl::StrContains(header, "\r\n\t");
+}
+
 }  // namespace
 
 class HttpParser::Impl final : public http::basic_parser<true> {
@@ -33,8 +39,12 @@ class HttpParser::Impl final : public http::basic_parser<true> {
     if (state_ == State::kDone || state_ == State::kFailed) return state_;
     eager(is_header_done());  // the header by itself, the body in one go
     ErrorCode error;
+    const bool was_header_done = is_header_done();
     const size_t used = put(boost::asio::const_buffer(in.data(), in.size()), error);
+    const bool is_folded = !was_header_done && is_header_done() &&
+                           HasFoldedLine(absl::string_view(in).substr(0, used));
     in.erase(0, used);
+    if (is_folded) return Fail(400, "a line of the header begins with white space");
     if (error == http::error::need_more) {
       // A header or the line in front of a chunk that goes on for ever.
       if (in.size() > static_cast<size_t>(limits_.max_header_bytes)) FailTooLong();
@@ -145,6 +155,9 @@ class HttpParser::Impl final : public http::basic_parser<true> {
       }
     } else if (name == http::field::content_length) {
       has_length_ = true;
+      if (!request_.Field("Content-Length").empty() || absl::StrContains(View(value), ',')) {
+        return Refuse(error, 400, "more than one Content-Length");
+      }
       if (!request_.Field("Transfer-Encoding").empty()) {
         return Refuse(error, 400, "both Content-Length and Transfer-Encoding");
       }
