@@ -69,6 +69,12 @@ size_t IncompleteUtf8Suffix(absl::string_view text) {
   return 0;
 }
 
+std::string Shortened(absl::string_view text, size_t max_bytes) {
+  if (text.size() <= max_bytes) return std::string(text);
+  const absl::string_view begin = text.substr(0, max_bytes);
+  return std::string(begin.substr(0, CompleteUtf8Prefix(begin))) + "...";
+}
+
 std::string SanitizeUtf8(absl::string_view text) {
   std::string out;
   out.reserve(text.size());

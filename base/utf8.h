@@ -25,6 +25,10 @@ inline size_t CompleteUtf8Prefix(absl::string_view text) {
   return text.size() - IncompleteUtf8Suffix(text);
 }
 
+// At most `max_bytes` of `text`, and "..." in place of the rest: to show a value whose length
+// nobody bounds. No character of UTF-8 is cut.
+std::string Shortened(absl::string_view text, size_t max_bytes);
+
 // Valid UTF-8: each maximal ill-formed part becomes one U+FFFD, as Unicode recommends (chapter 3,
 // "Substitution of Maximal Subparts") and as Python's errors="replace" does.
 std::string SanitizeUtf8(absl::string_view text);

@@ -91,6 +91,7 @@ absl::Status Doors::OpenHttp(const v1::NetworkSection& config, ServerStats& stat
 }
 
 void Doors::Shutdown(absl::Duration grace) {
+  openai_.AbandonTexts();
   std::thread other([this, grace] { grpc_->Shutdown(grace); });
   if (http_ != nullptr) http_->Shutdown(grace);
   other.join();

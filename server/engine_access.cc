@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/status_payload.h"
+#include "server/text_encoder.h"
 
 namespace mneme {
 
@@ -26,6 +27,9 @@ absl::StatusOr<Engine*> EngineAccess::GetForWork() const {
 
 void EngineAccess::Publish(Engine& engine, ServingFacts facts) {
   facts_ = std::move(facts);
+  if (facts_.encoding_room == nullptr) {
+    facts_.encoding_room = std::make_shared<EncodingRoom>(facts_.max_text_bytes);
+  }
   engine_.store(&engine, std::memory_order_release);
   v1::ServerState loading = v1::SERVER_STATE_LOADING;  // a drain may have begun meanwhile
   state_.compare_exchange_strong(loading, v1::SERVER_STATE_SERVING);

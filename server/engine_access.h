@@ -18,6 +18,7 @@
 namespace mneme {
 
 class ChatTemplate;
+class EncodingRoom;
 
 // Set before Publish() and constant from then on.
 struct ServingFacts {
@@ -26,6 +27,9 @@ struct ServingFacts {
   int default_max_tokens = 256;
   int64_t max_message_bytes = 0;
   int64_t max_text_bytes = int64_t{2} << 20;
+  // Shared by all texts that are encoded; null: as many as there are at once. Publish() makes one
+  // of max_text_bytes.
+  std::shared_ptr<EncodingRoom> encoding_room;
   absl::Duration max_session_ttl = absl::InfiniteDuration();  // that a request may ask for
   std::shared_ptr<const ChatTemplate> chat_template;          // null: see chat_template_error
   // Why chats are refused: there is no template, or it uses what is not supported.

@@ -24,7 +24,7 @@ std::string Quoted(absl::string_view text) {
 }
 
 absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine& engine,
-                                const ServingFacts& facts) {
+                                const ServingFacts& facts, WorkMeter& meter) {
   Prompt prompt;
   if (request.has_token_ids()) {
     const auto& ids = request.token_ids().ids();
@@ -40,9 +40,11 @@ absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine
   // mistake, and where a token is pending it means "go on".
   const bool add_bos = request.has_add_special_tokens() ? request.add_special_tokens()
                                                         : tokenizer->adds_bos() && !text.empty();
-  MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeText(*tokenizer, text, {.add_bos = add_bos}));
+  MNEME_ASSIGN_OR_RETURN(prompt.at_start,
+                         EncodeText(*tokenizer, text, {.add_bos = add_bos}, facts, meter));
   if (!request.session().name().empty()) {  // an ephemeral session is never continued
-    MNEME_ASSIGN_OR_RETURN(prompt.continued, EncodeText(*tokenizer, text, {.continuation = true}));
+    MNEME_ASSIGN_OR_RETURN(prompt.continued,
+                           EncodeText(*tokenizer, text, {.continuation = true}, facts, meter));
   }
   return prompt;
 }
@@ -159,7 +161,8 @@ absl::Status CheckModelName(absl::string_view name, const ServingFacts& facts) {
 }
 
 absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
-                                        const Engine& engine, const ServingFacts& facts) {
+                                        const Engine& engine, const ServingFacts& facts,
+                                        WorkMeter& meter) {
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), facts));
   Request out;
   out.id = call.request_id;
@@ -191,7 +194,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   }
 
   // Last, because it may take long.
-  MNEME_ASSIGN_OR_RETURN(out.prompt, ToPrompt(request, engine, facts));
+  MNEME_ASSIGN_OR_RETURN(out.prompt, ToPrompt(request, engine, facts, meter));
   out.stop.max_tokens = request.stopping().max_tokens();
   if (!request.stopping().has_max_tokens()) {
     MNEME_ASSIGN_OR_RETURN(

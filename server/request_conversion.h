@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/work_meter.h"
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "mneme/v1/inference.pb.h"
@@ -25,9 +26,10 @@ struct CallFacts {
 
 // INVALID_ARGUMENT with field violations, NOT_FOUND for another model. Checks what only the wire
 // can say wrongly; ranges are Engine::Submit's business. Tokenises a text prompt on the caller's
-// thread, which takes a while for a long one.
+// thread, which takes a while for a long one: counts and ends by `meter`.
 absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
-                                        const Engine& engine, const ServingFacts& facts);
+                                        const Engine& engine, const ServingFacts& facts,
+                                        WorkMeter& meter);
 
 // ttl_ms as requests give it: 0 is the default (zero), -1 never (infinite). At most ten years, and
 // what the server allows.

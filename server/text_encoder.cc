@@ -2,7 +2,11 @@
 
 #include <malloc.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
@@ -10,6 +14,32 @@ namespace {
 
 // Below, what the allocator keeps is little, and asking for it back costs more than it gives.
 constexpr size_t kTrimBytes = 262144;
+// Below, a text waits for no room: it takes little.
+constexpr size_t kSmallTextBytes = 65536;
+// How often whoever waits for room looks whether it is still wanted.
+constexpr absl::Duration kLookEvery = absl::Milliseconds(20);
+
+// Leaves the room again.
+class InRoom {
+ public:
+  InRoom(EncodingRoom& room, int64_t bytes) : room_(room), bytes_(bytes) {}
+  ~InRoom() { room_.Leave(bytes_); }
+  InRoom(const InRoom&) = delete;
+  InRoom& operator=(const InRoom&) = delete;
+
+ private:
+  EncodingRoom& room_;
+  const int64_t bytes_;
+};
+
+absl::StatusOr<std::vector<int32_t>> EncodeAtOnce(const Tokenizer& tokenizer,
+                                                  absl::string_view text, EncodeOptions options) {
+  absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(text, options);
+#ifdef __GLIBC__
+  if (text.size() >= kTrimBytes) malloc_trim(0);
+#endif
+  return ids;
+}
 
 }  // namespace
 
@@ -30,12 +60,49 @@ absl::Status CheckTextSize(absl::string_view text, absl::string_view field,
 }
 
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Tokenizer& tokenizer, absl::string_view text,
-                                                EncodeOptions options) {
-  absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(text, options);
-#ifdef __GLIBC__
-  if (text.size() >= kTrimBytes) malloc_trim(0);
-#endif
-  return ids;
+                                                EncodeOptions options, const ServingFacts& facts,
+                                                WorkMeter& meter) {
+  MNEME_RETURN_IF_ERROR(meter.AddBytes(text.size()));
+  if (text.size() < kSmallTextBytes || facts.encoding_room == nullptr) {
+    return EncodeAtOnce(tokenizer, text, options);
+  }
+  MNEME_RETURN_IF_ERROR(meter.Look());
+  const auto bytes = static_cast<int64_t>(text.size());
+  MNEME_RETURN_IF_ERROR(facts.encoding_room->Enter(bytes, meter));
+  const InRoom in_room(*facts.encoding_room, bytes);
+  return EncodeAtOnce(tokenizer, text, options);
+}
+
+absl::Status EncodingRoom::Enter(int64_t bytes, WorkMeter& meter) {
+  const int64_t taken = Taken(bytes);
+  absl::MutexLock lock(&mu_);
+  const int64_t ticket = next_ticket_++;
+  waiting_.push_back(ticket);
+  const auto fits = [&]() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    return waiting_.front() == ticket && free_ >= taken;
+  };
+  absl::Status wanted;
+  while (wanted.ok() && !mu_.AwaitWithTimeout(absl::Condition(&fits), kLookEvery)) {
+    wanted = meter.Look();
+  }
+  waiting_.erase(std::find(waiting_.begin(), waiting_.end(), ticket));
+  if (wanted.ok()) free_ -= taken;
+  return wanted;
+}
+
+void EncodingRoom::Leave(int64_t bytes) {
+  absl::MutexLock lock(&mu_);
+  free_ += Taken(bytes);
+}
+
+std::string TextOwner(absl::string_view owner, absl::string_view peer) {
+  if (!owner.empty()) return absl::StrCat("owner ", owner);
+  return absl::StrCat("host ", peer.substr(0, peer.rfind(':')));
+}
+
+absl::Status TextExecutors::StillOpen() const {
+  if (!abandoned_.load(std::memory_order_relaxed)) return absl::OkStatus();
+  return WithReason(absl::UnavailableError("the server is shutting down"), kReasonDraining);
 }
 
 }  // namespace mneme

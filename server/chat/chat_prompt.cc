@@ -19,11 +19,16 @@ namespace {
 // Marks inside of rendered texts are noncharacters of Unicode, which no text should contain.
 constexpr absl::string_view kBreak = SpecialTokens::kBreak;
 constexpr absl::string_view kContent = "\xEF\xB7\x91";  // U+FDD1: stands for an answer
+// Of what a template says, in which a message may be.
+constexpr size_t kMaxShownFault = 1000;
 
 // All texts below `json`, so that nobody who writes messages can write control tokens.
-absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json& json) {
+absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json& json,
+                     WorkMeter& meter) {
+  MNEME_RETURN_IF_ERROR(meter.Add(1));
   if (json.is_string()) {
     const std::string& text = json.get_ref<const std::string&>();
+    MNEME_RETURN_IF_ERROR(meter.AddBytes(text.size()));
     if (absl::StrContains(text, kBreak) || absl::StrContains(text, kContent)) {
       return FieldError(field, "has a noncharacter, U+FDD0 or U+FDD1");
     }
@@ -31,7 +36,7 @@ absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json
     return absl::OkStatus();
   }
   if (!json.is_structured()) return absl::OkStatus();
-  for (Json& element : json) MNEME_RETURN_IF_ERROR(Protect(special, field, element));
+  for (Json& element : json) MNEME_RETURN_IF_ERROR(Protect(special, field, element, meter));
   return absl::OkStatus();
 }
 
@@ -70,7 +75,8 @@ absl::Status FlattenContent(absl::string_view field, absl::string_view role, Jso
   return absl::OkStatus();
 }
 
-absl::StatusOr<Json> CheckedMessages(const ChatTemplate& chat_template, const Json& messages) {
+absl::StatusOr<Json> CheckedMessages(const ChatTemplate& chat_template, const Json& messages,
+                                     WorkMeter& meter) {
   const SpecialTokens& special = chat_template.special_tokens();
   Json checked = messages;
   for (size_t i = 0; i < checked.size(); ++i) {
@@ -92,7 +98,7 @@ absl::StatusOr<Json> CheckedMessages(const ChatTemplate& chat_template, const Js
     // OpenAI's newer word for "system", which most templates do not know.
     if (role == "developer" && !chat_template.Mentions(role)) message["role"] = "system";
     MNEME_RETURN_IF_ERROR(FlattenContent(field, role, message));
-    MNEME_RETURN_IF_ERROR(Protect(special, field, message));
+    MNEME_RETURN_IF_ERROR(Protect(special, field, message, meter));
   }
   return checked;
 }
@@ -100,16 +106,18 @@ absl::StatusOr<Json> CheckedMessages(const ChatTemplate& chat_template, const Js
 // A rendered text as tokens. `continued`: other tokens, which were text, come before it.
 absl::StatusOr<std::vector<int32_t>> EncodeRendered(const Tokenizer& tokenizer,
                                                     const SpecialTokens& special,
-                                                    absl::string_view text, bool continued) {
+                                                    absl::string_view text, bool continued,
+                                                    const ServingFacts& facts, WorkMeter& meter) {
   std::vector<int32_t> ids;
   const auto encode = [&](absl::string_view part) -> absl::Status {
     if (part.empty()) return absl::OkStatus();
     MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> part_ids,
-                           EncodeText(tokenizer, part, {.continuation = continued}));
+                           EncodeText(tokenizer, part, {.continuation = continued}, facts, meter));
     ids.insert(ids.end(), part_ids.begin(), part_ids.end());
     continued = true;
     return absl::OkStatus();
   };
+  MNEME_RETURN_IF_ERROR(meter.AddBytes(text.size()));
   size_t begin = 0;
   for (size_t i = 0; i < text.size();) {
     const bool is_break = absl::StartsWith(text.substr(i), kBreak);
@@ -132,23 +140,25 @@ absl::StatusOr<std::vector<int32_t>> EncodeRendered(const Tokenizer& tokenizer,
 }
 
 // What the template refuses is the messages' fault.
-absl::StatusOr<std::string> Render(const OpenAiRequest& request, const ChatTemplate& chat_template,
-                                   const Json& messages, const Json& arguments) {
+absl::StatusOr<std::string> Render(const Conversation& conversation,
+                                   const ChatTemplate& chat_template, WorkMeter& meter) {
   absl::StatusOr<std::string> text =
-      chat_template.Render(messages, request.add_generation_prompt, arguments, absl::Now());
+      chat_template.Render(conversation.messages, conversation.add_generation_prompt,
+                           conversation.template_arguments, absl::Now(), meter);
   if (text.ok()) return text;
+  MNEME_RETURN_IF_ERROR(meter.Look());  // it was given up rather than refused
   return FieldError("messages", absl::StrCat("are not what the model's chat template takes: ",
-                                             text.status().message()));
+                                             Shortened(text.status().message(), kMaxShownFault)));
 }
 
 // The messages as they follow an answer: rendered behind one, of which nothing is kept.
-absl::StatusOr<std::string> RenderContinued(const OpenAiRequest& request,
-                                            const ChatTemplate& chat_template, const Json& messages,
-                                            const Json& arguments) {
+absl::StatusOr<std::string> RenderContinued(Conversation conversation,
+                                            const ChatTemplate& chat_template, WorkMeter& meter) {
   Json all = Json::array({{{"role", "user"}, {"content", "-"}},
                           {{"role", "assistant"}, {"content", std::string(kContent)}}});
-  all.insert(all.end(), messages.begin(), messages.end());
-  MNEME_ASSIGN_OR_RETURN(const std::string text, Render(request, chat_template, all, arguments));
+  for (Json& message : conversation.messages) all.push_back(std::move(message));
+  conversation.messages = std::move(all);
+  MNEME_ASSIGN_OR_RETURN(const std::string text, Render(conversation, chat_template, meter));
   const size_t at = text.find(std::string(kContent));
   if (at == std::string::npos || text.find(std::string(kContent), at + 1) != std::string::npos) {
     return WithReason(absl::FailedPreconditionError(
@@ -161,33 +171,37 @@ absl::StatusOr<std::string> RenderContinued(const OpenAiRequest& request,
 
 }  // namespace
 
-absl::StatusOr<ChatPrompt> ToChatPrompt(const OpenAiRequest& request, const Engine& engine,
-                                        const ServingFacts& facts) {
+absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const Engine& engine,
+                                        const ServingFacts& facts, WorkMeter& meter) {
   MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine, "messages"));
   if (facts.chat_template == nullptr) {
     return WithReason(absl::FailedPreconditionError(facts.chat_template_error), "NO_CHAT_TEMPLATE");
   }
   const ChatTemplate& chat_template = *facts.chat_template;
   const SpecialTokens& special = chat_template.special_tokens();
-  MNEME_ASSIGN_OR_RETURN(const Json messages, CheckedMessages(chat_template, request.messages));
-  Json arguments = request.template_arguments;
-  MNEME_RETURN_IF_ERROR(Protect(special, "chat_template_kwargs", arguments));
+  Conversation checked = conversation;
+  MNEME_ASSIGN_OR_RETURN(checked.messages,
+                         CheckedMessages(chat_template, conversation.messages, meter));
+  MNEME_RETURN_IF_ERROR(
+      Protect(special, "chat_template_kwargs", checked.template_arguments, meter));
 
   ChatPrompt prompt;
-  MNEME_ASSIGN_OR_RETURN(const std::string text,
-                         Render(request, chat_template, messages, arguments));
+  MNEME_ASSIGN_OR_RETURN(const std::string text, Render(checked, chat_template, meter));
   MNEME_RETURN_IF_ERROR(CheckTextSize(text, "messages", facts));
-  MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeRendered(*tokenizer, special, text, false));
-  if (request.session_mode == SessionMode::kAppend) {
+  MNEME_ASSIGN_OR_RETURN(prompt.at_start,
+                         EncodeRendered(*tokenizer, special, text, false, facts, meter));
+  if (conversation.appends) {
     MNEME_ASSIGN_OR_RETURN(const std::string rest,
-                           RenderContinued(request, chat_template, messages, arguments));
-    MNEME_ASSIGN_OR_RETURN(prompt.continued, EncodeRendered(*tokenizer, special, rest, true));
+                           RenderContinued(std::move(checked), chat_template, meter));
+    MNEME_ASSIGN_OR_RETURN(prompt.continued,
+                           EncodeRendered(*tokenizer, special, rest, true, facts, meter));
   }
   return prompt;
 }
 
 absl::StatusOr<std::vector<int32_t>> CutAt(const Tokenizer& tokenizer,
-                                           const std::vector<int32_t>& ids, int64_t bytes) {
+                                           const std::vector<int32_t>& ids, int64_t bytes,
+                                           const ServingFacts& facts, WorkMeter& meter) {
   std::vector<int32_t> out;
   size_t i = 0;
   const auto is_text = [&](int32_t id) {
@@ -209,7 +223,7 @@ absl::StatusOr<std::vector<int32_t>> CutAt(const Tokenizer& tokenizer,
   const auto append = [&](absl::string_view text) -> absl::Status {
     if (text.empty()) return absl::OkStatus();
     MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> part,
-                           EncodeText(tokenizer, text, {.continuation = true}));
+                           EncodeText(tokenizer, text, {.continuation = true}, facts, meter));
     out.insert(out.end(), part.begin(), part.end());
     return absl::OkStatus();
   };

@@ -93,7 +93,7 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
     const auto it = config.find(name);
     if (it == config.end() || it->is_null()) continue;
-    named.emplace_back(name, Spelling(*it));
+    named.Set(name, Spelling(*it));
     added.push_back(Spelling(*it));
   }
   const auto decoder = config.find("added_tokens_decoder");
@@ -116,16 +116,19 @@ bool ChatTemplate::Mentions(absl::string_view word) const {
 }
 
 absl::StatusOr<std::string> ChatTemplate::Render(const Json& messages, bool add_generation_prompt,
-                                                 const Json& arguments, absl::Time now) const {
+                                                 const Json& arguments, absl::Time now,
+                                                 WorkMeter& meter) const {
   jinja::Map variables = named_tokens_;
-  jinja::Assign(variables, "tools", jinja::None{});
-  jinja::Assign(variables, "documents", jinja::None{});
-  for (const auto& [name, value] : arguments.items()) {
-    jinja::Assign(variables, name, jinja::Value::FromJson(value));
+  variables.Set("tools", jinja::None{});
+  variables.Set("documents", jinja::None{});
+  for (const auto& [name, value] : arguments.get_ref<const Json::object_t&>()) {
+    MNEME_ASSIGN_OR_RETURN(jinja::Value argument, jinja::Value::FromJson(value, meter));
+    variables.Set(name, std::move(argument));
   }
-  jinja::Assign(variables, "messages", jinja::Value::FromJson(messages));
-  jinja::Assign(variables, "add_generation_prompt", add_generation_prompt);
-  return template_.Render(variables, now);
+  MNEME_ASSIGN_OR_RETURN(jinja::Value list, jinja::Value::FromJson(messages, meter));
+  variables.Set("messages", std::move(list));
+  variables.Set("add_generation_prompt", add_generation_prompt);
+  return template_.Render(variables, now, meter);
 }
 
 }  // namespace mneme

@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/work_meter.h"
 #include "server/jinja/template.h"
 #include "server/openai/json_body.h"
 #include "server/openai/special_tokens.h"
@@ -33,9 +34,9 @@ class ChatTemplate {
                                                                    const Json& config,
                                                                    const Tokenizer& tokenizer);
 
-  // `arguments` are further variables.
+  // `arguments` are further variables. Errors as of jinja::Template::Render.
   absl::StatusOr<std::string> Render(const Json& messages, bool add_generation_prompt,
-                                     const Json& arguments, absl::Time now) const;
+                                     const Json& arguments, absl::Time now, WorkMeter& meter) const;
 
   // Whether `word` is in the source: a template that treats a role in some way names it.
   bool Mentions(absl::string_view word) const;

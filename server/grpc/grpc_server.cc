@@ -151,6 +151,7 @@ void GrpcServer::SetServing(bool serving) { parts_->health.SetServing(serving); 
 void GrpcServer::Shutdown(absl::Duration grace) {
   parts_->listener->Stop();
   parts_->health.EndWatches();
+  parts_->inference.AbandonTexts();
   parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + grace));
 }
 

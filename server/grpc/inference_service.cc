@@ -30,18 +30,24 @@ void Refuse(const EngineAccess& access, const CallFacts& call, const absl::Statu
 }
 
 // Converts and submits, on the executor or in the callback.
-void Submit(EngineAccess& access, const v1::GenerateRequest& request, const CallFacts& call,
-            StreamWriter& writer) {
+void Submit(EngineAccess& access, const TextExecutors& executors,
+            const v1::GenerateRequest& request, const CallFacts& call, StreamWriter& writer) {
   const absl::StatusOr<Engine*> engine = access.GetForWork();
   if (!engine.ok()) return Refuse(access, call, engine.status(), writer);
   // Queued work that nobody waits for any more, or that cannot be taken, costs no time.
-  if (const absl::Status wanted = writer.StillWanted(); !wanted.ok()) {
+  WorkMeter meter([&]() -> absl::Status {
+    MNEME_RETURN_IF_ERROR(access.GetForWork().status());
+    MNEME_RETURN_IF_ERROR(executors.StillOpen());
+    return writer.StillWanted();
+  });
+  if (const absl::Status wanted = meter.Look(); !wanted.ok()) {
     return Refuse(access, call, wanted, writer);
   }
   if (const absl::Status queue = CheckQueue(**engine, request); !queue.ok()) {
     return Refuse(access, call, queue, writer);
   }
-  absl::StatusOr<Request> converted = ToEngineRequest(request, call, **engine, access.facts());
+  absl::StatusOr<Request> converted =
+      ToEngineRequest(request, call, **engine, access.facts(), meter);
   if (!converted.ok()) return Refuse(access, call, converted.status(), writer);
   if (const absl::Status quota = TakeTokensFor(*converted, writer.permit()); !quota.ok()) {
     return Refuse(access, call, quota, writer);
@@ -55,8 +61,18 @@ void Submit(EngineAccess& access, const v1::GenerateRequest& request, const Call
   writer.Start(std::move(names), std::move(stream));
 }
 
+// For unary calls, until they are answered.
+StillWanted Wanted(const grpc::CallbackServerContext& context, const TextExecutors& executors) {
+  return [&context, &executors, deadline = DeadlineOf(context)]() -> absl::Status {
+    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the call's deadline passed");
+    if (context.IsCancelled()) return absl::CancelledError("the client cancelled the call");
+    return executors.StillOpen();
+  };
+}
+
 absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
-                                               const v1::TokenizeRequest& request) {
+                                               const v1::TokenizeRequest& request,
+                                               WorkMeter& meter) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), access.facts()));
   MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(*engine, "text"));
@@ -67,7 +83,8 @@ absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
       !request.continuation() &&
       (request.has_add_special_tokens() ? request.add_special_tokens() : tokenizer->adds_bos());
   MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                         EncodeText(*tokenizer, request.text(), options));
+
+                         EncodeText(*tokenizer, request.text(), options, access.facts(), meter));
   v1::TokenizeResponse response;
   response.mutable_token_ids()->Add(ids.begin(), ids.end());
   if (request.with_pieces()) {
@@ -134,13 +151,23 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   if (const absl::Status place = writer->Claim(security_.quotas().BeginStream(*caller));
       !place.ok()) {
     Refuse(engine_, call, place, *writer);
-  } else if (Executor* executor = executors_.For(request->text().size()); executor == nullptr) {
-    Submit(engine_, *request, call, *writer);
-  } else if (!executor->TryPost(
-                 [this, request, call, writer] { Submit(engine_, *request, call, *writer); })) {
+  } else if (Lanes* lanes = executors_.For(request->text().size()); lanes == nullptr) {
+    Submit(engine_, executors_, *request, call, *writer);
+  } else if (!lanes->TryPost(TextOwner(call.owner, call.origin.client),
+                             [this, request, call, writer] {
+                               Submit(engine_, executors_, *request, call, *writer);
+                             })) {
     Refuse(engine_, call, TooManyTasks(), *writer);
   }
   return writer.get();
+}
+
+PostTask InferenceService::LanesFor(const grpc::CallbackServerContext& context, size_t bytes) {
+  Lanes* const lanes = executors_.For(bytes);
+  if (lanes == nullptr) return nullptr;
+  const absl::StatusOr<CallerRef> caller = CallerOf(context, security_, Access::kUse);
+  return [lanes, owner = TextOwner(caller.ok() ? (*caller)->owner : "", PeerText(context))](
+             std::function<void()> task) { return lanes->TryPost(owner, std::move(task)); };
 }
 
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
@@ -148,8 +175,11 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
                                                      grpc::ByteBuffer* response) {
   security_.grpc_peers().Mark(PeerText(*context));
   return AnswerUnary<v1::TokenizeRequest, v1::TokenizeResponse>(
-      engine_.stats(), context, request, response, executors_.For(request->Length()),
-      [this](const v1::TokenizeRequest& r) { return Tokenized(engine_, r); });
+      engine_.stats(), context, request, response, LanesFor(*context, request->Length()),
+      [this, context](const v1::TokenizeRequest& r) {
+        WorkMeter meter(Wanted(*context, executors_));
+        return Tokenized(engine_, r, meter);
+      });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
@@ -157,7 +187,7 @@ grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerConte
                                                        grpc::ByteBuffer* response) {
   security_.grpc_peers().Mark(PeerText(*context));
   return AnswerUnary<v1::DetokenizeRequest, v1::DetokenizeResponse>(
-      engine_.stats(), context, request, response, executors_.For(request->Length()),
+      engine_.stats(), context, request, response, LanesFor(*context, request->Length()),
       [this](const v1::DetokenizeRequest& r) { return Detokenized(engine_, r); });
 }
 
@@ -166,7 +196,7 @@ grpc::ServerUnaryReactor* InferenceService::GetInfo(grpc::CallbackServerContext*
                                                     grpc::ByteBuffer* response) {
   security_.grpc_peers().Mark(PeerText(*context));
   return AnswerUnary<v1::GetInfoRequest, v1::GetInfoResponse>(
-      engine_.stats(), context, request, response, nullptr,
+      engine_.stats(), context, request, response, PostTask(),
       [this](const v1::GetInfoRequest&) -> absl::StatusOr<v1::GetInfoResponse> {
         return ToInfo(engine_, ServerVersion());
       });

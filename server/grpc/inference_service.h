@@ -4,6 +4,7 @@
 #include "absl/strings/string_view.h"
 #include "mneme/v1/inference.grpc.pb.h"
 #include "server/engine_access.h"
+#include "server/grpc/raw_messages.h"
 #include "server/security/security.h"
 #include "server/text_encoder.h"
 
@@ -17,6 +18,8 @@ class InferenceService final
  public:
   InferenceService(EngineAccess& engine, Security& security)
       : engine_(engine), security_(security) {}
+  // For good: texts that wait or are worked on are given up, with UNAVAILABLE.
+  void AbandonTexts() { executors_.Abandon(); }
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
@@ -31,6 +34,9 @@ class InferenceService final
                                     grpc::ByteBuffer* response) override;
 
  private:
+  // Where a unary call about a text of so many bytes is answered; null: at once.
+  PostTask LanesFor(const grpc::CallbackServerContext& context, size_t bytes);
+
   EngineAccess& engine_;
   Security& security_;
   TextExecutors executors_;

@@ -51,12 +51,15 @@ std::string MethodOf() {
   return std::string(absl::StripSuffix(Request::descriptor()->name(), "Request"));
 }
 
-// Answers a unary call with `handle(request)`, on `executor` if there is one, else at once. `stats`
-// must outlive the call.
+// Has a task run on another thread; false if that has too much to do.
+using PostTask = std::function<bool(std::function<void()>)>;
+
+// Answers a unary call with `handle(request)`, where `post` has it run if there is one, else at
+// once. `stats` must outlive the call.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerUnary(
     ServerStats& stats, grpc::CallbackServerContext* context, const grpc::ByteBuffer* in,
-    grpc::ByteBuffer* out, Executor* executor,
+    grpc::ByteBuffer* out, const PostTask& post,
     std::function<absl::StatusOr<Response>(const Request&)> handle) {
   SendRequestId(*context);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -74,12 +77,24 @@ grpc::ServerUnaryReactor* AnswerUnary(
     if (response.ok()) *out = SerializeMessage(*response);
     finish(response.status());
   };
-  if (executor == nullptr) {
+  if (post == nullptr) {
     answer();
-  } else if (!executor->TryPost(std::move(answer))) {
+  } else if (!post(std::move(answer))) {
     finish(TooManyTasks());
   }
   return reactor;
+}
+
+// The same on `executor`.
+template <typename Request, typename Response>
+grpc::ServerUnaryReactor* AnswerUnary(
+    ServerStats& stats, grpc::CallbackServerContext* context, const grpc::ByteBuffer* in,
+    grpc::ByteBuffer* out, Executor* executor,
+    std::function<absl::StatusOr<Response>(const Request&)> handle) {
+  const PostTask post = [executor](std::function<void()> task) {
+    return executor->TryPost(std::move(task));
+  };
+  return AnswerUnary<Request, Response>(stats, context, in, out, post, std::move(handle));
 }
 
 }  // namespace mneme

@@ -31,6 +31,7 @@ struct Expression {
   };
   Kind kind = kLiteral;
   int line = 1;
+  int depth = 1;  // one more than its deepest operand: what is recursive about it goes no deeper
   Value value;
   std::string text;
   std::vector<ExpressionPtr> operands;

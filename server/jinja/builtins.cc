@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "server/jinja/text_methods.h"
 
@@ -26,6 +26,8 @@ constexpr absl::string_view kFunctions[] = {"raise_exception", "namespace", "ran
                                             "strftime_now"};
 // Of range(), which costs memory.
 constexpr int64_t kMaxRange = 100000;
+// Of strftime_now(), whose answer is longer.
+constexpr size_t kMaxTimeFormat = 1000;
 
 template <size_t n>
 bool IsOneOf(const absl::string_view (&names)[n], absl::string_view name) {
@@ -34,72 +36,94 @@ bool IsOneOf(const absl::string_view (&names)[n], absl::string_view name) {
 
 absl::Status Unfit(absl::string_view name, const Value& value) {
   if (value.is_undefined()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": ", value.Get<Undefined>().name, " is undefined"));
+    return absl::InvalidArgumentError(absl::StrCat(name, ": ", value.missing(), " is undefined"));
   }
   return absl::InvalidArgumentError(
       absl::StrCat(name, " does not take a value of type ", value.TypeName()));
 }
 
-absl::StatusOr<int64_t> Length(absl::string_view name, const Value& value) {
+absl::StatusOr<int64_t> Length(absl::string_view name, const Value& value, RenderBudget& budget) {
   if (value.is_undefined()) return 0;
-  if (value.is_text()) return static_cast<int64_t>(Characters(value.text()).size());
+  if (value.is_text()) {
+    MNEME_RETURN_IF_ERROR(budget.StepOver(value.text()));
+    return CharacterCount(value.text());
+  }
   if (value.is_list()) return static_cast<int64_t>(value.list().size());
   if (value.is_map()) return static_cast<int64_t>(value.map().size());
   return Unfit(name, value);
 }
 
-List Items(const Map& map) {
-  List items;
-  for (const auto& [key, value] : map) items.emplace_back(List{key, value});
-  return items;
+// Keys, values, or pairs of both ("items").
+absl::StatusOr<Value> EntriesOf(const Map& map, absl::string_view what, RenderBudget& budget) {
+  ListBuilder entries(budget);
+  for (const auto& [key, value] : map) {
+    if (what == "keys") {
+      MNEME_RETURN_IF_ERROR(entries.AddText(key));
+      continue;
+    }
+    Value entry = value;
+    if (what == "items") {
+      MNEME_ASSIGN_OR_RETURN(Value name, budget.Text(key));
+      MNEME_ASSIGN_OR_RETURN(entry, budget.NewList({std::move(name), value}));
+    }
+    MNEME_RETURN_IF_ERROR(entries.Add(std::move(entry)));
+  }
+  return entries.Finish();
 }
 
 // "a.b" of a message.
-absl::StatusOr<Value> Path(Value value, absl::string_view path) {
+absl::StatusOr<Value> Path(Value value, absl::string_view path, RenderBudget& budget) {
   while (true) {
     const size_t dot = path.find('.');
-    MNEME_ASSIGN_OR_RETURN(value, Attribute(value, std::string(path.substr(0, dot))));
+    MNEME_RETURN_IF_ERROR(budget.Step());
+    MNEME_ASSIGN_OR_RETURN(value, Attribute(value, std::string(path.substr(0, dot)), budget));
     if (dot == absl::string_view::npos) return value;
     path = path.substr(dot + 1);
   }
 }
 
 // map(attribute=...), map("filter", ...).
-absl::StatusOr<Value> MapFilter(const Value& value, const Arguments& arguments) {
-  MNEME_ASSIGN_OR_RETURN(List list, Elements(value));
+absl::StatusOr<Value> MapFilter(const Value& value, const Arguments& arguments,
+                                RenderBudget& budget) {
+  MNEME_ASSIGN_OR_RETURN(const Value list, Elements(value, budget));
   const Value attribute = arguments.Get(99, "attribute");
-  for (Value& element : list) {
-    if (attribute.is_text()) {
-      MNEME_ASSIGN_OR_RETURN(element, Path(element, attribute.text()));
-      const Value fallback = arguments.Get(99, "default");
-      if (element.is_undefined() && !fallback.is_undefined()) element = fallback;
-      continue;
-    }
-    if (arguments.values.empty() || !arguments.values[0].is_text() ||
-        !IsFilter(arguments.values[0].text())) {
-      return absl::InvalidArgumentError("map: expected attribute=... or the name of a filter");
-    }
-    const Arguments rest{.values = {arguments.values.begin() + 1, arguments.values.end()},
-                         .named = arguments.named};
-    MNEME_ASSIGN_OR_RETURN(element, ApplyFilter(arguments.values[0].text(), element, rest));
+  const Value fallback = arguments.Get(99, "default");
+  const bool has_filter = !arguments.values.empty() && arguments.values[0].is_text() &&
+                          IsFilter(arguments.values[0].text());
+  if (!attribute.is_text() && !has_filter && !list.list().empty()) {
+    return absl::InvalidArgumentError("map: expected attribute=... or the name of a filter");
   }
-  return Value(std::move(list));
+  Arguments rest{.values = {}, .named = arguments.named};
+  if (has_filter) rest.values.assign(arguments.values.begin() + 1, arguments.values.end());
+  ListBuilder mapped(budget);
+  for (const Value& element : list.list()) {
+    Value result;
+    if (attribute.is_text()) {
+      MNEME_ASSIGN_OR_RETURN(result, Path(element, attribute.text(), budget));
+      if (result.is_undefined() && !fallback.is_undefined()) result = fallback;
+    } else {
+      MNEME_RETURN_IF_ERROR(budget.Step());
+      MNEME_ASSIGN_OR_RETURN(result,
+                             ApplyFilter(arguments.values[0].text(), element, rest, budget));
+    }
+    MNEME_RETURN_IF_ERROR(mapped.Add(std::move(result)));
+  }
+  return mapped.Finish();
 }
 
 // select, reject and the two with attributes: [attribute,] [test, argument...].
 absl::StatusOr<Value> SelectFilter(absl::string_view name, const Value& value,
-                                   const Arguments& arguments) {
-  MNEME_ASSIGN_OR_RETURN(const List list, Elements(value));
+                                   const Arguments& arguments, RenderBudget& budget) {
+  MNEME_ASSIGN_OR_RETURN(const Value list, Elements(value, budget));
   const bool by_attribute = absl::EndsWith(name, "attr");
   const bool keeps = absl::StartsWith(name, "select");
   std::vector<Value> rest = arguments.values;
-  std::string attribute;
+  Value attribute;
   if (by_attribute) {
     if (rest.empty() || !rest[0].is_text()) {
       return absl::InvalidArgumentError(absl::StrCat(name, ": expected the name of an attribute"));
     }
-    attribute = rest[0].text();
+    attribute = rest[0];
     rest.erase(rest.begin());
   }
   std::string test;
@@ -107,38 +131,51 @@ absl::StatusOr<Value> SelectFilter(absl::string_view name, const Value& value,
     if (rest[0].is_text()) test = rest[0].text() == "==" ? "eq" : rest[0].text();
     if (!IsTest(test)) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name, ": the test ", rest[0].ToText(), " is not supported"));
+          absl::StrCat(name, ": the test ", rest[0].is_text() ? rest[0].text() : rest[0].TypeName(),
+                       " is not supported"));
     }
     rest.erase(rest.begin());
   }
-  List kept;
-  for (const Value& element : list) {
+  const Arguments test_arguments{.values = std::move(rest), .named = {}};
+  ListBuilder kept(budget);
+  for (const Value& element : list.list()) {
+    MNEME_RETURN_IF_ERROR(budget.Step());
     Value judged = element;
     if (by_attribute) {
-      MNEME_ASSIGN_OR_RETURN(judged, Path(element, attribute));
+      MNEME_ASSIGN_OR_RETURN(judged, Path(element, attribute.text(), budget));
     }
     bool passes = judged.Truthy();
     if (!test.empty()) {
-      MNEME_ASSIGN_OR_RETURN(passes, ApplyTest(test, judged, {.values = rest}));
+      MNEME_ASSIGN_OR_RETURN(passes, ApplyTest(test, judged, test_arguments, budget));
     }
-    if (passes == keeps) kept.push_back(element);
+    if (passes == keeps) MNEME_RETURN_IF_ERROR(kept.Add(element));
   }
-  return Value(std::move(kept));
+  return kept.Finish();
 }
 
-absl::StatusOr<Value> Join(const Value& value, const Arguments& arguments) {
-  MNEME_ASSIGN_OR_RETURN(const List list, Elements(value));
-  const std::string separator = arguments.Get(0, "d").ToText();
+absl::StatusOr<Value> Join(const Value& value, const Arguments& arguments, RenderBudget& budget) {
+  MNEME_ASSIGN_OR_RETURN(const Value list, Elements(value, budget));
+  MNEME_ASSIGN_OR_RETURN(const Value separator, AsText(arguments.Get(0, "d"), budget));
   const Value attribute = arguments.Get(1, "attribute");
-  std::string out;
-  for (size_t i = 0; i < list.size(); ++i) {
-    Value element = list[i];
+  TextBuilder out(budget);
+  bool first = true;
+  for (const Value& each : list.list()) {
+    MNEME_RETURN_IF_ERROR(budget.Step());
+    Value element = each;
     if (attribute.is_text()) {
-      MNEME_ASSIGN_OR_RETURN(element, Path(element, attribute.text()));
+      MNEME_ASSIGN_OR_RETURN(element, Path(element, attribute.text(), budget));
     }
-    absl::StrAppend(&out, i > 0 ? separator : "", element.ToText());
+    if (!first) MNEME_RETURN_IF_ERROR(out.Append(separator.text()));
+    first = false;
+    MNEME_RETURN_IF_ERROR(out.AppendValue(element));
   }
-  return Value(std::move(out));
+  return out.Finish();
+}
+
+int64_t ToWhole(double number) {
+  // What does not fit is undefined in C++, and too large for anything here anyway.
+  if (!(std::abs(number) < 9e18)) return 0;
+  return static_cast<int64_t>(number);
 }
 
 absl::StatusOr<Value> ToNumber(absl::string_view name, const Value& value) {
@@ -149,34 +186,53 @@ absl::StatusOr<Value> ToNumber(absl::string_view name, const Value& value) {
     return Value(number);
   }
   int64_t number = 0;
-  if (value.is_number()) return Value(static_cast<int64_t>(value.number()));
-  if (value.Is<bool>()) return Value(int64_t{value.Get<bool>()});
+  if (value.is_int()) return value;
+  if (value.is_number()) return Value(ToWhole(value.number()));
+  if (value.is_bool()) return Value(int64_t{value.boolean()});
   if (value.is_text()) (void)absl::SimpleAtoi(value.text(), &number);
   return Value(number);
 }
 
-absl::StatusOr<Value> ListFilter(absl::string_view name, const Value& value) {
-  MNEME_ASSIGN_OR_RETURN(List list, Elements(value));
-  if (name == "first") return list.empty() ? Value(Undefined{"first"}) : list.front();
-  if (name == "last") return list.empty() ? Value(Undefined{"last"}) : list.back();
-  if (name == "reverse") {
-    std::reverse(list.begin(), list.end());
-    if (!value.is_text()) return Value(std::move(list));
-    std::string text;
-    for (const Value& character : list) text += character.text();
-    return Value(std::move(text));
-  }
-  if (name == "unique") {
-    List kept;
-    for (const Value& element : list) {
-      if (std::find(kept.begin(), kept.end(), element) == kept.end()) kept.push_back(element);
+// Each value once, the first of equal ones.
+absl::StatusOr<Value> Unique(const List& list, RenderBudget& budget) {
+  absl::flat_hash_set<absl::string_view> texts;
+  List others;
+  ListBuilder kept(budget);
+  for (const Value& element : list) {
+    MNEME_RETURN_IF_ERROR(budget.Step());
+    if (element.is_text()) {
+      if (texts.insert(element.text()).second) MNEME_RETURN_IF_ERROR(kept.Add(element));
+      continue;
     }
-    return Value(std::move(kept));
+    bool is_new = true;
+    for (const Value& other : others) {
+      MNEME_ASSIGN_OR_RETURN(const bool equal, Equal(element, other, budget));
+      is_new = is_new && !equal;
+      if (!is_new) break;
+    }
+    if (!is_new) continue;
+    others.push_back(element);
+    MNEME_RETURN_IF_ERROR(kept.Add(element));
   }
-  return Value(std::move(list));
+  return kept.Finish();
 }
 
-absl::StatusOr<Value> Range(const Arguments& arguments) {
+absl::StatusOr<Value> ListFilter(absl::string_view name, const Value& value, RenderBudget& budget) {
+  MNEME_ASSIGN_OR_RETURN(const Value elements, Elements(value, budget));
+  const List& list = elements.list();
+  if (name == "first") return list.empty() ? Value(Undefined("first")) : list.front();
+  if (name == "last") return list.empty() ? Value(Undefined("last")) : list.back();
+  if (name == "unique") return Unique(list, budget);
+  if (name != "reverse") return elements;
+  if (!value.is_text()) return budget.NewList(List(list.rbegin(), list.rend()));
+  std::string text;
+  for (auto character = list.rbegin(); character != list.rend(); ++character) {
+    text += character->text();
+  }
+  return budget.Text(std::move(text));
+}
+
+absl::StatusOr<Value> Range(const Arguments& arguments, RenderBudget& budget) {
   int64_t bounds[3] = {0, 0, 1};
   const size_t count = arguments.values.size();
   for (size_t i = 0; i < count; ++i) {
@@ -187,14 +243,38 @@ absl::StatusOr<Value> Range(const Arguments& arguments) {
   }
   const auto [begin, end, step] = bounds;
   if (count == 0 || step == 0) return absl::InvalidArgumentError("range: bad arguments");
-  List list;
-  for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
-    if (static_cast<int64_t>(list.size()) >= kMaxRange) {
+  ListBuilder list(budget);
+  for (int64_t i = begin; step > 0 ? i < end : i > end;) {
+    if (static_cast<int64_t>(list.list().size()) >= kMaxRange) {
       return absl::InvalidArgumentError("range: too many numbers");
     }
-    list.emplace_back(i);
+    MNEME_RETURN_IF_ERROR(list.Add(Value(i)));
+    if (__builtin_add_overflow(i, step, &i)) break;
   }
-  return Value(std::move(list));
+  return list.Finish();
+}
+
+// Of a loop, as "loop.first".
+Value LoopFact(const Loop& loop, absl::string_view name) {
+  const List& list = loop.list.list();
+  const auto index = static_cast<int64_t>(loop.index);
+  const auto size = static_cast<int64_t>(list.size());
+  if (name == "index") return index + 1;
+  if (name == "index0") return index;
+  if (name == "first") return index == 0;
+  if (name == "last") return index + 1 == size;
+  if (name == "length") return size;
+  if (name == "revindex") return size - index;
+  if (name == "revindex0") return size - index - 1;
+  if (name == "previtem" && index > 0) return list[index - 1];
+  if (name == "nextitem" && index + 1 < size) return list[index + 1];
+  return Undefined(std::string(name));
+}
+
+absl::StatusOr<Value> Lookup(const Map& map, absl::string_view key, RenderBudget& budget) {
+  MNEME_RETURN_IF_ERROR(budget.StepOver(key));
+  const Value* const found = map.Find(key);
+  return found == nullptr ? Value(Undefined(std::string(key))) : *found;
 }
 
 }  // namespace
@@ -204,7 +284,7 @@ Value Arguments::Get(size_t position, absl::string_view name) const {
   for (const auto& [key, value] : named) {
     if (key == name) return value;
   }
-  return Undefined{std::string(name)};
+  return Undefined(std::string(name));
 }
 
 bool IsFilter(absl::string_view name) { return IsOneOf(kFilters, name); }
@@ -215,7 +295,7 @@ bool TestTakesArgument(absl::string_view name) {
 }
 
 absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value,
-                                  const Arguments& arguments) {
+                                  const Arguments& arguments, RenderBudget& budget) {
   if (name == "default" || name == "d") {
     const bool falsy_too = arguments.Get(1, "boolean").Truthy();
     if (!value.is_undefined() && !(falsy_too && !value.Truthy())) return value;
@@ -223,150 +303,169 @@ absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value,
     return fallback.is_undefined() ? Value("") : fallback;
   }
   if (name == "length" || name == "count") {
-    MNEME_ASSIGN_OR_RETURN(const int64_t length, Length(name, value));
+    MNEME_ASSIGN_OR_RETURN(const int64_t length, Length(name, value, budget));
     return Value(length);
   }
   if (name == "tojson") {
     const Value indent = arguments.Get(0, "indent");
-    MNEME_ASSIGN_OR_RETURN(std::string json,
-                           ToJson(value, indent.is_int() ? static_cast<int>(std::clamp<int64_t>(
-                                                               indent.integer(), 0, 16))
-                                                         : -1));
-    return Value(std::move(json));
+    TextBuilder json(budget);
+    MNEME_RETURN_IF_ERROR(json.AppendJson(
+        value,
+        indent.is_int() ? static_cast<int>(std::clamp<int64_t>(indent.integer(), 0, 16)) : -1));
+    return json.Finish();
   }
-  if (name == "string") return Value(value.ToText());
+  if (name == "string") return AsText(value, budget);
   if (name == "safe") return value;
   if (name == "items") {
-    if (value.is_undefined()) return Value(List());
+    if (value.is_undefined()) return budget.NewList({});
     if (!value.is_map()) return Unfit(name, value);
-    return Value(Items(value.map()));
+    return EntriesOf(value.map(), "items", budget);
   }
-  if (name == "join") return Join(value, arguments);
-  if (name == "map") return MapFilter(value, arguments);
+  if (name == "join") return Join(value, arguments, budget);
+  if (name == "map") return MapFilter(value, arguments, budget);
   if (name == "select" || name == "reject" || name == "selectattr" || name == "rejectattr") {
-    return SelectFilter(name, value, arguments);
+    return SelectFilter(name, value, arguments, budget);
   }
   if (name == "int" || name == "float") return ToNumber(name, value);
   if (name == "abs") {
-    if (value.is_int()) return Value(std::abs(value.integer()));
+    if (value.is_int()) {
+      const auto bits = static_cast<uint64_t>(value.integer());
+      return value.integer() < 0 ? Value(static_cast<int64_t>(0 - bits)) : value;
+    }
     if (value.is_number()) return Value(std::abs(value.number()));
     return Unfit(name, value);
   }
   if (name == "first" || name == "last" || name == "list" || name == "reverse" ||
       name == "unique") {
-    return ListFilter(name, value);
+    return ListFilter(name, value, budget);
   }
   // The others are of texts, and take everything as text.
-  const std::string text = value.ToText();
-  if (name == "trim") return CallTextMethod("strip", text, arguments.values);
-  if (name == "indent") {
-    const Value width = arguments.Get(0, "width");
-    const int64_t spaces = width.is_int() ? std::clamp<int64_t>(width.integer(), 0, 100) : 4;
-    const std::string line = absl::StrCat("\n", std::string(spaces, ' '));
-    std::string out = absl::StrReplaceAll(text, {{"\n", line}});
-    out = absl::StrReplaceAll(out, {{absl::StrCat(line, "\n"), "\n\n"}});  // not of empty lines
-    if (arguments.Get(1, "first").Truthy()) out.insert(0, spaces, ' ');
-    return Value(std::move(out));
-  }
-  return CallTextMethod(name, text, arguments.values);
+  MNEME_ASSIGN_OR_RETURN(const Value text, AsText(value, budget));
+  if (name == "trim") return CallTextMethod("strip", text, arguments.values, budget);
+  if (name != "indent") return CallTextMethod(name, text, arguments.values, budget);
+  const Value width = arguments.Get(0, "width");
+  const std::string spaces(
+      width.is_int() ? std::clamp<int64_t>(width.integer(), 0, 100) : int64_t{4}, ' ');
+  const std::string line = absl::StrCat("\n", spaces);
+  MNEME_ASSIGN_OR_RETURN(Value out, ReplaceText(text.text(), "\n", line, -1, budget));
+  // Not of empty lines.
+  MNEME_ASSIGN_OR_RETURN(out,
+                         ReplaceText(out.text(), absl::StrCat(line, "\n"), "\n\n", -1, budget));
+  if (!arguments.Get(1, "first").Truthy()) return out;
+  return budget.Text(absl::StrCat(spaces, out.text()));
 }
 
 absl::StatusOr<bool> ApplyTest(absl::string_view name, const Value& value,
-                               const Arguments& arguments) {
+                               const Arguments& arguments, RenderBudget& budget) {
   if (name == "defined") return !value.is_undefined();
   if (name == "undefined") return value.is_undefined();
   if (name == "none") return value.is_none();
   if (name == "string") return value.is_text();
-  if (name == "number") return value.is_number() || value.Is<bool>();
+  if (name == "number") return value.is_number() || value.is_bool();
   if (name == "integer") return value.is_int();
   if (name == "float") return value.Is<double>();
-  if (name == "boolean") return value.Is<bool>();
+  if (name == "boolean") return value.is_bool();
   if (name == "true" || name == "false") {
-    return value.Is<bool>() && value.Get<bool>() == (name == "true");
+    return value.is_bool() && value.boolean() == (name == "true");
   }
   if (name == "mapping") return value.is_map();
   if (name == "iterable" || name == "sequence") {
     return value.is_list() || value.is_map() || value.is_text() || value.is_undefined();
   }
-  if (name == "callable") return value.Is<Builtin>();
+  if (name == "callable") return value.is_function();
   const Value argument = arguments.Get(0, "other");
-  if (name == "equalto" || name == "eq") return value == argument;
-  if (name == "ne") return !(value == argument);
-  if (name == "in") return Contains(argument, value);
+  if (name == "equalto" || name == "eq" || name == "ne") {
+    MNEME_ASSIGN_OR_RETURN(const bool equal, Equal(value, argument, budget));
+    return equal == (name != "ne");
+  }
+  if (name == "in") return Contains(argument, value, budget);
   if (!value.is_int()) return Unfit(name, value);
   if (name == "odd") return value.integer() % 2 != 0;
   if (name == "even") return value.integer() % 2 == 0;
   if (!argument.is_int() || argument.integer() == 0) return Unfit(name, argument);
-  return value.integer() % argument.integer() == 0;
+  return argument.integer() == -1 || value.integer() % argument.integer() == 0;
 }
 
-absl::StatusOr<Value> Call(const Builtin& function, const Arguments& arguments, absl::Time now) {
+absl::StatusOr<Value> Call(const Builtin& function, const Arguments& arguments, absl::Time now,
+                           RenderBudget& budget) {
   const std::string& name = function.name;
   if (function.self != nullptr && function.self->is_text()) {
-    return CallTextMethod(name, function.self->text(), arguments.values);
+    return CallTextMethod(name, *function.self, arguments.values, budget);
   }
   if (function.self != nullptr) {
     const Map& map = function.self->map();
-    if (name == "items") return Value(Items(map));
-    if (name == "get") {
-      const Value key = arguments.Get(0, "key");
-      const Value found = function.self->Lookup(key.ToText());
-      if (!found.is_undefined()) return found;
-      const Value fallback = arguments.Get(1, "default");
-      return fallback.is_undefined() ? Value(None{}) : fallback;
-    }
-    List list;
-    for (const auto& [key, value] : map) list.push_back(name == "keys" ? Value(key) : value);
-    return Value(std::move(list));
+    if (name != "get") return EntriesOf(map, name, budget);
+    MNEME_ASSIGN_OR_RETURN(const Value key, AsText(arguments.Get(0, "key"), budget));
+    MNEME_ASSIGN_OR_RETURN(const Value found, Lookup(map, key.text(), budget));
+    if (!found.is_undefined()) return found;
+    const Value fallback = arguments.Get(1, "default");
+    return fallback.is_undefined() ? Value(None{}) : fallback;
   }
+  if (name == "range") return Range(arguments, budget);
   if (name == "raise_exception") {
-    return absl::InvalidArgumentError(arguments.Get(0, "message").ToText());
+    MNEME_ASSIGN_OR_RETURN(const Value message, AsText(arguments.Get(0, "message"), budget));
+    return absl::InvalidArgumentError(message.text());
   }
-  if (name == "range") return Range(arguments);
   if (name == "strftime_now") {
-    return Value(absl::FormatTime(arguments.Get(0, "format").ToText(), now, absl::UTCTimeZone()));
+    MNEME_ASSIGN_OR_RETURN(const Value format, AsText(arguments.Get(0, "format"), budget));
+    if (format.text().size() > kMaxTimeFormat) {
+      return absl::InvalidArgumentError("strftime_now: the format is too long");
+    }
+    return budget.Text(absl::FormatTime(format.text(), now, absl::UTCTimeZone()));
   }
   Map map;
-  for (const auto& [key, value] : arguments.named) Assign(map, key, value);
-  return name == "namespace" ? Value::Namespace(std::move(map)) : Value(std::move(map));
+  for (const auto& [key, value] : arguments.named) map.Set(key, value);
+  return name == "namespace" ? budget.NewNamespace(std::move(map)) : budget.NewMap(std::move(map));
 }
 
-absl::StatusOr<Value> Attribute(const Value& value, const std::string& name) {
+absl::StatusOr<Value> Attribute(const Value& value, const std::string& name, RenderBudget& budget) {
   if (value.is_undefined()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(value.Get<Undefined>().name, " is undefined, and so has no ", name));
+        absl::StrCat(value.missing(), " is undefined, and so has no ", name));
   }
+  if (value.is_loop()) return LoopFact(value.loop(), name);
+  if (value.is_namespace()) return Lookup(value.name_space().attributes, name, budget);
   if (value.is_map()) {
-    Value found = value.Lookup(name);
+    MNEME_ASSIGN_OR_RETURN(Value found, Lookup(value.map(), name, budget));
     if (!found.is_undefined()) return found;
     if (name == "get" || name == "items" || name == "keys" || name == "values") {
-      return Value(Builtin{name, std::make_shared<Value>(value)});
+      return budget.NewMethod(name, value);
     }
     return found;
   }
-  if (value.is_text() && IsTextMethod(name)) {
-    return Value(Builtin{name, std::make_shared<Value>(value)});
-  }
-  return Value(Undefined{name});
+  if (value.is_text() && IsTextMethod(name)) return budget.NewMethod(name, value);
+  return Value(Undefined(name));
 }
 
-absl::StatusOr<Value> Item(const Value& value, const Value& index) {
-  if (value.is_undefined()) return Attribute(value, index.ToText());
-  if (value.is_map()) return value.Lookup(index.ToText());
-  if (!index.is_int()) return Value(Undefined{index.ToText()});
-  MNEME_ASSIGN_OR_RETURN(const List list, Elements(value));
-  int64_t at = index.integer();
-  const auto size = static_cast<int64_t>(list.size());
-  if (at < 0) at += size;
-  if (at < 0 || at >= size) return Value(Undefined{absl::StrCat("element ", index.integer())});
-  return list[at];
+absl::StatusOr<Value> Item(const Value& value, const Value& index, RenderBudget& budget) {
+  if (value.is_undefined() || value.is_namespace() || value.is_loop()) {
+    MNEME_ASSIGN_OR_RETURN(const Value name, AsText(index, budget));
+    return Attribute(value, name.text(), budget);
+  }
+  if (value.is_map()) {
+    MNEME_ASSIGN_OR_RETURN(const Value key, AsText(index, budget));
+    return Lookup(value.map(), key.text(), budget);
+  }
+  if (!index.is_int()) {
+    MNEME_ASSIGN_OR_RETURN(const Value name, AsText(index, budget));
+    return Value(Undefined(name.text()));
+  }
+  if (!value.is_list() && !value.is_text()) return Unfit("[]", value);
+  MNEME_ASSIGN_OR_RETURN(const int64_t size, Length("[]", value, budget));
+  const int64_t at = index.integer() < 0 ? index.integer() + size : index.integer();
+  if (at < 0 || at >= size) {
+    return Value(Undefined(absl::StrCat("element ", index.integer())));
+  }
+  if (value.is_list()) return value.list()[at];
+  const absl::string_view text = value.text();
+  const size_t begin = CharacterOffset(text, at);
+  return budget.Text(std::string(text.substr(begin, CharacterOffset(text.substr(begin), 1))));
 }
 
 absl::StatusOr<Value> Slice(const Value& value, const Value& begin, const Value& end,
-                            const Value& step) {
+                            const Value& step, RenderBudget& budget) {
   if (!value.is_list() && !value.is_text()) return Unfit("a slice", value);
-  MNEME_ASSIGN_OR_RETURN(const List list, Elements(value));
-  const auto size = static_cast<int64_t>(list.size());
+  MNEME_ASSIGN_OR_RETURN(const int64_t size, Length("a slice", value, budget));
   const int64_t by = step.is_int() ? step.integer() : 1;
   if (by == 0) return absl::InvalidArgumentError("a slice with a step of 0");
   const auto bound = [&](const Value& given, int64_t fallback) {
@@ -376,23 +475,99 @@ absl::StatusOr<Value> Slice(const Value& value, const Value& begin, const Value&
   };
   const int64_t first = bound(begin, by > 0 ? 0 : size - 1);
   const int64_t last = bound(end, by > 0 ? size : -1);
-  List part;
-  for (int64_t i = first; by > 0 ? i < last : i > last; i += by) part.push_back(list[i]);
-  if (value.is_list()) return Value(std::move(part));
+  if (value.is_text() && by == 1) {
+    const absl::string_view text = value.text();
+    const size_t from = CharacterOffset(text, first);
+    const int64_t count = std::max<int64_t>(0, last - first);
+    return budget.Text(std::string(text.substr(from, CharacterOffset(text.substr(from), count))));
+  }
+  MNEME_ASSIGN_OR_RETURN(const Value elements, Elements(value, budget));
+  ListBuilder part(budget);
+  for (int64_t i = first; by > 0 ? i < last : i > last;) {
+    MNEME_RETURN_IF_ERROR(part.Add(elements.list()[i]));
+    if (__builtin_add_overflow(i, by, &i)) break;
+  }
+  if (value.is_list()) return part.Finish();
   std::string text;
-  for (const Value& character : part) text += character.text();
-  return Value(std::move(text));
+  for (const Value& character : part.list()) text += character.text();
+  return budget.Text(std::move(text));
 }
 
-absl::StatusOr<bool> Contains(const Value& value, const Value& needle) {
+absl::StatusOr<bool> Contains(const Value& value, const Value& needle, RenderBudget& budget) {
   if (value.is_undefined()) return false;
   if (value.is_text()) {
     if (!needle.is_text()) return Unfit("in", needle);
-    return absl::StrContains(value.text(), needle.text());
+    MNEME_RETURN_IF_ERROR(budget.StepOver(value.text()));
+    return FindText(value.text(), needle.text()) != absl::string_view::npos;
   }
-  if (value.is_map()) return !value.Lookup(needle.ToText()).is_undefined();
+  if (value.is_map()) {
+    MNEME_ASSIGN_OR_RETURN(const Value key, AsText(needle, budget));
+    return value.map().Find(key.text()) != nullptr;
+  }
   if (!value.is_list()) return Unfit("in", value);
-  return std::find(value.list().begin(), value.list().end(), needle) != value.list().end();
+  for (const Value& element : value.list()) {
+    MNEME_ASSIGN_OR_RETURN(const bool equal, Equal(element, needle, budget));
+    if (equal) return true;
+  }
+  return false;
+}
+
+// Values nest as deep as Value::kMaxDepth allows; namespaces are not looked into.
+absl::StatusOr<bool> Equal(const Value& a, const Value& b, RenderBudget& budget) {
+  MNEME_RETURN_IF_ERROR(budget.Step());
+  const auto is_numeric = [](const Value& v) { return v.is_number() || v.is_bool(); };
+  const auto number = [](const Value& v) {
+    return v.is_bool() ? static_cast<double>(v.boolean()) : v.number();
+  };
+  if (a.is_int() && b.is_int()) return a.integer() == b.integer();
+  if (is_numeric(a) && is_numeric(b)) return number(a) == number(b);
+  if (a.is_text() && b.is_text()) {
+    if (a.text().size() != b.text().size()) return false;
+    MNEME_RETURN_IF_ERROR(budget.StepOver(a.text()));
+    return a.text() == b.text();
+  }
+  if (a.is_list() && b.is_list()) {
+    if (a.list().size() != b.list().size()) return false;
+    for (size_t i = 0; i < a.list().size(); ++i) {
+      MNEME_ASSIGN_OR_RETURN(const bool equal, Equal(a.list()[i], b.list()[i], budget));
+      if (!equal) return false;
+    }
+    return true;
+  }
+  if (a.is_map() && b.is_map()) {
+    if (a.map().size() != b.map().size()) return false;
+    for (const auto& [key, value] : a.map()) {
+      const Value* const other = b.map().Find(key);
+      if (other == nullptr) return false;
+      MNEME_ASSIGN_OR_RETURN(const bool equal, Equal(value, *other, budget));
+      if (!equal) return false;
+    }
+    return true;
+  }
+  if (a.is_namespace() || a.is_loop()) return a.SharesWith(b);
+  return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
+}
+
+absl::StatusOr<int> Compare(const Value& a, const Value& b, RenderBudget& budget) {
+  if (a.is_number() && b.is_number()) {
+    return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
+  }
+  if (a.is_text() && b.is_text()) {
+    MNEME_RETURN_IF_ERROR(budget.StepOver(a.text()));
+    const int order = a.text().compare(b.text());
+    return order < 0 ? -1 : order > 0 ? 1 : 0;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot order ", a.TypeName(), " and ", b.TypeName()));
+}
+
+absl::StatusOr<Value> Elements(const Value& value, RenderBudget& budget) {
+  if (value.is_list()) return value;
+  if (value.is_undefined()) return budget.NewList({});
+  if (value.is_map()) return EntriesOf(value.map(), "keys", budget);
+  if (value.is_text()) return Characters(value.text(), budget);
+  return absl::InvalidArgumentError(
+      absl::StrCat("a value of type ", value.TypeName(), " has no elements"));
 }
 
 }  // namespace mneme::jinja

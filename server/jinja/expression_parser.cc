@@ -1,5 +1,6 @@
 #include "server/jinja/expression_parser.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <utility>
 
@@ -17,12 +18,23 @@ ExpressionPtr ExpressionParser::Make(Expression::Kind kind, std::string text) co
   return expression;
 }
 
-ExpressionPtr ExpressionParser::MakeBinary(std::string op, ExpressionPtr left,
-                                           ExpressionPtr right) const {
+ExpressionParser::Result ExpressionParser::Checked(ExpressionPtr whole) const {
+  for (const ExpressionPtr& operand : whole->operands) {
+    if (operand != nullptr) whole->depth = std::max(whole->depth, operand->depth + 1);
+  }
+  for (const auto& [name, operand] : whole->named) {
+    whole->depth = std::max(whole->depth, operand->depth + 1);
+  }
+  if (whole->depth <= kMaxChain) return whole;
+  return Error(absl::StrCat("a chain or nest of more than ", kMaxChain, " operations"));
+}
+
+ExpressionParser::Result ExpressionParser::MakeBinary(std::string op, ExpressionPtr left,
+                                                      ExpressionPtr right) const {
   ExpressionPtr expression = Make(Expression::kBinary, std::move(op));
   expression->operands.push_back(std::move(left));
   expression->operands.push_back(std::move(right));
-  return expression;
+  return Checked(std::move(expression));
 }
 
 ExpressionParser::Result ExpressionParser::ParseTuple() {
@@ -34,7 +46,7 @@ ExpressionParser::Result ExpressionParser::ParseTuple() {
     MNEME_ASSIGN_OR_RETURN(ExpressionPtr next, ParseExpression());
     list->operands.push_back(std::move(next));
   }
-  return list;
+  return Checked(std::move(list));
 }
 
 ExpressionParser::Result ExpressionParser::ParseExpression() {
@@ -51,7 +63,7 @@ ExpressionParser::Result ExpressionParser::ParseExpression() {
     conditional->operands.push_back(std::move(value));
     conditional->operands.push_back(std::move(condition));
     conditional->operands.push_back(std::move(other));
-    value = std::move(conditional);
+    MNEME_ASSIGN_OR_RETURN(value, Checked(std::move(conditional)));
   }
   return value;
 }
@@ -60,7 +72,7 @@ ExpressionParser::Result ExpressionParser::ParseOr() {
   MNEME_ASSIGN_OR_RETURN(ExpressionPtr left, ParseAnd());
   while (TakeName("or")) {
     MNEME_ASSIGN_OR_RETURN(ExpressionPtr right, ParseAnd());
-    left = MakeBinary("or", std::move(left), std::move(right));
+    MNEME_ASSIGN_OR_RETURN(left, MakeBinary("or", std::move(left), std::move(right)));
   }
   return left;
 }
@@ -69,7 +81,7 @@ ExpressionParser::Result ExpressionParser::ParseAnd() {
   MNEME_ASSIGN_OR_RETURN(ExpressionPtr left, ParseNot());
   while (TakeName("and")) {
     MNEME_ASSIGN_OR_RETURN(ExpressionPtr right, ParseNot());
-    left = MakeBinary("and", std::move(left), std::move(right));
+    MNEME_ASSIGN_OR_RETURN(left, MakeBinary("and", std::move(left), std::move(right)));
   }
   return left;
 }
@@ -81,7 +93,7 @@ ExpressionParser::Result ExpressionParser::ParseNot() {
   ExpressionPtr expression = Make(Expression::kUnary, "not");
   MNEME_ASSIGN_OR_RETURN(ExpressionPtr operand, ParseNot());
   expression->operands.push_back(std::move(operand));
-  return expression;
+  return Checked(std::move(expression));
 }
 
 std::string ExpressionParser::TakeComparison() {
@@ -120,7 +132,7 @@ ExpressionParser::Result ExpressionParser::ParseLevel(int level) {
       return left;
     }
     MNEME_ASSIGN_OR_RETURN(ExpressionPtr right, ParseLevel(level + 1));
-    left = MakeBinary(op, std::move(left), std::move(right));
+    MNEME_ASSIGN_OR_RETURN(left, MakeBinary(op, std::move(left), std::move(right)));
   }
 }
 
@@ -133,6 +145,7 @@ ExpressionParser::Result ExpressionParser::ParseUnary(bool with_filters) {
     ExpressionPtr expression = Make(Expression::kUnary, std::string(op));
     MNEME_ASSIGN_OR_RETURN(ExpressionPtr operand, ParseUnary(false));
     expression->operands.push_back(std::move(operand));
+    MNEME_ASSIGN_OR_RETURN(expression, Checked(std::move(expression)));
     return ParsePostfix(std::move(expression), with_filters);
   }
   MNEME_ASSIGN_OR_RETURN(ExpressionPtr value, ParsePrimary());
@@ -163,7 +176,7 @@ ExpressionParser::Result ExpressionParser::ParsePostfix(ExpressionPtr value, boo
     } else {
       return value;
     }
-    value = std::move(outer);
+    MNEME_ASSIGN_OR_RETURN(value, Checked(std::move(outer)));
   }
 }
 
@@ -180,6 +193,7 @@ ExpressionParser::Result ExpressionParser::ParseTest(ExpressionPtr value) {
     test->operands.push_back(std::move(argument));
   }
   if (!negated) return test;
+  MNEME_ASSIGN_OR_RETURN(test, Checked(std::move(test)));
   ExpressionPtr expression = Make(Expression::kUnary, "not");
   expression->operands.push_back(std::move(test));
   return expression;
@@ -265,7 +279,7 @@ ExpressionParser::Result ExpressionParser::ParseParenthesized() {
   MNEME_RETURN_IF_ERROR(Expect(","));
   MNEME_ASSIGN_OR_RETURN(ExpressionPtr list, ParseElements(")"));
   list->operands.insert(list->operands.begin(), std::move(value));
-  return list;
+  return Checked(std::move(list));
 }
 
 ExpressionParser::Result ExpressionParser::ParseElements(absl::string_view end) {
@@ -275,7 +289,7 @@ ExpressionParser::Result ExpressionParser::ParseElements(absl::string_view end) 
     list->operands.push_back(std::move(element));
     if (!TakeOperator(",") && !IsOperator(end)) return Unexpected(absl::StrCat("\"", end, "\""));
   }
-  return list;
+  return Checked(std::move(list));
 }
 
 ExpressionParser::Result ExpressionParser::ParseMap() {
@@ -288,7 +302,7 @@ ExpressionParser::Result ExpressionParser::ParseMap() {
     map->operands.push_back(std::move(value));
     if (!TakeOperator(",") && !IsOperator("}")) return Unexpected("\"}\"");
   }
-  return map;
+  return Checked(std::move(map));
 }
 
 }  // namespace mneme::jinja

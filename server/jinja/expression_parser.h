@@ -21,8 +21,10 @@ class ExpressionParser {
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
  protected:
-  // Of expressions and blocks.
+  // Of expressions and blocks, as they are nested in the source.
   static constexpr int kMaxDepth = 100;
+  // Of expressions as they are evaluated: each operator of a chain is one level.
+  static constexpr int kMaxChain = 300;
 
   // Counts nesting for as long as it lives.
   struct Depth {
@@ -84,7 +86,9 @@ class ExpressionParser {
 
  private:
   ExpressionPtr Make(Expression::Kind kind, std::string text = "") const;
-  ExpressionPtr MakeBinary(std::string op, ExpressionPtr left, ExpressionPtr right) const;
+  // `whole` with all of its operands, unless that is deeper than kMaxChain.
+  Result Checked(ExpressionPtr whole) const;
+  Result MakeBinary(std::string op, ExpressionPtr left, ExpressionPtr right) const;
   Result ParseAnd();
   Result ParseNot();
   std::string TakeComparison();

@@ -1,29 +1,65 @@
 #include "server/jinja/template.h"
 
 #include <cmath>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/jinja/builtins.h"
 #include "server/jinja/parser.h"
+#include "server/jinja/render_budget.h"
+#include "server/jinja/text_methods.h"
 
 namespace mneme::jinja {
 namespace {
 
-// What a rendering may cost: operations, and bytes of text.
-constexpr int64_t kMaxSteps = 2'000'000;
-constexpr size_t kMaxBytes = size_t{64} << 20;
+// What a rendering may cost at least, and for each value and byte of its variables beyond.
+constexpr int64_t kSteps = 2'000'000;
+constexpr int64_t kStepsPerValue = 200;
+constexpr int64_t kMemoryBytes = int64_t{64} << 20;
+constexpr int64_t kMemoryPerValue = 512;
+constexpr int64_t kMemoryPerByte = 32;
+// Of a template's text. Those of checkpoints have thousands of bytes.
+constexpr size_t kMaxSourceBytes = size_t{1} << 20;
 
 using Result = absl::StatusOr<Value>;
 
+absl::Status OutOfMemory() {
+  return absl::ResourceExhaustedError("there is not enough memory for the template");
+}
+
+// Adds what `value` costs to what may be spent.
+void Allow(const Value& value, RenderLimits& limits) {
+  limits.steps += kStepsPerValue;
+  limits.memory_bytes += kMemoryPerValue;
+  if (value.is_text()) {
+    limits.memory_bytes += kMemoryPerByte * static_cast<int64_t>(value.text().size());
+    limits.steps += static_cast<int64_t>(value.text().size());
+  } else if (value.is_list()) {
+    for (const Value& element : value.list()) Allow(element, limits);
+  } else if (value.is_map()) {
+    for (const auto& [key, element] : value.map()) Allow(element, limits);
+  }
+}
+
+RenderLimits LimitsFor(const Map& variables) {
+  RenderLimits limits{.steps = kSteps, .memory_bytes = kMemoryBytes};
+  for (const auto& [name, value] : variables) Allow(value, limits);
+  return limits;
+}
+
+// Recursion is as deep as blocks and expressions are, which the parser bounds.
 class Interpreter {
  public:
-  Interpreter(const Map& variables, absl::Time now) : now_(now) { scopes_.push_back(variables); }
+  Interpreter(const Map& variables, absl::Time now, WorkMeter& meter)
+      : variables_(variables), now_(now), budget_(LimitsFor(variables), meter), out_(budget_) {
+    scopes_.emplace_back();
+  }
 
   absl::StatusOr<std::string> Run(const Body& body) {
     MNEME_RETURN_IF_ERROR(Execute(body).status());
-    return std::move(out_);
+    return out_.TakeText();
   }
 
  private:
@@ -33,24 +69,18 @@ class Interpreter {
   absl::Status At(int line, const absl::Status& status) const {
     return absl::Status(status.code(), absl::StrCat("line ", line, ": ", status.message()));
   }
-  absl::Status CountStep() {
-    if (++steps_ > kMaxSteps || out_.size() > kMaxBytes) {
-      return absl::ResourceExhaustedError("the template takes too long");
-    }
-    return absl::OkStatus();
-  }
 
   absl::StatusOr<Flow> Execute(const Body& body) {
     for (const Statement& statement : body) {
-      MNEME_RETURN_IF_ERROR(CountStep());
+      MNEME_RETURN_IF_ERROR(budget_.Step());
       Flow flow = Flow::kNext;
       switch (statement.kind) {
         case Statement::kText:
-          out_ += statement.text;
+          MNEME_RETURN_IF_ERROR(out_.Append(statement.text));
           break;
         case Statement::kPrint: {
           MNEME_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
-          out_ += value.ToText();
+          MNEME_RETURN_IF_ERROR(Print(value, statement.line));
           break;
         }
         case Statement::kIf: {
@@ -85,57 +115,59 @@ class Interpreter {
     return Flow::kNext;
   }
 
-  absl::Status Unpack(const Statement& statement, const Value& value, Map& scope) const {
+  absl::Status Print(const Value& value, int line) {
+    const absl::Status status = out_.AppendValue(value);
+    return status.ok() ? status : At(line, status);
+  }
+
+  absl::Status Unpack(const Statement& statement, const Value& value, Map& scope) {
     if (statement.names.size() == 1) {
-      Assign(scope, statement.names[0], value);
+      scope.Set(statement.names[0], value);
       return absl::OkStatus();
     }
-    const absl::StatusOr<List> parts = Elements(value);
-    if (!parts.ok() || parts->size() != statement.names.size()) {
+    const Result parts = Elements(value, budget_);
+    if (!parts.ok() || parts->list().size() != statement.names.size()) {
       return At(statement.line, absl::InvalidArgumentError(
                                     absl::StrCat("expected a list of ", statement.names.size())));
     }
-    for (size_t i = 0; i < parts->size(); ++i) Assign(scope, statement.names[i], (*parts)[i]);
+    for (size_t i = 0; i < statement.names.size(); ++i) {
+      scope.Set(statement.names[i], parts->list()[i]);
+    }
     return absl::OkStatus();
   }
 
-  // The elements that the loop's condition lets pass.
-  absl::StatusOr<List> LoopElements(const Statement& statement) {
+  // The elements that the loop's condition lets pass, as a list.
+  Result LoopElements(const Statement& statement) {
     MNEME_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
-    absl::StatusOr<List> all = Elements(value);
+    Result all = Elements(value, budget_);
     if (!all.ok()) return At(statement.line, all.status());
     if (statement.condition == nullptr) return all;
-    List kept;
-    for (Value& element : *all) {
+    ListBuilder kept(budget_);
+    for (const Value& element : all->list()) {
       scopes_.emplace_back();
       const absl::Status unpacked = Unpack(statement, element, scopes_.back());
       Result passes = unpacked.ok() ? Evaluate(*statement.condition) : Result(unpacked);
       scopes_.pop_back();
       if (!passes.ok()) return passes.status();
-      if (passes->Truthy()) kept.push_back(std::move(element));
+      if (passes->Truthy()) MNEME_RETURN_IF_ERROR(kept.Add(element));
     }
-    return kept;
-  }
-
-  static Value LoopFacts(const List& list, size_t i) {
-    const auto index = static_cast<int64_t>(i);
-    const auto size = static_cast<int64_t>(list.size());
-    Map loop = {{"index", index + 1},           {"index0", index}, {"first", i == 0},
-                {"last", index + 1 == size},    {"length", size},  {"revindex", size - index},
-                {"revindex0", size - index - 1}};
-    if (i > 0) loop.emplace_back("previtem", list[i - 1]);
-    if (i + 1 < list.size()) loop.emplace_back("nextitem", list[i + 1]);
-    return loop;
+    return kept.Finish();
   }
 
   absl::StatusOr<Flow> ExecuteFor(const Statement& statement) {
-    MNEME_ASSIGN_OR_RETURN(const List list, LoopElements(statement));
+    const auto loop = std::make_shared<Loop>();
+    MNEME_ASSIGN_OR_RETURN(loop->list, LoopElements(statement));
+    const List& list = loop->list.list();
     if (list.empty()) return Execute(statement.other);
+    MNEME_RETURN_IF_ERROR(budget_.TakeMemory(sizeof(Loop)));
+    const Result facts = Value::OfLoop(loop);
+    if (!facts.ok()) return At(statement.line, facts.status());
     for (size_t i = 0; i < list.size(); ++i) {
-      MNEME_RETURN_IF_ERROR(CountStep());
+      MNEME_RETURN_IF_ERROR(budget_.Step());
+      loop->index = i;
       scopes_.emplace_back();
       MNEME_RETURN_IF_ERROR(Unpack(statement, list[i], scopes_.back()));
-      Assign(scopes_.back(), "loop", LoopFacts(list, i));
+      scopes_.back().Set("loop", *facts);
       absl::StatusOr<Flow> flow = Execute(statement.body);
       scopes_.pop_back();
       if (!flow.ok()) return flow;
@@ -149,9 +181,9 @@ class Interpreter {
     if (statement.expression != nullptr) {
       MNEME_ASSIGN_OR_RETURN(value, Evaluate(*statement.expression));
     } else {
-      std::string outer = std::exchange(out_, {});
+      TextBuilder outer = std::exchange(out_, TextBuilder(budget_));
       const absl::Status status = Execute(statement.body).status();
-      value = std::exchange(out_, std::move(outer));
+      value = std::exchange(out_, std::move(outer)).Finish();
       MNEME_RETURN_IF_ERROR(status);
     }
     if (statement.attribute.empty()) return Unpack(statement, value, scopes_.back());
@@ -161,22 +193,22 @@ class Interpreter {
                                     absl::StrCat(statement.names[0], " is no namespace, so ",
                                                  statement.attribute, " of it cannot be set")));
     }
-    Assign(target.mutable_map(), statement.attribute, std::move(value));
+    MNEME_RETURN_IF_ERROR(budget_.TakeMemory(statement.attribute.size() + 2 * sizeof(Value)));
+    target.name_space().attributes.Set(statement.attribute, std::move(value));
     return absl::OkStatus();
   }
 
   Value Find(const std::string& name) const {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
-      for (const auto& [key, value] : *scope) {
-        if (key == name) return value;
-      }
+      if (const Value* value = scope->Find(name); value != nullptr) return *value;
     }
-    if (IsFunction(name)) return Builtin{name, nullptr};
-    return Undefined{name};
+    if (const Value* value = variables_.Find(name); value != nullptr) return *value;
+    if (IsFunction(name)) return *Value::OfFunction({name, nullptr});
+    return Undefined(name);
   }
 
   Result Evaluate(const Expression& e) {
-    MNEME_RETURN_IF_ERROR(CountStep());
+    MNEME_RETURN_IF_ERROR(budget_.Step());
     switch (e.kind) {
       case Expression::kLiteral:
         return e.value;
@@ -188,7 +220,7 @@ class Interpreter {
       case Expression::kConditional: {
         MNEME_ASSIGN_OR_RETURN(const Value condition, Evaluate(*e.operands[1]));
         if (condition.Truthy()) return Evaluate(*e.operands[0]);
-        if (e.operands[2] == nullptr) return Value(Undefined{"the other value"});
+        if (e.operands[2] == nullptr) return Value(Undefined("the other value"));
         return Evaluate(*e.operands[2]);
       }
       default:
@@ -217,20 +249,21 @@ class Interpreter {
   Result Apply(const Expression& e, std::vector<Value>& operands) {
     switch (e.kind) {
       case Expression::kList:
-        return Value(List(std::move(operands)));
+        return budget_.NewList(std::move(operands));
       case Expression::kMap: {
         Map map;
         for (size_t i = 0; i < operands.size(); i += 2) {
-          Assign(map, operands[i].ToText(), operands[i + 1]);
+          MNEME_ASSIGN_OR_RETURN(const Value key, AsText(operands[i], budget_));
+          map.Set(key.text(), operands[i + 1]);
         }
-        return Value(std::move(map));
+        return budget_.NewMap(std::move(map));
       }
       case Expression::kAttribute:
-        return Attribute(operands[0], e.text);
+        return Attribute(operands[0], e.text, budget_);
       case Expression::kItem:
-        return Item(operands[0], operands[1]);
+        return Item(operands[0], operands[1], budget_);
       case Expression::kSlice:
-        return Slice(operands[0], operands[1], operands[2], operands[3]);
+        return Slice(operands[0], operands[1], operands[2], operands[3], budget_);
       case Expression::kUnary:
         return Unary(e.text, operands[0]);
       case Expression::kBinary:
@@ -245,17 +278,17 @@ class Interpreter {
       MNEME_ASSIGN_OR_RETURN(Value value, Evaluate(*expression));
       arguments.named.emplace_back(name, std::move(value));
     }
-    if (e.kind == Expression::kFilter) return ApplyFilter(e.text, operands[0], arguments);
+    if (e.kind == Expression::kFilter) return ApplyFilter(e.text, operands[0], arguments, budget_);
     if (e.kind == Expression::kTest) {
-      MNEME_ASSIGN_OR_RETURN(const bool passes, ApplyTest(e.text, operands[0], arguments));
+      MNEME_ASSIGN_OR_RETURN(const bool passes, ApplyTest(e.text, operands[0], arguments, budget_));
       return Value(passes);
     }
-    if (!operands[0].Is<Builtin>()) {
+    if (!operands[0].is_function()) {
       const Expression& called = *e.operands[0];
       return absl::InvalidArgumentError(
           absl::StrCat("there is no function ", called.text.empty() ? "here" : called.text));
     }
-    return Call(operands[0].Get<Builtin>(), arguments, now_);
+    return Call(operands[0].function(), arguments, now_, budget_);
   }
 
   static Result Unary(const std::string& op, const Value& value) {
@@ -264,37 +297,51 @@ class Interpreter {
       return absl::InvalidArgumentError(absl::StrCat("cannot negate ", value.TypeName()));
     }
     if (op == "+") return value;
-    return value.is_int() ? Value(-value.integer()) : Value(-value.number());
+    // Unsigned, because an overflow of theirs is defined.
+    if (value.is_int())
+      return Value(static_cast<int64_t>(0 - static_cast<uint64_t>(value.integer())));
+    return Value(-value.number());
   }
 
-  static Result Binary(const std::string& op, const Value& a, const Value& b) {
-    if (op == "==") return Value(a == b);
-    if (op == "!=") return Value(!(a == b));
-    if (op == "~") return Value(absl::StrCat(a.ToText(), b.ToText()));
+  Result Binary(const std::string& op, const Value& a, const Value& b) {
+    if (op == "==" || op == "!=") {
+      MNEME_ASSIGN_OR_RETURN(const bool equal, Equal(a, b, budget_));
+      return Value(equal == (op == "=="));
+    }
+    if (op == "~") return Concatenation(a, b);
     if (op == "in" || op == "not in") {
-      MNEME_ASSIGN_OR_RETURN(const bool contains, Contains(b, a));
+      MNEME_ASSIGN_OR_RETURN(const bool contains, Contains(b, a, budget_));
       return Value(contains == (op == "in"));
     }
     if (op[0] == '<' || op[0] == '>') {
-      MNEME_ASSIGN_OR_RETURN(const int order, Compare(a, b));
+      MNEME_ASSIGN_OR_RETURN(const int order, Compare(a, b, budget_));
       return Value(op == "<"    ? order < 0
                    : op == ">"  ? order > 0
                    : op == "<=" ? order <= 0
                                 : order >= 0);
     }
-    if (op == "+" && a.is_text() && b.is_text()) return Value(absl::StrCat(a.text(), b.text()));
+    if (op == "+" && a.is_text() && b.is_text()) return Concatenation(a, b);
     if (op == "+" && a.is_list() && b.is_list()) {
-      List list = a.list();
-      list.insert(list.end(), b.list().begin(), b.list().end());
-      return Value(std::move(list));
+      ListBuilder list(budget_);
+      for (const Value* part : {&a, &b}) {
+        for (const Value& element : part->list()) MNEME_RETURN_IF_ERROR(list.Add(element));
+      }
+      return list.Finish();
     }
     return Arithmetic(op, a, b);
+  }
+
+  Result Concatenation(const Value& a, const Value& b) {
+    TextBuilder text(budget_);
+    MNEME_RETURN_IF_ERROR(text.AppendValue(a));
+    MNEME_RETURN_IF_ERROR(text.AppendValue(b));
+    return text.Finish();
   }
 
   static Result Arithmetic(const std::string& op, const Value& a, const Value& b) {
     if (!a.is_number() || !b.is_number()) {
       const auto shown = [](const Value& value) {
-        return value.is_undefined() ? absl::StrCat(value.Get<Undefined>().name, " (undefined)")
+        return value.is_undefined() ? absl::StrCat(value.missing(), " (undefined)")
                                     : value.TypeName();
       };
       return absl::InvalidArgumentError(
@@ -327,21 +374,36 @@ class Interpreter {
     return Value(op == "%" ? a.number() - quotient * b.number() : quotient);
   }
 
+  const Map& variables_;
   const absl::Time now_;
+  RenderBudget budget_;  // ends after all values
   std::vector<Map> scopes_;
-  std::string out_;
-  int64_t steps_ = 0;
+  TextBuilder out_;
 };
 
 }  // namespace
 
 absl::StatusOr<Template> Template::Parse(absl::string_view source) {
-  MNEME_ASSIGN_OR_RETURN(Body body, jinja::Parse(source));
-  return Template(std::move(body));
+  if (source.size() > kMaxSourceBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("the template has ", source.size(),
+                                                   " bytes, expected at most ", kMaxSourceBytes));
+  }
+  try {
+    MNEME_ASSIGN_OR_RETURN(Body body, jinja::Parse(source));
+    return Template(std::move(body));
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  }
 }
 
-absl::StatusOr<std::string> Template::Render(const Map& variables, absl::Time now) const {
-  return Interpreter(variables, now).Run(body_);
+absl::StatusOr<std::string> Template::Render(const Map& variables, absl::Time now,
+                                             WorkMeter& meter) const {
+  // Where a process may have little memory, it ends before a budget does.
+  try {
+    return Interpreter(variables, now, meter).Run(body_);
+  } catch (const std::bad_alloc&) {
+    return OutOfMemory();
+  }
 }
 
 }  // namespace mneme::jinja

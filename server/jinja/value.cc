@@ -1,253 +1,176 @@
 #include "server/jinja/value.h"
 
-#include <cmath>
+#include <algorithm>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 
 namespace mneme::jinja {
 namespace {
 
-// Python's repr of a float: the shortest digits that give it back, and always a point or exponent.
-std::string FloatText(double value) {
-  if (std::isnan(value)) return "nan";
-  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
-  std::string text;
-  for (int digits = 1; digits <= 17; ++digits) {
-    text = absl::StrFormat("%.*g", digits, value);
-    if (std::stod(text) == value) break;
-  }
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
-}
+// Up to so many entries, looking at each of them is quickest.
+constexpr size_t kMaxScanned = 8;
 
-std::string Quoted(absl::string_view text) {
-  const char quote = absl::StrContains(text, '\'') && !absl::StrContains(text, '"') ? '"' : '\'';
-  std::string out(1, quote);
-  for (const char c : text) {
-    if (c == quote || c == '\\') {
-      out.push_back('\\');
-      out.push_back(c);
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
-      absl::StrAppend(&out, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
-    } else {
-      out.push_back(c);
-    }
-  }
-  return out + quote;
-}
-
-std::string JsonQuoted(absl::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-absl::Status AppendJson(const Value& value, int indent, int depth, std::string& out) {
-  const std::string line =
-      indent < 0 ? "" : absl::StrCat("\n", std::string(indent * (depth + 1), ' '));
-  const std::string last_line =
-      indent < 0 ? "" : absl::StrCat("\n", std::string(indent * depth, ' '));
-  const char* const comma = indent < 0 ? ", " : ",";
-  if (value.is_text()) {
-    out += JsonQuoted(value.text());
-  } else if (value.is_none()) {
-    out += "null";
-  } else if (value.Is<bool>()) {
-    out += value.Get<bool>() ? "true" : "false";
-  } else if (value.is_number()) {
-    out += value.ToText();
-  } else if (value.is_list()) {
-    out += "[";
-    bool first = true;
-    for (const Value& element : value.list()) {
-      absl::StrAppend(&out, first ? "" : comma, line);
-      first = false;
-      if (auto status = AppendJson(element, indent, depth + 1, out); !status.ok()) return status;
-    }
-    absl::StrAppend(&out, first ? "" : last_line, "]");
-  } else if (value.is_map()) {
-    out += "{";
-    bool first = true;
-    for (const auto& [key, element] : value.map()) {
-      absl::StrAppend(&out, first ? "" : comma, line, JsonQuoted(key), ": ");
-      first = false;
-      if (auto status = AppendJson(element, indent, depth + 1, out); !status.ok()) return status;
-    }
-    absl::StrAppend(&out, first ? "" : last_line, "}");
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tojson: a value of type ", value.TypeName(), " has no JSON"));
-  }
-  return absl::OkStatus();
+absl::Status CheckDepth(int depth) {
+  if (depth <= Value::kMaxDepth) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a value is nested deeper than ", Value::kMaxDepth, " levels"));
 }
 
 }  // namespace
 
-Value Value::FromJson(const nlohmann::ordered_json& json) {
+struct Value::ListData {
+  List list;
+  int depth;
+};
+
+struct Value::MapData {
+  Map map;
+  int depth;
+};
+
+absl::StatusOr<Value> Value::OfList(List list) {
+  int depth = 0;
+  for (const Value& element : list) depth = std::max(depth, element.depth());
+  MNEME_RETURN_IF_ERROR(CheckDepth(++depth));
+  Value value;
+  value.data_ = std::make_shared<const ListData>(ListData{std::move(list), depth});
+  return value;
+}
+
+absl::StatusOr<Value> Value::OfMap(Map map) {
+  int depth = 0;
+  for (const auto& [key, element] : map) depth = std::max(depth, element.depth());
+  MNEME_RETURN_IF_ERROR(CheckDepth(++depth));
+  Value value;
+  value.data_ = std::make_shared<const MapData>(MapData{std::move(map), depth});
+  return value;
+}
+
+absl::StatusOr<Value> Value::OfFunction(Builtin function) {
+  Value value;
+  value.data_ = std::make_shared<const Builtin>(std::move(function));
+  MNEME_RETURN_IF_ERROR(CheckDepth(value.depth()));
+  return value;
+}
+
+absl::StatusOr<Value> Value::OfLoop(std::shared_ptr<const Loop> loop) {
+  Value value;
+  value.data_ = std::move(loop);
+  MNEME_RETURN_IF_ERROR(CheckDepth(value.depth()));
+  return value;
+}
+
+absl::StatusOr<Value> Value::FromJson(const nlohmann::ordered_json& json, WorkMeter& meter) {
+  MNEME_RETURN_IF_ERROR(meter.Add(1));
   switch (json.type()) {
     case nlohmann::json::value_t::boolean:
-      return json.get<bool>();
+      return Value(json.get<bool>());
     case nlohmann::json::value_t::number_integer:
     case nlohmann::json::value_t::number_unsigned:
-      return json.get<int64_t>();
+      return Value(json.get<int64_t>());
     case nlohmann::json::value_t::number_float:
-      return json.get<double>();
-    case nlohmann::json::value_t::string:
-      return json.get<std::string>();
+      return Value(json.get<double>());
+    case nlohmann::json::value_t::string: {
+      const std::string& text = json.get_ref<const std::string&>();
+      MNEME_RETURN_IF_ERROR(meter.AddBytes(text.size()));
+      return Value(text);
+    }
     case nlohmann::json::value_t::array: {
       List list;
-      for (const auto& element : json) list.push_back(FromJson(element));
-      return list;
+      list.reserve(json.size());
+      for (const auto& element : json) {
+        MNEME_ASSIGN_OR_RETURN(Value value, FromJson(element, meter));
+        list.push_back(std::move(value));
+      }
+      return OfList(std::move(list));
     }
     case nlohmann::json::value_t::object: {
       Map map;
-      for (const auto& [key, element] : json.items()) map.emplace_back(key, FromJson(element));
-      return map;
+      for (const auto& [key, element] : json.get_ref<const nlohmann::ordered_json::object_t&>()) {
+        MNEME_RETURN_IF_ERROR(meter.AddBytes(key.size()));
+        MNEME_ASSIGN_OR_RETURN(Value value, FromJson(element, meter));
+        map.Set(key, std::move(value));
+      }
+      return OfMap(std::move(map));
     }
     default:
-      return None{};
+      return Value(None{});
   }
 }
 
-Value Value::Namespace(Map map) {
-  Value value(std::move(map));
-  value.is_namespace_ = true;
-  return value;
+const List& Value::list() const { return std::get<ListPointer>(data_)->list; }
+const Map& Value::map() const { return std::get<MapPointer>(data_)->map; }
+
+int Value::depth() const {
+  if (is_list()) return std::get<ListPointer>(data_)->depth;
+  if (is_map()) return std::get<MapPointer>(data_)->depth;
+  if (is_loop()) return loop().list.depth() + 1;
+  if (is_function()) return function().self == nullptr ? 0 : function().self->depth() + 1;
+  return 0;
+}
+
+const void* Value::identity() const {
+  if (is_text()) return std::get<TextPointer>(data_).get();
+  if (is_list()) return std::get<ListPointer>(data_).get();
+  if (is_map()) return std::get<MapPointer>(data_).get();
+  if (is_namespace()) return &name_space();
+  if (is_loop()) return &loop();
+  if (is_function()) return &function();
+  return this;
 }
 
 bool Value::Truthy() const {
   if (is_undefined() || is_none()) return false;
-  if (Is<bool>()) return Get<bool>();
+  if (is_bool()) return boolean();
   if (is_number()) return number() != 0;
   if (is_text()) return !text().empty();
   if (is_list()) return !list().empty();
-  if (is_map()) return is_namespace_ || !map().empty();
+  if (is_map()) return !map().empty();
   return true;
-}
-
-std::string Value::ToText(bool quoted) const {
-  if (is_undefined()) return "";
-  if (is_none()) return "None";
-  if (Is<bool>()) return Get<bool>() ? "True" : "False";
-  if (is_int()) return absl::StrCat(integer());
-  if (Is<double>()) return FloatText(Get<double>());
-  if (is_text()) return quoted ? Quoted(text()) : text();
-  std::string out;
-  if (is_list()) {
-    for (const Value& element : list()) {
-      absl::StrAppend(&out, out.empty() ? "" : ", ", element.ToText(true));
-    }
-    return absl::StrCat("[", out, "]");
-  }
-  if (is_map()) {
-    for (const auto& [key, element] : map()) {
-      absl::StrAppend(&out, out.empty() ? "" : ", ", Quoted(key), ": ", element.ToText(true));
-    }
-    return absl::StrCat("{", out, "}");
-  }
-  return absl::StrCat("<function ", Get<Builtin>().name, ">");
 }
 
 std::string Value::TypeName() const {
   if (is_undefined()) return "undefined";
   if (is_none()) return "none";
-  if (Is<bool>()) return "boolean";
+  if (is_bool()) return "boolean";
   if (is_number()) return "number";
   if (is_text()) return "text";
   if (is_list()) return "list";
   if (is_map()) return "mapping";
+  if (is_namespace()) return "namespace";
+  if (is_loop()) return "loop";
   return "function";
 }
 
-Value Value::Lookup(absl::string_view key) const {
-  if (is_map()) {
-    for (const auto& [name, value] : map()) {
-      if (name == key) return value;
-    }
+size_t Map::PlaceOf(absl::string_view key) const {
+  if (!places_.empty()) {
+    const auto found = places_.find(key);
+    return found == places_.end() ? size() : found->second;
   }
-  return Undefined{std::string(key)};
+  size_t place = 0;
+  while (place < size() && entries_[place].first != key) ++place;
+  return place;
 }
 
-bool operator==(const Value& a, const Value& b) {
-  const auto is_numeric = [](const Value& v) { return v.is_number() || v.Is<bool>(); };
-  const auto number = [](const Value& v) {
-    return v.Is<bool>() ? static_cast<double>(v.Get<bool>()) : v.number();
-  };
-  if (a.is_int() && b.is_int()) return a.integer() == b.integer();
-  if (is_numeric(a) && is_numeric(b)) return number(a) == number(b);
-  if (a.data_.index() != b.data_.index()) return false;
-  if (a.is_text()) return a.text() == b.text();
-  if (a.is_list()) return a.list() == b.list();
-  if (a.is_map()) {
-    if (a.map().size() != b.map().size()) return false;
-    for (const auto& [key, value] : a.map()) {
-      if (!(b.Lookup(key) == value)) return false;
-    }
-    return true;
-  }
-  return a.is_none() || a.is_undefined();
+const Value* Map::Find(absl::string_view key) const {
+  const size_t place = PlaceOf(key);
+  return place == size() ? nullptr : &entries_[place].second;
 }
 
-void Assign(Map& map, absl::string_view key, Value value) {
-  for (auto& [name, old] : map) {
-    if (name != key) continue;
-    old = std::move(value);
+void Map::Set(absl::string_view key, Value value) {
+  const size_t place = PlaceOf(key);
+  if (place < size()) {
+    entries_[place].second = std::move(value);
     return;
   }
-  map.emplace_back(std::string(key), std::move(value));
-}
-
-absl::StatusOr<List> Elements(const Value& value) {
-  if (value.is_undefined()) return List();
-  if (value.is_list()) return value.list();
-  List list;
-  if (value.is_map()) {
-    for (const auto& [key, element] : value.map()) list.emplace_back(key);
-    return list;
+  entries_.emplace_back(std::string(key), std::move(value));
+  if (size() <= kMaxScanned) return;
+  if (places_.empty()) {
+    for (size_t i = 0; i < size(); ++i) places_.emplace(entries_[i].first, i);
+  } else {
+    places_.emplace(entries_.back().first, place);
   }
-  if (value.is_text()) {
-    for (std::string& character : Characters(value.text())) list.emplace_back(std::move(character));
-    return list;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("a value of type ", value.TypeName(), " has no elements"));
-}
-
-absl::StatusOr<std::string> ToJson(const Value& value, int indent) {
-  std::string out;
-  if (auto status = AppendJson(value, indent, 0, out); !status.ok()) return status;
-  return out;
-}
-
-std::vector<std::string> Characters(absl::string_view text) {
-  std::vector<std::string> characters;
-  for (const char c : text) {
-    if ((c & 0xc0) == 0x80 && !characters.empty()) {
-      characters.back().push_back(c);
-    } else {
-      characters.emplace_back(1, c);
-    }
-  }
-  return characters;
-}
-
-absl::StatusOr<int> Compare(const Value& a, const Value& b) {
-  if (a.is_number() && b.is_number()) {
-    return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
-  }
-  if (a.is_text() && b.is_text()) {
-    const int order = a.text().compare(b.text());
-    return order < 0 ? -1 : order > 0 ? 1 : 0;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("cannot order ", a.TypeName(), " and ", b.TypeName()));
 }
 
 }  // namespace mneme::jinja

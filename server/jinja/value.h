@@ -1,6 +1,7 @@
 // Values of a template: what Python would hold, as far as templates use it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,43 +10,63 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/work_meter.h"
 
 namespace mneme::jinja {
 
+class Map;
 class Value;
 using List = std::vector<Value>;
-// In the order of insertion, as in Python.
-using Map = std::vector<std::pair<std::string, Value>>;
+using TextPointer = std::shared_ptr<const std::string>;
 
 struct Undefined {
-  std::string name;  // of what was missing, for messages
+  Undefined() = default;
+  explicit Undefined(std::string missing)
+      : name(std::make_shared<const std::string>(std::move(missing))) {}
+
+  TextPointer name;  // of what was missing, for messages; may be null
 };
 struct None {};
 // A function that the interpreter knows: "range", or the method "strip" of the text `self`.
 struct Builtin {
   std::string name;
-  std::shared_ptr<Value> self;  // null for functions
+  std::shared_ptr<const Value> self;  // null for functions
 };
+// What namespace() makes: all that is ever changed after it was made.
+struct Namespace;
+// The variable "loop" of a loop.
+struct Loop;
 
-// Copies share lists and maps. Only a namespace is ever changed after it was made.
+// Texts, lists and mappings are shared by all copies and never change. They nest to kMaxDepth and
+// no deeper, so that whoever walks through one, its destructor included, may use recursion. Of
+// namespaces, which may hold themselves, a RenderBudget takes care.
 class Value {
  public:
+  // A text has depth 0, and a list one more than its deepest element.
+  static constexpr int kMaxDepth = 100;
+
   Value() : data_(Undefined{}) {}
   Value(None) : data_(None{}) {}                           // NOLINT(google-explicit-constructor)
   Value(Undefined missing) : data_(std::move(missing)) {}  // NOLINT(google-explicit-constructor)
   Value(bool value) : data_(value) {}                      // NOLINT(google-explicit-constructor)
   Value(int64_t value) : data_(value) {}                   // NOLINT(google-explicit-constructor)
   Value(double value) : data_(value) {}                    // NOLINT(google-explicit-constructor)
-  Value(std::string value) : data_(std::move(value)) {}    // NOLINT(google-explicit-constructor)
-  Value(const char* value) : data_(std::string(value)) {}  // NOLINT(google-explicit-constructor)
-  Value(List list) : data_(std::make_shared<List>(std::move(list))) {}  // NOLINT
-  Value(Map map) : data_(std::make_shared<Map>(std::move(map))) {}      // NOLINT
-  Value(Builtin function) : data_(std::move(function)) {}               // NOLINT
+  Value(std::string value)                                 // NOLINT(google-explicit-constructor)
+      : data_(std::make_shared<const std::string>(std::move(value))) {}
+  Value(const char* value) : Value(std::string(value)) {}               // NOLINT
+  Value(std::shared_ptr<Namespace> value) : data_(std::move(value)) {}  // NOLINT
 
-  static Value FromJson(const nlohmann::ordered_json& json);
-  static Value Namespace(Map map);
+  // INVALID_ARGUMENT for what would be nested too deeply.
+  static absl::StatusOr<Value> OfList(List list);
+  static absl::StatusOr<Value> OfMap(Map map);
+  static absl::StatusOr<Value> OfFunction(Builtin function);
+  static absl::StatusOr<Value> OfLoop(std::shared_ptr<const Loop> loop);
+  // Counts every value with `meter`.
+  static absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, WorkMeter& meter);
 
   template <typename T>
   bool Is() const {
@@ -53,56 +74,85 @@ class Value {
   }
   bool is_undefined() const { return Is<Undefined>(); }
   bool is_none() const { return Is<None>(); }
-  bool is_text() const { return Is<std::string>(); }
+  bool is_bool() const { return Is<bool>(); }
+  bool is_text() const { return Is<TextPointer>(); }
   bool is_int() const { return Is<int64_t>(); }
   bool is_number() const { return Is<int64_t>() || Is<double>(); }
-  bool is_list() const { return Is<std::shared_ptr<List>>(); }
-  bool is_map() const { return Is<std::shared_ptr<Map>>(); }
-  bool is_namespace() const { return is_map() && is_namespace_; }
+  bool is_list() const { return Is<ListPointer>(); }
+  bool is_map() const { return Is<MapPointer>(); }
+  bool is_namespace() const { return Is<std::shared_ptr<Namespace>>(); }
+  bool is_loop() const { return Is<std::shared_ptr<const Loop>>(); }
+  bool is_function() const { return Is<std::shared_ptr<const Builtin>>(); }
 
-  const std::string& text() const { return std::get<std::string>(data_); }
+  const std::string& text() const { return *std::get<TextPointer>(data_); }
+  bool boolean() const { return std::get<bool>(data_); }
   int64_t integer() const { return std::get<int64_t>(data_); }
   double number() const {
     return is_int() ? static_cast<double>(integer()) : std::get<double>(data_);
   }
-  const List& list() const { return *std::get<std::shared_ptr<List>>(data_); }
-  const Map& map() const { return *std::get<std::shared_ptr<Map>>(data_); }
-  Map& mutable_map() const { return *std::get<std::shared_ptr<Map>>(data_); }
-  template <typename T>
-  const T& Get() const {
-    return std::get<T>(data_);
+  const List& list() const;
+  const Map& map() const;
+  Namespace& name_space() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
+  const Loop& loop() const { return *std::get<std::shared_ptr<const Loop>>(data_); }
+  const Builtin& function() const { return *std::get<std::shared_ptr<const Builtin>>(data_); }
+  // Of what is undefined.
+  std::string missing() const {
+    const TextPointer& name = std::get<Undefined>(data_).name;
+    return name == nullptr ? "" : *name;
   }
 
   bool Truthy() const;
-  // str(value) in Python; `quoted` is repr(value).
-  std::string ToText(bool quoted = false) const;
   // "text", "list": for messages.
   std::string TypeName() const;
-  // The value under `key`, or undefined.
-  Value Lookup(absl::string_view key) const;
-
-  friend bool operator==(const Value& a, const Value& b);
+  int depth() const;
+  // Whether both are the same object, so that copies of one are; of texts, lists and the like.
+  bool SharesWith(const Value& other) const { return identity() == other.identity(); }
 
  private:
-  std::variant<Undefined, None, bool, int64_t, double, std::string, std::shared_ptr<List>,
-               std::shared_ptr<Map>, Builtin>
+  struct ListData;
+  struct MapData;
+  using ListPointer = std::shared_ptr<const ListData>;
+  using MapPointer = std::shared_ptr<const MapData>;
+
+  const void* identity() const;
+
+  std::variant<Undefined, None, bool, int64_t, double, TextPointer, ListPointer, MapPointer,
+               std::shared_ptr<Namespace>, std::shared_ptr<const Loop>,
+               std::shared_ptr<const Builtin>>
       data_;
-  bool is_namespace_ = false;
 };
 
-// Sets or replaces.
-void Assign(Map& map, absl::string_view key, Value value);
+// Entries in the order of insertion, as in Python; found in constant time.
+class Map {
+ public:
+  using Entry = std::pair<std::string, Value>;
 
-// The elements of a list, keys of a map, characters of a text; nothing of undefined.
-absl::StatusOr<List> Elements(const Value& value);
+  Map() = default;
 
-// json.dumps(value, ensure_ascii=False, indent=indent); no indent below 0.
-absl::StatusOr<std::string> ToJson(const Value& value, int indent);
+  // Null if there is none.
+  const Value* Find(absl::string_view key) const;
+  // Sets or replaces.
+  void Set(absl::string_view key, Value value);
 
-// Characters of UTF-8.
-std::vector<std::string> Characters(absl::string_view text);
+  size_t size() const { return entries_.size(); }
+  bool empty() const { return entries_.empty(); }
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
 
-// -1, 0, 1; an error for values that have no order.
-absl::StatusOr<int> Compare(const Value& a, const Value& b);
+ private:
+  size_t PlaceOf(absl::string_view key) const;  // size(): nowhere
+
+  std::vector<Entry> entries_;
+  absl::flat_hash_map<std::string, size_t> places_;  // of all entries, once there are many
+};
+
+struct Namespace {
+  Map attributes;
+};
+
+struct Loop {
+  Value list;
+  size_t index = 0;  // of the element that it is at
+};
 
 }  // namespace mneme::jinja

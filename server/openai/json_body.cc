@@ -1,10 +1,7 @@
 #include "server/openai/json_body.h"
 
 #include <cstdint>
-#include <functional>
-#include <vector>
 
-#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -15,70 +12,42 @@
 namespace mneme {
 namespace {
 
-constexpr int kMaxDepth = 64;
-// Of an object. Json finds each of them by looking at all before it.
-constexpr size_t kMaxKeys = 1024;
 constexpr size_t kMaxShownBytes = 60;
 
-std::string Shortened(absl::string_view text) {
-  if (text.size() <= kMaxShownBytes) return std::string(text);
-  return absl::StrCat(text.substr(0, CompleteUtf8Prefix(text.substr(0, kMaxShownBytes))), "...");
-}
-
-absl::Status BodyError(absl::string_view message) {
-  return WithReason(absl::InvalidArgumentError(message), "BAD_BODY");
-}
-
-// Looks at a body while it is parsed, for what cannot be seen in the result, or makes it expensive.
-class BodyCheck {
+// As much of the value's text as is shown, and a little more.
+class ShownText {
  public:
-  // For Json::parse: false leaves the value out.
-  bool operator()(int depth, Json::parse_event_t event, const Json& value) {
-    if (!status_.ok()) return false;
-    if (event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start) {
-      objects_.resize(depth);
-      objects_.emplace_back();
-      if (depth >= kMaxDepth) {
-        status_ = BodyError(absl::StrCat("the body is nested deeper than ", kMaxDepth, " levels"));
-      }
-    } else if (event == Json::parse_event_t::key) {
-      CheckKey(depth - 1, value.get_ref<const std::string&>());
-    }
-    return status_.ok();
+  std::string Of(const Json& value) && {
+    Add(value);
+    return Shortened(text_, kMaxShownBytes);
   }
-  const absl::Status& status() const { return status_; }
 
  private:
-  // Of an object, or of an array, which has none.
-  struct Keys {
-    absl::flat_hash_set<std::string> seen;
-    std::string last;
-  };
+  bool is_full() const { return text_.size() > kMaxShownBytes; }
 
-  void CheckKey(size_t depth, const std::string& key) {
-    Keys& keys = objects_[depth];
-    if (keys.seen.size() == kMaxKeys) {
-      status_ = depth == 0 ? BodyError(absl::StrCat("the body has more than ", kMaxKeys, " fields"))
-                           : FieldError(PathTo(depth - 1),
-                                        absl::StrCat("has more than ", kMaxKeys, " fields"));
-      return;
+  void Add(const Json& value) {
+    if (is_full()) return;
+    if (value.is_string()) return AddString(value.get_ref<const std::string&>());
+    if (!value.is_structured()) return absl::StrAppend(&text_, JsonText(value));
+    text_ += value.is_object() ? "{" : "[";
+    bool first = true;
+    for (const auto& item : value.items()) {
+      if (is_full()) return;
+      if (!first) text_ += ",";
+      first = false;
+      if (value.is_object()) {
+        AddString(item.key());
+        text_ += ":";
+      }
+      Add(item.value());
     }
-    keys.last = key;
-    if (keys.seen.insert(key).second) return;
-    status_ = FieldError(PathTo(depth), "is there twice");
+    text_ += value.is_object() ? "}" : "]";
   }
-  // Without the places in lists.
-  std::string PathTo(size_t depth) const {
-    std::string path;
-    for (size_t i = 0; i <= depth; ++i) {
-      if (objects_[i].seen.empty()) continue;
-      absl::StrAppend(&path, path.empty() ? "" : ".", Shortened(objects_[i].last));
-    }
-    return path;
+  void AddString(const std::string& text) {
+    absl::StrAppend(&text_, JsonText(text.substr(0, kMaxShownBytes)));
   }
 
-  std::vector<Keys> objects_;  // around what is parsed, from the outermost
-  absl::Status status_;
+  std::string text_;
 };
 
 bool IsEmpty(const Json& value) {
@@ -88,11 +57,12 @@ bool IsEmpty(const Json& value) {
 
 }  // namespace
 
-absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request) {
+absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request, WorkMeter& meter) {
   absl::string_view type = request.Field("content-type");
   type = type.substr(0, type.find(';'));
   if (!type.empty() && !absl::EqualsIgnoreCase(type, "application/json")) {
-    return BodyError(absl::StrCat("Content-Type is ", type, ", expected application/json"));
+    return BodyError(absl::StrCat("Content-Type is ", Shortened(type, kMaxShownBytes),
+                                  ", expected application/json"));
   }
   // What a page sends without a type reaches any server, without a question whether it may.
   if (type.empty() && !request.Field("origin").empty()) {
@@ -100,18 +70,10 @@ absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request) {
   }
   const absl::string_view encoding = request.Field("content-encoding");
   if (!encoding.empty() && !absl::EqualsIgnoreCase(encoding, "identity")) {
-    return BodyError(absl::StrCat("Content-Encoding is ", encoding, ", expected none"));
+    return BodyError(absl::StrCat("Content-Encoding is ", Shortened(encoding, kMaxShownBytes),
+                                  ", expected none"));
   }
-  BodyCheck check;
-  Json json;
-  try {
-    json = Json::parse(request.body, std::ref(check));
-  } catch (const Json::exception& error) {
-    absl::string_view what = error.what();
-    what = what.substr(what.find("] ") + 2);  // "[json.exception.parse_error.101] "
-    return BodyError(absl::StrCat("the body is not JSON: ", SanitizeUtf8(what)));
-  }
-  MNEME_RETURN_IF_ERROR(check.status());
+  MNEME_ASSIGN_OR_RETURN(Json json, ParseJson(request.body, JsonLimits(), meter));
   if (!json.is_object()) return BodyError("the body is not a JSON object");
   return json;
 }
@@ -126,7 +88,7 @@ HttpResponse JsonOrErrorResponse(const absl::StatusOr<Json>& json) {
   return json.ok() ? JsonResponse(*json) : ErrorResponse(json.status());
 }
 
-std::string ShownJson(const Json& value) { return Shortened(JsonText(value)); }
+std::string ShownJson(const Json& value) { return ShownText().Of(value); }
 
 std::string JsonFields::Path(absl::string_view name) const {
   return prefix_.empty() ? std::string(name) : absl::StrCat(prefix_, ".", name);
@@ -221,9 +183,9 @@ absl::Status JsonFields::Finish() const {
   if (!status_.ok()) return status_;
   for (const auto& [name, value] : object_.items()) {
     if (known_.count(name) > 0) continue;
-    return WithReason(
-        FieldError(Path(name.empty() ? "\"\"" : Shortened(name)), "is no field that is known here"),
-        "UNKNOWN_PARAMETER");
+    return WithReason(FieldError(Path(name.empty() ? "\"\"" : Shortened(name, kMaxShownBytes)),
+                                 "is no field that is known here"),
+                      "UNKNOWN_PARAMETER");
   }
   return absl::OkStatus();
 }

@@ -3,23 +3,21 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/work_meter.h"
 #include "server/http/http_message.h"
+#include "server/openai/json_parser.h"
 
 namespace mneme {
 
-using Json = nlohmann::ordered_json;
-
-// INVALID_ARGUMENT for a body that is not JSON, not an object, nested deeper than 64 levels, or
-// with an object of more than 1024 fields or one field twice; and for a Content-Type or
-// Content-Encoding that says something else.
-absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request);
+// INVALID_ARGUMENT for a body that is not JSON, not an object, or beyond JsonLimits; and for a
+// Content-Type or Content-Encoding that says something else. Counts and ends by `meter`.
+absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request, WorkMeter& meter);
 
 // On one line. Bytes that are not UTF-8 are replaced.
 std::string JsonText(const Json& json);

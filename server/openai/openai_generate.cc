@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -14,23 +13,12 @@
 #include "server/chat/chat_prompt.h"
 #include "server/http/http_error.h"
 #include "server/openai/json_body.h"
+#include "server/openai/wanted_call.h"
 #include "server/refusal.h"
 #include "server/request_conversion.h"
 
 namespace mneme {
 namespace {
-
-// When the client stops waiting, from the header x-request-timeout-ms.
-absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request) {
-  const absl::string_view text = request.Field("x-request-timeout-ms");
-  int64_t ms = 0;
-  if (text.empty()) return absl::InfiniteFuture();
-  if (!absl::SimpleAtoi(text, &ms) || ms <= 0) {
-    return FieldError("x-request-timeout-ms",
-                      absl::StrCat("is \"", SanitizeUtf8(text), "\", expected milliseconds"));
-  }
-  return request.received + absl::Milliseconds(ms);
-}
 
 CallFacts CallFactsOf(const HttpRequest& http) {
   return {.request_id = http.id,
@@ -61,24 +49,29 @@ AnswerFacts FactsOf(const OpenAiRequest& request, const HttpRequest& http, const
   return facts;
 }
 
-// The engine's requests: one for each prompt.
-absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& request,
-                                                      const HttpRequest& http, const Engine& engine,
-                                                      const ServingFacts& facts) {
-  CallFacts call = CallFactsOf(http);
-  MNEME_ASSIGN_OR_RETURN(call.deadline, DeadlineOf(http));
+// The engine's requests: one for each prompt, of several only such as it takes. `call` is of the
+// whole.
+absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& request, CallFacts call,
+                                                      const Engine& engine,
+                                                      const ServingFacts& facts, WorkMeter& meter) {
+  const std::string call_id = call.request_id;
   std::vector<Request> converted;
   const auto add = [&](const v1::GenerateRequest& prompt) -> absl::Status {
     v1::GenerateRequest whole = request.generate;
     whole.MergeFrom(prompt);
     if (request.prompts.size() > 1) {
-      call.request_id = absl::StrCat(http.id, "-", converted.size());
+      call.request_id = absl::StrCat(call_id, "-", converted.size());
       if (!whole.idempotency_key().empty()) {
         whole.set_idempotency_key(absl::StrCat(whole.idempotency_key(), "-", converted.size()));
       }
     }
-    absl::StatusOr<Request> one = ToEngineRequest(whole, call, engine, facts);
+    absl::StatusOr<Request> one = ToEngineRequest(whole, call, engine, facts, meter);
     if (!one.ok()) return WithBodyField(one.status(), request.names, converted.size());
+    // Before the next one has a copy of everything but the prompt, whatever size that is.
+    if (const absl::Status valid = engine.Validate(*one);
+        request.prompts.size() > 1 && !valid.ok()) {
+      return WithBodyField(valid, request.names, converted.size());
+    }
     converted.push_back(*std::move(one));
     return absl::OkStatus();
   };
@@ -86,14 +79,15 @@ absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& reque
     for (const v1::GenerateRequest& prompt : request.prompts) MNEME_RETURN_IF_ERROR(add(prompt));
     return converted;
   }
-  MNEME_ASSIGN_OR_RETURN(const ChatPrompt prompt, ToChatPrompt(request, engine, facts));
+  MNEME_ASSIGN_OR_RETURN(const ChatPrompt prompt,
+                         ToChatPrompt(request.conversation, engine, facts, meter));
   v1::GenerateRequest ids;
   ids.mutable_token_ids()->mutable_ids()->Add(prompt.at_start.begin(), prompt.at_start.end());
   MNEME_RETURN_IF_ERROR(add(ids));
   converted[0].prompt = {.at_start = prompt.at_start,
                          .continued = prompt.continued,
-                         .same_everywhere = request.session_mode == SessionMode::kWhole};
-  converted[0].whole_history = request.session_mode == SessionMode::kWhole;
+                         .same_everywhere = !request.conversation.appends};
+  converted[0].whole_history = !request.conversation.appends;
   converted[0].repeats_end = !converted[0].whole_history;
   return converted;
 }
@@ -110,17 +104,6 @@ absl::Status CheckStreamLimit(const std::vector<Request>& requests, const Securi
       kReasonStreamLimit);
 }
 
-// What the engine would refuse, before it has begun with any of several.
-absl::Status CheckAll(const std::vector<Request>& requests, const Engine& engine,
-                      const BodyFields& names) {
-  if (requests.size() < 2) return absl::OkStatus();
-  for (size_t i = 0; i < requests.size(); ++i) {
-    const absl::Status status = engine.Validate(requests[i]);
-    if (!status.ok()) return WithBodyField(status, names, i);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 struct OpenAiGenerate::Prepared {
@@ -135,14 +118,20 @@ absl::StatusOr<OpenAiGenerate::Prepared> OpenAiGenerate::Prepare(
   Prepared prepared;
   MNEME_ASSIGN_OR_RETURN(prepared.engine, access_.GetForWork());
   const Engine& engine = *prepared.engine;
-  if (call->client_left()) return absl::CancelledError("the client has left");
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
+  CallFacts facts = CallFactsOf(http);
+  MNEME_ASSIGN_OR_RETURN(facts.deadline, DeadlineOf(http));
+  WorkMeter meter(
+      [this, wanted = WantedUntil(facts.deadline, *call, executors_)]() -> absl::Status {
+        MNEME_RETURN_IF_ERROR(access_.GetForWork().status());
+        return wanted();
+      });
+  MNEME_RETURN_IF_ERROR(meter.Look());
+  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http, meter));
   MNEME_ASSIGN_OR_RETURN(const OpenAiRequest request, ToOpenAiRequest(kind, body, http));
   MNEME_RETURN_IF_ERROR(
       CheckQueue(engine, request.generate, std::max<size_t>(1, request.prompts.size())));
   MNEME_ASSIGN_OR_RETURN(prepared.requests,
-                         ToEngineRequests(request, http, engine, access_.facts()));
-  MNEME_RETURN_IF_ERROR(CheckAll(prepared.requests, engine, request.names));
+                         ToEngineRequests(request, facts, engine, access_.facts(), meter));
   MNEME_RETURN_IF_ERROR(CheckStreamLimit(prepared.requests, security_));
   prepared.facts = FactsOf(request, http, engine, access_, prepared.requests[0]);
   return prepared;
@@ -181,8 +170,9 @@ OpenAiAnswer::Recut OpenAiGenerate::MakeRecut(const std::shared_ptr<HttpCall>& c
   auto again = [this, call, request, facts = prepared.facts,
                 engine = prepared.engine](int64_t bytes) -> absl::Status {
     Request cut = request;
-    MNEME_ASSIGN_OR_RETURN(cut.prompt.at_start,
-                           CutAt(*engine->tokenizer(), request.prompt.at_start, bytes));
+    WorkMeter meter(WantedUntil(request.deadline, *call, executors_));
+    MNEME_ASSIGN_OR_RETURN(cut.prompt.at_start, CutAt(*engine->tokenizer(), request.prompt.at_start,
+                                                      bytes, access_.facts(), meter));
     if (const absl::Status share = TakeShares({&cut, 1}, facts.names); !share.ok()) {
       CountRefusal(access_, CallFactsOf(call->request()), share);
       return share;
@@ -193,11 +183,13 @@ OpenAiAnswer::Recut OpenAiGenerate::MakeRecut(const std::shared_ptr<HttpCall>& c
     return absl::OkStatus();
   };
   return [this, call, again = std::move(again), names = prepared.facts.names](int64_t bytes) {
-    const bool posted =
-        executors_.ForBody(call->request().body.size()).TryPost([call, again, names, bytes] {
-          const absl::Status status = again(bytes);
-          if (!status.ok()) call->Send(ErrorResponse(WithBodyField(status, names)));
-        });
+    const bool posted = executors_.ForBody(call->request().body.size())
+                            .TryPost(TextOwner(call->request().owner, call->request().peer),
+                                     [call, again, names, bytes] {
+                                       const absl::Status status = again(bytes);
+                                       if (!status.ok())
+                                         call->Send(ErrorResponse(WithBodyField(status, names)));
+                                     });
     if (!posted) Refuse(call, TooManyTasks());
   };
 }

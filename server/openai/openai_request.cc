@@ -153,8 +153,10 @@ std::string ReadFieldOrHeader(JsonFields& fields, absl::string_view name, const 
   if (text.empty()) {
     fields.Fail(name, "is empty; leave it out to have none");
   } else if (!in_header.empty() && in_header != text) {
-    fields.Fail(name, absl::StrCat("what the header ", header, " says, ", SanitizeUtf8(in_header)),
-                text);
+    fields.Fail(
+        name,
+        absl::StrCat("what the header ", header, " says, ", SanitizeUtf8(Shortened(in_header, 60))),
+        text);
   }
   return text;
 }
@@ -187,7 +189,7 @@ void ReadSession(JsonFields& fields, const HttpRequest& http, OpenAiRequest& out
   std::string mode;
   if (!fields.Read("session_mode", mode)) return;
   if (mode == "append") {
-    out.session_mode = SessionMode::kAppend;
+    out.conversation.appends = true;
   } else if (mode != "whole") {
     fields.Fail("session_mode", "\"whole\" or \"append\"", mode);
   }
@@ -296,23 +298,24 @@ void ReadMessages(JsonFields& fields, OpenAiRequest& out) {
   if (!messages->is_array() || messages->empty()) {
     return fields.Fail("messages", kExpected, *messages);
   }
-  out.messages = *messages;
-  fields.Read("add_generation_prompt", out.add_generation_prompt);
+  out.conversation.messages = *messages;
+  fields.Read("add_generation_prompt", out.conversation.add_generation_prompt);
   if (const Json* arguments = fields.Find("chat_template_kwargs"); arguments != nullptr) {
     if (!arguments->is_object()) {
       return fields.Fail("chat_template_kwargs", "an object", *arguments);
     }
-    out.template_arguments = *arguments;
+    out.conversation.template_arguments = *arguments;
   }
   // How much a model thinks is what its template makes of it; most make nothing.
   constexpr char kEffort[] = "reasoning_effort";
   if (std::string effort; fields.Read(kEffort, effort)) {
-    const auto given = out.template_arguments.find(kEffort);
-    if (given != out.template_arguments.end() && *given != effort) {
+    Json& arguments = out.conversation.template_arguments;
+    const auto given = arguments.find(kEffort);
+    if (given != arguments.end() && *given != effort) {
       return fields.Fail(
           kEffort, absl::StrCat("what chat_template_kwargs says, ", ShownJson(*given)), effort);
     }
-    out.template_arguments[kEffort] = effort;
+    arguments[kEffort] = effort;
   }
 }
 

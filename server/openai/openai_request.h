@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "mneme/v1/inference.pb.h"
+#include "server/chat/chat_prompt.h"
 #include "server/openai/body_fields.h"
 #include "server/openai/json_body.h"
 
@@ -13,21 +14,12 @@ namespace mneme {
 
 enum class OpenAiKind { kCompletion, kChat };
 
-// How a chat's messages relate to what its session remembers.
-enum class SessionMode {
-  kWhole,   // they are the whole conversation: the session must have been fed a beginning of it
-  kAppend,  // they are new, and follow what the session remembers
-};
-
 struct OpenAiRequest {
   OpenAiKind kind = OpenAiKind::kCompletion;
   // All but the prompt and the request's id.
   v1::GenerateRequest generate;
   std::vector<v1::GenerateRequest> prompts;  // kCompletion: only their prompt is set; at least one
-  Json messages;                             // kChat
-  bool add_generation_prompt = true;
-  Json template_arguments = Json::object();
-  SessionMode session_mode = SessionMode::kWhole;
+  Conversation conversation;                 // kChat
   bool stream = false;
   bool include_usage = false;
   BodyFields names;  // for errors about `generate` and `prompts`

@@ -12,6 +12,7 @@
 #include "server/openai/json_body.h"
 #include "server/openai/openai_generate.h"
 #include "server/openai/openai_request.h"
+#include "server/openai/wanted_call.h"
 #include "server/request_conversion.h"
 #include "server/version.h"
 
@@ -27,9 +28,13 @@ Json ModelJson(const EngineAccess& access, const Engine& engine) {
           {"max_model_len", limit > 0 ? Json(limit) : Json()}};
 }
 
-absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpRequest& http) {
+absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
+                               const TextExecutors& executors) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
+  MNEME_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(call.request()));
+  WorkMeter meter(WantedUntil(deadline, call, executors));
+  MNEME_RETURN_IF_ERROR(meter.Look());
+  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(call.request(), meter));
   JsonFields fields(body);
   std::string model;
   std::string prompt;
@@ -45,10 +50,11 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpRequest& ht
   if (is_chat) {
     if (fields.Has("prompt")) fields.Fail("prompt", "is there beside messages, expected only one");
     fields.Unsupported("add_special_tokens");
-    OpenAiRequest chat;
-    ReadMessages(fields, chat);
+    OpenAiRequest request;
+    ReadMessages(fields, request);
     MNEME_RETURN_IF_ERROR(fields.Finish());
-    MNEME_ASSIGN_OR_RETURN(ChatPrompt rendered, ToChatPrompt(chat, *engine, access.facts()));
+    MNEME_ASSIGN_OR_RETURN(ChatPrompt rendered,
+                           ToChatPrompt(request.conversation, *engine, access.facts(), meter));
     ids = std::move(rendered.at_start);
   } else {
     if (!fields.Read("prompt", prompt)) {
@@ -57,7 +63,7 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpRequest& ht
     MNEME_RETURN_IF_ERROR(fields.Finish());
     MNEME_RETURN_IF_ERROR(CheckTextSize(prompt, "prompt", access.facts()));
     const EncodeOptions options{.add_bos = has_special ? special : tokenizer->adds_bos()};
-    MNEME_ASSIGN_OR_RETURN(ids, EncodeText(*tokenizer, prompt, options));
+    MNEME_ASSIGN_OR_RETURN(ids, EncodeText(*tokenizer, prompt, options, access.facts(), meter));
   }
   MNEME_RETURN_IF_ERROR(CheckModelName(model, access.facts()));
   const int limit = engine->options().max_request_tokens;
@@ -73,9 +79,13 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpRequest& ht
   return json;
 }
 
-absl::StatusOr<Json> Detokenized(const EngineAccess& access, const HttpRequest& http) {
+absl::StatusOr<Json> Detokenized(const EngineAccess& access, const HttpCall& call,
+                                 const TextExecutors& executors) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
+  MNEME_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(call.request()));
+  WorkMeter meter(WantedUntil(deadline, call, executors));
+  MNEME_RETURN_IF_ERROR(meter.Look());
+  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(call.request(), meter));
   JsonFields fields(body);
   std::string model;
   fields.Read("model", model);
@@ -131,9 +141,11 @@ void OpenAiService::AddRoutes(HttpRoutes& routes) {
 
 HttpHandler OpenAiService::WithTexts(Handler handler, Handler when_full) {
   return [this, handler, when_full](const std::shared_ptr<HttpCall>& call) {
-    Executor* executor = executors_.For(call->request().body.size());
-    if (executor == nullptr) return (this->*handler)(call);
-    if (executor->TryPost([this, handler, call] { (this->*handler)(call); })) return;
+    const HttpRequest& request = call->request();
+    Lanes* const lanes = executors_.For(request.body.size());
+    if (lanes == nullptr) return (this->*handler)(call);
+    const std::string owner = TextOwner(request.owner, request.peer);
+    if (lanes->TryPost(owner, [this, handler, call] { (this->*handler)(call); })) return;
     (this->*when_full)(call);
   };
 }
@@ -185,11 +197,11 @@ void OpenAiService::Refuse(const std::shared_ptr<HttpCall>& call) {
 }
 
 void OpenAiService::Tokenize(const std::shared_ptr<HttpCall>& call) {
-  call->Send(JsonOrErrorResponse(Tokenized(engine_, call->request())));
+  call->Send(JsonOrErrorResponse(Tokenized(engine_, *call, executors_)));
 }
 
 void OpenAiService::Detokenize(const std::shared_ptr<HttpCall>& call) {
-  call->Send(JsonOrErrorResponse(Detokenized(engine_, call->request())));
+  call->Send(JsonOrErrorResponse(Detokenized(engine_, *call, executors_)));
 }
 
 }  // namespace mneme

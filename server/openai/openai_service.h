@@ -14,8 +14,8 @@
 
 namespace mneme {
 
-// Outlives the HttpServer that has its routes. Handlers return at once: long texts are tokenised on
-// threads of their own.
+// Outlives the HttpServer that has its routes. Handlers return at once: long texts are parsed and
+// tokenised on threads of their own.
 class OpenAiService {
  public:
   OpenAiService(EngineAccess& engine, Security& security)
@@ -28,6 +28,8 @@ class OpenAiService {
   void AddRoutes(HttpRoutes& routes);
   // To be called for each exchange of that server.
   void OnExchange(const HttpExchange& exchange) const { generate_.OnExchange(exchange); }
+  // For good: texts that wait or are worked on are given up, with UNAVAILABLE.
+  void AbandonTexts() { executors_.Abandon(); }
 
  private:
   using Handler = void (OpenAiService::*)(const std::shared_ptr<HttpCall>&);

@@ -23,6 +23,8 @@ namespace {
 // Commands wait for the engine's loop, one after the other, so more threads would not help.
 constexpr int kThreads = 1;
 constexpr size_t kMaxWaiting = 1024;
+// Of a body with three short fields, as it is read on that one thread.
+constexpr size_t kMaxBodyBytes = 65536;
 
 Json SessionJson(const SessionInfo& info) {
   return {{"id", info.key.name},
@@ -67,7 +69,12 @@ absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
 // A new session, or a fork of another one.
 absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http) {
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.GetForWork());
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http));
+  if (http.body.size() > kMaxBodyBytes) {
+    return BodyError(absl::StrCat("the body has ", http.body.size(), " bytes, expected at most ",
+                                  kMaxBodyBytes));
+  }
+  WorkMeter meter;
+  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http, meter));
   JsonFields fields(body);
   std::string name;
   std::string source;

@@ -27,6 +27,8 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+// Of targets that have one, as with libFuzzer: runs once, first of all.
+extern "C" __attribute__((weak)) int LLVMFuzzerInitialize(int* argc, char*** argv);
 // Present in sanitizer builds only.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
@@ -209,6 +211,7 @@ void Run(const Bytes& input) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (LLVMFuzzerInitialize != nullptr) (void)LLVMFuzzerInitialize(&argc, &argv);
   const Flags flags = ParseFlags(argc, argv);
   if (!flags.files.empty()) {
     for (const std::string& path : flags.files) {

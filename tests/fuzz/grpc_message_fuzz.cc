@@ -33,8 +33,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const TimeLimit limit(60);
   v1::GenerateRequest generate;
   if (Parse(data, size, generate)) {
+    WorkMeter meter;
     const absl::StatusOr<Request> request =
-        ToEngineRequest(generate, {.request_id = "id"}, Served().engine, Served().facts);
+        ToEngineRequest(generate, {.request_id = "id"}, Served().engine, Served().facts, meter);
     if (request.ok()) Judge(*request);
     Require(request.ok() || absl::IsInvalidArgument(request.status()) ||
                 absl::IsNotFound(request.status()),

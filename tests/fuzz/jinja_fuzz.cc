@@ -1,5 +1,7 @@
 // Chat templates of strangers: the input is a template, rendered over a fixed conversation;
-// whatever it does ends in time, in bounded memory, in a text or in an error with a line.
+// whatever it does ends in time, within 256 MiB of address space, in a text or in an error with a
+// line.
+#include <sys/resource.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -13,8 +15,23 @@ namespace mneme {
 namespace {
 
 constexpr unsigned kSeconds = 60;
-// Template::Render promises some 64 MiB of text and as much for each value under way.
-constexpr size_t kMaxTextBytes = size_t{192} << 20;
+// Template::Render makes 64 MiB of texts and lists, and a little more for each of its variables.
+constexpr size_t kMaxTextBytes = size_t{65} << 20;
+constexpr rlim_t kMaxAddressSpace = rlim_t{256} << 20;
+
+// Sanitizers reserve terabytes of address space, so there the resident memory is bounded instead.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kBoundsAddressSpace = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || \
+    __has_feature(memory_sanitizer)
+constexpr bool kBoundsAddressSpace = false;
+#else
+constexpr bool kBoundsAddressSpace = true;
+#endif
+#else
+constexpr bool kBoundsAddressSpace = true;
+#endif
 
 const jinja::Map& Variables() {
   static const jinja::Map* const variables = [] {
@@ -26,8 +43,9 @@ const jinja::Map& Variables() {
         {"role": "assistant", "content": "", "number": -3.5, "list": [1, [2, 3], {"a": "b"}]},
         {"role": "user", "content": "\u00e4\u4e2d"}]})");
     auto* made = new jinja::Map();
+    WorkMeter meter;
     for (const auto& [name, value] : json.items()) {
-      jinja::Assign(*made, name, jinja::Value::FromJson(value));
+      made->Set(name, *jinja::Value::FromJson(value, meter));
     }
     return made;
   }();
@@ -39,7 +57,16 @@ const jinja::Map& Variables() {
 
 // Memory that an input asks for in vain ends the program, too.
 extern "C" const char* __asan_default_options() {
-  return "hard_rss_limit_mb=4096:allocator_may_return_null=0:max_allocation_size_mb=1024";
+  return "hard_rss_limit_mb=1024:allocator_may_return_null=0:max_allocation_size_mb=256:"
+         "quarantine_size_mb=16";
+}
+
+extern "C" int LLVMFuzzerInitialize(int*, char***) {
+  const rlimit limit{mneme::kMaxAddressSpace, mneme::kMaxAddressSpace};
+  if (mneme::kBoundsAddressSpace) {
+    mneme::Require(setrlimit(RLIMIT_AS, &limit) == 0, "the address space can be bounded");
+  }
+  return 0;
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -50,7 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     mneme::Require(!parsed.status().message().empty(), "an error says something");
     return 0;
   }
-  const auto text = parsed->Render(mneme::Variables(), absl::FromUnixSeconds(1'000'000'000));
+  mneme::WorkMeter meter;
+  const auto text = parsed->Render(mneme::Variables(), absl::FromUnixSeconds(1'000'000'000), meter);
   if (text.ok()) mneme::Require(text->size() <= mneme::kMaxTextBytes, "a bounded text");
   return 0;
 }

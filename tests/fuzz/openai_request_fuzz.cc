@@ -27,8 +27,9 @@ void CheckError(const absl::Status& status) {
 void Convert(const OpenAiRequest& request, const v1::GenerateRequest& prompt) {
   v1::GenerateRequest whole = request.generate;
   whole.MergeFrom(prompt);
+  WorkMeter meter;
   const absl::StatusOr<Request> converted =
-      ToEngineRequest(whole, {.request_id = "id"}, Served().engine, Served().facts);
+      ToEngineRequest(whole, {.request_id = "id"}, Served().engine, Served().facts, meter);
   converted.ok() ? Judge(*converted) : CheckError(WithBodyField(converted.status(), request.names));
 }
 
@@ -43,16 +44,18 @@ void Read(OpenAiKind kind, const Json& body, const HttpRequest& http) {
   if (!request.ok()) return CheckError(request.status());
   for (const v1::GenerateRequest& prompt : request->prompts) Convert(*request, prompt);
   if (kind == OpenAiKind::kCompletion) return;
-  const absl::StatusOr<ChatPrompt> prompt = ToChatPrompt(*request, Served().engine, Served().facts);
+  WorkMeter meter;
+  const absl::StatusOr<ChatPrompt> prompt =
+      ToChatPrompt(request->conversation, Served().engine, Served().facts, meter);
   if (!prompt.ok()) return CheckError(prompt.status());
-  const auto messages = static_cast<int64_t>(request->messages.size());
+  const auto messages = static_cast<int64_t>(request->conversation.messages.size());
   Require(ControlTokens(prompt->at_start) <= 1 + messages, "the template's control tokens alone");
-  const bool appends = request->session_mode == SessionMode::kAppend;
+  const bool appends = request->conversation.appends;
   Require(ControlTokens(prompt->continued) <= (appends ? 1 + messages : 0),
           "and so behind an answer");
   // A session may end anywhere inside: the same bytes, cut there.
   const absl::StatusOr<std::vector<int32_t>> cut =
-      CutAt(*Served().engine.tokenizer(), prompt->at_start, messages * 7);
+      CutAt(*Served().engine.tokenizer(), prompt->at_start, messages * 7, Served().facts, meter);
   Require(cut.ok() && ControlTokens(*cut) == ControlTokens(prompt->at_start), "a cut adds none");
 }
 
@@ -64,7 +67,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const TimeLimit limit(60);
   HttpRequest http;
   http.body = std::string(reinterpret_cast<const char*>(data), size);
-  const absl::StatusOr<Json> body = ParseJsonBody(http);
+  WorkMeter meter;
+  const absl::StatusOr<Json> body = ParseJsonBody(http, meter);
   if (!body.ok()) {
     CheckError(body.status());
     return 0;

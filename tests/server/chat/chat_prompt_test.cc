@@ -23,7 +23,8 @@ constexpr int32_t kEos = 257;
 class ChatPromptTest : public ::testing::Test {
  protected:
   std::vector<int32_t> Cut(const std::vector<int32_t>& ids, int64_t bytes) const {
-    return CutAt(*tokenizer_, ids, bytes).value();
+    WorkMeter meter;
+    return CutAt(*tokenizer_, ids, bytes, ServingFacts(), meter).value();
   }
 
   const std::unique_ptr<Tokenizer> tokenizer_ = *MakeByteTokenizer(259, kBos, kEos);
@@ -54,11 +55,12 @@ TEST_F(ChatPromptTest, AnAnswerWithoutContentIsEmpty) {
       *ChatTemplate::Parse("{% for m in messages %}[{{ m['content'] }}]{% endfor %}",
                            Json::object(), *engine.tokenizer());
   const auto render = [&](const char* role, Json content) {
-    OpenAiRequest request;
+    Conversation chat;
     Json message = {{"role", role}};
     if (!content.is_discarded()) message["content"] = std::move(content);
-    request.messages = Json::array({{{"role", "user"}, {"content", "a"}}, message});
-    absl::StatusOr<ChatPrompt> prompt = ToChatPrompt(request, engine, facts);
+    chat.messages = Json::array({{{"role", "user"}, {"content", "a"}}, message});
+    WorkMeter meter;
+    absl::StatusOr<ChatPrompt> prompt = ToChatPrompt(chat, engine, facts, meter);
     return prompt.ok() ? *engine.tokenizer()->Decode(prompt->at_start)
                        : std::string(prompt.status().message());
   };
@@ -74,9 +76,10 @@ TEST_F(ChatPromptTest, DevelopersAreTheSystemWhereTheTemplateDoesNotKnowThem) {
   const auto render = [&](const char* source) {
     ServingFacts facts;
     facts.chat_template = *ChatTemplate::Parse(source, Json::object(), *engine.tokenizer());
-    OpenAiRequest request;
-    request.messages = Json::array({{{"role", "developer"}, {"content", "a"}}});
-    return *engine.tokenizer()->Decode(ToChatPrompt(request, engine, facts)->at_start);
+    Conversation chat;
+    chat.messages = Json::array({{{"role", "developer"}, {"content", "a"}}});
+    WorkMeter meter;
+    return *engine.tokenizer()->Decode(ToChatPrompt(chat, engine, facts, meter)->at_start);
   };
   EXPECT_EQ(render("{{ messages[0].role }}: {{ messages[0].content }}"), "system: a");
   EXPECT_EQ(render("{% if messages[0].role == 'developer' %}{{ messages[0].role }}{% endif %}"),

@@ -19,7 +19,8 @@ using ::testing::HasSubstr;
 absl::StatusOr<std::string> Render(const std::string& source, const Map& variables = {}) {
   const absl::StatusOr<Template> parsed = Template::Parse(source);
   if (!parsed.ok()) return parsed.status();
-  return parsed->Render(variables, absl::FromUnixSeconds(1700000000));
+  WorkMeter meter;
+  return parsed->Render(variables, absl::FromUnixSeconds(1700000000), meter);
 }
 
 TEST(TemplateTest, GivesWhatPythonGives) {
@@ -28,8 +29,9 @@ TEST(TemplateTest, GivesWhatPythonGives) {
   ASSERT_GT(cases.size(), 100);
   for (const auto& one : cases) {
     SCOPED_TRACE(absl::StrCat(one["name"].get<std::string>(), " ", one["variables"].dump()));
+    WorkMeter meter;
     const absl::StatusOr<std::string> text =
-        Render(one["template"].get<std::string>(), Value::FromJson(one["variables"]).map());
+        Render(one["template"].get<std::string>(), Value::FromJson(one["variables"], meter)->map());
     if (one.contains("error")) {
       EXPECT_FALSE(text.ok()) << *text << "\nexpected: " << one["error"];
     } else {
@@ -71,6 +73,125 @@ TEST(TemplateTest, EndsALoopThatTakesTooLong) {
   const absl::StatusOr<std::string> text =
       Render(absl::StrCat(loop, loop, "{% endfor %}{% endfor %}"));
   EXPECT_EQ(text.status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+// `count` times.
+std::string Times(int count, const std::string& text) {
+  std::string all;
+  for (int i = 0; i < count; ++i) all += text;
+  return all;
+}
+
+// Sets `ns.v` to `first`, then `count` times to `next`, and goes on with `rest`.
+std::string Grown(const std::string& first, const std::string& next, int count,
+                  const std::string& rest = "") {
+  return absl::StrCat("{% set ns = namespace(v=", first, ") %}{% for i in range(", count,
+                      ") %}{% set ns.v = ", next, " %}{% endfor %}", rest);
+}
+
+TEST(TemplateTest, RefusesWhatWouldTakeTheStack) {
+  const std::string self = "{% set ns = namespace() %}{% set ns.a = ns %}";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {self + "{{ ns }}", "nested deeper than 100 levels"},
+      {self + "{{ [ns] | string }}", "nested deeper than 100 levels"},
+      {self + "{{ 'a' ~ ns }}", "nested deeper than 100 levels"},
+      {self + "{{ ns | tojson }}", "a value of type namespace has no JSON"},
+      {Grown("[]", "[ns.v]", 100000), "nested deeper than 100 levels"},
+      {Grown("{}", "{'a': ns.v}", 100000), "nested deeper than 100 levels"},
+      {Grown("{}", "dict(a=ns.v.get)", 100000), "nested deeper than 100 levels"},
+      {"{{ 1" + Times(20000, " + 1") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ 1" + Times(20000, " ~ 1") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ x" + Times(20000, " and x") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ x" + Times(20000, " if x") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ x" + Times(20000, ".a") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ x" + Times(20000, "[0]") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ x" + Times(20000, "()") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ x" + Times(20000, "|trim") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ x" + Times(20000, " is defined") + " }}", "a chain or nest of more than 300 operations"},
+      {"{{ " + Times(20000, "not ") + "x }}", "nested too deeply"},
+      {"{{ " + Times(20000, "[") + " }}", "nested too deeply"},
+      {Times(20000, "{% if x %}"), "nested too deeply"},
+      {Times(2000000, " "), "bytes, expected at most"},
+  };
+  for (const auto& [source, message] : cases) {
+    const absl::StatusOr<std::string> text = Render(source);
+    EXPECT_EQ(text.status().code(), absl::StatusCode::kInvalidArgument) << source.substr(0, 80);
+    EXPECT_THAT(std::string(text.status().message()), HasSubstr(message)) << source.substr(0, 80);
+  }
+  EXPECT_EQ(*Render("{{ 1" + Times(200, " + 1") + " }}"), "201");
+}
+
+TEST(TemplateTest, RefusesWhatWouldTakeTheMemory) {
+  const std::string big = Grown("'aaaaaaaa'", "ns.v ~ ns.v", 20);  // 8 MiB
+  for (const std::string& source : {
+           Grown("'a'", "ns.v ~ ns.v", 100),
+           Grown("'a'", "ns.v + ns.v", 100),
+           Grown("'a'", "ns.v.replace('a', 'aa')", 100),
+           Grown("'a'", "[ns.v, ns.v] | join(ns.v)", 100),
+           Grown("'\\na'", "ns.v ~ ns.v", 20, "{{ ns.v | indent(100) }}"),
+           Grown("['a']", "ns.v + ns.v", 100),
+           Grown("['a']", "(ns.v + ns.v) | map('string') | list", 100),
+           Grown("{}", "{'a': ns.v, 'b': ns.v}", 90, "{{ ns.v }}"),
+           Grown("[1]", "[ns.v, ns.v]", 90, "{{ ns.v | tojson }}"),
+           Grown("[1]", "[ns.v, ns.v]", 90, "{{ ns.v | string | length }}"),
+           Grown("0", "range(100000) | list", 1000),
+           big + "{{ ns.v.replace('a', ns.v) }}",
+           big + "{{ ns.v | list }}",
+           big + "{{ ns.v.split('a') }}",
+           big + "{% for c in ns.v %}{{ ns.v }}{% endfor %}",
+       }) {
+    EXPECT_EQ(Render(source).status().code(), absl::StatusCode::kResourceExhausted) << source;
+  }
+}
+
+TEST(TemplateTest, RefusesWhatWouldTakeTheTime) {
+  const std::string doubled = Grown("[1]", "[ns.v, ns.v]", 90, "{% set a = ns.v %}");
+  for (const std::string& source : {
+           doubled + Grown("[1]", "[ns.v, ns.v]", 90, "{{ ns.v == a }}"),
+           doubled + Grown("[1]", "[ns.v, ns.v]", 90, "{{ ns.v in [a] }}"),
+           doubled + Grown("[1]", "[ns.v, ns.v]", 90, "{{ [ns.v, a] | unique }}"),
+           Grown("range(1000) | list", "ns.v | map('string') | list", 100000),
+           std::string("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}"
+                       "{% endfor %}"),
+       }) {
+    EXPECT_EQ(Render(source).status().code(), absl::StatusCode::kResourceExhausted) << source;
+  }
+}
+
+// Nothing is left of them, says the leak sanitizer, and nothing is destroyed along their chain.
+TEST(TemplateTest, NamespacesMayHoldEachOther) {
+  EXPECT_EQ(*Render("{% set ns = namespace() %}{% set ns.a = ns %}{{ ns == ns }}{{ ns.a == ns }}"),
+            "TrueTrue");
+  EXPECT_EQ(*Render("{% set a = namespace() %}{% set b = namespace(x=a) %}{% set a.x = b %}"
+                    "{{ a == b }}{{ a.x.x.x == b }}"),
+            "FalseTrue");
+  EXPECT_EQ(*Render(Grown("0", "namespace(next=ns.v)", 100000)), "");
+  EXPECT_EQ(*Render(Grown("0", "[namespace(next=ns.v)]", 100000)), "");
+  EXPECT_EQ(*Render("{% set ns = namespace(a=1, b='x') %}{{ ns }}"),
+            "<Namespace {'a': 1, 'b': 'x'}>");
+}
+
+TEST(TemplateTest, NumbersThatDoNotFitDoNoHarm) {
+  const std::string least = "{% set n = -9223372036854775807 - 1 %}";
+  EXPECT_EQ(*Render(least + "{{ n is divisibleby(-1) }}{{ n // -1 }}{{ -n }}{{ n | abs }}"),
+            "True-9223372036854775808-9223372036854775808-9223372036854775808");
+  EXPECT_EQ(*Render(least + "{{ 'abc'[n:] }}{{ 'abc'[::n] }}{{ [1, 2][n] }}"), "abcc");
+  EXPECT_EQ(*Render("{{ 1e300 | int }}{{ 'abc'[1::9223372036854775807] }}"), "0b");
+  EXPECT_EQ(*Render("{{ range(0, 9223372036854775807, 9223372036854775806) | list }}"),
+            "[0, 9223372036854775806]");
+  EXPECT_EQ(*Render("{{ 4.9e-324 }}"), "5e-324");
+}
+
+TEST(TemplateTest, EndsOnceNobodyWaits) {
+  int looks = 0;
+  WorkMeter meter([&looks]() -> absl::Status {
+    return ++looks < 3 ? absl::OkStatus() : absl::DeadlineExceededError("late");
+  });
+  const absl::StatusOr<Template> parsed =
+      Template::Parse("{% for i in range(100000) %}{{ i }}{% endfor %}");
+  EXPECT_EQ(parsed->Render({}, absl::UnixEpoch(), meter).status().code(),
+            absl::StatusCode::kDeadlineExceeded);
+  EXPECT_LT(meter.done(), 200'000);
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ absl::Status Read(OpenAiKind kind, const std::string& body, std::vector<HttpFiel
   HttpRequest http;
   http.body = body;
   http.fields = std::move(headers);
-  const absl::StatusOr<Json> json = ParseJsonBody(http);
+  WorkMeter meter;
+  const absl::StatusOr<Json> json = ParseJsonBody(http, meter);
   if (!json.ok()) return json.status();
   return ToOpenAiRequest(kind, *json, http).status();
 }
@@ -195,8 +196,9 @@ TEST(OpenAiRequestTest, TheReasoningEffortIsTheTemplatesAffair) {
   const auto arguments = [](absl::string_view rest) {
     HttpRequest http;
     http.body = Body(OpenAiKind::kChat, rest);
-    return ToOpenAiRequest(OpenAiKind::kChat, *ParseJsonBody(http), http)
-        ->template_arguments.dump();
+    WorkMeter meter;
+    return ToOpenAiRequest(OpenAiKind::kChat, *ParseJsonBody(http, meter), http)
+        ->conversation.template_arguments.dump();
   };
   EXPECT_EQ(arguments(""), "{}");
   EXPECT_EQ(arguments(R"("reasoning_effort": "low")"), R"({"reasoning_effort":"low"})");

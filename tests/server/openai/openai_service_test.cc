@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "base/clock.h"
 #include "engine/status_payload.h"
+#include "server/chat/chat_template.h"
 #include "server/http/http_error.h"
 #include "server/http/http_guard.h"
 #include "tests/server/fake_engine.h"
@@ -203,6 +204,30 @@ TEST_F(OpenAiServiceTest, AnAnswerThatIsSentAgainSaysSoInAndOutsideOfSessions) {
     EXPECT_EQ(ask("once").Field("x-idempotent-replay"), "");
     EXPECT_EQ(ask("twice").Field("x-idempotent-replay"), "true");
   }
+}
+
+// Work that nobody waits for is given up inside of a template.
+TEST_F(OpenAiServiceTest, ADeadlineEndsWhatComesBeforeTheEngine) {
+  ServingFacts facts;
+  facts.model_name = "served";
+  facts.chat_template = *ChatTemplate::Parse(
+      "{% for i in range(100000) %}{% for j in range(9) %}{{ i is divisibleby(3) }}{% endfor %}"
+      "{% endfor %}",
+      Json::object(), *engine_.tokenizer());
+  access_.Publish(engine_, facts);
+  constexpr char kBody[] = R"({"messages": [{"role": "user", "content": "a"}]})";
+  RawHttpClient client(server_->port());
+  client.SendRequest("POST", "/v1/chat/completions", kBody, "x-request-timeout-ms: 2\r\n");
+  const RawResponse late = client.Read();
+  EXPECT_EQ(late.status, 408) << late.body;
+  RawHttpClient tokenizes(server_->port());
+  tokenizes.SendRequest("POST", "/tokenize", kBody, "x-request-timeout-ms: 2\r\n");
+  EXPECT_EQ(tokenizes.Read().status, 408);
+  service_->AbandonTexts();
+  RawHttpClient abandoned(server_->port());
+  abandoned.SendRequest("POST", "/v1/chat/completions", kBody);
+  EXPECT_EQ(abandoned.Read().status, 503);
+  EXPECT_EQ(engine_.requests(), 0u);
 }
 
 TEST_F(OpenAiServiceTest, ABusySessionIsAConflictWhateverWasToBeDoneWithIt) {

@@ -1,0 +1,33 @@
+#include "server/openai/wanted_call.h"
+
+#include <cstdint>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "base/utf8.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+
+absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request) {
+  const absl::string_view text = request.Field("x-request-timeout-ms");
+  int64_t ms = 0;
+  if (text.empty()) return absl::InfiniteFuture();
+  if (!absl::SimpleAtoi(text, &ms) || ms <= 0) {
+    return FieldError(
+        "x-request-timeout-ms",
+        absl::StrCat("is \"", SanitizeUtf8(Shortened(text, 60)), "\", expected milliseconds"));
+  }
+  return request.received + absl::Milliseconds(ms);
+}
+
+StillWanted WantedUntil(absl::Time deadline, const HttpCall& call, const TextExecutors& executors) {
+  return [deadline, &call, &executors]() -> absl::Status {
+    if (call.client_left()) return absl::CancelledError("the client has left");
+    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the call's deadline passed");
+    return executors.StillOpen();
+  };
+}
+
+}  // namespace mneme

@@ -1,0 +1,20 @@
+// Until when the answer to a call over HTTP is worth working for.
+#pragma once
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/work_meter.h"
+#include "server/http/http_call.h"
+#include "server/text_encoder.h"
+
+namespace mneme {
+
+// When the client stops waiting, says its header x-request-timeout-ms; infinite without one.
+// INVALID_ARGUMENT for a header that is no number of milliseconds.
+absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request);
+
+// CANCELLED once the client has left, DEADLINE_EXCEEDED from `deadline` on, UNAVAILABLE once
+// `executors` are abandoned. Both must outlive it.
+StillWanted WantedUntil(absl::Time deadline, const HttpCall& call, const TextExecutors& executors);
+
+}  // namespace mneme
