@@ -95,17 +95,38 @@ function(mneme_executable name)
   mneme_link_program(${name} ${ARG_DEPS})
 endfunction()
 
-# mneme_test(<path/foo_test.cc> [GPU] [SOURCES more.cc ...] [DEPS ...] [LABELS ...] [TIMEOUT seconds]):
-# builds foo_test and registers its cases; the label is `unit` unless told. Cases are listed when
-# ctest runs, so that building runs nothing. GPU: its cases over backends also run on the GPU, as one
-# test gpu.foo_test with the label `gpu`, if the CUDA backend is built.
+# mneme_test(<path/foo_test.cc> [PROGRAM name] [ALONE] [GPU] [SOURCES more.cc ...] [DEPS ...]
+# [LABELS ...] [TIMEOUT seconds]): adds the file to a test program, that of the calling folder
+# (tests/base -> base_tests) unless PROGRAM names another, and registers its cases; the label is `unit`.
+# Few programs link sooner than one for each file. ALONE: a program of its own, foo_test; so are files
+# with LABELS or a TIMEOUT, and GPU ones. GPU: its cases over backends also run on the GPU, as one test
+# gpu.foo_test with the label `gpu`, if the CUDA backend is built; there programs run side by side, and
+# one by one under compute-sanitizer.
+#
+# Cases are listed when ctest runs, so that building runs nothing.
 function(mneme_test source)
-  cmake_parse_arguments(ARG "GPU" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
-  get_filename_component(name ${source} NAME_WE)
+  cmake_parse_arguments(ARG "ALONE;GPU" "PROGRAM;TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   mneme_resolve(sources ${source} ${ARG_SOURCES})
+  if(ARG_ALONE OR ARG_GPU OR ARG_LABELS OR ARG_TIMEOUT)
+    get_filename_component(name ${source} NAME_WE)
+  elseif(ARG_PROGRAM)
+    set(name ${ARG_PROGRAM})
+  else()
+    get_filename_component(name ${CMAKE_CURRENT_SOURCE_DIR} NAME)
+    set(name ${name}_tests)
+  endif()
+  if(TARGET ${name})
+    target_sources(${name} PRIVATE ${sources})
+    target_link_libraries(${name} PRIVATE ${ARG_DEPS})
+    return()
+  endif()
   add_executable(${name} ${sources})
   mneme_link_program(${name} ${ARG_DEPS} mneme_deps::gtest)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin)
+  # Optimising tests takes half as long again as compiling them; those of kernels calculate.
+  if(NOT ARG_GPU)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)
+  endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()

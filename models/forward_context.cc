@@ -16,7 +16,8 @@ constexpr int64_t kWorkspaceAlignment = 64;
 
 absl::StatusOr<Workspace> Workspace::Create(Backend& backend, int64_t bytes) {
   Workspace workspace;
-  MNEME_ASSIGN_OR_RETURN(workspace.buffer_, Buffer::Allocate(backend, std::max(bytes, kWorkspaceAlignment)));
+  MNEME_ASSIGN_OR_RETURN(workspace.buffer_,
+                         Buffer::Allocate(backend, std::max(bytes, kWorkspaceAlignment)));
   workspace.base_ = workspace.buffer_.data();
   workspace.capacity_ = workspace.buffer_.bytes();
   return workspace;
