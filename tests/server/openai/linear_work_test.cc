@@ -1,6 +1,7 @@
 // Bodies that were made to cost much: twice the body costs twice the work, from its bytes to the
 // tokens of its prompts. Work is counted, not timed: what the meter of the call counts (values,
-// bytes, operations of the template), and what is allocated, which shows copies that nobody counts.
+// bytes, operations of the template), and what is allocated, which shows copies that nobody counts:
+// this program has its own operator new.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
