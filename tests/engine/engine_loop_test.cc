@@ -265,6 +265,29 @@ TEST(EngineLoopTest, TokensComeBeforeAStepIsLaunchedKernelByKernel) {
   EXPECT_GT(mixed_steps, 0);
 }
 
+// Who decodes waits for all that lies between the tokens of two steps, whatever the step is of it.
+TEST(EngineLoopTest, APromptHasLessWhereTimePassesBetweenItsSteps) {
+  const auto steps_of_prompt = [](absl::Duration between) {
+    HarnessOptions options;
+    options.engine.max_tokens_per_step = 512;
+    LoopHarness h(options);
+    auto stream = h.Submit(Greedy({1}, 900)).value();
+    for (int turn = 0; turn < 40; ++turn) h.Turn();
+    auto prompt = h.Submit(Greedy(std::vector<int32_t>(1000, 2), 1)).value();
+    Answer answer;
+    int turns = 0;
+    for (; !answer.ended && turns < 800; ++turns) {
+      h.Turn();
+      h.clock.Advance(between);
+      LoopHarness::Read(*prompt, answer);
+    }
+    return turns;
+  };
+  const int at_once = steps_of_prompt(absl::ZeroDuration());
+  EXPECT_LE(at_once, 10) << "all steps take the same time, so these grow";
+  EXPECT_GE(steps_of_prompt(absl::Milliseconds(2)), 4 * at_once) << "3 ms are more than 2.7";
+}
+
 TEST(EngineLoopTest, WhatWasDrawnComesBeforeAnEndThatComesBetweenSteps) {
   struct Case {
     bool asynchronous, ahead;
