@@ -85,15 +85,16 @@ grpc::ServerUnaryReactor* AnswerUnary(
   return reactor;
 }
 
-// The same on `executor`.
+// The same on `executor`, or at once where that is null.
 template <typename Request, typename Response>
 grpc::ServerUnaryReactor* AnswerUnary(
     ServerStats& stats, grpc::CallbackServerContext* context, const grpc::ByteBuffer* in,
     grpc::ByteBuffer* out, Executor* executor,
     std::function<absl::StatusOr<Response>(const Request&)> handle) {
-  const PostTask post = [executor](std::function<void()> task) {
-    return executor->TryPost(std::move(task));
-  };
+  PostTask post;
+  if (executor != nullptr) {
+    post = [executor](std::function<void()> task) { return executor->TryPost(std::move(task)); };
+  }
   return AnswerUnary<Request, Response>(stats, context, in, out, post, std::move(handle));
 }
 
