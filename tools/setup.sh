@@ -23,7 +23,7 @@ print=false
 for argument in "$@"; do
   case $argument in
     --build-only) development=() ;;
-    --bench) packages+=(libdnnl-dev) ;;
+    --bench) packages+=(libdnnl-dev ocl-icd-opencl-dev) ;;  # whose CMake file asks for OpenCL
     --print) print=true ;;
     -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown argument $argument; see --help" >&2; exit 2 ;;
