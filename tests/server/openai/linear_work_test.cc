@@ -28,15 +28,16 @@ thread_local int64_t allocated_bytes = 0;
 
 }  // namespace
 
-void* operator new(size_t bytes) {
+// Not inlined, or the compiler takes what they do for a mismatch.
+[[gnu::noinline]] void* operator new(size_t bytes) {
   ++allocations;
   allocated_bytes += static_cast<int64_t>(bytes);
   void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
 
 namespace mneme {
 namespace {
