@@ -16,11 +16,11 @@ namespace {
 // What the transformers package writes for a tokenizer without a limit, as near as a double gets.
 constexpr double kNoMaxLength = 1e30;
 
-constexpr const char* kPaths[] = {"vocab_file",     "merges_file",   "tokenizer_file",
-                                  "spm_file",       "name_or_path",  "special_tokens_map_file",
-                                  "tokenizer_path", "_name_or_path", "chat_template_file"};
+constexpr const char* kPathFields[] = {"vocab_file",     "merges_file",   "tokenizer_file",
+                                       "spm_file",       "name_or_path",  "special_tokens_map_file",
+                                       "tokenizer_path", "_name_or_path", "chat_template_file"};
 
-absl::StatusOr<Json> ReadConfig(const std::string& folder) {
+absl::StatusOr<Json> ReadTokenizerConfig(const std::string& folder) {
   const absl::StatusOr<MappedFile> file =
       MappedFile::Open(absl::StrCat(folder, "/tokenizer_config.json"));
   if (absl::IsNotFound(file.status())) return Json::object();
@@ -30,7 +30,7 @@ absl::StatusOr<Json> ReadConfig(const std::string& folder) {
 }
 
 // {"content": "<s>", ...} as "<s>".
-void Flatten(Json& token) {
+void FlattenToken(Json& token) {
   if (!token.is_object()) return;
   const auto content = token.find("content");
   if (content != token.end() && content->is_string()) token = Json(*content);
@@ -38,9 +38,9 @@ void Flatten(Json& token) {
 
 void FlattenSpecialTokens(Json& info) {
   for (auto& [name, value] : info.items()) {
-    if (absl::EndsWith(name, "_token")) Flatten(value);
+    if (absl::EndsWith(name, "_token")) FlattenToken(value);
     if (name != "additional_special_tokens" || !value.is_array()) continue;
-    for (Json& token : value) Flatten(token);
+    for (Json& token : value) FlattenToken(token);
   }
 }
 
@@ -70,10 +70,10 @@ Json SpecialTokensById(const Tokenizer& tokenizer) {
 
 absl::StatusOr<Json> TokenizerInfo(const std::string& folder, const Tokenizer& tokenizer,
                                    int max_request_tokens) {
-  MNEME_ASSIGN_OR_RETURN(Json info, ReadConfig(folder));
+  MNEME_ASSIGN_OR_RETURN(Json info, ReadTokenizerConfig(folder));
   MNEME_ASSIGN_OR_RETURN(const ChatTemplate::Source chat_template,
                          ChatTemplate::ReadSource(folder));
-  for (const char* path : kPaths) info.erase(path);
+  for (const char* path : kPathFields) info.erase(path);
   FlattenSpecialTokens(info);
   info["bos_token"] = SpellingOf(tokenizer, tokenizer.bos_id());
   info["eos_token"] = SpellingOf(tokenizer, tokenizer.eos_id());
