@@ -86,6 +86,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
 // that tells; and what an ended request held is free for the next step.
 void EngineLoop::CommitToken(Generation& g, Choice& choice, int logit_row) {
   const int32_t token = result_.tokens[logit_row];
+  if (token == kNothingLeft) return EndWithNothingLeft(g, choice);
   if (token < 0) return FailForLogits(g, choice);
   choice.session->pending_token = token;
   choice.undelivered = {token, logit_row};
@@ -210,6 +211,15 @@ void EngineLoop::FailForLogits(Generation& g, const Choice& choice) {
       .Add("id", absl::CHexEscape(g.request.id))
       .Write(LogSeverity::kError);
   End(g, failure);
+}
+
+// The model is sound, and what it remembers is: the tokens fed, and no more. It is the request that
+// asked for what cannot be, and it ends alone.
+void EngineLoop::EndWithNothingLeft(Generation& g, const Choice& choice) {
+  End(g, FieldError("sampling",
+                    absl::StrCat("leaves no token to draw after ", choice.session->fed_tokens,
+                                 " tokens: all that the model allows is banned, by "
+                                 "logit_bias or until min_tokens")));
 }
 
 void EngineLoop::FailRows(const StepPlan& plan, const absl::Status& error) {

@@ -179,6 +179,7 @@ class EngineLoop {
   void ShowPrompt(Generation& generation, int logit_row, int64_t begin, int64_t end);
   void EndUnsampled(Generation& generation);
   void FailForLogits(Generation& generation, const Choice& choice);
+  void EndWithNothingLeft(Generation& generation, const Choice& choice);
   void FailRows(const StepPlan& plan, const absl::Status& error);
   void EndChoice(Choice& choice);
   void End(Generation& generation, const absl::Status& status, TokenEvent last = {});

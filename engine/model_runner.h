@@ -46,7 +46,7 @@ struct RunnerLimits {
 
 // What Kernels::Sample says, one entry per logit row of the plan.
 struct StepResult {
-  std::vector<int32_t> tokens;  // -1: the row's logits leave none to draw
+  std::vector<int32_t> tokens;  // kNoLogits, kNothingLeft: none could be drawn
   std::vector<float> logprobs;  // NaN where not asked for, or where the logits have no softmax
   int top_columns = 0;
   std::vector<int32_t> top_tokens;  // [logit_rows, top_columns]

@@ -17,13 +17,15 @@ namespace mneme {
 // How the next token is drawn. Ranges are checked by ValidateSampling(); kernels.h (SamplingRow)
 // states the order in which the fields act.
 struct SamplingParams {
-  float temperature = 1.0f;         // [0, 100]; 0 is greedy
-  int top_k = 0;                    // 0: off
-  float top_p = 1.0f;               // (0, 1]
-  float min_p = 0.0f;               // [0, 1]
-  float repetition_penalty = 1.0f;  // (0, 10]; over prompt and generated tokens of the history
-  float presence_penalty = 0.0f;    // [-2, 2]; over generated tokens of the history
-  float frequency_penalty = 0.0f;   // [-2, 2]; over generated tokens of the history
+  float temperature = 1.0f;  // [0, 100]; 0 is greedy, and so is all below kLeastTemperature
+  int top_k = 0;             // 0: off
+  float top_p = 1.0f;        // (0, 1]
+  float min_p = 0.0f;        // [0, 1]
+  // (0, 10], kLeastRepetitionPenalty where it is less; over prompt and generated tokens of the
+  // history.
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;   // [-2, 2]; over generated tokens of the history
+  float frequency_penalty = 0.0f;  // [-2, 2]; over generated tokens of the history
   std::vector<std::pair<int32_t, float>> logit_bias;  // token, [-100, 100]; -100 bans the token
   std::optional<uint64_t> seed;                       // unset: drawn at random for this request
 };

@@ -232,14 +232,25 @@ struct GatedRmsNormArgs {
 
 constexpr int kMaxRowEndTokens = 4;
 
+// What divides logits acts as these where it is nearer to zero: quotients of any finite logits then
+// stay far from the ends of a float64, and a device that flushes subnormal numbers, which would
+// divide by zero, agrees with one that does not.
+constexpr float kLeastTemperature = 1e-6f;  // below it: 0, greedy
+constexpr float kLeastRepetitionPenalty = 1e-6f;
+
+// What is drawn where no token can be.
+constexpr int32_t kNoLogits = -1;     // the row's own logits, as they came, have no finite largest
+constexpr int32_t kNothingLeft = -2;  // they have; but bias and penalties left none
+
 // Parameters of one sampled row. Plain data, uploaded as an array.
 //
 // The distribution is computed in this order, on a copy of the row's logits:
 //   1. logit += bias, from the list; -inf bans a token
 //   2. for every history token (repetition: CTRL, arXiv:1909.05858)
 //        logit = logit > 0 ? logit / repetition_penalty : logit * repetition_penalty
+//        (kLeastRepetitionPenalty, if it is less)
 //        logit -= presence_penalty * [count > 0] + frequency_penalty * count     count = generated
-//   3. temperature 0: the largest logit wins, ties to the lower id.
+//   3. temperature below kLeastTemperature: the largest logit wins, ties to the lower id.
 //      Otherwise p = softmax(logits / temperature), in descending order, ties: lower id first.
 //   4. top_k: the first k stay (0: all)
 //      top_p: of these, the shortest prefix with at least the fraction top_p of their mass stays,
@@ -250,10 +261,11 @@ constexpr int kMaxRowEndTokens = 4;
 //
 // Logits from step 1 on, probabilities and their sums are float64 in every backend, so that equal
 // logits give equal tokens. A token whose logit is -inf or NaN after step 2 is never drawn; if
-// there is no token that may be drawn, or the largest logit is +inf, the result is -1. Reported
+// there is no token that may be drawn, or the largest logit is +inf, the result is kNoLogits or
+// kNothingLeft. Finite parameters of any size make no finite logit infinite. Reported
 // log-probabilities are those of the unmodified logits: log softmax before step 1. A row has none,
-// as if they were not asked for, where the result is -1, and where a logit is NaN or +inf or all
-// are -inf: a sum that leaves such logits out would make the others look certain.
+// as if they were not asked for, where the result is no token, and where a logit is NaN or +inf or
+// all are -inf: a sum that leaves such logits out would make the others look certain.
 struct SamplingRow {
   float temperature = 1.0f;
   float top_p = 1.0f;
@@ -274,6 +286,14 @@ struct SamplingRow {
 
   bool EndsWith(int32_t token) const {
     return token < 0 || std::ranges::find(end_tokens, token) != std::end(end_tokens);
+  }
+  bool IsGreedy() const { return temperature < kLeastTemperature; }
+  // The same row with parameters as they act. To be called where subnormal numbers count.
+  SamplingRow Bounded() const {
+    SamplingRow row = *this;
+    if (IsGreedy()) row.temperature = 0;
+    row.repetition_penalty = std::max(repetition_penalty, kLeastRepetitionPenalty);
+    return row;
   }
 };
 struct HistoryToken {
@@ -299,7 +319,7 @@ struct SampleArgs {
   std::span<int32_t> top_tokens;
   std::span<float> top_logprobs;
   // Outputs, device memory, i32 [rows] or both empty: the rows of the step that follows, so that it
-  // can begin before the host has seen what was drawn. next_tokens[r] = tokens[r], or 0 for -1;
+  // can begin before the host has seen what was drawn. next_tokens[r] = tokens[r], or 0 for none;
   // next_slots[r] stays what it is, or becomes -1 where rows[r].EndsWith(tokens[r]).
   TensorView next_tokens, next_slots;
 

@@ -346,6 +346,8 @@ void CpuKernels::GatedDeltaRule(const GatedDeltaRuleArgs& args) {
 }
 
 void CpuKernels::Sample(const SampleArgs& args) {
+  sampling_rows_.clear();
+  for (const SamplingRow& row : args.rows) sampling_rows_.push_back(row.Bounded());
   const FlushDenormals flush;
   const int64_t rows = static_cast<int64_t>(args.rows.size()), vocab = args.logits.shape[1];
   Expect(args.logits, DType::kF32, {rows, vocab}, "logits");
@@ -353,7 +355,7 @@ void CpuKernels::Sample(const SampleArgs& args) {
   CHECK(args.top_tokens.size() == args.rows.size() * static_cast<size_t>(args.max_top_logprobs));
   CHECK(args.top_logprobs.size() == args.top_tokens.size());
   double nanoseconds = 0;
-  for (const SamplingRow& row : args.rows) {
+  for (const SamplingRow& row : sampling_rows_) {
     CHECK_LT(row.forced_token, vocab);
     for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
       CHECK(args.bias[static_cast<size_t>(i)].token >= 0 &&
@@ -373,10 +375,10 @@ void CpuKernels::Sample(const SampleArgs& args) {
     SampleScratch scratch = {doubles, doubles + padded,
                              reinterpret_cast<int32_t*>(doubles + 2 * padded)};
     for (int64_t r = begin; r < end; ++r) {
-      const SamplingRow& row = args.rows[static_cast<size_t>(r)];
+      const SamplingRow& row = sampling_rows_[static_cast<size_t>(r)];
       const double uniform =
           UniformDouble(row.seed, row.choice, static_cast<uint64_t>(row.position));
-      ops_.sample(args, static_cast<int>(r), uniform, scratch);
+      ops_.sample(args, row, static_cast<int>(r), uniform, scratch);
     }
   };
   if (nanoseconds < kWorthSharingNanoseconds || rows == 1) {

@@ -90,6 +90,7 @@ class CpuKernels final : public Kernels {
   };
   std::vector<RuleTask> rule_tasks_;
   std::vector<int> active_segments_;
+  std::vector<SamplingRow> sampling_rows_;  // bounded
 };
 
 }  // namespace mneme

@@ -20,6 +20,8 @@ void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end);
 void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end);
 void GatedDeltaRule(const GatedDeltaRuleArgs& args, int segment, int value_head, int begin,
                     int end);
-void Sample(const SampleArgs& args, int row, double uniform, SampleScratch& scratch);
+// Row r of the batch, with parameters as SamplingRow::Bounded() has them.
+void Sample(const SampleArgs& args, const SamplingRow& row, int r, double uniform,
+            SampleScratch& scratch);
 
 }  // namespace mneme::MNEME_ISA

@@ -66,7 +66,8 @@ struct IsaOps {
   void (*gated_delta_rule)(const GatedDeltaRuleArgs&, int segment, int value_head, int begin,
                            int end) = nullptr;
   // One row; `uniform` is its random number in [0, 1).
-  void (*sample)(const SampleArgs&, int row, double uniform, SampleScratch& scratch) = nullptr;
+  void (*sample)(const SampleArgs&, const SamplingRow&, int r, double uniform,
+                 SampleScratch& scratch) = nullptr;
 };
 
 namespace baseline {

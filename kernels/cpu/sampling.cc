@@ -55,14 +55,14 @@ float LargestLogit(const float* logits, int64_t n) {
   return best;
 }
 
-// -1 if there is none, or its logit is infinite.
+// kNoLogits if there is none, or its logit is infinite.
 int32_t GreedyToken(const float* logits, int64_t n) {
   const float best = LargestLogit(logits, n);
-  if (std::isinf(best)) return -1;
+  if (std::isinf(best)) return kNoLogits;
   for (int64_t i = 0; i < n; ++i) {
     if (logits[i] == best) return static_cast<int32_t>(i);
   }
-  return -1;
+  return kNoLogits;
 }
 
 bool HasNaN(const float* logits, int64_t n) {
@@ -103,17 +103,17 @@ void AdjustLogits(const SampleArgs& args, const SamplingRow& row, const float* l
   }
 }
 
-// -1 if there is none, or it is infinite.
+// kNoLogits if there is none, or it is infinite.
 int32_t LargestToken(const double* z, int64_t n) {
   double best = -kInfinity;
-  int32_t token = -1;
+  int32_t token = kNoLogits;
   for (int64_t i = 0; i < n; ++i) {
     if (z[i] > best) {
       best = z[i];
       token = static_cast<int32_t>(i);
     }
   }
-  return best == kInfinity ? -1 : token;
+  return best == kInfinity ? kNoLogits : token;
 }
 
 // Tokens by descending probability, sorted no further than asked. Holds a prefix of that order: all
@@ -245,7 +245,7 @@ class Ranking {
 int32_t Draw(const SamplingRow& row, const double* z, int64_t n, double uniform,
              SampleScratch& scratch) {
   const int32_t first = LargestToken(z, n);
-  if (first < 0) return -1;
+  if (first < 0) return first;
   const double largest = z[first];
 
   double* p = scratch.probabilities;
@@ -294,8 +294,8 @@ void ReportLogprobs(const SampleArgs& args, const SamplingRow& row, int r, const
 
 }  // namespace
 
-void Sample(const SampleArgs& args, int r, double uniform, SampleScratch& scratch) {
-  const SamplingRow& row = args.rows[r];
+void Sample(const SampleArgs& args, const SamplingRow& row, int r, double uniform,
+            SampleScratch& scratch) {
   const int64_t n = args.logits.shape[1];
   const float* logits = args.logits.as<float>() + r * n;
   const float nan = std::numeric_limits<float>::quiet_NaN();
@@ -315,6 +315,7 @@ void Sample(const SampleArgs& args, int r, double uniform, SampleScratch& scratc
     AdjustLogits(args, row, logits, n, scratch.logits);
     args.tokens[r] = row.temperature == 0 ? LargestToken(scratch.logits, n)
                                           : Draw(row, scratch.logits, n, uniform, scratch);
+    if (args.tokens[r] < 0 && GreedyToken(logits, n) >= 0) args.tokens[r] = kNothingLeft;
   }
   if (row.top_logprobs >= 0) ReportLogprobs(args, row, r, logits, n);
 }

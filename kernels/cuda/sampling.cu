@@ -186,7 +186,12 @@ __global__ void __launch_bounds__(kThreads, 2) DrawRows(const __grid_constant__ 
     Selector selector(team, shared, values, p.vocab);
     extremes = selector.FindExtremes(sampling::All());
     if (extremes.token < 0 || isinf(extremes.largest)) {
-      token = -1;
+      token = kNoLogits;
+      if (values.replaced != nullptr) {
+        const Extremes raw =
+            Selector(team, shared, unchanged, p.vocab).FindExtremes(sampling::All());
+        if (raw.token >= 0 && !isinf(raw.largest)) token = kNothingLeft;
+      }
     } else if (row.temperature == 0) {
       token = extremes.token;
     } else {
@@ -284,7 +289,7 @@ void SampleRows(Device& device, const SampleArgs& args, const DrawResults& to,
   int64_t replaced = 0;
   bool selects = false;  // looks for more than the largest
   for (int64_t r = 0; r < rows; ++r) {
-    const SamplingRow& row = args.rows[r];
+    const SamplingRow row = args.rows[r].Bounded();
     tasks[r] = {row, replaced};
     selects |= row.top_logprobs > 0 || (row.forced_token < 0 && row.temperature != 0);
     if (row.forced_token < 0) {

@@ -35,8 +35,9 @@ struct EndTokens {
 };
 
 // A block for each row of logits [rows, vocab]. tokens[row]: the largest finite logit's lowest
-// token; -1 where there is none, or where that is infinity. `ends`, which a block reads from the
-// host's memory while it waits for logits, and the next step's rows: null, or as SampleArgs says.
+// token; kNoLogits where there is none, or where that is infinity. `ends`, which a block reads from
+// the host's memory while it waits for logits, and the next step's rows: null, or as SampleArgs
+// says.
 __global__ void __launch_bounds__(kThreads)
     LargestOfRows(const float* logits, int vocab, int32_t* tokens, const EndTokens* ends,
                   int32_t* next_tokens, int32_t* next_slots) {
@@ -83,8 +84,9 @@ __global__ void __launch_bounds__(kThreads)
   TakeLargest(key, token);
   const bool finite = key > Ordered(-INFINITY) && key < Ordered(INFINITY);
   if (lane == 0) {
-    tokens[blockIdx.x] = finite ? token : -1;
-    WriteNextInputs(finite ? token : -1, end_tokens.tokens, blockIdx.x, next_tokens, next_slots);
+    tokens[blockIdx.x] = finite ? token : kNoLogits;
+    WriteNextInputs(finite ? token : kNoLogits, end_tokens.tokens, blockIdx.x, next_tokens,
+                    next_slots);
   }
 }
 
@@ -97,7 +99,7 @@ bool SampleLargest(Device& device, const SampleArgs& args, const DrawResults& to
   const auto* const logits = args.logits.as<const float>();
   const bool fits = vocab % 4 == 0 && reinterpret_cast<uintptr_t>(logits) % 16 == 0;
   const bool plain = std::all_of(args.rows.begin(), args.rows.end(), [](const SamplingRow& row) {
-    return row.temperature == 0 && row.forced_token < 0 && row.top_logprobs < 0 &&
+    return row.IsGreedy() && row.forced_token < 0 && row.top_logprobs < 0 &&
            row.history_begin == row.history_end && row.bias_begin == row.bias_end;
   });
   if (!fits || !plain) return false;

@@ -45,7 +45,7 @@ std::vector<int32_t> InDescendingOrder(const std::vector<double>& z) {
 }
 
 // Step 3 for temperature 0.
-int32_t Largest(const std::vector<double>& z) {
+int32_t Largest(std::span<const double> z) {
   double largest = kMinusInfinity;
   int32_t token = -1;
   for (size_t t = 0; t < z.size(); ++t) {
@@ -54,15 +54,15 @@ int32_t Largest(const std::vector<double>& z) {
       token = static_cast<int32_t>(t);
     }
   }
-  return std::isinf(largest) ? -1 : token;
+  return std::isinf(largest) ? kNoLogits : token;
 }
 
 // Steps 3 to 5 for any other temperature.
 int32_t Draw(const SamplingRow& row, const std::vector<double>& z) {
   const std::vector<int32_t> order = InDescendingOrder(z);
-  if (order.empty()) return -1;
+  if (order.empty()) return kNoLogits;
   const double largest = z[order[0]];
-  if (std::isinf(largest)) return -1;
+  if (std::isinf(largest)) return kNoLogits;
 
   std::vector<double> p(order.size());
   for (size_t i = 0; i < order.size(); ++i)
@@ -130,7 +130,7 @@ void ReferenceKernels::Sample(const SampleArgs& args) {
   std::fill(args.top_tokens.begin(), args.top_tokens.end(), -1);
   std::fill(args.top_logprobs.begin(), args.top_logprobs.end(), nan);
   for (size_t r = 0; r < rows; ++r) {
-    const SamplingRow& row = args.rows[r];
+    const SamplingRow row = args.rows[r].Bounded();
     const std::span<const double> logits(args.logits.as<double>() + r * vocab,
                                          static_cast<size_t>(vocab));
     if (row.forced_token >= 0) {
@@ -139,6 +139,7 @@ void ReferenceKernels::Sample(const SampleArgs& args) {
     } else {
       const std::vector<double> z = AdjustedLogits(args, row, logits);
       args.tokens[r] = row.temperature == 0 ? Largest(z) : Draw(row, z);
+      if (args.tokens[r] < 0 && Largest(logits) >= 0) args.tokens[r] = kNothingLeft;
     }
     if (row.top_logprobs >= 0) ReportLogprobs(args, row, static_cast<int64_t>(r), logits);
   }

@@ -1,6 +1,7 @@
 // The whole engine with a real network on a real device: what it answers does not depend on what
 // else runs, on graphs, or on how a conversation was cut, up to the device's rounding.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -291,6 +292,38 @@ TEST_P(EngineDeviceTest, StepsThatRunAheadChangeNoBit) {
 }
 
 // Alone, in pieces, from a fork, and after a cancellation: the same conversation.
+// Whatever a field may be, a session outlives it.
+TEST_P(EngineDeviceTest, FieldsAtTheEndsOfTheirRangesCostNoSession) {
+  auto engine = Make(MakeServed());
+  ASSERT_EQ(Ask(*engine, MakeRequest({5, 6, 7}, 2, "s")).status, absl::OkStatus());
+  int64_t position = 5;
+  constexpr float kSubnormal = std::numeric_limits<float>::denorm_min();
+  std::vector<SamplingParams> extremes;
+  for (const float repetition : {kSubnormal, 1e-38f, 1e-30f, 10.0f}) {
+    for (const float temperature : {0.0f, kSubnormal, 1e-38f, 1.0f, 100.0f}) {
+      extremes.push_back({.temperature = temperature,
+                          .top_p = temperature == 1 ? kSubnormal : 1,
+                          .min_p = temperature == 100 ? kSubnormal : 0,
+                          .repetition_penalty = repetition,
+                          .presence_penalty = -2,
+                          .frequency_penalty = 2,
+                          .logit_bias = {{5, 100}, {6, -99}, {7, kSubnormal}},
+                          .seed = 1});
+    }
+  }
+  for (const SamplingParams& sampling : extremes) {
+    SCOPED_TRACE(testing::Message() << "temperature " << sampling.temperature << ", penalty "
+                                    << sampling.repetition_penalty);
+    Request request = MakeRequest({5, 6, 7}, 3, "s");
+    request.sampling = sampling;
+    request.expected_position = position;
+    const Outcome outcome = Ask(*engine, request);
+    ASSERT_EQ(outcome.status, absl::OkStatus());
+    ASSERT_EQ(outcome.tokens.size(), 3);
+    position += 6;
+  }
+}
+
 TEST_P(EngineDeviceTest, AConversationIsTheSameHoweverItCameAbout) {
   const std::unique_ptr<Engine> engine = Make(MakeServed());
   const std::vector<int32_t> prompt = RandomTokens(90, kVocab, /*seed=*/3);

@@ -91,6 +91,36 @@ TEST(EngineLoopLogitsTest, AScoreThatIsNoNumberIsAnErrorToo) {
   EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 4);
 }
 
+// A model that leaves one token, and a request that bans it: no fault of what is remembered.
+TEST(EngineLoopLogitsTest, NothingLeftToDrawEndsTheRequestAlone) {
+  for (const float temperature : {0.0f, 1.0f}) {
+    HarnessOptions options;
+    options.narrow_token = kPoison;
+    LoopHarness h(options);
+    ASSERT_EQ(h.Generate(Greedy({1, 2}, 0, "s")).status(), absl::OkStatus());
+    auto beside = h.Submit(Greedy({4, 5, 6}, 6)).value();
+    Request request = Greedy({3, kPoison}, 4, "s");
+    request.sampling.temperature = temperature;
+    request.sampling.logit_bias = {{0, -100}};
+    const Answer answer = h.Generate(request);
+    EXPECT_TRUE(absl::IsInvalidArgument(answer.status())) << answer.status();
+    EXPECT_EQ(FieldOf(answer.status()), "sampling");
+    EXPECT_THAT(std::string(answer.status().message()),
+                HasSubstr("leaves no token to draw after 4 tokens"));
+    EXPECT_THAT(answer.tokens[0], IsEmpty());
+    EXPECT_EQ(h.Finish(*beside).status(), absl::OkStatus());
+    h.TurnUntilQuiet();
+    EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 4);
+    request.prompt.at_start = request.prompt.continued = {5};
+    request.stop.max_tokens = 1;
+    EXPECT_EQ(h.Generate(request).status(), absl::OkStatus()) << "the session goes on";
+    request.session.name.clear();
+    request.prompt.at_start = {kPoison};
+    request.sampling.logit_bias.clear();
+    EXPECT_EQ(h.Generate(request).tokens[0], std::vector<int32_t>{0});
+  }
+}
+
 TEST(EngineLoopLogitsTest, ARepeatedKeyIsToldThatItBrokeOff) {
   LoopHarness h(Poisonous());
   Request request = Greedy({kPoison}, 4, "s");

@@ -55,6 +55,7 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
       model({.vocab = options.byte_tokenizer ? 258 : options.vocab,
              .first_token_bonus = options.first_token_bonus,
              .poison_token = options.poison_token,
+             .narrow_token = options.narrow_token,
              .on_step = [this](int rows, int /*tokens*/) {
                clock.Advance(options.step_time);
                rows_per_step.push_back(rows);

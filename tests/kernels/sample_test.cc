@@ -210,7 +210,57 @@ TEST_P(SampleTest, WithNothingToDrawThereIsNoToken) {
   p.Add({1, INFINITY, 3}).temperature = 1;
   p.Add({1, INFINITY, NAN}, {}, {{0, 2.0f}}).temperature = 0;
   p.Add({1, 2, 3}).temperature = 0;
-  EXPECT_EQ(p.Run(*backend_).tokens, (std::vector<int32_t>{-1, -1, -1, -1, -1, -1, -1, -1, -1, 2}));
+  p.Add({-INFINITY, 2, NAN}, {}, {{1, kBanned}}).temperature = 1;
+  constexpr int32_t kNone = kNoLogits, kLeft = kNothingLeft;
+  EXPECT_EQ(p.Run(*backend_).tokens, (std::vector<int32_t>{kLeft, kLeft, kLeft, kNone, kNone, kNone,
+                                                           kNone, kNone, kNone, 2, kLeft}));
+}
+
+// Whatever a request may ask for, a token of finite logits is drawn, the same one everywhere. Some
+// backends flush subnormal numbers.
+TEST_P(SampleTest, ParametersAtTheEndsOfTheirRangesDrawATokenEverywhere) {
+  using Limits = std::numeric_limits<float>;
+  const std::vector<float> tiny = {Limits::denorm_min(), 1e-40f, 1e-38f, Limits::min(), 1e-30f};
+  std::vector<float> temperatures = tiny, repetitions = tiny, top_ps = tiny, min_ps = tiny;
+  temperatures.insert(temperatures.end(), {0, 1, 100});
+  repetitions.insert(repetitions.end(), {1, 10});
+  top_ps.insert(top_ps.end(), {1});
+  min_ps.insert(min_ps.end(), {0, 1});
+  constexpr int kVocab = 40;
+  constexpr float kLargest = Limits::max();
+  SeededRandom random(12);
+  SampleProblem p(kVocab);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<double> logits = random.NormalValues(kVocab, 3);
+    if (i % 5 == 4) {
+      for (double& logit : logits) logit = logit > 0 ? kLargest : -kLargest;
+    }
+    if (i % 7 == 6) {
+      for (double& logit : logits) logit *= 1e-30;  // as normal numbers
+    }
+    std::vector<HistoryToken> history;
+    for (int t = 0; t < kVocab; t += random.Int(1, 4)) {
+      history.push_back({t, random.Chance(0.2) ? std::numeric_limits<int32_t>::max() : t % 3});
+    }
+    const std::vector<BiasToken> bias = {{3, 100}, {4, -99}, {5, Limits::denorm_min()}};
+    const auto any = [&](const std::vector<float>& values) {
+      return values[random.Int(0, static_cast<int>(values.size()) - 1)];
+    };
+    SamplingRow& row = p.Add(logits, history, bias);
+    row.temperature = any(temperatures);
+    row.repetition_penalty = any(repetitions);
+    row.presence_penalty = random.Chance(0.5) ? 2.0f : -2.0f;
+    row.frequency_penalty = random.Chance(0.5) ? 2.0f : Limits::denorm_min();
+    row.top_p = random.Chance(0.3) ? any(top_ps) : 1.0f;
+    row.min_p = random.Chance(0.3) ? any(min_ps) : 0.0f;
+    row.position = i;
+  }
+  const std::unique_ptr<Backend> reference = MakeReference();
+  const Sampled want = p.Run(*reference), got = p.Run(*backend_);
+  for (int i = 0; i < 2000; ++i) {
+    ASSERT_GE(got.tokens[i], 0) << "row " << i;
+    ASSERT_EQ(got.tokens[i], want.tokens[i]) << "row " << i;
+  }
 }
 
 TEST_P(SampleTest, NaNLogitsAreNeverChosen) {

@@ -94,6 +94,9 @@ void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
       for (; next < wanted_count && wanted[next] == t; ++next) {
         std::vector<double> values = memory.Logits(vocab, options_.first_token_bonus);
         if (ids[t] == options_.poison_token) values.assign(values.size(), NAN);
+        if (ids[t] == options_.narrow_token) {
+          std::fill(values.begin() + 1, values.end(), -INFINITY);
+        }
         for (int v = 0; v < vocab; ++v) {
           const int64_t at = int64_t{next} * vocab + v;
           if (logits.dtype == DType::kF64) {

@@ -40,6 +40,8 @@ struct FakeModelOptions {
   int vocab = 32;
   double first_token_bonus = 0;
   int32_t poison_token = -1;  // the logits after it, and no later ones, are all NaN
+  int32_t narrow_token =
+      -1;  // of the logits after it, and no later ones, all but that of 0 are -inf
   // Called in each step; a test advances its clock, or waits.
   std::function<void(int rows, int tokens)> on_step;
   std::function<void(int rows)> on_logits;  // called with the rows of logits that a step makes
