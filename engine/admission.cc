@@ -19,6 +19,12 @@ const std::vector<int32_t>& PromptAt(const Request& request, int64_t position) {
   return request.prompt.At(position);
 }
 
+// Waiting requests are sorted by it, and it stays what it is: what a priority is worth is lost as
+// fast as time passes.
+std::pair<absl::Duration, int64_t> Place(const Generation& g) {
+  return {g.submitted - g.request.priority * kPriorityStep, g.arrival};
+}
+
 // A long prompt may wait for long; where its session stands is settled before.
 void DropUnusedReading(Prompt& prompt, int64_t position) {
   if (prompt.same_everywhere) return;
@@ -40,10 +46,8 @@ void EngineLoop::Enqueue(std::unique_ptr<Generation> generation) {
   const Request& request = g.request;
   g.arrival = arrivals_++;
   const auto place =
-      std::upper_bound(waiting_.begin(), waiting_.end(), g, [](const Generation& a, const auto& b) {
-        return std::pair(-a.request.priority, a.arrival) <
-               std::pair(-b->request.priority, b->arrival);
-      });
+      std::upper_bound(waiting_.begin(), waiting_.end(), g,
+                       [](const Generation& a, const auto& b) { return Place(a) < Place(*b); });
   waiting_.insert(place, std::move(generation));
 
   if (!request.idempotency_key.empty() && Replay(g)) return;

@@ -59,10 +59,10 @@ struct EngineParts {
 // Who runs and who waits. A request runs, that is, gets rows in steps, once it has its slabs and
 // steps have room for its rows, one for each choice: no more choices run than max_rows. One whose
 // reader is slow lends its rows to others meanwhile, and one with more choices than max_rows runs
-// alone; where that makes more than fit, they take turns (scheduler.h). All others wait, by
-// priority, then in order of arrival: nobody overtakes who waits for a row, and what somebody waits
-// for of slabs is kept from later ones. At most max_queued_requests wait; one more is
-// RESOURCE_EXHAUSTED, reason QUEUE_FULL.
+// alone; where that makes more than fit, they take turns (scheduler.h). All others wait, in
+// order of arrival less what their priority is worth (kPriorityStep): nobody overtakes who waits
+// for a row, and what somebody waits for of slabs is kept from later ones. At most
+// max_queued_requests wait; one more is RESOURCE_EXHAUSTED, reason QUEUE_FULL.
 //
 // When no slab is free. Idle named sessions keep theirs, as nothing can be parked yet. A request
 // that needs slabs waits as long as those that are free, or will be freed by running requests (the
@@ -222,7 +222,7 @@ class EngineLoop {
   SessionTable sessions_;
   absl::flat_hash_set<SessionKey> claimed_;  // named sessions of waiting and running requests
   IdempotencyTable keys_;
-  std::vector<std::unique_ptr<Generation>> waiting_;  // by priority, then arrival
+  std::vector<std::unique_ptr<Generation>> waiting_;  // by arrival and priority
   std::vector<std::unique_ptr<Generation>> running_;
   int ephemeral_slabs_ = 0;  // held by running requests, and free when they end
   int slabs_awaited_ = 0;    // that waiting requests will need

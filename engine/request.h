@@ -127,7 +127,9 @@ struct Request {
   bool detached = false;
 
   absl::Time deadline = absl::InfiniteFuture();
-  int priority = 0;  // larger first among waiting requests; equal: first come; [-1000, 1000]
+  // [-1000, 1000]; among waiting requests a step is worth kPriorityStep of waiting; equal: first
+  // come.
+  int priority = 0;
 
   // Runs once on the loop's thread, in front of the last event, whether or not anybody reads that:
   // for whoever keeps account of requests. All of `usage` is zero for an answer that was replayed.

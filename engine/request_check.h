@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "engine/request.h"
 
 namespace mneme {
@@ -14,6 +15,9 @@ inline constexpr int kMaxChoices = 128;
 inline constexpr int kMaxSessionNameBytes = 128;
 inline constexpr int kMaxIdempotencyKeyBytes = 128;
 inline constexpr int kMaxPriority = 1000;
+// What a step of priority is worth: the requests that it passes by came up to so much earlier. So
+// nobody is passed by for longer than the most of it, however many come.
+inline constexpr absl::Duration kPriorityStep = absl::Milliseconds(100);
 
 // What it is judged by.
 struct RequestBounds {

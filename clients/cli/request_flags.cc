@@ -129,7 +129,8 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
                [=](std::string value) { r->set_idempotency_key(std::move(value)); });
   flags.String("request-id", "ID", "Names the request in the server's log.",
                [=](std::string value) { r->set_request_id(std::move(value)); });
-  flags.Integer("priority", "Larger goes first among waiting requests.",
+  flags.Integer("priority",
+                "Larger goes first among waiting requests; above 0 where the server lets the key.",
                 [=](int64_t value) { r->set_priority(static_cast<int>(value)); });
   flags.Bool("detached", "Let the server finish even if this command is interrupted.",
              [=](bool value) { r->set_detached(value); });

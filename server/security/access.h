@@ -36,11 +36,12 @@ inline bool Allows(Role role, Access access) {
 // What a gRPC method needs, by its path: "/mneme.v1.Inference/Generate".
 Access GrpcAccess(absl::string_view path);
 
-// Of one key; 0: no limit.
+// Of one key; 0: no limit, but for max_priority.
 struct KeyLimits {
   int max_streams = 0;  // requests that wait or run
   int max_sessions = 0;
   int64_t tokens_per_minute = 0;
+  int max_priority = 0;  // of a request; 0 is none above the usual one
 
   friend bool operator==(const KeyLimits&, const KeyLimits&) = default;
 };

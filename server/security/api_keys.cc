@@ -17,6 +17,7 @@
 #include "absl/strings/strip.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "engine/request_check.h"
 
 namespace mneme {
 namespace {
@@ -74,10 +75,14 @@ absl::Status SetOption(absl::string_view option, Caller& caller, bool& has_role)
   } else if (name == "tokens-per-minute") {
     MNEME_RETURN_IF_ERROR(SetLimit(name, value, int64_t{1} << 53, limit));
     caller.limits.tokens_per_minute = limit;
+  } else if (name == "priority") {
+    MNEME_RETURN_IF_ERROR(SetLimit(name, value, kMaxPriority, limit));
+    caller.limits.max_priority = static_cast<int>(limit);
   } else {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown option \"", Shown(name),
-                     "\", expected streams=N, sessions=N, tokens-per-minute=N, admin or monitor"));
+                     "\", expected streams=N, sessions=N, tokens-per-minute=N, priority=N, admin "
+                     "or monitor"));
   }
   return absl::OkStatus();
 }

@@ -4,9 +4,9 @@
 //   alice:sha256-9b74...:streams=8,sessions=100,tokens-per-minute=60000
 //
 // Empty lines and those that begin with # are skipped. The options are streams=N, sessions=N,
-// tokens-per-minute=N (0: no limit) and one of admin and monitor. Sessions belong to the name, so a
-// second line of the same name is a second key of the same client, for the time of a rotation; its
-// options must be the same.
+// tokens-per-minute=N (0: no limit), priority=N and one of admin and monitor. Sessions belong to
+// the name, so a second line of the same name is a second key of the same client, for the time of a
+// rotation; its options must be the same.
 //
 // Hashes are SHA-256 of the whole key, in hexadecimal digits. A hash made to be slow would guard
 // keys that can be guessed; those of NewApiKey have 256 random bits, which nobody tries out at any

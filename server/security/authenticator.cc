@@ -57,7 +57,8 @@ Authenticator::Authenticator(const v1::SecuritySection& config)
     : config_(config),
       defaults_{.max_streams = config.max_streams_per_key(),
                 .max_sessions = config.max_sessions_per_key(),
-                .tokens_per_minute = config.tokens_per_minute_per_key()},
+                .tokens_per_minute = config.tokens_per_minute_per_key(),
+                .max_priority = config.max_priority_per_key()},
       keys_needed_(!config.api_key().empty() || !config.api_key_file().empty()),
       anonymous_(std::make_shared<const Caller>(Caller{.limits = defaults_})) {}
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "engine/request_check.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
@@ -20,6 +21,18 @@ double PerSecond(int64_t per_minute) { return static_cast<double>(per_minute) / 
 QuotaTable::Permit::~Permit() {
   if (taken_ > 0) table_.PutBack(*caller_, taken_);
   table_.EndStream(caller_->owner);
+}
+
+absl::Status QuotaTable::Permit::CheckPriority(int priority) const {
+  const int most = caller_->limits.max_priority;
+  if (priority <= most || priority > kMaxPriority) return absl::OkStatus();
+  return WithField(
+      WithReason(absl::PermissionDeniedError(absl::StrCat(
+                     "priority is ", priority, ", and ",
+                     caller_->owner.empty() ? "callers without a key" : "this key", " may ask for ",
+                     most, " at most (priority=N in --api-key-file, --max-priority-per-key)")),
+                 kReasonPriorityLimit),
+      "priority");
 }
 
 absl::Status QuotaTable::Permit::TakeTokens(int64_t tokens) {
@@ -110,6 +123,7 @@ void QuotaTable::PutBack(const Caller& caller, int64_t tokens) {
 
 absl::Status TakeTokensFor(Request& request, StreamPermit permit) {
   if (permit == nullptr) return absl::CancelledError("the call has ended");
+  MNEME_RETURN_IF_ERROR(permit->CheckPriority(request.priority));
   const auto prompt = static_cast<int64_t>(
       std::max(request.prompt.at_start.size(), request.prompt.continued.size()));
   // Out of range is for the engine to say; here it must not overflow.

@@ -1,5 +1,5 @@
-// What callers may use: streams at once, and tokens in a minute. (Sessions are counted by the
-// engine, which knows when one expires: EngineOptions::owner_session_limit.)
+// What callers may use: streams at once, tokens in a minute, and places in the queue. (Sessions are
+// counted by the engine, which knows when one expires: EngineOptions::owner_session_limit.)
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ namespace mneme {
 
 inline constexpr char kReasonStreamLimit[] = "KEY_STREAM_LIMIT";
 inline constexpr char kReasonTokenLimit[] = "KEY_TOKEN_LIMIT";
+inline constexpr char kReasonPriorityLimit[] = "KEY_PRIORITY_LIMIT";
 
 // Streams and tokens of all owners. Thread-safe; outlives its permits.
 //
@@ -37,6 +38,9 @@ class QuotaTable {
     Permit(const Permit&) = delete;
     Permit& operator=(const Permit&) = delete;
 
+    // PERMISSION_DENIED for a priority that is above the caller's. One that nobody may have is for
+    // the engine to refuse.
+    absl::Status CheckPriority(int priority) const;
     // Takes `tokens`, once. RESOURCE_EXHAUSTED, with the time after which there will be as many;
     // INVALID_ARGUMENT where there never will.
     absl::Status TakeTokens(int64_t tokens);
@@ -82,8 +86,9 @@ class QuotaTable {
 
 using StreamPermit = std::shared_ptr<QuotaTable::Permit>;
 
-// Takes prompt and max_tokens of a request from the quota, and lets the request keep the permit and
-// settle when it ends. CANCELLED without a permit: the call has ended meanwhile.
+// Checks a request's priority, takes its prompt and max_tokens from the quota, and lets the request
+// keep the permit and settle when it ends. CANCELLED without a permit: the call has ended
+// meanwhile.
 absl::Status TakeTokensFor(Request& request, StreamPermit permit);
 
 }  // namespace mneme

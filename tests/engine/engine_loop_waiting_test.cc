@@ -1,10 +1,13 @@
 // Who waits for what in the engine's loop: room, busy sessions, time, slow readers.
 #include <cmath>
+#include <deque>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "engine/engine_loop.h"
+#include "engine/request_check.h"
 #include "engine/status_payload.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -104,6 +107,39 @@ TEST(EngineLoopWaitingTest, PriorityGoesFirstThenArrival) {
     }
   }
   EXPECT_THAT(order, ElementsAre(1, 3, 0, 2));
+}
+
+// Whoever floods the queue with a higher priority passes by what waits for so long and no longer.
+TEST(EngineLoopWaitingTest, AFloodOfHigherPriorityStarvesNobody) {
+  for (const int priority : {1, 10, kMaxPriority}) {
+    HarnessOptions options;
+    options.slots = 1;
+    LoopHarness h(options);
+    auto blocker = h.Submit(Greedy({1}, 5)).value();
+    h.Turn();
+    const absl::Duration begin = h.clock.Monotonic();
+    auto patient = h.Submit(Greedy({1}, 1)).value();
+    Answer answer;
+    std::deque<std::shared_ptr<TokenStream>> flood;
+    const absl::Duration bound = 1.5 * priority * kPriorityStep + absl::Seconds(1);
+    while (!answer.ended && h.clock.Monotonic() - begin < 2 * bound) {
+      // There is always one of them that waits.
+      while (flood.size() < 3) {
+        Request request = Greedy({1}, 2);
+        request.priority = priority;
+        flood.push_back(h.Submit(request).value());
+      }
+      Answer of_flood;
+      LoopHarness::Read(*flood.front(), of_flood);
+      if (of_flood.ended) flood.pop_front();
+      h.clock.Advance(priority * kPriorityStep / 50);
+      h.Turn();
+      LoopHarness::Read(*patient, answer);
+    }
+    EXPECT_TRUE(answer.ended) << "priority " << priority;
+    EXPECT_GT(h.clock.Monotonic() - begin, priority * kPriorityStep / 2) << "it was no head start";
+    EXPECT_LT(h.clock.Monotonic() - begin, bound) << "priority " << priority;
+  }
 }
 
 TEST(EngineLoopWaitingTest, AFullQueueIsRefusedWithAHint) {

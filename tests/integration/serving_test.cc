@@ -194,6 +194,27 @@ TEST_F(ServingTest, AnUnexpectedPositionFeedsNothingAndIsTold) {
   EXPECT_TRUE(Generate(request).status.ok());
 }
 
+TEST_F(ServingTest, ALegalFieldCostsNoSession) {
+  const int64_t position = Generate(Greedy("start", 4, "s")).finished.session().position();
+  v1::GenerateRequest request = Greedy(" more", 4, "s");
+  request.mutable_sampling()->set_repetition_penalty(1e-38f);
+  const Answer answer = Generate(request);
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.tokens.size(), 4u);
+  EXPECT_EQ(Position("s"), position + 9);
+}
+
+TEST_F(ServingTest, NobodyGoesFirstUnlessTheServerLetsHim) {
+  v1::GenerateRequest request = Greedy("me first", 2);
+  request.set_priority(1);
+  const absl::Status status = Generate(request).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied) << status;
+  ASSERT_EQ(DetailsOf(status).fields.size(), 1u);
+  EXPECT_EQ(DetailsOf(status).fields[0].field, "priority");
+  request.set_priority(-1);
+  EXPECT_TRUE(Generate(request).status.ok());
+}
+
 TEST_F(ServingTest, ADetachedRequestFinishesWithoutItsClient) {
   v1::GenerateRequest request = Greedy("far away", 300, "s");
   request.set_detached(true);

@@ -280,10 +280,23 @@ class OpenAiLimitsTest : public OpenAiServiceTest {
     v1::SecuritySection config;
     config.set_api_key("the-key");
     config.set_max_streams_per_key(2);
+    config.set_max_priority_per_key(5);
     return config;
   }
   OpenAiLimitsTest() : OpenAiServiceTest(TwoStreams()) {}
 };
+
+TEST_F(OpenAiLimitsTest, APriorityThatTheKeyMayNotHaveIsForbidden) {
+  Publish();
+  const std::string key = "authorization: Bearer the-key\r\n";
+  const RawResponse refused = Ask("first", R"({"prompt": "a", "priority": 6})", key);
+  EXPECT_EQ(refused.status, 403);
+  EXPECT_THAT(refused.body, AllOf(HasSubstr(R"("param":"priority")"), HasSubstr("5 at most")));
+  EXPECT_EQ(engine_.requests(), 0u);
+  EXPECT_EQ(security_->quotas().streams("api-key"), 0);
+  engine_.OnSubmit([](FakeRequest& fake) { fake.PushEnd(); });
+  EXPECT_EQ(Ask("second", R"({"prompt": "a", "priority": 5})", key).status, 200);
+}
 
 TEST_F(OpenAiLimitsTest, StrangersAndThoseOverTheirLimitHaveALine) {
   Publish();

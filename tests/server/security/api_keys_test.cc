@@ -41,16 +41,18 @@ TEST(ApiKeysTest, TheHashIsSha256) {
 TEST(ApiKeysTest, AFileHasALineForEachKey) {
   const std::string text = absl::StrCat(
       "# who may call\n\n", ApiKeyLine("alice", "key-a"), "\r\n  ", ApiKeyLine("bob", "key-b"),
-      ":streams=8,sessions=100,tokens-per-minute=60000\n", ApiKeyLine("ops", "key-o"), ":admin\n",
-      ApiKeyLine("prometheus", "key-p"), ":monitor,streams=0\n");
+      ":streams=8,sessions=100,tokens-per-minute=60000,priority=10\n", ApiKeyLine("ops", "key-o"),
+      ":admin\n", ApiKeyLine("prometheus", "key-p"), ":monitor,streams=0\n");
   const absl::StatusOr<ApiKeys> keys = ApiKeys::Parse(text, "keys", kDefaults);
   ASSERT_TRUE(keys.ok()) << keys.status();
   EXPECT_EQ(keys->size(), 4u);
   EXPECT_EQ(keys->Find("key-a")->owner, "alice");
   EXPECT_EQ(keys->Find("key-a")->role, Role::kUser);
   EXPECT_EQ(keys->Find("key-a")->limits, kDefaults);
-  EXPECT_EQ(keys->Find("key-b")->limits,
-            (KeyLimits{.max_streams = 8, .max_sessions = 100, .tokens_per_minute = 60000}));
+  EXPECT_EQ(
+      keys->Find("key-b")->limits,
+      (KeyLimits{
+          .max_streams = 8, .max_sessions = 100, .tokens_per_minute = 60000, .max_priority = 10}));
   EXPECT_EQ(keys->Find("key-o")->role, Role::kAdmin);
   EXPECT_EQ(keys->Find("key-p")->role, Role::kMonitor);
   EXPECT_EQ(keys->Find("key-p")->limits.max_streams, 0);

@@ -136,5 +136,25 @@ TEST_F(QuotaTest, ARequestTakesPromptAndAllChoices) {
   EXPECT_TRUE(absl::IsCancelled(TakeTokensFor(request, nullptr)));
 }
 
+TEST_F(QuotaTest, APriorityIsWhatTheKeyAllows) {
+  const auto check = [&](int priority, const CallerRef& caller) {
+    Request request;
+    request.priority = priority;
+    return TakeTokensFor(request, Begin(caller));
+  };
+  const absl::Status refused = check(1, With({.tokens_per_minute = 600}));
+  EXPECT_TRUE(absl::IsPermissionDenied(refused)) << refused;
+  EXPECT_EQ(ReasonOf(refused), kReasonPriorityLimit);
+  EXPECT_EQ(FieldOf(refused), "priority");
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("priority is 1"), HasSubstr("this key may ask for 0 at most")));
+  EXPECT_THAT(std::string(check(6, With({.max_priority = 5}, "")).message()),
+              HasSubstr("callers without a key may ask for 5 at most"));
+  for (const int priority : {-1000, -1, 0, 5}) {
+    EXPECT_TRUE(check(priority, With({.max_priority = 5})).ok()) << priority;
+  }
+  EXPECT_TRUE(check(1001, With({})).ok()) << "no range of a key: the engine refuses it";
+}
+
 }  // namespace
 }  // namespace mneme
