@@ -98,25 +98,29 @@ bool EngineLoop::Replay(Generation& g) {
     if (session != nullptr) status = WithPosition(std::move(status), session->position());
     End(g, status);
   } else if (known->state == KeyState::kBroken) {
-    End(g, WithPosition(
+    End(g, WithPositionNow(
+               *known, request.session,
                WithReason(absl::AbortedError(absl::StrCat(
-                              "the request with this idempotency key broke off; the session then "
-                              "stood at position ",
+                              "the request with this idempotency key broke off; the session "
+                              "then stood at position ",
                               known->position)),
-                          kReasonKeyBroken),
-               known->position));
+                          kReasonKeyBroken)));
   } else if (known->dropped_events) {
-    End(g,
-        WithPosition(WithReason(absl::AbortedError(absl::StrCat(
-                                    "the request with this idempotency key finished at position ",
-                                    known->position, ", and its answer is no longer kept")),
-                                kReasonKeyForgotten),
-                     known->position));
+    End(g, WithPositionNow(*known, request.session,
+                           WithReason(absl::AbortedError(absl::StrCat(
+                                          "the request with this idempotency key finished at "
+                                          "position ",
+                                          known->position,
+                                          ", and its answer is no longer "
+                                          "kept")),
+                                      kReasonKeyForgotten)));
   } else {
     parts_.stats.replayed.Add();
+    const bool gone = IsSessionGone(*known, request.session);
     g.ReportEnd(Usage());
     for (TokenEvent event : known->events) {
       event.replayed = true;
+      event.session_gone = gone;
       if (!event.is_last) {
         Send(g, std::move(event));
         continue;
@@ -126,6 +130,26 @@ bool EngineLoop::Replay(Generation& g) {
     }
   }
   return true;
+}
+
+// Whether the named session that a request ran in has ended since; what has its name now, if
+// anything does, is another.
+bool EngineLoop::IsSessionGone(const KeyRecord& record, const SessionKey& key) const {
+  if (key.name.empty()) return false;
+  const Session* session = sessions_.Find(key);
+  return session == nullptr || session->id != record.session_id;
+}
+
+// For a request that ended long ago: with the position that its session was left at, or, where the
+// session is gone, 0, and words that say so.
+absl::Status EngineLoop::WithPositionNow(const KeyRecord& record, const SessionKey& key,
+                                         const absl::Status& status) const {
+  if (!IsSessionGone(record, key)) return WithPosition(status, record.position);
+  return WithReason(
+      WithPosition(absl::Status(status.code(),
+                                absl::StrCat(status.message(), "; the session has ended since")),
+                   0),
+      ReasonOf(status).value_or(""));
 }
 
 // Leaves of the prompt what the session does not hold yet. A beginning of the history is not fed

@@ -316,10 +316,11 @@ void EngineLoop::CloseRecord(Generation& g, const TokenEvent& last) {
   if (g.record == nullptr) return;
   KeyRecord& record = *std::exchange(g.record, nullptr);
   keys_.Append(record, last);
+  const int64_t session_id = g.is_admitted() ? g.choices[0].session->id : 0;
   if (last.status.ok()) {
-    keys_.End(record, KeyState::kFinished, last.session_position);
+    keys_.End(record, KeyState::kFinished, last.session_position, session_id);
   } else if (g.usage.fed_tokens > 0 || g.spoilt) {
-    keys_.End(record, KeyState::kBroken, last.session_position);
+    keys_.End(record, KeyState::kBroken, last.session_position, session_id);
   } else {
     keys_.Forget(record);
   }

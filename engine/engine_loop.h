@@ -153,6 +153,9 @@ class EngineLoop {
   void Apply(Command command);
   void Enqueue(std::unique_ptr<Generation> generation);
   bool Replay(Generation& generation);
+  bool IsSessionGone(const KeyRecord& record, const SessionKey& key) const;
+  absl::Status WithPositionNow(const KeyRecord& record, const SessionKey& key,
+                               const absl::Status& status) const;
   bool SupersedesPending(const Request& request, const Session& session) const;
   absl::Status SkipKnownHistory(Generation& g, const Session& session) const;
   absl::Status CheckAgainstSession(const Generation& generation, const Session* session) const;
@@ -228,6 +231,7 @@ class EngineLoop {
   int slabs_awaited_ = 0;    // that waiting requests will need
   int queued_ = 0;           // requests found to have to wait; at most max_queued_requests
   int64_t arrivals_ = 0;
+  int64_t sessions_made_ = 0;
   int64_t steps_ = 0;
   bool had_candidates_ = false;  // in the last turn: the next one must not sleep
   PrefillBudget prefill_budget_;

@@ -53,9 +53,11 @@ void IdempotencyTable::Append(KeyRecord& record, const TokenEvent& event) {
   if (bytes_ > max_bytes_) DropEvents(record);
 }
 
-void IdempotencyTable::End(KeyRecord& record, KeyState state, int64_t position) {
+void IdempotencyTable::End(KeyRecord& record, KeyState state, int64_t position,
+                           int64_t session_id) {
   record.state = state;
   record.position = position;
+  record.session_id = session_id;
   if (state != KeyState::kFinished) DropEvents(record);
   const Records::iterator it = records_.at(record.key);
   ended_.splice(ended_.end(), running_, it);

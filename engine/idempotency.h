@@ -32,7 +32,8 @@ struct KeyRecord {
   std::vector<TokenEvent> events;  // adjacent ones merged
   int64_t bytes = 0;               // of the events
   bool dropped_events = false;
-  int64_t position = 0;  // of the session when the request ended
+  int64_t position = 0;    // of the session when the request ended
+  int64_t session_id = 0;  // Session::id; 0: there was none
 };
 
 // Owned and called by one thread. Records keep their address until they are forgotten; running ones
@@ -48,8 +49,9 @@ class IdempotencyTable {
   // A running record for a key that is unknown.
   KeyRecord& Insert(const std::string& owner, const std::string& key, uint64_t digest);
   void Append(KeyRecord& record, const TokenEvent& event);
-  // The request ended. Nothing may be appended any more.
-  void End(KeyRecord& record, KeyState state, int64_t position);
+  // The request ended, in a session that has `session_id` and stands at `position`. Nothing may be
+  // appended any more.
+  void End(KeyRecord& record, KeyState state, int64_t position, int64_t session_id);
   // As if the request had never come: it fed nothing.
   void Forget(KeyRecord& record);
 

@@ -186,6 +186,9 @@ struct TokenEvent {
   bool has_pending_token = false;
   uint64_t seed = 0;      // used for the draws, so that a run can be repeated
   bool replayed = false;  // answered from the record of an idempotency key
+  // Of a replayed answer: the named session that it was given in has ended since. Position and
+  // pending token are what they were then.
+  bool session_gone = false;
 };
 
 // What the session commands answer.

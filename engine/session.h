@@ -15,6 +15,7 @@ namespace mneme {
 // with a copy of the slab, is a fork.
 struct Session {
   SessionKey key;  // empty name: ephemeral
+  int64_t id = 0;  // no other session has it, not a later one of the same key either
   int slot = -1;   // of its slab
   int64_t fed_tokens = 0;
   ConversationDigest fed;  // of those tokens

@@ -64,6 +64,7 @@ absl::StatusOr<Session*> EngineLoop::AddSession(const SessionKey& key, absl::Dur
 Session EngineLoop::MakeSession(const SessionKey& key, absl::Duration ttl) {
   Session session;
   session.key = key;
+  session.id = ++sessions_made_;
   session.slot = parts_.pool.Acquire().value();
   session.history = TokenHistory(options_.history_tokens);
   session.created = session.last_used = parts_.clock.Now();

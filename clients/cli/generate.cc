@@ -103,6 +103,7 @@ void PrintStats(const v1::Finished& finished, absl::Duration first_token) {
   }
   facts.push_back(absl::StrCat("seed ", finished.seed()));
   if (finished.replayed()) facts.push_back("replayed");
+  if (finished.session_gone()) facts.push_back("its session has ended since");
   fprintf(stderr, "[%s]\n", absl::StrJoin(facts, ", ").c_str());
 }
 

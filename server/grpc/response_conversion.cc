@@ -68,7 +68,7 @@ void FillFinished(const TokenEvent& event, const Request& request, v1::Finished&
   timings.set_queue_ms(absl::ToDoubleMilliseconds(event.timings.queue));
   timings.set_prefill_ms(absl::ToDoubleMilliseconds(event.timings.prefill));
   timings.set_decode_ms(absl::ToDoubleMilliseconds(event.timings.decode));
-  if (!request.session.name.empty()) {
+  if (!request.session.name.empty() && !event.session_gone) {
     v1::SessionState& session = *finished.mutable_session();
     session.set_name(request.session.name);
     session.set_position(event.session_position);
@@ -76,6 +76,7 @@ void FillFinished(const TokenEvent& event, const Request& request, v1::Finished&
   }
   finished.set_seed(event.seed);
   finished.set_replayed(event.replayed);
+  finished.set_session_gone(event.session_gone);
 }
 
 void FillTimestamp(absl::Time time, google::protobuf::Timestamp& out) {

@@ -156,6 +156,7 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
   usage_.cached_tokens += event.usage.resumed_tokens;
   session_position_ = event.session_position;
   has_pending_token_ = event.has_pending_token;
+  session_gone_ = event.session_gone;
   usage_.prompt_tokens += event.usage.prompt_tokens + event.usage.resumed_tokens;
 }
 
@@ -192,11 +193,16 @@ std::vector<HttpField> OpenAiAnswer::StateFields() const {
   fields.push_back({"x-session-id", facts_.session});
   fields.push_back({"x-session-resumed-tokens", absl::StrCat(resumed_tokens_)});
   fields.push_back({"x-session-reuse", resumed_tokens_ > 0 ? "resumed" : "new"});
-  if (ended_ > 0) fields.push_back({"x-session-position", absl::StrCat(session_position_)});
+  if (session_gone_) {
+    fields.push_back({"x-session-gone", "true"});
+  } else if (ended_ > 0) {
+    fields.push_back({"x-session-position", absl::StrCat(session_position_)});
+  }
   return fields;
 }
 
 Json OpenAiAnswer::SessionJson() const {
+  if (session_gone_) return {{"id", facts_.session}, {"gone", true}};
   return {{"id", facts_.session},
           {"position", session_position_},
           {"has_pending_token", has_pending_token_}};

@@ -50,6 +50,58 @@ TEST(EngineLoopRetryTest, ARepeatedKeyReplaysTheAnswerAndFeedsNothing) {
   EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 8);
 }
 
+// What is sent again does not claim a session that is no more, nor one that only has its name.
+TEST(EngineLoopRetryTest, AReplaySaysThatItsSessionIsGone) {
+  LoopHarness h;
+  Request request = Greedy({1, 2}, 6, "s");
+  request.idempotency_key = "k";
+  const Answer first = h.Generate(request);
+  EXPECT_FALSE(first.last.session_gone);
+  EXPECT_FALSE(h.Generate(request).last.session_gone);
+  EXPECT_EQ(h.Generate(Greedy({3}, 2, "s")).status(), absl::OkStatus());
+  EXPECT_FALSE(h.Generate(request).last.session_gone) << "the session only went on";
+
+  ASSERT_EQ(h.loop->DeleteSession(Key("s")), absl::OkStatus());
+  const Answer again = h.Generate(request);
+  EXPECT_TRUE(again.last.replayed);
+  EXPECT_TRUE(again.last.session_gone);
+  EXPECT_EQ(again.tokens, first.tokens);
+  ASSERT_TRUE(h.loop->CreateSession(Key("s"), absl::Seconds(5)).ok());
+  EXPECT_TRUE(h.Generate(request).last.session_gone) << "this is another one";
+
+  Request nameless = Greedy({1, 2}, 6);
+  nameless.idempotency_key = "nameless";
+  h.Generate(nameless);
+  EXPECT_FALSE(h.Generate(nameless).last.session_gone);
+
+  Request expires = Greedy({1, 2}, 6, "short");
+  expires.idempotency_key = "e";
+  expires.session_ttl = absl::Seconds(5);
+  h.Generate(expires);
+  EXPECT_FALSE(h.Generate(expires).last.session_gone);
+  h.clock.Advance(absl::Seconds(6));
+  h.TurnUntilQuiet();
+  EXPECT_TRUE(h.Generate(expires).last.session_gone);
+}
+
+TEST(EngineLoopRetryTest, ABrokenKeyHasNoPositionInASessionThatIsGone) {
+  LoopHarness h;
+  Request request = Greedy({1}, 100, "s");
+  request.idempotency_key = "k";
+  auto cut = h.Submit(request).value();
+  for (int turn = 0; turn < 5; ++turn) h.Turn();
+  cut->Cancel();
+  h.TurnUntilQuiet();
+  const int64_t position = h.loop->GetSession(Key("s"))->position;
+  EXPECT_GT(position, 0);
+  EXPECT_EQ(PositionOf(h.Generate(request).status()), position);
+  ASSERT_EQ(h.loop->DeleteSession(Key("s")), absl::OkStatus());
+  const Answer again = h.Generate(request);
+  EXPECT_EQ(ReasonOf(again.status()), kReasonKeyBroken);
+  EXPECT_EQ(PositionOf(again.status()), 0);
+  EXPECT_THAT(std::string(again.status().message()), HasSubstr("has ended since"));
+}
+
 TEST(EngineLoopRetryTest, AKeyOfARunningRequestIsAborted) {
   LoopHarness h;
   Request request = Greedy({1}, 6, "s");

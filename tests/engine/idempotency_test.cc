@@ -20,7 +20,7 @@ TEST(IdempotencyTableTest, EventsGoOldestFirstWhereTheyTakeTooMuch) {
   for (int i = 0; i < 8; ++i) {
     records[i] = &table.Insert("", absl::StrCat(i), 0);
     table.Append(*records[i], Text(4000));
-    table.End(*records[i], KeyState::kFinished, i);
+    table.End(*records[i], KeyState::kFinished, i, 0);
   }
   for (int i = 0; i < 8; ++i) EXPECT_EQ(records[i]->dropped_events, i < 6) << i;
   EXPECT_EQ(table.bytes(), records[6]->bytes + records[7]->bytes);
@@ -31,7 +31,7 @@ TEST(IdempotencyTableTest, WhatIsForgottenAmongThemTakesNothing) {
   const auto add = [&](const char* key) -> KeyRecord& {
     KeyRecord& record = table.Insert("", key, 0);
     table.Append(record, Text(4000));
-    table.End(record, KeyState::kFinished, 0);
+    table.End(record, KeyState::kFinished, 0, 0);
     return record;
   };
   table.Forget(add("a"));  // the only one, so that none is left that has ended
@@ -50,7 +50,7 @@ TEST(IdempotencyTableTest, OneThatIsTooLongForAllGoesItself) {
   IdempotencyTable table(100, 10'000);
   KeyRecord& ended = table.Insert("", "ended", 0);
   table.Append(ended, Text(1));
-  table.End(ended, KeyState::kFinished, 0);
+  table.End(ended, KeyState::kFinished, 0, 0);
   KeyRecord& record = table.Insert("", "k", 0);
   table.Append(record, Text(20'000));
   EXPECT_TRUE(record.dropped_events);

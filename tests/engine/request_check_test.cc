@@ -282,7 +282,7 @@ TEST(IdempotencyTableTest, OldestEndedKeysAreForgottenRunningOnesNever) {
   IdempotencyTable table(/*max_keys=*/2, /*max_bytes=*/1 << 20);
   table.Insert("", "running", 1);
   KeyRecord& ended = table.Insert("", "ended", 2);
-  table.End(ended, KeyState::kFinished, 5);
+  table.End(ended, KeyState::kFinished, 5, 0);
   table.Insert("", "new", 3);
   EXPECT_EQ(table.Find("", "ended"), nullptr);
   EXPECT_NE(table.Find("", "running"), nullptr);
@@ -297,7 +297,7 @@ TEST(IdempotencyTableTest, RecordsMergeAndAreBounded) {
   for (int i = 0; i < 5; ++i) table.Append(first, Text("ab"));
   EXPECT_EQ(first.events.size(), 1);
   EXPECT_EQ(first.events[0].text, "ababababab");
-  table.End(first, KeyState::kFinished, 3);
+  table.End(first, KeyState::kFinished, 3, 0);
   KeyRecord& second = table.Insert("", "second", 2);
   table.Append(second, Text(std::string(4'000, 'x')));
   EXPECT_TRUE(first.dropped_events) << "the oldest answer made room";

@@ -180,6 +180,15 @@ TEST_F(ServingTest, ARetryWithTheSameKeyIsReplayedAndFeedsNothing) {
   EXPECT_EQ(again.text, first.text);
   EXPECT_THAT(again.tokens, ElementsAreArray(first.tokens));
   EXPECT_EQ(Position("s"), first.finished.session().position());
+  EXPECT_EQ(again.finished.session().position(), Position("s"));
+  EXPECT_FALSE(again.finished.session_gone());
+
+  ASSERT_EQ(server_.client().DeleteSession("s"), absl::OkStatus());
+  const Answer late = Generate(request);
+  ASSERT_TRUE(late.status.ok()) << late.status;
+  EXPECT_EQ(late.text, first.text);
+  EXPECT_TRUE(late.finished.session_gone());
+  EXPECT_FALSE(late.finished.has_session());
 }
 
 TEST_F(ServingTest, AnUnexpectedPositionFeedsNothingAndIsTold) {

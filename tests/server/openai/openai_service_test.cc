@@ -230,6 +230,24 @@ TEST_F(OpenAiServiceTest, ADeadlineEndsWhatComesBeforeTheEngine) {
   EXPECT_EQ(engine_.requests(), 0u);
 }
 
+TEST_F(OpenAiServiceTest, AnAnswerOfASessionThatIsGoneClaimsNone) {
+  Publish();
+  engine_.OnSubmit([](FakeRequest& fake) {
+    TokenEvent end{.finish = FinishReason::kLength, .is_last = true};
+    end.replayed = true;
+    end.session_gone = true;
+    end.session_position = 12;
+    fake.Push(std::move(end));
+  });
+  const RawResponse whole = Ask("a", R"({"prompt": "a", "session_id": "s"})");
+  EXPECT_EQ(whole.Field("x-session-gone"), "true");
+  EXPECT_EQ(whole.Field("x-session-position"), "");
+  EXPECT_THAT(whole.body, HasSubstr(R"("session":{"id":"s","gone":true})"));
+  const RawResponse streamed = Ask("b", R"({"prompt": "a", "session_id": "s", "stream": true,
+                                            "stream_options": {"include_usage": true}})");
+  EXPECT_THAT(streamed.body, HasSubstr(R"("session":{"id":"s","gone":true})"));
+}
+
 TEST_F(OpenAiServiceTest, ABusySessionIsAConflictWhateverWasToBeDoneWithIt) {
   const absl::Status busy =
       WithReason(absl::FailedPreconditionError("session \"s\" is busy"), "SESSION_BUSY");

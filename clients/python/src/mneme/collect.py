@@ -82,4 +82,5 @@ class Collector:
             seed=self.finished.seed,
             replayed=self.finished.replayed,
             request_id=self.started.request_id if self.started else "",
+            session_gone=self.finished.session_gone,
         )

@@ -86,6 +86,7 @@ def _finished(m: inference_pb2.Finished) -> Finished:
         ),
         seed=m.seed,
         replayed=m.replayed,
+        session_gone=m.session_gone,
     )
 
 

@@ -157,10 +157,12 @@ class Finished:
     usage: Usage
     timings: Timings
     session: Optional[SessionState]
-    """None for an ephemeral session."""
+    """None for an ephemeral session, and for one that is gone."""
     seed: int
     replayed: bool
     """The answer of an earlier request with the same idempotency key."""
+    session_gone: bool = False
+    """With `replayed`: the session of that answer has ended since, and what it remembered is gone."""
     text: str = ""
 
 
@@ -191,6 +193,8 @@ class Completion:
     seed: int
     replayed: bool
     request_id: str
+    session_gone: bool = False
+    """With `replayed`: the session of that answer has ended since, and what it remembered is gone."""
 
     @property
     def text(self) -> str:
