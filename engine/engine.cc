@@ -11,6 +11,7 @@
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_loop.h"
+#include "engine/engine_plan.h"
 #include "engine/model_runner.h"
 #include "engine/routing_counter.h"
 #include "engine/state_pool.h"
@@ -19,36 +20,6 @@
 
 namespace mneme {
 namespace {
-
-absl::Status CheckOptions(const EngineOptions& options) {
-  const auto at_least = [](absl::string_view name, int64_t value, int64_t low) {
-    if (value >= low) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " is ", value, ", expected at least ", low));
-  };
-  MNEME_RETURN_IF_ERROR(at_least("state_memory_bytes", options.state_memory_bytes, 0));
-  MNEME_RETURN_IF_ERROR(at_least("max_sessions", options.max_sessions, 0));
-  MNEME_RETURN_IF_ERROR(at_least("max_rows", options.max_rows, 1));
-  MNEME_RETURN_IF_ERROR(at_least("max_tokens_per_step", options.max_tokens_per_step, 1));
-  MNEME_RETURN_IF_ERROR(at_least("max_logit_rows_per_step", options.max_logit_rows_per_step, 1));
-  MNEME_RETURN_IF_ERROR(at_least("max_queued_requests", options.max_queued_requests, 1));
-  MNEME_RETURN_IF_ERROR(at_least("max_request_tokens", options.max_request_tokens, 0));
-  MNEME_RETURN_IF_ERROR(at_least("max_prompt_tokens", options.max_prompt_tokens, 0));
-  MNEME_RETURN_IF_ERROR(at_least("stream_capacity_events", options.stream_capacity_events, 1));
-  MNEME_RETURN_IF_ERROR(at_least("history_tokens", options.history_tokens, 0));
-  MNEME_RETURN_IF_ERROR(at_least("max_idempotency_keys", options.max_idempotency_keys, 1));
-  MNEME_RETURN_IF_ERROR(at_least("idempotency_record_bytes", options.idempotency_record_bytes, 0));
-  if (options.max_decode_slowdown != 0 && !(options.max_decode_slowdown >= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "max_decode_slowdown is ", options.max_decode_slowdown, ", expected 0 or at least 1"));
-  }
-  if (options.default_session_ttl <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("default_session_ttl is ", absl::FormatDuration(options.default_session_ttl),
-                     ", expected more than 0"));
-  }
-  return absl::OkStatus();
-}
 
 uint64_t RandomSeed() {
   std::random_device device;
@@ -74,21 +45,13 @@ class LoopEngine final : public Engine {
   }
 
   absl::Status Start(std::vector<int32_t> end_tokens) {
-    MNEME_RETURN_IF_ERROR(CheckOptions(options_));
-    options_.max_rows = std::min(options_.max_rows, options_.max_tokens_per_step);
-    if (options_.max_decode_slowdown == 0) {
-      options_.max_decode_slowdown = backend_->preferred_decode_slowdown();
-    }
-    // What the runner will take is not left for slabs.
-    const RunnerLimits most = LargestStep(options_);
-    const int64_t runner_bytes =
-        RunnerBytes(most, model_->WorkspaceBytes(most.tokens, most.rows, most.logit_rows),
-                    model_->info().vocab, backend_->activation_dtype());
-    MNEME_ASSIGN_OR_RETURN(const int64_t available, backend_->AvailableBytes());
-    const int64_t left = available - runner_bytes;
-    MNEME_ASSIGN_OR_RETURN(capacity_, PlanCapacity(model_->state_layout().slab_bytes(), left,
-                                                   backend_->ReserveBytes(left), options_));
-    options_.max_rows = std::min(options_.max_rows, capacity_.sessions);
+    const ModelNeeds needs = {.slab_bytes = model_->state_layout().slab_bytes(),
+                              .vocab = model_->info().vocab,
+                              .workspace_bytes = [this](int tokens, int rows, int logit_rows) {
+                                return model_->WorkspaceBytes(tokens, rows, logit_rows);
+                              }};
+    MNEME_ASSIGN_OR_RETURN(const EnginePlan plan, PlanEngine(*backend_, needs, options_));
+    capacity_ = plan.capacity;
     MNEME_ASSIGN_OR_RETURN(pool_, StatePool::Create(*backend_, *model_, capacity_.sessions));
     MNEME_ASSIGN_OR_RETURN(runner_,
                            ModelRunner::Create(*backend_, *model_, *pool_, LargestStep(options_)));

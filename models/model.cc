@@ -21,14 +21,15 @@
 namespace mneme {
 namespace {
 
+constexpr char kEmbeddings[] = "model.embeddings.weight";
+constexpr char kHead[] = "lm_head.weight";
+
 // Embedding, layers, norm, logits. Holds handles to weights, not the weights.
 class Network {
  public:
   // Takes all weights and lays out the state. Without a loading store, just checks and plans.
   static absl::StatusOr<Network> Make(const ModelConfig& config, WeightStore& weights,
                                       const StateFormat& state_format, DType compute_dtype) {
-    constexpr char kEmbeddings[] = "model.embeddings.weight";
-    constexpr char kHead[] = "lm_head.weight";
     Network network;
     network.norm_eps_ = config.norm_eps;
     MNEME_ASSIGN_OR_RETURN(network.embeddings_,
@@ -188,14 +189,31 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config,
           .fingerprint = CombineHashes(HashConfig(config), weights.fingerprint())};
 }
 
-void WarnOfTensors(const Checkpoint& checkpoint, absl::string_view what,
-                   std::vector<std::string> names) {
+void AddTensors(const Checkpoint& checkpoint, absl::string_view what,
+                std::vector<std::string> names, std::vector<std::string>& warnings) {
   constexpr size_t kShown = 20;
   if (names.empty()) return;
   const size_t count = names.size();
   if (count > kShown) names.resize(kShown);
-  LOG(WARNING) << checkpoint.path() << ": " << count << " tensors " << what << ": "
-               << absl::StrJoin(names, ", ") << (count > kShown ? ", ..." : "");
+  warnings.push_back(absl::StrCat(checkpoint.path(), ": ", count, " tensors ", what, ": ",
+                                  absl::StrJoin(names, ", "), count > kShown ? ", ..." : ""));
+}
+
+// What is accepted and may yet be a mistake. `weights` have been taken.
+std::vector<std::string> WarningsOf(const ModelConfig& config, const Checkpoint& checkpoint,
+                                    const WeightStore& weights) {
+  std::vector<std::string> warnings = config.warnings;
+  if (!config.tie_word_embeddings && !weights.Has(kHead)) {
+    warnings.push_back(absl::StrCat(
+        checkpoint.path(), ": there is no tensor \"", kHead,
+        "\", and config.json does not say \"tie_word_embeddings\": true. \"", kEmbeddings,
+        "\" is used as the head; if the model was trained with a head of its own, that is missing, "
+        "and what the model says means nothing"));
+  }
+  AddTensors(checkpoint, "of the shards are not in \"weight_map\", and read all the same",
+             checkpoint.unlisted(), warnings);
+  AddTensors(checkpoint, "are not used", weights.Unused(), warnings);
+  return warnings;
 }
 
 // The pass that takes the weights without reading them. Only after it is it known whether bytes
@@ -227,9 +245,12 @@ absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend
   const auto network = std::make_shared<const Network>(std::move(planned));
   ModelPlan plan{.info = MakeInfo(folder, config, weights),
                  .state_layout = network->state_layout(),
-                 .workspace_bytes = [network, formats](int tokens, int rows, int logit_rows) {
-                   return network->WorkspaceBytes(formats.activation, tokens, rows, logit_rows);
-                 }};
+                 .workspace_bytes =
+                     [network, formats](int tokens, int rows, int logit_rows) {
+                       return network->WorkspaceBytes(formats.activation, tokens, rows, logit_rows);
+                     },
+                 .warnings = WarningsOf(config, checkpoint, weights)};
+  if (backend != nullptr) MNEME_RETURN_IF_ERROR(weights.CheckValues());
   plan.info.fingerprint = 0;
   return plan;
 }
@@ -240,15 +261,14 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const std::string& folder, Backend& backend,
     const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress) {
   MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
-  for (const std::string& warning : config.warnings) LOG(WARNING) << warning;
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, &backend);
   MNEME_RETURN_IF_ERROR(
       PlanNetwork(config, checkpoint, weights, backend.state_format(), backend.compute_dtype())
           .status());
-  WarnOfTensors(checkpoint, "of the shards are not in \"weight_map\", and read all the same",
-                checkpoint.unlisted());
-  WarnOfTensors(checkpoint, "are not used", weights.Unused());
+  for (const std::string& warning : WarningsOf(config, checkpoint, weights)) {
+    LOG(WARNING) << warning;
+  }
   MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
   MNEME_ASSIGN_OR_RETURN(Network network, Network::Make(config, weights, backend.state_format(),
                                                         backend.compute_dtype()));

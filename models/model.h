@@ -64,16 +64,18 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const std::string& folder, Backend& backend,
     const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress);
 
-// The same facts from config.json and the safetensors headers alone, without reading weights: what
-// `mneme-server --plan` and mneme-inspect print.
+// The same facts from config.json and the safetensors headers alone: what `mneme-server --plan` and
+// mneme-inspect print.
 struct ModelPlan {
   ModelInfo info;
   StateLayout state_layout;
   std::function<int64_t(int tokens, int rows, int logit_rows)> workspace_bytes;  // as of Model
+  std::vector<std::string> warnings;  // what LoadModel would log
 };
-// As it would be loaded on `backend`, which is needed for the call only.
+// As it would be loaded on `backend`, which is needed for the call only. Refuses what LoadModel
+// does: weights are read, once, for values that are not finite, and nothing is kept of them.
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend);
-// The same for no backend in particular: weights as stored, f32 activations.
+// The same for no backend in particular: weights as stored, which are not read, f32 activations.
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format);
 
 }  // namespace mneme

@@ -176,14 +176,21 @@ std::vector<int32_t> TokenIdsOr(ConfigReader& reader, const char* key, int vocab
 
 // Keys that are read, for one model_type or another.
 constexpr absl::string_view kReadKeys[] = {
-    "model_type",       "attn",         "attnres_block_size", "quantization_config",
-    "hidden_act",       "mom_backend",  "use_short_conv",     "norm_first",
-    "num_heads",        "head_dim",     "expand_v",           "num_v_heads",
-    "allow_neg_eigval", "conv_size",    "use_output_gate",    "use_gate",
-    "num_memories",     "topk",         "shared_mem",         "single_kv_proj",
-    "hidden_ratio",     "hidden_size",  "intermediate_size",  "vocab_size",
-    "norm_eps",         "bos_token_id", "eos_token_id",       "num_hidden_layers",
-    "capacity",
+    "model_type",         "attn",
+    "attnres_block_size", "quantization_config",
+    "hidden_act",         "mom_backend",
+    "use_short_conv",     "norm_first",
+    "num_heads",          "head_dim",
+    "expand_v",           "num_v_heads",
+    "allow_neg_eigval",   "conv_size",
+    "use_output_gate",    "use_gate",
+    "num_memories",       "topk",
+    "shared_mem",         "single_kv_proj",
+    "hidden_ratio",       "hidden_size",
+    "intermediate_size",  "vocab_size",
+    "norm_eps",           "bos_token_id",
+    "eos_token_id",       "num_hidden_layers",
+    "capacity",           "tie_word_embeddings",
 };
 // Keys of upstream's files that look like one of those and mean something else.
 constexpr absl::string_view kOtherKeys[] = {
@@ -252,6 +259,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   config.layers = reader.Int("num_hidden_layers", defaults->layers, 1, kMaxLayers);
   config.norm_eps = static_cast<float>(reader.Number("norm_eps", 1e-6, kTiny, 1));
   config.mlp_dim = MlpDim(reader, config.model_dim);
+  config.tie_word_embeddings =
+      !reader.IsNull("tie_word_embeddings") && reader.Bool("tie_word_embeddings", false);
   ReadDelta(reader, *defaults, config.delta);
 
   const std::vector<int32_t> bos = TokenIdsOr(reader, "bos_token_id", config.vocab, 1);

@@ -59,6 +59,16 @@ absl::Status WeightStore::StartLoading(Backend& backend, Progress progress) {
   return absl::OkStatus();
 }
 
+absl::Status WeightStore::CheckValues() {
+  CHECK(backend_ == nullptr) << "loading checks for itself";
+  pool_ = std::make_unique<ThreadPool>();
+  for (const Piece& piece : pieces_) {
+    MNEME_RETURN_IF_ERROR(Scan(piece));
+    Release(piece);
+  }
+  return absl::OkStatus();
+}
+
 WeightStore::MatrixSize WeightStore::SizeOfMatrix(absl::string_view name) const {
   const Checkpoint::Entry* entry = checkpoint_.Find(name);
   if (entry == nullptr || entry->tensor->shape.size() != 2) return {};
@@ -99,7 +109,11 @@ absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Sha
   if (taken_.insert(piece.label).second) {
     parameters_ += bytes / SizeOf(piece.dtype);
     bytes_by_dtype_[piece.dtype] += bytes;
-    if (backend_ != nullptr) MNEME_RETURN_IF_ERROR(Scan(piece));
+    if (backend_ != nullptr) {
+      MNEME_RETURN_IF_ERROR(Scan(piece));
+    } else {
+      pieces_.push_back(piece);
+    }
   }
   return piece;
 }
@@ -130,11 +144,14 @@ std::byte* WeightStore::Place(int64_t bytes) {
   return memory_.data() + offset;
 }
 
-void WeightStore::Done(const Piece& piece) {
-  if (backend_ == nullptr) return;
-  // The copy is in backend memory: the file's pages need not stay in this process.
+void WeightStore::Release(const Piece& piece) {
   const int64_t begin = piece.bytes.data() - piece.entry->file->file().bytes().data();
   piece.entry->file->file().Release(begin, begin + static_cast<int64_t>(piece.bytes.size()));
+}
+
+void WeightStore::Done(const Piece& piece) {
+  if (backend_ == nullptr) return;
+  Release(piece);  // the copy is in backend memory
   if (progress_) progress_(taken_bytes_, planned_bytes_);
 }
 

@@ -39,6 +39,9 @@ class WeightStore {
   WeightStore(const Checkpoint& checkpoint, const Backend* backend);
 
   absl::Status StartLoading(Backend& backend, Progress progress);
+  // In place of StartLoading, where only a plan is wanted: reads what was taken and refuses the
+  // values that loading would.
+  absl::Status CheckValues();
 
   bool Has(absl::string_view name) const { return checkpoint_.Find(name) != nullptr; }
   // Rows and columns of a matrix that is in the file; {0, 0} if it is not there or no matrix.
@@ -87,6 +90,8 @@ class WeightStore {
   absl::StatusOr<Piece> Take(absl::string_view name, Shape stored, int64_t first_row, int64_t rows);
   // While loading: checks the values, and adds them to the fingerprint.
   absl::Status Scan(const Piece& piece);
+  // The file's pages need not stay in this process.
+  static void Release(const Piece& piece);
   absl::StatusOr<PackedMatrix> Pack(const Piece& piece, DType dtype, int out, int in);
   // Place for the next `bytes`, at the same address in both passes; null in the first.
   std::byte* Place(int64_t bytes);
@@ -105,6 +110,7 @@ class WeightStore {
   std::set<std::string, std::less<>> taken_;  // pieces, "name" or "name[first_row]"
   std::set<std::string, std::less<>> used_names_;
   std::set<std::string, std::less<>> ignored_;
+  std::vector<Piece> pieces_;  // what was taken, each piece once
   std::map<DType, int64_t> bytes_by_dtype_;
   int64_t parameters_ = 0;
   uint64_t fingerprint_ = 0;

@@ -50,6 +50,16 @@ absl::StatusOr<std::unique_ptr<Doors>> Doors::Open(const v1::ServerConfig& confi
   return doors;
 }
 
+absl::Status Doors::CheckHosts(const v1::ServerConfig& config) {
+  MNEME_RETURN_IF_ERROR(
+      ListeningSockets::Open({.host = config.server().host(), .port = 0, .host_flag = "--host"})
+          .status());
+  if (config.metrics().port() <= 0) return absl::OkStatus();
+  return ListeningSockets::Open(
+             {.host = config.metrics().host(), .port = 0, .host_flag = "--metrics-host"})
+      .status();
+}
+
 Doors::Doors(const v1::ServerConfig& config, EngineAccess& access, Security& security)
     : metrics_(access, security, /*vllm_names=*/config.metrics().compat() == "vllm"),
       openai_(access, security),

@@ -26,6 +26,9 @@ class Doors {
   static absl::StatusOr<std::unique_ptr<Doors>> Open(const v1::ServerConfig& config,
                                                      EngineAccess& access, Security& security);
 
+  // What Open would say of the hosts, whether or not the ports are free.
+  static absl::Status CheckHosts(const v1::ServerConfig& config);
+
   const GrpcServer& grpc() const { return *grpc_; }
   void SetServing(bool serving) { grpc_->SetServing(serving); }
 

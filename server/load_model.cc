@@ -10,8 +10,7 @@
 #include "base/human_bytes.h"
 #include "base/log_fields.h"
 #include "base/status_macros.h"
-#include "engine/capacity_plan.h"
-#include "engine/model_runner.h"
+#include "engine/engine_plan.h"
 #include "kernels/backend.h"
 #include "models/json_text.h"
 #include "models/model.h"
@@ -112,15 +111,6 @@ std::vector<int32_t> EndTokens(const GenerationDefaults& defaults, const Tokeniz
   return tokens;
 }
 
-// Sets `error` and returns false unless `status` is OK. Too little memory is the device's fault
-// wherever it shows.
-bool Succeeded(const absl::Status& status, LoadFailure failure, LoadError& error) {
-  if (status.ok()) return true;
-  error.status = status;
-  error.failure = absl::IsResourceExhausted(status) ? LoadFailure::kDevice : failure;
-  return false;
-}
-
 // A model without a template that can be used, or without a tokenizer, serves all but chats.
 void LoadChatTemplate(const std::string& folder, const Tokenizer* tokenizer, ServingFacts& facts) {
   if (tokenizer == nullptr) return;
@@ -145,6 +135,41 @@ std::string TokenizerInfoText(const std::string& folder, const Engine& engine) {
   if (info.ok()) return JsonText(*info);
   LOG(WARNING) << "no /tokenizer_info: " << info.status().message();
   return "";
+}
+
+// Sets `error` and returns false unless `status` is OK. Too little memory is the device's fault
+// wherever it shows.
+bool Succeeded(const absl::Status& status, LoadFailure failure, LoadError& error) {
+  if (status.ok()) return true;
+  error.status = status;
+  error.failure = absl::IsResourceExhausted(status) ? LoadFailure::kDevice : failure;
+  return false;
+}
+
+// All that an engine is made of but its weights: what LoadEngine and PlanText begin with.
+struct Preparation {
+  GenerationDefaults defaults;
+  std::unique_ptr<Tokenizer> tokenizer;  // may be null
+  std::unique_ptr<Backend> backend;
+  EngineOptions engine_options;
+};
+
+bool Prepare(const v1::ServerConfig& config, Preparation& out, LoadError& error) {
+  const std::string& folder = config.model().path();
+  const absl::StatusOr<ModelConfig> model_config = ReadModelConfig(folder);
+  if (!Succeeded(model_config.status(), LoadFailure::kModel, error)) return false;
+  absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(folder, *model_config);
+  if (!Succeeded(defaults.status(), LoadFailure::kModel, error)) return false;
+  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
+      LoadTokenizerOf(folder, *model_config, *defaults);
+  if (!Succeeded(tokenizer.status(), LoadFailure::kModel, error)) return false;
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeConfiguredBackend(config.device());
+  if (!Succeeded(backend.status(), LoadFailure::kDevice, error)) return false;
+  out.defaults = *std::move(defaults);
+  out.tokenizer = *std::move(tokenizer);
+  out.backend = *std::move(backend);
+  out.engine_options = ToEngineOptions(config.engine(), *out.backend);
+  return true;
 }
 
 void LogModel(const ModelInfo& info, absl::Duration took) {
@@ -172,31 +197,22 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
                                         LoadError& error) {
   const std::string& folder = config.model().path();
   const absl::Duration start = clock.Monotonic();
-  absl::StatusOr<ModelConfig> model_config = ReadModelConfig(folder);
-  if (!Succeeded(model_config.status(), LoadFailure::kModel, error)) return nullptr;
-  absl::StatusOr<GenerationDefaults> defaults = ReadGenerationDefaults(folder, *model_config);
-  if (!Succeeded(defaults.status(), LoadFailure::kModel, error)) return nullptr;
-  absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer =
-      LoadTokenizerOf(folder, *model_config, *defaults);
-  if (!Succeeded(tokenizer.status(), LoadFailure::kModel, error)) return nullptr;
-  if (*tokenizer != nullptr) {
-    for (const std::string& note : (*tokenizer)->notes()) LOG(INFO) << "tokenizer: " << note;
+  Preparation parts;
+  if (!Prepare(config, parts, error)) return nullptr;
+  if (parts.tokenizer != nullptr) {
+    for (const std::string& note : parts.tokenizer->notes()) LOG(INFO) << "tokenizer: " << note;
   }
-
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeConfiguredBackend(config.device());
-  if (!Succeeded(backend.status(), LoadFailure::kDevice, error)) return nullptr;
-  LogFields("device").Add("description", (*backend)->description()).Write(LogSeverity::kInfo);
-  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(folder, **backend, progress);
+  LogFields("device").Add("description", parts.backend->description()).Write(LogSeverity::kInfo);
+  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(folder, *parts.backend, progress);
   if (!Succeeded(model.status(), LoadFailure::kModel, error)) return nullptr;
   LogModel((*model)->info(), clock.Monotonic() - start);
 
-  std::vector<int32_t> end_tokens = EndTokens(*defaults, tokenizer->get());
-  EngineOptions engine_options = ToEngineOptions(config.engine(), **backend);
-  engine_options.on_request_end = std::move(hooks.on_request_end);
-  engine_options.owner_session_limit = std::move(hooks.owner_session_limit);
+  std::vector<int32_t> end_tokens = EndTokens(parts.defaults, parts.tokenizer.get());
+  parts.engine_options.on_request_end = std::move(hooks.on_request_end);
+  parts.engine_options.owner_session_limit = std::move(hooks.owner_session_limit);
   absl::StatusOr<std::unique_ptr<Engine>> engine =
-      Engine::Create(*std::move(backend), *std::move(model), *std::move(tokenizer),
-                     std::move(end_tokens), engine_options, clock);
+      Engine::Create(std::move(parts.backend), *std::move(model), std::move(parts.tokenizer),
+                     std::move(end_tokens), parts.engine_options, clock);
   if (!Succeeded(engine.status(), LoadFailure::kDevice, error)) return nullptr;
 
   auto loaded = std::make_unique<LoadedModel>();
@@ -212,45 +228,41 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
   LoadChatTemplate(folder, loaded->engine->tokenizer(), loaded->facts);
   loaded->facts.tokenizer_info = TokenizerInfoText(folder, *loaded->engine);
   if (config.model().generation_config() == "auto") {
-    loaded->facts.sampling_defaults = ToSamplingDefaults(*defaults);
+    loaded->facts.sampling_defaults = ToSamplingDefaults(parts.defaults);
     loaded->facts.default_max_tokens =
-        defaults->max_new_tokens.value_or(loaded->facts.default_max_tokens);
+        parts.defaults.max_new_tokens.value_or(loaded->facts.default_max_tokens);
   }
   return loaded;
 }
 
 absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& error) {
-  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeConfiguredBackend(config.device());
-  if (!Succeeded(backend.status(), LoadFailure::kDevice, error)) return error.status;
-  const absl::StatusOr<ModelPlan> plan = PlanModel(config.model().path(), **backend);
-  if (!Succeeded(plan.status(), LoadFailure::kModel, error)) return error.status;
-  const absl::StatusOr<int64_t> available = (*backend)->AvailableBytes();
-  if (!Succeeded(available.status(), LoadFailure::kDevice, error)) return error.status;
-  const ModelInfo& info = plan->info;
-  const int64_t slab_bytes = plan->state_layout.slab_bytes();
+  Preparation parts;
+  if (!Prepare(config, parts, error)) return error.status;
+  const Backend& backend = *parts.backend;
+  const absl::StatusOr<ModelPlan> model = PlanModel(config.model().path(), backend);
+  if (!Succeeded(model.status(), LoadFailure::kModel, error)) return error.status;
+  for (const std::string& warning : model->warnings) LOG(WARNING) << warning;
+  const ModelInfo& info = model->info;
   // As the engine reckons once the weights are there; of what is left then, a GPU's blocks of
   // memory may take a little more.
-  const EngineOptions options = ToEngineOptions(config.engine(), **backend);
-  const RunnerLimits step = LargestStep(options);
-  const int64_t runner_bytes =
-      RunnerBytes(step, plan->workspace_bytes(step.tokens, step.rows, step.logit_rows), info.vocab,
-                  (*backend)->activation_dtype());
-  const int64_t left = *available - info.weight_bytes - runner_bytes;
-  const absl::StatusOr<CapacityPlan> capacity =
-      PlanCapacity(slab_bytes, left, (*backend)->ReserveBytes(left), options);
-  if (!Succeeded(capacity.status(), LoadFailure::kDevice, error)) return error.status;
+  const ModelNeeds needs = {.slab_bytes = model->state_layout.slab_bytes(),
+                            .vocab = info.vocab,
+                            .workspace_bytes = model->workspace_bytes,
+                            .unread_bytes = info.weight_bytes};
+  const absl::StatusOr<EnginePlan> plan = PlanEngine(backend, needs, parts.engine_options);
+  if (!Succeeded(plan.status(), LoadFailure::kDevice, error)) return error.status;
 
   const bool is_given = config.engine().state_memory_bytes() > 0;
   return absl::StrCat("model     ", FolderName(config.model().path()), ", ", info.architecture,
                       ", ", info.layers, " layers, ", info.parameters, " parameters, ",
                       HumanBytes(info.weight_bytes), " of ", info.weight_dtype, " weights\n",  //
-                      "device    ", (*backend)->description(), ", ", HumanBytes(*available),
-                      " available\n", "steps     ", HumanBytes(runner_bytes),
-                      " of workspace for at most ", step.tokens, " tokens in ", step.rows,
-                      " rows\n",  //
-                      "session   ", slab_bytes, " bytes (", HumanBytes(slab_bytes),
-                      "), whatever the length of the conversation\n", plan->state_layout.ToString(),
-                      "capacity  ", capacity->ToString(),
+                      "device    ", backend.description(), ", ", HumanBytes(plan->available_bytes),
+                      " available\n", "steps     ", HumanBytes(plan->runner_bytes),
+                      " of workspace for at most ", plan->largest_step.tokens, " tokens in ",
+                      plan->largest_step.rows, " rows\n",  //
+                      "session   ", needs.slab_bytes, " bytes (", HumanBytes(needs.slab_bytes),
+                      "), whatever the length of the conversation\n",
+                      model->state_layout.ToString(), "capacity  ", plan->capacity.ToString(),
                       is_given ? ""
                                : "; what is available now, less weights, workspace and a reserve "
                                  "(--state-memory fixes it)",

@@ -41,8 +41,9 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
                                         const LoadProgress& progress, EngineHooks hooks,
                                         LoadError& error);
 
-// The answer to --plan: model, state layout and how many sessions fit, from config.json and the
-// headers of the weights. Weights that are not read yet count as used memory.
+// The answer to --plan: model, state layout and how many sessions fit. Refuses what LoadEngine
+// does, tokenizer and damaged weights included; but no memory is taken for weights and slabs, and
+// what the weights will take counts as used.
 absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& error);
 
 // The cheap half of LoadEngine, for errors that need no wait: is there a model that this server

@@ -180,24 +180,34 @@ void SayReady(const Engine& engine, const ServingFacts& facts, const Doors& door
       .Write(LogSeverity::kInfo);
 }
 
+// What a server needs before it opens a port, and a plan, too: `exit_code` says what is wrong.
+absl::StatusOr<std::unique_ptr<Security>> CheckFiles(const v1::ServerConfig& config, Clock& clock,
+                                                     int& exit_code) {
+  if (absl::Status folder = CheckModelFolder(config); !folder.ok()) {
+    exit_code = kModelFailure;
+    return folder;
+  }
+  SecurityFailure failure;
+  absl::StatusOr<std::unique_ptr<Security>> security =
+      Security::Create(config.security(), clock, failure);
+  if (!security.ok()) exit_code = static_cast<int>(failure);
+  return security;
+}
+
 int Serve(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again) {
   const auto fail = [&config](int code, const absl::Status& status) {
     return FailToStart(config.log(), code, status);
   };
   RaiseFileLimit();
-  if (const absl::Status folder = CheckModelFolder(config); !folder.ok()) {
-    return fail(kModelFailure, folder);
-  }
   RealClock clock;
+  int exit_code = 0;
+  const absl::StatusOr<std::unique_ptr<Security>> guard = CheckFiles(config, clock, exit_code);
+  if (!guard.ok()) return fail(exit_code, guard.status());
+  Security& security = **guard;
   EngineAccess access(clock.Now());
   RequestLog requests(RequestsToLog(config.log()), access.stats());
   access.set_request_log(&requests);
 
-  SecurityFailure failure;
-  const absl::StatusOr<std::unique_ptr<Security>> guard =
-      Security::Create(config.security(), clock, failure);
-  if (!guard.ok()) return fail(static_cast<int>(failure), guard.status());
-  Security& security = **guard;
   WatchFiles(signals, config, read_again, security, requests, access.stats());
 
   std::unique_ptr<LoadedModel> loaded;  // outlives the doors
@@ -241,7 +251,14 @@ int PrintApiKey(const CommandLine& line) {
   return 0;
 }
 
+// Refuses what Serve would refuse, but for a port that another has.
 int PrintPlan(const v1::ServerConfig& config) {
+  RealClock clock;
+  int exit_code = 0;
+  const absl::Status files = CheckFiles(config, clock, exit_code).status();
+  if (!files.ok()) return Fail(exit_code, files);
+  const absl::Status hosts = Doors::CheckHosts(config);
+  if (!hosts.ok()) return Fail(ListenFailure(hosts), hosts);
   LoadError error;
   const absl::StatusOr<std::string> plan = PlanText(config, error);
   if (!plan.ok()) return Fail(static_cast<int>(error.failure), plan.status());

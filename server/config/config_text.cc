@@ -99,7 +99,8 @@ General
   --set TEXT
         Set fields in the file's syntax, as often as needed: --set 'engine { max_rows: 32 }'.
   --plan
-        Print how many sessions fit, from config.json and the headers of the weights, and exit.
+        Print how many sessions fit, and exit. Refuses what would be refused at start, but for a
+        port that is taken: tokenizer, weights, keys and certificates are read as they are then.
   --print-config
         Print the effective configuration as a file for --config, and exit.
   --new-api-key NAME

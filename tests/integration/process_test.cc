@@ -266,6 +266,57 @@ TEST(ServerProcessTest, ModelsThatDoNotLoadEndWithThree) {
   EXPECT_THAT(corrupt.err, HasSubstr("model.safetensors"));
 }
 
+// A last value of a weight that is no number; the file is as long as before.
+std::string WithNaN(std::string weights) {
+  weights.replace(weights.size() - 4, 4, "\xff\xff\xff\x7f");
+  return weights;
+}
+
+TEST(ServerProcessTest, ThePlanRefusesWhatTheServerRefuses) {
+  const auto read = [](const std::string& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const TemporaryFolder files;
+  const std::string no_key = files.Write("no_key", "# nobody\n");
+  struct Case {
+    std::string file, text;  // of the model folder; none: it is in order
+    std::vector<std::string> flags;
+    int code;
+  };
+  const std::string weights = std::string(kModel) + "/model.safetensors";
+  for (const Case& c : std::vector<Case>{
+           {"tokenizer.model", "no tokenizer", {}, 3},
+           {"tokenizer_config.json", "{", {}, 3},
+           {"generation_config.json", R"({"top_p": 2})", {}, 3},
+           {"model.safetensors", WithNaN(read(weights)), {}, 3},
+           {"", "", {"--api-key-file=" + no_key}, 2},
+           {"", "", {"--ssl-certfile=/no/such/file", "--ssl-keyfile=/no/such/file"}, 5},
+           {"", "", {"--host", kNoHost}, 2},
+           {"", "", {"--state-memory=1KiB"}, 4}}) {
+    SCOPED_TRACE(c.file + (c.flags.empty() ? "" : c.flags[0]));
+    const TemporaryFolder folder;
+    for (const char* file : {"config.json", "model.safetensors"}) {
+      std::filesystem::copy_file(absl::StrCat(kModel, "/", file), folder.path() + "/" + file);
+    }
+    if (c.file == "tokenizer_config.json") {
+      std::filesystem::copy_file("demo/model/tokenizer.model", folder.path() + "/tokenizer.model");
+    }
+    if (!c.file.empty()) folder.Write(c.file, c.text);
+    std::vector<std::string> arguments = {"--model", folder.path(), "--grpc-port=0",
+                                          "--http-port=0", "--log-level=error"};
+    arguments.insert(arguments.end(), c.flags.begin(), c.flags.end());
+    const Result served = RunServer(arguments);
+    arguments.push_back("--plan");
+    const Result planned = RunServer(arguments);
+    EXPECT_EQ(served.code, c.code) << served.err;
+    EXPECT_EQ(planned.code, c.code) << planned.err;
+    EXPECT_THAT(planned.out, IsEmpty());
+    const std::string reason = served.err.substr(served.err.rfind("mneme-server: "));
+    EXPECT_THAT(planned.err, HasSubstr(reason));
+  }
+}
+
 TEST(ServerProcessTest, TooLittleMemoryEndsWithFourAndTheNumbers) {
   const Result result =
       RunServer({"--model", kModel, "--grpc-port=0", "--http-port=0", "--state-memory=1KiB"});

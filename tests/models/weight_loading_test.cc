@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/float16.h"
@@ -251,6 +253,40 @@ TEST(PlanModelTest, KnowsWithoutReadingWeightsWhatLoadingFinds) {
     EXPECT_EQ(plan->info.name, name);
     EXPECT_NE((*model)->info().fingerprint, 0u);
   }
+}
+
+TEST_F(WeightLoadingTest, APlanRefusesValuesThatLoadingWould) {
+  SetElement("model.layers.1.attn.A_log", 1, std::numeric_limits<float>::infinity());
+  const absl::Status loaded = Load();
+  EXPECT_FALSE(loaded.ok());
+  EXPECT_EQ(PlanModel(folder_.path(), *MakeReference()).status(), loaded);
+}
+
+// Upstream would draw a head at random, and say so.
+TEST(PlanModelTest, AHeadThatIsMissingIsWarnedOfUnlessTheModelIsTied) {
+  const auto warnings = [](bool head, const char* tied) {
+    ModelSpec spec = TinySpec();
+    const TestFolder folder;
+    MakeFolder(spec, folder);
+    StoredTensors tensors = ReadTensors(folder.File(kFile));
+    if (!head) tensors.erase("lm_head.weight");
+    WriteTensors(tensors, folder.File(kFile));
+    std::string config = folder.Read("config.json");
+    const size_t at = config.find("\"tie_word_embeddings\": false");
+    CHECK(at != std::string::npos) << config;
+    config.replace(at, 28, tied);
+    folder.Write("config.json", config);
+    const auto plan = PlanModel(folder.path(), *MakeReference());
+    CHECK_OK(plan.status());
+    return absl::StrJoin(plan->warnings, "; ");
+  };
+  const auto warns = AllOf(HasSubstr("there is no tensor \"lm_head.weight\""),
+                           HasSubstr("does not say \"tie_word_embeddings\": true"));
+  EXPECT_THAT(warnings(/*head=*/false, "\"tie_word_embeddings\": false"), warns);
+  EXPECT_THAT(warnings(false, "\"unknown\": false"), warns);
+  EXPECT_EQ(warnings(false, "\"tie_word_embeddings\": true"), "");
+  EXPECT_EQ(warnings(true, "\"tie_word_embeddings\": false"), "");
+  EXPECT_EQ(warnings(true, "\"tie_word_embeddings\": true"), "");
 }
 
 TEST(PlanModelTest, WindowsAreRoundedWhereWeightsAre) {

@@ -1,0 +1,65 @@
+#include "engine/engine_plan.h"
+
+#include <algorithm>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace mneme {
+namespace {
+
+absl::Status CheckOptions(const EngineOptions& options) {
+  const auto at_least = [](absl::string_view name, int64_t value, int64_t low) {
+    if (value >= low) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " is ", value, ", expected at least ", low));
+  };
+  MNEME_RETURN_IF_ERROR(at_least("state_memory_bytes", options.state_memory_bytes, 0));
+  MNEME_RETURN_IF_ERROR(at_least("max_sessions", options.max_sessions, 0));
+  MNEME_RETURN_IF_ERROR(at_least("max_rows", options.max_rows, 1));
+  MNEME_RETURN_IF_ERROR(at_least("max_tokens_per_step", options.max_tokens_per_step, 1));
+  MNEME_RETURN_IF_ERROR(at_least("max_logit_rows_per_step", options.max_logit_rows_per_step, 1));
+  MNEME_RETURN_IF_ERROR(at_least("max_queued_requests", options.max_queued_requests, 1));
+  MNEME_RETURN_IF_ERROR(at_least("max_request_tokens", options.max_request_tokens, 0));
+  MNEME_RETURN_IF_ERROR(at_least("max_prompt_tokens", options.max_prompt_tokens, 0));
+  MNEME_RETURN_IF_ERROR(at_least("stream_capacity_events", options.stream_capacity_events, 1));
+  MNEME_RETURN_IF_ERROR(at_least("history_tokens", options.history_tokens, 0));
+  MNEME_RETURN_IF_ERROR(at_least("max_idempotency_keys", options.max_idempotency_keys, 1));
+  MNEME_RETURN_IF_ERROR(at_least("idempotency_record_bytes", options.idempotency_record_bytes, 0));
+  if (options.max_decode_slowdown != 0 && !(options.max_decode_slowdown >= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "max_decode_slowdown is ", options.max_decode_slowdown, ", expected 0 or at least 1"));
+  }
+  if (options.default_session_ttl <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("default_session_ttl is ", absl::FormatDuration(options.default_session_ttl),
+                     ", expected more than 0"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& model,
+                                      EngineOptions& options) {
+  MNEME_RETURN_IF_ERROR(CheckOptions(options));
+  options.max_rows = std::min(options.max_rows, options.max_tokens_per_step);
+  if (options.max_decode_slowdown == 0) {
+    options.max_decode_slowdown = backend.preferred_decode_slowdown();
+  }
+  EnginePlan plan;
+  // What the runner will take is not left for slabs.
+  const RunnerLimits& most = plan.largest_step = LargestStep(options);
+  plan.runner_bytes =
+      RunnerBytes(most, model.workspace_bytes(most.tokens, most.rows, most.logit_rows), model.vocab,
+                  backend.activation_dtype());
+  MNEME_ASSIGN_OR_RETURN(plan.available_bytes, backend.AvailableBytes());
+  const int64_t left = plan.available_bytes - model.unread_bytes - plan.runner_bytes;
+  MNEME_ASSIGN_OR_RETURN(plan.capacity,
+                         PlanCapacity(model.slab_bytes, left, backend.ReserveBytes(left), options));
+  options.max_rows = std::min(options.max_rows, plan.capacity.sessions);
+  return plan;
+}
+
+}  // namespace mneme

@@ -1,0 +1,36 @@
+// What an engine will be made of: the same reckoning for one that starts and for --plan.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "absl/status/statusor.h"
+#include "engine/capacity_plan.h"
+#include "engine/engine.h"
+#include "engine/model_runner.h"
+#include "kernels/backend.h"
+
+namespace mneme {
+
+// What is asked of a model, whether it is loaded or not.
+struct ModelNeeds {
+  int64_t slab_bytes = 0;
+  int vocab = 0;
+  std::function<int64_t(int tokens, int rows, int logit_rows)> workspace_bytes;  // as of Model
+  int64_t unread_bytes = 0;  // of weights that are not in memory yet
+};
+
+struct EnginePlan {
+  int64_t available_bytes = 0;  // on the device, now
+  int64_t runner_bytes = 0;     // of the largest step
+  RunnerLimits largest_step;
+  CapacityPlan capacity;
+};
+
+// INVALID_ARGUMENT for options out of range, RESOURCE_EXHAUSTED where no session fits. `options`
+// become what the engine goes by: what is left to the device is filled in, and no step has more
+// rows than tokens or than there are sessions.
+absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& model,
+                                      EngineOptions& options);
+
+}  // namespace mneme
