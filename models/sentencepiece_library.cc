@@ -14,14 +14,19 @@ namespace {
 
 #ifdef MNEME_SENTENCEPIECE_LIBRARY
 
-// DEEPBIND makes the library see its own protocol buffers before those of the program, whose
-// version differs. The sanitizers' interceptors do not survive it; there, only programs that link
-// no protocol buffers can load the library.
+// The library must see its own protocol buffers and not those of the program, whose version
+// differs. DEEPBIND makes it look at its own first. The sanitizers' interceptors do not survive
+// that, but they do a namespace for the library and all that it needs: there it has a C library of
+// its own, and nothing of the program's. Without sanitizers that would be a second heap, which the
+// server could not trim.
+void* Open(const char* path) {
+  constexpr int kMode = RTLD_NOW | RTLD_LOCAL;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kDeepBind = 0;
+  return dlmopen(LM_ID_NEWLM, path, kMode);
 #else
-constexpr int kDeepBind = RTLD_DEEPBIND;
+  return dlopen(path, kMode | RTLD_DEEPBIND);
 #endif
+}
 
 absl::StatusOr<const mneme_sentencepiece_api*> Load() {
   const absl::string_view built = MNEME_SENTENCEPIECE_LIBRARY;
@@ -41,7 +46,7 @@ absl::StatusOr<const mneme_sentencepiece_api*> Load() {
       continue;
     }
     // Never closed: its protocol buffers register themselves for the life of the process.
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | kDeepBind);
+    void* library = Open(path.c_str());
     if (library == nullptr) {
       absl::StrAppend(&tried, tried.empty() ? "" : "; ", path, " (", dlerror(), ")");
       continue;

@@ -1,7 +1,7 @@
 """Servers and models for the tests.
 
-MNEME_BIN_DIR names the folder of the binaries. MNEME_SANITIZED tells that they are instrumented:
-slower, and without SentencePiece, whose library does not run beside the sanitizers.
+MNEME_BIN_DIR names the folder of the binaries. MNEME_SANITIZED tells that they are instrumented, and
+slower.
 """
 
 import os
@@ -39,8 +39,6 @@ def golden_model() -> Path:
 @pytest.fixture(scope="session")
 def text_model(bin_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights under a SentencePiece vocabulary."""
-    if SANITIZED:
-        pytest.skip("SentencePiece does not run beside the sanitizers")
     folder = tmp_path_factory.mktemp("models") / "text"
     subprocess.run(
         [
