@@ -12,6 +12,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/log.h"
+#include "server/security/alpn.h"
 
 namespace mneme {
 namespace {
@@ -89,6 +90,7 @@ class CoveredCredentials final : public grpc::ServerCredentials {
  public:
   explicit CoveredCredentials(Security& security) {
     if (security.tls() != nullptr) {
+      AgreeOnlyOnInOtherContexts(TlsProtocol::kHttp2);
       source_ = std::make_unique<CertificateSource>(*security.tls());
       const bool asks_clients = security.tls()->current()->asks_clients();
       credentials_ = grpc_ssl_server_credentials_create_with_options(

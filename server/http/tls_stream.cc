@@ -11,6 +11,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "base/log.h"
+#include "server/security/alpn.h"
 #include "server/security/authenticator.h"
 
 namespace mneme {
@@ -18,20 +19,6 @@ namespace {
 
 namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
-
-// In the form of ALPN: a length and the name.
-constexpr unsigned char kHttp11[] = {8, 'h', 't', 't', 'p', '/', '1', '.', '1'};
-
-int ChooseProtocol(SSL*, const unsigned char** out, unsigned char* out_length,
-                   const unsigned char* offered, unsigned offered_length, void*) {
-  unsigned char* chosen = nullptr;
-  if (SSL_select_next_proto(&chosen, out_length, kHttp11, sizeof(kHttp11), offered,
-                            offered_length) != OPENSSL_NPN_NEGOTIATED) {
-    return SSL_TLSEXT_ERR_ALERT_FATAL;
-  }
-  *out = chosen;
-  return SSL_TLSEXT_ERR_OK;
-}
 
 absl::string_view Text(const ASN1_STRING* text) {
   if (text == nullptr) return {};
@@ -115,7 +102,7 @@ class TlsStreamFactory final : public ByteStreamFactory {
     auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
     const absl::Status applied = ApplyTlsMaterial(*material, context->native_handle());
     CHECK(applied.ok()) << "files that were tried are refused: " << applied;
-    SSL_CTX_set_alpn_select_cb(context->native_handle(), &ChooseProtocol, nullptr);
+    AgreeOnlyOn(TlsProtocol::kHttp11, context->native_handle());
     version_ = material->version;
     context_ = std::move(context);
     return context_;

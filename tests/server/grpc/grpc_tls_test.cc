@@ -46,14 +46,18 @@ class TlsTest : public ServerTest {
         .target = target(), .tls = tls, .api_key = api_key, .timeout = absl::Seconds(10)});
   }
 
-  // A bare handshake: the version agreed on, and the protocol of ALPN and the peer's subject; empty
-  // if it fails.
-  std::string Handshake(int max_version, const std::string& alpn, std::string* subject = nullptr) {
+  // A bare handshake that offers the protocols of `alpn`: the version agreed on, and the protocol
+  // of ALPN and the peer's subject; empty if it fails.
+  std::string Handshake(int max_version, const std::vector<std::string>& alpn,
+                        std::string* subject = nullptr) {
     SSL_CTX* context = SSL_CTX_new(TLS_client_method());
     SSL_CTX_set_security_level(context, 0);  // so that old versions could be had at all
     SSL_CTX_set_min_proto_version(context, TLS1_VERSION);
     SSL_CTX_set_max_proto_version(context, max_version);
-    const std::string wire = absl::StrCat(std::string(1, static_cast<char>(alpn.size())), alpn);
+    std::string wire;
+    for (const std::string& protocol : alpn) {
+      absl::StrAppend(&wire, std::string(1, static_cast<char>(protocol.size())), protocol);
+    }
     SSL_CTX_set_alpn_protos(context, reinterpret_cast<const unsigned char*>(wire.data()),
                             static_cast<unsigned>(wire.size()));
     BIO* bio = BIO_new_ssl_connect(context);
@@ -99,26 +103,39 @@ TEST_F(TlsTest, TheNameInTheCertificateCounts) {
 }
 
 TEST_F(TlsTest, OldVersionsAreRefused) {
-  EXPECT_EQ(Handshake(TLS1_3_VERSION, "h2"), "TLSv1.3 h2");
-  EXPECT_EQ(Handshake(TLS1_2_VERSION, "h2"), "TLSv1.2 h2");
-  EXPECT_EQ(Handshake(TLS1_1_VERSION, "h2"), "");
-  EXPECT_EQ(Handshake(TLS1_VERSION, "h2"), "");
+  EXPECT_EQ(Handshake(TLS1_3_VERSION, {"h2"}), "TLSv1.3 h2");
+  EXPECT_EQ(Handshake(TLS1_2_VERSION, {"h2"}), "TLSv1.2 h2");
+  EXPECT_EQ(Handshake(TLS1_1_VERSION, {"h2"}), "");
+  EXPECT_EQ(Handshake(TLS1_VERSION, {"h2"}), "");
+}
+
+// Also with clients that would rather have one of gRPC's experiments, as its own older ones.
+TEST_F(TlsTest, Http2IsTheOnlyProtocolThatIsAgreedOn) {
+  for (const int version : {TLS1_2_VERSION, TLS1_3_VERSION}) {
+    const std::string name = version == TLS1_2_VERSION ? "TLSv1.2" : "TLSv1.3";
+    EXPECT_EQ(Handshake(version, {"grpc-exp", "h2"}), name + " h2");
+    EXPECT_EQ(Handshake(version, {"h2", "grpc-exp"}), name + " h2");
+    EXPECT_EQ(Handshake(version, {"http/1.1", "h2"}), name + " h2");
+    EXPECT_EQ(Handshake(version, {"grpc-exp"}), "");
+    EXPECT_EQ(Handshake(version, {"http/1.1"}), "");
+  }
+  EXPECT_TRUE(Connect()->GetInfo().ok());
 }
 
 TEST_F(TlsTest, ANewCertificateIsServedWithoutARestart) {
   std::string subject;
-  Handshake(TLS1_3_VERSION, "h2", &subject);
+  Handshake(TLS1_3_VERSION, {"h2"}, &subject);
   EXPECT_EQ(subject, "server");
   Files().Replace("live.pem", Files().Read("server2.pem"));
   security_->Poll();
   security_->Poll();  // the key is the old one: the certificate stays
-  Handshake(TLS1_3_VERSION, "h2", &subject);
+  Handshake(TLS1_3_VERSION, {"h2"}, &subject);
   EXPECT_EQ(subject, "server");
   EXPECT_TRUE(Connect()->GetInfo().ok());
   Files().Replace("live.key", Files().Read("server2.key"));
   security_->Poll();
   security_->Poll();
-  Handshake(TLS1_3_VERSION, "h2", &subject);
+  Handshake(TLS1_3_VERSION, {"h2"}, &subject);
   EXPECT_EQ(subject, "server2");
   EXPECT_TRUE(Connect()->GetInfo().ok());
 }
