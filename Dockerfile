@@ -67,6 +67,6 @@ USER 65532:65532
 # Failures while the model loads do not count until the start period is over.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=15m --retries=3 \
   CMD ["mneme", "health", "--wait", "0s", "--timeout", "3s"]
-# Drains: docker stop needs --time, or compose stop_grace_period, above --shutdown-timeout + 2 s.
+# Drains: docker stop needs --time, or compose stop_grace_period, above --shutdown-timeout + 5 s.
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["mneme-server"]

@@ -1,19 +1,26 @@
 #include "base/log.h"
 
+#include <poll.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <string>
+#include <utility>
 
+#include "absl/base/attributes.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "base/line_writer.h"
 #include "base/log_fields.h"
+#include "base/log_writer.h"
+#include "base/one_line.h"
 
 namespace mneme {
 namespace {
@@ -22,6 +29,15 @@ namespace {
 // main() and while other objects are being destroyed.
 constinit std::atomic<LogSeverity> min_severity{LogSeverity::kInfo};
 constinit std::atomic<LogFormat> log_format{LogFormat::kText};
+ABSL_CONST_INIT absl::Mutex writer_mu(absl::kConstInit);
+LineWriter* writer ABSL_GUARDED_BY(writer_mu) = nullptr;
+// A writer has ended whose reader was stuck: who wrote by himself would be, too.
+bool reader_is_stuck ABSL_GUARDED_BY(writer_mu) = false;
+// By writers that have ended, and after them.
+constinit std::atomic<int64_t> dropped_before{0};
+
+// For the line that says why the process aborts.
+constexpr absl::Duration kLastWords = absl::Seconds(1);
 
 std::string Timestamp() {
   timespec now;
@@ -38,19 +54,6 @@ std::string Timestamp() {
 absl::string_view BaseName(absl::string_view path) {
   const size_t slash = path.rfind('/');
   return slash == absl::string_view::npos ? path : path.substr(slash + 1);
-}
-
-// A line break inside a message would start what looks like another event.
-void AppendOneLine(absl::string_view message, std::string* line) {
-  for (const char c : message) {
-    if (c == '\n') {
-      absl::StrAppend(line, "\\n");
-    } else if (c == '\r') {
-      absl::StrAppend(line, "\\r");
-    } else {
-      line->push_back(c);
-    }
-  }
 }
 
 void AppendJsonString(absl::string_view text, std::string* line) {
@@ -85,15 +88,34 @@ bool IsWord(absl::string_view text) {
   return !text.empty();
 }
 
-void WriteAll(absl::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(STDERR_FILENO, text.data(), text.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      return;  // Nobody is left to tell.
+bool HasRoomWithin(absl::Duration timeout, int fd) {
+  pollfd room = {.fd = fd, .events = POLLOUT, .revents = 0};
+  return poll(&room, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) > 0;
+}
+
+// False: the line was dropped. A fatal one is not, unless nobody reads.
+bool Emit(std::string line, bool is_fatal = false) {
+  {
+    absl::ReaderMutexLock lock(&writer_mu);
+    if (writer != nullptr) {
+      if (!is_fatal) return writer->Write(std::move(line));
+      writer->WriteInAnyCase(std::move(line));
+      return true;
     }
-    text.remove_prefix(static_cast<size_t>(written));
+    if (reader_is_stuck) {
+      dropped_before.fetch_add(1);
+      return false;
+    }
   }
+  if (is_fatal && !HasRoomWithin(kLastWords, STDERR_FILENO)) return false;
+  return WriteLine(STDERR_FILENO, line);  // an error has nobody left to be told to
+}
+
+std::string DescribeGap(int64_t lines) {
+  return LogFields("log_lines_dropped")
+      .Message(absl::StrCat(lines, " lines were dropped: standard error took them too slowly"))
+      .Add("lines", lines)
+      .Text(LogSeverity::kWarning);
 }
 
 }  // namespace
@@ -112,6 +134,7 @@ bool IsEnabled(LogSeverity severity) { return severity >= MinLogSeverity(); }
 
 FatalLogMessage::~FatalLogMessage() {
   Write();
+  FlushLog(kLastWords);
   std::abort();
 }
 
@@ -129,10 +152,9 @@ void LogMessage::Write() {
   } else {
     absl::StrAppend(&line, Timestamp(), " ", absl::string_view(name, 1), " ", BaseName(file_), ":",
                     line_, "] ");
-    AppendOneLine(message, &line);
-    line.push_back('\n');
+    absl::StrAppend(&line, OneLine(message), "\n");
   }
-  WriteAll(line);
+  Emit(std::move(line), severity_ == LogSeverity::kFatal);
 }
 
 }  // namespace log_internal
@@ -158,10 +180,12 @@ LogFields& LogFields::AddMilliseconds(const char* name, double milliseconds) {
 }
 
 void LogFields::Write(LogSeverity severity) const {
-  if (severity >= MinLogSeverity()) WriteAlways(severity);
+  if (severity >= MinLogSeverity()) (void)WriteAlways(severity);
 }
 
-void LogFields::WriteAlways(LogSeverity severity) const {
+bool LogFields::WriteAlways(LogSeverity severity) const { return Emit(Text(severity)); }
+
+std::string LogFields::Text(LogSeverity severity) const {
   const char* name = SeverityName(severity);
   std::string line;
   if (log_format.load(std::memory_order_relaxed) == LogFormat::kJson) {
@@ -183,8 +207,7 @@ void LogFields::WriteAlways(LogSeverity severity) const {
   } else {
     absl::StrAppend(&line, Timestamp(), " ", absl::string_view(name, 1), " ", event_);
     if (!message_.empty()) {
-      absl::StrAppend(&line, ": ");
-      AppendOneLine(message_, &line);
+      absl::StrAppend(&line, ": ", OneLine(message_));
     }
     for (const Field& field : fields_) {
       absl::StrAppend(&line, " ", field.name, "=");
@@ -196,7 +219,42 @@ void LogFields::WriteAlways(LogSeverity severity) const {
     }
     line.push_back('\n');
   }
-  WriteAll(line);
+  return line;
+}
+
+LogWriter::LogWriter(std::unique_ptr<LineWriter> lines) : lines_(std::move(lines)) {
+  absl::MutexLock lock(&writer_mu);
+  writer = lines_.get();
+  reader_is_stuck = false;
+}
+
+LogWriter::~LogWriter() {
+  const bool is_flushed = lines_->Flush(kLastWords);
+  {
+    absl::MutexLock lock(&writer_mu);
+    writer = nullptr;
+    reader_is_stuck = !is_flushed;
+    dropped_before.fetch_add(lines_->dropped());
+  }
+}
+
+absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Start(int fd, LineWriterOptions options) {
+  if (!options.describe_gap) options.describe_gap = DescribeGap;
+  absl::StatusOr<std::unique_ptr<LineWriter>> lines = LineWriter::Start(fd, std::move(options));
+  if (!lines.ok()) return lines.status();
+  return std::unique_ptr<LogWriter>(new LogWriter(*std::move(lines)));
+}
+
+void LogPlainLine(absl::string_view text) { (void)Emit(OneLine(text) + "\n"); }
+
+bool FlushLog(absl::Duration timeout) {
+  absl::ReaderMutexLock lock(&writer_mu);  // beside those who log
+  return writer == nullptr || writer->Flush(timeout);
+}
+
+int64_t DroppedLogLines() {
+  absl::ReaderMutexLock lock(&writer_mu);
+  return dropped_before.load() + (writer == nullptr ? 0 : writer->dropped());
 }
 
 }  // namespace mneme

@@ -30,8 +30,10 @@ class LogFields {
 
   // Unless MinLogSeverity() is above `severity`.
   void Write(LogSeverity severity) const;
-  // Whatever MinLogSeverity() is by now.
-  void WriteAlways(LogSeverity severity) const;
+  // Whatever MinLogSeverity() is by now. False: dropped, as lines wait that nobody reads.
+  bool WriteAlways(LogSeverity severity) const;
+  // What is written, with its line break.
+  std::string Text(LogSeverity severity) const;
 
  private:
   struct Field {

@@ -50,10 +50,8 @@ struct EngineOptions {
   int history_tokens = 1024;  // tokens that penalties look back on, per session
   int max_idempotency_keys = 4096;
   int64_t idempotency_record_bytes = int64_t{64} << 20;  // of all answers kept for replay
-  absl::Duration watchdog_timeout =
-      absl::Minutes(5);            // a longer turn of the loop makes health() fail
-  bool trace_steps = false;        // print every StepPlan
-  RequestReporter on_request_end;  // may be empty
+  bool trace_steps = false;                              // print every StepPlan
+  RequestReporter on_request_end;                        // may be empty
   // Upper bound on the named sessions of an owner; 0, or no function: none. Asked by the loop
   // whenever a session is about to be made, so that the answer may change. Must be quick.
   std::function<int(const std::string& owner)> owner_session_limit;
@@ -101,7 +99,7 @@ class Engine {
   // Kernels and copies in the graph that a decode step of so many rows replays; the upload of its
   // inputs and the draw of its tokens come on top. 0 where such steps are not recorded.
   virtual int64_t decode_graph_nodes(int rows) const = 0;
-  // Not OK after a device error or a stuck step: the process should report not serving and exit.
+  // Not OK after a device error: the process should report not serving and exit.
   virtual absl::Status health() const = 0;
   // What the engine's thread is doing at this moment.
   virtual LoopActivity activity() const = 0;

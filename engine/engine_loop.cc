@@ -420,16 +420,8 @@ bool EngineLoop::AwaitIdle(absl::Duration timeout) {
 }
 
 absl::Status EngineLoop::health() const {
-  {
-    absl::MutexLock lock(&mu_);
-    if (!failure_.ok()) return failure_;
-  }
-  const LoopActivity activity = this->activity();
-  if (activity.in_turn > options_.watchdog_timeout) {
-    return absl::InternalError(absl::StrCat("stuck: ", activity.ToString(), ", longer than ",
-                                            absl::FormatDuration(options_.watchdog_timeout)));
-  }
-  return absl::OkStatus();
+  absl::MutexLock lock(&mu_);
+  return failure_;
 }
 
 }  // namespace mneme

@@ -1,10 +1,10 @@
 #include "server/doors.h"
 
-#include <cstdio>
 #include <string>
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "server/config/origins.h"
@@ -34,19 +34,19 @@ void LogListening(const char* api, const ListeningSockets& sockets) {
 }
 
 // For scripts: the address as the host was given, with the port that was found.
-void PrintAddress(const char* what, const std::string& host, int port) {
-  printf("%s on %s\n", what, AddressText(host, port).c_str());
-  fflush(stdout);
+void PrintAddress(LineWriter& out, const char* what, const std::string& host, int port) {
+  out.Write(absl::StrCat(what, " on ", AddressText(host, port), "\n"));
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Doors>> Doors::Open(const v1::ServerConfig& config,
-                                                   EngineAccess& access, Security& security) {
+                                                   EngineAccess& access, Security& security,
+                                                   LineWriter& out) {
   std::unique_ptr<Doors> doors(new Doors(config, access, security));
-  MNEME_RETURN_IF_ERROR(doors->OpenGrpc(config.server(), access, security));
+  MNEME_RETURN_IF_ERROR(doors->OpenGrpc(config.server(), access, security, out));
   MNEME_RETURN_IF_ERROR(doors->OpenMetrics(config.metrics(), access.stats()));
-  MNEME_RETURN_IF_ERROR(doors->OpenHttp(config.server(), access.stats(), security));
+  MNEME_RETURN_IF_ERROR(doors->OpenHttp(config.server(), access.stats(), security, out));
   return doors;
 }
 
@@ -66,9 +66,9 @@ Doors::Doors(const v1::ServerConfig& config, EngineAccess& access, Security& sec
       sessions_(access) {}
 
 absl::Status Doors::OpenGrpc(const v1::NetworkSection& config, EngineAccess& access,
-                             Security& security) {
+                             Security& security, LineWriter& out) {
   MNEME_ASSIGN_OR_RETURN(grpc_, GrpcServer::Start(config, access, security));
-  PrintAddress("listening", config.host(), grpc_->port());
+  PrintAddress(out, "listening", config.host(), grpc_->port());
   LogListening("grpc", grpc_->sockets());
   return absl::OkStatus();
 }
@@ -81,7 +81,7 @@ absl::Status Doors::OpenMetrics(const v1::MetricsSection& config, ServerStats& s
 }
 
 absl::Status Doors::OpenHttp(const v1::NetworkSection& config, ServerStats& stats,
-                             Security& security) {
+                             Security& security, LineWriter& out) {
   if (config.http_port() < 0) return absl::OkStatus();
   HttpRoutes routes;
   openai_.AddRoutes(routes);
@@ -95,7 +95,7 @@ absl::Status Doors::OpenHttp(const v1::NetworkSection& config, ServerStats& stat
   options.stats = &stats.http_connections;
   GuardHttp(security, options);
   MNEME_ASSIGN_OR_RETURN(http_, HttpServer::Start(options, std::move(routes)));
-  PrintAddress("http", config.host(), http_->port());
+  PrintAddress(out, "http", config.host(), http_->port());
   LogListening("http", http_->sockets());
   return absl::OkStatus();
 }

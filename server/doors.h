@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/line_writer.h"
 #include "mneme/v1/config.pb.h"
 #include "server/engine_access.h"
 #include "server/grpc/grpc_server.h"
@@ -21,10 +22,11 @@ namespace mneme {
 // the engine.
 class Doors {
  public:
-  // Says on standard output and in the log where each of them is. Errors as of
+  // Says on `out`, which is standard output, and in the log where each of them is. Errors as of
   // ListeningSockets::Open. `access` and `security` must outlive them.
   static absl::StatusOr<std::unique_ptr<Doors>> Open(const v1::ServerConfig& config,
-                                                     EngineAccess& access, Security& security);
+                                                     EngineAccess& access, Security& security,
+                                                     LineWriter& out);
 
   // What Open would say of the hosts, whether or not the ports are free.
   static absl::Status CheckHosts(const v1::ServerConfig& config);
@@ -38,9 +40,11 @@ class Doors {
  private:
   Doors(const v1::ServerConfig& config, EngineAccess& access, Security& security);
 
-  absl::Status OpenGrpc(const v1::NetworkSection& config, EngineAccess& access, Security& security);
+  absl::Status OpenGrpc(const v1::NetworkSection& config, EngineAccess& access, Security& security,
+                        LineWriter& out);
   absl::Status OpenMetrics(const v1::MetricsSection& config, ServerStats& stats);
-  absl::Status OpenHttp(const v1::NetworkSection& config, ServerStats& stats, Security& security);
+  absl::Status OpenHttp(const v1::NetworkSection& config, ServerStats& stats, Security& security,
+                        LineWriter& out);
 
   // The servers go first, because they call the others.
   const Metrics metrics_;

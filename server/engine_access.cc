@@ -25,6 +25,13 @@ absl::StatusOr<Engine*> EngineAccess::GetForWork() const {
   }
 }
 
+absl::Status EngineAccess::CheckReady() const {
+  if (const absl::Status work = GetForWork().status(); !work.ok()) return work;
+  if (!is_late_.load(std::memory_order_acquire)) return absl::OkStatus();
+  return WithReason(absl::UnavailableError("the engine is late with a step; the log says which"),
+                    kReasonUnhealthy);
+}
+
 void EngineAccess::Publish(Engine& engine, ServingFacts facts) {
   facts_ = std::move(facts);
   if (facts_.encoding_room == nullptr) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "engine/engine.h"
 #include "mneme/v1/inference.pb.h"
 #include "server/request_log.h"
@@ -40,14 +41,19 @@ struct ServingFacts {
 // Written by main(), read by every RPC. The engine outlives the gRPC server.
 class EngineAccess {
  public:
-  explicit EngineAccess(absl::Time start_time) : start_time_(start_time) {}
+  // `clock` must outlive it.
+  explicit EngineAccess(const Clock& clock) : clock_(clock), start_time_(clock.Now()) {}
 
   // The engine, for calls that start no work: UNAVAILABLE while the model loads.
   absl::StatusOr<Engine*> Get() const;
   // The engine, for calls that do: UNAVAILABLE while draining, too.
   absl::StatusOr<Engine*> GetForWork() const;
+  // Whether clients should be sent here, for health: UNAVAILABLE also while the engine is late with
+  // a step. Calls that come all the same wait for it.
+  absl::Status CheckReady() const;
 
   v1::ServerState state() const { return state_.load(std::memory_order_acquire); }
+  const Clock& clock() const { return clock_; }
   absl::Time start_time() const { return start_time_; }
   const ServingFacts& facts() const { return facts_; }  // once Get() succeeds
 
@@ -66,13 +72,16 @@ class EngineAccess {
 
   void Publish(Engine& engine, ServingFacts facts);
   void SetDraining() { state_.store(v1::SERVER_STATE_DRAINING, std::memory_order_release); }
+  void SetLate(bool is_late) { is_late_.store(is_late, std::memory_order_release); }
   void SetFailed() { state_.store(v1::SERVER_STATE_FAILED, std::memory_order_release); }
 
  private:
+  const Clock& clock_;
   const absl::Time start_time_;
   ServingFacts facts_;
   std::atomic<Engine*> engine_{nullptr};
   std::atomic<v1::ServerState> state_{v1::SERVER_STATE_LOADING};
+  std::atomic<bool> is_late_{false};
   std::atomic<int64_t> loaded_bytes_{0};
   std::atomic<int64_t> total_bytes_{0};
   mutable ServerStats stats_;

@@ -3,7 +3,8 @@
 
 #include <unistd.h>
 
-#include <cstdio>
+#include "absl/time/time.h"
+#include "base/log_writer.h"
 
 namespace mneme {
 
@@ -14,11 +15,15 @@ enum ExitCode {
   kDeviceFailure = 4,
   kCannotListen = 5,
   kFatalDeviceError = 6,
+  kEndedByForce = 7,
 };
+
+// For the log's last lines, whoever reads them.
+inline constexpr absl::Duration kLastLines = absl::Seconds(1);
 
 // Without destructors: other threads may be in the middle of something that cannot be interrupted.
 [[noreturn]] inline void ExitNow(int code) {
-  fflush(nullptr);
+  (void)FlushLog(kLastLines);
   _exit(code);
 }
 

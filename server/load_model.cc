@@ -53,7 +53,6 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
   options.max_idempotency_keys = config.max_idempotency_keys();
   options.max_decode_slowdown = config.max_decode_slowdown();
   options.idempotency_record_bytes = config.idempotency_record_bytes();
-  options.watchdog_timeout = absl::Milliseconds(config.watchdog_timeout_ms());
   options.trace_steps = config.trace_steps();
   return options;
 }

@@ -1,26 +1,31 @@
 // mneme-server: flags -> configuration -> port -> model -> serve -> drain.
 //
 // The port is opened before the model is loaded, so that a port in use is known at once and clients
-// are told to wait (UNAVAILABLE, health NOT_SERVING). The main thread does nothing but wait for
-// signals; every other thread has them blocked.
+// are told to wait (UNAVAILABLE, health NOT_SERVING). Then the main thread waits for signals, which
+// a thread of their own takes, and watches the engine. Whatever a server says, in its log or on
+// standard output, goes through a thread that writes: who does not read holds nobody up.
 #include <google/protobuf/stubs/logging.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
-#include <future>
 #include <iostream>
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "base/clock.h"
+#include "base/line_writer.h"
 #include "base/log_fields.h"
+#include "base/log_writer.h"
+#include "base/one_line.h"
 #include "base/program_folder.h"
+#include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "server/config/config.h"
 #include "server/config/demo_model.h"
@@ -30,25 +35,31 @@
 #include "server/exit_code.h"
 #include "server/load_model.h"
 #include "server/log_settings.h"
+#include "server/process_limits.h"
 #include "server/request_log.h"
 #include "server/security/api_keys.h"
 #include "server/security/security.h"
 #include "server/serving.h"
 #include "server/signals.h"
+#include "server/terminate.h"
 #include "server/version.h"
 
 namespace mneme {
 namespace {
 
-// The last word of a process that does what it was asked, or cannot.
+// The last word of a process that does what it was asked, or cannot. A line, whatever a path in it
+// contains.
 int Fail(int code, const absl::Status& status) {
-  fprintf(stderr, "mneme-server: %s\n", std::string(status.message()).c_str());
+  fprintf(stderr, "mneme-server: %s\n", OneLine(status.message()).c_str());
   return code;
 }
 
 // The same for a server, whose log may be read by machines.
 int FailToStart(const v1::LogSection& log, int code, const absl::Status& status) {
-  if (log.format() != "json") return Fail(code, status);
+  if (log.format() != "json") {
+    LogPlainLine(absl::StrCat("mneme-server: ", status.message()));
+    return code;
+  }
   LogFields("start_failed")
       .Message(status.message())
       .Add("exit_code", code)
@@ -95,14 +106,6 @@ void LogConfiguration(const CommandLine& line) {
         .Add("nearest", variable.nearest)
         .Write(LogSeverity::kWarning);
   }
-}
-
-// A connection is a file, and the usual soft limit is 1024 of them.
-void RaiseFileLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 // The configuration from the same flags and variables and from what its file says by now.
@@ -154,26 +157,31 @@ class ProgressLines {
   absl::Duration last_line_ = clock_.Monotonic();
 };
 
-// LoadEngine, while signals are answered: one ends the process, as there is nothing to drain.
+// LoadEngine, while signals are answered: one ends the process, as there is nothing to drain. A
+// plain thread, so that an exception ends the process where it is thrown (terminate.h).
 std::unique_ptr<LoadedModel> LoadUnlessSignalled(Signals& signals, const v1::ServerConfig& config,
                                                  Clock& clock, EngineAccess& access,
                                                  const EngineHooks& hooks, LoadError& error) {
   LogFields("loading").Add("model", config.model().path()).Write(LogSeverity::kInfo);
-  std::future<std::unique_ptr<LoadedModel>> loading = std::async(std::launch::async, [&] {
-    return LoadEngine(config, clock, ProgressLines(access, clock), hooks, error);
+  std::unique_ptr<LoadedModel> loaded;
+  absl::Notification done;
+  std::thread loading([&] {
+    loaded = LoadEngine(config, clock, ProgressLines(access, clock), hooks, error);
+    done.Notify();
   });
-  while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+  while (!done.HasBeenNotified()) {
     const int signal = signals.Wait(kSignalPoll);
     if (signal == 0) continue;
     LogSignal(signal, "the model is loading: there is nothing to drain");
     ExitNow(kDrained);
   }
-  return loading.get();
+  loading.join();
+  return loaded;
 }
 
-void SayReady(const Engine& engine, const ServingFacts& facts, const Doors& doors) {
-  printf("%s\nready\n", engine.capacity().ToString().c_str());
-  fflush(stdout);
+void SayReady(const Engine& engine, const ServingFacts& facts, const Doors& doors,
+              LineWriter& out) {
+  out.Write(absl::StrCat(engine.capacity().ToString(), "\nready\n"));
   LogFields("ready")
       .Add("model", facts.model_name)
       .Add("address", doors.grpc().sockets().Text())
@@ -194,24 +202,37 @@ absl::StatusOr<std::unique_ptr<Security>> CheckFiles(const v1::ServerConfig& con
   return security;
 }
 
-int Serve(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again) {
+// `out` is standard output.
+int Serve(Signals& signals, LineWriter& out, const v1::ServerConfig& config,
+          const ReadConfig& read_again) {
   const auto fail = [&config](int code, const absl::Status& status) {
     return FailToStart(config.log(), code, status);
   };
-  RaiseFileLimit();
+  v1::ServerConfig fitting = config;
+  if (const absl::Status files = FitToOpenFiles(fitting); !files.ok()) {
+    return fail(kDeviceFailure, files);
+  }
+  if (const absl::Status limits = FitToThreadsAndAddressSpace(config.device().threads());
+      !limits.ok()) {
+    return fail(kDeviceFailure, limits);
+  }
+  const ServingTimes times = {
+      .drain = absl::Milliseconds(config.server().shutdown_timeout_ms()),
+      .watchdog = absl::Milliseconds(config.engine().watchdog_timeout_ms())};
+  signals.LimitEnd(TimeToEnd(times));
   RealClock clock;
   int exit_code = 0;
   const absl::StatusOr<std::unique_ptr<Security>> guard = CheckFiles(config, clock, exit_code);
   if (!guard.ok()) return fail(exit_code, guard.status());
   Security& security = **guard;
-  EngineAccess access(clock.Now());
+  EngineAccess access(clock);
   RequestLog requests(RequestsToLog(config.log()), access.stats());
   access.set_request_log(&requests);
 
   WatchFiles(signals, config, read_again, security, requests, access.stats());
 
   std::unique_ptr<LoadedModel> loaded;  // outlives the doors
-  const absl::StatusOr<std::unique_ptr<Doors>> doors = Doors::Open(config, access, security);
+  const absl::StatusOr<std::unique_ptr<Doors>> doors = Doors::Open(fitting, access, security, out);
   if (!doors.ok()) return fail(ListenFailure(doors.status()), doors.status());
 
   const EngineHooks hooks = {
@@ -226,9 +247,8 @@ int Serve(Signals& signals, const v1::ServerConfig& config, const ReadConfig& re
 
   access.Publish(*loaded->engine, loaded->facts);
   (*doors)->SetServing(true);
-  SayReady(*loaded->engine, loaded->facts, **doors);
-  return ServeUntilSignal(signals, *loaded->engine, access, **doors,
-                          absl::Milliseconds(config.server().shutdown_timeout_ms()));
+  SayReady(*loaded->engine, loaded->facts, **doors, out);
+  return ServeUntilSignal(signals, clock, *loaded->engine, access, **doors, times);
 }
 
 // --new-api-key and --hash-api-key.
@@ -296,21 +316,40 @@ absl::StatusOr<CommandLine> ReadArguments(std::span<const char* const> arguments
   return line;
 }
 
-int Main(int argc, const char* const* argv) {
-  Signals signals;
-  const std::span<const char* const> arguments(argv + 1, argv + argc);
-  const absl::StatusOr<CommandLine> line = ReadArguments(arguments);
-  if (!line.ok()) {
-    v1::LogSection log;
-    if (WantsJsonLog(arguments, EnvironmentVariable)) log.set_format("json");
-    ApplyLogSettings(log);
-    return FailToStart(log, kBadArguments, line.status());
-  }
-  if (line->action != ServerAction::kServe) return Answer(*line);
+// A server's threads that the rest relies on; the signals' goes first, as all others inherit what
+// it blocks.
+struct Ground {
+  std::unique_ptr<Signals> signals;
+  std::unique_ptr<LogWriter> log;
+  std::unique_ptr<LineWriter> out;  // standard output
+};
 
-  SetUpLogs(line->config.log());
+absl::StatusOr<Ground> LayGround() {
+  Ground ground;
+  MNEME_ASSIGN_OR_RETURN(ground.signals, Signals::Start());
+  MNEME_ASSIGN_OR_RETURN(ground.log, LogWriter::Start());
+  MNEME_ASSIGN_OR_RETURN(ground.out, LineWriter::Start(STDOUT_FILENO));
+  return ground;
+}
+
+int ServeAsTold(const absl::StatusOr<CommandLine>& line, std::span<const char* const> arguments) {
+  EndOnUncaughtExceptions();
+  v1::LogSection log;
+  if (line.ok()) {
+    log = line->config.log();
+  } else if (WantsJsonLog(arguments, EnvironmentVariable)) {
+    log.set_format("json");
+  }
+  SetUpLogs(log);
+  const absl::StatusOr<Ground> ground = LayGround();
+  if (!ground.ok()) {
+    return FailToStart(log, kDeviceFailure,
+                       absl::ResourceExhaustedError(
+                           absl::StrCat(ground.status().message(), " (", LimitsText(), ")")));
+  }
+  if (!line.ok()) return FailToStart(log, kBadArguments, line.status());
   if (const absl::Status status = CheckCommandLine(*line); !status.ok()) {
-    return FailToStart(line->config.log(), kBadArguments, status);
+    return FailToStart(log, kBadArguments, status);
   }
   LogConfiguration(*line);
   const ReadConfig read_again = [&]() -> absl::StatusOr<v1::ServerConfig> {
@@ -319,7 +358,17 @@ int Main(int argc, const char* const* argv) {
     MNEME_RETURN_IF_ERROR(CheckCommandLine(again));
     return std::move(again.config);
   };
-  return Serve(signals, line->config, read_again);
+  const int code = Serve(*ground->signals, *ground->out, line->config, read_again);
+  (void)ground->out->Flush(kLastLines);
+  return code;
+}
+
+int Main(int argc, const char* const* argv) {
+  OpenStandardStreams();
+  const std::span<const char* const> arguments(argv + 1, argv + argc);
+  const absl::StatusOr<CommandLine> line = ReadArguments(arguments);
+  if (line.ok() && line->action != ServerAction::kServe) return Answer(*line);
+  return ServeAsTold(line, arguments);
 }
 
 }  // namespace

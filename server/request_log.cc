@@ -25,7 +25,8 @@ LogSeverity SeverityOf(const RequestReport& report) {
   return OutcomeOf(report) == "error" ? LogSeverity::kWarning : LogSeverity::kInfo;
 }
 
-void Write(const RequestReport& report) {
+// False: the line was dropped.
+bool Write(const RequestReport& report) {
   LogFields line("request");
   line.Add("id", report.id)
       .Add("trace_id", report.origin.trace_id)
@@ -52,7 +53,7 @@ void Write(const RequestReport& report) {
         .AddMilliseconds("decode_ms", absl::ToDoubleMilliseconds(report.timings.decode));
   }
   line.AddMilliseconds("total_ms", absl::ToDoubleMilliseconds(report.total));
-  line.WriteAlways(SeverityOf(report));  // Add has asked for the level
+  return line.WriteAlways(SeverityOf(report));  // Add has asked for the level
 }
 
 }  // namespace
@@ -66,9 +67,10 @@ void RequestLog::Add(RequestReport report) {
   // The level counts as it is now, not when the writer comes to the line.
   if (SeverityOf(report) < MinLogSeverity()) return;
   auto line = std::make_shared<RequestReport>(std::move(report));
-  if (!writer_.TryPost([line = std::move(line)] { Write(*line); })) {
-    stats_.request_log_lines_dropped.Add();
-  }
+  const auto write = [line = std::move(line), &stats = stats_] {
+    if (!Write(*line)) stats.request_log_lines_dropped.Add();
+  };
+  if (!writer_.TryPost(write)) stats_.request_log_lines_dropped.Add();
 }
 
 absl::string_view OutcomeOf(const RequestReport& report) {

@@ -12,9 +12,9 @@
 
 namespace mneme {
 
-// Thread-safe. A thread of its own writes, so that standard error may be slow: the engine's loop,
-// which reports most ends, never waits for it. Lines that come faster than they can be written
-// are dropped and counted.
+// Thread-safe. A thread of its own makes the lines, so that the engine's loop, which reports most
+// ends, does not: they are not short. Lines that come faster than they are made, or than the log
+// takes them (log_writer.h), are dropped and counted.
 class RequestLog {
  public:
   enum class Which { kAll, kFailed, kNone };

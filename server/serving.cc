@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <future>
+#include <system_error>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -17,6 +18,8 @@ namespace {
 // For calls to receive their last messages once the engine has drained; docs and help state it.
 // Clients that do not read are cut off after it.
 constexpr absl::Duration kLastMessagesGrace = absl::Seconds(2);
+// And then for threads that are in the middle of something, and destructors; docs state it.
+constexpr absl::Duration kEndGrace = absl::Seconds(3);
 
 void LogFatal(const absl::Status& health) {
   LogFields("fatal")
@@ -48,8 +51,8 @@ void Drain(Signals& signals, Watchdog& watchdog, Engine& engine, EngineAccess& a
       .Add("running", engine.stats().requests_running.value())
       .Add("waiting", engine.stats().requests_waiting.value())
       .Write(LogSeverity::kInfo);
-  doors.SetServing(false);
   access.SetDraining();
+  doors.SetServing(false);
   const std::future<void> drained = std::async(std::launch::async, [&] {
     engine.Drain(timeout);
     doors.Shutdown(kLastMessagesGrace);
@@ -58,29 +61,47 @@ void Drain(Signals& signals, Watchdog& watchdog, Engine& engine, EngineAccess& a
   LogFields("drained").Write(LogSeverity::kInfo);
 }
 
-[[noreturn]] void EndAfterFatalError(EngineAccess& access, Doors& doors) {
-  doors.SetServing(false);
+// Whatever else happens, the process is gone soon: what is wrong with the engine may be wrong with
+// others.
+[[noreturn]] void EndAfterFatalError(Signals& signals, EngineAccess& access, Doors& doors,
+                                     const absl::Status& health) {
+  signals.EndWithin(kLastMessagesGrace + kEndGrace, kFatalDeviceError);
   access.SetFailed();
-  // The engine's loop may never come back, and whoever waits for it neither: no joining.
-  std::thread([&doors] { doors.Shutdown(kLastMessagesGrace); }).detach();
+  doors.SetServing(false);
+  LogFatal(health);
+  try {
+    // The engine's loop may never come back, and whoever waits for it neither: no joining.
+    std::thread([&doors] { doors.Shutdown(kLastMessagesGrace); }).detach();
+  } catch (const std::system_error&) {
+    // No thread is to be had: calls are cut off without last messages.
+  }
   absl::SleepFor(kLastMessagesGrace);
   ExitNow(kFatalDeviceError);
 }
 
 }  // namespace
 
-int ServeUntilSignal(Signals& signals, Engine& engine, EngineAccess& access, Doors& doors,
-                     absl::Duration drain_timeout) {
-  Watchdog watchdog(engine, access.stats());
+absl::Duration TimeToEnd(const ServingTimes& times) {
+  return times.drain + kLastMessagesGrace + kEndGrace;
+}
+
+int ServeUntilSignal(Signals& signals, Clock& clock, Engine& engine, EngineAccess& access,
+                     Doors& doors, const ServingTimes& times) {
+  Watchdog watchdog(engine, clock, access.stats(),
+                    {.limit = times.watchdog,
+                     .poll_interval = kSignalPoll,
+                     .on_late = [&access, &doors](bool is_late) {
+                       access.SetLate(is_late);
+                       doors.SetServing(access.CheckReady().ok());
+                     }});
   while (true) {
     if (const int signal = signals.Wait(kSignalPoll); signal != 0) {
       LogSignal(signal);
-      Drain(signals, watchdog, engine, access, doors, drain_timeout);
+      Drain(signals, watchdog, engine, access, doors, times.drain);
       return kDrained;
     }
     if (const absl::Status health = watchdog.Poll(); !health.ok()) {
-      LogFatal(health);
-      EndAfterFatalError(access, doors);
+      EndAfterFatalError(signals, access, doors, health);
     }
   }
 }

@@ -1,68 +1,60 @@
-// The signals of the process.
+// The signals of the process, and that it ends in time once one has come.
 #pragma once
 
 #include <signal.h>
 
-#include <cstring>
 #include <functional>
-#include <utility>
+#include <memory>
 
-#include "absl/strings/str_cat.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/log_fields.h"
 
 namespace mneme {
 
 // How long to wait for one between looks at something else.
 inline constexpr absl::Duration kSignalPoll = absl::Milliseconds(100);
 
-inline void LogSignal(int signal, absl::string_view consequence = "") {
-  LogFields("signal")
-      .Message(consequence)
-      .Add("name", absl::StrCat("SIG", sigabbrev_np(signal)))
-      .Write(LogSeverity::kInfo);
-}
+void LogSignal(int signal, absl::string_view consequence = "");
 
-// SIGINT, SIGTERM and SIGHUP, taken one by one instead of interrupting somebody.
+// SIGINT, SIGTERM and SIGHUP. A thread of their own takes them until the process is gone, whatever
+// others are busy with, main() and destructors included. It does nothing that could be held up, so
+// it logs nothing: what it does about a process that does not end is to end it.
 class Signals {
  public:
-  // Before any thread is started: they inherit the mask.
-  Signals() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    sigaddset(&set_, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &set_, nullptr);
-    signal(SIGPIPE, SIG_IGN);
-  }
+  // To be called before any other thread is started: they inherit the mask. RESOURCE_EXHAUSTED
+  // where the system gives no thread.
+  static absl::StatusOr<std::unique_ptr<Signals>> Start();
+  ~Signals() = default;  // the thread goes on
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+  // --- For the thread that waits ---
 
   // What to do at SIGHUP, inside Wait. Without it SIGHUP is a signal to end, as by default.
-  void OnHangUp(std::function<void()> reload) { reload_ = std::move(reload); }
+  void OnHangUp(std::function<void()> reload);
   // What to do about once a second, inside Wait.
   void OnTick(std::function<void()> tick) { tick_ = std::move(tick); }
 
-  // The next signal to end, or 0 after `timeout` or a reload.
-  int Wait(absl::Duration timeout) {
-    const timespec time = absl::ToTimespec(timeout);
-    const int signal = sigtimedwait(&set_, nullptr, &time);
-    if (const absl::Time now = absl::Now(); tick_ && now - last_tick_ >= absl::Seconds(1)) {
-      last_tick_ = now;
-      tick_();
-    }
-    if (signal == SIGHUP && reload_) {
-      reload_();
-      return 0;
-    }
-    return signal > 0 ? signal : 0;
-  }
+  // The next signal to end, or 0 after `timeout` or a reload. At a second one the caller has a
+  // moment for last words, then the process ends with 128 plus the signal.
+  int Wait(absl::Duration timeout);
+
+  // --- Any thread ---
+
+  // The process has so much time from the first signal to end on; then it ends with kEndedByForce.
+  void LimitEnd(absl::Duration time);
+  // It ends with `code` in so much time from now, unless it has ended before.
+  void EndWithin(absl::Duration time, int code);
 
  private:
-  sigset_t set_;
+  struct Shared;
+  explicit Signals(std::shared_ptr<Shared> shared);
+
+  const std::shared_ptr<Shared> shared_;  // also the thread's
   std::function<void()> reload_;
   std::function<void()> tick_;
-  absl::Time last_tick_ = absl::InfinitePast();
+  absl::Duration last_tick_ = -absl::InfiniteDuration();  // monotonic
 };
 
 }  // namespace mneme

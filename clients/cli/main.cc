@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/spelling.h"
+#include "base/standard_streams.h"
 #include "clients/cli/command.h"
 
 namespace mneme::cli {
@@ -84,5 +85,6 @@ int Main(const Arguments& arguments) {
 }  // namespace mneme::cli
 
 int main(int argc, char** argv) {
+  mneme::OpenStandardStreams();
   return mneme::cli::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

@@ -82,13 +82,14 @@ constexpr absl::string_view kIntroduction =
 A flag goes before its environment variable (in brackets below), that before the file given with
 --config, that before the default. SIZE is 8GiB, 512MiB or a number of bytes; TIME is 250ms, 30s,
 5m, 1h30m or a number of seconds. SIGINT or SIGTERM drains: health turns to NOT_SERVING, new work
-is refused, running requests get --shutdown-timeout to finish, and calls 2 s more to receive their
-last messages; a second signal ends at once. SIGHUP reads API keys, certificates and the settings
-of the log again.
+is refused, running requests get --shutdown-timeout to finish, calls 2 s more to receive their last
+messages, and the process 3 s to end; a second signal ends it at once. SIGHUP reads API keys,
+certificates and the settings of the log again.
 
 Exit codes: 0 drained, 2 arguments, configuration or API keys, 3 the model does not load, 4 no such
-device or not enough memory, 5 cannot listen or TLS files not in order, 6 device error while
-serving, 130 or 143 second signal.
+device or not enough memory, threads or files, 5 cannot listen or TLS files not in order, 6 device
+error or stuck step while serving, 7 ended by force 5 s after --shutdown-timeout, 130 or 143 second
+signal.
 )";
 
 constexpr absl::string_view kOtherFlagsHelp = R"(

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "base/log_writer.h"
 #include "server/metrics/process_facts.h"
 #include "server/version.h"
 
@@ -47,9 +48,9 @@ void WriteServer(const EngineAccess& access, const Engine* engine, MetricWriter&
   const v1::ServerState state = access.state();
   auto states = out.Gauge("server_state", "1 for the state that the server is in, 0 for others.");
   for (const auto& [value, name] : kStates) states.Value(state == value ? 1 : 0, {{"state", name}});
-  const bool ready =
-      engine != nullptr && state == v1::SERVER_STATE_SERVING && engine->health().ok();
-  out.Gauge("ready", "1 while the server takes requests: model loaded, not draining, healthy.")
+  const bool ready = access.CheckReady().ok() && engine->health().ok();
+  out.Gauge("ready",
+            "1 while the server takes requests: model loaded, not draining, healthy, on time.")
       .Value(ready ? 1 : 0);
   const auto total = static_cast<double>(access.total_bytes());
   const double loaded = total > 0 ? static_cast<double>(access.loaded_bytes()) / total : 0;
@@ -68,6 +69,11 @@ void WriteServer(const EngineAccess& access, const Engine* engine, MetricWriter&
   out.Counter("watchdog_warnings_total",
               "Steps of the engine that took more than half of the watchdog's time.")
       .Value(static_cast<double>(stats.watchdog_warnings.value()));
+  out.Counter(
+         "log_lines_dropped_total",
+         "Lines of the log lost because standard error took them too slowly, those of requests "
+         "included.")
+      .Value(static_cast<double>(DroppedLogLines()));
   out.Counter("request_log_lines_dropped_total",
               "Request log lines lost because standard error took them too slowly.")
       .Value(static_cast<double>(stats.request_log_lines_dropped.value()));

@@ -151,8 +151,8 @@ HttpHandler OpenAiService::WithTexts(Handler handler, Handler when_full) {
 }
 
 void OpenAiService::Health(const std::shared_ptr<HttpCall>& call) {
-  if (const auto engine = engine_.GetForWork(); !engine.ok()) {
-    return call->Send(ErrorResponse(engine.status()));
+  if (const absl::Status ready = engine_.CheckReady(); !ready.ok()) {
+    return call->Send(ErrorResponse(ready));
   }
   call->Send(JsonResponse({{"status", "ok"}}));
 }

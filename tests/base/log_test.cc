@@ -1,6 +1,9 @@
 #include "base/log.h"
 
+#include <unistd.h>
+
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,8 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/log_fields.h"
+#include "base/log_writer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/stuck_pipe.h"
 
 namespace mneme {
 namespace {
@@ -130,6 +135,52 @@ TEST_F(LogTest, LogBindsLikeAStatement) {
   EXPECT_EQ(GetCapturedStderr(), "");
 }
 
+TEST_F(LogTest, ControlCharactersCannotMoveATerminalsCursor) {
+  CaptureStderr();
+  LOG(INFO) << "path=\x1b[2J\x07 caf\xc3\xa9";
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr("path=\\x1b[2J\\x07 caf\xc3\xa9\n"));
+}
+
+TEST_F(LogTest, AReaderThatStopsHoldsNobodyUp) {
+  StuckPipe pipe;
+  const int64_t dropped = DroppedLogLines();
+  {
+    const auto writer = LogWriter::Start(pipe.write_end(), {.max_waiting_bytes = 4000});
+    ASSERT_TRUE(writer.ok());
+    for (int i = 0; i < 100; ++i) LOG(INFO) << "line " << i << std::string(100, '.');
+    const LogFields more = LogFields("more").Message(std::string(4000, '.'));
+    EXPECT_FALSE(more.WriteAlways(LogSeverity::kInfo)) << "there is no room";
+    EXPECT_FALSE(FlushLog(absl::Milliseconds(1)));
+    EXPECT_GT(DroppedLogLines(), dropped);
+    pipe.ReadFilling();
+    ASSERT_TRUE(FlushLog(absl::Minutes(1)));
+    const std::string text = pipe.ReadSome();
+    EXPECT_THAT(text, HasSubstr("line 0."));
+    EXPECT_THAT(text, ContainsRegex(absl::StrCat(
+                          " W log_lines_dropped: ", DroppedLogLines() - dropped,
+                          " lines were dropped: .* lines=", DroppedLogLines() - dropped, "\n$")));
+  }
+  CaptureStderr();
+  LOG(INFO) << "directly";
+  EXPECT_THAT(GetCapturedStderr(), HasSubstr("directly"));
+}
+
+TEST_F(LogTest, WhoLogsAfterAReaderWasGivenUpIsNotHeldUpEither) {
+  StuckPipe pipe;
+  const int64_t dropped = DroppedLogLines();
+  {
+    const auto writer = LogWriter::Start(pipe.write_end());
+    ASSERT_TRUE(writer.ok());
+    LOG(INFO) << "nobody reads this";
+  }
+  CaptureStderr();
+  LOG(INFO) << "nor this";
+  EXPECT_EQ(GetCapturedStderr(), "");
+  EXPECT_EQ(DroppedLogLines(), dropped + 1);
+  const auto next = LogWriter::Start();  // for the tests that follow
+  ASSERT_TRUE(next.ok());
+}
+
 TEST(CheckTest, PassingChecksEvaluateTheirOperandsOnceAndNoMessage) {
   int operands = 0;
   int messages = 0;
@@ -166,6 +217,36 @@ TEST(CheckDeathTest, FatalIsPrintedWhateverTheMinimumSeverity) {
         LOG(FATAL) << "last words";
       },
       "last words");
+}
+
+// The message would stay in the queue if nobody waited for it.
+TEST(CheckDeathTest, FatalIsPrintedBehindWhatWaits) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        const auto writer = LogWriter::Start(STDERR_FILENO, {.max_waiting_bytes = 1000});
+        for (int i = 0; i < 1000; ++i) LOG(INFO) << "line " << i;
+        LOG(FATAL) << "last words";
+      },
+      "last words");
+}
+
+TEST(CheckDeathTest, FatalEndsTheProcessThoughNobodyReads) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        StuckPipe pipe;
+        const auto writer = LogWriter::Start(pipe.write_end());
+        LOG(FATAL) << "nobody reads this";
+      },
+      "");
+  EXPECT_DEATH(
+      {
+        StuckPipe pipe;
+        dup2(pipe.write_end(), STDERR_FILENO);
+        LOG(FATAL) << "nor this, without a writer";
+      },
+      "");
 }
 
 TEST(CheckTest, DebugChecksRunInDebugBuildsOnly) {

@@ -172,23 +172,16 @@ TEST(EngineLoopRetryTest, AFailingStepEndsItsRowsAndSparesTheOthers) {
   EXPECT_EQ(h.loop->CheckIntegrity(), absl::OkStatus());
 }
 
-TEST(EngineLoopRetryTest, AStepThatTakesTooLongIsUnhealthy) {
+TEST(EngineLoopRetryTest, AStepThatTakesLongCanBeSeenToDoSo) {
   HarnessOptions options;
-  absl::Status during;
   LoopActivity activity;
   options.step_time = absl::Minutes(6);
   LoopHarness h(options);
-  h.on_step = [&] {
-    during = h.loop->health();
-    activity = h.loop->activity();
-  };
+  h.on_step = [&] { activity = h.loop->activity(); };
   h.Generate(Greedy({1, 2, 3}, 1));
-  EXPECT_TRUE(absl::IsInternal(during));
-  EXPECT_EQ(during.message(),
-            "stuck: step 0 of 1 rows and 3 tokens is in phase forward for 6m, 6m after its turn "
-            "began, longer than 5m");
+  EXPECT_EQ(activity.ToString(),
+            "step 0 of 1 rows and 3 tokens is in phase forward for 6m, 6m after its turn began");
   EXPECT_EQ(activity.in_phase, absl::Minutes(6));
-  EXPECT_EQ(h.loop->health(), absl::OkStatus()) << "it came to an end";
   EXPECT_EQ(h.loop->activity().phase, StepPhase::kIdle);
 }
 

@@ -28,6 +28,7 @@ class ChildProcess {
   bool WaitForText(const std::string& text, std::string* rest = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
 
   void Signal(int signal);
+  pid_t pid() const { return pid_; }
   // Blocks until it has ended: the exit code, or 1000 plus the signal that ended it.
   int Wait();
 

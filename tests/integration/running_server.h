@@ -99,7 +99,7 @@ class RunningServer {
 
  private:
   RealClock clock_;
-  EngineAccess access_{absl::Now()};
+  EngineAccess access_{clock_};
   std::unique_ptr<Security> security_;
   std::unique_ptr<LoadedModel> loaded_;
   std::unique_ptr<GrpcServer> server_;

@@ -79,7 +79,7 @@ class ServerTest : public ::testing::Test {
   RealClock clock_;
   std::unique_ptr<Security> security_;  // outlives the requests, which hold permits of it
   FakeEngine engine_;
-  EngineAccess access_{absl::Now()};
+  EngineAccess access_{clock_};
   std::unique_ptr<GrpcServer> server_;
   std::unique_ptr<Client> client_;
 };

@@ -219,7 +219,7 @@ TEST_F(TransportTest, TheRequestIdComesWithTheInitialMetadata) {
 TEST_F(TransportTest, PortsInUseAndHostsThatAreNoneAreSaidSo) {
   v1::NetworkSection config;
   config.set_grpc_port(server_->port());
-  EngineAccess access(absl::Now());
+  EngineAccess access(clock_);
   const absl::Status in_use = GrpcServer::Start(config, access, *security_).status();
   EXPECT_EQ(in_use.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(in_use.message()),

@@ -43,7 +43,7 @@ class MetricsTest : public ::testing::Test {
   RealClock clock_;
   std::unique_ptr<Security> security_ = Guard({});
   FakeEngine engine_;
-  EngineAccess access_{absl::Now()};
+  EngineAccess access_{clock_};
 };
 
 TEST_F(MetricsTest, WhileTheModelLoadsThereIsTheServersStateAndNoEngine) {

@@ -81,7 +81,7 @@ class OpenAiServiceTest : public ::testing::Test {
   }
 
   RealClock clock_;
-  EngineAccess access_{absl::Now()};
+  EngineAccess access_{clock_};
   std::unique_ptr<RequestLog> log_ =
       std::make_unique<RequestLog>(RequestLog::Which::kAll, access_.stats());
   std::unique_ptr<Security> security_;
