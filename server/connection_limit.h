@@ -1,16 +1,26 @@
-// What is said where a port has as many connections as it may have.
+// What is said where a port has as many connections as it may have, or the process as many files.
 #pragma once
 
+#include <cerrno>
 #include <cstdint>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/clock.h"
 #include "base/log_fields.h"
 
 namespace mneme {
+
+// In the place of a flag: what keeps the process from opening another file.
+inline constexpr char kFileLimit[] =
+    "the process may open no further file: ulimit -n, LimitNOFILE=";
+
+// Whether accept() failed for want of what closing another connection gives back.
+inline bool IsForWant(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM;
+}
 
 // At most a line a minute. Used by one thread at a time.
 class ConnectionLimitLog {
@@ -21,7 +31,7 @@ class ConnectionLimitLog {
 
   // `evicted`: an idle one was closed instead of the new one.
   void Say(int64_t limit, bool evicted) {
-    const absl::Time now = absl::Now();
+    const absl::Duration now = RealClock().Monotonic();
     if (now < next_) return;
     next_ = now + kInterval;
     LogFields("too_many_connections")
@@ -38,7 +48,7 @@ class ConnectionLimitLog {
 
   const std::string api_;
   const std::string flag_;
-  absl::Time next_ = absl::InfinitePast();
+  absl::Duration next_ = -absl::InfiniteDuration();  // monotonic
 };
 
 }  // namespace mneme

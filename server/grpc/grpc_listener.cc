@@ -14,13 +14,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/status_macros.h"
 
 namespace mneme {
 namespace {
 
-// After accept() failed for want of file descriptors or memory.
-constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+// After accept() failed for want of files or memory, for what was freed to come back.
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(10);
 // How often those that are open are counted.
 constexpr int kCountIntervalMs = 1000;
 
@@ -59,14 +60,17 @@ bool OpenConnections::EvictStranger() {
     if (!known_.Contains(it->second.peer)) oldest = it;
   }
   if (oldest == connections_.end()) return false;
+  spare_file_.Give();
   const int copy = fcntl(oldest->first, F_DUPFD_CLOEXEC, 0);
+  const bool is_gone = copy >= 0 || errno == EBADF;  // or is about to be
   struct stat facts {};
   if (copy >= 0 && fstat(copy, &facts) == 0 && facts.st_ino == oldest->second.inode) {
     (void)shutdown(copy, SHUT_RDWR);
   }
   if (copy >= 0) close(copy);
-  connections_.erase(oldest);
-  return true;
+  spare_file_.Keep();
+  if (is_gone) connections_.erase(oldest);
+  return is_gone;
 }
 
 size_t OpenConnections::Count() {
@@ -117,7 +121,7 @@ void GrpcListener::Run() {
 }
 
 void GrpcListener::CountOpen() {
-  const absl::Time now = absl::Now();
+  const absl::Duration now = RealClock().Monotonic();
   if (options_.stats == nullptr || now < next_count_) return;
   next_count_ = now + absl::Milliseconds(kCountIntervalMs);
   options_.stats->open.Set(static_cast<int64_t>(open_.Count()));
@@ -133,11 +137,21 @@ bool GrpcListener::FindRoom(int fd, const std::string& peer) {
   return is_evicted;
 }
 
+void GrpcListener::FreeFile(int listener) {
+  const bool is_evicted = open_.EvictStranger();
+  if (!is_evicted) open_.spare_file().RefuseOne(listener);
+  if (options_.stats != nullptr) {
+    (is_evicted ? options_.stats->evicted : options_.stats->refused).Add();
+  }
+  file_log_.Say(static_cast<int64_t>(open_.Count()), is_evicted);
+}
+
 void GrpcListener::Take(int listener) {
   SocketAddress peer{.size = sizeof(peer.bytes)};
   const int fd = accept4(listener, peer.get(), &peer.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     const bool is_gone = errno == EAGAIN || errno == ECONNABORTED || errno == EINTR;
+    if (IsForWant(errno)) FreeFile(listener);
     if (!is_gone) absl::SleepFor(kAcceptPause);
     return;
   }

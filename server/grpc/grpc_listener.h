@@ -18,6 +18,7 @@
 #include "server/listening_sockets.h"
 #include "server/security/known_peers.h"
 #include "server/server_stats.h"
+#include "server/spare_file.h"
 
 namespace mneme {
 
@@ -29,10 +30,12 @@ class OpenConnections {
 
   // False if `fd`, of a client at the address `peer`, would be one too many.
   bool Add(int fd, const std::string& peer);
-  // Ends the oldest connection whose client has not become known. False: there is none.
+  // Ends the oldest connection whose client has not become known. False: there is none. Needs no
+  // file but the spare one.
   bool EvictStranger();
   // How many are open.
   size_t Count();
+  SpareFile& spare_file() { return spare_file_; }
 
  private:
   struct Connection {
@@ -45,6 +48,7 @@ class OpenConnections {
 
   const size_t limit_;
   KnownPeers& known_;
+  SpareFile spare_file_;
   int64_t arrivals_ = 0;
   std::unordered_map<int, Connection> connections_;  // some may be closed by now
 };
@@ -84,14 +88,17 @@ class GrpcListener {
   void Take(int listener);
   // Whether `fd` may stay; makes room for it where that is possible.
   bool FindRoom(int fd, const std::string& peer);
+  // The process may open no further file: ends a connection, or the one that waits at `listener`.
+  void FreeFile(int listener);
 
   const Options options_;
   ListeningSockets sockets_;
   int wake_[2] = {-1, -1};  // a pipe: its closed end stops the thread
   std::unique_ptr<Acceptor> acceptor_;
   OpenConnections open_;
-  absl::Time next_count_ = absl::InfinitePast();
+  absl::Duration next_count_ = -absl::InfiniteDuration();  // monotonic
   ConnectionLimitLog limit_log_{"grpc", "--grpc-max-connections"};
+  ConnectionLimitLog file_log_{"grpc", kFileLimit};
   std::thread thread_;
 };
 

@@ -18,9 +18,11 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "base/status_macros.h"
+#include "base/timed_wait.h"
 #include "server/connection_limit.h"
 #include "server/host_address.h"
 #include "server/http/http_connection.h"
+#include "server/spare_file.h"
 
 namespace mneme {
 namespace {
@@ -29,8 +31,8 @@ namespace asio = boost::asio;
 using Tcp = asio::ip::tcp;
 using ErrorCode = boost::system::error_code;
 
-// After accept() failed for want of file descriptors or memory.
-constexpr std::chrono::milliseconds kAcceptPause(100);
+// After accept() failed for want of files or memory, for what was freed to come back.
+constexpr std::chrono::milliseconds kAcceptPause(10);
 
 Tcp ProtocolOf(int fd) {
   sockaddr_storage address{};
@@ -70,7 +72,8 @@ class HttpServer::Impl {
       : shared_{.options = options, .routes = std::move(routes)},
         work_(asio::make_work_guard(context_)),
         accepting_(asio::make_strand(context_)),
-        limit_log_(options.api, options.max_connections_flag) {
+        limit_log_(options.api, options.max_connections_flag),
+        file_log_(options.api, kFileLimit) {
     if (options.stats != nullptr) options.stats->limit.Set(options.max_connections);
   }
   ~Impl() { Shutdown(absl::ZeroDuration()); }
@@ -144,9 +147,20 @@ class HttpServer::Impl {
                                  if (!error || error == asio::error::connection_aborted) {
                                    Accept(door);
                                  } else {
+                                   if (IsForWant(error.value())) FreeFile(door);
                                    AcceptLater(door);
                                  }
                                });
+  }
+
+  // The process may open no further file: ends a connection, or the one that waits at the door.
+  void FreeFile(Door& door) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const bool is_evicted = EvictOne();
+    file_log_.Say(static_cast<int64_t>(connections_.size()), is_evicted);
+    if (is_evicted) return;
+    spare_file_.RefuseOne(door.acceptor.native_handle());
+    if (shared_.options.stats != nullptr) shared_.options.stats->refused.Add();
   }
 
   void AcceptLater(Door& door) {
@@ -226,7 +240,7 @@ class HttpServer::Impl {
   bool AwaitNone(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     const auto none = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return connections_.empty(); };
-    return mu_.AwaitWithTimeout(absl::Condition(&none), timeout);
+    return AwaitFor(mu_, absl::Condition(&none), timeout);
   }
 
   HttpShared shared_;
@@ -241,6 +255,8 @@ class HttpServer::Impl {
   std::unordered_map<HttpConnection*, std::weak_ptr<HttpConnection>> connections_
       ABSL_GUARDED_BY(mu_);
   ConnectionLimitLog limit_log_ ABSL_GUARDED_BY(mu_);
+  ConnectionLimitLog file_log_ ABSL_GUARDED_BY(mu_);
+  SpareFile spare_file_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,

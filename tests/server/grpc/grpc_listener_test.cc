@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <memory>
@@ -77,6 +78,27 @@ TEST(OpenConnectionsTest, TheOldestStrangerIsEvicted) {
   EXPECT_EQ(open.Count(), 0u);
   EXPECT_FALSE(known.Contains(absl::StrCat("client ", mine[0]))) << "its address may come again";
   for (const int fd : {mine[1], mine[2], theirs[0], theirs[1], theirs[2]}) close(fd);
+}
+
+TEST(OpenConnectionsTest, AnEvictionNeedsNoFurtherFile) {
+  KnownPeers known;
+  OpenConnections open(1, known);
+  int pair[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  ASSERT_TRUE(open.Add(pair[0], "stranger"));
+  const int next = dup(pair[0]);  // the lowest number that is free: the limit leaves none
+  close(next);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit none = {.rlim_cur = static_cast<rlim_t>(next), .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  EXPECT_LT(dup(pair[0]), 0);
+  EXPECT_TRUE(open.EvictStranger());
+  char byte;
+  EXPECT_EQ(recv(pair[1], &byte, 1, MSG_DONTWAIT), 0) << "it was not ended";
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  close(pair[0]);
+  close(pair[1]);
 }
 
 // Of two connections. Times that end in the tests are for clients that deserve no better: others
