@@ -8,7 +8,8 @@
 
 namespace mneme {
 
-// mu.AwaitWithTimeout(), which ends by the date and so gives up too early where that is set forward.
+// mu.AwaitWithTimeout(), which ends by the date and so gives up too early where that is set
+// forward.
 inline bool AwaitFor(absl::Mutex& mu, const absl::Condition& condition, absl::Duration timeout)
     ABSL_SHARED_LOCKS_REQUIRED(mu) {
   const RealClock clock;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/timed_wait.h"
 #include "engine/scheduler.h"
 #include "engine/status_payload.h"
 
@@ -369,10 +370,7 @@ absl::StatusOr<std::shared_ptr<TokenStream>> EngineLoop::Submit(Request request)
   const absl::Duration now = Now();
   Command command;
   command.submitted = std::make_unique<Generation>(std::move(request), stream, now);
-  const absl::Time deadline = command.submitted->request.deadline;
-  if (deadline != absl::InfiniteFuture()) {
-    command.submitted->deadline = now + (deadline - parts_.clock.Now());
-  }
+  command.submitted->deadline = command.submitted->request.deadline;
   {
     absl::MutexLock lock(&mu_);
     if (!failure_.ok()) {
@@ -416,7 +414,7 @@ void EngineLoop::StopAccepting() {
 bool EngineLoop::AwaitIdle(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return unended_ == 0; };
-  return mu_.AwaitWithTimeout(absl::Condition(&idle), timeout);
+  return AwaitFor(mu_, absl::Condition(&idle), timeout);
 }
 
 absl::Status EngineLoop::health() const {

@@ -126,7 +126,9 @@ struct Request {
   // explicit Cancel() still ends the request.
   bool detached = false;
 
-  absl::Time deadline = absl::InfiniteFuture();
+  // When the reader stops waiting, on the monotonic clock: whoever takes a date from a client turns
+  // it into this on arrival.
+  absl::Duration deadline = absl::InfiniteDuration();
   // [-1000, 1000]; among waiting requests a step is worth kPriorityStep of waiting; equal: first
   // come.
   int priority = 0;

@@ -4,7 +4,6 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
@@ -16,8 +15,8 @@ void CountRefusal(const EngineAccess& access, const CallFacts& call, const absl:
 
 void LogRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status) {
   if (access.request_log() == nullptr) return;
-  access.request_log()->Add(
-      RefusedReport(call.request_id, call.origin, call.owner, status, absl::Now() - call.received));
+  access.request_log()->Add(RefusedReport(call.request_id, call.origin, call.owner, status,
+                                          access.clock().Monotonic() - call.received));
 }
 
 namespace {

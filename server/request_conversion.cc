@@ -190,7 +190,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
           "needs a session's name or an idempotency_key: without, nobody could have the "
           "result");
     }
-    out.deadline = absl::InfiniteFuture();  // it ends the listening, not the work
+    out.deadline = absl::InfiniteDuration();  // it ends the listening, not the work
   }
 
   // Last, because it may take long.

@@ -20,8 +20,8 @@ struct CallFacts {
   std::string request_id;  // checked; never empty
   std::string owner;       // Caller::owner
   RequestOrigin origin;
-  absl::Time received;
-  absl::Time deadline = absl::InfiniteFuture();
+  absl::Duration received;                             // on the monotonic clock, as the next one
+  absl::Duration deadline = absl::InfiniteDuration();  // when the client stops waiting
 };
 
 // INVALID_ARGUMENT with field violations, NOT_FOUND for another model. Checks what only the wire

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
@@ -62,9 +61,12 @@ void Submit(EngineAccess& access, const TextExecutors& executors,
 }
 
 // For unary calls, until they are answered.
-StillWanted Wanted(const grpc::CallbackServerContext& context, const TextExecutors& executors) {
-  return [&context, &executors, deadline = DeadlineOf(context)]() -> absl::Status {
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the call's deadline passed");
+StillWanted Wanted(const grpc::CallbackServerContext& context, const Clock& clock,
+                   const TextExecutors& executors) {
+  return [&context, &clock, &executors, deadline = DeadlineOf(context, clock)]() -> absl::Status {
+    if (clock.Monotonic() >= deadline) {
+      return absl::DeadlineExceededError("the call's deadline passed");
+    }
     if (context.IsCancelled()) return absl::CancelledError("the client cancelled the call");
     return executors.StillOpen();
   };
@@ -123,8 +125,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
   auto request = std::make_shared<v1::GenerateRequest>();
   const absl::Status parsed = ParseMessage(*bytes, *request);
-  const std::shared_ptr<StreamWriter> writer =
-      StreamWriter::Create(*context, [&stats = engine_.stats()](absl::StatusCode code) {
+  const std::shared_ptr<StreamWriter> writer = StreamWriter::Create(
+      *context, engine_.clock(), [&stats = engine_.stats()](absl::StatusCode code) {
         stats.rpcs.Add("Generate", absl::StatusCodeToString(code));
       });
   const TraceContext trace = AnswerTrace(*context);
@@ -137,8 +139,8 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
                  .client = PeerText(*context),
                  .trace_id = trace.trace_id,
                  .span_id = trace.span_id},
-      .received = absl::Now(),
-      .deadline = DeadlineOf(*context)};
+      .received = engine_.clock().Monotonic(),
+      .deadline = DeadlineOf(*context, engine_.clock())};
   if (id_status.ok()) context->AddInitialMetadata("x-request-id", call.request_id);
   if (!caller.ok() || !parsed.ok() || !id_status.ok()) {
     Refuse(engine_, call,
@@ -177,7 +179,7 @@ grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext
   return AnswerUnary<v1::TokenizeRequest, v1::TokenizeResponse>(
       engine_.stats(), context, request, response, LanesFor(*context, request->Length()),
       [this, context](const v1::TokenizeRequest& r) {
-        WorkMeter meter(Wanted(*context, executors_));
+        WorkMeter meter(Wanted(*context, engine_.clock(), executors_));
         return Tokenized(engine_, r, meter);
       });
 }

@@ -1,10 +1,10 @@
 #include "server/grpc/stream_writer.h"
 
-#include <chrono>
+#include <grpc/support/time.h>
+
 #include <optional>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "engine/status_payload.h"
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
@@ -18,31 +18,33 @@ constexpr int kMaxEventsPerMessage = 64;
 
 }  // namespace
 
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context) {
-  const std::chrono::system_clock::time_point deadline = context.deadline();
-  // gRPC's "never" lies at the end of the clock's range or of its own; nobody waits for a year
-  // 2200.
-  if (deadline - std::chrono::system_clock::now() > std::chrono::hours(24 * 365 * 100)) {
-    return absl::InfiniteFuture();
-  }
-  return absl::FromChrono(deadline);
+// gRPC keeps a deadline on its own monotonic clock, and would turn it into a date when asked for
+// one; what is left of it now needs no date.
+absl::Duration DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock) {
+  const gpr_timespec deadline = context.raw_deadline();
+  const gpr_timespec left = gpr_time_sub(deadline, gpr_now(deadline.clock_type));
+  const absl::Duration time = absl::Seconds(left.tv_sec) + absl::Nanoseconds(left.tv_nsec);
+  // "Never" lies at the end of gRPC's range; nobody waits for a hundred years.
+  if (time > absl::Hours(24 * 365 * 100)) return absl::InfiniteDuration();
+  return clock.Monotonic() + time;
 }
 
 std::shared_ptr<StreamWriter> StreamWriter::Create(grpc::CallbackServerContext& context,
+                                                   const Clock& clock,
                                                    std::function<void(absl::StatusCode)> on_end) {
-  std::shared_ptr<StreamWriter> writer(new StreamWriter(context, std::move(on_end)));
+  std::shared_ptr<StreamWriter> writer(new StreamWriter(context, clock, std::move(on_end)));
   absl::MutexLock lock(&writer->mu_);
   writer->self_ = writer;
   return writer;
 }
 
-StreamWriter::StreamWriter(grpc::CallbackServerContext& context,
+StreamWriter::StreamWriter(grpc::CallbackServerContext& context, const Clock& clock,
                            std::function<void(absl::StatusCode)> on_end)
-    : deadline_(DeadlineOf(context)), on_end_(std::move(on_end)) {}
+    : clock_(clock), deadline_(DeadlineOf(context, clock)), on_end_(std::move(on_end)) {}
 
 absl::Status StreamWriter::StillWanted() {
   absl::MutexLock lock(&mu_);
-  return cancelled_ || absl::Now() >= deadline_ ? CancelledStatus() : absl::OkStatus();
+  return cancelled_ || is_late() ? CancelledStatus() : absl::OkStatus();
 }
 
 absl::Status StreamWriter::Claim(absl::StatusOr<StreamPermit> permit) {
@@ -145,12 +147,12 @@ StreamWriter::Action StreamWriter::FinishWith(absl::Status status) {
 
 std::shared_ptr<TokenStream> StreamWriter::DropStream() {
   // Past the deadline the engine ends the request by itself, for the right reason.
-  if (stream_ != nullptr && !request_.detached && absl::Now() < deadline_) stream_->Cancel();
+  if (stream_ != nullptr && !request_.detached && !is_late()) stream_->Cancel();
   return std::exchange(stream_, nullptr);
 }
 
 absl::Status StreamWriter::CancelledStatus() const {
-  if (absl::Now() >= deadline_) return absl::DeadlineExceededError("the call's deadline passed");
+  if (is_late()) return absl::DeadlineExceededError("the call's deadline passed");
   return absl::CancelledError("the client cancelled the call");
 }
 

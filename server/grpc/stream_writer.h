@@ -12,6 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "engine/request.h"
 #include "engine/token_stream.h"
 #include "server/security/quota.h"
@@ -30,9 +32,11 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
                            public std::enable_shared_from_this<StreamWriter> {
  public:
   // The pointer is gRPC's to use; it stays valid until OnDone.
-  // `on_end` is called once with what the client is told at the end; it may be empty.
+  // `clock` must outlive it. `on_end` is called once with what the client is told at the end; it
+  // may be empty.
   static std::shared_ptr<StreamWriter> Create(
-      grpc::CallbackServerContext& context, std::function<void(absl::StatusCode)> on_end = nullptr);
+      grpc::CallbackServerContext& context, const Clock& clock,
+      std::function<void(absl::StatusCode)> on_end = nullptr);
 
   // Once, first of all: keeps the permit until the client may hear that the call has ended, so that
   // its next call finds the place free. The error, if there is none.
@@ -52,7 +56,8 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   void OnDone() override ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  StreamWriter(grpc::CallbackServerContext& context, std::function<void(absl::StatusCode)> on_end);
+  StreamWriter(grpc::CallbackServerContext& context, const Clock& clock,
+               std::function<void(absl::StatusCode)> on_end);
 
   // What to do next with gRPC, decided under the lock and done without it.
   struct Action {
@@ -64,11 +69,13 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   Action FinishWith(absl::Status status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status CancelledStatus() const;
+  bool is_late() const { return clock_.Monotonic() >= deadline_; }
   // Ends the request, unless it is detached. What is returned has to be destroyed without the lock:
   // that waits until the stream's callback, which may be waiting for the lock, is over.
   [[nodiscard]] std::shared_ptr<TokenStream> DropStream() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
-  const absl::Time deadline_;
+  const Clock& clock_;
+  const absl::Duration deadline_;  // on the monotonic clock
   const std::function<void(absl::StatusCode)> on_end_;
   grpc::ByteBuffer message_;  // of the write in flight, or of the one about to start
 
@@ -86,7 +93,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   bool ended_ ABSL_GUARDED_BY(mu_) = false;     // the stream's last event was taken, or none comes
 };
 
-// The call's deadline; infinite where the client set none.
-absl::Time DeadlineOf(const grpc::CallbackServerContext& context);
+// The call's deadline on the monotonic clock; infinite where the client set none.
+absl::Duration DeadlineOf(const grpc::CallbackServerContext& context, const Clock& clock);
 
 }  // namespace mneme

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "server/http/http_connection_call.h"
 #include "server/http/http_cors.h"
 #include "server/http/http_error.h"
@@ -60,7 +60,7 @@ void HttpConnection::StartRefusing() {
     if (error || self->phase_ == Phase::kClosed) return self->Close();
     self->request_ = std::make_shared<HttpRequest>();
     self->request_->id = RequestIdOr("");
-    self->begin_ = absl::Now();
+    self->begin_ = RealClock().Monotonic();
     HttpResponse response = ErrorResponse(503, "too many connections", "too_many_connections");
     response.fields.push_back({"Retry-After", "1"});
     self->Refuse(std::move(response));
@@ -132,7 +132,7 @@ void HttpConnection::Process() {
     if (in_.empty()) return ReadMore();
     phase_ = Phase::kHeader;
     use_.BeginRequest();
-    begin_ = absl::Now();
+    begin_ = RealClock().Monotonic();
     ArmTimer(shared_.options.header_timeout, [this] { TimeOut("header"); });
   }
   while (true) {
@@ -223,7 +223,7 @@ void HttpConnection::Dispatch() {
   use_.Serve();
   DisarmTimer();
   request_->body = std::move(parser_->request().body);
-  request_->received = absl::Now();
+  request_->received = RealClock().Monotonic();
   const auto call =
       std::make_shared<HttpConnectionCall>(weak_from_this(), request_, ++call_number_);
   call_ = call;
@@ -358,7 +358,7 @@ void HttpConnection::Report(bool complete) {
     shared_.options.on_exchange({.request = *request_,
                                  .status = status_,
                                  .sent_bytes = sent_bytes_,
-                                 .duration = absl::Now() - begin_,
+                                 .duration = RealClock().Monotonic() - begin_,
                                  .complete = complete,
                                  .refusal = refusal_});
   }

@@ -10,7 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/clock.h"
 #include "server/http/byte_stream.h"
 #include "server/http/http_call.h"
 #include "server/http/http_parser.h"
@@ -33,7 +34,7 @@ struct HttpShared {
 class ConnectionUse {
  public:
   // It waits for a request. One that has shown no right to be here has done so since it was opened.
-  void BeginIdle() { idle_since_ = is_known_ ? absl::GetCurrentTimeNanos() : opened_; }
+  void BeginIdle() { idle_since_ = is_known_ ? Now() : opened_; }
   // A request has begun to arrive.
   void BeginRequest() {
     if (is_known_) idle_since_ = 0;
@@ -53,7 +54,9 @@ class ConnectionUse {
   }
 
  private:
-  const int64_t opened_ = absl::GetCurrentTimeNanos();
+  static int64_t Now() { return absl::ToInt64Nanoseconds(RealClock().Monotonic()); }
+
+  const int64_t opened_ = Now();
   std::atomic<int64_t> idle_since_{opened_};  // 0: it is in use
   std::atomic<bool> is_known_{false};
 };
@@ -150,7 +153,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   // Of the request under way.
   std::shared_ptr<HttpRequest> request_;
   std::weak_ptr<HttpConnectionCall> call_;
-  absl::Time begin_;
+  absl::Duration begin_;  // monotonic
   int64_t call_number_ = 0;
   bool keep_alive_ = true;
   int minor_version_ = 1;

@@ -31,7 +31,8 @@ struct HttpRequest {
   std::string route;           // the pattern that matched: "/v1/models/{model}"
   std::string route_argument;  // what its "{...}" stands for
   TraceContext trace;          // of its traceparent and tracestate, with a span for this request
-  absl::Time received;         // all of it; its first byte, if it never came to an end
+  // When all of it was there, or its first byte if it never came to an end; monotonic.
+  absl::Duration received;
 
   // The first field of that name, upper or lower case; empty without one.
   absl::string_view Field(absl::string_view name) const {

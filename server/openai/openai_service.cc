@@ -31,7 +31,7 @@ Json ModelJson(const EngineAccess& access, const Engine& engine) {
 absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
                                const TextExecutors& executors) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
-  MNEME_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(call.request()));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration deadline, DeadlineOf(call.request()));
   WorkMeter meter(WantedUntil(deadline, call, executors));
   MNEME_RETURN_IF_ERROR(meter.Look());
   MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(call.request(), meter));
@@ -82,7 +82,7 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
 absl::StatusOr<Json> Detokenized(const EngineAccess& access, const HttpCall& call,
                                  const TextExecutors& executors) {
   MNEME_ASSIGN_OR_RETURN(const Engine* engine, access.Get());
-  MNEME_ASSIGN_OR_RETURN(const absl::Time deadline, DeadlineOf(call.request()));
+  MNEME_ASSIGN_OR_RETURN(const absl::Duration deadline, DeadlineOf(call.request()));
   WorkMeter meter(WantedUntil(deadline, call, executors));
   MNEME_RETURN_IF_ERROR(meter.Look());
   MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(call.request(), meter));

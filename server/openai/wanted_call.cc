@@ -4,16 +4,16 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "base/clock.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
 
-absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request) {
+absl::StatusOr<absl::Duration> DeadlineOf(const HttpRequest& request) {
   const absl::string_view text = request.Field("x-request-timeout-ms");
   int64_t ms = 0;
-  if (text.empty()) return absl::InfiniteFuture();
+  if (text.empty()) return absl::InfiniteDuration();
   if (!absl::SimpleAtoi(text, &ms) || ms <= 0) {
     return FieldError(
         "x-request-timeout-ms",
@@ -22,10 +22,13 @@ absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request) {
   return request.received + absl::Milliseconds(ms);
 }
 
-StillWanted WantedUntil(absl::Time deadline, const HttpCall& call, const TextExecutors& executors) {
+StillWanted WantedUntil(absl::Duration deadline, const HttpCall& call,
+                        const TextExecutors& executors) {
   return [deadline, &call, &executors]() -> absl::Status {
     if (call.client_left()) return absl::CancelledError("the client has left");
-    if (absl::Now() >= deadline) return absl::DeadlineExceededError("the call's deadline passed");
+    if (RealClock().Monotonic() >= deadline) {
+      return absl::DeadlineExceededError("the call's deadline passed");
+    }
     return executors.StillOpen();
   };
 }

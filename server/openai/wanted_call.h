@@ -9,12 +9,13 @@
 
 namespace mneme {
 
-// When the client stops waiting, says its header x-request-timeout-ms; infinite without one.
-// INVALID_ARGUMENT for a header that is no number of milliseconds.
-absl::StatusOr<absl::Time> DeadlineOf(const HttpRequest& request);
+// When the client stops waiting, says its header x-request-timeout-ms; on the monotonic clock, and
+// infinite without one. INVALID_ARGUMENT for a header that is no number of milliseconds.
+absl::StatusOr<absl::Duration> DeadlineOf(const HttpRequest& request);
 
 // CANCELLED once the client has left, DEADLINE_EXCEEDED from `deadline` on, UNAVAILABLE once
 // `executors` are abandoned. Both must outlive it.
-StillWanted WantedUntil(absl::Time deadline, const HttpCall& call, const TextExecutors& executors);
+StillWanted WantedUntil(absl::Duration deadline, const HttpCall& call,
+                        const TextExecutors& executors);
 
 }  // namespace mneme

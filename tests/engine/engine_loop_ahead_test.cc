@@ -154,7 +154,7 @@ TEST(EngineLoopAheadTest, DeadlinesOfRunningPausedAndWaitingRequestsAreKept) {
   LoopHarness h(options);
   const auto with_deadline = [&](int prompt, int milliseconds) {
     Request request = Greedy({prompt}, 4000);
-    request.deadline = h.clock.Now() + absl::Milliseconds(milliseconds);
+    request.deadline = h.clock.Monotonic() + absl::Milliseconds(milliseconds);
     return h.Submit(std::move(request)).value();
   };
   const auto read = with_deadline(1, 60), unread = with_deadline(2, 100);

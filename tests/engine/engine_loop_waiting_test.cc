@@ -366,7 +366,7 @@ TEST(EngineLoopWaitingTest, AWaitingRequestExpiresBeforeItCostsAStep) {
   auto running = h.Submit(Greedy({1}, 1000)).value();
   h.Turn();
   Request request = Greedy({2}, 5, "late");
-  request.deadline = h.clock.Now() + absl::Seconds(1);
+  request.deadline = h.clock.Monotonic() + absl::Seconds(1);
   auto stream = h.Submit(request).value();
   h.Turn();
   h.clock.Advance(absl::Seconds(2));
@@ -382,7 +382,7 @@ TEST(EngineLoopWaitingTest, AWaitingRequestExpiresBeforeItCostsAStep) {
 TEST(EngineLoopWaitingTest, ARunningRequestThatExpiresKeepsExactlyWhatWasFed) {
   LoopHarness h;
   Request request = Greedy({1, 2}, 100, "s");
-  request.deadline = h.clock.Now() + absl::Milliseconds(6);  // a step takes one
+  request.deadline = h.clock.Monotonic() + absl::Milliseconds(6);  // a step takes one
   const Answer cut = h.Generate(request);
   EXPECT_TRUE(absl::IsDeadlineExceeded(cut.status()));
   EXPECT_EQ(cut.finish[0], FinishReason::kDeadline);
@@ -393,6 +393,19 @@ TEST(EngineLoopWaitingTest, ARunningRequestThatExpiresKeepsExactlyWhatWasFed) {
   std::vector<int32_t> joined = cut.tokens[0];
   joined.insert(joined.end(), rest.tokens[0].begin(), rest.tokens[0].end());
   EXPECT_EQ(joined, h.Generate(Greedy({1, 2}, static_cast<int>(joined.size()))).tokens[0]);
+}
+
+TEST(EngineLoopWaitingTest, SettingTheDateEndsNoRequest) {
+  LoopHarness h;
+  Request request = Greedy({1, 2}, 1000);
+  request.deadline = h.clock.Monotonic() + absl::Seconds(10);
+  auto stream = h.Submit(request).value();
+  h.Turn();
+  h.clock.SetDateForward(absl::Hours(24));
+  h.Turn();
+  EXPECT_EQ(h.stats.finished_by(FinishReason::kDeadline).value(), 0);
+  h.clock.Advance(absl::Seconds(11));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(h.Finish(*stream).status()));
 }
 
 TEST(EngineLoopWaitingTest, CancellingInThePromptKeepsThePartThatWasFed) {

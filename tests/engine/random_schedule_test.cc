@@ -132,7 +132,7 @@ class Schedule {
     if (Chance(20)) request.logprobs = Pick(0, 3);
     if (Chance(20)) request.prompt_logprobs = Pick(0, 3);
     request.echo = Chance(15);
-    if (Chance(15)) request.deadline = h_.clock.Now() + absl::Milliseconds(Pick(0, 20));
+    if (Chance(15)) request.deadline = h_.clock.Monotonic() + absl::Milliseconds(Pick(0, 20));
     request.priority = Chance(20) ? Pick(-2, 2) : 0;
     if (Chance(30)) request.idempotency_key = absl::StrCat("key", next_key_++);
     if (Chance(15)) request.expected_position = Pick(0, 20);

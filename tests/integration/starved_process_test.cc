@@ -35,9 +35,9 @@ using ::testing::StartsWith;
 constexpr char kServer[] = MNEME_SERVER_BINARY;
 constexpr char kClient[] = MNEME_CLIENT_BINARY;
 
-const std::vector<std::string> kUsual = {"--model",         "tests/golden/mom", "--grpc-port=0",
-                                         "--http-port=0",   "--threads=2",
-                                         "--state-memory=16MiB"};
+const std::vector<std::string> kUsual = {"--model",       "tests/golden/mom",
+                                         "--grpc-port=0", "--http-port=0",
+                                         "--threads=2",   "--state-memory=16MiB"};
 
 // The server, after `shell` has prepared for it: "ulimit -n 64;", or redirections behind "2>&-".
 std::vector<std::string> Command(const std::string& before, const std::string& behind,
@@ -77,8 +77,7 @@ class Connection {
 
   // All that comes until the server closes.
   std::string Ask(const std::string& text) const {
-    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL),
-              static_cast<ssize_t>(text.size()));
+    EXPECT_EQ(send(fd_, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
     std::string answer;
     char buffer[4096];
     for (ssize_t count; (count = recv(fd_, buffer, sizeof(buffer), 0)) > 0;) {
@@ -96,8 +95,8 @@ std::string Health(int port) {
 }
 
 int Generate(const std::string& address, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> command = {kClient, "--server", address, "generate", "--max-tokens=3",
-                                      "x"};
+  std::vector<std::string> command = {kClient,    "--server",       address,
+                                      "generate", "--max-tokens=3", "x"};
   command.insert(command.end(), more.begin(), more.end());
   ChildProcess client(command);
   return client.Wait();
