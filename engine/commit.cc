@@ -345,6 +345,12 @@ void EngineLoop::CountEnd(const Generation& g, const absl::Status& status) {
   int longest = 0;
   for (const Choice& choice : g.choices) longest = std::max(longest, choice.stop.generated());
   stats.request_longest_choice.Observe(longest);
+  stats.request_n.Observe(g.request.n);
+  stats.request_max_tokens.Observe(g.request.stop.max_tokens);
+  if (longest > 1) {
+    stats.output_token_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token) /
+                                       (longest - 1));
+  }
   if (g.usage.completion_tokens > 1) {
     stats.decode_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token));
   }

@@ -66,25 +66,36 @@ class RoutingCounts {
 };
 
 struct EngineStats {
-  // Bounds where vLLM has a metric of the same meaning are its own, so that dashboards fit.
+  // Where vLLM has a metric of the same meaning its bounds are among these, so that dashboards fit.
+  // Smaller ones are for what takes less time here: nobody queues for a slot that is free, and a
+  // session's turn has few new tokens to read.
   static std::vector<double> StepBounds() {
-    return {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10};
+    return {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,
+            0.05,   0.1,     0.25,   0.5,   1,      2.5,   5,    10};
   }
   static std::vector<double> FirstTokenBounds() {
     return {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
             1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
   }
   static std::vector<double> TokenBounds() {
-    return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
-            0.4,   0.5,    0.75,  1,    2.5,   5,    7.5,   10,  20,   40,  80};
+    return {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
+            0.3,    0.4,     0.5,    0.75,  1,      2.5,   5,    7.5,   10,   20,    40,  80};
+  }
+  // Of the parts of a request that may be over at once.
+  static std::vector<double> WaitBounds() {
+    std::vector<double> bounds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005};
+    const std::vector<double> longer = RequestBounds();
+    bounds.insert(bounds.end(), longer.begin(), longer.end());
+    return bounds;
   }
   static std::vector<double> RequestBounds() {
-    return {0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,
-            10,   15,   20,  30,  40,  50,  60, 120, 240, 480, 960};
+    return {0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 2,   2.5, 5,    10,
+            15,   20,   30,  40,  50,  60,  120, 240, 480, 960, 1920, 7680};
   }
   static std::vector<double> RowBounds() {
     return {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024};
   }
+  static std::vector<double> ChoiceBounds() { return {1, 2, 5, 10, 20}; }
   static std::vector<double> LengthBounds() {
     return {1,    2,    5,    10,    20,    50,    100,    200,    500,
             1000, 2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000};
@@ -113,16 +124,20 @@ struct EngineStats {
   RoutingCounts routing;    // empty for models without a router; see RoutingCounter
 
   // Requests.
-  Histogram queue_seconds{RequestBounds()};           // submitted -> running
-  Histogram prefill_seconds{RequestBounds()};         // running -> first token
+  Histogram queue_seconds{WaitBounds()};              // submitted -> running
+  Histogram prefill_seconds{WaitBounds()};            // running -> first token
   Histogram decode_seconds{RequestBounds()};          // first token -> last
   Histogram inference_seconds{RequestBounds()};       // running -> finished
   Histogram request_seconds{RequestBounds()};         // submitted -> finished
   Histogram first_token_seconds{FirstTokenBounds()};  // submitted -> first token
   Histogram inter_token_seconds{TokenBounds()};
+  // Of a request: first token -> last, for each further token of its longest choice.
+  Histogram output_token_seconds{TokenBounds()};
   Histogram request_prompt_tokens{LengthBounds()};
   Histogram request_generated_tokens{LengthBounds()};
   Histogram request_longest_choice{LengthBounds()};  // tokens of the longest of n answers
+  Histogram request_n{ChoiceBounds()};               // answers asked for
+  Histogram request_max_tokens{LengthBounds()};      // asked for, or given by default
   std::array<Counter, 6> finished;                   // admitted requests by FinishReason
   // Requests that were never admitted, by absl::StatusCode and by RejectReasons(). Reject() counts.
   std::array<Counter, 17> rejected;

@@ -2,6 +2,7 @@
 """The checks of tools/check_deploy.sh, which makes the environment that this needs."""
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
@@ -105,6 +106,14 @@ def read_definitions(files: list[Path]) -> dict[str, dict]:
     return definitions
 
 
+def check_dashboards(config_map: dict) -> None:
+    """Raises unless each entry is one that Grafana's sidecar can load."""
+    for file, text in config_map["data"].items():
+        dashboard = json.loads(text)  # JSONDecodeError is a ValueError
+        if not file.endswith(".json") or not dashboard["uid"] or not dashboard["panels"]:
+            raise ValueError(f"{file}: expected a .json file of a dashboard with uid and panels")
+
+
 def check_manifests(what: str, text: str, definitions: dict[str, dict]) -> None:
     resources = [r for r in yaml.safe_load_all(text) if r is not None]
     for resource in resources:
@@ -115,6 +124,9 @@ def check_manifests(what: str, text: str, definitions: dict[str, dict]) -> None:
             else:
                 for version in KUBERNETES_VERSIONS:
                     kubernetes_validate.validate(resource, version, strict=True)
+            if "grafana_dashboard" in resource["metadata"].get("labels", {}):
+                name += " with a dashboard"
+                check_dashboards(resource)
         except jsonschema.ValidationError as error:
             report(name, f"{error.json_path}: {error.message}")
         except (ValueError, kubernetes_validate.utils.SchemaNotFoundError) as error:

@@ -63,6 +63,10 @@ void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
       .Value(stats.first_token_seconds);
   out.Histogram("inter_token_latency_seconds", "Between two tokens of an answer in seconds.")
       .Value(stats.inter_token_seconds);
+  out.Histogram("request_time_per_output_token_seconds",
+                "From a request's first token to its last, divided by the tokens between, in "
+                "seconds.")
+      .Value(stats.output_token_seconds);
   out.Histogram("e2e_request_latency_seconds", "From submission to the end in seconds.")
       .Value(stats.request_seconds);
   out.Histogram("request_queue_time_seconds", "From submission until it runs in seconds.")
@@ -79,6 +83,10 @@ void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
       .Value(stats.request_generated_tokens);
   out.Histogram("request_max_num_generation_tokens", "Tokens of a request's longest choice.")
       .Value(stats.request_longest_choice);
+  out.Histogram("request_params_n", "Answers that a request asks for.").Value(stats.request_n);
+  out.Histogram("request_params_max_tokens",
+                "Tokens that a request may generate, for each of its choices.")
+      .Value(stats.request_max_tokens);
 }
 
 void WriteStepMetrics(const EngineStats& stats, const LoopActivity& activity,

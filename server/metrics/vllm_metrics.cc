@@ -49,6 +49,9 @@ void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, Me
             stats.inter_token_seconds);
   histogram("time_per_output_token_seconds", "The same under its older name.",
             stats.inter_token_seconds);
+  histogram("request_time_per_output_token_seconds",
+            "From a request's first token to its last, divided by the tokens between, in seconds.",
+            stats.output_token_seconds);
   histogram("e2e_request_latency_seconds", "Time of a whole request in seconds.",
             stats.request_seconds);
   histogram("request_queue_time_seconds", "Time before it runs in seconds.", stats.queue_seconds);
@@ -64,6 +67,9 @@ void WriteVllmMetrics(const EngineStats& stats, const CapacityPlan& capacity, Me
             stats.request_generated_tokens);
   histogram("request_max_num_generation_tokens", "Tokens of a request's longest choice.",
             stats.request_longest_choice);
+  histogram("request_params_n", "Answers that a request asks for.", stats.request_n);
+  histogram("request_params_max_tokens", "Tokens that a request may generate.",
+            stats.request_max_tokens);
   histogram("iteration_tokens_total", "Tokens fed in a step.", stats.tokens_per_step);
 }
 

@@ -1,6 +1,7 @@
 // What the engine counts, and what it tells about a request that ended.
 #include "engine/engine_stats.h"
 
+#include <algorithm>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -182,6 +183,45 @@ TEST(EngineStatsTest, ForkedChoicesAndTheLongestOfThemAreCounted) {
   EXPECT_EQ(h.stats.request_generated_tokens.sum(), 15);
   EXPECT_EQ(h.stats.request_longest_choice.sum(), 5);
   EXPECT_EQ(h.stats.inference_seconds.count(), 1);
+}
+
+// Nothing is said by a histogram whose values all lie in its first bucket.
+TEST(EngineStatsTest, WaitsOfATenthOfAMillisecondAreToldFromLongerOnes) {
+  const EngineStats stats;
+  for (const Histogram* waits : {&stats.queue_seconds, &stats.prefill_seconds, &stats.step_seconds,
+                                 &stats.inter_token_seconds, &stats.output_token_seconds}) {
+    EXPECT_EQ(waits->bounds().front(), 0.0001);
+    EXPECT_TRUE(std::is_sorted(waits->bounds().begin(), waits->bounds().end()));
+  }
+}
+
+TEST(EngineStatsTest, TimePerOutputTokenIsOfTheRequestAndNotOfTheGap) {
+  HarnessOptions options;
+  options.step_time = absl::Milliseconds(10);
+  LoopHarness h(options);
+  Request request = Greedy({1, 2, 3}, 5);
+  request.n = 2;
+  h.Generate(request);
+  EXPECT_EQ(h.stats.output_token_seconds.count(), 1);
+  EXPECT_NEAR(h.stats.output_token_seconds.sum(), 0.010, 1e-9) << "40 ms for 4 further tokens";
+  h.Generate(Greedy({1, 2, 3}, 1));
+  h.Generate(Greedy({1, 2, 3}, 0));
+  EXPECT_EQ(h.stats.output_token_seconds.count(), 1) << "one token has no time after it";
+}
+
+TEST(EngineStatsTest, WhatRequestsAskForIsCounted) {
+  LoopHarness h;
+  Request request = Greedy({1, 2, 3}, 5);
+  request.n = 3;
+  h.Generate(request);
+  h.Generate(Greedy({1, 2}, 7));
+  EXPECT_EQ(h.stats.request_n.count(), 2);
+  EXPECT_EQ(h.stats.request_n.sum(), 4);
+  EXPECT_EQ(h.stats.request_max_tokens.sum(), 12);
+  Request unknown = Greedy({1}, 9, "nobody");
+  unknown.create_session = false;
+  h.Generate(unknown);
+  EXPECT_EQ(h.stats.request_n.count(), 2) << "refused";
 }
 
 TEST(EngineStatsTest, TheLoopsTimeIsDividedAmongItsPhases) {

@@ -4,6 +4,7 @@ tools/check_deploy.sh checks their form against schemas, which needs a network.
 """
 
 import configparser
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 BASE = DEPLOY / "kubernetes/base"
 COMPONENTS = DEPLOY / "kubernetes/components"
+OVERLAYS = DEPLOY / "kubernetes/overlays"
+DASHBOARD = DEPLOY / "grafana/dashboards/mneme.json"
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 CONFIG_TEXT = (BASE / "mneme.textproto").read_text()
 # What the server adds to --shutdown-timeout for last messages.
@@ -211,7 +214,84 @@ def test_the_operators_rules_are_those_of_prometheus():
     groups = [group for name in ("recording_rules.yml", "alerts.yml")
               for group in load(DEPLOY / "prometheus" / name)["groups"]]  # fmt: skip
     assert load(made)["spec"]["groups"] == groups
-    subprocess.run([sys.executable, ROOT / "tools/make_prometheus_rule.py", "--check"], check=True)
+
+
+def test_kubernetes_has_the_dashboard_for_grafanas_sidecar():
+    made = load(COMPONENTS / "grafana/dashboard.yaml")
+    assert made["kind"] == "ConfigMap"
+    assert made["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert json.loads(made["data"]["mneme.json"]) == json.loads(DASHBOARD.read_text())
+    # kubectl apply keeps a copy of the whole in an annotation, which may have 256 KiB.
+    assert len(json.dumps(made)) < 200_000
+    assert "../../components/grafana" in load(OVERLAYS / "everything/kustomization.yaml")["components"]
+
+
+def test_what_is_made_of_rules_and_dashboard_is_up_to_date():
+    script = ROOT / "tools/make_monitoring_manifests.py"
+    subprocess.run([sys.executable, script, "--check"], check=True)
+
+
+# What does not move, and lies far above what does.
+LIMITS = re.compile(r"\b(?:mneme_max_\w+|mneme_\w+_capacity\w*|mneme_step_max_rows|process_max_fds)\b")
+
+
+def dashboard_panels(kind: str) -> list[dict]:
+    return [p for p in json.loads(DASHBOARD.read_text())["panels"] if p["type"] == kind]
+
+
+def test_a_panel_shows_a_share_and_no_line_far_below_a_limit():
+    plotted = {
+        (panel["title"], panel["fieldConfig"]["defaults"]["unit"])
+        for panel in dashboard_panels("timeseries")
+        for target in panel["targets"]
+        if LIMITS.search(target["expr"])
+    }
+    assert {unit for _, unit in plotted} == {"percentunit"}, plotted
+    assert {title for title, _ in plotted} >= {
+        "Queue and rows in use",
+        "State slots in use",
+        "File descriptors in use",
+        "Connections in use",
+    }
+
+
+def test_the_first_rows_of_the_dashboard_have_the_time_per_output_token():
+    for kind in ("stat", "timeseries"):
+        panels = dashboard_panels(kind)
+        first = min(panel["gridPos"]["y"] for panel in panels)
+        assert [
+            panel["title"]
+            for panel in panels
+            if panel["gridPos"]["y"] == first
+            and "mneme_request_time_per_output_token_seconds" in panel["targets"][0]["expr"]
+        ], kind
+
+
+def test_no_panel_lies_upon_another():
+    panels = json.loads(DASHBOARD.read_text())["panels"]
+    cells = [
+        (x, y)
+        for panel in panels
+        for place in (panel["gridPos"],)
+        for x in range(place["x"], place["x"] + place["w"])
+        for y in range(place["y"], place["y"] + place["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) == 23
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_deadlines_that_clients_choose_page_nobody():
+    """promtool tests what fires; here, that no rule of a page counts them."""
+    rules = {rule["record"]: rule["expr"]
+             for group in load(DEPLOY / "prometheus/recording_rules.yml")["groups"]
+             for rule in group["rules"]}  # fmt: skip
+    counting = {name for name, expr in rules.items() if re.search(r'outcome=~?"[^"]*deadline', expr)}
+    for group in load(DEPLOY / "prometheus/alerts.yml")["groups"]:
+        for rule in group["rules"]:
+            if rule["labels"]["severity"] != "info":
+                assert not any(name in rule["expr"] for name in counting), rule["alert"]
+                assert "DEADLINE_EXCEEDED" not in rule["expr"], rule["alert"]
 
 
 def test_the_user_is_the_same_everywhere(pod):

@@ -175,6 +175,30 @@ TEST_F(MetricsTest, VllmsNamesAreThereOnlyWhenAskedFor) {
   EXPECT_THAT(lines, Contains("# TYPE vllm:time_to_first_token_seconds histogram"));
 }
 
+TEST_F(MetricsTest, WhatRequestsAskForHasVllmsNamesToo) {
+  Publish();
+  engine_.stats_.request_n.Observe(3);
+  engine_.stats_.request_max_tokens.Observe(200);
+  engine_.stats_.output_token_seconds.Observe(0.02);
+  engine_.stats_.queue_seconds.Observe(0.0002);
+  const std::vector<std::string> lines = Lines(/*vllm=*/true);
+  for (const std::string prefix : {"mneme_", "vllm:"}) {
+    const std::string labels =
+        prefix == "vllm:" ? "{model_name=\"m\",engine=\"0\"" : "{model_name=\"m\"";
+    EXPECT_THAT(lines, Contains(prefix + "request_params_n_sum" + labels + "} 3"));
+    EXPECT_THAT(lines,
+                Contains(prefix + "request_params_max_tokens_bucket" + labels + ",le=\"200\"} 1"));
+    EXPECT_THAT(lines,
+                Contains(prefix + "request_params_max_tokens_bucket" + labels + ",le=\"100\"} 0"));
+    EXPECT_THAT(lines, Contains(prefix + "request_time_per_output_token_seconds_bucket" + labels +
+                                ",le=\"0.025\"} 1"));
+    EXPECT_THAT(lines, Contains(prefix + "request_queue_time_seconds_bucket" + labels +
+                                ",le=\"0.0001\"} 0"));
+    EXPECT_THAT(lines, Contains(prefix + "request_queue_time_seconds_bucket" + labels +
+                                ",le=\"0.00025\"} 1"));
+  }
+}
+
 TEST_F(MetricsTest, RefusedCallsAreCountedByCode) {
   v1::SecuritySection config;
   config.set_api_key("the-only-key");
