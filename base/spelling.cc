@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace mneme {
 
@@ -34,16 +36,22 @@ std::string NearestSpelling(absl::string_view typed, std::span<const std::string
   for (const std::string& word : words) {
     int distance = EditDistance(typed, word);
     if (letters >= 3 && absl::StartsWith(word, typed)) distance = std::min(distance, 1);
-    // --port is near --grpc-port.
-    if (letters >= 3 && absl::StartsWith(typed, "--") && absl::EndsWith(word, typed.substr(1))) {
-      distance = std::min(distance, 1);
-    }
+    // --port is near --grpc-port, sessions near max_sessions.
+    const bool ends_so = absl::StartsWith(typed, "--")
+                             ? absl::EndsWith(word, typed.substr(1))
+                             : absl::EndsWith(word, absl::StrCat("_", typed));
+    if (letters >= 3 && ends_so) distance = std::min(distance, 1);
     if (distance < best) {
       best = distance;
       nearest = &word;
     }
   }
   return nearest == nullptr ? "" : *nearest;
+}
+
+std::string Alternatives(std::span<const std::string> words) {
+  if (words.size() < 2) return absl::StrJoin(words, "");
+  return absl::StrCat(absl::StrJoin(words.first(words.size() - 1), ", "), " or ", words.back());
 }
 
 }  // namespace mneme

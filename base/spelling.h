@@ -13,7 +13,10 @@ int EditDistance(absl::string_view a, absl::string_view b);
 
 // The nearest of `words`, or "" if none is near: a quarter of the letters may differ, but one at
 // least and three at most. A word that begins with what was typed is near, however long, and a flag
-// that ends with it, from three letters on.
+// or field that ends with it, from three letters on.
 std::string NearestSpelling(absl::string_view typed, std::span<const std::string> words);
+
+// "auto, cpu or cuda".
+std::string Alternatives(std::span<const std::string> words);
 
 }  // namespace mneme

@@ -30,7 +30,7 @@ int SetLogLevel(Client& client, const std::string& word) {
   v1::LogLevel level;
   if (!v1::LogLevel_Parse(absl::StrCat("LOG_LEVEL_", absl::AsciiStrToUpper(word)), &level)) {
     return ReportUsage("admin",
-                       absl::StrCat("log-level: \"", word, "\" is none of info, warning, error"));
+                       absl::StrCat("log-level: \"", word, "\", expected info, warning or error"));
   }
   const absl::StatusOr<v1::SetLogLevelResponse> response = client.SetLogLevel(level);
   return response.ok() ? kOk : ReportError(response.status());

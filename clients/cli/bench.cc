@@ -78,18 +78,14 @@ std::map<std::string, double> ServerFigures(const absl::StatusOr<ServerCounts>& 
 void AddLoadFlags(FlagSet& flags, Options& options) {
   BenchSettings& settings = options.settings;
   PlanOptions& plan = options.plan;
-  flags.Add("backend", "grpc|openai|openai-chat",
-            "Protocol: gRPC, or HTTP with /v1/completions or /v1/chat/completions; default grpc.",
-            [&](absl::string_view text) {
-              if (text != "grpc" && text != "openai" && text != "openai-chat") {
-                return absl::InvalidArgumentError(
-                    absl::StrCat("\"", text, "\" is none of grpc, openai and openai-chat"));
-              }
-              options.backend = text == "grpc"     ? Backend::kGrpc
-                                : text == "openai" ? Backend::kOpenAi
-                                                   : Backend::kOpenAiChat;
-              return absl::OkStatus();
-            });
+  flags.Choice("backend", {"grpc", "openai", "openai-chat"},
+               "Protocol: gRPC, or HTTP with /v1/completions or /v1/chat/completions; default "
+               "grpc.",
+               [&](const std::string& text) {
+                 options.backend = text == "grpc"     ? Backend::kGrpc
+                                   : text == "openai" ? Backend::kOpenAi
+                                                      : Backend::kOpenAiChat;
+               });
   flags.Integer("num-prompts", "Requests to send, or conversations with --turns; default 1000.",
                 [&](int64_t value) { settings.num_prompts = static_cast<int>(value); });
   flags.Number("request-rate",
@@ -124,19 +120,11 @@ void AddLoadFlags(FlagSet& flags, Options& options) {
 
 void AddLengthFlags(FlagSet& flags, Options& options) {
   PlanOptions& plan = options.plan;
-  flags.Add("dataset-name", "NAME",
-            "random: lengths fixed or uniform; lognormal; chat, code, summary: lognormal ones of "
-            "that kind; sharegpt, custom: prompts from --dataset-path. Default random.",
-            [&](absl::string_view text) {
-              options.dataset = std::string(text);
-              if (text == "random" || text == "lognormal" || IsFile(options.dataset) ||
-                  FindPreset(text) != nullptr) {
-                return absl::OkStatus();
-              }
-              return absl::InvalidArgumentError(absl::StrCat(
-                  "\"", text,
-                  "\" is none of random, lognormal, chat, code, summary, sharegpt and custom"));
-            });
+  flags.Choice(
+      "dataset-name", {"random", "lognormal", "chat", "code", "summary", "sharegpt", "custom"},
+      "random: lengths fixed or uniform; lognormal; chat, code, summary: lognormal ones of "
+      "that kind; sharegpt, custom: prompts from --dataset-path. Default random.",
+      [&](std::string text) { options.dataset = std::move(text); });
   flags.String("dataset-path", "FILE",
                "ShareGPT's JSON, or JSONL with a prompt or messages on each line.",
                [&](std::string value) { options.dataset_path = std::move(value); });

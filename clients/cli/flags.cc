@@ -27,6 +27,10 @@ absl::Status Wrong(absl::string_view spelling, const absl::Status& status) {
   return absl::InvalidArgumentError(absl::StrCat(spelling, ": ", status.message()));
 }
 
+absl::Status Unexpected(absl::string_view text, absl::string_view expected) {
+  return absl::InvalidArgumentError(absl::StrCat("\"", text, "\", expected ", expected));
+}
+
 // --max_tokens is --max-tokens.
 std::string Normalized(absl::string_view spelling) {
   return absl::StartsWith(spelling, "--") ? absl::StrReplaceAll(spelling, {{"_", "-"}})
@@ -42,8 +46,7 @@ absl::StatusOr<absl::Duration> ParseTime(absl::string_view text) {
   }
   absl::Duration duration;
   if (absl::ParseDuration(text, &duration) && duration >= absl::ZeroDuration()) return duration;
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is not a time; write 250ms, 30s, 5m or a number of seconds"));
+  return Unexpected(text, "a time (250ms, 30s, 5m or a number of seconds)");
 }
 
 void FlagSet::Add(absl::string_view name, absl::string_view value_name, absl::string_view help,
@@ -75,7 +78,7 @@ void FlagSet::Integer(absl::string_view name, absl::string_view help,
     int64_t value;
     if (!absl::SimpleAtoi(text, &value) || value > std::numeric_limits<int32_t>::max() ||
         value < std::numeric_limits<int32_t>::min()) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a whole number"));
+      return Unexpected(text, "a whole number");
     }
     set(value);
     return absl::OkStatus();
@@ -87,7 +90,7 @@ void FlagSet::Number(absl::string_view name, absl::string_view help,
   Add(name, "X", help, [set = std::move(set)](absl::string_view text) {
     double value;
     if (!absl::SimpleAtod(text, &value)) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a number"));
+      return Unexpected(text, "a number");
     }
     set(value);
     return absl::OkStatus();
@@ -106,11 +109,24 @@ void FlagSet::Time(absl::string_view name, absl::string_view help,
       environment);
 }
 
+void FlagSet::Choice(absl::string_view name, std::vector<std::string> values,
+                     absl::string_view help, std::function<void(std::string)> set) {
+  const std::string value_name = absl::StrJoin(values, "|");
+  Add(name, value_name, help,
+      [values = std::move(values), set = std::move(set)](absl::string_view text) {
+        if (std::count(values.begin(), values.end(), text) == 0) {
+          return Unexpected(text, Alternatives(values));
+        }
+        set(std::string(text));
+        return absl::OkStatus();
+      });
+}
+
 void FlagSet::Bool(absl::string_view name, absl::string_view help, std::function<void(bool)> set) {
   Add(name, "", help, [set = std::move(set)](absl::string_view text) {
     bool value;
     if (!absl::SimpleAtob(text, &value)) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is neither true nor false"));
+      return Unexpected(text, "true or false");
     }
     set(value);
     return absl::OkStatus();

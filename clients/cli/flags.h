@@ -28,6 +28,9 @@ class FlagSet {
   // 250ms, 30s, 5m or a number of seconds.
   void Time(absl::string_view name, absl::string_view help, std::function<void(absl::Duration)> set,
             absl::string_view environment = "");
+  // One of `values`, which help and errors list.
+  void Choice(absl::string_view name, std::vector<std::string> values, absl::string_view help,
+              std::function<void(std::string)> set);
   // No value: --name, or --no-name for the opposite.
   void Bool(absl::string_view name, absl::string_view help, std::function<void(bool)> set);
 

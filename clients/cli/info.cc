@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "base/human_bytes.h"
+#include "base/number_text.h"
 #include "clients/cli/command.h"
 
 namespace mneme::cli {
@@ -60,6 +61,24 @@ std::string StateName(v1::ServerState state) {
   return absl::AsciiStrToLower(name.substr(std::string("SERVER_STATE_").size()));
 }
 
+// "temperature 0.7, top_k 40": the numbers among the fields that are set.
+std::string NumbersText(const v1::SamplingOptions& options) {
+  using google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection* reflection = options.GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  reflection->ListFields(options, &fields);
+  std::vector<std::string> parts;
+  for (const FieldDescriptor* field : fields) {
+    if (field->cpp_type() == FieldDescriptor::CPPTYPE_FLOAT) {
+      parts.push_back(
+          absl::StrCat(field->name(), " ", NumberText(reflection->GetFloat(options, field))));
+    } else if (field->cpp_type() == FieldDescriptor::CPPTYPE_INT32) {
+      parts.push_back(absl::StrCat(field->name(), " ", reflection->GetInt32(options, field)));
+    }
+  }
+  return absl::StrJoin(parts, ", ");
+}
+
 void PrintInfo(const v1::GetInfoResponse& info) {
   const v1::ServerInfo& server = info.server();
   absl::PrintF("server     mneme %s, %s", server.version(), StateName(server.state()));
@@ -77,6 +96,9 @@ void PrintInfo(const v1::GetInfoResponse& info) {
   absl::PrintF("tokenizer  %s, %d tokens\n",
                model.tokenizer().empty() ? "none (token ids only)" : model.tokenizer(),
                model.vocab_size());
+  if (const std::string defaults = NumbersText(model.sampling_defaults()); !defaults.empty()) {
+    absl::PrintF("sampling   %s, unless a request says otherwise\n", defaults);
+  }
   absl::PrintF("capacity   %d sessions of %s; %d in use, %d named\n", now.slabs_total(),
                HumanBytes(info.capacity().slab_bytes()), now.slabs_used(), now.sessions());
   absl::PrintF(

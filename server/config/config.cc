@@ -1,13 +1,9 @@
 #include "server/config/config.h"
 
-#include <google/protobuf/io/tokenizer.h>
-#include <google/protobuf/text_format.h>
+#include <google/protobuf/message.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +11,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/number_text.h"
 #include "base/spelling.h"
 #include "base/status_macros.h"
+#include "server/config/config_file.h"
 #include "server/config/demo_model.h"
 #include "server/config/flags.h"
 #include "server/config/origins.h"
@@ -30,63 +28,6 @@ namespace {
 constexpr size_t kShortKeyBytes = 20;
 
 constexpr absl::string_view kModelFlag = "model";
-
-// Keeps what protobuf's text parser would print to standard error.
-class ErrorCollector final : public google::protobuf::io::ErrorCollector {
- public:
-  explicit ErrorCollector(absl::string_view source) : source_(source) {}
-
-  void AddError(int line, google::protobuf::io::ColumnNumber column,
-                const std::string& message) override {
-    if (!error_.empty()) return;  // the first one explains the others
-    error_ = absl::StrCat(source_, ":", line + 1, ":", column + 1, ": ", message);
-  }
-  void AddWarning(int line, google::protobuf::io::ColumnNumber column,
-                  const std::string& message) override {
-    AddError(line, column, message);
-  }
-
-  const std::string& error() const { return error_; }
-
- private:
-  const absl::string_view source_;
-  std::string error_;
-};
-
-// Merges text format into `config`. Fields that the text sets replace those already there.
-absl::Status MergeText(const std::string& text, absl::string_view source,
-                       v1::ServerConfig& config) {
-  ErrorCollector errors(source);
-  google::protobuf::TextFormat::Parser parser;
-  parser.RecordErrorsTo(&errors);
-  v1::ServerConfig parsed;
-  if (!parser.ParseFromString(text, &parsed)) {
-    return absl::InvalidArgumentError(errors.error());
-  }
-  config.MergeFrom(parsed);
-  return absl::OkStatus();
-}
-
-constexpr size_t kMaxConfigBytes = 1 << 20;
-
-// `path` may be a pipe.
-absl::Status MergeFile(const std::string& path, v1::ServerConfig& config) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string text(kMaxConfigBytes + 1, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file && !file.eof()) {
-    return absl::NotFoundError(absl::StrCat("--config: cannot read \"", path, "\"",
-                                            errno != 0 ? ": " : "",
-                                            errno != 0 ? std::strerror(errno) : ""));
-  }
-  text.resize(static_cast<size_t>(file.gcount()));
-  if (text.size() > kMaxConfigBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--config: \"", path, "\" has more than ", FormatBytes(kMaxConfigBytes)));
-  }
-  return MergeText(text, path, config);
-}
 
 absl::Status Prefixed(absl::string_view prefix, const absl::Status& status) {
   if (status.ok()) return status;
@@ -243,7 +184,7 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
   }
 
   if (file != nullptr && *file != '\0') {
-    MNEME_RETURN_IF_ERROR(MergeFile(file, line.config));
+    MNEME_RETURN_IF_ERROR(MergeConfigFile(file, line.config, line.origins));
     line.file = file;
   }
   for (const FlagSpec& flag : table.flags()) {
@@ -251,14 +192,16 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
     if (value == nullptr) continue;
     MNEME_RETURN_IF_ERROR(CheckGuard(flag, flag.env, value));
     MNEME_RETURN_IF_ERROR(Prefixed(flag.env, SetField(flag, value, line.config)));
+    line.origins[flag.path] = flag.env;
     if (flag.name == kModelFlag) line.names_model = true;
   }
   for (const Argument& argument : given) {
     if (argument.name == "--set") {
-      MNEME_RETURN_IF_ERROR(MergeText(argument.value, "--set", line.config));
+      MNEME_RETURN_IF_ERROR(MergeConfigText(argument.value, "--set", line.config, line.origins));
     } else if (const FlagSpec* flag = table.Find(argument.name); flag != nullptr) {
       MNEME_RETURN_IF_ERROR(CheckGuard(*flag, argument.name, argument.value));
       MNEME_RETURN_IF_ERROR(Prefixed(argument.name, SetField(*flag, argument.value, line.config)));
+      line.origins[flag->path] = argument.name;
       if (flag->options.secret() && !argument.value.empty()) line.has_secret = true;
       if (flag->name == kModelFlag) line.names_model = true;
     }
@@ -294,7 +237,8 @@ bool WantsJsonLog(std::span<const char* const> arguments, const GetEnvironment& 
   }
   if (!format.empty() || file.empty()) return format == "json";
   v1::ServerConfig config;
-  return CheckReadAgain(file).ok() && MergeFile(file, config).ok() &&
+  FieldOrigins origins;
+  return CheckReadAgain(file).ok() && MergeConfigFile(file, config, origins).ok() &&
          config.log().format() == "json";
 }
 
@@ -303,7 +247,7 @@ absl::Status CheckCommandLine(const CommandLine& line) {
                             line.action == ServerAction::kPlan ||
                             line.action == ServerAction::kPrintConfig;
   if (!needs_config) return absl::OkStatus();
-  MNEME_RETURN_IF_ERROR(ValidateConfig(line.config));
+  MNEME_RETURN_IF_ERROR(ValidateConfig(line.config, line.origins));
   if (line.action != ServerAction::kPrintConfig && line.config.model().path().empty()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "--model is missing: the folder of a model in Hugging Face form (or MNEME_MODEL, or "
@@ -377,7 +321,7 @@ absl::Status ValidateDecodeSlowdown(const v1::EngineSection& engine) {
   const double slowdown = engine.max_decode_slowdown();
   if (slowdown == 0 || slowdown >= 1) return absl::OkStatus();  // not so NaN
   return absl::InvalidArgumentError(
-      absl::StrCat("--max-decode-slowdown (engine.max_decode_slowdown): ", slowdown,
+      absl::StrCat("--max-decode-slowdown (engine.max_decode_slowdown): ", NumberText(slowdown),
                    ", expected 0 (the device's own) or 1 (no limit) to 1000"));
 }
 
@@ -388,10 +332,13 @@ int64_t GrpcMemoryBytes(const v1::NetworkSection& network) {
   return std::max(kDefaultGrpcMemoryBytes, LeastGrpcMemory(network));
 }
 
-absl::Status ValidateConfig(const v1::ServerConfig& config) {
+absl::Status ValidateConfig(const v1::ServerConfig& config, const FieldOrigins& origins) {
   const FlagTable table;
   for (const FlagSpec& flag : table.flags()) {
-    MNEME_RETURN_IF_ERROR(CheckField(flag, config));
+    const auto origin = origins.find(flag.path);
+    MNEME_RETURN_IF_ERROR(
+        Prefixed(origin != origins.end() ? origin->second : absl::StrCat("--", flag.name),
+                 CheckField(flag, config)));
   }
   const v1::SecuritySection& security = config.security();
   MNEME_RETURN_IF_ERROR(ValidateSecurity(security));

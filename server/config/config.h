@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "mneme/v1/config.pb.h"
+#include "server/config/config_file.h"
 
 namespace mneme {
 
@@ -18,6 +19,7 @@ enum class ServerAction { kServe, kPlan, kPrintConfig, kNewApiKey, kHashApiKey, 
 struct CommandLine {
   ServerAction action = ServerAction::kServe;
   v1::ServerConfig config;  // every field set
+  FieldOrigins origins;     // of those that somebody set
   std::string key_name;     // of kNewApiKey and kHashApiKey; checked by those
   bool has_secret = false;  // among the arguments, where other users of the machine see it
   // By a flag or a variable, if only as "": then it is a script's variable that is not set.
@@ -47,8 +49,9 @@ absl::Status CheckCommandLine(const CommandLine& line);
 // variables that are in order, and of the file if it is. For the line that says so.
 bool WantsJsonLog(std::span<const char* const> arguments, const GetEnvironment& environment);
 
-// Ranges, choices, and what fields demand of each other.
-absl::Status ValidateConfig(const v1::ServerConfig& config);
+// Ranges, choices, and what fields demand of each other. Messages name a field by its origin, or
+// else by its flag.
+absl::Status ValidateConfig(const v1::ServerConfig& config, const FieldOrigins& origins = {});
 
 // --grpc-memory, or its default.
 int64_t GrpcMemoryBytes(const v1::NetworkSection& network);

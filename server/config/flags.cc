@@ -1,19 +1,20 @@
 #include "server/config/flags.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <optional>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "base/log.h"
-#include "base/status_macros.h"
+#include "base/number_text.h"
+#include "base/spelling.h"
 #include "server/config/units.h"
 
 namespace mneme {
@@ -31,19 +32,16 @@ const Message& Section(const FlagSpec& flag, const v1::ServerConfig& config) {
   return config.GetReflection()->GetMessage(config, flag.section);
 }
 
-absl::StatusOr<int64_t> ParseNumber(const v1::Flag& options, absl::string_view text) {
+std::optional<int64_t> ParseWhole(const v1::Flag& options, absl::string_view text) {
   if (options.unit() == v1::Flag::BYTES) return ParseBytes(text);
   if (options.unit() == v1::Flag::MILLISECONDS) return ParseMilliseconds(text);
   int64_t value;
-  if (absl::SimpleAtoi(text, &value)) return value;
-  // It leaves the nearest number that fits where there was one that does not.
-  const bool is_too_large =
-      value == std::numeric_limits<int64_t>::max() || value == std::numeric_limits<int64_t>::min();
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", text, "\" is ", is_too_large ? "too large" : "not", " a whole number"));
+  if (!absl::SimpleAtoi(text, &value)) return std::nullopt;
+  return value;
 }
 
-std::string NumberText(const v1::Flag& options, int64_t value) {
+// As a flag spells it.
+std::string WholeText(const v1::Flag& options, int64_t value) {
   if (value != 0 && options.unit() == v1::Flag::BYTES) return FormatBytes(value);
   if (value != 0 && options.unit() == v1::Flag::MILLISECONDS) return FormatMilliseconds(value);
   return absl::StrCat(value);
@@ -65,6 +63,29 @@ double GetDouble(const FlagSpec& flag, const v1::ServerConfig& config) {
 bool IsDouble(const FlagSpec& flag) {
   return flag.field->cpp_type() == FieldDescriptor::CPPTYPE_DOUBLE;
 }
+
+bool IsText(const FlagSpec& flag) {
+  return flag.field->cpp_type() == FieldDescriptor::CPPTYPE_STRING;
+}
+
+// " from 1 to 4096", " from 1 on", or nothing.
+template <typename ToText>
+std::string RangeText(const v1::Flag& options, ToText to_text) {
+  // That sizes and times are not negative goes without saying.
+  const bool is_bounded = options.min() > 0 || options.unit() == v1::Flag::NONE;
+  if (!options.has_min() || (!is_bounded && !options.has_max())) {
+    return options.has_max() ? absl::StrCat(" up to ", to_text(options.max())) : "";
+  }
+  return absl::StrCat(
+      " from ", to_text(options.min()),
+      options.has_max() ? absl::StrCat(" to ", to_text(options.max())) : std::string(" on"));
+}
+
+absl::Status Unexpected(absl::string_view found, const FlagSpec& flag) {
+  return absl::InvalidArgumentError(absl::StrCat(found, ", expected ", ExpectedText(flag)));
+}
+
+std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
 
 }  // namespace
 
@@ -118,6 +139,39 @@ std::vector<std::string> FlagTable::Spellings() const {
   return spellings;
 }
 
+std::string ExpectedText(const FlagSpec& flag) {
+  const v1::Flag& options = flag.options;
+  if (flag.is_bool()) return "true or false";
+  if (IsText(flag)) {
+    return options.choice_size() == 0 ? "a text"
+                                      : Alternatives(std::vector<std::string>(
+                                            options.choice().begin(), options.choice().end()));
+  }
+  const absl::string_view kind =
+      options.unit() == v1::Flag::BYTES          ? "a size (8GiB, 512MiB or a number of bytes)"
+      : options.unit() == v1::Flag::MILLISECONDS ? "a time (250ms, 30s, 5m or a number of seconds)"
+      : IsDouble(flag)                           ? "a number"
+                                                 : "a whole number";
+  return absl::StrCat(kind,
+                      RangeText(options, [&](int64_t value) { return WholeText(options, value); }));
+}
+
+std::string ExpectedInFile(const FlagSpec& flag) {
+  const v1::Flag& options = flag.options;
+  if (flag.is_bool()) return "true or false";
+  if (IsText(flag)) {
+    std::vector<std::string> choices;
+    for (const std::string& choice : options.choice()) choices.push_back(Quoted(choice));
+    return choices.empty() ? "a text in quotes" : Alternatives(choices);
+  }
+  const absl::string_view kind = options.unit() == v1::Flag::BYTES ? "a whole number of bytes"
+                                 : options.unit() == v1::Flag::MILLISECONDS
+                                     ? "a whole number of milliseconds"
+                                 : IsDouble(flag) ? "a number"
+                                                  : "a whole number";
+  return absl::StrCat(kind, RangeText(options, [](int64_t value) { return absl::StrCat(value); }));
+}
+
 absl::Status SetField(const FlagSpec& flag, absl::string_view text, v1::ServerConfig& config) {
   Message& section = MutableSection(flag, config);
   const Reflection* reflection = section.GetReflection();
@@ -127,32 +181,31 @@ absl::Status SetField(const FlagSpec& flag, absl::string_view text, v1::ServerCo
       return absl::OkStatus();
     case FieldDescriptor::CPPTYPE_BOOL: {
       bool value;
-      if (!absl::SimpleAtob(text, &value)) {
-        return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is neither true nor false"));
-      }
+      if (!absl::SimpleAtob(text, &value)) return Unexpected(Quoted(text), flag);
       reflection->SetBool(&section, flag.field, value);
       return absl::OkStatus();
     }
     case FieldDescriptor::CPPTYPE_INT64: {
-      MNEME_ASSIGN_OR_RETURN(const int64_t value, ParseNumber(flag.options, text));
-      reflection->SetInt64(&section, flag.field, value);
+      const std::optional<int64_t> value = ParseWhole(flag.options, text);
+      if (!value.has_value()) return Unexpected(Quoted(text), flag);
+      reflection->SetInt64(&section, flag.field, *value);
       return absl::OkStatus();
     }
     case FieldDescriptor::CPPTYPE_DOUBLE: {
       double value;
       if (!absl::SimpleAtod(text, &value) || !std::isfinite(value)) {
-        return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is not a number"));
+        return Unexpected(Quoted(text), flag);
       }
       reflection->SetDouble(&section, flag.field, value);
       return absl::OkStatus();
     }
     default: {
-      MNEME_ASSIGN_OR_RETURN(const int64_t value, ParseNumber(flag.options, text));
-      if (value < std::numeric_limits<int32_t>::min() ||
-          value > std::numeric_limits<int32_t>::max()) {
-        return absl::InvalidArgumentError(absl::StrCat(value, " is too large"));
+      const std::optional<int64_t> value = ParseWhole(flag.options, text);
+      if (!value.has_value() || *value < std::numeric_limits<int32_t>::min() ||
+          *value > std::numeric_limits<int32_t>::max()) {
+        return Unexpected(Quoted(text), flag);
       }
-      reflection->SetInt32(&section, flag.field, static_cast<int32_t>(value));
+      reflection->SetInt32(&section, flag.field, static_cast<int32_t>(*value));
       return absl::OkStatus();
     }
   }
@@ -166,9 +219,9 @@ std::string FieldText(const FlagSpec& flag, const v1::ServerConfig& config) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return section.GetReflection()->GetBool(section, flag.field) ? "true" : "false";
     case FieldDescriptor::CPPTYPE_DOUBLE:
-      return absl::StrCat(GetDouble(flag, config));
+      return NumberText(GetDouble(flag, config));
     default:
-      return NumberText(flag.options, GetInteger(flag, config));
+      return WholeText(flag.options, GetInteger(flag, config));
   }
 }
 
@@ -178,25 +231,21 @@ std::string DefaultText(const FlagSpec& flag) {
 }
 
 absl::Status CheckField(const FlagSpec& flag, const v1::ServerConfig& config) {
+  const v1::Flag& options = flag.options;
   const std::string text = FieldText(flag, config);
-  if (flag.options.choice_size() > 0) {
-    for (const std::string& choice : flag.options.choice()) {
-      if (choice == text) return absl::OkStatus();
-    }
-    return absl::InvalidArgumentError(absl::StrCat("--", flag.name, ": \"", text, "\" is none of ",
-                                                   absl::StrJoin(flag.options.choice(), ", ")));
+  if (IsText(flag)) {
+    const bool is_known = options.choice_size() == 0 ||
+                          std::count(options.choice().begin(), options.choice().end(), text) > 0;
+    return is_known ? absl::OkStatus() : Unexpected(Quoted(text), flag);
   }
-  if (!flag.options.has_min() && !flag.options.has_max()) return absl::OkStatus();
+  if (!options.has_min() && !options.has_max()) return absl::OkStatus();
   // Large integers lose digits as doubles, but no limit is so close to another.
   const double value =
       IsDouble(flag) ? GetDouble(flag, config) : static_cast<double>(GetInteger(flag, config));
-  const bool too_small = flag.options.has_min() && value < static_cast<double>(flag.options.min());
-  const bool too_large = flag.options.has_max() && value > static_cast<double>(flag.options.max());
-  if (!too_small && !too_large) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", flag.name, " (", flag.path, "): ", text, " is ",
-                   too_small ? "less than " : "more than ",
-                   NumberText(flag.options, too_small ? flag.options.min() : flag.options.max())));
+  // Written so that NaN, which a file can have, fails them.
+  const bool is_within = (!options.has_min() || value >= static_cast<double>(options.min())) &&
+                         (!options.has_max() || value <= static_cast<double>(options.max()));
+  return is_within ? absl::OkStatus() : Unexpected(text, flag);
 }
 
 }  // namespace mneme

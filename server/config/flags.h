@@ -44,8 +44,15 @@ class FlagTable {
   std::vector<FlagSpec> flags_;
 };
 
+// What may stand behind a flag or in a variable: "auto, cpu or cuda", "a whole number from 1 to
+// 4096", "a size (8GiB, 512MiB or a number of bytes) from 4KiB to 1GiB".
+std::string ExpectedText(const FlagSpec& flag);
+// And in a file, where texts have quotes and numbers no units.
+std::string ExpectedInFile(const FlagSpec& flag);
+
 // Parses `text` in the flag's type and unit, and sets the field. INVALID_ARGUMENT says what was
-// expected, without naming the flag. Ranges are checked later, by Validate() of config.h.
+// found and what was expected, without naming the flag. Ranges and choices are checked later, by
+// ValidateConfig() of config.h.
 absl::Status SetField(const FlagSpec& flag, absl::string_view text, v1::ServerConfig& config);
 
 // The field's value as a flag would spell it: "8GiB", "30m", "true", "auto".
@@ -53,7 +60,8 @@ std::string FieldText(const FlagSpec& flag, const v1::ServerConfig& config);
 // The same of the default.
 std::string DefaultText(const FlagSpec& flag);
 
-// Range and choices of one field. INVALID_ARGUMENT names the flag.
+// Range and choices of one field. INVALID_ARGUMENT says what was found and what was expected,
+// without naming the flag.
 absl::Status CheckField(const FlagSpec& flag, const v1::ServerConfig& config);
 
 }  // namespace mneme

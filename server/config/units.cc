@@ -55,7 +55,7 @@ bool Scale(absl::string_view number, int64_t unit, int64_t* out) {
 
 }  // namespace
 
-absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
+std::optional<int64_t> ParseBytes(absl::string_view text) {
   const std::string lower = absl::AsciiStrToLower(absl::StripAsciiWhitespace(text));
   absl::string_view number = lower;
   int64_t unit = 1;
@@ -66,22 +66,18 @@ absl::StatusOr<int64_t> ParseBytes(absl::string_view text) {
     }
   }
   int64_t bytes;
-  if (!Scale(absl::StripAsciiWhitespace(number), unit, &bytes)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is not a size; write 8GiB, 512MiB or a number of bytes"));
-  }
+  if (!Scale(absl::StripAsciiWhitespace(number), unit, &bytes)) return std::nullopt;
   return bytes;
 }
 
-absl::StatusOr<int64_t> ParseMilliseconds(absl::string_view text) {
+std::optional<int64_t> ParseMilliseconds(absl::string_view text) {
   const absl::string_view stripped = absl::StripAsciiWhitespace(text);
   int64_t milliseconds;
   if (Scale(stripped, 1000, &milliseconds)) return milliseconds;
   absl::Duration duration;
   if (!absl::ParseDuration(stripped, &duration) || duration < absl::ZeroDuration() ||
       duration == absl::InfiniteDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("\"", text, "\" is not a time; write 250ms, 30s, 5m or a number of seconds"));
+    return std::nullopt;
   }
   return absl::ToInt64Milliseconds(duration);
 }

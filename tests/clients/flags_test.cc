@@ -51,7 +51,20 @@ TEST_F(FlagsTest, ErrorsNameFlagAndValue) {
   EXPECT_THAT(ErrorOf({"--max-tokens=99999999999"}), HasSubstr("99999999999"));
   EXPECT_THAT(ErrorOf({"--seed=-1"}), HasSubstr("--seed"));
   EXPECT_THAT(ErrorOf({"--logit-bias=7"}), HasSubstr("TOKEN:BIAS"));
-  EXPECT_THAT(ErrorOf({"--ttl=soon"}), HasSubstr("is not a time"));
+  EXPECT_THAT(ErrorOf({"--ttl=soon"}), HasSubstr("--ttl: \"soon\", expected a time (250ms, 30s"));
+  EXPECT_THAT(ErrorOf({"--ignore-eos=perhaps"}), HasSubstr("\"perhaps\", expected true or false"));
+}
+
+TEST_F(FlagsTest, AChoiceListsWhatItTakes) {
+  std::string chosen;
+  flags_.Choice("backend", {"grpc", "openai", "openai-chat"}, "Protocol.",
+                [&](std::string value) { chosen = std::move(value); });
+  EXPECT_THAT(ErrorOf({"--backend=http"}),
+              HasSubstr("--backend: \"http\", expected grpc, openai or openai-chat"));
+  EXPECT_EQ(chosen, "");
+  EXPECT_EQ(ErrorOf({"--backend", "openai"}), "");
+  EXPECT_EQ(chosen, "openai");
+  EXPECT_THAT(flags_.Help(), HasSubstr("--backend grpc|openai|openai-chat"));
 }
 
 TEST_F(FlagsTest, TimesTakeUnitsOrSeconds) {

@@ -436,7 +436,7 @@ def test_info_of_a_serving_and_of_a_loading_server(server, client):
                 name="m",
                 vocab_size=256,
                 bos_token_id=0,
-                sampling_defaults=pb.SamplingOptions(temperature=0.5, top_k=0),
+                sampling_defaults=pb.SamplingOptions(temperature=0.7, top_p=0.95, top_k=0),
             ),
             capacity=pb.Capacity(slab_bytes=1024, state_memory_bytes=4096, max_sessions=4),
             limits=pb.Limits(default_session_ttl_ms=-1),
@@ -449,7 +449,7 @@ def test_info_of_a_serving_and_of_a_loading_server(server, client):
     assert info.server.state is mneme.ServerState.SERVING
     assert info.model.bos_token_id == 0
     assert info.model.eos_token_id is None
-    assert info.model.sampling_defaults == {"temperature": 0.5, "top_k": 0}
+    assert info.model.sampling_defaults == {"temperature": 0.7, "top_p": 0.95, "top_k": 0}
     assert info.capacity == mneme.Capacity(1024, 4096, 4)
     assert info.limits.default_session_ttl == math.inf
     assert info.statistics.step_ms.mean == 1.5

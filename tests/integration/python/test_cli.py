@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 
 import pytest
@@ -122,3 +123,21 @@ def test_help_names_the_words_that_work(cli):
     code, out, _ = cli("generate", "--help")
     assert code == 0
     assert '--session anna " What is my name?"' in out
+
+
+def test_info_tells_sampling_defaults_as_they_were_written(run, start, golden_model, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(golden_model, model)
+    (model / "generation_config.json").write_text('{"temperature": 0.7, "top_p": 0.95, "top_k": 40}')
+    server = start(model=model)
+    code, out, err = run("mneme", "info", MNEME_SERVER=server.target)
+    assert code == 0, err
+    assert "\nsampling   temperature 0.7, top_k 40, top_p 0.95, unless a request says otherwise\n" in out
+    code, out, err = run("mneme", "info", "--json", MNEME_SERVER=server.target)
+    assert code == 0, err
+    assert '"temperature":0.7,' in out.replace(" ", "")
+    assert server.client().info().model.sampling_defaults == {
+        "temperature": 0.7,
+        "top_k": 40,
+        "top_p": 0.95,
+    }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -149,6 +150,16 @@ def _statistics(m: inference_pb2.Statistics) -> Statistics:
     )
 
 
+def _shortest(value: float) -> float:
+    """What was written: 0.7, of which a float of the message makes 0.699999988079071."""
+    single = struct.pack("f", value)
+    for digits in range(6, 9):
+        written = float(f"{value:.{digits}g}")
+        if struct.pack("f", written) == single:
+            return written
+    return value
+
+
 def _model(m: inference_pb2.ModelDescription) -> ModelDescription:
     return ModelDescription(
         name=m.name,
@@ -165,7 +176,7 @@ def _model(m: inference_pb2.ModelDescription) -> ModelDescription:
         eos_token_id=m.eos_token_id if m.HasField("eos_token_id") else None,
         adds_bos=m.adds_bos,
         sampling_defaults={
-            field.name: value
+            field.name: _shortest(value) if isinstance(value, float) else value
             for field, value in m.sampling_defaults.ListFields()
             if isinstance(value, (int, float))
         },
