@@ -45,8 +45,8 @@ absl::StatusOr<std::unique_ptr<Doors>> Doors::Open(const v1::ServerConfig& confi
                                                    LineWriter& out) {
   std::unique_ptr<Doors> doors(new Doors(config, access, security));
   MNEME_RETURN_IF_ERROR(doors->OpenGrpc(config.server(), access, security, out));
-  MNEME_RETURN_IF_ERROR(doors->OpenMetrics(config.metrics(), access.stats()));
-  MNEME_RETURN_IF_ERROR(doors->OpenHttp(config.server(), access.stats(), security, out));
+  MNEME_RETURN_IF_ERROR(doors->OpenMetrics(config.metrics(), access));
+  MNEME_RETURN_IF_ERROR(doors->OpenHttp(config.server(), access, security, out));
   return doors;
 }
 
@@ -73,14 +73,14 @@ absl::Status Doors::OpenGrpc(const v1::NetworkSection& config, EngineAccess& acc
   return absl::OkStatus();
 }
 
-absl::Status Doors::OpenMetrics(const v1::MetricsSection& config, ServerStats& stats) {
+absl::Status Doors::OpenMetrics(const v1::MetricsSection& config, const EngineAccess& access) {
   if (config.port() <= 0) return absl::OkStatus();
-  MNEME_ASSIGN_OR_RETURN(metrics_server_, StartMetricsServer(config, metrics_, stats));
+  MNEME_ASSIGN_OR_RETURN(metrics_server_, StartMetricsServer(config, metrics_, access));
   LogListening("metrics", metrics_server_->sockets());
   return absl::OkStatus();
 }
 
-absl::Status Doors::OpenHttp(const v1::NetworkSection& config, ServerStats& stats,
+absl::Status Doors::OpenHttp(const v1::NetworkSection& config, const EngineAccess& access,
                              Security& security, LineWriter& out) {
   if (config.http_port() < 0) return absl::OkStatus();
   HttpRoutes routes;
@@ -88,11 +88,12 @@ absl::Status Doors::OpenHttp(const v1::NetworkSection& config, ServerStats& stat
   sessions_.AddRoutes(routes);
   AddMetricsRoute(metrics_, /*is_open=*/false, routes);
   HttpServerOptions options = ToHttpOptions(config);
-  options.on_exchange = [this, count = CountExchanges(stats)](const HttpExchange& exchange) {
-    count(exchange);
+  options.on_exchange = [this,
+                         note = NoteExchanges(options.api, access)](const HttpExchange& exchange) {
+    note(exchange);
     openai_.OnExchange(exchange);
   };
-  options.stats = &stats.http_connections;
+  options.stats = &access.stats().http_connections;
   GuardHttp(security, options);
   MNEME_ASSIGN_OR_RETURN(http_, HttpServer::Start(options, std::move(routes)));
   PrintAddress(out, "http", config.host(), http_->port());

@@ -42,9 +42,9 @@ class Doors {
 
   absl::Status OpenGrpc(const v1::NetworkSection& config, EngineAccess& access, Security& security,
                         LineWriter& out);
-  absl::Status OpenMetrics(const v1::MetricsSection& config, ServerStats& stats);
-  absl::Status OpenHttp(const v1::NetworkSection& config, ServerStats& stats, Security& security,
-                        LineWriter& out);
+  absl::Status OpenMetrics(const v1::MetricsSection& config, const EngineAccess& access);
+  absl::Status OpenHttp(const v1::NetworkSection& config, const EngineAccess& access,
+                        Security& security, LineWriter& out);
 
   // The servers go first, because they call the others.
   const Metrics metrics_;

@@ -20,6 +20,7 @@ namespace mneme {
 
 class ChatTemplate;
 class EncodingRoom;
+class HttpAccessLog;
 
 // Set before Publish() and constant from then on.
 struct ServingFacts {
@@ -67,6 +68,8 @@ class EngineAccess {
   // Null: nobody keeps one. Set before the first call, if at all.
   RequestLog* request_log() const { return request_log_; }
   void set_request_log(RequestLog* log) { request_log_ = log; }
+  const HttpAccessLog* http_log() const { return http_log_; }
+  void set_http_log(const HttpAccessLog* log) { http_log_ = log; }
   // Counted by every service, read by the metrics.
   ServerStats& stats() const { return stats_; }
 
@@ -86,6 +89,7 @@ class EngineAccess {
   std::atomic<int64_t> total_bytes_{0};
   mutable ServerStats stats_;
   RequestLog* request_log_ = nullptr;
+  const HttpAccessLog* http_log_ = nullptr;
 };
 
 }  // namespace mneme

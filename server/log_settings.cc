@@ -45,11 +45,19 @@ RequestLog::Which RequestsToLog(const v1::LogSection& section) {
   return section.requests() == "failed" ? RequestLog::Which::kFailed : RequestLog::Which::kAll;
 }
 
+HttpAccessLog::Which HttpCallsToLog(const v1::LogSection& section) {
+  if (section.http() == "all") return HttpAccessLog::Which::kAll;
+  if (section.http() == "none") return HttpAccessLog::Which::kNone;
+  return section.http() == "failed" ? HttpAccessLog::Which::kFailed
+                                    : HttpAccessLog::Which::kNoProbes;
+}
+
 void ReloadLogSettings(const v1::ServerConfig& config, const v1::ServerConfig& running,
-                       v1::LogSection& last, RequestLog& requests) {
+                       v1::LogSection& last, RequestLog& requests, HttpAccessLog& http_calls) {
   if (config.log().level() != last.level()) ApplyLevel(config.log());
   ApplyFormat(config.log());
   requests.set_which(RequestsToLog(config.log()));
+  http_calls.set_which(HttpCallsToLog(config.log()));
   last = config.log();
   const std::string level = LevelInEffect();
   LogFields("log_settings")
@@ -57,6 +65,7 @@ void ReloadLogSettings(const v1::ServerConfig& config, const v1::ServerConfig& r
       .Add("level", level)
       .Add("format", config.log().format())
       .Add("requests", config.log().requests())
+      .Add("http", config.log().http())
       .Write(LogSeverity::kWarning);
   v1::ServerConfig before = running, after = config;
   before.clear_log();

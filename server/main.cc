@@ -33,6 +33,7 @@
 #include "server/doors.h"
 #include "server/engine_access.h"
 #include "server/exit_code.h"
+#include "server/http/http_access_log.h"
 #include "server/load_model.h"
 #include "server/log_settings.h"
 #include "server/process_limits.h"
@@ -112,23 +113,24 @@ void LogConfiguration(const CommandLine& line) {
 using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
 
 void WatchFiles(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again,
-                Security& security, RequestLog& requests, ServerStats& stats) {
+                Security& security, RequestLog& requests, HttpAccessLog& http_calls,
+                ServerStats& stats) {
   signals.OnTick([&security] { security.Poll(); });
-  signals.OnHangUp(
-      [&config, &read_again, &security, &requests, &stats, last_log = config.log()]() mutable {
-        const absl::StatusOr<v1::ServerConfig> again = read_again();
-        stats.config_reloads.Add(again.ok());
-        if (again.ok()) {
-          ReloadLogSettings(*again, config, last_log, requests);
-        } else {
-          LogFields("reload_failed")
-              .Message(absl::StrCat("SIGHUP: the configuration stays as it is: ",
-                                    again.status().message()))
-              .Add("files", "config")
-              .Write(LogSeverity::kError);
-        }
-        (void)security.Reload();
-      });
+  signals.OnHangUp([&config, &read_again, &security, &requests, &http_calls, &stats,
+                    last_log = config.log()]() mutable {
+    const absl::StatusOr<v1::ServerConfig> again = read_again();
+    stats.config_reloads.Add(again.ok());
+    if (again.ok()) {
+      ReloadLogSettings(*again, config, last_log, requests, http_calls);
+    } else {
+      LogFields("reload_failed")
+          .Message(
+              absl::StrCat("SIGHUP: the configuration stays as it is: ", again.status().message()))
+          .Add("files", "config")
+          .Write(LogSeverity::kError);
+    }
+    (void)security.Reload();
+  });
 }
 
 // A line of load progress each tenth of the weights, at most one a second.
@@ -228,8 +230,10 @@ int Serve(Signals& signals, LineWriter& out, const v1::ServerConfig& config,
   EngineAccess access(clock);
   RequestLog requests(RequestsToLog(config.log()), access.stats());
   access.set_request_log(&requests);
+  HttpAccessLog http_calls(HttpCallsToLog(config.log()));
+  access.set_http_log(&http_calls);
 
-  WatchFiles(signals, config, read_again, security, requests, access.stats());
+  WatchFiles(signals, config, read_again, security, requests, http_calls, access.stats());
 
   std::unique_ptr<LoadedModel> loaded;  // outlives the doors
   const absl::StatusOr<std::unique_ptr<Doors>> doors = Doors::Open(fitting, access, security, out);

@@ -60,6 +60,7 @@ void HttpConnection::StartRefusing() {
     if (error || self->phase_ == Phase::kClosed) return self->Close();
     self->request_ = std::make_shared<HttpRequest>();
     self->request_->id = RequestIdOr("");
+    self->request_->peer = self->peer_;
     self->begin_ = RealClock().Monotonic();
     HttpResponse response = ErrorResponse(503, "too many connections", "too_many_connections");
     response.fields.push_back({"Retry-After", "1"});

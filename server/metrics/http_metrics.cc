@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/http/http_access_log.h"
 
 namespace mneme {
 
@@ -16,17 +17,20 @@ void AddMetricsRoute(const Metrics& metrics, bool is_open, HttpRoutes& routes) {
               .is_open = is_open});
 }
 
-std::function<void(const HttpExchange&)> CountExchanges(ServerStats& stats) {
-  return [&stats](const HttpExchange& exchange) {
+std::function<void(const HttpExchange&)> NoteExchanges(std::string api,
+                                                       const EngineAccess& access) {
+  return [api = std::move(api), &stats = access.stats(),
+          log = access.http_log()](const HttpExchange& exchange) {
     // Paths that nothing answers are up to clients, and would be a series each.
     stats.http.Add(exchange.request.route.empty() ? "none" : exchange.request.route,
                    absl::StrCat(exchange.status));
+    if (log != nullptr) log->Add(api, exchange);
   };
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(const v1::MetricsSection& config,
                                                                const Metrics& metrics,
-                                                               ServerStats& stats) {
+                                                               const EngineAccess& access) {
   HttpRoutes routes;
   AddMetricsRoute(metrics, /*is_open=*/true, routes);
   HttpServerOptions options;
@@ -38,8 +42,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(const v1::Metrics
   options.max_connections = 64;  // of scrapers; an idle one is closed in time
   options.max_connections_flag = "";
   options.api = "metrics";
-  options.stats = &stats.metrics_connections;
-  options.on_exchange = CountExchanges(stats);
+  options.stats = &access.stats().metrics_connections;
+  options.on_exchange = NoteExchanges(options.api, access);
   return HttpServer::Start(options, std::move(routes));
 }
 

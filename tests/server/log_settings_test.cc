@@ -28,12 +28,13 @@ class LogSettingsTest : public ::testing::Test {
   // What it says.
   std::string Reload() {
     ::testing::internal::CaptureStderr();
-    ReloadLogSettings(config_, config_, last_, requests_);
+    ReloadLogSettings(config_, config_, last_, requests_, http_calls_);
     return ::testing::internal::GetCapturedStderr();
   }
 
   ServerStats stats_;
   RequestLog requests_{RequestLog::Which::kAll, stats_};
+  HttpAccessLog http_calls_{HttpAccessLog::Which::kNoProbes};
   v1::ServerConfig config_;
   v1::LogSection last_;
 };

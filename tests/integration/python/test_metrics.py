@@ -220,6 +220,57 @@ def test_http_requests_are_logged_and_traced_as_others(served):
     assert "trace_id" not in wait_for_line(server, " request id=untraced ")
 
 
+def test_every_call_over_http_has_a_line(served):
+    server, port = served
+    base = f"http://127.0.0.1:{server.http_port}"
+
+    def call(request_id, path, status, **options):
+        answer = ask(base, path, headers={"x-request-id": request_id}, **options)
+        assert answer[0] == status, answer
+
+    call("line-models", "/v1/models?key=xylophone", 200)
+    call("line-health", "/health", 200)
+    call("line-tokenize", "/tokenize", 200, body={"prompt": "xylophone"})
+    call("line-nowhere", "/no%0Awhere%20at=all", 404)
+    call("line-broken", "/v1/completions", 400, body=b"{")
+    call("line-answer", "/v1/completions", 200, body={"prompt": "a", "max_tokens": 2})
+    assert ask(f"http://127.0.0.1:{port}", "/other")[0] == 404
+    client = r"api=http client=127\.0\.0\.1:\d+"
+    tail = r"bytes=\d+ duration_ms=[\d.]+$"
+    for request_id, said in {
+        "line-models": "method=GET path=/v1/models status=200",
+        "line-tokenize": "method=POST path=/tokenize status=200",
+        "line-nowhere": 'method=GET path="/no%0Awhere%20at=all" status=404',
+        "line-broken": "method=POST path=/v1/completions status=400",
+        "line-answer": "method=POST path=/v1/completions status=200",
+    }.items():
+        wait_for_line(server, f" I http id={request_id} {client} {re.escape(said)} {tail}")
+    wait_for_line(server, r" I http id=\S+ api=metrics .* path=/other status=404 ")
+    assert "id=line-health" not in server.log
+    assert "path=/metrics" not in server.log
+    assert "xylophone" not in server.log
+
+
+def test_which_calls_have_a_line_changes_at_run_time(start, tmp_path):
+    file = tmp_path / "mneme.textproto"
+    file.write_text('log { http: "all" }')
+    server = start("--config", str(file))
+    base = f"http://127.0.0.1:{server.http_port}"
+
+    def call(request_id, path):
+        ask(base, path, headers={"x-request-id": request_id})
+
+    call("probe", "/health")
+    wait_for_line(server, " http id=probe .* path=/health status=200 ")
+    file.write_text('log { http: "failed" }')
+    server.signal(signal.SIGHUP)
+    wait_for_line(server, "log_settings .*http=failed")
+    call("fine", "/v1/models")
+    call("wrong", "/nowhere")
+    wait_for_line(server, " http id=wrong ")
+    assert "id=fine" not in server.log
+
+
 def test_a_trace_that_is_not_valid_is_ignored(served):
     server, _ = served
     answer = generate(
@@ -282,7 +333,7 @@ def test_the_log_changes_at_run_time(start, tmp_path):
     wait_for_line(server, " request id=before ")
     file.write_text('log { level: "info" requests: "none" format: "json" } server { grpc_port: 1 }')
     server.signal(signal.SIGHUP)
-    wait_for_line(server, r'"event":"log_settings","level":"info","format":"json","requests":"none"')
+    wait_for_line(server, r'"event":"log_settings","level":"info","format":"json","requests":"none","http":"no-probes"')
     client.generate([1], max_tokens=1, request_id="while-off")
     file.write_text("log { level: nonsense }")
     server.signal(signal.SIGHUP)
