@@ -54,6 +54,9 @@ struct SessionKey {
   }
 };
 
+// What a request gave its prompt as; for messages.
+enum class PromptSource { kText, kTokenIds, kMessages };
+
 // Text prompts are tokenised on the caller's thread, before anyone knows where the session stands,
 // so both readings are made: at the start of a session (BOS, dummy prefix) and in the middle of
 // one.
@@ -62,7 +65,7 @@ struct Prompt {
   std::vector<int32_t> continued;
   // Both readings are at_start, and `continued` is empty: token ids, which may be many.
   bool same_everywhere = false;
-  bool from_token_ids = false;  // not from a text; for messages
+  PromptSource source = PromptSource::kText;
 
   // The reading for a session that stands at `position`.
   const std::vector<int32_t>& At(int64_t position) const {

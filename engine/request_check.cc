@@ -85,7 +85,15 @@ absl::Status CheckSomethingIsLeftToDraw(const Request& r, const RequestBounds& b
 }  // namespace
 
 absl::string_view PromptField(const Prompt& prompt) {
-  return prompt.from_token_ids ? "token_ids" : "text";
+  switch (prompt.source) {
+    case PromptSource::kText:
+      return "text";
+    case PromptSource::kTokenIds:
+      return "token_ids";
+    case PromptSource::kMessages:
+      return "messages";
+  }
+  return "";
 }
 
 absl::Status CheckLogprobs(absl::string_view field, int value) {

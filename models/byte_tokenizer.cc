@@ -17,7 +17,7 @@ class ByteTokenizer final : public Tokenizer {
  protected:
   absl::Status AppendIds(absl::string_view text, bool /*continuation*/,
                          std::vector<int32_t>& ids) const override {
-    ids.reserve(ids.size() + text.size());
+    // One by one: a text comes in parts, and room for each exactly would be made anew each time.
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
     return absl::OkStatus();
   }

@@ -1,11 +1,32 @@
 #include "models/tokenizer.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "models/streaming_decoder.h"
 
 namespace mneme {
+namespace {
+
+SpecialTokens SpecialTokensOf(const Tokenizer::Vocabulary& vocabulary) {
+  std::vector<SpecialTokens::Spelling> spellings;
+  for (const SpecialTokens::Token& token : vocabulary.added) {
+    spellings.push_back({vocabulary.entries[token.id].piece, token});
+  }
+  for (size_t id = 0; id < vocabulary.entries.size(); ++id) {
+    const TokenEntry& entry = vocabulary.entries[id];
+    if (entry.kind != TokenKind::kControl && entry.kind != TokenKind::kUnknown) continue;
+    spellings.push_back({entry.piece, {.id = static_cast<int32_t>(id)}});
+  }
+  return SpecialTokens(std::move(spellings));
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(Vocabulary vocabulary)
+    : vocabulary_(std::move(vocabulary)), special_tokens_(SpecialTokensOf(vocabulary_)) {}
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
                                                        EncodeOptions options) const {
@@ -21,8 +42,28 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
   }
   std::vector<int32_t> ids;
   if (options.add_bos && bos_id().has_value()) ids.push_back(*bos_id());
-  if (!text.empty()) MNEME_RETURN_IF_ERROR(AppendIds(text, options.continuation, ids));
+  if (text.empty()) return ids;
+  if (options.parse_special) {
+    MNEME_RETURN_IF_ERROR(AppendParsed(text, options, ids));
+  } else {
+    MNEME_RETURN_IF_ERROR(AppendIds(text, options.continuation, ids));
+  }
   return ids;
+}
+
+absl::Status Tokenizer::AppendParsed(absl::string_view text, EncodeOptions options,
+                                     std::vector<int32_t>& ids) const {
+  bool continuation = options.continuation;
+  for (const SpecialTokens::Part& part : special_tokens_.Split(text, options.has_breaks)) {
+    if (!part.text.empty()) {
+      MNEME_RETURN_IF_ERROR(AppendIds(part.text, continuation, ids));
+      continuation = true;
+    }
+    if (!part.has_token) continue;
+    ids.push_back(part.token.id);
+    continuation = !vocabulary_.prefix_after_special;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,

@@ -3,9 +3,9 @@
 mneme_library(tokenizer
   SOURCES models/byte_tokenizer.cc models/json_text.cc models/sentencepiece_charsmap.cc
           models/sentencepiece_library.cc models/sentencepiece_model_file.cc
-          models/sentencepiece_tokenizer.cc models/streaming_decoder.cc models/tokenizer.cc
+          models/sentencepiece_tokenizer.cc models/special_tokens.cc models/streaming_decoder.cc models/tokenizer.cc
           models/tokenizer_config.cc models/tokenizer_loader.cc
-  DEPS    mneme::base absl::flat_hash_set absl::status absl::statusor absl::strings
+  DEPS    mneme::base absl::flat_hash_map absl::flat_hash_set absl::status absl::statusor absl::strings
           absl::str_format mneme_deps::json ${CMAKE_DL_LIBS})
 
 if(TARGET mneme_deps::sentencepiece)

@@ -6,9 +6,15 @@
 //   Text that is not UTF-8 is an error that names the offset. NUL and other control characters are
 //   ordinary text. No EOS is ever appended.
 // - BOS comes only when asked for (`add_bos`), which callers do at position 0 of a session.
-// - Special tokens are not looked for in text: "<s>" in a prompt is three characters, not BOS, so a
-//   user cannot forge control tokens. (A model's user-defined pieces, such as "<|user|>", are part
-//   of its vocabulary, and SentencePiece finds them in text as it does everywhere.)
+// - Special tokens are looked for in text only when asked for (`parse_special`): otherwise "<s>" in
+//   a prompt is three characters, not BOS, so a user cannot forge control tokens. (A model's
+//   user-defined pieces, such as "<|user|>", are part of its vocabulary, and SentencePiece finds
+//   them in text as it does everywhere.) Where they are looked for, ids are those of the
+//   transformers package's LlamaTokenizer: control tokens, the unknown piece and added tokens
+//   (tokenizer_config.json) are found by their spelling, the longest first, and take the white
+//   space along that they strip. Text behind one has the dummy prefix once more where
+//   tokenizer_config.json says legacy: true, or says nothing, and none with legacy: false; behind a
+//   spelled BOS, too. BOS is added (`add_bos`) whether or not the text spells one.
 // - Text that continues a session is encoded with `continuation`: the space that SentencePiece puts
 //   in front of a text (its dummy prefix) is not repeated, so "mem" followed by "ory" is the text
 //   "memory". Spaces that the user wrote are kept as far as the model's normaliser keeps spaces at
@@ -33,6 +39,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "models/special_tokens.h"
 
 namespace mneme {
 
@@ -55,6 +62,11 @@ struct EncodeOptions {
   bool add_bos = false;  // put BOS in front; no effect on a tokenizer without one
   // The text follows other tokens of the same session; BOS alone is not one.
   bool continuation = false;
+  // Special tokens that the text spells are these tokens.
+  bool parse_special = false;
+  // With parse_special: spellings that are text were marked by SpecialTokens::Broken, and the marks
+  // are no part of the text.
+  bool has_breaks = false;
 };
 
 struct DecodeOptions {
@@ -76,6 +88,10 @@ class Tokenizer {
     // Which spaces of the dummy prefix a decoder removes at the start of a sequence.
     bool strip_first_space = false;  // one
     bool strip_every_space = false;  // as long as there was no text
+    // What is special besides control tokens and the unknown piece, and what these strip.
+    std::vector<SpecialTokens::Token> added;
+    // Text behind a special token that a text spells has a dummy prefix, as text at a start has.
+    bool prefix_after_special = true;
     std::vector<std::string> notes;  // oddities of the files that did not prevent loading
   };
 
@@ -105,6 +121,7 @@ class Tokenizer {
   bool adds_bos() const { return vocabulary_.adds_bos; }
   bool strip_first_space() const { return vocabulary_.strip_first_space; }
   bool strip_every_space() const { return vocabulary_.strip_every_space; }
+  const SpecialTokens& special_tokens() const { return special_tokens_; }
 
   // For the log at start-up: whole sentences without a final stop.
   const std::vector<std::string>& notes() const { return vocabulary_.notes; }
@@ -112,14 +129,18 @@ class Tokenizer {
   virtual absl::string_view kind() const = 0;
 
  protected:
-  explicit Tokenizer(Vocabulary vocabulary) : vocabulary_(std::move(vocabulary)) {}
+  explicit Tokenizer(Vocabulary vocabulary);
 
   // Appends the ids of `text`, which is valid UTF-8 and not empty.
   virtual absl::Status AppendIds(absl::string_view text, bool continuation,
                                  std::vector<int32_t>& ids) const = 0;
 
  private:
+  absl::Status AppendParsed(absl::string_view text, EncodeOptions options,
+                            std::vector<int32_t>& ids) const;
+
   const Vocabulary vocabulary_;
+  const SpecialTokens special_tokens_;
 };
 
 }  // namespace mneme

@@ -46,6 +46,8 @@ absl::StatusOr<std::vector<TokenizerConfig::AddedToken>> AddedTokens(const Json&
     if (value.is_object()) {
       ConfigReader flags(value, absl::StrCat(path, ".", id));
       token.special = NullableBool(flags, "special").value_or(false);
+      token.lstrip = NullableBool(flags, "lstrip").value_or(false);
+      token.rstrip = NullableBool(flags, "rstrip").value_or(false);
       MNEME_RETURN_IF_ERROR(flags.status());
     }
     added.push_back(std::move(token));
@@ -63,8 +65,11 @@ absl::StatusOr<TokenizerConfig> ParseTokenizerConfig(absl::string_view json,
   ConfigReader reader(config, path);
   TokenizerConfig parsed = {.bos_token = SpecialToken(reader, "bos_token"),
                             .eos_token = SpecialToken(reader, "eos_token"),
+                            .unk_token = SpecialToken(reader, "unk_token"),
+                            .pad_token = SpecialToken(reader, "pad_token"),
                             .add_bos_token = NullableBool(reader, "add_bos_token"),
-                            .add_eos_token = NullableBool(reader, "add_eos_token")};
+                            .add_eos_token = NullableBool(reader, "add_eos_token"),
+                            .legacy = NullableBool(reader, "legacy")};
   if (!reader.IsNull("tokenizer_class")) {
     parsed.tokenizer_class = reader.String("tokenizer_class", "");
   }

@@ -84,6 +84,23 @@ void ChooseSpecialToken(absl::string_view name, const std::optional<std::string>
   }
 }
 
+SpecialTokens::Token ToSpecial(const TokenizerConfig::AddedToken& token) {
+  return {.id = static_cast<int32_t>(token.id),
+          .strips_left = token.lstrip,
+          .strips_right = token.rstrip};
+}
+
+// Those that the configuration names are special, also where they are ordinary pieces.
+void AddNamedTokens(const TokenizerConfig& config, Tokenizer::Vocabulary& vocabulary) {
+  for (const auto* spelling :
+       {&config.bos_token, &config.eos_token, &config.unk_token, &config.pad_token}) {
+    if (!spelling->has_value() || (*spelling)->empty()) continue;
+    if (const auto id = FindPiece(vocabulary.entries, **spelling)) {
+      vocabulary.added.push_back({.id = *id});
+    }
+  }
+}
+
 // Extends the entries to the model's vocab_size: added tokens, then padding.
 absl::Status AppendMissingRows(const TokenizerConfig& config, int64_t vocab_size,
                                Tokenizer::Vocabulary& vocabulary) {
@@ -109,9 +126,12 @@ absl::Status AppendMissingRows(const TokenizerConfig& config, int64_t vocab_size
             absl::StrCat("id ", token.id, " is \"", absl::CHexEscape(token.content), "\" in ",
                          kConfigName, " and \"", absl::CHexEscape(entry.piece), "\" in ",
                          kModelName, "; the latter is used"));
+      } else {
+        vocabulary.added.push_back(ToSpecial(token));
       }
       continue;
     }
+    vocabulary.added.push_back(ToSpecial(token));
     entry.piece = token.content;
     entry.kind = token.special ? TokenKind::kControl : TokenKind::kText;
     entry.text = token.special ? std::string() : PieceText(token.content);
@@ -141,6 +161,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(absl::string_view b
                      vocabulary);
   ChooseSpecialToken("eos_token", config.eos_token, facts.eos_token_id, vocabulary.eos_id,
                      vocabulary);
+  AddNamedTokens(config, vocabulary);
+  vocabulary.prefix_after_special = config.legacy.value_or(true);
   vocabulary.adds_bos = vocabulary.bos_id.has_value() && config.add_bos_token.value_or(true);
   if (config.add_eos_token.value_or(false)) {
     vocabulary.notes.push_back(

@@ -11,7 +11,10 @@
 //
 // tokenizer_config.json may set bos_token and eos_token (spelling, as string or {"content": ...};
 // null: none), which win over what the SentencePiece model names, which wins over config.json's
-// ids; and add_bos_token, whether prompts start with BOS (default: if there is one).
+// ids; and add_bos_token, whether prompts start with BOS (default: if there is one). Which
+// spellings in a text are special tokens, where that is asked for: added_tokens_decoder with lstrip
+// and rstrip, these and unk_token and pad_token; legacy says how text goes on behind them
+// (tokenizer.h).
 #pragma once
 
 #include <cstdint>

@@ -113,8 +113,7 @@ std::vector<int32_t> EndTokens(const GenerationDefaults& defaults, const Tokeniz
 // A model without a template that can be used, or without a tokenizer, serves all but chats.
 void LoadChatTemplate(const std::string& folder, const Tokenizer* tokenizer, ServingFacts& facts) {
   if (tokenizer == nullptr) return;
-  absl::StatusOr<std::shared_ptr<const ChatTemplate>> loaded =
-      ChatTemplate::Load(folder, *tokenizer);
+  absl::StatusOr<std::shared_ptr<const ChatTemplate>> loaded = ChatTemplate::Load(folder);
   if (loaded.ok()) {
     facts.chat_template = *std::move(loaded);
     return;

@@ -29,7 +29,8 @@ absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine
   if (request.has_token_ids()) {
     const auto& ids = request.token_ids().ids();
     prompt.at_start.assign(ids.begin(), ids.end());
-    prompt.same_everywhere = prompt.from_token_ids = true;
+    prompt.same_everywhere = true;
+    prompt.source = PromptSource::kTokenIds;
     return prompt;
   }
   if (!request.has_text()) return prompt;
@@ -40,11 +41,11 @@ absl::StatusOr<Prompt> ToPrompt(const v1::GenerateRequest& request, const Engine
   // mistake, and where a token is pending it means "go on".
   const bool add_bos = request.has_add_special_tokens() ? request.add_special_tokens()
                                                         : tokenizer->adds_bos() && !text.empty();
-  MNEME_ASSIGN_OR_RETURN(prompt.at_start,
-                         EncodeText(*tokenizer, text, {.add_bos = add_bos}, facts, meter));
+  const EncodeOptions start{.add_bos = add_bos, .parse_special = ParsesSpecial(request)};
+  MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeText(*tokenizer, text, start, facts, meter));
   if (!request.session().name().empty()) {  // an ephemeral session is never continued
-    MNEME_ASSIGN_OR_RETURN(prompt.continued,
-                           EncodeText(*tokenizer, text, {.continuation = true}, facts, meter));
+    const EncodeOptions middle{.continuation = true, .parse_special = ParsesSpecial(request)};
+    MNEME_ASSIGN_OR_RETURN(prompt.continued, EncodeText(*tokenizer, text, middle, facts, meter));
   }
   return prompt;
 }
@@ -93,6 +94,20 @@ absl::StatusOr<int> UnsetMaxTokens(const Prompt& prompt, int min_tokens, const E
                      max_tokens, ", ", origin));
   }
   return max_tokens;
+}
+
+// Whether a session that is missing is made.
+absl::StatusOr<bool> CreatesSession(const v1::SessionOptions& session) {
+  if (!session.must_exist()) {
+    return !session.has_create_if_missing() || session.create_if_missing();
+  }
+  constexpr char kField[] = "session.must_exist";
+  if (session.name().empty()) return FieldError(kField, "is true, and there is no session's name");
+  if (session.create_if_missing()) {
+    return FieldError(kField,
+                      "is true, and so is what creates a missing session; expected one of them");
+  }
+  return false;
 }
 
 // All but max_tokens.
@@ -163,6 +178,14 @@ absl::Status CheckModelName(absl::string_view name, const ServingFacts& facts) {
 absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
                                         const Engine& engine, const ServingFacts& facts,
                                         WorkMeter& meter) {
+  const auto make_prompt = [&] { return ToPrompt(request, engine, facts, meter); };
+  return ToEngineRequest(request, make_prompt, call, engine, facts);
+}
+
+absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request,
+                                        absl::FunctionRef<absl::StatusOr<Prompt>()> make_prompt,
+                                        const CallFacts& call, const Engine& engine,
+                                        const ServingFacts& facts) {
   MNEME_RETURN_IF_ERROR(CheckModelName(request.model(), facts));
   Request out;
   out.id = call.request_id;
@@ -172,7 +195,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   const v1::SessionOptions& session = request.session();
   out.session.owner = call.owner;
   out.session.name = session.name();
-  out.create_session = !session.has_create_if_missing() || session.create_if_missing();
+  MNEME_ASSIGN_OR_RETURN(out.create_session, CreatesSession(session));
   MNEME_ASSIGN_OR_RETURN(out.session_ttl, ToTtl("session.ttl_ms", session.ttl_ms(), facts));
 
   out.sampling = ToSampling(request.sampling(), facts.sampling_defaults);
@@ -194,7 +217,7 @@ absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, cons
   }
 
   // Last, because it may take long.
-  MNEME_ASSIGN_OR_RETURN(out.prompt, ToPrompt(request, engine, facts, meter));
+  MNEME_ASSIGN_OR_RETURN(out.prompt, make_prompt());
   out.stop.max_tokens = request.stopping().max_tokens();
   if (!request.stopping().has_max_tokens()) {
     MNEME_ASSIGN_OR_RETURN(

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -30,6 +31,18 @@ struct CallFacts {
 absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request, const CallFacts& call,
                                         const Engine& engine, const ServingFacts& facts,
                                         WorkMeter& meter);
+// The same with another prompt than `request` has. `make_prompt` comes last, as it may take long.
+absl::StatusOr<Request> ToEngineRequest(const v1::GenerateRequest& request,
+                                        absl::FunctionRef<absl::StatusOr<Prompt>()> make_prompt,
+                                        const CallFacts& call, const Engine& engine,
+                                        const ServingFacts& facts);
+
+// Whether special tokens that the text of a request spells are these tokens. By default they are,
+// as in the transformers package.
+template <typename Message>
+bool ParsesSpecial(const Message& request) {
+  return !request.has_parse_special() || request.parse_special();
+}
 
 // ttl_ms as requests give it: 0 is the default (zero), -1 never (infinite). At most ten years, and
 // what the server allows.

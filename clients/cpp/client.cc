@@ -190,16 +190,17 @@ Client::Client(ClientOptions options)
       stubs_(std::make_unique<Stubs>(MakeChannel(options_))) {}
 Client::~Client() = default;
 
-absl::Status Client::Generate(const v1::GenerateRequest& request,
-                              absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
-                              CancelToken* cancel) {
+template <typename Method, typename Request>
+absl::Status Client::Stream(Method method, const Request& request,
+                            absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
+                            CancelToken* cancel) {
   MNEME_RETURN_IF_ERROR(key_status_);
   MNEME_RETURN_IF_ERROR(CheckUtf8(request));
   grpc::ClientContext context;
   SetUp(context, options_);
   const CancelScope scope(cancel, context);
   const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader =
-      stubs_->inference.Generate(&context, request);
+      (stubs_->inference.*method)(&context, request);
   v1::GenerateResponse response;
   bool finished = false;
   while (reader->Read(&response)) {
@@ -208,6 +209,18 @@ absl::Status Client::Generate(const v1::GenerateRequest& request,
     response.Clear();
   }
   return EndOfStream(reader->Finish(), finished);
+}
+
+absl::Status Client::Generate(const v1::GenerateRequest& request,
+                              absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
+                              CancelToken* cancel) {
+  return Stream(&v1::Inference::Stub::Generate, request, on_message, cancel);
+}
+
+absl::Status Client::Chat(const v1::ChatRequest& request,
+                          absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
+                          CancelToken* cancel) {
+  return Stream(&v1::Inference::Stub::Chat, request, on_message, cancel);
 }
 
 void Client::GenerateAsync(const v1::GenerateRequest& request,

@@ -78,7 +78,13 @@ class Client {
                         absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
                         CancelToken* cancel = nullptr);
 
-  // The same without a thread of its own: callbacks run on gRPC's threads, one at a time, `on_done`
+  // The same for messages, which the server writes as the model's chat template has them;
+  // client_session.h says it with less.
+  absl::Status Chat(const v1::ChatRequest& request,
+                    absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
+                    CancelToken* cancel = nullptr);
+
+  // Generate without a thread of its own: callbacks run on gRPC's threads, one at a time, `on_done`
   // last. The client must live until then and must not be destroyed by a callback: gRPC joins its
   // threads with the last channel.
   void GenerateAsync(const v1::GenerateRequest& request,
@@ -113,6 +119,11 @@ class Client {
 
  private:
   struct Stubs;
+
+  template <typename Method, typename Request>
+  absl::Status Stream(Method method, const Request& request,
+                      absl::FunctionRef<void(const v1::GenerateResponse&)> on_message,
+                      CancelToken* cancel);
 
   // A unary call.
   template <typename Stub, typename Method, typename Request>

@@ -40,103 +40,14 @@ absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json
   return absl::OkStatus();
 }
 
-// "content" as a text: parts that are texts are joined by line breaks. Only an answer may have
-// none, or null, as answers with nothing but tool calls have: that is an empty text, since
-// templates would write "None".
-absl::Status FlattenContent(absl::string_view field, absl::string_view role, Json& message) {
-  const std::string name = absl::StrCat(field, ".content");
-  const auto content = message.find("content");
-  if (content == message.end() || content->is_null()) {
-    if (role != "assistant") {
-      return FieldError(name, "is missing, expected a text or a list of parts");
-    }
-    message["content"] = "";
-    return absl::OkStatus();
-  }
-  if (content->is_string()) return absl::OkStatus();
-  if (!content->is_array()) {
-    return FieldError(
-        name, absl::StrCat("is ", ShownJson(*content), ", expected a text or a list of parts"));
-  }
-  std::string text;
-  for (const Json& part : *content) {
-    const std::string type = part.is_object() && part.contains("type") && part["type"].is_string()
-                                 ? part["type"].get<std::string>()
-                                 : "";
-    if (type != "text" || !part.contains("text") || !part["text"].is_string()) {
-      return WithReason(
-          FieldError(name, absl::StrCat("has ", ShownJson(part),
-                                        ", and only parts of type text are supported")),
-          "UNSUPPORTED_PARAMETER");
-    }
-    absl::StrAppend(&text, &part == &content->front() ? "" : "\n", part["text"].get<std::string>());
-  }
-  *content = text;
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Json> CheckedMessages(const ChatTemplate& chat_template, const Json& messages,
-                                     WorkMeter& meter) {
-  const SpecialTokens& special = chat_template.special_tokens();
-  Json checked = messages;
-  for (size_t i = 0; i < checked.size(); ++i) {
-    const std::string field = absl::StrCat("messages[", i, "]");
-    Json& message = checked[i];
-    if (!message.is_object()) {
-      return FieldError(field, absl::StrCat("is ", ShownJson(message),
-                                            ", expected an object with role and content"));
-    }
-    JsonFields fields(message, field);
-    std::string role;
-    if (!fields.Read("role", role)) fields.Fail("role", "is missing, expected a text");
-    for (const char* known : {"content", "name", "reasoning_content"}) fields.Ignore(known);
-    for (const char* unsupported : {"tool_calls", "tool_call_id", "function_call", "audio",
-                                    "refusal", "annotations", "reasoning"}) {
-      fields.Unsupported(unsupported);
-    }
-    MNEME_RETURN_IF_ERROR(fields.Finish());
-    // OpenAI's newer word for "system", which most templates do not know.
-    if (role == "developer" && !chat_template.Mentions(role)) message["role"] = "system";
-    MNEME_RETURN_IF_ERROR(FlattenContent(field, role, message));
-    MNEME_RETURN_IF_ERROR(Protect(special, field, message, meter));
-  }
-  return checked;
-}
-
-// A rendered text as tokens. `continued`: other tokens, which were text, come before it.
+// A rendered text as tokens. `continued`: it stands behind an answer.
 absl::StatusOr<std::vector<int32_t>> EncodeRendered(const Tokenizer& tokenizer,
-                                                    const SpecialTokens& special,
                                                     absl::string_view text, bool continued,
                                                     const ServingFacts& facts, WorkMeter& meter) {
-  std::vector<int32_t> ids;
-  const auto encode = [&](absl::string_view part) -> absl::Status {
-    if (part.empty()) return absl::OkStatus();
-    MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> part_ids,
-                           EncodeText(tokenizer, part, {.continuation = continued}, facts, meter));
-    ids.insert(ids.end(), part_ids.begin(), part_ids.end());
-    continued = true;
-    return absl::OkStatus();
-  };
   MNEME_RETURN_IF_ERROR(meter.AddBytes(text.size()));
-  size_t begin = 0;
-  for (size_t i = 0; i < text.size();) {
-    const bool is_break = absl::StartsWith(text.substr(i), kBreak);
-    const SpecialTokens::Found found =
-        is_break ? SpecialTokens::Found{} : special.At(text.substr(i));
-    if (!is_break && found.bytes == 0) {
-      ++i;
-      continue;
-    }
-    MNEME_RETURN_IF_ERROR(encode(text.substr(begin, i - begin)));
-    i += is_break ? kBreak.size() : found.bytes;
-    begin = i;
-    if (is_break) continue;
-    ids.push_back(found.id);
-    // As in Tokenizer: what follows BOS still begins the text.
-    if (found.id != tokenizer.bos_id()) continued = true;
-  }
-  MNEME_RETURN_IF_ERROR(encode(text.substr(begin)));
-  return ids;
+  return EncodeText(tokenizer, text,
+                    {.continuation = continued, .parse_special = true, .has_breaks = true}, facts,
+                    meter);
 }
 
 // What the template refuses is the messages' fault.
@@ -175,28 +86,52 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const 
                                         const ServingFacts& facts, WorkMeter& meter) {
   MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer, NeedTokenizer(engine, "messages"));
   if (facts.chat_template == nullptr) {
-    return WithReason(absl::FailedPreconditionError(facts.chat_template_error), "NO_CHAT_TEMPLATE");
+    return WithReason(
+        absl::FailedPreconditionError(absl::StrCat(
+            facts.chat_template_error, "; send a prompt instead (Generate, /v1/completions)")),
+        "NO_CHAT_TEMPLATE");
   }
   const ChatTemplate& chat_template = *facts.chat_template;
-  const SpecialTokens& special = chat_template.special_tokens();
+  const SpecialTokens& special = tokenizer->special_tokens();
   Conversation checked = conversation;
-  MNEME_ASSIGN_OR_RETURN(checked.messages,
-                         CheckedMessages(chat_template, conversation.messages, meter));
-  MNEME_RETURN_IF_ERROR(
-      Protect(special, "chat_template_kwargs", checked.template_arguments, meter));
+  for (size_t i = 0; i < checked.messages.size(); ++i) {
+    Json& message = checked.messages[i];
+    // OpenAI's newer word for "system", which most templates do not know.
+    if (message["role"] == "developer" && !chat_template.Mentions("developer")) {
+      message["role"] = "system";
+    }
+    MNEME_RETURN_IF_ERROR(Protect(special, absl::StrCat("messages[", i, "]"), message, meter));
+  }
+  MNEME_RETURN_IF_ERROR(Protect(special, "template_arguments", checked.template_arguments, meter));
 
   ChatPrompt prompt;
   MNEME_ASSIGN_OR_RETURN(const std::string text, Render(checked, chat_template, meter));
   MNEME_RETURN_IF_ERROR(CheckTextSize(text, "messages", facts));
-  MNEME_ASSIGN_OR_RETURN(prompt.at_start,
-                         EncodeRendered(*tokenizer, special, text, false, facts, meter));
+  MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeRendered(*tokenizer, text, false, facts, meter));
   if (conversation.appends) {
     MNEME_ASSIGN_OR_RETURN(const std::string rest,
                            RenderContinued(std::move(checked), chat_template, meter));
-    MNEME_ASSIGN_OR_RETURN(prompt.continued,
-                           EncodeRendered(*tokenizer, special, rest, true, facts, meter));
+    MNEME_ASSIGN_OR_RETURN(prompt.continued, EncodeRendered(*tokenizer, rest, true, facts, meter));
   }
   return prompt;
+}
+
+absl::StatusOr<Request> ToChatEngineRequest(const v1::GenerateRequest& generate,
+                                            const Conversation& conversation, const CallFacts& call,
+                                            const Engine& engine, const ServingFacts& facts,
+                                            WorkMeter& meter) {
+  const auto make_prompt = [&]() -> absl::StatusOr<Prompt> {
+    MNEME_ASSIGN_OR_RETURN(ChatPrompt rendered, ToChatPrompt(conversation, engine, facts, meter));
+    return Prompt{.at_start = std::move(rendered.at_start),
+                  .continued = std::move(rendered.continued),
+                  .same_everywhere = !conversation.appends,
+                  .source = PromptSource::kMessages};
+  };
+  MNEME_ASSIGN_OR_RETURN(Request request,
+                         ToEngineRequest(generate, make_prompt, call, engine, facts));
+  request.whole_history = !conversation.appends;
+  request.repeats_end = conversation.appends;
+  return request;
 }
 
 absl::StatusOr<std::vector<int32_t>> CutAt(const Tokenizer& tokenizer,

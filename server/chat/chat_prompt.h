@@ -1,4 +1,5 @@
-// A chat's messages as the tokens that the model reads.
+// A chat's messages as the tokens that the model reads, and as a request of the engine's; for both
+// protocols.
 #pragma once
 
 #include <cstdint>
@@ -7,30 +8,39 @@
 #include "absl/status/statusor.h"
 #include "base/work_meter.h"
 #include "engine/engine.h"
+#include "mneme/v1/inference.pb.h"
 #include "server/engine_access.h"
-#include "server/openai/json_body.h"
+#include "server/json.h"
+#include "server/request_conversion.h"
 
 namespace mneme {
 
 // What is said, and how the template is to write it.
 struct Conversation {
-  Json messages;  // a list
-  // False: they are the whole conversation. True: they are new, and follow what a session
-  // remembers.
-  bool appends = false;
-  bool add_generation_prompt = true;
+  Json messages = Json::array();  // objects, whose role and content are texts; at least one
   Json template_arguments = Json::object();
+  bool add_generation_prompt = true;
+  // The messages are new, and follow what their session remembers; otherwise they are all of the
+  // conversation.
+  bool appends = false;
 };
 
 struct ChatPrompt {
   std::vector<int32_t> at_start;   // the conversation from its beginning
-  std::vector<int32_t> continued;  // Conversation::appends: the messages as they follow others
+  std::vector<int32_t> continued;  // Conversation::appends: the messages as they follow an answer
 };
 
-// INVALID_ARGUMENT for messages that are none, or that the template refuses; FAILED_PRECONDITION
-// where the model has no chat template that could be used. Counts and ends by `meter`.
+// INVALID_ARGUMENT for messages that the template refuses, and for noncharacters in them;
+// FAILED_PRECONDITION where the model has no chat template that could be used. Fields of errors are
+// those of ChatRequest. Counts and ends by `meter`.
 absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const Engine& engine,
                                         const ServingFacts& facts, WorkMeter& meter);
+
+// `generate` says all but the prompt. As ToEngineRequest.
+absl::StatusOr<Request> ToChatEngineRequest(const v1::GenerateRequest& generate,
+                                            const Conversation& conversation, const CallFacts& call,
+                                            const Engine& engine, const ServingFacts& facts,
+                                            WorkMeter& meter);
 
 // The same tokens up to byte `bytes` of what they stand for, with a boundary there, and the rest
 // encoded anew behind it. For a session that ends where the tokenizer would not have cut: see

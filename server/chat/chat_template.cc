@@ -3,7 +3,6 @@
 #include <fstream>
 #include <sstream>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -71,8 +70,7 @@ absl::StatusOr<ChatTemplate::Source> ChatTemplate::ReadSource(const std::string&
                 .path = absl::StrCat(ConfigPath(folder), ": chat_template")};
 }
 
-absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder,
-                                                                       const Tokenizer& tokenizer) {
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder) {
   MNEME_ASSIGN_OR_RETURN(const Source source, ReadSource(folder));
   if (source.text.empty()) {
     return absl::NotFoundError(
@@ -80,36 +78,27 @@ absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Load(const std
         "tokenizer_config.json)");
   }
   MNEME_ASSIGN_OR_RETURN(const Json config, ReadConfig(folder));
-  auto parsed = Parse(source.text, config, tokenizer);
+  auto parsed = Parse(source.text, config);
   if (parsed.ok()) return parsed;
   return absl::InvalidArgumentError(absl::StrCat(source.path, ": ", parsed.status().message()));
 }
 
-absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(
-    absl::string_view source, const Json& config, const Tokenizer& tokenizer) {
+absl::StatusOr<std::shared_ptr<const ChatTemplate>> ChatTemplate::Parse(absl::string_view source,
+                                                                        const Json& config) {
   MNEME_ASSIGN_OR_RETURN(jinja::Template parsed, jinja::Template::Parse(source));
   jinja::Map named;
-  std::vector<std::string> added;
   for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token"}) {
     const auto it = config.find(name);
     if (it == config.end() || it->is_null()) continue;
     named.Set(name, Spelling(*it));
-    added.push_back(Spelling(*it));
   }
-  const auto decoder = config.find("added_tokens_decoder");
-  if (decoder != config.end() && decoder->is_object()) {
-    for (const auto& [id, token] : decoder->items()) added.push_back(Spelling(token));
-  }
-  return std::shared_ptr<const ChatTemplate>(new ChatTemplate(
-      source, std::move(parsed), std::move(named), SpecialTokens(tokenizer, added)));
+  return std::shared_ptr<const ChatTemplate>(
+      new ChatTemplate(source, std::move(parsed), std::move(named)));
 }
 
 ChatTemplate::ChatTemplate(absl::string_view source, jinja::Template parsed,
-                           jinja::Map named_tokens, SpecialTokens special_tokens)
-    : source_(source),
-      template_(std::move(parsed)),
-      named_tokens_(std::move(named_tokens)),
-      special_tokens_(std::move(special_tokens)) {}
+                           jinja::Map named_tokens)
+    : source_(source), template_(std::move(parsed)), named_tokens_(std::move(named_tokens)) {}
 
 bool ChatTemplate::Mentions(absl::string_view word) const {
   return absl::StrContains(source_, word);

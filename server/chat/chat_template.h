@@ -9,8 +9,7 @@
 #include "absl/time/time.h"
 #include "base/work_meter.h"
 #include "server/jinja/template.h"
-#include "server/openai/json_body.h"
-#include "server/openai/special_tokens.h"
+#include "server/json.h"
 
 namespace mneme {
 
@@ -25,14 +24,12 @@ class ChatTemplate {
   // several named ones, "default".
   static absl::StatusOr<Source> ReadSource(const std::string& folder);
 
-  // `tokenizer` is the model's. NOT_FOUND if there is no source, INVALID_ARGUMENT, with file and
-  // line, for a template that uses more of Jinja than is supported.
-  static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Load(const std::string& folder,
-                                                                  const Tokenizer& tokenizer);
+  // NOT_FOUND if there is no source, INVALID_ARGUMENT, with file and line, for a template that uses
+  // more of Jinja than is supported.
+  static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Load(const std::string& folder);
   // `config` as tokenizer_config.json.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Parse(absl::string_view source,
-                                                                   const Json& config,
-                                                                   const Tokenizer& tokenizer);
+                                                                   const Json& config);
 
   // `arguments` are further variables. Errors as of jinja::Template::Render.
   absl::StatusOr<std::string> Render(const Json& messages, bool add_generation_prompt,
@@ -41,17 +38,12 @@ class ChatTemplate {
   // Whether `word` is in the source: a template that treats a role in some way names it.
   bool Mentions(absl::string_view word) const;
 
-  // The vocabulary's own, and those that tokenizer_config.json adds.
-  const SpecialTokens& special_tokens() const { return special_tokens_; }
-
  private:
-  ChatTemplate(absl::string_view source, jinja::Template parsed, jinja::Map named_tokens,
-               SpecialTokens special_tokens);
+  ChatTemplate(absl::string_view source, jinja::Template parsed, jinja::Map named_tokens);
 
   const std::string source_;
   const jinja::Template template_;
   const jinja::Map named_tokens_;  // bos_token, eos_token, ...
-  const SpecialTokens special_tokens_;
 };
 
 }  // namespace mneme

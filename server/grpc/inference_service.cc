@@ -8,7 +8,9 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
+#include "server/chat/chat_prompt.h"
 #include "server/grpc/call_names.h"
+#include "server/grpc/chat_conversion.h"
 #include "server/grpc/grpc_credentials.h"
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
@@ -28,36 +30,100 @@ void Refuse(const EngineAccess& access, const CallFacts& call, const absl::Statu
   writer.Fail(status);
 }
 
-// Converts and submits, on the executor or in the callback.
-void Submit(EngineAccess& access, const TextExecutors& executors,
-            const v1::GenerateRequest& request, const CallFacts& call, StreamWriter& writer) {
-  const absl::StatusOr<Engine*> engine = access.GetForWork();
-  if (!engine.ok()) return Refuse(access, call, engine.status(), writer);
-  // Queued work that nobody waits for any more, or that cannot be taken, costs no time.
-  WorkMeter meter([&]() -> absl::Status {
+// How a message becomes a request of the engine's; on the executor or in the callback.
+absl::StatusOr<Request> Converted(const v1::GenerateRequest& request, const CallFacts& call,
+                                  const Engine& engine, const ServingFacts& facts,
+                                  WorkMeter& meter) {
+  return ToEngineRequest(request, call, engine, facts, meter);
+}
+
+absl::StatusOr<Request> Converted(const v1::ChatRequest& request, const CallFacts& call,
+                                  const Engine& engine, const ServingFacts& facts,
+                                  WorkMeter& meter) {
+  MNEME_ASSIGN_OR_RETURN(const Conversation conversation, ToConversation(request, meter));
+  return ToChatEngineRequest(ToGenerateRequest(request), conversation, call, engine, facts, meter);
+}
+
+// For CheckQueue, which does not look at the prompt.
+const v1::GenerateRequest& WithoutMessages(const v1::GenerateRequest& request) { return request; }
+v1::GenerateRequest WithoutMessages(const v1::ChatRequest& request) {
+  return ToGenerateRequest(request);
+}
+
+size_t TextBytes(const v1::GenerateRequest& request) { return request.text().size(); }
+size_t TextBytes(const v1::ChatRequest& request) { return request.ByteSizeLong(); }
+
+// What the writer needs of a request, without its tokens.
+Request NamesOf(const Request& request) {
+  Request names;
+  names.id = request.id;
+  names.session = request.session;
+  names.detached = request.detached;
+  return names;
+}
+
+// Ends work for a call that nobody waits for any more, or that cannot be taken.
+WorkMeter MeterOf(const EngineAccess& access, const TextExecutors& executors,
+                  StreamWriter& writer) {
+  return WorkMeter([&access, &executors, &writer]() -> absl::Status {
     MNEME_RETURN_IF_ERROR(access.GetForWork().status());
     MNEME_RETURN_IF_ERROR(executors.StillOpen());
     return writer.StillWanted();
   });
+}
+
+void SubmitConverted(EngineAccess& access, Engine& engine, Request request, const CallFacts& call,
+                     StreamWriter& writer, StreamWriter::Recut recut) {
+  if (const absl::Status quota = TakeTokensFor(request, writer.permit()); !quota.ok()) {
+    return Refuse(access, call, quota, writer);
+  }
+  Request names = NamesOf(request);
+  absl::StatusOr<std::shared_ptr<TokenStream>> stream = engine.Submit(std::move(request));
+  if (!stream.ok()) LogRefusal(access, call, stream.status());
+  writer.Start(std::move(names), std::move(stream), std::move(recut));
+}
+
+// Submits a whole conversation again whose session ends inside of one of its tokens: a model does
+// not always cut a text as the tokenizer would. Null for other requests.
+StreamWriter::Recut MakeRecut(EngineAccess& access, TextExecutors& executors, Engine& engine,
+                              const Request& request, const CallFacts& call, StreamWriter& writer) {
+  if (!request.whole_history || request.session.name.empty()) return nullptr;
+  return [&access, &executors, &engine, request, call,
+          weak = writer.weak_from_this()](int64_t bytes) {
+    const std::shared_ptr<StreamWriter> writer = weak.lock();  // which calls this
+    // Some bytes of text for each token.
+    Lanes& lanes = executors.ForBody(4 * request.prompt.at_start.size());
+    const auto cut_and_submit = [&access, &executors, &engine, request, call, writer, bytes] {
+      WorkMeter meter = MeterOf(access, executors, *writer);
+      absl::StatusOr<std::vector<int32_t>> ids =
+          CutAt(*engine.tokenizer(), request.prompt.at_start, bytes, access.facts(), meter);
+      if (!ids.ok()) return Refuse(access, call, ids.status(), *writer);
+      Request cut = request;
+      cut.prompt.at_start = *std::move(ids);
+      SubmitConverted(access, engine, std::move(cut), call, *writer, nullptr);
+    };
+    const bool posted = lanes.TryPost(TextOwner(call.owner, call.origin.client), cut_and_submit);
+    if (!posted) Refuse(access, call, TooManyTasks(), *writer);
+  };
+}
+
+template <typename Message>
+void Submit(EngineAccess& access, TextExecutors& executors, const Message& request,
+            const CallFacts& call, StreamWriter& writer) {
+  const absl::StatusOr<Engine*> engine = access.GetForWork();
+  if (!engine.ok()) return Refuse(access, call, engine.status(), writer);
+  // Queued work that nobody waits for any more, or that cannot be taken, costs no time.
+  WorkMeter meter = MeterOf(access, executors, writer);
   if (const absl::Status wanted = meter.Look(); !wanted.ok()) {
     return Refuse(access, call, wanted, writer);
   }
-  if (const absl::Status queue = CheckQueue(**engine, request); !queue.ok()) {
+  if (const absl::Status queue = CheckQueue(**engine, WithoutMessages(request)); !queue.ok()) {
     return Refuse(access, call, queue, writer);
   }
-  absl::StatusOr<Request> converted =
-      ToEngineRequest(request, call, **engine, access.facts(), meter);
+  absl::StatusOr<Request> converted = Converted(request, call, **engine, access.facts(), meter);
   if (!converted.ok()) return Refuse(access, call, converted.status(), writer);
-  if (const absl::Status quota = TakeTokensFor(*converted, writer.permit()); !quota.ok()) {
-    return Refuse(access, call, quota, writer);
-  }
-  Request names;  // what the writer needs of the request, without its tokens
-  names.id = converted->id;
-  names.session = converted->session;
-  names.detached = converted->detached;
-  absl::StatusOr<std::shared_ptr<TokenStream>> stream = (*engine)->Submit(*std::move(converted));
-  if (!stream.ok()) LogRefusal(access, call, stream.status());
-  writer.Start(std::move(names), std::move(stream));
+  StreamWriter::Recut recut = MakeRecut(access, executors, **engine, *converted, call, writer);
+  SubmitConverted(access, **engine, *std::move(converted), call, writer, std::move(recut));
 }
 
 // For unary calls, until they are answered.
@@ -81,11 +147,11 @@ absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
   MNEME_RETURN_IF_ERROR(CheckTextSize(request.text(), "text", access.facts()));
   EncodeOptions options;
   options.continuation = request.continuation();
+  options.parse_special = ParsesSpecial(request);
   options.add_bos =
       !request.continuation() &&
       (request.has_add_special_tokens() ? request.add_special_tokens() : tokenizer->adds_bos());
   MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-
                          EncodeText(*tokenizer, request.text(), options, access.facts(), meter));
   v1::TokenizeResponse response;
   response.mutable_token_ids()->Add(ids.begin(), ids.end());
@@ -121,13 +187,14 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenized(const EngineAccess& access,
 
 }  // namespace
 
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
-    grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  auto request = std::make_shared<v1::GenerateRequest>();
+template <typename Message>
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Answer(
+    absl::string_view method, grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
+  auto request = std::make_shared<Message>();
   const absl::Status parsed = ParseMessage(*bytes, *request);
   const std::shared_ptr<StreamWriter> writer = StreamWriter::Create(
-      *context, engine_.clock(), [&stats = engine_.stats()](absl::StatusCode code) {
-        stats.rpcs.Add("Generate", absl::StatusCodeToString(code));
+      *context, engine_.clock(), [&stats = engine_.stats(), method](absl::StatusCode code) {
+        stats.rpcs.Add(std::string(method), absl::StatusCodeToString(code));
       });
   const TraceContext trace = AnswerTrace(*context);
   const absl::Status id_status = CheckRequestId(request->request_id());
@@ -153,7 +220,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
   if (const absl::Status place = writer->Claim(security_.quotas().BeginStream(*caller));
       !place.ok()) {
     Refuse(engine_, call, place, *writer);
-  } else if (Lanes* lanes = executors_.For(request->text().size()); lanes == nullptr) {
+  } else if (Lanes* lanes = executors_.For(TextBytes(*request)); lanes == nullptr) {
     Submit(engine_, executors_, *request, call, *writer);
   } else if (!lanes->TryPost(TextOwner(call.owner, call.origin.client),
                              [this, request, call, writer] {
@@ -162,6 +229,16 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
     Refuse(engine_, call, TooManyTasks(), *writer);
   }
   return writer.get();
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return Answer<v1::GenerateRequest>("Generate", context, request);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Chat(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return Answer<v1::ChatRequest>("Chat", context, request);
 }
 
 PostTask InferenceService::LanesFor(const grpc::CallbackServerContext& context, size_t bytes) {

@@ -12,9 +12,9 @@ namespace mneme {
 
 class InferenceService final
     : public v1::Inference::WithRawCallbackMethod_Generate<
-          v1::Inference::WithRawCallbackMethod_Tokenize<
+          v1::Inference::WithRawCallbackMethod_Chat<v1::Inference::WithRawCallbackMethod_Tokenize<
               v1::Inference::WithRawCallbackMethod_Detokenize<
-                  v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>> {
+                  v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>>> {
  public:
   InferenceService(EngineAccess& engine, Security& security)
       : engine_(engine), security_(security) {}
@@ -23,6 +23,8 @@ class InferenceService final
 
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Chat(grpc::CallbackServerContext* context,
+                                                   const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;
@@ -34,6 +36,11 @@ class InferenceService final
                                     grpc::ByteBuffer* response) override;
 
  private:
+  // A stream, for Generate and Chat.
+  template <typename Message>
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Answer(absl::string_view method,
+                                                     grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request);
   // Where a unary call about a text of so many bytes is answered; null: at once.
   PostTask LanesFor(const grpc::CallbackServerContext& context, size_t bytes);
 

@@ -137,6 +137,7 @@ void FillModel(const Engine& engine, const ServingFacts& facts, v1::ModelDescrip
     out.set_adds_bos(tokenizer->adds_bos());
   }
   *out.mutable_sampling_defaults() = facts.sampling_defaults;
+  out.set_has_chat_template(facts.chat_template != nullptr);
 }
 
 void FillLimits(const EngineOptions& options, const ServingFacts& facts, v1::Limits& out) {

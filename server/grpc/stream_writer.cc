@@ -59,7 +59,8 @@ StreamPermit StreamWriter::permit() {
   return permit_;
 }
 
-void StreamWriter::Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream) {
+void StreamWriter::Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream,
+                         Recut recut) {
   if (!stream.ok()) {
     Action action;
     {
@@ -79,6 +80,7 @@ void StreamWriter::Start(Request request, absl::StatusOr<std::shared_ptr<TokenSt
     absl::MutexLock lock(&mu_);
     request_ = std::move(request);
     stream_ = *std::move(stream);
+    recut_ = std::move(recut);
     started_ = true;
     if (cancelled_) dropped = DropStream();  // the client left before there was a stream
   }
@@ -109,6 +111,9 @@ void StreamWriter::Do(const Action& action) {
       if (on_end_) on_end_(action.status.code());
       Finish(ToGrpcStatus(action.status));
       break;
+    case Action::kRecut:
+      action.recut(action.cut_bytes);
+      break;
   }
 }
 
@@ -120,6 +125,14 @@ StreamWriter::Action StreamWriter::NextAction() {
   for (int i = 0; i < kMaxEventsPerMessage && !ended_; ++i) {
     std::optional<TokenEvent> event = stream_->TryNext();
     if (!event.has_value()) break;
+    if (recut_ && ReasonOf(event->status) == kReasonHistoryCut) {
+      started_ = false;  // until the Recut starts it again
+      return {.kind = Action::kRecut,
+              .recut = std::exchange(recut_, nullptr),
+              .cut_bytes = PositionOf(event->status).value_or(0),
+              .dropped = std::exchange(stream_, nullptr)};
+    }
+    recut_ = nullptr;  // it holds the whole prompt
     AppendEvent(*event, request_, first_event_, response);
     first_event_ = false;
     if (!event->is_last) continue;

@@ -1,4 +1,4 @@
-// One Generate call: the engine's TokenStream on one side, gRPC's writes on the other.
+// One call of Generate or Chat: the engine's TokenStream on one side, gRPC's writes on the other.
 #pragma once
 
 #include <grpcpp/server_context.h>
@@ -44,9 +44,15 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   // Null once the call has ended.
   StreamPermit permit() ABSL_LOCKS_EXCLUDED(mu_);
 
-  // Once: the stream to write out, or why there is none. `request` for its names.
-  void Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream)
-      ABSL_LOCKS_EXCLUDED(mu_);
+  // Starts this call once more, without a Recut, with its history cut at that byte: the session
+  // ends inside of one of the history's tokens (kReasonHistoryCut). On a thread of gRPC's or the
+  // engine's, so it must not take long itself.
+  using Recut = std::function<void(int64_t bytes)>;
+
+  // Once: the stream to write out, or why there is none. `request` for its names. `recut` is called
+  // at most once, before anything was written; it may be empty.
+  void Start(Request request, absl::StatusOr<std::shared_ptr<TokenStream>> stream,
+             Recut recut = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
   void Fail(const absl::Status& status) { Start(Request(), status); }
   // Before Start: OK, or how the call has ended already, so that no work is wasted on it.
   absl::Status StillWanted() ABSL_LOCKS_EXCLUDED(mu_);
@@ -61,8 +67,11 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
 
   // What to do next with gRPC, decided under the lock and done without it.
   struct Action {
-    enum { kNothing, kWrite, kWriteAndFinish, kFinish } kind = kNothing;
+    enum { kNothing, kWrite, kWriteAndFinish, kFinish, kRecut } kind = kNothing;
     absl::Status status;  // kFinish
+    Recut recut;          // kRecut, with the two below
+    int64_t cut_bytes = 0;
+    std::shared_ptr<TokenStream> dropped;  // as DropStream's
   };
   void Advance() ABSL_LOCKS_EXCLUDED(mu_);
   void Do(const Action& action) ABSL_LOCKS_EXCLUDED(mu_);
@@ -85,6 +94,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   std::shared_ptr<TokenStream> stream_ ABSL_GUARDED_BY(mu_);
   StreamPermit permit_ ABSL_GUARDED_BY(mu_);
   absl::Status end_status_ ABSL_GUARDED_BY(mu_);  // of the last event, once it was taken
+  Recut recut_ ABSL_GUARDED_BY(mu_);
   bool started_ ABSL_GUARDED_BY(mu_) = false;
   bool first_event_ ABSL_GUARDED_BY(mu_) = true;
   bool write_in_flight_ ABSL_GUARDED_BY(mu_) = false;

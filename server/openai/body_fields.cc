@@ -20,6 +20,8 @@ constexpr Renamed kRenamed[] = {
     {"session.name", "session_id"},
     {"session.ttl_ms", "session_ttl_ms"},
     {"session.create_if_missing", "create_session"},
+    {"session.must_exist", "must_exist"},
+    {"template_arguments", "chat_template_kwargs"},
     {"stopping.stop_strings", "stop"},
     {"stopping.include_stop_in_output", "include_stop_str_in_output"},
     {"response.prompt_logprobs", "logprobs"},  // beside echo

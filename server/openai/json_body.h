@@ -11,6 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "base/work_meter.h"
 #include "server/http/http_message.h"
+#include "server/json.h"
 #include "server/openai/json_parser.h"
 
 namespace mneme {

@@ -12,6 +12,7 @@
 #include "engine/status_payload.h"
 #include "server/chat/chat_prompt.h"
 #include "server/http/http_error.h"
+#include "server/openai/chat_messages.h"
 #include "server/openai/json_body.h"
 #include "server/openai/wanted_call.h"
 #include "server/refusal.h"
@@ -79,16 +80,11 @@ absl::StatusOr<std::vector<Request>> ToEngineRequests(const OpenAiRequest& reque
     for (const v1::GenerateRequest& prompt : request.prompts) MNEME_RETURN_IF_ERROR(add(prompt));
     return converted;
   }
-  MNEME_ASSIGN_OR_RETURN(const ChatPrompt prompt,
-                         ToChatPrompt(request.conversation, engine, facts, meter));
-  v1::GenerateRequest ids;
-  ids.mutable_token_ids()->mutable_ids()->Add(prompt.at_start.begin(), prompt.at_start.end());
-  MNEME_RETURN_IF_ERROR(add(ids));
-  converted[0].prompt = {.at_start = prompt.at_start,
-                         .continued = prompt.continued,
-                         .same_everywhere = !request.conversation.appends};
-  converted[0].whole_history = !request.conversation.appends;
-  converted[0].repeats_end = !converted[0].whole_history;
+  MNEME_ASSIGN_OR_RETURN(const Conversation conversation, ToConversation(request));
+  absl::StatusOr<Request> chat =
+      ToChatEngineRequest(request.generate, conversation, call, engine, facts, meter);
+  if (!chat.ok()) return WithBodyField(chat.status(), request.names);
+  converted.push_back(*std::move(chat));
   return converted;
 }
 

@@ -172,7 +172,7 @@ void ReadSession(JsonFields& fields, const HttpRequest& http, OpenAiRequest& out
       fields.Fail(name, "has no effect without a session_id");
     }
   };
-  for (const char* name : {"session_ttl_ms", "create_session", "expected_position"}) {
+  for (const char* name : {"session_ttl_ms", "create_session", "must_exist", "expected_position"}) {
     needs_session(name);
   }
   int64_t number = 0;
@@ -181,6 +181,7 @@ void ReadSession(JsonFields& fields, const HttpRequest& http, OpenAiRequest& out
   if (fields.Read("create_session", flag)) {
     generate.mutable_session()->set_create_if_missing(flag);
   }
+  if (fields.Read("must_exist", flag)) generate.mutable_session()->set_must_exist(flag);
   if (fields.Read("expected_position", number)) generate.set_expected_position(number);
   int32_t priority = 0;
   if (fields.Read("priority", priority)) generate.set_priority(priority);
@@ -201,12 +202,15 @@ void ReadPrompt(JsonFields& fields, OpenAiRequest& out) {
   const Json* prompt = fields.Find("prompt");
   bool special = true;
   const bool has_special = fields.Read("add_special_tokens", special);
+  bool parse_special = true;
+  const bool has_parse = fields.Read("parse_special", parse_special);
   if (prompt == nullptr) {
     return fields.Fail("prompt", absl::StrCat("is missing, expected ", kExpected));
   }
   const auto add = [&](const Json& one) {
     v1::GenerateRequest& request = out.prompts.emplace_back();
     if (has_special) request.set_add_special_tokens(special);
+    if (has_parse) request.set_parse_special(parse_special);
     if (one.is_string()) {
       request.set_text(one.get<std::string>());
       return true;
@@ -214,6 +218,8 @@ void ReadPrompt(JsonFields& fields, OpenAiRequest& out) {
     if (!IsTokenIds(one)) return false;
     if (special && has_special)
       fields.Fail("add_special_tokens", "false beside token ids", special);
+    if (parse_special && has_parse)
+      fields.Fail("parse_special", "false beside token ids", parse_special);
     for (const Json& id : one) request.mutable_token_ids()->add_ids(id.get<int32_t>());
     return true;
   };
@@ -334,6 +340,7 @@ absl::StatusOr<OpenAiRequest> ToOpenAiRequest(OpenAiKind kind, const Json& body,
   if (kind == OpenAiKind::kChat) {
     ReadMessages(fields, out);
     fields.Unsupported("add_special_tokens");  // the template has them
+    fields.Unsupported("parse_special");       // in what the template writes, and nowhere else
   } else {
     ReadPrompt(fields, out);
   }

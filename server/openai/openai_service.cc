@@ -7,8 +7,8 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
-#include "server/chat/chat_prompt.h"
 #include "server/http/http_error.h"
+#include "server/openai/chat_messages.h"
 #include "server/openai/json_body.h"
 #include "server/openai/openai_generate.h"
 #include "server/openai/openai_request.h"
@@ -39,6 +39,7 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
   std::string model;
   std::string prompt;
   bool special = true;
+  bool parse_special = true;
   bool with_pieces = false;
   fields.Read("model", model);
   const bool has_special = fields.Read("add_special_tokens", special);
@@ -50,19 +51,24 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
   if (is_chat) {
     if (fields.Has("prompt")) fields.Fail("prompt", "is there beside messages, expected only one");
     fields.Unsupported("add_special_tokens");
+    fields.Unsupported("parse_special");  // in what the template writes, and nowhere else
     OpenAiRequest request;
     ReadMessages(fields, request);
     MNEME_RETURN_IF_ERROR(fields.Finish());
-    MNEME_ASSIGN_OR_RETURN(ChatPrompt rendered,
-                           ToChatPrompt(request.conversation, *engine, access.facts(), meter));
-    ids = std::move(rendered.at_start);
+    MNEME_ASSIGN_OR_RETURN(const Conversation conversation, ToConversation(request));
+    absl::StatusOr<ChatPrompt> rendered =
+        ToChatPrompt(conversation, *engine, access.facts(), meter);
+    if (!rendered.ok()) return WithBodyField(rendered.status(), request.names);
+    ids = std::move(rendered->at_start);
   } else {
+    fields.Read("parse_special", parse_special);
     if (!fields.Read("prompt", prompt)) {
       fields.Fail("prompt", "is missing, expected a text (or messages)");
     }
     MNEME_RETURN_IF_ERROR(fields.Finish());
     MNEME_RETURN_IF_ERROR(CheckTextSize(prompt, "prompt", access.facts()));
-    const EncodeOptions options{.add_bos = has_special ? special : tokenizer->adds_bos()};
+    const EncodeOptions options{.add_bos = has_special ? special : tokenizer->adds_bos(),
+                                .parse_special = parse_special};
     MNEME_ASSIGN_OR_RETURN(ids, EncodeText(*tokenizer, prompt, options, access.facts(), meter));
   }
   MNEME_RETURN_IF_ERROR(CheckModelName(model, access.facts()));

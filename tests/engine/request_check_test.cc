@@ -63,7 +63,7 @@ TEST(RequestCheckTest, EachBadFieldIsNamed) {
   EXPECT_EQ(with([](Request& r) { r.stop.max_tokens = 49; }), "text");
   EXPECT_EQ(with([](Request& r) {
               r.stop.max_tokens = 49;
-              r.prompt.from_token_ids = true;
+              r.prompt.source = PromptSource::kTokenIds;
             }),
             "token_ids");
   EXPECT_EQ(with([](Request& r) { r.n = 0; }), "response.n");

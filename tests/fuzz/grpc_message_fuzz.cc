@@ -8,6 +8,7 @@
 #include "engine/status_payload.h"
 #include "mneme/v1/inference.pb.h"
 #include "mneme/v1/sessions.pb.h"
+#include "server/grpc/chat_conversion.h"
 #include "server/grpc/parse_error.h"
 #include "server/request_conversion.h"
 #include "tests/fuzz/request_fuzz.h"
@@ -40,6 +41,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Require(request.ok() || absl::IsInvalidArgument(request.status()) ||
                 absl::IsNotFound(request.status()),
             "a message is at fault, not the server");
+  }
+  v1::ChatRequest chat;
+  if (Parse(data, size, chat)) {
+    WorkMeter meter;
+    const absl::StatusOr<Conversation> conversation = ToConversation(chat, meter);
+    const absl::StatusOr<Request> request =
+        conversation.ok()
+            ? ToChatEngineRequest(ToGenerateRequest(chat), *conversation, {.request_id = "id"},
+                                  Served().engine, Served().facts, meter)
+            : conversation.status();
+    if (request.ok()) Judge(*request);
+    Require(request.ok() || absl::IsInvalidArgument(request.status()) ||
+                absl::IsNotFound(request.status()),
+            "messages are at fault, not the server");
   }
   v1::CreateSessionRequest create;
   if (Parse(data, size, create)) (void)ToTtl("ttl_ms", create.ttl_ms(), Served().facts);

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "server/chat/chat_prompt.h"
 #include "server/http/http_error.h"
+#include "server/openai/chat_messages.h"
 #include "server/openai/json_body.h"
 #include "server/openai/openai_request.h"
 #include "server/request_conversion.h"
@@ -44,9 +44,11 @@ void Read(OpenAiKind kind, const Json& body, const HttpRequest& http) {
   if (!request.ok()) return CheckError(request.status());
   for (const v1::GenerateRequest& prompt : request->prompts) Convert(*request, prompt);
   if (kind == OpenAiKind::kCompletion) return;
+  const absl::StatusOr<Conversation> conversation = ToConversation(*request);
+  if (!conversation.ok()) return CheckError(conversation.status());
   WorkMeter meter;
   const absl::StatusOr<ChatPrompt> prompt =
-      ToChatPrompt(request->conversation, Served().engine, Served().facts, meter);
+      ToChatPrompt(*conversation, Served().engine, Served().facts, meter);
   if (!prompt.ok()) return CheckError(prompt.status());
   const auto messages = static_cast<int64_t>(request->conversation.messages.size());
   Require(ControlTokens(prompt->at_start) <= 1 + messages, "the template's control tokens alone");

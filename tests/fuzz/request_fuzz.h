@@ -28,7 +28,7 @@ inline FuzzedServer& Served() {
     const absl::StatusOr<std::shared_ptr<const ChatTemplate>> chat_template = ChatTemplate::Parse(
         "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }}{{ eos_token }}"
         "{% endfor %}{% if add_generation_prompt %}[assistant] {% endif %}{{ extra }}",
-        config, tokenizer);
+        config);
     Require(chat_template.ok(), "the template of this test is one");
     made->facts.chat_template = *chat_template;
     return made;

@@ -159,6 +159,86 @@ TEST_F(TokenizerLoaderTest, AddedTokensSpellSpacesAsOthersDo) {
   EXPECT_EQ(*tokenizer->Decode(Ids{560}), "go on") << "without the dummy prefix";
 }
 
+// Ids of transformers 4.46.3, LlamaTokenizer and LlamaTokenizerFast alike.
+TEST_F(TokenizerLoaderTest, SpellingsOfSpecialTokensAreReadAsTransformersReadsThem) {
+  struct Case {
+    const char* text;
+    Ids legacy;  // what is meant where the file does not say
+    Ids not_legacy;
+  };
+  const std::vector<Case> cases = {
+      {"</s>", {2}, {2}},
+      {"Hello</s>World",
+       {489, 77, 490, 307, 496, 2, 489, 92, 263, 499, 507},
+       {489, 77, 490, 307, 496, 2, 92, 263, 499, 507}},
+      {"<s>Hello", {1, 489, 77, 490, 307, 496}, {1, 77, 490, 307, 496}},
+      {"a <unk> b", {350, 489, 0, 489, 281}, {350, 489, 0, 281}},
+      {"a</s> b", {350, 2, 489, 281}, {350, 2, 281}},
+      {"the state</s>\nthe memory",
+       {284, 369, 2, 489, 15, 492, 280, 374},
+       {284, 369, 2, 15, 492, 280, 374}},
+      {"</s></s>x", {2, 2, 489, 550}, {2, 2, 550}},
+      {"x<mask> y", {489, 550, 560, 489, 403}, {489, 550, 560, 403}},
+      {"x <mask>  y", {489, 550, 560, 489, 489, 403}, {489, 550, 560, 489, 403}},
+      {"x <sep> y", {489, 550, 489, 561, 403}, {489, 550, 489, 561, 518}},
+      {"the<s>", {284, 1}, {284, 1}},
+  };
+  facts_.vocab_size = kBpeSize + 2;
+  WriteBpeModel();
+  const auto with_legacy = [this](absl::string_view legacy) {
+    WriteConfig(absl::StrCat(R"({"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",)",
+                             legacy, R"("added_tokens_decoder": {
+      "560": {"content": "<mask>", "special": true, "lstrip": true},
+      "561": {"content": "<sep>", "rstrip": true}}})"));
+    return MustLoad();
+  };
+  const auto unsaid = with_legacy("");
+  const auto legacy = with_legacy("\"legacy\": true,");
+  const auto not_legacy = with_legacy("\"legacy\": false,");
+  for (const Case& c : cases) {
+    const EncodeOptions options{.parse_special = true};
+    EXPECT_EQ(*unsaid->Encode(c.text, options), c.legacy) << c.text;
+    EXPECT_EQ(*legacy->Encode(c.text, options), c.legacy) << c.text;
+    EXPECT_EQ(*not_legacy->Encode(c.text, options), c.not_legacy) << c.text;
+  }
+  EXPECT_EQ(*legacy->Encode("<s>the", {.add_bos = true, .parse_special = true}), Ids({1, 1, 284}))
+      << "as there: BOS is added whatever the text has";
+  EXPECT_EQ(*not_legacy->Encode("World</s>", {.continuation = true, .parse_special = true}),
+            Ids({92, 263, 499, 507, 2}))
+      << "no prefix in the middle of a session";
+  for (const char* text : {"a</s>", "x <sep> y"}) {
+    const Ids literal = *legacy->Encode(text);
+    for (const int32_t id : literal) {
+      EXPECT_LT(id, kBpeSize) << "unless asked for, spellings are text";
+      EXPECT_NE(id, 2);
+    }
+  }
+}
+
+TEST_F(TokenizerLoaderTest, OfManySpecialTokensTheLongestThatIsSpelledIsFound) {
+  WriteBpeModel();
+  constexpr int kTokens = 2000;
+  facts_.vocab_size = kBpeSize + kTokens;
+  std::string added;
+  for (int i = 0; i < kTokens; ++i) {
+    absl::StrAppend(&added, i == 0 ? "" : ",", "\"", kBpeSize + i, "\": {\"content\": \"<<", i,
+                    "\", \"special\": true}");
+  }
+  WriteConfig(absl::StrCat("{\"added_tokens_decoder\": {", added, "}}"));
+  const auto tokenizer = MustLoad();
+  const SpecialTokens& special = tokenizer->special_tokens();
+  const std::string text(1000, '<');
+  EXPECT_EQ(special.Split(text, false).size(), 1u);
+  const std::string ending = text + "1999</s>";
+  const auto parts = special.Split(ending, false);
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].token.id, kBpeSize + 1999) << "not 1, 19 or 199";
+  EXPECT_EQ(parts[0].text.size(), text.size() - 2);
+  EXPECT_EQ(parts[1].token.id, 2);
+  const std::string broken = special.Broken(ending);
+  for (const auto& part : special.Split(broken, true)) EXPECT_FALSE(part.has_token) << part.text;
+}
+
 TEST_F(TokenizerLoaderTest, SpecialTokensComeFromTheTokenizerBeforeTheModel) {
   WriteBpeModel();
   facts_.bos_token_id = 5;

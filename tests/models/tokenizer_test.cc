@@ -82,7 +82,7 @@ TEST_P(TokenizerGoldenTest, BosIsAddedOnRequestOnlyAndEosNever) {
   EXPECT_EQ(Decode(Join({1}, plain)), "state");
 }
 
-TEST_P(TokenizerGoldenTest, ControlTokensAreNotFoundInText) {
+TEST_P(TokenizerGoldenTest, ControlTokensAreNotFoundInTextUnlessAskedFor) {
   for (const int32_t id : Encode("<s>a</s>")) {
     EXPECT_NE(tokenizer_->entry(id).kind, TokenKind::kControl) << id;
   }

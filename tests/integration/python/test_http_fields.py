@@ -149,6 +149,8 @@ def test_of_listings(golden_server, query, param):
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"messages": MESSAGES, "chat_template_kwargs": [1]}, "chat_template_kwargs"),
         ("/tokenize", {"messages": MESSAGES, "add_special_tokens": True}, "add_special_tokens"),
+        ("/tokenize", {"messages": MESSAGES, "parse_special": True}, "parse_special"),
+        ("/tokenize", {"prompt": "a", "parse_special": 1}, "parse_special"),
         ("/detokenize", {}, "tokens"),
         ("/detokenize", {"tokens": [1, 100000]}, "tokens[1]"),
         ("/detokenize", {"tokens": [1, 1.5]}, "tokens[1]"),

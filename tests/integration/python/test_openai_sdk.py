@@ -215,7 +215,33 @@ def test_control_tokens_in_a_message_are_text(chat_server):
     assert tokens.count(2) == 0
 
 
+def test_control_tokens_in_a_text_are_tokens_unless_they_are_not_to_be(chat_server):
+    def tokens(path="/tokenize", field="tokens", **fields):
+        return post(chat_server, path, {"prompt": "</s>", **fields})[field]
+
+    assert tokens() == [1, 2]
+    assert tokens(add_special_tokens=False) == [2]
+    literal = tokens(parse_special=False)
+    assert len(literal) > 3
+    assert 2 not in literal
+    completions = {"path": "/v1/completions", "field": "usage", "max_tokens": 1}
+    assert tokens(**completions)["prompt_tokens"] == 2
+    assert tokens(**completions, parse_special=False)["prompt_tokens"] == len(literal)
+
+
 # --- Sessions ---
+
+
+def test_a_session_that_must_exist_is_not_begun(sdk, chat, name):
+    gone = {"session_id": name, "session_mode": "append", "must_exist": True}
+    with pytest.raises(openai.NotFoundError) as error:
+        chat(MESSAGES, extra_body=gone)
+    assert error.value.code == "no_such_session"
+    chat(MESSAGES, extra_body={"session_id": name})
+    assert chat(MESSAGES, extra_body=gone).usage.prompt_tokens_details.cached_tokens > 0
+    with pytest.raises(openai.BadRequestError) as error:
+        chat(MESSAGES, extra_body={**gone, "create_session": True})
+    assert error.value.param == "must_exist"
 
 
 def test_a_conversation_sent_again_is_not_read_again(chat, name):

@@ -9,7 +9,7 @@
 
 #include "models/byte_tokenizer.h"
 #include "server/chat/chat_template.h"
-#include "server/openai/special_tokens.h"
+#include "server/openai/chat_messages.h"
 #include "tests/server/fake_engine.h"
 
 namespace mneme {
@@ -37,9 +37,9 @@ TEST_F(ChatPromptTest, ACutKeepsAllTokensWhereverItIs) {
 }
 
 TEST_F(ChatPromptTest, SpellingsInMessagesAreBroken) {
-  const SpecialTokens special(*tokenizer_, {});
+  const SpecialTokens& special = tokenizer_->special_tokens();
   const std::string eos = tokenizer_->entry(kEos).piece;
-  EXPECT_EQ(special.At(eos + "x").id, kEos);
+  EXPECT_EQ(special.At(eos + "x").token.id, kEos);
   EXPECT_EQ(special.At(eos + "x").bytes, eos.size());
   EXPECT_EQ(special.At("x" + eos).bytes, 0u);
   const std::string broken = special.Broken("a" + eos);
@@ -51,16 +51,17 @@ TEST_F(ChatPromptTest, SpellingsInMessagesAreBroken) {
 TEST_F(ChatPromptTest, AnAnswerWithoutContentIsEmpty) {
   FakeEngine engine;
   ServingFacts facts;
-  facts.chat_template =
-      *ChatTemplate::Parse("{% for m in messages %}[{{ m['content'] }}]{% endfor %}",
-                           Json::object(), *engine.tokenizer());
+  facts.chat_template = *ChatTemplate::Parse(
+      "{% for m in messages %}[{{ m['content'] }}]{% endfor %}", Json::object());
   const auto render = [&](const char* role, Json content) {
-    Conversation chat;
     Json message = {{"role", role}};
     if (!content.is_discarded()) message["content"] = std::move(content);
-    chat.messages = Json::array({{{"role", "user"}, {"content", "a"}}, message});
+    OpenAiRequest request;
+    request.conversation.messages = Json::array({{{"role", "user"}, {"content", "a"}}, message});
+    const absl::StatusOr<Conversation> conversation = ToConversation(request);
+    if (!conversation.ok()) return std::string(conversation.status().message());
     WorkMeter meter;
-    absl::StatusOr<ChatPrompt> prompt = ToChatPrompt(chat, engine, facts, meter);
+    absl::StatusOr<ChatPrompt> prompt = ToChatPrompt(*conversation, engine, facts, meter);
     return prompt.ok() ? *engine.tokenizer()->Decode(prompt->at_start)
                        : std::string(prompt.status().message());
   };
@@ -75,7 +76,7 @@ TEST_F(ChatPromptTest, DevelopersAreTheSystemWhereTheTemplateDoesNotKnowThem) {
   FakeEngine engine;
   const auto render = [&](const char* source) {
     ServingFacts facts;
-    facts.chat_template = *ChatTemplate::Parse(source, Json::object(), *engine.tokenizer());
+    facts.chat_template = *ChatTemplate::Parse(source, Json::object());
     Conversation chat;
     chat.messages = Json::array({{{"role", "developer"}, {"content", "a"}}});
     WorkMeter meter;

@@ -215,6 +215,39 @@ TEST_F(GenerateTest, TokenIdsAreFedAsTheyAre) {
   EXPECT_THAT(got.prompt.At(7), ElementsAre(0, 256, 5));
 }
 
+TEST_F(GenerateTest, SpecialTokensThatATextSpellsAreTokensUnlessTheyAreNotToBe) {
+  v1::GenerateRequest request = TextRequest("a</s>b");
+  request.mutable_session()->set_name("s");
+  request.set_add_special_tokens(false);
+  const Request parsed = Converted(request);
+  EXPECT_THAT(parsed.prompt.at_start, ElementsAre('a', 257, 'b'));
+  EXPECT_THAT(parsed.prompt.continued, ElementsAre('a', 257, 'b'));
+  request.set_parse_special(false);
+  const Request literal = Converted(request);
+  EXPECT_THAT(literal.prompt.at_start, ElementsAre('a', '<', '/', 's', '>', 'b'));
+  EXPECT_THAT(literal.prompt.continued, SizeIs(6));
+  request = TextRequest("<s>a");  // as transformers: BOS is added whatever the text has
+  EXPECT_THAT(Converted(request).prompt.at_start, ElementsAre(256, 256, 'a'));
+
+  v1::TokenizeRequest tokenize;
+  tokenize.set_text("a</s>");
+  EXPECT_THAT(client_->Tokenize(tokenize)->token_ids(), ElementsAre(256, 'a', 257));
+  tokenize.set_parse_special(false);
+  EXPECT_THAT(client_->Tokenize(tokenize)->token_ids(), SizeIs(6));
+}
+
+TEST_F(GenerateTest, ASessionThatMustExistIsNotMade) {
+  v1::GenerateRequest request = TextRequest("a");
+  request.mutable_session()->set_must_exist(true);
+  EXPECT_EQ(DetailsOf(Refused(request)).fields[0].field, "session.must_exist") << "has no name";
+  request.mutable_session()->set_name("s");
+  EXPECT_FALSE(Converted(request).create_session);
+  request.mutable_session()->set_create_if_missing(false);
+  EXPECT_FALSE(Converted(request).create_session);
+  request.mutable_session()->set_create_if_missing(true);
+  EXPECT_EQ(DetailsOf(Refused(request)).fields[0].field, "session.must_exist") << "contradicted";
+}
+
 TEST_F(GenerateTest, AnEmptyPromptHasNoTokensAtAll) {
   v1::GenerateRequest request = TextRequest("");
   request.mutable_session()->set_name("s");

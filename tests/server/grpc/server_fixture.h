@@ -64,8 +64,9 @@ class ServerTest : public ::testing::Test {
     server_ = nullptr;
   }
 
-  void Publish() {
+  void Publish(std::shared_ptr<const ChatTemplate> chat_template = nullptr) {
     ServingFacts facts;
+    facts.chat_template = std::move(chat_template);
     facts.model_name = "served";
     facts.default_max_tokens = 99;
     facts.sampling_defaults.set_top_k(5);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "server/chat/chat_prompt.h"
 #include "server/chat/chat_template.h"
+#include "server/openai/chat_messages.h"
 #include "server/openai/json_body.h"
 #include "server/openai/openai_request.h"
 #include "server/request_conversion.h"
@@ -180,9 +181,7 @@ std::vector<Hostile> Bodies() {
 
 class LinearWorkTest : public ::testing::Test {
  protected:
-  LinearWorkTest() {
-    facts_.chat_template = *ChatTemplate::Parse(kTemplate, Json::object(), *engine_.tokenizer());
-  }
+  LinearWorkTest() { facts_.chat_template = *ChatTemplate::Parse(kTemplate, Json::object()); }
 
   // What it comes to; what that is, is not asked here.
   absl::Status Convert(const std::string& text, WorkMeter& meter) const {
@@ -195,7 +194,9 @@ class LinearWorkTest : public ::testing::Test {
     const absl::StatusOr<OpenAiRequest> request = ToOpenAiRequest(kind, *body, http);
     if (!request.ok()) return request.status();
     if (kind == OpenAiKind::kChat) {
-      return ToChatPrompt(request->conversation, engine_, facts_, meter).status();
+      const absl::StatusOr<Conversation> conversation = ToConversation(*request);
+      if (!conversation.ok()) return conversation.status();
+      return ToChatPrompt(*conversation, engine_, facts_, meter).status();
     }
     for (const v1::GenerateRequest& prompt : request->prompts) {
       v1::GenerateRequest whole = request->generate;

@@ -64,11 +64,13 @@ TEST(OpenAiRequestTest, ValuesOfAnotherTypeAreRefusedByName) {
                                             "n",
                                             "best_of",
                                             "skip_special_tokens",
+                                            "parse_special",
                                             "echo",
                                             "logprobs",
                                             "session_id",
                                             "session_ttl_ms",
                                             "create_session",
+                                            "must_exist",
                                             "expected_position",
                                             "idempotency_key",
                                             "priority",
@@ -100,6 +102,8 @@ TEST(OpenAiRequestTest, WhatWouldHaveNoEffectIsRefusedByName) {
            {R"("session_id": "")", "session_id"},
            {R"("idempotency_key": "")", "idempotency_key"},
            {R"("create_session": true)", "create_session"},
+           {R"("must_exist": true)", "must_exist"},
+           {R"("must_exist": 1, "session_id": "s")", "must_exist"},
            {R"("session_ttl_ms": 5)", "session_ttl_ms"},
            {R"("expected_position": 0)", "expected_position"},
            {R"("top_p": 1, "top_p": 1)", "top_p"},
@@ -121,6 +125,7 @@ TEST(OpenAiRequestTest, WhatWouldHaveNoEffectIsRefusedByName) {
            {R"("top_logprobs": 3)", "top_logprobs"},
            {R"("echo": true)", "echo"},
            {R"("add_special_tokens": true)", "add_special_tokens"},
+           {R"("parse_special": true)", "parse_special"},
            {R"("max_tokens": 5, "max_completion_tokens": 6)", "max_completion_tokens"},
        }) {
     ExpectRefused(Read(OpenAiKind::kChat, Body(OpenAiKind::kChat, rest)), field);
@@ -130,6 +135,8 @@ TEST(OpenAiRequestTest, WhatWouldHaveNoEffectIsRefusedByName) {
       "max_completion_tokens");
   ExpectRefused(Read(OpenAiKind::kCompletion, R"({"prompt": [1], "add_special_tokens": true})"),
                 "add_special_tokens");
+  ExpectRefused(Read(OpenAiKind::kCompletion, R"({"prompt": [1], "parse_special": true})"),
+                "parse_special");
   ExpectRefused(Read(OpenAiKind::kCompletion, "{}"), "prompt");
   ExpectRefused(Read(OpenAiKind::kChat, "{}"), "messages");
 }
@@ -172,7 +179,8 @@ TEST(OpenAiRequestTest, WhatClientsSendWithoutMeaningItIsTaken) {
                             "logit_bias": {}, "response_format": {"type": "text"}, "user": "u",
                             "seed": 18446744073709551615, "top_k": -1, "best_of": 1, "modalities": ["text"],
                             "function_call": "none")")));
-    ExpectTaken(Read(kind, Body(kind, R"("seed": -1, "add_special_tokens": false)")));
+    ExpectTaken(Read(kind, Body(kind, R"("seed": -1, "add_special_tokens": false,
+                                      "parse_special": false)")));
   }
   ExpectTaken(Read(OpenAiKind::kChat, Body(OpenAiKind::kChat, R"("max_tokens": 5,
                                                       "max_completion_tokens": 5)")));

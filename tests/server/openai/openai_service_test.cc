@@ -213,7 +213,7 @@ TEST_F(OpenAiServiceTest, ADeadlineEndsWhatComesBeforeTheEngine) {
   facts.chat_template = *ChatTemplate::Parse(
       "{% for i in range(100000) %}{% for j in range(9) %}{{ i is divisibleby(3) }}{% endfor %}"
       "{% endfor %}",
-      Json::object(), *engine_.tokenizer());
+      Json::object());
   access_.Publish(engine_, facts);
   constexpr char kBody[] = R"({"messages": [{"role": "user", "content": "a"}]})";
   RawHttpClient client(server_->port());
