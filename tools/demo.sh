@@ -71,10 +71,15 @@ export MNEME_SERVER
 mneme() { "$bin/mneme" "$@"; }
 mneme info | sed -n 1,4p
 
+# turns SESSION: says the lines of standard input. What mneme chat says besides answers, where the
+# session stands, is shown only if it fails.
+turns() {
+  mneme chat --session "$1" --temperature 0 --max-tokens 48 2>"$work/chat.err" || { cat "$work/chat.err" >&2; return 1; }
+}
 # ask SESSION TEXT: one turn of a chat; the answer is in $answer.
 ask() {
   printf '  %s> %s%s\n' "$bold" "$2" "$plain"
-  answer=$(mneme chat --session "$1" --temperature 0 --max-tokens 48 <<<"$2")
+  answer=$(turns "$1" <<<"$2")
   printf '  %s\n' "$answer"
 }
 # says TEXT: the last answer has to contain it.
@@ -94,7 +99,7 @@ bytes=$(field state_bytes clara) before=$(field position clara)
 
 step "A flood"
 note "$(wc -l <demo/flood.txt) turns about other people and things. The first and the last:"
-mneme chat --session clara --temperature 0 --max-tokens 48 <demo/flood.txt >"$work/flood"
+turns clara <demo/flood.txt >"$work/flood"
 turn() { printf '  %s> %s%s\n  %s\n' "$bold" "$(short "$1")" "$plain" "$2"; }
 short() { if ((${#1} > 90)); then printf '%.84s [...]' "$1"; else printf '%s' "$1"; fi; }
 turn "$(head -n 1 demo/flood.txt)" "$(head -n 1 "$work/flood")"

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/random/random.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -15,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "clients/cli/command.h"
 #include "clients/cli/request_flags.h"
+#include "clients/cpp/client_session.h"
 
 namespace mneme::cli {
 namespace {
@@ -22,9 +24,14 @@ namespace {
 constexpr absl::string_view kUsageText =
     R"(usage: mneme chat [FLAGS]
 
-Talks to a session. The model remembers the conversation; each turn sends only the new text, wrapped
-in --prefix and --suffix, and shows the answer up to the model's end token or --stop. With the
-defaults a conversation reads, tokens and all,
+Talks to a session. The model remembers the conversation; each turn sends only what you say, which the
+server writes as the model's chat template has it, and shows the answer up to the model's end token or
+--stop. At the start it says whether the session is new or how many tokens it goes on after, on
+standard error if turns do not come from a terminal. Once a session is in use it has to exist: if it
+expires or the server is started anew, the next turn is an error and no invented answer.
+
+A model without a chat template, and --no-template, get turns as text, wrapped in --prefix and --suffix.
+With the defaults a conversation reads, tokens and all,
 
   <s>User: Hello\nAssistant: Hi.</s>\nUser: ...
 
@@ -41,11 +48,16 @@ A line that ends with a backslash goes on in the next one; """ alone begins and 
 
 struct Options {
   Connection connection;
-  v1::GenerateRequest request;  // of every turn, less its text
-  std::string prefix = "User: ";
-  std::string suffix = "\nAssistant:";
+  v1::GenerateRequest request;        // of every turn, less its text
+  std::optional<bool> uses_template;  // not set: where the model has one
+  std::optional<std::string> prefix;  // these three are for turns without a template
+  std::optional<std::string> suffix;
+  bool default_stop = true;
   bool keep = false;
   bool close = true;
+
+  std::string Prefix() const { return prefix.value_or("User: "); }
+  std::string Suffix() const { return suffix.value_or("\nAssistant:"); }
 };
 
 // Reads what one turn says: a line, lines that end with a backslash, or lines between """.
@@ -93,13 +105,12 @@ class Chat {
   }
 
   int Run() {
-    // A name that no turn could use is told before anything is typed. Most often there is no such
-    // session yet: the first turn creates it.
+    // A name that no turn could use is told before anything is typed. Without --must-exist there
+    // may be no such session yet: the first turn creates it.
     if (const absl::Status status = LookUpSession(); !status.ok()) return ReportError(status);
     is_cut_ = false;  // what somebody else left is taken for whole
-    if (is_terminal_) {
-      WriteOut(absl::StrCat("session ", session(), "; /help lists the commands\n"));
-    }
+    Greet();
+    if (const absl::Status status = ChooseTemplate(); !status.ok()) return ReportError(status);
     int code = kOk;
     while (const std::optional<std::string> turn = ReadTurn(is_terminal_)) {
       const absl::string_view text = absl::StripAsciiWhitespace(*turn);
@@ -116,6 +127,40 @@ class Chat {
   }
 
  private:
+  // Says where the conversation stands. Answers alone are on standard output of a script.
+  void Greet() const {
+    const std::string where =
+        exists_ ? absl::StrCat("session ", session(), ", going on after ", position_, " tokens")
+                : absl::StrCat("new session ", session());
+    if (is_terminal_) {
+      WriteOut(absl::StrCat(where, "; /help lists the commands\n"));
+    } else if (!is_own_) {
+      fprintf(stderr, "[%s]\n", where.c_str());
+    }
+  }
+
+  // Whether turns are messages for the model's chat template, or texts.
+  absl::Status ChooseTemplate() {
+    if (!options_.uses_template.has_value()) {
+      const bool is_wrapped = options_.prefix.has_value() || options_.suffix.has_value();
+      const absl::StatusOr<v1::GetInfoResponse> info = client_.GetInfo();
+      if (!info.ok()) return info.status();
+      options_.uses_template = !is_wrapped && info->model().has_chat_template();
+      if (!is_wrapped && !*options_.uses_template) {
+        fprintf(stderr,
+                "[the model has no chat template: turns are sent as \"%s...%s\" (--prefix, "
+                "--suffix)]\n",
+                absl::CEscape(options_.Prefix()).c_str(), absl::CEscape(options_.Suffix()).c_str());
+      }
+    }
+    const std::string prefix = options_.Prefix();
+    const absl::string_view marker = absl::StripAsciiWhitespace(prefix);
+    if (!*options_.uses_template && options_.default_stop && !marker.empty()) {
+      options_.request.mutable_stopping()->add_stop_strings(absl::StrCat("\n", marker));
+    }
+    return absl::OkStatus();
+  }
+
   const std::string& session() const { return options_.request.session().name(); }
   void set_session(std::string name) {
     options_.request.mutable_session()->set_name(std::move(name));
@@ -124,8 +169,10 @@ class Chat {
   // Learns where the session stands. Elsewhere than after the last answer: in one that was cut off.
   absl::Status LookUpSession() {
     const absl::StatusOr<v1::Session> info = client_.GetSession(session());
-    if (!info.ok() && !absl::IsNotFound(info.status())) return info.status();
+    const bool may_be_missing = !options_.request.session().must_exist();
+    if (!info.ok() && !(absl::IsNotFound(info.status()) && may_be_missing)) return info.status();
     is_unsure_ = false;
+    SetExists(info.ok());
     const int64_t position = info.ok() ? info->position() : 0;
     if (position == position_) return absl::OkStatus();
     position_ = position;
@@ -139,19 +186,21 @@ class Chat {
   // though the user did not see them.
   void SetPrompt(absl::string_view turn) {
     std::string text =
-        absl::StrCat(position_ > 0 ? "\n" : "", options_.prefix, turn, options_.suffix);
+        absl::StrCat(position_ > 0 ? "\n" : "", options_.Prefix(), turn, options_.Suffix());
     if (absl::StartsWith(text, ending_)) text.erase(0, ending_.size());
     if (is_cut_ && options_.close && SetClosingPrompt(text)) return;
     options_.request.set_text(std::move(text));
+    options_.request.set_parse_special(false);  // what a user says is text
   }
 
-  // The same behind the end token that the last answer did not come to. A text cannot spell it.
+  // The same behind the end token that the last answer did not come to.
   bool SetClosingPrompt(const std::string& text) {
     const absl::StatusOr<v1::GetInfoResponse> info = client_.GetInfo();
     if (!info.ok() || !info->model().has_eos_token_id()) return false;
     v1::TokenizeRequest request;
     request.set_text(text);
     request.set_continuation(true);
+    request.set_parse_special(false);
     const absl::StatusOr<v1::TokenizeResponse> tokens = client_.Tokenize(request);
     if (!tokens.ok()) return false;
     v1::TokenIds& prompt = *options_.request.mutable_token_ids();
@@ -161,30 +210,63 @@ class Chat {
     return true;
   }
 
-  int Answer(absl::string_view turn) {
-    if (is_unsure_) (void)LookUpSession();
+  // From now on there has to be a session, or may be none: one that is gone must not come back
+  // empty, without a word.
+  void SetExists(bool exists) {
+    exists_ = exists;
+    options_.request.mutable_session()->set_must_exist(exists);
+    if (exists) options_.request.mutable_session()->clear_create_if_missing();
+  }
+
+  // What a turn is to the server: with the template, or as text. Shows the answer as it comes and
+  // leaves it in `answer`.
+  absl::Status Send(absl::string_view turn, std::string& answer) {
+    const auto show = [&answer](absl::string_view text) {
+      WriteOut(text);
+      absl::StrAppend(&answer, text);
+    };
+    if (*options_.uses_template) {
+      ClientSession messages(client_, session());
+      *messages.request().mutable_session() = options_.request.session();
+      *messages.request().mutable_sampling() = options_.request.sampling();
+      *messages.request().mutable_stopping() = options_.request.stopping();
+      const absl::StatusOr<mneme::Answer> answered = messages.Chat(turn, show, &cancel_);
+      if (answered.ok()) position_ = answered->finished.session().position();
+      return answered.status();
+    }
     SetPrompt(turn);
-    cancel_.Reset();
-    answering_ = true;
-    std::string answer;
-    const absl::Status status = client_.Generate(
+    return client_.Generate(
         options_.request,
         [&](const v1::GenerateResponse& response) {
           for (const v1::Output& output : response.outputs()) {
             absl::string_view text = output.text();
-            if (answer.empty()) text = absl::StripLeadingAsciiWhitespace(text);
-            WriteOut(text);
-            absl::StrAppend(&answer, text);
+            show(answer.empty() ? absl::StripLeadingAsciiWhitespace(text) : text);
             is_cut_ = output.finish_reason() == v1::FINISH_REASON_LENGTH;
             ending_ = output.stop_matched();
           }
           if (response.has_finished()) position_ = response.finished().session().position();
         },
         &cancel_);
+  }
+
+  int Answer(absl::string_view turn) {
+    if (is_unsure_) (void)LookUpSession();
+    cancel_.Reset();
+    answering_ = true;
+    std::string answer;
+    const absl::Status status = Send(turn, answer);
     answering_ = false;
+    if (status.ok()) SetExists(true);
     is_unsure_ = !status.ok();
     const bool stopped = cancel_.cancelled();
-    if (!status.ok() && !stopped && answer.empty()) return ReportError(status);  // refused
+    if (!status.ok() && !stopped && answer.empty()) {  // refused
+      const int code = ReportError(status);
+      if (absl::IsNotFound(status) && exists_) {
+        fputs("mneme: the session and what it remembered are gone; /reset begins a new one\n",
+              stderr);
+      }
+      return code;
+    }
     if (!absl::EndsWith(answer, "\n")) WriteOut("\n");
     if (status.ok()) return kOk;
     if (stopped) {
@@ -207,6 +289,7 @@ class Chat {
         return;
       }
       position_ = 0;
+      SetExists(false);
       is_cut_ = is_unsure_ = false;
       WriteOut("[a new conversation]\n");
     } else if (words[0] == "/session") {
@@ -222,9 +305,9 @@ class Chat {
     }
   }
 
-  // A session that no turn has begun is no error.
+  // A session that no turn has begun is no error; one that is gone is.
   void ReportMissing(const absl::Status& status) {
-    if (absl::IsNotFound(status)) {
+    if (absl::IsNotFound(status) && !exists_) {
       WriteOut(absl::StrCat("[", session(), " begins with the next turn]\n"));
     } else {
       (void)ReportError(status);
@@ -251,6 +334,7 @@ class Chat {
   CancelToken cancel_;
   std::atomic<bool> answering_{false};
   bool is_own_ = false;     // named by us: deleted at the end
+  bool exists_ = false;     // there was a session, and it must be there still
   int64_t position_ = 0;    // of the session after the last answer; 0: it begins
   bool is_unsure_ = false;  // a turn failed, and the session may hold a part of it
   bool is_cut_ = false;     // the last answer did not come to its end
@@ -263,7 +347,6 @@ int RunChat(const Arguments& arguments) {
   Options options;
   FlagSet flags;
   bool help = false;
-  bool default_stop = true;
   options.connection.AddFlags(flags);
   options.connection.AddWaitFlag(flags);
   AddSamplingFlags(flags, options.request);
@@ -273,6 +356,12 @@ int RunChat(const Arguments& arguments) {
   flags.Alias("-s");
   flags.Bool("keep", "Do not delete the session at the end.",
              [&](bool value) { options.keep = value; });
+  flags.Bool("must-exist", "Go on with a session that is there, or refuse.",
+             [&](bool value) { options.request.mutable_session()->set_must_exist(value); });
+  flags.Bool("template",
+             "Send turns as messages for the model's chat template; default if it has one, and "
+             "neither --prefix nor --suffix is given. The flags below are for turns without.",
+             [&](bool value) { options.uses_template = value; });
   flags.String("prefix", "TEXT", "Comes before what you say; default \"User: \".",
                [&](std::string value) { options.prefix = std::move(value); });
   flags.String("suffix", "TEXT", "Comes after it; default a line break and \"Assistant:\".",
@@ -280,10 +369,10 @@ int RunChat(const Arguments& arguments) {
   flags.Bool(
       "close",
       "Close an answer that was cut off, by --max-tokens or Ctrl-C, with the model's end token "
-      "before the next turn; on by default.",
+      "before the next turn; on by default, and the chat template's business where there is one.",
       [&](bool value) { options.close = value; });
   flags.Bool("default-stop", "Stop where the model begins a turn of yours; on by default.",
-             [&](bool value) { default_stop = value; });
+             [&](bool value) { options.default_stop = value; });
   flags.Bool("help", "Print this.", [&](bool value) { help = value; });
   flags.Alias("-h");
   const absl::StatusOr<std::vector<std::string>> positional = flags.Parse(arguments);
@@ -295,9 +384,11 @@ int RunChat(const Arguments& arguments) {
   if (!positional->empty()) {
     return ReportUsage("chat", absl::StrCat("unexpected argument \"", (*positional)[0], "\""));
   }
-  const absl::string_view marker = absl::StripAsciiWhitespace(options.prefix);
-  if (default_stop && !marker.empty()) {
-    options.request.mutable_stopping()->add_stop_strings(absl::StrCat("\n", marker));
+  if (options.uses_template.value_or(false) && (options.prefix || options.suffix)) {
+    return ReportUsage("chat", "--template has neither --prefix nor --suffix");
+  }
+  if (options.request.session().must_exist() && options.request.session().name().empty()) {
+    return ReportUsage("chat", "--must-exist needs a --session");
   }
 
   std::atomic<Chat*> chat_for_interrupt{nullptr};

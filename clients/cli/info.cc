@@ -99,6 +99,8 @@ void PrintInfo(const v1::GetInfoResponse& info) {
   if (const std::string defaults = NumbersText(model.sampling_defaults()); !defaults.empty()) {
     absl::PrintF("sampling   %s, unless a request says otherwise\n", defaults);
   }
+  absl::PrintF("chats      %s\n", model.has_chat_template() ? "with the model's chat template"
+                                                            : "no chat template: prompts only");
   absl::PrintF("capacity   %d sessions of %s; %d in use, %d named\n", now.slabs_total(),
                HumanBytes(info.capacity().slab_bytes()), now.slabs_used(), now.sessions());
   absl::PrintF(
@@ -180,6 +182,10 @@ int RunTokenize(const Arguments& arguments) {
                       [&](bool value) { request.set_continuation(value); });
   question.flags.Bool("add-special-tokens", "Put BOS in front; default as the model says.",
                       [&](bool value) { request.set_add_special_tokens(value); });
+  question.flags.Bool("parse-special",
+                      "Take special tokens that TEXT spells, such as </s>, for these tokens; on by "
+                      "default.",
+                      [&](bool value) { request.set_parse_special(value); });
   std::vector<std::string> words;
   int code = kOk;
   if (!question.Parse("tokenize", "[FLAGS] [TEXT]: token ids of TEXT or standard input", kAnyNumber,

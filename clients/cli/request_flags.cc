@@ -93,6 +93,8 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
   flags.Alias("-s");
   flags.Bool("create", "Create a missing session; --no-create makes that an error.",
              [=](bool value) { r->mutable_session()->set_create_if_missing(value); });
+  flags.Bool("must-exist", "Go on with a session that is there, or refuse; as --no-create.",
+             [=](bool value) { r->mutable_session()->set_must_exist(value); });
   flags.Time("ttl", "Idle time after which the session is deleted, created or not.",
              [=](absl::Duration value) {
                r->mutable_session()->set_ttl_ms(absl::ToInt64Milliseconds(value));
@@ -103,6 +105,10 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
             });
   flags.Bool("add-special-tokens", "Begin a new session with BOS; default as the model says.",
              [=](bool value) { r->set_add_special_tokens(value); });
+  flags.Bool("parse-special",
+             "Take special tokens that the prompt spells, such as </s>, for these tokens; on by "
+             "default.",
+             [=](bool value) { r->set_parse_special(value); });
   flags.Bool("skip-special-tokens", "Leave control tokens out of the text; on by default.",
              [=](bool value) { r->mutable_response()->set_skip_special_tokens(value); });
   flags.Integer("choices", "Answers to the same prompt.",

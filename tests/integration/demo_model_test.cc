@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "clients/cpp/client.h"
+#include "clients/cpp/client_session.h"
 #include "tests/integration/child_process.h"
 
 namespace mneme {
@@ -165,6 +166,43 @@ TEST_F(DemoModelTest, RemembersFactsBehindAFlood) {
   const int right = static_cast<int>(std::size(kQuestions) - wrong.size());
   RecordProperty("right", right);
   EXPECT_GE(right, kLeastRight) << absl::StrJoin(wrong, "");
+}
+
+// As `mneme chat`, without a command line.
+TEST_F(DemoModelTest, AnswersMessagesInASession) {
+  ClientSession session(*client_, "anna");
+  session.request().mutable_sampling()->set_temperature(0);
+  const auto say = [&](absl::string_view text) {
+    const absl::StatusOr<Answer> answer = session.Chat(text);
+    EXPECT_TRUE(answer.ok()) << answer.status();
+    return answer.ok() ? answer->text : "";
+  };
+  say("Hello! My name is Anna.");
+  say("Please remember that my code is 7281.");
+  EXPECT_EQ(say("What is my code?"), "Your code is 7281.");
+  session.request().mutable_session()->set_must_exist(true);
+  EXPECT_TRUE(client_->DeleteSession("anna").ok());
+  const absl::StatusOr<Answer> gone = session.Chat("What is my code?");
+  EXPECT_EQ(gone.status().code(), absl::StatusCode::kNotFound) << "no invented code";
+}
+
+TEST_F(DemoModelTest, ACommandLineSpellsSpecialTokensUnlessToldNotTo) {
+  const auto run = [this](std::vector<std::string> words) {
+    words.insert(words.begin(), kClient);
+    ChildProcess client(words, "", {"MNEME_SERVER=" + address_});
+    EXPECT_EQ(client.Wait(), 0) << client.err();
+    return client.out();
+  };
+  EXPECT_EQ(run({"tokenize", "</s>"}), "1 2\n");
+  EXPECT_EQ(run({"tokenize", "--no-add-special-tokens", "</s>"}), "2\n");
+  EXPECT_THAT(run({"tokenize", "--no-parse-special", "--pieces", "</s>"}),
+              testing::Not(testing::HasSubstr("2\t")));
+  // A template that was applied by hand.
+  const std::string answer =
+      run({"generate", "--no-add-special-tokens", "--temperature=0",
+           "<s>User: My code is 7281.\nAssistant: Noted. Your code is 7281.</s>\n"
+           "User: What is my code?\nAssistant:"});
+  EXPECT_EQ(answer, " Your code is 7281.\n");
 }
 
 // What a greedy continuation by one token is, with all digits of its probability.

@@ -518,10 +518,47 @@ TEST(ClientProcessTest, AChatKeepsASession) {
   const Result chat = RunClient(server, {"chat", "--max-tokens=4", "-s", "talk"},
                                 "hello\n/session\n/fork other\nmore \\\nlines\n/reset\n/quit\n");
   EXPECT_EQ(chat.code, 0) << chat.err;
+  EXPECT_THAT(chat.err, HasSubstr("[new session talk]\n"));
+  EXPECT_THAT(chat.err, HasSubstr("the model has no chat template: turns are sent as "
+                                  "\"User: ...\\nAssistant:\""));
   EXPECT_THAT(chat.out, ContainsRegex("\\[talk: [0-9]+ tokens"));
   EXPECT_THAT(chat.out, HasSubstr("going on in other"));
   EXPECT_EQ(RunClient(server, {"session", "get", "talk"}).code, 0);
   EXPECT_EQ(RunClient(server, {"session", "get", "other"}).code, 4) << "it was reset";
+  const Result again = RunClient(server, {"chat", "-s", "talk", "--max-tokens=1"}, "/session\n");
+  EXPECT_THAT(again.err, ContainsRegex("\\[session talk, going on after [0-9]+ tokens\\]"));
+}
+
+TEST(ClientProcessTest, WhatMustExistIsNotBegunAnew) {
+  Server server;
+  const Result chat =
+      RunClient(server, {"chat", "-s", "gone", "--must-exist"}, "What is my code?\n");
+  EXPECT_EQ(chat.code, 4);
+  EXPECT_EQ(chat.out, "");
+  EXPECT_THAT(chat.err, AllOf(HasSubstr("NOT_FOUND"), HasSubstr("\"gone\"")));
+  const Result generate = RunClient(server, {"generate", "-s", "gone", "--must-exist", "hello"});
+  EXPECT_EQ(generate.code, 4);
+  EXPECT_THAT(generate.err, HasSubstr("NOT_FOUND"));
+  EXPECT_EQ(RunClient(server, {"session", "get", "gone"}).code, 4) << "nothing was made";
+  EXPECT_EQ(RunClient(server, {"session", "create", "there"}).code, 0);
+  EXPECT_EQ(
+      RunClient(server, {"generate", "-s", "there", "--must-exist", "--max-tokens=1", "hello"})
+          .code,
+      0);
+  const Result nameless = RunClient(server, {"chat", "--must-exist"}, "hello\n");
+  EXPECT_EQ(nameless.code, 2);
+  EXPECT_THAT(nameless.err, HasSubstr("--session"));
+}
+
+TEST(ClientProcessTest, AChatTemplateIsNotWrapped) {
+  Server server;
+  const Result both = RunClient(server, {"chat", "--template", "--prefix=Me: "}, "hello\n");
+  EXPECT_EQ(both.code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--template has neither --prefix nor --suffix"));
+  const Result none = RunClient(server, {"chat", "--template", "-s", "s"}, "hello\n");
+  EXPECT_EQ(none.code, 4) << "this model has none";
+  EXPECT_THAT(none.err, AllOf(HasSubstr("FAILED_PRECONDITION"), HasSubstr("NO_CHAT_TEMPLATE")));
+  EXPECT_EQ(RunClient(server, {"session", "get", "s"}).code, 4);
 }
 
 TEST(ClientProcessTest, TheBenchmarkPrintsTheUsualBlock) {

@@ -27,6 +27,8 @@ BOS, EOS, LINE_BREAK, THE = 1, 2, 15, 284
 # "User: One", a line break, "Assistant:"; and the second turn, behind a line break.
 FIRST = (489, 90, 365, 63, 489, 84, 495, 490, 15, 70, 493, 303, 270, 265, 492, 63)
 SECOND = (15, 90, 365, 63, 489, 89, 513, 496, 15, 70, 493, 303, 270, 265, 492, 63)
+# As the template has it: behind a control token text has the tokenizer's prefix again.
+SECOND_BEHIND_EOS = (489, *SECOND)
 THREE_TOKENS_AND_EOS = {"min_tokens": 3, "max_tokens": 8, "logit_bias": {EOS: 100.0, THE: 50.0}}
 THREE_TOKENS = {"max_tokens": 3, "logit_bias": {EOS: -100.0, THE: 50.0}}
 
@@ -71,11 +73,11 @@ def answer_to(server, ids, **options):
     return server.client().generate(ids, temperature=0, **options).token_ids
 
 
-def expected_tokens(server, ending=(), **options):
+def expected_tokens(server, ending=(), second=SECOND_BEHIND_EOS, **options):
     """Of two turns whose answers end so, and with what they held of an end token."""
     ids = (BOS, *FIRST)
     ids += answer_to(server, ids, **options) + ending
-    ids += SECOND
+    ids += second
     return ids + answer_to(server, ids, **options)
 
 
@@ -120,13 +122,18 @@ def test_an_answer_that_was_cut_off_is_closed(server, chat, name):
 
 
 def test_or_left_open(server, chat, name):
-    chat(name, "One\nTwo\n", "--no-close", **THREE_TOKENS)
-    assert_holds(server, name, expected_tokens(server, **THREE_TOKENS))
+    chat(name, "One\nTwo\n", "--no-template", "--no-close", **THREE_TOKENS)
+    assert_holds(server, name, expected_tokens(server, second=SECOND, **THREE_TOKENS))
+
+
+def test_without_the_template_an_answer_is_closed_too(server, chat, name):
+    chat(name, "One\nTwo\n", "--no-template", **THREE_TOKENS)
+    assert_holds(server, name, expected_tokens(server, ending=(EOS,), second=SECOND, **THREE_TOKENS))
 
 
 def test_the_line_break_that_stopped_an_answer_is_not_repeated(server, chat, name):
     options = {"max_tokens": 4, "logit_bias": {LINE_BREAK: 100.0}}
-    chat(name, "One\nTwo\n", "--stop", "\n", **options)
+    chat(name, "One\nTwo\n", "--no-template", "--stop", "\n", **options)
     ids = (BOS, *FIRST, LINE_BREAK, *SECOND[1:], LINE_BREAK)
     assert_holds(server, name, ids)
 
@@ -154,6 +161,7 @@ def test_an_answer_that_was_interrupted_is_closed(bin_dir, server, name, tmp_pat
             command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE, bufsize=0
         ) as chat,
     ):
+        assert chat.stderr.readline() == f"[new session {name}]\n".encode()
         for line in (b"One\n", b"Two\n"):
             before = said.stat().st_size
             chat.stdin.write(line)
@@ -167,7 +175,7 @@ def test_an_answer_that_was_interrupted_is_closed(bin_dir, server, name, tmp_pat
     pending = 1  # the last token of the answer, sampled and not yet fed: it counts as new
     wait_for_value(  # lines are written by a thread of their own
         lambda: re.findall(rf"session={name} .* prompt_tokens=(\d+)", server.log),
-        [str(len((BOS, *FIRST))), str(pending + len((EOS, *SECOND)))],
+        [str(len((BOS, *FIRST))), str(pending + len((EOS, *SECOND_BEHIND_EOS)))],
     )
 
 

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 import pytest
+from waiting import wait_for_value
 
 
 @pytest.fixture
@@ -69,10 +70,31 @@ def test_chat_begins_a_session_that_is_not_there_yet(cli, client, name):
     client.sessions.delete(name)
 
 
+def test_chat_says_where_it_goes_on_and_never_invents_a_past(bin_dir, golden_server, client, name):
+    command = [bin_dir / "mneme", "--server", golden_server.target, "chat", "--session", name]
+    command += ["--max-tokens", "2", "--ignore-eos"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as chat:
+        chat.stdin.write("Hello\n")
+        chat.stdin.flush()
+        assert chat.stderr.readline().startswith("[new session ")
+        wait_for_value(lambda: [s.name for s in client.sessions.list(name) if not s.busy], [name])
+        position = client.sessions.get(name).position
+        client.sessions.delete(name)
+        _, err = chat.communicate("What is my code?\n")
+    assert chat.returncode == 4
+    assert "NOT_FOUND" in err
+    assert "/reset begins a new one" in err
+    assert list(client.sessions.list(name)) == []
+    assert position > 0
+
+
 def test_chat_has_nothing_to_show_or_fork_before_the_first_turn(cli, client, name):
     said = "/session\n/fork\nHello\n/fork two names\n/reset\n/session\n"
     code, out, err = cli("chat", "--session", name, "--max-tokens", "2", stdin=said)
-    assert (code, err) == (0, "")
+    assert code == 0
+    assert err.startswith(f"[new session {name}]\n")
     assert out.count(f"[{name} begins with the next turn]") == 3
     assert "unknown command /fork two names" in out
     assert list(client.sessions.list(name)) == []
