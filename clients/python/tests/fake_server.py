@@ -13,9 +13,10 @@ from google.protobuf import any_pb2, duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from generic_service import add_service
 from mneme.v1 import inference_pb2 as pb
 from mneme.v1 import sessions_pb2
+
+from generic_service import add_service
 
 
 def fail(
@@ -135,6 +136,7 @@ class FakeServer:
     def Generate(self, request: Any, context: Any) -> Any:
         yield from self._next(request, context)
 
+    Chat = Generate
     Tokenize = Detokenize = GetInfo = Create = Get = List = Fork = Delete = _next
 
 

@@ -228,3 +228,21 @@ def test_both_clients_have_the_same_methods():
     assert names(mneme.AsyncSession) == names(mneme.Session)
     assert names(mneme.AsyncSessions) == names(mneme.Sessions)
     assert names(mneme.AsyncStream) == names(mneme.Stream)
+
+
+def test_chats(server):
+    async def test(client):
+        session = client.session("s", must_exist=True)
+        server.says(answer("one two", position=3, name="s"))
+        assert (await session.chat("Hello")).text == "one two"
+        assert session.position == 3
+        server.says(answer("one two", position=5, name="s"))
+        assert [text async for text in session.stream_chat("More").texts()] == ["one", " two"]
+        server.says(answer("one"))
+        assert (await client.chat([{"role": "user", "content": "a"}])).text == "one"
+        server.says(answer("one"))
+        assert (await client.stream_chat("a").result()).text == "one"
+        assert [r.session.must_exist for r in server.requests] == [True, True, False, False]
+        assert {type(r).__name__ for r in server.requests} == {"ChatRequest"}
+
+    run(server, test)

@@ -480,3 +480,49 @@ def test_health(server, client):
     assert any(says_so_after(0.1 * 2**i) for i in range(10))
     with pytest.raises(mneme.NotFound):
         client.health("no.such.Service")
+
+
+def test_a_chat_sends_messages_and_collects_the_answer(server, client):
+    server.says(answer("one two"))
+    assert client.chat("Hello", max_tokens=5).text == "one two"
+    request = server.requests[0]
+    assert isinstance(request, pb.ChatRequest)
+    assert [(m.role, m.content) for m in request.messages] == [("user", "Hello")]
+    assert request.stopping.max_tokens == 5
+    server.says(answer("one two"))
+    assert list(client.stream_chat("Hello").texts()) == ["one", " two"]
+
+
+def test_a_session_s_chat_is_repeated_only_with_a_key(server, client):
+    server.fails(grpc.StatusCode.UNAVAILABLE, "gone")
+    server.says(answer("one", position=4, name="s"))
+    session = client.session("s")
+    assert session.chat("Hello").text == "one"
+    assert session.position == 4
+    first, second = server.requests
+    assert first.idempotency_key == second.idempotency_key != ""
+    assert first.session.name == "s"
+
+
+def test_a_session_that_must_exist_says_so_with_every_request(server, client):
+    session = client.session("s", must_exist=True)
+    for call in (session.chat, session.send):
+        server.says(answer("one", name="s"))
+        call("Hello")
+    for call in (session.stream_chat, session.stream):
+        server.says(answer("one", name="s"))
+        call("Hello").result()
+    assert [request.session.must_exist for request in server.requests] == [True] * 4
+    server.fails(grpc.StatusCode.NOT_FOUND, "no session s", reason="NO_SUCH_SESSION")
+    with pytest.raises(mneme.SessionNotFound):
+        session.chat("Hello")
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind"),
+    [("HISTORY_MISMATCH", mneme.HistoryMismatch), ("NO_CHAT_TEMPLATE", mneme.NoChatTemplate)],
+)
+def test_what_keeps_a_chat_from_going_on_has_a_name(server, client, reason, kind):
+    server.fails(grpc.StatusCode.FAILED_PRECONDITION, "no", reason=reason)
+    with pytest.raises(kind):
+        client.chat("Hello", session="s", whole_conversation=True)

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 import mneme
-from mneme.requests import generate_request, make_repeatable, milliseconds
+from mneme.requests import chat_request, generate_request, make_repeatable, milliseconds
 
 
 def test_text_and_token_prompts_and_none():
@@ -50,6 +50,7 @@ def test_every_option_reaches_its_field():
             "ttl": 2.5,
             "expected_position": 0,
             "add_special_tokens": False,
+            "parse_special": False,
             "idempotency_key": "k",
             "priority": -3,
             "detached": True,
@@ -84,6 +85,8 @@ def test_every_option_reaches_its_field():
     assert request.session.ttl_ms == 2500
     assert request.HasField("expected_position")
     assert request.HasField("add_special_tokens")
+    assert request.HasField("parse_special")
+    assert not request.session.must_exist
     assert request.idempotency_key == "k"
     assert (request.priority, request.detached) == (-3, True)
     assert (request.request_id, request.model) == ("id", "m")
@@ -119,6 +122,7 @@ def test_an_unknown_option_is_named():
         ({"echo": "yes"}, "response.echo"),
         ({"ttl": -1.0}, "session.ttl_ms"),
         ({"create_if_missing": "no"}, "session.create_if_missing"),
+        ({"must_exist": "yes"}, "session.must_exist"),
         ({"priority": 0.5}, "priority"),
         ({"request_id": 5}, "request_id"),
         ({"timeout": "soon"}, "timeout"),
@@ -142,9 +146,70 @@ def test_a_prompt_that_no_field_holds_is_an_invalid_argument():
         assert caught.value.field_violations[0].field == field
 
 
+def test_a_text_or_a_message_or_a_list_of_them_is_a_chat():
+    for messages in (
+        "hé",
+        {"role": "user", "content": "hé"},
+        [{"role": "user", "content": "hé"}],
+    ):
+        request = chat_request(messages, None, {})
+        assert [(m.role, m.content) for m in request.messages] == [("user", "hé")]
+        assert not request.HasField("add_generation_prompt")
+    named = chat_request([{"role": "user", "content": "a", "name": "Ben"}], None, {}).messages[0]
+    assert (named.name, named.HasField("reasoning_content")) == ("Ben", False)
+
+
+def test_every_option_of_a_chat_reaches_its_field():
+    request = chat_request(
+        "a",
+        "s",
+        {
+            "whole_conversation": True,
+            "template_arguments": {"enable_thinking": False, "depth": 2},
+            "add_generation_prompt": False,
+            "must_exist": True,
+            "max_tokens": 3,
+            "temperature": 0,
+            "expected_position": 4,
+        },
+    )
+    assert request.whole_conversation
+    assert dict(request.template_arguments) == {"enable_thinking": False, "depth": 2}
+    assert not request.add_generation_prompt
+    assert request.HasField("add_generation_prompt")
+    assert (request.session.name, request.session.must_exist) == ("s", True)
+    assert (request.stopping.max_tokens, request.expected_position) == (3, 4)
+    assert request.sampling.HasField("temperature")
+
+
+@pytest.mark.parametrize(
+    ("messages", "field"),
+    [
+        (["a"], "messages[0]"),
+        ([{"role": "user", "content": "a"}, {"role": "user"}], "messages[1].content"),
+        ({"content": "a"}, "messages[0].role"),
+        ({"role": "user", "content": ["a"]}, "messages[0].content"),
+        ({"role": "user", "content": "a", "tool_calls": []}, "messages[0].tool_calls"),
+    ],
+)
+def test_a_message_that_is_none_is_refused_by_its_place(messages, field):
+    with pytest.raises(mneme.InvalidArgument) as caught:
+        chat_request(messages, None, {})
+    assert caught.value.field_violations[0].field == field
+
+
+def test_options_of_prompts_are_none_of_chats():
+    with pytest.raises(TypeError, match="parse_special"):
+        chat_request("a", None, {"parse_special": True})  # type: ignore[typeddict-unknown-key]
+    with pytest.raises(TypeError, match="whole_conversation"):
+        generate_request("a", None, {"whole_conversation": True})  # type: ignore[typeddict-unknown-key]
+
+
 def test_session_options_need_a_session():
     with pytest.raises(TypeError, match="ttl"):
         generate_request("x", None, {"ttl": 5.0})
+    with pytest.raises(TypeError, match="must_exist"):
+        chat_request("x", None, {"must_exist": True})
     with pytest.raises(ValueError, match="empty"):
         generate_request("x", "", {})
 

@@ -115,6 +115,13 @@ def text_server(start_any, text_model) -> ServerProcess:
     return start_any(text_model)
 
 
+@pytest.fixture(scope="session")
+def demo_server(start_any) -> ServerProcess:
+    if SANITIZED:
+        pytest.skip("SentencePiece does not run beside the sanitizers")
+    return start_any(Path(__file__).parents[3] / "demo" / "model")
+
+
 @pytest.fixture
 def client(golden_server):
     """Talks to the model of 256 byte tokens."""

@@ -3,7 +3,9 @@
 from mneme import Client
 
 with Client("127.0.0.1:50051") as client:
-    print(client.generate("Once upon a time", max_tokens=32, temperature=0).text)
+    session = client.session("anna")
+    session.chat("My name is Anna.")
+    print(session.chat("What is my name?"))
 """
 
 from mneme import errors, types
@@ -11,7 +13,15 @@ from mneme.aio import AsyncClient, AsyncSession, AsyncSessions, AsyncStream
 from mneme.channel import tls_credentials
 from mneme.client import Client, Session, Sessions, Stream
 from mneme.errors import *  # noqa: F403
-from mneme.requests import Duration, GenerateOptions, Prompt
+from mneme.requests import (
+    ChatMessage,
+    ChatOptions,
+    Duration,
+    GenerateOptions,
+    Messages,
+    Prompt,
+    RequestOptions,
+)
 from mneme.retry import RetryPolicy
 from mneme.types import *  # noqa: F403
 
@@ -22,10 +32,14 @@ __all__ = [
     "AsyncSession",
     "AsyncSessions",
     "AsyncStream",
+    "ChatMessage",
+    "ChatOptions",
     "Client",
     "Duration",
     "GenerateOptions",
+    "Messages",
     "Prompt",
+    "RequestOptions",
     "RetryPolicy",
     "Session",
     "Sessions",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Optional, Union
+from typing import Any, Optional, TypeVar, Union, cast
 
 import grpc
 import grpc.aio
@@ -12,13 +12,16 @@ import grpc.aio
 from mneme.collect import Collector
 from mneme.errors import Cancelled, ClientClosed, error_from_call, invalid_field
 from mneme.messages import events_of
-from mneme.requests import GenerateOptions, Prompt, generate_request, make_repeatable
+from mneme.requests import RequestOptions, make_repeatable
 from mneme.retry import Attempts, RetryPolicy
 from mneme.rpc import HealthCheckRequest
 from mneme.types import Chunk, Completion, Event, Finished, ServingStatus, Started
 from mneme.v1 import inference_pb2
 
 DEFAULT_TARGET = "127.0.0.1:50051"
+
+Request = Union[inference_pb2.GenerateRequest, inference_pb2.ChatRequest]
+Options = TypeVar("Options", bound=RequestOptions)
 
 
 def first_text(event: Event) -> str:
@@ -51,7 +54,7 @@ class StreamBase:
     def __init__(
         self,
         method: Any,
-        request: inference_pb2.GenerateRequest,
+        request: Request,
         attempts: Attempts,
         on_finished: Optional[Callable[[Finished], None]] = None,
     ) -> None:
@@ -126,18 +129,22 @@ class StreamBase:
 class SessionBase:
     """A named session's position, as far as it is known here."""
 
-    def __init__(self, name: str, exclusive: bool) -> None:
+    def __init__(self, name: str, exclusive: bool, must_exist: bool) -> None:
         self._exclusive = exclusive
+        self._must_exist = must_exist
         self.name = name
         self.position: Optional[int] = None
         """Tokens of the conversation; None: not known yet, or not any more."""
 
-    def _begin(self, options: GenerateOptions) -> GenerateOptions:
+    def _begin(self, options: Options) -> Options:
         """Options for the next request; until it has ended the position is not known."""
         position, self.position = self.position, None
-        if not self._exclusive or position is None:
-            return options
-        return {"expected_position": position, **options}
+        given: dict[str, Any] = dict(options)
+        if self._exclusive and position is not None:
+            given.setdefault("expected_position", position)
+        if self._must_exist:
+            given.setdefault("must_exist", True)
+        return cast(Options, given)
 
     def _follow(self, end: Union[Completion, Finished]) -> None:
         self.position = end.session.position if end.session else None
@@ -150,10 +157,8 @@ class ClientBase:
         self._timeout = timeout
         self._retry = retry
 
-    def _prepare(
-        self, prompt: Prompt, session: Optional[str], options: GenerateOptions
-    ) -> tuple[inference_pb2.GenerateRequest, Attempts]:
-        request = generate_request(prompt, session, options)
+    def _prepare(self, request: Request, options: RequestOptions) -> Attempts:
+        """The tries of `request`, which is made such that they do no harm."""
         retry = options.get("retry", self._retry)
         if not isinstance(retry, (RetryPolicy, type(None))):
             raise invalid_field("retry", f"{retry!r}, expected a RetryPolicy or None")
@@ -163,7 +168,7 @@ class ClientBase:
         if timeout is not None and not (isinstance(timeout, (int, float)) and timeout >= 0):
             raise invalid_field("timeout", f"{timeout!r}, expected seconds from 0 on")
         timeout = self._timeout if timeout is None else timeout
-        return request, Attempts(retry, timeout, repeatable=True)
+        return Attempts(retry, timeout, repeatable=True)
 
     def _attempts(self, repeatable: bool) -> Attempts:
         return Attempts(self._retry, self._timeout, repeatable=repeatable)

@@ -78,13 +78,17 @@ class Methods:
             )
             return partial(call, metadata=tuple(metadata))
 
+        def stream(name: str, request: Any) -> Any:
+            call = channel.unary_stream(
+                f"/{inference}/{name}",
+                request_serializer=request.SerializeToString,
+                response_deserializer=inference_pb2.GenerateResponse.FromString,
+            )
+            return partial(call, metadata=tuple(metadata))
+
         inference, sessions = "mneme.v1.Inference", "mneme.v1.Sessions"
-        generate = channel.unary_stream(
-            f"/{inference}/Generate",
-            request_serializer=inference_pb2.GenerateRequest.SerializeToString,
-            response_deserializer=inference_pb2.GenerateResponse.FromString,
-        )
-        self.generate = partial(generate, metadata=tuple(metadata))
+        self.generate = stream("Generate", inference_pb2.GenerateRequest)
+        self.chat = stream("Chat", inference_pb2.ChatRequest)
         self.tokenize = unary(
             inference, "Tokenize", inference_pb2.TokenizeRequest, inference_pb2.TokenizeResponse
         )

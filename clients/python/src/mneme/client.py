@@ -14,6 +14,7 @@ from mneme.calls import (
     DEFAULT_TARGET,
     ClientBase,
     ReadyWait,
+    Request,
     SessionBase,
     StreamBase,
     delay_or_raise,
@@ -25,12 +26,17 @@ from mneme.channel import ChannelOptions, Methods, channel_options, key_metadata
 from mneme.errors import MnemeError
 from mneme.messages import info_of, session_info_of, session_page_of, tokens_of
 from mneme.requests import (
+    ChatOptions,
     Duration,
     GenerateOptions,
+    Messages,
     Prompt,
+    RequestOptions,
+    chat_request,
     create_session_request,
     detokenize_request,
     fork_session_request,
+    generate_request,
     list_sessions_request,
     tokenize_request,
 )
@@ -127,14 +133,39 @@ class Session(SessionBase):
     is not known here (None), and the next request is accepted wherever the session stands. To stay
     strict, look at the error's `position` and pass `expected_position`, or call `info()`, which
     takes over the position that it finds.
+
+    With `must_exist`, a session that has expired, was deleted or ended with the server raises
+    SessionNotFound, rather than being begun anew without what it remembered.
     """
 
-    def __init__(self, client: Client, name: str, *, exclusive: bool = False) -> None:
-        super().__init__(name, exclusive)
+    def __init__(
+        self, client: Client, name: str, *, exclusive: bool = False, must_exist: bool = False
+    ) -> None:
+        super().__init__(name, exclusive, must_exist)
         self._client = client
 
+    def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> Completion:
+        """Says something and returns the answer.
+
+        `messages`: what is new; a text is the user's, as {"role": "user", "content": text} is. The
+        server writes it in the way that the model was trained on, its chat template, behind what
+        the session remembers.
+        """
+        expected = self._begin(options)
+        completion = self._client.chat(messages, session=self.name, **expected)
+        self._follow(completion)
+        return completion
+
+    def stream_chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> Stream:
+        """Like `chat`, with the events as they arrive."""
+        request = chat_request(messages, self.name, self._begin(options))
+        return self._client._stream("chat", request, options, self._follow)
+
     def send(self, prompt: Prompt = None, **options: Unpack[GenerateOptions]) -> Completion:
-        """Feeds the new text (or none, to go on) and returns the answer."""
+        """Feeds the new text (or none, to go on) as it is, and returns the answer.
+
+        For models without a chat template, and for prompts of your own making.
+        """
         expected = self._begin(options)
         completion = self._client.generate(prompt, session=self.name, **expected)
         self._follow(completion)
@@ -142,13 +173,15 @@ class Session(SessionBase):
 
     def stream(self, prompt: Prompt = None, **options: Unpack[GenerateOptions]) -> Stream:
         """Like `send`, with the events as they arrive."""
-        expected = self._begin(options)
-        return self._client._stream(prompt, self.name, expected, self._follow)
+        request = generate_request(prompt, self.name, self._begin(options))
+        return self._client._stream("generate", request, options, self._follow)
 
     def fork(self, name: str = "", *, ttl: Optional[Duration] = None) -> Session:
         """A second session that remembers the same; "": the server chooses its name."""
         copy = self._client.sessions.fork(self.name, name, ttl=ttl)
-        forked = Session(self._client, copy.name, exclusive=self._exclusive)
+        forked = Session(
+            self._client, copy.name, exclusive=self._exclusive, must_exist=self._must_exist
+        )
         forked.position = copy.position
         return forked
 
@@ -265,15 +298,7 @@ class Client(ClientBase):
 
         With the name of a `session`, the prompt continues its conversation.
         """
-        request, attempts = self._prepare(prompt, session, options)
-        while True:
-            try:
-                return Stream(self._methods.generate, request, once(attempts)).result()
-            except MnemeError as error:
-                delay = attempts.delay_after(error)
-                if delay is None:
-                    raise
-            time.sleep(delay)
+        return self._whole("generate", generate_request(prompt, session, options), options)
 
     def stream(
         self,
@@ -283,25 +308,57 @@ class Client(ClientBase):
         **options: Unpack[GenerateOptions],
     ) -> Stream:
         """Like `generate`, with the events as they arrive. Repeated only before the first one."""
-        return self._stream(prompt, session, options)
+        return self._stream("generate", generate_request(prompt, session, options), options)
 
-    def session(self, name: str, *, exclusive: bool = False) -> Session:
-        """The conversation of that name; the first `send` creates it.
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        session: Optional[str] = None,
+        **options: Unpack[ChatOptions],
+    ) -> Completion:
+        """Says something in a conversation and returns the answer.
 
-        `exclusive`: notice when somebody else has used it in between; see Session.
+        `messages` are dictionaries with "role" and "content"; a text by itself is the user's. The
+        server writes them as the model's chat template has them. Without a `session` they are the
+        whole conversation, with one what is new to it (unless `whole_conversation` says otherwise).
         """
-        return Session(self, name, exclusive=exclusive)
+        return self._whole("chat", chat_request(messages, session, options), options)
+
+    def stream_chat(
+        self,
+        messages: Messages,
+        *,
+        session: Optional[str] = None,
+        **options: Unpack[ChatOptions],
+    ) -> Stream:
+        """Like `chat`, with the events as they arrive. Repeated only before the first one."""
+        return self._stream("chat", chat_request(messages, session, options), options)
+
+    def session(self, name: str, *, exclusive: bool = False, must_exist: bool = False) -> Session:
+        """The conversation of that name; the first `chat` or `send` creates it.
+
+        `exclusive`: notice when somebody else has used it in between. `must_exist`: never create
+        it, and notice when it is gone. See Session.
+        """
+        return Session(self, name, exclusive=exclusive, must_exist=must_exist)
 
     def tokenize(
         self,
         text: str,
         *,
         add_special_tokens: Optional[bool] = None,
+        parse_special: Optional[bool] = None,
         continuation: bool = False,
         with_pieces: bool = False,
     ) -> Tokens:
-        """Text to token ids. `continuation`: as text that continues a session."""
-        request = tokenize_request(text, add_special_tokens, continuation, with_pieces)
+        """Text to token ids. `continuation`: as text that continues a session.
+
+        `parse_special`: whether "</s>" and the like are the tokens they spell; None: they are.
+        """
+        request = tokenize_request(
+            text, add_special_tokens, parse_special, continuation, with_pieces
+        )
         return tokens_of(self._unary("tokenize", request))
 
     def detokenize(
@@ -343,15 +400,27 @@ class Client(ClientBase):
                 error = rpc_error
             time.sleep(wait.pause(error))
 
+    def _whole(self, method: str, request: Request, options: RequestOptions) -> Completion:
+        attempts = self._prepare(request, options)
+        call = getattr(self._methods, method)
+        while True:
+            try:
+                return Stream(call, request, once(attempts)).result()
+            except MnemeError as error:
+                delay = attempts.delay_after(error)
+                if delay is None:
+                    raise
+            time.sleep(delay)
+
     def _stream(
         self,
-        prompt: Prompt,
-        session: Optional[str],
-        options: GenerateOptions,
+        method: str,
+        request: Request,
+        options: RequestOptions,
         on_finished: Optional[Callable[[Finished], None]] = None,
     ) -> Stream:
-        request, attempts = self._prepare(prompt, session, options)
-        return Stream(self._methods.generate, request, attempts, on_finished)
+        attempts = self._prepare(request, options)
+        return Stream(getattr(self._methods, method), request, attempts, on_finished)
 
     def _unary(self, method: str, request: Any, *, repeatable: bool = True) -> Any:
         attempts = self._attempts(repeatable)

@@ -27,9 +27,11 @@ __all__ = [
     "DeadlineExceeded",
     "FailedPrecondition",
     "FieldViolation",
+    "HistoryMismatch",
     "InternalError",
     "InvalidArgument",
     "MnemeError",
+    "NoChatTemplate",
     "NotFound",
     "Overloaded",
     "PermissionDenied",
@@ -132,6 +134,14 @@ class FailedPrecondition(MnemeError):
     """The server is not in a state for this request."""
 
 
+class NoChatTemplate(FailedPrecondition):
+    """The model has no chat template that could be used: it takes prompts, not messages."""
+
+
+class HistoryMismatch(FailedPrecondition):
+    """The whole conversation that was sent is not what the session remembers; nothing was fed."""
+
+
 class SessionBusy(FailedPrecondition):
     """The session is generating for another request."""
 
@@ -213,6 +223,8 @@ _BY_REASON: Mapping[str, type[MnemeError]] = {
     "NO_SUCH_SESSION": SessionNotFound,
     "SESSION_EXISTS": SessionExists,
     "SESSION_BUSY": SessionBusy,
+    "NO_CHAT_TEMPLATE": NoChatTemplate,
+    "HISTORY_MISMATCH": HistoryMismatch,
     "POSITION_MISMATCH": PositionMismatch,
     "IDEMPOTENCY_KEY_RUNNING": RequestInProgress,
     "IDEMPOTENCY_KEY_BROKEN_OFF": RequestBroken,

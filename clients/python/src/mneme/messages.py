@@ -180,6 +180,7 @@ def _model(m: inference_pb2.ModelDescription) -> ModelDescription:
             for field, value in m.sampling_defaults.ListFields()
             if isinstance(value, (int, float))
         },
+        has_chat_template=m.has_chat_template,
     )
 
 

@@ -7,13 +7,24 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, Optional, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
 from mneme.errors import invalid_field
 from mneme.retry import RetryPolicy
 from mneme.v1 import inference_pb2, sessions_pb2
 
-__all__ = ["Duration", "GenerateOptions", "Prompt"]
+if TYPE_CHECKING:
+    from typing_extensions import NotRequired
+
+__all__ = [
+    "ChatMessage",
+    "ChatOptions",
+    "Duration",
+    "GenerateOptions",
+    "Messages",
+    "Prompt",
+    "RequestOptions",
+]
 
 Prompt = Union[str, Sequence[int], None]
 """Text, token ids, or None to go on from a session's pending token."""
@@ -22,8 +33,22 @@ Duration = Union[float, timedelta]
 """Seconds; math.inf means never or no limit."""
 
 
-class GenerateOptions(TypedDict, total=False):
-    """Keyword arguments of `generate`, `stream` and `send`.
+class ChatMessage(TypedDict):
+    """One message of a conversation. Control tokens in it are plain characters."""
+
+    role: str
+    """"user", "assistant", "system": what there is, the model's chat template says."""
+    content: str
+    name: NotRequired[str]
+    reasoning_content: NotRequired[str]
+
+
+Messages = Union[str, ChatMessage, Sequence[ChatMessage]]
+"""What is said in a chat; a text by itself is the user's."""
+
+
+class RequestOptions(TypedDict, total=False):
+    """Keyword arguments that `generate` and `chat` have in common.
 
     What is not given, or None, is left to the server's defaults. Ranges are in
     proto/mneme/v1/inference.proto; a value of the wrong type or outside its range raises
@@ -58,13 +83,16 @@ class GenerateOptions(TypedDict, total=False):
     skip_special_tokens: Optional[bool]
 
     # The session, beside its name.
+    must_exist: Optional[bool]
+    """A session that is gone raises SessionNotFound, rather than being begun anew without what it
+    remembered."""
     create_if_missing: Optional[bool]
+    """False: the same as `must_exist`."""
     ttl: Optional[Duration]
     """Idle time after which the session is deleted, whether this request created it or not."""
     expected_position: Optional[int]
 
     # The request itself.
-    add_special_tokens: Optional[bool]
     idempotency_key: Optional[str]
     """None: one is made where retries need it."""
     priority: Optional[int]
@@ -75,6 +103,26 @@ class GenerateOptions(TypedDict, total=False):
     """Seconds for the whole call, retries included."""
     retry: Optional[RetryPolicy]
     """Not given: as the client was told. None: do not retry."""
+
+
+class GenerateOptions(RequestOptions, total=False):
+    """Keyword arguments of `generate`, `stream` and `send`: those of RequestOptions, and these."""
+
+    add_special_tokens: Optional[bool]
+    parse_special: Optional[bool]
+    """Whether "</s>" and the like in a text are the tokens they spell; not given: they are. False
+    for text from people who are not to write control tokens."""
+
+
+class ChatOptions(RequestOptions, total=False):
+    """Keyword arguments of `chat` and `stream_chat`: those of RequestOptions, and these."""
+
+    whole_conversation: Optional[bool]
+    """The messages are the conversation from its beginning, answers included, rather than what is
+    new: the session must have been fed a beginning of it (HistoryMismatch if not)."""
+    template_arguments: Optional[Mapping[str, Any]]
+    """Further variables of the chat template, such as {"enable_thinking": False}."""
+    add_generation_prompt: Optional[bool]
 
 
 _SAMPLING = (
@@ -89,15 +137,7 @@ _SAMPLING = (
 )
 _STOPPING = ("max_tokens", "min_tokens", "ignore_eos", "include_stop_in_output")
 _RESPONSE = ("n", "logprobs", "prompt_logprobs", "echo", "skip_special_tokens")
-_REQUEST = (
-    "expected_position",
-    "add_special_tokens",
-    "idempotency_key",
-    "priority",
-    "detached",
-    "request_id",
-    "model",
-)
+_REQUEST = ("expected_position", "idempotency_key", "priority", "detached", "request_id", "model")
 
 
 def milliseconds(duration: Optional[Duration]) -> int:
@@ -125,11 +165,7 @@ def generate_request(
     prompt: Prompt, session: Optional[str], options: GenerateOptions
 ) -> inference_pb2.GenerateRequest:
     """The message for a call of `generate` or `stream`."""
-    unknown = sorted(set(options) - GenerateOptions.__annotations__.keys())
-    if unknown:
-        raise TypeError("no such option: " + ", ".join(unknown))
-    given: dict[str, Any] = {k: v for k, v in options.items() if v is not None}
-
+    given = _given(options, GenerateOptions)
     request = inference_pb2.GenerateRequest()
     if isinstance(prompt, str):
         with _filling("text", prompt):
@@ -140,7 +176,58 @@ def generate_request(
         with _filling("token_ids.ids", prompt):
             request.token_ids.ids.extend(prompt)
         request.token_ids.SetInParent()
+    _fill(request, session, given, ("add_special_tokens", "parse_special"))
+    return request
 
+
+def chat_request(
+    messages: Messages, session: Optional[str], options: ChatOptions
+) -> inference_pb2.ChatRequest:
+    """The message for a call of `chat` or `stream_chat`."""
+    given = _given(options, ChatOptions)
+    request = inference_pb2.ChatRequest()
+    said: Sequence[Any]
+    if isinstance(messages, str):
+        said = [{"role": "user", "content": messages}]
+    elif isinstance(messages, Mapping):
+        said = [messages]
+    else:
+        said = messages
+    for index, message in enumerate(said):
+        _add_message(request, f"messages[{index}]", message)
+    with _filling("template_arguments", given.get("template_arguments")):
+        if "template_arguments" in given:
+            request.template_arguments.update(given["template_arguments"])
+    _fill(request, session, given, ("whole_conversation", "add_generation_prompt"))
+    return request
+
+
+def _add_message(request: inference_pb2.ChatRequest, path: str, message: Any) -> None:
+    if not isinstance(message, Mapping):
+        raise invalid_field(path, f"{message!r}, expected a mapping with role and content")
+    added = request.messages.add()
+    for name in ("role", "content"):
+        if name not in message:
+            raise invalid_field(f"{path}.{name}", "is missing")
+    for name, value in message.items():
+        if name not in ("role", "content", "name", "reasoning_content"):
+            raise invalid_field(f"{path}.{name}", "no such field of a message")
+        with _filling(f"{path}.{name}", value):
+            setattr(added, name, value)
+
+
+def _given(options: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """The options that say something. `kind`: the TypedDict that they are to be of."""
+    unknown = sorted(set(options) - kind.__optional_keys__)
+    if unknown:
+        raise TypeError("no such option: " + ", ".join(unknown))
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _fill(
+    request: Any, session: Optional[str], given: Mapping[str, Any], names_of_its_own: Sequence[str]
+) -> None:
+    """What both kinds of requests have; and fields that only this one has."""
     if session is not None:
         if not session:
             raise ValueError("a session's name is not empty; leave it out for an ephemeral one")
@@ -148,11 +235,12 @@ def generate_request(
             request.session.name = session
         with _filling("session.ttl_ms", given.get("ttl")):
             request.session.ttl_ms = milliseconds(given.get("ttl"))
-        if "create_if_missing" in given:
-            with _filling("session.create_if_missing", given["create_if_missing"]):
-                request.session.create_if_missing = given["create_if_missing"]
+        for name in ("create_if_missing", "must_exist"):
+            if name in given:
+                with _filling(f"session.{name}", given[name]):
+                    setattr(request.session, name, given[name])
     else:
-        for name in ("create_if_missing", "ttl"):
+        for name in ("create_if_missing", "must_exist", "ttl"):
             if name in given:
                 raise TypeError(f"{name} needs the name of a session")
 
@@ -160,7 +248,7 @@ def generate_request(
         ("sampling.", request.sampling, _SAMPLING),
         ("stopping.", request.stopping, _STOPPING),
         ("response.", request.response, _RESPONSE),
-        ("", request, _REQUEST),
+        ("", request, (*_REQUEST, *names_of_its_own)),
     ):
         for name in names:
             if name in given:
@@ -176,10 +264,11 @@ def generate_request(
     if "stop_token_ids" in given:
         with _filling("stopping.stop_token_ids", given["stop_token_ids"]):
             request.stopping.stop_token_ids.extend(given["stop_token_ids"])
-    return request
 
 
-def make_repeatable(request: inference_pb2.GenerateRequest) -> None:
+def make_repeatable(
+    request: Union[inference_pb2.GenerateRequest, inference_pb2.ChatRequest],
+) -> None:
     """Lets the server recognise a repetition of this request, if that matters.
 
     An ephemeral session ends with its call, so doing it again does no harm.
@@ -189,12 +278,17 @@ def make_repeatable(request: inference_pb2.GenerateRequest) -> None:
 
 
 def tokenize_request(
-    text: str, add_special_tokens: Optional[bool], continuation: bool, with_pieces: bool
+    text: str,
+    add_special_tokens: Optional[bool],
+    parse_special: Optional[bool],
+    continuation: bool,
+    with_pieces: bool,
 ) -> inference_pb2.TokenizeRequest:
     """The message for a call of `tokenize`."""
     return inference_pb2.TokenizeRequest(
         text=text,
         add_special_tokens=add_special_tokens,
+        parse_special=parse_special,
         continuation=continuation,
         with_pieces=with_pieces,
     )

@@ -96,7 +96,8 @@ class Usage:
     """Token counts of a request."""
 
     prompt_tokens: int
-    """New ones: what the request brought, and the last token of the answer before, not fed until now."""
+    """New ones: what the request brought, and the last token of the answer before, which was not
+    fed until now."""
     completion_tokens: int
     resumed_tokens: int
     """Already in the session's memory, so not computed again."""
@@ -288,6 +289,8 @@ class ModelDescription:
     adds_bos: bool
     sampling_defaults: Mapping[str, float]
     """Sampling options that the model suggests; they act where a request does not give its own."""
+    has_chat_template: bool = False
+    """Whether `chat` answers."""
 
 
 @dataclass(frozen=True)
