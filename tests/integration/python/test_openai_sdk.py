@@ -198,6 +198,10 @@ def test_the_tokenizer_is_described_as_its_files_describe_it(chat_server):
     assert info["tokenizer_class"] == "LlamaTokenizer"
     assert info["added_tokens_decoder"]["2"]["content"] == "</s>"
     assert "raise_exception" in info["chat_template"]
+    # As lm-eval's remote tokenizer asks for them.
+    for name in ("bos_token", "eos_token"):
+        body = {"prompt": info[name], "add_special_tokens": False}
+        assert post(chat_server, "/tokenize", body)["tokens"] == [info[f"{name}_id"]]
 
 
 def test_refuses_messages_that_the_template_does_not_take(sdk):
