@@ -367,8 +367,8 @@ int ServeAsTold(const absl::StatusOr<CommandLine>& line, std::span<const char* c
   return code;
 }
 
-int Main(int argc, const char* const* argv) {
-  OpenStandardStreams();
+int Main(int argc, char** argv) {
+  OpenStandardStreams(argv);
   const std::span<const char* const> arguments(argv + 1, argv + argc);
   const absl::StatusOr<CommandLine> line = ReadArguments(arguments);
   if (line.ok() && line->action != ServerAction::kServe) return Answer(*line);

@@ -3,9 +3,8 @@
 # every test that needs no GPU, then the same tests under sanitizers. Re-running takes seconds where
 # nothing changed, apart from the tests themselves.
 #
-# usage: tools/test.sh [--quick] [--cuda] [--tsan] [--slow]
+# usage: tools/test.sh [--quick] [--tsan] [--slow]
 #   --quick   no sanitizer builds
-#   --cuda    the programs and tests are also for NVIDIA GPUs: needs nvcc, and no GPU, as nothing runs there
 #   --tsan    also under ThreadSanitizer
 #   --slow    also the tests labelled slow: fuzzing for a minute each, long sequences
 set -euo pipefail
@@ -13,14 +12,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 sanitizers=(asan)
 slow=false
-options=()
 for argument in "$@"; do
   case $argument in
     --quick) sanitizers=() ;;
-    --cuda) options=(-DMNEME_CUDA=ON "-DCMAKE_CUDA_ARCHITECTURES=80-virtual;90a-real") ;;
     --tsan) sanitizers+=(tsan) ;;
     --slow) slow=true ;;
-    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "test.sh: unknown argument $argument; see --help" >&2; exit 2 ;;
   esac
 done
@@ -50,9 +47,9 @@ report() {
 }
 trap report EXIT
 
-# build PRESET [OPTION ...]: configures and builds everything of it.
+# build PRESET: configures and builds everything of it.
 build() {
-  cmake --preset "$@" >"build/$1.configure.log" || {
+  cmake --preset "$1" >"build/$1.configure.log" || {
     cat "build/$1.configure.log"
     return 1
   }
@@ -68,7 +65,7 @@ if [[ -f clients/python/pyproject.toml ]]; then
 fi
 
 phase "Build: Release, warnings are errors"
-build ci ${options[@]+"${options[@]}"}
+build ci
 
 phase "Test: unit, integration, golden"
 ctest --preset ci -j "$jobs"

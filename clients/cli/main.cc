@@ -85,6 +85,6 @@ int Main(const Arguments& arguments) {
 }  // namespace mneme::cli
 
 int main(int argc, char** argv) {
-  mneme::OpenStandardStreams();
+  mneme::OpenStandardStreams(argv);
   return mneme::cli::Main(std::vector<std::string>(argv + 1, argv + argc));
 }

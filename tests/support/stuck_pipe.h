@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -14,6 +15,7 @@ namespace mneme {
 class StuckPipe {
  public:
   StuckPipe() {
+    signal(SIGPIPE, SIG_IGN);  // for a writer that is left behind when the pipe goes
     CHECK_EQ(pipe2(fds_, O_CLOEXEC), 0);
     CHECK_EQ(fcntl(fds_[1], F_SETFL, O_NONBLOCK), 0);
     const std::string page(4096, '.');
