@@ -20,11 +20,22 @@ using ErrorCode = boost::beast::error_code;
 
 absl::string_view View(string_view text) { return {text.data(), text.size()}; }
 
-// Whether a line of a header begins with white space: once a way to go on with the line before it,
-// which Beast still takes for that, and others for a field of its own.
-bool HasFoldedLine(absl::string_view header) {
-  return absl::StrContains(header, "\r\n ") || absl::StrContains(header, "\r\n\t");
-}
+// Looks for a line of a header, or of trailers, that begins with white space: once a way to go on
+// with the line before it, which Beast still takes for that, and others for a field of its own.
+class FoldedLines {
+ public:
+  // Whether there is one in `bytes`, which stand behind those of the calls before.
+  bool AreIn(absl::string_view bytes) {
+    for (const char c : bytes) {
+      if (begins_line_ && (c == ' ' || c == '\t')) return true;
+      begins_line_ = c == '\n';
+    }
+    return false;
+  }
+
+ private:
+  bool begins_line_ = false;  // the next byte does
+};
 
 }  // namespace
 
@@ -37,14 +48,18 @@ class HttpParser::Impl final : public http::basic_parser<true> {
 
   State Feed(std::string& in) {
     if (state_ == State::kDone || state_ == State::kFailed) return state_;
-    eager(is_header_done());  // the header by itself, the body in one go
     ErrorCode error;
-    const bool was_header_done = is_header_done();
-    const size_t used = put(boost::asio::const_buffer(in.data(), in.size()), error);
-    const bool is_folded = !was_header_done && is_header_done() &&
-                           HasFoldedLine(absl::string_view(in).substr(0, used));
+    size_t used = 0;
+    bool goes_on = true;
+    while (goes_on) {
+      goes_on = is_header_done();  // the header by itself, the body in one go
+      const absl::string_view left = absl::string_view(in).substr(used);
+      const size_t step = Step(left, error);
+      if (state_ == State::kFailed) return state_;
+      used += step;
+      goes_on = goes_on && !error && !is_done() && used < in.size();
+    }
     in.erase(0, used);
-    if (is_folded) return Fail(400, "a line of the header begins with white space");
     if (error == http::error::need_more) {
       // A header or the line in front of a chunk that goes on for ever.
       if (in.size() > static_cast<size_t>(limits_.max_header_bytes)) FailTooLong();
@@ -71,6 +86,21 @@ class HttpParser::Impl final : public http::basic_parser<true> {
   std::string error_message_;
 
  private:
+  // Gives Beast, which is not eager by default, the next part: some lines of the header, the head
+  // of a chunk, what is there of a body, or the last chunk's head together with the trailers.
+  // Returns how many bytes it took.
+  size_t Step(absl::string_view bytes, ErrorCode& error) {
+    const bool is_header = !is_header_done();
+    const size_t used = put(boost::asio::const_buffer(bytes.data(), bytes.size()), error);
+    const absl::string_view taken = bytes.substr(0, used);
+    if (is_header && header_folds_.AreIn(taken)) {
+      Fail(400, "a line of the header begins with white space");
+    } else if (in_last_chunk_ && trailer_folds_.AreIn(taken)) {
+      Fail(400, "a line of the trailers begins with white space");
+    }
+    return used;
+  }
+
   State Fail(int status, std::string message) {
     state_ = State::kFailed;
     error_status_ = status;
@@ -183,7 +213,8 @@ class HttpParser::Impl final : public http::basic_parser<true> {
     request_.body.append(body.data(), body.size());
     return body.size();
   }
-  void on_chunk_header_impl(std::uint64_t, string_view extensions, ErrorCode& error) override {
+  void on_chunk_header_impl(std::uint64_t size, string_view extensions, ErrorCode& error) override {
+    in_last_chunk_ = size == 0;
     if (static_cast<int64_t>(extensions.size()) > limits_.max_header_bytes) RefuseTooLong(error);
   }
   size_t on_chunk_body_impl(std::uint64_t, string_view body, ErrorCode&) override {
@@ -194,6 +225,9 @@ class HttpParser::Impl final : public http::basic_parser<true> {
   void on_response_impl(int, string_view, int, ErrorCode&) override {}
 
   const HttpParserLimits limits_;
+  FoldedLines header_folds_;
+  FoldedLines trailer_folds_;
+  bool in_last_chunk_ = false;
   int64_t trailer_bytes_ = 0;
 };
 
