@@ -5,13 +5,14 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "base/number_text.h"
 #include "base/status_macros.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
 namespace {
 
-absl::Status OutOfRange(absl::string_view field, double value, absl::string_view range) {
+absl::Status OutOfRange(absl::string_view field, absl::string_view value, absl::string_view range) {
   return FieldError(absl::StrCat("sampling.", field),
                     absl::StrCat("is ", value, ", expected ", range));
 }
@@ -22,21 +23,23 @@ absl::Status OutOfRange(absl::string_view field, double value, absl::string_view
 absl::Status ValidateSampling(const SamplingParams& params, int vocab) {
   const SamplingParams& p = params;
   if (!(p.temperature >= 0 && p.temperature <= 100)) {
-    return OutOfRange("temperature", p.temperature, "0 (greedy) to 100");
+    return OutOfRange("temperature", NumberText(p.temperature), "0 (greedy) to 100");
   }
-  if (p.top_k < 0) return OutOfRange("top_k", p.top_k, "at least 0 (off)");
+  if (p.top_k < 0) return OutOfRange("top_k", absl::StrCat(p.top_k), "at least 0 (off)");
   if (!(p.top_p > 0 && p.top_p <= 1)) {
-    return OutOfRange("top_p", p.top_p, "more than 0, at most 1 (off)");
+    return OutOfRange("top_p", NumberText(p.top_p), "more than 0, at most 1 (off)");
   }
-  if (!(p.min_p >= 0 && p.min_p <= 1)) return OutOfRange("min_p", p.min_p, "0 (off) to 1");
+  if (!(p.min_p >= 0 && p.min_p <= 1))
+    return OutOfRange("min_p", NumberText(p.min_p), "0 (off) to 1");
   if (!(p.repetition_penalty > 0 && p.repetition_penalty <= 10)) {
-    return OutOfRange("repetition_penalty", p.repetition_penalty, "more than 0, at most 10");
+    return OutOfRange("repetition_penalty", NumberText(p.repetition_penalty),
+                      "more than 0, at most 10");
   }
   if (!(p.presence_penalty >= -2 && p.presence_penalty <= 2)) {
-    return OutOfRange("presence_penalty", p.presence_penalty, "-2 to 2");
+    return OutOfRange("presence_penalty", NumberText(p.presence_penalty), "-2 to 2");
   }
   if (!(p.frequency_penalty >= -2 && p.frequency_penalty <= 2)) {
-    return OutOfRange("frequency_penalty", p.frequency_penalty, "-2 to 2");
+    return OutOfRange("frequency_penalty", NumberText(p.frequency_penalty), "-2 to 2");
   }
   if (p.logit_bias.size() > kMaxLogitBiases) {
     return FieldError(
@@ -50,8 +53,9 @@ absl::Status ValidateSampling(const SamplingParams& params, int vocab) {
                         absl::StrCat("names token ", token, ", expected 0 to ", vocab - 1));
     }
     if (!(bias >= -100 && bias <= 100)) {
-      return FieldError("sampling.logit_bias",
-                        absl::StrCat("of token ", token, " is ", bias, ", expected -100 to 100"));
+      return FieldError(
+          "sampling.logit_bias",
+          absl::StrCat("of token ", token, " is ", NumberText(bias), ", expected -100 to 100"));
     }
     if (!seen.insert(token).second) {
       return FieldError("sampling.logit_bias", absl::StrCat("names token ", token, " twice"));

@@ -43,6 +43,13 @@ TEST(SamplerTest, ValuesOutOfRangeNameTheirField) {
 TEST(SamplerTest, MessagesNameValueAndRange) {
   const absl::Status status = ValidateSampling({.top_p = 1.5f}, 10);
   EXPECT_EQ(status.message(), "sampling.top_p is 1.5, expected more than 0, at most 1 (off)");
+  // What is next to the range is not shown as its end.
+  EXPECT_EQ(ValidateSampling({.top_p = 1.0000001f}, 10).message(),
+            "sampling.top_p is 1.0000001, expected more than 0, at most 1 (off)");
+  EXPECT_EQ(ValidateSampling({.temperature = -0.7f}, 10).message(),
+            "sampling.temperature is -0.7, expected 0 (greedy) to 100");
+  EXPECT_EQ(ValidateSampling({.logit_bias = {{1, 100.00001f}}}, 10).message(),
+            "sampling.logit_bias of token 1 is 100.00001, expected -100 to 100");
 }
 
 TEST(SamplerTest, ADrawCarriesItsParametersAndKey) {
