@@ -163,7 +163,7 @@ class Finished:
     replayed: bool
     """The answer of an earlier request with the same idempotency key."""
     session_gone: bool = False
-    """With `replayed`: the session of that answer has ended since, and what it remembered is gone."""
+    """With `replayed`: the session of that answer, and what it remembered, is gone by now."""
     text: str = ""
 
 
@@ -195,7 +195,7 @@ class Completion:
     replayed: bool
     request_id: str
     session_gone: bool = False
-    """With `replayed`: the session of that answer has ended since, and what it remembered is gone."""
+    """With `replayed`: the session of that answer, and what it remembered, is gone by now."""
 
     @property
     def text(self) -> str:
