@@ -51,13 +51,13 @@ absl::StatusOr<std::unique_ptr<Doors>> Doors::Open(const v1::ServerConfig& confi
 }
 
 absl::Status Doors::CheckHosts(const v1::ServerConfig& config) {
-  MNEME_RETURN_IF_ERROR(
-      ListeningSockets::Open({.host = config.server().host(), .port = 0, .host_flag = "--host"})
-          .status());
+  MNEME_RETURN_IF_ERROR(ListeningSockets::CheckHost({.host = config.server().host(),
+                                                     .port = config.server().grpc_port(),
+                                                     .host_flag = "--host"}));
   if (config.metrics().port() <= 0) return absl::OkStatus();
-  return ListeningSockets::Open(
-             {.host = config.metrics().host(), .port = 0, .host_flag = "--metrics-host"})
-      .status();
+  return ListeningSockets::CheckHost({.host = config.metrics().host(),
+                                      .port = config.metrics().port(),
+                                      .host_flag = "--metrics-host"});
 }
 
 Doors::Doors(const v1::ServerConfig& config, EngineAccess& access, Security& security)

@@ -74,7 +74,8 @@ Obstacle ListenAtAll(const std::vector<SocketAddress>& addresses, int port,
   return obstacle;
 }
 
-absl::Status CannotListen(const Obstacle& obstacle, const ListenOptions& options) {
+absl::Status CannotListen(Obstacle obstacle, const ListenOptions& options) {
+  if (options.port != 0) obstacle.address.set_port(options.port);
   const std::string where = obstacle.address.Text();
   const bool is_name = where != AddressText(options.host, obstacle.address.port());
   return absl::FailedPreconditionError(absl::StrCat(
@@ -86,35 +87,49 @@ absl::Status CannotListen(const Obstacle& obstacle, const ListenOptions& options
           : ""));
 }
 
-}  // namespace
-
-absl::StatusOr<ListeningSockets> ListeningSockets::Open(const ListenOptions& options) {
-  const absl::StatusOr<std::vector<SocketAddress>> addresses = ResolveHost(options.host);
-  if (!addresses.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot listen on ", AddressText(options.host, options.port), ": ",
-                     options.host_flag, ": ", addresses.status().message()));
-  }
-  return Open(*addresses, options);
+absl::StatusOr<std::vector<SocketAddress>> AddressesOf(const ListenOptions& options) {
+  absl::StatusOr<std::vector<SocketAddress>> addresses = ResolveHost(options.host);
+  if (addresses.ok()) return addresses;
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot listen on ", AddressText(options.host, options.port), ": ",
+                   options.host_flag, ": ", addresses.status().message()));
 }
 
-absl::StatusOr<ListeningSockets> ListeningSockets::Open(const std::vector<SocketAddress>& addresses,
-                                                        const ListenOptions& options) {
+// At `port`, whichever port the options name; 0: any that is free.
+absl::StatusOr<ListeningSockets> OpenAt(const std::vector<SocketAddress>& addresses, int port,
+                                        const ListenOptions& options) {
   Obstacle obstacle;
   for (int i = 0; i < kFreePortTries; ++i) {
     ListeningSockets sockets;
-    obstacle = ListenAtAll(addresses, options.port, sockets);
+    obstacle = ListenAtAll(addresses, port, sockets);
     if (obstacle.error == 0) return sockets;
-    if (IsForeign(obstacle.error) && !sockets.fds_.empty()) {
+    if (IsForeign(obstacle.error) && !sockets.fds().empty()) {
       LogFields("address_passed_over")
           .Message(CannotListen(obstacle, options).message())
           .Add("address", obstacle.address.Text())
           .Write(LogSeverity::kWarning);
       return sockets;
     }
-    if (options.port != 0 || obstacle.error != EADDRINUSE) break;
+    if (port != 0 || obstacle.error != EADDRINUSE) break;
   }
   return CannotListen(obstacle, options);
+}
+
+}  // namespace
+
+absl::StatusOr<ListeningSockets> ListeningSockets::Open(const ListenOptions& options) {
+  MNEME_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, AddressesOf(options));
+  return Open(addresses, options);
+}
+
+absl::StatusOr<ListeningSockets> ListeningSockets::Open(const std::vector<SocketAddress>& addresses,
+                                                        const ListenOptions& options) {
+  return OpenAt(addresses, options.port, options);
+}
+
+absl::Status ListeningSockets::CheckHost(const ListenOptions& options) {
+  MNEME_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses, AddressesOf(options));
+  return OpenAt(addresses, /*port=*/0, options).status();
 }
 
 ListeningSockets::ListeningSockets(ListeningSockets&& other) noexcept

@@ -27,6 +27,8 @@ class ListeningSockets {
   // The same for the addresses of options.host, which are known already.
   static absl::StatusOr<ListeningSockets> Open(const std::vector<SocketAddress>& addresses,
                                                const ListenOptions& options);
+  // What Open would say of the host, whoever has the port; OK where it would say nothing.
+  static absl::Status CheckHost(const ListenOptions& options);
   ListeningSockets() = default;
   ListeningSockets(ListeningSockets&& other) noexcept;
   ListeningSockets& operator=(ListeningSockets&& other) noexcept;

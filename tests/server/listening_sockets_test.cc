@@ -103,6 +103,18 @@ TEST(ListeningSocketsTest, HostsThatAreNoneAndForeignOnesAreTold) {
   EXPECT_THAT(std::string(foreign.status().message()), HasSubstr("192.0.2.1"));
 }
 
+TEST(ListeningSocketsTest, AHostIsCheckedWhoeverHasThePort) {
+  const auto held = ListeningSockets::Open(At("127.0.0.1"));
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_TRUE(ListeningSockets::CheckHost(At("127.0.0.1", held->port())).ok());
+  for (const char* host : {"no.such.host.invalid", "192.0.2.1"}) {
+    const ListenOptions options = At(host, 50051);
+    EXPECT_EQ(ListeningSockets::CheckHost(options), ListeningSockets::Open(options).status());
+    EXPECT_THAT(std::string(ListeningSockets::CheckHost(options).message()),
+                HasSubstr(absl::StrCat(host, ":50051")));
+  }
+}
+
 TEST(ListeningSocketsTest, WhatIsMovedIsClosedByItsNewOwner) {
   auto first = ListeningSockets::Open(At("127.0.0.1"));
   ASSERT_TRUE(first.ok()) << first.status();
