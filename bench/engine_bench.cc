@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/log.h"
+#include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "bench/bench_table.h"
@@ -257,6 +258,7 @@ absl::Status Measure(const Flags& flags, const std::vector<std::string>& section
 }
 
 int Main(int argc, char** argv) {
+  OpenStandardStreams(argv);
   // --quick sets sizes that other flags may override, so it is looked for first.
   Flags flags;
   if (std::find(argv, argv + argc, absl::string_view("--quick")) != argv + argc) {

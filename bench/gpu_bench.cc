@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "bench/bench_stream.h"
 #include "bench/bench_table.h"
@@ -469,6 +470,7 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
 }
 
 int Main(int argc, char** argv) {
+  OpenStandardStreams(argv);
   Flags flags;
   FlagParser parser(kSynopsis);
   parser.Add("--shapes", "A,B", &flags.shapes, "default mom-340m,mom-1.3b");

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/log.h"
+#include "base/standard_streams.h"
 #include "bench/matrix_product.h"
 #include "bench/memory_bandwidth.h"
 #include "bench/synthetic_step.h"
@@ -172,6 +173,7 @@ void BenchSample(const Options& options, Backend& backend) {
 }
 
 int Main(int argc, char** argv) {
+  OpenStandardStreams(argv);
   Options options;
   for (int i = 1; i < argc; ++i) {
     const absl::string_view arg = argv[i];

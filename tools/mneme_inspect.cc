@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
 #include "kernels/float16.h"
@@ -290,6 +291,7 @@ absl::StatusOr<bool> PrintDiff(const std::string& path_a, const std::string& pat
 }
 
 int Main(int argc, char** argv) {
+  OpenStandardStreams(argv);
   InspectFlags flags;
   FlagParser parser(kSynopsis);
   parser.Add("--prompt", "TEXT", &flags.prompt,

@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/random.h"
+#include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
 #include "models/safetensors_writer.h"
@@ -236,6 +237,7 @@ absl::Status CheckFlags(const LogitsFlags& flags, const std::vector<std::string>
 }
 
 int Main(int argc, char** argv) {
+  OpenStandardStreams(argv);
   constexpr char kProgram[] = "mneme-logits";
   LogitsFlags flags;
   FlagParser parser(kSynopsis);

@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/random.h"
+#include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
 #include "tools/flag_parser.h"
@@ -146,6 +147,7 @@ absl::StatusOr<ModelSpec> SpecFromFlags(const MakeFlags& flags,
 }
 
 int Main(int argc, char** argv) {
+  OpenStandardStreams(argv);
   constexpr char kProgram[] = "mneme-make-model";
   MakeFlags flags;
   FlagParser parser(kSynopsis);

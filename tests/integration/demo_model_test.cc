@@ -18,15 +18,13 @@
 #include "absl/strings/strip.h"
 #include "clients/cpp/client.h"
 #include "clients/cpp/client_session.h"
-#include "tests/integration/child_process.h"
+#include "tests/integration/programs.h"
 
 namespace mneme {
 namespace {
 
 using ::testing::Gt;
 
-constexpr char kServer[] = MNEME_SERVER_BINARY;
-constexpr char kClient[] = MNEME_CLIENT_BINARY;
 constexpr char kTranscript[] = "tests/integration/demo_transcript.txt";
 constexpr char kFlood[] = "demo/flood.txt";
 

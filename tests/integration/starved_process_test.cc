@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "tests/integration/child_process.h"
+#include "tests/integration/programs.h"
 #include "tests/support/stuck_pipe.h"
 
 namespace mneme {
@@ -32,21 +32,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr char kServer[] = MNEME_SERVER_BINARY;
-constexpr char kClient[] = MNEME_CLIENT_BINARY;
-
-const std::vector<std::string> kUsual = {"--model",       "tests/golden/mom",
-                                         "--grpc-port=0", "--http-port=0",
-                                         "--threads=2",   "--state-memory=16MiB"};
-
-// The server, after `shell` has prepared for it: "ulimit -n 64;", or redirections behind "2>&-".
+// The server, after the shell has prepared for it: "ulimit -n 64;", or redirections behind "2>&-".
 std::vector<std::string> Command(const std::string& before, const std::string& behind,
                                  const std::vector<std::string>& flags = {}) {
-  std::vector<std::string> command = {
-      "/bin/sh", "-c", absl::StrCat(before, " exec \"$0\" \"$@\" ", behind), kServer};
-  command.insert(command.end(), kUsual.begin(), kUsual.end());
-  command.insert(command.end(), flags.begin(), flags.end());
-  return command;
+  return With({"/bin/sh", "-c", absl::StrCat(before, " exec \"$0\" \"$@\" ", behind), kServer},
+              ServerFlags(flags));
 }
 
 // Lets a process inherit the pipe's writing end.
@@ -94,15 +84,22 @@ std::string Health(int port) {
   return Connection(port).Ask("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
 }
 
-int Generate(const std::string& address, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> command = {kClient,    "--server",       address,
-                                      "generate", "--max-tokens=3", "x"};
-  command.insert(command.end(), more.begin(), more.end());
-  ChildProcess client(command);
-  return client.Wait();
+int Generate(const std::string& address) {
+  return RunProgram({kClient, "--server", address, "generate", "--max-tokens=3", "x"}).code;
 }
 
 // --- Standard streams ---
+
+bool IsNull(pid_t pid, int fd) {
+  char target[64] = {};
+  const std::string link = absl::StrCat("/proc/", pid, "/fd/", fd);
+  return readlink(link.c_str(), target, sizeof(target) - 1) > 0 &&
+         absl::string_view(target) == "/dev/null";
+}
+
+bool StandardStreamsAreNull(pid_t pid) {
+  return IsNull(pid, STDIN_FILENO) && IsNull(pid, STDOUT_FILENO) && IsNull(pid, STDERR_FILENO);
+}
 
 TEST(StarvedProcessTest, ALogThatNobodyReadsHoldsNothingUp) {
   const StuckPipe pipe;
@@ -161,15 +158,29 @@ TEST(StarvedProcessTest, StandardStreamsThatAreClosedTakeNoConnectionsPlace) {
   ASSERT_TRUE(server.WaitForText("listening on ", &grpc));
   ASSERT_TRUE(server.WaitForText("http on ", &http));
   ASSERT_TRUE(server.WaitForText("ready"));
-  for (const char* fd : {"0", "2"}) {
-    char target[64] = {};
-    const std::string link = absl::StrCat("/proc/", server.pid(), "/fd/", fd);
-    EXPECT_GT(readlink(link.c_str(), target, sizeof(target) - 1), 0) << fd;
-    EXPECT_STREQ(target, "/dev/null") << fd;
-  }
+  EXPECT_TRUE(IsNull(server.pid(), STDIN_FILENO));
+  EXPECT_TRUE(IsNull(server.pid(), STDERR_FILENO));
   EXPECT_EQ(Generate(grpc), 0);
   server.Signal(SIGTERM);
   EXPECT_EQ(server.Wait(), 0);
+}
+
+// Each is given work for minutes, looked at, and ended.
+TEST(StarvedProcessTest, EveryToolOpensStandardStreamsThatAreClosed) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int i = 0; i < 1'000'000; ++i) text += "1 ";
+  const std::string ids = folder.Write("ids", text);
+  for (const std::vector<std::string>& tool : std::vector<std::vector<std::string>>{
+           {kLogits, "--model", kModel, "--tokens", ids, "--out", folder.path() + "/logits"},
+           {kInspect, "routing", kModel, "--tokens", ids},
+           {kMakeModel, "--shape=mom-1.3b", "--out", folder.path() + "/model"}}) {
+    const ChildProcess process(With({"/bin/sh", "-c", "exec \"$0\" \"$@\" <&- >&- 2>&-"}, tool));
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (!StandardStreamsAreNull(process.pid()) && absl::Now() < deadline) {
+    }
+    EXPECT_TRUE(StandardStreamsAreNull(process.pid())) << tool[0];
+  }
 }
 
 TEST(StarvedProcessTest, APathWithALineBreakIsOneLine) {
@@ -322,13 +333,11 @@ TEST(StarvedProcessTest, WithoutThreadsTheStartEndsWithFourAndTheNumbers) {
     GTEST_SKIP() << "this system does not hold to ulimit -u";
   }
   for (const int threads : {1, 2, 3, 5, 10, 20}) {
-    std::vector<std::string> command = {
-        "/bin/sh", "-c",
-        absl::StrCat("exec ", become, " /bin/sh -c 'ulimit -u ", threads,
-                     "; exec \"$0\" \"$@\"' \"$0\" \"$@\""),
-        kServer};
-    command.insert(command.end(), kUsual.begin(), kUsual.end());
-    ChildProcess server(command);
+    ChildProcess server(With({"/bin/sh", "-c",
+                              absl::StrCat("exec ", become, " /bin/sh -c 'ulimit -u ", threads,
+                                           "; exec \"$0\" \"$@\"' \"$0\" \"$@\""),
+                              kServer},
+                             ServerFlags()));
     EXPECT_EQ(server.Wait(), 4) << threads << "\n" << server.err();
     EXPECT_THAT(server.err(),
                 ContainsRegex(absl::StrCat("thread.*Resource temporarily unavailable.* of ",
