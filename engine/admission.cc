@@ -212,6 +212,9 @@ absl::Status EngineLoop::CheckAgainstSession(const Generation& g, const Session*
                    kReasonPosition),
         position);
   }
+  if (const absl::Status& reading = request.prompt.StatusAt(position); !reading.ok()) {
+    return WithPosition(reading, position);
+  }
   const bool pending = session != nullptr && session->pending_token.has_value();
   if (PromptAt(request, position).empty() && !pending) {
     return WithPosition(

@@ -63,13 +63,20 @@ enum class PromptSource { kText, kTokenIds, kMessages };
 struct Prompt {
   std::vector<int32_t> at_start;
   std::vector<int32_t> continued;
+  // Why there is no such reading, which is then empty; OK where there is. Messages that may begin a
+  // conversation need not be such as may continue one.
+  absl::Status at_start_status;
+  absl::Status continued_status;
   // Both readings are at_start, and `continued` is empty: token ids, which may be many.
   bool same_everywhere = false;
   PromptSource source = PromptSource::kText;
 
-  // The reading for a session that stands at `position`.
+  // The reading for a session that stands at `position`, and whether there is one.
   const std::vector<int32_t>& At(int64_t position) const {
     return position == 0 || same_everywhere ? at_start : continued;
+  }
+  const absl::Status& StatusAt(int64_t position) const {
+    return position == 0 || same_everywhere ? at_start_status : continued_status;
   }
 };
 

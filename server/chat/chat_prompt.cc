@@ -50,26 +50,43 @@ absl::StatusOr<std::vector<int32_t>> EncodeRendered(const Tokenizer& tokenizer,
                     meter);
 }
 
-// What the template refuses is the messages' fault.
-absl::StatusOr<std::string> Render(const Conversation& conversation,
+// A refusal of the template is the fault of the messages. `place` says where they stand.
+absl::StatusOr<std::string> Render(const Conversation& conversation, absl::string_view place,
                                    const ChatTemplate& chat_template, WorkMeter& meter) {
   absl::StatusOr<std::string> text =
       chat_template.Render(conversation.messages, conversation.add_generation_prompt,
                            conversation.template_arguments, absl::Now(), meter);
   if (text.ok()) return text;
-  MNEME_RETURN_IF_ERROR(meter.Look());  // it was given up rather than refused
-  return FieldError("messages", absl::StrCat("are not what the model's chat template takes: ",
-                                             Shortened(text.status().message(), kMaxShownFault)));
+  return FieldError("messages",
+                    absl::StrCat("are not what the model's chat template takes", place, ": ",
+                                 Shortened(text.status().message(), kMaxShownFault)));
 }
 
-// The messages as they follow an answer: rendered behind one, of which nothing is kept.
-absl::StatusOr<std::string> RenderContinued(Conversation conversation,
-                                            const ChatTemplate& chat_template, WorkMeter& meter) {
-  Json all = Json::array({{{"role", "user"}, {"content", "-"}},
-                          {{"role", "assistant"}, {"content", std::string(kContent)}}});
-  for (Json& message : conversation.messages) all.push_back(std::move(message));
-  conversation.messages = std::move(all);
-  MNEME_ASSIGN_OR_RETURN(const std::string text, Render(conversation, chat_template, meter));
+// The messages behind an answer, of which nothing is kept: in a conversation of a user alone, or,
+// as some templates demand the system's message, of the system and a user.
+absl::StatusOr<std::string> RenderBehindAnswer(const Conversation& conversation,
+                                               const ChatTemplate& chat_template,
+                                               WorkMeter& meter) {
+  const auto render = [&](Json all) {
+    for (const Json& message : conversation.messages) all.push_back(message);
+    Conversation whole = {.messages = std::move(all),
+                          .template_arguments = conversation.template_arguments,
+                          .add_generation_prompt = conversation.add_generation_prompt};
+    return Render(whole, " behind an answer", chat_template, meter);
+  };
+  const auto message = [](const char* role, absl::string_view content) {
+    return Json{{"role", role}, {"content", std::string(content)}};
+  };
+  const Json user = message("user", "-"), answer = message("assistant", kContent);
+  absl::StatusOr<std::string> text = render(Json::array({user, answer}));
+  if (text.ok()) return text;
+  absl::StatusOr<std::string> with_system =
+      render(Json::array({message("system", "-"), user, answer}));
+  return with_system.ok() ? with_system : text;
+}
+
+// What stands behind the answer in a text of RenderBehindAnswer.
+absl::StatusOr<std::string> AfterAnswer(const std::string& text) {
   const size_t at = text.find(std::string(kContent));
   if (at == std::string::npos || text.find(std::string(kContent), at + 1) != std::string::npos) {
     return WithReason(absl::FailedPreconditionError(
@@ -105,14 +122,25 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const 
   MNEME_RETURN_IF_ERROR(Protect(special, "template_arguments", checked.template_arguments, meter));
 
   ChatPrompt prompt;
-  MNEME_ASSIGN_OR_RETURN(const std::string text, Render(checked, chat_template, meter));
-  MNEME_RETURN_IF_ERROR(CheckTextSize(text, "messages", facts));
-  MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeRendered(*tokenizer, text, false, facts, meter));
-  if (conversation.appends) {
-    MNEME_ASSIGN_OR_RETURN(const std::string rest,
-                           RenderContinued(std::move(checked), chat_template, meter));
+  const absl::StatusOr<std::string> text = Render(checked, "", chat_template, meter);
+  MNEME_RETURN_IF_ERROR(meter.Look());  // work that was given up is no refusal
+  prompt.at_start_status = text.status();
+  if (text.ok()) {
+    MNEME_RETURN_IF_ERROR(CheckTextSize(*text, "messages", facts));
+    MNEME_ASSIGN_OR_RETURN(prompt.at_start, EncodeRendered(*tokenizer, *text, false, facts, meter));
+  }
+  if (!conversation.appends) {
+    if (!text.ok()) return text.status();
+    return prompt;
+  }
+  const absl::StatusOr<std::string> behind = RenderBehindAnswer(checked, chat_template, meter);
+  MNEME_RETURN_IF_ERROR(meter.Look());
+  prompt.continued_status = behind.status();
+  if (behind.ok()) {
+    MNEME_ASSIGN_OR_RETURN(const std::string rest, AfterAnswer(*behind));
     MNEME_ASSIGN_OR_RETURN(prompt.continued, EncodeRendered(*tokenizer, rest, true, facts, meter));
   }
+  if (!text.ok() && !behind.ok()) return text.status();
   return prompt;
 }
 
@@ -124,6 +152,8 @@ absl::StatusOr<Request> ToChatEngineRequest(const v1::GenerateRequest& generate,
     MNEME_ASSIGN_OR_RETURN(ChatPrompt rendered, ToChatPrompt(conversation, engine, facts, meter));
     return Prompt{.at_start = std::move(rendered.at_start),
                   .continued = std::move(rendered.continued),
+                  .at_start_status = std::move(rendered.at_start_status),
+                  .continued_status = std::move(rendered.continued_status),
                   .same_everywhere = !conversation.appends,
                   .source = PromptSource::kMessages};
   };

@@ -28,11 +28,14 @@ struct Conversation {
 struct ChatPrompt {
   std::vector<int32_t> at_start;   // the conversation from its beginning
   std::vector<int32_t> continued;  // Conversation::appends: the messages as they follow an answer
+  // INVALID_ARGUMENT where the template refuses them there, and only there: see Prompt.
+  absl::Status at_start_status;
+  absl::Status continued_status;
 };
 
-// INVALID_ARGUMENT for messages that the template refuses, and for noncharacters in them;
-// FAILED_PRECONDITION where the model has no chat template that could be used. Fields of errors are
-// those of ChatRequest. Counts and ends by `meter`.
+// INVALID_ARGUMENT for messages that the template refuses wherever they could stand, and for
+// noncharacters in them; FAILED_PRECONDITION where the model has no chat template that could be
+// used. Fields of errors are those of ChatRequest. Counts and ends by `meter`.
 absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const Engine& engine,
                                         const ServingFacts& facts, WorkMeter& meter);
 

@@ -116,6 +116,20 @@ TEST(EngineLoopTest, TheReadingOfAPromptFollowsThePosition) {
   EXPECT_EQ(h.Generate(request).last.usage.prompt_tokens, 2) << "the pending token, and the prompt";
 }
 
+TEST(EngineLoopTest, AReadingThatThereIsNotIsRefusedWhereItIsNeeded) {
+  LoopHarness h;
+  Request first = Greedy({}, 2, "s");
+  first.prompt.at_start = {9, 1};
+  first.prompt.continued_status = absl::InvalidArgumentError("not behind an answer");
+  Request second = Greedy({}, 2, "s");
+  second.prompt.continued = {1};
+  second.prompt.at_start_status = absl::InvalidArgumentError("not at the start");
+  EXPECT_EQ(h.Generate(second).status().message(), "not at the start");
+  EXPECT_EQ(h.Generate(first).last.usage.prompt_tokens, 2);
+  EXPECT_EQ(h.Generate(first).status().message(), "not behind an answer");
+  EXPECT_EQ(h.Generate(second).last.usage.prompt_tokens, 2) << "the pending token, and the prompt";
+}
+
 TEST(EngineLoopTest, AForkGoesItsOwnWayFromTheSamePlace) {
   LoopHarness h;
   h.Generate(Greedy({1, 2, 3}, 2, "parent"));

@@ -16,6 +16,8 @@ import pytest
 from http_requests import ask
 from waiting import wait_for_value
 
+import mneme
+
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
     "{% if m['role'] == 'user' %}{% if not loop.first %}{{ '\\n' }}{% endif %}{{ 'User: ' + m['content'] | trim }}"
@@ -196,3 +198,59 @@ def test_http_feeds_the_same_tokens(server, name, mode, options, ending):
         assert status == 200, said
         messages.append(json.loads(said)["choices"][0]["message"])
     assert_holds(server, name, expected_tokens(server, ending=ending, **options))
+
+
+# The system may speak only first, as most templates have it; or has to, as some do.
+SYSTEM_FIRST = {
+    "may": "{% for m in messages[1:] %}{% if m.role == 'system' %}"
+    "{{ raise_exception('system after others') }}{% endif %}{% endfor %}",
+    "must": "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}",
+}
+
+
+@pytest.fixture(scope="module", params=SYSTEM_FIRST)
+def strict_server(request, start_any, text_model, tmp_path_factory):
+    folder: Path = tmp_path_factory.mktemp("models") / request.param
+    shutil.copytree(text_model, folder)
+    turns = (
+        "{% for m in messages %}{{ m.role + ': ' + m.content + eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}assistant:{% endif %}"
+    )
+    config = {"bos_token": "<s>", "eos_token": "</s>"}
+    config["chat_template"] = SYSTEM_FIRST[request.param] + turns
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    server = start_any(folder)
+    server.strictness = request.param
+    return server
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+def test_the_system_may_begin_a_session_where_it_may_not_go_on(strict_server, name, door):
+    def say(*messages):
+        """Whether these were taken, or what the template said."""
+        messages = [{"role": role, "content": content} for role, content in messages]
+        if door == "grpc":
+            try:
+                strict_server.client().chat(messages, session=name, max_tokens=1)
+            except mneme.InvalidArgument as error:
+                return str(error)
+            return "taken"
+        body = {"messages": messages, "max_tokens": 1, "session_id": name, "session_mode": "append"}
+        base = f"http://127.0.0.1:{strict_server.http_port}"
+        status, _, said = ask(base, "/v1/chat/completions", body=body)
+        if status == 200:
+            return "taken"
+        assert (status, json.loads(said)["error"]["param"]) == (400, "messages"), said
+        return said.decode()
+
+    may = strict_server.strictness == "may"
+    system, user = ("system", "Be brief."), ("user", "One")
+    if not may:
+        assert "no system" in say(user)
+    assert say(system, user) == "taken"
+    assert say(user) == "taken"
+    again = say(system, user)
+    if may:
+        assert "behind an answer: line 1: system after others" in again
+    else:
+        assert again == "taken"

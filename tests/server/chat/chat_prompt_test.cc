@@ -72,6 +72,49 @@ TEST_F(ChatPromptTest, AnAnswerWithoutContentIsEmpty) {
   EXPECT_THAT(render("user", nullptr), HasSubstr("messages[1].content is missing"));
 }
 
+// Templates have opinions on where messages may stand; a session asks for one place only.
+TEST_F(ChatPromptTest, MessagesAreRefusedWhereTheTemplateDoesNotTakeThem) {
+  FakeEngine engine;
+  const auto render = [&](const std::string& refusal, const std::vector<const char*>& roles,
+                          bool appends = true) {
+    ServingFacts facts;
+    facts.chat_template =
+        *ChatTemplate::Parse("{% if " + refusal +
+                                 " %}{{ raise_exception('not there') }}{% endif %}"
+                                 "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
+                             Json::object());
+    Conversation chat{.appends = appends};
+    for (const char* role : roles) chat.messages.push_back({{"role", role}, {"content", "a"}});
+    WorkMeter meter;
+    return ToChatPrompt(chat, engine, facts, meter);
+  };
+  const auto text = [&](const std::vector<int32_t>& ids) {
+    return *engine.tokenizer()->Decode(ids);
+  };
+  const std::string only_first =
+      "messages[1:] | selectattr('role', 'equalto', 'system') | list | length > 0";
+  auto prompt = render(only_first, {"system", "user"});
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_EQ(text(prompt->at_start), "[system]a[user]a");
+  EXPECT_TRUE(prompt->at_start_status.ok());
+  EXPECT_THAT(prompt->continued, testing::IsEmpty());
+  EXPECT_TRUE(absl::IsInvalidArgument(prompt->continued_status));
+  EXPECT_THAT(std::string(prompt->continued_status.message()),
+              HasSubstr("behind an answer: line 1: not there"));
+
+  const std::string always_first = "messages[0].role != 'system'";
+  prompt = render(always_first, {"system", "user"});
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_TRUE(prompt->at_start_status.ok() && prompt->continued_status.ok());
+  prompt = render(always_first, {"user"});
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_TRUE(absl::IsInvalidArgument(prompt->at_start_status));
+  EXPECT_EQ(text(prompt->continued), "[user]a");
+
+  EXPECT_TRUE(absl::IsInvalidArgument(render(always_first, {"user"}, false).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(render("true", {"user"}).status()));
+}
+
 TEST_F(ChatPromptTest, DevelopersAreTheSystemWhereTheTemplateDoesNotKnowThem) {
   FakeEngine engine;
   const auto render = [&](const char* source) {
