@@ -67,7 +67,7 @@ Doors::Doors(const v1::ServerConfig& config, EngineAccess& access, Security& sec
 
 absl::Status Doors::OpenGrpc(const v1::NetworkSection& config, EngineAccess& access,
                              Security& security, LineWriter& out) {
-  MNEME_ASSIGN_OR_RETURN(grpc_, GrpcServer::Start(config, access, security));
+  MNEME_ASSIGN_OR_RETURN(grpc_, GrpcServer::Start(config, access, security, evictor_));
   PrintAddress(out, "listening", config.host(), grpc_->port());
   LogListening("grpc", grpc_->sockets());
   return absl::OkStatus();
@@ -75,7 +75,7 @@ absl::Status Doors::OpenGrpc(const v1::NetworkSection& config, EngineAccess& acc
 
 absl::Status Doors::OpenMetrics(const v1::MetricsSection& config, const EngineAccess& access) {
   if (config.port() <= 0) return absl::OkStatus();
-  MNEME_ASSIGN_OR_RETURN(metrics_server_, StartMetricsServer(config, metrics_, access));
+  MNEME_ASSIGN_OR_RETURN(metrics_server_, StartMetricsServer(config, metrics_, access, evictor_));
   LogListening("metrics", metrics_server_->sockets());
   return absl::OkStatus();
 }
@@ -94,6 +94,7 @@ absl::Status Doors::OpenHttp(const v1::NetworkSection& config, const EngineAcces
     openai_.OnExchange(exchange);
   };
   options.stats = &access.stats().http_connections;
+  options.evictor = evictor_;
   GuardHttp(security, options);
   MNEME_ASSIGN_OR_RETURN(http_, HttpServer::Start(options, std::move(routes)));
   PrintAddress(out, "http", config.host(), http_->port());

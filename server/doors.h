@@ -8,6 +8,7 @@
 #include "absl/time/time.h"
 #include "base/line_writer.h"
 #include "mneme/v1/config.pb.h"
+#include "server/connection_evictor.h"
 #include "server/engine_access.h"
 #include "server/grpc/grpc_server.h"
 #include "server/http/http_server.h"
@@ -47,6 +48,7 @@ class Doors {
                         Security& security, LineWriter& out);
 
   // The servers go first, because they call the others.
+  const std::shared_ptr<ConnectionEvictor> evictor_ = std::make_shared<ConnectionEvictor>();
   const Metrics metrics_;
   OpenAiService openai_;
   SessionRoutes sessions_;

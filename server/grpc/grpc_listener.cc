@@ -34,11 +34,12 @@ void SetOption(int fd, int level, int option, int value) {
 bool OpenConnections::Add(int fd, const std::string& peer) {
   struct stat facts {};
   if (fstat(fd, &facts) != 0) return false;
+  absl::MutexLock lock(&mu_);
   connections_.erase(fd);  // of an earlier connection, which is closed, as its number was free
   if (connections_.size() >= limit_) ForgetClosed();
   if (connections_.size() >= limit_) return false;
   known_.Forget(peer);  // an earlier client with this address has left
-  connections_[fd] = {.inode = facts.st_ino, .number = ++arrivals_, .peer = peer};
+  connections_[fd] = {.inode = facts.st_ino, .since = RealClock().Monotonic(), .peer = peer};
   return true;
 }
 
@@ -51,14 +52,28 @@ void OpenConnections::ForgetClosed() {
   });
 }
 
+OpenConnections::Connections::iterator OpenConnections::FindStranger() {
+  auto oldest = connections_.end();
+  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
+    if (oldest != connections_.end() && oldest->second.since < it->second.since) continue;
+    if (!known_.Contains(it->second.peer)) oldest = it;
+  }
+  return oldest;
+}
+
+std::optional<absl::Duration> OpenConnections::OldestStranger() {
+  absl::MutexLock lock(&mu_);
+  ForgetClosed();  // ending these would free nothing
+  const auto oldest = FindStranger();
+  if (oldest == connections_.end()) return std::nullopt;
+  return oldest->second.since;
+}
+
 // gRPC owns the descriptor and may close it at any moment, so a copy of it is looked at and used:
 // its number cannot come to mean another connection in between.
 bool OpenConnections::EvictStranger() {
-  auto oldest = connections_.end();
-  for (auto it = connections_.begin(); it != connections_.end(); ++it) {
-    if (oldest != connections_.end() && oldest->second.number < it->second.number) continue;
-    if (!known_.Contains(it->second.peer)) oldest = it;
-  }
+  absl::MutexLock lock(&mu_);
+  const auto oldest = FindStranger();
   if (oldest == connections_.end()) return false;
   spare_file_.Give();
   const int copy = fcntl(oldest->first, F_DUPFD_CLOEXEC, 0);
@@ -74,6 +89,7 @@ bool OpenConnections::EvictStranger() {
 }
 
 size_t OpenConnections::Count() {
+  absl::MutexLock lock(&mu_);
   ForgetClosed();
   return connections_.size();
 }
@@ -91,9 +107,13 @@ absl::StatusOr<std::unique_ptr<GrpcListener>> GrpcListener::Open(const Options& 
 GrpcListener::GrpcListener(const Options& options)
     : options_(options), open_(static_cast<size_t>(options.max_connections), *options.known_peers) {
   if (options_.stats != nullptr) options_.stats->limit.Set(options_.max_connections);
+  options_.evictor->Add(this);
 }
 
-GrpcListener::~GrpcListener() { Stop(); }
+GrpcListener::~GrpcListener() {
+  options_.evictor->Remove(this);
+  Stop();
+}
 
 void GrpcListener::Start(std::unique_ptr<Acceptor> acceptor) {
   acceptor_ = std::move(acceptor);
@@ -129,21 +149,28 @@ void GrpcListener::CountOpen() {
 
 bool GrpcListener::FindRoom(int fd, const std::string& peer) {
   if (open_.Add(fd, peer)) return true;
-  const bool is_evicted = open_.EvictStranger() && open_.Add(fd, peer);
-  if (options_.stats != nullptr) {
-    (is_evicted ? options_.stats->evicted : options_.stats->refused).Add();
-  }
+  const bool is_evicted = EvictLeast() && open_.Add(fd, peer);
+  if (!is_evicted && options_.stats != nullptr) options_.stats->refused.Add();
   limit_log_.Say(options_.max_connections, is_evicted);
   return is_evicted;
 }
 
-void GrpcListener::FreeFile(int listener) {
-  const bool is_evicted = open_.EvictStranger();
-  if (!is_evicted) open_.spare_file().RefuseOne(listener);
-  if (options_.stats != nullptr) {
-    (is_evicted ? options_.stats->evicted : options_.stats->refused).Add();
-  }
+void GrpcListener::MakeRoom(int listener) {
+  const bool is_evicted = options_.evictor->MakeRoom(listener);
+  if (!is_evicted && options_.stats != nullptr) options_.stats->refused.Add();
   file_log_.Say(static_cast<int64_t>(open_.Count()), is_evicted);
+}
+
+std::optional<ConnectionWorth> GrpcListener::LeastWorth() {
+  const std::optional<absl::Duration> since = open_.OldestStranger();
+  if (!since.has_value()) return std::nullopt;
+  return ConnectionWorth{.is_known = false, .since = *since};
+}
+
+bool GrpcListener::EvictLeast() {
+  if (!open_.EvictStranger()) return false;
+  if (options_.stats != nullptr) options_.stats->evicted.Add();
+  return true;
 }
 
 void GrpcListener::Take(int listener) {
@@ -151,7 +178,7 @@ void GrpcListener::Take(int listener) {
   const int fd = accept4(listener, peer.get(), &peer.size, SOCK_NONBLOCK | SOCK_CLOEXEC);
   if (fd < 0) {
     const bool is_gone = errno == EAGAIN || errno == ECONNABORTED || errno == EINTR;
-    if (IsForWant(errno)) FreeFile(listener);
+    if (IsForWant(errno)) MakeRoom(listener);
     if (!is_gone) absl::SleepFor(kAcceptPause);
     return;
   }

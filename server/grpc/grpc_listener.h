@@ -7,13 +7,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "server/connection_evictor.h"
 #include "server/connection_limit.h"
 #include "server/listening_sockets.h"
 #include "server/security/known_peers.h"
@@ -23,37 +27,39 @@
 namespace mneme {
 
 // What is open, by file descriptor. gRPC does not tell when it closes a connection, but the number
-// of its socket's inode does: no two sockets that exist have the same one.
+// of its socket's inode does: no two sockets that exist have the same one. Thread-safe.
 class OpenConnections {
  public:
   OpenConnections(size_t limit, KnownPeers& known) : limit_(limit), known_(known) {}
 
   // False if `fd`, of a client at the address `peer`, would be one too many.
-  bool Add(int fd, const std::string& peer);
-  // Ends the oldest connection whose client has not become known. False: there is none. Needs no
-  // file but the spare one.
-  bool EvictStranger();
+  bool Add(int fd, const std::string& peer) ABSL_LOCKS_EXCLUDED(mu_);
+  // When the oldest connection whose client has not become known was added, on the monotonic clock.
+  std::optional<absl::Duration> OldestStranger() ABSL_LOCKS_EXCLUDED(mu_);
+  // Ends that connection. False: there is none. Needs no further file.
+  bool EvictStranger() ABSL_LOCKS_EXCLUDED(mu_);
   // How many are open.
-  size_t Count();
-  SpareFile& spare_file() { return spare_file_; }
+  size_t Count() ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
   struct Connection {
     ino_t inode;
-    int64_t number;  // in order of arrival
+    absl::Duration since;
     std::string peer;
   };
+  using Connections = std::unordered_map<int, Connection>;
 
-  void ForgetClosed();
+  void ForgetClosed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  Connections::iterator FindStranger() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   const size_t limit_;
   KnownPeers& known_;
-  SpareFile spare_file_;
-  int64_t arrivals_ = 0;
-  std::unordered_map<int, Connection> connections_;  // some may be closed by now
+  absl::Mutex mu_;
+  SpareFile spare_file_ ABSL_GUARDED_BY(mu_);
+  Connections connections_ ABSL_GUARDED_BY(mu_);  // some may be closed by now
 };
 
-class GrpcListener {
+class GrpcListener final : private EvictableConnections {
  public:
   using Acceptor = grpc::experimental::ExternalConnectionAcceptor;
 
@@ -64,7 +70,9 @@ class GrpcListener {
     // Of data that the client does not acknowledge, before the system gives the connection up.
     absl::Duration unacknowledged;
     KnownPeers* known_peers = nullptr;  // must outlive the listener
-    ConnectionStats* stats = nullptr;   // null: nobody counts
+    // That of the process's other ports, where it has some.
+    std::shared_ptr<ConnectionEvictor> evictor = std::make_shared<ConnectionEvictor>();
+    ConnectionStats* stats = nullptr;  // null: nobody counts
   };
 
   // Opens the port; errors as of ListeningSockets::Open. Connections wait until Start.
@@ -88,8 +96,10 @@ class GrpcListener {
   void Take(int listener);
   // Whether `fd` may stay; makes room for it where that is possible.
   bool FindRoom(int fd, const std::string& peer);
-  // The process may open no further file: ends a connection, or the one that waits at `listener`.
-  void FreeFile(int listener);
+  // The process may open no further file.
+  void MakeRoom(int listener);
+  std::optional<ConnectionWorth> LeastWorth() override;
+  bool EvictLeast() override;
 
   const Options options_;
   ListeningSockets sockets_;

@@ -108,9 +108,9 @@ struct GrpcServer::Parts {
   std::unique_ptr<GrpcListener> listener;
 };
 
-absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkSection& config,
-                                                              EngineAccess& access,
-                                                              Security& security) {
+absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(
+    const v1::NetworkSection& config, EngineAccess& access, Security& security,
+    std::shared_ptr<ConnectionEvictor> evictor) {
   auto parts = std::make_unique<Parts>(access, security);
   MNEME_ASSIGN_OR_RETURN(
       parts->listener,
@@ -119,6 +119,7 @@ absl::StatusOr<std::unique_ptr<GrpcServer>> GrpcServer::Start(const v1::NetworkS
                           .max_connections = config.grpc_max_connections(),
                           .unacknowledged = absl::Milliseconds(config.keepalive_timeout_ms()),
                           .known_peers = &security.grpc_peers(),
+                          .evictor = std::move(evictor),
                           .stats = &access.stats().grpc_connections}));
   grpc::ServerBuilder builder;
   Configure(config, builder);

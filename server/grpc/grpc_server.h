@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "mneme/v1/config.pb.h"
+#include "server/connection_evictor.h"
 #include "server/engine_access.h"
 #include "server/grpc/grpc_listener.h"
 #include "server/security/security.h"
@@ -16,9 +17,10 @@ namespace mneme {
 class GrpcServer {
  public:
   // Errors as of ListeningSockets::Open. `access` and `security` must outlive the server.
-  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(const v1::NetworkSection& config,
-                                                           EngineAccess& access,
-                                                           Security& security);
+  // `evictor`: that of the process's other ports, where it has some.
+  static absl::StatusOr<std::unique_ptr<GrpcServer>> Start(
+      const v1::NetworkSection& config, EngineAccess& access, Security& security,
+      std::shared_ptr<ConnectionEvictor> evictor = std::make_shared<ConnectionEvictor>());
   ~GrpcServer();
   GrpcServer(const GrpcServer&) = delete;
   GrpcServer& operator=(const GrpcServer&) = delete;

@@ -8,10 +8,10 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "server/connection_evictor.h"
 #include "server/http/byte_stream.h"
 #include "server/http/http_call.h"
 #include "server/http/http_parser.h"
@@ -48,9 +48,8 @@ class ConnectionUse {
 
   bool is_idle() const { return idle_since_ != 0; }
   bool is_known() const { return is_known_; }
-  bool IsWorthLessThan(const ConnectionUse& other) const {
-    return std::pair(is_known_.load(), idle_since_.load()) <
-           std::pair(other.is_known_.load(), other.idle_since_.load());
+  ConnectionWorth worth() const {
+    return {.is_known = is_known_.load(), .since = absl::Nanoseconds(idle_since_.load())};
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -22,7 +23,6 @@
 #include "server/connection_limit.h"
 #include "server/host_address.h"
 #include "server/http/http_connection.h"
-#include "server/spare_file.h"
 
 namespace mneme {
 namespace {
@@ -66,7 +66,7 @@ void NoticeLoss(Tcp::socket& socket, absl::Duration unacknowledged) {
 
 }  // namespace
 
-class HttpServer::Impl {
+class HttpServer::Impl final : private EvictableConnections {
  public:
   Impl(const HttpServerOptions& options, HttpRoutes routes)
       : shared_{.options = options, .routes = std::move(routes)},
@@ -75,8 +75,12 @@ class HttpServer::Impl {
         limit_log_(options.api, options.max_connections_flag),
         file_log_(options.api, kFileLimit) {
     if (options.stats != nullptr) options.stats->limit.Set(options.max_connections);
+    options.evictor->Add(this);
   }
-  ~Impl() { Shutdown(absl::ZeroDuration()); }
+  ~Impl() {
+    shared_.options.evictor->Remove(this);
+    Shutdown(absl::ZeroDuration());
+  }
 
   absl::Status Listen() {
     const HttpServerOptions& options = shared_.options;
@@ -147,20 +151,18 @@ class HttpServer::Impl {
                                  if (!error || error == asio::error::connection_aborted) {
                                    Accept(door);
                                  } else {
-                                   if (IsForWant(error.value())) FreeFile(door);
+                                   if (IsForWant(error.value())) MakeRoom(door);
                                    AcceptLater(door);
                                  }
                                });
   }
 
-  // The process may open no further file: ends a connection, or the one that waits at the door.
-  void FreeFile(Door& door) ABSL_LOCKS_EXCLUDED(mu_) {
+  // The process may open no further file.
+  void MakeRoom(Door& door) ABSL_LOCKS_EXCLUDED(mu_) {
+    const bool is_evicted = shared_.options.evictor->MakeRoom(door.acceptor.native_handle());
+    if (!is_evicted && shared_.options.stats != nullptr) shared_.options.stats->refused.Add();
     absl::MutexLock lock(&mu_);
-    const bool is_evicted = EvictOne();
     file_log_.Say(static_cast<int64_t>(connections_.size()), is_evicted);
-    if (is_evicted) return;
-    spare_file_.RefuseOne(door.acceptor.native_handle());
-    if (shared_.options.stats != nullptr) shared_.options.stats->refused.Add();
   }
 
   void AcceptLater(Door& door) {
@@ -203,20 +205,37 @@ class HttpServer::Impl {
     CountOpen();
   }
 
-  // Makes room for another connection: closes one of those that have shown no right to be here, or,
-  // if there is none, one between two requests; of each kind the one that has been so for longest.
-  // Where it has just begun a request, it stays, and there is one more for a while.
-  bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-    std::shared_ptr<HttpConnection> useless;
+  std::optional<ConnectionWorth> LeastWorth() override ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    const std::shared_ptr<HttpConnection> least = Least();
+    return least == nullptr ? std::nullopt : std::optional(least->use().worth());
+  }
+
+  bool EvictLeast() override ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return EvictOne();
+  }
+
+  // One of those that have shown no right to be here, or, if there is none, one between two
+  // requests; of each kind the one that has been so for longest. Null: all are in use.
+  std::shared_ptr<HttpConnection> Least() ABSL_SHARED_LOCKS_REQUIRED(mu_) {
+    std::shared_ptr<HttpConnection> least;
     for (const auto& [key, weak] : connections_) {
       std::shared_ptr<HttpConnection> candidate = weak.lock();
       if (candidate == nullptr || !candidate->use().is_idle()) continue;
-      if (useless == nullptr || candidate->use().IsWorthLessThan(useless->use())) {
-        useless = std::move(candidate);
+      if (least == nullptr || candidate->use().worth() < least->use().worth()) {
+        least = std::move(candidate);
       }
     }
-    if (useless == nullptr) return false;
-    useless->PostEvict();
+    return least;
+  }
+
+  // Makes room for another connection. Where the least one has just begun a request, it stays, and
+  // there is one more for a while.
+  bool EvictOne() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    const std::shared_ptr<HttpConnection> least = Least();
+    if (least == nullptr) return false;
+    least->PostEvict();
     if (shared_.options.stats != nullptr) shared_.options.stats->evicted.Add();
     return true;
   }
@@ -256,7 +275,6 @@ class HttpServer::Impl {
       ABSL_GUARDED_BY(mu_);
   ConnectionLimitLog limit_log_ ABSL_GUARDED_BY(mu_);
   ConnectionLimitLog file_log_ ABSL_GUARDED_BY(mu_);
-  SpareFile spare_file_ ABSL_GUARDED_BY(mu_);
 };
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,

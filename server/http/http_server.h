@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/connection_evictor.h"
 #include "server/http/http_authenticator.h"
 #include "server/http/http_parser.h"
 #include "server/http/http_routes.h"
@@ -56,6 +57,8 @@ struct HttpServerOptions {
   std::shared_ptr<ByteStreamFactory> stream_factory;  // null: plain TCP
   std::vector<std::string> allowed_origins;           // see http_cors.h
   ConnectionStats* stats = nullptr;                   // null: nobody counts connections
+  // That of the process's other ports, where it has some.
+  std::shared_ptr<ConnectionEvictor> evictor = std::make_shared<ConnectionEvictor>();
   // After each request, on the connection's thread; may be empty.
   std::function<void(const HttpExchange&)> on_exchange;
 };

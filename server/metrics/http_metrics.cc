@@ -28,9 +28,9 @@ std::function<void(const HttpExchange&)> NoteExchanges(std::string api,
   };
 }
 
-absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(const v1::MetricsSection& config,
-                                                               const Metrics& metrics,
-                                                               const EngineAccess& access) {
+absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(
+    const v1::MetricsSection& config, const Metrics& metrics, const EngineAccess& access,
+    std::shared_ptr<ConnectionEvictor> evictor) {
   HttpRoutes routes;
   AddMetricsRoute(metrics, /*is_open=*/true, routes);
   HttpServerOptions options;
@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(const v1::Metrics
   options.max_connections_flag = "";
   options.api = "metrics";
   options.stats = &access.stats().metrics_connections;
+  options.evictor = std::move(evictor);
   options.on_exchange = NoteExchanges(options.api, access);
   return HttpServer::Start(options, std::move(routes));
 }

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "mneme/v1/config.pb.h"
+#include "server/connection_evictor.h"
 #include "server/engine_access.h"
 #include "server/http/http_routes.h"
 #include "server/http/http_server.h"
@@ -21,10 +22,10 @@ void AddMetricsRoute(const Metrics& metrics, bool is_open, HttpRoutes& routes);
 // both of which must outlive the server. `api` is HttpServerOptions::api.
 std::function<void(const HttpExchange&)> NoteExchanges(std::string api, const EngineAccess& access);
 
-// The server of --metrics-port: GET /metrics and nothing else, for everybody who reaches it. Errors
-// as of HttpServer::Start.
-absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(const v1::MetricsSection& config,
-                                                               const Metrics& metrics,
-                                                               const EngineAccess& access);
+// The server of --metrics-port: GET /metrics and nothing else, for everybody who reaches it.
+// `evictor`: of all ports. Errors as of HttpServer::Start.
+absl::StatusOr<std::unique_ptr<HttpServer>> StartMetricsServer(
+    const v1::MetricsSection& config, const Metrics& metrics, const EngineAccess& access,
+    std::shared_ptr<ConnectionEvictor> evictor);
 
 }  // namespace mneme

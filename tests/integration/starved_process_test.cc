@@ -244,10 +244,11 @@ TEST(StarvedProcessTest, WithFewFilesThereAreFewerConnectionsAndHealthAnswers) {
   EXPECT_EQ(server.Wait(), 0);
 }
 
-// More than was foreseen: something else took the files. A port makes room among its own
-// connections, so strangers come to one port at a time.
+// More than was foreseen: something else took the files. Strangers at one port hold up clients of
+// neither.
 TEST(StarvedProcessTest, WhereNoFileIsLeftIdleStrangersMakeRoom) {
-  for (const bool over_http : {true, false}) {
+  for (const bool strangers_use_http : {true, false}) {
+    SCOPED_TRACE(strangers_use_http ? "strangers at HTTP" : "strangers at gRPC");
     ChildProcess server(Command("", ""));
     std::string grpc, http;
     ASSERT_TRUE(server.WaitForText("listening on ", &grpc));
@@ -264,13 +265,10 @@ TEST(StarvedProcessTest, WhereNoFileIsLeftIdleStrangersMakeRoom) {
     // More than there are files for; all of them are below the limit, as they came after it.
     std::vector<std::unique_ptr<Connection>> strangers;
     for (int i = 0; i < 40; ++i) {
-      strangers.push_back(std::make_unique<Connection>(PortOf(over_http ? http : grpc)));
+      strangers.push_back(std::make_unique<Connection>(PortOf(strangers_use_http ? http : grpc)));
     }
-    if (over_http) {
-      EXPECT_THAT(Health(PortOf(http)), StartsWith("HTTP/1.1 200"));
-    } else {
-      EXPECT_EQ(Generate(grpc), 0);
-    }
+    EXPECT_THAT(Health(PortOf(http)), StartsWith("HTTP/1.1 200"));
+    EXPECT_EQ(Generate(grpc), 0);
     ASSERT_EQ(prlimit(server.pid(), RLIMIT_NOFILE, &before, nullptr), 0);
     server.Signal(SIGTERM);
     EXPECT_EQ(server.Wait(), 0) << server.err();
