@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "server/jinja/builtins.h"
+#include "server/jinja/operators.h"
 #include "server/jinja/parser.h"
 #include "server/jinja/render_budget.h"
 #include "server/jinja/text_methods.h"

@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "server/jinja/builtins.h"
+#include "server/jinja/operators.h"
 
 namespace mneme::jinja {
 namespace {
