@@ -1,3 +1,4 @@
+// Where settings come from, in which units, and how they are printed.
 #include "server/config/config.h"
 
 #include <gmock/gmock.h>
@@ -5,76 +6,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "server/config/demo_model.h"
-#include "server/config/environment.h"
 #include "server/config/flags.h"
-#include "server/config/origins.h"
-#include "server/host_address.h"
+#include "tests/server/config/config_input.h"
 
 namespace mneme {
 namespace {
 
-using ::testing::_;
 using ::testing::AllOf;
 using ::testing::AnyOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Lt;
 using ::testing::Not;
-using ::testing::Pair;
-using ::testing::StartsWith;
-using ::testing::UnorderedElementsAre;
-
-using Environment = std::map<std::string, std::string>;
-
-GetEnvironment Getter(const Environment& environment) {
-  return [&environment](const char* name) -> const char* {
-    const auto it = environment.find(name);
-    return it == environment.end() ? nullptr : it->second.c_str();
-  };
-}
-
-absl::StatusOr<CommandLine> Parse(const std::vector<const char*>& arguments,
-                                  const Environment& environment = {}) {
-  return ParseCommandLine(arguments, Getter(environment));
-}
-
-v1::ServerConfig ParseConfig(const std::vector<const char*>& arguments,
-                             const Environment& environment = {}) {
-  absl::StatusOr<CommandLine> line = Parse(arguments, environment);
-  EXPECT_TRUE(line.ok()) << line.status();
-  return line.ok() ? line->config : v1::ServerConfig();
-}
-
-std::string ErrorOf(const std::vector<const char*>& arguments,
-                    const Environment& environment = {}) {
-  return std::string(Parse(arguments, environment).status().message());
-}
-
-class ConfigFile {
- public:
-  explicit ConfigFile(const std::string& text) : path_(testing::TempDir() + "mneme_config_XXXXXX") {
-    const int fd = mkstemp(path_.data());
-    EXPECT_GE(fd, 0);
-    std::ofstream(path_) << text;
-  }
-  ~ConfigFile() { std::remove(path_.c_str()); }
-  const char* path() const { return path_.c_str(); }
-
- private:
-  std::string path_;
-};
 
 TEST(ConfigTest, GrpcsMemoryHoldsSomeMessages) {
   const auto memory = [](const std::vector<const char*>& arguments) {
@@ -210,167 +160,6 @@ TEST(ConfigTest, SetTakesTheSyntaxOfTheFile) {
               AllOf(HasSubstr("--set:1:"), HasSubstr("max_row")));
 }
 
-TEST(ConfigTest, ErrorsNameFlagValueAndExpectation) {
-  EXPECT_THAT(ErrorOf({"--model=m", "--max-nun-seqs=3"}), HasSubstr("did you mean --max-num-seqs"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--ports=3"}), HasSubstr("did you mean --port"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--pirt=3"}), HasSubstr("unknown flag --pirt"));
-  // Far from all that there is: a guess would mislead.
-  for (const char* other : {"--tensor-parallel-size=2", "--gpu-memory-utilization=1", "--seed=1",
-                            "--quiet", "--m1=2"}) {
-    EXPECT_THAT(ErrorOf({"--model=m", other}),
-                AllOf(HasSubstr("unknown flag --"), Not(HasSubstr("did you mean"))));
-  }
-  EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "70000"}),
-              HasSubstr("--grpc-port: 70000, expected a whole number from 0 to 65535"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port", "abc"}),
-              HasSubstr("--grpc-port: \"abc\", expected a whole number from 0 to 65535"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--grpc-port=8000"}),
-              HasSubstr("--http-port: 8000 is the port of --grpc-port, too"));
-  EXPECT_TRUE(Parse({"--model=m", "--grpc-port=0", "--http-port=0"}).ok());
-  EXPECT_THAT(ErrorOf({"--model=m", "--device", "tpu"}),
-              HasSubstr("--device: \"tpu\", expected auto, cpu or cuda"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "-1GiB"}),
-              HasSubstr("expected a size (8GiB, 512MiB"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "99999999999TiB"}),
-              HasSubstr("expected a size"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--session-ttl", "soon"}),
-              HasSubstr("expected a time (250ms, 30s"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--max-session-ttl=10m"}),
-              AllOf(HasSubstr("--session-ttl: 30m"), HasSubstr("--max-session-ttl, 10m")));
-  EXPECT_THAT(ErrorOf({"--model=m", "--max-session-ttl=1h", "--session-ttl=0"}),
-              HasSubstr("never"));
-  EXPECT_TRUE(Parse({"--model=m", "--max-session-ttl=1h"}).ok());
-  EXPECT_THAT(ErrorOf({"--model"}), HasSubstr("--model needs a value"));
-  EXPECT_THAT(ErrorOf({}), HasSubstr("--model is missing"));
-  EXPECT_THAT(ErrorOf({"folder"}), HasSubstr("given with --model"));
-  EXPECT_THAT(ErrorOf({"--plan=yes"}), HasSubstr("takes no value"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--insecure=perhaps"}),
-              HasSubstr("--insecure: \"perhaps\", expected true or false"));
-  EXPECT_THAT(ErrorOf({"--model=m"}, {{"MNEME_THREADS", "many"}}), HasSubstr("MNEME_THREADS"));
-}
-
-// Wherever a value comes from: its message says so, and what may stand there.
-TEST(ConfigTest, EveryEnumerationNamesItsValues) {
-  const FlagTable table;
-  int enumerations = 0;
-  for (const FlagSpec& flag : table.flags()) {
-    if (flag.options.choice_size() == 0) continue;
-    ++enumerations;
-    const std::string spelled = absl::StrCat("--", flag.name);
-    const std::string text =
-        absl::StrCat("\n", flag.section->name(), " {\n  ", flag.field->name(), ": \"gpu\"\n}");
-    const ConfigFile file(text);
-    const std::string of_flag = ErrorOf({"--model=m", spelled.c_str(), "gpu"});
-    const std::string of_variable = ErrorOf({"--model=m"}, {{flag.env, "gpu"}});
-    const std::string of_file = ErrorOf({"--model=m", "--config", file.path()});
-    const std::string of_set = ErrorOf({"--model=m", "--set", text.c_str()});
-    EXPECT_THAT(of_flag, StartsWith(absl::StrCat(spelled, ": \"gpu\", expected ")));
-    EXPECT_THAT(of_variable, StartsWith(absl::StrCat(flag.env, ": \"gpu\", expected ")));
-    EXPECT_THAT(of_file, StartsWith(absl::StrCat(file.path(), ":3:3: ", flag.path, ": \"gpu\"")));
-    EXPECT_THAT(of_set, StartsWith(absl::StrCat("--set:3:3: ", flag.path, ": \"gpu\"")));
-    for (const std::string& choice : flag.options.choice()) {
-      for (const std::string& error : {of_flag, of_variable, of_file, of_set}) {
-        EXPECT_THAT(error, HasSubstr(choice));
-      }
-    }
-  }
-  EXPECT_GT(enumerations, 7);
-}
-
-TEST(ConfigTest, EveryRangeIsNamedWhateverIsOutsideOfIt) {
-  const FlagTable table;
-  for (const FlagSpec& flag : table.flags()) {
-    if (!flag.options.has_max() || flag.options.unit() != v1::Flag::NONE) continue;
-    const std::string most = absl::StrCat(" to ", flag.options.max());
-    for (const std::string& text : {absl::StrCat(flag.options.max(), "0"), std::string("none")}) {
-      EXPECT_THAT(ErrorOf({"--model=m", absl::StrCat("--", flag.name, "=", text).c_str()}),
-                  AllOf(StartsWith(absl::StrCat("--", flag.name, ": ")), HasSubstr(text),
-                        HasSubstr("expected a "), HasSubstr(most)));
-    }
-  }
-}
-
-TEST(ConfigTest, ErrorsInTheFileNameTheirPlace) {
-  const ConfigFile file("engine {\n  max_rows: 3\n  sessions: 4\n}\n");
-  EXPECT_THAT(ErrorOf({"--model=m", "--config", file.path()}),
-              AllOf(HasSubstr(file.path()), HasSubstr(":3:"), HasSubstr("sessions")));
-  EXPECT_THAT(ErrorOf({"--model=m", "--config", "no/such/file"}),
-              HasSubstr("no/such/file\": No such file or directory"));
-  const ConfigFile range("engine { max_rows: 0 }");
-  EXPECT_THAT(ErrorOf({"--model=m", "--config", range.path()}),
-              HasSubstr(":1:10: engine.max_rows: 0, expected a whole number from 1 to 4096"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--config", "/dev/zero"}), HasSubstr("more than 1MiB"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--config", testing::TempDir().c_str()}),
-              HasSubstr("cannot read"));
-}
-
-TEST(ConfigTest, MistakesInTheFileNameFieldsAndWhatTheyTake) {
-  const auto error_of = [](const std::string& text) {
-    const std::string error = ErrorOf({"--model=m", "--set", text.c_str()});
-    EXPECT_THAT(error, StartsWith("--set:"));
-    return error.substr(std::min(error.size(), size_t{6}));
-  };
-  // Of another name: the nearest, the flag's, another section's, or all that there are.
-  EXPECT_EQ(error_of("engine {\n  sessions: 4\n}"),
-            "2:11: engine has no field \"sessions\"; did you mean max_sessions?");
-  EXPECT_THAT(error_of("engine { max-rows: 4 }"),
-              HasSubstr("\"max-rows\"; did you mean max_rows?"));
-  EXPECT_THAT(error_of("engine { max_num_seqs: 4 }"), HasSubstr("did you mean max_rows?"));
-  EXPECT_THAT(error_of("engine { max_batch: 4 }"), HasSubstr("did you mean max_rows?"));
-  EXPECT_THAT(error_of("engine { grpc_port: 4 }"), HasSubstr("did you mean server { grpc_port }?"));
-  EXPECT_THAT(error_of("log { host: 'a' }"),
-              HasSubstr("did you mean server { host } or metrics { host }?"));
-  EXPECT_THAT(error_of("log { colour: true }"),
-              HasSubstr("log has no field \"colour\"; it has level, format, requests"));
-  EXPECT_THAT(error_of("modle { path: 'a' }"),
-              HasSubstr("there is no section \"modle\"; did you mean model?"));
-  EXPECT_THAT(error_of("max_num_seqs: 3"), HasSubstr("did you mean engine { max_rows }?"));
-  EXPECT_THAT(
-      error_of("gpu { id: 3 }"),
-      HasSubstr("no section \"gpu\", expected model, device, engine, server, log, metrics or "
-                "security"));
-
-  // Of another type.
-  EXPECT_EQ(error_of("device { kind: gpu }"),
-            "1:16: device.kind: gpu, expected \"auto\", \"cpu\" or \"cuda\"");
-  EXPECT_EQ(error_of("# { it's\nmodel {\n\tpath: /a/b\n}"),
-            "3:15: model.path: /a/b, expected a text in quotes");
-  EXPECT_EQ(error_of("engine { max_rows: '3' }"),
-            "1:20: engine.max_rows: '3', expected a whole number from 1 to 4096");
-  EXPECT_THAT(error_of("engine { max_rows: 3.5 }"), HasSubstr("engine.max_rows: 3.5, expected"));
-  EXPECT_THAT(error_of("engine { max_rows: 70000000000 }"), HasSubstr(": 70000000000, expected"));
-  EXPECT_THAT(error_of("engine { state_memory_bytes: 8GiB }"),
-              HasSubstr("engine.state_memory_bytes: 8GiB, expected a whole number of bytes"));
-  EXPECT_THAT(error_of("engine { session_ttl_ms: 30m }"),
-              HasSubstr("engine.session_ttl_ms: 30m, expected a whole number of milliseconds"));
-  EXPECT_THAT(error_of("engine { enforce_eager: perhaps }"),
-              HasSubstr("engine.enforce_eager: perhaps, expected true or false"));
-  EXPECT_THAT(error_of("engine { enforce_eager: \"yes\" }"), HasSubstr("expected true or false"));
-  EXPECT_THAT(error_of("engine { max_decode_slowdown: x }"),
-              HasSubstr("engine.max_decode_slowdown: x, expected a number from 0 to 1000"));
-  EXPECT_THAT(error_of("engine { max_decode_slowdown: nan }"),
-              HasSubstr("engine.max_decode_slowdown: nan, expected a number from 0 to 1000"));
-  EXPECT_THAT(
-      error_of("security { api_key: hush }"),
-      AllOf(HasSubstr("security.api_key: expected a text in quotes"), Not(HasSubstr("hush"))));
-  EXPECT_THAT(error_of(absl::StrCat("model { path: ", std::string(5000, 'x'), " }")).size(),
-              Lt(200u));
-
-  // Of another form.
-  EXPECT_THAT(error_of("device: \"cuda\""), HasSubstr("device: expected its fields in braces"));
-  EXPECT_THAT(error_of("engine { max_rows: 1 max_rows: 2 }"),
-              HasSubstr("engine.max_rows: is there twice"));
-  EXPECT_THAT(error_of("engine { max_rows: 1"),
-              AllOf(HasSubstr("1:21: engine.max_rows: Expected"), Not(HasSubstr("whole number"))));
-  EXPECT_THAT(error_of("engine { max_rows = 3 }"), HasSubstr("engine.max_rows: Expected \":\""));
-  EXPECT_THAT(error_of("model { path: 'a }"), HasSubstr("end of string"));
-  EXPECT_THAT(error_of("{\"engine\": 1}"), HasSubstr("expected a section: model, device"));
-  for (const char* broken :
-       {"}", ":", "engine { log {", "'", "engine { '", "a:b:c", "\\", "engine<"}) {
-    error_of(broken);
-  }
-}
-
 TEST(ConfigTest, NumbersArePrintedAsTheyWereWritten) {
   const FlagTable table;
   const FlagSpec* flag = table.Find("--max-decode-slowdown");
@@ -394,89 +183,6 @@ TEST(ConfigTest, APipeIsReadOnce) {
   const std::vector<const char*> arguments = {"--bogus", "--config", pipe.c_str()};
   EXPECT_FALSE(WantsJsonLog(arguments, [](const char*) -> const char* { return nullptr; }));
   unlink(pipe.c_str());
-}
-
-TEST(ConfigTest, AllInterfacesNeedAWayToKnowCallers) {
-  for (const char* host : {"--host=0.0.0.0", "--host=::", "--host=[::]", "--host=", "--host=0.0",
-                           "--host=0x0", "--host=000.0.0.0", "--host=::ffff:0.0.0.0"}) {
-    EXPECT_THAT(ErrorOf({"--model=m", host}),
-                AllOf(HasSubstr("--insecure"), HasSubstr("--api-key-file")))
-        << host;
-    EXPECT_TRUE(Parse({"--model=m", host, "--insecure"}).ok()) << host;
-    EXPECT_TRUE(Parse({"--model=m", host, "--api-key-file=f"}).ok()) << host;
-    EXPECT_TRUE(Parse({"--model=m", host}, {{"MNEME_API_KEY", "k"}}).ok()) << host;
-    // Encryption alone lets anybody in.
-    EXPECT_FALSE(Parse({"--model=m", host, "--ssl-certfile=c", "--ssl-keyfile=k"}).ok()) << host;
-    EXPECT_TRUE(
-        Parse({"--model=m", host, "--ssl-certfile=c", "--ssl-keyfile=k", "--ssl-ca-certs=a"}).ok())
-        << host;
-  }
-  for (const char* host : {"localhost", "127.0.0.1", "127.8.9.1", "::1", "[::1]"}) {
-    EXPECT_TRUE(IsLoopback(host)) << host;
-  }
-  for (const char* host : {"", "0.0.0.0", "10.0.0.1", "::", "no.such.host.invalid"}) {
-    EXPECT_FALSE(IsLoopback(host)) << host;
-  }
-  EXPECT_FALSE(IsAllInterfaces("10.0.0.1"));
-  EXPECT_THAT(Weaknesses(*Parse({"--model=m", "--host=10.0.0.1"})),
-              ElementsAre(HasSubstr("may use every session")));
-  EXPECT_THAT(Weaknesses(*Parse({"--model=m"})), IsEmpty());
-}
-
-TEST(ConfigTest, OriginsAreSpelledAsBrowsersDo) {
-  EXPECT_THAT(*ParseOrigins(""), IsEmpty());
-  EXPECT_THAT(*ParseOrigins("*"), ElementsAre("*"));
-  EXPECT_THAT(*ParseOrigins("https://A.example:443, http://localhost:3000,http://[::1]:80,app://x"),
-              ElementsAre("https://a.example", "http://localhost:3000", "http://[::1]", "app://x"));
-  for (const char* origin :
-       {"a.example", "null", "https://", "https://a.example/", "https://a.example/path", "//a",
-        "https://me@a.example", "https://*.example", "https://a.example:0", "https://a:65536",
-        "https://a:", "https://a:+1", "https://[::1", "1a://b", "https://a b", ",", "*,https://a",
-        "https://a,,https://b", "https://\xc3\xa4.example"}) {
-    EXPECT_THAT(ErrorOf({"--model=m", "--http-allowed-origins", origin}),
-                AllOf(HasSubstr("--http-allowed-origins: \""), HasSubstr("is no origin")))
-        << origin;
-  }
-  EXPECT_THAT(Weaknesses(*Parse({"--model=m", "--http-allowed-origins=*"})),
-              ElementsAre(HasSubstr("whatever page")));
-  EXPECT_THAT(Weaknesses(*Parse({"--model=m", "--http-allowed-origins=https://a"})), IsEmpty());
-}
-
-TEST(ConfigTest, WhatGuardsIsNotEmptyByAccident) {
-  for (const char* name : {"api-key", "api-key-file", "ssl-certfile", "ssl-keyfile"}) {
-    EXPECT_THAT(ErrorOf({"--model=m", ("--" + std::string(name) + "=").c_str()}),
-                AllOf(HasSubstr(name), HasSubstr("is empty")));
-  }
-  EXPECT_THAT(Parse({"--model=m"}, {{"MNEME_API_KEY", ""}}).status().message(),
-              HasSubstr("MNEME_API_KEY: is empty"));
-  EXPECT_THAT(Parse({"--model=m", "--api-key-file=f"}, {{"MNEME_API_KEY", "k"}}).status().message(),
-              AllOf(HasSubstr("MNEME_API_KEY"), HasSubstr("--api-key-file")));
-  EXPECT_THAT(ErrorOf({"--model=m", "--metrics-port=9090", "--metrics-host="}),
-              HasSubstr("--metrics-host: is empty"));
-}
-
-TEST(ConfigTest, TlsFilesComeTogether) {
-  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-certfile=c"}), HasSubstr("--ssl-keyfile"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-keyfile=k"}), HasSubstr("--ssl-certfile"));
-  EXPECT_THAT(ErrorOf({"--model=m", "--ssl-ca-certs=a"}), HasSubstr("--ssl-certfile"));
-}
-
-TEST(ConfigTest, SecretsAreNotPrinted) {
-  const absl::StatusOr<CommandLine> from_variable =
-      Parse({"--model=m"}, {{"MNEME_API_KEY", "hush-hush"}});
-  ASSERT_TRUE(from_variable.ok());
-  EXPECT_FALSE(from_variable->has_secret);
-  EXPECT_EQ(from_variable->config.security().api_key(), "hush-hush");
-  for (const std::string& text :
-       {PrintConfig(from_variable->config), ConfigSummary(from_variable->config)}) {
-    EXPECT_THAT(text, AllOf(Not(HasSubstr("hush")), HasSubstr("set")));
-  }
-  // What is printed is still a configuration.
-  const ConfigFile file(PrintConfig(from_variable->config));
-  EXPECT_EQ(ParseConfig({"--config", file.path()}).security().api_key(), "");
-  EXPECT_TRUE(Parse({"--model=m", "--api-key=hush-hush"})->has_secret);
-  const std::string error = ErrorOf({"--model=m", "--api-key", "hush hush"});
-  EXPECT_THAT(error, AllOf(HasSubstr("--api-key"), Not(HasSubstr("hush"))));
 }
 
 TEST(ConfigTest, ActionsWithNamesNeedNoModel) {
@@ -550,50 +256,6 @@ TEST(ConfigTest, HelpAndVersionNeedNothingElse) {
   EXPECT_EQ(Parse({"-h"})->action, ServerAction::kHelp);
   EXPECT_EQ(Parse({"--version"})->action, ServerAction::kVersion);
   EXPECT_EQ(Parse({"--model=m", "--plan"})->action, ServerAction::kPlan);
-}
-
-TEST(EnvironmentTest, VariablesThatNobodyReadsAreFoundWithTheirNearest) {
-  const std::vector<const char*> environment = {"MNEME_STATE_MEMROY=8GiB",
-                                                "MNEME_STATE_MEMORY=8GiB",
-                                                "MNEME_MAX_BATCH=3",
-                                                "MNEME_PORT=8000",
-                                                "MNEME_=",
-                                                "MNEME_CONFIG=file",
-                                                "mneme_model=x",
-                                                "PATH=/bin",
-                                                "MNEME_QUUX=MNEME_HOST=1",
-                                                "MNEME_MODEL"};
-  std::map<std::string, std::string> found;
-  for (const UnknownVariable& variable : UnknownVariables(environment)) {
-    found[variable.name] = variable.nearest;
-  }
-  EXPECT_THAT(found, UnorderedElementsAre(Pair("MNEME_STATE_MEMROY", "MNEME_STATE_MEMORY"),
-                                          Pair("MNEME_MAX_BATCH", "MNEME_MAX_NUM_SEQS"),
-                                          Pair("MNEME_PORT", "MNEME_HTTP_PORT"), Pair("MNEME_", _),
-                                          Pair("MNEME_QUUX", _)));
-}
-
-TEST(EnvironmentTest, VariablesOfClientsAndOfKubernetesAreNoMistakes) {
-  const std::vector<const char*> environment = {
-      "MNEME_SERVER=h:1",
-      "MNEME_API_KEY=k",
-      "MNEME_TIMEOUT=3s",
-      "MNEME_TLS_CA=f",
-      "MNEME_TLS_CERT=f",
-      "MNEME_TLS_KEY=f",
-      "MNEME_TLS_SERVER_NAME=n",
-      "MNEME_SERVICE_HOST=10.0.0.1",
-      "MNEME_SERVICE_PORT=50051",
-      "MNEME_SERVICE_PORT_GRPC=50051",
-      "MNEME_PORT=tcp://10.0.0.1:50051",
-      "MNEME_PORT_50051_TCP=tcp://10.0.0.1:50051",
-      "MNEME_PORT_50051_TCP_PROTO=tcp",
-      "MNEME_PORT_50051_TCP_PORT=50051",
-      "MNEME_PORT_50051_TCP_ADDR=10.0.0.1",
-      "MNEME_BLUE_SERVICE_HOST=10.0.0.2",
-      "MNEME_BLUE_PORT=tcp://10.0.0.2:8000",
-  };
-  EXPECT_THAT(UnknownVariables(environment), IsEmpty());
 }
 
 TEST(ConfigTest, WhatWasReadSaysHowToLogWhatIsWrongWithIt) {
