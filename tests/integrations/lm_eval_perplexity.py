@@ -3,14 +3,12 @@
 usage: lm_eval_perplexity.py HTTP_URL MODEL_FOLDER
 """
 
-import json
 import math
 import sys
 import tempfile
 from pathlib import Path
 
-import lm_eval
-from lm_eval.tasks import TaskManager
+from lm_eval_tasks import evaluate, write_task
 
 TEXTS = [
     "On Monday Ben went to the market. He wanted to buy plums and turnips before noon.",
@@ -20,7 +18,6 @@ TEXTS = [
     "Ünïcödé and numbers: 3.14159, and a </s> in the middle.",
 ]
 TASK = """
-task: mneme_perplexity
 dataset_path: json
 dataset_kwargs: {data_files: {test: FILE}}
 test_split: test
@@ -31,33 +28,25 @@ metric_list: [{metric: byte_perplexity}, {metric: bits_per_byte}, {metric: word_
 """
 
 
-def evaluate(folder: Path, url: str, **tokenizer) -> dict[str, float]:
-    results = lm_eval.simple_evaluate(
-        model="local-completions",
-        model_args={"model": None, "base_url": f"{url}/v1/completions", **tokenizer},
-        tasks=["mneme_perplexity"],
-        task_manager=TaskManager(include_path=str(folder), include_defaults=False),
-        bootstrap_iters=0,
-    )
-    scores = results["results"]["mneme_perplexity"]
-    return {name.split(",")[0]: value for name, value in scores.items() if "perplexity," in name}
+def scores(folder: Path, url: str, **tokenizer) -> dict[str, float]:
+    results = evaluate(folder, ["mneme_perplexity"], url, model=None, **tokenizer)["results"]
+    found = results["mneme_perplexity"]
+    return {name.split(",")[0]: value for name, value in found.items() if "perplexity," in name}
 
 
 def main() -> None:
     url, model = sys.argv[1:]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        data = folder / "texts.jsonl"
-        data.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
-        (folder / "task.yaml").write_text(TASK.replace("FILE", str(data)))
-        remote = evaluate(folder, url, tokenizer_backend="remote")
-        local = evaluate(folder, url, tokenizer_backend="huggingface", tokenizer=model)
-        found = evaluate(folder, url, tokenizer_backend="auto")
+        write_task(folder, "mneme_perplexity", TASK, [{"text": text} for text in TEXTS])
+        remote = scores(folder, url, tokenizer_backend="remote")
+        local = scores(folder, url, tokenizer_backend="huggingface", tokenizer=model)
+        found = scores(folder, url, tokenizer_backend="auto")
     print("remote tokenizer ", remote)
     print("local tokenizer  ", local)
-    for scores in (remote, found):
+    for other in (remote, found):
         for metric, value in local.items():
-            assert math.isclose(scores[metric], value, rel_tol=1e-6), (metric, scores[metric], value)
+            assert math.isclose(other[metric], value, rel_tol=1e-6), (metric, other[metric], value)
     assert 1 < local["byte_perplexity"] < 50, local
 
 

@@ -4,13 +4,15 @@ import json
 import math
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-lm_eval = pytest.importorskip("lm_eval")
+pytest.importorskip("lm_eval")
+sys.path.append(str(Path(__file__).parents[2] / "integrations"))
 
-from lm_eval.tasks import TaskManager
+from lm_eval_tasks import evaluate, write_task
 from test_openai_sdk import post
 
 CHOICES = [
@@ -21,7 +23,6 @@ CHOICES = [
 WORDS = [{"question": "Once upon a time", "answer": "x"}, {"question": "The code is", "answer": "y"}]
 
 CHOICE_TASK = """
-task: mneme_choice
 dataset_path: json
 dataset_kwargs: {data_files: {test: FILE}}
 test_split: test
@@ -33,7 +34,6 @@ target_delimiter: ""
 metric_list: [{metric: acc}]
 """
 WORDS_TASK = """
-task: mneme_words
 dataset_path: json
 dataset_kwargs: {data_files: {test: FILE}}
 test_split: test
@@ -48,27 +48,17 @@ metric_list: [{metric: exact_match}]
 @pytest.fixture(scope="module")
 def samples(text_server, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    for name, task, rows in (
-        ("mneme_choice", CHOICE_TASK, CHOICES),
-        ("mneme_words", WORDS_TASK, WORDS),
-    ):
-        data = folder / f"{name}.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (folder / f"{name}.yaml").write_text(task.replace("FILE", str(data)))
-    results = lm_eval.simple_evaluate(
-        model="local-completions",
-        model_args={
-            "model": "text",
-            "base_url": f"http://127.0.0.1:{text_server.http_port}/v1/completions",
-            "tokenizer_backend": "remote",
-            "batch_size": 2,
-            "num_concurrent": 1,
-            "max_retries": 1,
-        },
-        tasks=["mneme_choice", "mneme_words"],
-        task_manager=TaskManager(include_path=str(folder), include_defaults=False),
-        log_samples=True,
-        bootstrap_iters=0,
+    write_task(folder, "mneme_choice", CHOICE_TASK, CHOICES)
+    write_task(folder, "mneme_words", WORDS_TASK, WORDS)
+    results = evaluate(
+        folder,
+        ["mneme_choice", "mneme_words"],
+        f"http://127.0.0.1:{text_server.http_port}",
+        model="text",
+        tokenizer_backend="remote",
+        batch_size=2,
+        num_concurrent=1,
+        max_retries=1,
     )
     return results["samples"]
 
