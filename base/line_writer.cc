@@ -19,7 +19,7 @@
 namespace mneme {
 namespace {
 
-// What a line that waits takes beside its text.
+// The memory that a waiting line takes beside its text.
 constexpr size_t kLineOverhead = 64;
 
 size_t CostOf(const std::string& line) { return line.size() + kLineOverhead; }
@@ -93,7 +93,8 @@ struct LineWriter::Queue {
     }
   }
 
-  // Of `gap` lines, and of those that were dropped since unless lines wait that came before them.
+  // Writes the line that tells of `gap` dropped lines, and of those dropped since, unless lines
+  // wait that came before them.
   void SayGap(int64_t gap) {
     {
       const std::lock_guard lock(mu);

@@ -14,7 +14,8 @@
 namespace mneme {
 
 struct LineWriterOptions {
-  // Of lines that wait, and what keeping them costs. What would go beyond it is dropped.
+  // The limit on waiting lines with what keeping them costs. A line that would exceed it is
+  // dropped.
   size_t max_waiting_bytes = size_t{4} << 20;
   // The line that says, once lines are written again, how many were dropped before it. Empty: none.
   std::function<std::string(int64_t lines)> describe_gap;

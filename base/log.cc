@@ -33,7 +33,7 @@ ABSL_CONST_INIT absl::Mutex writer_mu(absl::kConstInit);
 LineWriter* writer ABSL_GUARDED_BY(writer_mu) = nullptr;
 // A writer has ended whose reader was stuck: who wrote by himself would be, too.
 bool reader_is_stuck ABSL_GUARDED_BY(writer_mu) = false;
-// By writers that have ended, and after them.
+// Lines that were dropped by writers that have ended, and after them.
 constinit std::atomic<int64_t> dropped_before{0};
 
 // For the line that says why the process aborts.

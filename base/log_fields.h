@@ -32,7 +32,7 @@ class LogFields {
   void Write(LogSeverity severity) const;
   // Whatever MinLogSeverity() is by now. False: dropped, as lines wait that nobody reads.
   bool WriteAlways(LogSeverity severity) const;
-  // What is written, with its line break.
+  // The line as it is written, with its line break.
   std::string Text(LogSeverity severity) const;
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 enum class Stream { kOpen, kClosed, kTaken };
 
-// What a program is started with does not close on exec, or it would not have it.
+// A stream that the program was started with does not close on exec, or it would not be there.
 Stream StateOf(int fd) {
   const int flags = fcntl(fd, F_GETFD);
   if (flags < 0) return errno == EBADF ? Stream::kClosed : Stream::kOpen;

@@ -98,7 +98,7 @@ void EngineLoop::BeginStep(absl::Duration max_wait) {
   tokens_since_ = follows ? sampled_at_ : step_began_;
   RoutingObserver* const routing =
       parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows);
-  // What the step before gave is delivered before a long launch, after a short one.
+  // Tokens of the step before are delivered before a long launch, and after a short one.
   const bool short_launch = parts_.runner.Replays(plan, routing);
   if (!short_launch) Deliver();
   EndPhase(StepPhase::kDeliver, StepPhase::kForward);

@@ -49,7 +49,7 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
     options.max_decode_slowdown = backend.preferred_decode_slowdown();
   }
   EnginePlan plan;
-  // What the runner will take is not left for slabs.
+  // Slabs get the memory that the runner leaves.
   const RunnerLimits& most = plan.largest_step = LargestStep(options);
   plan.runner_bytes =
       RunnerBytes(most, model.workspace_bytes(most.tokens, most.rows, most.logit_rows), model.vocab,

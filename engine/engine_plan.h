@@ -1,4 +1,4 @@
-// What an engine will be made of: the same reckoning for one that starts and for --plan.
+// The sizes and memory of an engine: one reckoning for engines that start and for --plan.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace mneme {
 
-// What is asked of a model, whether it is loaded or not.
+// The needs of a model, whether or not it is loaded.
 struct ModelNeeds {
   int64_t slab_bytes = 0;
   int vocab = 0;

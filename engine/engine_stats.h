@@ -81,7 +81,7 @@ struct EngineStats {
     return {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
             0.3,    0.4,     0.5,    0.75,  1,      2.5,   5,    7.5,   10,   20,    40,  80};
   }
-  // Of the parts of a request that may be over at once.
+  // Bounds for parts of a request that may be over at once, as waiting.
   static std::vector<double> WaitBounds() {
     std::vector<double> bounds = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005};
     const std::vector<double> longer = RequestBounds();
@@ -131,7 +131,8 @@ struct EngineStats {
   Histogram request_seconds{RequestBounds()};         // submitted -> finished
   Histogram first_token_seconds{FirstTokenBounds()};  // submitted -> first token
   Histogram inter_token_seconds{TokenBounds()};
-  // Of a request: first token -> last, for each further token of its longest choice.
+  // Per request: the time from its first token to its last, divided by the tokens behind the first
+  // one of its longest choice.
   Histogram output_token_seconds{TokenBounds()};
   Histogram request_prompt_tokens{LengthBounds()};
   Histogram request_generated_tokens{LengthBounds()};

@@ -54,7 +54,7 @@ struct SessionKey {
   }
 };
 
-// What a request gave its prompt as; for messages.
+// The form in which a request gave its prompt, for messages about it.
 enum class PromptSource { kText, kTokenIds, kMessages };
 
 // Text prompts are tokenised on the caller's thread, before anyone knows where the session stands,
@@ -198,8 +198,8 @@ struct TokenEvent {
   bool has_pending_token = false;
   uint64_t seed = 0;      // used for the draws, so that a run can be repeated
   bool replayed = false;  // answered from the record of an idempotency key
-  // Of a replayed answer: the named session that it was given in has ended since. Position and
-  // pending token are what they were then.
+  // The answer is replayed, and the named session that it was given in has ended since. Position
+  // and pending token are what they were then.
   bool session_gone = false;
 };
 

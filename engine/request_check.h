@@ -15,8 +15,9 @@ inline constexpr int kMaxChoices = 128;
 inline constexpr int kMaxSessionNameBytes = 128;
 inline constexpr int kMaxIdempotencyKeyBytes = 128;
 inline constexpr int kMaxPriority = 1000;
-// What a step of priority is worth: the requests that it passes by came up to so much earlier. So
-// nobody is passed by for longer than the most of it, however many come.
+// A step of priority is worth so much waiting: it passes by requests that came up to so much
+// earlier. So no request is passed by for longer than the largest difference of priorities is
+// worth.
 inline constexpr absl::Duration kPriorityStep = absl::Milliseconds(100);
 
 // What it is judged by.

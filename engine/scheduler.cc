@@ -113,7 +113,7 @@ void AddPrefilling(std::span<const RowCandidate> candidates, Indices& prefilling
   }
 }
 
-// What lies between likely sizes about that of `tokens`.
+// The distance between likely sizes near `tokens`.
 int LikelyStepOf(int tokens) {
   int step = 1;
   while (16 * step <= tokens) step *= 2;

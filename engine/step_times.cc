@@ -10,7 +10,8 @@
 namespace mneme {
 namespace {
 
-// Of a size that is one of the LikelyStepTokens: those below 16 as they are, then eight per octave.
+// The index of a size that is one of the LikelyStepTokens: those below 16 have themselves for
+// index, then there are eight in each octave.
 size_t IndexOf(int step_tokens) {
   const int octave =
       std::max(0, static_cast<int>(std::bit_width(static_cast<unsigned>(step_tokens))) - 4);

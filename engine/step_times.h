@@ -1,4 +1,4 @@
-// What steps beside decoding rows take, by their size.
+// The time that prompts add to steps beside decoding rows, by the size of the step.
 #pragma once
 
 #include <cstdint>

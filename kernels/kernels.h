@@ -232,13 +232,13 @@ struct GatedRmsNormArgs {
 
 constexpr int kMaxRowEndTokens = 4;
 
-// What divides logits acts as these where it is nearer to zero: quotients of any finite logits then
-// stay far from the ends of a float64, and a device that flushes subnormal numbers, which would
-// divide by zero, agrees with one that does not.
+// Logits are divided by no less than these: quotients of any finite logits then stay far from the
+// ends of a float64, and a device that flushes subnormal numbers, which would divide by zero,
+// agrees with one that does not.
 constexpr float kLeastTemperature = 1e-6f;  // below it: 0, greedy
 constexpr float kLeastRepetitionPenalty = 1e-6f;
 
-// What is drawn where no token can be.
+// These stand in the place of a token where none can be drawn.
 constexpr int32_t kNoLogits = -1;     // the row's own logits, as they came, have no finite largest
 constexpr int32_t kNothingLeft = -2;  // they have; but bias and penalties left none
 

@@ -199,7 +199,7 @@ void AddTensors(const Checkpoint& checkpoint, absl::string_view what,
                                   absl::StrJoin(names, ", "), count > kShown ? ", ..." : ""));
 }
 
-// What is accepted and may yet be a mistake. `weights` have been taken.
+// Warnings of facts that are accepted and may yet be mistakes. `weights` have been taken.
 std::vector<std::string> WarningsOf(const ModelConfig& config, const Checkpoint& checkpoint,
                                     const WeightStore& weights) {
   std::vector<std::string> warnings = config.warnings;

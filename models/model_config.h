@@ -46,7 +46,8 @@ struct ModelConfig {
   DeltaMixerConfig delta;
   std::optional<int32_t> bos_token;
   std::vector<int32_t> eos_tokens;
-  // What the configuration says of the head; the checkpoint decides (model.cc).
+  // Whether the configuration says that head and embedding are one; the checkpoint decides
+  // (model.cc).
   bool tie_word_embeddings = false;
   std::vector<std::string> warnings;  // for the log: values that are accepted but not followed
 };

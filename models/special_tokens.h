@@ -29,7 +29,7 @@ class SpecialTokens {
     std::string text;
     Token token;
   };
-  // Of two that are spelled the same, the first; empty ones are left out.
+  // The first of several equal spellings counts, and an empty one does not.
   explicit SpecialTokens(std::vector<Spelling> spellings);
 
   struct Found {

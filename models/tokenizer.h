@@ -88,7 +88,7 @@ class Tokenizer {
     // Which spaces of the dummy prefix a decoder removes at the start of a sequence.
     bool strip_first_space = false;  // one
     bool strip_every_space = false;  // as long as there was no text
-    // What is special besides control tokens and the unknown piece, and what these strip.
+    // Tokens that are special besides control tokens and the unknown piece, and what they strip.
     std::vector<SpecialTokens::Token> added;
     // Text behind a special token that a text spells has a dummy prefix, as text at a start has.
     bool prefix_after_special = true;

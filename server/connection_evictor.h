@@ -1,5 +1,5 @@
-// Which connection ends where the process may open no further file: the one that is worth least,
-// whichever port it came to, so that strangers at one port do not keep clients from another.
+// Ends connections where the process may open no further file: the one that is worth least goes
+// first, whichever port it came to, so that strangers at one port do not keep clients from another.
 #pragma once
 
 #include <optional>
@@ -26,9 +26,9 @@ struct ConnectionWorth {
 // The connections of one port. Thread-safe.
 class EvictableConnections {
  public:
-  // Of the one that is to end first; nullopt: none may be ended.
+  // The worth of the connection that is to end first; nullopt: none may be ended.
   virtual std::optional<ConnectionWorth> LeastWorth() = 0;
-  // Ends that one, or begins to; false: there is none any more. Needs no further file.
+  // Ends that connection, or begins to; false: there is none any more. Needs no further file.
   virtual bool EvictLeast() = 0;
 
  protected:

@@ -1,4 +1,5 @@
-// What is said where a port has as many connections as it may have, or the process as many files.
+// The line of the log that says that a port has as many connections as it may have, or the process
+// as many files.
 #pragma once
 
 #include <cerrno>

@@ -29,7 +29,7 @@ class Doors {
                                                      EngineAccess& access, Security& security,
                                                      LineWriter& out);
 
-  // What Open would say of the hosts, whether or not the ports are free.
+  // The error that Open would have for the hosts, whether or not the ports are free.
   static absl::Status CheckHosts(const v1::ServerConfig& config);
 
   const GrpcServer& grpc() const { return *grpc_; }

@@ -19,10 +19,10 @@ namespace mneme {
 // they were posted. Where there are several threads, nobody has all of them: one is left for
 // whoever comes next. The destructor runs all tasks that are left.
 //
-// What waits is bounded, all of it together, and for each owner to three times the places that are
-// free by then: one alone gets three quarters of them, a second one three quarters of the rest, so
-// that nobody's backlog leaves others without a place. A task that finds none is overload, and the
-// caller must say so to its client.
+// The tasks that wait are bounded, all of them together, and those of each owner to three times the
+// places that are free by then: one owner alone gets three quarters of them, a second one three
+// quarters of the rest, so that nobody's backlog leaves others without a place. A task that finds
+// no place is overload, and the caller must say so to its client.
 class Lanes {
  public:
   Lanes(int threads, size_t capacity);
@@ -35,7 +35,7 @@ class Lanes {
       ABSL_LOCKS_EXCLUDED(mu_);
 
  private:
-  // What somebody has here; gone once that is nothing.
+  // The tasks of one owner; removed once there are none.
   struct Owner {
     std::deque<std::function<void()>> waiting;
     int running = 0;

@@ -27,7 +27,7 @@ class ListeningSockets {
   // The same for the addresses of options.host, which are known already.
   static absl::StatusOr<ListeningSockets> Open(const std::vector<SocketAddress>& addresses,
                                                const ListenOptions& options);
-  // What Open would say of the host, whoever has the port; OK where it would say nothing.
+  // The error that Open would have for the host, whether or not the port is free.
   static absl::Status CheckHost(const ListenOptions& options);
   ListeningSockets() = default;
   ListeningSockets(ListeningSockets&& other) noexcept;

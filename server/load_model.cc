@@ -124,8 +124,8 @@ void LoadChatTemplate(const std::string& folder, const Tokenizer* tokenizer, Ser
   }
 }
 
-// What clients are told of the tokenizer. That files cannot be read any more keeps nobody from
-// work.
+// The description of the tokenizer for clients. Files that cannot be read any more keep the server
+// from giving it, and from nothing else.
 std::string TokenizerInfoText(const std::string& folder, const Engine& engine) {
   if (engine.tokenizer() == nullptr) return "";
   const absl::StatusOr<Json> info =

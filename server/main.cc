@@ -190,7 +190,8 @@ void SayReady(const Engine& engine, const ServingFacts& facts, const Doors& door
       .Write(LogSeverity::kInfo);
 }
 
-// What a server needs before it opens a port, and a plan, too: `exit_code` says what is wrong.
+// Checks the files that a server needs before it opens a port, and a plan, too. `exit_code` says
+// what kind of file is wrong.
 absl::StatusOr<std::unique_ptr<Security>> CheckFiles(const v1::ServerConfig& config, Clock& clock,
                                                      int& exit_code) {
   if (absl::Status folder = CheckModelFolder(config); !folder.ok()) {

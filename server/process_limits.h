@@ -1,5 +1,5 @@
-// What the system lets this process have, and that a server makes do with it or says in time that
-// it cannot.
+// The limits that the system sets for this process: a server makes do with them, or says in time
+// that it cannot.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ struct ConnectionLimits {
   bool operator==(const ConnectionLimits&) const = default;
 };
 
-// What fits of `wanted` where the process may open `files`: all of it, or shares in proportion.
+// The part of `wanted` that fits where the process may open `files`: all of it, or shares in
+// proportion.
 // RESOURCE_EXHAUSTED, with the numbers, where too few files are left beside the server's own.
 absl::StatusOr<ConnectionLimits> FitConnections(ConnectionLimits wanted, int64_t files);
 

@@ -10,7 +10,8 @@
 
 namespace mneme {
 
-// What running requests have after a signal, and when a step is taken for stuck.
+// The time that running requests have after a signal, and that after which a step is taken for
+// stuck.
 struct ServingTimes {
   absl::Duration drain;     // --shutdown-timeout
   absl::Duration watchdog;  // --watchdog-timeout

@@ -33,7 +33,7 @@ kind: ConfigMap
 metadata:
   name: mneme-dashboard
   labels:
-    # What the sidecar of Grafana's Helm charts looks for.
+    # The sidecar of Grafana's Helm charts looks for it.
     grafana_dashboard: "1"
 data:
   {DASHBOARD}: |

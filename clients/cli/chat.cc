@@ -218,8 +218,8 @@ class Chat {
     if (exists) options_.request.mutable_session()->clear_create_if_missing();
   }
 
-  // What a turn is to the server: with the template, or as text. Shows the answer as it comes and
-  // leaves it in `answer`.
+  // Sends a turn, in the words of the template or as text. Shows the answer as it comes and leaves
+  // it in `answer`.
   absl::Status Send(absl::string_view turn, std::string& answer) {
     const auto show = [&answer](absl::string_view text) {
       WriteOut(text);

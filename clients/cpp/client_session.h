@@ -31,8 +31,8 @@ class ClientSession {
 
   const std::string& name() const { return request_.session().name(); }
 
-  // What every turn is asked with, less its messages: sampling, stopping, what becomes of a missing
-  // session (must_exist), template_arguments.
+  // The request of every turn, without messages: sampling, stopping, whether the session must
+  // exist, template_arguments.
   v1::ChatRequest& request() { return request_; }
 
   // Says `text` as the user, in the words of the model's chat template, and waits for the answer.

@@ -19,7 +19,7 @@ from setuptools.command.sdist import sdist
 
 HERE = Path(__file__).resolve().parent
 PROTOS = ["mneme/v1/inference.proto", "mneme/v1/sessions.proto"]
-# What the client needs of other packages; of these it takes no types.
+# Files of other packages that the client needs; it has no types for them.
 OTHER_PROTOS = [
     "google/rpc/error_details.proto",
     "google/rpc/status.proto",

@@ -1,4 +1,5 @@
-// What AddressSanitizer is told in every program that is built with it; ASAN_OPTIONS goes before.
+// Options of AddressSanitizer for every program that is built with it; ASAN_OPTIONS goes before
+// them.
 //
 // Its memmem() looks at all of a text to find that it may be read, however near the match is, so
 // that replacing each character of a text takes quadratic time. What the system's reads beyond its

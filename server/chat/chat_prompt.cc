@@ -19,7 +19,7 @@ namespace {
 // Marks inside of rendered texts are noncharacters of Unicode, which no text should contain.
 constexpr absl::string_view kBreak = SpecialTokens::kBreak;
 constexpr absl::string_view kContent = "\xEF\xB7\x91";  // U+FDD1: stands for an answer
-// Of what a template says, in which a message may be.
+// The most bytes shown of what a template says, as it may quote a message.
 constexpr size_t kMaxShownFault = 1000;
 
 // All texts below `json`, so that nobody who writes messages can write control tokens.
@@ -85,7 +85,7 @@ absl::StatusOr<std::string> RenderBehindAnswer(const Conversation& conversation,
   return with_system.ok() ? with_system : text;
 }
 
-// What stands behind the answer in a text of RenderBehindAnswer.
+// The part behind the answer of a text that RenderBehindAnswer made.
 absl::StatusOr<std::string> AfterAnswer(const std::string& text) {
   const size_t at = text.find(std::string(kContent));
   if (at == std::string::npos || text.find(std::string(kContent), at + 1) != std::string::npos) {

@@ -15,7 +15,7 @@
 
 namespace mneme {
 
-// What is said, and how the template is to write it.
+// Messages, and how the template is to write them.
 struct Conversation {
   Json messages = Json::array();  // objects, whose role and content are texts; at least one
   Json template_arguments = Json::object();

@@ -189,8 +189,9 @@ std::vector<std::string> NamesOf(const FlagSpec& flag) {
   return names;
 }
 
-// Of the field that `name`, which its section does not have, was most likely meant to be: of this
-// section by any near name, or of another one by the same name. "" if there is none.
+// The question whether `name`, which its section does not have, was meant to be another field: one
+// of this section with a similar name, or one of another section with the same name. "" if there is
+// none.
 std::string DidYouMean(const FlagTable& table, absl::string_view section, absl::string_view name) {
   const std::string typed = absl::StrReplaceAll(name, {{"-", "_"}});
   std::vector<std::string> names, meant;
@@ -234,7 +235,7 @@ std::string UnknownField(const FlagTable& table, const Place& place) {
                       advice);
 }
 
-// What is wrong at `place`, of which protobuf says `message`.
+// The message about a mistake at `place`, of which protobuf says `message`.
 std::string Explain(const Place& place, const std::string& message) {
   const FlagTable table;
   const bool is_unknown = absl::StrContains(message, "has no field named");
@@ -255,7 +256,7 @@ std::string Explain(const Place& place, const std::string& message) {
   }
   const std::string expected = absl::StrCat("expected ", ExpectedInFile(*flag));
   if (flag->options.secret()) return absl::StrCat(path, expected);
-  // Of a word that is neither true nor false protobuf complains when it has passed it.
+  // Protobuf complains of a word that is neither true nor false when it has passed the word.
   const bool is_of_value = place.is_in_value || absl::StartsWith(message, "Invalid value");
   if (!is_of_value || absl::StrContains(message, "end of string")) {
     return absl::StrCat(path, message);

@@ -13,7 +13,7 @@
 namespace mneme {
 namespace {
 
-// Of one object, as in bodies of HTTP: the interpreter looks names up one by one.
+// The most fields of one object, as in bodies of HTTP: the interpreter looks names up one by one.
 constexpr int kMaxFields = 1024;
 // Up to here every whole number is a double of its own.
 constexpr double kMaxWhole = 9007199254740992.0;  // 2^53

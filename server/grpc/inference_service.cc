@@ -53,7 +53,7 @@ v1::GenerateRequest WithoutMessages(const v1::ChatRequest& request) {
 size_t TextBytes(const v1::GenerateRequest& request) { return request.text().size(); }
 size_t TextBytes(const v1::ChatRequest& request) { return request.ByteSizeLong(); }
 
-// What the writer needs of a request, without its tokens.
+// The parts of a request that the writer needs; its tokens are not among them.
 Request NamesOf(const Request& request) {
   Request names;
   names.id = request.id;

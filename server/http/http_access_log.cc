@@ -11,10 +11,10 @@
 namespace mneme {
 namespace {
 
-// What asks every few seconds.
+// Paths that somebody asks for every few seconds.
 constexpr absl::string_view kProbes[] = {"/health", "/ping", "/metrics"};
 
-// Of what clients send.
+// The most that is shown of what clients send.
 constexpr size_t kMaxMethodBytes = 32;
 constexpr size_t kMaxPathBytes = 512;
 

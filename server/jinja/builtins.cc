@@ -27,7 +27,7 @@ constexpr absl::string_view kFunctions[] = {"raise_exception", "namespace", "ran
                                             "strftime_now"};
 // Of range(), which costs memory.
 constexpr int64_t kMaxRange = 100000;
-// Of strftime_now(), whose answer is longer.
+// The longest format of strftime_now(), whose answer is longer still.
 constexpr size_t kMaxTimeFormat = 1000;
 
 template <size_t n>
@@ -137,7 +137,7 @@ absl::StatusOr<Value> Join(const Value& value, const Arguments& arguments, Rende
 }
 
 int64_t ToWhole(double number) {
-  // What does not fit is undefined in C++, and too large for anything here anyway.
+  // A conversion that does not fit is undefined in C++, and such a number too large for any use.
   if (!(std::abs(number) < 9e18)) return 0;
   return static_cast<int64_t>(number);
 }

@@ -21,9 +21,9 @@ class ExpressionParser {
   explicit ExpressionParser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
 
  protected:
-  // Of expressions and blocks, as they are nested in the source.
+  // How deep expressions and blocks may be nested in the source.
   static constexpr int kMaxDepth = 100;
-  // Of expressions as they are evaluated: each operator of a chain is one level.
+  // How deep the evaluation of an expression may go: each operator of a chain is one level.
   static constexpr int kMaxChain = 300;
 
   // Counts nesting for as long as it lives.

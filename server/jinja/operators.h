@@ -1,5 +1,5 @@
-// What templates do with values without calling anything: attributes, elements, comparisons. All
-// that takes time or memory comes out of `budget`.
+// Operators of the template language: attributes, elements, comparisons. All that takes time or
+// memory comes out of `budget`.
 #pragma once
 
 #include <cstdint>

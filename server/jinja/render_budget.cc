@@ -6,8 +6,8 @@
 namespace mneme::jinja {
 namespace {
 
-// What the allocator and a shared pointer add to a value of its own, and what a mapping's entry
-// takes beside its key.
+// The bytes that the allocator and a shared pointer add to a value of its own, and those that an
+// entry of a mapping takes beside its key.
 constexpr size_t kBytesOfOne = 64;
 constexpr size_t kBytesOfEntry = 128;
 

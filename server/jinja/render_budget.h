@@ -1,4 +1,4 @@
-// What one rendering may do and make, so that no template takes a server's time or memory.
+// The budget of one rendering, so that no template takes a server's time or memory.
 #pragma once
 
 #include <cstddef>

@@ -15,13 +15,13 @@
 namespace mneme::jinja {
 namespace {
 
-// What a rendering may cost at least, and for each value and byte of its variables beyond.
+// The limits of every rendering, and what each value and each byte of its variables adds to them.
 constexpr int64_t kSteps = 2'000'000;
 constexpr int64_t kStepsPerValue = 200;
 constexpr int64_t kMemoryBytes = int64_t{64} << 20;
 constexpr int64_t kMemoryPerValue = 512;
 constexpr int64_t kMemoryPerByte = 32;
-// Of a template's text. Those of checkpoints have thousands of bytes.
+// The longest template. Those of checkpoints have thousands of bytes.
 constexpr size_t kMaxSourceBytes = size_t{1} << 20;
 
 using Result = absl::StatusOr<Value>;

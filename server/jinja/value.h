@@ -36,7 +36,7 @@ struct Builtin {
   std::string name;
   std::shared_ptr<const Value> self;  // null for functions
 };
-// What namespace() makes: all that is ever changed after it was made.
+// A value that namespace() makes: the only kind that changes after it was made.
 struct Namespace;
 // The variable "loop" of a loop.
 struct Loop;
@@ -95,7 +95,7 @@ class Value {
   Namespace& name_space() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
   const Loop& loop() const { return *std::get<std::shared_ptr<const Loop>>(data_); }
   const Builtin& function() const { return *std::get<std::shared_ptr<const Builtin>>(data_); }
-  // Of what is undefined.
+  // The name of what is undefined.
   std::string missing() const {
     const TextPointer& name = std::get<Undefined>(data_).name;
     return name == nullptr ? "" : *name;

@@ -11,7 +11,7 @@
 namespace mneme::jinja {
 namespace {
 
-// Of a namespace inside of itself.
+// The error for a namespace inside of itself.
 absl::Status TooDeep() {
   return absl::InvalidArgumentError(
       absl::StrCat("a value is nested deeper than ", Value::kMaxDepth, " levels"));
@@ -56,7 +56,7 @@ std::string JsonQuoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// What has neither elements nor quotation marks.
+// The text of a value that has neither elements nor quotation marks.
 std::string Plain(const Value& value) {
   if (value.is_undefined()) return "";
   if (value.is_none()) return "None";

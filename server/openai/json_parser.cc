@@ -14,7 +14,7 @@
 namespace mneme {
 namespace {
 
-// Of what is shown of a field's name, and of a fault of syntax, which names what was read.
+// The most bytes shown of a field's name, and of a fault of syntax, which quotes what was read.
 constexpr size_t kShownNameBytes = 60;
 constexpr size_t kShownSyntaxBytes = 200;
 
@@ -138,7 +138,7 @@ class JsonMaker final : public nlohmann::json_sax<Json> {
     return path.empty() ? "the body" : absl::StrCat("the body, at ", path, ",");
   }
 
-  // Of what is under way in the outermost `levels`, without the places in lists.
+  // The names of the fields under way in the outermost `levels`, without the places in lists.
   std::string Path(size_t levels) const {
     std::string path;
     for (size_t i = 0; i < levels; ++i) {

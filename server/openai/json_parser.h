@@ -12,7 +12,8 @@
 
 namespace mneme {
 
-// Of one text. A value of any kind takes sixteen bytes, a list or an object a hundred more.
+// The limits of one text. A value of any kind takes sixteen bytes, a list or an object a hundred
+// more.
 struct JsonLimits {
   int depth = 64;
   int64_t values = int64_t{4} << 20;

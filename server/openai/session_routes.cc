@@ -23,7 +23,7 @@ namespace {
 // Commands wait for the engine's loop, one after the other, so more threads would not help.
 constexpr int kThreads = 1;
 constexpr size_t kMaxWaiting = 1024;
-// Of a body with three short fields, as it is read on that one thread.
+// The largest body: it has three short fields, and is read on that one thread.
 constexpr size_t kMaxBodyBytes = 65536;
 
 Json SessionJson(const SessionInfo& info) {

@@ -13,7 +13,8 @@
 namespace mneme {
 namespace {
 
-// What the transformers package writes for a tokenizer without a limit, as near as a double gets.
+// The number that the transformers package writes for a tokenizer without a limit, as near as a
+// double gets.
 constexpr double kNoMaxLength = 1e30;
 
 constexpr const char* kPathFields[] = {"vocab_file",     "merges_file",   "tokenizer_file",

@@ -1,4 +1,4 @@
-// What GET /tokenizer_info answers: the model's tokenizer, as its tokenizer_config.json describes
+// The answer to GET /tokenizer_info: the model's tokenizer, as its tokenizer_config.json describes
 // it to whoever wants to encode texts and render chats as the server does.
 #pragma once
 

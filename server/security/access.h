@@ -36,7 +36,7 @@ inline bool Allows(Role role, Access access) {
 // What a gRPC method needs, by its path: "/mneme.v1.Inference/Generate".
 Access GrpcAccess(absl::string_view path);
 
-// Of one key; 0: no limit, but for max_priority.
+// The limits of one key; 0: no limit, but for max_priority.
 struct KeyLimits {
   int max_streams = 0;  // requests that wait or run
   int max_sessions = 0;

@@ -35,7 +35,7 @@ int Choose(SSL*, const unsigned char** out, unsigned char* out_length, const uns
   return SSL_TLSEXT_ERR_OK;
 }
 
-// Of what a context has been told, in its extra data.
+// The index, in the extra data of a context, of the protocol that it has been told.
 int ContextIndex() {
   static const int index = SSL_CTX_get_ex_new_index(0, nullptr, nullptr, nullptr, nullptr);
   CHECK(index >= 0) << "OpenSSL has no room for extra data";

@@ -1,4 +1,4 @@
-// What callers may use: streams at once, tokens in a minute, and places in the queue. (Sessions are
+// Quotas of callers: streams at once, tokens in a minute, and places in the queue. (Sessions are
 // counted by the engine, which knows when one expires: EngineOptions::owner_session_limit.)
 #pragma once
 

@@ -50,7 +50,7 @@ TEST(EngineLoopRetryTest, ARepeatedKeyReplaysTheAnswerAndFeedsNothing) {
   EXPECT_EQ(h.loop->GetSession(Key("s"))->position, 8);
 }
 
-// What is sent again does not claim a session that is no more, nor one that only has its name.
+// An answer that is sent again claims no session that has ended, nor another one of its name.
 TEST(EngineLoopRetryTest, AReplaySaysThatItsSessionIsGone) {
   LoopHarness h;
   Request request = Greedy({1, 2}, 6, "s");

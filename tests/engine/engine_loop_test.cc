@@ -279,7 +279,8 @@ TEST(EngineLoopTest, TokensComeBeforeAStepIsLaunchedKernelByKernel) {
   EXPECT_GT(mixed_steps, 0);
 }
 
-// Who decodes waits for all that lies between the tokens of two steps, whatever the step is of it.
+// Clients wait for the whole time between the tokens of two steps, however little of it is the
+// step.
 TEST(EngineLoopTest, APromptHasLessWhereTimePassesBetweenItsSteps) {
   const auto steps_of_prompt = [](absl::Duration between) {
     HarnessOptions options;

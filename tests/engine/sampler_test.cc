@@ -43,7 +43,7 @@ TEST(SamplerTest, ValuesOutOfRangeNameTheirField) {
 TEST(SamplerTest, MessagesNameValueAndRange) {
   const absl::Status status = ValidateSampling({.top_p = 1.5f}, 10);
   EXPECT_EQ(status.message(), "sampling.top_p is 1.5, expected more than 0, at most 1 (off)");
-  // What is next to the range is not shown as its end.
+  // A number next to the range is not shown as its end.
   EXPECT_EQ(ValidateSampling({.top_p = 1.0000001f}, 10).message(),
             "sampling.top_p is 1.0000001, expected more than 0, at most 1 (off)");
   EXPECT_EQ(ValidateSampling({.temperature = -0.7f}, 10).message(),

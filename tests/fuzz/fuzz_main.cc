@@ -27,7 +27,7 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
-// Of targets that have one, as with libFuzzer: runs once, first of all.
+// Targets may have one, as with libFuzzer: it runs once, first of all.
 extern "C" __attribute__((weak)) int LLVMFuzzerInitialize(int* argc, char*** argv);
 // Present in sanitizer builds only.
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());

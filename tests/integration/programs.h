@@ -31,7 +31,7 @@ class Server : public ChildProcess {
   std::string address;  // where it listens for gRPC
 };
 
-// What a program came to.
+// The outcome of a program.
 struct Result {
   int code;
   std::string out;

@@ -36,7 +36,8 @@ TEST(TextEncoderTest, RoomIsForSoManyBytesAtOnceInTheOrderOfAsking) {
   });
   asks.WaitForNotification();
   room.Leave(60);
-  // What would fit comes behind what asked before it, and leaves its place when it gives up.
+  // A text that would fit waits behind those that asked before it, and leaves its place when it
+  // gives up.
   WorkMeter unwanted([] { return absl::DeadlineExceededError("late"); });
   EXPECT_EQ(room.Enter(10, unwanted).code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_FALSE(entered.HasBeenNotified());

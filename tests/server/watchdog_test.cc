@@ -30,7 +30,7 @@ class WatchdogTest : public ::testing::Test {
  protected:
   static constexpr absl::Duration kPoll = absl::Milliseconds(100);
 
-  // What a look at the engine logs, `after` the one before it.
+  // The lines that a look at the engine logs, `after` the one before it.
   std::string LogAt(const LoopActivity& activity, absl::Duration after = kPoll) {
     engine_.set_activity(activity);
     clock_.Advance(after);

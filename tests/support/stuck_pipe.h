@@ -44,7 +44,7 @@ class StuckPipe {
     }
     return text;
   }
-  // What is there; waits for something.
+  // Reads what is there, and waits until something is.
   std::string ReadSome() {
     std::string text(1 << 16, '\0');
     const ssize_t count = read(fds_[0], text.data(), text.size());

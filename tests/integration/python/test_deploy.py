@@ -231,7 +231,7 @@ def test_what_is_made_of_rules_and_dashboard_is_up_to_date():
     subprocess.run([sys.executable, script, "--check"], check=True)
 
 
-# What does not move, and lies far above what does.
+# Limits do not move, and lie far above what they limit.
 LIMITS = re.compile(r"\b(?:mneme_max_\w+|mneme_\w+_capacity\w*|mneme_step_max_rows|process_max_fds)\b")
 
 

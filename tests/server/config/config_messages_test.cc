@@ -1,4 +1,4 @@
-// What is wrong with a configuration: messages name the place, what stands there and what may.
+// Messages about a configuration: they name the place, what stands there and what may.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -119,7 +119,8 @@ TEST(ConfigMessageTest, MistakesInTheFileNameFieldsAndWhatTheyTake) {
     EXPECT_THAT(error, StartsWith("--set:"));
     return error.substr(std::min(error.size(), size_t{6}));
   };
-  // Of another name: the nearest, the flag's, another section's, or all that there are.
+  // A field of another name: the message has the nearest one, the flag's, another section's, or all
+  // that there are.
   EXPECT_EQ(error_of("engine {\n  sessions: 4\n}"),
             "2:11: engine has no field \"sessions\"; did you mean max_sessions?");
   EXPECT_THAT(error_of("engine { max-rows: 4 }"),
@@ -139,7 +140,7 @@ TEST(ConfigMessageTest, MistakesInTheFileNameFieldsAndWhatTheyTake) {
       HasSubstr("no section \"gpu\", expected model, device, engine, server, log, metrics or "
                 "security"));
 
-  // Of another type.
+  // A value of another type.
   EXPECT_EQ(error_of("device { kind: gpu }"),
             "1:16: device.kind: gpu, expected \"auto\", \"cpu\" or \"cuda\"");
   EXPECT_EQ(error_of("# { it's\nmodel {\n\tpath: /a/b\n}"),
@@ -165,7 +166,7 @@ TEST(ConfigMessageTest, MistakesInTheFileNameFieldsAndWhatTheyTake) {
   EXPECT_THAT(error_of(absl::StrCat("model { path: ", std::string(5000, 'x'), " }")).size(),
               Lt(200u));
 
-  // Of another form.
+  // A text of another form.
   EXPECT_THAT(error_of("device: \"cuda\""), HasSubstr("device: expected its fields in braces"));
   EXPECT_THAT(error_of("engine { max_rows: 1 max_rows: 2 }"),
               HasSubstr("engine.max_rows: is there twice"));

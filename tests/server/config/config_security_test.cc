@@ -93,7 +93,7 @@ TEST(ConfigSecurityTest, SecretsAreNotPrinted) {
        {PrintConfig(from_variable->config), ConfigSummary(from_variable->config)}) {
     EXPECT_THAT(text, AllOf(Not(HasSubstr("hush")), HasSubstr("set")));
   }
-  // What is printed is still a configuration.
+  // The printed text is still a configuration.
   const ConfigFile file(PrintConfig(from_variable->config));
   EXPECT_EQ(ParseConfig({"--config", file.path()}).security().api_key(), "");
   EXPECT_TRUE(Parse({"--model=m", "--api-key=hush-hush"})->has_secret);

@@ -35,7 +35,7 @@ class ChatTest : public ServerTest {
     Publish(*std::move(parsed));
   }
 
-  // What the engine is given for `request`.
+  // The request that the engine gets for `request`.
   Request Converted(const v1::ChatRequest& request) {
     absl::Status status;
     std::thread call([&] { status = client_->Chat(request, [](const v1::GenerateResponse&) {}); });

@@ -23,7 +23,7 @@
 
 namespace {
 
-// Of this thread, since it began.
+// Counts of this thread, since it began.
 thread_local int64_t allocations = 0;
 thread_local int64_t allocated_bytes = 0;
 
@@ -183,7 +183,7 @@ class LinearWorkTest : public ::testing::Test {
  protected:
   LinearWorkTest() { facts_.chat_template = *ChatTemplate::Parse(kTemplate, Json::object()); }
 
-  // What it comes to; what that is, is not asked here.
+  // Does all the work on a body, and returns its status, which is of no interest here.
   absl::Status Convert(const std::string& text, WorkMeter& meter) const {
     HttpRequest http;
     http.body = text;

@@ -1,5 +1,5 @@
-// What clients are told of a model's tokenizer: what its files say, as far as the server goes by
-// it.
+// The description of a model's tokenizer for clients: what its files say, as far as the server goes
+// by it.
 #include "server/openai/tokenizer_info.h"
 
 #include <gmock/gmock.h>
