@@ -7,9 +7,9 @@ namespace mneme {
 
 enum class TlsProtocol { kHttp11, kHttp2 };
 
-// Handshakes of `context` agree on `protocol`, or end with the alert no_application_protocol where
-// the client offers others only. To a client that offers none, none is said. Before the first
-// handshake.
+// Handshakes of `context` agree on `protocol`, or fail where the client offers others only, with
+// the alert no_application_protocol, which it is the connection's business to send (gRPC's do not).
+// To a client that offers none, none is said. Before the first handshake.
 void AgreeOnlyOn(TlsProtocol protocol, SSL_CTX* context);
 
 // The same for all other contexts of the process, as soon as one of them begins a connection. For
