@@ -1,7 +1,6 @@
 """Servers and models for the tests.
 
-MNEME_BIN_DIR names the folder of the binaries. MNEME_SANITIZED tells that they are instrumented, and
-slower.
+MNEME_BIN_DIR names the folder of the binaries.
 """
 
 import os
@@ -20,7 +19,6 @@ from golden import GOLDEN
 from server_process import ServerProcess
 
 BIN_DIR = Path(os.environ.get("MNEME_BIN_DIR", "")).resolve()
-SANITIZED = bool(os.environ.get("MNEME_SANITIZED"))
 
 
 @pytest.fixture(scope="session")
@@ -117,8 +115,6 @@ def text_server(start_any, text_model) -> ServerProcess:
 
 @pytest.fixture(scope="session")
 def demo_server(start_any) -> ServerProcess:
-    if SANITIZED:
-        pytest.skip("SentencePiece does not run beside the sanitizers")
     return start_any(Path(__file__).parents[3] / "demo" / "model")
 
 
