@@ -20,23 +20,6 @@ using ErrorCode = boost::beast::error_code;
 
 absl::string_view View(string_view text) { return {text.data(), text.size()}; }
 
-// Looks for a line of a header, or of trailers, that begins with white space: once a way to go on
-// with the line before it, which Beast still takes for that, and others for a field of its own.
-class FoldedLines {
- public:
-  // Whether there is one in `bytes`, which stand behind those of the calls before.
-  bool AreIn(absl::string_view bytes) {
-    for (const char c : bytes) {
-      if (begins_line_ && (c == ' ' || c == '\t')) return true;
-      begins_line_ = c == '\n';
-    }
-    return false;
-  }
-
- private:
-  bool begins_line_ = false;  // the next byte does
-};
-
 }  // namespace
 
 class HttpParser::Impl final : public http::basic_parser<true> {
@@ -86,6 +69,23 @@ class HttpParser::Impl final : public http::basic_parser<true> {
   std::string error_message_;
 
  private:
+  // Looks for a line of a header, or of trailers, that begins with white space: once a way to go on
+  // with the line before it, which Beast still takes for that, and others for a field of its own.
+  class FoldedLines {
+   public:
+    // Whether there is one in `bytes`, which stand behind those of the calls before.
+    bool AreIn(absl::string_view bytes) {
+      for (const char c : bytes) {
+        if (begins_line_ && (c == ' ' || c == '\t')) return true;
+        begins_line_ = c == '\n';
+      }
+      return false;
+    }
+
+   private:
+    bool begins_line_ = false;  // the next byte does
+  };
+
   // Gives Beast, which is not eager by default, the next part: some lines of the header, the head
   // of a chunk, what is there of a body, or the last chunk's head together with the trailers.
   // Returns how many bytes it took.
