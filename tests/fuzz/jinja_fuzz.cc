@@ -55,10 +55,11 @@ const jinja::Map& Variables() {
 }  // namespace
 }  // namespace mneme
 
-// Memory that an input asks for in vain ends the program, too.
+// Memory that an input asks for in vain ends the program, too. The rest as in
+// cmake/asan/default_options.cc.
 extern "C" const char* __asan_default_options() {
   return "hard_rss_limit_mb=1024:allocator_may_return_null=0:max_allocation_size_mb=256:"
-         "quarantine_size_mb=16";
+         "quarantine_size_mb=16:intercept_memmem=0";
 }
 
 extern "C" int LLVMFuzzerInitialize(int*, char***) {
