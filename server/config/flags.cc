@@ -87,6 +87,13 @@ absl::Status Unexpected(absl::string_view found, const FlagSpec& flag) {
 
 std::string Quoted(absl::string_view text) { return absl::StrCat("\"", text, "\""); }
 
+// "\"text\" or \"json\"": in quotes as what was found is shown, and as a file needs them.
+std::string ChoicesText(const v1::Flag& options) {
+  std::vector<std::string> choices;
+  for (const std::string& choice : options.choice()) choices.push_back(Quoted(choice));
+  return Alternatives(choices);
+}
+
 }  // namespace
 
 bool FlagSpec::is_bool() const { return field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL; }
@@ -143,9 +150,7 @@ std::string ExpectedText(const FlagSpec& flag) {
   const v1::Flag& options = flag.options;
   if (flag.is_bool()) return "true or false";
   if (IsText(flag)) {
-    return options.choice_size() == 0 ? "a text"
-                                      : Alternatives(std::vector<std::string>(
-                                            options.choice().begin(), options.choice().end()));
+    return options.choice_size() == 0 ? "a text" : ChoicesText(options);
   }
   const absl::string_view kind =
       options.unit() == v1::Flag::BYTES          ? "a size (8GiB, 512MiB or a number of bytes)"
@@ -160,9 +165,7 @@ std::string ExpectedInFile(const FlagSpec& flag) {
   const v1::Flag& options = flag.options;
   if (flag.is_bool()) return "true or false";
   if (IsText(flag)) {
-    std::vector<std::string> choices;
-    for (const std::string& choice : options.choice()) choices.push_back(Quoted(choice));
-    return choices.empty() ? "a text in quotes" : Alternatives(choices);
+    return options.choice_size() == 0 ? "a text in quotes" : ChoicesText(options);
   }
   const absl::string_view kind = options.unit() == v1::Flag::BYTES ? "a whole number of bytes"
                                  : options.unit() == v1::Flag::MILLISECONDS

@@ -44,8 +44,8 @@ class FlagTable {
   std::vector<FlagSpec> flags_;
 };
 
-// The values that a flag or a variable takes: "auto, cpu or cuda", "a whole number from 1 to
-// 4096", "a size (8GiB, 512MiB or a number of bytes) from 4KiB to 1GiB".
+// The values that a flag or a variable takes: `"auto", "cpu" or "cuda"`, `a whole number from 1 to
+// 4096`, `a size (8GiB, 512MiB or a number of bytes) from 4KiB to 1GiB`.
 std::string ExpectedText(const FlagSpec& flag);
 // And in a file, where texts have quotes and numbers no units.
 std::string ExpectedInFile(const FlagSpec& flag);

@@ -153,7 +153,9 @@ void GrpcServer::Shutdown(absl::Duration grace) {
   parts_->listener->Stop();
   parts_->health.EndWatches();
   parts_->inference.AbandonTexts();
-  parts_->server->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  // A deadline that no step of the date moves.
+  const gpr_timespec time = gpr_time_from_millis(absl::ToInt64Milliseconds(grace), GPR_TIMESPAN);
+  parts_->server->Shutdown(gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), time));
 }
 
 }  // namespace mneme

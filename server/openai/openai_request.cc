@@ -279,15 +279,14 @@ void RefuseOthers(JsonFields& fields) {
   for (const char* name : {"tool_choice", "function_call"}) {
     fields.Unsupported(name, "none", "auto");
   }
-  fields.Unsupported("verbosity", "medium");
   fields.Unsupported("modalities", Json::array({"text"}));
   fields.Unsupported("response_format", Json{{"type", "text"}});
   fields.Unsupported("typical_p", 1.0);
   fields.Unsupported("length_penalty", 1.0);
   fields.Unsupported("spaces_between_special_tokens", true);
-  for (const char* name :
-       {"user", "metadata", "store", "service_tier", "parallel_tool_calls", "cache_salt",
-        "safety_identifier", "prompt_cache_key", "prompt_cache_retention", "request_id"}) {
+  for (const char* name : {"user", "metadata", "store", "service_tier", "parallel_tool_calls",
+                           "verbosity", "cache_salt", "safety_identifier", "prompt_cache_key",
+                           "prompt_cache_retention", "request_id"}) {
     fields.Ignore(name);
   }
 }

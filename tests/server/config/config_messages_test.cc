@@ -37,7 +37,7 @@ TEST(ConfigMessageTest, ErrorsNameFlagValueAndExpectation) {
               HasSubstr("--http-port: 8000 is the port of --grpc-port, too"));
   EXPECT_TRUE(Parse({"--model=m", "--grpc-port=0", "--http-port=0"}).ok());
   EXPECT_THAT(ErrorOf({"--model=m", "--device", "tpu"}),
-              HasSubstr("--device: \"tpu\", expected auto, cpu or cuda"));
+              HasSubstr("--device: \"tpu\", expected \"auto\", \"cpu\" or \"cuda\""));
   EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "-1GiB"}),
               HasSubstr("expected a size (8GiB, 512MiB"));
   EXPECT_THAT(ErrorOf({"--model=m", "--state-memory", "99999999999TiB"}),

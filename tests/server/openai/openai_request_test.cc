@@ -195,7 +195,9 @@ TEST(OpenAiRequestTest, WhatSdksSendForOtherModelsIsTakenWhereItChangesNothing) 
       "response_format": {"type": "text"}, "parallel_tool_calls": true, "tools": [],
       "tool_choice": "auto", "function_call": "auto", "prediction": null, "audio": null,
       "web_search_options": null, "logit_bias": {}, "stream_options": null, "n": 1)")));
-  ExpectRefused(Read(chat, Body(chat, R"("verbosity": "low")")), "verbosity");
+  for (const char* verbosity : {"low", "high"}) {
+    ExpectTaken(Read(chat, Body(chat, absl::StrCat(R"("verbosity": ")", verbosity, "\""))));
+  }
   ExpectRefused(Read(chat, Body(chat, R"("tool_choice": "required")")), "tool_choice");
   ExpectRefused(Read(chat, Body(chat, R"("modalities": ["text", "audio"])")), "modalities");
 }
