@@ -19,6 +19,7 @@
 #include "server/chat/chat_template.h"
 #include "server/config/units.h"
 #include "server/openai/tokenizer_info.h"
+#include "server/process_limits.h"
 
 namespace mneme {
 namespace {
@@ -136,10 +137,15 @@ std::string TokenizerInfoText(const std::string& folder, const Engine& engine) {
 }
 
 // Sets `error` and returns false unless `status` is OK. Too little memory is the device's fault
-// wherever it shows.
+// wherever it shows, or that of a limit, which is named.
 bool Succeeded(const absl::Status& status, LoadFailure failure, LoadError& error) {
   if (status.ok()) return true;
   error.status = status;
+  if (const std::string limits = MemoryLimitsText();
+      absl::IsResourceExhausted(status) && !limits.empty()) {
+    error.status = absl::ResourceExhaustedError(
+        absl::StrCat(status.message(), "; the process is limited: ", limits));
+  }
   error.failure = absl::IsResourceExhausted(status) ? LoadFailure::kDevice : failure;
   return false;
 }
@@ -243,10 +249,11 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
   const ModelInfo& info = model->info;
   // As the engine reckons once the weights are there; of what is left then, a GPU's blocks of
   // memory may take a little more.
-  const ModelNeeds needs = {.slab_bytes = model->state_layout.slab_bytes(),
-                            .vocab = info.vocab,
-                            .workspace_bytes = model->workspace_bytes,
-                            .unread_bytes = info.weight_bytes};
+  const ModelNeeds needs = {
+      .slab_bytes = model->state_layout.slab_bytes(),
+      .vocab = info.vocab,
+      .workspace_bytes = model->workspace_bytes,
+      .unread_bytes = info.weight_bytes + AddressSpaceToCome(config.device().threads())};
   const absl::StatusOr<EnginePlan> plan = PlanEngine(backend, needs, parts.engine_options);
   if (!Succeeded(plan.status(), LoadFailure::kDevice, error)) return error.status;
 

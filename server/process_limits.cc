@@ -31,10 +31,15 @@ constexpr int64_t kOwnFiles = 48;
 // A port that has fewer connections is of no use.
 constexpr int64_t kFewestConnections = 8;
 
-// Beside those that compute: ours (docs/architecture.md, Threads) and gRPC's, of which there are
-// some for each processor.
-constexpr int kOtherThreads = 16;
-constexpr int kThreadsPerCpu = 4;
+// Main, signals and writers: a server has them before it counts, a plan does without most of them.
+constexpr int kFirstThreads = 4;
+// Beside those and those that compute: ours (docs/architecture.md, Threads), with those that load
+// the model and drain.
+constexpr int kOwnThreads = 21;
+// gRPC's two executors and two timers, at first.
+constexpr int kGrpcThreads = 4;
+// By which its executors may grow.
+constexpr int kMoreGrpcThreadsPerCpu = 2;
 // Heaps, among them one that was reserved before threads came to share one, code and data of
 // libraries that are loaded later, buffers of connections.
 constexpr int64_t kWorkingBytes = int64_t{256} << 20;
@@ -64,6 +69,18 @@ int64_t ThreadsOfControlGroup() {
     if (file >> limit && (least < 0 || limit < least)) least = limit;
   }
   return least;
+}
+
+// All that a server with so many threads that compute has more than now. gRPC has some for each
+// processor, usable or not: those that take events of calls, and those that take events of sockets.
+int ThreadsToCome(int compute_threads) {
+  const int usable = AvailableCpus();
+  const int all = static_cast<int>(sysconf(_SC_NPROCESSORS_CONF));
+  const int of_grpc = kGrpcThreads + std::clamp(all / 2, 2, 16) + std::clamp(all, 2, 32) + 1 +
+                      kMoreGrpcThreadsPerCpu * usable;
+  const auto there = static_cast<int>(StatusNumber("Threads"));
+  return std::max(0, kFirstThreads - there) + (compute_threads > 0 ? compute_threads : usable) +
+         kOwnThreads + of_grpc;
 }
 
 int64_t StackBytes() {
@@ -161,9 +178,7 @@ absl::Status FitToOpenFiles(v1::ServerConfig& config) {
 }
 
 absl::Status FitToThreadsAndAddressSpace(int compute_threads) {
-  const int cpus = AvailableCpus();
-  const int threads =
-      (compute_threads > 0 ? compute_threads : cpus) + kThreadsPerCpu * cpus + kOtherThreads;
+  const int threads = ThreadsToCome(compute_threads);
   MNEME_RETURN_IF_ERROR(FitToAddressSpace(threads));
   int started = 0;
   const int error = TryThreads(threads, started);
@@ -173,7 +188,17 @@ absl::Status FitToThreadsAndAddressSpace(int compute_threads) {
       strerror(error), LimitsText().empty() ? "" : absl::StrCat(" (", LimitsText(), ")")));
 }
 
-std::string LimitsText() {
+absl::Status FitToLimits(v1::ServerConfig& config) {
+  MNEME_RETURN_IF_ERROR(FitToOpenFiles(config));
+  return FitToThreadsAndAddressSpace(config.device().threads());
+}
+
+int64_t AddressSpaceToCome(int compute_threads) {
+  if (SoftLimit(RLIMIT_AS) < 0) return 0;
+  return ThreadsToCome(compute_threads) * StackBytes();
+}
+
+std::string MemoryLimitsText() {
   std::vector<std::string> limits;
   if (const int64_t bytes = SoftLimit(RLIMIT_AS); bytes >= 0) {
     limits.push_back(absl::StrCat("address space ", StatusNumber("VmSize"), " KiB of ",
@@ -183,6 +208,12 @@ std::string LimitsText() {
     limits.push_back(absl::StrCat("data ", StatusNumber("VmData"), " KiB of ", bytes / 1024,
                                   " KiB (ulimit -d)"));
   }
+  return absl::StrJoin(limits, ", ");
+}
+
+std::string LimitsText() {
+  std::vector<std::string> limits;
+  if (std::string memory = MemoryLimitsText(); !memory.empty()) limits.push_back(memory);
   if (const int64_t threads = SoftLimit(RLIMIT_NPROC); threads >= 0) {
     limits.push_back(absl::StrCat("threads ", StatusNumber("Threads"),
                                   ", and those of the user's "

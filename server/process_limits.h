@@ -34,8 +34,17 @@ absl::Status FitToOpenFiles(v1::ServerConfig& config);
 // and for itself. Libraries would abort the process where they find out by themselves.
 absl::Status FitToThreadsAndAddressSpace(int compute_threads);
 
+// Both, for what `config` says: of a server, and of its plan.
+absl::Status FitToLimits(v1::ServerConfig& config);
+
+// Address space that a server takes for the stacks of threads it has not yet started; 0 where none
+// is counted. For a plan, which starts none.
+int64_t AddressSpaceToCome(int compute_threads);
+
 // Limits that are set on memory and threads, for the message when one of them was hit:
 // "address space 409600 KiB of 524288 KiB (ulimit -v), threads 31 of 64 (ulimit -u)". Empty: none.
 std::string LimitsText();
+// Those on memory alone.
+std::string MemoryLimitsText();
 
 }  // namespace mneme

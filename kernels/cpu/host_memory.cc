@@ -1,12 +1,14 @@
 #include "kernels/cpu/host_memory.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <sstream>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,10 +30,11 @@ int64_t NumberIn(const std::string& path) {
 // The value of "key value" or "key: value" in a file of such lines; -1 if it has none.
 int64_t ValueOf(const std::string& path, const std::string& key) {
   std::ifstream file(path);
-  std::string name, rest;
-  int64_t value;
-  while (file >> name >> value && std::getline(file, rest)) {
-    if (name == key) return value;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    int64_t value;
+    if (words >> name >> value && name == key) return value;
   }
   return -1;
 }
@@ -57,12 +60,22 @@ int64_t LeftInControlGroup() {
   return left;
 }
 
+// Of a limit that is set on this process (ulimit), less what /proc/self/status says is in use.
+int64_t LeftOfLimit(__rlimit_resource_t resource, const std::string& used) {
+  rlimit limit{};
+  if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;
+  const int64_t kilobytes = ValueOf("/proc/self/status", used);
+  if (kilobytes < 0) return kUnlimited;
+  return std::max<int64_t>(0, static_cast<int64_t>(limit.rlim_cur) - kilobytes * 1024);
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> AvailableHostBytes() {
   const int64_t kilobytes = ValueOf("/proc/meminfo", "MemAvailable:");
   if (kilobytes < 0) return absl::UnavailableError("/proc/meminfo does not tell MemAvailable");
-  return std::min(kilobytes * 1024, LeftInControlGroup());
+  return std::min({kilobytes * 1024, LeftInControlGroup(), LeftOfLimit(RLIMIT_AS, "VmSize:"),
+                   LeftOfLimit(RLIMIT_DATA, "VmData:")});
 }
 
 void* AllocateHost(int64_t bytes) {
