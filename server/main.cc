@@ -33,6 +33,7 @@
 #include "server/doors.h"
 #include "server/engine_access.h"
 #include "server/exit_code.h"
+#include "server/file_watch.h"
 #include "server/http/http_access_log.h"
 #include "server/load_model.h"
 #include "server/log_settings.h"
@@ -112,16 +113,37 @@ void LogConfiguration(const CommandLine& line) {
 // The configuration from the same flags and variables and from what its file says by now.
 using ReadConfig = std::function<absl::StatusOr<v1::ServerConfig>()>;
 
-void WatchFiles(Signals& signals, const v1::ServerConfig& config, const ReadConfig& read_again,
-                Security& security, RequestLog& requests, HttpAccessLog& http_calls,
-                ServerStats& stats) {
-  signals.OnTick([&security] { security.Poll(); });
-  signals.OnHangUp([&config, &read_again, &security, &requests, &http_calls, &stats,
-                    last_log = config.log()]() mutable {
+// Lives from before the port is open to the end.
+struct ServerParts {
+  ServerParts(const v1::LogSection& log, Clock& clock, Security& security)
+      : clock(clock),
+        security(security),
+        access(clock),
+        requests(RequestsToLog(log), access.stats()),
+        http_calls(HttpCallsToLog(log)) {
+    access.set_request_log(&requests);
+    access.set_http_log(&http_calls);
+  }
+
+  Clock& clock;
+  Security& security;
+  EngineAccess access;
+  RequestLog requests;
+  HttpAccessLog http_calls;
+};
+
+// Keys and certificates are read again when they change, and with the configuration at SIGHUP.
+absl::StatusOr<std::unique_ptr<FileWatch>> WatchFiles(Signals& signals,
+                                                      const v1::ServerConfig& config,
+                                                      const ReadConfig& read_again,
+                                                      ServerParts& parts) {
+  FileWatch::Work work;
+  work.poll = [&parts] { parts.security.Poll(); };
+  work.reload = [&config, &read_again, &parts, last_log = config.log()]() mutable {
     const absl::StatusOr<v1::ServerConfig> again = read_again();
-    stats.config_reloads.Add(again.ok());
+    parts.access.stats().config_reloads.Add(again.ok());
     if (again.ok()) {
-      ReloadLogSettings(*again, config, last_log, requests, http_calls);
+      ReloadLogSettings(*again, config, last_log, parts.requests, parts.http_calls);
     } else {
       LogFields("reload_failed")
           .Message(
@@ -129,8 +151,11 @@ void WatchFiles(Signals& signals, const v1::ServerConfig& config, const ReadConf
           .Add("files", "config")
           .Write(LogSeverity::kError);
     }
-    (void)security.Reload();
-  });
+    (void)parts.security.Reload();
+  };
+  MNEME_ASSIGN_OR_RETURN(std::unique_ptr<FileWatch> files, FileWatch::Start(std::move(work)));
+  signals.OnHangUp([&files = *files] { files.Ask(); });
+  return files;
 }
 
 // A line of load progress each tenth of the weights, at most one a second.
@@ -190,6 +215,11 @@ void SayReady(const Engine& engine, const ServingFacts& facts, const Doors& door
       .Write(LogSeverity::kInfo);
 }
 
+ServingTimes TimesOf(const v1::ServerConfig& config) {
+  return {.drain = absl::Milliseconds(config.server().shutdown_timeout_ms()),
+          .watchdog = absl::Milliseconds(config.engine().watchdog_timeout_ms())};
+}
+
 // Checks the files that a server needs before it opens a port, and a plan, too. `exit_code` says
 // what kind of file is wrong.
 absl::StatusOr<std::unique_ptr<Security>> CheckFiles(const v1::ServerConfig& config, Clock& clock,
@@ -205,55 +235,61 @@ absl::StatusOr<std::unique_ptr<Security>> CheckFiles(const v1::ServerConfig& con
   return security;
 }
 
-// `out` is standard output.
+// Opens the ports, loads the model and serves until a signal. `fitting` is `config` with what the
+// process may have; `out` is standard output.
+int LoadAndServe(Signals& signals, LineWriter& out, const v1::ServerConfig& config,
+                 const v1::ServerConfig& fitting, ServerParts& parts) {
+  std::unique_ptr<LoadedModel> loaded;  // outlives the doors
+  const absl::StatusOr<std::unique_ptr<Doors>> doors =
+      Doors::Open(fitting, parts.access, parts.security, out);
+  if (!doors.ok()) return FailToStart(config.log(), ListenFailure(doors.status()), doors.status());
+
+  const EngineHooks hooks = {
+      .on_request_end =
+          [&requests = parts.requests](RequestReport report) { requests.Add(std::move(report)); },
+      .owner_session_limit =
+          [&security = parts.security](const std::string& owner) {
+            return security.authenticator().SessionLimitOf(owner);
+          }};
+  LoadError error;
+  loaded = LoadUnlessSignalled(signals, config, parts.clock, parts.access, hooks, error);
+  if (loaded == nullptr) {
+    return FailToStart(config.log(), static_cast<int>(error.failure), error.status);
+  }
+  parts.access.Publish(*loaded->engine, loaded->facts);
+  (*doors)->SetServing(true);
+  SayReady(*loaded->engine, loaded->facts, **doors, out);
+  return ServeUntilSignal(signals, parts.clock, *loaded->engine, parts.access, **doors,
+                          TimesOf(config));
+}
+
 int Serve(Signals& signals, LineWriter& out, const v1::ServerConfig& config,
           const ReadConfig& read_again) {
   const auto fail = [&config](int code, const absl::Status& status) {
     return FailToStart(config.log(), code, status);
   };
   v1::ServerConfig fitting = config;
-  if (const absl::Status files = FitToOpenFiles(fitting); !files.ok()) {
-    return fail(kDeviceFailure, files);
-  }
-  if (const absl::Status limits = FitToThreadsAndAddressSpace(config.device().threads());
-      !limits.ok()) {
+  if (const absl::Status limits = FitToLimits(fitting); !limits.ok()) {
     return fail(kDeviceFailure, limits);
   }
-  const ServingTimes times = {
-      .drain = absl::Milliseconds(config.server().shutdown_timeout_ms()),
-      .watchdog = absl::Milliseconds(config.engine().watchdog_timeout_ms())};
-  signals.LimitEnd(TimeToEnd(times));
+  signals.LimitEnd(TimeToEnd(TimesOf(config)));
   RealClock clock;
   int exit_code = 0;
   const absl::StatusOr<std::unique_ptr<Security>> guard = CheckFiles(config, clock, exit_code);
   if (!guard.ok()) return fail(exit_code, guard.status());
-  Security& security = **guard;
-  EngineAccess access(clock);
-  RequestLog requests(RequestsToLog(config.log()), access.stats());
-  access.set_request_log(&requests);
-  HttpAccessLog http_calls(HttpCallsToLog(config.log()));
-  access.set_http_log(&http_calls);
-
-  WatchFiles(signals, config, read_again, security, requests, http_calls, access.stats());
-
-  std::unique_ptr<LoadedModel> loaded;  // outlives the doors
-  const absl::StatusOr<std::unique_ptr<Doors>> doors = Doors::Open(fitting, access, security, out);
-  if (!doors.ok()) return fail(ListenFailure(doors.status()), doors.status());
-
-  const EngineHooks hooks = {
-      .on_request_end = [&requests](RequestReport report) { requests.Add(std::move(report)); },
-      .owner_session_limit =
-          [&security](const std::string& owner) {
-            return security.authenticator().SessionLimitOf(owner);
-          }};
-  LoadError error;
-  loaded = LoadUnlessSignalled(signals, config, clock, access, hooks, error);
-  if (loaded == nullptr) return fail(static_cast<int>(error.failure), error.status);
-
-  access.Publish(*loaded->engine, loaded->facts);
-  (*doors)->SetServing(true);
-  SayReady(*loaded->engine, loaded->facts, **doors, out);
-  return ServeUntilSignal(signals, clock, *loaded->engine, access, **doors, times);
+  ServerParts parts(config.log(), clock, **guard);
+  const absl::StatusOr<std::unique_ptr<FileWatch>> files =
+      WatchFiles(signals, config, read_again, parts);
+  if (!files.ok()) return fail(kDeviceFailure, files.status());
+  const int code = LoadAndServe(signals, out, config, fitting, parts);
+  if (!(*files)->End(kLastLines)) {
+    LogFields("file_hangs")
+        .Message("a file that is being read again does not come: ending without it")
+        .Write(LogSeverity::kWarning);
+    (void)out.Flush(kLastLines);
+    ExitNow(code);
+  }
+  return code;
 }
 
 // --new-api-key and --hash-api-key.
@@ -278,6 +314,10 @@ int PrintApiKey(const CommandLine& line) {
 
 // Refuses what Serve would refuse, but for a port that another has.
 int PrintPlan(const v1::ServerConfig& config) {
+  v1::ServerConfig fitting = config;
+  if (const absl::Status limits = FitToLimits(fitting); !limits.ok()) {
+    return Fail(kDeviceFailure, limits);
+  }
   RealClock clock;
   int exit_code = 0;
   const absl::Status files = CheckFiles(config, clock, exit_code).status();

@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <condition_variable>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -23,6 +23,8 @@ namespace {
 
 // For whoever waits to say that a second signal has come.
 constexpr absl::Duration kLastWords = absl::Milliseconds(200);
+// How many signals to end anybody waits for: the second one is the last.
+constexpr int kTold = 2;
 
 absl::Duration Now() { return RealClock().Monotonic(); }
 
@@ -61,9 +63,12 @@ struct Signals::Shared {
 
   // Under `mu`, as the next one.
   void Take(int signal) {
-    arrived.push_back(signal);
-    if (signal == SIGHUP && reloads) return;
+    if (signal == SIGHUP && reloads) {
+      hung_up = true;
+      return;
+    }
     ++signals_to_end;
+    if (signals_to_end <= kTold) to_end.push_back(signal);
     if (signals_to_end == 1 && time_to_end != absl::InfiniteDuration()) {
       EndWithin(time_to_end, kEndedByForce);
     }
@@ -80,9 +85,10 @@ struct Signals::Shared {
   std::mutex mu;
   std::condition_variable changed;
   // Under `mu`.
-  std::deque<int> arrived;  // for Wait
-  bool reloads = false;     // SIGHUP does not end the process
-  int signals_to_end = 0;
+  std::deque<int> to_end;  // for Wait, kTold of them at most
+  bool hung_up = false;    // for Wait: SIGHUP has come, however often
+  bool reloads = false;    // SIGHUP does not end the process
+  int64_t signals_to_end = 0;
   absl::Duration time_to_end = absl::InfiniteDuration();
   std::optional<absl::Duration> end;  // monotonic: when the process ends, with
   int end_code = 0;
@@ -110,27 +116,20 @@ void Signals::OnHangUp(std::function<void()> reload) {
 }
 
 int Signals::Wait(absl::Duration timeout) {
-  int signal = 0;
-  bool reloads = false;
+  bool hung_up = false;
   {
     std::unique_lock lock(shared_->mu);
     shared_->changed.wait_for(lock, absl::ToChronoNanoseconds(timeout),
-                              [this] { return !shared_->arrived.empty(); });
-    reloads = shared_->reloads;
-    if (!shared_->arrived.empty()) {
-      signal = shared_->arrived.front();
-      shared_->arrived.pop_front();
+                              [this] { return !shared_->to_end.empty() || shared_->hung_up; });
+    if (!shared_->to_end.empty()) {
+      const int signal = shared_->to_end.front();
+      shared_->to_end.pop_front();
+      return signal;
     }
+    hung_up = std::exchange(shared_->hung_up, false);
   }
-  if (const absl::Duration now = Now(); tick_ && now - last_tick_ >= absl::Seconds(1)) {
-    last_tick_ = now;
-    tick_();
-  }
-  if (signal == SIGHUP && reloads) {
-    reload_();
-    return 0;
-  }
-  return signal;
+  if (hung_up) reload_();
+  return 0;
 }
 
 void Signals::LimitEnd(absl::Duration time) {

@@ -31,13 +31,13 @@ class Signals {
 
   // --- For the thread that waits ---
 
-  // What to do at SIGHUP, inside Wait. Without it SIGHUP is a signal to end, as by default.
+  // What to do at SIGHUP, inside Wait, so it must not take long; once for all that have come since
+  // the last time. Without it SIGHUP is a signal to end, as by default.
   void OnHangUp(std::function<void()> reload);
-  // What to do about once a second, inside Wait.
-  void OnTick(std::function<void()> tick) { tick_ = std::move(tick); }
 
-  // The next signal to end, or 0 after `timeout` or a reload. At a second one the caller has a
-  // moment for last words, then the process ends with 128 plus the signal.
+  // The next signal to end, which goes before any SIGHUP, or 0 after `timeout` or `reload`. At a
+  // second one the caller has a moment for last words, then the process ends with 128 plus the
+  // signal.
   int Wait(absl::Duration timeout);
 
   // --- Any thread ---
@@ -53,8 +53,6 @@ class Signals {
 
   const std::shared_ptr<Shared> shared_;  // also the thread's
   std::function<void()> reload_;
-  std::function<void()> tick_;
-  absl::Duration last_tick_ = -absl::InfiniteDuration();  // monotonic
 };
 
 }  // namespace mneme

@@ -91,5 +91,26 @@ TEST_F(SignalsDeathTest, AHangUpReloadsAndEndsNothing) {
       ExitedWithCode(42), "");
 }
 
+TEST_F(SignalsDeathTest, ASignalToEndGoesBeforeHangUpsAndThoseCountOnce) {
+  EXPECT_EXIT(
+      {
+        int reloads = 0;
+        const auto signals = Signals::Start();
+        (*signals)->OnHangUp([&reloads] { ++reloads; });
+        (*signals)->LimitEnd(absl::Hours(1));
+        for (int i = 0; i < 50; ++i) {
+          kill(getpid(), SIGHUP);
+          absl::SleepFor(absl::Milliseconds(2));  // one that is pending does not come twice
+        }
+        kill(getpid(), SIGTERM);
+        absl::SleepFor(absl::Milliseconds(300));  // all of it before anybody looks
+        if ((*signals)->Wait(absl::Minutes(1)) != SIGTERM) _exit(97);
+        if (reloads != 0) _exit(98);
+        if ((*signals)->Wait(absl::Minutes(1)) != 0 || reloads != 1) _exit(99);
+        _exit(42);
+      },
+      ExitedWithCode(42), "");
+}
+
 }  // namespace
 }  // namespace mneme
