@@ -68,10 +68,11 @@ absl::StatusOr<std::string> RenderBehindAnswer(const Conversation& conversation,
                                                const ChatTemplate& chat_template,
                                                WorkMeter& meter) {
   const auto render = [&](Json all) {
-    for (const Json& message : conversation.messages) all.push_back(message);
-    Conversation whole = {.messages = std::move(all),
-                          .template_arguments = conversation.template_arguments,
-                          .add_generation_prompt = conversation.add_generation_prompt};
+    Conversation whole;
+    whole.messages = std::move(all);
+    for (const Json& message : conversation.messages) whole.messages.push_back(message);
+    whole.template_arguments = conversation.template_arguments;
+    whole.add_generation_prompt = conversation.add_generation_prompt;
     return Render(whole, " behind an answer", chat_template, meter);
   };
   const auto message = [](const char* role, absl::string_view content) {

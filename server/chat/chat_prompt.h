@@ -17,6 +17,16 @@ namespace mneme {
 
 // Messages, and how the template is to write them.
 struct Conversation {
+  Conversation() = default;
+  Conversation(const Conversation&) = default;
+  Conversation(Conversation&&) = default;
+  Conversation& operator=(const Conversation&) = default;
+  Conversation& operator=(Conversation&&) = default;
+  ~Conversation() {
+    TakeApart(messages);
+    TakeApart(template_arguments);
+  }
+
   Json messages = Json::array();  // objects, whose role and content are texts; at least one
   Json template_arguments = Json::object();
   bool add_generation_prompt = true;

@@ -15,6 +15,7 @@
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
 #include "server/grpc/stream_writer.h"
+#include "server/out_of_memory.h"
 #include "server/refusal.h"
 #include "server/request_conversion.h"
 #include "server/security/quota.h"
@@ -49,9 +50,6 @@ const v1::GenerateRequest& WithoutMessages(const v1::GenerateRequest& request) {
 v1::GenerateRequest WithoutMessages(const v1::ChatRequest& request) {
   return ToGenerateRequest(request);
 }
-
-size_t TextBytes(const v1::GenerateRequest& request) { return request.text().size(); }
-size_t TextBytes(const v1::ChatRequest& request) { return request.ByteSizeLong(); }
 
 // The parts of a request that the writer needs; its tokens are not among them.
 Request NamesOf(const Request& request) {
@@ -94,13 +92,16 @@ StreamWriter::Recut MakeRecut(EngineAccess& access, TextExecutors& executors, En
     // Some bytes of text for each token.
     Lanes& lanes = executors.ForBody(4 * request.prompt.at_start.size());
     const auto cut_and_submit = [&access, &executors, &engine, request, call, writer, bytes] {
-      WorkMeter meter = MeterOf(access, executors, *writer);
-      absl::StatusOr<std::vector<int32_t>> ids =
-          CutAt(*engine.tokenizer(), request.prompt.at_start, bytes, access.facts(), meter);
-      if (!ids.ok()) return Refuse(access, call, ids.status(), *writer);
-      Request cut = request;
-      cut.prompt.at_start = *std::move(ids);
-      SubmitConverted(access, engine, std::move(cut), call, *writer, nullptr);
+      const auto work = [&] {
+        WorkMeter meter = MeterOf(access, executors, *writer);
+        absl::StatusOr<std::vector<int32_t>> ids =
+            CutAt(*engine.tokenizer(), request.prompt.at_start, bytes, access.facts(), meter);
+        if (!ids.ok()) return Refuse(access, call, ids.status(), *writer);
+        Request cut = request;
+        cut.prompt.at_start = *std::move(ids);
+        SubmitConverted(access, engine, std::move(cut), call, *writer, nullptr);
+      };
+      RunOrRefuse(work, [&](const absl::Status& why) { Refuse(access, call, why, *writer); });
     };
     const bool posted = lanes.TryPost(TextOwner(call.owner, call.origin.client), cut_and_submit);
     if (!posted) Refuse(access, call, TooManyTasks(), *writer);
@@ -187,46 +188,74 @@ absl::StatusOr<v1::DetokenizeResponse> Detokenized(const EngineAccess& access,
 
 }  // namespace
 
+// From the bytes to the engine. `call` has no request's id yet.
+template <typename Message>
+void InferenceService::Begin(grpc::CallbackServerContext& context, const grpc::ByteBuffer& bytes,
+                             const absl::StatusOr<CallerRef>& caller, CallFacts call,
+                             StreamWriter& writer) {
+  const auto name = [&](absl::string_view own) {
+    call.request_id = ChooseRequestId(own, context);
+    context.AddInitialMetadata("x-request-id", call.request_id);
+  };
+  const auto work = [&] {
+    Message request;
+    const absl::Status parsed = ParseMessage(bytes, request);
+    const absl::Status id_status = CheckRequestId(request.request_id());
+    if (id_status.ok()) name(request.request_id());
+    for (const absl::Status& status : {caller.status(), parsed, id_status}) {
+      if (!status.ok()) return Refuse(engine_, call, status, writer);
+    }
+    if (const absl::Status place = writer.Claim(security_.quotas().BeginStream(*caller));
+        !place.ok()) {
+      return Refuse(engine_, call, place, writer);
+    }
+    Submit(engine_, executors_, request, call, writer);
+  };
+  RunOrRefuse(work, [&](const absl::Status& why) {
+    if (call.request_id.empty()) name("");
+    Refuse(engine_, call, why, writer);
+  });
+}
+
 template <typename Message>
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Answer(
     absl::string_view method, grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes) {
-  auto request = std::make_shared<Message>();
-  const absl::Status parsed = ParseMessage(*bytes, *request);
   const std::shared_ptr<StreamWriter> writer = StreamWriter::Create(
       *context, engine_.clock(), [&stats = engine_.stats(), method](absl::StatusCode code) {
         stats.rpcs.Add(std::string(method), absl::StatusCodeToString(code));
       });
   const TraceContext trace = AnswerTrace(*context);
-  const absl::Status id_status = CheckRequestId(request->request_id());
   const absl::StatusOr<CallerRef> caller = CallerOf(*context, security_, Access::kUse);
-  const CallFacts call{
-      .request_id = id_status.ok() ? ChooseRequestId(request->request_id(), *context) : "",
-      .owner = caller.ok() ? (*caller)->owner : "",
-      .origin = {.api = "grpc",
-                 .client = PeerText(*context),
-                 .trace_id = trace.trace_id,
-                 .span_id = trace.span_id},
-      .received = engine_.clock().Monotonic(),
-      .deadline = DeadlineOf(*context, engine_.clock())};
-  if (id_status.ok()) context->AddInitialMetadata("x-request-id", call.request_id);
-  if (!caller.ok() || !parsed.ok() || !id_status.ok()) {
-    Refuse(engine_, call,
-           !caller.ok()   ? caller.status()
-           : !parsed.ok() ? parsed
-                          : id_status,
-           *writer);
-    return writer.get();
-  }
-  if (const absl::Status place = writer->Claim(security_.quotas().BeginStream(*caller));
-      !place.ok()) {
-    Refuse(engine_, call, place, *writer);
-  } else if (Lanes* lanes = executors_.For(TextBytes(*request)); lanes == nullptr) {
-    Submit(engine_, executors_, *request, call, *writer);
-  } else if (!lanes->TryPost(TextOwner(call.owner, call.origin.client),
-                             [this, request, call, writer] {
-                               Submit(engine_, executors_, *request, call, *writer);
-                             })) {
-    Refuse(engine_, call, TooManyTasks(), *writer);
+  const CallFacts call{.owner = caller.ok() ? (*caller)->owner : "",
+                       .origin = {.api = "grpc",
+                                  .client = PeerText(*context),
+                                  .trace_id = trace.trace_id,
+                                  .span_id = trace.span_id},
+                       .received = engine_.clock().Monotonic(),
+                       .deadline = DeadlineOf(*context, engine_.clock())};
+  // What the message itself would have said is not known where it is refused before it is read.
+  const auto refuse_unread = [this, context, call, writer](const absl::Status& why) {
+    CallFacts named = call;
+    named.request_id = ChooseRequestId("", *context);
+    context->AddInitialMetadata("x-request-id", named.request_id);
+    Refuse(engine_, named, why, *writer);
+  };
+  Lanes* const lanes = executors_.For(bytes->Length());
+  if (lanes == nullptr) {
+    Begin<Message>(*context, *bytes, caller, call, *writer);
+  } else if (!caller.ok()) {
+    refuse_unread(caller.status());
+  } else {
+    // The call, and so `context`, lives until the writer has ended it; `bytes` shares its memory.
+    const auto begin = [this, context, bytes = *bytes, caller, call, writer, refuse_unread] {
+      if (const absl::Status wanted = writer->StillWanted(); !wanted.ok()) {
+        return refuse_unread(wanted);
+      }
+      Begin<Message>(*context, bytes, caller, call, *writer);
+    };
+    if (!lanes->TryPost(TextOwner(call.owner, call.origin.client), begin)) {
+      refuse_unread(TooManyTasks());
+    }
   }
   return writer.get();
 }

@@ -5,6 +5,8 @@
 #include "mneme/v1/inference.grpc.pb.h"
 #include "server/engine_access.h"
 #include "server/grpc/raw_messages.h"
+#include "server/grpc/stream_writer.h"
+#include "server/request_conversion.h"
 #include "server/security/security.h"
 #include "server/text_encoder.h"
 
@@ -36,7 +38,10 @@ class InferenceService final
                                     grpc::ByteBuffer* response) override;
 
  private:
-  // A stream, for Generate and Chat.
+  template <typename Message>
+  void Begin(grpc::CallbackServerContext& context, const grpc::ByteBuffer& bytes,
+             const absl::StatusOr<CallerRef>& caller, CallFacts call, StreamWriter& writer);
+  // A stream, for Generate and Chat. Messages that are not short are parsed on a lane.
   template <typename Message>
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Answer(absl::string_view method,
                                                      grpc::CallbackServerContext* context,

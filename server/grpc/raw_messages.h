@@ -15,18 +15,26 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "server/executor.h"
 #include "server/grpc/call_names.h"
+#include "server/grpc/message_limits.h"
 #include "server/grpc/parse_error.h"
 #include "server/grpc/status_conversion.h"
+#include "server/out_of_memory.h"
 #include "server/server_stats.h"
 
 namespace mneme {
 
-// INVALID_ARGUMENT for anything that is no `Message`.
+// INVALID_ARGUMENT for anything that is no `Message`, or more than MessageLimits allow, which is
+// found before anything is made of it.
 template <typename Message>
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, Message& message) {
   grpc::ByteBuffer copy(bytes);  // shares the slices; the reader wants a mutable buffer
+  if (constexpr MessageLimits kLimits; !IsWithinBySize(bytes.Length(), kLimits)) {
+    grpc::ProtoBufferReader counted(&copy);
+    MNEME_RETURN_IF_ERROR(CheckMessageLimits(counted, *Message::descriptor(), kLimits));
+  }
   grpc::ProtoBufferReader reader(&copy);
   if (reader.status().ok() && message.ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   grpc::Slice slice;
@@ -67,15 +75,19 @@ grpc::ServerUnaryReactor* AnswerUnary(
     stats.rpcs.Add(MethodOf<Request>(), absl::StatusCodeToString(status.code()));
     reactor->Finish(ToGrpcStatus(status));
   };
-  auto request = std::make_shared<Request>();
-  if (const absl::Status parsed = ParseMessage(*in, *request); !parsed.ok()) {
-    finish(parsed);
-    return reactor;
-  }
-  auto answer = [finish, out, request, handle = std::move(handle)] {
-    const absl::StatusOr<Response> response = handle(*request);
-    if (response.ok()) *out = SerializeMessage(*response);
-    finish(response.status());
+  // Both buffers are there until the call is finished.
+  auto answer = [finish, in, out, handle = std::move(handle)] {
+    absl::Status status;
+    const auto work = [&] {
+      Request request;
+      status = ParseMessage(*in, request);
+      if (!status.ok()) return;
+      const absl::StatusOr<Response> response = handle(request);
+      status = response.status();
+      if (status.ok()) *out = SerializeMessage(*response);
+    };
+    RunOrRefuse(work, [&](const absl::Status& why) { status = why; });
+    finish(status);
   };
   if (post == nullptr) {
     answer();

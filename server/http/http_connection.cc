@@ -14,6 +14,7 @@
 #include "server/http/http_error.h"
 #include "server/http/http_response_head.h"
 #include "server/http/http_trace.h"
+#include "server/out_of_memory.h"
 #include "server/request_id.h"
 
 namespace mneme {
@@ -105,8 +106,17 @@ void HttpConnection::ReadMore() {
   stream_->ReadSome(asio::buffer(read_buffer_),
                     [self = shared_from_this()](ErrorCode error, size_t bytes) {
                       self->reading_ = false;
-                      self->OnRead(error, bytes);
+                      RunOrRefuse([&] { self->OnRead(error, bytes); },
+                                  [&](const absl::Status& why) { self->GiveUpReading(why); });
                     });
+}
+
+void HttpConnection::GiveUpReading(const absl::Status& why) {
+  if (phase_ != Phase::kHeader && phase_ != Phase::kBody) return Close();
+  std::string().swap(in_);
+  std::string().swap(parser_->request().body);
+  MakeRequest();
+  Refuse(ErrorResponse(why), why);
 }
 
 void HttpConnection::OnRead(ErrorCode error, size_t bytes) {

@@ -94,6 +94,8 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   void BeginRequest();
   void ReadMore();
   void OnRead(boost::system::error_code error, size_t bytes);
+  // There is no memory for what was read, says `why`.
+  void GiveUpReading(const absl::Status& why);
   void Process();
   void TimeOut(absl::string_view part);
   // From what has been parsed so far, once; finds its route.

@@ -10,6 +10,7 @@
 #include "absl/time/time.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
+#include "server/out_of_memory.h"
 
 namespace mneme {
 namespace {
@@ -86,7 +87,7 @@ int HttpStatusOf(const absl::Status& status) {
     case absl::StatusCode::kFailedPrecondition:  // of a fork or an end of a busy session, too
       return ReasonOf(status) == kReasonSessionBusy ? 409 : 412;
     case absl::StatusCode::kResourceExhausted:
-      return 429;
+      return ReasonOf(status) == kReasonOutOfMemory ? 503 : 429;
     case absl::StatusCode::kCancelled:
       return 499;
     case absl::StatusCode::kUnimplemented:

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/utf8.h"
 #include "engine/status_payload.h"
+#include "server/out_of_memory.h"
 
 namespace mneme {
 namespace {
@@ -23,6 +24,13 @@ constexpr size_t kShownSyntaxBytes = 200;
 class JsonMaker final : public nlohmann::json_sax<Json> {
  public:
   JsonMaker(const JsonLimits& limits, WorkMeter& meter) : limits_(limits), meter_(meter) {}
+  ~JsonMaker() override {
+    TakeApart(result_);
+    for (Level& level : open_) {
+      for (Json& element : level.elements) TakeApart(element);
+      for (auto& [name, value] : level.fields) TakeApart(value);
+    }
+  }
 
   bool null() override { return Add(Json()); }
   bool boolean(bool value) override { return Add(value); }
@@ -170,7 +178,7 @@ absl::StatusOr<Json> ParseJson(absl::string_view text, const JsonLimits& limits,
     (void)Json::sax_parse(text.begin(), text.end(), &maker);
     return maker.Result();
   } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("there is not enough memory for the body");
+    return OutOfMemoryError();
   }
 }
 

@@ -15,6 +15,7 @@
 #include "server/openai/chat_messages.h"
 #include "server/openai/json_body.h"
 #include "server/openai/wanted_call.h"
+#include "server/out_of_memory.h"
 #include "server/refusal.h"
 #include "server/request_conversion.h"
 
@@ -122,7 +123,8 @@ absl::StatusOr<OpenAiGenerate::Prepared> OpenAiGenerate::Prepare(
         return wanted();
       });
   MNEME_RETURN_IF_ERROR(meter.Look());
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http, meter));
+  MNEME_ASSIGN_OR_RETURN(Json body, ParseJsonBody(http, meter));
+  const TakenApart body_end(body);
   MNEME_ASSIGN_OR_RETURN(const OpenAiRequest request, ToOpenAiRequest(kind, body, http));
   MNEME_RETURN_IF_ERROR(
       CheckQueue(engine, request.generate, std::max<size_t>(1, request.prompts.size())));
@@ -179,13 +181,16 @@ OpenAiAnswer::Recut OpenAiGenerate::MakeRecut(const std::shared_ptr<HttpCall>& c
     return absl::OkStatus();
   };
   return [this, call, again = std::move(again), names = prepared.facts.names](int64_t bytes) {
-    const bool posted = executors_.ForBody(call->request().body.size())
-                            .TryPost(TextOwner(call->request().owner, call->request().peer),
-                                     [call, again, names, bytes] {
-                                       const absl::Status status = again(bytes);
-                                       if (!status.ok())
-                                         call->Send(ErrorResponse(WithBodyField(status, names)));
-                                     });
+    const auto work = [this, call, again, names, bytes] {
+      const auto submit = [&] {
+        const absl::Status status = again(bytes);
+        if (!status.ok()) call->Send(ErrorResponse(WithBodyField(status, names)));
+      };
+      RunOrRefuse(submit, [&](const absl::Status& why) { Refuse(call, why); });
+    };
+    const HttpRequest& http = call->request();
+    const bool posted =
+        executors_.ForBody(http.body.size()).TryPost(TextOwner(http.owner, http.peer), work);
     if (!posted) Refuse(call, TooManyTasks());
   };
 }

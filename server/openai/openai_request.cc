@@ -1,6 +1,7 @@
 #include "server/openai/openai_request.h"
 
 #include <cstdint>
+#include <span>
 #include <utility>
 
 #include "absl/algorithm/container.h"
@@ -224,11 +225,13 @@ void ReadPrompt(JsonFields& fields, OpenAiRequest& out) {
     return true;
   };
   const bool is_list = prompt->is_array() && !IsTokenIds(*prompt);
-  const Json list = is_list ? *prompt : Json::array({*prompt});
+  const std::span<const Json> list =
+      is_list ? std::span<const Json>(prompt->get_ref<const Json::array_t&>())
+              : std::span<const Json>(prompt, 1);
   if (list.empty() || !(prompt->is_string() || prompt->is_array())) {
     return fields.Fail("prompt", kExpected, *prompt);
   }
-  if (list[0].is_number()) return FailAtBadId(fields, "prompt", list);
+  if (list[0].is_number()) return FailAtBadId(fields, "prompt", *prompt);
   if (list.size() > kMaxPrompts) {
     return fields.Fail(
         "prompt", absl::StrCat("has ", list.size(), " prompts, expected at most ", kMaxPrompts));

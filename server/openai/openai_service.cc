@@ -1,5 +1,6 @@
 #include "server/openai/openai_service.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "server/openai/openai_generate.h"
 #include "server/openai/openai_request.h"
 #include "server/openai/wanted_call.h"
+#include "server/out_of_memory.h"
 #include "server/request_conversion.h"
 #include "server/version.h"
 
@@ -34,7 +36,8 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
   MNEME_ASSIGN_OR_RETURN(const absl::Duration deadline, DeadlineOf(call.request()));
   WorkMeter meter(WantedUntil(deadline, call, executors));
   MNEME_RETURN_IF_ERROR(meter.Look());
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(call.request(), meter));
+  MNEME_ASSIGN_OR_RETURN(Json body, ParseJsonBody(call.request(), meter));
+  const TakenApart body_end(body);
   JsonFields fields(body);
   std::string model;
   std::string prompt;
@@ -91,7 +94,8 @@ absl::StatusOr<Json> Detokenized(const EngineAccess& access, const HttpCall& cal
   MNEME_ASSIGN_OR_RETURN(const absl::Duration deadline, DeadlineOf(call.request()));
   WorkMeter meter(WantedUntil(deadline, call, executors));
   MNEME_RETURN_IF_ERROR(meter.Look());
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(call.request(), meter));
+  MNEME_ASSIGN_OR_RETURN(Json body, ParseJsonBody(call.request(), meter));
+  const TakenApart body_end(body);
   JsonFields fields(body);
   std::string model;
   fields.Read("model", model);
@@ -145,14 +149,17 @@ void OpenAiService::AddRoutes(HttpRoutes& routes) {
       {"POST", "/detokenize", WithTexts(&OpenAiService::Detokenize, &OpenAiService::Refuse)});
 }
 
-HttpHandler OpenAiService::WithTexts(Handler handler, Handler when_full) {
-  return [this, handler, when_full](const std::shared_ptr<HttpCall>& call) {
+HttpHandler OpenAiService::WithTexts(Handler handler, Refusal refuse) {
+  return [this, handler, refuse](const std::shared_ptr<HttpCall>& call) {
     const HttpRequest& request = call->request();
+    const auto work = [this, handler, refuse, call] {
+      RunOrRefuse([&] { (this->*handler)(call); },
+                  [&](const absl::Status& why) { (this->*refuse)(call, why); });
+    };
     Lanes* const lanes = executors_.For(request.body.size());
-    if (lanes == nullptr) return (this->*handler)(call);
-    const std::string owner = TextOwner(request.owner, request.peer);
-    if (lanes->TryPost(owner, [this, handler, call] { (this->*handler)(call); })) return;
-    (this->*when_full)(call);
+    if (lanes == nullptr) return work();
+    if (lanes->TryPost(TextOwner(request.owner, request.peer), work)) return;
+    (this->*refuse)(call, TooManyTasks());
   };
 }
 
@@ -194,16 +201,20 @@ void OpenAiService::Chat(const std::shared_ptr<HttpCall>& call) {
   generate_.Begin(call, OpenAiKind::kChat);
 }
 
-void OpenAiService::RefuseToGenerate(const std::shared_ptr<HttpCall>& call) {
-  generate_.Refuse(call, TooManyTasks());
+void OpenAiService::RefuseToGenerate(const std::shared_ptr<HttpCall>& call,
+                                     const absl::Status& why) {
+  generate_.Refuse(call, why);
 }
 
-void OpenAiService::Refuse(const std::shared_ptr<HttpCall>& call) {
-  call->Send(ErrorResponse(TooManyTasks()));
+void OpenAiService::Refuse(const std::shared_ptr<HttpCall>& call, const absl::Status& why) {
+  call->Send(ErrorResponse(why));
 }
 
 void OpenAiService::Tokenize(const std::shared_ptr<HttpCall>& call) {
-  call->Send(JsonOrErrorResponse(Tokenized(engine_, *call, executors_)));
+  absl::StatusOr<Json> json = Tokenized(engine_, *call, executors_);
+  std::optional<TakenApart> json_end;
+  if (json.ok()) json_end.emplace(*json);
+  call->Send(JsonOrErrorResponse(json));
 }
 
 void OpenAiService::Detokenize(const std::shared_ptr<HttpCall>& call) {

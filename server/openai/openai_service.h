@@ -33,8 +33,10 @@ class OpenAiService {
 
  private:
   using Handler = void (OpenAiService::*)(const std::shared_ptr<HttpCall>&);
-  // `handler` now, or on a thread that may take long; `when_full` if too much waits for that.
-  HttpHandler WithTexts(Handler handler, Handler when_full);
+  using Refusal = void (OpenAiService::*)(const std::shared_ptr<HttpCall>&, const absl::Status&);
+  // `handler` now, or on a thread that may take long; `refuse` if too much waits for that, or if
+  // there is not enough memory.
+  HttpHandler WithTexts(Handler handler, Refusal refuse);
 
   void Health(const std::shared_ptr<HttpCall>& call);
   void Models(const std::shared_ptr<HttpCall>& call);
@@ -42,10 +44,10 @@ class OpenAiService {
   void TokenizerInfo(const std::shared_ptr<HttpCall>& call);
   void Complete(const std::shared_ptr<HttpCall>& call);
   void Chat(const std::shared_ptr<HttpCall>& call);
-  void RefuseToGenerate(const std::shared_ptr<HttpCall>& call);
+  void RefuseToGenerate(const std::shared_ptr<HttpCall>& call, const absl::Status& why);
   void Tokenize(const std::shared_ptr<HttpCall>& call);
   void Detokenize(const std::shared_ptr<HttpCall>& call);
-  void Refuse(const std::shared_ptr<HttpCall>& call);
+  void Refuse(const std::shared_ptr<HttpCall>& call, const absl::Status& why);
 
   EngineAccess& engine_;
   OpenAiGenerate generate_;

@@ -74,7 +74,8 @@ absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http)
                                   kMaxBodyBytes));
   }
   WorkMeter meter;
-  MNEME_ASSIGN_OR_RETURN(const Json body, ParseJsonBody(http, meter));
+  MNEME_ASSIGN_OR_RETURN(Json body, ParseJsonBody(http, meter));
+  const TakenApart body_end(body);
   JsonFields fields(body);
   std::string name;
   std::string source;

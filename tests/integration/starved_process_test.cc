@@ -13,6 +13,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -84,8 +85,9 @@ std::string Health(int port) {
   return Connection(port).Ask("GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
 }
 
-int Generate(const std::string& address) {
-  return RunProgram({kClient, "--server", address, "generate", "--max-tokens=3", "x"}).code;
+int Generate(const std::string& address, const std::vector<std::string>& more = {}) {
+  return RunProgram(With({kClient, "--server", address, "generate", "--max-tokens=3", "x"}, more))
+      .code;
 }
 
 // --- Standard streams ---
@@ -318,6 +320,74 @@ TEST(StarvedProcessTest, LimitsOfTheSystemEndTheStartWithFourAndTheNumbers) {
   }
 }
 
+TEST(StarvedProcessTest, ThePlanRefusesTheLimitsThatTheServerRefuses) {
+  const auto exit_code = [](const std::string& limit, const char* flag) {
+    ChildProcess server(Command(absl::StrCat("ulimit ", limit, ";"), "", {flag}));
+    if (std::string(flag) == "--plan") return server.Wait();
+    if (!server.WaitForText("\nready")) return server.Wait();
+    server.Signal(SIGTERM);
+    return server.Wait();
+  };
+  for (const char* limit :
+       {"-n 20", "-n 64", "-v 150000", "-v 250000", "-v 400000", "-v 3000000"}) {
+    EXPECT_EQ(exit_code(limit, "--plan"), exit_code(limit, "--threads=2")) << limit;
+  }
+  ChildProcess plan(Command("ulimit -n 20;", "", {"--plan"}));
+  EXPECT_EQ(plan.Wait(), 4);
+  EXPECT_THAT(plan.err(), HasSubstr("may open 20 files (ulimit -n"));
+}
+
+TEST(StarvedProcessTest, TheStatesOfSessionsFitIntoTheAddressSpace) {
+  for (const int kilobytes : {600'000, 1'000'000, 2'000'000, 3'000'000}) {
+    ChildProcess server({"/bin/sh", "-c",
+                         absl::StrCat("ulimit -v ", kilobytes, "; exec \"$0\" \"$@\""), kServer,
+                         "--model", "tests/golden/mom", "--grpc-port=0", "--threads=2"});
+    std::string grpc;
+    if (server.WaitForText("listening on ", &grpc) && server.WaitForText("\nready")) {
+      EXPECT_EQ(Generate(grpc), 0) << kilobytes;
+      server.Signal(SIGTERM);
+      EXPECT_EQ(server.Wait(), 0) << kilobytes << "\n" << server.err();
+    } else {
+      EXPECT_LT(kilobytes, 2'000'000) << server.err();
+      EXPECT_EQ(server.Wait(), 4) << kilobytes;
+      EXPECT_THAT(server.err(), HasSubstr("(ulimit -v")) << kilobytes;
+    }
+  }
+}
+
+// Four bodies at once, each of which takes a hundred times its size while it is read.
+TEST(StarvedProcessTest, WhoAsksForMoreMemoryThanThereIsIsToldAndTheOthersGoOn) {
+  std::string ids = "1";
+  for (int i = 1; i < 4'000'000; ++i) ids += ",1";
+  const std::string body = absl::StrCat("{\"prompt\":[", ids, "],\"max_tokens\":1}");
+  const std::string request = absl::StrCat(
+      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+      "x-request-timeout-ms: 3000\r\nContent-Length: ",
+      body.size(), "\r\n\r\n", body);
+  for (const int megabytes : {700, 800, 1000}) {
+    SCOPED_TRACE(megabytes);
+    ChildProcess server(Command(absl::StrCat("ulimit -v ", megabytes * 1024, ";"), ""));
+    std::string grpc, http;
+    ASSERT_TRUE(server.WaitForText("listening on ", &grpc)) << server.err();
+    ASSERT_TRUE(server.WaitForText("http on ", &http)) << server.err();
+    ASSERT_TRUE(server.WaitForText("\nready")) << server.err();
+    EXPECT_EQ(Generate(grpc, {"--session=kept"}), 0);
+    std::vector<std::thread> strangers;
+    for (int i = 0; i < 4; ++i) {
+      strangers.emplace_back([&] {
+        EXPECT_THAT(Connection(PortOf(http)).Ask(request),
+                    AnyOf(StartsWith("HTTP/1.1 503"), StartsWith("HTTP/1.1 408"),
+                          StartsWith("HTTP/1.1 200"), StartsWith("HTTP/1.1 400")));
+      });
+    }
+    for (std::thread& stranger : strangers) stranger.join();
+    EXPECT_THAT(Health(PortOf(http)), StartsWith("HTTP/1.1 200"));
+    EXPECT_EQ(Generate(grpc, {"--session=kept", "--must-exist"}), 0) << "no session was lost";
+    server.Signal(SIGTERM);
+    EXPECT_EQ(server.Wait(), 0) << server.err();
+  }
+}
+
 // The limit is one of a user, counts all of his processes, and does not hold for root: the server
 // runs as a user that nobody else is.
 TEST(StarvedProcessTest, WithoutThreadsTheStartEndsWithFourAndTheNumbers) {
@@ -335,13 +405,20 @@ TEST(StarvedProcessTest, WithoutThreadsTheStartEndsWithFourAndTheNumbers) {
           .Wait() == 0) {
     GTEST_SKIP() << "this system does not hold to ulimit -u";
   }
-  for (const int threads : {1, 2, 3, 5, 10, 20}) {
+  // From some number on it starts, and below it nothing is begun that cannot be ended.
+  for (const int threads : {1, 2, 3, 5, 10, 20, 25, 28, 30, 31, 32, 34, 36, 38, 40}) {
     ChildProcess server(With({"/bin/sh", "-c",
                               absl::StrCat("exec ", become, " /bin/sh -c 'ulimit -u ", threads,
                                            "; exec \"$0\" \"$@\"' \"$0\" \"$@\""),
                               kServer},
                              ServerFlags()));
+    if (threads > 20 && server.WaitForText("\nready")) {
+      server.Signal(SIGTERM);
+      EXPECT_EQ(server.Wait(), 0) << threads << "\n" << server.err();
+      continue;
+    }
     EXPECT_EQ(server.Wait(), 4) << threads << "\n" << server.err();
+    EXPECT_THAT(server.err(), Not(HasSubstr("fatal"))) << threads;
     EXPECT_THAT(server.err(),
                 ContainsRegex(absl::StrCat("thread.*Resource temporarily unavailable.* of ",
                                            threads, " \\(ulimit -u\\)")))

@@ -83,7 +83,8 @@ TEST_F(ChatPromptTest, MessagesAreRefusedWhereTheTemplateDoesNotTakeThem) {
                                  " %}{{ raise_exception('not there') }}{% endif %}"
                                  "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}",
                              Json::object());
-    Conversation chat{.appends = appends};
+    Conversation chat;
+    chat.appends = appends;
     for (const char* role : roles) chat.messages.push_back({{"role", role}, {"content", "a"}});
     WorkMeter meter;
     return ToChatPrompt(chat, engine, facts, meter);

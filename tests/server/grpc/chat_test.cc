@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <new>
 #include <string>
 #include <thread>
 #include <utility>
@@ -247,6 +248,29 @@ TEST_F(NoTemplateTest, WithoutATemplateThereAreNoChats) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(DetailsOf(status).reason, "NO_CHAT_TEMPLATE");
   EXPECT_THAT(status.message(), AllOf(HasSubstr("no chat template"), HasSubstr("Generate")));
+}
+
+TEST_F(ChatTest, TooManyMessagesAreRefusedBeforeTheyAreMade) {
+  v1::ChatRequest request;
+  for (int i = 0; i <= 262144; ++i) request.add_messages()->set_role("user");
+  const absl::Status status = Refused(request);
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(status.message(), HasSubstr("at messages, has more than 262144 messages"));
+  EXPECT_EQ(DetailsOf(status).reason, "TOO_MANY_VALUES");
+  EXPECT_EQ(engine_.requests(), 0u);
+}
+
+TEST_F(ChatTest, WantOfMemoryIsTheErrorOfOneCall) {
+  // Short ones are worked on at once, long ones on a lane.
+  for (const size_t bytes : {size_t{10}, size_t{10000}, size_t{100000}}) {
+    engine_.OnSubmit([](FakeRequest&) { throw std::bad_alloc(); });
+    const absl::Status status = Refused(Saying(std::string(bytes, 'a')));
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+    EXPECT_EQ(DetailsOf(status).reason, "OUT_OF_MEMORY");
+    engine_.OnSubmit(nullptr);
+    count_ = engine_.requests();
+    EXPECT_EQ(Converted(Saying("hi")).stop.max_tokens, 99) << "the server goes on";
+  }
 }
 
 }  // namespace

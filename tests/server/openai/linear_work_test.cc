@@ -1,14 +1,11 @@
 // Bodies that were made to cost much: twice the body costs twice the work, from its bytes to the
 // tokens of its prompts. Work is counted, not timed: what the meter of the call counts (values,
-// bytes, operations of the template), and what is allocated, which shows copies that nobody counts:
-// this program has its own operator new.
+// bytes, operations of the template), and what is allocated, which shows copies that nobody counts.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
-#include <new>
 #include <string>
 #include <vector>
 
@@ -20,25 +17,7 @@
 #include "server/openai/openai_request.h"
 #include "server/request_conversion.h"
 #include "tests/server/fake_engine.h"
-
-namespace {
-
-// Counts of this thread, since it began.
-thread_local int64_t allocations = 0;
-thread_local int64_t allocated_bytes = 0;
-
-}  // namespace
-
-// Not inlined, or the compiler takes what they do for a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) {
-  ++allocations;
-  allocated_bytes += static_cast<int64_t>(bytes);
-  void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#include "tests/support/allocation_counts.h"
 
 namespace mneme {
 namespace {
@@ -214,9 +193,11 @@ class LinearWorkTest : public ::testing::Test {
   };
   Work WorkOf(const std::string& body) const {
     WorkMeter meter;
-    const int64_t before = allocations, bytes_before = allocated_bytes;
+    const AllocationCounts before = Allocated();
     const absl::Status status = Convert(body, meter);
-    return {meter.done(), allocations - before, allocated_bytes - bytes_before, status};
+    const AllocationCounts after = Allocated();
+    return {meter.done(), after.allocations - before.allocations, after.bytes - before.bytes,
+            status};
   }
 
   FakeEngine engine_;
@@ -239,6 +220,24 @@ TEST_F(LinearWorkTest, TwiceTheBodyIsLessThanThreeTimesTheWork) {
     // Nor may a byte be dear, so that no body of the size that is allowed costs much.
     EXPECT_LT(once.metered, 100 * static_cast<int64_t>(body.size()) + 10000);
     EXPECT_LT(once.allocated_bytes, 2000 * static_cast<int64_t>(body.size()) + 100000);
+  }
+}
+
+// Whoever has just been told that there is no memory must not need any to give back what there is.
+TEST_F(LinearWorkTest, WhatStrangersSendIsGivenBackWithoutTakingMemory) {
+  for (const Hostile& hostile : Bodies()) {
+    SCOPED_TRACE(hostile.name);
+    WorkMeter meter;
+    HttpRequest http;
+    http.body = hostile.body(hostile.size);
+    absl::StatusOr<Json> body = ParseJsonBody(http, meter);
+    if (!body.ok()) continue;
+    const AllocationCounts before = Allocated();
+    {
+      Json ended = *std::move(body);
+      const TakenApart end(ended);
+    }
+    EXPECT_EQ(Allocated().bytes, before.bytes);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <new>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -113,6 +114,18 @@ TEST_F(OpenAiServiceTest, EveryPromptIsARequestInTheTraceOfItsCall) {
       response.Field("traceparent"),
       absl::StrCat("00-", kTrace, "-", engine_.WaitForRequest(0).request.origin.span_id, "-01"));
   EXPECT_EQ(Log(), "");  // the engine reports what it ran
+}
+
+TEST_F(OpenAiServiceTest, WantOfMemoryIsTheErrorOfOneCall) {
+  Publish();
+  engine_.OnSubmit([](FakeRequest&) { throw std::bad_alloc(); });
+  const RawResponse refused = Ask("much", R"({"prompt": "a"})");
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.body, HasSubstr(R"("code":"out_of_memory")"));
+  EXPECT_EQ(refused.Field("retry-after"), "1");
+  EXPECT_EQ(Refused(absl::StatusCode::kResourceExhausted), 1);
+  engine_.OnSubmit([](FakeRequest& fake) { fake.PushEnd(); });
+  EXPECT_EQ(Ask("little", R"({"prompt": "a"})").status, 200);
 }
 
 TEST_F(OpenAiServiceTest, NoPromptOfAListBeginsWhereOneIsRefused) {
