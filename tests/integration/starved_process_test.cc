@@ -273,7 +273,9 @@ TEST(StarvedProcessTest, WhereNoFileIsLeftIdleStrangersMakeRoom) {
       ASSERT_LT(strangers.size(), 500u);
     }
     // The other port first: what it frees, the strangers' own would find free.
-    if (strangers_use_http) EXPECT_EQ(Generate(grpc), 0);
+    if (strangers_use_http) {
+      EXPECT_EQ(Generate(grpc), 0);
+    }
     EXPECT_THAT(Health(PortOf(http)), StartsWith("HTTP/1.1 200"));
     EXPECT_EQ(Generate(grpc), 0);
     ASSERT_EQ(prlimit(server.pid(), RLIMIT_NOFILE, &before, nullptr), 0);
@@ -348,7 +350,7 @@ TEST(StarvedProcessTest, TheStatesOfSessionsFitIntoTheAddressSpace) {
       server.Signal(SIGTERM);
       EXPECT_EQ(server.Wait(), 0) << kilobytes << "\n" << server.err();
     } else {
-      EXPECT_LT(kilobytes, 2'000'000) << server.err();
+      EXPECT_LT(kilobytes, 3'000'000) << server.err();
       EXPECT_EQ(server.Wait(), 4) << kilobytes;
       EXPECT_THAT(server.err(), HasSubstr("(ulimit -v")) << kilobytes;
     }
@@ -364,13 +366,18 @@ TEST(StarvedProcessTest, WhoAsksForMoreMemoryThanThereIsIsToldAndTheOthersGoOn) 
       "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
       "x-request-timeout-ms: 3000\r\nContent-Length: ",
       body.size(), "\r\n\r\n", body);
-  for (const int megabytes : {700, 800, 1000}) {
+  // The least with which a server starts, which has threads for each processor, and some more.
+  int served = 0;
+  for (int megabytes = 620; served < 2 && megabytes < 5000; megabytes += 90) {
     SCOPED_TRACE(megabytes);
     ChildProcess server(Command(absl::StrCat("ulimit -v ", megabytes * 1024, ";"), ""));
     std::string grpc, http;
-    ASSERT_TRUE(server.WaitForText("listening on ", &grpc)) << server.err();
-    ASSERT_TRUE(server.WaitForText("http on ", &http)) << server.err();
-    ASSERT_TRUE(server.WaitForText("\nready")) << server.err();
+    if (!server.WaitForText("listening on ", &grpc) || !server.WaitForText("http on ", &http) ||
+        !server.WaitForText("\nready")) {
+      EXPECT_EQ(server.Wait(), 4) << server.err();
+      continue;
+    }
+    ++served;
     EXPECT_EQ(Generate(grpc, {"--session=kept"}), 0);
     std::vector<std::thread> strangers;
     for (int i = 0; i < 4; ++i) {
@@ -386,6 +393,7 @@ TEST(StarvedProcessTest, WhoAsksForMoreMemoryThanThereIsIsToldAndTheOthersGoOn) 
     server.Signal(SIGTERM);
     EXPECT_EQ(server.Wait(), 0) << server.err();
   }
+  EXPECT_EQ(served, 2);
 }
 
 // The limit is one of a user, counts all of his processes, and does not hold for root: the server
