@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "models/tokenizer.h"
+#include "tokenizers/tokenizer.h"
 
 namespace mneme {
 

@@ -24,7 +24,7 @@
 #include "engine/token_stream.h"
 #include "kernels/backend.h"
 #include "models/model.h"
-#include "models/tokenizer.h"
+#include "tokenizers/tokenizer.h"
 
 namespace mneme {
 

@@ -36,7 +36,7 @@
 #include "engine/stream_notifier.h"
 #include "engine/token_stream.h"
 #include "models/model.h"
-#include "models/tokenizer.h"
+#include "tokenizers/tokenizer.h"
 
 namespace mneme {
 

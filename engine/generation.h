@@ -18,8 +18,8 @@
 #include "engine/session.h"
 #include "engine/stop_condition.h"
 #include "engine/token_stream.h"
-#include "models/streaming_decoder.h"
-#include "models/tokenizer.h"
+#include "tokenizers/streaming_decoder.h"
+#include "tokenizers/tokenizer.h"
 
 namespace mneme {
 

@@ -9,8 +9,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
-#include "models/json_text.h"
 
 namespace mneme {
 namespace {

@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/config_reader.h"
+#include "base/json_text.h"
 #include "base/mapped_file.h"
 #include "base/spelling.h"
 #include "base/status_macros.h"
-#include "models/config_reader.h"
-#include "models/json_text.h"
 
 namespace mneme {
 namespace {

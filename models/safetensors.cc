@@ -9,9 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "base/json_text.h"
 #include "base/status_macros.h"
 #include "kernels/tensor.h"
-#include "models/json_text.h"
 
 namespace mneme {
 namespace {

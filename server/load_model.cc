@@ -8,18 +8,18 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "base/human_bytes.h"
+#include "base/json_text.h"
 #include "base/log_fields.h"
 #include "base/status_macros.h"
 #include "engine/engine_plan.h"
 #include "kernels/backend.h"
-#include "models/json_text.h"
 #include "models/model.h"
 #include "models/model_config.h"
-#include "models/tokenizer_loader.h"
 #include "server/chat/chat_template.h"
 #include "server/config/units.h"
 #include "server/openai/tokenizer_info.h"
 #include "server/process_limits.h"
+#include "tokenizers/tokenizer_loader.h"
 
 namespace mneme {
 namespace {

@@ -14,8 +14,9 @@ import sys
 LAYERS = {
     "base": {"base"},
     "kernels": {"kernels", "base"},
+    "tokenizers": {"tokenizers", "base"},
     "models": {"models", "kernels", "base"},
-    "engine": {"engine", "models", "kernels", "base"},
+    "engine": {"engine", "models", "tokenizers", "kernels", "base"},
     "server": {"server", "engine", "base", "proto"},
     "clients": {"clients", "base", "proto"},
 }
@@ -26,15 +27,16 @@ FOLDERS = set(LAYERS) | UNRESTRICTED
 # two: the server's main file and its own helper for that, nothing else of the server.
 EXCEPTIONS = {
     ("server", "models"): re.compile(r"^server/(main|load_model)\.(h|cc)$"),
+    ("server", "tokenizers"): re.compile(r"^server/(main|load_model)\.(h|cc)$"),
     ("server", "kernels"): re.compile(r"^server/(main|load_model)\.(h|cc)$"),
 }
 
 # Third-party headers by their beginning, and the folders that may include them.
 THIRD_PARTY = [
-    (re.compile(r"^absl/"), {"base", "kernels", "models", "engine", "server", "clients"}),
+    (re.compile(r"^absl/"), {"base", "kernels", "tokenizers", "models", "engine", "server", "clients"}),
     (re.compile(r"^(cuda|cublas|curand|cub/|cooperative_groups|mma\.h|nv_)"), {"kernels"}),
-    (re.compile(r"^sentencepiece"), {"models"}),
-    (re.compile(r"^nlohmann/"), {"models", "server", "clients"}),
+    (re.compile(r"^sentencepiece"), {"tokenizers"}),
+    (re.compile(r"^nlohmann/"), {"base", "tokenizers", "models", "server", "clients"}),
     (re.compile(r"^(grpc|grpcpp|google/)"), {"server", "clients"}),
     (re.compile(r"^openssl/"), {"server"}),
     (re.compile(r"^prometheus/"), {"server"}),

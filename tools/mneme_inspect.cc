@@ -20,7 +20,7 @@
 #include "models/checkpoint.h"
 #include "models/model.h"
 #include "models/safetensors.h"
-#include "models/tokenizer_loader.h"
+#include "tokenizers/tokenizer_loader.h"
 #include "tools/flag_parser.h"
 #include "tools/memory_norms.h"
 #include "tools/output_files.h"

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "models/byte_tokenizer.h"
+#include "tokenizers/byte_tokenizer.h"
 
 namespace mneme {
 namespace {

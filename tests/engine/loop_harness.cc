@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "gtest/gtest.h"
-#include "models/byte_tokenizer.h"
+#include "tokenizers/byte_tokenizer.h"
 
 namespace mneme {
 

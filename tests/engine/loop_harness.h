@@ -13,9 +13,9 @@
 #include "engine/engine_stats.h"
 #include "engine/model_runner.h"
 #include "engine/state_pool.h"
-#include "models/tokenizer.h"
 #include "tests/support/fake_clock.h"
 #include "tests/support/fake_model.h"
+#include "tokenizers/tokenizer.h"
 
 namespace mneme {
 

@@ -16,10 +16,10 @@
 
 #include "base/log.h"
 #include "base/utf8.h"
-#include "models/byte_tokenizer.h"
-#include "models/sentencepiece_model_file.h"
-#include "models/sentencepiece_tokenizer.h"
-#include "models/streaming_decoder.h"
+#include "tokenizers/byte_tokenizer.h"
+#include "tokenizers/sentencepiece/model_file.h"
+#include "tokenizers/sentencepiece/tokenizer.h"
+#include "tokenizers/streaming_decoder.h"
 
 namespace mneme {
 namespace {

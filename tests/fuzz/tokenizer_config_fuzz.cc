@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "base/log.h"
-#include "models/tokenizer_config.h"
+#include "tokenizers/tokenizer_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::string_view text(reinterpret_cast<const char*>(data), size);

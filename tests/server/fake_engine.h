@@ -16,7 +16,7 @@
 #include "engine/engine.h"
 #include "engine/request_check.h"
 #include "engine/status_payload.h"
-#include "models/byte_tokenizer.h"
+#include "tokenizers/byte_tokenizer.h"
 
 namespace mneme {
 

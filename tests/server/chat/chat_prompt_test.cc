@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "models/byte_tokenizer.h"
 #include "server/chat/chat_template.h"
 #include "server/openai/chat_messages.h"
 #include "tests/server/fake_engine.h"
+#include "tokenizers/byte_tokenizer.h"
 
 namespace mneme {
 namespace {

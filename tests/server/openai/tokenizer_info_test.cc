@@ -9,7 +9,7 @@
 #include <fstream>
 #include <string>
 
-#include "models/byte_tokenizer.h"
+#include "tokenizers/byte_tokenizer.h"
 
 namespace mneme {
 namespace {

@@ -1,0 +1,120 @@
+// Typed, range-checked access to the keys of a configuration object. Included only where one is
+// parsed.
+#pragma once
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/json_text.h"
+
+namespace mneme {
+
+// The first thing found wrong is kept in status(), and reading goes on with the default: one check
+// at the end instead of one per key.
+class ConfigReader {
+ public:
+  ConfigReader(const nlohmann::json& object, absl::string_view path)
+      : object_(object), path_(path) {}
+
+  const absl::Status& status() const { return status_; }
+
+  bool Has(const char* key) const { return Find(key) != nullptr; }
+
+  int Int(const char* key, int otherwise, int64_t low, int64_t high) {
+    const nlohmann::json* value = Find(key);
+    if (value == nullptr) return otherwise;
+    if (!value->is_number_integer() || IsBelow(*value, low) || IsAbove(*value, high)) {
+      Invalid(key, *value, absl::StrCat("an integer from ", low, " to ", high));
+      return otherwise;
+    }
+    return static_cast<int>(value->get<int64_t>());
+  }
+  // Null counts as missing.
+  std::optional<int> NullableInt(const char* key, int64_t low, int64_t high) {
+    if (IsNull(key)) return std::nullopt;
+    return Int(key, 0, low, high);
+  }
+
+  // In (low, high], or [low, high] with `low_included`.
+  double Number(const char* key, double otherwise, double low, double high,
+                bool low_included = false) {
+    const nlohmann::json* value = Find(key);
+    if (value == nullptr) return otherwise;
+    const double number = value->is_number() ? value->get<double>() : std::nan("");
+    if (!((number > low || (low_included && number == low)) && number <= high)) {
+      Invalid(key, *value,
+              low_included ? absl::StrCat("a number from ", low, " to ", high)
+                           : absl::StrCat("a number above ", low, " and at most ", high));
+      return otherwise;
+    }
+    return number;
+  }
+
+  bool Bool(const char* key, bool otherwise) {
+    const nlohmann::json* value = Find(key);
+    if (value == nullptr) return otherwise;
+    if (!value->is_boolean()) {
+      Invalid(key, *value, "true or false");
+      return otherwise;
+    }
+    return value->get<bool>();
+  }
+
+  std::string String(const char* key, absl::string_view otherwise) {
+    const nlohmann::json* value = Find(key);
+    if (value == nullptr) return std::string(otherwise);
+    if (!value->is_string()) {
+      Invalid(key, *value, "a string");
+      return std::string(otherwise);
+    }
+    return value->get<std::string>();
+  }
+
+  // Missing or null.
+  bool IsNull(const char* key) const {
+    const nlohmann::json* value = Find(key);
+    return value == nullptr || value->is_null();
+  }
+  const nlohmann::json* Find(const char* key) const {
+    const auto it = object_.find(key);
+    return it == object_.end() ? nullptr : &*it;
+  }
+
+  void Invalid(const char* key, const nlohmann::json& value, absl::string_view expected) {
+    Fail(absl::StatusCode::kInvalidArgument, key, value, absl::StrCat("expected ", expected));
+  }
+  void Unsupported(const char* key, const nlohmann::json& value, absl::string_view expected) {
+    Fail(absl::StatusCode::kUnimplemented, key, value,
+         absl::StrCat("which is not supported; expected ", expected));
+  }
+
+ private:
+  // Integers that do not fit 63 bits are held as unsigned ones.
+  static bool IsBelow(const nlohmann::json& value, int64_t low) {
+    return value.is_number_unsigned()
+               ? low > 0 && value.get<uint64_t>() < static_cast<uint64_t>(low)
+               : value.get<int64_t>() < low;
+  }
+  static bool IsAbove(const nlohmann::json& value, int64_t high) {
+    return value.is_number_unsigned() ? value.get<uint64_t>() > static_cast<uint64_t>(high)
+                                      : value.get<int64_t>() > high;
+  }
+
+  void Fail(absl::StatusCode code, const char* key, const nlohmann::json& value,
+            absl::string_view message) {
+    if (!status_.ok()) return;
+    status_ = absl::Status(
+        code, absl::StrCat(path_, ": key \"", key, "\" is ", Shown(value), ", ", message));
+  }
+
+  const nlohmann::json& object_;
+  const std::string path_;
+  absl::Status status_;
+};
+
+}  // namespace mneme

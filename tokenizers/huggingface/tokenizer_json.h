@@ -1,0 +1,54 @@
+// tokenizer.json, as the tokenizers package writes it. Its vocabulary is read without a tree of
+// values: a file of 150,000 tokens has 10 MB.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace mneme {
+
+struct TokenizerJson {
+  // "model". Which of the lists are filled follows from what the file holds, not from the type.
+  struct Model {
+    // Its keys without vocab and merges: type, unk_token, ...
+    nlohmann::json options = nlohmann::json::object();
+    struct Token {
+      std::string text;
+      int64_t id = 0;      // of "vocab", an object; the index, if it is a list
+      double score = 0.0;  // of "vocab", a list of [text, score]
+    };
+    std::vector<Token> vocab;
+    bool has_scores = false;  // "vocab" is a list
+    // "merges", in their order: pairs, or strings with one space between their halves.
+    std::vector<std::pair<std::string, std::string>> merges;
+  };
+  Model model;
+  // The other keys of the file: added_tokens, normalizer, pre_tokenizer, post_processor, decoder,
+  // truncation, padding, version.
+  nlohmann::json rest = nlohmann::json::object();
+};
+
+// Longer files are refused: the largest vocabularies that are in use have 35 MB.
+inline constexpr int64_t kMaxTokenizerFileBytes = int64_t{256} << 20;
+
+// `text` is that of the file at `path`. INVALID_ARGUMENT names the file, the key, what it holds and
+// what was expected; also for a key that occurs twice.
+absl::StatusOr<TokenizerJson> ParseTokenizerJson(absl::string_view text, absl::string_view path);
+
+// GPT-2's vocab.json and merges.txt as the "model" of type BPE that they are.
+absl::StatusOr<TokenizerJson::Model> ParseVocabAndMerges(absl::string_view vocab,
+                                                         absl::string_view vocab_path,
+                                                         absl::string_view merges,
+                                                         absl::string_view merges_path);
+
+// BERT's vocab.txt, a token on each line, as the "model" of type WordPiece that it is.
+absl::StatusOr<TokenizerJson::Model> ParseVocabText(absl::string_view vocab,
+                                                    absl::string_view vocab_path);
+
+}  // namespace mneme
