@@ -48,6 +48,7 @@ struct Statement {
     kIf,     // branches: condition (null: else) and body
     kFor,    // names in expression [if condition]: body, else: other
     kSet,    // names[0] [. attribute] = expression, or the rendered body
+    kMacro,  // text: its name; parameters, body
     kBreak,
     kContinue,
   };
@@ -59,6 +60,7 @@ struct Statement {
   std::vector<std::string> names;
   std::string attribute;
   std::vector<std::pair<ExpressionPtr, Body>> branches;
+  std::vector<std::pair<std::string, ExpressionPtr>> parameters;  // null: no default
   Body body;
   Body other;
 };

@@ -327,7 +327,7 @@ absl::StatusOr<bool> ApplyTest(absl::string_view name, const Value& value,
   return argument.integer() == -1 || value.integer() % argument.integer() == 0;
 }
 
-absl::StatusOr<Value> Call(const Builtin& function, const Arguments& arguments, absl::Time now,
+absl::StatusOr<Value> Call(const Function& function, const Arguments& arguments, absl::Time now,
                            RenderBudget& budget) {
   const std::string& name = function.name;
   if (function.self != nullptr && function.self->is_text()) {

@@ -34,7 +34,7 @@ absl::StatusOr<Value> ApplyFilter(absl::string_view name, const Value& value,
 absl::StatusOr<bool> ApplyTest(absl::string_view name, const Value& value,
                                const Arguments& arguments, RenderBudget& budget);
 // A function or, where `function.self` is set, a method. `now` is what strftime_now tells.
-absl::StatusOr<Value> Call(const Builtin& function, const Arguments& arguments, absl::Time now,
+absl::StatusOr<Value> Call(const Function& function, const Arguments& arguments, absl::Time now,
                            RenderBudget& budget);
 
 }  // namespace mneme::jinja

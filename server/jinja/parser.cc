@@ -61,6 +61,7 @@ class Parser : public ExpressionParser {
     if (name == "if") return ParseIf();
     if (name == "for") return ParseFor();
     if (name == "set") return ParseSet();
+    if (name == "macro") return ParseMacro();
     Statement statement;
     statement.line = now().line;
     if (name == "break" || name == "continue") {
@@ -112,11 +113,11 @@ class Parser : public ExpressionParser {
     if (IsName("recursive")) return Error("recursive loops are not supported");
     MNEME_RETURN_IF_ERROR(EndBlock());
     ++loops_;
-    MNEME_ASSIGN_OR_RETURN(statement.body, ParseBody({"endfor", "else"}));
+    MNEME_ASSIGN_OR_RETURN(statement.body, ParseNested({"endfor", "else"}));
     --loops_;
     if (TakeName("else")) {
       MNEME_RETURN_IF_ERROR(EndBlock());
-      MNEME_ASSIGN_OR_RETURN(statement.other, ParseBody({"endfor"}));
+      MNEME_ASSIGN_OR_RETURN(statement.other, ParseNested({"endfor"}));
     }
     ++next_;
     MNEME_RETURN_IF_ERROR(EndBlock());
@@ -141,13 +142,67 @@ class Parser : public ExpressionParser {
     }
     if (now().kind != Token::kBlockEnd) return Unexpected("\"=\" or %}");
     MNEME_RETURN_IF_ERROR(EndBlock());
-    MNEME_ASSIGN_OR_RETURN(statement.body, ParseBody({"endset"}));
+    MNEME_ASSIGN_OR_RETURN(statement.body, ParseNested({"endset"}));
     ++next_;
     MNEME_RETURN_IF_ERROR(EndBlock());
     return statement;
   }
 
+  absl::StatusOr<Statement> ParseMacro() {
+    if (nested_ > 0) return Error("a macro inside of a loop, a macro or a set is not supported");
+    Statement statement;
+    statement.kind = Statement::kMacro;
+    statement.line = now().line;
+    MNEME_ASSIGN_OR_RETURN(statement.text, ExpectName());
+    MNEME_RETURN_IF_ERROR(Expect("("));
+    while (!TakeOperator(")")) {
+      if (!statement.parameters.empty()) MNEME_RETURN_IF_ERROR(Expect(","));
+      MNEME_RETURN_IF_ERROR(ParseParameter(statement.parameters));
+    }
+    MNEME_RETURN_IF_ERROR(EndBlock());
+    const size_t begin = next_;
+    const int loops = std::exchange(loops_, 0);
+    MNEME_ASSIGN_OR_RETURN(statement.body, ParseNested({"endmacro"}));
+    loops_ = loops;
+    // What Jinja gives every macro beside its parameters.
+    for (size_t i = begin; i < next_; ++i) {
+      for (const absl::string_view name : {"varargs", "kwargs", "caller"}) {
+        if (tokens_[i].kind == Token::kName && tokens_[i].text == name) {
+          return absl::InvalidArgumentError(absl::StrCat(
+              "line ", tokens_[i].line, ": ", name, " in a macro is not supported"));
+        }
+      }
+    }
+    ++next_;
+    MNEME_RETURN_IF_ERROR(EndBlock());
+    return statement;
+  }
+
+  absl::Status ParseParameter(std::vector<std::pair<std::string, ExpressionPtr>>& parameters) {
+    MNEME_ASSIGN_OR_RETURN(std::string name, ExpectName());
+    for (const auto& [other, other_default] : parameters) {
+      if (other == name) return Error(absl::StrCat("the parameter ", name, " occurs twice"));
+    }
+    ExpressionPtr value;
+    if (TakeOperator("=")) {
+      MNEME_ASSIGN_OR_RETURN(value, ParseExpression());
+    } else if (!parameters.empty() && parameters.back().second != nullptr) {
+      return Error(absl::StrCat("the parameter ", name, " needs a default, as the one before it"));
+    }
+    parameters.emplace_back(std::move(name), std::move(value));
+    return absl::OkStatus();
+  }
+
+  // What has variables of its own.
+  absl::StatusOr<Body> ParseNested(const std::vector<absl::string_view>& ends) {
+    ++nested_;
+    absl::StatusOr<Body> body = ParseBody(ends);
+    --nested_;
+    return body;
+  }
+
   int loops_ = 0;
+  int nested_ = 0;
 };
 
 }  // namespace

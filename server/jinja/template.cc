@@ -1,6 +1,8 @@
 #include "server/jinja/template.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -21,6 +23,9 @@ constexpr int64_t kStepsPerValue = 200;
 constexpr int64_t kMemoryBytes = int64_t{64} << 20;
 constexpr int64_t kMemoryPerValue = 512;
 constexpr int64_t kMemoryPerByte = 32;
+// Of blocks and expressions that wait for others inside of them, macros' included: what the stack
+// has to hold. The parser bounds what is in one macro, and this what macros that call macros add.
+constexpr int kMaxDepth = 600;
 // The longest template. Those of checkpoints have thousands of bytes.
 constexpr size_t kMaxSourceBytes = size_t{1} << 20;
 
@@ -50,7 +55,8 @@ RenderLimits LimitsFor(const Map& variables) {
   return limits;
 }
 
-// Recursion is as deep as blocks and expressions are, which the parser bounds.
+// Recursion is as deep as blocks and expressions are, which the parser bounds, and as macros call
+// each other, for which Descend does.
 class Interpreter {
  public:
   Interpreter(const Map& variables, absl::Time now, WorkMeter& meter)
@@ -71,7 +77,20 @@ class Interpreter {
     return absl::Status(status.code(), absl::StrCat("line ", line, ": ", status.message()));
   }
 
+  // Counts a level for as long as it lives.
+  struct Level {
+    explicit Level(int& depth) : depth(++depth) {}
+    ~Level() { --depth; }
+    int& depth;
+  };
+  absl::Status CheckDepth() const {
+    if (depth_ <= kMaxDepth) return absl::OkStatus();
+    return absl::InvalidArgumentError("macros call each other too deeply");
+  }
+
   absl::StatusOr<Flow> Execute(const Body& body) {
+    const Level level(depth_);
+    MNEME_RETURN_IF_ERROR(CheckDepth());
     for (const Statement& statement : body) {
       MNEME_RETURN_IF_ERROR(budget_.Step());
       Flow flow = Flow::kNext;
@@ -94,6 +113,10 @@ class Interpreter {
         }
         case Statement::kSet:
           MNEME_RETURN_IF_ERROR(ExecuteSet(statement));
+          break;
+        case Statement::kMacro:
+          scopes_.back().Set(statement.text, *Value::OfFunction({.name = statement.text,
+                                                                 .macro = &statement}));
           break;
         case Statement::kBreak:
           return Flow::kBreak;
@@ -182,10 +205,7 @@ class Interpreter {
     if (statement.expression != nullptr) {
       MNEME_ASSIGN_OR_RETURN(value, Evaluate(*statement.expression));
     } else {
-      TextBuilder outer = std::exchange(out_, TextBuilder(budget_));
-      const absl::Status status = Execute(statement.body).status();
-      value = std::exchange(out_, std::move(outer)).Finish();
-      MNEME_RETURN_IF_ERROR(status);
+      MNEME_ASSIGN_OR_RETURN(value, Captured(statement.body));
     }
     if (statement.attribute.empty()) return Unpack(statement, value, scopes_.back());
     const Value target = Find(statement.names[0]);
@@ -199,16 +219,69 @@ class Interpreter {
     return absl::OkStatus();
   }
 
+  // What `body` prints.
+  Result Captured(const Body& body) {
+    TextBuilder outer = std::exchange(out_, TextBuilder(budget_));
+    const absl::Status status = Execute(body).status();
+    Value text = std::exchange(out_, std::move(outer)).Finish();
+    if (!status.ok()) return status;
+    return text;
+  }
+
+  // A macro sees what is set outside of all loops, and its parameters; not its caller's variables.
+  Result CallMacro(const Statement& macro, Arguments arguments) {
+    std::vector<Map> callers(std::make_move_iterator(scopes_.begin() + 1),
+                             std::make_move_iterator(scopes_.end()));
+    scopes_.resize(1);
+    scopes_.emplace_back();
+    const absl::Status bound = Bind(macro, std::move(arguments));
+    Result text = bound.ok() ? Captured(macro.body) : Result(bound);
+    scopes_.resize(1);
+    scopes_.insert(scopes_.end(), std::make_move_iterator(callers.begin()),
+                   std::make_move_iterator(callers.end()));
+    return text;
+  }
+
+  // A default may name the parameters before it.
+  absl::Status Bind(const Statement& macro, Arguments arguments) {
+    const auto& parameters = macro.parameters;
+    if (arguments.values.size() > parameters.size()) {
+      return absl::InvalidArgumentError(absl::StrCat("the macro ", macro.text, " takes at most ",
+                                                     parameters.size(), " arguments, found ",
+                                                     arguments.values.size()));
+    }
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const std::string& name = parameters[i].first;
+      const auto named = std::find_if(arguments.named.begin(), arguments.named.end(),
+                                      [&](const auto& each) { return each.first == name; });
+      Value value = Undefined(name);
+      if (i < arguments.values.size()) {
+        value = arguments.values[i];
+      } else if (named != arguments.named.end()) {
+        value = named->second;
+        arguments.named.erase(named);
+      } else if (parameters[i].second != nullptr) {
+        MNEME_ASSIGN_OR_RETURN(value, Evaluate(*parameters[i].second));
+      }
+      scopes_.back().Set(name, std::move(value));
+    }
+    if (arguments.named.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("the macro ", macro.text, " takes no argument ",
+                                                   arguments.named[0].first, " here"));
+  }
+
   Value Find(const std::string& name) const {
     for (auto scope = scopes_.rbegin(); scope != scopes_.rend(); ++scope) {
       if (const Value* value = scope->Find(name); value != nullptr) return *value;
     }
     if (const Value* value = variables_.Find(name); value != nullptr) return *value;
-    if (IsFunction(name)) return *Value::OfFunction({name, nullptr});
+    if (IsFunction(name)) return *Value::OfFunction({.name = name});
     return Undefined(name);
   }
 
   Result Evaluate(const Expression& e) {
+    const Level level(depth_);
+    MNEME_RETURN_IF_ERROR(CheckDepth());
     MNEME_RETURN_IF_ERROR(budget_.Step());
     switch (e.kind) {
       case Expression::kLiteral:
@@ -289,7 +362,9 @@ class Interpreter {
       return absl::InvalidArgumentError(
           absl::StrCat("there is no function ", called.text.empty() ? "here" : called.text));
     }
-    return Call(operands[0].function(), arguments, now_, budget_);
+    const Function& function = operands[0].function();
+    if (function.macro != nullptr) return CallMacro(*function.macro, std::move(arguments));
+    return Call(function, arguments, now_, budget_);
   }
 
   static Result Unary(const std::string& op, const Value& value) {
@@ -380,6 +455,7 @@ class Interpreter {
   RenderBudget budget_;  // ends after all values
   std::vector<Map> scopes_;
   TextBuilder out_;
+  int depth_ = 0;
 };
 
 }  // namespace

@@ -47,9 +47,9 @@ absl::StatusOr<Value> Value::OfMap(Map map) {
   return value;
 }
 
-absl::StatusOr<Value> Value::OfFunction(Builtin function) {
+absl::StatusOr<Value> Value::OfFunction(Function function) {
   Value value;
-  value.data_ = std::make_shared<const Builtin>(std::move(function));
+  value.data_ = std::make_shared<const Function>(std::move(function));
   MNEME_RETURN_IF_ERROR(CheckDepth(value.depth()));
   return value;
 }

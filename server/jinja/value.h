@@ -31,10 +31,13 @@ struct Undefined {
   TextPointer name;  // of what was missing, for messages; may be null
 };
 struct None {};
-// A function that the interpreter knows: "range", or the method "strip" of the text `self`.
-struct Builtin {
+struct Statement;
+// A function that the interpreter knows: "range", or the method "strip" of the text `self`; or one
+// that the template defines.
+struct Function {
   std::string name;
-  std::shared_ptr<const Value> self;  // null for functions
+  std::shared_ptr<const Value> self = nullptr;  // null for functions
+  const Statement* macro = nullptr;             // of the template, which outlives the value
 };
 // A value that namespace() makes: the only kind that changes after it was made.
 struct Namespace;
@@ -63,7 +66,7 @@ class Value {
   // INVALID_ARGUMENT for what would be nested too deeply.
   static absl::StatusOr<Value> OfList(List list);
   static absl::StatusOr<Value> OfMap(Map map);
-  static absl::StatusOr<Value> OfFunction(Builtin function);
+  static absl::StatusOr<Value> OfFunction(Function function);
   static absl::StatusOr<Value> OfLoop(std::shared_ptr<const Loop> loop);
   // Counts every value with `meter`.
   static absl::StatusOr<Value> FromJson(const nlohmann::ordered_json& json, WorkMeter& meter);
@@ -82,7 +85,7 @@ class Value {
   bool is_map() const { return Is<MapPointer>(); }
   bool is_namespace() const { return Is<std::shared_ptr<Namespace>>(); }
   bool is_loop() const { return Is<std::shared_ptr<const Loop>>(); }
-  bool is_function() const { return Is<std::shared_ptr<const Builtin>>(); }
+  bool is_function() const { return Is<std::shared_ptr<const Function>>(); }
 
   const std::string& text() const { return *std::get<TextPointer>(data_); }
   bool boolean() const { return std::get<bool>(data_); }
@@ -94,7 +97,7 @@ class Value {
   const Map& map() const;
   Namespace& name_space() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
   const Loop& loop() const { return *std::get<std::shared_ptr<const Loop>>(data_); }
-  const Builtin& function() const { return *std::get<std::shared_ptr<const Builtin>>(data_); }
+  const Function& function() const { return *std::get<std::shared_ptr<const Function>>(data_); }
   // The name of what is undefined.
   std::string missing() const {
     const TextPointer& name = std::get<Undefined>(data_).name;
@@ -118,7 +121,7 @@ class Value {
 
   std::variant<Undefined, None, bool, int64_t, double, TextPointer, ListPointer, MapPointer,
                std::shared_ptr<Namespace>, std::shared_ptr<const Loop>,
-               std::shared_ptr<const Builtin>>
+               std::shared_ptr<const Function>>
       data_;
 };
 

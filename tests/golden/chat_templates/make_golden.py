@@ -149,6 +149,36 @@ f""",
         "{{ missing }}|{{ messages[0].missing }}|{{ 'it''s' }}|{{ \"q'\" }}|{{ ['a\\'b', 'c'] }}|{{ 1.0 }}|{{ 1e3 if false else 0.1 }}"
     ),
     "kwargs": "{% if enable is defined and enable is false %}off{% else %}on{% endif %}{{ tools is none }}",
+    "macros": """
+{%- macro text_of(content, name='x', mark=name ~ '>') %}
+  {%- if content is string %}{{ mark }}{{ content }}{% else %}{% for part in content %}{{ text_of(part, mark='-') }}
+  {%- endfor %}{% endif %}
+{%- endmacro %}
+{%- for message in messages -%}
+  {{ text_of(message.content) | trim }};{{ text_of([message.content, 'b'], name=message.role) }};
+  {%- set inner = 1 %}{{ inner }}
+{%- endfor -%}
+{%- if true %}{% macro late(a, b=2) %}[{{ a }}{{ a is defined }}{{ b }}{{ outer }}{{ inner }}{{ loop is defined }}
+{%- set outer = 'in' %}{{ outer }}]{% endmacro %}{% endif -%}
+{%- set outer = 'out' %}{{ late() }}{{ late(1, b=none) ~ late(b=3, a=none) }}{{ outer }}{{ late is callable }}
+""",
+    "macro_counts": (
+        "{% set ns = namespace(n=0) %}{% macro count() %}{% set ns.n = ns.n + 1 %}{% endmacro %}"
+        "{% for m in messages %}{{ count() }}{% endfor %}{{ ns.n }}"
+    ),
+    "macro_recursion": (
+        "{% macro tree(n) %}<{% if n > 0 %}{{ tree(n - 1) }}{{ tree(n - 2) }}{% endif %}>{% endmacro %}"
+        "{{ tree(messages | length) }}"
+    ),
+    "macro_jumps": (
+        "{% macro some(list) %}{% for x in list %}{% if x == 3 %}{% break %}{% endif %}{{ x }}{% endfor %}"
+        "{% endmacro %}{% for m in messages %}{{ some([1, 2, 3, 4]) }}{% continue %}z{% endfor %}"
+    ),
+    "macro_unknown_argument": "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(b=1) }}",
+    "macro_argument_twice": "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(1, a=1) }}",
+    "macro_many_arguments": "{% macro f(a) %}{{ a }}{% endmacro %}{{ f(1, 2) }}",
+    "macro_before_its_definition": "{{ f() }}{% macro f() %}{% endmacro %}",
+    "macro_missing_argument": "{% macro f(a) %}{{ a.b }}{% endmacro %}{{ f() }}",
     "undefined_attribute": "{{ nothing.at_all }}",
     "bad_sum": "{{ 'a' + 1 }}",
 }

@@ -43,7 +43,17 @@ TEST(TemplateTest, GivesWhatPythonGives) {
 
 TEST(TemplateTest, RefusesByNameWhatItDoesNotKnow) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"a\n{% macro f() %}{% endmacro %}", "line 2: the block {% macro %}"},
+      {"a\n{% call f() %}{% endcall %}", "line 2: the block {% call %}"},
+      {"{% for x in y %}\n{% macro f() %}{% endmacro %}{% endfor %}",
+       "line 2: a macro inside of a loop"},
+      {"{% macro f() %}{% macro g() %}{% endmacro %}{% endmacro %}", "a macro inside of"},
+      {"{% macro f() %}\n{{ caller() }}{% endmacro %}", "line 2: caller in a macro"},
+      {"{% macro f() %}{{ kwargs }}{% endmacro %}", "kwargs in a macro"},
+      {"{% macro f(a, a) %}{% endmacro %}", "the parameter a occurs twice"},
+      {"{% macro f(a=1, b) %}{% endmacro %}", "the parameter b needs a default"},
+      {"{% macro f %}{% endmacro %}", "expected"},
+      {"{% macro f() %}", "{% endmacro %} is missing"},
+      {"{% for x in y %}{% endfor %}{% macro f() %}{% break %}{% endmacro %}", "outside of a loop"},
       {"{% include 'x' %}", "include"},
       {"{{ x | wordcount }}", "the filter wordcount"},
       {"{{ x is prime }}", "the test prime"},
@@ -119,6 +129,27 @@ TEST(TemplateTest, RefusesWhatWouldTakeTheStack) {
     EXPECT_THAT(std::string(text.status().message()), HasSubstr(message)) << source.substr(0, 80);
   }
   EXPECT_EQ(*Render("{{ 1" + Times(200, " + 1") + " }}"), "201");
+}
+
+TEST(TemplateTest, RefusesMacrosWithoutAnEnd) {
+  for (const std::string& source : {
+           std::string("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"),
+           std::string("{% macro f(a=f()) %}{% endmacro %}{{ f() }}"),
+           std::string("{% macro f() %}{{ g() }}{% endmacro %}"
+                       "{% macro g() %}{% if true %}{{ f() ~ 'x' }}{% endif %}{% endmacro %}"
+                       "{{ f() }}"),
+           "{% macro f() %}{{ f()" + Times(250, " ~ 'x'") + " }}{% endmacro %}{{ f() }}",
+       }) {
+    const absl::StatusOr<std::string> text = Render(source);
+    EXPECT_EQ(text.status().code(), absl::StatusCode::kInvalidArgument) << source.substr(0, 80);
+    EXPECT_THAT(std::string(text.status().message()), HasSubstr("call each other too deeply"));
+  }
+  // Many at once are as many loops.
+  const std::string doubling = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}"
+                               "{% endmacro %}";
+  EXPECT_EQ(*Render(doubling + "{{ f(5) }}"), "");
+  EXPECT_EQ(Render(doubling + "{{ f(50) }}").status().code(),
+            absl::StatusCode::kResourceExhausted);
 }
 
 TEST(TemplateTest, RefusesWhatWouldTakeTheMemory) {
