@@ -168,8 +168,8 @@ class Parser : public ExpressionParser {
     for (size_t i = begin; i < next_; ++i) {
       for (const absl::string_view name : {"varargs", "kwargs", "caller"}) {
         if (tokens_[i].kind == Token::kName && tokens_[i].text == name) {
-          return absl::InvalidArgumentError(absl::StrCat(
-              "line ", tokens_[i].line, ": ", name, " in a macro is not supported"));
+          return absl::InvalidArgumentError(
+              absl::StrCat("line ", tokens_[i].line, ": ", name, " in a macro is not supported"));
         }
       }
     }

@@ -115,8 +115,8 @@ class Interpreter {
           MNEME_RETURN_IF_ERROR(ExecuteSet(statement));
           break;
         case Statement::kMacro:
-          scopes_.back().Set(statement.text, *Value::OfFunction({.name = statement.text,
-                                                                 .macro = &statement}));
+          scopes_.back().Set(statement.text,
+                             *Value::OfFunction({.name = statement.text, .macro = &statement}));
           break;
         case Statement::kBreak:
           return Flow::kBreak;

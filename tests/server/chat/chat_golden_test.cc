@@ -29,9 +29,9 @@ TEST_P(ChatGoldenTest, RendersAsPythonDoes) {
     const bool add_generation_prompt = arguments["add_generation_prompt"];
     arguments.erase("add_generation_prompt");
     WorkMeter meter;
-    const absl::StatusOr<std::string> text = (*chat_template)
-                                                 ->Render(chat["messages"], add_generation_prompt,
-                                                          arguments, absl::UnixEpoch(), meter);
+    const absl::StatusOr<std::string> text =
+        (*chat_template)
+            ->Render(chat["messages"], add_generation_prompt, arguments, absl::UnixEpoch(), meter);
     if (chat.contains("error")) {
       EXPECT_THAT(std::string(text.status().message()),
                   EndsWith(": " + chat["error"].get<std::string>()));

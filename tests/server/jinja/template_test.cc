@@ -145,11 +145,11 @@ TEST(TemplateTest, RefusesMacrosWithoutAnEnd) {
     EXPECT_THAT(std::string(text.status().message()), HasSubstr("call each other too deeply"));
   }
   // Many at once are as many loops.
-  const std::string doubling = "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}"
-                               "{% endmacro %}";
+  const std::string doubling =
+      "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}"
+      "{% endmacro %}";
   EXPECT_EQ(*Render(doubling + "{{ f(5) }}"), "");
-  EXPECT_EQ(Render(doubling + "{{ f(50) }}").status().code(),
-            absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Render(doubling + "{{ f(50) }}").status().code(), absl::StatusCode::kResourceExhausted);
 }
 
 TEST(TemplateTest, RefusesWhatWouldTakeTheMemory) {
