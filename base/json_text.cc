@@ -82,14 +82,6 @@ class ErrorFinder {
 
 bool IsSpace(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
-// "3:7", counted from 1 in lines and bytes.
-std::string LineAndColumn(absl::string_view text, size_t at) {
-  const absl::string_view before = text.substr(0, at);
-  const size_t line_break = before.rfind('\n');
-  const size_t column = line_break == absl::string_view::npos ? at : at - line_break - 1;
-  return absl::StrCat(1 + std::count(before.begin(), before.end(), '\n'), ":", column + 1);
-}
-
 struct LastToken {
   size_t begin = 0;
   bool is_cut_string = false;  // the text ends inside of it
@@ -119,6 +111,13 @@ LastToken FindLastToken(absl::string_view text) {
 }
 
 }  // namespace
+
+std::string LineAndColumn(absl::string_view text, size_t at) {
+  const absl::string_view before = text.substr(0, at);
+  const size_t line_break = before.rfind('\n');
+  const size_t column = line_break == absl::string_view::npos ? at : at - line_break - 1;
+  return absl::StrCat(1 + std::count(before.begin(), before.end(), '\n'), ":", column + 1);
+}
 
 JsonError ExplainJsonError(absl::string_view text, size_t position) {
   constexpr size_t kShown = 40;

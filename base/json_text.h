@@ -26,6 +26,9 @@ struct JsonError {
 };
 JsonError ExplainJsonError(absl::string_view text, size_t position);
 
+// Where byte `at` of `text` is, as messages say it: "3:7", counted from 1 in lines and bytes.
+std::string LineAndColumn(absl::string_view text, size_t at);
+
 // The value as it is shown in messages: cut, and free of control characters.
 std::string Shown(const nlohmann::json& value);
 

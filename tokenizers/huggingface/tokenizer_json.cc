@@ -1,0 +1,517 @@
+#include "tokenizers/huggingface/tokenizer_json.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "base/json_text.h"
+#include "base/status_macros.h"
+#include "base/utf8.h"
+#include "tokenizers/huggingface/value_builder.h"
+
+namespace mneme {
+namespace {
+
+using Json = nlohmann::json;
+using Model = TokenizerJson::Model;
+
+constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
+constexpr absl::string_view kModel = "model";
+constexpr absl::string_view kVocab = "vocab";
+constexpr absl::string_view kMerges = "merges";
+
+absl::Status CheckSize(absl::string_view text, absl::string_view path) {
+  if (static_cast<int64_t>(text.size()) <= kMaxTokenizerFileBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": ", text.size(), " bytes, expected at most ", kMaxTokenizerFileBytes));
+}
+
+// Why "left right" is no merge.
+std::string NoMerge(absl::string_view shown) {
+  return absl::StrCat(shown, ", expected two tokens with one space between them");
+}
+
+bool SplitMerge(absl::string_view text, absl::string_view& left, absl::string_view& right) {
+  const size_t space = text.find(' ');
+  if (space == absl::string_view::npos || text.find(' ', space + 1) != absl::string_view::npos) {
+    return false;
+  }
+  left = text.substr(0, space);
+  right = text.substr(space + 1);
+  return true;
+}
+
+// Takes the events of nlohmann's parser, whose interface this is. The text is tokenizer.json, or
+// vocab.json, which is one value of it.
+class Reader {
+ public:
+  Reader(absl::string_view text, absl::string_view path, bool is_vocab_alone)
+      : text_(text), path_(path), builder_(path), is_vocab_alone_(is_vocab_alone) {}
+
+  TokenizerJson TakeResult() { return std::move(result_); }
+  const absl::Status& status() const { return status_; }
+  bool has_model() const { return has_model_; }
+
+  bool null() { return Scalar(nullptr); }
+  bool boolean(bool value) { return Scalar(value); }
+  bool number_integer(Json::number_integer_t value) { return Scalar(value); }
+  bool number_unsigned(Json::number_unsigned_t value) {
+    if (state_ == State::kVocabObject) return Id(value);
+    return Scalar(value);
+  }
+  bool number_float(Json::number_float_t value, const Json::string_t& number) {
+    if (state_ == State::kVocabPair) return Score(ReferenceNumber(number));
+    return Scalar(value);
+  }
+  bool string(Json::string_t& value) {
+    switch (state_) {
+      case State::kMerges:
+        return MergeText(value);
+      case State::kMergePair:
+        return MergeHalf(value);
+      case State::kVocabPair:
+        if (elements_ == 0) {
+          model().vocab.push_back({Keep(value), 0, 0.0});
+          ++elements_;
+          return true;
+        }
+        [[fallthrough]];
+      default:
+        return Scalar(value);
+    }
+  }
+  bool binary(Json::binary_t&) { return false; }  // JSON has none
+
+  bool key(Json::string_t& name) {
+    switch (state_) {
+      case State::kVocabObject:
+        model().vocab.push_back({Keep(name), 0, 0.0});
+        return true;
+      case State::kTree:
+        return Allows(builder_.Key(name));
+      default:
+        break;
+    }
+    key_ = name;
+    const bool is_model = state_ == State::kModel;
+    const bool is_known = is_model ? model().options.contains(name) ||
+                                         (name == kVocab && model().has_vocab) ||
+                                         (name == kMerges && model().has_merges)
+                                   : result_.rest.contains(name) || (name == kModel && has_model_);
+    if (!is_known) return true;
+    return Fail(absl::StrCat(is_model ? "model: " : "", "key ", Shown(name), " occurs twice"));
+  }
+
+  bool start_object(size_t) {
+    switch (state_) {
+      case State::kStart:
+        if (is_vocab_alone_) return BeginVocab(State::kVocabObject);
+        state_ = State::kTop;
+        return true;
+      case State::kTop:
+        if (key_ == kModel) {
+          has_model_ = true;
+          state_ = State::kModel;
+          return true;
+        }
+        return BeginTree(Json::object());
+      case State::kModel:
+        if (key_ == kVocab) return BeginVocab(State::kVocabObject);
+        if (key_ == kMerges) return Unexpected("an object");
+        return BeginTree(Json::object());
+      case State::kTree:
+        return Allows(builder_.Open(Json::object()));
+      default:
+        return Unexpected("an object");
+    }
+  }
+  bool end_object() {
+    switch (state_) {
+      case State::kVocabObject:
+        state_ = is_vocab_alone_ ? State::kStart : State::kModel;
+        break;
+      case State::kModel:
+        state_ = State::kTop;
+        break;
+      case State::kTree:
+        builder_.Close();
+        EndTree();
+        break;
+      default:
+        break;
+    }
+    return true;
+  }
+
+  bool start_array(size_t) {
+    switch (state_) {
+      case State::kTop:
+        return key_ == kModel ? Unexpected("a list") : BeginTree(Json::array());
+      case State::kModel:
+        if (key_ == kVocab) {
+          model().has_scores = true;
+          return BeginVocab(State::kVocabList);
+        }
+        if (key_ == kMerges) {
+          model().has_merges = true;
+          state_ = State::kMerges;
+          return true;
+        }
+        return BeginTree(Json::array());
+      case State::kTree:
+        return Allows(builder_.Open(Json::array()));
+      case State::kVocabList:
+        state_ = State::kVocabPair;
+        elements_ = 0;
+        return true;
+      case State::kMerges:
+        if (merges_kind_ == MergesKind::kTexts) return Unexpected("a list after strings");
+        merges_kind_ = MergesKind::kPairs;
+        model().merges.emplace_back();
+        state_ = State::kMergePair;
+        elements_ = 0;
+        return true;
+      default:
+        return Unexpected("a list");
+    }
+  }
+  bool end_array() {
+    switch (state_) {
+      case State::kVocabPair:
+        if (elements_ != 2) return Unexpected(absl::StrCat("a list of ", elements_));
+        if (static_cast<int64_t>(model().vocab.size()) > kMaxId) {
+          return Unexpected("one token too many");
+        }
+        model().vocab.back().id = static_cast<int32_t>(model().vocab.size() - 1);
+        state_ = State::kVocabList;
+        break;
+      case State::kMergePair:
+        if (elements_ != 2) return Unexpected(absl::StrCat("a list of ", elements_));
+        state_ = State::kMerges;
+        break;
+      case State::kVocabList:
+      case State::kMerges:
+        state_ = State::kModel;
+        break;
+      case State::kTree:
+        builder_.Close();
+        EndTree();
+        break;
+      default:
+        break;
+    }
+    return true;
+  }
+
+  bool parse_error(size_t position, const std::string&, const Json::exception&) {
+    const JsonError error = ExplainJsonError(text_, position);
+    return Allows(absl::InvalidArgumentError(absl::StrCat(
+        path_, ":", LineAndColumn(text_, error.begin), ": not valid JSON: ", error.what)));
+  }
+
+ private:
+  enum class State {
+    kStart,        // outside of everything
+    kTop,          // in the file's object
+    kModel,        // in "model"
+    kTree,         // in a value of rest or options
+    kVocabObject,  // in "vocab"
+    kVocabList,
+    kVocabPair,  // in an entry of it
+    kMerges,     // in "merges"
+    kMergePair,
+  };
+  enum class MergesKind { kUnknown, kTexts, kPairs };
+
+  Model& model() { return result_.model; }
+  absl::string_view Keep(absl::string_view text) { return model().texts.Add(text); }
+
+  bool Allows(absl::Status status) {
+    if (status_.ok()) status_ = std::move(status);
+    return status_.ok();
+  }
+  bool Fail(absl::string_view what) {
+    return Allows(absl::InvalidArgumentError(absl::StrCat(path_, ": ", what)));
+  }
+
+  // `found` is not what belongs here.
+  bool Unexpected(absl::string_view found) {
+    const absl::string_view model_prefix = is_vocab_alone_ ? "" : "model: ";
+    switch (state_) {
+      case State::kStart:
+        return Fail(absl::StrCat("is ", found, ", expected an object",
+                                 is_vocab_alone_ ? " from tokens to ids" : ""));
+      case State::kTop:
+        return Fail(absl::StrCat("key \"", kModel, "\" is ", found, ", expected an object"));
+      case State::kModel:
+        return Fail(absl::StrCat(
+            "model: key \"", key_, "\" is ", found,
+            key_ == kVocab ? ", expected an object from tokens to ids or a list of [token, score]"
+                           : ", expected a list of merges"));
+      case State::kVocabObject:
+        return Fail(absl::StrCat(model_prefix, "vocab: token ",
+                                 Shown(std::string(model().vocab.back().text)), " is ", found,
+                                 ", expected an id from 0 to ", kMaxId));
+      case State::kVocabList:
+        return Fail(absl::StrCat(model_prefix, "vocab[", model().vocab.size(), "] is ", found,
+                                 ", expected [token, score]"));
+      case State::kVocabPair:
+        return Fail(absl::StrCat(model_prefix, "vocab[",
+                                 model().vocab.size() - (elements_ == 0 ? 0 : 1), "] holds ", found,
+                                 ", expected [token, score]"));
+      case State::kMerges:
+        return Fail(absl::StrCat(model_prefix, "merges[", items_, "] is ", found,
+                                 merges_kind_ == MergesKind::kTexts
+                                     ? ", expected a string as the others are"
+                                 : merges_kind_ == MergesKind::kPairs
+                                     ? ", expected a pair of tokens as the others are"
+                                     : ", expected a pair of tokens, or a string of both"));
+      case State::kMergePair:
+        return Fail(absl::StrCat(model_prefix, "merges[", model().merges.size() - 1, "] holds ",
+                                 found, ", expected two tokens"));
+      case State::kTree:
+        break;  // holds whatever it likes
+    }
+    return false;
+  }
+
+  // Any value without others inside that has no place of its own.
+  bool Scalar(Json value) {
+    switch (state_) {
+      case State::kTop:
+        if (key_ == kModel) return Unexpected(Shown(value));
+        builder_.Begin(result_.rest[key_], key_);
+        return Allows(builder_.Add(std::move(value)));
+      case State::kModel:
+        if (key_ == kVocab || key_ == kMerges) return Unexpected(Shown(value));
+        builder_.Begin(model().options[key_], absl::StrCat("model: ", key_));
+        return Allows(builder_.Add(std::move(value)));
+      case State::kTree:
+        return Allows(builder_.Add(std::move(value)));
+      case State::kVocabPair:
+        if (value.is_number() && elements_ == 1) return Score(value.get<double>());
+        return Unexpected(Shown(value));
+      default:
+        return Unexpected(Shown(value));
+    }
+  }
+
+  bool BeginTree(Json empty) {
+    tree_in_model_ = state_ == State::kModel;
+    if (tree_in_model_) {
+      builder_.Begin(model().options[key_], absl::StrCat("model: ", key_));
+    } else {
+      builder_.Begin(result_.rest[key_], key_);
+    }
+    state_ = State::kTree;
+    return Allows(builder_.Open(std::move(empty)));
+  }
+  void EndTree() {
+    if (builder_.is_complete()) state_ = tree_in_model_ ? State::kModel : State::kTop;
+  }
+
+  bool BeginVocab(State state) {
+    model().has_vocab = true;
+    state_ = state;
+    return true;
+  }
+  bool Id(uint64_t id) {
+    if (id > static_cast<uint64_t>(kMaxId)) return Unexpected(Shown(id));
+    model().vocab.back().id = static_cast<int32_t>(id);
+    return true;
+  }
+  bool Score(double score) {
+    if (elements_ != 1) return Unexpected("a number out of place");
+    ++elements_;
+    model().vocab.back().score = score;
+    return true;
+  }
+
+  bool MergeText(const std::string& text) {
+    if (merges_kind_ == MergesKind::kPairs) return Unexpected(Shown(text));
+    merges_kind_ = MergesKind::kTexts;
+    ++items_;
+    if (absl::StartsWith(text, "#version")) return true;  // the head line of merges.txt
+    Model::Merge& merge = model().merges.emplace_back();
+    if (!SplitMerge(Keep(text), merge.left, merge.right)) {
+      return Fail(absl::StrCat("model: merges[", items_ - 1, "] is ", NoMerge(Shown(text))));
+    }
+    return true;
+  }
+  bool MergeHalf(const std::string& text) {
+    if (elements_ >= 2) return Unexpected("more than two");
+    Model::Merge& merge = model().merges.back();
+    (elements_ == 0 ? merge.left : merge.right) = Keep(text);
+    ++elements_;
+    return true;
+  }
+
+  const absl::string_view text_;
+  const std::string path_;
+  ValueBuilder builder_;
+  const bool is_vocab_alone_;
+
+  TokenizerJson result_;
+  State state_ = State::kStart;
+  std::string key_;  // of the value under way, in kTop and kModel
+  bool has_model_ = false;
+  bool tree_in_model_ = false;
+  int elements_ = 0;   // so far, of a pair
+  int64_t items_ = 0;  // so far, of merges that are strings
+  MergesKind merges_kind_ = MergesKind::kUnknown;
+  absl::Status status_;
+};
+
+absl::StatusOr<TokenizerJson> Read(absl::string_view text, absl::string_view path,
+                                   bool is_vocab_alone) {
+  MNEME_RETURN_IF_ERROR(CheckSize(text, path));
+  Reader reader(text, path, is_vocab_alone);
+  (void)Json::sax_parse(text.begin(), text.end(), &reader);
+  MNEME_RETURN_IF_ERROR(reader.status());
+  if (!is_vocab_alone && !reader.has_model()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": has no key \"", kModel, "\", expected that of a tokenizer"));
+  }
+  return reader.TakeResult();
+}
+
+// The next line, without its end; none if `rest` is at its end.
+std::optional<absl::string_view> NextLine(absl::string_view& rest) {
+  if (rest.empty()) return std::nullopt;
+  const size_t end = rest.find('\n');
+  absl::string_view line = rest.substr(0, end);
+  rest.remove_prefix(end == absl::string_view::npos ? rest.size() : end + 1);
+  absl::ConsumeSuffix(&line, "\r");
+  return line;
+}
+
+absl::Status CheckUtf8(absl::string_view text, absl::string_view path) {
+  const size_t invalid = FirstInvalidUtf8(text);
+  if (invalid == text.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(path, ":", LineAndColumn(text, invalid),
+                                                 ": not UTF-8 at byte offset ", invalid));
+}
+
+// Without Unicode's white space at its end, as Rust's trim_end does.
+absl::string_view WithoutSpaceAtEnd(absl::string_view line) {
+  // U+0085, U+00A0; U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F, U+205F, U+3000
+  static constexpr absl::string_view kSpaces[] = {
+      " ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\u0085", "\u00A0", "\u1680",
+      "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008",
+      "\u2009", "\u200A", "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"};
+  for (bool trimmed = true; trimmed;) {
+    trimmed = false;
+    for (const absl::string_view space : kSpaces) {
+      trimmed = absl::ConsumeSuffix(&line, space) || trimmed;
+    }
+  }
+  return line;
+}
+
+}  // namespace
+
+absl::StatusOr<TokenizerJson> ParseTokenizerJson(absl::string_view text, absl::string_view path) {
+  return Read(text, path, /*is_vocab_alone=*/false);
+}
+
+absl::StatusOr<Model> ParseVocabAndMerges(absl::string_view vocab, absl::string_view vocab_path,
+                                          absl::string_view merges, absl::string_view merges_path) {
+  MNEME_RETURN_IF_ERROR(CheckSize(merges, merges_path));
+  MNEME_RETURN_IF_ERROR(CheckUtf8(merges, merges_path));
+  MNEME_ASSIGN_OR_RETURN(TokenizerJson read, Read(vocab, vocab_path, /*is_vocab_alone=*/true));
+  Model model = std::move(read.model);
+  model.options["type"] = "BPE";
+  model.has_merges = true;
+  absl::string_view rest = model.texts.Add(merges);
+  for (int64_t number = 1; const auto line = NextLine(rest); ++number) {
+    if (absl::StartsWith(*line, "#version")) continue;
+    Model::Merge& merge = model.merges.emplace_back();
+    if (!SplitMerge(*line, merge.left, merge.right)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(merges_path, ":", number, ": is ", NoMerge(Shown(std::string(*line)))));
+    }
+  }
+  return model;
+}
+
+absl::StatusOr<Model> ParseVocabText(absl::string_view vocab, absl::string_view vocab_path) {
+  MNEME_RETURN_IF_ERROR(CheckSize(vocab, vocab_path));
+  MNEME_RETURN_IF_ERROR(CheckUtf8(vocab, vocab_path));
+  Model model;
+  model.options["type"] = "WordPiece";
+  model.has_vocab = true;
+  absl::flat_hash_map<absl::string_view, size_t> places;
+  absl::string_view rest = model.texts.Add(vocab);
+  for (int32_t id = 0; const auto line = NextLine(rest); ++id) {
+    const absl::string_view token = WithoutSpaceAtEnd(*line);
+    const auto [place, is_new] = places.try_emplace(token, model.vocab.size());
+    if (is_new) {
+      model.vocab.push_back({token, id, 0.0});
+    } else {
+      model.vocab[place->second].id = id;
+    }
+  }
+  return model;
+}
+
+double ReferenceNumber(absl::string_view number) {
+  // What serde_json does unless it is told to take more time: it takes the digits that fit 64 bits,
+  // as an integer, and multiplies or divides by a power of ten, both of them rounded.
+  uint64_t digits = 0;
+  int64_t exponent = 0;
+  bool is_full = false, is_fraction = false;
+  size_t at = 0;
+  const bool is_negative = at < number.size() && number[at] == '-';
+  if (is_negative) ++at;
+  for (; at < number.size() && number[at] != 'e' && number[at] != 'E'; ++at) {
+    if (number[at] == '.') {
+      is_fraction = true;
+      is_full = false;
+      continue;
+    }
+    const auto digit = static_cast<uint64_t>(number[at] - '0');
+    constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
+    if (is_full || digits > (kMax - digit) / 10) {
+      is_full = true;
+      if (!is_fraction) ++exponent;
+    } else {
+      digits = 10 * digits + digit;
+      if (is_fraction) --exponent;
+    }
+  }
+  if (at < number.size()) {
+    ++at;
+    const bool has_minus = at < number.size() && number[at] == '-';
+    if (at < number.size() && (number[at] == '-' || number[at] == '+')) ++at;
+    int64_t written = 0;
+    constexpr int64_t kFar = 100'000;  // no double's exponent, however many digits there were
+    for (; at < number.size(); ++at) written = std::min(kFar, 10 * written + (number[at] - '0'));
+    exponent += has_minus ? -written : written;
+  }
+  const auto power = [](int64_t ten) {
+    double value = 0.0;
+    const std::string text = absl::StrCat("1e", ten);
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  };
+  constexpr int64_t kLargestPower = 308;
+  auto value = static_cast<double>(digits);
+  while (exponent < -kLargestPower && value != 0.0) {
+    value /= power(kLargestPower);
+    exponent += kLargestPower;
+  }
+  if (value != 0.0) {
+    value =
+        exponent < 0 ? value / power(-exponent) : value * power(std::min(exponent, kLargestPower));
+  }
+  return is_negative ? -value : value;
+}
+
+}  // namespace mneme
