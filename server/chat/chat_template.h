@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -20,29 +21,38 @@ class ChatTemplate {
     std::string text;  // empty: there is none
     std::string path;  // where it is from, for messages
   };
-  // From chat_template.jinja or the field chat_template of tokenizer_config.json, in this order; of
-  // several named ones, "default".
-  static absl::StatusOr<Source> ReadSource(const std::string& folder);
+  struct Sources {
+    Source main;
+    Source tool_use;  // for conversations with tools, instead
+  };
+  // As the transformers package: chat_template.jinja and additional_chat_templates/NAME.jinja,
+  // where there are any; else the field chat_template of tokenizer_config.json. Of several named
+  // ones "default" and "tool_use", the last of each name.
+  static absl::StatusOr<Sources> ReadSources(const std::string& folder);
 
-  // NOT_FOUND if there is no source, INVALID_ARGUMENT, with file and line, for a template that uses
-  // more of Jinja than is supported.
+  // NOT_FOUND if there is no main source, INVALID_ARGUMENT, with file and line, for a template that
+  // uses more of Jinja than is supported.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Load(const std::string& folder);
-  // `config` as tokenizer_config.json.
+  // `config` as tokenizer_config.json. `tool_use` may be empty.
   static absl::StatusOr<std::shared_ptr<const ChatTemplate>> Parse(absl::string_view source,
-                                                                   const Json& config);
+                                                                   const Json& config,
+                                                                   absl::string_view tool_use = "");
 
-  // `arguments` are further variables. Errors as of jinja::Template::Render.
+  // `arguments` are further variables; tools that are not null choose the template for them.
+  // Errors as of jinja::Template::Render.
   absl::StatusOr<std::string> Render(const Json& messages, bool add_generation_prompt,
                                      const Json& arguments, absl::Time now, WorkMeter& meter) const;
 
-  // Whether `word` is in the source: a template that treats a role in some way names it.
+  // Whether `word` is in a source: a template that treats a role in some way names it.
   bool Mentions(absl::string_view word) const;
 
  private:
-  ChatTemplate(absl::string_view source, jinja::Template parsed, jinja::Map named_tokens);
+  ChatTemplate(std::string sources, jinja::Template parsed, std::optional<jinja::Template> tool_use,
+               jinja::Map named_tokens);
 
-  const std::string source_;
+  const std::string sources_;
   const jinja::Template template_;
+  const std::optional<jinja::Template> tool_use_;
   const jinja::Map named_tokens_;  // bos_token, eos_token, ...
 };
 

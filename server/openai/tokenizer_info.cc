@@ -72,8 +72,9 @@ Json SpecialTokensById(const Tokenizer& tokenizer) {
 absl::StatusOr<Json> TokenizerInfo(const std::string& folder, const Tokenizer& tokenizer,
                                    int max_request_tokens) {
   MNEME_ASSIGN_OR_RETURN(Json info, ReadTokenizerConfig(folder));
-  MNEME_ASSIGN_OR_RETURN(const ChatTemplate::Source chat_template,
-                         ChatTemplate::ReadSource(folder));
+  MNEME_ASSIGN_OR_RETURN(const ChatTemplate::Sources chat_templates,
+                         ChatTemplate::ReadSources(folder));
+  const std::string& chat_template = chat_templates.main.text;
   for (const char* path : kPathFields) info.erase(path);
   FlattenSpecialTokens(info);
   info["bos_token"] = SpellingOf(tokenizer, tokenizer.bos_id());
@@ -81,7 +82,7 @@ absl::StatusOr<Json> TokenizerInfo(const std::string& folder, const Tokenizer& t
   info["unk_token"] = SpellingOf(tokenizer, tokenizer.unk_id());
   info["add_bos_token"] = tokenizer.adds_bos();
   info["add_eos_token"] = false;
-  if (!chat_template.text.empty()) info["chat_template"] = SanitizeUtf8(chat_template.text);
+  if (!chat_template.empty()) info["chat_template"] = SanitizeUtf8(chat_template);
 
   const auto unless_there = [&info](const char* name, Json value) {
     if (!info.contains(name)) info[name] = std::move(value);
