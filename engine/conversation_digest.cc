@@ -17,7 +17,7 @@ template <typename Visit>
 void ForEachByte(const Tokenizer* tokenizer, int32_t token, Visit visit) {
   if (tokenizer != nullptr && tokenizer->contains(token)) {
     const TokenEntry& entry = tokenizer->entry(token);
-    if (entry.kind == TokenKind::kText || entry.kind == TokenKind::kByte) {
+    if (entry.kind == TokenKind::kText || entry.kind == TokenKind::kBytes) {
       for (const char c : entry.text) {
         if (!visit(static_cast<uint8_t>(c))) return;
       }

@@ -53,8 +53,9 @@ class LoopEngine final : public Engine {
     MNEME_ASSIGN_OR_RETURN(const EnginePlan plan, PlanEngine(*backend_, needs, options_));
     capacity_ = plan.capacity;
     MNEME_ASSIGN_OR_RETURN(pool_, StatePool::Create(*backend_, *model_, capacity_.sessions));
-    MNEME_ASSIGN_OR_RETURN(runner_,
-                           ModelRunner::Create(*backend_, *model_, *pool_, LargestStep(options_)));
+    RunnerLimits limits = LargestStep(options_);
+    if (tokenizer_ != nullptr) limits.banned_tokens = tokenizer_->PaddingIds();
+    MNEME_ASSIGN_OR_RETURN(runner_, ModelRunner::Create(*backend_, *model_, *pool_, limits));
     notifier_ = std::make_unique<StreamNotifier>();
     if (model_->info().memories > 0) {
       stats_.routing.Resize(model_->info().layers, model_->info().memories);

@@ -52,6 +52,19 @@ void AcceptToken(Choice& choice, const StopRules& rules, const Tokenizer* tokeni
   event.stop_is_token = outcome.finish == FinishReason::kStop && rules.IsStopToken(token);
 }
 
+namespace {
+
+// "<0xE4><0xBD>", for bytes that are no text by themselves.
+std::string SpelledBytes(absl::string_view bytes) {
+  std::string spelled;
+  for (const char c : bytes) {
+    absl::StrAppendFormat(&spelled, "<0x%02X>", static_cast<unsigned char>(c));
+  }
+  return spelled;
+}
+
+}  // namespace
+
 std::string TokenText(const Tokenizer* tokenizer, int32_t token) {
   if (tokenizer == nullptr || !tokenizer->contains(token)) return "";
   const TokenEntry& entry = tokenizer->entry(token);
@@ -59,9 +72,8 @@ std::string TokenText(const Tokenizer* tokenizer, int32_t token) {
     case TokenKind::kText:
     case TokenKind::kUnknown:
       return SanitizeUtf8(entry.text);
-    case TokenKind::kByte:
-      if (IsValidUtf8(entry.text)) return entry.text;
-      return absl::StrFormat("<0x%02X>", static_cast<unsigned char>(entry.text[0]));
+    case TokenKind::kBytes:
+      return IsValidUtf8(entry.text) ? entry.text : SpelledBytes(entry.text);
     case TokenKind::kControl:
     case TokenKind::kPadding:
       return SanitizeUtf8(entry.piece);

@@ -56,6 +56,13 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
   MNEME_ASSIGN_OR_RETURN(
       runner->workspace_,
       Workspace::Create(backend, std::max<int64_t>(runner->workspace_bytes_, 64)));
+  if (const std::vector<int32_t>& banned = runner->limits_.banned_tokens; !banned.empty()) {
+    MNEME_ASSIGN_OR_RETURN(
+        runner->banned_tokens_,
+        Tensor::Allocate(backend, DType::kI32, {static_cast<int64_t>(banned.size())}));
+    backend.CopyFromHost(runner->banned_tokens_.view().data, banned.data(),
+                         static_cast<int64_t>(banned.size() * sizeof(int32_t)));
+  }
   if (limits.graphs && backend.can_capture()) {
     MNEME_RETURN_IF_ERROR(runner->CaptureGraphs());
     MNEME_RETURN_IF_ERROR(runner->TryPromptSizes());
@@ -167,7 +174,11 @@ void ModelRunner::Upload() {
 
 void ModelRunner::Launch(RoutingObserver* routing) {
   ForwardContext context = MakeContext(routing);
-  model_.Forward(context, logit_tokens_, Logits(static_cast<int>(logit_tokens_.shape[0])));
+  const TensorView logits = Logits(static_cast<int>(logit_tokens_.shape[0]));
+  model_.Forward(context, logit_tokens_, logits);
+  if (!limits_.banned_tokens.empty()) {
+    backend_.kernels().BanTokens({.logits = logits, .tokens = banned_tokens_.view()});
+  }
 }
 
 TensorView ModelRunner::Logits(int rows) const {

@@ -42,6 +42,8 @@ struct RunnerLimits {
   int tokens = 1;
   int logit_rows = 1;
   bool graphs = true;  // false: every step launches its kernels one by one
+  // Rows of the model's head that are no token: their logits are -inf. In [0, vocab).
+  std::vector<int32_t> banned_tokens;
 };
 
 // What Kernels::Sample says, one entry per logit row of the plan.
@@ -133,6 +135,7 @@ class ModelRunner {
   Buffer pinned_;            // what inputs_ gets
   int64_t input_bytes_ = 0;  // of the last step, as the next two
   StepBatch batch_;
+  Tensor banned_tokens_;  // i32, empty without any
   TensorView logit_tokens_;
   Tensor logits_;                    // [limits.logit_rows, vocab] act
   int logit_rows_ = 0;               // of the last Forward

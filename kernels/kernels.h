@@ -333,6 +333,12 @@ struct SampleArgs {
   }
 };
 
+// logits[r][tokens[i]] = -inf: these are never drawn, and take no part in probabilities.
+struct BanTokensArgs {
+  TensorView logits;  // [rows, vocab] act
+  TensorView tokens;  // [n] i32, each in [0, vocab)
+};
+
 class Kernels {
  public:
   virtual ~Kernels() = default;
@@ -353,6 +359,7 @@ class Kernels {
   virtual void SettleMemories(const SettleArgs& args) = 0;
   virtual void MixMemories(const MixMemoriesArgs& args) = 0;
   virtual void GatedRmsNorm(const GatedRmsNormArgs& args) = 0;
+  virtual void BanTokens(const BanTokensArgs& args) = 0;
   // Blocks until the sampled tokens are on the host: the one synchronising operation, once a step.
   virtual void Sample(const SampleArgs& args) = 0;
   // The same in two parts, the second of which blocks. What lies between them may be launched while

@@ -21,6 +21,7 @@ class DryRunKernels final : public Kernels {
   void SettleMemories(const SettleArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
+  void BanTokens(const BanTokensArgs&) override {}
   void Sample(const SampleArgs&) override {}
 };
 

@@ -93,6 +93,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerOf(const std::string& fo
   if (const auto it = json.find("tokenizer_class"); it != json.end() && it->is_string()) {
     facts.tokenizer_class = it->get<std::string>();
   }
+  if (const auto it = json.find("model_type"); it != json.end() && it->is_string()) {
+    facts.model_type = it->get<std::string>();
+  }
   absl::StatusOr<std::unique_ptr<Tokenizer>> tokenizer = LoadTokenizer(folder, facts);
   if (absl::IsNotFound(tokenizer.status())) {
     LOG(WARNING) << "the model has no tokenizer: it serves token ids only";
@@ -104,9 +107,9 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadTokenizerOf(const std::string& fo
 // Tokens that end a generation. A configuration made for another tokenizer may name a plain byte.
 std::vector<int32_t> EndTokens(const GenerationDefaults& defaults, const Tokenizer* tokenizer) {
   std::vector<int32_t> tokens = defaults.eos_tokens;
-  if (tokenizer == nullptr) return tokens;
+  if (tokenizer == nullptr || tokenizer->kind() != "bytes") return tokens;
   std::erase_if(tokens, [&](int32_t token) {
-    return tokenizer->contains(token) && tokenizer->entry(token).kind == TokenKind::kByte;
+    return tokenizer->contains(token) && tokenizer->entry(token).kind == TokenKind::kBytes;
   });
   return tokens;
 }

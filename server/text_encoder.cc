@@ -32,13 +32,23 @@ class InRoom {
   const int64_t bytes_;
 };
 
-absl::StatusOr<std::vector<int32_t>> EncodeAtOnce(const Tokenizer& tokenizer,
-                                                  absl::string_view text, EncodeOptions options) {
-  absl::StatusOr<std::vector<int32_t>> ids = tokenizer.Encode(text, options);
+// What `encode` returns, which takes memory for a text of `bytes` meanwhile.
+template <typename Encode>
+auto EncodeInRoom(size_t bytes, const ServingFacts& facts, WorkMeter& meter, Encode encode)
+    -> decltype(encode()) {
+  const auto encode_and_trim = [&] {
+    auto encoded = encode();
 #ifdef __GLIBC__
-  if (text.size() >= kTrimBytes) malloc_trim(0);
+    if (bytes >= kTrimBytes) malloc_trim(0);
 #endif
-  return ids;
+    return encoded;
+  };
+  MNEME_RETURN_IF_ERROR(meter.AddBytes(bytes));
+  if (bytes < kSmallTextBytes || facts.encoding_room == nullptr) return encode_and_trim();
+  MNEME_RETURN_IF_ERROR(meter.Look());
+  MNEME_RETURN_IF_ERROR(facts.encoding_room->Enter(static_cast<int64_t>(bytes), meter));
+  const InRoom in_room(*facts.encoding_room, static_cast<int64_t>(bytes));
+  return encode_and_trim();
 }
 
 }  // namespace
@@ -62,15 +72,15 @@ absl::Status CheckTextSize(absl::string_view text, absl::string_view field,
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Tokenizer& tokenizer, absl::string_view text,
                                                 EncodeOptions options, const ServingFacts& facts,
                                                 WorkMeter& meter) {
-  MNEME_RETURN_IF_ERROR(meter.AddBytes(text.size()));
-  if (text.size() < kSmallTextBytes || facts.encoding_room == nullptr) {
-    return EncodeAtOnce(tokenizer, text, options);
-  }
-  MNEME_RETURN_IF_ERROR(meter.Look());
-  const auto bytes = static_cast<int64_t>(text.size());
-  MNEME_RETURN_IF_ERROR(facts.encoding_room->Enter(bytes, meter));
-  const InRoom in_room(*facts.encoding_room, bytes);
-  return EncodeAtOnce(tokenizer, text, options);
+  return EncodeInRoom(text.size(), facts, meter,
+                      [&] { return tokenizer.Encode(text, options, meter); });
+}
+
+absl::StatusOr<Tokenizer::Pair> EncodeTextPair(const Tokenizer& tokenizer, absl::string_view text,
+                                               absl::string_view pair, EncodeOptions options,
+                                               const ServingFacts& facts, WorkMeter& meter) {
+  return EncodeInRoom(text.size() + pair.size(), facts, meter,
+                      [&] { return tokenizer.EncodePair(text, pair, options, meter); });
 }
 
 absl::Status EncodingRoom::Enter(int64_t bytes, WorkMeter& meter) {

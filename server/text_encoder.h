@@ -32,10 +32,15 @@ absl::Status CheckTextSize(absl::string_view text, absl::string_view field,
 // As Tokenizer::Encode. A SentencePiece model takes some 300 bytes of memory for each byte of text
 // meanwhile; what a long text took is given back to the system afterwards, and a long text waits
 // while others leave no room (ServingFacts::encoding_room). Begins only if the result is still
-// wanted, says `meter`; a tokenizer cannot be interrupted.
+// wanted, says `meter`, and ends once it is not; SentencePiece's part cannot be interrupted.
 absl::StatusOr<std::vector<int32_t>> EncodeText(const Tokenizer& tokenizer, absl::string_view text,
                                                 EncodeOptions options, const ServingFacts& facts,
                                                 WorkMeter& meter);
+
+// The same for two texts that belong together, as Tokenizer::EncodePair.
+absl::StatusOr<Tokenizer::Pair> EncodeTextPair(const Tokenizer& tokenizer, absl::string_view text,
+                                               absl::string_view pair, EncodeOptions options,
+                                               const ServingFacts& facts, WorkMeter& meter);
 
 // Bounds what is encoded at once, so that several long texts do not meet in memory. Thread-safe.
 class EncodingRoom {

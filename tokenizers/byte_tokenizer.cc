@@ -15,11 +15,15 @@ class ByteTokenizer final : public Tokenizer {
   absl::string_view kind() const override { return "bytes"; }
 
  protected:
-  absl::Status AppendIds(absl::string_view text, bool /*continuation*/,
+  absl::Status AppendIds(absl::string_view text, const TextOptions& options, WorkMeter& meter,
                          std::vector<int32_t>& ids) const override {
-    // One by one: a text comes in parts, and room for each exactly would be made anew each time.
-    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
-    return absl::OkStatus();
+    for (const AddedTokens::Part& part :
+         added_tokens().Split(text, options.parse_special, options.breaks)) {
+      if (part.token != nullptr) ids.push_back(part.token->id);
+      // One by one: room for each part exactly would be made anew each time.
+      for (const char c : part.text) ids.push_back(static_cast<unsigned char>(c));
+    }
+    return meter.AddBytes(text.size());
   }
 };
 
@@ -40,7 +44,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeByteTokenizer(int64_t vocab_size,
   for (int id = 0; id < vocab_size; ++id) {
     TokenEntry& entry = vocabulary.entries[id];
     if (id < 256) {
-      entry.kind = TokenKind::kByte;
+      entry.kind = TokenKind::kBytes;
       entry.piece = absl::StrFormat("<0x%02X>", id);
       entry.text = std::string(1, static_cast<char>(id));
     } else {
@@ -61,7 +65,17 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakeByteTokenizer(int64_t vocab_size,
   vocabulary.eos_id = special("eos_token_id", eos_id);
   if (vocabulary.bos_id.has_value()) vocabulary.entries[*vocabulary.bos_id].piece = "<s>";
   if (vocabulary.eos_id.has_value()) vocabulary.entries[*vocabulary.eos_id].piece = "</s>";
-  vocabulary.adds_bos = vocabulary.bos_id.has_value();
+  if (vocabulary.bos_id.has_value()) {
+    vocabulary.post_processor = PostProcessor::Prefix(*vocabulary.bos_id);
+    vocabulary.adds_bos = true;
+  }
+  for (int id = 256; id < vocab_size; ++id) {
+    TokenEntry& entry = vocabulary.entries[id];
+    entry.text = entry.piece;
+    vocabulary.added.push_back({.id = id, .text = entry.piece});
+  }
+  vocabulary.decode.replaces_each_byte = true;
+  vocabulary.decode.joins_across_skipped = false;
   return std::unique_ptr<Tokenizer>(new ByteTokenizer(std::move(vocabulary)));
 }
 

@@ -1,8 +1,8 @@
 // Turns ids into text as they arrive, emitting nothing that a later id could still change.
 //
 // The texts of all calls, joined, are what Tokenizer::Decode gives for all ids, and each of them is
-// valid UTF-8 by itself. Byte pieces are held back while they may still become one character (at
-// most three bytes); as soon as they cannot, every byte that belongs to none becomes one U+FFFD.
+// valid UTF-8 by itself. Bytes are held back while they may still become one character (at most
+// three); as soon as they cannot, they become U+FFFD.
 //
 // The state is a few bytes, bounded and copyable: a forked session copies its decoder. One thread
 // at a time; the tokenizer must outlive it.
@@ -44,12 +44,17 @@ class StreamingDecoder {
   int held_bytes() const { return held_size_; }
 
  private:
-  void PushByte(uint8_t byte, std::string& text);
+  // What the token gives in this place.
+  absl::string_view TextOf(int32_t id);
+  void PushBytes(absl::string_view bytes, std::string& text);
+  void AppendFinal(absl::string_view bytes, std::string& text) const;
 
   const Tokenizer* tokenizer_;
   std::array<char, 4> held_ = {};  // always a proper prefix of some UTF-8 character
   uint8_t held_size_ = 0;
-  bool at_start_;  // no text yet: the dummy prefix's space is still to be removed
+  uint8_t held_before_next_ = 0;  // bytes of held_token_'s text that only stand between tokens
+  int32_t held_token_ = 0;
+  bool at_start_;  // DecodeRules::start is still to be done
   bool skip_special_tokens_;
 };
 

@@ -1,5 +1,6 @@
 #include "tokenizers/tokenizer.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,60 +11,92 @@
 namespace mneme {
 namespace {
 
-SpecialTokens SpecialTokensOf(const Tokenizer::Vocabulary& vocabulary) {
-  std::vector<SpecialTokens::Spelling> spellings;
-  for (const SpecialTokens::Token& token : vocabulary.added) {
-    spellings.push_back({vocabulary.entries[token.id].piece, token});
+using Item = PostProcessor::Item;
+
+absl::Status CheckText(absl::string_view text) {
+  if (static_cast<int64_t>(text.size()) > Tokenizer::kMaxTextBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "text has ", text.size(), " bytes, expected at most ", Tokenizer::kMaxTextBytes));
   }
-  for (size_t id = 0; id < vocabulary.entries.size(); ++id) {
-    const TokenEntry& entry = vocabulary.entries[id];
-    if (entry.kind != TokenKind::kControl && entry.kind != TokenKind::kUnknown) continue;
-    spellings.push_back({entry.piece, {.id = static_cast<int32_t>(id)}});
-  }
-  return SpecialTokens(std::move(spellings));
+  const size_t offset = FirstInvalidUtf8(text);
+  if (offset == text.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("text is not valid UTF-8: byte 0x",
+                   absl::Hex(static_cast<unsigned char>(text[offset]), absl::kZeroPad2),
+                   " at offset ", offset, " starts no complete character"));
 }
 
 }  // namespace
 
 Tokenizer::Tokenizer(Vocabulary vocabulary)
-    : vocabulary_(std::move(vocabulary)), special_tokens_(SpecialTokensOf(vocabulary_)) {}
+    : vocabulary_(std::move(vocabulary)), added_tokens_(vocabulary_.added) {}
 
 absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
                                                        EncodeOptions options) const {
-  if (static_cast<int64_t>(text.size()) > kMaxTextBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("text has ", text.size(), " bytes, expected at most ", kMaxTextBytes));
-  }
-  if (const size_t offset = FirstInvalidUtf8(text); offset != text.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("text is not valid UTF-8: byte 0x",
-                     absl::Hex(static_cast<unsigned char>(text[offset]), absl::kZeroPad2),
-                     " at offset ", offset, " starts no complete character"));
-  }
+  WorkMeter meter;
+  return Encode(text, options, meter);
+}
+
+absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
+                                                       EncodeOptions options,
+                                                       WorkMeter& meter) const {
   std::vector<int32_t> ids;
-  if (options.add_bos && bos_id().has_value()) ids.push_back(*bos_id());
-  if (text.empty()) return ids;
-  if (options.parse_special) {
-    MNEME_RETURN_IF_ERROR(AppendParsed(text, options, ids));
-  } else {
-    MNEME_RETURN_IF_ERROR(AppendIds(text, options.continuation, ids));
+  bool behind_text = false;
+  for (const Item& item : vocabulary_.post_processor.single) {
+    if (item.kind == Item::Kind::kText) {
+      MNEME_RETURN_IF_ERROR(AppendText(text, options, meter, ids));
+      behind_text = true;
+    } else if (behind_text ? options.add_eos : options.add_bos) {
+      ids.push_back(item.id);
+    }
   }
   return ids;
 }
 
-absl::Status Tokenizer::AppendParsed(absl::string_view text, EncodeOptions options,
-                                     std::vector<int32_t>& ids) const {
-  bool continuation = options.continuation;
-  for (const SpecialTokens::Part& part : special_tokens_.Split(text, options.has_breaks)) {
-    if (!part.text.empty()) {
-      MNEME_RETURN_IF_ERROR(AppendIds(part.text, continuation, ids));
-      continuation = true;
+absl::StatusOr<Tokenizer::Pair> Tokenizer::EncodePair(absl::string_view text,
+                                                      absl::string_view pair, EncodeOptions options,
+                                                      WorkMeter& meter) const {
+  const PostProcessor plain;
+  const PostProcessor& processor =
+      options.add_bos || options.add_eos ? vocabulary_.post_processor : plain;
+  std::vector<int32_t> first;
+  MNEME_RETURN_IF_ERROR(AppendText(text, options, meter, first));
+  std::vector<int32_t> second;
+  MNEME_RETURN_IF_ERROR(AppendText(pair, options, meter, second));
+  Pair out;
+  for (const Item& item : processor.pair) {
+    if (item.kind == Item::Kind::kToken) {
+      out.ids.push_back(item.id);
+    } else {
+      const std::vector<int32_t>& ids = item.kind == Item::Kind::kText ? first : second;
+      out.ids.insert(out.ids.end(), ids.begin(), ids.end());
     }
-    if (!part.has_token) continue;
-    ids.push_back(part.token.id);
-    continuation = !vocabulary_.prefix_after_special;
+    out.type_ids.resize(out.ids.size(), item.type_id);
   }
-  return absl::OkStatus();
+  return out;
+}
+
+absl::Status Tokenizer::AppendText(absl::string_view text, const EncodeOptions& options,
+                                   WorkMeter& meter, std::vector<int32_t>& ids) const {
+  MNEME_RETURN_IF_ERROR(CheckText(text));
+  if (text.empty()) return absl::OkStatus();
+  TextOptions how = {
+      .continuation = options.continuation, .parse_special = options.parse_special, .breaks = {}};
+  const size_t begin = ids.size();
+  if (options.has_breaks) {
+    const UnbrokenText unbroken = TakeOutBreaks(text);
+    if (unbroken.text.empty()) return absl::OkStatus();
+    how.breaks = unbroken.breaks;
+    MNEME_RETURN_IF_ERROR(AppendIds(unbroken.text, how, meter, ids));
+  } else {
+    MNEME_RETURN_IF_ERROR(AppendIds(text, how, meter, ids));
+  }
+  const auto beyond = std::find_if(ids.begin() + static_cast<int64_t>(begin), ids.end(),
+                                   [this](int32_t id) { return !contains(id); });
+  if (beyond == ids.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("text has the token ", *beyond,
+                   ", for which the model has no row: its vocab_size is ", vocab_size()));
 }
 
 absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
@@ -76,6 +109,14 @@ absl::StatusOr<std::string> Tokenizer::Decode(std::span<const int32_t> ids,
   }
   decoder.Flush(text);
   return text;
+}
+
+std::vector<int32_t> Tokenizer::PaddingIds() const {
+  std::vector<int32_t> ids;
+  for (int32_t id = 0; id < vocab_size(); ++id) {
+    if (entry(id).kind == TokenKind::kPadding) ids.push_back(id);
+  }
+  return ids;
 }
 
 absl::Status Tokenizer::CheckId(int64_t id, int64_t index) const {

@@ -180,12 +180,17 @@ int RunTokenize(const Arguments& arguments) {
                       [&](bool value) { request.set_with_pieces(value); });
   question.flags.Bool("continuation", "Read the text as one that continues a session.",
                       [&](bool value) { request.set_continuation(value); });
-  question.flags.Bool("add-special-tokens", "Put BOS in front; default as the model says.",
+  question.flags.Bool("add-special-tokens",
+                      "Put BOS in front, and what else the tokenizer puts around texts; default as "
+                      "the model says.",
                       [&](bool value) { request.set_add_special_tokens(value); });
   question.flags.Bool("parse-special",
                       "Take special tokens that TEXT spells, such as </s>, for these tokens; on by "
                       "default.",
                       [&](bool value) { request.set_parse_special(value); });
+  question.flags.String("pair", "TEXT",
+                        "A second text, put together with the first as the model's tokenizer does it.",
+                        [&](std::string value) { request.set_text_pair(std::move(value)); });
   std::vector<std::string> words;
   int code = kOk;
   if (!question.Parse("tokenize", "[FLAGS] [TEXT]: token ids of TEXT or standard input", kAnyNumber,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "base/log.h"
 #include "base/random.h"
@@ -100,6 +101,19 @@ void CpuKernels::GatherRows(const GatherRowsArgs& args) {
     CHECK(row >= 0 && row < args.x.shape[0]) << "row " << row;
     std::memcpy(args.y.as<float>() + i * dim, args.x.as<float>() + row * dim,
                 static_cast<size_t>(dim) * sizeof(float));
+  }
+}
+
+void CpuKernels::BanTokens(const BanTokensArgs& args) {
+  const int64_t rows = args.logits.shape[0], vocab = args.logits.shape[1];
+  Expect(args.logits, DType::kF32, {rows, vocab}, "logits");
+  Expect(args.tokens, DType::kI32, {args.tokens.shape[0]}, "tokens");
+  for (int64_t i = 0; i < args.tokens.shape[0]; ++i) {
+    const int32_t token = args.tokens.as<int32_t>()[i];
+    CHECK(token >= 0 && token < vocab) << "token " << token;
+    for (int64_t r = 0; r < rows; ++r) {
+      args.logits.as<float>()[r * vocab + token] = -std::numeric_limits<float>::infinity();
+    }
   }
 }
 

@@ -49,6 +49,7 @@ class CpuKernels final : public Kernels {
 
   void Embedding(const EmbeddingArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
+  void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
   void Linear(std::span<const LinearArgs> products) override;
   void SwiGlu(const SwiGluArgs& args) override;

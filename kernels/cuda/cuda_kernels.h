@@ -15,6 +15,7 @@ class CudaKernels final : public Kernels {
 
   void Embedding(const EmbeddingArgs& args) override { cuda::Embedding(device_, args); }
   void GatherRows(const GatherRowsArgs& args) override { cuda::GatherRows(device_, args); }
+  void BanTokens(const BanTokensArgs& args) override { cuda::BanTokens(device_, args); }
   void RmsNorm(const RmsNormArgs& args) override { cuda::RmsNorm(device_, args); }
   void Linear(std::span<const LinearArgs> products) override { cuda::Linear(device_, products); }
   void SwiGlu(const SwiGluArgs& args) override { cuda::SwiGlu(device_, args); }

@@ -190,6 +190,12 @@ __global__ void DeltaGatesKernel(const float* a, const float* b, const float* a_
   beta[i] = beta_scale * Sigmoid(gate_b);
 }
 
+// A column of blocks for each row.
+__global__ void BanTokensKernel(float* logits, int64_t vocab, const int32_t* tokens, int count) {
+  const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (i < count) logits[blockIdx.x * vocab + tokens[i]] = -INFINITY;
+}
+
 constexpr int kThreads = 256;
 int64_t BlocksFor(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
 
@@ -211,6 +217,17 @@ void Embedding(Device& device, const EmbeddingArgs& args) {
 void GatherRows(Device& device, const GatherRowsArgs& args) {
   CHECK(args.x.dtype == DType::kF32);
   LaunchCopyRows<float>(device, args.x, args.indices, args.y, "GatherRows");
+}
+
+void BanTokens(Device& device, const BanTokensArgs& args) {
+  CHECK(args.logits.dtype == DType::kF32);
+  const int64_t rows = args.logits.shape[0], count = args.tokens.shape[0];
+  if (rows == 0 || count == 0) return;
+  const dim3 blocks(static_cast<unsigned>(rows), static_cast<unsigned>(BlocksFor(count)));
+  BanTokensKernel<<<blocks, kThreads, 0, device.stream()>>>(
+      args.logits.as<float>(), args.logits.shape[1], args.tokens.as<const int32_t>(),
+      static_cast<int>(count));
+  device.Check(cudaGetLastError(), "BanTokens");
 }
 
 void RmsNorm(Device& device, const RmsNormArgs& args) {

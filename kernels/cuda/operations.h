@@ -15,6 +15,7 @@ namespace mneme::cuda {
 // elementwise.cu
 void Embedding(Device& device, const EmbeddingArgs& args);
 void GatherRows(Device& device, const GatherRowsArgs& args);
+void BanTokens(Device& device, const BanTokensArgs& args);
 void RmsNorm(Device& device, const RmsNormArgs& args);
 void SwiGlu(Device& device, const SwiGluArgs& args);
 void L2Norm(Device& device, const L2NormArgs& args);

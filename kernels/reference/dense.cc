@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "base/log.h"
@@ -90,6 +91,19 @@ void ReferenceKernels::GatherRows(const GatherRowsArgs& args) {
     const int32_t row = args.indices.as<int32_t>()[i];
     CHECK(row >= 0 && row < rows) << "row " << row;
     std::copy_n(args.x.as<double>() + row * dim, dim, args.y.as<double>() + i * dim);
+  }
+}
+
+void ReferenceKernels::BanTokens(const BanTokensArgs& args) {
+  const int64_t rows = args.logits.shape[0], vocab = args.logits.shape[1];
+  Expect(args.logits, DType::kF64, {rows, vocab}, "logits");
+  Expect(args.tokens, DType::kI32, {args.tokens.shape[0]}, "tokens");
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < args.tokens.shape[0]; ++i) {
+      const int32_t token = args.tokens.as<int32_t>()[i];
+      CHECK(token >= 0 && token < vocab) << "token " << token;
+      args.logits.as<double>()[r * vocab + token] = -std::numeric_limits<double>::infinity();
+    }
   }
 }
 

@@ -17,13 +17,13 @@ namespace mneme {
 namespace {
 
 // Marks inside of rendered texts are noncharacters of Unicode, which no text should contain.
-constexpr absl::string_view kBreak = SpecialTokens::kBreak;
+constexpr absl::string_view kBreak = AddedTokens::kBreak;
 constexpr absl::string_view kContent = "\xEF\xB7\x91";  // U+FDD1: stands for an answer
 // The most bytes shown of what a template says, as it may quote a message.
 constexpr size_t kMaxShownFault = 1000;
 
 // All texts below `json`, so that nobody who writes messages can write control tokens.
-absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json& json,
+absl::Status Protect(const Tokenizer& tokenizer, absl::string_view field, Json& json,
                      WorkMeter& meter) {
   MNEME_RETURN_IF_ERROR(meter.Add(1));
   if (json.is_string()) {
@@ -32,11 +32,11 @@ absl::Status Protect(const SpecialTokens& special, absl::string_view field, Json
     if (absl::StrContains(text, kBreak) || absl::StrContains(text, kContent)) {
       return FieldError(field, "has a noncharacter, U+FDD0 or U+FDD1");
     }
-    json = special.Broken(text);
+    json = tokenizer.Broken(text);
     return absl::OkStatus();
   }
   if (!json.is_structured()) return absl::OkStatus();
-  for (Json& element : json) MNEME_RETURN_IF_ERROR(Protect(special, field, element, meter));
+  for (Json& element : json) MNEME_RETURN_IF_ERROR(Protect(tokenizer, field, element, meter));
   return absl::OkStatus();
 }
 
@@ -110,7 +110,6 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const 
         "NO_CHAT_TEMPLATE");
   }
   const ChatTemplate& chat_template = *facts.chat_template;
-  const SpecialTokens& special = tokenizer->special_tokens();
   Conversation checked = conversation;
   for (size_t i = 0; i < checked.messages.size(); ++i) {
     Json& message = checked.messages[i];
@@ -118,9 +117,9 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const 
     if (message["role"] == "developer" && !chat_template.Mentions("developer")) {
       message["role"] = "system";
     }
-    MNEME_RETURN_IF_ERROR(Protect(special, absl::StrCat("messages[", i, "]"), message, meter));
+    MNEME_RETURN_IF_ERROR(Protect(*tokenizer, absl::StrCat("messages[", i, "]"), message, meter));
   }
-  MNEME_RETURN_IF_ERROR(Protect(special, "template_arguments", checked.template_arguments, meter));
+  MNEME_RETURN_IF_ERROR(Protect(*tokenizer, "template_arguments", checked.template_arguments, meter));
 
   ChatPrompt prompt;
   const absl::StatusOr<std::string> text = Render(checked, "", chat_template, meter);
@@ -172,7 +171,7 @@ absl::StatusOr<std::vector<int32_t>> CutAt(const Tokenizer& tokenizer,
   size_t i = 0;
   const auto is_text = [&](int32_t id) {
     const TokenKind kind = tokenizer.entry(id).kind;
-    return kind == TokenKind::kText || kind == TokenKind::kByte;
+    return kind == TokenKind::kText || kind == TokenKind::kBytes;
   };
   for (; i < ids.size(); ++i) {
     const auto size = is_text(ids[i]) ? static_cast<int64_t>(tokenizer.entry(ids[i]).text.size())

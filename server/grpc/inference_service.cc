@@ -152,14 +152,28 @@ absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
   options.add_bos =
       !request.continuation() &&
       (request.has_add_special_tokens() ? request.add_special_tokens() : tokenizer->adds_bos());
-  MNEME_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                         EncodeText(*tokenizer, request.text(), options, access.facts(), meter));
+  options.add_eos = !request.continuation() &&
+                    (!request.has_add_special_tokens() || request.add_special_tokens());
+  Tokenizer::Pair encoded;
+  if (request.has_text_pair()) {
+    if (request.continuation()) {
+      return FieldError("text_pair", "is there beside continuation, expected only one");
+    }
+    MNEME_RETURN_IF_ERROR(CheckTextSize(request.text_pair(), "text_pair", access.facts()));
+    MNEME_ASSIGN_OR_RETURN(encoded, EncodeTextPair(*tokenizer, request.text(), request.text_pair(),
+                                                   options, access.facts(), meter));
+  } else {
+    MNEME_ASSIGN_OR_RETURN(
+        encoded.ids, EncodeText(*tokenizer, request.text(), options, access.facts(), meter));
+  }
+  const std::vector<int32_t>& ids = encoded.ids;
   v1::TokenizeResponse response;
   response.mutable_token_ids()->Add(ids.begin(), ids.end());
+  response.mutable_type_ids()->Add(encoded.type_ids.begin(), encoded.type_ids.end());
   if (request.with_pieces()) {
     for (const int32_t id : ids) {
       const TokenEntry& entry = tokenizer->entry(id);
-      const bool has_text = entry.kind == TokenKind::kText || entry.kind == TokenKind::kByte;
+      const bool has_text = entry.kind == TokenKind::kText || entry.kind == TokenKind::kBytes;
       response.add_pieces(SanitizeUtf8(has_text ? entry.text : entry.piece));
     }
   }

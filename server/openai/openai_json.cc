@@ -20,7 +20,7 @@ int64_t Characters(absl::string_view text) {
 Json BytesJson(const AnswerFacts& facts, int32_t token, absl::string_view text) {
   std::string bytes(text);
   if (facts.tokenizer != nullptr && facts.tokenizer->contains(token) &&
-      facts.tokenizer->entry(token).kind == TokenKind::kByte) {
+      facts.tokenizer->entry(token).kind == TokenKind::kBytes) {
     bytes = facts.tokenizer->entry(token).text;
   }
   Json list = Json::array();

@@ -41,6 +41,7 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
   JsonFields fields(body);
   std::string model;
   std::string prompt;
+  std::string pair;
   bool special = true;
   bool parse_special = true;
   bool with_pieces = false;
@@ -48,12 +49,14 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
   const bool has_special = fields.Read("add_special_tokens", special);
   fields.Read("return_token_strs", with_pieces);
   std::vector<int32_t> ids;
+  std::vector<int32_t> type_ids;
   const bool is_chat = fields.Has("messages");
   MNEME_ASSIGN_OR_RETURN(const Tokenizer* tokenizer,
                          NeedTokenizer(*engine, is_chat ? "messages" : "prompt"));
   if (is_chat) {
     if (fields.Has("prompt")) fields.Fail("prompt", "is there beside messages, expected only one");
     fields.Unsupported("add_special_tokens");
+    fields.Unsupported("text_pair");
     fields.Unsupported("parse_special");  // in what the template writes, and nowhere else
     OpenAiRequest request;
     ReadMessages(fields, request);
@@ -68,11 +71,21 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
     if (!fields.Read("prompt", prompt)) {
       fields.Fail("prompt", "is missing, expected a text (or messages)");
     }
+    const bool has_pair = fields.Read("text_pair", pair);
     MNEME_RETURN_IF_ERROR(fields.Finish());
     MNEME_RETURN_IF_ERROR(CheckTextSize(prompt, "prompt", access.facts()));
     const EncodeOptions options{.add_bos = has_special ? special : tokenizer->adds_bos(),
+                                .add_eos = special,
                                 .parse_special = parse_special};
-    MNEME_ASSIGN_OR_RETURN(ids, EncodeText(*tokenizer, prompt, options, access.facts(), meter));
+    if (has_pair) {
+      MNEME_RETURN_IF_ERROR(CheckTextSize(pair, "text_pair", access.facts()));
+      MNEME_ASSIGN_OR_RETURN(Tokenizer::Pair encoded, EncodeTextPair(*tokenizer, prompt, pair, options,
+                                                                     access.facts(), meter));
+      ids = std::move(encoded.ids);
+      type_ids = std::move(encoded.type_ids);
+    } else {
+      MNEME_ASSIGN_OR_RETURN(ids, EncodeText(*tokenizer, prompt, options, access.facts(), meter));
+    }
   }
   MNEME_RETURN_IF_ERROR(CheckModelName(model, access.facts()));
   const int limit = engine->options().max_request_tokens;
@@ -80,6 +93,7 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
                {"max_model_len", limit > 0 ? Json(limit) : Json()},
                {"tokens", ids},
                {"token_strs", nullptr}};
+  if (!type_ids.empty()) json["type_ids"] = type_ids;
   if (!with_pieces) return json;
   json["token_strs"] = Json::array();
   for (const int32_t id : ids) {

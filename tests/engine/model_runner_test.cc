@@ -20,6 +20,31 @@ class ModelRunnerTest : public ::testing::Test {
   std::unique_ptr<ModelRunner> runner = ModelRunner::Create(backend, model, *pool, kLimits).value();
 };
 
+TEST_F(ModelRunnerTest, BannedTokensAreNeverDrawn) {
+  const int slot = pool->Acquire().value();
+  const std::vector<int32_t> prompt = {1, 2, 3};
+  StepPlan plan;
+  plan.AddRow(slot, prompt, /*scored_tokens=*/0, /*samples=*/true, 0);
+  const auto greedy = [&](const std::vector<int32_t>& banned) {
+    RunnerLimits limits = kLimits;
+    limits.banned_tokens = banned;
+    auto bounded = ModelRunner::Create(backend, model, *pool, limits).value();
+    EXPECT_EQ(bounded->Forward(plan), absl::OkStatus());
+    SamplingBatch batch;
+    batch.rows = {{.temperature = 0}};
+    StepResult result;
+    EXPECT_EQ(bounded->Sample(batch, result), absl::OkStatus());
+    return result.tokens.at(0);
+  };
+  std::vector<int32_t> banned;
+  for (int i = 0; i < 9; ++i) {
+    banned.push_back(greedy(banned));
+    EXPECT_EQ(std::count(banned.begin(), banned.end(), banned.back()), 1);
+  }
+  banned.push_back(greedy(banned));
+  EXPECT_EQ(greedy(banned), kNoLogits) << "all are banned";
+}
+
 TEST_F(ModelRunnerTest, LogitsAreThoseAfterTheTokensAskedFor) {
   const int a = pool->Acquire().value(), b = pool->Acquire().value();
   const std::vector<int32_t> first = {1, 2, 3}, second = {4, 5};

@@ -1,4 +1,4 @@
-// Rows copied: of the embedding table, of activations. Exact, so compared bit by bit.
+// Rows copied: of the embedding table, of activations; logits struck out. Exact, so compared bit by bit.
 #include <cmath>
 #include <vector>
 
@@ -38,6 +38,27 @@ TEST_P(EmbeddingTest, WidensTheRowOfEachToken) {
         bench.kernels().Embedding(args);
         EXPECT_THAT(bench.Read(args.y), HasSameBits(want)) << Name(dtype) << " " << dim;
       }
+    }
+  }
+}
+
+TEST_P(EmbeddingTest, BannedTokensHaveNoLogit) {
+  SeededRandom random(3);
+  constexpr int kVocab = 700;
+  for (const int rows : {1, 5}) {
+    for (const int count : {0, 1, 300}) {
+      std::vector<double> logits = random.NormalValues(rows * kVocab, 1, DType::kF32);
+      std::vector<int> tokens;
+      for (int i = 0; i < count; ++i) tokens.push_back(kVocab - 1 - 2 * i);
+      Workbench bench(*backend_);
+      BanTokensArgs args;
+      args.logits = bench.Activations(logits, {rows, kVocab});
+      args.tokens = bench.Ints(tokens);
+      bench.kernels().BanTokens(args);
+      for (int r = 0; r < rows; ++r) {
+        for (const int token : tokens) logits[r * kVocab + token] = -INFINITY;
+      }
+      EXPECT_THAT(bench.Read(args.logits), HasSameBits(logits)) << rows << " rows, " << count;
     }
   }
 }

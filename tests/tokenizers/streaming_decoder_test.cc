@@ -24,7 +24,7 @@ class StreamingDecoderTest : public testing::TestWithParam<const char*> {
   Ids RandomIds(std::mt19937_64& random) const {
     std::vector<int32_t> bytes;
     for (int id = 0; id < tokenizer_->vocab_size(); ++id) {
-      if (tokenizer_->entry(id).kind == TokenKind::kByte) bytes.push_back(id);
+      if (tokenizer_->entry(id).kind == TokenKind::kBytes) bytes.push_back(id);
     }
     const std::vector<uint8_t> likely = {0x20, 0x61, 0x80, 0x82, 0x8F, 0x90, 0x9F,
                                          0xA0, 0xAC, 0xBF, 0xC0, 0xC3, 0xE0, 0xE2,
@@ -86,7 +86,7 @@ TEST_P(ByteRunTest, RandomByteRunsDecodeAsOneReplacementPerStrayByte) {
   std::vector<int32_t> byte_ids(256, -1);
   for (int id = 0; id < tokenizer_->vocab_size(); ++id) {
     const TokenEntry& entry = tokenizer_->entry(id);
-    if (entry.kind == TokenKind::kByte) byte_ids[static_cast<uint8_t>(entry.text[0])] = id;
+    if (entry.kind == TokenKind::kBytes) byte_ids[static_cast<uint8_t>(entry.text[0])] = id;
   }
   constexpr uint64_t kSeed = 21;
   std::mt19937_64 random(kSeed);

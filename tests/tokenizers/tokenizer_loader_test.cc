@@ -39,19 +39,21 @@ class TokenizerLoaderTest : public testing::Test {
   const std::string bpe_ = ReadBytes(GoldenPath("bpe.model"));
   TestFolder folder_;
   TokenizerFacts facts_{
-      .vocab_size = kBpeSize, .bos_token_id = {}, .eos_token_id = {}, .tokenizer_class = {}};
+      .vocab_size = kBpeSize, .bos_token_id = {}, .eos_token_id = {}, .tokenizer_class = {}, .model_type = {}};
 };
 
-TEST_F(TokenizerLoaderTest, TokenizerModelWinsOverTokenizerJson) {
+// As AutoTokenizer does it.
+TEST_F(TokenizerLoaderTest, TokenizerJsonWinsOverTokenizerModel) {
   WriteBpeModel();
-  folder_.Write("tokenizer.json", "{}");
-  EXPECT_EQ(MustLoad()->kind(), "sentencepiece");
+  folder_.Write("tokenizer.json",
+                R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}})");
+  EXPECT_EQ(MustLoad()->kind(), "wordlevel");
 }
 
 TEST_F(TokenizerLoaderTest, FolderWithAnotherTokenizerOnlyIsRefusedByName) {
   facts_.vocab_size = 256;  // would fit the byte tokenizer
-  for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "vocab.txt",
-                           "spiece.model", "special_tokens_map.json"}) {
+  for (const char* name :
+       {"vocab.json", "merges.txt", "tekken.json", "spiece.model", "special_tokens_map.json"}) {
     TestFolder folder;
     folder.Write(name, "{}");
     const auto tokenizer = LoadTokenizer(folder.path(), facts_);
@@ -78,7 +80,7 @@ TEST_F(TokenizerLoaderTest, FolderWithoutTokenizerIsNotFoundUnlessBytesFit) {
 }
 
 TEST_F(TokenizerLoaderTest, ByteTokenizerIsUsedWhereAskedFor) {
-  facts_ = {.vocab_size = 258, .bos_token_id = 256, .eos_token_id = 257, .tokenizer_class = {}};
+  facts_ = {.vocab_size = 258, .bos_token_id = 256, .eos_token_id = 257, .tokenizer_class = {}, .model_type = {}};
   WriteConfig(R"({"tokenizer_class": "ByteTokenizer"})");
   folder_.Write("special_tokens_map.json", "{}");
   const auto tokenizer = MustLoad();
@@ -107,7 +109,7 @@ TEST_F(TokenizerLoaderTest, ConfigJsonMayAskForTheByteTokenizerToo) {
 }
 
 TEST_F(TokenizerLoaderTest, ByteIdsAreNoSpecialTokens) {
-  facts_ = {.vocab_size = 256, .bos_token_id = 1, .eos_token_id = 2, .tokenizer_class = {}};
+  facts_ = {.vocab_size = 256, .bos_token_id = 1, .eos_token_id = 2, .tokenizer_class = {}, .model_type = {}};
   const auto tokenizer = MustLoad();
   EXPECT_EQ(tokenizer->bos_id(), std::nullopt);
   EXPECT_FALSE(tokenizer->adds_bos());
@@ -206,13 +208,12 @@ TEST_F(TokenizerLoaderTest, SpellingsOfSpecialTokensAreReadAsTransformersReadsTh
   EXPECT_EQ(*not_legacy->Encode("World</s>", {.continuation = true, .parse_special = true}),
             Ids({92, 263, 499, 507, 2}))
       << "no prefix in the middle of a session";
-  for (const char* text : {"a</s>", "x <sep> y"}) {
-    const Ids literal = *legacy->Encode(text);
-    for (const int32_t id : literal) {
-      EXPECT_LT(id, kBpeSize) << "unless asked for, spellings are text";
-      EXPECT_NE(id, 2);
-    }
+  const Ids literal = *legacy->Encode("a</s><mask>");
+  for (const int32_t id : literal) {
+    EXPECT_LT(id, kBpeSize) << "unless asked for, spellings are text";
+    EXPECT_NE(id, 2);
   }
+  EXPECT_THAT(*legacy->Encode("x <sep> y"), Contains(561)) << "it is not special";
 }
 
 TEST_F(TokenizerLoaderTest, OfManySpecialTokensTheLongestThatIsSpelledIsFound) {
@@ -226,17 +227,18 @@ TEST_F(TokenizerLoaderTest, OfManySpecialTokensTheLongestThatIsSpelledIsFound) {
   }
   WriteConfig(absl::StrCat("{\"added_tokens_decoder\": {", added, "}}"));
   const auto tokenizer = MustLoad();
-  const SpecialTokens& special = tokenizer->special_tokens();
+  const AddedTokens& added_tokens = tokenizer->added_tokens();
   const std::string text(1000, '<');
-  EXPECT_EQ(special.Split(text, false).size(), 1u);
+  EXPECT_EQ(added_tokens.Split(text, true, {}).size(), 1u);
   const std::string ending = text + "1999</s>";
-  const auto parts = special.Split(ending, false);
-  ASSERT_EQ(parts.size(), 2u);
-  EXPECT_EQ(parts[0].token.id, kBpeSize + 1999) << "not 1, 19 or 199";
+  const auto parts = added_tokens.Split(ending, true, {});
+  ASSERT_EQ(parts.size(), 3u);
   EXPECT_EQ(parts[0].text.size(), text.size() - 2);
-  EXPECT_EQ(parts[1].token.id, 2);
-  const std::string broken = special.Broken(ending);
-  for (const auto& part : special.Split(broken, true)) EXPECT_FALSE(part.has_token) << part.text;
+  EXPECT_EQ(parts[1].token->id, kBpeSize + 1999) << "not 1, 19 or 199";
+  EXPECT_EQ(parts[2].token->id, 2);
+  const UnbrokenText unbroken = TakeOutBreaks(added_tokens.Broken(ending));
+  EXPECT_EQ(unbroken.text, ending);
+  EXPECT_THAT(added_tokens.Split(ending, true, unbroken.breaks), testing::SizeIs(1));
 }
 
 TEST_F(TokenizerLoaderTest, SpecialTokensComeFromTheTokenizerBeforeTheModel) {

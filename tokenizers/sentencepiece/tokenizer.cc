@@ -18,19 +18,35 @@ using PieceType = SentencePieceModelFile::PieceType;
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(std::unique_ptr<SentencePieceEncoder> encoder, Vocabulary vocabulary)
-      : Tokenizer(std::move(vocabulary)), encoder_(std::move(encoder)) {}
+  SentencePieceTokenizer(std::unique_ptr<SentencePieceEncoder> encoder, Vocabulary vocabulary,
+                         bool prefix_after_special)
+      : Tokenizer(std::move(vocabulary)),
+        encoder_(std::move(encoder)),
+        prefix_after_special_(prefix_after_special) {}
 
   absl::string_view kind() const override { return "sentencepiece"; }
 
  protected:
-  absl::Status AppendIds(absl::string_view text, bool continuation,
+  absl::Status AppendIds(absl::string_view text, const TextOptions& options, WorkMeter& meter,
                          std::vector<int32_t>& ids) const override {
-    return encoder_->AppendIds(text, continuation, ids);
+    bool continuation = options.continuation;
+    for (const AddedTokens::Part& part :
+         added_tokens().Split(text, options.parse_special, options.breaks)) {
+      MNEME_RETURN_IF_ERROR(meter.Look());  // the library cannot be interrupted
+      if (part.token != nullptr) {
+        ids.push_back(part.token->id);
+        continuation = !prefix_after_special_;
+      } else {
+        MNEME_RETURN_IF_ERROR(encoder_->AppendIds(part.text, continuation, ids));
+        continuation = true;
+      }
+    }
+    return absl::OkStatus();
   }
 
  private:
   const std::unique_ptr<SentencePieceEncoder> encoder_;
+  const bool prefix_after_special_;
 };
 
 // Takes the first character off `text`, which is valid UTF-8: its bytes in one integer.
@@ -47,11 +63,12 @@ TokenEntry MakeEntry(const SentencePieceModelFile::Piece& piece, absl::string_vi
   TokenEntry entry{.piece = piece.text, .text = {}, .kind = TokenKind::kText};
   switch (piece.type) {
     case PieceType::kByte:
-      entry.kind = TokenKind::kByte;
+      entry.kind = TokenKind::kBytes;
       entry.text = std::string(1, static_cast<char>(piece.byte));
       break;
     case PieceType::kControl:
       entry.kind = TokenKind::kControl;
+      entry.text = piece.text;
       break;
     case PieceType::kUnknown:
       entry.kind = TokenKind::kUnknown;
@@ -211,14 +228,19 @@ Tokenizer::Vocabulary SentencePieceVocabulary(const SentencePieceModelFile& file
   vocabulary.bos_id = encoder.bos_id();
   vocabulary.eos_id = encoder.eos_id();
   vocabulary.adds_bos = vocabulary.bos_id.has_value();
-  vocabulary.strip_first_space = file.add_dummy_prefix;
-  vocabulary.strip_every_space = file.remove_extra_whitespaces;
+  vocabulary.decode.start = file.remove_extra_whitespaces ? DecodeRules::Start::kStripEverySpace
+                            : file.add_dummy_prefix       ? DecodeRules::Start::kStripFirstSpace
+                                                          : DecodeRules::Start::kSame;
+  vocabulary.decode.replaces_each_byte = true;
+  vocabulary.decode.joins_across_skipped = false;
   return vocabulary;
 }
 
 std::unique_ptr<Tokenizer> MakeSentencePieceTokenizer(std::unique_ptr<SentencePieceEncoder> encoder,
-                                                      Tokenizer::Vocabulary vocabulary) {
-  return std::make_unique<SentencePieceTokenizer>(std::move(encoder), std::move(vocabulary));
+                                                      Tokenizer::Vocabulary vocabulary,
+                                                      bool prefix_after_special) {
+  return std::make_unique<SentencePieceTokenizer>(std::move(encoder), std::move(vocabulary),
+                                                  prefix_after_special);
 }
 
 }  // namespace mneme

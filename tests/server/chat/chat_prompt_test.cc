@@ -37,14 +37,14 @@ TEST_F(ChatPromptTest, ACutKeepsAllTokensWhereverItIs) {
 }
 
 TEST_F(ChatPromptTest, SpellingsInMessagesAreBroken) {
-  const SpecialTokens& special = tokenizer_->special_tokens();
+  const AddedTokens& added = tokenizer_->added_tokens();
   const std::string eos = tokenizer_->entry(kEos).piece;
-  EXPECT_EQ(special.At(eos + "x").token.id, kEos);
-  EXPECT_EQ(special.At(eos + "x").bytes, eos.size());
-  EXPECT_EQ(special.At("x" + eos).bytes, 0u);
-  const std::string broken = special.Broken("a" + eos);
-  EXPECT_EQ(broken, "a" + eos.substr(0, 1) + std::string(SpecialTokens::kBreak) + eos.substr(1));
-  EXPECT_EQ(special.Broken("plain"), "plain");
+  EXPECT_EQ(added.At(eos + "x").token->id, kEos);
+  EXPECT_EQ(added.At(eos + "x").bytes, eos.size());
+  EXPECT_EQ(added.At("x" + eos).bytes, 0u);
+  const std::string broken = tokenizer_->Broken("a" + eos);
+  EXPECT_EQ(broken, "a" + eos.substr(0, 1) + std::string(AddedTokens::kBreak) + eos.substr(1));
+  EXPECT_EQ(tokenizer_->Broken("plain"), "plain");
 }
 
 // Such as an answer that called tools has in a conversation of another server.

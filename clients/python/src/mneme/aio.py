@@ -383,6 +383,7 @@ class AsyncClient(ClientBase):
         self,
         text: str,
         *,
+        text_pair: Optional[str] = None,
         add_special_tokens: Optional[bool] = None,
         parse_special: Optional[bool] = None,
         continuation: bool = False,
@@ -390,10 +391,12 @@ class AsyncClient(ClientBase):
     ) -> Tokens:
         """Text to token ids. `continuation`: as text that continues a session.
 
+        `text_pair`: a second text, put together with the first as the model's tokenizer does it.
+
         `parse_special`: whether "</s>" and the like are the tokens they spell; None: they are.
         """
         request = tokenize_request(
-            text, add_special_tokens, parse_special, continuation, with_pieces
+            text, text_pair, add_special_tokens, parse_special, continuation, with_pieces
         )
         return tokens_of(await self._unary("tokenize", request))
 

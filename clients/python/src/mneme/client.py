@@ -347,6 +347,7 @@ class Client(ClientBase):
         self,
         text: str,
         *,
+        text_pair: Optional[str] = None,
         add_special_tokens: Optional[bool] = None,
         parse_special: Optional[bool] = None,
         continuation: bool = False,
@@ -354,10 +355,12 @@ class Client(ClientBase):
     ) -> Tokens:
         """Text to token ids. `continuation`: as text that continues a session.
 
+        `text_pair`: a second text, put together with the first as the model's tokenizer does it.
+
         `parse_special`: whether "</s>" and the like are the tokens they spell; None: they are.
         """
         request = tokenize_request(
-            text, add_special_tokens, parse_special, continuation, with_pieces
+            text, text_pair, add_special_tokens, parse_special, continuation, with_pieces
         )
         return tokens_of(self._unary("tokenize", request))
 

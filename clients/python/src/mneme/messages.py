@@ -222,4 +222,4 @@ def info_of(m: inference_pb2.GetInfoResponse) -> Info:
 
 def tokens_of(m: inference_pb2.TokenizeResponse) -> Tokens:
     """The tokens of a text from their message."""
-    return Tokens(tuple(m.token_ids), tuple(m.pieces))
+    return Tokens(tuple(m.token_ids), tuple(m.pieces), tuple(m.type_ids))

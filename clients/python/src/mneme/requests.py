@@ -279,6 +279,7 @@ def make_repeatable(
 
 def tokenize_request(
     text: str,
+    text_pair: Optional[str],
     add_special_tokens: Optional[bool],
     parse_special: Optional[bool],
     continuation: bool,
@@ -287,6 +288,7 @@ def tokenize_request(
     """The message for a call of `tokenize`."""
     return inference_pb2.TokenizeRequest(
         text=text,
+        text_pair=text_pair,
         add_special_tokens=add_special_tokens,
         parse_special=parse_special,
         continuation=continuation,

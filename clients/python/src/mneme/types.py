@@ -228,6 +228,8 @@ class Tokens:
     ids: tuple[int, ...]
     pieces: tuple[str, ...]
     """What each token stands for, if asked for."""
+    type_ids: tuple[int, ...] = ()
+    """With a text pair: the segment of each token, as BERT counts them."""
 
 
 @dataclass(frozen=True)

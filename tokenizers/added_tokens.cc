@@ -1,0 +1,110 @@
+#include "tokenizers/added_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tokenizers/text_edges.h"
+#include "tokenizers/unicode/code_point.h"
+
+namespace mneme {
+namespace {
+
+ByteTrie TrieOf(const std::vector<AddedToken>& tokens) {
+  std::vector<ByteTrie::Entry> entries;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    entries.push_back({tokens[i].text, static_cast<int32_t>(i)});
+  }
+  return ByteTrie(std::move(entries));
+}
+
+size_t FirstCharacterBytes(absl::string_view text) { return CodePointAt(text, 0).length; }
+
+// Whether a mark is in the spelling at `begin`, or in front of one that has no inside.
+bool IsBroken(absl::string_view spelling, size_t begin, std::span<const size_t> breaks) {
+  const bool is_one_character = FirstCharacterBytes(spelling) == spelling.size();
+  const auto next = std::lower_bound(breaks.begin(), breaks.end(), begin + !is_one_character);
+  return next != breaks.end() && *next < begin + spelling.size();
+}
+
+}  // namespace
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens)
+    : tokens_(std::move(tokens)), by_spelling_(TrieOf(tokens_)) {}
+
+AddedTokens::Found AddedTokens::At(absl::string_view text) const {
+  const ByteTrie::Match match = by_spelling_.Longest(text);
+  if (match.bytes == 0) return {};
+  return {match.bytes, &tokens_[match.value]};
+}
+
+std::string AddedTokens::Broken(absl::string_view text) const {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const absl::string_view rest = text.substr(i);
+    const Found found = by_spelling_.Begins(static_cast<uint8_t>(text[i])) ? At(rest) : Found();
+    if (found.bytes == 0 || !found.token->special) {
+      out.push_back(text[i]);
+      continue;
+    }
+    const size_t bytes = FirstCharacterBytes(rest);
+    const absl::string_view first = rest.substr(0, bytes);
+    if (bytes == found.bytes) {
+      absl::StrAppend(&out, kBreak, first);
+    } else {
+      absl::StrAppend(&out, first, kBreak);
+    }
+    i += bytes - 1;
+  }
+  return out;
+}
+
+std::vector<AddedTokens::Part> AddedTokens::Split(absl::string_view text, bool parse_special,
+                                                  std::span<const size_t> breaks) const {
+  std::vector<Part> parts;
+  size_t begin = 0;  // of the text that no part has yet
+  for (size_t i = 0; i < text.size();) {
+    if (!by_spelling_.Begins(static_cast<uint8_t>(text[i]))) {
+      ++i;
+      continue;
+    }
+    const Found found = At(text.substr(i));
+    if (found.bytes == 0) {
+      ++i;
+      continue;
+    }
+    const AddedToken& token = *found.token;
+    size_t token_begin = i;
+    size_t token_end = i + found.bytes;
+    i = token_end;  // a spelling in white space that was stripped counts, too
+    if (token.special && (!parse_special || IsBroken(token.text, token_begin, breaks))) continue;
+    if (token.single_word &&
+        (EndsWithWord(text.substr(0, token_begin)) || StartsWithWord(text.substr(token_end)))) {
+      continue;
+    }
+    if (token.strips_left) {
+      const size_t from = std::min(begin, token_begin);
+      token_begin -= TrailingWhiteSpace(text.substr(from, token_begin - from));
+      token_begin = std::max(token_begin, begin);
+    }
+    if (token.strips_right) token_end += LeadingWhiteSpace(text.substr(token_end));
+    if (begin < token_begin) parts.push_back({.text = text.substr(begin, token_begin - begin)});
+    parts.push_back({.text = {}, .token = &token});
+    begin = token_end;
+  }
+  if (begin < text.size()) parts.push_back({.text = text.substr(begin)});
+  return parts;
+}
+
+UnbrokenText TakeOutBreaks(absl::string_view text) {
+  UnbrokenText out;
+  for (;;) {
+    const size_t at = text.find(AddedTokens::kBreak);
+    absl::StrAppend(&out.text, text.substr(0, at));
+    if (at == absl::string_view::npos) return out;
+    out.breaks.push_back(out.text.size());
+    text.remove_prefix(at + AddedTokens::kBreak.size());
+  }
+}
+
+}  // namespace mneme

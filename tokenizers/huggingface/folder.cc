@@ -1,0 +1,178 @@
+#include "tokenizers/huggingface/folder.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/human_bytes.h"
+#include "base/mapped_file.h"
+#include "base/status_macros.h"
+#include "tokenizers/huggingface/added_token_rules.h"
+#include "tokenizers/huggingface/tokenizer.h"
+#include "tokenizers/huggingface/tokenizer_class.h"
+#include "tokenizers/huggingface/tokenizer_json.h"
+#include "tokenizers/special_ids.h"
+
+namespace mneme {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::StatusOr<MappedFile> OpenFile(const std::string& path) {
+  MNEME_ASSIGN_OR_RETURN(MappedFile file, MappedFile::Open(path));
+  if (static_cast<int64_t>(file.text().size()) <= kMaxTokenizerFileBytes) return file;
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, " has ", HumanBytes(static_cast<int64_t>(file.text().size())),
+                   ", expected at most ", HumanBytes(kMaxTokenizerFileBytes)));
+}
+
+// A file that may be missing.
+absl::StatusOr<std::optional<MappedFile>> OpenIfThere(const fs::path& path) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return std::nullopt;
+  MNEME_ASSIGN_OR_RETURN(MappedFile file, OpenFile(path.string()));
+  return file;
+}
+
+struct Parsed {
+  TokenizerJson file;
+  std::string path;  // in errors
+  TokenizerClass tokenizer_class = TokenizerClass::kFile;
+};
+
+absl::StatusOr<Parsed> ParseFiles(const fs::path& folder, TokenizerFiles files,
+                                  const std::string& declared, absl::string_view model_type,
+                                  std::vector<std::string>& notes) {
+  Parsed parsed;
+  const TokenizerClass chosen = ChooseTokenizerClass(declared, model_type);
+  if (files == TokenizerFiles::kTokenizerJson) {
+    parsed.path = (folder / "tokenizer.json").string();
+    MNEME_ASSIGN_OR_RETURN(const MappedFile file, OpenFile(parsed.path));
+    MNEME_ASSIGN_OR_RETURN(parsed.file, ParseTokenizerJson(file.text(), parsed.path));
+    // Llama 3's folders name the class of Llama 2.
+    const bool is_whole =
+        chosen == TokenizerClass::kLlama && absl::StrContains(file.text(), "\"ByteLevel\"");
+    parsed.tokenizer_class = is_whole ? TokenizerClass::kFile : chosen;
+    return parsed;
+  }
+  const bool is_text = files == TokenizerFiles::kVocabText;
+  parsed.tokenizer_class = chosen != TokenizerClass::kFile ? chosen
+                           : is_text                       ? TokenizerClass::kBert
+                                                           : TokenizerClass::kGpt2;
+  if (is_text ? !ReadsVocabText(parsed.tokenizer_class)
+              : !ReadsVocabAndMerges(parsed.tokenizer_class)) {
+    return absl::UnimplementedError(absl::StrCat(
+        folder.string(), " has ", is_text ? "vocab.txt" : "vocab.json and merges.txt",
+        ", from which tokenizer_class ", TokenizerClassName(parsed.tokenizer_class),
+        " is not made; expected tokenizer.json beside it, or the class ",
+        is_text ? "BertTokenizer"
+                : "GPT2Tokenizer, GPTNeoXTokenizer, Qwen2Tokenizer or RobertaTokenizer"));
+  }
+  if (chosen == TokenizerClass::kFile) {
+    notes.push_back(absl::StrCat("the folder does not say what class of tokenizer its ",
+                                 is_text ? "vocab.txt" : "vocab.json", " is for",
+                                 declared.empty() ? "" : absl::StrCat(" (", declared, ")"), "; ",
+                                 TokenizerClassName(parsed.tokenizer_class), " is taken"));
+  }
+  if (is_text) {
+    parsed.path = (folder / "vocab.txt").string();
+    MNEME_ASSIGN_OR_RETURN(const MappedFile vocab, OpenFile(parsed.path));
+    MNEME_ASSIGN_OR_RETURN(parsed.file.model, ParseVocabText(vocab.text(), parsed.path));
+    return parsed;
+  }
+  parsed.path = (folder / "vocab.json").string();
+  const std::string merges_path = (folder / "merges.txt").string();
+  MNEME_ASSIGN_OR_RETURN(const MappedFile vocab, OpenFile(parsed.path));
+  MNEME_ASSIGN_OR_RETURN(const MappedFile merges, OpenFile(merges_path));
+  MNEME_ASSIGN_OR_RETURN(parsed.file.model, ParseVocabAndMerges(vocab.text(), parsed.path,
+                                                                merges.text(), merges_path));
+  return parsed;
+}
+
+absl::Status CheckModelType(const Parsed& parsed) {
+  const absl::string_view expected = ModelTypeOf(parsed.tokenizer_class);
+  const nlohmann::json& options = parsed.file.model.options;
+  const auto type = options.find("type");
+  if (expected.empty() || type == options.end() || *type == std::string(expected)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      parsed.path, ": model.type is ", type->dump(), " and tokenizer_class ",
+      TokenizerClassName(parsed.tokenizer_class), ", which is made of a model of type \"", expected,
+      "\"; expected a class that fits, such as PreTrainedTokenizerFast"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> LoadHuggingFaceTokenizer(absl::string_view folder,
+                                                                    TokenizerFiles files,
+                                                                    TokenizerConfig config,
+                                                                    const TokenizerFacts& facts) {
+  const fs::path root{std::string(folder)};
+  Tokenizer::Vocabulary vocabulary;
+  std::vector<TokenizerConfig::AddedToken> legacy;
+  if (!config.added_tokens.has_value()) {
+    const fs::path map_path = root / "special_tokens_map.json";
+    MNEME_ASSIGN_OR_RETURN(const std::optional<MappedFile> map, OpenIfThere(map_path));
+    if (map.has_value()) {
+      MNEME_RETURN_IF_ERROR(ParseSpecialTokensMap(map->text(), map_path.string(), config));
+    }
+    const fs::path added_path = root / "added_tokens.json";
+    MNEME_ASSIGN_OR_RETURN(const std::optional<MappedFile> added, OpenIfThere(added_path));
+    if (added.has_value()) {
+      MNEME_ASSIGN_OR_RETURN(legacy, ParseAddedTokensFile(added->text(), added_path.string()));
+    }
+  }
+  const std::string& declared =
+      config.tokenizer_class.empty() ? facts.tokenizer_class : config.tokenizer_class;
+  MNEME_ASSIGN_OR_RETURN(Parsed parsed,
+                         ParseFiles(root, files, declared, facts.model_type, vocabulary.notes));
+  MNEME_RETURN_IF_ERROR(CheckModelType(parsed));
+  AddClassTokens(parsed.tokenizer_class, config);
+  ApplyTokenizerClass(parsed.tokenizer_class, config, parsed.file);
+  const std::string list_path = absl::StrCat(parsed.path, ": added_tokens");
+  MNEME_ASSIGN_OR_RETURN(
+      std::vector<TokenizerConfig::AddedToken> file_tokens,
+      ParseAddedTokens(parsed.file.rest.value("added_tokens", nlohmann::json()), list_path));
+  const bool file_has_post_processor =
+      parsed.file.rest.contains("post_processor") && !parsed.file.rest["post_processor"].is_null();
+  MNEME_ASSIGN_OR_RETURN(Pipeline pipeline, MakePipeline(std::move(parsed.file), parsed.path));
+  pipeline.added_tokens =
+      ResolveAddedTokens({.file = std::move(file_tokens),
+                          .file_is_whole = parsed.tokenizer_class == TokenizerClass::kFile,
+                          .config = config,
+                          .legacy = std::move(legacy)},
+                         pipeline.model->tokens(), vocabulary.notes);
+  // All that a configuration names were added.
+  const auto find = [&added = pipeline.added_tokens](absl::string_view spelling) {
+    const auto it = std::find_if(added.begin(), added.end(), [&](const Pipeline::Added& one) {
+      return one.token.text == spelling;
+    });
+    return it == added.end() ? std::nullopt : std::optional<int32_t>(it->token.id);
+  };
+  absl::StatusOr<std::optional<PostProcessor>> around =
+      ClassPostProcessor(parsed.tokenizer_class, config, file_has_post_processor, find);
+  if (!around.ok()) {
+    return absl::Status(around.status().code(),
+                        absl::StrCat(folder, ": ", around.status().message()));
+  }
+  if (around->has_value()) pipeline.post_processor = **std::move(around);
+  if (config.clean_up_tokenization_spaces.value_or(false) && pipeline.model_type != "BPE" &&
+      pipeline.model_type != "WordPiece") {
+    vocabulary.notes.push_back(
+        "clean_up_tokenization_spaces of tokenizer_config.json is ignored: text is given out as it "
+        "is generated");
+  }
+  ChooseSpecialIds(config, facts, find, vocabulary);
+  return MakePipelineTokenizer(std::move(pipeline), static_cast<int>(facts.vocab_size),
+                               std::move(vocabulary));
+}
+
+}  // namespace mneme

@@ -1,0 +1,308 @@
+#include "tokenizers/huggingface/tokenizer.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "tokenizers/huggingface/post_processor_json.h"
+#include "tokenizers/huggingface/tokenizer_json.h"
+
+namespace mneme {
+namespace {
+
+using Json = nlohmann::json;
+
+class PipelineTokenizer final : public Tokenizer {
+ public:
+  PipelineTokenizer(Pipeline pipeline, AddedTokens normalized_tokens, Vocabulary vocabulary)
+      : Tokenizer(std::move(vocabulary)),
+        pipeline_(std::move(pipeline)),
+        normalized_tokens_(std::move(normalized_tokens)),
+        kind_(absl::AsciiStrToLower(pipeline_.model_type)) {}
+
+  absl::string_view kind() const override { return kind_; }
+
+  std::string Broken(absl::string_view text) const override;
+
+ protected:
+  absl::Status AppendIds(absl::string_view text, const TextOptions& options, WorkMeter& meter,
+                         std::vector<int32_t>& ids) const override;
+
+ private:
+  struct Normalized {
+    std::string storage;
+    absl::string_view text;
+    std::vector<size_t> breaks;
+  };
+  absl::Status Normalize(absl::string_view text, SectionContext context,
+                         std::span<const size_t> breaks, WorkMeter& meter, Normalized& out) const;
+  absl::Status AppendSection(absl::string_view text, SectionContext context,
+                             const TextOptions& options, WorkMeter& meter,
+                             std::vector<int32_t>& ids) const;
+  absl::Status AppendPieces(absl::string_view text, SectionContext context, WorkMeter& meter,
+                            std::vector<int32_t>& ids) const;
+
+  const Pipeline pipeline_;
+  const AddedTokens normalized_tokens_;
+  const std::string kind_;
+};
+
+// Offsets within the part of a text that begins at `begin`.
+std::vector<size_t> BreaksWithin(std::span<const size_t> breaks, size_t begin, size_t size) {
+  const auto first = std::upper_bound(breaks.begin(), breaks.end(), begin);
+  const auto last = std::lower_bound(first, breaks.end(), begin + size);
+  std::vector<size_t> within;
+  std::transform(first, last, std::back_inserter(within),
+                 [begin](size_t at) { return at - begin; });
+  return within;
+}
+
+absl::Status PipelineTokenizer::AppendIds(absl::string_view text, const TextOptions& options,
+                                          WorkMeter& meter, std::vector<int32_t>& ids) const {
+  for (const AddedTokens::Part& part :
+       added_tokens().Split(text, options.parse_special, options.breaks)) {
+    MNEME_RETURN_IF_ERROR(meter.Add(1));
+    if (part.token != nullptr) {
+      ids.push_back(part.token->id);
+      continue;
+    }
+    const auto offset = static_cast<size_t>(part.text.data() - text.data());
+    TextOptions section = options;
+    const std::vector<size_t> breaks = BreaksWithin(options.breaks, offset, part.text.size());
+    section.breaks = breaks;
+    const SectionContext context = {.at_text_start = offset == 0,
+                                    .continuation = options.continuation && offset == 0};
+    MNEME_RETURN_IF_ERROR(AppendSection(part.text, context, section, meter, ids));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTokenizer::Normalize(absl::string_view text, SectionContext context,
+                                          std::span<const size_t> breaks, WorkMeter& meter,
+                                          Normalized& out) const {
+  if (pipeline_.normalizer == nullptr) {
+    out.text = text;
+    out.breaks.assign(breaks.begin(), breaks.end());
+    return absl::OkStatus();
+  }
+  if (breaks.empty() || normalized_tokens_.empty()) {
+    MNEME_ASSIGN_OR_RETURN(out.text,
+                           pipeline_.normalizer->Normalize(text, context, meter, out.storage));
+    return absl::OkStatus();
+  }
+  // Where a mark comes to stand is known only if what is before it is normalised by itself.
+  size_t begin = 0;
+  std::string storage;
+  for (size_t i = 0; i <= breaks.size(); ++i) {
+    const size_t end = i < breaks.size() ? breaks[i] : text.size();
+    MNEME_ASSIGN_OR_RETURN(
+        const absl::string_view part,
+        pipeline_.normalizer->Normalize(text.substr(begin, end - begin), context, meter, storage));
+    absl::StrAppend(&out.storage, part);
+    if (i < breaks.size()) out.breaks.push_back(out.storage.size());
+    begin = end;
+    context = {.at_text_start = false, .continuation = true};
+  }
+  out.text = out.storage;
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTokenizer::AppendSection(absl::string_view text, SectionContext context,
+                                              const TextOptions& options, WorkMeter& meter,
+                                              std::vector<int32_t>& ids) const {
+  Normalized normalized;
+  MNEME_RETURN_IF_ERROR(Normalize(text, context, options.breaks, meter, normalized));
+  if (normalized_tokens_.empty()) return AppendPieces(normalized.text, context, meter, ids);
+  for (const AddedTokens::Part& part :
+       normalized_tokens_.Split(normalized.text, options.parse_special, normalized.breaks)) {
+    MNEME_RETURN_IF_ERROR(meter.Add(1));
+    if (part.token != nullptr) {
+      ids.push_back(part.token->id);
+      continue;
+    }
+    const bool is_first = part.text.data() == normalized.text.data();
+    const SectionContext within = {.at_text_start = context.at_text_start && is_first,
+                                   .continuation = context.continuation && is_first};
+    MNEME_RETURN_IF_ERROR(AppendPieces(part.text, within, meter, ids));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PipelineTokenizer::AppendPieces(absl::string_view text, SectionContext context,
+                                             WorkMeter& meter, std::vector<int32_t>& ids) const {
+  if (text.empty()) return absl::OkStatus();
+  const SubwordModel& model = *pipeline_.model;
+  const PreTokenizer* pre_tokenizer = pipeline_.pre_tokenization.pre_tokenizer.get();
+  if (pre_tokenizer == nullptr) return model.Append(text, meter, ids);
+  return pre_tokenizer->Split(text, context, meter, [&](absl::string_view piece, SectionContext) {
+    return model.Append(piece, meter, ids);
+  });
+}
+
+std::string PipelineTokenizer::Broken(absl::string_view text) const {
+  std::string broken = added_tokens().Broken(text);
+  const auto is_special = [](const AddedToken& token) { return token.special; };
+  if (std::none_of(normalized_tokens_.tokens().begin(), normalized_tokens_.tokens().end(),
+                   is_special)) {
+    return broken;
+  }
+  broken = normalized_tokens_.Broken(broken);
+  // What normalising makes of the text may still spell one. Marks between all characters leave
+  // none: the text is then normalised one character at a time.
+  const UnbrokenText plain = TakeOutBreaks(broken);
+  WorkMeter meter;
+  Normalized normalized;
+  const absl::Status status =
+      Normalize(plain.text, SectionContext(), plain.breaks, meter, normalized);
+  if (status.ok()) {
+    const auto parts = normalized_tokens_.Split(normalized.text, true, normalized.breaks);
+    const bool spells = std::any_of(parts.begin(), parts.end(), [](const AddedTokens::Part& part) {
+      return part.token != nullptr && part.token->special;
+    });
+    if (!spells) return broken;
+  }
+  std::string apart;
+  for (size_t i = 0; i < plain.text.size(); ++i) {
+    if (i > 0 && (plain.text[i] & 0xc0) != 0x80) absl::StrAppend(&apart, AddedTokens::kBreak);
+    apart.push_back(plain.text[i]);
+  }
+  return apart;
+}
+
+}  // namespace
+
+absl::StatusOr<Pipeline> MakePipeline(TokenizerJson file, absl::string_view path) {
+  const auto part = [&](const char* key) -> const Json& {
+    static const Json kNull;
+    const auto it = file.rest.find(key);
+    return it == file.rest.end() ? kNull : *it;
+  };
+  const auto path_of = [&](const char* key) { return absl::StrCat(path, ": ", key); };
+  Pipeline pipeline;
+  if (const Json& config = part("normalizer"); !config.is_null()) {
+    MNEME_ASSIGN_OR_RETURN(pipeline.normalizer, MakeNormalizer(config, path_of("normalizer")));
+  }
+  if (const Json& config = part("pre_tokenizer"); !config.is_null()) {
+    MNEME_ASSIGN_OR_RETURN(pipeline.pre_tokenization,
+                           MakePreTokenizer(config, path_of("pre_tokenizer")));
+  }
+  MNEME_ASSIGN_OR_RETURN(pipeline.post_processor,
+                         ParsePostProcessor(part("post_processor"), path_of("post_processor")));
+  MNEME_ASSIGN_OR_RETURN(pipeline.decoder, TokenDecoder::Make(part("decoder"), path_of("decoder")));
+  if (const auto type = file.model.options.find("type"); type != file.model.options.end()) {
+    if (type->is_string()) pipeline.model_type = type->get<std::string>();  // else it is refused
+  }
+  MNEME_ASSIGN_OR_RETURN(
+      pipeline.model,
+      MakeSubwordModel(std::move(file.model), pipeline.pre_tokenization.alphabet, path));
+  return pipeline;
+}
+
+namespace {
+
+// Rows of the model's head, with their texts.
+void FillEntries(const Pipeline& pipeline, int vocab_size, Tokenizer::Vocabulary& vocabulary) {
+  std::vector<TokenEntry>& entries = vocabulary.entries;
+  DecodeRules& rules = vocabulary.decode;
+  const TokenDecoder& decoder = pipeline.decoder;
+  rules.start = decoder.start();
+  rules.stripped = decoder.stripped();
+  rules.replaces_each_byte = decoder.replaces_each_byte();
+  const bool has_initial = rules.start == DecodeRules::Start::kInitialTexts;
+  bool differs = false;
+
+  entries.assign(vocab_size, {.piece = {}, .text = {}, .kind = TokenKind::kPadding});
+  if (has_initial) rules.initial_texts.resize(vocab_size);
+  if (decoder.has_bytes_before_next()) rules.bytes_before_next.resize(vocab_size);
+  const auto fill = [&](size_t id, const std::string& piece, TokenKind kind) {
+    if (id >= entries.size() || piece.empty()) return;
+    TokenDecoder::Text text = decoder.Decode(piece);
+    entries[id] = {.piece = piece,
+                   .text = std::move(text.within),
+                   .kind = kind == TokenKind::kText && text.is_bytes ? TokenKind::kBytes : kind};
+    if (has_initial) {
+      differs = differs || text.initial != entries[id].text;
+      rules.initial_texts[id] = std::move(text.initial);
+    }
+    if (decoder.has_bytes_before_next()) rules.bytes_before_next[id] = text.bytes_before_next;
+  };
+  const std::vector<std::string>& tokens = pipeline.model->tokens();
+  for (size_t id = 0; id < tokens.size(); ++id) fill(id, tokens[id], TokenKind::kText);
+  for (const Pipeline::Added& added : pipeline.added_tokens) {
+    fill(added.token.id, added.token.text,
+         added.token.special ? TokenKind::kControl : TokenKind::kText);
+  }
+  if (has_initial && !differs) {
+    rules.start = DecodeRules::Start::kSame;
+    rules.initial_texts = {};
+  }
+  for (size_t id = 0; id < entries.size(); ++id) {
+    if (entries[id].kind == TokenKind::kPadding) {
+      entries[id].piece = absl::StrCat("<|padding ", id, "|>");
+    }
+  }
+}
+
+// How many ids have a token, and one more than the largest of them.
+std::pair<int64_t, int64_t> CountTokens(const Pipeline& pipeline) {
+  const std::vector<std::string>& tokens = pipeline.model->tokens();
+  int64_t count = std::count_if(tokens.begin(), tokens.end(),
+                                [](const std::string& token) { return !token.empty(); });
+  auto end = static_cast<int64_t>(tokens.size());
+  for (const Pipeline::Added& added : pipeline.added_tokens) {
+    const auto id = static_cast<size_t>(added.token.id);
+    if (id >= tokens.size() || tokens[id].empty()) ++count;
+    end = std::max(end, static_cast<int64_t>(added.token.id) + 1);
+  }
+  return {count, end};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(Pipeline pipeline, int vocab_size,
+                                                                 Tokenizer::Vocabulary vocabulary) {
+  FillEntries(pipeline, vocab_size, vocabulary);
+  const auto [count, end] = CountTokens(pipeline);
+  if (end > vocab_size) {
+    vocabulary.notes.push_back(absl::StrCat("the tokenizer has ids up to ", end - 1,
+                                            " and the model ", vocab_size,
+                                            "; texts that need one beyond are refused"));
+  } else if (count < vocab_size) {
+    vocabulary.notes.push_back(absl::StrCat("the model has ", vocab_size, " ids and the tokenizer ",
+                                            count, "; the other ", vocab_size - count,
+                                            " are never sampled"));
+  }
+  std::vector<AddedToken> normalized;
+  for (const Pipeline::Added& added : pipeline.added_tokens) {
+    if (!added.normalized) {
+      vocabulary.added.push_back(added.token);
+      continue;
+    }
+    AddedToken token = added.token;
+    if (pipeline.normalizer != nullptr) {
+      WorkMeter meter;
+      std::string storage;
+      MNEME_ASSIGN_OR_RETURN(
+          const absl::string_view text,
+          pipeline.normalizer->Normalize(token.text, SectionContext(), meter, storage));
+      token.text = std::string(text);
+    }
+    normalized.push_back(std::move(token));
+  }
+  vocabulary.unk_id = pipeline.model->unk_id();
+  if (vocabulary.unk_id.has_value() && *vocabulary.unk_id >= vocab_size) vocabulary.unk_id.reset();
+  vocabulary.post_processor = pipeline.post_processor;
+  vocabulary.adds_bos =
+      pipeline.post_processor.single.front().kind == PostProcessor::Item::Kind::kToken;
+  return std::unique_ptr<Tokenizer>(new PipelineTokenizer(
+      std::move(pipeline), AddedTokens(std::move(normalized)), std::move(vocabulary)));
+}
+
+}  // namespace mneme
