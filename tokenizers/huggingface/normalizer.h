@@ -17,10 +17,10 @@ class Normalizer {
  public:
   virtual ~Normalizer() = default;
 
-  // The normal form of `text`, which is valid UTF-8 and may be empty: `text` itself where nothing
-  // changes, else a view of `storage`, whose former contents are lost. `text` must not lie in
-  // `storage`. Work is linear in the text. Errors are those of `meter`, and INVALID_ARGUMENT for a
-  // text that a pattern gives up on.
+  // The normal form of `text`, which is valid UTF-8 and may be empty: `text` itself or a part of
+  // it, where nothing else changes, or a view of `storage`, whose former contents are lost. `text`
+  // must not lie in `storage`. Work is linear in the text. Errors are those of `meter`, and
+  // INVALID_ARGUMENT for a text that a pattern gives up on.
   virtual absl::StatusOr<absl::string_view> Normalize(absl::string_view text,
                                                       SectionContext context, WorkMeter& meter,
                                                       std::string& storage) const = 0;
@@ -30,7 +30,9 @@ class Normalizer {
 // holds and what was expected. UNIMPLEMENTED: a type, or an option of one, that is not supported.
 //
 // Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, BertNormalizer, Replace, Prepend,
-// ByteLevel, Precompiled, Nmt.
+// ByteLevel, Precompiled, Nmt. ByteLevel's result is text in the byte-level alphabet, and stays
+// text: of its pieces the alphabet is PieceAlphabet::kText (pre_tokenizer.h), and tokens are
+// spelled so.
 absl::StatusOr<std::unique_ptr<Normalizer>> MakeNormalizer(const nlohmann::json& config,
                                                            absl::string_view path);
 

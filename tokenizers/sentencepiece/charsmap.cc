@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -112,10 +113,13 @@ class TrieWalk {
   std::vector<Frame> stack_;
 };
 
-}  // namespace
+// A table in its two parts.
+struct CharsmapParts {
+  std::vector<uint32_t> units;
+  absl::string_view replacements;
+};
 
-absl::Status CheckCharsmap(absl::string_view charsmap) {
-  if (charsmap.empty()) return absl::OkStatus();
+absl::StatusOr<CharsmapParts> ReadCharsmap(absl::string_view charsmap) {
   if (charsmap.size() > kMaxBytes) {
     return Broken(absl::StrCat("it has ", charsmap.size(), " bytes, expected at most ", kMaxBytes));
   }
@@ -126,12 +130,48 @@ absl::Status CheckCharsmap(absl::string_view charsmap) {
   if (trie_bytes == 0 || trie_bytes >= charsmap.size() || trie_bytes % sizeof(uint32_t) != 0) {
     return Broken(absl::StrCat("a trie of ", trie_bytes, " bytes in ", charsmap.size()));
   }
-  const absl::string_view replacements = charsmap.substr(trie_bytes);
-  if (replacements.back() != '\0') return Broken("the last replacement does not end");
-  if (!IsValidUtf8(replacements)) return Broken("a replacement is not valid UTF-8");
-  std::vector<uint32_t> units(trie_bytes / sizeof(uint32_t));
-  std::memcpy(units.data(), charsmap.data(), trie_bytes);
-  return TrieWalk(units, replacements).Run();
+  CharsmapParts parts{.replacements = charsmap.substr(trie_bytes)};
+  if (parts.replacements.back() != '\0') return Broken("the last replacement does not end");
+  if (!IsValidUtf8(parts.replacements)) return Broken("a replacement is not valid UTF-8");
+  parts.units.resize(trie_bytes / sizeof(uint32_t));
+  std::memcpy(parts.units.data(), charsmap.data(), trie_bytes);
+  if (absl::Status status = TrieWalk(parts.units, parts.replacements).Run(); !status.ok()) {
+    return status;
+  }
+  return parts;
+}
+
+}  // namespace
+
+absl::Status CheckCharsmap(absl::string_view charsmap) {
+  return charsmap.empty() ? absl::OkStatus() : ReadCharsmap(charsmap).status();
+}
+
+absl::StatusOr<Charsmap> Charsmap::Parse(absl::string_view charsmap) {
+  Charsmap result;
+  if (charsmap.empty()) return result;
+  absl::StatusOr<CharsmapParts> parts = ReadCharsmap(charsmap);
+  if (!parts.ok()) return parts.status();
+  result.units_ = std::move(parts->units);
+  result.replacements_ = std::string(parts->replacements);
+  return result;
+}
+
+std::optional<absl::string_view> Charsmap::ShortestMatch(absl::string_view text) const {
+  if (units_.empty()) return std::nullopt;
+  uint32_t base = Offset(units_[0]);
+  for (const char c : text) {
+    if (c == '\0') break;
+    const uint32_t index = base ^ static_cast<unsigned char>(c);
+    const uint32_t unit = units_[index];
+    if (Label(unit) != static_cast<unsigned char>(c)) break;
+    base = index ^ Offset(unit);
+    if (HasLeaf(unit)) {
+      // Up to its NUL.
+      return absl::string_view(replacements_.data() + Value(units_[base]));
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace mneme
