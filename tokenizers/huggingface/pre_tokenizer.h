@@ -41,7 +41,8 @@ struct PreTokenization {
 // From the value of "pre_tokenizer", an object; errors as of MakeNormalizer (normalizer.h).
 //
 // Sequence, ByteLevel, Split, Metaspace, Whitespace, WhitespaceSplit, BertPreTokenizer,
-// Punctuation, Digits, CharDelimiterSplit, UnicodeScripts, FixedLength.
+// Punctuation, Digits, CharDelimiterSplit, UnicodeScripts, FixedLength. The pieces are bytes if
+// ByteLevel is among them.
 absl::StatusOr<PreTokenization> MakePreTokenizer(const nlohmann::json& config,
                                                  absl::string_view path);
 
