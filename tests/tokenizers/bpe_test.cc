@@ -6,30 +6,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/tokenizers/subword_model_of.h"
 #include "tokenizers/huggingface/symbol_merger.h"
 
 namespace mneme {
 namespace {
 
 using ::testing::HasSubstr;
-
-absl::StatusOr<std::unique_ptr<SubwordModel>> ModelOf(
-    absl::string_view json, PieceAlphabet alphabet = PieceAlphabet::kText) {
-  auto parsed = ParseTokenizerJson(absl::StrCat(R"({"model": )", json, "}"), "t.json");
-  if (!parsed.ok()) return parsed.status();
-  return MakeSubwordModel(std::move(parsed->model), alphabet, "t.json");
-}
-
-absl::StatusOr<std::vector<int32_t>> IdsOf(const SubwordModel& model, absl::string_view piece) {
-  WorkMeter meter;
-  std::vector<int32_t> ids;
-  const absl::Status status = model.Append(piece, meter, ids);
-  if (!status.ok()) return status;
-  return ids;
-}
 
 // What tokenizers 0.23.3 gives for these models.
 TEST(BpeTest, GivesWhatTheReferenceGives) {
@@ -93,7 +78,7 @@ TEST(BpeTest, GivesWhatTheReferenceGives) {
        {4}},
   };
   for (const auto& [json, piece, ids] : cases) {
-    const auto model = ModelOf(json);
+    const auto model = SubwordModelOf(json);
     ASSERT_TRUE(model.ok()) << model.status();
     for (int time = 0; time < 2; ++time) {  // the second finds what the first found out
       const auto found = IdsOf(**model, piece);
@@ -104,7 +89,7 @@ TEST(BpeTest, GivesWhatTheReferenceGives) {
 }
 
 TEST(BpeTest, FindsBytesThatTheVocabularySpellsInTheByteAlphabet) {
-  const auto model = ModelOf(
+  const auto model = SubwordModelOf(
       R"({"vocab": {"Ġ": 0, "Ã": 1, "©": 2, "Ã©": 3, "ĠÃ©": 4, "é": 5, "中": 6, "Ġ中": 7},
           "merges": ["Ã ©", "Ġ Ã©", "Ġ 中"]})",
       PieceAlphabet::kBytes);
@@ -118,12 +103,25 @@ TEST(BpeTest, FindsBytesThatTheVocabularySpellsInTheByteAlphabet) {
 }
 
 TEST(BpeTest, AnUnknownTokenThatIsNoTokenIsAnErrorOnceItIsNeeded) {
-  const auto model = ModelOf(R"({"vocab": {"a": 0}, "merges": [], "unk_token": "<unk>"})");
+  const auto model = SubwordModelOf(R"({"vocab": {"a": 0}, "merges": [], "unk_token": "<unk>"})");
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->unk_id(), std::nullopt);
   EXPECT_EQ(*IdsOf(**model, "aa"), (std::vector<int32_t>{0, 0}));
   EXPECT_THAT(std::string(IdsOf(**model, "axa").status().message()),
               HasSubstr("cannot spell \"x\", and has no unknown token: \"<unk>\" is not in it"));
+}
+
+TEST(BpeTest, WorkOnALongPieceIsLinear) {
+  const auto model = SubwordModelOf(
+      R"({"vocab": {"a": 0, "aa": 1, "aaaa": 2, "aaaaaaaa": 3, "b": 4},
+          "merges": ["a a", "aa aa", "aaaa aaaa"]})");
+  ASSERT_TRUE(model.ok()) << model.status();
+  for (const std::string unit : {"a", "ab", "aab", "x"}) {
+    std::string small, large;
+    while (small.size() < 100'000) small += unit;
+    while (large.size() < 1'000'000) large += unit;
+    EXPECT_LE(WorkOf(**model, large), 15 * WorkOf(**model, small)) << unit;
+  }
 }
 
 TEST(BpeTest, RefusesWhatItCannotUseAndSaysWhy) {
@@ -151,11 +149,11 @@ TEST(BpeTest, RefusesWhatItCannotUseAndSaysWhy) {
       {R"({"vocab": {"a": 0}, "merges": [], "fuse_unk": 1})", "key \"fuse_unk\" is 1, expected tr"},
   };
   for (const auto& [json, error] : cases) {
-    const auto model = ModelOf(json);
+    const auto model = SubwordModelOf(json);
     ASSERT_FALSE(model.ok()) << json;
     EXPECT_THAT(std::string(model.status().message()), HasSubstr(std::string(error))) << json;
   }
-  EXPECT_TRUE(ModelOf(R"({"vocab": {"a": 0}, "merges": [], "dropout": 0.0})").ok());
+  EXPECT_TRUE(SubwordModelOf(R"({"vocab": {"a": 0}, "merges": [], "dropout": 0.0})").ok());
 }
 
 // Seeded merges among a few symbols, in which nearly everything merges in many ways.

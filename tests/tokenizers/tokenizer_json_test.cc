@@ -184,7 +184,9 @@ TEST(VocabAndMergesTest, ErrorsNameTheFileAndTheLine) {
 TEST(VocabTextTest, LineNumbersAreIdsAndTheLastOfEqualLinesCounts) {
   const auto model = ParseVocabText("[PAD]\r\n[UNK] \u3000\na\n##b\na\nc", "vocab.txt");
   ASSERT_TRUE(model.ok()) << model.status();
-  EXPECT_EQ(model->options.dump(), R"({"type":"WordPiece"})");
+  EXPECT_EQ(model->options.dump(),
+            R"({"continuing_subword_prefix":"##","max_input_chars_per_word":100,)"
+            R"("type":"WordPiece","unk_token":"[UNK]"})");
   std::string found;
   for (const auto& token : model->vocab) absl::StrAppend(&found, token.text, "=", token.id, ";");
   EXPECT_EQ(found, "[PAD]=0;[UNK]=1;a=4;##b=3;c=5;");

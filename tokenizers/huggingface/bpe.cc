@@ -14,16 +14,6 @@
 #include "tokenizers/huggingface/vocabulary.h"
 
 namespace mneme {
-namespace {
-
-// Of the character that `text`, which is not empty, begins with.
-size_t CharacterBytes(absl::string_view text) {
-  const auto lead = static_cast<uint8_t>(text.front());
-  const size_t bytes = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  return std::min(bytes, text.size());
-}
-
-}  // namespace
 
 absl::StatusOr<BpeModel::Options> BpeModel::ReadOptions(const nlohmann::json& options,
                                                         const std::string& path) {

@@ -1,6 +1,7 @@
 // What the kinds of models read and say alike.
 #pragma once
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -42,6 +43,13 @@ inline std::optional<int32_t> IdOf(const TokenTable& by_spelling,
                                    const std::optional<std::string>& token) {
   const int32_t id = token.has_value() ? by_spelling.Find(*token) : -1;
   return id < 0 ? std::nullopt : std::optional(id);
+}
+
+// Of the character of UTF-8 that `text`, which is not empty, begins with.
+inline size_t CharacterBytes(absl::string_view text) {
+  const auto lead = static_cast<uint8_t>(text.front());
+  const size_t bytes = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  return std::min(bytes, text.size());
 }
 
 // Why `piece` cannot be encoded: `unk_token` is none of the vocabulary.

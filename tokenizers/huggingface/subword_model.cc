@@ -6,7 +6,9 @@
 #include "base/config_reader.h"
 #include "base/status_macros.h"
 #include "tokenizers/huggingface/bpe.h"
+#include "tokenizers/huggingface/unigram.h"
 #include "tokenizers/huggingface/word_level.h"
+#include "tokenizers/huggingface/word_piece.h"
 
 namespace mneme {
 namespace {
@@ -28,6 +30,8 @@ absl::StatusOr<std::unique_ptr<SubwordModel>> MakeSubwordModel(TokenizerJson::Mo
   MNEME_RETURN_IF_ERROR(reader.status());
   if (type == "BPE") return BpeModel::Make(model, alphabet, path);
   if (type == "WordLevel") return WordLevelModel::Make(model, alphabet, path);
+  if (type == "WordPiece") return WordPieceModel::Make(model, alphabet, path);
+  if (type == "Unigram") return UnigramModel::Make(model, alphabet, path);
   reader.Unsupported("type", type, "BPE, WordPiece, Unigram or WordLevel");
   return reader.status();
 }

@@ -445,7 +445,10 @@ absl::StatusOr<Model> ParseVocabText(absl::string_view vocab, absl::string_view 
   MNEME_RETURN_IF_ERROR(CheckSize(vocab, vocab_path));
   MNEME_RETURN_IF_ERROR(CheckUtf8(vocab, vocab_path));
   Model model;
-  model.options["type"] = "WordPiece";
+  model.options = {{"type", "WordPiece"},
+                   {"unk_token", "[UNK]"},
+                   {"continuing_subword_prefix", "##"},
+                   {"max_input_chars_per_word", 100}};
   model.has_vocab = true;
   absl::flat_hash_map<absl::string_view, size_t> places;
   absl::string_view rest = model.texts.Add(vocab);

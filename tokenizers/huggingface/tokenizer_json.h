@@ -54,7 +54,8 @@ absl::StatusOr<TokenizerJson::Model> ParseVocabAndMerges(absl::string_view vocab
                                                          absl::string_view merges,
                                                          absl::string_view merges_path);
 
-// BERT's vocab.txt, a token on each line, as the "model" of type WordPiece that it is. White space
+// BERT's vocab.txt, a token on each line, as the "model" of type WordPiece that it is, with BERT's
+// options: unk_token "[UNK]", continuing_subword_prefix "##", words of 100 characters. White space
 // at the end of a line is no part of its token. Of lines that are the same the last counts, and the
 // ids of the others have no token.
 absl::StatusOr<TokenizerJson::Model> ParseVocabText(absl::string_view vocab,
