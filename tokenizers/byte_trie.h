@@ -37,6 +37,22 @@ class ByteTrie {
     return Longest(text, steps);
   }
 
+  // Calls `visit(bytes, value)` for every entry that `text` begins with, the shortest first. `steps`
+  // grows by the bytes looked at.
+  template <typename Visit>
+  void ForEachPrefix(absl::string_view text, Visit&& visit, int64_t& steps) const {
+    if (text.empty()) return;
+    uint32_t at = root_[static_cast<uint8_t>(text[0])];
+    size_t depth = 1;
+    for (; at != 0; ++depth) {
+      const Node& node = nodes_[at];
+      if (node.value != kNone) visit(depth, node.value);
+      if (depth == text.size()) break;
+      at = Child(node, static_cast<uint8_t>(text[depth]));
+    }
+    steps += static_cast<int64_t>(depth);
+  }
+
   // Whether some entry begins with `byte`.
   bool Begins(uint8_t byte) const { return root_[byte] != 0; }
 
