@@ -11,7 +11,6 @@
 #include "base/status_macros.h"
 #include "tokenizers/huggingface/byte_alphabet.h"
 #include "tokenizers/huggingface/model_options.h"
-#include "tokenizers/huggingface/vocabulary.h"
 
 namespace mneme {
 
@@ -38,12 +37,23 @@ absl::StatusOr<BpeModel::Options> BpeModel::ReadOptions(const nlohmann::json& op
 }
 
 absl::StatusOr<MergeTable> BpeModel::ReadMerges(const TokenizerJson::Model& model,
-                                                const TokenTable& by_spelling, size_t prefix_bytes,
+                                                const Vocabulary& vocabulary, size_t prefix_bytes,
                                                 absl::string_view path) {
-  MergeTable merges(model.merges.size());
+  const auto& [by_id, by_spelling] = vocabulary;
+  struct Found {
+    int32_t left, right, id;
+  };
+  std::vector<Found> found;
+  found.reserve(model.merges.size());
   std::string whole;
+  int32_t previous = -1;
   for (size_t i = 0; i < model.merges.size(); ++i) {
     const auto& [left, right] = model.merges[i];
+    if (i + TokenTable::kAhead < model.merges.size()) {
+      const auto& ahead = model.merges[i + TokenTable::kAhead];
+      by_spelling.Prefetch(ahead.left);
+      by_spelling.Prefetch(ahead.right);
+    }
     const auto refused = [&](absl::string_view what) {
       return absl::InvalidArgumentError(absl::StrCat(path, ": merges[", i, "] is ",
                                                      Shown(std::string(left)), " and ",
@@ -58,7 +68,11 @@ absl::StatusOr<MergeTable> BpeModel::ReadMerges(const TokenizerJson::Model& mode
     whole.append(right.data() + prefix_bytes, right.size() - prefix_bytes);
     const int32_t left_id = by_spelling.Find(left);
     const int32_t right_id = by_spelling.Find(right);
-    const int32_t id = by_spelling.Find(whole);
+    // What merges make is listed in their order, mostly.
+    const auto next = static_cast<size_t>(previous + 1);
+    const int32_t id = next < by_id.size() && by_id[next] == whole ? static_cast<int32_t>(next)
+                                                                   : by_spelling.Find(whole);
+    previous = id;
     if (left_id < 0 || right_id < 0 || id < 0) {
       const absl::string_view missing = left_id < 0 ? left : right_id < 0 ? right : whole;
       return refused(absl::StrCat(Shown(std::string(missing)),
@@ -66,7 +80,16 @@ absl::StatusOr<MergeTable> BpeModel::ReadMerges(const TokenizerJson::Model& mode
                                       ? ", which they make, is not in the vocabulary"
                                       : " is not in the vocabulary"));
     }
-    merges.Set(left_id, right_id, {.rank = static_cast<uint32_t>(i), .id = id});
+    found.push_back({left_id, right_id, id});
+  }
+  MergeTable merges(found.size());
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (i + TokenTable::kAhead < found.size()) {
+      const Found& ahead = found[i + TokenTable::kAhead];
+      merges.Prefetch(ahead.left, ahead.right);
+    }
+    merges.Set(found[i].left, found[i].right,
+               {.rank = static_cast<uint32_t>(i), .id = found[i].id});
   }
   return merges;
 }
@@ -82,8 +105,8 @@ absl::StatusOr<std::unique_ptr<SubwordModel>> BpeModel::Make(const TokenizerJson
   }
   MNEME_RETURN_IF_ERROR(CheckHasIds(model, model_path));
   MNEME_ASSIGN_OR_RETURN(Vocabulary vocabulary, MakeVocabulary(model, model_path));
-  MNEME_ASSIGN_OR_RETURN(MergeTable merges, ReadMerges(model, vocabulary.by_spelling,
-                                                       options.prefix.size(), model_path));
+  MNEME_ASSIGN_OR_RETURN(MergeTable merges,
+                         ReadMerges(model, vocabulary, options.prefix.size(), model_path));
   const std::optional<int32_t> unk_id = IdOf(vocabulary.by_spelling, options.unk_token);
   return std::unique_ptr<SubwordModel>(
       new BpeModel(std::move(vocabulary.by_id), unk_id, std::move(options), alphabet,
@@ -98,7 +121,6 @@ BpeModel::BpeModel(std::vector<std::string> tokens, std::optional<int32_t> unk_i
       by_spelling_(std::move(by_spelling)),
       merges_(std::move(merges)),
       byte_tokens_(ByteTokens(by_spelling_)),
-      whole_(this->tokens().size()),
       merges_to_itself_(new std::atomic<Whole>[this->tokens().size()]()) {
   for (const bool is_first : {false, true}) {
     for (const bool is_last : {false, true}) {
@@ -114,6 +136,15 @@ BpeModel::BpeModel(std::vector<std::string> tokens, std::optional<int32_t> unk_i
   }
   const bool ignores_apart = options_.ignore_merges && !options_.suffix.empty();
   if (ignores_apart) ignore_ = TokenTable(this->tokens().size());
+  shares_spelling_ = alphabet_ == PieceAlphabet::kText && options_.suffix.empty();
+  if (shares_spelling_) return;
+  whole_ = TokenTable(this->tokens().size());
+  // A ring of those that were asked for ahead.
+  std::array<std::pair<std::string, int32_t>, TokenTable::kAhead> ring;
+  size_t made = 0;
+  const auto insert = [&](const std::pair<std::string, int32_t>& piece) {
+    if (!piece.first.empty()) whole_.Insert(piece.first, piece.second);
+  };
   for (size_t i = 0; i < this->tokens().size(); ++i) {
     absl::string_view spelling = this->tokens()[i];
     const auto id = static_cast<int32_t>(i);
@@ -121,9 +152,17 @@ BpeModel::BpeModel(std::vector<std::string> tokens, std::optional<int32_t> unk_i
     if (ignores_apart) {
       if (const auto piece = PieceOf(spelling, alphabet_)) ignore_.Insert(*piece, id);
     }
-    if (!absl::ConsumeSuffix(&spelling, options_.suffix) || spelling.empty()) continue;
-    if (const auto piece = PieceOf(spelling, alphabet_)) whole_.Insert(*piece, id);
+    if (!absl::ConsumeSuffix(&spelling, options_.suffix)) continue;
+    if (auto piece = PieceOf(spelling, alphabet_)) {
+      auto& place = ring[made++ % ring.size()];
+      insert(place);
+      whole_.Prefetch(*piece);
+      place = {*std::move(piece), id};
+    }
   }
+  for (const auto& piece : ring) insert(piece);
+  // Only characters of more than one byte are looked for by their spelling.
+  if (alphabet_ == PieceAlphabet::kBytes) by_spelling_ = TokenTable();
 }
 
 std::string BpeModel::Spelled(absl::string_view character, Place place) const {
@@ -192,7 +231,7 @@ absl::Status BpeModel::Append(absl::string_view piece, WorkMeter& meter,
       return meter.Add(1);
     }
   }
-  if (const int32_t id = whole_.Find(piece); id >= 0) {
+  if (const int32_t id = whole().Find(piece); id >= 0) {
     bool is_itself = options_.ignore_merges && !ignores_apart;
     if (!is_itself) {
       MNEME_ASSIGN_OR_RETURN(is_itself, MergesToItself(piece, id, meter));

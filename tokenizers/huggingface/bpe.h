@@ -13,6 +13,7 @@
 #include "tokenizers/huggingface/subword_model.h"
 #include "tokenizers/huggingface/symbol_merger.h"
 #include "tokenizers/huggingface/token_table.h"
+#include "tokenizers/huggingface/vocabulary.h"
 
 namespace mneme {
 
@@ -51,9 +52,10 @@ class BpeModel final : public SubwordModel {
   static absl::StatusOr<Options> ReadOptions(const nlohmann::json& options,
                                              const std::string& path);
   static absl::StatusOr<MergeTable> ReadMerges(const TokenizerJson::Model& model,
-                                               const TokenTable& by_spelling, size_t prefix_bytes,
+                                               const Vocabulary& vocabulary, size_t prefix_bytes,
                                                absl::string_view path);
 
+  const TokenTable& whole() const { return shares_spelling_ ? by_spelling_ : whole_; }
   // As the vocabulary spells `character`, which is of a piece.
   std::string Spelled(absl::string_view character, Place place) const;
   absl::Status AppendSymbols(absl::string_view piece, SymbolBuffer& symbols) const;
@@ -62,13 +64,16 @@ class BpeModel final : public SubwordModel {
 
   const Options options_;
   const PieceAlphabet alphabet_;
-  const TokenTable by_spelling_;
+  TokenTable by_spelling_;  // for characters of more than one byte
   const MergeTable merges_;
   std::array<int32_t, 256> byte_tokens_;
   // Of characters of one byte: any byte in kBytes, ASCII in kText; -1: none. By Place::index().
   std::array<std::array<int32_t, 256>, 4> byte_symbols_;
-  TokenTable whole_;   // tokens by the piece that each is, with the suffix at its end
-  TokenTable ignore_;  // with ignore_merges, where that is another: tokens by the piece they spell
+  // Tokens by the piece that each is, with the suffix at its end: by_spelling_, if the pieces are
+  // text and there is no suffix.
+  bool shares_spelling_ = false;
+  TokenTable whole_;
+  TokenTable ignore_;  // with ignore_merges and a suffix: tokens by the piece that they spell
   // By id: what MergesToItself found out.
   enum class Whole : uint8_t { kUnknown, kYes, kNo };
   const std::unique_ptr<std::atomic<Whole>[]> merges_to_itself_;

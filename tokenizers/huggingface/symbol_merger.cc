@@ -21,12 +21,28 @@ struct Node {
   Merge merge;  // with the next
 };
 
+// Ranks are looked at by so many, side by side.
+constexpr size_t kLanes = 8;
+
+// The lowest of `count` ranks, behind which there is none up to the next multiple of kLanes.
+uint32_t LowestRank(const uint32_t* ranks, size_t count) {
+  std::array<uint32_t, kLanes> lowest;
+  lowest.fill(kNoRank);
+  for (size_t i = 0; i < count; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      lowest[lane] = std::min(lowest[lane], ranks[i + lane]);
+    }
+  }
+  return *std::min_element(lowest.begin(), lowest.end());
+}
+
 }  // namespace
 
 size_t MergeFewSymbols(const MergeTable& merges, std::span<int32_t> symbols) {
   size_t count = symbols.size();
   // Of each symbol with the next one.
-  std::array<uint32_t, kFewSymbols> ranks;
+  std::array<uint32_t, kFewSymbols + kLanes> ranks;
+  std::fill_n(ranks.begin(), count + kLanes, kNoRank);
   std::array<int32_t, kFewSymbols> merged;
   const auto look_up = [&](size_t at) {
     const Merge merge = merges.Find(symbols[at], symbols[at + 1]);
@@ -35,16 +51,15 @@ size_t MergeFewSymbols(const MergeTable& merges, std::span<int32_t> symbols) {
   };
   for (size_t i = 0; i + 1 < count; ++i) look_up(i);
   while (count > 1) {
-    size_t best = 0;
-    for (size_t i = 1; i + 1 < count; ++i) {
-      if (ranks[i] < ranks[best]) best = i;
-    }
-    if (ranks[best] == kNoRank) break;
+    const uint32_t lowest = LowestRank(ranks.data(), count - 1);
+    if (lowest == kNoRank) break;
+    const auto best =
+        static_cast<size_t>(std::find(ranks.begin(), ranks.end(), lowest) - ranks.begin());
     symbols[best] = merged[best];
     --count;
     const size_t behind = count - best - 1;
     std::memmove(&symbols[best] + 1, &symbols[best] + 2, behind * sizeof(int32_t));
-    std::memmove(ranks.data() + best, ranks.data() + best + 1, behind * sizeof(uint32_t));
+    std::memmove(ranks.data() + best, ranks.data() + best + 1, (behind + 1) * sizeof(uint32_t));
     std::memmove(merged.data() + best, merged.data() + best + 1, behind * sizeof(int32_t));
     if (best > 0) look_up(best - 1);
     if (best + 1 < count) look_up(best);

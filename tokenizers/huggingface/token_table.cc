@@ -29,7 +29,7 @@ uint64_t Mix(uint64_t low, uint64_t high, uint64_t bytes) {
 }  // namespace
 
 TokenTable::TokenTable(size_t count) {
-  const size_t slots = std::bit_ceil(2 * count + 2);
+  const size_t slots = std::bit_ceil(count + count / 2 + 2);
   slots_.resize(slots);
   shift_ = 64 - std::countr_zero(slots);
 }
@@ -55,9 +55,13 @@ TokenTable::Key TokenTable::MakeKey(absl::string_view key) {
   return made;
 }
 
+size_t TokenTable::HomeOf(const Key& key) const {
+  return Mix(key.low, key.high, key.bytes) >> shift_;
+}
+
 size_t TokenTable::SlotOf(const Key& wanted, absl::string_view key) const {
   const size_t mask = slots_.size() - 1;
-  for (size_t at = Mix(wanted.low, wanted.high, wanted.bytes) >> shift_;; at = (at + 1) & mask) {
+  for (size_t at = HomeOf(wanted);; at = (at + 1) & mask) {
     const Slot& slot = slots_[at];
     if (slot.id < 0) return at;
     if (slot.low != wanted.low || slot.bytes != wanted.bytes) continue;

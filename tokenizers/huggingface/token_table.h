@@ -13,6 +13,9 @@ namespace mneme {
 // finding one touches one line of memory. After it is filled any thread may call Find.
 class TokenTable {
  public:
+  // How many rounds ahead is soon enough for Prefetch, and not too soon.
+  static constexpr size_t kAhead = 8;
+
   // For at most `count` keys.
   explicit TokenTable(size_t count = 0);
 
@@ -20,6 +23,10 @@ class TokenTable {
   bool Insert(absl::string_view key, int32_t id);
   // Of a key that is there already, the last id.
   void InsertOrAssign(absl::string_view key, int32_t id);
+
+  // Asks for the memory that Insert and Find of `key` will look at: for loops that know some rounds
+  // ahead what they will look for.
+  void Prefetch(absl::string_view key) const { __builtin_prefetch(&slots_[HomeOf(MakeKey(key))]); }
 
   // The id of `key`; -1: none.
   int32_t Find(absl::string_view key) const { return slots_[SlotOf(MakeKey(key), key)].id; }
@@ -41,6 +48,7 @@ class TokenTable {
   static constexpr size_t kInlineBytes = 16;
 
   static Key MakeKey(absl::string_view key);
+  size_t HomeOf(const Key& key) const;  // where it is unless others were there before
   // Where `key` is, or the free slot where it would be.
   size_t SlotOf(const Key& wanted, absl::string_view key) const;
 

@@ -9,11 +9,13 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "base/json_text.h"
 #include "base/status_macros.h"
 #include "base/utf8.h"
+#include "tokenizers/huggingface/json_scanner.h"
 #include "tokenizers/huggingface/value_builder.h"
 
 namespace mneme {
@@ -48,29 +50,72 @@ bool SplitMerge(absl::string_view text, absl::string_view& left, absl::string_vi
   return true;
 }
 
-// Takes the events of nlohmann's parser, whose interface this is. The text is tokenizer.json, or
-// vocab.json, which is one value of it.
+// Where the parser gives up on a text that the scanner did not take.
+class ErrorPosition final : public Json::json_sax_t {
+ public:
+  size_t position() const { return position_; }
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(size_t) override { return true; }
+  bool key(string_t&) override { return true; }
+  bool end_object() override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool parse_error(size_t position, const std::string&, const Json::exception&) override {
+    position_ = position;
+    return false;
+  }
+
+ private:
+  size_t position_ = 0;
+};
+
+absl::Status NotJson(absl::string_view text, absl::string_view path, size_t scanned) {
+  ErrorPosition finder;
+  // It takes a byte order mark, which is not JSON's.
+  const bool is_taken = Json::sax_parse(text.begin(), text.end(), &finder);
+  const JsonError error =
+      is_taken ? JsonError{scanned, "unexpected bytes"} : ExplainJsonError(text, finder.position());
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ":", LineAndColumn(text, error.begin), ": not valid JSON: ", error.what));
+}
+
+// Takes what JsonScanner finds. The text is tokenizer.json, or vocab.json, which is one value of
+// it.
 class Reader {
  public:
   Reader(absl::string_view text, absl::string_view path, bool is_vocab_alone)
-      : text_(text), path_(path), builder_(path), is_vocab_alone_(is_vocab_alone) {}
+      : path_(path), builder_(path), is_vocab_alone_(is_vocab_alone) {
+    // Room that is not used costs nothing; moving what has grown would.
+    constexpr size_t kLeastBytesOfEntry = 16, kMostExpected = 1 << 20;
+    const size_t expected = std::min(text.size() / kLeastBytesOfEntry, kMostExpected);
+    model().vocab.reserve(expected);
+    if (!is_vocab_alone) model().merges.reserve(expected);
+  }
 
   TokenizerJson TakeResult() { return std::move(result_); }
   const absl::Status& status() const { return status_; }
   bool has_model() const { return has_model_; }
 
-  bool null() { return Scalar(nullptr); }
-  bool boolean(bool value) { return Scalar(value); }
-  bool number_integer(Json::number_integer_t value) { return Scalar(value); }
-  bool number_unsigned(Json::number_unsigned_t value) {
+  bool Null() { return Scalar(nullptr); }
+  bool Bool(bool value) { return Scalar(value); }
+  bool Integer(uint64_t value) {
     if (state_ == State::kVocabObject) return Id(value);
     return Scalar(value);
   }
-  bool number_float(Json::number_float_t value, const Json::string_t& number) {
-    if (state_ == State::kVocabPair) return Score(ReferenceNumber(number));
+  bool Number(absl::string_view text, double value) {
+    if (state_ == State::kVocabPair) return Score(ReferenceNumber(text));
+    int64_t integer = 0;
+    if (absl::SimpleAtoi(text, &integer)) return Scalar(integer);
     return Scalar(value);
   }
-  bool string(Json::string_t& value) {
+  bool String(absl::string_view value) {
     switch (state_) {
       case State::kMerges:
         return MergeText(value);
@@ -84,32 +129,31 @@ class Reader {
         }
         [[fallthrough]];
       default:
-        return Scalar(value);
+        return Scalar(std::string(value));
     }
   }
-  bool binary(Json::binary_t&) { return false; }  // JSON has none
 
-  bool key(Json::string_t& name) {
+  bool Key(absl::string_view name) {
     switch (state_) {
       case State::kVocabObject:
         model().vocab.push_back({Keep(name), 0, 0.0});
         return true;
       case State::kTree:
-        return Allows(builder_.Key(name));
+        return Allows(builder_.Key(std::string(name)));
       default:
         break;
     }
-    key_ = name;
+    key_.assign(name.data(), name.size());
     const bool is_model = state_ == State::kModel;
-    const bool is_known = is_model ? model().options.contains(name) ||
+    const bool is_known = is_model ? model().options.contains(key_) ||
                                          (name == kVocab && model().has_vocab) ||
                                          (name == kMerges && model().has_merges)
-                                   : result_.rest.contains(name) || (name == kModel && has_model_);
+                                   : result_.rest.contains(key_) || (name == kModel && has_model_);
     if (!is_known) return true;
-    return Fail(absl::StrCat(is_model ? "model: " : "", "key ", Shown(name), " occurs twice"));
+    return Fail(absl::StrCat(is_model ? "model: " : "", "key ", Shown(key_), " occurs twice"));
   }
 
-  bool start_object(size_t) {
+  bool BeginObject() {
     switch (state_) {
       case State::kStart:
         if (is_vocab_alone_) return BeginVocab(State::kVocabObject);
@@ -132,7 +176,7 @@ class Reader {
         return Unexpected("an object");
     }
   }
-  bool end_object() {
+  bool EndObject() {
     switch (state_) {
       case State::kVocabObject:
         state_ = is_vocab_alone_ ? State::kStart : State::kModel;
@@ -150,7 +194,7 @@ class Reader {
     return true;
   }
 
-  bool start_array(size_t) {
+  bool BeginList() {
     switch (state_) {
       case State::kTop:
         return key_ == kModel ? Unexpected("a list") : BeginTree(Json::array());
@@ -182,7 +226,7 @@ class Reader {
         return Unexpected("a list");
     }
   }
-  bool end_array() {
+  bool EndList() {
     switch (state_) {
       case State::kVocabPair:
         if (elements_ != 2) return Unexpected(absl::StrCat("a list of ", elements_));
@@ -208,12 +252,6 @@ class Reader {
         break;
     }
     return true;
-  }
-
-  bool parse_error(size_t position, const std::string&, const Json::exception&) {
-    const JsonError error = ExplainJsonError(text_, position);
-    return Allows(absl::InvalidArgumentError(absl::StrCat(
-        path_, ":", LineAndColumn(text_, error.begin), ": not valid JSON: ", error.what)));
   }
 
  private:
@@ -334,18 +372,19 @@ class Reader {
     return true;
   }
 
-  bool MergeText(const std::string& text) {
-    if (merges_kind_ == MergesKind::kPairs) return Unexpected(Shown(text));
+  bool MergeText(absl::string_view text) {
+    if (merges_kind_ == MergesKind::kPairs) return Unexpected(Shown(std::string(text)));
     merges_kind_ = MergesKind::kTexts;
     ++items_;
     if (absl::StartsWith(text, "#version")) return true;  // the head line of merges.txt
     Model::Merge& merge = model().merges.emplace_back();
     if (!SplitMerge(Keep(text), merge.left, merge.right)) {
-      return Fail(absl::StrCat("model: merges[", items_ - 1, "] is ", NoMerge(Shown(text))));
+      return Fail(
+          absl::StrCat("model: merges[", items_ - 1, "] is ", NoMerge(Shown(std::string(text)))));
     }
     return true;
   }
-  bool MergeHalf(const std::string& text) {
+  bool MergeHalf(absl::string_view text) {
     if (elements_ >= 2) return Unexpected("more than two");
     Model::Merge& merge = model().merges.back();
     (elements_ == 0 ? merge.left : merge.right) = Keep(text);
@@ -353,7 +392,6 @@ class Reader {
     return true;
   }
 
-  const absl::string_view text_;
   const std::string path_;
   ValueBuilder builder_;
   const bool is_vocab_alone_;
@@ -373,8 +411,10 @@ absl::StatusOr<TokenizerJson> Read(absl::string_view text, absl::string_view pat
                                    bool is_vocab_alone) {
   MNEME_RETURN_IF_ERROR(CheckSize(text, path));
   Reader reader(text, path, is_vocab_alone);
-  (void)Json::sax_parse(text.begin(), text.end(), &reader);
+  JsonScanner scanner(text);
+  const JsonScanner::Result scanned = scanner.Scan(reader);
   MNEME_RETURN_IF_ERROR(reader.status());
+  if (scanned != JsonScanner::Result::kDone) return NotJson(text, path, scanner.position());
   if (!is_vocab_alone && !reader.has_model()) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, ": has no key \"", kModel, "\", expected that of a tokenizer"));

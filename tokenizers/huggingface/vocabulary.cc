@@ -37,7 +37,11 @@ absl::StatusOr<Vocabulary> MakeVocabulary(const TokenizerJson::Model& model,
   Vocabulary vocabulary = {.by_id = std::vector<std::string>(static_cast<size_t>(largest) + 1),
                            .by_spelling = TokenTable(model.vocab.size())};
   std::vector<bool> is_taken(vocabulary.by_id.size());
-  for (const auto& token : model.vocab) {
+  for (size_t i = 0; i < model.vocab.size(); ++i) {
+    const auto& token = model.vocab[i];
+    if (i + TokenTable::kAhead < model.vocab.size()) {
+      vocabulary.by_spelling.Prefetch(model.vocab[i + TokenTable::kAhead].text);
+    }
     std::string& place = vocabulary.by_id[token.id];
     if (is_taken[token.id]) {
       return Refused(path, token.text,
