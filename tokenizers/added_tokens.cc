@@ -89,7 +89,8 @@ std::vector<AddedTokens::Part> AddedTokens::Split(absl::string_view text, bool p
     }
     if (token.strips_right) token_end += LeadingWhiteSpace(text.substr(token_end));
     if (begin < token_begin) parts.push_back({.text = text.substr(begin, token_begin - begin)});
-    parts.push_back({.text = {}, .token = &token});
+    // Nothing is left of one that is all white space, where both this and the one before it strip.
+    if (token_begin < token_end) parts.push_back({.text = {}, .token = &token});
     begin = token_end;
   }
   if (begin < text.size()) parts.push_back({.text = text.substr(begin)});

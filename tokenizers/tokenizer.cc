@@ -56,17 +56,15 @@ absl::StatusOr<std::vector<int32_t>> Tokenizer::Encode(absl::string_view text,
 absl::StatusOr<Tokenizer::Pair> Tokenizer::EncodePair(absl::string_view text,
                                                       absl::string_view pair, EncodeOptions options,
                                                       WorkMeter& meter) const {
-  const PostProcessor plain;
-  const PostProcessor& processor =
-      options.add_bos || options.add_eos ? vocabulary_.post_processor : plain;
+  const bool adds = options.add_bos || options.add_eos;
   std::vector<int32_t> first;
   MNEME_RETURN_IF_ERROR(AppendText(text, options, meter, first));
   std::vector<int32_t> second;
   MNEME_RETURN_IF_ERROR(AppendText(pair, options, meter, second));
   Pair out;
-  for (const Item& item : processor.pair) {
+  for (const Item& item : vocabulary_.post_processor.pair) {
     if (item.kind == Item::Kind::kToken) {
-      out.ids.push_back(item.id);
+      if (adds) out.ids.push_back(item.id);
     } else {
       const std::vector<int32_t>& ids = item.kind == Item::Kind::kText ? first : second;
       out.ids.insert(out.ids.end(), ids.begin(), ids.end());

@@ -64,6 +64,18 @@ std::vector<Spec> NamedTokens(const TokenizerConfig& config) {
   return named;
 }
 
+// Both in the order of their ids; where both have an id, `file` alone.
+std::vector<Spec> ById(const std::vector<Spec>& legacy, const std::vector<Spec>& file) {
+  std::vector<Spec> all = file;
+  for (const Spec& spec : legacy) {
+    const auto same_id = [&](const Spec& other) { return other.id == spec.id; };
+    if (std::none_of(file.begin(), file.end(), same_id)) all.push_back(spec);
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Spec& a, const Spec& b) { return a.id < b.id; });
+  return all;
+}
+
 // Ids of the model's vocabulary, of the spellings in the list.
 absl::flat_hash_map<absl::string_view, int32_t> IdsInModel(
     const SpecList& list, const std::vector<std::string>& model_tokens) {
@@ -131,11 +143,7 @@ std::vector<Pipeline::Added> ResolveAddedTokens(const AddedTokenSources& sources
   if (config.added_tokens.has_value()) {
     for (const Spec& spec : *config.added_tokens) configured.Put(spec);
   } else {
-    for (const Spec& spec : sources.legacy) configured.Put(spec);
-    std::vector<Spec> file = sources.file;
-    std::stable_sort(file.begin(), file.end(),
-                     [](const Spec& a, const Spec& b) { return a.id < b.id; });
-    for (const Spec& spec : file) configured.Put(spec);
+    for (const Spec& spec : ById(sources.legacy, sources.file)) configured.Put(spec);
   }
   for (const Spec& spec : configured.specs()) {
     if (!spec.content.empty()) list.Put(spec);
