@@ -125,12 +125,14 @@ class PatternCompiler {
   absl::Status AddRepeat(const PatternNode& node) {
     const PatternNode& child = node.children[0];
     if (child.kind == PatternNode::kSet) {
+      const bool unbounded = !node.max.has_value();
       Emit({.kind = node.greed == PatternNode::kGreedy ? Op::kRun
                     : node.greed == PatternNode::kLazy ? Op::kLazyRun
                                                        : Op::kFixedRun,
             .set = SetOf(child),
             .min = static_cast<uint32_t>(node.min),
-            .max = node.max.has_value() ? static_cast<uint32_t>(*node.max) : kUnbounded});
+            .max = unbounded ? kUnbounded : static_cast<uint32_t>(*node.max),
+            .remembers = unbounded && node.greed != PatternNode::kLazy && loops_ == 0});
       return absl::OkStatus();
     }
     if (node.greed == PatternNode::kPossessive) {
@@ -142,6 +144,14 @@ class PatternCompiler {
 
   // What must come is written out, and so is what may, if that is bounded.
   absl::Status AddLoop(const PatternNode& child, int min, std::optional<int> max, bool lazy) {
+    const bool loops = max != 1;
+    loops_ += loops ? 1 : 0;
+    absl::Status status = AddCopies(child, min, max, lazy);
+    loops_ -= loops ? 1 : 0;
+    return status;
+  }
+
+  absl::Status AddCopies(const PatternNode& child, int min, std::optional<int> max, bool lazy) {
     for (int i = 0; i < min; ++i) {
       if (absl::Status status = Add(child); !status.ok()) return status;
     }
@@ -194,13 +204,14 @@ class PatternCompiler {
   }
 
   PatternProgram& program_;
+  int loops_ = 0;  // that what is added lies in
 };
 
 // One search through one text.
 class PatternProgram::Search {
  public:
   Search(const PatternProgram& program, absl::string_view text, WorkMeter& meter)
-      : program_(program), text_(text), meter_(meter) {}
+      : program_(program), text_(text), meter_(meter), memories_(program.ops_.size()) {}
 
   absl::Status Run(MatchSink sink) {
     size_t at = 0;
@@ -235,6 +246,14 @@ class PatternProgram::Search {
     uint32_t left = 0;  // characters that a lazy run may still take
     size_t at;
     size_t least = 0;
+  };
+
+  // What a run found last: itself, and the ends of it, a stretch, from which the rest of the
+  // pattern does not match. Neither depends on where the match began. So a pattern that begins with
+  // a run does not try each of its characters as a beginning and each as an end.
+  struct Memory {
+    size_t run_begin = 0, run_end = 0;
+    size_t failed_first = 1, failed_last = 0;
   };
 
   // None also if it was given up on: see Report.
@@ -290,24 +309,14 @@ class PatternProgram::Search {
           ok = TakeOne(op.set, at);
           break;
         case Op::kRun: {
-          const size_t begin = at;
-          uint32_t taken = 0;
-          size_t least = begin;
-          while (taken < op.max && TakeOne(op.set, at)) {
-            if (++taken == op.min) least = at;
-          }
-          steps_ += taken;
-          ok = taken >= op.min;
-          if (taken > op.min) {
-            choices_.push_back({index, Choice::kShorten, 0, at, least});
-          }
+          size_t least = at;
+          ok = TakeRun(index, least, at);
+          if (ok && at > least) choices_.push_back({index, Choice::kShorten, 0, at, least});
           break;
         }
         case Op::kFixedRun: {
-          uint32_t taken = 0;
-          while (taken < op.max && TakeOne(op.set, at)) ++taken;
-          steps_ += taken;
-          ok = taken >= op.min;
+          size_t least = at;
+          ok = TakeRun(index, least, at);
           break;
         }
         case Op::kLazyRun: {
@@ -364,6 +373,45 @@ class PatternProgram::Search {
     }
   }
 
+  // As many characters as there are from `at` on, which then is where they end, or the last of
+  // these ends from which the rest may match. `least` is where the shortest run ends; it is `at`
+  // before. False if there are too few characters, or if no end will do.
+  bool TakeRun(uint32_t index, size_t& least, size_t& at) {
+    const Op& op = program_.ops_[index];
+    Memory& memory = memories_[index];
+    const size_t begin = at;
+    uint32_t taken = 0;
+    while (taken < op.max) {
+      if (op.remembers && taken >= op.min && at >= memory.run_begin && at < memory.run_end) {
+        at = memory.run_end;
+        break;
+      }
+      if (!TakeOne(op.set, at)) break;
+      if (++taken == op.min) least = at;
+    }
+    steps_ += taken;
+    if (taken < op.min) return false;
+    if (!op.remembers) return true;
+    if (begin < memory.run_begin || begin >= memory.run_end) {
+      memory.run_begin = begin;
+      memory.run_end = at;
+    }
+    if (at < memory.failed_first || at > memory.failed_last) return true;
+    if (least >= memory.failed_first) return false;
+    at = PreviousCodePoint(text_, memory.failed_first);
+    return true;
+  }
+
+  // The rest of the pattern does not match from `end` of a run on.
+  void Remember(uint32_t index, size_t end) {
+    if (!program_.ops_[index].remembers) return;
+    Memory& memory = memories_[index];
+    const bool goes_on = memory.failed_first <= memory.failed_last && end < memory.failed_first &&
+                         PreviousCodePoint(text_, memory.failed_first) == end;
+    memory.failed_first = end;
+    if (!goes_on) memory.failed_last = end;
+  }
+
   // Goes to the last place where something else can be tried.
   bool Backtrack(size_t floor, uint32_t& index, size_t& at) {
     while (choices_.size() > floor) {
@@ -376,9 +424,13 @@ class PatternProgram::Search {
       }
       index = choice.op + 1;
       if (choice.kind == Choice::kShorten) {
+        Remember(choice.op, choice.at);
+        if (choice.at == choice.least) {
+          choices_.pop_back();
+          continue;
+        }
         choice.at = PreviousCodePoint(text_, choice.at);
         at = choice.at;
-        if (choice.at == choice.least) choices_.pop_back();
         return true;
       }
       if (TakeOne(program_.ops_[choice.op].set, choice.at)) {
@@ -428,6 +480,7 @@ class PatternProgram::Search {
   const absl::string_view text_;
   WorkMeter& meter_;
   std::vector<Choice> choices_;
+  std::vector<Memory> memories_;  // by operation
   int64_t steps_ = 0, reported_ = 0, next_report_ = kStepsPerReport;
   absl::Status ended_;
 };
