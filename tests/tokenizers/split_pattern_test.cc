@@ -147,7 +147,9 @@ TEST(Pattern, IsRefusedByNameWhereItMayMeanSomethingElse) {
   EXPECT_THAT(refusal("(?i:\\p{Lu})"), unsupported("a property in any case"));
   EXPECT_THAT(refusal("\\p{Emoji}"), unsupported("a property \"Emoji\""));
   EXPECT_THAT(refusal("(a*)*"), unsupported("a repeat of what can match nothing"));
+  EXPECT_THAT(refusal("(?:^)?a"), unsupported("a quantifier of an assertion"));
   EXPECT_THAT(refusal("a**"), unsupported("a quantifier of a quantifier"));
+  EXPECT_THAT(refusal("\\b.*b"), unsupported("\".*\" behind an assertion"));
   EXPECT_THAT(refusal("a{2}?"), unsupported("a quantifier \"{n}?\""));
   EXPECT_THAT(refusal("x{a}"), unsupported("a \"{\" that no backslash precedes"));
   EXPECT_THAT(refusal("(?<=a+)b"), unsupported("a look-behind of no fixed length"));

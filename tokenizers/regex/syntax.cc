@@ -34,7 +34,11 @@ class PatternParser {
   absl::StatusOr<PatternNode> Parse() {
     if (!IsValidUtf8(pattern_)) return absl::InvalidArgumentError("it is not valid UTF-8");
     auto node = Choice(Flags());
-    if (node.ok() && at_ < pattern_.size()) return Invalid("\")\" without a \"(\"");
+    if (!node.ok()) return node;
+    if (at_ < pattern_.size()) return Invalid("\")\" without a \"(\"");
+    if (BeginsWithAssertedDots(*node, /*asserted=*/false)) {
+      return Unsupported("\".*\" behind an assertion at its beginning");
+    }
     return node;
   }
 
@@ -150,7 +154,9 @@ class PatternParser {
         CharacterSet set;
         if (!flags.dot_is_all) set.Add('\n');
         set.Negate();
-        return SetNode(std::move(set));
+        PatternNode dot = SetNode(std::move(set));
+        dot.is_dot = true;
+        return dot;
       }
       case '^':
         ++at_;
@@ -261,6 +267,11 @@ class PatternParser {
       }
       if (quantified) return Unsupported("a quantifier of a quantifier");
       quantified = true;
+      const bool asserts =
+          atom.kind == PatternNode::kChoice
+              ? std::any_of(atom.children.begin(), atom.children.end(), IsAssertion)
+              : IsAssertion(atom);
+      if (asserts) return Unsupported("a quantifier of an assertion");
       if (atom.kind != PatternNode::kSet && CanMatchNothing(atom) &&
           !(repeat.min == 0 && repeat.max == 1)) {
         return Unsupported("a repeat of what can match nothing");
@@ -286,6 +297,47 @@ class PatternParser {
         outer.children.push_back(std::move(atom));
         atom = std::move(outer);
       }
+    }
+  }
+
+  static bool IsAssertion(const PatternNode& node) {
+    switch (node.kind) {
+      case PatternNode::kSet:
+      case PatternNode::kChoice:
+      case PatternNode::kRepeat:
+      case PatternNode::kAtomic:
+        return false;
+      case PatternNode::kSequence:
+        return node.children.size() == 1 && IsAssertion(node.children[0]);
+      default:
+        return true;
+    }
+  }
+
+  // Oniguruma takes a ".*" that comes first for an anchor at a line's start, as trying it later in
+  // the line is in vain. With an assertion before it that is not so, and yet it does.
+  static bool BeginsWithAssertedDots(const PatternNode& node, bool asserted) {
+    switch (node.kind) {
+      case PatternNode::kSequence:
+        for (const PatternNode& child : node.children) {
+          if (!IsAssertion(child)) return BeginsWithAssertedDots(child, asserted);
+          asserted = true;
+        }
+        return false;
+      case PatternNode::kChoice:
+        return std::any_of(node.children.begin(), node.children.end(), [&](const PatternNode& c) {
+          return BeginsWithAssertedDots(c, asserted);
+        });
+      case PatternNode::kRepeat: {
+        const PatternNode& child = node.children[0];
+        if (child.kind != PatternNode::kSet) return BeginsWithAssertedDots(child, asserted);
+        return asserted && child.is_dot && !node.max.has_value() &&
+               node.greed != PatternNode::kLazy;
+      }
+      case PatternNode::kAtomic:
+        return BeginsWithAssertedDots(node.children[0], asserted);
+      default:
+        return false;
     }
   }
 

@@ -13,7 +13,8 @@
 //             (?i:...) and (?m:...), (?>...), look-ahead, look-behind of fixed length, ^ $ \A \z \Z
 //             \b \B, * + ? {n} {n,} {,m} {n,m}, lazy and possessive where Oniguruma has them
 //   refused   back references, recursion, \K \G \R \X, conditions, "&&", [:alpha:], (?x), names of
-//             other properties, (?i:) beyond ASCII, repeats of what can match nothing
+//             other properties, (?i:) beyond ASCII, repeats of what can match nothing and of
+//             assertions, and "\b.*" at the beginning, which Oniguruma tries at lines' starts only
 #pragma once
 
 #include <memory>
@@ -52,6 +53,7 @@ struct PatternNode {
   std::optional<int> max;  // none: any number
   Greed greed = kGreedy;
   bool negated = false;
+  bool is_dot = false;  // of kSet: "."
 };
 
 // INVALID_ARGUMENT: not a pattern; UNIMPLEMENTED: a construct that is not read. Messages say which
