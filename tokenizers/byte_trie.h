@@ -37,8 +37,8 @@ class ByteTrie {
     return Longest(text, steps);
   }
 
-  // Calls `visit(bytes, value)` for every entry that `text` begins with, the shortest first. `steps`
-  // grows by the bytes looked at.
+  // Calls `visit(bytes, value)` for every entry that `text` begins with, the shortest first.
+  // `steps` grows by the bytes looked at.
   template <typename Visit>
   void ForEachPrefix(absl::string_view text, Visit&& visit, int64_t& steps) const {
     if (text.empty()) return;

@@ -15,7 +15,6 @@ void ChooseSpecialId(absl::string_view name, const std::optional<std::string>& s
     id = std::nullopt;
     return;
   }
-  if (!id.has_value()) id = config_id;
   if (spelling.has_value()) {
     const std::optional<int32_t> found = find(*spelling);
     if (found.has_value() && *found < vocab_size) {

@@ -165,6 +165,10 @@ class Tokenizer {
   std::optional<int32_t> eos_id() const { return vocabulary_.eos_id; }
   std::optional<int32_t> unk_id() const { return vocabulary_.unk_id; }
   bool adds_bos() const { return vocabulary_.adds_bos; }
+  // Whether there is anything that `add_eos` puts behind a text.
+  bool has_suffix() const {
+    return vocabulary_.post_processor.single.back().kind == PostProcessor::Item::Kind::kToken;
+  }
   const DecodeRules& decode_rules() const { return vocabulary_.decode; }
   const AddedTokens& added_tokens() const { return added_tokens_; }
 

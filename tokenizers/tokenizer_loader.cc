@@ -148,6 +148,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadSentencePiece(absl::string_view b
   const auto find = [&](absl::string_view spelling) {
     return FindPiece(vocabulary.entries, spelling);
   };
+  if (!vocabulary.bos_id.has_value()) vocabulary.bos_id = facts.bos_token_id;
+  if (!vocabulary.eos_id.has_value()) vocabulary.eos_id = facts.eos_token_id;
   ChooseSpecialIds(config, facts, find, vocabulary);
   AddSpecialTokens(config, vocabulary);
   if (vocabulary.bos_id.has_value()) {

@@ -81,7 +81,7 @@ absl::StatusOr<Json> TokenizerInfo(const std::string& folder, const Tokenizer& t
   info["eos_token"] = SpellingOf(tokenizer, tokenizer.eos_id());
   info["unk_token"] = SpellingOf(tokenizer, tokenizer.unk_id());
   info["add_bos_token"] = tokenizer.adds_bos();
-  info["add_eos_token"] = false;
+  info["add_eos_token"] = tokenizer.has_suffix();
   if (!chat_template.empty()) info["chat_template"] = SanitizeUtf8(chat_template);
 
   const auto unless_there = [&info](const char* name, Json value) {

@@ -171,6 +171,8 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadHuggingFaceTokenizer(absl::string
         "is generated");
   }
   ChooseSpecialIds(config, facts, find, vocabulary);
+  if (const auto unk = config.Spelling("unk_token"); unk.has_value())
+    vocabulary.unk_id = find(*unk);
   return MakePipelineTokenizer(std::move(pipeline), static_cast<int>(facts.vocab_size),
                                std::move(vocabulary));
 }

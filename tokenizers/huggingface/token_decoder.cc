@@ -87,9 +87,9 @@ absl::Status TokenDecoder::Add(const Json& config, const std::string& path, int 
   if (type == "Sequence") {
     const Json* decoders = reader.Find("decoders");
     if (decoders == nullptr || !decoders->is_array() || depth == kMaxDecoderDepth) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ".decoders is ", decoders == nullptr ? "missing" : Shown(*decoders),
-                       ", expected a list of decoders, nested at most ", kMaxDecoderDepth, " deep"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, ".decoders is ", decoders == nullptr ? "missing" : Shown(*decoders),
+          ", expected a list of decoders, nested at most ", kMaxDecoderDepth, " deep"));
     }
     for (size_t i = 0; i < decoders->size(); ++i) {
       MNEME_RETURN_IF_ERROR(

@@ -296,7 +296,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(Pipeline pipeli
     }
     normalized.push_back(std::move(token));
   }
-  vocabulary.unk_id = pipeline.model->unk_id();
+  if (pipeline.model->unk_id().has_value()) vocabulary.unk_id = pipeline.model->unk_id();
   if (vocabulary.unk_id.has_value() && *vocabulary.unk_id >= vocab_size) vocabulary.unk_id.reset();
   vocabulary.post_processor = pipeline.post_processor;
   vocabulary.adds_bos =
