@@ -188,9 +188,10 @@ int RunTokenize(const Arguments& arguments) {
                       "Take special tokens that TEXT spells, such as </s>, for these tokens; on by "
                       "default.",
                       [&](bool value) { request.set_parse_special(value); });
-  question.flags.String("pair", "TEXT",
-                        "A second text, put together with the first as the model's tokenizer does it.",
-                        [&](std::string value) { request.set_text_pair(std::move(value)); });
+  question.flags.String(
+      "pair", "TEXT",
+      "A second text, put together with the first as the model's tokenizer does it.",
+      [&](std::string value) { request.set_text_pair(std::move(value)); });
   std::vector<std::string> words;
   int code = kOk;
   if (!question.Parse("tokenize", "[FLAGS] [TEXT]: token ids of TEXT or standard input", kAnyNumber,

@@ -119,7 +119,8 @@ absl::StatusOr<ChatPrompt> ToChatPrompt(const Conversation& conversation, const 
     }
     MNEME_RETURN_IF_ERROR(Protect(*tokenizer, absl::StrCat("messages[", i, "]"), message, meter));
   }
-  MNEME_RETURN_IF_ERROR(Protect(*tokenizer, "template_arguments", checked.template_arguments, meter));
+  MNEME_RETURN_IF_ERROR(
+      Protect(*tokenizer, "template_arguments", checked.template_arguments, meter));
 
   ChatPrompt prompt;
   const absl::StatusOr<std::string> text = Render(checked, "", chat_template, meter);

@@ -163,8 +163,8 @@ absl::StatusOr<v1::TokenizeResponse> Tokenized(const EngineAccess& access,
     MNEME_ASSIGN_OR_RETURN(encoded, EncodeTextPair(*tokenizer, request.text(), request.text_pair(),
                                                    options, access.facts(), meter));
   } else {
-    MNEME_ASSIGN_OR_RETURN(
-        encoded.ids, EncodeText(*tokenizer, request.text(), options, access.facts(), meter));
+    MNEME_ASSIGN_OR_RETURN(encoded.ids,
+                           EncodeText(*tokenizer, request.text(), options, access.facts(), meter));
   }
   const std::vector<int32_t>& ids = encoded.ids;
   v1::TokenizeResponse response;

@@ -79,8 +79,9 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
                                 .parse_special = parse_special};
     if (has_pair) {
       MNEME_RETURN_IF_ERROR(CheckTextSize(pair, "text_pair", access.facts()));
-      MNEME_ASSIGN_OR_RETURN(Tokenizer::Pair encoded, EncodeTextPair(*tokenizer, prompt, pair, options,
-                                                                     access.facts(), meter));
+      MNEME_ASSIGN_OR_RETURN(
+          Tokenizer::Pair encoded,
+          EncodeTextPair(*tokenizer, prompt, pair, options, access.facts(), meter));
       ids = std::move(encoded.ids);
       type_ids = std::move(encoded.type_ids);
     } else {

@@ -1,4 +1,5 @@
-// Rows copied: of the embedding table, of activations; logits struck out. Exact, so compared bit by bit.
+// Rows copied: of the embedding table, of activations; logits struck out. Exact, so compared bit by
+// bit.
 #include <cmath>
 #include <vector>
 

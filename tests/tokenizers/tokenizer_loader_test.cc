@@ -38,8 +38,11 @@ class TokenizerLoaderTest : public testing::Test {
 
   const std::string bpe_ = ReadBytes(GoldenPath("bpe.model"));
   TestFolder folder_;
-  TokenizerFacts facts_{
-      .vocab_size = kBpeSize, .bos_token_id = {}, .eos_token_id = {}, .tokenizer_class = {}, .model_type = {}};
+  TokenizerFacts facts_{.vocab_size = kBpeSize,
+                        .bos_token_id = {},
+                        .eos_token_id = {},
+                        .tokenizer_class = {},
+                        .model_type = {}};
 };
 
 // As AutoTokenizer does it.
@@ -80,7 +83,11 @@ TEST_F(TokenizerLoaderTest, FolderWithoutTokenizerIsNotFoundUnlessBytesFit) {
 }
 
 TEST_F(TokenizerLoaderTest, ByteTokenizerIsUsedWhereAskedFor) {
-  facts_ = {.vocab_size = 258, .bos_token_id = 256, .eos_token_id = 257, .tokenizer_class = {}, .model_type = {}};
+  facts_ = {.vocab_size = 258,
+            .bos_token_id = 256,
+            .eos_token_id = 257,
+            .tokenizer_class = {},
+            .model_type = {}};
   WriteConfig(R"({"tokenizer_class": "ByteTokenizer"})");
   folder_.Write("special_tokens_map.json", "{}");
   const auto tokenizer = MustLoad();
@@ -109,7 +116,11 @@ TEST_F(TokenizerLoaderTest, ConfigJsonMayAskForTheByteTokenizerToo) {
 }
 
 TEST_F(TokenizerLoaderTest, ByteIdsAreNoSpecialTokens) {
-  facts_ = {.vocab_size = 256, .bos_token_id = 1, .eos_token_id = 2, .tokenizer_class = {}, .model_type = {}};
+  facts_ = {.vocab_size = 256,
+            .bos_token_id = 1,
+            .eos_token_id = 2,
+            .tokenizer_class = {},
+            .model_type = {}};
   const auto tokenizer = MustLoad();
   EXPECT_EQ(tokenizer->bos_id(), std::nullopt);
   EXPECT_FALSE(tokenizer->adds_bos());

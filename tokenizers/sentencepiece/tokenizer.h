@@ -79,8 +79,8 @@ Tokenizer::Vocabulary SentencePieceVocabulary(const SentencePieceModelFile& file
                                               const SentencePieceEncoder& encoder);
 
 // `vocabulary` is that of the model, with rows possibly appended and special ids replaced.
-// `prefix_after_special`: text behind a special token that a text spells has a dummy prefix, as text
-// at a start has.
+// `prefix_after_special`: text behind a special token that a text spells has a dummy prefix, as
+// text at a start has.
 std::unique_ptr<Tokenizer> MakeSentencePieceTokenizer(std::unique_ptr<SentencePieceEncoder> encoder,
                                                       Tokenizer::Vocabulary vocabulary,
                                                       bool prefix_after_special);

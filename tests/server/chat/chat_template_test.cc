@@ -68,8 +68,9 @@ TEST_F(ChatTemplateTest, OfSeveralOnesTheNamesDecide) {
   EXPECT_EQ(Config(R"("C")"), "C C ");
   EXPECT_EQ(Config(R"([{"name": "rag", "template": "R"}, {"name": "default", "template": "C"}])"),
             "C C ");
-  EXPECT_EQ(Config(R"([{"name": "default", "template": "A"}, {"name": "default", "template": "B"}])"),
-            "B B ");
+  EXPECT_EQ(
+      Config(R"([{"name": "default", "template": "A"}, {"name": "default", "template": "B"}])"),
+      "B B ");
   EXPECT_EQ(Config(R"({"default": "C", "tool_use": "T"})"), "C T ");
   for (const char* none : {R"([{"name": "rag", "template": "R"}])", "[]", "null", R"("")", "{}"}) {
     EXPECT_THAT(Config(none), HasSubstr("no chat template")) << none;
@@ -77,7 +78,8 @@ TEST_F(ChatTemplateTest, OfSeveralOnesTheNamesDecide) {
 }
 
 TEST_F(ChatTemplateTest, LinesOfFilesEndAlike) {
-  EXPECT_EQ(Chats({{"chat_template.jinja", "{% if true %}\r\na\r\nb{% endif %}\r\n"}}), "a\nb a\nb ");
+  EXPECT_EQ(Chats({{"chat_template.jinja", "{% if true %}\r\na\r\nb{% endif %}\r\n"}}),
+            "a\nb a\nb ");
 }
 
 TEST_F(ChatTemplateTest, ErrorsNameTheFile) {
