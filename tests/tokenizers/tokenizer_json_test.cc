@@ -98,7 +98,7 @@ TEST(TokenizerJsonTest, ErrorsNameFileKeyWhatItHoldsAndWhatWasExpected) {
       {R"({"model": []})", "t.json: key \"model\" is a list, expected an object"},
       {R"({"model": {}, "model": {}})", "t.json: key \"model\" occurs twice"},
       {R"({"a": 1, "a": 2})", "t.json: key \"a\" occurs twice"},
-      {R"({"a": [{"b": 1, "b": 2}]})", "t.json: a: key \"b\" occurs twice"},
+      {R"({"a": [{"b": 1, "b": 2}]})", "t.json: \"a\": key \"b\" occurs twice"},
       {R"({"model": {"vocab": {}, "vocab": {}}})", "t.json: model: key \"vocab\" occurs twice"},
       {R"({"model": {"merges": [], "merges": []}})", "t.json: model: key \"merges\" occurs twice"},
       {R"({"model": {"type": 1, "type": 2}})", "t.json: model: key \"type\" occurs twice"},
@@ -132,7 +132,7 @@ TEST(TokenizerJsonTest, ErrorsNameFileKeyWhatItHoldsAndWhatWasExpected) {
 
 TEST(TokenizerJsonTest, RefusesDeepAndWideTrees) {
   const std::string deep = absl::StrCat(R"({"model": {"x": )", std::string(100000, '['));
-  EXPECT_THAT(ErrorOf(deep), HasSubstr("t.json: model: x: is nested deeper than 32 levels"));
+  EXPECT_THAT(ErrorOf(deep), HasSubstr("t.json: model: \"x\": is nested deeper than 32 levels"));
   std::string wide = R"({"y": [0)";
   for (int i = 0; i < (1 << 20); ++i) wide += ",0";
   EXPECT_THAT(ErrorOf(wide + "]}"), HasSubstr("more than 1048576 values beside the vocabulary"));

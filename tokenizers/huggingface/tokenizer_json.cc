@@ -325,11 +325,11 @@ class Reader {
     switch (state_) {
       case State::kTop:
         if (key_ == kModel) return Unexpected(Shown(value));
-        builder_.Begin(result_.rest[key_], key_);
+        builder_.Begin(result_.rest[key_], Shown(key_));
         return Allows(builder_.Add(std::move(value)));
       case State::kModel:
         if (key_ == kVocab || key_ == kMerges) return Unexpected(Shown(value));
-        builder_.Begin(model().options[key_], absl::StrCat("model: ", key_));
+        builder_.Begin(model().options[key_], absl::StrCat("model: ", Shown(key_)));
         return Allows(builder_.Add(std::move(value)));
       case State::kTree:
         return Allows(builder_.Add(std::move(value)));
@@ -344,9 +344,9 @@ class Reader {
   bool BeginTree(Json empty) {
     tree_in_model_ = state_ == State::kModel;
     if (tree_in_model_) {
-      builder_.Begin(model().options[key_], absl::StrCat("model: ", key_));
+      builder_.Begin(model().options[key_], absl::StrCat("model: ", Shown(key_)));
     } else {
-      builder_.Begin(result_.rest[key_], key_);
+      builder_.Begin(result_.rest[key_], Shown(key_));
     }
     state_ = State::kTree;
     return Allows(builder_.Open(std::move(empty)));

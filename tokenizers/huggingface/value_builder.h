@@ -20,7 +20,7 @@ class ValueBuilder {
 
   explicit ValueBuilder(absl::string_view file) : file_(file) {}
 
-  // `root` gets the value; `name` is its key in errors.
+  // `root` gets the value; `name` says in errors where it is.
   void Begin(nlohmann::json& root, std::string name);
   // After an event.
   bool is_complete() const { return open_.empty(); }
