@@ -55,8 +55,8 @@ std::string InByteAlphabet(absl::string_view bytes) {
 }
 
 std::optional<std::string> FromByteAlphabet(absl::string_view text) {
-  std::string bytes;
-  bytes.reserve(text.size());
+  std::string bytes(text.size(), '\0');
+  char* out = bytes.data();
   for (size_t i = 0; i < text.size(); ++i) {
     const auto lead = static_cast<uint8_t>(text[i]);
     int code_point = lead;
@@ -67,13 +67,14 @@ std::optional<std::string> FromByteAlphabet(absl::string_view text) {
     }
     if (code_point < kFirstSubstitute) {
       if (!IsPrintable(code_point)) return std::nullopt;
-      bytes.push_back(static_cast<char>(code_point));
+      *out++ = static_cast<char>(code_point);
     } else {
       const int substitute = code_point - kFirstSubstitute;
       if (substitute >= kAlphabet.substitutes) return std::nullopt;
-      bytes.push_back(static_cast<char>(kAlphabet.substituted[substitute]));
+      *out++ = static_cast<char>(kAlphabet.substituted[substitute]);
     }
   }
+  bytes.resize(static_cast<size_t>(out - bytes.data()));
   return bytes;
 }
 

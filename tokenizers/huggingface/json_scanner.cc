@@ -44,7 +44,7 @@ bool JsonScanner::ScanString(absl::string_view& text) {
   ++at_;
   const char* const begin = at_;
   const char* kept = begin;  // up to here it is in unescaped_
-  bool is_ascii = true, has_escapes = false;
+  bool is_checked = true, has_escapes = false;
   for (;;) {
     while (at_ != end_ && kPlain[static_cast<uint8_t>(*at_)]) ++at_;
     if (at_ == end_) return false;
@@ -57,13 +57,16 @@ bool JsonScanner::ScanString(absl::string_view& text) {
       if (!ScanEscape()) return false;
       kept = at_;
     } else if (static_cast<uint8_t>(c) >= 0x80) {
-      is_ascii = false;
-      ++at_;
+      // Characters of two bytes, many in byte-level vocabularies, are looked at here.
+      const bool has_two = static_cast<uint8_t>(c) >= 0xC2 && static_cast<uint8_t>(c) <= 0xDF &&
+                           end_ - at_ >= 2 && (static_cast<uint8_t>(at_[1]) & 0xC0) == 0x80;
+      is_checked = is_checked && has_two;
+      at_ += has_two ? 2 : 1;
     } else {
       return false;  // a control character
     }
   }
-  if (!is_ascii && !IsValidUtf8({begin, static_cast<size_t>(at_ - begin)})) return false;
+  if (!is_checked && !IsValidUtf8({begin, static_cast<size_t>(at_ - begin)})) return false;
   if (has_escapes) {
     unescaped_.append(kept, at_);
     text = unescaped_;
