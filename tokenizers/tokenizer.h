@@ -139,8 +139,8 @@ class Tokenizer {
     std::vector<int32_t> ids;
     std::vector<int32_t> type_ids;  // as many: which segment a token belongs to, as BERT counts
   };
-  // Two texts, such as a question and what may answer it, as the files put them together with
-  // add_bos or add_eos, else one behind the other. Errors as above, of `text` first.
+  // Two texts, such as a question and what may answer it, as the files put them together;
+  // what they put around texts, with add_bos or add_eos. Errors as above, of `text` first.
   absl::StatusOr<Pair> EncodePair(absl::string_view text, absl::string_view pair,
                                   EncodeOptions options, WorkMeter& meter) const;
 

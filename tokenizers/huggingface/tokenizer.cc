@@ -207,8 +207,25 @@ absl::StatusOr<Pipeline> MakePipeline(TokenizerJson file, absl::string_view path
 
 namespace {
 
-// Rows of the model's head, with their texts.
-void FillEntries(const Pipeline& pipeline, int vocab_size, Tokenizer::Vocabulary& vocabulary) {
+// How each added token is spelled where it is looked for, which is also what is decoded.
+absl::StatusOr<std::vector<std::string>> SpellingsOf(const Pipeline& pipeline) {
+  std::vector<std::string> spellings;
+  for (const Pipeline::Added& added : pipeline.added_tokens) {
+    spellings.push_back(added.token.text);
+    if (!added.normalized || pipeline.normalizer == nullptr) continue;
+    WorkMeter meter;
+    std::string storage;
+    MNEME_ASSIGN_OR_RETURN(
+        const absl::string_view text,
+        pipeline.normalizer->Normalize(added.token.text, SectionContext(), meter, storage));
+    spellings.back() = std::string(text);
+  }
+  return spellings;
+}
+
+// Rows of the model's head, with their texts. `spellings` are those of the added tokens.
+void FillEntries(const Pipeline& pipeline, const std::vector<std::string>& spellings,
+                 int vocab_size, Tokenizer::Vocabulary& vocabulary) {
   std::vector<TokenEntry>& entries = vocabulary.entries;
   DecodeRules& rules = vocabulary.decode;
   const TokenDecoder& decoder = pipeline.decoder;
@@ -221,9 +238,10 @@ void FillEntries(const Pipeline& pipeline, int vocab_size, Tokenizer::Vocabulary
   entries.assign(vocab_size, {.piece = {}, .text = {}, .kind = TokenKind::kPadding});
   if (has_initial) rules.initial_texts.resize(vocab_size);
   if (decoder.has_bytes_before_next()) rules.bytes_before_next.resize(vocab_size);
-  const auto fill = [&](size_t id, const std::string& piece, TokenKind kind) {
+  const auto fill = [&](size_t id, const std::string& piece, const std::string& decoded,
+                        TokenKind kind) {
     if (id >= entries.size() || piece.empty()) return;
-    TokenDecoder::Text text = decoder.Decode(piece);
+    TokenDecoder::Text text = decoder.Decode(decoded);
     entries[id] = {.piece = piece,
                    .text = std::move(text.within),
                    .kind = kind == TokenKind::kText && text.is_bytes ? TokenKind::kBytes : kind};
@@ -234,10 +252,11 @@ void FillEntries(const Pipeline& pipeline, int vocab_size, Tokenizer::Vocabulary
     if (decoder.has_bytes_before_next()) rules.bytes_before_next[id] = text.bytes_before_next;
   };
   const std::vector<std::string>& tokens = pipeline.model->tokens();
-  for (size_t id = 0; id < tokens.size(); ++id) fill(id, tokens[id], TokenKind::kText);
-  for (const Pipeline::Added& added : pipeline.added_tokens) {
-    fill(added.token.id, added.token.text,
-         added.token.special ? TokenKind::kControl : TokenKind::kText);
+  for (size_t id = 0; id < tokens.size(); ++id) fill(id, tokens[id], tokens[id], TokenKind::kText);
+  for (size_t i = 0; i < pipeline.added_tokens.size(); ++i) {
+    const AddedToken& token = pipeline.added_tokens[i].token;
+    fill(token.id, token.text, spellings[i],
+         token.special ? TokenKind::kControl : TokenKind::kText);
   }
   if (has_initial && !differs) {
     rules.start = DecodeRules::Start::kSame;
@@ -268,7 +287,8 @@ std::pair<int64_t, int64_t> CountTokens(const Pipeline& pipeline) {
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(Pipeline pipeline, int vocab_size,
                                                                  Tokenizer::Vocabulary vocabulary) {
-  FillEntries(pipeline, vocab_size, vocabulary);
+  MNEME_ASSIGN_OR_RETURN(const std::vector<std::string> spellings, SpellingsOf(pipeline));
+  FillEntries(pipeline, spellings, vocab_size, vocabulary);
   const auto [count, end] = CountTokens(pipeline);
   if (end > vocab_size) {
     vocabulary.notes.push_back(absl::StrCat("the tokenizer has ids up to ", end - 1,
@@ -280,21 +300,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(Pipeline pipeli
                                             " are never sampled"));
   }
   std::vector<AddedToken> normalized;
-  for (const Pipeline::Added& added : pipeline.added_tokens) {
-    if (!added.normalized) {
-      vocabulary.added.push_back(added.token);
-      continue;
-    }
-    AddedToken token = added.token;
-    if (pipeline.normalizer != nullptr) {
-      WorkMeter meter;
-      std::string storage;
-      MNEME_ASSIGN_OR_RETURN(
-          const absl::string_view text,
-          pipeline.normalizer->Normalize(token.text, SectionContext(), meter, storage));
-      token.text = std::string(text);
-    }
-    normalized.push_back(std::move(token));
+  for (size_t i = 0; i < spellings.size(); ++i) {
+    const Pipeline::Added& added = pipeline.added_tokens[i];
+    std::vector<AddedToken>& tokens = added.normalized ? normalized : vocabulary.added;
+    tokens.push_back(added.token);
+    tokens.back().text = spellings[i];
   }
   if (pipeline.model->unk_id().has_value()) vocabulary.unk_id = pipeline.model->unk_id();
   if (vocabulary.unk_id.has_value() && *vocabulary.unk_id >= vocab_size) vocabulary.unk_id.reset();
