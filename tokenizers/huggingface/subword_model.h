@@ -22,7 +22,8 @@ class SubwordModel {
   virtual ~SubwordModel() = default;
 
   // Appends the ids of `piece`, which is not empty. Errors are those of `meter`, and
-  // INVALID_ARGUMENT for a piece that the vocabulary cannot spell and has no unknown token for.
+  // INVALID_ARGUMENT for a piece that the vocabulary cannot spell and has no unknown token for;
+  // BPE that names no unknown token drops such characters, as the tokenizers package does.
   virtual absl::Status Append(absl::string_view piece, WorkMeter& meter,
                               std::vector<int32_t>& ids) const = 0;
 
@@ -42,6 +43,8 @@ class SubwordModel {
 
 // From the "model" of a file: BPE, WordPiece, Unigram, WordLevel. `alphabet` is that of the pieces;
 // `path` names the file in errors, which say the key, what it holds and what was expected.
+// INVALID_ARGUMENT as well: no tokens, two of one id or spelling, an id that is not below
+// kMaxTokenIds (vocabulary.h), a merge that names or makes what is no token, or has an empty half.
 // UNIMPLEMENTED: a type or an option that is not supported (dropout).
 absl::StatusOr<std::unique_ptr<SubwordModel>> MakeSubwordModel(TokenizerJson::Model model,
                                                                PieceAlphabet alphabet,

@@ -15,8 +15,9 @@ namespace mneme {
 // What a word of prose needs takes no allocation.
 using SymbolBuffer = absl::InlinedVector<int32_t, 64>;
 
-// Merges `symbols` in place. No merge of `merges` may be one that the result of which is a half of
-// it. Time is n log n in the number of symbols, n of them. Errors are those of `meter`.
+// Merges `symbols` in place. What a merge makes has to be longer than both of its halves, so that
+// no merge undoes another. Time is n log n in the number of symbols, the counted work linear.
+// Errors are those of `meter`.
 absl::Status MergeSymbols(const MergeTable& merges, WorkMeter& meter, SymbolBuffer& symbols);
 
 // Its two ways, which give the same: that of few symbols, whose time is quadratic, and that of
