@@ -380,9 +380,12 @@ class PatternProgram::Search {
     const Op& op = program_.ops_[index];
     Memory& memory = memories_[index];
     const size_t begin = at;
+    // From where on the run is known, if it meets the last one.
+    const bool meets = op.remembers && begin < memory.run_end;
+    const size_t known = meets ? memory.run_begin : text_.size() + 1;
     uint32_t taken = 0;
     while (taken < op.max) {
-      if (op.remembers && taken >= op.min && at >= memory.run_begin && at < memory.run_end) {
+      if (at >= known && taken >= op.min) {
         at = memory.run_end;
         break;
       }
