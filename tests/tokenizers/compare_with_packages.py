@@ -39,6 +39,7 @@ KNOWN = [
     ("fallback", "decoded", "\\ufffd", "of a run of bytes that is not UTF-8 the package replaces every byte, streams cannot"),
     ('BPEDecoder", "suffix": "e"', "decoded", "", "a suffix within a token stays a space at the end of a text"),
     ("split_special_tokens", "", "", "whether texts may spell special tokens is the caller's choice (parse_special)"),
+    ("sentencepiece", "long texts", "", "more unknown characters in a row than it may have are refused"),
     ("clean_up", "decoded", "", "clean_up_tokenization_spaces is not done: what it removes was said already in streams"),
     ("added: sn", "decoded", "", "a special token is skipped, also where its normalised spelling is not special"),
 ]
@@ -187,6 +188,8 @@ def smaller(question, differs):
     tries = 0
     while size >= 1 and tries < 4000:
         for i in range(0, len(rest), size):
+            if len(rest) > 20_000 and tries > 40:
+                return {**question, key: rest}  # each try takes a second
             shorter = rest[:i] + rest[i + size :]
             tries += 1
             if differs({**question, key: shorter}):
@@ -406,7 +409,7 @@ def write_golden(path, all_folders, models):
 def golden_case(folder, theirs, plain, shared):
     rng = random.Random(folder.name)
     # First of all texts in which this folder's rules show.
-    found = [t for t in texts(11, 400, 12) if len(t) > 3 and "error" not in theirs.answer({"text": t})]
+    found = [t for t in texts(11, 400, 10) if len(t) > 3 and "error" not in theirs.answer({"text": t})]
     rng.shuffle(found)
     found.sort(key=lambda t: same(theirs.answer({"text": t}), plain.answer({"text": t})))
     if len(found) < 3:
@@ -422,7 +425,9 @@ def golden_case(folder, theirs, plain, shared):
     if folder.name.startswith("added"):
         asked.append({"text": "e\n\n\n"})
         first = theirs.size - 20
-    for i in range(5 if folder.name.startswith("decoder") else 2):
+    if folder.name.startswith("sources"):
+        asked.append({"ids": list(range(639, theirs.size)), "skip_special_tokens": True})
+    for i in range(4 if folder.name.startswith("decoder") else 2):
         asked.append({"ids": [rng.randrange(first, theirs.size) for _ in range(4)], "skip_special_tokens": i % 2 == 0})
     answers = []
     for question in asked:

@@ -24,15 +24,16 @@ constexpr absl::string_view kNames[] = {"bos_token", "eos_token", "unk_token", "
 // Tokens in the order in which they came, each spelling once.
 class SpecList {
  public:
-  // Later flags win.
+  // Later flags win, but that once special is special, as the package skips it all the same.
   void Put(const Spec& spec) {
     const auto [it, is_new] = by_content_.try_emplace(spec.content, specs_.size());
     if (is_new) {
       specs_.push_back(spec);
     } else {
-      const int64_t id = specs_[it->second].id;
-      specs_[it->second] = spec;
-      if (spec.id < 0) specs_[it->second].id = id;
+      Spec& known = specs_[it->second];
+      const Spec before = std::exchange(known, spec);
+      known.special = spec.special || before.special;
+      if (spec.id < 0) known.id = before.id;
     }
   }
   // Null: none is spelled so.

@@ -30,9 +30,9 @@ absl::StatusOr<std::vector<TokenizerConfig::AddedToken>> ParseAddedTokens(
 
 // As transformers 5 does it: first those of the file, if it counts; then those of the config, else
 // the older file's; then what the config names (bos_token, ...) and what it has extra. What comes
-// later changes the flags of a token, but those named or extra become special only. A spelling that
-// the model's vocabulary has keeps its id there; others get the next one, whatever id was written:
-// `notes` says where the two differ.
+// later changes the flags of a token, but those named or extra become special only, and none ceases
+// to be special. A spelling that the model's vocabulary has keeps its id there; others get the next
+// one, whatever id was written: `notes` says where the two differ.
 std::vector<Pipeline::Added> ResolveAddedTokens(const AddedTokenSources& sources,
                                                 const std::vector<std::string>& model_tokens,
                                                 std::vector<std::string>& notes);
