@@ -30,7 +30,8 @@ std::unique_ptr<Tokenizer> TokenizerFrom(absl::string_view bytes) {
   auto encoder = SentencePieceEncoder::Load(bytes, *file);
   if (!encoder.ok()) return nullptr;
   Tokenizer::Vocabulary vocabulary = SentencePieceVocabulary(*file, **encoder);
-  return MakeSentencePieceTokenizer(*std::move(encoder), std::move(vocabulary));
+  return MakeSentencePieceTokenizer(*std::move(encoder), std::move(vocabulary),
+                                    /*prefix_after_special=*/true);
 }
 
 void CheckDecode(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
