@@ -11,6 +11,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(config.status().message().size() < 1000) << "a message is for people";
     return 0;
   }
-  for (const auto& token : config->added_tokens) CHECK_GE(token.id, 0);
+  if (!config->added_tokens.has_value()) return 0;
+  for (const auto& token : *config->added_tokens) CHECK_GE(token.id, 0);
   return 0;
 }
