@@ -38,24 +38,26 @@ AddedTokens::Found AddedTokens::At(absl::string_view text) const {
   return {match.bytes, &tokens_[match.value]};
 }
 
+std::vector<size_t> AddedTokens::BreaksIn(absl::string_view text) const {
+  std::vector<size_t> breaks;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!by_spelling_.Begins(static_cast<uint8_t>(text[i]))) continue;
+    const Found found = At(text.substr(i));
+    if (found.bytes == 0 || !found.token->special) continue;
+    const size_t first = FirstCharacterBytes(found.token->text);
+    breaks.push_back(first == found.bytes ? i : i + first);
+  }
+  return breaks;
+}
+
 std::string AddedTokens::Broken(absl::string_view text) const {
   std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const absl::string_view rest = text.substr(i);
-    const Found found = by_spelling_.Begins(static_cast<uint8_t>(text[i])) ? At(rest) : Found();
-    if (found.bytes == 0 || !found.token->special) {
-      out.push_back(text[i]);
-      continue;
-    }
-    const size_t bytes = FirstCharacterBytes(rest);
-    const absl::string_view first = rest.substr(0, bytes);
-    if (bytes == found.bytes) {
-      absl::StrAppend(&out, kBreak, first);
-    } else {
-      absl::StrAppend(&out, first, kBreak);
-    }
-    i += bytes - 1;
+  size_t begin = 0;
+  for (const size_t at : BreaksIn(text)) {
+    absl::StrAppend(&out, text.substr(begin, at - begin), kBreak);
+    begin = at;
   }
+  absl::StrAppend(&out, text.substr(begin));
   return out;
 }
 

@@ -51,6 +51,8 @@ class AddedTokens {
   // front of it if it is one character. Marks are taken out again by
   // TakeOutBreaks, before texts are encoded.
   std::string Broken(absl::string_view text) const;
+  // Where it puts them, as offsets in `text`, sorted.
+  std::vector<size_t> BreaksIn(absl::string_view text) const;
 
   struct Part {
     absl::string_view text;             // of the argument; empty if it is a token

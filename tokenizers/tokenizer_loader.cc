@@ -72,8 +72,16 @@ AddedToken ToAdded(const TokenizerConfig::AddedToken& token, int32_t id) {
 }
 
 // Control tokens, the unknown piece, and what the configuration names: special, also where they are
-// ordinary pieces.
+// ordinary pieces, and whatever the configuration says of them elsewhere.
 void AddSpecialTokens(const TokenizerConfig& config, Tokenizer::Vocabulary& vocabulary) {
+  for (AddedToken& token : vocabulary.added) {
+    const TokenKind kind = vocabulary.entries[token.id].kind;
+    token.special = token.special || kind == TokenKind::kControl || kind == TokenKind::kUnknown ||
+                    std::any_of(config.named.begin(), config.named.end(),
+                                [&](const TokenizerConfig::NamedToken& named) {
+                                  return named.token.content == token.text;
+                                });
+  }
   for (size_t id = 0; id < vocabulary.entries.size(); ++id) {
     const TokenEntry& entry = vocabulary.entries[id];
     if (entry.kind != TokenKind::kControl && entry.kind != TokenKind::kUnknown) continue;

@@ -333,5 +333,20 @@ TEST_F(TokenizerLoaderTest, MissingFolderAndBadFactsAreInvalid) {
   EXPECT_THAT(LoadError(absl::StatusCode::kInvalidArgument), HasSubstr("vocab_size is 0"));
 }
 
+// Unigram finds whatever its vocabulary has, special tokens too.
+TEST_F(TokenizerLoaderTest, SpellingsThatAreTextAreNoSpecialTokensOfTheModelEither) {
+  folder_.Write("tokenizer.json", R"({
+    "added_tokens": [{"id": 0, "content": "</s>", "special": true}],
+    "model": {"type": "Unigram", "unk_id": 1, "vocab": [
+      ["</s>", 0], ["<unk>", 0], ["<", -2], ["/", -2], ["s", -2], [">", -2], ["a", -2]]}})");
+  facts_.vocab_size = 7;
+  const auto tokenizer = MustLoad();
+  EXPECT_EQ(*tokenizer->Encode("a</s>a", {.parse_special = true}), Ids({6, 0, 6}));
+  EXPECT_EQ(*tokenizer->Encode("a</s>a"), Ids({6, 2, 3, 4, 5, 6}));
+  const EncodeOptions with_breaks{.parse_special = true, .has_breaks = true};
+  EXPECT_EQ(*tokenizer->Encode(tokenizer->Broken("</s>") + "</s>", with_breaks),
+            Ids({2, 3, 4, 5, 0}));
+}
+
 }  // namespace
 }  // namespace mneme

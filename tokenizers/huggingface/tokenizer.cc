@@ -8,6 +8,7 @@
 #include <span>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -19,13 +20,29 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Special tokens that the model's vocabulary has, too.
+std::vector<AddedToken> SpecialPieces(const Pipeline& pipeline) {
+  std::vector<AddedToken> pieces;
+  const std::vector<std::string>& tokens = pipeline.model->tokens();
+  for (const Pipeline::Added& added : pipeline.added_tokens) {
+    const auto id = static_cast<size_t>(added.token.id);
+    if (added.token.special && id < tokens.size() && tokens[id] == added.token.text) {
+      pieces.push_back(added.token);
+    }
+  }
+  return pieces;
+}
+
 class PipelineTokenizer final : public Tokenizer {
  public:
   PipelineTokenizer(Pipeline pipeline, AddedTokens normalized_tokens, Vocabulary vocabulary)
       : Tokenizer(std::move(vocabulary)),
         pipeline_(std::move(pipeline)),
         normalized_tokens_(std::move(normalized_tokens)),
-        kind_(absl::AsciiStrToLower(pipeline_.model_type)) {}
+        special_pieces_(SpecialPieces(pipeline_)),
+        kind_(absl::AsciiStrToLower(pipeline_.model_type)) {
+    for (const AddedToken& token : special_pieces_.tokens()) special_ids_.insert(token.id);
+  }
 
   absl::string_view kind() const override { return kind_; }
 
@@ -46,11 +63,16 @@ class PipelineTokenizer final : public Tokenizer {
   absl::Status AppendSection(absl::string_view text, SectionContext context,
                              const TextOptions& options, WorkMeter& meter,
                              std::vector<int32_t>& ids) const;
-  absl::Status AppendPieces(absl::string_view text, SectionContext context, WorkMeter& meter,
+  absl::Status AppendPieces(absl::string_view text, SectionContext context,
+                            const TextOptions& options, WorkMeter& meter,
                             std::vector<int32_t>& ids) const;
+  absl::Status AppendPiece(absl::string_view piece, bool guards, WorkMeter& meter,
+                           std::vector<int32_t>& ids) const;
 
   const Pipeline pipeline_;
   const AddedTokens normalized_tokens_;
+  const AddedTokens special_pieces_;
+  absl::flat_hash_set<int32_t> special_ids_;  // theirs
   const std::string kind_;
 };
 
@@ -119,7 +141,9 @@ absl::Status PipelineTokenizer::AppendSection(absl::string_view text, SectionCon
                                               std::vector<int32_t>& ids) const {
   Normalized normalized;
   MNEME_RETURN_IF_ERROR(Normalize(text, context, options.breaks, meter, normalized));
-  if (normalized_tokens_.empty()) return AppendPieces(normalized.text, context, meter, ids);
+  if (normalized_tokens_.empty()) {
+    return AppendPieces(normalized.text, context, options, meter, ids);
+  }
   for (const AddedTokens::Part& part :
        normalized_tokens_.Split(normalized.text, options.parse_special, normalized.breaks)) {
     MNEME_RETURN_IF_ERROR(meter.Add(1));
@@ -130,20 +154,48 @@ absl::Status PipelineTokenizer::AppendSection(absl::string_view text, SectionCon
     const bool is_first = part.text.data() == normalized.text.data();
     const SectionContext within = {.at_text_start = context.at_text_start && is_first,
                                    .continuation = context.continuation && is_first};
-    MNEME_RETURN_IF_ERROR(AppendPieces(part.text, within, meter, ids));
+    MNEME_RETURN_IF_ERROR(AppendPieces(part.text, within, options, meter, ids));
   }
   return absl::OkStatus();
 }
 
 absl::Status PipelineTokenizer::AppendPieces(absl::string_view text, SectionContext context,
-                                             WorkMeter& meter, std::vector<int32_t>& ids) const {
+                                             const TextOptions& options, WorkMeter& meter,
+                                             std::vector<int32_t>& ids) const {
   if (text.empty()) return absl::OkStatus();
-  const SubwordModel& model = *pipeline_.model;
+  const bool guards =
+      !special_pieces_.empty() && (!options.parse_special || !options.breaks.empty());
   const PreTokenizer* pre_tokenizer = pipeline_.pre_tokenization.pre_tokenizer.get();
-  if (pre_tokenizer == nullptr) return model.Append(text, meter, ids);
+  if (pre_tokenizer == nullptr) return AppendPiece(text, guards, meter, ids);
   return pre_tokenizer->Split(text, context, meter, [&](absl::string_view piece, SectionContext) {
-    return model.Append(piece, meter, ids);
+    return AppendPiece(piece, guards, meter, ids);
   });
+}
+
+// `guards`: a text that spells special tokens is text, even where the model would find one of them
+// in it, as Unigram does with all that is in its vocabulary. Such spellings are then cut in two.
+absl::Status PipelineTokenizer::AppendPiece(absl::string_view piece, bool guards, WorkMeter& meter,
+                                            std::vector<int32_t>& ids) const {
+  const SubwordModel& model = *pipeline_.model;
+  const size_t known = ids.size();
+  MNEME_RETURN_IF_ERROR(model.Append(piece, meter, ids));
+  const auto is_special = [&](int32_t id) {
+    return special_ids_.contains(id) && id != model.unk_id();
+  };
+  if (!guards || std::none_of(ids.begin() + static_cast<int64_t>(known), ids.end(), is_special)) {
+    return absl::OkStatus();
+  }
+  ids.resize(known);
+  const std::vector<size_t> cuts = special_pieces_.BreaksIn(piece);
+  size_t begin = 0;
+  for (size_t i = 0; i <= cuts.size(); ++i) {
+    const size_t end = i < cuts.size() ? cuts[i] : piece.size();
+    if (begin < end) {
+      MNEME_RETURN_IF_ERROR(model.Append(piece.substr(begin, end - begin), meter, ids));
+    }
+    begin = end;
+  }
+  return absl::OkStatus();
 }
 
 std::string PipelineTokenizer::Broken(absl::string_view text) const {

@@ -79,7 +79,7 @@ def test_every_flag_refuses_wrong_values(run, complaint):
         if flag in TEXTS:
             continue
         cases = WRONG_VALUES.get(kind) or [
-            (text, f"expected {kind.split('|')[0]}.* or {kind.split('|')[-1]}")
+            (text, f'expected "{kind.split("|")[0]}".* or "{kind.split("|")[-1]}"')
             for text in ("nonsense", "")
         ]
         for text, expected in cases:
