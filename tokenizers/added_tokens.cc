@@ -64,7 +64,8 @@ std::string AddedTokens::Broken(absl::string_view text) const {
 std::vector<AddedTokens::Part> AddedTokens::Split(absl::string_view text, bool parse_special,
                                                   std::span<const size_t> breaks) const {
   std::vector<Part> parts;
-  size_t begin = 0;  // of the text that no part has yet
+  size_t begin = 0;                   // of the text that no part has yet
+  size_t run_begin = 0, run_end = 0;  // of white space
   for (size_t i = 0; i < text.size();) {
     if (!by_spelling_.Begins(static_cast<uint8_t>(text[i]))) {
       ++i;
@@ -89,7 +90,14 @@ std::vector<AddedTokens::Part> AddedTokens::Split(absl::string_view text, bool p
       token_begin -= TrailingWhiteSpace(text.substr(from, token_begin - from));
       token_begin = std::max(token_begin, begin);
     }
-    if (token.strips_right) token_end += LeadingWhiteSpace(text.substr(token_end));
+    if (token.strips_right) {
+      // Within white space that was looked at before its end is known.
+      if (token_end < run_begin || token_end >= run_end) {
+        run_begin = token_end;
+        run_end = token_end + LeadingWhiteSpace(text.substr(token_end));
+      }
+      token_end = run_end;
+    }
     if (begin < token_begin) parts.push_back({.text = text.substr(begin, token_begin - begin)});
     // Nothing is left of one that is all white space, where both this and the one before it strip.
     if (token_begin < token_end) parts.push_back({.text = {}, .token = &token});

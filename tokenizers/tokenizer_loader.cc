@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/human_bytes.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
 #include "tokenizers/byte_tokenizer.h"
@@ -29,6 +30,8 @@ namespace fs = std::filesystem;
 constexpr char kByteTokenizerClass[] = "ByteTokenizer";
 constexpr char kModelName[] = "tokenizer.model";
 constexpr char kConfigName[] = "tokenizer_config.json";
+// The World vocabulary has 1 MiB.
+constexpr int64_t kMaxRwkvFileBytes = int64_t{16} << 20;
 constexpr char kJsonName[] = "tokenizer.json";
 constexpr char kVocabJsonName[] = "vocab.json";
 constexpr char kMergesName[] = "merges.txt";
@@ -245,6 +248,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadRwkv(const std::string& path,
                                                     const TokenizerConfig& config,
                                                     const TokenizerFacts& facts) {
   MNEME_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
+  if (static_cast<int64_t>(file.text().size()) > kMaxRwkvFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has ", HumanBytes(static_cast<int64_t>(file.text().size())),
+                     ", expected at most ", HumanBytes(kMaxRwkvFileBytes)));
+  }
   MNEME_ASSIGN_OR_RETURN(const RwkvVocabulary pieces, ParseRwkvVocabulary(file.text(), path));
   Tokenizer::Vocabulary vocabulary;
   const auto find = [&](absl::string_view spelling) -> std::optional<int32_t> {

@@ -22,21 +22,36 @@ constexpr absl::string_view kContent = "\xEF\xB7\x91";  // U+FDD1: stands for an
 // The most bytes shown of what a template says, as it may quote a message.
 constexpr size_t kMaxShownFault = 1000;
 
-// All texts below `json`, so that nobody who writes messages can write control tokens.
+absl::StatusOr<std::string> ProtectedText(const Tokenizer& tokenizer, absl::string_view field,
+                                          absl::string_view text, WorkMeter& meter) {
+  MNEME_RETURN_IF_ERROR(meter.AddBytes(text.size()));
+  if (absl::StrContains(text, kBreak) || absl::StrContains(text, kContent)) {
+    return FieldError(field, "has a noncharacter, U+FDD0 or U+FDD1");
+  }
+  return tokenizer.Broken(text);
+}
+
+// All texts below `json`, names of fields too, so that nobody who writes messages can write control
+// tokens.
 absl::Status Protect(const Tokenizer& tokenizer, absl::string_view field, Json& json,
                      WorkMeter& meter) {
   MNEME_RETURN_IF_ERROR(meter.Add(1));
   if (json.is_string()) {
-    const std::string& text = json.get_ref<const std::string&>();
-    MNEME_RETURN_IF_ERROR(meter.AddBytes(text.size()));
-    if (absl::StrContains(text, kBreak) || absl::StrContains(text, kContent)) {
-      return FieldError(field, "has a noncharacter, U+FDD0 or U+FDD1");
-    }
-    json = tokenizer.Broken(text);
+    MNEME_ASSIGN_OR_RETURN(
+        json, ProtectedText(tokenizer, field, json.get_ref<const std::string&>(), meter));
     return absl::OkStatus();
   }
-  if (!json.is_structured()) return absl::OkStatus();
-  for (Json& element : json) MNEME_RETURN_IF_ERROR(Protect(tokenizer, field, element, meter));
+  if (json.is_array()) {
+    for (Json& element : json) MNEME_RETURN_IF_ERROR(Protect(tokenizer, field, element, meter));
+  }
+  if (!json.is_object()) return absl::OkStatus();
+  Json with_safe_names = Json::object();
+  for (auto& [name, value] : json.items()) {
+    MNEME_ASSIGN_OR_RETURN(const std::string safe, ProtectedText(tokenizer, field, name, meter));
+    MNEME_RETURN_IF_ERROR(Protect(tokenizer, field, value, meter));
+    with_safe_names[safe] = std::move(value);
+  }
+  json = std::move(with_safe_names);
   return absl::OkStatus();
 }
 

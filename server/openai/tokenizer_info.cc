@@ -51,6 +51,13 @@ Json SpellingOf(const Tokenizer& tokenizer, std::optional<int32_t> id) {
 
 Json IdOrNull(std::optional<int32_t> id) { return id.has_value() ? Json(*id) : Json(); }
 
+// What the transformers package would call it.
+const char* ClassOf(absl::string_view kind) {
+  if (kind == "sentencepiece") return "LlamaTokenizer";
+  if (kind == "bytes") return "ByteTokenizer";
+  return kind == "rwkv" ? "RwkvTokenizer" : "PreTrainedTokenizerFast";
+}
+
 // As the transformers package writes them.
 Json SpecialTokensById(const Tokenizer& tokenizer) {
   Json tokens = Json::object();
@@ -90,8 +97,7 @@ absl::StatusOr<Json> TokenizerInfo(const std::string& folder, const Tokenizer& t
   unless_there("pad_token", nullptr);
   unless_there("chat_template", nullptr);
   unless_there("added_tokens_decoder", SpecialTokensById(tokenizer));
-  unless_there("tokenizer_class",
-               tokenizer.kind() == "sentencepiece" ? "LlamaTokenizer" : "ByteTokenizer");
+  unless_there("tokenizer_class", ClassOf(tokenizer.kind()));
   unless_there("model_max_length",
                max_request_tokens > 0 ? Json(max_request_tokens) : Json(kNoMaxLength));
 

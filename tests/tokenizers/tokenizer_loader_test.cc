@@ -348,5 +348,39 @@ TEST_F(TokenizerLoaderTest, SpellingsThatAreTextAreNoSpecialTokensOfTheModelEith
             Ids({2, 3, 4, 5, 0}));
 }
 
+TEST_F(TokenizerLoaderTest, AnEmptyTokenIsCountedWhereAddedTokensGetTheirIds) {
+  folder_.Write("tokenizer.json", R"({
+    "added_tokens": [{"id": 3, "content": "<x>", "special": true}],
+    "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"": 0, "a": 1, "b": 2}}})");
+  facts_.vocab_size = 4;
+  const auto tokenizer = MustLoad();
+  EXPECT_EQ(tokenizer->entry(2).piece, "b");
+  EXPECT_EQ(*tokenizer->Encode("<x>", {.parse_special = true}), Ids({3}));
+}
+
+TEST_F(TokenizerLoaderTest, OldFilesOfAnotherClassAreRefusedByName) {
+  folder_.Write("vocab.json", R"({"a": 0})");
+  folder_.Write("merges.txt", "#version: 0.2\n");
+  WriteConfig(R"({"tokenizer_class": "WhisperTokenizer"})");
+  EXPECT_THAT(LoadError(absl::StatusCode::kUnimplemented), HasSubstr("WhisperTokenizer"));
+}
+
+TEST_F(TokenizerLoaderTest, TokensAroundTextsAreTokensOfTheModel) {
+  folder_.Write("tokenizer.json", R"({
+    "post_processor": {"type": "BertProcessing", "sep": ["s", 777], "cls": ["c", 1]},
+    "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0, "c": 1}}})");
+  facts_.vocab_size = 100;
+  EXPECT_THAT(LoadError(absl::StatusCode::kInvalidArgument), HasSubstr("777"));
+}
+
+// Work that is not linear would take minutes.
+TEST_F(TokenizerLoaderTest, WhiteSpaceThatTokensStripIsLookedAtOnce) {
+  folder_.Write("tokenizer.json", R"({
+    "added_tokens": [{"id": 1, "content": "\n", "special": false, "rstrip": true}],
+    "model": {"type": "WordLevel", "unk_token": "a", "vocab": {"a": 0}}})");
+  facts_.vocab_size = 2;
+  EXPECT_TRUE(MustLoad()->Encode(std::string(1 << 20, '\n')).ok());
+}
+
 }  // namespace
 }  // namespace mneme

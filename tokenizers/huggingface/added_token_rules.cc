@@ -134,6 +134,7 @@ absl::StatusOr<std::vector<Spec>> ParseAddedTokens(const Json& list, absl::strin
 
 std::vector<Pipeline::Added> ResolveAddedTokens(const AddedTokenSources& sources,
                                                 const std::vector<std::string>& model_tokens,
+                                                int32_t model_count,
                                                 std::vector<std::string>& notes) {
   const TokenizerConfig& config = sources.config;
   SpecList list;
@@ -162,9 +163,7 @@ std::vector<Pipeline::Added> ResolveAddedTokens(const AddedTokenSources& sources
   }
 
   const auto in_model = IdsInModel(list, model_tokens);
-  auto next =
-      static_cast<int32_t>(std::count_if(model_tokens.begin(), model_tokens.end(),
-                                         [](const std::string& token) { return !token.empty(); }));
+  int32_t next = model_count;
   std::vector<Pipeline::Added> added;
   for (const Spec& spec : list.specs()) {
     const int32_t known = in_model.at(spec.content);

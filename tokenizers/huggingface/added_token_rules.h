@@ -33,8 +33,10 @@ absl::StatusOr<std::vector<TokenizerConfig::AddedToken>> ParseAddedTokens(
 // later changes the flags of a token, but those named or extra become special only, and none ceases
 // to be special. A spelling that the model's vocabulary has keeps its id there; others get the next
 // one, whatever id was written: `notes` says where the two differ.
+// `model_count`: entries of the model's vocabulary, an empty one among them.
 std::vector<Pipeline::Added> ResolveAddedTokens(const AddedTokenSources& sources,
                                                 const std::vector<std::string>& model_tokens,
+                                                int32_t model_count,
                                                 std::vector<std::string>& notes);
 
 }  // namespace mneme

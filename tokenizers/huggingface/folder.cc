@@ -11,6 +11,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "base/human_bytes.h"
 #include "base/mapped_file.h"
 #include "base/status_macros.h"
@@ -47,6 +48,13 @@ struct Parsed {
   TokenizerClass tokenizer_class = TokenizerClass::kFile;
 };
 
+// Classes that are nothing but tokenizer.json.
+bool IsOfTheFile(absl::string_view declared) {
+  declared = absl::StripSuffix(declared, "Fast");
+  return declared == "PreTrainedTokenizer" || declared == "TokenizersBackend" ||
+         declared == "PythonBackend";
+}
+
 absl::StatusOr<Parsed> ParseFiles(const fs::path& folder, TokenizerFiles files,
                                   const std::string& declared, absl::string_view model_type,
                                   std::vector<std::string>& notes) {
@@ -60,9 +68,20 @@ absl::StatusOr<Parsed> ParseFiles(const fs::path& folder, TokenizerFiles files,
     const bool is_whole =
         chosen == TokenizerClass::kLlama && absl::StrContains(file.text(), "\"ByteLevel\"");
     parsed.tokenizer_class = is_whole ? TokenizerClass::kFile : chosen;
+    if (chosen == TokenizerClass::kFile && !declared.empty() && !IsOfTheFile(declared)) {
+      notes.push_back(absl::StrCat("tokenizer_class is ", declared,
+                                   ", which is not known: tokenizer.json is taken as it is"));
+    }
     return parsed;
   }
   const bool is_text = files == TokenizerFiles::kVocabText;
+  if (chosen == TokenizerClass::kFile && !declared.empty()) {
+    return absl::UnimplementedError(absl::StrCat(
+        folder.string(), " has ", is_text ? "vocab.txt" : "vocab.json and merges.txt",
+        " and no tokenizer.json; tokenizer_class is ", declared, ", expected ",
+        is_text ? "BertTokenizer"
+                : "GPT2Tokenizer, GPTNeoXTokenizer, Qwen2Tokenizer or RobertaTokenizer"));
+  }
   parsed.tokenizer_class = chosen != TokenizerClass::kFile ? chosen
                            : is_text                       ? TokenizerClass::kBert
                                                            : TokenizerClass::kGpt2;
@@ -77,8 +96,7 @@ absl::StatusOr<Parsed> ParseFiles(const fs::path& folder, TokenizerFiles files,
   }
   if (chosen == TokenizerClass::kFile) {
     notes.push_back(absl::StrCat("the folder does not say what class of tokenizer its ",
-                                 is_text ? "vocab.txt" : "vocab.json", " is for",
-                                 declared.empty() ? "" : absl::StrCat(" (", declared, ")"), "; ",
+                                 is_text ? "vocab.txt" : "vocab.json", " is for; ",
                                  TokenizerClassName(parsed.tokenizer_class), " is taken"));
   }
   if (is_text) {
@@ -143,13 +161,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> LoadHuggingFaceTokenizer(absl::string
       ParseAddedTokens(parsed.file.rest.value("added_tokens", nlohmann::json()), list_path));
   const bool file_has_post_processor =
       parsed.file.rest.contains("post_processor") && !parsed.file.rest["post_processor"].is_null();
+  const auto model_count = static_cast<int32_t>(parsed.file.model.vocab.size());
   MNEME_ASSIGN_OR_RETURN(Pipeline pipeline, MakePipeline(std::move(parsed.file), parsed.path));
   pipeline.added_tokens =
       ResolveAddedTokens({.file = std::move(file_tokens),
                           .file_is_whole = parsed.tokenizer_class == TokenizerClass::kFile,
                           .config = config,
                           .legacy = std::move(legacy)},
-                         pipeline.model->tokens(), vocabulary.notes);
+                         pipeline.model->tokens(), model_count, vocabulary.notes);
   // All that a configuration names were added.
   const auto find = [&added = pipeline.added_tokens](absl::string_view spelling) {
     const auto it = std::find_if(added.begin(), added.end(), [&](const Pipeline::Added& one) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "tokenizers/huggingface/byte_alphabet.h"
 #include "tokenizers/huggingface/normalizers.h"
@@ -65,6 +66,9 @@ class PrependNormalizer final : public Normalizer {
   const std::string prefix_;
 };
 
+// Texts are shorter before (Tokenizer::kMaxTextBytes); a few replacements in a row may grow them.
+constexpr size_t kMaxReplacedBytes = size_t{256} << 20;
+
 class ReplaceNormalizer final : public Normalizer {
  public:
   ReplaceNormalizer(std::unique_ptr<SplitPattern> pattern, std::string content)
@@ -83,6 +87,12 @@ class ReplaceNormalizer final : public Normalizer {
           storage.append(text.data() + done, begin - done);
           storage += content_;
           done = end;
+          if (storage.size() > kMaxReplacedBytes) {
+            return absl::InvalidArgumentError(
+                absl::StrCat("text grows to more than ", kMaxReplacedBytes,
+                             " bytes where the tokenizer's normalizer puts \"",
+                             absl::CHexEscape(content_), "\" into it"));
+          }
           return meter.AddBytes(content_.size());
         });
     if (!status.ok()) return status;

@@ -78,7 +78,7 @@ class PipelineTokenizer final : public Tokenizer {
 
 // Offsets within the part of a text that begins at `begin`.
 std::vector<size_t> BreaksWithin(std::span<const size_t> breaks, size_t begin, size_t size) {
-  const auto first = std::upper_bound(breaks.begin(), breaks.end(), begin);
+  const auto first = std::lower_bound(breaks.begin(), breaks.end(), begin);
   const auto last = std::lower_bound(first, breaks.end(), begin + size);
   std::vector<size_t> within;
   std::transform(first, last, std::back_inserter(within),
@@ -124,6 +124,10 @@ absl::Status PipelineTokenizer::Normalize(absl::string_view text, SectionContext
   std::string storage;
   for (size_t i = 0; i <= breaks.size(); ++i) {
     const size_t end = i < breaks.size() ? breaks[i] : text.size();
+    if (begin == end) {
+      if (i < breaks.size()) out.breaks.push_back(out.storage.size());
+      continue;
+    }
     MNEME_ASSIGN_OR_RETURN(
         const absl::string_view part,
         pipeline_.normalizer->Normalize(text.substr(begin, end - begin), context, meter, storage));
@@ -248,6 +252,7 @@ absl::StatusOr<Pipeline> MakePipeline(TokenizerJson file, absl::string_view path
   MNEME_ASSIGN_OR_RETURN(pipeline.post_processor,
                          ParsePostProcessor(part("post_processor"), path_of("post_processor")));
   MNEME_ASSIGN_OR_RETURN(pipeline.decoder, TokenDecoder::Make(part("decoder"), path_of("decoder")));
+  pipeline.model_type = "BPE";  // of files that are too old to say
   if (const auto type = file.model.options.find("type"); type != file.model.options.end()) {
     if (type->is_string()) pipeline.model_type = type->get<std::string>();  // else it is refused
   }
@@ -350,6 +355,14 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> MakePipelineTokenizer(Pipeline pipeli
     vocabulary.notes.push_back(absl::StrCat("the model has ", vocab_size, " ids and the tokenizer ",
                                             count, "; the other ", vocab_size - count,
                                             " are never sampled"));
+  }
+  for (const auto* items : {&pipeline.post_processor.single, &pipeline.post_processor.pair}) {
+    for (const PostProcessor::Item& item : *items) {
+      if (item.kind != PostProcessor::Item::Kind::kToken || item.id < vocab_size) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("post_processor puts token ", item.id,
+                       " around texts, expected less than the model's vocab_size of ", vocab_size));
+    }
   }
   std::vector<AddedToken> normalized;
   for (size_t i = 0; i < spellings.size(); ++i) {

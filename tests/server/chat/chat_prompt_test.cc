@@ -47,6 +47,20 @@ TEST_F(ChatPromptTest, SpellingsInMessagesAreBroken) {
   EXPECT_EQ(tokenizer_->Broken("plain"), "plain");
 }
 
+TEST_F(ChatPromptTest, NamesOfFieldsSpellNoControlTokensEither) {
+  FakeEngine engine;
+  ServingFacts facts;
+  facts.chat_template = *ChatTemplate::Parse("{{ tools | tojson }}", Json::object());
+  const std::string eos = engine.tokenizer()->entry(*engine.tokenizer()->eos_id()).piece;
+  Conversation chat;
+  chat.messages = Json::array({{{"role", "user"}, {"content", "a"}}});
+  chat.template_arguments = {{"tools", {{eos, "b"}}}};
+  WorkMeter meter;
+  const std::vector<int32_t> ids = ToChatPrompt(chat, engine, facts, meter)->at_start;
+  EXPECT_THAT(ids, testing::Not(testing::Contains(*engine.tokenizer()->eos_id())));
+  EXPECT_EQ(*engine.tokenizer()->Decode(ids), "{\"" + eos + "\": \"b\"}");
+}
+
 // Such as an answer that called tools has in a conversation of another server.
 TEST_F(ChatPromptTest, AnAnswerWithoutContentIsEmpty) {
   FakeEngine engine;
