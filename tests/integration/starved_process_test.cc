@@ -1,7 +1,6 @@
 // A server that lacks something: somebody who reads what it says, standard streams, time, files,
 // threads or address space.
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +8,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <memory>
@@ -218,12 +218,28 @@ TEST(StarvedProcessTest, AProcessThatWasStoppedGoesOn) {
 
 // --- Files, threads, address space ---
 
-int OpenFiles(pid_t pid) {
-  DIR* folder = opendir(absl::StrCat("/proc/", pid, "/fd").c_str());
-  int count = -2;  // "." and ".."
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
+bool IsOpen(pid_t pid, rlim_t file) {
+  struct stat status;
+  return lstat(absl::StrCat("/proc/", pid, "/fd/", file).c_str(), &status) == 0;
+}
+
+// What the next file that `pid` opens is numbered.
+rlim_t LowestFreeFile(pid_t pid) {
+  rlim_t file = 0;
+  while (IsOpen(pid, file)) ++file;
+  return file;
+}
+
+// Lets `pid` open no further file until one of those below the limit is closed.
+void LeaveNoFile(pid_t pid, rlimit limits) {
+  // A file that was open for an instant leaves its number free: again, until all are taken.
+  const absl::Time deadline = absl::Now() + absl::Seconds(30);
+  do {
+    ASSERT_LT(absl::Now(), deadline) << "files are opened and closed all the time";
+    limits.rlim_cur = LowestFreeFile(pid);
+    ASSERT_EQ(prlimit(pid, RLIMIT_NOFILE, &limits, nullptr), 0);
+    absl::SleepFor(absl::Milliseconds(50));
+  } while (LowestFreeFile(pid) < limits.rlim_cur);
 }
 
 TEST(StarvedProcessTest, WithFewFilesThereAreFewerConnectionsAndHealthAnswers) {
@@ -261,17 +277,15 @@ TEST(StarvedProcessTest, WhereNoFileIsLeftIdleStrangersMakeRoom) {
     EXPECT_EQ(Generate(grpc), 0);
     rlimit before{};
     ASSERT_EQ(prlimit(server.pid(), RLIMIT_NOFILE, nullptr, &before), 0);
-    const rlimit none = {.rlim_cur = static_cast<rlim_t>(OpenFiles(server.pid()) + 20),
-                         .rlim_max = before.rlim_max};
-    ASSERT_EQ(prlimit(server.pid(), RLIMIT_NOFILE, &none, nullptr), 0);
-    // More than there are files for, and until none is left; all of them are below the limit, as
-    // they came after it.
-    std::vector<std::unique_ptr<Connection>> strangers;
-    while (strangers.size() < 40 || OpenFiles(server.pid()) < static_cast<int>(none.rlim_cur)) {
-      strangers.push_back(std::make_unique<Connection>(PortOf(strangers_use_http ? http : grpc)));
-      absl::SleepFor(absl::Milliseconds(20));  // an eviction frees more than the newcomer takes
-      ASSERT_LT(strangers.size(), 500u);
+    const rlim_t first = LowestFreeFile(server.pid());
+    std::vector<std::unique_ptr<Connection>> strangers(40);
+    for (std::unique_ptr<Connection>& stranger : strangers) {
+      stranger = std::make_unique<Connection>(PortOf(strangers_use_http ? http : grpc));
     }
+    const absl::Time deadline = absl::Now() + absl::Seconds(30);
+    while (LowestFreeFile(server.pid()) < first + strangers.size() && absl::Now() < deadline) {
+    }
+    ASSERT_NO_FATAL_FAILURE(LeaveNoFile(server.pid(), before));
     // The other port first: what it frees, the strangers' own would find free.
     if (strangers_use_http) {
       EXPECT_EQ(Generate(grpc), 0);
