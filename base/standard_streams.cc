@@ -31,7 +31,7 @@ void OpenStandardStreams(char** argv) {
     (void)dup2(null, fd);
     close(null);
   }
-  // Whose file was taken away must not go on; the next start finds the streams open.
+  // A process whose file was taken away must not go on; the next start finds the streams open.
   if (is_any_taken) execv("/proc/self/exe", argv);
 }
 

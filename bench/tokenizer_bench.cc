@@ -33,7 +33,7 @@ struct Settings {
   std::vector<std::string> texts;
 };
 
-// Of the processor, which other programs do not lengthen by taking turns with this one.
+// Processor time, which other programs do not lengthen by taking turns with this one.
 double ProcessorSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 // As 32-bit words of this machine's order, for who compares.

@@ -38,7 +38,7 @@ constexpr int kFirstThreads = 4;
 constexpr int kOwnThreads = 21;
 // gRPC's two executors and two timers, at first.
 constexpr int kGrpcThreads = 4;
-// By which its executors may grow.
+// Threads by which its executors may grow.
 constexpr int kMoreGrpcThreadsPerCpu = 2;
 // Heaps, among them one that was reserved before threads came to share one, code and data of
 // libraries that are loaded later, buffers of connections.

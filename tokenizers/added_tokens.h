@@ -34,7 +34,7 @@ class AddedTokens {
   static constexpr absl::string_view kBreak = "\xEF\xB7\x90";
 
   AddedTokens() = default;
-  // Of two that are spelled the same, the first; empty ones are left out.
+  // The first of two that are spelled the same counts; empty ones are left out.
   explicit AddedTokens(std::vector<AddedToken> tokens);
 
   bool empty() const { return tokens_.empty(); }

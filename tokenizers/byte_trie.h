@@ -22,7 +22,7 @@ class ByteTrie {
     absl::string_view key;  // only read while the trie is made; empty ones are left out
     int32_t value = 0;      // not negative
   };
-  // Of two entries with the same key, the first.
+  // The first of two entries with the same key counts.
   explicit ByteTrie(std::vector<Entry> entries);
   ByteTrie() : ByteTrie(std::vector<Entry>()) {}
 

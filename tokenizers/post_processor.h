@@ -1,4 +1,4 @@
-// What stands around texts: BOS, [CLS], [SEP].
+// Tokens around texts: BOS, [CLS], [SEP].
 #pragma once
 
 #include <algorithm>

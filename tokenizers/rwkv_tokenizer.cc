@@ -48,7 +48,7 @@ class RwkvTokenizer final : public Tokenizer {
   const ByteTrie pieces_;
 };
 
-// What a Python literal of text ('...') or bytes (b'...') stands for; none if it is no such thing.
+// The bytes of a Python literal, of text ('...') or bytes (b'...'); none if it is no such thing.
 std::optional<std::string> FromPythonLiteral(absl::string_view literal) {
   const bool is_bytes = !literal.empty() && (literal[0] == 'b' || literal[0] == 'B');
   if (is_bytes) literal.remove_prefix(1);

@@ -16,7 +16,7 @@ namespace mneme {
 // what Hugging Face's gives it is this.
 inline constexpr absl::string_view kRwkvEndOfText = "<|rwkv_tokenizer_end_of_text|>";
 
-// By id; empty where the file has no entry.
+// Spellings by id; empty where the file has no entry.
 using RwkvVocabulary = std::vector<std::string>;
 
 // `text` is that of a file like rwkv_vocab_v20230424.txt, at `path`: on each line an id, a Python

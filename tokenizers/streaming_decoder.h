@@ -44,7 +44,7 @@ class StreamingDecoder {
   int held_bytes() const { return held_size_; }
 
  private:
-  // What the token gives in this place.
+  // The text of the token in this place.
   absl::string_view TextOf(int32_t id);
   void PushBytes(absl::string_view bytes, std::string& text);
   void AppendFinal(absl::string_view bytes, std::string& text) const;

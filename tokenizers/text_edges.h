@@ -1,4 +1,4 @@
-// What a text begins and ends with. Texts are valid UTF-8.
+// The beginnings and ends of texts. Texts are valid UTF-8.
 #pragma once
 
 #include <cstddef>

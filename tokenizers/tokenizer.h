@@ -1,6 +1,6 @@
 // Text to token ids and back.
 //
-// What users are promised:
+// Users are promised:
 //
 // - Encoding gives the ids that the package gives which the files were made for, bit for bit:
 //   SentencePiece for tokenizer.model, Hugging Face's tokenizers for tokenizer.json and its
@@ -61,7 +61,7 @@ enum class TokenKind : uint8_t {
 // One row of the vocabulary.
 struct TokenEntry {
   std::string piece;  // as the vocabulary spells it: "▁the", "Ġthe", "<0x0A>", "<s>"
-  // What it gives within a text: " the", "\n"; kControl: where special tokens are not skipped.
+  // Its text within others: " the", "\n"; kControl: where special tokens are not skipped.
   std::string text;
   TokenKind kind = TokenKind::kText;
 };
@@ -85,7 +85,7 @@ struct DecodeOptions {
 
 // How the texts of tokens become one text.
 struct DecodeRules {
-  // What becomes of the first text of a sequence.
+  // The treatment of the first text of a sequence.
   enum class Start : uint8_t {
     kSame,              // nothing
     kStripFirstSpace,   // a piece of text that begins with U+2581 loses it
@@ -99,7 +99,7 @@ struct DecodeRules {
   // The last token of a text gives its text without this many bytes at its end, [vocab_size] or
   // empty: a space that only stands between tokens.
   std::vector<uint8_t> bytes_before_next;
-  // What becomes of bytes that are no character: one U+FFFD for each, or for each maximal part.
+  // Bytes that are no character become one U+FFFD each, or one for each maximal part.
   bool replaces_each_byte = false;
   // Whether bytes on either side of a token that is skipped are parts of one character.
   bool joins_across_skipped = true;

@@ -40,7 +40,7 @@ struct TokenizerConfig {
   std::optional<bool> clean_up_tokenization_spaces;
   std::string tokenizer_class;  // empty if the file does not say
 
-  // What the file says of such a token: nothing, that there is none (empty), or its spelling.
+  // The file's word on such a token: nothing, that there is none (empty), or its spelling.
   std::optional<std::string> Spelling(absl::string_view name) const;
   // Takes the place of what was said of the same name.
   void SetNamed(NamedToken token);

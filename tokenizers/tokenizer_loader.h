@@ -40,7 +40,7 @@
 
 namespace mneme {
 
-// What the model's own configuration says.
+// Facts from the model's own configuration.
 struct TokenizerFacts {
   int64_t vocab_size = 0;               // rows of the embedding
   std::optional<int32_t> bos_token_id;  // generation_config.json, else config.json

@@ -120,7 +120,7 @@ def flags(category):
         spaces,  # kWhiteSpace
     ]
     assert sets[7] == matched(r"\s")
-    # What IsPatternWord adds.
+    # Added by IsPatternWord.
     assert matched(r"\w") - sets[0] == {0xB2, 0xB3, 0xB9, 0xBC, 0xBD, 0xBE}
     assert spaces - sets[6] - {9, 10, 13, 0x20} == {
         c for c, text in each(bert(clean_text=True)).items() if text == " "

@@ -60,7 +60,7 @@ int64_t LeftInControlGroup() {
   return left;
 }
 
-// Of a limit that is set on this process (ulimit), less what /proc/self/status says is in use.
+// The rest of a limit set on this process (ulimit): less what /proc/self/status says is in use.
 int64_t LeftOfLimit(__rlimit_resource_t resource, const std::string& used) {
   rlimit limit{};
   if (getrlimit(resource, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return kUnlimited;

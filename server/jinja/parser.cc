@@ -164,7 +164,7 @@ class Parser : public ExpressionParser {
     const int loops = std::exchange(loops_, 0);
     MNEME_ASSIGN_OR_RETURN(statement.body, ParseNested({"endmacro"}));
     loops_ = loops;
-    // What Jinja gives every macro beside its parameters.
+    // Variables that Jinja gives every macro beside its parameters.
     for (size_t i = begin; i < next_; ++i) {
       for (const absl::string_view name : {"varargs", "kwargs", "caller"}) {
         if (tokens_[i].kind == Token::kName && tokens_[i].text == name) {
@@ -193,7 +193,7 @@ class Parser : public ExpressionParser {
     return absl::OkStatus();
   }
 
-  // What has variables of its own.
+  // A scope with variables of its own.
   absl::StatusOr<Body> ParseNested(const std::vector<absl::string_view>& ends) {
     ++nested_;
     absl::StatusOr<Body> body = ParseBody(ends);

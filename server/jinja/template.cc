@@ -219,7 +219,7 @@ class Interpreter {
     return absl::OkStatus();
   }
 
-  // What `body` prints.
+  // The text that `body` prints.
   Result Captured(const Body& body) {
     TextBuilder outer = std::exchange(out_, TextBuilder(budget_));
     const absl::Status status = Execute(body).status();

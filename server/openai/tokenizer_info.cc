@@ -51,7 +51,7 @@ Json SpellingOf(const Tokenizer& tokenizer, std::optional<int32_t> id) {
 
 Json IdOrNull(std::optional<int32_t> id) { return id.has_value() ? Json(*id) : Json(); }
 
-// What the transformers package would call it.
+// The class that the transformers package would name.
 const char* ClassOf(absl::string_view kind) {
   if (kind == "sentencepiece") return "LlamaTokenizer";
   if (kind == "bytes") return "ByteTokenizer";

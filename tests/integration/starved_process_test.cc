@@ -223,7 +223,7 @@ bool IsOpen(pid_t pid, rlim_t file) {
   return lstat(absl::StrCat("/proc/", pid, "/fd/", file).c_str(), &status) == 0;
 }
 
-// What the next file that `pid` opens is numbered.
+// The number of the next file that `pid` opens.
 rlim_t LowestFreeFile(pid_t pid) {
   rlim_t file = 0;
   while (IsOpen(pid, file)) ++file;

@@ -16,7 +16,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// What tokenizers 0.23.3 gives for these models.
+// Expected ids are those of tokenizers 0.23.3 for these models.
 TEST(BpeTest, GivesWhatTheReferenceGives) {
   struct Case {
     absl::string_view model, piece;
@@ -33,7 +33,7 @@ TEST(BpeTest, GivesWhatTheReferenceGives) {
            "merges": ["ab c", "a b", "b c"]})",
        "abcabc",
        {4, 4}},
-      // Of two merges of the same pair the later counts.
+      // The later of two merges of the same pair counts.
       {R"({"vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4}, "merges": ["a b", "b c", "a b"]})",
        "abc",
        {0, 4}},

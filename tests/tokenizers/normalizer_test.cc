@@ -1,4 +1,4 @@
-// What is expected is what the tokenizers package 0.23 gives for the same normalizer and text.
+// Expected texts are those of the tokenizers package 0.23 for the same normalizer and text.
 #include "tokenizers/huggingface/normalizer.h"
 
 #include <memory>

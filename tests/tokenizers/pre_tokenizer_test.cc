@@ -1,4 +1,4 @@
-// What is expected is what the tokenizers package 0.23 gives for the same pre-tokenizer and text.
+// Expected pieces are those of the tokenizers package 0.23 for the same pre-tokenizer and text.
 #include "tokenizers/huggingface/pre_tokenizer.h"
 
 #include <memory>
@@ -131,7 +131,7 @@ TEST(PreTokenizer, NothingIsPutInFrontOfAContinuation) {
               ElementsAre("a", "_b"));
   EXPECT_THAT(Cut(R"({"type": "ByteLevel", "add_prefix_space": true})", "a b", kContinuation),
               ElementsAre("a", "\u0120b"));
-  // Of several pieces the first one continues, the others are words of their own.
+  // The first of several pieces continues, the others are words of their own.
   constexpr char kWords[] = R"({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"},
       {"type": "Metaspace", "replacement": "_"}]})";
   EXPECT_THAT(Cut(kWords, "ab cd", kContinuation), ElementsAre("ab", "_cd"));

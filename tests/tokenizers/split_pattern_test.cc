@@ -88,7 +88,7 @@ TEST(WordScanner, CutsAsTheModelsThatAreNamed) {
                           " ", "123", "4\u00BD", "!?\n\n", "\t", " x", " \n", " "));
 }
 
-// What Oniguruma finds, which the tokenizers package 0.23 takes.
+// Expected pieces are those of Oniguruma, which the tokenizers package 0.23 takes.
 TEST(Pattern, MeansWhatOnigurumaMeans) {
   EXPECT_THAT(Found("^.", "ab\nc\n"), ElementsAre("a", "c"));
   EXPECT_THAT(Found("a$", "a\na"), ElementsAre("a", "a"));

@@ -1,5 +1,5 @@
-// What a folder's tokenizer makes of texts and ids, for compare_with_packages.py: JSON lines in,
-// one line out for each.
+// Prints what a folder's tokenizer makes of texts and ids, for compare_with_packages.py: JSON lines
+// in, one line out for each.
 //
 //   {"text": T, "add_special_tokens": false, "parse_special": true}       {"ids": [...]}
 //   {"text": T, "pair": P, ...}                                           {"ids", "type_ids"}

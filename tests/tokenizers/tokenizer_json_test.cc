@@ -143,7 +143,7 @@ TEST(TokenizerJsonTest, RefusesFilesBeyondTheLimit) {
   EXPECT_THAT(ErrorOf(text), HasSubstr("t.json: 268435457 bytes, expected at most 268435456"));
 }
 
-// What tokenizers 0.23 makes of these numbers: where it differs from the nearest double, by a bit.
+// Numbers as tokenizers 0.23 reads them: where it differs from the nearest double, by a bit.
 TEST(TokenizerJsonTest, ReadsNumbersAsTheReferenceDoes) {
   EXPECT_EQ(ReferenceNumber("-2.0154635906219482"), -2.015463590621948);
   EXPECT_EQ(ReferenceNumber("-9.773894309997559"), -9.77389430999756);

@@ -1,4 +1,4 @@
-// What the tokenizers package 0.23 gives stands beside its text, where a version of Unicode
+// The result of the tokenizers package 0.23 stands beside its text, where a version of Unicode
 // decides.
 #include <random>
 #include <string>
@@ -108,7 +108,7 @@ TEST(CharacterClasses, KnowWhatTheirVersionKnows) {
 }
 
 TEST(CharacterClasses, OfPatternsHaveTheSizesOfUnicode16) {
-  // Of all code points but surrogates, as the package counts them.
+  // Counts over all code points but surrogates, as the package counts them.
   const auto count = [](absl::string_view name) {
     int found = 0;
     for (char32_t c = 0; c < 0x110000; ++c) {

@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
-// What tokenizers 0.23.3 gives for these models.
+// Expected ids are those of tokenizers 0.23.3 for these models.
 TEST(UnigramTest, GivesWhatTheReferenceGives) {
   struct Case {
     absl::string_view model, piece;
@@ -25,10 +25,10 @@ TEST(UnigramTest, GivesWhatTheReferenceGives) {
                      ["abc", 5], ["abcd", 10]], "unk_id": 0})",
        "abcdacdxx",
        {8, 1, 5, 0}},
-      // Of equal sums the path that was there first: that begins its last token first.
+      // Among equal sums the path that was there first: that begins its last token first.
       {R"({"vocab": [["<unk>", -9], ["a", -1], ["b", -1], ["ab", -2]], "unk_id": 0})", "ab", {3}},
       {R"({"vocab": [["<unk>", -9], ["a", -1], ["aa", -2]], "unk_id": 0})", "aaa", {1, 2}},
-      // Of pieces that occur twice the last, with its score.
+      // The last of pieces that occur twice, with its score.
       {R"({"vocab": [["?", -9], ["a", -1], ["ab", -1], ["b", -1], ["ab", -5]], "unk_id": 0})",
        "ab",
        {1, 3}},

@@ -20,7 +20,7 @@ constexpr absl::string_view kModel =
         "vocab": {"[UNK]": 0, "un": 1, "##aff": 2, "##able": 3, "##a": 4, "unaf": 5, "é": 6,
                   "##é": 7, "##f": 9, "##": 10}})";
 
-// What tokenizers 0.23.3 gives for this model.
+// Expected ids are those of tokenizers 0.23.3 for this model.
 TEST(WordPieceTest, TakesTheLongestTokenAndTheUnknownOneForAllThatIsLeftWithARest) {
   const auto model = SubwordModelOf(kModel);
   ASSERT_TRUE(model.ok()) << model.status();

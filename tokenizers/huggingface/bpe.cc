@@ -68,7 +68,7 @@ absl::StatusOr<MergeTable> BpeModel::ReadMerges(const TokenizerJson::Model& mode
     whole.append(right.data() + prefix_bytes, right.size() - prefix_bytes);
     const int32_t left_id = by_spelling.Find(left);
     const int32_t right_id = by_spelling.Find(right);
-    // What merges make is listed in their order, mostly.
+    // Tokens that merges make are listed in their order, mostly.
     const auto next = static_cast<size_t>(previous + 1);
     const int32_t id = next < by_id.size() && by_id[next] == whole ? static_cast<int32_t>(next)
                                                                    : by_spelling.Find(whole);

@@ -67,14 +67,14 @@ class BpeModel final : public SubwordModel {
   TokenTable by_spelling_;  // for characters of more than one byte
   const MergeTable merges_;
   std::array<int32_t, 256> byte_tokens_;
-  // Of characters of one byte: any byte in kBytes, ASCII in kText; -1: none. By Place::index().
+  // Ids of characters of one byte: any byte in kBytes, ASCII in kText; -1: none. By Place::index().
   std::array<std::array<int32_t, 256>, 4> byte_symbols_;
   // Tokens by the piece that each is, with the suffix at its end: by_spelling_, if the pieces are
   // text and there is no suffix.
   bool shares_spelling_ = false;
   TokenTable whole_;
   TokenTable ignore_;  // with ignore_merges and a suffix: tokens by the piece that they spell
-  // By id: what MergesToItself found out.
+  // The results of MergesToItself, by id.
   enum class Whole : uint8_t { kUnknown, kYes, kNo };
   const std::unique_ptr<std::atomic<Whole>[]> merges_to_itself_;
 };

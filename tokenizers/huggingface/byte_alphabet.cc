@@ -15,7 +15,7 @@ constexpr bool IsPrintable(int byte) {
 
 struct Alphabet {
   std::array<uint16_t, 256> code_points = {};
-  // By code point less kFirstSubstitute.
+  // Indexed by code point less kFirstSubstitute.
   std::array<uint8_t, 256> substituted = {};
   int substitutes = 0;
 };

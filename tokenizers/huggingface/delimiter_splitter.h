@@ -1,4 +1,4 @@
-// What becomes of the delimiters that a text is cut at: the behaviours of tokenizer.json.
+// The behaviours of tokenizer.json: what becomes of the delimiters that a text is cut at.
 #pragma once
 
 #include <cstddef>

@@ -36,7 +36,7 @@ class JsonScanner {
   template <typename Handler>
   Result Scan(Handler& handler) {
     bool goes_on = true;  // says the handler
-    // What is open, as the character that closes it.
+    // Open arrays and objects, as the characters that close them.
     std::vector<char> open;
     for (;;) {
       // A value begins here.
@@ -94,7 +94,7 @@ class JsonScanner {
         }
       }
       if (!goes_on) return Result::kEnded;
-      // What closes behind the value, and the comma before the next one.
+      // Reads closing characters behind the value, and the comma before the next one.
       while (!is_open) {
         SkipSpace();
         if (open.empty()) return at_ == end_ ? Result::kDone : Result::kNotJson;

@@ -19,7 +19,7 @@ class MergeTable {
   // For at most `count` merges.
   explicit MergeTable(size_t count = 0);
 
-  // Of two for the same pair the later counts.
+  // The later of two for the same pair counts.
   void Set(int32_t left, int32_t right, Merge merge);
 
   // Asks for the memory that Set of the pair will look at, as TokenTable does.

@@ -1,4 +1,4 @@
-// What the kinds of models read and say alike.
+// Options that the kinds of models read, and errors that they give, alike.
 #pragma once
 
 #include <algorithm>

@@ -17,7 +17,8 @@ std::unique_ptr<Normalizer> MakeNormalFormNormalizer(NormalForm form);
 std::unique_ptr<Normalizer> MakeLowercaseNormalizer();
 // Removes marks; letters that were composed with them stay as they are.
 std::unique_ptr<Normalizer> MakeStripAccentsNormalizer();
-// What SentencePiece removes and takes for a space in texts to translate.
+// Removes what SentencePiece removes, and makes spaces of what it takes for them, in texts to
+// translate.
 std::unique_ptr<Normalizer> MakeNmtNormalizer();
 // White space at the ends.
 NormalizerOr MakeStripNormalizer(const StepOptions& options);

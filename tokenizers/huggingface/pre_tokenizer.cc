@@ -104,7 +104,7 @@ absl::StatusOr<PreTokenization> MakePreTokenizer(const nlohmann::json& config,
   std::vector<std::unique_ptr<PreTokenizer>> made;
   for (size_t i = 0; i < steps.size(); ++i) {
     const bool last = i + 1 == steps.size();
-    // What follows ByteLevel sees its alphabet; a last one need not make it.
+    // Steps behind ByteLevel see its alphabet; a last one need not make it.
     auto step = MakeStep(steps[i], path, last ? ByteLevelOutput::kRaw : ByteLevelOutput::kMapped);
     if (!step.ok()) return step.status();
     if (steps[i].type == "ByteLevel") result.alphabet = PieceAlphabet::kBytes;

@@ -27,7 +27,7 @@ class PreTokenizer {
                              PieceSink sink) const = 0;
 };
 
-// What the pieces are made of.
+// The alphabet of the pieces.
 enum class PieceAlphabet {
   kText,   // UTF-8, as the vocabulary spells its tokens
   kBytes,  // bytes, which the vocabulary spells in the byte-level alphabet (byte_alphabet.h)

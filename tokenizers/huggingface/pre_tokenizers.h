@@ -23,7 +23,7 @@ PreTokenizerOr MakeMetaspacePreTokenizer(const StepOptions& options);
 
 // Words and runs of what is neither word nor white space.
 std::unique_ptr<PreTokenizer> MakeWhitespacePreTokenizer();
-// What lies between white space.
+// Cuts at white space, which no piece has.
 std::unique_ptr<PreTokenizer> MakeWhitespaceSplitPreTokenizer();
 std::unique_ptr<PreTokenizer> MakeBertPreTokenizer();
 PreTokenizerOr MakePunctuationPreTokenizer(const StepOptions& options);

@@ -20,7 +20,7 @@ class StepOptions {
       : object_(object), path_(path), key_(key) {}
 
   const std::string& path() const { return path_; }
-  // Of one of its options, or of itself if `name` is empty.
+  // An error about one of its options, or about itself if `name` is empty.
   std::string KeyOf(absl::string_view name) const;
 
   // Without `otherwise` the option has to be there; null is as good as absent.

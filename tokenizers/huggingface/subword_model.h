@@ -29,7 +29,7 @@ class SubwordModel {
 
   // The spelling of each token, by id, as the file has it; empty where no token has the id.
   const std::vector<std::string>& tokens() const { return tokens_; }
-  // What stands for text that the vocabulary cannot spell.
+  // The token for text that the vocabulary cannot spell.
   std::optional<int32_t> unk_id() const { return unk_id_; }
 
  protected:

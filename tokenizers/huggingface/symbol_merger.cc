@@ -40,7 +40,7 @@ uint32_t LowestRank(const uint32_t* ranks, size_t count) {
 
 size_t MergeFewSymbols(const MergeTable& merges, std::span<int32_t> symbols) {
   size_t count = symbols.size();
-  // Of each symbol with the next one.
+  // The merge of each symbol with the next one.
   std::array<uint32_t, kFewSymbols + kLanes> ranks;
   std::fill_n(ranks.begin(), count + kLanes, kNoRank);
   std::array<int32_t, kFewSymbols> merged;

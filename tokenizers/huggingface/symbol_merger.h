@@ -12,7 +12,7 @@
 
 namespace mneme {
 
-// What a word of prose needs takes no allocation.
+// A word of prose fits without an allocation.
 using SymbolBuffer = absl::InlinedVector<int32_t, 64>;
 
 // Merges `symbols` in place. What a merge makes has to be longer than both of its halves, so that

@@ -10,7 +10,7 @@
 
 namespace mneme {
 
-// What Add gives stays where it is for as long as the arena lives, also when that is moved.
+// Texts of Add stay where they are for as long as the arena lives, also when that is moved.
 class TextArena {
  public:
   absl::string_view Add(absl::string_view text) {

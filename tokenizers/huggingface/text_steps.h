@@ -19,7 +19,7 @@ class TextSteps {
   absl::string_view text() const { return text_; }
   // Where a step may write.
   std::string& free() { return *free_; }
-  // What the step made of text(): a part of it, or of free().
+  // Takes what the step made of text(): a part of it, or of free().
   void Set(absl::string_view text) {
     if (LiesIn(text, *free_)) std::swap(free_, taken_);
     text_ = text;

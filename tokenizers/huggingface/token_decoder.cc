@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr int kMaxDecoderDepth = 8;
 
-// What English spelling asks for, each on its own and in this order.
+// Rules of English spelling, each on its own and in this order.
 constexpr std::array<std::pair<absl::string_view, absl::string_view>, 11> kTidied = {{
     {" .", "."},
     {" ?", "?"},

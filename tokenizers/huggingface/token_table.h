@@ -19,9 +19,9 @@ class TokenTable {
   // For at most `count` keys.
   explicit TokenTable(size_t count = 0);
 
-  // Of a key that is there already, keeps the first id and returns false.
+  // Keeps the first id of a key that is there already, and returns false.
   bool Insert(absl::string_view key, int32_t id);
-  // Of a key that is there already, the last id.
+  // The last id of a key counts.
   void InsertOrAssign(absl::string_view key, int32_t id);
 
   // Asks for the memory that Insert and Find of `key` will look at: for loops that know some rounds

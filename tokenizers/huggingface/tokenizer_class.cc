@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What Qwen's tokenizers cut texts at. The second one counts marks as letters.
+// The patterns of Qwen's tokenizers. The second one counts marks as letters.
 constexpr char kQwen2Pattern[] =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr char kQwen35Pattern[] =

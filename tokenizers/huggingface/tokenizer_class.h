@@ -49,8 +49,8 @@ void ApplyTokenizerClass(TokenizerClass tokenizer_class, const TokenizerConfig& 
 // Gives `config` the names of tokens that the class has where the file does not say (eos_token).
 void AddClassTokens(TokenizerClass tokenizer_class, TokenizerConfig& config);
 
-// What the class puts around texts; none: what the file says. `find` gives the id of a spelling.
-// INVALID_ARGUMENT: it needs a token that is not in the vocabulary.
+// The tokens that the class puts around texts; none: those that the file says. `find` gives the id
+// of a spelling. INVALID_ARGUMENT: it needs a token that is not in the vocabulary.
 absl::StatusOr<std::optional<PostProcessor>> ClassPostProcessor(TokenizerClass tokenizer_class,
                                                                 const TokenizerConfig& config,
                                                                 bool file_has_one, FindToken find);

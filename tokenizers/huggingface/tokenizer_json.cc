@@ -505,7 +505,7 @@ absl::StatusOr<Model> ParseVocabText(absl::string_view vocab, absl::string_view 
 }
 
 double ReferenceNumber(absl::string_view number) {
-  // What serde_json does unless it is told to take more time: it takes the digits that fit 64 bits,
+  // As serde_json does unless it is told to take more time: it takes the digits that fit 64 bits,
   // as an integer, and multiplies or divides by a power of ten, both of them rounded.
   uint64_t digits = 0;
   int64_t exponent = 0;

@@ -1,4 +1,4 @@
-// What all kinds of models do with "vocab".
+// "vocab", which all kinds of models have.
 #pragma once
 
 #include <array>

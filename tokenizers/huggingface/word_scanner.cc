@@ -16,7 +16,7 @@ const absl::string_view kGpt2Pattern =
 
 namespace {
 
-// What the patterns differ in. All of them try, at each place: a contraction; a word; numbers;
+// How the patterns differ. All of them try, at each place: a contraction; a word; numbers;
 // neither; white space. Something always matches, so matches lie next to one another.
 struct WordRules {
   enum Contractions {
@@ -149,7 +149,7 @@ class WordScan {
   };
 
   static constexpr uint8_t kWord = kRules.marks_in_words ? kLetter | kMark : kLetter;
-  // What ends a run of characters that are neither letters nor numbers nor white space.
+  // The end of a run of characters that are neither letters nor numbers nor white space.
   static constexpr uint8_t kNeither = kSpace | kNumber | kWord;
 
   Class ClassAt(size_t at) const {

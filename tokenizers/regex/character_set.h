@@ -12,7 +12,7 @@ namespace mneme {
 
 class CharacterSet {
  public:
-  // What is added is united with what is there.
+  // Adds to what is there.
   void Add(char32_t c) { Add(c, c); }
   void Add(char32_t first, char32_t last);
   void AddCategories(uint32_t categories);  // bits of CategoryBit

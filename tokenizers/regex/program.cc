@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxOps = 20000;
 constexpr uint32_t kUnbounded = std::numeric_limits<uint32_t>::max();
 
-// What a text may cost: patterns in use need some ten steps for each byte.
+// Steps that a text may cost: patterns in use need some ten for each byte.
 constexpr int64_t kStepsPerByte = 256, kFreeSteps = 1 << 20;
 // A step takes a few nanoseconds.
 constexpr int64_t kStepsPerUnit = 8, kStepsPerReport = 1 << 16;
@@ -142,7 +142,7 @@ class PatternCompiler {
     return AddLoop(child, node.min, node.max, node.greed == PatternNode::kLazy);
   }
 
-  // What must come is written out, and so is what may, if that is bounded.
+  // Repetitions that must come are written out, and so are those that may, if they are bounded.
   absl::Status AddLoop(const PatternNode& child, int min, std::optional<int> max, bool lazy) {
     const bool loops = max != 1;
     loops_ += loops ? 1 : 0;
@@ -248,7 +248,7 @@ class PatternProgram::Search {
     size_t least = 0;
   };
 
-  // What a run found last: itself, and the ends of it, a stretch, from which the rest of the
+  // The last finding of a run: itself, and the ends of it, a stretch, from which the rest of the
   // pattern does not match. Neither depends on where the match began. So a pattern that begins with
   // a run does not try each of its characters as a beginning and each as an end.
   struct Memory {

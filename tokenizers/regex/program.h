@@ -70,7 +70,7 @@ class PatternProgram {
     uint32_t target = 0;
     uint32_t min = 0;
     uint32_t max = 0;
-    // Of a run: what it found is kept for the next time. Not in loops, where it may begin anywhere.
+    // Keeps what a run found for the next time. Not in loops, where it may begin anywhere.
     bool remembers = false;
   };
 

@@ -531,7 +531,7 @@ class PatternParser {
     return absl::OkStatus();
   }
 
-  // What follows a "[", with its "]".
+  // Reads what follows a "[", with its "]".
   absl::StatusOr<CharacterSet> Class(Flags flags) {
     if (++depth_ > kMaxDepth) return Unsupported("classes that deep in one another");
     CharacterSet set;

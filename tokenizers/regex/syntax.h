@@ -1,8 +1,9 @@
 // Patterns of tokenizer.json, which Oniguruma reads where they come from, as a tree.
 //
-// What is read means here exactly what it means there; all else is refused by name. Differences
-// from other dialects that matter: "^" and "$" stand at lines, "." is all but "\n", "\s" is
-// White_Space, "{1,3}+" is a repeated repeat and not possessive, "\h" is a hexadecimal digit,
+// Every construct that is read means exactly what it means there; all else is refused by name.
+// Differences from other dialects that matter: "^" and "$" stand at lines, "." is all but "\n",
+// "\s" is White_Space, "{1,3}+" is a repeated repeat and not possessive, "\h" is a hexadecimal
+// digit,
 // "[a[b]]" is a union, and letters in "(?i:...)" are matched by all that folds to them ("s" by
 // U+017F).
 //

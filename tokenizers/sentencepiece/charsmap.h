@@ -29,7 +29,7 @@ class Charsmap {
   // Errors as of CheckCharsmap; an empty table has no entries.
   static absl::StatusOr<Charsmap> Parse(absl::string_view charsmap);
 
-  // What the shortest entry that `text` begins with is replaced by; none if there is no entry.
+  // The replacement of the shortest entry that `text` begins with; none if there is no entry.
   std::optional<absl::string_view> ShortestMatch(absl::string_view text) const;
 
  private:

@@ -1,5 +1,5 @@
-// What kind of character a code point is. Which version of Unicode says so is in tables.h; tables
-// are made when they are first asked for. Any thread.
+// The kind of character that a code point is. Which version of Unicode says so is in tables.h;
+// tables are made when they are first asked for. Any thread.
 #pragma once
 
 #include <cstdint>

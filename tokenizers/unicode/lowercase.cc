@@ -15,7 +15,7 @@ namespace {
 
 constexpr char32_t kCapitalIWithDotAbove = 0x130;
 
-// By character: 0, or 1 more than the row of unicode_tables::LowercaseRows() that has it.
+// Indexed by character: 0, or 1 more than the row of unicode_tables::LowercaseRows() that has it.
 const CodePointTable& RowTable() {
   static const auto* const table = [] {
     const auto rows = unicode_tables::LowercaseRows();

@@ -23,7 +23,7 @@ constexpr char32_t kLeads = 19, kVowels = 21, kTrails = 28, kSyllables = kLeads 
 
 constexpr bool IsSyllable(char32_t c) { return c - kSyllableBase < kSyllables; }
 
-// What the quick checks and the steps ask of a character.
+// The properties of a character that the quick checks and the steps ask for.
 enum Property : uint8_t {
   kHasClass = 1 << 0,           // its combining class is not 0
   kDecomposes = 1 << 1,         // canonically
@@ -65,7 +65,7 @@ class NormalFormTables {
     }
   }
 
-  // What NFC makes of two characters next to one another.
+  // The composition under NFC of two characters next to one another.
   std::optional<char32_t> Compose(char32_t first, char32_t second) const {
     if (first - kLeadBase < kLeads && second - kVowelBase < kVowels) {
       return kSyllableBase + ((first - kLeadBase) * kVowels + second - kVowelBase) * kTrails;

@@ -1,5 +1,5 @@
-// What tools/make_unicode_tables.py found out about characters, as compact as it is written; the
-// other headers of this folder are what to ask.
+// Facts about characters, found by tools/make_unicode_tables.py, as compact as they are written;
+// the other headers of this folder are what to ask.
 //
 // The tokenizers package of Python 0.23, which made the ids that checkpoints were trained with, is
 // built of parts that know different versions of Unicode. So do these tables:
