@@ -7,6 +7,8 @@
 #include "tests/fuzz/bounds.h"
 #include "tokenizers/huggingface/byte_alphabet.h"
 #include "tokenizers/huggingface/subword_model.h"
+#include "tokenizers/huggingface/tokenizer_json.h"
+#include "tokenizers/huggingface/vocabulary_files.h"
 
 namespace {
 

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tokenizers/huggingface/reference_number.h"
+#include "tokenizers/huggingface/vocabulary_files.h"
 
 namespace mneme {
 namespace {

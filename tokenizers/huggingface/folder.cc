@@ -19,6 +19,7 @@
 #include "tokenizers/huggingface/tokenizer.h"
 #include "tokenizers/huggingface/tokenizer_class.h"
 #include "tokenizers/huggingface/tokenizer_json.h"
+#include "tokenizers/huggingface/vocabulary_files.h"
 #include "tokenizers/special_ids.h"
 
 namespace mneme {

@@ -1,21 +1,17 @@
 #include "tokenizers/huggingface/tokenizer_json.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
-#include <optional>
 #include <string>
 #include <utility>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "base/json_text.h"
 #include "base/status_macros.h"
-#include "base/utf8.h"
 #include "tokenizers/huggingface/json_scanner.h"
+#include "tokenizers/huggingface/reference_number.h"
 #include "tokenizers/huggingface/value_builder.h"
 
 namespace mneme {
@@ -28,27 +24,6 @@ constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
 constexpr absl::string_view kModel = "model";
 constexpr absl::string_view kVocab = "vocab";
 constexpr absl::string_view kMerges = "merges";
-
-absl::Status CheckSize(absl::string_view text, absl::string_view path) {
-  if (static_cast<int64_t>(text.size()) <= kMaxTokenizerFileBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": ", text.size(), " bytes, expected at most ", kMaxTokenizerFileBytes));
-}
-
-// Why "left right" is no merge.
-std::string NoMerge(absl::string_view shown) {
-  return absl::StrCat(shown, ", expected two tokens with one space between them");
-}
-
-bool SplitMerge(absl::string_view text, absl::string_view& left, absl::string_view& right) {
-  const size_t space = text.find(' ');
-  if (space == absl::string_view::npos || text.find(' ', space + 1) != absl::string_view::npos) {
-    return false;
-  }
-  left = text.substr(0, space);
-  right = text.substr(space + 1);
-  return true;
-}
 
 // Where the parser gives up on a text that the scanner did not take.
 class ErrorPosition final : public Json::json_sax_t {
@@ -377,11 +352,11 @@ class Reader {
     merges_kind_ = MergesKind::kTexts;
     ++items_;
     if (absl::StartsWith(text, "#version")) return true;  // the head line of merges.txt
-    Model::Merge& merge = model().merges.emplace_back();
-    if (!SplitMerge(Keep(text), merge.left, merge.right)) {
-      return Fail(
-          absl::StrCat("model: merges[", items_ - 1, "] is ", NoMerge(Shown(std::string(text)))));
+    const absl::StatusOr<Model::Merge> merge = ParseMerge(Keep(text));
+    if (!merge.ok()) {
+      return Fail(absl::StrCat("model: merges[", items_ - 1, "] ", merge.status().message()));
     }
+    model().merges.push_back(*merge);
     return true;
   }
   bool MergeHalf(absl::string_view text) {
@@ -409,7 +384,7 @@ class Reader {
 
 absl::StatusOr<TokenizerJson> Read(absl::string_view text, absl::string_view path,
                                    bool is_vocab_alone) {
-  MNEME_RETURN_IF_ERROR(CheckSize(text, path));
+  MNEME_RETURN_IF_ERROR(CheckTokenizerFileSize(text, path));
   Reader reader(text, path, is_vocab_alone);
   JsonScanner scanner(text);
   const JsonScanner::Result scanned = scanner.Scan(reader);
@@ -422,139 +397,30 @@ absl::StatusOr<TokenizerJson> Read(absl::string_view text, absl::string_view pat
   return reader.TakeResult();
 }
 
-// The next line, without its end; none if `rest` is at its end.
-std::optional<absl::string_view> NextLine(absl::string_view& rest) {
-  if (rest.empty()) return std::nullopt;
-  const size_t end = rest.find('\n');
-  absl::string_view line = rest.substr(0, end);
-  rest.remove_prefix(end == absl::string_view::npos ? rest.size() : end + 1);
-  absl::ConsumeSuffix(&line, "\r");
-  return line;
-}
-
-absl::Status CheckUtf8(absl::string_view text, absl::string_view path) {
-  const size_t invalid = FirstInvalidUtf8(text);
-  if (invalid == text.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(path, ":", LineAndColumn(text, invalid),
-                                                 ": not UTF-8 at byte offset ", invalid));
-}
-
-// Without Unicode's white space at its end, as Rust's trim_end does.
-absl::string_view WithoutSpaceAtEnd(absl::string_view line) {
-  // U+0085, U+00A0; U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F, U+205F, U+3000
-  static constexpr absl::string_view kSpaces[] = {
-      " ",      "\t",     "\n",     "\v",     "\f",     "\r",     "\u0085", "\u00A0", "\u1680",
-      "\u2000", "\u2001", "\u2002", "\u2003", "\u2004", "\u2005", "\u2006", "\u2007", "\u2008",
-      "\u2009", "\u200A", "\u2028", "\u2029", "\u202F", "\u205F", "\u3000"};
-  for (bool trimmed = true; trimmed;) {
-    trimmed = false;
-    for (const absl::string_view space : kSpaces) {
-      trimmed = absl::ConsumeSuffix(&line, space) || trimmed;
-    }
-  }
-  return line;
-}
-
 }  // namespace
 
 absl::StatusOr<TokenizerJson> ParseTokenizerJson(absl::string_view text, absl::string_view path) {
   return Read(text, path, /*is_vocab_alone=*/false);
 }
 
-absl::StatusOr<Model> ParseVocabAndMerges(absl::string_view vocab, absl::string_view vocab_path,
-                                          absl::string_view merges, absl::string_view merges_path) {
-  MNEME_RETURN_IF_ERROR(CheckSize(merges, merges_path));
-  MNEME_RETURN_IF_ERROR(CheckUtf8(merges, merges_path));
-  MNEME_ASSIGN_OR_RETURN(TokenizerJson read, Read(vocab, vocab_path, /*is_vocab_alone=*/true));
-  Model model = std::move(read.model);
-  model.options["type"] = "BPE";
-  model.has_merges = true;
-  absl::string_view rest = model.texts.Add(merges);
-  for (int64_t number = 1; const auto line = NextLine(rest); ++number) {
-    if (absl::StartsWith(*line, "#version")) continue;
-    Model::Merge& merge = model.merges.emplace_back();
-    if (!SplitMerge(*line, merge.left, merge.right)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(merges_path, ":", number, ": is ", NoMerge(Shown(std::string(*line)))));
-    }
-  }
-  return model;
+absl::StatusOr<Model> ParseVocabJson(absl::string_view text, absl::string_view path) {
+  MNEME_ASSIGN_OR_RETURN(TokenizerJson read, Read(text, path, /*is_vocab_alone=*/true));
+  return std::move(read.model);
 }
 
-absl::StatusOr<Model> ParseVocabText(absl::string_view vocab, absl::string_view vocab_path) {
-  MNEME_RETURN_IF_ERROR(CheckSize(vocab, vocab_path));
-  MNEME_RETURN_IF_ERROR(CheckUtf8(vocab, vocab_path));
-  Model model;
-  model.options = {{"type", "WordPiece"},
-                   {"unk_token", "[UNK]"},
-                   {"continuing_subword_prefix", "##"},
-                   {"max_input_chars_per_word", 100}};
-  model.has_vocab = true;
-  absl::flat_hash_map<absl::string_view, size_t> places;
-  absl::string_view rest = model.texts.Add(vocab);
-  for (int32_t id = 0; const auto line = NextLine(rest); ++id) {
-    const absl::string_view token = WithoutSpaceAtEnd(*line);
-    const auto [place, is_new] = places.try_emplace(token, model.vocab.size());
-    if (is_new) {
-      model.vocab.push_back({token, id, 0.0});
-    } else {
-      model.vocab[place->second].id = id;
-    }
+absl::StatusOr<Model::Merge> ParseMerge(absl::string_view text) {
+  const size_t space = text.find(' ');
+  if (space == absl::string_view::npos || text.find(' ', space + 1) != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "is ", Shown(std::string(text)), ", expected two tokens with one space between them"));
   }
-  return model;
+  return Model::Merge{.left = text.substr(0, space), .right = text.substr(space + 1)};
 }
 
-double ReferenceNumber(absl::string_view number) {
-  // As serde_json does unless it is told to take more time: it takes the digits that fit 64 bits,
-  // as an integer, and multiplies or divides by a power of ten, both of them rounded.
-  uint64_t digits = 0;
-  int64_t exponent = 0;
-  bool is_full = false, is_fraction = false;
-  size_t at = 0;
-  const bool is_negative = at < number.size() && number[at] == '-';
-  if (is_negative) ++at;
-  for (; at < number.size() && number[at] != 'e' && number[at] != 'E'; ++at) {
-    if (number[at] == '.') {
-      is_fraction = true;
-      is_full = false;
-      continue;
-    }
-    const auto digit = static_cast<uint64_t>(number[at] - '0');
-    constexpr uint64_t kMax = std::numeric_limits<uint64_t>::max();
-    if (is_full || digits > (kMax - digit) / 10) {
-      is_full = true;
-      if (!is_fraction) ++exponent;
-    } else {
-      digits = 10 * digits + digit;
-      if (is_fraction) --exponent;
-    }
-  }
-  if (at < number.size()) {
-    ++at;
-    const bool has_minus = at < number.size() && number[at] == '-';
-    if (at < number.size() && (number[at] == '-' || number[at] == '+')) ++at;
-    int64_t written = 0;
-    constexpr int64_t kFar = 100'000;  // no double's exponent, however many digits there were
-    for (; at < number.size(); ++at) written = std::min(kFar, 10 * written + (number[at] - '0'));
-    exponent += has_minus ? -written : written;
-  }
-  const auto power = [](int64_t ten) {
-    double value = 0.0;
-    const std::string text = absl::StrCat("1e", ten);
-    std::from_chars(text.data(), text.data() + text.size(), value);
-    return value;
-  };
-  constexpr int64_t kLargestPower = 308;
-  auto value = static_cast<double>(digits);
-  while (exponent < -kLargestPower && value != 0.0) {
-    value /= power(kLargestPower);
-    exponent += kLargestPower;
-  }
-  if (value != 0.0) {
-    value =
-        exponent < 0 ? value / power(-exponent) : value * power(std::min(exponent, kLargestPower));
-  }
-  return is_negative ? -value : value;
+absl::Status CheckTokenizerFileSize(absl::string_view text, absl::string_view path) {
+  if (static_cast<int64_t>(text.size()) <= kMaxTokenizerFileBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(path, ": ", text.size(), " bytes, expected at most ", kMaxTokenizerFileBytes));
 }
 
 }  // namespace mneme

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "tokenizers/huggingface/text_arena.h"
@@ -47,22 +48,13 @@ inline constexpr int64_t kMaxTokenizerFileBytes = int64_t{256} << 20;
 // what was expected; also for a key that occurs twice, except in "vocab", where the model says so.
 absl::StatusOr<TokenizerJson> ParseTokenizerJson(absl::string_view text, absl::string_view path);
 
-// GPT-2's vocab.json and merges.txt as the "model" of type BPE that they are. Lines of merges.txt
-// that begin with "#version" are no merges, wherever they stand; any other has two halves.
-absl::StatusOr<TokenizerJson::Model> ParseVocabAndMerges(absl::string_view vocab,
-                                                         absl::string_view vocab_path,
-                                                         absl::string_view merges,
-                                                         absl::string_view merges_path);
+// GPT-2's vocab.json: an object from tokens to ids. The model has that "vocab" and nothing else.
+absl::StatusOr<TokenizerJson::Model> ParseVocabJson(absl::string_view text, absl::string_view path);
 
-// BERT's vocab.txt, a token on each line, as the "model" of type WordPiece that it is, with BERT's
-// options: unk_token "[UNK]", continuing_subword_prefix "##", words of 100 characters. White space
-// at the end of a line is no part of its token. Of lines that are the same the last counts, and the
-// ids of the others have no token.
-absl::StatusOr<TokenizerJson::Model> ParseVocabText(absl::string_view vocab,
-                                                    absl::string_view vocab_path);
+// "left right", both in `text`. INVALID_ARGUMENT: "is ..., expected ...".
+absl::StatusOr<TokenizerJson::Model::Merge> ParseMerge(absl::string_view text);
 
-// The number that the tokenizers package reads where a JSON text has `number`, a valid one: its
-// parser rounds more than once, and the last bit decides between segmentations of equal score.
-double ReferenceNumber(absl::string_view number);
+// INVALID_ARGUMENT: longer than kMaxTokenizerFileBytes.
+absl::Status CheckTokenizerFileSize(absl::string_view text, absl::string_view path);
 
 }  // namespace mneme

@@ -11,7 +11,7 @@
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -21,7 +21,6 @@
 #include "absl/strings/string_view.h"
 #include "base/work_meter.h"
 #include "tokenizers/regex/character_set.h"
-#include "tokenizers/regex/syntax.h"
 
 namespace mneme {
 
@@ -42,6 +41,8 @@ class PatternProgram {
  private:
   friend class PatternCompiler;
   class Search;
+
+  static constexpr uint32_t kUnbounded = std::numeric_limits<uint32_t>::max();
 
   struct Op {
     enum Kind : uint8_t {
