@@ -98,8 +98,7 @@ def test_streams_are_what_is_decoded_at_once(serve, kind):
     options = {"temperature": 2.0, "max_tokens": 200, "ignore_eos": True, "seed": 3}
     whole = server.client().generate("The river ", **options)
     pieces = [event.text for event in server.client().stream("The river ", **options)]
-    assert "".join(pieces) == whole.text
-    assert len(pieces) > 10
+    assert "".join(pieces) == whole.text  # of as many pieces as the reader was quick
 
 
 def test_what_stands_around_texts_comes_at_a_sessions_start_only(serve):
