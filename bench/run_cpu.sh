@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures everything that bench/README.md has tables of, on the CPU: kernels, the engine, and a real
-# server under load from a real client. Takes some 20 minutes on 2 cores and wants the machine to itself.
+# Measures on a CPU: kernels, the engine, and a real server under load from a real client; results are in
+# bench/measured/cpu.md. Takes some 20 minutes on 2 cores and wants the machine to itself.
 #
 # usage: bench/run_cpu.sh [--quick | --short] [--build DIR] [--out DIR] [--shape NAME]
 #   --quick   a trial in two minutes with a tiny model; the figures mean nothing

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures on a GPU everything that the project has marks for (bench/README.md, Measured on a GPU): the
+# Measures on a GPU everything that the project has marks for (bench/README.md, On a GPU): the
 # kernel of the delta rule, beside flash-linear-attention's where that is installed, and decoding and
 # prompts through the engine, each beside the copy bandwidth of the same run. Prints the table of marks
 # last. Takes a minute or two, and wants the GPU to itself.

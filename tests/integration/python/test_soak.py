@@ -1,4 +1,4 @@
-"""tests/soak for a few seconds; bench/README.md has a run of ten minutes."""
+"""tests/soak for a few seconds; bench/measured/soak.md has a run of ten minutes."""
 
 import os
 import subprocess
