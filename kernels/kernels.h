@@ -11,7 +11,8 @@
 //     empty row or segment leaves its state alone as well.
 //   * How tokens are split over calls, and what else is in the call, must not change a result; on
 //     the CPU not by one bit. Work is divided over outputs, never over a reduction.
-//   * Operations return void: wrong shapes are our own bug and CHECK-fail. Outputs never alias
+//   * Operations return void: wrong shapes are our own bug. The reference and CPU backends
+//     CHECK-fail on them; CUDA's checks little, and may compute nonsense. Outputs never alias
 //     inputs unless a comment says so. Not thread-safe: one caller, the engine's loop thread.
 #pragma once
 

@@ -87,8 +87,8 @@ struct TensorView {
 };
 
 // One field of every session's slab, e.g. the matrix memories of one layer. Slabs have a fixed size
-// and lie in one allocation; kernels address a memory only through At(), on the host and on a
-// device.
+// and lie in one allocation. At() says on the host where a memory of a slab lies; a device's
+// kernels cannot call it and compute the same.
 struct StateView {
   std::byte* base = nullptr;  // slab 0
   int64_t slab_bytes = 0;     // distance between slabs
