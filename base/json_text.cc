@@ -165,7 +165,7 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::str
   if (text.size() > kMaxFileBytes) {
     return error(absl::StrCat(text.size(), " bytes, expected at most ", kMaxFileBytes));
   }
-  // By nesting depth, the keys of the object that is open there. Indexed rather than pushed and
+  // The keys of the object that is open at each nesting depth. Indexed rather than pushed and
   // popped: the parser does not report the end of what was dropped.
   std::vector<std::set<std::string>> keys(kMaxDepth + 1);
   std::string wrong;

@@ -18,12 +18,12 @@ absl::StatusOr<nlohmann::json> ParseJsonObject(absl::string_view text, absl::str
 // As above, from a file. NOT_FOUND if there is none.
 absl::StatusOr<nlohmann::json> ReadJsonObject(const std::string& path);
 
-// What is wrong with JSON that does not parse, in a person's words. `position` is the number of
-// bytes that were read when the parser gave up.
+// An error in JSON that does not parse, in a person's words.
 struct JsonError {
   size_t begin = 0;  // byte of the text where the trouble begins, counted from 0
   std::string what;  // "unexpected \"}\" after a comma"
 };
+// `position` is the number of bytes that were read when the parser gave up.
 JsonError ExplainJsonError(absl::string_view text, size_t position);
 
 // Where byte `at` of `text` is, as messages say it: "3:7", counted from 1 in lines and bytes.

@@ -5,8 +5,8 @@
 //   2026-01-02T03:04:05.678Z I request id=req-1 tokens=3
 //   {"time":"2026-01-02T03:04:05.678Z","severity":"INFO","event":"request","id":"req-1","tokens":3}
 //
-// What people should read goes before the parts: Message("it is late") gives "request: it is late
-// id=..." and a field "message".
+// Text for people goes before the parts: Message("it is late") gives "request: it is late id=..."
+// and a field "message".
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,7 @@ find_package(Protobuf REQUIRED)
 mneme_dependency(protobuf protobuf::libprotobuf)
 add_executable(mneme_deps::protoc ALIAS protobuf::protoc)
 
-# By library name: resolving grpc++.pc with its ninety Abseil requirements takes pkg-config 12 s.
+# Found by library name: resolving grpc++.pc with its ninety Abseil requirements takes pkg-config 12 s.
 find_path(MNEME_GRPC_INCLUDE_DIR grpcpp/grpcpp.h REQUIRED)
 foreach(library grpc++ grpc gpr grpc++_reflection)
   find_library(MNEME_LIBRARY_${library} ${library} REQUIRED)

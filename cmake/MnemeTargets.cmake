@@ -4,7 +4,7 @@
 # Source paths are given from the repository root ("kernels/tensor.cc") or from the calling folder.
 include(CheckCXXCompilerFlag)
 
-# What was compiled in one build folder, or one clone, need not be compiled in another: paths below the
+# An object of one build folder, or one clone, need not be compiled again in another: paths below the
 # source folder are told to the cache relative to where the compiler runs.
 find_program(MNEME_CCACHE ccache)
 if(MNEME_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
@@ -82,7 +82,7 @@ function(mneme_library name)
   set_target_properties(mneme_${name} PROPERTIES UNITY_BUILD ${MNEME_UNITY} UNITY_BUILD_BATCH_SIZE 8)
 endfunction()
 
-# What every program links beside its own dependencies.
+# Links what every program needs beside its own dependencies.
 function(mneme_link_program name)
   target_link_libraries(${name} PRIVATE mneme_options ${ARGN})
   if(TARGET mneme_asan_options)

@@ -58,7 +58,7 @@ struct Unchecked {
   }
 };
 
-// What a call means for the object's order of events.
+// How a call orders events around the object, told to the sanitizer before and after it.
 struct Acquires {
   static void Before(void*) {}
   static void After(void* object) { __tsan_acquire(object); }
