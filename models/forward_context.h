@@ -1,4 +1,4 @@
-// What a layer sees of one step.
+// The view that a layer has of one step.
 #pragma once
 
 #include <cstdint>
@@ -86,8 +86,8 @@ struct ForwardContext {
 
   Kernels& kernels() const { return backend.kernels(); }
   TensorView Temp(Shape shape) const { return workspace.Temp(backend.activation_dtype(), shape); }
-  // What is to be multiplied by `weights` and by nothing else: Backend::product_dtype, if that is
-  // one for all of them and rows are longer than a token.
+  // A temporary that is to be multiplied by `weights` and by nothing else. Its dtype is
+  // Backend::product_dtype, if that is one for all of them and rows are longer than a token.
   TensorView TempForProducts(Shape shape,
                              std::initializer_list<std::span<const PackedMatrix>> weights) const {
     DType dtype = backend.activation_dtype();
@@ -102,7 +102,7 @@ struct ForwardContext {
     }
     return workspace.Temp(dtype, shape);
   }
-  // What comes out of products of x with `weights`, for operations that take
+  // A temporary for products of x with `weights`, on their way to operations that take
   // Backend::output_dtype.
   TensorView TempOfProducts(const TensorView& x, std::span<const PackedMatrix> weights,
                             Shape shape) const {

@@ -1,4 +1,4 @@
-// What the parts of one layer are made from.
+// The ingredients that the parts of one layer are made from.
 #pragma once
 
 #include <string>

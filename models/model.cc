@@ -227,7 +227,7 @@ absl::StatusOr<Network> PlanNetwork(const ModelConfig& config, const Checkpoint&
   return network;
 }
 
-// What a plan needs to know of a backend.
+// All that a plan depends on in a backend.
 struct Formats {
   StateFormat state;
   DType compute = DType::kF32;

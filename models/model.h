@@ -1,5 +1,4 @@
-// What the engine knows of a network: what it reads, what a session's state looks like, and one
-// step.
+// All that the engine knows of a network: facts, the layout of a session's state, and one step.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,7 @@ namespace mneme {
 
 // Facts that the server reports and the engine plans with.
 struct ModelInfo {
-  std::string name;          // folder name, or what --served-model-name says
+  std::string name;          // the folder's; a server may give it another
   std::string architecture;  // model_type of config.json
   int vocab = 0;
   int model_dim = 0;
@@ -27,7 +26,8 @@ struct ModelInfo {
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed
-  // Of the configuration and every byte of the weights: which states fit this model. 0 in a plan.
+  // A hash of the configuration and every byte of the weights: a state fits models with the same
+  // one. 0 in a plan.
   uint64_t fingerprint = 0;
 };
 

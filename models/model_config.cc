@@ -34,7 +34,7 @@ constexpr int kMaxMlpDim = 1 << 22;
 // Numbers that must not be zero must not become zero as f32 either.
 constexpr double kTiny = 1e-30;
 
-// What a missing key means to one model_type (upstream's configuration classes).
+// The values of missing keys for one model_type (upstream's configuration classes).
 struct Defaults {
   const char* model_type;
   const char* mixer;

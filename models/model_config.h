@@ -59,8 +59,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::strin
 // Reads <folder>/config.json. NOT_FOUND if folder or file are missing.
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& folder);
 
-// What generation_config.json suggests to clients that do not say; unset where it is silent. End
-// tokens fall back to config.json's.
+// Values that generation_config.json suggests where clients name none; unset where it is silent.
+// End tokens fall back to config.json's.
 struct GenerationDefaults {
   std::optional<int32_t> bos_token;
   std::vector<int32_t> eos_tokens;

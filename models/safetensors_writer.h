@@ -17,7 +17,7 @@
 
 namespace mneme {
 
-// What a file will hold, in the order in which its bytes are written.
+// A tensor of a file to be written, whose bytes lie in the order of its specs.
 struct SafetensorsSpec {
   std::string name;
   DType dtype = DType::kF32;

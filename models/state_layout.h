@@ -1,4 +1,4 @@
-// What a slab contains. A slab is the whole recurrent state of one session: a fixed number of
+// The fields of a slab. A slab is the whole recurrent state of one session: a fixed number of
 // bytes.
 #pragma once
 

@@ -73,8 +73,8 @@ class WeightStore {
   int64_t parameters() const { return parameters_; }  // of what was taken, each element once
   int64_t resident_bytes() const { return used_; }    // in backend memory
   std::string dtypes() const;                         // "bf16", or "bf16+f32", larger part first
-  // Of names, shapes, element types and all bytes taken; known after loading. It does not depend on
-  // the order of taking or on how tensors are spread over files.
+  // A hash of names, shapes, element types and all bytes taken; known after loading. It does not
+  // depend on the order of taking or on how tensors are spread over files.
   uint64_t fingerprint() const { return fingerprint_; }
   // The memory that handles point into; call once, after loading.
   Buffer TakeMemory() { return std::move(memory_); }

@@ -1,5 +1,5 @@
-// What Mixture-of-Memories and Gated DeltaNet share: matrix memories under the gated delta rule,
-// their convolution windows, and the way out of the layer.
+// The common part of Mixture-of-Memories and Gated DeltaNet: matrix memories under the gated delta
+// rule, their convolution windows, and the way out of the layer.
 #pragma once
 
 #include <initializer_list>
@@ -38,7 +38,7 @@ class DeltaMemory {
   // Adds writes that the device holds back to the matrices of the slabs `slots`, [n] i32.
   void Settle(ForwardContext& ctx, const TensorView& slots) const;
 
-  // What this knows of a DeltaMixerStep: all but routing and projections.
+  // The arguments of a fused step, but for routing and projections, which the mixer adds.
   DeltaMixerStepArgs StepArgs(ForwardContext& ctx, const Norm& norm, TensorView hidden) const;
 
   // Runs each segment's entries in order through its memory: convolution and silu, normalised q and
@@ -66,7 +66,7 @@ class DeltaMemory {
   TensorView out_norm_;                  // [value_dim] f32
   PackedMatrix out_proj_;                // [model_dim, value_channels]
   StateField written_, q_window_, k_window_, v_window_, memory_;
-  // Of devices that hold writes back: PendingWrites.
+  // PendingWrites, on devices that hold writes back. 0 and no fields on others.
   int pending_capacity_ = 0;
   StateField pending_range_, pending_keys_, pending_updates_, pending_decay_;
 };
