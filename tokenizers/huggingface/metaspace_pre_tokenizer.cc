@@ -59,7 +59,7 @@ PreTokenizerOr MakeMetaspacePreTokenizer(const StepOptions& options) {
   } else if (*name != "always") {
     return options.Error("prepend_scheme", "always, first or never");
   }
-  // What files had before there was a scheme; the package refuses what contradicts it, too.
+  // Files had this before there was a scheme. The package, too, refuses one that contradicts it.
   const auto add_prefix_space = options.Bool("add_prefix_space", true);
   if (!add_prefix_space.ok()) return add_prefix_space.status();
   if (!*add_prefix_space && scheme != PrependScheme::kNever) {

@@ -45,7 +45,7 @@ inline std::optional<int32_t> IdOf(const TokenTable& by_spelling,
   return id < 0 ? std::nullopt : std::optional(id);
 }
 
-// Of the character of UTF-8 that `text`, which is not empty, begins with.
+// Bytes of the UTF-8 character that `text`, which is not empty, begins with.
 inline size_t CharacterBytes(absl::string_view text) {
   const auto lead = static_cast<uint8_t>(text.front());
   const size_t bytes = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;

@@ -210,8 +210,8 @@ std::string PipelineTokenizer::Broken(absl::string_view text) const {
     return broken;
   }
   broken = normalized_tokens_.Broken(broken);
-  // What normalising makes of the text may still spell one. Marks between all characters leave
-  // none: the text is then normalised one character at a time.
+  // The normalised text may still spell one. Marks between all characters leave none: the text is
+  // then normalised one character at a time.
   const UnbrokenText plain = TakeOutBreaks(broken);
   WorkMeter meter;
   Normalized normalized;

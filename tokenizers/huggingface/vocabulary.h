@@ -29,8 +29,8 @@ struct Vocabulary {
 absl::StatusOr<Vocabulary> MakeVocabulary(const TokenizerJson::Model& model,
                                           absl::string_view path);
 
-// What a piece looks like that is spelled `spelling`: the bytes that it writes in kBytes, itself in
-// kText. None: no piece does.
+// The piece that is spelled `spelling`: the bytes that it writes in kBytes, itself in kText. None:
+// no piece is spelled so.
 std::optional<std::string> PieceOf(absl::string_view spelling, PieceAlphabet alphabet);
 
 // The tokens for single bytes, "<0x00>" to "<0xFF>"; -1: none.

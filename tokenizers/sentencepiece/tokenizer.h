@@ -43,7 +43,7 @@ class SentencePieceEncoder {
   absl::Status AppendIds(absl::string_view text, bool continuation,
                          std::vector<int32_t>& ids) const;
 
-  // What the model itself names as BOS and EOS.
+  // The tokens that the model itself names as BOS and EOS.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
 
@@ -71,7 +71,7 @@ class SentencePieceEncoder {
   Model bare_{nullptr, {}};  // neither rule: shows whether a text starts with white space
 };
 
-// What a piece stands for: its spelling with spaces for U+2581.
+// The text that a piece stands for: its spelling with spaces for U+2581.
 std::string PieceText(absl::string_view piece);
 
 // Entries, special ids and decoding rules of the model; adds_bos if it has BOS.
