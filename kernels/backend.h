@@ -23,8 +23,8 @@ struct BackendOptions {
   // 16-bit weights (docs/numerics.md has the bound); sums stay fp32. Unset: what suits the device,
   // kBF16 for CUDA and kF32 for others.
   std::optional<DType> compute_dtype;
-  // Of matrix memories: kF32, or on CUDA also kF16 or kI8 (state_row.h). The reference has kF64
-  // anyway.
+  // The dtype of matrix memories: kF32, or on CUDA also kF16 or kI8 (state_row.h). The reference
+  // keeps kF64 whatever this says.
   DType state_dtype = DType::kF32;
   int threads = 0;           // CPU workers, the caller included; 0: all cores
   std::string isa = "auto";  // "auto", "baseline", "avx2", "avx512", "avx512_bf16", "amx"

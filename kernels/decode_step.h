@@ -65,8 +65,8 @@ struct DecodeLayerArgs {
   FeedForwardStepArgs feed_forward;
 };
 
-// What follows the last layer: logits = Linear(RmsNorm(rows of hidden)): GatherRows, RmsNorm,
-// Linear.
+// The end of a network, after its last layer: logits = Linear(RmsNorm(rows of hidden)), which is
+// GatherRows, RmsNorm and Linear.
 struct DecodeHeadArgs {
   TensorView tokens;  // [n] i32: rows of `hidden`
   TensorView norm;    // [model_dim] f32

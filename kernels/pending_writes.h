@@ -5,8 +5,8 @@
 
 namespace mneme {
 
-// Of keys and updates: beside matrices of 16 and 8 bits, which round more, they are f16, and
-// saturate beyond 65504.
+// The dtype of keys and updates: beside matrices of 16 and 8 bits, which round more, they are f16,
+// and saturate beyond 65504.
 constexpr DType PendingDType(DType memory_dtype) {
   return memory_dtype == DType::kF32 ? DType::kF32 : DType::kF16;
 }

@@ -35,7 +35,7 @@ struct TileProduct {
   bool accumulate = false;
 };
 
-// What LDTILECFG reads.
+// The block of memory that LDTILECFG reads.
 struct alignas(64) TileConfig {
   uint8_t palette = 0;
   uint8_t start_row = 0;

@@ -8,8 +8,8 @@
 namespace mneme {
 namespace {
 
-// What a panel costs, in multiply-adds per input: reading a weight takes as long as some ten
-// multiplications by it.
+// The cost of a panel, in multiply-adds for each of its outputs. Reading a weight of 16 bits takes
+// as long as some ten multiplications by it.
 int64_t PanelCost(const LinearTask& task) {
   const int64_t reading = 5 * SizeOf(task.weights.dtype);
   return task.weights.in_features * std::max<int64_t>(reading, task.entries);

@@ -7,8 +7,8 @@
 
 namespace mneme {
 
-// What the machine could still give, or, where that is less, what this process's control group or
-// its limits on address space and data (ulimit -v, -d) leave.
+// The memory that this process could still get: the machine's, or, where that is less, as much as
+// its control group or its limits on address space and data (ulimit -v, -d) leave.
 absl::StatusOr<int64_t> AvailableHostBytes();
 
 // Aligned to 64 bytes; large blocks to 2 MiB and with huge pages, which save a third of the time of

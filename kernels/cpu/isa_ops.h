@@ -25,7 +25,8 @@ struct LinearTask {
 // to task: consecutive tasks mostly differ in weights only.
 struct LinearScratch {
   void* data = nullptr;  // of the size linear_scratch_bytes() gives, 64-byte aligned
-  // What `data` holds; cleared before each operation, as the activations may have changed.
+  // These say which activations `data` holds. They are cleared before each operation, as the
+  // activations may have changed.
   const float* x = nullptr;
   const int32_t* entry_rows = nullptr;
   int entries = 0;

@@ -1,4 +1,4 @@
-// What linear.cc can do with the instruction set it is built for.
+// The forms of product that linear.cc has with the instruction set it is built for.
 #pragma once
 
 namespace mneme::MNEME_ISA {

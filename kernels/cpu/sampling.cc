@@ -162,7 +162,7 @@ class Ranking {
   }
 
  private:
-  // Of the bits of p as a float, p <= 1: the exponent and the first four of the fraction.
+  // A bucket is the exponent of p as a float, p <= 1, and the first four bits of the fraction.
   static constexpr int kShift = 19;
   static constexpr int kBuckets = (0x3f800000 >> kShift) + 1;
   static int Bucket(double p) {
