@@ -1,4 +1,4 @@
-// What clients talk to: the port of gRPC, and those of HTTP and of metrics where they are asked
+// The doors to the server: the port of gRPC, and those of HTTP and of metrics where they are asked
 // for.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What the services know of the engine, which is not there yet while the model loads and which
-// takes no new work while it drains.
+// The services' way to the engine, which is not there yet while the model loads and which takes no
+// new work while it drains.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// What the process ends with; config_text.cc tells users.
+// The codes that the process ends with; config_text.cc tells users.
 #pragma once
 
 #include <unistd.h>

@@ -18,8 +18,8 @@ class FileWatch {
     absl::Duration interval = absl::Seconds(1);
   };
 
-  // What `work` uses must outlive the thread, which ends with End. RESOURCE_EXHAUSTED where the
-  // system gives none.
+  // All that `work` uses must outlive the thread, which ends with End. RESOURCE_EXHAUSTED where the
+  // system gives no thread.
   static absl::StatusOr<std::unique_ptr<FileWatch>> Start(Work work);
   ~FileWatch();  // waits for the thread, unless End has
   FileWatch(const FileWatch&) = delete;

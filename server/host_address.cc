@@ -40,9 +40,9 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(absl::string_view host, const
   return addresses;
 }
 
-// What sockets would be bound to: "0", "0x0" and "::ffff:0.0.0.0" are spellings of one that means
-// all. An IPv4 address comes as the IPv6 address it is mapped to. None for a host that does not
-// exist.
+// The addresses that sockets would be bound to: "0", "0x0" and "::ffff:0.0.0.0" are spellings of
+// one that means all. An IPv4 address comes as the IPv6 address it is mapped to. None for a host
+// that does not exist.
 std::vector<in6_addr> Ipv6AddressesOf(absl::string_view host) {
   addrinfo hints{};
   hints.ai_family = AF_INET6;

@@ -30,7 +30,7 @@ struct SocketAddress {
   friend bool operator==(const SocketAddress& a, const SocketAddress& b);
 };
 
-// Of the other end of a connected socket; empty if it has gone.
+// The address of the other end of a connected socket; empty if it has gone.
 std::string PeerText(int fd);
 
 // The addresses of a name or of an address itself, each once and with port 0; "[::1]" is fine, and

@@ -22,7 +22,7 @@ constexpr int kFreePortTries = 32;
 constexpr char kAllInterfaces[] = "::";
 constexpr char kAllIpv4Interfaces[] = "0.0.0.0";
 
-// What kept the port from being opened, and where; the last one if there are several.
+// The reason why the port could not be opened, and where; the last one if there are several.
 struct Obstacle {
   int error = 0;  // errno; 0: nothing did
   SocketAddress address;

@@ -15,7 +15,7 @@
 
 namespace mneme {
 
-// What went wrong, as the process's exit code says it.
+// The kind of failure, as the process's exit code.
 enum class LoadFailure { kModel = 3, kDevice = 4 };
 
 struct LoadError {
@@ -30,7 +30,7 @@ struct LoadedModel {
 
 using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
-// What the engine asks and tells the server; see EngineOptions. Either may be empty.
+// The engine's questions and reports to the server; see EngineOptions. Either may be empty.
 struct EngineHooks {
   RequestReporter on_request_end;
   std::function<int(const std::string& owner)> owner_session_limit;

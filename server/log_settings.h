@@ -1,4 +1,4 @@
-// What is logged and how: applied at start, and again when SIGHUP asks for it.
+// Settings of the log: applied at start, and again when SIGHUP asks for it.
 #pragma once
 
 #include "mneme/v1/config.pb.h"

@@ -331,7 +331,7 @@ int PrintPlan(const v1::ServerConfig& config) {
   return 0;
 }
 
-// What else than serving can be asked for.
+// Does what a command line asks for that does not serve.
 int Answer(const CommandLine& line) {
   if (const absl::Status status = CheckCommandLine(line); !status.ok()) {
     return Fail(kBadArguments, status);

@@ -16,7 +16,7 @@
 
 namespace mneme {
 
-// What the call itself says.
+// Facts that the call brings along beside its message.
 struct CallFacts {
   std::string request_id;  // checked; never empty
   std::string owner;       // Caller::owner

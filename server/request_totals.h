@@ -23,7 +23,7 @@ struct RequestTotals {
 
 RequestTotals CountRequests(const EngineStats& engine, const ServerStats& server);
 
-// Of the rejected ones.
+// The rejected ones with status `code`.
 int64_t CountRejected(const EngineStats& engine, const ServerStats& server, absl::StatusCode code);
 
 // The same by reason; those that an operator waits for are there before they happen, with 0.

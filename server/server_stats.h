@@ -1,4 +1,4 @@
-// What the server counts in front of the engine.
+// The server's own counts, in front of the engine's.
 #pragma once
 
 #include <array>
@@ -55,7 +55,7 @@ class ReasonCounts {
   std::map<std::string, int64_t> counts_ ABSL_GUARDED_BY(mu_);
 };
 
-// Of one port. What is open now includes connections that closed within the last second.
+// Connections of one port. `open` includes those that closed within the last second.
 struct ConnectionStats {
   Gauge limit;  // 0: there is no such port
   Gauge open;

@@ -1,4 +1,4 @@
-// What listings of sessions over gRPC and HTTP share.
+// The common part of session listings over gRPC and HTTP.
 #pragma once
 
 #include <cstddef>

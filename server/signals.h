@@ -31,8 +31,8 @@ class Signals {
 
   // --- For the thread that waits ---
 
-  // What to do at SIGHUP, inside Wait, so it must not take long; once for all that have come since
-  // the last time. Without it SIGHUP is a signal to end, as by default.
+  // `reload` is called at SIGHUP, inside Wait, so it must not take long; once for all that have
+  // come since the last time. Without it SIGHUP is a signal to end, as by default.
   void OnHangUp(std::function<void()> reload);
 
   // The next signal to end, which goes before any SIGHUP, or 0 after `timeout` or `reload`. At a

@@ -32,7 +32,8 @@ class InRoom {
   const int64_t bytes_;
 };
 
-// What `encode` returns, which takes memory for a text of `bytes` meanwhile.
+// Runs `encode`, which takes memory for a text of `bytes`, when there is room for it. Returns its
+// result.
 template <typename Encode>
 auto EncodeInRoom(size_t bytes, const ServingFacts& facts, WorkMeter& meter, Encode encode)
     -> decltype(encode()) {

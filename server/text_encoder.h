@@ -63,8 +63,8 @@ class EncodingRoom {
   std::deque<int64_t> waiting_ ABSL_GUARDED_BY(mu_);  // tickets
 };
 
-// Whose turn a call's text takes: its owner's, or, where everybody is anonymous, its host's. `peer`
-// as SocketAddress::Text writes it.
+// The name of whoever's turn a call's text takes: its owner, or, where everybody is anonymous, its
+// host. `peer` as SocketAddress::Text writes it.
 std::string TextOwner(absl::string_view owner, absl::string_view peer);
 
 // Where to parse, render and encode a text of some size: a callback of gRPC must not take long, a

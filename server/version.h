@@ -4,7 +4,7 @@
 
 namespace mneme {
 
-// What the server calls itself, "0.1.0".
+// The server's version, "0.1.0".
 absl::string_view ServerVersion();
 
 }  // namespace mneme

@@ -22,7 +22,8 @@ struct CommandLine {
   FieldOrigins origins;     // of those that somebody set
   std::string key_name;     // of kNewApiKey and kHashApiKey; checked by those
   bool has_secret = false;  // among the arguments, where other users of the machine see it
-  // By a flag or a variable, if only as "": then it is a script's variable that is not set.
+  // A flag or a variable names the model, if only as "", which is a script's variable that is not
+  // set.
   bool names_model = false;
   bool serves_demo = false;  // config.model is the demo model: UseDemoModel
   std::string file;          // of --config; empty: none
@@ -45,8 +46,8 @@ absl::StatusOr<CommandLine> ReadCommandLine(std::span<const char* const> argumen
                                             const GetEnvironment& environment);
 absl::Status CheckCommandLine(const CommandLine& line);
 
-// What log.format comes to as far as it can be told where ReadCommandLine fails: of flags and
-// variables that are in order, and of the file if it is. For the line that says so.
+// Whether log.format is json, as far as that can be told where ReadCommandLine fails: by the flags
+// and variables that are in order, and the file if it is. For the line that reports the failure.
 bool WantsJsonLog(std::span<const char* const> arguments, const GetEnvironment& environment);
 
 // Ranges, choices, and what fields demand of each other. Messages name a field by its origin, or
@@ -59,7 +60,8 @@ int64_t GrpcMemoryBytes(const v1::NetworkSection& network);
 // The flags, "--host", in which two configurations differ.
 std::vector<std::string> DifferingFlags(const v1::ServerConfig& a, const v1::ServerConfig& b);
 
-// What is allowed and seldom meant, a line for the log each: secrets that others see, and the like.
+// Settings that are allowed and seldom meant, a line for the log each: secrets that others see, and
+// the like.
 std::vector<std::string> Weaknesses(const CommandLine& line);
 
 // The configuration as a file for --config, a comment before each field; without secrets.
@@ -68,7 +70,7 @@ std::string PrintConfig(const v1::ServerConfig& config);
 // One line with what differs from the defaults: "model.path=... engine.max_rows=64 ...".
 std::string ConfigSummary(const v1::ServerConfig& config);
 
-// What --help prints.
+// The text that --help prints.
 std::string HelpText();
 
 }  // namespace mneme

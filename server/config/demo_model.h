@@ -7,7 +7,7 @@
 
 namespace mneme {
 
-// What clients see as its name, unless --served-model-name says otherwise.
+// The name that clients see, unless --served-model-name says otherwise.
 inline constexpr char kDemoModelName[] = "mneme-demo";
 
 // Where it lies, seen from the folder of the programs: installed, and in a build, where that is a

@@ -55,7 +55,7 @@ void RefuseStrangers(void* state, grpc_auth_context* context, const grpc_metadat
        caller.ok() ? nullptr : std::string(caller.status().message()).c_str());
 }
 
-// What gRPC asks for a certificate at each handshake.
+// gRPC asks this for a certificate at each handshake.
 class CertificateSource {
  public:
   explicit CertificateSource(const TlsFiles& files) : files_(files) {}

@@ -26,8 +26,8 @@
 
 namespace mneme {
 
-// What is open, by file descriptor. gRPC does not tell when it closes a connection, but the number
-// of its socket's inode does: no two sockets that exist have the same one. Thread-safe.
+// The open connections, by file descriptor. gRPC does not tell when it closes a connection, but the
+// number of its socket's inode does: no two sockets that exist have the same one. Thread-safe.
 class OpenConnections {
  public:
   OpenConnections(size_t limit, KnownPeers& known) : limit_(limit), known_(known) {}
@@ -67,7 +67,7 @@ class GrpcListener final : private EvictableConnections {
     std::string host;
     int port = 0;  // 0: any free one
     int max_connections = 0;
-    // Of data that the client does not acknowledge, before the system gives the connection up.
+    // How long the client may leave data unacknowledged before the system gives the connection up.
     absl::Duration unacknowledged;
     KnownPeers* known_peers = nullptr;  // must outlive the listener
     // That of the process's other ports, where it has some.

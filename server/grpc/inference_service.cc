@@ -247,7 +247,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Answer(
                                   .span_id = trace.span_id},
                        .received = engine_.clock().Monotonic(),
                        .deadline = DeadlineOf(*context, engine_.clock())};
-  // What the message itself would have said is not known where it is refused before it is read.
+  // Where a message is refused before it is read, its own fields are not known.
   const auto refuse_unread = [this, context, call, writer](const absl::Status& why) {
     CallFacts named = call;
     named.request_id = ChooseRequestId("", *context);

@@ -1,4 +1,4 @@
-// What the engine says, as messages of the wire.
+// The engine's answers as messages of the wire.
 #pragma once
 
 #include <string>

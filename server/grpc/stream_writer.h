@@ -65,7 +65,7 @@ class StreamWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer>,
   StreamWriter(grpc::CallbackServerContext& context, const Clock& clock,
                std::function<void(absl::StatusCode)> on_end);
 
-  // What to do next with gRPC, decided under the lock and done without it.
+  // The next thing to do with gRPC, decided under the lock and done without it.
   struct Action {
     enum { kNothing, kWrite, kWriteAndFinish, kFinish, kRecut } kind = kNothing;
     absl::Status status;  // kFinish

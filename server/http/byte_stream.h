@@ -28,7 +28,7 @@ class ByteStream {
   // Tells the client that nothing more comes; it may still send.
   virtual void CloseSend(Done done) = 0;
   virtual void Close() = 0;
-  // Of the client's certificate, after the handshake; empty without one.
+  // The name in the client's certificate, after the handshake; empty without one.
   virtual std::string PeerIdentity() const { return ""; }
 };
 

@@ -1,4 +1,4 @@
-// Who a request comes from, decided from its header alone.
+// Decides from a request's header alone who it comes from.
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ class HttpBody {
   virtual ~HttpBody() = default;
   // Appends to `out`. On the connection's thread; must return quickly.
   virtual State Read(std::string& out) = 0;
-  // What to send after a while of nothing, so that proxies do not take the connection for dead.
+  // Bytes to send after a while of nothing, so that proxies do not take the connection for dead.
   virtual std::string KeepAlive() { return ""; }
 };
 

@@ -23,7 +23,7 @@ namespace {
 namespace asio = boost::asio;
 using ErrorCode = boost::system::error_code;
 
-// Of pipelined requests, read while another one is answered.
+// Bytes of pipelined requests that are read while another one is answered.
 constexpr size_t kMaxReadAhead = 65536;
 // One write; the write time-out counts from one to the next.
 constexpr size_t kMaxWriteBytes = 262144;
@@ -331,7 +331,7 @@ void HttpConnection::WriteRest() {
   const size_t bytes = std::min(out_.size() - out_offset_, kMaxWriteBytes);
   if (bytes == 0) {
     std::exchange(after_write_, nullptr)();
-    // What was written was not the end of the response, or no further request can come.
+    // The response is not over yet, or no further request can come.
     if (client_closed_ && !writing_) Close();
     return;
   }

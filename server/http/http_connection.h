@@ -21,7 +21,7 @@ namespace mneme {
 
 class HttpConnectionCall;
 
-// What all connections of a server share; outlives them.
+// The common part of a server's connections; outlives them.
 struct HttpShared {
   HttpServerOptions options;
   HttpRoutes routes;
@@ -29,8 +29,8 @@ struct HttpShared {
   std::atomic<bool> draining{false};  // no connection is kept for a further request
 };
 
-// What a connection is used for, for whoever has to choose one to close. Written on the
-// connection's strand, read by any thread.
+// A connection's use, for whoever has to choose one to close. Written on the connection's strand,
+// read by any thread.
 class ConnectionUse {
  public:
   // It waits for a request. One that has shown no right to be here has done so since it was opened.
@@ -151,7 +151,7 @@ class HttpConnection final : public std::enable_shared_from_this<HttpConnection>
   bool header_checked_ = false;
   HttpRoutes::Match match_;
 
-  // Of the request under way.
+  // The request under way, and its answer.
   std::shared_ptr<HttpRequest> request_;
   std::weak_ptr<HttpConnectionCall> call_;
   absl::Duration begin_;  // monotonic

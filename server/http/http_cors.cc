@@ -5,19 +5,20 @@
 namespace mneme {
 namespace {
 
-// What this server reads, for browsers that know no "*"; and "*", as clients send much that it does
-// not read (OpenAI's: x-stainless-os and so on). Browsers do not count authorization among that.
+// The fields that this server reads, for browsers that know no "*"; and "*", as clients send many
+// that it does not read (OpenAI's: x-stainless-os and so on). Browsers do not count authorization
+// among that.
 constexpr absl::string_view kRequestFields =
     "authorization, content-type, idempotency-key, traceparent, tracestate, x-request-id, "
     "x-request-timeout-ms, x-session-id, *";
-// What pages may read beside what they always may.
+// The fields that pages may read beside those that they always may.
 constexpr absl::string_view kResponseFields =
     "retry-after, retry-after-ms, traceparent, tracestate, x-idempotent-replay, x-request-id, "
     "x-session-id, x-session-position, x-session-resumed-tokens, x-session-reuse, x-should-retry";
 // Seconds for which a browser need not ask again.
 constexpr absl::string_view kMaxAge = "3600";
 
-// What Access-Control-Allow-Origin says; empty: nothing.
+// The value of Access-Control-Allow-Origin; empty: the field is left out.
 std::string AllowedOrigin(const std::vector<std::string>& origins, const HttpRequest& request) {
   const absl::string_view origin = request.Field("origin");
   if (origin.empty()) return "";

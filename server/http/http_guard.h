@@ -11,8 +11,7 @@
 
 namespace mneme {
 
-// What a route needs of its caller, by its pattern: "/v1/completions". Routes that are open are not
-// asked about.
+// The access that a route needs, by its pattern: "/v1/completions". Not for routes that are open.
 Access HttpAccess(absl::string_view route);
 
 // Refuses as gRPC does: 401, 403. `security` must outlive the server.

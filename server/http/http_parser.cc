@@ -1,4 +1,4 @@
-// Of Beast's own assertions one is wrong: a body whose first chunk is its last, "0", may be four
+// One of Beast's own assertions is wrong: a body whose first chunk is its last, "0", may be four
 // bytes when Beast looks at it again, which demands five. Without it that is read as it should be.
 #define BOOST_DISABLE_ASSERTS
 #include "server/http/http_parser.h"
@@ -120,7 +120,7 @@ class HttpParser::Impl final : public http::basic_parser<true> {
 
   void FailTooLong() {
     if (is_header_done()) {
-      // By then the request has been taken from here, and tells nothing.
+      // The request has been taken from here by now, and tells nothing.
       Fail(431, absl::StrCat("the extensions of a chunk, or the trailers, are longer than ",
                              limits_.max_header_bytes, " bytes (--max-header-size)"));
     } else if (request_.method.empty()) {

@@ -16,7 +16,7 @@ struct HttpParserLimits {
   int64_t max_body_bytes = int64_t{16} << 20;
 };
 
-// Of one request; one thread at a time.
+// Parses one request, on one thread at a time.
 class HttpParser {
  public:
   enum class State { kHeader, kBody, kDone, kFailed };

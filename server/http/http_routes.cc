@@ -8,7 +8,8 @@
 namespace mneme {
 namespace {
 
-// What the pattern's braces stand for, "" for a pattern without; nullopt if it does not fit.
+// The part of the path that the pattern's braces stand for, "" for a pattern without; nullopt if
+// the path does not fit.
 std::optional<std::string> MatchPattern(absl::string_view pattern, absl::string_view path) {
   const size_t brace = pattern.find('{');
   if (brace == absl::string_view::npos) {

@@ -25,7 +25,7 @@ constexpr absl::string_view kTests[] = {
     "eq",      "ne",        "in",    "odd",     "even",     "callable", "divisibleby"};
 constexpr absl::string_view kFunctions[] = {"raise_exception", "namespace", "range", "dict",
                                             "strftime_now"};
-// Of range(), which costs memory.
+// The longest range(), as it costs memory.
 constexpr int64_t kMaxRange = 100000;
 // The longest format of strftime_now(), whose answer is longer still.
 constexpr size_t kMaxTimeFormat = 1000;

@@ -17,7 +17,7 @@ struct Arguments {
   std::vector<Value> values;
   std::vector<std::pair<std::string, Value>> named;
 
-  // By position or name, else undefined.
+  // The argument at a position or of a name, else undefined.
   Value Get(size_t position, absl::string_view name) const;
 };
 

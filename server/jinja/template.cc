@@ -23,8 +23,9 @@ constexpr int64_t kStepsPerValue = 200;
 constexpr int64_t kMemoryBytes = int64_t{64} << 20;
 constexpr int64_t kMemoryPerValue = 512;
 constexpr int64_t kMemoryPerByte = 32;
-// Of blocks and expressions that wait for others inside of them, macros' included: what the stack
-// has to hold. The parser bounds what is in one macro, and this what macros that call macros add.
+// The most blocks and expressions, macros' included, that may wait for others inside of them: the
+// stack has to hold them. The parser bounds their number in one macro; this also bounds those of
+// macros that call macros.
 constexpr int kMaxDepth = 600;
 // The longest template. Those of checkpoints have thousands of bytes.
 constexpr size_t kMaxSourceBytes = size_t{1} << 20;
@@ -307,7 +308,7 @@ class Interpreter {
       MNEME_ASSIGN_OR_RETURN(operands.back(), Evaluate(*operand));
     }
     Result result = Apply(e, operands);
-    // Of nested expressions the innermost one's line says most.
+    // The line of the innermost of nested expressions says most.
     if (!result.ok() && result.status().message().substr(0, 5) != "line ") {
       return At(e.line, result.status());
     }

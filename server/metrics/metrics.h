@@ -32,10 +32,10 @@ class Metrics final : public prometheus::Collectable {
   const bool vllm_;
 };
 
-// Of what guards the ports.
+// Metrics of the guards of the ports.
 void WriteSecurityMetrics(const Security& security, const ServerStats& stats, MetricWriter& out);
 
-// Of what the engine counts. The writers' labels say which model it runs.
+// Metrics of the engine's counts. The writers' labels say which model it runs.
 void WriteRequestMetrics(const EngineStats& stats, const ServerStats& server,
                          const EngineOptions& options, MetricWriter& out);
 void WriteStepMetrics(const EngineStats& stats, const LoopActivity& activity,

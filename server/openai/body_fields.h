@@ -1,5 +1,5 @@
-// What the body of an HTTP request calls the fields of inference.proto, which the errors of the
-// engine and of the conversion to its requests name.
+// The names that the body of an HTTP request has for the fields of inference.proto. Errors of the
+// engine, and of the conversion to its requests, name the latter.
 #pragma once
 
 #include <cstddef>

@@ -64,7 +64,7 @@ absl::StatusOr<Json> ParseJsonBody(const HttpRequest& request, WorkMeter& meter)
     return BodyError(absl::StrCat("Content-Type is ", Shortened(type, kMaxShownBytes),
                                   ", expected application/json"));
   }
-  // What a page sends without a type reaches any server, without a question whether it may.
+  // Browsers send a body without a type to any server, and do not ask first whether a page may.
   if (type.empty() && !request.Field("origin").empty()) {
     return BodyError("Content-Type is missing, expected application/json");
   }

@@ -9,7 +9,7 @@
 namespace mneme {
 namespace {
 
-// Of server-sent events for one write; the rest waits in the TokenStream.
+// Bytes of server-sent events for one write; the rest waits in the TokenStream.
 constexpr size_t kMaxReadBytes = 65536;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What /v1/completions and /v1/chat/completions do: from a body to the engine's requests, and on to
+// Serves /v1/completions and /v1/chat/completions: from a body to the engine's requests, and on to
 // their answer. Each request to generate gets a line in the request log, whoever ended it.
 #pragma once
 

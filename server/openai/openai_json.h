@@ -12,7 +12,7 @@
 
 namespace mneme {
 
-// What does not change from one chunk of an answer to the next.
+// Facts that do not change from one chunk of an answer to the next.
 struct AnswerFacts {
   OpenAiKind kind = OpenAiKind::kCompletion;
   BodyFields names;

@@ -15,9 +15,9 @@
 namespace mneme {
 namespace {
 
-// Of one request; more would rather be several requests.
+// The most prompts of one request; more would rather be several requests.
 constexpr size_t kMaxPrompts = 1024;
-// What OpenAI generates for a completion that does not say.
+// As many tokens as OpenAI generates for a completion that does not say.
 constexpr int kCompletionMaxTokens = 16;
 
 bool IsTokenId(const Json& value) {

@@ -1,5 +1,5 @@
-// What is served over HTTP: OpenAI's endpoints, and those that operators and other servers' users
-// expect beside them. The same engine, sessions and limits as over gRPC.
+// The endpoints that are served over HTTP: OpenAI's, and those that operators and other servers'
+// users expect beside them. The same engine, sessions and limits as over gRPC.
 #pragma once
 
 #include <functional>

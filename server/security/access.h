@@ -1,4 +1,4 @@
-// Who calls, and what a call needs.
+// Callers, and the rights that calls need.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace mneme {
 
-// What a call needs of its caller, least first.
+// The right that a call needs of its caller, least first.
 enum class Access {
   kOpen,     // nothing: health
   kMonitor,  // any key: facts about the server, metrics
@@ -17,7 +17,7 @@ enum class Access {
   kAdmin,    // a key marked admin
 };
 
-// What a caller may do; each includes those before it.
+// The rights of a caller; each role includes those before it.
 enum class Role { kMonitor, kUser, kAdmin };
 
 inline bool Allows(Role role, Access access) {
@@ -33,7 +33,7 @@ inline bool Allows(Role role, Access access) {
   return false;
 }
 
-// What a gRPC method needs, by its path: "/mneme.v1.Inference/Generate".
+// The access that a gRPC method needs, by its path: "/mneme.v1.Inference/Generate".
 Access GrpcAccess(absl::string_view path);
 
 // The limits of one key; 0: no limit, but for max_priority.

@@ -27,8 +27,8 @@ constexpr absl::string_view kHashPrefix = "sha256-";
 constexpr size_t kKeyBytes = 32;
 constexpr size_t kMaxNameBytes = 64;
 
-// Of a file's text in messages: less than a hash, which a line break in the wrong place, or none,
-// puts anywhere.
+// The most of a file's text that messages show: less than a hash, which may be anywhere in it where
+// a line break is missing or in the wrong place.
 constexpr size_t kMaxShownBytes = 32;
 
 std::string Shown(absl::string_view text) {

@@ -1,4 +1,4 @@
-// Who calls: by API key, or by client certificate where there are no keys.
+// Tells who calls: by API key, or by client certificate where there are no keys.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ inline constexpr char kReasonUnknownKey[] = "API_KEY_UNKNOWN";
 inline constexpr char kReasonNoName[] = "CERTIFICATE_WITHOUT_NAME";
 inline constexpr char kReasonNotAllowed[] = "KEY_NOT_ALLOWED";
 
-// What a call brings along. Views of the transport's memory.
+// A call's proof of who makes it. Views of the transport's memory.
 struct Credentials {
   int authorizations = 0;           // headers "authorization"; more than one is an error
   absl::string_view authorization;  // "Bearer KEY"

@@ -1,4 +1,4 @@
-// Whose connections have shown that they are not strangers'.
+// Clients whose connections have shown that they are not strangers'.
 #pragma once
 
 #include <string>

@@ -19,7 +19,7 @@
 
 namespace mneme {
 
-// What is wrong with the files, as the process's exit code says it.
+// The files that something is wrong with, as the process's exit code.
 enum class SecurityFailure { kKeys = 2, kTls = 5 };
 
 // Thread-safe but for Poll. Outlives the servers and the engine.
@@ -31,7 +31,7 @@ class Security {
 
   const Authenticator& authenticator() const { return *authenticator_; }
   QuotaTable& quotas() { return quotas_; }
-  // Of gRPC: HTTP's connections know themselves what they have answered.
+  // The peers of gRPC's port. HTTP's connections know themselves what they have answered.
   KnownPeers& grpc_peers() const { return grpc_peers_; }
   // Null where the ports speak no TLS.
   const TlsFiles* tls() const { return tls_.get(); }

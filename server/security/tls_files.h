@@ -22,7 +22,7 @@ struct TlsPaths {
   std::string client_ca;    // PEM; empty: clients need no certificate
 };
 
-// What the files said when they were last in order: PEM texts that fit each other.
+// The contents of the files when they were last in order: PEM texts that fit each other.
 struct TlsMaterial {
   std::string certificate;
   std::string private_key;
