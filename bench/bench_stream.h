@@ -35,7 +35,7 @@ class BenchStream {
   absl::Status AwaitEnd();
 
   double submitted() const { return submitted_; }
-  // Of the request's events that brought tokens; and how many tokens came by now.
+  // The times at which events brought tokens, and how many tokens came by now.
   std::vector<double> arrivals() const;
   int64_t tokens() const;
   // Gaps between arrivals of which the later one is in (from, to].

@@ -207,8 +207,9 @@ struct Problem {
   GatedDeltaRuleArgs args;
 };
 
-// What a layer of a bf16 model hands to DeltaMemoryPass: projections and windows in bf16, k, v and
-// gates by entry, room for pending writes, the output in the place of v. Nothing is pending yet.
+// The arguments that a layer of a bf16 model hands to DeltaMemoryPass: projections and windows in
+// bf16, k, v and gates by entry, room for pending writes, the output in the place of v. Nothing is
+// pending yet.
 class Pass {
  public:
   // A slot's tokens are as many as its longest segment has entries, and shorter segments take every

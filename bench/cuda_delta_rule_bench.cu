@@ -130,7 +130,7 @@ class DecodeBench {
     return measured;
   }
 
-  // Of a step, averaged over a cycle.
+  // The bytes that a step moves, averaged over a cycle.
   double Bytes(bool fold_all) const {
     const double vectors = 4.0 * 4 * kDim * kHeads * sessions_;
     const double state = static_cast<double>(state_bytes_) * sessions_;

@@ -19,7 +19,8 @@ using cuda::delta::DecodeTile;
 
 constexpr int kHeads = 4, kKeyDim = 256, kValueDim = 64, kCapacity = 16;
 constexpr int kTokens = 2000, kLast = 200;  // of which the last are compared
-// What a token leaves of a memory, by head: half of it is gone after 7, 70, 700 tokens, or never.
+// Logarithms of the share that a token leaves of a memory, by head: half of it is gone after 7, 70,
+// 700 tokens, or never.
 constexpr float kLogDecays[kHeads] = {-0.1f, -0.01f, -0.001f, 0};
 
 double RelativeNorm(double error, double size) { return std::sqrt(error / size); }

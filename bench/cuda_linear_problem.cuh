@@ -1,5 +1,5 @@
-// What the benchmark of Linear() and its check share: random data on the device, routings, and
-// every path of Linear() by name.
+// The problems of the benchmark of Linear() and of its check: random data on the device, routings,
+// and every path of Linear() by name.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What a device can do at most, measured: what is left of it is what benches report.
+// The highest rates of a device, measured. Benches report which share of them is reached.
 #pragma once
 
 #include "absl/status/statusor.h"

@@ -1,4 +1,4 @@
-// What goes through the whole engine: threads, queue, scheduling, delivery; all but the network.
+// Requests through the whole engine: threads, queue, scheduling, delivery; all but the network.
 
 #include <cstdio>
 #include <memory>

@@ -499,7 +499,7 @@ int Main(int argc, char** argv) {
   SetMinLogSeverity(LogSeverity::kWarning);
   nlohmann::ordered_json report;
   absl::Status status = Measure(flags, report);
-  // What was measured before something failed is worth keeping.
+  // Figures from before a failure are worth keeping.
   if (!flags.json.empty() && !report.empty()) status.Update(WriteJson(report, flags.json));
   if (status.ok()) return kExitOk;
   return Report(kProgram, status, absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);

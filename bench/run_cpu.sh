@@ -71,7 +71,7 @@ cleanup() {
 }
 trap cleanup EXIT
 
-# What ran where, so that a table can be judged later.
+# The host and the commit, so that a table can be judged later.
 {
   date -u +'%Y-%m-%d %H:%M UTC'
   git describe --always --dirty 2>/dev/null || true

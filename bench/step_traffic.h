@@ -1,4 +1,4 @@
-// What a step has to read, update and multiply at least, given where its tokens were routed.
+// The least that a step has to read, update and multiply, given where its tokens were routed.
 #pragma once
 
 #include <cstdint>
@@ -30,14 +30,14 @@ class StepTraffic final : public RoutingObserver {
   TensorView Forced(int, int, int) override { return {}; }
   void OnRouted(int layer, const TensorView& indices, const TensorView& weights) override;
 
-  // Of the step.
+  // The step's bytes and operations.
   double weight_bytes() const { return weight_bytes_; }
   double state_bytes() const { return state_bytes_; }  // read and written back: moved twice
   double flops() const { return flops_; }              // of matrix products
 
-  // Of a step in which each of `rows` sessions, or so many on average, decodes a token: its state
-  // exactly; weights as a router that spreads tokens evenly needs them, those of a memory as likely
-  // as a row goes there.
+  // Bytes of a step in which each of `rows` sessions, or so many on average, decodes a token: the
+  // state's exactly; the weights' as a router that spreads tokens evenly needs them, those of a
+  // memory as likely as a row goes there.
   double DecodeStateBytes(double rows) const;  // one way, as state_bytes()
   double DecodeWeightBytes(double rows) const;
   // The state's bytes, read and written, if matrices are written back every C + 1 tokens of theirs
@@ -47,8 +47,8 @@ class StepTraffic final : public RoutingObserver {
   // Weights and state, by the way that moves less.
   double LeastDecodeBytes(double rows) const;
 
-  // Of prompts read from new sessions: products, and bytes that steps of at most `step_tokens` move
-  // at least, which is all weights once a step, and each session's state once.
+  // Prompts read from new sessions: their products, and the least bytes that steps of at most
+  // `step_tokens` move, which is all weights once a step, and each session's state once.
   double PromptFlops(int prompts, int tokens) const;
   double PromptBytes(int prompts, int tokens, int step_tokens) const;
 

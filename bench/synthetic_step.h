@@ -26,8 +26,8 @@ class SyntheticStep {
 
   void Run();
 
-  // Of the last step: weights of the products and rows of the embedding, each read once, and
-  // memories and windows, read and written back.
+  // Bytes of the last step: weights of the products and rows of the embedding, each read once, and
+  // memories and windows, read and written.
   double weight_bytes() const { return weight_bytes_; }
   double state_bytes() const { return state_bytes_; }
   double flops() const { return flops_; }

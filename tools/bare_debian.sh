@@ -78,7 +78,7 @@ inside() {
     DEBIAN_FRONTEND=noninteractive bash -euo pipefail -c "cd $folder; $2"
 }
 
-# What a newcomer has: git and a clone.
+# Makes a newcomer's machine: git and a clone.
 builder() {
   if [[ -d $work/builder ]]; then return; fi
   bare builder

@@ -184,7 +184,7 @@ def check_unit() -> None:
     unit = "mneme-server.service"
     for dropped in (False, True):
         with tempfile.TemporaryDirectory() as root:
-            # What the unit names has to be there: programs, and the targets that services stand in.
+            # All that the unit names has to be there: programs, and the targets that services are in.
             shutil.copytree("/lib/systemd/system", f"{root}/lib/systemd/system", symlinks=True)
             units = Path(root) / "etc/systemd/system"
             units.mkdir(parents=True)

@@ -65,8 +65,8 @@ if [[ -n $sanitize ]]; then
   prefix+=(compute-sanitizer --tool "$sanitize" --error-exitcode 99)
   if [[ $sanitize == racecheck ]]; then
     # LayersKernel (decode_layers.cuh) and StreamKernel (gated_delta_stream.cuh) have rings of bulk copies.
-    # What else they share goes unseen with them. Of LayersKernel 2026.4 also reports WeighChoice's reads
-    # against the next layer's Choose, between which lie barriers of all the warps that do either.
+    # Races in all else that they share go unseen with them. Version 2026.4 also reports WeighChoice's reads in
+    # LayersKernel against the next layer's Choose, between which lie barriers of all the warps that do either.
     probe=0
     "${prefix[@]}" "$bundle/bin/racecheck_probe" >>"$log" 2>&1 || probe=$?
     if ((probe == 99)); then
@@ -83,8 +83,8 @@ fi
 outputs=$(mktemp -d)
 trap 'rm -rf "$outputs"' EXIT
 
-# What compute-sanitizer leaves out: cases that take minutes there, whose kernels others launch as
-# well, and cases that it cannot look at. Patterns as --gtest_filter has them after its minus.
+# Cases that are left out under compute-sanitizer: those that take minutes there, whose kernels others
+# launch as well, and those that it cannot look at. Patterns as --gtest_filter has them after its minus.
 left_out() {
   case $1 in
     long_sequence_test) echo '*' ;;  # 40,000 steps; decode_batch_test and model_state_test do the same

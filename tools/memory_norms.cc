@@ -32,7 +32,7 @@ double SumOfSquares(const std::byte* data, int64_t elements, DType dtype) {
   return sum;
 }
 
-// Of rows with their scales, of `pitch` bytes.
+// The same for rows of int8, each of `pitch` bytes, of which the last are its scale.
 double SumOfScaledSquares(const std::byte* data, int64_t bytes, int64_t pitch) {
   const int64_t elements = pitch - static_cast<int64_t>(sizeof(float));
   double sum = 0;

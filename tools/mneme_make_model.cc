@@ -45,8 +45,8 @@ Exit codes: 0 done, 2 bad arguments, 1 anything else.
 
 constexpr int kPromptTokens = 256;
 
-// Of a token whose `a` projection is zero, exp(-exp(A_log) softplus(dt_bias)), over all layers and
-// heads.
+// The mean decay of a token whose `a` projection is zero, exp(-exp(A_log) softplus(dt_bias)), over
+// all layers and heads.
 double MeanDecay(const ModelSpec& spec) {
   std::vector<float> a_log, dt_bias;
   for (const TensorSpec& tensor : TensorsOf(spec)) {

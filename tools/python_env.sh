@@ -10,7 +10,7 @@ environment=$PWD/build/python
 project=clients/python/pyproject.toml
 interpreter=$environment/bin/python
 install() { "$interpreter" -m pip install --quiet --disable-pip-version-check "$@" >&2; }
-# What the client's messages are made from; an editable installation keeps those of the day it was made.
+# The sources of the client's messages; an editable installation keeps those of the day it was made.
 messages() { sha256sum clients/python/setup.py proto/mneme/v1/*.proto; }
 
 # Editable, so that the tests see the sources as they are.

@@ -41,7 +41,7 @@ class RoutingTape final : public RoutingObserver {
   int32_t memory(int64_t token, int layer, int choice) const {
     return indices_[At(token, layer) + choice];
   }
-  // Of the tokens, the share that each memory got in a layer; together top_k.
+  // The share of the tokens that each memory got in a layer; together top_k.
   std::vector<double> Shares(int layer) const;
   float weight(int64_t token, int layer, int choice) const {
     return weights_[At(token, layer) + choice];

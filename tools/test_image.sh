@@ -60,7 +60,7 @@ expect() {
 make_base() {
   local mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian} root=$work/root
   debootstrap --variant=minbase bookworm "$root" "$mirror" >"$work/debootstrap.log"
-  # What the slim images on Docker's hub leave out, too.
+  # The slim images on Docker's hub leave this out, too.
   rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/* "$root"/usr/share/{man,info,locale}/*
   find "$root/usr/share/doc" ! -type d ! -name copyright -delete
   local from mounted

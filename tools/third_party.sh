@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What programs are made of beside our own code, by Debian package: for the image, which installs the
+# Lists what programs are made of beside our own code, by Debian package: for the image, which installs the
 # packages of the libraries, and tells users whose work is in it under which licence.
 #
 # usage: tools/third_party.sh packages FILE...

@@ -31,7 +31,7 @@ struct ModelFlags {
   void AddTo(FlagParser& parser, bool with_model);
 };
 
-// What each step may hold; memory for it is taken at the start.
+// The most that a step may hold; memory for it is taken at the start.
 struct ToolLimits {
   int slots = 1;
   int rows = 1;

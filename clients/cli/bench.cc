@@ -65,7 +65,7 @@ double MeanBetween(const ServerCounts::Mean& before, const ServerCounts::Mean& a
   return count <= 0 ? 0 : (after.sum - before.sum) / count;
 }
 
-// What the server counted meanwhile, by its own histograms. Empty if it does not tell.
+// The server's own means between two readings of its histograms. Empty if it does not tell.
 std::map<std::string, double> ServerFigures(const absl::StatusOr<ServerCounts>& before,
                                             const absl::StatusOr<ServerCounts>& after) {
   if (!before.ok() || !after.ok()) return {};
@@ -197,7 +197,7 @@ absl::Status CheckOptions(const Options& options) {
   return absl::OkStatus();
 }
 
-// What follows from several flags together.
+// Sets the options that follow from several flags together.
 void Complete(Options& options) {
   PlanOptions& plan = options.plan;
   BenchSettings& settings = options.settings;

@@ -66,7 +66,7 @@ absl::StatusCode CodeOf(int http_status) {
   }
 }
 
-// What an answer with another status than 200 says.
+// The error in an answer with another status than 200.
 absl::Status ErrorOf(int http_status, const std::string& body) {
   const Json json = Parse(body);
   std::string message = body.substr(0, 200);
@@ -298,7 +298,7 @@ class HttpTransport final : public BenchTransport {
     return json;
   }
 
-  // Of the first series of that name in Prometheus' text; 0 if there is none.
+  // The value of the first series of that name in Prometheus' text; 0 if there is none.
   static double ValueOf(const std::string& text, const std::string& name) {
     for (const absl::string_view line : absl::StrSplit(text, '\n')) {
       absl::string_view rest = line;

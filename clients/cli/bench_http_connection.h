@@ -29,7 +29,8 @@ struct HttpHead {
   int status = 0;  // 0: no answer yet
 };
 
-// Of the thread that runs `io`, all of it but has_connected().
+// A server, and the connection to it that is kept between exchanges. Only the thread that runs `io`
+// uses it, but for has_connected().
 class HttpPeer {
  public:
   HttpPeer(const Connection& connection, boost::asio::io_context& io);

@@ -1,4 +1,4 @@
-// What a load test measured, in the words and keys of `vllm bench serve`, so that results compare.
+// The result of a load test, in the words and keys of `vllm bench serve`, so that results compare.
 #pragma once
 
 #include <map>
@@ -39,7 +39,7 @@ struct BenchSettings {
   std::map<std::string, double> goodput_ms;  // "ttft" -> bound
 };
 
-// Of one metric, in milliseconds.
+// One metric over all requests, in milliseconds.
 struct Summary {
   double mean = 0;
   double median = 0;

@@ -11,7 +11,7 @@ namespace {
 
 using Kind = LengthDistribution::Kind;
 
-// Of the shape that such traffic has: short questions with a long tail; much context and short
+// Lengths shaped as such traffic is: short questions with a long tail; much context and short
 // completions; long texts and short answers. Medians in tokens; bench/README.md has the table.
 constexpr LengthPreset kPresets[] = {
     {"chat", {Kind::kLogNormal, 120, 1.2, 8192}, {Kind::kLogNormal, 220, 0.8, 2048}},

@@ -1,5 +1,5 @@
-// What a load test sends, and when: arrivals, lengths and prompts, all drawn from one seed before
-// the first request is sent.
+// The plan of a load test, which says what is sent and when: arrivals, lengths and prompts, all
+// drawn from one seed before the first request is sent.
 #pragma once
 
 #include <cstdint>

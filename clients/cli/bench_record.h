@@ -20,7 +20,7 @@ class RecordFiller {
   void OnQueue(double seconds) { record_.queue = seconds; }
   // Tokens of a prompt that was sent as text.
   void OnPrompt(int tokens) { record_.input_tokens = tokens; }
-  // What the server counted of the answer: goes before what messages said.
+  // The server's own count of the answer's tokens, which replaces the sum of the messages'.
   void OnUsage(int output_tokens);
   // `error` is empty for an answer that came to its end.
   void OnEnd(std::string error);

@@ -12,7 +12,7 @@
 
 namespace mneme::cli {
 
-// What holds for every request.
+// How every request is sampled.
 struct BenchSampling {
   double temperature = 0;
   bool ignore_eos = true;

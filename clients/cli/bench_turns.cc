@@ -9,7 +9,7 @@
 namespace mneme::cli {
 namespace {
 
-// Of the turns [first, last) of every conversation.
+// Times to first token of the turns [first, last) of every conversation, without failed ones.
 std::vector<double> Ttfts(const LoadResult& result, const TurnSettings& settings, int first,
                           int last) {
   std::vector<double> values;

@@ -1,4 +1,4 @@
-// What a load test of conversations prints beside the block: turns that continue a named session,
+// A load test of conversations prints this beside the block: turns that continue a named session,
 // and forks of it.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the subcommands of `mneme` share: the server's address, interruption, errors and exit codes.
+// The common part of `mneme`'s subcommands: the server's address, interruption, errors, exit codes.
 #pragma once
 
 #include <functional>

@@ -23,7 +23,7 @@ namespace {
 constexpr absl::Duration kHealthPoll = absl::Milliseconds(100);
 constexpr size_t kAnyNumber = std::numeric_limits<size_t>::max();
 
-// What every one of these commands knows: the connection and --json.
+// The flags that all of these commands have: the connection's and --json.
 struct Question {
   Connection connection;
   FlagSet flags;

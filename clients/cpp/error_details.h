@@ -1,5 +1,5 @@
-// What a server's error says beyond its code and message (google.rpc.Status), carried inside an
-// absl::Status.
+// The details of a server's error beyond its code and message (google.rpc.Status), carried inside
+// an absl::Status.
 #pragma once
 
 #include <map>

@@ -75,7 +75,7 @@ class RequestOptions(TypedDict, total=False):
     stop_token_ids: Optional[Sequence[int]]
     include_stop_in_output: Optional[bool]
 
-    # What is sent back.
+    # The answer's parts.
     n: Optional[int]
     logprobs: Optional[int]
     prompt_logprobs: Optional[int]
