@@ -80,7 +80,7 @@ TEST_P(ThreadPoolTest, TheFixedSplitIsNearlyEvenAndAlwaysTheSame) {
   for (int i = 0; i < 100; ++i) ASSERT_EQ(split(), first);
 }
 
-// What one call wrote, the next one reads on other workers: a missing barrier shows up as a wrong
+// Each call reads on other workers what the one before wrote: a missing barrier shows up as a wrong
 // sum here, and as a race under ThreadSanitizer.
 TEST_P(ThreadPoolTest, CallsAreOrderedWhetherWorkersSpinOrSleep) {
   for (const absl::Duration spin : {absl::ZeroDuration(), absl::Microseconds(100)}) {

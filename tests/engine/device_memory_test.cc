@@ -82,7 +82,7 @@ TEST_P(DeviceMemoryTest, WeightsBeyondItAreAnErrorWithTheNumbers) {
                                                            "[0-9]+ are available"));
 }
 
-// What --plan prints is what the engine comes to, and how many slabs there are.
+// --plan prints the capacity that the engine comes to, and as many slabs as there are.
 TEST_P(DeviceMemoryTest, ThePlanCountsTheSessionsThatTheEngineHas) {
   const std::string model = GoldenFolder("mom");
   const ToolOutcome plan = RunTool(

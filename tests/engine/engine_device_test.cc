@@ -24,7 +24,7 @@ namespace {
 
 constexpr int kVocab = 259;
 
-// What a device decides, and the bits that it decides by.
+// The tokens that a device draws, and the bits that it draws them by.
 struct Answer {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;  // of the tokens
@@ -235,7 +235,7 @@ TEST_P(EngineDeviceTest, StepsThatRunAheadChangeNoBitBesidePadding) {
   }
 }
 
-// Of two choices one stops first. A step that is ahead then has a padding row in its place, others
+// One of two choices stops first. A step that is ahead then has a padding row in its place, others
 // have one row: the kernel of all layers gives both the same bits.
 TEST_P(EngineDeviceTest, AChoiceThatStopsLeavesTheOtherAsItWouldBe) {
   if (!GetParam().fused) GTEST_SKIP() << "other kernels do not promise it";

@@ -79,7 +79,7 @@ TEST(EngineLoopAheadTest, AStopTokenIsNotFedByTheStepAhead) {
             first.Generate(h.options, Greedy({3}, 50), 0, 0));
 }
 
-// What the next step needs of the host keeps it from running ahead.
+// A step that needs something of the host is not queued ahead.
 TEST(EngineLoopAheadTest, WhatTheHostHasToSeeFirstIsWaitedFor) {
   const auto steps_ahead = [](const std::function<void(Request&)>& change) {
     HarnessOptions options = Asynchronous();
@@ -185,7 +185,7 @@ TEST(EngineLoopAheadTest, SessionsExpireWhileOthersRunAhead) {
   EXPECT_TRUE(absl::IsNotFound(h.loop->GetSession({"", "short"}).status()));
 }
 
-// What a session was fed is on record token by token, those of steps ahead included.
+// The tokens that a session was fed are on record, those of steps ahead included.
 TEST(EngineLoopAheadTest, AConversationThatIsSentAgainWholeIsRecognised) {
   HarnessOptions options = Asynchronous();
   options.byte_tokenizer = true;
@@ -217,7 +217,8 @@ TEST(EngineLoopAheadTest, RowsThatHadEndedAreNotCounted) {
   EXPECT_EQ(h.stats.state_bytes.value(), 2 * h.pool->slab_bytes() * tokens);
 }
 
-// Of both steps: and the draws of both are taken, so that further steps find their own.
+// A failure ends the sessions of the step in flight and of the one ahead. The draws of both steps
+// are taken, so that further steps find their own.
 TEST(EngineLoopAheadTest, AFailureSpoilsTheSessionsInItAndNoOther) {
   HarnessOptions options = Asynchronous();
   options.engine.stream_capacity_events = 8;

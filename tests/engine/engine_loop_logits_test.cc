@@ -1,4 +1,4 @@
-// What the engine's loop makes of logits that are no numbers.
+// The engine's loop and logits that are no numbers.
 #include <cmath>
 #include <string>
 #include <utility>

@@ -82,7 +82,8 @@ TEST(EngineLoopOwnerTest, AnOwnerMayHaveSoManySessions) {
       h.loop->ForkSession({"alice", "a"}, {"alice", "c"}, absl::ZeroDuration()).status();
   EXPECT_EQ(ReasonOf(forked), kReasonSessionLimit);
 
-  // What there is goes on, what has no name does not count, and others have limits of their own.
+  // Sessions that exist go on, those without a name do not count, and others have limits of their
+  // own.
   EXPECT_EQ(h.Generate(GreedyOf("alice", "a")).status(), absl::OkStatus());
   EXPECT_EQ(h.Generate(GreedyOf("alice", "")).status(), absl::OkStatus());
   EXPECT_EQ(h.Generate(GreedyOf("bob", "c")).status(), absl::OkStatus());

@@ -1,4 +1,4 @@
-// Who waits for what in the engine's loop: room, busy sessions, time, slow readers.
+// Waiting in the engine's loop: for room, busy sessions, time, slow readers.
 #include <cmath>
 #include <deque>
 #include <memory>

@@ -1,4 +1,4 @@
-// What the engine counts, and what it tells about a request that ended.
+// The engine's counts, and its report about a request that ended.
 #include "engine/engine_stats.h"
 
 #include <algorithm>

@@ -43,7 +43,7 @@ class Schedule {
 
   int answers() const { return judge_.answers(); }
   int64_t ahead_steps() const { return h_.stats.ahead_steps.value(); }
-  // What became of requests, and how often.
+  // The outcomes of requests, and how often there was each.
   std::map<std::string, int> outcomes() const {
     std::map<std::string, int> all = judge_.outcomes();
     all.insert(refused_.begin(), refused_.end());

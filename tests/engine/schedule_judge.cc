@@ -69,7 +69,7 @@ void ScheduleJudge::JudgeRequest(const ScheduleEvent& event) {
   EXPECT_EQ(answer.start->usage.prompt_tokens, feed.size());
   JudgePrompt(request, answer, session, feed, had_pending);
 
-  // What each choice should have said, had it had the time.
+  // Each choice should have said this, had it had the time.
   OracleSession after_prompt = session;
   after_prompt.FeedPrompt(prompt);
   const TokenEvent& last = answer.last;

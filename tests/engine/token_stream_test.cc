@@ -145,7 +145,7 @@ TEST(TokenStreamTest, RemovingTheCallbackWaitsForItToReturn) {
   other.join();
 }
 
-// What a callback holds may be the last to hold the reader, which then lets go of the stream.
+// A callback may hold the last reference to the reader, which, once gone, lets go of the stream.
 TEST(TokenStreamTest, ACallbackThatIsReplacedDiesOutsideOfTheLock) {
   TokenStream stream(4);
   int calls = 0;

@@ -1,4 +1,4 @@
-// What fuzz targets demand of every input, beside what the sanitizers look for.
+// Demands of the fuzz targets on every input, beside those of the sanitizers.
 #pragma once
 
 #include <unistd.h>

@@ -178,7 +178,8 @@ class InputMaker {
   std::mt19937_64 random_;
 };
 
-// What a crash leaves behind. Globals, because signal handlers have no arguments of ours.
+// A crash saves this input in this file. Globals, because signal handlers have no arguments of
+// ours.
 const Bytes* input_under_way = nullptr;
 std::string crash_path;
 
@@ -220,7 +221,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   crash_path = std::string(argv[0]) + ".crash";
-  // What a target itself demands: abort(), or a time limit.
+  // A target's own ways to fail: abort(), or a time limit.
   std::vector<int> signals = {SIGABRT, SIGALRM};
   if (__sanitizer_set_death_callback != nullptr) {
     __sanitizer_set_death_callback(SaveInput);  // sanitizers exit without a signal

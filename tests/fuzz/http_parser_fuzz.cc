@@ -46,7 +46,7 @@ Outcome Parse(const std::string& bytes, const std::function<size_t()>& next) {
 
 void Check(const Outcome& whole, const Outcome& pieces) {
   using State = HttpParser::State;
-  // What never ends may be found wrong at once, or not yet.
+  // A request that never ends may be found wrong at once, or not yet.
   const auto is_open = [](State state) { return state == State::kHeader || state == State::kBody; };
   if (whole.state == State::kFailed && is_open(pieces.state)) return;
   if (pieces.state == State::kFailed && is_open(whole.state)) return;

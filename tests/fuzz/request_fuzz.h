@@ -1,5 +1,5 @@
-// What the targets that read requests to generate share: an engine without a model, what it serves,
-// and what becomes of a request that was read.
+// The common part of targets that read requests to generate: an engine without a model, the facts
+// of a server, and the check of a request that was read.
 #pragma once
 
 #include <memory>

@@ -12,8 +12,8 @@
 namespace mneme {
 namespace {
 
-// What was accepted must be usable: every tensor's bytes inside the file, disjoint, as many as its
-// shape says, and together all there are after the header.
+// A header that was accepted must be usable: every tensor's bytes inside the file, disjoint, as
+// many as its shape says, and together all there are after the header.
 void Check(std::span<const std::byte> file) {
   const auto header = ParseSafetensors(file, "input");
   if (!header.ok()) {

@@ -12,7 +12,8 @@
 namespace mneme {
 namespace {
 
-// What was accepted has every field within its range, and is the same once printed and read.
+// A configuration that was accepted has every field within its range, and is the same once printed
+// and read.
 void Check(const std::vector<std::string>& words, const char* variable) {
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());

@@ -139,7 +139,7 @@ constexpr Question kQuestions[] = {
     {"The piano's material is ebony.", "What is the piano's material?", "ebony"},
     {"The piano's origin is Poland.", "I forgot the piano's origin. What is it?", "Poland"},
 };
-// Of 24; a guess is right once in twenty times or less.
+// Right answers, of 24; a guess is right once in twenty times or less.
 constexpr int kLeastRight = 22;
 
 TEST_F(DemoModelTest, RemembersFactsBehindAFlood) {
@@ -203,7 +203,7 @@ TEST_F(DemoModelTest, ACommandLineSpellsSpecialTokensUnlessToldNotTo) {
   EXPECT_EQ(answer, " Your code is 7281.\n");
 }
 
-// What a greedy continuation by one token is, with all digits of its probability.
+// The greedy continuation by one token, with all digits of its probability.
 std::string Probe(Client& client, v1::GenerateRequest request) {
   request.mutable_sampling()->set_temperature(0);
   request.mutable_stopping()->set_max_tokens(1);

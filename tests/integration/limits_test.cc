@@ -1,4 +1,4 @@
-// What happens at the edges: no room, a full queue, shutting down under load.
+// Serving at the edges: no room, a full queue, shutting down under load.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

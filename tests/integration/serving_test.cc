@@ -142,7 +142,7 @@ TEST_F(ServingTest, ABusySessionIsNotSharedAndACancelLeavesWhatWasFed) {
   ASSERT_TRUE(info.ok()) << info.status();
   EXPECT_GE(info->position(), static_cast<int64_t>(9 + endless.tokens.size()));
 
-  // What the session holds is what a fresh one holds that was fed the same.
+  // The session holds the same as a fresh one that was fed the same.
   const int64_t generated = info->position() - 9;
   const Answer same = Generate(Greedy("on and on", static_cast<int>(generated)));
   v1::GenerateRequest fresh = Greedy("", 8);

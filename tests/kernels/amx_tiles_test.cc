@@ -29,7 +29,7 @@ float MultiplyAdd(float a, float b, float c) {
 // Intel documents two orders of TDPBF16PS. The Software Developer's Manual (volume 2, "Operation")
 // sums the first and the second members of a row's pairs apart, starting from zero, and adds both
 // to the destination; the Intrinsics Guide (_tile_dpbf16ps) adds pair by pair to the destination.
-// What is tested here holds for both.
+// The tests here hold for both.
 enum class Order { kManual, kIntrinsicsGuide };
 
 // The tile registers of one thread and the instructions of AmxTiles, which fail the test where the
@@ -138,7 +138,7 @@ struct Problem {
 
   int64_t steps() const { return PaddedInputs(DType::kBF16, inputs) / kTileDepth; }
 
-  // By the code that lays out a checkpoint's weights, into memory that ends in NaN.
+  // Packs w with the code that lays out a checkpoint's weights, into memory that ends in NaN.
   void Pack() {
     std::vector<uint16_t> bits;
     for (const double value : w) bits.push_back(BF16FromF32(static_cast<float>(value)));

@@ -1,4 +1,4 @@
-// What every backend promises besides its kernels.
+// The promises of every backend besides its kernels.
 #include "kernels/backend.h"
 
 #include <algorithm>

@@ -36,7 +36,7 @@ class CudaDeltaChunkTest : public testing::Test {
     return backend.ok() ? *std::move(backend) : nullptr;
   }
 
-  // Of the memories that segments go through: others would hide what those are off by.
+  // The states of the memories that segments go through: others would hide the errors of those.
   static std::vector<double> ActiveStates(const DeltaProblem& p, const DeltaResult& result) {
     std::vector<double> active;
     const int64_t n = p.dims.state_elements();

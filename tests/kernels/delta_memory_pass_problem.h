@@ -107,7 +107,7 @@ struct PassProblem {
     for (double& value : a_log) value = RoundTo(value - std::log(factor), DType::kF32);
   }
 
-  // Of one memory: what PendingWrites says.
+  // One memory's pending writes, as PendingWrites has them.
   struct Pending {
     Pending(SeededRandom& random, const PassDims& dims)
         : begin(random.Int(0, kCapacity)), end(random.Int(begin, kCapacity)) {
@@ -201,7 +201,7 @@ class PassRun {
     v_conv_ = bench_.Floats(p.v_conv, {d.values(), PassProblem::kWidth});
     a_log_ = bench_.Floats(p.a_log, {d.value_heads});
     dt_bias_ = bench_.Floats(p.dt_bias, {d.value_heads});
-    // What is fresh holds what its slab happened to hold: ones bits, NaN.
+    // Fresh memories hold whatever their slabs happened to hold: one bits, NaN.
     for (int slot = 0; slot < p.slots; ++slot) {
       for (int memory = 0; memory < p.memories; ++memory) {
         written_.Write(slot, memory, {1});
@@ -311,7 +311,7 @@ class PassRun {
                                      .pending = PendingOf()});
   }
 
-  // Of the memories of active segments; others would hide what those are off by.
+  // Reads the memories of active segments; others would hide the errors of those.
   void ReadTo(PassResult& result) {
     for (const SegmentSpec& s : p_.segments) {
       if (s.active()) Append(ReadState(s.slot, s.memory), result.states);

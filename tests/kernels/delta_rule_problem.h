@@ -141,7 +141,7 @@ struct DeltaProblem {
             ReadStates(slabs)};
   }
 
-  // What f32 may be off by, computed along with the answer in float64 (a running error analysis).
+  // A bound of f32's error, computed along with the answer in float64 (a running error analysis).
   //
   // Rows of S do not mix. Let E bound the 2-norm of the error of one row s. A step maps the error
   // through a (I - beta k k^T), whose norm is at most a * max(1, |1 - beta |k|^2|), and adds

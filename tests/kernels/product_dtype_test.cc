@@ -37,8 +37,8 @@ class CudaProductDtypeTest : public testing::Test {
   TensorView NewRounded(Shape shape) {
     return bench_->Values(std::vector<double>(shape.elements(), 0.0), shape, DType::kBF16);
   }
-  // Of x and the first matrix, to y, and of its rows `from`, each with its group's matrix, to
-  // `grouped`: all that came out.
+  // Writes the products of x with the first matrix to y, and those of its rows `from`, each with
+  // its group's matrix, to `grouped`. Returns all of them.
   std::vector<double> Products(const TensorView& x, std::span<const PackedMatrix> weights,
                                const TensorView& from, const TensorView& offsets,
                                const TensorView& y, const TensorView& grouped) {

@@ -42,7 +42,7 @@ struct SampleProblem {
     return rows.back();
   }
 
-  // What it asks of a backend; the results come to `sampled`.
+  // The problem as arguments for a backend, whose results come to `sampled`.
   SampleArgs Args(Workbench& bench, Sampled& sampled) const {
     const size_t n = rows.size();
     sampled.tokens.assign(n, -7);

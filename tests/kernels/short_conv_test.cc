@@ -280,7 +280,7 @@ TEST_P(ShortConvTest, NeitherThreadsNorOtherSegmentsChangeABit) {
   }
 }
 
-// What was never written is NaN, of a dtype's own kind.
+// Elements that were never written are NaN, whose bits differ from dtype to dtype.
 std::vector<double> WithoutNans(std::vector<double> values) {
   for (double& value : values) {
     if (std::isnan(value)) value = 0;

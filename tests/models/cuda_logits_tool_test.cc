@@ -27,7 +27,7 @@ class CudaLogitsToolTest : public testing::TestWithParam<std::string> {
     folder_.Write("ids16",
                   absl::StrJoin(golden_.input_ids.begin(), golden_.input_ids.begin() + 16, " "));
   }
-  // What a run with these arguments writes.
+  // The tensors that a run with these arguments writes.
   StoredTensors Run(const std::string& arguments, const std::string& ids = "ids") {
     const ToolOutcome outcome =
         RunTool("mneme-logits",

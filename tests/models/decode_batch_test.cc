@@ -128,7 +128,7 @@ struct Feeding {
   bool free = false;
 };
 
-// Of logits, relative in norm.
+// Errors of logits, relative in norm.
 struct Errors {
   double all = 0;   // of all steps together
   double step = 0;  // of the worst step
@@ -185,7 +185,7 @@ std::vector<std::vector<double>> Run(ModelDriver& driver, const std::vector<Step
   return logits;
 }
 
-// Of each backend.
+// The errors of each backend.
 std::vector<Errors> ErrorsOf(std::vector<std::unique_ptr<Backend>> backends, const Network& network,
                              DType weights, const Feeding& feeding) {
   ModelSpec spec = network.spec;
@@ -225,7 +225,7 @@ std::vector<Errors> ErrorsOf(std::vector<std::unique_ptr<Backend>> backends, con
   return list;
 }
 
-// What f32 arithmetic may add up to in such networks.
+// The most that errors of f32 arithmetic may come to in such networks.
 constexpr double kExact = 2e-5;
 
 void ExpectExact(const BackendUnderTest& backend, const Network& network, DType weights,
@@ -258,7 +258,7 @@ TEST_P(DecodeBatchTest, FewRowsOfWideNetworksMatchTheReference) {
   }
 }
 
-// What coarse matrices add to the error of a layer's output, as docs/numerics.md has it ("Matrices
+// The error that coarse matrices add to a layer's output, as docs/numerics.md has it ("Matrices
 // of f16 and int8"), each rounding at half its bound and all of one sign. f16: 2^-11 at each token,
 // and twice that of the write that it holds back. int8: sqrt(key_dim) max |s_d| / 254 of a row, of
 // which the largest element is below five times the root mean square; when a memory is first
@@ -269,10 +269,10 @@ double StateError(DType state, int tokens) {
   return 0;
 }
 
-// Of all logits, in norm, of rounded products: docs/numerics.md, "Compute dtype bf16". In each
-// layer four products one behind the other, what projections give, which is rounded in windows and
-// gates, and the router's logits; then the head. An estimate, no worst case: it takes roundings at
-// half their bound and adds them up as if of one sign.
+// The error of all logits, in norm, by rounded products: docs/numerics.md, "Compute dtype bf16". In
+// each layer four products one behind the other, what projections give, which is rounded in windows
+// and gates, and the router's logits; then the head. An estimate, no worst case: it takes roundings
+// at half their bound and adds them up as if of one sign.
 double Estimate(const ModelConfig& config, DType state, const Feeding& feeding) {
   const int roundings = config.delta.memories > 0 ? 6 : 5;
   const int tokens = (feeding.prompts ? 5 : 0) + static_cast<int>(feeding.steps.size());

@@ -20,8 +20,8 @@ namespace {
 constexpr int kTokens = 20000;
 constexpr int kChunk = 500;
 
-// Of parts in norm: below what 20,000 roundings of one sign would come to, and far above what they
-// do come to, as they average out (docs/numerics.md, "Long contexts").
+// Bounds the error of a part in norm: below what 20,000 roundings of one sign would come to, and
+// far above what they do come to, as they average out (docs/numerics.md, "Long contexts").
 constexpr double kBound = 2e-5;
 
 // The parts of a sequence's logits, chunk by chunk.

@@ -17,8 +17,8 @@
 
 namespace mneme {
 
-// By layer and memory: [value_heads, value_dim, key_dim]. Memories never written are left out, and
-// what is pending beside a matrix is not looked at: settle first.
+// Matrices, [value_heads, value_dim, key_dim], by layer and memory. Memories never written are left
+// out, and pending writes beside a matrix are not looked at: settle first.
 using MemoryValues = std::map<std::pair<int, int>, std::vector<double>>;
 MemoryValues ReadMemories(const StateLayout& layout, std::span<const std::byte> slab, int key_dim);
 

@@ -1,4 +1,5 @@
-// What a session's state means: which tokens change it, which do not, and what copies of it are.
+// The meaning of a session's state: which tokens change it, which do not, and what copies of it
+// are.
 
 #include <algorithm>
 #include <cstring>

@@ -52,8 +52,8 @@ class RecordedRouting final : public RoutingObserver {
   RoutingChoices recorded_;
 };
 
-// What was recorded of one sequence, as it is asked for when that is fed in steps of so many
-// tokens, by `rows` rows that all feed the same.
+// The recorded choices of one sequence, in the order in which they are asked for when it is fed in
+// steps of so many tokens, by `rows` rows that all feed the same.
 inline RoutingChoices Recut(const RoutingChoices& choices, int layers, int top_k,
                             std::span<const int> step_tokens, int rows = 1) {
   if (choices.empty()) return {};  // no router
@@ -77,7 +77,7 @@ inline RoutingChoices Recut(const RoutingChoices& choices, int layers, int top_k
   return cut;
 }
 
-// Of the same tokens fed in the same steps: choices that `got` has and `want` lacks, of all.
+// Choices for the same tokens fed in the same steps: those that `got` has and `want` lacks, of all.
 struct FlippedChoices {
   int64_t flipped = 0, all = 0;
   double share() const { return all == 0 ? 0 : static_cast<double>(flipped) / all; }

@@ -22,10 +22,11 @@ namespace {
 
 constexpr int kRows = 24;  // that go side by side
 constexpr int kMaxTokens = 1024;
-// Of logits, in norm: about 2^-9 for each of the 4 products of 2 or 3 layers and the last one
-// (docs/numerics.md, "Compute dtype bf16"). Checkpoints keep to it at every position, where their
-// own weights meet rounded activations; one of those whose weights are rounded only here, for the
-// sake of more such products, has two positions of some hundred where logits nearly cancel.
+// Bounds the error of logits, in norm: about 2^-9 for each of the 4 products of 2 or 3 layers and
+// the last one (docs/numerics.md, "Compute dtype bf16"). Checkpoints keep to it at every position,
+// where their own weights meet rounded activations; one of those whose weights are rounded only
+// here, for the sake of more such products, has two positions of some hundred where logits nearly
+// cancel.
 constexpr double kBound = 2e-2;
 constexpr double kBoundWhereLogitsCancel = 8e-2;
 // Choices change where the logits of two memories lie closer than their errors differ. The second

@@ -1,5 +1,5 @@
-// What else is in a step, and how many rows, on a GPU: where a row's logits are the same bits, and
-// how far they are off where they are not. docs/numerics.md, "Same bits".
+// A row's logits on a GPU, with other rows and more of them in its step: where they are the same
+// bits, and how far they are off where they are not. docs/numerics.md, "Same bits".
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -24,8 +24,8 @@ struct Setting {
   DType compute;
   bool one_kernel;  // takes one row and two through all layers (decode_layers.cu)
 
-  // Of the difference, relative in norm: other orders of sums, or other roundings. Each of the two
-  // is off by docs/numerics.md's estimate for rounded products: of six roundings a layer, five
+  // Bounds the difference, relative in norm: other orders of sums, or other roundings. Each of the
+  // two is off by docs/numerics.md's estimate for rounded products: of six roundings a layer, five
   // without a router, and one in front of the head.
   double bound() const {
     if (compute == DType::kF32) return 1e-5;

@@ -232,10 +232,10 @@ class StateCopyTest : public testing::TestWithParam<StateCase> {
   std::vector<double> Continue(ModelDriver& driver, int slot) const {
     return FeedSlot(driver, slot, rest_, {1, 1, 1, 1, 1, 8, 1});
   }
-  // Of logits where a memory is rounded once more: each row of a matrix moves by a part of its
-  // norm, 2^-11 with f16 and with int8 a 254th of the largest, which is below five times the root
-  // mean square. That is in the output of each layer, and as with rounded products four times in
-  // what comes of it.
+  // The error of logits where a memory is rounded once more: each row of a matrix moves by a part
+  // of its norm, 2^-11 with f16 and with int8 a 254th of the largest, which is below five times the
+  // root mean square. That is in the output of each layer, and as with rounded products four times
+  // in what comes of it.
   static double OneRounding(const Setting& setting) {
     const double rounding = GetParam().dtype == DType::kI8    ? 5.0 / 254
                             : GetParam().dtype == DType::kF16 ? 0x1p-11

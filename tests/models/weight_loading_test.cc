@@ -1,4 +1,4 @@
-// What is in a folder's files against what its configuration asks for.
+// The tensors of a folder's files against those that its configuration asks for.
 
 #include <cstring>
 #include <limits>

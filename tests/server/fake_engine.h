@@ -81,7 +81,7 @@ class FakeEngine final : public Engine {
     wake_mu_.Await(absl::Condition(&there));
   }
 
-  // What Submit and Drain answer from now on.
+  // Submit and Drain answer `status` from now on.
   void RefuseWith(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
     absl::MutexLock lock(&mu_);
     refusal_ = std::move(status);

@@ -30,7 +30,7 @@ std::vector<SocketAddress> Two() {
   return {ResolveHost("127.0.0.1")->front(), ResolveHost("127.0.0.2")->front()};
 }
 
-// Of the net for documentation: nobody's.
+// An address of the net for documentation: nobody's.
 SocketAddress Foreign() { return ResolveHost("192.0.2.1")->front(); }
 
 TEST(HostAddressTest, BracketsStandAroundColonsOnly) {

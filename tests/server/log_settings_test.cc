@@ -1,4 +1,4 @@
-// What SIGHUP changes of the log, and what it leaves.
+// SIGHUP changes some settings of the log, and leaves others.
 #include "server/log_settings.h"
 
 #include <gmock/gmock.h>
@@ -25,7 +25,7 @@ class LogSettingsTest : public ::testing::Test {
   }
   ~LogSettingsTest() override { SetMinLogSeverity(LogSeverity::kInfo); }
 
-  // What it says.
+  // Returns what was logged meanwhile.
   std::string Reload() {
     ::testing::internal::CaptureStderr();
     ReloadLogSettings(config_, config_, last_, requests_, http_calls_);

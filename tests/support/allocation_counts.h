@@ -1,5 +1,5 @@
-// What this thread has allocated, in programs that are made with allocation_counts.cc: that has an
-// operator new of its own, which shows copies that nobody else counts.
+// Counts this thread's allocations, in programs that are made with allocation_counts.cc: that has
+// an operator new of its own, which shows copies that nobody else counts.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,8 @@ namespace mneme {
 // Unit roundoff: the relative error of one rounding to nearest.
 constexpr double kUnitF32 = 0x1p-24;
 constexpr double kUnitBF16 = 0x1p-8;
-// What exp, log and division approximations may add, relative: four units in the last place.
+// The relative error that approximations of exp, log and division may add: four units in the last
+// place.
 constexpr double kFunctionError = 4 * 0x1p-23;
 // Absolute error below which results are subnormal or flushed to zero in f32.
 constexpr double kTinyF32 = 0x1p-119;

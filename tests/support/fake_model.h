@@ -19,8 +19,8 @@
 
 namespace mneme {
 
-// What a session of the fake model holds. `eager` begins as a constant that only the initial slab
-// has; `lazy` counts as zero until it was written, whatever its bytes say.
+// The memory of a session of the fake model. `eager` begins as a constant that only the initial
+// slab has; `lazy` counts as zero until it was written, whatever its bytes say.
 struct FakeMemory {
   uint64_t eager = 0x6d6e656d65ull;
   uint64_t lazy = 0;

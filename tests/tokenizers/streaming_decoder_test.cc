@@ -80,7 +80,7 @@ TEST_P(StreamingDecoderTest, PiecesOfRandomStreamsAreValidAndJoinToTheWhole) {
   }
 }
 
-// What the decoder does byte by byte, done on a whole run of bytes at once.
+// The decoder works byte by byte; the same is done here on a whole run of bytes at once.
 class ByteRunTest : public StreamingDecoderTest {};
 TEST_P(ByteRunTest, RandomByteRunsDecodeAsOneReplacementPerStrayByte) {
   std::vector<int32_t> byte_ids(256, -1);

@@ -44,7 +44,7 @@ def test_strangers_are_refused_before_their_message_is_there(start):
     server = start(environment={"MNEME_API_KEY": "a-key-of-enough-length"})
     with connect(server.port) as connection:
         begin_call(connection, 1, GENERATE)
-        # Of a message of which nothing more comes.
+        # The header of a message whose body never comes.
         connection.sendall(frame(DATA, 0, 1, struct.pack(">BI", 0, 10_000_000)))
         received = b""
         while b"API key is needed" not in received:

@@ -21,7 +21,7 @@ OVERLAYS = DEPLOY / "kubernetes/overlays"
 DASHBOARD = DEPLOY / "grafana/dashboards/mneme.json"
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
 CONFIG_TEXT = (BASE / "mneme.textproto").read_text()
-# What the server adds to --shutdown-timeout for last messages.
+# The server adds this to --shutdown-timeout for last messages.
 LAST_MESSAGES_S = 2
 
 
@@ -84,7 +84,7 @@ def test_a_file_is_yaml(path):
 
 def test_every_variable_is_one_that_a_program_reads(server_help, health_help):
     known = set(re.findall(r"MNEME_\w+", server_help + health_help))
-    # Of the build, and of compose.yaml itself.
+    # Variables of the build, and of compose.yaml itself.
     known |= {"MNEME_CUDA", "MNEME_TESTS", "MNEME_IMAGE"}
     paths = [ROOT / "Dockerfile", DEPLOY / "systemd/mneme.env", *DEPLOY.glob("compose*.yaml")]
     paths += (DEPLOY / "kubernetes").glob("**/*.yaml")

@@ -164,7 +164,7 @@ def test_a_signal_under_load_drains_and_exits_0(start, number):
         answers = [pool.submit(run, i) for i in range(16)]
         started.wait(120)
         server.signal(number)
-        # What runs is finished.
+        # Requests that run are finished.
         for answer in answers:
             assert len(answer.result(120).token_ids) == 200
     assert server.wait() == 0

@@ -8,7 +8,7 @@ import pytest
 
 from golden import GOLDEN
 
-# By the kind of value that --help names: wrong ones, and what the message says of them.
+# Wrong values for each kind that --help names, and the words that the message has for them.
 WRONG_VALUES = {
     "N": [
         (text, r"expected (a (whole )?number from|0 \(the device's own\))")

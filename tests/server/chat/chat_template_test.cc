@@ -23,7 +23,7 @@ class ChatTemplateTest : public ::testing::Test {
   }
   ~ChatTemplateTest() override { std::filesystem::remove_all(folder_); }
 
-  // What a chat without tools and one with tools give, of a folder with these files.
+  // The prompts of a chat without tools and of one with tools, by a folder with these files.
   std::string Chats(const std::map<std::string, std::string>& files) {
     std::filesystem::remove_all(folder_);
     for (const auto& [name, text] : files) {

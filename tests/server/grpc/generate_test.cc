@@ -69,7 +69,7 @@ class Call {
 
 class GenerateTest : public ServerTest {
  protected:
-  // What the engine is given for `request`.
+  // The request that the engine is given for `request`.
   Request Converted(const v1::GenerateRequest& request) {
     Call call(*client_, request);
     FakeRequest& fake = engine_.WaitForRequest(count_++);

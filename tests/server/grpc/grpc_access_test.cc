@@ -303,7 +303,7 @@ TEST_F(GrpcAccessTest, AStreamWhoseClientLeftCountsWhileTheEngineHasIt) {
   engine_.WaitForCancel(0);
   EXPECT_EQ(security_->quotas().streams("bob"), 1);
   fake.PushEnd(absl::CancelledError(""));
-  // What sent the answer may still be leaving.
+  // The thread that sent the answer may still be at it.
   while (security_->quotas().streams("bob") > 0) absl::SleepFor(absl::Milliseconds(1));
 }
 
@@ -347,7 +347,7 @@ TEST_F(GrpcAccessTest, AReloadTakesAndGivesKeys) {
   EXPECT_EQ(ops->Reload()->api_keys(), 2);
   EXPECT_TRUE(absl::IsUnauthenticated(alice->GetInfo().status()));
   EXPECT_TRUE(ClientOf("her-new-key")->GetInfo().ok());
-  // What is wrong leaves things as they are.
+  // A file that is wrong leaves the keys as they are.
   key_file().Write("ops\n");
   const absl::Status failed = ops->Reload().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(failed));

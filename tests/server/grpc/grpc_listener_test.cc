@@ -18,7 +18,7 @@
 namespace mneme {
 namespace {
 
-// What a client of HTTP/2 says first: the preface, and a frame of settings without any.
+// The first bytes of a client of HTTP/2: the preface, and a frame of settings without any.
 const std::string& Preface() {
   static const auto* const bytes =
       new std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + std::string("\0\0\0\4\0\0\0\0\0", 9));
@@ -101,8 +101,8 @@ TEST(OpenConnectionsTest, AnEvictionNeedsNoFurtherFile) {
   close(pair[1]);
 }
 
-// Of two connections. Times that end in the tests are for clients that deserve no better: others
-// may be held up for longer.
+// A server with room for two connections. Only clients that deserve no better have times that end
+// in a test: others may be held up for longer.
 class GrpcListenerTest : public ServerTest {
  protected:
   explicit GrpcListenerTest(int64_t handshake_timeout_ms = 600'000,

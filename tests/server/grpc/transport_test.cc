@@ -1,4 +1,4 @@
-// What belongs to gRPC itself: health, reflection, malformed and oversized messages, the port.
+// The parts that are gRPC's own: health, reflection, malformed and oversized messages, the port.
 #include <gmock/gmock.h>
 #include <google/protobuf/descriptor.pb.h>
 #include <grpcpp/grpcpp.h>

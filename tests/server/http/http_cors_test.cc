@@ -1,4 +1,4 @@
-// What browsers are told about pages of other origins.
+// Answers to browsers about pages of other origins.
 #include "server/http/http_cors.h"
 
 #include <gmock/gmock.h>

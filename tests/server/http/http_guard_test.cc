@@ -25,7 +25,7 @@ using ::testing::StartsWith;
 
 TestCertificates& Files() { return TestCertificates::Usual(); }
 
-// What a client saw of one connection.
+// A client's view of one connection.
 struct Seen {
   bool connected = false;  // the handshake came to an end
   std::string version;

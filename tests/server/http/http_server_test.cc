@@ -374,7 +374,7 @@ TEST_F(HttpServerTest, StrangersMakeRoomBeforeKnownClients) {
   RawHttpClient silent(port());
   RawHttpClient half_a_header(port());
   ASSERT_TRUE(half_a_header.Send("GET /hello HTTP/1.1\r\nHos"));
-  // Of two strangers the older one goes, whatever it is about to say.
+  // The older one of two strangers goes, whatever it is about to say.
   RawHttpClient third(port());
   third.SendRequest("GET", "/open");
   EXPECT_EQ(third.Read().status, 200);

@@ -80,7 +80,7 @@ TEST(ApiKeysTest, ErrorsNameTheLineAndNoSecret) {
   const std::string good = ApiKeyLine("alice", "key-a");
   EXPECT_THAT(ErrorOf(absl::StrCat(good, "\n\nbob\n")),
               AllOf(HasSubstr("keys:3: "), HasSubstr("name:hash")));
-  // Who writes a key instead of its hash must not find it in a log.
+  // A key that somebody wrote instead of its hash must not be found in a log.
   const std::string key = NewApiKey();
   EXPECT_THAT(ErrorOf(absl::StrCat("bob:", key)),
               AllOf(HasSubstr("keys:1: "), HasSubstr("--hash-api-key"), Not(HasSubstr(key))));

@@ -28,7 +28,7 @@ class QuotaTest : public ::testing::Test {
     EXPECT_TRUE(permit.ok()) << permit.status();
     return permit.ok() ? *std::move(permit) : nullptr;
   }
-  // Of a request that begins, uses all it asked for, and ends.
+  // A request begins, uses all it asked for, and ends.
   absl::Status Use(const CallerRef& caller, int64_t tokens) {
     const StreamPermit permit = Begin(caller);
     const absl::Status status = permit->TakeTokens(tokens);
