@@ -8,7 +8,7 @@ namespace mneme {
 
 struct MemoryBandwidth {
   double read = 0;               // bytes per second, streaming reads
-  double read_modify_write = 0;  // bytes per second, each byte counted twice: read and written back
+  double read_modify_write = 0;  // bytes per second, each byte counted twice: read and written
 };
 
 // Best of several passes over blocks far larger than the caches, `threads` workers side by side;

@@ -32,7 +32,7 @@ class StepTraffic final : public RoutingObserver {
 
   // The step's bytes and operations.
   double weight_bytes() const { return weight_bytes_; }
-  double state_bytes() const { return state_bytes_; }  // read and written back: moved twice
+  double state_bytes() const { return state_bytes_; }  // read and written: moved twice
   double flops() const { return flops_; }              // of matrix products
 
   // Bytes of a step in which each of `rows` sessions, or so many on average, decodes a token: the
@@ -40,9 +40,9 @@ class StepTraffic final : public RoutingObserver {
   // memory as likely as a row goes there.
   double DecodeStateBytes(double rows) const;  // one way, as state_bytes()
   double DecodeWeightBytes(double rows) const;
-  // The state's bytes, read and written, if matrices are written back every C + 1 tokens of theirs
-  // and the C tokens between are kept beside them as keys, updates and decays (PendingWrites):
-  // what a step moves on average. Where the backend holds nothing back: twice DecodeStateBytes().
+  // The state's bytes, read and written, that a step moves on average if C writes to a memory are
+  // held back, as keys, updates and decays, and folded every C + 1 tokens (PendingWrites). Where
+  // the backend holds nothing back: twice DecodeStateBytes().
   double DeferredStateBytes(double rows) const;
   // Weights and state, by the way that moves less.
   double LeastDecodeBytes(double rows) const;
@@ -69,8 +69,8 @@ class StepTraffic final : public RoutingObserver {
   struct Layer {
     std::vector<Memory> memories;
     double state_bytes = 0;    // of one memory
-    double matrix_bytes = 0;   // of these, what a write held back spares
-    double pending_bytes = 0;  // one write that is held back
+    double matrix_bytes = 0;   // of these, what holding a write back spares
+    double pending_bytes = 0;  // of one pending write
   };
 
   explicit StepTraffic(Backend& backend) : backend_(&backend) {}

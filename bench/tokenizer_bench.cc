@@ -36,7 +36,7 @@ struct Settings {
 // Processor time, which other programs do not lengthen by taking turns with this one.
 double ProcessorSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
-// As 32-bit words of this machine's order, for who compares.
+// As 32-bit integers of this machine's order, for whoever compares.
 absl::Status WriteIds(const std::string& path, const std::vector<int32_t>& ids) {
   std::ofstream file(path, std::ios::binary);
   file.write(reinterpret_cast<const char*>(ids.data()),

@@ -201,8 +201,8 @@ struct DeltaMemoryPassArgs {
   GatedDeltaRuleArgs rule;
 };
 
-// Adds the pending writes of all memories of some slabs to their matrices, so that the matrices
-// alone are the state. Memories that were never written are left alone.
+// Folds the pending writes of all memories of some slabs, so that the matrices alone are the state.
+// Memories that were never written are left alone.
 struct SettleArgs {
   TensorView slots;   // [n] i32, < 0: padding
   int memories = 0;   // of the field

@@ -1,4 +1,4 @@
-// Writes to a memory that a device holds back.
+// Writes to a memory that a device holds back, and folds into the matrix later.
 #pragma once
 
 #include "kernels/tensor_view.h"
@@ -11,8 +11,8 @@ constexpr DType PendingDType(DType memory_dtype) {
   return memory_dtype == DType::kF32 ? DType::kF32 : DType::kF16;
 }
 
-// Deferred write-back. A device may keep the last writes to a memory beside its matrix and add them
-// up only every so many tokens, which halves the traffic of a decode step. With n writes pending,
+// A device may hold back the last writes to a memory: it keeps them beside the matrix and folds
+// them only every so many tokens, which halves the traffic of a decode step. With n writes pending,
 // of keys k_j, updates u_j and log decays g_j, the memory stands for
 //
 //   S = exp(G_n) S_0 + sum_{j <= n} exp(G_n - G_j) u_j k_j^T      G_j = g_1 + ... + g_j

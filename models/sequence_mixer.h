@@ -21,8 +21,8 @@ class SequenceMixer {
   // memory.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
 
-  // Makes the state fields alone the state of the slabs `slots`, [n] i32: adds what the device
-  // holds back (PendingWrites).
+  // Makes the state fields alone the state of the slabs `slots`, [n] i32: folds their pending
+  // writes (PendingWrites).
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
 
   // hidden += Mixer(RmsNorm(hidden)); reads and updates the state of every row in `ctx.batch`.

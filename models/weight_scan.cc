@@ -24,7 +24,7 @@ uint64_t Load(const std::byte* p) {
   return word;
 }
 
-// Spreads every bit over the whole word; a bijection.
+// Spreads every bit over all 64; a bijection.
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93;
   x = (x ^ (x >> 29)) * 0xA3B195354A39B70D;
@@ -32,8 +32,8 @@ uint64_t Mix(uint64_t x) {
 }
 
 // Eight independent chains of multiplications, so that the multiplier is always busy: eight bytes a
-// cycle. A product spreads bits upwards only; folding its upper half down lets the next one spread
-// those as well.
+// cycle. A product spreads bits upwards only; its upper half is brought down, so that the next one
+// spreads those as well.
 class StripeHash {
  public:
   StripeHash() {

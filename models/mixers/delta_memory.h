@@ -35,7 +35,7 @@ class DeltaMemory {
 
   StateView Written(const ForwardContext& ctx) const { return ctx.State(written_); }
 
-  // Adds writes that the device holds back to the matrices of the slabs `slots`, [n] i32.
+  // Folds the pending writes of the slabs `slots`, [n] i32.
   void Settle(ForwardContext& ctx, const TensorView& slots) const;
 
   // The arguments of a fused step, but for routing and projections, which the mixer adds.

@@ -126,7 +126,7 @@ TEST(PrefillBudgetTest, APromptThatJoinsBeginsSmallHoweverCheapTokensSeemed) {
   EXPECT_LE(tokens[2], 90) << "3 times the step of decoding alone is 83 tokens";
 }
 
-// Some steps take longer by design, as when all rows fold what is pending in the same one. Whether
+// Some steps take longer by design, as when all rows fold pending writes in the same one. Whether
 // one was among the last before a prompt says nothing of the steps to come.
 TEST(PrefillBudgetTest, WhatDecodingTakesIsAMeanOverManySteps) {
   constexpr double kDecode = 1.6e-3, kFixed = 1.8e-3, kEach = 1.5e-6, kSlowdown = 3;

@@ -129,7 +129,7 @@ struct PassProblem {
 
   // Row `row` of memory i is another one of `state` for every i.
   int64_t StateRow(int i, int64_t row) const { return (row + i) % dims.values(); }
-  // A memory's matrix; with what is pending added, what it stands for.
+  // A memory's matrix; with its pending writes folded, what it stands for.
   std::vector<double> StateOf(int i, bool add_pending) const {
     std::vector<double> all;
     for (int64_t row = 0; row < dims.values(); ++row) {

@@ -206,7 +206,7 @@ TEST_F(CudaDeltaMemoryPassTest, PromptsBesideDecodingRowsMatchFloat64) {
                                                   .state = state,
                                                   .pending = true});
           EXPECT_TRUE(got.fused);
-          // When what was pending is folded, and when the prompt or a token ends.
+          // When pending writes are folded, and when the prompt or a token ends.
           ExpectClose(p, got, want, BoundOf(state, /*times=*/2));
         }
       }
@@ -245,7 +245,7 @@ PassResult RunInSteps(const PassProblem& p, Backend& backend, const PassOptions&
 
 // Prompts as steps take them, of the longest and of an odd length, and between them answers that
 // fold once and more. After the answer that ends a cycle a memory was rounded when the prompt
-// before it ended, and is when what is pending is folded; in the longer answer once more.
+// before it ended, and is when pending writes are folded; in the longer answer once more.
 class CudaDeltaMemoryPassLongRunTest : public CudaDeltaMemoryPassTest {
  protected:
   static constexpr int kRoundings = 3, kPart = 512;

@@ -54,9 +54,9 @@ std::vector<PendingCase> PendingCases() {
 // Memories that tokens go through, on a backend and in float64, with a bound for every row.
 //
 // Rows of S do not mix. Let e bound the 2-norm of the difference between a row and what the device
-// stands for: its matrix and its pending writes, added up exactly. Let m be the sum of the norms of
-// these parts; all of them fade alike, so m = a m + |u||k| bounds it, however often the device adds
-// parts up. A token
+// stands for: its matrix with its pending writes folded exactly. Let m be the sum of the norms of
+// these parts; all of them fade alike, so m = a m + |u||k| bounds it, however often the device
+// folds. A token
 //   decays: nothing is rounded, as the log decay itself is kept
 //   recalls r = s . k, a sum over key_dim of each part, of exp, of a sum of at most C log decays,
 //     which moves exp by 0.37 C u at most, and of C + 1 parts: eps_1 m |k|
@@ -69,7 +69,7 @@ std::vector<PendingCase> PendingCases() {
 //
 // A row of kI8 is in units of its largest magnitude / 127, and rounding moves each element by half
 // of that. So coarse a rounding is counted where it happens only: a memory folded when nothing is
-// pending after a token. Several tokens may find what is pending folded first, and round twice.
+// pending after a token. Several tokens may find pending writes folded first, and round twice.
 class Memories {
  public:
   Memories(Backend& backend, uint64_t seed, DeltaDims dims, int slots, int memories)

@@ -206,8 +206,8 @@ TEST(MemoryRoundingTest, CoarserStoresCostMore) {
 }
 
 // Copies of a state that holds writes back: forks, and bytes that are kept and brought back. A
-// device may have memories add up what is pending at other tokens from slot to slot, so that they
-// do not all do it in one step; 17 slots on, past 16 writes, it is the same again.
+// device may have memories fold their pending writes at other tokens from slot to slot, so that
+// they do not all do it in one step; 17 slots on, past 16 writes, it is the same again.
 class StateCopyTest : public testing::TestWithParam<StateCase> {
  protected:
   static constexpr int kAlike = 17, kSlots = kAlike + 1;
