@@ -50,7 +50,7 @@ def number(value):
 
 
 def verdict(measured, wanted, aim):
-    """Of a figure that should be large; all three above 0."""
+    """The verdict on a figure that should be large; all three above 0."""
     if measured >= aim:
         return "met, and the aim"
     if measured >= wanted:

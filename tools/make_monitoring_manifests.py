@@ -45,7 +45,7 @@ def indented(lines: list[str], indent: str) -> str:
 
 
 def groups(path: Path) -> str:
-    """What stands below `groups:`, indented to stand below `spec.groups`."""
+    """The part below `groups:`, indented to stand below `spec.groups`."""
     before, found, after = path.read_text().partition("\ngroups:\n")
     if not found or any(not line.startswith("#") for line in before.splitlines()):
         raise SystemExit(f"{path}: expected comments, `groups:` and nothing else at the top level")

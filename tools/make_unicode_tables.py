@@ -194,7 +194,7 @@ def runs(values):
 
 
 def combining_classes():
-    """Of the characters that the package reorders."""
+    """Combining classes of the characters that the package reorders."""
     nfd = normalizers.NFD()
     result = {c: 0 for c in range(0x110000)}
     for c in SCALARS:

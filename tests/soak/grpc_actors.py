@@ -1,4 +1,4 @@
-"""What clients do over gRPC, well-behaved and otherwise."""
+"""Clients over gRPC, well-behaved and otherwise."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What clients do over HTTP, and what strangers do to both ports."""
+"""Clients over HTTP, and strangers at both ports."""
 
 import asyncio
 

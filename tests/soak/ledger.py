@@ -1,4 +1,4 @@
-"""What the clients saw, and whether the server's log and counters say the same."""
+"""The clients' books, and whether the server's log and counters say the same."""
 
 import re
 from collections import Counter

@@ -385,7 +385,7 @@ def main():
 
 
 def write_golden(path, all_folders, models):
-    """What mix_tokenizer_test.cc reads: each folder with a few texts and lists of ids."""
+    """Writes the file that mix_tokenizer_test.cc reads: each folder with a few texts and lists of ids."""
     cases = []
     shared = []  # values that many folders have
     plain = {}  # by model: what a text gives without anything around the model

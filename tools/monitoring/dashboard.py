@@ -28,7 +28,7 @@ class Panel:
 
 
 def fill_in(expr: str, interval: str) -> str:
-    """What Grafana asks when all instances and models are chosen."""
+    """The query that Grafana makes when all instances and models are chosen."""
     expr = expr.replace("$__rate_interval", interval).replace("$__interval", interval)
     filled = re.sub(r'"\$(instance|model_name)"', '".*"', expr)
     if "$" in filled:

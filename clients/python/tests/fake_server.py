@@ -73,7 +73,7 @@ def answer(text: str, position: int = 0, name: str = "", **finished: Any) -> lis
 
 
 Step = Callable[[Any, Any], Any]
-"""What to do with a call: (request, context) -> answer."""
+"""The server's part in a call: (request, context) -> answer."""
 
 
 class FakeServer:

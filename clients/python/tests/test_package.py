@@ -1,4 +1,4 @@
-"""What the installed package asks for, and what is in it."""
+"""The requirements of the installed package, and its contents."""
 
 import importlib.metadata
 
@@ -8,7 +8,7 @@ from mneme.v1 import descriptors, inference_pb2, sessions_pb2
 
 
 def test_the_releases_of_the_day_are_not_asked_for():
-    """What is required does not depend on what the package was built with."""
+    """Requirements do not depend on what the package was built with."""
     needed = [
         requirement
         for requirement in importlib.metadata.requires("mneme-client") or []

@@ -1,4 +1,4 @@
-"""What a conversation is in tokens: the same whether it came from `mneme chat` or over HTTP.
+"""The tokens of a conversation, which are the same whether it came from `mneme chat` or over HTTP.
 
 A turn reads "User: ...", a line break, "Assistant:", the answer and the end token; turns are lines. Random weights say
 nothing sensible, so words and the end token are forced where a test wants them. What a session holds is proved by what it would say
@@ -76,7 +76,7 @@ def answer_to(server, ids, **options):
 
 
 def expected_tokens(server, ending=(), second=SECOND_BEHIND_EOS, **options):
-    """Of two turns whose answers end so, and with what they held of an end token."""
+    """The tokens of two turns whose answers end so, with the part of an end token that they held."""
     ids = (BOS, *FIRST)
     ids += answer_to(server, ids, **options) + ending
     ids += second

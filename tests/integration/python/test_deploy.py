@@ -1,4 +1,4 @@
-"""What deploy/ and the Dockerfile say agrees with the server, and with itself.
+"""The contents of deploy/ and the Dockerfile agree with the server, and with each other.
 
 tools/check_deploy.sh checks their form against schemas, which needs a network.
 """

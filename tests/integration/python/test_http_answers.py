@@ -1,4 +1,4 @@
-"""What completions over HTTP say of themselves, to the token."""
+"""Completions over HTTP count themselves right, to the token."""
 
 import json
 

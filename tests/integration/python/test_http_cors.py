@@ -1,4 +1,4 @@
-"""What a browser sees that runs a page of another origin."""
+"""Answers to a browser that runs a page of another origin."""
 
 from http_requests import ask
 

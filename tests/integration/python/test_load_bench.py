@@ -37,7 +37,7 @@ def moved(server, before):
 
 @pytest.fixture(scope="module")
 def server(start_any, golden_model):
-    """Of these tests alone, so that nothing else moves its counters."""
+    """A server for these tests alone, so that nothing else moves its counters."""
     return start_any(golden_model)
 
 

@@ -1,4 +1,4 @@
-"""What operators see: metrics, request lines, traces, and a log that changes while the server runs."""
+"""The operators' view: metrics, request lines, traces, and a log that changes while the server runs."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What any gRPC client expects of a server: health, reflection, metadata, keepalive, limits."""
+"""Everything that gRPC clients expect of any server: health, reflection, metadata, keepalive, limits."""
 
 import threading
 import time

@@ -227,7 +227,7 @@ class AsyncSession(SessionBase):
 
 
 class AsyncSessions:
-    """What the server remembers: all named sessions."""
+    """All named sessions that the server remembers."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -413,7 +413,7 @@ class AsyncClient(ClientBase):
         return answer.text
 
     async def info(self) -> Info:
-        """What is served, how many sessions fit, and what the engine is doing."""
+        """The model that is served, how many sessions fit, and what the engine is doing."""
         return info_of(await self._unary("get_info", inference_pb2.GetInfoRequest()))
 
     async def health(self, service: str = "") -> ServingStatus:

@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio client have in common: all but the waiting."""
+"""The common part of the blocking and the asyncio client: all but the waiting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Options = TypeVar("Options", bound=RequestOptions)
 
 
 def first_text(event: Event) -> str:
-    """What the event adds to the first choice's text."""
+    """The text that the event adds to the first choice."""
     if isinstance(event, Chunk) and not (event.choice or event.is_prompt):
         return event.text
     return ""
@@ -151,7 +151,7 @@ class SessionBase:
 
 
 class ClientBase:
-    """What a client was told about timeouts and repetitions."""
+    """The settings of a client for timeouts and repetitions."""
 
     def __init__(self, timeout: Optional[float], retry: Optional[RetryPolicy]) -> None:
         self._timeout = timeout

@@ -53,7 +53,7 @@ def tls_credentials(
 
 
 def key_metadata(api_key: Optional[str]) -> list[tuple[str, str]]:
-    """What a call sends to say who calls. None: the key of MNEME_API_KEY, if there is one."""
+    """The metadata that says who calls. None: the key of MNEME_API_KEY, if there is one."""
     if api_key is None:
         api_key = os.environ.get("MNEME_API_KEY", "")
     if not all(" " < character <= "~" for character in api_key):

@@ -198,7 +198,7 @@ class Session(SessionBase):
 
 
 class Sessions:
-    """What the server remembers: all named sessions."""
+    """All named sessions that the server remembers."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -377,7 +377,7 @@ class Client(ClientBase):
         return answer.text
 
     def info(self) -> Info:
-        """What is served, how many sessions fit, and what the engine is doing."""
+        """The model that is served, how many sessions fit, and what the engine is doing."""
         return info_of(self._unary("get_info", inference_pb2.GetInfoRequest()))
 
     def health(self, service: str = "") -> ServingStatus:

@@ -65,7 +65,7 @@ class Collector:
             self._choices.setdefault(event.choice, _ChoiceBuilder()).add(event)
 
     def choices(self) -> tuple[Choice, ...]:
-        """What has arrived of each choice."""
+        """Each choice, as far as it has arrived."""
         count = max(self._choices, default=0) + 1
         return tuple(self._choices.get(i, _ChoiceBuilder()).build() for i in range(count))
 

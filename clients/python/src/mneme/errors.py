@@ -1,4 +1,4 @@
-"""What can go wrong, as exceptions.
+"""All that can go wrong, as exceptions.
 
 Every call of the clients raises a `MnemeError`, or a subclass that says more, when the server
 refuses or the connection fails. The details come from the `google.rpc.Status` that the server puts
@@ -87,7 +87,7 @@ class MnemeError(Exception):
     """Seconds after which a repetition may succeed; None: the server does not promise anything."""
     request_id: str
     choices: tuple[Choice, ...] = ()
-    """What `generate` had received until then."""
+    """The choices, as far as `generate` had received them."""
 
     def __init__(self, message: str, details: Optional[_Details] = None) -> None:
         details = details or _Details(grpc.StatusCode.UNKNOWN, message)
@@ -115,7 +115,7 @@ class InvalidArgument(MnemeError):
 
 
 class NotFound(MnemeError):
-    """What the request names does not exist."""
+    """A thing that the request names does not exist."""
 
 
 class SessionNotFound(NotFound):
@@ -123,7 +123,7 @@ class SessionNotFound(NotFound):
 
 
 class AlreadyExists(MnemeError):
-    """What the request wants to create exists."""
+    """A thing that the request wants to create exists."""
 
 
 class SessionExists(AlreadyExists):

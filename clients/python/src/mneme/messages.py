@@ -151,7 +151,7 @@ def _statistics(m: inference_pb2.Statistics) -> Statistics:
 
 
 def _shortest(value: float) -> float:
-    """What was written: 0.7, of which a float of the message makes 0.699999988079071."""
+    """The number that was written: 0.7, of which a float of the message makes 0.699999988079071."""
     single = struct.pack("f", value)
     for digits in range(6, 9):
         written = float(f"{value:.{digits}g}")

@@ -44,7 +44,7 @@ class ChatMessage(TypedDict):
 
 
 Messages = Union[str, ChatMessage, Sequence[ChatMessage]]
-"""What is said in a chat; a text by itself is the user's."""
+"""The messages of a chat; a text by itself is the user's."""
 
 
 class RequestOptions(TypedDict, total=False):
@@ -227,7 +227,7 @@ def _given(options: Mapping[str, Any], kind: Any) -> dict[str, Any]:
 def _fill(
     request: Any, session: Optional[str], given: Mapping[str, Any], names_of_its_own: Sequence[str]
 ) -> None:
-    """What both kinds of requests have; and fields that only this one has."""
+    """Fills the fields that both kinds of requests have, and those that only this one has."""
     if session is not None:
         if not session:
             raise ValueError("a session's name is not empty; leave it out for an ephemeral one")

@@ -1,4 +1,4 @@
-"""What the clients return: plain, immutable data.
+"""The types that the clients return: plain, immutable data.
 
 Units are part of a name (`_ms`, `_bytes`, `_tokens`); durations without one are seconds, as
 everywhere in Python.
@@ -53,7 +53,7 @@ class FinishReason(enum.Enum):
 
 
 class ServerState(enum.Enum):
-    """What the server is doing."""
+    """The state of the server."""
 
     UNKNOWN = 0
     LOADING = 1
@@ -227,7 +227,7 @@ class Tokens:
 
     ids: tuple[int, ...]
     pieces: tuple[str, ...]
-    """What each token stands for, if asked for."""
+    """The text that each token stands for, if asked for."""
     type_ids: tuple[int, ...] = ()
     """With a text pair: the segment of each token, as BERT counts them."""
 
@@ -338,7 +338,7 @@ class Histogram:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What the engine is doing ("now") and has done since its start."""
+    """The engine's work at present ("now") and since its start."""
 
     requests_running: int
     requests_waiting: int
@@ -362,7 +362,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Info:
-    """What is served, and how much fits. Only `server` is set while the model loads."""
+    """The model that is served, and how much fits. Only `server` is set while the model loads."""
 
     server: ServerInfo
     model: Optional[ModelDescription]

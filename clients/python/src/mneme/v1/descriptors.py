@@ -38,7 +38,7 @@ def message_class(name: str) -> Any:
 
 
 def namespace(proto: str) -> dict[str, Any]:
-    """What a generated module for that proto file would hold."""
+    """The contents that a generated module for that proto file would have."""
     file = _pool().FindFileByName(proto)
     names: dict[str, Any] = {"DESCRIPTOR": file}
     for name, message in file.message_types_by_name.items():
