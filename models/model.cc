@@ -158,7 +158,7 @@ class LoadedModel final : public Model {
   DType activation_dtype_;
 };
 
-// What a state depends on besides the weights.
+// A hash of the configuration, on which a state depends besides the weights.
 uint64_t HashConfig(const ModelConfig& config) {
   const DeltaMixerConfig& delta = config.delta;
   return HashText(absl::StrJoin(
