@@ -25,43 +25,42 @@ TEST(FileWatchTest, LooksByItselfAndReadsWhenAsked) {
   EXPECT_TRUE((*files)->End(absl::Minutes(1)));
 }
 
-TEST(FileWatchTest, AFileThatDoesNotComeHoldsNobodyUp) {
-  absl::Notification at_it, comes, asked_again;
-  std::atomic<int> reloads = 0;
-  auto files = FileWatch::Start({.reload =
-                                     [&] {
-                                       if (++reloads > 1) return asked_again.Notify();
-                                       at_it.Notify();
-                                       comes.WaitForNotification();
-                                     },
-                                 .poll = [] {},
-                                 .interval = absl::Hours(1)});
-  ASSERT_TRUE(files.ok()) << files.status();
-  (*files)->Ask();
-  at_it.WaitForNotification();
-  for (int i = 0; i < 1000; ++i) (*files)->Ask();
-  EXPECT_EQ(reloads, 1);
-  comes.Notify();
-  asked_again.WaitForNotification();
-  EXPECT_TRUE((*files)->End(absl::Minutes(1)));
-  EXPECT_EQ(reloads, 2) << "once for all that asked meanwhile";
+// A watch that has been asked, and is at a file that comes when the test says so.
+class HangingFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto files = FileWatch::Start(
+        {.reload = [this] { Reload(); }, .poll = [] {}, .interval = absl::Hours(1)});
+    ASSERT_TRUE(files.ok()) << files.status();
+    files_ = *std::move(files);
+    files_->Ask();
+    at_it_.WaitForNotification();
+  }
+
+  void Reload() {
+    if (++reloads_ > 1) return asked_again_.Notify();
+    at_it_.Notify();
+    comes_.WaitForNotification();
+  }
+
+  absl::Notification at_it_, comes_, asked_again_;
+  std::atomic<int> reloads_ = 0;
+  std::unique_ptr<FileWatch> files_;  // last: its thread uses the others
+};
+
+TEST_F(HangingFileTest, HoldsNobodyUp) {
+  for (int i = 0; i < 1000; ++i) files_->Ask();
+  EXPECT_EQ(reloads_, 1);
+  comes_.Notify();
+  asked_again_.WaitForNotification();
+  EXPECT_TRUE(files_->End(absl::Minutes(1)));
+  EXPECT_EQ(reloads_, 2) << "once for all that asked meanwhile";
 }
 
-TEST(FileWatchTest, TheEndDoesNotWaitForAFileThatDoesNotCome) {
-  absl::Notification at_it, comes;
-  const auto files = FileWatch::Start({.reload =
-                                           [&] {
-                                             at_it.Notify();
-                                             comes.WaitForNotification();
-                                           },
-                                       .poll = [] {},
-                                       .interval = absl::Hours(1)});
-  ASSERT_TRUE(files.ok()) << files.status();
-  (*files)->Ask();
-  at_it.WaitForNotification();
-  EXPECT_FALSE((*files)->End(absl::Milliseconds(1)));
-  comes.Notify();
-  EXPECT_TRUE((*files)->End(absl::Minutes(1)));
+TEST_F(HangingFileTest, IsNotWaitedForAtTheEnd) {
+  EXPECT_FALSE(files_->End(absl::Milliseconds(1)));
+  comes_.Notify();
+  EXPECT_TRUE(files_->End(absl::Minutes(1)));
 }
 
 }  // namespace
