@@ -120,7 +120,7 @@ void WriteStepMetrics(const EngineStats& stats, const LoopActivity& activity,
   out.Counter("steps_failed_total", "Steps that the device could not finish.")
       .Value(Count(stats.failed_steps));
   out.Counter("state_traffic_bytes_total",
-              "Bytes of state read and written, as if each row moved its whole slot.")
+              "Bytes of state read and written, as if each row moved its whole slab.")
       .Value(Count(stats.state_bytes));
   out.Counter("weight_traffic_bytes_total", "Bytes of weights read, all of them once a step.")
       .Value(Count(stats.weight_bytes));
@@ -151,7 +151,7 @@ void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,
   out.Gauge("slabs_ephemeral",
             "State slots in use that are free again when the requests that hold them end.")
       .Value(Now(stats.slabs_ephemeral));
-  out.Gauge("slab_bytes", "Size of a state slot in bytes.").Value(slab_bytes);
+  out.Gauge("slab_bytes", "Size of a slab, the state of one session, in bytes.").Value(slab_bytes);
   out.Gauge("state_bytes", "State in use in bytes.").Value(used * slab_bytes);
   out.Gauge("state_capacity_bytes", "Memory for states in bytes.").Value(total * slab_bytes);
 
