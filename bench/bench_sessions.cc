@@ -79,8 +79,11 @@ absl::StatusOr<StepCost> BenchSessions::Feed(int session, int64_t tokens, bool p
     }
     fed += static_cast<int64_t>(count);
     plan_.Clear();
-    plan_.AddRow(sessions_[session].slot, std::span(ids).first(count), /*scored_tokens=*/0,
-                 /*samples=*/fed == tokens, /*candidate=*/session);
+    plan_.AddRow({.slot = sessions_[session].slot,
+                  .position = sessions_[session].position,
+                  .tokens = std::span(ids).first(count),
+                  .samples = fed == tokens,
+                  .candidate = session});
     MNEME_ASSIGN_OR_RETURN(const StepCost cost, Step(DrawKind::kGreedy));
     total += cost;
     const int percent = static_cast<int>(100 * fed / tokens);
@@ -96,8 +99,11 @@ absl::StatusOr<StepCost> BenchSessions::Feed(int session, int64_t tokens, bool p
 absl::StatusOr<StepCost> BenchSessions::Decode(std::span<const int> sessions, DrawKind kind) {
   plan_.Clear();
   for (const int session : sessions) {
-    plan_.AddRow(sessions_[session].slot, {&sessions_[session].next_token, 1}, /*scored_tokens=*/0,
-                 /*samples=*/true, /*candidate=*/session);
+    plan_.AddRow({.slot = sessions_[session].slot,
+                  .position = sessions_[session].position,
+                  .tokens = {&sessions_[session].next_token, 1},
+                  .samples = true,
+                  .candidate = session});
   }
   plan_.decode_rows = plan_.rows();
   return Step(kind);

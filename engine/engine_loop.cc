@@ -160,6 +160,7 @@ void EngineLoop::TakeNextStep() {
   step_began_ = tokens_since_ = sampled_at_;
   for (int row = 0; row < plan_.rows(); ++row) {
     plan_.token_ids[row] = result_.tokens[row];
+    ++plan_.positions[row];
     Row& of = rows_[plan_.candidates[row]];
     if (of.generation == nullptr) continue;
     if (of.generation->ended || of.choice->finish != FinishReason::kNone) {

@@ -12,7 +12,9 @@ Generation::Generation(Request accepted, std::shared_ptr<TokenStream> events, ab
     : stream(std::move(events)), submitted(now), request(std::move(accepted)) {}
 
 RowCandidate NextRow(const Generation& generation, const Choice& choice) {
-  RowCandidate row = {.slot = choice.session->slot, .last_run = choice.last_run};
+  RowCandidate row = {.slot = choice.session->slot,
+                      .position = choice.session->fed_tokens,
+                      .last_run = choice.last_run};
   const int64_t size = generation.feed_tokens();
   if (choice.cursor == size) {
     row.tokens = std::span(&*choice.session->pending_token, 1);

@@ -1,6 +1,7 @@
 #include "engine/model_runner.h"
 
 #include <algorithm>
+#include <type_traits>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -12,15 +13,30 @@ namespace mneme {
 
 namespace {
 
-// Arrays of a step begin at multiples of this many elements: 64 bytes.
-constexpr int64_t kInputAlignment = 16;
+// A step's arrays begin at multiples of so many bytes.
+constexpr int64_t kInputAlignment = 64;
 
 // TryPromptSizes tries the largest size of step, and of the likely ones those between these two:
 // beside rows that decode steps are rarely longer, and no library is asked about fewer rows.
 constexpr int kFewestTriedTokens = 33, kMostTriedTokens = 2048;
 
-int64_t Aligned(int64_t elements) {
-  return (elements + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kInputAlignment - 1) / kInputAlignment * kInputAlignment;
+}
+
+template <typename T>
+constexpr DType kIndexDType = std::is_same_v<T, int64_t> ? DType::kI64 : DType::kI32;
+
+template <typename T>
+int64_t ArrayBytes(int64_t elements) {
+  return Aligned(elements * static_cast<int64_t>(sizeof(T)));
+}
+
+// The bytes that WriteInputs() takes at most.
+int64_t InputBytes(const RunnerLimits& limits) {
+  return ArrayBytes<int32_t>(limits.tokens) + ArrayBytes<int32_t>(limits.rows + 1) +
+         ArrayBytes<int32_t>(limits.rows) + ArrayBytes<int64_t>(limits.rows) +
+         ArrayBytes<int32_t>(limits.logit_rows);
 }
 
 // Row counts that get a graph: close enough that padding costs little, few enough to be captured in
@@ -43,12 +59,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                                                                  const RunnerLimits& limits) {
   CHECK(limits.rows >= 1 && limits.tokens >= 1 && limits.logit_rows >= 1);
   auto runner = absl::WrapUnique(new ModelRunner(backend, model, pool, limits));
-  const int64_t inputs = Aligned(limits.tokens) + Aligned(limits.rows + 1) + Aligned(limits.rows) +
-                         Aligned(limits.logit_rows);
-  MNEME_ASSIGN_OR_RETURN(runner->inputs_, Tensor::Allocate(backend, DType::kI32, {inputs}));
-  MNEME_ASSIGN_OR_RETURN(
-      runner->pinned_,
-      Buffer::AllocatePinned(backend, inputs * static_cast<int64_t>(sizeof(int32_t))));
+  const int64_t input_bytes = InputBytes(limits);
+  MNEME_ASSIGN_OR_RETURN(runner->inputs_, Buffer::Allocate(backend, input_bytes));
+  MNEME_ASSIGN_OR_RETURN(runner->pinned_, Buffer::AllocatePinned(backend, input_bytes));
   MNEME_ASSIGN_OR_RETURN(runner->logits_,
                          Tensor::Allocate(backend, backend.activation_dtype(),
                                           {limits.logit_rows, model.info().vocab}));
@@ -95,8 +108,8 @@ absl::Status ModelRunner::TryPromptSizes() {
   for (int size = limits_.tokens; size > 1;
        size = LikelyStepTokens(std::min(size - 1, kMostTriedTokens))) {
     StepPlan plan;
-    plan.AddRow(/*slot=*/-1, std::span(tokens).first(size), /*scored_tokens=*/0, /*samples=*/true,
-                /*candidate=*/0);
+    plan.AddRow(
+        {.slot = -1, .position = 0, .tokens = std::span(tokens).first(size), .samples = true});
     WriteInputs(plan, /*padding=*/0);
     Upload();
     Launch(/*routing=*/nullptr);
@@ -108,16 +121,14 @@ absl::Status ModelRunner::TryPromptSizes() {
 
 void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
   const int tokens = plan.tokens(), rows = plan.rows();
-  auto* const pinned = reinterpret_cast<int32_t*>(pinned_.data());
-  int64_t end = 0;
+  int64_t end = 0;  // in bytes
   // Appends `values`, then what `pad` makes for `count` more; returns where they will lie.
-  const auto append = [&](const std::vector<int32_t>& values, int count, auto pad) {
-    int32_t* to = std::copy(values.begin(), values.end(), pinned + end);
+  const auto append = [&]<typename T>(const std::vector<T>& values, int count, auto pad) {
+    T* to = std::copy(values.begin(), values.end(), reinterpret_cast<T*>(pinned_.data() + end));
     for (int i = 0; i < count; ++i) *to++ = pad(i);
-    const TensorView view = {inputs_.view().as<int32_t>() + end,
-                             DType::kI32,
-                             {static_cast<int64_t>(values.size()) + count}};
-    end = Aligned(to - pinned);
+    const int64_t size = static_cast<int64_t>(values.size()) + count;
+    const TensorView view = {inputs_.data() + end, kIndexDType<T>, {size}};
+    end += ArrayBytes<T>(size);
     return view;
   };
   int longest = padding > 0 ? 1 : 0, longer = 0;
@@ -133,13 +144,14 @@ void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
   batch_.token_ids = append(plan.token_ids, padding, [](int) { return 0; });
   batch_.row_offsets = append(plan.row_offsets, padding, [&](int i) { return tokens + i + 1; });
   batch_.slots = append(plan.slots, padding, [](int) { return -1; });
+  batch_.positions = append(plan.positions, padding, [](int) { return 0; });
   if (padding > 0) {
     logit_tokens_ = append(plan.logit_tokens, padding, [&](int i) { return tokens + i; });
   } else {
     logit_tokens_ = append(plan.logit_tokens, KnownLogitRows(plan) - plan.logit_rows(),
                            [&](int) { return plan.logit_tokens.back(); });
   }
-  input_bytes_ = end * static_cast<int64_t>(sizeof(int32_t));
+  input_bytes_ = end;
 }
 
 // For a number of rows that it has not met, a library may look for an algorithm, and load it, for
@@ -169,7 +181,7 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
 }
 
 void ModelRunner::Upload() {
-  backend_.CopyFromPinned(inputs_.view().data, pinned_.data(), input_bytes_);
+  backend_.CopyFromPinned(inputs_.data(), pinned_.data(), input_bytes_);
 }
 
 void ModelRunner::Launch(RoutingObserver* routing) {
@@ -254,6 +266,7 @@ void ModelRunner::BeginSample(const SamplingBatch& batch, StepResult& result) {
   if (decodes_only_) {
     args.next_tokens = batch_.token_ids;
     args.next_slots = batch_.slots;
+    args.next_positions = batch_.positions;
     has_next_inputs_ = true;
   }
   backend_.kernels().BeginSample(args);
@@ -268,7 +281,7 @@ absl::Status ModelRunner::FinishSample() {
 absl::Status ModelRunner::Settle(int slot) {
   has_next_inputs_ = false;
   const std::vector<int32_t> slots = {slot};
-  const TensorView view = {inputs_.view().data, DType::kI32, {1}};
+  const TensorView view = {inputs_.data(), DType::kI32, {1}};
   backend_.CopyFromHost(view.data, slots.data(), sizeof(int32_t));
   ForwardContext context = MakeContext(/*routing=*/nullptr);
   model_.Settle(context, view);

@@ -13,7 +13,7 @@
 //   auto runner = ModelRunner::Create(backend, model, **pool, {.rows = 8, .tokens = 64,
 //                                                              .logit_rows = 64});
 //   StepPlan plan;
-//   plan.AddRow(slot, tokens, /*scored_tokens=*/tokens.size(), /*samples=*/false, /*candidate=*/0);
+//   plan.AddRow({.slot = slot, .position = 0, .tokens = tokens, .scored_tokens = 5});
 //   status = (*runner)->Forward(plan);          // logits after each of the tokens
 //   status = (*runner)->ReadLogits(logits);     // [tokens, vocab]
 #pragma once
@@ -80,8 +80,9 @@ class ModelRunner {
   // milliseconds.
   bool Replays(const StepPlan& plan, const RoutingObserver* routing = nullptr) const;
   // The step after the one whose BeginSample() was called last, which was of a plan that
-  // DecodesOnly: every row feeds what it drew. One that SamplingRow::EndsWith its token is padding
-  // from then on. Without waiting, as Begin(). Nothing else may come between the two calls.
+  // DecodesOnly: every row feeds what it drew, at the next position. One that SamplingRow::EndsWith
+  // its token is padding from then on. Without waiting, as Begin(). Nothing else may come between
+  // the two calls.
   void BeginNext();
 
   // Model::Settle of one slab.
@@ -129,9 +130,9 @@ class ModelRunner {
   const RunnerLimits limits_;
   int64_t workspace_bytes_ = 0;
   Workspace workspace_;
-  // The four arrays of a step, one behind the other, so that a step is one upload; where they lie
-  // depends on their sizes alone.
-  Tensor inputs_;            // i32
+  // The five arrays of a step, one behind the other, so that a step is one upload; where they lie
+  // depends on their sizes alone. Each begins at a multiple of 64 bytes.
+  Buffer inputs_;
   Buffer pinned_;            // what inputs_ gets
   int64_t input_bytes_ = 0;  // of the last step, as the next two
   StepBatch batch_;

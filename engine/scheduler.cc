@@ -74,7 +74,12 @@ void AddDecoding(std::span<const RowCandidate> candidates, const Indices& decodi
     // A prompt of one token may want it scored, too.
     if (c.scored_tokens > 0 && scored_left == 0) continue;
     scored_left -= c.scored_tokens;
-    plan.AddRow(c.slot, c.tokens, c.scored_tokens, c.samples, i);
+    plan.AddRow({.slot = c.slot,
+                 .position = c.position,
+                 .tokens = c.tokens,
+                 .scored_tokens = c.scored_tokens,
+                 .samples = c.samples,
+                 .candidate = i});
   }
 }
 
@@ -107,7 +112,12 @@ void AddPrefilling(std::span<const RowCandidate> candidates, Indices& prefilling
     }
     const auto take = std::min<size_t>(c.tokens.size(), share);
     const int scored = std::min(c.scored_tokens, static_cast<int>(take));
-    plan.AddRow(c.slot, c.tokens.first(take), scored, c.samples && take == c.tokens.size(), i);
+    plan.AddRow({.slot = c.slot,
+                 .position = c.position,
+                 .tokens = c.tokens.first(take),
+                 .scored_tokens = scored,
+                 .samples = c.samples && take == c.tokens.size(),
+                 .candidate = i});
     tokens_left -= static_cast<int>(take);
     scored_left -= scored;
   }

@@ -11,6 +11,7 @@ namespace mneme {
 // A sequence that could take part in the next step.
 struct RowCandidate {
   int slot = -1;
+  int64_t position = -1;            // tokens that the slab was fed before; has to be set
   std::span<const int32_t> tokens;  // to be fed next; not empty
   // Logits are wanted after this many of the first tokens, to score the prompt ...
   int scored_tokens = 0;

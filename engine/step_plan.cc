@@ -3,27 +3,30 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 
 namespace mneme {
 
-void StepPlan::AddRow(int slot, std::span<const int32_t> tokens, int scored_tokens, bool samples,
-                      int candidate) {
+void StepPlan::AddRow(const StepRow& row) {
+  CHECK_GE(row.position, 0) << "slot " << row.slot << ": a row says how much its slab was fed";
   const int32_t first = row_offsets.back();
-  const int count = static_cast<int>(tokens.size());
-  token_ids.insert(token_ids.end(), tokens.begin(), tokens.end());
+  const int count = static_cast<int>(row.tokens.size());
+  token_ids.insert(token_ids.end(), row.tokens.begin(), row.tokens.end());
   row_offsets.push_back(first + count);
-  slots.push_back(slot);
-  const int scored = std::min(scored_tokens, count);
+  slots.push_back(row.slot);
+  positions.push_back(row.position);
+  const int scored = std::min(row.scored_tokens, count);
   for (int i = 0; i < scored; ++i) logit_tokens.push_back(first + i);
-  if (samples && scored < count) logit_tokens.push_back(first + count - 1);
+  if (row.samples && scored < count) logit_tokens.push_back(first + count - 1);
   logit_offsets.push_back(logit_rows());
-  candidates.push_back(candidate);
+  candidates.push_back(row.candidate);
 }
 
 void StepPlan::Clear() {
   token_ids.clear();
   row_offsets.assign(1, 0);
   slots.clear();
+  positions.clear();
   logit_tokens.clear();
   logit_offsets.assign(1, 0);
   candidates.clear();
@@ -36,7 +39,8 @@ std::string StepPlan::ToString() const {
                                  " tokens, ", logit_rows(), " logit rows");
   for (int row = 0; row < rows(); ++row) {
     const std::span<const int32_t> fed = row_tokens(row);
-    absl::StrAppend(&out, "\n  slot ", slots[row], ": ", fed.size(), " tokens [");
+    absl::StrAppend(&out, "\n  slot ", slots[row], ": ", fed.size(), " tokens at position ",
+                    positions[row], " [");
     for (size_t i = 0; i < std::min(fed.size(), kShown); ++i) {
       absl::StrAppend(&out, i == 0 ? "" : " ", fed[i]);
     }

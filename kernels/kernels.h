@@ -282,7 +282,7 @@ struct SamplingRow {
   uint32_t choice = 0;        // index among n parallel generations
   uint64_t seed = 0;
   int64_t position = 0;  // number of tokens fed before this one is chosen
-  // Tokens that end the row, -1 for none: see SampleArgs::next_slots.
+  // Tokens that end the row, -1 for none: see SampleArgs::next_slots and next_positions.
   int32_t end_tokens[kMaxRowEndTokens] = {-1, -1, -1, -1};
 
   bool EndsWith(int32_t token) const {
@@ -319,17 +319,24 @@ struct SampleArgs {
   // or the vocabulary: -1 and NaN.
   std::span<int32_t> top_tokens;
   std::span<float> top_logprobs;
-  // Outputs, device memory, i32 [rows] or both empty: the rows of the step that follows, so that it
-  // can begin before the host has seen what was drawn. next_tokens[r] = tokens[r], or 0 for none;
-  // next_slots[r] stays what it is, or becomes -1 where rows[r].EndsWith(tokens[r]).
-  TensorView next_tokens, next_slots;
+  // Outputs, device memory, [rows] or all empty: the rows of the step that follows, each feeding
+  // one token, so that it can begin before the host has seen what was drawn.
+  //   next_tokens     i32  = tokens[r], or 0 for none
+  //   next_slots      i32  stays what it is, or becomes -1 where rows[r].EndsWith(tokens[r])
+  //   next_positions  i64  grows by one, for the token of the step that drew, or stays what it is
+  //                        where rows[r].EndsWith(tokens[r])
+  TensorView next_tokens, next_slots, next_positions;
 
-  // The last two, for backends whose memory is the host's; CUDA's is kernels/cuda/next_inputs.cuh.
+  // These three, for backends whose memory is the host's; CUDA's is kernels/cuda/next_inputs.cuh.
   void WriteNextInputs() const {
     if (next_tokens.data == nullptr) return;
     for (size_t r = 0; r < rows.size(); ++r) {
       next_tokens.as<int32_t>()[r] = std::max(tokens[r], 0);
-      if (rows[r].EndsWith(tokens[r])) next_slots.as<int32_t>()[r] = -1;
+      if (rows[r].EndsWith(tokens[r])) {
+        next_slots.as<int32_t>()[r] = -1;
+      } else {
+        ++next_positions.as<int64_t>()[r];
+      }
     }
   }
 };

@@ -23,6 +23,8 @@ struct StepBatch {
   TensorView token_ids;    // [tokens] i32
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding row
+  // [rows] i64: tokens that the row's slab was fed before this step. Of padding rows: any number.
+  TensorView positions;
 };
 
 // Scratch memory of a step: a bump allocator whose addresses repeat from step to step. It has a

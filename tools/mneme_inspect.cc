@@ -190,7 +190,8 @@ int PrintRouting(const InspectFlags& flags) {
     const auto chunk =
         std::span(*ids).subspan(fed, std::min<size_t>(kStepTokens, ids->size() - fed));
     StepPlan plan;
-    plan.AddRow(slot, chunk, /*scored_tokens=*/0, /*samples=*/true, /*candidate=*/0);
+    plan.AddRow(
+        {.slot = slot, .position = static_cast<int64_t>(fed), .tokens = chunk, .samples = true});
     tape->BeginStep(0, static_cast<int>(chunk.size()));
     const absl::Status status = tool->runner->Forward(plan, &*tape);
     if (!status.ok()) return Report(kProgram, status, kExitFailure);

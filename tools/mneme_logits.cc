@@ -82,6 +82,7 @@ class Companions {
  private:
   struct Member {
     std::optional<int> slot;
+    int64_t position = 0;  // tokens fed
     int tokens_left = 0;
   };
 
@@ -94,13 +95,15 @@ class Companions {
     if (!member.slot.has_value()) {
       if (Random(2) == 0) return;
       member.slot = pool_.Acquire();
+      member.position = 0;
       member.tokens_left = 1 + Random(40);
     }
     if (Random(4) == 0) return;  // pauses
     std::vector<int32_t> tokens(
         static_cast<size_t>(std::min(member.tokens_left, 1 + Random(kMaxTokens))));
     for (int32_t& token : tokens) token = Random(vocab_);
-    plan.AddRow(*member.slot, tokens, /*scored_tokens=*/0, /*samples=*/false, /*candidate=*/0);
+    plan.AddRow({.slot = *member.slot, .position = member.position, .tokens = tokens});
+    member.position += static_cast<int64_t>(tokens.size());
     member.tokens_left -= static_cast<int>(tokens.size());
   }
 
@@ -141,9 +144,12 @@ class Feeder {
     int first_token = 0;
     companions_.AddRows(plan_, [&] {
       first_token = plan_.tokens();
-      plan_.AddRow(*slot_, tokens, static_cast<int>(tokens.size()), /*samples=*/false,
-                   /*candidate=*/0);
+      plan_.AddRow({.slot = *slot_,
+                    .position = position_,
+                    .tokens = tokens,
+                    .scored_tokens = static_cast<int>(tokens.size())});
     });
+    position_ += static_cast<int64_t>(tokens.size());
     if (tape_ != nullptr) tape_->BeginStep(first_token, static_cast<int>(tokens.size()));
     MNEME_RETURN_IF_ERROR(tool_.runner->Forward(plan_, tape_));
     logits_.resize(tokens.size() * static_cast<size_t>(tool_.config.vocab));
@@ -166,6 +172,7 @@ class Feeder {
   Companions companions_;
   StepPlan plan_;
   std::optional<int> slot_;
+  int64_t position_ = 0;  // tokens that it was fed
   std::vector<float> logits_;
   size_t steps_ = 0;
 };

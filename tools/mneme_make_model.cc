@@ -100,8 +100,7 @@ absl::Status PrintTrial(const std::string& folder) {
         static_cast<int32_t>(UniformDouble(/*seed=*/1, /*stream=*/0, i) * tool.config.vocab));
   }
   StepPlan plan;
-  plan.AddRow(*tool.pool->Acquire(), prompt, /*scored_tokens=*/0, /*samples=*/true,
-              /*candidate=*/0);
+  plan.AddRow({.slot = *tool.pool->Acquire(), .position = 0, .tokens = prompt, .samples = true});
   tape.BeginStep(0, kPromptTokens);
   MNEME_RETURN_IF_ERROR(tool.runner->Forward(plan, &tape));
   PrintRoutingShares(tape);

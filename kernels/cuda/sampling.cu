@@ -48,8 +48,7 @@ struct SampleParams {
   int max_top_logprobs;
   int bits_at;  // of Values::replaced in shared memory
   DrawResults to;
-  int32_t* next_tokens;  // null, or as in SampleArgs
-  int32_t* next_slots;
+  NextInputs next;
   Row inline_rows[kMaxInlineRows];
 };
 
@@ -209,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 2) DrawRows(const __grid_constant__ 
     __syncthreads();
     if (threadIdx.x == 0) {
       p.to.tokens[r] = token;
-      WriteNextInputs(token, row.end_tokens, r, p.next_tokens, p.next_slots);
+      WriteNextInputs(token, row.end_tokens, r, p.next);
     }
   }
   team.Sync();  // others may look at this block's shared memory until here
@@ -330,8 +329,7 @@ void SampleRows(Device& device, const SampleArgs& args, const DrawResults& to,
   p.replaced = reinterpret_cast<double*>(scratch + uploads.bytes());
   p.max_top_logprobs = args.max_top_logprobs;
   p.to = to;
-  p.next_tokens = args.next_tokens.as<int32_t>();
-  p.next_slots = args.next_slots.as<int32_t>();
+  p.next = NextInputsOf(args);
   if (in_arguments) std::copy(tasks.begin(), tasks.end(), p.inline_rows);
 
   // Only what is needed: less to set up, and more blocks fit.

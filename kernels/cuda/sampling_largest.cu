@@ -36,11 +36,10 @@ struct EndTokens {
 
 // A block for each row of logits [rows, vocab]. tokens[row]: the largest finite logit's lowest
 // token; kNoLogits where there is none, or where that is infinity. `ends`, which a block reads from
-// the host's memory while it waits for logits, and the next step's rows: null, or as SampleArgs
-// says.
+// the host's memory while it waits for logits, is null where nobody wants the next step's rows.
 __global__ void __launch_bounds__(kThreads)
     LargestOfRows(const float* logits, int vocab, int32_t* tokens, const EndTokens* ends,
-                  int32_t* next_tokens, int32_t* next_slots) {
+                  NextInputs next) {
   constexpr int kAtOnce = 8;  // loads of a thread that are under way together
   __shared__ uint32_t keys[kThreads / kWarp];
   __shared__ int places[kThreads / kWarp];
@@ -85,8 +84,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool finite = key > Ordered(-INFINITY) && key < Ordered(INFINITY);
   if (lane == 0) {
     tokens[blockIdx.x] = finite ? token : kNoLogits;
-    WriteNextInputs(finite ? token : kNoLogits, end_tokens.tokens, blockIdx.x, next_tokens,
-                    next_slots);
+    WriteNextInputs(finite ? token : kNoLogits, end_tokens.tokens, blockIdx.x, next);
   }
 }
 
@@ -113,8 +111,7 @@ bool SampleLargest(Device& device, const SampleArgs& args, const DrawResults& to
     }
   }
   LargestOfRows<<<static_cast<unsigned>(rows), kThreads, 0, device.stream()>>>(
-      logits, vocab, to.tokens, ends, args.next_tokens.as<int32_t>(),
-      args.next_slots.as<int32_t>());
+      logits, vocab, to.tokens, ends, NextInputsOf(args));
   device.Check(cudaGetLastError(), "SampleLargest");
   return true;
 }

@@ -24,12 +24,13 @@ TEST_F(ModelRunnerTest, BannedTokensAreNeverDrawn) {
   const int slot = pool->Acquire().value();
   const std::vector<int32_t> prompt = {1, 2, 3};
   StepPlan plan;
-  plan.AddRow(slot, prompt, /*scored_tokens=*/0, /*samples=*/true, 0);
-  const auto greedy = [&](const std::vector<int32_t>& banned) {
+  plan.AddRow({.slot = slot, .position = 0, .tokens = prompt, .samples = true});
+  const auto greedy = [&](const std::vector<int32_t>& banned) {  // after the prompt, fed once more
     RunnerLimits limits = kLimits;
     limits.banned_tokens = banned;
     auto bounded = ModelRunner::Create(backend, model, *pool, limits).value();
     EXPECT_EQ(bounded->Forward(plan), absl::OkStatus());
+    plan.positions[0] += 3;
     SamplingBatch batch;
     batch.rows = {{.temperature = 0}};
     StepResult result;
@@ -49,8 +50,8 @@ TEST_F(ModelRunnerTest, LogitsAreThoseAfterTheTokensAskedFor) {
   const int a = pool->Acquire().value(), b = pool->Acquire().value();
   const std::vector<int32_t> first = {1, 2, 3}, second = {4, 5};
   StepPlan plan;
-  plan.AddRow(a, first, /*scored_tokens=*/3, /*samples=*/false, 0);
-  plan.AddRow(b, second, /*scored_tokens=*/0, /*samples=*/true, 1);
+  plan.AddRow({.slot = a, .position = 0, .tokens = first, .scored_tokens = 3});
+  plan.AddRow({.slot = b, .position = 0, .tokens = second, .samples = true, .candidate = 1});
   ASSERT_EQ(runner->Forward(plan), absl::OkStatus());
   std::vector<float> logits(4 * 10);
   ASSERT_EQ(runner->ReadLogits(logits), absl::OkStatus());
@@ -72,7 +73,7 @@ TEST_F(ModelRunnerTest, AStepWithoutAGraphMakesAsManyLogitsAsOneWithAGraph) {
     const int slot = pool->Acquire().value();
     const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
     StepPlan plan;
-    plan.AddRow(slot, tokens, /*scored_tokens=*/wanted, /*samples=*/false, 0);
+    plan.AddRow({.slot = slot, .position = 0, .tokens = tokens, .scored_tokens = wanted});
     ASSERT_EQ(runner->Forward(plan), absl::OkStatus());
     EXPECT_EQ(made_logits, made);
     std::vector<float> logits(wanted * 10);
@@ -91,7 +92,7 @@ TEST_F(ModelRunnerTest, SamplesEachRowByItsOwnParameters) {
   const int slot = pool->Acquire().value();
   const std::vector<int32_t> tokens = {7, 8};
   StepPlan plan;
-  plan.AddRow(slot, tokens, 1, true, 0);
+  plan.AddRow({.slot = slot, .position = 0, .tokens = tokens, .scored_tokens = 1, .samples = true});
   const Sampler sampler({.temperature = 0}, 1, {}, 3, 0);
   TokenHistory history;
   SamplingBatch batch;
@@ -118,7 +119,7 @@ TEST_F(ModelRunnerTest, AStepWithoutLogitsIsFine) {
   const int slot = pool->Acquire().value();
   const std::vector<int32_t> tokens = {1};
   StepPlan plan;
-  plan.AddRow(slot, tokens, 0, false, 0);
+  plan.AddRow({.slot = slot, .position = 0, .tokens = tokens});
   StepResult result;
   runner->Begin(plan);
   EXPECT_EQ(runner->Sample({}, result), absl::OkStatus());
@@ -129,7 +130,7 @@ TEST_F(ModelRunnerTest, ErrorsOfTheDeviceComeBack) {
   const int slot = pool->Acquire().value();
   const std::vector<int32_t> tokens = {1};
   StepPlan plan;
-  plan.AddRow(slot, tokens, 0, false, 0);
+  plan.AddRow({.slot = slot, .position = 0, .tokens = tokens});
   backend.FailNext(absl::InternalError("boom"));
   EXPECT_EQ(runner->Forward(plan), absl::InternalError("boom"));
 }
@@ -144,7 +145,8 @@ TEST_F(ModelRunnerTest, TheNextStepFeedsWhatWasDrawn) {
   StepPlan plan;
   for (int row = 0; row < 3; ++row) {
     const std::vector<int32_t> token = {row + 1};
-    plan.AddRow(slots[row], token, 0, true, row);
+    plan.AddRow(
+        {.slot = slots[row], .position = 0, .tokens = token, .samples = true, .candidate = row});
     memories[row].Feed(row + 1);
     const std::vector<double> logits = memories[row].Logits(10);
     drawn.push_back(
@@ -174,7 +176,8 @@ TEST_F(ModelRunnerTest, TheNextStepFeedsWhatWasDrawn) {
   }
   // The row that ended is where it was.
   StepPlan again;
-  again.AddRow(slots[1], std::vector<int32_t>{drawn[1]}, 0, true, 0);
+  again.AddRow(
+      {.slot = slots[1], .position = 1, .tokens = std::span(drawn).subspan(1, 1), .samples = true});
   ASSERT_EQ(runner->Forward(again), absl::OkStatus());
   std::vector<float> logits(10);
   ASSERT_EQ(runner->ReadLogits(logits), absl::OkStatus());
@@ -188,7 +191,9 @@ TEST_F(ModelRunnerTest, AGraphOfMoreRowsGivesTheSameLogits) {
   const int a = pool->Acquire().value(), b = pool->Acquire().value(), c = pool->Acquire().value();
   const std::vector<int32_t> prompt = {1, 2, 3};
   StepPlan prefill;
-  for (const int slot : {a, b, c}) prefill.AddRow(slot, prompt, 0, false, 0);
+  for (const int slot : {a, b, c}) {
+    prefill.AddRow({.slot = slot, .position = 0, .tokens = prompt});
+  }
   ASSERT_EQ(runner->Forward(prefill), absl::OkStatus());
   EXPECT_EQ(backend.replays(), 0);
 
@@ -196,7 +201,11 @@ TEST_F(ModelRunnerTest, AGraphOfMoreRowsGivesTheSameLogits) {
   StepPlan decode;
   for (int row = 0; row < 3; ++row) {
     const int slot = std::vector{c, a, b}[row];
-    decode.AddRow(slot, std::span(next).subspan(row, 1), 0, true, row);
+    decode.AddRow({.slot = slot,
+                   .position = 3,
+                   .tokens = std::span(next).subspan(row, 1),
+                   .samples = true,
+                   .candidate = row});
   }
   decode.decode_rows = 3;
   ASSERT_EQ(runner->Forward(decode), absl::OkStatus());
@@ -213,6 +222,7 @@ TEST_F(ModelRunnerTest, AGraphOfMoreRowsGivesTheSameLogits) {
 
   decode.logit_tokens.pop_back();  // the last row wants no logits: it goes without a graph
   --decode.logit_offsets.back();
+  for (int64_t& position : decode.positions) ++position;
   ASSERT_EQ(runner->Forward(decode), absl::OkStatus());
   EXPECT_EQ(backend.replays(), 1);
   ASSERT_EQ(runner->ReadLogits(std::span(logits).first(2 * 10)), absl::OkStatus());
@@ -222,10 +232,15 @@ TEST_F(ModelRunnerTest, AStepOfBothKindsOfRowsGivesTheLogitsOfEach) {
   const int a = pool->Acquire().value(), b = pool->Acquire().value(), c = pool->Acquire().value();
   const std::vector<int32_t> one = {4}, other = {5}, prompt = {6, 7, 8};
   StepPlan plan;
-  plan.AddRow(a, one, 0, true, 0);
-  plan.AddRow(b, other, 0, true, 1);
+  plan.AddRow({.slot = a, .position = 0, .tokens = one, .samples = true});
+  plan.AddRow({.slot = b, .position = 0, .tokens = other, .samples = true, .candidate = 1});
   plan.decode_rows = 2;
-  plan.AddRow(c, prompt, 1, true, 2);
+  plan.AddRow({.slot = c,
+               .position = 0,
+               .tokens = prompt,
+               .scored_tokens = 1,
+               .samples = true,
+               .candidate = 2});
   ASSERT_EQ(runner->Forward(plan), absl::OkStatus());
   EXPECT_EQ(backend.replays(), 0);
   std::vector<float> logits(4 * 10);
@@ -239,6 +254,19 @@ TEST_F(ModelRunnerTest, AStepOfBothKindsOfRowsGivesTheLogitsOfEach) {
       EXPECT_EQ(logits[row * 10 + v], static_cast<float>(want[v])) << row;
     }
   }
+}
+
+using ModelRunnerDeathTest = ModelRunnerTest;
+
+TEST_F(ModelRunnerDeathTest, TheFakeModelSeesAPositionThatIsNotItsSlabs) {
+  const int slot = pool->Acquire().value();
+  const std::vector<int32_t> tokens = {1, 2};
+  StepPlan plan;
+  plan.AddRow({.slot = slot, .position = 0, .tokens = tokens});
+  ASSERT_EQ(runner->Forward(plan), absl::OkStatus());
+  EXPECT_DEATH(runner->Forward(plan).IgnoreError(), "position of slot");
+  plan.positions[0] = 2;
+  EXPECT_EQ(runner->Forward(plan), absl::OkStatus());
 }
 
 TEST(ModelRunnerCreationTest, LackOfMemoryIsAnErrorAtEveryAllocation) {

@@ -12,11 +12,12 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Candidates that feed `tokens` tokens each, in slots 0, 1, ...
+// Candidates that feed `tokens` tokens each, in slots 0, 1, ... at positions 0, 100, ...
 class Candidates {
  public:
   int Add(int tokens, int64_t last_run = 0, int scored = 0) {
     list.push_back({.slot = static_cast<int>(list.size()),
+                    .position = 100 * static_cast<int64_t>(list.size()),
                     .tokens = std::span(kTokens).first(tokens),
                     .scored_tokens = scored,
                     .samples = true,
@@ -45,6 +46,12 @@ std::vector<int> RowLengths(const StepPlan& plan) {
 }
 
 TEST(SchedulerTest, NothingToRunIsAnEmptyPlan) { EXPECT_TRUE(PlanStep({}, kLimits).empty()); }
+
+TEST(SchedulerDeathTest, ACandidateSaysAtWhichPositionItStands) {
+  const std::vector<int32_t> tokens = {1, 2};
+  const RowCandidate silent[] = {{.slot = 3, .tokens = tokens}};
+  EXPECT_DEATH(PlanStep(silent, kLimits), "slot 3: a row says how much its slab was fed");
+}
 
 TEST(SchedulerTest, StepsWithPromptsHaveLikelySizes) {
   EXPECT_EQ(LikelyStepTokens(15), 15);
@@ -78,6 +85,7 @@ TEST(SchedulerTest, DecodingRowsComeFirstAndPrefillFillsTheRest) {
   c.Add(1);
   const StepPlan plan = PlanStep(c.list, kLimits);
   EXPECT_THAT(plan.slots, ElementsAre(1, 2, 0));
+  EXPECT_THAT(plan.positions, ElementsAre(100, 200, 0));
   EXPECT_THAT(RowLengths(plan), ElementsAre(1, 1, 30));
   EXPECT_EQ(plan.decode_rows, 2);
   EXPECT_THAT(plan.logit_tokens, ElementsAre(0, 1)) << "the prompt is not at its end";

@@ -7,6 +7,7 @@
 
 #include "base/random.h"
 #include "gtest/gtest.h"
+#include "kernels/tensor.h"
 #include "tests/kernels/sample_problem.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
@@ -391,7 +392,7 @@ TEST_P(SampleTest, PositionSeedAndChoiceNameTheDraw) {
 }
 
 // Batches that go up as arguments and those that are copied, drawn and greedy.
-TEST_P(SampleTest, TheNextStepFindsItsTokensAndWhoHasEnded) {
+TEST_P(SampleTest, TheNextStepFindsItsTokensPositionsAndWhoHasEnded) {
   for (const bool greedy : {true, false}) {
     for (const int rows : {1, 3, 40, 100}) {
       SCOPED_TRACE(rows);
@@ -411,16 +412,29 @@ TEST_P(SampleTest, TheNextStepFindsItsTokensAndWhoHasEnded) {
       Sampled sampled;
       SampleArgs args = p.Args(bench, sampled);
       std::vector<int> slots;
-      for (int r = 0; r < rows; ++r) slots.push_back(1000 + r);
+      std::vector<int64_t> positions;  // beyond what 32 bits hold, and about to be
+      for (int r = 0; r < rows; ++r) {
+        slots.push_back(1000 + r);
+        positions.push_back((int64_t{1} << (r % 2 == 0 ? 32 : 40)) + r - 1);
+      }
+      const Tensor device_positions = Tensor::Allocate(*backend_, DType::kI64, {rows}).value();
+      args.next_positions = device_positions.view();
+      backend_->CopyFromHost(args.next_positions.data, positions.data(),
+                             args.next_positions.bytes());
       args.next_tokens = bench.NewInts({rows});
       args.next_slots = bench.Ints(slots);
       bench.kernels().Sample(args);
       const std::vector<int> next_tokens = bench.ReadInts(args.next_tokens);
       const std::vector<int> next_slots = bench.ReadInts(args.next_slots);
+      std::vector<int64_t> next_positions(rows);
+      backend_->CopyToHost(next_positions.data(), args.next_positions.data,
+                           args.next_positions.bytes());
       for (int r = 0; r < rows; ++r) {
         EXPECT_EQ(sampled.tokens[r], r % 7 == 3 ? -1 : p.ExpectedToken(r)) << r;
         EXPECT_EQ(next_tokens[r], std::max(sampled.tokens[r], 0)) << r;
-        EXPECT_EQ(next_slots[r], p.rows[r].EndsWith(sampled.tokens[r]) ? -1 : slots[r]) << r;
+        const bool ends = p.rows[r].EndsWith(sampled.tokens[r]);
+        EXPECT_EQ(next_slots[r], ends ? -1 : slots[r]) << r;
+        EXPECT_EQ(next_positions[r], positions[r] + (ends ? 0 : 1)) << r;
       }
     }
   }

@@ -126,7 +126,7 @@ std::vector<double> FeedRounded(ModelDriver& reference, std::span<const int32_t>
                       RoundRow({values + row, static_cast<size_t>(config.key_dim)}, rounding.dtype);
                     }
                   });
-    reference.WriteSlab(0, slab);
+    reference.WriteSlab(0, slab, reference.position(0));
   }
   reference.set_routing(nullptr);
   return logits;

@@ -33,13 +33,14 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
       driver->workspace_,
       Workspace::Create(
           device, network.WorkspaceBytes(limits.max_tokens, limits.max_rows, limits.max_tokens)));
-  const auto indices = [&](Tensor& tensor, int64_t n) -> absl::Status {
-    MNEME_ASSIGN_OR_RETURN(tensor, Tensor::Allocate(device, DType::kI32, {n}));
+  const auto indices = [&](Tensor& tensor, int64_t n, DType dtype = DType::kI32) -> absl::Status {
+    MNEME_ASSIGN_OR_RETURN(tensor, Tensor::Allocate(device, dtype, {n}));
     return absl::OkStatus();
   };
   MNEME_RETURN_IF_ERROR(indices(driver->token_ids_, limits.max_tokens));
   MNEME_RETURN_IF_ERROR(indices(driver->row_offsets_, limits.max_rows + 1));
   MNEME_RETURN_IF_ERROR(indices(driver->slots_, limits.max_rows));
+  MNEME_RETURN_IF_ERROR(indices(driver->row_positions_, limits.max_rows, DType::kI64));
   MNEME_RETURN_IF_ERROR(indices(driver->logit_tokens_, limits.max_tokens));
   MNEME_ASSIGN_OR_RETURN(driver->logits_,
                          Tensor::Allocate(device, device.activation_dtype(),
@@ -54,7 +55,7 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
       std::copy_n(reinterpret_cast<const std::byte*>(bits.data()),
                   std::min<size_t>(16, noise.size() - i), noise.data() + i);
     }
-    driver->WriteSlab(slot, noise);
+    driver->WriteSlab(slot, noise, /*position=*/0);
     driver->Reset(slot);
   }
   MNEME_RETURN_IF_ERROR(device.Synchronize());
@@ -77,25 +78,29 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows) 
 absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
                                                      std::span<const int32_t> wanted) {
   std::vector<int32_t> ids, offsets = {0}, slots;
+  std::vector<int64_t> positions;
   int longest = 0;
   for (const Row& row : rows) {
     ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
     offsets.push_back(static_cast<int32_t>(ids.size()));
     slots.push_back(row.slot);
+    positions.push_back(row.slot < 0 ? 0 : position(row.slot));
+    if (row.slot >= 0) positions_[row.slot] += static_cast<int64_t>(row.tokens.size());
     longest = std::max(longest, static_cast<int>(row.tokens.size()));
   }
-  const auto upload = [this](const Tensor& tensor, std::span<const int32_t> values) {
+  const auto upload = [this](const Tensor& tensor, const auto& values) {
     CHECK_LE(static_cast<int64_t>(values.size()), tensor.view().shape[0]) << "step beyond limits";
-    backend_->CopyFromHost(tensor.view().data, values.data(),
-                           static_cast<int64_t>(values.size_bytes()));
-    return First(tensor, static_cast<int64_t>(values.size()));
+    const TensorView view = First(tensor, static_cast<int64_t>(values.size()));
+    backend_->CopyFromHost(view.data, values.data(), view.bytes());
+    return view;
   };
   const StepBatch batch{.tokens = static_cast<int>(ids.size()),
                         .rows = static_cast<int>(rows.size()),
                         .longest_row = longest,
                         .token_ids = upload(token_ids_, ids),
                         .row_offsets = upload(row_offsets_, offsets),
-                        .slots = upload(slots_, slots)};
+                        .slots = upload(slots_, slots),
+                        .positions = upload(row_positions_, positions)};
   ForwardContext ctx{.backend = *backend_,
                      .workspace = workspace_,
                      .batch = batch,
@@ -138,10 +143,12 @@ void ModelDriver::Reset(int slot) {
     if (field.lazily_initialized) continue;
     backend_->Copy(Slab(slot) + field.offset, initial_slab_.data() + field.offset, field.bytes());
   }
+  positions_.at(slot) = 0;
 }
 
 void ModelDriver::Fork(int from, int to) {
   backend_->Copy(Slab(to), Slab(from), model_->state_layout().slab_bytes());
+  positions_.at(to) = position(from);
 }
 
 void ModelDriver::Settle(int slot) {
@@ -163,8 +170,9 @@ std::vector<std::byte> ModelDriver::ReadSlab(int slot) {
   return bytes;
 }
 
-void ModelDriver::WriteSlab(int slot, std::span<const std::byte> bytes) {
+void ModelDriver::WriteSlab(int slot, std::span<const std::byte> bytes, int64_t position) {
   backend_->CopyFromHost(Slab(slot), bytes.data(), static_cast<int64_t>(bytes.size()));
+  positions_.at(slot) = position;
 }
 
 }  // namespace mneme

@@ -51,8 +51,10 @@ class ModelDriver {
   void Reset(int slot);         // a new session; lazily initialised fields keep their bytes
   void Fork(int from, int to);  // `to` becomes a copy of `from`
   void Settle(int slot);        // Model::Settle
+  int64_t position(int slot) const { return positions_.at(slot); }  // tokens that it was fed
   std::vector<std::byte> ReadSlab(int slot);
-  void WriteSlab(int slot, std::span<const std::byte> bytes);
+  // `position` is that of the session whose slab it was.
+  void WriteSlab(int slot, std::span<const std::byte> bytes, int64_t position);
 
   Backend& backend() { return *backend_; }
   const Model& model() const { return *model_; }
@@ -60,16 +62,20 @@ class ModelDriver {
 
  private:
   ModelDriver(std::unique_ptr<Backend> backend, std::unique_ptr<Model> model, const Limits& limits)
-      : backend_(std::move(backend)), model_(std::move(model)), limits_(limits) {}
+      : backend_(std::move(backend)),
+        model_(std::move(model)),
+        limits_(limits),
+        positions_(static_cast<size_t>(limits.slots)) {}
 
   std::byte* Slab(int slot) const;
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   Limits limits_;
+  std::vector<int64_t> positions_;  // by slot
   Buffer slabs_, initial_slab_;
   Workspace workspace_ = Workspace::ForMeasuring();
-  Tensor token_ids_, row_offsets_, slots_, logit_tokens_, logits_;
+  Tensor token_ids_, row_offsets_, slots_, row_positions_, logit_tokens_, logits_;
   RoutingObserver* routing_ = nullptr;
 };
 

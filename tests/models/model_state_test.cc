@@ -268,7 +268,8 @@ TEST_P(ModelStateTest, ANewSessionSeesNothingOfTheOneBeforeIt) {
     driver->Reset(1);
     EXPECT_THAT(FeedSlot(*driver, 1, text, {1}), IsSame(GetParam().bit_exact(), want));
     driver->WriteSlab(
-        2, std::vector<std::byte>(driver->model().state_layout().slab_bytes(), std::byte{0xff}));
+        2, std::vector<std::byte>(driver->model().state_layout().slab_bytes(), std::byte{0xff}),
+        /*position=*/0);
     driver->Reset(2);
     EXPECT_THAT(FeedSlot(*driver, 2, text, {5, 1}), IsSame(GetParam().bit_exact(), want));
     if (GetParam().bit_exact()) {
@@ -282,7 +283,7 @@ TEST_P(ModelStateTest, ASlabMovesBetweenSlotsAsBytes) {
   const std::vector<int32_t> text = RandomTokens(30, kVocab, /*seed=*/13),
                              rest = RandomTokens(10, kVocab, 14);
   FeedSlot(*driver, 0, text);
-  driver->WriteSlab(5, driver->ReadSlab(0));
+  driver->WriteSlab(5, driver->ReadSlab(0), driver->position(0));
   EXPECT_THAT(FeedSlot(*driver, 5, rest),
               IsSame(GetParam().bit_exact(), FeedSlot(*driver, 0, rest)));
 }

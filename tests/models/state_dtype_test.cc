@@ -275,18 +275,19 @@ TEST_P(StateCopyTest, ASavedStateComesBackBitForBit) {
     driver->Settle(0);
     EXPECT_EQ(driver->ReadSlab(1), neighbour) << "settling one slab changed another";
     const std::vector<std::byte> saved = driver->ReadSlab(0);
+    const int64_t position = driver->position(0);
     driver->Settle(0);
     EXPECT_EQ(driver->ReadSlab(0), saved) << "settling twice is settling once";
     const std::vector<double> want = Continue(*driver, 0);
 
     // In a slot that another session used, and on another device.
     FeedSlot(*driver, kAlike, rest_);
-    driver->WriteSlab(kAlike, saved);
+    driver->WriteSlab(kAlike, saved, position);
     EXPECT_EQ(driver->ReadSlab(kAlike), saved);
     EXPECT_THAT(Continue(*driver, kAlike), HasSameBits(want));
     EXPECT_EQ(driver->ReadSlab(kAlike), driver->ReadSlab(0));
     const auto other = Start(setting, other_folder);
-    other->WriteSlab(0, saved);
+    other->WriteSlab(0, saved, position);
     EXPECT_THAT(Continue(*other, 0), HasSameBits(want));
     EXPECT_EQ(other->ReadSlab(0), driver->ReadSlab(0));
   }

@@ -44,7 +44,7 @@ FakeModel::FakeModel(FakeModelOptions options) : options_(std::move(options)) {
   info_.vocab = options_.vocab;
   info_.model_dim = 1;
   info_.layers = 1;
-  eager_ = layout_.Add("eager", DType::kI64, {1}, /*lazily_initialized=*/false);
+  eager_ = layout_.Add("eager", DType::kI64, {2}, /*lazily_initialized=*/false);
   lazy_ = layout_.Add("lazy", DType::kI64, {1}, /*lazily_initialized=*/true);
   written_ = layout_.Add("written", DType::kU8, {1}, /*lazily_initialized=*/false);
 }
@@ -61,6 +61,8 @@ void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
   const auto* ids = batch.token_ids.as<int32_t>();
   const auto* offsets = batch.row_offsets.as<int32_t>();
   const auto* slots = batch.slots.as<int32_t>();
+  CHECK(batch.positions.dtype == DType::kI64 && batch.positions.shape == Shape{batch.rows});
+  const auto* positions = batch.positions.as<int64_t>();
   const auto* wanted = logit_tokens.as<int32_t>();
   const auto wanted_count = static_cast<int>(logit_tokens.shape[0]);
   const int vocab = options_.vocab;
@@ -82,6 +84,9 @@ void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
     }
     CHECK(seen.insert(slots[row]).second) << "slot " << slots[row] << " is in two rows";
     CHECK_LT(offsets[row], offsets[row + 1]);
+    auto& fed = *ctx.State(eager_).as<int64_t>(slots[row], 1);
+    CHECK_EQ(positions[row], fed) << "position of slot " << slots[row];
+    fed += offsets[row + 1] - offsets[row];
     std::byte* eager = ctx.State(eager_).At(slots[row], 0);
     std::byte* lazy = ctx.State(lazy_).At(slots[row], 0);
     std::byte* written = ctx.State(written_).At(slots[row], 0);

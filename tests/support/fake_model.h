@@ -1,5 +1,6 @@
 // A model whose whole memory is a hash of the tokens it was fed: any token misrouted, dropped,
-// repeated or fed after a stop changes what it says next.
+// repeated or fed after a stop changes what it says next. It aborts if a row's position is not the
+// number of tokens that its slab was fed.
 #pragma once
 
 #include <atomic>
@@ -64,7 +65,8 @@ class FakeModel final : public Model {
   const FakeModelOptions options_;
   ModelInfo info_;
   StateLayout layout_;
-  StateField eager_, lazy_, written_;
+  StateField eager_;  // FakeMemory's, and the number of tokens fed
+  StateField lazy_, written_;
 };
 
 // The float64 reference backend, whose steps and allocations fail when told to. Its graphs are the
