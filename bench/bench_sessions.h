@@ -15,8 +15,8 @@
 #include "bench/step_traffic.h"
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
+#include "engine/sessions/token_history.h"
 #include "engine/step_plan.h"
-#include "engine/token_history.h"
 #include "tools/tool_runner.h"
 
 namespace mneme {

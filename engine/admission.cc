@@ -12,9 +12,6 @@
 namespace mneme {
 namespace {
 
-constexpr absl::Duration kMinRetry = absl::Seconds(1);
-constexpr absl::Duration kMaxRetry = absl::Minutes(1);
-
 const std::vector<int32_t>& PromptAt(const Request& request, int64_t position) {
   return request.prompt.At(position);
 }
@@ -53,7 +50,7 @@ void EngineLoop::Enqueue(std::unique_ptr<Generation> generation) {
   if (!request.idempotency_key.empty() && Replay(g)) return;
   Session* session = g.named() ? sessions_.Find(request.session) : nullptr;
   EngineStats& stats = parts_.stats;
-  if (g.named() && claimed_.contains(request.session)) {
+  if (g.named() && sessions_.IsClaimed(request.session)) {
     stats.resumed_as(ResumeOutcome::kRefused).Add();
     absl::Status busy = WithReason(
         absl::AbortedError(absl::StrCat("session \"", request.session.name,
@@ -73,9 +70,8 @@ void EngineLoop::Enqueue(std::unique_ptr<Generation> generation) {
   }
   DropUnusedReading(g.request.prompt, session == nullptr ? 0 : session->position());
   if (!g.named()) return;
-  claimed_.insert(request.session);
+  sessions_.Claim(request.session);
   g.claims_session = true;
-  if (session != nullptr) sessions_.MarkBusy(*session);
 }
 
 // Answers a repeated idempotency key; false if the key is new, which then has a record.
@@ -201,7 +197,7 @@ absl::Status EngineLoop::CheckAgainstSession(const Generation& g, const Session*
         kReasonNoSession);
   }
   if (g.named() && session == nullptr) {
-    const absl::Status limit = CheckOwnerLimit(request.session.owner);
+    const absl::Status limit = sessions_.CheckOwnerLimit(request.session.owner);
     if (!limit.ok()) return limit;
   }
   const int64_t position = session == nullptr ? 0 : session->position();
@@ -231,33 +227,6 @@ int EngineLoop::SlabsNeeded(const Generation& g) const {
   return (exists ? 0 : 1) + (g.forks() ? g.request.n - 1 : 0);
 }
 
-absl::Status EngineLoop::NoFreeSlab(int needed) const {
-  const absl::Duration expiry = sessions_.NextExpiry() - Now();
-  return WithRetryAfter(
-      WithReason(
-          absl::ResourceExhaustedError(absl::StrCat(
-              "no room: ", needed, needed == 1 ? " state slot is" : " state slots are",
-              " needed; of ", parts_.pool.slots(), ", ", parts_.pool.free_slots(), " are free",
-              slabs_awaited_ > 0 ? " and awaited by earlier requests" : "", ", ", ephemeral_slabs_,
-              " will be when running requests end, and named sessions "
-              "have the others")),
-          kReasonNoFreeSlab),
-      std::clamp(expiry, kMinRetry, kMaxRetry));
-}
-
-// Whether one more session of `owner` may be made.
-absl::Status EngineLoop::CheckOwnerLimit(const std::string& owner) const {
-  if (options_.owner_session_limit == nullptr) return absl::OkStatus();
-  const int limit = options_.owner_session_limit(owner);
-  if (limit <= 0 || sessions_.CountOf(owner) < limit) return absl::OkStatus();
-  return WithRetryAfter(
-      WithReason(absl::ResourceExhaustedError(absl::StrCat(
-                     "this key has ", sessions_.CountOf(owner), " sessions, and may have ", limit,
-                     "; delete one, or wait until an idle one expires")),
-                 kReasonSessionLimit),
-      std::clamp(sessions_.NextExpiry() - Now(), kMinRetry, kMaxRetry));
-}
-
 // Rows of a step that running requests may want, those left out whose readers are slow.
 int EngineLoop::RowsTaken() const {
   int rows = 0;
@@ -279,12 +248,12 @@ void EngineLoop::AdmitWaiting() {
     const bool creates = g.named() && sessions_.Find(g.request.session) == nullptr;
     // Checked again, because other requests may have made sessions while this one waited.
     if (const absl::Status limit =
-            creates ? CheckOwnerLimit(g.request.session.owner) : absl::OkStatus();
+            creates ? sessions_.CheckOwnerLimit(g.request.session.owner) : absl::OkStatus();
         !limit.ok()) {
       End(g, limit);
-    } else if (needed > 0 && needed > parts_.pool.free_slots() + ephemeral_slabs_) {
-      End(g, NoFreeSlab(needed));
-    } else if (needed > 0 && (slab_is_awaited || needed > parts_.pool.free_slots())) {
+    } else if (needed > 0 && needed > sessions_.free_slabs() + sessions_.ephemeral_slabs()) {
+      End(g, sessions_.NoFreeSlab(needed, slabs_awaited_));
+    } else if (needed > 0 && (slab_is_awaited || needed > sessions_.free_slabs())) {
       slab_is_awaited = true;  // later ones must not take what this one waits for
       Queue(g, needed);
     } else if (row_is_awaited || (rows > 0 && rows + g.rows() > options_.max_rows)) {
@@ -326,10 +295,7 @@ void EngineLoop::Admit(Generation& g) {
   g.choices.reserve(request.n);
   for (int i = 0; i < request.n; ++i) g.choices.emplace_back(g.rules).index = i;
   BeginFirstChoice(g, session);
-  if (g.forks()) {
-    for (int i = 1; i < request.n; ++i) g.reserved_slots.push_back(parts_.pool.Acquire().value());
-    ephemeral_slabs_ += request.n - 1;
-  }
+  if (g.forks()) g.reserved_slots = sessions_.Reserve(request.n - 1);
   LeaveQueue(g);
   SendStart(g);
   if (g.must_fork()) Fork(g);
@@ -371,11 +337,9 @@ void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
     // Counts from when the session is idle again.
     if (request.session_ttl != absl::ZeroDuration()) session->ttl = request.session_ttl;
   } else if (g.named()) {
-    session = &InsertSession(request.session, request.session_ttl);
-    sessions_.MarkBusy(*session);
+    session = &sessions_.CreateClaimed(request.session, request.session_ttl);
   } else {
-    first.ephemeral = std::make_unique<Session>(MakeSession({}, absl::ZeroDuration()));
-    ++ephemeral_slabs_;
+    first.ephemeral = sessions_.BeginEphemeral();
     session = first.ephemeral.get();
   }
   first.session = session;
@@ -410,14 +374,11 @@ void EngineLoop::Fork(Generation& g) {
   parts_.stats.forked_choices.Add(g.request.n - 1);
   for (int i = 1; i < g.request.n; ++i) {
     Choice& choice = g.choices[i];
-    choice.ephemeral = std::make_unique<Session>(*first.session);
+    choice.ephemeral = sessions_.ForkEphemeral(*first.session, g.reserved_slots[i - 1]);
     choice.session = choice.ephemeral.get();
-    choice.session->key = {};
-    choice.session->slot = g.reserved_slots[i - 1];
     choice.decoder = first.decoder;
     choice.cursor = first.cursor;
     choice.last_run = steps_;
-    parts_.pool.Copy(first.session->slot, choice.session->slot);
   }
   g.reserved_slots.clear();
 }

@@ -247,10 +247,7 @@ void EngineLoop::FailRows(const StepPlan& plan, const absl::Status& error) {
 
 // The slab of an ephemeral session is free as soon as its choice has ended.
 void EngineLoop::EndChoice(Choice& choice) {
-  if (choice.ephemeral == nullptr || choice.ephemeral->slot < 0) return;
-  parts_.pool.Release(choice.ephemeral->slot);
-  choice.ephemeral->slot = -1;
-  --ephemeral_slabs_;
+  if (choice.ephemeral != nullptr) sessions_.EndEphemeral(*choice.ephemeral);
 }
 
 // Lets go of everything the request holds. `last`, completed, is its last event: the reader gets it
@@ -357,21 +354,15 @@ void EngineLoop::CountEnd(const Generation& g, const absl::Status& status) {
 }
 
 void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
-  for (const int slot : g.reserved_slots) parts_.pool.Release(slot);
-  ephemeral_slabs_ -= static_cast<int>(g.reserved_slots.size());
-  g.reserved_slots.clear();
-  if (!g.claims_session) return;
-  g.claims_session = false;
-  claimed_.erase(g.request.session);
-  Session* session = sessions_.Find(g.request.session);
-  if (session == nullptr) return;  // it never came to be
-  sessions_.MarkIdle(*session, Now());
-  if (g.is_admitted()) session->last_used = parts_.clock.Now();
+  sessions_.Unreserve(g.reserved_slots);
+  if (!std::exchange(g.claims_session, false)) return;
+  Session* session = sessions_.Unclaim(g.request.session, /*ran=*/g.is_admitted());
+  if (session == nullptr) return;
   // A spoilt slab holds some layers' share of a step; a session that a failed request created and
   // never fed would be a trace of nothing.
   const bool unborn = g.created_session && !status.ok() && session->position() == 0;
   if (g.spoilt || unborn) {
-    RemoveSession(*session, g.spoilt ? SessionEnd::kSpoilt : SessionEnd::kUnborn);
+    sessions_.Remove(*session, g.spoilt ? SessionEnd::kSpoilt : SessionEnd::kUnborn);
   }
 }
 

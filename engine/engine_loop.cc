@@ -34,12 +34,14 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                .end_tokens = parts_.end_tokens}),
       seed_(seed),
       mailbox_(static_cast<size_t>(options.max_queued_requests) + kMailboxSlack),
+      sessions_(parts_.pool, parts_.clock, parts_.stats,
+                {.default_ttl = options.default_session_ttl,
+                 .history_tokens = options.history_tokens,
+                 .owner_limit = options.owner_session_limit}),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
       prefill_budget_(options.max_tokens_per_step, options.max_rows, options.max_decode_slowdown),
       phase_began_(Now()),
-      reported_at_(Now()) {
-  parts_.stats.slabs_total.Set(parts_.pool.slots());
-}
+      reported_at_(Now()) {}
 
 EngineLoop::~EngineLoop() {
   mailbox_.Close();
@@ -251,7 +253,7 @@ const SamplingBatch& EngineLoop::DrawsOf(const StepPlan& plan) {
 }
 
 void EngineLoop::CancelAndExpire() {
-  ExpireSessions();
+  sessions_.Expire();
   const absl::Duration now = Now();
   for (auto* queue : {&waiting_, &running_}) {
     for (const auto& generation : *queue) {
@@ -319,21 +321,13 @@ void EngineLoop::PublishStats() {
     PublishWaiting();
   }
   parts_.stats.requests_queued.Set(queued_);
-  PublishSessions();
+  sessions_.PublishGauges();
   if (Now() - reported_at_ >= kReportInterval) Report();
 }
 
 // All that was accepted and does not run; also what the loop, busy with a step, has not seen yet.
 void EngineLoop::PublishWaiting() {
   parts_.stats.requests_waiting.Set(open_ - parts_.stats.requests_running.value());
-}
-
-void EngineLoop::PublishSessions() {
-  EngineStats& stats = parts_.stats;
-  stats.slabs_used.Set(parts_.pool.used_slots());
-  stats.slabs_ephemeral.Set(ephemeral_slabs_);
-  stats.sessions.Set(sessions_.size());
-  stats.slab_copy_bytes.Add(parts_.pool.copied_bytes() - stats.slab_copy_bytes.value());
 }
 
 // Idle time counts for nothing.
@@ -416,6 +410,45 @@ bool EngineLoop::AwaitIdle(absl::Duration timeout) {
   absl::MutexLock lock(&mu_);
   const auto idle = [this]() ABSL_SHARED_LOCKS_REQUIRED(mu_) { return unended_ == 0; };
   return AwaitFor(mu_, absl::Condition(&idle), timeout);
+}
+
+absl::StatusOr<SessionInfo> EngineLoop::CreateSession(const SessionKey& key, absl::Duration ttl) {
+  return sessions_.Create(key, ttl, slabs_awaited_);
+}
+
+absl::StatusOr<SessionInfo> EngineLoop::GetSession(const SessionKey& key) const {
+  return sessions_.Get(key);
+}
+
+std::vector<SessionInfo> EngineLoop::ListSessions(const std::optional<std::string>& owner,
+                                                  const std::string& name_prefix) const {
+  return sessions_.List(owner, name_prefix);
+}
+
+absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
+                                                    const SessionKey& target, absl::Duration ttl) {
+  return sessions_.Fork(source, target, ttl, slabs_awaited_);
+}
+
+absl::Status EngineLoop::DeleteSession(const SessionKey& key) { return sessions_.Delete(key); }
+
+absl::Status EngineLoop::CheckIntegrity() const {
+  std::vector<int> held;  // slots
+  int claims = 0;
+  for (const auto* queue : {&waiting_, &running_}) {
+    for (const auto& generation : *queue) claims += generation->claims_session ? 1 : 0;
+  }
+  for (const auto& generation : running_) {
+    for (const Choice& choice : generation->choices) {
+      if (choice.ephemeral == nullptr || choice.ephemeral->slot < 0) continue;
+      held.push_back(choice.ephemeral->slot);
+    }
+    held.insert(held.end(), generation->reserved_slots.begin(), generation->reserved_slots.end());
+    if (generation->named() && !generation->claims_session && !generation->ended) {
+      return absl::InternalError("a running request does not claim its session");
+    }
+  }
+  return sessions_.CheckIntegrity(held, claims);
 }
 
 absl::Status EngineLoop::health() const {

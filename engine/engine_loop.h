@@ -1,9 +1,8 @@
 // The one loop: takes requests from the mailbox, decides what runs, runs it, sends the results.
 //
-//   engine_loop.cc       one turn, and the doors for other threads
-//   admission.cc         from the mailbox to a session with a slab, or a refusal
-//   commit.cc            from a step's result to events and ended requests
-//   session_commands.cc  create, get, list, fork, delete, expire; the integrity check
+//   engine_loop.cc  one turn, and the doors for other threads
+//   admission.cc    from the mailbox to a session with a slab, or a refusal
+//   commit.cc       from a step's result to events and ended requests
 #pragma once
 
 #include <atomic>
@@ -15,7 +14,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -31,7 +29,7 @@
 #include "engine/request.h"
 #include "engine/request_check.h"
 #include "engine/routing_counter.h"
-#include "engine/session_table.h"
+#include "engine/sessions/session_manager.h"
 #include "engine/state_pool.h"
 #include "engine/stream_notifier.h"
 #include "engine/token_stream.h"
@@ -144,7 +142,6 @@ class EngineLoop {
   void SendEndings();
   void PublishStats();
   void PublishWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void PublishSessions();
   absl::Duration EndPhase(StepPhase phase, StepPhase next);
   void BeginReport();
   void Report();
@@ -160,8 +157,6 @@ class EngineLoop {
   absl::Status SkipKnownHistory(Generation& g, const Session& session) const;
   absl::Status CheckAgainstSession(const Generation& generation, const Session* session) const;
   int SlabsNeeded(const Generation& generation) const;
-  absl::Status CheckOwnerLimit(const std::string& owner) const;
-  absl::Status NoFreeSlab(int needed) const;
   int RowsTaken() const;
   void AdmitWaiting();
   void Queue(Generation& generation, int slabs_needed);
@@ -197,15 +192,6 @@ class EngineLoop {
   void Send(Generation& generation, TokenEvent event);
   TokenLogprob LogprobAt(int logit_row, int32_t token, int top) const;
 
-  // session_commands.cc
-  absl::StatusOr<Session*> FindIdle(const SessionKey& key) const;
-  absl::StatusOr<Session*> AddSession(const SessionKey& key, absl::Duration ttl);
-  Session MakeSession(const SessionKey& key, absl::Duration ttl);
-  Session& InsertSession(const SessionKey& key, absl::Duration ttl);
-  SessionInfo Describe(const Session& session) const;
-  void RemoveSession(Session& session, SessionEnd why);
-  void ExpireSessions();
-
   absl::Duration Now() const { return parts_.clock.Monotonic(); }
 
   const EngineParts parts_;
@@ -222,16 +208,13 @@ class EngineLoop {
   LoopWatch watch_;
 
   // Below: loop thread only.
-  SessionTable sessions_;
-  absl::flat_hash_set<SessionKey> claimed_;  // named sessions of waiting and running requests
+  SessionManager sessions_;
   IdempotencyTable keys_;
   std::vector<std::unique_ptr<Generation>> waiting_;  // by arrival and priority
   std::vector<std::unique_ptr<Generation>> running_;
-  int ephemeral_slabs_ = 0;  // held by running requests, and free when they end
-  int slabs_awaited_ = 0;    // that waiting requests will need
-  int queued_ = 0;           // requests found to have to wait; at most max_queued_requests
+  int slabs_awaited_ = 0;  // that waiting requests will need
+  int queued_ = 0;         // requests found to have to wait; at most max_queued_requests
   int64_t arrivals_ = 0;
-  int64_t sessions_made_ = 0;
   int64_t steps_ = 0;
   bool had_candidates_ = false;  // in the last turn: the next one must not sleep
   PrefillBudget prefill_budget_;

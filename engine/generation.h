@@ -15,7 +15,7 @@
 #include "engine/request_report.h"
 #include "engine/sampler.h"
 #include "engine/scheduler.h"
-#include "engine/session.h"
+#include "engine/sessions/session.h"
 #include "engine/stop_condition.h"
 #include "engine/token_stream.h"
 #include "tokenizers/streaming_decoder.h"
@@ -66,7 +66,7 @@ struct Generation {
 
   // From admission on, as `choices`, `feed`, `rules` and `reserved_slots`.
   bool feeds_pending = false;   // feed[0] is the session's pending token
-  bool claims_session = false;  // in EngineLoop::claimed_
+  bool claims_session = false;  // SessionManager::Claim
   bool created_session = false;
   bool spoilt = false;  // a step that fed choice 0 failed, or its logits were not finite
   Sampler sampler;

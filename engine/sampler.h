@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "engine/request.h"
-#include "engine/token_history.h"
+#include "engine/sessions/token_history.h"
 #include "kernels/kernels.h"
 
 namespace mneme {

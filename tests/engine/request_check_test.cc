@@ -7,7 +7,7 @@
 #include "engine/engine.h"
 #include "engine/idempotency.h"
 #include "engine/model_runner.h"
-#include "engine/session_table.h"
+#include "engine/sessions/session_table.h"
 #include "engine/status_payload.h"
 #include "gtest/gtest.h"
 

@@ -1,4 +1,4 @@
-#include "engine/conversation_digest.h"
+#include "engine/sessions/conversation_digest.h"
 
 #include <gtest/gtest.h>
 

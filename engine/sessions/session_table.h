@@ -11,7 +11,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "engine/session.h"
+#include "engine/sessions/session.h"
 
 namespace mneme {
 

@@ -1,4 +1,4 @@
-#include "engine/token_history.h"
+#include "engine/sessions/token_history.h"
 
 #include <algorithm>
 

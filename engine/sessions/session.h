@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "absl/time/time.h"
-#include "engine/conversation_digest.h"
 #include "engine/request.h"
-#include "engine/token_history.h"
+#include "engine/sessions/conversation_digest.h"
+#include "engine/sessions/token_history.h"
 
 namespace mneme {
 
