@@ -343,7 +343,7 @@ void EngineLoop::BeginFirstChoice(Generation& g, Session* session) {
     session = first.ephemeral.get();
   }
   first.session = session;
-  first.last_run = steps_;
+  first.last_run = pipeline_.steps();
   if (parts_.tokenizer != nullptr && request.echo) {
     first.decoder.emplace(*parts_.tokenizer,
                           DecodeOptions{.skip_special_tokens = request.skip_special_tokens,
@@ -378,7 +378,7 @@ void EngineLoop::Fork(Generation& g) {
     choice.session = choice.ephemeral.get();
     choice.decoder = first.decoder;
     choice.cursor = first.cursor;
-    choice.last_run = steps_;
+    choice.last_run = pipeline_.steps();
   }
   g.reserved_slots.clear();
 }

@@ -28,20 +28,12 @@ FinishReason ReasonFor(const absl::Status& status) {
 
 }  // namespace
 
-// What the next step depends on, and no more: which tokens were drawn, and who goes on. The device
-// waits meanwhile. Deliver() does the rest.
-void EngineLoop::Commit(const StepPlan& plan) {
-  ++steps_;
-  // Rows that had ended when the step was queued fed nothing.
-  const auto padding = static_cast<int>(
-      std::count_if(plan.candidates.begin(), plan.candidates.end(),
-                    [this](int candidate) { return rows_[candidate].generation == nullptr; }));
-  EngineStats& stats = parts_.stats;
-  const int decode_rows = plan.decode_rows - padding;
-  if (decode_rows > 0) stats.decode_rows.Observe(decode_rows);
-  if (plan.tokens() > padding) stats.tokens_per_step.Observe(plan.tokens() - padding);
-  stats.weight_bytes.Add(parts_.model.info().weight_bytes);
-  stats.state_bytes.Add(2 * parts_.pool.slab_bytes() * (plan.rows() - padding));
+// Waits for the tokens of the step in flight, and does what the next one depends on, and no more:
+// which tokens were drawn, and who goes on. The device waits meanwhile. Deliver() does the rest.
+void EngineLoop::CommitStep() {
+  const absl::Status status = pipeline_.Finish();
+  const StepPlan& plan = pipeline_.plan();
+  if (!status.ok()) return FailRows(plan, status);
   for (int row = 0; row < plan.rows(); ++row) {
     // Another choice of the same request may have ended it in this very step: FailForLogits.
     const Generation* generation = rows_[plan.candidates[row]].generation;
@@ -59,7 +51,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
   for (const int32_t token : fed) session.fed.Add(parts_.tokenizer, token);
   session.pending_token.reset();  // it was the first one fed
   g.usage.fed_tokens += static_cast<int64_t>(fed.size());
-  choice.last_run = steps_;
+  choice.last_run = pipeline_.steps();
 
   if (choice.cursor < g.feed_tokens()) {
     const int64_t begin = choice.cursor;
@@ -85,7 +77,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
 // token that was fed cannot be taken back. Where one may hold, the token is delivered at once, as
 // that tells; and what an ended request held is free for the next step.
 void EngineLoop::CommitToken(Generation& g, Choice& choice, int logit_row) {
-  const int32_t token = result_.tokens[logit_row];
+  const int32_t token = pipeline_.result().tokens[logit_row];
   if (token == kNothingLeft) return EndWithNothingLeft(g, choice);
   if (token < 0) return FailForLogits(g, choice);
   choice.session->pending_token = token;
@@ -103,7 +95,7 @@ void EngineLoop::DeliverTokens(Generation& g) {
 
 void EngineLoop::DeliverToken(Generation& g, Choice& choice) {
   const auto [token, logit_row] = *std::exchange(choice.undelivered, std::nullopt);
-  const absl::Duration now = sampled_at_;
+  const absl::Duration now = pipeline_.sampled_at();
   Session& session = *choice.session;
   if (parts_.tokenizer != nullptr && !choice.decoder.has_value()) {
     choice.decoder.emplace(*parts_.tokenizer,
@@ -148,7 +140,7 @@ void EngineLoop::ShowPrompt(Generation& g, int logit_row, int64_t begin, int64_t
       const int64_t predictor = g.shown_prompt - 1;
       if (predictor >= begin && predictor < end) {
         const int predictor_row = logit_row + static_cast<int>(predictor - begin);
-        if (!std::isfinite(result_.logprobs[predictor_row])) {
+        if (!std::isfinite(pipeline_.result().logprobs[predictor_row])) {
           return FailForLogits(g, g.choices[0]);
         }
         event.logprobs.push_back(LogprobAt(predictor_row, token, g.request.prompt_logprobs));
@@ -167,14 +159,15 @@ void EngineLoop::ShowPrompt(Generation& g, int logit_row, int64_t begin, int64_t
 }
 
 TokenLogprob EngineLoop::LogprobAt(int logit_row, int32_t token, int top) const {
+  const StepResult& result = pipeline_.result();
   TokenLogprob entry = {.token = token,
-                        .logprob = result_.logprobs[logit_row],
+                        .logprob = result.logprobs[logit_row],
                         .text = TokenText(parts_.tokenizer, token)};
-  for (int i = 0; i < std::min(top, result_.top_columns); ++i) {
-    const int at = logit_row * result_.top_columns + i;
-    if (result_.top_tokens[at] < 0) break;  // a small vocabulary
-    entry.top.push_back({result_.top_tokens[at], result_.top_logprobs[at],
-                         TokenText(parts_.tokenizer, result_.top_tokens[at])});
+  for (int i = 0; i < std::min(top, result.top_columns); ++i) {
+    const int at = logit_row * result.top_columns + i;
+    if (result.top_tokens[at] < 0) break;  // a small vocabulary
+    entry.top.push_back({result.top_tokens[at], result.top_logprobs[at],
+                         TokenText(parts_.tokenizer, result.top_tokens[at])});
   }
   return entry;
 }
@@ -382,7 +375,7 @@ void EngineLoop::Send(Generation& g, TokenEvent event) {
 }
 
 void EngineLoop::EndAll(const absl::Status& why) {
-  if (in_flight_) FinishStep();
+  if (pipeline_.in_flight()) CommitStep();
   for (auto* queue : {&waiting_, &running_}) {
     for (const auto& generation : *queue) {
       if (!generation->ended) End(*generation, why);

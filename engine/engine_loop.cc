@@ -8,7 +8,6 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/timed_wait.h"
-#include "engine/scheduler.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
@@ -34,19 +33,25 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                .end_tokens = parts_.end_tokens}),
       seed_(seed),
       mailbox_(static_cast<size_t>(options.max_queued_requests) + kMailboxSlack),
+      phases_(parts_.clock, parts_.stats),
+      pipeline_(parts_.runner, parts_.routing, phases_, parts_.stats,
+                {.max_rows = options.max_rows,
+                 .max_tokens = options.max_tokens_per_step,
+                 .max_scored_tokens = options.max_logit_rows_per_step,
+                 .max_decode_slowdown = options.max_decode_slowdown,
+                 .runs_ahead = options.async_scheduling,
+                 .traces = options.trace_steps}),
       sessions_(parts_.pool, parts_.clock, parts_.stats,
                 {.default_ttl = options.default_session_ttl,
                  .history_tokens = options.history_tokens,
                  .owner_limit = options.owner_session_limit}),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
-      prefill_budget_(options.max_tokens_per_step, options.max_rows, options.max_decode_slowdown),
-      phase_began_(Now()),
       reported_at_(Now()) {}
 
 EngineLoop::~EngineLoop() {
   mailbox_.Close();
   StopAccepting();
-  if (in_flight_) FinishStep();
+  if (pipeline_.in_flight()) CommitStep();
   for (Command& command : mailbox_.Drain(absl::ZeroDuration())) Apply(std::move(command));
   EndAll(ShuttingDown());
 }
@@ -56,143 +61,43 @@ EngineLoop::~EngineLoop() {
 //
 // A device that works on its own waits for the host from the moment that a step's tokens are drawn
 // until the next step begins. So only what decides about that one is done in between: Commit, then
-// BeginStep. Clients get their tokens while it computes; but before it is launched if that is done
-// kernel by kernel, as it is beside a prompt: such a launch takes ten times as long as Deliver, and
-// how long differs from step to step, by as much as tokens would then come late. And where there is
-// nothing to decide, the next step is queued before the tokens of this one are there: a turn then
-// begins by queueing one more, and BeginStep has its turn again as soon as CanRunAhead finds
-// something to decide.
+// Admit, Plan and Launch. Clients get their tokens while it computes; but before it is launched if
+// that is done kernel by kernel, as it is beside a prompt: such a launch takes ten times as long as
+// Deliver, and how long differs from step to step, by as much as tokens would then come late. And
+// where there is nothing to decide, the next step is queued before the tokens of this one are
+// there: a turn then begins by queueing one more, and Admit has its turn again as soon as
+// CanRunAhead finds something to decide.
 void EngineLoop::RunOnce(absl::Duration max_wait) {
-  if (!in_flight_) {
-    BeginStep(max_wait);
+  if (pipeline_.in_flight()) {  // queued by the turn before
+    phases_.BeginTurn(StepPhase::kSample, pipeline_.steps());
+    phases_.SetStep(pipeline_.plan().rows(), pipeline_.plan().tokens());
   } else {
-    watch_.BeginTurn(EndPhase(StepPhase::kIdle, StepPhase::kSample), steps_);
-    watch_.SetStep(plan_.rows(), plan_.tokens());
+    Admit(max_wait);
+    Plan();
+    if (!pipeline_.plan().empty()) Launch();
   }
-  if (in_flight_) {
-    if (CanRunAhead()) BeginNextStep();
-    FinishStep();
-    EndPhase(StepPhase::kCommit, StepPhase::kDeliver);
+  if (pipeline_.in_flight()) {
+    if (CanRunAhead()) pipeline_.LaunchNext();
+    Commit();
   }
-  if (ahead_) TakeNextStep();
-  if (in_flight_ || plan_.empty() || !parts_.runner.asynchronous()) Deliver();
-  if (in_flight_) std::swap(result_, next_result_);
-  EndPhase(StepPhase::kDeliver, StepPhase::kIdle);
+  const bool waits_for_launch =
+      pipeline_.asynchronous() && !pipeline_.in_flight() && !pipeline_.plan().empty();
+  if (!waits_for_launch) Deliver();
+  phases_.End(StepPhase::kDeliver, StepPhase::kIdle);
 }
 
-// Takes what came, and begins a step if there is anything to do.
-void EngineLoop::BeginStep(absl::Duration max_wait) {
-  const bool follows = had_candidates_;
+// Takes what came, and lets in who can run.
+void EngineLoop::Admit(absl::Duration max_wait) {
   std::vector<Command> commands = mailbox_.Drain(std::min(max_wait, IdleTimeout()));
-  watch_.BeginTurn(EndPhase(StepPhase::kIdle, StepPhase::kPlan), steps_);
+  phases_.BeginTurn(StepPhase::kPlan, pipeline_.steps());
   for (Command& command : commands) Apply(std::move(command));
   if (running_.empty()) BeginReport();
   CancelAndExpire();  // before what they ask for costs time
   AdmitWaiting();
-
-  const std::vector<RowCandidate>& candidates = Runnable();
-  plan_ = PlanStep(candidates, Limits(), std::move(plan_));  // limits follow from the candidates
-  const StepPlan& plan = plan_;
-  had_candidates_ = !candidates.empty();
-  watch_.SetStep(plan.rows(), plan.tokens());
-  step_began_ = EndPhase(StepPhase::kPlan, StepPhase::kDeliver);
-  if (plan.empty()) return;
-  tokens_since_ = follows ? sampled_at_ : step_began_;
-  RoutingObserver* const routing =
-      parts_.routing == nullptr ? nullptr : parts_.routing->ForStep(plan.decode_rows);
-  // Tokens of the step before are delivered before a long launch, and after a short one.
-  const bool short_launch = parts_.runner.Replays(plan, routing);
-  if (!short_launch) Deliver();
-  EndPhase(StepPhase::kDeliver, StepPhase::kForward);
-  parts_.runner.Begin(plan, routing);
-  EndPhase(StepPhase::kForward, StepPhase::kDeliver);
-  if (short_launch) Deliver();
-  EndPhase(StepPhase::kDeliver, StepPhase::kSample);
-  parts_.runner.BeginSample(DrawsOf(plan), result_);
-  in_flight_ = true;
 }
 
-// Whether the step after the one in flight is known but for its tokens: the same rows, each feeding
-// what it draws now, or none, if that is a stop token. No, if anything wants the loop between two
-// steps by now: a command, a cancellation, a reader that made room (they wake the mailbox), a
-// deadline, a session that expires. Who waits for a row or a slab does not: it comes by an end.
-bool EngineLoop::CanRunAhead() const {
-  if (!options_.async_scheduling || !parts_.runner.asynchronous()) return false;
-  if (!ModelRunner::DecodesOnly(plan_) || plan_.rows() != static_cast<int>(candidates_.size()) ||
-      mailbox_.ready() || NextExpiry() <= Now()) {
-    return false;
-  }
-  return std::all_of(rows_.begin(), rows_.end(), [](const Row& row) {
-    if (row.generation == nullptr) return false;
-    const Generation& g = *row.generation;
-    return row.choice->cursor == g.feed_tokens() && row.choice->stop.GoesOnUnlessStopped() &&
-           g.sampler.draws_ahead() && !g.stream->full();
-  });
-}
-
-void EngineLoop::BeginNextStep() {
-  EndPhase(StepPhase::kSample, StepPhase::kForward);
-  parts_.runner.BeginNext();
-  for (SamplingRow& row : draws_.rows) ++row.position;
-  parts_.runner.BeginSample(draws_, next_result_);
-  parts_.stats.ahead_steps.Add();
-  ahead_ = true;
-  EndPhase(StepPhase::kForward, StepPhase::kSample);
-}
-
-// Waits for the tokens of the step in flight.
-void EngineLoop::FinishStep() {
-  in_flight_ = false;
-  absl::Status status = parts_.runner.FinishSample();
-  if (!status.ok() && ahead_) {
-    ahead_ = false;
-    status.Update(parts_.runner.FinishSample());
-  }
-  sampled_at_ = EndPhase(StepPhase::kSample, StepPhase::kCommit);
-  if (!status.ok()) return FailRows(plan_, status);
-  prefill_budget_.Observe(plan_.decode_rows, plan_.prefill_tokens(), sampled_at_ - tokens_since_);
-  parts_.stats.step_seconds.Observe(absl::ToDoubleSeconds(sampled_at_ - step_began_));
-  Commit(plan_);
-}
-
-// The step that was ahead is the one in flight now.
-void EngineLoop::TakeNextStep() {
-  ahead_ = false;
-  in_flight_ = true;
-  step_began_ = tokens_since_ = sampled_at_;
-  for (int row = 0; row < plan_.rows(); ++row) {
-    plan_.token_ids[row] = result_.tokens[row];
-    ++plan_.positions[row];
-    Row& of = rows_[plan_.candidates[row]];
-    if (of.generation == nullptr) continue;
-    if (of.generation->ended || of.choice->finish != FinishReason::kNone) {
-      of.generation = nullptr;
-      plan_.slots[row] = -1;
-    }
-  }
-  if (options_.trace_steps) LOG(INFO) << "step " << steps_ << ": " << plan_.ToString();
-}
-
-void EngineLoop::Run() {
-  while (!mailbox_.closed()) RunOnce();
-}
-
-absl::Duration EngineLoop::IdleTimeout() const {
-  if (had_candidates_) return absl::ZeroDuration();
-  const absl::Duration next = NextExpiry();
-  return next == absl::InfiniteDuration() ? next : std::max(next - Now(), absl::ZeroDuration());
-}
-
-// When the next session or request expires.
-absl::Duration EngineLoop::NextExpiry() const {
-  absl::Duration next = sessions_.NextExpiry();
-  for (const auto* queue : {&waiting_, &running_}) {
-    for (const auto& generation : *queue) next = std::min(next, generation->deadline);
-  }
-  return next;
-}
-
-const std::vector<RowCandidate>& EngineLoop::Runnable() {
+// Chooses the rows of the next step among those that could run.
+void EngineLoop::Plan() {
   rows_.clear();
   candidates_.clear();
   int paused = 0;
@@ -208,24 +113,68 @@ const std::vector<RowCandidate>& EngineLoop::Runnable() {
     }
   }
   parts_.stats.requests_paused.Set(paused);
-  return candidates_;
+  pipeline_.Plan(candidates_);
 }
 
-StepLimits EngineLoop::Limits() {
-  int decode_rows = 0;
-  for (const RowCandidate& row : candidates_) decode_rows += row.tokens.size() == 1 ? 1 : 0;
-  const bool prefills = decode_rows < static_cast<int>(candidates_.size());
-  return {.max_rows = options_.max_rows,
-          .max_tokens = options_.max_tokens_per_step,
-          .max_scored_tokens = options_.max_logit_rows_per_step,
-          .prefill_tokens =
-              prefills ? prefill_budget_.Tokens(std::min(decode_rows, options_.max_rows)) : 0,
-          .likely_sizes = true};
+// Tokens of the step before are delivered before a long launch, and after a short one.
+void EngineLoop::Launch() {
+  const bool quick = pipeline_.launches_quickly();
+  if (!quick) Deliver();
+  pipeline_.Launch();
+  if (quick) Deliver();
+  FillDraws(pipeline_.plan(), pipeline_.NewDraws());
+  pipeline_.Draw();
 }
 
-const SamplingBatch& EngineLoop::DrawsOf(const StepPlan& plan) {
-  if (options_.trace_steps) LOG(INFO) << "step " << steps_ << ": " << plan.ToString();
-  draws_.Clear();
+// Whether the step after the one in flight is known but for its tokens: the same rows, each feeding
+// what it draws now, or none, if that is a stop token. No, if anything wants the loop between two
+// steps by now: a command, a cancellation, a reader that made room (they wake the mailbox), a
+// deadline, a session that expires. Who waits for a row or a slab does not: it comes by an end.
+bool EngineLoop::CanRunAhead() const {
+  if (!pipeline_.CanLaunchNext() || mailbox_.ready() || NextExpiry() <= Now()) return false;
+  return std::all_of(rows_.begin(), rows_.end(), [](const Row& row) {
+    if (row.generation == nullptr) return false;
+    const Generation& g = *row.generation;
+    return row.choice->cursor == g.feed_tokens() && row.choice->stop.GoesOnUnlessStopped() &&
+           g.sampler.draws_ahead() && !g.stream->full();
+  });
+}
+
+// Takes the tokens of the step in flight. Where another one was queued behind it, rows that have
+// ended now feed nothing in that.
+void EngineLoop::Commit() {
+  CommitStep();
+  phases_.End(StepPhase::kCommit, StepPhase::kDeliver);
+  if (!pipeline_.ahead()) return;
+  for (Row& row : rows_) {
+    if (row.generation->ended || row.choice->finish != FinishReason::kNone) {
+      row.generation = nullptr;
+    }
+  }
+  pipeline_.TakeNext([this](int candidate) { return rows_[candidate].generation == nullptr; });
+}
+
+void EngineLoop::Run() {
+  while (!mailbox_.closed()) RunOnce();
+}
+
+absl::Duration EngineLoop::IdleTimeout() const {
+  if (pipeline_.had_candidates()) return absl::ZeroDuration();
+  const absl::Duration next = NextExpiry();
+  return next == absl::InfiniteDuration() ? next : std::max(next - Now(), absl::ZeroDuration());
+}
+
+// When the next session or request expires.
+absl::Duration EngineLoop::NextExpiry() const {
+  absl::Duration next = sessions_.NextExpiry();
+  for (const auto* queue : {&waiting_, &running_}) {
+    for (const auto& generation : *queue) next = std::min(next, generation->deadline);
+  }
+  return next;
+}
+
+// What each logit row of the plan is for: a score of the prompt, or a draw.
+void EngineLoop::FillDraws(const StepPlan& plan, SamplingBatch& draws) {
   for (int row = 0; row < plan.rows(); ++row) {
     const auto& [generation, choice] = rows_[plan.candidates[row]];
     const RowCandidate& candidate = candidates_[plan.candidates[row]];
@@ -233,7 +182,7 @@ const SamplingBatch& EngineLoop::DrawsOf(const StepPlan& plan) {
     const bool samples = candidate.samples && fed.size() == candidate.tokens.size();
     const int scored = plan.logit_offsets[row + 1] - plan.logit_offsets[row] - (samples ? 1 : 0);
     for (int i = 0; i < scored; ++i) {
-      generation->sampler.AppendScore(generation->feed[choice->cursor + i + 1], draws_);
+      generation->sampler.AppendScore(generation->feed[choice->cursor + i + 1], draws);
     }
     // A prompt joins the history as it is fed, and the draw after its last token sees all of it. A
     // pending token is in there since it was sampled.
@@ -246,10 +195,9 @@ const SamplingBatch& EngineLoop::DrawsOf(const StepPlan& plan) {
     if (samples) {
       const int64_t position = choice->session->fed_tokens + static_cast<int64_t>(fed.size());
       generation->sampler.AppendDraw(choice->session->history, choice->index, position,
-                                     choice->stop.bans_stop_tokens(), draws_);
+                                     choice->stop.bans_stop_tokens(), draws);
     }
   }
-  return draws_;
 }
 
 void EngineLoop::CancelAndExpire() {
@@ -300,17 +248,6 @@ void EngineLoop::SendEndings() {
   absl::MutexLock lock(&mu_);
   unended_ -= static_cast<int>(endings_.size());
   endings_.clear();
-}
-
-// What has passed since the end of another phase belongs to this one; `next` begins. Returns the
-// time.
-absl::Duration EngineLoop::EndPhase(StepPhase phase, StepPhase next) {
-  const absl::Duration now = Now();
-  parts_.stats.phase_nanoseconds[static_cast<size_t>(phase)].Add(
-      absl::ToInt64Nanoseconds(now - phase_began_));
-  phase_began_ = now;
-  watch_.Enter(next, now);
-  return now;
 }
 
 void EngineLoop::PublishStats() {

@@ -25,12 +25,13 @@
 #include "engine/idempotency.h"
 #include "engine/mailbox.h"
 #include "engine/model_runner.h"
-#include "engine/prefill_budget.h"
+#include "engine/phase_clock.h"
 #include "engine/request.h"
 #include "engine/request_check.h"
 #include "engine/routing_counter.h"
 #include "engine/sessions/session_manager.h"
 #include "engine/state_pool.h"
+#include "engine/step_pipeline.h"
 #include "engine/stream_notifier.h"
 #include "engine/token_stream.h"
 #include "models/model.h"
@@ -90,7 +91,7 @@ class EngineLoop {
   // Run() returns soon; requests that are left end with UNAVAILABLE.
   void Close() { mailbox_.Close(); }
   absl::Status health() const;
-  LoopActivity activity() const { return watch_.At(Now()); }
+  LoopActivity activity() const { return phases_.activity(); }
 
   // --- Loop thread ---
 
@@ -128,21 +129,18 @@ class EngineLoop {
   // engine_loop.cc
   absl::Duration IdleTimeout() const;
   absl::Duration NextExpiry() const;
-  const std::vector<RowCandidate>& Runnable();
-  StepLimits Limits();
-  const SamplingBatch& DrawsOf(const StepPlan& plan);
-  void BeginStep(absl::Duration max_wait);
+  void Admit(absl::Duration max_wait);
+  void Plan();
+  void Launch();
   bool CanRunAhead() const;
-  void BeginNextStep();
-  void FinishStep();
-  void TakeNextStep();
+  void Commit();
+  void FillDraws(const StepPlan& plan, SamplingBatch& draws);
   void CancelAndExpire();
   void Deliver();
   void Sweep();
   void SendEndings();
   void PublishStats();
   void PublishWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  absl::Duration EndPhase(StepPhase phase, StepPhase next);
   void BeginReport();
   void Report();
 
@@ -169,7 +167,7 @@ class EngineLoop {
   void Fork(Generation& generation);
 
   // commit.cc
-  void Commit(const StepPlan& plan);
+  void CommitStep();
   void CommitRow(const StepPlan& plan, int row);
   void CommitToken(Generation& generation, Choice& choice, int logit_row);
   void DeliverTokens(Generation& generation);
@@ -205,9 +203,10 @@ class EngineLoop {
   int unended_ ABSL_GUARDED_BY(mu_) = 0;  // requests submitted whose last event is not sent
   int open_ ABSL_GUARDED_BY(mu_) = 0;  // those of them that the gauges have as running or waiting
   absl::Status failure_ ABSL_GUARDED_BY(mu_);
-  LoopWatch watch_;
+  PhaseClock phases_;
 
   // Below: loop thread only.
+  StepPipeline pipeline_;
   SessionManager sessions_;
   IdempotencyTable keys_;
   std::vector<std::unique_ptr<Generation>> waiting_;  // by arrival and priority
@@ -215,28 +214,13 @@ class EngineLoop {
   int slabs_awaited_ = 0;  // that waiting requests will need
   int queued_ = 0;         // requests found to have to wait; at most max_queued_requests
   int64_t arrivals_ = 0;
-  int64_t steps_ = 0;
-  bool had_candidates_ = false;  // in the last turn: the next one must not sleep
-  PrefillBudget prefill_budget_;
 
-  // Of the step that is put together or in flight, kept for their memory.
+  // The step that is put together or in flight, kept for their memory: by candidate.
   std::vector<Row> rows_;
   std::vector<RowCandidate> candidates_;
-  StepPlan plan_;
-  SamplingBatch draws_;
-  bool in_flight_ = false;  // plan_ was begun, and its tokens are still to come
-  bool ahead_ = false;      // so was the step after it, of the same rows
-  absl::Duration step_began_;
-  // Since when the step's decoding rows wait for its tokens: those of the step before, where it
-  // followed at once.
-  absl::Duration tokens_since_;
-  StepResult result_;       // of the last step
-  StepResult next_result_;  // of the one that is ahead
-  absl::Duration sampled_at_;
+
   std::vector<Ending> endings_;  // of requests that ended since the last Sweep()
   std::vector<std::shared_ptr<TokenStream>> to_notify_;
-
-  absl::Duration phase_began_;
 
   // Of the last throughput report.
   absl::Duration reported_at_;

@@ -96,6 +96,8 @@ class ModelRunner {
   // Whether Begin() returns before the step is done.
   bool asynchronous() const { return backend_.asynchronous(); }
   int64_t workspace_bytes() const { return workspace_bytes_; }
+  int64_t weight_bytes() const { return model_.info().weight_bytes; }
+  int64_t slab_bytes() const { return pool_.slab_bytes(); }
   // Of the graph that a decode step of so many rows replays; 0: there is none.
   int64_t graph_nodes(int rows) const;
 
