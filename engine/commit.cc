@@ -26,6 +26,67 @@ FinishReason ReasonFor(const absl::Status& status) {
   }
 }
 
+TokenLogprob LogprobAt(const StepResult& result, int logit_row, int32_t token, int top,
+                       const Tokenizer* tokenizer) {
+  TokenLogprob entry = {
+      .token = token, .logprob = result.logprobs[logit_row], .text = TokenText(tokenizer, token)};
+  for (int i = 0; i < std::min(top, result.top_columns); ++i) {
+    const int at = logit_row * result.top_columns + i;
+    if (result.top_tokens[at] < 0) break;  // a small vocabulary
+    entry.top.push_back({result.top_tokens[at], result.top_logprobs[at],
+                         TokenText(tokenizer, result.top_tokens[at])});
+  }
+  return entry;
+}
+
+// `session`: the request's, or the one that it would have had; null if there is none.
+void CompleteLast(const Generation& g, const Session* session, const absl::Status& status,
+                  absl::Duration now, TokenEvent& last) {
+  last.is_last = true;
+  last.status = status;
+  last.usage = g.usage;
+  last.seed = g.seed;
+  last.timings.queue = (g.is_admitted() ? g.admitted : now) - g.submitted;
+  if (g.is_admitted()) {
+    const bool generated = g.usage.completion_tokens > 0;
+    last.timings.prefill = (generated ? g.first_token : now) - g.admitted;
+    if (generated) last.timings.decode = g.last_token - g.first_token;
+  }
+  if (session != nullptr && !g.spoilt) {
+    last.session_position = session->position();
+    last.has_pending_token = session->pending_token.has_value();
+  }
+}
+
+void CountEnd(const Generation& g, const absl::Status& status, absl::Duration now,
+              EngineStats& stats) {
+  if (!g.is_admitted()) {
+    if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) {
+      stats.finished_by(ReasonFor(status)).Add();
+    } else {
+      stats.Reject(status);
+    }
+    return;
+  }
+  stats.finished_by(g.choices[0].finish).Add();
+  stats.request_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
+  stats.inference_seconds.Observe(absl::ToDoubleSeconds(now - g.admitted));
+  stats.request_prompt_tokens.Observe(static_cast<double>(g.usage.prompt_tokens));
+  stats.request_generated_tokens.Observe(static_cast<double>(g.usage.completion_tokens));
+  int longest = 0;
+  for (const Choice& choice : g.choices) longest = std::max(longest, choice.stop.generated());
+  stats.request_longest_choice.Observe(longest);
+  stats.request_n.Observe(g.request.n);
+  stats.request_max_tokens.Observe(g.request.stop.max_tokens);
+  if (longest > 1) {
+    stats.output_token_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token) /
+                                       (longest - 1));
+  }
+  if (g.usage.completion_tokens > 1) {
+    stats.decode_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token));
+  }
+}
+
 }  // namespace
 
 // Waits for the tokens of the step in flight, and does what the next one depends on, and no more:
@@ -56,7 +117,7 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
   if (choice.cursor < g.feed_tokens()) {
     const int64_t begin = choice.cursor;
     choice.cursor += static_cast<int64_t>(fed.size());
-    // What the other choices feed for themselves is no more prompt than there was.
+    // Other choices feed some of it for themselves, which is no more prompt than there was.
     if (choice.index == 0) parts_.stats.prompt_tokens.Add(static_cast<int64_t>(fed.size()));
     for (size_t i = 0; i < fed.size() && !session.has_text; ++i) {
       session.has_text = IsText(parts_.tokenizer, fed[i]);
@@ -120,11 +181,12 @@ void EngineLoop::DeliverToken(Generation& g, Choice& choice) {
   TokenEvent event;
   AcceptToken(choice, g.rules, parts_.tokenizer, token, event);
   if (g.request.logprobs >= 0) {
-    event.logprobs.push_back(LogprobAt(logit_row, token, g.request.logprobs));
+    event.logprobs.push_back(
+        LogprobAt(pipeline_.result(), logit_row, token, g.request.logprobs, parts_.tokenizer));
   }
-  if (choice.finish == FinishReason::kNone) return Send(g, std::move(event));
-  EndChoice(choice);
-  if (--g.unfinished > 0) return Send(g, std::move(event));
+  if (choice.finish == FinishReason::kNone) return outbox_.Send(g, std::move(event));
+  ReleaseChoice(choice);
+  if (--g.unfinished > 0) return outbox_.Send(g, std::move(event));
   End(g, absl::OkStatus(), std::move(event));
 }
 
@@ -143,7 +205,8 @@ void EngineLoop::ShowPrompt(Generation& g, int logit_row, int64_t begin, int64_t
         if (!std::isfinite(pipeline_.result().logprobs[predictor_row])) {
           return FailForLogits(g, g.choices[0]);
         }
-        event.logprobs.push_back(LogprobAt(predictor_row, token, g.request.prompt_logprobs));
+        event.logprobs.push_back(LogprobAt(pipeline_.result(), predictor_row, token,
+                                           g.request.prompt_logprobs, parts_.tokenizer));
       } else {
         event.logprobs.push_back({.token = token,
                                   .logprob = std::numeric_limits<float>::quiet_NaN(),
@@ -155,21 +218,7 @@ void EngineLoop::ShowPrompt(Generation& g, int logit_row, int64_t begin, int64_t
       first.decoder->Push(token, event.text);
     }
   }
-  if (!event.token_ids.empty()) Send(g, std::move(event));
-}
-
-TokenLogprob EngineLoop::LogprobAt(int logit_row, int32_t token, int top) const {
-  const StepResult& result = pipeline_.result();
-  TokenLogprob entry = {.token = token,
-                        .logprob = result.logprobs[logit_row],
-                        .text = TokenText(parts_.tokenizer, token)};
-  for (int i = 0; i < std::min(top, result.top_columns); ++i) {
-    const int at = logit_row * result.top_columns + i;
-    if (result.top_tokens[at] < 0) break;  // a small vocabulary
-    entry.top.push_back({result.top_tokens[at], result.top_logprobs[at],
-                         TokenText(parts_.tokenizer, result.top_tokens[at])});
-  }
-  return entry;
+  if (!event.token_ids.empty()) outbox_.Send(g, std::move(event));
 }
 
 // The prompt was fed, and nothing is to be generated.
@@ -182,9 +231,9 @@ void EngineLoop::EndUnsampled(Generation& g) {
       choice.decoder->Flush(event.text);
       event.is_prompt = true;
     }
-    EndChoice(choice);
+    ReleaseChoice(choice);
     if (--g.unfinished > 0) {
-      Send(g, std::move(event));
+      outbox_.Send(g, std::move(event));
     } else {
       End(g, absl::OkStatus(), std::move(event));
     }
@@ -238,26 +287,29 @@ void EngineLoop::FailRows(const StepPlan& plan, const absl::Status& error) {
   }
 }
 
-// The slab of an ephemeral session is free as soon as its choice has ended.
-void EngineLoop::EndChoice(Choice& choice) {
-  if (choice.ephemeral != nullptr) sessions_.EndEphemeral(*choice.ephemeral);
-}
-
 // Lets go of everything the request holds. `last`, completed, is its last event: the reader gets it
 // from Sweep(), when all that is counted shows that the request has ended.
 void EngineLoop::End(Generation& g, const absl::Status& status, TokenEvent last) {
   DeliverTokens(g);
   FinishChoices(g, status, last);
-  CompleteLast(g, status, last);
+  const Session* session = g.is_admitted() ? g.choices[0].session
+                           : g.named()     ? sessions_.Find(g.request.session)
+                                           : nullptr;
+  CompleteLast(g, session, status, Now(), last);
   g.ReportEnd(g.usage);
   CloseRecord(g, last);
   ReleaseSessions(g, status);
   // Whoever submitted this one does so again with another cut, and that is the request that counts.
   if (ReasonOf(status) != kReasonHistoryCut) {
-    CountEnd(g, status);
+    CountEnd(g, status, Now(), parts_.stats);
     Tell(g, last);
   }
   MarkEnded(g, std::move(last));
+}
+
+// The slab of an ephemeral session is free as soon as its choice has ended.
+void EngineLoop::ReleaseChoice(Choice& choice) {
+  if (choice.ephemeral != nullptr) sessions_.EndEphemeral(*choice.ephemeral);
 }
 
 // Ends the choices that still go on. The event of the last one of them is `last`.
@@ -270,38 +322,16 @@ void EngineLoop::FinishChoices(Generation& g, const absl::Status& status, TokenE
     event.finish = choice.finish = ReasonFor(status);
     choice.stop.Flush(event.text);
     if (choice.decoder.has_value()) choice.decoder->Flush(event.text);
-    EndChoice(choice);
+    ReleaseChoice(choice);
     if (--g.unfinished > 0) {
-      Send(g, std::move(event));
+      outbox_.Send(g, std::move(event));
     } else {
       last = std::move(event);
     }
   }
 }
 
-void EngineLoop::CompleteLast(const Generation& g, const absl::Status& status,
-                              TokenEvent& last) const {
-  const absl::Duration now = Now();
-  last.is_last = true;
-  last.status = status;
-  last.usage = g.usage;
-  last.seed = g.seed;
-  last.timings.queue = (g.is_admitted() ? g.admitted : now) - g.submitted;
-  if (g.is_admitted()) {
-    const bool generated = g.usage.completion_tokens > 0;
-    last.timings.prefill = (generated ? g.first_token : now) - g.admitted;
-    if (generated) last.timings.decode = g.last_token - g.first_token;
-  }
-  const Session* session = g.is_admitted() ? g.choices[0].session
-                           : g.named()     ? sessions_.Find(g.request.session)
-                                           : nullptr;
-  if (session != nullptr && !g.spoilt) {
-    last.session_position = session->position();
-    last.has_pending_token = session->pending_token.has_value();
-  }
-}
-
-// What a repetition of the request's idempotency key will find.
+// Leaves what a repetition of the request's idempotency key will find.
 void EngineLoop::CloseRecord(Generation& g, const TokenEvent& last) {
   if (g.record == nullptr) return;
   KeyRecord& record = *std::exchange(g.record, nullptr);
@@ -313,36 +343,6 @@ void EngineLoop::CloseRecord(Generation& g, const TokenEvent& last) {
     keys_.End(record, KeyState::kBroken, last.session_position, session_id);
   } else {
     keys_.Forget(record);
-  }
-}
-
-void EngineLoop::CountEnd(const Generation& g, const absl::Status& status) {
-  EngineStats& stats = parts_.stats;
-  if (!g.is_admitted()) {
-    if (absl::IsDeadlineExceeded(status) || absl::IsCancelled(status)) {
-      stats.finished_by(ReasonFor(status)).Add();
-    } else {
-      stats.Reject(status);
-    }
-    return;
-  }
-  const absl::Duration now = Now();
-  stats.finished_by(g.choices[0].finish).Add();
-  stats.request_seconds.Observe(absl::ToDoubleSeconds(now - g.submitted));
-  stats.inference_seconds.Observe(absl::ToDoubleSeconds(now - g.admitted));
-  stats.request_prompt_tokens.Observe(static_cast<double>(g.usage.prompt_tokens));
-  stats.request_generated_tokens.Observe(static_cast<double>(g.usage.completion_tokens));
-  int longest = 0;
-  for (const Choice& choice : g.choices) longest = std::max(longest, choice.stop.generated());
-  stats.request_longest_choice.Observe(longest);
-  stats.request_n.Observe(g.request.n);
-  stats.request_max_tokens.Observe(g.request.stop.max_tokens);
-  if (longest > 1) {
-    stats.output_token_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token) /
-                                       (longest - 1));
-  }
-  if (g.usage.completion_tokens > 1) {
-    stats.decode_seconds.Observe(absl::ToDoubleSeconds(g.last_token - g.first_token));
   }
 }
 
@@ -361,26 +361,19 @@ void EngineLoop::ReleaseSessions(Generation& g, const absl::Status& status) {
 
 void EngineLoop::MarkEnded(Generation& g, TokenEvent last) {
   g.ended = true;
-  LeaveQueue(g);
-  endings_.push_back({g.stream, std::move(last)});
+  queue_.Leave(g);
+  outbox_.KeepLast(g, std::move(last));
 }
 
 void EngineLoop::Tell(const Generation& g, const TokenEvent& last) const {
   if (options_.on_request_end) options_.on_request_end(MakeReport(g, last, Now()));
 }
 
-void EngineLoop::Send(Generation& g, TokenEvent event) {
-  if (g.record != nullptr) keys_.Append(*g.record, event);
-  if (g.stream->Push(std::move(event))) to_notify_.push_back(g.stream);
-}
-
 void EngineLoop::EndAll(const absl::Status& why) {
   if (pipeline_.in_flight()) CommitStep();
-  for (auto* queue : {&waiting_, &running_}) {
-    for (const auto& generation : *queue) {
-      if (!generation->ended) End(*generation, why);
-    }
-  }
+  ForEachRequest([&](Generation& g) {
+    if (!g.ended) End(g, why);
+  });
   Sweep();
 }
 

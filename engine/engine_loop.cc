@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "base/timed_wait.h"
@@ -13,7 +12,6 @@
 namespace mneme {
 namespace {
 
-constexpr absl::Duration kReportInterval = absl::Seconds(10);
 constexpr int kMailboxSlack = 1024;  // commands besides requests
 
 absl::Status ShuttingDown() {
@@ -45,14 +43,17 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                 {.default_ttl = options.default_session_ttl,
                  .history_tokens = options.history_tokens,
                  .owner_limit = options.owner_session_limit}),
+      queue_(sessions_, parts_.tokenizer, parts_.stats,
+             {.max_rows = options.max_rows, .max_queued = options.max_queued_requests}),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
-      reported_at_(Now()) {}
+      outbox_(keys_, parts_.notifier),
+      throughput_(parts_.stats, Now()) {}
 
 EngineLoop::~EngineLoop() {
   mailbox_.Close();
   StopAccepting();
   if (pipeline_.in_flight()) CommitStep();
-  for (Command& command : mailbox_.Drain(absl::ZeroDuration())) Apply(std::move(command));
+  for (Command& command : mailbox_.Drain(absl::ZeroDuration())) Take(std::move(command));
   EndAll(ShuttingDown());
 }
 
@@ -90,10 +91,12 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
 void EngineLoop::Admit(absl::Duration max_wait) {
   std::vector<Command> commands = mailbox_.Drain(std::min(max_wait, IdleTimeout()));
   phases_.BeginTurn(StepPhase::kPlan, pipeline_.steps());
-  for (Command& command : commands) Apply(std::move(command));
-  if (running_.empty()) BeginReport();
+  for (Command& command : commands) Take(std::move(command));
+  if (running_.empty()) throughput_.Restart(Now());
   CancelAndExpire();  // before what they ask for costs time
-  AdmitWaiting();
+  queue_.AdmitInto(
+      running_, [this](Generation& g) { Begin(g); },
+      [this](Generation& g, const absl::Status& refusal) { End(g, refusal); });
 }
 
 // Chooses the rows of the next step among those that could run.
@@ -129,7 +132,8 @@ void EngineLoop::Launch() {
 // Whether the step after the one in flight is known but for its tokens: the same rows, each feeding
 // what it draws now, or none, if that is a stop token. No, if anything wants the loop between two
 // steps by now: a command, a cancellation, a reader that made room (they wake the mailbox), a
-// deadline, a session that expires. Who waits for a row or a slab does not: it comes by an end.
+// deadline, a session that expires. A request that waits for a row or a slab does not: that comes
+// by an end.
 bool EngineLoop::CanRunAhead() const {
   if (!pipeline_.CanLaunchNext() || mailbox_.ready() || NextExpiry() <= Now()) return false;
   return std::all_of(rows_.begin(), rows_.end(), [](const Row& row) {
@@ -167,13 +171,11 @@ absl::Duration EngineLoop::IdleTimeout() const {
 // When the next session or request expires.
 absl::Duration EngineLoop::NextExpiry() const {
   absl::Duration next = sessions_.NextExpiry();
-  for (const auto* queue : {&waiting_, &running_}) {
-    for (const auto& generation : *queue) next = std::min(next, generation->deadline);
-  }
+  ForEachRequest([&](const Generation& g) { next = std::min(next, g.deadline); });
   return next;
 }
 
-// What each logit row of the plan is for: a score of the prompt, or a draw.
+// Says what each logit row of the plan is for: a score of the prompt, or a draw.
 void EngineLoop::FillDraws(const StepPlan& plan, SamplingBatch& draws) {
   for (int row = 0; row < plan.rows(); ++row) {
     const auto& [generation, choice] = rows_[plan.candidates[row]];
@@ -203,20 +205,17 @@ void EngineLoop::FillDraws(const StepPlan& plan, SamplingBatch& draws) {
 void EngineLoop::CancelAndExpire() {
   sessions_.Expire();
   const absl::Duration now = Now();
-  for (auto* queue : {&waiting_, &running_}) {
-    for (const auto& generation : *queue) {
-      if (generation->ended) continue;
-      // A call past its deadline drops its stream, too: that is an expiry, not a cancellation.
-      if (generation->deadline <= now) {
-        End(*generation,
-            absl::DeadlineExceededError(generation->is_admitted()
-                                            ? "the deadline passed while the request was running"
-                                            : "the deadline passed while the request was waiting"));
-      } else if (generation->stream->cancelled()) {
-        End(*generation, absl::CancelledError("the request was cancelled"));
-      }
+  ForEachRequest([&](Generation& g) {
+    if (g.ended) return;
+    // A call past its deadline drops its stream, too: that is an expiry, not a cancellation.
+    if (g.deadline <= now) {
+      End(g, absl::DeadlineExceededError(
+                 g.is_admitted() ? "the deadline passed while the request was running"
+                                 : "the deadline passed while the request was waiting"));
+    } else if (g.stream->cancelled()) {
+      End(g, absl::CancelledError("the request was cancelled"));
     }
-  }
+  });
 }
 
 // All that the next step does not depend on.
@@ -225,67 +224,35 @@ void EngineLoop::Deliver() {
   Sweep();
 }
 
+// Forgets the requests that have ended. Whoever gets the last event of one finds it ended in
+// everything that can be asked for: sessions, records, counters and gauges.
 void EngineLoop::Sweep() {
-  for (auto* queue : {&waiting_, &running_}) {
-    std::erase_if(*queue, [](const auto& generation) { return generation->ended; });
-  }
+  queue_.DropEnded();
+  std::erase_if(running_, [](const auto& generation) { return generation->ended; });
   PublishStats();
-  SendEndings();
-  if (parts_.notifier != nullptr) {
-    parts_.notifier->Notify(to_notify_);
-  } else {
-    for (const auto& stream : std::exchange(to_notify_, {})) stream->NotifyReader();
+  if (const int ended = outbox_.kept(); ended > 0) {
+    outbox_.SendLast();
+    absl::MutexLock lock(&mu_);
+    unended_ -= ended;
   }
-}
-
-// Whoever has a last event finds its request ended in everything that can be asked for: sessions,
-// records, counters and gauges.
-void EngineLoop::SendEndings() {
-  if (endings_.empty()) return;
-  for (auto& [stream, last] : endings_) {
-    if (stream->Push(std::move(last))) to_notify_.push_back(std::move(stream));
-  }
-  absl::MutexLock lock(&mu_);
-  unended_ -= static_cast<int>(endings_.size());
-  endings_.clear();
+  outbox_.Notify();
 }
 
 void EngineLoop::PublishStats() {
   {
     absl::MutexLock lock(&mu_);
-    open_ -= static_cast<int>(endings_.size());
+    open_ -= outbox_.kept();
     parts_.stats.requests_running.Set(static_cast<int64_t>(running_.size()));
     PublishWaiting();
   }
-  parts_.stats.requests_queued.Set(queued_);
+  parts_.stats.requests_queued.Set(queue_.queued());
   sessions_.PublishGauges();
-  if (Now() - reported_at_ >= kReportInterval) Report();
+  throughput_.WriteIfDue(Now());
 }
 
 // All that was accepted and does not run; also what the loop, busy with a step, has not seen yet.
 void EngineLoop::PublishWaiting() {
   parts_.stats.requests_waiting.Set(open_ - parts_.stats.requests_running.value());
-}
-
-// Idle time counts for nothing.
-void EngineLoop::BeginReport() {
-  reported_at_ = Now();
-  reported_prompt_tokens_ = parts_.stats.prompt_tokens.value();
-  reported_generated_tokens_ = parts_.stats.generated_tokens.value();
-}
-
-void EngineLoop::Report() {
-  const double seconds = absl::ToDoubleSeconds(Now() - reported_at_);
-  const int64_t new_prompt = parts_.stats.prompt_tokens.value() - reported_prompt_tokens_;
-  const int64_t new_generated = parts_.stats.generated_tokens.value() - reported_generated_tokens_;
-  BeginReport();
-  LOG(INFO) << absl::StrFormat(
-      "Avg prompt throughput: %.1f tokens/s, Avg generation throughput: %.1f tokens/s, Running: "
-      "%d reqs, Waiting: %d reqs, State slots used: %.1f%% (%d of %d)",
-      static_cast<double>(new_prompt) / seconds, static_cast<double>(new_generated) / seconds,
-      parts_.stats.requests_running.value(), parts_.stats.requests_waiting.value(),
-      100.0 * parts_.pool.used_slots() / parts_.pool.slots(), parts_.pool.used_slots(),
-      parts_.pool.slots());
 }
 
 absl::StatusOr<std::shared_ptr<TokenStream>> EngineLoop::Submit(Request request) {
@@ -350,7 +317,7 @@ bool EngineLoop::AwaitIdle(absl::Duration timeout) {
 }
 
 absl::StatusOr<SessionInfo> EngineLoop::CreateSession(const SessionKey& key, absl::Duration ttl) {
-  return sessions_.Create(key, ttl, slabs_awaited_);
+  return sessions_.Create(key, ttl, queue_.slabs_awaited());
 }
 
 absl::StatusOr<SessionInfo> EngineLoop::GetSession(const SessionKey& key) const {
@@ -364,7 +331,7 @@ std::vector<SessionInfo> EngineLoop::ListSessions(const std::optional<std::strin
 
 absl::StatusOr<SessionInfo> EngineLoop::ForkSession(const SessionKey& source,
                                                     const SessionKey& target, absl::Duration ttl) {
-  return sessions_.Fork(source, target, ttl, slabs_awaited_);
+  return sessions_.Fork(source, target, ttl, queue_.slabs_awaited());
 }
 
 absl::Status EngineLoop::DeleteSession(const SessionKey& key) { return sessions_.Delete(key); }
@@ -372,9 +339,7 @@ absl::Status EngineLoop::DeleteSession(const SessionKey& key) { return sessions_
 absl::Status EngineLoop::CheckIntegrity() const {
   std::vector<int> held;  // slots
   int claims = 0;
-  for (const auto* queue : {&waiting_, &running_}) {
-    for (const auto& generation : *queue) claims += generation->claims_session ? 1 : 0;
-  }
+  ForEachRequest([&](const Generation& g) { claims += g.claims_session ? 1 : 0; });
   for (const auto& generation : running_) {
     for (const Choice& choice : generation->choices) {
       if (choice.ephemeral == nullptr || choice.ephemeral->slot < 0) continue;

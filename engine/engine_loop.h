@@ -1,7 +1,7 @@
 // The one loop: takes requests from the mailbox, decides what runs, runs it, sends the results.
 //
 //   engine_loop.cc  one turn, and the doors for other threads
-//   admission.cc    from the mailbox to a session with a slab, or a refusal
+//   begin.cc        from a submitted request to its first row
 //   commit.cc       from a step's result to events and ended requests
 #pragma once
 
@@ -19,12 +19,14 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "engine/admission_queue.h"
 #include "engine/engine.h"
 #include "engine/engine_stats.h"
 #include "engine/generation.h"
 #include "engine/idempotency.h"
 #include "engine/mailbox.h"
 #include "engine/model_runner.h"
+#include "engine/outbox.h"
 #include "engine/phase_clock.h"
 #include "engine/request.h"
 #include "engine/request_check.h"
@@ -33,13 +35,14 @@
 #include "engine/state_pool.h"
 #include "engine/step_pipeline.h"
 #include "engine/stream_notifier.h"
+#include "engine/throughput_log.h"
 #include "engine/token_stream.h"
 #include "models/model.h"
 #include "tokenizers/tokenizer.h"
 
 namespace mneme {
 
-// What the loop works with; all of it must outlive the loop.
+// The parts that the loop works with; all of it must outlive the loop.
 struct EngineParts {
   const Model& model;
   const Tokenizer* tokenizer;  // null: events carry no text
@@ -52,24 +55,14 @@ struct EngineParts {
   std::vector<int32_t> end_tokens;
 };
 
+// Puts four classes to work, each of which owns its part of the state and knows none of the others
+// but those that it is given: AdmissionQueue (requests that wait; who runs, and when),
+// SessionManager (sessions and slabs), StepPipeline (the step in flight) and Outbox (events). The
+// loop itself owns the requests that run, and is what happens between them: RunOnce admits, plans,
+// launches and commits.
+//
 // The loop thread is whichever thread calls the methods of the second group, one at a time; a test
 // may be that thread and take turns one by one.
-//
-// Who runs and who waits. A request runs, that is, gets rows in steps, once it has its slabs and
-// steps have room for its rows, one for each choice: no more choices run than max_rows. One whose
-// reader is slow lends its rows to others meanwhile, and one with more choices than max_rows runs
-// alone; where that makes more than fit, they take turns (scheduler.h). All others wait, in
-// order of arrival less what their priority is worth (kPriorityStep): nobody overtakes who waits
-// for a row, and what somebody waits for of slabs is kept from later ones. At most
-// max_queued_requests wait; one more is RESOURCE_EXHAUSTED, reason QUEUE_FULL.
-//
-// When no slab is free. Idle named sessions keep theirs, as nothing can be parked yet. A request
-// that needs slabs waits as long as those that are free, or will be freed by running requests (the
-// ones of ephemeral sessions and additional choices), would do; otherwise only deletion or expiry
-// of sessions could help, so it is refused at once: RESOURCE_EXHAUSTED, reason NO_FREE_SLAB, with
-// the time to the next expiry as the retry hint. Requests that go on with an existing session need
-// no slab, and pass by those that wait for one. CreateSession and ForkSession do not wait: they are
-// refused where no slab is free but those that waiting requests will need.
 class EngineLoop {
  public:
   EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t seed);
@@ -121,49 +114,28 @@ class EngineLoop {
     Generation* generation;  // null: its choice ended while this step was queued already
     Choice* choice;
   };
-  struct Ending {
-    std::shared_ptr<TokenStream> stream;
-    TokenEvent last;
-  };
 
   // engine_loop.cc
-  absl::Duration IdleTimeout() const;
-  absl::Duration NextExpiry() const;
   void Admit(absl::Duration max_wait);
   void Plan();
   void Launch();
   bool CanRunAhead() const;
   void Commit();
+  absl::Duration IdleTimeout() const;
+  absl::Duration NextExpiry() const;
   void FillDraws(const StepPlan& plan, SamplingBatch& draws);
   void CancelAndExpire();
   void Deliver();
   void Sweep();
-  void SendEndings();
   void PublishStats();
   void PublishWaiting() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
-  void BeginReport();
-  void Report();
 
-  // admission.cc
-  void Apply(Command command);
-  void Enqueue(std::unique_ptr<Generation> generation);
-  bool Replay(Generation& generation);
-  bool IsSessionGone(const KeyRecord& record, const SessionKey& key) const;
-  absl::Status WithPositionNow(const KeyRecord& record, const SessionKey& key,
-                               const absl::Status& status) const;
-  bool SupersedesPending(const Request& request, const Session& session) const;
-  absl::Status SkipKnownHistory(Generation& g, const Session& session) const;
-  absl::Status CheckAgainstSession(const Generation& generation, const Session* session) const;
-  int SlabsNeeded(const Generation& generation) const;
-  int RowsTaken() const;
-  void AdmitWaiting();
-  void Queue(Generation& generation, int slabs_needed);
-  void Admit(Generation& generation);
-  void PrepareFeed(Generation& generation, Session* session) const;
-  void PrepareDraws(Generation& generation) const;
+  // begin.cc
+  void Take(Command command);
+  bool AnswerFromRecord(Generation& generation);
+  void Begin(Generation& generation);
   void BeginFirstChoice(Generation& generation, Session* session);
   void SendStart(Generation& generation);
-  void LeaveQueue(Generation& generation);
   void Fork(Generation& generation);
 
   // commit.cc
@@ -177,19 +149,20 @@ class EngineLoop {
   void FailForLogits(Generation& generation, const Choice& choice);
   void EndWithNothingLeft(Generation& generation, const Choice& choice);
   void FailRows(const StepPlan& plan, const absl::Status& error);
-  void EndChoice(Choice& choice);
   void End(Generation& generation, const absl::Status& status, TokenEvent last = {});
   void FinishChoices(Generation& generation, const absl::Status& status, TokenEvent& last);
-  void CompleteLast(const Generation& generation, const absl::Status& status,
-                    TokenEvent& last) const;
-  void CloseRecord(Generation& generation, const TokenEvent& last);
-  void CountEnd(const Generation& generation, const absl::Status& status);
+  void ReleaseChoice(Choice& choice);
   void ReleaseSessions(Generation& generation, const absl::Status& status);
+  void CloseRecord(Generation& generation, const TokenEvent& last);
   void MarkEnded(Generation& generation, TokenEvent last);
   void Tell(const Generation& generation, const TokenEvent& last) const;
-  void Send(Generation& generation, TokenEvent event);
-  TokenLogprob LogprobAt(int logit_row, int32_t token, int top) const;
 
+  // visit(Generation&), those that wait first.
+  template <typename Visitor>
+  void ForEachRequest(Visitor visit) const {
+    for (const auto& generation : queue_.waiting()) visit(*generation);
+    for (const auto& generation : running_) visit(*generation);
+  }
   absl::Duration Now() const { return parts_.clock.Monotonic(); }
 
   const EngineParts parts_;
@@ -208,24 +181,15 @@ class EngineLoop {
   // Below: loop thread only.
   StepPipeline pipeline_;
   SessionManager sessions_;
+  AdmissionQueue queue_;
   IdempotencyTable keys_;
-  std::vector<std::unique_ptr<Generation>> waiting_;  // by arrival and priority
   std::vector<std::unique_ptr<Generation>> running_;
-  int slabs_awaited_ = 0;  // that waiting requests will need
-  int queued_ = 0;         // requests found to have to wait; at most max_queued_requests
-  int64_t arrivals_ = 0;
+  Outbox outbox_;
+  ThroughputLog throughput_;
 
   // The step that is put together or in flight, kept for their memory: by candidate.
   std::vector<Row> rows_;
   std::vector<RowCandidate> candidates_;
-
-  std::vector<Ending> endings_;  // of requests that ended since the last Sweep()
-  std::vector<std::shared_ptr<TokenStream>> to_notify_;
-
-  // Of the last throughput report.
-  absl::Duration reported_at_;
-  int64_t reported_prompt_tokens_ = 0;
-  int64_t reported_generated_tokens_ = 0;
 };
 
 }  // namespace mneme

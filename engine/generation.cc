@@ -11,6 +11,45 @@ namespace mneme {
 Generation::Generation(Request accepted, std::shared_ptr<TokenStream> events, absl::Duration now)
     : stream(std::move(events)), submitted(now), request(std::move(accepted)) {}
 
+namespace {
+
+// Whether the prompt says itself what follows the tokens that the session was fed.
+bool SupersedesPending(const Request& request, const Session& session, const Tokenizer* tokenizer) {
+  if (!session.pending_token.has_value()) return false;
+  if (request.whole_history) return true;
+  const std::vector<int32_t>& prompt = request.prompt.At(session.position());
+  return request.repeats_end && !prompt.empty() && prompt.front() == *session.pending_token &&
+         !IsText(tokenizer, *session.pending_token);
+}
+
+}  // namespace
+
+void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer) {
+  const int64_t position = session == nullptr ? 0 : session->position();
+  if (session != nullptr && SupersedesPending(g.request, *session, tokenizer)) {
+    session->history.PopLast();
+    session->pending_token.reset();
+  }
+  const std::vector<int32_t>& prompt = g.request.prompt.At(position);
+  g.usage.resumed_tokens = session == nullptr ? 0 : session->fed_tokens;
+  if (session != nullptr && session->pending_token.has_value()) {
+    g.feeds_pending = true;
+    g.shown_prompt = 1;
+    g.feed.push_back(*session->pending_token);
+  }
+  g.feed.insert(g.feed.end(), prompt.begin(), prompt.end());
+  g.usage.prompt_tokens = g.feed_tokens();
+  g.request.prompt = {};
+}
+
+void BeginDraws(Generation& g, uint64_t seed, const std::vector<int32_t>& end_tokens) {
+  const Request& request = g.request;
+  g.seed = request.sampling.seed.value_or(seed);
+  g.rules = StopRules(request.stop, end_tokens);
+  g.sampler = Sampler(request.sampling, g.seed, g.rules.StopTokens(), request.logprobs,
+                      request.prompt_logprobs);
+}
+
 RowCandidate NextRow(const Generation& generation, const Choice& choice) {
   RowCandidate row = {.slot = choice.session->slot,
                       .position = choice.session->fed_tokens,

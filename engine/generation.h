@@ -72,7 +72,7 @@ struct Generation {
   Sampler sampler;
   int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;        // choices
-  bool queued = false;       // has to wait, in EngineLoop::queued_
+  bool queued = false;       // found to have to wait: AdmissionQueue counts it
 
   // Tells whoever keeps account of the request that it ends. Once, before the last event is sent.
   void ReportEnd(const Usage& final_usage) {
@@ -87,11 +87,18 @@ struct Generation {
   bool must_fork() const {
     return !reserved_slots.empty() && choices[0].cursor == feed_tokens() - 1;
   }
-  // Of a step, at most.
+  // The most that it can have in a step.
   int rows() const { return !forks() ? 1 : is_admitted() ? unfinished : request.n; }
   bool shows_prompt() const { return request.echo || request.prompt_logprobs >= 0; }
   bool scores_prompt() const { return request.prompt_logprobs >= 0; }
 };
+
+// Sets what is to be fed: the session's pending token, unless the prompt says itself what takes its
+// place and the session forgets it; and the prompt, which is given up. `session`: null for a new
+// one; `tokenizer` may be null.
+void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer);
+// Sets how tokens are drawn, and what ends a choice. `seed`: where the request names none.
+void BeginDraws(Generation& g, uint64_t seed, const std::vector<int32_t>& end_tokens);
 
 // The row that `choice`, which is running, wants in the next step.
 RowCandidate NextRow(const Generation& generation, const Choice& choice);
@@ -101,14 +108,14 @@ RowCandidate NextRow(const Generation& generation, const Choice& choice);
 void AcceptToken(Choice& choice, const StopRules& rules, const Tokenizer* tokenizer, int32_t token,
                  TokenEvent& event);
 
-// What a token stands for in lists of log-probabilities: valid UTF-8, "<0xE2>" for a byte that is
-// no character.
+// The text of a token in lists of log-probabilities: valid UTF-8, "<0xE2>" for a byte that is no
+// character.
 std::string TokenText(const Tokenizer* tokenizer, int32_t token);
 
 // Whether `token` is text, so that what follows it is not at the start of a sequence.
 bool IsText(const Tokenizer* tokenizer, int32_t token);
 
-// What is to be told of a request that ended; `last` is its last event.
+// The report of a request that ended; `last` is its last event.
 RequestReport MakeReport(const Generation& generation, const TokenEvent& last, absl::Duration now);
 
 }  // namespace mneme

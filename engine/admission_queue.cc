@@ -1,0 +1,216 @@
+#include "engine/admission_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "engine/request_check.h"
+#include "engine/status_payload.h"
+
+namespace mneme {
+namespace {
+
+// Waiting requests are sorted by it, and it stays what it is: what a priority is worth is lost as
+// fast as time passes.
+std::pair<absl::Duration, int64_t> Place(const Generation& g) {
+  return {g.submitted - g.request.priority * kPriorityStep, g.arrival};
+}
+
+// A long prompt may wait for long; where its session stands is settled before.
+void DropUnusedReading(Prompt& prompt, int64_t position) {
+  if (prompt.same_everywhere) return;
+  std::vector<int32_t>().swap(position == 0 ? prompt.continued : prompt.at_start);
+}
+
+// Rows of a step that running requests may want, those left out whose readers are slow.
+int RowsTaken(const std::vector<std::unique_ptr<Generation>>& running) {
+  int rows = 0;
+  for (const auto& g : running) {
+    if (!g->ended && !g->stream->full()) rows += g->rows();
+  }
+  return rows;
+}
+
+}  // namespace
+
+AdmissionQueue::AdmissionQueue(SessionManager& sessions, const Tokenizer* tokenizer,
+                               EngineStats& stats, const Options& options)
+    : sessions_(sessions), tokenizer_(tokenizer), stats_(stats), options_(options) {}
+
+Generation& AdmissionQueue::Add(std::unique_ptr<Generation> submitted) {
+  Generation& g = *submitted;
+  g.arrival = arrivals_++;
+  const auto place =
+      std::upper_bound(waiting_.begin(), waiting_.end(), g,
+                       [](const Generation& a, const auto& b) { return Place(a) < Place(*b); });
+  waiting_.insert(place, std::move(submitted));
+  return g;
+}
+
+// Null if it names none, or one that does not exist yet.
+Session* AdmissionQueue::SessionOf(const Generation& g) const {
+  return g.named() ? sessions_.Find(g.request.session) : nullptr;
+}
+
+absl::Status AdmissionQueue::Claim(Generation& g) {
+  const Request& request = g.request;
+  const Session* session = SessionOf(g);
+  if (g.named() && sessions_.IsClaimed(request.session)) {
+    stats_.resumed_as(ResumeOutcome::kRefused).Add();
+    absl::Status busy = WithReason(
+        absl::AbortedError(absl::StrCat("session \"", request.session.name,
+                                        "\" is busy: another request for it waits or runs")),
+        kReasonSessionBusy);
+    return session == nullptr ? busy : WithPosition(std::move(busy), session->position());
+  }
+  if (request.whole_history && session != nullptr) {
+    MNEME_RETURN_IF_ERROR(SkipKnownHistory(g, *session));
+  }
+  const absl::Status fits = CheckAgainstSession(g, session);
+  if (!fits.ok()) {
+    if (g.named()) stats_.resumed_as(ResumeOutcome::kRefused).Add();
+    return fits;
+  }
+  DropUnusedReading(g.request.prompt, session == nullptr ? 0 : session->position());
+  if (!g.named()) return absl::OkStatus();
+  sessions_.Claim(request.session);
+  g.claims_session = true;
+  return absl::OkStatus();
+}
+
+// Leaves of the prompt what the session does not hold yet. A beginning of the history is not fed
+// again, and nothing that was fed can be taken back.
+absl::Status AdmissionQueue::SkipKnownHistory(Generation& g, const Session& session) const {
+  Prompt& prompt = g.request.prompt;
+  const HistoryMatch match = MatchHistory(tokenizer_, prompt.at_start, session.fed);
+  if (!match.matches) {
+    return WithPosition(
+        WithReason(absl::FailedPreconditionError(absl::StrCat(
+                       "the conversation sent does not begin with the ", session.fed_tokens,
+                       " tokens that session \"", session.key.name, "\" remembers")),
+                   kReasonHistory),
+        session.position());
+  }
+  if (match.cuts_token) {
+    return WithPosition(
+        WithReason(absl::FailedPreconditionError("the session ends inside of a token"),
+                   kReasonHistoryCut),
+        session.fed.bytes);
+  }
+  if (match.tokens == static_cast<int64_t>(prompt.at_start.size())) {
+    return WithReason(absl::FailedPreconditionError(absl::StrCat(
+                          "session \"", session.key.name,
+                          "\" remembers all of the conversation sent, and nothing new follows")),
+                      kReasonHistory);
+  }
+  prompt.at_start.erase(prompt.at_start.begin(), prompt.at_start.begin() + match.tokens);
+  prompt.continued.clear();
+  prompt.same_everywhere = true;
+  return absl::OkStatus();
+}
+
+// What depends on where the session stands; null: it does not exist yet.
+absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
+                                                 const Session* session) const {
+  const Request& request = g.request;
+  if (g.named() && session == nullptr) {
+    if (!request.create_session) {
+      return WithReason(
+          absl::NotFoundError(absl::StrCat("there is no session \"", request.session.name, "\"")),
+          kReasonNoSession);
+    }
+    MNEME_RETURN_IF_ERROR(sessions_.CheckOwnerLimit(request.session.owner));
+  }
+  const int64_t position = session == nullptr ? 0 : session->position();
+  if (request.expected_position.has_value() && *request.expected_position != position) {
+    return WithPosition(
+        WithReason(absl::AbortedError(absl::StrCat("the session stands at position ", position,
+                                                   ", expected ", *request.expected_position)),
+                   kReasonPosition),
+        position);
+  }
+  if (const absl::Status& reading = request.prompt.StatusAt(position); !reading.ok()) {
+    return WithPosition(reading, position);
+  }
+  const bool pending = session != nullptr && session->pending_token.has_value();
+  if (request.prompt.At(position).empty() && !pending) {
+    return WithPosition(
+        FieldError(PromptField(request.prompt),
+                   "is empty, expected at least one token: the session has no pending token to go "
+                   "on from"),
+        position);
+  }
+  return absl::OkStatus();
+}
+
+int AdmissionQueue::SlabsNeeded(const Generation& g) const {
+  return (SessionOf(g) == nullptr ? 1 : 0) + (g.forks() ? g.request.n - 1 : 0);
+}
+
+absl::Status AdmissionQueue::CheckRoom(const Generation& g, int slabs_needed) const {
+  // Checked again, because other requests may have made sessions while this one waited.
+  if (g.named() && SessionOf(g) == nullptr) {
+    MNEME_RETURN_IF_ERROR(sessions_.CheckOwnerLimit(g.request.session.owner));
+  }
+  if (slabs_needed > 0 && slabs_needed > sessions_.free_slabs() + sessions_.ephemeral_slabs()) {
+    return sessions_.NoFreeSlab(slabs_needed, slabs_awaited_);
+  }
+  return absl::OkStatus();
+}
+
+void AdmissionQueue::AdmitInto(std::vector<std::unique_ptr<Generation>>& running,
+                               absl::FunctionRef<void(Generation&)> begin,
+                               absl::FunctionRef<void(Generation&, const absl::Status&)> refuse) {
+  slabs_awaited_ = 0;
+  if (waiting_.empty()) return;
+  int rows = RowsTaken(running);
+  bool slab_is_awaited = false, row_is_awaited = false;  // by a request further ahead
+  for (const auto& waiting : waiting_) {
+    Generation& g = *waiting;
+    if (g.ended) continue;
+    const int needed = SlabsNeeded(g);
+    absl::Status refusal = CheckRoom(g, needed);
+    if (refusal.ok()) {
+      if (needed > 0 && (slab_is_awaited || needed > sessions_.free_slabs())) {
+        slab_is_awaited = true;  // later ones must not take what this one waits for
+        refusal = Wait(g, needed);
+      } else if (row_is_awaited || (rows > 0 && rows + g.rows() > options_.max_rows)) {
+        row_is_awaited = true;
+        refusal = Wait(g, needed);
+      } else {
+        rows += g.rows();
+        begin(g);
+        CHECK(g.is_admitted());
+        Leave(g);
+      }
+    }
+    if (!refusal.ok()) refuse(g, refusal);
+  }
+  for (auto& waiting : waiting_) {
+    if (waiting->is_admitted()) running.push_back(std::move(waiting));
+  }
+  std::erase(waiting_, nullptr);
+}
+
+absl::Status AdmissionQueue::Wait(Generation& g, int slabs_needed) {
+  if (!g.queued && queued_ >= options_.max_queued) {
+    return QueueFullError(absl::StrCat(queued_, " requests are waiting"));
+  }
+  if (!g.queued) ++queued_;
+  g.queued = true;
+  slabs_awaited_ += slabs_needed;
+  return absl::OkStatus();
+}
+
+void AdmissionQueue::Leave(Generation& g) {
+  if (g.queued) --queued_;
+  g.queued = false;
+}
+
+void AdmissionQueue::DropEnded() {
+  std::erase_if(waiting_, [](const auto& g) { return g->ended; });
+}
+
+}  // namespace mneme
