@@ -111,7 +111,7 @@ absl::Status AdmissionQueue::SkipKnownHistory(Generation& g, const Session& sess
   return absl::OkStatus();
 }
 
-// What depends on where the session stands; null: it does not exist yet.
+// Checks what depends on where the session stands; null: it does not exist yet.
 absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
                                                  const Session* session) const {
   const Request& request = g.request;

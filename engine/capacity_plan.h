@@ -27,8 +27,8 @@ struct CapacityPlan {
 // The largest step that an engine with these options makes.
 RunnerLimits LargestStep(const EngineOptions& options);
 
-// What the runner of such steps takes beside the slabs: workspace, as Model::WorkspaceBytes and
-// ModelPlan say it, and logits.
+// Memory that the runner of such steps takes beside the slabs: workspace, as Model::WorkspaceBytes
+// and ModelPlan say it, and logits.
 int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int vocab,
                     DType activation_dtype);
 

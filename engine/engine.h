@@ -68,7 +68,8 @@ class Engine {
                                                         const EngineOptions& options, Clock& clock);
   virtual ~Engine() = default;
 
-  // What Submit would find wrong with the request by itself, for those who submit several together.
+  // The fault that Submit would find with the request by itself, for those who submit several
+  // together.
   virtual absl::Status Validate(const Request& request) const = 0;
   // Queues the request. Errors found before queueing (bad field, full queue, draining) are
   // returned; whatever happens later is the stream's last event. Dropping the stream, or Cancel()
@@ -101,7 +102,7 @@ class Engine {
   virtual int64_t decode_graph_nodes(int rows) const = 0;
   // Not OK after a device error: the process should report not serving and exit.
   virtual absl::Status health() const = 0;
-  // What the engine's thread is doing at this moment.
+  // The engine's thread, and what it is doing at this moment.
   virtual LoopActivity activity() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// What the engine counts, as atomics: published by whoever knows a metrics library, printed by
+// The engine's counters, as atomics: published by whoever knows a metrics library, printed by
 // others.
 #pragma once
 
@@ -52,7 +52,7 @@ class RoutingCounts {
 
   int groups() const { return groups_; }
   int memories() const { return memories_; }
-  // Of `group`; of groups(): one behind the last layer.
+  // The first layer of `group`; for groups(), one behind the last layer.
   int first_layer(int group) const { return (group * layers_ + groups_ - 1) / groups_; }
   int64_t tokens(int group, int memory) const {
     return counts_[group * memories_ + memory].value();
@@ -150,7 +150,7 @@ struct EngineStats {
   std::array<Counter, kSessionEnds> sessions_ended;
   Counter sessions_created;
   Counter forked_choices;  // n > 1
-  // Of sessions: asked -> answered, waiting for a step too.
+  // Forks of sessions: asked -> answered, waiting for a step too.
   Histogram fork_seconds{CommandBounds()};
 
   // Now.

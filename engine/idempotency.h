@@ -1,5 +1,4 @@
-// What became of requests that carried an idempotency key, so that repeating one feeds nothing
-// twice.
+// Requests that carried an idempotency key, and how they ended: repeating one feeds nothing twice.
 //
 // Bounds. At most `max_keys` keys are kept; beyond, those whose requests ended longest ago are
 // forgotten, and such a request, repeated, runs again. A request's events are recorded while it

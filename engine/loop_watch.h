@@ -1,5 +1,5 @@
-// What the engine's loop is doing right now, for whoever asks from outside: it may be stuck, and
-// then cannot tell by itself.
+// The engine's loop and what it is doing right now, for whoever asks from outside: it may be stuck,
+// and then cannot tell by itself.
 #pragma once
 
 #include <atomic>

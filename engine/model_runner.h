@@ -46,7 +46,7 @@ struct RunnerLimits {
   std::vector<int32_t> banned_tokens;
 };
 
-// What Kernels::Sample says, one entry per logit row of the plan.
+// The outputs of Kernels::Sample, an element for each logit row of the plan.
 struct StepResult {
   std::vector<int32_t> tokens;  // kNoLogits, kNothingLeft: none could be drawn
   std::vector<float> logprobs;  // NaN where not asked for, or where the logits have no softmax
@@ -98,7 +98,7 @@ class ModelRunner {
   int64_t workspace_bytes() const { return workspace_bytes_; }
   int64_t weight_bytes() const { return model_.info().weight_bytes; }
   int64_t slab_bytes() const { return pool_.slab_bytes(); }
-  // Of the graph that a decode step of so many rows replays; 0: there is none.
+  // Nodes of the graph that a decode step of so many rows replays; 0: there is none.
   int64_t graph_nodes(int rows) const;
 
  private:
@@ -108,7 +108,7 @@ class ModelRunner {
   // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
-  // By row count, ascending; empty where the backend records none.
+  // Sorted by row count; empty where the backend records none.
   using Graphs = std::vector<std::pair<int, std::unique_ptr<Backend::Graph>>>;
   // The first one for so many rows or more.
   Graphs::const_iterator GraphOf(int rows) const;

@@ -1,4 +1,4 @@
-// What requests have to say, on its way to their readers.
+// Events of requests, on their way to those who read them.
 #pragma once
 
 #include <memory>

@@ -63,7 +63,7 @@ class PrefillBudget {
   // The most that a step may have, whatever D, f and t are.
   int MostTokens(int decode_rows) const;
 
-  // Of a step beside decoding rows: prompt tokens, and the time they added.
+  // A step beside decoding rows had so many prompt tokens, which added so much time.
   void ObserveAdded(int decode_rows, int tokens, double added);
   // `tokens`, or as many fewer or more, up to `most`, as what is known of sizes of steps says of
   // what may add so many seconds.

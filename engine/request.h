@@ -193,7 +193,7 @@ struct TokenEvent {
   absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, ...; payloads: status_payload.h
   Usage usage;
   Timings timings;
-  // Of choice 0: tokens of the conversation now, pending one included.
+  // Choice 0's: tokens of the conversation now, pending one included.
   int64_t session_position = 0;
   bool has_pending_token = false;
   uint64_t seed = 0;      // used for the draws, so that a run can be repeated
@@ -203,7 +203,7 @@ struct TokenEvent {
   bool session_gone = false;
 };
 
-// What the session commands answer.
+// The answer of session commands.
 struct SessionInfo {
   SessionKey key;
   int64_t position = 0;  // tokens of the conversation, pending one included

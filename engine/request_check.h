@@ -20,7 +20,7 @@ inline constexpr int kMaxPriority = 1000;
 // worth.
 inline constexpr absl::Duration kPriorityStep = absl::Milliseconds(100);
 
-// What it is judged by.
+// The limits that a request is judged by.
 struct RequestBounds {
   int vocab = 0;
   bool has_tokenizer = false;

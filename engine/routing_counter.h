@@ -23,7 +23,7 @@ class RoutingCounter final : public RoutingObserver {
   RoutingCounter(Backend& backend, RoutingCounts& counts)
       : backend_(backend), counts_(counts), tokens_(counts.memories()) {}
 
-  // What is to watch a step with so many decode rows: this, or nothing.
+  // The observer of a step with so many decode rows: this one, or null.
   RoutingObserver* ForStep(int decode_rows) {
     if (!backend_.asynchronous()) return this;
     return decode_rows == 0 && prompt_steps_++ % kWatchedOneIn == 0 ? this : nullptr;

@@ -19,7 +19,8 @@ inline constexpr float kBanBias = -100.0f;  // a logit_bias of this value means 
 // INVALID_ARGUMENT, naming field, value and range; the field is a payload (status_payload.h).
 absl::Status ValidateSampling(const SamplingParams& params, int vocab);
 
-// What one step asks of Kernels::Sample: a row for each of the plan's logit rows, in order.
+// The draws that one step asks of Kernels::Sample: a row for each of the plan's logit rows, in
+// order.
 struct SamplingBatch {
   std::vector<SamplingRow> rows;
   std::vector<HistoryToken> history;

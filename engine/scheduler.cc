@@ -9,7 +9,7 @@
 namespace mneme {
 namespace {
 
-// Of candidates.
+// Into the list of candidates.
 using Indices = absl::InlinedVector<int, 512>;
 
 void SortLongestWaiting(std::span<const RowCandidate> candidates, Indices& indices) {

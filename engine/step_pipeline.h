@@ -97,9 +97,10 @@ class StepPipeline {
   SamplingBatch draws_;
   bool in_flight_ = false;
   bool ahead_ = false;
-  std::array<StepResult, 2> results_;  // in turns, so that one can be read while the other is drawn
-  int flying_ = 0;                     // of results_: the step in flight
-  int finished_ = 0;
+  // In turns, so that one can be read while the other is drawn.
+  std::array<StepResult, 2> results_;
+  int flying_ = 0;    // of results_: the step in flight, or the next one
+  int finished_ = 0;  // of results_: the step that finished last
   int64_t steps_ = 0;
   absl::Duration step_began_;
   // Since when the step's decoding rows wait for its tokens: those of the step before, where it

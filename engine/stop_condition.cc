@@ -108,7 +108,8 @@ StopCondition::Outcome StopCondition::OnToken(int32_t token, absl::string_view t
       held_.clear();
       return {FinishReason::kStop, complete->text};
     }
-    // What may still become a stop string; a complete one that was passed over counts as text.
+    // Text that may still become a stop string is kept; a complete one that was passed over counts
+    // as text.
     size_t keep = 0;
     for (size_t i = 0; i < states_.size(); ++i) {
       const StopRules::StopString& string = rules_->strings_[i];

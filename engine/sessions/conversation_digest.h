@@ -1,5 +1,5 @@
-// What a session was fed, as a digest: enough to tell whether a history that a client sends again
-// is the one the session remembers, without keeping that history.
+// A digest of the tokens that a session was fed: enough to tell whether a history that a client
+// sends again is the one the session remembers, without keeping that history.
 #pragma once
 
 #include <cstdint>
