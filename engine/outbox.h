@@ -49,7 +49,7 @@ class Outbox {
     std::shared_ptr<TokenStream> stream;
     TokenEvent event;
   };
-  void Push(const std::shared_ptr<TokenStream>& stream, TokenEvent event) {
+  void Push(const std::shared_ptr<TokenStream>& stream, TokenEvent&& event) {
     if (stream->Push(std::move(event))) to_notify_.push_back(stream);
   }
 
