@@ -258,7 +258,7 @@ class Pass {
     args.q = convolution(tokens, keys, true);
     args.k = convolution(n, keys, false);
     args.v = convolution(n, values, false);
-    args.q_scale = 1 / std::sqrt(static_cast<float>(d.key_dim));
+    args.norms.q.scale = 1 / std::sqrt(static_cast<float>(d.key_dim));
     args.gates = {.a = Normals<float>(seed++, DType::kF32, {n, d.value_heads}),
                   .b = Normals<float>(seed++, DType::kF32, {n, d.value_heads}),
                   .a_log = Constants(d.value_heads, -3),

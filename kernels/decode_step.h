@@ -12,6 +12,17 @@
 
 namespace mneme {
 
+// L2Norm of the queries and of the keys of a memory, as its L2NormArgs have them.
+struct QueryKeyNorms {
+  struct Norm {
+    float scale = 1.0f;
+    float eps = 1e-6f;
+    friend bool operator==(const Norm&, const Norm&) = default;
+  };
+  Norm q, k;
+  friend bool operator==(const QueryKeyNorms&, const QueryKeyNorms&) = default;
+};
+
 // hidden += Mixer(RmsNorm(hidden)) of a mixture of gated-delta memories, or of one such memory:
 // RmsNorm, Linear of the router, RouteTopK, Dispatch, Linear of the projections, ShortConv, L2Norm,
 // DeltaGates, GatedDeltaRule, MixMemories, GatedRmsNorm, Linear.
@@ -39,7 +50,8 @@ struct DeltaMixerStepArgs {
 
   TensorView q_conv, k_conv, v_conv;       // [channels, width] f32
   StateView q_window, k_window, v_window;  // per memory: [width - 1, channels]
-  TensorView a_log, dt_bias;               // [value_heads] f32
+  QueryKeyNorms norms;
+  TensorView a_log, dt_bias;  // [value_heads] f32
   float beta_scale = 1.0f;
   StateView written;  // u8 per slab: [memories + shared]
   StateView state;    // per memory: [value_heads, value_dim, key_dim]

@@ -151,10 +151,11 @@ struct ShortConvArgs {
   TensorView y;  // [entries, channels] act; must not alias x
 };
 
-// Per head: y = scale * x / sqrt(sum(x^2) + 1e-6).
+// Per head: y = scale * x / sqrt(sum(x^2) + eps).
 struct L2NormArgs {
   TensorView x;  // [entries, heads, dim] act
   float scale = 1.0f;
+  float eps = 1e-6f;
   TensorView y;  // same shape; may alias x
 };
 
@@ -190,13 +191,12 @@ struct GatedDeltaRuleArgs {
 };
 
 // All that a pass of tokens through gated-delta memories takes, as one operation: ShortConv of q, k
-// and v, L2Norm of q (scaled) and of k, DeltaGates, GatedDeltaRule. Like those of decode_step.h it
-// is fused, and a backend may do without. Tensors that one part writes and the next one reads (q.y
-// and rule.q, gates.beta and rule.beta) are the same memory; what they hold afterwards is
-// unspecified.
+// and v, L2Norm of q and of k, DeltaGates, GatedDeltaRule. Like those of decode_step.h it is fused,
+// and a backend may do without. Tensors that one part writes and the next one reads (q.y and
+// rule.q, gates.beta and rule.beta) are the same memory; what they hold afterwards is unspecified.
 struct DeltaMemoryPassArgs {
   ShortConvArgs q, k, v;  // all of rule.segments
-  float q_scale = 1.0f;
+  QueryKeyNorms norms;
   DeltaGatesArgs gates;
   GatedDeltaRuleArgs rule;
 };

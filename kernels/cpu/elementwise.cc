@@ -92,7 +92,7 @@ void L2Norm(const L2NormArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
     const float* x = args.x.as<float>() + row * dim;
     float* y = args.y.as<float>() + row * dim;
-    const Vec scale = Set1(args.scale * InverseRoot(SumOfSquares(x, dim) + 1e-6f));
+    const Vec scale = Set1(args.scale * InverseRoot(SumOfSquares(x, dim) + args.eps));
     ForVectors(dim, [&](int64_t i, int lanes) {
       StoreUpTo(y + i, LoadUpTo(x + i, lanes) * scale, lanes);
     });

@@ -77,6 +77,7 @@ Params MakeParams(std::span<const DecodeLayerArgs> args) {
   p.out_norm_eps = mixer.out_norm_eps;
   p.mlp_norm_eps = mlp.norm_eps;
   p.beta_scale = mixer.beta_scale;
+  p.norms = mixer.norms;
   p.capacity = mixer.pending.capacity;
   p.widest = std::max({p.model_dim, p.mlp_dim, p.value_heads * p.value_dim});
   return p;
@@ -103,7 +104,7 @@ bool Fits(const DecodeLayerArgs& args, const Params& p, int key_dim, DType state
          (mixer.g_proj.data != nullptr) == p.gated && mixer.q_conv.shape[1] == p.conv_width &&
          mixer.norm_eps == p.norm_eps && mixer.out_norm_eps == p.out_norm_eps &&
          mlp.norm_eps == p.mlp_norm_eps && mixer.beta_scale == p.beta_scale &&
-         (mixer.round_logits == DType::kBF16) == p.round_logits &&
+         mixer.norms == p.norms && (mixer.round_logits == DType::kBF16) == p.round_logits &&
          std::all_of(windows.begin(), windows.end(),
                      [&](const StateView* window) {
                        return (window->dtype == DType::kBF16) == p.rounded_windows;

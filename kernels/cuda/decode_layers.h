@@ -85,6 +85,7 @@ struct Params {
   bool shared, gated, round_logits;
   bool rounded_windows;  // bf16, and so are inputs of convolutions
   float norm_eps, out_norm_eps, mlp_norm_eps, beta_scale;
+  QueryKeyNorms norms;
   int capacity;  // of pending writes
   int widest;    // features of the widest input of a product
   // What blocks tell each other. Entry r * columns + j: row r's token in the j-th memory it goes

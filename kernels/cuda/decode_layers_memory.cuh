@@ -152,8 +152,8 @@ __device__ inline void RunMemories(const Params& p, const Layer& layer, Shared<k
                        delta::DotLane(s[1], k), delta::DotLane(s[1], q)};
       const float sum = delta::SumRows(dots);
       const auto dot = [&](int i) { return __shfl_sync(kAllLanes, sum, i); };
-      const float k_scale = rsqrtf(dot(0) + 1e-6f);
-      const float q_scale = rsqrtf(static_cast<float>(kKeyDim)) * rsqrtf(dot(1) + 1e-6f);
+      const float k_scale = p.norms.k.scale * rsqrtf(dot(0) + p.norms.k.eps);
+      const float q_scale = p.norms.q.scale * rsqrtf(dot(1) + p.norms.q.eps);
       const float k_dot_q = dot(2) * k_scale * q_scale;
 #pragma unroll
       for (int i = 0; i < 2; ++i) {

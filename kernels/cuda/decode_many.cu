@@ -275,7 +275,8 @@ void Remember(Device& device, const DeltaMixerStepArgs& args, const Sizes& size,
                           .log_decay = rule.log_decay,
                           .beta = rule.beta};
   if (!size.per_entry) gates.entry_rows = Indices(b.table.rows, {size.entries});
-  DecodeMemories(device, gates, rule, b.table.folding);
+  DecodeMemories(device,
+                 {.norms = args.norms, .gates = gates, .rule = rule, .folding = b.table.folding});
 }
 
 }  // namespace

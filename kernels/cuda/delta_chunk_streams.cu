@@ -31,7 +31,7 @@ struct Stream {
   int channels;
   int groups;  // of channels, each a warp's
   int is_key;  // to be normalised, and in f16 where it goes to a chunk
-  float scale;
+  QueryKeyNorms::Norm norm;
 };
 
 struct StreamsParams {
@@ -143,7 +143,7 @@ struct Lane {
     }
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
-      const float factor = s.scale * rsqrtf(WarpSum(squares[i]) + 1e-6f);
+      const float factor = s.norm.scale * rsqrtf(WarpSum(squares[i]) + s.norm.eps);
 #pragma unroll
       for (int c = 0; c < kOwn; ++c) y[i][c] *= factor;
     }
@@ -322,7 +322,9 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
 }
 
-Stream MakeStream(const ShortConvArgs& args, int group_channels, bool is_key, float scale) {
+// `norm`: of keys and queries.
+Stream MakeStream(const ShortConvArgs& args, int group_channels,
+                  const QueryKeyNorms::Norm* norm = nullptr) {
   const int channels = static_cast<int>(args.x.shape[1]);
   return {.x = args.x.data,
           .rows = args.entry_rows.as<const int32_t>(),
@@ -332,8 +334,8 @@ Stream MakeStream(const ShortConvArgs& args, int group_channels, bool is_key, fl
           .y = args.y.as<float>(),
           .channels = channels,
           .groups = (channels + group_channels - 1) / group_channels,
-          .is_key = is_key,
-          .scale = scale};
+          .is_key = norm != nullptr,
+          .norm = norm != nullptr ? *norm : QueryKeyNorms::Norm{}};
 }
 
 template <typename X>
@@ -363,9 +365,9 @@ void PrepareDeltaStreams(Device& device, const DeltaMemoryPassArgs& args,
   const Segments& segments = rule.segments;
   const int key_dim = static_cast<int>(rule.q.shape[2]);
   StreamsParams p = {};
-  p.streams[0] = MakeStream(args.k, key_dim, true, 1.0f);
-  p.streams[1] = MakeStream(args.q, key_dim, true, args.q_scale);
-  p.streams[2] = MakeStream(args.v, key_dim, false, 1.0f);
+  p.streams[0] = MakeStream(args.k, key_dim, &args.norms.k);
+  p.streams[1] = MakeStream(args.q, key_dim, &args.norms.q);
+  p.streams[2] = MakeStream(args.v, key_dim);
   p.segments = {segments.offsets.as<const int>(), segments.slots.as<const int>(),
                 segments.memories.as<const int>(), segments.fresh.as<const int>(), segments.count};
   p.entries = static_cast<int>(rule.q.shape[0]);

@@ -49,8 +49,8 @@ struct RmsOutput {
   __device__ float4 FourMultipliers(int64_t, int i) const { return LoadFour(weight + i); }
 };
 struct L2Output {
-  float scale;
-  __device__ float Factor(float sum, int) const { return scale / sqrtf(sum + 1e-6f); }
+  float scale, eps;
+  __device__ float Factor(float sum, int) const { return scale / sqrtf(sum + eps); }
   __device__ float Multiplier(int64_t, int) const { return 1.0f; }
   __device__ float4 FourMultipliers(int64_t, int) const { return {1.0f, 1.0f, 1.0f, 1.0f}; }
 };
@@ -240,7 +240,7 @@ void RmsNorm(Device& device, const RmsNormArgs& args) {
 void L2Norm(Device& device, const L2NormArgs& args) {
   const int64_t dim = args.x.shape[2];
   LaunchNorm(device, args.x, args.y, args.x.shape[0] * args.x.shape[1], dim,
-             InFours(dim, args.x, args.y), L2Output{args.scale}, "L2Norm");
+             InFours(dim, args.x, args.y), L2Output{args.scale, args.eps}, "L2Norm");
 }
 
 void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args) {

@@ -174,8 +174,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     log_decay = LogDecay(p.log_decay[from * p.value_heads + item.head], p.a_log[item.head],
                          p.dt_bias[item.head]);
     beta = p.beta_scale * Sigmoid(p.beta[from * p.value_heads + item.head]);
-    SetLength(1.0f, k);
-    SetLength(rsqrtf(static_cast<float>(kKeyDim)), q);
+    Normalise(p.norms.k, k);
+    Normalise(p.norms.q, q);
   }
   const float* values = p.v + at_head * p.value_dim;
   int row = first_row + lane % kRows;  // that this lane finishes

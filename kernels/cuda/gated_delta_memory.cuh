@@ -51,6 +51,7 @@ struct Problem {
   float* out;
   // Where a_log is set, q and k are not normalised yet, and log_decay and beta are the raw a and b
   // of DeltaGates: a decode step's, of entry e in row gate_rows[e], or e.
+  QueryKeyNorms norms;
   const float *a_log, *dt_bias;
   const int* gate_rows;
   float beta_scale;

@@ -169,8 +169,8 @@ __device__ inline void PrepareEntries(const Problem& p, int own,
     if (p.a_log != nullptr) {
       log_decay = LogDecay(log_decay, p.a_log[item.head], p.dt_bias[item.head]);
       beta = p.beta_scale * Sigmoid(beta);
-      SetLength(1.0f, k);
-      SetLength(rsqrtf(static_cast<float>(kKeyDim)), q);
+      Normalise(p.norms.k, k);
+      Normalise(p.norms.q, q);
     }
     ShareRow<kKeyDim>(k, entry.k);
     ShareRow<kKeyDim>(q, entry.q);

@@ -169,10 +169,10 @@ __device__ inline float DotLane(const float (&x)[kSize], const float (&y)[kSize]
   return sum;
 }
 
-// x <- length x / |x|, as L2Norm.
+// L2Norm of the row whose parts are x.
 template <int kSize>
-__device__ inline void SetLength(float length, float (&x)[kSize]) {
-  const float scale = length / sqrtf(SumLanes(DotLane(x, x)) + 1e-6f);
+__device__ inline void Normalise(const QueryKeyNorms::Norm& norm, float (&x)[kSize]) {
+  const float scale = norm.scale / sqrtf(SumLanes(DotLane(x, x)) + norm.eps);
 #pragma unroll
   for (int i = 0; i < kSize; ++i) x[i] *= scale;
 }

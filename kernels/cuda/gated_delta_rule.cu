@@ -1,6 +1,5 @@
 // Chooses the kernels of a gated delta rule.
 #include <algorithm>
-#include <cmath>
 
 #include "kernels/cuda/delta_chunk_streams.h"
 #include "kernels/cuda/gated_delta_chunk.h"
@@ -98,7 +97,7 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
   const ShortConvArgs convolutions[] = {args.q, args.k, args.v};
   if (rule.segments.longest == 1) {
     ShortConv(device, convolutions);
-    DecodeMemories(device, args.gates, rule);
+    DecodeMemories(device, {.norms = args.norms, .gates = args.gates, .rule = rule});
     return true;
   }
   const auto entries = static_cast<int>(rule.q.shape[0]);
@@ -140,25 +139,27 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
   return true;
 }
 
-void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule,
-                    const int32_t* folding) {
+void DecodeMemories(Device& device, const DecodeMemoriesArgs& args) {
+  const DeltaGatesArgs& gates = args.gates;
+  const GatedDeltaRuleArgs& rule = args.rule;
   if (rule.segments.count == 0 || rule.q.shape[0] == 0) return;
   Problem p = delta::MakeProblem(rule);
   const DType state_dtype = rule.state.dtype;
   if (!HasTunedShape(p, state_dtype)) {
-    const float q_scale = 1.0f / std::sqrt(static_cast<float>(p.key_dim));
-    L2Norm(device, {.x = rule.q, .scale = q_scale, .y = rule.q});
-    L2Norm(device, {.x = rule.k, .y = rule.k});
+    const auto& [q, k] = args.norms;
+    L2Norm(device, {.x = rule.q, .scale = q.scale, .eps = q.eps, .y = rule.q});
+    L2Norm(device, {.x = rule.k, .scale = k.scale, .eps = k.eps, .y = rule.k});
     DeltaGates(device, gates);
     return GatedDeltaRule(device, rule);
   }
+  p.norms = args.norms;
   p.log_decay = gates.a.as<const float>();
   p.beta = gates.b.as<const float>();
   p.gate_rows = gates.entry_rows.as<const int>();
   p.a_log = gates.a_log.as<const float>();
   p.dt_bias = gates.dt_bias.as<const float>();
   p.beta_scale = gates.beta_scale;
-  p.folding = folding;
+  p.folding = args.folding;
   p.task = Task::kDecode;
   LaunchDecode(device, p, state_dtype, PlanOf(device, p, rule));
 }

@@ -48,12 +48,17 @@ void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
 // segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form
 // below. Keeps, folds and uses the pending writes, if there are any.
 void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args);
-// L2Norm of q, scaled by 1 / sqrt(key_dim), and of k, DeltaGates and GatedDeltaRule, for segments
-// of one entry: as one kernel, if the shape allows. What lies between is as DeltaMemoryPassArgs
-// says. `folding`, of each segment: whether all of its memory will be stored; only where it and the
-// segments were complete before the kernel ahead of this one let its successor start.
-void DecodeMemories(Device& device, const DeltaGatesArgs& gates, const GatedDeltaRuleArgs& rule,
-                    const int32_t* folding = nullptr);
+// L2Norm of q and of k, DeltaGates and GatedDeltaRule, for segments of one entry: as one kernel, if
+// the shape allows. What lies between is as DeltaMemoryPassArgs says.
+struct DecodeMemoriesArgs {
+  QueryKeyNorms norms;
+  const DeltaGatesArgs& gates;
+  const GatedDeltaRuleArgs& rule;
+  // For each segment whether all of its memory will be stored, or null. Only where it and the
+  // segments were complete before the kernel ahead of this one let its successor start.
+  const int32_t* folding = nullptr;
+};
+void DecodeMemories(Device& device, const DecodeMemoriesArgs& args);
 void SettleMemories(Device& device, const SettleArgs& args);
 // Of segments of one entry; of longer ones, if they go through the chunked form.
 bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args);

@@ -170,7 +170,7 @@ void ReferenceKernels::L2Norm(const L2NormArgs& args) {
     double* y = args.y.as<double>() + h * dim;
     double sum = 0;
     for (int64_t i = 0; i < dim; ++i) sum += x[i] * x[i];
-    const double factor = args.scale / std::sqrt(sum + 1e-6);
+    const double factor = args.scale / std::sqrt(sum + args.eps);
     for (int64_t i = 0; i < dim; ++i) y[i] = x[i] * factor;
   }
 }

@@ -91,6 +91,10 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(
   return memory;
 }
 
+QueryKeyNorms DeltaMemory::Norms() const {
+  return {.q = {.scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim))}};
+}
+
 PendingWrites DeltaMemory::Pending(const ForwardContext& ctx) const {
   if (pending_capacity_ == 0) return {};
   return {.capacity = pending_capacity_,
@@ -142,7 +146,7 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
             .segments = segments,
             .window = ctx.State(v_window_),
             .y = Reshaped(v, value_rows)},
-      .q_scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+      .norms = Norms(),
       .gates = {.a = streams.a,
                 .b = streams.b,
                 .a_log = a_log_,
@@ -163,8 +167,9 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
   if (!kernels.DeltaMemoryPass(pass)) {
     const ShortConvArgs convolutions[] = {pass.q, pass.k, pass.v};
     kernels.ShortConv(convolutions);
-    kernels.L2Norm({.x = q, .scale = pass.q_scale, .y = q});
-    kernels.L2Norm({.x = k, .y = k});
+    const QueryKeyNorms& norms = pass.norms;
+    kernels.L2Norm({.x = q, .scale = norms.q.scale, .eps = norms.q.eps, .y = q});
+    kernels.L2Norm({.x = k, .scale = norms.k.scale, .eps = norms.k.eps, .y = k});
     kernels.DeltaGates(pass.gates);
     kernels.GatedDeltaRule(pass.rule);
   }
@@ -187,6 +192,7 @@ DeltaMixerStepArgs DeltaMemory::StepArgs(ForwardContext& ctx, const Norm& norm,
           .q_window = ctx.State(q_window_),
           .k_window = ctx.State(k_window_),
           .v_window = ctx.State(v_window_),
+          .norms = Norms(),
           .a_log = a_log_,
           .dt_bias = dt_bias_,
           .beta_scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,

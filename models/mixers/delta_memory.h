@@ -57,6 +57,7 @@ class DeltaMemory {
             const MixMemoriesArgs* mix = nullptr) const;
 
  private:
+  QueryKeyNorms Norms() const;  // upstream's: queries of length 1 / sqrt(key_dim)
   PendingWrites Pending(const ForwardContext& ctx) const;
 
   DeltaMixerConfig config_;

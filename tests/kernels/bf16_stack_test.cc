@@ -77,8 +77,8 @@ struct Stack {
       const TensorView n = rms(h, w.norm);
       TensorView q = heads(linear(w.q, n, kDim)), k = heads(linear(w.k, n, kDim));
       const TensorView v = heads(linear(w.v, n, kDim));
-      kernels.L2Norm({q, 1 / std::sqrt(static_cast<float>(kHeadDim)), q});
-      kernels.L2Norm({k, 1, k});
+      kernels.L2Norm({.x = q, .scale = 1 / std::sqrt(static_cast<float>(kHeadDim)), .y = q});
+      kernels.L2Norm({.x = k, .y = k});
       DeltaGatesArgs gates;
       gates.a = gates.log_decay = linear(w.a, n, kHeads);
       gates.b = gates.beta = linear(w.b, n, kHeads);

@@ -110,6 +110,84 @@ TEST_F(CudaDeltaMemoryPassTest, TokensAgreeWithItsParts) {
   }
 }
 
+// Norms that no model has: any number that a kernel assumes shows. Keys are so short that the eps
+// of 0.01 counts, and no longer than those of length one.
+class CudaDeltaMemoryPassNormsTest : public CudaDeltaMemoryPassTest {
+ protected:
+  static PassProblem WithOtherNorms(PassProblem p) {
+    p.ShortenKeys();
+    p.norms = {.q = {.scale = 0.3f, .eps = 1e-2f}, .k = {.scale = 0.6f, .eps = 1e-2f}};
+    return p;
+  }
+  // The same problem with one of the four numbers as models have it.
+  static std::vector<PassProblem> Assumptions(const PassProblem& p) {
+    const QueryKeyNorms usual = {.q = {.scale = 1 / std::sqrt(static_cast<float>(p.dims.key_dim))}};
+    std::vector<PassProblem> all(4, p);
+    all[0].norms.q.scale = usual.q.scale;
+    all[1].norms.q.eps = usual.q.eps;
+    all[2].norms.k.scale = usual.k.scale;
+    all[3].norms.k.eps = usual.k.eps;
+    return all;
+  }
+  // That `got` has each of the four numbers: with another its outputs would be further off.
+  static void ExpectHonoured(const PassProblem& p, Backend& backend, const PassResult& got,
+                             const PassResult& want, double bound) {
+    EXPECT_TRUE(got.fused);
+    EXPECT_LE(RelativeError(got.out, want.out), bound);
+    EXPECT_LE(RelativeError(got.states, want.states), bound);
+    EXPECT_THAT(got.windows, HasSameBits(want.windows));
+    for (const PassProblem& assumption : Assumptions(p)) {
+      EXPECT_GT(RelativeError(assumption.Run(backend, {}).out, want.out), 4 * bound);
+    }
+  }
+};
+
+TEST_F(CudaDeltaMemoryPassNormsTest, TokensTakeScalesAndEpsilonsAsTheyAreGiven) {
+  const std::unique_ptr<Backend> backend = Make({});
+  uint64_t seed = 650;
+  // Of sizes that decoding is tuned for, and not.
+  for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 64, 48, false},
+                              PassDims{1, 2, 128, 64, true}, PassDims{2, 4, 40, 24, true}}) {
+    ++seed;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const PassProblem p = WithOtherNorms(RandomProblem(seed, dims, /*longest=*/1));
+    const PassResult want = p.Run(*backend, {});
+    ExpectHonoured(p, *backend, p.Run(*backend, {.fuse = true}), want, 1e-5);
+  }
+}
+
+// So many that a device streams them past its multiprocessors.
+TEST_F(CudaDeltaMemoryPassNormsTest, TokensOfManyMemoriesTakeScalesAndEpsilonsAsTheyAreGiven) {
+  constexpr int kManySlots = 14;
+  const std::unique_ptr<Backend> backend = Make({});
+  std::vector<SegmentSpec> segments;
+  for (int memory = 0; memory < kMemories; ++memory) {
+    for (int slot = 0; slot < kManySlots; ++slot) segments.push_back({1, slot, memory, slot == 3});
+  }
+  const PassProblem p = WithOtherNorms(
+      PassProblem(/*seed=*/660, PassDims{4, 4, 256, 256, true}, segments, kManySlots, kMemories));
+  const PassResult want = p.Run(*backend, {});
+  ExpectHonoured(p, *backend, p.Run(*backend, {.fuse = true}), want, 1e-5);
+}
+
+TEST_F(CudaDeltaMemoryPassNormsTest, PromptsTakeScalesAndEpsilonsAsTheyAreGiven) {
+  const std::unique_ptr<Backend> backend = Make({.compute_dtype = DType::kBF16});
+  uint64_t seed = 670;
+  for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 128, 64, false},
+                              PassDims{1, 1, 64, 48, true}}) {
+    for (const int longest : {5, 150}) {
+      ++seed;
+      SCOPED_TRACE("seed " + std::to_string(seed));
+      const PassProblem p = WithOtherNorms(RandomProblem(seed, dims, longest));
+      const PassResult want = p.Run(*backend, {});
+      for (const bool says_longer : {false, true}) {
+        const PassResult got = p.Run(*backend, {.fuse = true, .says_longer = says_longer});
+        ExpectHonoured(p, *backend, got, want, kBound);
+      }
+    }
+  }
+}
+
 // Beside float64. The chunks' operands are rounded to f16, of unit roundoff 2^-11, eight times on
 // the way from inputs to outputs: k and q (by what makes them, here), S, V', T, U and P T, S once
 // more. What follows is linear, and the erasing product makes no error larger, so in norm that much
@@ -211,6 +289,25 @@ TEST_F(CudaDeltaMemoryPassTest, PromptsBesideDecodingRowsMatchFloat64) {
         }
       }
     }
+  }
+}
+
+TEST_F(CudaDeltaMemoryPassNormsTest, MixedStepsTakeScalesAndEpsilonsAsTheyAreGiven) {
+  constexpr int kRows = 8;
+  const std::unique_ptr<Backend> reference = MakeReference();
+  const std::unique_ptr<Backend> backend = Make({.compute_dtype = DType::kBF16});
+  uint64_t seed = 850;
+  for (const PassDims dims : {PassDims{2, 2, 256, 256, true}, PassDims{2, 4, 128, 64, false},
+                              PassDims{3, 3, 64, 80, false}}) {
+    ++seed;
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    PassProblem p(seed, dims, PromptsBesideDecoding(seed, kRows, kMemories, /*longest=*/40), kRows,
+                  kMemories);
+    p = WithOtherNorms(p);
+    const PassResult want = p.Run(*reference, {.pending = true});
+    const PassResult got = p.Run(*backend, {.fuse = true, .says_longer = true, .pending = true});
+    EXPECT_TRUE(got.fused);
+    ExpectClose(p, got, want, BoundOf(DType::kF32, /*times=*/0));
   }
 }
 

@@ -77,13 +77,14 @@ TEST_P(KnownAnswersTest, Norms) {
   EXPECT_THAT(bench_.Read(rms.y),
               IsWithin(kBound, {3 / std::sqrt(12.5), 8 / std::sqrt(12.5), 0.2, 2.8}));
 
-  // sqrt(sum + 1e-6): in the last head the sum is not much larger.
+  // sqrt(sum + eps): in the last head the sum is not much larger.
   L2NormArgs l2;
   l2.x = bench_.Activations({3, 4, 0, 0, 3 * 0x1p-10, 4 * 0x1p-10}, {1, 3, 2});
   l2.scale = 0.5f;
+  l2.eps = 1e-6f;
   l2.y = bench_.NewActivations({1, 3, 2});
   kernels_.L2Norm(l2);
-  const double last = std::sqrt(25 * 0x1p-20 + 1e-6);
+  const double last = std::sqrt(25 * 0x1p-20 + l2.eps);
   EXPECT_THAT(bench_.Read(l2.y),
               IsWithin(kBound, {0.3, 0.4, 0, 0, 1.5 * 0x1p-10 / last, 2 * 0x1p-10 / last}));
 
