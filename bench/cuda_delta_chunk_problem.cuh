@@ -277,6 +277,7 @@ class Pass {
     args.rule.segments = list;
     args.rule.state = field(values * d.key_dim, DType::kF32);
     args.rule.pending = {.capacity = kCapacity,
+                         .phase = field(1, DType::kI32),
                          .range = field(2, DType::kI32),
                          .keys = field(kCapacity * keys, DType::kF32),
                          .updates = field(kCapacity * values, DType::kF32),

@@ -63,6 +63,7 @@ class DecodeBench {
     };
     args_.state = field(state_bytes_, dtype);
     args_.pending = {.capacity = kCapacity,
+                     .phase = field(4, DType::kI32),
                      .range = field(8, DType::kI32),
                      .keys = field(pending, term),
                      .updates = field(pending, term),

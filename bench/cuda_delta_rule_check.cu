@@ -40,19 +40,21 @@ class Check {
     const DType term = PendingDType(dtype);
     const int64_t entries = int64_t{SizeOf(term)} * kCapacity;
     pending_ = {.capacity = kCapacity,
+                .phase = field(4, DType::kI32),
                 .range = field(8, DType::kI32),
                 .keys = field(entries * dims.heads * dims.key_dim, term),
                 .updates = field(entries * dims.value_heads * dims.value_dim, term),
                 .log_decay = field(4ll * kCapacity * dims.value_heads, DType::kF32)};
     cudaMalloc(&slabs_, slab_bytes_ * kSlots);
     cudaMemset(slabs_, 0xff, slab_bytes_ * kSlots);
-    for (StateView* view : {&written_, &state_, &pending_.range, &pending_.keys, &pending_.updates,
-                            &pending_.log_decay}) {
+    for (StateView* view : {&written_, &state_, &pending_.phase, &pending_.range, &pending_.keys,
+                            &pending_.updates, &pending_.log_decay}) {
       view->base = reinterpret_cast<std::byte*>(slabs_);
       view->slab_bytes = slab_bytes_;
     }
     for (int slot = 0; slot < kSlots; ++slot) {
       cudaMemset(slabs_ + slot * slab_bytes_ + written_.offset, 0, kMemories);
+      cudaMemset(slabs_ + slot * slab_bytes_ + pending_.phase.offset, slot, 4);
     }
     host_.resize(kSlots * kMemories);
   }

@@ -66,14 +66,16 @@ class Drift {
     args.state = field(kHeads * kValueDim * pitch, dtype);
     const DType term = PendingDType(dtype);
     args.pending = {.capacity = kCapacity,
+                    .phase = field(4, DType::kI32),
                     .range = field(8, DType::kI32),
                     .keys = field(SizeOf(term) * kCapacity * kHeads * kKeyDim, term),
                     .updates = field(SizeOf(term) * kCapacity * kHeads * kValueDim, term),
                     .log_decay = field(4 * kCapacity * kHeads, DType::kF32)};
     StateView written = field(1, DType::kU8);
     char* slab = Upload(std::vector<char>(slab_bytes, 0));
-    for (StateView* view : {&args.state, &args.pending.range, &args.pending.keys,
-                            &args.pending.updates, &args.pending.log_decay, &written}) {
+    for (StateView* view :
+         {&args.state, &args.pending.phase, &args.pending.range, &args.pending.keys,
+          &args.pending.updates, &args.pending.log_decay, &written}) {
       view->base = reinterpret_cast<std::byte*>(slab);
       view->slab_bytes = slab_bytes;
     }

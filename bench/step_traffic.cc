@@ -88,6 +88,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder,
   }
   traffic.pending_writes_ = backend.state_format().pending_writes;
   for (const StateField& field : layout.fields()) {
+    if (field.birth_phases > 0) continue;  // a word, and none of a layer's
     Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
     const auto bytes = static_cast<double>(field.memory_bytes());
     if (absl::StrContains(field.name, ".pending_")) {

@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   // Fields lie in the order of their offsets; neighbours become one copy.
   int64_t eager_bytes = 0;
   for (const StateField& field : layout.fields()) {
-    if (field.lazily_initialized || field.bytes() == 0) continue;
+    if (field.lazily_initialized || field.bytes() == 0 || field.birth_phases > 0) continue;
     std::vector<EagerRange>& ranges = pool->eager_;
     constexpr int64_t kPadding = 64;
     if (!ranges.empty() &&
@@ -35,17 +35,26 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   }
 
   pool->JoinRanges();
+  std::vector<int32_t> numbers;
+  for (const StateField& field : layout.fields()) {
+    if (field.birth_phases == 0) continue;
+    const int64_t first = eager_bytes + static_cast<int64_t>(numbers.size() * sizeof(int32_t));
+    pool->phases_.push_back({field.offset, first, field.birth_phases});
+    for (int32_t phase = 0; phase < field.birth_phases; ++phase) numbers.push_back(phase);
+  }
+  const auto number_bytes = static_cast<int64_t>(numbers.size() * sizeof(int32_t));
 
   // Slab 0 serves as the place where the initial one is made, so that it costs no memory of its
   // own.
-  if (eager_bytes > 0) {
-    MNEME_ASSIGN_OR_RETURN(pool->initial_, Buffer::Allocate(backend, eager_bytes));
+  if (eager_bytes + number_bytes > 0) {
+    MNEME_ASSIGN_OR_RETURN(pool->initial_, Buffer::Allocate(backend, eager_bytes + number_bytes));
     backend.Zero(pool->slab(0), pool->slab_bytes_);
     MNEME_RETURN_IF_ERROR(model.InitState(backend, pool->slab(0)));
     for (const EagerRange& range : pool->eager_) {
       backend.CopyPieces(pool->initial_.data() + range.initial_offset, range.bytes,
                          pool->slab(0) + range.slab_offset, range.stride, range.bytes, range.count);
     }
+    backend.CopyFromHost(pool->initial_.data() + eager_bytes, numbers.data(), number_bytes);
     MNEME_RETURN_IF_ERROR(backend.Synchronize());
   }
 
@@ -83,6 +92,12 @@ std::optional<int> StatePool::Acquire() {
                         range.count);
     copied_bytes_ += range.bytes * range.count;
   }
+  for (const PhaseField& field : phases_) {
+    const int64_t number = field.initial_offset + births_ % field.phases * SizeOf(DType::kI32);
+    backend_.Copy(slab(slot) + field.slab_offset, initial_.data() + number, sizeof(int32_t));
+    copied_bytes_ += sizeof(int32_t);
+  }
+  ++births_;
   return slot;
 }
 

@@ -22,7 +22,8 @@ class StatePool {
                                                            int slots);
 
   // A slab that holds the initial state; nothing if all are taken. Costs a copy of the eagerly
-  // initialised fields: the others are read as their initial value until they are written.
+  // initialised fields, and of a number where sessions are given one in turn
+  // (StateField::birth_phases): the others are read as their initial value until they are written.
   std::optional<int> Acquire();
   // Gives a slab back. Its bytes stay until the slot is acquired again.
   void Release(int slot);
@@ -49,6 +50,12 @@ class StatePool {
     int64_t stride = 0;
     int64_t count = 1;
   };
+  // A field of StateField::birth_phases; the numbers to give lie in `initial_`.
+  struct PhaseField {
+    int64_t slab_offset;
+    int64_t initial_offset;
+    int phases;
+  };
   // Joins ranges of one size and distance, of which a device then makes one copy.
   void JoinRanges();
 
@@ -58,8 +65,10 @@ class StatePool {
   Backend& backend_;
   int64_t slab_bytes_ = 0;
   Buffer slabs_;
-  Buffer initial_;  // the eager fields of the initial slab, packed
+  Buffer initial_;  // the eager fields of the initial slab, packed; then the phases
   std::vector<EagerRange> eager_;
+  std::vector<PhaseField> phases_;
+  int64_t births_ = 0;
   std::vector<int> free_;  // last out first: its slab may still be in a cache
   std::vector<bool> taken_;
   int64_t copied_bytes_ = 0;

@@ -21,6 +21,12 @@ constexpr DType PendingDType(DType memory_dtype) {
 // pending writes, whatever its fields hold.
 struct PendingWrites {
   int capacity = 0;  // 0: the device writes every token; the views are unset
+  // i32, one of a slab, not of each memory: where the places of a memory begin whenever nothing is
+  // pending, and so the tokens at which it is added up. A session is given one of capacity + 1 when
+  // it is born, in turn, and keeps it wherever its slab is copied: a batch's memories then do not
+  // all fold in the same step, and a session's bits do not depend on where it lies. One number
+  // serves all layers: a birth writes one word, and kernels keep memories of a layer apart.
+  StateView phase;
   // Per memory: i32 [2], the writes [begin, end) of the following are pending. A memory whose
   // begin == end has none, whatever the two are.
   StateView range;

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/log.h"
 #include "kernels/tensor.h"
 
 namespace mneme {
@@ -54,6 +55,17 @@ StateField StateLayout::Add(absl::string_view name, DType dtype, Shape shape,
   return field;
 }
 
+StateField StateLayout::AddBirthPhase(int phases) {
+  for (const StateField& field : fields_) {
+    if (field.birth_phases == 0) continue;
+    CHECK_EQ(field.birth_phases, phases) << "a second number of phases";
+    return field;
+  }
+  Add("phase", DType::kI32, {1}, /*lazily_initialized=*/false);
+  fields_.back().birth_phases = phases;
+  return fields_.back();
+}
+
 std::string StateLayout::ToString() const {
   std::vector<FieldGroup> groups;
   for (const StateField& field : fields_) {
@@ -77,9 +89,15 @@ std::string StateLayout::ToString() const {
     } else if (group.first_layer >= 0) {
       name = absl::StrCat("layers.", group.first_layer, ".", group.rest);
     }
+    std::string birth;
+    if (group.field->birth_phases > 0) {
+      birth = absl::StrCat("  one of ", group.field->birth_phases, " in turn in new sessions");
+    } else if (!group.field->lazily_initialized) {
+      birth = "  cleared in new sessions";
+    }
     absl::StrAppendFormat(&text, "%-24s %-4s %-22s %12d bytes%s\n", name, Name(group.field->dtype),
                           ShapeToString(group.field->shape), group.count * group.field->bytes(),
-                          group.field->lazily_initialized ? "" : "  cleared in new sessions");
+                          birth);
   }
   absl::StrAppend(&text, "slab: ", slab_bytes_, " bytes\n");
   return text;

@@ -24,6 +24,9 @@ struct StateField {
   // the kernels read a memory that was never written as its initial value (true). The latter cost
   // nothing when a session is created.
   bool lazily_initialized = false;
+  // Above 0: instead of the initial slab's bytes new sessions hold a number, i32 [1], from 0 to
+  // birth_phases - 1, given to them in turn.
+  int birth_phases = 0;
 
   int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
   int64_t memory_bytes() const { return shape.rank == 0 ? bytes() : bytes() / shape[0]; }
@@ -34,6 +37,11 @@ class StateLayout {
  public:
   // Appends a field and returns its handle.
   StateField Add(absl::string_view name, DType dtype, Shape shape, bool lazily_initialized);
+
+  // The field of what sessions are given of `phases` at their birth, which all layers share: the
+  // first call appends it. To be called before other fields of a layer are added, so that those of
+  // all layers lie at one distance.
+  StateField AddBirthPhase(int phases);
 
   std::span<const StateField> fields() const { return fields_; }
   int64_t slab_bytes() const { return slab_bytes_; }  // multiple of 64

@@ -26,6 +26,7 @@
 #include <span>
 #include <vector>
 
+#include "base/log.h"
 #include "kernels/cuda/decode_layers.h"
 #include "kernels/cuda/operations.h"
 
@@ -79,6 +80,7 @@ Params MakeParams(std::span<const DecodeLayerArgs> args) {
   p.beta_scale = mixer.beta_scale;
   p.norms = mixer.norms;
   p.capacity = mixer.pending.capacity;
+  p.phase = delta::Field(mixer.pending.phase);
   p.widest = std::max({p.model_dim, p.mlp_dim, p.value_heads * p.value_dim});
   return p;
 }
@@ -95,6 +97,12 @@ bool Fits(const DecodeLayerArgs& args, const Params& p, int key_dim, DType state
   };
   const std::array windows = {&mixer.q_window, &mixer.k_window, &mixer.v_window};
   const size_t matrices = p.per_memory ? p.memories + (p.shared ? 1 : 0) : 1;
+  // One for all layers, as PendingWrites has it.
+  const auto has_phase = [&p](const PendingWrites& pending) {
+    CHECK(pending.phase.base != nullptr) << "pending writes without a phase";
+    const delta::Field phase(pending.phase);
+    return phase.base == p.phase.base && phase.slab_bytes == p.phase.slab_bytes;
+  };
   const auto per_memory = [&](std::span<const PackedMatrix> group, int outputs) {
     return group.size() == matrices && IsBf16(group, outputs, p.model_dim);
   };
@@ -110,7 +118,8 @@ bool Fits(const DecodeLayerArgs& args, const Params& p, int key_dim, DType state
                        return (window->dtype == DType::kBF16) == p.rounded_windows;
                      }) &&
          mixer.pending.capacity == p.capacity && mixer.state.dtype == state_dtype &&
-         aligned(mixer.state) && (p.capacity == 0 || aligned(mixer.pending.keys)) &&
+         aligned(mixer.state) &&
+         (p.capacity == 0 || (aligned(mixer.pending.keys) && has_phase(mixer.pending))) &&
          (p.memories == 0 || IsBf16(mixer.router, p.memories, p.model_dim)) &&
          IsBf16(mixer.q_proj, keys, p.model_dim) &&
          (!p.gated || IsBf16(mixer.g_proj, values, p.model_dim)) &&

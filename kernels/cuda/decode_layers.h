@@ -86,8 +86,9 @@ struct Params {
   bool rounded_windows;  // bf16, and so are inputs of convolutions
   float norm_eps, out_norm_eps, mlp_norm_eps, beta_scale;
   QueryKeyNorms norms;
-  int capacity;  // of pending writes
-  int widest;    // features of the widest input of a product
+  int capacity;        // of pending writes
+  delta::Field phase;  // of sessions
+  int widest;          // features of the widest input of a product
   // What blocks tell each other. Entry r * columns + j: row r's token in the j-th memory it goes
   // to.
   Word *q, *k, *v;             // [entries, channels], after convolution and silu

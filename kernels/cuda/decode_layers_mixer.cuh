@@ -196,7 +196,8 @@ __device__ inline void MarkWritten(const Params& p, const Layer& layer, const Sh
   if (row >= p.rows || shared.slots[row] < 0) return;
   const int slot = shared.slots[row], memory = shared.memories[row][Thread() % p.columns];
   if (p.capacity > 0 && written[row][memory] != Written::kAll) {
-    const delta::Range empty = delta::EmptyRange(slot, memory, p.capacity);
+    const int phase = *p.phase.At<const int>(slot, 0);
+    const delta::Range empty = delta::EmptyRange(phase, memory, p.capacity);
     *layer.range.At<int2>(slot, memory) = {empty.begin, empty.end};
   }
   *layer.written.At<uint8_t>(slot, memory) = 1;

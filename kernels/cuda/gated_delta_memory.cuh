@@ -67,7 +67,7 @@ struct Problem {
   // as soon as the previous kernel lets this one start; only q, k, v and the gates are its results.
   const int* folding;
   unsigned* queue;  // [2], gated_delta_stream.cu's
-  Field written, state, range, keys, updates, decays;
+  Field written, state, phase, range, keys, updates, decays;
 };
 
 // The work of a block: rows of a head of a memory, and the entries to take it through.
@@ -141,10 +141,11 @@ __device__ inline Range ReadRange(const Problem& p, const Item& item) {
   return {static_cast<int>(bits & 0xffffffffu), static_cast<int>(bits >> 32 & 0xffff)};
 }
 
-// Where a memory's next writes begin, once none are pending. Memories begin at different places, so
-// that they do not all fold in the same step.
-__device__ inline Range EmptyRange(int slot, int memory, int capacity) {
-  const int begin = static_cast<int>((slot + 5u * memory) % (capacity + 1u));
+// Where a memory's next writes begin, once none are pending, of a session of this phase
+// (PendingWrites::phase). Memories begin at different places, so that they do not all fold in the
+// same step.
+__device__ inline Range EmptyRange(int phase, int memory, int capacity) {
+  const int begin = static_cast<int>((phase + 5u * memory) % (capacity + 1u));
   return {begin, begin};
 }
 
@@ -160,15 +161,14 @@ class RangeChange {
   // After all reads of the block (a barrier between).
   __device__ void Begin(const Problem& p, const Item& item, Range range, bool fold) {
     if (p.capacity == 0) return;
-    next_ = EmptyRange(item.slot, item.memory, p.capacity);
-    if (!item.fresh) {
-      if (!fold) {
-        next_ = {range.begin, range.end + 1};
-      } else if (!p.fold_all && item.length == 1) {
-        next_ = {0, 0};  // it was full: from here on it takes turns as it does now
-      } else if (range.size() == 0) {
-        return;
-      }
+    if (!item.fresh && !fold) {
+      next_ = {range.begin, range.end + 1};
+    } else if (!item.fresh && !p.fold_all && item.length == 1) {
+      next_ = {0, 0};  // it was full: from here on it takes turns as it does now
+    } else if (!item.fresh && range.size() == 0) {
+      return;
+    } else {
+      next_ = EmptyRange(*p.phase.At<const int>(item.slot, 0), item.memory, p.capacity);
     }
     stored_ = p.range.At<unsigned long long>(item.slot, item.memory);
     if (item.fresh) {

@@ -1,6 +1,7 @@
 // Chooses the kernels of a gated delta rule.
 #include <algorithm>
 
+#include "base/log.h"
 #include "kernels/cuda/delta_chunk_streams.h"
 #include "kernels/cuda/gated_delta_chunk.h"
 #include "kernels/cuda/gated_delta_launch.h"
@@ -15,6 +16,8 @@ using delta::Task;
 void SetPending(const PendingWrites& pending, Problem& p) {
   p.capacity = pending.capacity;
   if (pending.capacity == 0) return;
+  CHECK(pending.phase.base != nullptr) << "pending writes without a phase";
+  p.phase = delta::Field(pending.phase);
   p.range = delta::Field(pending.range);
   p.keys = delta::Field(pending.keys);
   p.updates = delta::Field(pending.updates);

@@ -67,6 +67,9 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(
     return matrix->dtype == DType::kBF16;
   });
   const DType window_dtype = bf16 ? format.bf16_window_dtype : format.window_dtype;
+  if (format.pending_writes > 0) {
+    memory.pending_phase_ = builder.state.AddBirthPhase(format.pending_writes + 1);
+  }
   memory.written_ =
       builder.AddState("written", DType::kU8, {memories}, /*lazily_initialized=*/false);
   memory.q_window_ = builder.AddState("q_window", window_dtype, {memories, history, keys}, true);
@@ -98,6 +101,7 @@ QueryKeyNorms DeltaMemory::Norms() const {
 PendingWrites DeltaMemory::Pending(const ForwardContext& ctx) const {
   if (pending_capacity_ == 0) return {};
   return {.capacity = pending_capacity_,
+          .phase = ctx.State(pending_phase_),
           .range = ctx.State(pending_range_),
           .keys = ctx.State(pending_keys_),
           .updates = ctx.State(pending_updates_),

@@ -69,7 +69,7 @@ class DeltaMemory {
   StateField written_, q_window_, k_window_, v_window_, memory_;
   // PendingWrites, on devices that hold writes back. 0 and no fields on others.
   int pending_capacity_ = 0;
-  StateField pending_range_, pending_keys_, pending_updates_, pending_decay_;
+  StateField pending_phase_, pending_range_, pending_keys_, pending_updates_, pending_decay_;
 };
 
 // Temporaries for Dispatch's outputs: the segments of `memories` memories (shared one included) and

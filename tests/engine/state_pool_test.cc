@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <set>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/support/fake_model.h"
@@ -45,6 +46,50 @@ TEST(StatePoolTest, ANewSlabHasTheInitialEagerFieldsAndLeavesTheOthersAlone) {
   std::memcpy(&eager, slab, sizeof(eager));
   EXPECT_EQ(eager, FakeMemory{}.eager);
   EXPECT_EQ(pool->copied_bytes(), 2 * eager_bytes) << "nothing else was copied";
+}
+
+int32_t PhaseOf(const StatePool& pool, const FakeModel& model, int slot) {
+  int32_t phase = -1;
+  for (const StateField& field : model.state_layout().fields()) {
+    if (field.birth_phases == 0) continue;
+    std::memcpy(&phase, pool.slabs() + slot * pool.slab_bytes() + field.offset, sizeof(phase));
+  }
+  return phase;
+}
+
+TEST(StatePoolTest, SessionsAreGivenPhasesInTurnWhereverTheyLie) {
+  FaultyBackend backend;
+  const FakeModel model({.birth_phases = 3});
+  auto pool = StatePool::Create(backend, model, 5).value();
+  std::memset(pool->slabs(), 0x77, 5 * pool->slab_bytes());
+  std::vector<int> slots;
+  for (int birth = 0; birth < 5; ++birth) {
+    slots.push_back(pool->Acquire().value());
+    EXPECT_EQ(PhaseOf(*pool, model, slots.back()), birth % 3);
+  }
+  // The sixth birth and the seventh, each in a slab that others had.
+  pool->Release(slots[1]);
+  pool->Release(slots[4]);
+  for (const int birth : {5, 6}) {
+    EXPECT_EQ(PhaseOf(*pool, model, pool->Acquire().value()), birth % 3);
+  }
+  EXPECT_EQ(PhaseOf(*pool, model, slots[0]), 0) << "another session was written";
+  uint64_t eager = 0;
+  std::memcpy(&eager, pool->slabs() + slots[1] * pool->slab_bytes(), sizeof(eager));
+  EXPECT_EQ(eager, FakeMemory{}.eager) << "beside its phase a session is as any other";
+}
+
+TEST(StatePoolTest, AForkKeepsItsPhase) {
+  FaultyBackend backend;
+  const FakeModel model({.birth_phases = 3});
+  auto pool = StatePool::Create(backend, model, 4).value();
+  pool->Acquire().value();
+  const int parent = pool->Acquire().value();
+  for (int i = 0; i < 2; ++i) {
+    const int fork = pool->Acquire().value();
+    pool->Copy(parent, fork);
+    EXPECT_EQ(PhaseOf(*pool, model, fork), 1);
+  }
 }
 
 TEST(StatePoolTest, ACopyIsTheWholeSlab) {

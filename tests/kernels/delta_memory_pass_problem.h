@@ -192,6 +192,7 @@ class PassRun {
         k_windows_(NewWindows(p.dims.keys())),
         v_windows_(NewWindows(p.dims.values())),
         written_(bench_, p.slots, p.memories, 1, DType::kU8),
+        phase_(bench_, p.slots, 1, 1, DType::kI32),
         range_(bench_, p.slots, p.memories, 2, DType::kI32),
         keys_(NewPending(p.dims.keys(), PendingDType(options.state))),
         updates_(NewPending(p.dims.values(), PendingDType(options.state))),
@@ -211,6 +212,8 @@ class PassRun {
     dt_bias_ = bench_.Floats(p.dt_bias, {d.value_heads});
     // Fresh memories hold whatever their slabs happened to hold: one bits, NaN.
     for (int slot = 0; slot < p.slots; ++slot) {
+      const int32_t phase = slot % (PassProblem::kCapacity + 1);
+      backend.CopyFromHost(phase_.view().At(slot, 0), &phase, sizeof(phase));
       for (int memory = 0; memory < p.memories; ++memory) {
         written_.Write(slot, memory, {1});
         if (!p.Fresh(slot, memory)) Load(slot, memory);
@@ -350,6 +353,7 @@ class PassRun {
   PendingWrites PendingOf() const {
     if (!HasPending()) return {};
     return {.capacity = PassProblem::kCapacity,
+            .phase = phase_.view(),
             .range = range_.view(),
             .keys = keys_.view(),
             .updates = updates_.view(),
@@ -432,7 +436,7 @@ class PassRun {
   bool fused_ = true;
   Workbench bench_;
   SlabPool states_, q_windows_, k_windows_, v_windows_;
-  SlabPool written_, range_, keys_, updates_, decays_;
+  SlabPool written_, phase_, range_, keys_, updates_, decays_;
   TensorView q_, k_, v_, a_, b_, q_conv_, k_conv_, v_conv_, a_log_, dt_bias_;
 };
 

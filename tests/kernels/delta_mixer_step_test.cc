@@ -124,11 +124,10 @@ class LayerRun {
                    .out_norm = bench_.Floats(p.out_norm, {p.kValueDim}),
                    .out_norm_eps = p.out_norm_eps,
                    .out_proj = bench_.Pack(p.out, p.kModelDim, p.kValues, DType::kBF16)};
-    args_.feed_forward = {
-        .norm = bench_.Floats(p.mlp_norm, {p.kModelDim}),
-        .gate = Pack(p.gate, p.kMlpDim),
-        .up = Pack(p.up, p.kMlpDim),
-        .down = bench_.Pack(p.down, p.kModelDim, p.kMlpDim, DType::kBF16)};
+    args_.feed_forward = {.norm = bench_.Floats(p.mlp_norm, {p.kModelDim}),
+                          .gate = Pack(p.gate, p.kMlpDim),
+                          .up = Pack(p.up, p.kMlpDim),
+                          .down = bench_.Pack(p.down, p.kModelDim, p.kMlpDim, DType::kBF16)};
   }
 
   // What step `step` adds to its hidden state. The parts are those of all of the layer, or of the

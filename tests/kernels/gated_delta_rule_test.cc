@@ -246,7 +246,7 @@ class GatedDeltaRuleLongRunTest : public testing::TestWithParam<BackendUnderTest
     const int capacity = backend.state_format().pending_writes;
     Workbench bench(backend);
     SlabPool slabs = p.NewSlabs(bench), written(bench, 1, 1, 1, DType::kU8),
-             range(bench, 1, 1, 2, DType::kI32),
+             phase(bench, 1, 1, 1, DType::kI32), range(bench, 1, 1, 2, DType::kI32),
              keys(bench, 1, 1, int64_t{capacity} * d.heads * d.key_dim, DType::kF32),
              updates(bench, 1, 1, int64_t{capacity} * d.value_heads * d.value_dim, DType::kF32),
              decays(bench, 1, 1, int64_t{capacity} * d.value_heads, DType::kF32);
@@ -254,6 +254,7 @@ class GatedDeltaRuleLongRunTest : public testing::TestWithParam<BackendUnderTest
     PendingWrites pending;
     if (capacity > 0) {
       pending = {.capacity = capacity,
+                 .phase = phase.view(),
                  .range = range.view(),
                  .keys = keys.view(),
                  .updates = updates.view(),

@@ -85,6 +85,7 @@ class Memories {
             bench_, slots, memories,
             int64_t{dims.value_heads} * dims.value_dim * StateRowPitch(state_dtype_, dims.key_dim),
             state_dtype_),
+        phase_(bench_, slots, 1, 1, DType::kI32),
         range_(bench_, slots, memories, 2, DType::kI32),
         keys_(bench_, slots, memories, int64_t{capacity_} * dims.heads * dims.key_dim,
               PendingDType(state_dtype_)),
@@ -93,6 +94,10 @@ class Memories {
         decays_(bench_, slots, memories, int64_t{capacity_} * dims.value_heads, DType::kF32),
         rows_(static_cast<size_t>(slots) * memories) {
     for (int i = 0; i < slots * memories; ++i) SetWritten(i / memories, i % memories, 0);
+    for (int slot = 0; slot < slots; ++slot) {
+      const int32_t phase = 7 * slot % (capacity_ + 1);
+      backend.CopyFromHost(phase_.view().At(slot, 0), &phase, sizeof(phase));
+    }
   }
 
   // A step over `list`; compares its outputs.
@@ -182,6 +187,7 @@ class Memories {
         backend.Copy(view.At(to, memory), view.At(from, memory), view.memory_bytes);
       }
     }
+    backend.Copy(phase_.view().At(to, 0), phase_.view().At(from, 0), sizeof(int32_t));
     for (int memory = 0; memory < memories_; ++memory) Rows(to, memory) = Rows(from, memory);
   }
 
@@ -246,6 +252,7 @@ class Memories {
   }
   PendingWrites Pending() {
     return {.capacity = capacity_,
+            .phase = phase_.view(),
             .range = range_.view(),
             .keys = keys_.view(),
             .updates = updates_.view(),
@@ -333,7 +340,7 @@ class Memories {
   const int slots_, memories_, capacity_;
   const DType state_dtype_;
   Workbench bench_;
-  SlabPool written_, states_, range_, keys_, updates_, decays_;
+  SlabPool written_, states_, phase_, range_, keys_, updates_, decays_;
   std::vector<Reference> rows_;
 };
 

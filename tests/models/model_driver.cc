@@ -141,9 +141,15 @@ absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
 void ModelDriver::Reset(int slot) {
   for (const StateField& field : model_->state_layout().fields()) {
     if (field.lazily_initialized) continue;
+    if (field.birth_phases > 0) {
+      const auto phase = static_cast<int32_t>(births_ % field.birth_phases);
+      backend_->CopyFromHost(Slab(slot) + field.offset, &phase, sizeof(phase));
+      continue;
+    }
     backend_->Copy(Slab(slot) + field.offset, initial_slab_.data() + field.offset, field.bytes());
   }
   positions_.at(slot) = 0;
+  ++births_;
 }
 
 void ModelDriver::Fork(int from, int to) {

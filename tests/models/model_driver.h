@@ -48,9 +48,10 @@ class ModelDriver {
   absl::Status Feed(int slot, std::span<const int32_t> tokens, std::span<const int> chunks,
                     const std::function<absl::Status(std::span<const float>)>& sink);
 
-  void Reset(int slot);         // a new session; lazily initialised fields keep their bytes
-  void Fork(int from, int to);  // `to` becomes a copy of `from`
-  void Settle(int slot);        // Model::Settle
+  // A new session; lazily initialised fields keep their bytes. Phases go round as in the engine.
+  void Reset(int slot);
+  void Fork(int from, int to);                                      // `to` becomes a copy of `from`
+  void Settle(int slot);                                            // Model::Settle
   int64_t position(int slot) const { return positions_.at(slot); }  // tokens that it was fed
   std::vector<std::byte> ReadSlab(int slot);
   // `position` is that of the session whose slab it was.
@@ -74,6 +75,7 @@ class ModelDriver {
   Limits limits_;
   std::vector<int64_t> positions_;  // by slot
   Buffer slabs_, initial_slab_;
+  int64_t births_ = 0;
   Workspace workspace_ = Workspace::ForMeasuring();
   Tensor token_ids_, row_offsets_, slots_, row_positions_, logit_tokens_, logits_;
   RoutingObserver* routing_ = nullptr;

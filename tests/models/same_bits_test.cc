@@ -1,8 +1,11 @@
 // A row's logits on a GPU, with other rows and more of them in its step: where they are the same
 // bits, and how far they are off where they are not. docs/numerics.md, "Same bits".
 #include <cstdio>
+#include <cstring>
 #include <memory>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -11,6 +14,7 @@
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
 
 namespace mneme {
 namespace {
@@ -156,6 +160,130 @@ TEST_F(CudaSameBitsTest, ADecodeRowBesideAPaddingRow) {
       EXPECT_THAT(std::vector<double>(logits->begin(), logits->end()), HasSameBits(want))
           << "row " << place;
     }
+  }
+}
+
+// One session in different slots: wherever it was born, and wherever a fork of it lies. Batches are
+// so large, and matrices too, that writes are held back; between them few rows meet them.
+class CudaSlotTest : public CudaSameBitsTest {
+ protected:
+  static ModelSpec Spec() {
+    ModelSpec spec = TinySpec("mom-tiny");
+    spec.dtype = DType::kBF16;
+    spec.config.model_dim = spec.config.mlp_dim = 512;
+    spec.config.delta.key_dim = spec.config.delta.value_dim = 256;
+    spec.config.delta.memories = spec.config.delta.top_k = 2;
+    return spec;
+  }
+  std::unique_ptr<ModelDriver> Start(DType state) {
+    MakeFolder(Spec(), folder_);
+    BackendOptions options;
+    options.compute_dtype = DType::kBF16;
+    options.state_dtype = state;
+    auto backend = MakeBackend("cuda", options);
+    CHECK_OK(backend.status());
+    return Drive(folder_.path(), *std::move(backend),
+                 {.slots = 2 * kMostRows, .max_rows = kMostRows, .max_tokens = 8 * kMostRows});
+  }
+
+  // Logits after the last token of each row.
+  static std::vector<double> StepOf(ModelDriver& driver, const std::vector<int>& slots,
+                                    const std::vector<std::vector<int32_t>>& texts) {
+    std::vector<ModelDriver::Row> rows;
+    std::vector<int32_t> wanted;
+    int32_t tokens = 0;
+    for (size_t row = 0; row < slots.size(); ++row) {
+      rows.push_back({slots[row], texts[row]});
+      tokens += static_cast<int32_t>(texts[row].size());
+      wanted.push_back(tokens - 1);
+    }
+    const auto logits = driver.Step(rows, wanted);
+    CHECK_OK(logits.status());
+    return {logits->begin(), logits->end()};
+  }
+  // A prompt for every session, if it is `new_sessions`, and more tokens than a cycle has; then
+  // some of two sessions alone; then as many again for all. Logits by step.
+  static std::vector<std::vector<double>> GoOn(ModelDriver& driver, const std::vector<int>& slots,
+                                               bool new_sessions) {
+    constexpr int kTokens = 20, kAlone = 3;
+    std::vector<std::vector<double>> logits;
+    const auto decode = [&](int rows, int steps) {
+      const std::vector<int> some(slots.begin(), slots.begin() + rows);
+      for (int i = 0; i < steps; ++i) {
+        std::vector<std::vector<int32_t>> texts;
+        for (int row = 0; row < rows; ++row) {
+          texts.push_back(RandomTokens(1, kVocab, 1000 * logits.size() + row));
+        }
+        logits.push_back(StepOf(driver, some, texts));
+      }
+    };
+    if (new_sessions) {
+      std::vector<std::vector<int32_t>> prompts;
+      for (size_t row = 0; row < slots.size(); ++row) {
+        prompts.push_back(RandomTokens(1 + row % 5, kVocab, row));
+      }
+      logits.push_back(StepOf(driver, slots, prompts));
+    }
+    decode(kMostRows, kTokens);
+    decode(2, kAlone);
+    decode(kMostRows, kTokens);
+    return logits;
+  }
+  static void ExpectSame(const std::vector<std::vector<double>>& got,
+                         const std::vector<std::vector<double>>& want) {
+    ASSERT_EQ(got.size(), want.size());
+    for (size_t step = 0; step < want.size(); ++step) {
+      ASSERT_THAT(got[step], HasSameBits(want[step])) << "step " << step;
+    }
+  }
+  // Begin and end of what a session's first memory has pending.
+  static std::pair<int32_t, int32_t> RangeOf(ModelDriver& driver, int slot) {
+    const std::vector<std::byte> slab = driver.ReadSlab(slot);
+    for (const StateField& field : driver.model().state_layout().fields()) {
+      if (field.name != "layers.0.pending_range") continue;
+      int32_t range[2];
+      std::memcpy(range, slab.data() + field.offset, sizeof(range));
+      return {range[0], range[1]};
+    }
+    ADD_FAILURE() << "no range";
+    return {0, 0};
+  }
+};
+
+TEST_F(CudaSlotTest, ASessionGoesOnWithTheSameBitsInAnySlot) {
+  for (const DType state : {DType::kF32, DType::kF16, DType::kI8}) {
+    SCOPED_TRACE(testing::Message() << "state " << Name(state));
+    const auto driver = Start(state);
+    SeededRandom random(/*seed=*/1);
+    const auto other_slots = [&random] {
+      std::vector<int> slots = random.Permutation(kMostRows);
+      for (int& slot : slots) slot += kMostRows;
+      return slots;
+    };
+    const std::vector<int> slots = Sessions(0, kMostRows), born = other_slots();
+    for (int session = 0; session < kMostRows; ++session) driver->Fork(session, born[session]);
+    const auto first = GoOn(*driver, slots, /*new_sessions=*/true);
+    ExpectSame(GoOn(*driver, born, /*new_sessions=*/true), first);
+
+    std::set<std::pair<int32_t, int32_t>> ranges;
+    int held_back = 0;
+    for (const int slot : slots) {
+      const auto range = RangeOf(*driver, slot);
+      ranges.insert(range);
+      held_back += range.first != range.second ? 1 : 0;
+    }
+    std::printf("  state %s: %d of %d sessions hold writes back, ranges of %d kinds\n", Name(state),
+                held_back, kMostRows, static_cast<int>(ranges.size()));
+    // Elsewhere every token is written at once.
+    if (state == DType::kI8 || HasHopperKernels()) {
+      EXPECT_GT(held_back, kMostRows / 2);
+      EXPECT_GT(ranges.size(), 4u) << "sessions fold together";
+    }
+
+    const std::vector<int> forks = other_slots();
+    for (int session = 0; session < kMostRows; ++session) driver->Fork(session, forks[session]);
+    const auto second = GoOn(*driver, slots, /*new_sessions=*/false);
+    ExpectSame(GoOn(*driver, forks, /*new_sessions=*/false), second);
   }
 }
 

@@ -23,6 +23,19 @@ TEST(StateLayoutTest, FieldsFollowEachOtherAlignedTo64Bytes) {
   EXPECT_EQ(layout.fields().size(), 3u);
 }
 
+TEST(StateLayoutTest, LayersShareTheFieldOfABirthsPhase) {
+  StateLayout layout;
+  const StateField first = layout.AddBirthPhase(17);
+  layout.Add("layers.0.written", DType::kU8, {5}, false);
+  const StateField second = layout.AddBirthPhase(17);
+  EXPECT_EQ(first.offset, 0);
+  EXPECT_EQ(second.offset, 0);
+  EXPECT_EQ(second.birth_phases, 17);
+  EXPECT_EQ(second.memory_bytes(), 4);
+  EXPECT_EQ(layout.fields().size(), 2u);
+  EXPECT_THAT(layout.ToString(), HasSubstr("one of 17 in turn in new sessions"));
+}
+
 TEST(StateLayoutTest, EqualLayersArePrintedOnce) {
   StateLayout layout;
   for (const char* name : {"layers.0.memory", "layers.1.memory", "layers.2.memory"}) {

@@ -304,6 +304,19 @@ TEST(PlanModelTest, WindowsAreRoundedWhereWeightsAre) {
   }
 }
 
+TEST(PlanModelTest, SlabsHaveOnePhaseWhereWritesAreHeldBack) {
+  for (const int pending : {0, 16}) {
+    const auto plan =
+        PlanModel(GoldenFolder(GoldenNames()[0]), StateFormat{.pending_writes = pending});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    std::vector<int> phases;
+    for (const StateField& field : plan->state_layout.fields()) {
+      if (field.birth_phases > 0) phases.push_back(field.birth_phases);
+    }
+    EXPECT_EQ(phases, pending == 0 ? std::vector<int>{} : std::vector{pending + 1});
+  }
+}
+
 TEST(PlanModelTest, MeasuresMemoryAsTheLoadedModelDoes) {
   for (const DType compute : {DType::kF32, DType::kBF16}) {
     for (const std::string& name : GoldenNames()) {

@@ -47,6 +47,7 @@ FakeModel::FakeModel(FakeModelOptions options) : options_(std::move(options)) {
   eager_ = layout_.Add("eager", DType::kI64, {2}, /*lazily_initialized=*/false);
   lazy_ = layout_.Add("lazy", DType::kI64, {1}, /*lazily_initialized=*/true);
   written_ = layout_.Add("written", DType::kU8, {1}, /*lazily_initialized=*/false);
+  if (options_.birth_phases > 0) layout_.AddBirthPhase(options_.birth_phases);
 }
 
 absl::Status FakeModel::InitState(Backend& backend, std::byte* slab) const {
