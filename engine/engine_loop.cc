@@ -81,6 +81,7 @@ void EngineLoop::RunOnce(absl::Duration max_wait) {
     if (CanRunAhead()) pipeline_.LaunchNext();
     Commit();
   }
+  // Where the device waits for a step to be planned, Launch delivers beside that one.
   const bool waits_for_launch =
       pipeline_.asynchronous() && !pipeline_.in_flight() && !pipeline_.plan().empty();
   if (!waits_for_launch) Deliver();
