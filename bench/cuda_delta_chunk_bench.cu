@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "bench/cuda_delta_chunk_problem.cuh"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/gated_delta_chunk.h"
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/common/device.h"
+#include "kernels/cuda/matrix_memory/chunked/chunked.h"
+#include "kernels/cuda/matrix_memory/matrix_memory.h"
 
 namespace mneme::cuda {
 namespace {
@@ -50,7 +50,7 @@ void Check(Device& device, const char* name, Problem& p, int row_step, int calls
                            log_decay = Download(p.log_decay, int64_t{p.entries} * d.value_heads),
                            beta = Download(p.beta, int64_t{p.entries} * d.value_heads);
   if (calls == 1) {
-    GatedDeltaChunks(device, p.args);
+    matrix_memory::chunked::GatedDeltaChunks(device, p.args);
   } else {  // one segment only
     int done = 0;
     for (int c = 0; c < calls; ++c) {
@@ -67,7 +67,7 @@ void Check(Device& device, const char* name, Problem& p, int row_step, int calls
         t->shape.dims[0] = end - done;
       }
       a.segments.offsets.data = o, a.segments.fresh.data = f;
-      GatedDeltaChunks(device, a);
+      matrix_memory::chunked::GatedDeltaChunks(device, a);
       MUST(cudaStreamSynchronize(device.stream()));
       cudaFree(o), cudaFree(f);
       done = end;
@@ -203,7 +203,7 @@ std::vector<Segment> LayerSegments(int prompts, int tokens) {
 }
 
 void Run(Device& device, const Pass& pass) {
-  if (DeltaMemoryPass(device, pass.args)) return;
+  if (matrix_memory::DeltaMemoryPass(device, pass.args)) return;
   std::printf("sizes that are not served in one pass\n");
   std::exit(1);
 }

@@ -15,8 +15,9 @@
 #include "absl/strings/str_format.h"
 #include "bench/bench_table.h"
 #include "bench/cuda_delta_rule_check.h"
-#include "kernels/cuda/gated_delta_launch.h"
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/matrix_memory/decode/decode.h"
+#include "kernels/cuda/matrix_memory/launch.h"
+#include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/state_row.h"
 #include "tools/flag_parser.h"
 
@@ -24,8 +25,10 @@ namespace mneme {
 namespace {
 
 using cuda::Device;
-using cuda::delta::DecodePlan;
-using cuda::delta::DecodeTile;
+using cuda::matrix_memory::decode::DecodePlan;
+using cuda::matrix_memory::decode::DecodeTile;
+using cuda::matrix_memory::decode::LaunchDecode;
+using cuda::matrix_memory::decode::PlanDecode;
 
 constexpr int kHeads = 4, kDim = 256;  // of a memory; keys and values
 constexpr int kCapacity = 16;          // pending writes
@@ -92,7 +95,7 @@ class DecodeBench {
   }
 
   DecodePlan Plan() {
-    return PlanDecode(device_, cuda::delta::MakeProblem(args_), sessions_ * kHeads, dtype_);
+    return PlanDecode(device_, cuda::matrix_memory::MakeProblem(args_), sessions_ * kHeads, dtype_);
   }
 
   Measurement Measure(const DecodePlan& plan) {
@@ -100,8 +103,8 @@ class DecodeBench {
       for (int set = 0; set < sets_; ++set) {
         args_.segments.slots = slots_;
         args_.segments.slots.data = slots_.as<int>() + int64_t{set} * sessions_;
-        cuda::delta::Problem problem = cuda::delta::MakeProblem(args_);
-        problem.task = cuda::delta::Task::kDecode;
+        cuda::matrix_memory::Problem problem = cuda::matrix_memory::MakeProblem(args_);
+        problem.task = cuda::matrix_memory::Task::kDecode;
         LaunchDecode(device_, problem, dtype_, plan);
       }
     };
@@ -229,8 +232,8 @@ double CopyBandwidth(Device& device) {
 }
 
 const char* Name(DecodeTile tile) {
-  constexpr const char* kNames[cuda::delta::kDecodeTiles] = {"direct 2", "direct 4", "bulk 4",
-                                                             "bulk 8",   "bulk",     "stream"};
+  constexpr const char* kNames[cuda::matrix_memory::decode::kDecodeTiles] = {
+      "direct 2", "direct 4", "bulk 4", "bulk 8", "bulk", "stream"};
   return kNames[static_cast<int>(tile)];
 }
 
@@ -254,7 +257,7 @@ BenchTable Measure(Device& device, bool sweep) {
       std::vector<DecodePlan> plans = {bench.Plan()};
       if (sweep) {
         plans.clear();
-        for (int i = 0; i < cuda::delta::kDecodeTiles; ++i) {
+        for (int i = 0; i < cuda::matrix_memory::decode::kDecodeTiles; ++i) {
           const auto tile = static_cast<DecodeTile>(i);
           // int8 has one kernel, whatever is asked for.
           if (dtype == DType::kI8 && tile != DecodeTile::kDirect4) continue;

@@ -6,18 +6,20 @@
 #include <vector>
 
 #include "bench/cuda_delta_rule_check.h"
-#include "kernels/cuda/gated_delta_launch.h"
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/matrix_memory/decode/decode.h"
+#include "kernels/cuda/matrix_memory/launch.h"
+#include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/state_row.h"
 
 namespace mneme {
 namespace {
 
 using cuda::Device;
-using cuda::delta::DecodePlan;
-using cuda::delta::DecodeTile;
-using cuda::delta::Problem;
-using cuda::delta::Task;
+using cuda::matrix_memory::Problem;
+using cuda::matrix_memory::Task;
+using cuda::matrix_memory::decode::DecodePlan;
+using cuda::matrix_memory::decode::DecodeTile;
+using cuda::matrix_memory::decode::LaunchDecode;
 
 constexpr int kSlots = 5, kMemories = 3, kCapacity = 16, kSteps = 90;
 
@@ -174,7 +176,7 @@ class Check {
     args.state = state_;
     args.pending = pending_;
     args.out = args.v;
-    Problem p = cuda::delta::MakeProblem(args);
+    Problem p = cuda::matrix_memory::MakeProblem(args);
     p.fold_all = Draw(4) == 0;
     if (tile_ < 0) {
       p.task = Task::kAnyEntries;
@@ -226,15 +228,15 @@ class Check {
     slots[1] = -1;
     slots.push_back(1);
     const TensorView list = Upload(slots, DType::kI32, {static_cast<int64_t>(slots.size())});
-    SettleMemories(device_, {.slots = list,
-                             .memories = kMemories,
-                             .written = written_,
-                             .heads = dims_.heads,
-                             .key_dim = dims_.key_dim,
-                             .value_heads = dims_.value_heads,
-                             .value_dim = dims_.value_dim,
-                             .state = state_,
-                             .pending = pending_});
+    cuda::matrix_memory::SettleMemories(device_, {.slots = list,
+                                                  .memories = kMemories,
+                                                  .written = written_,
+                                                  .heads = dims_.heads,
+                                                  .key_dim = dims_.key_dim,
+                                                  .value_heads = dims_.value_heads,
+                                                  .value_dim = dims_.value_dim,
+                                                  .state = state_,
+                                                  .pending = pending_});
     device_.Check(cudaStreamSynchronize(device_.stream()), "settle");
   }
 
@@ -259,7 +261,7 @@ bool CheckDeltaRule(Device& device) {
   for (const DType dtype : {DType::kF32, DType::kF16, DType::kI8}) {
     for (const Dims dims :
          {Dims{1, 1, 256, 256}, Dims{2, 4, 128, 80}, Dims{1, 3, 64, 104}, Dims{1, 3, 64, 100}}) {
-      for (int tile = -1; tile < cuda::delta::kDecodeTiles; ++tile) {
+      for (int tile = -1; tile < cuda::matrix_memory::decode::kDecodeTiles; ++tile) {
         const bool halves = PendingDType(dtype) == DType::kF16;  // see StreamFits()
         if (tile == static_cast<int>(DecodeTile::kStream) && halves && dims.value_dim % 8 != 0) {
           continue;

@@ -2,7 +2,7 @@
 // so that it runs where only the CUDA toolkit is.
 #pragma once
 
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/common/device.h"
 
 namespace mneme {
 

@@ -6,16 +6,18 @@
 #include <vector>
 
 #include "bench/cuda_delta_rule_check.h"
-#include "kernels/cuda/gated_delta_launch.h"
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/matrix_memory/decode/decode.h"
+#include "kernels/cuda/matrix_memory/launch.h"
+#include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/state_row.h"
 
 namespace mneme {
 namespace {
 
 using cuda::Device;
-using cuda::delta::DecodePlan;
-using cuda::delta::DecodeTile;
+using cuda::matrix_memory::decode::DecodePlan;
+using cuda::matrix_memory::decode::DecodeTile;
+using cuda::matrix_memory::decode::LaunchDecode;
 
 constexpr int kHeads = 4, kKeyDim = 256, kValueDim = 64, kCapacity = 16;
 constexpr int kTokens = 2000, kLast = 200;  // of which the last are compared
@@ -100,19 +102,19 @@ class Drift {
                        .memories = one(3),
                        .fresh = one(t == 0 ? 5 : 4),
                        .longest = 1};
-      cuda::delta::Problem problem = cuda::delta::MakeProblem(args);
-      problem.task = cuda::delta::Task::kDecode;
+      cuda::matrix_memory::Problem problem = cuda::matrix_memory::MakeProblem(args);
+      problem.task = cuda::matrix_memory::Task::kDecode;
       LaunchDecode(device, problem, dtype, {DecodeTile::kDirect4, fold_all});
     }
-    SettleMemories(device, {.slots = one(2),
-                            .memories = 1,
-                            .written = written,
-                            .heads = kHeads,
-                            .key_dim = kKeyDim,
-                            .value_heads = kHeads,
-                            .value_dim = kValueDim,
-                            .state = args.state,
-                            .pending = args.pending});
+    cuda::matrix_memory::SettleMemories(device, {.slots = one(2),
+                                                 .memories = 1,
+                                                 .written = written,
+                                                 .heads = kHeads,
+                                                 .key_dim = kKeyDim,
+                                                 .value_heads = kHeads,
+                                                 .value_dim = kValueDim,
+                                                 .state = args.state,
+                                                 .pending = args.pending});
     device.Check(cudaStreamSynchronize(device.stream()), "drift");
     std::vector<float> outputs(v_.size());
     std::vector<char> state(kHeads * kValueDim * pitch);

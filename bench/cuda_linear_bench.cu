@@ -12,7 +12,7 @@
 
 #include "bench/cuda_linear_problem.cuh"
 
-namespace mneme::cuda {
+namespace mneme::cuda::linear {
 namespace {
 
 // Seconds per call of `work(i)`, i = 0 .. copies - 1, by graph replay.
@@ -184,12 +184,12 @@ void Time(bool quick) {
 }
 
 }  // namespace
-}  // namespace mneme::cuda
+}  // namespace mneme::cuda::linear
 
 int main(int argc, char** argv) {
   bool quick = false;
   for (int i = 1; i < argc; ++i) {
-    if (std::strcmp(argv[i], "--check") == 0) return mneme::cuda::CheckLinear();
+    if (std::strcmp(argv[i], "--check") == 0) return mneme::cuda::linear::CheckLinear();
     if (std::strcmp(argv[i], "--quick") == 0) {
       quick = true;
     } else {
@@ -197,6 +197,6 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  mneme::cuda::Time(quick);
+  mneme::cuda::linear::Time(quick);
   return 0;
 }

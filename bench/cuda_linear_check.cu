@@ -11,7 +11,7 @@
 
 #include "bench/cuda_linear_problem.cuh"
 
-namespace mneme::cuda {
+namespace mneme::cuda::linear {
 namespace {
 
 template <typename T>
@@ -212,4 +212,4 @@ int CheckLinear() {
   return failures == 0 ? 0 : 1;
 }
 
-}  // namespace mneme::cuda
+}  // namespace mneme::cuda::linear

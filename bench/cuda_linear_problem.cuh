@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/linear_batch.h"
-#include "kernels/cuda/operations.h"
+#include "kernels/cuda/common/device.h"
+#include "kernels/cuda/linear/batch.h"
+#include "kernels/cuda/linear/linear.h"
 
-namespace mneme::cuda {
+namespace mneme::cuda::linear {
 
 // The exit status of --check.
 int CheckLinear();
@@ -181,4 +181,4 @@ inline std::vector<Variant> Variants() {
   return variants;
 }
 
-}  // namespace mneme::cuda
+}  // namespace mneme::cuda::linear

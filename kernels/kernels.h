@@ -327,7 +327,8 @@ struct SampleArgs {
   //                        where rows[r].EndsWith(tokens[r])
   TensorView next_tokens, next_slots, next_positions;
 
-  // These three, for backends whose memory is the host's; CUDA's is kernels/cuda/next_inputs.cuh.
+  // These three, for backends whose memory is the host's; CUDA's is
+  // kernels/cuda/sampling/next_inputs.cuh.
   void WriteNextInputs() const {
     if (next_tokens.data == nullptr) return;
     for (size_t r = 0; r < rows.size(); ++r) {

@@ -64,7 +64,7 @@ prefix=(timeout --kill-after 5 "$timeout")
 if [[ -n $sanitize ]]; then
   prefix+=(compute-sanitizer --tool "$sanitize" --error-exitcode 99)
   if [[ $sanitize == racecheck ]]; then
-    # LayersKernel (decode_layers.cuh) and StreamKernel (gated_delta_stream.cuh) have rings of bulk copies.
+    # LayersKernel (decode/stack/kernel.cuh) and StreamKernel (matrix_memory/persistent/stream.cuh) have rings of bulk copies.
     # Races in all else that they share go unseen with them. Version 2026.4 also reports WeighChoice's reads in
     # LayersKernel against the next layer's Choose, between which lie barriers of all the warps that do either.
     probe=0

@@ -9,9 +9,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/human_bytes.h"
 #include "base/log.h"
+#include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/device.h"
+#include "kernels/cuda/common/upload.h"
 #include "kernels/cuda/cuda_kernels.h"
-#include "kernels/cuda/device.h"
-#include "kernels/cuda/operations.h"
 
 namespace mneme {
 namespace {
@@ -89,15 +90,15 @@ class CudaBackend final : public Backend {
   DType activation_dtype() const override { return DType::kF32; }
   DType compute_dtype() const override { return device_.compute_dtype(); }
   DType product_dtype(const PackedMatrix& weights) const override {
-    const bool aligned =
-        weights.in_features % 8 == 0 && reinterpret_cast<uintptr_t>(weights.data) % 16 == 0;
+    const bool aligned = weights.in_features % 8 == 0 && cuda::IsAligned(weights);
     return compute_dtype() == DType::kBF16 && weights.dtype == DType::kBF16 && aligned
                ? DType::kBF16
                : DType::kF32;
   }
   DType output_dtype(std::span<const PackedMatrix> weights, int64_t rows) const override {
     const bool rounds = product_dtype(weights[0]) == DType::kBF16;
-    return rounds && cuda::RoundsOutputs(device_, weights, rows) ? DType::kBF16 : DType::kF32;
+    return rounds && cuda::linear::RoundsOutputs(device_, weights, rows) ? DType::kBF16
+                                                                         : DType::kF32;
   }
   StateFormat state_format() const override {
     return {.memory_dtype = state_dtype_,

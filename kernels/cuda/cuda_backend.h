@@ -1,4 +1,5 @@
-// One NVIDIA GPU: a stream, device memory, pinned staging, graphs, and the kernels of operations.h.
+// One NVIDIA GPU: a stream, device memory, pinned staging, graphs, and the kernels of
+// cuda_kernels.h.
 #pragma once
 
 #include <memory>

@@ -1,11 +1,11 @@
-#include "kernels/cuda/gated_delta_fold_order.h"
-
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <vector>
 
-namespace mneme::cuda::delta {
+#include "kernels/cuda/matrix_memory/persistent/fold_order.h"
+
+namespace mneme::cuda::matrix_memory::persistent {
 namespace {
 
 TEST(GatedDeltaFoldOrderTest, EverySegmentHasOneRank) {
@@ -47,4 +47,4 @@ TEST(GatedDeltaFoldOrderTest, ThoseThatFoldComeFirstWhereThereIsLittleWork) {
 }
 
 }  // namespace
-}  // namespace mneme::cuda::delta
+}  // namespace mneme::cuda::matrix_memory::persistent

@@ -353,8 +353,8 @@ TEST_P(DecodeBatchTest, FewRoundedRowsOfWideNetworksMatchTheReference) {
   }
 }
 
-// So many memories that those that fold take turns with the others (gated_delta_fold_order.h): each
-// row feeds more tokens than a memory holds back.
+// So many memories that those that fold take turns with the others
+// (matrix_memory/persistent/fold_order.h): each row feeds more tokens than a memory holds back.
 TEST_P(DecodeBatchTest, ManyMemoriesFoldAmongOthers) {
   Network network{"mom, four heads of 128", TinySpec("mom-tiny")};
   ModelConfig& config = network.spec.config;

@@ -84,8 +84,8 @@ ModelSpec SmallSpec(const std::string& shape) {
 }
 
 // bf16 weights and sizes as the kernel wants them that takes a token through all layers
-// (kernels/cuda/decode_layers.cu): keys of 128, other widths multiples of 256. Products are exact,
-// so that the bound is that of f32. One head: of all there is, float64 takes longest.
+// (kernels/cuda/decode/stack/stack.cu): keys of 128, other widths multiples of 256. Products are
+// exact, so that the bound is that of f32. One head: of all there is, float64 takes longest.
 ModelSpec WideSpec(const std::string& shape, int layers) {
   ModelSpec spec = SmallSpec(shape);
   spec.dtype = DType::kBF16;

@@ -26,7 +26,7 @@ struct Setting {
   std::string name;
   ModelSpec spec;
   DType compute;
-  bool one_kernel;  // takes one row and two through all layers (decode_layers.cu)
+  bool one_kernel;  // takes one row and two through all layers (decode/stack/stack.cu)
 
   // Bounds the difference, relative in norm: other orders of sums, or other roundings. Each of the
   // two is off by docs/numerics.md's estimate for rounded products: of six roundings a layer, five

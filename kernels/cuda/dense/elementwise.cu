@@ -1,0 +1,290 @@
+// Operations that touch every activation once: copies, norms, gates. A row's result depends on its
+// own values and on the row's length only, never on how many rows there are.
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "base/log.h"
+#include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/fours.cuh"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/dense/dense.h"
+
+namespace mneme::cuda::dense {
+namespace {
+
+// y[i] = table[indices[i]], one block per row.
+template <typename T, bool kFours>
+__global__ void CopyRows(const T* table, const int32_t* indices, int dim, float* y) {
+  const T* from = table + int64_t{indices[blockIdx.x]} * dim;
+  float* to = y + int64_t{blockIdx.x} * dim;
+  if constexpr (kFours) {
+    for (int i = 4 * threadIdx.x; i < dim; i += 4 * blockDim.x) {
+      *reinterpret_cast<float4*>(to + i) = LoadFour(from + i);
+    }
+  } else {
+    for (int i = threadIdx.x; i < dim; i += blockDim.x) to[i] = ToFloat(from[i]);
+  }
+}
+
+template <typename T>
+void LaunchCopyRows(Device& device, const TensorView& table, const TensorView& indices,
+                    const TensorView& y, const char* what) {
+  const int64_t rows = indices.shape[0], dim = table.shape[1];
+  if (rows == 0) return;
+  const bool fours = InFours(dim, table, y);
+  const auto kernel = fours ? CopyRows<T, true> : CopyRows<T, false>;
+  kernel<<<rows, ThreadsFor(fours ? dim / 4 : dim), 0, device.stream()>>>(
+      table.as<const T>(), indices.as<const int32_t>(), static_cast<int>(dim), y.as<float>());
+  device.Check(cudaGetLastError(), what);
+}
+
+// y = x * factor * multiplier: the norms differ in the factor, which they make of a row's sum of
+// squares, and in the multiplier, which does not need the sum and is loaded while it is made.
+struct RmsOutput {
+  const float* weight;
+  float eps;
+  __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
+  __device__ float Multiplier(int64_t, int i) const { return weight[i]; }
+  __device__ float4 FourMultipliers(int64_t, int i) const { return LoadFour(weight + i); }
+};
+struct L2Output {
+  float scale, eps;
+  __device__ float Factor(float sum, int) const { return scale / sqrtf(sum + eps); }
+  __device__ float Multiplier(int64_t, int) const { return 1.0f; }
+  __device__ float4 FourMultipliers(int64_t, int) const { return {1.0f, 1.0f, 1.0f, 1.0f}; }
+};
+template <typename Gate>
+struct GatedRmsOutput {
+  const float* weight;
+  const Gate* gate;
+  float eps;
+  __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
+  __device__ float Multiplier(int64_t offset, int i) const {
+    return weight[i] * Silu(ToFloat(gate[offset + i]));
+  }
+  __device__ float4 FourMultipliers(int64_t offset, int i) const {
+    const float4 w = LoadFour(weight + i), g = LoadFour(gate + offset + i);
+    return {w.x * Silu(g.x), w.y * Silu(g.y), w.z * Silu(g.z), w.w * Silu(g.w)};
+  }
+};
+
+constexpr int kNormThreads = 256;
+
+// One warp per row (kThreads == kWarp) or one block of kNormThreads. Up to kHeld accesses of a
+// thread stay in registers between the sum and the output; longer rows are read twice.
+template <typename Output, typename Y, bool kFours, bool kWarpPerRow>
+__global__ void __launch_bounds__(kNormThreads)
+    Norm(const float* x, Y* y, int64_t rows, int dim, Output output) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  constexpr int kThreads = kWarpPerRow ? kWarp : kNormThreads;
+  constexpr int kStep = kFours ? 4 : 1;
+  constexpr int kHeld = kFours ? 2 : 8;
+  __shared__ float scratch[kNormThreads / kWarp];
+  const int thread = threadIdx.x % kThreads;
+  const int64_t row = int64_t{blockIdx.x} * (kNormThreads / kThreads) + threadIdx.x / kThreads;
+  if (row >= rows) return;  // whole warps; blocks have one row each
+  const int64_t offset = row * dim;
+
+  float held[kHeld * kStep], multiplier[kHeld * kStep];
+  float sum = 0;
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int i = (n * kThreads + thread) * kStep;
+    if constexpr (kFours) {
+      float4 v = {}, m = {};
+      if (i < dim) v = LoadFour(x + offset + i), m = output.FourMultipliers(offset, i);
+      held[4 * n] = v.x, held[4 * n + 1] = v.y, held[4 * n + 2] = v.z, held[4 * n + 3] = v.w;
+      multiplier[4 * n] = m.x, multiplier[4 * n + 1] = m.y;
+      multiplier[4 * n + 2] = m.z, multiplier[4 * n + 3] = m.w;
+    } else {
+      held[n] = i < dim ? x[offset + i] : 0.0f;
+      multiplier[n] = i < dim ? output.Multiplier(offset, i) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) sum += held[n * kStep + j] * held[n * kStep + j];
+  }
+  const int rest = kHeld * kThreads * kStep;
+  for (int i = rest + thread; i < dim; i += kThreads) sum += x[offset + i] * x[offset + i];
+  sum = kWarpPerRow ? WarpSum(sum) : BlockSum<kNormThreads>(sum, scratch);
+  const float factor = output.Factor(sum, dim);
+
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int i = (n * kThreads + thread) * kStep;
+    if (i >= dim) break;
+    Y* to = y + offset + i;
+    const float* from = held + n * kStep;
+    const float* by = multiplier + n * kStep;
+    if constexpr (kFours) {
+      SaveFour(to, {from[0] * factor * by[0], from[1] * factor * by[1], from[2] * factor * by[2],
+                    from[3] * factor * by[3]});
+    } else {
+      *to = FromFloat<Y>(from[0] * factor * by[0]);
+    }
+  }
+  for (int i = rest + thread; i < dim; i += kThreads) {
+    y[offset + i] = FromFloat<Y>(x[offset + i] * factor * output.Multiplier(offset, i));
+  }
+}
+
+template <typename Y, typename Output>
+void LaunchNormOf(Device& device, const TensorView& x, const TensorView& y, int64_t rows,
+                  int64_t dim, bool fours, Output output, const char* what) {
+  if (rows == 0 || dim == 0) return;
+  CHECK(x.dtype == DType::kF32) << what;
+  constexpr int64_t kWarpsRow = 256;  // up to so many elements, a warp is enough
+  const bool warp_per_row = dim <= kWarpsRow;
+  const auto kernel =
+      fours ? (warp_per_row ? Norm<Output, Y, true, true> : Norm<Output, Y, true, false>)
+            : (warp_per_row ? Norm<Output, Y, false, true> : Norm<Output, Y, false, false>);
+  constexpr int kWarps = kNormThreads / kWarp;
+  const int64_t blocks = warp_per_row ? (rows + kWarps - 1) / kWarps : rows;
+  LaunchOverlapping(device, what, kernel, static_cast<int>(blocks), kNormThreads, 0, 1,
+                    x.as<const float>(), y.as<Y>(), rows, static_cast<int>(dim), output);
+}
+
+template <typename Output>
+void LaunchNorm(Device& device, const TensorView& x, const TensorView& y, int64_t rows, int64_t dim,
+                bool fours, Output output, const char* what) {
+  CHECK(y.dtype == DType::kF32) << what;
+  LaunchNormOf<float>(device, x, y, rows, dim, fours, output, what);
+}
+// y is f32, or bf16 as Backend::product_dtype says.
+template <typename Output>
+void LaunchNormForProduct(Device& device, const TensorView& x, const TensorView& y, int64_t rows,
+                          int64_t dim, bool fours, Output output, const char* what) {
+  if (y.dtype == DType::kBF16) {
+    return LaunchNormOf<__nv_bfloat16>(device, x, y, rows, dim, fours, output, what);
+  }
+  LaunchNorm(device, x, y, rows, dim, fours, output, what);
+}
+
+// y may alias gate or up, so a thread reads before it writes.
+template <typename Y>
+__global__ void SwiGluKernel(const float* gate, const float* up, Y* y, int64_t fours, int64_t n) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < fours) {
+    const float4 g = LoadFour(gate + 4 * i), u = LoadFour(up + 4 * i);
+    SaveFour(y + 4 * i, {Silu(g.x) * u.x, Silu(g.y) * u.y, Silu(g.z) * u.z, Silu(g.w) * u.w});
+    return;
+  }
+  const int64_t j = 4 * fours + (i - fours);
+  if (j < n) y[j] = FromFloat<Y>(Silu(gate[j]) * up[j]);
+}
+
+// Outputs may be the inputs.
+__global__ void DeltaGatesKernel(const float* a, const float* b, const float* a_log,
+                                 const float* dt_bias, const int32_t* entry_rows, float beta_scale,
+                                 int64_t n, int heads, float* log_decay, float* beta) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  const int64_t entry = i / heads;
+  const int head = static_cast<int>(i - entry * heads);
+  const int64_t from = (entry_rows != nullptr ? int64_t{entry_rows[entry]} : entry) * heads + head;
+  const float gate_a = a[from], gate_b = b[from];
+  log_decay[i] = LogDecay(gate_a, a_log[head], dt_bias[head]);
+  beta[i] = beta_scale * Sigmoid(gate_b);
+}
+
+// A column of blocks for each row.
+__global__ void BanTokensKernel(float* logits, int64_t vocab, const int32_t* tokens, int count) {
+  const int i = static_cast<int>(blockIdx.y * blockDim.x + threadIdx.x);
+  if (i < count) logits[blockIdx.x * vocab + tokens[i]] = -INFINITY;
+}
+
+constexpr int kThreads = 256;
+int64_t BlocksFor(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
+
+}  // namespace
+
+void Embedding(Device& device, const EmbeddingArgs& args) {
+  switch (args.table.dtype) {
+    case DType::kF32:
+      return LaunchCopyRows<float>(device, args.table, args.ids, args.y, "Embedding");
+    case DType::kBF16:
+      return LaunchCopyRows<__nv_bfloat16>(device, args.table, args.ids, args.y, "Embedding");
+    case DType::kF16:
+      return LaunchCopyRows<__half>(device, args.table, args.ids, args.y, "Embedding");
+    default:
+      CHECK(false) << "an embedding of " << Name(args.table.dtype);
+  }
+}
+
+void GatherRows(Device& device, const GatherRowsArgs& args) {
+  CHECK(args.x.dtype == DType::kF32);
+  LaunchCopyRows<float>(device, args.x, args.indices, args.y, "GatherRows");
+}
+
+void BanTokens(Device& device, const BanTokensArgs& args) {
+  CHECK(args.logits.dtype == DType::kF32);
+  const int64_t rows = args.logits.shape[0], count = args.tokens.shape[0];
+  if (rows == 0 || count == 0) return;
+  const dim3 blocks(static_cast<unsigned>(rows), static_cast<unsigned>(BlocksFor(count)));
+  BanTokensKernel<<<blocks, kThreads, 0, device.stream()>>>(
+      args.logits.as<float>(), args.logits.shape[1], args.tokens.as<const int32_t>(),
+      static_cast<int>(count));
+  device.Check(cudaGetLastError(), "BanTokens");
+}
+
+void RmsNorm(Device& device, const RmsNormArgs& args) {
+  const int64_t dim = args.x.shape[1];
+  LaunchNormForProduct(device, args.x, args.y, args.x.shape[0], dim,
+                       InFours(dim, args.x, args.weight, args.y),
+                       RmsOutput{args.weight.as<const float>(), args.eps}, "RmsNorm");
+}
+
+void L2Norm(Device& device, const L2NormArgs& args) {
+  const int64_t dim = args.x.shape[2];
+  LaunchNorm(device, args.x, args.y, args.x.shape[0] * args.x.shape[1], dim,
+             InFours(dim, args.x, args.y), L2Output{args.scale, args.eps}, "L2Norm");
+}
+
+void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args) {
+  const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
+  const bool fours = InFours(dim, args.x, args.gate, args.weight, args.y);  // no gate: aligned
+  const float* weight = args.weight.as<const float>();
+  if (args.gate.empty()) {
+    return LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
+                                RmsOutput{weight, args.eps}, "GatedRmsNorm");
+  }
+  const auto launch = [&](const auto* gate) {
+    LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
+                         GatedRmsOutput<std::decay_t<decltype(*gate)>>{weight, gate, args.eps},
+                         "GatedRmsNorm");
+  };
+  if (args.gate.dtype == DType::kBF16) return launch(args.gate.as<const __nv_bfloat16>());
+  CHECK(args.gate.dtype == DType::kF32);
+  launch(args.gate.as<const float>());
+}
+
+void SwiGlu(Device& device, const SwiGluArgs& args) {
+  const int64_t n = args.gate.shape.elements();
+  if (n == 0) return;
+  const int64_t fours = InFours(4, args.gate, args.up, args.y) ? n / 4 : 0;
+  const auto launch = [&](auto kernel, auto* y) {
+    LaunchOverlapping(device, "SwiGlu", kernel, static_cast<int>(BlocksFor(fours + n - 4 * fours)),
+                      kThreads, 0, 1, args.gate.as<const float>(), args.up.as<const float>(), y,
+                      fours, n);
+  };
+  if (args.y.dtype == DType::kBF16) {
+    launch(SwiGluKernel<__nv_bfloat16>, args.y.as<__nv_bfloat16>());
+  } else {
+    launch(SwiGluKernel<float>, args.y.as<float>());
+  }
+}
+
+void DeltaGates(Device& device, const DeltaGatesArgs& args) {
+  const int64_t n = args.log_decay.shape.elements();
+  if (n == 0) return;
+  DeltaGatesKernel<<<BlocksFor(n), kThreads, 0, device.stream()>>>(
+      args.a.as<const float>(), args.b.as<const float>(), args.a_log.as<const float>(),
+      args.dt_bias.as<const float>(), args.entry_rows.as<const int32_t>(), args.beta_scale, n,
+      static_cast<int>(args.a.shape[1]), args.log_decay.as<float>(), args.beta.as<float>());
+  device.Check(cudaGetLastError(), "DeltaGates");
+}
+
+}  // namespace mneme::cuda::dense

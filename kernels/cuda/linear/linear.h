@@ -1,0 +1,17 @@
+// Products with matrices of weights: everything between "a few rows, bound by weight bytes" and
+// "many rows, tensor cores". kernels/kernels.h says what they compute.
+#pragma once
+
+#include <span>
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::linear {
+
+void Linear(Device& device, std::span<const LinearArgs> products);
+// See Backend::output_dtype.
+bool RoundsOutputs(const Device& device, std::span<const PackedMatrix> weights, int64_t rows);
+bool SwiGluProduct(Device& device, const SwiGluProductArgs& args);
+
+}  // namespace mneme::cuda::linear

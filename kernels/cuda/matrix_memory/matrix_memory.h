@@ -1,0 +1,36 @@
+// The gated delta rule and what stands in front of it: kernels/kernels.h says what is computed.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::matrix_memory {
+
+// matrix_memory/short_conv.cu
+void ShortConv(Device& device, std::span<const ShortConvArgs> convolutions);
+// What ShortConv does to the windows, without its outputs.
+void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
+
+// matrix_memory/gated_delta_rule.cu. Segments of one entry take the decode path, longer ones, if
+// segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form.
+// Keeps, folds and uses the pending writes, if there are any.
+void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args);
+// L2Norm of q and of k, DeltaGates and GatedDeltaRule, for segments of one entry: as one kernel, if
+// the shape allows. What lies between is as DeltaMemoryPassArgs says.
+struct DecodeMemoriesArgs {
+  QueryKeyNorms norms;
+  const DeltaGatesArgs& gates;
+  const GatedDeltaRuleArgs& rule;
+  // For each segment whether all of its memory will be stored, or null. Only where it and the
+  // segments were complete before the kernel ahead of this one let its successor start.
+  const int32_t* folding = nullptr;
+};
+void DecodeMemories(Device& device, const DecodeMemoriesArgs& args);
+void SettleMemories(Device& device, const SettleArgs& args);
+// Of segments of one entry; of longer ones, if they go through the chunked form.
+bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args);
+
+}  // namespace mneme::cuda::matrix_memory
