@@ -145,7 +145,7 @@ class CudaDeltaMemoryPassNormsTest : public CudaDeltaMemoryPassTest {
 TEST_F(CudaDeltaMemoryPassNormsTest, TokensTakeScalesAndEpsilonsAsTheyAreGiven) {
   const std::unique_ptr<Backend> backend = Make({});
   uint64_t seed = 650;
-  // Of sizes that decoding is tuned for, and not.
+  // Decoding is tuned for some of these sizes, and not for the last.
   for (const PassDims dims : {PassDims{4, 4, 256, 256, true}, PassDims{2, 4, 64, 48, false},
                               PassDims{1, 2, 128, 64, true}, PassDims{2, 4, 40, 24, true}}) {
     ++seed;

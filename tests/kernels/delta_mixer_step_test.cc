@@ -130,8 +130,8 @@ class LayerRun {
                           .down = bench_.Pack(p.down, p.kModelDim, p.kMlpDim, DType::kBF16)};
   }
 
-  // What step `step` adds to its hidden state. The parts are those of all of the layer, or of the
-  // mixer alone.
+  // Runs step `step`; what it adds to its hidden state. The parts are those of all of the layer or
+  // of the mixer alone.
   std::vector<double> Step(int step, Way way, bool whole_layer) {
     const std::vector<double>& before = p_.hidden[step];
     const TensorView hidden = bench_.Activations(before, {p_.rows, p_.kModelDim});

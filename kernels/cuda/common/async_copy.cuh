@@ -29,7 +29,7 @@ template <int kPending>
 __device__ inline void WaitCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// Of all copies of this thread.
+// Until all copies of this thread are done.
 __device__ inline void AwaitCopies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 }  // namespace mneme::cuda

@@ -30,7 +30,7 @@ struct DecodeMemoriesArgs {
 };
 void DecodeMemories(Device& device, const DecodeMemoriesArgs& args);
 void SettleMemories(Device& device, const SettleArgs& args);
-// Of segments of one entry; of longer ones, if they go through the chunked form.
+// Takes segments of one entry, and longer ones if they go through the chunked form.
 bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args);
 
 }  // namespace mneme::cuda::matrix_memory
