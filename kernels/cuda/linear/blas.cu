@@ -67,7 +67,7 @@ cublasStatus_t ChooseAlgorithm(Device& device, const LtProduct& product,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-bool Takes(Device& device, const LtProduct& product, const cublasLtMatmulAlgo_t& algorithm) {
+bool Supports(Device& device, const LtProduct& product, const cublasLtMatmulAlgo_t& algorithm) {
   cublasLtMatmulHeuristicResult_t result;
   return cublasLtMatmulAlgoCheck(device.blas_lt(), product.operation, product.w, product.x,
                                  product.y, product.y, &algorithm,
@@ -102,7 +102,7 @@ cublasStatus_t KnownAlgorithm(Device& device, const PackedMatrix& weights, const
     known->emplace(key_of(likely), *algorithm);
   }
   if (likely.rows == product.rows) return CUBLAS_STATUS_SUCCESS;
-  if (!Takes(device, product, *algorithm)) {
+  if (!Supports(device, product, *algorithm)) {
     const cublasStatus_t status = ChooseAlgorithm(device, product, algorithm);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
   }
