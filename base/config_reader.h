@@ -3,8 +3,11 @@
 #pragma once
 
 #include <cmath>
+#include <initializer_list>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,6 +19,10 @@ namespace mneme {
 
 // The first thing found wrong is kept in status(), and reading goes on with the default: one check
 // at the end instead of one per key.
+//
+// The reader remembers which keys it was asked for and which values are in force, so that nobody
+// keeps such a list by hand: keys of a file that no reader asked for may be misspelled, and two
+// objects whose values() are equal mean the same.
 class ConfigReader {
  public:
   ConfigReader(const nlohmann::json& object, absl::string_view path)
@@ -27,16 +34,19 @@ class ConfigReader {
 
   int Int(const char* key, int otherwise, int64_t low, int64_t high) {
     const nlohmann::json* value = Find(key);
-    if (value == nullptr) return otherwise;
+    if (value == nullptr) return Keep(key, otherwise);
     if (!value->is_number_integer() || IsBelow(*value, low) || IsAbove(*value, high)) {
       Invalid(key, *value, absl::StrCat("an integer from ", low, " to ", high));
       return otherwise;
     }
-    return static_cast<int>(value->get<int64_t>());
+    return Keep(key, static_cast<int>(value->get<int64_t>()));
   }
   // Null counts as missing.
   std::optional<int> NullableInt(const char* key, int64_t low, int64_t high) {
-    if (IsNull(key)) return std::nullopt;
+    if (IsNull(key)) {
+      Keep(key, nullptr);
+      return std::nullopt;
+    }
     return Int(key, 0, low, high);
   }
 
@@ -44,7 +54,7 @@ class ConfigReader {
   double Number(const char* key, double otherwise, double low, double high,
                 bool low_included = false) {
     const nlohmann::json* value = Find(key);
-    if (value == nullptr) return otherwise;
+    if (value == nullptr) return Keep(key, otherwise);
     const double number = value->is_number() ? value->get<double>() : std::nan("");
     if (!((number > low || (low_included && number == low)) && number <= high)) {
       Invalid(key, *value,
@@ -52,27 +62,27 @@ class ConfigReader {
                            : absl::StrCat("a number above ", low, " and at most ", high));
       return otherwise;
     }
-    return number;
+    return Keep(key, number);
   }
 
   bool Bool(const char* key, bool otherwise) {
     const nlohmann::json* value = Find(key);
-    if (value == nullptr) return otherwise;
+    if (value == nullptr) return Keep(key, otherwise);
     if (!value->is_boolean()) {
       Invalid(key, *value, "true or false");
       return otherwise;
     }
-    return value->get<bool>();
+    return Keep(key, value->get<bool>());
   }
 
   std::string String(const char* key, absl::string_view otherwise) {
     const nlohmann::json* value = Find(key);
-    if (value == nullptr) return std::string(otherwise);
+    if (value == nullptr) return Keep(key, std::string(otherwise));
     if (!value->is_string()) {
       Invalid(key, *value, "a string");
       return std::string(otherwise);
     }
-    return value->get<std::string>();
+    return Keep(key, value->get<std::string>());
   }
 
   // Missing or null.
@@ -81,6 +91,7 @@ class ConfigReader {
     return value == nullptr || value->is_null();
   }
   const nlohmann::json* Find(const char* key) const {
+    asked_.insert(key);
     const auto it = object_.find(key);
     return it == object_.end() ? nullptr : &*it;
   }
@@ -91,6 +102,33 @@ class ConfigReader {
   void Unsupported(const char* key, const nlohmann::json& value, absl::string_view expected) {
     Fail(absl::StatusCode::kUnimplemented, key, value,
          absl::StrCat("which is not supported; expected ", expected));
+  }
+
+  // The value of `key` that is in force, where it follows from other keys.
+  template <typename T>
+  T Keep(const char* key, T value) {
+    asked_.insert(key);
+    values_[key] = value;
+    return value;
+  }
+  // These keys are known, and their values have no part in values().
+  void Disregard(std::initializer_list<const char*> keys) {
+    disregarded_.insert(keys.begin(), keys.end());
+  }
+
+  // Keys asked for so far, whether they are there or not.
+  const std::set<std::string, std::less<>>& asked() const { return asked_; }
+  bool IsKnown(absl::string_view key) const {
+    return asked_.contains(key) || disregarded_.contains(key);
+  }
+  // The values in force of keys read so far, one a line and in the order of keys: equal texts where
+  // files say the same, whether they spell out a default or not.
+  std::string values() const {
+    std::string text;
+    for (const auto& [key, value] : values_) {
+      if (!disregarded_.contains(key)) absl::StrAppend(&text, key, " ", value.dump(), "\n");
+    }
+    return text;
   }
 
  private:
@@ -115,6 +153,9 @@ class ConfigReader {
   const nlohmann::json& object_;
   const std::string path_;
   absl::Status status_;
+  mutable std::set<std::string, std::less<>> asked_;
+  std::set<std::string, std::less<>> disregarded_;
+  std::map<std::string, nlohmann::json> values_;
 };
 
 }  // namespace mneme

@@ -54,8 +54,7 @@ absl::StatusOr<std::unique_ptr<BenchSessions>> BenchSessions::Create(const Optio
                                        .tokens = std::max(options.chunk, options.rows),
                                        .logit_rows = options.rows}));
   MNEME_ASSIGN_OR_RETURN(sessions->traffic_,
-                         StepTraffic::Create(options.model.model, owned.config,
-                                             owned.model->state_layout(), *owned.backend));
+                         StepTraffic::Create(options.model.model, *owned.model, *owned.backend));
   sessions->chunk_ = options.chunk;
   sessions->sessions_.resize(static_cast<size_t>(options.sessions));
   for (Session& session : sessions->sessions_) session.slot = *owned.pool->Acquire();

@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "base/log.h"
+#include "base/mapped_file.h"
 #include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
@@ -111,12 +112,15 @@ absl::Status PrepareModels(Flags& flags, const std::vector<std::string>& section
     MNEME_ASSIGN_OR_RETURN(settings.model.model, MakeModel(spec, temp, flags.shape));
   }
   settings.shallow = settings.model.model;
-  ModelSpec shallow;
-  MNEME_ASSIGN_OR_RETURN(shallow.config, ReadModelConfig(settings.model.model));
+  const std::string config_path = absl::StrCat(settings.model.model, "/config.json");
+  MNEME_ASSIGN_OR_RETURN(const MappedFile config, MappedFile::Open(config_path));
+  MNEME_RETURN_IF_ERROR(ParseModelConfig(config.text(), config_path).status());
+  ModelSpec shallow{.config = nlohmann::ordered_json::parse(config.text())};
+  const int layers = shallow.config.value("num_hidden_layers", settings.shallow_layers + 1);
   const bool needed =
       absl::c_linear_search(sections, "context") || absl::c_linear_search(sections, "streams");
-  if (!needed || shallow.config.layers <= settings.shallow_layers) return absl::OkStatus();
-  shallow.config.layers = settings.shallow_layers;
+  if (!needed || layers <= settings.shallow_layers) return absl::OkStatus();
+  shallow.config["num_hidden_layers"] = settings.shallow_layers;
   const std::string name =
       std::filesystem::path(std::string(absl::StripSuffix(settings.model.model, "/")))
           .filename()

@@ -41,9 +41,7 @@ absl::StatusOr<std::unique_ptr<BenchEngine>> StartEngine(const EngineBenchSettin
   auto bench = std::make_unique<BenchEngine>();
   bench->name = tool.model->info().name;
   bench->state_bytes = tool.model->state_layout().slab_bytes();
-  MNEME_ASSIGN_OR_RETURN(
-      bench->traffic,
-      StepTraffic::Create(folder, tool.config, tool.model->state_layout(), *tool.backend));
+  MNEME_ASSIGN_OR_RETURN(bench->traffic, StepTraffic::Create(folder, *tool.model, *tool.backend));
   MNEME_ASSIGN_OR_RETURN(const int64_t available, tool.backend->AvailableBytes());
   if (sessions * bench->state_bytes > available - kReserveBytes) {
     return absl::ResourceExhaustedError(

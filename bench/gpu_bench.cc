@@ -122,9 +122,8 @@ absl::StatusOr<std::unique_ptr<BenchEngine>> Start(const Flags& flags, Models& m
   MNEME_ASSIGN_OR_RETURN(bench->bandwidth, CopyBandwidth(*tool.backend));
   MNEME_ASSIGN_OR_RETURN(bench->product_rate, ProductRate(*tool.backend));
   bench->step_tokens = tool.backend->preferred_step_tokens();
-  MNEME_ASSIGN_OR_RETURN(
-      bench->traffic,
-      StepTraffic::Create(model.model, tool.config, tool.model->state_layout(), *tool.backend));
+  MNEME_ASSIGN_OR_RETURN(bench->traffic,
+                         StepTraffic::Create(model.model, *tool.model, *tool.backend));
   const EngineOptions options{.max_sessions = rows + 1,
                               .async_scheduling = !flags.no_async_scheduling,
                               .max_rows = rows + 1,  // a prompt beside them takes no turn of theirs

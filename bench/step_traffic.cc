@@ -45,17 +45,15 @@ int LayerOfField(absl::string_view name) {
 
 }  // namespace
 
-absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder,
-                                                const ModelConfig& config,
-                                                const StateLayout& layout, Backend& backend) {
+absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const Model& model,
+                                                Backend& backend) {
   StepTraffic traffic(backend);
-  const DeltaMixerConfig& delta = config.delta;
-  CHECK_LE(delta.memories, 64) << "memories of a row are kept as bits";
-  traffic.top_k_ = delta.top_k;
-  traffic.unrouted_memories_ = delta.shared_memory || delta.memories == 0 ? 1 : 0;
-  traffic.layers_.resize(static_cast<size_t>(config.layers));
-  for (Layer& layer : traffic.layers_) layer.memories.resize(static_cast<size_t>(delta.memories));
-  traffic.memory_tokens_.resize(static_cast<size_t>(delta.memories));
+  const ModelInfo& info = model.info();
+  CHECK_LE(info.memories, 64) << "memories of a row are kept as bits";
+  traffic.top_k_ = info.top_k;
+  traffic.layers_.resize(static_cast<size_t>(info.layers));
+  for (Layer& layer : traffic.layers_) layer.memories.resize(static_cast<size_t>(info.memories));
+  traffic.memory_tokens_.resize(static_cast<size_t>(info.memories));
 
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   const bool tied = checkpoint.Find("lm_head.weight") == nullptr;
@@ -64,7 +62,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder,
     const auto bytes = static_cast<double>(entry.tensor->bytes());
     const double elements = shape.size() == 2 ? static_cast<double>(entry.tensor->elements()) : 0;
     const bool is_embedding = name == "model.embeddings.weight";
-    if (is_embedding) traffic.embedding_row_bytes_ = bytes / config.vocab;
+    if (is_embedding) traffic.embedding_row_bytes_ = bytes / info.vocab;
     if (name == "lm_head.weight" || (is_embedding && tied)) {
       traffic.head_bytes_ = bytes;
       traffic.head_elements_ = elements;
@@ -81,17 +79,19 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder,
       traffic.common_elements_ += elements;
     }
     if (shape.size() == 2) {
-      const double share =
-          routed.has_value() ? static_cast<double>(delta.top_k) / delta.memories : 1;
+      const double share = routed.has_value() ? static_cast<double>(info.top_k) / info.memories : 1;
       traffic.AddProduct(shape[0], shape[1], share);
     }
   }
   traffic.pending_writes_ = backend.state_format().pending_writes;
-  for (const StateField& field : layout.fields()) {
-    if (field.birth_phases > 0) continue;  // a word, and none of a layer's
+  for (const StateField& field : model.state_layout().fields()) {
+    if (field.initial == StateInitial::kPhase) continue;  // a word, and none of a layer's
+    if (field.guard == StateGuard::kFlags) {
+      traffic.unrouted_memories_ = static_cast<int>(field.memories()) - info.memories;
+    }
     Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
     const auto bytes = static_cast<double>(field.memory_bytes());
-    if (absl::StrContains(field.name, ".pending_")) {
+    if (field.role == StateRole::kHeldBack) {
       layer.pending_bytes += bytes / traffic.pending_writes_;
     } else {
       layer.state_bytes += bytes;

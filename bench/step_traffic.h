@@ -10,8 +10,7 @@
 #include "engine/step_plan.h"
 #include "kernels/backend.h"
 #include "models/forward_context.h"
-#include "models/model_config.h"
-#include "models/state_layout.h"
+#include "models/model.h"
 
 namespace mneme {
 
@@ -21,8 +20,8 @@ namespace mneme {
 // megabytes that stay in caches, are not counted.
 class StepTraffic final : public RoutingObserver {
  public:
-  static absl::StatusOr<StepTraffic> Create(const std::string& folder, const ModelConfig& config,
-                                            const StateLayout& layout, Backend& backend);
+  static absl::StatusOr<StepTraffic> Create(const std::string& folder, const Model& model,
+                                            Backend& backend);
 
   // Before each step. `plan` must stay until the step is done; it has no empty or padding rows.
   void BeginStep(const StepPlan& plan);

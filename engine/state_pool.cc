@@ -20,7 +20,10 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   // Fields lie in the order of their offsets; neighbours become one copy.
   int64_t eager_bytes = 0;
   for (const StateField& field : layout.fields()) {
-    if (field.lazily_initialized || field.bytes() == 0 || field.birth_phases > 0) continue;
+    if (field.guard != StateGuard::kAlways || field.initial == StateInitial::kPhase ||
+        field.bytes() == 0) {
+      continue;
+    }
     std::vector<EagerRange>& ranges = pool->eager_;
     constexpr int64_t kPadding = 64;
     if (!ranges.empty() &&
@@ -35,12 +38,13 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   }
 
   pool->JoinRanges();
+  pool->FindCopiedRanges(layout);
   std::vector<int32_t> numbers;
   for (const StateField& field : layout.fields()) {
-    if (field.birth_phases == 0) continue;
+    if (field.initial != StateInitial::kPhase) continue;
     const int64_t first = eager_bytes + static_cast<int64_t>(numbers.size() * sizeof(int32_t));
-    pool->phases_.push_back({field.offset, first, field.birth_phases});
-    for (int32_t phase = 0; phase < field.birth_phases; ++phase) numbers.push_back(phase);
+    pool->phases_.push_back({field.offset, first, field.phases});
+    for (int32_t phase = 0; phase < field.phases; ++phase) numbers.push_back(phase);
   }
   const auto number_bytes = static_cast<int64_t>(numbers.size() * sizeof(int32_t));
 
@@ -62,6 +66,22 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   pool->free_.resize(slots);
   for (int i = 0; i < slots; ++i) pool->free_[i] = slots - 1 - i;
   return pool;
+}
+
+void StatePool::FindCopiedRanges(const StateLayout& layout) {
+  bool goes_on = false;  // the last range, with the next field
+  for (size_t i = 0; i < layout.fields().size(); ++i) {
+    const StateField& field = layout.fields()[i];
+    if (field.guard == StateGuard::kFirstRows || field.guard == StateGuard::kRing) {
+      filled_fields_.push_back(field);
+      goes_on = false;
+      continue;
+    }
+    if (!goes_on) copied_.push_back({field.offset, field.offset});
+    goes_on = true;
+    const bool last = i + 1 == layout.fields().size();
+    copied_.back().end = last ? layout.slab_bytes() : layout.fields()[i + 1].offset;
+  }
 }
 
 void StatePool::JoinRanges() {
@@ -107,11 +127,20 @@ void StatePool::Release(int slot) {
   free_.push_back(slot);
 }
 
-void StatePool::Copy(int from, int to) {
+void StatePool::Copy(int from, int to, int64_t tokens) {
   CHECK(taken_.at(from) && taken_.at(to)) << "slots " << from << " and " << to;
   if (from == to) return;
-  backend_.Copy(slab(to), slab(from), slab_bytes_);
-  copied_bytes_ += slab_bytes_;
+  for (const ByteRange& range : copied_) {
+    backend_.Copy(slab(to) + range.begin, slab(from) + range.begin, range.end - range.begin);
+    copied_bytes_ += range.end - range.begin;
+  }
+  for (const StateField& field : filled_fields_) {
+    const int64_t bytes = std::min(tokens, field.rows()) * field.row_bytes();
+    if (bytes == 0) continue;
+    backend_.CopyPieces(slab(to) + field.offset, field.memory_bytes(), slab(from) + field.offset,
+                        field.memory_bytes(), bytes, field.memories());
+    copied_bytes_ += bytes * field.memories();
+  }
 }
 
 }  // namespace mneme

@@ -23,12 +23,13 @@ class StatePool {
 
   // A slab that holds the initial state; nothing if all are taken. Costs a copy of the eagerly
   // initialised fields, and of a number where sessions are given one in turn
-  // (StateField::birth_phases): the others are read as their initial value until they are written.
+  // (StateInitial::kPhase): the others are read as their initial value until they are written.
   std::optional<int> Acquire();
   // Gives a slab back. Its bytes stay until the slot is acquired again.
   void Release(int slot);
-  // The whole slab `from` over the slab `to`; both are taken.
-  void Copy(int from, int to);
+  // The state in the slab `from`, of a session that was fed `tokens` tokens, over that in `to`;
+  // both are taken. Rows that are not filled yet are left out.
+  void Copy(int from, int to, int64_t tokens);
 
   int slots() const { return static_cast<int>(taken_.size()); }
   int free_slots() const { return static_cast<int>(free_.size()); }
@@ -50,12 +51,14 @@ class StatePool {
     int64_t stride = 0;
     int64_t count = 1;
   };
-  // A field of StateField::birth_phases; the numbers to give lie in `initial_`.
+  // A field of StateInitial::kPhase; the numbers to give lie in `initial_`.
   struct PhaseField {
     int64_t slab_offset;
     int64_t initial_offset;
     int phases;
   };
+  // What a copy takes of every session: fields whose guard does not count rows, joined.
+  void FindCopiedRanges(const StateLayout& layout);
   // Joins ranges of one size and distance, of which a device then makes one copy.
   void JoinRanges();
 
@@ -69,7 +72,9 @@ class StatePool {
   std::vector<EagerRange> eager_;
   std::vector<PhaseField> phases_;
   int64_t births_ = 0;
-  std::vector<int> free_;  // last out first: its slab may still be in a cache
+  std::vector<ByteRange> copied_;          // whatever was fed
+  std::vector<StateField> filled_fields_;  // kFirstRows and kRing: as far as they are filled
+  std::vector<int> free_;                  // last out first: its slab may still be in a cache
   std::vector<bool> taken_;
   int64_t copied_bytes_ = 0;
 };

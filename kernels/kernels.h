@@ -136,7 +136,10 @@ struct DispatchArgs {
   Segments segments;         // count = (memories + shared) * rows
 };
 
-// Depthwise causal convolution of width `width` followed by silu, along each segment:
+constexpr int kMaxConvWidth = 16;
+
+// Depthwise causal convolution of width `width`, at most kMaxConvWidth, followed by silu, along
+// each segment:
 //   y[e, c] = silu( sum_j weight[c, j] * x_{e - (width - 1) + j}[c] )
 // where j = width - 1 is the newest value.
 // History before the segment comes from the memory's window, [width - 1, channels], oldest first,

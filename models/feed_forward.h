@@ -1,28 +1,25 @@
-// The part of a layer that transforms each token by itself: a gated MLP.
+// The part of a block that transforms each token by itself.
 #pragma once
 
-#include "absl/status/statusor.h"
+#include <optional>
+
 #include "kernels/decode_step.h"
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
-#include "models/layer_builder.h"
 
 namespace mneme {
 
-//   residual += down( silu(gate x) * (up x) )
 class FeedForward {
  public:
-  // Weights mlp.{gate,up,down}_proj. Old files have no up_proj: there gate_proj is [2 mlp_dim,
-  // model_dim], the gate's rows first.
-  static absl::StatusOr<FeedForward> Make(const LayerBuilder& builder);
+  virtual ~FeedForward() = default;
 
   // hidden += FeedForward(RmsNorm(hidden)).   hidden  [tokens, model_dim] act
-  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const;
-  // The same as arguments of a fused operation.
-  FeedForwardStepArgs StepArgs(const Norm& norm, TensorView hidden) const;
+  virtual void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const = 0;
 
- private:
-  PackedMatrix gate_, up_, down_;
+  // The same as arguments of a fused operation. Empty: there is none.
+  virtual std::optional<FeedForwardStepArgs> StepArgs(const Norm&, TensorView /*hidden*/) const {
+    return std::nullopt;
+  }
 };
 
 }  // namespace mneme

@@ -1,33 +1,41 @@
-// The ingredients that the parts of one layer are made from.
+// The ingredients that the parts of a network are made from.
 #pragma once
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "kernels/backend.h"
-#include "models/model_config.h"
 #include "models/state_layout.h"
-#include "models/weight_store.h"
+#include "models/weights.h"
 
 namespace mneme {
 
-struct LayerBuilder {
-  const ModelConfig& config;
-  int layer = 0;
-  WeightStore& weights;
+struct NetworkBuilder {
+  Weights& weights;
   StateLayout& state;
   StateFormat state_format;
   DType compute_dtype = DType::kF32;
+  std::vector<std::string>& warnings;  // for the log: facts that are accepted, and may be mistakes
+};
 
+// One layer of a residual stream of `model_dim` channels.
+struct LayerBuilder {
+  const NetworkBuilder& network;
+  int layer = 0;
+  int model_dim = 0;
+  float norm_eps = 1e-6f;
+  std::string prefix;  // "model.layers.3."
+
+  Weights& weights() const { return network.weights; }
   // "model.layers.3.attn.q_proj.weight"
-  std::string Weight(absl::string_view name) const {
-    return absl::StrCat("model.layers.", layer, ".", name);
-  }
-  // A field of the slab; all but the eagerly cleared flags are read as zeros until written.
-  StateField AddState(absl::string_view name, DType dtype, Shape shape,
-                      bool lazily_initialized) const {
-    return state.Add(absl::StrCat("layers.", layer, ".", name), dtype, shape, lazily_initialized);
+  std::string Weight(absl::string_view name) const { return absl::StrCat(prefix, name); }
+  // Adds a field whose name gets the layer in front: "layers.3.memory".
+  StateField AddState(StateField field) const {
+    field.name = absl::StrCat("layers.", layer, ".", field.name);
+    return network.state.Add(std::move(field));
   }
 };
 

@@ -1,8 +1,8 @@
 // config.json of a model folder, checked field by field, as plain data.
 //
-// Missing keys are resolved per model_type, never by one common table. Keys without effect on
-// inference are ignored; keys whose value asks for something that is not implemented are refused by
-// name.
+// Missing keys are resolved by the model's family (models/families/), never by one common table.
+// Keys without effect on inference are ignored; keys whose value asks for something that is not
+// implemented are refused by name.
 #pragma once
 
 #include <cstdint>
@@ -12,44 +12,21 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "models/network.h"
 
 namespace mneme {
 
-// A layer with matrix memories under the gated delta rule. Gated DeltaNet is the case of one memory
-// that all tokens go to: memories = 0, top_k = 0, shared_memory = true.
-struct DeltaMixerConfig {
-  int heads = 0;
-  int value_heads = 0;  // multiple of heads; each group shares one head's q and k
-  int key_dim = 0;      // of a head
-  int value_dim = 0;    // of a head
-  int conv_width = 0;   // 0: no short convolution, only its activation
-  bool output_gate = true;
-  bool allow_negative_eigenvalues = false;
-  int memories = 0;  // routed
-  int top_k = 0;
-  bool shared_memory = false;
-  bool single_kv_proj = false;  // all memories use the shared memory's projections
-
-  int key_channels() const { return heads * key_dim; }
-  int value_channels() const { return value_heads * value_dim; }
-  int all_memories() const { return memories + (shared_memory ? 1 : 0); }
-};
-
+// What the server and its tools know of a configuration. All else is inside make_network.
 struct ModelConfig {
   std::string model_type;  // of config.json
-  std::string mixer;       // name in mixer_registry.cc
   int vocab = 0;
-  int model_dim = 0;
-  int layers = 0;
-  int mlp_dim = 0;
-  float norm_eps = 1e-6f;
-  DeltaMixerConfig delta;
   std::optional<int32_t> bos_token;
   std::vector<int32_t> eos_tokens;
-  // Whether the configuration says that head and embedding are one; the checkpoint decides
-  // (model.cc).
-  bool tie_word_embeddings = false;
   std::vector<std::string> warnings;  // for the log: values that are accepted but not followed
+  // Of model_type and of the values in force of all keys that the family read and that move logits
+  // or state, whether the file spells out a default or not.
+  uint64_t fingerprint = 0;
+  NetworkMaker make_network;
 };
 
 // INVALID_ARGUMENT for a value out of range, UNIMPLEMENTED for one that is not supported; both name

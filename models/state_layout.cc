@@ -1,5 +1,7 @@
 #include "models/state_layout.h"
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -43,27 +45,70 @@ bool Joins(const FieldGroup& group, const FieldName& name, const StateField& fie
 
 }  // namespace
 
-StateField StateLayout::Add(absl::string_view name, DType dtype, Shape shape,
-                            bool lazily_initialized) {
-  StateField field{.name = std::string(name),
-                   .dtype = dtype,
-                   .shape = shape,
-                   .offset = slab_bytes_,
-                   .lazily_initialized = lazily_initialized};
+StateField StateLayout::Add(StateField field) {
+  if (field.guard == StateGuard::kFlags) {
+    CHECK(field.flags >= 0 && field.flags < static_cast<int>(fields_.size())) << field.name;
+    const StateField& flags = fields_[field.flags];
+    CHECK(flags.dtype == DType::kU8 && flags.shape == Shape{field.memories()} &&
+          flags.guard == StateGuard::kAlways)
+        << flags.name << " are no flags of " << field.name;
+  }
+  if (field.guard == StateGuard::kFirstRows || field.guard == StateGuard::kRing) {
+    CHECK_GE(field.shape.rank, 2) << field.name;
+    CHECK_GE(field.rows(), 1) << field.name;
+  }
+  // What is not read until it is written needs a guard that says what was.
+  CHECK(field.initial != StateInitial::kShared || field.guard == StateGuard::kFlags) << field.name;
+  field.index = static_cast<int>(fields_.size());
+  field.offset = slab_bytes_;
   slab_bytes_ += (field.bytes() + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
   fields_.push_back(field);
   return field;
 }
 
-StateField StateLayout::AddBirthPhase(int phases) {
+std::vector<ByteRange> WrittenBytes(const StateLayout& layout, const StateField& field,
+                                    const std::byte* slab, int64_t tokens) {
+  std::vector<ByteRange> ranges;
+  const auto add = [&](int64_t begin, int64_t bytes) {
+    if (bytes == 0) return;
+    if (!ranges.empty() && ranges.back().end == begin) {
+      ranges.back().end = begin + bytes;
+    } else {
+      ranges.push_back({begin, begin + bytes});
+    }
+  };
+  for (int64_t m = 0; m < field.memories(); ++m) {
+    const int64_t begin = field.offset + m * field.memory_bytes();
+    switch (field.guard) {
+      case StateGuard::kAlways:
+        add(begin, field.memory_bytes());
+        break;
+      case StateGuard::kFlags:
+        if (slab == nullptr || slab[layout.fields()[field.flags].offset + m] != std::byte{0}) {
+          add(begin, field.memory_bytes());
+        }
+        break;
+      case StateGuard::kFirstRows:
+      case StateGuard::kRing:
+        add(begin, std::min(tokens, field.rows()) * field.row_bytes());
+        break;
+    }
+  }
+  return ranges;
+}
+
+StateField StateLayout::AddPhase(int phases) {
   for (const StateField& field : fields_) {
-    if (field.birth_phases == 0) continue;
-    CHECK_EQ(field.birth_phases, phases) << "a second number of phases";
+    if (field.initial != StateInitial::kPhase) continue;
+    CHECK_EQ(field.phases, phases) << "a second number of phases";
     return field;
   }
-  Add("phase", DType::kI32, {1}, /*lazily_initialized=*/false);
-  fields_.back().birth_phases = phases;
-  return fields_.back();
+  return Add({.name = "phase",
+              .dtype = DType::kI32,
+              .shape = {1},
+              .initial = StateInitial::kPhase,
+              .role = StateRole::kDerived,
+              .phases = phases});
 }
 
 std::string StateLayout::ToString() const {
@@ -90,9 +135,9 @@ std::string StateLayout::ToString() const {
       name = absl::StrCat("layers.", group.first_layer, ".", group.rest);
     }
     std::string birth;
-    if (group.field->birth_phases > 0) {
-      birth = absl::StrCat("  one of ", group.field->birth_phases, " in turn in new sessions");
-    } else if (!group.field->lazily_initialized) {
+    if (group.field->initial == StateInitial::kPhase) {
+      birth = absl::StrCat("  one of ", group.field->phases, " in turn in new sessions");
+    } else if (group.field->guard == StateGuard::kAlways) {
       birth = "  cleared in new sessions";
     }
     absl::StrAppendFormat(&text, "%-24s %-4s %-22s %12d bytes%s\n", name, Name(group.field->dtype),

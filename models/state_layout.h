@@ -1,5 +1,6 @@
 // The fields of a slab. A slab is the whole recurrent state of one session: a fixed number of
-// bytes.
+// bytes. Whoever creates, copies, saves, counts or compares sessions reads what fields say of
+// themselves here, and knows nothing else of a model's memory.
 #pragma once
 
 #include <cstdint>
@@ -12,36 +13,79 @@
 
 namespace mneme {
 
+// What a field, or a memory of it, holds in a session that has not written it.
+enum class StateInitial : uint8_t {
+  kZero,
+  // The initial slab's bytes (Network::InitState), copied into every new session.
+  kEager,
+  // The initial slab's bytes, which kernels read in their one place until the memory is first
+  // written: nothing is copied into new sessions.
+  kShared,
+  // A number from 0 to `phases` - 1, i32 [1], that new sessions are given in turn, so that what
+  // they do every so many tokens is not done by all in the same step. A fork keeps its parent's.
+  kPhase,
+};
+
+// Which bytes of a field have a meaning. The others are left over from a former owner of the slab,
+// and whoever shows or saves a state leaves them out.
+enum class StateGuard : uint8_t {
+  kAlways,     // all, from the session's birth on
+  kFlags,      // memory m, where byte m of the field `flags` is not 0; else it is its initial value
+  kFirstRows,  // rows [0, n) of each memory, after n tokens were fed
+  kRing,       // the last min(n, rows) rows, that of position p in row p % rows
+};
+
+// How a field changes, for those who copy and save states.
+enum class StateRole : uint8_t {
+  kRewritten,   // any byte at any token
+  kAppendOnly,  // row n is written once, at position n (of a ring: until it comes round)
+  kHeldBack,    // writes that Network::Settle adds to other fields; none in a canonical state
+  kDerived,     // follows from the other fields, or from nothing that matters: never saved
+};
+
 // Handle to one field of the slab. Layers keep the handle, never an address, so that the pool is
-// free to place, copy, save and restore slabs. Name, dtype and shape make a slab readable by
-// others.
+// free to place, copy, save and restore slabs.
 struct StateField {
   std::string name;  // "layers.3.memory"
   DType dtype = DType::kF32;
-  Shape shape;         // outermost dimension: memories
+  Shape shape;  // outermost dimension: memories; of kFirstRows and kRing, the next one: rows
+  StateInitial initial = StateInitial::kZero;
+  StateGuard guard = StateGuard::kAlways;
+  StateRole role = StateRole::kRewritten;
+  int flags = -1;  // of kFlags: index of the field with the flags, kU8 [memories]
+  // Values in the innermost dimension, where rows are stored otherwise than as their elements
+  // (StateRowPitch); 0: as many as elements.
+  int64_t row_values = 0;
+  int phases = 0;  // of kPhase
+
+  // Set by StateLayout::Add.
+  int index = -1;      // in fields()
   int64_t offset = 0;  // bytes from the start of a slab
-  // Fields of new sessions either hold the initial slab's bytes (false) or anything at all, because
-  // the kernels read a memory that was never written as its initial value (true). The latter cost
-  // nothing when a session is created.
-  bool lazily_initialized = false;
-  // Above 0: instead of the initial slab's bytes new sessions hold a number, i32 [1], from 0 to
-  // birth_phases - 1, given to them in turn.
-  int birth_phases = 0;
 
   int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
-  int64_t memory_bytes() const { return shape.rank == 0 ? bytes() : bytes() / shape[0]; }
+  int64_t memories() const { return shape.rank == 0 ? 1 : shape[0]; }
+  int64_t memory_bytes() const { return memories() == 0 ? 0 : bytes() / memories(); }
+  // Of kFirstRows and kRing.
+  int64_t rows() const { return shape[1]; }
+  int64_t row_bytes() const { return memory_bytes() / rows(); }
+  // The values that the field stands for.
+  Shape values() const {
+    Shape values = shape;
+    if (row_values > 0) values.dims[values.rank - 1] = row_values;
+    return values;
+  }
 };
 
 // Fields in the order they were added, each aligned to 64 bytes. Built once while a model is made.
 class StateLayout {
  public:
-  // Appends a field and returns its handle.
-  StateField Add(absl::string_view name, DType dtype, Shape shape, bool lazily_initialized);
+  // Appends a field, whose index and offset are still to be set, and returns its handle.
+  StateField Add(StateField field);
 
-  // The field of what sessions are given of `phases` at their birth, which all layers share: the
+  // The field of StateInitial::kPhase, which all layers share: the
   // first call appends it. To be called before other fields of a layer are added, so that those of
   // all layers lie at one distance.
-  StateField AddBirthPhase(int phases);
+  StateField AddPhase(int phases);
 
   std::span<const StateField> fields() const { return fields_; }
   int64_t slab_bytes() const { return slab_bytes_; }  // multiple of 64
@@ -52,5 +96,17 @@ class StateLayout {
   std::vector<StateField> fields_;
   int64_t slab_bytes_ = 0;
 };
+
+// Bytes [begin, end) of a slab.
+struct ByteRange {
+  int64_t begin = 0, end = 0;
+  friend bool operator==(const ByteRange&, const ByteRange&) = default;
+};
+
+// The bytes of `field` that have a meaning in a session that was fed `tokens` tokens, in order and
+// joined where they meet. `slab` is its slab in host memory, for fields with flags; null: all
+// memories count as written.
+std::vector<ByteRange> WrittenBytes(const StateLayout& layout, const StateField& field,
+                                    const std::byte* slab, int64_t tokens);
 
 }  // namespace mneme

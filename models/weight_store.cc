@@ -69,10 +69,10 @@ absl::Status WeightStore::CheckValues() {
   return absl::OkStatus();
 }
 
-WeightStore::MatrixSize WeightStore::SizeOfMatrix(absl::string_view name) const {
+bool WeightStore::HasShape(absl::string_view name, Shape shape) const {
   const Checkpoint::Entry* entry = checkpoint_.Find(name);
-  if (entry == nullptr || entry->tensor->shape.size() != 2) return {};
-  return {entry->tensor->shape[0], entry->tensor->shape[1]};
+  return entry != nullptr && std::equal(entry->tensor->shape.begin(), entry->tensor->shape.end(),
+                                        shape.dims, shape.dims + shape.rank);
 }
 
 absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Shape stored,
@@ -179,10 +179,6 @@ absl::StatusOr<PackedMatrix> WeightStore::Pack(const Piece& piece, DType dtype, 
   return packed;
 }
 
-absl::StatusOr<PackedMatrix> WeightStore::Matrix(absl::string_view name, int out, int in) {
-  return MatrixRows(name, out, in, 0, out);
-}
-
 absl::StatusOr<PackedMatrix> WeightStore::MatrixRows(absl::string_view name, int total_rows, int in,
                                                      int first_row, int rows) {
   MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{total_rows, in}, first_row, rows));
@@ -217,7 +213,7 @@ absl::StatusOr<TensorView> WeightStore::Table(absl::string_view name, int rows, 
   return TensorView{place, piece.dtype, Shape{rows, columns}};
 }
 
-absl::StatusOr<TensorView> WeightStore::Floats(absl::string_view name, Shape stored) {
+absl::StatusOr<TensorView> WeightStore::Floats(absl::string_view name, Shape stored, WeightInit) {
   MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
   std::byte* place = Place(stored.elements() * SizeOf(DType::kF32));
   if (backend_ != nullptr) {

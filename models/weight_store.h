@@ -1,5 +1,5 @@
-// Weights by name: checks what a checkpoint holds against what a network expects, and brings it
-// into a backend's memory.
+// Weights of a checkpoint: checks what it holds against what a network expects, and brings it into
+// a backend's memory.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 #include "kernels/tensor.h"
 #include "kernels/tensor_view.h"
 #include "models/checkpoint.h"
+#include "models/weights.h"
 
 namespace mneme {
 
@@ -28,9 +29,9 @@ namespace mneme {
 // folder that does not fit its configuration is refused in milliseconds, and memory is asked for
 // once.
 //
-// Errors name the file and the tensor: NOT_FOUND for a missing one, INVALID_ARGUMENT for a wrong
-// shape or element type, or for a value that is NaN or infinite, with its index.
-class WeightStore {
+// Beside the errors of Weights, INVALID_ARGUMENT for a value that is NaN or infinite, with its
+// index.
+class WeightStore final : public Weights {
  public:
   using Progress = std::function<void(int64_t done_bytes, int64_t total_bytes)>;
 
@@ -43,30 +44,16 @@ class WeightStore {
   // values that loading would.
   absl::Status CheckValues();
 
-  bool Has(absl::string_view name) const { return checkpoint_.Find(name) != nullptr; }
-  // Rows and columns of a matrix that is in the file; {0, 0} if it is not there or no matrix.
-  struct MatrixSize {
-    int64_t rows = 0, columns = 0;
-  };
-  MatrixSize SizeOfMatrix(absl::string_view name) const;
-
-  // A matrix [out, in], packed, in its stored element type.
-  absl::StatusOr<PackedMatrix> Matrix(absl::string_view name, int out, int in);
-  // Its rows [first_row, first_row + rows) of [total_rows, in], as a matrix of their own.
+  bool Has(absl::string_view name) const override { return checkpoint_.Find(name) != nullptr; }
+  bool HasShape(absl::string_view name, Shape shape) const override;
   absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
-                                          int first_row, int rows);
-  // Matrices of one shape that one grouped product takes: where their element types differ, f32.
+                                          int first_row, int rows) override;
   absl::StatusOr<std::vector<PackedMatrix>> MatrixGroup(std::span<const std::string> names, int out,
-                                                        int in);
-  // A table [rows, columns] as it is stored, for Embedding.
-  absl::StatusOr<TensorView> Table(absl::string_view name, int rows, int columns);
-  // Anything small, as f32. `stored` is its shape in the file, e.g. [channels, 1, width].
-  absl::StatusOr<TensorView> Floats(absl::string_view name, Shape stored);
-  // f32 values that come from no file.
-  absl::StatusOr<TensorView> Constant(std::span<const float> values);
-
-  // Declares a tensor that may be in the file and is never used.
-  void Ignore(absl::string_view name) { ignored_.emplace(name); }
+                                                        int in) override;
+  absl::StatusOr<TensorView> Table(absl::string_view name, int rows, int columns) override;
+  absl::StatusOr<TensorView> Floats(absl::string_view name, Shape stored, WeightInit init) override;
+  absl::StatusOr<TensorView> Constant(std::span<const float> values) override;
+  void Ignore(absl::string_view name) override { ignored_.emplace(name); }
   // Tensors that nobody took or ignored.
   std::vector<std::string> Unused() const;
 

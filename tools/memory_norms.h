@@ -3,13 +3,12 @@
 
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "tools/tool_runner.h"
+#include "models/state_codec.h"
 
 namespace mneme {
 
-// Frobenius norm of each memory's matrices, heads together, by layer: [layers][memories]. Nothing
-// for a memory that was never written: -1. Settles the slab `slot` of the prepared tool.
-absl::StatusOr<std::vector<std::vector<double>>> MemoryNorms(ToolRunner& tool, int slot);
+// The Frobenius norm of each matrix memory, heads together, by layer: [layers][memories]; -1 for a
+// memory that was never written. `state` is canonical, so that no dtype of a device matters.
+std::vector<std::vector<double>> MemoryNorms(const CanonicalState& state);
 
 }  // namespace mneme

@@ -20,6 +20,7 @@
 #include "models/checkpoint.h"
 #include "models/model.h"
 #include "models/safetensors.h"
+#include "models/state_codec.h"
 #include "tokenizers/tokenizer_loader.h"
 #include "tools/flag_parser.h"
 #include "tools/memory_norms.h"
@@ -183,7 +184,7 @@ int PrintRouting(const InspectFlags& flags) {
 
   const absl::Status prepared = tool->Prepare({.tokens = kStepTokens});
   if (!prepared.ok()) return Report(kProgram, prepared, kExitDevice);
-  auto tape = RoutingTape::Create(*tool->backend, tool->config, kStepTokens);
+  auto tape = RoutingTape::Create(*tool->backend, tool->model->info(), kStepTokens);
   if (!tape.ok()) return Report(kProgram, tape.status(), kExitUsage);
   const int slot = *tool->pool->Acquire();
   for (size_t fed = 0; fed < ids->size(); fed += kStepTokens) {
@@ -198,9 +199,11 @@ int PrintRouting(const InspectFlags& flags) {
   }
   PrintTable(*tape, *ids, tokenizer.ok() ? tokenizer->get() : nullptr, flags.rows);
   PrintShares(*tape);
-  const auto norms = MemoryNorms(*tool, slot);
-  if (!norms.ok()) return Report(kProgram, norms.status(), kExitFailure);
-  PrintNorms(*norms);
+  const auto state = DecodeState(*tool->backend, *tool->model,
+                                 tool->pool->slabs() + slot * tool->pool->slab_bytes(),
+                                 static_cast<int64_t>(ids->size()));
+  if (!state.ok()) return Report(kProgram, state.status(), kExitFailure);
+  PrintNorms(MemoryNorms(*state));
   if (!flags.png.empty()) {
     const absl::Status status = WriteRoutingImage(*tape, flags.png);
     if (!status.ok()) return Report(kProgram, status, kExitFailure);

@@ -292,7 +292,7 @@ int Main(int argc, char** argv) {
 
   std::optional<RoutingTape> tape;
   if (!flags.routing_in.empty() || !flags.routing_out.empty()) {
-    auto made = RoutingTape::Create(*tool->backend, tool->config, step_tokens);
+    auto made = RoutingTape::Create(*tool->backend, tool->model->info(), step_tokens);
     if (!made.ok()) return Report(kProgram, made.status(), kExitUsage);
     tape.emplace(*std::move(made));
   }

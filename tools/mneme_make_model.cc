@@ -45,13 +45,14 @@ Exit codes: 0 done, 2 bad arguments, 1 anything else.
 
 constexpr int kPromptTokens = 256;
 
-// The mean decay of a token whose `a` projection is zero, exp(-exp(A_log) softplus(dt_bias)), over
-// all layers and heads.
+// The decay of a token whose `a` projection is zero, exp(-exp(A_log) softplus(dt_bias)), over all
+// layers and heads.
 double MeanDecay(const ModelSpec& spec) {
   std::vector<float> a_log, dt_bias;
-  for (const TensorSpec& tensor : TensorsOf(spec)) {
-    const bool decay = tensor.init == TensorSpec::Init::kDecay;
-    if (!decay && tensor.init != TensorSpec::Init::kTimeStep) continue;
+  const std::vector<TensorSpec> tensors = TensorsOf(spec).value();
+  for (const TensorSpec& tensor : tensors) {
+    const bool decay = tensor.init == WeightInit::kDecay;
+    if (!decay && tensor.init != WeightInit::kTimeStep) continue;
     const std::vector<float> values = InitialValues(spec, tensor);
     std::vector<float>& all = decay ? a_log : dt_bias;
     all.insert(all.end(), values.begin(), values.end());
@@ -90,10 +91,10 @@ absl::Status PrintTrial(const std::string& folder) {
                tool.model->info().parameters, tool.model->info().weight_dtype,
                static_cast<double>(tool.model->info().weight_bytes) / 1e6,
                static_cast<double>(tool.model->state_layout().slab_bytes()) / 1e6);
-  if (tool.config.delta.memories == 0) return absl::OkStatus();
+  if (tool.model->info().memories == 0) return absl::OkStatus();
   MNEME_RETURN_IF_ERROR(tool.Prepare({.tokens = kPromptTokens}));
   MNEME_ASSIGN_OR_RETURN(RoutingTape tape,
-                         RoutingTape::Create(*tool.backend, tool.config, kPromptTokens));
+                         RoutingTape::Create(*tool.backend, tool.model->info(), kPromptTokens));
   std::vector<int32_t> prompt;
   for (int i = 0; i < kPromptTokens; ++i) {
     prompt.push_back(
@@ -136,9 +137,10 @@ absl::StatusOr<ModelSpec> SpecFromFlags(const MakeFlags& flags,
   spec.dtype = *dtype;
   spec.seed = flags.seed;
   spec.shards = flags.shards;
-  if (flags.vocab > 0) spec.config.vocab = flags.vocab;
-  if (flags.layers > 0) spec.config.layers = flags.layers;
-  if (const size_t tensors = TensorsOf(spec).size(); static_cast<size_t>(spec.shards) > tensors) {
+  if (flags.vocab > 0) spec.config["vocab_size"] = flags.vocab;
+  if (flags.layers > 0) spec.config["num_hidden_layers"] = flags.layers;
+  MNEME_ASSIGN_OR_RETURN(const std::vector<TensorSpec> all, TensorsOf(spec));
+  if (const size_t tensors = all.size(); static_cast<size_t>(spec.shards) > tensors) {
     return absl::InvalidArgumentError(absl::StrCat("--shards: ", spec.shards, ", expected at most ",
                                                    tensors, ", the tensors of this shape"));
   }

@@ -19,78 +19,81 @@
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
 #include "kernels/float16.h"
+#include "models/model_config.h"
 #include "models/safetensors_writer.h"
 #include "models/weight_scan.h"
 
 namespace mneme {
 namespace {
 
-using Init = TensorSpec::Init;
+using Json = nlohmann::ordered_json;
 
-bool IsMom(const ModelSpec& spec) { return spec.config.mixer == "mixture_of_memories"; }
-
-ModelSpec MomSpec(int model_dim, int mlp_dim) {
-  ModelSpec spec;
-  spec.config = {.model_type = "mom",
-                 .mixer = "mixture_of_memories",
-                 .vocab = 32000,
-                 .model_dim = model_dim,
-                 .layers = 24,
-                 .mlp_dim = mlp_dim,
-                 .bos_token = 1,
-                 .eos_tokens = {2}};
-  spec.config.delta = {.heads = 4,
-                       .value_heads = 4,
-                       .key_dim = 256,
-                       .value_dim = 256,
-                       .conv_width = 4,
-                       .memories = 4,
-                       .top_k = 2,
-                       .shared_memory = true};
-  return spec;
+Json MomConfig(int model_dim, int mlp_dim) {
+  return {{"model_type", "mom"},
+          {"vocab_size", 32000},
+          {"hidden_size", model_dim},
+          {"num_hidden_layers", 24},
+          {"intermediate_size", mlp_dim},
+          {"hidden_act", "swish"},
+          {"norm_eps", 1e-6},
+          {"num_heads", 4},
+          {"head_dim", 256},
+          {"expand_v", 1.0},
+          {"use_short_conv", true},
+          {"conv_size", 4},
+          {"num_memories", 4},
+          {"topk", 2},
+          {"shared_mem", true},
+          {"single_kv_proj", false},
+          {"use_output_gate", true},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2}};
 }
 
-ModelSpec GdnSpec(int model_dim, int mlp_dim) {
-  ModelSpec spec;
-  spec.config = {.model_type = "gated_deltanet",
-                 .mixer = "gated_delta_net",
-                 .vocab = 32000,
-                 .model_dim = model_dim,
-                 .layers = 21,
-                 .mlp_dim = mlp_dim,
-                 .bos_token = 1,
-                 .eos_tokens = {2}};
-  spec.config.delta = {.heads = 6,
-                       .value_heads = 6,
-                       .key_dim = 256,
-                       .value_dim = 512,
-                       .conv_width = 4,
-                       .shared_memory = true};
-  return spec;
+Json GdnConfig(int model_dim, int mlp_dim) {
+  return {{"model_type", "gated_deltanet"},
+          {"vocab_size", 32000},
+          {"hidden_size", model_dim},
+          {"num_hidden_layers", 21},
+          {"intermediate_size", mlp_dim},
+          {"hidden_act", "swish"},
+          {"norm_eps", 1e-6},
+          {"num_heads", 6},
+          {"head_dim", 256},
+          {"expand_v", 2.0},
+          {"use_short_conv", true},
+          {"conv_size", 4},
+          {"num_v_heads", 6},
+          {"allow_neg_eigval", false},
+          {"use_gate", true},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2}};
 }
 
 // 259: a byte tokenizer's ids.
-ModelSpec Tiny(ModelSpec spec) {
-  spec.config.vocab = 259;
-  spec.config.model_dim = 64;
-  spec.config.layers = 2;
-  spec.config.mlp_dim = 128;
-  spec.config.delta.heads = spec.config.delta.value_heads = 2;
-  spec.config.delta.key_dim = spec.config.delta.value_dim = 32;
-  return spec;
+Json Tiny(Json config) {
+  config["vocab_size"] = 259;
+  config["hidden_size"] = 64;
+  config["num_hidden_layers"] = 2;
+  config["intermediate_size"] = 128;
+  config["num_heads"] = 2;
+  if (config.contains("num_v_heads")) config["num_v_heads"] = 2;
+  config["head_dim"] = 32;
+  config["expand_v"] = 1.0;
+  return config;
 }
 
 struct NamedShape {
   const char* name;
-  ModelSpec (*make)();
+  Json (*config)();
 };
 constexpr NamedShape kShapes[] = {
-    {"mom-340m", [] { return MomSpec(1024, 2048); }},
-    {"mom-1.3b", [] { return MomSpec(2048, 5632); }},
-    {"gdn-340m", [] { return GdnSpec(1024, 2816); }},
-    {"gdn-1.3b", [] { return GdnSpec(2048, 5632); }},
-    {"mom-tiny", [] { return Tiny(MomSpec(64, 128)); }},
-    {"gdn-tiny", [] { return Tiny(GdnSpec(64, 128)); }},
+    {"mom-340m", [] { return MomConfig(1024, 2048); }},
+    {"mom-1.3b", [] { return MomConfig(2048, 5632); }},
+    {"gdn-340m", [] { return GdnConfig(1024, 2816); }},
+    {"gdn-1.3b", [] { return GdnConfig(2048, 5632); }},
+    {"mom-tiny", [] { return Tiny(MomConfig(64, 128)); }},
+    {"gdn-tiny", [] { return Tiny(GdnConfig(64, 128)); }},
 };
 
 // The 65536 quantiles of the standard normal distribution at (i + 1/2) / 65536: one is drawn with
@@ -122,22 +125,24 @@ class WeightMaker {
   void Fill(const TensorSpec& tensor, int64_t begin, std::span<float> out) const {
     const uint64_t stream = HashText(tensor.name);
     switch (tensor.init) {
-      case Init::kNormal:
+      case WeightInit::kNormal:
         return Normal(stream, begin, spec_.initializer_range, out);
-      case Init::kConvolution:
+      case WeightInit::kConvolution:
         return Normal(
             stream, begin,
             spec_.convolution_range > 0 ? spec_.convolution_range : spec_.initializer_range, out);
-      case Init::kOnes:
+      case WeightInit::kOnes:
         return std::fill(out.begin(), out.end(), 1.0f);
-      case Init::kDecay:
+      case WeightInit::kZeros:
+        return std::fill(out.begin(), out.end(), 0.0f);
+      case WeightInit::kDecay:
         for (size_t i = 0; i < out.size(); ++i) {
           // log of U(0, 16); the generator may give 0, whose logarithm is no weight.
           const double u = UniformDouble(spec_.seed, stream, static_cast<uint64_t>(begin) + i);
           out[i] = static_cast<float>(std::log(std::max(16 * u, 1e-4)));
         }
         return;
-      case Init::kTimeStep:
+      case WeightInit::kTimeStep:
         for (size_t i = 0; i < out.size(); ++i) {
           // Inverse softplus of a time step that is log-uniform in [0.001, 0.1].
           const double u = UniformDouble(spec_.seed, stream, static_cast<uint64_t>(begin) + i);
@@ -223,7 +228,7 @@ absl::Status WriteShard(const ModelSpec& spec, const WeightMaker& maker,
 
 absl::StatusOr<ModelSpec> SpecOfShape(absl::string_view shape) {
   for (const NamedShape& known : kShapes) {
-    if (shape == known.name) return known.make();
+    if (shape == known.name) return ModelSpec{.config = known.config()};
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "shape \"", shape, "\" is unknown, expected one of ", absl::StrJoin(ShapeNames(), ", ")));
@@ -235,61 +240,17 @@ std::vector<std::string> ShapeNames() {
   return names;
 }
 
-std::vector<TensorSpec> TensorsOf(const ModelSpec& spec) {
-  const ModelConfig& config = spec.config;
-  const DeltaMixerConfig& delta = config.delta;
-  const int64_t dim = config.model_dim, mlp = config.mlp_dim;
-  const int64_t keys = delta.key_channels(), values = delta.value_channels(),
-                heads = delta.value_heads;
-  std::vector<TensorSpec> tensors;
-  const auto add = [&](std::string name, std::vector<int64_t> shape, Init init = Init::kNormal) {
-    tensors.push_back({std::move(name), std::move(shape), init});
-  };
-  add("model.embeddings.weight", {config.vocab, dim});
-  for (int i = 0; i < config.layers; ++i) {
-    const std::string layer = absl::StrCat("model.layers.", i, ".");
-    const std::string attn = layer + "attn.";
-    add(layer + "attn_norm.weight", {dim}, Init::kOnes);
-    add(attn + "q_proj.weight", {keys, dim});
-    const struct {
-      const char* letter;
-      int64_t rows;
-    } streams[] = {{"k", keys}, {"v", values}, {"b", heads}, {"a", heads}};
-    for (const auto& [letter, rows] : streams) {
-      if (!IsMom(spec)) {
-        add(absl::StrCat(attn, letter, "_proj.weight"), {rows, dim});
-        continue;
-      }
-      for (int m = 0; m < delta.memories && !delta.single_kv_proj; ++m) {
-        add(absl::StrCat(attn, letter, "_proj.", m, ".weight"), {rows, dim});
-      }
-      if (delta.single_kv_proj || delta.shared_memory) {
-        add(absl::StrCat(attn, "shared_", letter, ".weight"), {rows, dim});
-      }
-    }
-    if (IsMom(spec)) add(attn + "gate.weight", {delta.memories, dim});
-    add(attn + "A_log", {heads}, Init::kDecay);
-    add(attn + "dt_bias", {heads}, Init::kTimeStep);
-    if (delta.conv_width > 0) {
-      add(attn + "q_conv1d.weight", {keys, 1, delta.conv_width}, Init::kConvolution);
-      add(attn + "k_conv1d.weight", {keys, 1, delta.conv_width}, Init::kConvolution);
-      add(attn + "v_conv1d.weight", {values, 1, delta.conv_width}, Init::kConvolution);
-    }
-    if (delta.output_gate) add(attn + "g_proj.weight", {values, dim});
-    add(attn + "o_norm.weight", {delta.value_dim}, Init::kOnes);
-    add(attn + "o_proj.weight", {dim, values});
-    add(layer + "mlp_norm.weight", {dim}, Init::kOnes);
-    if (config.model_type == "mom_gated_deltanet") {
-      add(layer + "mlp.gate_proj.weight", {2 * mlp, dim});
-    } else {
-      add(layer + "mlp.gate_proj.weight", {mlp, dim});
-      add(layer + "mlp.up_proj.weight", {mlp, dim});
-    }
-    add(layer + "mlp.down_proj.weight", {dim, mlp});
-  }
-  add("model.norm.weight", {dim}, Init::kOnes);
-  if (!spec.tied) add("lm_head.weight", {config.vocab, dim});
-  return tensors;
+absl::StatusOr<std::vector<TensorSpec>> TensorsOf(const ModelSpec& spec) {
+  MNEME_ASSIGN_OR_RETURN(const ModelConfig config,
+                         ParseModelConfig(ConfigJson(spec), "config.json"));
+  std::vector<std::string> absent = spec.absent;
+  if (spec.tied) absent.push_back("lm_head.weight");
+  WeightRecorder recorder(std::move(absent));
+  StateLayout state;
+  std::vector<std::string> warnings;
+  MNEME_RETURN_IF_ERROR(
+      config.make_network({.weights = recorder, .state = state, .warnings = warnings}).status());
+  return recorder.tensors();
 }
 
 std::vector<float> InitialValues(const ModelSpec& spec, const TensorSpec& tensor) {
@@ -300,49 +261,18 @@ std::vector<float> InitialValues(const ModelSpec& spec, const TensorSpec& tensor
 }
 
 std::string ConfigJson(const ModelSpec& spec) {
-  const ModelConfig& config = spec.config;
-  const DeltaMixerConfig& delta = config.delta;
-  const bool format_b = config.model_type == "mom_gated_deltanet";
-  nlohmann::ordered_json json = {
-      {"model_type", config.model_type},
-      {"hidden_size", config.model_dim},
-      {"num_hidden_layers", config.layers},
-      {"vocab_size", config.vocab},
-      {"intermediate_size", config.mlp_dim},
-      {"hidden_act", "swish"},
-      {"norm_eps", std::stod(absl::StrFormat("%.7g", config.norm_eps))},
-      {"num_heads", delta.heads},
-      {"head_dim", delta.key_dim},
-      {"expand_v", static_cast<double>(delta.value_dim) / delta.key_dim},
-      {"use_short_conv", delta.conv_width > 0},
-      {"conv_size", delta.conv_width > 0 ? delta.conv_width : 4},
-      {"tie_word_embeddings", spec.tied},
-      {"initializer_range", spec.initializer_range},
-      {"bos_token_id", nullptr},
-      {"eos_token_id", config.eos_tokens},
-      {"dtype", spec.dtype == DType::kBF16  ? "bfloat16"
-                : spec.dtype == DType::kF16 ? "float16"
-                                            : "float32"},
-  };
-  if (config.bos_token.has_value()) json["bos_token_id"] = *config.bos_token;
-  if (config.eos_tokens.size() == 1) json["eos_token_id"] = config.eos_tokens.front();
-  if (IsMom(spec)) {
-    json["num_memories"] = delta.memories;
-    json["topk"] = delta.top_k;
-    json["shared_mem"] = delta.shared_memory;
-    json["single_kv_proj"] = delta.single_kv_proj;
-    json[format_b ? "use_gate" : "use_output_gate"] = delta.output_gate;
-  } else {
-    json["num_v_heads"] = delta.value_heads;
-    json["allow_neg_eigval"] = delta.allow_negative_eigenvalues;
-    json["use_gate"] = delta.output_gate;
-  }
-  return json.dump(2);
+  Json config = spec.config;
+  config["tie_word_embeddings"] = spec.tied;
+  config["initializer_range"] = spec.initializer_range;
+  config["dtype"] = spec.dtype == DType::kBF16  ? "bfloat16"
+                    : spec.dtype == DType::kF16 ? "float16"
+                                                : "float32";
+  return config.dump(2);
 }
 
 absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, bool overwrite,
                              const std::function<void(int64_t done, int64_t total)>& progress) {
-  const std::vector<TensorSpec> tensors = TensorsOf(spec);
+  MNEME_ASSIGN_OR_RETURN(const std::vector<TensorSpec> tensors, TensorsOf(spec));
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error)
@@ -375,7 +305,7 @@ absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, b
   };
   const WeightMaker maker(spec);
   ThreadPool pool;
-  nlohmann::ordered_json weight_map;
+  Json weight_map;
   const auto shards = static_cast<size_t>(spec.shards);
   for (size_t shard = 0; shard < shards; ++shard) {
     const std::string name =
@@ -389,13 +319,14 @@ absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, b
     MNEME_RETURN_IF_ERROR(WriteShard(spec, maker, part, folder + "/" + name, pool, written));
   }
   if (shards > 1) {
-    const nlohmann::ordered_json index = {{"metadata", {{"total_size", total}}},
-                                          {"weight_map", weight_map}};
+    const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
     MNEME_RETURN_IF_ERROR(WriteText(folder + "/model.safetensors.index.json", index.dump(2)));
   }
-  nlohmann::ordered_json generation = {{"do_sample", true}, {"temperature", 1.0}};
-  if (spec.config.bos_token.has_value()) generation["bos_token_id"] = *spec.config.bos_token;
-  if (!spec.config.eos_tokens.empty()) generation["eos_token_id"] = spec.config.eos_tokens;
+  Json generation = {{"do_sample", true}, {"temperature", 1.0}};
+  for (const char* key : {"bos_token_id", "eos_token_id"}) {
+    const auto token = spec.config.find(key);
+    if (token != spec.config.end() && !token->is_null()) generation[key] = *token;
+  }
   MNEME_RETURN_IF_ERROR(WriteText(folder + "/generation_config.json", generation.dump(2)));
   return WriteText(config_path, ConfigJson(spec));
 }

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -12,13 +12,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/tensor_view.h"
-#include "models/model_config.h"
+#include "models/weight_recorder.h"
 
 namespace mneme {
 
 struct ModelSpec {
-  ModelConfig config;  // model_type, sizes and options; warnings are ignored
-  bool tied = false;   // no lm_head.weight
+  // config.json, but for what follows from the other fields here.
+  nlohmann::ordered_json config;
+  bool tied = false;  // no lm_head.weight
+  // Tensors whose names end so are left out, where the family reads files without them.
+  std::vector<std::string> absent;
   DType dtype = DType::kBF16;
   // Standard deviation of embeddings and projections. Upstream's 0.02 makes layers small next to
   // the residual; tests that compare arithmetic want more.
@@ -35,24 +38,19 @@ struct ModelSpec {
 absl::StatusOr<ModelSpec> SpecOfShape(absl::string_view shape);
 std::vector<std::string> ShapeNames();
 
-// One tensor of a folder, in the order of the file.
-struct TensorSpec {
-  enum class Init { kNormal, kConvolution, kOnes, kDecay, kTimeStep };
-  std::string name;
-  std::vector<int64_t> shape;
-  Init init = Init::kNormal;
-};
-std::vector<TensorSpec> TensorsOf(const ModelSpec& spec);
+// The tensors that the family asks for, in its order. Errors are those of ParseModelConfig.
+absl::StatusOr<std::vector<TensorSpec>> TensorsOf(const ModelSpec& spec);
 
 // A whole tensor's values, before they are rounded to the spec's element type.
 std::vector<float> InitialValues(const ModelSpec& spec, const TensorSpec& tensor);
 
-// The text of config.json: every key that differs from model_type's default, and the sizes.
+// The text of config.json.
 std::string ConfigJson(const ModelSpec& spec);
 
 // Writes config.json, generation_config.json and the weights into `folder`, which is made if it
 // does not exist. Weights depend on the seed, names and shapes only. ALREADY_EXISTS if one
-// of those is there, config.json or weights, unless `overwrite`.
+// of those is there, config.json or weights, unless `overwrite`. Errors are also those of
+// TensorsOf.
 //   progress  bytes written and in total; may be empty
 absl::Status MakeModelFolder(const ModelSpec& spec, const std::string& folder, bool overwrite,
                              const std::function<void(int64_t done, int64_t total)>& progress);

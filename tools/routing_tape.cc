@@ -13,19 +13,18 @@
 
 namespace mneme {
 
-absl::StatusOr<RoutingTape> RoutingTape::Create(Backend& backend, const ModelConfig& config,
+absl::StatusOr<RoutingTape> RoutingTape::Create(Backend& backend, const ModelInfo& model,
                                                 int max_step_tokens) {
-  if (config.delta.memories == 0) {
+  if (model.memories == 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("a model of type ", config.model_type, " has no router"));
+        absl::StrCat("a model of type ", model.architecture, " has no router"));
   }
   RoutingTape tape(backend);
-  tape.layers_ = config.layers;
-  tape.memories_ = config.delta.memories;
-  tape.top_k_ = config.delta.top_k;
-  MNEME_ASSIGN_OR_RETURN(
-      tape.forced_step_,
-      Tensor::Allocate(backend, DType::kI32, {max_step_tokens, config.delta.top_k}));
+  tape.layers_ = model.layers;
+  tape.memories_ = model.memories;
+  tape.top_k_ = model.top_k;
+  MNEME_ASSIGN_OR_RETURN(tape.forced_step_,
+                         Tensor::Allocate(backend, DType::kI32, {max_step_tokens, model.top_k}));
   return tape;
 }
 

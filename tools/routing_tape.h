@@ -10,7 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
 #include "models/forward_context.h"
-#include "models/model_config.h"
+#include "models/model.h"
 
 namespace mneme {
 
@@ -19,7 +19,7 @@ namespace mneme {
 class RoutingTape final : public RoutingObserver {
  public:
   // FAILED_PRECONDITION for an architecture without a router.
-  static absl::StatusOr<RoutingTape> Create(Backend& backend, const ModelConfig& config,
+  static absl::StatusOr<RoutingTape> Create(Backend& backend, const ModelInfo& model,
                                             int max_step_tokens);
 
   // From now on the choices come from a saved tape. INVALID_ARGUMENT unless it holds at least

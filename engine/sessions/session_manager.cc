@@ -84,7 +84,7 @@ std::unique_ptr<Session> SessionManager::ForkEphemeral(const Session& parent, in
   auto session = std::make_unique<Session>(parent);
   session->key = {};
   session->slot = reserved_slot;
-  pool_.Copy(parent.slot, reserved_slot);
+  pool_.Copy(parent.slot, reserved_slot, parent.fed_tokens);
   return session;
 }
 
@@ -180,7 +180,7 @@ absl::StatusOr<SessionInfo> SessionManager::Fork(const SessionKey& source, const
                                                  absl::Duration ttl, int slabs_awaited) {
   MNEME_ASSIGN_OR_RETURN(Session * parent, FindIdle(source));
   MNEME_ASSIGN_OR_RETURN(Session * child, Add(target, ttl, slabs_awaited));
-  pool_.Copy(parent->slot, child->slot);
+  pool_.Copy(parent->slot, child->slot, parent->fed_tokens);
   child->fed_tokens = parent->fed_tokens;
   child->fed = parent->fed;
   child->pending_token = parent->pending_token;

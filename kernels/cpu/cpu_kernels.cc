@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/cpu/packed_layout.h"
+#include "kernels/ops/checks.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -19,19 +20,7 @@ namespace {
 // Below this, waking and awaiting workers costs more than they save.
 constexpr double kWorthSharingNanoseconds = 15000;
 
-void Expect(const TensorView& view, DType dtype, const Shape& shape, const char* name) {
-  CHECK(view.dtype == dtype && view.shape == shape && (view.data != nullptr || !shape.elements()))
-      << name << ": " << Name(view.dtype) << " of rank " << view.shape.rank << " and "
-      << view.shape.elements() << " elements, expected " << Name(dtype) << " of rank " << shape.rank
-      << " and " << shape.elements();
-}
-
-void ExpectSegments(const Segments& segments) {
-  Expect(segments.offsets, DType::kI32, {segments.count + 1}, "segments.offsets");
-  Expect(segments.slots, DType::kI32, {segments.count}, "segments.slots");
-  Expect(segments.memories, DType::kI32, {segments.count}, "segments.memories");
-  Expect(segments.fresh, DType::kI32, {segments.count}, "segments.fresh");
-}
+constexpr ActivationTypes kTypes{DType::kF32};
 
 }  // namespace
 
@@ -79,10 +68,9 @@ void CpuKernels::For(int64_t n, int64_t grain, double nanoseconds, Range task) {
 }
 
 void CpuKernels::Embedding(const EmbeddingArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t tokens = args.ids.shape[0], dim = args.table.shape[1];
-  Expect(args.ids, DType::kI32, {tokens}, "ids");
-  Expect(args.y, DType::kF32, {tokens, dim}, "y");
   const int32_t* ids = args.ids.as<int32_t>();
   for (int64_t t = 0; t < tokens; ++t) {
     CHECK(ids[t] >= 0 && ids[t] < args.table.shape[0]) << "token id " << ids[t];
@@ -92,10 +80,8 @@ void CpuKernels::Embedding(const EmbeddingArgs& args) {
 }
 
 void CpuKernels::GatherRows(const GatherRowsArgs& args) {
+  Check(args, kTypes);
   const int64_t n = args.indices.shape[0], dim = args.x.shape[1];
-  Expect(args.x, DType::kF32, {args.x.shape[0], dim}, "x");
-  Expect(args.indices, DType::kI32, {n}, "indices");
-  Expect(args.y, DType::kF32, {n, dim}, "y");
   for (int64_t i = 0; i < n; ++i) {
     const int32_t row = args.indices.as<int32_t>()[i];
     CHECK(row >= 0 && row < args.x.shape[0]) << "row " << row;
@@ -105,9 +91,8 @@ void CpuKernels::GatherRows(const GatherRowsArgs& args) {
 }
 
 void CpuKernels::BanTokens(const BanTokensArgs& args) {
+  Check(args, kTypes);
   const int64_t rows = args.logits.shape[0], vocab = args.logits.shape[1];
-  Expect(args.logits, DType::kF32, {rows, vocab}, "logits");
-  Expect(args.tokens, DType::kI32, {args.tokens.shape[0]}, "tokens");
   for (int64_t i = 0; i < args.tokens.shape[0]; ++i) {
     const int32_t token = args.tokens.as<int32_t>()[i];
     CHECK(token >= 0 && token < vocab) << "token " << token;
@@ -118,87 +103,59 @@ void CpuKernels::BanTokens(const BanTokensArgs& args) {
 }
 
 void CpuKernels::RmsNorm(const RmsNormArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t tokens = args.x.shape[0], dim = args.x.shape[1];
-  Expect(args.x, DType::kF32, {tokens, dim}, "x");
-  Expect(args.weight, DType::kF32, {dim}, "weight");
-  Expect(args.y, DType::kF32, {tokens, dim}, "y");
   For(tokens, 1, 0.15 * static_cast<double>(dim),
       [&](int64_t begin, int64_t end) { ops_.rms_norm(args, begin, end); });
 }
 
 void CpuKernels::SwiGlu(const SwiGluArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t tokens = args.gate.shape[0], dim = args.gate.shape[1];
-  Expect(args.gate, DType::kF32, {tokens, dim}, "gate");
-  Expect(args.up, DType::kF32, {tokens, dim}, "up");
-  Expect(args.y, DType::kF32, {tokens, dim}, "y");
   For(tokens * dim, 64, 0.4, [&](int64_t begin, int64_t end) { ops_.swiglu(args, begin, end); });
 }
 
 void CpuKernels::L2Norm(const L2NormArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t entries = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
-  Expect(args.x, DType::kF32, {entries, heads, dim}, "x");
-  Expect(args.y, DType::kF32, {entries, heads, dim}, "y");
   For(entries * heads, 1, 0.15 * static_cast<double>(dim) + 10,
       [&](int64_t begin, int64_t end) { ops_.l2_norm(args, begin, end); });
 }
 
 void CpuKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
-  Expect(args.x, DType::kF32, {tokens, heads, dim}, "x");
-  if (!args.gate.empty()) Expect(args.gate, DType::kF32, {tokens, heads, dim}, "gate");
-  Expect(args.weight, DType::kF32, {dim}, "weight");
-  Expect(args.y, DType::kF32, {tokens, heads, dim}, "y");
   For(tokens * heads, 1, 0.5 * static_cast<double>(dim) + 10,
       [&](int64_t begin, int64_t end) { ops_.gated_rms_norm(args, begin, end); });
 }
 
 void CpuKernels::DeltaGates(const DeltaGatesArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t entries = args.log_decay.shape[0], heads = args.log_decay.shape[1];
-  const int64_t rows = args.a.shape[0];
-  Expect(args.a, DType::kF32, {rows, heads}, "a");
-  Expect(args.b, DType::kF32, {rows, heads}, "b");
-  Expect(args.a_log, DType::kF32, {heads}, "a_log");
-  Expect(args.dt_bias, DType::kF32, {heads}, "dt_bias");
-  Expect(args.log_decay, DType::kF32, {entries, heads}, "log_decay");
-  Expect(args.beta, DType::kF32, {entries, heads}, "beta");
-  if (args.entry_rows.empty()) {
-    CHECK_EQ(rows, entries);
-  } else {
-    Expect(args.entry_rows, DType::kI32, {entries}, "entry_rows");
-  }
   For(entries, 1, 30 * static_cast<double>((heads + 15) / 16),
       [&](int64_t begin, int64_t end) { ops_.delta_gates(args, begin, end); });
 }
 
 void CpuKernels::MixMemories(const MixMemoriesArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t tokens = args.y.shape[0], dim = args.y.shape[1];
   const int64_t columns = args.token_entries.shape[1];
-  const int64_t top_k = args.weights.empty() ? 0 : args.weights.shape[1];
-  Expect(args.x, DType::kF32, {args.x.shape[0], dim}, "x");
-  Expect(args.token_entries, DType::kI32, {tokens, columns}, "token_entries");
-  if (top_k > 0) Expect(args.weights, DType::kF32, {tokens, top_k}, "weights");
-  CHECK(columns == top_k || columns == top_k + 1) << columns << " columns, top_k " << top_k;
-  Expect(args.y, DType::kF32, {tokens, dim}, "y");
   For(tokens, 1, 0.1 * static_cast<double>(dim * columns),
       [&](int64_t begin, int64_t end) { ops_.mix_memories(args, begin, end); });
 }
 
 void CpuKernels::RouteTopK(const RouteTopKArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t tokens = args.logits.shape[0], memories = args.logits.shape[1];
   const int64_t top_k = args.indices.shape[1];
-  Expect(args.logits, DType::kF32, {tokens, memories}, "logits");
-  Expect(args.indices, DType::kI32, {tokens, top_k}, "indices");
-  Expect(args.weights, DType::kF32, {tokens, top_k}, "weights");
-  CHECK(top_k >= 1 && top_k <= memories) << "top_k " << top_k << " of " << memories;
   if (!args.forced.empty()) {
-    Expect(args.forced, DType::kI32, {tokens, top_k}, "forced");
     for (int64_t i = 0; i < tokens * top_k; ++i) {
       const int32_t memory = args.forced.as<int32_t>()[i];
       CHECK(memory >= 0 && memory < memories) << "forced memory " << memory;
@@ -210,18 +167,11 @@ void CpuKernels::RouteTopK(const RouteTopKArgs& args) {
 
 // Two passes over the pairs, as in a counting sort: sizes of the segments, then places.
 void CpuKernels::Dispatch(const DispatchArgs& args) {
+  Check(args, kTypes);
   const int64_t rows = args.slots.shape[0];
   const int64_t tokens = args.token_entries.shape[0], choices = args.token_entries.shape[1];
   const int64_t top_k = choices - (args.shared ? 1 : 0);
   const int64_t groups = args.memories + (args.shared ? 1 : 0);
-  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
-  Expect(args.slots, DType::kI32, {rows}, "slots");
-  if (top_k > 0) Expect(args.indices, DType::kI32, {tokens, top_k}, "indices");
-  Expect(args.entry_tokens, DType::kI32, {tokens * choices}, "entry_tokens");
-  Expect(args.token_entries, DType::kI32, {tokens, choices}, "token_entries");
-  Expect(args.group_offsets, DType::kI32, {groups + 1}, "group_offsets");
-  CHECK_EQ(args.segments.count, groups * rows);
-  ExpectSegments(args.segments);
   const int32_t* row_offsets = args.row_offsets.as<int32_t>();
   CHECK_EQ(row_offsets[rows], tokens);
 
@@ -272,23 +222,14 @@ void CpuKernels::Dispatch(const DispatchArgs& args) {
 }
 
 void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
+  CheckAll(convolutions, kTypes);
   const FlushDenormals flush;
   constexpr int64_t kChannels = 256;  // of one item
   int64_t items = 0;
   double nanoseconds = 0;
   for (const ShortConvArgs& args : convolutions) {
     const int64_t channels = args.x.shape[1], entries = args.y.shape[0];
-    Expect(args.x, DType::kF32, {args.x.shape[0], channels}, "x");
-    Expect(args.weight, DType::kF32, {channels, args.weight.shape[1]}, "weight");
-    Expect(args.y, DType::kF32, {entries, channels}, "y");
-    CHECK(args.weight.shape[1] >= 1 && args.weight.shape[1] <= 16) << args.weight.shape[1];
     CHECK(args.window.dtype == DType::kF32);
-    ExpectSegments(args.segments);
-    if (args.entry_rows.empty()) {
-      CHECK_GE(args.x.shape[0], entries);
-    } else {
-      Expect(args.entry_rows, DType::kI32, {entries}, "entry_rows");
-    }
     items += (channels + kChannels - 1) / kChannels;
     nanoseconds +=
         0.6 * static_cast<double>(entries * channels) + 2.0 * static_cast<double>(channels);
@@ -310,18 +251,11 @@ void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
 }
 
 void CpuKernels::GatedDeltaRule(const GatedDeltaRuleArgs& args) {
+  Check(args, kTypes);
   const FlushDenormals flush;
-  const int64_t entries = args.k.shape[0], heads = args.k.shape[1], key_dim = args.k.shape[2];
+  const int64_t entries = args.k.shape[0], key_dim = args.k.shape[2];
   const int64_t value_heads = args.v.shape[1], value_dim = args.v.shape[2];
-  Expect(args.q, DType::kF32, {entries, heads, key_dim}, "q");
-  Expect(args.k, DType::kF32, {entries, heads, key_dim}, "k");
-  Expect(args.v, DType::kF32, {entries, value_heads, value_dim}, "v");
-  Expect(args.log_decay, DType::kF32, {entries, value_heads}, "log_decay");
-  Expect(args.beta, DType::kF32, {entries, value_heads}, "beta");
-  Expect(args.out, DType::kF32, {entries, value_heads, value_dim}, "out");
-  ExpectSegments(args.segments);
   CHECK(args.state.dtype == DType::kF32);
-  CHECK(heads > 0 && value_heads % heads == 0) << value_heads << " value heads, " << heads;
 
   active_segments_.clear();
   const int32_t* offsets = args.segments.offsets.as<int32_t>();
@@ -360,17 +294,13 @@ void CpuKernels::GatedDeltaRule(const GatedDeltaRuleArgs& args) {
 }
 
 void CpuKernels::Sample(const SampleArgs& args) {
+  Check(args, kTypes);
   sampling_rows_.clear();
   for (const SamplingRow& row : args.rows) sampling_rows_.push_back(row.Bounded());
   const FlushDenormals flush;
   const int64_t rows = static_cast<int64_t>(args.rows.size()), vocab = args.logits.shape[1];
-  Expect(args.logits, DType::kF32, {rows, vocab}, "logits");
-  CHECK(args.tokens.size() == args.rows.size() && args.logprobs.size() == args.rows.size());
-  CHECK(args.top_tokens.size() == args.rows.size() * static_cast<size_t>(args.max_top_logprobs));
-  CHECK(args.top_logprobs.size() == args.top_tokens.size());
   double nanoseconds = 0;
   for (const SamplingRow& row : sampling_rows_) {
-    CHECK_LT(row.forced_token, vocab);
     for (int32_t i = row.bias_begin; i < row.bias_end; ++i) {
       CHECK(args.bias[static_cast<size_t>(i)].token >= 0 &&
             args.bias[static_cast<size_t>(i)].token < vocab);

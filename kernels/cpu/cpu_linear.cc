@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/packed_layout.h"
+#include "kernels/ops/checks.h"
 
 namespace mneme {
 namespace {
@@ -18,25 +19,11 @@ int64_t PanelCost(const LinearTask& task) {
 }  // namespace
 
 void CpuKernels::AddLinearTasks(const LinearArgs& args) {
-  CHECK(!args.weights.empty());
+  Check(args, {DType::kF32});
   const PackedMatrix& shape = args.weights[0];
   const int64_t entries = args.y.shape[0];
-  CHECK(args.x.dtype == DType::kF32 && args.x.shape.rank == 2 &&
-        args.x.shape[1] == shape.in_features)
-      << "x has " << args.x.shape[1] << " features, the weights " << shape.in_features;
-  CHECK(args.y.dtype == DType::kF32 && args.y.shape.rank == 2 &&
-        args.y.shape[1] == shape.out_features)
-      << "y has " << args.y.shape[1] << " features, the weights " << shape.out_features;
-
   const bool grouped = !args.group_offsets.empty();
   const int64_t groups = static_cast<int64_t>(args.weights.size());
-  if (grouped) {
-    CHECK_EQ(args.group_offsets.shape[0], groups + 1);
-    CHECK_EQ(args.entry_rows.shape[0], entries);
-  } else {
-    CHECK_EQ(groups, 1);
-    CHECK_EQ(args.x.shape[0], entries);
-  }
   const int32_t whole[] = {0, static_cast<int32_t>(entries)};
   const int32_t* offsets = grouped ? args.group_offsets.as<int32_t>() : whole;
   for (int64_t g = 0; g < groups; ++g) {
@@ -45,8 +32,6 @@ void CpuKernels::AddLinearTasks(const LinearArgs& args) {
       LinearTask task;
       task.entries = std::min(offsets[g + 1] - first, ops_.max_entries);
       task.weights = args.weights[static_cast<size_t>(g)];
-      CHECK(task.weights.in_features == shape.in_features &&
-            task.weights.out_features == shape.out_features && task.weights.dtype == shape.dtype);
       task.x = args.x.as<float>();
       if (grouped) {
         task.entry_rows = args.entry_rows.as<int32_t>() + first;

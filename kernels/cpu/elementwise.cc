@@ -194,7 +194,6 @@ void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end) {
 
 namespace {
 
-constexpr int kMaxWidth = 16;            // checked by the caller
 constexpr int64_t kConvChannels = 1024;  // at a time: windows are read in runs of 4 KB
 
 float* Window(const ShortConvArgs& args, int segment) {
@@ -219,7 +218,7 @@ void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int6
   next += first;
   float* y = args.y.as<float>() + first;
   ForVectors(count, [&](int64_t c, int lanes) {
-    constexpr int kTaps = kWidth > 0 ? kWidth : kMaxWidth;
+    constexpr int kTaps = kWidth > 0 ? kWidth : kMaxConvWidth;
     Vec tap[kTaps], history[kTaps];  // history: the last width values, oldest first
     MNEME_UNROLL
     for (int j = 0; j < width; ++j) tap[j] = LoadUpTo(weight[j] + c, lanes);
@@ -263,7 +262,7 @@ void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end) {
 
   for (int64_t first = begin; first < end; first += kConvChannels) {
     const int64_t count = end - first < kConvChannels ? end - first : kConvChannels;
-    float weight[kMaxWidth][kConvChannels];
+    float weight[kMaxConvWidth][kConvChannels];
     for (int64_t c = 0; c < count; ++c) {
       for (int j = 0; j < width; ++j) {
         weight[j][c] = args.weight.as<float>()[(first + c) * width + j];

@@ -7,8 +7,6 @@
 namespace mneme {
 namespace {
 
-using reference::Expect;
-
 // A memory's f64 values at `slot`, set to zero first if it is fresh.
 double* Open(const StateView& state, const Segments& segments, int s, int64_t elements) {
   CHECK(state.dtype == DType::kF64) << "state of " << Name(state.dtype);
@@ -19,14 +17,7 @@ double* Open(const StateView& state, const Segments& segments, int s, int64_t el
 }
 
 void Convolve(const ShortConvArgs& args) {
-  const int64_t rows = args.x.shape[0], channels = args.x.shape[1], width = args.weight.shape[1];
-  const int64_t entries = args.y.shape[0];
-  Expect(args.x, DType::kF64, {rows, channels}, "x");
-  Expect(args.weight, DType::kF32, {channels, width}, "weight");
-  Expect(args.y, DType::kF64, {entries, channels}, "y");
-  reference::ExpectIndices(args.entry_rows, entries, "entry_rows");
-  reference::ExpectSegments(args.segments);
-
+  const int64_t channels = args.x.shape[1], width = args.weight.shape[1];
   const int32_t* offsets = args.segments.offsets.as<int32_t>();
   const int32_t* entry_rows = args.entry_rows.as<int32_t>();
   for (int s = 0; s < args.segments.count; ++s) {
@@ -54,19 +45,14 @@ void Convolve(const ShortConvArgs& args) {
 }  // namespace
 
 void ReferenceKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
+  CheckAll(convolutions, reference::kTypes);
   for (const ShortConvArgs& args : convolutions) Convolve(args);
 }
 
 void ReferenceKernels::DeltaGates(const DeltaGatesArgs& args) {
-  const int64_t rows = args.a.shape[0], heads = args.a.shape[1];
+  Check(args, reference::kTypes);
+  const int64_t heads = args.a.shape[1];
   const int64_t entries = args.log_decay.shape[0];
-  Expect(args.a, DType::kF64, {rows, heads}, "a");
-  Expect(args.b, DType::kF64, {rows, heads}, "b");
-  Expect(args.a_log, DType::kF32, {heads}, "a_log");
-  Expect(args.dt_bias, DType::kF32, {heads}, "dt_bias");
-  Expect(args.log_decay, DType::kF64, {entries, heads}, "log_decay");
-  Expect(args.beta, DType::kF64, {entries, heads}, "beta");
-  reference::ExpectIndices(args.entry_rows, entries, "entry_rows");
   for (int64_t e = 0; e < entries; ++e) {
     const int64_t row = args.entry_rows.empty() ? e : args.entry_rows.as<int32_t>()[e];
     for (int64_t h = 0; h < heads; ++h) {
@@ -81,16 +67,9 @@ void ReferenceKernels::DeltaGates(const DeltaGatesArgs& args) {
 }
 
 void ReferenceKernels::GatedDeltaRule(const GatedDeltaRuleArgs& args) {
-  const int64_t entries = args.q.shape[0], heads = args.q.shape[1], key_dim = args.q.shape[2];
+  Check(args, reference::kTypes);
+  const int64_t heads = args.q.shape[1], key_dim = args.q.shape[2];
   const int64_t value_heads = args.v.shape[1], value_dim = args.v.shape[2];
-  Expect(args.q, DType::kF64, {entries, heads, key_dim}, "q");
-  Expect(args.k, DType::kF64, {entries, heads, key_dim}, "k");
-  Expect(args.v, DType::kF64, {entries, value_heads, value_dim}, "v");
-  Expect(args.log_decay, DType::kF64, {entries, value_heads}, "log_decay");
-  Expect(args.beta, DType::kF64, {entries, value_heads}, "beta");
-  Expect(args.out, DType::kF64, {entries, value_heads, value_dim}, "out");
-  reference::ExpectSegments(args.segments);
-  CHECK_EQ(value_heads % heads, 0);
 
   const int32_t* offsets = args.segments.offsets.as<int32_t>();
   for (int s = 0; s < args.segments.count; ++s) {

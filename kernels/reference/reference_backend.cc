@@ -11,28 +11,6 @@
 #include "kernels/tensor.h"
 
 namespace mneme {
-namespace reference {
-
-void Expect(const TensorView& tensor, DType dtype, const Shape& shape, const char* name) {
-  CHECK(tensor.dtype == dtype && tensor.shape == shape)
-      << name << " is " << Name(tensor.dtype) << " " << ShapeToString(tensor.shape) << ", expected "
-      << Name(dtype) << " " << ShapeToString(shape);
-  CHECK(!tensor.empty() || shape.elements() == 0) << name << " is missing";
-}
-
-void ExpectIndices(const TensorView& tensor, int64_t entries, const char* name) {
-  if (!tensor.empty()) Expect(tensor, DType::kI32, {entries}, name);
-}
-
-void ExpectSegments(const Segments& segments) {
-  Expect(segments.offsets, DType::kI32, {segments.count + 1}, "segments.offsets");
-  Expect(segments.slots, DType::kI32, {segments.count}, "segments.slots");
-  Expect(segments.memories, DType::kI32, {segments.count}, "segments.memories");
-  Expect(segments.fresh, DType::kI32, {segments.count}, "segments.fresh");
-}
-
-}  // namespace reference
-
 namespace {
 
 constexpr int64_t kAlignment = 64;

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "kernels/kernels.h"
+#include "kernels/ops/checks.h"
 #include "kernels/tensor_view.h"
 
 namespace mneme {
@@ -41,11 +42,7 @@ class ReferenceKernels : public Kernels {
 
 namespace reference {
 
-// Aborts unless `tensor` has this dtype and shape; `name` is the argument's.
-void Expect(const TensorView& tensor, DType dtype, const Shape& shape, const char* name);
-// As Expect for an optional index list: empty, or i32 [entries].
-void ExpectIndices(const TensorView& tensor, int64_t entries, const char* name);
-void ExpectSegments(const Segments& segments);
+inline constexpr ActivationTypes kTypes{DType::kF64};
 
 // dst[i] = element first + i of `src`, whose dtype is f64, f32, bf16 or f16. Exact.
 void Widen(const void* src, DType dtype, int64_t first, int64_t n, double* dst);

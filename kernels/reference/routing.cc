@@ -7,16 +7,10 @@
 
 namespace mneme {
 
-using reference::Expect;
-
 void ReferenceKernels::RouteTopK(const RouteTopKArgs& args) {
+  Check(args, reference::kTypes);
   const int64_t tokens = args.logits.shape[0], memories = args.logits.shape[1];
   const int64_t top_k = args.indices.shape[1];
-  Expect(args.logits, DType::kF64, {tokens, memories}, "logits");
-  Expect(args.indices, DType::kI32, {tokens, top_k}, "indices");
-  Expect(args.weights, DType::kF64, {tokens, top_k}, "weights");
-  if (!args.forced.empty()) Expect(args.forced, DType::kI32, {tokens, top_k}, "forced");
-  CHECK(top_k >= 1 && top_k <= memories) << "top_k " << top_k << " of " << memories;
 
   std::vector<double> logits(static_cast<size_t>(memories));
   std::vector<bool> taken(static_cast<size_t>(memories));
@@ -53,19 +47,12 @@ void ReferenceKernels::RouteTopK(const RouteTopKArgs& args) {
 }
 
 void ReferenceKernels::Dispatch(const DispatchArgs& args) {
+  Check(args, reference::kTypes);
   const int64_t rows = args.slots.shape[0];
   const int64_t tokens = args.token_entries.shape[0], choices = args.token_entries.shape[1];
   const int64_t top_k = choices - (args.shared ? 1 : 0);
   const int64_t groups = args.memories + (args.shared ? 1 : 0);
   const int64_t entries = tokens * choices;
-  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
-  Expect(args.slots, DType::kI32, {rows}, "slots");
-  if (args.memories > 0) Expect(args.indices, DType::kI32, {tokens, top_k}, "indices");
-  Expect(args.entry_tokens, DType::kI32, {entries}, "entry_tokens");
-  Expect(args.token_entries, DType::kI32, {tokens, choices}, "token_entries");
-  Expect(args.group_offsets, DType::kI32, {groups + 1}, "group_offsets");
-  CHECK_EQ(args.segments.count, groups * rows);
-  reference::ExpectSegments(args.segments);
   CHECK_EQ(args.row_offsets.as<int32_t>()[rows], tokens);
 
   // Entry by entry in the order they are to have: memory, row, token, choice.
@@ -105,13 +92,10 @@ void ReferenceKernels::Dispatch(const DispatchArgs& args) {
 }
 
 void ReferenceKernels::MixMemories(const MixMemoriesArgs& args) {
-  const int64_t tokens = args.weights.shape[0], top_k = args.weights.shape[1];
+  Check(args, reference::kTypes);
+  const int64_t tokens = args.y.shape[0];
+  const int64_t top_k = args.weights.empty() ? 0 : args.weights.shape[1];
   const int64_t choices = args.token_entries.shape[1], dim = args.x.shape[1];
-  Expect(args.token_entries, DType::kI32, {tokens, choices}, "token_entries");
-  Expect(args.weights, DType::kF64, {tokens, top_k}, "weights");
-  Expect(args.x, DType::kF64, {tokens * choices, dim}, "x");
-  Expect(args.y, DType::kF64, {tokens, dim}, "y");
-  CHECK(choices == top_k || choices == top_k + 1);
   for (int64_t t = 0; t < tokens; ++t) {
     double* y = args.y.as<double>() + t * dim;
     std::fill_n(y, dim, 0.0);

@@ -10,8 +10,6 @@
 namespace mneme {
 namespace {
 
-using reference::Expect;
-
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
 // Steps 1 and 2: bias, then penalties.
@@ -118,12 +116,9 @@ void ReportLogprobs(const SampleArgs& args, const SamplingRow& row, int64_t r,
 }  // namespace
 
 void ReferenceKernels::Sample(const SampleArgs& args) {
+  Check(args, reference::kTypes);
   const size_t rows = args.rows.size();
   const int64_t vocab = args.logits.shape[1];
-  const size_t top = rows * args.max_top_logprobs;
-  Expect(args.logits, DType::kF64, {static_cast<int64_t>(rows), vocab}, "logits");
-  CHECK(args.tokens.size() == rows && args.logprobs.size() == rows);
-  CHECK(args.top_tokens.size() == top && args.top_logprobs.size() == top);
 
   const float nan = std::numeric_limits<float>::quiet_NaN();
   std::fill(args.logprobs.begin(), args.logprobs.end(), nan);
@@ -134,7 +129,6 @@ void ReferenceKernels::Sample(const SampleArgs& args) {
     const std::span<const double> logits(args.logits.as<double>() + r * vocab,
                                          static_cast<size_t>(vocab));
     if (row.forced_token >= 0) {
-      CHECK_LT(row.forced_token, vocab);
       args.tokens[r] = row.forced_token;
     } else {
       const std::vector<double> z = AdjustedLogits(args, row, logits);

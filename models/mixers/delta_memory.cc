@@ -16,15 +16,15 @@ namespace {
 // Weight of one of the three convolutions, [channels, width]. Without convolutions upstream applies
 // silu to the projection, which is a convolution of width 1 by one.
 absl::StatusOr<TensorView> TakeConvolution(const LayerBuilder& builder, absl::string_view name,
-                                           int channels) {
-  const int width = builder.config.delta.conv_width;
+                                           int channels, int width) {
   TensorView weight;
   if (width == 0) {
-    MNEME_ASSIGN_OR_RETURN(weight, builder.weights.Constant(std::vector<float>(channels, 1.0f)));
+    MNEME_ASSIGN_OR_RETURN(weight, builder.weights().Constant(std::vector<float>(channels, 1.0f)));
     weight.shape = {channels, 1};
   } else {
     MNEME_ASSIGN_OR_RETURN(weight,
-                           builder.weights.Floats(builder.Weight(name), {channels, 1, width}));
+                           builder.weights().Floats(builder.Weight(name), {channels, 1, width},
+                                                    WeightInit::kConvolution));
     weight.shape = {channels, width};
   }
   return weight;
@@ -38,58 +38,72 @@ TensorView Reshaped(TensorView view, Shape shape) {
 }  // namespace
 
 absl::StatusOr<DeltaMemory> DeltaMemory::Make(
-    const LayerBuilder& builder, std::initializer_list<const PackedMatrix*> convolved) {
-  const DeltaMixerConfig& config = builder.config.delta;
-  WeightStore& weights = builder.weights;
+    const LayerBuilder& builder, const GatedDeltaConfig& config,
+    std::initializer_list<const PackedMatrix*> convolved) {
+  Weights& weights = builder.weights();
   const int keys = config.key_channels();
   const int values = config.value_channels();
 
   DeltaMemory memory;
   memory.config_ = config;
-  memory.norm_eps_ = builder.config.norm_eps;
-  MNEME_ASSIGN_OR_RETURN(memory.q_conv_, TakeConvolution(builder, "attn.q_conv1d.weight", keys));
-  MNEME_ASSIGN_OR_RETURN(memory.k_conv_, TakeConvolution(builder, "attn.k_conv1d.weight", keys));
-  MNEME_ASSIGN_OR_RETURN(memory.v_conv_, TakeConvolution(builder, "attn.v_conv1d.weight", values));
-  MNEME_ASSIGN_OR_RETURN(memory.a_log_,
-                         weights.Floats(builder.Weight("attn.A_log"), {config.value_heads}));
-  MNEME_ASSIGN_OR_RETURN(memory.dt_bias_,
-                         weights.Floats(builder.Weight("attn.dt_bias"), {config.value_heads}));
-  MNEME_ASSIGN_OR_RETURN(memory.out_norm_,
-                         weights.Floats(builder.Weight("attn.o_norm.weight"), {config.value_dim}));
+  memory.norm_eps_ = builder.norm_eps;
+  MNEME_ASSIGN_OR_RETURN(memory.q_conv_,
+                         TakeConvolution(builder, "attn.q_conv1d.weight", keys, config.conv_width));
+  MNEME_ASSIGN_OR_RETURN(memory.k_conv_,
+                         TakeConvolution(builder, "attn.k_conv1d.weight", keys, config.conv_width));
+  MNEME_ASSIGN_OR_RETURN(
+      memory.v_conv_, TakeConvolution(builder, "attn.v_conv1d.weight", values, config.conv_width));
+  MNEME_ASSIGN_OR_RETURN(memory.a_log_, weights.Floats(builder.Weight("attn.A_log"),
+                                                       {config.value_heads}, WeightInit::kDecay));
+  MNEME_ASSIGN_OR_RETURN(
+      memory.dt_bias_,
+      weights.Floats(builder.Weight("attn.dt_bias"), {config.value_heads}, WeightInit::kTimeStep));
+  MNEME_ASSIGN_OR_RETURN(memory.out_norm_, weights.Floats(builder.Weight("attn.o_norm.weight"),
+                                                          {config.value_dim}, WeightInit::kOnes));
   MNEME_ASSIGN_OR_RETURN(memory.out_proj_, weights.Matrix(builder.Weight("attn.o_proj.weight"),
-                                                          builder.config.model_dim, values));
+                                                          builder.model_dim, values));
   weights.Ignore(builder.Weight("attn.D"));  // of old files; upstream never used it
 
   const int memories = config.all_memories();
   const int history = static_cast<int>(memory.q_conv_.shape[1]) - 1;
-  const StateFormat& format = builder.state_format;
+  const StateFormat& format = builder.network.state_format;
   const bool bf16 = std::all_of(convolved.begin(), convolved.end(), [](const PackedMatrix* matrix) {
     return matrix->dtype == DType::kBF16;
   });
   const DType window_dtype = bf16 ? format.bf16_window_dtype : format.window_dtype;
   if (format.pending_writes > 0) {
-    memory.pending_phase_ = builder.state.AddBirthPhase(format.pending_writes + 1);
+    memory.pending_phase_ = builder.network.state.AddPhase(format.pending_writes + 1);
   }
-  memory.written_ =
-      builder.AddState("written", DType::kU8, {memories}, /*lazily_initialized=*/false);
-  memory.q_window_ = builder.AddState("q_window", window_dtype, {memories, history, keys}, true);
-  memory.k_window_ = builder.AddState("k_window", window_dtype, {memories, history, keys}, true);
-  memory.v_window_ = builder.AddState("v_window", window_dtype, {memories, history, values}, true);
-  memory.memory_ = builder.AddState("memory", format.memory_dtype,
-                                    {memories, config.value_heads, config.value_dim,
-                                     StateRowPitch(format.memory_dtype, config.key_dim)},
-                                    true);
-  if (format.pending_writes > 0) {
-    const int capacity = format.pending_writes;
-    const auto add = [&](absl::string_view name, DType dtype, int64_t values) {
-      return builder.AddState(name, dtype, {memories, capacity, values}, true);
+  memory.written_ = builder.AddState({.name = "written", .dtype = DType::kU8, .shape = {memories}});
+  // Memories that were never written are read as zeros.
+  const auto field = [&](const char* name, DType dtype, Shape shape,
+                         StateRole role = StateRole::kRewritten) {
+    return StateField{.name = name,
+                      .dtype = dtype,
+                      .shape = shape,
+                      .guard = StateGuard::kFlags,
+                      .role = role,
+                      .flags = memory.written_.index};
+  };
+  memory.q_window_ = builder.AddState(field("q_window", window_dtype, {memories, history, keys}));
+  memory.k_window_ = builder.AddState(field("k_window", window_dtype, {memories, history, keys}));
+  memory.v_window_ = builder.AddState(field("v_window", window_dtype, {memories, history, values}));
+  StateField matrices = field("memory", format.memory_dtype,
+                              {memories, config.value_heads, config.value_dim,
+                               StateRowPitch(format.memory_dtype, config.key_dim)});
+  matrices.row_values = config.key_dim;
+  memory.memory_ = builder.AddState(matrices);
+  if (const int capacity = format.pending_writes; capacity > 0) {
+    const auto add_pending = [&](const char* name, DType dtype, Shape shape) {
+      return builder.AddState(field(name, dtype, shape, StateRole::kHeldBack));
     };
     const DType term = PendingDType(format.memory_dtype);
     memory.pending_capacity_ = capacity;
-    memory.pending_range_ = builder.AddState("pending_range", DType::kI32, {memories, 2}, true);
-    memory.pending_keys_ = add("pending_keys", term, keys);
-    memory.pending_updates_ = add("pending_updates", term, values);
-    memory.pending_decay_ = add("pending_decay", DType::kF32, config.value_heads);
+    memory.pending_range_ = add_pending("pending_range", DType::kI32, {memories, 2});
+    memory.pending_keys_ = add_pending("pending_keys", term, {memories, capacity, keys});
+    memory.pending_updates_ = add_pending("pending_updates", term, {memories, capacity, values});
+    memory.pending_decay_ =
+        add_pending("pending_decay", DType::kF32, {memories, capacity, config.value_heads});
   }
   return memory;
 }

@@ -9,7 +9,7 @@
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
-#include "models/model_config.h"
+#include "models/mixers/gated_delta_config.h"
 #include "models/state_layout.h"
 
 namespace mneme {
@@ -31,6 +31,7 @@ class DeltaMemory {
   // of raw q, k and v [conv_width - 1, channels] and the matrices `memory` [value_heads, value_dim,
   // key_dim]. `convolved`: the projections of q, k and v, which say what windows are made of.
   static absl::StatusOr<DeltaMemory> Make(const LayerBuilder& builder,
+                                          const GatedDeltaConfig& config,
                                           std::initializer_list<const PackedMatrix*> convolved);
 
   StateView Written(const ForwardContext& ctx) const { return ctx.State(written_); }
@@ -60,7 +61,7 @@ class DeltaMemory {
   QueryKeyNorms Norms() const;  // upstream's: queries of length 1 / sqrt(key_dim)
   PendingWrites Pending(const ForwardContext& ctx) const;
 
-  DeltaMixerConfig config_;
+  GatedDeltaConfig config_;
   float norm_eps_ = 1e-6f;
   TensorView q_conv_, k_conv_, v_conv_;  // [channels, width] f32
   TensorView a_log_, dt_bias_;           // [value_heads] f32

@@ -1,12 +1,13 @@
 // Gated DeltaNet (Yang, Kautz, Hatamizadeh, arXiv:2412.06464): one matrix memory per value head,
 // which every token goes to.
 
+#include "models/mixers/gated_delta_net.h"
+
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "base/status_macros.h"
-#include "models/mixer_registry.h"
 #include "models/mixers/delta_memory.h"
 
 namespace mneme {
@@ -14,11 +15,11 @@ namespace {
 
 class GatedDeltaNet final : public SequenceMixer {
  public:
-  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(const LayerBuilder& builder) {
-    const DeltaMixerConfig& config = builder.config.delta;
-    const int model_dim = builder.config.model_dim;
+  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(const LayerBuilder& builder,
+                                                             const GatedDeltaConfig& config) {
+    const int model_dim = builder.model_dim;
     const auto take = [&](absl::string_view name, int out) {
-      return builder.weights.Matrix(builder.Weight(name), out, model_dim);
+      return builder.weights().Matrix(builder.Weight(name), out, model_dim);
     };
     auto mixer = std::make_unique<GatedDeltaNet>();
     MNEME_ASSIGN_OR_RETURN(mixer->q_proj_, take("attn.q_proj.weight", config.key_channels()));
@@ -31,7 +32,7 @@ class GatedDeltaNet final : public SequenceMixer {
     }
     MNEME_ASSIGN_OR_RETURN(
         mixer->memory_,
-        DeltaMemory::Make(builder, {&mixer->q_proj_, &mixer->k_proj_, &mixer->v_proj_}));
+        DeltaMemory::Make(builder, config, {&mixer->q_proj_, &mixer->k_proj_, &mixer->v_proj_}));
     mixer->config_ = config;
     return mixer;
   }
@@ -105,7 +106,7 @@ class GatedDeltaNet final : public SequenceMixer {
   }
 
  private:
-  DeltaMixerConfig config_;
+  GatedDeltaConfig config_;
   PackedMatrix q_proj_, k_proj_;  // [key_channels, model_dim]
   PackedMatrix v_proj_, g_proj_;  // [value_channels, model_dim]
   PackedMatrix a_proj_, b_proj_;  // [value_heads, model_dim]
@@ -114,8 +115,9 @@ class GatedDeltaNet final : public SequenceMixer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeGatedDeltaNet(const LayerBuilder& builder) {
-  return GatedDeltaNet::Make(builder);
+absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeGatedDeltaNet(const LayerBuilder& builder,
+                                                                 const GatedDeltaConfig& config) {
+  return GatedDeltaNet::Make(builder, config);
 }
 
 }  // namespace mneme

@@ -2,6 +2,8 @@
 // memories, and usually to one more that all tokens share. Where a token does not go, nothing is
 // read, decayed or shifted.
 
+#include "models/mixers/mixture_of_memories.h"
+
 #include <memory>
 #include <optional>
 #include <string>
@@ -10,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/mixer_registry.h"
 #include "models/mixers/delta_memory.h"
 
 namespace mneme {
@@ -18,10 +19,10 @@ namespace {
 
 class MixtureOfMemories final : public SequenceMixer {
  public:
-  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(const LayerBuilder& builder) {
-    const DeltaMixerConfig& config = builder.config.delta;
-    const int model_dim = builder.config.model_dim;
-    WeightStore& weights = builder.weights;
+  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(const LayerBuilder& builder,
+                                                             const GatedDeltaConfig& config) {
+    const int model_dim = builder.model_dim;
+    Weights& weights = builder.weights();
     auto mixer = std::make_unique<MixtureOfMemories>();
     mixer->layer_ = builder.layer;
     mixer->config_ = config;
@@ -30,22 +31,24 @@ class MixtureOfMemories final : public SequenceMixer {
                                                           config.memories, model_dim));
     // A bf16 model rounds its router's logits, which decides near-ties.
     const bool rounds =
-        builder.compute_dtype == DType::kBF16 && mixer->router_.dtype == DType::kBF16;
+        builder.network.compute_dtype == DType::kBF16 && mixer->router_.dtype == DType::kBF16;
     mixer->round_logits_ = rounds ? DType::kBF16 : DType::kF32;
 
     MNEME_ASSIGN_OR_RETURN(mixer->q_proj_, weights.Matrix(builder.Weight("attn.q_proj.weight"),
                                                           config.key_channels(), model_dim));
-    MNEME_ASSIGN_OR_RETURN(mixer->k_proj_, TakePerMemory(builder, 'k', config.key_channels()));
-    MNEME_ASSIGN_OR_RETURN(mixer->v_proj_, TakePerMemory(builder, 'v', config.value_channels()));
-    MNEME_ASSIGN_OR_RETURN(mixer->a_proj_, TakePerMemory(builder, 'a', config.value_heads));
-    MNEME_ASSIGN_OR_RETURN(mixer->b_proj_, TakePerMemory(builder, 'b', config.value_heads));
+    MNEME_ASSIGN_OR_RETURN(mixer->k_proj_,
+                           TakePerMemory(builder, config, 'k', config.key_channels()));
+    MNEME_ASSIGN_OR_RETURN(mixer->v_proj_,
+                           TakePerMemory(builder, config, 'v', config.value_channels()));
+    MNEME_ASSIGN_OR_RETURN(mixer->a_proj_, TakePerMemory(builder, config, 'a', config.value_heads));
+    MNEME_ASSIGN_OR_RETURN(mixer->b_proj_, TakePerMemory(builder, config, 'b', config.value_heads));
     if (config.output_gate) {
       MNEME_ASSIGN_OR_RETURN(mixer->g_proj_, weights.Matrix(builder.Weight("attn.g_proj.weight"),
                                                             config.value_channels(), model_dim));
     }
-    MNEME_ASSIGN_OR_RETURN(
-        mixer->memory_,
-        DeltaMemory::Make(builder, {&mixer->q_proj_, &mixer->k_proj_[0], &mixer->v_proj_[0]}));
+    MNEME_ASSIGN_OR_RETURN(mixer->memory_, DeltaMemory::Make(builder, config,
+                                                             {&mixer->q_proj_, &mixer->k_proj_[0],
+                                                              &mixer->v_proj_[0]}));
     return mixer;
   }
 
@@ -118,8 +121,8 @@ class MixtureOfMemories final : public SequenceMixer {
   // The projections "<stream>_proj" of all memories, the shared one's last; just the shared one's
   // where memories have none of their own.
   static absl::StatusOr<std::vector<PackedMatrix>> TakePerMemory(const LayerBuilder& builder,
+                                                                 const GatedDeltaConfig& config,
                                                                  char stream, int out) {
-    const DeltaMixerConfig& config = builder.config.delta;
     const std::string letter(1, stream);
     std::vector<std::string> names;
     if (!config.single_kv_proj) {
@@ -130,7 +133,7 @@ class MixtureOfMemories final : public SequenceMixer {
     if (config.single_kv_proj || config.shared_memory) {
       names.push_back(builder.Weight(absl::StrCat("attn.shared_", letter, ".weight")));
     }
-    return builder.weights.MatrixGroup(names, out, builder.config.model_dim);
+    return builder.weights().MatrixGroup(names, out, builder.model_dim);
   }
 
   DeltaMixerStepArgs MakeStepArgs(ForwardContext& ctx, const Norm& norm, TensorView hidden) const {
@@ -202,7 +205,7 @@ class MixtureOfMemories final : public SequenceMixer {
   }
 
   int layer_ = 0;
-  DeltaMixerConfig config_;
+  GatedDeltaConfig config_;
   DType round_logits_ = DType::kF32;
   PackedMatrix router_;                        // [memories, model_dim]
   PackedMatrix q_proj_, g_proj_;               // [channels, model_dim]
@@ -213,8 +216,9 @@ class MixtureOfMemories final : public SequenceMixer {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeMixtureOfMemories(const LayerBuilder& builder) {
-  return MixtureOfMemories::Make(builder);
+absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeMixtureOfMemories(
+    const LayerBuilder& builder, const GatedDeltaConfig& config) {
+  return MixtureOfMemories::Make(builder, config);
 }
 
 }  // namespace mneme

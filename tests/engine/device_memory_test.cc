@@ -51,13 +51,14 @@ TEST_P(DeviceMemoryTest, AskingForTooMuchIsAnErrorWithTheNumbers) {
 
 // A terabyte, of which the file holds nothing.
 TEST_P(DeviceMemoryTest, WeightsBeyondItAreAnErrorWithTheNumbers) {
-  ModelSpec spec = TinySpec();
+  GatedDeltaSpec spec = TinySpec();
   spec.config.vocab = 1 << 24;
   spec.config.model_dim = 1 << 14;
   spec.tied = true;
   std::vector<std::string> entries;
   int64_t at = 0;
-  for (const TensorSpec& tensor : TensorsOf(spec)) {
+  const std::vector<TensorSpec> tensors = TensorsOf(spec.ToModelSpec()).value();
+  for (const TensorSpec& tensor : tensors) {
     int64_t bytes = sizeof(float);
     for (const int64_t dim : tensor.shape) bytes *= dim;
     entries.push_back(absl::StrCat("\"", tensor.name, "\":{\"dtype\":\"F32\",\"shape\":[",
@@ -73,7 +74,7 @@ TEST_P(DeviceMemoryTest, WeightsBeyondItAreAnErrorWithTheNumbers) {
   std::ofstream(file, std::ios::binary)
       << std::string(reinterpret_cast<const char*>(&size), sizeof(size)) << header;
   std::filesystem::resize_file(file, sizeof(size) + size + at);
-  folder.Write("config.json", ConfigJson(spec));
+  folder.Write("config.json", ConfigJson(spec.ToModelSpec()));
 
   const std::unique_ptr<Backend> backend = GetParam().Make();
   const absl::Status status = LoadModel(folder.path(), *backend, nullptr).status();
@@ -112,7 +113,7 @@ TEST_P(DeviceMemoryTest, ThePlanCountsTheSessionsThatTheEngineHas) {
 // tests beside this one, so the counts are made without it.
 TEST_P(DeviceMemoryTest, OfAllThatIsLeftThePlanCountsTheSameSessionsButForABlock) {
   constexpr int64_t kBlockBytes = int64_t{2} << 20;
-  ModelSpec spec = TinySpec();
+  GatedDeltaSpec spec = TinySpec();
   spec.config.vocab = 1 << 14;
   spec.config.model_dim = 256;
   const TestFolder folder;

@@ -116,7 +116,7 @@ class EngineDeviceTest : public testing::TestWithParam<EngineCase> {
  protected:
   EngineDeviceTest() {
     SetMinLogSeverity(LogSeverity::kError);
-    ModelSpec spec = TinySpec();
+    GatedDeltaSpec spec = TinySpec();
     spec.config.delta.key_dim = spec.config.delta.value_dim = 64;
     if (GetParam().fused) {
       spec.dtype = DType::kBF16;

@@ -32,26 +32,27 @@ TEST(StatePoolTest, ANewSlabHasTheInitialEagerFieldsAndLeavesTheOthersAlone) {
   std::memset(slab, 0x77, pool->slab_bytes());
   pool->Release(slot);
   ASSERT_EQ(pool->Acquire(), slot);
-  int64_t eager_bytes = 0;
+  int64_t first = -1, end = 0;  // of what is set; padding between fields comes along
   for (const StateField& field : model.state_layout().fields()) {
-    if (field.lazily_initialized) {
+    if (field.guard != StateGuard::kAlways) {
       for (int64_t i = 0; i < field.bytes(); ++i) {
         EXPECT_EQ(slab[field.offset + i], std::byte{0x77}) << field.name;
       }
     } else {
-      eager_bytes += field.bytes();
+      if (first < 0) first = field.offset;
+      end = field.offset + field.bytes();
     }
   }
   uint64_t eager = 0;
   std::memcpy(&eager, slab, sizeof(eager));
   EXPECT_EQ(eager, FakeMemory{}.eager);
-  EXPECT_EQ(pool->copied_bytes(), 2 * eager_bytes) << "nothing else was copied";
+  EXPECT_EQ(pool->copied_bytes(), 2 * (end - first)) << "nothing else was copied";
 }
 
 int32_t PhaseOf(const StatePool& pool, const FakeModel& model, int slot) {
   int32_t phase = -1;
   for (const StateField& field : model.state_layout().fields()) {
-    if (field.birth_phases == 0) continue;
+    if (field.initial != StateInitial::kPhase) continue;
     std::memcpy(&phase, pool.slabs() + slot * pool.slab_bytes() + field.offset, sizeof(phase));
   }
   return phase;
@@ -59,7 +60,7 @@ int32_t PhaseOf(const StatePool& pool, const FakeModel& model, int slot) {
 
 TEST(StatePoolTest, SessionsAreGivenPhasesInTurnWhereverTheyLie) {
   FaultyBackend backend;
-  const FakeModel model({.birth_phases = 3});
+  const FakeModel model({.phases = 3});
   auto pool = StatePool::Create(backend, model, 5).value();
   std::memset(pool->slabs(), 0x77, 5 * pool->slab_bytes());
   std::vector<int> slots;
@@ -81,13 +82,13 @@ TEST(StatePoolTest, SessionsAreGivenPhasesInTurnWhereverTheyLie) {
 
 TEST(StatePoolTest, AForkKeepsItsPhase) {
   FaultyBackend backend;
-  const FakeModel model({.birth_phases = 3});
+  const FakeModel model({.phases = 3});
   auto pool = StatePool::Create(backend, model, 4).value();
   pool->Acquire().value();
   const int parent = pool->Acquire().value();
   for (int i = 0; i < 2; ++i) {
     const int fork = pool->Acquire().value();
-    pool->Copy(parent, fork);
+    pool->Copy(parent, fork, /*tokens=*/1);
     EXPECT_EQ(PhaseOf(*pool, model, fork), 1);
   }
 }
@@ -98,10 +99,59 @@ TEST(StatePoolTest, ACopyIsTheWholeSlab) {
   auto pool = StatePool::Create(backend, model, 2).value();
   const int from = pool->Acquire().value(), to = pool->Acquire().value();
   std::memset(pool->slabs() + from * pool->slab_bytes(), 0x11, pool->slab_bytes());
-  pool->Copy(from, to);
+  pool->Copy(from, to, /*tokens=*/7);
   EXPECT_EQ(std::memcmp(pool->slabs() + from * pool->slab_bytes(),
                         pool->slabs() + to * pool->slab_bytes(), pool->slab_bytes()),
             0);
+}
+
+// A model that is its layout.
+class LayoutModel final : public Model {
+ public:
+  explicit LayoutModel(StateLayout layout) : layout_(std::move(layout)) {}
+  const ModelInfo& info() const override { return info_; }
+  const StateLayout& state_layout() const override { return layout_; }
+  absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
+  void Forward(ForwardContext&, const TensorView&, const TensorView&) const override {}
+  void Settle(ForwardContext&, const TensorView&) const override {}
+  int64_t WorkspaceBytes(int, int, int) const override { return 64; }
+
+ private:
+  ModelInfo info_;
+  StateLayout layout_;
+};
+
+TEST(StatePoolTest, ACopyTakesTheRowsThatAreFilled) {
+  StateLayout layout;
+  layout.Add({.name = "a", .dtype = DType::kU8, .shape = {64}});
+  const StateField rows = layout.Add({.name = "rows",
+                                      .dtype = DType::kU8,
+                                      .shape = {2, 8, 16},
+                                      .guard = StateGuard::kFirstRows,
+                                      .role = StateRole::kAppendOnly});
+  layout.Add({.name = "b", .dtype = DType::kU8, .shape = {64}});
+  const StateField ring = layout.Add({.name = "ring",
+                                      .dtype = DType::kU8,
+                                      .shape = {1, 4, 16},
+                                      .guard = StateGuard::kRing,
+                                      .role = StateRole::kAppendOnly});
+  FaultyBackend backend;
+  auto pool = StatePool::Create(backend, LayoutModel(layout), 2).value();
+  const int from = pool->Acquire().value(), to = pool->Acquire().value();
+  std::byte* const slab = pool->slabs() + to * pool->slab_bytes();
+  std::memset(pool->slabs() + from * pool->slab_bytes(), 0x11, pool->slab_bytes());
+  std::memset(slab, 0x22, pool->slab_bytes());
+  const int64_t before = pool->copied_bytes();
+  pool->Copy(from, to, /*tokens=*/5);
+  EXPECT_EQ(pool->copied_bytes() - before, 2 * 64 + 2 * 5 * 16 + 4 * 16);
+  for (const StateField& field : layout.fields()) {
+    for (int64_t i = 0; i < field.bytes(); ++i) {
+      const bool filled = field.index != rows.index || i % field.memory_bytes() < 5 * 16;
+      ASSERT_EQ(slab[field.offset + i], filled ? std::byte{0x11} : std::byte{0x22})
+          << field.name << " byte " << i;
+    }
+  }
+  EXPECT_EQ(ring.row_bytes(), 16);
 }
 
 TEST(StatePoolTest, LackOfMemoryIsAnErrorAndLeavesNothingBehind) {

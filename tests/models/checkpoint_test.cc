@@ -104,7 +104,7 @@ TEST(CheckpointTest, AFolderWithoutWeightsIsExplained) {
 }
 
 TEST(CheckpointTest, FingerprintsAreOfTheContentNotOfTheFiles) {
-  ModelSpec spec = TinySpec();
+  GatedDeltaSpec spec = TinySpec();
   const auto fingerprint = [&](int shards, uint64_t seed) {
     const TestFolder folder;
     spec.shards = shards;

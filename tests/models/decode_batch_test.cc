@@ -21,7 +21,7 @@ constexpr int kVocab = 259;
 
 struct Network {
   std::string name;
-  ModelSpec spec;
+  GatedDeltaSpec spec;
 };
 
 std::vector<Network> Networks() {
@@ -30,28 +30,30 @@ std::vector<Network> Networks() {
     networks.push_back({name, TinySpec(shape)});
     change(networks.back().spec.config);
   };
-  const auto set_heads = [](ModelConfig& config, int key_dim, int value_dim) {
+  const auto set_heads = [](GatedDeltaSpecConfig& config, int key_dim, int value_dim) {
     config.delta.key_dim = key_dim;
     config.delta.value_dim = value_dim;
   };
-  add("mom", "mom-tiny", [](ModelConfig&) {});
-  add("mom, heads of 64", "mom-tiny", [&](ModelConfig& config) { set_heads(config, 64, 64); });
+  add("mom", "mom-tiny", [](GatedDeltaSpecConfig&) {});
+  add("mom, heads of 64", "mom-tiny",
+      [&](GatedDeltaSpecConfig& config) { set_heads(config, 64, 64); });
   add("mom, heads of 256, values of 128", "mom-tiny",
-      [&](ModelConfig& config) { set_heads(config, 256, 128); });
-  add("mom, one projection for all memories", "mom-tiny", [&](ModelConfig& config) {
+      [&](GatedDeltaSpecConfig& config) { set_heads(config, 256, 128); });
+  add("mom, one projection for all memories", "mom-tiny", [&](GatedDeltaSpecConfig& config) {
     set_heads(config, 128, 128);
     config.delta.single_kv_proj = true;
   });
   add("mom, no shared memory", "mom-tiny",
-      [](ModelConfig& config) { config.delta.shared_memory = false; });
-  add("mom, 8 memories, top 3, no gate, convolutions of 2", "mom-tiny", [](ModelConfig& config) {
-    config.delta.memories = 8;
-    config.delta.top_k = 3;
-    config.delta.output_gate = false;
-    config.delta.conv_width = 2;
-  });
-  add("gated deltanet", "gdn-tiny", [](ModelConfig&) {});
-  add("gated deltanet, grouped heads of 64", "gdn-tiny", [&](ModelConfig& config) {
+      [](GatedDeltaSpecConfig& config) { config.delta.shared_memory = false; });
+  add("mom, 8 memories, top 3, no gate, convolutions of 2", "mom-tiny",
+      [](GatedDeltaSpecConfig& config) {
+        config.delta.memories = 8;
+        config.delta.top_k = 3;
+        config.delta.output_gate = false;
+        config.delta.conv_width = 2;
+      });
+  add("gated deltanet", "gdn-tiny", [](GatedDeltaSpecConfig&) {});
+  add("gated deltanet, grouped heads of 64", "gdn-tiny", [&](GatedDeltaSpecConfig& config) {
     set_heads(config, 64, 64);
     config.delta.value_heads = 2 * config.delta.heads;
     config.delta.allow_negative_eigenvalues = true;
@@ -65,7 +67,7 @@ std::vector<Network> WideNetworks() {
   const auto add = [&](const std::string& name, const std::string& shape, int key_dim,
                        int value_dim, auto change) {
     networks.push_back({"wide " + name, TinySpec(shape)});
-    ModelConfig& config = networks.back().spec.config;
+    GatedDeltaSpecConfig& config = networks.back().spec.config;
     config.model_dim = 512;
     config.mlp_dim = 1280;
     config.layers = 3;
@@ -73,10 +75,10 @@ std::vector<Network> WideNetworks() {
     config.delta.value_dim = value_dim;
     change(config.delta);
   };
-  add("mom", "mom-tiny", 256, 256, [](DeltaMixerConfig&) {});
+  add("mom", "mom-tiny", 256, 256, [](GatedDeltaConfig&) {});
   networks.back().spec.config.vocab = 30011;  // too many for the head to be multiplied at once
   add("mom, 8 memories, top 3, not shared, no gate", "mom-tiny", 128, 128,
-      [](DeltaMixerConfig& delta) {
+      [](GatedDeltaConfig& delta) {
         delta.memories = 8;
         delta.top_k = 3;
         delta.shared_memory = false;
@@ -84,8 +86,8 @@ std::vector<Network> WideNetworks() {
         delta.conv_width = 2;
       });
   add("mom, one projection for all memories", "mom-tiny", 128, 256,
-      [](DeltaMixerConfig& delta) { delta.single_kv_proj = true; });
-  add("gated deltanet, grouped heads", "gdn-tiny", 128, 64, [](DeltaMixerConfig& delta) {
+      [](GatedDeltaConfig& delta) { delta.single_kv_proj = true; });
+  add("gated deltanet, grouped heads", "gdn-tiny", 128, 64, [](GatedDeltaConfig& delta) {
     delta.value_heads = 2 * delta.heads;
     delta.allow_negative_eigenvalues = true;
   });
@@ -188,7 +190,7 @@ std::vector<std::vector<double>> Run(ModelDriver& driver, const std::vector<Step
 // The errors of each backend.
 std::vector<Errors> ErrorsOf(std::vector<std::unique_ptr<Backend>> backends, const Network& network,
                              DType weights, const Feeding& feeding) {
-  ModelSpec spec = network.spec;
+  GatedDeltaSpec spec = network.spec;
   spec.dtype = weights;
   const TestFolder folder;
   MakeFolder(spec, folder);
@@ -273,7 +275,7 @@ double StateError(DType state, int tokens) {
 // each layer four products one behind the other, what projections give, which is rounded in windows
 // and gates, and the router's logits; then the head. An estimate, no worst case: it takes roundings
 // at half their bound and adds them up as if of one sign.
-double Estimate(const ModelConfig& config, DType state, const Feeding& feeding) {
+double Estimate(const GatedDeltaSpecConfig& config, DType state, const Feeding& feeding) {
   const int roundings = config.delta.memories > 0 ? 6 : 5;
   const int tokens = (feeding.prompts ? 5 : 0) + static_cast<int>(feeding.steps.size());
   return kUnitBF16 / 2 * (roundings * config.layers + 1) +
@@ -343,7 +345,7 @@ TEST_P(DecodeBatchTest, ManyRoundedRowsOfWideNetworksMatchTheReference) {
 TEST_P(DecodeBatchTest, FewRoundedRowsOfWideNetworksMatchTheReference) {
   for (Network network : WideNetworks()) {
     for (const bool free : {false, true}) {
-      DeltaMixerConfig& delta = network.spec.config.delta;
+      GatedDeltaConfig& delta = network.spec.config.delta;
       if (free) delta.memories = delta.top_k;
       for (const bool prompts : {true, false}) {
         ExpectRounded(GetParam(), network,
@@ -357,7 +359,7 @@ TEST_P(DecodeBatchTest, FewRoundedRowsOfWideNetworksMatchTheReference) {
 // (matrix_memory/persistent/fold_order.h): each row feeds more tokens than a memory holds back.
 TEST_P(DecodeBatchTest, ManyMemoriesFoldAmongOthers) {
   Network network{"mom, four heads of 128", TinySpec("mom-tiny")};
-  ModelConfig& config = network.spec.config;
+  auto& config = network.spec.config;
   config.model_dim = 512;
   config.mlp_dim = 64;
   config.layers = 1;

@@ -29,12 +29,8 @@ double WorstPart(const std::vector<double>& got, const std::vector<double>& want
   return WorstRowError(got, want, kChunk * vocab);
 }
 
-double WorstMemory(ModelDriver& got, ModelDriver& want, int key_dim) {
-  got.Settle(0);
-  const auto memories = [key_dim](ModelDriver& driver) {
-    return ReadMemories(driver.model().state_layout(), driver.ReadSlab(0), key_dim);
-  };
-  const MemoryValues of_device = memories(got), of_reference = memories(want);
+double WorstMemory(ModelDriver& got, ModelDriver& want) {
+  const MemoryValues of_device = ReadMemories(got, 0), of_reference = ReadMemories(want, 0);
   CHECK(!of_reference.empty());
   CHECK_EQ(of_device.size(), of_reference.size());
   double worst = 0;
@@ -46,7 +42,7 @@ double WorstMemory(ModelDriver& got, ModelDriver& want, int key_dim) {
 
 // Fed in chunks as a prompt is, and token by token as it would be generated; without a router, as
 // steps that nobody watches, which a device may take as one operation.
-void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec) {
+void ExpectNoDrift(const BackendUnderTest& under_test, const GatedDeltaSpec& spec) {
   const TestFolder folder;
   MakeFolder(spec, folder);
   const std::vector<int32_t> tokens = RandomTokens(kTokens, spec.config.vocab, /*seed=*/1);
@@ -65,7 +61,7 @@ void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec) {
     const std::vector<double> got = FeedSlot(*device, 0, tokens, {size});
     ASSERT_EQ(got.size(), want.size());
     const double logits = WorstPart(got, want, spec.config.vocab);
-    const double memories = WorstMemory(*device, *reference, spec.config.delta.key_dim);
+    const double memories = WorstMemory(*device, *reference);
     std::printf("  steps of %d: worst relative error of %d tokens' logits %.2e, of a memory %.2e\n",
                 size, kChunk, logits, memories);
     EXPECT_LE(logits, kBound);
@@ -73,8 +69,8 @@ void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec) {
   }
 }
 
-ModelSpec SmallSpec(const std::string& shape) {
-  ModelSpec spec = TinySpec(shape);
+GatedDeltaSpec SmallSpec(const std::string& shape) {
+  GatedDeltaSpec spec = TinySpec(shape);
   spec.config.vocab = 32;
   spec.config.model_dim = 32;
   spec.config.mlp_dim = 32;
@@ -86,8 +82,8 @@ ModelSpec SmallSpec(const std::string& shape) {
 // bf16 weights and sizes as the kernel wants them that takes a token through all layers
 // (kernels/cuda/decode/stack/stack.cu): keys of 128, other widths multiples of 256. Products are
 // exact, so that the bound is that of f32. One head: of all there is, float64 takes longest.
-ModelSpec WideSpec(const std::string& shape, int layers) {
-  ModelSpec spec = SmallSpec(shape);
+GatedDeltaSpec WideSpec(const std::string& shape, int layers) {
+  GatedDeltaSpec spec = SmallSpec(shape);
   spec.dtype = DType::kBF16;
   spec.config.layers = layers;
   spec.config.model_dim = spec.config.mlp_dim = 256;
@@ -99,7 +95,7 @@ ModelSpec WideSpec(const std::string& shape, int layers) {
 
 class LongSequenceTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  void ExpectNoWideDrift(const ModelSpec& spec) {
+  void ExpectNoWideDrift(const GatedDeltaSpec& spec) {
     if (GetParam().device == "cpu") GTEST_SKIP() << "no kernels of its own for wide networks";
     ExpectNoDrift(GetParam(), spec);
   }
@@ -112,13 +108,13 @@ TEST_P(LongSequenceTest, GatedDeltaNetStaysWithTheReference) {
   ExpectNoDrift(GetParam(), SmallSpec("gdn-tiny"));
 }
 TEST_P(LongSequenceTest, WideGatedDeltaNetStaysWithTheReference) {
-  ModelSpec spec = WideSpec("gdn-tiny", /*layers=*/2);
+  GatedDeltaSpec spec = WideSpec("gdn-tiny", /*layers=*/2);
   spec.config.delta.output_gate = false;
   ExpectNoWideDrift(spec);
 }
 // Forced routing goes layer by layer: one is all there is to see.
 TEST_P(LongSequenceTest, WideMomStaysWithTheReference) {
-  ModelSpec spec = WideSpec("mom-tiny", /*layers=*/1);
+  GatedDeltaSpec spec = WideSpec("mom-tiny", /*layers=*/1);
   spec.config.delta.memories = 3;
   spec.config.delta.top_k = 1;
   ExpectNoWideDrift(spec);

@@ -7,44 +7,12 @@
 
 #include "absl/strings/match.h"
 #include "base/log.h"
-#include "kernels/float16.h"
-#include "kernels/state_row.h"
+#include "models/state_codec.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/random_values.h"
 
 namespace mneme {
 namespace {
-
-template <typename T>
-T Load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(value));
-  return value;
-}
-
-std::vector<double> Values(const std::byte* data, int64_t bytes, DType dtype, int key_dim) {
-  const int64_t pitch = StateRowPitch(dtype, key_dim) * SizeOf(dtype);
-  std::vector<double> values;
-  for (const std::byte* row = data; row < data + bytes; row += pitch) {
-    for (int d = 0; d < key_dim; ++d) {
-      switch (dtype) {
-        case DType::kF64:
-          values.push_back(Load<double>(row + 8 * d));
-          break;
-        case DType::kF32:
-          values.push_back(Load<float>(row + 4 * d));
-          break;
-        case DType::kF16:
-          values.push_back(F32FromF16(Load<uint16_t>(row + 2 * d)));
-          break;
-        default:
-          CHECK(dtype == DType::kI8);
-          values.push_back(double{Load<float>(row + pitch - 4)} * static_cast<int8_t>(row[d]));
-      }
-    }
-  }
-  return values;
-}
 
 // As kernels/state_row.h.
 void RoundRow(std::span<double> row, DType dtype) {
@@ -80,18 +48,34 @@ void ForEachMemory(const StateLayout& layout, Byte* slab, Visit visit) {
 
 }  // namespace
 
-MemoryValues ReadMemories(const StateLayout& layout, std::span<const std::byte> slab, int key_dim) {
+MemoryValues ReadMemories(ModelDriver& driver, int slot) {
+  const auto state = DecodeState(driver.backend(), driver.model(), driver.Slab(slot), /*tokens=*/0);
+  CHECK_OK(state.status());
   MemoryValues memories;
-  ForEachMemory(
-      layout, slab.data(),
-      [&](int layer, int memory, const StateField& field, const std::byte* data) {
-        memories[{layer, memory}] = Values(data, field.memory_bytes(), field.dtype, key_dim);
-      });
+  const StateTensor* written = nullptr;  // of the layer: its flags lie in front of its matrices
+  int layer = 0;
+  for (const StateTensor& tensor : state->tensors) {
+    if (absl::EndsWith(tensor.name, ".written")) written = &tensor;
+    if (!absl::EndsWith(tensor.name, ".memory")) continue;
+    const int64_t elements = tensor.shape.elements() / tensor.shape[0];
+    for (int m = 0; m < tensor.shape[0]; ++m) {
+      if (written->bytes[m] == std::byte{0}) continue;
+      std::vector<double>& values = memories[{layer, m}];
+      for (int64_t i = m * elements; i < (m + 1) * elements; ++i) {
+        if (tensor.dtype == DType::kF64) {
+          values.push_back(reinterpret_cast<const double*>(tensor.bytes.data())[i]);
+        } else {
+          values.push_back(reinterpret_cast<const float*>(tensor.bytes.data())[i]);
+        }
+      }
+    }
+    ++layer;
+  }
   return memories;
 }
 
 std::vector<double> FeedRounded(ModelDriver& reference, std::span<const int32_t> tokens, int chunk,
-                                const MemoryRounding& rounding, const DeltaMixerConfig& config,
+                                const MemoryRounding& rounding, const GatedDeltaConfig& config,
                                 const RoutingChoices& choices) {
   const int layers = reference.model().info().layers;
   std::vector<int> steps;

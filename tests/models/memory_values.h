@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/tensor_view.h"
+#include "models/mixers/gated_delta_config.h"
 #include "models/model_config.h"
 #include "models/state_layout.h"
 #include "tests/models/model_driver.h"
@@ -18,9 +19,9 @@
 namespace mneme {
 
 // Matrices, [value_heads, value_dim, key_dim], by layer and memory. Memories never written are left
-// out, and pending writes beside a matrix are not looked at: settle first.
+// out, and writes that are held back are in them.
 using MemoryValues = std::map<std::pair<int, int>, std::vector<double>>;
-MemoryValues ReadMemories(const StateLayout& layout, std::span<const std::byte> slab, int key_dim);
+MemoryValues ReadMemories(ModelDriver& driver, int slot);
 
 // How a device stores matrices: as `dtype`, kF16 or kI8, to which a memory is rounded when more
 // than `held_back` tokens went through it since it last was, and after a step that fed it several.
@@ -32,7 +33,7 @@ struct MemoryRounding {
 // Feeds tokens in steps of `chunk` to slot 0 of a reference whose memories are rounded like that,
 // and at the routing that was recorded: what its logits lose is what a device may lose.
 std::vector<double> FeedRounded(ModelDriver& reference, std::span<const int32_t> tokens, int chunk,
-                                const MemoryRounding& rounding, const DeltaMixerConfig& config,
+                                const MemoryRounding& rounding, const GatedDeltaConfig& config,
                                 const RoutingChoices& choices);
 
 }  // namespace mneme

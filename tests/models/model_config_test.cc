@@ -1,11 +1,13 @@
 #include "models/model_config.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/models/gated_delta_spec.h"
 #include "tests/models/golden.h"
 
 namespace mneme {
@@ -20,15 +22,13 @@ absl::StatusOr<ModelConfig> Parse(const std::string& json) {
 }
 
 TEST(ModelConfigTest, MissingKeysOfMomAreThoseOfItsOwnFormat) {
-  const auto config = Parse(R"({"model_type": "mom"})");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->mixer, "mixture_of_memories");
-  EXPECT_EQ(config->model_dim, 2048);
-  EXPECT_EQ(config->layers, 24);
-  EXPECT_EQ(config->vocab, 32000);
-  EXPECT_EQ(config->mlp_dim, 5632);
-  EXPECT_FLOAT_EQ(config->norm_eps, 1e-6f);
-  const DeltaMixerConfig& delta = config->delta;
+  const auto config = ParseSpecConfig(R"({"model_type": "mom"})");
+  EXPECT_EQ(config.model_dim, 2048);
+  EXPECT_EQ(config.layers, 24);
+  EXPECT_EQ(config.vocab, 32000);
+  EXPECT_EQ(config.mlp_dim, 5632);
+  EXPECT_FLOAT_EQ(config.norm_eps, 1e-6f);
+  const GatedDeltaConfig& delta = config.delta;
   EXPECT_EQ(delta.heads, 4);
   EXPECT_EQ(delta.key_dim, 256);
   EXPECT_EQ(delta.value_dim, 256);
@@ -38,59 +38,63 @@ TEST(ModelConfigTest, MissingKeysOfMomAreThoseOfItsOwnFormat) {
   EXPECT_TRUE(delta.shared_memory);
   EXPECT_FALSE(delta.single_kv_proj);
   EXPECT_TRUE(delta.output_gate);
-  EXPECT_EQ(config->bos_token, 1);
-  EXPECT_THAT(config->eos_tokens, ElementsAre(2));
+  EXPECT_EQ(config.bos_token, 1);
+  EXPECT_THAT(config.eos_tokens, ElementsAre(2));
 }
 
 TEST(ModelConfigTest, MissingKeysOfTheOldFormatDiffer) {
-  const auto config = Parse(R"({"model_type": "mom_gated_deltanet"})");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->layers, 21);
-  EXPECT_EQ(config->delta.heads, 6);
-  EXPECT_EQ(config->delta.value_dim, 512);
-  EXPECT_EQ(config->delta.memories, 8);
-  EXPECT_FALSE(config->delta.shared_memory);
+  const auto config = ParseSpecConfig(R"({"model_type": "mom_gated_deltanet"})");
+  EXPECT_EQ(config.layers, 21);
+  EXPECT_EQ(config.delta.heads, 6);
+  EXPECT_EQ(config.delta.value_dim, 512);
+  EXPECT_EQ(config.delta.memories, 8);
+  EXPECT_FALSE(config.delta.shared_memory);
 }
 
 TEST(ModelConfigTest, MissingKeysOfGatedDeltaNet) {
-  const auto config = Parse(R"({"model_type": "gated_deltanet"})");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->mixer, "gated_delta_net");
-  EXPECT_EQ(config->layers, 21);
-  EXPECT_EQ(config->delta.heads, 6);
-  EXPECT_EQ(config->delta.value_heads, 6);
-  EXPECT_EQ(config->delta.value_dim, 512);
-  EXPECT_EQ(config->delta.all_memories(), 1);
+  const auto config = ParseSpecConfig(R"({"model_type": "gated_deltanet"})");
+  EXPECT_EQ(config.layers, 21);
+  EXPECT_EQ(config.delta.heads, 6);
+  EXPECT_EQ(config.delta.value_heads, 6);
+  EXPECT_EQ(config.delta.value_dim, 512);
+  EXPECT_EQ(config.delta.all_memories(), 1);
 }
 
 TEST(ModelConfigTest, TheOutputGateHasAnotherNameInEachFormat) {
-  EXPECT_FALSE(Parse(R"({"model_type": "mom", "use_output_gate": false})")->delta.output_gate);
-  EXPECT_TRUE(Parse(R"({"model_type": "mom", "use_gate": false})")->delta.output_gate);
   EXPECT_FALSE(
-      Parse(R"({"model_type": "mom_gated_deltanet", "use_gate": false})")->delta.output_gate);
-  EXPECT_FALSE(Parse(R"({"model_type": "gated_deltanet", "use_gate": false})")->delta.output_gate);
+      ParseSpecConfig(R"({"model_type": "mom", "use_output_gate": false})").delta.output_gate);
+  EXPECT_TRUE(ParseSpecConfig(R"({"model_type": "mom", "use_gate": false})").delta.output_gate);
+  EXPECT_FALSE(ParseSpecConfig(R"({"model_type": "mom_gated_deltanet", "use_gate": false})")
+                   .delta.output_gate);
+  EXPECT_FALSE(
+      ParseSpecConfig(R"({"model_type": "gated_deltanet", "use_gate": false})").delta.output_gate);
 }
 
 TEST(ModelConfigTest, TheFeedForwardWidthFollowsTheRatioUnlessGiven) {
-  EXPECT_EQ(Parse(R"({"model_type": "mom", "hidden_size": 1024, "hidden_ratio": 3})")->mlp_dim,
-            2048);
-  EXPECT_EQ(Parse(R"({"model_type": "mom", "hidden_size": 2048, "hidden_ratio": null})")->mlp_dim,
+  EXPECT_EQ(
+      ParseSpecConfig(R"({"model_type": "mom", "hidden_size": 1024, "hidden_ratio": 3})").mlp_dim,
+      2048);
+  EXPECT_EQ(ParseSpecConfig(R"({"model_type": "mom", "hidden_size": 2048, "hidden_ratio": null})")
+                .mlp_dim,
             5632);
   EXPECT_EQ(
-      Parse(R"({"model_type": "mom", "hidden_ratio": 3.5, "intermediate_size": 77})")->mlp_dim, 77);
-  EXPECT_EQ(Parse(R"({"model_type": "mom", "hidden_size": 96, "hidden_ratio": 2})")->mlp_dim, 256);
+      ParseSpecConfig(R"({"model_type": "mom", "hidden_ratio": 3.5, "intermediate_size": 77})")
+          .mlp_dim,
+      77);
+  EXPECT_EQ(
+      ParseSpecConfig(R"({"model_type": "mom", "hidden_size": 96, "hidden_ratio": 2})").mlp_dim,
+      256);
 }
 
 TEST(ModelConfigTest, GatedDeltaNetHasItsOwnOptions) {
-  const auto config =
-      Parse(R"({"model_type": "gated_deltanet", "num_heads": 2, "num_v_heads": 6, "head_dim": 64,
+  const auto config = ParseSpecConfig(
+      R"({"model_type": "gated_deltanet", "num_heads": 2, "num_v_heads": 6, "head_dim": 64,
                                 "expand_v": 1.5, "allow_neg_eigval": true, "use_short_conv": false})");
-  ASSERT_TRUE(config.ok()) << config.status();
-  EXPECT_EQ(config->delta.value_heads, 6);
-  EXPECT_EQ(config->delta.value_dim, 96);
-  EXPECT_EQ(config->delta.value_channels(), 576);
-  EXPECT_TRUE(config->delta.allow_negative_eigenvalues);
-  EXPECT_EQ(config->delta.conv_width, 0);
+  EXPECT_EQ(config.delta.value_heads, 6);
+  EXPECT_EQ(config.delta.value_dim, 96);
+  EXPECT_EQ(config.delta.value_channels(), 576);
+  EXPECT_TRUE(config.delta.allow_negative_eigenvalues);
+  EXPECT_EQ(config.delta.conv_width, 0);
 }
 
 TEST(ModelConfigTest, PythonsLiteralsAreHarmlessWhereUnused) {
@@ -219,6 +223,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"value_heads", Gdn(R"("num_heads": 4, "num_v_heads": 6)"), kInvalid,
                   "\"num_v_heads\" is 6, expected a multiple of num_heads (4)"},
         BadConfig{"conv_size", Mom(R"("conv_size": 0)"), kInvalid, "\"conv_size\""},
+        BadConfig{"conv_size_beyond_the_kernels", Mom(R"("conv_size": 17)"), kInvalid,
+                  "\"conv_size\" is 17, expected an integer from 1 to 16"},
         BadConfig{"norm_eps", Mom(R"("norm_eps": 0)"), kInvalid, "\"norm_eps\""},
         BadConfig{"norm_eps_vanishes_in_f32", Mom(R"("norm_eps": 1e-46)"), kInvalid,
                   "\"norm_eps\""},
@@ -233,6 +239,60 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{"eos_negative", Mom(R"("eos_token_id": [2, -1])"), kInvalid, "\"eos_token_id\""},
         BadConfig{"bos_text", Mom(R"("bos_token_id": "<s>")"), kInvalid, "\"bos_token_id\""}),
     [](const auto& info) { return info.param.name; });
+
+uint64_t FingerprintOf(const std::string& json) {
+  const auto config = Parse(json);
+  EXPECT_TRUE(config.ok()) << config.status();
+  return config->fingerprint;
+}
+
+TEST(FingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  const std::map<std::string, std::vector<std::string>> keys = {
+      {"mom",
+       {R"("vocab_size": 31999)", R"("hidden_size": 1024)", R"("num_hidden_layers": 23)",
+        R"("intermediate_size": 256)", R"("hidden_ratio": 3)", R"("norm_eps": 1e-5)",
+        R"("num_heads": 2)", R"("head_dim": 128)", R"("expand_v": 2)", R"("conv_size": 3)",
+        R"("use_output_gate": false)", R"("num_memories": 5)", R"("topk": 1)",
+        R"("shared_mem": false)", R"("single_kv_proj": true)"}},
+      {"gated_deltanet",
+       {R"("num_v_heads": 12)", R"("allow_neg_eigval": true)", R"("use_short_conv": false)",
+        R"("use_gate": false)", R"("conv_size": 2)"}},
+  };
+  for (const auto& [type, values] : keys) {
+    const std::string head = absl::StrCat("{\"model_type\": \"", type, "\"");
+    std::map<uint64_t, std::string> seen = {{FingerprintOf(head + "}"), "the defaults"}};
+    for (const std::string& value : values) {
+      const auto [other, is_new] = seen.emplace(FingerprintOf(head + ", " + value + "}"), value);
+      EXPECT_TRUE(is_new) << type << ": " << value << " counts as " << other->second;
+    }
+  }
+  EXPECT_NE(FingerprintOf(R"({"model_type": "mom"})"),
+            FingerprintOf(R"({"model_type": "mom_gated_deltanet"})"));
+}
+
+TEST(FingerprintTest, WhatMovesNeitherDoesNotCount) {
+  const uint64_t defaults = FingerprintOf(R"({"model_type": "mom"})");
+  for (const char* value :
+       {R"("transformers_version": "5.23.0")", R"("bos_token_id": 7)", R"("eos_token_id": [3])",
+        R"("tie_word_embeddings": true)", R"("dtype": "bfloat16")", R"("capacity": 0.5)",
+        R"("initializer_range": 0.1)", R"("topk": 2)", R"("norm_eps": 0.000001)",
+        R"("hidden_ratio": null)", R"("intermediate_size": 5632)", R"("attn": null)"}) {
+    EXPECT_EQ(FingerprintOf(absl::StrCat(R"({"model_type": "mom", )", value, "}")), defaults)
+        << value;
+  }
+  const std::string gdn = R"({"model_type": "gated_deltanet", "use_short_conv": false)";
+  EXPECT_EQ(FingerprintOf(gdn + "}"), FingerprintOf(gdn + R"(, "conv_size": 2})"));
+  EXPECT_EQ(FingerprintOf(gdn + "}"), FingerprintOf(gdn + R"(, "num_v_heads": 6})"));
+}
+
+TEST(MisspelledKeyTest, HintsComeFromTheFamilysOwnKeys) {
+  const auto hints = [](const std::string& json) { return Parse(json)->warnings; };
+  EXPECT_THAT(hints(R"({"model_type": "mom", "num_memorys": 4})"),
+              ElementsAre(HasSubstr("did you mean \"num_memories\"?")));
+  EXPECT_THAT(hints(R"({"model_type": "gated_deltanet", "allow_neg_eigvals": true})"),
+              ElementsAre(HasSubstr("did you mean \"allow_neg_eigval\"?")));
+  EXPECT_THAT(hints(R"({"model_type": "gated_deltanet", "num_memorys": 4})"), IsEmpty());
+}
 
 TEST(GenerationDefaultsTest, AreReadAndChecked) {
   const ModelConfig config = *Parse(R"({"model_type": "mom"})");

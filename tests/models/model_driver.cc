@@ -140,9 +140,9 @@ absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
 
 void ModelDriver::Reset(int slot) {
   for (const StateField& field : model_->state_layout().fields()) {
-    if (field.lazily_initialized) continue;
-    if (field.birth_phases > 0) {
-      const auto phase = static_cast<int32_t>(births_ % field.birth_phases);
+    if (field.guard != StateGuard::kAlways) continue;
+    if (field.initial == StateInitial::kPhase) {
+      const auto phase = static_cast<int32_t>(births_ % field.phases);
       backend_->CopyFromHost(Slab(slot) + field.offset, &phase, sizeof(phase));
       continue;
     }

@@ -56,6 +56,7 @@ class ModelDriver {
   std::vector<std::byte> ReadSlab(int slot);
   // `position` is that of the session whose slab it was.
   void WriteSlab(int slot, std::span<const std::byte> bytes, int64_t position);
+  std::byte* Slab(int slot) const;  // in backend memory
 
   Backend& backend() { return *backend_; }
   const Model& model() const { return *model_; }
@@ -67,8 +68,6 @@ class ModelDriver {
         model_(std::move(model)),
         limits_(limits),
         positions_(static_cast<size_t>(limits.slots)) {}
-
-  std::byte* Slab(int slot) const;
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;

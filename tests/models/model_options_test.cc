@@ -19,14 +19,14 @@ namespace {
 
 constexpr int kTokens = 40;
 
-ModelSpec RandomSpec(uint64_t seed) {
+GatedDeltaSpec RandomSpec(uint64_t seed) {
   SeededRandom random(seed);
   const auto pick = [&](std::vector<int> values) {
     return values[random.Int(0, static_cast<int>(values.size()) - 1)];
   };
-  ModelSpec spec = TinySpec(random.Chance(0.7) ? "mom-tiny" : "gdn-tiny");
-  ModelConfig& config = spec.config;
-  DeltaMixerConfig& delta = config.delta;
+  GatedDeltaSpec spec = TinySpec(random.Chance(0.7) ? "mom-tiny" : "gdn-tiny");
+  auto& config = spec.config;
+  GatedDeltaConfig& delta = config.delta;
   config.vocab = pick({7, 64, 259});
   config.bos_token.reset();
   config.eos_tokens.clear();
@@ -63,8 +63,8 @@ class ModelOptionsTest : public testing::TestWithParam<BackendUnderTest> {};
 TEST_P(ModelOptionsTest, RandomNetworksAgreeWithTheReference) {
   double worst = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
-    const ModelSpec spec = RandomSpec(seed);
-    SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", ConfigJson(spec)));
+    const GatedDeltaSpec spec = RandomSpec(seed);
+    SCOPED_TRACE(absl::StrCat("seed ", seed, ": ", ConfigJson(spec.ToModelSpec())));
     const TestFolder folder;
     MakeFolder(spec, folder);
     const std::vector<int32_t> tokens = RandomTokens(kTokens, spec.config.vocab, seed);

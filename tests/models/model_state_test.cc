@@ -24,7 +24,7 @@ class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
   std::unique_ptr<Backend> MakeBackend() const {
     return GetParam().device == "reference" ? MakeReference() : GetParam().Make();
   }
-  std::unique_ptr<ModelDriver> MakeDriver(const ModelSpec& spec) {
+  std::unique_ptr<ModelDriver> MakeDriver(const GatedDeltaSpec& spec) {
     MakeFolder(spec, folder_);
     return Drive(folder_.path(), MakeBackend(),
                  {.slots = kSlots, .max_rows = kSlots, .max_tokens = 256});
@@ -38,8 +38,8 @@ class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
     const uint8_t* written = nullptr;
     std::vector<std::byte> kept(slab.size());
     for (const StateField& field : driver.model().state_layout().fields()) {
-      if (field.birth_phases > 0) continue;  // sessions have different ones
-      if (!field.lazily_initialized) {
+      if (field.role == StateRole::kDerived) continue;  // sessions have different ones
+      if (field.guard == StateGuard::kAlways) {
         written = reinterpret_cast<const uint8_t*>(slab.data() + field.offset);
         std::memcpy(kept.data() + field.offset, slab.data() + field.offset, field.bytes());
         continue;
@@ -55,8 +55,8 @@ class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
   TestFolder folder_;
 };
 
-std::vector<ModelSpec> Networks() {
-  std::vector<ModelSpec> specs = {TinySpec("mom-tiny"), TinySpec("gdn-tiny")};
+std::vector<GatedDeltaSpec> Networks() {
+  std::vector<GatedDeltaSpec> specs = {TinySpec("mom-tiny"), TinySpec("gdn-tiny")};
   specs.push_back(TinySpec());
   specs.back().config.delta.single_kv_proj = true;
   specs.push_back(TinySpec());
@@ -67,7 +67,7 @@ std::vector<ModelSpec> Networks() {
 // (a) and (b) of the specification's list.
 TEST_P(ModelStateTest, AnySplitOfATextGivesTheSameBitsOfStateAndLogits) {
   const std::vector<int32_t> text = RandomTokens(90, kVocab, /*seed=*/1);
-  for (const ModelSpec& spec : Networks()) {
+  for (const GatedDeltaSpec& spec : Networks()) {
     const auto driver = MakeDriver(spec);
     const std::vector<double> want = FeedSlot(*driver, 0, text);
     const std::vector<std::byte> state = Meaning(*driver, 0);
@@ -84,7 +84,7 @@ TEST_P(ModelStateTest, AnySplitOfATextGivesTheSameBitsOfStateAndLogits) {
 
 // (c)
 TEST_P(ModelStateTest, AMemoryThatIsNotChosenKeepsItsBits) {
-  ModelSpec spec = TinySpec();
+  GatedDeltaSpec spec = TinySpec();
   spec.config.delta.shared_memory = false;
   spec.config.delta.memories = 8;
   const auto driver = MakeDriver(spec);
@@ -95,7 +95,7 @@ TEST_P(ModelStateTest, AMemoryThatIsNotChosenKeepsItsBits) {
     FeedSlot(*driver, 0, {&token, 1});
     const std::vector<std::byte> after = driver->ReadSlab(0);
     for (const StateField& field : driver->model().state_layout().fields()) {
-      if (!field.lazily_initialized) continue;
+      if (field.guard == StateGuard::kAlways) continue;
       int same = 0;
       for (int64_t m = 0; m < field.shape[0]; ++m) {
         const int64_t begin = field.offset + m * field.memory_bytes();
@@ -118,7 +118,7 @@ TEST_P(ModelStateTest, AMemoryThatIsNotChosenKeepsItsBits) {
 
 // (d)
 TEST_P(ModelStateTest, SequencesOfABatchDoNotAffectEachOther) {
-  for (const ModelSpec& spec : Networks()) {
+  for (const GatedDeltaSpec& spec : Networks()) {
     const auto driver = MakeDriver(spec);
     std::vector<std::vector<int32_t>> texts;
     for (int slot = 0; slot < kSlots; ++slot) {
@@ -162,15 +162,14 @@ TEST_P(ModelStateTest, SequencesOfABatchDoNotAffectEachOther) {
 
 // (e)
 TEST_P(ModelStateTest, OneMemoryWithoutRoutingIsGatedDeltaNet) {
-  ModelSpec mom = TinySpec();
+  GatedDeltaSpec mom = TinySpec();
   mom.config.delta.memories = mom.config.delta.top_k = 1;
   mom.config.delta.shared_memory = false;
   const auto mom_driver = MakeDriver(mom);
   StoredTensors tensors = ReadTensors(folder_.File("model.safetensors"));
 
-  ModelSpec gdn = mom;
+  GatedDeltaSpec gdn = mom;
   gdn.config.model_type = "gated_deltanet";
-  gdn.config.mixer = "gated_delta_net";
   gdn.config.delta.memories = gdn.config.delta.top_k = 0;
   gdn.config.delta.shared_memory = true;
   const TestFolder folder;
@@ -192,12 +191,12 @@ TEST_P(ModelStateTest, OneMemoryWithoutRoutingIsGatedDeltaNet) {
 
 // (f)
 TEST_P(ModelStateTest, SharedProjectionsEqualProjectionsThatAreEqual) {
-  ModelSpec shared = TinySpec();
+  GatedDeltaSpec shared = TinySpec();
   shared.config.delta.single_kv_proj = true;
   const auto shared_driver = MakeDriver(shared);
   StoredTensors tensors = ReadTensors(folder_.File("model.safetensors"));
 
-  ModelSpec apart = shared;
+  GatedDeltaSpec apart = shared;
   apart.config.delta.single_kv_proj = false;
   const TestFolder folder;
   MakeFolder(apart, folder);
@@ -218,11 +217,11 @@ TEST_P(ModelStateTest, SharedProjectionsEqualProjectionsThatAreEqual) {
 
 // (g)
 TEST_P(ModelStateTest, BothFileFormatsOfTheSameWeightsAgree) {
-  ModelSpec a = TinySpec();
+  GatedDeltaSpec a = TinySpec();
   const auto a_driver = MakeDriver(a);
   StoredTensors tensors = ReadTensors(folder_.File("model.safetensors"));
 
-  ModelSpec b = a;
+  GatedDeltaSpec b = a;
   b.config.model_type = "mom_gated_deltanet";
   const TestFolder folder;
   MakeFolder(b, folder);
@@ -242,7 +241,7 @@ TEST_P(ModelStateTest, BothFileFormatsOfTheSameWeightsAgree) {
 }
 
 TEST_P(ModelStateTest, AForkAndItsParentGoTheirOwnWays) {
-  for (const ModelSpec& spec : Networks()) {
+  for (const GatedDeltaSpec& spec : Networks()) {
     const auto driver = MakeDriver(spec);
     const std::vector<int32_t> start = RandomTokens(25, kVocab, 8),
                                left = RandomTokens(20, kVocab, 9),
@@ -259,7 +258,7 @@ TEST_P(ModelStateTest, AForkAndItsParentGoTheirOwnWays) {
 }
 
 TEST_P(ModelStateTest, ANewSessionSeesNothingOfTheOneBeforeIt) {
-  for (const ModelSpec& spec : Networks()) {
+  for (const GatedDeltaSpec& spec : Networks()) {
     const auto driver = MakeDriver(spec);
     const std::vector<int32_t> text = RandomTokens(30, kVocab, /*seed=*/11);
     const std::vector<double> want = FeedSlot(*driver, 0, text, {1});
@@ -295,7 +294,7 @@ TEST(StateSizeTest, IsTheFormulasOfTheDocumentation) {
   // layers * memories * (4 value_heads value_dim key_dim + 4 (W - 1)(2 key_channels +
   // value_channels)) and a flag per memory, fields padded to 64 bytes.
   const TestFolder folder;
-  ModelSpec spec = TinySpec();
+  GatedDeltaSpec spec = TinySpec();
   MakeFolder(spec, folder);
   const auto plan = PlanModel(folder.path(), StateFormat{});
   ASSERT_TRUE(plan.ok()) << plan.status();

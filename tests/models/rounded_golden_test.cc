@@ -68,10 +68,9 @@ class RoundedGoldenTest : public testing::TestWithParam<std::tuple<std::string, 
     name_ = std::get<0>(GetParam());
     golden_ = ReadGolden(name_);
     WriteRounded(name_, rounded_);
-    const auto config = ReadModelConfig(GoldenFolder(name_));
-    ASSERT_TRUE(config.ok()) << config.status();
-    layers_ = config->layers;
-    top_k_ = config->delta.top_k;
+    const GatedDeltaSpecConfig config = ReadSpecConfig(GoldenFolder(name_));
+    layers_ = config.layers;
+    top_k_ = config.delta.top_k;
   }
   std::vector<Weights> AllWeights() const {
     return {{"as stored", GoldenFolder(name_), true}, {"in bf16", rounded_.path(), false}};

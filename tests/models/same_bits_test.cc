@@ -24,7 +24,7 @@ constexpr int kSessions = 2 * kMostRows;  // kept as they are; steps go on from 
 
 struct Setting {
   std::string name;
-  ModelSpec spec;
+  GatedDeltaSpec spec;
   DType compute;
   bool one_kernel;  // takes one row and two through all layers (decode/stack/stack.cu)
 
@@ -39,14 +39,14 @@ struct Setting {
 };
 
 std::vector<Setting> Settings() {
-  ModelSpec wide = TinySpec("mom-tiny");
+  GatedDeltaSpec wide = TinySpec("mom-tiny");
   wide.dtype = DType::kBF16;
   wide.config.model_dim = wide.config.mlp_dim = 512;
   wide.config.delta.key_dim = wide.config.delta.value_dim = 128;
   // Every memory is every token's: rounding, which depends on the order of sums, flips no choice.
-  ModelSpec unrouted = wide;
+  GatedDeltaSpec unrouted = wide;
   unrouted.config.delta.memories = unrouted.config.delta.top_k = 2;
-  ModelSpec gdn = TinySpec("gdn-tiny");
+  GatedDeltaSpec gdn = TinySpec("gdn-tiny");
   gdn.dtype = DType::kBF16;
   return {{"tiny mom, f32 weights", TinySpec("mom-tiny"), DType::kF32, false},
           {"wide mom, bf16 weights, exact products", wide, DType::kF32, true},
@@ -167,8 +167,8 @@ TEST_F(CudaSameBitsTest, ADecodeRowBesideAPaddingRow) {
 // so large, and matrices too, that writes are held back; between them few rows meet them.
 class CudaSlotTest : public CudaSameBitsTest {
  protected:
-  static ModelSpec Spec() {
-    ModelSpec spec = TinySpec("mom-tiny");
+  static GatedDeltaSpec Spec() {
+    GatedDeltaSpec spec = TinySpec("mom-tiny");
     spec.dtype = DType::kBF16;
     spec.config.model_dim = spec.config.mlp_dim = 512;
     spec.config.delta.key_dim = spec.config.delta.value_dim = 256;

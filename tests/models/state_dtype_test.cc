@@ -71,8 +71,8 @@ struct Way {
 
 class CoarseStateTest : public testing::TestWithParam<StateCase> {
  protected:
-  std::vector<double> Feed(const Network& network, const ModelConfig& config, const Way& way,
-                           DType state_dtype, const RoutingChoices& choices) const {
+  std::vector<double> Feed(const Network& network, const GatedDeltaSpecConfig& config,
+                           const Way& way, DType state_dtype, const RoutingChoices& choices) const {
     const StateCase with{GetParam().backend, state_dtype};
     const auto driver = Drive(network.folder, with.Make(),
                               {.slots = kManyRows, .max_rows = kManyRows, .max_tokens = 256});
@@ -103,8 +103,7 @@ class CoarseStateTest : public testing::TestWithParam<StateCase> {
   // same size. f16 is rounded at each token in the reference, int8 once in 17 (docs/numerics.md):
   // the most that a device does. 2e-5 is what f32 arithmetic may add.
   void Check(const Network& network, const std::vector<Way>& ways) {
-    const auto config = ReadModelConfig(network.folder);
-    CHECK_OK(config.status());
+    const GatedDeltaSpecConfig config = ReadSpecConfig(network.folder);
     const auto reference = Drive(network.folder, MakeReference(), {.max_tokens = 1024});
     RecordedRouting record(reference->backend());
     reference->set_routing(&record);
@@ -114,17 +113,17 @@ class CoarseStateTest : public testing::TestWithParam<StateCase> {
     const double alone =
         RelativeError(FeedRounded(*reference, network.tokens, /*chunk=*/1,
                                   {.dtype = dtype, .held_back = dtype == DType::kI8 ? 16 : 0},
-                                  config->delta, record.recorded()),
+                                  config.delta, record.recorded()),
                       exact);
     std::string line;
     for (const Way& way : ways) {
-      const auto want = Feed(network, *config, way, DType::kF32, record.recorded());
-      const auto got = Feed(network, *config, way, dtype, record.recorded());
+      const auto want = Feed(network, config, way, DType::kF32, record.recorded());
+      const auto got = Feed(network, config, way, dtype, record.recorded());
       const double error = RelativeError(got, want);
       EXPECT_LE(error, 2 * alone + 2e-5) << network.name << ", " << way.name;
       char numbers[64];
       std::snprintf(numbers, sizeof(numbers), " %.1e (%.1e)", error,
-                    WorstRowError(got, want, config->vocab));
+                    WorstRowError(got, want, config.vocab));
       line += ", " + way.name + numbers;
     }
     std::printf("  %-4s %s, %zu tokens: rounding alone %.1e%s\n", Name(dtype), network.name.c_str(),
@@ -133,8 +132,8 @@ class CoarseStateTest : public testing::TestWithParam<StateCase> {
 };
 
 // As mom-340m, but narrower: memories of the same keys.
-ModelSpec NarrowMom() {
-  ModelSpec spec = TinySpec("mom-tiny");
+GatedDeltaSpec NarrowMom() {
+  GatedDeltaSpec spec = TinySpec("mom-tiny");
   spec.dtype = DType::kBF16;
   spec.config.model_dim = 128;
   spec.config.mlp_dim = 256;
@@ -145,8 +144,8 @@ ModelSpec NarrowMom() {
 
 // Wide enough for the kernel that takes few rows through all layers. Every memory is chosen by
 // every token, so that nobody need force the choice.
-ModelSpec WideMom() {
-  ModelSpec spec = NarrowMom();
+GatedDeltaSpec WideMom() {
+  GatedDeltaSpec spec = NarrowMom();
   spec.config.model_dim = 512;
   spec.config.mlp_dim = 512;
   spec.config.delta.memories = spec.config.delta.top_k = 2;
@@ -164,7 +163,7 @@ TEST_P(CoarseStateTest, RandomNetworksLoseWhatRoundingAloneCosts) {
   const TestFolder narrow, wide, gdn;
   MakeFolder(NarrowMom(), narrow);
   MakeFolder(WideMom(), wide);
-  ModelSpec spec = TinySpec("gdn-tiny");
+  GatedDeltaSpec spec = TinySpec("gdn-tiny");
   spec.dtype = DType::kBF16;
   spec.config.delta.key_dim = spec.config.delta.value_dim = 128;
   MakeFolder(spec, gdn);
@@ -184,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, CoarseStateTest,
 // The reference's own loss grows as a rounding does: or the bound above would say nothing.
 TEST(MemoryRoundingTest, CoarserStoresCostMore) {
   const TestFolder folder;
-  const ModelSpec spec = NarrowMom();
+  const GatedDeltaSpec spec = NarrowMom();
   MakeFolder(spec, folder);
   const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = 64});
   const std::vector<int32_t> tokens = RandomTokens(60, kVocab, /*seed=*/2);
@@ -213,7 +212,7 @@ class StateCopyTest : public testing::TestWithParam<StateCase> {
   static constexpr int kAlike = 17, kSlots = kAlike + 1;
   struct Setting {
     std::string name;
-    ModelSpec spec;
+    GatedDeltaSpec spec;
     DType compute;
   };
   static std::vector<Setting> Settings() {

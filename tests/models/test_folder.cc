@@ -35,17 +35,12 @@ void TestFolder::CopyFrom(const std::string& folder, const std::string& name) co
   std::filesystem::copy_file(folder + "/" + name, File(name));
 }
 
-ModelSpec TinySpec(const std::string& shape) {
-  auto spec = SpecOfShape(shape);
-  CHECK_OK(spec.status());
-  spec->dtype = DType::kF32;
-  spec->initializer_range = 0.15;
-  spec->convolution_range = 0.5;
-  return *spec;
-}
-
 void MakeFolder(const ModelSpec& spec, const TestFolder& folder) {
   CHECK_OK(MakeModelFolder(spec, folder.path(), /*overwrite=*/true, nullptr));
+}
+
+void MakeFolder(const GatedDeltaSpec& spec, const TestFolder& folder) {
+  MakeFolder(spec.ToModelSpec(), folder);
 }
 
 StoredTensors ReadTensors(const std::string& path) {

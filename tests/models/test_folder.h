@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "kernels/backend.h"
 #include "models/safetensors_writer.h"
+#include "tests/models/gated_delta_spec.h"
 #include "tests/models/model_driver.h"
 #include "tests/support/backends.h"
 #include "tools/model_maker.h"
@@ -36,11 +37,9 @@ class TestFolder {
   std::string path_;
 };
 
-// A small MoM or Gated DeltaNet network with weights large enough for every part to matter.
-ModelSpec TinySpec(const std::string& shape = "mom-tiny");
-
 // Writes the spec's folder, aborting on failure.
 void MakeFolder(const ModelSpec& spec, const TestFolder& folder);
+void MakeFolder(const GatedDeltaSpec& spec, const TestFolder& folder);
 
 // The tensors of a safetensors file, in memory, to be changed and written back.
 struct StoredTensor {

@@ -27,7 +27,7 @@ constexpr char kFile[] = "model.safetensors";
 
 class WeightLoadingTest : public testing::Test {
  protected:
-  explicit WeightLoadingTest(const ModelSpec& spec = TinySpec()) {
+  explicit WeightLoadingTest(const GatedDeltaSpec& spec = TinySpec()) {
     MakeFolder(spec, folder_);
     tensors_ = ReadTensors(folder_.File(kFile));
   }
@@ -133,7 +133,7 @@ TEST_F(WeightLoadingTest, ValuesThatAreNotFiniteAreNamedWithTheirIndex) {
 
 TEST_F(WeightLoadingTest, NanInSixteenBitWeightsIsFoundToo) {
   for (const DType dtype : {DType::kBF16, DType::kF16}) {
-    ModelSpec spec = TinySpec();
+    GatedDeltaSpec spec = TinySpec();
     spec.dtype = dtype;
     MakeFolder(spec, folder_);
     tensors_ = ReadTensors(folder_.File(kFile));
@@ -265,7 +265,7 @@ TEST_F(WeightLoadingTest, APlanRefusesValuesThatLoadingWould) {
 // Upstream would draw a head at random, and say so.
 TEST(PlanModelTest, AHeadThatIsMissingIsWarnedOfUnlessTheModelIsTied) {
   const auto warnings = [](bool head, const char* tied) {
-    ModelSpec spec = TinySpec();
+    GatedDeltaSpec spec = TinySpec();
     const TestFolder folder;
     MakeFolder(spec, folder);
     StoredTensors tensors = ReadTensors(folder.File(kFile));
@@ -311,7 +311,7 @@ TEST(PlanModelTest, SlabsHaveOnePhaseWhereWritesAreHeldBack) {
     ASSERT_TRUE(plan.ok()) << plan.status();
     std::vector<int> phases;
     for (const StateField& field : plan->state_layout.fields()) {
-      if (field.birth_phases > 0) phases.push_back(field.birth_phases);
+      if (field.initial == StateInitial::kPhase) phases.push_back(field.phases);
     }
     EXPECT_EQ(phases, pending == 0 ? std::vector<int>{} : std::vector{pending + 1});
   }
@@ -345,7 +345,8 @@ TEST(PlanModelTest, ParameterCountsAreThePapers) {
     const auto spec = SpecOfShape(shape);
     ASSERT_TRUE(spec.ok());
     int64_t count = 0;
-    for (const TensorSpec& tensor : TensorsOf(*spec)) {
+    const std::vector<TensorSpec> tensors = TensorsOf(*spec).value();
+    for (const TensorSpec& tensor : tensors) {
       int64_t elements = 1;
       for (const int64_t dim : tensor.shape) elements *= dim;
       count += elements;

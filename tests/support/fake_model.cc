@@ -44,10 +44,15 @@ FakeModel::FakeModel(FakeModelOptions options) : options_(std::move(options)) {
   info_.vocab = options_.vocab;
   info_.model_dim = 1;
   info_.layers = 1;
-  eager_ = layout_.Add("eager", DType::kI64, {2}, /*lazily_initialized=*/false);
-  lazy_ = layout_.Add("lazy", DType::kI64, {1}, /*lazily_initialized=*/true);
-  written_ = layout_.Add("written", DType::kU8, {1}, /*lazily_initialized=*/false);
-  if (options_.birth_phases > 0) layout_.AddBirthPhase(options_.birth_phases);
+  eager_ = layout_.Add(
+      {.name = "eager", .dtype = DType::kI64, .shape = {2}, .initial = StateInitial::kEager});
+  written_ = layout_.Add({.name = "written", .dtype = DType::kU8, .shape = {1}});
+  lazy_ = layout_.Add({.name = "lazy",
+                       .dtype = DType::kI64,
+                       .shape = {1},
+                       .guard = StateGuard::kFlags,
+                       .flags = written_.index});
+  if (options_.phases > 0) layout_.AddPhase(options_.phases);
 }
 
 absl::Status FakeModel::InitState(Backend& backend, std::byte* slab) const {

@@ -40,7 +40,7 @@ struct FakeMemory {
 struct FakeModelOptions {
   int vocab = 32;
   double first_token_bonus = 0;
-  int birth_phases = 0;       // above 0: slabs end with such a field
+  int phases = 0;             // above 0: slabs end with such a field
   int32_t poison_token = -1;  // the logits after it, and no later ones, are all NaN
   int32_t narrow_token =
       -1;  // of the logits after it, and no later ones, all but that of 0 are -inf

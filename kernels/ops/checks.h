@@ -1,0 +1,43 @@
+// Shape checks of every operation, the same for all backends: what kernels.h says of dtypes and
+// shapes, as far as the host can see it. A wrong one is our own bug and CHECK-fails with the name
+// of the argument, what it is and what was expected. What tensors hold (ids, offsets) is not looked
+// at.
+#pragma once
+
+#include <span>
+
+#include "kernels/kernels.h"
+#include "kernels/tensor_view.h"
+
+namespace mneme {
+
+// The element types that a backend's operations take.
+struct ActivationTypes {
+  DType act = DType::kF32;
+  // Whether tensors that are written for a product, or come out of one, may be bf16 or f16 instead
+  // (Backend::product_dtype, output_dtype).
+  bool takes_rounded = false;
+};
+
+void Check(const EmbeddingArgs& args, ActivationTypes types);
+void Check(const GatherRowsArgs& args, ActivationTypes types);
+void Check(const BanTokensArgs& args, ActivationTypes types);
+void Check(const RmsNormArgs& args, ActivationTypes types);
+void Check(const LinearArgs& args, ActivationTypes types);
+void Check(const SwiGluArgs& args, ActivationTypes types);
+void Check(const L2NormArgs& args, ActivationTypes types);
+void Check(const GatedRmsNormArgs& args, ActivationTypes types);
+void Check(const RouteTopKArgs& args, ActivationTypes types);
+void Check(const DispatchArgs& args, ActivationTypes types);
+void Check(const MixMemoriesArgs& args, ActivationTypes types);
+void Check(const ShortConvArgs& args, ActivationTypes types);
+void Check(const DeltaGatesArgs& args, ActivationTypes types);
+void Check(const GatedDeltaRuleArgs& args, ActivationTypes types);
+void Check(const SampleArgs& args, ActivationTypes types);
+
+template <typename Args>
+void CheckAll(std::span<const Args> all, ActivationTypes types) {
+  for (const Args& args : all) Check(args, types);
+}
+
+}  // namespace mneme

@@ -1,0 +1,82 @@
+#include "models/blocks/residual_block.h"
+
+#include <optional>
+#include <utility>
+
+#include "base/status_macros.h"
+
+namespace mneme {
+namespace {
+
+class ResidualBlock final : public Block {
+ public:
+  static absl::StatusOr<std::unique_ptr<Block>> Make(const LayerBuilder& builder,
+                                                     const ResidualBlockParts& parts) {
+    auto block = std::make_unique<ResidualBlock>();
+    block->layer_ = builder.layer;
+    MNEME_ASSIGN_OR_RETURN(block->mixer_norm_, TakeNorm(builder, parts.mixer_norm));
+    MNEME_ASSIGN_OR_RETURN(block->mixer_, parts.mixer(builder));
+    MNEME_ASSIGN_OR_RETURN(block->feed_forward_norm_, TakeNorm(builder, parts.feed_forward_norm));
+    MNEME_ASSIGN_OR_RETURN(block->feed_forward_, parts.feed_forward(builder));
+    return block;
+  }
+
+  absl::Status InitState(Backend& backend, std::byte* slab) const override {
+    return mixer_->InitState(backend, slab);
+  }
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    mixer_->Settle(ctx, slots);
+  }
+
+  void Forward(ForwardContext& ctx, BlockStream& stream) const override {
+    // Watched steps go block by block; others have tried all of them at once.
+    if (ctx.routing != nullptr && ctx.batch.longest_row == 1 && Step(ctx, stream)) return;
+    mixer_->Forward(ctx, mixer_norm_, stream.hidden);
+    feed_forward_->Forward(ctx, feed_forward_norm_, stream.hidden);
+  }
+
+  std::optional<DecodeLayerArgs> StepArgs(ForwardContext& ctx, BlockStream& stream) const override {
+    const auto feed_forward = feed_forward_->StepArgs(feed_forward_norm_, stream.hidden);
+    if (!feed_forward.has_value()) return std::nullopt;
+    const auto mixer = mixer_->StepArgs(ctx, mixer_norm_, stream.hidden);
+    if (!mixer.has_value()) return std::nullopt;
+    return DecodeLayerArgs{*mixer, *feed_forward};
+  }
+
+ private:
+  static absl::StatusOr<Norm> TakeNorm(const LayerBuilder& builder, const char* name) {
+    Norm norm{.eps = builder.norm_eps};
+    MNEME_ASSIGN_OR_RETURN(
+        norm.weight,
+        builder.weights().Floats(builder.Weight(name), {builder.model_dim}, WeightInit::kOnes));
+    return norm;
+  }
+
+  // Forward() as one operation, where the device has it. False: nothing was done.
+  bool Step(ForwardContext& ctx, BlockStream& stream) const {
+    const Workspace::Scope scope(ctx.workspace);
+    const std::optional<DecodeLayerArgs> step = StepArgs(ctx, stream);
+    if (!step.has_value() ||
+        ctx.kernels().DecodeLayers({&*step, 1}, nullptr) == DecodeDone::kNothing) {
+      return false;
+    }
+    if (step->mixer.memories > 0) {
+      ctx.routing->OnRouted(layer_, step->mixer.indices, step->mixer.weights);
+    }
+    return true;
+  }
+
+  int layer_ = 0;
+  Norm mixer_norm_, feed_forward_norm_;
+  std::unique_ptr<SequenceMixer> mixer_;
+  std::unique_ptr<FeedForward> feed_forward_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Block>> MakeResidualBlock(const LayerBuilder& builder,
+                                                         const ResidualBlockParts& parts) {
+  return ResidualBlock::Make(builder, parts);
+}
+
+}  // namespace mneme

@@ -1,0 +1,27 @@
+// The residual block of most models: a mixer along time, then a network for each token.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "models/block.h"
+#include "models/feed_forward.h"
+#include "models/layer_builder.h"
+#include "models/sequence_mixer.h"
+
+namespace mneme {
+
+//   h += Mixer(RmsNorm(h; mixer_norm));  h += FeedForward(RmsNorm(h; feed_forward_norm))
+struct ResidualBlockParts {
+  const char* mixer_norm = "attn_norm.weight";
+  std::function<absl::StatusOr<std::unique_ptr<SequenceMixer>>(const LayerBuilder&)> mixer;
+  const char* feed_forward_norm = "mlp_norm.weight";
+  std::function<absl::StatusOr<std::unique_ptr<FeedForward>>(const LayerBuilder&)> feed_forward;
+};
+
+// Takes weights in the order of the parts.
+absl::StatusOr<std::unique_ptr<Block>> MakeResidualBlock(const LayerBuilder& builder,
+                                                         const ResidualBlockParts& parts);
+
+}  // namespace mneme

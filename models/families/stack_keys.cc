@@ -1,0 +1,91 @@
+#include "models/families/stack_keys.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace mneme {
+namespace {
+
+using nlohmann::json;
+
+int ReadMlpDim(ConfigReader& reader, int model_dim, double default_ratio) {
+  reader.Disregard({"hidden_ratio"});  // the width follows, and counts
+  if (const auto dim = reader.NullableInt("intermediate_size", 1, kMaxMlpDim)) return *dim;
+  const double ratio = reader.IsNull("hidden_ratio")
+                           ? default_ratio
+                           : reader.Number("hidden_ratio", default_ratio, 0, 64);
+  const auto width = static_cast<int64_t>(model_dim * ratio * 2 / 3);
+  constexpr int64_t kMultiple = 256;
+  const int64_t rounded = (width + kMultiple - 1) / kMultiple * kMultiple;
+  if (rounded < 1 || rounded > kMaxMlpDim) {
+    reader.Invalid("hidden_ratio", ratio,
+                   absl::StrCat("a factor that makes the feed-forward width of ", rounded,
+                                " at least 1 and at most ", kMaxMlpDim));
+    return 1;
+  }
+  return reader.Keep("intermediate_size", static_cast<int>(rounded));
+}
+
+// Upstream's defaults of the two keys, where the vocabulary has them.
+std::vector<int32_t> ReadTokenIdsOr(ConfigReader& reader, const char* key, int vocab,
+                                    int32_t otherwise) {
+  if (reader.Has(key)) return ReadTokenIds(reader, key, vocab);
+  return otherwise < vocab ? std::vector<int32_t>{otherwise} : std::vector<int32_t>{};
+}
+
+}  // namespace
+
+LanguageModelParts StackKeys::Parts() const {
+  return {.info = {.vocab = vocab, .model_dim = model_dim, .layers = layers},
+          .norm_eps = norm_eps,
+          .says_tied = says_tied};
+}
+
+void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view expected) {
+  if (!reader.IsNull(key)) reader.Unsupported(key, *reader.Find(key), expected);
+}
+
+std::vector<int32_t> ReadTokenIds(ConfigReader& reader, const char* key, int vocab) {
+  std::vector<int32_t> ids;
+  if (reader.IsNull(key)) return ids;
+  const json& value = *reader.Find(key);
+  const json list = value.is_array() ? value : json::array({value});
+  for (const json& id : list) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocab)) {
+      reader.Invalid(key, value,
+                     absl::StrCat("token ids from 0 to vocab_size - 1 (", vocab - 1, ")"));
+      return {};
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+StackKeys ReadStackKeys(ConfigReader& reader, int default_layers, double default_hidden_ratio,
+                        ModelConfig& config) {
+  RefuseUnlessNull(reader, "attnres_block_size", "null: attention residuals are not implemented");
+  RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
+  if (reader.String("hidden_act", "swish") != "swish") {
+    reader.Unsupported("hidden_act", *reader.Find("hidden_act"), "\"swish\"");
+  }
+  StackKeys keys;
+  keys.vocab = reader.Int("vocab_size", 32000, 1, kMaxVocab);
+  keys.model_dim = reader.Int("hidden_size", 2048, 1, kMaxModelDim);
+  keys.layers = reader.Int("num_hidden_layers", default_layers, 1, kMaxLayers);
+  keys.norm_eps = static_cast<float>(reader.Number("norm_eps", 1e-6, kLeastNumber, 1));
+  keys.mlp_dim = ReadMlpDim(reader, keys.model_dim, default_hidden_ratio);
+  keys.says_tied =
+      !reader.IsNull("tie_word_embeddings") && reader.Bool("tie_word_embeddings", false);
+  config.vocab = keys.vocab;
+  const std::vector<int32_t> bos = ReadTokenIdsOr(reader, "bos_token_id", keys.vocab, 1);
+  if (!bos.empty()) config.bos_token = bos.front();
+  config.eos_tokens = ReadTokenIdsOr(reader, "eos_token_id", keys.vocab, 2);
+  // The checkpoint says what is tied; tokens are the request's. The others are known to look like
+  // keys that are read.
+  reader.Disregard({"tie_word_embeddings", "bos_token_id", "eos_token_id", "sep_token_id",
+                    "cls_token_id", "pad_token_id", "num_beams", "top_k"});
+  return keys;
+}
+
+}  // namespace mneme

@@ -1,0 +1,52 @@
+// Keys of config.json that most families have, and what bounds them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "base/config_reader.h"
+#include "models/model_config.h"
+#include "models/networks/language_model.h"
+
+namespace mneme {
+
+// Far beyond any model of these families, and small enough that products of a few stay within 63
+// bits.
+inline constexpr int kMaxModelDim = 1 << 17;
+inline constexpr int kMaxVocab = 1 << 24;
+inline constexpr int kMaxLayers = 4096;
+inline constexpr int kMaxHeads = 4096;
+inline constexpr int kMaxHeadDim = 4096;
+inline constexpr int kMaxChannels = 1 << 20;
+inline constexpr int kMaxMemories = 1024;
+inline constexpr int kMaxMlpDim = 1 << 22;
+// Numbers that must not be zero must not become zero as f32 either.
+inline constexpr double kLeastNumber = 1e-30;
+
+struct StackKeys {
+  int vocab = 0;
+  int model_dim = 0;
+  int layers = 0;
+  int mlp_dim = 0;
+  float norm_eps = 1e-6f;
+  bool says_tied = false;
+
+  // The network around the blocks.
+  LanguageModelParts Parts() const;
+};
+
+// vocab_size, hidden_size, num_hidden_layers, norm_eps, intermediate_size or hidden_ratio,
+// tie_word_embeddings, bos_token_id, eos_token_id; and refuses what no such family has yet:
+// attention residuals, quantised weights, other activations. Sets the config's vocabulary and
+// tokens.
+StackKeys ReadStackKeys(ConfigReader& reader, int default_layers, double default_hidden_ratio,
+                        ModelConfig& config);
+
+// Refuses a key that is there and not null.
+void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view expected);
+
+// One id, a list of ids, or null; none without the key.
+std::vector<int32_t> ReadTokenIds(ConfigReader& reader, const char* key, int vocab);
+
+}  // namespace mneme

@@ -1,0 +1,44 @@
+// The function that a model computes, as its family builds it from a configuration and weights.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/tensor_view.h"
+#include "models/forward_context.h"
+#include "models/layer_builder.h"
+
+namespace mneme {
+
+struct NetworkInfo {
+  int vocab = 0;  // columns of the logits
+  int model_dim = 0;
+  int layers = 0;
+  int memories = 0;  // that a layer's router chooses from; 0: there is no router
+  int top_k = 0;     // that it chooses for a token
+};
+
+// Holds handles to weights and to fields of the slab, neither weights nor state. Its state fields
+// were added to the builder's layout.
+class Network {
+ public:
+  virtual ~Network() = default;
+
+  virtual const NetworkInfo& info() const = 0;
+
+  // As of Model.
+  virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
+  virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
+  virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+                       const TensorView& logits) const = 0;
+};
+
+// Takes all weights, in the same order each time, and lays out the state.
+using NetworkMaker =
+    std::function<absl::StatusOr<std::unique_ptr<Network>>(const NetworkBuilder& builder)>;
+
+}  // namespace mneme

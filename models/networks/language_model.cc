@@ -1,0 +1,114 @@
+#include "models/networks/language_model.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "kernels/tensor.h"
+
+namespace mneme {
+namespace {
+
+class LanguageModel final : public Network {
+ public:
+  static absl::StatusOr<std::unique_ptr<Network>> Make(const NetworkBuilder& builder,
+                                                       const LanguageModelParts& parts) {
+    Weights& weights = builder.weights;
+    const int vocab = parts.info.vocab, model_dim = parts.info.model_dim;
+    auto network = std::make_unique<LanguageModel>();
+    network->info_ = parts.info;
+    network->norm_eps_ = parts.norm_eps;
+    MNEME_ASSIGN_OR_RETURN(network->embeddings_, weights.Table(parts.embeddings, vocab, model_dim));
+    for (int i = 0; i < parts.info.layers; ++i) {
+      const LayerBuilder layer{.network = builder,
+                               .layer = i,
+                               .model_dim = model_dim,
+                               .norm_eps = parts.norm_eps,
+                               .prefix = absl::StrCat(parts.layer_prefix, i, ".")};
+      MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Block> block, parts.block(layer));
+      network->blocks_.push_back(std::move(block));
+    }
+    MNEME_ASSIGN_OR_RETURN(network->norm_,
+                           weights.Floats(parts.norm, {model_dim}, WeightInit::kOnes));
+    const bool tied = !weights.Has(parts.head);
+    MNEME_ASSIGN_OR_RETURN(network->head_,
+                           weights.Matrix(tied ? parts.embeddings : parts.head, vocab, model_dim));
+    if (tied && !parts.says_tied) {
+      builder.warnings.push_back(absl::StrCat(
+          "there is no tensor \"", parts.head,
+          "\", and config.json does not say \"tie_word_embeddings\": true. \"", parts.embeddings,
+          "\" is used as the head; if the model was trained with a head of its own, that is "
+          "missing, and what the model says means nothing"));
+    }
+    return network;
+  }
+
+  const NetworkInfo& info() const override { return info_; }
+
+  absl::Status InitState(Backend& backend, std::byte* slab) const override {
+    for (const auto& block : blocks_) MNEME_RETURN_IF_ERROR(block->InitState(backend, slab));
+    return absl::OkStatus();
+  }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    for (const auto& block : blocks_) block->Settle(ctx, slots);
+  }
+
+  void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+               const TensorView& logits) const override {
+    const Workspace::Scope scope(ctx.workspace);
+    BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
+    ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = stream.hidden});
+    const DecodeDone done = DecodeLayers(ctx, stream, logit_tokens, logits);
+    if (done == DecodeDone::kNothing) {
+      for (const auto& block : blocks_) block->Forward(ctx, stream);
+    }
+
+    const int64_t rows = logit_tokens.shape[0];
+    if (rows == 0 || done == DecodeDone::kLogits) return;
+    const TensorView last = ctx.Temp({rows, info_.model_dim});
+    ctx.kernels().GatherRows({.x = stream.hidden, .indices = logit_tokens, .y = last});
+    ctx.kernels().RmsNorm({.x = last, .weight = norm_, .eps = norm_eps_, .y = last});
+    const LinearArgs products[] = {{.x = last, .weights = {&head_, 1}, .y = logits}};
+    ctx.kernels().Linear(products);
+  }
+
+ private:
+  // All layers as one operation, and the logits with them, in a step of decode rows and where the
+  // device has it.
+  DecodeDone DecodeLayers(ForwardContext& ctx, BlockStream& stream, const TensorView& logit_tokens,
+                          const TensorView& logits) const {
+    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr) return DecodeDone::kNothing;
+    const Workspace::Scope scope(ctx.workspace);
+    std::vector<DecodeLayerArgs> steps;
+    for (const auto& block : blocks_) {
+      const std::optional<DecodeLayerArgs> step = block->StepArgs(ctx, stream);
+      if (!step.has_value()) return DecodeDone::kNothing;
+      steps.push_back(*step);
+    }
+    const DecodeHeadArgs head = {.tokens = logit_tokens,
+                                 .norm = norm_,
+                                 .norm_eps = norm_eps_,
+                                 .head = head_,
+                                 .logits = logits};
+    return ctx.kernels().DecodeLayers(steps, logit_tokens.shape[0] > 0 ? &head : nullptr);
+  }
+
+  NetworkInfo info_;
+  TensorView embeddings_;  // [vocab, model_dim] as stored
+  std::vector<std::unique_ptr<Block>> blocks_;
+  TensorView norm_;  // [model_dim] f32
+  float norm_eps_ = 1e-6f;
+  PackedMatrix head_;  // [vocab, model_dim]
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Network>> MakeLanguageModel(const NetworkBuilder& builder,
+                                                           const LanguageModelParts& parts) {
+  return LanguageModel::Make(builder, parts);
+}
+
+}  // namespace mneme

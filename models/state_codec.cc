@@ -1,0 +1,276 @@
+#include "models/state_codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/status_macros.h"
+#include "kernels/float16.h"
+#include "kernels/state_row.h"
+#include "kernels/tensor.h"
+#include "models/state_layout.h"
+
+namespace mneme {
+namespace {
+
+constexpr float kLargestF16 = 65504.0f;
+constexpr int kLargestI8 = 127;
+
+bool IsSaved(const StateField& field) {
+  return field.role != StateRole::kHeldBack && field.role != StateRole::kDerived;
+}
+
+bool HasRows(const StateField& field) {
+  return field.guard == StateGuard::kFirstRows || field.guard == StateGuard::kRing;
+}
+
+// Rows that are stored as numbers other than their elements.
+bool IsScaled(const StateField& field) { return field.row_values > 0 && field.dtype == DType::kI8; }
+
+DType CanonicalDType(const StateField& field) {
+  switch (field.dtype) {
+    case DType::kF16:
+    case DType::kBF16:
+      return DType::kF32;
+    case DType::kI8:
+      return IsScaled(field) ? DType::kF32 : DType::kI8;
+    default:
+      return field.dtype;
+  }
+}
+
+Shape CanonicalShape(const StateField& field, int64_t tokens) {
+  Shape shape = field.values();
+  if (HasRows(field)) shape.dims[1] = std::min(tokens, field.rows());
+  return shape;
+}
+
+template <typename T>
+T LoadAs(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof(value));
+  return value;
+}
+template <typename T>
+void StoreAs(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof(value));
+}
+
+// `count` values of the innermost dimension, from the form in which a slab has them.
+void DecodeValues(const StateField& field, const std::byte* stored, int64_t count,
+                  std::byte* values) {
+  if (IsScaled(field)) {
+    const auto scale =
+        LoadAs<float>(stored + StateRowPitch(field.dtype, count) - int64_t{sizeof(float)});
+    for (int64_t i = 0; i < count; ++i) {
+      StoreAs(values + i * 4, scale * static_cast<float>(LoadAs<int8_t>(stored + i)));
+    }
+  } else if (field.dtype == DType::kF16 || field.dtype == DType::kBF16) {
+    for (int64_t i = 0; i < count; ++i) {
+      const auto bits = LoadAs<uint16_t>(stored + i * 2);
+      StoreAs(values + i * 4, field.dtype == DType::kF16 ? F32FromF16(bits) : F32FromBF16(bits));
+    }
+  } else {
+    std::memcpy(values, stored, static_cast<size_t>(count) * SizeOf(field.dtype));
+  }
+}
+
+// The same the other way. A number that f16 cannot hold becomes its largest, as kernels store it.
+void EncodeValues(const StateField& field, const float* values, int64_t count, std::byte* stored) {
+  if (IsScaled(field)) {
+    float largest = 0;
+    for (int64_t i = 0; i < count; ++i) largest = std::max(largest, std::abs(values[i]));
+    const float scale = largest / kLargestI8;
+    const int64_t bytes = StateRowPitch(field.dtype, count);
+    std::memset(stored, 0, static_cast<size_t>(bytes));
+    for (int64_t i = 0; i < count && scale > 0; ++i) {
+      StoreAs(stored + i, static_cast<int8_t>(std::nearbyint(values[i] / scale)));
+    }
+    StoreAs(stored + bytes - int64_t{sizeof(float)}, scale);
+    return;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    switch (field.dtype) {
+      case DType::kF16:
+        StoreAs(stored + i * 2, F16FromF32(std::clamp(values[i], -kLargestF16, kLargestF16)));
+        break;
+      case DType::kBF16:
+        StoreAs(stored + i * 2, BF16FromF32(values[i]));
+        break;
+      case DType::kF64:
+        StoreAs(stored + i * 8, static_cast<double>(values[i]));
+        break;
+      default:
+        StoreAs(stored + i * 4, values[i]);
+    }
+  }
+}
+
+// Calls visit(stored, row of the canonical tensor) for every run of values of the innermost
+// dimension that was written. `slab` holds the flags.
+template <typename Visit>
+void ForEachWrittenRow(const StateLayout& layout, const StateField& field, const std::byte* slab,
+                       int64_t tokens, const Visit& visit) {
+  const Shape stored = field.shape;
+  const int64_t row_bytes = stored[stored.rank - 1] * SizeOf(field.dtype);
+  int64_t inner = 1;  // runs in a row of HasRows, or in a memory
+  for (int i = HasRows(field) ? 2 : 1; i < stored.rank - 1; ++i) inner *= stored[i];
+  const int64_t rows = HasRows(field) ? std::min(tokens, field.rows()) : 1;
+  for (int64_t m = 0; m < field.memories(); ++m) {
+    if (field.guard == StateGuard::kFlags &&
+        slab[layout.fields()[field.flags].offset + m] == std::byte{0}) {
+      continue;
+    }
+    for (int64_t n = 0; n < rows; ++n) {
+      const int64_t place = field.guard == StateGuard::kRing && tokens > field.rows()
+                                ? (tokens + n) % field.rows()
+                                : n;
+      for (int64_t i = 0; i < inner; ++i) {
+        const int64_t at =
+            HasRows(field) ? m * field.memory_bytes() + place * field.row_bytes() + i * row_bytes
+                           : m * field.memory_bytes() + i * row_bytes;
+        visit(field.offset + at, (m * rows + n) * inner + i);
+      }
+    }
+  }
+}
+
+// Values of the innermost dimension; a field of rank 1 is one value a memory.
+int64_t ValuesOfRow(const StateField& field) {
+  const Shape values = field.values();
+  return values.rank <= 1 ? 1 : values[values.rank - 1];
+}
+
+absl::Status Wrong(absl::string_view name, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("state tensor \"", name, "\" ", what));
+}
+
+// A tensor's numbers as f32; only of those that IsNumber.
+std::vector<float> AsF32(const StateTensor& tensor) {
+  std::vector<float> values(static_cast<size_t>(tensor.shape.elements()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = tensor.dtype == DType::kF64
+                    ? static_cast<float>(LoadAs<double>(tensor.bytes.data() + 8 * i))
+                    : LoadAs<float>(tensor.bytes.data() + 4 * i);
+  }
+  return values;
+}
+
+bool IsNumber(DType dtype) { return dtype == DType::kF32 || dtype == DType::kF64; }
+
+absl::Status CheckTensor(const StateField& field, const StateTensor& tensor, int64_t tokens) {
+  const DType expected = CanonicalDType(field);
+  if (tensor.dtype != expected && !(IsNumber(tensor.dtype) && IsNumber(expected))) {
+    return Wrong(field.name,
+                 absl::StrCat("is ", Name(tensor.dtype), ", expected ", Name(expected)));
+  }
+  const Shape shape = CanonicalShape(field, tokens);
+  if (!(tensor.shape == shape)) {
+    return Wrong(field.name, absl::StrCat("has shape ", ShapeToString(tensor.shape), ", expected ",
+                                          ShapeToString(shape)));
+  }
+  if (static_cast<int64_t>(tensor.bytes.size()) != shape.elements() * SizeOf(tensor.dtype)) {
+    return Wrong(field.name, absl::StrCat("has ", tensor.bytes.size(), " bytes, expected ",
+                                          shape.elements() * SizeOf(tensor.dtype)));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
+                                           const std::byte* slab, int64_t tokens) {
+  const StateLayout& layout = model.state_layout();
+  const int64_t bytes = layout.slab_bytes();
+  constexpr int64_t kScratchBytes = 1 << 12;
+  std::vector<std::byte> host(static_cast<size_t>(bytes));
+  {
+    MNEME_ASSIGN_OR_RETURN(const Buffer copy, Buffer::Allocate(backend, bytes));
+    MNEME_ASSIGN_OR_RETURN(const Tensor slots, Tensor::Allocate(backend, DType::kI32, {1}));
+    MNEME_ASSIGN_OR_RETURN(Workspace workspace, Workspace::Create(backend, kScratchBytes));
+    backend.Copy(copy.data(), slab, bytes);
+    backend.Zero(slots.view().data, sizeof(int32_t));  // the copy is slab 0 of a pool of one
+    const StepBatch no_batch;
+    ForwardContext ctx{.backend = backend,
+                       .workspace = workspace,
+                       .batch = no_batch,
+                       .slabs = copy.data(),
+                       .slab_bytes = bytes};
+    model.Settle(ctx, slots.view());
+    backend.CopyToHost(host.data(), copy.data(), bytes);
+    MNEME_RETURN_IF_ERROR(backend.Synchronize());
+  }
+
+  CanonicalState state{.tokens = tokens};
+  for (const StateField& field : layout.fields()) {
+    if (!IsSaved(field)) continue;
+    StateTensor tensor{
+        .name = field.name, .dtype = CanonicalDType(field), .shape = CanonicalShape(field, tokens)};
+    const int64_t values = ValuesOfRow(field);
+    const int64_t row_bytes = values * SizeOf(tensor.dtype);
+    tensor.bytes.resize(static_cast<size_t>(tensor.shape.elements() * SizeOf(tensor.dtype)));
+    ForEachWrittenRow(layout, field, host.data(), tokens, [&](int64_t offset, int64_t row) {
+      DecodeValues(field, host.data() + offset, values, tensor.bytes.data() + row * row_bytes);
+    });
+    state.tensors.push_back(std::move(tensor));
+  }
+  return state;
+}
+
+absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalState& state,
+                         std::byte* slab) {
+  const StateLayout& layout = model.state_layout();
+  std::map<absl::string_view, const StateTensor*> tensors;
+  for (const StateTensor& tensor : state.tensors) {
+    if (!tensors.emplace(tensor.name, &tensor).second) return Wrong(tensor.name, "is there twice");
+  }
+  std::vector<std::byte> host(static_cast<size_t>(layout.slab_bytes()));
+  size_t used = 0;
+  for (const StateField& field : layout.fields()) {
+    if (!IsSaved(field)) continue;  // zeros: nothing is held back
+    const auto it = tensors.find(field.name);
+    if (it == tensors.end()) return Wrong(field.name, "is missing");
+    const StateTensor& tensor = *it->second;
+    MNEME_RETURN_IF_ERROR(CheckTensor(field, tensor, state.tokens));
+    ++used;
+    const int64_t values = ValuesOfRow(field);
+    if (IsNumber(CanonicalDType(field)) && tensor.dtype != field.dtype) {
+      const std::vector<float> numbers = AsF32(tensor);
+      ForEachWrittenRow(layout, field, host.data(), state.tokens, [&](int64_t offset, int64_t row) {
+        EncodeValues(field, numbers.data() + row * values, values, host.data() + offset);
+      });
+    } else {
+      const int64_t row_bytes = values * SizeOf(tensor.dtype);
+      ForEachWrittenRow(layout, field, host.data(), state.tokens, [&](int64_t offset, int64_t row) {
+        std::memcpy(host.data() + offset, tensor.bytes.data() + row * row_bytes,
+                    static_cast<size_t>(row_bytes));
+      });
+    }
+  }
+  if (used != tensors.size()) {
+    for (const auto& [name, tensor] : tensors) {
+      const auto is_field = [&](const StateField& field) {
+        return IsSaved(field) && field.name == name;
+      };
+      if (std::none_of(layout.fields().begin(), layout.fields().end(), is_field)) {
+        return Wrong(name, "is none of this model's");
+      }
+    }
+  }
+  for (const StateField& field : layout.fields()) {
+    if (field.initial != StateInitial::kPhase) continue;
+    int32_t phase = 0;
+    backend.CopyToHost(&phase, slab + field.offset, sizeof(phase));
+    if (phase < 0 || phase >= field.phases) phase = 0;  // no session was born there
+    StoreAs(host.data() + field.offset, phase);
+  }
+  backend.CopyFromHost(slab, host.data(), layout.slab_bytes());
+  return backend.Synchronize();
+}
+
+}  // namespace mneme

@@ -1,0 +1,53 @@
+// A session's state as named tensors, whatever the device keeps: what is saved for, and read by,
+// another device, another state dtype or another program.
+//
+// Canonical form, field by field of the layout, in its order:
+//   numbers        f32, or f64 where the device keeps f64; other types as they are
+//   rows of int8   (kernels/state_row.h) as the numbers that they stand for
+//   held back      added to what it is held back from: no tensor of its own
+//   derived        left out
+//   first n rows   n rows; a ring: its rows from the oldest to the newest
+//   not written    zeros, and a flag that says so; never the bytes of a former owner
+// Matrix memories are [memories, value_heads, value_dim, key_dim], as the caches of
+// flash-linear-attention are, one memory at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/tensor_view.h"
+#include "models/model.h"
+
+namespace mneme {
+
+struct StateTensor {
+  std::string name;  // of the field: "layers.3.memory"
+  DType dtype = DType::kF32;
+  Shape shape;
+  std::vector<std::byte> bytes;  // row-major
+};
+
+struct CanonicalState {
+  int64_t tokens = 0;  // that were fed
+  std::vector<StateTensor> tensors;
+};
+
+// The state in `slab`, backend memory, of a session that was fed `tokens` tokens. The slab stays as
+// it is, held-back writes included: a copy is settled. Takes the memory of one more slab meanwhile
+// (RESOURCE_EXHAUSTED), and waits for the device.
+absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
+                                           const std::byte* slab, int64_t tokens);
+
+// Makes `slab`, backend memory of a new session (its phase stays), that state; all other bytes are
+// written. INVALID_ARGUMENT names
+// the tensor that is missing, is not of this model, or has another dtype or shape; the slab is then
+// as it was.
+absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalState& state,
+                         std::byte* slab);
+
+}  // namespace mneme

@@ -1,0 +1,47 @@
+#include "models/weight_recorder.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+
+namespace mneme {
+
+bool WeightRecorder::Has(absl::string_view name) const {
+  return std::none_of(absent_.begin(), absent_.end(),
+                      [&](const std::string& end) { return absl::EndsWith(name, end); });
+}
+
+void WeightRecorder::Add(absl::string_view name, const Shape& shape, WeightInit init) {
+  // A tensor may be taken in parts, or twice: as the embedding and as the head.
+  if (!names_.emplace(name).second) return;
+  tensors_.push_back({std::string(name), {shape.dims, shape.dims + shape.rank}, init});
+}
+
+absl::StatusOr<PackedMatrix> WeightRecorder::MatrixRows(absl::string_view name, int total_rows,
+                                                        int in, int, int rows) {
+  Add(name, {total_rows, in}, WeightInit::kNormal);
+  return PackedMatrix{nullptr, DType::kF32, rows, in};
+}
+
+absl::StatusOr<std::vector<PackedMatrix>> WeightRecorder::MatrixGroup(
+    std::span<const std::string> names, int out, int in) {
+  for (const std::string& name : names) Add(name, {out, in}, WeightInit::kNormal);
+  return std::vector<PackedMatrix>(names.size(), PackedMatrix{nullptr, DType::kF32, out, in});
+}
+
+absl::StatusOr<TensorView> WeightRecorder::Table(absl::string_view name, int rows, int columns) {
+  Add(name, {rows, columns}, WeightInit::kNormal);
+  return TensorView{nullptr, DType::kF32, {rows, columns}};
+}
+
+absl::StatusOr<TensorView> WeightRecorder::Floats(absl::string_view name, Shape stored,
+                                                  WeightInit init) {
+  Add(name, stored, init);
+  return TensorView{nullptr, DType::kF32, stored};
+}
+
+absl::StatusOr<TensorView> WeightRecorder::Constant(std::span<const float> values) {
+  return TensorView{nullptr, DType::kF32, {static_cast<int64_t>(values.size())}};
+}
+
+}  // namespace mneme

@@ -1,0 +1,59 @@
+// Weights by name, as the parts of a network ask for them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/tensor_view.h"
+
+namespace mneme {
+
+// How a tensor of a network is drawn before it is trained.
+enum class WeightInit : uint8_t {
+  kNormal,       // normal, of the network's initializer_range
+  kConvolution,  // normal, of its own range
+  kOnes,
+  kZeros,
+  kDecay,     // log of a uniform number from (0, 16): A_log
+  kTimeStep,  // inverse softplus of a time step that is log-uniform in [0.001, 0.1]: dt_bias
+};
+
+// A network asks for its weights in one order, whoever answers: a checkpoint that is checked,
+// loaded or both (WeightStore), or a list of what a random model needs (WeightRecorder). Errors
+// name the file and the tensor: NOT_FOUND for a missing one, INVALID_ARGUMENT for a wrong shape or
+// element type.
+class Weights {
+ public:
+  virtual ~Weights() = default;
+
+  virtual bool Has(absl::string_view name) const = 0;
+  // Whether there is a tensor of exactly this shape.
+  virtual bool HasShape(absl::string_view name, Shape shape) const = 0;
+
+  // A matrix [out, in], packed, in its stored element type.
+  absl::StatusOr<PackedMatrix> Matrix(absl::string_view name, int out, int in) {
+    return MatrixRows(name, out, in, 0, out);
+  }
+  // Its rows [first_row, first_row + rows) of [total_rows, in], as a matrix of their own.
+  virtual absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
+                                                  int first_row, int rows) = 0;
+  // Matrices of one shape that one grouped product takes: where their element types differ, f32.
+  virtual absl::StatusOr<std::vector<PackedMatrix>> MatrixGroup(std::span<const std::string> names,
+                                                                int out, int in) = 0;
+  // A table [rows, columns] as it is stored, for Embedding.
+  virtual absl::StatusOr<TensorView> Table(absl::string_view name, int rows, int columns) = 0;
+  // Anything small, as f32. `stored` is its shape in the file, e.g. [channels, 1, width].
+  virtual absl::StatusOr<TensorView> Floats(absl::string_view name, Shape stored,
+                                            WeightInit init) = 0;
+  // f32 values that come from no file.
+  virtual absl::StatusOr<TensorView> Constant(std::span<const float> values) = 0;
+
+  // Declares a tensor that may be in the file and is never used.
+  virtual void Ignore(absl::string_view name) = 0;
+};
+
+}  // namespace mneme

@@ -1,0 +1,51 @@
+#include "base/config_reader.h"
+
+#include <nlohmann/json.hpp>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace mneme {
+namespace {
+
+using testing::UnorderedElementsAre;
+
+TEST(ConfigReaderTest, RemembersKeysAndTheValuesInForce) {
+  const nlohmann::json object = {{"a", 1}, {"b", 2.5}, {"c", nullptr}, {"other", true}};
+  ConfigReader reader(object, "file");
+  EXPECT_EQ(reader.Int("a", 7, 0, 9), 1);
+  EXPECT_EQ(reader.Number("b", 0, 0, 9), 2.5);
+  EXPECT_EQ(reader.NullableInt("c", 0, 9), std::nullopt);
+  EXPECT_EQ(reader.String("d", "x"), "x");
+  EXPECT_TRUE(reader.Bool("e", true));
+  EXPECT_THAT(reader.asked(), UnorderedElementsAre("a", "b", "c", "d", "e"));
+  EXPECT_FALSE(reader.IsKnown("other"));
+  EXPECT_EQ(reader.values(), "a 1\nb 2.5\nc null\nd \"x\"\ne true\n");
+  EXPECT_TRUE(reader.status().ok());
+}
+
+TEST(ConfigReaderTest, ADefaultIsTheSameSpelledOutOrNot) {
+  const nlohmann::json with = {{"a", 4}, {"b", 1}}, without = nlohmann::json::object();
+  const auto values = [](const nlohmann::json& object) {
+    ConfigReader reader(object, "file");
+    reader.Int("a", 4, 0, 9);
+    reader.Number("b", 1.0, 0, 9);
+    return reader.values();
+  };
+  EXPECT_EQ(values(with), values(without));
+}
+
+TEST(ConfigReaderTest, ValuesMayFollowFromOtherKeysOrNotCount) {
+  const nlohmann::json object = {{"ratio", 2}, {"width", nullptr}, {"note", "text"}};
+  ConfigReader reader(object, "file");
+  reader.NullableInt("width", 1, 9);
+  reader.Int("ratio", 1, 1, 9);
+  reader.Keep("width", 8);
+  reader.Disregard({"ratio", "note"});
+  EXPECT_EQ(reader.values(), "width 8\n");
+  EXPECT_THAT(reader.asked(), UnorderedElementsAre("ratio", "width"));
+  EXPECT_TRUE(reader.IsKnown("note"));
+}
+
+}  // namespace
+}  // namespace mneme

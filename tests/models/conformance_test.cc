@@ -1,0 +1,245 @@
+// What every architecture owes its users, whatever its memory: a small random network of each
+// model_type goes through splits, batch mates, forks, the codec and a change of device. A
+// model_type that has no network here fails RegistryTest.
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/architecture.h"
+#include "models/state_codec.h"
+#include "tests/models/conformance_specs.h"
+#include "tests/models/test_folder.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
+
+namespace mneme {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int kSlots = 6;
+constexpr int kMaxTokens = 128;
+
+TEST(RegistryTest, EveryModelTypeIsHere) {
+  for (const Architecture& architecture : Architectures()) {
+    EXPECT_FALSE(ConformanceSpecs(architecture.model_type).empty())
+        << architecture.model_type << " has no network in conformance_specs.cc";
+  }
+}
+
+class ConformanceTest
+    : public testing::TestWithParam<std::tuple<const Architecture*, BackendUnderTest>> {
+ protected:
+  std::unique_ptr<Backend> MakeBackend() const {
+    const BackendUnderTest& under_test = std::get<1>(GetParam());
+    return under_test.device == "reference" ? MakeReference() : under_test.Make();
+  }
+  bool bit_exact() const { return std::get<1>(GetParam()).bit_exact(); }
+  // Calls check(driver) for each network of the model_type.
+  template <typename Check>
+  void ForEachNetwork(const Check& check) {
+    for (const ModelSpec& spec : ConformanceSpecs(std::get<0>(GetParam())->model_type)) {
+      SCOPED_TRACE(spec.config.dump());
+      const TestFolder folder;
+      MakeFolder(spec, folder);
+      const auto driver = Drive(folder.path(), MakeBackend(),
+                                {.slots = kSlots, .max_rows = kSlots, .max_tokens = kMaxTokens});
+      check(*driver);
+    }
+  }
+  static std::vector<int32_t> Text(const ModelDriver& driver, int count, uint64_t seed) {
+    return RandomTokens(count, driver.model().info().vocab, seed);
+  }
+  static CanonicalState Decode(ModelDriver& driver, int slot, int64_t tokens) {
+    auto state = DecodeState(driver.backend(), driver.model(), driver.Slab(slot), tokens);
+    CHECK_OK(state.status());
+    return *std::move(state);
+  }
+  // Logits of one more token of each of some texts, as rows of one step.
+  static std::vector<float> StepOf(ModelDriver& driver, const std::vector<ModelDriver::Row>& rows) {
+    auto logits = driver.Step(rows);
+    CHECK_OK(logits.status());
+    return *std::move(logits);
+  }
+};
+
+bool SameTensors(const CanonicalState& a, const CanonicalState& b) {
+  return a.tensors.size() == b.tensors.size() &&
+         std::equal(a.tensors.begin(), a.tensors.end(), b.tensors.begin(),
+                    [](const StateTensor& x, const StateTensor& y) {
+                      return x.name == y.name && x.bytes == y.bytes;
+                    });
+}
+
+TEST_P(ConformanceTest, AnySplitOfATextIsTheSame) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const std::vector<int32_t> text = Text(driver, 90, /*seed=*/1);
+    const std::vector<double> whole = FeedSlot(driver, 0, text);
+    const CanonicalState state = Decode(driver, 0, 90);
+    int slot = 1;
+    for (const std::vector<int>& chunks : {std::vector{1}, {7, 1, 13}, {64, 1}, {89, 1}}) {
+      EXPECT_THAT(FeedSlot(driver, slot, text, chunks), IsSame(bit_exact(), whole));
+      if (bit_exact()) {
+        EXPECT_TRUE(SameTensors(Decode(driver, slot, 90), state)) << "chunks of " << chunks[0];
+      }
+      ++slot;
+    }
+  });
+}
+
+TEST_P(ConformanceTest, UnequalNeighboursAndPaddingChangeNothing) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const std::vector<int32_t> text = Text(driver, 40, /*seed=*/2), other = Text(driver, 60, 3);
+    const std::vector<double> alone = FeedSlot(driver, 0, text, {5, 1});
+    std::vector<double> together;
+    size_t fed = 0, fed_other = 0;
+    for (int step = 0; fed < text.size(); ++step) {
+      const size_t take = std::min<size_t>(step % 2 == 0 ? 5 : 1, text.size() - fed);
+      const size_t take_other = std::min<size_t>(step % 3, other.size() - fed_other);
+      std::vector<ModelDriver::Row> rows = {{-1, std::span(text).first(1)}};
+      if (take_other > 0) rows.push_back({1, std::span(other).subspan(fed_other, take_other)});
+      rows.push_back({2, std::span(text).subspan(fed, take)});
+      const std::vector<float> logits = StepOf(driver, rows);
+      together.insert(together.end(),
+                      logits.end() - static_cast<int64_t>(take) * driver.model().info().vocab,
+                      logits.end());
+      fed += take;
+      fed_other += take_other;
+    }
+    EXPECT_THAT(together, IsSame(bit_exact(), alone));
+  });
+}
+
+TEST_P(ConformanceTest, AForkAtAnyPhaseAndItsParentGoTheirOwnWays) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const std::vector<int32_t> text = Text(driver, 40, /*seed=*/4), other = Text(driver, 10, 5);
+    for (const int at : {0, 1, 2, 3, 5, 16, 17, 18, 33}) {
+      const auto start = std::span(text).first(at), rest = std::span(text).subspan(at);
+      for (const int slot : {0, 1, 2}) driver.Reset(slot);
+      FeedSlot(driver, 0, start, {1});
+      driver.Fork(0, 1);
+      FeedSlot(driver, 1, other, {1});
+      const std::vector<double> parent = FeedSlot(driver, 0, rest, {1});
+      FeedSlot(driver, 2, start, {1});
+      EXPECT_THAT(FeedSlot(driver, 2, rest, {1}), IsSame(bit_exact(), parent)) << "at " << at;
+    }
+  });
+}
+
+// Half a text is fed with the last state of another session around it, then poisoned.
+TEST_P(ConformanceTest, ANewSessionSeesNothingOfTheOneBeforeIt) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const std::vector<int32_t> text = Text(driver, 30, /*seed=*/6);
+    const std::vector<double> want = FeedSlot(driver, 0, text, {1});
+    const CanonicalState state = Decode(driver, 0, 30);
+    FeedSlot(driver, 1, Text(driver, 50, 7));
+    driver.Reset(1);
+    EXPECT_THAT(FeedSlot(driver, 1, text, {1}), IsSame(bit_exact(), want));
+    const auto bytes = static_cast<size_t>(driver.model().state_layout().slab_bytes());
+    driver.WriteSlab(2, std::vector<std::byte>(bytes, std::byte{0xff}), 0);  // NaN
+    driver.Reset(2);
+    EXPECT_THAT(FeedSlot(driver, 2, text, {1}), IsSame(bit_exact(), want));
+    if (bit_exact()) {
+      EXPECT_TRUE(SameTensors(Decode(driver, 2, 30), state));
+    }
+  });
+}
+
+TEST_P(ConformanceTest, TheCodecShowsNothingOfAFormerOwner) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const auto bytes = static_cast<size_t>(driver.model().state_layout().slab_bytes());
+    std::vector<CanonicalState> states;
+    for (const std::byte poison : {std::byte{0xff}, std::byte{0x11}}) {
+      driver.WriteSlab(0, std::vector<std::byte>(bytes, poison), 0);
+      driver.Reset(0);
+      states.push_back(Decode(driver, 0, 0));
+      FeedSlot(driver, 0, Text(driver, 1, /*seed=*/8));  // leaves routed memories unwritten
+      states.push_back(Decode(driver, 0, 1));
+    }
+    EXPECT_TRUE(SameTensors(states[0], states[2])) << "a session that was fed nothing";
+    EXPECT_TRUE(SameTensors(states[1], states[3])) << "a session that was fed one token";
+  });
+}
+
+// Into a slab with a former owner's bytes, and on as if nothing had been.
+TEST_P(ConformanceTest, AStateGoesThroughTheCodecAndOn) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const std::vector<int32_t> text = Text(driver, 30, /*seed=*/9), rest = Text(driver, 20, 10);
+    FeedSlot(driver, 0, text, {1});
+    const std::vector<std::byte> before = driver.ReadSlab(0);
+    const CanonicalState state = Decode(driver, 0, 30);
+    EXPECT_EQ(driver.ReadSlab(0), before) << "a live session is never settled";
+    const auto bytes = static_cast<size_t>(driver.model().state_layout().slab_bytes());
+    // Its position, too, becomes that of the state.
+    driver.WriteSlab(1, std::vector<std::byte>(bytes, std::byte{0xff}), state.tokens);
+    ASSERT_EQ(EncodeState(driver.backend(), driver.model(), state, driver.Slab(1)),
+              absl::OkStatus());
+    EXPECT_TRUE(SameTensors(Decode(driver, 1, 30), state));
+    const std::vector<double> got = FeedSlot(driver, 1, rest, {1, 3});
+    EXPECT_THAT(got, IsSame(bit_exact(), FeedSlot(driver, 0, rest, {1, 3})));
+  });
+}
+
+TEST_P(ConformanceTest, StatesThatAreNotTheModelsAreRefusedByName) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    FeedSlot(driver, 0, Text(driver, 5, /*seed=*/11));
+    const CanonicalState state = Decode(driver, 0, 5);
+    ASSERT_FALSE(state.tensors.empty());
+    const std::string name = state.tensors.back().name;
+    const auto refusal = [&](const CanonicalState& bad) {
+      const std::vector<std::byte> before = driver.ReadSlab(0);
+      const absl::Status status =
+          EncodeState(driver.backend(), driver.model(), bad, driver.Slab(0));
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_EQ(driver.ReadSlab(0), before);
+      return std::string(status.message());
+    };
+    CanonicalState bad = state;
+    bad.tensors.pop_back();
+    EXPECT_THAT(refusal(bad), HasSubstr(absl::StrCat("\"", name, "\" is missing")));
+    bad = state;
+    bad.tensors.back().name = "layers.99.other";
+    EXPECT_THAT(refusal(bad), HasSubstr(name));
+    bad = state;
+    bad.tensors.push_back({.name = "layers.99.other"});
+    EXPECT_THAT(refusal(bad), HasSubstr("\"layers.99.other\" is none of this model's"));
+    bad = state;
+    ++bad.tensors.back().shape.dims[0];
+    EXPECT_THAT(refusal(bad), HasSubstr(absl::StrCat("\"", name, "\" has shape")));
+    bad = state;
+    bad.tensors.back().bytes.pop_back();
+    EXPECT_THAT(refusal(bad), HasSubstr("bytes, expected"));
+    bad = state;
+    bad.tensors.back().dtype = DType::kU8;
+    EXPECT_THAT(refusal(bad), HasSubstr("is u8, expected"));
+    bad = state;
+    bad.tensors.push_back(state.tensors.front());
+    EXPECT_THAT(refusal(bad), HasSubstr("is there twice"));
+  });
+}
+
+std::vector<const Architecture*> AllArchitectures() {
+  std::vector<const Architecture*> all;
+  for (const Architecture& architecture : Architectures()) all.push_back(&architecture);
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ConformanceTest,
+                         testing::Combine(testing::ValuesIn(AllArchitectures()),
+                                          testing::ValuesIn(AllBackends())),
+                         [](const auto& info) {
+                           const BackendUnderTest& backend = std::get<1>(info.param);
+                           return absl::StrCat(std::get<0>(info.param)->model_type, "_",
+                                               backend.device, backend.isa.empty() ? "" : "_",
+                                               backend.isa);
+                         });
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,170 @@
+// The codec on fields that no architecture has all of: counted rows, rings, coarse numbers.
+#include "models/state_codec.h"
+
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "kernels/float16.h"
+#include "kernels/state_row.h"
+#include "tests/support/backends.h"
+
+namespace mneme {
+namespace {
+
+using testing::ElementsAre;
+
+// A model that is its layout.
+class LayoutModel final : public Model {
+ public:
+  explicit LayoutModel(StateLayout layout) : layout_(std::move(layout)) {}
+  const ModelInfo& info() const override { return info_; }
+  const StateLayout& state_layout() const override { return layout_; }
+  absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
+  void Forward(ForwardContext&, const TensorView&, const TensorView&) const override {}
+  void Settle(ForwardContext&, const TensorView&) const override {}
+  int64_t WorkspaceBytes(int, int, int) const override { return 64; }
+
+ private:
+  ModelInfo info_;
+  StateLayout layout_;
+};
+
+class StateCodecTest : public testing::Test {
+ protected:
+  void SetUp() override { backend_ = MakeReference(); }
+
+  // A slab that is all 0xff but for what `fill` writes.
+  template <typename Fill>
+  CanonicalState Decode(const StateLayout& layout, int64_t tokens, const Fill& fill) {
+    std::vector<std::byte> slab(static_cast<size_t>(layout.slab_bytes()), std::byte{0xff});
+    fill(slab.data());
+    auto state = DecodeState(*backend_, LayoutModel(layout), slab.data(), tokens);
+    EXPECT_TRUE(state.ok()) << state.status();
+    return *std::move(state);
+  }
+  std::vector<std::byte> Encode(const StateLayout& layout, const CanonicalState& state) {
+    std::vector<std::byte> slab(static_cast<size_t>(layout.slab_bytes()), std::byte{0xff});
+    const absl::Status status = EncodeState(*backend_, LayoutModel(layout), state, slab.data());
+    EXPECT_TRUE(status.ok()) << status;
+    return slab;
+  }
+  template <typename T>
+  static std::vector<T> Values(const StateTensor& tensor) {
+    std::vector<T> values(tensor.bytes.size() / sizeof(T));
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    return values;
+  }
+
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_F(StateCodecTest, OfCountedRowsTheFilledOnesCount) {
+  StateLayout layout;
+  const StateField keys = layout.Add({.name = "keys",
+                                      .dtype = DType::kF32,
+                                      .shape = {2, 4, 3},
+                                      .guard = StateGuard::kFirstRows,
+                                      .role = StateRole::kAppendOnly});
+  const CanonicalState state = Decode(layout, 2, [&](std::byte* slab) {
+    auto* values = reinterpret_cast<float*>(slab + keys.offset);
+    for (int memory = 0; memory < 2; ++memory) {
+      for (int i = 0; i < 6; ++i) values[memory * 12 + i] = static_cast<float>(10 * memory + i);
+    }
+  });
+  ASSERT_EQ(state.tensors.size(), 1u);
+  EXPECT_EQ(state.tensors[0].shape, (Shape{2, 2, 3}));
+  EXPECT_THAT(Values<float>(state.tensors[0]),
+              ElementsAre(0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15));
+  const std::vector<std::byte> slab = Encode(layout, state);
+  const auto* values = reinterpret_cast<const float*>(slab.data() + keys.offset);
+  EXPECT_EQ(values[12 + 5], 15);
+  EXPECT_EQ(values[6], 0) << "a row that is not filled shows nothing of a former owner";
+}
+
+TEST_F(StateCodecTest, ARingIsItsRowsFromTheOldestToTheNewest) {
+  StateLayout layout;
+  const StateField ring = layout.Add({.name = "ring",
+                                      .dtype = DType::kF32,
+                                      .shape = {1, 3, 1},
+                                      .guard = StateGuard::kRing,
+                                      .role = StateRole::kAppendOnly});
+  // Positions 2, 3 and 4 of 5 tokens lie in rows 2, 0 and 1.
+  const CanonicalState state = Decode(layout, 5, [&](std::byte* slab) {
+    auto* values = reinterpret_cast<float*>(slab + ring.offset);
+    values[2] = 2;
+    values[0] = 3;
+    values[1] = 4;
+  });
+  EXPECT_THAT(Values<float>(state.tensors[0]), ElementsAre(2, 3, 4));
+  const std::vector<std::byte> slab = Encode(layout, state);
+  const auto* values = reinterpret_cast<const float*>(slab.data() + ring.offset);
+  EXPECT_THAT(std::vector<float>(values, values + 3), ElementsAre(3, 4, 2));
+  // Not yet round.
+  EXPECT_EQ(Decode(layout, 2, [](std::byte*) {}).tensors[0].shape, (Shape{1, 2, 1}));
+}
+
+TEST_F(StateCodecTest, MemoriesThatWereNotWrittenAreZeros) {
+  StateLayout layout;
+  const StateField flags = layout.Add({.name = "written", .dtype = DType::kU8, .shape = {2}});
+  const StateField matrix = layout.Add({.name = "memory",
+                                        .dtype = DType::kF32,
+                                        .shape = {2, 2},
+                                        .guard = StateGuard::kFlags,
+                                        .flags = flags.index});
+  layout.Add({.name = "pending",
+              .dtype = DType::kF32,
+              .shape = {2, 2},
+              .guard = StateGuard::kFlags,
+              .role = StateRole::kHeldBack,
+              .flags = flags.index});
+  const CanonicalState state = Decode(layout, 1, [&](std::byte* slab) {
+    slab[flags.offset] = std::byte{0};
+    slab[flags.offset + 1] = std::byte{1};
+    auto* values = reinterpret_cast<float*>(slab + matrix.offset);
+    values[2] = 5;
+    values[3] = 6;
+  });
+  ASSERT_EQ(state.tensors.size(), 2u) << "nothing is held back in a canonical state";
+  EXPECT_THAT(Values<uint8_t>(state.tensors[0]), ElementsAre(0, 1));
+  EXPECT_THAT(Values<float>(state.tensors[1]), ElementsAre(0, 0, 5, 6));
+}
+
+// As another device, or another --state-dtype, keeps it.
+TEST_F(StateCodecTest, NumbersGoFromOneStateDtypeToAnother) {
+  const auto layout_of = [](DType dtype) {
+    StateLayout layout;
+    layout.Add({.name = "memory",
+                .dtype = dtype,
+                .shape = {1, 2, StateRowPitch(dtype, 3)},
+                .row_values = 3});
+    return layout;
+  };
+  const StateLayout f32 = layout_of(DType::kF32), f16 = layout_of(DType::kF16),
+                    f64 = layout_of(DType::kF64), i8 = layout_of(DType::kI8);
+  const CanonicalState state = Decode(f32, 1, [&](std::byte* slab) {
+    const float values[] = {1, -0.5f, 127, 1e6f, 0, 3};
+    std::memcpy(slab, values, sizeof(values));
+  });
+  EXPECT_EQ(state.tensors[0].shape, (Shape{1, 2, 3}));
+
+  const auto decoded = [&](const StateLayout& layout) {
+    const std::vector<std::byte> slab = Encode(layout, state);
+    return Decode(layout, 1, [&](std::byte* to) { std::copy(slab.begin(), slab.end(), to); });
+  };
+  EXPECT_THAT(Values<float>(decoded(f16).tensors[0]), ElementsAre(1, -0.5f, 127, 65504, 0, 3));
+  const CanonicalState wide = decoded(f64);
+  EXPECT_EQ(wide.tensors[0].dtype, DType::kF64);
+  EXPECT_THAT(Values<double>(wide.tensors[0]), ElementsAre(1, -0.5, 127, 1e6, 0, 3));
+  // Multiples of the row's largest magnitude / 127; -0.5 lies between two of them.
+  EXPECT_THAT(Values<float>(decoded(i8).tensors[0]),
+              ElementsAre(1, testing::AnyOf(0, -1), 127, testing::FloatEq(1e6f), 0, 0));
+  // And from f64 to f32.
+  const std::vector<std::byte> slab = Encode(f32, wide);
+  EXPECT_EQ(reinterpret_cast<const float*>(slab.data())[3], 1e6f);
+}
+
+}  // namespace
+}  // namespace mneme
