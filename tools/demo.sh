@@ -29,7 +29,7 @@ fail() {
 
 if [[ -z $bin ]]; then
   step "Building (minutes the first time)"
-  tools/setup.sh
+  tools/setup.sh --build-only
   mkdir -p build
   cmake --preset release >build/release.configure.log || { cat build/release.configure.log; exit 1; }
   cmake --build --preset release --target mneme-server mneme
