@@ -278,16 +278,6 @@ absl::Status ModelRunner::FinishSample() {
   return backend_.TakeStatus();
 }
 
-absl::Status ModelRunner::Settle(int slot) {
-  has_next_inputs_ = false;
-  const std::vector<int32_t> slots = {slot};
-  const TensorView view = {inputs_.data(), DType::kI32, {1}};
-  backend_.CopyFromHost(view.data, slots.data(), sizeof(int32_t));
-  ForwardContext context = MakeContext(/*routing=*/nullptr);
-  model_.Settle(context, view);
-  return backend_.Synchronize();
-}
-
 absl::Status ModelRunner::ReadLogits(std::span<float> out) {
   const int64_t elements = int64_t{logit_rows_} * model_.info().vocab;
   CHECK_EQ(out.size(), elements);

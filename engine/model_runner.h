@@ -85,9 +85,6 @@ class ModelRunner {
   // the two calls.
   void BeginNext();
 
-  // Model::Settle of one slab.
-  absl::Status Settle(int slot);
-
   // Copies the logits of the last Forward, widened or rounded to f32.
   //   out  [logit_rows, vocab]
   absl::Status ReadLogits(std::span<float> out);
