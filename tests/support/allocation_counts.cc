@@ -16,11 +16,15 @@ AllocationCounts Allocated() { return counts; }
 
 }  // namespace mneme
 
-// Not inlined, or the compiler takes what they do for a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) {
+// Both forms of new are replaced, as a sanitizer's own would not fit the delete
+// below. Not inlined, or the compiler takes what they do for a mismatch.
+[[gnu::noinline]] void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
   ++counts.allocations;
   counts.bytes += static_cast<int64_t>(bytes);
-  void* const memory = std::malloc(bytes == 0 ? 1 : bytes);
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+[[gnu::noinline]] void* operator new(size_t bytes) {
+  void* const memory = operator new(bytes, std::nothrow);
   if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
