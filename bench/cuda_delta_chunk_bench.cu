@@ -58,7 +58,7 @@ void Check(Device& device, const char* name, Problem& p, int row_step, int calls
       const std::vector<int> offsets = {0, end - done};
       const std::vector<int> fresh = {c == 0 && p.segments[0].fresh};
       int *o = Upload(offsets), *f = Upload(fresh);
-      GatedDeltaRuleArgs a = p.args;
+      MatrixMemoryArgs a = p.args;
       a.q.data = p.q + done * narrow, a.k.data = p.k + done * narrow;
       a.v.data = p.v + done * wide, a.out.data = p.out + done * wide;
       a.log_decay.data = p.log_decay + done * d.value_heads;

@@ -204,7 +204,7 @@ struct Problem {
   void* state;
   std::vector<float> initial_state;
   std::vector<int*> owned;
-  GatedDeltaRuleArgs args;
+  MatrixMemoryArgs args;
 };
 
 // The arguments that a layer of a bf16 model hands to DeltaMemoryPass: projections and windows in

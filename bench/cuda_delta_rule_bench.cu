@@ -206,7 +206,7 @@ class DecodeBench {
   char* slabs_;
   uint32_t seed_ = 1;
   std::vector<void*> allocations_;
-  GatedDeltaRuleArgs args_;
+  MatrixMemoryArgs args_;
   TensorView slots_;
 };
 

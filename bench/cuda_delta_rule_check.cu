@@ -161,7 +161,7 @@ class Check {
     for (float& x : g) x = -std::exp(static_cast<float>(-4.5 + 6.5 * x));
     for (float& x : beta) x = 0.5f + 0.5f * std::abs(x);
 
-    GatedDeltaRuleArgs args;
+    MatrixMemoryArgs args;
     args.q = Upload(q, DType::kF32, {n, d.heads, d.key_dim});
     args.k = Upload(k, DType::kF32, {n, d.heads, d.key_dim});
     args.v = Upload(v, DType::kF32, {n, d.value_heads, d.value_dim});

@@ -64,7 +64,7 @@ class Drift {
       slab_bytes += (bytes + 63) / 64 * 64;
       return view;
     };
-    GatedDeltaRuleArgs args;
+    MatrixMemoryArgs args;
     args.state = field(kHeads * kValueDim * pitch, dtype);
     const DType term = PendingDType(dtype);
     args.pending = {.capacity = kCapacity,

@@ -11,13 +11,23 @@ class DryRunKernels final : public Kernels {
   void GatherRows(const GatherRowsArgs&) override {}
   void RmsNorm(const RmsNormArgs&) override {}
   void Linear(std::span<const LinearArgs>) override {}
+  void AddBias(const AddBiasArgs&) override {}
+  void Activate(std::span<const ActivateArgs>) override {}
+  void Multiply(const MultiplyArgs&) override {}
   void SwiGlu(const SwiGluArgs&) override {}
+  void SumNorm(const SumNormArgs&) override {}
+  void Divide(const DivideArgs&) override {}
+  void Softmax(const SoftmaxArgs&) override {}
+  void MapFeatures(const FeatureMapArgs&) override {}
+  void Rope(const RopeArgs&) override {}
   void RouteTopK(const RouteTopKArgs&) override {}
   void Dispatch(const DispatchArgs&) override {}
+  void IndexRows(const IndexRowsArgs&) override {}
   void ShortConv(std::span<const ShortConvArgs>) override {}
   void L2Norm(const L2NormArgs&) override {}
   void DeltaGates(const DeltaGatesArgs&) override {}
-  void GatedDeltaRule(const GatedDeltaRuleArgs&) override {}
+  void DecayGates(const DecayGatesArgs&) override {}
+  void MatrixMemory(const MatrixMemoryArgs&) override {}
   void SettleMemories(const SettleArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}

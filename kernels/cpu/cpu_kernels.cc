@@ -250,7 +250,7 @@ void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
   });
 }
 
-void CpuKernels::GatedDeltaRule(const GatedDeltaRuleArgs& args) {
+void CpuKernels::MatrixMemory(const MatrixMemoryArgs& args) {
   Check(args, kTypes);
   const FlushDenormals flush;
   const int64_t entries = args.k.shape[0], key_dim = args.k.shape[2];
@@ -292,6 +292,17 @@ void CpuKernels::GatedDeltaRule(const GatedDeltaRuleArgs& args) {
   const int64_t chunk = std::max<int64_t>(1, tasks / (8 * pool_.threads()));
   pool_.ParallelForDynamic(tasks, chunk, [&](int64_t begin, int64_t end, int) { run(begin, end); });
 }
+
+void CpuKernels::AddBias(const AddBiasArgs&) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::Activate(std::span<const ActivateArgs>) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::Multiply(const MultiplyArgs&) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::SumNorm(const SumNormArgs&) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::Divide(const DivideArgs&) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::Softmax(const SoftmaxArgs&) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::MapFeatures(const FeatureMapArgs&) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::Rope(const RopeArgs&) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::IndexRows(const IndexRowsArgs&) { LOG(FATAL) << "TEMPORARY"; }
+void CpuKernels::DecayGates(const DecayGatesArgs&) { LOG(FATAL) << "TEMPORARY"; }
 
 void CpuKernels::Sample(const SampleArgs& args) {
   Check(args, kTypes);

@@ -52,13 +52,23 @@ class CpuKernels final : public Kernels {
   void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
   void Linear(std::span<const LinearArgs> products) override;
+  void AddBias(const AddBiasArgs& args) override;
+  void Activate(std::span<const ActivateArgs> activations) override;
+  void Multiply(const MultiplyArgs& args) override;
   void SwiGlu(const SwiGluArgs& args) override;
   void RouteTopK(const RouteTopKArgs& args) override;
   void Dispatch(const DispatchArgs& args) override;
+  void IndexRows(const IndexRowsArgs& args) override;
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
   void L2Norm(const L2NormArgs& args) override;
+  void SumNorm(const SumNormArgs& args) override;
+  void Divide(const DivideArgs& args) override;
+  void Softmax(const SoftmaxArgs& args) override;
+  void MapFeatures(const FeatureMapArgs& args) override;
+  void Rope(const RopeArgs& args) override;
   void DeltaGates(const DeltaGatesArgs& args) override;
-  void GatedDeltaRule(const GatedDeltaRuleArgs& args) override;
+  void DecayGates(const DecayGatesArgs& args) override;
+  void MatrixMemory(const MatrixMemoryArgs& args) override;
   void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;

@@ -18,8 +18,7 @@ void MixMemories(const MixMemoriesArgs& args, int64_t begin, int64_t end);
 void RouteTopK(const RouteTopKArgs& args, int64_t begin, int64_t end);
 void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end);
 void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end);
-void GatedDeltaRule(const GatedDeltaRuleArgs& args, int segment, int value_head, int begin,
-                    int end);
+void GatedDeltaRule(const MatrixMemoryArgs& args, int segment, int value_head, int begin, int end);
 // Row r of the batch, with parameters as SamplingRow::Bounded() has them.
 void Sample(const SampleArgs& args, const SamplingRow& row, int r, double uniform,
             SampleScratch& scratch);

@@ -64,7 +64,7 @@ struct IsaOps {
   // Channels [begin, end) of all segments; begin is a multiple of 16.
   void (*short_conv)(const ShortConvArgs&, int64_t begin, int64_t end) = nullptr;
   // Rows [begin, end) of the memory of one value head of one segment.
-  void (*gated_delta_rule)(const GatedDeltaRuleArgs&, int segment, int value_head, int begin,
+  void (*gated_delta_rule)(const MatrixMemoryArgs&, int segment, int value_head, int begin,
                            int end) = nullptr;
   // One row; `uniform` is its random number in [0, 1).
   void (*sample)(const SampleArgs&, const SamplingRow&, int r, double uniform,

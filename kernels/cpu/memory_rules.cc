@@ -154,8 +154,7 @@ MNEME_INLINE void Rows(float* state, int key_dim, bool zero, const Token* tokens
 
 }  // namespace
 
-void GatedDeltaRule(const GatedDeltaRuleArgs& args, int segment, int value_head, int begin,
-                    int end) {
+void GatedDeltaRule(const MatrixMemoryArgs& args, int segment, int value_head, int begin, int end) {
   const int heads = static_cast<int>(args.k.shape[1]);
   const int key_dim = static_cast<int>(args.k.shape[2]);
   const int value_heads = static_cast<int>(args.v.shape[1]);

@@ -34,7 +34,17 @@ class CudaKernels final : public Kernels {
   }
   void L2Norm(const L2NormArgs& args) override { dense::L2Norm(device_, args); }
   void DeltaGates(const DeltaGatesArgs& args) override { dense::DeltaGates(device_, args); }
-  void GatedDeltaRule(const GatedDeltaRuleArgs& args) override {
+  void AddBias(const AddBiasArgs&) override { __builtin_trap(); }              // TEMPORARY
+  void Activate(std::span<const ActivateArgs>) override { __builtin_trap(); }  // TEMPORARY
+  void Multiply(const MultiplyArgs&) override { __builtin_trap(); }            // TEMPORARY
+  void SumNorm(const SumNormArgs&) override { __builtin_trap(); }              // TEMPORARY
+  void Divide(const DivideArgs&) override { __builtin_trap(); }                // TEMPORARY
+  void Softmax(const SoftmaxArgs&) override { __builtin_trap(); }              // TEMPORARY
+  void MapFeatures(const FeatureMapArgs&) override { __builtin_trap(); }       // TEMPORARY
+  void Rope(const RopeArgs&) override { __builtin_trap(); }                    // TEMPORARY
+  void IndexRows(const IndexRowsArgs&) override { __builtin_trap(); }          // TEMPORARY
+  void DecayGates(const DecayGatesArgs&) override { __builtin_trap(); }        // TEMPORARY
+  void MatrixMemory(const MatrixMemoryArgs& args) override {
     matrix_memory::GatedDeltaRule(device_, args);
   }
   void SettleMemories(const SettleArgs& args) override {

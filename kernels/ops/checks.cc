@@ -99,6 +99,31 @@ void Check(const LinearArgs& args, ActivationTypes types) {
   }
 }
 
+void Check(const AddBiasArgs& args, ActivationTypes types) {
+  const int64_t entries = args.y.shape[0], dim = args.y.shape[1], groups = args.bias.shape[0];
+  Expect(args.y, types.act, {entries, dim}, "y");
+  Expect(args.bias, DType::kF32, {groups, dim}, "bias");
+  if (args.group_offsets.empty()) {
+    CHECK_EQ(groups, 1) << "biases without group_offsets";
+  } else {
+    Expect(args.group_offsets, DType::kI32, {groups + 1}, "group_offsets");
+  }
+}
+
+void Check(const ActivateArgs& args, ActivationTypes types) {
+  const int64_t rows = args.x.shape[0], entries = args.y.shape[0], dim = args.x.shape[1];
+  ExpectRoundable(args.x, types, {rows, dim}, "x");
+  ExpectRoundable(args.y, types, {entries, dim}, "y");
+  ExpectEntryRows(args.entry_rows, entries, rows);
+}
+
+void Check(const MultiplyArgs& args, ActivationTypes types) {
+  const Shape shape{args.a.shape[0], args.a.shape[1]};
+  Expect(args.a, types.act, shape, "a");
+  Expect(args.b, types.act, shape, "b");
+  Expect(args.y, types.act, shape, "y");
+}
+
 void Check(const SwiGluArgs& args, ActivationTypes types) {
   const Shape shape{args.gate.shape[0], args.gate.shape[1]};
   Expect(args.gate, types.act, shape, "gate");
@@ -112,11 +137,48 @@ void Check(const L2NormArgs& args, ActivationTypes types) {
   Expect(args.y, types.act, args.x.shape, "y");
 }
 
+void Check(const SumNormArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
+void Check(const DivideArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.z, types.act, {args.x.shape[0], args.x.shape[1]}, "z");
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
+void Check(const SoftmaxArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
+void Check(const FeatureMapArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  const auto& dims = args.x.shape;
+  Expect(args.x, types.act, dims, "x");
+  Expect(args.y, types.act, {dims[0], dims[1], FeaturesOf(args.map) * dims[2]}, "y");
+}
+
+void Check(const RopeArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  CHECK_EQ(args.x.shape[2] % 2, 0) << "pairs of a head of " << args.x.shape[2];
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
+  Expect(args.frequencies, DType::kF32, {args.x.shape[2] / 2}, "frequencies");
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
 void Check(const GatedRmsNormArgs& args, ActivationTypes types) {
   ExpectRank(args.x, 3, "x");
   Expect(args.x, types.act, args.x.shape, "x");
   if (!args.gate.empty()) ExpectRoundable(args.gate, types, args.x.shape, "gate");
   Expect(args.weight, DType::kF32, {args.x.shape[2]}, "weight");
+  CHECK(args.activation == Activation::kSilu || args.activation == Activation::kSigmoid)
+      << "a gate that is neither silu nor sigmoid";
   ExpectRoundable(args.y, types, args.x.shape, "y");
 }
 
@@ -148,6 +210,16 @@ void Check(const DispatchArgs& args, ActivationTypes) {
   CHECK(args.written.dtype == DType::kU8) << "written is " << Name(args.written.dtype);
 }
 
+void Check(const IndexRowsArgs& args, ActivationTypes) {
+  const int64_t rows = args.slots.shape[0];
+  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
+  Expect(args.slots, DType::kI32, {rows}, "slots");
+  Expect(args.positions, DType::kI64, {rows}, "positions");
+  Expect(args.token_positions, DType::kI64, {args.token_positions.shape[0]}, "token_positions");
+  CHECK_EQ(args.segments.count, rows) << "segments";
+  Check(args.segments);
+}
+
 void Check(const MixMemoriesArgs& args, ActivationTypes types) {
   const int64_t tokens = args.y.shape[0], dim = args.y.shape[1];
   const int64_t columns = args.token_entries.shape[1];
@@ -167,6 +239,8 @@ void Check(const ShortConvArgs& args, ActivationTypes types) {
   Expect(args.weight, DType::kF32, {channels, width}, "weight");
   Expect(args.y, types.act, {entries, channels}, "y");
   ExpectEntryRows(args.entry_rows, entries, rows);
+  CHECK(args.activation == Activation::kSilu || args.activation == Activation::kIdentity)
+      << "a convolution followed by neither silu nor nothing";
   Check(args.segments);
 }
 
@@ -182,18 +256,73 @@ void Check(const DeltaGatesArgs& args, ActivationTypes types) {
   ExpectEntryRows(args.entry_rows, entries, rows);
 }
 
-void Check(const GatedDeltaRuleArgs& args, ActivationTypes types) {
+void Check(const DecayGatesArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  const int64_t rows = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
+  const int64_t entries = args.log_decay.shape[0];
+  Expect(args.x, types.act, {rows, heads, dim}, "x");
+  if (!args.lower.empty()) Expect(args.lower, DType::kF32, {heads, dim}, "lower");
+  if (args.gate == DecayGate::kSoftplus || args.gate == DecayGate::kBounded) {
+    Expect(args.a_log, DType::kF32, {heads}, "a_log");
+    Expect(args.dt_bias, DType::kF32, {heads, dim}, "dt_bias");
+  }
+  Expect(args.log_decay, types.act, {entries, heads, dim}, "log_decay");
+  if (!args.complement.empty()) {
+    Expect(args.complement, types.act, {entries, heads, dim}, "complement");
+  }
+  ExpectEntryRows(args.entry_rows, entries, rows);
+}
+
+void Check(const MatrixMemoryArgs& args, ActivationTypes types) {
+  using Rule = MatrixRule;
   ExpectRank(args.k, 3, "k");
-  ExpectRank(args.v, 3, "v");
-  const int64_t entries = args.k.shape[0], heads = args.k.shape[1], key_dim = args.k.shape[2];
-  const int64_t value_heads = args.v.shape[1], value_dim = args.v.shape[2];
-  CHECK(heads > 0 && value_heads % heads == 0) << value_heads << " value heads, " << heads;
-  Expect(args.q, types.act, {entries, heads, key_dim}, "q");
-  Expect(args.k, types.act, {entries, heads, key_dim}, "k");
-  Expect(args.v, types.act, {entries, value_heads, value_dim}, "v");
-  Expect(args.log_decay, types.act, {entries, value_heads}, "log_decay");
-  Expect(args.beta, types.act, {entries, value_heads}, "beta");
-  Expect(args.out, types.act, {entries, value_heads, value_dim}, "out");
+  ExpectRank(args.out, 3, "out");
+  const int64_t entries = args.out.shape[0], heads = args.out.shape[1];
+  const int64_t value_dim = args.out.shape[2], key_dim = args.k.shape[2];
+  // width 0: a number for each head, without a dimension of its own.
+  const auto expect = [&](const TensorView& tensor, int64_t width, const char* name) {
+    ExpectRank(tensor, width > 0 ? 3 : 2, name);
+    const int64_t n = tensor.shape[1];
+    CHECK(n > 0 && heads % n == 0) << name << " has " << n << " heads, the memory " << heads;
+    Expect(tensor, types.act, width > 0 ? Shape{entries, n, width} : Shape{entries, n}, name);
+  };
+  const auto expect_none = [](const TensorView& tensor, bool none, const char* name) {
+    CHECK(!none || tensor.empty()) << name << " that the rule has no use for";
+  };
+  expect(args.q, key_dim, "q");
+  expect(args.k, key_dim, "k");
+  expect(args.v, value_dim, "v");
+  Expect(args.out, types.act, args.out.shape, "out");
+  switch (args.rule.decay) {
+    case Rule::Decay::kNone:
+      expect_none(args.log_decay, true, "log_decay");
+      break;
+    case Rule::Decay::kConstant:
+      Expect(args.log_decay, DType::kF32, {heads}, "log_decay");
+      break;
+    case Rule::Decay::kHead:
+      expect(args.log_decay, 0, "log_decay");
+      break;
+    case Rule::Decay::kKey:
+      expect(args.log_decay, key_dim, "log_decay");
+      break;
+    case Rule::Decay::kValue:
+      expect(args.log_decay, value_dim, "log_decay");
+      break;
+  }
+  const bool delta = args.rule.correction == Rule::Correction::kDelta;
+  const bool general = args.rule.correction == Rule::Correction::kGeneral;
+  const bool bonus = args.rule.read == Rule::Read::kBeforeWithBonus;
+  if (delta) expect(args.beta, 0, "beta");
+  if (general) {
+    expect(args.c, key_dim, "c");
+    expect(args.e, key_dim, "e");
+  }
+  if (bonus) Expect(args.bonus, DType::kF32, {heads, key_dim}, "bonus");
+  expect_none(args.beta, !delta, "beta");
+  expect_none(args.c, !general, "c");
+  expect_none(args.e, !general, "e");
+  expect_none(args.bonus, !bonus, "bonus");
   Check(args.segments);
 }
 

@@ -24,15 +24,25 @@ void Check(const GatherRowsArgs& args, ActivationTypes types);
 void Check(const BanTokensArgs& args, ActivationTypes types);
 void Check(const RmsNormArgs& args, ActivationTypes types);
 void Check(const LinearArgs& args, ActivationTypes types);
+void Check(const AddBiasArgs& args, ActivationTypes types);
+void Check(const ActivateArgs& args, ActivationTypes types);
+void Check(const MultiplyArgs& args, ActivationTypes types);
 void Check(const SwiGluArgs& args, ActivationTypes types);
 void Check(const L2NormArgs& args, ActivationTypes types);
+void Check(const SumNormArgs& args, ActivationTypes types);
+void Check(const DivideArgs& args, ActivationTypes types);
+void Check(const SoftmaxArgs& args, ActivationTypes types);
+void Check(const FeatureMapArgs& args, ActivationTypes types);
 void Check(const GatedRmsNormArgs& args, ActivationTypes types);
+void Check(const RopeArgs& args, ActivationTypes types);
 void Check(const RouteTopKArgs& args, ActivationTypes types);
 void Check(const DispatchArgs& args, ActivationTypes types);
+void Check(const IndexRowsArgs& args, ActivationTypes types);
 void Check(const MixMemoriesArgs& args, ActivationTypes types);
 void Check(const ShortConvArgs& args, ActivationTypes types);
 void Check(const DeltaGatesArgs& args, ActivationTypes types);
-void Check(const GatedDeltaRuleArgs& args, ActivationTypes types);
+void Check(const DecayGatesArgs& args, ActivationTypes types);
+void Check(const MatrixMemoryArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

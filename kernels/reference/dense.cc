@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <vector>
 
 #include "base/log.h"
@@ -66,6 +67,13 @@ double InverseRms(const double* x, int64_t dim, double eps) {
   return 1.0 / std::sqrt(sum / static_cast<double>(dim) + eps);
 }
 
+void SoftmaxRow(const double* x, int64_t n, double* y) {
+  const double largest = *std::max_element(x, x + n);
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) sum += y[i] = std::exp(x[i] - largest);
+  for (int64_t i = 0; i < n; ++i) y[i] /= sum;
+}
+
 }  // namespace
 
 void ReferenceKernels::Embedding(const EmbeddingArgs& args) {
@@ -130,6 +138,41 @@ void ReferenceKernels::Linear(std::span<const LinearArgs> products) {
   }
 }
 
+void ReferenceKernels::AddBias(const AddBiasArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t entries = args.y.shape[0], dim = args.y.shape[1];
+  for (int64_t e = 0, g = 0; e < entries; ++e) {
+    if (!args.group_offsets.empty()) {
+      while (e >= args.group_offsets.as<int32_t>()[g + 1]) ++g;
+    }
+    for (int64_t i = 0; i < dim; ++i) {
+      args.y.as<double>()[e * dim + i] += args.bias.as<float>()[g * dim + i];
+    }
+  }
+}
+
+void ReferenceKernels::Activate(std::span<const ActivateArgs> activations) {
+  CheckAll(activations, reference::kTypes);
+  for (const ActivateArgs& args : activations) {
+    const int64_t entries = args.y.shape[0], dim = args.y.shape[1];
+    for (int64_t e = 0; e < entries; ++e) {
+      const int64_t row = args.entry_rows.empty() ? e : args.entry_rows.as<int32_t>()[e];
+      for (int64_t i = 0; i < dim; ++i) {
+        args.y.as<double>()[e * dim + i] =
+            args.scale * reference::Activate(args.activation, args.x.as<double>()[row * dim + i]);
+      }
+    }
+  }
+}
+
+void ReferenceKernels::Multiply(const MultiplyArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t n = args.y.shape.elements();
+  for (int64_t i = 0; i < n; ++i) {
+    args.y.as<double>()[i] = args.a.as<double>()[i] * args.b.as<double>()[i];
+  }
+}
+
 void ReferenceKernels::SwiGlu(const SwiGluArgs& args) {
   Check(args, reference::kTypes);
   const int64_t n = args.gate.shape.elements();
@@ -151,6 +194,75 @@ void ReferenceKernels::L2Norm(const L2NormArgs& args) {
   }
 }
 
+void ReferenceKernels::SumNorm(const SumNormArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
+  for (int64_t h = 0; h < rows; ++h) {
+    const double* x = args.x.as<double>() + h * dim;
+    const double sum = std::accumulate(x, x + dim, 0.0) + args.eps;
+    for (int64_t i = 0; i < dim; ++i) args.y.as<double>()[h * dim + i] = x[i] / sum;
+  }
+}
+
+void ReferenceKernels::Divide(const DivideArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t dim = args.x.shape[2], n = args.x.shape.elements();
+  for (int64_t i = 0; i < n; ++i) {
+    args.y.as<double>()[i] = args.x.as<double>()[i] / (args.z.as<double>()[i / dim] + args.eps);
+  }
+}
+
+void ReferenceKernels::Softmax(const SoftmaxArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
+  for (int64_t h = 0; h < rows; ++h) {
+    SoftmaxRow(args.x.as<double>() + h * dim, dim, args.y.as<double>() + h * dim);
+  }
+}
+
+void ReferenceKernels::MapFeatures(const FeatureMapArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
+  std::vector<double> both(static_cast<size_t>(2 * dim));
+  for (int64_t h = 0; h < rows; ++h) {
+    const double* x = args.x.as<double>() + h * dim;
+    double* y = args.y.as<double>() + h * dim * FeaturesOf(args.map);
+    const bool hedgehog = args.map == FeatureMap::kHedgehog;
+    for (int64_t i = 0; i < dim; ++i) {
+      both[i] = hedgehog ? 2 * x[i] : std::max(x[i], 0.0);
+      both[dim + i] = -both[i];
+    }
+    if (hedgehog) {
+      SoftmaxRow(both.data(), 2 * dim, y);
+      continue;
+    }
+    for (int64_t roll = 1; roll <= 4; ++roll) {
+      for (int64_t i = 0; i < 2 * dim; ++i) {
+        // Of one-dimensional heads a roll may go round more than once.
+        y[(roll - 1) * 2 * dim + i] = both[i] * both[(i - roll + 4 * dim) % (2 * dim)];
+      }
+    }
+  }
+}
+
+void ReferenceKernels::Rope(const RopeArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], half = args.x.shape[2] / 2;
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto position = static_cast<double>(args.positions.as<int64_t>()[t]);
+    for (int64_t j = 0; j < half; ++j) {
+      const double angle = position * args.frequencies.as<float>()[j];
+      const double cos = std::cos(angle), sin = std::sin(angle);
+      for (int64_t h = 0; h < heads; ++h) {
+        const int64_t at = (t * heads + h) * 2 * half + j;
+        const double a = args.x.as<double>()[at], b = args.x.as<double>()[at + half];
+        args.y.as<double>()[at] = a * cos - b * sin;
+        args.y.as<double>()[at + half] = b * cos + a * sin;
+      }
+    }
+  }
+}
+
 void ReferenceKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
   Check(args, reference::kTypes);
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
@@ -160,7 +272,7 @@ void ReferenceKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
     double* y = args.y.as<double>() + h * dim;
     const double factor = InverseRms(x, dim, args.eps);
     for (int64_t i = 0; i < dim; ++i) {
-      const double open = gate == nullptr ? 1.0 : reference::Silu(gate[i]);
+      const double open = gate == nullptr ? 1.0 : reference::Activate(args.activation, gate[i]);
       y[i] = x[i] * factor * args.weight.as<float>()[i] * open;
     }
   }

@@ -1,6 +1,7 @@
 // The reference backend's Kernels, and the few helpers its files share.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <span>
@@ -21,17 +22,27 @@ class ReferenceKernels : public Kernels {
   void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
   void Linear(std::span<const LinearArgs> products) override;
+  void AddBias(const AddBiasArgs& args) override;
+  void Activate(std::span<const ActivateArgs> activations) override;
+  void Multiply(const MultiplyArgs& args) override;
   void SwiGlu(const SwiGluArgs& args) override;
   void L2Norm(const L2NormArgs& args) override;
+  void SumNorm(const SumNormArgs& args) override;
+  void Divide(const DivideArgs& args) override;
+  void Softmax(const SoftmaxArgs& args) override;
+  void MapFeatures(const FeatureMapArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;
+  void Rope(const RopeArgs& args) override;
   // routing.cc
   void RouteTopK(const RouteTopKArgs& args) override;
   void Dispatch(const DispatchArgs& args) override;
+  void IndexRows(const IndexRowsArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   // memory_rules.cc
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
   void DeltaGates(const DeltaGatesArgs& args) override;
-  void GatedDeltaRule(const GatedDeltaRuleArgs& args) override;
+  void DecayGates(const DecayGatesArgs& args) override;
+  void MatrixMemory(const MatrixMemoryArgs& args) override;
   void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
   // sampling.cc
   void Sample(const SampleArgs& args) override;
@@ -51,6 +62,26 @@ inline double Sigmoid(double z) { return 1.0 / (1.0 + std::exp(-z)); }
 inline double Silu(double z) { return z / (1.0 + std::exp(-z)); }
 // log(1 + exp(z)); the identity above 20, where the released models switch (f32 cannot tell).
 inline double Softplus(double z) { return z > 20.0 ? z : std::log1p(std::exp(z)); }
+// The same without a threshold; -ExactSoftplus(-z) is log(Sigmoid(z)).
+inline double ExactSoftplus(double z) {
+  return std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z)));
+}
+
+inline double Activate(Activation activation, double z) {
+  switch (activation) {
+    case Activation::kIdentity:
+      return z;
+    case Activation::kSilu:
+      return Silu(z);
+    case Activation::kSigmoid:
+      return Sigmoid(z);
+    case Activation::kRelu:
+      return std::max(z, 0.0);
+    case Activation::kEluPlusOne:
+      return z > 0 ? z + 1 : std::exp(z);
+  }
+  return 0;
+}
 
 }  // namespace reference
 }  // namespace mneme

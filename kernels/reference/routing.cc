@@ -91,6 +91,20 @@ void ReferenceKernels::Dispatch(const DispatchArgs& args) {
   CHECK_EQ(entry, entries) << "a routed memory is outside [0, " << args.memories << ")";
 }
 
+void ReferenceKernels::IndexRows(const IndexRowsArgs& args) {
+  Check(args, reference::kTypes);
+  const int32_t* offsets = args.row_offsets.as<int32_t>();
+  for (int64_t row = 0; row < args.slots.shape[0]; ++row) {
+    const int64_t position = args.positions.as<int64_t>()[row];
+    for (int32_t t = offsets[row]; t < offsets[row + 1]; ++t) {
+      args.token_positions.as<int64_t>()[t] = std::max<int64_t>(position, 0) + t - offsets[row];
+    }
+    args.segments.memories.as<int32_t>()[row] = 0;
+    args.segments.fresh.as<int32_t>()[row] =
+        position == 0 && offsets[row] < offsets[row + 1] ? 1 : 0;
+  }
+}
+
 void ReferenceKernels::MixMemories(const MixMemoriesArgs& args) {
   Check(args, reference::kTypes);
   const int64_t tokens = args.y.shape[0];

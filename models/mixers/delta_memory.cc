@@ -189,7 +189,7 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
     kernels.L2Norm({.x = q, .scale = norms.q.scale, .eps = norms.q.eps, .y = q});
     kernels.L2Norm({.x = k, .scale = norms.k.scale, .eps = norms.k.eps, .y = k});
     kernels.DeltaGates(pass.gates);
-    kernels.GatedDeltaRule(pass.rule);
+    kernels.MatrixMemory(pass.rule);
   }
   return Reshaped(v, value_rows);
 }

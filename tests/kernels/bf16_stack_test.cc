@@ -86,8 +86,8 @@ struct Stack {
       gates.dt_bias = bench.Floats(w.dt_bias, {kHeads});
       kernels.DeltaGates(gates);
       SlabPool slab(bench, 1, 1, kHeads * kHeadDim * kHeadDim, backend.state_format().memory_dtype);
-      GatedDeltaRuleArgs rule{q, k, v, gates.log_decay, gates.beta, segments, slab.view(), {}, v};
-      kernels.GatedDeltaRule(rule);
+      MatrixMemoryArgs rule{q, k, v, gates.log_decay, gates.beta, segments, slab.view(), {}, v};
+      kernels.MatrixMemory(rule);
       kernels.GatedRmsNorm(
           {v, heads(linear(w.gate, n, kDim)), bench.Floats(w.head_norm, {kHeadDim}), 1e-6f, v});
       linear(w.out, flat(v), kDim, &h);

@@ -55,16 +55,16 @@ TEST_P(ChecksDeathTest, MemoryOperations) {
                                         .y = Act({2, 8})}};
   EXPECT_DEATH(kernels().ShortConv(convolution), "a convolution 17 wide");
   EXPECT_DEATH(
-      kernels().GatedDeltaRule(
+      kernels().MatrixMemory(
           {.q = Act({2, 2, 4}), .k = Act({2, 2, 4}), .v = Act({2, 3, 4}), .segments = segments}),
-      "3 value heads, 2");
-  EXPECT_DEATH(kernels().GatedDeltaRule({.q = Act({2, 2, 4}),
-                                         .k = Act({2, 2, 4}),
-                                         .v = Act({2, 2, 4}),
-                                         .log_decay = Act({2, 2}),
-                                         .beta = Act({2, 2}),
-                                         .segments = segments,
-                                         .out = Act({2, 2, 4})}),
+      "log_decay");
+  EXPECT_DEATH(kernels().MatrixMemory({.q = Act({2, 2, 4}),
+                                       .k = Act({2, 2, 4}),
+                                       .v = Act({2, 2, 4}),
+                                       .log_decay = Act({2, 2}),
+                                       .beta = Act({2, 2}),
+                                       .segments = segments,
+                                       .out = Act({2, 2, 4})}),
                "segments.fresh has shape");
   EXPECT_DEATH(
       kernels().RouteTopK(

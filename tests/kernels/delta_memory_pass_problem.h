@@ -287,7 +287,7 @@ class PassRun {
       kernels.L2Norm({.x = args.rule.q, .scale = q.scale, .eps = q.eps, .y = args.rule.q});
       kernels.L2Norm({.x = args.rule.k, .scale = k.scale, .eps = k.eps, .y = args.rule.k});
       kernels.DeltaGates(args.gates);
-      kernels.GatedDeltaRule(args.rule);
+      kernels.MatrixMemory(args.rule);
     }
     fused_ &= fused;
     std::vector<double> out = bench.Read(args.rule.out);

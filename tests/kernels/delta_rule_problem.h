@@ -109,7 +109,7 @@ struct DeltaProblem {
     };
     const int n = static_cast<int>(entries.size());
     const DeltaDims& d = dims;
-    GatedDeltaRuleArgs args;
+    MatrixMemoryArgs args;
     args.q = bench.Activations(pick(q, d.heads * d.key_dim), {n, d.heads, d.key_dim});
     args.k = bench.Activations(pick(k, d.heads * d.key_dim), {n, d.heads, d.key_dim});
     args.v =
@@ -119,7 +119,7 @@ struct DeltaProblem {
     args.segments = Upload(bench, list);
     args.state = slabs.view();
     args.out = in_place ? args.v : bench.NewActivations({n, d.value_heads, d.value_dim});
-    bench.kernels().GatedDeltaRule(args);
+    bench.kernels().MatrixMemory(args);
     return bench.Read(args.out);
   }
 

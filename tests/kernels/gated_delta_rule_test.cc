@@ -265,14 +265,14 @@ class GatedDeltaRuleLongRunTest : public testing::TestWithParam<BackendUnderTest
       values.resize(static_cast<size_t>(shape.elements()));
       return bench.Activations(values, shape);
     };
-    const GatedDeltaRuleArgs run = {.q = upload(p.q, {all, d.heads, d.key_dim}),
-                                    .k = upload(p.k, {all, d.heads, d.key_dim}),
-                                    .v = upload(p.v, {all, d.value_heads, d.value_dim}),
-                                    .log_decay = upload(p.log_decay, {all, d.value_heads}),
-                                    .beta = upload(p.beta, {all, d.value_heads}),
-                                    .state = slabs.view(),
-                                    .pending = pending,
-                                    .out = bench.NewActivations({all, d.value_heads, d.value_dim})};
+    const MatrixMemoryArgs run = {.q = upload(p.q, {all, d.heads, d.key_dim}),
+                                  .k = upload(p.k, {all, d.heads, d.key_dim}),
+                                  .v = upload(p.v, {all, d.value_heads, d.value_dim}),
+                                  .log_decay = upload(p.log_decay, {all, d.value_heads}),
+                                  .beta = upload(p.beta, {all, d.value_heads}),
+                                  .state = slabs.view(),
+                                  .pending = pending,
+                                  .out = bench.NewActivations({all, d.value_heads, d.value_dim})};
     std::vector<SegmentSpec> list(1 + padding, {1, -1, 0, false});
     list[0] = {1, 0, 0, true};
     Segments first = Upload(bench, list);
@@ -282,14 +282,14 @@ class GatedDeltaRuleLongRunTest : public testing::TestWithParam<BackendUnderTest
 
     OneByOne one_by_one;
     for (int token = 0; token < kTokens; ++token) {
-      GatedDeltaRuleArgs args = run;
+      MatrixMemoryArgs args = run;
       // From this token on: rows behind it are padding's, and later tokens'.
       for (TensorView* view : {&args.q, &args.k, &args.v, &args.log_decay, &args.beta, &args.out}) {
         view->data = view->as<std::byte>() + view->bytes() / all * token;
         view->shape.dims[0] = 1 + padding;
       }
       args.segments = token == 0 ? first : later;
-      backend.kernels().GatedDeltaRule(args);
+      backend.kernels().MatrixMemory(args);
       if (capacity == 0 || token < kTokens - kLookedAt) continue;
       int32_t places[2];
       backend.CopyToHost(places, range.view().At(0, 0), sizeof(places));

@@ -196,7 +196,7 @@ TEST_P(KnownAnswersTest, GatedDeltaRule) {
   // One row of one head: S = [1, 2], halved; k = (1, 0) recalls 0.5; u = 0.5 (3 - 0.5).
   SlabPool slabs(bench_, 1, 1, 2, backend_->state_format().memory_dtype);
   slabs.Write(0, 0, {1, 2});
-  GatedDeltaRuleArgs args;
+  MatrixMemoryArgs args;
   args.q = bench_.Activations({1, 1}, {1, 1, 2});
   args.k = bench_.Activations({1, 0}, {1, 1, 2});
   args.v = bench_.Activations({3}, {1, 1, 1});
@@ -224,7 +224,7 @@ TEST_P(KnownAnswersTest, TheDeltaRuleRecallsWhatWasWrittenLast) {
     values.insert(values.end(), last[key].begin(), last[key].end());
     want.insert(want.end(), last[key].begin(), last[key].end());
   }
-  GatedDeltaRuleArgs args;
+  MatrixMemoryArgs args;
   args.q = bench_.Activations(keys, {40, 1, kKeys});
   args.k = bench_.Activations(keys, {40, 1, kKeys});
   args.v = bench_.Activations(values, {40, 1, kValues});
@@ -333,7 +333,7 @@ TEST_P(KnownAnswersTest, OneMemoryAndNoChoiceIsAPlainDeltaRule) {
 
   SlabPool slabs = p.NewSlabs(bench_);
   p.LoadStates(slabs);
-  GatedDeltaRuleArgs rule;
+  MatrixMemoryArgs rule;
   rule.q = bench_.Activations(p.q, {8, 1, 20});
   rule.k = bench_.Activations(p.k, {8, 1, 20});
   rule.v = bench_.Activations(p.v, {8, 1, 24});

@@ -118,7 +118,7 @@ class Memories {
     const DeltaProblem p(random_.Int(0, 1 << 30), dims_, list, 1, 0, 0);
     const int n = Entries(list);
     Workbench bench(bench_.backend());
-    GatedDeltaRuleArgs args;
+    MatrixMemoryArgs args;
     args.q = bench.Activations(p.q, {n, dims_.heads, dims_.key_dim});
     args.k = bench.Activations(p.k, {n, dims_.heads, dims_.key_dim});
     args.v = bench.Activations(p.v, {n, dims_.value_heads, dims_.value_dim});
@@ -131,7 +131,7 @@ class Memories {
     args.state = states_.view();
     args.pending = Pending();
     args.out = args.v;
-    bench.kernels().GatedDeltaRule(args);
+    bench.kernels().MatrixMemory(args);
     const std::vector<double> out = bench.Read(args.out);
     std::vector<int> active;
     for (size_t s = 0; s < list.size(); ++s) {

@@ -31,7 +31,7 @@ void Settle(Device& device, const Problem& p, DType state_dtype) {
   }
 }
 
-decode::DecodePlan PlanOf(const Device& device, const Problem& p, const GatedDeltaRuleArgs& args) {
+decode::DecodePlan PlanOf(const Device& device, const Problem& p, const MatrixMemoryArgs& args) {
   const int entries = static_cast<int>(args.q.shape[0]);
   return decode::PlanDecode(device, p, std::min(entries, p.segments.count) * p.value_heads,
                             args.state.dtype);
@@ -39,7 +39,7 @@ decode::DecodePlan PlanOf(const Device& device, const Problem& p, const GatedDel
 
 }  // namespace
 
-Problem MakeProblem(const GatedDeltaRuleArgs& args) {
+Problem MakeProblem(const MatrixMemoryArgs& args) {
   Problem p = {};
   p.q = args.q.as<const float>();
   p.k = args.k.as<const float>();
@@ -57,7 +57,7 @@ Problem MakeProblem(const GatedDeltaRuleArgs& args) {
   return p;
 }
 
-void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
+void GatedDeltaRule(Device& device, const MatrixMemoryArgs& args) {
   const auto entries = static_cast<int>(args.q.shape[0]);
   if (args.segments.count == 0 || entries == 0) return;
   Problem p = MakeProblem(args);
@@ -91,7 +91,7 @@ void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args) {
 }
 
 bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
-  const GatedDeltaRuleArgs& rule = args.rule;
+  const MatrixMemoryArgs& rule = args.rule;
   const ShortConvArgs convolutions[] = {args.q, args.k, args.v};
   if (rule.segments.longest == 1) {
     ShortConv(device, convolutions);
@@ -138,7 +138,7 @@ bool DeltaMemoryPass(Device& device, const DeltaMemoryPassArgs& args) {
 
 void DecodeMemories(Device& device, const DecodeMemoriesArgs& args) {
   const DeltaGatesArgs& gates = args.gates;
-  const GatedDeltaRuleArgs& rule = args.rule;
+  const MatrixMemoryArgs& rule = args.rule;
   if (rule.segments.count == 0 || rule.q.shape[0] == 0) return;
   Problem p = MakeProblem(rule);
   const DType state_dtype = rule.state.dtype;

@@ -9,7 +9,7 @@
 namespace mneme::cuda::matrix_memory {
 
 // matrix_memory/gated_delta_rule.cu: the arguments of an operation, less the task and the plan.
-Problem MakeProblem(const GatedDeltaRuleArgs& args);
+Problem MakeProblem(const MatrixMemoryArgs& args);
 
 // matrix_memory/general.cu: any task, any shape; a row at a time.
 void LaunchGeneral(Device& device, Problem problem, DType state_dtype);

@@ -17,13 +17,13 @@ void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
 // matrix_memory/gated_delta_rule.cu. Segments of one entry take the decode path, longer ones, if
 // segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form.
 // Keeps, folds and uses the pending writes, if there are any.
-void GatedDeltaRule(Device& device, const GatedDeltaRuleArgs& args);
+void GatedDeltaRule(Device& device, const MatrixMemoryArgs& args);
 // L2Norm of q and of k, DeltaGates and GatedDeltaRule, for segments of one entry: as one kernel, if
 // the shape allows. What lies between is as DeltaMemoryPassArgs says.
 struct DecodeMemoriesArgs {
   QueryKeyNorms norms;
   const DeltaGatesArgs& gates;
-  const GatedDeltaRuleArgs& rule;
+  const MatrixMemoryArgs& rule;
   // For each segment whether all of its memory will be stored, or null. Only where it and the
   // segments were complete before the kernel ahead of this one let its successor start.
   const int32_t* folding = nullptr;

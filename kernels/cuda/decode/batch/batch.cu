@@ -259,15 +259,15 @@ void Remember(Device& device, const DeltaMixerStepArgs& args, const Sizes& size,
   const Shape gate_rows{size.projected, args.value_heads};
   const Shape gates_shape{size.entries, args.value_heads};
   const Shape by_value_head{size.entries, args.value_heads, args.value_dim};
-  const GatedDeltaRuleArgs rule = {.q = Floats(b.q, {size.entries, args.heads, args.key_dim}),
-                                   .k = Floats(b.k, {size.entries, args.heads, args.key_dim}),
-                                   .v = Floats(b.v, by_value_head),
-                                   .log_decay = Floats(b.log_decay, gates_shape),
-                                   .beta = Floats(b.beta, gates_shape),
-                                   .segments = SegmentsOf(b.table, size.entries),
-                                   .state = args.state,
-                                   .pending = args.pending,
-                                   .out = Floats(b.read, by_value_head)};
+  const MatrixMemoryArgs rule = {.q = Floats(b.q, {size.entries, args.heads, args.key_dim}),
+                                 .k = Floats(b.k, {size.entries, args.heads, args.key_dim}),
+                                 .v = Floats(b.v, by_value_head),
+                                 .log_decay = Floats(b.log_decay, gates_shape),
+                                 .beta = Floats(b.beta, gates_shape),
+                                 .segments = SegmentsOf(b.table, size.entries),
+                                 .state = args.state,
+                                 .pending = args.pending,
+                                 .out = Floats(b.read, by_value_head)};
   DeltaGatesArgs gates = {.a = Floats(b.raw_a, gate_rows),
                           .b = Floats(b.raw_b, gate_rows),
                           .a_log = args.a_log,

@@ -350,7 +350,7 @@ bool DeltaChunksBuiltForHopper() {
   return built;
 }
 
-void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const MatrixMemoryArgs& args,
                     const DeltaChunkSizes& sizes, bool hopper) {
   const ChainParams params = {
       plan,      sizes, args.v.as<const float>(), args.out.as<float>(), ArraysOf(args.segments),

@@ -32,14 +32,14 @@ DeltaChunkPlan LayOut(ScratchLayout& layout, DeltaChunkPlan bounds, const DeltaC
   return plan;
 }
 
-DeltaChunkSizes SizesOf(const GatedDeltaRuleArgs& args) {
+DeltaChunkSizes SizesOf(const MatrixMemoryArgs& args) {
   return {static_cast<int>(args.k.shape[1]), static_cast<int>(args.k.shape[2]),
           static_cast<int>(args.v.shape[1]), static_cast<int>(args.v.shape[2])};
 }
 
 }  // namespace
 
-bool Supports(const Device& device, const GatedDeltaRuleArgs& args) {
+bool Supports(const Device& device, const MatrixMemoryArgs& args) {
   const DeltaChunkSizes sizes = SizesOf(args);
   const cudaDeviceProp& properties = device.properties();
   return properties.major >= 8 && HasTunedKernels(sizes.key_dim) && sizes.value_dim > 0 &&
@@ -51,7 +51,7 @@ bool Supports(const Device& device, const GatedDeltaRuleArgs& args) {
          args.state.memory_bytes % 8 == 0 && AreAligned(args.q, args.k, args.v, args.out);
 }
 
-bool TakeDeltaChunkPlan(Device& device, const GatedDeltaRuleArgs& args, DeltaChunkPlan* plan) {
+bool TakeDeltaChunkPlan(Device& device, const MatrixMemoryArgs& args, DeltaChunkPlan* plan) {
   const int entries = static_cast<int>(args.q.shape[0]);
   const DeltaChunkSizes sizes = SizesOf(args);
   // Each chain has two entries or more, and at most one chunk that is not full.
@@ -69,7 +69,7 @@ bool TakeDeltaChunkPlan(Device& device, const GatedDeltaRuleArgs& args, DeltaChu
   return true;
 }
 
-void RunDeltaChunks(Device& device, const GatedDeltaRuleArgs& args, const DeltaChunkPlan& plan,
+void RunDeltaChunks(Device& device, const MatrixMemoryArgs& args, const DeltaChunkPlan& plan,
                     bool half_keys) {
   const DeltaChunkSizes sizes = SizesOf(args);
   const bool hopper = device.properties().major == 9 && DeltaChunksBuiltForHopper();
@@ -77,7 +77,7 @@ void RunDeltaChunks(Device& device, const GatedDeltaRuleArgs& args, const DeltaC
   RunDeltaChains(device, plan, args, sizes, hopper);
 }
 
-void GatedDeltaChunks(Device& device, const GatedDeltaRuleArgs& args) {
+void GatedDeltaChunks(Device& device, const MatrixMemoryArgs& args) {
   const Segments& segments = args.segments;
   const int entries = static_cast<int>(args.q.shape[0]);
   if (segments.count == 0 || entries < 2 || segments.longest == 1) return;

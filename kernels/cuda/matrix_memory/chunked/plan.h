@@ -64,9 +64,9 @@ struct DeltaChunkSizes {
 
 // `hopper`: by the kernels that use what only Hopper has. `half_keys`:
 // matrix_memory/chunked/streams.h.
-void PrepareDeltaChunks(Device& device, const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+void PrepareDeltaChunks(Device& device, const DeltaChunkPlan& plan, const MatrixMemoryArgs& args,
                         const DeltaChunkSizes& sizes, bool hopper, bool half_keys);
-void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const MatrixMemoryArgs& args,
                     const DeltaChunkSizes& sizes, bool hopper);
 // Whether such kernels were built and loaded, rather than the PTX for any device.
 bool DeltaChunksBuiltForHopper();

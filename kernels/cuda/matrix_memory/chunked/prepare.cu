@@ -337,7 +337,7 @@ void LaunchFor(Device& device, const PrepareParams& params) {
 
 }  // namespace
 
-void PrepareDeltaChunks(Device& device, const DeltaChunkPlan& plan, const GatedDeltaRuleArgs& args,
+void PrepareDeltaChunks(Device& device, const DeltaChunkPlan& plan, const MatrixMemoryArgs& args,
                         const DeltaChunkSizes& sizes, bool hopper, bool half_keys) {
   const PrepareParams params = {plan, sizes, args.q.data, args.k.data,
                                 // Half of a row's memory is left empty.

@@ -362,7 +362,7 @@ bool Supports(const DeltaMemoryPassArgs& args) {
 
 void PrepareDeltaStreams(Device& device, const DeltaMemoryPassArgs& args,
                          const DeltaChunkPlan& plan) {
-  const GatedDeltaRuleArgs& rule = args.rule;
+  const MatrixMemoryArgs& rule = args.rule;
   const Segments& segments = rule.segments;
   const int key_dim = static_cast<int>(rule.q.shape[2]);
   StreamsParams p = {};
