@@ -121,6 +121,7 @@ void ForEachWrittenRow(const StateLayout& layout, const StateField& field, const
   int64_t inner = 1;  // runs in a row of HasRows, or in a memory
   for (int i = HasRows(field) ? 2 : 1; i < stored.rank - 1; ++i) inner *= stored[i];
   const int64_t rows = HasRows(field) ? std::min(tokens, field.rows()) : 1;
+  if (field.guard == StateGuard::kFed && tokens == 0) return;
   for (int64_t m = 0; m < field.memories(); ++m) {
     if (field.guard == StateGuard::kFlags &&
         slab[layout.fields()[field.flags].offset + m] == std::byte{0}) {

@@ -58,7 +58,9 @@ StateField StateLayout::Add(StateField field) {
     CHECK_GE(field.rows(), 1) << field.name;
   }
   // What is not read until it is written needs a guard that says what was.
-  CHECK(field.initial != StateInitial::kShared || field.guard == StateGuard::kFlags) << field.name;
+  CHECK(field.initial != StateInitial::kShared || field.guard == StateGuard::kFlags ||
+        field.guard == StateGuard::kFed)
+      << field.name;
   field.index = static_cast<int>(fields_.size());
   field.offset = slab_bytes_;
   slab_bytes_ += (field.bytes() + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
@@ -87,6 +89,9 @@ std::vector<ByteRange> WrittenBytes(const StateLayout& layout, const StateField&
         if (slab == nullptr || slab[layout.fields()[field.flags].offset + m] != std::byte{0}) {
           add(begin, field.memory_bytes());
         }
+        break;
+      case StateGuard::kFed:
+        if (tokens > 0) add(begin, field.memory_bytes());
         break;
       case StateGuard::kFirstRows:
       case StateGuard::kRing:
