@@ -14,8 +14,12 @@ constexpr Architecture kArchitectures[] = {
     {"retnet", ReadRetNet},
     {"gla", ReadGla},
     {"delta_net", ReadDeltaNet},
+    {"kda", ReadKda},
+    {"hgrn2", ReadHgrn2},
+    {"gsa", ReadGsa},
     {"mom_linear_attn", ReadLinearAttn},
     {"mom_gla", ReadGla},
+    {"mom_gsa", ReadGsa},
 };
 
 }  // namespace

@@ -43,10 +43,9 @@ void Project(Kernels& kernels, std::span<const ProjectionArgs> products) {
   kernels.Linear(linear);
   for (const ProjectionArgs& args : products) {
     if (!args.projection.has_bias()) continue;
-    kernels.AddBias(
-        {.bias = args.projection.bias,
-         .group_offsets = args.projection.by_memory ? args.group_offsets : TensorView{},
-         .y = args.y});
+    kernels.AddBias({.bias = args.projection.bias,
+                     .group_offsets = args.projection.by_memory ? args.group_offsets : TensorView{},
+                     .y = args.y});
   }
 }
 

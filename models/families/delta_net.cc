@@ -1,8 +1,9 @@
+#include "models/mixers/delta_net.h"
+
 #include <string>
 
 #include "models/families/fla.h"
 #include "models/families/fla_keys.h"
-#include "models/mixers/delta_net.h"
 
 namespace mneme {
 namespace {
@@ -41,6 +42,7 @@ NetworkMaker ReadDeltaNet(absl::string_view, ConfigReader& reader, ModelConfig& 
       .allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false),
       .output_gate = reader.Bool("use_gate", false)};
   RefuseHybrids(reader);
+  reader.Disregard({"use_output_norm"});  // upstream does not read it
   return StackNetwork(
       stack, [mixer](const LayerBuilder& builder) { return MakeDeltaNet(builder, mixer); });
 }

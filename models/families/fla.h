@@ -19,4 +19,11 @@ NetworkMaker ReadGla(absl::string_view model_type, ConfigReader& reader, ModelCo
 // delta_net.cc: "delta_net"
 NetworkMaker ReadDeltaNet(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
 
+// kda.cc: "kda"
+NetworkMaker ReadKda(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
+// hgrn2.cc: "hgrn2"
+NetworkMaker ReadHgrn2(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
+// gsa.cc: "gsa", "mom_gsa"
+NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
+
 }  // namespace mneme

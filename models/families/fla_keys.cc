@@ -115,8 +115,7 @@ RoutingConfig ReadRouting(ConfigReader& reader, int fixed_memories) {
 
 void RefuseHybrids(ConfigReader& reader) {
   RefuseUnlessNull(reader, "attn", "null: layers with attention are not implemented");
-  reader.Disregard({"attn_mode", "fuse_norm", "norm_first", "use_norm", "use_gk", "use_gv",
-                    "use_output_norm", "clamp_min", "clamp_max", "head_dim", "safe_gate"});
+  reader.Disregard({"attn_mode", "fuse_norm"});  // which kernel, and what a tensor is called
 }
 
 NetworkMaker StackNetwork(const StackKeys& stack, MixerMaker mixer, const RoutingConfig& routing,

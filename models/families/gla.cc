@@ -30,6 +30,7 @@ NetworkMaker ReadGla(absl::string_view model_type, ConfigReader& reader, ModelCo
     }
   }
   RefuseHybrids(reader);
+  reader.Disregard({"use_gk", "use_gv"});  // upstream does not read them
   return StackNetwork(
       stack,
       [mixer](const LayerBuilder& builder) { return MakeGatedLinearAttention(builder, mixer); },

@@ -87,7 +87,8 @@ class DeltaNet final : public SequenceMixer {
   }
 
  private:
-  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kNone, .correction = MatrixRule::Correction::kDelta};
+  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kNone,
+                                       .correction = MatrixRule::Correction::kDelta};
   enum { kQ, kK, kV, kStrength };  // then the gate
 
   // b, [tokens, heads] or [tokens, 1].

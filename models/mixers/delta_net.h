@@ -21,10 +21,10 @@ struct DeltaNetConfig {
   int heads = 0;
   int key_dim = 0;  // of a head
   int value_dim = 0;
-  int conv_width = 0;  // 0: no short convolutions
+  int conv_width = 0;              // 0: no short convolutions
   KeyMap key_map = KeyMap::kSilu;  // one that is ActivationOf
   KeyNorm key_norm = KeyNorm::kL2;
-  bool learned_strength = true;  // false: 1
+  bool learned_strength = true;             // false: 1
   bool allow_negative_eigenvalues = false;  // strengths up to 2
   bool output_gate = false;
 };

@@ -19,8 +19,8 @@ absl::Status EntryStreams::Add(const MemoryFields& fields, absl::StatusOr<Projec
                          builder.Weight(absl::StrCat("attn.", options.name, "_conv1d.weight")),
                          {channels, 1, width}, WeightInit::kConvolution));
     stream.conv.shape = {channels, width};
-    stream.window = fields.AddWindow(absl::StrCat(options.name, "_window"), width - 1,
-                                     stream.projection);
+    stream.window =
+        fields.AddWindow(absl::StrCat(options.name, "_window"), width - 1, stream.projection);
   }
   streams_.push_back(std::move(stream));
   return absl::OkStatus();
@@ -84,9 +84,8 @@ std::vector<TensorView> EntryStreams::Read(ForwardContext& ctx, const StepEntrie
 
 absl::StatusOr<TokenConstant> TokenConstant::Make(const LayerBuilder& builder, float value) {
   TokenConstant constant;
-  MNEME_ASSIGN_OR_RETURN(
-      constant.table_,
-      builder.weights().Constant(std::vector<float>(static_cast<size_t>(builder.vocab), value)));
+  MNEME_ASSIGN_OR_RETURN(constant.table_, builder.weights().Constant(std::vector<float>(
+                                              static_cast<size_t>(builder.vocab), value)));
   constant.table_.shape = {builder.vocab, 1};
   return constant;
 }

@@ -75,8 +75,7 @@ TensorView KeyFeatures::Map(ForwardContext& ctx, const TensorView& u) const {
     case KeyMap::kHedgehog:
     case KeyMap::kDpfp: {
       const FeatureMap map = map_ == KeyMap::kHedgehog ? FeatureMap::kHedgehog : FeatureMap::kDpfp;
-      const TensorView features =
-          ctx.Temp({u.shape[0], u.shape[1], u.shape[2] * FeaturesOf(map)});
+      const TensorView features = ctx.Temp({u.shape[0], u.shape[1], u.shape[2] * FeaturesOf(map)});
       kernels.MapFeatures({.map = map, .x = y, .y = features});
       return features;
     }

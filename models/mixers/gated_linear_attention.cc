@@ -42,7 +42,8 @@ class GatedLinearAttention final : public SequenceMixer {
         streams.Add(fields, TakeProjection(builder, "attn.q_proj", queries, model_dim),
                     {.name = "q", .conv_width = config.conv_width, .activation = map}));
     MNEME_RETURN_IF_ERROR(streams.Add(
-        fields, TakeForMemories(builder, routing, {"attn.k_proj", "attn.shared_k"}, keys, model_dim),
+        fields,
+        TakeForMemories(builder, routing, {"attn.k_proj", "attn.shared_k"}, keys, model_dim),
         {.name = "k", .conv_width = config.conv_width, .activation = map}));
     MNEME_RETURN_IF_ERROR(streams.Add(
         fields,
@@ -60,16 +61,15 @@ class GatedLinearAttention final : public SequenceMixer {
           TakeProjection(builder, "attn.g_proj", config.heads * config.value_dim, model_dim),
           {.by_token = true}));
     }
-    mixer->memory_ =
-        fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
+    mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
     MNEME_ASSIGN_OR_RETURN(
         mixer->output_,
-        MemoryOutput::Make(builder, {.norm = EitherNorm(builder, "attn.g_norm_swish_gate",
-                                                        "attn.g_norm"),
-                                     .affine = config.norm_affine,
-                                     .eps = builder.norm_eps,
-                                     .heads = config.heads,
-                                     .dim = config.value_dim}));
+        MemoryOutput::Make(builder,
+                           {.norm = EitherNorm(builder, "attn.g_norm_swish_gate", "attn.g_norm"),
+                            .affine = config.norm_affine,
+                            .eps = builder.norm_eps,
+                            .heads = config.heads,
+                            .dim = config.value_dim}));
     return mixer;
   }
 
@@ -107,7 +107,8 @@ class GatedLinearAttention final : public SequenceMixer {
   }
 
  private:
-  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kKey, .correction = MatrixRule::Correction::kNone};
+  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kKey,
+                                       .correction = MatrixRule::Correction::kNone};
   enum { kQ, kK, kV, kRank, kGate };
 
   GatedLinearAttentionConfig config_;

@@ -19,8 +19,8 @@ struct GatedLinearAttentionConfig {
   int kv_heads = 0;  // divides heads; each group of heads shares keys, values and decays
   int key_dim = 0;   // of a head
   int value_dim = 0;
-  int conv_width = 0;                   // 0: no short convolutions
-  KeyMap key_map = KeyMap::kIdentity;   // one that is ActivationOf
+  int conv_width = 0;                  // 0: no short convolutions
+  KeyMap key_map = KeyMap::kIdentity;  // one that is ActivationOf
   float least_log_decay = -std::numeric_limits<float>::infinity();
   bool output_gate = true;
   bool norm_affine = true;

@@ -38,13 +38,12 @@ class LinearAttention final : public SequenceMixer {
 
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(
-        fields,
-        TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim), mapped));
-    MNEME_RETURN_IF_ERROR(
-        streams.Add(fields,
-                    TakeForMemories(builder, routing, {"attn.k_proj"},
-                                    config.kv_heads * config.key_dim, model_dim),
-                    mapped));
+        fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
+        mapped));
+    MNEME_RETURN_IF_ERROR(streams.Add(fields,
+                                      TakeForMemories(builder, routing, {"attn.k_proj"},
+                                                      config.kv_heads * config.key_dim, model_dim),
+                                      mapped));
     MNEME_RETURN_IF_ERROR(
         streams.Add(fields, TakeForMemories(builder, routing, {"attn.v_proj"},
                                             config.kv_heads * config.value_dim, model_dim)));
@@ -54,11 +53,12 @@ class LinearAttention final : public SequenceMixer {
       MNEME_ASSIGN_OR_RETURN(mixer->one_, TokenConstant::Make(builder, 1));
       mixer->key_sum_ = fields.AddExactMatrices("key_sum", config.heads, 1, features);
     }
-    MNEME_ASSIGN_OR_RETURN(mixer->output_, MemoryOutput::Make(builder, {.norm = "attn.norm",
-                                                                        .affine = config.norm_affine,
-                                                                        .eps = builder.norm_eps,
-                                                                        .heads = config.heads,
-                                                                        .dim = config.value_dim}));
+    MNEME_ASSIGN_OR_RETURN(mixer->output_,
+                           MemoryOutput::Make(builder, {.norm = "attn.norm",
+                                                        .affine = config.norm_affine,
+                                                        .eps = builder.norm_eps,
+                                                        .heads = config.heads,
+                                                        .dim = config.value_dim}));
     return mixer;
   }
 
@@ -96,7 +96,8 @@ class LinearAttention final : public SequenceMixer {
   }
 
  private:
-  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kNone, .correction = MatrixRule::Correction::kNone};
+  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kNone,
+                                       .correction = MatrixRule::Correction::kNone};
   enum { kQ, kK, kV };
 
   // A tied map is in the file under one name or both.

@@ -19,7 +19,7 @@ struct LinearAttentionConfig {
   int key_dim = 0;   // of a head, before the map
   int value_dim = 0;
   KeyMap key_map = KeyMap::kElementwiseProduct;
-  bool tied_maps = false;  // one map for keys and queries
+  bool tied_maps = false;                        // one map for keys and queries
   bool norm_queries = false, norm_keys = false;  // features that sum up to one
   bool norm_read = false;  // what is read is divided by the sum of keys; without a router only
   bool norm_affine = true;

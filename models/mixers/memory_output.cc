@@ -35,13 +35,12 @@ void MemoryOutput::Emit(ForwardContext& ctx, const StepEntries& entries, TensorV
   const TensorView normed = ctx.TempForProducts(shape, {{&projection_, 1}});
   const MixMemoriesArgs mix = {
       .x = read, .token_entries = entries.token_entries, .weights = entries.weights, .y = y};
-  const GatedRmsNormArgs norm = {
-      .x = ByHead(y, options_.heads),
-      .gate = gate.empty() ? TensorView{} : ByHead(gate, options_.heads),
-      .weight = norm_,
-      .eps = options_.eps,
-      .activation = options_.gate,
-      .y = ByHead(normed, options_.heads)};
+  const GatedRmsNormArgs norm = {.x = ByHead(y, options_.heads),
+                                 .gate = gate.empty() ? TensorView{} : ByHead(gate, options_.heads),
+                                 .weight = norm_,
+                                 .eps = options_.eps,
+                                 .activation = options_.gate,
+                                 .y = ByHead(normed, options_.heads)};
   const bool plain = options_.before == Activation::kIdentity;
   if (!entries.routed() || !plain || !kernels.MixAndNorm(mix, norm)) {
     if (entries.routed()) kernels.MixMemories(mix);

@@ -32,9 +32,9 @@ absl::StatusOr<MemoryRouter> MemoryRouter::Make(const LayerBuilder& builder,
   router.layer_ = builder.layer;
   router.config_ = config;
   if (!config.routed()) return router;
-  MNEME_ASSIGN_OR_RETURN(router.matrix_, builder.weights().Matrix(builder.Weight("attn.gate.weight"),
-                                                                  config.memories,
-                                                                  builder.model_dim));
+  MNEME_ASSIGN_OR_RETURN(
+      router.matrix_, builder.weights().Matrix(builder.Weight("attn.gate.weight"), config.memories,
+                                               builder.model_dim));
   // A bf16 model rounds its router's logits, which decides near-ties.
   const bool rounds =
       builder.network.compute_dtype == DType::kBF16 && router.matrix_.dtype == DType::kBF16;

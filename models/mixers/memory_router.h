@@ -26,8 +26,8 @@ struct RoutingConfig {
 };
 
 // How the projections of a layer's memories are called: "<list>.0<end>" and so on, and that of the
-// shared memory "<shared>", or, where that is empty, as the last of the list. Without a router there
-// is "<list><end>".
+// shared memory "<shared>", or, where that is empty, as the last of the list. Without a router
+// there is "<list><end>".
 struct MemoryNames {
   absl::string_view list;
   absl::string_view shared = "";

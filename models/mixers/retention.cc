@@ -46,15 +46,14 @@ class Retention final : public SequenceMixer {
     const MemoryFields fields(builder, /*routing=*/{});
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(
-        fields,
-        TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim), mapped));
+        fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
+        mapped));
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields, TakeProjection(builder, "attn.k_proj", config.kv_heads * config.key_dim, model_dim),
+        mapped));
     MNEME_RETURN_IF_ERROR(streams.Add(
         fields,
-        TakeProjection(builder, "attn.k_proj", config.kv_heads * config.key_dim, model_dim),
-        mapped));
-    MNEME_RETURN_IF_ERROR(
-        streams.Add(fields, TakeProjection(builder, "attn.v_proj",
-                                           config.kv_heads * config.value_dim, model_dim)));
+        TakeProjection(builder, "attn.v_proj", config.kv_heads * config.value_dim, model_dim)));
     if (config.output_gate) {
       MNEME_RETURN_IF_ERROR(streams.Add(
           fields, TakeProjection(builder, "attn.g_proj", values, model_dim), {.by_token = true}));
@@ -65,12 +64,12 @@ class Retention final : public SequenceMixer {
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
     MNEME_ASSIGN_OR_RETURN(
         mixer->output_,
-        MemoryOutput::Make(builder, {.norm = EitherNorm(builder, "attn.g_norm_swish_gate",
-                                                        "attn.g_norm"),
-                                     .affine = config.norm_affine,
-                                     .eps = builder.norm_eps,
-                                     .heads = config.heads,
-                                     .dim = config.value_dim}));
+        MemoryOutput::Make(builder,
+                           {.norm = EitherNorm(builder, "attn.g_norm_swish_gate", "attn.g_norm"),
+                            .affine = config.norm_affine,
+                            .eps = builder.norm_eps,
+                            .heads = config.heads,
+                            .dim = config.value_dim}));
     return mixer;
   }
 
@@ -103,7 +102,8 @@ class Retention final : public SequenceMixer {
   }
 
  private:
-  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kConstant, .correction = MatrixRule::Correction::kNone};
+  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kConstant,
+                                       .correction = MatrixRule::Correction::kNone};
   enum { kQ, kK, kV, kGate };
 
   RetentionConfig config_;

@@ -60,8 +60,12 @@ std::vector<std::string> GoldenNames() {
           "retnet",
           "gla",
           "delta_net",
+          "kda",
+          "hgrn2",
+          "gsa",
           "mom_linear_attn",
-          "mom_gla"};
+          "mom_gla",
+          "mom_gsa"};
 }
 
 }  // namespace mneme
