@@ -264,7 +264,7 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
       }
       CommitProducts<kWgmma>();
       {
-        const float inverse[2] = {InverseOf(unit[0]), InverseOf(unit[1])};
+        const float inverse[2] = {p.scale * InverseOf(unit[0]), p.scale * InverseOf(unit[1])};
         float* line = to;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -352,9 +352,13 @@ bool DeltaChunksBuiltForHopper() {
 
 void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const MatrixMemoryArgs& args,
                     const DeltaChunkSizes& sizes, bool hopper) {
-  const ChainParams params = {
-      plan,      sizes, args.v.as<const float>(), args.out.as<float>(), ArraysOf(args.segments),
-      args.state};
+  const ChainParams params = {plan,
+                              sizes,
+                              args.v.as<const float>(),
+                              args.out.as<float>(),
+                              ArraysOf(args.segments),
+                              args.state,
+                              args.scale};
   ForState(args.state.dtype, sizes.key_dim, [&]<typename State, int kKeyDim>() {
     LaunchFor<kKeyDim / 64, State>(device, params, hopper);
   });

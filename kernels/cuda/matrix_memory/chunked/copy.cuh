@@ -21,6 +21,7 @@ struct ChainParams {
   float* out;
   SegmentArrays segments;
   StateView state;
+  float scale;  // of out
 };
 
 // What a block works on: a segment, a value head and some rows of the matrix.

@@ -22,7 +22,7 @@ struct PrepareParams {
   // Rows of all heads, `key_pitch` elements apart: f32, or f16 with kHalves.
   const void *q, *k;
   int key_pitch;
-  const float *log_decay, *beta;
+  const float *log_decay, *beta;  // no log_decay: nothing decays
   const int* offsets;
 };
 
@@ -143,7 +143,8 @@ __device__ void LoadGates(const PrepareParams& p, const ChunkPlace& place, int v
   for (int i = 0; i < 2; ++i) {
     const int c = 2 * lane + i;
     const int64_t at = static_cast<int64_t>(place.entry + c) * p.sizes.value_heads + value_head;
-    g[i] = c < place.entries ? fmaxf(p.log_decay[at], kLeastLogDecay) : 0.0f;
+    const bool decays = c < place.entries && p.log_decay != nullptr;
+    g[i] = decays ? fmaxf(p.log_decay[at], kLeastLogDecay) : 0.0f;
     b[i] = c < place.entries ? p.beta[at] : 0.0f;
   }
   float sum = g[0] + g[1];
