@@ -54,8 +54,8 @@ absl::StatusOr<BenchTable> BenchOperations(const EngineBenchSettings& settings) 
                                           {"operation", "operation"},
                                           {"ms", "ms", 3},
                                           {"share_percent", "share %", 1}});
-  const int most = *std::max_element(settings.operation_rows.begin(),
-                                     settings.operation_rows.end());
+  const int most =
+      *std::max_element(settings.operation_rows.begin(), settings.operation_rows.end());
   std::fprintf(stderr, "operations: loading\n");
   MNEME_ASSIGN_OR_RETURN(const auto sessions, BenchSessions::Create({.model = settings.model,
                                                                      .sessions = most,
