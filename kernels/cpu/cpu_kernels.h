@@ -89,7 +89,7 @@ class CpuKernels final : public Kernels {
   ThreadPool& pool_;
 
   struct Worker {
-    WorkerMemory linear, sample;
+    WorkerMemory linear, sample, matrix_memory;
     LinearScratch linear_scratch;
   };
   std::vector<Worker> workers_;
