@@ -14,8 +14,8 @@ constexpr int kHeads = 4;  // of a thread, which share an angle
 // The angle less the nearest multiple of 2 pi; exact up to the rounding of the product itself, as
 // 2 pi is taken to twice the precision of a float64.
 __device__ inline float ReducedAngle(int64_t position, float frequency) {
-  constexpr double kTurn = 6.283185307179586232;          // 2 pi, rounded
-  constexpr double kRest = 2.4492935982947064e-16;        // what is missing
+  constexpr double kTurn = 6.283185307179586232;    // 2 pi, rounded
+  constexpr double kRest = 2.4492935982947064e-16;  // what is missing
   constexpr double kInverse = 0.15915494309189533577;
   const double angle = static_cast<double>(position) * static_cast<double>(frequency);
   const double turns = rint(angle * kInverse);
@@ -53,9 +53,8 @@ void Rope(Device& device, const RopeArgs& args) {
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], half = args.x.shape[2] / 2;
   const int64_t groups = (heads + kHeads - 1) / kHeads, items = tokens * groups * half;
   if (items == 0) return;
-  LaunchOverlapping(device, "Rope", RopeKernel,
-                    static_cast<int>((items + kThreads - 1) / kThreads), kThreads, 0, 1,
-                    args.x.as<const float>(), args.positions.as<const int64_t>(),
+  LaunchOverlapping(device, "Rope", RopeKernel, static_cast<int>((items + kThreads - 1) / kThreads),
+                    kThreads, 0, 1, args.x.as<const float>(), args.positions.as<const int64_t>(),
                     args.frequencies.as<const float>(), items, static_cast<int>(heads),
                     static_cast<int>(groups), static_cast<int>(half), args.y.as<float>());
 }

@@ -1,4 +1,6 @@
 // Chooses the kernels of a matrix memory.
+#include <algorithm>
+
 #include "base/log.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
@@ -45,9 +47,22 @@ Problem MakeProblem(const MatrixMemoryArgs& args) {
 void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
   if (IsGatedDelta(args)) return GatedDeltaRule(device, args);
   CHECK_EQ(args.pending.capacity, 0) << "pending writes of a rule that nothing holds back for";
-  const int64_t entries = args.out.shape[0];
-  if (args.segments.count == 0 || entries == 0) return;
-  rules::LaunchAnyShape(device, rules::MakeProblem(args), args.state.dtype);
+  const int64_t entries = args.out.shape[0], segments = args.segments.count;
+  if (segments == 0 || entries == 0) return;
+  rules::Problem problem = rules::MakeProblem(args);
+  const DType state_dtype = args.state.dtype;
+  if (!rules::Supports(problem, state_dtype)) {
+    return rules::LaunchAnyShape(device, problem, state_dtype);
+  }
+  if (args.segments.longest != 1 && entries > 1) {
+    // Compute dtype kBF16: here chunks would take these.
+    problem.lengths = rules::Lengths::kLonger;
+    rules::LaunchTuned(device, problem, state_dtype, rules::Tile::kTokens);
+  }
+  problem.lengths = rules::Lengths::kOne;
+  const int64_t head_states = std::min(entries, segments) * problem.heads;
+  rules::LaunchTuned(device, problem, state_dtype,
+                     rules::PlanDecode(device, problem, head_states, state_dtype));
 }
 
 }  // namespace mneme::cuda::matrix_memory
