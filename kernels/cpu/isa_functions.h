@@ -19,6 +19,7 @@ void RouteTopK(const RouteTopKArgs& args, int64_t begin, int64_t end);
 void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end);
 void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end);
 void GatedDeltaRule(const MatrixMemoryArgs& args, int segment, int value_head, int begin, int end);
+void Attention(const AttentionArgs& args, const AttentionTask& task, float* scratch);
 // Row r of the batch, with parameters as SamplingRow::Bounded() has them.
 void Sample(const SampleArgs& args, const SamplingRow& row, int r, double uniform,
             SampleScratch& scratch);

@@ -21,6 +21,7 @@ const IsaOps& Ops() {
       .delta_gates = DeltaGates,
       .short_conv = ShortConv,
       .gated_delta_rule = GatedDeltaRule,
+      .attention = Attention,
       .sample = Sample,
   };
   return kOps;
