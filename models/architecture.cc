@@ -1,5 +1,6 @@
 #include "models/architecture.h"
 
+#include "models/families/fla.h"
 #include "models/families/gated_delta.h"
 
 namespace mneme {
@@ -9,6 +10,16 @@ constexpr Architecture kArchitectures[] = {
     {"mom", ReadGatedDelta},
     {"mom_gated_deltanet", ReadGatedDelta},
     {"gated_deltanet", ReadGatedDelta},
+    {"linear_attn", ReadLinearAttn},
+    {"retnet", ReadRetNet},
+    {"gla", ReadGla},
+    {"delta_net", ReadDeltaNet},
+    {"kda", ReadKda},
+    {"hgrn2", ReadHgrn2},
+    {"gsa", ReadGsa},
+    {"mom_linear_attn", ReadLinearAttn},
+    {"mom_gla", ReadGla},
+    {"mom_gsa", ReadGsa},
 };
 
 }  // namespace

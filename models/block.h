@@ -27,6 +27,7 @@ class Block {
   // As of SequenceMixer.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
+  virtual bool uses_row_index() const = 0;
 
   virtual void Forward(ForwardContext& ctx, BlockStream& stream) const = 0;
 

@@ -72,6 +72,13 @@ class RoutingObserver {
   virtual void OnRouted(int layer, const TensorView& indices, const TensorView& weights) = 0;
 };
 
+// What follows from the rows of a step alone (IndexRowsArgs): the network makes it once for all of
+// its blocks, where one of them uses it.
+struct RowIndex {
+  TensorView token_positions;  // [tokens] i64
+  Segments segments;           // a row is a segment of the one memory that all of its tokens go to
+};
+
 // Weights of an RmsNorm.
 struct Norm {
   TensorView weight;  // [dim] f32
@@ -86,6 +93,7 @@ struct ForwardContext {
   int64_t slab_bytes = 0;
   std::span<const ContextTable> contexts;  // by StateField::group; empty in a dry run
   RoutingObserver* routing = nullptr;
+  RowIndex row_index = {};
 
   Kernels& kernels() const { return backend.kernels(); }
   TensorView Temp(Shape shape) const { return workspace.Temp(backend.activation_dtype(), shape); }
@@ -93,6 +101,10 @@ struct ForwardContext {
   // Backend::product_dtype, if that is one for all of them and rows are longer than a token.
   TensorView TempForProducts(Shape shape,
                              std::initializer_list<std::span<const PackedMatrix>> weights) const {
+    return TempForProducts(shape, std::span(weights.begin(), weights.size()));
+  }
+  TensorView TempForProducts(Shape shape,
+                             std::span<const std::span<const PackedMatrix>> weights) const {
     DType dtype = backend.activation_dtype();
     bool first = true;
     for (const std::span<const PackedMatrix> list : weights) {

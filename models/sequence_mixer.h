@@ -18,12 +18,15 @@ class SequenceMixer {
   virtual ~SequenceMixer() = default;
 
   // Fills this mixer's eagerly initialised fields of the initial slab, which is zeroed backend
-  // memory.
-  virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
+  // memory. Mixers whose fields are zeros at first, or have a guard, have nothing to fill.
+  virtual absl::Status InitState(Backend&, std::byte* /*slab*/) const { return absl::OkStatus(); }
 
   // Makes the state fields alone the state of the slabs `slots`, [n] i32: folds their pending
-  // writes (PendingWrites).
-  virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
+  // writes (PendingWrites), of mixers that have some.
+  virtual void Settle(ForwardContext&, const TensorView& /*slots*/) const {}
+
+  // Whether Forward() reads ForwardContext::row_index.
+  virtual bool uses_row_index() const { return false; }
 
   // hidden += Mixer(RmsNorm(hidden)); reads and updates the state of every row in `ctx.batch`.
   //   hidden  [tokens, model_dim] act

@@ -118,6 +118,7 @@ void ForEachWrittenRow(const StateLayout& layout, const StateField& field, const
   for (int i = field.grows() ? 2 : 1; i < stored.rank - 1; ++i) inner *= stored[i];
   const PositionRange held = field.grows() ? field.held(tokens) : PositionRange{0, 1};
   const int64_t rows = held.count();
+  if (field.guard == StateGuard::kFed && tokens == 0) return;
   for (int64_t m = 0; m < field.memories(); ++m) {
     if (field.guard == StateGuard::kFlags &&
         slab[layout.fields()[field.flags].offset + m] == std::byte{0}) {

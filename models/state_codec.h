@@ -7,7 +7,7 @@
 //   held back      added to what it is held back from: no tensor of its own
 //   derived        left out
 //   rows           those of the positions that are held, from the oldest to the newest
-//   not written    zeros, and a flag that says so; never the bytes of a former owner
+//   not written    zeros, and a flag that says so or no tokens; never the bytes of a former owner
 // Matrix memories are [memories, value_heads, value_dim, key_dim], as the caches of
 // flash-linear-attention are, one memory at a time.
 #pragma once

@@ -58,7 +58,9 @@ StateField StateLayout::Add(StateField field) {
         << flags.name << " are no flags of " << field.name;
   }
   // What is not read until it is written needs a guard that says what was.
-  CHECK(field.initial != StateInitial::kShared || field.guard == StateGuard::kFlags) << field.name;
+  CHECK(field.initial != StateInitial::kShared || field.guard == StateGuard::kFlags ||
+        field.guard == StateGuard::kFed)
+      << field.name;
   field.index = static_cast<int>(fields_.size());
   if (field.grows()) {
     CHECK_GE(field.shape.rank, 3) << field.name;
@@ -99,8 +101,9 @@ int64_t StateLayout::RowOffset(const StateField& field, int64_t memory, int64_t 
 std::optional<int64_t> StateLayout::max_tokens() const {
   std::optional<int64_t> most;
   for (const ContextGroup& group : groups_) {
-    if (group.guard == StateGuard::kFirstRows)
+    if (group.guard == StateGuard::kFirstRows) {
       most = std::min(most.value_or(group.rows), group.rows);
+    }
   }
   return most;
 }
@@ -108,24 +111,25 @@ std::optional<int64_t> StateLayout::max_tokens() const {
 std::vector<ByteRange> WrittenBytes(const StateLayout& layout, const StateField& field,
                                     const std::byte* slab, int64_t tokens) {
   std::vector<ByteRange> pieces;
-  if (field.grows()) {
-    const PositionRange held = field.held(tokens);
-    for (int64_t m = 0; m < field.memories(); ++m) {
+  const auto memory_written = [&](int64_t m) {
+    if (field.guard == StateGuard::kFed) return tokens > 0;
+    return field.guard != StateGuard::kFlags || slab == nullptr ||
+           slab[layout.fields()[field.flags].offset + m] != std::byte{0};
+  };
+  for (int64_t m = 0; m < field.memories(); ++m) {
+    if (field.grows()) {
+      const PositionRange held = field.held(tokens);
       for (int64_t p = held.begin; p < held.end; ++p) {
         const int64_t begin = layout.RowOffset(field, m, p);
         pieces.push_back({begin, begin + field.row_bytes()});
       }
-    }
-    std::sort(pieces.begin(), pieces.end(),
-              [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
-  } else {
-    for (int64_t m = 0; m < field.memories(); ++m) {
-      const bool written = field.guard == StateGuard::kAlways || slab == nullptr ||
-                           slab[layout.fields()[field.flags].offset + m] != std::byte{0};
+    } else if (memory_written(m)) {
       const int64_t begin = field.offset + m * field.memory_bytes();
-      if (written) pieces.push_back({begin, begin + field.memory_bytes()});
+      pieces.push_back({begin, begin + field.memory_bytes()});
     }
   }
+  std::sort(pieces.begin(), pieces.end(),
+            [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
   std::vector<ByteRange> ranges;
   for (const ByteRange& piece : pieces) {
     if (piece.begin == piece.end) continue;

@@ -40,6 +40,7 @@ enum class StateInitial : uint8_t {
 enum class StateGuard : uint8_t {
   kAlways,     // all, from the session's birth on
   kFlags,      // memory m, where byte m of the field `flags` is not 0; else it is its initial value
+  kFed,        // all, once a token was fed; before that they stand for the initial value
   kFirstRows,  // rows [0, n) of each memory, after n tokens were fed
   kRing,       // rows of the last min(n, rows) positions
 };

@@ -34,10 +34,16 @@ absl::StatusOr<TensorView> WeightRecorder::Table(absl::string_view name, int row
   return TensorView{nullptr, DType::kF32, {rows, columns}};
 }
 
-absl::StatusOr<TensorView> WeightRecorder::Floats(absl::string_view name, Shape stored,
-                                                  WeightInit init) {
+absl::StatusOr<TensorView> WeightRecorder::FloatGroup(std::span<const std::string> names,
+                                                      Shape stored, WeightInit init) {
+  for (const std::string& name : names) Add(name, stored, init);
+  return TensorView{nullptr, DType::kF32, {static_cast<int64_t>(names.size()), stored.elements()}};
+}
+
+absl::StatusOr<std::vector<float>> WeightRecorder::Values(absl::string_view name, Shape stored,
+                                                          WeightInit init) {
   Add(name, stored, init);
-  return TensorView{nullptr, DType::kF32, stored};
+  return std::vector<float>(static_cast<size_t>(stored.elements()));
 }
 
 absl::StatusOr<TensorView> WeightRecorder::Constant(std::span<const float> values) {

@@ -213,16 +213,28 @@ absl::StatusOr<TensorView> WeightStore::Table(absl::string_view name, int rows, 
   return TensorView{place, piece.dtype, Shape{rows, columns}};
 }
 
-absl::StatusOr<TensorView> WeightStore::Floats(absl::string_view name, Shape stored, WeightInit) {
-  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
-  std::byte* place = Place(stored.elements() * SizeOf(DType::kF32));
-  if (backend_ != nullptr) {
-    const std::vector<float> values = Widened(piece.bytes, piece.dtype);
-    backend_->CopyFromHost(place, values.data(),
-                           static_cast<int64_t>(values.size() * sizeof(float)));
+absl::StatusOr<TensorView> WeightStore::FloatGroup(std::span<const std::string> names, Shape stored,
+                                                   WeightInit) {
+  const auto bytes = stored.elements() * int64_t{SizeOf(DType::kF32)};
+  std::byte* place = Place(bytes * static_cast<int64_t>(names.size()));
+  std::byte* at = place;
+  for (const std::string& name : names) {
+    MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
+    if (backend_ == nullptr) continue;
+    backend_->CopyFromHost(at, Widened(piece.bytes, piece.dtype).data(), bytes);
     Done(piece);
+    at += bytes;
   }
-  return TensorView{place, DType::kF32, stored};
+  return TensorView{place, DType::kF32, {static_cast<int64_t>(names.size()), stored.elements()}};
+}
+
+absl::StatusOr<std::vector<float>> WeightStore::Values(absl::string_view name, Shape stored,
+                                                       WeightInit) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
+  if (backend_ == nullptr) return std::vector<float>(static_cast<size_t>(stored.elements()));
+  std::vector<float> values = Widened(piece.bytes, piece.dtype);
+  Done(piece);
+  return values;
 }
 
 absl::StatusOr<TensorView> WeightStore::Constant(std::span<const float> values) {

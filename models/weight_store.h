@@ -51,7 +51,10 @@ class WeightStore final : public Weights {
   absl::StatusOr<std::vector<PackedMatrix>> MatrixGroup(std::span<const std::string> names, int out,
                                                         int in) override;
   absl::StatusOr<TensorView> Table(absl::string_view name, int rows, int columns) override;
-  absl::StatusOr<TensorView> Floats(absl::string_view name, Shape stored, WeightInit init) override;
+  absl::StatusOr<TensorView> FloatGroup(std::span<const std::string> names, Shape stored,
+                                        WeightInit init) override;
+  absl::StatusOr<std::vector<float>> Values(absl::string_view name, Shape stored,
+                                            WeightInit init) override;
   absl::StatusOr<TensorView> Constant(std::span<const float> values) override;
   void Ignore(absl::string_view name) override { ignored_.emplace(name); }
   // Tensors that nobody took or ignored.

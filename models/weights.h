@@ -47,8 +47,18 @@ class Weights {
   // A table [rows, columns] as it is stored, for Embedding.
   virtual absl::StatusOr<TensorView> Table(absl::string_view name, int rows, int columns) = 0;
   // Anything small, as f32. `stored` is its shape in the file, e.g. [channels, 1, width].
-  virtual absl::StatusOr<TensorView> Floats(absl::string_view name, Shape stored,
-                                            WeightInit init) = 0;
+  absl::StatusOr<TensorView> Floats(absl::string_view name, Shape stored, WeightInit init) {
+    const std::string names[] = {std::string(name)};
+    absl::StatusOr<TensorView> floats = FloatGroup(names, stored, init);
+    if (floats.ok()) floats->shape = stored;
+    return floats;
+  }
+  // Several of one shape, one behind the other: [names, elements].
+  virtual absl::StatusOr<TensorView> FloatGroup(std::span<const std::string> names, Shape stored,
+                                                WeightInit init) = 0;
+  // The values themselves, for constants that are made of them; zeros while nothing is read.
+  virtual absl::StatusOr<std::vector<float>> Values(absl::string_view name, Shape stored,
+                                                    WeightInit init) = 0;
   // f32 values that come from no file.
   virtual absl::StatusOr<TensorView> Constant(std::span<const float> values) = 0;
 

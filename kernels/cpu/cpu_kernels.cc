@@ -107,6 +107,44 @@ void CpuKernels::RmsNorm(const RmsNormArgs& args) {
       [&](int64_t begin, int64_t end) { ops_.rms_norm(args, begin, end); });
 }
 
+void CpuKernels::AddBias(const AddBiasArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t entries = args.y.shape[0], dim = args.y.shape[1];
+  For(entries, 1, 0.1 * static_cast<double>(dim),
+      [&](int64_t begin, int64_t end) { ops_.add_bias(args, begin, end); });
+}
+
+void CpuKernels::Activate(std::span<const ActivateArgs> activations) {
+  CheckAll(activations, kTypes);
+  const FlushDenormals flush;
+  constexpr int64_t kElements = 256;  // of one item
+  int64_t items = 0;
+  for (const ActivateArgs& args : activations) {
+    items += (args.y.shape.elements() + kElements - 1) / kElements;
+  }
+  For(items, 1, 0.4 * kElements, [&](int64_t begin, int64_t end) {
+    int64_t first = 0;  // item of the current activation
+    for (const ActivateArgs& args : activations) {
+      const int64_t elements = args.y.shape.elements();
+      const int64_t count = (elements + kElements - 1) / kElements;
+      const int64_t from = std::max(begin - first, int64_t{0});
+      const int64_t to = std::min(end - first, count);
+      if (from < to) {
+        ops_.activate(args, from * kElements, std::min(to * kElements, elements));
+      }
+      first += count;
+    }
+  });
+}
+
+void CpuKernels::Multiply(const MultiplyArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  For(args.y.shape.elements(), 64, 0.1,
+      [&](int64_t begin, int64_t end) { ops_.multiply(args, begin, end); });
+}
+
 void CpuKernels::SwiGlu(const SwiGluArgs& args) {
   Check(args, kTypes);
   const FlushDenormals flush;
@@ -120,6 +158,46 @@ void CpuKernels::L2Norm(const L2NormArgs& args) {
   const int64_t entries = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
   For(entries * heads, 1, 0.15 * static_cast<double>(dim) + 10,
       [&](int64_t begin, int64_t end) { ops_.l2_norm(args, begin, end); });
+}
+
+void CpuKernels::SumNorm(const SumNormArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
+  For(rows, 1, 0.15 * static_cast<double>(dim) + 10,
+      [&](int64_t begin, int64_t end) { ops_.sum_norm(args, begin, end); });
+}
+
+void CpuKernels::Divide(const DivideArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
+  For(rows, 1, 0.1 * static_cast<double>(dim) + 5,
+      [&](int64_t begin, int64_t end) { ops_.divide(args, begin, end); });
+}
+
+void CpuKernels::Softmax(const SoftmaxArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
+  For(rows, 1, 0.6 * static_cast<double>(dim) + 20,
+      [&](int64_t begin, int64_t end) { ops_.softmax(args, begin, end); });
+}
+
+void CpuKernels::MapFeatures(const FeatureMapArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t rows = args.x.shape[0] * args.x.shape[1];
+  For(rows, 1, 1.0 * static_cast<double>(args.y.shape[2]) + 20,
+      [&](int64_t begin, int64_t end) { ops_.map_features(args, begin, end); });
+}
+
+void CpuKernels::Rope(const RopeArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
+  For(tokens, 1, (20.0 + 0.2 * static_cast<double>(heads)) * static_cast<double>(dim),
+      [&](int64_t begin, int64_t end) { ops_.rope(args, begin, end); });
 }
 
 void CpuKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
@@ -218,6 +296,20 @@ void CpuKernels::Dispatch(const DispatchArgs& args) {
   }
 }
 
+void CpuKernels::IndexRows(const IndexRowsArgs& args) {
+  Check(args, kTypes);
+  const int32_t* offsets = args.row_offsets.as<int32_t>();
+  for (int64_t row = 0; row < args.slots.shape[0]; ++row) {
+    const int64_t position = args.positions.as<int64_t>()[row];
+    const int32_t begin = offsets[row], end = offsets[row + 1];
+    for (int32_t t = begin; t < end; ++t) {
+      args.token_positions.as<int64_t>()[t] = std::max<int64_t>(position, 0) + t - begin;
+    }
+    args.segments.memories.as<int32_t>()[row] = 0;
+    args.segments.fresh.as<int32_t>()[row] = position == 0 && begin < end ? 1 : 0;
+  }
+}
+
 void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
   CheckAll(convolutions, kTypes);
   const FlushDenormals flush;
@@ -247,11 +339,19 @@ void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
   });
 }
 
+void CpuKernels::DecayGates(const DecayGatesArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t entries = args.log_decay.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
+  For(entries * heads, 1, 3.0 * static_cast<double>(dim) + 10,
+      [&](int64_t begin, int64_t end) { ops_.decay_gates(args, begin, end); });
+}
+
 void CpuKernels::MatrixMemory(const MatrixMemoryArgs& args) {
   Check(args, kTypes);
   const FlushDenormals flush;
-  const int64_t entries = args.k.shape[0], key_dim = args.k.shape[2];
-  const int64_t value_heads = args.v.shape[1], value_dim = args.v.shape[2];
+  const int64_t entries = args.out.shape[0], heads = args.out.shape[1];
+  const int64_t value_dim = args.out.shape[2], key_dim = args.k.shape[2];
   CHECK(args.state.dtype == DType::kF32);
 
   active_segments_.clear();
@@ -264,42 +364,39 @@ void CpuKernels::MatrixMemory(const MatrixMemoryArgs& args) {
   if (active_segments_.empty()) return;
 
   // Enough tasks for workers to finish together, each of a multiple of 16 rows, which keeps lines
-  // of the outputs to one worker.
-  const int64_t pieces = static_cast<int64_t>(active_segments_.size()) * value_heads;
-  const int64_t wanted = (16 * pool_.threads() + pieces - 1) / pieces;
+  // of the outputs to one worker. A task begins with the decays of its keys: those want more rows.
+  const int64_t tasks_each = args.rule.decay == MatrixRule::Decay::kKey ? 4 : 16;
+  const int64_t pieces = static_cast<int64_t>(active_segments_.size()) * heads;
+  const int64_t wanted = (tasks_each * pool_.threads() + pieces - 1) / pieces;
   const int64_t block = std::max<int64_t>(16, (value_dim / wanted + 15) / 16 * 16);
   rule_tasks_.clear();
   for (const int segment : active_segments_) {
-    for (int64_t head = 0; head < value_heads; ++head) {
+    for (int64_t head = 0; head < heads; ++head) {
       for (int64_t row = 0; row < value_dim; row += block) {
         rule_tasks_.push_back({segment, static_cast<int>(head), static_cast<int>(row),
                                static_cast<int>(std::min(row + block, value_dim))});
       }
     }
   }
-  const auto run = [&](int64_t begin, int64_t end) {
+  const int64_t scratch_bytes =
+      ops_.matrix_memory_scratch(args) * static_cast<int64_t>(sizeof(float));
+  const auto run = [&](int64_t begin, int64_t end, int worker) {
+    float* scratch = nullptr;
+    if (scratch_bytes > 0) {
+      scratch = static_cast<float*>(
+          workers_[static_cast<size_t>(worker)].matrix_memory.Reserve(scratch_bytes));
+    }
     for (int64_t i = begin; i < end; ++i) {
       const RuleTask& task = rule_tasks_[static_cast<size_t>(i)];
-      ops_.gated_delta_rule(args, task.segment, task.head, task.begin, task.end);
+      ops_.matrix_memory(args, task.segment, task.head, task.begin, task.end, scratch);
     }
   };
   const int64_t tasks = static_cast<int64_t>(rule_tasks_.size());
-  const double nanoseconds = 0.2 * static_cast<double>(entries * value_heads * value_dim * key_dim);
-  if (nanoseconds < kWorthSharingNanoseconds) return run(0, tasks);
+  const double nanoseconds = 0.2 * static_cast<double>(entries * heads * value_dim * key_dim);
+  if (nanoseconds < kWorthSharingNanoseconds) return run(0, tasks, 0);
   const int64_t chunk = std::max<int64_t>(1, tasks / (8 * pool_.threads()));
-  pool_.ParallelForDynamic(tasks, chunk, [&](int64_t begin, int64_t end, int) { run(begin, end); });
+  pool_.ParallelForDynamic(tasks, chunk, run);
 }
-
-void CpuKernels::AddBias(const AddBiasArgs&) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::Activate(std::span<const ActivateArgs>) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::Multiply(const MultiplyArgs&) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::SumNorm(const SumNormArgs&) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::Divide(const DivideArgs&) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::Softmax(const SoftmaxArgs&) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::MapFeatures(const FeatureMapArgs&) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::Rope(const RopeArgs&) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::IndexRows(const IndexRowsArgs&) { LOG(FATAL) << "TEMPORARY"; }
-void CpuKernels::DecayGates(const DecayGatesArgs&) { LOG(FATAL) << "TEMPORARY"; }
 
 void CpuKernels::Sample(const SampleArgs& args) {
   Check(args, kTypes);

@@ -93,7 +93,7 @@ class CpuKernels final : public Kernels {
   ThreadPool& pool_;
 
   struct Worker {
-    WorkerMemory linear, sample, attention;
+    WorkerMemory linear, sample, matrix_memory, attention;
     LinearScratch linear_scratch;
   };
   std::vector<Worker> workers_;

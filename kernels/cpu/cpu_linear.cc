@@ -33,7 +33,7 @@ void CpuKernels::AddLinearTasks(const LinearArgs& args) {
       task.entries = std::min(offsets[g + 1] - first, ops_.max_entries);
       task.weights = args.weights[static_cast<size_t>(g)];
       task.x = args.x.as<float>();
-      if (grouped) {
+      if (!args.entry_rows.empty()) {
         task.entry_rows = args.entry_rows.as<int32_t>() + first;
       } else {
         task.x += int64_t{first} * shape.in_features;

@@ -13,12 +13,23 @@ void Embedding(const EmbeddingArgs& args, int64_t begin, int64_t end);
 void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end);
 void GatedRmsNorm(const GatedRmsNormArgs& args, int64_t begin, int64_t end);
 void L2Norm(const L2NormArgs& args, int64_t begin, int64_t end);
+void SumNorm(const SumNormArgs& args, int64_t begin, int64_t end);
+void Divide(const DivideArgs& args, int64_t begin, int64_t end);
+void Softmax(const SoftmaxArgs& args, int64_t begin, int64_t end);
+void MapFeatures(const FeatureMapArgs& args, int64_t begin, int64_t end);
+void Rope(const RopeArgs& args, int64_t begin, int64_t end);
+void AddBias(const AddBiasArgs& args, int64_t begin, int64_t end);
+void Activate(const ActivateArgs& args, int64_t begin, int64_t end);
+void Multiply(const MultiplyArgs& args, int64_t begin, int64_t end);
 void SwiGlu(const SwiGluArgs& args, int64_t begin, int64_t end);
 void MixMemories(const MixMemoriesArgs& args, int64_t begin, int64_t end);
 void RouteTopK(const RouteTopKArgs& args, int64_t begin, int64_t end);
 void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end);
+void DecayGates(const DecayGatesArgs& args, int64_t begin, int64_t end);
 void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end);
-void GatedDeltaRule(const MatrixMemoryArgs& args, int segment, int value_head, int begin, int end);
+int64_t MatrixMemoryScratch(const MatrixMemoryArgs& args);
+void MatrixMemory(const MatrixMemoryArgs& args, int segment, int head, int begin, int end,
+                  float* scratch);
 void Attention(const AttentionArgs& args, const AttentionTask& task, float* scratch);
 // Row r of the batch, with parameters as SamplingRow::Bounded() has them.
 void Sample(const SampleArgs& args, const SamplingRow& row, int r, double uniform,

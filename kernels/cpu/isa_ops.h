@@ -63,21 +63,32 @@ struct IsaOps {
   // Panels [begin, end) of a matrix in the layout described in packed_layout.h.
   void (*pack)(const TensorView& matrix, void* dst, int begin, int end) = nullptr;
 
-  // Ranges of tokens; of rows for the two per-head norms, a row being one head of one entry; of
-  // elements for swiglu.
+  // Ranges of tokens or entries; of rows for what works on heads by themselves, a row being one
+  // head of one entry; of elements for activate, multiply and swiglu.
   void (*embedding)(const EmbeddingArgs&, int64_t begin, int64_t end) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*gated_rms_norm)(const GatedRmsNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*l2_norm)(const L2NormArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*sum_norm)(const SumNormArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*divide)(const DivideArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*softmax)(const SoftmaxArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*map_features)(const FeatureMapArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*rope)(const RopeArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*add_bias)(const AddBiasArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*activate)(const ActivateArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*multiply)(const MultiplyArgs&, int64_t begin, int64_t end) = nullptr;
   void (*swiglu)(const SwiGluArgs&, int64_t begin, int64_t end) = nullptr;
   void (*mix_memories)(const MixMemoriesArgs&, int64_t begin, int64_t end) = nullptr;
   void (*route_top_k)(const RouteTopKArgs&, int64_t begin, int64_t end) = nullptr;
   void (*delta_gates)(const DeltaGatesArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*decay_gates)(const DecayGatesArgs&, int64_t begin, int64_t end) = nullptr;  // of rows
   // Channels [begin, end) of all segments; begin is a multiple of 16.
   void (*short_conv)(const ShortConvArgs&, int64_t begin, int64_t end) = nullptr;
-  // Rows [begin, end) of the memory of one value head of one segment.
-  void (*gated_delta_rule)(const MatrixMemoryArgs&, int segment, int value_head, int begin,
-                           int end) = nullptr;
+  // The floats of working memory that a call of the next takes.
+  int64_t (*matrix_memory_scratch)(const MatrixMemoryArgs&) = nullptr;
+  // Rows [begin, end) of one head's matrix of one segment.
+  void (*matrix_memory)(const MatrixMemoryArgs&, int segment, int head, int begin, int end,
+                        float* scratch) = nullptr;
   // Writes the outputs of a task; appends nothing. `scratch` has ScratchFloats of (end - begin)
   // times the heads of a group.
   void (*attention)(const AttentionArgs&, const AttentionTask& task, float* scratch) = nullptr;

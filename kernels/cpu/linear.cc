@@ -211,10 +211,10 @@ constexpr int kMaxRows = 6;
 constexpr int kMaxRows = 2;
 #endif
 
-using Multiply = void (*)(const Block&);
+using MultiplyBlock = void (*)(const Block&);
 struct Kernel {
   int panels = 0;
-  Multiply many = nullptr, two = nullptr, one = nullptr;
+  MultiplyBlock many = nullptr, two = nullptr, one = nullptr;
 };
 
 template <int R, typename W>
@@ -382,7 +382,7 @@ void Linear(const LinearTask& task, LinearScratch& scratch) {
     const int rest = task.panel_end - panel;
     const bool many = rest >= kernel.panels && !(kernel.panels == 3 && rest == 4);
     const int panels = many ? kernel.panels : rest >= 2 ? 2 : 1;
-    const Multiply multiply = many ? kernel.many : panels == 2 ? kernel.two : kernel.one;
+    const MultiplyBlock multiply = many ? kernel.many : panels == 2 ? kernel.two : kernel.one;
     block.weights = static_cast<const char*>(weights.data) + panel * block.panel_bytes;
     const int first_output = panel * kPanelOutputs;
     const int left = weights.out_features - first_output;

@@ -74,12 +74,18 @@ MNEME_INLINE void StoreBF16(uint16_t* p, Vec low, Vec high) {
 // b where a is NaN.
 MNEME_INLINE Vec Max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 MNEME_INLINE Vec Min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
+// yes where a < b, else no.
+MNEME_INLINE Vec WhereLess(Vec a, Vec b, Vec yes, Vec no) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), no.v, yes.v)};
+}
 MNEME_INLINE Vec Abs(Vec a) { return {_mm512_abs_ps(a.v)}; }
 MNEME_INLINE Vec Round(Vec a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
 // a * 2^n for integral n.
 MNEME_INLINE Vec Scale(Vec a, Vec n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+// floor(log2 a) of a positive normal number.
+MNEME_INLINE Vec Exponent(Vec a) { return {_mm512_getexp_ps(a.v)}; }
 MNEME_INLINE Vec RoundToBF16(Vec a) {
   const __m512i bits = _mm512_castps_si512(a.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
@@ -164,6 +170,10 @@ MNEME_INLINE Vec Max(Vec a, Vec b) {
 MNEME_INLINE Vec Min(Vec a, Vec b) {
   return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
 }
+MNEME_INLINE Vec WhereLess(Vec a, Vec b, Vec yes, Vec no) {
+  return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+          _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
 MNEME_INLINE Vec Abs(Vec a) {
   const __m256 sign = _mm256_set1_ps(-0.0f);
   return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
@@ -183,6 +193,11 @@ MNEME_INLINE __m256 Scale8(__m256 a, __m256 n) {
   return _mm256_mul_ps(_mm256_mul_ps(a, x), y);
 }
 MNEME_INLINE Vec Scale(Vec a, Vec n) { return {Scale8(a.lo, n.lo), Scale8(a.hi, n.hi)}; }
+MNEME_INLINE __m256 Exponent8(__m256 a) {
+  const __m256i biased = _mm256_srli_epi32(_mm256_castps_si256(a), 23);
+  return _mm256_cvtepi32_ps(_mm256_sub_epi32(biased, _mm256_set1_epi32(127)));
+}
+MNEME_INLINE Vec Exponent(Vec a) { return {Exponent8(a.lo), Exponent8(a.hi)}; }
 MNEME_INLINE __m256 RoundToBF16x8(__m256 a) {
   const __m256i bits = _mm256_castps_si256(a);
   const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
@@ -293,6 +308,9 @@ MNEME_INLINE Vec Max(Vec a, Vec b) {
 MNEME_INLINE Vec Min(Vec a, Vec b) {
   return MakeVec([&](int i) { return a.q[i] < b.q[i] ? a.q[i] : b.q[i]; });
 }
+MNEME_INLINE Vec WhereLess(Vec a, Vec b, Vec yes, Vec no) {
+  return MakeVec([&](int i) { return a.q[i] < b.q[i] ? yes.q[i] : no.q[i]; });
+}
 MNEME_INLINE Vec Abs(Vec a) {
   return MapLanes(a, [](float x) { return __builtin_fabsf(x); });
 }
@@ -304,6 +322,11 @@ MNEME_INLINE Vec Scale(Vec a, Vec n) {
     const Int4 half = whole >> 1;
     const Int4 x = (half + 127) << 23, y = (whole - half + 127) << 23;
     return a.q[i] * std::bit_cast<Float4>(x) * std::bit_cast<Float4>(y);
+  });
+}
+MNEME_INLINE Vec Exponent(Vec a) {
+  return MakeVec([&](int i) {
+    return __builtin_convertvector((std::bit_cast<Int4>(a.q[i]) >> 23) - 127, Float4);
   });
 }
 MNEME_INLINE Vec RoundToBF16(Vec a) {

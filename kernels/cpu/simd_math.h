@@ -28,11 +28,9 @@ MNEME_INLINE Vec Sigmoid(Vec x) { return Set1(1.0f) / (Set1(1.0f) + Exp(Zero() -
 
 MNEME_INLINE Vec Silu(Vec x) { return x / (Set1(1.0f) + Exp(Zero() - x)); }
 
-// log(1 + e^x) = max(x, 0) + log(1 + y), y = e^-|x| <= 1, and log(1 + y) = 2 artanh(y / (2 + y)),
-// whose argument is at most 1/3: eight terms of its series leave 2e-9.
-MNEME_INLINE Vec Softplus(Vec x) {
-  const Vec y = Exp(Zero() - Abs(x));
-  const Vec s = y / (Set1(2.0f) + y);
+// The inverse hyperbolic tangent for |s| <= 1/3: eight terms of its series leave 2e-9 of the
+// result.
+MNEME_INLINE Vec SmallArtanh(Vec s) {
   const Vec z = s * s;
   Vec p = Set1(1.0f / 17);
   p = MulAdd(p, z, Set1(1.0f / 15));
@@ -42,8 +40,47 @@ MNEME_INLINE Vec Softplus(Vec x) {
   p = MulAdd(p, z, Set1(1.0f / 7));
   p = MulAdd(p, z, Set1(1.0f / 5));
   p = MulAdd(p, z, Set1(1.0f / 3));
-  const Vec log1p = MulAdd(s * z, p, s);
-  return MulAdd(Set1(2.0f), log1p, Max(Zero(), x));
+  return MulAdd(s * z, p, s);
+}
+
+// log(1 + e^x) = max(x, 0) + log(1 + y), y = e^-|x| <= 1, and log(1 + y) = 2 artanh(y / (2 + y)),
+// whose argument is at most 1/3.
+MNEME_INLINE Vec Softplus(Vec x) {
+  const Vec y = Exp(Zero() - Abs(x));
+  return MulAdd(Set1(2.0f), SmallArtanh(y / (Set1(2.0f) + y)), Max(Zero(), x));
+}
+
+// log x of a positive normal number: with x = m 2^n and m between the roots of 1/2 and of 2, it is
+// n ln 2 + 2 artanh((m - 1) / (m + 1)), whose argument is at most 0.172.
+MNEME_INLINE Vec Log(Vec x) {
+  const Vec n = Exponent(x * Set1(0x1.6a09e6p0f));
+  const Vec m = Scale(x, Zero() - n);
+  const Vec log_m = Set1(2.0f) * SmallArtanh((m - Set1(1.0f)) / (m + Set1(1.0f)));
+  return MulAdd(n, Set1(0x1.62e43p-1f), log_m);
+}
+
+// log(1 - c) for 0 <= c < 1, of which the caller knows f = 1 - c as well: right relative to itself
+// where c is tiny, and where f is. log(1 - c) = -2 artanh(c / (2 - c)) up to c = 1/2; what f lacks
+// to 1/2 is a factor for itself.
+MNEME_INLINE Vec LogComplement(Vec c, Vec f) {
+  const Vec near = Min(Set1(0.5f), c);
+  const Vec far = Log(Set1(2.0f) * Max(Set1(0x1p-126f), Min(Set1(0.5f), f)));
+  return far - Set1(2.0f) * SmallArtanh(near / (Set1(2.0f) - near));
+}
+
+// 1 - e^x for x <= 0, right relative to itself: with x = a + b and a >= -1/2 it is
+// (1 - e^a) + e^a (1 - e^b), the first by a Taylor series whose first omitted term is below 3e-10.
+MNEME_INLINE Vec OneMinusExp(Vec x) {
+  const Vec a = Max(Set1(-0.5f), x);
+  Vec p = Set1(1.0f / 40320);
+  p = MulAdd(p, a, Set1(1.0f / 5040));
+  p = MulAdd(p, a, Set1(1.0f / 720));
+  p = MulAdd(p, a, Set1(1.0f / 120));
+  p = MulAdd(p, a, Set1(1.0f / 24));
+  p = MulAdd(p, a, Set1(1.0f / 6));
+  p = MulAdd(p, a, Set1(0.5f));
+  const Vec small = Zero() - MulAdd(a * a, p, a);
+  return MulAdd(Set1(1.0f) - small, Set1(1.0f) - Exp(x - a), small);
 }
 
 }  // namespace mneme::MNEME_ISA

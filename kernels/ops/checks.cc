@@ -93,7 +93,7 @@ void Check(const LinearArgs& args, ActivationTypes types) {
     CHECK(args.entry_rows.empty()) << "entry_rows without group_offsets";
     CHECK_EQ(rows, entries) << "rows of x and y";
   } else {
-    Expect(args.entry_rows, DType::kI32, {entries}, "entry_rows");
+    ExpectEntryRows(args.entry_rows, entries, rows);
     Expect(args.group_offsets, DType::kI32, {static_cast<int64_t>(args.weights.size()) + 1},
            "group_offsets");
   }

@@ -34,8 +34,9 @@ struct RmsNormArgs {
 // y[e] = W x[row(e)]  (+ y[e] if accumulate), for every entry e.
 //
 // Ungrouped (weights.size() == 1, group_offsets empty): row(e) = e, all entries use weights[0].
-// Grouped: entries [group_offsets[g], group_offsets[g+1]) use weights[g], row(e) = entry_rows[e].
-// Which tokens go through which memory is known on the device only, hence offsets by tensor.
+// Grouped: entries [group_offsets[g], group_offsets[g+1]) use weights[g], row(e) = entry_rows[e],
+// or e where entry_rows is empty: x is then what another grouped product wrote. Which tokens go
+// through which memory is known on the device only, hence offsets by tensor.
 //
 // Every output is one sum over in_features whose order does not depend on the number of entries.
 struct LinearArgs {
@@ -100,7 +101,8 @@ struct L2NormArgs {
   TensorView y;  // same shape; may alias x
 };
 
-// Per head: y = x / (sum(x) + eps).   delta_net's qk_norm "sum" (eps 0), linear_attn's norm_q, norm_k.
+// Per head: y = x / (sum(x) + eps).   delta_net's qk_norm "sum" (eps 0), linear_attn's norm_q,
+// norm_k.
 struct SumNormArgs {
   TensorView x;  // [entries, heads, dim] act
   float eps = 0.0f;
@@ -137,7 +139,8 @@ struct FeatureMapArgs {
   TensorView y;  // [entries, heads, FeaturesOf(map) * dim] act; must not alias x
 };
 
-// Per head: y = x / sqrt(mean(x^2) + eps) * weight * activation(gate); no gate: the last factor is 1.
+// Per head: y = x / sqrt(mean(x^2) + eps) * weight * activation(gate); no gate: the last factor
+// is 1.
 struct GatedRmsNormArgs {
   TensorView x;       // [tokens, heads, dim] act
   TensorView gate;    // [tokens, heads, dim] act, or as LinearArgs::y, or empty

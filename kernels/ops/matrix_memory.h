@@ -125,8 +125,9 @@ struct MatrixMemoryArgs {
   TensorView bonus;  // kBeforeWithBonus: [heads, key_dim] f32, else empty
   float scale = 1.0f;
   Segments segments;
-  // Per memory: [heads, value_dim, key_dim] of StateFormat::memory_dtype, its rows StateRowPitch
-  // bytes apart; updated in place.
+  // Per memory: [heads, value_dim, key_dim] of StateFormat::memory_dtype, or of kF32 where that is
+  // of fewer bits and the memory is to stay exact, its rows StateRowPitch elements apart; updated
+  // in place.
   StateView state;
   PendingWrites pending;
   TensorView out;  // [entries, heads, value_dim] act; may alias v where v has as many heads

@@ -27,6 +27,7 @@ class ResidualBlock final : public Block {
   void Settle(ForwardContext& ctx, const TensorView& slots) const override {
     mixer_->Settle(ctx, slots);
   }
+  bool uses_row_index() const override { return mixer_->uses_row_index(); }
 
   void Forward(ForwardContext& ctx, BlockStream& stream) const override {
     // Watched steps go block by block; others have tried all of them at once.
@@ -44,11 +45,11 @@ class ResidualBlock final : public Block {
   }
 
  private:
-  static absl::StatusOr<Norm> TakeNorm(const LayerBuilder& builder, const char* name) {
-    Norm norm{.eps = builder.norm_eps};
+  static absl::StatusOr<Norm> TakeNorm(const LayerBuilder& builder, const NormTensor& tensor) {
+    Norm norm{.eps = tensor.eps.value_or(builder.norm_eps)};
     MNEME_ASSIGN_OR_RETURN(
-        norm.weight,
-        builder.weights().Floats(builder.Weight(name), {builder.model_dim}, WeightInit::kOnes));
+        norm.weight, builder.weights().Floats(builder.Weight(tensor.weight), {builder.model_dim},
+                                              WeightInit::kOnes));
     return norm;
   }
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "models/block.h"
@@ -12,11 +13,16 @@
 
 namespace mneme {
 
+struct NormTensor {
+  const char* weight;
+  std::optional<float> eps = std::nullopt;  // unset: that of the network
+};
+
 //   h += Mixer(RmsNorm(h; mixer_norm));  h += FeedForward(RmsNorm(h; feed_forward_norm))
 struct ResidualBlockParts {
-  const char* mixer_norm = "attn_norm.weight";
+  NormTensor mixer_norm = {"attn_norm.weight"};
   std::function<absl::StatusOr<std::unique_ptr<SequenceMixer>>(const LayerBuilder&)> mixer;
-  const char* feed_forward_norm = "mlp_norm.weight";
+  NormTensor feed_forward_norm = {"mlp_norm.weight"};
   std::function<absl::StatusOr<std::unique_ptr<FeedForward>>(const LayerBuilder&)> feed_forward;
 };
 

@@ -1,20 +1,13 @@
 #include "models/families/gated_delta.h"
 
-#include <cmath>
-#include <nlohmann/json.hpp>
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
-#include "models/blocks/residual_block.h"
-#include "models/feed_forwards/gated_mlp.h"
+#include "models/families/fla_keys.h"
 #include "models/mixers/gated_delta_net.h"
 #include "models/mixers/mixture_of_memories.h"
 
 namespace mneme {
 namespace {
-
-using nlohmann::json;
 
 // The meaning of missing keys to one model_type (upstream's configuration classes).
 struct Defaults {
@@ -58,35 +51,13 @@ void ReadMixer(ConfigReader& reader, const Defaults& defaults, GatedDeltaConfig&
   mixer.heads = reader.Int("num_heads", defaults.heads, 1, kMaxHeads);
   mixer.value_heads = mixer.heads;
   mixer.key_dim = reader.Int("head_dim", 256, 1, kMaxHeadDim);
-  const double expand_v = reader.Number("expand_v", defaults.expand_v, 0, 64);
-  const double value_dim = mixer.key_dim * expand_v;
-  mixer.value_dim = static_cast<int>(std::lround(value_dim));
-  if (mixer.value_dim < 1 || mixer.value_dim > kMaxHeadDim ||
-      std::abs(value_dim - mixer.value_dim) > 1e-5 * value_dim) {
-    reader.Invalid("expand_v", expand_v,
-                   absl::StrCat("a factor that makes head_dim (", mixer.key_dim,
-                                ") times it an integer from 1 to ", kMaxHeadDim));
-  }
+  mixer.value_dim = ReadValueDim(reader, mixer.key_dim, defaults.expand_v);
   if (!routed) {
-    if (const auto value_heads = reader.NullableInt("num_v_heads", 1, kMaxHeads)) {
-      mixer.value_heads = *value_heads;
-      if (mixer.value_heads % mixer.heads != 0) {
-        reader.Invalid("num_v_heads", mixer.value_heads,
-                       absl::StrCat("a multiple of num_heads (", mixer.heads, ")"));
-      }
-    }
-    reader.Keep("num_v_heads", mixer.value_heads);
+    mixer.value_heads = ReadValueHeads(reader, mixer.heads);
     mixer.allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false);
   }
-  for (const auto& [key, channels] :
-       {std::pair("num_heads", int64_t{mixer.heads} * mixer.key_dim),
-        std::pair("expand_v", int64_t{mixer.value_heads} * mixer.value_dim)}) {
-    if (channels > kMaxChannels) {
-      reader.Invalid(
-          key, reader.Has(key) ? *reader.Find(key) : json(nullptr),
-          absl::StrCat("at most ", kMaxChannels, " channels over all heads, not ", channels));
-    }
-  }
+  CheckChannels(reader, int64_t{mixer.heads} * mixer.key_dim, "num_heads");
+  CheckChannels(reader, int64_t{mixer.value_heads} * mixer.value_dim, "expand_v");
   mixer.conv_width = reader.Int("conv_size", 4, 1, kMaxConvWidth);
   if (!reader.Bool("use_short_conv", true)) mixer.conv_width = reader.Keep("conv_size", 0);
   mixer.output_gate = reader.Bool(defaults.output_gate_key, true);
@@ -123,19 +94,12 @@ NetworkMaker ReadGatedDelta(absl::string_view model_type, ConfigReader& reader,
                             ModelConfig& config) {
   const GatedDeltaKeys keys = ReadGatedDeltaKeys(model_type, reader, config);
   const bool routed = keys.mixer.memories > 0;
-  LanguageModelParts parts = keys.stack.Parts();
-  parts.info.memories = keys.mixer.memories;
-  parts.info.top_k = keys.mixer.top_k;
-  const ResidualBlockParts block = {
-      .mixer =
-          [mixer = keys.mixer, routed](const LayerBuilder& builder) {
-            return routed ? MakeMixtureOfMemories(builder, mixer)
-                          : MakeGatedDeltaNet(builder, mixer);
-          },
-      .feed_forward = [mlp_dim = keys.stack.mlp_dim](
-                          const LayerBuilder& builder) { return MakeGatedMlp(builder, mlp_dim); }};
-  parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
-  return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
+  return StackNetwork(keys.stack,
+                      [mixer = keys.mixer, routed](const LayerBuilder& builder) {
+                        return routed ? MakeMixtureOfMemories(builder, mixer)
+                                      : MakeGatedDeltaNet(builder, mixer);
+                      },
+                      {.memories = keys.mixer.memories, .top_k = keys.mixer.top_k});
 }
 
 }  // namespace mneme

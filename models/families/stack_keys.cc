@@ -1,5 +1,6 @@
 #include "models/families/stack_keys.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -44,6 +45,37 @@ LanguageModelParts StackKeys::Parts() const {
 
 void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view expected) {
   if (!reader.IsNull(key)) reader.Unsupported(key, *reader.Find(key), expected);
+}
+
+int ReadValueHeads(ConfigReader& reader, int heads) {
+  int value_heads = heads;
+  if (const auto given = reader.NullableInt("num_v_heads", 1, kMaxHeads)) {
+    value_heads = *given;
+    if (value_heads % heads != 0) {
+      reader.Invalid("num_v_heads", value_heads,
+                     absl::StrCat("a multiple of num_heads (", heads, ")"));
+    }
+  }
+  return reader.Keep("num_v_heads", value_heads);
+}
+
+int ReadValueDim(ConfigReader& reader, int key_dim, double default_expand_v) {
+  const double expand_v = reader.Number("expand_v", default_expand_v, 0, 64);
+  const double width = key_dim * expand_v;
+  const int value_dim = static_cast<int>(std::lround(width));
+  if (value_dim < 1 || value_dim > kMaxHeadDim || std::abs(width - value_dim) > 1e-5 * width) {
+    reader.Invalid("expand_v", expand_v,
+                   absl::StrCat("a factor that makes head_dim (", key_dim,
+                                ") times it an integer from 1 to ", kMaxHeadDim));
+  }
+  return value_dim;
+}
+
+void CheckChannels(ConfigReader& reader, int64_t channels, const char* key) {
+  if (channels <= kMaxChannels) return;
+  reader.Invalid(
+      key, reader.Has(key) ? *reader.Find(key) : json(nullptr),
+      absl::StrCat("at most ", kMaxChannels, " channels over all heads, not ", channels));
 }
 
 std::vector<int32_t> ReadTokenIds(ConfigReader& reader, const char* key, int vocab) {

@@ -43,6 +43,14 @@ struct StackKeys {
 StackKeys ReadStackKeys(ConfigReader& reader, int default_layers, double default_hidden_ratio,
                         ModelConfig& config);
 
+// Heads of values, where several may share the keys of one head: num_v_heads, a multiple of
+// `heads`.
+int ReadValueHeads(ConfigReader& reader, int heads);
+// The width of a head's values: expand_v times that of its keys, an integer.
+int ReadValueDim(ConfigReader& reader, int key_dim, double default_expand_v);
+// Refuses `key` where it makes more channels over all heads than kMaxChannels.
+void CheckChannels(ConfigReader& reader, int64_t channels, const char* key);
+
 // Refuses a key that is there and not null.
 void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view expected);
 

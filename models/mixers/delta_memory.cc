@@ -37,16 +37,15 @@ TensorView Reshaped(TensorView view, Shape shape) {
 
 }  // namespace
 
-absl::StatusOr<DeltaMemory> DeltaMemory::Make(
-    const LayerBuilder& builder, const GatedDeltaConfig& config,
-    std::initializer_list<const PackedMatrix*> convolved) {
+absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder,
+                                              const GatedDeltaConfig& config,
+                                              std::initializer_list<const Projection*> convolved) {
   Weights& weights = builder.weights();
   const int keys = config.key_channels();
   const int values = config.value_channels();
 
   DeltaMemory memory;
   memory.config_ = config;
-  memory.norm_eps_ = builder.norm_eps;
   MNEME_ASSIGN_OR_RETURN(memory.q_conv_,
                          TakeConvolution(builder, "attn.q_conv1d.weight", keys, config.conv_width));
   MNEME_ASSIGN_OR_RETURN(memory.k_conv_,
@@ -58,17 +57,17 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(
   MNEME_ASSIGN_OR_RETURN(
       memory.dt_bias_,
       weights.Floats(builder.Weight("attn.dt_bias"), {config.value_heads}, WeightInit::kTimeStep));
-  MNEME_ASSIGN_OR_RETURN(memory.out_norm_, weights.Floats(builder.Weight("attn.o_norm.weight"),
-                                                          {config.value_dim}, WeightInit::kOnes));
-  MNEME_ASSIGN_OR_RETURN(memory.out_proj_, weights.Matrix(builder.Weight("attn.o_proj.weight"),
-                                                          builder.model_dim, values));
+  MNEME_ASSIGN_OR_RETURN(memory.output_, MemoryOutput::Make(builder, {.norm = "attn.o_norm",
+                                                                      .eps = builder.norm_eps,
+                                                                      .heads = config.value_heads,
+                                                                      .dim = config.value_dim}));
   weights.Ignore(builder.Weight("attn.D"));  // of old files; upstream never used it
 
   const int memories = config.all_memories();
   const int history = static_cast<int>(memory.q_conv_.shape[1]) - 1;
   const StateFormat& format = builder.network.state_format;
-  const bool bf16 = std::all_of(convolved.begin(), convolved.end(), [](const PackedMatrix* matrix) {
-    return matrix->dtype == DType::kBF16;
+  const bool bf16 = std::all_of(convolved.begin(), convolved.end(), [](const Projection* from) {
+    return from->weights.front().dtype == DType::kBF16;
   });
   const DType window_dtype = bf16 ? format.bf16_window_dtype : format.window_dtype;
   if (format.pending_writes > 0) {
@@ -136,8 +135,10 @@ void DeltaMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
 }
 
 TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& streams,
-                                     const Segments& segments, int64_t entries) const {
+                                     const StepEntries& step) const {
   Kernels& kernels = ctx.kernels();
+  const Segments& segments = step.segments;
+  const int64_t entries = step.count;
   const TensorView q = ctx.Temp({entries, config_.heads, config_.key_dim});
   const TensorView k = ctx.Temp({entries, config_.heads, config_.key_dim});
   const TensorView v = ctx.Temp({entries, config_.value_heads, config_.value_dim});
@@ -217,39 +218,9 @@ DeltaMixerStepArgs DeltaMemory::StepArgs(ForwardContext& ctx, const Norm& norm,
           .written = Written(ctx),
           .state = ctx.State(memory_),
           .pending = Pending(ctx),
-          .out_norm = out_norm_,
-          .out_norm_eps = norm_eps_,
-          .out_proj = out_proj_};
-}
-
-void DeltaMemory::Emit(ForwardContext& ctx, TensorView y, TensorView gate, TensorView residual,
-                       const MixMemoriesArgs* mix) const {
-  const int64_t tokens = y.shape[0];
-  const Shape by_head{tokens, config_.value_heads, config_.value_dim};
-  const TensorView normed = ctx.TempForProducts(y.shape, {{&out_proj_, 1}});
-  const GatedRmsNormArgs norm = {.x = Reshaped(y, by_head),
-                                 .gate = gate.empty() ? TensorView{} : Reshaped(gate, by_head),
-                                 .weight = out_norm_,
-                                 .eps = norm_eps_,
-                                 .y = Reshaped(normed, by_head)};
-  if (mix == nullptr || !ctx.kernels().MixAndNorm(*mix, norm)) {
-    if (mix != nullptr) ctx.kernels().MixMemories(*mix);
-    ctx.kernels().GatedRmsNorm(norm);
-  }
-  const LinearArgs out[] = {
-      {.x = normed, .weights = {&out_proj_, 1}, .y = residual, .accumulate = true}};
-  ctx.kernels().Linear(out);
-}
-
-Segments TempSegments(ForwardContext& ctx, int memories) {
-  const int count = memories * ctx.batch.rows;
-  return {.count = count,
-          .offsets = ctx.TempIndices({count + 1}),
-          .slots = ctx.TempIndices({count}),
-          .memories = ctx.TempIndices({count}),
-          .fresh = ctx.TempIndices({count}),
-          .longest = ctx.batch.longest_row,
-          .longer = memories * ctx.batch.longer_rows};
+          .out_norm = output_.norm(),
+          .out_norm_eps = output_.eps(),
+          .out_proj = output_.projection()};
 }
 
 }  // namespace mneme

@@ -10,7 +10,10 @@
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/mixers/gated_delta_config.h"
+#include "models/mixers/memory_output.h"
+#include "models/projection.h"
 #include "models/state_layout.h"
+#include "models/step_entries.h"
 
 namespace mneme {
 
@@ -32,7 +35,7 @@ class DeltaMemory {
   // key_dim]. `convolved`: the projections of q, k and v, which say what windows are made of.
   static absl::StatusOr<DeltaMemory> Make(const LayerBuilder& builder,
                                           const GatedDeltaConfig& config,
-                                          std::initializer_list<const PackedMatrix*> convolved);
+                                          std::initializer_list<const Projection*> convolved);
 
   StateView Written(const ForwardContext& ctx) const { return ctx.State(written_); }
 
@@ -47,34 +50,22 @@ class DeltaMemory {
   //   S <- a S;  u = b (v - S k);  S <- S + u k^T;  o = S q
   // Returns o, [entries, value_channels] act, in the caller's workspace scope.
   TensorView WriteAndRead(ForwardContext& ctx, const DeltaStreams& streams,
-                          const Segments& segments, int64_t entries) const;
+                          const StepEntries& entries) const;
 
-  // residual += o_proj( RmsNorm_head(y) * silu(gate) );  y and gate, which may be empty, are
-  // overwritten. With `mix`, y is mix->y, and still to be made by it.
-  //   y         [tokens, value_channels] act
-  //   gate      [tokens, value_channels], as LinearArgs::y
-  //   residual  [tokens, model_dim] act
-  void Emit(ForwardContext& ctx, TensorView y, TensorView gate, TensorView residual,
-            const MixMemoriesArgs* mix = nullptr) const;
+  const MemoryOutput& output() const { return output_; }
 
  private:
   QueryKeyNorms Norms() const;  // upstream's: queries of length 1 / sqrt(key_dim)
   PendingWrites Pending(const ForwardContext& ctx) const;
 
   GatedDeltaConfig config_;
-  float norm_eps_ = 1e-6f;
   TensorView q_conv_, k_conv_, v_conv_;  // [channels, width] f32
   TensorView a_log_, dt_bias_;           // [value_heads] f32
-  TensorView out_norm_;                  // [value_dim] f32
-  PackedMatrix out_proj_;                // [model_dim, value_channels]
+  MemoryOutput output_;
   StateField written_, q_window_, k_window_, v_window_, memory_;
   // PendingWrites, on devices that hold writes back. 0 and no fields on others.
   int pending_capacity_ = 0;
   StateField pending_phase_, pending_range_, pending_keys_, pending_updates_, pending_decay_;
 };
-
-// Temporaries for Dispatch's outputs: the segments of `memories` memories (shared one included) and
-// `rows` rows.
-Segments TempSegments(ForwardContext& ctx, int memories);
 
 }  // namespace mneme

@@ -24,10 +24,12 @@ class LanguageModel final : public Network {
     for (int i = 0; i < parts.info.layers; ++i) {
       const LayerBuilder layer{.network = builder,
                                .layer = i,
+                               .vocab = vocab,
                                .model_dim = model_dim,
                                .norm_eps = parts.norm_eps,
                                .prefix = absl::StrCat(parts.layer_prefix, i, ".")};
       MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Block> block, parts.block(layer));
+      network->uses_row_index_ |= block->uses_row_index();
       network->blocks_.push_back(std::move(block));
     }
     MNEME_ASSIGN_OR_RETURN(network->norm_,
@@ -56,9 +58,11 @@ class LanguageModel final : public Network {
     for (const auto& block : blocks_) block->Settle(ctx, slots);
   }
 
-  void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+  void Forward(ForwardContext& step, const TensorView& logit_tokens,
                const TensorView& logits) const override {
-    const Workspace::Scope scope(ctx.workspace);
+    const Workspace::Scope scope(step.workspace);
+    ForwardContext ctx = step;
+    if (uses_row_index_) ctx.row_index = IndexRows(ctx);
     BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
     ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = stream.hidden});
     const DecodeDone done = DecodeLayers(ctx, stream, logit_tokens, logits);
@@ -76,6 +80,24 @@ class LanguageModel final : public Network {
   }
 
  private:
+  static RowIndex IndexRows(ForwardContext& ctx) {
+    const StepBatch& batch = ctx.batch;
+    const RowIndex index = {.token_positions = ctx.workspace.Temp(DType::kI64, {batch.tokens}),
+                            .segments = {.count = batch.rows,
+                                         .offsets = batch.row_offsets,
+                                         .slots = batch.slots,
+                                         .memories = ctx.TempIndices({batch.rows}),
+                                         .fresh = ctx.TempIndices({batch.rows}),
+                                         .longest = batch.longest_row,
+                                         .longer = batch.longer_rows}};
+    ctx.kernels().IndexRows({.row_offsets = batch.row_offsets,
+                             .slots = batch.slots,
+                             .positions = batch.positions,
+                             .token_positions = index.token_positions,
+                             .segments = index.segments});
+    return index;
+  }
+
   // All layers as one operation, and the logits with them, in a step of decode rows and where the
   // device has it.
   DecodeDone DecodeLayers(ForwardContext& ctx, BlockStream& stream, const TensorView& logit_tokens,
@@ -99,7 +121,8 @@ class LanguageModel final : public Network {
   NetworkInfo info_;
   TensorView embeddings_;  // [vocab, model_dim] as stored
   std::vector<std::unique_ptr<Block>> blocks_;
-  TensorView norm_;  // [model_dim] f32
+  bool uses_row_index_ = false;  // of any block
+  TensorView norm_;              // [model_dim] f32
   float norm_eps_ = 1e-6f;
   PackedMatrix head_;  // [vocab, model_dim]
 };

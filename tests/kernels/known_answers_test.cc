@@ -205,7 +205,7 @@ TEST_P(KnownAnswersTest, GatedDeltaRule) {
   args.segments = Upload(bench_, {{1, 0, 0, false}});
   args.state = slabs.view();
   args.out = bench_.NewActivations({1, 1, 1});
-  kernels_.GatedDeltaRule(args);
+  kernels_.MatrixMemory(args);
   EXPECT_THAT(slabs.Read(0, 0), IsWithin(kBound, {1.75, 1}));
   EXPECT_THAT(bench_.Read(args.out), IsWithin(kBound, {2.75}));
 }
@@ -233,7 +233,7 @@ TEST_P(KnownAnswersTest, TheDeltaRuleRecallsWhatWasWrittenLast) {
   args.segments = Upload(bench_, {{40, 0, 0, true}});
   args.state = slabs.view();
   args.out = bench_.NewActivations({40, 1, kValues});
-  kernels_.GatedDeltaRule(args);
+  kernels_.MatrixMemory(args);
   EXPECT_THAT(bench_.Read(args.out), IsWithin(kBound, want));
   const std::vector<double> state = slabs.Read(0, 0);
   for (int key = 0; key < kKeys; ++key) {
@@ -342,7 +342,7 @@ TEST_P(KnownAnswersTest, OneMemoryAndNoChoiceIsAPlainDeltaRule) {
   rule.segments = dispatch.segments;
   rule.state = slabs.view();
   rule.out = bench_.NewActivations({8, 1, 24});
-  kernels_.GatedDeltaRule(rule);
+  kernels_.MatrixMemory(rule);
   MixMemoriesArgs mix;
   rule.out.shape = {8, 24};
   mix.x = rule.out;

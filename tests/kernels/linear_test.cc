@@ -268,9 +268,9 @@ struct GroupedProblem {
     std::vector<PackedMatrix> packed;
     for (const auto& w : weights) packed.push_back(bench.Pack(w, out_features, in_features, dtype));
     LinearArgs args;
-    args.x = bench.Activations(x, {kRows, in_features});
+    args.x = bench.Activations(x, {static_cast<int64_t>(x.size()) / in_features, in_features});
     args.weights = packed;
-    args.entry_rows = bench.Ints(entry_rows);
+    if (!entry_rows.empty()) args.entry_rows = bench.Ints(entry_rows);
     args.group_offsets = bench.Ints(offsets);
     const Shape shape = {offsets.back(), out_features};
     args.y = accumulate ? bench.Activations(y, shape) : bench.NewActivations(shape);
@@ -354,6 +354,24 @@ TEST_P(LinearTest, GroupingChangesNoBit) {
         EXPECT_THAT(p.Run(*backend, accumulate), HasSameBits(p.RunOneByOne(*backend, accumulate)))
             << Name(dtype) << ", compute " << Name(compute) << (accumulate ? " accumulate" : "");
       }
+    }
+  }
+}
+
+TEST_P(LinearTest, GroupsWithoutRowsReadEachEntrysOwn) {
+  for (const std::vector<int>& sizes : {std::vector{2, 0, 35, 1, 0, 9}, {200, 3, 70}}) {
+    const GroupedProblem listed(23, 96, 40, DType::kBF16, sizes);
+    GroupedProblem own = listed;
+    own.entry_rows.clear();
+    own.x.clear();
+    for (const int row : listed.entry_rows) {
+      const auto x = LinearProblem::Rows(listed.x, 96, row, 1);
+      own.x.insert(own.x.end(), x.begin(), x.end());
+    }
+    const std::vector<double> want = listed.Run(*backend_), got = own.Run(*backend_);
+    EXPECT_THAT(got, IsWithin(listed.Bound(), listed.Run(*reference_)));
+    if (GetParam().bit_exact()) {
+      EXPECT_THAT(got, HasSameBits(want));
     }
   }
 }

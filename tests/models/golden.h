@@ -26,7 +26,7 @@ std::string GoldenFolder(const std::string& name);
 // Aborts where a file is missing or is not what it should be.
 Golden ReadGolden(const std::string& name);
 
-// MoM folders, then Gated DeltaNet's.
+// A folder or more for each rule, those of gated delta first.
 std::vector<std::string> GoldenNames();
 
 }  // namespace mneme

@@ -1,0 +1,50 @@
+#include "models/mixers/delta_net.h"
+
+#include <string>
+
+#include "models/families/fla.h"
+#include "models/families/fla_keys.h"
+
+namespace mneme {
+namespace {
+
+KeyMap ReadQueryKeyActivation(ConfigReader& reader) {
+  const std::string name = reader.String("qk_activation", "silu");
+  if (name == "silu") return KeyMap::kSilu;
+  if (name == "relu") return KeyMap::kRelu;
+  if (name == "elu") return KeyMap::kEluPlusOne;
+  if (name != "identity") {
+    reader.Invalid("qk_activation", name, "\"silu\", \"relu\", \"elu\" or \"identity\"");
+  }
+  return KeyMap::kIdentity;
+}
+
+KeyNorm ReadQueryKeyNorm(ConfigReader& reader) {
+  const std::string name = reader.String("qk_norm", "l2");
+  if (name != "l2" && name != "sum") reader.Invalid("qk_norm", name, "\"l2\" or \"sum\"");
+  return name == "sum" ? KeyNorm::kSum : KeyNorm::kL2;
+}
+
+}  // namespace
+
+NetworkMaker ReadDeltaNet(absl::string_view, ConfigReader& reader, ModelConfig& config) {
+  const StackKeys stack =
+      ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
+  const HeadKeys heads = ReadHeads(reader, stack.model_dim, {.heads = 16, .grouped = false});
+  const DeltaNetConfig mixer = {
+      .heads = heads.heads,
+      .key_dim = heads.key_dim,
+      .value_dim = heads.value_dim,
+      .conv_width = ReadConvWidth(reader, /*used_by_default=*/true),
+      .key_map = ReadQueryKeyActivation(reader),
+      .key_norm = ReadQueryKeyNorm(reader),
+      .learned_strength = reader.Bool("use_beta", true),
+      .allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false),
+      .output_gate = reader.Bool("use_gate", false)};
+  RefuseHybrids(reader);
+  reader.Disregard({"use_output_norm"});  // upstream does not read it
+  return StackNetwork(
+      stack, [mixer](const LayerBuilder& builder) { return MakeDeltaNet(builder, mixer); });
+}
+
+}  // namespace mneme

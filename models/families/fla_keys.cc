@@ -1,0 +1,134 @@
+#include "models/families/fla_keys.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "models/feed_forwards/gated_mlp.h"
+
+namespace mneme {
+namespace {
+
+using nlohmann::json;
+
+json ValueOf(const ConfigReader& reader, const char* key) {
+  const json* value = reader.Find(key);
+  return value == nullptr ? json(nullptr) : *value;
+}
+
+// The width of a head, of a tensor that is `expand` times as wide as the model.
+int ReadHeadDim(ConfigReader& reader, const char* key, double otherwise, int model_dim, int heads) {
+  const double expand = reader.Number(key, otherwise, 0, 64);
+  const auto width = static_cast<int64_t>(model_dim * expand);  // upstream cuts it off
+  if (width % heads != 0 || width / heads < 1 || width / heads > kMaxHeadDim ||
+      width > kMaxChannels) {
+    reader.Invalid(key, ValueOf(reader, key),
+                   absl::StrCat("a factor that makes hidden_size (", model_dim, ") times it, ",
+                                width, ", a multiple of num_heads (", heads, ") of at most ",
+                                kMaxHeadDim, " for a head and ", kMaxChannels, " for all"));
+    return 1;
+  }
+  return static_cast<int>(width / heads);
+}
+
+}  // namespace
+
+HeadKeys ReadHeads(ConfigReader& reader, int model_dim, const HeadDefaults& defaults) {
+  HeadKeys keys;
+  keys.heads = reader.Int("num_heads", defaults.heads, 1, kMaxHeads);
+  keys.kv_heads = keys.heads;
+  if (defaults.grouped) {
+    if (const auto kv_heads = reader.NullableInt("num_kv_heads", 1, kMaxHeads)) {
+      keys.kv_heads = *kv_heads;
+      if (keys.heads % keys.kv_heads != 0) {
+        reader.Invalid("num_kv_heads", keys.kv_heads,
+                       absl::StrCat("a divisor of num_heads (", keys.heads, ")"));
+        keys.kv_heads = keys.heads;
+      }
+    }
+    reader.Keep("num_kv_heads", keys.kv_heads);
+  }
+  keys.key_dim =
+      ReadHeadDim(reader, defaults.expand_k_key, defaults.expand_k, model_dim, keys.heads);
+  keys.value_dim =
+      ReadHeadDim(reader, defaults.expand_v_key, defaults.expand_v, model_dim, keys.heads);
+  return keys;
+}
+
+int ReadConvWidth(ConfigReader& reader, bool used_by_default) {
+  const int width = reader.Int("conv_size", 4, 1, kMaxConvWidth);
+  return reader.Bool("use_short_conv", used_by_default) ? width : reader.Keep("conv_size", 0);
+}
+
+bool ReadFlag(ConfigReader& reader, const char* key, bool otherwise) {
+  if (reader.Has(key) && reader.IsNull(key)) return reader.Keep(key, false);
+  return reader.Bool(key, otherwise);
+}
+
+std::optional<float> ReadNullableNumber(ConfigReader& reader, const char* key, double low,
+                                        double high) {
+  if (reader.IsNull(key)) {
+    reader.Keep(key, nullptr);
+    return std::nullopt;
+  }
+  return static_cast<float>(reader.Number(key, high, low, high, /*low_included=*/true));
+}
+
+KeyMap ReadKeyMap(ConfigReader& reader, KeyMapNames names, absl::string_view otherwise) {
+  const bool may_be_null = otherwise.empty();
+  const std::string name = may_be_null && reader.IsNull("feature_map")
+                               ? reader.Keep("feature_map", std::string())
+                               : reader.String("feature_map", otherwise);
+  if (name.empty() && may_be_null) return KeyMap::kIdentity;
+  std::string known = may_be_null ? "null" : "";
+  for (const auto& [known_name, map] : names) {
+    if (name == known_name) return map;
+    absl::StrAppend(&known, known.empty() ? "\"" : ", \"", known_name, "\"");
+  }
+  reader.Unsupported("feature_map", name, absl::StrCat("one of ", known));
+  return KeyMap::kIdentity;
+}
+
+KeyMap ReadActivationMap(ConfigReader& reader) {
+  return ReadKeyMap(reader,
+                    {{"relu", KeyMap::kRelu},
+                     {"sigmoid", KeyMap::kSigmoid},
+                     {"silu", KeyMap::kSilu},
+                     {"swish", KeyMap::kSilu}},
+                    /*otherwise=*/"");
+}
+
+RoutingConfig ReadRouting(ConfigReader& reader, int fixed_memories) {
+  RoutingConfig routing;
+  routing.memories =
+      fixed_memories > 0 ? fixed_memories : reader.Int("num_memories", 8, 1, kMaxMemories);
+  routing.top_k = reader.Int("topk", 2, 1, routing.memories);
+  routing.shared = reader.Bool("shared_mem", false);
+  // Upstream then leaves out a memory's oldest tokens, and which those are depends on later ones.
+  if (reader.Number("capacity", 1.0, 0, 1e9) < 1.0) {
+    reader.Unsupported("capacity", *reader.Find("capacity"), "1: no token is ever dropped");
+  }
+  reader.Disregard({"capacity"});
+  return routing;
+}
+
+void RefuseHybrids(ConfigReader& reader) {
+  RefuseUnlessNull(reader, "attn", "null: layers with attention are not implemented");
+  reader.Disregard({"attn_mode", "fuse_norm"});  // which kernel, and what a tensor is called
+}
+
+NetworkMaker StackNetwork(const StackKeys& stack, MixerMaker mixer, const RoutingConfig& routing,
+                          ResidualBlockParts block) {
+  LanguageModelParts parts = stack.Parts();
+  parts.info.memories = routing.memories;
+  parts.info.top_k = routing.top_k;
+  block.mixer = std::move(mixer);
+  block.feed_forward = [mlp_dim = stack.mlp_dim](const LayerBuilder& builder) {
+    return MakeGatedMlp(builder, mlp_dim);
+  };
+  parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
+  return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
+}
+
+}  // namespace mneme

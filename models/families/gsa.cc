@@ -1,0 +1,74 @@
+#include "absl/strings/str_cat.h"
+#include "models/families/fla.h"
+#include "models/families/fla_keys.h"
+#include "models/mixers/gated_slot_attention.h"
+
+namespace mneme {
+namespace {
+
+// Upstream reads one spelling and writes the other one, which counts where both are there.
+const char* SpellingOf(ConfigReader& reader, const char* right, const char* wrong) {
+  return reader.Has(right) || !reader.Has(wrong) ? right : wrong;
+}
+
+}  // namespace
+
+NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
+  // Upstream's MoM has as many whatever its configuration says.
+  constexpr int kMomMemories = 8;
+  constexpr float kNormEps = 1e-5f;  // and of some norms, the same whatever norm_eps is
+  const bool mom = model_type == "mom_gsa";
+  const StackKeys stack =
+      ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
+  const HeadKeys heads =
+      ReadHeads(reader, stack.model_dim,
+                {.heads = 4,
+                 .expand_k_key = SpellingOf(reader, "expand_k", "exapnd_k"),
+                 .expand_v_key = SpellingOf(reader, "expand_v", "exapnd_v")});
+  reader.Keep("expand_k", heads.heads * heads.key_dim);
+  if (heads.heads * heads.value_dim != stack.model_dim) {
+    reader.Invalid("expand_v", heads.heads * heads.value_dim / static_cast<double>(stack.model_dim),
+                   "1: the output norm is as wide as the model");
+  }
+  GatedSlotAttentionConfig mixer = {
+      .heads = heads.heads,
+      .kv_heads = heads.kv_heads,
+      .key_dim = heads.key_dim,
+      .value_dim = heads.value_dim,
+      .conv_width = ReadConvWidth(reader, /*used_by_default=*/false),
+      .key_map = ReadKeyMap(reader,
+                            {{"swish", KeyMap::kSilu},
+                             {"relu", KeyMap::kRelu},
+                             {"t2r", KeyMap::kTransformerToRnn}},
+                            "swish"),
+      .gate_normalizer =
+          static_cast<float>(reader.Number("gate_logit_normalizer", 8, kLeastNumber, 1e6)),
+      .norm_affine = ReadFlag(reader, "elementwise_affine", true),
+      .norm_eps = kNormEps};
+  // Null is as many slots as a key has numbers.
+  mixer.slots = reader.Has("num_slots")
+                    ? reader.NullableInt("num_slots", 1, kMaxHeadDim).value_or(heads.key_dim)
+                    : 64;
+  reader.Keep("num_slots", mixer.slots);
+  ResidualBlockParts block;
+  if (mom) {
+    mixer.routing = ReadRouting(reader, kMomMemories);
+    if (mixer.conv_width > 0) {
+      reader.Unsupported("use_short_conv", true, "false: upstream cannot run it");
+    }
+    if (reader.Bool("norm_first", true)) {
+      block.mixer_norm = {"attn.norm.weight"};
+      block.feed_forward_norm = {"mlp.norm.weight", kNormEps};
+    }
+  }
+  RefuseHybrids(reader);
+  // What upstream does not read.
+  reader.Disregard({"exapnd_k", "exapnd_v", "use_output_gate", "use_norm", "clamp_min", "clamp_max",
+                    "num_memories", "num_experts"});
+  return StackNetwork(
+      stack,
+      [mixer](const LayerBuilder& builder) { return MakeGatedSlotAttention(builder, mixer); },
+      mixer.routing, block);
+}
+
+}  // namespace mneme

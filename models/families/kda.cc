@@ -1,0 +1,34 @@
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "models/families/fla.h"
+#include "models/families/fla_keys.h"
+#include "models/mixers/kimi_delta_attention.h"
+
+namespace mneme {
+
+NetworkMaker ReadKda(absl::string_view, ConfigReader& reader, ModelConfig& config) {
+  const StackKeys stack =
+      ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
+  KimiDeltaAttentionConfig mixer;
+  mixer.heads = reader.Int("num_heads", 16, 1, kMaxHeads);
+  mixer.value_heads = ReadValueHeads(reader, mixer.heads);
+  mixer.key_dim = reader.Int("head_dim", 128, 1, kMaxHeadDim);
+  mixer.value_dim = ReadValueDim(reader, mixer.key_dim, /*default_expand_v=*/1);
+  CheckChannels(reader, mixer.heads * int64_t{mixer.key_dim}, "num_heads");
+  CheckChannels(reader, mixer.value_heads * int64_t{mixer.value_dim}, "expand_v");
+  mixer.conv_width = ReadConvWidth(reader, /*used_by_default=*/true);
+  mixer.least_log_decay = ReadNullableNumber(reader, "lower_bound", -kMostDecay, 0);
+  mixer.allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false);
+  // Which kernel upstream takes, and what it demands of the configuration.
+  if (reader.Bool("safe_gate", false) && !mixer.least_log_decay.has_value()) {
+    reader.Invalid("safe_gate", true, "false where lower_bound is null");
+  }
+  RefuseHybrids(reader);
+  reader.Disregard({"safe_gate"});
+  return StackNetwork(stack, [mixer](const LayerBuilder& builder) {
+    return MakeKimiDeltaAttention(builder, mixer);
+  });
+}
+
+}  // namespace mneme

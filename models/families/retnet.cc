@@ -1,0 +1,31 @@
+#include "absl/strings/str_cat.h"
+#include "models/families/fla.h"
+#include "models/families/fla_keys.h"
+#include "models/mixers/retention.h"
+
+namespace mneme {
+
+NetworkMaker ReadRetNet(absl::string_view, ConfigReader& reader, ModelConfig& config) {
+  constexpr int kMostKeyDim = 256;  // upstream's
+  const StackKeys stack =
+      ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/2, config);
+  const HeadKeys heads = ReadHeads(reader, stack.model_dim, {.heads = 8, .expand_v = 2});
+  if (heads.key_dim > kMostKeyDim || heads.key_dim % 2 != 0) {
+    reader.Invalid("num_heads", heads.heads,
+                   absl::StrCat("a number that makes keys even and at most ", kMostKeyDim,
+                                " wide, not ", heads.key_dim));
+  }
+  const RetentionConfig mixer = {.heads = heads.heads,
+                                 .kv_heads = heads.kv_heads,
+                                 .key_dim = heads.key_dim,
+                                 .value_dim = heads.value_dim,
+                                 .key_map = ReadActivationMap(reader),
+                                 .output_gate = reader.Bool("use_output_gate", true),
+                                 .norm_affine = ReadFlag(reader, "elementwise_affine", true)};
+  RefuseHybrids(reader);
+  reader.Disregard({"use_short_conv", "conv_size"});  // upstream's layer never gets to see them
+  return StackNetwork(
+      stack, [mixer](const LayerBuilder& builder) { return MakeRetention(builder, mixer); });
+}
+
+}  // namespace mneme

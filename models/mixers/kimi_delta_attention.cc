@@ -1,0 +1,147 @@
+// One token, per value head:
+//   q, k = l2(silu(conv(Wq x))), l2(silu(conv(Wk x)));   v = silu(conv(Wv x))
+//   g = -exp(A_log) softplus(F1 F0 x + dt_bias)             one for each key; with a bound c < 0:
+//   g = c sigmoid( exp(A_log) (F1 F0 x + dt_bias) )
+//   b = sigmoid(Wb x), twice that if eigenvalues may be negative
+//   S <- S diag(exp g);   S <- S + b (v - S k) k^T;   o = S q / sqrt(key_dim)
+//   out = Wo concat( RmsNorm_head(o) * sigmoid(G1 G0 x + c1) )
+
+#include "models/mixers/kimi_delta_attention.h"
+
+#include <cmath>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "models/mixers/entry_streams.h"
+#include "models/mixers/memory_fields.h"
+#include "models/mixers/memory_output.h"
+
+namespace mneme {
+namespace {
+
+// Upstream has written A_log in several shapes.
+absl::StatusOr<TensorView> TakeRates(const LayerBuilder& builder, int value_heads) {
+  const std::string name = builder.Weight("attn.A_log");
+  Shape stored{value_heads};
+  for (const Shape& shape : {Shape{1, 1, value_heads, 1}, Shape{1, 1, value_heads},
+                             Shape{1, value_heads}, Shape{value_heads, 1}, Shape{value_heads}}) {
+    if (builder.weights().HasShape(name, shape)) stored = shape;
+  }
+  MNEME_ASSIGN_OR_RETURN(TensorView rates,
+                         builder.weights().Floats(name, stored, WeightInit::kDecay));
+  rates.shape = {value_heads};
+  return rates;
+}
+
+class KimiDeltaAttention final : public SequenceMixer {
+ public:
+  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(
+      const LayerBuilder& builder, const KimiDeltaAttentionConfig& config) {
+    const int model_dim = builder.model_dim, width = config.conv_width;
+    const int keys = config.heads * config.key_dim;
+    const int values = config.value_heads * config.value_dim;
+    const int decays = config.value_heads * config.key_dim, rank = config.value_dim;
+    auto mixer = std::make_unique<KimiDeltaAttention>();
+    mixer->config_ = config;
+    const MemoryFields fields(builder, /*routing=*/{});
+    EntryStreams& streams = mixer->streams_;
+    MNEME_RETURN_IF_ERROR(streams.Add(fields,
+                                      TakeProjection(builder, "attn.q_proj", keys, model_dim),
+                                      Convolved("q", width, Activation::kSilu)));
+    MNEME_RETURN_IF_ERROR(streams.Add(fields,
+                                      TakeProjection(builder, "attn.k_proj", keys, model_dim),
+                                      Convolved("k", width, Activation::kSilu)));
+    MNEME_RETURN_IF_ERROR(streams.Add(fields,
+                                      TakeProjection(builder, "attn.v_proj", values, model_dim),
+                                      Convolved("v", width, Activation::kSilu)));
+    MNEME_RETURN_IF_ERROR(
+        streams.Add(fields, TakeProjection(builder, "attn.f_proj.0", rank, model_dim)));
+    MNEME_ASSIGN_OR_RETURN(mixer->decay_, TakeProjection(builder, "attn.f_proj.1", decays, rank));
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields, TakeProjection(builder, "attn.b_proj", config.value_heads, model_dim)));
+    MNEME_RETURN_IF_ERROR(
+        streams.Add(fields, TakeProjection(builder, "attn.g_proj.0", rank, model_dim)));
+    MNEME_ASSIGN_OR_RETURN(mixer->gate_, TakeProjection(builder, "attn.g_proj.1", values, rank,
+                                                        Bias::kAdded));
+    MNEME_ASSIGN_OR_RETURN(mixer->a_log_, TakeRates(builder, config.value_heads));
+    MNEME_ASSIGN_OR_RETURN(mixer->dt_bias_, builder.weights().Floats(builder.Weight("attn.dt_bias"),
+                                                                     {decays},
+                                                                     WeightInit::kTimeStep));
+    mixer->dt_bias_.shape = {config.value_heads, config.key_dim};
+    mixer->memory_ =
+        fields.AddMatrices("memory", config.value_heads, config.value_dim, config.key_dim);
+    MNEME_ASSIGN_OR_RETURN(mixer->output_,
+                           MemoryOutput::Make(builder, {.norm = "attn.o_norm",
+                                                        .eps = builder.norm_eps,
+                                                        .heads = config.value_heads,
+                                                        .dim = config.value_dim,
+                                                        .gate = Activation::kSigmoid}));
+    return mixer;
+  }
+
+  bool uses_row_index() const override { return true; }
+
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
+    const Workspace::Scope scope(ctx.workspace);
+    Kernels& kernels = ctx.kernels();
+    const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
+    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
+    const TensorView rate = ctx.Temp({entries.count, decay_.out()});
+    const TensorView gate = ctx.Temp({entries.count, gate_.out()});
+    Project(kernels, {{.projection = decay_, .x = streams[kDecayRank], .y = rate},
+                      {.projection = gate_, .x = streams[kGateRank], .y = gate}});
+    const TensorView log_decay = ByHead(rate, config_.value_heads);
+    kernels.DecayGates({.gate = config_.least_log_decay.has_value() ? DecayGate::kBounded
+                                                                    : DecayGate::kSoftplus,
+                        .x = log_decay,
+                        .lower_bound = config_.least_log_decay.value_or(0),
+                        .a_log = a_log_,
+                        .dt_bias = dt_bias_,
+                        .log_decay = log_decay});
+    const TensorView beta = streams[kStrength];
+    const ActivateArgs strength[] = {{.x = beta,
+                                      .activation = Activation::kSigmoid,
+                                      .scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
+                                      .y = beta}};
+    kernels.Activate(strength);
+    const TensorView q = ByHead(streams[kQ], config_.heads);
+    const TensorView k = ByHead(streams[kK], config_.heads);
+    kernels.L2Norm({.x = q, .y = q});
+    kernels.L2Norm({.x = k, .y = k});
+    const TensorView read = ctx.Temp({entries.count, config_.value_heads, config_.value_dim});
+    kernels.MatrixMemory({.rule = kRule,
+                          .q = q,
+                          .k = k,
+                          .v = ByHead(streams[kV], config_.value_heads),
+                          .log_decay = log_decay,
+                          .beta = beta,
+                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                          .segments = entries.segments,
+                          .state = ctx.State(memory_),
+                          .out = read});
+    output_.Emit(ctx, entries, Flat(read), gate, hidden);
+  }
+
+ private:
+  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kKey,
+                                       .correction = MatrixRule::Correction::kDelta};
+  enum { kQ, kK, kV, kDecayRank, kStrength, kGateRank };
+
+  KimiDeltaAttentionConfig config_;
+  EntryStreams streams_;
+  Projection decay_;           // F1: [value_heads * key_dim, value_dim]
+  Projection gate_;            // G1: [value_heads * value_dim, value_dim], and c1
+  TensorView a_log_;           // [value_heads] f32
+  TensorView dt_bias_;         // [value_heads, key_dim] f32
+  StateField memory_;
+  MemoryOutput output_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeKimiDeltaAttention(
+    const LayerBuilder& builder, const KimiDeltaAttentionConfig& config) {
+  return KimiDeltaAttention::Make(builder, config);
+}
+
+}  // namespace mneme

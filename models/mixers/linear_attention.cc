@@ -1,0 +1,140 @@
+// One token of one memory, per head of F features:
+//   q, k, v = map(Wq x), map(Wk x), Wv x
+//   norm_queries: q <- q / (sum q + 1e-4);  norm_keys likewise;   q <- q / sqrt(F)
+//   S <- S + v k^T;   o = S q
+//   norm_read:  z <- z + k;   o <- o / (z . q + 1e-10)
+//   out = Wo concat( RmsNorm_head(o) )
+
+#include "models/mixers/linear_attention.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "models/mixers/entry_streams.h"
+#include "models/mixers/memory_fields.h"
+#include "models/mixers/memory_output.h"
+
+namespace mneme {
+namespace {
+
+constexpr float kSumEps = 1e-4f, kReadEps = 1e-10f;  // upstream's
+
+class LinearAttention final : public SequenceMixer {
+ public:
+  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(const LayerBuilder& builder,
+                                                             const LinearAttentionConfig& config) {
+    const RoutingConfig& routing = config.routing;
+    const int model_dim = builder.model_dim;
+    const int features = FeaturesOf(config.key_map, config.key_dim);
+    const StreamOptions mapped = {.activation = ActivationOf(config.key_map)};
+    auto mixer = std::make_unique<LinearAttention>();
+    mixer->config_ = config;
+    mixer->scale_ = 1.0f / std::sqrt(static_cast<float>(features));
+    MNEME_ASSIGN_OR_RETURN(mixer->router_, MemoryRouter::Make(builder, routing));
+    const MemoryFields fields(builder, routing);
+    mixer->written_ = fields.written();
+
+    EntryStreams& streams = mixer->streams_;
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
+        mapped));
+    MNEME_RETURN_IF_ERROR(streams.Add(fields,
+                                      TakeForMemories(builder, routing, {"attn.k_proj"},
+                                                      config.kv_heads * config.key_dim, model_dim),
+                                      mapped));
+    MNEME_RETURN_IF_ERROR(
+        streams.Add(fields, TakeForMemories(builder, routing, {"attn.v_proj"},
+                                            config.kv_heads * config.value_dim, model_dim)));
+    MNEME_RETURN_IF_ERROR(mixer->TakeMaps(builder));
+    mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, features);
+    if (config.norm_read) {
+      MNEME_ASSIGN_OR_RETURN(mixer->one_, TokenConstant::Make(builder, 1));
+      mixer->key_sum_ = fields.AddExactMatrices("key_sum", config.heads, 1, features);
+    }
+    MNEME_ASSIGN_OR_RETURN(mixer->output_,
+                           MemoryOutput::Make(builder, {.norm = "attn.norm",
+                                                        .affine = config.norm_affine,
+                                                        .eps = builder.norm_eps,
+                                                        .heads = config.heads,
+                                                        .dim = config.value_dim}));
+    return mixer;
+  }
+
+  bool uses_row_index() const override { return !config_.routing.routed(); }
+
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
+    const Workspace::Scope scope(ctx.workspace);
+    const StepEntries entries =
+        router_.Enter(ctx, norm, hidden, streams_.products(), ctx.State(written_));
+    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
+    const TensorView q = query_map_.Map(ctx, ByHead(streams[kQ], config_.heads));
+    const TensorView k = key_map_.Map(ctx, ByHead(streams[kK], config_.kv_heads));
+    if (config_.norm_queries) ctx.kernels().SumNorm({.x = q, .eps = kSumEps, .y = q});
+    if (config_.norm_keys) ctx.kernels().SumNorm({.x = k, .eps = kSumEps, .y = k});
+
+    const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
+    MatrixMemoryArgs memory = {.rule = kRule,
+                               .q = q,
+                               .k = k,
+                               .v = ByHead(streams[kV], config_.kv_heads),
+                               .scale = scale_,
+                               .segments = entries.segments,
+                               .state = ctx.State(memory_),
+                               .out = read};
+    ctx.kernels().MatrixMemory(memory);
+    if (config_.norm_read) {
+      // The sum of all keys is a memory in which each key has the value one.
+      memory.v = ByHead(one_.Read(ctx), 1);
+      memory.state = ctx.State(key_sum_);
+      memory.out = ctx.Temp({entries.count, config_.heads, 1});
+      ctx.kernels().MatrixMemory(memory);
+      ctx.kernels().Divide({.x = read, .z = Flat(memory.out), .eps = kReadEps, .y = read});
+    }
+    output_.Emit(ctx, entries, Flat(read), /*gate=*/{}, hidden);
+  }
+
+ private:
+  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kNone,
+                                       .correction = MatrixRule::Correction::kNone};
+  enum { kQ, kK, kV };
+
+  // A tied map is in the file under one name or both.
+  absl::Status TakeMaps(const LayerBuilder& builder) {
+    const KeyMap map = config_.key_map;
+    const char* query_name = "attn.feature_map_q";
+    const char* key_name = "attn.feature_map_k";
+    if (config_.tied_maps) {
+      const bool by_query = KeyFeatures::Exists(builder, map, query_name);
+      KeyFeatures::Ignore(builder, map, by_query ? key_name : query_name);
+      (by_query ? key_name : query_name) = by_query ? query_name : key_name;
+    }
+    MNEME_ASSIGN_OR_RETURN(query_map_,
+                           KeyFeatures::Make(builder, map, query_name, config_.key_dim));
+    if (config_.tied_maps) {
+      key_map_ = query_map_;
+      return absl::OkStatus();
+    }
+    MNEME_ASSIGN_OR_RETURN(key_map_, KeyFeatures::Make(builder, map, key_name, config_.key_dim));
+    return absl::OkStatus();
+  }
+
+  LinearAttentionConfig config_;
+  float scale_ = 1;
+  MemoryRouter router_;
+  EntryStreams streams_;
+  KeyFeatures query_map_, key_map_;
+  TokenConstant one_;
+  StateField written_, memory_, key_sum_;
+  MemoryOutput output_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeLinearAttention(
+    const LayerBuilder& builder, const LinearAttentionConfig& config) {
+  return LinearAttention::Make(builder, config);
+}
+
+}  // namespace mneme

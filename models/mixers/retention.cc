@@ -1,0 +1,124 @@
+// The token at position p, per head h:
+//   q, k = rope(map(Wq x), p), rope(map(Wk x), p);   v = Wv x
+//   S <- (1 - 2^(-5 - h)) S + v k^T;   o = S q / sqrt(key_dim)
+//   out = Wo concat( RmsNorm_head(o) * silu(Wg x) )
+
+#include "models/mixers/retention.h"
+
+#include <cmath>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "models/mixers/entry_streams.h"
+#include "models/mixers/memory_fields.h"
+#include "models/mixers/memory_output.h"
+
+namespace mneme {
+namespace {
+
+constexpr double kRopeBase = 10000;  // upstream's, which no configuration sets
+
+// base^(-2j / dim) for the pairs j of a head.
+std::vector<float> Frequencies(int dim) {
+  std::vector<float> frequencies(static_cast<size_t>(dim / 2));
+  for (int j = 0; j < dim / 2; ++j) {
+    frequencies[j] = static_cast<float>(std::pow(kRopeBase, -2.0 * j / dim));
+  }
+  return frequencies;
+}
+
+std::vector<float> LogDecays(int heads) {
+  std::vector<float> log_decays(static_cast<size_t>(heads));
+  for (int h = 0; h < heads; ++h) {
+    log_decays[h] = static_cast<float>(std::log1p(-std::exp2(-5.0 - h)));
+  }
+  return log_decays;
+}
+
+class Retention final : public SequenceMixer {
+ public:
+  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(const LayerBuilder& builder,
+                                                             const RetentionConfig& config) {
+    const int model_dim = builder.model_dim, values = config.heads * config.value_dim;
+    const StreamOptions mapped = {.activation = ActivationOf(config.key_map)};
+    auto mixer = std::make_unique<Retention>();
+    mixer->config_ = config;
+    const MemoryFields fields(builder, /*routing=*/{});
+    EntryStreams& streams = mixer->streams_;
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
+        mapped));
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields, TakeProjection(builder, "attn.k_proj", config.kv_heads * config.key_dim, model_dim),
+        mapped));
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields,
+        TakeProjection(builder, "attn.v_proj", config.kv_heads * config.value_dim, model_dim)));
+    if (config.output_gate) {
+      MNEME_RETURN_IF_ERROR(streams.Add(
+          fields, TakeProjection(builder, "attn.g_proj", values, model_dim), {.by_token = true}));
+    }
+    MNEME_ASSIGN_OR_RETURN(mixer->frequencies_,
+                           builder.weights().Constant(Frequencies(config.key_dim)));
+    MNEME_ASSIGN_OR_RETURN(mixer->log_decay_, builder.weights().Constant(LogDecays(config.heads)));
+    mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->output_,
+        MemoryOutput::Make(builder,
+                           {.norm = EitherNorm(builder, "attn.g_norm_swish_gate", "attn.g_norm"),
+                            .affine = config.norm_affine,
+                            .eps = builder.norm_eps,
+                            .heads = config.heads,
+                            .dim = config.value_dim}));
+    return mixer;
+  }
+
+  bool uses_row_index() const override { return true; }
+
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
+    const Workspace::Scope scope(ctx.workspace);
+    const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
+    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
+    const TensorView q = ByHead(streams[kQ], config_.heads);
+    const TensorView k = ByHead(streams[kK], config_.kv_heads);
+    for (const TensorView& turned : {q, k}) {
+      ctx.kernels().Rope({.x = turned,
+                          .positions = ctx.row_index.token_positions,
+                          .frequencies = frequencies_,
+                          .y = turned});
+    }
+    const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
+    ctx.kernels().MatrixMemory({.rule = kRule,
+                                .q = q,
+                                .k = k,
+                                .v = ByHead(streams[kV], config_.kv_heads),
+                                .log_decay = log_decay_,
+                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                .segments = entries.segments,
+                                .state = ctx.State(memory_),
+                                .out = read});
+    output_.Emit(ctx, entries, Flat(read), config_.output_gate ? streams[kGate] : TensorView{},
+                 hidden);
+  }
+
+ private:
+  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kConstant,
+                                       .correction = MatrixRule::Correction::kNone};
+  enum { kQ, kK, kV, kGate };
+
+  RetentionConfig config_;
+  EntryStreams streams_;
+  TensorView frequencies_;  // [key_dim / 2] f32
+  TensorView log_decay_;    // [heads] f32
+  StateField memory_;
+  MemoryOutput output_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeRetention(const LayerBuilder& builder,
+                                                             const RetentionConfig& config) {
+  return Retention::Make(builder, config);
+}
+
+}  // namespace mneme

@@ -1,0 +1,52 @@
+#include "models/projection.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace mneme {
+
+absl::StatusOr<Projection> TakeProjections(const LayerBuilder& builder,
+                                           std::span<const std::string> names, int out, int in,
+                                           Bias bias) {
+  std::vector<std::string> weights, biases;
+  for (const std::string& name : names) {
+    weights.push_back(builder.Weight(absl::StrCat(name, ".weight")));
+    biases.push_back(builder.Weight(absl::StrCat(name, ".bias")));
+  }
+  Projection projection{.by_memory = true};
+  MNEME_ASSIGN_OR_RETURN(projection.weights, builder.weights().MatrixGroup(weights, out, in));
+  if (bias == Bias::kAdded) {
+    MNEME_ASSIGN_OR_RETURN(projection.bias,
+                           builder.weights().FloatGroup(biases, {out}, WeightInit::kZeros));
+  }
+  return projection;
+}
+
+absl::StatusOr<Projection> TakeProjection(const LayerBuilder& builder, absl::string_view name,
+                                          int out, int in, Bias bias) {
+  const std::string names[] = {std::string(name)};
+  MNEME_ASSIGN_OR_RETURN(Projection projection, TakeProjections(builder, names, out, in, bias));
+  projection.by_memory = false;
+  return projection;
+}
+
+void Project(Kernels& kernels, std::span<const ProjectionArgs> products) {
+  std::vector<LinearArgs> linear;
+  for (const ProjectionArgs& args : products) {
+    const bool grouped = args.projection.by_memory;
+    linear.push_back({.x = args.x,
+                      .weights = args.projection.weights,
+                      .entry_rows = grouped ? args.entry_rows : TensorView{},
+                      .group_offsets = grouped ? args.group_offsets : TensorView{},
+                      .y = args.y});
+  }
+  kernels.Linear(linear);
+  for (const ProjectionArgs& args : products) {
+    if (!args.projection.has_bias()) continue;
+    kernels.AddBias({.bias = args.projection.bias,
+                     .group_offsets = args.projection.by_memory ? args.group_offsets : TensorView{},
+                     .y = args.y});
+  }
+}
+
+}  // namespace mneme
