@@ -177,6 +177,7 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
           .batch = batch_,
           .slabs = pool_.slabs(),
           .slab_bytes = pool_.slab_bytes(),
+          .contexts = pool_.contexts(),
           .routing = routing};
 }
 

@@ -15,7 +15,10 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   auto pool = absl::WrapUnique(new StatePool(backend));
   const StateLayout& layout = model.state_layout();
   pool->slab_bytes_ = layout.slab_bytes();
+  pool->fixed_bytes_ = layout.fixed_bytes();
   MNEME_ASSIGN_OR_RETURN(pool->slabs_, Buffer::Allocate(backend, slots * pool->slab_bytes_));
+  MNEME_ASSIGN_OR_RETURN(pool->contexts_,
+                         ContextTables::Create(backend, layout, pool->slabs_.data(), slots));
 
   // Fields lie in the order of their offsets; neighbours become one copy.
   int64_t eager_bytes = 0;
@@ -38,7 +41,6 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   }
 
   pool->JoinRanges();
-  pool->FindCopiedRanges(layout);
   std::vector<int32_t> numbers;
   for (const StateField& field : layout.fields()) {
     if (field.initial != StateInitial::kPhase) continue;
@@ -52,7 +54,7 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   // own.
   if (eager_bytes + number_bytes > 0) {
     MNEME_ASSIGN_OR_RETURN(pool->initial_, Buffer::Allocate(backend, eager_bytes + number_bytes));
-    backend.Zero(pool->slab(0), pool->slab_bytes_);
+    backend.Zero(pool->slab(0), pool->fixed_bytes_);
     MNEME_RETURN_IF_ERROR(model.InitState(backend, pool->slab(0)));
     for (const EagerRange& range : pool->eager_) {
       backend.CopyPieces(pool->initial_.data() + range.initial_offset, range.bytes,
@@ -66,22 +68,6 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   pool->free_.resize(slots);
   for (int i = 0; i < slots; ++i) pool->free_[i] = slots - 1 - i;
   return pool;
-}
-
-void StatePool::FindCopiedRanges(const StateLayout& layout) {
-  bool goes_on = false;  // the last range, with the next field
-  for (size_t i = 0; i < layout.fields().size(); ++i) {
-    const StateField& field = layout.fields()[i];
-    if (field.guard == StateGuard::kFirstRows || field.guard == StateGuard::kRing) {
-      filled_fields_.push_back(field);
-      goes_on = false;
-      continue;
-    }
-    if (!goes_on) copied_.push_back({field.offset, field.offset});
-    goes_on = true;
-    const bool last = i + 1 == layout.fields().size();
-    copied_.back().end = last ? layout.slab_bytes() : layout.fields()[i + 1].offset;
-  }
 }
 
 void StatePool::JoinRanges() {
@@ -130,17 +116,8 @@ void StatePool::Release(int slot) {
 void StatePool::Copy(int from, int to, int64_t tokens) {
   CHECK(taken_.at(from) && taken_.at(to)) << "slots " << from << " and " << to;
   if (from == to) return;
-  for (const ByteRange& range : copied_) {
-    backend_.Copy(slab(to) + range.begin, slab(from) + range.begin, range.end - range.begin);
-    copied_bytes_ += range.end - range.begin;
-  }
-  for (const StateField& field : filled_fields_) {
-    const int64_t bytes = std::min(tokens, field.rows()) * field.row_bytes();
-    if (bytes == 0) continue;
-    backend_.CopyPieces(slab(to) + field.offset, field.memory_bytes(), slab(from) + field.offset,
-                        field.memory_bytes(), bytes, field.memories());
-    copied_bytes_ += bytes * field.memories();
-  }
+  backend_.Copy(slab(to), slab(from), fixed_bytes_);
+  copied_bytes_ += fixed_bytes_ + contexts_.CopyFilled(backend_, from, to, tokens);
 }
 
 }  // namespace mneme

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
+#include "models/context_tables.h"
 #include "models/model.h"
 
 namespace mneme {
@@ -28,7 +30,7 @@ class StatePool {
   // Gives a slab back. Its bytes stay until the slot is acquired again.
   void Release(int slot);
   // The state in the slab `from`, of a session that was fed `tokens` tokens, over that in `to`;
-  // both are taken. Rows that are not filled yet are left out.
+  // both are taken. Blocks of rows that are not filled yet are left out.
   void Copy(int from, int to, int64_t tokens);
 
   int slots() const { return static_cast<int>(taken_.size()); }
@@ -38,6 +40,7 @@ class StatePool {
 
   std::byte* slabs() const { return slabs_.data(); }  // slab 0
   int64_t slab_bytes() const { return slab_bytes_; }
+  std::span<const ContextTable> contexts() const { return contexts_.tables(); }
   // Written by Acquire and Copy so far.
   int64_t copied_bytes() const { return copied_bytes_; }
 
@@ -57,8 +60,6 @@ class StatePool {
     int64_t initial_offset;
     int phases;
   };
-  // What a copy takes of every session: fields whose guard does not count rows, joined.
-  void FindCopiedRanges(const StateLayout& layout);
   // Joins ranges of one size and distance, of which a device then makes one copy.
   void JoinRanges();
 
@@ -67,14 +68,14 @@ class StatePool {
 
   Backend& backend_;
   int64_t slab_bytes_ = 0;
+  int64_t fixed_bytes_ = 0;  // of a slab: what a copy takes whatever was fed
   Buffer slabs_;
+  ContextTables contexts_;
   Buffer initial_;  // the eager fields of the initial slab, packed; then the phases
   std::vector<EagerRange> eager_;
   std::vector<PhaseField> phases_;
   int64_t births_ = 0;
-  std::vector<ByteRange> copied_;          // whatever was fed
-  std::vector<StateField> filled_fields_;  // kFirstRows and kRing: as far as they are filled
-  std::vector<int> free_;                  // last out first: its slab may still be in a cache
+  std::vector<int> free_;  // last out first: its slab may still be in a cache
   std::vector<bool> taken_;
   int64_t copied_bytes_ = 0;
 };

@@ -38,6 +38,7 @@ struct StateFormat {
   // rounded to it.
   DType bf16_window_dtype = DType::kF32;
   int pending_writes = 0;  // that a memory can hold back (PendingWrites::capacity); 0: none
+  DType context_dtype = DType::kF32;  // keys and values of attention
 };
 
 // One thread drives a backend (the engine's loop); only Allocate and the destructor of a Buffer may

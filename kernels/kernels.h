@@ -19,6 +19,7 @@
 #include <span>
 
 #include "kernels/decode_step.h"
+#include "kernels/ops/attention.h"
 #include "kernels/ops/dense.h"
 #include "kernels/ops/matrix_memory.h"
 #include "kernels/ops/routing.h"
@@ -29,6 +30,7 @@ namespace mneme {
 class Kernels : public DenseKernels,
                 public RoutingKernels,
                 public MatrixMemoryKernels,
+                public AttentionKernels,
                 public SamplingKernels {
  public:
   // Fused steps of decode rows (decode_step.h). False, or kNothing: nothing was done, the caller

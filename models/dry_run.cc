@@ -29,6 +29,7 @@ class DryRunKernels final : public Kernels {
   void DecayGates(const DecayGatesArgs&) override {}
   void MatrixMemory(const MatrixMemoryArgs&) override {}
   void SettleMemories(const SettleArgs&) override {}
+  void Attention(const AttentionArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   void BanTokens(const BanTokensArgs&) override {}

@@ -91,6 +91,7 @@ struct ForwardContext {
   const StepBatch& batch;
   std::byte* slabs = nullptr;  // slab 0 of the pool
   int64_t slab_bytes = 0;
+  std::span<const ContextTable> contexts;  // by StateField::group; empty in a dry run
   RoutingObserver* routing = nullptr;
   RowIndex row_index = {};
 
@@ -134,6 +135,11 @@ struct ForwardContext {
   TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
   StateView State(const StateField& field) const {
     return {slabs, slab_bytes, field.offset, field.memory_bytes(), field.dtype};
+  }
+  // Of a field that grows, with one memory.
+  ContextView Context(const StateField& field) const {
+    return {contexts.empty() ? ContextTable() : contexts[static_cast<size_t>(field.group)],
+            field.offset, field.row_bytes(), field.dtype};
   }
 };
 

@@ -25,10 +25,6 @@ bool IsSaved(const StateField& field) {
   return field.role != StateRole::kHeldBack && field.role != StateRole::kDerived;
 }
 
-bool HasRows(const StateField& field) {
-  return field.guard == StateGuard::kFirstRows || field.guard == StateGuard::kRing;
-}
-
 // Rows that are stored as numbers other than their elements.
 bool IsScaled(const StateField& field) { return field.row_values > 0 && field.dtype == DType::kI8; }
 
@@ -46,7 +42,7 @@ DType CanonicalDType(const StateField& field) {
 
 Shape CanonicalShape(const StateField& field, int64_t tokens) {
   Shape shape = field.values();
-  if (HasRows(field)) shape.dims[1] = std::min(tokens, field.rows());
+  if (field.grows()) shape.dims[1] = field.held(tokens).count();
   return shape;
 }
 
@@ -117,10 +113,11 @@ template <typename Visit>
 void ForEachWrittenRow(const StateLayout& layout, const StateField& field, const std::byte* slab,
                        int64_t tokens, const Visit& visit) {
   const Shape stored = field.shape;
-  const int64_t row_bytes = stored[stored.rank - 1] * SizeOf(field.dtype);
-  int64_t inner = 1;  // runs in a row of HasRows, or in a memory
-  for (int i = HasRows(field) ? 2 : 1; i < stored.rank - 1; ++i) inner *= stored[i];
-  const int64_t rows = HasRows(field) ? std::min(tokens, field.rows()) : 1;
+  const int64_t run_bytes = stored[stored.rank - 1] * SizeOf(field.dtype);
+  int64_t inner = 1;  // runs in a row of a field that grows, or in a memory
+  for (int i = field.grows() ? 2 : 1; i < stored.rank - 1; ++i) inner *= stored[i];
+  const PositionRange held = field.grows() ? field.held(tokens) : PositionRange{0, 1};
+  const int64_t rows = held.count();
   if (field.guard == StateGuard::kFed && tokens == 0) return;
   for (int64_t m = 0; m < field.memories(); ++m) {
     if (field.guard == StateGuard::kFlags &&
@@ -128,15 +125,9 @@ void ForEachWrittenRow(const StateLayout& layout, const StateField& field, const
       continue;
     }
     for (int64_t n = 0; n < rows; ++n) {
-      const int64_t place = field.guard == StateGuard::kRing && tokens > field.rows()
-                                ? (tokens + n) % field.rows()
-                                : n;
-      for (int64_t i = 0; i < inner; ++i) {
-        const int64_t at =
-            HasRows(field) ? m * field.memory_bytes() + place * field.row_bytes() + i * row_bytes
-                           : m * field.memory_bytes() + i * row_bytes;
-        visit(field.offset + at, (m * rows + n) * inner + i);
-      }
+      const int64_t begin = field.grows() ? layout.RowOffset(field, m, held.begin + n)
+                                          : field.offset + m * field.memory_bytes();
+      for (int64_t i = 0; i < inner; ++i) visit(begin + i * run_bytes, (m * rows + n) * inner + i);
     }
   }
 }
@@ -145,6 +136,17 @@ void ForEachWrittenRow(const StateLayout& layout, const StateField& field, const
 int64_t ValuesOfRow(const StateField& field) {
   const Shape values = field.values();
   return values.rank <= 1 ? 1 : values[values.rank - 1];
+}
+
+// Of each context group: the blocks that a session has filled, in its slab.
+std::vector<ByteRange> FilledBlocks(const StateLayout& layout, int64_t tokens) {
+  std::vector<ByteRange> ranges;
+  for (size_t g = 0; g < layout.groups().size(); ++g) {
+    const ContextGroup& group = layout.groups()[g];
+    const int64_t begin = layout.BlockOffset(static_cast<int>(g), 0);
+    ranges.push_back({begin, begin + group.filled_blocks(tokens) * group.block_bytes});
+  }
+  return ranges;
 }
 
 absl::Status Wrong(absl::string_view name, absl::string_view what) {
@@ -187,14 +189,15 @@ absl::Status CheckTensor(const StateField& field, const StateTensor& tensor, int
 absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
                                            const std::byte* slab, int64_t tokens) {
   const StateLayout& layout = model.state_layout();
-  const int64_t bytes = layout.slab_bytes();
   constexpr int64_t kScratchBytes = 1 << 12;
-  std::vector<std::byte> host(static_cast<size_t>(bytes));
+  std::vector<std::byte> host(static_cast<size_t>(layout.slab_bytes()));
   {
+    // Rows are only ever appended, so that they are read where they are.
+    const int64_t bytes = std::max<int64_t>(layout.fixed_bytes(), 1);
     MNEME_ASSIGN_OR_RETURN(const Buffer copy, Buffer::Allocate(backend, bytes));
     MNEME_ASSIGN_OR_RETURN(const Tensor slots, Tensor::Allocate(backend, DType::kI32, {1}));
     MNEME_ASSIGN_OR_RETURN(Workspace workspace, Workspace::Create(backend, kScratchBytes));
-    backend.Copy(copy.data(), slab, bytes);
+    backend.Copy(copy.data(), slab, layout.fixed_bytes());
     backend.Zero(slots.view().data, sizeof(int32_t));  // the copy is slab 0 of a pool of one
     const StepBatch no_batch;
     ForwardContext ctx{.backend = backend,
@@ -203,7 +206,11 @@ absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
                        .slabs = copy.data(),
                        .slab_bytes = bytes};
     model.Settle(ctx, slots.view());
-    backend.CopyToHost(host.data(), copy.data(), bytes);
+    backend.CopyToHost(host.data(), copy.data(), layout.fixed_bytes());
+    for (const ByteRange& blocks : FilledBlocks(layout, tokens)) {
+      backend.CopyToHost(host.data() + blocks.begin, slab + blocks.begin,
+                         blocks.end - blocks.begin);
+    }
     MNEME_RETURN_IF_ERROR(backend.Synchronize());
   }
 
@@ -270,7 +277,11 @@ absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalSt
     if (phase < 0 || phase >= field.phases) phase = 0;  // no session was born there
     StoreAs(host.data() + field.offset, phase);
   }
-  backend.CopyFromHost(slab, host.data(), layout.slab_bytes());
+  backend.CopyFromHost(slab, host.data(), layout.fixed_bytes());
+  for (const ByteRange& blocks : FilledBlocks(layout, state.tokens)) {
+    backend.CopyFromHost(slab + blocks.begin, host.data() + blocks.begin,
+                         blocks.end - blocks.begin);
+  }
   return backend.Synchronize();
 }
 

@@ -6,7 +6,7 @@
 //   rows of int8   (kernels/state_row.h) as the numbers that they stand for
 //   held back      added to what it is held back from: no tensor of its own
 //   derived        left out
-//   first n rows   n rows; a ring: its rows from the oldest to the newest
+//   rows           those of the positions that are held, from the oldest to the newest
 //   not written    zeros, and a flag that says so or no tokens; never the bytes of a former owner
 // Matrix memories are [memories, value_heads, value_dim, key_dim], as the caches of
 // flash-linear-attention are, one memory at a time.
@@ -38,15 +38,14 @@ struct CanonicalState {
 };
 
 // The state in `slab`, backend memory, of a session that was fed `tokens` tokens. The slab stays as
-// it is, held-back writes included: a copy is settled. Takes the memory of one more slab meanwhile
-// (RESOURCE_EXHAUSTED), and waits for the device.
+// it is, held-back writes included: a copy is settled. Takes the memory of one more slab, but for
+// its part that grows, meanwhile (RESOURCE_EXHAUSTED), and waits for the device.
 absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
                                            const std::byte* slab, int64_t tokens);
 
-// Makes `slab`, backend memory of a new session (its phase stays), that state; all other bytes are
-// written. INVALID_ARGUMENT names
-// the tensor that is missing, is not of this model, or has another dtype or shape; the slab is then
-// as it was.
+// Makes `slab`, backend memory of a new session (its phase stays), that state; all bytes are
+// written, but for blocks that are not filled. INVALID_ARGUMENT names the tensor that is missing,
+// is not of this model, or has another dtype or shape; the slab is then as it was.
 absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalState& state,
                          std::byte* slab);
 

@@ -14,6 +14,10 @@ namespace {
 
 constexpr int64_t kFieldAlignment = 64;
 
+int64_t Aligned(int64_t bytes) {
+  return (bytes + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
+}
+
 // "layers.3.memory" is layer 3's "memory"; other names have no layer.
 struct FieldName {
   int layer = -1;
@@ -53,50 +57,86 @@ StateField StateLayout::Add(StateField field) {
           flags.guard == StateGuard::kAlways)
         << flags.name << " are no flags of " << field.name;
   }
-  if (field.guard == StateGuard::kFirstRows || field.guard == StateGuard::kRing) {
-    CHECK_GE(field.shape.rank, 2) << field.name;
-    CHECK_GE(field.rows(), 1) << field.name;
-  }
   // What is not read until it is written needs a guard that says what was.
   CHECK(field.initial != StateInitial::kShared || field.guard == StateGuard::kFlags ||
         field.guard == StateGuard::kFed)
       << field.name;
   field.index = static_cast<int>(fields_.size());
-  field.offset = slab_bytes_;
-  slab_bytes_ += (field.bytes() + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
+  if (field.grows()) {
+    CHECK_GE(field.shape.rank, 3) << field.name;
+    CHECK_GE(field.rows(), 1) << field.name;
+    const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const ContextGroup& g) {
+      return g.guard == field.guard && g.rows == field.rows();
+    });
+    field.group = static_cast<int>(group - groups_.begin());
+    if (group == groups_.end()) groups_.push_back({.guard = field.guard, .rows = field.rows()});
+    field.offset = groups_[field.group].block_bytes;
+    groups_[field.group].block_bytes += Aligned(field.memories() * field.memory_bytes());
+  } else {
+    field.offset = fixed_bytes_;
+    fixed_bytes_ += Aligned(field.bytes());
+  }
   fields_.push_back(field);
   return field;
 }
 
+int64_t StateLayout::slab_bytes() const {
+  int64_t bytes = fixed_bytes_;
+  for (const ContextGroup& group : groups_) bytes += group.bytes();
+  return bytes;
+}
+
+int64_t StateLayout::BlockOffset(int group, int64_t block) const {
+  int64_t offset = fixed_bytes_;
+  for (int g = 0; g < group; ++g) offset += groups_[g].bytes();
+  return offset + block * groups_[group].block_bytes;
+}
+
+int64_t StateLayout::RowOffset(const StateField& field, int64_t memory, int64_t position) const {
+  const int64_t block = position / kContextBlock % field.blocks();
+  return BlockOffset(field.group, block) + field.offset + memory * field.memory_bytes() +
+         position % kContextBlock * field.row_bytes();
+}
+
+std::optional<int64_t> StateLayout::max_tokens() const {
+  std::optional<int64_t> most;
+  for (const ContextGroup& group : groups_) {
+    if (group.guard == StateGuard::kFirstRows) {
+      most = std::min(most.value_or(group.rows), group.rows);
+    }
+  }
+  return most;
+}
+
 std::vector<ByteRange> WrittenBytes(const StateLayout& layout, const StateField& field,
                                     const std::byte* slab, int64_t tokens) {
-  std::vector<ByteRange> ranges;
-  const auto add = [&](int64_t begin, int64_t bytes) {
-    if (bytes == 0) return;
-    if (!ranges.empty() && ranges.back().end == begin) {
-      ranges.back().end = begin + bytes;
-    } else {
-      ranges.push_back({begin, begin + bytes});
-    }
+  std::vector<ByteRange> pieces;
+  const auto memory_written = [&](int64_t m) {
+    if (field.guard == StateGuard::kFed) return tokens > 0;
+    return field.guard != StateGuard::kFlags || slab == nullptr ||
+           slab[layout.fields()[field.flags].offset + m] != std::byte{0};
   };
   for (int64_t m = 0; m < field.memories(); ++m) {
-    const int64_t begin = field.offset + m * field.memory_bytes();
-    switch (field.guard) {
-      case StateGuard::kAlways:
-        add(begin, field.memory_bytes());
-        break;
-      case StateGuard::kFlags:
-        if (slab == nullptr || slab[layout.fields()[field.flags].offset + m] != std::byte{0}) {
-          add(begin, field.memory_bytes());
-        }
-        break;
-      case StateGuard::kFed:
-        if (tokens > 0) add(begin, field.memory_bytes());
-        break;
-      case StateGuard::kFirstRows:
-      case StateGuard::kRing:
-        add(begin, std::min(tokens, field.rows()) * field.row_bytes());
-        break;
+    if (field.grows()) {
+      const PositionRange held = field.held(tokens);
+      for (int64_t p = held.begin; p < held.end; ++p) {
+        const int64_t begin = layout.RowOffset(field, m, p);
+        pieces.push_back({begin, begin + field.row_bytes()});
+      }
+    } else if (memory_written(m)) {
+      const int64_t begin = field.offset + m * field.memory_bytes();
+      pieces.push_back({begin, begin + field.memory_bytes()});
+    }
+  }
+  std::sort(pieces.begin(), pieces.end(),
+            [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
+  std::vector<ByteRange> ranges;
+  for (const ByteRange& piece : pieces) {
+    if (piece.begin == piece.end) continue;
+    if (!ranges.empty() && ranges.back().end == piece.begin) {
+      ranges.back().end = piece.end;
+    } else {
+      ranges.push_back(piece);
     }
   }
   return ranges;
@@ -144,12 +184,16 @@ std::string StateLayout::ToString() const {
       birth = absl::StrCat("  one of ", group.field->phases, " in turn in new sessions");
     } else if (group.field->guard == StateGuard::kAlways) {
       birth = "  cleared in new sessions";
+    } else if (group.field->guard == StateGuard::kFirstRows) {
+      birth = "  a row a token";
+    } else if (group.field->guard == StateGuard::kRing) {
+      birth = absl::StrCat("  a row a token, the last ", group.field->rows());
     }
     absl::StrAppendFormat(&text, "%-24s %-4s %-22s %12d bytes%s\n", name, Name(group.field->dtype),
                           ShapeToString(group.field->shape), group.count * group.field->bytes(),
                           birth);
   }
-  absl::StrAppend(&text, "slab: ", slab_bytes_, " bytes\n");
+  absl::StrAppend(&text, "slab: ", slab_bytes(), " bytes\n");
   return text;
 }
 

@@ -1,14 +1,23 @@
-// The fields of a slab. A slab is the whole recurrent state of one session: a fixed number of
-// bytes. Whoever creates, copies, saves, counts or compares sessions reads what fields say of
-// themselves here, and knows nothing else of a model's memory.
+// The fields of a slab. A slab is the whole state of one session: a fixed number of bytes. Whoever
+// creates, copies, saves, counts or compares sessions reads what fields say of themselves here, and
+// knows nothing else of a model's memory.
+//
+// A slab has two parts. The first one holds, one behind the other, the fields of a fixed size. The
+// second one holds those that grow with what a session is fed (keys and values of attention): in
+// blocks of kContextBlock positions (kernels/ops/attention.h), each with the rows of all fields of
+// a *context group*, which are filled alike. So what is filled is one piece of memory, and a block
+// of all layers could be a page.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/ops/attention.h"
 #include "kernels/tensor_view.h"
 
 namespace mneme {
@@ -33,7 +42,13 @@ enum class StateGuard : uint8_t {
   kFlags,      // memory m, where byte m of the field `flags` is not 0; else it is its initial value
   kFed,        // all, once a token was fed; before that they stand for the initial value
   kFirstRows,  // rows [0, n) of each memory, after n tokens were fed
-  kRing,       // the last min(n, rows) rows, that of position p in row p % rows
+  kRing,       // rows of the last min(n, rows) positions
+};
+
+// Positions [begin, end).
+struct PositionRange {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
 };
 
 // How a field changes, for those who copy and save states.
@@ -49,7 +64,7 @@ enum class StateRole : uint8_t {
 struct StateField {
   std::string name;  // "layers.3.memory"
   DType dtype = DType::kF32;
-  Shape shape;  // outermost dimension: memories; of kFirstRows and kRing, the next one: rows
+  Shape shape;  // outermost dimension: memories; of a field that grows, the next one: rows
   StateInitial initial = StateInitial::kZero;
   StateGuard guard = StateGuard::kAlways;
   StateRole role = StateRole::kRewritten;
@@ -61,19 +76,51 @@ struct StateField {
 
   // Set by StateLayout::Add.
   int index = -1;      // in fields()
-  int64_t offset = 0;  // bytes from the start of a slab
+  int group = -1;      // of a field that grows: in groups()
+  int64_t offset = 0;  // bytes from the start of a slab; of a field that grows, of each block
 
-  int64_t bytes() const { return shape.elements() * SizeOf(dtype); }
+  // Whether the field is one of a context group: it has a row for each position, up to rows().
+  bool grows() const { return guard == StateGuard::kFirstRows || guard == StateGuard::kRing; }
   int64_t memories() const { return shape.rank == 0 ? 1 : shape[0]; }
-  int64_t memory_bytes() const { return memories() == 0 ? 0 : bytes() / memories(); }
-  // Of kFirstRows and kRing.
+  // Of a memory, in a slab or, of a field that grows, in each block.
+  int64_t memory_bytes() const {
+    if (grows()) return kContextBlock * row_bytes();
+    return memories() == 0 ? 0 : shape.elements() / memories() * SizeOf(dtype);
+  }
+  // Of a field that grows.
   int64_t rows() const { return shape[1]; }
-  int64_t row_bytes() const { return memory_bytes() / rows(); }
+  int64_t row_bytes() const {
+    int64_t elements = 1;
+    for (int i = 2; i < shape.rank; ++i) elements *= shape[i];
+    return elements * SizeOf(dtype);
+  }
+  int64_t blocks() const { return (rows() + kContextBlock - 1) / kContextBlock; }
+  // The positions whose rows a session has that was fed `tokens` tokens.
+  PositionRange held(int64_t tokens) const {
+    if (guard == StateGuard::kFirstRows) return {0, std::min(tokens, rows())};
+    return {std::max<int64_t>(0, tokens - rows()), tokens};
+  }
+  // In a slab, room in the last block included.
+  int64_t bytes() const { return (grows() ? blocks() : 1) * memories() * memory_bytes(); }
   // The values that the field stands for.
   Shape values() const {
     Shape values = shape;
     if (row_values > 0) values.dims[values.rank - 1] = row_values;
     return values;
+  }
+};
+
+// Fields that grow, of one guard and number of rows, over all layers.
+struct ContextGroup {
+  StateGuard guard = StateGuard::kFirstRows;
+  int64_t rows = 0;
+  int64_t block_bytes = 0;  // of all its fields
+
+  int64_t blocks() const { return (rows + kContextBlock - 1) / kContextBlock; }
+  int64_t bytes() const { return blocks() * block_bytes; }
+  // Blocks that hold something in a session that was fed `tokens` tokens: they are the first ones.
+  int64_t filled_blocks(int64_t tokens) const {
+    return std::min(blocks(), (tokens + kContextBlock - 1) / kContextBlock);
   }
 };
 
@@ -89,13 +136,22 @@ class StateLayout {
   StateField AddPhase(int phases);
 
   std::span<const StateField> fields() const { return fields_; }
-  int64_t slab_bytes() const { return slab_bytes_; }  // multiple of 64
+  std::span<const ContextGroup> groups() const { return groups_; }
+  int64_t slab_bytes() const;                           // multiple of 64
+  int64_t fixed_bytes() const { return fixed_bytes_; }  // of the part that does not grow, likewise
+  // Bytes from the start of a slab to a block of a group.
+  int64_t BlockOffset(int group, int64_t block) const;
+  // Bytes from the start of a slab to the row of a position; of a field that grows.
+  int64_t RowOffset(const StateField& field, int64_t memory, int64_t position) const;
+  // The most tokens that a session can be fed; none where nothing grows but rings.
+  std::optional<int64_t> max_tokens() const;
   // Printed by mneme-inspect and mneme-server --plan: one line per group of equal layers.
   std::string ToString() const;
 
  private:
   std::vector<StateField> fields_;
-  int64_t slab_bytes_ = 0;
+  std::vector<ContextGroup> groups_;
+  int64_t fixed_bytes_ = 0;
 };
 
 // Bytes [begin, end) of a slab.

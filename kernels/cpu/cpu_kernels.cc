@@ -17,9 +17,6 @@
 namespace mneme {
 namespace {
 
-// Below this, waking and awaiting workers costs more than they save.
-constexpr double kWorthSharingNanoseconds = 15000;
-
 constexpr ActivationTypes kTypes{DType::kF32};
 
 }  // namespace

@@ -14,6 +14,9 @@
 
 namespace mneme {
 
+// Below this, waking and awaiting workers costs more than they save.
+inline constexpr double kWorthSharingNanoseconds = 15000;
+
 // Denormals count as zero in all arithmetic: they cost a hundred cycles each and carry nothing.
 // Set for the calling thread while in scope; workers have it set for good.
 class FlushDenormals {
@@ -70,6 +73,7 @@ class CpuKernels final : public Kernels {
   void DecayGates(const DecayGatesArgs& args) override;
   void MatrixMemory(const MatrixMemoryArgs& args) override;
   void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
+  void Attention(const AttentionArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;
   void Sample(const SampleArgs& args) override;
@@ -89,7 +93,7 @@ class CpuKernels final : public Kernels {
   ThreadPool& pool_;
 
   struct Worker {
-    WorkerMemory linear, sample, matrix_memory;
+    WorkerMemory linear, sample, matrix_memory, attention;
     LinearScratch linear_scratch;
   };
   std::vector<Worker> workers_;
@@ -100,6 +104,7 @@ class CpuKernels final : public Kernels {
     int segment, head, begin, end;
   };
   std::vector<RuleTask> rule_tasks_;
+  std::vector<AttentionTask> attention_tasks_;
   std::vector<int> active_segments_;
   std::vector<SamplingRow> sampling_rows_;  // bounded
 };

@@ -30,6 +30,7 @@ void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end);
 int64_t MatrixMemoryScratch(const MatrixMemoryArgs& args);
 void MatrixMemory(const MatrixMemoryArgs& args, int segment, int head, int begin, int end,
                   float* scratch);
+void Attention(const AttentionArgs& args, const AttentionTask& task, float* scratch);
 // Row r of the batch, with parameters as SamplingRow::Bounded() has them.
 void Sample(const SampleArgs& args, const SamplingRow& row, int r, double uniform,
             SampleScratch& scratch);

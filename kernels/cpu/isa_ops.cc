@@ -31,6 +31,7 @@ const IsaOps& Ops() {
       .short_conv = ShortConv,
       .matrix_memory_scratch = MatrixMemoryScratch,
       .matrix_memory = MatrixMemory,
+      .attention = Attention,
       .sample = Sample,
   };
   return kOps;

@@ -41,6 +41,18 @@ struct SampleScratch {
   int32_t* candidates = nullptr;
 };
 
+// Tokens [begin, end) of a row, counted from its first one, and the heads that share the keys and
+// values of one.
+struct AttentionTask {
+  int row = 0, kv_head = 0;
+  int begin = 0, end = 0;
+
+  // Floats that its working memory takes.
+  static int64_t ScratchFloats(int64_t queries, int64_t value_dim) {
+    return queries * (kContextBlock + value_dim + 2);
+  }
+};
+
 struct IsaOps {
   // At most this many entries per LinearTask.
   int max_entries = 0;
@@ -77,6 +89,9 @@ struct IsaOps {
   // Rows [begin, end) of one head's matrix of one segment.
   void (*matrix_memory)(const MatrixMemoryArgs&, int segment, int head, int begin, int end,
                         float* scratch) = nullptr;
+  // Writes the outputs of a task; appends nothing. `scratch` has ScratchFloats of (end - begin)
+  // times the heads of a group.
+  void (*attention)(const AttentionArgs&, const AttentionTask& task, float* scratch) = nullptr;
   // One row; `uniform` is its random number in [0, 1).
   void (*sample)(const SampleArgs&, const SamplingRow&, int r, double uniform,
                  SampleScratch& scratch) = nullptr;

@@ -326,6 +326,33 @@ void Check(const MatrixMemoryArgs& args, ActivationTypes types) {
   Check(args.segments);
 }
 
+void Check(const AttentionArgs& args, ActivationTypes types) {
+  ExpectRank(args.q, 3, "q");
+  ExpectRank(args.k, 3, "k");
+  ExpectRank(args.v, 3, "v");
+  const int64_t tokens = args.q.shape[0], heads = args.q.shape[1], key_dim = args.q.shape[2];
+  const int64_t kv_heads = args.k.shape[1], value_dim = args.v.shape[2];
+  const int64_t rows = args.slots.shape[0];
+  CHECK(kv_heads > 0 && heads % kv_heads == 0) << "k has " << kv_heads << " heads, q " << heads;
+  Expect(args.q, types.act, {tokens, heads, key_dim}, "q");
+  Expect(args.k, types.act, {tokens, kv_heads, key_dim}, "k");
+  Expect(args.v, types.act, {tokens, kv_heads, value_dim}, "v");
+  Expect(args.out, types.act, {tokens, heads, value_dim}, "out");
+  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
+  Expect(args.slots, DType::kI32, {rows}, "slots");
+  Expect(args.positions, DType::kI64, {rows}, "positions");
+  const ContextTable& table = args.keys.table;
+  ExpectRank(table.offsets, 2, "table");
+  Expect(table.offsets, DType::kI64, table.offsets.shape, "table");
+  CHECK(table.base != nullptr && table.base == args.values.table.base &&
+        table.offsets.data == args.values.table.offsets.data)
+      << "keys and values of different tables";
+  CHECK_GE(args.keys.row_bytes, kv_heads * key_dim * SizeOf(args.keys.dtype)) << "keys";
+  CHECK_GE(args.values.row_bytes, kv_heads * value_dim * SizeOf(args.values.dtype)) << "values";
+  CHECK(args.window >= 0 && args.window <= table.positions())
+      << "a window of " << args.window << " over " << table.positions() << " positions";
+}
+
 void Check(const SampleArgs& args, ActivationTypes types) {
   const size_t rows = args.rows.size();
   Expect(args.logits, types.act, {static_cast<int64_t>(rows), args.logits.shape[1]}, "logits");

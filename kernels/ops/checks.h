@@ -43,6 +43,7 @@ void Check(const ShortConvArgs& args, ActivationTypes types);
 void Check(const DeltaGatesArgs& args, ActivationTypes types);
 void Check(const DecayGatesArgs& args, ActivationTypes types);
 void Check(const MatrixMemoryArgs& args, ActivationTypes types);
+void Check(const AttentionArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

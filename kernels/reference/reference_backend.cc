@@ -26,7 +26,12 @@ class ReferenceBackend final : public Backend {
                         compute_dtype_ == DType::kBF16 ? ", activations rounded to bf16" : "");
   }
   DType activation_dtype() const override { return DType::kF64; }
-  StateFormat state_format() const override { return {DType::kF64, DType::kF64, DType::kF64}; }
+  StateFormat state_format() const override {
+    return {.memory_dtype = DType::kF64,
+            .window_dtype = DType::kF64,
+            .bf16_window_dtype = DType::kF64,
+            .context_dtype = DType::kF64};
+  }
   DType compute_dtype() const override { return compute_dtype_; }
 
   absl::StatusOr<void*> Allocate(int64_t bytes) override {

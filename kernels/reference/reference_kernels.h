@@ -44,6 +44,8 @@ class ReferenceKernels : public Kernels {
   void DecayGates(const DecayGatesArgs& args) override;
   void MatrixMemory(const MatrixMemoryArgs& args) override;
   void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
+  // attention.cc
+  void Attention(const AttentionArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 

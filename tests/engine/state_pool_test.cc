@@ -121,37 +121,65 @@ class LayoutModel final : public Model {
   StateLayout layout_;
 };
 
-TEST(StatePoolTest, ACopyTakesTheRowsThatAreFilled) {
+TEST(StatePoolTest, ACopyTakesTheBlocksThatAreFilled) {
   StateLayout layout;
   layout.Add({.name = "a", .dtype = DType::kU8, .shape = {64}});
   const StateField rows = layout.Add({.name = "rows",
                                       .dtype = DType::kU8,
-                                      .shape = {2, 8, 16},
+                                      .shape = {2, 300, 16},
                                       .guard = StateGuard::kFirstRows,
                                       .role = StateRole::kAppendOnly});
   layout.Add({.name = "b", .dtype = DType::kU8, .shape = {64}});
   const StateField ring = layout.Add({.name = "ring",
                                       .dtype = DType::kU8,
-                                      .shape = {1, 4, 16},
+                                      .shape = {1, 100, 16},
                                       .guard = StateGuard::kRing,
                                       .role = StateRole::kAppendOnly});
   FaultyBackend backend;
   auto pool = StatePool::Create(backend, LayoutModel(layout), 2).value();
   const int from = pool->Acquire().value(), to = pool->Acquire().value();
   std::byte* const slab = pool->slabs() + to * pool->slab_bytes();
+  constexpr int64_t kTokens = 140;
   std::memset(pool->slabs() + from * pool->slab_bytes(), 0x11, pool->slab_bytes());
   std::memset(slab, 0x22, pool->slab_bytes());
   const int64_t before = pool->copied_bytes();
-  pool->Copy(from, to, /*tokens=*/5);
-  EXPECT_EQ(pool->copied_bytes() - before, 2 * 64 + 2 * 5 * 16 + 4 * 16);
-  for (const StateField& field : layout.fields()) {
-    for (int64_t i = 0; i < field.bytes(); ++i) {
-      const bool filled = field.index != rows.index || i % field.memory_bytes() < 5 * 16;
-      ASSERT_EQ(slab[field.offset + i], filled ? std::byte{0x11} : std::byte{0x22})
-          << field.name << " byte " << i;
+  pool->Copy(from, to, kTokens);
+  EXPECT_EQ(pool->copied_bytes() - before, 2 * 64 + 3 * 64 * 2 * 16 + 2 * 64 * 16);
+  for (const StateField& field : {rows, ring}) {
+    const PositionRange held = field.held(kTokens);
+    for (int64_t position = held.begin; position < held.end; ++position) {
+      for (int64_t m = 0; m < field.memories(); ++m) {
+        ASSERT_EQ(slab[layout.RowOffset(field, m, position) + 15], std::byte{0x11})
+            << field.name << " position " << position;
+      }
     }
   }
-  EXPECT_EQ(ring.row_bytes(), 16);
+  EXPECT_EQ(slab[layout.RowOffset(rows, 0, 192)], std::byte{0x22}) << "a block that is not filled";
+}
+
+// Kernels find each slot's blocks where its slab is.
+TEST(StatePoolTest, TablesNameTheBlocksOfEverySlab) {
+  StateLayout layout;
+  layout.Add({.name = "a", .dtype = DType::kU8, .shape = {64}});
+  const StateField rows =
+      layout.Add({.name = "rows", .shape = {1, 300, 16}, .guard = StateGuard::kFirstRows});
+  const StateField ring =
+      layout.Add({.name = "ring", .shape = {1, 100, 16}, .guard = StateGuard::kRing});
+  FaultyBackend backend;
+  auto pool = StatePool::Create(backend, LayoutModel(layout), 3).value();
+  ASSERT_EQ(pool->contexts().size(), 2u);
+  for (const StateField& field : {rows, ring}) {
+    const ContextTable& table = pool->contexts()[field.group];
+    EXPECT_EQ(table.blocks(), field.blocks());
+    const ContextView view = {table, field.offset, field.row_bytes(), field.dtype};
+    for (int slot = 0; slot < 3; ++slot) {
+      for (const int64_t position : {0, 63, 64, 129, 299, 1000}) {
+        EXPECT_EQ(view.At(slot, position),
+                  pool->slabs() + slot * pool->slab_bytes() + layout.RowOffset(field, 0, position));
+      }
+    }
+  }
+  EXPECT_EQ(ContextTables::bytes(layout), (5 + 2) * 8);
 }
 
 TEST(StatePoolTest, LackOfMemoryIsAnErrorAndLeavesNothingBehind) {

@@ -28,6 +28,9 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
   const Model& network = *driver->model_;
   const int64_t slab_bytes = network.state_layout().slab_bytes();
   MNEME_ASSIGN_OR_RETURN(driver->slabs_, Buffer::Allocate(device, slab_bytes * limits.slots));
+  MNEME_ASSIGN_OR_RETURN(
+      driver->contexts_,
+      ContextTables::Create(device, network.state_layout(), driver->slabs_.data(), limits.slots));
   MNEME_ASSIGN_OR_RETURN(driver->initial_slab_, Buffer::Allocate(device, slab_bytes));
   MNEME_ASSIGN_OR_RETURN(
       driver->workspace_,
@@ -106,6 +109,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
                      .batch = batch,
                      .slabs = slabs_.data(),
                      .slab_bytes = model_->state_layout().slab_bytes(),
+                     .contexts = contexts_.tables(),
                      .routing = routing_};
   const TensorView logits = First(logits_, static_cast<int64_t>(wanted.size()));
   model_->Forward(ctx, upload(logit_tokens_, wanted), logits);
@@ -153,7 +157,8 @@ void ModelDriver::Reset(int slot) {
 }
 
 void ModelDriver::Fork(int from, int to) {
-  backend_->Copy(Slab(to), Slab(from), model_->state_layout().slab_bytes());
+  backend_->Copy(Slab(to), Slab(from), model_->state_layout().fixed_bytes());
+  contexts_.CopyFilled(*backend_, from, to, position(from));
   positions_.at(to) = position(from);
 }
 

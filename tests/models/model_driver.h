@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
+#include "models/context_tables.h"
 #include "models/forward_context.h"
 #include "models/model.h"
 
@@ -74,6 +75,7 @@ class ModelDriver {
   Limits limits_;
   std::vector<int64_t> positions_;  // by slot
   Buffer slabs_, initial_slab_;
+  ContextTables contexts_;
   int64_t births_ = 0;
   Workspace workspace_ = Workspace::ForMeasuring();
   Tensor token_ids_, row_offsets_, slots_, row_positions_, logit_tokens_, logits_;

@@ -65,23 +65,32 @@ TEST_F(StateCodecTest, OfCountedRowsTheFilledOnesCount) {
   StateLayout layout;
   const StateField keys = layout.Add({.name = "keys",
                                       .dtype = DType::kF32,
-                                      .shape = {2, 4, 3},
+                                      .shape = {2, 200, 3},
                                       .guard = StateGuard::kFirstRows,
                                       .role = StateRole::kAppendOnly});
-  const CanonicalState state = Decode(layout, 2, [&](std::byte* slab) {
-    auto* values = reinterpret_cast<float*>(slab + keys.offset);
+  const auto row = [&](auto* slab, int memory, int position) {
+    return reinterpret_cast<float*>(const_cast<std::byte*>(slab) +
+                                    layout.RowOffset(keys, memory, position));
+  };
+  const CanonicalState state = Decode(layout, 66, [&](std::byte* slab) {
     for (int memory = 0; memory < 2; ++memory) {
-      for (int i = 0; i < 6; ++i) values[memory * 12 + i] = static_cast<float>(10 * memory + i);
+      for (int position = 0; position < 66; ++position) {
+        for (int i = 0; i < 3; ++i) {
+          row(slab, memory, position)[i] = static_cast<float>(1000 * memory + 3 * position + i);
+        }
+      }
     }
   });
   ASSERT_EQ(state.tensors.size(), 1u);
-  EXPECT_EQ(state.tensors[0].shape, (Shape{2, 2, 3}));
-  EXPECT_THAT(Values<float>(state.tensors[0]),
-              ElementsAre(0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15));
+  EXPECT_EQ(state.tensors[0].shape, (Shape{2, 66, 3}));
+  const std::vector<float> values = Values<float>(state.tensors[0]);
+  for (int i = 0; i < 2 * 66 * 3; ++i) {
+    ASSERT_EQ(values[i], static_cast<float>(i / 198 * 1000 + i % 198)) << i;
+  }
   const std::vector<std::byte> slab = Encode(layout, state);
-  const auto* values = reinterpret_cast<const float*>(slab.data() + keys.offset);
-  EXPECT_EQ(values[12 + 5], 15);
-  EXPECT_EQ(values[6], 0) << "a row that is not filled shows nothing of a former owner";
+  EXPECT_EQ(row(slab.data(), 1, 65)[2], 1000 + 197);
+  EXPECT_EQ(row(slab.data(), 1, 66)[0], 0)
+      << "a row of a filled block shows nothing of a former owner";
 }
 
 TEST_F(StateCodecTest, ARingIsItsRowsFromTheOldestToTheNewest) {
@@ -91,17 +100,19 @@ TEST_F(StateCodecTest, ARingIsItsRowsFromTheOldestToTheNewest) {
                                       .shape = {1, 3, 1},
                                       .guard = StateGuard::kRing,
                                       .role = StateRole::kAppendOnly});
-  // Positions 2, 3 and 4 of 5 tokens lie in rows 2, 0 and 1.
-  const CanonicalState state = Decode(layout, 5, [&](std::byte* slab) {
-    auto* values = reinterpret_cast<float*>(slab + ring.offset);
-    values[2] = 2;
-    values[0] = 3;
-    values[1] = 4;
+  // The last 3 of 65 positions lie in rows 62, 63 and 0 of the only block.
+  const CanonicalState state = Decode(layout, 65, [&](std::byte* slab) {
+    auto* values = reinterpret_cast<float*>(slab);
+    values[62] = 2;
+    values[63] = 3;
+    values[0] = 4;
   });
+  EXPECT_EQ(layout.RowOffset(ring, 0, 64), 0);
   EXPECT_THAT(Values<float>(state.tensors[0]), ElementsAre(2, 3, 4));
   const std::vector<std::byte> slab = Encode(layout, state);
-  const auto* values = reinterpret_cast<const float*>(slab.data() + ring.offset);
-  EXPECT_THAT(std::vector<float>(values, values + 3), ElementsAre(3, 4, 2));
+  const auto* values = reinterpret_cast<const float*>(slab.data());
+  EXPECT_THAT(std::vector<float>(values + 61, values + 64), ElementsAre(0, 2, 3));
+  EXPECT_EQ(values[0], 4);
   // Not yet round.
   EXPECT_EQ(Decode(layout, 2, [](std::byte*) {}).tensors[0].shape, (Shape{1, 2, 1}));
 }

@@ -88,15 +88,57 @@ TEST(WrittenBytesTest, MemoriesWhoseFlagIsSet) {
   EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 9), ElementsAre(ByteRange{64, 64 + 512}));
 }
 
+// A block has 64 rows of 64 bytes of each memory.
 TEST(WrittenBytesTest, AsManyRowsAsTokens) {
+  constexpr int64_t kMemory = 64 * 64;
   for (const StateGuard guard : {StateGuard::kFirstRows, StateGuard::kRing}) {
     const GuardedField f(guard);
     EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 0), IsEmpty());
     EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 3),
-                ElementsAre(ByteRange{64, 64 + 192}, ByteRange{320, 320 + 192}));
-    EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 100),
-                ElementsAre(ByteRange{64, 64 + 512}));
+                ElementsAre(ByteRange{64, 64 + 192}, ByteRange{64 + kMemory, 64 + kMemory + 192}));
   }
+  const GuardedField ring(StateGuard::kRing);
+  EXPECT_THAT(WrittenBytes(ring.layout, ring.field, nullptr, 66),
+              ElementsAre(ByteRange{64, 64 + 128}, ByteRange{64 + 62 * 64, 64 + 2 * 64 + kMemory},
+                          ByteRange{64 + kMemory + 62 * 64, 64 + 2 * kMemory}))
+      << "positions 62 to 65, the last two at the block's beginning";
+}
+
+TEST(StateLayoutTest, FieldsThatGrowAlikeLieTogetherBlockByBlock) {
+  StateLayout layout;
+  const auto add = [&](const char* name, StateGuard guard, int64_t rows, int64_t width) {
+    return layout.Add({.name = name, .shape = {1, rows, width}, .guard = guard});
+  };
+  const StateField keys = add("layers.0.keys", StateGuard::kFirstRows, 130, 4);
+  const StateField ring = add("layers.1.keys", StateGuard::kRing, 130, 16);
+  layout.Add({.name = "layers.2.memory", .shape = {1, 5}});
+  const StateField values = add("layers.0.values", StateGuard::kFirstRows, 130, 8);
+  const StateField more = add("layers.3.keys", StateGuard::kFirstRows, 64, 4);
+  EXPECT_EQ(keys.group, values.group);
+  EXPECT_NE(keys.group, ring.group) << "another guard";
+  EXPECT_NE(keys.group, more.group) << "another number of rows";
+  ASSERT_EQ(layout.groups().size(), 3u);
+  EXPECT_EQ(layout.fixed_bytes(), 64);
+  const ContextGroup& group = layout.groups()[keys.group];
+  EXPECT_EQ(group.blocks(), 3);
+  EXPECT_EQ(group.block_bytes, 64 * (16 + 32));
+  EXPECT_EQ(values.offset, 64 * 16) << "behind the keys, in each block";
+  EXPECT_EQ(layout.BlockOffset(keys.group, 0), 64) << "behind what is fixed";
+  EXPECT_EQ(layout.RowOffset(values, 0, 65), 64 + group.block_bytes + 64 * 16 + 32);
+  EXPECT_EQ(layout.RowOffset(ring, 0, 3 * 64 + 1), layout.BlockOffset(ring.group, 0) + 64);
+  EXPECT_EQ(layout.slab_bytes(), 64 + 3 * 64 * (16 + 32) + 3 * 64 * 64 + 64 * 16);
+  EXPECT_EQ(layout.max_tokens(), 64) << "the shortest of those that are no rings";
+  EXPECT_EQ(group.filled_blocks(0), 0);
+  EXPECT_EQ(group.filled_blocks(64), 1);
+  EXPECT_EQ(group.filled_blocks(65), 2);
+  EXPECT_EQ(group.filled_blocks(1000), 3);
+}
+
+TEST(StateLayoutTest, RingsHaveNoEnd) {
+  StateLayout layout;
+  EXPECT_EQ(layout.max_tokens(), std::nullopt);
+  layout.Add({.name = "ring", .shape = {1, 100, 4}, .guard = StateGuard::kRing});
+  EXPECT_EQ(layout.max_tokens(), std::nullopt);
 }
 
 TEST(StateLayoutDeathTest, AGuardNeedsItsFlags) {

@@ -1,0 +1,44 @@
+// The tables by which kernels reach what sessions' growing fields hold, and the copies that follow
+// from them. The one place that knows where blocks lie: today in their slab, one behind the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+#include "kernels/ops/attention.h"
+#include "kernels/tensor.h"
+#include "models/state_layout.h"
+
+namespace mneme {
+
+class ContextTables {
+ public:
+  ContextTables() = default;  // of no fields
+
+  // Of slabs that lie one behind the other, `slabs` being the first of them. Takes memory for the
+  // tables alone: bytes(layout) for each slab. RESOURCE_EXHAUSTED where it lacks.
+  static absl::StatusOr<ContextTables> Create(Backend& backend, const StateLayout& layout,
+                                              std::byte* slabs, int slots);
+  // Of a session's entries in the tables.
+  static int64_t bytes(const StateLayout& layout);
+
+  // By StateField::group.
+  std::span<const ContextTable> tables() const { return tables_; }
+
+  // Copies the blocks that a session of `tokens` tokens has filled, from slot to slot. Returns the
+  // bytes.
+  int64_t CopyFilled(Backend& backend, int from, int to, int64_t tokens) const;
+
+ private:
+  std::byte* base_ = nullptr;
+  std::vector<ContextGroup> groups_;
+  std::vector<std::vector<int64_t>> offsets_;  // of each group: what its table holds, [slots, blocks]
+  std::vector<Tensor> memory_;
+  std::vector<ContextTable> tables_;
+};
+
+}  // namespace mneme
