@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "kernels/cuda/matrix_memory/chunked/chunked.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
 
@@ -49,13 +50,17 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
   CHECK_EQ(args.pending.capacity, 0) << "pending writes of a rule that nothing holds back for";
   const int64_t entries = args.out.shape[0], segments = args.segments.count;
   if (segments == 0 || entries == 0) return;
+  const bool longer = args.segments.longest != 1 && entries > 1;
+  const bool in_chunks = longer && device.compute_dtype() == DType::kBF16 &&
+                         chunked::SupportsRule(device, args);
+  if (in_chunks) chunked::MatrixChunks(device, args);
   rules::Problem problem = rules::MakeProblem(args);
   const DType state_dtype = args.state.dtype;
   if (!rules::Supports(problem, state_dtype)) {
+    if (in_chunks) problem.lengths = rules::Lengths::kOne;
     return rules::LaunchAnyShape(device, problem, state_dtype);
   }
-  if (args.segments.longest != 1 && entries > 1) {
-    // Compute dtype kBF16: here chunks would take these.
+  if (longer && !in_chunks) {
     problem.lengths = rules::Lengths::kLonger;
     rules::LaunchTuned(device, problem, state_dtype, rules::Tile::kTokens);
   }

@@ -17,11 +17,11 @@ constexpr int kValuePitch = kGroupRows + 4;  // floats; free of bank conflicts a
 struct ChainParams {
   DeltaChunkPlan plan;
   DeltaChunkSizes sizes;
+  float scale;  // of what is read
   const float* v;
   float* out;
   SegmentArrays segments;
   StateView state;
-  float scale;  // of out
 };
 
 // What a block works on: a segment, a value head and some rows of the matrix.
