@@ -107,7 +107,8 @@ TEST_P(ActivateTest, HoldsFromSaturationToSaturation) {
     const std::vector<double> want = p.Run(*reference_);
     std::vector<double> bound = p.Bound(want);
     // silu of numbers below -87 divides by what overflows: z times a number below 2^-126.
-    for (size_t i = 0; i < bound.size(); ++i) bound[i] += kTinyF32 * std::min(200.0, std::abs(p.x[i]));
+    for (size_t i = 0; i < bound.size(); ++i)
+      bound[i] += kTinyF32 * std::min(200.0, std::abs(p.x[i]));
     EXPECT_THAT(p.Run(*backend_), IsWithin(bound, want)) << static_cast<int>(activation);
   }
 }

@@ -64,10 +64,10 @@ struct GatesProblem {
   // Errors are relative even where a gate is all but closed: a decay is applied a hundred thousand
   // times, and 1 - decay is what counts.
   //
-  // kLogSigmoid: exp, log, two roundings. kForget: the complement c = (1 - lower) sigmoid(-x) has one
-  // exp, a division and three roundings; log(1 - c) has twice that up to c = 1/2, and beyond, where
-  // it is at least log 2, that of 1 - c. kSoftplus: three functions, and the rounding of
-  // z = x + dt_bias, which moves softplus(z) by |z| u sigmoid(z). kBounded: that of y = exp(a_log) z,
+  // kLogSigmoid: exp, log, two roundings. kForget: the complement c = (1 - lower) sigmoid(-x) has
+  // one exp, a division and three roundings; log(1 - c) has twice that up to c = 1/2, and beyond,
+  // where it is at least log 2, that of 1 - c. kSoftplus: three functions, and the rounding of z =
+  // x + dt_bias, which moves softplus(z) by |z| u sigmoid(z). kBounded: that of y = exp(a_log) z,
   // one function and two roundings, which moves sigmoid(y), relatively, by sigmoid(-y) of itself.
   // 1 - exp(g) moves by exp(g) of g's error, and has one function of its own.
   Gates Bound(const Gates& want) const {

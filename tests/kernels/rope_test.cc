@@ -65,7 +65,8 @@ TEST_P(RopeTest, MatchesReference) {
   for (const int dim : {2, 6, 32, 66, 128, 130, 300}) {
     for (const int heads : {1, 3}) {
       const RopeProblem p(dim, {0, 1, 7, 2047, 3, 100000}, heads, dim);
-      EXPECT_THAT(p.Run(*backend_), IsWithin(p.Bound(), p.Run(*reference_))) << heads << " x " << dim;
+      EXPECT_THAT(p.Run(*backend_), IsWithin(p.Bound(), p.Run(*reference_)))
+          << heads << " x " << dim;
     }
   }
 }
