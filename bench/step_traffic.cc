@@ -92,7 +92,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
   traffic.pending_writes_ = backend.state_format().pending_writes;
   for (const StateField& field : model.state_layout().fields()) {
     if (field.initial == StateInitial::kPhase) continue;  // a word, and none of a layer's
-    if (field.guard == StateGuard::kFlags) {
+    if (field.guard == StateGuard::kFlags || field.guard == StateGuard::kFed) {
       traffic.unrouted_memories_ = static_cast<int>(field.memories()) - info.memories;
     }
     Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
@@ -101,7 +101,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
       layer.pending_bytes += bytes / traffic.pending_writes_;
     } else {
       layer.state_bytes += bytes;
-      if (absl::EndsWith(field.name, ".memory")) layer.matrix_bytes += bytes;
+      if (field.row_values > 0) layer.matrix_bytes += bytes;
     }
   }
   return traffic;
