@@ -352,11 +352,13 @@ bool DeltaChunksBuiltForHopper() {
 
 void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const MatrixMemoryArgs& args,
                     const DeltaChunkSizes& sizes, bool hopper) {
-  const ChainParams params = {
-      plan,       sizes,
-      args.scale, args.v.as<const float>(),
-      args.out.as<float>(), ArraysOf(args.segments),
-      args.state};
+  const ChainParams params = {plan,
+                              sizes,
+                              args.scale,
+                              args.v.as<const float>(),
+                              args.out.as<float>(),
+                              ArraysOf(args.segments),
+                              args.state};
   ForState(args.state.dtype, sizes.key_dim, [&]<typename State, int kKeyDim>() {
     LaunchFor<kKeyDim / 64, State>(device, params, hopper);
   });

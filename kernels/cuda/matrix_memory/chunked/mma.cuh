@@ -58,10 +58,10 @@ __device__ inline void LoadMatricesTransposed(uint32_t address, uint32_t (&r)[4]
 // sums[16 x 8] += a[16 x 16] b[16 x 8]
 template <typename Element = __half>
 __device__ inline void Mma(float* sums, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-#define MNEME_MMA(TYPE)                                                                         \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE                           \
-               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"           \
-               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                     \
+#define MNEME_MMA(TYPE)                                                               \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE                 \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])           \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
   if constexpr (std::is_same_v<Element, __half>) {
     MNEME_MMA("f16");
@@ -231,8 +231,8 @@ __device__ inline void MultiplyTiles(float (&sums)[32], const RightTiles& left, 
   }
 }
 
-// sums[16 x 64 kTiles] += a b, b's columns being the rows of kTiles adjacent tiles, one or two, that
-// begin at `at`, b's rows their columns 16 step .. 16 step + 15.
+// sums[16 x 64 kTiles] += a b, b's columns being the rows of kTiles adjacent tiles, one or two,
+// that begin at `at`, b's rows their columns 16 step .. 16 step + 15.
 template <bool kWgmma, int kTiles = 2, typename Element = __half>
 __device__ inline void MultiplyRows(float (&sums)[32 * kTiles], const uint32_t (&a)[4],
                                     const RightTiles& tiles, uint32_t at, int step) {

@@ -31,7 +31,7 @@ enum class ChunkForm : uint8_t {
   kValue,
   // Decays of keys and the delta correction. k~ = exp(G) k; T, P as in plan.h, of decays of keys.
   //   V' = beta (v - S k~)     U = V' T^T     o = S q~ + V' (P T)^T
-  // P here has the scale of what is read in it.
+  // P is scaled as what is read is.
   //   S <- S exp(G_end) + sum_j U_j k^_j^T
   kDeltaKey,
 };
@@ -47,11 +47,10 @@ __host__ __device__ constexpr int ProductTiles(ChunkForm form) {
 // Numbers for each chunk and head. kHead: exp(G) and exp(G_end - G) of each entry. Decays of keys:
 // exp(G_end) of each key, then, with the delta correction, beta of each entry.
 __host__ __device__ constexpr int GateFloats(ChunkForm form, int key_dim) {
-  return form == ChunkForm::kHead  ? 2 * kChunk
-         : form == ChunkForm::kKey ? key_dim
-         : form == ChunkForm::kValue
-             ? 0
-             : key_dim + kChunk;
+  return form == ChunkForm::kHead    ? 2 * kChunk
+         : form == ChunkForm::kKey   ? key_dim
+         : form == ChunkForm::kValue ? 0
+                                     : key_dim + kChunk;
 }
 
 struct RuleSizes {

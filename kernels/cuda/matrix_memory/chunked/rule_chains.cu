@@ -1,10 +1,10 @@
-// The sequential half of matrix memories in chunks: carries a memory's matrix from chunk to chunk by
-// the equations of matrix_memory/chunked/rule.h. Hopper alone.
+// The sequential half of matrix memories in chunks: carries a memory's matrix from chunk to chunk
+// by the equations of matrix_memory/chunked/rule.h. Hopper alone.
 //
 // Rows of S, one a value, do not mix. A warp keeps 16 of them in f32 as the sums of the last
-// product; rounded to bf16, they are the left operand of the next chunk's first one. Values likewise
-// go from registers into products, so that the four warps of a group only share what they read. Keys
-// of more than 256 are divided among two groups, whose sums of S q are then added.
+// product; rounded to bf16, they are the left operand of the next chunk's first one. Values
+// likewise go from registers into products, so that the four warps of a group only share what they
+// read. Keys of more than 256 are divided among two groups, whose sums of S q are then added.
 #include <algorithm>
 
 #include "kernels/cuda/common/device_utils.cuh"
@@ -57,20 +57,26 @@ struct Layout {
 
   struct alignas(1024) Stage {
     uint8_t keys[kParts * kKeyBlocks * kKeyTiles * kTileBytes];
-    uint8_t products[kProductTiles > 0 ? kProductTiles * kTileBytes : 1024];
+    uint8_t products[kProductTiles > 0 ? kProductTiles* kTileBytes : 1024];
   };
-  template <int kStages>
+  struct alignas(16) ValueTile {
+    float x[kChunk * kValuePitch];
+  };
+  template <int kStages, int kValueStages>
   struct Memory {
     Stage stages[kStages];
     alignas(16) float gates[kStages][kGates > 0 ? kGates : 4];
-    alignas(16) float values[kGroups][kChunk * kValuePitch];
-    alignas(16) float decays[kValuesDecay ? kGroups : 1][kValuesDecay ? kChunk * kValuePitch : 4];
+    ValueTile values[kValueStages][kGroups];
+    ValueTile decays[kValuesDecay ? kValueStages : 1][kValuesDecay ? kGroups : 1];
     float parts[kParts > 1 ? kChunk / 2 : 1][kParts > 1 ? kGroupThreads : 4];
     alignas(8) uint64_t full[kStages];
     RuleChain chain;
     int item;
   };
-  static constexpr int kStages = sizeof(Memory<2>) <= kMostShared ? 2 : 1;
+  // Chunks whose images, and whose values, are on their way or in use.
+  static constexpr int kStages = sizeof(Memory<2, 1>) <= kMostShared ? 2 : 1;
+  static constexpr int kValueStages = sizeof(Memory<kStages, 2>) <= kMostShared ? 2 : 1;
+  using Shared = Memory<kStages, kValueStages>;
 };
 
 // One thread: looks up what the block's item is.
@@ -86,7 +92,8 @@ __device__ void FindRuleChain(const RuleChainParams& p, int item, int tiles, Rul
   chain->value = item % tiles * (L::kRowGroups * kGroupRows);
   chain->head = head;
   chain->fresh = p.segments.fresh[segment];
-  chain->state = MemoryAt<std::byte>(p.state, p.segments.slots[segment], p.segments.memories[segment]);
+  chain->state =
+      MemoryAt<std::byte>(p.state, p.segments.slots[segment], p.segments.memories[segment]);
   const int image_head = head / (sizes.heads / sizes.image_heads);
   const int product_head = head / (sizes.heads / sizes.product_heads);
   const int64_t product = chunk * sizes.product_heads + product_head;
@@ -123,11 +130,11 @@ template <typename L, typename State>
 __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParams p) {
 #ifdef MNEME_HOPPER_MMA
   constexpr int kStages = L::kStages, kKeyBlocks = L::kKeyBlocks;
-  constexpr int kSums = 32 * kKeyBlocks;               // of the matrix, per lane
-  constexpr int kRead = L::kDelta ? 64 : 32;           // of S q, and S k in front of it
+  constexpr int kSums = 32 * kKeyBlocks;      // of the matrix, per lane
+  constexpr int kRead = L::kDelta ? 64 : 32;  // of S q, and S k in front of it
   constexpr int kReadTiles = kRead / 32, kKeyTiles = L::kKeyTiles;
   constexpr int kPartBytes = kKeyBlocks * kKeyTiles * kTileBytes;
-  using Memory = typename L::template Memory<kStages>;
+  using Memory = typename L::Shared;
   LetNextKernelStart();
   WaitForPreviousKernel();
   extern __shared__ __align__(1024) uint8_t shared[];
@@ -138,12 +145,18 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
   // Rows l / 4 and l / 4 + 8 of fragments are rows `row` and `row` + 1 of the warp's; columns
   // `pair` and the next.
   const int row = lane / 4 * 2, pair = lane % 4 * 2;
-  const int tiles = (sizes.value_dim + L::kRowGroups * kGroupRows - 1) / (L::kRowGroups * kGroupRows);
+  const int tiles =
+      (sizes.value_dim + L::kRowGroups * kGroupRows - 1) / (L::kRowGroups * kGroupRows);
   const int items = *p.chunks.plan.chains * sizes.heads * tiles;
   const int value_pitch = p.value_heads * sizes.value_dim;
   const int out_pitch = sizes.heads * sizes.value_dim;
-  float* values = memory.values[group] + warp % 4 * 16;
-  float* decays = memory.decays[L::kValuesDecay ? group : 0] + (L::kValuesDecay ? warp % 4 * 16 : 0);
+  const auto values_of = [&](int n) {
+    return memory.values[n % L::kValueStages][group].x + warp % 4 * 16;
+  };
+  const auto decays_of = [&](int n) {
+    constexpr bool kAny = L::kValuesDecay;
+    return memory.decays[kAny ? n % L::kValueStages : 0][kAny ? group : 0].x + warp % 4 * 16;
+  };
   const int own = pair * kValuePitch + row;
 
   if (threadIdx.x == 0) {
@@ -168,12 +181,23 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
     const float* from =
         active ? p.v + (entry + lane / 4) * value_pitch + column + lane % 4 * 4 : p.v;
     const float* decays_from = nullptr;
-    if (L::kValuesDecay) {
-      decays_from = active ? p.chunks.decays + (from - p.v) : p.chunks.decays;
-      StartValues(decays_from, value_pitch, own_rest, decays);
-    }
+    if (L::kValuesDecay) decays_from = active ? p.chunks.decays + (from - p.v) : p.chunks.decays;
+    // Starts the copy of a chunk's values, and goes on to the next chunk.
+    const auto start_values = [&](int chunk, int left, int own_left) {
+      if (left > 0) {
+        StartValues(from, value_pitch, own_left, values_of(chunk));
+        if (active) from += static_cast<int64_t>(kChunk) * value_pitch;
+        if (L::kValuesDecay) {
+          StartValues(decays_from, value_pitch, own_left, decays_of(chunk));
+          if (active) decays_from += static_cast<int64_t>(kChunk) * value_pitch;
+        }
+      }
+      CommitCopies();
+    };
     float* to = p.out + (entry + pair) * out_pitch + head * sizes.value_dim + first_value + row;
-    StartValues(from, value_pitch, own_rest, values);
+    for (int n = 0; n < L::kValueStages; ++n) {
+      start_values(n, rest - n * kChunk, own_rest - n * kChunk);
+    }
     float s[kSums];
     State* const state =
         reinterpret_cast<State*>(memory.chain.state) +
@@ -194,8 +218,9 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
     for (int n = 0; rest > 0; ++n, ++copied) {
       const int stage = copied % kStages;
       BulkWait(&memory.full[stage], copied / kStages % 2);
-      AwaitCopies();
+      WaitCopies<L::kValueStages - 1>();
       __syncwarp();
+      const float *values = values_of(n), *decays = decays_of(n);
       auto& images = memory.stages[stage];
       const float* gates = memory.gates[stage];
       const RightTiles keys(images.keys, kKeyTiles * kTileBytes);
@@ -212,8 +237,7 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
         uint32_t left[4][4];
 #pragma unroll
         for (int i = 0; i < 16; ++i) {
-          left[i / 4][i % 4] =
-              PackPair<Element>(s[32 * block + 2 * i], s[32 * block + 2 * i + 1]);
+          left[i / 4][i % 4] = PackPair<Element>(s[32 * block + 2 * i], s[32 * block + 2 * i + 1]);
         }
         BeginProducts<true>();
 #pragma unroll
@@ -272,6 +296,15 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
 
       // What tokens of the chunk read of each other; U.
       const bool reads = L::kParts == 1 || part == 0;
+      float2 within[L::kValuesDecay ? 16 : 1];
+      if constexpr (L::kValuesDecay) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const int token = i / 2 * 8 + i % 2;
+          within[i] = {0, 0};
+          if (reads && own_rest > token + pair) within[i] = LoadPair(to + token * out_pitch);
+        }
+      }
       if (L::kProductTiles > 0 && reads) {
         HoldSums(sums);
         BeginProducts<true>();
@@ -300,14 +333,7 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
         }
       }
       __syncwarp();
-      if (rest > kChunk) {
-        if (active) from += static_cast<int64_t>(kChunk) * value_pitch;
-        StartValues(from, value_pitch, own_rest - kChunk, values);
-        if (L::kValuesDecay) {
-          if (active) decays_from += static_cast<int64_t>(kChunk) * value_pitch;
-          StartValues(decays_from, value_pitch, own_rest - kChunk, decays);
-        }
-      }
+      start_values(n, rest - L::kValueStages * kChunk, own_rest - L::kValueStages * kChunk);
       if constexpr (L::kDelta) {
         WaitForProducts<true, 0>();
         HoldSums(sums);
@@ -323,7 +349,12 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
       BeginProducts<true>();
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
-        MultiplyColumns<true, kKeyBlocks, Element>(s, update[step], updating, step);
+        // Values that decay as keys do, or on their own, go into both products alike.
+        if constexpr (L::kDelta || L::kForm == ChunkForm::kHead) {
+          MultiplyColumns<true, kKeyBlocks, Element>(s, update[step], updating, step);
+        } else {
+          MultiplyColumns<true, kKeyBlocks, Element>(s, left[step], updating, step);
+        }
       }
       CommitProducts<true>();
       if constexpr (!L::kDelta) {
@@ -351,12 +382,8 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
             if (own_rest <= 8 * i + pair + j) continue;
             float2 o = {read[j], read[2 + j]};
             if (!L::kDelta) o.x *= p.scale, o.y *= p.scale;
-            float* const at = line + j * out_pitch;
-            if (L::kValuesDecay) {
-              const float2 within = LoadPair(at);
-              o.x += within.x, o.y += within.y;
-            }
-            StorePair(at, o.x, o.y);
+            if constexpr (L::kValuesDecay) o.x += within[2 * i + j].x, o.y += within[2 * i + j].y;
+            StorePair(line + j * out_pitch, o.x, o.y);
           }
           line += 8 * out_pitch;
         }
@@ -391,10 +418,10 @@ void Launch(Device& device, const RuleChainParams& params, DType state_dtype) {
                         ((sizes.value_dim + kRows - 1) / kRows);
   // Small memories leave room for several blocks on a multiprocessor.
   const int blocks = static_cast<int>(std::min<int64_t>(items, 3 * device.multiprocessors()));
-  constexpr int64_t kShared = sizeof(typename L::template Memory<L::kStages>);
+  constexpr int64_t kShared = sizeof(typename L::Shared);
   static_assert(kShared <= kMostShared);
-  const auto kernel = state_dtype == DType::kF16 ? RuleChainKernel<L, __half>
-                                                 : RuleChainKernel<L, float>;
+  const auto kernel =
+      state_dtype == DType::kF16 ? RuleChainKernel<L, __half> : RuleChainKernel<L, float>;
   LaunchOverlapping(device, "chains of chunks", kernel, blocks, L::kThreads, kShared, 1, params);
 }
 
@@ -437,9 +464,13 @@ bool HasRuleChains(ChunkForm form, int key_dim) {
 
 void RunRuleChains(Device& device, ChunkForm form, const RuleChunks& chunks,
                    const MatrixMemoryArgs& args) {
-  RuleChainParams params = {
-      chunks,    args.scale, args.v.as<const float>(), args.out.as<float>(), chunks.sizes.value_heads,
-      ArraysOf(args.segments), args.state};
+  RuleChainParams params = {chunks,
+                            args.scale,
+                            args.v.as<const float>(),
+                            args.out.as<float>(),
+                            chunks.sizes.value_heads,
+                            ArraysOf(args.segments),
+                            args.state};
   switch (form) {
     case ChunkForm::kHead:
       return LaunchForm<ChunkForm::kHead>(device, params, args.state.dtype);

@@ -75,8 +75,8 @@ __device__ void LoadGates(const HeadParams& p, const ChunkPlace& place, int chun
   float* gates = p.chunks.gates + (static_cast<int64_t>(chunk) * sizes.product_heads + head) *
                                       GateFloats(ChunkForm::kHead, 0);
   *reinterpret_cast<float2*>(gates + 2 * lane) = {Exp2(cumulative.x), Exp2(cumulative.y)};
-  *reinterpret_cast<float2*>(gates + kChunk + 2 * lane) = {
-      Exp2(fminf(end - cumulative.x, 0.0f)), Exp2(fminf(end - cumulative.y, 0.0f))};
+  *reinterpret_cast<float2*>(gates + kChunk + 2 * lane) = {Exp2(fminf(end - cumulative.x, 0.0f)),
+                                                           Exp2(fminf(end - cumulative.y, 0.0f))};
 }
 
 // What a thread brings of a slice: two pieces of eight keys, 32 rows apart, of q and of k.
@@ -263,8 +263,8 @@ __device__ void ReadWithin(const HeadParams& p, const ChunkPlace& place, int hea
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      float* to = memory.earlier + (kSub * block + lane / 4) * kSlicePitch + first + 8 * n +
-                  2 * (lane % 4);
+      float* to =
+          memory.earlier + (kSub * block + lane / 4) * kSlicePitch + first + 8 * n + 2 * (lane % 4);
       *reinterpret_cast<float2*>(to) = {sums[4 * n], sums[4 * n + 1]};
       *reinterpret_cast<float2*>(to + 8 * kSlicePitch) = {sums[4 * n + 2], sums[4 * n + 3]};
     }
@@ -292,8 +292,7 @@ __device__ void ReadWithin(const HeadParams& p, const ChunkPlace& place, int hea
     const int64_t at =
         (static_cast<int64_t>(place.entry + row) * sizes.heads + head) * sizes.value_dim +
         slice * kSlice + column;
-    p.out[at] =
-        p.scale * (read[i] + Exp2(local[i]) * memory.earlier[row * kSlicePitch + column]);
+    p.out[at] = p.scale * (read[i] + Exp2(local[i]) * memory.earlier[row * kSlicePitch + column]);
     p.chunks.values[at] = v[i] * Exp2(fminf(end - local[i], 0.0f) + after);
     p.chunks.decays[at] = Exp2(before + local[i]);
   }

@@ -11,6 +11,7 @@
 // Within a sub-chunk A is summed as written, in f32.
 #include <algorithm>
 
+#include "kernels/cuda/common/async_copy.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matrix_memory/chunked/inverse.cuh"
 #include "kernels/cuda/matrix_memory/chunked/rule.h"
@@ -71,37 +72,27 @@ __device__ void LoadSlice(const KeyParams& p, const ChunkPlace& place, int head,
   const int count[3] = {sizes.query_heads, sizes.key_heads, sizes.decay_heads};
   const float* const from[3] = {p.q, p.k, p.log_decay};
   float* const to[3] = {memory.q, memory.k, memory.local};
-  float4 x[3][4];  // all under way before the first is used
 #pragma unroll
   for (int tensor = 0; tensor < 3; ++tensor) {
+    const int row = threadIdx.x / 16, column = threadIdx.x % 16 * 4;
+    const int pitch = count[tensor] * sizes.key_dim;
+    const float* source = from[tensor] + static_cast<int64_t>(place.entry + row) * pitch +
+                          own[tensor] * sizes.key_dim + slice * kSlice + column;
+    const uint32_t target = SharedAddress(to[tensor] + row * kSlicePitch + column);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const int row = threadIdx.x / 16 + 16 * i, column = threadIdx.x % 16 * 4;
-      x[tensor][i] = {0, 0, 0, 0};
-      if (row >= place.entries) continue;
-      const int64_t at = (static_cast<int64_t>(place.entry + row) * count[tensor] + own[tensor]) *
-                             sizes.key_dim +
-                         slice * kSlice + column;
-      x[tensor][i] = *reinterpret_cast<const float4*>(from[tensor] + at);
+      CopyAsync16(target + 16 * i * kSlicePitch * sizeof(float),
+                  source + static_cast<int64_t>(16 * i) * pitch, row + 16 * i < place.entries);
     }
   }
-#pragma unroll
-  for (int tensor = 0; tensor < 3; ++tensor) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = threadIdx.x / 16 + 16 * i, column = threadIdx.x % 16 * 4;
-      float4 y = x[tensor][i];
-      if (tensor == 2) y = {Log2Decay(y.x), Log2Decay(y.y), Log2Decay(y.z), Log2Decay(y.w)};
-      *reinterpret_cast<float4*>(to[tensor] + row * kSlicePitch + column) = y;
-    }
-  }
+  AwaitCopies();
   __syncthreads();
   const int sub = threadIdx.x / kSlice, column = threadIdx.x % kSlice;
   float sum = 0;
 #pragma unroll
   for (int i = 0; i < kSub; ++i) {
     float* const at = memory.local + (kSub * sub + i) * kSlicePitch + column;
-    sum += *at;
+    sum += Log2Decay(*at);
     *at = sum;
   }
   memory.total[sub][column] = sum;
@@ -201,7 +192,7 @@ __device__ void SumWithin(const KeyMemory& memory, int sub, int half, float (&su
   const int lane = threadIdx.x % kWarp;
   const int first = kSub * sub * kSlicePitch + 32 * half;
   const int row = first + lane / 4 * kSlicePitch, column = first + lane % 4 * kSlicePitch;
-#pragma unroll 2
+#pragma unroll 1
   for (int c = 0; c < 32; c += 4) {
     float q[2][4], key[2][4], own[2][4];
 #pragma unroll
@@ -240,7 +231,7 @@ __device__ inline void StoreProduct(uint8_t* p_tile, int i, int j, float x) {
 }
 
 template <bool kDelta>
-__global__ __launch_bounds__(kThreads, 2) void KeyKernel(KeyParams p) {
+__global__ __launch_bounds__(kThreads, 3) void KeyKernel(KeyParams p) {
   constexpr ChunkForm kForm = kDelta ? ChunkForm::kDeltaKey : ChunkForm::kKey;
   LetNextKernelStart();
   WaitForPreviousKernel();
@@ -264,9 +255,8 @@ __global__ __launch_bounds__(kThreads, 2) void KeyKernel(KeyParams p) {
     if (kDelta && threadIdx.x < kChunk) {
       const int own = head / (heads / sizes.beta_heads), i = threadIdx.x;
       const float beta =
-          i < place.entries
-              ? p.beta[static_cast<int64_t>(place.entry + i) * sizes.beta_heads + own]
-              : 0.0f;
+          i < place.entries ? p.beta[static_cast<int64_t>(place.entry + i) * sizes.beta_heads + own]
+                            : 0.0f;
       memory.beta[i] = gates[sizes.key_dim + i] = beta;
     }
     float block_sums[8] = {}, block_key_sums[8] = {};
@@ -347,9 +337,13 @@ __global__ __launch_bounds__(kThreads, 2) void KeyKernel(KeyParams p) {
 
 void PrepareKeyChunks(Device& device, ChunkForm form, const RuleChunks& chunks,
                       const MatrixMemoryArgs& args) {
-  const KeyParams params = {chunks, args.q.as<const float>(), args.k.as<const float>(),
-                            args.log_decay.as<const float>(), args.beta.as<const float>(),
-                            args.scale, args.segments.offsets.as<const int>()};
+  const KeyParams params = {chunks,
+                            args.q.as<const float>(),
+                            args.k.as<const float>(),
+                            args.log_decay.as<const float>(),
+                            args.beta.as<const float>(),
+                            args.scale,
+                            args.segments.offsets.as<const int>()};
   const int64_t items = static_cast<int64_t>(chunks.plan.max_chunks) * chunks.sizes.image_heads;
   const int blocks = static_cast<int>(std::min<int64_t>(items, 3 * device.multiprocessors()));
   if (form == ChunkForm::kKey) {
