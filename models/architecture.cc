@@ -2,6 +2,7 @@
 
 #include "models/families/fla.h"
 #include "models/families/gated_delta.h"
+#include "models/families/transformer.h"
 
 namespace mneme {
 namespace {
@@ -20,6 +21,7 @@ constexpr Architecture kArchitectures[] = {
     {"mom_linear_attn", ReadLinearAttn},
     {"mom_gla", ReadGla},
     {"mom_gsa", ReadGsa},
+    {"transformer", ReadTransformer},
 };
 
 }  // namespace

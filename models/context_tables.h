@@ -36,7 +36,8 @@ class ContextTables {
  private:
   std::byte* base_ = nullptr;
   std::vector<ContextGroup> groups_;
-  std::vector<std::vector<int64_t>> offsets_;  // of each group: what its table holds, [slots, blocks]
+  std::vector<std::vector<int64_t>>
+      offsets_;  // of each group: what its table holds, [slots, blocks]
   std::vector<Tensor> memory_;
   std::vector<ContextTable> tables_;
 };

@@ -13,11 +13,16 @@
 
 namespace mneme {
 
+// The most tokens that sessions of models with a growing state are fed, where nobody says
+// otherwise.
+inline constexpr int kDefaultMaxContext = 8192;
+
 struct NetworkBuilder {
   Weights& weights;
   StateLayout& state;
   StateFormat state_format;
   DType compute_dtype = DType::kF32;
+  int max_context = kDefaultMaxContext;  // rows of state that grows with each token
   std::vector<std::string>& warnings;  // for the log: facts that are accepted, and may be mistakes
 };
 

@@ -26,14 +26,30 @@ struct BuiltNetwork {
   std::vector<std::string> warnings;
 };
 
+// All that a network depends on beside its configuration and weights.
+struct Formats {
+  StateFormat state;
+  DType compute = DType::kF32;
+  DType activation = DType::kF32;
+  int max_context = kDefaultMaxContext;
+};
+
+Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
+  return {.state = backend.state_format(),
+          .compute = backend.compute_dtype(),
+          .activation = backend.activation_dtype(),
+          .max_context = options.max_context};
+}
+
 // Takes all weights and lays out the state. Without a loading store, just checks and plans.
 absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
-                                   const StateFormat& state_format, DType compute_dtype) {
+                                   const Formats& formats) {
   BuiltNetwork built;
   MNEME_ASSIGN_OR_RETURN(built.network, config.make_network({.weights = weights,
                                                              .state = built.state_layout,
-                                                             .state_format = state_format,
-                                                             .compute_dtype = compute_dtype,
+                                                             .state_format = formats.state,
+                                                             .compute_dtype = formats.compute,
+                                                             .max_context = formats.max_context,
                                                              .warnings = built.warnings}));
   return built;
 }
@@ -130,19 +146,11 @@ std::vector<std::string> WarningsOf(const ModelConfig& config, const BuiltNetwor
 // The pass that takes the weights without reading them. Only after it is it known whether bytes
 // that belong to no tensor are those of one that is missing.
 absl::StatusOr<BuiltNetwork> PlanNetwork(const ModelConfig& config, const Checkpoint& checkpoint,
-                                         WeightStore& weights, const StateFormat& state_format,
-                                         DType compute_dtype) {
-  MNEME_ASSIGN_OR_RETURN(BuiltNetwork built, Build(config, weights, state_format, compute_dtype));
+                                         WeightStore& weights, const Formats& formats) {
+  MNEME_ASSIGN_OR_RETURN(BuiltNetwork built, Build(config, weights, formats));
   MNEME_RETURN_IF_ERROR(checkpoint.CheckHoles());
   return built;
 }
-
-// All that a plan depends on in a backend.
-struct Formats {
-  StateFormat state;
-  DType compute = DType::kF32;
-  DType activation = DType::kF32;
-};
 
 // `backend` may be null.
 absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend,
@@ -150,8 +158,7 @@ absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend
   MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, backend);
-  MNEME_ASSIGN_OR_RETURN(BuiltNetwork planned,
-                         PlanNetwork(config, checkpoint, weights, formats.state, formats.compute));
+  MNEME_ASSIGN_OR_RETURN(BuiltNetwork planned, PlanNetwork(config, checkpoint, weights, formats));
   ModelPlan plan{.info = MakeInfo(folder, config, planned.network->info(), weights),
                  .state_layout = planned.state_layout,
                  .warnings = WarningsOf(config, planned, checkpoint, weights)};
@@ -168,34 +175,34 @@ absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const std::string& folder, Backend& backend,
-    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress) {
+    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress,
+    const ModelOptions& options) {
+  const Formats formats = FormatsOf(backend, options);
   MNEME_ASSIGN_OR_RETURN(const ModelConfig config, ReadModelConfig(folder));
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, &backend);
-  MNEME_ASSIGN_OR_RETURN(
-      const BuiltNetwork planned,
-      PlanNetwork(config, checkpoint, weights, backend.state_format(), backend.compute_dtype()));
+  MNEME_ASSIGN_OR_RETURN(const BuiltNetwork planned,
+                         PlanNetwork(config, checkpoint, weights, formats));
   for (const std::string& warning : WarningsOf(config, planned, checkpoint, weights)) {
     LOG(WARNING) << warning;
   }
   MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
-  MNEME_ASSIGN_OR_RETURN(BuiltNetwork built,
-                         Build(config, weights, backend.state_format(), backend.compute_dtype()));
+  MNEME_ASSIGN_OR_RETURN(BuiltNetwork built, Build(config, weights, formats));
   MNEME_RETURN_IF_ERROR(backend.Synchronize());
   ModelInfo info = MakeInfo(folder, config, built.network->info(), weights);
   return std::make_unique<LoadedModel>(std::move(info), std::move(built), weights.TakeMemory(),
                                        backend.activation_dtype());
 }
 
-absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend) {
-  return Plan(folder, &backend,
-              {.state = backend.state_format(),
-               .compute = backend.compute_dtype(),
-               .activation = backend.activation_dtype()});
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend,
+                                    const ModelOptions& options) {
+  return Plan(folder, &backend, FormatsOf(backend, options));
 }
 
-absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format) {
-  return Plan(folder, /*backend=*/nullptr, {.state = state_format});
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format,
+                                    const ModelOptions& options) {
+  return Plan(folder, /*backend=*/nullptr,
+              {.state = state_format, .max_context = options.max_context});
 }
 
 }  // namespace mneme

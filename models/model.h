@@ -11,6 +11,7 @@
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
+#include "models/layer_builder.h"
 #include "models/state_layout.h"
 
 namespace mneme {
@@ -58,12 +59,20 @@ class Model {
   virtual int64_t WorkspaceBytes(int tokens, int rows, int logit_rows) const = 0;
 };
 
+// What is not in a model's folder.
+struct ModelOptions {
+  // Tokens that a session can be fed where the state grows with each of them: as many rows of it
+  // are laid out. Without effect on other models.
+  int max_context = kDefaultMaxContext;
+};
+
 // Loads a Hugging Face folder (config.json, model.safetensors or model.safetensors.index.json).
 // Errors name the file, the tensor or key, what was found and what was expected.
 //   progress  called from the loading thread with bytes done and in total; may be empty
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const std::string& folder, Backend& backend,
-    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress);
+    const std::function<void(int64_t done_bytes, int64_t total_bytes)>& progress,
+    const ModelOptions& options = {});
 
 // The same facts from config.json and the safetensors headers alone: what `mneme-server --plan` and
 // mneme-inspect print.
@@ -75,8 +84,10 @@ struct ModelPlan {
 };
 // As it would be loaded on `backend`, which is needed for the call only. Refuses what LoadModel
 // does: weights are read, once, for values that are not finite, and nothing is kept of them.
-absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend);
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& backend,
+                                    const ModelOptions& options = {});
 // The same for no backend in particular: weights as stored, which are not read, f32 activations.
-absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format);
+absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format,
+                                    const ModelOptions& options = {});
 
 }  // namespace mneme

@@ -34,9 +34,7 @@ struct Queries {
   float* total;    // of weights
 };
 
-MNEME_INLINE Vec LoadSome(const float* p, int n) {
-  return n >= kLanes ? Load(p) : LoadFirst(p, n);
-}
+MNEME_INLINE Vec LoadSome(const float* p, int n) { return n >= kLanes ? Load(p) : LoadFirst(p, n); }
 
 // scores[r][j] = scale q_r . k_j for R queries and K keys.
 template <int R, int K>

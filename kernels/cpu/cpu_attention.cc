@@ -46,8 +46,8 @@ void CpuKernels::Attention(const AttentionArgs& args) {
     const int64_t end = position_of(row) + tokens;
     CHECK(args.window > 0 || end <= held) << end << " positions in a table of " << held;
     const int64_t seen = args.window > 0 ? std::min<int64_t>(args.window, end) : end;
-    nanoseconds +=
-        0.05 * static_cast<double>(tokens * seen) * static_cast<double>(heads * (key_dim + value_dim));
+    nanoseconds += 0.05 * static_cast<double>(tokens * seen) *
+                   static_cast<double>(heads * (key_dim + value_dim));
     for (int begin = 0; begin < tokens; begin += tile) {
       for (int64_t head = 0; head < kv_heads; ++head) {
         attention_tasks_.push_back({.row = static_cast<int>(row),
@@ -59,8 +59,8 @@ void CpuKernels::Attention(const AttentionArgs& args) {
   }
   const auto run = [&](int64_t begin, int64_t end, int worker) {
     const int64_t floats = AttentionTask::ScratchFloats(tile * group, value_dim);
-    auto* scratch = static_cast<float*>(workers_[static_cast<size_t>(worker)].attention.Reserve(
-        floats * int64_t{sizeof(float)}));
+    auto* scratch = static_cast<float*>(
+        workers_[static_cast<size_t>(worker)].attention.Reserve(floats * int64_t{sizeof(float)}));
     for (int64_t i = begin; i < end; ++i) {
       ops_.attention(args, attention_tasks_[static_cast<size_t>(i)], scratch);
     }

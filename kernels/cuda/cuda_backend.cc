@@ -103,7 +103,8 @@ class CudaBackend final : public Backend {
   StateFormat state_format() const override {
     return {.memory_dtype = state_dtype_,
             .bf16_window_dtype = compute_dtype(),
-            .pending_writes = kPendingWrites};
+            .pending_writes = kPendingWrites,
+            .context_dtype = compute_dtype()};
   }
 
   absl::StatusOr<void*> Allocate(int64_t bytes) override {

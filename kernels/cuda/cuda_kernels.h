@@ -2,11 +2,12 @@
 // Launchers return at once, leave errors to Device::Check, and are free of Abseil.
 //
 // Activations are f32 but where product_dtype and output_dtype of the backend say bf16, state is
-// f32, f16 or int8 and windows are f32 or bf16, as their StateView says.
+// f32, f16 or int8, windows and keys and values of attention are f32 or bf16, as their views say.
 #pragma once
 
 #include <span>
 
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/decode/decode.h"
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/linear/linear.h"
@@ -52,6 +53,7 @@ class CudaKernels final : public Kernels {
   void SettleMemories(const SettleArgs& args) override {
     matrix_memory::SettleMemories(device_, args);
   }
+  void Attention(const AttentionArgs& args) override { attention::Attention(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }
   void Sample(const SampleArgs& args) override {

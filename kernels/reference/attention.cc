@@ -73,8 +73,7 @@ void ReferenceKernels::Attention(const AttentionArgs& args) {
       }
     }
     for (int64_t p = std::max(begin, end - held); p < end; ++p) {
-      std::copy_n(keys.At(p), kv_heads * key_dim,
-                  reinterpret_cast<double*>(args.keys.At(slot, p)));
+      std::copy_n(keys.At(p), kv_heads * key_dim, reinterpret_cast<double*>(args.keys.At(slot, p)));
       std::copy_n(values.At(p), kv_heads * value_dim,
                   reinterpret_cast<double*>(args.values.At(slot, p)));
     }

@@ -20,6 +20,7 @@ inline constexpr int kMaxHeads = 4096;
 inline constexpr int kMaxHeadDim = 4096;
 inline constexpr int kMaxChannels = 1 << 20;
 inline constexpr int kMaxMemories = 1024;
+inline constexpr int kMaxWindow = 1 << 24;
 inline constexpr int kMaxMlpDim = 1 << 22;
 // Numbers that must not be zero must not become zero as f32 either.
 inline constexpr double kLeastNumber = 1e-30;

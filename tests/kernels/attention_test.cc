@@ -1,3 +1,5 @@
+#include "kernels/ops/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -8,7 +10,6 @@
 
 #include "gtest/gtest.h"
 #include "kernels/float16.h"
-#include "kernels/ops/attention.h"
 #include "tests/support/backends.h"
 #include "tests/support/bounds.h"
 #include "tests/support/matchers.h"
@@ -53,7 +54,8 @@ class Contexts {
     for (const int place : random.Permutation(static_cast<int>(slots * dims.blocks))) {
       offsets_.push_back(place * block_bytes_);
     }
-    auto memory = Tensor::Allocate(bench.backend(), DType::kU8, {static_cast<int64_t>(bytes_.size())});
+    auto memory =
+        Tensor::Allocate(bench.backend(), DType::kU8, {static_cast<int64_t>(bytes_.size())});
     auto table = Tensor::Allocate(bench.backend(), DType::kI64, {slots, dims.blocks});
     memory_ = *std::move(memory);
     table_ = *std::move(table);
@@ -126,7 +128,9 @@ class Contexts {
       if (dtype_ == DType::kF64) std::memcpy(&f64, from + i * 8, 8);
       if (dtype_ == DType::kF32) std::memcpy(&f32, from + i * 4, 4);
       if (dtype_ == DType::kBF16) std::memcpy(&bf16, from + i * 2, 2);
-      values.push_back(dtype_ == DType::kF64 ? f64 : dtype_ == DType::kF32 ? f32 : F32FromBF16(bf16));
+      values.push_back(dtype_ == DType::kF64   ? f64
+                       : dtype_ == DType::kF32 ? f32
+                                               : F32FromBF16(bf16));
     }
     return values;
   }
@@ -209,19 +213,18 @@ std::vector<double> Step(Workbench& bench, Contexts& contexts, const Problem& pr
   auto place = Tensor::Allocate(bench.backend(), DType::kI64, {static_cast<int64_t>(rows.size())});
   bench.backend().CopyFromHost(place->view().data, places.data(), place->view().bytes());
   const TensorView out = bench.NewActivations({tokens, dims.heads, dims.value_dim});
-  bench.kernels().Attention(
-      {.q = bench.Activations(q, {tokens, dims.heads, dims.key_dim}),
-       .k = bench.Activations(k, {tokens, dims.kv_heads, dims.key_dim}),
-       .v = bench.Activations(v, {tokens, dims.kv_heads, dims.value_dim}),
-       .row_offsets = bench.Ints(offsets),
-       .slots = bench.Ints(slots),
-       .positions = place->view(),
-       .longest_row = longest,
-       .window = dims.window,
-       .scale = scale,
-       .keys = contexts.keys(),
-       .values = contexts.values(),
-       .out = out});
+  bench.kernels().Attention({.q = bench.Activations(q, {tokens, dims.heads, dims.key_dim}),
+                             .k = bench.Activations(k, {tokens, dims.kv_heads, dims.key_dim}),
+                             .v = bench.Activations(v, {tokens, dims.kv_heads, dims.value_dim}),
+                             .row_offsets = bench.Ints(offsets),
+                             .slots = bench.Ints(slots),
+                             .positions = place->view(),
+                             .longest_row = longest,
+                             .window = dims.window,
+                             .scale = scale,
+                             .keys = contexts.keys(),
+                             .values = contexts.values(),
+                             .out = out});
   const std::vector<double> all = bench.Read(out);
   std::vector<double> active;
   const int64_t width = int64_t{dims.heads} * dims.value_dim;
@@ -312,11 +315,11 @@ class AttentionTest : public testing::TestWithParam<BackendUnderTest> {
 };
 
 TEST_P(AttentionTest, MatchesReferenceOnRaggedRows) {
-  const std::vector<RowSpec> rows = {{2, 0, 1},  {0, 63, 3}, {-1, 0, 4}, {1, 70, 0},
+  const std::vector<RowSpec> rows = {{2, 0, 1},  {0, 63, 3},  {-1, 0, 4}, {1, 70, 0},
                                      {3, 0, 90}, {4, 130, 1}, {1, 64, 64}};
-  for (const Dims& dims : {Dims{1, 1, 16, 16}, Dims{4, 2, 16, 16}, Dims{6, 2, 24, 40},
-                           Dims{8, 1, 64, 64}, Dims{3, 3, 1, 1}, Dims{2, 2, 7, 13},
-                           Dims{5, 1, 128, 128}}) {
+  for (const Dims& dims :
+       {Dims{1, 1, 16, 16}, Dims{4, 2, 16, 16}, Dims{6, 2, 24, 40}, Dims{8, 1, 64, 64},
+        Dims{3, 3, 1, 1}, Dims{2, 2, 7, 13}, Dims{5, 1, 128, 128}}) {
     ExpectReference({.dims = dims, .rows = rows});
   }
 }
@@ -410,8 +413,8 @@ TEST_P(AttentionTest, StoresTheStepsRowsAndTouchesNothingElse) {
   for (const int window : {0, 100}) {
     Dims dims{4, 2, 16, 24, window};
     dims.blocks = window > 0 ? 2 : 6;
-    const Problem problem = {.dims = dims,
-                             .rows = {{0, 0, 1}, {1, 60, 200}, {-1, 0, 2}, {2, 100, 0}, {3, 127, 1}}};
+    const Problem problem = {
+        .dims = dims, .rows = {{0, 0, 1}, {1, 60, 200}, {-1, 0, 2}, {2, 100, 0}, {3, 127, 1}}};
     Workbench bench(*backend_);
     Contexts contexts(bench, dims, 5);
     problem.WritePast(contexts);
@@ -439,8 +442,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(AvailableBac
 class AttentionByHandTest : public testing::TestWithParam<BackendUnderTest> {};
 
 TEST_P(AttentionByHandTest, FlatScoresGiveTheMeanOfTheValues) {
-  const auto backend =
-      GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+  const auto backend = GetParam().device == "reference" ? MakeReference() : GetParam().Make();
   Problem problem = {.dims = {2, 1, 4, 1}, .rows = {{0, 0, 3}}, .spread = 0};
   std::vector<double> mean, v;
   for (int p = 0; p < 3; ++p) {

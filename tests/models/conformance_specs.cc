@@ -37,6 +37,29 @@ constexpr Variant kVariants[] = {
     {"mom_gsa", R"({"shared_mem": false, "norm_first": false, "num_kv_heads": 1})"},
 };
 
+// Grouped heads over all positions; a window that is no multiple of a block, with all options; one
+// as long as a block.
+std::vector<ModelSpec> TransformerSpecs() {
+  ModelSpec spec = {.config = {{"model_type", "transformer"},
+                               {"vocab_size", 259},
+                               {"hidden_size", 64},
+                               {"num_hidden_layers", 2},
+                               {"intermediate_size", 128},
+                               {"num_heads", 4},
+                               {"num_kv_heads", 2}},
+                    .dtype = DType::kF32,
+                    .initializer_range = 0.15};
+  std::vector<ModelSpec> specs = {spec};
+  spec.config["window_size"] = 21;
+  spec.config["qkv_bias"] = true;
+  spec.config["qk_norm"] = true;
+  specs.push_back(spec);
+  spec.config["window_size"] = 64;
+  spec.config["num_kv_heads"] = nullptr;
+  specs.push_back(spec);
+  return specs;
+}
+
 }  // namespace
 
 std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
@@ -62,6 +85,7 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
       specs.push_back(MatrixSpec(model_type, nlohmann::ordered_json::parse(variant.changes)));
     }
   }
+  if (model_type == "transformer") return TransformerSpecs();
   return specs;
 }
 

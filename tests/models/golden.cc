@@ -65,7 +65,8 @@ std::vector<std::string> GoldenNames() {
           "gsa",
           "mom_linear_attn",
           "mom_gla",
-          "mom_gsa"};
+          "mom_gsa",
+          "transformer"};
 }
 
 }  // namespace mneme

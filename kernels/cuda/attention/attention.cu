@@ -1,0 +1,320 @@
+// A block of threads takes one token, some of the heads that share keys and values, and a part of
+// the blocks of positions that the token sees: where a step has few tokens, several share those
+// (flash-decoding), and what each has found is put together afterwards. Each goes over its blocks
+// of positions with a running maximum (online softmax). The step's own keys and values are stored
+// last: of a ring, they take the place of those that the step's first tokens read.
+#include <algorithm>
+#include <cstdint>
+
+#include "base/log.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/common/device_utils.cuh"
+
+namespace mneme::cuda::attention {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarp;
+constexpr int kValuesOfThread = 2;  // sums of one head, in registers
+constexpr int kValues = kThreads * kValuesOfThread;
+constexpr int kMostQueries = 8;               // heads of a block of threads
+constexpr int kMostQueryFloats = 8192;        // of them, in shared memory
+constexpr int kMostSplits = 64;               // that share a token's positions
+constexpr int kBlocksPerMultiprocessor = 4;   // wanted
+
+struct Field {
+  const std::byte* base;
+  const int64_t* offsets;  // [slots, blocks]
+  int64_t blocks, offset, row_bytes;
+
+  // The first row of a block of positions.
+  __device__ std::byte* Block(int64_t slot, int64_t block) const {
+    return const_cast<std::byte*>(base) + offsets[slot * blocks + block % blocks] + offset;
+  }
+};
+
+struct Problem {
+  const float *q, *k, *v;
+  const int32_t *row_offsets, *slots;
+  const int64_t* positions;
+  int rows, heads, kv_heads, key_dim, value_dim, window;
+  float scale;
+  Field keys, values;
+  float* out;
+  // With splits > 1: largest score, total of weights and sums of values, for each token, head and
+  // split.
+  float *largest, *total, *sums;
+  int splits;
+  int query_tiles, value_tiles;  // of a head of keys and values; of a value
+};
+
+Field FieldOf(const ContextView& view) {
+  return {view.table.base, view.table.offsets.as<const int64_t>(), view.table.blocks(), view.offset,
+          view.row_bytes};
+}
+
+__device__ int RowOf(const Problem& p, int token) {
+  int low = 0, high = p.rows;  // the last row that begins at `token` or before it
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (p.row_offsets[middle] <= token ? low : high) = middle;
+  }
+  return low;
+}
+
+// A number as the context keeps it.
+template <typename T>
+__device__ float Kept(float x) {
+  return ToFloat(FromFloat<T>(x));
+}
+
+// kQueries heads of one token. Lanes of a warp share a key, threads of the block a value.
+template <typename T, int kQueries>
+__global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
+  extern __shared__ float query[];  // [kQueries, key_dim]
+  __shared__ float weights[kQueries][kContextBlock];
+  __shared__ float largest[kQueries], total[kQueries], factor[kQueries];
+
+  const int token = blockIdx.x, split = blockIdx.z;
+  const int value_tile = blockIdx.y % p.value_tiles;
+  const int query_tile = blockIdx.y / p.value_tiles % p.query_tiles;
+  const int kv_head = blockIdx.y / (p.value_tiles * p.query_tiles);
+  const int row = RowOf(p, token);
+  const int slot = p.slots[row];
+  if (slot < 0) return;
+  const int group = p.heads / p.kv_heads;
+  const int first_head = kv_head * group + query_tile * kQueries;
+  const int queries = min(kQueries, group - query_tile * kQueries);
+  const int64_t begin = p.positions[row];  // of the row's first token
+  const int64_t position = begin + token - p.row_offsets[row];
+  const int64_t first = p.window > 0 ? max(int64_t{0}, position - p.window + 1) : int64_t{0};
+
+  for (int i = threadIdx.x; i < kQueries * p.key_dim; i += kThreads) {
+    const int head = i / p.key_dim;
+    query[i] = head < queries ? p.q[(int64_t{token} * p.heads + first_head) * p.key_dim + i] : 0;
+  }
+  if (threadIdx.x < kQueries) {
+    largest[threadIdx.x] = -INFINITY;
+    total[threadIdx.x] = 0;
+  }
+  __syncthreads();
+
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int first_value = value_tile * kValues + threadIdx.x;
+  float sums[kQueries][kValuesOfThread] = {};
+
+  const int64_t first_block = first / kContextBlock;
+  const int64_t count = position / kContextBlock - first_block + 1;
+  const int64_t share = (count + p.splits - 1) / p.splits;
+  const int64_t end_block = first_block + min(count, (split + 1) * share);
+  for (int64_t block = first_block + split * share; block < end_block; ++block) {
+    const int64_t block_begin = block * kContextBlock;
+    const int from = static_cast<int>(max(first - block_begin, int64_t{0}));
+    const int to = static_cast<int>(min(position + 1 - block_begin, int64_t{kContextBlock}));
+    const std::byte* const key_block = p.keys.Block(slot, block);
+    const std::byte* const value_block = p.values.Block(slot, block);
+    // Of a position of the step: its token.
+    const auto own = [&](int j) {
+      return static_cast<int64_t>(p.row_offsets[row]) + block_begin + j - begin;
+    };
+
+    for (int j = warp; j < kContextBlock; j += kWarps) {
+      if (j < from || j >= to) {
+        if (lane < kQueries) weights[lane][j] = -INFINITY;
+        continue;
+      }
+      float scores[kQueries] = {};
+      const auto add = [&](int d, float key) {
+#pragma unroll
+        for (int g = 0; g < kQueries; ++g) scores[g] += query[g * p.key_dim + d] * key;
+      };
+      if (block_begin + j < begin) {
+        const T* key = reinterpret_cast<const T*>(key_block + j * p.keys.row_bytes) +
+                       int64_t{kv_head} * p.key_dim;
+        for (int d = lane; d < p.key_dim; d += kWarp) add(d, ToFloat(key[d]));
+      } else {
+        const float* key = p.k + (own(j) * p.kv_heads + kv_head) * p.key_dim;
+        for (int d = lane; d < p.key_dim; d += kWarp) add(d, Kept<T>(key[d]));
+      }
+#pragma unroll
+      for (int g = 0; g < kQueries; ++g) {
+        const float score = WarpSum(scores[g]);
+        if (lane == 0) weights[g][j] = p.scale * score;
+      }
+    }
+    __syncthreads();
+
+    for (int g = warp; g < kQueries; g += kWarps) {
+      float most = fmaxf(weights[g][lane], weights[g][lane + kWarp]);
+#pragma unroll
+      for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+        most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, offset));
+      }
+      const float now = fmaxf(largest[g], most);
+      const float low = expf(weights[g][lane] - now), high = expf(weights[g][lane + kWarp] - now);
+      weights[g][lane] = low;
+      weights[g][lane + kWarp] = high;
+      const float sum = WarpSum(low + high);
+      __syncwarp();
+      if (lane == 0) {
+        factor[g] = expf(largest[g] - now);
+        total[g] = total[g] * factor[g] + sum;
+        largest[g] = now;
+      }
+    }
+    __syncthreads();
+
+#pragma unroll
+    for (int g = 0; g < kQueries; ++g) {
+#pragma unroll
+      for (int i = 0; i < kValuesOfThread; ++i) sums[g][i] *= factor[g];
+    }
+    for (int j = from; j < to; ++j) {
+      const bool past = block_begin + j < begin;
+      const T* kept = reinterpret_cast<const T*>(value_block + j * p.values.row_bytes) +
+                      int64_t{kv_head} * p.value_dim;
+      const float* fresh = past ? nullptr : p.v + (own(j) * p.kv_heads + kv_head) * p.value_dim;
+#pragma unroll
+      for (int i = 0; i < kValuesOfThread; ++i) {
+        const int d = first_value + i * kThreads;
+        if (d >= p.value_dim) continue;
+        const float value = past ? ToFloat(kept[d]) : Kept<T>(fresh[d]);
+#pragma unroll
+        for (int g = 0; g < kQueries; ++g) sums[g][i] += weights[g][j] * value;
+      }
+    }
+    __syncthreads();  // the weights have been read
+  }
+
+  for (int g = 0; g < queries; ++g) {
+    const int64_t head = int64_t{token} * p.heads + first_head + g;
+    const int64_t part = head * p.splits + split;
+    const float by = p.splits == 1 ? 1.0f / total[g] : 1.0f;
+    float* to = p.splits == 1 ? p.out + head * p.value_dim : p.sums + part * p.value_dim;
+    // Unrolled over all queries, so that sums stay in registers.
+#pragma unroll
+    for (int i = 0; i < kValuesOfThread; ++i) {
+      const int d = first_value + i * kThreads;
+      float sum = 0;
+#pragma unroll
+      for (int other = 0; other < kQueries; ++other) sum = other == g ? sums[other][i] : sum;
+      if (d < p.value_dim) to[d] = by * sum;
+    }
+    if (p.splits > 1 && value_tile == 0 && threadIdx.x == 0) {
+      p.largest[part] = largest[g];
+      p.total[part] = total[g];
+    }
+  }
+}
+
+// What the splits of a head of a token have found, as its output. A split without positions has a
+// largest score of minus infinity, and zeros.
+__global__ void __launch_bounds__(kThreads) Combine(const Problem p) {
+  const int token = blockIdx.x;
+  if (p.slots[RowOf(p, token)] < 0) return;
+  const int64_t head = int64_t{token} * p.heads + blockIdx.y;
+  const float* largest = p.largest + head * p.splits;
+  const float* total = p.total + head * p.splits;
+  float most = -INFINITY, sum = 0;
+  for (int s = 0; s < p.splits; ++s) most = fmaxf(most, largest[s]);
+  for (int s = 0; s < p.splits; ++s) sum += expf(largest[s] - most) * total[s];
+  for (int d = threadIdx.x; d < p.value_dim; d += kThreads) {
+    float value = 0;
+    for (int s = 0; s < p.splits; ++s) {
+      value += expf(largest[s] - most) * p.sums[(head * p.splits + s) * p.value_dim + d];
+    }
+    p.out[head * p.value_dim + d] = value / sum;
+  }
+}
+
+// Keys and values of a token to their rows, unless a later token of the step has the same ones.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) Store(const Problem p) {
+  const int token = blockIdx.x;
+  const int row = RowOf(p, token);
+  const int slot = p.slots[row];
+  if (slot < 0) return;
+  const int64_t position = p.positions[row] + token - p.row_offsets[row];
+  const int64_t end = p.positions[row] + p.row_offsets[row + 1] - p.row_offsets[row];
+  if (position < end - p.keys.blocks * kContextBlock) return;
+  const auto store = [&](const Field& field, const float* from, int width) {
+    T* to = reinterpret_cast<T*>(field.Block(slot, position / kContextBlock) +
+                                 position % kContextBlock * field.row_bytes);
+    for (int i = threadIdx.x; i < width; i += kThreads) {
+      to[i] = FromFloat<T>(from[int64_t{token} * width + i]);
+    }
+  };
+  store(p.keys, p.k, p.kv_heads * p.key_dim);
+  store(p.values, p.v, p.kv_heads * p.value_dim);
+}
+
+template <typename T, int kQueries>
+void Launch(Device& device, Problem p, int64_t tokens, int64_t most_blocks) {
+  if constexpr (kQueries > 1) {
+    const int group = p.heads / p.kv_heads;
+    if (group <= kQueries / 2 || kQueries * p.key_dim > kMostQueryFloats) {
+      return Launch<T, kQueries / 2>(device, p, tokens, most_blocks);
+    }
+  }
+  p.query_tiles = (p.heads / p.kv_heads + kQueries - 1) / kQueries;
+  p.value_tiles = (p.value_dim + kValues - 1) / kValues;
+  const int64_t tiles = int64_t{p.kv_heads} * p.query_tiles * p.value_tiles;
+  const int64_t wanted = int64_t{kBlocksPerMultiprocessor} * device.multiprocessors();
+  p.splits = static_cast<int>(std::clamp<int64_t>(wanted / (tokens * tiles), 1,
+                                                  std::min<int64_t>(most_blocks, kMostSplits)));
+  if (p.splits > 1) {
+    const int64_t parts = tokens * p.heads * p.splits;
+    p.largest = static_cast<float*>(
+        device.Scratch(parts * (p.value_dim + 2) * static_cast<int64_t>(sizeof(float))));
+    p.total = p.largest + parts;
+    p.sums = p.total + parts;
+  }
+  const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(tiles),
+                  static_cast<unsigned>(p.splits));
+  const size_t shared = sizeof(float) * kQueries * static_cast<size_t>(p.key_dim);
+  Attend<T, kQueries><<<grid, kThreads, shared, device.stream()>>>(p);
+  device.Check(cudaGetLastError(), "Attend");
+  if (p.splits > 1) {
+    const dim3 heads(static_cast<unsigned>(tokens), static_cast<unsigned>(p.heads));
+    Combine<<<heads, kThreads, 0, device.stream()>>>(p);
+    device.Check(cudaGetLastError(), "Combine");
+  }
+  Store<T><<<static_cast<unsigned>(tokens), kThreads, 0, device.stream()>>>(p);
+  device.Check(cudaGetLastError(), "Store");
+}
+
+}  // namespace
+
+void Attention(Device& device, const AttentionArgs& args) {
+  const int64_t tokens = args.q.shape[0];
+  if (tokens == 0) return;
+  const Problem p = {.q = args.q.as<const float>(),
+                     .k = args.k.as<const float>(),
+                     .v = args.v.as<const float>(),
+                     .row_offsets = args.row_offsets.as<const int32_t>(),
+                     .slots = args.slots.as<const int32_t>(),
+                     .positions = args.positions.as<const int64_t>(),
+                     .rows = static_cast<int>(args.slots.shape[0]),
+                     .heads = static_cast<int>(args.q.shape[1]),
+                     .kv_heads = static_cast<int>(args.k.shape[1]),
+                     .key_dim = static_cast<int>(args.k.shape[2]),
+                     .value_dim = static_cast<int>(args.v.shape[2]),
+                     .window = args.window,
+                     .scale = args.scale,
+                     .keys = FieldOf(args.keys),
+                     .values = FieldOf(args.values),
+                     .out = args.out.as<float>()};
+  // A window may touch one block more than it has positions for.
+  const int64_t most_blocks = args.window > 0
+                                  ? (args.window + kContextBlock - 1) / kContextBlock + 1
+                                  : args.keys.table.blocks();
+  CHECK(args.keys.dtype == args.values.dtype);
+  if (args.keys.dtype == DType::kBF16) {
+    Launch<__nv_bfloat16, kMostQueries>(device, p, tokens, most_blocks);
+  } else {
+    CHECK(args.keys.dtype == DType::kF32);
+    Launch<float, kMostQueries>(device, p, tokens, most_blocks);
+  }
+}
+
+}  // namespace mneme::cuda::attention

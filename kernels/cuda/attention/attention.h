@@ -1,0 +1,14 @@
+// Attention through tables of blocks: kernels/ops/attention.h says what it computes.
+#pragma once
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::attention {
+
+// Keys and values are kept in f32 or bf16, as the views say, and used as they are kept. Sums are
+// f32. Results depend on how many blocks of threads share a token's positions, and so on how many
+// tokens the step has: not by more than the order of a sum.
+void Attention(Device& device, const AttentionArgs& args);
+
+}  // namespace mneme::cuda::attention

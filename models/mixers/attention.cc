@@ -1,0 +1,140 @@
+// The token at position p, per head h, which has its keys and values from head h / (heads /
+// kv_heads):
+//   q, k = rope(norm(Wq x + bq), p), rope(norm(Wk x + bk), p);   v = Wv x + bv
+//   o = sum_j softmax_j( q . k_j / sqrt(head_dim) ) v_j          j: positions up to p in its window
+//   out = Wo concat(o) + bo
+
+#include "models/mixers/attention.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/mixers/entry_streams.h"
+#include "models/projection.h"
+
+namespace mneme {
+namespace {
+
+// 1 / theta^(2j / head_dim) for the pairs j of a head, in f32 step by step, as both sources do.
+std::vector<float> RopeFrequencies(double theta, int head_dim) {
+  std::vector<float> frequencies;
+  for (int j = 0; j < head_dim; j += 2) {
+    const float exponent = static_cast<float>(j) / static_cast<float>(head_dim);
+    frequencies.push_back(1.0f / std::pow(static_cast<float>(theta), exponent));
+  }
+  return frequencies;
+}
+
+class Attention final : public SequenceMixer {
+ public:
+  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(const LayerBuilder& builder,
+                                                             const AttentionConfig& config) {
+    auto mixer = std::make_unique<Attention>();
+    mixer->config_ = config;
+    const auto name = [&](const char* tensor) { return absl::StrCat(config.prefix, tensor); };
+    const int model_dim = builder.model_dim;
+    const int queries = config.query_channels(), keys = config.kv_channels();
+    const Bias bias = config.qkv_bias ? Bias::kAdded : Bias::kNone;
+    const Bias output_bias = config.output_bias ? Bias::kAdded : Bias::kNone;
+    MNEME_ASSIGN_OR_RETURN(mixer->q_proj_,
+                           TakeProjection(builder, name("q_proj"), queries, model_dim, bias));
+    MNEME_ASSIGN_OR_RETURN(mixer->k_proj_,
+                           TakeProjection(builder, name("k_proj"), keys, model_dim, bias));
+    MNEME_ASSIGN_OR_RETURN(mixer->v_proj_,
+                           TakeProjection(builder, name("v_proj"), keys, model_dim, bias));
+    MNEME_ASSIGN_OR_RETURN(mixer->o_proj_, TakeProjection(builder, name("o_proj"), model_dim,
+                                                          queries, output_bias));
+    if (config.qk_norm) {
+      for (const auto& [norm, tensor] : {std::pair(&mixer->q_norm_, "q_norm.weight"),
+                                         std::pair(&mixer->k_norm_, "k_norm.weight")}) {
+        norm->eps = config.qk_norm_eps;
+        MNEME_ASSIGN_OR_RETURN(norm->weight,
+                               builder.weights().Floats(builder.Weight(name(tensor)),
+                                                        {config.head_dim}, WeightInit::kOnes));
+      }
+    }
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->frequencies_,
+        builder.weights().Constant(RopeFrequencies(config.rope_theta, config.head_dim)));
+
+    const int most = builder.network.max_context;
+    const bool ring = config.window > 0 && config.window <= most;
+    StateField field = {.name = "keys",
+                        .dtype = builder.network.state_format.context_dtype,
+                        .shape = {1, ring ? config.window : most, config.kv_heads, config.head_dim},
+                        .guard = ring ? StateGuard::kRing : StateGuard::kFirstRows,
+                        .role = StateRole::kAppendOnly};
+    mixer->keys_ = builder.AddState(field);
+    field.name = "values";
+    mixer->values_ = builder.AddState(field);
+    return mixer;
+  }
+
+  bool uses_row_index() const override { return true; }
+
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
+    const Workspace::Scope scope(ctx.workspace);
+    Kernels& kernels = ctx.kernels();
+    const int tokens = ctx.batch.tokens;
+    const TensorView x = ctx.Normed(norm, hidden,
+                                    {q_proj_.weights, k_proj_.weights, v_proj_.weights});
+    const TensorView q = ctx.Temp({tokens, config_.query_channels()});
+    const TensorView k = ctx.Temp({tokens, config_.kv_channels()});
+    const TensorView v = ctx.Temp({tokens, config_.kv_channels()});
+    Project(kernels, {{.projection = q_proj_, .x = x, .y = q},
+                      {.projection = k_proj_, .x = x, .y = k},
+                      {.projection = v_proj_, .x = x, .y = v}});
+    const TensorView query = ByHead(q, config_.heads), key = ByHead(k, config_.kv_heads);
+    NormHeads(ctx, q_norm_, query);
+    NormHeads(ctx, k_norm_, key);
+    for (const TensorView& turned : {query, key}) {
+      kernels.Rope({.x = turned,
+                    .positions = ctx.row_index.token_positions,
+                    .frequencies = frequencies_,
+                    .y = turned});
+    }
+    const TensorView read = ctx.Temp(query.shape);
+    kernels.Attention({.q = query,
+                       .k = key,
+                       .v = ByHead(v, config_.kv_heads),
+                       .row_offsets = ctx.batch.row_offsets,
+                       .slots = ctx.batch.slots,
+                       .positions = ctx.batch.positions,
+                       .longest_row = ctx.batch.longest_row,
+                       .window = keys_.guard == StateGuard::kRing ? config_.window : 0,
+                       .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                       .keys = ctx.Context(keys_),
+                       .values = ctx.Context(values_),
+                       .out = read});
+    const LinearArgs output[] = {
+        {.x = Flat(read), .weights = o_proj_.weights, .y = hidden, .accumulate = true}};
+    kernels.Linear(output);
+    if (o_proj_.has_bias()) kernels.AddBias({.bias = o_proj_.bias, .y = hidden});
+  }
+
+ private:
+  // Of each head by itself, in place.
+  static void NormHeads(ForwardContext& ctx, const Norm& norm, TensorView heads) {
+    if (norm.weight.empty()) return;
+    heads.shape = {heads.shape[0] * heads.shape[1], heads.shape[2]};
+    ctx.kernels().RmsNorm({.x = heads, .weight = norm.weight, .eps = norm.eps, .y = heads});
+  }
+
+  AttentionConfig config_;
+  Projection q_proj_, k_proj_, v_proj_, o_proj_;
+  Norm q_norm_, k_norm_;    // [head_dim], or empty
+  TensorView frequencies_;  // [head_dim / 2] f32
+  StateField keys_, values_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeAttention(const LayerBuilder& builder,
+                                                             const AttentionConfig& config) {
+  return Attention::Make(builder, config);
+}
+
+}  // namespace mneme
