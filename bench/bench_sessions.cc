@@ -49,6 +49,11 @@ absl::StatusOr<std::unique_ptr<BenchSessions>> BenchSessions::Create(const Optio
   MNEME_ASSIGN_OR_RETURN(ToolRunner tool, ToolRunner::Load(options.model, &code));
   auto sessions = absl::WrapUnique(new BenchSessions(std::move(tool)));
   ToolRunner& owned = sessions->tool_;
+  if (options.times_operations) {
+    auto timed = std::make_unique<TimedBackend>(std::move(owned.backend));
+    sessions->timed_ = timed.get();
+    owned.backend = std::move(timed);
+  }
   MNEME_RETURN_IF_ERROR(owned.Prepare({.slots = options.sessions,
                                        .rows = options.rows,
                                        .tokens = std::max(options.chunk, options.rows),
@@ -59,6 +64,11 @@ absl::StatusOr<std::unique_ptr<BenchSessions>> BenchSessions::Create(const Optio
   sessions->sessions_.resize(static_cast<size_t>(options.sessions));
   for (Session& session : sessions->sessions_) session.slot = *owned.pool->Acquire();
   return sessions;
+}
+
+std::map<std::string, double> BenchSessions::TakeOperationSeconds() {
+  CHECK(timed_ != nullptr) << "operations that nobody times";
+  return timed_->TakeSeconds();
 }
 
 void BenchSessions::Restart(int session) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bench/step_traffic.h"
+#include "bench/timed_backend.h"
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
 #include "engine/sessions/token_history.h"
@@ -43,6 +45,7 @@ class BenchSessions {
     int sessions = 1;
     int rows = 1;
     int chunk = 512;
+    bool times_operations = false;  // so that TakeOperationSeconds() has something to say
   };
   static absl::StatusOr<std::unique_ptr<BenchSessions>> Create(const Options& options);
 
@@ -54,6 +57,9 @@ class BenchSessions {
 
   // Feeds each session the token that was drawn for it last, and draws the next.
   absl::StatusOr<StepCost> Decode(std::span<const int> sessions, DrawKind kind);
+
+  // Seconds by operation since the last call.
+  std::map<std::string, double> TakeOperationSeconds();
 
   int64_t position(int session) const { return sessions_[session].position; }
   const StepTraffic& traffic() const { return *traffic_; }
@@ -72,6 +78,7 @@ class BenchSessions {
   absl::StatusOr<StepCost> Step(DrawKind kind);
 
   ToolRunner tool_;
+  TimedBackend* timed_ = nullptr;  // that of tool_, where operations are timed
   int chunk_ = 0;
   std::optional<StepTraffic> traffic_;
   std::vector<Session> sessions_;

@@ -43,6 +43,7 @@ run. Sections, all of them unless --sections says which:
 
   load          loading the folder, its files in the page cache
   decode        decode steps by batch size, in f32 and bf16 arithmetic, greedy and sampled
+  operations    the same steps, and a prompt's, operation by operation
   prefill       prompts, beside oneDNN's matrix products of the same shapes
   context       a step late in a session against one early in it
   streams       many concurrent requests through queue, scheduler and streams
@@ -57,8 +58,13 @@ struct Section {
   absl::StatusOr<BenchTable> (*run)(const EngineBenchSettings&);
 };
 constexpr Section kSections[] = {
-    {"load", BenchLoad},       {"decode", BenchDecode},   {"prefill", BenchPrefill},
-    {"context", BenchContext}, {"streams", BenchStreams}, {"interference", BenchInterference},
+    {"load", BenchLoad},
+    {"decode", BenchDecode},
+    {"operations", BenchOperations},
+    {"prefill", BenchPrefill},
+    {"context", BenchContext},
+    {"streams", BenchStreams},
+    {"interference", BenchInterference},
 };
 
 struct Flags {
@@ -148,6 +154,7 @@ void UseQuickSizes(EngineBenchSettings& settings) {
   settings.rounds = 1;
   settings.steps = 3;
   settings.decode_rows = {1, 4};
+  settings.operation_rows = {1};
   settings.prefill_rounds = 1;
   settings.prefill_tokens = {32, 128};
   settings.chunk = 64;
@@ -183,6 +190,8 @@ void AddFlags(Flags& flags, FlagParser& parser) {
   parser.Add("--steps", "N", &s.steps, 1, 1000, "of each kind in a round; default 4");
   parser.Add("--rows", "N,N,...", &s.decode_rows, 1, 4096,
              "batch sizes of decode; default 1,4,16,32,64");
+  parser.Add("--operation-rows", "N,N,...", &s.operation_rows, 1, 4096,
+             "batch sizes of operations; default 1,4,16");
   parser.Add("--prompts", "N,N,...", &s.prefill_tokens, 1, 1 << 24,
              "lengths for prefill; default 128,512,2048");
   parser.Add("--chunk", "N", &s.chunk, 1, 1 << 16, "prompt tokens in a step; default 512");

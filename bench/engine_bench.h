@@ -25,6 +25,7 @@ struct EngineBenchSettings {
   int rounds = 5;  // of decode, each with a measurement of the bandwidth; odd
   int steps = 4;   // of each kind in a round
   std::vector<int> decode_rows = {1, 4, 16, 32, 64};
+  std::vector<int> operation_rows = {1, 4, 16};
 
   int prefill_rounds = 3;
   std::vector<int> prefill_tokens = {128, 512, 2048};
@@ -65,6 +66,8 @@ class BandwidthSampler {
 absl::StatusOr<BenchTable> BenchLoad(const EngineBenchSettings& settings);
 // Decode steps by batch size, arithmetic and way of drawing, rounds interleaved.
 absl::StatusOr<BenchTable> BenchDecode(const EngineBenchSettings& settings);
+// Where the time of decode steps and of a prompt's goes, operation by operation.
+absl::StatusOr<BenchTable> BenchOperations(const EngineBenchSettings& settings);
 // Prompts, beside oneDNN's matrix products of the same shapes.
 absl::StatusOr<BenchTable> BenchPrefill(const EngineBenchSettings& settings);
 // A decode step late in a session against one early in it.

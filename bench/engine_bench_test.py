@@ -43,7 +43,7 @@ class EngineBenchTest(unittest.TestCase):
             self.assertGreater(row[key], 0, f"{key} of {row}")
 
     def test_every_section_is_printed(self):
-        for section in ("load", "decode", "prefill", "context", "streams", "interference"):
+        for section in ("load", "decode", "operations", "prefill", "context", "streams", "interference"):
             self.assertIn(self.report[section]["title"], self.output)
 
     def test_loading_has_a_time_and_a_rate(self):
@@ -74,6 +74,14 @@ class EngineBenchTest(unittest.TestCase):
         four = [row["weight_mb"] for row in rows if row["rows"] == 4]
         self.assertLessEqual(max(one), min(four))
         self.assertLess(max(four), self.report["load"]["rows"][0]["file_mb"])
+
+    def test_operations_add_up_to_their_step(self):
+        rows = self.rows("operations")
+        self.assertEqual({row["step"] for row in rows}, {"decode", "prompt"})
+        for step in ("decode", "prompt"):
+            parts = [row for row in rows if row["step"] == step]
+            self.assertIn("MatrixMemory", {row["operation"] for row in parts})
+            self.assertAlmostEqual(sum(row["share_percent"] for row in parts), 100, places=6)
 
     def test_prefill_has_arithmetic(self):
         rows = self.rows("prefill")

@@ -1,12 +1,11 @@
-// Time, traffic and arithmetic of every operation at the shapes of the mom-340m model, each set
-// against the memory bandwidth measured in the same run.
+// Time, traffic and arithmetic of operations by themselves, set against the memory bandwidth
+// measured in the same run. Those of whole steps: engine_bench --sections operations.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -17,7 +16,6 @@
 #include "base/standard_streams.h"
 #include "bench/matrix_product.h"
 #include "bench/memory_bandwidth.h"
-#include "bench/synthetic_step.h"
 #include "kernels/backend.h"
 
 namespace mneme {
@@ -27,21 +25,17 @@ struct Options {
   std::string op;  // run what contains it
   BackendOptions backend;
   double seconds = 1.0;  // per line
-  std::vector<int> rows = {1, 4, 16};
 };
 
 constexpr char kUsage[] =
     R"(kernel_bench [--op=SUBSTRING] [--isa=ISA] [--threads=N] [--compute-dtype=f32|bf16]
-             [--seconds=S] [--rows=N]
+             [--seconds=S]
 
-  decode    a whole decode step of mom-340m by operation, with 1, 4 and 16 rows or --rows
-  prefill   a whole prefill step of one row
   linear    matrix products, with oneDNN's beside them where it was found at build time
   pack      laying out weights at load
   sample    choosing tokens
 
-`floor` is the time that the measured bandwidth leaves for the bytes read (weights) and updated
-(session state); `of floor` is floor / best time.
+`floor` is the time that the measured bandwidth leaves for the bytes of the weights; `of floor` is floor / best time.
 )";
 
 // Times of `run`: at least three, and for as long as asked.
@@ -58,48 +52,6 @@ std::vector<double> Sample(double seconds, const std::function<void()>& run) {
   }
   std::sort(times.begin(), times.end());
   return times;
-}
-
-// The bandwidth of a shared host changes from second to second, so it is measured again before each
-// of several rounds, and each round's times are set against its own.
-void BenchStep(const Options& options, Backend& backend, const char* name, int rows,
-               int tokens_per_row) {
-  constexpr int kRounds = 3;
-  SyntheticStep step(backend, StepShape(), rows, tokens_per_row);
-  std::map<std::string, std::vector<double>> parts;
-  std::vector<double> times;
-  std::vector<double> fractions;
-  double flops = 0, weights = 0, state = 0;
-  std::printf("\n%s, %d rows of %d tokens\n", name, rows, tokens_per_row);
-  for (int round = 0; round < kRounds; ++round) {
-    const MemoryBandwidth bandwidth = MeasureMemoryBandwidth(options.backend.threads);
-    double floor = 0;
-    const std::vector<double> sample = Sample(options.seconds, [&] {
-      step.Run();
-      for (const auto& [part, seconds] : step.seconds()) parts[part].push_back(seconds);
-      floor = FloorSeconds(bandwidth, step.weight_bytes(), step.state_bytes());
-      flops = step.flops(), weights = step.weight_bytes(), state = step.state_bytes();
-    });
-    const double typical = sample[sample.size() / 2];
-    fractions.push_back(floor / typical);
-    std::printf("  read %.1f GB/s, read-modify-write %.1f: floor %.2f ms, median %.2f: %.0f %%\n",
-                bandwidth.read / 1e9, bandwidth.read_modify_write / 1e9, floor * 1e3, typical * 1e3,
-                100 * fractions.back());
-    times.insert(times.end(), sample.begin(), sample.end());
-  }
-  std::sort(times.begin(), times.end());
-  std::sort(fractions.begin(), fractions.end());
-  const double best = times.front(), median = times[times.size() / 2];
-  std::printf("  best %.2f ms, median %.2f ms (%.1f tokens/s): %.0f %% of floor;", best * 1e3,
-              median * 1e3, rows * tokens_per_row / median, 100 * fractions[kRounds / 2]);
-  std::printf(" weights %.1f MB, state %.1f MB updated, %.1f GFLOP/s in products\n", weights / 1e6,
-              state / 1e6, flops / best / 1e9);
-  for (auto& [part, seconds] : parts) {
-    std::sort(seconds.begin(), seconds.end());
-    const double typical = seconds[seconds.size() / 2];
-    std::printf("    %-18s %9.3f ms  %5.1f %%\n", part.c_str(), typical * 1e3,
-                100 * typical / median);
-  }
 }
 
 void BenchLinear(const Options& options, Backend& backend, const MemoryBandwidth& bandwidth) {
@@ -190,9 +142,6 @@ int Main(int argc, char** argv) {
       good = absl::SimpleAtoi(value, &options.backend.threads);
     } else if (name == "--seconds") {
       good = absl::SimpleAtod(value, &options.seconds);
-    } else if (name == "--rows") {
-      options.rows.resize(1);
-      good = absl::SimpleAtoi(value, &options.rows[0]) && options.rows[0] > 0;
     } else if (name == "--compute-dtype") {
       good = value == "f32" || value == "bf16";
       options.backend.compute_dtype = value == "bf16" ? DType::kBF16 : DType::kF32;
@@ -214,16 +163,6 @@ int Main(int argc, char** argv) {
               (*backend)->description().c_str(), Name((*backend)->compute_dtype()),
               bandwidth.read / 1e9, bandwidth.read_modify_write / 1e9);
   const auto wanted = [&](const char* op) { return std::strstr(op, options.op.c_str()); };
-  if (wanted("decode")) {
-    for (const int rows : options.rows) {
-      BenchStep(options, **backend, "decode", rows, 1);
-    }
-  }
-  if (wanted("prefill")) {
-    for (const int tokens : {64, 256}) {
-      BenchStep(options, **backend, "prefill", 1, tokens);
-    }
-  }
   if (wanted("linear")) BenchLinear(options, **backend, bandwidth);
   if (wanted("pack")) BenchPack(options, **backend);
   if (wanted("sample")) BenchSample(options, **backend);

@@ -23,14 +23,20 @@ struct MemoryWeight {
   int memory = 0;
 };
 
-// "model.layers.3.attn.k_proj.1.weight" -> {3, 1}; nothing for weights that all tokens share.
-std::optional<MemoryWeight> ParseMemoryWeight(absl::string_view name) {
+// "model.layers.3.attn.gk_proj.1.0.weight" -> {3, 1}, if so many memories are routed;
+// nothing for weights that all tokens share, the shared memory's among them, which may be the last
+// of a list.
+std::optional<MemoryWeight> ParseMemoryWeight(absl::string_view name, int memories) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
   MemoryWeight weight;
-  if (parts.size() == 7 && parts[1] == "layers" && parts[3] == "attn" &&
-      absl::EndsWith(parts[4], "_proj") && absl::SimpleAtoi(parts[2], &weight.layer) &&
-      absl::SimpleAtoi(parts[5], &weight.memory)) {
-    return weight;
+  bool in_layer = false;
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    if (parts[i] == "layers") in_layer = absl::SimpleAtoi(parts[i + 1], &weight.layer);
+    if (in_layer && absl::EndsWith(parts[i], "_proj") &&
+        absl::SimpleAtoi(parts[i + 1], &weight.memory)) {
+      if (weight.memory < memories) return weight;
+      return std::nullopt;
+    }
   }
   return std::nullopt;
 }
@@ -68,7 +74,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
       traffic.head_elements_ = elements;
     }
     if (is_embedding || name == "lm_head.weight") continue;
-    const std::optional<MemoryWeight> routed = ParseMemoryWeight(name);
+    const std::optional<MemoryWeight> routed = ParseMemoryWeight(name, info.memories);
     if (routed.has_value()) {
       Memory& memory = traffic.layers_.at(static_cast<size_t>(routed->layer))
                            .memories.at(static_cast<size_t>(routed->memory));
@@ -86,7 +92,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
   traffic.pending_writes_ = backend.state_format().pending_writes;
   for (const StateField& field : model.state_layout().fields()) {
     if (field.initial == StateInitial::kPhase) continue;  // a word, and none of a layer's
-    if (field.guard == StateGuard::kFlags) {
+    if (field.guard == StateGuard::kFlags || field.guard == StateGuard::kFed) {
       traffic.unrouted_memories_ = static_cast<int>(field.memories()) - info.memories;
     }
     Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
@@ -95,7 +101,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
       layer.pending_bytes += bytes / traffic.pending_writes_;
     } else {
       layer.state_bytes += bytes;
-      if (absl::EndsWith(field.name, ".memory")) layer.matrix_bytes += bytes;
+      if (field.row_values > 0) layer.matrix_bytes += bytes;
     }
   }
   return traffic;

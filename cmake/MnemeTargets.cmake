@@ -34,12 +34,16 @@ if(MNEME_SANITIZE)
   list(JOIN MNEME_SANITIZE "," mneme_sanitizers)
   # -UNDEBUG: where errors are looked for, DCHECK looks too.
   target_compile_options(mneme_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${mneme_sanitizers};-fno-omit-frame-pointer;-O1;-g1;-UNDEBUG>)
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${mneme_sanitizers};-fno-omit-frame-pointer;-g1;-UNDEBUG>
+    $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:$<TARGET_PROPERTY:MNEME_UNOPTIMISED>>,-O0,-O1>>)
   target_link_options(mneme_options INTERFACE -fsanitize=${mneme_sanitizers})
   # Instrumentation defeats the flow analysis behind this warning.
   target_compile_options(mneme_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   if("undefined" IN_LIST MNEME_SANITIZE)
     target_compile_options(mneme_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
+    # Where a test itself is undefined is not worth twice the time of compiling it.
+    target_compile_options(mneme_options INTERFACE
+      $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<BOOL:$<TARGET_PROPERTY:MNEME_UNOPTIMISED>>>:-fno-sanitize=undefined>)
   endif()
 endif()
 if("address" IN_LIST MNEME_SANITIZE)
@@ -132,6 +136,7 @@ function(mneme_test source)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin)
   # Optimising tests takes half as long again as compiling them; those of kernels calculate.
   if(NOT ARG_GPU)
+    set_target_properties(${name} PROPERTIES MNEME_UNOPTIMISED ON)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)
   endif()
   if(NOT ARG_LABELS)

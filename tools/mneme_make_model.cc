@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,16 +39,24 @@ Shapes (parameters)
   mom-1.3b   (1.62 G) the larger one
   gdn-340m   (512 M)  Gated DeltaNet, 21 layers, 6 heads of 256 x 512
   gdn-1.3b   (1.39 G) the same, 2048 wide
-  mom-tiny, gdn-tiny  two layers, for tests; "tiny" is mom-tiny
+  linear-attn-340m  (374 M)  24 layers, 1024 wide, 4 heads of 256 x 256
+  retnet-340m       (380 M)  4 heads of 256 x 512
+  gla-340m          (375 M)  4 heads of 128 x 256
+  delta-net-340m    (374 M)  8 heads of 128 x 128
+  kda-340m          (382 M)  8 heads of 128 x 128
+  hgrn2-340m        (374 M)  8 heads of 128 x 128
+  gsa-340m          (380 M)  4 heads of 64 slots, 256 x 256
+  mom-linear-attn-340m, mom-gla-340m, mom-gsa-340m  the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)
+  NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.
 )";
 
 constexpr int kPromptTokens = 256;
 
-// The decay of a token whose `a` projection is zero, exp(-exp(A_log) softplus(dt_bias)), over all
-// layers and heads.
-double MeanDecay(const ModelSpec& spec) {
+// The decay of a token whose decay's projection is zero, exp(-exp(A_log) softplus(dt_bias)), over
+// all layers and heads, of rules that have these two; else nothing.
+std::optional<double> MeanDecay(const ModelSpec& spec) {
   std::vector<float> a_log, dt_bias;
   const std::vector<TensorSpec> tensors = TensorsOf(spec).value();
   for (const TensorSpec& tensor : tensors) {
@@ -57,11 +66,13 @@ double MeanDecay(const ModelSpec& spec) {
     std::vector<float>& all = decay ? a_log : dt_bias;
     all.insert(all.end(), values.begin(), values.end());
   }
+  if (a_log.empty()) return std::nullopt;
+  const size_t keys = dt_bias.size() / a_log.size();  // of a head, each with its own decay
   double sum = 0;
-  for (size_t i = 0; i < a_log.size(); ++i) {
-    sum += std::exp(-std::exp(a_log[i]) * std::log1p(std::exp(dt_bias[i])));
+  for (size_t i = 0; i < dt_bias.size(); ++i) {
+    sum += std::exp(-std::exp(a_log[i / keys]) * std::log1p(std::exp(dt_bias[i])));
   }
-  return sum / static_cast<double>(a_log.size());
+  return sum / static_cast<double>(dt_bias.size());
 }
 
 // Shares of the tokens that went to each memory, over all layers, and the extremes of a single
@@ -179,7 +190,9 @@ int Main(int argc, char** argv) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   absl::PrintF("%s: %s, seed %d, made in %.1f s\n", flags.out, flags.shape, flags.seed,
                seconds.count());
-  absl::PrintF("mean decay       %.4f per token, a head's memory of itself\n", MeanDecay(*spec));
+  if (const std::optional<double> decay = MeanDecay(*spec)) {
+    absl::PrintF("mean decay       %.4f per token, a head's memory of itself\n", *decay);
+  }
   const absl::Status tried = PrintTrial(flags.out);
   return tried.ok() ? kExitOk : Report(kProgram, tried, kExitFailure);
 }

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "base/random.h"
 #include "base/status_macros.h"
 #include "base/thread_pool.h"
@@ -70,16 +71,119 @@ Json GdnConfig(int model_dim, int mlp_dim) {
           {"eos_token_id", 2}};
 }
 
+// A model of flash-linear-attention as wide and deep as its authors' 340M, with upstream's defaults
+// but for `own`: heads of the default size, and so fewer of them, or, where the number of heads is
+// what upstream's configurations keep, that.
+Json FlaConfig(const char* model_type, const Json& own) {
+  Json config = {{"model_type", model_type}, {"vocab_size", 32000}, {"hidden_size", 1024},
+                 {"num_hidden_layers", 24},  {"hidden_ratio", 4},   {"intermediate_size", nullptr},
+                 {"hidden_act", "swish"},    {"norm_eps", 1e-6},    {"bos_token_id", 1},
+                 {"eos_token_id", 2}};
+  config.update(own);
+  return config;
+}
+
+Json LinearAttnConfig(const char* model_type = "linear_attn") {
+  return FlaConfig(model_type, {{"num_heads", 4},
+                                {"num_kv_heads", nullptr},
+                                {"expand_k", 1.0},
+                                {"expand_v", 1.0},
+                                {"feature_map", "elementwise_product"},
+                                {"tie_feature_map_qk", false},
+                                {"norm_q", false},
+                                {"norm_k", false},
+                                {"norm_feature_map", false}});
+}
+
+Json RetNetConfig() {
+  return FlaConfig("retnet", {{"hidden_ratio", 2},
+                              {"num_heads", 4},
+                              {"num_kv_heads", nullptr},
+                              {"expand_k", 1.0},
+                              {"expand_v", 2.0},
+                              {"feature_map", nullptr},
+                              {"use_output_gate", true}});
+}
+
+Json GlaConfig(const char* model_type = "gla") {
+  return FlaConfig(model_type, {{"num_heads", 4},
+                                {"num_kv_heads", nullptr},
+                                {"expand_k", 0.5},
+                                {"expand_v", 1.0},
+                                {"feature_map", nullptr},
+                                {"clamp_min", nullptr},
+                                {"use_output_gate", true},
+                                {"use_short_conv", false},
+                                {"conv_size", 4}});
+}
+
+Json DeltaNetConfig() {
+  return FlaConfig("delta_net", {{"num_heads", 8},
+                                 {"expand_k", 1.0},
+                                 {"expand_v", 1.0},
+                                 {"use_short_conv", true},
+                                 {"conv_size", 4},
+                                 {"use_beta", true},
+                                 {"use_gate", false},
+                                 {"qk_norm", "l2"},
+                                 {"qk_activation", "silu"},
+                                 {"allow_neg_eigval", false}});
+}
+
+Json KdaConfig() {
+  return FlaConfig("kda", {{"num_heads", 8},
+                           {"num_v_heads", nullptr},
+                           {"head_dim", 128},
+                           {"expand_v", 1.0},
+                           {"use_short_conv", true},
+                           {"conv_size", 4},
+                           {"lower_bound", nullptr},
+                           {"allow_neg_eigval", false}});
+}
+
+Json Hgrn2Config() {
+  return FlaConfig("hgrn2", {{"num_heads", nullptr},
+                             {"expand_ratio", 128},
+                             {"use_lower_bound", true},
+                             {"use_short_conv", false},
+                             {"conv_size", 4}});
+}
+
+Json GsaConfig(const char* model_type = "gsa") {
+  return FlaConfig(model_type, {{"num_heads", 4},
+                                {"num_kv_heads", nullptr},
+                                {"expand_k", 1.0},
+                                {"expand_v", 1.0},
+                                {"num_slots", 64},
+                                {"feature_map", "swish"},
+                                {"gate_logit_normalizer", 8},
+                                {"use_short_conv", false},
+                                {"conv_size", 4}});
+}
+
+// Behind a router like that of the Mixture-of-Memories paper.
+Json Routed(Json config) {
+  if (config["model_type"] != "mom_gsa") config["num_memories"] = 4;
+  config["topk"] = 2;
+  config["shared_mem"] = true;
+  return config;
+}
+
 // 259: a byte tokenizer's ids.
 Json Tiny(Json config) {
   config["vocab_size"] = 259;
   config["hidden_size"] = 64;
   config["num_hidden_layers"] = 2;
   config["intermediate_size"] = 128;
-  config["num_heads"] = 2;
-  if (config.contains("num_v_heads")) config["num_v_heads"] = 2;
-  config["head_dim"] = 32;
-  config["expand_v"] = 1.0;
+  if (config.contains("expand_ratio")) {
+    config["expand_ratio"] = 32;
+  } else {
+    config["num_heads"] = 2;
+  }
+  if (config.contains("num_slots")) config["num_slots"] = 16;
+  if (config["model_type"] == "gated_deltanet") config["num_v_heads"] = 2;
+  if (config.contains("head_dim")) config["head_dim"] = 32;
+  if (config.contains("head_dim")) config["expand_v"] = 1.0;
   return config;
 }
 
@@ -94,6 +198,26 @@ constexpr NamedShape kShapes[] = {
     {"gdn-1.3b", [] { return GdnConfig(2048, 5632); }},
     {"mom-tiny", [] { return Tiny(MomConfig(64, 128)); }},
     {"gdn-tiny", [] { return Tiny(GdnConfig(64, 128)); }},
+    {"linear-attn-340m", [] { return LinearAttnConfig(); }},
+    {"retnet-340m", [] { return RetNetConfig(); }},
+    {"gla-340m", [] { return GlaConfig(); }},
+    {"delta-net-340m", [] { return DeltaNetConfig(); }},
+    {"kda-340m", [] { return KdaConfig(); }},
+    {"hgrn2-340m", [] { return Hgrn2Config(); }},
+    {"gsa-340m", [] { return GsaConfig(); }},
+    {"mom-linear-attn-340m", [] { return Routed(LinearAttnConfig("mom_linear_attn")); }},
+    {"mom-gla-340m", [] { return Routed(GlaConfig("mom_gla")); }},
+    {"mom-gsa-340m", [] { return Routed(GsaConfig("mom_gsa")); }},
+    {"linear-attn-tiny", [] { return Tiny(LinearAttnConfig()); }},
+    {"retnet-tiny", [] { return Tiny(RetNetConfig()); }},
+    {"gla-tiny", [] { return Tiny(GlaConfig()); }},
+    {"delta-net-tiny", [] { return Tiny(DeltaNetConfig()); }},
+    {"kda-tiny", [] { return Tiny(KdaConfig()); }},
+    {"hgrn2-tiny", [] { return Tiny(Hgrn2Config()); }},
+    {"gsa-tiny", [] { return Tiny(GsaConfig()); }},
+    {"mom-linear-attn-tiny", [] { return Tiny(Routed(LinearAttnConfig("mom_linear_attn"))); }},
+    {"mom-gla-tiny", [] { return Tiny(Routed(GlaConfig("mom_gla"))); }},
+    {"mom-gsa-tiny", [] { return Tiny(Routed(GsaConfig("mom_gsa"))); }},
 };
 
 // The 65536 quantiles of the standard normal distribution at (i + 1/2) / 65536: one is drawn with
@@ -227,8 +351,15 @@ absl::Status WriteShard(const ModelSpec& spec, const WeightMaker& maker,
 }  // namespace
 
 absl::StatusOr<ModelSpec> SpecOfShape(absl::string_view shape) {
+  const std::string name = absl::StrReplaceAll(shape, {{"_", "-"}});  // as a model_type has it
   for (const NamedShape& known : kShapes) {
-    if (shape == known.name) return ModelSpec{.config = known.config()};
+    if (name != known.name) continue;
+    ModelSpec spec{.config = known.config()};
+    // The first Mixture-of-Memories had gate and up rows in one tensor.
+    if (spec.config["model_type"].get<std::string>().starts_with("mom_")) {
+      spec.absent = {"mlp.up_proj.weight"};
+    }
+    return spec;
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "shape \"", shape, "\" is unknown, expected one of ", absl::StrJoin(ShapeNames(), ", ")));

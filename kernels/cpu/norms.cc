@@ -127,7 +127,8 @@ namespace {
 void Hedgehog(const float* x, int64_t dim, float* y) {
   const Vec two = Set1(2.0f);
   Vec largest = Zero();  // of |x|
-  ForVectors(dim, [&](int64_t i, int lanes) { largest = Max(largest, Abs(LoadUpTo(x + i, lanes))); });
+  ForVectors(dim,
+             [&](int64_t i, int lanes) { largest = Max(largest, Abs(LoadUpTo(x + i, lanes))); });
   largest = Set1(2.0f * MaxLane(largest));
   ForVectors(dim, [&](int64_t i, int lanes) {
     const Vec twice = two * LoadUpTo(x + i, lanes);

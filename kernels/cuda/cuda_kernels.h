@@ -35,18 +35,20 @@ class CudaKernels final : public Kernels {
   }
   void L2Norm(const L2NormArgs& args) override { dense::L2Norm(device_, args); }
   void DeltaGates(const DeltaGatesArgs& args) override { dense::DeltaGates(device_, args); }
-  void AddBias(const AddBiasArgs&) override { __builtin_trap(); }              // TEMPORARY
-  void Activate(std::span<const ActivateArgs>) override { __builtin_trap(); }  // TEMPORARY
-  void Multiply(const MultiplyArgs&) override { __builtin_trap(); }            // TEMPORARY
-  void SumNorm(const SumNormArgs&) override { __builtin_trap(); }              // TEMPORARY
-  void Divide(const DivideArgs&) override { __builtin_trap(); }                // TEMPORARY
-  void Softmax(const SoftmaxArgs&) override { __builtin_trap(); }              // TEMPORARY
-  void MapFeatures(const FeatureMapArgs&) override { __builtin_trap(); }       // TEMPORARY
-  void Rope(const RopeArgs&) override { __builtin_trap(); }                    // TEMPORARY
-  void IndexRows(const IndexRowsArgs&) override { __builtin_trap(); }          // TEMPORARY
-  void DecayGates(const DecayGatesArgs&) override { __builtin_trap(); }        // TEMPORARY
+  void AddBias(const AddBiasArgs& args) override { dense::AddBias(device_, args); }
+  void Activate(std::span<const ActivateArgs> activations) override {
+    dense::Activate(device_, activations);
+  }
+  void Multiply(const MultiplyArgs& args) override { dense::Multiply(device_, args); }
+  void SumNorm(const SumNormArgs& args) override { dense::SumNorm(device_, args); }
+  void Divide(const DivideArgs& args) override { dense::Divide(device_, args); }
+  void Softmax(const SoftmaxArgs& args) override { dense::Softmax(device_, args); }
+  void MapFeatures(const FeatureMapArgs& args) override { dense::MapFeatures(device_, args); }
+  void Rope(const RopeArgs& args) override { dense::Rope(device_, args); }
+  void IndexRows(const IndexRowsArgs& args) override { routing::IndexRows(device_, args); }
+  void DecayGates(const DecayGatesArgs& args) override { matrix_memory::DecayGates(device_, args); }
   void MatrixMemory(const MatrixMemoryArgs& args) override {
-    matrix_memory::GatedDeltaRule(device_, args);
+    matrix_memory::MatrixMemory(device_, args);
   }
   void SettleMemories(const SettleArgs& args) override {
     matrix_memory::SettleMemories(device_, args);

@@ -20,11 +20,10 @@ NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelCo
   const bool mom = model_type == "mom_gsa";
   const StackKeys stack =
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
-  const HeadKeys heads =
-      ReadHeads(reader, stack.model_dim,
-                {.heads = 4,
-                 .expand_k_key = SpellingOf(reader, "expand_k", "exapnd_k"),
-                 .expand_v_key = SpellingOf(reader, "expand_v", "exapnd_v")});
+  const HeadKeys heads = ReadHeads(reader, stack.model_dim,
+                                   {.heads = 4,
+                                    .expand_k_key = SpellingOf(reader, "expand_k", "exapnd_k"),
+                                    .expand_v_key = SpellingOf(reader, "expand_v", "exapnd_v")});
   reader.Keep("expand_k", heads.heads * heads.key_dim);
   if (heads.heads * heads.value_dim != stack.model_dim) {
     reader.Invalid("expand_v", heads.heads * heads.value_dim / static_cast<double>(stack.model_dim),
@@ -36,11 +35,10 @@ NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelCo
       .key_dim = heads.key_dim,
       .value_dim = heads.value_dim,
       .conv_width = ReadConvWidth(reader, /*used_by_default=*/false),
-      .key_map = ReadKeyMap(reader,
-                            {{"swish", KeyMap::kSilu},
-                             {"relu", KeyMap::kRelu},
-                             {"t2r", KeyMap::kTransformerToRnn}},
-                            "swish"),
+      .key_map = ReadKeyMap(
+          reader,
+          {{"swish", KeyMap::kSilu}, {"relu", KeyMap::kRelu}, {"t2r", KeyMap::kTransformerToRnn}},
+          "swish"),
       .gate_normalizer =
           static_cast<float>(reader.Number("gate_logit_normalizer", 8, kLeastNumber, 1e6)),
       .norm_affine = ReadFlag(reader, "elementwise_affine", true),

@@ -34,8 +34,7 @@ class GatedSlotAttention final : public SequenceMixer {
     };
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(
-        fields,
-        TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
+        fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
         {.name = "q", .conv_width = config.conv_width, .activation = map}));
     MNEME_RETURN_IF_ERROR(
         streams.Add(fields, by_memory("attn.k_proj", config.kv_heads * config.key_dim),
@@ -47,10 +46,8 @@ class GatedSlotAttention final : public SequenceMixer {
         streams.Add(fields, by_memory("attn.f_proj", config.kv_heads * config.slots)));
     MNEME_ASSIGN_OR_RETURN(mixer->features_, KeyFeatures::Make(builder, config.key_map,
                                                                "attn.feature_map", config.key_dim));
-    mixer->slot_keys_ =
-        fields.AddMatrices("slot_keys", config.heads, config.slots, config.key_dim);
-    mixer->slot_values_ =
-        fields.AddMatrices("slot_values", config.heads, config.value_dim, config.slots);
+    mixer->slot_keys_ = fields.AddMatrices("slot_keys", config.heads, config.slots, config.key_dim);
+    mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.slots);
     MNEME_ASSIGN_OR_RETURN(mixer->output_,
                            MemoryOutput::Make(builder, {.norm = "attn.g_norm",
                                                         .affine = config.norm_affine,
@@ -92,7 +89,7 @@ class GatedSlotAttention final : public SequenceMixer {
                           .v = ByHead(streams[kV], config_.kv_heads),
                           .log_decay = log_decay,
                           .segments = entries.segments,
-                          .state = ctx.State(slot_values_),
+                          .state = ctx.State(memory_),
                           .out = read});
     output_.Emit(ctx, entries, Flat(read), /*gate=*/{}, hidden);
   }
@@ -109,7 +106,7 @@ class GatedSlotAttention final : public SequenceMixer {
   MemoryRouter router_;
   EntryStreams streams_;
   KeyFeatures features_;
-  StateField written_, slot_keys_, slot_values_;
+  StateField written_, slot_keys_, memory_;
   MemoryOutput output_;
 };
 

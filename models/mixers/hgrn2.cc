@@ -40,10 +40,11 @@ class Hgrn2 final : public SequenceMixer {
       mixer->lower_.shape = {config.heads, config.key_dim};
     }
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
-    MNEME_ASSIGN_OR_RETURN(mixer->output_, MemoryOutput::Make(builder, {.norm = "attn.g_norm",
-                                                                        .affine = config.norm_affine,
-                                                                        .eps = config.norm_eps,
-                                                                        .dim = values}));
+    MNEME_ASSIGN_OR_RETURN(mixer->output_,
+                           MemoryOutput::Make(builder, {.norm = "attn.g_norm",
+                                                        .affine = config.norm_affine,
+                                                        .eps = config.norm_eps,
+                                                        .dim = values}));
     return mixer;
   }
 

@@ -1,4 +1,5 @@
-// HGRN2 (Qin et al., arXiv:2404.07904): a matrix memory whose keys are what its forget gates let go.
+// HGRN2 (Qin et al., arXiv:2404.07904): a matrix memory whose keys are what its forget gates let
+// go.
 #pragma once
 
 #include <memory>

@@ -57,16 +57,16 @@ class KimiDeltaAttention final : public SequenceMixer {
     MNEME_RETURN_IF_ERROR(
         streams.Add(fields, TakeProjection(builder, "attn.f_proj.0", rank, model_dim)));
     MNEME_ASSIGN_OR_RETURN(mixer->decay_, TakeProjection(builder, "attn.f_proj.1", decays, rank));
-    MNEME_RETURN_IF_ERROR(streams.Add(
-        fields, TakeProjection(builder, "attn.b_proj", config.value_heads, model_dim)));
+    MNEME_RETURN_IF_ERROR(
+        streams.Add(fields, TakeProjection(builder, "attn.b_proj", config.value_heads, model_dim)));
     MNEME_RETURN_IF_ERROR(
         streams.Add(fields, TakeProjection(builder, "attn.g_proj.0", rank, model_dim)));
-    MNEME_ASSIGN_OR_RETURN(mixer->gate_, TakeProjection(builder, "attn.g_proj.1", values, rank,
-                                                        Bias::kAdded));
+    MNEME_ASSIGN_OR_RETURN(mixer->gate_,
+                           TakeProjection(builder, "attn.g_proj.1", values, rank, Bias::kAdded));
     MNEME_ASSIGN_OR_RETURN(mixer->a_log_, TakeRates(builder, config.value_heads));
-    MNEME_ASSIGN_OR_RETURN(mixer->dt_bias_, builder.weights().Floats(builder.Weight("attn.dt_bias"),
-                                                                     {decays},
-                                                                     WeightInit::kTimeStep));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->dt_bias_,
+        builder.weights().Floats(builder.Weight("attn.dt_bias"), {decays}, WeightInit::kTimeStep));
     mixer->dt_bias_.shape = {config.value_heads, config.key_dim};
     mixer->memory_ =
         fields.AddMatrices("memory", config.value_heads, config.value_dim, config.key_dim);
@@ -91,13 +91,13 @@ class KimiDeltaAttention final : public SequenceMixer {
     Project(kernels, {{.projection = decay_, .x = streams[kDecayRank], .y = rate},
                       {.projection = gate_, .x = streams[kGateRank], .y = gate}});
     const TensorView log_decay = ByHead(rate, config_.value_heads);
-    kernels.DecayGates({.gate = config_.least_log_decay.has_value() ? DecayGate::kBounded
-                                                                    : DecayGate::kSoftplus,
-                        .x = log_decay,
-                        .lower_bound = config_.least_log_decay.value_or(0),
-                        .a_log = a_log_,
-                        .dt_bias = dt_bias_,
-                        .log_decay = log_decay});
+    kernels.DecayGates(
+        {.gate = config_.least_log_decay.has_value() ? DecayGate::kBounded : DecayGate::kSoftplus,
+         .x = log_decay,
+         .lower_bound = config_.least_log_decay.value_or(0),
+         .a_log = a_log_,
+         .dt_bias = dt_bias_,
+         .log_decay = log_decay});
     const TensorView beta = streams[kStrength];
     const ActivateArgs strength[] = {{.x = beta,
                                       .activation = Activation::kSigmoid,
@@ -129,10 +129,10 @@ class KimiDeltaAttention final : public SequenceMixer {
 
   KimiDeltaAttentionConfig config_;
   EntryStreams streams_;
-  Projection decay_;           // F1: [value_heads * key_dim, value_dim]
-  Projection gate_;            // G1: [value_heads * value_dim, value_dim], and c1
-  TensorView a_log_;           // [value_heads] f32
-  TensorView dt_bias_;         // [value_heads, key_dim] f32
+  Projection decay_;    // F1: [value_heads * key_dim, value_dim]
+  Projection gate_;     // G1: [value_heads * value_dim, value_dim], and c1
+  TensorView a_log_;    // [value_heads] f32
+  TensorView dt_bias_;  // [value_heads, key_dim] f32
   StateField memory_;
   MemoryOutput output_;
 };

@@ -16,8 +16,8 @@ struct KimiDeltaAttentionConfig {
   int value_heads = 0;  // multiple of heads; each group shares one head's q and k
   int key_dim = 0;      // of a head
   int value_dim = 0;
-  int conv_width = 0;                        // 0: no short convolutions, only their activation
-  std::optional<float> least_log_decay;      // the bound that decays approach, if there is one
+  int conv_width = 0;                       // 0: no short convolutions, only their activation
+  std::optional<float> least_log_decay;     // the bound that decays approach, if there is one
   bool allow_negative_eigenvalues = false;  // strengths up to 2
 };
 

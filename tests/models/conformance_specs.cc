@@ -1,9 +1,41 @@
 #include "tests/models/conformance_specs.h"
 
+#include <nlohmann/json.hpp>
+
 #include "tests/models/gated_delta_spec.h"
+#include "tests/models/matrix_spec.h"
 
 namespace mneme {
 namespace {
+
+struct Variant {
+  const char* model_type;
+  const char* changes;  // of the tiny shape
+};
+constexpr Variant kVariants[] = {
+    {"linear_attn", "{}"},
+    {"linear_attn", R"({"feature_map": "hedgehog", "norm_feature_map": true})"},
+    {"linear_attn", R"({"feature_map": "elu", "num_kv_heads": 1, "norm_feature_map": true})"},
+    {"retnet", "{}"},
+    {"retnet", R"({"num_heads": 4, "num_kv_heads": 2})"},
+    {"gla", "{}"},
+    {"gla", R"({"num_kv_heads": 1, "use_short_conv": true})"},
+    {"delta_net", "{}"},
+    {"delta_net", R"({"use_short_conv": false, "use_beta": false, "use_gate": true})"},
+    {"kda", "{}"},
+    {"kda", R"({"num_v_heads": 4, "use_short_conv": false, "lower_bound": -5})"},
+    {"hgrn2", "{}"},
+    {"hgrn2", R"({"use_short_conv": true})"},
+    {"gsa", "{}"},
+    {"gsa", R"({"num_kv_heads": 1, "use_short_conv": true, "num_slots": 24})"},
+    {"mom_linear_attn", "{}"},
+    {"mom_linear_attn", R"({"shared_mem": false, "feature_map": "t2r"})"},
+    {"mom_gla", "{}"},
+    {"mom_gla", R"({"single_kv_proj": true})"},
+    {"mom_gla", R"({"shared_mem": false, "use_short_conv": true})"},
+    {"mom_gsa", "{}"},
+    {"mom_gsa", R"({"shared_mem": false, "norm_first": false, "num_kv_heads": 1})"},
+};
 
 // Grouped heads over all positions; a window that is no multiple of a block, with all options; one
 // as long as a block.
@@ -47,6 +79,11 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
     spec.config.delta.value_heads = 4;
     spec.config.delta.conv_width = 0;
     specs.push_back(spec.ToModelSpec());
+  }
+  for (const Variant& variant : kVariants) {
+    if (model_type == variant.model_type) {
+      specs.push_back(MatrixSpec(model_type, nlohmann::ordered_json::parse(variant.changes)));
+    }
   }
   if (model_type == "transformer") return TransformerSpecs();
   return specs;

@@ -125,6 +125,10 @@ TEST(TokenizerJsonTest, ErrorsNameFileKeyWhatItHoldsAndWhatWasExpected) {
       {R"({"model": {"merges": [["a"]]}})", "merges[0] holds a list of 1, expected two tokens"},
       {R"({"model": {"merges": [["a", "b", "c"]]}})", "merges[0] holds more than two, expected"},
       {R"({"model": {"merges": [["a", 3]]}})", "merges[0] holds 3, expected two tokens"},
+      {R"({"model": {"merges": [["a", "b"], "a b"]}})",
+       "merges[1] is \"a b\", expected a pair of to"},
+      {R"({"model": {"merges": [["a", "b"], ["a", "c"], 3]}})",
+       "merges[2] is 3, expected a pair of t"},
       {R"({"model": {"merges": [7]}})", "merges[0] is 7, expected a pair of tokens, or a string"},
   };
   for (const auto& [text, error] : cases) {

@@ -280,12 +280,15 @@ class Reader {
                                  model().vocab.size() - (elements_ == 0 ? 0 : 1), "] holds ", found,
                                  ", expected [token, score]"));
       case State::kMerges:
-        return Fail(absl::StrCat(model_prefix, "merges[", items_, "] is ", found,
-                                 merges_kind_ == MergesKind::kTexts
-                                     ? ", expected a string as the others are"
-                                 : merges_kind_ == MergesKind::kPairs
-                                     ? ", expected a pair of tokens as the others are"
-                                     : ", expected a pair of tokens, or a string of both"));
+        return Fail(absl::StrCat(
+            model_prefix, "merges[",
+            merges_kind_ == MergesKind::kPairs ? static_cast<int64_t>(model().merges.size())
+                                               : items_,
+            "] is ", found,
+            merges_kind_ == MergesKind::kTexts ? ", expected a string as the others are"
+            : merges_kind_ == MergesKind::kPairs
+                ? ", expected a pair of tokens as the others are"
+                : ", expected a pair of tokens, or a string of both"));
       case State::kMergePair:
         return Fail(absl::StrCat(model_prefix, "merges[", model().merges.size() - 1, "] holds ",
                                  found, ", expected two tokens"));

@@ -1,6 +1,8 @@
 // Operations that touch every activation once: kernels/kernels.h says what they compute.
 #pragma once
 
+#include <span>
+
 #include "kernels/cuda/common/device.h"
 #include "kernels/kernels.h"
 
@@ -14,5 +16,19 @@ void SwiGlu(Device& device, const SwiGluArgs& args);
 void L2Norm(Device& device, const L2NormArgs& args);
 void DeltaGates(Device& device, const DeltaGatesArgs& args);
 void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args);
+
+// dense/pointwise.cu
+void AddBias(Device& device, const AddBiasArgs& args);
+void Activate(Device& device, std::span<const ActivateArgs> activations);
+void Multiply(Device& device, const MultiplyArgs& args);
+
+// dense/heads.cu
+void SumNorm(Device& device, const SumNormArgs& args);
+void Divide(Device& device, const DivideArgs& args);
+void Softmax(Device& device, const SoftmaxArgs& args);
+void MapFeatures(Device& device, const FeatureMapArgs& args);
+
+// dense/rope.cu
+void Rope(Device& device, const RopeArgs& args);
 
 }  // namespace mneme::cuda::dense

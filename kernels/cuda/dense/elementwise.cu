@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "base/log.h"
+#include "kernels/cuda/common/activation.cuh"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -59,13 +60,15 @@ struct GatedRmsOutput {
   const float* weight;
   const Gate* gate;
   float eps;
+  bool sigmoid;
   __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
   __device__ float Multiplier(int64_t offset, int i) const {
-    return weight[i] * Silu(ToFloat(gate[offset + i]));
+    return weight[i] * OutputGate(sigmoid, ToFloat(gate[offset + i]));
   }
   __device__ float4 FourMultipliers(int64_t offset, int i) const {
     const float4 w = LoadFour(weight + i), g = LoadFour(gate + offset + i);
-    return {w.x * Silu(g.x), w.y * Silu(g.y), w.z * Silu(g.z), w.w * Silu(g.w)};
+    return {w.x * OutputGate(sigmoid, g.x), w.y * OutputGate(sigmoid, g.y),
+            w.z * OutputGate(sigmoid, g.z), w.w * OutputGate(sigmoid, g.w)};
   }
 };
 
@@ -251,10 +254,12 @@ void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args) {
     return LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
                                 RmsOutput{weight, args.eps}, "GatedRmsNorm");
   }
+  CHECK(args.activation == Activation::kSilu || args.activation == Activation::kSigmoid);
+  const bool sigmoid = args.activation == Activation::kSigmoid;
   const auto launch = [&](const auto* gate) {
+    using Output = GatedRmsOutput<std::decay_t<decltype(*gate)>>;
     LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
-                         GatedRmsOutput<std::decay_t<decltype(*gate)>>{weight, gate, args.eps},
-                         "GatedRmsNorm");
+                         Output{weight, gate, args.eps, sigmoid}, "GatedRmsNorm");
   };
   if (args.gate.dtype == DType::kBF16) return launch(args.gate.as<const __nv_bfloat16>());
   CHECK(args.gate.dtype == DType::kF32);

@@ -47,6 +47,7 @@ Problem MakeProblem(const MatrixMemoryArgs& args) {
   p.log_decay = args.log_decay.as<const float>();
   p.beta = args.beta.as<const float>();
   p.out = args.out.as<float>();
+  p.scale = args.scale;
   p.segments = ArraysOf(args.segments);
   p.heads = static_cast<int>(args.q.shape[1]);
   p.key_dim = static_cast<int>(args.q.shape[2]);
@@ -55,6 +56,16 @@ Problem MakeProblem(const MatrixMemoryArgs& args) {
   p.state = Field(args.state);
   SetPending(args.pending, p);
   return p;
+}
+
+bool IsGatedDelta(const MatrixMemoryArgs& args) {
+  using Rule = MatrixRule;
+  const int64_t heads = args.out.shape[1];
+  const bool decays = args.rule.decay == Rule::Decay::kHead;
+  return args.rule.correction == Rule::Correction::kDelta && args.rule.read == Rule::Read::kAfter &&
+         (decays || args.rule.decay == Rule::Decay::kNone) && args.q.shape[1] == args.k.shape[1] &&
+         args.v.shape[1] == heads && args.beta.shape[1] == heads &&
+         (!decays || args.log_decay.shape[1] == heads);
 }
 
 void GatedDeltaRule(Device& device, const MatrixMemoryArgs& args) {

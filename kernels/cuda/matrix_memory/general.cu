@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/common/state_dispatch.h"
 #include "kernels/cuda/matrix_memory/launch.h"
+#include "kernels/cuda/matrix_memory/shared_row.cuh"
 
 namespace mneme::cuda::matrix_memory {
 namespace {
@@ -35,10 +36,7 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
   float* s = shared_rows + (threadIdx.x / kWarp) * p.key_dim;  // a lane uses its own elements only
   T* state = p.state.At<T>(item.slot, item.memory) +
              (static_cast<int64_t>(item.head) * p.value_dim + row) * RowPitch<T>(p.key_dim);
-  const float scale = item.fresh ? 0.0f : RowScale(state, p.key_dim);
-  for (int d = lane; d < p.key_dim; d += kWarp) {
-    s[d] = item.fresh ? 0.0f : scale * static_cast<float>(state[d]);
-  }
+  ReadSharedRow(state, item.fresh, p.key_dim, s);
 
   Term<T>* updates = nullptr;
   Term<T>* keys = nullptr;
@@ -68,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
     const int64_t at_key = (static_cast<int64_t>(e) * p.heads + key_head) * p.key_dim;
     const int64_t at_head = static_cast<int64_t>(e) * p.value_heads + item.head;
     const float *q = p.q + at_key, *k = p.k + at_key;
-    const float log_decay = p.log_decay[at_head];
+    const float log_decay = LogDecayAt(p.log_decay, at_head);
     const float v = p.v[at_head * p.value_dim + row];
     float recall = 0, read = 0, k_dot_q = 0;
     for (int d = lane; d < p.key_dim; d += kWarp) {
@@ -79,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
     const float decay = expf(log_decay);
     const Write write =
         OneToken(SumLanes(recall), SumLanes(read), SumLanes(k_dot_q), v, decay, p.beta[at_head]);
-    if (lane == 0) p.out[at_head * p.value_dim + row] = write.out;
+    if (lane == 0) p.out[at_head * p.value_dim + row] = p.scale * write.out;
     if (fold) {
       for (int d = lane; d < p.key_dim; d += kWarp) {
         s[d] = __fmaf_rn(write.u, k[d], __fmul_rn(decay, s[d]));
@@ -95,21 +93,7 @@ __global__ void __launch_bounds__(kThreads) GeneralKernel(const __grid_constant_
       }
     }
   }
-  if (!fold) return;
-  if constexpr (std::is_same_v<T, int8_t>) {
-    unsigned largest = 0;
-    for (int d = lane; d < p.key_dim; d += kWarp) {
-      largest = max(largest, __float_as_uint(s[d]) & 0x7fffffffu);
-    }
-    const RowUnit unit(__uint_as_float(__reduce_max_sync(kAllLanes, largest)));
-    const int scale_at = RowPitch<T>(p.key_dim) - 4;
-    for (int d = lane; d < scale_at; d += kWarp) {
-      state[d] = d < p.key_dim ? Quantised(s[d], unit) : 0;
-    }
-    if (lane == 0) *reinterpret_cast<float*>(state + scale_at) = unit.scale;
-  } else {
-    for (int d = lane; d < p.key_dim; d += kWarp) StoreState(state + d, s[d]);
-  }
+  if (fold) StoreSharedRow(s, p.key_dim, state);
 }
 
 template <typename T>

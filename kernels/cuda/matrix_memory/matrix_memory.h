@@ -1,4 +1,5 @@
-// The gated delta rule and what stands in front of it: kernels/kernels.h says what is computed.
+// Memories that are matrices and what stands in front of them: kernels/kernels.h says what is
+// computed.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,18 @@ void ShortConv(Device& device, std::span<const ShortConvArgs> convolutions);
 // What ShortConv does to the windows, without its outputs.
 void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
 
+// matrix_memory/decay_gates.cu
+void DecayGates(Device& device, const DecayGatesArgs& args);
+
+// matrix_memory/matrix_memory.cu: any rule. Hands it to the kernels that know it best.
+void MatrixMemory(Device& device, const MatrixMemoryArgs& args);
+
 // matrix_memory/gated_delta_rule.cu. Segments of one entry take the decode path, longer ones, if
 // segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form.
 // Keeps, folds and uses the pending writes, if there are any.
+// Of the rule only what IsGatedDelta() says; without log_decay nothing decays.
 void GatedDeltaRule(Device& device, const MatrixMemoryArgs& args);
+bool IsGatedDelta(const MatrixMemoryArgs& args);
 // L2Norm of q and of k, DeltaGates and GatedDeltaRule, for segments of one entry: as one kernel, if
 // the shape allows. What lies between is as DeltaMemoryPassArgs says.
 struct DecodeMemoriesArgs {

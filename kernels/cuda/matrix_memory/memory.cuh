@@ -33,8 +33,9 @@ enum class Task : uint8_t {
 };
 
 struct Problem {
-  const float *q, *k, *v, *log_decay, *beta;
+  const float *q, *k, *v, *log_decay, *beta;  // no log_decay: nothing decays
   float* out;
+  float scale;  // of out
   // Where a_log is set, q and k are not normalised yet, and log_decay and beta are the raw a and b
   // of DeltaGates: a decode step's, of entry e in row gate_rows[e], or e.
   QueryKeyNorms norms;
@@ -208,6 +209,11 @@ __device__ inline float SumRows(const float (&x)[kRows]) {
     }
     return SumRows<kRows / 2, 2 * kMask>(half);
   }
+}
+
+// The log decay at `at`.
+__device__ inline float LogDecayAt(const float* log_decay, int64_t at) {
+  return log_decay == nullptr ? 0.0f : log_decay[at];
 }
 
 // What one token does to one row, from the sums over the row: recall is S k, read is S q, of the

@@ -33,6 +33,7 @@ struct Convolution {
   int entries, channels, width;
   int rounded;
   int rounded_window;  // bf16, and so is what it is to keep
+  int silu;
   int tiles;           // of channels
   int64_t blocks_end;  // the launch's blocks up to here are this or an earlier convolution's
 };
@@ -179,7 +180,8 @@ __device__ inline void WriteOutput(const Channels<kWidth, kVector>& channels,
   }
 #pragma unroll
   for (int i = 0; i < kVector; ++i) {
-    sum.v[i] = Silu(fmaf(channels.Weight(i, channels.width - 1), x.v[i], sum.v[i]));
+    const float y = fmaf(channels.Weight(i, channels.width - 1), x.v[i], sum.v[i]);
+    sum.v[i] = channels.c.silu != 0 ? Silu(y) : y;
   }
   Store<kVector>(
       channels.c.y + int64_t{segment.first + at} * channels.c.channels + channels.channel, sum);
@@ -335,6 +337,7 @@ Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
     done[i] = true;
     CHECK(args.window.dtype == DType::kF32 || args.window.dtype == DType::kBF16);
     CHECK(args.x.dtype == DType::kF32 || args.x.dtype == DType::kBF16);
+    CHECK(args.activation == Activation::kSilu || args.activation == Activation::kIdentity);
     const Segments& segments = args.segments;
     alike.short_segments &= segments.longest >= 1 && segments.longest <= kLongestShort;
     alike.list.push_back({.x = args.x.data,
@@ -347,7 +350,8 @@ Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
                           .channels = static_cast<int>(args.x.shape[1]),
                           .width = static_cast<int>(width),
                           .rounded = args.x.dtype == DType::kBF16,
-                          .rounded_window = args.window.dtype == DType::kBF16});
+                          .rounded_window = args.window.dtype == DType::kBF16,
+                          .silu = args.activation == Activation::kSilu});
   }
   return alike;
 }

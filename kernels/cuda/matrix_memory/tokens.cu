@@ -25,7 +25,7 @@ struct Token {
     LoadRow<kKeyDim>(p.k + at_key, k);
     LoadRow<kKeyDim>(p.q + at_key, q);
     v = row < p.value_dim ? p.v[at_head * p.value_dim + row] : 0.0f;
-    log_decay = p.log_decay[at_head];
+    log_decay = LogDecayAt(p.log_decay, at_head);
     beta = p.beta[at_head];
   }
 };
@@ -104,7 +104,8 @@ __global__ void __launch_bounds__(kThreads)
     const Write write = OneToken(SumRows(recalls), SumRows(reads),
                                  SumLanes(DotLane(token.k, token.q)), token.v, decay, token.beta);
     if (lane < rows) {
-      p.out[(static_cast<int64_t>(e) * p.value_heads + item.head) * p.value_dim + row] = write.out;
+      p.out[(static_cast<int64_t>(e) * p.value_heads + item.head) * p.value_dim + row] =
+          p.scale * write.out;
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {

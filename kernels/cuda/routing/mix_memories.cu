@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "base/log.h"
+#include "kernels/cuda/common/activation.cuh"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
@@ -70,8 +71,8 @@ constexpr int kNormThreads = 128;
 // no meaning where `gate` is null.
 template <typename Gate, typename Y>
 __global__ void __launch_bounds__(kNormThreads)
-    MixNormKernel(Mixture mix, int heads, int64_t rows, const Gate* gate, const float* norm,
-                  float eps, Y* y) {
+    MixNormKernel(Mixture mix, int heads, int64_t rows, const Gate* gate, bool sigmoid,
+                  const float* norm, float eps, Y* y) {
   constexpr int kHeld = kLongestHead / (4 * kWarp);
   constexpr int kTogether = 3;  // choices on their way at a time
   const int lane = threadIdx.x % kWarp;
@@ -91,7 +92,8 @@ __global__ void __launch_bounds__(kNormThreads)
     by[n] = LoadFour(norm + at(n));
     if (gate == nullptr) continue;
     const float4 g = LoadFour(gate + row * head_dim + at(n));
-    by[n] = {by[n].x * Silu(g.x), by[n].y * Silu(g.y), by[n].z * Silu(g.z), by[n].w * Silu(g.w)};
+    by[n] = {by[n].x * OutputGate(sigmoid, g.x), by[n].y * OutputGate(sigmoid, g.y),
+             by[n].z * OutputGate(sigmoid, g.z), by[n].w * OutputGate(sigmoid, g.w)};
   }
   for (int first = 0; first < mix.choices; first += kTogether) {
     float4 v[kTogether][kHeld] = {};
@@ -149,13 +151,15 @@ bool MixAndNorm(Device& device, const MixMemoriesArgs& mix, const GatedRmsNormAr
   const int64_t heads = norm.x.shape[1], dim = norm.x.shape[2], rows = norm.x.shape[0] * heads;
   if (dim > kLongestHead || !InFours(dim, mix.x, norm.gate, norm.weight, norm.y)) return false;
   if (rows == 0) return true;
+  CHECK(norm.activation == Activation::kSilu || norm.activation == Activation::kSigmoid);
   constexpr int kRows = kNormThreads / kWarp;
   const auto launch = [&](auto* gate, auto* y) {
     LaunchOverlapping(device, "MixAndNorm",
                       MixNormKernel<std::decay_t<decltype(*gate)>, std::decay_t<decltype(*y)>>,
                       static_cast<int>((rows + kRows - 1) / kRows), kNormThreads, 0, 1,
                       Mixture(mix), static_cast<int>(heads), rows, gate,
-                      norm.weight.as<const float>(), norm.eps, y);
+                      norm.activation == Activation::kSigmoid, norm.weight.as<const float>(),
+                      norm.eps, y);
   };
   const auto launch_for = [&](auto* gate) {
     if (norm.y.dtype == DType::kBF16) return launch(gate, norm.y.as<__nv_bfloat16>());

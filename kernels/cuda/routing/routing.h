@@ -9,6 +9,9 @@ namespace mneme::cuda::routing {
 void RouteTopK(Device& device, const RouteTopKArgs& args);
 void Dispatch(Device& device, const DispatchArgs& args);
 
+// routing/index_rows.cu
+void IndexRows(Device& device, const IndexRowsArgs& args);
+
 // routing/mix_memories.cu; the second one takes heads of up to 256 values.
 void MixMemories(Device& device, const MixMemoriesArgs& args);
 bool MixAndNorm(Device& device, const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm);

@@ -1,7 +1,7 @@
 // The sequential half of the chunked gated delta rule: carries a memory's matrix from chunk to
 // chunk. With S the matrix at the start of a chunk, and T, P of matrix_memory/chunked/plan.h:
 //
-//   V' = beta v - beta exp(G) S k        U = V' T^T        o = exp(G) S q + V' (P T)^T
+//   V' = beta v - beta exp(G) S k        U = V' T^T        o = scale (exp(G) S q + V' (P T)^T)
 //   S <- exp(G_end) S + sum_j exp(G_end - G_j) U_j k_j^T
 //
 // Rows of S do not mix. A warp keeps 16 of them in f32 as the sums of the last product; rounded to
@@ -198,7 +198,7 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
         BeginProducts<kWgmma>();
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
-          MultiplyRows<kWgmma>(sums, left[step], pairs, block, step);
+          MultiplyRows<kWgmma>(sums, left[step], pairs, block * 2 * kTileBytes, step);
         }
         CommitProducts<kWgmma>();
         if (block + 1 < kKeyBlocks) WaitForProducts<kWgmma, 1>();
@@ -264,7 +264,7 @@ __global__ __launch_bounds__(kGroups* kGroupThreads, 1) void ChainKernel(ChainPa
       }
       CommitProducts<kWgmma>();
       {
-        const float inverse[2] = {InverseOf(unit[0]), InverseOf(unit[1])};
+        const float inverse[2] = {InverseOf(unit[0]) * p.scale, InverseOf(unit[1]) * p.scale};
         float* line = to;
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
@@ -352,9 +352,13 @@ bool DeltaChunksBuiltForHopper() {
 
 void RunDeltaChains(Device& device, const DeltaChunkPlan& plan, const MatrixMemoryArgs& args,
                     const DeltaChunkSizes& sizes, bool hopper) {
-  const ChainParams params = {
-      plan,      sizes, args.v.as<const float>(), args.out.as<float>(), ArraysOf(args.segments),
-      args.state};
+  const ChainParams params = {plan,
+                              sizes,
+                              args.scale,
+                              args.v.as<const float>(),
+                              args.out.as<float>(),
+                              ArraysOf(args.segments),
+                              args.state};
   ForState(args.state.dtype, sizes.key_dim, [&]<typename State, int kKeyDim>() {
     LaunchFor<kKeyDim / 64, State>(device, params, hopper);
   });

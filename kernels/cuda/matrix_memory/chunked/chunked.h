@@ -1,4 +1,4 @@
-// The chunked gated delta rule: segments of more than one entry, on tensor cores.
+// Matrix memories in chunks: segments of more than one entry, on tensor cores.
 #pragma once
 
 #include "kernels/cuda/common/device.h"
@@ -7,6 +7,19 @@
 
 namespace mneme::cuda::matrix_memory::chunked {
 
+// Any rule that has a chunked form. Supports() says which sizes of the delta rule without decay or
+// with one of heads. On Hopper alone: no correction, with any decay, for key sizes 64, 128, 256 and
+// 512, and the delta rule with decays of keys, for key sizes 64, 128 and 256; values as there,
+// those with decays of their own in multiples of 64; matrices of f32 or f16.
+bool SupportsRule(const Device& device, const MatrixMemoryArgs& args);
+
+// Products of factors rounded to bf16 (the delta rule without decays of keys: f16), sums and
+// matrices in f32. Memories have no pending writes (they were settled). Leaves segments of at most
+// one entry alone.
+void MatrixChunks(Device& device, const MatrixMemoryArgs& args);
+
+// The gated delta rule alone; log_decay may be empty: no decay.
+//
 // True for key sizes 64, 128 and 256 and value sizes that are multiples of 16, from compute
 // capability 8.0 on. Everything else has to go token by token.
 bool Supports(const Device& device, const MatrixMemoryArgs& args);

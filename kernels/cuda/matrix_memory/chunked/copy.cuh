@@ -17,6 +17,7 @@ constexpr int kValuePitch = kGroupRows + 4;  // floats; free of bank conflicts a
 struct ChainParams {
   DeltaChunkPlan plan;
   DeltaChunkSizes sizes;
+  float scale;  // of what is read
   const float* v;
   float* out;
   SegmentArrays segments;

@@ -1,8 +1,9 @@
-// The inverse of a unit lower triangular matrix of kChunk rows in shared memory, f32, by the
-// threads that prepare a chunk.
+// The inverse of a unit lower triangular matrix of kChunk rows in shared memory, f32, and products
+// with it, by the threads that prepare a chunk.
 #pragma once
 
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/matrix_memory/chunked/mma.cuh"
 #include "kernels/cuda/matrix_memory/chunked/plan.h"
 
 namespace mneme::cuda::matrix_memory::chunked {
@@ -85,6 +86,56 @@ __device__ inline void JoinInverses(const float* a, float* t, float* factor) {
   MultiplyBlocks<32, float4>(-1, t + 32 * (kPitch + 1), kPitch, factor, 36, t + 32 * kPitch, kPitch,
                              thread);
   SynchronizePreparing();
+}
+
+// t, zero above the diagonal, to a tile in shared memory and its first `rows` rows to the image.
+template <typename Element>
+__device__ inline void RoundTriangle(const float* t, uint8_t* tile, uint8_t* image, int rows) {
+  for (int i = threadIdx.x; i < kChunk * 8; i += kPrepareThreads) {
+    const int row = i / 8, piece = i % 8;
+    float x[8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      const int column = 8 * piece + c;
+      x[c] = column <= row ? t[row * kPitch + column] : 0.0f;
+    }
+    const uint4 packed = {PackPair<Element>(x[0], x[1]), PackPair<Element>(x[2], x[3]),
+                          PackPair<Element>(x[4], x[5]), PackPair<Element>(x[6], x[7])};
+    *reinterpret_cast<uint4*>(tile + TileOffset(row, piece)) = packed;
+    if (row < rows) *reinterpret_cast<uint4*>(image + TileOffset(row, piece)) = packed;
+  }
+}
+
+// P T, of which blocks above the diagonal are zero, to the image.
+template <typename Element>
+__device__ inline void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int rows,
+                                         uint8_t* image) {
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int block = warp % 4, first = 2 * (warp / 4);
+  float sums[16] = {};
+#pragma unroll
+  for (int step = 0; step < 4; ++step) {
+    if (step > block) continue;
+    uint32_t left[4];
+    LoadLeft(p_tile, 16 * block, step, left);
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      uint32_t right[4];
+      LoadRightOfColumns(t_tile, step, 16 * (first + n), right);
+      Mma<Element>(sums + 8 * n, left, right[0], right[1]);
+      Mma<Element>(sums + 8 * n + 4, left, right[2], right[3]);
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = 16 * block + lane / 4 + 8 * half;
+      if (i >= rows) continue;
+      *reinterpret_cast<uint32_t*>(image + TileOffset(i, 2 * first + n) + 4 * (lane % 4)) =
+          PackPair<Element>(sums[4 * n + 2 * half], sums[4 * n + 2 * half + 1]);
+    }
+  }
 }
 
 }  // namespace mneme::cuda::matrix_memory::chunked

@@ -1,14 +1,16 @@
-// Tensor-core products of f16 tiles in shared memory with f32 sums, for the chunked delta rule: by
-// mma.sync on any GPU, by wgmma on Hopper.
+// Tensor-core products of f16 or bf16 tiles in shared memory with f32 sums, for memories in chunks:
+// by mma.sync on any GPU, by wgmma on Hopper. `Element` is the type of both operands' elements.
 //
 // Fragments. The 16 x 16 left operand of a warp has 4 registers, its 16 x 8 n sums have 4 n floats;
 // lane l owns, of rows l / 4 and l / 4 + 8, columns 2 (l % 4) and the next of every 8. The sums of
 // one product thus have the layout of the next one's left operand: see PackSums.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
@@ -31,6 +33,14 @@ __device__ inline uint32_t PackHalves(float low, float high) {
   return packed;
 }
 
+template <typename Element>
+__device__ inline uint32_t PackPair(float low, float high) {
+  if constexpr (std::is_same_v<Element, __half>) return PackHalves(low, high);
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
 __device__ inline void LoadMatrices(uint32_t address, uint32_t (&r)[4]) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -46,12 +56,19 @@ __device__ inline void LoadMatricesTransposed(uint32_t address, uint32_t (&r)[4]
 }
 
 // sums[16 x 8] += a[16 x 16] b[16 x 8]
+template <typename Element = __half>
 __device__ inline void Mma(float* sums, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+#define MNEME_MMA(TYPE)                                                               \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE                 \
+               ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+               : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])           \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+  if constexpr (std::is_same_v<Element, __half>) {
+    MNEME_MMA("f16");
+  } else {
+    MNEME_MMA("bf16");
+  }
+#undef MNEME_MMA
 }
 
 // Left operand: rows row0 .. row0 + 15, columns 16 step .. of a tile.
@@ -90,6 +107,49 @@ __device__ inline void LoadRightOfColumns(uint32_t tile, int step, int n0, uint3
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, " \
   "%111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "   \
   "%125, %126, %127"
+// One wgmma of 16 columns of both operands; PRODUCT, a macro of a string that names their type.
+#define MNEME_OF_ELEMENT(PRODUCT)                  \
+  if constexpr (std::is_same_v<Element, __half>) { \
+    PRODUCT("f16");                                \
+  } else {                                         \
+    PRODUCT("bf16");                               \
+  }
+// clang-format off
+#define MNEME_TILES_N64(TYPE)                                                         \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                            \
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
+               " {" MNEME_REGISTERS_0_31 "}, %32, %33, p, 1, 1, 0, 0;\n}\n"           \
+               : MNEME_F32(sums, 0) : "l"(a_tile), "l"(b) : "memory")
+// `TRANSPOSED`: "0" where rows of b are rows of tiles' columns, "1" where they are their rows.
+#define MNEME_LEFT_N64(TYPE, TRANSPOSED)                                              \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                            \
+               "wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE            \
+               " {" MNEME_REGISTERS_0_31 "}, {%32, %33, %34, %35}, %36, p, 1, 1, "     \
+               TRANSPOSED ";\n}\n"                                                    \
+               : MNEME_F32(sums, 0)                                                   \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory")
+#define MNEME_LEFT_N128(TYPE, TRANSPOSED)                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                            \
+               "wgmma.mma_async.sync.aligned.m64n128k16.f32." TYPE "." TYPE           \
+               " {" MNEME_REGISTERS_0_31 ", " MNEME_REGISTERS_32_63                   \
+               "}, {%64, %65, %66, %67}, %68, p, 1, 1, " TRANSPOSED ";\n}\n"          \
+               : MNEME_F32(sums, 0), MNEME_F32(sums, 32)                              \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory")
+#define MNEME_LEFT_N256(TYPE, TRANSPOSED)                                             \
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"                            \
+               "wgmma.mma_async.sync.aligned.m64n256k16.f32." TYPE "." TYPE           \
+               " {" MNEME_REGISTERS_0_31 ", " MNEME_REGISTERS_32_63                   \
+               ", " MNEME_REGISTERS_64_95 ", " MNEME_REGISTERS_96_127                 \
+               "}, {%128, %129, %130, %131}, %132, p, 1, 1, " TRANSPOSED ";\n}\n"     \
+               : MNEME_F32(sums, 0), MNEME_F32(sums, 32), MNEME_F32(sums, 64),        \
+                 MNEME_F32(sums, 96)                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory")
+#define MNEME_ROWS_N64(TYPE) MNEME_LEFT_N64(TYPE, "0")
+#define MNEME_ROWS_N128(TYPE) MNEME_LEFT_N128(TYPE, "0")
+#define MNEME_COLUMNS_N64(TYPE) MNEME_LEFT_N64(TYPE, "1")
+#define MNEME_COLUMNS_N128(TYPE) MNEME_LEFT_N128(TYPE, "1")
+#define MNEME_COLUMNS_N256(TYPE) MNEME_LEFT_N256(TYPE, "1")
+// clang-format on
 #endif
 
 // Tiles in shared memory as right operands; `tile_bytes` lie between those of a product that takes
@@ -147,19 +207,15 @@ __device__ inline void HoldSums(float (&sums)[n]) {
 
 // sums[16 x 64] += a b for each of the four warps of a group, a being 64 rows of a tile, of which
 // warp `block` has its 16, b's columns the rows of another tile, summed over 16 columns of both.
-template <bool kWgmma>
+template <bool kWgmma, typename Element = __half>
 __device__ inline void MultiplyTiles(float (&sums)[32], const RightTiles& left, uint32_t left_at,
                                      const RightTiles& right, uint32_t right_at, int block,
                                      int step) {
 #ifdef MNEME_HOPPER_MMA
   if constexpr (kWgmma) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" MNEME_REGISTERS_0_31
-        "}, %32, %33, p, 1, 1, 0, 0;\n}\n"
-        : MNEME_F32(sums, 0)
-        : "l"(left.DescriptorAt(left_at + 32 * step)), "l"(right.DescriptorAt(right_at + 32 * step))
-        : "memory");
+    const uint64_t a_tile = left.DescriptorAt(left_at + 32 * step);
+    const uint64_t b = right.DescriptorAt(right_at + 32 * step);
+    MNEME_OF_ELEMENT(MNEME_TILES_N64)
   }
 #endif
   if constexpr (!kWgmma) {
@@ -169,74 +225,54 @@ __device__ inline void MultiplyTiles(float (&sums)[32], const RightTiles& left, 
     for (int n = 0; n < 4; ++n) {
       uint32_t b[4];
       LoadRightOfRows(right.address + right_at, 16 * n, step, b);
-      Mma(sums + 8 * n, a, b[0], b[1]);
-      Mma(sums + 8 * n + 4, a, b[2], b[3]);
+      Mma<Element>(sums + 8 * n, a, b[0], b[1]);
+      Mma<Element>(sums + 8 * n + 4, a, b[2], b[3]);
     }
   }
 }
 
-// sums[16 x 128] += a b, b's columns being the 128 rows of the `pair`-th pair of adjacent tiles,
-// b's rows their columns 16 step .. 16 step + 15.
-template <bool kWgmma>
-__device__ inline void MultiplyRows(float (&sums)[64], const uint32_t (&a)[4],
-                                    const RightTiles& tiles, int pair, int step) {
+// sums[16 x 64 kTiles] += a b, b's columns being the rows of kTiles adjacent tiles, one or two,
+// that begin at `at`, b's rows their columns 16 step .. 16 step + 15.
+template <bool kWgmma, int kTiles = 2, typename Element = __half>
+__device__ inline void MultiplyRows(float (&sums)[32 * kTiles], const uint32_t (&a)[4],
+                                    const RightTiles& tiles, uint32_t at, int step) {
+  static_assert(kTiles == 1 || kTiles == 2);
 #ifdef MNEME_HOPPER_MMA
   if constexpr (kWgmma) {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" MNEME_REGISTERS_0_31
-        ", " MNEME_REGISTERS_32_63 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n}\n"
-        : MNEME_F32(sums, 0), MNEME_F32(sums, 32)
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]),
-          "l"(tiles.DescriptorAt(pair * 2 * kTileBytes + 32 * step))
-        : "memory");
+    const uint64_t b = tiles.DescriptorAt(at + 32 * step);
+    if constexpr (kTiles == 2) {
+      MNEME_OF_ELEMENT(MNEME_ROWS_N128)
+    } else {
+      MNEME_OF_ELEMENT(MNEME_ROWS_N64)
+    }
   }
 #endif
   if constexpr (!kWgmma) {
 #pragma unroll
-    for (int n = 0; n < 8; ++n) {
+    for (int n = 0; n < 4 * kTiles; ++n) {
       uint32_t b[4];
-      LoadRightOfRows(tiles.address + pair * 2 * kTileBytes, 16 * n, step, b);
-      Mma(sums + 8 * n, a, b[0], b[1]);
-      Mma(sums + 8 * n + 4, a, b[2], b[3]);
+      LoadRightOfRows(tiles.address + at, 16 * n, step, b);
+      Mma<Element>(sums + 8 * n, a, b[0], b[1]);
+      Mma<Element>(sums + 8 * n + 4, a, b[2], b[3]);
     }
   }
 }
 
 // sums[16 x 64 kTiles] += a b, b's rows being rows 16 step .. 16 step + 15 of kTiles tiles side by
 // side, b's columns their columns.
-template <bool kWgmma, int kTiles>
+template <bool kWgmma, int kTiles, typename Element = __half>
 __device__ inline void MultiplyColumns(float (&sums)[32 * kTiles], const uint32_t (&a)[4],
                                        const RightTiles& tiles, int step) {
+  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4);
 #ifdef MNEME_HOPPER_MMA
   if constexpr (kWgmma) {
     const uint64_t b = tiles.DescriptorAt(16 * step * kTileRowBytes);
     if constexpr (kTiles == 4) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" MNEME_REGISTERS_0_31
-          ", " MNEME_REGISTERS_32_63 ", " MNEME_REGISTERS_64_95 ", " MNEME_REGISTERS_96_127
-          "}, {%128, %129, %130, %131}, %132, p, 1, 1, 1;\n}\n"
-          : MNEME_F32(sums, 0), MNEME_F32(sums, 32), MNEME_F32(sums, 64), MNEME_F32(sums, 96)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
-          : "memory");
+      MNEME_OF_ELEMENT(MNEME_COLUMNS_N256)
     } else if constexpr (kTiles == 2) {
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" MNEME_REGISTERS_0_31
-          ", " MNEME_REGISTERS_32_63 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}\n"
-          : MNEME_F32(sums, 0), MNEME_F32(sums, 32)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
-          : "memory");
+      MNEME_OF_ELEMENT(MNEME_COLUMNS_N128)
     } else {
-      static_assert(kTiles == 1);
-      asm volatile(
-          "{\n.reg .pred p;\nsetp.eq.u32 p, 0, 0;\n"
-          "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" MNEME_REGISTERS_0_31
-          "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}\n"
-          : MNEME_F32(sums, 0)
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)
-          : "memory");
+      MNEME_OF_ELEMENT(MNEME_COLUMNS_N64)
     }
   }
 #endif
@@ -245,8 +281,8 @@ __device__ inline void MultiplyColumns(float (&sums)[32 * kTiles], const uint32_
     for (int n = 0; n < 4 * kTiles; ++n) {
       uint32_t b[4];
       LoadRightOfColumns(tiles.address + n / 4 * tiles.tile_bytes, step, 16 * (n % 4), b);
-      Mma(sums + 8 * n, a, b[0], b[1]);
-      Mma(sums + 8 * n + 4, a, b[2], b[3]);
+      Mma<Element>(sums + 8 * n, a, b[0], b[1]);
+      Mma<Element>(sums + 8 * n + 4, a, b[2], b[3]);
     }
   }
 }

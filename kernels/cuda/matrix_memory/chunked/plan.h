@@ -38,13 +38,18 @@ __host__ __device__ constexpr int TileRows(int entries) {
   return (entries + kRowGroup - 1) / kRowGroup * kRowGroup;
 }
 
-struct DeltaChunkPlan {
-  // Written by the planning kernel.
+// Written by the planning kernel.
+struct ChainPlan {
   int* chains;       // [1] number of chains
   int* taken;        // [1] work items handed out so far, starts at 0
   int* segment;      // [max_chains] segment of each chain, longest chains first
   int* first_chunk;  // [max_chains + 1]
   int* first_row;    // [max_chains + 1] in the images
+
+  int max_chains, max_chunks, max_rows;
+};
+
+struct DeltaChunkPlan : ChainPlan {
   // Written by the preparing kernel.
   float* gates;  // [max_chunks, value_heads, kGateFloats]
   // Of the chunk whose first row is r, with n rows, head h: at (r * heads + n * h) * 2 * key_dim
@@ -54,8 +59,6 @@ struct DeltaChunkPlan {
   //   T = (I + A)^-1, A[i, j] = beta_i exp(G_i - G_j) k_i.k_j (j < i)
   //   P[i, j] = exp(G_i - G_j) q_i.k_j (j <= i)
   __half* products;  // [max_rows, value_heads, 2 * kChunk]
-
-  int max_chains, max_chunks, max_rows;
 };
 
 struct DeltaChunkSizes {

@@ -1,4 +1,5 @@
 // Finds the chains of a step's segments, and says where their chunks and rows begin. One block.
+// And what other kernels ask of that: which chain a chunk belongs to.
 #pragma once
 
 #include "kernels/cuda/common/device_utils.cuh"
@@ -8,7 +9,7 @@
 namespace mneme::cuda::matrix_memory::chunked {
 
 struct ChunkPlanning {
-  DeltaChunkPlan plan;
+  ChainPlan plan;
   SegmentArrays segments;
 
   __device__ int EntriesOf(int segment) const {
@@ -93,6 +94,28 @@ __device__ void PlanChunks(const ChunkPlanning& p) {
     p.plan.first_chunk[chains] = total.x;
     p.plan.first_row[chains] = total.y;
   }
+}
+
+struct ChunkPlace {
+  int entry, entries;  // of the chunk
+  int row;             // in the images
+};
+
+// One warp: where chunk `chunk` is, by a search that divides the chains by 32 in each round.
+__device__ inline ChunkPlace FindChunk(const ChainPlan& plan, const int* offsets, int chains,
+                                       int chunk) {
+  const int lane = threadIdx.x % kWarp;
+  int begin = 0, end = chains;
+  while (end - begin > 1) {
+    const int step = (end - begin + kWarp - 1) / kWarp, i = begin + lane * step;
+    const bool before = i < end && plan.first_chunk[i] <= chunk;
+    begin += (__popc(__ballot_sync(kAllLanes, before)) - 1) * step;
+    end = min(end, begin + step);
+  }
+  const int segment = plan.segment[begin];
+  const int skipped = (chunk - plan.first_chunk[begin]) * kChunk;
+  const int first = offsets[segment], last = offsets[segment + 1];
+  return {first + skipped, min(kChunk, last - first - skipped), plan.first_row[begin] + skipped};
 }
 
 }  // namespace mneme::cuda::matrix_memory::chunked

@@ -9,6 +9,7 @@
 #include "kernels/cuda/matrix_memory/chunked/inverse.cuh"
 #include "kernels/cuda/matrix_memory/chunked/mma.cuh"
 #include "kernels/cuda/matrix_memory/chunked/plan.h"
+#include "kernels/cuda/matrix_memory/chunked/planning.cuh"
 
 namespace mneme::cuda::matrix_memory::chunked {
 namespace {
@@ -22,13 +23,8 @@ struct PrepareParams {
   // Rows of all heads, `key_pitch` elements apart: f32, or f16 with kHalves.
   const void *q, *k;
   int key_pitch;
-  const float *log_decay, *beta;
+  const float *log_decay, *beta;  // log_decay null: no decay
   const int* offsets;
-};
-
-struct ChunkPlace {
-  int entry, entries;  // of the chunk
-  int row;             // in the images
 };
 
 template <int kKeyBlocks>
@@ -46,22 +42,6 @@ struct PrepareMemory {
   Gates gates[2];  // of this chunk and the next, in turn
   ChunkPlace place[2];
 };
-
-// One warp: where chunk `chunk` is, by a search that divides the chains by 32 in each round.
-__device__ ChunkPlace FindChunk(const PrepareParams& p, int chains, int chunk) {
-  const int lane = threadIdx.x % kWarp;
-  int begin = 0, end = chains;
-  while (end - begin > 1) {
-    const int step = (end - begin + kWarp - 1) / kWarp, i = begin + lane * step;
-    const bool before = i < end && p.plan.first_chunk[i] <= chunk;
-    begin += (__popc(__ballot_sync(kAllLanes, before)) - 1) * step;
-    end = min(end, begin + step);
-  }
-  const int segment = p.plan.segment[begin];
-  const int skipped = (chunk - p.plan.first_chunk[begin]) * kChunk;
-  const int first = p.offsets[segment], last = p.offsets[segment + 1];
-  return {first + skipped, min(kChunk, last - first - skipped), p.plan.first_row[begin] + skipped};
-}
 
 // One warp: asks for a chunk's rows of k and q ahead of their use.
 template <typename Key>
@@ -143,7 +123,8 @@ __device__ void LoadGates(const PrepareParams& p, const ChunkPlace& place, int v
   for (int i = 0; i < 2; ++i) {
     const int c = 2 * lane + i;
     const int64_t at = static_cast<int64_t>(place.entry + c) * p.sizes.value_heads + value_head;
-    g[i] = c < place.entries ? fmaxf(p.log_decay[at], kLeastLogDecay) : 0.0f;
+    const bool decays = c < place.entries && p.log_decay != nullptr;
+    g[i] = decays ? fmaxf(p.log_decay[at], kLeastLogDecay) : 0.0f;
     b[i] = c < place.entries ? p.beta[at] : 0.0f;
   }
   float sum = g[0] + g[1];
@@ -215,36 +196,6 @@ __device__ void MultiplyByKeys(PrepareMemory<kKeyBlocks>& memory, int turn) {
   }
 }
 
-// P T, of which blocks above the diagonal are zero, to the image.
-__device__ void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int rows, uint8_t* image) {
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int block = warp % 4, first = 2 * (warp / 4);
-  float sums[16] = {};
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    if (step > block) continue;
-    uint32_t left[4];
-    LoadLeft(p_tile, 16 * block, step, left);
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      uint32_t right[4];
-      LoadRightOfColumns(t_tile, step, 16 * (first + n), right);
-      Mma(sums + 8 * n, left, right[0], right[1]);
-      Mma(sums + 8 * n + 4, left, right[2], right[3]);
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int i = 16 * block + lane / 4 + 8 * half;
-      if (i >= rows) continue;
-      *reinterpret_cast<uint32_t*>(image + TileOffset(i, 2 * first + n) + 4 * (lane % 4)) =
-          PackHalves(sums[4 * n + 2 * half], sums[4 * n + 2 * half + 1]);
-    }
-  }
-}
-
 // The warps that compute: all of one chunk and value head.
 template <int kKeyBlocks, bool kWgmma, typename Key>
 __device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& memory, int turn,
@@ -272,22 +223,10 @@ __device__ void PrepareChunk(const PrepareParams& p, PrepareMemory<kKeyBlocks>& 
   uint8_t* image = reinterpret_cast<uint8_t*>(
       p.plan.products +
       (static_cast<int64_t>(place.row) * sizes.value_heads + rows * value_head) * 2 * kChunk);
-  for (int i = threadIdx.x; i < kChunk * 8; i += kThreads) {
-    const int row = i / 8, piece = i % 8;
-    float x[8];
-#pragma unroll
-    for (int c = 0; c < 8; ++c) {
-      const int column = 8 * piece + c;
-      x[c] = column <= row ? t[row * kPitch + column] : 0.0f;
-    }
-    const uint4 packed = {PackHalves(x[0], x[1]), PackHalves(x[2], x[3]), PackHalves(x[4], x[5]),
-                          PackHalves(x[6], x[7])};
-    *reinterpret_cast<uint4*>(memory.t_tile + TileOffset(row, piece)) = packed;
-    if (row < rows) *reinterpret_cast<uint4*>(image + TileOffset(row, piece)) = packed;
-  }
+  RoundTriangle<__half>(t, memory.t_tile, image, rows);
   SynchronizePreparing();
-  MultiplyTriangles(SharedAddress(memory.p_tile), SharedAddress(memory.t_tile), rows,
-                    image + rows * kTileRowBytes);
+  MultiplyTriangles<__half>(SharedAddress(memory.p_tile), SharedAddress(memory.t_tile), rows,
+                            image + rows * kTileRowBytes);
 }
 
 template <int kKeyBlocks, bool kWgmma, typename Key>
@@ -308,7 +247,7 @@ __global__ __launch_bounds__(kBlockThreads, 2) void PrepareKernel(PrepareParams 
        item < items; item += gridDim.x, turn ^= 1) {
     const int next = item + gridDim.x;
     if (looks_ahead && next < items) {
-      const ChunkPlace place = FindChunk(p, chains, next / value_heads);
+      const ChunkPlace place = FindChunk(p.plan, p.offsets, chains, next / value_heads);
       LoadGates(p, place, next % value_heads, memory.gates[turn ^ 1].decay,
                 memory.gates[turn ^ 1].beta,
                 p.plan.gates + static_cast<int64_t>(next) * kGateFloats);

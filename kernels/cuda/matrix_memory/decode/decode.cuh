@@ -167,7 +167,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   LoadRow<kKeyDim>(p.q + at_key, q);
   float log_decay, beta;
   if (p.a_log == nullptr) {
-    log_decay = p.log_decay[at_head];
+    log_decay = LogDecayAt(p.log_decay, at_head);
     beta = p.beta[at_head];
   } else {
     const int64_t from = p.gate_rows == nullptr ? item.first : p.gate_rows[item.first];
@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     }
     const Write write = OneToken(recall, read, k_dot_q, v, token_decay, beta);
     const bool mine = lane < kRows && row < p.value_dim;
-    if (mine) p.out[at_head * p.value_dim + row] = write.out;
+    if (mine) p.out[at_head * p.value_dim + row] = p.scale * write.out;
 
     if (!fold) {
       if (mine) {

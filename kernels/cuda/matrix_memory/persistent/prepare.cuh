@@ -162,7 +162,7 @@ __device__ inline void PrepareEntries(const Problem& p, int own,
     LoadRow<kKeyDim>(p.q + at_key, q);
     CopyValues<kKeyDim, Shape>(p, item, entry, copied);
     const int64_t from = p.gate_rows == nullptr ? item.first : p.gate_rows[item.first];
-    float log_decay = p.log_decay[from * p.value_heads + item.head];
+    float log_decay = LogDecayAt(p.log_decay, from * p.value_heads + item.head);
     float beta = p.beta[from * p.value_heads + item.head];
     RangeChange change;
     if (lane == 0) change.Begin(p, item, range, fold);

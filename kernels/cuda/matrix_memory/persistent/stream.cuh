@@ -213,7 +213,7 @@ __device__ inline void ReadRows(const Problem& p, StreamMemory<T, kKeyDim, Shape
     if (mine) {
       const int64_t at_row = static_cast<int64_t>(item.head) * p.value_dim + first_row + row;
       const int64_t token_rows = static_cast<int64_t>(p.value_heads) * p.value_dim;
-      p.out[item.first * token_rows + at_row] = write.out;
+      p.out[item.first * token_rows + at_row] = p.scale * write.out;
       if (!fold) {
         StoreState(p.updates.At<Term<T>>(item.slot, item.memory) + range.end * token_rows + at_row,
                    write.u);

@@ -1,0 +1,316 @@
+// Measures the decode step of every matrix memory's rule on a GPU, at the head sizes that its models
+// have by default: states of several sizes that are not in the cache, times of CUDA graphs.
+//
+// bench/fla_matrix_rules.py measures flash-linear-attention's kernels of the same rules and sizes
+// in the same way.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "bench/bench_table.h"
+#include "bench/cuda_matrix_memory_check.h"
+#include "kernels/cuda/dense/dense.h"
+#include "kernels/cuda/matrix_memory/matrix_memory.h"
+#include "kernels/cuda/matrix_memory/rules/rules.h"
+#include "kernels/state_row.h"
+#include "tools/flag_parser.h"
+
+namespace mneme {
+namespace {
+
+using cuda::Device;
+using Rule = MatrixRule;
+namespace rules = cuda::matrix_memory::rules;
+
+constexpr int64_t kColdBytes = 240'000'000;
+constexpr int kRounds = 9;
+
+struct Case {
+  const char* name;
+  Rule rule;
+  int heads, key_dim, value_dim;
+};
+constexpr Rule Adding(Rule::Decay decay) {
+  return {decay, Rule::Correction::kNone, Rule::Read::kAfter};
+}
+constexpr Rule Correcting(Rule::Decay decay) {
+  return {decay, Rule::Correction::kDelta, Rule::Read::kAfter};
+}
+const std::vector<std::vector<Case>> kCases = {
+    {{"linear_attn", Adding(Rule::Decay::kNone), 4, 256, 256}},
+    {{"retnet", Adding(Rule::Decay::kConstant), 8, 256, 512}},
+    {{"gla", Adding(Rule::Decay::kKey), 4, 256, 512}},
+    {{"delta_net", Correcting(Rule::Decay::kNone), 16, 128, 128}},
+    {{"kda", Correcting(Rule::Decay::kKey), 16, 128, 128}},
+    {{"hgrn2", Adding(Rule::Decay::kKey), 16, 128, 128}},
+    // Two matrices: keys of slots, and their values, with a softmax between.
+    {{"gsa", Adding(Rule::Decay::kValue), 4, 512, 64},
+     {"gsa", Adding(Rule::Decay::kKey), 4, 64, 512}},
+};
+
+// The matrices of one operation for all sessions of all sets, and its tensors.
+class Step {
+ public:
+  Step(Device& device, const Case& shape, DType dtype, int sessions, int sets)
+      : device_(device), sessions_(sessions), dtype_(dtype) {
+    const int64_t heads = shape.heads, keys = shape.key_dim, values = shape.value_dim;
+    state_bytes_ = heads * values * StateRowPitch(dtype, keys) * SizeOf(dtype);
+    const int64_t slabs = int64_t{sets} * sessions;
+    args_.rule = shape.rule;
+    args_.q = Vectors({sessions, heads, keys}, 1.0f / 16);
+    args_.k = Vectors({sessions, heads, keys}, 1.0f / 16);
+    args_.v = Vectors({sessions, heads, values}, 1);
+    switch (shape.rule.decay) {
+      case Rule::Decay::kNone:
+        break;
+      case Rule::Decay::kConstant:
+        args_.log_decay = Vectors({heads}, -0.01f);
+        break;
+      case Rule::Decay::kHead:
+        args_.log_decay = Vectors({sessions, heads}, -0.01f);
+        break;
+      case Rule::Decay::kKey:
+        args_.log_decay = Vectors({sessions, heads, keys}, -0.01f);
+        break;
+      case Rule::Decay::kValue:
+        args_.log_decay = Vectors({sessions, heads, values}, -0.01f);
+        break;
+    }
+    if (shape.rule.correction == Rule::Correction::kDelta) {
+      args_.beta = Vectors({sessions, heads}, 0.5f);
+    }
+    args_.out = Vectors({sessions, heads, values}, 0);
+    char* states = Allocate(slabs * state_bytes_);
+    device_.Check(cudaMemset(states, 0, slabs * state_bytes_), "memset");
+    args_.state = {reinterpret_cast<std::byte*>(states), state_bytes_, 0, state_bytes_, dtype};
+    std::vector<int> offsets(sessions + 1), zeros(sessions, 0), slots(slabs);
+    for (int s = 0; s <= sessions; ++s) offsets[s] = s;
+    for (int64_t s = 0; s < slabs; ++s) slots[s] = static_cast<int>(s);
+    slots_ = Ints(slots);
+    args_.segments = {.count = sessions,
+                      .offsets = Ints(offsets),
+                      .slots = {nullptr, DType::kI32, {sessions}},
+                      .memories = Ints(zeros),
+                      .fresh = Ints(zeros),
+                      .longest = 1};
+  }
+  ~Step() {
+    cudaDeviceSynchronize();
+    for (void* data : allocations_) cudaFree(data);
+  }
+
+  // Through the dispatcher, or, from 0 on, by that rules::Tile.
+  void Launch(int set, int tile) {
+    args_.segments.slots.data = slots_.as<int>() + int64_t{set} * sessions_;
+    if (tile < 0) return cuda::matrix_memory::MatrixMemory(device_, args_);
+    rules::Problem problem = rules::MakeProblem(args_);
+    problem.lengths = rules::Lengths::kOne;
+    rules::LaunchTuned(device_, problem, dtype_, static_cast<rules::Tile>(tile));
+  }
+  int64_t state_bytes() const { return sessions_ * state_bytes_; }
+  const TensorView& out() const { return args_.out; }
+  TensorView& q() { return args_.q; }
+
+ private:
+  char* Allocate(int64_t bytes) {
+    void* data = nullptr;
+    device_.Check(cudaMalloc(&data, bytes), "cudaMalloc");
+    allocations_.push_back(data);
+    return static_cast<char*>(data);
+  }
+  // Random from -scale to scale, or from scale to 0, or constant where that is 0.5.
+  TensorView Vectors(Shape shape, float scale) {
+    std::vector<float> values(shape.elements());
+    for (float& value : values) {
+      seed_ = seed_ * 1664525u + 1013904223u;
+      const float unit = (seed_ >> 8) * 0x1p-24f;
+      value = scale < 0 ? scale * unit : scale == 0.5f ? scale : scale * (2 * unit - 1);
+    }
+    char* data = Allocate(4 * shape.elements());
+    device_.Check(cudaMemcpy(data, values.data(), 4 * values.size(), cudaMemcpyHostToDevice),
+                  "copy");
+    return {data, DType::kF32, shape};
+  }
+  TensorView Ints(const std::vector<int>& values) {
+    char* data = Allocate(4 * values.size());
+    device_.Check(cudaMemcpy(data, values.data(), 4 * values.size(), cudaMemcpyHostToDevice),
+                  "copy");
+    return {data, DType::kI32, {static_cast<int64_t>(values.size())}};
+  }
+
+  Device& device_;
+  const int sessions_;
+  const DType dtype_;
+  int64_t state_bytes_;
+  uint32_t seed_ = 1;
+  std::vector<void*> allocations_;
+  MatrixMemoryArgs args_;
+  TensorView slots_;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Seconds of what `work` launches, replayed as a graph.
+double TimeGraph(Device& device, const std::function<void()>& work) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  device.Check(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeRelaxed), "begin");
+  work();
+  device.Check(cudaStreamEndCapture(device.stream(), &graph), "end of capture");
+  device.Check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  cudaGraphDestroy(graph);
+  cudaEvent_t begin, end;
+  cudaEventCreate(&begin);
+  cudaEventCreate(&end);
+  std::vector<double> times;
+  for (int round = 0; round < kRounds; ++round) {
+    device.Check(cudaGraphLaunch(exec, device.stream()), "graph");
+    cudaEventRecord(begin, device.stream());
+    cudaGraphLaunch(exec, device.stream());
+    cudaGraphLaunch(exec, device.stream());
+    cudaEventRecord(end, device.stream());
+    device.Check(cudaEventSynchronize(end), "event");
+    float ms = 0;
+    cudaEventElapsedTime(&ms, begin, end);
+    times.push_back(1e-3 * ms / 2);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  cudaGraphExecDestroy(exec);
+  return Median(times);
+}
+
+double CopyBandwidth(Device& device) {
+  constexpr int64_t kBytes = int64_t{2} << 30;
+  char* data = nullptr;
+  device.Check(cudaMalloc(&data, 2 * kBytes), "cudaMalloc");
+  const double seconds = TimeGraph(device, [&] {
+    cudaMemcpyAsync(data + kBytes, data, kBytes, cudaMemcpyDeviceToDevice, device.stream());
+  });
+  cudaFree(data);
+  return 2.0 * kBytes / seconds;
+}
+
+struct Options {
+  DType dtype = DType::kF32;
+  bool sweep = false;
+  std::vector<std::string> names;  // none: all
+  std::vector<int> megabytes = {3, 12, 50, 100, 400, 1600};
+};
+
+BenchTable Measure(Device& device, const Options& options) {
+  const double copy = CopyBandwidth(device);
+  BenchTable table(absl::StrFormat("Matrix memories, one token, %s state, %s: copies move %.2f "
+                                   "TB/s, read and written",
+                                   mneme::Name(options.dtype), device.properties().name,
+                                   1e-12 * copy),
+                   {{"rule", "rule"},
+                    {"head_states", "head states"},
+                    {"state_mb", "state MB", 1},
+                    {"tile", "tile"},
+                    {"step_us", "us", 2},
+                    {"tbs", "TB/s", 2},
+                    {"of_copy", "of copy %", 1}});
+  constexpr const char* kTiles[] = {"chosen", "few rows", "rows", "stream"};
+  for (const std::vector<Case>& shapes : kCases) {
+    const std::string name = shapes[0].name;
+    if (!options.names.empty() && std::find(options.names.begin(), options.names.end(), name) ==
+                                      options.names.end()) {
+      continue;
+    }
+    for (const int megabytes : options.megabytes) {
+      int64_t session_bytes = 0;  // in f32, whatever they are stored in
+      for (const Case& shape : shapes) {
+        session_bytes += int64_t{4} * shape.heads * shape.key_dim * shape.value_dim;
+      }
+      const int sessions =
+          std::max(1, static_cast<int>(std::lround(1e6 * megabytes / session_bytes)));
+      const int64_t bytes = sessions * session_bytes * SizeOf(options.dtype) / 4;
+      const int sets = static_cast<int>(std::max<int64_t>(1, (kColdBytes + bytes - 1) / bytes));
+      std::vector<std::unique_ptr<Step>> steps;
+      int64_t state_bytes = 0, head_states = 0;
+      for (const Case& shape : shapes) {
+        steps.push_back(std::make_unique<Step>(device, shape, options.dtype, sessions, sets));
+        state_bytes += steps.back()->state_bytes();
+        head_states += int64_t{sessions} * shape.heads;
+      }
+      const int tiles = options.sweep ? 3 : 0;
+      for (int tile = -1; tile < tiles; ++tile) {
+        if (static_cast<rules::Tile>(tile) == rules::Tile::kStream &&
+            options.dtype == DType::kI8) {
+          continue;
+        }
+        const double seconds = TimeGraph(device, [&] {
+          for (int set = 0; set < sets; ++set) {
+            for (size_t i = 0; i < steps.size(); ++i) {
+              if (i > 0) cuda::dense::Softmax(device, {.x = steps[i - 1]->out(), .y = steps[i]->q()});
+              steps[i]->Launch(set, tile);
+            }
+          }
+        }) / sets;
+        table.AddRow({name, head_states, 1e-6 * state_bytes, kTiles[tile + 1], 1e6 * seconds,
+                      2e-12 * state_bytes / seconds, 200 * state_bytes / seconds / copy});
+      }
+    }
+  }
+  return table;
+}
+
+int Main(int argc, char** argv) {
+  constexpr char kProgram[] = "cuda_matrix_memory_bench";
+  bool check = false;
+  Options options;
+  std::string json, dtype = "f32", names, megabytes;
+  FlagParser parser(
+      "usage: cuda_matrix_memory_bench [flags]\n\n"
+      "Times the decode step of the matrix memories' rules alone, states read and written.\n\n");
+  parser.Add("--rules", "NAMES", &names, "only these, separated by commas");
+  parser.Add("--megabytes", "SIZES", &megabytes, "of states in f32; default: 3,12,50,100,400,1600");
+  parser.Add("--state-dtype", "DTYPE", &dtype, "f32, f16 or int8");
+  parser.Add("--sweep", &options.sweep, "every way to deal out rows, beside what is chosen");
+  parser.Add("--check", &check, "compare with float64 on the host instead");
+  parser.Add("--json", "FILE", &json, "also write the results there");
+  const absl::Status parsed = parser.ParseFlags(argc, argv);
+  if (parser.help_requested()) {
+    std::printf("%s", parser.Help().c_str());
+    return kExitOk;
+  }
+  if (!parsed.ok()) return Report(kProgram, parsed, kExitUsage);
+  options.dtype = dtype == "f16" ? DType::kF16 : dtype == "int8" ? DType::kI8 : DType::kF32;
+  if (!names.empty()) options.names = absl::StrSplit(names, ',');
+  if (!megabytes.empty()) {
+    options.megabytes.clear();
+    for (const std::string& size : std::vector<std::string>(absl::StrSplit(megabytes, ','))) {
+      options.megabytes.push_back(std::atoi(size.c_str()));
+    }
+  }
+  Device device(0, DType::kF32);
+  if (!device.ok()) return Report(kProgram, absl::InternalError(device.TakeError()), kExitDevice);
+  bool passed = true;
+  if (check) {
+    passed = CheckMatrixMemories(device);
+  } else {
+    const BenchTable table = Measure(device, options);
+    table.Print();
+    if (!json.empty()) {
+      const absl::Status written = WriteJson({{"matrix_memories", table.ToJson()}}, json);
+      if (!written.ok()) return Report(kProgram, written, kExitFailure);
+    }
+  }
+  const std::string error = device.TakeError();
+  if (!error.empty()) return Report(kProgram, absl::InternalError(error), kExitFailure);
+  return passed ? kExitOk : kExitFailure;
+}
+
+}  // namespace
+}  // namespace mneme
+
+int main(int argc, char** argv) { return mneme::Main(argc, argv); }

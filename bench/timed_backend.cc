@@ -1,0 +1,143 @@
+#include "bench/timed_backend.h"
+
+#include <chrono>
+#include <utility>
+
+namespace mneme {
+
+class TimedBackend::TimedKernels final : public Kernels {
+ public:
+  explicit TimedKernels(Kernels& inner) : inner_(inner) {}
+
+  std::map<std::string, double> TakeSeconds() { return std::exchange(seconds_, {}); }
+
+  void Embedding(const EmbeddingArgs& args) override {
+    Time("Embedding", [&] { inner_.Embedding(args); });
+  }
+  void GatherRows(const GatherRowsArgs& args) override {
+    Time("GatherRows", [&] { inner_.GatherRows(args); });
+  }
+  void RmsNorm(const RmsNormArgs& args) override {
+    Time("RmsNorm", [&] { inner_.RmsNorm(args); });
+  }
+  void Linear(std::span<const LinearArgs> args) override {
+    Time("Linear", [&] { inner_.Linear(args); });
+  }
+  void AddBias(const AddBiasArgs& args) override {
+    Time("AddBias", [&] { inner_.AddBias(args); });
+  }
+  void Activate(std::span<const ActivateArgs> args) override {
+    Time("Activate", [&] { inner_.Activate(args); });
+  }
+  void Multiply(const MultiplyArgs& args) override {
+    Time("Multiply", [&] { inner_.Multiply(args); });
+  }
+  void SwiGlu(const SwiGluArgs& args) override {
+    Time("SwiGlu", [&] { inner_.SwiGlu(args); });
+  }
+  void L2Norm(const L2NormArgs& args) override {
+    Time("L2Norm", [&] { inner_.L2Norm(args); });
+  }
+  void SumNorm(const SumNormArgs& args) override {
+    Time("SumNorm", [&] { inner_.SumNorm(args); });
+  }
+  void Divide(const DivideArgs& args) override {
+    Time("Divide", [&] { inner_.Divide(args); });
+  }
+  void Softmax(const SoftmaxArgs& args) override {
+    Time("Softmax", [&] { inner_.Softmax(args); });
+  }
+  void MapFeatures(const FeatureMapArgs& args) override {
+    Time("MapFeatures", [&] { inner_.MapFeatures(args); });
+  }
+  void GatedRmsNorm(const GatedRmsNormArgs& args) override {
+    Time("GatedRmsNorm", [&] { inner_.GatedRmsNorm(args); });
+  }
+  void Rope(const RopeArgs& args) override {
+    Time("Rope", [&] { inner_.Rope(args); });
+  }
+  void RouteTopK(const RouteTopKArgs& args) override {
+    Time("RouteTopK", [&] { inner_.RouteTopK(args); });
+  }
+  void Dispatch(const DispatchArgs& args) override {
+    Time("Dispatch", [&] { inner_.Dispatch(args); });
+  }
+  void IndexRows(const IndexRowsArgs& args) override {
+    Time("IndexRows", [&] { inner_.IndexRows(args); });
+  }
+  void MixMemories(const MixMemoriesArgs& args) override {
+    Time("MixMemories", [&] { inner_.MixMemories(args); });
+  }
+  void ShortConv(std::span<const ShortConvArgs> args) override {
+    Time("ShortConv", [&] { inner_.ShortConv(args); });
+  }
+  void DeltaGates(const DeltaGatesArgs& args) override {
+    Time("DeltaGates", [&] { inner_.DeltaGates(args); });
+  }
+  void DecayGates(const DecayGatesArgs& args) override {
+    Time("DecayGates", [&] { inner_.DecayGates(args); });
+  }
+  void MatrixMemory(const MatrixMemoryArgs& args) override {
+    Time("MatrixMemory", [&] { inner_.MatrixMemory(args); });
+  }
+  void SettleMemories(const SettleArgs& args) override {
+    Time("SettleMemories", [&] { inner_.SettleMemories(args); });
+  }
+  void BanTokens(const BanTokensArgs& args) override {
+    Time("BanTokens", [&] { inner_.BanTokens(args); });
+  }
+  void Sample(const SampleArgs& args) override {
+    Time("Sample", [&] { inner_.Sample(args); });
+  }
+  bool SwiGluProduct(const SwiGluProductArgs& args) override {
+    return TimeFused("SwiGluProduct", [&] { return inner_.SwiGluProduct(args); });
+  }
+  bool DeltaMemoryPass(const DeltaMemoryPassArgs& args) override {
+    return TimeFused("DeltaMemoryPass", [&] { return inner_.DeltaMemoryPass(args); });
+  }
+  bool DeltaMixerStep(const DeltaMixerStepArgs& args) override {
+    return TimeFused("DeltaMixerStep", [&] { return inner_.DeltaMixerStep(args); });
+  }
+  bool FeedForwardStep(const FeedForwardStepArgs& args) override {
+    return TimeFused("FeedForwardStep", [&] { return inner_.FeedForwardStep(args); });
+  }
+  bool NormAndRoute(const RmsNormArgs& norm, const PackedMatrix& router,
+                    const RouteTopKArgs& route) override {
+    return TimeFused("NormAndRoute", [&] { return inner_.NormAndRoute(norm, router, route); });
+  }
+  bool MixAndNorm(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) override {
+    return TimeFused("MixAndNorm", [&] { return inner_.MixAndNorm(mix, norm); });
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  template <typename Call>
+  void Time(const char* name, Call call) {
+    TimeFused(name, [&] {
+      call();
+      return true;
+    });
+  }
+  template <typename Call>
+  bool TimeFused(const char* name, Call call) {
+    const Clock::time_point start = Clock::now();
+    const bool done = call();
+    if (done) seconds_[name] += std::chrono::duration<double>(Clock::now() - start).count();
+    return done;
+  }
+
+  Kernels& inner_;
+  std::map<std::string, double> seconds_;
+};
+
+TimedBackend::TimedBackend(std::unique_ptr<Backend> inner)
+    : inner_(std::move(inner)), kernels_(std::make_unique<TimedKernels>(inner_->kernels())) {}
+
+TimedBackend::~TimedBackend() = default;
+
+Kernels& TimedBackend::kernels() { return *kernels_; }
+
+std::map<std::string, double> TimedBackend::TakeSeconds() { return kernels_->TakeSeconds(); }
+
+}  // namespace mneme

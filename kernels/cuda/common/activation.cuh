@@ -1,0 +1,29 @@
+// Activations of one number.
+#pragma once
+
+#include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/ops/dense.h"
+
+namespace mneme::cuda {
+
+__device__ inline float Activated(Activation activation, float x) {
+  switch (activation) {
+    case Activation::kSilu:
+      return Silu(x);
+    case Activation::kSigmoid:
+      return Sigmoid(x);
+    case Activation::kRelu:
+      return fmaxf(x, 0.0f);
+    case Activation::kEluPlusOne:
+      return x > 0 ? x + 1 : expf(x);
+    default:
+      return x;
+  }
+}
+
+// Of an output gate: silu, or sigmoid; both are a numerator over the same denominator.
+__device__ inline float OutputGate(bool sigmoid, float x) {
+  return (sigmoid ? 1.0f : x) / (1.0f + expf(-x));
+}
+
+}  // namespace mneme::cuda

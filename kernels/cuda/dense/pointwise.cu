@@ -1,0 +1,171 @@
+// Operations that take every number by itself: biases, activations, products.
+#include <cstdint>
+
+#include "base/log.h"
+#include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/common/fours.cuh"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/dense/dense.h"
+
+namespace mneme::cuda::dense {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMaxActivations = 4;  // in one launch
+int64_t BlocksFor(int64_t threads) { return (threads + kThreads - 1) / kThreads; }
+
+// One block per entry.
+__global__ void AddBiasKernel(const float* bias, const int32_t* group_offsets, int groups, int dim,
+                              float* y) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int entry = static_cast<int>(blockIdx.x);
+  int group = 0;
+  if (group_offsets != nullptr) {
+    int end = groups;  // the last group that starts at or before the entry: those after are empty
+    while (end - group > 1) {
+      const int middle = (group + end) / 2;
+      (group_offsets[middle] <= entry ? group : end) = middle;
+    }
+  }
+  const float* from = bias + int64_t{group} * dim;
+  float* to = y + int64_t{entry} * dim;
+  for (int i = threadIdx.x; i < dim; i += blockDim.x) to[i] += from[i];
+}
+
+struct OneActivation {
+  const void* x;
+  const int32_t* entry_rows;
+  void* y;
+  int64_t items;  // of y, fours or single elements
+  int dim;        // items of a row
+  float scale;
+  Activation activation;
+  bool rounded_x, rounded_y;  // bf16
+  int64_t blocks_end;         // the launch's blocks up to here are this or an earlier one's
+};
+struct Activations {
+  OneActivation list[kMaxActivations];
+};
+
+template <int kStep, typename X, typename Y>
+__device__ inline void ActivateItem(const OneActivation& a, int64_t from, int64_t to) {
+  const X* x = static_cast<const X*>(a.x) + from * kStep;
+  Y* y = static_cast<Y*>(a.y) + to * kStep;
+  const auto activated = [&](float value) { return a.scale * Activated(a.activation, value); };
+  if constexpr (kStep == 4) {
+    const float4 v = LoadFour(x);
+    SaveFour(y, {activated(v.x), activated(v.y), activated(v.z), activated(v.w)});
+  } else {
+    *y = FromFloat<Y>(activated(ToFloat(*x)));
+  }
+}
+
+// A thread reads before it writes, as y may be x.
+template <int kStep>
+__global__ void __launch_bounds__(kThreads)
+    ActivateKernel(const __grid_constant__ Activations activations) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  int64_t block = blockIdx.x;
+  int n = 0;
+  while (block >= activations.list[n].blocks_end) ++n;
+  if (n > 0) block -= activations.list[n - 1].blocks_end;
+  const OneActivation& a = activations.list[n];
+  const int64_t to = block * kThreads + threadIdx.x;
+  if (to >= a.items) return;
+  int64_t from = to;
+  if (a.entry_rows != nullptr) {
+    const int64_t entry = to / a.dim;
+    from = int64_t{a.entry_rows[entry]} * a.dim + (to - entry * a.dim);
+  }
+  if (a.rounded_x) {
+    return a.rounded_y ? ActivateItem<kStep, __nv_bfloat16, __nv_bfloat16>(a, from, to)
+                       : ActivateItem<kStep, __nv_bfloat16, float>(a, from, to);
+  }
+  a.rounded_y ? ActivateItem<kStep, float, __nv_bfloat16>(a, from, to)
+              : ActivateItem<kStep, float, float>(a, from, to);
+}
+
+bool IsRounded(const TensorView& tensor) {
+  CHECK(tensor.dtype == DType::kF32 || tensor.dtype == DType::kBF16) << Name(tensor.dtype);
+  return tensor.dtype == DType::kBF16;
+}
+
+// Of those that go by fours, or of the others.
+void LaunchActivations(Device& device, std::span<const ActivateArgs> activations, bool fours) {
+  Activations launch = {};
+  int count = 0;
+  int64_t blocks = 0;
+  const auto flush = [&] {
+    if (blocks > 0) {
+      LaunchOverlapping(device, "Activate", fours ? ActivateKernel<4> : ActivateKernel<1>,
+                        static_cast<int>(blocks), kThreads, 0, 1, launch);
+    }
+    count = 0;
+    blocks = 0;
+  };
+  for (const ActivateArgs& args : activations) {
+    const int64_t dim = args.y.shape[1];
+    if (InFours(dim, args.x, args.y) != fours || args.y.shape.elements() == 0) continue;
+    OneActivation& a = launch.list[count];
+    a = {.x = args.x.data,
+         .entry_rows = args.entry_rows.as<const int32_t>(),
+         .y = args.y.data,
+         .items = args.y.shape.elements() / (fours ? 4 : 1),
+         .dim = static_cast<int>(fours ? dim / 4 : dim),
+         .scale = args.scale,
+         .activation = args.activation,
+         .rounded_x = IsRounded(args.x),
+         .rounded_y = IsRounded(args.y),
+         .blocks_end = 0};
+    blocks += BlocksFor(a.items);
+    a.blocks_end = blocks;
+    if (++count == kMaxActivations) flush();
+  }
+  flush();
+}
+
+// y may be a or b.
+__global__ void MultiplyKernel(const float* a, const float* b, float* y, int64_t fours, int64_t n) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < fours) {
+    const float4 u = LoadFour(a + 4 * i), v = LoadFour(b + 4 * i);
+    SaveFour(y + 4 * i, {u.x * v.x, u.y * v.y, u.z * v.z, u.w * v.w});
+    return;
+  }
+  const int64_t j = 4 * fours + (i - fours);
+  if (j < n) y[j] = a[j] * b[j];
+}
+
+}  // namespace
+
+void AddBias(Device& device, const AddBiasArgs& args) {
+  const int64_t entries = args.y.shape[0], dim = args.y.shape[1];
+  if (entries == 0 || dim == 0) return;
+  CHECK(args.y.dtype == DType::kF32);
+  LaunchOverlapping(device, "AddBias", AddBiasKernel, static_cast<int>(entries), ThreadsFor(dim), 0,
+                    1, args.bias.as<const float>(), args.group_offsets.as<const int32_t>(),
+                    static_cast<int>(args.bias.shape[0]), static_cast<int>(dim),
+                    args.y.as<float>());
+}
+
+void Activate(Device& device, std::span<const ActivateArgs> activations) {
+  LaunchActivations(device, activations, /*fours=*/true);
+  LaunchActivations(device, activations, /*fours=*/false);
+}
+
+void Multiply(Device& device, const MultiplyArgs& args) {
+  const int64_t n = args.y.shape.elements();
+  if (n == 0) return;
+  CHECK(args.y.dtype == DType::kF32);
+  const int64_t fours = InFours(4, args.a, args.b, args.y) ? n / 4 : 0;
+  LaunchOverlapping(device, "Multiply", MultiplyKernel,
+                    static_cast<int>(BlocksFor(fours + n - 4 * fours)), kThreads, 0, 1,
+                    args.a.as<const float>(), args.b.as<const float>(), args.y.as<float>(), fours,
+                    n);
+}
+
+}  // namespace mneme::cuda::dense

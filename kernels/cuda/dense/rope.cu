@@ -1,0 +1,62 @@
+// Rotary position embedding.
+#include <cstdint>
+
+#include "base/log.h"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/dense/dense.h"
+
+namespace mneme::cuda::dense {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kHeads = 4;  // of a thread, which share an angle
+
+// The angle less the nearest multiple of 2 pi; exact up to the rounding of the product itself, as
+// 2 pi is taken to twice the precision of a float64.
+__device__ inline float ReducedAngle(int64_t position, float frequency) {
+  constexpr double kTurn = 6.283185307179586232;    // 2 pi, rounded
+  constexpr double kRest = 2.4492935982947064e-16;  // what is missing
+  constexpr double kInverse = 0.15915494309189533577;
+  const double angle = static_cast<double>(position) * static_cast<double>(frequency);
+  const double turns = rint(angle * kInverse);
+  return static_cast<float>(fma(-turns, kRest, fma(-turns, kTurn, angle)));
+}
+
+// A thread takes a pair of some heads; y may be x.
+__global__ void __launch_bounds__(kThreads)
+    RopeKernel(const float* x, const int64_t* positions, const float* frequencies, int64_t items,
+               int heads, int groups, int half, float* y) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (item >= items) return;
+  const int64_t row = item / half;  // a token's group of heads
+  const int j = static_cast<int>(item - row * half);
+  const int64_t token = row / groups;
+  const int first = static_cast<int>(row - token * groups) * kHeads;
+  float sin, cos;
+  sincosf(ReducedAngle(positions[token], frequencies[j]), &sin, &cos);
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+    if (first + i >= heads) break;
+    const int64_t at = (token * heads + first + i) * 2 * half + j;
+    const float a = x[at], b = x[at + half];
+    y[at] = a * cos - b * sin;
+    y[at + half] = b * cos + a * sin;
+  }
+}
+
+}  // namespace
+
+void Rope(Device& device, const RopeArgs& args) {
+  CHECK(args.x.dtype == DType::kF32);
+  const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], half = args.x.shape[2] / 2;
+  const int64_t groups = (heads + kHeads - 1) / kHeads, items = tokens * groups * half;
+  if (items == 0) return;
+  LaunchOverlapping(device, "Rope", RopeKernel, static_cast<int>((items + kThreads - 1) / kThreads),
+                    kThreads, 0, 1, args.x.as<const float>(), args.positions.as<const int64_t>(),
+                    args.frequencies.as<const float>(), items, static_cast<int>(heads),
+                    static_cast<int>(groups), static_cast<int>(half), args.y.as<float>());
+}
+
+}  // namespace mneme::cuda::dense

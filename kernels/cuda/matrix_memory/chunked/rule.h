@@ -1,0 +1,86 @@
+// What the kernels that take matrix memories other than the gated delta rule in chunks hand to each
+// other, all of it in scratch memory. matrix_memory/chunked/plan.h says what chains, chunks and
+// tiles are; tiles here are bf16 and have all of their kChunk rows, those past the end of a chain
+// being zero. G is the sum of log decays since the start of the chunk, per key or per value where
+// decays are; all exponents that are ever taken are at most 0.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/cuda/matrix_memory/chunked/plan.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::matrix_memory::chunked {
+
+// With S the matrix at the start of a chunk, sums over the tokens j of the chunk up to token i:
+enum class ChunkForm : uint8_t {
+  // Decays none, constant or of the head.
+  //   o_i = exp(G_i) S q_i + sum_j A[i, j] v_j         A[i, j] = exp(G_i - G_j) q_i.k_j
+  //   S <- exp(G_end) S + sum_j exp(G_end - G_j) v_j k_j^T
+  kHead,
+  // Decays of keys. q~ = exp(G) q, k^ = exp(G_end - G) k.
+  //   o_i = S q~_i + sum_j A[i, j] v_j                 A[i, j] = sum_d exp(G_i - G_j) q_i k_j
+  //   S <- S exp(G_end) + sum_j v_j k^_j^T
+  kKey,
+  // Decays of values. v^ = exp(G_end - G) v.
+  //   o_i = exp(G_i) S q_i + sum_j (q_i.k_j) exp(G_i - G_j) v_j
+  //   S <- exp(G_end) S + sum_j v^_j k_j^T
+  kValue,
+  // Decays of keys and the delta correction. k~ = exp(G) k; T, P as in plan.h, of decays of keys.
+  //   V' = beta (v - S k~)     U = V' T^T     o = S q~ + V' (P T)^T
+  // P is scaled as what is read is.
+  //   S <- S exp(G_end) + sum_j U_j k^_j^T
+  kDeltaKey,
+};
+
+// Tiles for each 64 keys of a chunk and head: q~ and k^, or k~, q~ and k^.
+__host__ __device__ constexpr int KeyTiles(ChunkForm form) {
+  return form == ChunkForm::kDeltaKey ? 3 : 2;
+}
+// Tiles for each chunk and head: A, or T and P T.
+__host__ __device__ constexpr int ProductTiles(ChunkForm form) {
+  return form == ChunkForm::kDeltaKey ? 2 : form == ChunkForm::kValue ? 0 : 1;
+}
+// Numbers for each chunk and head. kHead: exp(G) and exp(G_end - G) of each entry. Decays of keys:
+// exp(G_end) of each key, then, with the delta correction, beta of each entry.
+__host__ __device__ constexpr int GateFloats(ChunkForm form, int key_dim) {
+  return form == ChunkForm::kHead    ? 2 * kChunk
+         : form == ChunkForm::kKey   ? key_dim
+         : form == ChunkForm::kValue ? 0
+                                     : key_dim + kChunk;
+}
+
+struct RuleSizes {
+  int heads, key_dim, value_dim;  // of S
+  // Heads of the tensors; log_decay's is 1 where there is none.
+  int query_heads, key_heads, value_heads, decay_heads, beta_heads;
+  // Heads of tiles of keys, and of products and gates, of which each of the former's has several.
+  int image_heads, product_heads;
+};
+
+struct RuleChunks {
+  ChainPlan plan;
+  RuleSizes sizes;
+  __nv_bfloat16* keys;      // [max_chunks, image_heads, key_dim / 64, KeyTiles, kChunk, 64]
+  __nv_bfloat16* products;  // [max_chunks, product_heads, ProductTiles, kChunk, 64]
+  float* gates;             // [max_chunks, product_heads, GateFloats]
+  // kValue: v^ and exp(G) of each entry.
+  float *values, *decays;  // [entries, heads, value_dim]
+};
+
+// matrix_memory/chunked/rule_heads.cu: kHead and kValue, of which it also writes to args.out what
+// does not depend on S.
+void PrepareHeadChunks(Device& device, ChunkForm form, const RuleChunks& chunks,
+                       const MatrixMemoryArgs& args);
+// matrix_memory/chunked/rule_keys.cu: kKey and kDeltaKey.
+void PrepareKeyChunks(Device& device, ChunkForm form, const RuleChunks& chunks,
+                      const MatrixMemoryArgs& args);
+// matrix_memory/chunked/rule_chains.cu
+bool HasRuleChains(ChunkForm form, int key_dim);
+void RunRuleChains(Device& device, ChunkForm form, const RuleChunks& chunks,
+                   const MatrixMemoryArgs& args);
+
+}  // namespace mneme::cuda::matrix_memory::chunked

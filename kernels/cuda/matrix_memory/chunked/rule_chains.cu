@@ -1,0 +1,488 @@
+// The sequential half of matrix memories in chunks: carries a memory's matrix from chunk to chunk
+// by the equations of matrix_memory/chunked/rule.h. Hopper alone.
+//
+// Rows of S, one a value, do not mix. A warp keeps 16 of them in f32 as the sums of the last
+// product; rounded to bf16, they are the left operand of the next chunk's first one. Values
+// likewise go from registers into products, so that the four warps of a group only share what they
+// read. Keys of more than 256 are divided among two groups, whose sums of S q are then added.
+#include <algorithm>
+
+#include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/matrix_memory/chunked/copy.cuh"
+#include "kernels/cuda/matrix_memory/chunked/mma.cuh"
+#include "kernels/cuda/matrix_memory/chunked/rule.h"
+#include "kernels/cuda/matrix_memory/chunked/state.cuh"
+
+namespace mneme::cuda::matrix_memory::chunked {
+namespace {
+
+using Element = __nv_bfloat16;
+
+constexpr int kGroupThreads = 128;  // four warps that issue a wgmma
+constexpr int kMostShared = 227 * 1024;
+
+struct RuleChainParams {
+  RuleChunks chunks;
+  float scale;
+  const float* v;
+  float* out;
+  int value_heads;  // of v
+  SegmentArrays segments;
+  StateView state;
+};
+
+// What a block works on: a segment, a head and some rows of the matrix.
+struct RuleChain {
+  int entry, entries;
+  int head, value, fresh;
+  std::byte* state;  // of the memory
+  // Of the first chunk.
+  const uint8_t *keys, *products;
+  const float* gates;
+};
+
+// kParts groups share rows and divide keys, kRowGroups have rows of their own.
+template <ChunkForm kForm_, int kKeyBlocks_, int kParts_, int kRowGroups_>
+struct Layout {
+  static constexpr ChunkForm kForm = kForm_;
+  static constexpr int kKeyBlocks = kKeyBlocks_, kParts = kParts_, kRowGroups = kRowGroups_;
+  static constexpr int kGroups = kParts * kRowGroups, kThreads = kGroups * kGroupThreads;
+  static constexpr int kKeyDim = 64 * kKeyBlocks * kParts;
+  static constexpr bool kDelta = kForm == ChunkForm::kDeltaKey;
+  static constexpr bool kKeysDecay = kDelta || kForm == ChunkForm::kKey;
+  static constexpr bool kValuesDecay = kForm == ChunkForm::kValue;
+  static constexpr int kKeyTiles = KeyTiles(kForm), kProductTiles = ProductTiles(kForm);
+  static constexpr int kGates = GateFloats(kForm, kKeyDim);
+
+  struct alignas(1024) Stage {
+    uint8_t keys[kParts * kKeyBlocks * kKeyTiles * kTileBytes];
+    uint8_t products[kProductTiles > 0 ? kProductTiles* kTileBytes : 1024];
+  };
+  struct alignas(16) ValueTile {
+    float x[kChunk * kValuePitch];
+  };
+  template <int kStages, int kValueStages>
+  struct Memory {
+    Stage stages[kStages];
+    alignas(16) float gates[kStages][kGates > 0 ? kGates : 4];
+    ValueTile values[kValueStages][kGroups];
+    ValueTile decays[kValuesDecay ? kValueStages : 1][kValuesDecay ? kGroups : 1];
+    float parts[kParts > 1 ? kChunk / 2 : 1][kParts > 1 ? kGroupThreads : 4];
+    alignas(8) uint64_t full[kStages];
+    RuleChain chain;
+    int item;
+  };
+  // Chunks whose images, and whose values, are on their way or in use.
+  static constexpr int kStages = sizeof(Memory<2, 1>) <= kMostShared ? 2 : 1;
+  static constexpr int kValueStages = sizeof(Memory<kStages, 2>) <= kMostShared ? 2 : 1;
+  using Shared = Memory<kStages, kValueStages>;
+};
+
+// One thread: looks up what the block's item is.
+template <typename L>
+__device__ void FindRuleChain(const RuleChainParams& p, int item, int tiles, RuleChain* chain) {
+  const RuleSizes& sizes = p.chunks.sizes;
+  const ChainPlan& plan = p.chunks.plan;
+  const int index = item / (sizes.heads * tiles), segment = plan.segment[index];
+  const int head = item / tiles % sizes.heads;
+  const int64_t chunk = plan.first_chunk[index];
+  chain->entry = p.segments.offsets[segment];
+  chain->entries = p.segments.offsets[segment + 1] - chain->entry;
+  chain->value = item % tiles * (L::kRowGroups * kGroupRows);
+  chain->head = head;
+  chain->fresh = p.segments.fresh[segment];
+  chain->state =
+      MemoryAt<std::byte>(p.state, p.segments.slots[segment], p.segments.memories[segment]);
+  const int image_head = head / (sizes.heads / sizes.image_heads);
+  const int product_head = head / (sizes.heads / sizes.product_heads);
+  const int64_t product = chunk * sizes.product_heads + product_head;
+  chain->keys = reinterpret_cast<const uint8_t*>(p.chunks.keys) +
+                (chunk * sizes.image_heads + image_head) * int64_t{sizeof(L::Stage::keys)};
+  chain->products = reinterpret_cast<const uint8_t*>(p.chunks.products) +
+                    product * (L::kProductTiles * kTileBytes);
+  chain->gates = p.chunks.gates + product * L::kGates;
+}
+
+// One thread: starts the copy of what was prepared of chunk n.
+template <typename L, typename Memory>
+__device__ void StartRuleCopy(Memory& memory, const RuleSizes& sizes, int stage, int n) {
+  constexpr int kKeyBytes = sizeof(L::Stage::keys), kProductBytes = L::kProductTiles * kTileBytes;
+  constexpr int kGateBytes = L::kGates * sizeof(float);
+  const RuleChain& chain = memory.chain;
+  uint64_t* full = &memory.full[stage];
+  ArriveAndExpect(full, kKeyBytes + kProductBytes + kGateBytes);
+  BulkLoad(memory.stages[stage].keys,
+           chain.keys + n * (static_cast<int64_t>(sizes.image_heads) * kKeyBytes), kKeyBytes, full);
+  if constexpr (kProductBytes > 0) {
+    BulkLoad(memory.stages[stage].products,
+             chain.products + n * (static_cast<int64_t>(sizes.product_heads) * kProductBytes),
+             kProductBytes, full);
+  }
+  if constexpr (kGateBytes > 0) {
+    BulkLoad(memory.gates[stage],
+             chain.gates + n * (static_cast<int64_t>(sizes.product_heads) * L::kGates), kGateBytes,
+             full);
+  }
+}
+
+template <typename L, typename State>
+__global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParams p) {
+#ifdef MNEME_HOPPER_MMA
+  constexpr int kStages = L::kStages, kKeyBlocks = L::kKeyBlocks;
+  constexpr int kSums = 32 * kKeyBlocks;      // of the matrix, per lane
+  constexpr int kRead = L::kDelta ? 64 : 32;  // of S q, and S k in front of it
+  constexpr int kReadTiles = kRead / 32, kKeyTiles = L::kKeyTiles;
+  constexpr int kPartBytes = kKeyBlocks * kKeyTiles * kTileBytes;
+  using Memory = typename L::Shared;
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  extern __shared__ __align__(1024) uint8_t shared[];
+  Memory& memory = *reinterpret_cast<Memory*>(shared);
+  const RuleSizes& sizes = p.chunks.sizes;
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, group = warp / 4;
+  const int part = group % L::kParts, row_group = group / L::kParts;
+  // Rows l / 4 and l / 4 + 8 of fragments are rows `row` and `row` + 1 of the warp's; columns
+  // `pair` and the next.
+  const int row = lane / 4 * 2, pair = lane % 4 * 2;
+  const int tiles =
+      (sizes.value_dim + L::kRowGroups * kGroupRows - 1) / (L::kRowGroups * kGroupRows);
+  const int items = *p.chunks.plan.chains * sizes.heads * tiles;
+  const int value_pitch = p.value_heads * sizes.value_dim;
+  const int out_pitch = sizes.heads * sizes.value_dim;
+  const auto values_of = [&](int n) {
+    return memory.values[n % L::kValueStages][group].x + warp % 4 * 16;
+  };
+  const auto decays_of = [&](int n) {
+    constexpr bool kAny = L::kValuesDecay;
+    return memory.decays[kAny ? n % L::kValueStages : 0][kAny ? group : 0].x + warp % 4 * 16;
+  };
+  const int own = pair * kValuePitch + row;
+
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < kStages; ++stage) InitBulkBarrier(&memory.full[stage]);
+    FenceBulkBarriers();
+  }
+  uint32_t copied = 0;  // chunks that this block has been through
+  for (int item = blockIdx.x; item < items; item = memory.item) {
+    if (threadIdx.x == 0) {
+      FindRuleChain<L>(p, item, tiles, &memory.chain);
+      for (int n = 0; n < kStages && n * kChunk < memory.chain.entries; ++n) {
+        StartRuleCopy<L>(memory, sizes, (copied + n) % kStages, n);
+      }
+    }
+    __syncthreads();
+    const int head = memory.chain.head;
+    const int first_value = memory.chain.value + (row_group * 4 + warp % 4) * 16;  // first row
+    const bool active = first_value < sizes.value_dim;
+    int rest = memory.chain.entries, own_rest = active ? rest : 0;
+    const int64_t entry = memory.chain.entry;
+    const int column = head / (sizes.heads / p.value_heads) * sizes.value_dim + first_value;
+    const float* from =
+        active ? p.v + (entry + lane / 4) * value_pitch + column + lane % 4 * 4 : p.v;
+    const float* decays_from = nullptr;
+    if (L::kValuesDecay) decays_from = active ? p.chunks.decays + (from - p.v) : p.chunks.decays;
+    // Starts the copy of a chunk's values, and goes on to the next chunk.
+    const auto start_values = [&](int chunk, int left, int own_left) {
+      if (left > 0) {
+        StartValues(from, value_pitch, own_left, values_of(chunk));
+        if (active) from += static_cast<int64_t>(kChunk) * value_pitch;
+        if (L::kValuesDecay) {
+          StartValues(decays_from, value_pitch, own_left, decays_of(chunk));
+          if (active) decays_from += static_cast<int64_t>(kChunk) * value_pitch;
+        }
+      }
+      CommitCopies();
+    };
+    float* to = p.out + (entry + pair) * out_pitch + head * sizes.value_dim + first_value + row;
+    for (int n = 0; n < L::kValueStages; ++n) {
+      start_values(n, rest - n * kChunk, own_rest - n * kChunk);
+    }
+    float s[kSums];
+    State* const state =
+        reinterpret_cast<State*>(memory.chain.state) +
+        (static_cast<int64_t>(head) * sizes.value_dim + first_value + row) * L::kKeyDim +
+        part * (64 * kKeyBlocks) + pair;
+    {
+      const bool load = active && memory.chain.fresh == 0;
+#pragma unroll
+      for (int i = 0; i < kSums; i += 4) {
+        const float2 zero = {0, 0};
+        const float2 x = load ? LoadPair(state + 2 * i) : zero;
+        const float2 y = load ? LoadPair(state + 2 * i + L::kKeyDim) : zero;
+        s[i] = x.x, s[i + 1] = x.y, s[i + 2] = y.x, s[i + 3] = y.y;
+      }
+    }
+    if (threadIdx.x == 0) memory.item = gridDim.x + atomicAdd(p.chunks.plan.taken, 1);
+
+    for (int n = 0; rest > 0; ++n, ++copied) {
+      const int stage = copied % kStages;
+      BulkWait(&memory.full[stage], copied / kStages % 2);
+      WaitCopies<L::kValueStages - 1>();
+      __syncwarp();
+      const float *values = values_of(n), *decays = decays_of(n);
+      auto& images = memory.stages[stage];
+      const float* gates = memory.gates[stage];
+      const RightTiles keys(images.keys, kKeyTiles * kTileBytes);
+      const RightTiles products(images.products, 0);
+      const RightTiles updating(images.keys + part * kPartBytes + (kKeyTiles - 1) * kTileBytes,
+                                kKeyTiles * kTileBytes);
+
+      // S q, and S k in front of it.
+      float sums[kRead];
+#pragma unroll
+      for (int i = 0; i < kRead; ++i) sums[i] = 0;
+#pragma unroll
+      for (int block = 0; block < kKeyBlocks; ++block) {
+        uint32_t left[4][4];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          left[i / 4][i % 4] = PackPair<Element>(s[32 * block + 2 * i], s[32 * block + 2 * i + 1]);
+        }
+        BeginProducts<true>();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          MultiplyRows<true, kReadTiles, Element>(
+              sums, left[step], keys, part * kPartBytes + block * kKeyTiles * kTileBytes, step);
+        }
+        CommitProducts<true>();
+        if (block + 1 < kKeyBlocks) WaitForProducts<true, 1>();
+      }
+
+      WaitForProducts<true, 0>();
+      HoldSums(sums);
+      // Values, or V', as the left operand of what tokens of the chunk read of each other.
+      uint32_t left[4][4];
+      float end_decay[2] = {1, 1};
+      if constexpr (L::kDelta) {
+        const float* betas = gates + L::kKeyDim;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float2 beta = LoadPair(betas + 8 * i + pair);
+          const float2 x = LoadPair(values + own + 8 * i * kValuePitch);
+          const float2 y = LoadPair(values + own + (8 * i + 1) * kValuePitch);
+          float* known = sums + 4 * i;
+          left[i / 2][i % 2 * 2] =
+              PackPair<Element>(beta.x * (x.x - known[0]), beta.y * (y.x - known[1]));
+          left[i / 2][i % 2 * 2 + 1] =
+              PackPair<Element>(beta.x * (x.y - known[2]), beta.y * (y.y - known[3]));
+          known[0] = known[1] = known[2] = known[3] = 0;
+          for (int j = 32; j < 36; ++j) known[j] *= p.scale;
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float2 x = LoadPair(values + own + 8 * i * kValuePitch);
+          const float2 y = LoadPair(values + own + (8 * i + 1) * kValuePitch);
+          left[i / 2][i % 2 * 2] = PackPair<Element>(x.x, y.x);
+          left[i / 2][i % 2 * 2 + 1] = PackPair<Element>(x.y, y.y);
+          if constexpr (L::kForm == ChunkForm::kHead) {
+            const float2 decay = LoadPair(gates + 8 * i + pair);
+            sums[4 * i] *= decay.x, sums[4 * i + 1] *= decay.y;
+            sums[4 * i + 2] *= decay.x, sums[4 * i + 3] *= decay.y;
+          } else if constexpr (L::kValuesDecay) {
+            const float2 z = LoadPair(decays + own + 8 * i * kValuePitch);
+            const float2 w = LoadPair(decays + own + (8 * i + 1) * kValuePitch);
+            sums[4 * i] *= z.x, sums[4 * i + 1] *= w.x;
+            sums[4 * i + 2] *= z.y, sums[4 * i + 3] *= w.y;
+          }
+        }
+        if constexpr (L::kForm == ChunkForm::kHead) end_decay[0] = end_decay[1] = gates[kChunk - 1];
+        if constexpr (L::kValuesDecay) {
+          const float2 end = LoadPair(decays + (min(kChunk, rest) - 1) * kValuePitch + row);
+          end_decay[0] = end.x, end_decay[1] = end.y;
+        }
+      }
+
+      // What tokens of the chunk read of each other; U.
+      const bool reads = L::kParts == 1 || part == 0;
+      float2 within[L::kValuesDecay ? 16 : 1];
+      if constexpr (L::kValuesDecay) {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+          const int token = i / 2 * 8 + i % 2;
+          within[i] = {0, 0};
+          if (reads && own_rest > token + pair) within[i] = LoadPair(to + token * out_pitch);
+        }
+      }
+      if (L::kProductTiles > 0 && reads) {
+        HoldSums(sums);
+        BeginProducts<true>();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+          MultiplyRows<true, kReadTiles, Element>(sums, left[step], products, 0, step);
+        }
+        CommitProducts<true>();
+      }
+#pragma unroll
+      for (int i = 0; i < kSums; i += 4) {
+        float2 decay = {1, 1};
+        if (L::kKeysDecay) decay = LoadPair(gates + part * (64 * kKeyBlocks) + 2 * i + pair);
+        s[i] *= decay.x * end_decay[0], s[i + 1] *= decay.y * end_decay[0];
+        s[i + 2] *= decay.x * end_decay[1], s[i + 3] *= decay.y * end_decay[1];
+      }
+      uint32_t update[4][4];
+      if constexpr (L::kForm == ChunkForm::kHead) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float2 x = LoadPair(values + own + 8 * i * kValuePitch);
+          const float2 y = LoadPair(values + own + (8 * i + 1) * kValuePitch);
+          const float2 decay = LoadPair(gates + kChunk + 8 * i + pair);
+          update[i / 2][i % 2 * 2] = PackPair<Element>(x.x * decay.x, y.x * decay.y);
+          update[i / 2][i % 2 * 2 + 1] = PackPair<Element>(x.y * decay.x, y.y * decay.y);
+        }
+      }
+      __syncwarp();
+      start_values(n, rest - L::kValueStages * kChunk, own_rest - L::kValueStages * kChunk);
+      if constexpr (L::kDelta) {
+        WaitForProducts<true, 0>();
+        HoldSums(sums);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          update[i / 2][i % 2 * 2] = PackPair<Element>(sums[4 * i], sums[4 * i + 1]);
+          update[i / 2][i % 2 * 2 + 1] = PackPair<Element>(sums[4 * i + 2], sums[4 * i + 3]);
+        }
+      }
+
+      // Update.
+      HoldSums(s);
+      BeginProducts<true>();
+#pragma unroll
+      for (int step = 0; step < 4; ++step) {
+        // Values that decay as keys do, or on their own, go into both products alike.
+        if constexpr (L::kDelta || L::kForm == ChunkForm::kHead) {
+          MultiplyColumns<true, kKeyBlocks, Element>(s, update[step], updating, step);
+        } else {
+          MultiplyColumns<true, kKeyBlocks, Element>(s, left[step], updating, step);
+        }
+      }
+      CommitProducts<true>();
+      if constexpr (!L::kDelta) {
+        WaitForProducts<true, 1>();
+        HoldSums(sums);
+      }
+      if constexpr (L::kParts > 1) {
+        if (part == 1) {
+#pragma unroll
+          for (int i = 0; i < 32; ++i) memory.parts[i][threadIdx.x % kGroupThreads] = sums[i];
+        }
+        __syncthreads();
+        if (part == 0) {
+#pragma unroll
+          for (int i = 0; i < 32; ++i) sums[i] += memory.parts[i][threadIdx.x];
+        }
+      }
+      if (reads) {
+        float* line = to;
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float* read = sums + kRead - 32 + 4 * i;
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            if (own_rest <= 8 * i + pair + j) continue;
+            float2 o = {read[j], read[2 + j]};
+            if (!L::kDelta) o.x *= p.scale, o.y *= p.scale;
+            if constexpr (L::kValuesDecay) o.x += within[2 * i + j].x, o.y += within[2 * i + j].y;
+            StorePair(line + j * out_pitch, o.x, o.y);
+          }
+          line += 8 * out_pitch;
+        }
+      }
+      to += static_cast<int64_t>(kChunk) * out_pitch;
+      WaitForProducts<true, 0>();
+      HoldSums(s);
+      FenceForProducts<true>();  // a copy replaces gates that were read
+      __syncthreads();
+      if (threadIdx.x == 0 && rest > kStages * kChunk) {
+        StartRuleCopy<L>(memory, sizes, stage, n + kStages);
+      }
+      rest -= kChunk, own_rest -= kChunk;
+    }
+    if (active) {
+#pragma unroll
+      for (int i = 0; i < kSums; i += 4) {
+        StorePair(state + 2 * i, s[i], s[i + 1]);
+        StorePair(state + 2 * i + L::kKeyDim, s[i + 2], s[i + 3]);
+      }
+    }
+    __syncthreads();
+  }
+#endif
+}
+
+template <typename L>
+void Launch(Device& device, const RuleChainParams& params, DType state_dtype) {
+  const RuleSizes& sizes = params.chunks.sizes;
+  constexpr int kRows = L::kRowGroups * kGroupRows;
+  const int64_t items = static_cast<int64_t>(params.chunks.plan.max_chains) * sizes.heads *
+                        ((sizes.value_dim + kRows - 1) / kRows);
+  // Small memories leave room for several blocks on a multiprocessor.
+  const int blocks = static_cast<int>(std::min<int64_t>(items, 3 * device.multiprocessors()));
+  constexpr int64_t kShared = sizeof(typename L::Shared);
+  static_assert(kShared <= kMostShared);
+  const auto kernel =
+      state_dtype == DType::kF16 ? RuleChainKernel<L, __half> : RuleChainKernel<L, float>;
+  LaunchOverlapping(device, "chains of chunks", kernel, blocks, L::kThreads, kShared, 1, params);
+}
+
+template <ChunkForm kForm, int kKeyBlocks>
+void LaunchFor(Device& device, const RuleChainParams& params, DType state_dtype) {
+  if constexpr (kKeyBlocks == 8) {
+    Launch<Layout<kForm, 4, 2, 1>>(device, params, state_dtype);
+  } else {
+    // Few chains: one group of warps has a multiprocessor to itself. Many: two share the copies.
+    const RuleSizes& sizes = params.chunks.sizes;
+    const int64_t groups = static_cast<int64_t>(params.chunks.plan.max_chains) * sizes.heads *
+                           ((sizes.value_dim + kGroupRows - 1) / kGroupRows);
+    if (groups <= device.multiprocessors() || sizes.value_dim <= kGroupRows) {
+      Launch<Layout<kForm, kKeyBlocks, 1, 1>>(device, params, state_dtype);
+    } else {
+      Launch<Layout<kForm, kKeyBlocks, 1, 2>>(device, params, state_dtype);
+    }
+  }
+}
+
+template <ChunkForm kForm>
+void LaunchForm(Device& device, const RuleChainParams& params, DType state_dtype) {
+  switch (params.chunks.sizes.key_dim) {
+    case 64:
+      return LaunchFor<kForm, 1>(device, params, state_dtype);
+    case 128:
+      return LaunchFor<kForm, 2>(device, params, state_dtype);
+    case 256:
+      return LaunchFor<kForm, 4>(device, params, state_dtype);
+  }
+  if constexpr (kForm != ChunkForm::kDeltaKey) LaunchFor<kForm, 8>(device, params, state_dtype);
+}
+
+}  // namespace
+
+bool HasRuleChains(ChunkForm form, int key_dim) {
+  return key_dim == 64 || key_dim == 128 || key_dim == 256 ||
+         (key_dim == 512 && form != ChunkForm::kDeltaKey);
+}
+
+void RunRuleChains(Device& device, ChunkForm form, const RuleChunks& chunks,
+                   const MatrixMemoryArgs& args) {
+  RuleChainParams params = {chunks,
+                            args.scale,
+                            args.v.as<const float>(),
+                            args.out.as<float>(),
+                            chunks.sizes.value_heads,
+                            ArraysOf(args.segments),
+                            args.state};
+  switch (form) {
+    case ChunkForm::kHead:
+      return LaunchForm<ChunkForm::kHead>(device, params, args.state.dtype);
+    case ChunkForm::kKey:
+      return LaunchForm<ChunkForm::kKey>(device, params, args.state.dtype);
+    case ChunkForm::kValue:
+      params.v = chunks.values;
+      params.value_heads = chunks.sizes.heads;
+      return LaunchForm<ChunkForm::kValue>(device, params, args.state.dtype);
+    case ChunkForm::kDeltaKey:
+      return LaunchForm<ChunkForm::kDeltaKey>(device, params, args.state.dtype);
+  }
+}
+
+}  // namespace mneme::cuda::matrix_memory::chunked

@@ -1,0 +1,43 @@
+// What the kernels that prepare chunks of matrix memories share: from a chunk's rows of f32 to
+// tiles, and exponentials.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/matrix_memory/chunked/mma.cuh"
+#include "kernels/cuda/matrix_memory/chunked/plan.h"
+#include "kernels/cuda/matrix_memory/chunked/planning.cuh"
+
+namespace mneme::cuda::matrix_memory::chunked {
+
+constexpr int kSub = 16;  // entries of a sub-chunk
+constexpr int kSubs = kChunk / kSub;
+constexpr int kSlice = 64;       // keys or values that a block looks at together
+constexpr int kSlicePitch = 68;  // floats between rows of a slice in shared memory
+constexpr float kLog2E = 1.4426950408889634f;
+
+// 2^x for x <= 0, zero for what f32 has no normal number for.
+__device__ inline float Exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A log decay in units of log 2.
+__device__ inline float Log2Decay(float log_decay) {
+  return fmaxf(log_decay, kLeastLogDecay) * kLog2E;
+}
+
+__device__ inline uint4 PackEight(const float (&x)[8]) {
+  return {PackPair<__nv_bfloat16>(x[0], x[1]), PackPair<__nv_bfloat16>(x[2], x[3]),
+          PackPair<__nv_bfloat16>(x[4], x[5]), PackPair<__nv_bfloat16>(x[6], x[7])};
+}
+__device__ inline void LoadEight(const float* from, float (&x)[8]) {
+  *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
+  *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
+}
+
+}  // namespace mneme::cuda::matrix_memory::chunked
