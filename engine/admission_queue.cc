@@ -142,7 +142,23 @@ absl::Status AdmissionQueue::CheckAgainstSession(const Generation& g,
                    "on from"),
         position);
   }
-  return absl::OkStatus();
+  return CheckContext(request, session);
+}
+
+// A prompt that the session's state has no room for is refused before anything of it is fed.
+absl::Status AdmissionQueue::CheckContext(const Request& request, const Session* session) const {
+  if (!options_.max_context.has_value()) return absl::OkStatus();
+  const int64_t most = *options_.max_context;
+  const int64_t fed = session == nullptr ? 0 : session->fed_tokens;
+  const int64_t tokens = TokensToFeed(request, session, tokenizer_);
+  if (fed + tokens <= most) return absl::OkStatus();
+  return WithPosition(
+      WithReason(
+          FieldError(PromptField(request.prompt),
+                     absl::StrCat("would feed ", tokens, " tokens to a session that was fed ", fed,
+                                  ", expected at most ", most, " together (--max-context)")),
+          kReasonContextFull),
+      session == nullptr ? 0 : session->position());
 }
 
 int AdmissionQueue::SlabsNeeded(const Generation& g) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -33,8 +34,9 @@ namespace mneme {
 class AdmissionQueue {
  public:
   struct Options {
-    int max_rows = 1;    // of a step
-    int max_queued = 0;  // requests found to have to wait
+    int max_rows = 1;                                   // of a step
+    int max_queued = 0;                                 // requests found to have to wait
+    std::optional<int64_t> max_context = std::nullopt;  // tokens that a session can be fed
   };
   // `tokenizer` may be null.
   AdmissionQueue(SessionManager& sessions, const Tokenizer* tokenizer, EngineStats& stats,
@@ -69,6 +71,7 @@ class AdmissionQueue {
   Session* SessionOf(const Generation& g) const;
   absl::Status SkipKnownHistory(Generation& g, const Session& session) const;
   absl::Status CheckAgainstSession(const Generation& g, const Session* session) const;
+  absl::Status CheckContext(const Request& request, const Session* session) const;
   // The error of a request that must not wait for what it needs.
   absl::Status CheckRoom(const Generation& g, int slabs_needed) const;
   int SlabsNeeded(const Generation& g) const;

@@ -180,6 +180,7 @@ void EngineLoop::DeliverToken(Generation& g, Choice& choice) {
 
   TokenEvent event;
   AcceptToken(choice, g.rules, parts_.tokenizer, token, event);
+  event.context_full = g.fills_context && event.finish == FinishReason::kLength;
   if (g.request.logprobs >= 0) {
     event.logprobs.push_back(
         LogprobAt(pipeline_.result(), logit_row, token, g.request.logprobs, parts_.tokenizer));

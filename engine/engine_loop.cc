@@ -44,7 +44,9 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
                  .history_tokens = options.history_tokens,
                  .owner_limit = options.owner_session_limit}),
       queue_(sessions_, parts_.tokenizer, parts_.stats,
-             {.max_rows = options.max_rows, .max_queued = options.max_queued_requests}),
+             {.max_rows = options.max_rows,
+              .max_queued = options.max_queued_requests,
+              .max_context = parts_.model.state_layout().max_tokens()}),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
       outbox_(keys_, parts_.notifier),
       throughput_(parts_.stats, Now()) {}

@@ -24,6 +24,14 @@ bool SupersedesPending(const Request& request, const Session& session, const Tok
 
 }  // namespace
 
+int64_t TokensToFeed(const Request& request, const Session* session, const Tokenizer* tokenizer) {
+  const int64_t position = session == nullptr ? 0 : session->position();
+  const auto prompt = static_cast<int64_t>(request.prompt.At(position).size());
+  const bool pending = session != nullptr && session->pending_token.has_value() &&
+                       !SupersedesPending(request, *session, tokenizer);
+  return prompt + (pending ? 1 : 0);
+}
+
 void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer) {
   const int64_t position = session == nullptr ? 0 : session->position();
   if (session != nullptr && SupersedesPending(g.request, *session, tokenizer)) {
@@ -40,6 +48,13 @@ void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer) {
   g.feed.insert(g.feed.end(), prompt.begin(), prompt.end());
   g.usage.prompt_tokens = g.feed_tokens();
   g.request.prompt = {};
+}
+
+void LimitDraws(Generation& g, int64_t max_context) {
+  const int64_t room = max_context - g.usage.resumed_tokens - g.feed_tokens() + 1;
+  if (g.request.stop.max_tokens <= room) return;
+  g.request.stop.max_tokens = static_cast<int>(room);
+  g.fills_context = true;
 }
 
 void BeginDraws(Generation& g, uint64_t seed, const std::vector<int32_t>& end_tokens) {

@@ -72,7 +72,10 @@ struct Generation {
   Sampler sampler;
   int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;        // choices
-  bool queued = false;       // found to have to wait: AdmissionQueue counts it
+  // max_tokens was lowered to what the session's state has room for: a choice that gets there ends
+  // because of that.
+  bool fills_context = false;
+  bool queued = false;  // found to have to wait: AdmissionQueue counts it
 
   // Tells whoever keeps account of the request that it ends. Once, before the last event is sent.
   void ReportEnd(const Usage& final_usage) {
@@ -93,10 +96,16 @@ struct Generation {
   bool scores_prompt() const { return request.prompt_logprobs >= 0; }
 };
 
+// The tokens that the request would feed before it draws the first one, in `session`, or in a new
+// one if that is null.
+int64_t TokensToFeed(const Request& request, const Session* session, const Tokenizer* tokenizer);
 // Sets what is to be fed: the session's pending token, unless the prompt says itself what takes its
 // place and the session forgets it; and the prompt, which is given up. `session`: null for a new
 // one; `tokenizer` may be null.
 void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer);
+// Lowers max_tokens to what fits where a session can be fed `max_context` tokens at most. The last
+// token drawn is not fed. After BeginFeed; the feed itself fits.
+void LimitDraws(Generation& g, int64_t max_context);
 // Sets how tokens are drawn, and what ends a choice. `seed`: where the request names none.
 void BeginDraws(Generation& g, uint64_t seed, const std::vector<int32_t>& end_tokens);
 

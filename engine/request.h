@@ -188,6 +188,9 @@ struct TokenEvent {
   FinishReason finish = FinishReason::kNone;
   std::string stop_matched;  // the stop string, or the token id in decimal
   bool stop_is_token = false;
+  // With kLength: not max_tokens ended the choice, but the session's state, which has no room for
+  // another token (--max-context).
+  bool context_full = false;
   // On the request's last event:
   bool is_last = false;
   absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, ...; payloads: status_payload.h

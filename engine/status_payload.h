@@ -33,6 +33,8 @@ inline constexpr char kReasonKeyRunning[] = "IDEMPOTENCY_KEY_RUNNING";
 inline constexpr char kReasonKeyBroken[] = "IDEMPOTENCY_KEY_BROKEN_OFF";
 inline constexpr char kReasonKeyForgotten[] = "IDEMPOTENCY_RECORD_TOO_LARGE";
 inline constexpr char kReasonKeyReused[] = "IDEMPOTENCY_KEY_REUSED";
+// The session's state has no room for what the request would feed (--max-context).
+inline constexpr char kReasonContextFull[] = "CONTEXT_FULL";
 inline constexpr char kReasonHistory[] = "HISTORY_MISMATCH";
 // As much of the history as the session holds, in bytes, ends inside of a token: the payload
 // `position` says how many bytes (conversation_digest.h).

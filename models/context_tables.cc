@@ -36,6 +36,10 @@ int64_t ContextTables::bytes(const StateLayout& layout) {
   return entries * SizeOf(DType::kI64);
 }
 
+int64_t SessionBytes(const StateLayout& layout) {
+  return layout.slab_bytes() + ContextTables::bytes(layout);
+}
+
 int64_t ContextTables::CopyFilled(Backend& backend, int from, int to, int64_t tokens) const {
   int64_t copied = 0;
   for (size_t g = 0; g < groups_.size(); ++g) {

@@ -15,6 +15,9 @@
 
 namespace mneme {
 
+// What a session takes of a device's memory: its slab, and its entries in the tables.
+int64_t SessionBytes(const StateLayout& layout);
+
 class ContextTables {
  public:
   ContextTables() = default;  // of no fields

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "engine/engine_plan.h"
 #include "kernels/backend.h"
+#include "models/context_tables.h"
 #include "models/model.h"
 #include "models/model_config.h"
 #include "server/chat/chat_template.h"
@@ -56,6 +57,26 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
   options.idempotency_record_bytes = config.idempotency_record_bytes();
   options.trace_steps = config.trace_steps();
   return options;
+}
+
+ModelOptions ToModelOptions(const v1::EngineSection& config) {
+  return {.max_context = config.max_context()};
+}
+
+// The price of a session, for --plan.
+std::string SessionPrice(const StateLayout& layout) {
+  const std::string bytes =
+      absl::StrCat(layout.slab_bytes(), " bytes (", HumanBytes(layout.slab_bytes()), ")");
+  const std::optional<int64_t> most = layout.max_tokens();
+  if (!most.has_value()) return absl::StrCat(bytes, ", whatever the length of the conversation");
+  int64_t growing = 0;
+  for (const ContextGroup& group : layout.groups()) {
+    if (group.guard == StateGuard::kFirstRows) growing += group.bytes();
+  }
+  return absl::StrCat(bytes, ", for conversations of up to ", *most,
+                      " tokens (--max-context): ", HumanBytes(growing),
+                      " for what grows with them, used or not, and ",
+                      HumanBytes(layout.slab_bytes() - growing), " beside it");
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeConfiguredBackend(const v1::DeviceSection& config) {
@@ -210,7 +231,8 @@ std::unique_ptr<LoadedModel> LoadEngine(const v1::ServerConfig& config, Clock& c
     for (const std::string& note : parts.tokenizer->notes()) LOG(INFO) << "tokenizer: " << note;
   }
   LogFields("device").Add("description", parts.backend->description()).Write(LogSeverity::kInfo);
-  absl::StatusOr<std::unique_ptr<Model>> model = LoadModel(folder, *parts.backend, progress);
+  absl::StatusOr<std::unique_ptr<Model>> model =
+      LoadModel(folder, *parts.backend, progress, ToModelOptions(config.engine()));
   if (!Succeeded(model.status(), LoadFailure::kModel, error)) return nullptr;
   LogModel((*model)->info(), clock.Monotonic() - start);
 
@@ -246,14 +268,15 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
   Preparation parts;
   if (!Prepare(config, parts, error)) return error.status;
   const Backend& backend = *parts.backend;
-  const absl::StatusOr<ModelPlan> model = PlanModel(config.model().path(), backend);
+  const absl::StatusOr<ModelPlan> model =
+      PlanModel(config.model().path(), backend, ToModelOptions(config.engine()));
   if (!Succeeded(model.status(), LoadFailure::kModel, error)) return error.status;
   for (const std::string& warning : model->warnings) LOG(WARNING) << warning;
   const ModelInfo& info = model->info;
   // As the engine reckons once the weights are there; of what is left then, a GPU's blocks of
   // memory may take a little more.
   const ModelNeeds needs = {
-      .slab_bytes = model->state_layout.slab_bytes(),
+      .slab_bytes = SessionBytes(model->state_layout),
       .vocab = info.vocab,
       .workspace_bytes = model->workspace_bytes,
       .unread_bytes = info.weight_bytes + AddressSpaceToCome(config.device().threads())};
@@ -268,8 +291,7 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
                       " available\n", "steps     ", HumanBytes(plan->runner_bytes),
                       " of workspace for at most ", plan->largest_step.tokens, " tokens in ",
                       plan->largest_step.rows, " rows\n",  //
-                      "session   ", needs.slab_bytes, " bytes (", HumanBytes(needs.slab_bytes),
-                      "), whatever the length of the conversation\n",
+                      "session   ", SessionPrice(model->state_layout), "\n",
                       model->state_layout.ToString(), "capacity  ", plan->capacity.ToString(),
                       is_given ? ""
                                : "; what is available now, less weights, workspace and a reserve "

@@ -26,6 +26,7 @@ struct ModelFlags {
   std::string state_dtype = "f32";
   std::string isa = "auto";
   int threads = 0;
+  int max_context = kDefaultMaxContext;
 
   // --model is left out where the folder is a positional argument.
   void AddTo(FlagParser& parser, bool with_model);

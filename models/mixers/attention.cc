@@ -45,20 +45,19 @@ class Attention final : public SequenceMixer {
                            TakeProjection(builder, name("k_proj"), keys, model_dim, bias));
     MNEME_ASSIGN_OR_RETURN(mixer->v_proj_,
                            TakeProjection(builder, name("v_proj"), keys, model_dim, bias));
-    MNEME_ASSIGN_OR_RETURN(mixer->o_proj_, TakeProjection(builder, name("o_proj"), model_dim,
-                                                          queries, output_bias));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->o_proj_, TakeProjection(builder, name("o_proj"), model_dim, queries, output_bias));
     if (config.qk_norm) {
       for (const auto& [norm, tensor] : {std::pair(&mixer->q_norm_, "q_norm.weight"),
                                          std::pair(&mixer->k_norm_, "k_norm.weight")}) {
         norm->eps = config.qk_norm_eps;
-        MNEME_ASSIGN_OR_RETURN(norm->weight,
-                               builder.weights().Floats(builder.Weight(name(tensor)),
-                                                        {config.head_dim}, WeightInit::kOnes));
+        MNEME_ASSIGN_OR_RETURN(
+            norm->weight, builder.weights().Floats(builder.Weight(name(tensor)), {config.head_dim},
+                                                   WeightInit::kOnes));
       }
     }
-    MNEME_ASSIGN_OR_RETURN(
-        mixer->frequencies_,
-        builder.weights().Constant(RopeFrequencies(config.rope_theta, config.head_dim)));
+    MNEME_ASSIGN_OR_RETURN(mixer->frequencies_, builder.weights().Constant(RopeFrequencies(
+                                                    config.rope_theta, config.head_dim)));
 
     const int most = builder.network.max_context;
     const bool ring = config.window > 0 && config.window <= most;
@@ -79,8 +78,8 @@ class Attention final : public SequenceMixer {
     const Workspace::Scope scope(ctx.workspace);
     Kernels& kernels = ctx.kernels();
     const int tokens = ctx.batch.tokens;
-    const TensorView x = ctx.Normed(norm, hidden,
-                                    {q_proj_.weights, k_proj_.weights, v_proj_.weights});
+    const TensorView x =
+        ctx.Normed(norm, hidden, {q_proj_.weights, k_proj_.weights, v_proj_.weights});
     const TensorView q = ctx.Temp({tokens, config_.query_channels()});
     const TensorView k = ctx.Temp({tokens, config_.kv_channels()});
     const TensorView v = ctx.Temp({tokens, config_.kv_channels()});

@@ -19,8 +19,8 @@ struct AttentionConfig {
   // RmsNorm of each head of q and k, before they are rotated.
   bool qk_norm = false;
   float qk_norm_eps = 1e-5f;
-  double rope_theta = 10000;  // needs an even head_dim
-  int window = 0;             // positions that a token sees, its own included; 0: all
+  double rope_theta = 10000;     // needs an even head_dim
+  int window = 0;                // positions that a token sees, its own included; 0: all
   std::string prefix = "attn.";  // of tensor names, behind the layer's
 
   int query_channels() const { return heads * head_dim; }

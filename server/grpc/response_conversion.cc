@@ -172,6 +172,7 @@ void AppendEvent(const TokenEvent& event, const Request& request, bool is_first,
     }
     output.set_finish_reason(ToFinishReason(event.finish));
     output.set_stop_matched(event.stop_matched);
+    output.set_context_full(event.context_full);
   }
   if (event.is_last && event.status.ok()) {
     FillFinished(event, request, *response.mutable_finished());

@@ -54,6 +54,7 @@ LoopHarness::LoopHarness(HarnessOptions harness_options)
     : options(std::move(harness_options)),
       model({.vocab = options.byte_tokenizer ? 258 : options.vocab,
              .first_token_bonus = options.first_token_bonus,
+             .max_context = options.max_context,
              .poison_token = options.poison_token,
              .narrow_token = options.narrow_token,
              .on_step = [this](int rows, int /*tokens*/) {

@@ -25,6 +25,7 @@ struct HarnessOptions {
   bool byte_tokenizer = false;  // then vocab is 258: bytes, BOS 256, EOS 257
   double first_token_bonus = 0;
   int32_t poison_token = -1, narrow_token = -1;  // FakeModelOptions
+  int max_context = 0;                           // the same
   std::vector<int32_t> end_tokens;
   absl::Duration step_time = absl::Milliseconds(1);
   bool asynchronous = false;  // FaultyBackend

@@ -53,6 +53,13 @@ FakeModel::FakeModel(FakeModelOptions options) : options_(std::move(options)) {
                        .guard = StateGuard::kFlags,
                        .flags = written_.index});
   if (options_.phases > 0) layout_.AddPhase(options_.phases);
+  if (options_.max_context > 0) {
+    tokens_ = layout_.Add({.name = "tokens",
+                           .dtype = DType::kI32,
+                           .shape = {1, options_.max_context, 1},
+                           .guard = StateGuard::kFirstRows,
+                           .role = StateRole::kAppendOnly});
+  }
 }
 
 absl::Status FakeModel::InitState(Backend& backend, std::byte* slab) const {
@@ -99,6 +106,19 @@ void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
     FakeMemory memory;
     std::memcpy(&memory.eager, eager, sizeof(memory.eager));
     if (*written != std::byte{0}) std::memcpy(&memory.lazy, lazy, sizeof(memory.lazy));
+    if (options_.max_context > 0) {
+      CHECK_LE(fed, options_.max_context);
+      const ContextView kept = ctx.Context(tokens_);
+      FakeMemory remembered;
+      for (int64_t p = 0; p < positions[row]; ++p) {
+        remembered.Feed(*reinterpret_cast<const int32_t*>(kept.At(slots[row], p)));
+      }
+      CHECK(remembered == memory) << "rows of slot " << slots[row];
+      for (int t = offsets[row]; t < offsets[row + 1]; ++t) {
+        const int64_t position = positions[row] + t - offsets[row];
+        std::memcpy(kept.At(slots[row], position), &ids[t], sizeof(ids[t]));
+      }
+    }
     for (int t = offsets[row]; t < offsets[row + 1]; ++t) {
       CHECK(ids[t] >= 0 && ids[t] < vocab) << "token " << ids[t];
       memory.Feed(ids[t]);

@@ -40,7 +40,10 @@ struct FakeMemory {
 struct FakeModelOptions {
   int vocab = 32;
   double first_token_bonus = 0;
-  int phases = 0;             // above 0: slabs end with such a field
+  int phases = 0;  // above 0: slabs end with such a field
+  // Above 0: the tokens fed are also kept as rows of so many positions, which every step reads
+  // through the table; it aborts if they are not those that its memory is made of.
+  int max_context = 0;
   int32_t poison_token = -1;  // the logits after it, and no later ones, are all NaN
   int32_t narrow_token =
       -1;  // of the logits after it, and no later ones, all but that of 0 are -inf
@@ -68,6 +71,7 @@ class FakeModel final : public Model {
   StateLayout layout_;
   StateField eager_;  // FakeMemory's, and the number of tokens fed
   StateField lazy_, written_;
+  StateField tokens_;  // of max_context
 };
 
 // The float64 reference backend, whose steps and allocations fail when told to. Its graphs are the

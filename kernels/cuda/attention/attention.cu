@@ -17,10 +17,10 @@ constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / kWarp;
 constexpr int kValuesOfThread = 2;  // sums of one head, in registers
 constexpr int kValues = kThreads * kValuesOfThread;
-constexpr int kMostQueries = 8;               // heads of a block of threads
-constexpr int kMostQueryFloats = 8192;        // of them, in shared memory
-constexpr int kMostSplits = 64;               // that share a token's positions
-constexpr int kBlocksPerMultiprocessor = 4;   // wanted
+constexpr int kMostQueries = 8;              // heads of a block of threads
+constexpr int kMostQueryFloats = 8192;       // of them, in shared memory
+constexpr int kMostSplits = 64;              // that share a token's positions
+constexpr int kBlocksPerMultiprocessor = 4;  // wanted
 
 struct Field {
   const std::byte* base;
