@@ -88,6 +88,12 @@ TEST(WrittenBytesTest, MemoriesWhoseFlagIsSet) {
   EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 9), ElementsAre(ByteRange{64, 64 + 512}));
 }
 
+TEST(WrittenBytesTest, AllOnceATokenWasFed) {
+  const GuardedField f(StateGuard::kFed);
+  EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 0), IsEmpty());
+  EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 1), ElementsAre(ByteRange{64, 64 + 512}));
+}
+
 TEST(WrittenBytesTest, AsManyRowsAsTokens) {
   for (const StateGuard guard : {StateGuard::kFirstRows, StateGuard::kRing}) {
     const GuardedField f(guard);
