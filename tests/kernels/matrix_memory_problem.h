@@ -21,9 +21,9 @@ namespace mneme {
 
 inline std::vector<MatrixRule> AllMatrixRules() {
   std::vector<MatrixRule> rules;
-  for (const auto decay : {MatrixRule::Decay::kNone, MatrixRule::Decay::kConstant,
-                           MatrixRule::Decay::kHead, MatrixRule::Decay::kKey,
-                           MatrixRule::Decay::kValue}) {
+  for (const auto decay :
+       {MatrixRule::Decay::kNone, MatrixRule::Decay::kConstant, MatrixRule::Decay::kHead,
+        MatrixRule::Decay::kKey, MatrixRule::Decay::kValue}) {
     for (const auto correction : {MatrixRule::Correction::kNone, MatrixRule::Correction::kDelta,
                                   MatrixRule::Correction::kGeneral}) {
       for (const auto read : {MatrixRule::Read::kAfter, MatrixRule::Read::kBeforeWithBonus}) {
@@ -70,8 +70,8 @@ struct MatrixProblem {
 
     const double* At(int64_t entry, int head, int all_heads) const {
       return heads == 0 ? nullptr
-                        : &values[static_cast<size_t>(
-                              (entry * heads + head / (all_heads / heads)) * width)];
+                        : &values[static_cast<size_t>((entry * heads + head / (all_heads / heads)) *
+                                                      width)];
     }
   };
 
@@ -183,8 +183,8 @@ struct MatrixProblem {
         const auto first = input.values.begin() + entry * width;
         picked.insert(picked.end(), first, first + width);
       }
-      return bench.Activations(picked, of_heads ? Shape{n, input.heads}
-                                                : Shape{n, input.heads, input.width});
+      return bench.Activations(
+          picked, of_heads ? Shape{n, input.heads} : Shape{n, input.heads, input.width});
     };
     MatrixMemoryArgs args;
     args.rule = rule;
@@ -214,9 +214,9 @@ struct MatrixProblem {
     std::vector<int> entries, active;
     for (int entry = 0; entry < Entries(segments); ++entry) entries.push_back(entry);
     const std::vector<double> out = Step(bench, slabs, segments, entries, in_place);
-    EXPECT_TRUE(slabs.OnlyTouched(
-        before, [this](int slot, int memory) { return Is(slot, memory, /*fresh_only=*/false); }))
-        << "state outside the segments' memories was written";
+    EXPECT_TRUE(slabs.OnlyTouched(before, [this](int slot, int memory) {
+      return Is(slot, memory, /*fresh_only=*/false);
+    })) << "state outside the segments' memories was written";
     for (size_t s = 0; s < segments.size(); ++s) {
       if (segments[s].active()) active.push_back(static_cast<int>(s));
     }
@@ -238,8 +238,8 @@ struct MatrixProblem {
   //   write    s':       3 roundings of |D s| + |u||k| + |w||e|
   // all norms of the f32 values, for which those of float64 stand in: they differ by O(u). The
   // output is scale s' . q, or scale (D s . q + u (k . q) + w (e . q)), and so has error
-  // |q| E' + (SumError(key_dim) + 5 u) |q| (|D s| + |u||k| + |w||e|); read before, scale s . q + v p
-  // with p = q . (bonus k), |q| E + (SumError(key_dim) + 4 u) (|q||s| + |v| sum |q bonus k|).
+  // |q| E' + (SumError(key_dim) + 5 u) |q| (|D s| + |u||k| + |w||e|); read before, scale s . q + v
+  // p with p = q . (bonus k), |q| E + (SumError(key_dim) + 4 u) (|q||s| + |v| sum |q bonus k|).
   MatrixResult Bound() const {
     MatrixResult bound;
     std::vector<std::vector<double>> state_bounds(static_cast<size_t>(slots * memories),
@@ -261,8 +261,8 @@ struct MatrixProblem {
           const double* query = q.At(entry, h, dims.heads);
           const double* recall = c.At(entry, h, dims.heads);
           const double* erase = e.At(entry, h, dims.heads);
-          const double* gate = log_decay.At(
-              rule.decay == MatrixRule::Decay::kConstant ? 0 : entry, h, dims.heads);
+          const double* gate =
+              log_decay.At(rule.decay == MatrixRule::Decay::kConstant ? 0 : entry, h, dims.heads);
           const double b = beta.heads == 0 ? 0 : *beta.At(entry, h, dims.heads);
           double pass = 0;
           for (int j = 0; j < n && !bonus.empty(); ++j) {
@@ -277,10 +277,11 @@ struct MatrixProblem {
             const double before = Norm(s), before_error = error;
             double largest = 0, r = 0;
             for (int j = 0; j < n; ++j) {
-              d[j] = gate == nullptr ? 1
-                                     : std::exp(rule.decay == MatrixRule::Decay::kKey     ? gate[j]
-                                                : rule.decay == MatrixRule::Decay::kValue ? gate[i]
-                                                                                          : gate[0]);
+              d[j] = gate == nullptr
+                         ? 1
+                         : std::exp(rule.decay == MatrixRule::Decay::kKey     ? gate[j]
+                                    : rule.decay == MatrixRule::Decay::kValue ? gate[i]
+                                                                              : gate[0]);
               largest = std::max(largest, d[j]);
               decayed_key[j] = d[j] * key[j];
               if (recall != nullptr) r += s[j] * recall[j];
@@ -297,8 +298,8 @@ struct MatrixProblem {
             const double eta = (sum_error + kFunctionError + 2 * kUnitF32) * before;
             if (beta.heads > 0) {
               growth *= std::max(1.0, std::abs(1 - b * k_norm * k_norm));
-              moved = b * k_norm * eta * Norm(decayed_key.data()) +
-                      3 * kUnitF32 * std::abs(u) * k_norm;
+              moved =
+                  b * k_norm * eta * Norm(decayed_key.data()) + 3 * kUnitF32 * std::abs(u) * k_norm;
             }
             if (recall != nullptr) {
               growth += Norm(recall) * e_norm;
@@ -307,9 +308,10 @@ struct MatrixProblem {
             error = growth * error + (kFunctionError + kUnitF32) * decayed + moved +
                     3 * kUnitF32 * parts;
             const double read =
-                bonus.empty() ? q_norm * (error + (sum_error + 5 * kUnitF32) * parts)
-                              : q_norm * before_error + (sum_error + 4 * kUnitF32) *
-                                                            (q_norm * before + std::abs(value) * pass);
+                bonus.empty()
+                    ? q_norm * (error + (sum_error + 5 * kUnitF32) * parts)
+                    : q_norm * before_error +
+                          (sum_error + 4 * kUnitF32) * (q_norm * before + std::abs(value) * pass);
             bound.out.push_back(scale * read + kTinyF32);
           }
         }

@@ -1,5 +1,5 @@
-// MatrixMemory under every rule: decays, corrections and reads. gated_delta_rule_test.cc has more of
-// the one rule that GPUs have kernels of their own for.
+// MatrixMemory under every rule: decays, corrections and reads. gated_delta_rule_test.cc has more
+// of the one rule that GPUs have kernels of their own for.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -86,7 +86,8 @@ TEST_P(MatrixMemoryTest, MatchesReferenceForGroupsOfHeads) {
 TEST_P(MatrixMemoryTest, MatchesReferenceForLongerSegments) {
   uint64_t seed = 3000;
   for (const MatrixRule rule : AllMatrixRules()) {
-    // Of c and e nothing is known but their norms: the bound of their product grows with each token.
+    // Of c and e nothing is known but their norms: the bound of their product grows with each
+    // token.
     const int longest = rule.correction == Correction::kGeneral ? 12 : 150;
     for (const MatrixDims dims : {MatrixDims{2, 24, 20}, MatrixDims{1, 64, 16}}) {
       ++seed;
@@ -257,7 +258,8 @@ TEST_P(MatrixMemoryTest, LongRunsOfStrongDecayStayFinite) {
 
 // Rules meet where their parameters let them: each side is an implementation of the other.
 TEST_P(MatrixMemoryTest, ADecayOfHeadsIsOneOfEqualKeysOrValues) {
-  for (const Correction correction : {Correction::kNone, Correction::kDelta, Correction::kGeneral}) {
+  for (const Correction correction :
+       {Correction::kNone, Correction::kDelta, Correction::kGeneral}) {
     for (const Read read : {Read::kAfter, Read::kBeforeWithBonus}) {
       const MatrixProblem heads(8000, {Decay::kHead, correction, read}, {2, 32, 20},
                                 Ragged(8000, 7));
@@ -295,7 +297,8 @@ TEST_P(MatrixMemoryTest, TheDeltaRuleIsAGeneralCorrection) {
   const auto times_beta = [&delta](MatrixProblem::Input* input) {
     for (size_t i = 0; i < input->values.size(); ++i) {
       double& value = input->values[i];
-      value = RoundTo(value * delta.beta.values[i / static_cast<size_t>(input->width)], DType::kF32);
+      value =
+          RoundTo(value * delta.beta.values[i / static_cast<size_t>(input->width)], DType::kF32);
     }
   };
   times_beta(&p.e);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "kernels/cuda/matrix_memory/chunked/chunked.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
 
@@ -45,19 +46,27 @@ Problem MakeProblem(const MatrixMemoryArgs& args) {
 }  // namespace rules
 
 void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
-  if (IsGatedDelta(args)) return GatedDeltaRule(device, args);
+  rules::Problem problem = rules::MakeProblem(args);
+  const DType state_dtype = args.state.dtype;
+  const bool tuned = rules::Supports(problem, state_dtype);
+  const bool gated_delta = IsGatedDelta(args);
+  // The delta rule without a decay is the gated one's where that has chunks or holds writes back.
+  const bool decays = args.rule.decay != MatrixRule::Decay::kNone;
+  if (gated_delta && (decays || args.pending.capacity > 0 || !tuned)) {
+    return GatedDeltaRule(device, args);
+  }
   CHECK_EQ(args.pending.capacity, 0) << "pending writes of a rule that nothing holds back for";
   const int64_t entries = args.out.shape[0], segments = args.segments.count;
   if (segments == 0 || entries == 0) return;
-  rules::Problem problem = rules::MakeProblem(args);
-  const DType state_dtype = args.state.dtype;
-  if (!rules::Supports(problem, state_dtype)) {
-    return rules::LaunchAnyShape(device, problem, state_dtype);
-  }
+  if (!tuned) return rules::LaunchAnyShape(device, problem, state_dtype);
   if (args.segments.longest != 1 && entries > 1) {
-    // Compute dtype kBF16: here chunks would take these.
-    problem.lengths = rules::Lengths::kLonger;
-    rules::LaunchTuned(device, problem, state_dtype, rules::Tile::kTokens);
+    const bool round = device.compute_dtype() == DType::kBF16;
+    if (round && gated_delta && chunked::Supports(device, args)) {
+      chunked::GatedDeltaChunks(device, args);
+    } else {
+      problem.lengths = rules::Lengths::kLonger;
+      rules::LaunchTuned(device, problem, state_dtype, rules::Tile::kTokens);
+    }
   }
   problem.lengths = rules::Lengths::kOne;
   const int64_t head_states = std::min(entries, segments) * problem.heads;

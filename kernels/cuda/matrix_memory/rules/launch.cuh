@@ -2,49 +2,59 @@
 // compile.
 #pragma once
 
-#include <algorithm>
-
-#include "base/log.h"
 #include "kernels/cuda/common/state_dispatch.h"
 #include "kernels/cuda/matrix_memory/rules/rows.cuh"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
-#include "kernels/cuda/matrix_memory/rules/stream.cuh"
 
 namespace mneme::cuda::matrix_memory::rules {
 
-template <typename Rule, typename T, int kKeyDim, int kRows, bool kMany>
-void LaunchRowsOf(Device& device, Problem p) {
-  p.tiles = (p.value_dim + kRowWarps * kRows - 1) / (kRowWarps * kRows);
+// By kernels of kRows rows of a warp.
+template <int kRows, int kWarps>
+void LaunchRows(Device& device, void (*kernel)(Problem), Problem p) {
+  p.tiles = (p.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
   const int64_t blocks = int64_t{p.segments.count} * p.heads * p.tiles;
-  LaunchOverlapping(device, "matrix memory, rows", RowsKernel<Rule, T, kKeyDim, kRows, kMany>,
-                    static_cast<int>(blocks), kRowThreads, 0, 1, p);
+  LaunchOverlapping(device, "matrix memory, rows", kernel, static_cast<int>(blocks), kWarps * kWarp,
+                    0, 1, p);
 }
-
-template <typename Rule, typename T, int kKeyDim>
-void LaunchStreamOf(Device& device, Problem p) {
-  using Shape = StreamShape<T, kKeyDim>;
-  p.tiles = (p.value_dim + Shape::kPieceRows - 1) / Shape::kPieceRows;
-  const int64_t units = int64_t{p.segments.count} * p.heads * p.tiles;
-  const int64_t blocks = std::min<int64_t>(units, Shape::kBlocks * device.multiprocessors());
-  LaunchOverlapping(device, "matrix memory, streams", StreamKernel<Rule, T, kKeyDim>,
-                    static_cast<int>(blocks), Shape::kThreads, Shape::kBytes, 1, p, units);
+template <int kRows, int kWarps>
+void LaunchRowsCached(Device& device, void (*kernel)(Problem), Problem p) {
+  p.tiles = (p.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
+  const int64_t blocks = int64_t{p.segments.count} * p.heads * p.tiles;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kWarps * kWarp);
+  config.stream = device.stream();
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  attributes[config.numAttrs].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[config.numAttrs++].val.sharedMemCarveout = 10;
+  if (HasHopperCode(device)) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  device.Check(cudaLaunchKernelEx(&config, kernel, p), "matrix memory, rows");
 }
 
 template <typename Rule>
 void LaunchTunedRule(Device& device, const Problem& p, DType state_dtype, Tile tile) {
   ForStateType(state_dtype, [&]<typename T>() {
     ForRuleKeyDim(p.key_dim, [&]<int kKeyDim>() {
-      constexpr int kRows = kWarpElements / kKeyDim, kFewRows = kFewWarpElements / kKeyDim;
+      constexpr int kMany = kWarpElements / kKeyDim;
+      constexpr int kFew = kMany / 2, kFewest = kMany > 4 ? kMany / 4 : 1;
+      constexpr int kWide = sizeof(T) == 4 ? kFew : kMany;
       switch (tile) {
+        case Tile::kFewestRows:
+          return LaunchRows<kFewest, 4>(device, RowsKernel<Rule, T, kKeyDim, kFewest, 4>, p);
         case Tile::kFewRows:
-          return LaunchRowsOf<Rule, T, kKeyDim, kFewRows, false>(device, p);
+          return LaunchRows<kFew, 4>(device, RowsKernel<Rule, T, kKeyDim, kFew, 4>, p);
         case Tile::kRows:
-          return LaunchRowsOf<Rule, T, kKeyDim, kRows, false>(device, p);
-        case Tile::kStream:
-          if constexpr (sizeof(T) > 1) return LaunchStreamOf<Rule, T, kKeyDim>(device, p);
-          CHECK(false) << "streams of integers";
+          return LaunchRows<kMany, 4>(device, RowsKernel<Rule, T, kKeyDim, kMany, 4>, p);
+        case Tile::kWide:
+          return LaunchRows<kWide, 8>(device, RowsKernel<Rule, T, kKeyDim, kWide, 8>, p);
+        case Tile::kWideCached:
+          return LaunchRowsCached<kWide, 8>(device, RowsKernel<Rule, T, kKeyDim, kWide, 8>, p);
         case Tile::kTokens:
-          return LaunchRowsOf<Rule, T, kKeyDim, kRows, true>(device, p);
+          return LaunchRows<kMany, 4>(device, TokensKernel<Rule, T, kKeyDim, kMany, 4>, p);
       }
     });
   });

@@ -15,7 +15,7 @@ void LaunchAnyShape(Device& device, Problem problem, DType state_dtype);
 
 // Ways to deal out rows to warps: kFewRows and kRows, each some rows of a warp that ends with them,
 // and kStream are for segments of one entry; kTokens is kRows for longer ones.
-enum class Tile : uint8_t { kFewRows, kRows, kStream, kTokens };
+enum class Tile : uint8_t { kFewestRows, kFewRows, kRows, kWide, kWideCached, kTokens };
 
 // Whether tuned kernels take a problem. They agree bit for bit while the state is f32.
 bool Supports(const Problem& problem, DType state_dtype);

@@ -26,9 +26,8 @@ bool Supports(const Problem& p, DType state_dtype) {
 Tile PlanDecode(const Device& device, const Problem& p, int64_t head_states, DType state_dtype) {
   const int64_t elements =
       head_states * p.value_dim * p.key_dim / device.multiprocessors();  // of a multiprocessor
-  if (elements <= 16 * 1024) return Tile::kFewRows;
-  const bool streams = HasHopperCode(device) && state_dtype != DType::kI8;
-  return streams && elements > 256 * 1024 ? Tile::kStream : Tile::kRows;
+  (void)state_dtype;
+  return elements <= 8 * 1024 ? Tile::kFewestRows : Tile::kFewRows;
 }
 
 void LaunchTuned(Device& device, const Problem& p, DType state_dtype, Tile tile) {
