@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -232,7 +233,7 @@ BenchTable Measure(Device& device, const Options& options) {
        {"step_us", "us", 2},
        {"tbs", "TB/s", 2},
        {"of_copy", "of copy %", 1}});
-  constexpr const char* kTiles[] = {"chosen", "fewest", "few", "rows", "wide", "cached"};
+  constexpr const char* kTiles[] = {"chosen", "fewest", "few", "rows", "few cached", "rows cached"};
   for (const std::vector<Case>& shapes : kCases) {
     const std::string name = shapes[0].name;
     if (!options.names.empty() &&

@@ -86,6 +86,7 @@ class Problem {
     Ints(memories, &on_device.memories, &on_host.memories);
     Ints(fresh, &on_device.fresh, &on_host.fresh);
     MakeStates();
+    cudaDeviceSynchronize();  // copies may return before they end, and streams do not wait for them
   }
   ~Problem() {
     cudaDeviceSynchronize();

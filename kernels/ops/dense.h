@@ -100,8 +100,7 @@ struct L2NormArgs {
   TensorView y;  // same shape; may alias x
 };
 
-// Per head: y = x / (sum(x) + eps).   delta_net's qk_norm "sum" (eps 0), linear_attn's norm_q,
-// norm_k.
+// Per head: y = x / (sum(x) + eps).   delta_net's qk_norm "sum" (eps 0), linear_attn's norm_q, norm_k.
 struct SumNormArgs {
   TensorView x;  // [entries, heads, dim] act
   float eps = 0.0f;
@@ -138,8 +137,7 @@ struct FeatureMapArgs {
   TensorView y;  // [entries, heads, FeaturesOf(map) * dim] act; must not alias x
 };
 
-// Per head: y = x / sqrt(mean(x^2) + eps) * weight * activation(gate); no gate: the last factor
-// is 1.
+// Per head: y = x / sqrt(mean(x^2) + eps) * weight * activation(gate); no gate: the last factor is 1.
 struct GatedRmsNormArgs {
   TensorView x;       // [tokens, heads, dim] act
   TensorView gate;    // [tokens, heads, dim] act, or as LinearArgs::y, or empty

@@ -9,25 +9,30 @@
 namespace mneme::cuda::matrix_memory::rules {
 
 // By kernels of kRows rows of a warp.
-template <int kRows, int kWarps>
-void LaunchRows(Device& device, void (*kernel)(Problem), Problem p) {
-  p.tiles = (p.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
-  const int64_t blocks = int64_t{p.segments.count} * p.heads * p.tiles;
-  LaunchOverlapping(device, "matrix memory, rows", kernel, static_cast<int>(blocks), kWarps * kWarp,
-                    0, 1, p);
+template <int kRows>
+int PlanRows(Problem& p) {
+  p.tiles = (p.value_dim + kRowWarps * kRows - 1) / (kRowWarps * kRows);
+  return static_cast<int>(int64_t{p.segments.count} * p.heads * p.tiles);
 }
-template <int kRows, int kWarps>
+template <int kRows>
+void LaunchRows(Device& device, void (*kernel)(Problem), Problem p) {
+  const int blocks = PlanRows<kRows>(p);
+  LaunchOverlapping(device, "matrix memory, rows", kernel, blocks, kRowThreads, 0, 1, p);
+}
+// The same with nearly all of a multiprocessor's memory as its cache, through which rows come. What
+// runs beside other kernels shares their division, as common/overlap.cuh says, and changing it
+// takes some microseconds: for what takes hundreds.
+template <int kRows>
 void LaunchRowsCached(Device& device, void (*kernel)(Problem), Problem p) {
-  p.tiles = (p.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
-  const int64_t blocks = int64_t{p.segments.count} * p.heads * p.tiles;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kWarps * kWarp);
+  config.gridDim = dim3(static_cast<unsigned>(PlanRows<kRows>(p)));
+  config.blockDim = dim3(kRowThreads);
   config.stream = device.stream();
   cudaLaunchAttribute attributes[2] = {};
   config.attrs = attributes;
+  constexpr unsigned kSharedPercent = 10;
   attributes[config.numAttrs].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-  attributes[config.numAttrs++].val.sharedMemCarveout = 10;
+  attributes[config.numAttrs++].val.sharedMemCarveout = kSharedPercent;
   if (HasHopperCode(device)) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
@@ -41,20 +46,19 @@ void LaunchTunedRule(Device& device, const Problem& p, DType state_dtype, Tile t
     ForRuleKeyDim(p.key_dim, [&]<int kKeyDim>() {
       constexpr int kMany = kWarpElements / kKeyDim;
       constexpr int kFew = kMany / 2, kFewest = kMany > 4 ? kMany / 4 : 1;
-      constexpr int kWide = sizeof(T) == 4 ? kFew : kMany;
       switch (tile) {
         case Tile::kFewestRows:
-          return LaunchRows<kFewest, 4>(device, RowsKernel<Rule, T, kKeyDim, kFewest, 4>, p);
+          return LaunchRows<kFewest>(device, RowsKernel<Rule, T, kKeyDim, kFewest>, p);
         case Tile::kFewRows:
-          return LaunchRows<kFew, 4>(device, RowsKernel<Rule, T, kKeyDim, kFew, 4>, p);
+          return LaunchRows<kFew>(device, RowsKernel<Rule, T, kKeyDim, kFew>, p);
         case Tile::kRows:
-          return LaunchRows<kMany, 4>(device, RowsKernel<Rule, T, kKeyDim, kMany, 4>, p);
-        case Tile::kWide:
-          return LaunchRows<kWide, 8>(device, RowsKernel<Rule, T, kKeyDim, kWide, 8>, p);
-        case Tile::kWideCached:
-          return LaunchRowsCached<kWide, 8>(device, RowsKernel<Rule, T, kKeyDim, kWide, 8>, p);
+          return LaunchRows<kMany>(device, RowsKernel<Rule, T, kKeyDim, kMany>, p);
+        case Tile::kFewRowsCached:
+          return LaunchRowsCached<kFew>(device, RowsKernel<Rule, T, kKeyDim, kFew>, p);
+        case Tile::kRowsCached:
+          return LaunchRowsCached<kMany>(device, RowsKernel<Rule, T, kKeyDim, kMany>, p);
         case Tile::kTokens:
-          return LaunchRows<kMany, 4>(device, TokensKernel<Rule, T, kKeyDim, kMany, 4>, p);
+          return LaunchRows<kMany>(device, TokensKernel<Rule, T, kKeyDim, kMany>, p);
       }
     });
   });

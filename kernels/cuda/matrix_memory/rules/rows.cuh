@@ -13,19 +13,18 @@
 
 namespace mneme::cuda::matrix_memory::rules {
 
-// The blocks of a multiprocessor that registers are to allow, for so many elements of a warp.
-constexpr int BlocksOf(int warps, int warp_elements) {
-  return (warp_elements > 512 ? 20 : 32) / warps;
-}
+// Of a block, and the blocks of a multiprocessor that registers are to allow.
+constexpr int kRowWarps = 4, kRowThreads = kRowWarps * kWarp;
+constexpr int BlocksOf(int warp_elements) { return warp_elements > 512 ? 5 : 8; }
 
 // A warp's rows of a piece.
-template <typename T, int kKeyDim, int kRows, int kWarps>
+template <typename T, int kKeyDim, int kRows>
 struct WarpRows {
   static constexpr int kPitch = RowPitch<T>(kKeyDim);
 
   __device__ WarpRows(const Problem& p, const Piece& piece) {
     const int lane = threadIdx.x % kWarp;
-    const int first_row = (piece.tile * kWarps + threadIdx.x / kWarp) * kRows;
+    const int first_row = (piece.tile * kRowWarps + threadIdx.x / kWarp) * kRows;
     count = min(kRows, p.value_dim - first_row);
     row = first_row + lane % kRows;
     state = p.state.At<T>(piece.slot, piece.memory) +
@@ -54,8 +53,8 @@ struct WarpRows {
 
 // Segments of one entry. What all rows are multiplied by is copied to shared memory while they
 // come.
-template <typename Rule, typename T, int kKeyDim, int kRows, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp, BlocksOf(kWarps, kRows* kKeyDim))
+template <typename Rule, typename T, int kKeyDim, int kRows>
+__global__ void __launch_bounds__(kRowThreads, BlocksOf(kRows* kKeyDim))
     RowsKernel(const __grid_constant__ Problem p) {
   constexpr int kVectors = Rule::kKeyDecay ? 3 : 2;
   __shared__ alignas(16) float vectors[kVectors][kKeyDim];
@@ -63,14 +62,14 @@ __global__ void __launch_bounds__(kWarps* kWarp, BlocksOf(kWarps, kRows* kKeyDim
   WaitForPreviousKernel();
   Piece piece;
   if (!FindPiece(p, blockIdx.x, piece)) return;
-  WarpRows<T, kKeyDim, kRows, kWarps> rows(p, piece);
+  WarpRows<T, kKeyDim, kRows> rows(p, piece);
   const float* const sources[] = {
       p.k.At(piece.first, piece.head, kKeyDim), p.q.At(piece.first, piece.head, kKeyDim),
       Rule::kKeyDecay ? p.decay.At(piece.first, piece.head, kKeyDim) : nullptr};
   static_assert(kVectors * kKeyDim % 4 == 0);
 #pragma unroll
   for (int n = 0; n < kVectors; ++n) {
-    for (int i = 4 * threadIdx.x; i < kKeyDim; i += 4 * kWarps * kWarp) {
+    for (int i = 4 * threadIdx.x; i < kKeyDim; i += 4 * kRowThreads) {
       CopyAsync16(&vectors[n][i], sources[n] + i);
     }
   }
@@ -88,13 +87,13 @@ __global__ void __launch_bounds__(kWarps* kWarp, BlocksOf(kWarps, kRows* kKeyDim
 }
 
 // Segments of any number of entries, one after the other; the next is on its way.
-template <typename Rule, typename T, int kKeyDim, int kRows, int kWarps>
-__global__ void __launch_bounds__(kWarps* kWarp) TokensKernel(const __grid_constant__ Problem p) {
+template <typename Rule, typename T, int kKeyDim, int kRows>
+__global__ void __launch_bounds__(kRowThreads) TokensKernel(const __grid_constant__ Problem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   Piece piece;
   if (!FindPiece(p, blockIdx.x, piece)) return;
-  WarpRows<T, kKeyDim, kRows, kWarps> rows(p, piece);
+  WarpRows<T, kKeyDim, kRows> rows(p, piece);
   if (rows.count <= 0) return;
   Token<Rule, kKeyDim> token, next;
   next.LoadHead(p, piece.first, piece.head);
