@@ -34,7 +34,8 @@ if(MNEME_SANITIZE)
   list(JOIN MNEME_SANITIZE "," mneme_sanitizers)
   # -UNDEBUG: where errors are looked for, DCHECK looks too.
   target_compile_options(mneme_options INTERFACE
-    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${mneme_sanitizers};-fno-omit-frame-pointer;-O1;-g1;-UNDEBUG>)
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${mneme_sanitizers};-fno-omit-frame-pointer;-g1;-UNDEBUG>
+    $<$<COMPILE_LANGUAGE:CXX>:$<IF:$<BOOL:$<TARGET_PROPERTY:MNEME_UNOPTIMISED>>,-O0,-O1>>)
   target_link_options(mneme_options INTERFACE -fsanitize=${mneme_sanitizers})
   # Instrumentation defeats the flow analysis behind this warning.
   target_compile_options(mneme_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
@@ -132,6 +133,7 @@ function(mneme_test source)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/bin)
   # Optimising tests takes half as long again as compiling them; those of kernels calculate.
   if(NOT ARG_GPU)
+    set_target_properties(${name} PROPERTIES MNEME_UNOPTIMISED ON)
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O0>)
   endif()
   if(NOT ARG_LABELS)
