@@ -95,11 +95,10 @@ struct Stack {
                                      .state = slab.view(),
                                      .out = v};
       kernels.MatrixMemory(rule);
-      kernels.GatedRmsNorm(
-          {.x = v,
-           .gate = heads(linear(w.gate, n, kDim)),
-           .weight = bench.Floats(w.head_norm, {kHeadDim}),
-           .y = v});
+      kernels.GatedRmsNorm({.x = v,
+                            .gate = heads(linear(w.gate, n, kDim)),
+                            .weight = bench.Floats(w.head_norm, {kHeadDim}),
+                            .y = v});
       linear(w.out, flat(v), kDim, &h);
 
       const TensorView m = rms(h, w.mlp_norm);
