@@ -64,6 +64,10 @@ bare() {
   cp -a "$base" "$root"
   # As this machine finds names and packages; services do not start inside.
   cp /etc/resolv.conf "$root/etc/" 2>/dev/null || true
+  if compgen -G '/usr/local/share/ca-certificates/*.crt' >/dev/null; then  # a proxy's authority
+    cp /etc/ssl/certs/ca-certificates.crt "$root/etc/authorities.crt"
+    printf '[global]\ncert = /etc/authorities.crt\n' >"$root/etc/pip.conf"
+  fi
   printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
   chmod 755 "$root/usr/sbin/policy-rc.d"
   mount -t proc proc "$root/proc"
