@@ -1,5 +1,5 @@
-// Measures the decode step of every matrix memory's rule on a GPU, at the head sizes that its models
-// have by default: states of several sizes that are not in the cache, times of CUDA graphs.
+// Measures the decode step of every matrix memory's rule on a GPU, at the head sizes that its
+// models have by default: states of several sizes that are not in the cache, times of CUDA graphs.
 //
 // bench/fla_matrix_rules.py measures flash-linear-attention's kernels of the same rules and sizes
 // in the same way.
@@ -208,22 +208,22 @@ struct Options {
 
 BenchTable Measure(Device& device, const Options& options) {
   const double copy = CopyBandwidth(device);
-  BenchTable table(absl::StrFormat("Matrix memories, one token, %s state, %s: copies move %.2f "
-                                   "TB/s, read and written",
-                                   mneme::Name(options.dtype), device.properties().name,
-                                   1e-12 * copy),
-                   {{"rule", "rule"},
-                    {"head_states", "head states"},
-                    {"state_mb", "state MB", 1},
-                    {"tile", "tile"},
-                    {"step_us", "us", 2},
-                    {"tbs", "TB/s", 2},
-                    {"of_copy", "of copy %", 1}});
+  BenchTable table(
+      absl::StrFormat("Matrix memories, one token, %s state, %s: copies move %.2f "
+                      "TB/s, read and written",
+                      mneme::Name(options.dtype), device.properties().name, 1e-12 * copy),
+      {{"rule", "rule"},
+       {"head_states", "head states"},
+       {"state_mb", "state MB", 1},
+       {"tile", "tile"},
+       {"step_us", "us", 2},
+       {"tbs", "TB/s", 2},
+       {"of_copy", "of copy %", 1}});
   constexpr const char* kTiles[] = {"chosen", "few rows", "rows", "stream"};
   for (const std::vector<Case>& shapes : kCases) {
     const std::string name = shapes[0].name;
-    if (!options.names.empty() && std::find(options.names.begin(), options.names.end(), name) ==
-                                      options.names.end()) {
+    if (!options.names.empty() &&
+        std::find(options.names.begin(), options.names.end(), name) == options.names.end()) {
       continue;
     }
     for (const int megabytes : options.megabytes) {
@@ -244,18 +244,22 @@ BenchTable Measure(Device& device, const Options& options) {
       }
       const int tiles = options.sweep ? 3 : 0;
       for (int tile = -1; tile < tiles; ++tile) {
-        if (static_cast<rules::Tile>(tile) == rules::Tile::kStream &&
-            options.dtype == DType::kI8) {
+        if (static_cast<rules::Tile>(tile) == rules::Tile::kStream && options.dtype == DType::kI8) {
           continue;
         }
-        const double seconds = TimeGraph(device, [&] {
-          for (int set = 0; set < sets; ++set) {
-            for (size_t i = 0; i < steps.size(); ++i) {
-              if (i > 0) cuda::dense::Softmax(device, {.x = steps[i - 1]->out(), .y = steps[i]->q()});
-              steps[i]->Launch(set, tile);
-            }
-          }
-        }) / sets;
+        const double seconds =
+            TimeGraph(device,
+                      [&] {
+                        for (int set = 0; set < sets; ++set) {
+                          for (size_t i = 0; i < steps.size(); ++i) {
+                            if (i > 0)
+                              cuda::dense::Softmax(device,
+                                                   {.x = steps[i - 1]->out(), .y = steps[i]->q()});
+                            steps[i]->Launch(set, tile);
+                          }
+                        }
+                      }) /
+            sets;
         table.AddRow({name, head_states, 1e-6 * state_bytes, kTiles[tile + 1], 1e6 * seconds,
                       2e-12 * state_bytes / seconds, 200 * state_bytes / seconds / copy});
       }

@@ -1,5 +1,3 @@
-#include "bench/cuda_matrix_memory_check.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -8,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/cuda_matrix_memory_check.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
 #include "kernels/float16.h"
@@ -189,7 +188,7 @@ class Problem {
     return to;
   }
   template <typename Make>
-  void Both(TensorView MatrixMemoryArgs::* member, const Shape& shape, const Make& make) {
+  void Both(TensorView MatrixMemoryArgs::*member, const Shape& shape, const Make& make) {
     auto& values = host_memory_.emplace_back(shape.elements());
     std::vector<float> floats(values.size());
     for (size_t i = 0; i < values.size(); ++i) values[i] = floats[i] = static_cast<float>(make());
@@ -197,7 +196,7 @@ class Problem {
     device.*member = {Upload(floats.data(), 4 * floats.size()), DType::kF32, shape};
   }
   template <typename Make>
-  void Floats(TensorView MatrixMemoryArgs::* member, const Shape& shape, const Make& make) {
+  void Floats(TensorView MatrixMemoryArgs::*member, const Shape& shape, const Make& make) {
     auto& floats = host_floats_.emplace_back(shape.elements());
     for (float& x : floats) x = static_cast<float>(make());
     host.*member = {floats.data(), DType::kF32, shape};
@@ -226,8 +225,8 @@ std::string NameOf(const Rule& rule, const Dims& dims, DType dtype, int tile) {
   char text[160];
   std::snprintf(text, sizeof(text), "decay %d correction %d read %d, %dx%dx%d, %s, tile %d",
                 static_cast<int>(rule.decay), static_cast<int>(rule.correction),
-                static_cast<int>(rule.read), dims.heads, dims.key_dim, dims.value_dim,
-                Name(dtype), tile);
+                static_cast<int>(rule.read), dims.heads, dims.key_dim, dims.value_dim, Name(dtype),
+                tile);
   return text;
 }
 

@@ -5,8 +5,8 @@
 
 namespace mneme {
 
-// Every rule, ragged segments, each way to store a matrix and each way to deal out rows. Prints what
-// was wrong; false if anything was.
+// Every rule, ragged segments, each way to store a matrix and each way to deal out rows. Prints
+// what was wrong; false if anything was.
 bool CheckMatrixMemories(cuda::Device& device);
 
 }  // namespace mneme

@@ -66,7 +66,10 @@ std::vector<std::string> GoldenNames() {
           "mom_linear_attn",
           "mom_gla",
           "mom_gsa",
-          "transformer"};
+          "transformer",
+          "llama",
+          "llama_tied",
+          "mistral_sliding"};
 }
 
 }  // namespace mneme

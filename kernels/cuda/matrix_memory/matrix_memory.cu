@@ -51,8 +51,8 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
   const int64_t entries = args.out.shape[0], segments = args.segments.count;
   if (segments == 0 || entries == 0) return;
   const bool longer = args.segments.longest != 1 && entries > 1;
-  const bool in_chunks = longer && device.compute_dtype() == DType::kBF16 &&
-                         chunked::SupportsRule(device, args);
+  const bool in_chunks =
+      longer && device.compute_dtype() == DType::kBF16 && chunked::SupportsRule(device, args);
   if (in_chunks) chunked::MatrixChunks(device, args);
   rules::Problem problem = rules::MakeProblem(args);
   const DType state_dtype = args.state.dtype;
