@@ -362,6 +362,19 @@ void CheckRule(Device& device, const NamedRule& named) {
     Work p(named.rule, d, lengths, count, 1, Gates::kAny, 100 * seed++, false);
     Check(device, text, p, 9);
   }
+  // Few and long, which are cut into spans.
+  for (const bool half : {false, true}) {
+    const Sizes d = Alike(2, half ? 128 : named.sizes.key_dim, values ? 64 : 80);
+    std::snprintf(text, sizeof(text), "%s, long ones%s", named.name, half ? ", f16 state" : "");
+    Work p(named.rule, d,
+           {{1500, 0, 0, false},
+            {1, 1, 0, false},
+            {130, 2, 0, true},
+            {0, 1, 1, true},
+            {2100, 2, 1, half}},
+           3, 2, Gates::kMild, 100 * seed++, !half, half ? DType::kF16 : DType::kF32);
+    Check(device, text, p, 16);
+  }
   {
     const Sizes d = Alike(1, named.sizes.key_dim, 64);
     std::snprintf(text, sizeof(text), "%s, 20000 entries", named.name);

@@ -39,11 +39,11 @@ Shapes (parameters)
   mom-1.3b   (1.62 G) the larger one
   gdn-340m   (512 M)  Gated DeltaNet, 21 layers, 6 heads of 256 x 512
   gdn-1.3b   (1.39 G) the same, 2048 wide
-  linear-attn-340m  (374 M)  24 layers, 1024 wide, 4 heads of 256 x 256
+  linear-attn-340m  (380 M)  24 layers, 1024 wide, 4 heads of 256 x 256
   retnet-340m       (380 M)  4 heads of 256 x 512
-  gla-340m          (375 M)  4 heads of 128 x 256
+  gla-340m          (374 M)  4 heads of 128 x 256
   delta-net-340m    (374 M)  8 heads of 128 x 128
-  kda-340m          (382 M)  8 heads of 128 x 128
+  kda-340m          (387 M)  8 heads of 128 x 128
   hgrn2-340m        (374 M)  8 heads of 128 x 128
   gsa-340m          (380 M)  4 heads of 64 slots, 256 x 256
   mom-linear-attn-340m, mom-gla-340m, mom-gsa-340m  the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)

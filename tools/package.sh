@@ -23,7 +23,7 @@ done
 mkdir -p "$out"
 out=$(realpath "$out")
 
-tools/setup.sh
+tools/setup.sh --build-only --package
 mkdir -p build
 cmake --preset release >build/release.configure.log || { cat build/release.configure.log; exit 1; }
 cmake --build --preset release --target mneme-server mneme mneme-make-model

@@ -2,9 +2,10 @@
 # Installs what building and testing Mneme needs, on Debian 12 and its relatives. Does nothing, in well
 # under a second, when everything is there.
 #
-# usage: tools/setup.sh [--build-only | --bench] [--print]
+# usage: tools/setup.sh [--build-only] [--bench] [--package] [--print]
 #   --build-only   only what building the programs needs, as images are built with: nothing for tests
 #   --bench        also oneDNN, which the benchmarks compare with
+#   --package      also what tools/package.sh makes packages with
 #   --print        only prints the package names
 set -euo pipefail
 
@@ -24,8 +25,9 @@ for argument in "$@"; do
   case $argument in
     --build-only) development=() ;;
     --bench) packages+=(libdnnl-dev ocl-icd-opencl-dev) ;;  # whose CMake file asks for OpenCL
+    --package) packages+=(file dpkg-dev python3 python3-venv) ;;  # CPack asks `file` what is a program
     --print) print=true ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "setup.sh: unknown argument $argument; see --help" >&2; exit 2 ;;
   esac
 done

@@ -129,7 +129,7 @@ TEST(StatePoolTest, ACopyTakesTheBlocksThatAreFilled) {
                                       .shape = {2, 300, 16},
                                       .guard = StateGuard::kFirstRows,
                                       .role = StateRole::kAppendOnly});
-  layout.Add({.name = "b", .dtype = DType::kU8, .shape = {64}});
+  layout.Add({.name = "b", .dtype = DType::kU8, .shape = {64}, .guard = StateGuard::kFed});
   const StateField ring = layout.Add({.name = "ring",
                                       .dtype = DType::kU8,
                                       .shape = {1, 100, 16},

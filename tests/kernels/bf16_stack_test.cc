@@ -86,10 +86,19 @@ struct Stack {
       gates.dt_bias = bench.Floats(w.dt_bias, {kHeads});
       kernels.DeltaGates(gates);
       SlabPool slab(bench, 1, 1, kHeads * kHeadDim * kHeadDim, backend.state_format().memory_dtype);
-      MatrixMemoryArgs rule{q, k, v, gates.log_decay, gates.beta, segments, slab.view(), {}, v};
+      const MatrixMemoryArgs rule = {.q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .log_decay = gates.log_decay,
+                                     .beta = gates.beta,
+                                     .segments = segments,
+                                     .state = slab.view(),
+                                     .out = v};
       kernels.MatrixMemory(rule);
-      kernels.GatedRmsNorm(
-          {v, heads(linear(w.gate, n, kDim)), bench.Floats(w.head_norm, {kHeadDim}), 1e-6f, v});
+      kernels.GatedRmsNorm({.x = v,
+                            .gate = heads(linear(w.gate, n, kDim)),
+                            .weight = bench.Floats(w.head_norm, {kHeadDim}),
+                            .y = v});
       linear(w.out, flat(v), kDim, &h);
 
       const TensorView m = rms(h, w.mlp_norm);

@@ -143,6 +143,23 @@ TEST_F(StateCodecTest, MemoriesThatWereNotWrittenAreZeros) {
   EXPECT_THAT(Values<float>(state.tensors[1]), ElementsAre(0, 0, 5, 6));
 }
 
+TEST_F(StateCodecTest, ASessionThatWasFedNothingIsZeros) {
+  StateLayout layout;
+  const StateField matrix = layout.Add(
+      {.name = "memory", .dtype = DType::kF32, .shape = {1, 2}, .guard = StateGuard::kFed});
+  const auto write = [&](std::byte* slab) {
+    auto* values = reinterpret_cast<float*>(slab + matrix.offset);
+    values[0] = 5;
+    values[1] = 6;
+  };
+  EXPECT_THAT(Values<float>(Decode(layout, 0, write).tensors[0]), ElementsAre(0, 0));
+  const CanonicalState state = Decode(layout, 1, write);
+  EXPECT_THAT(Values<float>(state.tensors[0]), ElementsAre(5, 6));
+  const std::vector<std::byte> slab = Encode(layout, state);
+  const auto* values = reinterpret_cast<const float*>(slab.data() + matrix.offset);
+  EXPECT_THAT(std::vector<float>(values, values + 2), ElementsAre(5, 6));
+}
+
 // As another device, or another --state-dtype, keeps it.
 TEST_F(StateCodecTest, NumbersGoFromOneStateDtypeToAnother) {
   const auto layout_of = [](DType dtype) {

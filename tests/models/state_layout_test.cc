@@ -88,6 +88,12 @@ TEST(WrittenBytesTest, MemoriesWhoseFlagIsSet) {
   EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 9), ElementsAre(ByteRange{64, 64 + 512}));
 }
 
+TEST(WrittenBytesTest, AllOnceATokenWasFed) {
+  const GuardedField f(StateGuard::kFed);
+  EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 0), IsEmpty());
+  EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 1), ElementsAre(ByteRange{64, 64 + 512}));
+}
+
 // A block has 64 rows of 64 bytes of each memory.
 TEST(WrittenBytesTest, AsManyRowsAsTokens) {
   constexpr int64_t kMemory = 64 * 64;

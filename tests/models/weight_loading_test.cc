@@ -11,7 +11,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/float16.h"
+#include "models/checkpoint.h"
 #include "models/model.h"
+#include "models/weight_store.h"
 #include "tests/models/golden.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
@@ -203,6 +205,37 @@ TEST_F(WeightLoadingTest, TensorsAtOddAddressesAreRead) {
   folder_.Write(kFile, file);
   const auto driver = Drive(folder_.path(), MakeReference(), {.max_tokens = 32});
   EXPECT_THAT(FeedSlot(*driver, 0, RandomTokens(32, 259, /*seed=*/5)), HasSameBits(want));
+}
+
+TEST(WeightStoreTest, SmallTensorsComeOneBehindTheOther) {
+  const TestFolder folder;
+  const std::vector<float> a = {1, 2, 3}, b = {4, 5, 6};
+  const auto tensor = [](const std::vector<float>& values) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
+    return StoredTensor{DType::kF32, {3}, {bytes, bytes + 12}};
+  };
+  WriteTensors({{"a", tensor(a)}, {"b", tensor(b)}}, folder.File("model.safetensors"));
+  const auto checkpoint = Checkpoint::Open(folder.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  const std::unique_ptr<Backend> backend = MakeReference();
+  WeightStore weights(*checkpoint, backend.get());
+  const std::vector<std::string> names = {"b", "a"};
+  const auto take = [&] {
+    const auto group = weights.FloatGroup(names, {3}, WeightInit::kZeros);
+    EXPECT_TRUE(group.ok()) << group.status();
+    const auto values = weights.Values("a", {3}, WeightInit::kZeros);
+    EXPECT_TRUE(values.ok()) << values.status();
+    return std::pair(*group, *values);
+  };
+  EXPECT_THAT(take().second, testing::ElementsAre(0, 0, 0)) << "nothing is read yet";
+  ASSERT_EQ(weights.StartLoading(*backend, nullptr), absl::OkStatus());
+  const auto [group, values] = take();
+  EXPECT_EQ(group.shape, (Shape{2, 3}));
+  EXPECT_THAT(std::vector<float>(group.as<float>(), group.as<float>() + 6),
+              testing::ElementsAre(4, 5, 6, 1, 2, 3));
+  EXPECT_EQ(values, a);
+  EXPECT_TRUE(absl::IsNotFound(
+      weights.FloatGroup(std::vector<std::string>{"c"}, {3}, WeightInit::kZeros).status()));
 }
 
 TEST_F(WeightLoadingTest, CutFilesAreRefused) {

@@ -46,7 +46,15 @@ Problem MakeProblem(const MatrixMemoryArgs& args) {
 }  // namespace rules
 
 void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
-  if (IsGatedDelta(args)) return GatedDeltaRule(device, args);
+  rules::Problem problem = rules::MakeProblem(args);
+  const DType state_dtype = args.state.dtype;
+  const bool tuned = rules::Supports(problem, state_dtype);
+  const bool gated_delta = IsGatedDelta(args);
+  // The delta rule without a decay is the gated one's where that has chunks or holds writes back.
+  const bool decays = args.rule.decay != MatrixRule::Decay::kNone;
+  if (gated_delta && (decays || args.pending.capacity > 0 || !tuned)) {
+    return GatedDeltaRule(device, args);
+  }
   CHECK_EQ(args.pending.capacity, 0) << "pending writes of a rule that nothing holds back for";
   const int64_t entries = args.out.shape[0], segments = args.segments.count;
   if (segments == 0 || entries == 0) return;
@@ -54,9 +62,7 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
   const bool in_chunks =
       longer && device.compute_dtype() == DType::kBF16 && chunked::SupportsRule(device, args);
   if (in_chunks) chunked::MatrixChunks(device, args);
-  rules::Problem problem = rules::MakeProblem(args);
-  const DType state_dtype = args.state.dtype;
-  if (!rules::Supports(problem, state_dtype)) {
+  if (!tuned) {
     if (in_chunks) problem.lengths = rules::Lengths::kOne;
     return rules::LaunchAnyShape(device, problem, state_dtype);
   }

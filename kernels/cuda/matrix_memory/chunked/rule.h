@@ -61,9 +61,23 @@ struct RuleSizes {
   int image_heads, product_heads;
 };
 
+// Chains cut into spans of some chunks each, where that is done.
+struct ChainSpans {
+  int chunks = 0;  // of a span; 0: chains are whole
+  int count = 0;   // of spans, at most
+  // What a span adds to S, then S at its start.
+  float* states = nullptr;  // [count, heads, value_dim, key_dim]
+  // What a span leaves of S: kHead [count, heads], else also [.., key_dim] or [.., value_dim].
+  float* decays = nullptr;
+};
+__host__ __device__ constexpr int SpanDecays(ChunkForm form, const RuleSizes& sizes) {
+  return form == ChunkForm::kKey ? sizes.key_dim : form == ChunkForm::kValue ? sizes.value_dim : 1;
+}
+
 struct RuleChunks {
   ChainPlan plan;
   RuleSizes sizes;
+  ChainSpans spans;
   __nv_bfloat16* keys;      // [max_chunks, image_heads, key_dim / 64, KeyTiles, kChunk, 64]
   __nv_bfloat16* products;  // [max_chunks, product_heads, ProductTiles, kChunk, 64]
   float* gates;             // [max_chunks, product_heads, GateFloats]

@@ -64,14 +64,34 @@ RuleSizes SizesOf(ChunkForm form, const MatrixMemoryArgs& args) {
   return sizes;
 }
 
+// Where whole chains would keep half of the device busy at most, enough spans for all of it. Those
+// of four chunks or less are not worth their joining.
+ChainSpans SpansOf(const Device& device, ChunkForm form, const ChainPlan& bounds,
+                   const RuleSizes& sizes) {
+  constexpr int kLeastChunks = 4, kMostSpans = 32;
+  const int chains = bounds.max_chains * sizes.heads * ((sizes.value_dim + 63) / 64);
+  const int wanted = std::min(device.multiprocessors() / chains, kMostSpans) * bounds.max_chains;
+  if (form == ChunkForm::kDeltaKey || wanted < 2 * bounds.max_chains ||
+      bounds.max_chunks < 2 * kLeastChunks * bounds.max_chains) {
+    return {};
+  }
+  ChainSpans spans;
+  spans.chunks = std::max((bounds.max_chunks + wanted - 1) / wanted, kLeastChunks);
+  spans.count = bounds.max_chunks / spans.chunks + bounds.max_chains;
+  return spans;
+}
+
 RuleChunks LayOut(ScratchLayout& layout, ChunkForm form, ChainPlan plan, const RuleSizes& sizes,
-                  int64_t entries) {
+                  ChainSpans spans, int64_t entries) {
   plan.chains = layout.Take<int>(1);
   plan.taken = layout.Take<int>(1);
   plan.segment = layout.Take<int>(plan.max_chains);
   plan.first_chunk = layout.Take<int>(plan.max_chains + 1);
   plan.first_row = layout.Take<int>(plan.max_chains + 1);
-  RuleChunks chunks = {plan, sizes};
+  const int64_t span_heads = int64_t{spans.count} * sizes.heads;
+  spans.states = layout.Take<float>(span_heads * sizes.value_dim * sizes.key_dim);
+  spans.decays = layout.Take<float>(span_heads * SpanDecays(form, sizes));
+  RuleChunks chunks = {plan, sizes, spans};
   const int64_t images = int64_t{plan.max_chunks} * sizes.image_heads;
   const int64_t products = int64_t{plan.max_chunks} * sizes.product_heads;
   chunks.keys =
@@ -120,11 +140,12 @@ void MatrixChunks(Device& device, const MatrixMemoryArgs& args) {
   bounds.max_chains = std::min({segments.count, longer, entries / 2});
   bounds.max_chunks = entries / kChunk + bounds.max_chains;
   ScratchLayout counted(nullptr);
-  LayOut(counted, form, bounds, sizes, entries);
+  const ChainSpans spans = SpansOf(device, form, bounds, sizes);
+  LayOut(counted, form, bounds, sizes, spans, entries);
   auto* const scratch = static_cast<std::byte*>(device.Scratch(counted.bytes()));
   if (scratch == nullptr) return;
   ScratchLayout layout(scratch);
-  const RuleChunks chunks = LayOut(layout, form, bounds, sizes, entries);
+  const RuleChunks chunks = LayOut(layout, form, bounds, sizes, spans, entries);
   const ChunkPlanning planning = {chunks.plan, ArraysOf(segments)};
   LaunchOverlapping(device, "plan of chunks", PlanRuleKernel, 1, kPlanThreads, 0, 1, planning);
   if (form == ChunkForm::kHead || form == ChunkForm::kValue) {

@@ -2,49 +2,63 @@
 // compile.
 #pragma once
 
-#include <algorithm>
-
-#include "base/log.h"
 #include "kernels/cuda/common/state_dispatch.h"
 #include "kernels/cuda/matrix_memory/rules/rows.cuh"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
-#include "kernels/cuda/matrix_memory/rules/stream.cuh"
 
 namespace mneme::cuda::matrix_memory::rules {
 
-template <typename Rule, typename T, int kKeyDim, int kRows, bool kMany>
-void LaunchRowsOf(Device& device, Problem p) {
+// By kernels of kRows rows of a warp.
+template <int kRows>
+int PlanRows(Problem& p) {
   p.tiles = (p.value_dim + kRowWarps * kRows - 1) / (kRowWarps * kRows);
-  const int64_t blocks = int64_t{p.segments.count} * p.heads * p.tiles;
-  LaunchOverlapping(device, "matrix memory, rows", RowsKernel<Rule, T, kKeyDim, kRows, kMany>,
-                    static_cast<int>(blocks), kRowThreads, 0, 1, p);
+  return static_cast<int>(int64_t{p.segments.count} * p.heads * p.tiles);
 }
-
-template <typename Rule, typename T, int kKeyDim>
-void LaunchStreamOf(Device& device, Problem p) {
-  using Shape = StreamShape<T, kKeyDim>;
-  p.tiles = (p.value_dim + Shape::kPieceRows - 1) / Shape::kPieceRows;
-  const int64_t units = int64_t{p.segments.count} * p.heads * p.tiles;
-  const int64_t blocks = std::min<int64_t>(units, Shape::kBlocks * device.multiprocessors());
-  LaunchOverlapping(device, "matrix memory, streams", StreamKernel<Rule, T, kKeyDim>,
-                    static_cast<int>(blocks), Shape::kThreads, Shape::kBytes, 1, p, units);
+template <int kRows>
+void LaunchRows(Device& device, void (*kernel)(Problem), Problem p) {
+  const int blocks = PlanRows<kRows>(p);
+  LaunchOverlapping(device, "matrix memory, rows", kernel, blocks, kRowThreads, 0, 1, p);
+}
+// The same with nearly all of a multiprocessor's memory as its cache, through which rows come. What
+// runs beside other kernels shares their division, as common/overlap.cuh says, and changing it
+// takes some microseconds: for what takes hundreds.
+template <int kRows>
+void LaunchRowsCached(Device& device, void (*kernel)(Problem), Problem p) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(PlanRows<kRows>(p)));
+  config.blockDim = dim3(kRowThreads);
+  config.stream = device.stream();
+  cudaLaunchAttribute attributes[2] = {};
+  config.attrs = attributes;
+  constexpr unsigned kSharedPercent = 10;
+  attributes[config.numAttrs].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[config.numAttrs++].val.sharedMemCarveout = kSharedPercent;
+  if (HasHopperCode(device)) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  device.Check(cudaLaunchKernelEx(&config, kernel, p), "matrix memory, rows");
 }
 
 template <typename Rule>
 void LaunchTunedRule(Device& device, const Problem& p, DType state_dtype, Tile tile) {
   ForStateType(state_dtype, [&]<typename T>() {
     ForRuleKeyDim(p.key_dim, [&]<int kKeyDim>() {
-      constexpr int kRows = kWarpElements / kKeyDim, kFewRows = kFewWarpElements / kKeyDim;
+      constexpr int kMany = kWarpElements / kKeyDim;
+      constexpr int kFew = kMany / 2, kFewest = kMany > 4 ? kMany / 4 : 1;
       switch (tile) {
+        case Tile::kFewestRows:
+          return LaunchRows<kFewest>(device, RowsKernel<Rule, T, kKeyDim, kFewest>, p);
         case Tile::kFewRows:
-          return LaunchRowsOf<Rule, T, kKeyDim, kFewRows, false>(device, p);
+          return LaunchRows<kFew>(device, RowsKernel<Rule, T, kKeyDim, kFew>, p);
         case Tile::kRows:
-          return LaunchRowsOf<Rule, T, kKeyDim, kRows, false>(device, p);
-        case Tile::kStream:
-          if constexpr (sizeof(T) > 1) return LaunchStreamOf<Rule, T, kKeyDim>(device, p);
-          CHECK(false) << "streams of integers";
+          return LaunchRows<kMany>(device, RowsKernel<Rule, T, kKeyDim, kMany>, p);
+        case Tile::kFewRowsCached:
+          return LaunchRowsCached<kFew>(device, RowsKernel<Rule, T, kKeyDim, kFew>, p);
+        case Tile::kRowsCached:
+          return LaunchRowsCached<kMany>(device, RowsKernel<Rule, T, kKeyDim, kMany>, p);
         case Tile::kTokens:
-          return LaunchRowsOf<Rule, T, kKeyDim, kRows, true>(device, p);
+          return LaunchRows<kMany>(device, TokensKernel<Rule, T, kKeyDim, kMany>, p);
       }
     });
   });

@@ -17,7 +17,7 @@ struct HeadRows {
   int heads, group;
 
   __device__ const float* At(int64_t entry, int head, int width) const {
-    return data + (entry * heads + head / group) * width;
+    return data + (entry * heads + (group == 1 ? head : head / group)) * width;
   }
 };
 
@@ -48,13 +48,12 @@ struct Piece {
 };
 
 // The piece number `unit` of all. False if there is nothing to do.
-__device__ inline bool FindPiece(const Problem& p, int64_t unit, Piece& piece) {
-  const int of_segment = p.heads * p.tiles;
-  const int s = static_cast<int>(unit / of_segment);
-  const int rest = static_cast<int>(unit - int64_t{s} * of_segment);
-  const Segment segment(p.segments, s);
-  piece.head = rest / p.tiles;
-  piece.tile = rest - piece.head * p.tiles;
+__device__ inline bool FindPiece(const Problem& p, unsigned unit, Piece& piece) {
+  const unsigned of_segment = p.heads * p.tiles, s = unit / of_segment;
+  const unsigned rest = unit - s * of_segment, head = rest / p.tiles;
+  const Segment segment(p.segments, static_cast<int>(s));
+  piece.head = static_cast<int>(head);
+  piece.tile = static_cast<int>(rest - head * p.tiles);
   piece.slot = segment.slot;
   piece.memory = segment.memory;
   piece.first = segment.first;

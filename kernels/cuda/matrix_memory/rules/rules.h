@@ -13,9 +13,9 @@ Problem MakeProblem(const MatrixMemoryArgs& args);
 // matrix_memory/rules/any_shape.cu: any rule, any shape; a row at a time.
 void LaunchAnyShape(Device& device, Problem problem, DType state_dtype);
 
-// Ways to deal out rows to warps: kFewRows and kRows, each some rows of a warp that ends with them,
-// and kStream are for segments of one entry; kTokens is kRows for longer ones.
-enum class Tile : uint8_t { kFewRows, kRows, kStream, kTokens };
+// Ways to deal out rows to warps, each of which ends with them. All but kTokens are for segments of
+// one entry.
+enum class Tile : uint8_t { kFewestRows, kFewRows, kRows, kFewRowsCached, kRowsCached, kTokens };
 
 // Whether tuned kernels take a problem. They agree bit for bit while the state is f32.
 bool Supports(const Problem& problem, DType state_dtype);

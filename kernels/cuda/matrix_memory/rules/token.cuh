@@ -30,18 +30,25 @@ template <typename Rule, int kKeyDim>
 struct Token {
   static constexpr int kSize = Lane<kKeyDim>::kSize;
 
-  // Loads are on their way afterwards; Finish() waits for those of the head.
+  // Loads are on their way afterwards; Finish() is what comes when they are there.
   __device__ void LoadHead(const Problem& p, int64_t entry, int head) {
     LoadRow<kKeyDim>(p.k.At(entry, head, kKeyDim), k);
     LoadRow<kKeyDim>(p.q.At(entry, head, kKeyDim), q);
     if constexpr (Rule::kKeyDecay) LoadRow<kKeyDim>(p.decay.At(entry, head, kKeyDim), decays);
-    if constexpr (Rule::kDelta) beta = *p.beta.At(entry, head, 1);
+  }
+  // The same of what is in shared memory; without decays of keys the last one is not read.
+  __device__ void TakeHead(const float* shared_k, const float* shared_q,
+                           const float* shared_decays) {
+    LoadRow<kKeyDim>(shared_k, k);
+    LoadRow<kKeyDim>(shared_q, q);
+    if constexpr (Rule::kKeyDecay) LoadRow<kKeyDim>(shared_decays, decays);
   }
   // The row may be past the last one.
   __device__ void LoadValue(const Problem& p, int64_t entry, int head, int row) {
     row = min(row, p.value_dim - 1);
     v = p.v.At(entry, head, p.value_dim)[row];
     if constexpr (!Rule::kKeyDecay) decay = RowDecay(p, entry, head, row);
+    if constexpr (Rule::kDelta) beta = *p.beta.At(entry, head, 1);
   }
   __device__ void Finish() {
     if constexpr (Rule::kKeyDecay) {
@@ -87,7 +94,7 @@ __device__ inline float TakeToken(const Token<Rule, kKeyDim>& token,
   return __fmaf_rn(u, token.k_dot_q, read);
 }
 
-// Elements of a matrix that a warp has in registers at a time: 32 of a lane, or 16.
-constexpr int kWarpElements = 1024, kFewWarpElements = 512;
+// Elements of a matrix that a warp has in registers at a time: 32 of a lane, or fewer.
+constexpr int kWarpElements = 1024;
 
 }  // namespace mneme::cuda::matrix_memory::rules

@@ -1,0 +1,226 @@
+#include "tests/models/plain_network.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "base/log.h"
+#include "base/mapped_file.h"
+#include "gtest/gtest.h"
+#include "tests/models/matrix_spec.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+
+namespace mneme {
+namespace {
+
+Vec Multiply(const Vec& w, const Vec& x) {
+  Vec y(w.size() / x.size());
+  for (size_t i = 0; i < y.size(); ++i) {
+    y[i] = std::inner_product(x.begin(), x.end(), w.begin() + i * x.size(), 0.0);
+  }
+  return y;
+}
+
+void AddTo(Vec& sum, const Vec& x, double factor = 1) {
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += factor * x[i];
+}
+
+}  // namespace
+
+PlainModel::PlainModel(const std::string& folder) {
+  const auto text = MappedFile::Open(folder + "/config.json");
+  CHECK_OK(text.status());
+  config_ = nlohmann::json::parse(text->text());
+  for (const auto& [name, tensor] : ReadTensors(folder + "/model.safetensors")) {
+    CHECK(tensor.dtype == DType::kF32) << name;
+    const auto* values = reinterpret_cast<const float*>(tensor.bytes.data());
+    tensors_[name].assign(values, values + tensor.bytes.size() / sizeof(float));
+  }
+}
+
+const Vec& PlainModel::Tensor(const std::string& name) const {
+  const auto it = tensors_.find(name);
+  CHECK(it != tensors_.end()) << name;
+  return it->second;
+}
+
+std::string PlainLayer::Name(const std::string& name) const {
+  return absl::StrCat("model.layers.", index, ".", name);
+}
+
+Vec PlainLayer::Linear(const std::string& name, const Vec& x) const {
+  Vec y = Multiply(Weight(name + ".weight"), x);
+  if (Has(name + ".bias")) AddTo(y, Weight(name + ".bias"));
+  return y;
+}
+
+Vec& PlainLayer::State(const std::string& name, size_t size) {
+  Vec& field = state[name];
+  field.resize(size);
+  return field;
+}
+
+Vec PlainLayer::Convolve(const std::string& name, const Vec& x, const std::string& memory) {
+  const Vec& weight = Weight(absl::StrCat("attn.", name, "_conv1d.weight"));
+  const size_t channels = x.size(), width = weight.size() / channels;
+  Vec& window = State(absl::StrCat(name, "_window", memory), width * channels);  // by channel
+  Vec y(channels);
+  for (size_t c = 0; c < channels; ++c) {
+    double* own = window.data() + c * width;
+    std::copy(own + 1, own + width, own);
+    own[width - 1] = x[c];
+    y[c] = std::inner_product(own, own + width, weight.data() + c * width, 0.0);
+  }
+  return y;
+}
+
+double Sigmoid(double z) { return 1 / (1 + std::exp(-z)); }
+double Silu(double z) { return z * Sigmoid(z); }
+double Softplus(double z) { return z > 20 ? z : std::log1p(std::exp(z)); }
+
+Vec Map(Vec x, double (*function)(double)) {
+  for (double& value : x) value = function(value);
+  return x;
+}
+
+Vec Slice(const Vec& x, int64_t begin, int64_t size) {
+  return {x.begin() + begin, x.begin() + begin + size};
+}
+
+double Dot(const Vec& a, const Vec& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
+Vec RmsNorm(const Vec& x, const Vec& weight, double eps) {
+  const double factor = 1 / std::sqrt(Dot(x, x) / static_cast<double>(x.size()) + eps);
+  Vec y(x.size());
+  for (size_t i = 0; i < x.size(); ++i) y[i] = x[i] * factor * (weight.empty() ? 1 : weight[i]);
+  return y;
+}
+
+Vec Softmax(Vec x) {
+  double sum = 0;
+  for (double& value : x) sum += value = std::exp(value);
+  for (double& value : x) value /= sum;
+  return x;
+}
+
+Vec WriteAndRead(Vec& memory, const PlainWrite& write) {
+  const auto keys = static_cast<int64_t>(write.k.size());
+  Vec read(write.v.size());
+  memory.resize(write.v.size() * write.k.size());
+  for (size_t i = 0; i < write.v.size(); ++i) {
+    double* row = memory.data() + i * keys;
+    double recalled = 0;
+    for (int64_t j = 0; j < keys; ++j) {
+      if (write.decay) row[j] *= write.decay(static_cast<int64_t>(i), j);
+      recalled += row[j] * write.k[j];
+    }
+    const double u = write.beta >= 0 ? write.beta * (write.v[i] - recalled) : write.v[i];
+    for (int64_t j = 0; j < keys; ++j) {
+      row[j] += u * write.k[j];
+      read[i] += row[j] * write.q[j];
+    }
+  }
+  return read;
+}
+
+Vec MixMemories(PlainLayer& layer, const Vec& x, int memories, int top_k, bool shared,
+                const std::function<Vec(int memory)>& answer) {
+  const Vec p = Softmax(layer.Linear("attn.gate", x));
+  std::vector<int> order(static_cast<size_t>(memories));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return p[a] > p[b]; });
+  double sum = 0;
+  for (int j = 0; j < top_k; ++j) sum += p[order[j]];
+  Vec y;
+  for (int j = 0; j < top_k; ++j) {
+    const Vec o = answer(order[j]);
+    y.resize(o.size());
+    AddTo(y, o, p[order[j]] / sum);
+  }
+  if (shared) AddTo(y, answer(memories));
+  return y;
+}
+
+Vec PlainLogits(const PlainModel& model, std::span<const int32_t> tokens, const PlainMixer& mixer) {
+  const nlohmann::json& config = model.config();
+  const int layers = config["num_hidden_layers"], dim = config["hidden_size"];
+  const double eps = config["norm_eps"];
+  std::vector<PlainLayer> stack;
+  for (int i = 0; i < layers; ++i) stack.push_back({.model = model, .index = i, .state = {}});
+  Vec logits;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    Vec h = Slice(model.Tensor("model.embeddings.weight"), int64_t{tokens[t]} * dim, dim);
+    for (PlainLayer& layer : stack) {
+      const char* mixer_norm = layer.Has("attn.norm.weight") && !layer.Has("attn_norm.weight")
+                                   ? "attn.norm.weight"
+                                   : "attn_norm.weight";
+      AddTo(h, mixer(layer, RmsNorm(h, layer.Weight(mixer_norm), eps), static_cast<int64_t>(t)));
+      const bool inner = layer.Has("mlp.norm.weight");
+      const Vec x = RmsNorm(h, layer.Weight(inner ? "mlp.norm.weight" : "mlp_norm.weight"),
+                            inner ? 1e-5 : eps);
+      Vec gate = layer.Linear("mlp.gate_proj", x), up;
+      if (layer.Has("mlp.up_proj.weight")) {
+        up = layer.Linear("mlp.up_proj", x);
+      } else {
+        const auto half = static_cast<int64_t>(gate.size() / 2);
+        up = Slice(gate, half, half);
+        gate.resize(gate.size() / 2);
+      }
+      for (size_t i = 0; i < gate.size(); ++i) gate[i] = Silu(gate[i]) * up[i];
+      AddTo(h, layer.Linear("mlp.down_proj", gate));
+    }
+    const Vec last = Multiply(model.Tensor("lm_head.weight"),
+                              RmsNorm(h, model.Tensor("model.norm.weight"), eps));
+    logits.insert(logits.end(), last.begin(), last.end());
+  }
+  return logits;
+}
+
+void MakePlainFolder(const std::string& model_type, const std::string& changes,
+                     const TestFolder& folder) {
+  ModelSpec spec = MatrixSpec(model_type, nlohmann::ordered_json::parse(changes));
+  spec.config["vocab_size"] = 61;
+  MakeFolder(spec, folder);
+  const std::string path = folder.File("model.safetensors");
+  StoredTensors tensors = ReadTensors(path);
+  SeededRandom random(/*seed=*/17);
+  for (auto& [name, tensor] : tensors) {
+    std::vector<float> values(tensor.bytes.size() / sizeof(float));
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    const float first = values.front();
+    if (std::any_of(values.begin(), values.end(), [&](float v) { return v != first; })) continue;
+    const Vec noise = random.NormalValues(static_cast<int64_t>(values.size()), 0.3);
+    for (size_t i = 0; i < values.size(); ++i) values[i] += static_cast<float>(noise[i]);
+    std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
+  }
+  WriteTensors(tensors, path);
+}
+
+void ExpectPlain(const std::string& model_type, const std::string& changes,
+                 const PlainMixer& mixer) {
+  SCOPED_TRACE(absl::StrCat(model_type, " ", changes));
+  const std::vector<int32_t> tokens = RandomTokens(40, 61, /*seed=*/3);
+  const auto logits_of = [&](const std::string& keys, const PlainMixer* plain) {
+    const TestFolder folder;
+    MakePlainFolder(model_type, keys, folder);
+    const auto driver = Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 16});
+    const std::vector<double> got = FeedSlot(*driver, 0, tokens, {7, 1, 13});
+    if (plain != nullptr) {
+      const Vec want = PlainLogits(PlainModel(folder.path()), tokens, *plain);
+      EXPECT_LE(RelativeError(got, want), 1e-6);  // the driver gives f32
+    }
+    return got;
+  };
+  const std::vector<double> got = logits_of(changes, &mixer);
+  if (changes != "{}") {
+    EXPECT_GT(RelativeError(got, logits_of("{}", nullptr)), 1e-3) << "the change changes nothing";
+  }
+}
+
+}  // namespace mneme
