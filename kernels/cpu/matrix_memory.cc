@@ -30,50 +30,51 @@ constexpr int kTokens = 64;
 //
 // all of the row before: reading first and correcting the result is the same sum as reading the
 // row that was written, and S is read once. Decays of keys go into the vectors that s is multiplied
-// by; `decay` is then 1. Before a token is written, the read is o = scale (s . q + v pass).
+// by. Read before, o = scale (s . q + v (q . (bonus k))).
 struct Token {
   const float* k;
   const float* e;
-  const float* recall;     // k, decayed like s, or c
-  const float* read;       // q, decayed like s unless read before
-  const float* key_decay;  // [key_dim], of kKey
-  const float* row_decay;  // [value_dim], of kValue, else null
+  const float* recall;  // k, decayed like s, or c
+  const float* read;    // q, decayed like s unless read before
+  const float* decays;  // of keys or of values, where those have their own
   const float* v;
   float* out;
-  float decay;
+  float decay;       // 1 where keys or values have their own
+  float read_scale;  // scale, and decay unless read before
   float beta;
-  float kq;  // k . q, or q . (bonus * k)
-  float eq;  // e . q
+  float kq;  // scale (k . q), or scale (q . (bonus k))
+  float eq;  // scale (e . q), or 0
+  bool before;
 };
 
-// What is known when a loop is compiled: how a row is corrected, and whether keys have decays of
-// their own.
-template <Correction kHow, bool kKeyDecay>
+// What decays of their own there are.
+enum class Own { kNone, kKeys, kValues };
+
+// The loop over rows, for what has to be known when it is compiled; rules differ in numbers beyond.
+template <Correction kHow, Own kOwn>
 struct Loop {
   static constexpr bool kRecalls = kHow != Correction::kNone;
   static constexpr bool kErases = kHow == Correction::kGeneral;
+  static constexpr bool kKeyDecay = kOwn == Own::kKeys;
 
   struct Write {
     float decay, u, w;
   };
 
   // Finishes a row's sums: gives its output and what is to be written.
-  static MNEME_INLINE Write Finish(const MatrixMemoryArgs& args, const Token& token, int row,
-                                   float recalled, float read) {
-    const float decay = token.row_decay == nullptr ? token.decay : token.row_decay[row];
+  static MNEME_INLINE Write Finish(const Token& token, int row, float recalled, float read) {
+    const float decay = kOwn == Own::kValues ? token.decays[row] : token.decay;
+    float read_scale = token.read_scale;
+    if (kOwn == Own::kValues && !token.before) read_scale = read_scale * decay;
     const float v = token.v[row];
-    Write write = {decay, v, 0.0f};
-    if (kHow == Correction::kDelta) write.u = token.beta * (v - decay * recalled);
-    if (kErases) write.w = recalled;
-    float out;
-    if (args.rule.read == Read::kAfter) {
-      out = decay * read + write.u * token.kq;
-      if (kErases) out += write.w * token.eq;
-    } else {
-      out = read + v * token.kq;
+    if (kHow == Correction::kDelta) {
+      const float u = token.beta * (v - decay * recalled);
+      token.out[row] = read_scale * read + (token.before ? v : u) * token.kq;
+      return {decay, u, 0.0f};
     }
-    token.out[row] = args.scale * out;
-    return write;
+    const float out = read_scale * read + v * token.kq;
+    token.out[row] = kErases ? out + recalled * token.eq : out;
+    return {decay, v, recalled};
   }
 
   static MNEME_INLINE Vec Written(Vec s, Vec decay, Vec u, Vec k, Vec w, Vec e) {
@@ -85,8 +86,7 @@ struct Loop {
   // first-level cache, for the update. Meanwhile the rows after the next few are fetched, evenly
   // over both passes: left alone, the processor would see R short streams.
   template <int R, bool kFetchNext>
-  static MNEME_INLINE void Step(const MatrixMemoryArgs& args, float* state, int key_dim,
-                                const Token& token, int row) {
+  static MNEME_INLINE void Step(float* state, int key_dim, const Token& token, int row) {
     const int whole = key_dim / kLanes * kLanes;
     const int tail = key_dim - whole;
     const float* ahead = state + (R + R / 2) * key_dim;
@@ -113,33 +113,34 @@ struct Loop {
       }
     }
 
-    Vec u[R], w[R], decay[R];
+    Vec u[R], w[R], decays[R];
     MNEME_UNROLL
     for (int r = 0; r < R; ++r) {
-      const Write write =
-          Finish(args, token, row + r, kRecalls ? Sum(recalled[r]) : 0.0f, Sum(read[r]));
+      const Write write = Finish(token, row + r, kRecalls ? Sum(recalled[r]) : 0.0f, Sum(read[r]));
       u[r] = Set1(write.u);
       w[r] = Set1(write.w);
-      decay[r] = Set1(write.decay);
+      decays[r] = Set1(write.decay);
     }
+    const Vec decay = Set1(token.decay);
 
     for (int i = 0; i < whole; i += kLanes) {
       const Vec k = Load(token.k + i), e = kErases ? Load(token.e + i) : Zero();
-      const Vec key_decay = kKeyDecay ? Load(token.key_decay + i) : Zero();
+      const Vec key_decay = kKeyDecay ? Load(token.decays + i) : Zero();
       MNEME_UNROLL
       for (int r = 0; r < R; ++r) {
         float* s = state + r * key_dim + i;
-        Store(s, Written(Load(s), kKeyDecay ? key_decay : decay[r], u[r], k, w[r], e));
+        const Vec d = kKeyDecay ? key_decay : kOwn == Own::kValues ? decays[r] : decay;
+        Store(s, Written(Load(s), d, u[r], k, w[r], e));
         if (kFetchNext && r >= R / 2) Prefetch(ahead + r * key_dim + i);
       }
     }
     if (tail > 0) {
       const Vec k = LoadFirst(token.k + whole, tail);
       const Vec e = kErases ? LoadFirst(token.e + whole, tail) : Zero();
-      const Vec key_decay = kKeyDecay ? LoadFirst(token.key_decay + whole, tail) : Zero();
+      const Vec key_decay = kKeyDecay ? LoadFirst(token.decays + whole, tail) : Zero();
       for (int r = 0; r < R; ++r) {
         float* s = state + r * key_dim + whole;
-        const Vec d = kKeyDecay ? key_decay : decay[r];
+        const Vec d = kKeyDecay ? key_decay : kOwn == Own::kValues ? decays[r] : decay;
         StoreFirst(s, Written(LoadFirst(s, tail), d, u[r], k, w[r], e), tail);
       }
     }
@@ -149,8 +150,7 @@ struct Loop {
   // limit that is a third faster than tiles: one stream from end to end of a head, which the
   // processor's own prefetching follows better than any of ours. Sums add in the order of Step.
   template <int N>
-  static MNEME_INLINE void StepHeldRow(const MatrixMemoryArgs& args, float* state,
-                                       const Token& token, int row) {
+  static MNEME_INLINE void StepHeldRow(float* state, const Token& token, int row) {
     Vec held[N], recalled = Zero(), read = Zero();
     MNEME_UNROLL
     for (int i = 0; i < N; ++i) {
@@ -158,11 +158,11 @@ struct Loop {
       if (kRecalls) recalled = MulAdd(held[i], Load(token.recall + i * kLanes), recalled);
       read = MulAdd(held[i], Load(token.read + i * kLanes), read);
     }
-    const Write write = Finish(args, token, row, kRecalls ? Sum(recalled) : 0.0f, Sum(read));
+    const Write write = Finish(token, row, kRecalls ? Sum(recalled) : 0.0f, Sum(read));
     const Vec u = Set1(write.u), w = Set1(write.w), decay = Set1(write.decay);
     MNEME_UNROLL
     for (int i = 0; i < N; ++i) {
-      const Vec d = kKeyDecay ? Load(token.key_decay + i * kLanes) : decay;
+      const Vec d = kKeyDecay ? Load(token.decays + i * kLanes) : decay;
       const Vec e = kErases ? Load(token.e + i * kLanes) : Zero();
       Store(state + i * kLanes, Written(held[i], d, u, Load(token.k + i * kLanes), w, e));
     }
@@ -170,67 +170,72 @@ struct Loop {
 
   // False: no registers for rows of this length.
   template <int N>
-  static bool StepHeldRows(const MatrixMemoryArgs& args, float* state, int key_dim, bool zero,
-                           const Token& token, int begin, int end) {
+  static bool StepHeldRows(float* state, int key_dim, bool zero, const Token& shared, int begin,
+                           int end) {
     if constexpr (N == 0) {
       return false;
     } else {
       if (key_dim != N * kLanes) {
-        return StepHeldRows<N / 2>(args, state, key_dim, zero, token, begin, end);
+        return StepHeldRows<N / 2>(state, key_dim, zero, shared, begin, end);
       }
+      const Token token = shared;  // which no write to S can change
       for (int row = begin; row < end; ++row) {
         float* s = state + int64_t{row} * key_dim;
         if (zero) __builtin_memset(s, 0, sizeof(float) * key_dim);
-        StepHeldRow<N>(args, s, token, row);
+        StepHeldRow<N>(s, token, row);
       }
       return true;
     }
   }
 
   template <int R>
-  static MNEME_INLINE void Rows(const MatrixMemoryArgs& args, float* state, int key_dim, bool zero,
-                                const Token* tokens, int count, int row) {
+  static MNEME_INLINE void Rows(float* state, int key_dim, bool zero, const Token* tokens,
+                                int count, int row) {
     if (zero) __builtin_memset(state, 0, sizeof(float) * R * key_dim);
-    Step<R, true>(args, state, key_dim, tokens[0], row);
-    for (int t = 1; t < count; ++t) Step<R, false>(args, state, key_dim, tokens[t], row);
+    Step<R, true>(state, key_dim, tokens[0], row);
+    for (int t = 1; t < count; ++t) Step<R, false>(state, key_dim, tokens[t], row);
   }
 
   // Tokens [0, count) through rows [begin, end), those of a fresh memory being zero.
-  static void Run(const MatrixMemoryArgs& args, float* state, int key_dim, bool zero,
-                  const Token* tokens, int count, int begin, int end) {
+  static void Run(float* state, int key_dim, bool zero, const Token* tokens, int count, int begin,
+                  int end) {
 #if defined(__AVX512F__)
     constexpr int kMostHeld = 16;
 #else
     constexpr int kMostHeld = 0;  // too few registers
 #endif
-    if (count == 1 && StepHeldRows<kMostHeld>(args, state, key_dim, zero, tokens[0], begin, end)) {
+    if (count == 1 && StepHeldRows<kMostHeld>(state, key_dim, zero, tokens[0], begin, end)) {
       return;
     }
     int row = begin;
     for (; row + kRows <= end; row += kRows) {
-      Rows<kRows>(args, state + int64_t{row} * key_dim, key_dim, zero, tokens, count, row);
+      Rows<kRows>(state + int64_t{row} * key_dim, key_dim, zero, tokens, count, row);
     }
     for (; row < end; ++row) {
-      Rows<1>(args, state + int64_t{row} * key_dim, key_dim, zero, tokens, count, row);
+      Rows<1>(state + int64_t{row} * key_dim, key_dim, zero, tokens, count, row);
     }
   }
 };
 
-using RunFunction = void (*)(const MatrixMemoryArgs&, float*, int, bool, const Token*, int, int,
-                             int);
+using RunFunction = void (*)(float*, int, bool, const Token*, int, int, int);
+
+template <Correction kHow>
+RunFunction LoopOf(Decay decay) {
+  return decay == Decay::kKey     ? Loop<kHow, Own::kKeys>::Run
+         : decay == Decay::kValue ? Loop<kHow, Own::kValues>::Run
+                                  : Loop<kHow, Own::kNone>::Run;
+}
 
 RunFunction LoopOf(MatrixRule rule) {
-  const bool key_decay = rule.decay == Decay::kKey;
   switch (rule.correction) {
     case Correction::kNone:
       break;
     case Correction::kDelta:
-      return key_decay ? Loop<Correction::kDelta, true>::Run : Loop<Correction::kDelta, false>::Run;
+      return LoopOf<Correction::kDelta>(rule.decay);
     case Correction::kGeneral:
-      return key_decay ? Loop<Correction::kGeneral, true>::Run
-                       : Loop<Correction::kGeneral, false>::Run;
+      return LoopOf<Correction::kGeneral>(rule.decay);
   }
-  return key_decay ? Loop<Correction::kNone, true>::Run : Loop<Correction::kNone, false>::Run;
+  return LoopOf<Correction::kNone>(rule.decay);
 }
 
 MNEME_INLINE float Dot(const float* a, const float* b, int n) {
@@ -267,13 +272,19 @@ MNEME_INLINE float ExpOf(float x) {
   return lanes[0];
 }
 
-// One entry's part of a tensor for a head, `width` numbers; null without the tensor.
-MNEME_INLINE float* Part(const MatrixMemoryArgs& args, const TensorView& tensor, int64_t entry,
-                         int head, int width) {
-  if (tensor.empty()) return nullptr;
-  const int64_t n = tensor.shape[1], heads = args.out.shape[1];
-  return tensor.as<float>() + (entry * n + head / (heads / n)) * width;
-}
+// What one head reads of a tensor: `width` numbers of each entry, or none without the tensor.
+struct Part {
+  float* first = nullptr;
+  int64_t pitch = 0;  // from entry to entry
+
+  Part(const MatrixMemoryArgs& args, const TensorView& tensor, int head, int64_t width) {
+    if (tensor.empty()) return;
+    const auto n = static_cast<int>(tensor.shape[1]), heads = static_cast<int>(args.out.shape[1]);
+    first = tensor.as<float>() + (n == heads ? head : head / (heads / n)) * width;
+    pitch = n * width;
+  }
+  float* At(int64_t entry) const { return first == nullptr ? nullptr : first + entry * pitch; }
+};
 
 // Floats of scratch that a token needs: of kKey d, d k and d q; of kValue d.
 int64_t TokenScratch(const MatrixMemoryArgs& args) {
@@ -283,57 +294,67 @@ int64_t TokenScratch(const MatrixMemoryArgs& args) {
                                             : 0;
 }
 
+// What one head reads.
+struct Head {
+  Head(const MatrixMemoryArgs& args, int head)
+      : q(args, args.q, head, args.k.shape[2]),
+        k(args, args.k, head, args.k.shape[2]),
+        v(args, args.v, head, args.out.shape[2]),
+        beta(args, args.beta, head, 1),
+        c(args, args.c, head, args.k.shape[2]),
+        e(args, args.e, head, args.k.shape[2]),
+        out(args, args.out, head, args.out.shape[2]),
+        log_decay(args, args.rule.decay == Decay::kConstant ? TensorView() : args.log_decay, head,
+                  args.rule.decay == Decay::kKey     ? args.k.shape[2]
+                  : args.rule.decay == Decay::kValue ? args.out.shape[2]
+                                                     : 1) {
+    if (args.rule.decay == Decay::kConstant) constant = ExpOf(args.log_decay.as<float>()[head]);
+    if (!args.bonus.empty()) bonus = args.bonus.as<float>() + head * args.k.shape[2];
+  }
+
+  Part q, k, v, beta, c, e, out, log_decay;
+  float constant = 1.0f;
+  const float* bonus = nullptr;
+};
+
 // `scratch` is the token's own.
-Token MakeToken(const MatrixMemoryArgs& args, int64_t entry, int head, int begin, int end,
+Token MakeToken(const MatrixMemoryArgs& args, const Head& head, int64_t entry, int begin, int end,
                 float* scratch) {
   const int key_dim = static_cast<int>(args.k.shape[2]);
-  const int value_dim = static_cast<int>(args.out.shape[2]);
-  const bool before = args.rule.read == Read::kBeforeWithBonus;
-  const float* q = Part(args, args.q, entry, head, key_dim);
+  const float* q = head.q.At(entry);
+  const bool delta = args.rule.correction == Correction::kDelta;
   Token token = {};
-  token.k = Part(args, args.k, entry, head, key_dim);
-  token.e = Part(args, args.e, entry, head, key_dim);
-  token.v = Part(args, args.v, entry, head, value_dim);
-  token.out = Part(args, args.out, entry, head, value_dim);
-  token.recall = args.rule.correction == Correction::kDelta
-                     ? token.k
-                     : Part(args, args.c, entry, head, key_dim);
+  token.k = head.k.At(entry);
+  token.e = head.e.At(entry);
+  token.v = head.v.At(entry);
+  token.out = head.out.At(entry);
+  token.recall = delta ? token.k : head.c.At(entry);
   token.read = q;
-  token.decay = 1.0f;
-  switch (args.rule.decay) {
-    case Decay::kNone:
-      break;
-    case Decay::kConstant:
-      token.decay = ExpOf(args.log_decay.as<float>()[head]);
-      break;
-    case Decay::kHead:
-      token.decay = ExpOf(*Part(args, args.log_decay, entry, head, 1));
-      break;
-    case Decay::kKey: {
-      Exps(Part(args, args.log_decay, entry, head, key_dim), scratch, key_dim);
-      token.key_decay = scratch;
-      if (args.rule.correction == Correction::kDelta) {
-        Products(scratch, token.k, scratch + key_dim, key_dim);
-        token.recall = scratch + key_dim;
-      }
-      if (!before) {
-        Products(scratch, q, scratch + 2 * key_dim, key_dim);
-        token.read = scratch + 2 * key_dim;
-      }
-      break;
+  token.before = args.rule.read == Read::kBeforeWithBonus;
+  token.decay = head.constant;
+  const float* log_decay = head.log_decay.At(entry);
+  if (args.rule.decay == Decay::kHead) token.decay = ExpOf(*log_decay);
+  if (args.rule.decay == Decay::kKey) {
+    Exps(log_decay, scratch, key_dim);
+    token.decays = scratch;
+    if (delta) {
+      Products(scratch, token.k, scratch + key_dim, key_dim);
+      token.recall = scratch + key_dim;
     }
-    case Decay::kValue:
-      Exps(Part(args, args.log_decay, entry, head, value_dim) + begin, scratch + begin,
-           end - begin);
-      token.row_decay = scratch;
-      break;
+    if (!token.before) {
+      Products(scratch, q, scratch + 2 * key_dim, key_dim);
+      token.read = scratch + 2 * key_dim;
+    }
   }
-  if (token.e != nullptr) token.eq = Dot(token.e, q, key_dim);
-  if (args.rule.correction == Correction::kDelta) {
-    token.beta = *Part(args, args.beta, entry, head, 1);
+  if (args.rule.decay == Decay::kValue) {
+    Exps(log_decay + begin, scratch + begin, end - begin);
+    token.decays = scratch;
   }
-  token.kq = before ? Dot3(q, args.bonus.as<float>() + int64_t{head} * key_dim, token.k, key_dim)
-                    : Dot(token.k, q, key_dim);
+  if (delta) token.beta = *head.beta.At(entry);
+  token.read_scale = token.before ? args.scale : args.scale * token.decay;
+  token.kq = args.scale *
+             (token.before ? Dot3(q, head.bonus, token.k, key_dim) : Dot(token.k, q, key_dim));
+  if (token.e != nullptr && !token.before) token.eq = args.scale * Dot(token.e, q, key_dim);
   return token;
 }
 
@@ -351,15 +372,16 @@ void MatrixMemory(const MatrixMemoryArgs& args, int segment, int head, int begin
   bool zero = args.segments.fresh.as<int32_t>()[segment] != 0;
   float* state = args.state.as<float>(slot, memory) + head * value_dim * key_dim;
   const RunFunction run = LoopOf(args.rule);
+  const Head parts(args, head);
 
   Token tokens[kTokens];
   for (int first = offsets[segment]; first < offsets[segment + 1]; first += kTokens) {
     const int left = offsets[segment + 1] - first;
     const int count = left < kTokens ? left : kTokens;
     for (int t = 0; t < count; ++t) {
-      tokens[t] = MakeToken(args, first + t, head, begin, end, scratch + t * token_scratch);
+      tokens[t] = MakeToken(args, parts, first + t, begin, end, scratch + t * token_scratch);
     }
-    run(args, state, key_dim, zero, tokens, count, begin, end);
+    run(state, key_dim, zero, tokens, count, begin, end);
     zero = false;
   }
 }

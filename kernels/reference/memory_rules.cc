@@ -58,9 +58,12 @@ Gate GateOf(const DecayGatesArgs& args, double x, int64_t head, int64_t i) {
     case DecayGate::kForget: {
       const double lower = args.lower.empty() ? 0.0 : args.lower.as<float>()[i];
       const double f = lower + (1 - lower) * reference::Sigmoid(x);
-      const double g = lower == 0 ? -reference::ExactSoftplus(-x) : std::log(f);
-      return {std::max(g, static_cast<double>(kLeastLogDecay)),
-              (1 - lower) * reference::Sigmoid(-x)};
+      const double complement = (1 - lower) * reference::Sigmoid(-x);
+      // Of the two that make 1, the smaller one has the digits.
+      const double g = lower == 0 ? -reference::ExactSoftplus(-x)
+                       : f < 0.5  ? std::log(f)
+                                  : std::log1p(-complement);
+      return {std::max(g, static_cast<double>(kLeastLogDecay)), complement};
     }
     case DecayGate::kSoftplus: {
       const double g = -std::exp(static_cast<double>(args.a_log.as<float>()[head])) *

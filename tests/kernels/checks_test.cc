@@ -54,10 +54,12 @@ TEST_P(ChecksDeathTest, MemoryOperations) {
                                         .segments = segments,
                                         .y = Act({2, 8})}};
   EXPECT_DEATH(kernels().ShortConv(convolution), "a convolution 17 wide");
-  EXPECT_DEATH(
-      kernels().MatrixMemory(
-          {.q = Act({2, 2, 4}), .k = Act({2, 2, 4}), .v = Act({2, 3, 4}), .segments = segments}),
-      "log_decay");
+  EXPECT_DEATH(kernels().MatrixMemory({.q = Act({2, 2, 4}),
+                                       .k = Act({2, 2, 4}),
+                                       .v = Act({2, 2, 4}),
+                                       .segments = segments,
+                                       .out = Act({2, 2, 4})}),
+               "log_decay has shape");
   EXPECT_DEATH(kernels().MatrixMemory({.q = Act({2, 2, 4}),
                                        .k = Act({2, 2, 4}),
                                        .v = Act({2, 2, 4}),
@@ -70,6 +72,128 @@ TEST_P(ChecksDeathTest, MemoryOperations) {
       kernels().RouteTopK(
           {.logits = Act({2, 4}), .indices = View({2, 5}, DType::kI32), .weights = Act({2, 5})}),
       "top_k 5 of 4");
+}
+
+TEST_P(ChecksDeathTest, ActivationsAndProductsOfElements) {
+  EXPECT_DEATH(kernels().AddBias({.bias = View({2, 8}), .y = Act({3, 8})}),
+               "biases without group_offsets");
+  EXPECT_DEATH(kernels().AddBias({.bias = View({1, 7}), .y = Act({3, 8})}),
+               "bias has shape \\[1, 7\\], expected \\[1, 8\\]");
+  EXPECT_DEATH(
+      kernels().AddBias(
+          {.bias = View({2, 8}), .group_offsets = View({2}, DType::kI32), .y = Act({3, 8})}),
+      "group_offsets has shape");
+  const ActivateArgs more[] = {{.x = Act({2, 8}), .y = Act({3, 8})}};
+  EXPECT_DEATH(kernels().Activate(more), "rows of as many entries");
+  const ActivateArgs wider[] = {
+      {.x = Act({2, 8}), .entry_rows = View({3}, DType::kI32), .y = Act({3, 9})}};
+  EXPECT_DEATH(kernels().Activate(wider), "y has shape");
+  EXPECT_DEATH(kernels().Multiply({.a = Act({2, 8}), .b = Act({2, 7}), .y = Act({2, 8})}),
+               "b has shape");
+}
+
+TEST_P(ChecksDeathTest, OperationsOnHeads) {
+  EXPECT_DEATH(kernels().SumNorm({.x = Act({2, 8}), .y = Act({2, 8})}), "x has shape");
+  EXPECT_DEATH(kernels().Softmax({.x = Act({2, 1, 8}), .y = Act({2, 8, 1})}), "y has shape");
+  EXPECT_DEATH(kernels().Divide({.x = Act({2, 3, 8}), .z = Act({2, 8}), .y = Act({2, 3, 8})}),
+               "z has shape \\[2, 8\\], expected \\[2, 3\\]");
+  EXPECT_DEATH(
+      kernels().MapFeatures({.map = FeatureMap::kDpfp, .x = Act({2, 3, 8}), .y = Act({2, 3, 16})}),
+      "y has shape \\[2, 3, 16\\], expected \\[2, 3, 64\\]");
+  EXPECT_DEATH(kernels().Rope({.x = Act({2, 3, 7}),
+                               .positions = View({2}, DType::kI64),
+                               .frequencies = View({3}),
+                               .y = Act({2, 3, 7})}),
+               "pairs of a head of 7");
+  EXPECT_DEATH(kernels().Rope({.x = Act({2, 3, 8}),
+                               .positions = View({2}, DType::kI32),
+                               .frequencies = View({4}),
+                               .y = Act({2, 3, 8})}),
+               "positions is i32, expected i64");
+  EXPECT_DEATH(kernels().GatedRmsNorm({.x = Act({2, 3, 8}),
+                                       .gate = Act({2, 3, 8}),
+                                       .weight = View({8}),
+                                       .activation = Activation::kRelu,
+                                       .y = Act({2, 3, 8})}),
+               "neither silu nor sigmoid");
+}
+
+TEST_P(ChecksDeathTest, Rows) {
+  IndexRowsArgs args = {.row_offsets = View({3}, DType::kI32),
+                        .slots = View({2}, DType::kI32),
+                        .positions = View({2}, DType::kI64),
+                        .token_positions = View({5}, DType::kI64),
+                        .segments = {.count = 3}};
+  EXPECT_DEATH(kernels().IndexRows(args), "segments");
+  args.row_offsets.shape = {2};
+  EXPECT_DEATH(kernels().IndexRows(args), "row_offsets has shape");
+}
+
+TEST_P(ChecksDeathTest, Gates) {
+  DecayGatesArgs args = {.gate = DecayGate::kSoftplus,
+                         .x = Act({2, 3, 8}),
+                         .a_log = View({3}),
+                         .dt_bias = View({3, 8}),
+                         .log_decay = Act({2, 3, 8}),
+                         .complement = Act({2, 3, 7})};
+  EXPECT_DEATH(kernels().DecayGates(args), "complement has shape");
+  args.dt_bias.shape = {8};
+  EXPECT_DEATH(kernels().DecayGates(args), "dt_bias has shape");
+  args.a_log = {};
+  EXPECT_DEATH(kernels().DecayGates(args), "a_log ");
+  args.gate = DecayGate::kForget;
+  args.lower = View({3});
+  EXPECT_DEATH(kernels().DecayGates(args), "lower has shape");
+}
+
+TEST_P(ChecksDeathTest, MatrixMemoriesGetWhatTheirRuleTakes) {
+  using Rule = MatrixRule;
+  const Segments segments = {.count = 1,
+                             .offsets = View({2}, DType::kI32),
+                             .slots = View({1}, DType::kI32),
+                             .memories = View({1}, DType::kI32),
+                             .fresh = View({1}, DType::kI32)};
+  const MatrixMemoryArgs plain = {
+      .rule = {Rule::Decay::kNone, Rule::Correction::kNone, Rule::Read::kAfter},
+      .q = Act({2, 2, 4}),
+      .k = Act({2, 2, 4}),
+      .v = Act({2, 4, 5}),
+      .segments = segments,
+      .out = Act({2, 4, 5})};
+  MatrixMemoryArgs args = plain;
+  args.k = Act({2, 3, 4});
+  EXPECT_DEATH(kernels().MatrixMemory(args), "k has 3 heads, the memory 4");
+  args = plain;
+  args.q = Act({2, 2, 5});
+  EXPECT_DEATH(kernels().MatrixMemory(args), "q has shape");
+  args = plain;
+  args.log_decay = Act({2, 4});
+  EXPECT_DEATH(kernels().MatrixMemory(args), "log_decay that the rule has no use for");
+  args = plain;
+  args.beta = Act({2, 4});
+  EXPECT_DEATH(kernels().MatrixMemory(args), "beta that the rule has no use for");
+  args = plain;
+  args.rule.decay = Rule::Decay::kKey;
+  args.log_decay = Act({2, 4, 5});
+  EXPECT_DEATH(kernels().MatrixMemory(args), "log_decay has shape");
+  args.rule.decay = Rule::Decay::kConstant;
+  EXPECT_DEATH(kernels().MatrixMemory(args), "log_decay ");
+  args = plain;
+  args.rule.correction = Rule::Correction::kGeneral;
+  args.c = Act({2, 2, 4});
+  EXPECT_DEATH(kernels().MatrixMemory(args), "e has shape");
+  args = plain;
+  args.rule.read = Rule::Read::kBeforeWithBonus;
+  args.bonus = View({2, 4});
+  EXPECT_DEATH(kernels().MatrixMemory(args), "bonus has shape \\[2, 4\\], expected \\[4, 4\\]");
+}
+
+TEST_P(ChecksDeathTest, ConvolutionsHaveTwoActivations) {
+  const ShortConvArgs convolution[] = {{.x = Act({2, 8}),
+                                        .weight = View({8, 4}),
+                                        .activation = Activation::kSigmoid,
+                                        .y = Act({2, 8})}};
+  EXPECT_DEATH(kernels().ShortConv(convolution), "neither silu nor nothing");
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, ChecksDeathTest, testing::ValuesIn(AllBackends()), BackendName);

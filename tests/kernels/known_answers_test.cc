@@ -1,6 +1,7 @@
 // Small cases worked out by hand, and the delta rule in the layout and order of its literature.
 // They hold the reference backend as well, which the other tests take on trust.
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -97,6 +98,9 @@ TEST_P(KnownAnswersTest, Norms) {
   kernels_.GatedRmsNorm(gated);
   // silu(log 2) = 2/3 log 2.
   EXPECT_THAT(bench_.Read(gated.y), IsWithin(kBound, {0, 2.8 * std::log(2.0)}));
+  gated.activation = Activation::kSigmoid;  // 1/2 and 2/3
+  kernels_.GatedRmsNorm(gated);
+  EXPECT_THAT(bench_.Read(gated.y), IsWithin(4 * kBound, {0.1, 2.8}));
 }
 
 TEST_P(KnownAnswersTest, SwiGlu) {
@@ -106,6 +110,132 @@ TEST_P(KnownAnswersTest, SwiGlu) {
   args.y = bench_.NewActivations({1, 3});
   kernels_.SwiGlu(args);
   EXPECT_THAT(bench_.Read(args.y), IsWithin(kBound, {0, 1.5 * std::log(3.0), std::log(3.0)}));
+}
+
+TEST_P(KnownAnswersTest, Activations) {
+  const std::vector<std::pair<Activation, std::vector<double>>> cases = {
+      {Activation::kIdentity, {-2, 0, 6}},
+      {Activation::kSilu, {-2 / (1 + std::exp(1.0)), 0, 6 / (1 + std::exp(-3.0))}},
+      {Activation::kSigmoid, {2 / (1 + std::exp(1.0)), 1, 2 / (1 + std::exp(-3.0))}},
+      {Activation::kRelu, {0, 0, 6}},
+      {Activation::kEluPlusOne, {2 * std::exp(-1.0), 2, 8}},
+  };
+  for (const auto& [activation, want] : cases) {
+    ActivateArgs args;
+    args.x = bench_.Activations({3, 0, -1}, {3, 1});
+    args.entry_rows = bench_.Ints({2, 1, 0});
+    args.activation = activation;
+    args.scale = 2;
+    args.y = bench_.NewActivations({3, 1});
+    kernels_.Activate({&args, 1});
+    EXPECT_THAT(bench_.Read(args.y), IsWithin(8 * kBound, want)) << static_cast<int>(activation);
+  }
+}
+
+TEST_P(KnownAnswersTest, SumsAndProducts) {
+  AddBiasArgs bias;
+  bias.bias = bench_.Floats({1, 2, 30, 40, 500, 600}, {3, 2});
+  bias.group_offsets = bench_.Ints({0, 2, 2, 3});
+  bias.y = bench_.Activations({1, 1, 2, 2, 3, 3}, {3, 2});
+  kernels_.AddBias(bias);
+  EXPECT_THAT(bench_.Read(bias.y), IsWithin(0, {2, 3, 3, 4, 503, 603}));
+
+  MultiplyArgs product;
+  product.a = bench_.Activations({1, -2, 3}, {1, 3});
+  product.b = bench_.Activations({4, 5, 0.5}, {1, 3});
+  product.y = bench_.NewActivations({1, 3});
+  kernels_.Multiply(product);
+  EXPECT_THAT(bench_.Read(product.y), IsWithin(0, {4, -10, 1.5}));
+
+  SumNormArgs norm;
+  norm.x = bench_.Activations({1, 3, 5, -1}, {1, 2, 2});
+  norm.eps = 1;
+  norm.y = bench_.NewActivations({1, 2, 2});
+  kernels_.SumNorm(norm);
+  EXPECT_THAT(bench_.Read(norm.y), IsWithin(kBound, {0.2, 0.6, 1, -0.2}));
+
+  DivideArgs quotient;
+  quotient.x = bench_.Activations({1, 3, 5, -1}, {1, 2, 2});
+  quotient.z = bench_.Activations({1, 4}, {1, 2});
+  quotient.eps = 1;
+  quotient.y = bench_.NewActivations({1, 2, 2});
+  kernels_.Divide(quotient);
+  EXPECT_THAT(bench_.Read(quotient.y), IsWithin(kBound, {0.5, 1.5, 1, -0.2}));
+}
+
+TEST_P(KnownAnswersTest, FeatureMaps) {
+  const double log2 = RoundTo(std::log(2.0), DType::kF32);
+  SoftmaxArgs softmax;
+  softmax.x = bench_.Activations({log2, 0, log2, 1000, 0, 0}, {1, 2, 3});
+  softmax.y = bench_.NewActivations({1, 2, 3});
+  kernels_.Softmax(softmax);
+  EXPECT_THAT(bench_.Read(softmax.y), IsWithin(kBound, {0.4, 0.2, 0.4, 1, 0, 0}));
+
+  FeatureMapArgs args;
+  args.map = FeatureMap::kHedgehog;  // softmax of (log 2, 0, -log 2, 0)
+  args.x = bench_.Activations({log2 / 2, 0}, {1, 1, 2});
+  args.y = bench_.NewActivations({1, 1, 4});
+  kernels_.MapFeatures(args);
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(kBound, {4 / 9.0, 2 / 9.0, 1 / 9.0, 2 / 9.0}));
+
+  args.map = FeatureMap::kDpfp;  // of z = (2, 3, -2, -3) and of (0, 5, 0, -5)
+  args.x = bench_.Activations({2, 3, -1, 5}, {1, 2, 2});
+  args.y = bench_.NewActivations({1, 2, 16});
+  kernels_.MapFeatures(args);
+  EXPECT_THAT(bench_.Read(args.y),
+              IsWithin(0, {-6, 6, -6, 6, -4, -9,  -4, -9,  6, -6, 6, -6, 4, 9,  4, 9,
+                           0,  0, 0,  0, 0,  -25, 0,  -25, 0, 0,  0, 0,  0, 25, 0, 25}));
+}
+
+// A quarter of a turn, at position 1 and at position 5, and half of one.
+TEST_P(KnownAnswersTest, Rope) {
+  const double quarter = RoundTo(std::acos(0.0), DType::kF32);
+  RopeArgs args;
+  args.x = bench_.Activations({1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}, {3, 1, 4});
+  args.positions = bench_.Longs({1, 5, 2});
+  args.frequencies = bench_.Floats({quarter, 0}, {2});
+  args.y = bench_.NewActivations({3, 1, 4});
+  kernels_.Rope(args);
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(8 * kBound, {-3, 2, 1, 4, -3, 2, 1, 4, -1, 2, -3, 4}));
+}
+
+TEST_P(KnownAnswersTest, DecayGates) {
+  const double log2 = RoundTo(std::log(2.0), DType::kF32),
+               log3 = RoundTo(std::log(3.0), DType::kF32);
+  const auto run = [this](DecayGatesArgs args, const std::vector<double>& x) {
+    const Shape shape = {1, 1, static_cast<int64_t>(x.size())};
+    args.x = bench_.Activations(x, shape);
+    args.log_decay = bench_.NewActivations(shape);
+    args.complement = bench_.NewActivations(shape);
+    kernels_.DecayGates(args);
+    std::vector<double> both = bench_.Read(args.log_decay);
+    const std::vector<double> complement = bench_.Read(args.complement);
+    both.insert(both.end(), complement.begin(), complement.end());
+    return both;
+  };
+  // sigmoid(0) and sigmoid(log 3), under a root; then cut off.
+  EXPECT_THAT(run({.gate = DecayGate::kLogSigmoid, .normalizer = 2}, {0, log3}),
+              IsWithin(kBound, {std::log(0.5) / 2, std::log(0.75) / 2, 1 - std::sqrt(0.5),
+                                1 - std::sqrt(0.75)}));
+  EXPECT_THAT(
+      run({.gate = DecayGate::kLogSigmoid, .normalizer = 1, .least = static_cast<float>(-log2)},
+          {0, -log3}),
+      IsWithin(kBound, {-log2, -log2, 0.5, 0.5}));
+  // 1/2 + 1/2 * 1/2, and 3/4 of nothing kept.
+  EXPECT_THAT(
+      run({.gate = DecayGate::kForget, .lower = bench_.Floats({0.5, 0}, {1, 2})}, {0, log3}),
+      IsWithin(kBound, {std::log(0.75), std::log(0.75), 0.25, 0.25}));
+  EXPECT_THAT(run({.gate = DecayGate::kSoftplus,
+                   .a_log = bench_.Floats({log2}, {1}),
+                   .dt_bias = bench_.Floats({-1, 1}, {1, 2})},
+                  {1, 29}),
+              IsWithin(60 * kBound, {-2 * log2, -60, 0.75, 1}));
+  EXPECT_THAT(run({.gate = DecayGate::kBounded,
+                   .lower_bound = -4,
+                   .a_log = bench_.Floats({log2}, {1}),
+                   .dt_bias = bench_.Floats({1, 0}, {1, 2})},
+                  {-1, log3 / 2}),
+              IsWithin(4 * kBound, {-2, -3, 1 - std::exp(-2.0), 1 - std::exp(-3.0)}));
 }
 
 TEST_P(KnownAnswersTest, RouteTopK) {
@@ -176,6 +306,14 @@ TEST_P(KnownAnswersTest, ShortConv) {
   kernels_.ShortConv({&args, 1});
   EXPECT_THAT(bench_.Read(args.y), IsWithin(kBound, {-1 / (1 + std::exp(1.0))}));
   EXPECT_THAT(fresh.Read(0, 0), IsWithin(0, {0, -0.01f}));
+
+  // And one without an activation: 100 * 2 + 10 * -0.01.
+  args.activation = Activation::kIdentity;
+  args.x = bench_.Activations({2}, {1, 1});
+  args.segments = Upload(bench_, {{1, 0, 0, false}});
+  args.y = bench_.NewActivations({1, 1});
+  kernels_.ShortConv({&args, 1});
+  EXPECT_THAT(bench_.Read(args.y), IsWithin(200 * kBound, {200 - 10 * 0.01}));
 }
 
 TEST_P(KnownAnswersTest, DeltaGates) {
@@ -208,6 +346,81 @@ TEST_P(KnownAnswersTest, GatedDeltaRule) {
   kernels_.MatrixMemory(args);
   EXPECT_THAT(slabs.Read(0, 0), IsWithin(kBound, {1.75, 1}));
   EXPECT_THAT(bench_.Read(args.out), IsWithin(kBound, {2.75}));
+}
+
+// One token through a matrix of two values and two keys, value first, under every rule. By hand:
+//   S = [1 2; 3 4], q = (1, -1), k = (2, 1), v = (1, 2), beta = 1/2, c = (1, 1), e = (1/2, -1)
+//   S c = (3, 7); the decays are those of kDecayed, D S.
+TEST_P(KnownAnswersTest, MatrixMemoryUnderEveryRule) {
+  using Decay = MatrixRule::Decay;
+  using Correction = MatrixRule::Correction;
+  struct Case {
+    Decay decay;
+    std::vector<double> decays;
+    // After the token, and 2 S q of it, for no correction, delta and the general one.
+    std::vector<double> state[3], out[3];
+  };
+  const Case cases[] = {
+      {Decay::kNone,
+       {},  // D S = [1 2; 3 4]
+       {{3, 3, 7, 6}, {-2, 0.5, -5, 0}, {4.5, 0, 10.5, -1}},
+       {{0, 2}, {-5, -10}, {9, 23}}},
+      {Decay::kConstant,
+       {0.5},  // [0.5 1; 1.5 2]
+       {{2.5, 2, 5.5, 4}, {-0.5, 0.5, -1.5, 0.5}, {4, -1, 9, -3}},
+       {{1, 3}, {-2, -4}, {10, 24}}},
+      {Decay::kHead,
+       {0.25},  // [0.25 0.5; 0.75 1]
+       {{2.25, 1.5, 4.75, 3}, {0.25, 0.5, 0.25, 0.75}, {3.75, -1.5, 8.25, -4}},
+       {{1.5, 3.5}, {-0.5, -1}, {10.5, 24.5}}},
+      {Decay::kKey,
+       {0.5, 0.25},  // [0.5 0.5; 1.5 1]
+       {{2.5, 1.5, 5.5, 3}, {0, 0.25, -0.5, 0}, {4, -1.5, 9, -4}},
+       {{2, 5}, {-0.5, -1}, {11, 26}}},
+      {Decay::kValue,
+       {0.5, 0.25},  // [0.5 1; 0.75 1]
+       {{2.5, 2, 4.75, 3}, {-0.5, 0.5, 0.25, 0.75}, {4, -1, 8.25, -4}},
+       {{1, 3.5}, {-2, -1}, {10, 24.5}}},
+  };
+  for (const Case& known : cases) {
+    for (const Correction correction :
+         {Correction::kNone, Correction::kDelta, Correction::kGeneral}) {
+      for (const auto read : {MatrixRule::Read::kAfter, MatrixRule::Read::kBeforeWithBonus}) {
+        const bool before = read == MatrixRule::Read::kBeforeWithBonus;
+        const int index = static_cast<int>(correction);
+        SCOPED_TRACE(testing::Message() << "decay " << static_cast<int>(known.decay)
+                                        << ", correction " << index << ", read before " << before);
+        SlabPool slabs(bench_, 1, 1, 4, backend_->state_format().memory_dtype);
+        slabs.Write(0, 0, {1, 2, 3, 4});
+        std::vector<double> log_decay;
+        for (const double decay : known.decays) log_decay.push_back(std::log(decay));
+        for (double& value : log_decay) value = RoundTo(value, DType::kF32);
+        MatrixMemoryArgs args;
+        args.rule = {known.decay, correction, read};
+        args.q = bench_.Activations({1, -1}, {1, 1, 2});
+        args.k = bench_.Activations({2, 1}, {1, 1, 2});
+        args.v = bench_.Activations({1, 2}, {1, 1, 2});
+        if (known.decay == Decay::kConstant) args.log_decay = bench_.Floats(log_decay, {1});
+        if (known.decay == Decay::kHead) args.log_decay = bench_.Activations(log_decay, {1, 1});
+        if (log_decay.size() == 2) args.log_decay = bench_.Activations(log_decay, {1, 1, 2});
+        if (correction == Correction::kDelta) args.beta = bench_.Activations({0.5}, {1, 1});
+        if (correction == Correction::kGeneral) {
+          args.c = bench_.Activations({1, 1}, {1, 1, 2});
+          args.e = bench_.Activations({0.5, -1}, {1, 1, 2});
+        }
+        if (before) args.bonus = bench_.Floats({3, 2}, {1, 2});
+        args.scale = 2;
+        args.segments = Upload(bench_, {{1, 0, 0, false}});
+        args.state = slabs.view();
+        args.out = bench_.NewActivations({1, 1, 2});
+        kernels_.MatrixMemory(args);
+        EXPECT_THAT(slabs.Read(0, 0), IsWithin(16 * kBound, known.state[index]));
+        // S q = (-1, -1), q . (bonus * k) = 4, whatever the rule does to the matrix.
+        EXPECT_THAT(bench_.Read(args.out),
+                    IsWithin(32 * kBound, before ? std::vector<double>{6, 14} : known.out[index]));
+      }
+    }
+  }
 }
 
 // Writing with beta = 1 under orthonormal keys is exact recall: each key reads back its last value.

@@ -1,4 +1,4 @@
-// RmsNorm, L2Norm and GatedRmsNorm.
+// RmsNorm, L2Norm, GatedRmsNorm, SumNorm and Divide.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -32,6 +32,7 @@ struct NormProblem {
     x = random.NormalValues(n, scale);
     gate = random.NormalValues(n, 4);
     weight = random.NormalValues(dim);
+    divisors = random.UniformValues(tokens * heads, 0.01, 3);
   }
 
   std::vector<double> RmsNorm(Backend& backend, bool in_place = false) const {
@@ -64,6 +65,7 @@ struct NormProblem {
     args.x = bench.Activations(x, shape);
     if (gated) args.gate = bench.Activations(gate, shape);
     args.weight = bench.Floats(weight, {dim});
+    args.activation = activation;
     args.y = alias == Alias::kX      ? args.x
              : alias == Alias::kGate ? args.gate
                                      : bench.NewActivations(shape);
@@ -71,16 +73,54 @@ struct NormProblem {
     return bench.Read(args.y);
   }
 
+  std::vector<double> SumNorm(Backend& backend, bool in_place = false) const {
+    Workbench bench(backend);
+    SumNormArgs args;
+    args.x = bench.Activations(x, {tokens, heads, dim});
+    args.eps = 1e-3f;
+    args.y = in_place ? args.x : bench.NewActivations({tokens, heads, dim});
+    bench.kernels().SumNorm(args);
+    return bench.Read(args.y);
+  }
+
+  std::vector<double> Divide(Backend& backend, bool in_place = false) const {
+    Workbench bench(backend);
+    DivideArgs args;
+    args.x = bench.Activations(x, {tokens, heads, dim});
+    args.z = bench.Activations(divisors, {tokens, heads});
+    args.eps = 1e-3f;
+    args.y = in_place ? args.x : bench.NewActivations({tokens, heads, dim});
+    bench.kernels().Divide(args);
+    return bench.Read(args.y);
+  }
+
+  // Where terms cancel, the error of a sum is small beside the terms, not beside the sum.
+  std::vector<double> SumNormBound(const std::vector<double>& want) const {
+    std::vector<double> bound;
+    for (size_t i = 0; i < want.size(); ++i) {
+      double sum = 1e-3, magnitude = 0;
+      for (int j = 0; j < dim; ++j) {
+        sum += x[i / dim * dim + j];
+        magnitude += std::abs(x[i / dim * dim + j]);
+      }
+      const double off = (SumError(dim) * magnitude + kUnitF32 * std::abs(sum)) / std::abs(sum);
+      EXPECT_LT(off, 0.05) << "a seed whose terms cancel";
+      bound.push_back((1.1 * off + kFunctionError) * std::abs(want[i]) + kTinyF32);
+    }
+    return bound;
+  }
+
   std::string Describe() const {
     return std::to_string(tokens) + " x " + std::to_string(heads) + " x " + std::to_string(dim);
   }
 
   int tokens, heads, dim;
-  std::vector<double> x, gate, weight;
+  std::vector<double> x, gate, weight, divisors;
+  Activation activation = Activation::kSilu;
 };
 
-constexpr int kDims[] = {1,  2,  15, 16,  17,  20,  24,   32,   48,
-                         64, 80, 96, 128, 250, 256, 1000, 2048, 5004};
+constexpr int kDims[] = {1,  2,  3,  15, 16,  17,  20,  24,   32,   33,  48,
+                         64, 65, 80, 96, 128, 250, 256, 1000, 2048, 5004};
 
 class NormsTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -117,13 +157,40 @@ TEST_P(NormsTest, L2NormMatchesReference) {
 TEST_P(NormsTest, GatedRmsNormMatchesReference) {
   for (const int dim : kDims) {
     for (const bool gated : {false, true}) {
-      const NormProblem p(dim, 4, 3, dim);
-      const std::vector<double> want = p.GatedRmsNorm(*reference_, gated);
-      // silu adds an exp, a sum and a division.
-      const double relative = NormError(dim) + (gated ? kFunctionError + 4 * kUnitF32 : 0);
-      EXPECT_THAT(p.GatedRmsNorm(*backend_, gated), IsWithin(RelativeBound(want, relative), want))
-          << p.Describe() << " seed " << dim << (gated ? " gated" : "");
+      for (const Activation activation : {Activation::kSilu, Activation::kSigmoid}) {
+        NormProblem p(dim, 4, 3, dim);
+        p.activation = activation;
+        const std::vector<double> want = p.GatedRmsNorm(*reference_, gated);
+        // silu and sigmoid add an exp, a sum and a division.
+        const double relative = NormError(dim) + (gated ? kFunctionError + 4 * kUnitF32 : 0);
+        EXPECT_THAT(p.GatedRmsNorm(*backend_, gated), IsWithin(RelativeBound(want, relative), want))
+            << p.Describe() << " seed " << dim << (gated ? " gated" : "")
+            << (activation == Activation::kSilu ? " by silu" : " by sigmoid");
+      }
     }
+  }
+}
+
+TEST_P(NormsTest, SumNormMatchesReference) {
+  for (const int dim : kDims) {
+    NormProblem p(dim, 3, 5, dim);
+    // Of either sign, positive on the whole: what silu gives of keys; and all positive, by sigmoid.
+    for (double& value : p.x) value = RoundTo(value + 4, DType::kF32);
+    const std::vector<double> mixed = p.SumNorm(*reference_);
+    EXPECT_THAT(p.SumNorm(*backend_), IsWithin(p.SumNormBound(mixed), mixed)) << p.Describe();
+    for (double& value : p.x) value = std::abs(value) * 0x1p-20;
+    const std::vector<double> want = p.SumNorm(*reference_);
+    EXPECT_THAT(p.SumNorm(*backend_), IsWithin(p.SumNormBound(want), want)) << p.Describe();
+  }
+}
+
+TEST_P(NormsTest, DivideMatchesReference) {
+  for (const int dim : kDims) {
+    const NormProblem p(dim, 3, 5, dim);
+    const std::vector<double> want = p.Divide(*reference_);
+    EXPECT_THAT(p.Divide(*backend_),
+                IsWithin(RelativeBound(want, kFunctionError + 2 * kUnitF32), want))
+        << p.Describe();
   }
 }
 
@@ -134,6 +201,8 @@ TEST_P(NormsTest, AZeroVectorStaysZero) {
   EXPECT_THAT(p.RmsNorm(*backend_), IsWithin(0, zeros));
   EXPECT_THAT(p.L2Norm(*backend_), IsWithin(0, zeros));
   EXPECT_THAT(p.GatedRmsNorm(*backend_, true), IsWithin(0, zeros));
+  EXPECT_THAT(p.SumNorm(*backend_), IsWithin(0, zeros));
+  EXPECT_THAT(p.Divide(*backend_), IsWithin(0, zeros));
 }
 
 TEST_P(NormsTest, OutputsMayAliasInputs) {
@@ -142,6 +211,8 @@ TEST_P(NormsTest, OutputsMayAliasInputs) {
     using Alias = NormProblem::Alias;
     EXPECT_THAT(p.RmsNorm(*backend_, true), HasSameBits(p.RmsNorm(*backend_)));
     EXPECT_THAT(p.L2Norm(*backend_, true), HasSameBits(p.L2Norm(*backend_)));
+    EXPECT_THAT(p.SumNorm(*backend_, true), HasSameBits(p.SumNorm(*backend_)));
+    EXPECT_THAT(p.Divide(*backend_, true), HasSameBits(p.Divide(*backend_)));
     const std::vector<double> gated = p.GatedRmsNorm(*backend_, true);
     EXPECT_THAT(p.GatedRmsNorm(*backend_, true, Alias::kX), HasSameBits(gated));
     EXPECT_THAT(p.GatedRmsNorm(*backend_, true, Alias::kGate), HasSameBits(gated));
@@ -155,6 +226,7 @@ TEST_P(NormsTest, NeitherThreadsNorOtherTokensChangeABit) {
   last.tokens = 1;
   last.x.assign(all.x.end() - width, all.x.end());
   last.gate.assign(all.gate.end() - width, all.gate.end());
+  last.divisors.assign(all.divisors.end() - 3, all.divisors.end());
   const auto tail = [&](const std::vector<double>& values) {
     return std::vector<double>(values.end() - width, values.end());
   };
@@ -163,6 +235,10 @@ TEST_P(NormsTest, NeitherThreadsNorOtherTokensChangeABit) {
     EXPECT_THAT(all.RmsNorm(*other), HasSameBits(all.RmsNorm(*backend_)));
     EXPECT_THAT(all.L2Norm(*other), HasSameBits(all.L2Norm(*backend_)));
     EXPECT_THAT(all.GatedRmsNorm(*other, true), HasSameBits(all.GatedRmsNorm(*backend_, true)));
+    EXPECT_THAT(all.SumNorm(*other), HasSameBits(all.SumNorm(*backend_)));
+    EXPECT_THAT(all.Divide(*other), HasSameBits(all.Divide(*backend_)));
+    EXPECT_THAT(last.SumNorm(*other), HasSameBits(tail(all.SumNorm(*backend_))));
+    EXPECT_THAT(last.Divide(*other), HasSameBits(tail(all.Divide(*backend_))));
     EXPECT_THAT(last.RmsNorm(*other), HasSameBits(tail(all.RmsNorm(*backend_))));
     EXPECT_THAT(last.L2Norm(*other), HasSameBits(tail(all.L2Norm(*backend_))));
     EXPECT_THAT(last.GatedRmsNorm(*other, true),
@@ -175,6 +251,8 @@ TEST_P(NormsTest, NoTokensAreNoWork) {
   EXPECT_TRUE(p.RmsNorm(*backend_).empty());
   EXPECT_TRUE(p.L2Norm(*backend_).empty());
   EXPECT_TRUE(p.GatedRmsNorm(*backend_, true).empty());
+  EXPECT_TRUE(p.SumNorm(*backend_).empty());
+  EXPECT_TRUE(p.Divide(*backend_).empty());
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, NormsTest, testing::ValuesIn(AvailableBackends()), BackendName);

@@ -93,6 +93,12 @@ TensorView Workbench::Ints(const std::vector<int>& values, Shape shape) {
   return view;
 }
 
+TensorView Workbench::Longs(const std::vector<int64_t>& values) {
+  const TensorView view = NewLongs({static_cast<int64_t>(values.size())});
+  backend_.CopyFromHost(view.data, values.data(), view.bytes());
+  return view;
+}
+
 PackedMatrix Workbench::Pack(const std::vector<double>& values, int out_features, int in_features,
                              DType dtype) {
   CHECK_EQ(static_cast<int64_t>(values.size()), static_cast<int64_t>(out_features) * in_features);
@@ -111,6 +117,8 @@ TensorView Workbench::NewActivations(Shape shape) {
 
 TensorView Workbench::NewInts(Shape shape) { return Allocate(DType::kI32, shape); }
 
+TensorView Workbench::NewLongs(Shape shape) { return Allocate(DType::kI64, shape); }
+
 std::vector<double> Workbench::Read(const TensorView& tensor) {
   CHECK_OK(backend_.Synchronize());
   std::vector<std::byte> bytes(static_cast<size_t>(tensor.bytes()));
@@ -122,6 +130,14 @@ std::vector<int> Workbench::ReadInts(const TensorView& tensor) {
   CHECK(tensor.dtype == DType::kI32);
   CHECK_OK(backend_.Synchronize());
   std::vector<int> values(static_cast<size_t>(tensor.shape.elements()));
+  backend_.CopyToHost(values.data(), tensor.data, tensor.bytes());
+  return values;
+}
+
+std::vector<int64_t> Workbench::ReadLongs(const TensorView& tensor) {
+  CHECK(tensor.dtype == DType::kI64);
+  CHECK_OK(backend_.Synchronize());
+  std::vector<int64_t> values(static_cast<size_t>(tensor.shape.elements()));
   backend_.CopyToHost(values.data(), tensor.data, tensor.bytes());
   return values;
 }

@@ -30,16 +30,19 @@ class Workbench {
   TensorView Ints(const std::vector<int>& values) {
     return Ints(values, {static_cast<int64_t>(values.size())});
   }
+  TensorView Longs(const std::vector<int64_t>& values);
   PackedMatrix Pack(const std::vector<double>& values, int out_features, int in_features,
                     DType dtype);
 
   // Outputs, filled with ones bits: NaN, or -1.
   TensorView NewActivations(Shape shape);
   TensorView NewInts(Shape shape);
+  TensorView NewLongs(Shape shape);
 
   // Synchronises first.
   std::vector<double> Read(const TensorView& tensor);
   std::vector<int> ReadInts(const TensorView& tensor);
+  std::vector<int64_t> ReadLongs(const TensorView& tensor);
 
  private:
   TensorView Allocate(DType dtype, Shape shape);
