@@ -65,9 +65,9 @@ Vec Out(PlainLayer& layer, const Vec& x, const Vec& read) {
   const Vec gate = gated ? layer.Linear("attn.g_proj", x) : Vec{};
   Vec y;
   for (int h = 0; h < heads; ++h) {
-    const Vec normed = RmsNorm(Slice(read, h * value_dim, value_dim),
-                               affine ? layer.Weight("attn.g_norm_swish_gate.weight") : Vec{},
-                               config["norm_eps"]);
+    const Vec normed =
+        RmsNorm(Slice(read, h * value_dim, value_dim),
+                affine ? layer.Weight("attn.g_norm_swish_gate.weight") : Vec{}, config["norm_eps"]);
     for (int64_t i = 0; i < value_dim; ++i) {
       y.push_back(normed[i] * (gated ? Silu(gate[h * value_dim + i]) : 1));
     }
@@ -83,8 +83,8 @@ Vec MomGla(PlainLayer& layer, const Vec& x, int64_t) {
   const auto& config = layer.model.config();
   const int memories = config["num_memories"];
   const bool single = config.value("single_kv_proj", false);
-  const Vec read = MixMemories(
-      layer, x, memories, config["topk"], config["shared_mem"], [&](int m) {
+  const Vec read =
+      MixMemories(layer, x, memories, config["topk"], config["shared_mem"], [&](int m) {
         const std::string memory = absl::StrCat(m);
         if (single || m == memories) {
           return Answer(layer, x, {"attn.shared_k", "attn.shared_v", "attn.shared_gk"}, memory);

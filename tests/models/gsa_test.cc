@@ -38,12 +38,11 @@ Vec Answer(PlainLayer& layer, const Vec& x, const std::string& number) {
     Vec a = Slice(f, kv * slots, slots);
     for (double& gate : a) gate = std::exp(std::log(Sigmoid(gate)) / normalizer);
     const Vec s = Map(a, [](double z) { return 1 - z; });
-    const Vec p =
-        Softmax(WriteAndRead(layer.state[absl::StrCat("K", number, ".", h)],
-                             {.q = features(Slice(q, h * key_dim, key_dim)),
-                              .k = features(Slice(k, kv * key_dim, key_dim)),
-                              .v = s,
-                              .decay = [&](int64_t slot, int64_t) { return a[slot]; }}));
+    const Vec p = Softmax(WriteAndRead(layer.state[absl::StrCat("K", number, ".", h)],
+                                       {.q = features(Slice(q, h * key_dim, key_dim)),
+                                        .k = features(Slice(k, kv * key_dim, key_dim)),
+                                        .v = s,
+                                        .decay = [&](int64_t slot, int64_t) { return a[slot]; }}));
     const Vec o = WriteAndRead(layer.state[absl::StrCat("V", number, ".", h)],
                                {.q = p,
                                 .k = s,
@@ -57,9 +56,9 @@ Vec Answer(PlainLayer& layer, const Vec& x, const std::string& number) {
 Vec Out(PlainLayer& layer, const Vec& read) {
   // The tests take it away only.
   const bool affine = !layer.model.config().contains("elementwise_affine");
-  return layer.Linear("attn.o_proj",
-                      RmsNorm(Map(read, Silu),
-                              affine ? layer.Weight("attn.g_norm.weight") : Vec{}, 1e-5));
+  return layer.Linear(
+      "attn.o_proj",
+      RmsNorm(Map(read, Silu), affine ? layer.Weight("attn.g_norm.weight") : Vec{}, 1e-5));
 }
 
 Vec Gsa(PlainLayer& layer, const Vec& x, int64_t) { return Out(layer, Answer(layer, x, "")); }
@@ -82,9 +81,9 @@ TEST(GsaTest, EveryOptionIsWhatItsEquationSays) {
 }
 
 TEST(MomGsaTest, EveryOptionIsWhatItsEquationSays) {
-  for (const char* changes :
-       {"{}", R"({"shared_mem": false})", R"({"topk": 1})", R"({"norm_eps": 0.01})", R"({"norm_first": false, "norm_eps": 0.01})",
-        R"({"num_kv_heads": 1, "feature_map": "t2r", "num_slots": 8})"}) {
+  for (const char* changes : {"{}", R"({"shared_mem": false})", R"({"topk": 1})",
+                              R"({"norm_eps": 0.01})", R"({"norm_first": false, "norm_eps": 0.01})",
+                              R"({"num_kv_heads": 1, "feature_map": "t2r", "num_slots": 8})"}) {
     ExpectPlain("mom_gsa", changes, MomGsa);
   }
 }

@@ -94,9 +94,9 @@ Vec Out(PlainLayer& layer, const Vec& read) {
   const bool affine = !config.contains("elementwise_affine");  // the tests take it away only
   Vec y;
   for (int h = 0; h < heads; ++h) {
-    const Vec normed = RmsNorm(Slice(read, h * value_dim, value_dim),
-                               affine ? layer.Weight("attn.norm.weight") : Vec{},
-                               config["norm_eps"]);
+    const Vec normed =
+        RmsNorm(Slice(read, h * value_dim, value_dim),
+                affine ? layer.Weight("attn.norm.weight") : Vec{}, config["norm_eps"]);
     y.insert(y.end(), normed.begin(), normed.end());
   }
   return layer.Linear("attn.o_proj", y);
@@ -145,10 +145,10 @@ TEST(LinearAttnTest, NormsOfFeaturesChangeWhatIsRead) {
                           logits(R"({"feature_map": "elu", "norm_eps": 1e-3})")),
             1e-3);
   EXPECT_GT(RelativeError(logits(R"({"feature_map": "elu", "norm_k": true})"), plain), 1e-3);
-  EXPECT_GT(RelativeError(
-                logits(R"({"feature_map": "elu", "norm_feature_map": true, "norm_eps": 1e-3})"),
-                logits(R"({"feature_map": "elu", "norm_eps": 1e-3})")),
-            1e-3);
+  EXPECT_GT(
+      RelativeError(logits(R"({"feature_map": "elu", "norm_feature_map": true, "norm_eps": 1e-3})"),
+                    logits(R"({"feature_map": "elu", "norm_eps": 1e-3})")),
+      1e-3);
 }
 
 TEST(LinearAttnTest, ATiedMapMayBeSavedUnderEitherNameOrBoth) {

@@ -28,9 +28,9 @@ const std::vector<std::string>& Types() {
 }
 
 absl::StatusOr<ModelConfig> Parse(const std::string& model_type, const std::string& keys) {
-  return ParseModelConfig(absl::StrCat("{\"model_type\": \"", model_type, "\"",
-                                       keys.empty() ? "" : ", ", keys, "}"),
-                          "config.json");
+  return ParseModelConfig(
+      absl::StrCat("{\"model_type\": \"", model_type, "\"", keys.empty() ? "" : ", ", keys, "}"),
+      "config.json");
 }
 
 uint64_t FingerprintOf(const std::string& model_type, const std::string& keys) {
@@ -55,8 +55,8 @@ const std::map<std::string, std::vector<std::string>>& Changes() {
       {"gla",
        {R"("num_heads": 8)", R"("num_kv_heads": 2)", R"("expand_k": 1)", R"("expand_v": 2)",
         R"("feature_map": "relu")", R"("feature_map": "swish")", R"("use_short_conv": true)",
-        R"("use_short_conv": true, "conv_size": 3)", R"("clamp_min": -0.5)",
-        R"("clamp_min": 0)", R"("use_output_gate": false)", R"("elementwise_affine": false)"}},
+        R"("use_short_conv": true, "conv_size": 3)", R"("clamp_min": -0.5)", R"("clamp_min": 0)",
+        R"("use_output_gate": false)", R"("elementwise_affine": false)"}},
       {"delta_net",
        {R"("num_heads": 8)", R"("expand_k": 0.5)", R"("expand_v": 2)", R"("use_beta": false)",
         R"("use_gate": true)", R"("use_short_conv": false)", R"("conv_size": 3)",
@@ -97,9 +97,9 @@ TEST(MatrixFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
   std::map<uint64_t, std::string> seen;
   for (const std::string& type : Types()) {
     std::vector<std::string> all = Changes().at(type);
-    all.insert(all.end(),
-               {"", R"("vocab_size": 31999)", R"("hidden_size": 1024)", R"("num_hidden_layers": 23)",
-                R"("intermediate_size": 512)", R"("hidden_ratio": 3)", R"("norm_eps": 1e-5)"});
+    all.insert(all.end(), {"", R"("vocab_size": 31999)", R"("hidden_size": 1024)",
+                           R"("num_hidden_layers": 23)", R"("intermediate_size": 512)",
+                           R"("hidden_ratio": 3)", R"("norm_eps": 1e-5)"});
     for (const std::string& keys : all) {
       const auto [other, is_new] =
           seen.emplace(FingerprintOf(type, keys), absl::StrCat(type, " ", keys));
@@ -112,12 +112,13 @@ TEST(MatrixFingerprintTest, WhatMovesNeitherDoesNotCount) {
   for (const std::string& type : Types()) {
     const uint64_t defaults = FingerprintOf(type, "");
     for (const char* keys :
-         {R"("transformers_version": "5.17.0")", R"("architectures": ["X"])", R"("bos_token_id": 7)",
-          R"("eos_token_id": [3])", R"("tie_word_embeddings": true)", R"("dtype": "bfloat16")",
-          R"("initializer_range": 0.1)", R"("attn_mode": "fused_recurrent")",
-          R"("fuse_norm": false)", R"("fuse_swiglu": false)", R"("fuse_cross_entropy": false)",
-          R"("use_l2warp": true)", R"("use_cache": false)", R"("max_position_embeddings": 4096)",
-          R"("attn": null)", R"("attnres_block_size": null)", R"("norm_eps": 0.000001)"}) {
+         {R"("transformers_version": "5.17.0")", R"("architectures": ["X"])",
+          R"("bos_token_id": 7)", R"("eos_token_id": [3])", R"("tie_word_embeddings": true)",
+          R"("dtype": "bfloat16")", R"("initializer_range": 0.1)",
+          R"("attn_mode": "fused_recurrent")", R"("fuse_norm": false)", R"("fuse_swiglu": false)",
+          R"("fuse_cross_entropy": false)", R"("use_l2warp": true)", R"("use_cache": false)",
+          R"("max_position_embeddings": 4096)", R"("attn": null)", R"("attnres_block_size": null)",
+          R"("norm_eps": 0.000001)"}) {
       EXPECT_EQ(FingerprintOf(type, keys), defaults) << type << " " << keys;
     }
   }
@@ -224,8 +225,7 @@ constexpr BadKeys kBadKeys[] = {
      "\"use_short_conv\" is true, which is not supported; expected false where shared_mem is true"},
     {"mom_gla_capacity", "mom_gla", R"("capacity": 0.5)", kUnimplemented, "\"capacity\" is 0.5"},
     {"mom_gla_top", "mom_gla", R"("topk": 9)", kInvalid, "\"topk\" is 9"},
-    {"mom_gsa_conv", "mom_gsa", R"("use_short_conv": true)", kUnimplemented,
-     "\"use_short_conv\""},
+    {"mom_gsa_conv", "mom_gsa", R"("use_short_conv": true)", kUnimplemented, "\"use_short_conv\""},
     {"mom_gsa_top", "mom_gsa", R"("topk": 9, "num_experts": 16)", kInvalid, "\"topk\" is 9"},
     {"mom_linear_norm", "mom_linear_attn", R"("norm_feature_map": true)", kUnimplemented,
      "\"norm_feature_map\" is true"},
@@ -245,9 +245,10 @@ INSTANTIATE_TEST_SUITE_P(All, BadKeysTest, testing::ValuesIn(kBadKeys),
 
 TEST(MatrixConfigTest, WhatNoFamilyHasIsRefusedByName) {
   for (const std::string& type : Types()) {
-    for (const auto& [key, value] :
-         {std::pair{"attn", R"({"layers": [1], "num_heads": 4})"}, {"attnres_block_size", "2"},
-          {"quantization_config", "{}"}, {"hidden_act", "\"gelu\""}}) {
+    for (const auto& [key, value] : {std::pair{"attn", R"({"layers": [1], "num_heads": 4})"},
+                                     {"attnres_block_size", "2"},
+                                     {"quantization_config", "{}"},
+                                     {"hidden_act", "\"gelu\""}}) {
       const auto config = Parse(type, absl::StrCat("\"", key, "\": ", value));
       EXPECT_TRUE(absl::IsUnimplemented(config.status())) << type << " " << config.status();
       EXPECT_THAT(config.status().message(), HasSubstr(absl::StrCat("key \"", key, "\" is")));
@@ -271,9 +272,13 @@ TEST(MatrixConfigTest, WarningsAreOfMistakesOnly) {
 
 // Embeddings and head, MLPs and mixers of the shapes that mneme-make-model names after 340M.
 TEST(MatrixShapesTest, HaveTheParametersThatTheToolTells) {
-  for (const auto& [shape, millions] :
-       {std::pair{"linear-attn-340m", 380}, {"retnet-340m", 380}, {"gla-340m", 374},
-        {"delta-net-340m", 374}, {"kda-340m", 387}, {"hgrn2-340m", 374}, {"gsa-340m", 380}}) {
+  for (const auto& [shape, millions] : {std::pair{"linear-attn-340m", 380},
+                                        {"retnet-340m", 380},
+                                        {"gla-340m", 374},
+                                        {"delta-net-340m", 374},
+                                        {"kda-340m", 387},
+                                        {"hgrn2-340m", 374},
+                                        {"gsa-340m", 380}}) {
     const auto spec = SpecOfShape(shape);
     ASSERT_TRUE(spec.ok()) << spec.status();
     double count = 0;

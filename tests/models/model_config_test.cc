@@ -181,7 +181,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "\"model_type\" is \"llama\", which is not supported"},
         BadConfig{"model_type_is_a_number", R"({"model_type": 5})", kUnsupported,
                   "\"model_type\" is 5"},
-        BadConfig{"old_mom", R"({"model_type": "mom_gla"})", kUnsupported, "mom_gla"},
+        BadConfig{"unknown_rule", R"({"model_type": "rwkv6"})", kUnsupported, "rwkv6"},
         BadConfig{"attention", Mom(R"("attn": {"layers": [1]})"), kUnsupported,
                   "\"attn\" is {\"layers\":[1]}, which is not supported"},
         BadConfig{"attention_in_gdn", Gdn(R"("attn": {"layers": [1]})"), kUnsupported, "\"attn\""},

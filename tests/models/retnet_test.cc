@@ -53,9 +53,8 @@ Vec RetNet(PlainLayer& layer, const Vec& x, int64_t position) {
                           .decay = [&](int64_t, int64_t) { return gamma; }});
     for (double& value : o) value /= std::sqrt(key_dim);
     const bool affine = !config.contains("elementwise_affine");  // the tests take it away only
-    const Vec normed =
-        RmsNorm(o, affine ? layer.Weight("attn.g_norm_swish_gate.weight") : Vec{},
-                config["norm_eps"]);
+    const Vec normed = RmsNorm(o, affine ? layer.Weight("attn.g_norm_swish_gate.weight") : Vec{},
+                               config["norm_eps"]);
     for (int i = 0; i < value_dim; ++i) {
       y.push_back(normed[i] * (gated ? Silu(gate[h * value_dim + i]) : 1));
     }
@@ -64,11 +63,10 @@ Vec RetNet(PlainLayer& layer, const Vec& x, int64_t position) {
 }
 
 TEST(RetNetTest, EveryOptionIsWhatItsEquationSays) {
-  for (const char* changes :
-       {"{}", R"({"num_heads": 4})", R"({"num_heads": 4, "num_kv_heads": 2})",
-        R"({"expand_k": 0.5, "expand_v": 1})", R"({"feature_map": "relu"})",
-        R"({"feature_map": "sigmoid"})", R"({"use_output_gate": false})",
-        R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})"}) {
+  for (const char* changes : {"{}", R"({"num_heads": 4})", R"({"num_heads": 4, "num_kv_heads": 2})",
+                              R"({"expand_k": 0.5, "expand_v": 1})", R"({"feature_map": "relu"})",
+                              R"({"feature_map": "sigmoid"})", R"({"use_output_gate": false})",
+                              R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})"}) {
     ExpectPlain("retnet", changes, RetNet);
   }
 }
