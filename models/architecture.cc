@@ -2,6 +2,7 @@
 
 #include "models/families/fla.h"
 #include "models/families/gated_delta.h"
+#include "models/families/llama.h"
 #include "models/families/transformer.h"
 
 namespace mneme {
@@ -22,6 +23,8 @@ constexpr Architecture kArchitectures[] = {
     {"mom_gla", ReadGla},
     {"mom_gsa", ReadGsa},
     {"transformer", ReadTransformer},
+    {"llama", ReadLlama},
+    {"mistral", ReadLlama},
 };
 
 }  // namespace

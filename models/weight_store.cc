@@ -215,12 +215,16 @@ absl::StatusOr<TensorView> WeightStore::Table(absl::string_view name, int rows, 
 
 absl::StatusOr<TensorView> WeightStore::FloatGroup(std::span<const std::string> names, Shape stored,
                                                    WeightInit) {
+  std::vector<Piece> pieces;
+  for (const std::string& name : names) {
+    MNEME_ASSIGN_OR_RETURN(Piece piece, Take(name, stored, 0, stored[0]));
+    pieces.push_back(std::move(piece));
+  }
   const auto bytes = stored.elements() * int64_t{SizeOf(DType::kF32)};
   std::byte* place = Place(bytes * static_cast<int64_t>(names.size()));
   std::byte* at = place;
-  for (const std::string& name : names) {
-    MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
-    if (backend_ == nullptr) continue;
+  for (const Piece& piece : pieces) {
+    if (backend_ == nullptr) break;
     backend_->CopyFromHost(at, Widened(piece.bytes, piece.dtype).data(), bytes);
     Done(piece);
     at += bytes;

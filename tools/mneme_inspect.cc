@@ -181,6 +181,8 @@ int PrintRouting(const InspectFlags& flags) {
   const auto tokenizer = LoadTokenizer(flags.model.model, facts);
   const auto ids = PromptIds(flags, tool->config, tokenizer);
   if (!ids.ok()) return Report(kProgram, ids.status(), kExitUsage);
+  const absl::Status room = tool->CheckRoom(static_cast<int64_t>(ids->size()));
+  if (!room.ok()) return Report(kProgram, room, kExitUsage);
 
   const absl::Status prepared = tool->Prepare({.tokens = kStepTokens});
   if (!prepared.ok()) return Report(kProgram, prepared, kExitDevice);

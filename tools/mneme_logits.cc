@@ -60,7 +60,8 @@ struct LogitsFlags {
 // pause, leave, and join again.
 class Companions {
  public:
-  static constexpr int kMaxTokens = 8;  // of one companion in one step
+  static constexpr int kMaxTokens = 8;   // of one companion in one step
+  static constexpr int kMaxLength = 40;  // in all
 
   Companions(StatePool& pool, int count, int vocab) : pool_(pool), vocab_(vocab), members_(count) {}
 
@@ -96,7 +97,7 @@ class Companions {
       if (Random(2) == 0) return;
       member.slot = pool_.Acquire();
       member.position = 0;
-      member.tokens_left = 1 + Random(40);
+      member.tokens_left = 1 + Random(kMaxLength);
     }
     if (Random(4) == 0) return;  // pauses
     std::vector<int32_t> tokens(
@@ -283,6 +284,12 @@ int Main(int argc, char** argv) {
   auto tool = ToolRunner::Load(flags.model, &code);
   if (!tool.ok()) return Report(kProgram, tool.status(), code);
 
+  const int64_t fed = static_cast<int64_t>(ids->size()) + std::max(0, flags.greedy - 1);
+  const int64_t longest = flags.batch > 1 ? std::max<int64_t>(fed, Companions::kMaxLength) : fed;
+  if (const absl::Status room = tool->CheckRoom(longest); !room.ok()) {
+    return Report(kProgram, room, kExitUsage);
+  }
+
   int chunk = std::min<int>(kDefaultChunk, static_cast<int>(ids->size()));
   if (!flags.chunks.empty()) chunk = *std::max_element(flags.chunks.begin(), flags.chunks.end());
   const int step_tokens = chunk + (flags.batch - 1) * Companions::kMaxTokens;
@@ -297,7 +304,6 @@ int Main(int argc, char** argv) {
     tape.emplace(*std::move(made));
   }
   if (!flags.routing_in.empty()) {
-    const int64_t fed = static_cast<int64_t>(ids->size()) + std::max(0, flags.greedy - 1);
     const absl::Status status = tape->LoadForced(flags.routing_in, fed);
     if (!status.ok()) return Report(kProgram, status, kExitUsage);
   }

@@ -46,7 +46,8 @@ Shapes (parameters)
   kda-340m          (387 M)  8 heads of 128 x 128
   hgrn2-340m        (374 M)  8 heads of 128 x 128
   gsa-340m          (380 M)  4 heads of 64 slots, 256 x 256
-  mom-linear-attn-340m, mom-gla-340m, mom-gsa-340m  the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)
+  mom-linear-attn-340m (582 M), mom-gla-340m (528 M), mom-gsa-340m (833 M)
+                    the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)
   NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.

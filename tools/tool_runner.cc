@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -96,6 +97,13 @@ absl::Status ToolRunner::Prepare(const ToolLimits& limits) {
                   *backend, *model, *pool,
                   {.rows = limits.rows, .tokens = limits.tokens, .logit_rows = limits.logit_rows}));
   return absl::OkStatus();
+}
+
+absl::Status ToolRunner::CheckRoom(int64_t tokens) const {
+  const std::optional<int64_t> most = model->state_layout().max_tokens();
+  if (!most.has_value() || tokens <= *most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("a sequence of ", tokens, " tokens, expected at most --max-context, ", *most));
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseTokens(absl::string_view text, absl::string_view source,

@@ -52,6 +52,8 @@ struct ToolRunner {
   // terminal and loading takes more than a second.
   static absl::StatusOr<ToolRunner> Load(const ModelFlags& flags, ExitCode* code);
   absl::Status Prepare(const ToolLimits& limits);
+  // INVALID_ARGUMENT if the model has no room for a sequence of so many tokens (--max-context).
+  absl::Status CheckRoom(int64_t tokens) const;
 };
 
 // Whitespace-separated token ids. INVALID_ARGUMENT for an empty file, text that is no id, or an id

@@ -94,6 +94,19 @@ std::vector<int32_t> ReadTokenIds(ConfigReader& reader, const char* key, int voc
   return ids;
 }
 
+void ReadTokensAndTies(ConfigReader& reader, StackKeys& keys, ModelConfig& config) {
+  keys.says_tied =
+      !reader.IsNull("tie_word_embeddings") && reader.Bool("tie_word_embeddings", false);
+  config.vocab = keys.vocab;
+  const std::vector<int32_t> bos = ReadTokenIdsOr(reader, "bos_token_id", keys.vocab, 1);
+  if (!bos.empty()) config.bos_token = bos.front();
+  config.eos_tokens = ReadTokenIdsOr(reader, "eos_token_id", keys.vocab, 2);
+  // The checkpoint says what is tied; tokens are the request's. The others are known to look like
+  // keys that are read.
+  reader.Disregard({"tie_word_embeddings", "bos_token_id", "eos_token_id", "sep_token_id",
+                    "cls_token_id", "pad_token_id", "num_beams", "top_k"});
+}
+
 StackKeys ReadStackKeys(ConfigReader& reader, int default_layers, double default_hidden_ratio,
                         ModelConfig& config) {
   RefuseUnlessNull(reader, "attnres_block_size", "null: attention residuals are not implemented");
@@ -107,16 +120,7 @@ StackKeys ReadStackKeys(ConfigReader& reader, int default_layers, double default
   keys.layers = reader.Int("num_hidden_layers", default_layers, 1, kMaxLayers);
   keys.norm_eps = static_cast<float>(reader.Number("norm_eps", 1e-6, kLeastNumber, 1));
   keys.mlp_dim = ReadMlpDim(reader, keys.model_dim, default_hidden_ratio);
-  keys.says_tied =
-      !reader.IsNull("tie_word_embeddings") && reader.Bool("tie_word_embeddings", false);
-  config.vocab = keys.vocab;
-  const std::vector<int32_t> bos = ReadTokenIdsOr(reader, "bos_token_id", keys.vocab, 1);
-  if (!bos.empty()) config.bos_token = bos.front();
-  config.eos_tokens = ReadTokenIdsOr(reader, "eos_token_id", keys.vocab, 2);
-  // The checkpoint says what is tied; tokens are the request's. The others are known to look like
-  // keys that are read.
-  reader.Disregard({"tie_word_embeddings", "bos_token_id", "eos_token_id", "sep_token_id",
-                    "cls_token_id", "pad_token_id", "num_beams", "top_k"});
+  ReadTokensAndTies(reader, keys, config);
   return keys;
 }
 

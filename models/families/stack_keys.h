@@ -44,6 +44,9 @@ struct StackKeys {
 StackKeys ReadStackKeys(ConfigReader& reader, int default_layers, double default_hidden_ratio,
                         ModelConfig& config);
 
+// The part of it that is the same elsewhere: tie_word_embeddings, bos_token_id, eos_token_id.
+void ReadTokensAndTies(ConfigReader& reader, StackKeys& keys, ModelConfig& config);
+
 // Heads of values, where several may share the keys of one head: num_v_heads, a multiple of
 // `heads`.
 int ReadValueHeads(ConfigReader& reader, int heads);

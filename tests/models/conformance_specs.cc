@@ -60,6 +60,28 @@ std::vector<ModelSpec> TransformerSpecs() {
   return specs;
 }
 
+// Llama with biases and a head width of its own; Mistral with a window.
+std::vector<ModelSpec> LlamaSpecs(absl::string_view model_type) {
+  ModelSpec spec = {.config = {{"model_type", model_type},
+                               {"vocab_size", 259},
+                               {"hidden_size", 64},
+                               {"num_hidden_layers", 2},
+                               {"intermediate_size", 128},
+                               {"num_attention_heads", 4},
+                               {"num_key_value_heads", 2}},
+                    .dtype = DType::kF32,
+                    .initializer_range = 0.15};
+  if (model_type == "mistral") {
+    spec.config["sliding_window"] = 30;
+    return {spec};
+  }
+  ModelSpec biased = spec;
+  biased.config["attention_bias"] = true;
+  biased.config["head_dim"] = 24;
+  biased.tied = true;
+  return {spec, biased};
+}
+
 }  // namespace
 
 std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
@@ -86,6 +108,7 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
     }
   }
   if (model_type == "transformer") return TransformerSpecs();
+  if (model_type == "llama" || model_type == "mistral") return LlamaSpecs(model_type);
   return specs;
 }
 

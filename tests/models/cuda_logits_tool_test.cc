@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gtest/gtest.h"
+#include "models/model.h"
 #include "tests/models/golden.h"
 #include "tests/models/recorded_routing.h"
 #include "tests/models/run_tool.h"
@@ -63,7 +64,9 @@ TEST_P(CudaLogitsToolTest, ExactArithmeticGivesTheGoldenLogits) {
 }
 
 TEST_P(CudaLogitsToolTest, RoundedArithmeticIsCloseAtEqualRouting) {
-  const int top_k = ReadSpecConfig(GoldenFolder(GetParam())).delta.top_k;
+  const auto plan = PlanModel(GoldenFolder(GetParam()), StateFormat{});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const int top_k = plan->info.top_k;
   const bool routed = top_k > 0;
   std::string forced, record;
   if (routed) {

@@ -49,24 +49,19 @@ Golden ReadGolden(const std::string& name) {
   return golden;
 }
 
+std::vector<std::string> GatedDeltaGoldens() {
+  return {"mom",      "mom_single_kv",      "mom_head256",
+          "mom_bf16", "mom_gated_deltanet", "gated_deltanet"};
+}
+
 std::vector<std::string> GoldenNames() {
-  return {"mom",
-          "mom_single_kv",
-          "mom_head256",
-          "mom_bf16",
-          "mom_gated_deltanet",
-          "gated_deltanet",
-          "linear_attn",
-          "retnet",
-          "gla",
-          "delta_net",
-          "kda",
-          "hgrn2",
-          "gsa",
-          "mom_linear_attn",
-          "mom_gla",
-          "mom_gsa",
-          "transformer"};
+  std::vector<std::string> names = GatedDeltaGoldens();
+  for (const char* name : {"linear_attn", "retnet", "gla", "delta_net", "kda", "hgrn2", "gsa",
+                           "mom_linear_attn", "mom_gla", "mom_gsa", "transformer", "llama", "llama_tied",
+                           "mistral_sliding"}) {
+    names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace mneme

@@ -26,7 +26,8 @@ std::string GoldenFolder(const std::string& name);
 // Aborts where a file is missing or is not what it should be.
 Golden ReadGolden(const std::string& name);
 
-// A folder or more for each rule, those of gated delta first.
+// The folders under the gated delta rule, and those of all rules.
+std::vector<std::string> GatedDeltaGoldens();
 std::vector<std::string> GoldenNames();
 
 }  // namespace mneme

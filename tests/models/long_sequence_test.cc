@@ -24,6 +24,10 @@ constexpr int kChunk = 500;
 // Bounds the error of a part in norm: below what 20,000 roundings of one sign would come to, and
 // far above what they do come to, as they average out (docs/numerics.md, "Long contexts").
 constexpr double kBound = 2e-5;
+// The same of a memory that only ever adds. The 32 tokens of a one-layer network add the same 32
+// terms again and again, and a term is rounded the same way as long as the sum keeps its exponent,
+// so that roundings average out less. All of one sign would be 20,000 * 2^-24 = 1.2e-3.
+constexpr double kSumBound = 1e-4;
 
 // The parts of a sequence's logits, chunk by chunk.
 double WorstPart(const std::vector<double>& got, const std::vector<double>& want, int vocab) {
@@ -63,7 +67,8 @@ double WorstMemory(ModelDriver& got, ModelDriver& want) {
 
 // Fed in chunks as a prompt is, and token by token as it would be generated; without a router, as
 // steps that nobody watches, which a device may take as one operation.
-void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec) {
+void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec,
+                   double bound = kBound) {
   const TestFolder folder;
   MakeFolder(spec, folder);
   const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = kChunk});
@@ -86,8 +91,8 @@ void ExpectNoDrift(const BackendUnderTest& under_test, const ModelSpec& spec) {
     const double memories = WorstMemory(*device, *reference);
     std::printf("  steps of %d: worst relative error of %d tokens' logits %.2e, of a memory %.2e\n",
                 size, kChunk, logits, memories);
-    EXPECT_LE(logits, kBound);
-    EXPECT_LE(memories, kBound);
+    EXPECT_LE(logits, bound);
+    EXPECT_LE(memories, bound);
   }
 }
 
@@ -159,7 +164,8 @@ TEST_P(LongSequenceTest, OtherRulesStayWithTheReference) {
     ModelSpec spec = MatrixSpec(model_type, small);
     if (spec.config.contains("head_dim")) spec.config["head_dim"] = 16;
     if (spec.config.contains("expand_ratio")) spec.config["expand_ratio"] = 16;
-    ExpectNoDrift(GetParam(), spec);
+    const bool only_adds = spec.config["model_type"] == "linear_attn";
+    ExpectNoDrift(GetParam(), spec, only_adds ? kSumBound : kBound);
   }
 }
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model_config.h"
@@ -270,25 +270,72 @@ TEST(MatrixConfigTest, WarningsAreOfMistakesOnly) {
               ElementsAre(HasSubstr("did you mean \"lower_bound\"?")));
 }
 
-// Embeddings and head, MLPs and mixers of the shapes that mneme-make-model names after 340M.
-TEST(MatrixShapesTest, HaveTheParametersThatTheToolTells) {
-  for (const auto& [shape, millions] : {std::pair{"linear-attn-340m", 380},
-                                        {"retnet-340m", 380},
-                                        {"gla-340m", 374},
-                                        {"delta-net-340m", 374},
-                                        {"kda-340m", 387},
-                                        {"hgrn2-340m", 374},
-                                        {"gsa-340m", 380}}) {
+TEST(MatrixStateTest, MatricesHaveTheDevicesDTypeAndWritesAreNotHeldBack) {
+  for (const std::string& type : Types()) {
+    const ModelSpec spec =
+        MatrixSpec(type, type == "linear_attn" ? nlohmann::ordered_json{{"norm_feature_map", true}}
+                                               : nlohmann::ordered_json{});
+    const auto config = ParseModelConfig(ConfigJson(spec), "config.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    WeightRecorder weights(spec.absent);
+    StateLayout state;
+    std::vector<std::string> warnings;
+    ASSERT_TRUE(
+        config
+            ->make_network({.weights = weights,
+                            .state = state,
+                            .state_format = {.memory_dtype = DType::kI8, .pending_writes = 16},
+                            .warnings = warnings})
+            .ok());
+    int matrices = 0;
+    for (const StateField& field : state.fields()) {
+      EXPECT_NE(field.role, StateRole::kHeldBack) << field.name;
+      EXPECT_NE(field.initial, StateInitial::kPhase) << field.name;
+      if (field.row_values == 0) continue;
+      ++matrices;
+      const bool sum = absl::EndsWith(field.name, ".key_sum");
+      EXPECT_EQ(field.dtype, sum ? DType::kF32 : DType::kI8) << field.name;
+      const bool routed = type.starts_with("mom_");
+      EXPECT_EQ(field.guard, routed ? StateGuard::kFlags : StateGuard::kFed) << field.name;
+    }
+    EXPECT_EQ(matrices, type.ends_with("gsa") || type == "linear_attn" ? 4 : 2) << type;
+  }
+}
+
+// What documents and the tool's help say of the shapes that are named after 340M.
+TEST(MatrixShapesTest, HaveTheParametersAndTheStateThatDocumentsTell) {
+  struct Shape340 {
+    const char* name;
+    double millions;
+    int64_t slab;
+  };
+  for (const auto& [shape, millions, slab] : {Shape340{"linear-attn-340m", 380, 25165824},
+                                              {"retnet-340m", 380, 50331648},
+                                              {"gla-340m", 374, 12582912},
+                                              {"delta-net-340m", 374, 13467648},
+                                              {"kda-340m", 387, 13467648},
+                                              {"hgrn2-340m", 374, 12582912},
+                                              {"gsa-340m", 380, 12582912},
+                                              {"mom-linear-attn-340m", 582, 125830656},
+                                              {"mom-gla-340m", 528, 62916096},
+                                              {"mom-gsa-340m", 833, 113247744}}) {
     const auto spec = SpecOfShape(shape);
     ASSERT_TRUE(spec.ok()) << spec.status();
+    const auto config = ParseModelConfig(ConfigJson(*spec), "config.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    WeightRecorder weights(spec->absent);
+    StateLayout state;
+    std::vector<std::string> warnings;
+    ASSERT_TRUE(
+        config->make_network({.weights = weights, .state = state, .warnings = warnings}).ok());
     double count = 0;
-    const std::vector<TensorSpec> tensors = TensorsOf(*spec).value();
-    for (const TensorSpec& tensor : tensors) {
+    for (const TensorSpec& tensor : weights.tensors()) {
       double elements = 1;
       for (const int64_t dim : tensor.shape) elements *= static_cast<double>(dim);
       count += elements;
     }
     EXPECT_NEAR(count / 1e6, millions, 0.5) << shape;
+    EXPECT_EQ(state.slab_bytes(), slab) << shape;
   }
 }
 

@@ -97,6 +97,25 @@ TEST(ModelConfigTest, GatedDeltaNetHasItsOwnOptions) {
   EXPECT_EQ(config.delta.conv_width, 0);
 }
 
+// A folder that spells out a default means the same as one that does not.
+TEST(ModelConfigTest, MissingKeysOfMistralAndLlama) {
+  const auto fingerprint = [](const std::string& keys) {
+    const auto config = Parse("{" + keys + "}");
+    EXPECT_TRUE(config.ok()) << config.status();
+    return config.ok() ? config->fingerprint : 0;
+  };
+  const std::string mistral = R"("model_type": "mistral")", llama = R"("model_type": "llama")";
+  EXPECT_EQ(fingerprint(mistral),
+            fingerprint(mistral + R"(, "num_key_value_heads": 8, "sliding_window": 4096,
+                                      "head_dim": null, "intermediate_size": 14336)"));
+  EXPECT_NE(fingerprint(mistral), fingerprint(mistral + R"(, "sliding_window": null)"));
+  EXPECT_NE(fingerprint(mistral), fingerprint(mistral + R"(, "num_key_value_heads": null)"));
+  EXPECT_EQ(fingerprint(llama), fingerprint(llama + R"(, "num_key_value_heads": 32, "head_dim": 128,
+                                    "intermediate_size": 11008, "attention_bias": false)"));
+  EXPECT_NE(fingerprint(llama), fingerprint(llama + R"(, "rope_theta": 500000.0)"));
+  EXPECT_NE(fingerprint(llama), fingerprint(llama + R"(, "attention_bias": true)"));
+}
+
 TEST(ModelConfigTest, PythonsLiteralsAreHarmlessWhereUnused) {
   EXPECT_TRUE(Parse(R"({"model_type": "mom", "dt_limit": [0.0, Infinity], "x": -Infinity, "y": NaN,
                         "z": "a \"NaN\" in a string"})")
@@ -177,11 +196,43 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{
             "no_model_type", "{}", kInvalid,
             "\"model_type\" is missing, expected one of mom, mom_gated_deltanet, gated_deltanet"},
-        BadConfig{"unknown_model_type", R"({"model_type": "llama"})", kUnsupported,
-                  "\"model_type\" is \"llama\", which is not supported"},
+        BadConfig{"unknown_model_type", R"({"model_type": "bert"})", kUnsupported,
+                  "\"model_type\" is \"bert\", which is not supported"},
         BadConfig{"model_type_is_a_number", R"({"model_type": 5})", kUnsupported,
                   "\"model_type\" is 5"},
-        BadConfig{"old_mom", R"({"model_type": "mom_gla"})", kUnsupported, "mom_gla"},
+        BadConfig{"unknown_rule", R"({"model_type": "rwkv6"})", kUnsupported, "rwkv6"},
+        BadConfig{"heads_that_do_not_divide",
+                  R"({"model_type": "transformer", "hidden_size": 64, "num_heads": 3})", kInvalid,
+                  "\"num_heads\" is 3, expected a number that divides hidden_size (64)"},
+        BadConfig{"heads_of_an_odd_width",
+                  R"({"model_type": "transformer", "hidden_size": 60, "num_heads": 4})", kInvalid,
+                  "\"num_heads\" is 4, expected a number that divides hidden_size (60) into heads "
+                  "of an even width"},
+        BadConfig{"groups_that_do_not_divide",
+                  R"({"model_type": "transformer", "hidden_size": 64, "num_heads": 4,
+                      "num_kv_heads": 3})",
+                  kInvalid, "\"num_kv_heads\" is 3, expected a number that divides num_heads (4)"},
+        BadConfig{"window_of_nothing", R"({"model_type": "transformer", "window_size": 0})",
+                  kInvalid, "\"window_size\" is 0, expected an integer from 1"},
+        BadConfig{"hybrid_transformer", R"({"model_type": "transformer", "attn": {"layers": [1]}})",
+                  kUnsupported, "\"attn\""},
+        BadConfig{"sliding_window_of_nothing", R"({"model_type": "mistral", "sliding_window": 0})",
+                  kInvalid, "\"sliding_window\" is 0, expected an integer from 1"},
+        BadConfig{"llama_groups",
+                  R"({"model_type": "llama", "num_attention_heads": 8, "num_key_value_heads": 3})",
+                  kInvalid,
+                  "\"num_key_value_heads\" is 3, expected a divisor of num_attention_heads (8)"},
+        BadConfig{"llama_heads",
+                  R"({"model_type": "llama", "hidden_size": 100, "num_attention_heads": 8})",
+                  kInvalid,
+                  "\"num_attention_heads\" is 8, expected a divisor of hidden_size (100)"},
+        BadConfig{"llama_head_dim", R"({"model_type": "llama", "head_dim": 33})", kInvalid,
+                  "\"head_dim\" is 33, expected an even width"},
+        BadConfig{"scaled_rope",
+                  R"({"model_type": "llama", "rope_scaling": {"rope_type": "llama3"}})",
+                  kUnsupported, "\"rope_scaling\" is {\"rope_type\":\"llama3\"}"},
+        BadConfig{"mlp_bias", R"({"model_type": "llama", "mlp_bias": true})", kUnsupported,
+                  "\"mlp_bias\" is true"},
         BadConfig{"attention", Mom(R"("attn": {"layers": [1]})"), kUnsupported,
                   "\"attn\" is {\"layers\":[1]}, which is not supported"},
         BadConfig{"attention_in_gdn", Gdn(R"("attn": {"layers": [1]})"), kUnsupported, "\"attn\""},

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "gtest/gtest.h"
 #include "kernels/float16.h"
+#include "models/model.h"
 #include "tests/models/golden.h"
 #include "tests/models/recorded_routing.h"
 #include "tests/models/test_folder.h"
@@ -68,9 +69,10 @@ class RoundedGoldenTest : public testing::TestWithParam<std::tuple<std::string, 
     name_ = std::get<0>(GetParam());
     golden_ = ReadGolden(name_);
     WriteRounded(name_, rounded_);
-    const GatedDeltaSpecConfig config = ReadSpecConfig(GoldenFolder(name_));
-    layers_ = config.layers;
-    top_k_ = config.delta.top_k;
+    const auto plan = PlanModel(GoldenFolder(name_), StateFormat{});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    layers_ = plan->info.layers;
+    top_k_ = plan->info.top_k;
   }
   std::vector<Weights> AllWeights() const {
     return {{"as stored", GoldenFolder(name_), true}, {"in bf16", rounded_.path(), false}};

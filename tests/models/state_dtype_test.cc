@@ -153,7 +153,7 @@ GatedDeltaSpec WideMom() {
 }
 
 TEST_P(CoarseStateTest, GoldensLoseWhatRoundingAloneCosts) {
-  for (const std::string& name : GoldenNames()) {
+  for (const std::string& name : GatedDeltaGoldens()) {
     Check({name, GoldenFolder(name), ReadGolden(name).long_input_ids},
           {{"prompt", 64}, {"token by token"}, {"24 rows", 1, kManyRows}});
   }

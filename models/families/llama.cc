@@ -1,0 +1,100 @@
+#include "models/families/llama.h"
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "models/blocks/residual_block.h"
+#include "models/families/stack_keys.h"
+#include "models/feed_forwards/gated_mlp.h"
+#include "models/mixers/attention.h"
+
+namespace mneme {
+namespace {
+
+// The meaning of missing keys (transformers' configuration classes).
+struct Defaults {
+  const char* model_type;
+  int mlp_dim;
+  int kv_heads;        // 0: as many as heads
+  int sliding_window;  // 0: the model_type has no such key
+};
+constexpr Defaults kLlama = {"llama", 11008, 0, 0};
+constexpr Defaults kMistral = {"mistral", 14336, 8, 4096};
+
+AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Defaults& defaults) {
+  AttentionConfig attention;
+  attention.prefix = "self_attn.";
+  attention.heads = reader.Int("num_attention_heads", 32, 1, kMaxHeads);
+  const int heads = attention.heads;
+  attention.head_dim =
+      reader.NullableInt("head_dim", 1, kMaxHeadDim).value_or(model_dim / attention.heads);
+  reader.Keep("head_dim", attention.head_dim);
+  if (reader.IsNull("head_dim") && model_dim % heads != 0) {
+    reader.Invalid("num_attention_heads", heads,
+                   absl::StrCat("a divisor of hidden_size (", model_dim, ") without head_dim"));
+  }
+  if (attention.head_dim < 1 || attention.head_dim % 2 != 0 || attention.head_dim > kMaxHeadDim) {
+    reader.Invalid("head_dim", attention.head_dim,
+                   absl::StrCat("an even width of at most ", kMaxHeadDim));
+    attention.head_dim = 2;
+  }
+  CheckChannels(reader, int64_t{heads} * attention.head_dim, "num_attention_heads");
+  attention.kv_heads = heads;
+  if (const auto kv_heads = reader.NullableInt("num_key_value_heads", 1, kMaxHeads)) {
+    attention.kv_heads = *kv_heads;
+  } else if (!reader.Has("num_key_value_heads") && defaults.kv_heads > 0) {
+    attention.kv_heads = defaults.kv_heads;
+  }
+  if (heads % attention.kv_heads != 0) {
+    reader.Invalid("num_key_value_heads", attention.kv_heads,
+                   absl::StrCat("a divisor of num_attention_heads (", heads, ")"));
+    attention.kv_heads = heads;
+  }
+  reader.Keep("num_key_value_heads", attention.kv_heads);
+  attention.rope_theta = reader.Number("rope_theta", 10000, 1, 1e30);
+  if (defaults.sliding_window > 0) {
+    const auto window = reader.NullableInt("sliding_window", 1, kMaxWindow);
+    const int otherwise = reader.Has("sliding_window") ? 0 : defaults.sliding_window;
+    attention.window = reader.Keep("sliding_window", window.value_or(otherwise));
+  } else {
+    attention.qkv_bias = attention.output_bias = reader.Bool("attention_bias", false);
+  }
+  return attention;
+}
+
+}  // namespace
+
+NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
+  const Defaults& defaults = model_type == kMistral.model_type ? kMistral : kLlama;
+  RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
+  RefuseUnlessNull(reader, "rope_scaling", "null: frequencies are those of rope_theta alone");
+  RefuseUnlessNull(reader, "rope_parameters", "null: frequencies are those of rope_theta alone");
+  if (reader.String("hidden_act", "silu") != "silu") {
+    reader.Unsupported("hidden_act", *reader.Find("hidden_act"), "\"silu\"");
+  }
+  if (reader.Bool("mlp_bias", false)) reader.Unsupported("mlp_bias", true, "false");
+  StackKeys stack;
+  stack.vocab = reader.Int("vocab_size", 32000, 1, kMaxVocab);
+  stack.model_dim = reader.Int("hidden_size", 4096, 1, kMaxModelDim);
+  stack.layers = reader.Int("num_hidden_layers", 32, 1, kMaxLayers);
+  stack.mlp_dim = reader.Int("intermediate_size", defaults.mlp_dim, 1, kMaxMlpDim);
+  stack.norm_eps = static_cast<float>(reader.Number("rms_norm_eps", 1e-6, kLeastNumber, 1));
+  ReadTokensAndTies(reader, stack, config);
+  const AttentionConfig attention = ReadAttention(reader, stack.model_dim, defaults);
+  // How long sequences were in training, and what makes no difference to a result.
+  reader.Disregard({"max_position_embeddings", "pretraining_tp", "attention_dropout"});
+
+  LanguageModelParts parts = stack.Parts();
+  parts.embeddings = "model.embed_tokens.weight";
+  const ResidualBlockParts block = {
+      .mixer_norm = {"input_layernorm.weight"},
+      .mixer =
+          [attention](const LayerBuilder& builder) { return MakeAttention(builder, attention); },
+      .feed_forward_norm = {"post_attention_layernorm.weight"},
+      .feed_forward = [mlp_dim = stack.mlp_dim](
+                          const LayerBuilder& builder) { return MakeGatedMlp(builder, mlp_dim); }};
+  parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
+  return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
+}
+
+}  // namespace mneme
