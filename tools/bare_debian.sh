@@ -42,7 +42,7 @@ clean_up() {
   local status=$?
   trap - EXIT
   for root in "$work"/*/; do
-    umount -q "$root/proc" "$root/dev" 2>/dev/null || true
+    umount -q -l "$root/proc" "$root/dev" 2>/dev/null || true  # lazily: what runs inside may be ending
   done
   if $keep; then echo "kept: $work"; else rm -rf --one-file-system "$work"; fi
   exit "$status"
