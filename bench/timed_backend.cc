@@ -83,6 +83,9 @@ class TimedBackend::TimedKernels final : public Kernels {
   void SettleMemories(const SettleArgs& args) override {
     Time("SettleMemories", [&] { inner_.SettleMemories(args); });
   }
+  void Attention(const AttentionArgs& args) override {
+    Time("Attention", [&] { inner_.Attention(args); });
+  }
   void BanTokens(const BanTokensArgs& args) override {
     Time("BanTokens", [&] { inner_.BanTokens(args); });
   }
