@@ -41,8 +41,7 @@ class EngineContextTest : public testing::TestWithParam<BackendUnderTest> {
     folder_.emplace();
     MakeFolder(TinyTransformer(window), *folder_);
     std::unique_ptr<Backend> backend = GetParam().Make();
-    auto model =
-        LoadModel(folder_->path(), *backend, nullptr, {.max_context = kMaxContext});
+    auto model = LoadModel(folder_->path(), *backend, nullptr, {.max_context = kMaxContext});
     CHECK_OK(model.status());
     auto engine =
         Engine::Create(std::move(backend), *std::move(model), /*tokenizer=*/nullptr, {},
@@ -73,8 +72,7 @@ class EngineContextTest : public testing::TestWithParam<BackendUnderTest> {
     while (!outcome.last.is_last) {
       std::optional<TokenEvent> event = (*stream)->Next(absl::Seconds(60));
       CHECK(event.has_value()) << "nothing came for a minute";
-      outcome.tokens.insert(outcome.tokens.end(), event->token_ids.begin(),
-                            event->token_ids.end());
+      outcome.tokens.insert(outcome.tokens.end(), event->token_ids.begin(), event->token_ids.end());
       outcome.last = *std::move(event);
     }
     return outcome;

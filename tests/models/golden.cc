@@ -56,9 +56,9 @@ std::vector<std::string> GatedDeltaGoldens() {
 
 std::vector<std::string> GoldenNames() {
   std::vector<std::string> names = GatedDeltaGoldens();
-  for (const char* name : {"linear_attn", "retnet", "gla", "delta_net", "kda", "hgrn2", "gsa",
-                           "mom_linear_attn", "mom_gla", "mom_gsa", "transformer", "llama", "llama_tied",
-                           "mistral_sliding"}) {
+  for (const char* name :
+       {"linear_attn", "retnet", "gla", "delta_net", "kda", "hgrn2", "gsa", "mom_linear_attn",
+        "mom_gla", "mom_gsa", "transformer", "llama", "llama_tied", "mistral_sliding"}) {
     names.push_back(name);
   }
   return names;
