@@ -26,7 +26,9 @@ constexpr int64_t kBlasRowsOfSeveral = 129;
 constexpr int64_t kBlasRowsOfLarge = 33;
 constexpr int64_t kLarge = int64_t{8} << 20;  // weights
 // A router's few outputs: cuBLAS splits the sums, and adds them up in a second launch.
-constexpr int kBlasOutputs = 16;
+constexpr int kBlasOutputs = 17;
+// cuBLAS fails to launch a product of a decay's low rank (gla's 16) at the sizes of a prompt.
+constexpr int kLeastBlasFeatures = 64;
 // Fewer rows are better off in one launch with the products beside them.
 constexpr int64_t kNarrowRows = 129;
 // LinearBulk's tiles are for more entries, and for more output features.
@@ -86,7 +88,8 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   const int64_t blas_rows = large             ? kBlasRowsOfLarge
                             : call.size() > 1 ? kBlasRowsOfSeveral
                                               : kBlasRows;
-  const bool narrow = w.out_features < kBlasOutputs && HasHopperCode(device);
+  const bool narrow =
+      (w.out_features < kBlasOutputs || w.in_features < kLeastBlasFeatures) && HasHopperCode(device);
   if (!exact && !grouped && !narrow && entries >= blas_rows && !(beside_groups && bulk)) {
     return kPathBlas;
   }
