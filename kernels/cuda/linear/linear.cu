@@ -88,8 +88,8 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   const int64_t blas_rows = large             ? kBlasRowsOfLarge
                             : call.size() > 1 ? kBlasRowsOfSeveral
                                               : kBlasRows;
-  const bool narrow =
-      (w.out_features < kBlasOutputs || w.in_features < kLeastBlasFeatures) && HasHopperCode(device);
+  const bool narrow = (w.out_features < kBlasOutputs || w.in_features < kLeastBlasFeatures) &&
+                      HasHopperCode(device);
   if (!exact && !grouped && !narrow && entries >= blas_rows && !(beside_groups && bulk)) {
     return kPathBlas;
   }
