@@ -35,6 +35,9 @@ class TimedBackend::TimedKernels final : public Kernels {
   void SwiGlu(const SwiGluArgs& args) override {
     Time("SwiGlu", [&] { inner_.SwiGlu(args); });
   }
+  void LayerNorm(const LayerNormArgs& args) override {
+    Time("LayerNorm", [&] { inner_.LayerNorm(args); });
+  }
   void L2Norm(const L2NormArgs& args) override {
     Time("L2Norm", [&] { inner_.L2Norm(args); });
   }

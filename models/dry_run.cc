@@ -10,6 +10,7 @@ class DryRunKernels final : public Kernels {
   void Embedding(const EmbeddingArgs&) override {}
   void GatherRows(const GatherRowsArgs&) override {}
   void RmsNorm(const RmsNormArgs&) override {}
+  void LayerNorm(const LayerNormArgs&) override {}
   void Linear(std::span<const LinearArgs>) override {}
   void AddBias(const AddBiasArgs&) override {}
   void Activate(std::span<const ActivateArgs>) override {}

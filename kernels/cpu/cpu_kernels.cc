@@ -107,6 +107,15 @@ void CpuKernels::RmsNorm(const RmsNormArgs& args) {
       [&](int64_t begin, int64_t end) { ops_.rms_norm(args, begin, end); });
 }
 
+void CpuKernels::LayerNorm(const LayerNormArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const Shape& shape = args.x.shape;
+  const int64_t heads = shape.rank == 3 ? shape[1] : 1, dim = shape[shape.rank - 1];
+  For(shape[0] * heads, 1, 0.25 * static_cast<double>(dim) + 15,
+      [&](int64_t begin, int64_t end) { ops_.layer_norm(args, begin, end); });
+}
+
 void CpuKernels::AddBias(const AddBiasArgs& args) {
   Check(args, kTypes);
   const FlushDenormals flush;

@@ -54,6 +54,7 @@ class CpuKernels final : public Kernels {
   void GatherRows(const GatherRowsArgs& args) override;
   void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
+  void LayerNorm(const LayerNormArgs& args) override;
   void Linear(std::span<const LinearArgs> products) override;
   void AddBias(const AddBiasArgs& args) override;
   void Activate(std::span<const ActivateArgs> activations) override;

@@ -12,6 +12,7 @@ void Pack(const TensorView& matrix, void* dst, int begin, int end);
 void Embedding(const EmbeddingArgs& args, int64_t begin, int64_t end);
 void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end);
 void GatedRmsNorm(const GatedRmsNormArgs& args, int64_t begin, int64_t end);
+void LayerNorm(const LayerNormArgs& args, int64_t begin, int64_t end);
 void L2Norm(const L2NormArgs& args, int64_t begin, int64_t end);
 void SumNorm(const SumNormArgs& args, int64_t begin, int64_t end);
 void Divide(const DivideArgs& args, int64_t begin, int64_t end);

@@ -14,6 +14,7 @@ const IsaOps& Ops() {
       .embedding = Embedding,
       .rms_norm = RmsNorm,
       .gated_rms_norm = GatedRmsNorm,
+      .layer_norm = LayerNorm,
       .l2_norm = L2Norm,
       .sum_norm = SumNorm,
       .divide = Divide,

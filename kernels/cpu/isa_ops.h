@@ -68,6 +68,7 @@ struct IsaOps {
   void (*embedding)(const EmbeddingArgs&, int64_t begin, int64_t end) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*gated_rms_norm)(const GatedRmsNormArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*layer_norm)(const LayerNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*l2_norm)(const L2NormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*sum_norm)(const SumNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*divide)(const DivideArgs&, int64_t begin, int64_t end) = nullptr;

@@ -79,6 +79,31 @@ void GatedRmsNorm(const GatedRmsNormArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+void LayerNorm(const LayerNormArgs& args, int64_t begin, int64_t end) {
+  const int rank = args.x.shape.rank;
+  const int64_t heads = rank == 3 ? args.x.shape[1] : 1, dim = args.x.shape[rank - 1];
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = args.x.as<float>() + row * dim;
+    float* y = args.y.as<float>() + row * dim;
+    const float* weight = args.weight.as<float>() + row % heads * dim;
+    const float* bias = args.bias.empty() ? nullptr : args.bias.as<float>() + row % heads * dim;
+    // Loading part of it leaves zeros in the lanes that part of x has none for.
+    float mean[kLanes];
+    Store(mean, Set1(SumOf(x, dim) / static_cast<float>(dim)));
+    Vec squares = Zero();
+    ForVectors(dim, [&](int64_t i, int lanes) {
+      const Vec centred = LoadUpTo(x + i, lanes) - LoadUpTo(mean, lanes);
+      squares = MulAdd(centred, centred, squares);
+    });
+    const Vec scale = Set1(InverseRoot(Sum(squares) / static_cast<float>(dim) + args.eps));
+    ForVectors(dim, [&](int64_t i, int lanes) {
+      const Vec normed = (LoadUpTo(x + i, lanes) - Load(mean)) * scale;
+      const Vec shift = bias != nullptr ? LoadUpTo(bias + i, lanes) : Zero();
+      StoreUpTo(y + i, MulAdd(normed, LoadUpTo(weight + i, lanes), shift), lanes);
+    });
+  }
+}
+
 void L2Norm(const L2NormArgs& args, int64_t begin, int64_t end) {
   const int64_t dim = args.x.shape[2];
   for (int64_t row = begin; row < end; ++row) {

@@ -26,6 +26,7 @@ class CudaKernels final : public Kernels {
   void GatherRows(const GatherRowsArgs& args) override { dense::GatherRows(device_, args); }
   void BanTokens(const BanTokensArgs& args) override { dense::BanTokens(device_, args); }
   void RmsNorm(const RmsNormArgs& args) override { dense::RmsNorm(device_, args); }
+  void LayerNorm(const LayerNormArgs& args) override { dense::LayerNorm(device_, args); }
   void Linear(std::span<const LinearArgs> products) override { linear::Linear(device_, products); }
   void SwiGlu(const SwiGluArgs& args) override { dense::SwiGlu(device_, args); }
   void RouteTopK(const RouteTopKArgs& args) override { routing::RouteTopK(device_, args); }

@@ -76,6 +76,16 @@ void Check(const RmsNormArgs& args, ActivationTypes types) {
   ExpectRoundable(args.y, types, {tokens, dim}, "y");
 }
 
+void Check(const LayerNormArgs& args, ActivationTypes types) {
+  const Shape& shape = args.x.shape;
+  CHECK(shape.rank == 2 || shape.rank == 3) << "x has shape " << ShapeToString(shape);
+  const Shape channels = shape.rank == 2 ? Shape{shape[1]} : Shape{shape[1], shape[2]};
+  Expect(args.x, types.act, shape, "x");
+  Expect(args.weight, DType::kF32, channels, "weight");
+  if (!args.bias.empty()) Expect(args.bias, DType::kF32, channels, "bias");
+  ExpectRoundable(args.y, types, shape, "y");
+}
+
 void Check(const LinearArgs& args, ActivationTypes types) {
   CHECK(!args.weights.empty()) << "a product without weights";
   const PackedMatrix& first = args.weights[0];

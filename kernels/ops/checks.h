@@ -23,6 +23,7 @@ void Check(const EmbeddingArgs& args, ActivationTypes types);
 void Check(const GatherRowsArgs& args, ActivationTypes types);
 void Check(const BanTokensArgs& args, ActivationTypes types);
 void Check(const RmsNormArgs& args, ActivationTypes types);
+void Check(const LayerNormArgs& args, ActivationTypes types);
 void Check(const LinearArgs& args, ActivationTypes types);
 void Check(const AddBiasArgs& args, ActivationTypes types);
 void Check(const ActivateArgs& args, ActivationTypes types);

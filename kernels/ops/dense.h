@@ -31,6 +31,17 @@ struct RmsNormArgs {
   TensorView y;  // [tokens, dim] act, may alias x; or as LinearArgs::x
 };
 
+// Over the last dimension: y = (x - mean(x)) / sqrt(var(x) + eps) * weight (+ bias), var(x) the
+// mean of (x - mean(x))^2 (arXiv:1607.06450). Of three dimensions it norms each head by itself,
+// with a weight for each of its channels: a GroupNorm of a token's channels (arXiv:1803.08494).
+struct LayerNormArgs {
+  TensorView x;       // [tokens, dim] or [tokens, heads, dim] act
+  TensorView weight;  // [dim] or [heads, dim] f32
+  TensorView bias;    // the same, or empty: 0
+  float eps = 1e-5f;
+  TensorView y;  // same shape as x, act, may alias x; or as LinearArgs::x
+};
+
 // y[e] = W x[row(e)]  (+ y[e] if accumulate), for every entry e.
 //
 // Ungrouped (weights.size() == 1, group_offsets empty): row(e) = e, all entries use weights[0].
@@ -168,6 +179,7 @@ class DenseKernels {
   virtual void Embedding(const EmbeddingArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
   virtual void RmsNorm(const RmsNormArgs& args) = 0;
+  virtual void LayerNorm(const LayerNormArgs& args) = 0;
   // Independent products, done as one parallel region. Outputs must not alias each other.
   virtual void Linear(std::span<const LinearArgs> products) = 0;
   virtual void AddBias(const AddBiasArgs& args) = 0;

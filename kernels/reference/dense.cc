@@ -120,6 +120,27 @@ void ReferenceKernels::RmsNorm(const RmsNormArgs& args) {
   }
 }
 
+void ReferenceKernels::LayerNorm(const LayerNormArgs& args) {
+  Check(args, reference::kTypes);
+  const Shape& shape = args.x.shape;
+  const int64_t heads = shape.rank == 3 ? shape[1] : 1, dim = shape[shape.rank - 1];
+  for (int64_t row = 0; row < shape[0] * heads; ++row) {
+    const double* x = args.x.as<double>() + row * dim;
+    double* y = args.y.as<double>() + row * dim;
+    const float* weight = args.weight.as<float>() + row % heads * dim;
+    const float* bias = args.bias.empty() ? nullptr : args.bias.as<float>() + row % heads * dim;
+    double mean = 0, variance = 0;
+    for (int64_t i = 0; i < dim; ++i) mean += x[i] / static_cast<double>(dim);
+    for (int64_t i = 0; i < dim; ++i) {
+      variance += (x[i] - mean) * (x[i] - mean) / static_cast<double>(dim);
+    }
+    const double factor = 1.0 / std::sqrt(variance + args.eps);
+    for (int64_t i = 0; i < dim; ++i) {
+      y[i] = (x[i] - mean) * factor * weight[i] + (bias != nullptr ? bias[i] : 0.0);
+    }
+  }
+}
+
 void ReferenceKernels::Linear(std::span<const LinearArgs> products) {
   CheckAll(products, reference::kTypes);
   for (const LinearArgs& args : products) {

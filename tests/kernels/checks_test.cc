@@ -32,6 +32,11 @@ TEST_P(ChecksDeathTest, DenseOperations) {
   EXPECT_DEATH(kernels().RmsNorm({.x = Act({2, 8}), .weight = View({8}), .y = Act({3, 8})}),
                "y has shape \\[3, 8\\], expected \\[2, 8\\]");
   EXPECT_DEATH(kernels().RmsNorm({.x = Act({2, 8}), .weight = View({8}), .y = {}}), "y ");
+  EXPECT_DEATH(kernels().LayerNorm({.x = Act({2, 2, 4}), .weight = View({4}), .y = Act({2, 2, 4})}),
+               "weight has shape \\[4\\], expected \\[2, 4\\]");
+  EXPECT_DEATH(kernels().LayerNorm(
+                   {.x = Act({2, 8}), .weight = View({8}), .bias = View({7}), .y = Act({2, 8})}),
+               "bias has shape \\[7\\], expected \\[8\\]");
   EXPECT_DEATH(kernels().SwiGlu({.gate = Act({2, 8}), .up = Act({2, 9}), .y = Act({2, 8})}),
                "up has shape");
   EXPECT_DEATH(kernels().GatherRows({.x = Act({4, 8}), .indices = View({2}), .y = Act({2, 8})}),

@@ -1,4 +1,4 @@
-// RmsNorm, L2Norm, GatedRmsNorm, SumNorm and Divide.
+// RmsNorm, LayerNorm, L2Norm, GatedRmsNorm, SumNorm and Divide.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -32,6 +32,8 @@ struct NormProblem {
     x = random.NormalValues(n, scale);
     gate = random.NormalValues(n, 4);
     weight = random.NormalValues(dim);
+    channel_weights = random.NormalValues(heads * dim);
+    channel_biases = random.NormalValues(heads * dim);
     divisors = random.UniformValues(tokens * heads, 0.01, 3);
   }
 
@@ -44,6 +46,51 @@ struct NormProblem {
     args.y = in_place ? args.x : bench.NewActivations({tokens * heads, dim});
     bench.kernels().RmsNorm(args);
     return bench.Read(args.y);
+  }
+
+  // With `heads`, a weight and a bias for each head's channels.
+  std::vector<double> LayerNorm(Backend& backend, bool biased, bool in_place = false) const {
+    Workbench bench(backend);
+    const Shape shape = heads > 1 ? Shape{tokens, heads, dim} : Shape{tokens, dim};
+    const Shape channels = heads > 1 ? Shape{heads, dim} : Shape{dim};
+    LayerNormArgs args;
+    args.x = bench.Activations(x, shape);
+    args.weight = bench.Floats(channel_weights, channels);
+    if (biased) args.bias = bench.Floats(channel_biases, channels);
+    args.eps = 1e-5f;
+    args.y = in_place ? args.x : bench.NewActivations(shape);
+    bench.kernels().LayerNorm(args);
+    return bench.Read(args.y);
+  }
+
+  // What is subtracted is as large as the largest sum of the row's numbers, and off by so much in
+  // units of the row's deviation; the rest is relative to what is left.
+  std::vector<double> LayerNormBound(const std::vector<double>& unbiased,
+                                     const std::vector<double>& biased) const {
+    std::vector<double> bound;
+    for (size_t row = 0; row < static_cast<size_t>(tokens) * heads; ++row) {
+      double magnitude = 0, mean = 0, variance = 0;
+      for (int i = 0; i < dim; ++i) {
+        magnitude += std::abs(x[row * dim + i]) / dim;
+        mean += x[row * dim + i] / dim;
+      }
+      for (int i = 0; i < dim; ++i) {
+        variance += std::pow(x[row * dim + i] - mean, 2) / dim;
+      }
+      // A row of one number is its own mean, exactly.
+      const double off =
+          dim == 1 ? 0 : (SumError(dim) + 4 * kUnitF32) * magnitude / std::sqrt(variance + 1e-5);
+      EXPECT_LT(off, 0.05) << "a row whose numbers are all but equal";
+      for (int i = 0; i < dim; ++i) {
+        const size_t at = row * dim + i;
+        const double weight = std::abs(channel_weights[at % channel_weights.size()]);
+        // An error of the mean moves each number by it, and the deviation by less than it.
+        bound.push_back(1.1 * off * (weight + std::abs(unbiased[at])) +
+                        NormError(dim) * std::abs(unbiased[at]) + kUnitF32 * std::abs(biased[at]) +
+                        kTinyF32);
+      }
+    }
+    return bound;
   }
 
   std::vector<double> L2Norm(Backend& backend, bool in_place = false, float eps = 1e-6f) const {
@@ -115,7 +162,7 @@ struct NormProblem {
   }
 
   int tokens, heads, dim;
-  std::vector<double> x, gate, weight, divisors;
+  std::vector<double> x, gate, weight, channel_weights, channel_biases, divisors;
   Activation activation = Activation::kSilu;
 };
 
@@ -136,6 +183,27 @@ TEST_P(NormsTest, RmsNormMatchesReference) {
       const std::vector<double> want = p.RmsNorm(*reference_);
       EXPECT_THAT(p.RmsNorm(*backend_), IsWithin(RelativeBound(want, NormError(dim)), want))
           << p.Describe() << " seed " << dim << " scale " << scale;
+    }
+  }
+}
+
+TEST_P(NormsTest, LayerNormMatchesReference) {
+  for (const int dim : kDims) {
+    for (const double scale : {1e-5, 3e-3, 1.0, 1e4}) {
+      for (const double mean : {0.0, 10.0}) {  // in deviations
+        for (const int heads : {1, 5}) {
+          NormProblem p(dim, 3, heads, dim, scale);
+          for (double& value : p.x) value = RoundTo(value + mean * scale, DType::kF32);
+          const std::vector<double> unbiased = p.LayerNorm(*reference_, false);
+          const std::vector<double> biased = p.LayerNorm(*reference_, true);
+          EXPECT_THAT(p.LayerNorm(*backend_, false),
+                      IsWithin(p.LayerNormBound(unbiased, unbiased), unbiased))
+              << p.Describe() << " seed " << dim << " scale " << scale << " mean " << mean;
+          EXPECT_THAT(p.LayerNorm(*backend_, true),
+                      IsWithin(p.LayerNormBound(unbiased, biased), biased))
+              << p.Describe() << " seed " << dim << " scale " << scale << " mean " << mean;
+        }
+      }
     }
   }
 }
@@ -199,6 +267,7 @@ TEST_P(NormsTest, AZeroVectorStaysZero) {
   p.x.assign(p.x.size(), 0.0);
   const std::vector<double> zeros(p.x.size(), 0.0);
   EXPECT_THAT(p.RmsNorm(*backend_), IsWithin(0, zeros));
+  EXPECT_THAT(p.LayerNorm(*backend_, false), IsWithin(0, zeros));
   EXPECT_THAT(p.L2Norm(*backend_), IsWithin(0, zeros));
   EXPECT_THAT(p.GatedRmsNorm(*backend_, true), IsWithin(0, zeros));
   EXPECT_THAT(p.SumNorm(*backend_), IsWithin(0, zeros));
@@ -210,6 +279,7 @@ TEST_P(NormsTest, OutputsMayAliasInputs) {
     const NormProblem p(5, 6, 4, dim);
     using Alias = NormProblem::Alias;
     EXPECT_THAT(p.RmsNorm(*backend_, true), HasSameBits(p.RmsNorm(*backend_)));
+    EXPECT_THAT(p.LayerNorm(*backend_, true, true), HasSameBits(p.LayerNorm(*backend_, true)));
     EXPECT_THAT(p.L2Norm(*backend_, true), HasSameBits(p.L2Norm(*backend_)));
     EXPECT_THAT(p.SumNorm(*backend_, true), HasSameBits(p.SumNorm(*backend_)));
     EXPECT_THAT(p.Divide(*backend_, true), HasSameBits(p.Divide(*backend_)));
@@ -233,6 +303,7 @@ TEST_P(NormsTest, NeitherThreadsNorOtherTokensChangeABit) {
   for (const int threads : {1, 2, 3}) {
     const std::unique_ptr<Backend> other = GetParam().Make(threads);
     EXPECT_THAT(all.RmsNorm(*other), HasSameBits(all.RmsNorm(*backend_)));
+    EXPECT_THAT(all.LayerNorm(*other, true), HasSameBits(all.LayerNorm(*backend_, true)));
     EXPECT_THAT(all.L2Norm(*other), HasSameBits(all.L2Norm(*backend_)));
     EXPECT_THAT(all.GatedRmsNorm(*other, true), HasSameBits(all.GatedRmsNorm(*backend_, true)));
     EXPECT_THAT(all.SumNorm(*other), HasSameBits(all.SumNorm(*backend_)));
@@ -240,6 +311,7 @@ TEST_P(NormsTest, NeitherThreadsNorOtherTokensChangeABit) {
     EXPECT_THAT(last.SumNorm(*other), HasSameBits(tail(all.SumNorm(*backend_))));
     EXPECT_THAT(last.Divide(*other), HasSameBits(tail(all.Divide(*backend_))));
     EXPECT_THAT(last.RmsNorm(*other), HasSameBits(tail(all.RmsNorm(*backend_))));
+    EXPECT_THAT(last.LayerNorm(*other, true), HasSameBits(tail(all.LayerNorm(*backend_, true))));
     EXPECT_THAT(last.L2Norm(*other), HasSameBits(tail(all.L2Norm(*backend_))));
     EXPECT_THAT(last.GatedRmsNorm(*other, true),
                 HasSameBits(tail(all.GatedRmsNorm(*backend_, true))));
@@ -249,6 +321,7 @@ TEST_P(NormsTest, NeitherThreadsNorOtherTokensChangeABit) {
 TEST_P(NormsTest, NoTokensAreNoWork) {
   const NormProblem p(7, 0, 2, 16);
   EXPECT_TRUE(p.RmsNorm(*backend_).empty());
+  EXPECT_TRUE(p.LayerNorm(*backend_, true).empty());
   EXPECT_TRUE(p.L2Norm(*backend_).empty());
   EXPECT_TRUE(p.GatedRmsNorm(*backend_, true).empty());
   EXPECT_TRUE(p.SumNorm(*backend_).empty());

@@ -17,6 +17,9 @@ void L2Norm(Device& device, const L2NormArgs& args);
 void DeltaGates(Device& device, const DeltaGatesArgs& args);
 void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args);
 
+// dense/layer_norm.cu
+void LayerNorm(Device& device, const LayerNormArgs& args);
+
 // dense/pointwise.cu
 void AddBias(Device& device, const AddBiasArgs& args);
 void Activate(Device& device, std::span<const ActivateArgs> activations);
