@@ -1,4 +1,4 @@
-// The part of a block that transforms each token by itself.
+// The part of a block that transforms each token by itself, or, in RWKV, with the one before it.
 #pragma once
 
 #include <optional>
@@ -13,10 +13,15 @@ class FeedForward {
  public:
   virtual ~FeedForward() = default;
 
-  // hidden += FeedForward(RmsNorm(hidden)).   hidden  [tokens, model_dim] act
+  // Whether Forward() reads ForwardContext::row_index. Whoever keeps state adds its fields when it
+  // is made (LayerBuilder::AddState), zeros at first.
+  virtual bool uses_row_index() const { return false; }
+
+  // hidden += FeedForward(Norm(hidden)); reads and updates the state, if there is some, of every
+  // row in `ctx.batch`.   hidden  [tokens, model_dim] act
   virtual void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const = 0;
 
-  // The same as arguments of a fused operation. Empty: there is none.
+  // The same as arguments of a fused operation, under an RmsNorm. Empty: there is none.
   virtual std::optional<FeedForwardStepArgs> StepArgs(const Norm&, TensorView /*hidden*/) const {
     return std::nullopt;
   }

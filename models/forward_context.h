@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 #include "kernels/tensor.h"
 #include "kernels/tensor_view.h"
+#include "models/norm.h"
 #include "models/state_layout.h"
 
 namespace mneme {
@@ -79,12 +80,6 @@ struct RowIndex {
   Segments segments;           // a row is a segment of the one memory that all of its tokens go to
 };
 
-// Weights of an RmsNorm.
-struct Norm {
-  TensorView weight;  // [dim] f32
-  float eps = 1e-6f;
-};
-
 struct ForwardContext {
   Backend& backend;
   Workspace& workspace;
@@ -129,7 +124,7 @@ struct ForwardContext {
   TensorView Normed(const Norm& norm, const TensorView& x,
                     std::initializer_list<std::span<const PackedMatrix>> weights) const {
     const TensorView y = TempForProducts(x.shape, weights);
-    kernels().RmsNorm({.x = x, .weight = norm.weight, .eps = norm.eps, .y = y});
+    ApplyNorm(kernels(), norm, x, y);
     return y;
   }
   TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }

@@ -28,14 +28,14 @@ class SequenceMixer {
   // Whether Forward() reads ForwardContext::row_index.
   virtual bool uses_row_index() const { return false; }
 
-  // hidden += Mixer(RmsNorm(hidden)); reads and updates the state of every row in `ctx.batch`.
+  // hidden += Mixer(Norm(hidden)); reads and updates the state of every row in `ctx.batch`.
   //   hidden  [tokens, model_dim] act
   // Must not allocate outside the workspace, synchronise or branch on device data: steps are
   // captured as graphs, and a dry run without memory (dry_run.h) measures the workspace.
   virtual void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const = 0;
 
-  // The same as arguments of a fused operation, in a step of one token for every row; temporaries
-  // are of the caller's workspace scope. Empty: there is none for this mixer.
+  // The same as arguments of a fused operation, under an RmsNorm, in a step of one token for every
+  // row; temporaries are of the caller's workspace scope. Empty: there is none for this mixer.
   virtual std::optional<DeltaMixerStepArgs> StepArgs(ForwardContext&, const Norm&,
                                                      TensorView /*hidden*/) const {
     return std::nullopt;

@@ -31,7 +31,7 @@ struct StepEntries {
 inline StepEntries EnterRows(ForwardContext& ctx, const Norm& norm, const TensorView& hidden,
                              std::span<const std::span<const PackedMatrix>> products) {
   const TensorView x = ctx.TempForProducts(hidden.shape, products);
-  ctx.kernels().RmsNorm({.x = hidden, .weight = norm.weight, .eps = norm.eps, .y = x});
+  ApplyNorm(ctx.kernels(), norm, hidden, x);
   const int tokens = ctx.batch.tokens;
   return {.x = x, .tokens = tokens, .count = tokens, .segments = ctx.row_index.segments};
 }

@@ -14,9 +14,16 @@ class ResidualBlock final : public Block {
                                                      const ResidualBlockParts& parts) {
     auto block = std::make_unique<ResidualBlock>();
     block->layer_ = builder.layer;
-    MNEME_ASSIGN_OR_RETURN(block->mixer_norm_, TakeNorm(builder, parts.mixer_norm));
+    const auto take = [&](const NormTensor& tensor) {
+      return TakeNorm(builder.weights(), builder.prefix, tensor, builder.model_dim,
+                      builder.norm_eps);
+    };
+    if (builder.layer == 0 && parts.first_norm.has_value()) {
+      MNEME_ASSIGN_OR_RETURN(block->first_norm_, take(*parts.first_norm));
+    }
+    MNEME_ASSIGN_OR_RETURN(block->mixer_norm_, take(parts.mixer_norm));
     MNEME_ASSIGN_OR_RETURN(block->mixer_, parts.mixer(builder));
-    MNEME_ASSIGN_OR_RETURN(block->feed_forward_norm_, TakeNorm(builder, parts.feed_forward_norm));
+    MNEME_ASSIGN_OR_RETURN(block->feed_forward_norm_, take(parts.feed_forward_norm));
     MNEME_ASSIGN_OR_RETURN(block->feed_forward_, parts.feed_forward(builder));
     return block;
   }
@@ -27,16 +34,26 @@ class ResidualBlock final : public Block {
   void Settle(ForwardContext& ctx, const TensorView& slots) const override {
     mixer_->Settle(ctx, slots);
   }
-  bool uses_row_index() const override { return mixer_->uses_row_index(); }
+  bool uses_row_index() const override {
+    return mixer_->uses_row_index() || feed_forward_->uses_row_index();
+  }
 
   void Forward(ForwardContext& ctx, BlockStream& stream) const override {
     // Watched steps go block by block; others have tried all of them at once.
     if (ctx.routing != nullptr && ctx.batch.longest_row == 1 && Step(ctx, stream)) return;
+    if (first_norm_.has_value()) {
+      ApplyNorm(ctx.kernels(), *first_norm_, stream.hidden, stream.hidden);
+    }
     mixer_->Forward(ctx, mixer_norm_, stream.hidden);
     feed_forward_->Forward(ctx, feed_forward_norm_, stream.hidden);
   }
 
   std::optional<DecodeLayerArgs> StepArgs(ForwardContext& ctx, BlockStream& stream) const override {
+    // The fused operations know RmsNorm.
+    if (first_norm_.has_value() || mixer_norm_.kind != NormKind::kRms ||
+        feed_forward_norm_.kind != NormKind::kRms) {
+      return std::nullopt;
+    }
     const auto feed_forward = feed_forward_->StepArgs(feed_forward_norm_, stream.hidden);
     if (!feed_forward.has_value()) return std::nullopt;
     const auto mixer = mixer_->StepArgs(ctx, mixer_norm_, stream.hidden);
@@ -45,14 +62,6 @@ class ResidualBlock final : public Block {
   }
 
  private:
-  static absl::StatusOr<Norm> TakeNorm(const LayerBuilder& builder, const NormTensor& tensor) {
-    Norm norm{.eps = tensor.eps.value_or(builder.norm_eps)};
-    MNEME_ASSIGN_OR_RETURN(
-        norm.weight, builder.weights().Floats(builder.Weight(tensor.weight), {builder.model_dim},
-                                              WeightInit::kOnes));
-    return norm;
-  }
-
   // Forward() as one operation, where the device has it. False: nothing was done.
   bool Step(ForwardContext& ctx, BlockStream& stream) const {
     const Workspace::Scope scope(ctx.workspace);
@@ -68,6 +77,7 @@ class ResidualBlock final : public Block {
   }
 
   int layer_ = 0;
+  std::optional<Norm> first_norm_;
   Norm mixer_norm_, feed_forward_norm_;
   std::unique_ptr<SequenceMixer> mixer_;
   std::unique_ptr<FeedForward> feed_forward_;

@@ -9,17 +9,15 @@
 #include "models/block.h"
 #include "models/feed_forward.h"
 #include "models/layer_builder.h"
+#include "models/norm.h"
 #include "models/sequence_mixer.h"
 
 namespace mneme {
 
-struct NormTensor {
-  const char* weight;
-  std::optional<float> eps = std::nullopt;  // unset: that of the network
-};
-
-//   h += Mixer(RmsNorm(h; mixer_norm));  h += FeedForward(RmsNorm(h; feed_forward_norm))
+//   h = Norm(h; first_norm)                              in the first layer, where there is one
+//   h += Mixer(Norm(h; mixer_norm));  h += FeedForward(Norm(h; feed_forward_norm))
 struct ResidualBlockParts {
+  std::optional<NormTensor> first_norm = std::nullopt;
   NormTensor mixer_norm = {"attn_norm.weight"};
   std::function<absl::StatusOr<std::unique_ptr<SequenceMixer>>(const LayerBuilder&)> mixer;
   NormTensor feed_forward_norm = {"mlp_norm.weight"};

@@ -42,7 +42,8 @@ class GatedMlp final : public FeedForward {
   }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
-    if (ctx.batch.longest_row == 1 && ctx.kernels().FeedForwardStep(*StepArgs(norm, hidden))) {
+    if (ctx.batch.longest_row == 1 && norm.kind == NormKind::kRms &&
+        ctx.kernels().FeedForwardStep(*StepArgs(norm, hidden))) {
       return;
     }
     const Workspace::Scope scope(ctx.workspace);

@@ -19,7 +19,6 @@ class LanguageModel final : public Network {
     const int vocab = parts.info.vocab, model_dim = parts.info.model_dim;
     auto network = std::make_unique<LanguageModel>();
     network->info_ = parts.info;
-    network->norm_eps_ = parts.norm_eps;
     MNEME_ASSIGN_OR_RETURN(network->embeddings_, weights.Table(parts.embeddings, vocab, model_dim));
     for (int i = 0; i < parts.info.layers; ++i) {
       const LayerBuilder layer{.network = builder,
@@ -33,7 +32,7 @@ class LanguageModel final : public Network {
       network->blocks_.push_back(std::move(block));
     }
     MNEME_ASSIGN_OR_RETURN(network->norm_,
-                           weights.Floats(parts.norm, {model_dim}, WeightInit::kOnes));
+                           TakeNorm(weights, "", parts.norm, model_dim, parts.norm_eps));
     const bool tied = !weights.Has(parts.head);
     MNEME_ASSIGN_OR_RETURN(network->head_,
                            weights.Matrix(tied ? parts.embeddings : parts.head, vocab, model_dim));
@@ -74,7 +73,7 @@ class LanguageModel final : public Network {
     if (rows == 0 || done == DecodeDone::kLogits) return;
     const TensorView last = ctx.Temp({rows, info_.model_dim});
     ctx.kernels().GatherRows({.x = stream.hidden, .indices = logit_tokens, .y = last});
-    ctx.kernels().RmsNorm({.x = last, .weight = norm_, .eps = norm_eps_, .y = last});
+    ApplyNorm(ctx.kernels(), norm_, last, last);
     const LinearArgs products[] = {{.x = last, .weights = {&head_, 1}, .y = logits}};
     ctx.kernels().Linear(products);
   }
@@ -102,7 +101,9 @@ class LanguageModel final : public Network {
   // device has it.
   DecodeDone DecodeLayers(ForwardContext& ctx, BlockStream& stream, const TensorView& logit_tokens,
                           const TensorView& logits) const {
-    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr) return DecodeDone::kNothing;
+    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr || norm_.kind != NormKind::kRms) {
+      return DecodeDone::kNothing;
+    }
     const Workspace::Scope scope(ctx.workspace);
     std::vector<DecodeLayerArgs> steps;
     for (const auto& block : blocks_) {
@@ -111,8 +112,8 @@ class LanguageModel final : public Network {
       steps.push_back(*step);
     }
     const DecodeHeadArgs head = {.tokens = logit_tokens,
-                                 .norm = norm_,
-                                 .norm_eps = norm_eps_,
+                                 .norm = norm_.weight,
+                                 .norm_eps = norm_.eps,
                                  .head = head_,
                                  .logits = logits};
     return ctx.kernels().DecodeLayers(steps, logit_tokens.shape[0] > 0 ? &head : nullptr);
@@ -122,8 +123,7 @@ class LanguageModel final : public Network {
   TensorView embeddings_;  // [vocab, model_dim] as stored
   std::vector<std::unique_ptr<Block>> blocks_;
   bool uses_row_index_ = false;  // of any block
-  TensorView norm_;              // [model_dim] f32
-  float norm_eps_ = 1e-6f;
+  Norm norm_;
   PackedMatrix head_;  // [vocab, model_dim]
 };
 

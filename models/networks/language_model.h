@@ -8,17 +8,18 @@
 #include "models/block.h"
 #include "models/layer_builder.h"
 #include "models/network.h"
+#include "models/norm.h"
 
 namespace mneme {
 
-//   h = embeddings[token];  h = Block_i(h) for each layer;  logits = head RmsNorm(h; norm)
+//   h = embeddings[token];  h = Block_i(h) for each layer;  logits = head Norm(h; norm)
 struct LanguageModelParts {
   NetworkInfo info;
   float norm_eps = 1e-6f;
   // Tensors that are missing are refused, but for the head: without one the embedding serves.
   std::string embeddings = "model.embeddings.weight";
   std::string layer_prefix = "model.layers.";  // then "3."
-  std::string norm = "model.norm.weight";
+  NormTensor norm = {"model.norm.weight"};
   std::string head = "lm_head.weight";
   bool says_tied = false;  // by the configuration; the checkpoint decides
   BlockMaker block;        // called for each layer in turn

@@ -1,0 +1,20 @@
+#include "models/norm.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace mneme {
+
+absl::StatusOr<Norm> TakeNorm(Weights& weights, absl::string_view prefix, const NormTensor& tensor,
+                              int dim, float eps) {
+  Norm norm{.eps = tensor.eps.value_or(eps), .kind = tensor.kind};
+  MNEME_ASSIGN_OR_RETURN(norm.weight, weights.Floats(absl::StrCat(prefix, tensor.weight), {dim},
+                                                     WeightInit::kOnes));
+  if (!tensor.bias.empty()) {
+    MNEME_ASSIGN_OR_RETURN(norm.bias, weights.Floats(absl::StrCat(prefix, tensor.bias), {dim},
+                                                     WeightInit::kZeros));
+  }
+  return norm;
+}
+
+}  // namespace mneme
