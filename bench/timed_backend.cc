@@ -86,6 +86,18 @@ class TimedBackend::TimedKernels final : public Kernels {
   void SettleMemories(const SettleArgs& args) override {
     Time("SettleMemories", [&] { inner_.SettleMemories(args); });
   }
+  void TokenShift(const TokenShiftArgs& args) override {
+    Time("TokenShift", [&] { inner_.TokenShift(args); });
+  }
+  void Rwkv7Gates(const Rwkv7GatesArgs& args) override {
+    Time("Rwkv7Gates", [&] { inner_.Rwkv7Gates(args); });
+  }
+  void ValueResidual(const ValueResidualArgs& args) override {
+    Time("ValueResidual", [&] { inner_.ValueResidual(args); });
+  }
+  void Rwkv7Output(const Rwkv7OutputArgs& args) override {
+    Time("Rwkv7Output", [&] { inner_.Rwkv7Output(args); });
+  }
   void Attention(const AttentionArgs& args) override {
     Time("Attention", [&] { inner_.Attention(args); });
   }

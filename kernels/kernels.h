@@ -23,6 +23,7 @@
 #include "kernels/ops/dense.h"
 #include "kernels/ops/matrix_memory.h"
 #include "kernels/ops/routing.h"
+#include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
 
 namespace mneme {
@@ -30,6 +31,7 @@ namespace mneme {
 class Kernels : public DenseKernels,
                 public RoutingKernels,
                 public MatrixMemoryKernels,
+                public RwkvKernels,
                 public AttentionKernels,
                 public SamplingKernels {
  public:

@@ -30,6 +30,10 @@ class DryRunKernels final : public Kernels {
   void DecayGates(const DecayGatesArgs&) override {}
   void MatrixMemory(const MatrixMemoryArgs&) override {}
   void SettleMemories(const SettleArgs&) override {}
+  void TokenShift(const TokenShiftArgs&) override {}
+  void Rwkv7Gates(const Rwkv7GatesArgs&) override {}
+  void ValueResidual(const ValueResidualArgs&) override {}
+  void Rwkv7Output(const Rwkv7OutputArgs&) override {}
   void Attention(const AttentionArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}

@@ -8,11 +8,11 @@ namespace mneme {
 absl::StatusOr<Norm> TakeNorm(Weights& weights, absl::string_view prefix, const NormTensor& tensor,
                               int dim, float eps) {
   Norm norm{.eps = tensor.eps.value_or(eps), .kind = tensor.kind};
-  MNEME_ASSIGN_OR_RETURN(norm.weight, weights.Floats(absl::StrCat(prefix, tensor.weight), {dim},
-                                                     WeightInit::kOnes));
+  MNEME_ASSIGN_OR_RETURN(
+      norm.weight, weights.Floats(absl::StrCat(prefix, tensor.weight), {dim}, WeightInit::kOnes));
   if (!tensor.bias.empty()) {
-    MNEME_ASSIGN_OR_RETURN(norm.bias, weights.Floats(absl::StrCat(prefix, tensor.bias), {dim},
-                                                     WeightInit::kZeros));
+    MNEME_ASSIGN_OR_RETURN(
+        norm.bias, weights.Floats(absl::StrCat(prefix, tensor.bias), {dim}, WeightInit::kZeros));
   }
   return norm;
 }

@@ -37,7 +37,7 @@ inline void ApplyNorm(Kernels& kernels, const Norm& norm, const TensorView& x,
 
 // What the tensors of a norm are called.
 struct NormTensor {
-  std::string weight;                      // "attn_norm.weight"
+  std::string weight;                       // "attn_norm.weight"
   std::optional<float> eps = std::nullopt;  // unset: that of the network
   NormKind kind = NormKind::kRms;
   std::string bias = {};  // empty: there is none

@@ -74,6 +74,10 @@ class CpuKernels final : public Kernels {
   void DecayGates(const DecayGatesArgs& args) override;
   void MatrixMemory(const MatrixMemoryArgs& args) override;
   void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
+  void TokenShift(const TokenShiftArgs& args) override;
+  void Rwkv7Gates(const Rwkv7GatesArgs& args) override;
+  void ValueResidual(const ValueResidualArgs& args) override;
+  void Rwkv7Output(const Rwkv7OutputArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;

@@ -78,6 +78,12 @@ void Activate(const ActivateArgs& args, int64_t begin, int64_t end) {
       case Activation::kEluPlusOne:
         Apply(x, args.scale, y, n, [](Vec z) { return Max(Zero(), z) + Exp(Min(Zero(), z)); });
         break;
+      case Activation::kTanh:
+        Apply(x, args.scale, y, n, [](Vec z) { return Tanh(z); });
+        break;
+      case Activation::kSquaredRelu:
+        Apply(x, args.scale, y, n, [](Vec z) { return Max(Zero(), z) * Max(Zero(), z); });
+        break;
     }
     begin += n;
   }
@@ -88,7 +94,8 @@ void Multiply(const MultiplyArgs& args, int64_t begin, int64_t end) {
   const float* b = args.b.as<float>() + begin;
   float* y = args.y.as<float>() + begin;
   ForVectors(end - begin, [&](int64_t i, int lanes) {
-    StoreUpTo(y + i, LoadUpTo(a + i, lanes) * LoadUpTo(b + i, lanes), lanes);
+    const Vec before = args.accumulate ? LoadUpTo(y + i, lanes) : Zero();
+    StoreUpTo(y + i, MulAdd(LoadUpTo(a + i, lanes), LoadUpTo(b + i, lanes), before), lanes);
   });
 }
 

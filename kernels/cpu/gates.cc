@@ -99,6 +99,11 @@ void DecayGates(const DecayGatesArgs& args, int64_t begin, int64_t end) {
         });
         break;
       }
+      case DecayGate::kExponential:
+        GateRow(x, dim, log_decay, complement, [&](Vec v, int64_t, int) {
+          return FromLogDecay(Max(Set1(kLeastLogDecay), Zero() - Exp(v)));
+        });
+        break;
     }
   }
 }

@@ -28,6 +28,10 @@ void RouteTopK(const RouteTopKArgs& args, int64_t begin, int64_t end);
 void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end);
 void DecayGates(const DecayGatesArgs& args, int64_t begin, int64_t end);
 void ShortConv(const ShortConvArgs& args, int64_t begin, int64_t end);
+void TokenShift(const TokenShiftArgs& args, int64_t begin, int64_t end);
+void Rwkv7Gates(const Rwkv7GatesArgs& args, int64_t begin, int64_t end);
+void ValueResidual(const ValueResidualArgs& args, int64_t begin, int64_t end);
+void Rwkv7Output(const Rwkv7OutputArgs& args, int64_t begin, int64_t end);
 int64_t MatrixMemoryScratch(const MatrixMemoryArgs& args);
 void MatrixMemory(const MatrixMemoryArgs& args, int segment, int head, int begin, int end,
                   float* scratch);

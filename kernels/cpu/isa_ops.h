@@ -85,6 +85,11 @@ struct IsaOps {
   void (*decay_gates)(const DecayGatesArgs&, int64_t begin, int64_t end) = nullptr;  // of rows
   // Channels [begin, end) of all segments; begin is a multiple of 16.
   void (*short_conv)(const ShortConvArgs&, int64_t begin, int64_t end) = nullptr;
+  // Channels [begin, end) of all segments, then rows, entries and rows.
+  void (*token_shift)(const TokenShiftArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*rwkv7_gates)(const Rwkv7GatesArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*value_residual)(const ValueResidualArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*rwkv7_output)(const Rwkv7OutputArgs&, int64_t begin, int64_t end) = nullptr;
   // The floats of working memory that a call of the next takes.
   int64_t (*matrix_memory_scratch)(const MatrixMemoryArgs&) = nullptr;
   // Rows [begin, end) of one head's matrix of one segment.

@@ -83,4 +83,11 @@ MNEME_INLINE Vec OneMinusExp(Vec x) {
   return MulAdd(Set1(1.0f) - small, Set1(1.0f) - Exp(x - a), small);
 }
 
+// With c = 1 - e^(-2 |x|) it is c / (2 - c), and of x's sign: right relative to itself.
+MNEME_INLINE Vec Tanh(Vec x) {
+  const Vec c = OneMinusExp(Set1(-2.0f) * Abs(x));
+  const Vec y = c / (Set1(2.0f) - c);
+  return WhereLess(x, Zero(), Zero() - y, y);
+}
+
 }  // namespace mneme::MNEME_ISA

@@ -13,6 +13,7 @@
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/routing/routing.h"
+#include "kernels/cuda/rwkv/rwkv.h"
 #include "kernels/cuda/sampling/draws.h"
 #include "kernels/kernels.h"
 
@@ -54,6 +55,10 @@ class CudaKernels final : public Kernels {
   void SettleMemories(const SettleArgs& args) override {
     matrix_memory::SettleMemories(device_, args);
   }
+  void TokenShift(const TokenShiftArgs& args) override { rwkv::TokenShift(device_, args); }
+  void Rwkv7Gates(const Rwkv7GatesArgs& args) override { rwkv::Rwkv7Gates(device_, args); }
+  void ValueResidual(const ValueResidualArgs& args) override { rwkv::ValueResidual(device_, args); }
+  void Rwkv7Output(const Rwkv7OutputArgs& args) override { rwkv::Rwkv7Output(device_, args); }
   void Attention(const AttentionArgs& args) override { attention::Attention(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }

@@ -44,6 +44,10 @@ void Check(const ShortConvArgs& args, ActivationTypes types);
 void Check(const DeltaGatesArgs& args, ActivationTypes types);
 void Check(const DecayGatesArgs& args, ActivationTypes types);
 void Check(const MatrixMemoryArgs& args, ActivationTypes types);
+void Check(const TokenShiftArgs& args, ActivationTypes types);
+void Check(const Rwkv7GatesArgs& args, ActivationTypes types);
+void Check(const ValueResidualArgs& args, ActivationTypes types);
+void Check(const Rwkv7OutputArgs& args, ActivationTypes types);
 void Check(const AttentionArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 

@@ -72,6 +72,8 @@ enum class Activation : uint8_t {
   kSigmoid,     // 1 / (1 + exp(-z))
   kRelu,        // max(z, 0)
   kEluPlusOne,  // z > 0 ? z + 1 : exp(z)
+  kTanh,
+  kSquaredRelu,  // max(z, 0)^2
 };
 
 // y[e] = scale * activation(x[row(e)]), row(e) = entry_rows[e], or e without.
@@ -83,10 +85,11 @@ struct ActivateArgs {
   TensorView y;  // [entries, dim] act, or as LinearArgs::x; may be x where entry_rows is empty
 };
 
-// y = a * b, element by element.
+// y = a * b  (+ y if accumulate), element by element.
 struct MultiplyArgs {
   TensorView a, b;  // [rows, dim] act
   TensorView y;     // [rows, dim] act, may alias a or b
+  bool accumulate = false;
 };
 
 // y = silu(gate) * up, silu(z) = z / (1 + exp(-z)).

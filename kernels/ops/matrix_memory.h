@@ -55,6 +55,8 @@ enum class DecayGate : uint8_t {
   kSoftplus,
   // log_decay = lower_bound sigmoid( exp(a_log) (x + dt_bias) )           kda with a lower bound
   kBounded,
+  // log_decay = max( -exp(x), kLeastLogDecay )                            rwkv6
+  kExponential,
 };
 
 // softplus(z) = z for z > 20. Values are finite for every finite x; of kForget, a decay that

@@ -190,7 +190,8 @@ void ReferenceKernels::Multiply(const MultiplyArgs& args) {
   Check(args, reference::kTypes);
   const int64_t n = args.y.shape.elements();
   for (int64_t i = 0; i < n; ++i) {
-    args.y.as<double>()[i] = args.a.as<double>()[i] * args.b.as<double>()[i];
+    const double product = args.a.as<double>()[i] * args.b.as<double>()[i];
+    args.y.as<double>()[i] = args.accumulate ? args.y.as<double>()[i] + product : product;
   }
 }
 

@@ -76,6 +76,10 @@ Gate GateOf(const DecayGatesArgs& args, double x, int64_t head, int64_t i) {
           args.lower_bound * reference::Sigmoid(rate * (x + args.dt_bias.as<float>()[i]));
       return {g, -std::expm1(g)};
     }
+    case DecayGate::kExponential: {
+      const double g = std::max(-std::exp(x), static_cast<double>(kLeastLogDecay));
+      return {g, -std::expm1(g)};
+    }
   }
   LOG(FATAL) << "a gate of no kind";
 }

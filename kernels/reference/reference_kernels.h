@@ -45,6 +45,11 @@ class ReferenceKernels : public Kernels {
   void DecayGates(const DecayGatesArgs& args) override;
   void MatrixMemory(const MatrixMemoryArgs& args) override;
   void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
+  // rwkv.cc
+  void TokenShift(const TokenShiftArgs& args) override;
+  void Rwkv7Gates(const Rwkv7GatesArgs& args) override;
+  void ValueResidual(const ValueResidualArgs& args) override;
+  void Rwkv7Output(const Rwkv7OutputArgs& args) override;
   // attention.cc
   void Attention(const AttentionArgs& args) override;
   // sampling.cc
@@ -82,6 +87,10 @@ inline double Activate(Activation activation, double z) {
       return std::max(z, 0.0);
     case Activation::kEluPlusOne:
       return z > 0 ? z + 1 : std::exp(z);
+    case Activation::kTanh:
+      return std::tanh(z);
+    case Activation::kSquaredRelu:
+      return z > 0 ? z * z : 0.0;
   }
   return 0;
 }

@@ -48,6 +48,35 @@ TEST_P(ChecksDeathTest, DenseOperations) {
   EXPECT_DEATH(kernels().Linear(unequal), "weights of one product are 4 x 8 and 4 x 7");
 }
 
+TEST_P(ChecksDeathTest, OperationsOfRwkv) {
+  const Segments segments = {.count = 1,
+                             .offsets = View({2}, DType::kI32),
+                             .slots = View({1}, DType::kI32),
+                             .memories = View({1}, DType::kI32),
+                             .fresh = View({1}, DType::kI32)};
+  EXPECT_DEATH(
+      kernels().TokenShift(
+          {.x = Act({2, 8}), .mix = View({3, 8}), .segments = segments, .y = Act({2, 3, 8})}),
+      "y has shape \\[2, 3, 8\\], expected \\[3, 2, 8\\]");
+  EXPECT_DEATH(kernels().TokenShift({.x = Act({2, 8}),
+                                     .mix = View({3, 8}),
+                                     .token_mix = Act({3, 1, 8}),
+                                     .segments = segments,
+                                     .y = Act({3, 2, 8})}),
+               "token_mix has shape");
+  EXPECT_DEATH(
+      kernels().ValueResidual(
+          {.first = Act({2, 8}), .gate = Act({2, 8}), .bias = View({7}), .v = Act({2, 8})}),
+      "bias has shape \\[7\\], expected \\[8\\]");
+  EXPECT_DEATH(kernels().Rwkv7Gates({.decay = Act({2, 2, 4}), .k = Act({2, 2, 4})}), "rate ");
+  EXPECT_DEATH(kernels().Rwkv7Output({.x = Act({2, 2, 4}),
+                                      .weight = View({2, 4}),
+                                      .bias = View({2, 4}),
+                                      .r = Act({2, 2, 3}),
+                                      .k = Act({2, 2, 4})}),
+               "k has shape \\[2, 2, 4\\], expected \\[2, 2, 3\\]");
+}
+
 TEST_P(ChecksDeathTest, MemoryOperations) {
   const Segments segments = {.count = 1,
                              .offsets = View({2}, DType::kI32),

@@ -15,7 +15,7 @@ namespace mneme {
 namespace {
 
 constexpr DecayGate kGates[] = {DecayGate::kLogSigmoid, DecayGate::kForget, DecayGate::kSoftplus,
-                                DecayGate::kBounded};
+                                DecayGate::kBounded, DecayGate::kExponential};
 
 struct Gates {
   std::vector<double> log_decay, complement;
@@ -69,6 +69,7 @@ struct GatesProblem {
   // where it is at least log 2, that of 1 - c. kSoftplus: three functions, and the rounding of z =
   // x + dt_bias, which moves softplus(z) by |z| u sigmoid(z). kBounded: that of y = exp(a_log) z,
   // one function and two roundings, which moves sigmoid(y), relatively, by sigmoid(-y) of itself.
+  // kExponential: one function.
   // 1 - exp(g) moves by exp(g) of g's error, and has one function of its own.
   Gates Bound(const Gates& want) const {
     Gates bound;
@@ -96,6 +97,9 @@ struct GatesProblem {
                   1.1 * (kFunctionError + 3 * kUnitF32) * std::abs(y) / (1 + std::exp(y)) * g;
           break;
         }
+        case DecayGate::kExponential:
+          error = (kFunctionError + 2 * kUnitF32) * g;
+          break;
       }
       bound.log_decay.push_back(error + kTinyF32 * std::max(1.0, std::abs(lower_bound)));
       if (want.complement.empty()) continue;

@@ -16,6 +16,10 @@ __device__ inline float Activated(Activation activation, float x) {
       return fmaxf(x, 0.0f);
     case Activation::kEluPlusOne:
       return x > 0 ? x + 1 : expf(x);
+    case Activation::kTanh:
+      return tanhf(x);
+    case Activation::kSquaredRelu:
+      return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
     default:
       return x;
   }

@@ -127,17 +127,21 @@ void LaunchActivations(Device& device, std::span<const ActivateArgs> activations
 }
 
 // y may be a or b.
+template <bool kAccumulate>
 __global__ void MultiplyKernel(const float* a, const float* b, float* y, int64_t fours, int64_t n) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i < fours) {
     const float4 u = LoadFour(a + 4 * i), v = LoadFour(b + 4 * i);
-    SaveFour(y + 4 * i, {u.x * v.x, u.y * v.y, u.z * v.z, u.w * v.w});
+    float4 before = {};
+    if (kAccumulate) before = LoadFour(y + 4 * i);
+    SaveFour(y + 4 * i, {fmaf(u.x, v.x, before.x), fmaf(u.y, v.y, before.y),
+                         fmaf(u.z, v.z, before.z), fmaf(u.w, v.w, before.w)});
     return;
   }
   const int64_t j = 4 * fours + (i - fours);
-  if (j < n) y[j] = a[j] * b[j];
+  if (j < n) y[j] = fmaf(a[j], b[j], kAccumulate ? y[j] : 0.0f);
 }
 
 }  // namespace
@@ -162,10 +166,10 @@ void Multiply(Device& device, const MultiplyArgs& args) {
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32);
   const int64_t fours = InFours(4, args.a, args.b, args.y) ? n / 4 : 0;
-  LaunchOverlapping(device, "Multiply", MultiplyKernel,
-                    static_cast<int>(BlocksFor(fours + n - 4 * fours)), kThreads, 0, 1,
-                    args.a.as<const float>(), args.b.as<const float>(), args.y.as<float>(), fours,
-                    n);
+  const auto kernel = args.accumulate ? MultiplyKernel<true> : MultiplyKernel<false>;
+  LaunchOverlapping(device, "Multiply", kernel, static_cast<int>(BlocksFor(fours + n - 4 * fours)),
+                    kThreads, 0, 1, args.a.as<const float>(), args.b.as<const float>(),
+                    args.y.as<float>(), fours, n);
 }
 
 }  // namespace mneme::cuda::dense

@@ -53,6 +53,9 @@ __device__ inline Gate GateOf(const GatesProblem& p, float x, int i) {
     case DecayGate::kBounded:
       g = p.lower_bound * Sigmoid(expf(p.a_log[i / p.dim]) * (x + p.dt_bias[i]));
       break;
+    case DecayGate::kExponential:
+      g = fmaxf(-expf(x), kLeastLogDecay);
+      break;
   }
   return {g, -expm1f(g)};
 }

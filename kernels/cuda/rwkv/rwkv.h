@@ -1,0 +1,17 @@
+// What stands in front of RWKV's memories and behind them: kernels/ops/rwkv.h says what is computed.
+#pragma once
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::rwkv {
+
+// rwkv/token_shift.cu
+void TokenShift(Device& device, const TokenShiftArgs& args);
+
+// rwkv/rwkv7.cu
+void Rwkv7Gates(Device& device, const Rwkv7GatesArgs& args);
+void ValueResidual(Device& device, const ValueResidualArgs& args);
+void Rwkv7Output(Device& device, const Rwkv7OutputArgs& args);
+
+}  // namespace mneme::cuda::rwkv

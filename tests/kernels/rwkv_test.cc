@@ -1,0 +1,453 @@
+// TokenShift, Rwkv7Gates, ValueResidual and Rwkv7Output.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/backends.h"
+#include "tests/support/bounds.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+#include "tests/support/segments.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kDims[] = {1, 3, 16, 33, 64, 100, 600};
+
+using Values = std::vector<double>;
+
+class RwkvTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
+  std::unique_ptr<Backend> reference_ = MakeReference();
+};
+
+// --- TokenShift ----------------------------------------------------------------------------------
+
+struct ShiftResult {
+  Values y;     // of active segments' entries, mix by mix
+  Values last;  // of every slot and memory
+};
+
+struct ShiftProblem {
+  ShiftProblem(uint64_t seed, int dim, int mixes, bool by_token, std::vector<SegmentSpec> list)
+      : dim(dim), mixes(mixes), segments(std::move(list)) {
+    SeededRandom random(seed);
+    x = random.NormalValues(int64_t{Entries(segments)} * dim, 2);
+    mix = random.NormalValues(mixes * dim);
+    if (by_token) token_mix = random.NormalValues(int64_t{mixes} * Entries(segments) * dim);
+    for (int i = 0; i < kSlots * kMemories; ++i) last.push_back(random.NormalValues(dim, 2));
+  }
+
+  ShiftResult Run(Backend& backend) const {
+    Workbench bench(backend);
+    const int entries = Entries(segments);
+    SlabPool slabs(bench, kSlots, kMemories, dim, bench.backend().state_format().window_dtype);
+    // What is fresh holds what its slab happened to hold: NaN, here.
+    for (int i = 0; i < kSlots * kMemories; ++i) {
+      const bool fresh =
+          std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
+            return s.fresh && s.slot == i / kMemories && s.memory == i % kMemories;
+          });
+      if (!fresh) slabs.Write(i / kMemories, i % kMemories, last[i]);
+    }
+    TokenShiftArgs args;
+    args.x = bench.Activations(x, {entries, dim});
+    args.mix = bench.Floats(mix, {mixes, dim});
+    if (!token_mix.empty()) args.token_mix = bench.Activations(token_mix, {mixes, entries, dim});
+    args.segments = Upload(bench, segments);
+    args.last = slabs.view();
+    args.advance = advance;
+    args.y = in_place ? args.token_mix : bench.NewActivations({mixes, entries, dim});
+    const std::vector<std::byte> before = slabs.Bytes();
+    bench.kernels().TokenShift(args);
+    EXPECT_TRUE(slabs.OnlyTouched(before, [this](int slot, int memory) {
+      return advance &&
+             std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
+               return s.active() && s.slot == slot && s.memory == memory;
+             });
+    })) << "state outside the segments' memories was written";
+    std::vector<int> active;
+    for (size_t s = 0; s < segments.size(); ++s) {
+      if (segments[s].active()) active.push_back(static_cast<int>(s));
+    }
+    ShiftResult result;
+    const Values y = bench.Read(args.y);
+    for (int m = 0; m < mixes; ++m) {
+      const int64_t each = int64_t{entries} * dim;
+      const Values own(y.begin() + m * each, y.begin() + (m + 1) * each);
+      const Values picked = PickEntries(own, dim, segments, active);
+      result.y.insert(result.y.end(), picked.begin(), picked.end());
+    }
+    for (int i = 0; i < kSlots * kMemories; ++i) {
+      // What is still NaN was fresh, and not written.
+      for (const double value : slabs.Read(i / kMemories, i % kMemories)) {
+        result.last.push_back(std::isnan(value) ? kUnwritten : value);
+      }
+    }
+    return result;
+  }
+
+  static constexpr int kSlots = 6, kMemories = 2;
+  static constexpr double kUnwritten = 1e30;
+  int dim, mixes;
+  bool advance = true, in_place = false;
+  std::vector<SegmentSpec> segments;
+  Values x, mix, token_mix;
+  std::vector<Values> last;
+};
+
+TEST_P(RwkvTest, TokenShiftMatchesReferenceOnRaggedSegments) {
+  uint64_t seed = 0;
+  for (const int dim : kDims) {
+    for (const int mixes : {1, 2, 5, 6}) {
+      for (const bool by_token : {false, true}) {
+        for (const int longest : {1, 9}) {
+          ++seed;
+          ShiftProblem p(seed, dim, mixes, by_token,
+                         RandomSegments(seed, ShiftProblem::kSlots, ShiftProblem::kMemories,
+                                        longest));
+          p.advance = seed % 3 != 0;
+          const ShiftResult want = p.Run(*reference_), got = p.Run(*backend_);
+          // Two sums and a product with numbers of at most some 12, 24 and 12.
+          const Values bound(want.y.size(), 4 * kUnitF32 * 24 * 12);
+          EXPECT_THAT(got.y, IsWithin(bound, want.y)) << "seed " << seed << " dim " << dim;
+          EXPECT_THAT(got.last, HasSameBits(want.last)) << "seed " << seed << " dim " << dim;
+          if (!by_token) continue;
+          p.in_place = true;
+          EXPECT_THAT(p.Run(*backend_).y, HasSameBits(got.y)) << "seed " << seed;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(RwkvTest, SplittingTheTokensOfAShiftChangesNoBit) {
+  const int dim = 100, mixes = 6, tokens = 9;
+  const ShiftProblem whole(7, dim, mixes, false, {{tokens, 3, 1, true}});
+  const ShiftResult want = whole.Run(*backend_);
+  ShiftProblem part = whole;
+  std::vector<Values> by_mix(mixes);
+  for (int begin = 0, length; begin < tokens; begin += length) {
+    length = std::min(begin == 0 ? 1 : 4, tokens - begin);
+    part.segments = {{length, 3, 1, begin == 0}};
+    part.x.assign(whole.x.begin() + begin * dim, whole.x.begin() + (begin + length) * dim);
+    const ShiftResult got = part.Run(*backend_);
+    for (int m = 0; m < mixes; ++m) {
+      const auto first = got.y.begin() + m * length * dim;
+      by_mix[m].insert(by_mix[m].end(), first, first + length * dim);
+    }
+    const int memory = 3 * ShiftProblem::kMemories + 1;
+    part.last[memory].assign(got.last.begin() + memory * dim,
+                             got.last.begin() + (memory + 1) * dim);
+  }
+  Values joined;
+  for (const Values& values : by_mix) joined.insert(joined.end(), values.begin(), values.end());
+  EXPECT_THAT(joined, HasSameBits(want.y));
+}
+
+TEST_P(RwkvTest, NeitherThreadsNorOtherRowsChangeABitOfAShift) {
+  const int dim = 1000, mixes = 6;
+  const ShiftProblem all(8, dim, mixes, true, {{3, 0, 0, false}, {40, 1, 0, true}, {1, 2, 1, false}});
+  const ShiftResult want = all.Run(*backend_);
+  for (const int threads : {1, 3}) {
+    const ShiftResult got = all.Run(*GetParam().Make(threads));
+    EXPECT_THAT(got.y, HasSameBits(want.y));
+    EXPECT_THAT(got.last, HasSameBits(want.last));
+  }
+  ShiftProblem alone = all;
+  alone.segments = {{1, 2, 1, false}};
+  alone.x.assign(all.x.end() - dim, all.x.end());
+  alone.token_mix.clear();
+  Values expected;
+  for (int m = 0; m < mixes; ++m) {
+    const auto end = all.token_mix.begin() + (m + 1) * 44 * dim;
+    alone.token_mix.insert(alone.token_mix.end(), end - dim, end);
+    const auto y_end = want.y.begin() + (m + 1) * 44 * dim;
+    expected.insert(expected.end(), y_end - dim, y_end);
+  }
+  EXPECT_THAT(alone.Run(*backend_).y, HasSameBits(expected));
+}
+
+TEST_P(RwkvTest, NoTokensAreNotShifted) {
+  ShiftProblem p(9, 16, 2, false, {{0, 0, 0, false}, {0, 1, 0, false}});
+  EXPECT_TRUE(p.Run(*backend_).y.empty());
+}
+
+// --- Rwkv7Gates ----------------------------------------------------------------------------------
+
+struct Gates {
+  Values log_decay, c, e, k;
+};
+
+struct GatesProblem {
+  GatesProblem(uint64_t seed, int entries, int heads, int dim)
+      : entries(entries), heads(heads), dim(dim) {
+    SeededRandom random(seed);
+    const int64_t n = int64_t{entries} * heads * dim;
+    decay = random.NormalValues(n, 6);
+    rate = random.NormalValues(n, 6);
+    k = random.NormalValues(n);
+    decay_bias = random.NormalValues(heads * dim);
+    rate_bias = random.NormalValues(heads * dim);
+    k_k = random.NormalValues(heads * dim);
+    k_a = random.NormalValues(heads * dim);
+  }
+
+  Gates Run(Backend& backend, bool in_place = false) const {
+    Workbench bench(backend);
+    const Shape shape = {entries, heads, dim}, channels = {heads, dim};
+    Rwkv7GatesArgs args;
+    args.decay = bench.Activations(decay, shape);
+    args.rate = bench.Activations(rate, shape);
+    args.k = bench.Activations(k, shape);
+    args.decay_bias = bench.Floats(decay_bias, channels);
+    args.rate_bias = bench.Floats(rate_bias, channels);
+    args.k_k = bench.Floats(k_k, channels);
+    args.k_a = bench.Floats(k_a, channels);
+    args.eps = eps;
+    args.least = least;
+    args.log_decay = in_place ? args.decay : bench.NewActivations(shape);
+    args.e = in_place ? args.rate : bench.NewActivations(shape);
+    args.c = bench.NewActivations(shape);
+    bench.kernels().Rwkv7Gates(args);
+    return {bench.Read(args.log_decay), bench.Read(args.c), bench.Read(args.e),
+            bench.Read(args.k)};
+  }
+
+  // A sigmoid of z has a function, and the rounding of z, which moves it, relatively, by at most
+  // |z| u sigmoid(-z). The norm is as of L2Norm, of products. k (1 + (a - 1) k_a) is relative to
+  // the terms.
+  Gates Bound(const Gates& want) const {
+    Gates bound;
+    for (size_t i = 0; i < want.c.size(); ++i) {
+      const size_t channel = i % (static_cast<size_t>(heads) * dim);
+      const auto sigmoid_error = [](double x, double bias) {
+        const double z = x + bias;
+        return kFunctionError + 4 * kUnitF32 + 2 * std::abs(z) * kUnitF32 / (1 + std::exp(z));
+      };
+      const double decays = sigmoid_error(decay[i], decay_bias[channel]);
+      const double rates = sigmoid_error(rate[i], rate_bias[channel]);
+      const double norms = SumError(dim) / 2 + 8 * kUnitF32 + kFunctionError;
+      bound.log_decay.push_back((decays + 2 * kUnitF32) * std::abs(want.log_decay[i]) + kTinyF32);
+      bound.c.push_back(norms * std::abs(want.c[i]) + kTinyF32);
+      bound.e.push_back((norms + rates + kUnitF32) * std::abs(want.e[i]) + kTinyF32);
+      bound.k.push_back(std::abs(k[i]) * (rates + 4 * kUnitF32) * (1 + 2 * std::abs(k_a[channel])));
+    }
+    return bound;
+  }
+
+  int entries, heads, dim;
+  float eps = 1e-6f, least = 0;
+  Values decay, rate, k, decay_bias, rate_bias, k_k, k_a;
+};
+
+void ExpectGates(const Gates& got, const Gates& want, const Gates& bound) {
+  EXPECT_THAT(got.log_decay, IsWithin(bound.log_decay, want.log_decay));
+  EXPECT_THAT(got.c, IsWithin(bound.c, want.c));
+  EXPECT_THAT(got.e, IsWithin(bound.e, want.e));
+  EXPECT_THAT(got.k, IsWithin(bound.k, want.k));
+}
+void ExpectSameGates(const Gates& got, const Gates& want) {
+  EXPECT_THAT(got.log_decay, HasSameBits(want.log_decay));
+  EXPECT_THAT(got.c, HasSameBits(want.c));
+  EXPECT_THAT(got.e, HasSameBits(want.e));
+  EXPECT_THAT(got.k, HasSameBits(want.k));
+}
+
+TEST_P(RwkvTest, GatesMatchReference) {
+  for (const int dim : kDims) {
+    for (const int entries : {0, 1, 7}) {
+      SCOPED_TRACE(testing::Message() << entries << " x 3 x " << dim);
+      const GatesProblem p(dim, entries, 3, dim);
+      const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+      ExpectGates(got, want, p.Bound(want));
+      ExpectSameGates(p.Run(*backend_, /*in_place=*/true), got);
+    }
+  }
+}
+
+// Gates that are all but open or shut, keys of any size, none at all, and both kinds of norm.
+TEST_P(RwkvTest, GatesHoldOverTheWholeRange) {
+  for (const float least : {0.0f, 1e-12f}) {
+    for (const double scale : {0.0, 1e-15, 1e-6, 1.0, 1e6}) {
+      SCOPED_TRACE(testing::Message() << "least " << least << " scale " << scale);
+      GatesProblem p(3, 41, 1, 33);
+      p.least = least;
+      p.eps = least > 0 ? 0 : 1e-6f;
+      for (size_t i = 0; i < p.k.size(); ++i) {
+        p.k[i] = RoundTo(p.k[i] * scale, DType::kF32);
+        p.decay[i] = -80 + 4.0 * static_cast<double>(i / 33);
+        p.rate[i] = -p.decay[i];
+      }
+      const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+      ExpectGates(got, want, p.Bound(want));
+      for (const Values* values : {&got.log_decay, &got.c, &got.e, &got.k}) {
+        for (const double value : *values) EXPECT_TRUE(std::isfinite(value));
+      }
+    }
+  }
+}
+
+TEST_P(RwkvTest, NeitherThreadsNorOtherTokensChangeABitOfAGate) {
+  const GatesProblem all(5, 50, 4, 33);
+  const Gates want = all.Run(*backend_);
+  for (const int threads : {1, 3}) ExpectSameGates(all.Run(*GetParam().Make(threads)), want);
+  const auto tail = [](const Values& v) { return Values(v.end() - 4 * 33, v.end()); };
+  GatesProblem one = all;
+  one.entries = 1;
+  one.decay = tail(all.decay);
+  one.rate = tail(all.rate);
+  one.k = tail(all.k);
+  ExpectSameGates(one.Run(*backend_),
+                  {tail(want.log_decay), tail(want.c), tail(want.e), tail(want.k)});
+}
+
+// --- ValueResidual -------------------------------------------------------------------------------
+
+TEST_P(RwkvTest, ValueResidualMatchesReference) {
+  for (const int dim : kDims) {
+    for (const int entries : {0, 1, 70}) {
+      SeededRandom random(dim);
+      const int64_t n = int64_t{entries} * dim;
+      const Values first = random.NormalValues(n), gate = random.NormalValues(n, 8);
+      const Values bias = random.NormalValues(dim), v = random.NormalValues(n);
+      const auto run = [&](Backend& backend) {
+        Workbench bench(backend);
+        ValueResidualArgs args;
+        args.first = bench.Activations(first, {entries, dim});
+        args.gate = bench.Activations(gate, {entries, dim});
+        args.bias = bench.Floats(bias, {dim});
+        args.v = bench.Activations(v, {entries, dim});
+        bench.kernels().ValueResidual(args);
+        return bench.Read(args.v);
+      };
+      const Values want = run(*reference_), got = run(*backend_);
+      Values bound;
+      for (int64_t i = 0; i < n; ++i) {
+        // The sigmoid's argument is off by |z| u, its slope is at most 1/4.
+        const double z = std::abs(gate[i]) + std::abs(bias[i % dim]);
+        bound.push_back((std::abs(first[i]) + std::abs(v[i])) *
+                            (kFunctionError + 6 * kUnitF32 + z / 4 * kUnitF32) +
+                        kTinyF32);
+      }
+      EXPECT_THAT(got, IsWithin(bound, want)) << entries << " x " << dim;
+      EXPECT_THAT(run(*GetParam().Make(3)), HasSameBits(got));
+    }
+  }
+}
+
+// --- Rwkv7Output ---------------------------------------------------------------------------------
+
+struct OutputProblem {
+  OutputProblem(uint64_t seed, int entries, int heads, int key_dim, int value_dim)
+      : entries(entries), heads(heads), key_dim(key_dim), value_dim(value_dim) {
+    SeededRandom random(seed);
+    const int64_t keys = int64_t{entries} * heads * key_dim;
+    const int64_t values = int64_t{entries} * heads * value_dim;
+    x = random.NormalValues(values);
+    r = random.NormalValues(keys);
+    k = random.NormalValues(keys);
+    v = random.NormalValues(values);
+    gate = random.NormalValues(values);
+    weight = random.NormalValues(heads * value_dim);
+    bias = random.NormalValues(heads * value_dim);
+    r_k = random.NormalValues(heads * key_dim);
+  }
+
+  enum class Alias { kNone, kX, kGate };
+  Values Run(Backend& backend, Alias alias = Alias::kNone) const {
+    Workbench bench(backend);
+    const Shape keys = {entries, heads, key_dim}, values = {entries, heads, value_dim};
+    Rwkv7OutputArgs args;
+    args.x = bench.Activations(x, values);
+    args.weight = bench.Floats(weight, {heads, value_dim});
+    args.bias = bench.Floats(bias, {heads, value_dim});
+    args.eps = 64e-5f;
+    args.r = bench.Activations(r, keys);
+    args.k = bench.Activations(k, keys);
+    args.r_k = bench.Floats(r_k, {heads, key_dim});
+    args.v = bench.Activations(v, values);
+    args.gate = bench.Activations(gate, values);
+    args.y = alias == Alias::kX      ? args.x
+             : alias == Alias::kGate ? args.gate
+                                     : bench.NewActivations(values);
+    bench.kernels().Rwkv7Output(args);
+    return bench.Read(args.y);
+  }
+
+  // The norm of a row that is about as large as its deviation from its mean; the bonus, relative to
+  // its terms; two sums and a product.
+  Values Bound() const {
+    Values bound;
+    for (size_t i = 0; i < x.size(); ++i) {
+      const size_t row = i / value_dim, channel = i % (static_cast<size_t>(heads) * value_dim);
+      double mean = 0, variance = 0, magnitude = 0, terms = 0;
+      for (int j = 0; j < value_dim; ++j) {
+        mean += x[row * value_dim + j] / value_dim;
+        magnitude += std::abs(x[row * value_dim + j]) / value_dim;
+      }
+      for (int j = 0; j < value_dim; ++j) {
+        variance += std::pow(x[row * value_dim + j] - mean, 2) / value_dim;
+      }
+      for (int j = 0; j < key_dim; ++j) {
+        terms += std::abs(r[row * key_dim + j] * k[row * key_dim + j] *
+                          r_k[row % heads * key_dim + j]);
+      }
+      const double deviation = std::sqrt(variance + 64e-5);
+      const double shift = (SumError(value_dim) + 4 * kUnitF32) * magnitude / deviation;
+      const double normed = std::abs(x[i] - mean) / deviation * std::abs(weight[channel]);
+      const double error =
+          1.1 * shift * (std::abs(weight[channel]) + normed) +
+          (SumError(value_dim) / 2 + 10 * kUnitF32 + kFunctionError) * normed +
+          (SumError(key_dim) + 4 * kUnitF32) * terms * std::abs(v[i]) +
+          4 * kUnitF32 * (normed + std::abs(bias[channel]) + terms * std::abs(v[i]));
+      bound.push_back(error * std::abs(gate[i]) + kTinyF32);
+    }
+    return bound;
+  }
+
+  int entries, heads, key_dim, value_dim;
+  Values x, r, k, v, gate, weight, bias, r_k;
+};
+
+TEST_P(RwkvTest, OutputMatchesReference) {
+  using Alias = OutputProblem::Alias;
+  for (const int value_dim : {2, 16, 33, 64, 128}) {
+    for (const int key_dim : {1, 16, 33, 64}) {
+      for (const int entries : {0, 1, 7}) {
+        SCOPED_TRACE(testing::Message() << entries << " x 3, " << key_dim << ", " << value_dim);
+        const OutputProblem p(value_dim + key_dim, entries, 3, key_dim, value_dim);
+        const Values got = p.Run(*backend_);
+        EXPECT_THAT(got, IsWithin(p.Bound(), p.Run(*reference_)));
+        EXPECT_THAT(p.Run(*backend_, Alias::kX), HasSameBits(got));
+        EXPECT_THAT(p.Run(*backend_, Alias::kGate), HasSameBits(got));
+        EXPECT_THAT(p.Run(*reference_, Alias::kGate), HasSameBits(p.Run(*reference_)));
+      }
+    }
+  }
+}
+
+TEST_P(RwkvTest, NeitherThreadsNorOtherTokensChangeABitOfAnOutput) {
+  const OutputProblem all(5, 50, 4, 33, 20);
+  const Values want = all.Run(*backend_);
+  for (const int threads : {1, 3}) {
+    EXPECT_THAT(all.Run(*GetParam().Make(threads)), HasSameBits(want));
+  }
+  const auto tail = [](const Values& v, int width) { return Values(v.end() - 4 * width, v.end()); };
+  OutputProblem one = all;
+  one.entries = 1;
+  one.x = tail(all.x, 20);
+  one.v = tail(all.v, 20);
+  one.gate = tail(all.gate, 20);
+  one.r = tail(all.r, 33);
+  one.k = tail(all.k, 33);
+  EXPECT_THAT(one.Run(*backend_), HasSameBits(tail(want, 20)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RwkvTest, testing::ValuesIn(AvailableBackends()), BackendName);
+
+}  // namespace
+}  // namespace mneme
