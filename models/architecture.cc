@@ -22,6 +22,8 @@ constexpr Architecture kArchitectures[] = {
     {"mom_linear_attn", ReadLinearAttn},
     {"mom_gla", ReadGla},
     {"mom_gsa", ReadGsa},
+    {"rwkv6", ReadRwkv6},
+    {"rwkv7", ReadRwkv7},
     {"transformer", ReadTransformer},
     {"llama", ReadLlama},
     {"mistral", ReadLlama},

@@ -89,6 +89,9 @@ struct ForwardContext {
   std::span<const ContextTable> contexts;  // by StateField::group; empty in a dry run
   RoutingObserver* routing = nullptr;
   RowIndex row_index = {};
+  // [tokens, LanguageModelParts::first_values] act: values that the first layer leaves to the
+  // others (RWKV-7). The network makes room for them once a step, where its layers use it.
+  TensorView first_values = {};
 
   Kernels& kernels() const { return backend.kernels(); }
   TensorView Temp(Shape shape) const { return workspace.Temp(backend.activation_dtype(), shape); }

@@ -23,6 +23,12 @@ absl::StatusOr<PackedMatrix> WeightRecorder::MatrixRows(absl::string_view name, 
   return PackedMatrix{nullptr, DType::kF32, rows, in};
 }
 
+absl::StatusOr<PackedMatrix> WeightRecorder::MatrixColumns(absl::string_view name, int out,
+                                                           int total_columns, int, int columns) {
+  Add(name, {out, total_columns}, WeightInit::kNormal);
+  return PackedMatrix{nullptr, DType::kF32, out, columns};
+}
+
 absl::StatusOr<std::vector<PackedMatrix>> WeightRecorder::MatrixGroup(
     std::span<const std::string> names, int out, int in) {
   for (const std::string& name : names) Add(name, {out, in}, WeightInit::kNormal);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -73,6 +74,13 @@ bool WeightStore::HasShape(absl::string_view name, Shape shape) const {
   const Checkpoint::Entry* entry = checkpoint_.Find(name);
   return entry != nullptr && std::equal(entry->tensor->shape.begin(), entry->tensor->shape.end(),
                                         shape.dims, shape.dims + shape.rank);
+}
+
+int WeightStore::Rows(absl::string_view name, int otherwise) const {
+  const Checkpoint::Entry* entry = checkpoint_.Find(name);
+  if (entry == nullptr || entry->tensor->shape.size() != 2) return otherwise;
+  const int64_t rows = entry->tensor->shape[0];
+  return rows >= 1 && rows <= std::numeric_limits<int>::max() ? static_cast<int>(rows) : otherwise;
 }
 
 absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Shape stored,
@@ -156,21 +164,27 @@ void WeightStore::Done(const Piece& piece) {
 }
 
 absl::StatusOr<PackedMatrix> WeightStore::Pack(const Piece& piece, DType dtype, int out, int in) {
+  return PackBytes(piece, piece.bytes, dtype, out, in);
+}
+
+absl::StatusOr<PackedMatrix> WeightStore::PackBytes(const Piece& piece,
+                                                    std::span<const std::byte> bytes, DType dtype,
+                                                    int out, int in) {
   const Backend* sizes = backend_ != nullptr ? backend_ : planning_backend_;
-  const int64_t bytes =
+  const int64_t packed_bytes =
       sizes != nullptr ? sizes->PackedBytes(dtype, out, in) : int64_t{out} * in * SizeOf(dtype);
-  std::byte* place = Place(bytes);
+  std::byte* place = Place(packed_bytes);
   if (backend_ == nullptr) return PackedMatrix{nullptr, dtype, out, in};
 
   // Backends read elements, so what is stored at an odd place, or widened, is copied first.
   std::vector<std::byte> aligned;
-  const std::byte* data = piece.bytes.data();
+  const std::byte* data = bytes.data();
   if (dtype != piece.dtype) {
     aligned.resize(static_cast<size_t>(out) * in * sizeof(float));
-    WidenTo(piece.bytes, piece.dtype, reinterpret_cast<float*>(aligned.data()));
+    WidenTo(bytes, piece.dtype, reinterpret_cast<float*>(aligned.data()));
     data = aligned.data();
   } else if (reinterpret_cast<uintptr_t>(data) % SizeOf(dtype) != 0) {
-    aligned.assign(piece.bytes.begin(), piece.bytes.end());
+    aligned.assign(bytes.begin(), bytes.end());
     data = aligned.data();
   }
   const PackedMatrix packed =
@@ -183,6 +197,22 @@ absl::StatusOr<PackedMatrix> WeightStore::MatrixRows(absl::string_view name, int
                                                      int first_row, int rows) {
   MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{total_rows, in}, first_row, rows));
   return Pack(piece, piece.dtype, rows, in);
+}
+
+absl::StatusOr<PackedMatrix> WeightStore::MatrixColumns(absl::string_view name, int out,
+                                                        int total_columns, int first_column,
+                                                        int columns) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{out, total_columns}, 0, out));
+  std::vector<std::byte> bytes;
+  if (backend_ != nullptr) {
+    const size_t element = static_cast<size_t>(SizeOf(piece.dtype));
+    for (int row = 0; row < out; ++row) {
+      const size_t first = static_cast<size_t>(row) * total_columns + first_column;
+      const auto from = piece.bytes.subspan(first * element, columns * element);
+      bytes.insert(bytes.end(), from.begin(), from.end());
+    }
+  }
+  return PackBytes(piece, bytes, piece.dtype, out, columns);
 }
 
 absl::StatusOr<std::vector<PackedMatrix>> WeightStore::MatrixGroup(

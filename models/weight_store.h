@@ -46,8 +46,11 @@ class WeightStore final : public Weights {
 
   bool Has(absl::string_view name) const override { return checkpoint_.Find(name) != nullptr; }
   bool HasShape(absl::string_view name, Shape shape) const override;
+  int Rows(absl::string_view name, int otherwise) const override;
   absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                           int first_row, int rows) override;
+  absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out, int total_columns,
+                                             int first_column, int columns) override;
   absl::StatusOr<std::vector<PackedMatrix>> MatrixGroup(std::span<const std::string> names, int out,
                                                         int in) override;
   absl::StatusOr<TensorView> Table(absl::string_view name, int rows, int columns) override;
@@ -83,6 +86,9 @@ class WeightStore final : public Weights {
   // The file's pages need not stay in this process.
   static void Release(const Piece& piece);
   absl::StatusOr<PackedMatrix> Pack(const Piece& piece, DType dtype, int out, int in);
+  // The same of a piece whose elements are `bytes`.
+  absl::StatusOr<PackedMatrix> PackBytes(const Piece& piece, std::span<const std::byte> bytes,
+                                         DType dtype, int out, int in);
   // Place for the next `bytes`, at the same address in both passes; null in the first.
   std::byte* Place(int64_t bytes);
   void Done(const Piece& piece);

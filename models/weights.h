@@ -33,6 +33,9 @@ class Weights {
   virtual bool Has(absl::string_view name) const = 0;
   // Whether there is a tensor of exactly this shape.
   virtual bool HasShape(absl::string_view name, Shape shape) const = 0;
+  // The rows of a matrix, where a file decides; `otherwise` where there is no such matrix or no
+  // file.
+  virtual int Rows(absl::string_view name, int otherwise) const = 0;
 
   // A matrix [out, in], packed, in its stored element type.
   absl::StatusOr<PackedMatrix> Matrix(absl::string_view name, int out, int in) {
@@ -41,6 +44,10 @@ class Weights {
   // Its rows [first_row, first_row + rows) of [total_rows, in], as a matrix of their own.
   virtual absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                                   int first_row, int rows) = 0;
+  // Its columns [first_column, first_column + columns) of [out, total_columns], likewise.
+  virtual absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out,
+                                                     int total_columns, int first_column,
+                                                     int columns) = 0;
   // Matrices of one shape that one grouped product takes: where their element types differ, f32.
   virtual absl::StatusOr<std::vector<PackedMatrix>> MatrixGroup(std::span<const std::string> names,
                                                                 int out, int in) = 0;

@@ -31,9 +31,9 @@ struct TokenShiftArgs {
 //   k         = k * (1 + (a - 1) * k_a)                              the key that is written
 // as MatrixMemoryArgs under Correction::kGeneral takes them.
 struct Rwkv7GatesArgs {
-  TensorView decay, rate;           // [entries, heads, dim] act
+  TensorView decay, rate;            // [entries, heads, dim] act
   TensorView decay_bias, rate_bias;  // [heads, dim] f32
-  TensorView k_k, k_a;              // [heads, dim] f32
+  TensorView k_k, k_a;               // [heads, dim] f32
   float eps = 1e-6f, least = 0.0f;
   TensorView k;          // [entries, heads, dim] act, updated in place
   TensorView log_decay;  // the same shape, act; may be decay

@@ -40,16 +40,15 @@ void ReferenceKernels::Rwkv7Gates(const Rwkv7GatesArgs& args) {
     const int64_t channels = row % heads * dim;
     double squares = 0;
     for (int64_t i = 0; i < dim; ++i) {
-      const double z =
-          args.k.as<double>()[row * dim + i] * args.k_k.as<float>()[channels + i];
+      const double z = args.k.as<double>()[row * dim + i] * args.k_k.as<float>()[channels + i];
       squares += z * z;
     }
     const double norm = std::max(std::sqrt(squares + args.eps), double{args.least});
     for (int64_t i = 0; i < dim; ++i) {
       const int64_t at = row * dim + i;
       const double decay = args.decay.as<double>()[at] + args.decay_bias.as<float>()[channels + i];
-      const double a = reference::Sigmoid(args.rate.as<double>()[at] +
-                                          args.rate_bias.as<float>()[channels + i]);
+      const double a =
+          reference::Sigmoid(args.rate.as<double>()[at] + args.rate_bias.as<float>()[channels + i]);
       const double k = args.k.as<double>()[at];
       const double c = k * args.k_k.as<float>()[channels + i] / norm;
       args.log_decay.as<double>()[at] = -std::exp(-0.5) * reference::Sigmoid(decay);
@@ -76,11 +75,7 @@ void ReferenceKernels::Rwkv7Output(const Rwkv7OutputArgs& args) {
   const int64_t key_dim = args.r.shape[2];
   std::vector<double> gate(args.gate.as<double>(),
                            args.gate.as<double>() + args.gate.shape.elements());
-  LayerNorm({.x = args.x,
-             .weight = args.weight,
-             .bias = args.bias,
-             .eps = args.eps,
-             .y = args.y});
+  LayerNorm({.x = args.x, .weight = args.weight, .bias = args.bias, .eps = args.eps, .y = args.y});
   for (int64_t row = 0; row < entries * heads; ++row) {
     double bonus = 0;
     for (int64_t j = 0; j < key_dim; ++j) {

@@ -26,4 +26,9 @@ NetworkMaker ReadHgrn2(absl::string_view model_type, ConfigReader& reader, Model
 // gsa.cc: "gsa", "mom_gsa"
 NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
 
+// rwkv6.cc: "rwkv6"
+NetworkMaker ReadRwkv6(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
+// rwkv7.cc: "rwkv7"
+NetworkMaker ReadRwkv7(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
+
 }  // namespace mneme

@@ -19,6 +19,7 @@ class LanguageModel final : public Network {
     const int vocab = parts.info.vocab, model_dim = parts.info.model_dim;
     auto network = std::make_unique<LanguageModel>();
     network->info_ = parts.info;
+    network->first_values_ = parts.first_values;
     MNEME_ASSIGN_OR_RETURN(network->embeddings_, weights.Table(parts.embeddings, vocab, model_dim));
     for (int i = 0; i < parts.info.layers; ++i) {
       const LayerBuilder layer{.network = builder,
@@ -62,6 +63,7 @@ class LanguageModel final : public Network {
     const Workspace::Scope scope(step.workspace);
     ForwardContext ctx = step;
     if (uses_row_index_) ctx.row_index = IndexRows(ctx);
+    if (first_values_ > 0) ctx.first_values = ctx.Temp({ctx.batch.tokens, first_values_});
     BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
     ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = stream.hidden});
     const DecodeDone done = DecodeLayers(ctx, stream, logit_tokens, logits);
@@ -123,6 +125,7 @@ class LanguageModel final : public Network {
   TensorView embeddings_;  // [vocab, model_dim] as stored
   std::vector<std::unique_ptr<Block>> blocks_;
   bool uses_row_index_ = false;  // of any block
+  int first_values_ = 0;
   Norm norm_;
   PackedMatrix head_;  // [vocab, model_dim]
 };

@@ -22,6 +22,7 @@ struct LanguageModelParts {
   NormTensor norm = {"model.norm.weight"};
   std::string head = "lm_head.weight";
   bool says_tied = false;  // by the configuration; the checkpoint decides
+  int first_values = 0;    // channels of ForwardContext::first_values
   BlockMaker block;        // called for each layer in turn
 };
 

@@ -47,10 +47,9 @@ struct ShiftProblem {
     SlabPool slabs(bench, kSlots, kMemories, dim, bench.backend().state_format().window_dtype);
     // What is fresh holds what its slab happened to hold: NaN, here.
     for (int i = 0; i < kSlots * kMemories; ++i) {
-      const bool fresh =
-          std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
-            return s.fresh && s.slot == i / kMemories && s.memory == i % kMemories;
-          });
+      const bool fresh = std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
+        return s.fresh && s.slot == i / kMemories && s.memory == i % kMemories;
+      });
       if (!fresh) slabs.Write(i / kMemories, i % kMemories, last[i]);
     }
     TokenShiftArgs args;
@@ -64,8 +63,7 @@ struct ShiftProblem {
     const std::vector<std::byte> before = slabs.Bytes();
     bench.kernels().TokenShift(args);
     EXPECT_TRUE(slabs.OnlyTouched(before, [this](int slot, int memory) {
-      return advance &&
-             std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
+      return advance && std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
                return s.active() && s.slot == slot && s.memory == memory;
              });
     })) << "state outside the segments' memories was written";
@@ -106,9 +104,9 @@ TEST_P(RwkvTest, TokenShiftMatchesReferenceOnRaggedSegments) {
       for (const bool by_token : {false, true}) {
         for (const int longest : {1, 9}) {
           ++seed;
-          ShiftProblem p(seed, dim, mixes, by_token,
-                         RandomSegments(seed, ShiftProblem::kSlots, ShiftProblem::kMemories,
-                                        longest));
+          ShiftProblem p(
+              seed, dim, mixes, by_token,
+              RandomSegments(seed, ShiftProblem::kSlots, ShiftProblem::kMemories, longest));
           p.advance = seed % 3 != 0;
           const ShiftResult want = p.Run(*reference_), got = p.Run(*backend_);
           // Two sums and a product with numbers of at most some 12, 24 and 12.
@@ -150,7 +148,8 @@ TEST_P(RwkvTest, SplittingTheTokensOfAShiftChangesNoBit) {
 
 TEST_P(RwkvTest, NeitherThreadsNorOtherRowsChangeABitOfAShift) {
   const int dim = 1000, mixes = 6;
-  const ShiftProblem all(8, dim, mixes, true, {{3, 0, 0, false}, {40, 1, 0, true}, {1, 2, 1, false}});
+  const ShiftProblem all(8, dim, mixes, true,
+                         {{3, 0, 0, false}, {40, 1, 0, true}, {1, 2, 1, false}});
   const ShiftResult want = all.Run(*backend_);
   for (const int threads : {1, 3}) {
     const ShiftResult got = all.Run(*GetParam().Make(threads));
@@ -213,8 +212,7 @@ struct GatesProblem {
     args.e = in_place ? args.rate : bench.NewActivations(shape);
     args.c = bench.NewActivations(shape);
     bench.kernels().Rwkv7Gates(args);
-    return {bench.Read(args.log_decay), bench.Read(args.c), bench.Read(args.e),
-            bench.Read(args.k)};
+    return {bench.Read(args.log_decay), bench.Read(args.c), bench.Read(args.e), bench.Read(args.k)};
   }
 
   // A sigmoid of z has a function, and the rounding of z, which moves it, relatively, by at most
@@ -393,8 +391,8 @@ struct OutputProblem {
         variance += std::pow(x[row * value_dim + j] - mean, 2) / value_dim;
       }
       for (int j = 0; j < key_dim; ++j) {
-        terms += std::abs(r[row * key_dim + j] * k[row * key_dim + j] *
-                          r_k[row % heads * key_dim + j]);
+        terms +=
+            std::abs(r[row * key_dim + j] * k[row * key_dim + j] * r_k[row % heads * key_dim + j]);
       }
       const double deviation = std::sqrt(variance + 64e-5);
       const double shift = (SumError(value_dim) + 4 * kUnitF32) * magnitude / deviation;

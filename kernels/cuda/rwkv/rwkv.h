@@ -1,4 +1,5 @@
-// What stands in front of RWKV's memories and behind them: kernels/ops/rwkv.h says what is computed.
+// What stands in front of RWKV's memories and behind them: kernels/ops/rwkv.h says what is
+// computed.
 #pragma once
 
 #include "kernels/cuda/common/device.h"

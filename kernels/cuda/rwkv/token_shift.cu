@@ -1,6 +1,6 @@
-// Token shift: a block has one entry and a tile of channels, of which it makes all mixes. The thread
-// with a channel of a segment's first entry is the only one that reads what the memory holds of it,
-// and replaces it, too.
+// Token shift: a block has one entry and a tile of channels, of which it makes all mixes. The
+// thread with a channel of a segment's first entry is the only one that reads what the memory holds
+// of it, and replaces it, too.
 #include <cstdint>
 
 #include "base/log.h"

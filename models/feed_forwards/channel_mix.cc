@@ -1,0 +1,94 @@
+#include "models/feed_forwards/channel_mix.h"
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "models/token_shift.h"
+
+namespace mneme {
+namespace {
+
+class ChannelMixer final : public FeedForward {
+ public:
+  static absl::StatusOr<std::unique_ptr<FeedForward>> Make(const LayerBuilder& builder,
+                                                           ChannelMix mix, int mlp_dim) {
+    const int model_dim = builder.model_dim;
+    Weights& weights = builder.weights();
+    auto mixer = std::make_unique<ChannelMixer>();
+    mixer->receives_ = mix == ChannelMix::kReceptance;
+    std::vector<std::string> mixes;
+    if (mixer->receives_) {
+      mixes = {builder.Weight("ffn.key.mu"), builder.Weight("ffn.receptance.mu")};
+      MNEME_ASSIGN_OR_RETURN(
+          mixer->key_,
+          weights.Matrix(builder.Weight("ffn.key.linear.weight"), mlp_dim, model_dim));
+      MNEME_ASSIGN_OR_RETURN(
+          mixer->receptance_,
+          weights.Matrix(builder.Weight("ffn.receptance.linear.weight"), model_dim, model_dim));
+    } else {
+      mixes = {builder.Weight("ffn.x_k")};
+      MNEME_ASSIGN_OR_RETURN(mixer->key_, weights.Matrix(builder.Weight("ffn.key.weight"), mlp_dim,
+                                                         model_dim));
+    }
+    MNEME_ASSIGN_OR_RETURN(mixer->value_, weights.Matrix(builder.Weight("ffn.value.weight"),
+                                                         model_dim, mlp_dim));
+    MNEME_ASSIGN_OR_RETURN(const TensorView mix_values,
+                           weights.FloatGroup(mixes, {model_dim}, WeightInit::kNormal));
+    mixer->shift_ = MakeTokenShift(builder, "channel_shift", mix_values);
+    return mixer;
+  }
+
+  bool uses_row_index() const override { return true; }
+
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
+    const Workspace::Scope scope(ctx.workspace);
+    Kernels& kernels = ctx.kernels();
+    const int64_t tokens = hidden.shape[0];
+    const TensorView x = ctx.Temp(hidden.shape);
+    ApplyNorm(kernels, norm, hidden, x);
+    std::vector<std::span<const PackedMatrix>> products = {{&key_, 1}};
+    if (receives_) products.push_back({&receptance_, 1});
+    const TensorView shifted = Shifted(ctx, shift_, x, products);
+
+    const TensorView key = ctx.Temp({tokens, key_.out_features});
+    const TensorView receptance = receives_ ? ctx.Temp(hidden.shape) : TensorView{};
+    std::vector<LinearArgs> in = {{.x = Part(shifted, 0), .weights = {&key_, 1}, .y = key}};
+    if (receives_) {
+      in.push_back({.x = Part(shifted, 1), .weights = {&receptance_, 1}, .y = receptance});
+    }
+    kernels.Linear(in);
+    const TensorView inner = ctx.TempForProducts(key.shape, {{&value_, 1}});
+    std::vector<ActivateArgs> activations = {
+        {.x = key, .activation = Activation::kSquaredRelu, .y = inner}};
+    if (receives_) {
+      activations.push_back(
+          {.x = receptance, .activation = Activation::kSigmoid, .y = receptance});
+    }
+    kernels.Activate(activations);
+    const TensorView value = receives_ ? x : hidden;
+    const LinearArgs out[] = {
+        {.x = inner, .weights = {&value_, 1}, .y = value, .accumulate = !receives_}};
+    kernels.Linear(out);
+    if (receives_) {
+      kernels.Multiply({.a = receptance, .b = value, .y = hidden, .accumulate = true});
+    }
+  }
+
+ private:
+  bool receives_ = false;
+  PackedMatrix key_;         // [mlp_dim, model_dim]
+  PackedMatrix receptance_;  // [model_dim, model_dim]
+  PackedMatrix value_;       // [model_dim, mlp_dim]
+  TokenShift shift_;         // of key, and of receptance
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<FeedForward>> MakeChannelMix(const LayerBuilder& builder,
+                                                            ChannelMix mix, int mlp_dim) {
+  return ChannelMixer::Make(builder, mix, mlp_dim);
+}
+
+}  // namespace mneme

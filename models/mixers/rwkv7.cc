@@ -1,0 +1,216 @@
+// One token; x_n = x + mix_n (x_before - x) for n = r, w, k, v, a, g; per head:
+//   r, k, v = Wr x_r, Wk x_k, Wv x_v;   g = G2 sigmoid(G1 x_g)
+//   d = exp( -exp(-1/2) sigmoid(W2 tanh(W1 x_w) + b_w) );   a = sigmoid(A2 A1 x_a + b_a)
+//   v = v + (v_first - v) sigmoid(V2 V1 x_v + b_v)             from the second layer on
+//   c = normalised(k * k_k);   k = k * (1 + (a - 1) * k_a)
+//   S <- S diag(d) - (S c) (a * c)^T + v k^T;   o = S r
+//   out = Wo concat( (LayerNorm_head(o) + (r . (k * r_k)) v) * g )
+#include "models/mixers/rwkv7.h"
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "models/low_rank.h"
+#include "models/mixers/entry_streams.h"
+#include "models/mixers/memory_fields.h"
+#include "models/token_shift.h"
+
+namespace mneme {
+namespace {
+
+class Rwkv7 final : public SequenceMixer {
+ public:
+  static absl::StatusOr<std::unique_ptr<SequenceMixer>> Make(const LayerBuilder& builder,
+                                                             const Rwkv7Config& config) {
+    Weights& weights = builder.weights();
+    const int model_dim = builder.model_dim;
+    const int values = config.heads * config.value_dim;
+    const Shape keys_of_heads = {config.heads, config.key_dim};
+    const Shape values_of_heads = {config.heads, config.value_dim};
+    auto mixer = std::make_unique<Rwkv7>();
+    mixer->config_ = config;
+    mixer->first_ = builder.layer == 0;
+    mixer->norm_eps_ = static_cast<float>(config.key_dim) * builder.norm_eps;
+    MNEME_ASSIGN_OR_RETURN(const TensorView mix, TakeMixes(builder));
+    mixer->shift_ = MakeTokenShift(builder, "shift", mix);
+
+    const auto matrix = [&](const char* name, int out, int in) {
+      return weights.Matrix(builder.Weight(name), out, in);
+    };
+    MNEME_ASSIGN_OR_RETURN(mixer->r_, matrix("attn.r_proj.weight", model_dim, model_dim));
+    MNEME_ASSIGN_OR_RETURN(mixer->k_, matrix("attn.k_proj.weight", model_dim, model_dim));
+    MNEME_ASSIGN_OR_RETURN(mixer->v_, matrix("attn.v_proj.weight", values, model_dim));
+    MNEME_ASSIGN_OR_RETURN(mixer->decay_, TakeLowRank(builder, "attn.w_lora", model_dim,
+                                                      config.decay_rank, Activation::kTanh));
+    MNEME_ASSIGN_OR_RETURN(mixer->rate_, TakeLowRank(builder, "attn.a_lora", model_dim,
+                                                     config.rate_rank, Activation::kIdentity));
+    MNEME_ASSIGN_OR_RETURN(mixer->gate_, TakeLowRank(builder, "attn.g_lora", values,
+                                                     config.gate_rank, Activation::kSigmoid));
+    MNEME_ASSIGN_OR_RETURN(mixer->decay_bias_, TakeLowRankBias(builder, "attn.w_lora", model_dim));
+    MNEME_ASSIGN_OR_RETURN(mixer->rate_bias_, TakeLowRankBias(builder, "attn.a_lora", model_dim));
+    mixer->decay_bias_.shape = mixer->rate_bias_.shape = keys_of_heads;
+    if (!mixer->first_) {
+      MNEME_ASSIGN_OR_RETURN(mixer->residual_, TakeLowRank(builder, "attn.v_lora", values,
+                                                           config.value_rank,
+                                                           Activation::kIdentity));
+      MNEME_ASSIGN_OR_RETURN(mixer->residual_bias_,
+                             TakeLowRankBias(builder, "attn.v_lora", values));
+    }
+
+    const auto floats = [&](const char* name, Shape stored, WeightInit init) {
+      return weights.Floats(builder.Weight(name), stored, init);
+    };
+    MNEME_ASSIGN_OR_RETURN(mixer->k_k_, floats("attn.k_k", {model_dim}, WeightInit::kOnes));
+    MNEME_ASSIGN_OR_RETURN(mixer->k_a_, floats("attn.k_a", {model_dim}, WeightInit::kOnes));
+    MNEME_ASSIGN_OR_RETURN(mixer->r_k_, floats("attn.r_k", keys_of_heads, WeightInit::kNormal));
+    MNEME_ASSIGN_OR_RETURN(mixer->norm_weight_,
+                           floats("attn.g_norm.weight", {values}, WeightInit::kOnes));
+    MNEME_ASSIGN_OR_RETURN(mixer->norm_bias_,
+                           floats("attn.g_norm.bias", {values}, WeightInit::kZeros));
+    mixer->k_k_.shape = mixer->k_a_.shape = keys_of_heads;
+    mixer->norm_weight_.shape = mixer->norm_bias_.shape = values_of_heads;
+    MNEME_ASSIGN_OR_RETURN(mixer->out_, matrix("attn.o_proj.weight", model_dim, values));
+    mixer->memory_ = MemoryFields(builder, {}).AddMatrices("memory", config.heads,
+                                                           config.value_dim, config.key_dim);
+    return mixer;
+  }
+
+  bool uses_row_index() const override { return true; }
+
+  void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
+    const Workspace::Scope scope(ctx.workspace);
+    Kernels& kernels = ctx.kernels();
+    const int heads = config_.heads;
+    const int64_t tokens = hidden.shape[0], values = heads * int64_t{config_.value_dim};
+    const TensorView x = ctx.Temp(hidden.shape);
+    ApplyNorm(kernels, norm, hidden, x);
+    const TensorView shifted = Shifted(ctx, shift_, x, products());
+
+    // x is free from here on: the decays go there.
+    const TensorView r = ctx.Temp(hidden.shape), k = ctx.Temp(hidden.shape), decay = x;
+    const TensorView v = first_ ? ctx.first_values : ctx.Temp({tokens, values});
+    const TensorView rate = ctx.Temp(hidden.shape), gate = ctx.Temp({tokens, values});
+    const TensorView residual = first_ ? TensorView{} : ctx.Temp({tokens, values});
+    Inner inner[] = {{&decay_, kW, decay}, {&rate_, kA, rate}, {&gate_, kG, gate},
+                     {&residual_, kV, residual}};
+    const std::span<Inner> low_rank(inner, first_ ? 3 : 4);
+    std::vector<LinearArgs> in = {
+        {.x = Part(shifted, kR), .weights = {&r_, 1}, .y = r},
+        {.x = Part(shifted, kK), .weights = {&k_, 1}, .y = k},
+        {.x = Part(shifted, kV), .weights = {&v_, 1}, .y = v}};
+    std::vector<ActivateArgs> activations;
+    std::vector<LinearArgs> up;
+    for (Inner& map : low_rank) {
+      TensorView y = ctx.Temp({tokens, map.weights->rank()});
+      in.push_back({.x = Part(shifted, map.part), .weights = {&map.weights->down, 1}, .y = y});
+      if (map.weights->activation != Activation::kIdentity) {
+        const TensorView to = ctx.TempForProducts(y.shape, {{&map.weights->up, 1}});
+        activations.push_back({.x = y, .activation = map.weights->activation, .y = to});
+        y = to;
+      }
+      up.push_back({.x = y, .weights = {&map.weights->up, 1}, .y = map.y});
+    }
+    kernels.Linear(in);
+    kernels.Activate(activations);
+    kernels.Linear(up);
+
+    const TensorView erased = ByHead(ctx.Temp(hidden.shape), heads);
+    kernels.Rwkv7Gates({.decay = ByHead(decay, heads),
+                        .rate = ByHead(rate, heads),
+                        .decay_bias = decay_bias_,
+                        .rate_bias = rate_bias_,
+                        .k_k = k_k_,
+                        .k_a = k_a_,
+                        .eps = config_.key_norm_eps,
+                        .least = config_.key_norm_least,
+                        .k = ByHead(k, heads),
+                        .log_decay = ByHead(decay, heads),
+                        .c = erased,
+                        .e = ByHead(rate, heads)});
+    if (!first_) {
+      kernels.ValueResidual(
+          {.first = ctx.first_values, .gate = residual, .bias = residual_bias_, .v = v});
+    }
+    const TensorView read = ctx.Temp({tokens, heads, config_.value_dim});
+    kernels.MatrixMemory({.rule = kRule,
+                          .q = ByHead(r, heads),
+                          .k = ByHead(k, heads),
+                          .v = ByHead(v, heads),
+                          .log_decay = ByHead(decay, heads),
+                          .c = erased,
+                          .e = ByHead(rate, heads),
+                          .segments = ctx.row_index.segments,
+                          .state = ctx.State(memory_),
+                          .out = read});
+    const TensorView y = ctx.TempForProducts({tokens, values}, {{&out_, 1}});
+    kernels.Rwkv7Output({.x = read,
+                         .weight = norm_weight_,
+                         .bias = norm_bias_,
+                         .eps = norm_eps_,
+                         .r = ByHead(r, heads),
+                         .k = ByHead(k, heads),
+                         .r_k = r_k_,
+                         .v = ByHead(v, heads),
+                         .gate = ByHead(gate, heads),
+                         .y = ByHead(y, heads)});
+    const LinearArgs out[] = {{.x = y, .weights = {&out_, 1}, .y = hidden, .accumulate = true}};
+    kernels.Linear(out);
+  }
+
+ private:
+  static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kKey,
+                                       .correction = MatrixRule::Correction::kGeneral};
+  enum { kR, kW, kK, kV, kA, kG };
+
+  // A map of low rank of one mix, and where its result goes.
+  struct Inner {
+    const LowRank* weights;
+    int part;
+    TensorView y;
+  };
+
+  // The mixes of r, w, k, v, a and g, [6, model_dim]: one tensor each, or, in old files, one for all.
+  static absl::StatusOr<TensorView> TakeMixes(const LayerBuilder& builder) {
+    Weights& weights = builder.weights();
+    const std::string names[] = {builder.Weight("attn.x_r"), builder.Weight("attn.x_w"),
+                                 builder.Weight("attn.x_k"), builder.Weight("attn.x_v"),
+                                 builder.Weight("attn.x_a"), builder.Weight("attn.x_g")};
+    const std::string all = builder.Weight("attn.x_x");
+    if (!weights.Has(names[0]) && weights.Has(all)) {
+      return weights.Floats(all, {6, builder.model_dim}, WeightInit::kNormal);
+    }
+    return weights.FloatGroup(names, {1, 1, builder.model_dim}, WeightInit::kNormal);
+  }
+
+  // What multiplies mixes.
+  std::vector<std::span<const PackedMatrix>> products() const {
+    std::vector<std::span<const PackedMatrix>> products = {
+        {&r_, 1}, {&k_, 1}, {&v_, 1}, {&decay_.down, 1}, {&rate_.down, 1}, {&gate_.down, 1}};
+    if (!first_) products.push_back({&residual_.down, 1});
+    return products;
+  }
+
+  Rwkv7Config config_;
+  bool first_ = false;  // the first layer
+  float norm_eps_ = 0;  // of the memory's output
+  TokenShift shift_;    // of r, w, k, v, a, g
+  PackedMatrix r_, k_, v_, out_;
+  LowRank decay_, rate_, gate_, residual_;
+  TensorView decay_bias_, rate_bias_;     // [heads, key_dim] f32
+  TensorView residual_bias_;              // [heads * value_dim] f32
+  TensorView k_k_, k_a_, r_k_;            // [heads, key_dim] f32
+  TensorView norm_weight_, norm_bias_;    // [heads, value_dim] f32
+  StateField memory_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeRwkv7(const LayerBuilder& builder,
+                                                         const Rwkv7Config& config) {
+  return Rwkv7::Make(builder, config);
+}
+
+}  // namespace mneme

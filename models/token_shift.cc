@@ -1,0 +1,39 @@
+#include "models/token_shift.h"
+
+#include <cstddef>
+#include <string>
+
+namespace mneme {
+
+TokenShift MakeTokenShift(const LayerBuilder& builder, absl::string_view name,
+                          const TensorView& mix) {
+  return {.mix = mix,
+          .last = builder.AddState({.name = std::string(name),
+                                    .dtype = builder.network.state_format.window_dtype,
+                                    .shape = {1, builder.model_dim},
+                                    .guard = StateGuard::kFed})};
+}
+
+TensorView Shifted(ForwardContext& ctx, const TokenShift& shift, const TensorView& x,
+                   std::span<const std::span<const PackedMatrix>> weights) {
+  const Shape shape{shift.mix.shape[0], x.shape[0], x.shape[1]};
+  const TensorView y = ctx.TempForProducts(shape, weights);
+  ctx.kernels().TokenShift({.x = x,
+                            .mix = shift.mix,
+                            .segments = ctx.row_index.segments,
+                            .last = ctx.State(shift.last),
+                            .y = y});
+  return y;
+}
+
+TensorView Part(const TensorView& tensor, int64_t i) {
+  TensorView part = tensor;
+  part.shape.rank = tensor.shape.rank - 1;
+  for (int d = 0; d < Shape::kMaxRank; ++d) {
+    part.shape.dims[d] = d < part.shape.rank ? tensor.shape[d + 1] : 0;
+  }
+  part.data = static_cast<std::byte*>(tensor.data) + i * part.bytes();
+  return part;
+}
+
+}  // namespace mneme
