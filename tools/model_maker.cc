@@ -161,6 +161,39 @@ Json GsaConfig(const char* model_type = "gsa") {
                                 {"conv_size", 4}});
 }
 
+// Of RWKV the world knows, and of flash-linear-attention's configurations, heads are 64 wide and
+// the feed-forward four times the model.
+Json Rwkv7Config(int model_dim, int layers) {
+  return {{"model_type", "rwkv7"},
+          {"vocab_size", 65536},
+          {"hidden_size", model_dim},
+          {"num_hidden_layers", layers},
+          {"hidden_ratio", 4.0},
+          {"intermediate_size", nullptr},
+          {"hidden_act", "sqrelu"},
+          {"norm_eps", 1e-5},
+          {"norm_first", true},
+          {"norm_bias", true},
+          {"head_dim", 64},
+          {"num_heads", nullptr},
+          {"value_dim", nullptr},
+          {"decay_low_rank_dim", model_dim < 2048 ? 64 : 96},
+          {"a_low_rank_dim", model_dim < 2048 ? 64 : 96},
+          {"v_low_rank_dim", model_dim < 2048 ? 32 : 64},
+          {"gate_low_rank_dim", model_dim < 2048 ? 128 : 256},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2}};
+}
+
+Json Rwkv6Config() {
+  return {{"model_type", "rwkv6"},   {"vocab_size", 32000},     {"hidden_size", 1024},
+          {"num_hidden_layers", 24}, {"hidden_ratio", 3.5},     {"intermediate_size", nullptr},
+          {"hidden_act", "sqrelu"},  {"norm_eps", 1e-5},        {"norm_first", true},
+          {"norm_bias", true},       {"num_heads", 4},          {"expand_k", 0.5},
+          {"expand_v", 1.0},         {"proj_low_rank_dim", 32}, {"gate_low_rank_dim", 64},
+          {"bos_token_id", 1},       {"eos_token_id", 2}};
+}
+
 // Behind a router like that of the Mixture-of-Memories paper.
 Json Routed(Json config) {
   if (config["model_type"] != "mom_gsa") config["num_memories"] = 4;
@@ -181,9 +214,13 @@ Json Tiny(Json config) {
     config["num_heads"] = 2;
   }
   if (config.contains("num_slots")) config["num_slots"] = 16;
+  for (const char* rank : {"decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim",
+                           "gate_low_rank_dim", "proj_low_rank_dim"}) {
+    if (config.contains(rank)) config[rank] = 12;
+  }
   if (config["model_type"] == "gated_deltanet") config["num_v_heads"] = 2;
   if (config.contains("head_dim")) config["head_dim"] = 32;
-  if (config.contains("head_dim")) config["expand_v"] = 1.0;
+  if (config.contains("head_dim") && config["model_type"] != "rwkv7") config["expand_v"] = 1.0;
   return config;
 }
 
@@ -205,6 +242,9 @@ constexpr NamedShape kShapes[] = {
     {"kda-340m", [] { return KdaConfig(); }},
     {"hgrn2-340m", [] { return Hgrn2Config(); }},
     {"gsa-340m", [] { return GsaConfig(); }},
+    {"rwkv6-340m", [] { return Rwkv6Config(); }},
+    {"rwkv7-0.4b", [] { return Rwkv7Config(1024, 24); }},
+    {"rwkv7-1.5b", [] { return Rwkv7Config(2048, 24); }},
     {"mom-linear-attn-340m", [] { return Routed(LinearAttnConfig("mom_linear_attn")); }},
     {"mom-gla-340m", [] { return Routed(GlaConfig("mom_gla")); }},
     {"mom-gsa-340m", [] { return Routed(GsaConfig("mom_gsa")); }},
@@ -215,6 +255,8 @@ constexpr NamedShape kShapes[] = {
     {"kda-tiny", [] { return Tiny(KdaConfig()); }},
     {"hgrn2-tiny", [] { return Tiny(Hgrn2Config()); }},
     {"gsa-tiny", [] { return Tiny(GsaConfig()); }},
+    {"rwkv6-tiny", [] { return Tiny(Rwkv6Config()); }},
+    {"rwkv7-tiny", [] { return Tiny(Rwkv7Config(64, 2)); }},
     {"mom-linear-attn-tiny", [] { return Tiny(Routed(LinearAttnConfig("mom_linear_attn"))); }},
     {"mom-gla-tiny", [] { return Tiny(Routed(GlaConfig("mom_gla"))); }},
     {"mom-gsa-tiny", [] { return Tiny(Routed(GsaConfig("mom_gsa"))); }},

@@ -32,8 +32,8 @@ void ReadHeadsOf(ConfigReader& reader, int model_dim, Rwkv7Config& mixer) {
     mixer.key_dim = reader.Int("head_dim", 64, 1, kMaxHeadDim);
     if (model_dim % mixer.key_dim != 0 || model_dim / mixer.key_dim > kMaxHeads) {
       reader.Invalid("head_dim", mixer.key_dim,
-                     absl::StrCat("a divisor of hidden_size (", model_dim,
-                                  ") that makes at most ", kMaxHeads, " heads"));
+                     absl::StrCat("a divisor of hidden_size (", model_dim, ") that makes at most ",
+                                  kMaxHeads, " heads"));
       return;
     }
   }
@@ -54,10 +54,10 @@ void ReadValueDimOf(ConfigReader& reader, int model_dim, int layers, Rwkv7Config
     if (!as_many || !equal || !list[0].is_number_unsigned() ||
         list[0].get<uint64_t>() > static_cast<uint64_t>(kMaxChannels) ||
         list[0].get<int64_t>() < 1 || list[0].get<int64_t>() % mixer.heads != 0) {
-      reader.Invalid("value_dim", value,
-                     absl::StrCat("a multiple of the ", mixer.heads, " heads of at most ",
-                                  kMaxChannels, ", or one and the same for each of the ", layers,
-                                  " layers"));
+      reader.Invalid(
+          "value_dim", value,
+          absl::StrCat("a multiple of the ", mixer.heads, " heads of at most ", kMaxChannels,
+                       ", or one and the same for each of the ", layers, " layers"));
       return;
     }
     width = list[0].get<int64_t>();

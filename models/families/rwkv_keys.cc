@@ -49,8 +49,7 @@ RwkvKeys ReadRwkvKeys(ConfigReader& reader, double default_ratio, ModelConfig& c
   return keys;
 }
 
-NetworkMaker RwkvNetwork(const RwkvKeys& keys, MixerMaker mixer, ChannelMix mix,
-                         int first_values) {
+NetworkMaker RwkvNetwork(const RwkvKeys& keys, MixerMaker mixer, ChannelMix mix, int first_values) {
   const auto norm = [&keys](absl::string_view name) {
     return NormTensor{.weight = absl::StrCat(name, ".weight"),
                       .kind = NormKind::kLayer,

@@ -22,18 +22,17 @@ class ChannelMixer final : public FeedForward {
     if (mixer->receives_) {
       mixes = {builder.Weight("ffn.key.mu"), builder.Weight("ffn.receptance.mu")};
       MNEME_ASSIGN_OR_RETURN(
-          mixer->key_,
-          weights.Matrix(builder.Weight("ffn.key.linear.weight"), mlp_dim, model_dim));
+          mixer->key_, weights.Matrix(builder.Weight("ffn.key.linear.weight"), mlp_dim, model_dim));
       MNEME_ASSIGN_OR_RETURN(
           mixer->receptance_,
           weights.Matrix(builder.Weight("ffn.receptance.linear.weight"), model_dim, model_dim));
     } else {
       mixes = {builder.Weight("ffn.x_k")};
-      MNEME_ASSIGN_OR_RETURN(mixer->key_, weights.Matrix(builder.Weight("ffn.key.weight"), mlp_dim,
-                                                         model_dim));
+      MNEME_ASSIGN_OR_RETURN(mixer->key_,
+                             weights.Matrix(builder.Weight("ffn.key.weight"), mlp_dim, model_dim));
     }
-    MNEME_ASSIGN_OR_RETURN(mixer->value_, weights.Matrix(builder.Weight("ffn.value.weight"),
-                                                         model_dim, mlp_dim));
+    MNEME_ASSIGN_OR_RETURN(mixer->value_,
+                           weights.Matrix(builder.Weight("ffn.value.weight"), model_dim, mlp_dim));
     MNEME_ASSIGN_OR_RETURN(const TensorView mix_values,
                            weights.FloatGroup(mixes, {model_dim}, WeightInit::kNormal));
     mixer->shift_ = MakeTokenShift(builder, "channel_shift", mix_values);
@@ -63,8 +62,7 @@ class ChannelMixer final : public FeedForward {
     std::vector<ActivateArgs> activations = {
         {.x = key, .activation = Activation::kSquaredRelu, .y = inner}};
     if (receives_) {
-      activations.push_back(
-          {.x = receptance, .activation = Activation::kSigmoid, .y = receptance});
+      activations.push_back({.x = receptance, .activation = Activation::kSigmoid, .y = receptance});
     }
     kernels.Activate(activations);
     const TensorView value = receives_ ? x : hidden;

@@ -48,16 +48,16 @@ class Rwkv6 final : public SequenceMixer {
     const auto floats = [&](const char* name, Shape stored, WeightInit init) {
       return weights.Floats(builder.Weight(name), stored, init);
     };
-    MNEME_ASSIGN_OR_RETURN(mixer->bonus_, floats("attn.bonus", {config.heads, config.key_dim},
-                                                 WeightInit::kNormal));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->bonus_, floats("attn.bonus", {config.heads, config.key_dim}, WeightInit::kNormal));
     MNEME_ASSIGN_OR_RETURN(mixer->norm_weight_,
                            floats("attn.g_norm.weight", {values}, WeightInit::kOnes));
     MNEME_ASSIGN_OR_RETURN(mixer->norm_bias_,
                            floats("attn.g_norm.bias", {values}, WeightInit::kZeros));
     mixer->norm_weight_.shape = mixer->norm_bias_.shape = {config.heads, config.value_dim};
     MNEME_ASSIGN_OR_RETURN(mixer->out_, matrix("attn.o_proj.weight", model_dim, values));
-    mixer->memory_ = MemoryFields(builder, {}).AddMatrices("memory", config.heads,
-                                                           config.value_dim, config.key_dim);
+    mixer->memory_ = MemoryFields(builder, {})
+                         .AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
     return mixer;
   }
 
@@ -128,18 +128,18 @@ class Rwkv6 final : public SequenceMixer {
     const int stored = weights.Rows(down, /*otherwise=*/kMixes * config_.mix_rank);
     const int rank = stored % kMixes == 0 ? stored / kMixes : config_.mix_rank;
     for (int n = 0; n < kMixes; ++n) {
-      MNEME_ASSIGN_OR_RETURN(mix_down_[n], weights.MatrixRows(down, kMixes * rank, model_dim,
-                                                              n * rank, rank));
-      MNEME_ASSIGN_OR_RETURN(mix_up_[n], weights.MatrixColumns(up, model_dim, kMixes * rank,
-                                                               n * rank, rank));
+      MNEME_ASSIGN_OR_RETURN(mix_down_[n],
+                             weights.MatrixRows(down, kMixes * rank, model_dim, n * rank, rank));
+      MNEME_ASSIGN_OR_RETURN(mix_up_[n],
+                             weights.MatrixColumns(up, model_dim, kMixes * rank, n * rank, rank));
     }
     MNEME_ASSIGN_OR_RETURN(TensorView mu, weights.Floats(builder.Weight("attn.x_proj.0.mu"),
                                                          {model_dim}, WeightInit::kNormal));
     mu.shape = {1, model_dim};
     mu_ = mu;
-    MNEME_ASSIGN_OR_RETURN(const TensorView bias, weights.Floats(builder.Weight("attn.x_bias"),
-                                                                 {kMixes, model_dim},
-                                                                 WeightInit::kNormal));
+    MNEME_ASSIGN_OR_RETURN(
+        const TensorView bias,
+        weights.Floats(builder.Weight("attn.x_bias"), {kMixes, model_dim}, WeightInit::kNormal));
     shift_ = MakeTokenShift(builder, "shift", bias);
     return absl::OkStatus();
   }
@@ -149,8 +149,7 @@ class Rwkv6 final : public SequenceMixer {
     Kernels& kernels = ctx.kernels();
     const int64_t tokens = x.shape[0], model_dim = x.shape[1], rank = mix_down_[0].out_features;
     const TensorView y = ctx.TempForProducts(
-        {kMixes, tokens, model_dim},
-        {{&r_, 1}, {&k_, 1}, {&v_, 1}, {&g_, 1}, {&decay_.down, 1}});
+        {kMixes, tokens, model_dim}, {{&r_, 1}, {&k_, 1}, {&v_, 1}, {&g_, 1}, {&decay_.down, 1}});
     const Workspace::Scope scope(ctx.workspace);
     TokenShiftArgs shift = {.x = x,
                             .mix = mu_,
@@ -166,9 +165,8 @@ class Rwkv6 final : public SequenceMixer {
     std::array<ActivateArgs, kMixes> activations;
     for (int n = 0; n < kMixes; ++n) {
       down[n] = {.x = Part(shift.y, 0), .weights = {&mix_down_[n], 1}, .y = Part(inner, n)};
-      activations[n] = {.x = Part(inner, n),
-                        .activation = Activation::kTanh,
-                        .y = Part(activated, n)};
+      activations[n] = {
+          .x = Part(inner, n), .activation = Activation::kTanh, .y = Part(activated, n)};
       up[n] = {.x = Part(activated, n), .weights = {&mix_up_[n], 1}, .y = Part(mixes, n)};
     }
     kernels.Linear(down);
@@ -183,10 +181,10 @@ class Rwkv6 final : public SequenceMixer {
   }
 
   Rwkv6Config config_;
-  float norm_eps_ = 0;  // of the memory's output
+  float norm_eps_ = 0;                                  // of the memory's output
   std::array<PackedMatrix, kMixes> mix_down_, mix_up_;  // [rank, model_dim], [model_dim, rank]
   TensorView mu_;                                       // [1, model_dim] f32
-  TokenShift shift_;                                    // of r, w, k, v, g, beside what a token adds
+  TokenShift shift_;  // of r, w, k, v, g, beside what a token adds
   PackedMatrix r_, k_, v_, g_, out_;
   LowRank decay_;
   TensorView decay_bias_;               // [1, heads * key_dim] f32

@@ -53,9 +53,9 @@ class Rwkv7 final : public SequenceMixer {
     MNEME_ASSIGN_OR_RETURN(mixer->rate_bias_, TakeLowRankBias(builder, "attn.a_lora", model_dim));
     mixer->decay_bias_.shape = mixer->rate_bias_.shape = keys_of_heads;
     if (!mixer->first_) {
-      MNEME_ASSIGN_OR_RETURN(mixer->residual_, TakeLowRank(builder, "attn.v_lora", values,
-                                                           config.value_rank,
-                                                           Activation::kIdentity));
+      MNEME_ASSIGN_OR_RETURN(
+          mixer->residual_,
+          TakeLowRank(builder, "attn.v_lora", values, config.value_rank, Activation::kIdentity));
       MNEME_ASSIGN_OR_RETURN(mixer->residual_bias_,
                              TakeLowRankBias(builder, "attn.v_lora", values));
     }
@@ -73,8 +73,8 @@ class Rwkv7 final : public SequenceMixer {
     mixer->k_k_.shape = mixer->k_a_.shape = keys_of_heads;
     mixer->norm_weight_.shape = mixer->norm_bias_.shape = values_of_heads;
     MNEME_ASSIGN_OR_RETURN(mixer->out_, matrix("attn.o_proj.weight", model_dim, values));
-    mixer->memory_ = MemoryFields(builder, {}).AddMatrices("memory", config.heads,
-                                                           config.value_dim, config.key_dim);
+    mixer->memory_ = MemoryFields(builder, {})
+                         .AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
     return mixer;
   }
 
@@ -94,13 +94,12 @@ class Rwkv7 final : public SequenceMixer {
     const TensorView v = first_ ? ctx.first_values : ctx.Temp({tokens, values});
     const TensorView rate = ctx.Temp(hidden.shape), gate = ctx.Temp({tokens, values});
     const TensorView residual = first_ ? TensorView{} : ctx.Temp({tokens, values});
-    Inner inner[] = {{&decay_, kW, decay}, {&rate_, kA, rate}, {&gate_, kG, gate},
-                     {&residual_, kV, residual}};
+    Inner inner[] = {
+        {&decay_, kW, decay}, {&rate_, kA, rate}, {&gate_, kG, gate}, {&residual_, kV, residual}};
     const std::span<Inner> low_rank(inner, first_ ? 3 : 4);
-    std::vector<LinearArgs> in = {
-        {.x = Part(shifted, kR), .weights = {&r_, 1}, .y = r},
-        {.x = Part(shifted, kK), .weights = {&k_, 1}, .y = k},
-        {.x = Part(shifted, kV), .weights = {&v_, 1}, .y = v}};
+    std::vector<LinearArgs> in = {{.x = Part(shifted, kR), .weights = {&r_, 1}, .y = r},
+                                  {.x = Part(shifted, kK), .weights = {&k_, 1}, .y = k},
+                                  {.x = Part(shifted, kV), .weights = {&v_, 1}, .y = v}};
     std::vector<ActivateArgs> activations;
     std::vector<LinearArgs> up;
     for (Inner& map : low_rank) {
@@ -172,7 +171,8 @@ class Rwkv7 final : public SequenceMixer {
     TensorView y;
   };
 
-  // The mixes of r, w, k, v, a and g, [6, model_dim]: one tensor each, or, in old files, one for all.
+  // The mixes of r, w, k, v, a and g, [6, model_dim]: one tensor each, or, in old files, one for
+  // all.
   static absl::StatusOr<TensorView> TakeMixes(const LayerBuilder& builder) {
     Weights& weights = builder.weights();
     const std::string names[] = {builder.Weight("attn.x_r"), builder.Weight("attn.x_w"),
@@ -199,10 +199,10 @@ class Rwkv7 final : public SequenceMixer {
   TokenShift shift_;    // of r, w, k, v, a, g
   PackedMatrix r_, k_, v_, out_;
   LowRank decay_, rate_, gate_, residual_;
-  TensorView decay_bias_, rate_bias_;     // [heads, key_dim] f32
-  TensorView residual_bias_;              // [heads * value_dim] f32
-  TensorView k_k_, k_a_, r_k_;            // [heads, key_dim] f32
-  TensorView norm_weight_, norm_bias_;    // [heads, value_dim] f32
+  TensorView decay_bias_, rate_bias_;   // [heads, key_dim] f32
+  TensorView residual_bias_;            // [heads * value_dim] f32
+  TensorView k_k_, k_a_, r_k_;          // [heads, key_dim] f32
+  TensorView norm_weight_, norm_bias_;  // [heads, value_dim] f32
   StateField memory_;
 };
 

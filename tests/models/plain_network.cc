@@ -102,6 +102,18 @@ Vec RmsNorm(const Vec& x, const Vec& weight, double eps) {
   return y;
 }
 
+Vec LayerNorm(const Vec& x, const Vec& weight, const Vec& bias, double eps) {
+  const auto n = static_cast<double>(x.size());
+  const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
+  Vec y = x;
+  for (double& value : y) value -= mean;
+  const double factor = 1 / std::sqrt(Dot(y, y) / n + eps);
+  for (size_t i = 0; i < y.size(); ++i) {
+    y[i] = y[i] * factor * weight[i] + (bias.empty() ? 0 : bias[i]);
+  }
+  return y;
+}
+
 Vec Softmax(Vec x) {
   double sum = 0;
   for (double& value : x) sum += value = std::exp(value);
@@ -204,20 +216,28 @@ void MakePlainFolder(const std::string& model_type, const std::string& changes,
 
 void ExpectPlain(const std::string& model_type, const std::string& changes,
                  const PlainMixer& mixer) {
+  ExpectPlain(model_type, changes,
+              PlainNetwork([&](const PlainModel& model, std::span<const int32_t> tokens) {
+                return PlainLogits(model, tokens, mixer);
+              }));
+}
+
+void ExpectPlain(const std::string& model_type, const std::string& changes,
+                 const PlainNetwork& network) {
   SCOPED_TRACE(absl::StrCat(model_type, " ", changes));
   const std::vector<int32_t> tokens = RandomTokens(40, 61, /*seed=*/3);
-  const auto logits_of = [&](const std::string& keys, const PlainMixer* plain) {
+  const auto logits_of = [&](const std::string& keys, const PlainNetwork* plain) {
     const TestFolder folder;
     MakePlainFolder(model_type, keys, folder);
     const auto driver = Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 16});
     const std::vector<double> got = FeedSlot(*driver, 0, tokens, {7, 1, 13});
     if (plain != nullptr) {
-      const Vec want = PlainLogits(PlainModel(folder.path()), tokens, *plain);
+      const Vec want = (*plain)(PlainModel(folder.path()), tokens);
       EXPECT_LE(RelativeError(got, want), 1e-6);  // the driver gives f32
     }
     return got;
   };
-  const std::vector<double> got = logits_of(changes, &mixer);
+  const std::vector<double> got = logits_of(changes, &network);
   if (changes != "{}") {
     EXPECT_GT(RelativeError(got, logits_of("{}", nullptr)), 1e-3) << "the change changes nothing";
   }

@@ -71,7 +71,11 @@ Vec WriteAndRead(Vec& memory, const PlainWrite& write);
 Vec MixMemories(PlainLayer& layer, const Vec& x, int memories, int top_k, bool shared,
                 const std::function<Vec(int memory)>& answer);
 
+Vec LayerNorm(const Vec& x, const Vec& weight, const Vec& bias, double eps);  // no bias: zeros
+
 using PlainMixer = std::function<Vec(PlainLayer& layer, const Vec& x, int64_t position)>;
+// A whole network: logits after each token, [tokens, vocab].
+using PlainNetwork = std::function<Vec(const PlainModel& model, std::span<const int32_t> tokens)>;
 // Logits after each token, [tokens, vocab].
 Vec PlainLogits(const PlainModel& model, std::span<const int32_t> tokens, const PlainMixer& mixer);
 
@@ -81,6 +85,8 @@ Vec PlainLogits(const PlainModel& model, std::span<const int32_t> tokens, const 
 // random.
 void ExpectPlain(const std::string& model_type, const std::string& changes,
                  const PlainMixer& mixer);
+void ExpectPlain(const std::string& model_type, const std::string& changes,
+                 const PlainNetwork& network);
 // The folder that it makes.
 void MakePlainFolder(const std::string& model_type, const std::string& changes,
                      const TestFolder& folder);
