@@ -200,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
                   "\"model_type\" is \"bert\", which is not supported"},
         BadConfig{"model_type_is_a_number", R"({"model_type": 5})", kUnsupported,
                   "\"model_type\" is 5"},
-        BadConfig{"unknown_rule", R"({"model_type": "rwkv6"})", kUnsupported, "rwkv6"},
+        BadConfig{"unknown_rule", R"({"model_type": "rwkv5"})", kUnsupported, "rwkv5"},
         BadConfig{"heads_that_do_not_divide",
                   R"({"model_type": "transformer", "hidden_size": 64, "num_heads": 3})", kInvalid,
                   "\"num_heads\" is 3, expected a number that divides hidden_size (64)"},

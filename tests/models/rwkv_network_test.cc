@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 #include "tests/models/plain_network.h"
+#include "tests/models/test_folder.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
 
 namespace mneme {
 namespace {
@@ -20,8 +25,8 @@ Vec Sum(Vec a, const Vec& b) {
 
 Vec Normed(const PlainModel& model, const std::string& name, const Vec& x) {
   const std::string bias = name + ".bias";
-  return LayerNorm(x, model.Tensor(name + ".weight"),
-                   model.Has(bias) ? model.Tensor(bias) : Vec{}, model.config()["norm_eps"]);
+  return LayerNorm(x, model.Tensor(name + ".weight"), model.Has(bias) ? model.Tensor(bias) : Vec{},
+                   model.config()["norm_eps"]);
 }
 
 // x_before - x, and x is what comes before the next token.
@@ -86,9 +91,9 @@ Vec TimeMix6(PlainLayer& layer, const Vec& x, Vec&) {
   const int key_dim = static_cast<int>(dim * double{config["expand_k"]}) / heads;
   const int value_dim = static_cast<int>(dim * double{config["expand_v"]}) / heads;
   const Vec step = Step(layer, "shift", x);
-  const Vec t = Map(layer.Linear("attn.x_proj.0.linear",
-                                 Mixed(x, step, layer.Weight("attn.x_proj.0.mu"))),
-                    std::tanh);
+  const Vec t =
+      Map(layer.Linear("attn.x_proj.0.linear", Mixed(x, step, layer.Weight("attn.x_proj.0.mu"))),
+          std::tanh);
   const Vec& up = layer.Weight("attn.x_proj.2.weight");  // [dim, 5 * rank]
   const size_t rank = t.size() / 5;
   std::vector<Vec> mixed;  // r, w, k, v, g
@@ -120,10 +125,10 @@ Vec TimeMix6(PlainLayer& layer, const Vec& x, Vec&) {
         s = std::exp(-std::exp(w[key])) * s + written;
       }
     }
-    const Vec normed = LayerNorm(
-        o, Slice(layer.Weight("attn.g_norm.weight"), int64_t{h} * value_dim, value_dim),
-        Slice(layer.Weight("attn.g_norm.bias"), int64_t{h} * value_dim, value_dim),
-        config["norm_eps"]);
+    const Vec normed =
+        LayerNorm(o, Slice(layer.Weight("attn.g_norm.weight"), int64_t{h} * value_dim, value_dim),
+                  Slice(layer.Weight("attn.g_norm.bias"), int64_t{h} * value_dim, value_dim),
+                  config["norm_eps"]);
     for (int i = 0; i < value_dim; ++i) y.push_back(normed[i] * Silu(g[h * value_dim + i]));
   }
   return layer.Linear("attn.o_proj", y);
@@ -158,8 +163,8 @@ TEST(Rwkv6Test, EveryOptionIsWhatItsEquationSays) {
 Vec TimeMix7(PlainLayer& layer, const Vec& x, Vec& first_values) {
   const auto& config = layer.model.config();
   const int dim = config["hidden_size"];
-  const int key_dim = config["head_dim"].is_null() ? dim / int{config["num_heads"]}
-                                                   : int{config["head_dim"]};
+  const int key_dim =
+      config["head_dim"].is_null() ? dim / int{config["num_heads"]} : int{config["head_dim"]};
   const int heads = dim / key_dim;
   const Vec step = Step(layer, "shift", x);
   const auto mixed = [&](const char* name) {
@@ -211,10 +216,10 @@ Vec TimeMix7(PlainLayer& layer, const Vec& x, Vec& first_values) {
         o[i] += row[j] * r[key];
       }
     }
-    const Vec normed = LayerNorm(
-        o, Slice(layer.Weight("attn.g_norm.weight"), int64_t{h} * value_dim, value_dim),
-        Slice(layer.Weight("attn.g_norm.bias"), int64_t{h} * value_dim, value_dim),
-        key_dim * double{config["norm_eps"]});
+    const Vec normed =
+        LayerNorm(o, Slice(layer.Weight("attn.g_norm.weight"), int64_t{h} * value_dim, value_dim),
+                  Slice(layer.Weight("attn.g_norm.bias"), int64_t{h} * value_dim, value_dim),
+                  key_dim * double{config["norm_eps"]});
     for (int i = 0; i < value_dim; ++i) {
       const int value = h * value_dim + i;
       y.push_back((normed[i] + bonus * v[value]) * g[value]);
@@ -242,6 +247,46 @@ TEST(Rwkv7Test, EveryOptionIsWhatItsEquationSays) {
         R"({"intermediate_size": null, "hidden_ratio": 3.1})", R"({"num_hidden_layers": 3})"}) {
     ExpectPlain("rwkv7", changes, PlainNetwork(Rwkv7Logits));
   }
+}
+
+// Logits of the tiny RWKV-7 after `change` has had its tensors and its configuration.
+template <typename Change>
+std::vector<double> ChangedLogits(Change change) {
+  const TestFolder folder;
+  MakePlainFolder("rwkv7", "{}", folder);
+  StoredTensors tensors = ReadTensors(folder.File("model.safetensors"));
+  auto config = nlohmann::json::parse(folder.Read("config.json"));
+  change(tensors, config);
+  WriteTensors(tensors, folder.File("model.safetensors"));
+  folder.Write("config.json", config.dump());
+  const auto driver = Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 16});
+  return FeedSlot(*driver, 0, RandomTokens(20, 61, /*seed=*/5));
+}
+
+TEST(Rwkv7Test, OldFilesHaveAllMixesInOneTensor) {
+  const std::vector<double> want = ChangedLogits([](StoredTensors&, nlohmann::json&) {});
+  const std::vector<double> got = ChangedLogits([](StoredTensors& tensors, nlohmann::json&) {
+    for (const char* layer : {"model.layers.0.attn.", "model.layers.1.attn."}) {
+      StoredTensor all = {.dtype = DType::kF32, .shape = {6, 64}, .bytes = {}};
+      for (const char* name : {"x_r", "x_w", "x_k", "x_v", "x_a", "x_g"}) {
+        const auto mix = tensors.extract(absl::StrCat(layer, name));
+        const std::vector<std::byte>& bytes = mix.mapped().bytes;
+        all.bytes.insert(all.bytes.end(), bytes.begin(), bytes.end());
+      }
+      tensors[absl::StrCat(layer, "x_x")] = all;
+    }
+  });
+  EXPECT_THAT(got, HasSameBits(want));
+}
+
+TEST(Rwkv7Test, RanksAreThoseOfTheTensors) {
+  const std::vector<double> want = ChangedLogits([](StoredTensors&, nlohmann::json&) {});
+  const std::vector<double> got = ChangedLogits([](StoredTensors&, nlohmann::json& config) {
+    config["decay_low_rank_dim"] = 64;
+    config["gate_low_rank_dim"] = nullptr;
+    config.erase("v_low_rank_dim");
+  });
+  EXPECT_THAT(got, HasSameBits(want));
 }
 
 }  // namespace
