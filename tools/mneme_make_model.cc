@@ -46,6 +46,9 @@ Shapes (parameters)
   kda-340m          (387 M)  8 heads of 128 x 128
   hgrn2-340m        (374 M)  8 heads of 128 x 128
   gsa-340m          (380 M)  4 heads of 64 slots, 256 x 256
+  rwkv6-340m        (378 M)  4 heads of 128 x 256
+  rwkv7-0.4b        (451 M)  24 layers, 1024 wide, 16 heads of 64 x 64, vocabulary 65536
+  rwkv7-1.5b        (1.53 G) the same, 2048 wide
   mom-linear-attn-340m (582 M), mom-gla-340m (528 M), mom-gsa-340m (833 M)
                     the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)
   NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny
