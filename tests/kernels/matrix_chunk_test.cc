@@ -128,8 +128,9 @@ TEST_F(CudaMatrixChunkTest, ChunksRoundWhereTheirSizesAreAndNothingElseDoes) {
 TEST_F(CudaMatrixChunkTest, MatchesReferenceForGroupsOfHeads) {
   uint64_t seed = 200;
   for (const Rule rule : ChunkedRules()) {
-    for (const MatrixDims dims : {MatrixDims{4, 64, 64, 2, 2, 4, 4}, MatrixDims{4, 128, 64, 4, 2, 2, 4},
-                                  MatrixDims{6, 64, 64, 3, 2, 6, 1}}) {
+    for (const MatrixDims dims :
+         {MatrixDims{4, 64, 64, 2, 2, 4, 4}, MatrixDims{4, 128, 64, 4, 2, 2, 4},
+          MatrixDims{6, 64, 64, 3, 2, 6, 1}}) {
       ++seed;
       const MatrixProblem p(seed, rule, dims, RandomPrompts(seed, 150));
       SCOPED_TRACE(testing::Message()
@@ -183,8 +184,7 @@ TEST_F(CudaMatrixChunkTest, ExtremeGatesStayFiniteAndMatch) {
   for (const Rule rule : ChunkedRules()) {
     for (const double decay : {0.0, -1e-6, -3.0, -100.0, -1e4, kAll}) {
       if (rule.decay == Rule::Decay::kNone && decay != 0) continue;
-      SCOPED_TRACE(testing::Message()
-                   << "seed 400, " << Describe(rule) << ", log decay " << decay);
+      SCOPED_TRACE(testing::Message() << "seed 400, " << Describe(rule) << ", log decay " << decay);
       MatrixProblem p(400, rule, {.heads = 2, .key_dim = 64, .value_dim = 64},
                       {{200, 0, 0, false}, {67, 1, 1, true}});
       // In runs of 40 entries, with gentle ones between.
@@ -258,8 +258,7 @@ TEST_F(CudaMatrixChunkTest, ABrokenSegmentStaysAlone) {
     const int64_t n = whole.dims.state_elements();
     for (int i = 0; i < kSegments; ++i) {
       if (i % 4 == 0) continue;
-      SCOPED_TRACE(testing::Message()
-                   << "seed 550, " << Describe(rule) << ", segment " << i);
+      SCOPED_TRACE(testing::Message() << "seed 550, " << Describe(rule) << ", segment " << i);
       const auto rows = [&](const MatrixResult& result) {
         return std::vector<double>(result.out.begin() + offsets[i] * 64,
                                    result.out.begin() + offsets[i + 1] * 64);
