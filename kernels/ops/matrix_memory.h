@@ -124,6 +124,10 @@ struct MatrixMemoryArgs {
   TensorView c, e;   // kGeneral: [entries, n, key_dim] act, else empty
   TensorView bonus;  // kBeforeWithBonus: [heads, key_dim] f32, else empty
   float scale = 1.0f;
+  // kDelta: k and q may be longer than 1 in the 2-norm. Otherwise they are not, a token adds at
+  // most beta |v| to a row's norm while beta is at most 2, and a backend may count on that to keep
+  // 16-bit factors in range.
+  bool long_keys = false;
   Segments segments;
   // Per memory: [heads, value_dim, key_dim] of StateFormat::memory_dtype, or of kF32 where that is
   // of fewer bits and the memory is to stay exact, its rows StateRowPitch elements apart; updated
