@@ -47,8 +47,7 @@ void ScanChannels(const SelectiveScanArgs& args, int64_t c, int lanes) {
 }  // namespace
 
 void SelectiveScan(const SelectiveScanArgs& args, int64_t begin, int64_t end) {
-  ForVectors(end - begin,
-             [&](int64_t i, int lanes) { ScanChannels(args, begin + i, lanes); });
+  ForVectors(end - begin, [&](int64_t i, int lanes) { ScanChannels(args, begin + i, lanes); });
 }
 
 void Discretize(const DiscretizeArgs& args, int64_t begin, int64_t end) {

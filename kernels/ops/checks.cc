@@ -359,8 +359,8 @@ void Check(const DiscretizeArgs& args, ActivationTypes types) {
   Expect(args.dt, types.act, {entries, heads}, "dt");
   Expect(args.dt_bias, DType::kF32, {heads}, "dt_bias");
   Expect(args.a, DType::kF32, {heads}, "a");
-  CHECK(args.least_step <= args.most_step) << "steps from " << args.least_step << " to "
-                                           << args.most_step;
+  CHECK(args.least_step <= args.most_step)
+      << "steps from " << args.least_step << " to " << args.most_step;
   Expect(args.log_decay, types.act, {entries, heads}, "log_decay");
   Expect(args.v, types.act, args.u.shape, "v");
 }

@@ -1,10 +1,11 @@
+#include "models/mixers/mamba2.h"
+
 #include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "models/families/mamba.h"
 #include "models/families/mamba_keys.h"
-#include "models/mixers/mamba2.h"
 
 namespace mneme {
 namespace {
@@ -61,11 +62,10 @@ NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& co
   }
   // Stored by transformers, which reads neither.
   if (!fla) reader.Disregard({"rms_norm", "time_step_rank"});
-  return MambaNetwork(stack, {.mixer_norm = {"norm.weight"},
-                              .mixer = [mixer](const LayerBuilder& builder) {
-                                return MakeMamba2(builder, mixer);
-                              },
-                              .feed_forward = nullptr});
+  return MambaNetwork(
+      stack, {.mixer_norm = {"norm.weight"},
+              .mixer = [mixer](const LayerBuilder& builder) { return MakeMamba2(builder, mixer); },
+              .feed_forward = nullptr});
 }
 
 }  // namespace mneme

@@ -59,16 +59,15 @@ StackKeys ReadMambaStack(ConfigReader& reader, const MambaStackDefaults& default
   stack.vocab = reader.Int("vocab_size", defaults.vocab, 1, kMaxVocab);
   stack.model_dim = reader.Int("hidden_size", defaults.model_dim, 1, kMaxModelDim);
   stack.layers = reader.Int("num_hidden_layers", defaults.layers, 1, kMaxLayers);
-  stack.norm_eps =
-      static_cast<float>(reader.Number(defaults.norm_eps_key, 1e-5, kLeastNumber, 1));
+  stack.norm_eps = static_cast<float>(reader.Number(defaults.norm_eps_key, 1e-5, kLeastNumber, 1));
   ReadTokensAndTies(reader, stack, config, defaults.tokens);
   // What concerns training, or chooses one of upstream's ways to the same result. The residual
   // stream has all its bits here anyway.
   reader.Disregard({"residual_in_fp32", "chunk_size", "rescale_prenorm_residual", "use_mambapy",
                     "use_falcon_mambapy", "time_step_min", "time_step_max", "time_step_floor",
-                    "time_step_scale", "time_step_init_scheme", "dt_min", "dt_max",
-                    "dt_init_floor", "dt_scale", "dt_init_scheme", "A_init_range", "conv_init",
-                    "initializer_range", "fuse_norm"});
+                    "time_step_scale", "time_step_init_scheme", "dt_min", "dt_max", "dt_init_floor",
+                    "dt_scale", "dt_init_scheme", "A_init_range", "conv_init", "initializer_range",
+                    "fuse_norm"});
   return stack;
 }
 
@@ -89,8 +88,7 @@ MambaConfig ReadMambaMixer(ConfigReader& reader, int model_dim, const char* rank
   MambaConfig mixer;
   // Upstream sets the one from the other, and then whatever the file says.
   const int expanded = ReadExpandedWidth(reader, model_dim);
-  mixer.channels =
-      reader.NullableInt("intermediate_size", 1, kMaxChannels).value_or(expanded);
+  mixer.channels = reader.NullableInt("intermediate_size", 1, kMaxChannels).value_or(expanded);
   reader.Keep("intermediate_size", mixer.channels);
   mixer.states = reader.Int("state_size", 16, 1, kMaxScanStates);
   mixer.conv_width = reader.Int("conv_kernel", 4, 1, kMaxConvWidth);

@@ -38,9 +38,10 @@ std::vector<int> ReadAttentionLayers(ConfigReader& reader, int all) {
 }
 
 std::optional<SambaAttention> ReadSambaAttention(ConfigReader& reader, const StackKeys& stack) {
-  constexpr int kDefaultHeads = 18, kDefaultLayers = 18, kDefaultWindow = 2048;
+  constexpr int kDefaultHeads = 18, kDefaultWindow = 2048;
+  constexpr unsigned kDefaultLayers = 18;
   nlohmann::json object = {{"num_heads", kDefaultHeads}, {"window_size", kDefaultWindow}};
-  for (int layer = 1; layer < kDefaultLayers; layer += 2) object["layers"].push_back(layer);
+  for (unsigned layer = 1; layer < kDefaultLayers; layer += 2) object["layers"].push_back(layer);
   if (reader.Has("attn")) {
     if (reader.IsNull("attn")) {
       reader.Keep("attn", nullptr);
@@ -96,20 +97,20 @@ NetworkMaker ReadSamba(absl::string_view, ConfigReader& reader, ModelConfig& con
   // Upstream's layers never get to see the first.
   reader.Disregard({"use_conv_bias", "max_position_embeddings"});
   const auto has_attention = [attention](int layer) {
-    return attention.has_value() && std::binary_search(attention->layers.begin(),
-                                                       attention->layers.end(), layer);
+    return attention.has_value() &&
+           std::binary_search(attention->layers.begin(), attention->layers.end(), layer);
   };
-  return MambaNetwork(
-      stack, {.mixer_norm = {"mixer_norm.weight"},
-              .mixer =
-                  [scan, attention, has_attention](const LayerBuilder& builder) {
-                    return has_attention(builder.layer) ? MakeAttention(builder, attention->mixer)
-                                                        : MakeMamba(builder, scan);
-                  },
-              .feed_forward =
-                  [mlp_dim = stack.mlp_dim](const LayerBuilder& builder) {
-                    return MakeGatedMlp(builder, mlp_dim);
-                  }});
+  return MambaNetwork(stack, {.mixer_norm = {"mixer_norm.weight"},
+                              .mixer =
+                                  [scan, attention, has_attention](const LayerBuilder& builder) {
+                                    return has_attention(builder.layer)
+                                               ? MakeAttention(builder, attention->mixer)
+                                               : MakeMamba(builder, scan);
+                                  },
+                              .feed_forward =
+                                  [mlp_dim = stack.mlp_dim](const LayerBuilder& builder) {
+                                    return MakeGatedMlp(builder, mlp_dim);
+                                  }});
 }
 
 }  // namespace mneme

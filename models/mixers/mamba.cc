@@ -28,40 +28,36 @@ class Mamba final : public SequenceMixer {
     const Bias bias = config.bias ? Bias::kAdded : Bias::kNone;
     auto mixer = std::make_unique<Mamba>();
     mixer->config_ = config;
-    MNEME_ASSIGN_OR_RETURN(mixer->in_,
-                           TakeProjectionParts(builder, "mixer.in_proj",
-                                               std::array{channels, channels}, builder.model_dim,
-                                               bias));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->in_, TakeProjectionParts(builder, "mixer.in_proj", std::array{channels, channels},
+                                        builder.model_dim, bias));
     const MemoryFields fields(builder, /*routing=*/{});
     const Projection* const convolved[] = {&mixer->in_[kU]};
     const char* const names[] = {"u"};
-    MNEME_ASSIGN_OR_RETURN(mixer->convolutions_,
-                           StreamConvolution::Take(fields, convolved, names, config.conv_width,
-                                                   config.conv_bias));
     MNEME_ASSIGN_OR_RETURN(
-        mixer->selection_,
-        TakeProjectionParts(builder, "mixer.x_proj", std::array{config.rank, states, states},
-                            channels));
+        mixer->convolutions_,
+        StreamConvolution::Take(fields, convolved, names, config.conv_width, config.conv_bias));
+    MNEME_ASSIGN_OR_RETURN(mixer->selection_,
+                           TakeProjectionParts(builder, "mixer.x_proj",
+                                               std::array{config.rank, states, states}, channels));
     MNEME_ASSIGN_OR_RETURN(mixer->step_,
                            TakeProjection(builder, "mixer.dt_proj", channels, config.rank));
     Weights& weights = builder.weights();
-    MNEME_ASSIGN_OR_RETURN(
-        mixer->dt_bias_,
-        weights.Floats(builder.Weight("mixer.dt_proj.bias"), {channels}, WeightInit::kTimeStep));
+    MNEME_ASSIGN_OR_RETURN(mixer->dt_bias_, weights.Floats(builder.Weight("mixer.dt_proj.bias"),
+                                                           {channels}, WeightInit::kTimeStep));
     MNEME_ASSIGN_OR_RETURN(mixer->rates_, TakeRates(builder, channels, states));
     MNEME_ASSIGN_OR_RETURN(
         mixer->skip_, weights.Floats(builder.Weight("mixer.D"), {channels}, WeightInit::kOnes));
     if (config.inner_norm_eps.has_value()) {
       for (const Projection& part : mixer->selection_) {
-        MNEME_ASSIGN_OR_RETURN(
-            const TensorView ones,
-            weights.Constant(std::vector<float>(static_cast<size_t>(part.out()), 1.0f)));
+        MNEME_ASSIGN_OR_RETURN(const TensorView ones, weights.Constant(std::vector<float>(
+                                                          static_cast<size_t>(part.out()), 1.0f)));
         mixer->norms_.push_back(ones);
       }
     }
     mixer->state_ = fields.AddExactMatrices("state", /*heads=*/1, states, channels);
-    MNEME_ASSIGN_OR_RETURN(mixer->out_, TakeProjection(builder, "mixer.out_proj",
-                                                       builder.model_dim, channels, bias));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->out_, TakeProjection(builder, "mixer.out_proj", builder.model_dim, channels, bias));
     return mixer;
   }
 

@@ -42,31 +42,30 @@ class Mamba2 final : public SequenceMixer {
     Weights& weights = builder.weights();
     auto mixer = std::make_unique<Mamba2>();
     mixer->config_ = config;
-    MNEME_ASSIGN_OR_RETURN(
-        mixer->in_,
-        TakeProjectionParts(builder, "mixer.in_proj",
-                            std::array{channels, channels, shared, shared, config.heads},
-                            builder.model_dim, bias));
+    MNEME_ASSIGN_OR_RETURN(mixer->in_, TakeProjectionParts(builder, "mixer.in_proj",
+                                                           std::array{channels, channels, shared,
+                                                                      shared, config.heads},
+                                                           builder.model_dim, bias));
     const MemoryFields fields(builder, /*routing=*/{});
     const Projection* const convolved[] = {&mixer->in_[kU], &mixer->in_[kB], &mixer->in_[kQ]};
     const char* const names[] = {"u", "b", "c"};
-    MNEME_ASSIGN_OR_RETURN(mixer->convolutions_,
-                           StreamConvolution::Take(fields, convolved, names, config.conv_width,
-                                                   config.conv_bias));
-    MNEME_ASSIGN_OR_RETURN(mixer->dt_bias_,
-                           weights.Floats(builder.Weight("mixer.dt_bias"), {config.heads},
-                                          WeightInit::kTimeStep));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->convolutions_,
+        StreamConvolution::Take(fields, convolved, names, config.conv_width, config.conv_bias));
+    MNEME_ASSIGN_OR_RETURN(mixer->dt_bias_, weights.Floats(builder.Weight("mixer.dt_bias"),
+                                                           {config.heads}, WeightInit::kTimeStep));
     MNEME_ASSIGN_OR_RETURN(mixer->rates_, TakeRates(builder, config.heads, /*states=*/0));
     MNEME_ASSIGN_OR_RETURN(mixer->skip_, TakeSkip(builder, config));
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.head_dim, config.states);
     if (config.output != Mamba2Config::Output::kGate) {
       mixer->norm_.eps = builder.norm_eps;
-      MNEME_ASSIGN_OR_RETURN(mixer->norm_.weight, weights.Floats(builder.Weight("mixer.norm.weight"),
-                                                                 {channels}, WeightInit::kOnes));
+      MNEME_ASSIGN_OR_RETURN(
+          mixer->norm_.weight,
+          weights.Floats(builder.Weight("mixer.norm.weight"), {channels}, WeightInit::kOnes));
       mixer->norm_.weight.shape = {config.norm_groups, channels / config.norm_groups};
     }
-    MNEME_ASSIGN_OR_RETURN(mixer->out_, TakeProjection(builder, "mixer.out_proj",
-                                                       builder.model_dim, channels, bias));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->out_, TakeProjection(builder, "mixer.out_proj", builder.model_dim, channels, bias));
     return mixer;
   }
 

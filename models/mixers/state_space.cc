@@ -69,8 +69,7 @@ void AddProjection(Kernels& kernels, const Projection& out, TensorView y, Tensor
 TensorView TempOfProjection(const ForwardContext& ctx, const TensorView& x,
                             const Projection& projection) {
   const Shape shape{x.shape[0], projection.out()};
-  return projection.has_bias() ? ctx.Temp(shape)
-                               : ctx.TempOfProducts(x, projection.weights, shape);
+  return projection.has_bias() ? ctx.Temp(shape) : ctx.TempOfProducts(x, projection.weights, shape);
 }
 
 }  // namespace mneme

@@ -40,7 +40,8 @@ class StreamConvolution {
   StateField window_;
 };
 
-// Rates -exp(A_log) of mixer.A_log, [channels, states], as [states, channels]; states 0: [channels].
+// Rates -exp(A_log) of mixer.A_log, [channels, states], as [states, channels]; states 0:
+// [channels].
 absl::StatusOr<TensorView> TakeRates(const LayerBuilder& builder, int channels, int states);
 
 // residual += W y + b, `out` being W and b.

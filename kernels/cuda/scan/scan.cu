@@ -1,14 +1,13 @@
 // Scans along segments with all states in registers. A warp has eight channels, a sector of the
 // state's rows, and each channel has four lanes, between which its states are dealt out: enough
 // threads to wait for memory together in a decode step, and two shuffles for a sum.
-#include "kernels/cuda/scan/scan.h"
-
 #include <cstdint>
 
 #include "base/log.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/segments.cuh"
+#include "kernels/cuda/scan/scan.h"
 
 namespace mneme::cuda::scan {
 namespace {
@@ -148,8 +147,8 @@ void SelectiveScan(Device& device, const SelectiveScanArgs& args) {
                         .states = states,
                         .tiles = (channels + kBlockChannels - 1) / kBlockChannels};
   CHECK(args.y.dtype == DType::kF32 || args.y.dtype == DType::kBF16) << Name(args.y.dtype);
-  const auto kernel = args.y.dtype == DType::kBF16 ? KernelFor<__nv_bfloat16>(states)
-                                                   : KernelFor<float>(states);
+  const auto kernel =
+      args.y.dtype == DType::kBF16 ? KernelFor<__nv_bfloat16>(states) : KernelFor<float>(states);
   LaunchOverlapping(device, "SelectiveScan", kernel, args.segments.count * p.tiles, kThreads, 0, 1,
                     p);
 }
@@ -159,13 +158,12 @@ void Discretize(Device& device, const DiscretizeArgs& args) {
   if (rows == 0) return;
   CHECK(args.u.dtype == DType::kF32);
   constexpr int kWarps = kThreads / kWarp;
-  LaunchOverlapping(device, "Discretize", DiscretizeKernel,
-                    static_cast<int>((rows + kWarps - 1) / kWarps), kThreads, 0, 1,
-                    args.u.as<const float>(), args.dt.as<const float>(),
-                    args.dt_bias.as<const float>(), args.a.as<const float>(), args.least_step,
-                    args.most_step, rows, static_cast<int>(args.u.shape[1]),
-                    static_cast<int>(args.u.shape[2]), args.log_decay.as<float>(),
-                    args.v.as<float>());
+  LaunchOverlapping(
+      device, "Discretize", DiscretizeKernel, static_cast<int>((rows + kWarps - 1) / kWarps),
+      kThreads, 0, 1, args.u.as<const float>(), args.dt.as<const float>(),
+      args.dt_bias.as<const float>(), args.a.as<const float>(), args.least_step, args.most_step,
+      rows, static_cast<int>(args.u.shape[1]), static_cast<int>(args.u.shape[2]),
+      args.log_decay.as<float>(), args.v.as<float>());
 }
 
 }  // namespace mneme::cuda::scan
