@@ -1,4 +1,5 @@
-// What the families of Mamba read of config.json: whose format it is, what they refuse, what counts.
+// What the families of Mamba read of config.json: whose format it is, what they refuse, what
+// counts.
 
 #include <map>
 #include <string>
@@ -141,13 +142,12 @@ TEST(MambaConfigTest, MissingKeysAreTheFormatsDefaults) {
   EXPECT_EQ(SlabOf("mamba2", R"(, "norm_eps": 1e-5)"), (64 * 64 * 128 + 3 * (4096 + 256)) * 4);
   EXPECT_EQ(SlabOf("samba", ""), (16 + 3) * 4608 * 4) << "the first layer has no attention";
 
-  for (const auto& [type, keys, tokens] :
-       {std::tuple("mamba", "", std::pair(0, 0)),
-        {"falcon_mamba", "", {0, 0}},
-        {"mamba2", "", {0, 2}},
-        {"mamba", R"("norm_eps": 1e-5)", {1, 2}},
-        {"mamba2", R"("norm_eps": 1e-5)", {1, 2}},
-        {"samba", "", {1, 2}}}) {
+  for (const auto& [type, keys, tokens] : {std::tuple("mamba", "", std::pair(0, 0)),
+                                           {"falcon_mamba", "", {0, 0}},
+                                           {"mamba2", "", {0, 2}},
+                                           {"mamba", R"("norm_eps": 1e-5)", {1, 2}},
+                                           {"mamba2", R"("norm_eps": 1e-5)", {1, 2}},
+                                           {"samba", "", {1, 2}}}) {
     const auto config = Parse(type, keys);
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->bos_token, tokens.first) << type << " " << keys;
@@ -193,7 +193,8 @@ constexpr BadKeys kBadKeys[] = {
      "\"layer_norm_epsilon\", one of transformers"},
     {"both_formats_by_steps", "mamba2", R"("dt_limit": [0, 1], "rms_norm": true)", kInvalid,
      "\"dt_limit\" is [0,1], expected no key of flash-linear-attention beside \"rms_norm\""},
-    {"activation", "mamba", R"("hidden_act": "gelu")", kUnimplemented, "\"hidden_act\" is \"gelu\""},
+    {"activation", "mamba", R"("hidden_act": "gelu")", kUnimplemented,
+     "\"hidden_act\" is \"gelu\""},
     {"quantised", "mamba2", R"("quantization_config": {})", kUnimplemented,
      "\"quantization_config\""},
     {"states", "mamba", R"("state_size": 257)", kInvalid,
@@ -248,9 +249,9 @@ INSTANTIATE_TEST_SUITE_P(All, MambaBadKeysTest, testing::ValuesIn(kBadKeys),
 TEST(MambaConfigTest, MisspelledKeysAreToldOf) {
   EXPECT_THAT(Parse("mamba2", R"("n_group": 2)")->warnings,
               testing::ElementsAre(HasSubstr("did you mean \"n_groups\"?")));
-  EXPECT_THAT(Parse("mamba", R"("time_step_rank": 48, "time_step_min": 0.5, "use_cache": true)")
-                  ->warnings,
-              IsEmpty());
+  EXPECT_THAT(
+      Parse("mamba", R"("time_step_rank": 48, "time_step_min": 0.5, "use_cache": true)")->warnings,
+      IsEmpty());
 }
 
 // What documents and the tool's help say of the shapes that are named after 370M.

@@ -90,8 +90,7 @@ Vec Mamba2(PlainLayer& layer, const Vec& x, int64_t) {
   Vec y;
   for (int64_t h = 0; h < heads; ++h) {
     const int64_t group = h / (heads / groups);
-    const double step =
-        std::clamp(Softplus(t[h] + layer.Weight("mixer.dt_bias")[h]), least, most);
+    const double step = std::clamp(Softplus(t[h] + layer.Weight("mixer.dt_bias")[h]), least, most);
     const double decay = std::exp(-std::exp(layer.Weight("mixer.A_log")[h]) * step);
     const Vec u = Slice(convolved, h * head_dim, head_dim);
     Vec v = u;
@@ -201,8 +200,8 @@ TEST(Mamba2Test, EveryOptionOfTheOtherFormatIsWhatItsEquationSays) {
        {R"("n_groups": 2)", R"("norm_before_gate": true)", R"("rmsnorm": false)",
         R"("D_has_hdim": true)", R"("dt_limit": [0.02, 0.05])",
         R"("n_groups": 4, "norm_before_gate": true, "use_bias": true)"}) {
-    const std::string keys = absl::StrCat(R"({"layer_norm_epsilon": null, "norm_eps": 0.01, )",
-                                          changes, "}");
+    const std::string keys =
+        absl::StrCat(R"({"layer_norm_epsilon": null, "norm_eps": 0.01, )", changes, "}");
     SCOPED_TRACE(keys);
     ModelSpec spec = MatrixSpec("mamba2", nlohmann::ordered_json::parse(keys));
     spec.config.erase("layer_norm_epsilon");
