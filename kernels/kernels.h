@@ -24,12 +24,14 @@
 #include "kernels/ops/matrix_memory.h"
 #include "kernels/ops/routing.h"
 #include "kernels/ops/sampling.h"
+#include "kernels/ops/scan.h"
 
 namespace mneme {
 
 class Kernels : public DenseKernels,
                 public RoutingKernels,
                 public MatrixMemoryKernels,
+                public ScanKernels,
                 public AttentionKernels,
                 public SamplingKernels {
  public:

@@ -14,6 +14,7 @@ class DryRunKernels final : public Kernels {
   void AddBias(const AddBiasArgs&) override {}
   void Activate(std::span<const ActivateArgs>) override {}
   void Multiply(const MultiplyArgs&) override {}
+  void AddScaled(const AddScaledArgs&) override {}
   void SwiGlu(const SwiGluArgs&) override {}
   void SumNorm(const SumNormArgs&) override {}
   void Divide(const DivideArgs&) override {}
@@ -29,6 +30,8 @@ class DryRunKernels final : public Kernels {
   void DecayGates(const DecayGatesArgs&) override {}
   void MatrixMemory(const MatrixMemoryArgs&) override {}
   void SettleMemories(const SettleArgs&) override {}
+  void SelectiveScan(const SelectiveScanArgs&) override {}
+  void Discretize(const DiscretizeArgs&) override {}
   void Attention(const AttentionArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}

@@ -58,6 +58,7 @@ class CpuKernels final : public Kernels {
   void AddBias(const AddBiasArgs& args) override;
   void Activate(std::span<const ActivateArgs> activations) override;
   void Multiply(const MultiplyArgs& args) override;
+  void AddScaled(const AddScaledArgs& args) override;
   void SwiGlu(const SwiGluArgs& args) override;
   void RouteTopK(const RouteTopKArgs& args) override;
   void Dispatch(const DispatchArgs& args) override;
@@ -73,6 +74,8 @@ class CpuKernels final : public Kernels {
   void DecayGates(const DecayGatesArgs& args) override;
   void MatrixMemory(const MatrixMemoryArgs& args) override;
   void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
+  void SelectiveScan(const SelectiveScanArgs& args) override;
+  void Discretize(const DiscretizeArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;

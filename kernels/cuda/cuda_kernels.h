@@ -14,6 +14,7 @@
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/routing/routing.h"
 #include "kernels/cuda/sampling/draws.h"
+#include "kernels/cuda/scan/scan.h"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda {
@@ -40,6 +41,7 @@ class CudaKernels final : public Kernels {
     dense::Activate(device_, activations);
   }
   void Multiply(const MultiplyArgs& args) override { dense::Multiply(device_, args); }
+  void AddScaled(const AddScaledArgs& args) override { dense::AddScaled(device_, args); }
   void SumNorm(const SumNormArgs& args) override { dense::SumNorm(device_, args); }
   void Divide(const DivideArgs& args) override { dense::Divide(device_, args); }
   void Softmax(const SoftmaxArgs& args) override { dense::Softmax(device_, args); }
@@ -53,6 +55,8 @@ class CudaKernels final : public Kernels {
   void SettleMemories(const SettleArgs& args) override {
     matrix_memory::SettleMemories(device_, args);
   }
+  void SelectiveScan(const SelectiveScanArgs& args) override { scan::SelectiveScan(device_, args); }
+  void Discretize(const DiscretizeArgs& args) override { scan::Discretize(device_, args); }
   void Attention(const AttentionArgs& args) override { attention::Attention(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }

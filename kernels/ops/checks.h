@@ -27,6 +27,7 @@ void Check(const LinearArgs& args, ActivationTypes types);
 void Check(const AddBiasArgs& args, ActivationTypes types);
 void Check(const ActivateArgs& args, ActivationTypes types);
 void Check(const MultiplyArgs& args, ActivationTypes types);
+void Check(const AddScaledArgs& args, ActivationTypes types);
 void Check(const SwiGluArgs& args, ActivationTypes types);
 void Check(const L2NormArgs& args, ActivationTypes types);
 void Check(const SumNormArgs& args, ActivationTypes types);
@@ -43,6 +44,8 @@ void Check(const ShortConvArgs& args, ActivationTypes types);
 void Check(const DeltaGatesArgs& args, ActivationTypes types);
 void Check(const DecayGatesArgs& args, ActivationTypes types);
 void Check(const MatrixMemoryArgs& args, ActivationTypes types);
+void Check(const SelectiveScanArgs& args, ActivationTypes types);
+void Check(const DiscretizeArgs& args, ActivationTypes types);
 void Check(const AttentionArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 

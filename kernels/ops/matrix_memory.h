@@ -18,7 +18,7 @@ constexpr int kMaxConvWidth = 16;
 
 // Depthwise causal convolution of width `width`, at most kMaxConvWidth, followed by an
 // activation, along each segment:
-//   y[e, c] = activation( sum_j weight[c, j] * x_{e - (width - 1) + j}[c] )
+//   y[e, c] = activation( bias[c] + sum_j weight[c, j] * x_{e - (width - 1) + j}[c] )
 // where j = width - 1 is the newest value.
 // History before the segment comes from the memory's window, [width - 1, channels], oldest first,
 // which is then replaced by the last width - 1 raw inputs seen. fla: ShortConvolution.
@@ -26,6 +26,7 @@ struct ShortConvArgs {
   TensorView x;           // [rows, channels] act, or as LinearArgs::y
   TensorView entry_rows;  // [entries] i32: x row of each entry; empty: entry e reads row e
   TensorView weight;      // [channels, width] f32
+  TensorView bias;        // [channels] f32, or empty: 0
   Activation activation = Activation::kSilu;  // or kIdentity
   Segments segments;
   // Per memory: [width - 1, channels] of a StateFormat's window dtypes. kBF16: x is rounded to it.

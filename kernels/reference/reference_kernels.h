@@ -25,6 +25,7 @@ class ReferenceKernels : public Kernels {
   void AddBias(const AddBiasArgs& args) override;
   void Activate(std::span<const ActivateArgs> activations) override;
   void Multiply(const MultiplyArgs& args) override;
+  void AddScaled(const AddScaledArgs& args) override;
   void SwiGlu(const SwiGluArgs& args) override;
   void L2Norm(const L2NormArgs& args) override;
   void SumNorm(const SumNormArgs& args) override;
@@ -44,6 +45,9 @@ class ReferenceKernels : public Kernels {
   void DecayGates(const DecayGatesArgs& args) override;
   void MatrixMemory(const MatrixMemoryArgs& args) override;
   void SettleMemories(const SettleArgs&) override {}  // nothing is ever pending
+  // scan.cc
+  void SelectiveScan(const SelectiveScanArgs& args) override;
+  void Discretize(const DiscretizeArgs& args) override;
   // attention.cc
   void Attention(const AttentionArgs& args) override;
   // sampling.cc

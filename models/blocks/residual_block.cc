@@ -16,6 +16,7 @@ class ResidualBlock final : public Block {
     block->layer_ = builder.layer;
     MNEME_ASSIGN_OR_RETURN(block->mixer_norm_, TakeNorm(builder, parts.mixer_norm));
     MNEME_ASSIGN_OR_RETURN(block->mixer_, parts.mixer(builder));
+    if (!parts.feed_forward) return block;
     MNEME_ASSIGN_OR_RETURN(block->feed_forward_norm_, TakeNorm(builder, parts.feed_forward_norm));
     MNEME_ASSIGN_OR_RETURN(block->feed_forward_, parts.feed_forward(builder));
     return block;
@@ -33,10 +34,11 @@ class ResidualBlock final : public Block {
     // Watched steps go block by block; others have tried all of them at once.
     if (ctx.routing != nullptr && ctx.batch.longest_row == 1 && Step(ctx, stream)) return;
     mixer_->Forward(ctx, mixer_norm_, stream.hidden);
-    feed_forward_->Forward(ctx, feed_forward_norm_, stream.hidden);
+    if (feed_forward_ != nullptr) feed_forward_->Forward(ctx, feed_forward_norm_, stream.hidden);
   }
 
   std::optional<DecodeLayerArgs> StepArgs(ForwardContext& ctx, BlockStream& stream) const override {
+    if (feed_forward_ == nullptr) return std::nullopt;
     const auto feed_forward = feed_forward_->StepArgs(feed_forward_norm_, stream.hidden);
     if (!feed_forward.has_value()) return std::nullopt;
     const auto mixer = mixer_->StepArgs(ctx, mixer_norm_, stream.hidden);
@@ -70,7 +72,7 @@ class ResidualBlock final : public Block {
   int layer_ = 0;
   Norm mixer_norm_, feed_forward_norm_;
   std::unique_ptr<SequenceMixer> mixer_;
-  std::unique_ptr<FeedForward> feed_forward_;
+  std::unique_ptr<FeedForward> feed_forward_;  // or none
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ struct NormTensor {
 };
 
 //   h += Mixer(RmsNorm(h; mixer_norm));  h += FeedForward(RmsNorm(h; feed_forward_norm))
+// Without a maker of one there is no feed-forward network, nor its norm.
 struct ResidualBlockParts {
   NormTensor mixer_norm = {"attn_norm.weight"};
   std::function<absl::StatusOr<std::unique_ptr<SequenceMixer>>(const LayerBuilder&)> mixer;

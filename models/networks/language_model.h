@@ -20,8 +20,9 @@ struct LanguageModelParts {
   std::string layer_prefix = "model.layers.";  // then "3."
   std::string norm = "model.norm.weight";
   std::string head = "lm_head.weight";
-  bool says_tied = false;  // by the configuration; the checkpoint decides
-  BlockMaker block;        // called for each layer in turn
+  bool says_tied = false;   // by the configuration; the checkpoint decides,
+  bool obeys_tied = false;  // unless this is set: then a tied network has no use for a head
+  BlockMaker block;         // called for each layer in turn
 };
 
 absl::StatusOr<std::unique_ptr<Network>> MakeLanguageModel(const NetworkBuilder& builder,
