@@ -104,6 +104,13 @@ class ConfigReader {
          absl::StrCat("which is not supported; expected ", expected));
   }
 
+  const std::string& path() const { return path_; }
+  // What a reader of the object under `key` found wrong, and the values it read, become this one's.
+  void Adopt(const char* key, const ConfigReader& part) {
+    if (status_.ok()) status_ = part.status_;
+    Keep(key, part.values());
+  }
+
   // The value of `key` that is in force, where it follows from other keys.
   template <typename T>
   T Keep(const char* key, T value) {

@@ -2,8 +2,9 @@
 """Times flash-linear-attention's own model on prompts, beside gpu_bench's section prefill.
 
 The model is made of the config.json of a folder (mneme-make-model) with random bf16 weights: a whole
-forward from token ids to the logits of each prompt's last token, warm. Needs torch with CUDA, triton,
-transformers, flash-linear-attention.
+forward from token ids to the logits of each prompt's last token and the state behind it, warm, the
+host's time to launch it included. With --json, prompts that an earlier call has measured are left out.
+Needs torch with CUDA, triton, transformers, flash-linear-attention.
 """
 
 import argparse
@@ -11,7 +12,8 @@ import json
 import pathlib
 import statistics
 
-import fla  # registers the model types
+import fla
+import fla.models  # registers the model types
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -28,7 +30,7 @@ def measure(model, vocab, prompts, tokens):
         torch.cuda.synchronize()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        model(ids, logits_to_keep=1)
+        model(ids, logits_to_keep=1, use_cache=True)
         end.record()
         end.synchronize()
         if round_number >= WARM_UPS:
@@ -44,12 +46,16 @@ def main():
     args = parser.parse_args()
     name = args.name or args.folder.resolve().name
     config = AutoConfig.from_pretrained(args.folder)
-    # Losses of training, which a forward without labels has no use for.
-    config.fuse_cross_entropy = False
     rows = []
+    if args.json is not None and args.json.exists():
+        report = json.loads(args.json.read_text(encoding="utf-8"))
+        rows = [row for row in report["fla_forward"]["rows"] if row["model"] == name]
+    measured = {(row["prompts"], row["tokens"]) for row in rows}
     with torch.inference_mode():
         model = AutoModelForCausalLM.from_config(config).to("cuda", torch.bfloat16).eval()
         for prompts, tokens in PROMPTS:
+            if (prompts, tokens) in measured:
+                continue
             seconds = measure(model, config.vocab_size, prompts, tokens)
             rows.append({"model": name, "prompts": prompts, "tokens": tokens, "ms": 1e3 * seconds,
                          "tokens_per_second": prompts * tokens / seconds, "fla": fla.__version__})

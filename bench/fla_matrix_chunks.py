@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Times flash-linear-attention's chunk_* of the rules of cuda_matrix_chunk_bench, in bf16.
 
+What is timed is queued while the device is kept busy, as in that bench: launches do not count.
+
 Each rule is a process of its own with a time limit, because some tune themselves for minutes; with
 --json what is done already is kept there, and the rest is measured when this is called again. Needs
 torch with CUDA, triton, flash-linear-attention.
@@ -28,6 +30,8 @@ SLOTS = 64
 WORK = [(1, 8192), (8, 2048)]
 ROUNDS = 7
 PASSES = 5
+# Longer than the host takes to launch all passes: else small problems would be timed by their launches.
+DELAY_CYCLES = 40_000_000
 
 
 def operation(rule, batch, tokens):
@@ -86,6 +90,7 @@ def measure(rule, batch, tokens):
         times = []
         for _ in range(ROUNDS):
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            torch.cuda._sleep(DELAY_CYCLES)
             begin.record()
             for _ in range(PASSES):
                 step()
@@ -133,6 +138,9 @@ def main():
         rows = [row for row in rows if row[0] != rule] + new
         if args.json is not None:
             args.json.write_text(json.dumps(rows), encoding="utf-8")
+    missing = [rule for rule in args.rules if sum(row[0] == rule for row in rows) < len(WORK)]
+    if missing:
+        sys.exit(f"fla_matrix_chunks.py: not measured: {', '.join(missing)}")
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ class TimedBackend::TimedKernels final : public Kernels {
   void Multiply(const MultiplyArgs& args) override {
     Time("Multiply", [&] { inner_.Multiply(args); });
   }
+  void AddScaled(const AddScaledArgs& args) override {
+    Time("AddScaled", [&] { inner_.AddScaled(args); });
+  }
   void SwiGlu(const SwiGluArgs& args) override {
     Time("SwiGlu", [&] { inner_.SwiGlu(args); });
   }
@@ -97,6 +100,12 @@ class TimedBackend::TimedKernels final : public Kernels {
   }
   void Rwkv7Output(const Rwkv7OutputArgs& args) override {
     Time("Rwkv7Output", [&] { inner_.Rwkv7Output(args); });
+  }
+  void SelectiveScan(const SelectiveScanArgs& args) override {
+    Time("SelectiveScan", [&] { inner_.SelectiveScan(args); });
+  }
+  void Discretize(const DiscretizeArgs& args) override {
+    Time("Discretize", [&] { inner_.Discretize(args); });
   }
   void Attention(const AttentionArgs& args) override {
     Time("Attention", [&] { inner_.Attention(args); });

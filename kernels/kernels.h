@@ -25,6 +25,7 @@
 #include "kernels/ops/routing.h"
 #include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
+#include "kernels/ops/scan.h"
 
 namespace mneme {
 
@@ -32,6 +33,7 @@ class Kernels : public DenseKernels,
                 public RoutingKernels,
                 public MatrixMemoryKernels,
                 public RwkvKernels,
+                public ScanKernels,
                 public AttentionKernels,
                 public SamplingKernels {
  public:

@@ -3,6 +3,7 @@
 #include "models/families/fla.h"
 #include "models/families/gated_delta.h"
 #include "models/families/llama.h"
+#include "models/families/mamba.h"
 #include "models/families/transformer.h"
 
 namespace mneme {
@@ -27,6 +28,10 @@ constexpr Architecture kArchitectures[] = {
     {"transformer", ReadTransformer},
     {"llama", ReadLlama},
     {"mistral", ReadLlama},
+    {"mamba", ReadMamba},
+    {"falcon_mamba", ReadMamba},
+    {"mamba2", ReadMamba2},
+    {"samba", ReadSamba},
 };
 
 }  // namespace

@@ -15,6 +15,7 @@ class DryRunKernels final : public Kernels {
   void AddBias(const AddBiasArgs&) override {}
   void Activate(std::span<const ActivateArgs>) override {}
   void Multiply(const MultiplyArgs&) override {}
+  void AddScaled(const AddScaledArgs&) override {}
   void SwiGlu(const SwiGluArgs&) override {}
   void SumNorm(const SumNormArgs&) override {}
   void Divide(const DivideArgs&) override {}
@@ -34,6 +35,8 @@ class DryRunKernels final : public Kernels {
   void Rwkv7Gates(const Rwkv7GatesArgs&) override {}
   void ValueResidual(const ValueResidualArgs&) override {}
   void Rwkv7Output(const Rwkv7OutputArgs&) override {}
+  void SelectiveScan(const SelectiveScanArgs&) override {}
+  void Discretize(const DiscretizeArgs&) override {}
   void Attention(const AttentionArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}

@@ -30,6 +30,41 @@ absl::StatusOr<Projection> TakeProjection(const LayerBuilder& builder, absl::str
   return projection;
 }
 
+TensorView RowsOf(TensorView tensor, int64_t first, int64_t count) {
+  const int64_t row = tensor.shape[0] == 0 ? 0 : tensor.shape.elements() / tensor.shape[0];
+  if (!tensor.empty()) tensor.data = tensor.as<float>() + first * row;
+  tensor.shape.dims[0] = count;
+  return tensor;
+}
+
+absl::StatusOr<std::vector<Projection>> TakeProjectionParts(const LayerBuilder& builder,
+                                                            absl::string_view name,
+                                                            std::span<const int> parts, int in,
+                                                            Bias bias) {
+  int total = 0;
+  for (const int rows : parts) total += rows;
+  const std::string weight = builder.Weight(absl::StrCat(name, ".weight"));
+  std::vector<Projection> projections;
+  int first = 0;
+  for (const int rows : parts) {
+    MNEME_ASSIGN_OR_RETURN(const PackedMatrix matrix,
+                           builder.weights().MatrixRows(weight, total, in, first, rows));
+    projections.push_back({.weights = {matrix}});
+    first += rows;
+  }
+  if (bias == Bias::kNone) return projections;
+  MNEME_ASSIGN_OR_RETURN(const TensorView biases,
+                         builder.weights().Floats(builder.Weight(absl::StrCat(name, ".bias")),
+                                                  {total}, WeightInit::kZeros));
+  first = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    projections[i].bias = RowsOf(biases, first, parts[i]);
+    projections[i].bias.shape = {1, parts[i]};
+    first += parts[i];
+  }
+  return projections;
+}
+
 void Project(Kernels& kernels, std::span<const ProjectionArgs> products) {
   std::vector<LinearArgs> linear;
   for (const ProjectionArgs& args : products) {

@@ -36,6 +36,14 @@ absl::StatusOr<Projection> TakeProjection(const LayerBuilder& builder, absl::str
 absl::StatusOr<Projection> TakeProjections(const LayerBuilder& builder,
                                            std::span<const std::string> names, int out, int in,
                                            Bias bias = Bias::kNone);
+// The tensors of one projection as several, by consecutive rows: `parts` has the rows of each.
+absl::StatusOr<std::vector<Projection>> TakeProjectionParts(const LayerBuilder& builder,
+                                                            absl::string_view name,
+                                                            std::span<const int> parts, int in,
+                                                            Bias bias = Bias::kNone);
+
+// Rows [first, first + count) of a tensor of f32.
+TensorView RowsOf(TensorView tensor, int64_t first, int64_t count);
 
 // One product of Project().
 struct ProjectionArgs {

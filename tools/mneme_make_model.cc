@@ -51,7 +51,10 @@ Shapes (parameters)
   rwkv7-1.5b        (1.53 G) the same, 2048 wide
   mom-linear-attn-340m (582 M), mom-gla-340m (528 M), mom-gsa-340m (833 M)
                     the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)
-  NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny
+  mamba-370m        (372 M)  48 layers, 1024 wide, 2048 channels of 16 states
+  mamba2-370m       (368 M)  32 heads of 64 x 128
+  NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny;
+             also falcon-mamba-tiny, samba-tiny
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.
 )";
@@ -71,12 +74,14 @@ std::optional<double> MeanDecay(const ModelSpec& spec) {
     all.insert(all.end(), values.begin(), values.end());
   }
   if (a_log.empty()) return std::nullopt;
-  const size_t keys = dt_bias.size() / a_log.size();  // of a head, each with its own decay
+  // Keys of a head each have their own step, or states of a channel their own rate.
+  const size_t decays = std::max(a_log.size(), dt_bias.size());
+  const size_t keys = decays / a_log.size(), states = decays / dt_bias.size();
   double sum = 0;
-  for (size_t i = 0; i < dt_bias.size(); ++i) {
-    sum += std::exp(-std::exp(a_log[i / keys]) * std::log1p(std::exp(dt_bias[i])));
+  for (size_t i = 0; i < decays; ++i) {
+    sum += std::exp(-std::exp(a_log[i / keys]) * std::log1p(std::exp(dt_bias[i / states])));
   }
-  return sum / static_cast<double>(dt_bias.size());
+  return sum / static_cast<double>(decays);
 }
 
 // Shares of the tokens that went to each memory, over all layers, and the extremes of a single

@@ -194,6 +194,38 @@ Json Rwkv6Config() {
           {"bos_token_id", 1},       {"eos_token_id", 2}};
 }
 
+// As wide and deep as the authors' 370M, in transformers' format with its defaults.
+Json StateSpaceConfig(const char* model_type, const Json& own) {
+  Json config = {{"model_type", model_type}, {"vocab_size", 50280},   {"hidden_size", 1024},
+                 {"num_hidden_layers", 48},  {"expand", 2},           {"conv_kernel", 4},
+                 {"use_bias", false},        {"use_conv_bias", true}, {"hidden_act", "silu"},
+                 {"residual_in_fp32", true}, {"bos_token_id", 0},     {"eos_token_id", 0}};
+  config.update(own);
+  return config;
+}
+
+Json MambaConfigOf(const char* model_type) {
+  return StateSpaceConfig(
+      model_type, {{"layer_norm_epsilon", 1e-5}, {"state_size", 16}, {"time_step_rank", 64}});
+}
+
+Json Mamba2ConfigOf() {
+  return StateSpaceConfig("mamba2", {{"layer_norm_epsilon", 1e-5},
+                                     {"state_size", 128},
+                                     {"num_heads", 32},
+                                     {"head_dim", 64},
+                                     {"n_groups", 1}});
+}
+
+// Scans, and attention to a window in every other layer.
+Json SambaConfig() {
+  return StateSpaceConfig("samba", {{"norm_eps", 1e-5},
+                                    {"state_size", 16},
+                                    {"time_step_rank", 64},
+                                    {"hidden_ratio", 4},
+                                    {"attn", {{"layers", {1}}, {"num_heads", 16}}}});
+}
+
 // Behind a router like that of the Mixture-of-Memories paper.
 Json Routed(Json config) {
   if (config["model_type"] != "mom_gsa") config["num_memories"] = 4;
@@ -224,9 +256,29 @@ Json Tiny(Json config) {
   return config;
 }
 
+Json TinyStateSpace(Json config) {
+  config["vocab_size"] = 259;
+  config["hidden_size"] = 64;
+  config["num_hidden_layers"] = 2;
+  config["state_size"] = 8;
+  if (config.contains("time_step_rank")) config["time_step_rank"] = 4;
+  if (config["model_type"] == "mamba2") {
+    config["state_size"] = 32;
+    config["num_heads"] = 4;
+    config["head_dim"] = 32;
+    config["n_groups"] = 2;
+  }
+  if (config["model_type"] == "samba") {
+    config["hidden_ratio"] = 1;
+    config["attn"] = {{"layers", {1}}, {"num_heads", 2}, {"window_size", 21}};
+  }
+  return config;
+}
+
 struct NamedShape {
   const char* name;
   Json (*config)();
+  bool tied = false;
 };
 constexpr NamedShape kShapes[] = {
     {"mom-340m", [] { return MomConfig(1024, 2048); }},
@@ -248,6 +300,8 @@ constexpr NamedShape kShapes[] = {
     {"mom-linear-attn-340m", [] { return Routed(LinearAttnConfig("mom_linear_attn")); }},
     {"mom-gla-340m", [] { return Routed(GlaConfig("mom_gla")); }},
     {"mom-gsa-340m", [] { return Routed(GsaConfig("mom_gsa")); }},
+    {"mamba-370m", [] { return MambaConfigOf("mamba"); }, /*tied=*/true},
+    {"mamba2-370m", [] { return Mamba2ConfigOf(); }, /*tied=*/true},
     {"linear-attn-tiny", [] { return Tiny(LinearAttnConfig()); }},
     {"retnet-tiny", [] { return Tiny(RetNetConfig()); }},
     {"gla-tiny", [] { return Tiny(GlaConfig()); }},
@@ -260,6 +314,10 @@ constexpr NamedShape kShapes[] = {
     {"mom-linear-attn-tiny", [] { return Tiny(Routed(LinearAttnConfig("mom_linear_attn"))); }},
     {"mom-gla-tiny", [] { return Tiny(Routed(GlaConfig("mom_gla"))); }},
     {"mom-gsa-tiny", [] { return Tiny(Routed(GsaConfig("mom_gsa"))); }},
+    {"mamba-tiny", [] { return TinyStateSpace(MambaConfigOf("mamba")); }},
+    {"falcon-mamba-tiny", [] { return TinyStateSpace(MambaConfigOf("falcon_mamba")); }},
+    {"mamba2-tiny", [] { return TinyStateSpace(Mamba2ConfigOf()); }},
+    {"samba-tiny", [] { return TinyStateSpace(SambaConfig()); }},
 };
 
 // The 65536 quantiles of the standard normal distribution at (i + 1/2) / 65536: one is drawn with
@@ -397,6 +455,7 @@ absl::StatusOr<ModelSpec> SpecOfShape(absl::string_view shape) {
   for (const NamedShape& known : kShapes) {
     if (name != known.name) continue;
     ModelSpec spec{.config = known.config()};
+    spec.tied = known.tied;
     // The first Mixture-of-Memories had gate and up rows in one tensor.
     if (spec.config["model_type"].get<std::string>().starts_with("mom_")) {
       spec.absent = {"mlp.up_proj.weight"};

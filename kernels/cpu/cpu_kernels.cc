@@ -154,6 +154,14 @@ void CpuKernels::Multiply(const MultiplyArgs& args) {
       [&](int64_t begin, int64_t end) { ops_.multiply(args, begin, end); });
 }
 
+void CpuKernels::AddScaled(const AddScaledArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t rows = args.x.shape[0], dim = args.x.shape[1];
+  For(rows, 1, 0.15 * static_cast<double>(dim),
+      [&](int64_t begin, int64_t end) { ops_.add_scaled(args, begin, end); });
+}
+
 void CpuKernels::SwiGlu(const SwiGluArgs& args) {
   Check(args, kTypes);
   const FlushDenormals flush;
@@ -354,6 +362,22 @@ void CpuKernels::DecayGates(const DecayGatesArgs& args) {
   const int64_t entries = args.log_decay.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
   For(entries * heads, 1, 3.0 * static_cast<double>(dim) + 10,
       [&](int64_t begin, int64_t end) { ops_.decay_gates(args, begin, end); });
+}
+
+void CpuKernels::SelectiveScan(const SelectiveScanArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t entries = args.u.shape[0], channels = args.u.shape[1], states = args.a.shape[0];
+  For(channels, 16, 1.5 * static_cast<double>((entries + 1) * (states + 4)),
+      [&](int64_t begin, int64_t end) { ops_.selective_scan(args, begin, end); });
+}
+
+void CpuKernels::Discretize(const DiscretizeArgs& args) {
+  Check(args, kTypes);
+  const FlushDenormals flush;
+  const int64_t entries = args.u.shape[0], heads = args.u.shape[1], dim = args.u.shape[2];
+  For(entries, 1, static_cast<double>(heads) * (2.0 + 0.1 * static_cast<double>(dim)),
+      [&](int64_t begin, int64_t end) { ops_.discretize(args, begin, end); });
 }
 
 void CpuKernels::MatrixMemory(const MatrixMemoryArgs& args) {

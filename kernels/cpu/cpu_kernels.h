@@ -59,6 +59,7 @@ class CpuKernels final : public Kernels {
   void AddBias(const AddBiasArgs& args) override;
   void Activate(std::span<const ActivateArgs> activations) override;
   void Multiply(const MultiplyArgs& args) override;
+  void AddScaled(const AddScaledArgs& args) override;
   void SwiGlu(const SwiGluArgs& args) override;
   void RouteTopK(const RouteTopKArgs& args) override;
   void Dispatch(const DispatchArgs& args) override;
@@ -78,6 +79,8 @@ class CpuKernels final : public Kernels {
   void Rwkv7Gates(const Rwkv7GatesArgs& args) override;
   void ValueResidual(const ValueResidualArgs& args) override;
   void Rwkv7Output(const Rwkv7OutputArgs& args) override;
+  void SelectiveScan(const SelectiveScanArgs& args) override;
+  void Discretize(const DiscretizeArgs& args) override;
   void Attention(const AttentionArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;

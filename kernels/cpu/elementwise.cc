@@ -99,6 +99,20 @@ void Multiply(const MultiplyArgs& args, int64_t begin, int64_t end) {
   });
 }
 
+void AddScaled(const AddScaledArgs& args, int64_t begin, int64_t end) {
+  const int64_t dim = args.x.shape[1];
+  const float* scale = args.scale.as<float>();
+  for (int64_t row = begin; row < end; ++row) {
+    const float* x = args.x.as<float>() + row * dim;
+    float* y = args.y.as<float>() + row * dim;
+    ForVectors(dim, [&](int64_t i, int lanes) {
+      StoreUpTo(y + i,
+                MulAdd(LoadUpTo(scale + i, lanes), LoadUpTo(x + i, lanes), LoadUpTo(y + i, lanes)),
+                lanes);
+    });
+  }
+}
+
 void SwiGlu(const SwiGluArgs& args, int64_t begin, int64_t end) {
   const float* gate = args.gate.as<float>() + begin;
   const float* up = args.up.as<float>() + begin;

@@ -78,6 +78,7 @@ struct IsaOps {
   void (*add_bias)(const AddBiasArgs&, int64_t begin, int64_t end) = nullptr;
   void (*activate)(const ActivateArgs&, int64_t begin, int64_t end) = nullptr;
   void (*multiply)(const MultiplyArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*add_scaled)(const AddScaledArgs&, int64_t begin, int64_t end) = nullptr;  // of rows
   void (*swiglu)(const SwiGluArgs&, int64_t begin, int64_t end) = nullptr;
   void (*mix_memories)(const MixMemoriesArgs&, int64_t begin, int64_t end) = nullptr;
   void (*route_top_k)(const RouteTopKArgs&, int64_t begin, int64_t end) = nullptr;
@@ -90,6 +91,9 @@ struct IsaOps {
   void (*rwkv7_gates)(const Rwkv7GatesArgs&, int64_t begin, int64_t end) = nullptr;
   void (*value_residual)(const ValueResidualArgs&, int64_t begin, int64_t end) = nullptr;
   void (*rwkv7_output)(const Rwkv7OutputArgs&, int64_t begin, int64_t end) = nullptr;
+  // Channels [begin, end) of all segments; begin is a multiple of 16.
+  void (*selective_scan)(const SelectiveScanArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*discretize)(const DiscretizeArgs&, int64_t begin, int64_t end) = nullptr;
   // The floats of working memory that a call of the next takes.
   int64_t (*matrix_memory_scratch)(const MatrixMemoryArgs&) = nullptr;
   // Rows [begin, end) of one head's matrix of one segment.

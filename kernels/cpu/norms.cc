@@ -60,12 +60,13 @@ void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end) {
 }
 
 void GatedRmsNorm(const GatedRmsNormArgs& args, int64_t begin, int64_t end) {
-  const int64_t dim = args.x.shape[2];
-  const float* weight = args.weight.as<float>();
+  const int64_t heads = args.x.shape[1], dim = args.x.shape[2];
+  const bool by_head = args.weight.shape.rank == 2;
   const float* gates = args.gate.as<float>();
   const bool silu = args.activation == Activation::kSilu;
   for (int64_t row = begin; row < end; ++row) {
     const float* x = args.x.as<float>() + row * dim;
+    const float* weight = args.weight.as<float>() + (by_head ? row % heads * dim : 0);
     float* y = args.y.as<float>() + row * dim;
     const Vec scale = Set1(InverseRoot(SumOfSquares(x, dim) / static_cast<float>(dim) + args.eps));
     ForVectors(dim, [&](int64_t i, int lanes) {

@@ -22,6 +22,7 @@ void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int6
   const int width = kWidth > 0 ? kWidth : static_cast<int>(args.weight.shape[1]);
   const int64_t channels = args.x.shape[1];
   const float* x = args.x.as<float>() + first;
+  const float* bias = args.bias.as<float>();
   const int32_t* entry_rows = args.entry_rows.as<int32_t>();
   const int begin = args.segments.offsets.as<int32_t>()[segment];
   const int end = args.segments.offsets.as<int32_t>()[segment + 1];
@@ -35,6 +36,7 @@ void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int6
     Vec tap[kTaps], history[kTaps];  // history: the last width values, oldest first
     MNEME_UNROLL
     for (int j = 0; j < width; ++j) tap[j] = LoadUpTo(weight[j] + c, lanes);
+    const Vec offset = bias != nullptr ? LoadUpTo(bias + first + c, lanes) : Zero();
     MNEME_UNROLL
     for (int j = 0; j + 1 < width; ++j) {
       history[j + 1] = fresh ? Zero() : LoadUpTo(window + j * channels + c, lanes);
@@ -45,9 +47,9 @@ void ConvolveSegment(const ShortConvArgs& args, int segment, int64_t first, int6
       for (int j = 0; j + 1 < width; ++j) history[j] = history[j + 1];
       const int64_t row = entry_rows == nullptr ? e : entry_rows[e];
       history[width - 1] = LoadUpTo(x + row * channels + c, lanes);
-      Vec sum = tap[0] * history[0];
+      Vec sum = offset;
       MNEME_UNROLL
-      for (int j = 1; j < width; ++j) sum = MulAdd(tap[j], history[j], sum);
+      for (int j = 0; j < width; ++j) sum = MulAdd(tap[j], history[j], sum);
       StoreUpTo(y + e * channels + c, silu ? Silu(sum) : sum, lanes);
     }
     MNEME_UNROLL

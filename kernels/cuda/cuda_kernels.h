@@ -15,6 +15,7 @@
 #include "kernels/cuda/routing/routing.h"
 #include "kernels/cuda/rwkv/rwkv.h"
 #include "kernels/cuda/sampling/draws.h"
+#include "kernels/cuda/scan/scan.h"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda {
@@ -42,6 +43,7 @@ class CudaKernels final : public Kernels {
     dense::Activate(device_, activations);
   }
   void Multiply(const MultiplyArgs& args) override { dense::Multiply(device_, args); }
+  void AddScaled(const AddScaledArgs& args) override { dense::AddScaled(device_, args); }
   void SumNorm(const SumNormArgs& args) override { dense::SumNorm(device_, args); }
   void Divide(const DivideArgs& args) override { dense::Divide(device_, args); }
   void Softmax(const SoftmaxArgs& args) override { dense::Softmax(device_, args); }
@@ -59,6 +61,8 @@ class CudaKernels final : public Kernels {
   void Rwkv7Gates(const Rwkv7GatesArgs& args) override { rwkv::Rwkv7Gates(device_, args); }
   void ValueResidual(const ValueResidualArgs& args) override { rwkv::ValueResidual(device_, args); }
   void Rwkv7Output(const Rwkv7OutputArgs& args) override { rwkv::Rwkv7Output(device_, args); }
+  void SelectiveScan(const SelectiveScanArgs& args) override { scan::SelectiveScan(device_, args); }
+  void Discretize(const DiscretizeArgs& args) override { scan::Discretize(device_, args); }
   void Attention(const AttentionArgs& args) override { attention::Attention(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }

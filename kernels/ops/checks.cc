@@ -134,6 +134,13 @@ void Check(const MultiplyArgs& args, ActivationTypes types) {
   Expect(args.y, types.act, shape, "y");
 }
 
+void Check(const AddScaledArgs& args, ActivationTypes types) {
+  const Shape shape{args.x.shape[0], args.x.shape[1]};
+  Expect(args.x, types.act, shape, "x");
+  Expect(args.scale, DType::kF32, {shape[1]}, "scale");
+  Expect(args.y, types.act, shape, "y");
+}
+
 void Check(const SwiGluArgs& args, ActivationTypes types) {
   const Shape shape{args.gate.shape[0], args.gate.shape[1]};
   Expect(args.gate, types.act, shape, "gate");
@@ -186,7 +193,9 @@ void Check(const GatedRmsNormArgs& args, ActivationTypes types) {
   ExpectRank(args.x, 3, "x");
   Expect(args.x, types.act, args.x.shape, "x");
   if (!args.gate.empty()) ExpectRoundable(args.gate, types, args.x.shape, "gate");
-  Expect(args.weight, DType::kF32, {args.x.shape[2]}, "weight");
+  const int64_t heads = args.x.shape[1], dim = args.x.shape[2];
+  Expect(args.weight, DType::kF32, args.weight.shape.rank == 2 ? Shape{heads, dim} : Shape{dim},
+         "weight");
   CHECK(args.activation == Activation::kSilu || args.activation == Activation::kSigmoid)
       << "a gate that is neither silu nor sigmoid";
   ExpectRoundable(args.y, types, args.x.shape, "y");
@@ -247,6 +256,7 @@ void Check(const ShortConvArgs& args, ActivationTypes types) {
   CHECK(width >= 1 && width <= kMaxConvWidth) << "a convolution " << width << " wide";
   ExpectRoundable(args.x, types, {rows, channels}, "x");
   Expect(args.weight, DType::kF32, {channels, width}, "weight");
+  if (!args.bias.empty()) Expect(args.bias, DType::kF32, {channels}, "bias");
   Expect(args.y, types.act, {entries, channels}, "y");
   ExpectEntryRows(args.entry_rows, entries, rows);
   CHECK(args.activation == Activation::kSilu || args.activation == Activation::kIdentity)
@@ -385,6 +395,35 @@ void Check(const Rwkv7OutputArgs& args, ActivationTypes types) {
   Expect(args.v, types.act, shape, "v");
   Expect(args.gate, types.act, shape, "gate");
   ExpectRoundable(args.y, types, shape, "y");
+}
+
+void Check(const SelectiveScanArgs& args, ActivationTypes types) {
+  const int64_t entries = args.u.shape[0], channels = args.u.shape[1], states = args.a.shape[0];
+  CHECK(states >= 1 && states <= kMaxScanStates) << "a scan of " << states << " states";
+  Expect(args.u, types.act, {entries, channels}, "u");
+  Expect(args.dt, types.act, {entries, channels}, "dt");
+  Expect(args.b, types.act, {entries, states}, "b");
+  Expect(args.c, types.act, {entries, states}, "c");
+  Expect(args.a, DType::kF32, {states, channels}, "a");
+  Expect(args.dt_bias, DType::kF32, {channels}, "dt_bias");
+  Expect(args.skip, DType::kF32, {channels}, "skip");
+  Expect(args.gate, types.act, {entries, channels}, "gate");
+  Check(args.segments);
+  CHECK(args.state.dtype == types.act) << "state is " << Name(args.state.dtype);
+  ExpectRoundable(args.y, types, {entries, channels}, "y");
+}
+
+void Check(const DiscretizeArgs& args, ActivationTypes types) {
+  ExpectRank(args.u, 3, "u");
+  const int64_t entries = args.u.shape[0], heads = args.u.shape[1];
+  Expect(args.u, types.act, args.u.shape, "u");
+  Expect(args.dt, types.act, {entries, heads}, "dt");
+  Expect(args.dt_bias, DType::kF32, {heads}, "dt_bias");
+  Expect(args.a, DType::kF32, {heads}, "a");
+  CHECK(args.least_step <= args.most_step)
+      << "steps from " << args.least_step << " to " << args.most_step;
+  Expect(args.log_decay, types.act, {entries, heads}, "log_decay");
+  Expect(args.v, types.act, args.u.shape, "v");
 }
 
 void Check(const AttentionArgs& args, ActivationTypes types) {

@@ -28,6 +28,7 @@ void Check(const LinearArgs& args, ActivationTypes types);
 void Check(const AddBiasArgs& args, ActivationTypes types);
 void Check(const ActivateArgs& args, ActivationTypes types);
 void Check(const MultiplyArgs& args, ActivationTypes types);
+void Check(const AddScaledArgs& args, ActivationTypes types);
 void Check(const SwiGluArgs& args, ActivationTypes types);
 void Check(const L2NormArgs& args, ActivationTypes types);
 void Check(const SumNormArgs& args, ActivationTypes types);
@@ -48,6 +49,8 @@ void Check(const TokenShiftArgs& args, ActivationTypes types);
 void Check(const Rwkv7GatesArgs& args, ActivationTypes types);
 void Check(const ValueResidualArgs& args, ActivationTypes types);
 void Check(const Rwkv7OutputArgs& args, ActivationTypes types);
+void Check(const SelectiveScanArgs& args, ActivationTypes types);
+void Check(const DiscretizeArgs& args, ActivationTypes types);
 void Check(const AttentionArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 

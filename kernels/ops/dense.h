@@ -92,6 +92,13 @@ struct MultiplyArgs {
   bool accumulate = false;
 };
 
+// y += scale * x, `scale` one number for each column.
+struct AddScaledArgs {
+  TensorView x;      // [rows, dim] act
+  TensorView scale;  // [dim] f32
+  TensorView y;      // [rows, dim] act, updated in place
+};
+
 // y = silu(gate) * up, silu(z) = z / (1 + exp(-z)).
 struct SwiGluArgs {
   TensorView gate;  // [tokens, dim] act
@@ -158,7 +165,7 @@ struct FeatureMapArgs {
 struct GatedRmsNormArgs {
   TensorView x;       // [tokens, heads, dim] act
   TensorView gate;    // [tokens, heads, dim] act, or as LinearArgs::y, or empty
-  TensorView weight;  // [dim] f32, one for all heads
+  TensorView weight;  // [dim] f32, one for all heads, or [heads, dim]
   float eps = 1e-6f;
   Activation activation = Activation::kSilu;  // kSilu or kSigmoid
   TensorView y;  // same shape as x, act, may alias x or gate; or as LinearArgs::x
@@ -189,6 +196,7 @@ class DenseKernels {
   // Independent activations, done as one parallel region.
   virtual void Activate(std::span<const ActivateArgs> activations) = 0;
   virtual void Multiply(const MultiplyArgs& args) = 0;
+  virtual void AddScaled(const AddScaledArgs& args) = 0;
   virtual void SwiGlu(const SwiGluArgs& args) = 0;
   virtual void L2Norm(const L2NormArgs& args) = 0;
   virtual void SumNorm(const SumNormArgs& args) = 0;

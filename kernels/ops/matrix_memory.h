@@ -18,7 +18,7 @@ constexpr int kMaxConvWidth = 16;
 
 // Depthwise causal convolution of width `width`, at most kMaxConvWidth, followed by an
 // activation, along each segment:
-//   y[e, c] = activation( sum_j weight[c, j] * x_{e - (width - 1) + j}[c] )
+//   y[e, c] = activation( bias[c] + sum_j weight[c, j] * x_{e - (width - 1) + j}[c] )
 // where j = width - 1 is the newest value.
 // History before the segment comes from the memory's window, [width - 1, channels], oldest first,
 // which is then replaced by the last width - 1 raw inputs seen. fla: ShortConvolution.
@@ -26,6 +26,7 @@ struct ShortConvArgs {
   TensorView x;           // [rows, channels] act, or as LinearArgs::y
   TensorView entry_rows;  // [entries] i32: x row of each entry; empty: entry e reads row e
   TensorView weight;      // [channels, width] f32
+  TensorView bias;        // [channels] f32, or empty: 0
   Activation activation = Activation::kSilu;  // or kIdentity
   Segments segments;
   // Per memory: [width - 1, channels] of a StateFormat's window dtypes. kBF16: x is rounded to it.
@@ -126,6 +127,10 @@ struct MatrixMemoryArgs {
   TensorView c, e;   // kGeneral: [entries, n, key_dim] act, else empty
   TensorView bonus;  // kBeforeWithBonus: [heads, key_dim] f32, else empty
   float scale = 1.0f;
+  // kDelta: k and q may be longer than 1 in the 2-norm. Otherwise they are not, a token adds at
+  // most beta |v| to a row's norm while beta is at most 2, and a backend may count on that to keep
+  // 16-bit factors in range.
+  bool long_keys = false;
   Segments segments;
   // Per memory: [heads, value_dim, key_dim] of StateFormat::memory_dtype, or of kF32 where that is
   // of fewer bits and the memory is to stay exact, its rows StateRowPitch elements apart; updated

@@ -105,7 +105,8 @@ class RoutingKernels {
                             const RouteTopKArgs& /*route*/) {
     return false;
   }
-  // MixMemories, and GatedRmsNorm of what comes out: norm.x is mix.y, which is not written.
+  // MixMemories, and GatedRmsNorm of what comes out: norm.x is mix.y, which is not written. Its
+  // weight is one for all heads.
   virtual bool MixAndNorm(const MixMemoriesArgs& /*mix*/, const GatedRmsNormArgs& /*norm*/) {
     return false;
   }

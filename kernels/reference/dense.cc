@@ -195,6 +195,14 @@ void ReferenceKernels::Multiply(const MultiplyArgs& args) {
   }
 }
 
+void ReferenceKernels::AddScaled(const AddScaledArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t rows = args.x.shape[0], dim = args.x.shape[1];
+  for (int64_t i = 0; i < rows * dim; ++i) {
+    args.y.as<double>()[i] += args.scale.as<float>()[i % dim] * args.x.as<double>()[i];
+  }
+}
+
 void ReferenceKernels::SwiGlu(const SwiGluArgs& args) {
   Check(args, reference::kTypes);
   const int64_t n = args.gate.shape.elements();
@@ -293,9 +301,11 @@ void ReferenceKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
     const double* gate = args.gate.empty() ? nullptr : args.gate.as<double>() + h * dim;
     double* y = args.y.as<double>() + h * dim;
     const double factor = InverseRms(x, dim, args.eps);
+    const float* weight = args.weight.as<float>();
+    if (args.weight.shape.rank == 2) weight += h % heads * dim;
     for (int64_t i = 0; i < dim; ++i) {
       const double open = gate == nullptr ? 1.0 : reference::Activate(args.activation, gate[i]);
-      y[i] = x[i] * factor * args.weight.as<float>()[i] * open;
+      y[i] = x[i] * factor * weight[i] * open;
     }
   }
 }

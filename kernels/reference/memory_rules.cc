@@ -29,7 +29,7 @@ void Convolve(const ShortConvArgs& args) {
       double* y = args.y.as<double>() + e * channels;
       for (int64_t c = 0; c < channels; ++c) {
         const float* weight = args.weight.as<float>() + c * width;
-        double sum = 0;
+        double sum = args.bias.empty() ? 0.0 : args.bias.as<float>()[c];
         for (int64_t j = 0; j < width - 1; ++j) sum += weight[j] * window[j * channels + c];
         sum += weight[width - 1] * x[c];
         y[c] = reference::Activate(args.activation, sum);

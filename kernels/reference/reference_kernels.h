@@ -26,6 +26,7 @@ class ReferenceKernels : public Kernels {
   void AddBias(const AddBiasArgs& args) override;
   void Activate(std::span<const ActivateArgs> activations) override;
   void Multiply(const MultiplyArgs& args) override;
+  void AddScaled(const AddScaledArgs& args) override;
   void SwiGlu(const SwiGluArgs& args) override;
   void L2Norm(const L2NormArgs& args) override;
   void SumNorm(const SumNormArgs& args) override;
@@ -50,6 +51,9 @@ class ReferenceKernels : public Kernels {
   void Rwkv7Gates(const Rwkv7GatesArgs& args) override;
   void ValueResidual(const ValueResidualArgs& args) override;
   void Rwkv7Output(const Rwkv7OutputArgs& args) override;
+  // scan.cc
+  void SelectiveScan(const SelectiveScanArgs& args) override;
+  void Discretize(const DiscretizeArgs& args) override;
   // attention.cc
   void Attention(const AttentionArgs& args) override;
   // sampling.cc

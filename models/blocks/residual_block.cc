@@ -23,6 +23,7 @@ class ResidualBlock final : public Block {
     }
     MNEME_ASSIGN_OR_RETURN(block->mixer_norm_, take(parts.mixer_norm));
     MNEME_ASSIGN_OR_RETURN(block->mixer_, parts.mixer(builder));
+    if (!parts.feed_forward) return block;
     MNEME_ASSIGN_OR_RETURN(block->feed_forward_norm_, take(parts.feed_forward_norm));
     MNEME_ASSIGN_OR_RETURN(block->feed_forward_, parts.feed_forward(builder));
     return block;
@@ -35,7 +36,8 @@ class ResidualBlock final : public Block {
     mixer_->Settle(ctx, slots);
   }
   bool uses_row_index() const override {
-    return mixer_->uses_row_index() || feed_forward_->uses_row_index();
+    return mixer_->uses_row_index() ||
+           (feed_forward_ != nullptr && feed_forward_->uses_row_index());
   }
 
   void Forward(ForwardContext& ctx, BlockStream& stream) const override {
@@ -45,10 +47,11 @@ class ResidualBlock final : public Block {
       ApplyNorm(ctx.kernels(), *first_norm_, stream.hidden, stream.hidden);
     }
     mixer_->Forward(ctx, mixer_norm_, stream.hidden);
-    feed_forward_->Forward(ctx, feed_forward_norm_, stream.hidden);
+    if (feed_forward_ != nullptr) feed_forward_->Forward(ctx, feed_forward_norm_, stream.hidden);
   }
 
   std::optional<DecodeLayerArgs> StepArgs(ForwardContext& ctx, BlockStream& stream) const override {
+    if (feed_forward_ == nullptr) return std::nullopt;
     // The fused operations know RmsNorm.
     if (first_norm_.has_value() || mixer_norm_.kind != NormKind::kRms ||
         feed_forward_norm_.kind != NormKind::kRms) {
@@ -80,7 +83,7 @@ class ResidualBlock final : public Block {
   std::optional<Norm> first_norm_;
   Norm mixer_norm_, feed_forward_norm_;
   std::unique_ptr<SequenceMixer> mixer_;
-  std::unique_ptr<FeedForward> feed_forward_;
+  std::unique_ptr<FeedForward> feed_forward_;  // or none
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace mneme {
 
 //   h = Norm(h; first_norm)                              in the first layer, where there is one
 //   h += Mixer(Norm(h; mixer_norm));  h += FeedForward(Norm(h; feed_forward_norm))
+// Without a maker of one there is no feed-forward network, nor its norm.
 struct ResidualBlockParts {
   std::optional<NormTensor> first_norm = std::nullopt;
   NormTensor mixer_norm = {"attn_norm.weight"};

@@ -13,6 +13,19 @@ using nlohmann::json;
 int ReadMlpDim(ConfigReader& reader, int model_dim, double default_ratio) {
   reader.Disregard({"hidden_ratio"});  // the width follows, and counts
   if (const auto dim = reader.NullableInt("intermediate_size", 1, kMaxMlpDim)) return *dim;
+  return reader.Keep("intermediate_size", ReadRatioMlpDim(reader, model_dim, default_ratio));
+}
+
+// Upstream's defaults of the two keys, where the vocabulary has them.
+std::vector<int32_t> ReadTokenIdsOr(ConfigReader& reader, const char* key, int vocab,
+                                    int32_t otherwise) {
+  if (reader.Has(key)) return ReadTokenIds(reader, key, vocab);
+  return otherwise < vocab ? std::vector<int32_t>{otherwise} : std::vector<int32_t>{};
+}
+
+}  // namespace
+
+int ReadRatioMlpDim(ConfigReader& reader, int model_dim, double default_ratio) {
   const double ratio = reader.IsNull("hidden_ratio")
                            ? default_ratio
                            : reader.Number("hidden_ratio", default_ratio, 0, 64);
@@ -25,22 +38,14 @@ int ReadMlpDim(ConfigReader& reader, int model_dim, double default_ratio) {
                                 " at least 1 and at most ", kMaxMlpDim));
     return 1;
   }
-  return reader.Keep("intermediate_size", static_cast<int>(rounded));
+  return static_cast<int>(rounded);
 }
-
-// Upstream's defaults of the two keys, where the vocabulary has them.
-std::vector<int32_t> ReadTokenIdsOr(ConfigReader& reader, const char* key, int vocab,
-                                    int32_t otherwise) {
-  if (reader.Has(key)) return ReadTokenIds(reader, key, vocab);
-  return otherwise < vocab ? std::vector<int32_t>{otherwise} : std::vector<int32_t>{};
-}
-
-}  // namespace
 
 LanguageModelParts StackKeys::Parts() const {
   return {.info = {.vocab = vocab, .model_dim = model_dim, .layers = layers},
           .norm_eps = norm_eps,
-          .says_tied = says_tied};
+          .says_tied = says_tied,
+          .obeys_tied = obeys_tied};
 }
 
 void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view expected) {
@@ -94,13 +99,15 @@ std::vector<int32_t> ReadTokenIds(ConfigReader& reader, const char* key, int voc
   return ids;
 }
 
-void ReadTokensAndTies(ConfigReader& reader, StackKeys& keys, ModelConfig& config) {
-  keys.says_tied =
-      !reader.IsNull("tie_word_embeddings") && reader.Bool("tie_word_embeddings", false);
+void ReadTokensAndTies(ConfigReader& reader, StackKeys& keys, ModelConfig& config,
+                       const TokenDefaults& defaults) {
+  keys.says_tied = reader.Has("tie_word_embeddings") && reader.IsNull("tie_word_embeddings")
+                       ? false
+                       : reader.Bool("tie_word_embeddings", defaults.tied);
   config.vocab = keys.vocab;
-  const std::vector<int32_t> bos = ReadTokenIdsOr(reader, "bos_token_id", keys.vocab, 1);
+  const std::vector<int32_t> bos = ReadTokenIdsOr(reader, "bos_token_id", keys.vocab, defaults.bos);
   if (!bos.empty()) config.bos_token = bos.front();
-  config.eos_tokens = ReadTokenIdsOr(reader, "eos_token_id", keys.vocab, 2);
+  config.eos_tokens = ReadTokenIdsOr(reader, "eos_token_id", keys.vocab, defaults.eos);
   // The checkpoint says what is tied; tokens are the request's. The others are known to look like
   // keys that are read.
   reader.Disregard({"tie_word_embeddings", "bos_token_id", "eos_token_id", "sep_token_id",

@@ -32,6 +32,7 @@ struct StackKeys {
   int mlp_dim = 0;
   float norm_eps = 1e-6f;
   bool says_tied = false;
+  bool obeys_tied = false;  // as LanguageModelParts::obeys_tied
 
   // The network around the blocks.
   LanguageModelParts Parts() const;
@@ -44,8 +45,17 @@ struct StackKeys {
 StackKeys ReadStackKeys(ConfigReader& reader, int default_layers, double default_hidden_ratio,
                         ModelConfig& config);
 
-// The part of it that is the same elsewhere: tie_word_embeddings, bos_token_id, eos_token_id.
-void ReadTokensAndTies(ConfigReader& reader, StackKeys& keys, ModelConfig& config);
+// The part of it that is the same elsewhere: tie_word_embeddings, bos_token_id, eos_token_id. And
+// what they mean where they are missing.
+struct TokenDefaults {
+  int32_t bos = 1, eos = 2;
+  bool tied = false;
+};
+void ReadTokensAndTies(ConfigReader& reader, StackKeys& keys, ModelConfig& config,
+                       const TokenDefaults& defaults = {});
+
+// The width of a gated MLP that follows from hidden_ratio, as flash-linear-attention rounds it.
+int ReadRatioMlpDim(ConfigReader& reader, int model_dim, double default_ratio);
 
 // Heads of values, where several may share the keys of one head: num_v_heads, a multiple of
 // `heads`.

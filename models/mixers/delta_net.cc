@@ -79,6 +79,7 @@ class DeltaNet final : public SequenceMixer {
                                 .v = ByHead(streams[kV], config_.heads),
                                 .beta = Strength(ctx, streams),
                                 .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                .long_keys = config_.key_norm == KeyNorm::kSum,
                                 .segments = entries.segments,
                                 .state = ctx.State(memory_),
                                 .out = read});

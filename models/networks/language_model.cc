@@ -34,7 +34,8 @@ class LanguageModel final : public Network {
     }
     MNEME_ASSIGN_OR_RETURN(network->norm_,
                            TakeNorm(weights, "", parts.norm, model_dim, parts.norm_eps));
-    const bool tied = !weights.Has(parts.head);
+    const bool tied = !weights.Has(parts.head) || (parts.obeys_tied && parts.says_tied);
+    if (tied) weights.Ignore(parts.head);
     MNEME_ASSIGN_OR_RETURN(network->head_,
                            weights.Matrix(tied ? parts.embeddings : parts.head, vocab, model_dim));
     if (tied && !parts.says_tied) {

@@ -21,9 +21,10 @@ struct LanguageModelParts {
   std::string layer_prefix = "model.layers.";  // then "3."
   NormTensor norm = {"model.norm.weight"};
   std::string head = "lm_head.weight";
-  bool says_tied = false;  // by the configuration; the checkpoint decides
-  int first_values = 0;    // channels of ForwardContext::first_values
-  BlockMaker block;        // called for each layer in turn
+  bool says_tied = false;   // by the configuration; the checkpoint decides,
+  bool obeys_tied = false;  // unless this is set: then a tied network has no use for a head
+  int first_values = 0;     // channels of ForwardContext::first_values
+  BlockMaker block;         // called for each layer in turn
 };
 
 absl::StatusOr<std::unique_ptr<Network>> MakeLanguageModel(const NetworkBuilder& builder,

@@ -230,6 +230,54 @@ TEST_P(ChecksDeathTest, ConvolutionsHaveTwoActivations) {
   EXPECT_DEATH(kernels().ShortConv(convolution), "neither silu nor nothing");
 }
 
+TEST_P(ChecksDeathTest, Scans) {
+  const auto segments = Segments{.count = 1,
+                                 .offsets = View({2}, DType::kI32),
+                                 .slots = View({1}, DType::kI32),
+                                 .memories = View({1}, DType::kI32),
+                                 .fresh = View({1}, DType::kI32)};
+  const SelectiveScanArgs plain = {.u = Act({2, 8}),
+                                   .dt = Act({2, 8}),
+                                   .b = Act({2, 4}),
+                                   .c = Act({2, 4}),
+                                   .a = View({4, 8}),
+                                   .dt_bias = View({8}),
+                                   .skip = View({8}),
+                                   .gate = Act({2, 8}),
+                                   .segments = segments,
+                                   .state = {.dtype = Act({1}).dtype},
+                                   .y = Act({2, 8})};
+  SelectiveScanArgs args = plain;
+  args.c = Act({2, 5});
+  EXPECT_DEATH(kernels().SelectiveScan(args), "c has shape \\[2, 5\\], expected \\[2, 4\\]");
+  args = plain;
+  args.a = View({kMaxScanStates + 1, 8});
+  EXPECT_DEATH(kernels().SelectiveScan(args), "a scan of 257 states");
+  args = plain;
+  args.state.dtype = DType::kBF16;
+  EXPECT_DEATH(kernels().SelectiveScan(args), "state is bf16");
+  DiscretizeArgs steps = {.u = Act({2, 3, 8}),
+                          .dt = Act({2, 3}),
+                          .dt_bias = View({3}),
+                          .a = View({3}),
+                          .least_step = 2,
+                          .most_step = 1,
+                          .log_decay = Act({2, 3}),
+                          .v = Act({2, 3, 8})};
+  EXPECT_DEATH(kernels().Discretize(steps), "steps from 2 to 1");
+  steps.most_step = 3;
+  steps.v = Act({2, 8, 3});
+  EXPECT_DEATH(kernels().Discretize(steps), "v has shape");
+  EXPECT_DEATH(kernels().AddScaled({.x = Act({2, 8}), .scale = View({2}), .y = Act({2, 8})}),
+               "scale has shape \\[2\\], expected \\[8\\]");
+  const ShortConvArgs convolution[] = {
+      {.x = Act({2, 8}), .weight = View({8, 4}), .bias = View({4}), .y = Act({2, 8})}};
+  EXPECT_DEATH(kernels().ShortConv(convolution), "bias has shape \\[4\\], expected \\[8\\]");
+  EXPECT_DEATH(
+      kernels().GatedRmsNorm({.x = Act({2, 3, 8}), .weight = View({2, 8}), .y = Act({2, 3, 8})}),
+      "weight has shape \\[2, 8\\], expected \\[3, 8\\]");
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, ChecksDeathTest, testing::ValuesIn(AllBackends()), BackendName);
 
 }  // namespace

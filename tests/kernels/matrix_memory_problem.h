@@ -199,6 +199,7 @@ struct MatrixProblem {
     args.e = upload(e);
     if (!bonus.empty()) args.bonus = bench.Floats(bonus, {dims.heads, dims.key_dim});
     args.scale = static_cast<float>(scale);
+    args.long_keys = long_keys;
     args.segments = Upload(bench, list);
     args.state = slabs.view();
     args.out = in_place ? args.v : bench.NewActivations({n, dims.heads, dims.value_dim});
@@ -336,6 +337,7 @@ struct MatrixProblem {
   int slots, memories;
   std::vector<SegmentSpec> segments;
   double scale = 0.75;
+  bool long_keys = false;
   Input q, k, v, log_decay, beta, c, e;
   std::vector<double> bonus;
   std::vector<std::vector<double>> states;

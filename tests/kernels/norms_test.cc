@@ -104,6 +104,11 @@ struct NormProblem {
     return bench.Read(args.y);
   }
 
+  void GiveEachHeadWeights(uint64_t seed) {
+    weight_by_head = true;
+    weight = SeededRandom(seed).NormalValues(heads * dim);
+  }
+
   enum class Alias { kNone, kX, kGate };
   std::vector<double> GatedRmsNorm(Backend& backend, bool gated, Alias alias = Alias::kNone) const {
     Workbench bench(backend);
@@ -111,7 +116,7 @@ struct NormProblem {
     GatedRmsNormArgs args;
     args.x = bench.Activations(x, shape);
     if (gated) args.gate = bench.Activations(gate, shape);
-    args.weight = bench.Floats(weight, {dim});
+    args.weight = bench.Floats(weight, weight_by_head ? Shape{heads, dim} : Shape{dim});
     args.activation = activation;
     args.y = alias == Alias::kX      ? args.x
              : alias == Alias::kGate ? args.gate
@@ -163,6 +168,7 @@ struct NormProblem {
 
   int tokens, heads, dim;
   std::vector<double> x, gate, weight, channel_weights, channel_biases, divisors;
+  bool weight_by_head = false;
   Activation activation = Activation::kSilu;
 };
 
@@ -234,6 +240,30 @@ TEST_P(NormsTest, GatedRmsNormMatchesReference) {
         EXPECT_THAT(p.GatedRmsNorm(*backend_, gated), IsWithin(RelativeBound(want, relative), want))
             << p.Describe() << " seed " << dim << (gated ? " gated" : "")
             << (activation == Activation::kSilu ? " by silu" : " by sigmoid");
+      }
+    }
+  }
+}
+
+TEST_P(NormsTest, HeadsMayEachHaveTheirWeights) {
+  for (const int dim : kDims) {
+    for (const bool gated : {false, true}) {
+      NormProblem p(dim, 4, 3, dim);
+      p.GiveEachHeadWeights(/*seed=*/dim + 1);
+      const std::vector<double> want = p.GatedRmsNorm(*reference_, gated);
+      const double relative = NormError(dim) + (gated ? kFunctionError + 4 * kUnitF32 : 0);
+      EXPECT_THAT(p.GatedRmsNorm(*backend_, gated), IsWithin(RelativeBound(want, relative), want))
+          << p.Describe() << (gated ? " gated" : "");
+      // Head 1 of each token, as if its weights were those of all.
+      NormProblem one = p;
+      one.weight_by_head = false;
+      one.weight = {p.weight.begin() + dim, p.weight.begin() + 2 * dim};
+      const std::vector<double> other = one.GatedRmsNorm(*reference_, gated);
+      for (int token = 0; token < 4; ++token) {
+        for (int i = 0; i < dim; ++i) {
+          const size_t at = (static_cast<size_t>(token) * 3 + 1) * dim + i;
+          EXPECT_EQ(want[at], other[at]) << p.Describe();
+        }
       }
     }
   }

@@ -26,6 +26,7 @@ struct ConvProblem {
     rows = Entries(segments) / 2 + 1;
     x = random.NormalValues(static_cast<int64_t>(rows) * channels, 2);
     weight = random.NormalValues(channels * width);
+    if (seed % 3 == 0) bias = random.NormalValues(channels, 2);
     for (int e = 0; e < Entries(segments); ++e) entry_rows.push_back(random.Int(0, rows - 1));
     for (int i = 0; i < kSlots * kMemories; ++i) {
       windows.push_back(random.NormalValues((width - 1) * channels, 2));
@@ -52,6 +53,7 @@ struct ConvProblem {
     loaded.args.x = bench.Activations(x, {rows, channels});
     if (!entry_rows.empty()) loaded.args.entry_rows = bench.Ints(entry_rows);
     loaded.args.weight = bench.Floats(weight, {channels, width});
+    if (!bias.empty()) loaded.args.bias = bench.Floats(bias, {channels});
     loaded.args.activation = activation;
     loaded.args.segments = Upload(bench, segments);
     if (says_longest) loaded.args.segments.longest = Longest(segments);
@@ -101,10 +103,10 @@ struct ConvProblem {
   // uncomputed: their bound is zero. Where y is NaN on purpose nothing is compared.
   std::vector<double> Bound(const std::vector<double>& want) const {
     std::vector<double> bound;
-    const double largest_x = 12, sum = SumError(width);
+    const double largest_x = 12, sum = SumError(width + 1);
     for (size_t i = 0; i < want.size(); ++i) {
-      double scale = 0;
       const size_t c = i % channels;
+      double scale = bias.empty() ? 0 : std::abs(bias[c]);
       for (int j = 0; j < width; ++j) scale += std::abs(weight[c * width + j]) * largest_x;
       bound.push_back(1.1 * sum * scale + (kFunctionError + 4 * kUnitF32) * std::abs(want[i]) +
                       kTinyF32);
@@ -125,6 +127,7 @@ struct ConvProblem {
   std::optional<DType> window_dtype;  // unless it is the usual one
   std::vector<SegmentSpec> segments;
   std::vector<double> x, weight;
+  std::vector<double> bias;  // or none
   std::vector<int> entry_rows;
   std::vector<std::vector<double>> windows;
 };

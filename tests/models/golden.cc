@@ -1,8 +1,12 @@
 #include "tests/models/golden.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "base/log.h"
+#include "models/model_config.h"
 #include "models/safetensors.h"
 
 namespace mneme {
@@ -24,9 +28,46 @@ std::vector<double> Floats(const SafetensorsFile& file, const char* name) {
   return {values.begin(), values.end()};
 }
 
+constexpr const char* kStored[] = {"mom",
+                                   "mom_gated_deltanet",
+                                   "gated_deltanet",
+                                   "linear_attn",
+                                   "retnet",
+                                   "gla",
+                                   "delta_net",
+                                   "kda",
+                                   "hgrn2",
+                                   "gsa",
+                                   "transformer",
+                                   "llama",
+                                   "mistral_sliding"};
+
+// $MNEME_GOLDEN, or empty.
+std::filesystem::path MoreGoldens() {
+  const char* folder = std::getenv("MNEME_GOLDEN");
+  return folder == nullptr ? "" : folder;
+}
+
+// Whether the folder's model is one that Mneme reads, with results of the kind that Golden holds.
+bool IsGolden(const std::filesystem::path& folder) {
+  if (!ReadModelConfig(folder.string()).ok()) return false;
+  const auto file = SafetensorsFile::Open((folder / "golden.safetensors").string());
+  if (!file.ok()) return false;
+  for (const char* name :
+       {"input_ids", "logits", "long_input_ids", "long_logits_last16", "greedy_from_16"}) {
+    if (file->header().Find(name) == nullptr) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-std::string GoldenFolder(const std::string& name) { return "tests/golden/" + name; }
+std::string GoldenFolder(const std::string& name) {
+  const std::string stored = "tests/golden/" + name;
+  const std::filesystem::path more = MoreGoldens();
+  if (more.empty() || std::filesystem::exists(stored)) return stored;
+  return (more / name).string();
+}
 
 Golden ReadGolden(const std::string& name) {
   const auto file = SafetensorsFile::Open(GoldenFolder(name) + "/golden.safetensors");
@@ -49,18 +90,29 @@ Golden ReadGolden(const std::string& name) {
   return golden;
 }
 
-std::vector<std::string> GatedDeltaGoldens() {
-  return {"mom",      "mom_single_kv",      "mom_head256",
-          "mom_bf16", "mom_gated_deltanet", "gated_deltanet"};
+std::vector<std::string> GoldenNames() {
+  std::vector<std::string> names(std::begin(kStored), std::end(kStored));
+  if (MoreGoldens().empty()) return names;
+  std::vector<std::string> more;
+  for (const auto& entry : std::filesystem::directory_iterator(MoreGoldens())) {
+    const std::string name = entry.path().filename().string();
+    if (std::find(names.begin(), names.end(), name) == names.end() && IsGolden(entry.path())) {
+      more.push_back(name);
+    }
+  }
+  std::sort(more.begin(), more.end());
+  names.insert(names.end(), more.begin(), more.end());
+  return names;
 }
 
-std::vector<std::string> GoldenNames() {
-  std::vector<std::string> names = GatedDeltaGoldens();
-  for (const char* name :
-       {"linear_attn", "retnet", "gla", "delta_net", "kda", "hgrn2", "gsa", "mom_linear_attn",
-        "mom_gla", "mom_gsa", "transformer", "llama", "llama_tied", "mistral_sliding"}) {
-    names.push_back(name);
-  }
+std::vector<std::string> GatedDeltaGoldens() {
+  std::vector<std::string> names = GoldenNames();
+  std::erase_if(names, [](const std::string& name) {
+    const auto config = ReadModelConfig(GoldenFolder(name));
+    CHECK_OK(config.status());
+    const std::string& type = config->model_type;
+    return type != "mom" && type != "mom_gated_deltanet" && type != "gated_deltanet";
+  });
   return names;
 }
 

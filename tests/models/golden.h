@@ -20,14 +20,17 @@ struct Golden {
   int vocab = 0;
 };
 
-// <repository>/tests/golden/<name>; tests run in the repository's root.
+// <repository>/tests/golden/<name>, or $MNEME_GOLDEN/<name> where that is not there; tests run in
+// the repository's root.
 std::string GoldenFolder(const std::string& name);
 
 // Aborts where a file is missing or is not what it should be.
 Golden ReadGolden(const std::string& name);
 
-// The folders under the gated delta rule, and those of all rules.
-std::vector<std::string> GatedDeltaGoldens();
+// The folders of tests/golden, and those of $MNEME_GOLDEN that Mneme reads.
 std::vector<std::string> GoldenNames();
+
+// Those under the gated delta rule alone.
+std::vector<std::string> GatedDeltaGoldens();
 
 }  // namespace mneme

@@ -49,7 +49,7 @@ const Vec& PlainModel::Tensor(const std::string& name) const {
 }
 
 std::string PlainLayer::Name(const std::string& name) const {
-  return absl::StrCat("model.layers.", index, ".", name);
+  return absl::StrCat(model.stem(), "layers.", index, ".", name);
 }
 
 Vec PlainLayer::Linear(const std::string& name, const Vec& x) const {
@@ -162,17 +162,24 @@ Vec MixMemories(PlainLayer& layer, const Vec& x, int memories, int top_k, bool s
 Vec PlainLogits(const PlainModel& model, std::span<const int32_t> tokens, const PlainMixer& mixer) {
   const nlohmann::json& config = model.config();
   const int layers = config["num_hidden_layers"], dim = config["hidden_size"];
-  const double eps = config["norm_eps"];
+  const double eps =
+      config.contains("norm_eps") ? config["norm_eps"] : config["layer_norm_epsilon"];
+  const std::string stem = model.stem();
+  const Vec& embeddings = model.Tensor(stem + "embeddings.weight");
+  const Vec& head = model.Has("lm_head.weight") ? model.Tensor("lm_head.weight") : embeddings;
+  const std::string norm = stem + (stem == "backbone." ? "norm_f.weight" : "norm.weight");
   std::vector<PlainLayer> stack;
   for (int i = 0; i < layers; ++i) stack.push_back({.model = model, .index = i, .state = {}});
   Vec logits;
   for (size_t t = 0; t < tokens.size(); ++t) {
-    Vec h = Slice(model.Tensor("model.embeddings.weight"), int64_t{tokens[t]} * dim, dim);
+    Vec h = Slice(embeddings, int64_t{tokens[t]} * dim, dim);
     for (PlainLayer& layer : stack) {
-      const char* mixer_norm = layer.Has("attn.norm.weight") && !layer.Has("attn_norm.weight")
-                                   ? "attn.norm.weight"
-                                   : "attn_norm.weight";
+      const char* mixer_norm = "attn_norm.weight";
+      for (const char* name : {"attn.norm.weight", "norm.weight", "mixer_norm.weight"}) {
+        if (layer.Has(name) && !layer.Has("attn_norm.weight")) mixer_norm = name;
+      }
       AddTo(h, mixer(layer, RmsNorm(h, layer.Weight(mixer_norm), eps), static_cast<int64_t>(t)));
+      if (!layer.Has("mlp.gate_proj.weight")) continue;
       const bool inner = layer.Has("mlp.norm.weight");
       const Vec x = RmsNorm(h, layer.Weight(inner ? "mlp.norm.weight" : "mlp_norm.weight"),
                             inner ? 1e-5 : eps);
@@ -187,17 +194,23 @@ Vec PlainLogits(const PlainModel& model, std::span<const int32_t> tokens, const 
       for (size_t i = 0; i < gate.size(); ++i) gate[i] = Silu(gate[i]) * up[i];
       AddTo(h, layer.Linear("mlp.down_proj", gate));
     }
-    const Vec last = Multiply(model.Tensor("lm_head.weight"),
-                              RmsNorm(h, model.Tensor("model.norm.weight"), eps));
+    const Vec last = Multiply(head, RmsNorm(h, model.Tensor(norm), eps));
     logits.insert(logits.end(), last.begin(), last.end());
   }
   return logits;
 }
 
-void MakePlainFolder(const std::string& model_type, const std::string& changes,
-                     const TestFolder& folder) {
+namespace {
+
+constexpr int kVocab = 61;
+
+ModelSpec SpecOf(const std::string& model_type, const std::string& changes) {
   ModelSpec spec = MatrixSpec(model_type, nlohmann::ordered_json::parse(changes));
-  spec.config["vocab_size"] = 61;
+  spec.config["vocab_size"] = kVocab;
+  return spec;
+}
+
+void MakePlainFolder(const ModelSpec& spec, const TestFolder& folder) {
   MakeFolder(spec, folder);
   const std::string path = folder.File("model.safetensors");
   StoredTensors tensors = ReadTensors(path);
@@ -214,32 +227,50 @@ void MakePlainFolder(const std::string& model_type, const std::string& changes,
   WriteTensors(tensors, path);
 }
 
+PlainNetwork NetworkOf(const PlainMixer& mixer) {
+  return [&mixer](const PlainModel& model, std::span<const int32_t> tokens) {
+    return PlainLogits(model, tokens, mixer);
+  };
+}
+
+// What the reference backend computes, compared with `plain` unless that is null.
+std::vector<double> DrivenLogits(const ModelSpec& spec, const PlainNetwork* plain) {
+  const std::vector<int32_t> tokens = RandomTokens(40, kVocab, /*seed=*/3);
+  const TestFolder folder;
+  MakePlainFolder(spec, folder);
+  const auto driver = Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 16});
+  const std::vector<double> got = FeedSlot(*driver, 0, tokens, {7, 1, 13});
+  if (plain != nullptr) {
+    const Vec want = (*plain)(PlainModel(folder.path()), tokens);
+    EXPECT_LE(RelativeError(got, want), 1e-6);  // the driver gives f32
+  }
+  return got;
+}
+
+}  // namespace
+
+void MakePlainFolder(const std::string& model_type, const std::string& changes,
+                     const TestFolder& folder) {
+  MakePlainFolder(SpecOf(model_type, changes), folder);
+}
+
+void ExpectPlain(const ModelSpec& spec, const PlainMixer& mixer) {
+  const PlainNetwork network = NetworkOf(mixer);
+  DrivenLogits(spec, &network);
+}
+
 void ExpectPlain(const std::string& model_type, const std::string& changes,
                  const PlainMixer& mixer) {
-  ExpectPlain(model_type, changes,
-              PlainNetwork([&](const PlainModel& model, std::span<const int32_t> tokens) {
-                return PlainLogits(model, tokens, mixer);
-              }));
+  ExpectPlain(model_type, changes, NetworkOf(mixer));
 }
 
 void ExpectPlain(const std::string& model_type, const std::string& changes,
                  const PlainNetwork& network) {
   SCOPED_TRACE(absl::StrCat(model_type, " ", changes));
-  const std::vector<int32_t> tokens = RandomTokens(40, 61, /*seed=*/3);
-  const auto logits_of = [&](const std::string& keys, const PlainNetwork* plain) {
-    const TestFolder folder;
-    MakePlainFolder(model_type, keys, folder);
-    const auto driver = Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 16});
-    const std::vector<double> got = FeedSlot(*driver, 0, tokens, {7, 1, 13});
-    if (plain != nullptr) {
-      const Vec want = (*plain)(PlainModel(folder.path()), tokens);
-      EXPECT_LE(RelativeError(got, want), 1e-6);  // the driver gives f32
-    }
-    return got;
-  };
-  const std::vector<double> got = logits_of(changes, &network);
+  const std::vector<double> got = DrivenLogits(SpecOf(model_type, changes), &network);
   if (changes != "{}") {
-    EXPECT_GT(RelativeError(got, logits_of("{}", nullptr)), 1e-3) << "the change changes nothing";
+    EXPECT_GT(RelativeError(got, DrivenLogits(SpecOf(model_type, "{}"), nullptr)), 1e-3)
+        << "the change changes nothing";
   }
 }
 

@@ -25,6 +25,8 @@ class PlainModel {
   const nlohmann::json& config() const { return config_; }
   bool Has(const std::string& name) const { return tensors_.contains(name); }
   const Vec& Tensor(const std::string& name) const;
+  // What the names of all tensors but the head begin with.
+  const char* stem() const { return Has("backbone.norm_f.weight") ? "backbone." : "model."; }
 
  private:
   nlohmann::json config_;
@@ -87,6 +89,8 @@ void ExpectPlain(const std::string& model_type, const std::string& changes,
                  const PlainMixer& mixer);
 void ExpectPlain(const std::string& model_type, const std::string& changes,
                  const PlainNetwork& network);
+// The same of a network, whose vocabulary is of 61 tokens, without a comparison.
+void ExpectPlain(const ModelSpec& spec, const PlainMixer& mixer);
 // The folder that it makes.
 void MakePlainFolder(const std::string& model_type, const std::string& changes,
                      const TestFolder& folder);

@@ -327,9 +327,9 @@ TEST(InspectToolTest, ShowsWeightsStateRoutingAndDifferences) {
   EXPECT_EQ(folder.Read("ids.txt"), "1 2 3");
   const std::string golden = model + "/golden.safetensors";
   EXPECT_EQ(RunTool("mneme-inspect", absl::StrCat("diff ", golden, " ", golden)).code, 0);
-  const ToolOutcome differs =
-      RunTool("mneme-inspect",
-              absl::StrCat("diff ", golden, " ", GoldenFolder("mom_bf16"), "/golden.safetensors"));
+  const ToolOutcome differs = RunTool(
+      "mneme-inspect",
+      absl::StrCat("diff ", golden, " ", GoldenFolder("gated_deltanet"), "/golden.safetensors"));
   EXPECT_EQ(differs.code, 1);
   EXPECT_THAT(differs.output, HasSubstr("relative error"));
   EXPECT_EQ(RunTool("mneme-inspect", "weights /etc/passwd").code, 3);

@@ -323,12 +323,20 @@ TEST(PlanModelTest, AHeadThatIsMissingIsWarnedOfUnlessTheModelIsTied) {
 }
 
 TEST(PlanModelTest, WindowsAreRoundedWhereWeightsAre) {
-  std::vector<std::string> names = GatedDeltaGoldens();
-  names.insert(names.end(), {"delta_net", "kda"});  // the others have no convolutions
-  for (const std::string& name : names) {
-    const auto plan = PlanModel(GoldenFolder(name), StateFormat{.bf16_window_dtype = DType::kBF16});
+  std::vector<std::string> folders;
+  for (const std::string& name : GatedDeltaGoldens()) folders.push_back(GoldenFolder(name));
+  // The other rules have no convolutions.
+  for (const char* name : {"delta_net", "kda"}) folders.push_back(GoldenFolder(name));
+  GatedDeltaSpec spec = TinySpec("mom-tiny");
+  spec.dtype = DType::kBF16;
+  const TestFolder rounded;
+  MakeFolder(spec, rounded);
+  folders.push_back(rounded.path());
+  for (const std::string& name : folders) {
+    const auto plan = PlanModel(name, StateFormat{.bf16_window_dtype = DType::kBF16});
     ASSERT_TRUE(plan.ok()) << plan.status();
-    const DType expected = plan->info.weight_dtype == "bf16" ? DType::kBF16 : DType::kF32;
+    const DType expected = name == rounded.path() ? DType::kBF16 : DType::kF32;
+    EXPECT_EQ(plan->info.weight_dtype, expected == DType::kBF16 ? "bf16" : "f32") << name;
     int windows = 0;
     for (const StateField& field : plan->state_layout.fields()) {
       if (field.name.find("_window") == std::string::npos) continue;

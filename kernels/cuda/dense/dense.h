@@ -24,6 +24,7 @@ void LayerNorm(Device& device, const LayerNormArgs& args);
 void AddBias(Device& device, const AddBiasArgs& args);
 void Activate(Device& device, std::span<const ActivateArgs> activations);
 void Multiply(Device& device, const MultiplyArgs& args);
+void AddScaled(Device& device, const AddScaledArgs& args);
 
 // dense/heads.cu
 void SumNorm(Device& device, const SumNormArgs& args);

@@ -55,18 +55,30 @@ struct L2Output {
   __device__ float Multiplier(int64_t, int) const { return 1.0f; }
   __device__ float4 FourMultipliers(int64_t, int) const { return {1.0f, 1.0f, 1.0f, 1.0f}; }
 };
+// Weights of each head by itself: `span` of them, after which they repeat.
+struct HeadRmsOutput {
+  const float* weight;
+  int64_t span;
+  float eps;
+  __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
+  __device__ float Multiplier(int64_t offset, int i) const { return weight[offset % span + i]; }
+  __device__ float4 FourMultipliers(int64_t offset, int i) const {
+    return LoadFour(weight + offset % span + i);
+  }
+};
 template <typename Gate>
 struct GatedRmsOutput {
   const float* weight;
+  int64_t span;
   const Gate* gate;
   float eps;
   bool sigmoid;
   __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
   __device__ float Multiplier(int64_t offset, int i) const {
-    return weight[i] * OutputGate(sigmoid, ToFloat(gate[offset + i]));
+    return weight[offset % span + i] * OutputGate(sigmoid, ToFloat(gate[offset + i]));
   }
   __device__ float4 FourMultipliers(int64_t offset, int i) const {
-    const float4 w = LoadFour(weight + i), g = LoadFour(gate + offset + i);
+    const float4 w = LoadFour(weight + offset % span + i), g = LoadFour(gate + offset + i);
     return {w.x * OutputGate(sigmoid, g.x), w.y * OutputGate(sigmoid, g.y),
             w.z * OutputGate(sigmoid, g.z), w.w * OutputGate(sigmoid, g.w)};
   }
@@ -250,16 +262,17 @@ void GatedRmsNorm(Device& device, const GatedRmsNormArgs& args) {
   const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
   const bool fours = InFours(dim, args.x, args.gate, args.weight, args.y);  // no gate: aligned
   const float* weight = args.weight.as<const float>();
+  const int64_t span = args.weight.shape.elements();
   if (args.gate.empty()) {
     return LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
-                                RmsOutput{weight, args.eps}, "GatedRmsNorm");
+                                HeadRmsOutput{weight, span, args.eps}, "GatedRmsNorm");
   }
   CHECK(args.activation == Activation::kSilu || args.activation == Activation::kSigmoid);
   const bool sigmoid = args.activation == Activation::kSigmoid;
   const auto launch = [&](const auto* gate) {
     using Output = GatedRmsOutput<std::decay_t<decltype(*gate)>>;
     LaunchNormForProduct(device, args.x, args.y, rows, dim, fours,
-                         Output{weight, gate, args.eps, sigmoid}, "GatedRmsNorm");
+                         Output{weight, span, gate, args.eps, sigmoid}, "GatedRmsNorm");
   };
   if (args.gate.dtype == DType::kBF16) return launch(args.gate.as<const __nv_bfloat16>());
   CHECK(args.gate.dtype == DType::kF32);

@@ -126,6 +126,16 @@ void LaunchActivations(Device& device, std::span<const ActivateArgs> activations
   flush();
 }
 
+// One block per row.
+__global__ void AddScaledKernel(const float* x, const float* scale, int dim, float* y) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int64_t row = int64_t{blockIdx.x} * dim;
+  for (int i = threadIdx.x; i < dim; i += blockDim.x) {
+    y[row + i] = fmaf(scale[i], x[row + i], y[row + i]);
+  }
+}
+
 // y may be a or b.
 template <bool kAccumulate>
 __global__ void MultiplyKernel(const float* a, const float* b, float* y, int64_t fours, int64_t n) {
@@ -159,6 +169,15 @@ void AddBias(Device& device, const AddBiasArgs& args) {
 void Activate(Device& device, std::span<const ActivateArgs> activations) {
   LaunchActivations(device, activations, /*fours=*/true);
   LaunchActivations(device, activations, /*fours=*/false);
+}
+
+void AddScaled(Device& device, const AddScaledArgs& args) {
+  const int64_t rows = args.x.shape[0], dim = args.x.shape[1];
+  if (rows == 0 || dim == 0) return;
+  CHECK(args.x.dtype == DType::kF32 && args.y.dtype == DType::kF32);
+  LaunchOverlapping(device, "AddScaled", AddScaledKernel, static_cast<int>(rows), ThreadsFor(dim),
+                    0, 1, args.x.as<const float>(), args.scale.as<const float>(),
+                    static_cast<int>(dim), args.y.as<float>());
 }
 
 void Multiply(Device& device, const MultiplyArgs& args) {

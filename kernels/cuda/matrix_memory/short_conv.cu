@@ -27,6 +27,7 @@ struct Convolution {
   const void* x;  // f32, or bf16 if `rounded`
   const int32_t* entry_rows;
   const float* weight;
+  const float* bias;  // or null
   SegmentArrays segments;
   StateView window;
   float* y;
@@ -98,6 +99,7 @@ struct Channels {
     if constexpr (kWidth > 0) return weight[i * kWidth + j];
     return c.weight[int64_t{channel + i} * width + j];
   }
+  __device__ float Bias(int i) const { return c.bias != nullptr ? c.bias[channel + i] : 0.0f; }
   __device__ Vector Input(int entry) const {
     const int64_t row = c.entry_rows != nullptr ? c.entry_rows[entry] : entry;
     const int64_t at = row * c.channels + channel;
@@ -161,7 +163,9 @@ template <int kWidth, int kVector>
 __device__ inline void WriteOutput(const Channels<kWidth, kVector>& channels,
                                    History<kWidth, kVector>& history, const Segment& segment,
                                    int at, const Values<kVector>& x) {
-  Values<kVector> sum = {};
+  Values<kVector> sum;
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) sum.v[i] = channels.Bias(i);
   if constexpr (kWidth > 0) {
 #pragma unroll
     for (int j = 0; j + 1 < kWidth; ++j) {
@@ -343,6 +347,7 @@ Alike TakeAlike(std::span<const ShortConvArgs> convolutions, size_t first,
     alike.list.push_back({.x = args.x.data,
                           .entry_rows = args.entry_rows.as<const int32_t>(),
                           .weight = args.weight.as<const float>(),
+                          .bias = args.bias.as<const float>(),
                           .segments = ArraysOf(segments),
                           .window = args.window,
                           .y = args.y.as<float>(),

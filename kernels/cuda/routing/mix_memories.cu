@@ -149,7 +149,9 @@ void MixMemories(Device& device, const MixMemoriesArgs& args) {
 
 bool MixAndNorm(Device& device, const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) {
   const int64_t heads = norm.x.shape[1], dim = norm.x.shape[2], rows = norm.x.shape[0] * heads;
-  if (dim > kLongestHead || !InFours(dim, mix.x, norm.gate, norm.weight, norm.y)) return false;
+  if (norm.weight.shape.rank != 1 || dim > kLongestHead ||
+      !InFours(dim, mix.x, norm.gate, norm.weight, norm.y))
+    return false;
   if (rows == 0) return true;
   CHECK(norm.activation == Activation::kSilu || norm.activation == Activation::kSigmoid);
   constexpr int kRows = kNormThreads / kWarp;

@@ -10,8 +10,9 @@
 //
 // Range. All of it is linear in a row's v and S, so each row is kept multiplied by a power of two,
 // `unit`, that maps a bound of its values to 2^7: f16 then loses nothing to overflow and next to
-// nothing to subnormals. The bound needs |k| <= 1 and beta <= 2: a token adds at most 2 |v| to a
-// row's norm. It is replaced by the norm itself every kNormInterval chunks.
+// nothing to subnormals. The bound needs |k| <= 1 (MatrixMemoryArgs::long_keys is not set) and beta
+// <= 2: a token adds at most 2 |v| to a row's norm. It is replaced by the norm itself every
+// kNormInterval chunks.
 #include <algorithm>
 
 #include "kernels/cuda/common/device_utils.cuh"

@@ -42,8 +42,9 @@ DeltaChunkSizes SizesOf(const MatrixMemoryArgs& args) {
 bool Supports(const Device& device, const MatrixMemoryArgs& args) {
   const DeltaChunkSizes sizes = SizesOf(args);
   const cudaDeviceProp& properties = device.properties();
-  return properties.major >= 8 && HasTunedKernels(sizes.key_dim) && sizes.value_dim > 0 &&
-         sizes.value_dim % 16 == 0 && sizes.heads > 0 && sizes.value_heads % sizes.heads == 0 &&
+  return !args.long_keys && properties.major >= 8 && HasTunedKernels(sizes.key_dim) &&
+         sizes.value_dim > 0 && sizes.value_dim % 16 == 0 && sizes.heads > 0 &&
+         sizes.value_heads % sizes.heads == 0 &&
          properties.sharedMemPerBlockOptin >=
              static_cast<size_t>(DeltaChunkSharedBytes(sizes.key_dim)) &&
          (args.state.dtype == DType::kF32 || args.state.dtype == DType::kF16 ||

@@ -21,7 +21,8 @@ void MatrixChunks(Device& device, const MatrixMemoryArgs& args);
 // The gated delta rule alone; log_decay may be empty: no decay.
 //
 // True for key sizes 64, 128 and 256 and value sizes that are multiples of 16, from compute
-// capability 8.0 on. Everything else has to go token by token.
+// capability 8.0 on, unless keys may be long: f16 holds a row of a memory by a bound that grows
+// with its values alone. Everything else has to go token by token.
 bool Supports(const Device& device, const MatrixMemoryArgs& args);
 
 // Memories have no pending writes (they were settled). Leaves segments of at most one entry alone.

@@ -99,6 +99,7 @@ __device__ bool FindRuleChain(const RuleChainParams& p, int item, int tiles, Rul
   chain->span = -1;
   if (p.spans.chunks > 0) {
     index = *plan.chains - 1;
+    if (index < 0) return false;
     while (index > 0 && FirstSpan(p, index) > place) --index;
     chain->span = place;
     skipped = (place - FirstSpan(p, index)) * p.spans.chunks;

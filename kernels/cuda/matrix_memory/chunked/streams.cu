@@ -352,9 +352,9 @@ bool Supports(const DeltaMemoryPassArgs& args) {
   const int64_t key_dim = args.rule.q.shape[2];
   if (!HasTunedKernels(static_cast<int>(key_dim))) return false;
   for (const ShortConvArgs* conv : {&args.q, &args.k, &args.v}) {
-    if (conv->activation != Activation::kSilu || conv->x.dtype != args.k.x.dtype ||
-        conv->weight.shape[1] != kWidth || conv->window.dtype != args.k.window.dtype ||
-        !InFours(*conv)) {
+    if (conv->activation != Activation::kSilu || !conv->bias.empty() ||
+        conv->x.dtype != args.k.x.dtype || conv->weight.shape[1] != kWidth ||
+        conv->window.dtype != args.k.window.dtype || !InFours(*conv)) {
       return false;
     }
   }

@@ -1,0 +1,71 @@
+#include "models/mixers/mamba2.h"
+
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "models/families/mamba.h"
+#include "models/families/mamba_keys.h"
+
+namespace mneme {
+namespace {
+
+// Heads whose channels are those that expand makes; of fla's files their number follows.
+void ReadMamba2Heads(ConfigReader& reader, int model_dim, bool fla, Mamba2Config& mixer) {
+  const int channels = ReadExpandedWidth(reader, model_dim);
+  mixer.head_dim = reader.Int("head_dim", 64, 1, kMaxHeadDim);
+  const int follows = channels / mixer.head_dim;
+  mixer.heads = reader.Int("num_heads", fla ? follows : 128, 1, kMaxHeads);
+  if (int64_t{mixer.heads} * mixer.head_dim != channels) {
+    reader.Invalid("num_heads", mixer.heads,
+                   absl::StrCat("a number that times head_dim (", mixer.head_dim,
+                                ") is expand times hidden_size (", channels, ")"));
+    mixer.heads = mixer.head_dim = 1;
+  }
+  mixer.groups = reader.Int("n_groups", fla ? 1 : 8, 1, kMaxHeads);
+  if (mixer.heads % mixer.groups != 0) {
+    reader.Invalid("n_groups", mixer.groups,
+                   absl::StrCat("a divisor of num_heads (", mixer.heads, ")"));
+    mixer.groups = 1;
+  }
+}
+
+}  // namespace
+
+NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& config) {
+  const bool fla = ReadMambaFormat(reader) == MambaFormat::kFla;
+  const MambaStackDefaults transformers_defaults = {
+      .vocab = 32768, .model_dim = 4096, .layers = 64, .tokens = {.bos = 0, .eos = 2}};
+  const MambaStackDefaults fla_defaults = {
+      .vocab = 32000, .model_dim = 2048, .layers = 48, .norm_eps_key = "norm_eps"};
+  StackKeys stack = ReadMambaStack(reader, fla ? fla_defaults : transformers_defaults, config);
+  stack.obeys_tied = !fla;
+  Mamba2Config mixer;
+  ReadMamba2Heads(reader, stack.model_dim, fla, mixer);
+  mixer.states = reader.Int("state_size", 128, 1, kMaxHeadDim);
+  CheckChannels(reader, int64_t{mixer.groups} * mixer.states, "state_size");
+  mixer.conv_width = reader.Int("conv_kernel", 4, 1, kMaxConvWidth);
+  mixer.conv_bias = reader.Bool("use_conv_bias", true);
+  mixer.bias = reader.Bool("use_bias", false);
+  std::tie(mixer.least_step, mixer.most_step) =
+      ReadStepLimit(reader, fla ? "dt_limit" : "time_step_limit");
+  if (fla) {
+    mixer.skip_by_channel = reader.Bool("D_has_hdim", false);
+    mixer.norm_groups = mixer.groups;
+    const bool norm_first = reader.Bool("norm_before_gate", false);
+    if (!reader.Bool("rmsnorm", true)) {
+      mixer.output = Mamba2Config::Output::kGate;
+      reader.Keep("norm_before_gate", false);  // there is none
+    } else if (norm_first) {
+      mixer.output = Mamba2Config::Output::kNormThenGate;
+    }
+  }
+  // Stored by transformers, which reads neither.
+  if (!fla) reader.Disregard({"rms_norm", "time_step_rank"});
+  return MambaNetwork(
+      stack, {.mixer_norm = {"norm.weight"},
+              .mixer = [mixer](const LayerBuilder& builder) { return MakeMamba2(builder, mixer); },
+              .feed_forward = nullptr});
+}
+
+}  // namespace mneme

@@ -1,0 +1,285 @@
+// What the families of Mamba read of config.json: whose format it is, what they refuse, what
+// counts.
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/model_config.h"
+#include "models/state_layout.h"
+#include "models/weight_recorder.h"
+#include "tools/model_maker.h"
+
+namespace mneme {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+absl::StatusOr<ModelConfig> Parse(const std::string& model_type, const std::string& keys) {
+  return ParseModelConfig(
+      absl::StrCat("{\"model_type\": \"", model_type, "\"", keys.empty() ? "" : ", ", keys, "}"),
+      "config.json");
+}
+
+uint64_t FingerprintOf(const std::string& model_type, const std::string& keys) {
+  const auto config = Parse(model_type, keys);
+  EXPECT_TRUE(config.ok()) << model_type << " " << keys << ": " << config.status();
+  return config.ok() ? config->fingerprint : 0;
+}
+
+// A family in one format, the keys that say which, and values that differ from the defaults.
+struct Family {
+  const char* model_type;
+  const char* format;
+  std::vector<std::string> changes;
+};
+const std::vector<Family>& Families() {
+  static const auto* const families = new std::vector<Family>{
+      {"mamba",
+       R"("layer_norm_epsilon": 1e-5)",
+       {R"("layer_norm_epsilon": 1e-6)", R"("state_size": 8)", R"("expand": 3)",
+        R"("intermediate_size": 1000)", R"("conv_kernel": 3)", R"("time_step_rank": 7)",
+        R"("use_bias": true)", R"("use_conv_bias": false)", R"("vocab_size": 259)",
+        R"("hidden_size": 64)", R"("num_hidden_layers": 3)"}},
+      {"mamba",
+       R"("norm_eps": 1e-5)",
+       {R"("norm_eps": 1e-6)", R"("state_size": 8)", R"("expand": 3)", R"("conv_kernel": 3)",
+        R"("dt_rank": 7)", R"("use_bias": true)", R"("use_conv_bias": false)"}},
+      {"falcon_mamba",
+       R"("layer_norm_epsilon": 1e-5)",
+       {R"("layer_norm_epsilon": 1e-6)", R"("mixer_rms_eps": 1e-3)", R"("state_size": 8)",
+        R"("expand": 3)", R"("time_step_rank": 7)", R"("use_conv_bias": false)"}},
+      {"mamba2",
+       R"("layer_norm_epsilon": 1e-5)",
+       {R"("layer_norm_epsilon": 1e-6)", R"("state_size": 64)", R"("expand": 1, "num_heads": 64)",
+        R"("num_heads": 64, "head_dim": 128)", R"("n_groups": 1)", R"("conv_kernel": 3)",
+        R"("use_bias": true)", R"("use_conv_bias": false)", R"("time_step_limit": [0.1, 0.5])",
+        R"("time_step_limit": [0, 0.5])"}},
+      {"mamba2",
+       R"("norm_eps": 1e-5)",
+       {R"("norm_eps": 1e-6)", R"("state_size": 64)", R"("head_dim": 128)", R"("n_groups": 2)",
+        R"("norm_before_gate": true)", R"("rmsnorm": false)", R"("D_has_hdim": true)",
+        R"("dt_limit": [0.1, Infinity])"}},
+      {"samba",
+       R"("norm_eps": 1e-5)",
+       {R"("norm_eps": 1e-6)", R"("hidden_ratio": 2)", R"("state_size": 8)",
+        R"("time_step_rank": 7)", R"("intermediate_size": 1000)", R"("attn": null)",
+        R"("attn": {"layers": [1], "num_heads": 18, "window_size": 2048})",
+        R"("attn": {"layers": [1, 3, 5, 7, 9, 11, 13, 15, 17], "num_heads": 18})",
+        R"("attn": {"layers": [1], "num_heads": 18, "num_kv_heads": 9, "window_size": 2048})",
+        R"("attn": {"layers": [1], "num_heads": 18, "qkv_bias": true, "window_size": 2048})",
+        R"("attn": {"layers": [1], "num_heads": 18, "rope_theta": 5, "window_size": 2048})"}},
+  };
+  return *families;
+}
+
+TEST(MambaFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
+  std::map<uint64_t, std::string> seen;
+  for (const Family& family : Families()) {
+    std::vector<std::string> all = family.changes;
+    all.push_back("");
+    for (const std::string& change : all) {
+      std::string keys = family.format;
+      const bool replaces = change.substr(0, 10) == keys.substr(0, 10);
+      if (!change.empty()) keys = replaces ? change : absl::StrCat(keys, ", ", change);
+      const auto [other, is_new] =
+          seen.emplace(FingerprintOf(family.model_type, keys), family.model_type + keys);
+      EXPECT_TRUE(is_new) << family.model_type << " " << keys << " counts as " << other->second;
+    }
+  }
+}
+
+TEST(MambaFingerprintTest, WhatMovesNeitherDoesNotCount) {
+  for (const Family& family : Families()) {
+    const uint64_t defaults = FingerprintOf(family.model_type, family.format);
+    for (const char* keys :
+         {R"("residual_in_fp32": false)", R"("chunk_size": 16)", R"("time_step_floor": 0.5)",
+          R"("rescale_prenorm_residual": true)", R"("use_cache": false)", R"("expand": 2)",
+          R"("hidden_act": "swish")", R"("tie_word_embeddings": true)", R"("bos_token_id": 7)",
+          R"("eos_token_id": [3])", R"("initializer_range": 0.5)", R"("use_mambapy": true)"}) {
+      EXPECT_EQ(FingerprintOf(family.model_type, absl::StrCat(family.format, ", ", keys)), defaults)
+          << family.model_type << " " << keys;
+    }
+  }
+  const auto same = [](const char* type, const char* a, const char* b) {
+    EXPECT_EQ(FingerprintOf(type, a), FingerprintOf(type, b)) << type << " " << a << " " << b;
+  };
+  same("mamba", "", R"("layer_norm_epsilon": 1e-5)");
+  same("mamba", "", R"("time_step_rank": "auto")");
+  same("mamba", R"("time_step_rank": 48)", R"("time_step_rank": "auto")");
+  same("mamba2", R"("rms_norm": false)", R"("rms_norm": true, "time_step_rank": 12)");
+  same("mamba2", "", R"("time_step_limit": [0, Infinity])");
+  same("mamba2", R"("rmsnorm": false)", R"("rmsnorm": false, "norm_before_gate": true)");
+  same("mamba2", R"("norm_eps": 1e-5)", R"("norm_eps": 1e-5, "num_heads": 64)");
+  same("samba", "", R"("use_conv_bias": false)");
+  same("samba", "", R"("attn": {"layers": [17, 1, 3, 5, 7, 9, 11, 13, 15, 15, 400],
+                                "num_heads": 18, "num_kv_heads": 18, "window_size": 2048})");
+}
+
+// The slab of a network of one layer.
+int64_t SlabOf(const std::string& type, const std::string& keys) {
+  const auto config = Parse(type, absl::StrCat(R"("num_hidden_layers": 1)", keys));
+  EXPECT_TRUE(config.ok()) << config.status();
+  WeightRecorder weights({});
+  StateLayout state;
+  std::vector<std::string> warnings;
+  const auto network =
+      config->make_network({.weights = weights, .state = state, .warnings = warnings});
+  EXPECT_TRUE(network.ok()) << network.status();
+  return state.slab_bytes();
+}
+
+TEST(MambaConfigTest, MissingKeysAreTheFormatsDefaults) {
+  EXPECT_EQ(SlabOf("mamba", ""), (16 + 3) * 1536 * 4);
+  EXPECT_EQ(SlabOf("falcon_mamba", ""), (16 + 3) * 1536 * 4);
+  EXPECT_EQ(SlabOf("mamba", R"(, "norm_eps": 1e-5)"), (16 + 3) * 4096 * 4);
+  EXPECT_EQ(SlabOf("mamba2", ""), (128 * 64 * 128 + 3 * (8192 + 2 * 8 * 128)) * 4);
+  EXPECT_EQ(SlabOf("mamba2", R"(, "norm_eps": 1e-5)"), (64 * 64 * 128 + 3 * (4096 + 256)) * 4);
+  EXPECT_EQ(SlabOf("samba", ""), (16 + 3) * 4608 * 4) << "the first layer has no attention";
+
+  for (const auto& [type, keys, tokens] : {std::tuple("mamba", "", std::pair(0, 0)),
+                                           {"falcon_mamba", "", {0, 0}},
+                                           {"mamba2", "", {0, 2}},
+                                           {"mamba", R"("norm_eps": 1e-5)", {1, 2}},
+                                           {"mamba2", R"("norm_eps": 1e-5)", {1, 2}},
+                                           {"samba", "", {1, 2}}}) {
+    const auto config = Parse(type, keys);
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->bos_token, tokens.first) << type << " " << keys;
+    EXPECT_EQ(config->eos_tokens, std::vector<int32_t>{tokens.second}) << type << " " << keys;
+  }
+}
+
+// Without the key two of transformers' models have a tied head, and warn of nothing.
+TEST(MambaConfigTest, WhichModelsAreTiedByDefault) {
+  for (const auto& [type, keys, tied] : {std::tuple("mamba", "", true),
+                                         {"falcon_mamba", "", true},
+                                         {"mamba2", "", false},
+                                         {"mamba", R"("norm_eps": 1e-5)", false},
+                                         {"mamba", R"("tie_word_embeddings": null)", false},
+                                         {"mamba", R"("tie_word_embeddings": false)", false}}) {
+    const auto config = Parse(type, keys);
+    ASSERT_TRUE(config.ok()) << config.status();
+    WeightRecorder weights({});
+    StateLayout state;
+    std::vector<std::string> warnings;
+    ASSERT_TRUE(
+        config->make_network({.weights = weights, .state = state, .warnings = warnings}).ok());
+    bool head = false;
+    for (const TensorSpec& tensor : weights.tensors()) head |= tensor.name == "lm_head.weight";
+    EXPECT_EQ(head, !tied) << type << " " << keys;
+    EXPECT_THAT(warnings, IsEmpty());
+  }
+}
+
+struct BadKeys {
+  const char* name;
+  const char* model_type;
+  const char* keys;
+  absl::StatusCode code;
+  const char* message;
+};
+constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
+constexpr absl::StatusCode kUnimplemented = absl::StatusCode::kUnimplemented;
+
+constexpr BadKeys kBadKeys[] = {
+    {"both_formats", "mamba", R"("norm_eps": 1e-5, "layer_norm_epsilon": 1e-5)", kInvalid,
+     "\"norm_eps\" is 1e-05, expected no key of flash-linear-attention beside "
+     "\"layer_norm_epsilon\", one of transformers"},
+    {"both_formats_by_steps", "mamba2", R"("dt_limit": [0, 1], "rms_norm": true)", kInvalid,
+     "\"dt_limit\" is [0,1], expected no key of flash-linear-attention beside \"rms_norm\""},
+    {"activation", "mamba", R"("hidden_act": "gelu")", kUnimplemented,
+     "\"hidden_act\" is \"gelu\""},
+    {"quantised", "mamba2", R"("quantization_config": {})", kUnimplemented,
+     "\"quantization_config\""},
+    {"states", "mamba", R"("state_size": 257)", kInvalid,
+     "\"state_size\" is 257, expected an integer from 1 to 256"},
+    {"rank", "mamba", R"("time_step_rank": "some")", kInvalid, "\"time_step_rank\" is \"some\""},
+    {"null_rank", "mamba", R"("time_step_rank": null)", kInvalid, "\"time_step_rank\" is null"},
+    {"width", "mamba", R"("conv_kernel": 17)", kInvalid, "\"conv_kernel\" is 17"},
+    {"expand", "mamba", R"("expand": 0.0001)", kInvalid,
+     "\"expand\" is 0.0001, expected a factor that makes hidden_size (768) times it, 0, at least"},
+    {"falcon_eps", "falcon_mamba", R"("mixer_rms_eps": 0)", kInvalid, "\"mixer_rms_eps\" is 0"},
+    {"heads", "mamba2", R"("num_heads": 100)", kInvalid,
+     "\"num_heads\" is 100, expected a number that times head_dim (64) is expand times hidden_size "
+     "(8192)"},
+    {"fla_heads", "mamba2", R"("norm_eps": 1e-5, "num_heads": 128)", kInvalid,
+     "\"num_heads\" is 128"},
+    {"groups", "mamba2", R"("n_groups": 3)", kInvalid,
+     "\"n_groups\" is 3, expected a divisor of num_heads (128)"},
+    {"limit_order", "mamba2", R"("time_step_limit": [0.5, 0.1])", kInvalid,
+     "\"time_step_limit\" is [0.5,0.1], expected two numbers from 0 on"},
+    {"limit_kind", "mamba2", R"("time_step_limit": 3)", kInvalid, "\"time_step_limit\" is 3"},
+    {"limit_below_zero", "mamba2", R"("dt_limit": [-1, 1])", kInvalid, "\"dt_limit\" is [-1,1]"},
+    {"limit_without_end", "mamba2", R"("time_step_limit": [Infinity, Infinity])", kInvalid,
+     "\"time_step_limit\""},
+    {"limit_nan", "mamba2", R"("time_step_limit": [0, NaN])", kInvalid, "\"time_step_limit\""},
+    {"samba_list", "samba", R"("attn": [{"layers": [1], "num_heads": 18}])", kUnimplemented,
+     "\"attn\" is [{\"layers\":[1],\"num_heads\":18}], which is not supported"},
+    {"samba_layers", "samba", R"("attn": {"num_heads": 18})", kInvalid,
+     "config.json: \"attn\": key \"layers\" is null"},
+    {"samba_layer", "samba", R"("attn": {"layers": [-1], "num_heads": 18})", kInvalid,
+     "\"layers\" is [-1]"},
+    {"samba_no_heads", "samba", R"("attn": {"layers": [1]})", kInvalid, "\"num_heads\" is null"},
+    {"samba_heads", "samba", R"("attn": {"layers": [1], "num_heads": 5})", kInvalid,
+     "\"num_heads\" is 5, expected a number that divides hidden_size (2304)"},
+    {"samba_kv_heads", "samba", R"("attn": {"layers": [1], "num_heads": 18, "num_kv_heads": 4})",
+     kInvalid, "\"num_kv_heads\" is 4, expected a number that divides num_heads (18)"},
+    {"samba_residuals", "samba", R"("attnres_block_size": 2)", kUnimplemented,
+     "\"attnres_block_size\" is 2"},
+};
+
+class MambaBadKeysTest : public testing::TestWithParam<BadKeys> {};
+
+TEST_P(MambaBadKeysTest, IsRefusedByName) {
+  const auto config = Parse(GetParam().model_type, GetParam().keys);
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.status().code(), GetParam().code) << config.status();
+  EXPECT_THAT(config.status().message(), HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, MambaBadKeysTest, testing::ValuesIn(kBadKeys),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(MambaConfigTest, MisspelledKeysAreToldOf) {
+  EXPECT_THAT(Parse("mamba2", R"("n_group": 2)")->warnings,
+              testing::ElementsAre(HasSubstr("did you mean \"n_groups\"?")));
+  EXPECT_THAT(
+      Parse("mamba", R"("time_step_rank": 48, "time_step_min": 0.5, "use_cache": true)")->warnings,
+      IsEmpty());
+}
+
+// What documents and the tool's help say of the shapes that are named after 370M.
+TEST(MambaShapesTest, HaveTheParametersAndTheStateThatDocumentsTell) {
+  for (const auto& [shape, millions, slab] :
+       {std::tuple("mamba-370m", 371.5, int64_t{48} * (16 + 3) * 2048 * 4),
+        {"mamba2-370m", 368.3, int64_t{48} * (32 * 64 * 128 + 3 * (2048 + 256)) * 4}}) {
+    const auto spec = SpecOfShape(shape);
+    ASSERT_TRUE(spec.ok()) << spec.status();
+    const auto tensors = TensorsOf(*spec);
+    ASSERT_TRUE(tensors.ok()) << tensors.status();
+    double count = 0;
+    for (const TensorSpec& tensor : *tensors) {
+      double elements = 1;
+      for (const int64_t dim : tensor.shape) elements *= static_cast<double>(dim);
+      count += elements;
+    }
+    EXPECT_NEAR(count / 1e6, millions, 0.5) << shape;
+    const auto config = ParseModelConfig(ConfigJson(*spec), "config.json");
+    ASSERT_TRUE(config.ok()) << config.status();
+    WeightRecorder weights({});
+    StateLayout state;
+    std::vector<std::string> warnings;
+    ASSERT_TRUE(
+        config->make_network({.weights = weights, .state = state, .warnings = warnings}).ok());
+    EXPECT_EQ(state.slab_bytes(), slab) << shape;
+  }
+}
+
+}  // namespace
+}  // namespace mneme

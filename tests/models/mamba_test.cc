@@ -1,0 +1,279 @@
+// Mamba, Falcon-Mamba, Mamba-2 in both formats, and Samba, against plain equations.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/models/matrix_spec.h"
+#include "tests/models/model_driver.h"
+#include "tests/models/plain_network.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
+
+namespace mneme {
+namespace {
+
+// silu(conv(x) + bias) of mixer.conv1d.
+Vec Convolve(PlainLayer& layer, const Vec& x) {
+  const Vec& weight = layer.Weight("mixer.conv1d.weight");
+  const size_t channels = x.size(), width = weight.size() / channels;
+  Vec& window = layer.State("window", width * channels);  // by channel, newest last
+  Vec y(channels);
+  for (size_t c = 0; c < channels; ++c) {
+    double* own = window.data() + c * width;
+    std::copy(own + 1, own + width, own);
+    own[width - 1] = x[c];
+    for (size_t j = 0; j < width; ++j) y[c] += own[j] * weight[c * width + j];
+    if (layer.Has("mixer.conv1d.bias")) y[c] += layer.Weight("mixer.conv1d.bias")[c];
+  }
+  return Map(y, Silu);
+}
+
+int64_t Size(const Vec& x) { return static_cast<int64_t>(x.size()); }
+
+Vec Mamba(PlainLayer& layer, const Vec& x, int64_t) {
+  const auto& config = layer.model.config();
+  const Vec& skip = layer.Weight("mixer.D");
+  const Vec& a_log = layer.Weight("mixer.A_log");
+  const int64_t channels = Size(skip), states = Size(a_log) / channels;
+  const Vec both = layer.Linear("mixer.in_proj", x);
+  const Vec u = Convolve(layer, Slice(both, 0, channels)), z = Slice(both, channels, channels);
+  const Vec selected = layer.Linear("mixer.x_proj", u);
+  const int64_t rank = Size(selected) - 2 * states;
+  Vec t = Slice(selected, 0, rank), b = Slice(selected, rank, states);
+  Vec c = Slice(selected, rank + states, states);
+  if (config["model_type"] == "falcon_mamba") {
+    const double eps = config.value("mixer_rms_eps", 1e-6);
+    for (Vec* part : {&t, &b, &c}) *part = RmsNorm(*part, {}, eps);
+  }
+  const Vec dt = Map(layer.Linear("mixer.dt_proj", t), Softplus);
+  Vec& h = layer.State("h", static_cast<size_t>(channels * states));
+  Vec y(static_cast<size_t>(channels));
+  for (int64_t i = 0; i < channels; ++i) {
+    for (int64_t n = 0; n < states; ++n) {
+      double& own = h[i * states + n];
+      own = std::exp(-std::exp(a_log[i * states + n]) * dt[i]) * own + dt[i] * u[i] * b[n];
+      y[i] += own * c[n];
+    }
+    y[i] = (y[i] + skip[i] * u[i]) * Silu(z[i]);
+  }
+  return layer.Linear("mixer.out_proj", y);
+}
+
+Vec NormByGroup(const Vec& x, const Vec& weight, int64_t groups, double eps) {
+  Vec y;
+  const int64_t dim = Size(x) / groups;
+  for (int64_t g = 0; g < groups; ++g) {
+    const Vec part = RmsNorm(Slice(x, g * dim, dim), Slice(weight, g * dim, dim), eps);
+    y.insert(y.end(), part.begin(), part.end());
+  }
+  return y;
+}
+
+Vec Mamba2(PlainLayer& layer, const Vec& x, int64_t) {
+  const auto& config = layer.model.config();
+  const bool fla = config.contains("norm_eps");
+  const int64_t heads = config["num_heads"], head_dim = config["head_dim"];
+  const int64_t groups = config["n_groups"], states = config["state_size"];
+  const int64_t channels = heads * head_dim, shared = groups * states;
+  const Vec all = layer.Linear("mixer.in_proj", x);
+  const Vec z = Slice(all, 0, channels);
+  const Vec convolved = Convolve(layer, Slice(all, channels, channels + 2 * shared));
+  const Vec t = Slice(all, 2 * channels + 2 * shared, heads);
+  double least = 0, most = std::numeric_limits<double>::infinity();
+  const char* limit = fla ? "dt_limit" : "time_step_limit";
+  if (config.contains(limit)) least = config[limit][0], most = config[limit][1];
+  const Vec& skip = layer.Weight("mixer.D");
+  Vec y;
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t group = h / (heads / groups);
+    const double step = std::clamp(Softplus(t[h] + layer.Weight("mixer.dt_bias")[h]), least, most);
+    const double decay = std::exp(-std::exp(layer.Weight("mixer.A_log")[h]) * step);
+    const Vec u = Slice(convolved, h * head_dim, head_dim);
+    Vec v = u;
+    for (double& value : v) value *= step;
+    Vec o = WriteAndRead(layer.state[absl::StrCat("S", h)],
+                         {.q = Slice(convolved, channels + shared + group * states, states),
+                          .k = Slice(convolved, channels + group * states, states),
+                          .v = v,
+                          .decay = [decay](int64_t, int64_t) { return decay; }});
+    for (int64_t i = 0; i < head_dim; ++i) {
+      o[i] += skip[Size(skip) == channels ? h * head_dim + i : h] * u[i];
+    }
+    y.insert(y.end(), o.begin(), o.end());
+  }
+  const auto gate = [&] {
+    for (int64_t i = 0; i < channels; ++i) y[i] *= Silu(z[i]);
+  };
+  const bool norm_first = fla && config.value("norm_before_gate", false);
+  if (!norm_first) gate();
+  if (!fla || config.value("rmsnorm", true)) {
+    const double eps = fla ? config["norm_eps"] : config["layer_norm_epsilon"];
+    y = NormByGroup(y, layer.Weight("mixer.norm.weight"), fla ? groups : 1, eps);
+  }
+  if (norm_first) gate();
+  return layer.Linear("mixer.out_proj", y);
+}
+
+// Keys and values of all positions are kept; a token sees those of its window.
+Vec Attention(PlainLayer& layer, const Vec& x, int64_t position) {
+  const auto& config = layer.model.config()["attn"];
+  const int64_t heads = config["num_heads"], kv_heads = config.value("num_kv_heads", heads);
+  const int64_t window = config["window_size"], dim = Size(x) / heads;
+  const double theta = config.value("rope_theta", 10000.0);
+  const auto turn = [&](Vec all) {
+    for (int64_t h = 0; h < Size(all) / dim; ++h) {
+      for (int64_t j = 0; j < dim / 2; ++j) {
+        const double angle =
+            static_cast<double>(position) * std::pow(theta, -2.0 * static_cast<double>(j) / dim);
+        double &first = all[h * dim + j], &second = all[h * dim + dim / 2 + j];
+        const double turned = first * std::cos(angle) - second * std::sin(angle);
+        second = second * std::cos(angle) + first * std::sin(angle);
+        first = turned;
+      }
+    }
+    return all;
+  };
+  const Vec q = turn(layer.Linear("mixer.q_proj", x));
+  layer.state[absl::StrCat("k", position)] = turn(layer.Linear("mixer.k_proj", x));
+  layer.state[absl::StrCat("v", position)] = layer.Linear("mixer.v_proj", x);
+  Vec read;
+  for (int64_t h = 0; h < heads; ++h) {
+    const int64_t kv = h / (heads / kv_heads);
+    const int64_t first = std::max<int64_t>(0, position + 1 - window);
+    Vec scores;
+    for (int64_t p = first; p <= position; ++p) {
+      const Vec key = Slice(layer.state[absl::StrCat("k", p)], kv * dim, dim);
+      scores.push_back(Dot(Slice(q, h * dim, dim), key) / std::sqrt(dim));
+    }
+    scores = Softmax(scores);
+    Vec o(static_cast<size_t>(dim));
+    for (int64_t p = first; p <= position; ++p) {
+      for (int64_t i = 0; i < dim; ++i) {
+        o[i] += scores[p - first] * layer.state[absl::StrCat("v", p)][kv * dim + i];
+      }
+    }
+    read.insert(read.end(), o.begin(), o.end());
+  }
+  return layer.Linear("mixer.o_proj", read);
+}
+
+Vec Samba(PlainLayer& layer, const Vec& x, int64_t position) {
+  return layer.Has("mixer.q_proj.weight") ? Attention(layer, x, position)
+                                          : Mamba(layer, x, position);
+}
+
+TEST(MambaTest, EveryOptionIsWhatItsEquationSays) {
+  for (const char* changes :
+       {"{}", R"({"state_size": 20})", R"({"expand": 3})", R"({"expand": 1.5})",
+        R"({"intermediate_size": 96})", R"({"conv_kernel": 2})", R"({"conv_kernel": 1})",
+        R"({"time_step_rank": 7})", R"({"time_step_rank": "auto", "hidden_size": 96})",
+        R"({"use_bias": true})", R"({"use_conv_bias": false})",
+        R"({"layer_norm_epsilon": 0.01})"}) {
+    ExpectPlain("mamba", changes, Mamba);
+  }
+}
+
+TEST(FalconMambaTest, EveryOptionIsWhatItsEquationSays) {
+  for (const char* changes : {"{}", R"({"mixer_rms_eps": 0.1})", R"({"use_bias": true})",
+                              R"({"use_conv_bias": false, "state_size": 5})"}) {
+    ExpectPlain("falcon_mamba", changes, Mamba);
+  }
+}
+
+TEST(Mamba2Test, EveryOptionIsWhatItsEquationSays) {
+  for (const char* changes :
+       {"{}", R"({"n_groups": 1})", R"({"n_groups": 4})", R"({"num_heads": 8, "head_dim": 16})",
+        R"({"state_size": 20})", R"({"expand": 3, "num_heads": 6})", R"({"conv_kernel": 3})",
+        R"({"use_bias": true})", R"({"use_conv_bias": false})",
+        R"({"time_step_limit": [0.02, 0.05]})", R"({"layer_norm_epsilon": 0.01})"}) {
+    ExpectPlain("mamba2", changes, Mamba2);
+  }
+}
+
+// Of flash-linear-attention's format: what its keys say, and that its norm goes by group.
+TEST(Mamba2Test, EveryOptionOfTheOtherFormatIsWhatItsEquationSays) {
+  for (const char* changes :
+       {R"("n_groups": 2)", R"("norm_before_gate": true)", R"("rmsnorm": false)",
+        R"("D_has_hdim": true)", R"("dt_limit": [0.02, 0.05])",
+        R"("n_groups": 4, "norm_before_gate": true, "use_bias": true)"}) {
+    const std::string keys =
+        absl::StrCat(R"({"layer_norm_epsilon": null, "norm_eps": 0.01, )", changes, "}");
+    SCOPED_TRACE(keys);
+    ModelSpec spec = MatrixSpec("mamba2", nlohmann::ordered_json::parse(keys));
+    spec.config.erase("layer_norm_epsilon");
+    spec.config["vocab_size"] = 61;
+    ExpectPlain(spec, Mamba2);
+  }
+}
+
+TEST(MambaTest, TheOtherFormatHasTheSameEquation) {
+  ModelSpec spec = MatrixSpec("mamba", {{"norm_eps", 0.01}, {"dt_rank", 5}, {"vocab_size", 61}});
+  spec.config.erase("layer_norm_epsilon");
+  spec.config.erase("time_step_rank");
+  ExpectPlain(spec, Mamba);
+}
+
+TEST(SambaTest, EveryOptionIsWhatItsEquationSays) {
+  for (const char* changes :
+       {"{}", R"({"attn": null})", R"({"attn": {"layers": [0], "num_heads": 4, "window_size": 9}})",
+        R"({"attn": {"layers": [0, 1, 5], "num_heads": 4, "num_kv_heads": 2, "qkv_bias": true,
+                     "rope_theta": 500, "window_size": 64}})",
+        R"({"hidden_ratio": 7})", R"({"state_size": 20})", R"({"intermediate_size": 96})",
+        R"({"use_bias": true})", R"({"norm_eps": 0.01})"}) {
+    ExpectPlain("samba", changes, Samba);
+  }
+}
+
+// Logits of a folder for some tokens.
+std::vector<double> Logits(const TestFolder& folder) {
+  const auto driver = Drive(folder.path(), MakeReference(), {.slots = 1, .max_tokens = 16});
+  return FeedSlot(*driver, 0, RandomTokens(20, 61, /*seed=*/3), {8});
+}
+
+// Transformers does as the configuration says, whatever the file holds; flash-linear-attention
+// takes the head that is there.
+TEST(MambaTest, ATiedNetworkHasNoUseForAHead) {
+  for (const bool fla : {false, true}) {
+    ModelSpec spec = MatrixSpec("mamba", {{"vocab_size", 61}});
+    if (fla) {
+      for (const char* key : {"layer_norm_epsilon", "time_step_rank"}) spec.config.erase(key);
+      spec.config["norm_eps"] = 1e-5;
+      spec.config["dt_rank"] = 4;
+    }
+    const TestFolder untied, tied;
+    MakeFolder(spec, untied);
+    StoredTensors tensors = ReadTensors(untied.File("model.safetensors"));
+    ASSERT_TRUE(tensors.contains("lm_head.weight"));
+    spec.tied = true;
+    MakeFolder(spec, tied);
+    WriteTensors(tensors, tied.File("model.safetensors"));
+    const std::vector<double> with_both = Logits(tied);
+    if (fla) {
+      EXPECT_THAT(with_both, HasSameBits(Logits(untied)));
+      continue;
+    }
+    tensors.erase("lm_head.weight");
+    WriteTensors(tensors, tied.File("model.safetensors"));
+    EXPECT_THAT(with_both, HasSameBits(Logits(tied)));
+    EXPECT_GT(RelativeError(with_both, Logits(untied)), 1e-3);
+  }
+}
+
+TEST(MambaTest, OldFilesNameTheEmbeddingOtherwise) {
+  ModelSpec spec = MatrixSpec("mamba", {{"vocab_size", 61}});
+  const TestFolder folder;
+  MakeFolder(spec, folder);
+  const std::vector<double> want = Logits(folder);
+  StoredTensors tensors = ReadTensors(folder.File("model.safetensors"));
+  tensors["backbone.embedding.weight"] = tensors.at("backbone.embeddings.weight");
+  tensors.erase("backbone.embeddings.weight");
+  WriteTensors(tensors, folder.File("model.safetensors"));
+  EXPECT_THAT(Logits(folder), HasSameBits(want));
+}
+
+}  // namespace
+}  // namespace mneme
