@@ -425,9 +425,12 @@ void CpuKernels::MatrixMemory(const MatrixMemoryArgs& args) {
     }
   };
   const int64_t tasks = static_cast<int64_t>(rule_tasks_.size());
-  const double nanoseconds = 0.2 * static_cast<double>(entries * heads * value_dim * key_dim);
+  const double nanoseconds = 0.3 * static_cast<double>(entries * heads * value_dim * key_dim);
   if (nanoseconds < kWorthSharingNanoseconds) return run(0, tasks, 0);
-  const int64_t chunk = std::max<int64_t>(1, tasks / (8 * pool_.threads()));
+  // Tasks of one token each are alike, and better taken in long runs: they are one stream of
+  // memory.
+  const bool alike = args.segments.longest == 1;
+  const int64_t chunk = std::max<int64_t>(1, tasks / ((alike ? 2 : 8) * pool_.threads()));
   pool_.ParallelForDynamic(tasks, chunk, run);
 }
 
