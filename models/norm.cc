@@ -17,4 +17,14 @@ absl::StatusOr<Norm> TakeNorm(Weights& weights, absl::string_view prefix, const 
   return norm;
 }
 
+absl::StatusOr<Norm> TakeNormOfHeads(Weights& weights, const std::string& name, int heads, int dim,
+                                     float eps) {
+  MNEME_ASSIGN_OR_RETURN(
+      Norm norm,
+      TakeNorm(weights, name, {.weight = ".weight", .kind = NormKind::kLayer, .bias = ".bias"},
+               heads * dim, eps));
+  norm.weight.shape = norm.bias.shape = {heads, dim};
+  return norm;
+}
+
 }  // namespace mneme

@@ -35,7 +35,7 @@ inline void ApplyNorm(Kernels& kernels, const Norm& norm, const TensorView& x,
   }
 }
 
-// What the tensors of a norm are called.
+// The names of a norm's tensors, and its kind.
 struct NormTensor {
   std::string weight;                       // "attn_norm.weight"
   std::optional<float> eps = std::nullopt;  // unset: that of the network
@@ -46,5 +46,10 @@ struct NormTensor {
 // Takes them, their names behind `prefix`.
 absl::StatusOr<Norm> TakeNorm(Weights& weights, absl::string_view prefix, const NormTensor& tensor,
                               int dim, float eps);
+
+// LayerNorm of each head by itself, which is a group norm: "<name>.weight" and "<name>.bias" of all
+// heads, [heads * dim], are taken as [heads, dim].
+absl::StatusOr<Norm> TakeNormOfHeads(Weights& weights, const std::string& name, int heads, int dim,
+                                     float eps);
 
 }  // namespace mneme

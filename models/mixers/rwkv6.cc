@@ -29,7 +29,6 @@ class Rwkv6 final : public SequenceMixer {
     const int keys = config.heads * config.key_dim, values = config.heads * config.value_dim;
     auto mixer = std::make_unique<Rwkv6>();
     mixer->config_ = config;
-    mixer->norm_eps_ = builder.norm_eps;
     MNEME_RETURN_IF_ERROR(mixer->TakeMixes(builder));
 
     const auto matrix = [&](const char* name, int out, int in) {
@@ -50,11 +49,9 @@ class Rwkv6 final : public SequenceMixer {
     };
     MNEME_ASSIGN_OR_RETURN(
         mixer->bonus_, floats("attn.bonus", {config.heads, config.key_dim}, WeightInit::kNormal));
-    MNEME_ASSIGN_OR_RETURN(mixer->norm_weight_,
-                           floats("attn.g_norm.weight", {values}, WeightInit::kOnes));
-    MNEME_ASSIGN_OR_RETURN(mixer->norm_bias_,
-                           floats("attn.g_norm.bias", {values}, WeightInit::kZeros));
-    mixer->norm_weight_.shape = mixer->norm_bias_.shape = {config.heads, config.value_dim};
+    MNEME_ASSIGN_OR_RETURN(mixer->norm_,
+                           TakeNormOfHeads(weights, builder.Weight("attn.g_norm"), config.heads,
+                                           config.value_dim, builder.norm_eps));
     MNEME_ASSIGN_OR_RETURN(mixer->out_, matrix("attn.o_proj.weight", model_dim, values));
     mixer->memory_ = MemoryFields(builder, {})
                          .AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
@@ -104,8 +101,7 @@ class Rwkv6 final : public SequenceMixer {
                           .segments = ctx.row_index.segments,
                           .state = ctx.State(memory_),
                           .out = read});
-    kernels.LayerNorm(
-        {.x = read, .weight = norm_weight_, .bias = norm_bias_, .eps = norm_eps_, .y = read});
+    ApplyNorm(kernels, norm_, read, read);
     const TensorView y = ctx.TempForProducts({tokens, values}, {{&out_, 1}});
     kernels.SwiGlu({.gate = g, .up = Flat(read), .y = y});
     const LinearArgs out[] = {{.x = y, .weights = {&out_, 1}, .y = hidden, .accumulate = true}};
@@ -118,8 +114,8 @@ class Rwkv6 final : public SequenceMixer {
                                        .read = MatrixRule::Read::kBeforeWithBonus};
   enum { kR, kW, kK, kV, kG, kMixes };
 
-  // What makes mixes: of all five, the rows of M lie one behind the other, and so do the columns of
-  // X.
+  // Takes M, X, mu and b. The files hold the rows of all five M one behind the other, and so the
+  // columns of all five X.
   absl::Status TakeMixes(const LayerBuilder& builder) {
     Weights& weights = builder.weights();
     const int model_dim = builder.model_dim;
@@ -181,15 +177,14 @@ class Rwkv6 final : public SequenceMixer {
   }
 
   Rwkv6Config config_;
-  float norm_eps_ = 0;                                  // of the memory's output
   std::array<PackedMatrix, kMixes> mix_down_, mix_up_;  // [rank, model_dim], [model_dim, rank]
   TensorView mu_;                                       // [1, model_dim] f32
   TokenShift shift_;  // of r, w, k, v, g, beside what a token adds
   PackedMatrix r_, k_, v_, g_, out_;
   LowRank decay_;
-  TensorView decay_bias_;               // [1, heads * key_dim] f32
-  TensorView bonus_;                    // [heads, key_dim] f32
-  TensorView norm_weight_, norm_bias_;  // [heads, value_dim] f32
+  TensorView decay_bias_;  // [1, heads * key_dim] f32
+  TensorView bonus_;       // [heads, key_dim] f32
+  Norm norm_;              // of the memory's output, by head
   StateField memory_;
 };
 

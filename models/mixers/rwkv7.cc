@@ -29,11 +29,9 @@ class Rwkv7 final : public SequenceMixer {
     const int model_dim = builder.model_dim;
     const int values = config.heads * config.value_dim;
     const Shape keys_of_heads = {config.heads, config.key_dim};
-    const Shape values_of_heads = {config.heads, config.value_dim};
     auto mixer = std::make_unique<Rwkv7>();
     mixer->config_ = config;
     mixer->first_ = builder.layer == 0;
-    mixer->norm_eps_ = static_cast<float>(config.key_dim) * builder.norm_eps;
     MNEME_ASSIGN_OR_RETURN(const TensorView mix, TakeMixes(builder));
     mixer->shift_ = MakeTokenShift(builder, "shift", mix);
 
@@ -66,12 +64,11 @@ class Rwkv7 final : public SequenceMixer {
     MNEME_ASSIGN_OR_RETURN(mixer->k_k_, floats("attn.k_k", {model_dim}, WeightInit::kOnes));
     MNEME_ASSIGN_OR_RETURN(mixer->k_a_, floats("attn.k_a", {model_dim}, WeightInit::kOnes));
     MNEME_ASSIGN_OR_RETURN(mixer->r_k_, floats("attn.r_k", keys_of_heads, WeightInit::kNormal));
-    MNEME_ASSIGN_OR_RETURN(mixer->norm_weight_,
-                           floats("attn.g_norm.weight", {values}, WeightInit::kOnes));
-    MNEME_ASSIGN_OR_RETURN(mixer->norm_bias_,
-                           floats("attn.g_norm.bias", {values}, WeightInit::kZeros));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->norm_,
+        TakeNormOfHeads(weights, builder.Weight("attn.g_norm"), config.heads, config.value_dim,
+                        static_cast<float>(config.key_dim) * builder.norm_eps));
     mixer->k_k_.shape = mixer->k_a_.shape = keys_of_heads;
-    mixer->norm_weight_.shape = mixer->norm_bias_.shape = values_of_heads;
     MNEME_ASSIGN_OR_RETURN(mixer->out_, matrix("attn.o_proj.weight", model_dim, values));
     mixer->memory_ = MemoryFields(builder, {})
                          .AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
@@ -146,9 +143,9 @@ class Rwkv7 final : public SequenceMixer {
                           .out = read});
     const TensorView y = ctx.TempForProducts({tokens, values}, {{&out_, 1}});
     kernels.Rwkv7Output({.x = read,
-                         .weight = norm_weight_,
-                         .bias = norm_bias_,
-                         .eps = norm_eps_,
+                         .weight = norm_.weight,
+                         .bias = norm_.bias,
+                         .eps = norm_.eps,
                          .r = ByHead(r, heads),
                          .k = ByHead(k, heads),
                          .r_k = r_k_,
@@ -185,7 +182,7 @@ class Rwkv7 final : public SequenceMixer {
     return weights.FloatGroup(names, {1, 1, builder.model_dim}, WeightInit::kNormal);
   }
 
-  // What multiplies mixes.
+  // The matrices by which mixes are multiplied.
   std::vector<std::span<const PackedMatrix>> products() const {
     std::vector<std::span<const PackedMatrix>> products = {
         {&r_, 1}, {&k_, 1}, {&v_, 1}, {&decay_.down, 1}, {&rate_.down, 1}, {&gate_.down, 1}};
@@ -195,14 +192,13 @@ class Rwkv7 final : public SequenceMixer {
 
   Rwkv7Config config_;
   bool first_ = false;  // the first layer
-  float norm_eps_ = 0;  // of the memory's output
   TokenShift shift_;    // of r, w, k, v, a, g
   PackedMatrix r_, k_, v_, out_;
   LowRank decay_, rate_, gate_, residual_;
-  TensorView decay_bias_, rate_bias_;   // [heads, key_dim] f32
-  TensorView residual_bias_;            // [heads * value_dim] f32
-  TensorView k_k_, k_a_, r_k_;          // [heads, key_dim] f32
-  TensorView norm_weight_, norm_bias_;  // [heads, value_dim] f32
+  TensorView decay_bias_, rate_bias_;  // [heads, key_dim] f32
+  TensorView residual_bias_;           // [heads * value_dim] f32
+  TensorView k_k_, k_a_, r_k_;         // [heads, key_dim] f32
+  Norm norm_;                          // of the memory's output, by head
   StateField memory_;
 };
 
