@@ -14,7 +14,7 @@ import join_rules
 
 BENCH = pathlib.Path(__file__).resolve().parent
 
-# What the benches wrote on an H200 for gla's states of 12 and 400 MB and both prompts.
+# Recorded on an H200: the benches' lines for gla's states of 12 and 400 MB and both prompts.
 OURS = [
     {"rule": "gla", "head_states": 24, "state_mb": 12.582912, "tile": "chosen", "step_us": 8.7,
      "tbs": 2.8926, "of_copy": 67.9},

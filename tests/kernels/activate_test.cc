@@ -238,7 +238,7 @@ TEST_P(ActivateTest, MultiplyAddsToWhatIsThere) {
   for (const int dim : kDims) {
     for (const int rows : {0, 1, 400}) {
       const std::vector<double> want = run(*reference_, rows, dim);
-      // Of normal numbers a product is below 40.
+      // Products of two normal numbers stay below 40.
       const std::vector<double> bound(want.size(), 2 * 40 * kUnitF32);
       EXPECT_THAT(run(*backend_, rows, dim), IsWithin(bound, want)) << rows << " x " << dim;
     }

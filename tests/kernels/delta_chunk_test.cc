@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "kernels/state_row.h"
 #include "tests/kernels/delta_rule_problem.h"
@@ -24,28 +23,11 @@ class CudaDeltaChunkTest : public testing::Test {
  protected:
   void SetUp() override {
     if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-    backend_ = MakeRounded(DType::kF32);
+    backend_ = MakeCuda(DType::kBF16);
   }
 
-  static std::unique_ptr<Backend> MakeRounded(DType state_dtype) {
-    BackendOptions options;
-    options.compute_dtype = DType::kBF16;
-    options.state_dtype = state_dtype;
-    absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
-    EXPECT_TRUE(backend.ok()) << backend.status();
-    return backend.ok() ? *std::move(backend) : nullptr;
-  }
-
-  // The states of the memories that segments go through: others would hide the errors of those.
   static std::vector<double> ActiveStates(const DeltaProblem& p, const DeltaResult& result) {
-    std::vector<double> active;
-    const int64_t n = p.dims.state_elements();
-    for (int i = 0; i < p.slots * p.memories; ++i) {
-      if (!p.ActiveSomewhere(i / p.memories, i % p.memories)) continue;
-      active.insert(active.end(), result.states.begin() + i * n,
-                    result.states.begin() + (i + 1) * n);
-    }
-    return active;
+    return mneme::ActiveStates(p.segments, p.memories, p.dims.state_elements(), result.states);
   }
   static void ExpectClose(const DeltaProblem& p, const DeltaResult& got, const DeltaResult& want,
                           double bound = kBound) {
@@ -144,7 +126,7 @@ TEST_F(CudaDeltaChunkTest, ValuesMayHaveAnySize) {
 }
 
 TEST_F(CudaDeltaChunkTest, MatchesReferenceWithF16State) {
-  const std::unique_ptr<Backend> halves = MakeRounded(DType::kF16);
+  const std::unique_ptr<Backend> halves = MakeCuda(DType::kBF16, DType::kF16);
   uint64_t seed = 220;
   for (const int key_dim : {64, 256}) {
     ++seed;
@@ -159,7 +141,7 @@ TEST_F(CudaDeltaChunkTest, MatchesReferenceWithF16State) {
 
 // A matrix that a prompt leaves in integers, and that the next part of the prompt goes on from.
 TEST_F(CudaDeltaChunkTest, MatchesReferenceWithInt8State) {
-  const std::unique_ptr<Backend> ints = MakeRounded(DType::kI8);
+  const std::unique_ptr<Backend> ints = MakeCuda(DType::kBF16, DType::kI8);
   uint64_t seed = 225;
   for (const int key_dim : {64, 128, 256}) {
     ++seed;

@@ -276,13 +276,10 @@ class CudaDeltaMixerStepTest : public testing::Test {
   // numbers as models have it.
   static void ExpectHonoured(const LayerProblem& p, DType compute, Way way, double bound) {
     const bool whole_layer = way == Way::kLayer;
-    BackendOptions options;
-    options.compute_dtype = compute;
-    absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
-    CHECK(backend.ok()) << backend.status();
+    const std::unique_ptr<Backend> backend = MakeCuda(compute);
     const std::unique_ptr<Backend> reference = MakeReference();
     const StepsResult want = RunSteps(p, *reference, Way::kParts, whole_layer);
-    const StepsResult got = RunSteps(p, **backend, way, whole_layer);
+    const StepsResult got = RunSteps(p, *backend, way, whole_layer);
     EXPECT_TRUE(got.fused);
     const double out_error = RelativeError(got.added, want.added);
     const double state_error = RelativeError(got.states, want.states);

@@ -63,24 +63,11 @@ struct DeltaProblem {
     return values;
   }
 
-  bool FreshSomewhere(int slot, int memory) const {
-    for (const SegmentSpec& s : segments) {
-      if (s.fresh && s.slot == slot && s.memory == memory) return true;
-    }
-    return false;
-  }
-  bool ActiveSomewhere(int slot, int memory) const {
-    for (const SegmentSpec& s : segments) {
-      if (s.active() && s.slot == slot && s.memory == memory) return true;
-    }
-    return false;
-  }
-
   // A memory that is fresh holds what its slab happened to hold: NaN, here.
   void LoadStates(SlabPool& slabs) const {
     for (int i = 0; i < slots * memories; ++i) {
       const int slot = i / memories, memory = i % memories;
-      if (!FreshSomewhere(slot, memory)) slabs.Write(slot, memory, states[i]);
+      if (!IsFresh(segments, slot, memory)) slabs.Write(slot, memory, states[i]);
     }
   }
   SlabPool NewSlabs(Workbench& bench) const {
@@ -132,7 +119,7 @@ struct DeltaProblem {
     for (int e = 0; e < Entries(segments); ++e) entries.push_back(e);
     const std::vector<double> out = Step(bench, slabs, segments, entries, in_place);
     EXPECT_TRUE(slabs.OnlyTouched(before, [this](int slot, int memory) {
-      return ActiveSomewhere(slot, memory);
+      return IsActive(segments, slot, memory);
     })) << "state outside the segments' memories was written";
     for (size_t s = 0; s < segments.size(); ++s) {
       if (segments[s].active()) active.push_back(static_cast<int>(s));

@@ -6,7 +6,6 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "gtest/gtest.h"
 #include "tests/kernels/matrix_memory_problem.h"
 #include "tests/support/matchers.h"
@@ -40,28 +39,11 @@ class CudaMatrixChunkTest : public testing::Test {
   void SetUp() override {
     if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
     if (!HasHopperKernels()) GTEST_SKIP() << "only Hopper has these kernels";
-    backend_ = Make(DType::kBF16);
+    backend_ = MakeCuda(DType::kBF16);
   }
 
-  static std::unique_ptr<Backend> Make(DType compute_dtype, DType state_dtype = DType::kF32) {
-    BackendOptions options;
-    options.compute_dtype = compute_dtype;
-    options.state_dtype = state_dtype;
-    absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
-    EXPECT_TRUE(backend.ok()) << backend.status();
-    return backend.ok() ? *std::move(backend) : nullptr;
-  }
-
-  // The states of the memories that segments go through: others would hide the errors of those.
   static std::vector<double> ActiveStates(const MatrixProblem& p, const MatrixResult& result) {
-    std::vector<double> active;
-    const int64_t n = p.dims.state_elements();
-    for (int i = 0; i < p.slots * p.memories; ++i) {
-      if (!p.Is(i / p.memories, i % p.memories, /*fresh_only=*/false)) continue;
-      active.insert(active.end(), result.states.begin() + i * n,
-                    result.states.begin() + (i + 1) * n);
-    }
-    return active;
+    return mneme::ActiveStates(p.segments, p.memories, p.dims.state_elements(), result.states);
   }
   static void ExpectClose(const MatrixProblem& p, const MatrixResult& got,
                           const MatrixResult& want) {
@@ -113,7 +95,7 @@ TEST_F(CudaMatrixChunkTest, MatchesReferenceForOddSizes) {
 
 // The other tests would pass if nothing went in chunks.
 TEST_F(CudaMatrixChunkTest, ChunksRoundWhereTheirSizesAreAndNothingElseDoes) {
-  const std::unique_ptr<Backend> exact = Make(DType::kF32);
+  const std::unique_ptr<Backend> exact = MakeCuda(DType::kF32);
   for (const Rule rule : ChunkedRules()) {
     SCOPED_TRACE(Describe(rule));
     const MatrixProblem chunked(140, rule, {.heads = 2, .key_dim = 64, .value_dim = 64},
@@ -204,7 +186,7 @@ TEST_F(CudaMatrixChunkTest, ExtremeGatesStayFiniteAndMatch) {
 }
 
 TEST_F(CudaMatrixChunkTest, MatchesReferenceWithF16State) {
-  const std::unique_ptr<Backend> halves = Make(DType::kBF16, DType::kF16);
+  const std::unique_ptr<Backend> halves = MakeCuda(DType::kBF16, DType::kF16);
   uint64_t seed = 450;
   for (const Rule rule : ChunkedRules()) {
     for (const int key_dim : {64, 256}) {
@@ -302,7 +284,7 @@ TEST_F(CudaMatrixChunkTest, SplittingASegmentStaysWithinTheBound) {
 // Keys that are not of length one may make a memory larger than its values are, beyond what f16
 // holds of a row: such go token by token, in f32.
 TEST_F(CudaMatrixChunkTest, LongKeysGoTokenByToken) {
-  const std::unique_ptr<Backend> exact = Make(DType::kF32);
+  const std::unique_ptr<Backend> exact = MakeCuda(DType::kF32);
   for (const auto decay : {Rule::Decay::kNone, Rule::Decay::kHead}) {
     const Rule rule = {decay, Rule::Correction::kDelta, Rule::Read::kAfter};
     SCOPED_TRACE(testing::Message() << "seed 650, " << Describe(rule));

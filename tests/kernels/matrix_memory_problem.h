@@ -145,17 +145,11 @@ struct MatrixProblem {
     return values;
   }
 
-  bool Is(int slot, int memory, bool fresh_only) const {
-    return std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
-      return s.active() && (s.fresh || !fresh_only) && s.slot == slot && s.memory == memory;
-    });
-  }
-
   // A memory that is fresh holds what its slab happened to hold: NaN, here.
   void LoadStates(SlabPool& slabs) const {
     for (int i = 0; i < slots * memories; ++i) {
       const int slot = i / memories, memory = i % memories;
-      if (!Is(slot, memory, /*fresh_only=*/true)) slabs.Write(slot, memory, states[i]);
+      if (!IsFresh(segments, slot, memory)) slabs.Write(slot, memory, states[i]);
     }
   }
   SlabPool NewSlabs(Workbench& bench) const {
@@ -216,7 +210,7 @@ struct MatrixProblem {
     for (int entry = 0; entry < Entries(segments); ++entry) entries.push_back(entry);
     const std::vector<double> out = Step(bench, slabs, segments, entries, in_place);
     EXPECT_TRUE(slabs.OnlyTouched(before, [this](int slot, int memory) {
-      return Is(slot, memory, /*fresh_only=*/false);
+      return IsActive(segments, slot, memory);
     })) << "state outside the segments' memories was written";
     for (size_t s = 0; s < segments.size(); ++s) {
       if (segments[s].active()) active.push_back(static_cast<int>(s));

@@ -63,8 +63,8 @@ struct NormProblem {
     return bench.Read(args.y);
   }
 
-  // What is subtracted is as large as the largest sum of the row's numbers, and off by so much in
-  // units of the row's deviation; the rest is relative to what is left.
+  // The mean that is subtracted is off by as much as the largest sum of the row's numbers is, in
+  // units of the row's deviation; all other errors are relative to what is left.
   std::vector<double> LayerNormBound(const std::vector<double>& unbiased,
                                      const std::vector<double>& biased) const {
     std::vector<double> bound;

@@ -27,11 +27,7 @@ class CudaProductDtypeTest : public testing::Test {
  protected:
   void SetUp() override {
     if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
-    BackendOptions options;
-    options.compute_dtype = DType::kBF16;
-    absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
-    ASSERT_TRUE(backend.ok()) << backend.status();
-    backend_ = *std::move(backend);
+    backend_ = MakeCuda(DType::kBF16);
     bench_ = std::make_unique<Workbench>(*backend_);
   }
   TensorView NewRounded(Shape shape) {

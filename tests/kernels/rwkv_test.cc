@@ -45,11 +45,9 @@ struct ShiftProblem {
     Workbench bench(backend);
     const int entries = Entries(segments);
     SlabPool slabs(bench, kSlots, kMemories, dim, bench.backend().state_format().window_dtype);
-    // What is fresh holds what its slab happened to hold: NaN, here.
+    // A fresh memory holds what its slab happened to hold: NaN, here.
     for (int i = 0; i < kSlots * kMemories; ++i) {
-      const bool fresh = std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
-        return s.fresh && s.slot == i / kMemories && s.memory == i % kMemories;
-      });
+      const bool fresh = IsFresh(segments, i / kMemories, i % kMemories);
       if (!fresh) slabs.Write(i / kMemories, i % kMemories, last[i]);
     }
     TokenShiftArgs args;
@@ -80,7 +78,7 @@ struct ShiftProblem {
       result.y.insert(result.y.end(), picked.begin(), picked.end());
     }
     for (int i = 0; i < kSlots * kMemories; ++i) {
-      // What is still NaN was fresh, and not written.
+      // A memory that still is NaN was fresh, and not written.
       for (const double value : slabs.Read(i / kMemories, i % kMemories)) {
         result.last.push_back(std::isnan(value) ? kUnwritten : value);
       }

@@ -1,5 +1,5 @@
-// What the families of Mamba read of config.json: whose format it is, what they refuse, what
-// counts.
+// The families of Mamba read config.json: which format it is in, keys that are refused, keys that
+// count in the fingerprint.
 
 #include <map>
 #include <string>
@@ -10,8 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model_config.h"
-#include "models/state_layout.h"
-#include "models/weight_recorder.h"
+#include "tests/models/config_keys.h"
 #include "tools/model_maker.h"
 
 namespace mneme {
@@ -19,18 +18,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-absl::StatusOr<ModelConfig> Parse(const std::string& model_type, const std::string& keys) {
-  return ParseModelConfig(
-      absl::StrCat("{\"model_type\": \"", model_type, "\"", keys.empty() ? "" : ", ", keys, "}"),
-      "config.json");
-}
-
-uint64_t FingerprintOf(const std::string& model_type, const std::string& keys) {
-  const auto config = Parse(model_type, keys);
-  EXPECT_TRUE(config.ok()) << model_type << " " << keys << ": " << config.status();
-  return config.ok() ? config->fingerprint : 0;
-}
 
 // A family in one format, the keys that say which, and values that differ from the defaults.
 struct Family {
@@ -123,15 +110,9 @@ TEST(MambaFingerprintTest, WhatMovesNeitherDoesNotCount) {
 
 // The slab of a network of one layer.
 int64_t SlabOf(const std::string& type, const std::string& keys) {
-  const auto config = Parse(type, absl::StrCat(R"("num_hidden_layers": 1)", keys));
+  const auto config = ConfigOf(type, absl::StrCat(R"("num_hidden_layers": 1)", keys));
   EXPECT_TRUE(config.ok()) << config.status();
-  WeightRecorder weights({});
-  StateLayout state;
-  std::vector<std::string> warnings;
-  const auto network =
-      config->make_network({.weights = weights, .state = state, .warnings = warnings});
-  EXPECT_TRUE(network.ok()) << network.status();
-  return state.slab_bytes();
+  return MakeNetwork(*config).state.slab_bytes();
 }
 
 TEST(MambaConfigTest, MissingKeysAreTheFormatsDefaults) {
@@ -148,7 +129,7 @@ TEST(MambaConfigTest, MissingKeysAreTheFormatsDefaults) {
                                            {"mamba", R"("norm_eps": 1e-5)", {1, 2}},
                                            {"mamba2", R"("norm_eps": 1e-5)", {1, 2}},
                                            {"samba", "", {1, 2}}}) {
-    const auto config = Parse(type, keys);
+    const auto config = ConfigOf(type, keys);
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ(config->bos_token, tokens.first) << type << " " << keys;
     EXPECT_EQ(config->eos_tokens, std::vector<int32_t>{tokens.second}) << type << " " << keys;
@@ -163,29 +144,15 @@ TEST(MambaConfigTest, WhichModelsAreTiedByDefault) {
                                          {"mamba", R"("norm_eps": 1e-5)", false},
                                          {"mamba", R"("tie_word_embeddings": null)", false},
                                          {"mamba", R"("tie_word_embeddings": false)", false}}) {
-    const auto config = Parse(type, keys);
+    const auto config = ConfigOf(type, keys);
     ASSERT_TRUE(config.ok()) << config.status();
-    WeightRecorder weights({});
-    StateLayout state;
-    std::vector<std::string> warnings;
-    ASSERT_TRUE(
-        config->make_network({.weights = weights, .state = state, .warnings = warnings}).ok());
+    const MadeNetwork made = MakeNetwork(*config);
     bool head = false;
-    for (const TensorSpec& tensor : weights.tensors()) head |= tensor.name == "lm_head.weight";
+    for (const TensorSpec& tensor : made.tensors) head |= tensor.name == "lm_head.weight";
     EXPECT_EQ(head, !tied) << type << " " << keys;
-    EXPECT_THAT(warnings, IsEmpty());
+    EXPECT_THAT(made.warnings, IsEmpty());
   }
 }
-
-struct BadKeys {
-  const char* name;
-  const char* model_type;
-  const char* keys;
-  absl::StatusCode code;
-  const char* message;
-};
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr absl::StatusCode kUnimplemented = absl::StatusCode::kUnimplemented;
 
 constexpr BadKeys kBadKeys[] = {
     {"both_formats", "mamba", R"("norm_eps": 1e-5, "layer_norm_epsilon": 1e-5)", kInvalid,
@@ -236,48 +203,31 @@ constexpr BadKeys kBadKeys[] = {
 
 class MambaBadKeysTest : public testing::TestWithParam<BadKeys> {};
 
-TEST_P(MambaBadKeysTest, IsRefusedByName) {
-  const auto config = Parse(GetParam().model_type, GetParam().keys);
-  ASSERT_FALSE(config.ok());
-  EXPECT_EQ(config.status().code(), GetParam().code) << config.status();
-  EXPECT_THAT(config.status().message(), HasSubstr(GetParam().message));
-}
+TEST_P(MambaBadKeysTest, IsRefusedByName) { ExpectRefused(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(All, MambaBadKeysTest, testing::ValuesIn(kBadKeys),
                          [](const auto& info) { return info.param.name; });
 
 TEST(MambaConfigTest, MisspelledKeysAreToldOf) {
-  EXPECT_THAT(Parse("mamba2", R"("n_group": 2)")->warnings,
+  EXPECT_THAT(ConfigOf("mamba2", R"("n_group": 2)")->warnings,
               testing::ElementsAre(HasSubstr("did you mean \"n_groups\"?")));
-  EXPECT_THAT(
-      Parse("mamba", R"("time_step_rank": 48, "time_step_min": 0.5, "use_cache": true)")->warnings,
-      IsEmpty());
+  EXPECT_THAT(ConfigOf("mamba", R"("time_step_rank": 48, "time_step_min": 0.5, "use_cache": true)")
+                  ->warnings,
+              IsEmpty());
 }
 
-// What documents and the tool's help say of the shapes that are named after 370M.
+// Documents and the tool's help state these numbers for the shapes that are named after 370M.
 TEST(MambaShapesTest, HaveTheParametersAndTheStateThatDocumentsTell) {
   for (const auto& [shape, millions, slab] :
        {std::tuple("mamba-370m", 371.5, int64_t{48} * (16 + 3) * 2048 * 4),
         {"mamba2-370m", 368.3, int64_t{48} * (32 * 64 * 128 + 3 * (2048 + 256)) * 4}}) {
     const auto spec = SpecOfShape(shape);
     ASSERT_TRUE(spec.ok()) << spec.status();
-    const auto tensors = TensorsOf(*spec);
-    ASSERT_TRUE(tensors.ok()) << tensors.status();
-    double count = 0;
-    for (const TensorSpec& tensor : *tensors) {
-      double elements = 1;
-      for (const int64_t dim : tensor.shape) elements *= static_cast<double>(dim);
-      count += elements;
-    }
-    EXPECT_NEAR(count / 1e6, millions, 0.5) << shape;
     const auto config = ParseModelConfig(ConfigJson(*spec), "config.json");
     ASSERT_TRUE(config.ok()) << config.status();
-    WeightRecorder weights({});
-    StateLayout state;
-    std::vector<std::string> warnings;
-    ASSERT_TRUE(
-        config->make_network({.weights = weights, .state = state, .warnings = warnings}).ok());
-    EXPECT_EQ(state.slab_bytes(), slab) << shape;
+    const MadeNetwork made = MakeNetwork(*config);
+    EXPECT_NEAR(made.millions(), millions, 0.5) << shape;
+    EXPECT_EQ(made.state.slab_bytes(), slab) << shape;
   }
 }
 

@@ -194,7 +194,7 @@ TEST(Mamba2Test, EveryOptionIsWhatItsEquationSays) {
   }
 }
 
-// Of flash-linear-attention's format: what its keys say, and that its norm goes by group.
+// flash-linear-attention's format has keys of its own, and a norm that goes by group.
 TEST(Mamba2Test, EveryOptionOfTheOtherFormatIsWhatItsEquationSays) {
   for (const char* changes :
        {R"("n_groups": 2)", R"("norm_before_gate": true)", R"("rmsnorm": false)",

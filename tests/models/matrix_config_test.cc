@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model_config.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/golden.h"
 #include "tests/models/matrix_spec.h"
 
@@ -25,18 +26,6 @@ const std::vector<std::string>& Types() {
       "linear_attn", "retnet", "gla",     "delta_net", "kda",
       "hgrn2",       "gsa",    "mom_gla", "mom_gsa",   "mom_linear_attn"};
   return *types;
-}
-
-absl::StatusOr<ModelConfig> Parse(const std::string& model_type, const std::string& keys) {
-  return ParseModelConfig(
-      absl::StrCat("{\"model_type\": \"", model_type, "\"", keys.empty() ? "" : ", ", keys, "}"),
-      "config.json");
-}
-
-uint64_t FingerprintOf(const std::string& model_type, const std::string& keys) {
-  const auto config = Parse(model_type, keys);
-  EXPECT_TRUE(config.ok()) << model_type << " " << keys << ": " << config.status();
-  return config.ok() ? config->fingerprint : 0;
 }
 
 // Values that differ from the defaults in one key.
@@ -145,15 +134,9 @@ TEST(MatrixFingerprintTest, WhatMovesNeitherDoesNotCount) {
 TEST(MatrixConfigTest, MissingKeysAreUpstreamsDefaults) {
   // The layout of a session's state shows them.
   const auto slab = [](const std::string& type, const std::string& keys) {
-    const auto config = Parse(type, absl::StrCat(R"("num_hidden_layers": 1)", keys));
+    const auto config = ConfigOf(type, absl::StrCat(R"("num_hidden_layers": 1)", keys));
     EXPECT_TRUE(config.ok()) << config.status();
-    WeightRecorder weights({});
-    StateLayout state;
-    std::vector<std::string> warnings;
-    const auto network =
-        config->make_network({.weights = weights, .state = state, .warnings = warnings});
-    EXPECT_TRUE(network.ok()) << network.status();
-    return state.slab_bytes();
+    return MakeNetwork(*config).state.slab_bytes();
   };
   const int64_t window = 3 * 2048 * 4;
   EXPECT_EQ(slab("linear_attn", ""), 4 * 512 * 512 * 4);
@@ -171,16 +154,6 @@ TEST(MatrixConfigTest, MissingKeysAreUpstreamsDefaults) {
   EXPECT_EQ(slab("mom_gsa", ""), 64 + 8 * 2 * 4 * 512 * 64 * 4);
   EXPECT_EQ(slab("mom_linear_attn", ""), 64 + 8 * 4 * 512 * 512 * 4);
 }
-
-struct BadKeys {
-  const char* name;
-  const char* model_type;
-  const char* keys;
-  absl::StatusCode code;
-  const char* message;
-};
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr absl::StatusCode kUnimplemented = absl::StatusCode::kUnimplemented;
 
 constexpr BadKeys kBadKeys[] = {
     {"gla_heads", "gla", R"("num_heads": 3)", kInvalid, "a multiple of num_heads (3)"},
@@ -233,12 +206,7 @@ constexpr BadKeys kBadKeys[] = {
 
 class BadKeysTest : public testing::TestWithParam<BadKeys> {};
 
-TEST_P(BadKeysTest, IsRefusedByName) {
-  const auto config = Parse(GetParam().model_type, GetParam().keys);
-  ASSERT_FALSE(config.ok());
-  EXPECT_EQ(config.status().code(), GetParam().code) << config.status();
-  EXPECT_THAT(config.status().message(), HasSubstr(GetParam().message));
-}
+TEST_P(BadKeysTest, IsRefusedByName) { ExpectRefused(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(All, BadKeysTest, testing::ValuesIn(kBadKeys),
                          [](const auto& info) { return info.param.name; });
@@ -249,7 +217,7 @@ TEST(MatrixConfigTest, WhatNoFamilyHasIsRefusedByName) {
                                      {"attnres_block_size", "2"},
                                      {"quantization_config", "{}"},
                                      {"hidden_act", "\"gelu\""}}) {
-      const auto config = Parse(type, absl::StrCat("\"", key, "\": ", value));
+      const auto config = ConfigOf(type, absl::StrCat("\"", key, "\": ", value));
       EXPECT_TRUE(absl::IsUnimplemented(config.status())) << type << " " << config.status();
       EXPECT_THAT(config.status().message(), HasSubstr(absl::StrCat("key \"", key, "\" is")));
     }
@@ -262,11 +230,11 @@ TEST(MatrixConfigTest, WarningsAreOfMistakesOnly) {
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_THAT(config->warnings, IsEmpty()) << name;
   }
-  EXPECT_THAT(Parse("hgrn2", R"("num_heads": 3)")->warnings,
+  EXPECT_THAT(ConfigOf("hgrn2", R"("num_heads": 3)")->warnings,
               ElementsAre(HasSubstr("\"num_heads\" is 3 and ignored: expand_ratio makes 16")));
-  EXPECT_THAT(Parse("gla", R"("num_kv_head": 2)")->warnings,
+  EXPECT_THAT(ConfigOf("gla", R"("num_kv_head": 2)")->warnings,
               ElementsAre(HasSubstr("did you mean \"num_kv_heads\"?")));
-  EXPECT_THAT(Parse("kda", R"("lower_bounds": -5)")->warnings,
+  EXPECT_THAT(ConfigOf("kda", R"("lower_bounds": -5)")->warnings,
               ElementsAre(HasSubstr("did you mean \"lower_bound\"?")));
 }
 

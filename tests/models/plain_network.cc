@@ -233,7 +233,7 @@ PlainNetwork NetworkOf(const PlainMixer& mixer) {
   };
 }
 
-// What the reference backend computes, compared with `plain` unless that is null.
+// The reference backend's logits, compared with `plain` unless that is null.
 std::vector<double> DrivenLogits(const ModelSpec& spec, const PlainNetwork* plain) {
   const std::vector<int32_t> tokens = RandomTokens(40, kVocab, /*seed=*/3);
   const TestFolder folder;

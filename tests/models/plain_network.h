@@ -25,7 +25,7 @@ class PlainModel {
   const nlohmann::json& config() const { return config_; }
   bool Has(const std::string& name) const { return tensors_.contains(name); }
   const Vec& Tensor(const std::string& name) const;
-  // What the names of all tensors but the head begin with.
+  // The beginning of the names of all tensors but the head.
   const char* stem() const { return Has("backbone.norm_f.weight") ? "backbone." : "model."; }
 
  private:

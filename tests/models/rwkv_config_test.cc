@@ -1,4 +1,5 @@
-// What RWKV-6 and RWKV-7 read of config.json: what they refuse, what counts, what is left out.
+// RWKV-6 and RWKV-7 read config.json: keys that are refused, keys that count in the fingerprint,
+// keys that are left out.
 
 #include <map>
 #include <string>
@@ -8,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model_config.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/matrix_spec.h"
 
 namespace mneme {
@@ -16,18 +18,6 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-
-absl::StatusOr<ModelConfig> Parse(const std::string& model_type, const std::string& keys) {
-  return ParseModelConfig(
-      absl::StrCat("{\"model_type\": \"", model_type, "\"", keys.empty() ? "" : ", ", keys, "}"),
-      "config.json");
-}
-
-uint64_t FingerprintOf(const std::string& model_type, const std::string& keys) {
-  const auto config = Parse(model_type, keys);
-  EXPECT_TRUE(config.ok()) << model_type << " " << keys << ": " << config.status();
-  return config.ok() ? config->fingerprint : 0;
-}
 
 const std::vector<std::string> kTypes = {"rwkv6", "rwkv7"};
 
@@ -86,16 +76,6 @@ TEST(RwkvFingerprintTest, WhatMovesNeitherDoesNotCount) {
        R"("hidden_size": 1000, "head_dim": 8, "intermediate_size": 3008)");
 }
 
-struct BadKeys {
-  const char* name;
-  const char* model_type;
-  const char* keys;
-  absl::StatusCode code;
-  const char* message;
-};
-constexpr absl::StatusCode kInvalid = absl::StatusCode::kInvalidArgument;
-constexpr absl::StatusCode kUnimplemented = absl::StatusCode::kUnimplemented;
-
 constexpr BadKeys kBadKeys[] = {
     {"attn", "rwkv6", R"("attn": {"layers": [1], "num_heads": 4})", kUnimplemented,
      "which is not supported; expected null: layers with attention"},
@@ -129,53 +109,29 @@ constexpr BadKeys kBadKeys[] = {
 
 class RwkvBadKeysTest : public testing::TestWithParam<BadKeys> {};
 
-TEST_P(RwkvBadKeysTest, IsRefusedByName) {
-  const auto config = Parse(GetParam().model_type, GetParam().keys);
-  ASSERT_FALSE(config.ok());
-  EXPECT_EQ(config.status().code(), GetParam().code) << config.status();
-  EXPECT_THAT(config.status().message(), HasSubstr(GetParam().message));
-}
+TEST_P(RwkvBadKeysTest, IsRefusedByName) { ExpectRefused(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(All, RwkvBadKeysTest, testing::ValuesIn(kBadKeys),
                          [](const auto& info) { return info.param.name; });
 
 TEST(RwkvConfigTest, WarningsAreOfMistakesOnly) {
-  EXPECT_THAT(Parse("rwkv6", R"("attn_mode": "chunk", "gate_low_rank_dim": 64)")->warnings,
+  EXPECT_THAT(ConfigOf("rwkv6", R"("attn_mode": "chunk", "gate_low_rank_dim": 64)")->warnings,
               IsEmpty());
-  EXPECT_THAT(Parse("rwkv7", R"("attn_mode": "chunk", "num_heads": 32)")->warnings, IsEmpty());
-  EXPECT_THAT(Parse("rwkv7", R"("head_dims": 32)")->warnings,
+  EXPECT_THAT(ConfigOf("rwkv7", R"("attn_mode": "chunk", "num_heads": 32)")->warnings, IsEmpty());
+  EXPECT_THAT(ConfigOf("rwkv7", R"("head_dims": 32)")->warnings,
               ElementsAre(HasSubstr("did you mean \"head_dim\"?")));
-}
-
-struct Made {
-  double millions = 0;
-  StateLayout state;
-};
-Made Make(const ModelConfig& config) {
-  WeightRecorder weights({});
-  Made made;
-  std::vector<std::string> warnings;
-  const auto network =
-      config.make_network({.weights = weights, .state = made.state, .warnings = warnings});
-  EXPECT_TRUE(network.ok()) << network.status();
-  for (const TensorSpec& tensor : weights.tensors()) {
-    double elements = 1e-6;
-    for (const int64_t dim : tensor.shape) elements *= static_cast<double>(dim);
-    made.millions += elements;
-  }
-  return made;
 }
 
 TEST(RwkvConfigTest, MissingKeysAreUpstreamsDefaults) {
   // A matrix, and the last token twice.
   const int64_t shifts = 2 * 2048 * 4;
-  EXPECT_EQ(Make(*Parse("rwkv6", R"("num_hidden_layers": 1)")).state.slab_bytes(),
+  EXPECT_EQ(MakeNetwork(*ConfigOf("rwkv6", R"("num_hidden_layers": 1)")).state.slab_bytes(),
             4 * 256 * 512 * 4 + shifts);
-  EXPECT_EQ(Make(*Parse("rwkv7", R"("num_hidden_layers": 1)")).state.slab_bytes(),
+  EXPECT_EQ(MakeNetwork(*ConfigOf("rwkv7", R"("num_hidden_layers": 1)")).state.slab_bytes(),
             32 * 64 * 64 * 4 + shifts);
 }
 
-// What documents and the tool's help say of the shapes.
+// Documents and the tool's help state these numbers for the shapes.
 TEST(RwkvConfigTest, ShapesHaveTheParametersAndTheStateThatDocumentsTell) {
   struct Expected {
     const char* shape;
@@ -189,8 +145,8 @@ TEST(RwkvConfigTest, ShapesHaveTheParametersAndTheStateThatDocumentsTell) {
     ASSERT_TRUE(spec.ok()) << spec.status();
     const auto config = ParseModelConfig(ConfigJson(*spec), "config.json");
     ASSERT_TRUE(config.ok()) << config.status();
-    const Made made = Make(*config);
-    EXPECT_NEAR(made.millions, millions, 0.01) << shape;
+    const MadeNetwork made = MakeNetwork(*config);
+    EXPECT_NEAR(made.millions(), millions, 0.01) << shape;
     EXPECT_EQ(made.state.slab_bytes(), slab) << shape;
   }
 }

@@ -47,7 +47,7 @@ Vec Mixed(const Vec& x, const Vec& step, const Vec& mix) {
 double SquaredRelu(double z) { return z > 0 ? z * z : 0; }
 double Identity(double z) { return z; }
 
-// Of low rank, with the bias if there is one.
+// A low-rank map, with its bias if there is one.
 Vec LowRank(const PlainLayer& layer, const std::string& name, const Vec& x,
             double (*inside)(double)) {
   return layer.Linear(name + ".lora.2", Map(layer.Linear(name + ".lora.0", x), inside));

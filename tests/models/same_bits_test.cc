@@ -177,12 +177,7 @@ class CudaSlotTest : public CudaSameBitsTest {
   }
   std::unique_ptr<ModelDriver> Start(DType state) {
     MakeFolder(Spec(), folder_);
-    BackendOptions options;
-    options.compute_dtype = DType::kBF16;
-    options.state_dtype = state;
-    auto backend = MakeBackend("cuda", options);
-    CHECK_OK(backend.status());
-    return Drive(folder_.path(), *std::move(backend),
+    return Drive(folder_.path(), MakeCuda(DType::kBF16, state),
                  {.slots = 2 * kMostRows, .max_rows = kMostRows, .max_tokens = 8 * kMostRows});
   }
 

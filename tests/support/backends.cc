@@ -55,6 +55,15 @@ bool HasHopperKernels() {
   return backend.ok() && (*backend)->output_dtype({&matrix, 1}, 2500) == DType::kBF16;
 }
 
+std::unique_ptr<Backend> MakeCuda(DType compute_dtype, DType state_dtype) {
+  BackendOptions options;
+  options.compute_dtype = compute_dtype;
+  options.state_dtype = state_dtype;
+  absl::StatusOr<std::unique_ptr<Backend>> backend = MakeBackend("cuda", options);
+  CHECK(backend.ok()) << backend.status();
+  return *std::move(backend);
+}
+
 std::unique_ptr<Backend> MakeReference(DType compute_dtype) {
   BackendOptions options;
   options.compute_dtype = compute_dtype;

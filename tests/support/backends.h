@@ -39,6 +39,9 @@ std::string BackendName(const testing::TestParamInfo<BackendUnderTest>& info);
 // type in which its large products want to write.
 bool HasHopperKernels();
 
+// The GPU, which AvailableBackends() has to list. Aborts if it cannot be made.
+std::unique_ptr<Backend> MakeCuda(DType compute_dtype, DType state_dtype = DType::kF32);
+
 // The float64 answer, compute dtype kF32: activations are not rounded.
 std::unique_ptr<Backend> MakeReference(DType compute_dtype = DType::kF32);
 

@@ -1,5 +1,7 @@
 #include "tests/support/segments.h"
 
+#include <algorithm>
+
 #include "tests/support/random_values.h"
 
 namespace mneme {
@@ -49,6 +51,27 @@ std::vector<SegmentSpec> RandomSegments(uint64_t seed, int slots, int memories, 
     }
   }
   return segments;
+}
+
+bool IsActive(const std::vector<SegmentSpec>& segments, int slot, int memory) {
+  return std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
+    return s.active() && s.slot == slot && s.memory == memory;
+  });
+}
+bool IsFresh(const std::vector<SegmentSpec>& segments, int slot, int memory) {
+  return std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
+    return s.active() && s.fresh && s.slot == slot && s.memory == memory;
+  });
+}
+std::vector<double> ActiveStates(const std::vector<SegmentSpec>& segments, int memories,
+                                 int64_t elements, const std::vector<double>& states) {
+  std::vector<double> active;
+  const int count = static_cast<int>(static_cast<int64_t>(states.size()) / elements);
+  for (int i = 0; i < count; ++i) {
+    if (!IsActive(segments, i / memories, i % memories)) continue;
+    active.insert(active.end(), states.begin() + i * elements, states.begin() + (i + 1) * elements);
+  }
+  return active;
 }
 
 std::vector<double> PickEntries(const std::vector<double>& values, int width,

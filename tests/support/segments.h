@@ -1,6 +1,7 @@
 // Ragged work for the recurrent operations, as a test describes it.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "kernels/kernels.h"
@@ -27,6 +28,14 @@ Segments Upload(Workbench& bench, const std::vector<SegmentSpec>& segments);
 // Dispatch gives. Lengths up to `longest`, some zero; some padding; some fresh. Depends on the seed
 // only.
 std::vector<SegmentSpec> RandomSegments(uint64_t seed, int slots, int memories, int longest);
+
+// Whether a segment goes through a memory of a slot; whether one finds it fresh.
+bool IsActive(const std::vector<SegmentSpec>& segments, int slot, int memory);
+bool IsFresh(const std::vector<SegmentSpec>& segments, int slot, int memory);
+// The parts of `states`, [slots, memories, elements], that segments go through: in a norm, the
+// others would hide the errors of those.
+std::vector<double> ActiveStates(const std::vector<SegmentSpec>& segments, int memories,
+                                 int64_t elements, const std::vector<double>& states);
 
 // values[e, :] of the listed segments only, in order, each entry `width` numbers wide.
 std::vector<double> PickEntries(const std::vector<double>& values, int width,

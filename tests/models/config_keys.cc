@@ -1,0 +1,48 @@
+#include "tests/models/config_keys.h"
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace mneme {
+
+absl::StatusOr<ModelConfig> ConfigOf(const std::string& model_type, const std::string& keys) {
+  return ParseModelConfig(
+      absl::StrCat("{\"model_type\": \"", model_type, "\"", keys.empty() ? "" : ", ", keys, "}"),
+      "config.json");
+}
+
+uint64_t FingerprintOf(const std::string& model_type, const std::string& keys) {
+  const auto config = ConfigOf(model_type, keys);
+  EXPECT_TRUE(config.ok()) << model_type << " " << keys << ": " << config.status();
+  return config.ok() ? config->fingerprint : 0;
+}
+
+double MadeNetwork::millions() const {
+  double sum = 0;
+  for (const TensorSpec& tensor : tensors) {
+    double elements = 1e-6;
+    for (const int64_t dim : tensor.shape) elements *= static_cast<double>(dim);
+    sum += elements;
+  }
+  return sum;
+}
+
+MadeNetwork MakeNetwork(const ModelConfig& config) {
+  WeightRecorder weights({});
+  MadeNetwork made;
+  const auto network =
+      config.make_network({.weights = weights, .state = made.state, .warnings = made.warnings});
+  EXPECT_TRUE(network.ok()) << network.status();
+  made.tensors = weights.tensors();
+  return made;
+}
+
+void ExpectRefused(const BadKeys& bad) {
+  const auto config = ConfigOf(bad.model_type, bad.keys);
+  ASSERT_FALSE(config.ok());
+  EXPECT_EQ(config.status().code(), bad.code) << config.status();
+  EXPECT_THAT(config.status().message(), testing::HasSubstr(bad.message));
+}
+
+}  // namespace mneme
