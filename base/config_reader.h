@@ -105,7 +105,7 @@ class ConfigReader {
   }
 
   const std::string& path() const { return path_; }
-  // What a reader of the object under `key` found wrong, and the values it read, become this one's.
+  // Takes over the error and the values of `part`, a reader of the object under `key`.
   void Adopt(const char* key, const ConfigReader& part) {
     if (status_.ok()) status_ = part.status_;
     Keep(key, part.values());

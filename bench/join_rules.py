@@ -37,7 +37,7 @@ CHUNK_WORK = ((1, 8192), (8, 2048))
 STRICT_CHUNKS = ("gla", "delta_net", "kda", "retnet")
 STRICT_PASS, CHUNK_PASS, CHUNK_AIM = 1.03, 1.5, 1 / 1.3  # of fla's time
 
-# Of rows in a step: the share of the floor in %, to pass and as the aim.
+# Marks of decoding, by rows of a step: the share of the floor in %, to pass and as the aim.
 USUAL_DECODE = {1: (25, 38), 32: (40, 55), 256: (70, 85)}
 DECODE = {
     "gla": USUAL_DECODE,
@@ -45,7 +45,8 @@ DECODE = {
     "kda": USUAL_DECODE,
     "retnet": {1: (25, 42), 32: (65, 78), 256: (85, 110)},
 }
-# Of prompts and their tokens: times fla's rate, and % of a large product's rate, to pass and as the aim.
+# Marks of prompts, by their number and tokens: times fla's rate to pass, then % of a large product's
+# rate, to pass and as the aim.
 PREFILL = {(1, 2048): (1.5, 22, 30), (8, 2048): (1.1, 28, 40)}
 
 

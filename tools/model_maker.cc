@@ -161,8 +161,8 @@ Json GsaConfig(const char* model_type = "gsa") {
                                 {"conv_size", 4}});
 }
 
-// Of RWKV the world knows, and of flash-linear-attention's configurations, heads are 64 wide and
-// the feed-forward four times the model.
+// Published RWKV-7 checkpoints, and flash-linear-attention's configurations, have heads of 64 and a
+// feed-forward of four times the model.
 Json Rwkv7Config(int model_dim, int layers) {
   return {{"model_type", "rwkv7"},
           {"vocab_size", 65536},

@@ -14,7 +14,7 @@ void CpuKernels::TokenShift(const TokenShiftArgs& args) {
   Check(args, kTypes);
   CHECK(args.last.dtype == DType::kF32);
   const FlushDenormals flush;
-  // By channels, so that a worker reads what a memory holds before it replaces it.
+  // Workers divide the channels, so that each reads what a memory holds before it replaces it.
   constexpr int64_t kGrain = 64;
   const int64_t entries = args.x.shape[0], dim = args.x.shape[1], mixes = args.mix.shape[0];
   const double each = args.token_mix.empty() ? 0.15 : 0.25;

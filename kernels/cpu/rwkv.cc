@@ -1,4 +1,4 @@
-// What stands in front of RWKV's memories and behind them. Built once per instruction set.
+// RWKV's token shift, gates and outputs. This file is built once per instruction set.
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/simd_arrays.h"
 #include "kernels/cpu/simd_math.h"

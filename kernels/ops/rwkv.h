@@ -1,5 +1,6 @@
-// What stands in front of RWKV's matrix memories and behind them (Peng et al., arXiv:2404.05892,
-// arXiv:2503.14456, as flash-linear-attention has them). kernels/kernels.h has the conventions.
+// RWKV's token shift, gates and outputs: all but the matrix memories themselves (Peng et al.,
+// arXiv:2404.05892, arXiv:2503.14456, as flash-linear-attention has them). kernels/kernels.h has
+// the conventions.
 #pragma once
 
 #include "kernels/ops/routing.h"

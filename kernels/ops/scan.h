@@ -30,8 +30,8 @@ struct SelectiveScanArgs {
   TensorView y;  // [entries, channels] act, or as LinearArgs::x; may alias u, dt or gate
 };
 
-// What a matrix memory with a decay for each head is given by Mamba-2 (Dao and Gu,
-// arXiv:2405.21060), per head:
+// Mamba-2's inputs of a matrix memory with a decay for each head (Dao and Gu, arXiv:2405.21060),
+// per head:
 //   s = min(max(softplus(dt + dt_bias), least_step), most_step)
 //   log_decay = s a;   v = s u
 struct DiscretizeArgs {

@@ -61,7 +61,7 @@ StackKeys ReadMambaStack(ConfigReader& reader, const MambaStackDefaults& default
   stack.layers = reader.Int("num_hidden_layers", defaults.layers, 1, kMaxLayers);
   stack.norm_eps = static_cast<float>(reader.Number(defaults.norm_eps_key, 1e-5, kLeastNumber, 1));
   ReadTokensAndTies(reader, stack, config, defaults.tokens);
-  // What concerns training, or chooses one of upstream's ways to the same result. The residual
+  // These keys concern training, or choose one of upstream's ways to the same result. The residual
   // stream has all its bits here anyway.
   reader.Disregard({"residual_in_fp32", "chunk_size", "rescale_prenorm_residual", "use_mambapy",
                     "use_falcon_mambapy", "time_step_min", "time_step_max", "time_step_floor",

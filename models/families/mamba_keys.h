@@ -21,7 +21,7 @@ namespace mneme {
 enum class MambaFormat { kTransformers, kFla };
 MambaFormat ReadMambaFormat(ConfigReader& reader);
 
-// What a missing key means.
+// The values of missing keys, which differ by model and format.
 struct MambaStackDefaults {
   int vocab = 0;
   int model_dim = 0;

@@ -66,7 +66,7 @@ void ReadValueDimOf(ConfigReader& reader, int model_dim, int layers, Rwkv7Config
   reader.Keep("value_dim", static_cast<int>(width));
 }
 
-// Of a low-rank map: upstream's default where the key is null.
+// The rank of a low-rank map; `if_null` is upstream's default where the key is null.
 int ReadRank(ConfigReader& reader, const char* key, int otherwise, double if_null) {
   constexpr int kMostRank = 1 << 14;
   reader.Disregard({key});  // the tensors say it

@@ -1,5 +1,4 @@
-// What RWKV-6 and RWKV-7 of flash-linear-attention have in common: keys, and the network around
-// their mixers.
+// Keys that RWKV-6 and RWKV-7 of flash-linear-attention share, and the network around their mixers.
 #pragma once
 
 #include "base/config_reader.h"

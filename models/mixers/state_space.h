@@ -1,4 +1,4 @@
-// What the layers of Mamba and of Mamba-2 have in common.
+// Parts that the layers of Mamba and of Mamba-2 share: convolutions, decay rates.
 #pragma once
 
 #include <span>
@@ -18,12 +18,13 @@ namespace mneme {
 // The short convolution of one stream, followed by silu: its rows of a tensor that several share.
 class StreamConvolution {
  public:
-  // Of `streams`, one behind the other in mixer.conv1d; their windows are called `names`.
+  // Takes the convolutions of `streams`, which lie one behind the other in mixer.conv1d, and adds
+  // their windows to the state as `names`.
   static absl::StatusOr<std::vector<StreamConvolution>> Take(
       const MemoryFields& fields, std::span<const Projection* const> streams,
       std::span<const char* const> names, int width, bool bias);
 
-  // Of x, [tokens, channels] as LinearArgs::y, into y of the same shape.
+  // The operation from x, [tokens, channels] as LinearArgs::y, to y of the same shape.
   ShortConvArgs Args(const ForwardContext& ctx, TensorView x, const Segments& segments,
                      TensorView y) const {
     return {.x = x,

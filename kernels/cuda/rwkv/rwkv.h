@@ -1,5 +1,4 @@
-// What stands in front of RWKV's memories and behind them: kernels/ops/rwkv.h says what is
-// computed.
+// Launchers of RWKV's token shift, gates and outputs; kernels/ops/rwkv.h has the equations.
 #pragma once
 
 #include "kernels/cuda/common/device.h"

@@ -26,7 +26,7 @@ struct ScanParams {
   int channels, states, tiles;
 };
 
-// What one token brings to a lane.
+// The inputs of one token, as a lane holds them.
 template <int kHeld>
 struct Inputs {
   float u, dt, gate;
