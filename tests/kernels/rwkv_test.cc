@@ -61,9 +61,7 @@ struct ShiftProblem {
     const std::vector<std::byte> before = slabs.Bytes();
     bench.kernels().TokenShift(args);
     EXPECT_TRUE(slabs.OnlyTouched(before, [this](int slot, int memory) {
-      return advance && std::any_of(segments.begin(), segments.end(), [&](const SegmentSpec& s) {
-               return s.active() && s.slot == slot && s.memory == memory;
-             });
+      return advance && IsActive(segments, slot, memory);
     })) << "state outside the segments' memories was written";
     std::vector<int> active;
     for (size_t s = 0; s < segments.size(); ++s) {
