@@ -47,7 +47,10 @@ class ConfigReader {
       Keep(key, nullptr);
       return std::nullopt;
     }
-    return Int(key, 0, low, high);
+    // A refused value is no number to go on with: as if it were null.
+    const int refused = static_cast<int>(low) - 1;
+    const int value = Int(key, refused, low, high);
+    return value == refused ? std::nullopt : std::optional<int>(value);
   }
 
   // In (low, high], or [low, high] with `low_included`.

@@ -23,10 +23,10 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
   // Fields lie in the order of their offsets; neighbours become one copy.
   int64_t eager_bytes = 0;
   for (const StateField& field : layout.fields()) {
-    if (field.guard != StateGuard::kAlways || field.initial == StateInitial::kPhase ||
-        field.bytes() == 0) {
-      continue;
-    }
+    // Without a guard, zeros have to be there, too.
+    const bool eager = field.initial == StateInitial::kEager ||
+                       (field.initial == StateInitial::kZero && field.guard == StateGuard::kAlways);
+    if (!eager || field.bytes() == 0) continue;
     std::vector<EagerRange>& ranges = pool->eager_;
     constexpr int64_t kPadding = 64;
     if (!ranges.empty() &&

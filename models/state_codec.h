@@ -8,8 +8,8 @@
 //   derived        left out
 //   rows           those of the positions that are held, from the oldest to the newest
 //   not written    zeros, and a flag that says so or no tokens; never the bytes of a former owner
-// Matrix memories are [memories, value_heads, value_dim, key_dim], as the caches of
-// flash-linear-attention are, one memory at a time.
+// Matrix memories are [memories, value_heads, value_dim, key_dim]: some of flash-linear-attention's
+// caches are that, others its transpose, key first. Windows are [memories, width - 1, channels].
 #pragma once
 
 #include <cstddef>

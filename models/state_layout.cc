@@ -108,40 +108,6 @@ std::optional<int64_t> StateLayout::max_tokens() const {
   return most;
 }
 
-std::vector<ByteRange> WrittenBytes(const StateLayout& layout, const StateField& field,
-                                    const std::byte* slab, int64_t tokens) {
-  std::vector<ByteRange> pieces;
-  const auto memory_written = [&](int64_t m) {
-    if (field.guard == StateGuard::kFed) return tokens > 0;
-    return field.guard != StateGuard::kFlags || slab == nullptr ||
-           slab[layout.fields()[field.flags].offset + m] != std::byte{0};
-  };
-  for (int64_t m = 0; m < field.memories(); ++m) {
-    if (field.grows()) {
-      const PositionRange held = field.held(tokens);
-      for (int64_t p = held.begin; p < held.end; ++p) {
-        const int64_t begin = layout.RowOffset(field, m, p);
-        pieces.push_back({begin, begin + field.row_bytes()});
-      }
-    } else if (memory_written(m)) {
-      const int64_t begin = field.offset + m * field.memory_bytes();
-      pieces.push_back({begin, begin + field.memory_bytes()});
-    }
-  }
-  std::sort(pieces.begin(), pieces.end(),
-            [](const ByteRange& a, const ByteRange& b) { return a.begin < b.begin; });
-  std::vector<ByteRange> ranges;
-  for (const ByteRange& piece : pieces) {
-    if (piece.begin == piece.end) continue;
-    if (!ranges.empty() && ranges.back().end == piece.begin) {
-      ranges.back().end = piece.end;
-    } else {
-      ranges.push_back(piece);
-    }
-  }
-  return ranges;
-}
-
 StateField StateLayout::AddPhase(int phases) {
   for (const StateField& field : fields_) {
     if (field.initial != StateInitial::kPhase) continue;

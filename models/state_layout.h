@@ -171,10 +171,4 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-// The bytes of `field` that have a meaning in a session that was fed `tokens` tokens, in order and
-// joined where they meet. `slab` is its slab in host memory, for fields with flags; null: all
-// memories count as written.
-std::vector<ByteRange> WrittenBytes(const StateLayout& layout, const StateField& field,
-                                    const std::byte* slab, int64_t tokens);
-
 }  // namespace mneme

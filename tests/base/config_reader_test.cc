@@ -35,6 +35,18 @@ TEST(ConfigReaderTest, ADefaultIsTheSameSpelledOutOrNot) {
   EXPECT_EQ(values(with), values(without));
 }
 
+TEST(ConfigReaderTest, ARefusedNumberIsNoneToGoOnWith) {
+  for (const nlohmann::json& wrong :
+       {nlohmann::json(0), nlohmann::json(-1), nlohmann::json(10), nlohmann::json("2"),
+        nlohmann::json(true), nlohmann::json(2.5), nlohmann::json::array()}) {
+    const nlohmann::json object = {{"heads", wrong}};
+    ConfigReader reader(object, "file");
+    EXPECT_EQ(reader.NullableInt("heads", 1, 9), std::nullopt) << wrong;
+    EXPECT_EQ(reader.Int("heads", 7, 1, 9), 7) << wrong;
+    EXPECT_THAT(reader.status().message(), testing::HasSubstr("\"heads\"")) << wrong;
+  }
+}
+
 TEST(ConfigReaderTest, ValuesMayFollowFromOtherKeysOrNotCount) {
   const nlohmann::json object = {{"ratio", 2}, {"width", nullptr}, {"note", "text"}};
   ConfigReader reader(object, "file");

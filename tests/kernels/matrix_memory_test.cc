@@ -1,5 +1,5 @@
 // MatrixMemory under every rule: decays, corrections and reads. gated_delta_rule_test.cc has more
-// of the one rule that GPUs have kernels of their own for.
+// of the gated delta rule.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>

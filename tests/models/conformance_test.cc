@@ -122,18 +122,57 @@ TEST_P(ConformanceTest, AForkAtAnyPhaseAndItsParentGoTheirOwnWays) {
     const std::vector<int32_t> text = Text(driver, 40, /*seed=*/4), other = Text(driver, 10, 5);
     for (const int at : {0, 1, 2, 3, 5, 16, 17, 18, 33}) {
       const auto start = std::span(text).first(at), rest = std::span(text).subspan(at);
-      for (const int slot : {0, 1, 2}) driver.Reset(slot);
+      for (const int slot : {0, 1, 2, 3}) driver.Reset(slot);
       FeedSlot(driver, 0, start, {1});
       driver.Fork(0, 1);
-      FeedSlot(driver, 1, other, {1});
+      const std::vector<double> fork = FeedSlot(driver, 1, other, {1});
       const std::vector<double> parent = FeedSlot(driver, 0, rest, {1});
       FeedSlot(driver, 2, start, {1});
       EXPECT_THAT(FeedSlot(driver, 2, rest, {1}), IsSame(bit_exact(), parent)) << "at " << at;
+      FeedSlot(driver, 3, start, {1});
+      EXPECT_THAT(FeedSlot(driver, 3, other, {1}), IsSame(bit_exact(), fork)) << "at " << at;
     }
   });
 }
 
-// Half a text is fed with the last state of another session around it, then poisoned.
+// A request that is cancelled leaves the batch between two steps: its session holds what was fed,
+// others do not notice, and whoever gets a slab that was given up then finds nothing in it.
+TEST_P(ConformanceTest, ACancelledRowLeavesItsSessionAndItsNeighboursAsTheyAre) {
+  ForEachNetwork([&](ModelDriver& driver) {
+    const std::vector<int32_t> text = Text(driver, 24, /*seed=*/9), other = Text(driver, 24, 10);
+    const std::vector<double> want = FeedSlot(driver, 0, text, {1});
+    const std::vector<double> want_other = FeedSlot(driver, 1, other, {1});
+    for (const size_t cut : {1, 5, 17}) {
+      for (const int slot : {0, 1, 2, 3}) driver.Reset(slot);
+      std::vector<double> stays, cancelled, given_up;
+      const auto feed = [&](int slot, const std::vector<int32_t>& tokens, size_t i) {
+        return ModelDriver::Row{slot, std::span(tokens).subspan(i, 1)};
+      };
+      const auto keep = [&](std::vector<double>& all, const std::vector<float>& logits, int row) {
+        const int vocab = driver.model().info().vocab;
+        all.insert(all.end(), logits.begin() + row * vocab, logits.begin() + (row + 1) * vocab);
+      };
+      for (size_t i = 0; i < text.size(); ++i) {
+        std::vector<ModelDriver::Row> rows = {feed(0, text, i)};
+        if (i < cut) rows.push_back(feed(1, other, i));
+        if (i < cut) rows.push_back(feed(2, other, i));
+        const std::vector<float> logits = StepOf(driver, rows);
+        keep(stays, logits, 0);
+        if (i < cut) keep(cancelled, logits, 1);
+      }
+      // One of them goes on, the slab of the other is given away.
+      const std::vector<double> resumed = FeedSlot(driver, 1, std::span(other).subspan(cut), {1});
+      cancelled.insert(cancelled.end(), resumed.begin(), resumed.end());
+      driver.Reset(2);
+      given_up = FeedSlot(driver, 2, text, {1});
+      EXPECT_THAT(stays, IsSame(bit_exact(), want)) << "cut at " << cut;
+      EXPECT_THAT(cancelled, IsSame(bit_exact(), want_other)) << "cut at " << cut;
+      EXPECT_THAT(given_up, IsSame(bit_exact(), want)) << "cut at " << cut;
+    }
+  });
+}
+
+// After another session in its slab, and in one that is all NaN.
 TEST_P(ConformanceTest, ANewSessionSeesNothingOfTheOneBeforeIt) {
   ForEachNetwork([&](ModelDriver& driver) {
     const std::vector<int32_t> text = Text(driver, 30, /*seed=*/6);

@@ -26,12 +26,7 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
   auto driver = absl::WrapUnique(new ModelDriver(std::move(backend), std::move(model), limits));
   Backend& device = *driver->backend_;
   const Model& network = *driver->model_;
-  const int64_t slab_bytes = network.state_layout().slab_bytes();
-  MNEME_ASSIGN_OR_RETURN(driver->slabs_, Buffer::Allocate(device, slab_bytes * limits.slots));
-  MNEME_ASSIGN_OR_RETURN(
-      driver->contexts_,
-      ContextTables::Create(device, network.state_layout(), driver->slabs_.data(), limits.slots));
-  MNEME_ASSIGN_OR_RETURN(driver->initial_slab_, Buffer::Allocate(device, slab_bytes));
+  MNEME_ASSIGN_OR_RETURN(driver->pool_, StatePool::Create(device, network, limits.slots));
   MNEME_ASSIGN_OR_RETURN(
       driver->workspace_,
       Workspace::Create(
@@ -49,10 +44,9 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
                          Tensor::Allocate(device, device.activation_dtype(),
                                           {limits.max_tokens, network.info().vocab}));
 
-  driver->decode_ = network.CompileDecode(device, {driver->slabs_.data(), slab_bytes});
-  device.Zero(driver->initial_slab_.data(), slab_bytes);
-  MNEME_RETURN_IF_ERROR(network.InitState(device, driver->initial_slab_.data()));
-  std::vector<std::byte> noise(static_cast<size_t>(slab_bytes));
+  StatePool& pool = *driver->pool_;
+  driver->decode_ = network.CompileDecode(device, {pool.slabs(), pool.slab_bytes()});
+  std::vector<std::byte> noise(static_cast<size_t>(pool.slab_bytes()));
   for (int slot = 0; slot < limits.slots; ++slot) {
     for (size_t i = 0; i < noise.size(); i += 16) {
       const PhiloxCounter bits = RandomBits(/*seed=*/1, static_cast<uint64_t>(slot), i);
@@ -60,7 +54,7 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
                   std::min<size_t>(16, noise.size() - i), noise.data() + i);
     }
     driver->WriteSlab(slot, noise, /*position=*/0);
-    driver->Reset(slot);
+    CHECK_EQ(pool.Acquire().value_or(-1), slot);
   }
   MNEME_RETURN_IF_ERROR(device.Synchronize());
   return driver;
@@ -68,7 +62,7 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
 
 std::byte* ModelDriver::Slab(int slot) const {
   CHECK(slot >= 0 && slot < limits_.slots) << "slot " << slot;
-  return slabs_.data() + slot * model_->state_layout().slab_bytes();
+  return pool_->slabs() + slot * pool_->slab_bytes();
 }
 
 absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows) {
@@ -108,8 +102,8 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   ForwardContext ctx{.backend = *backend_,
                      .workspace = workspace_,
                      .batch = batch,
-                     .slabs = {slabs_.data(), model_->state_layout().slab_bytes()},
-                     .contexts = contexts_.tables(),
+                     .slabs = {pool_->slabs(), pool_->slab_bytes()},
+                     .contexts = pool_->contexts(),
                      .routing = routing_,
                      .decode = &decode_};
   const TensorView logits = First(logits_, static_cast<int64_t>(wanted.size()));
@@ -144,22 +138,13 @@ absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
 }
 
 void ModelDriver::Reset(int slot) {
-  for (const StateField& field : model_->state_layout().fields()) {
-    if (field.guard != StateGuard::kAlways) continue;
-    if (field.initial == StateInitial::kPhase) {
-      const auto phase = static_cast<int32_t>(births_ % field.phases);
-      backend_->CopyFromHost(Slab(slot) + field.offset, &phase, sizeof(phase));
-      continue;
-    }
-    backend_->Copy(Slab(slot) + field.offset, initial_slab_.data() + field.offset, field.bytes());
-  }
+  pool_->Release(slot);
+  CHECK_EQ(pool_->Acquire().value_or(-1), slot) << "what is given back last is given out first";
   positions_.at(slot) = 0;
-  ++births_;
 }
 
 void ModelDriver::Fork(int from, int to) {
-  backend_->Copy(Slab(to), Slab(from), model_->state_layout().fixed_bytes());
-  contexts_.CopyFilled(*backend_, from, to, position(from));
+  pool_->Copy(from, to, position(from));
   positions_.at(to) = position(from);
 }
 
@@ -170,7 +155,7 @@ void ModelDriver::Settle(int slot) {
   ForwardContext ctx{.backend = *backend_,
                      .workspace = workspace_,
                      .batch = no_batch,
-                     .slabs = {slabs_.data(), model_->state_layout().slab_bytes()}};
+                     .slabs = {pool_->slabs(), pool_->slab_bytes()}};
   model_->Settle(ctx, slots);
   CHECK_OK(backend_->Synchronize());
 }

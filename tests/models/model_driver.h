@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "engine/state_pool.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
-#include "models/context_tables.h"
 #include "models/forward_context.h"
 #include "models/model.h"
 
@@ -73,11 +73,9 @@ class ModelDriver {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   Limits limits_;
-  std::vector<int64_t> positions_;  // by slot
-  Buffer slabs_, initial_slab_;
+  std::vector<int64_t> positions_;   // by slot
+  std::unique_ptr<StatePool> pool_;  // all of its slots are taken
   DecodePlan decode_;
-  ContextTables contexts_;
-  int64_t births_ = 0;
   Workspace workspace_ = Workspace::ForMeasuring();
   Tensor token_ids_, row_offsets_, slots_, row_positions_, logit_tokens_, logits_;
   RoutingObserver* routing_ = nullptr;

@@ -62,54 +62,6 @@ TEST(StateLayoutTest, EqualLayersArePrintedOnce) {
   EXPECT_THAT(text, HasSubstr("slab: 384 bytes"));
 }
 
-// Two memories of 4 rows of 64 bytes, behind two flags.
-struct GuardedField {
-  StateLayout layout;
-  StateField flags, field;
-  explicit GuardedField(StateGuard guard) {
-    flags = layout.Add({.name = "written", .dtype = DType::kU8, .shape = {2}});
-    field =
-        layout.Add({.name = "field", .shape = {2, 4, 16}, .guard = guard, .flags = flags.index});
-  }
-};
-
-TEST(WrittenBytesTest, AllOfAFieldThatIsAlwaysThere) {
-  const GuardedField f(StateGuard::kAlways);
-  EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 0), ElementsAre(ByteRange{64, 64 + 512}));
-}
-
-TEST(WrittenBytesTest, MemoriesWhoseFlagIsSet) {
-  const GuardedField f(StateGuard::kFlags);
-  std::vector<std::byte> slab(static_cast<size_t>(f.layout.slab_bytes()));
-  EXPECT_THAT(WrittenBytes(f.layout, f.field, slab.data(), 9), IsEmpty());
-  slab[1] = std::byte{1};
-  EXPECT_THAT(WrittenBytes(f.layout, f.field, slab.data(), 9),
-              ElementsAre(ByteRange{64 + 256, 64 + 512}));
-  EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 9), ElementsAre(ByteRange{64, 64 + 512}));
-}
-
-TEST(WrittenBytesTest, AllOnceATokenWasFed) {
-  const GuardedField f(StateGuard::kFed);
-  EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 0), IsEmpty());
-  EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 1), ElementsAre(ByteRange{64, 64 + 512}));
-}
-
-// A block has 64 rows of 64 bytes of each memory.
-TEST(WrittenBytesTest, AsManyRowsAsTokens) {
-  constexpr int64_t kMemory = 64 * 64;
-  for (const StateGuard guard : {StateGuard::kFirstRows, StateGuard::kRing}) {
-    const GuardedField f(guard);
-    EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 0), IsEmpty());
-    EXPECT_THAT(WrittenBytes(f.layout, f.field, nullptr, 3),
-                ElementsAre(ByteRange{64, 64 + 192}, ByteRange{64 + kMemory, 64 + kMemory + 192}));
-  }
-  const GuardedField ring(StateGuard::kRing);
-  EXPECT_THAT(WrittenBytes(ring.layout, ring.field, nullptr, 66),
-              ElementsAre(ByteRange{64, 64 + 128}, ByteRange{64 + 62 * 64, 64 + 2 * 64 + kMemory},
-                          ByteRange{64 + kMemory + 62 * 64, 64 + 2 * kMemory}))
-      << "positions 62 to 65, the last two at the block's beginning";
-}
-
 TEST(StateLayoutTest, FieldsThatGrowAlikeLieTogetherBlockByBlock) {
   StateLayout layout;
   const auto add = [&](const char* name, StateGuard guard, int64_t rows, int64_t width) {

@@ -27,7 +27,7 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args);
 // Of the rule only what IsGatedDelta() says; without log_decay nothing decays.
 void GatedDeltaRule(Device& device, const MatrixMemoryArgs& args);
 bool IsGatedDelta(const MatrixMemoryArgs& args);
-// L2Norm of q and of k, DeltaGates and GatedDeltaRule, for segments of one entry: as one kernel, if
+// L2Norm of q and of k, DeltaGates and MatrixMemory, for segments of one entry: as one kernel, if
 // the shape allows. What lies between is as DeltaMemoryPassArgs says.
 struct DecodeMemoriesArgs {
   QueryKeyNorms norms;
