@@ -12,4 +12,7 @@ namespace mneme::cuda::scan {
 void SelectiveScan(Device& device, const SelectiveScanArgs& args);
 void Discretize(Device& device, const DiscretizeArgs& args);
 
+// scan/mamba2_step.cu: for 64, 128 or 256 states.
+bool Mamba2Step(Device& device, const Mamba2StepArgs& args);
+
 }  // namespace mneme::cuda::scan
