@@ -141,6 +141,9 @@ class TimedBackend::TimedKernels final : public Kernels {
   bool Mamba2Step(const Mamba2StepArgs& args) override {
     return TimeFused("Mamba2Step", [&] { return inner_.Mamba2Step(args); });
   }
+  bool Mamba2Output(const Mamba2OutputArgs& args) override {
+    return TimeFused("Mamba2Output", [&] { return inner_.Mamba2Output(args); });
+  }
   bool MixAndNorm(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) override {
     return TimeFused("MixAndNorm", [&] { return inner_.MixAndNorm(mix, norm); });
   }

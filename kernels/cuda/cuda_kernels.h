@@ -85,6 +85,9 @@ class CudaKernels final : public Kernels {
     return rwkv::NormAndShift(device_, norm, shift);
   }
   bool Mamba2Step(const Mamba2StepArgs& args) override { return scan::Mamba2Step(device_, args); }
+  bool Mamba2Output(const Mamba2OutputArgs& args) override {
+    return scan::Mamba2Output(device_, args);
+  }
   bool MixAndNorm(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) override {
     return routing::MixAndNorm(device_, mix, norm);
   }

@@ -56,6 +56,14 @@ struct Mamba2StepArgs {
   SwiGluArgs gate;  // gate.up is skip.y
 };
 
+// The way out of such a memory, as one operation in the same sense: AddScaled to what was read,
+// SwiGlu of that, and GatedRmsNorm of what comes out, which has no gate of its own.
+struct Mamba2OutputArgs {
+  AddScaledArgs skip;
+  SwiGluArgs gate;        // gate.up is skip.y
+  GatedRmsNormArgs norm;  // norm.x is gate.y, which is skip.y, too
+};
+
 class ScanKernels {
  public:
   virtual ~ScanKernels() = default;
@@ -65,6 +73,7 @@ class ScanKernels {
 
   // Fused. False: nothing was done, the caller composes the above.
   virtual bool Mamba2Step(const Mamba2StepArgs&) { return false; }
+  virtual bool Mamba2Output(const Mamba2OutputArgs&) { return false; }
 };
 
 }  // namespace mneme

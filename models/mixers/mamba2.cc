@@ -121,18 +121,26 @@ class Mamba2 final : public SequenceMixer {
     if (gated) {
       step.gate = {.gate = streams[kZ], .up = read, .y = config_.output == Order::kGate ? y : read};
     }
-    if (step.memory.segments.longest != 1 || !kernels.Mamba2Step(step)) {
+    const bool normed = config_.output != Order::kGate;
+    const GatedRmsNormArgs norm_of_parts = {
+        .x = ByHead(read, config_.norm_groups),
+        .gate = gated ? TensorView{} : ByHead(streams[kZ], config_.norm_groups),
+        .weight = norm_.weight,
+        .eps = norm_.eps,
+        .y = ByHead(y, config_.norm_groups)};
+    if (step.memory.segments.longest == 1 && kernels.Mamba2Step(step)) {
+      if (normed) kernels.GatedRmsNorm(norm_of_parts);
+    } else {
       kernels.Discretize(step.discretize);
       kernels.MatrixMemory(step.memory);
-      kernels.AddScaled(step.skip);
-      if (gated) kernels.SwiGlu(step.gate);
-    }
-    if (config_.output != Order::kGate) {
-      kernels.GatedRmsNorm({.x = ByHead(read, config_.norm_groups),
-                            .gate = gated ? TensorView{} : ByHead(streams[kZ], config_.norm_groups),
-                            .weight = norm_.weight,
-                            .eps = norm_.eps,
-                            .y = ByHead(y, config_.norm_groups)});
+      const bool fused =
+          gated && normed &&
+          kernels.Mamba2Output({.skip = step.skip, .gate = step.gate, .norm = norm_of_parts});
+      if (!fused) {
+        kernels.AddScaled(step.skip);
+        if (gated) kernels.SwiGlu(step.gate);
+        if (normed) kernels.GatedRmsNorm(norm_of_parts);
+      }
     }
     AddProjection(kernels, out_, y, hidden);
   }

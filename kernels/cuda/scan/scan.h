@@ -14,5 +14,7 @@ void Discretize(Device& device, const DiscretizeArgs& args);
 
 // scan/mamba2_step.cu: for 64, 128 or 256 states.
 bool Mamba2Step(Device& device, const Mamba2StepArgs& args);
+// scan/mamba2_output.cu
+bool Mamba2Output(Device& device, const Mamba2OutputArgs& args);
 
 }  // namespace mneme::cuda::scan
