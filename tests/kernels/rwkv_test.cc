@@ -506,7 +506,9 @@ TEST_P(RwkvTest, NormAndShiftIsItsParts) {
       SCOPED_TRACE(testing::Message() << dim << " channels, advance " << advance);
       bool fused = false, unused = false;
       const NormedShift got = NormAndShift(*backend_, dim, 6, advance, true, &fused);
-      if (GetParam().device == "cuda") EXPECT_EQ(fused, dim % 4 == 0 && dim <= 4096);
+      if (GetParam().device == "cuda") {
+        EXPECT_EQ(fused, dim % 4 == 0 && dim <= 4096);
+      }
       const NormedShift want = NormAndShift(*backend_, dim, 6, advance, false, &unused);
       // The order of two sums, of the mean and of the variance.
       const double bound = 4 * SumError(dim) + kFunctionError;
@@ -612,7 +614,9 @@ TEST_P(RwkvTest, AStepOfRwkv7IsItsParts) {
       SCOPED_TRACE(testing::Message() << dim << " keys, residual " << residual);
       bool fused = false, unused = false;
       const StepResult got = StepRwkv7(*backend_, dim, residual, true, &fused);
-      if (cuda) EXPECT_EQ(fused, dim != 32);
+      if (cuda) {
+        EXPECT_EQ(fused, dim != 32);
+      }
       const StepResult want = StepRwkv7(*backend_, dim, residual, false, &unused);
       // The parts' sums in other orders, of a norm's deviations the largest.
       EXPECT_LE(RelativeError(got.y, want.y), 1e-5);

@@ -520,7 +520,9 @@ TEST_P(ScanTest, AStepOfMamba2IsItsParts) {
         SCOPED_TRACE(testing::Message() << states << " states of " << dim << ", gated " << gated);
         bool fused = false, unused = false;
         const Mamba2Result got = StepMamba2(*backend_, 3, dim, states, gated, true, &fused);
-        if (cuda) EXPECT_EQ(fused, states != 32);
+        if (cuda) {
+          EXPECT_EQ(fused, states != 32);
+        }
         const Mamba2Result want = StepMamba2(*backend_, 3, dim, states, gated, false, &unused);
         EXPECT_LE(RelativeError(got.y, want.y), 1e-6);
         EXPECT_LE(RelativeError(got.states, want.states), 1e-6);
@@ -564,7 +566,9 @@ TEST_P(ScanTest, TheOutputOfMamba2IsItsParts) {
       };
       bool fused = false, unused = false;
       const std::vector<double> got = run(true, &fused), want = run(false, &unused);
-      if (GetParam().device == "cuda") EXPECT_EQ(fused, dim % 4 == 0 && dim <= 4096);
+      if (GetParam().device == "cuda") {
+        EXPECT_EQ(fused, dim % 4 == 0 && dim <= 4096);
+      }
       EXPECT_LE(RelativeError(got, want), 2 * (SumError(dim) + kFunctionError));
     }
   }
