@@ -28,8 +28,6 @@ constexpr int kThreads = kPrepareThreads;
 constexpr int kSliceFloats = kChunk * kSlicePitch;
 static_assert(kSlicePitch == kPitch && kSubs * kSlice == kThreads && 4 * kChunk == kThreads);
 
-constexpr int kOwnPairs = 6;  // of entries of a sub-chunk, of a lane
-
 // A tensor of [entries, heads, key_dim].
 struct KeyRows {
   const float* data;
@@ -80,12 +78,6 @@ struct BeforeMemory {
 
 // L before entry `row` of the chunk; that of the next entry comes a pitch later.
 __device__ inline int SumsBefore(int row) { return (row + row / kSub) * kSlicePitch; }
-
-// Sub-chunks of the entries and of earlier ones they meet, by warp.
-__device__ constexpr int LaterSub(int warp) { return warp == 0 ? 1 : warp < 3 ? 2 : 3; }
-__device__ constexpr int EarlierSub(int warp) {
-  return warp == 0 ? 0 : warp < 3 ? warp - 1 : warp - 3;
-}
 
 __device__ void CopySlice(const BeforeParams& p, const KeyRows& rows, const ChunkPlace& place,
                           int head, int slice, float* to, bool sums) {
@@ -246,11 +238,6 @@ __device__ void MultiplySubs(const BeforeMemory<kGeneral>& memory, int later, in
   }
 }
 
-// Pairs of entries of a sub-chunk that a lane sums: rows `lane / 4` and 8 more, columns `lane % 4`
-// and 4, 8, 12 more, without those that are above the diagonal in any lane.
-__device__ constexpr int PairRow(int pair) { return pair < 2 ? 0 : 8; }
-__device__ constexpr int PairColumn(int pair) { return pair < 2 ? 4 * pair : 4 * (pair - 2); }
-
 // A warp's half of a slice's keys.
 template <bool kGeneral>
 __device__ void SumWithin(const BeforeMemory<kGeneral>& memory, int sub, int half,
@@ -301,10 +288,6 @@ __device__ void SumWithin(const BeforeMemory<kGeneral>& memory, int sub, int hal
   }
 }
 
-__device__ inline void StoreProduct(uint8_t* tile, int i, int j, float x) {
-  *reinterpret_cast<Element*>(tile + TileOffset(i, j / 8) + 2 * (j % 8)) = __float2bfloat16_rn(x);
-}
-
 // What tokens read and recall of each other, of entries i and j < i.
 __device__ inline void StoreParts(BonusParts& parts, int i, int j, float, const float (&x)[1]) {
   StoreProduct(parts.reads, i, j, x[0]);
@@ -327,37 +310,6 @@ __device__ inline void StoreOwn(BeforeMemory<kGeneral>& memory, int i, float sca
   }
 }
 
-// The product of two tiles that are zero above the diagonal, of which a warp has 16 rows and 32
-// columns; `use` gets the row, the column and the values of each pair of its own.
-template <typename Use>
-__device__ inline void MultiplyTriangles(const uint8_t* left_tile, const uint8_t* right_tile,
-                                         const Use& use) {
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int block = warp % 4, first = 2 * (warp / 4);
-  float sums[16] = {};
-#pragma unroll
-  for (int step = 0; step < 4; ++step) {
-    if (step > block) continue;
-    uint32_t left[4];
-    LoadLeft(SharedAddress(left_tile), kSub * block, step, left);
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      uint32_t right[4];
-      LoadRightOfColumns(SharedAddress(right_tile), step, 16 * (first + n), right);
-      Mma<Element>(sums + 8 * n, left, right[0], right[1]);
-      Mma<Element>(sums + 8 * n + 4, left, right[2], right[3]);
-    }
-  }
-#pragma unroll
-  for (int n = 0; n < 4; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      use(kSub * block + lane / 4 + 8 * half, 16 * first + 8 * n + 2 * (lane % 4),
-          sums[4 * n + 2 * half], sums[4 * n + 2 * half + 1]);
-    }
-  }
-}
-
 // T; q.e T; T c.k; q.k + q.e T c.k.
 __device__ void FinishGeneral(BeforeMemory<true>& memory, uint8_t* products) {
   GeneralParts& parts = memory.parts;
@@ -370,22 +322,20 @@ __device__ void FinishGeneral(BeforeMemory<true>& memory, uint8_t* products) {
   JoinInverses(parts.a, parts.t, parts.factor);
   RoundTriangle<Element>(parts.t, memory.t_tile, products, kChunk);
   __syncthreads();
-  const auto store = [](uint8_t* tile, int i, int j, float x, float y) {
-    *reinterpret_cast<uint32_t*>(tile + TileOffset(i, j / 8) + 2 * (j % 8)) =
-        PackPair<Element>(x, y);
-  };
-  MultiplyTriangles(parts.erased, memory.t_tile, [&](int i, int j, float x, float y) {
-    store(products + kTileBytes, i, j, x, y);
-    store(parts.recalled, i, j, x, y);
+  const uint32_t t = SharedAddress(memory.t_tile), written = SharedAddress(parts.written);
+  const uint32_t recalled = SharedAddress(parts.recalled);
+  MultiplyTriangles<Element>(SharedAddress(parts.erased), t, [&](int i, int j, float x, float y) {
+    StoreTilePair<Element>(products + kTileBytes, i, j, x, y);
+    StoreTilePair<Element>(parts.recalled, i, j, x, y);
   });
-  MultiplyTriangles(memory.t_tile, parts.written, [&](int i, int j, float x, float y) {
-    store(products + 2 * kTileBytes, i, j, x, y);
+  MultiplyTriangles<Element>(t, written, [&](int i, int j, float x, float y) {
+    StoreTilePair<Element>(products + 2 * kTileBytes, i, j, x, y);
   });
   __syncthreads();
-  MultiplyTriangles(parts.recalled, parts.written, [&](int i, int j, float x, float y) {
+  MultiplyTriangles<Element>(recalled, written, [&](int i, int j, float x, float y) {
     const float* reads = parts.reads + i * kSlicePitch + j;
-    store(products + 3 * kTileBytes, i, j, x + (j <= i ? reads[0] : 0.0f),
-          y + (j < i ? reads[1] : 0.0f));
+    StoreTilePair<Element>(products + 3 * kTileBytes, i, j, x + (j <= i ? reads[0] : 0.0f),
+                           y + (j < i ? reads[1] : 0.0f));
   });
 }
 
