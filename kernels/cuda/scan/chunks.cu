@@ -82,15 +82,18 @@ __device__ inline void ForEntries(const ScanParams& p, const Chunk& chunk, int c
   };
   Inputs next[kAhead];
   load(0, next);
-  for (int group = 0; group < chunk.count; group += kAhead) {
+  int group = 0;
+  for (; group + kAhead <= chunk.count; group += kAhead) {  // nothing to test between entries
     Inputs now[kAhead];
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) now[i] = next[i];
     if (group + kAhead < chunk.count) load(group + kAhead, next);
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (group + i < chunk.count) use(group + i, now[i]);
-    }
+    for (int i = 0; i < kAhead; ++i) use(group + i, now[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < kAhead - 1; ++i) {
+    if (group + i < chunk.count) use(group + i, next[i]);
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/scan/launch.h"
 #include "kernels/cuda/scan/scan.h"
@@ -11,19 +12,26 @@
 namespace mneme::cuda::scan {
 namespace {
 
-// A warp for each head of an entry.
+// A thread has kWidth adjacent values of a head.
+template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     DiscretizeKernel(const float* u, const float* dt, const float* dt_bias, const float* a,
-                     float least, float most, int64_t rows, int heads, int dim, float* log_decay,
+                     float least, float most, int64_t count, int heads, int dim, float* log_decay,
                      float* v) {
   LetNextKernelStart();
   WaitForPreviousKernel();
-  const int64_t row = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
-  if (row >= rows) return;
-  const int head = static_cast<int>(row % heads), lane = threadIdx.x % kWarp;
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * kWidth;
+  if (i >= count) return;
+  const int64_t row = i / dim;
+  const int head = static_cast<int>(row % heads);
   const float step = fminf(most, fmaxf(least, Softplus(dt[row] + dt_bias[head])));
-  if (lane == 0) log_decay[row] = step * a[head];
-  for (int i = lane; i < dim; i += kWarp) v[row * dim + i] = step * u[row * dim + i];
+  if (i == row * dim) log_decay[row] = step * a[head];
+  if constexpr (kWidth == 4) {
+    const float4 x = LoadFour(u + i);
+    SaveFour(v + i, {step * x.x, step * x.y, step * x.z, step * x.w});
+  } else {
+    v[i] = step * u[i];
+  }
 }
 
 }  // namespace
@@ -59,16 +67,18 @@ void SelectiveScan(Device& device, const SelectiveScanArgs& args) {
 }
 
 void Discretize(Device& device, const DiscretizeArgs& args) {
-  const int64_t rows = args.u.shape[0] * args.u.shape[1];
-  if (rows == 0) return;
+  const int64_t count = args.u.shape.elements();
+  if (count == 0) return;
   CHECK(args.u.dtype == DType::kF32);
-  constexpr int kWarps = kThreads / kWarp;
-  LaunchOverlapping(
-      device, "Discretize", DiscretizeKernel, static_cast<int>((rows + kWarps - 1) / kWarps),
-      kThreads, 0, 1, args.u.as<const float>(), args.dt.as<const float>(),
-      args.dt_bias.as<const float>(), args.a.as<const float>(), args.least_step, args.most_step,
-      rows, static_cast<int>(args.u.shape[1]), static_cast<int>(args.u.shape[2]),
-      args.log_decay.as<float>(), args.v.as<float>());
+  const bool fours = InFours(args.u.shape[2], args.u, args.v);
+  const int64_t threads = count / (fours ? 4 : 1);
+  LaunchOverlapping(device, "Discretize", fours ? DiscretizeKernel<4> : DiscretizeKernel<1>,
+                    static_cast<int>((threads + kThreads - 1) / kThreads), kThreads, 0, 1,
+                    args.u.as<const float>(), args.dt.as<const float>(),
+                    args.dt_bias.as<const float>(), args.a.as<const float>(), args.least_step,
+                    args.most_step, count, static_cast<int>(args.u.shape[1]),
+                    static_cast<int>(args.u.shape[2]), args.log_decay.as<float>(),
+                    args.v.as<float>());
 }
 
 }  // namespace mneme::cuda::scan

@@ -79,9 +79,9 @@ __global__ void __launch_bounds__(kThreads) StepKernel(const __grid_constant__ S
       if (n >= p.states) continue;
       float* const to = state + int64_t{n} * p.channels;
       if constexpr (kWidth == 4) {
-        SaveFour(to, {h[j].x[0], h[j].x[1], h[j].x[2], h[j].x[3]});
+        __stcs(reinterpret_cast<float4*>(to), float4{h[j].x[0], h[j].x[1], h[j].x[2], h[j].x[3]});
       } else {
-        *to = h[j].x[0];
+        __stcs(to, h[j].x[0]);
       }
     }
   }
