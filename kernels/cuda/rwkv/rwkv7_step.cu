@@ -127,9 +127,9 @@ bool Rwkv7Step(Device& device, const Rwkv7StepArgs& args) {
   p.memory = rules::MakeProblem(memory);
   const int dim = p.memory.key_dim;
   const bool alike = p.memory.q.group == 1 && p.memory.k.group == 1 && p.memory.v.group == 1;
-  if (memory.segments.longest != 1 || !rules::GeneralKeyDecay::Is(memory.rule) || !alike ||
-      (dim != 64 && dim != 128) || p.memory.value_dim != dim ||
-      !rules::Supports(p.memory, memory.state.dtype) ||
+  if (memory.segments.longest != 1 || memory.pending.capacity > 0 ||
+      !rules::GeneralKeyDecay::Is(memory.rule) || !alike || (dim != 64 && dim != 128) ||
+      p.memory.value_dim != dim || !rules::Supports(p.memory, memory.state.dtype) ||
       !AreAligned(args.gates.decay, args.gates.rate, args.gates.decay_bias, args.gates.rate_bias,
                   args.gates.k_k, args.gates.k_a, args.output.weight, args.output.bias,
                   args.output.r_k, args.output.gate)) {

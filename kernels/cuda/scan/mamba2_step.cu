@@ -61,9 +61,10 @@ bool Mamba2Step(Device& device, const Mamba2StepArgs& args) {
   StepProblem p = {};
   p.memory = rules::MakeProblem(memory);
   const int states = p.memory.key_dim;
-  if (memory.segments.longest != 1 || memory.rule.decay != MatrixRule::Decay::kHead ||
-      !rules::Additive::Is(memory.rule) || (states != 64 && states != 128 && states != 256) ||
-      p.memory.v.group != 1 || !rules::Supports(p.memory, memory.state.dtype)) {
+  if (memory.segments.longest != 1 || memory.pending.capacity > 0 ||
+      memory.rule.decay != MatrixRule::Decay::kHead || !rules::Additive::Is(memory.rule) ||
+      (states != 64 && states != 128 && states != 256) || p.memory.v.group != 1 ||
+      !rules::Supports(p.memory, memory.state.dtype)) {
     return false;
   }
   if (memory.segments.count == 0 || memory.out.shape[0] == 0) return true;
