@@ -53,6 +53,10 @@ const NamedRule kRules[] = {
     {"gsa_values", {Decay::kKey, Correction::kNone}, Alike(4, 64, 512)},
     {"delta_net", {Decay::kNone, Correction::kDelta}, Alike(16, 128, 128)},
     {"kda", {Decay::kKey, Correction::kDelta}, Alike(16, 128, 128)},
+    {"rwkv6",
+     {Decay::kKey, Correction::kNone, MatrixRule::Read::kBeforeWithBonus},
+     Alike(4, 128, 256)},
+    {"rwkv7", {Decay::kKey, Correction::kGeneral}, Alike(16, 64, 64)},
 };
 
 // What log decays are like.
@@ -121,6 +125,14 @@ class Work {
       args.beta = Floats({n, d.heads});
       FillUniform<<<(n * d.heads + 255) / 256, 256>>>(seed + 31, args.beta.as<float>(),
                                                       n * d.heads);
+    }
+    if (rule.correction == Correction::kGeneral) {
+      args.c = Vectors(seed + 50, n, d.decay_heads, d.key_dim, 1);
+      args.e = Vectors(seed + 60, n, d.decay_heads, d.key_dim, 0.5f);
+    }
+    if (rule.read == MatrixRule::Read::kBeforeWithBonus) {
+      args.bonus = Vectors(seed + 70, 1, d.heads, d.key_dim, 0);
+      args.bonus.shape = {d.heads, d.key_dim};
     }
     const auto indices = [&](const std::vector<int>& values) -> TensorView {
       return {Owned(Upload(values)), DType::kI32, {static_cast<int64_t>(values.size())}};
@@ -217,7 +229,8 @@ void Check(Device& device, const char* name, Work& p, int row_step, double limit
     return x.empty() ? std::vector<float>() : Download(x.as<float>(), x.shape.elements());
   };
   const std::vector<float> q = all(a.q), k = all(a.k), v = all(a.v), log_decay = all(a.log_decay),
-                           beta = all(a.beta);
+                           beta = all(a.beta), recalls = all(a.c), erases = all(a.e),
+                           bonus = all(a.bonus);
   if (!matrix_memory::chunked::SupportsRule(device, a)) {
     std::printf("%s: not supported\n", name);
     failed = true;
@@ -263,6 +276,10 @@ void Check(Device& device, const char* name, Work& p, int row_step, double limit
           const float* qe = part(q, d.query_heads, d.key_dim);
           const float* ke = part(k, d.key_heads, d.key_dim);
           const double value = part(v, d.value_heads, d.value_dim)[i];
+          const float* const recalling =
+              recalls.empty() ? nullptr : part(recalls, d.decay_heads, d.key_dim);
+          const float* const erasing =
+              erases.empty() ? nullptr : part(erases, d.decay_heads, d.key_dim);
           const float* g = nullptr;
           double decay = 1;
           switch (a.rule.decay) {
@@ -281,17 +298,26 @@ void Check(Device& device, const char* name, Work& p, int row_step, double limit
               decay = std::exp(double{part(log_decay, d.decay_heads, d.value_dim)[i]});
               break;
           }
-          double recall = 0, read = 0, key_query = 0;
+          double recall = 0, read = 0, key_query = 0, recalled = 0, erase_query = 0;
           for (int c = 0; c < d.key_dim; ++c) {
+            if (recalling != nullptr) recalled += s[c] * recalling[c];
+            if (erasing != nullptr) erase_query += double{erasing[c]} * qe[c];
+            if (!bonus.empty()) {
+              read += s[c] * qe[c];
+              key_query += double{ke[c]} * qe[c] * bonus[h * d.key_dim + c];
+            }
             s[c] *= g != nullptr ? std::exp(g[c]) : decay;
             recall += s[c] * ke[c];
+            if (!bonus.empty()) continue;
             read += s[c] * qe[c];
             key_query += double{ke[c]} * qe[c];
           }
           const double u = beta.empty() ? value : beta[e * d.heads + h] * (value - recall);
-          for (int c = 0; c < d.key_dim; ++c) s[c] += u * ke[c];
+          for (int c = 0; c < d.key_dim; ++c) {
+            s[c] += u * ke[c] + (erasing != nullptr ? recalled * erasing[c] : 0);
+          }
           const double got = out[(int64_t{e} * d.heads + h) * d.value_dim + i];
-          const double want = a.scale * (read + u * key_query);
+          const double want = a.scale * (read + u * key_query + recalled * erase_query);
           out_error.Add(got, want);
           rows[e - p.first[n]].Add(got, want);
         }
@@ -336,6 +362,7 @@ void CheckRule(Device& device, const NamedRule& named) {
   }
   for (const int key_dim : {64, 128, 256, 512}) {
     if (key_dim == 512 && (named.rule.correction == Correction::kDelta || key_delta)) continue;
+    if (key_dim > 128 && named.rule.correction == Correction::kGeneral) continue;
     for (const bool half : {false, true}) {
       const Sizes d = Alike(1, key_dim, values ? 64 : half ? 80 : 192);
       std::snprintf(text, sizeof(text), "%s, 1 x %d x %d%s", named.name, key_dim, d.value_dim,

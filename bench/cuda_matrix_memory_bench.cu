@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "bench/bench_table.h"
 #include "bench/cuda_matrix_memory_check.h"
+#include "bench/cuda_timing.h"
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
@@ -28,13 +29,11 @@ using cuda::Device;
 using Rule = MatrixRule;
 namespace rules = cuda::matrix_memory::rules;
 
-constexpr int64_t kColdBytes = 240'000'000;
-constexpr int kRounds = 9;
-
 struct Case {
   const char* name;
   Rule rule;
   int heads, key_dim, value_dim;
+  int key_heads = 0;  // of q and k; 0: as many
 };
 constexpr Rule Adding(Rule::Decay decay) {
   return {decay, Rule::Correction::kNone, Rule::Read::kAfter};
@@ -52,6 +51,13 @@ const std::vector<std::vector<Case>> kCases = {
     // Two matrices: keys of slots, and their values, with a softmax between.
     {{"gsa", Adding(Rule::Decay::kValue), 4, 512, 64},
      {"gsa", Adding(Rule::Decay::kKey), 4, 64, 512}},
+    {{"mamba2", Adding(Rule::Decay::kHead), 32, 128, 64, 1}},
+    {{"rwkv6",
+      {Rule::Decay::kKey, Rule::Correction::kNone, Rule::Read::kBeforeWithBonus},
+      4,
+      128,
+      256}},
+    {{"rwkv7", {Rule::Decay::kKey, Rule::Correction::kGeneral, Rule::Read::kAfter}, 16, 64, 64}},
 };
 
 // The matrices of one operation for all sessions of all sets, and its tensors.
@@ -63,8 +69,9 @@ class Step {
     state_bytes_ = heads * values * StateRowPitch(dtype, keys) * SizeOf(dtype);
     const int64_t slabs = int64_t{sets} * sessions;
     args_.rule = shape.rule;
-    args_.q = Vectors({sessions, heads, keys}, 1.0f / 16);
-    args_.k = Vectors({sessions, heads, keys}, 1.0f / 16);
+    const int64_t key_heads = shape.key_heads > 0 ? shape.key_heads : heads;
+    args_.q = Vectors({sessions, key_heads, keys}, 1.0f / 16);
+    args_.k = Vectors({sessions, key_heads, keys}, 1.0f / 16);
     args_.v = Vectors({sessions, heads, values}, 1);
     switch (shape.rule.decay) {
       case Rule::Decay::kNone:
@@ -85,6 +92,11 @@ class Step {
     if (shape.rule.correction == Rule::Correction::kDelta) {
       args_.beta = Vectors({sessions, heads}, 0.5f);
     }
+    if (shape.rule.correction == Rule::Correction::kGeneral) {
+      args_.c = Vectors({sessions, heads, keys}, 1.0f / 16);
+      args_.e = Vectors({sessions, heads, keys}, 1.0f / 16);
+    }
+    if (shape.rule.read == Rule::Read::kBeforeWithBonus) args_.bonus = Vectors({heads, keys}, 1);
     args_.out = Vectors({sessions, heads, values}, 0);
     char* states = Allocate(slabs * state_bytes_);
     device_.Check(cudaMemset(states, 0, slabs * state_bytes_), "memset");
@@ -153,65 +165,6 @@ class Step {
   MatrixMemoryArgs args_;
   TensorView slots_;
 };
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Seconds of what `work` launches, replayed as a graph.
-double TimeGraph(Device& device, const std::function<void()>& work) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  device.Check(cudaStreamBeginCapture(device.stream(), cudaStreamCaptureModeRelaxed), "begin");
-  work();
-  device.Check(cudaStreamEndCapture(device.stream(), &graph), "end of capture");
-  device.Check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-  cudaGraphDestroy(graph);
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<double> times;
-  for (int round = 0; round < kRounds; ++round) {
-    device.Check(cudaGraphLaunch(exec, device.stream()), "graph");
-    cudaEventRecord(begin, device.stream());
-    cudaGraphLaunch(exec, device.stream());
-    cudaGraphLaunch(exec, device.stream());
-    cudaEventRecord(end, device.stream());
-    device.Check(cudaEventSynchronize(end), "event");
-    float ms = 0;
-    cudaEventElapsedTime(&ms, begin, end);
-    times.push_back(1e-3 * ms / 2);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaGraphExecDestroy(exec);
-  return Median(times);
-}
-
-double CopyBandwidth(Device& device) {
-  constexpr int64_t kBytes = int64_t{2} << 30;
-  char* data = nullptr;
-  device.Check(cudaMalloc(&data, 2 * kBytes), "cudaMalloc");
-  // Not as a graph, in which copies take another way.
-  cudaEvent_t begin, end;
-  cudaEventCreate(&begin);
-  cudaEventCreate(&end);
-  std::vector<double> times;
-  for (int round = 0; round < kRounds; ++round) {
-    cudaEventRecord(begin, device.stream());
-    cudaMemcpyAsync(data + kBytes, data, kBytes, cudaMemcpyDeviceToDevice, device.stream());
-    cudaEventRecord(end, device.stream());
-    device.Check(cudaEventSynchronize(end), "event");
-    float ms = 0;
-    cudaEventElapsedTime(&ms, begin, end);
-    times.push_back(1e-3 * ms);
-  }
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaFree(data);
-  return 2.0 * kBytes / Median(times);
-}
 
 struct Options {
   DType dtype = DType::kF32;

@@ -132,6 +132,18 @@ class TimedBackend::TimedKernels final : public Kernels {
                     const RouteTopKArgs& route) override {
     return TimeFused("NormAndRoute", [&] { return inner_.NormAndRoute(norm, router, route); });
   }
+  bool Rwkv7Step(const Rwkv7StepArgs& args) override {
+    return TimeFused("Rwkv7Step", [&] { return inner_.Rwkv7Step(args); });
+  }
+  bool NormAndShift(const LayerNormArgs& norm, const TokenShiftArgs& shift) override {
+    return TimeFused("NormAndShift", [&] { return inner_.NormAndShift(norm, shift); });
+  }
+  bool Mamba2Step(const Mamba2StepArgs& args) override {
+    return TimeFused("Mamba2Step", [&] { return inner_.Mamba2Step(args); });
+  }
+  bool Mamba2Output(const Mamba2OutputArgs& args) override {
+    return TimeFused("Mamba2Output", [&] { return inner_.Mamba2Output(args); });
+  }
   bool MixAndNorm(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) override {
     return TimeFused("MixAndNorm", [&] { return inner_.MixAndNorm(mix, norm); });
   }

@@ -4,6 +4,19 @@
 #include <string>
 
 namespace mneme {
+namespace {
+
+TokenShiftArgs ArgsOf(const ForwardContext& ctx, const TokenShift& shift, const TensorView& x,
+                      std::span<const std::span<const PackedMatrix>> weights) {
+  const Shape shape{shift.mix.shape[0], x.shape[0], x.shape[1]};
+  return {.x = x,
+          .mix = shift.mix,
+          .segments = ctx.row_index.segments,
+          .last = ctx.State(shift.last),
+          .y = ctx.TempForProducts(shape, weights)};
+}
+
+}  // namespace
 
 TokenShift MakeTokenShift(const LayerBuilder& builder, absl::string_view name,
                           const TensorView& mix) {
@@ -14,16 +27,24 @@ TokenShift MakeTokenShift(const LayerBuilder& builder, absl::string_view name,
                                     .guard = StateGuard::kFed})};
 }
 
-TensorView Shifted(ForwardContext& ctx, const TokenShift& shift, const TensorView& x,
-                   std::span<const std::span<const PackedMatrix>> weights) {
-  const Shape shape{shift.mix.shape[0], x.shape[0], x.shape[1]};
-  const TensorView y = ctx.TempForProducts(shape, weights);
-  ctx.kernels().TokenShift({.x = x,
-                            .mix = shift.mix,
-                            .segments = ctx.row_index.segments,
-                            .last = ctx.State(shift.last),
-                            .y = y});
-  return y;
+TensorView NormedAndShifted(ForwardContext& ctx, const Norm& norm, const TensorView& hidden,
+                            const TensorView& x, bool keep, const TokenShift& shift,
+                            std::span<const std::span<const PackedMatrix>> weights) {
+  const TokenShiftArgs args = ArgsOf(ctx, shift, x, weights);
+  NormAndShift(ctx.kernels(), norm, hidden, x, keep, args);
+  return args.y;
+}
+
+void NormAndShift(Kernels& kernels, const Norm& norm, const TensorView& hidden, const TensorView& x,
+                  bool keep, const TokenShiftArgs& shift) {
+  if (norm.kind == NormKind::kLayer) {
+    LayerNormArgs args = {
+        .x = hidden, .weight = norm.weight, .bias = norm.bias, .eps = norm.eps, .y = x};
+    if (!keep) args.y.data = nullptr;
+    if (kernels.NormAndShift(args, shift)) return;
+  }
+  ApplyNorm(kernels, norm, hidden, x);
+  kernels.TokenShift(shift);
 }
 
 TensorView Part(const TensorView& tensor, int64_t i) {

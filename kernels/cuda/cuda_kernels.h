@@ -80,6 +80,14 @@ class CudaKernels final : public Kernels {
   bool SwiGluProduct(const SwiGluProductArgs& args) override {
     return linear::SwiGluProduct(device_, args);
   }
+  bool Rwkv7Step(const Rwkv7StepArgs& args) override { return rwkv::Rwkv7Step(device_, args); }
+  bool NormAndShift(const LayerNormArgs& norm, const TokenShiftArgs& shift) override {
+    return rwkv::NormAndShift(device_, norm, shift);
+  }
+  bool Mamba2Step(const Mamba2StepArgs& args) override { return scan::Mamba2Step(device_, args); }
+  bool Mamba2Output(const Mamba2OutputArgs& args) override {
+    return scan::Mamba2Output(device_, args);
+  }
   bool MixAndNorm(const MixMemoriesArgs& mix, const GatedRmsNormArgs& norm) override {
     return routing::MixAndNorm(device_, mix, norm);
   }

@@ -3,6 +3,8 @@
 // the conventions.
 #pragma once
 
+#include "kernels/ops/dense.h"
+#include "kernels/ops/matrix_memory.h"
 #include "kernels/ops/routing.h"
 #include "kernels/tensor_view.h"
 
@@ -63,6 +65,17 @@ struct Rwkv7OutputArgs {
   TensorView y;     // the same, may alias x or gate; or as LinearArgs::x
 };
 
+// One token of each segment through the memories of an RWKV-7 layer, as one operation: Rwkv7Gates,
+// ValueResidual unless residual.v is empty, MatrixMemory, Rwkv7Output. Like those of decode_step.h
+// it is fused, and a backend may do without. Tensors that one part writes and the next one reads
+// are the same memory; what they hold afterwards is unspecified.
+struct Rwkv7StepArgs {
+  Rwkv7GatesArgs gates;
+  ValueResidualArgs residual;
+  MatrixMemoryArgs memory;  // memory.segments.longest == 1
+  Rwkv7OutputArgs output;
+};
+
 class RwkvKernels {
  public:
   virtual ~RwkvKernels() = default;
@@ -71,6 +84,14 @@ class RwkvKernels {
   virtual void Rwkv7Gates(const Rwkv7GatesArgs& args) = 0;
   virtual void ValueResidual(const ValueResidualArgs& args) = 0;
   virtual void Rwkv7Output(const Rwkv7OutputArgs& args) = 0;
+
+  // Fused. False: nothing was done, the caller composes the above.
+  virtual bool Rwkv7Step(const Rwkv7StepArgs&) { return false; }
+  // LayerNorm, and TokenShift of what it gives, for segments of one entry: shift.x is norm.y, which
+  // is not written if it has no data.
+  virtual bool NormAndShift(const LayerNormArgs& /*norm*/, const TokenShiftArgs& /*shift*/) {
+    return false;
+  }
 };
 
 }  // namespace mneme

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "kernels/ops/dense.h"
+#include "kernels/ops/matrix_memory.h"
 #include "kernels/ops/routing.h"
 #include "kernels/tensor_view.h"
 
@@ -44,12 +45,35 @@ struct DiscretizeArgs {
   TensorView v;          // as u, out
 };
 
+// One token of each segment through the memories of a Mamba-2 layer, as one operation: Discretize,
+// MatrixMemory of what it gives, AddScaled of discretize.u to what is read, and SwiGlu unless
+// gate.y is empty. Like those of decode_step.h it is fused, and a backend may do without. What
+// lies between its parts is unspecified afterwards; skip.y is the result if there is no gate.
+struct Mamba2StepArgs {
+  DiscretizeArgs discretize;
+  MatrixMemoryArgs memory;  // memory.segments.longest == 1
+  AddScaledArgs skip;
+  SwiGluArgs gate;  // gate.up is skip.y
+};
+
+// The way out of such a memory, as one operation in the same sense: AddScaled to what was read,
+// SwiGlu of that, and GatedRmsNorm of what comes out, which has no gate of its own.
+struct Mamba2OutputArgs {
+  AddScaledArgs skip;
+  SwiGluArgs gate;        // gate.up is skip.y
+  GatedRmsNormArgs norm;  // norm.x is gate.y, which is skip.y, too
+};
+
 class ScanKernels {
  public:
   virtual ~ScanKernels() = default;
 
   virtual void SelectiveScan(const SelectiveScanArgs& args) = 0;
   virtual void Discretize(const DiscretizeArgs& args) = 0;
+
+  // Fused. False: nothing was done, the caller composes the above.
+  virtual bool Mamba2Step(const Mamba2StepArgs&) { return false; }
+  virtual bool Mamba2Output(const Mamba2OutputArgs&) { return false; }
 };
 
 }  // namespace mneme

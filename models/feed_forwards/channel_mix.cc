@@ -46,10 +46,10 @@ class ChannelMixer final : public FeedForward {
     Kernels& kernels = ctx.kernels();
     const int64_t tokens = hidden.shape[0];
     const TensorView x = ctx.Temp(hidden.shape);
-    ApplyNorm(kernels, norm, hidden, x);
     std::vector<std::span<const PackedMatrix>> products = {{&key_, 1}};
     if (receives_) products.push_back({&receptance_, 1});
-    const TensorView shifted = Shifted(ctx, shift_, x, products);
+    const TensorView shifted =
+        NormedAndShifted(ctx, norm, hidden, x, /*keep=*/false, shift_, products);
 
     const TensorView key = ctx.Temp({tokens, key_.out_features});
     const TensorView receptance = receives_ ? ctx.Temp(hidden.shape) : TensorView{};

@@ -97,27 +97,51 @@ class Mamba2 final : public SequenceMixer {
 
     const TensorView u = ByHead(streams[kU], config_.heads);
     const TensorView log_decay = ctx.Temp({entries.count, config_.heads});
-    const TensorView v = ctx.Temp(u.shape);
-    kernels.Discretize({.u = u,
-                        .dt = streams[kT],
-                        .dt_bias = dt_bias_,
-                        .a = rates_,
-                        .least_step = config_.least_step,
-                        .most_step = config_.most_step,
-                        .log_decay = log_decay,
-                        .v = v});
-    kernels.MatrixMemory({.rule = kRule,
-                          .q = ByHead(streams[kQ], config_.groups),
-                          .k = ByHead(streams[kB], config_.groups),
-                          .v = v,
-                          .log_decay = log_decay,
-                          .segments = entries.segments,
-                          .state = ctx.State(memory_),
-                          .out = v});
-    const TensorView read = Flat(v);
-    kernels.AddScaled({.x = streams[kU], .scale = skip_, .y = read});
+    const TensorView v = ctx.Temp(u.shape), read = Flat(v);
     const TensorView y = ctx.TempForProducts(shape, {out_.weights});
-    GateAndNorm(kernels, read, streams[kZ], y);
+    using Order = Mamba2Config::Output;
+    const bool gated = config_.output != Order::kNormThenGate;
+    Mamba2StepArgs step = {.discretize = {.u = u,
+                                          .dt = streams[kT],
+                                          .dt_bias = dt_bias_,
+                                          .a = rates_,
+                                          .least_step = config_.least_step,
+                                          .most_step = config_.most_step,
+                                          .log_decay = log_decay,
+                                          .v = v},
+                           .memory = {.rule = kRule,
+                                      .q = ByHead(streams[kQ], config_.groups),
+                                      .k = ByHead(streams[kB], config_.groups),
+                                      .v = v,
+                                      .log_decay = log_decay,
+                                      .segments = entries.segments,
+                                      .state = ctx.State(memory_),
+                                      .out = v},
+                           .skip = {.x = streams[kU], .scale = skip_, .y = read}};
+    if (gated) {
+      step.gate = {.gate = streams[kZ], .up = read, .y = config_.output == Order::kGate ? y : read};
+    }
+    const bool normed = config_.output != Order::kGate;
+    const GatedRmsNormArgs norm_of_parts = {
+        .x = ByHead(read, config_.norm_groups),
+        .gate = gated ? TensorView{} : ByHead(streams[kZ], config_.norm_groups),
+        .weight = norm_.weight,
+        .eps = norm_.eps,
+        .y = ByHead(y, config_.norm_groups)};
+    if (step.memory.segments.longest == 1 && kernels.Mamba2Step(step)) {
+      if (normed) kernels.GatedRmsNorm(norm_of_parts);
+    } else {
+      kernels.Discretize(step.discretize);
+      kernels.MatrixMemory(step.memory);
+      const bool fused =
+          gated && normed &&
+          kernels.Mamba2Output({.skip = step.skip, .gate = step.gate, .norm = norm_of_parts});
+      if (!fused) {
+        kernels.AddScaled(step.skip);
+        if (gated) kernels.SwiGlu(step.gate);
+        if (normed) kernels.GatedRmsNorm(norm_of_parts);
+      }
+    }
     AddProjection(kernels, out_, y, hidden);
   }
 
@@ -125,18 +149,6 @@ class Mamba2 final : public SequenceMixer {
   enum { kZ, kU, kB, kQ, kT };
   static constexpr MatrixRule kRule = {.decay = MatrixRule::Decay::kHead,
                                        .correction = MatrixRule::Correction::kNone};
-
-  void GateAndNorm(Kernels& kernels, TensorView read, TensorView gate, TensorView y) const {
-    using Output = Mamba2Config::Output;
-    if (config_.output == Output::kGate) return kernels.SwiGlu({.gate = gate, .up = read, .y = y});
-    const bool gated = config_.output == Output::kGateThenNorm;
-    if (gated) kernels.SwiGlu({.gate = gate, .up = read, .y = read});
-    kernels.GatedRmsNorm({.x = ByHead(read, config_.norm_groups),
-                          .gate = gated ? TensorView{} : ByHead(gate, config_.norm_groups),
-                          .weight = norm_.weight,
-                          .eps = norm_.eps,
-                          .y = ByHead(y, config_.norm_groups)});
-  }
 
   Mamba2Config config_;
   std::vector<Projection> in_;

@@ -68,8 +68,7 @@ class Rwkv6 final : public SequenceMixer {
     const int64_t keys = heads * int64_t{config_.key_dim};
     const int64_t values = heads * int64_t{config_.value_dim};
     const TensorView x = ctx.Temp(hidden.shape);
-    ApplyNorm(kernels, norm, hidden, x);
-    const TensorView shifted = Mix(ctx, x);
+    const TensorView shifted = Mix(ctx, norm, hidden, x);
 
     const TensorView r = ctx.Temp({tokens, keys}), k = ctx.Temp({tokens, keys});
     const TensorView v = ctx.Temp({tokens, values}), g = ctx.Temp({tokens, values});
@@ -140,8 +139,9 @@ class Rwkv6 final : public SequenceMixer {
     return absl::OkStatus();
   }
 
-  // x_n for all n, [kMixes, tokens, model_dim], for the products.
-  TensorView Mix(ForwardContext& ctx, const TensorView& x) const {
+  // x_n of x = norm(hidden) for all n, [kMixes, tokens, model_dim], for the products.
+  TensorView Mix(ForwardContext& ctx, const Norm& norm, const TensorView& hidden,
+                 const TensorView& x) const {
     Kernels& kernels = ctx.kernels();
     const int64_t tokens = x.shape[0], model_dim = x.shape[1], rank = mix_down_[0].out_features;
     const TensorView y = ctx.TempForProducts(
@@ -153,7 +153,7 @@ class Rwkv6 final : public SequenceMixer {
                             .last = ctx.State(shift_.last),
                             .advance = false,
                             .y = ctx.TempForProducts({1, tokens, model_dim}, {mix_down_})};
-    kernels.TokenShift(shift);
+    NormAndShift(kernels, norm, hidden, x, /*keep=*/true, shift);
     const TensorView inner = ctx.Temp({kMixes, tokens, rank});
     const TensorView activated = ctx.TempForProducts(inner.shape, {mix_up_});
     const TensorView mixes = ctx.Temp({kMixes, tokens, model_dim});

@@ -83,8 +83,8 @@ class Rwkv7 final : public SequenceMixer {
     const int heads = config_.heads;
     const int64_t tokens = hidden.shape[0], values = heads * int64_t{config_.value_dim};
     const TensorView x = ctx.Temp(hidden.shape);
-    ApplyNorm(kernels, norm, hidden, x);
-    const TensorView shifted = Shifted(ctx, shift_, x, products());
+    const TensorView shifted =
+        NormedAndShifted(ctx, norm, hidden, x, /*keep=*/false, shift_, products());
 
     // x is free from here on: the decays go there.
     const TensorView r = ctx.Temp(hidden.shape), k = ctx.Temp(hidden.shape), decay = x;
@@ -114,44 +114,49 @@ class Rwkv7 final : public SequenceMixer {
     kernels.Linear(up);
 
     const TensorView erased = ByHead(ctx.Temp(hidden.shape), heads);
-    kernels.Rwkv7Gates({.decay = ByHead(decay, heads),
-                        .rate = ByHead(rate, heads),
-                        .decay_bias = decay_bias_,
-                        .rate_bias = rate_bias_,
-                        .k_k = k_k_,
-                        .k_a = k_a_,
-                        .eps = config_.key_norm_eps,
-                        .least = config_.key_norm_least,
-                        .k = ByHead(k, heads),
-                        .log_decay = ByHead(decay, heads),
-                        .c = erased,
-                        .e = ByHead(rate, heads)});
-    if (!first_) {
-      kernels.ValueResidual(
-          {.first = ctx.first_values, .gate = residual, .bias = residual_bias_, .v = v});
-    }
     const TensorView read = ctx.Temp({tokens, heads, config_.value_dim});
-    kernels.MatrixMemory({.rule = kRule,
-                          .q = ByHead(r, heads),
-                          .k = ByHead(k, heads),
-                          .v = ByHead(v, heads),
-                          .log_decay = ByHead(decay, heads),
-                          .c = erased,
-                          .e = ByHead(rate, heads),
-                          .segments = ctx.row_index.segments,
-                          .state = ctx.State(memory_),
-                          .out = read});
     const TensorView y = ctx.TempForProducts({tokens, values}, {{&out_, 1}});
-    kernels.Rwkv7Output({.x = read,
-                         .weight = norm_.weight,
-                         .bias = norm_.bias,
-                         .eps = norm_.eps,
-                         .r = ByHead(r, heads),
-                         .k = ByHead(k, heads),
-                         .r_k = r_k_,
-                         .v = ByHead(v, heads),
-                         .gate = ByHead(gate, heads),
-                         .y = ByHead(y, heads)});
+    Rwkv7StepArgs step = {.gates = {.decay = ByHead(decay, heads),
+                                    .rate = ByHead(rate, heads),
+                                    .decay_bias = decay_bias_,
+                                    .rate_bias = rate_bias_,
+                                    .k_k = k_k_,
+                                    .k_a = k_a_,
+                                    .eps = config_.key_norm_eps,
+                                    .least = config_.key_norm_least,
+                                    .k = ByHead(k, heads),
+                                    .log_decay = ByHead(decay, heads),
+                                    .c = erased,
+                                    .e = ByHead(rate, heads)},
+                          .memory = {.rule = kRule,
+                                     .q = ByHead(r, heads),
+                                     .k = ByHead(k, heads),
+                                     .v = ByHead(v, heads),
+                                     .log_decay = ByHead(decay, heads),
+                                     .c = erased,
+                                     .e = ByHead(rate, heads),
+                                     .segments = ctx.row_index.segments,
+                                     .state = ctx.State(memory_),
+                                     .out = read},
+                          .output = {.x = read,
+                                     .weight = norm_.weight,
+                                     .bias = norm_.bias,
+                                     .eps = norm_.eps,
+                                     .r = ByHead(r, heads),
+                                     .k = ByHead(k, heads),
+                                     .r_k = r_k_,
+                                     .v = ByHead(v, heads),
+                                     .gate = ByHead(gate, heads),
+                                     .y = ByHead(y, heads)}};
+    if (!first_) {
+      step.residual = {.first = ctx.first_values, .gate = residual, .bias = residual_bias_, .v = v};
+    }
+    if (step.memory.segments.longest != 1 || !kernels.Rwkv7Step(step)) {
+      kernels.Rwkv7Gates(step.gates);
+      if (!first_) kernels.ValueResidual(step.residual);
+      kernels.MatrixMemory(step.memory);
+      kernels.Rwkv7Output(step.output);
+    }
     const LinearArgs out[] = {{.x = y, .weights = {&out_, 1}, .y = hidden, .accumulate = true}};
     kernels.Linear(out);
   }

@@ -16,7 +16,8 @@ namespace {
 using Rule = MatrixRule;
 
 // Operands are rounded to bf16, of unit roundoff 2^-9, at most eight times on the way from inputs
-// to outputs: k, q, S, V', T, U and P T, S once more; without a correction k, q, S, A and v. What
+// to outputs: k, q, S, V', T, U and P T, S once more; without a correction k, q, S, A and v; with
+// the general one k, e, q, S, S c, T, T B or P T, U. What
 // follows is linear, decays are at most 1 and the erasing product does not make an error larger, so
 // in norm that much may come of it; chance makes it a fifth, or two thirds where beta stays at 2.
 constexpr double kBound = 8 * 0x1p-9;
@@ -31,6 +32,8 @@ std::vector<Rule> ChunkedRules() {
   for (const auto decay : {Rule::Decay::kNone, Rule::Decay::kHead, Rule::Decay::kKey}) {
     rules.push_back({decay, Rule::Correction::kDelta, Rule::Read::kAfter});
   }
+  rules.push_back({Rule::Decay::kKey, Rule::Correction::kNone, Rule::Read::kBeforeWithBonus});
+  rules.push_back({Rule::Decay::kKey, Rule::Correction::kGeneral, Rule::Read::kAfter});
   return rules;
 }
 
@@ -277,6 +280,29 @@ TEST_F(CudaMatrixChunkTest, SplittingASegmentStaysWithinTheBound) {
       }
       got.states = p.ReadStates(slabs);
       ExpectClose(p, got, want);
+    }
+  }
+}
+
+// As RWKV-7 has it: what is recalled along a key of length one is erased, all of it or a share of
+// each element, and decays are no stronger than exp(-exp(-1/2)).
+TEST_F(CudaMatrixChunkTest, ErasingByUnitKeysMatchesReference) {
+  const Rule rule = {Rule::Decay::kKey, Rule::Correction::kGeneral, Rule::Read::kAfter};
+  for (const bool whole : {false, true}) {
+    for (const int key_dim : {64, 128}) {
+      SCOPED_TRACE(testing::Message() << "seed 630, " << key_dim << " keys, whole: " << whole);
+      MatrixProblem p(630, rule, {.heads = 2, .key_dim = key_dim, .value_dim = 64},
+                      {{700, 0, 0, true}, {129, 1, 0, false}, {1, 2, 1, false}, {2, 3, 1, false}});
+      SeededRandom random(631);
+      for (double& decay : p.log_decay.values) {
+        decay = RoundTo(-0.606531 * random.Uniform(), DType::kF32);
+      }
+      p.c.values = MatrixProblem::UnitVectors(random, 832 * 2, key_dim, 1);
+      for (size_t i = 0; i < p.c.values.size(); ++i) {
+        const double share = whole ? 1 : random.Uniform();
+        p.e.values[i] = RoundTo(-share * p.c.values[i], DType::kF32);
+      }
+      ExpectMatch(p);
     }
   }
 }

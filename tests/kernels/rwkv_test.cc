@@ -1,4 +1,4 @@
-// TokenShift, Rwkv7Gates, ValueResidual and Rwkv7Output.
+// TokenShift, Rwkv7Gates, ValueResidual and Rwkv7Output, and what is made of them.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -439,6 +439,193 @@ TEST_P(RwkvTest, NeitherThreadsNorOtherTokensChangeABitOfAnOutput) {
   one.r = tail(all.r, 33);
   one.k = tail(all.k, 33);
   EXPECT_THAT(one.Run(*backend_), HasSameBits(tail(want, 20)));
+}
+
+// --- NormAndShift --------------------------------------------------------------------------------
+
+// Single entries, none, padding, fresh and other memories.
+std::vector<SegmentSpec> SingleEntries() {
+  return {{1, 2, 0, false}, {0, 1, 0, false}, {1, -1, 0, false}, {1, 0, 1, true}, {1, 3, 1, false}};
+}
+
+struct NormedShift {
+  Values x, y, last;  // of active segments' entries; y mix by mix
+};
+
+// `fused` is whether NormAndShift did it; else its parts do.
+NormedShift NormAndShift(Backend& backend, int dim, int mixes, bool advance, bool try_fused,
+                         bool* fused) {
+  const std::vector<SegmentSpec> segments = SingleEntries();
+  const std::vector<int> active = {0, 3, 4};
+  constexpr int kSlots = 4, kMemories = 2;
+  const int entries = Entries(segments);
+  SeededRandom random(dim);
+  Workbench bench(backend);
+  SlabPool slabs(bench, kSlots, kMemories, dim, backend.state_format().window_dtype);
+  for (int i = 0; i < kSlots * kMemories; ++i) {
+    const Values last = random.NormalValues(dim, 2);
+    if (!IsFresh(segments, i / kMemories, i % kMemories)) {
+      slabs.Write(i / kMemories, i % kMemories, last);
+    }
+  }
+  const LayerNormArgs norm = {
+      .x = bench.Activations(random.NormalValues(entries * dim, 3), {entries, dim}),
+      .weight = bench.Floats(random.NormalValues(dim), {dim}),
+      .bias = bench.Floats(random.NormalValues(dim), {dim}),
+      .y = bench.NewActivations({entries, dim})};
+  TokenShiftArgs shift = {.x = norm.y,
+                          .mix = bench.Floats(random.NormalValues(mixes * dim), {mixes, dim}),
+                          .segments = Upload(bench, segments),
+                          .last = slabs.view(),
+                          .advance = advance,
+                          .y = bench.NewActivations({mixes, entries, dim})};
+  shift.segments.longest = 1;
+  *fused = try_fused && bench.kernels().NormAndShift(norm, shift);
+  if (!*fused) {
+    bench.kernels().LayerNorm(norm);
+    bench.kernels().TokenShift(shift);
+  }
+  NormedShift result = {PickEntries(bench.Read(norm.y), dim, segments, active), {}, {}};
+  const Values y = bench.Read(shift.y);
+  for (int m = 0; m < mixes; ++m) {
+    const auto first = y.begin() + m * entries * dim;
+    const Values own = PickEntries({first, first + entries * dim}, dim, segments, active);
+    result.y.insert(result.y.end(), own.begin(), own.end());
+  }
+  for (const int i : active) {
+    const Values last = slabs.Read(segments[i].slot, segments[i].memory);
+    if (segments[i].fresh && !advance) continue;  // holds anything
+    result.last.insert(result.last.end(), last.begin(), last.end());
+  }
+  return result;
+}
+
+TEST_P(RwkvTest, NormAndShiftIsItsParts) {
+  for (const int dim : {4, 64, 100, 256, 600, 1024, 2048, 4096, 4100, 33}) {
+    for (const bool advance : {false, true}) {
+      SCOPED_TRACE(testing::Message() << dim << " channels, advance " << advance);
+      bool fused = false, unused = false;
+      const NormedShift got = NormAndShift(*backend_, dim, 6, advance, true, &fused);
+      if (GetParam().device == "cuda") {
+        EXPECT_EQ(fused, dim % 4 == 0 && dim <= 4096);
+      }
+      const NormedShift want = NormAndShift(*backend_, dim, 6, advance, false, &unused);
+      // The order of two sums, of the mean and of the variance.
+      const double bound = 4 * SumError(dim) + kFunctionError;
+      EXPECT_LE(RelativeError(got.x, want.x), bound);
+      EXPECT_LE(RelativeError(got.y, want.y), bound);
+      EXPECT_LE(RelativeError(got.last, want.last), bound);
+    }
+  }
+}
+
+// --- Rwkv7Step -----------------------------------------------------------------------------------
+
+struct StepResult {
+  Values y, states;
+};
+
+StepResult StepRwkv7(Backend& backend, int dim, bool residual, bool try_fused, bool* fused) {
+  const std::vector<SegmentSpec> segments = SingleEntries();
+  constexpr int kSlots = 4, kMemories = 2, kHeads = 3;
+  const int entries = Entries(segments), channels = kHeads * dim;
+  SeededRandom random(dim);
+  Workbench bench(backend);
+  SlabPool slabs(bench, kSlots, kMemories, int64_t{kHeads} * dim * dim,
+                 backend.state_format().memory_dtype);
+  for (int i = 0; i < kSlots * kMemories; ++i) {
+    Values state = random.NormalValues(int64_t{kHeads} * dim * dim);
+    for (double& value : state) value = RoundTo(value, DType::kF32);
+    if (!IsFresh(segments, i / kMemories, i % kMemories)) {
+      slabs.Write(i / kMemories, i % kMemories, state);
+    }
+  }
+  const Shape shape = {entries, kHeads, dim}, heads = {kHeads, dim}, flat = {entries, channels};
+  const auto activations = [&](const Shape& of, double scale = 1) {
+    return bench.Activations(random.NormalValues(entries * channels, scale), of);
+  };
+  const auto weights = [&](const Shape& of) {
+    return bench.Floats(random.NormalValues(channels), of);
+  };
+  Rwkv7StepArgs args;
+  const TensorView k = activations(shape), v = activations(flat);
+  const TensorView decay = activations(shape, 2), rate = activations(shape, 2);
+  TensorView values = v;
+  values.shape = shape;
+  args.gates = {.decay = decay,
+                .rate = rate,
+                .decay_bias = weights(heads),
+                .rate_bias = weights(heads),
+                .k_k = weights(heads),
+                .k_a = weights(heads),
+                .k = k,
+                .log_decay = decay,
+                .c = bench.NewActivations(shape),
+                .e = rate};
+  if (residual) {
+    args.residual = {
+        .first = activations(flat), .gate = activations(flat), .bias = weights({channels}), .v = v};
+  }
+  args.memory = {
+      .rule = {MatrixRule::Decay::kKey, MatrixRule::Correction::kGeneral, MatrixRule::Read::kAfter},
+      .q = activations(shape),
+      .k = k,
+      .v = values,
+      .log_decay = decay,
+      .c = args.gates.c,
+      .e = rate,
+      .segments = Upload(bench, segments),
+      .state = slabs.view(),
+      .out = bench.NewActivations(shape)};
+  args.memory.segments.longest = 1;
+  args.output = {.x = args.memory.out,
+                 .weight = weights(heads),
+                 .bias = weights(heads),
+                 .eps = 64e-5f,
+                 .r = args.memory.q,
+                 .k = k,
+                 .r_k = weights(heads),
+                 .v = values,
+                 .gate = activations(shape),
+                 .y = bench.NewActivations(shape)};
+  const std::vector<std::byte> before = slabs.Bytes();
+  *fused = try_fused && bench.kernels().Rwkv7Step(args);
+  if (!*fused) {
+    bench.kernels().Rwkv7Gates(args.gates);
+    if (residual) bench.kernels().ValueResidual(args.residual);
+    bench.kernels().MatrixMemory(args.memory);
+    bench.kernels().Rwkv7Output(args.output);
+  }
+  EXPECT_TRUE(slabs.OnlyTouched(before, [&](int slot, int memory) {
+    return IsActive(segments, slot, memory);
+  })) << "state outside the segments' memories was written";
+  StepResult result = {PickEntries(bench.Read(args.output.y), channels, segments, {0, 3, 4}), {}};
+  for (const int i : {0, 3, 4}) {
+    const Values state = slabs.Read(segments[i].slot, segments[i].memory);
+    result.states.insert(result.states.end(), state.begin(), state.end());
+  }
+  return result;
+}
+
+TEST_P(RwkvTest, AStepOfRwkv7IsItsParts) {
+  const bool cuda = GetParam().device == "cuda";
+  for (const int dim : {32, 64, 128}) {
+    for (const bool residual : {false, true}) {
+      SCOPED_TRACE(testing::Message() << dim << " keys, residual " << residual);
+      bool fused = false, unused = false;
+      const StepResult got = StepRwkv7(*backend_, dim, residual, true, &fused);
+      if (cuda) {
+        EXPECT_EQ(fused, dim != 32);
+      }
+      const StepResult want = StepRwkv7(*backend_, dim, residual, false, &unused);
+      // The parts' sums in other orders, of a norm's deviations the largest.
+      EXPECT_LE(RelativeError(got.y, want.y), 1e-5);
+      EXPECT_LE(RelativeError(got.states, want.states), 1e-5);
+      const StepResult exact = StepRwkv7(*reference_, dim, residual, false, &unused);
+      EXPECT_LE(RelativeError(got.y, exact.y), 1e-5);
+      EXPECT_LE(RelativeError(got.states, exact.states), 1e-5);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, RwkvTest, testing::ValuesIn(AvailableBackends()), BackendName);

@@ -55,18 +55,23 @@ class SegmentWalk {
   Segment own_;
 };
 
-// The segment that has an entry: the last one that starts at or before it. Called by whole warps.
-__device__ inline int SegmentOf(const SegmentArrays& p, int entry) {
+// The last segment for which `starts` holds, as it does for all before it. Called by whole warps.
+template <typename Starts>
+__device__ inline int LastSegment(const SegmentArrays& p, const Starts& starts) {
   const int lane = threadIdx.x % kWarp;
-  int low = 0, high = p.count;  // offsets[low] <= entry < offsets[high]
+  int low = 0, high = p.count;  // starts(low), not starts(high)
   while (high - low > 1) {
     const int step = (high - low + kWarp - 1) / kWarp;
     const int probe = low + lane * step;
-    const bool starts = probe < high && p.offsets[probe] <= entry;
-    low += (__popc(__ballot_sync(kAllLanes, starts)) - 1) * step;
+    const bool started = probe < high && starts(probe);
+    low += (__popc(__ballot_sync(kAllLanes, started)) - 1) * step;
     high = min(high, low + step);
   }
   return low;
+}
+// The segment that has an entry: the last one that starts at or before it. Called by whole warps.
+__device__ inline int SegmentOf(const SegmentArrays& p, int entry) {
+  return LastSegment(p, [&](int s) { return p.offsets[s] <= entry; });
 }
 
 // Whether a convolution's channels can be read four at a time.

@@ -9,9 +9,15 @@ namespace mneme::cuda::rwkv {
 // rwkv/token_shift.cu
 void TokenShift(Device& device, const TokenShiftArgs& args);
 
+// rwkv/norm_shift.cu
+bool NormAndShift(Device& device, const LayerNormArgs& norm, const TokenShiftArgs& shift);
+
 // rwkv/rwkv7.cu
 void Rwkv7Gates(Device& device, const Rwkv7GatesArgs& args);
 void ValueResidual(Device& device, const ValueResidualArgs& args);
 void Rwkv7Output(Device& device, const Rwkv7OutputArgs& args);
+
+// rwkv/rwkv7_step.cu: for heads of 64 or 128 keys and as many values.
+bool Rwkv7Step(Device& device, const Rwkv7StepArgs& args);
 
 }  // namespace mneme::cuda::rwkv

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/rwkv/gates.cuh"
 #include "kernels/cuda/rwkv/rwkv.h"
 
 namespace mneme::cuda::rwkv {
@@ -23,7 +24,6 @@ struct GatesProblem {
 __global__ void __launch_bounds__(kThreads) GatesKernel(const __grid_constant__ GatesProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
-  constexpr float kDecayRate = -0.60653065971263342f;  // -exp(-1/2)
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (row >= p.rows) return;
   const int lane = threadIdx.x % kWarp;
@@ -33,16 +33,15 @@ __global__ void __launch_bounds__(kThreads) GatesKernel(const __grid_constant__ 
     const float z = p.k[at + i] * p.k_k[channels + i];
     squares += z * z;
   }
-  const float norm = fmaxf(sqrtf(WarpSum(squares) + p.eps), p.least);
+  const float norm = KeyNorm(WarpSum(squares), p.eps, p.least);
   for (int i = lane; i < p.dim; i += kWarp) {
-    const float decay = p.decay[at + i] + p.decay_bias[channels + i];
-    const float a = Sigmoid(p.rate[at + i] + p.rate_bias[channels + i]);
-    const float k = p.k[at + i];
-    const float c = k * p.k_k[channels + i] / norm;
-    p.log_decay[at + i] = kDecayRate * Sigmoid(decay);
-    p.c[at + i] = c;
-    p.e[at + i] = -a * c;
-    p.k[at + i] = k * fmaf(a - 1, p.k_a[channels + i], 1.0f);
+    const Gates gates = GatesOf(p.decay[at + i] + p.decay_bias[channels + i],
+                                p.rate[at + i] + p.rate_bias[channels + i], p.k[at + i],
+                                p.k_k[channels + i], p.k_a[channels + i], norm);
+    p.log_decay[at + i] = gates.log_decay;
+    p.c[at + i] = gates.c;
+    p.e[at + i] = gates.e;
+    p.k[at + i] = gates.k;
   }
 }
 
@@ -87,7 +86,7 @@ __global__ void __launch_bounds__(kThreads)
   WaitForPreviousKernel();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
-  v[i] = fmaf(first[i] - v[i], Sigmoid(gate[i] + bias[i % dim]), v[i]);
+  v[i] = MixValue(v[i], first[i], gate[i], bias[i % dim]);
 }
 
 int BlocksFor(int64_t items, int each) { return static_cast<int>((items + each - 1) / each); }

@@ -9,7 +9,8 @@ namespace mneme::cuda::matrix_memory::chunked {
 
 // Any rule that has a chunked form. Supports() says which sizes of the delta rule without decay or
 // with one of heads. On Hopper alone: no correction, with any decay, for key sizes 64, 128, 256 and
-// 512, and the delta rule with decays of keys, for key sizes 64, 128 and 256; values as there,
+// 512, those that read before the write with decays of keys; with decays of keys also the delta
+// rule, for key sizes 64, 128 and 256, and the general correction, for 64 and 128. Values as there,
 // those with decays of their own in multiples of 64; matrices of f32 or f16.
 bool SupportsRule(const Device& device, const MatrixMemoryArgs& args);
 

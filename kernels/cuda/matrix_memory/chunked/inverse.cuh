@@ -106,10 +106,10 @@ __device__ inline void RoundTriangle(const float* t, uint8_t* tile, uint8_t* ima
   }
 }
 
-// P T, of which blocks above the diagonal are zero, to the image.
-template <typename Element>
-__device__ inline void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int rows,
-                                         uint8_t* image) {
+// The product of two tiles that are zero above the diagonal, of which a warp has 16 rows and 32
+// columns. use(i, j, x, y) gets elements j and j + 1 of row i, zeros above the diagonal included.
+template <typename Element, typename Use>
+__device__ inline void MultiplyTriangles(uint32_t left_tile, uint32_t right_tile, const Use& use) {
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int block = warp % 4, first = 2 * (warp / 4);
   float sums[16] = {};
@@ -117,11 +117,11 @@ __device__ inline void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int r
   for (int step = 0; step < 4; ++step) {
     if (step > block) continue;
     uint32_t left[4];
-    LoadLeft(p_tile, 16 * block, step, left);
+    LoadLeft(left_tile, 16 * block, step, left);
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
       uint32_t right[4];
-      LoadRightOfColumns(t_tile, step, 16 * (first + n), right);
+      LoadRightOfColumns(right_tile, step, 16 * (first + n), right);
       Mma<Element>(sums + 8 * n, left, right[0], right[1]);
       Mma<Element>(sums + 8 * n + 4, left, right[2], right[3]);
     }
@@ -130,12 +130,25 @@ __device__ inline void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int r
   for (int n = 0; n < 4; ++n) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int i = 16 * block + lane / 4 + 8 * half;
-      if (i >= rows) continue;
-      *reinterpret_cast<uint32_t*>(image + TileOffset(i, 2 * first + n) + 4 * (lane % 4)) =
-          PackPair<Element>(sums[4 * n + 2 * half], sums[4 * n + 2 * half + 1]);
+      use(16 * block + lane / 4 + 8 * half, 16 * first + 8 * n + 2 * (lane % 4),
+          sums[4 * n + 2 * half], sums[4 * n + 2 * half + 1]);
     }
   }
+}
+
+// Two adjacent elements of a row of a tile.
+template <typename Element>
+__device__ inline void StoreTilePair(uint8_t* tile, int i, int j, float x, float y) {
+  *reinterpret_cast<uint32_t*>(tile + TileOffset(i, j / 8) + 2 * (j % 8)) = PackPair<Element>(x, y);
+}
+
+// P T to the first `rows` rows of the image.
+template <typename Element>
+__device__ inline void MultiplyTriangles(uint32_t p_tile, uint32_t t_tile, int rows,
+                                         uint8_t* image) {
+  MultiplyTriangles<Element>(p_tile, t_tile, [&](int i, int j, float x, float y) {
+    if (i < rows) StoreTilePair<Element>(image, i, j, x, y);
+  });
 }
 
 }  // namespace mneme::cuda::matrix_memory::chunked

@@ -21,7 +21,9 @@ enum class ChunkForm : uint8_t {
   //   o_i = exp(G_i) S q_i + sum_j A[i, j] v_j         A[i, j] = exp(G_i - G_j) q_i.k_j
   //   S <- exp(G_end) S + sum_j exp(G_end - G_j) v_j k_j^T
   kHead,
-  // Decays of keys. q~ = exp(G) q, k^ = exp(G_end - G) k.
+  // Decays of keys. q~ = exp(G) q, k^ = exp(G_end - G) k. Where a read comes before the write, q~
+  // and
+  // A have G of the entry before, and A[i, i] = q_i . (bonus * k_i).
   //   o_i = S q~_i + sum_j A[i, j] v_j                 A[i, j] = sum_d exp(G_i - G_j) q_i k_j
   //   S <- S exp(G_end) + sum_j v_j k^_j^T
   kKey,
@@ -34,29 +36,43 @@ enum class ChunkForm : uint8_t {
   // P is scaled as what is read is.
   //   S <- S exp(G_end) + sum_j U_j k^_j^T
   kDeltaKey,
+  // Decays of keys and the general correction, c~ = exp(G of the entry before) c, e^ as k^.
+  //   A[i, j] = sum_d exp(G_(i-1) - G_j) c_i e_j       B likewise of c and k          j < i
+  //   P[i, j] = sum_d exp(G_i - G_j) q_i e_j           R likewise of q and k          j <= i
+  //   T = (I - A)^-1     U = (S c~) T^T + V (T B)^T    o = S q~ + (S c~) (P T)^T + V (R + P T B)^T
+  // P and R are scaled as what is read is.
+  //   S <- S exp(G_end) + sum_j U_j e^_j^T + v_j k^_j^T
+  kGeneralKey,
 };
 
-// Tiles for each 64 keys of a chunk and head: q~ and k^, or k~, q~ and k^.
-__host__ __device__ constexpr int KeyTiles(ChunkForm form) {
-  return form == ChunkForm::kDeltaKey ? 3 : 2;
+// Whether what the matrix holds changes what is written, so that chunks do not add up.
+__host__ __device__ constexpr bool Corrects(ChunkForm form) {
+  return form == ChunkForm::kDeltaKey || form == ChunkForm::kGeneralKey;
 }
-// Tiles for each chunk and head: A, or T and P T.
+// Tiles for each 64 keys of a chunk and head: q~ and k^, or k~, q~ and k^, or c~, q~, e^ and k^.
+__host__ __device__ constexpr int KeyTiles(ChunkForm form) {
+  return form == ChunkForm::kGeneralKey ? 4 : form == ChunkForm::kDeltaKey ? 3 : 2;
+}
+// Tiles for each chunk and head: A, or T and P T, or T, P T, T B and R + P T B.
 __host__ __device__ constexpr int ProductTiles(ChunkForm form) {
-  return form == ChunkForm::kDeltaKey ? 2 : form == ChunkForm::kValue ? 0 : 1;
+  return form == ChunkForm::kGeneralKey ? 4
+         : form == ChunkForm::kDeltaKey ? 2
+         : form == ChunkForm::kValue    ? 0
+                                        : 1;
 }
 // Numbers for each chunk and head. kHead: exp(G) and exp(G_end - G) of each entry. Decays of keys:
 // exp(G_end) of each key, then, with the delta correction, beta of each entry.
 __host__ __device__ constexpr int GateFloats(ChunkForm form, int key_dim) {
-  return form == ChunkForm::kHead    ? 2 * kChunk
-         : form == ChunkForm::kKey   ? key_dim
-         : form == ChunkForm::kValue ? 0
-                                     : key_dim + kChunk;
+  return form == ChunkForm::kHead       ? 2 * kChunk
+         : form == ChunkForm::kValue    ? 0
+         : form == ChunkForm::kDeltaKey ? key_dim + kChunk
+                                        : key_dim;
 }
 
 struct RuleSizes {
   int heads, key_dim, value_dim;  // of S
-  // Heads of the tensors; log_decay's is 1 where there is none.
-  int query_heads, key_heads, value_heads, decay_heads, beta_heads;
+  // Heads of the tensors.
+  int query_heads, key_heads, value_heads, decay_heads, beta_heads;  // a missing one's are 1
   // Heads of tiles of keys, and of products and gates, of which each of the former's has several.
   int image_heads, product_heads;
 };
@@ -89,7 +105,10 @@ struct RuleChunks {
 // does not depend on S.
 void PrepareHeadChunks(Device& device, ChunkForm form, const RuleChunks& chunks,
                        const MatrixMemoryArgs& args);
-// matrix_memory/chunked/rule_keys.cu: kKey and kDeltaKey.
+// matrix_memory/chunked/rule_before.cu: kGeneralKey, and kKey where a read comes before the write.
+void PrepareBeforeChunks(Device& device, ChunkForm form, const RuleChunks& chunks,
+                         const MatrixMemoryArgs& args);
+// matrix_memory/chunked/rule_keys.cu: kKey otherwise, and kDeltaKey.
 void PrepareKeyChunks(Device& device, ChunkForm form, const RuleChunks& chunks,
                       const MatrixMemoryArgs& args);
 // matrix_memory/chunked/rule_chains.cu

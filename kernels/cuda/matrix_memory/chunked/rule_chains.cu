@@ -210,9 +210,11 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
 #ifdef MNEME_HOPPER_MMA
   constexpr int kStages = L::kStages, kKeyBlocks = L::kKeyBlocks;
   constexpr bool kDelta = L::kForm == ChunkForm::kDeltaKey;
-  constexpr bool kKeysDecay = kDelta || L::kForm == ChunkForm::kKey;
-  constexpr int kSums = 32 * kKeyBlocks;   // of the matrix, per lane
-  constexpr int kRead = kDelta ? 64 : 32;  // of S q, and S k in front of it
+  constexpr bool kGeneral = L::kForm == ChunkForm::kGeneralKey;
+  constexpr bool kCorrects = Corrects(L::kForm);
+  constexpr bool kKeysDecay = kCorrects || L::kForm == ChunkForm::kKey;
+  constexpr int kSums = 32 * kKeyBlocks;      // of the matrix, per lane
+  constexpr int kRead = kCorrects ? 64 : 32;  // of S q, and S k or S c in front of it
   constexpr int kReadTiles = kRead / 32, kKeyTiles = L::kKeyTiles;
   constexpr int kPartBytes = kKeyBlocks * kKeyTiles * kTileBytes;
   using Memory = typename L::Shared;
@@ -327,8 +329,10 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
       const RightTiles products(images.products, 0);
       const RightTiles updating(images.keys + part * kPartBytes + (kKeyTiles - 1) * kTileBytes,
                                 kKeyTiles * kTileBytes);
+      const RightTiles erasing(images.keys + part * kPartBytes + (kKeyTiles - 2) * kTileBytes,
+                               kKeyTiles * kTileBytes);
 
-      // S q, and S k in front of it.
+      // S q, and S k or S c in front of it.
       float sums[kRead];
 #pragma unroll
       for (int i = 0; i < kRead; ++i) sums[i] = 0;
@@ -353,8 +357,9 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
         WaitForProducts<true, 0>();
         HoldSums(sums);
       }
-      // Values, or V', as the left operand of what tokens of the chunk read of each other.
+      // Values, V' or S c as the left operand of what tokens of the chunk read of each other.
       uint32_t left[4][4];
+      uint32_t written[kGeneral ? 4 : 1][4];  // values, beside S c
       float end_decay[2] = {1, 1};
       if constexpr (kDelta) {
         const float* betas = gates + L::kKeyDim;
@@ -368,6 +373,19 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
               PackPair<Element>(beta.x * (x.x - known[0]), beta.y * (y.x - known[1]));
           left[i / 2][i % 2 * 2 + 1] =
               PackPair<Element>(beta.x * (x.y - known[2]), beta.y * (y.y - known[3]));
+          known[0] = known[1] = known[2] = known[3] = 0;
+          for (int j = 32; j < 36; ++j) known[j] *= p.scale;
+        }
+      } else if constexpr (kGeneral) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+          const float2 x = LoadPair(values + own + 8 * i * kValuePitch);
+          const float2 y = LoadPair(values + own + (8 * i + 1) * kValuePitch);
+          float* known = sums + 4 * i;
+          left[i / 2][i % 2 * 2] = PackPair<Element>(known[0], known[1]);
+          left[i / 2][i % 2 * 2 + 1] = PackPair<Element>(known[2], known[3]);
+          written[i / 2][i % 2 * 2] = PackPair<Element>(x.x, y.x);
+          written[i / 2][i % 2 * 2 + 1] = PackPair<Element>(x.y, y.y);
           known[0] = known[1] = known[2] = known[3] = 0;
           for (int j = 32; j < 36; ++j) known[j] *= p.scale;
         }
@@ -414,6 +432,13 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
         for (int step = 0; step < 4; ++step) {
           MultiplyRows<true, kReadTiles, Element>(sums, left[step], products, 0, step);
         }
+        if constexpr (kGeneral) {
+#pragma unroll
+          for (int step = 0; step < 4; ++step) {
+            MultiplyRows<true, kReadTiles, Element>(sums, written[step], products, 2 * kTileBytes,
+                                                    step);
+          }
+        }
         CommitProducts<true>();
       }
 #pragma unroll
@@ -447,7 +472,7 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
       }
       __syncwarp();
       start_values(n, rest - L::kValueStages * kChunk, own_rest - L::kValueStages * kChunk);
-      if constexpr (kDelta) {
+      if constexpr (kCorrects) {
         WaitForProducts<true, 0>();
         HoldSums(sums);
 #pragma unroll
@@ -463,14 +488,17 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         // Values that decay as keys do, or on their own, go into both products alike.
-        if constexpr (kDelta || L::kForm == ChunkForm::kHead) {
+        if constexpr (kGeneral) {
+          MultiplyColumns<true, kKeyBlocks, Element>(s, update[step], erasing, step);
+          MultiplyColumns<true, kKeyBlocks, Element>(s, written[step], updating, step);
+        } else if constexpr (kDelta || L::kForm == ChunkForm::kHead) {
           MultiplyColumns<true, kKeyBlocks, Element>(s, update[step], updating, step);
         } else {
           MultiplyColumns<true, kKeyBlocks, Element>(s, left[step], updating, step);
         }
       }
       CommitProducts<true>();
-      if constexpr (!kDelta && !kUpdates) {
+      if constexpr (!kCorrects && !kUpdates) {
         WaitForProducts<true, 1>();
         HoldSums(sums);
       }
@@ -494,7 +522,7 @@ __global__ __launch_bounds__(L::kThreads, 1) void RuleChainKernel(RuleChainParam
           for (int j = 0; j < 2; ++j) {
             if (own_rest <= 8 * i + pair + j) continue;
             float2 o = {read[j], read[2 + j]};
-            if (!kDelta) o.x *= p.scale, o.y *= p.scale;
+            if (!kCorrects) o.x *= p.scale, o.y *= p.scale;
             if constexpr (L::kValuesDecay && !kUpdates)
               o.x += within[2 * i + j].x, o.y += within[2 * i + j].y;
             StorePair(line + j * out_pitch, o.x, o.y);
@@ -576,11 +604,16 @@ void LaunchSpans(Device& device, const RuleChainParams& params, DType state_dtyp
   Launch<L, false>(device, params, state_dtype);
 }
 
+// What registers hold of S beside the sums of a form.
+constexpr int MostKeyDim(ChunkForm form) {
+  return form == ChunkForm::kGeneralKey ? 128 : form == ChunkForm::kDeltaKey ? 256 : 512;
+}
+
 template <ChunkForm kForm, int kKeyBlocks>
 void LaunchFor(Device& device, const RuleChainParams& params, DType state_dtype) {
   constexpr int kParts = kKeyBlocks == 8 ? 2 : 1;
   using One = Layout<kForm, kKeyBlocks / kParts, kParts, 1>;
-  if constexpr (kForm != ChunkForm::kDeltaKey) {
+  if constexpr (!Corrects(kForm)) {
     if (params.spans.chunks > 0) return LaunchSpans<One>(device, params, state_dtype);
   }
   if constexpr (kParts == 1) {
@@ -597,22 +630,21 @@ void LaunchFor(Device& device, const RuleChainParams& params, DType state_dtype)
 
 template <ChunkForm kForm>
 void LaunchForm(Device& device, const RuleChainParams& params, DType state_dtype) {
-  switch (params.chunks.sizes.key_dim) {
-    case 64:
-      return LaunchFor<kForm, 1>(device, params, state_dtype);
-    case 128:
-      return LaunchFor<kForm, 2>(device, params, state_dtype);
-    case 256:
-      return LaunchFor<kForm, 4>(device, params, state_dtype);
+  constexpr int kMost = MostKeyDim(kForm);
+  const int key_dim = params.chunks.sizes.key_dim;
+  if (key_dim == 64) return LaunchFor<kForm, 1>(device, params, state_dtype);
+  if (key_dim == 128) return LaunchFor<kForm, 2>(device, params, state_dtype);
+  if constexpr (kMost >= 256) {
+    if (key_dim == 256) return LaunchFor<kForm, 4>(device, params, state_dtype);
   }
-  if constexpr (kForm != ChunkForm::kDeltaKey) LaunchFor<kForm, 8>(device, params, state_dtype);
+  if constexpr (kMost >= 512) LaunchFor<kForm, 8>(device, params, state_dtype);
 }
 
 }  // namespace
 
 bool HasRuleChains(ChunkForm form, int key_dim) {
-  return key_dim == 64 || key_dim == 128 || key_dim == 256 ||
-         (key_dim == 512 && form != ChunkForm::kDeltaKey);
+  return key_dim <= MostKeyDim(form) &&
+         (key_dim == 64 || key_dim == 128 || key_dim == 256 || key_dim == 512);
 }
 
 void RunRuleChains(Device& device, ChunkForm form, const RuleChunks& chunks,
@@ -636,6 +668,8 @@ void RunRuleChains(Device& device, ChunkForm form, const RuleChunks& chunks,
       return LaunchForm<ChunkForm::kValue>(device, params, args.state.dtype);
     case ChunkForm::kDeltaKey:
       return LaunchForm<ChunkForm::kDeltaKey>(device, params, args.state.dtype);
+    case ChunkForm::kGeneralKey:
+      return LaunchForm<ChunkForm::kGeneralKey>(device, params, args.state.dtype);
   }
 }
 

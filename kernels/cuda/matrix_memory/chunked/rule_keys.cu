@@ -33,8 +33,6 @@ struct KeyParams {
   const int* offsets;
 };
 
-constexpr int kOwnPairs = 6;  // of entries of a sub-chunk, of a lane
-
 struct KeyMemory {
   union {
     struct {
@@ -56,12 +54,6 @@ struct KeyMemory {
   float halves[2][kSubs][kOwnPairs][kWarp];  // sums of half of the keys
   float beta[kChunk];
 };
-
-// Sub-chunks of the entries and of earlier ones they meet, by warp.
-__device__ constexpr int LaterSub(int warp) { return warp == 0 ? 1 : warp < 3 ? 2 : 3; }
-__device__ constexpr int EarlierSub(int warp) {
-  return warp == 0 ? 0 : warp < 3 ? warp - 1 : warp - 3;
-}
 
 __device__ void LoadSlice(const KeyParams& p, const ChunkPlace& place, int head, int slice,
                           KeyMemory& memory) {
@@ -180,11 +172,6 @@ __device__ void MultiplySubs(const KeyMemory& memory, int later, int earlier, fl
   }
 }
 
-// Pairs of entries of a sub-chunk that a lane sums: rows `lane / 4` and 8 more, columns `lane % 4`
-// and 4, 8, 12 more, without those that are above the diagonal in any lane.
-__device__ constexpr int PairRow(int pair) { return pair < 2 ? 0 : 8; }
-__device__ constexpr int PairColumn(int pair) { return pair < 2 ? 4 * pair : 4 * (pair - 2); }
-
 // A warp's half of a slice's keys.
 template <bool kDelta>
 __device__ void SumWithin(const KeyMemory& memory, int sub, int half, float (&sums)[kOwnPairs],
@@ -223,11 +210,6 @@ __device__ void SumWithin(const KeyMemory& memory, int sub, int half, float (&su
       }
     }
   }
-}
-
-// Where all of P, and of A if there is one, is at last. What is above the diagonal stays out.
-__device__ inline void StoreProduct(uint8_t* p_tile, int i, int j, float x) {
-  *reinterpret_cast<Element*>(p_tile + TileOffset(i, j / 8) + 2 * (j % 8)) = __float2bfloat16_rn(x);
 }
 
 template <bool kDelta>

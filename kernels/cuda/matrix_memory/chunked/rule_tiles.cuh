@@ -1,5 +1,5 @@
 // What the kernels that prepare chunks of matrix memories share: from a chunk's rows of f32 to
-// tiles, and exponentials.
+// tiles, exponentials, and which pairs of entries are whose.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -38,6 +38,24 @@ __device__ inline uint4 PackEight(const float (&x)[8]) {
 __device__ inline void LoadEight(const float* from, float (&x)[8]) {
   *reinterpret_cast<float4*>(x) = *reinterpret_cast<const float4*>(from);
   *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
+}
+
+// Sub-chunks of the entries of a chunk and of earlier ones they meet, by warp.
+__device__ constexpr int LaterSub(int warp) { return warp == 0 ? 1 : warp < 3 ? 2 : 3; }
+__device__ constexpr int EarlierSub(int warp) {
+  return warp == 0 ? 0 : warp < 3 ? warp - 1 : warp - 3;
+}
+
+// Pairs of entries of a sub-chunk that a lane sums: rows `lane / 4` and 8 more, columns `lane % 4`
+// and 4, 8, 12 more, without those that are above the diagonal in any lane.
+__device__ constexpr int PairRow(int pair) { return pair < 2 ? 0 : 8; }
+__device__ constexpr int PairColumn(int pair) { return pair < 2 ? 4 * pair : 4 * (pair - 2); }
+constexpr int kOwnPairs = 6;
+
+// An element of a tile of bf16.
+__device__ inline void StoreProduct(uint8_t* tile, int i, int j, float x) {
+  *reinterpret_cast<__nv_bfloat16*>(tile + TileOffset(i, j / 8) + 2 * (j % 8)) =
+      __float2bfloat16_rn(x);
 }
 
 }  // namespace mneme::cuda::matrix_memory::chunked

@@ -30,15 +30,20 @@ bool IsGatedDelta(const Rule& rule) {
 }
 
 bool FormOf(const Rule& rule, ChunkForm* form) {
-  if (rule.read != Rule::Read::kAfter) return false;
-  if (rule.correction == Rule::Correction::kDelta) {
-    *form = ChunkForm::kDeltaKey;
-    return rule.decay == Rule::Decay::kKey;
+  const bool of_keys = rule.decay == Rule::Decay::kKey;
+  if (rule.read != Rule::Read::kAfter) {
+    *form = ChunkForm::kKey;
+    return of_keys && rule.correction == Rule::Correction::kNone;
   }
-  *form = rule.decay == Rule::Decay::kKey     ? ChunkForm::kKey
+  if (rule.correction != Rule::Correction::kNone) {
+    const bool delta = rule.correction == Rule::Correction::kDelta;
+    *form = delta ? ChunkForm::kDeltaKey : ChunkForm::kGeneralKey;
+    return of_keys;
+  }
+  *form = of_keys                             ? ChunkForm::kKey
           : rule.decay == Rule::Decay::kValue ? ChunkForm::kValue
                                               : ChunkForm::kHead;
-  return rule.correction == Rule::Correction::kNone;
+  return true;
 }
 
 int HeadsOf(const TensorView& tensor) {
@@ -57,8 +62,10 @@ RuleSizes SizesOf(ChunkForm form, const MatrixMemoryArgs& args) {
       args.rule.decay == Rule::Decay::kConstant ? sizes.heads : HeadsOf(args.log_decay);
   sizes.beta_heads = HeadsOf(args.beta);
   const int keys = std::lcm(sizes.query_heads, sizes.key_heads);
-  const int gated = std::lcm(keys, std::lcm(sizes.decay_heads, sizes.beta_heads));
-  const bool of_keys = form == ChunkForm::kKey || form == ChunkForm::kDeltaKey;
+  int gated = std::lcm(keys, std::lcm(sizes.decay_heads, sizes.beta_heads));
+  gated = std::lcm(gated, std::lcm(HeadsOf(args.c), HeadsOf(args.e)));
+  if (!args.bonus.empty()) gated = sizes.heads;
+  const bool of_keys = form == ChunkForm::kKey || Corrects(form);
   sizes.image_heads = of_keys ? gated : keys;
   sizes.product_heads = form == ChunkForm::kValue ? sizes.heads : gated;
   return sizes;
@@ -71,7 +78,7 @@ ChainSpans SpansOf(const Device& device, ChunkForm form, const ChainPlan& bounds
   constexpr int kLeastChunks = 4, kMostSpans = 32;
   const int chains = bounds.max_chains * sizes.heads * ((sizes.value_dim + 63) / 64);
   const int wanted = std::min(device.multiprocessors() / chains, kMostSpans) * bounds.max_chains;
-  if (form == ChunkForm::kDeltaKey || wanted < 2 * bounds.max_chains ||
+  if (Corrects(form) || wanted < 2 * bounds.max_chains ||
       bounds.max_chunks < 2 * kLeastChunks * bounds.max_chains) {
     return {};
   }
@@ -122,7 +129,8 @@ bool SupportsRule(const Device& device, const MatrixMemoryArgs& args) {
          value_dim % (form == ChunkForm::kValue ? kChunk : 16) == 0 &&
          (args.state.dtype == DType::kF32 || args.state.dtype == DType::kF16) &&
          args.state.memory_bytes % 8 == 0 &&
-         AreAligned(args.q, args.k, args.v, args.log_decay, args.out);
+         AreAligned(args.q, args.k, args.v, args.log_decay, args.out) &&
+         AreAligned(args.c, args.e, args.bonus);
 }
 
 void MatrixChunks(Device& device, const MatrixMemoryArgs& args) {
@@ -150,6 +158,8 @@ void MatrixChunks(Device& device, const MatrixMemoryArgs& args) {
   LaunchOverlapping(device, "plan of chunks", PlanRuleKernel, 1, kPlanThreads, 0, 1, planning);
   if (form == ChunkForm::kHead || form == ChunkForm::kValue) {
     PrepareHeadChunks(device, form, chunks, args);
+  } else if (form == ChunkForm::kGeneralKey || !args.bonus.empty()) {
+    PrepareBeforeChunks(device, form, chunks, args);
   } else {
     PrepareKeyChunks(device, form, chunks, args);
   }

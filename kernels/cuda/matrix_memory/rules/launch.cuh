@@ -44,21 +44,23 @@ template <typename Rule>
 void LaunchTunedRule(Device& device, const Problem& p, DType state_dtype, Tile tile) {
   ForStateType(state_dtype, [&]<typename T>() {
     ForRuleKeyDim(p.key_dim, [&]<int kKeyDim>() {
-      constexpr int kMany = kWarpElements / kKeyDim;
-      constexpr int kFew = kMany / 2, kFewest = kMany > 4 ? kMany / 4 : 1;
-      switch (tile) {
-        case Tile::kFewestRows:
-          return LaunchRows<kFewest>(device, RowsKernel<Rule, T, kKeyDim, kFewest>, p);
-        case Tile::kFewRows:
-          return LaunchRows<kFew>(device, RowsKernel<Rule, T, kKeyDim, kFew>, p);
-        case Tile::kRows:
-          return LaunchRows<kMany>(device, RowsKernel<Rule, T, kKeyDim, kMany>, p);
-        case Tile::kFewRowsCached:
-          return LaunchRowsCached<kFew>(device, RowsKernel<Rule, T, kKeyDim, kFew>, p);
-        case Tile::kRowsCached:
-          return LaunchRowsCached<kMany>(device, RowsKernel<Rule, T, kKeyDim, kMany>, p);
-        case Tile::kTokens:
-          return LaunchRows<kMany>(device, TokensKernel<Rule, T, kKeyDim, kMany>, p);
+      if constexpr (kKeyDim <= Rule::kMostKeyDim) {
+        constexpr int kMany = kWarpElements / kKeyDim;
+        constexpr int kFew = kMany / 2, kFewest = kMany > 4 ? kMany / 4 : 1;
+        switch (tile) {
+          case Tile::kFewestRows:
+            return LaunchRows<kFewest>(device, RowsKernel<Rule, T, kKeyDim, kFewest>, p);
+          case Tile::kFewRows:
+            return LaunchRows<kFew>(device, RowsKernel<Rule, T, kKeyDim, kFew>, p);
+          case Tile::kRows:
+            return LaunchRows<kMany>(device, RowsKernel<Rule, T, kKeyDim, kMany>, p);
+          case Tile::kFewRowsCached:
+            return LaunchRowsCached<kFew>(device, RowsKernel<Rule, T, kKeyDim, kFew>, p);
+          case Tile::kRowsCached:
+            return LaunchRowsCached<kMany>(device, RowsKernel<Rule, T, kKeyDim, kMany>, p);
+          case Tile::kTokens:
+            return LaunchRows<kMany>(device, TokensKernel<Rule, T, kKeyDim, kMany>, p);
+        }
       }
     });
   });

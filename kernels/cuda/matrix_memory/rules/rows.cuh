@@ -56,16 +56,15 @@ struct WarpRows {
 template <typename Rule, typename T, int kKeyDim, int kRows>
 __global__ void __launch_bounds__(kRowThreads, BlocksOf(kRows* kKeyDim))
     RowsKernel(const __grid_constant__ Problem p) {
-  constexpr int kVectors = Rule::kKeyDecay ? 3 : 2;
+  constexpr int kVectors = Rule::kVectors;
   __shared__ alignas(16) float vectors[kVectors][kKeyDim];
   LetNextKernelStart();
   WaitForPreviousKernel();
   Piece piece;
   if (!FindPiece(p, blockIdx.x, piece)) return;
   WarpRows<T, kKeyDim, kRows> rows(p, piece);
-  const float* const sources[] = {
-      p.k.At(piece.first, piece.head, kKeyDim), p.q.At(piece.first, piece.head, kKeyDim),
-      Rule::kKeyDecay ? p.decay.At(piece.first, piece.head, kKeyDim) : nullptr};
+  const float* sources[kVectors];
+  Token<Rule, kKeyDim>::FindVectors(p, piece.first, piece.head, sources);
   static_assert(kVectors * kKeyDim % 4 == 0);
 #pragma unroll
   for (int n = 0; n < kVectors; ++n) {
@@ -78,7 +77,10 @@ __global__ void __launch_bounds__(kRowThreads, BlocksOf(kRows* kKeyDim))
   AwaitCopies();
   __syncthreads();
   if (rows.count <= 0) return;
-  token.TakeHead(vectors[0], vectors[1], vectors[kVectors - 1]);
+  const float* shared[kVectors];
+#pragma unroll
+  for (int n = 0; n < kVectors; ++n) shared[n] = vectors[n];
+  token.TakeVectors(shared);
   token.Finish();
   const float y = p.scale * TakeToken(token, rows.s);
   // All lanes have read v, the place of which this may take.

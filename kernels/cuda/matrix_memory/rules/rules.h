@@ -24,11 +24,14 @@ Tile PlanDecode(const Device& device, const Problem& problem, int64_t head_state
                 DType state_dtype);
 void LaunchTuned(Device& device, const Problem& problem, DType state_dtype, Tile tile);
 
-// Of each rule: matrix_memory/rules/{additive,additive_key_decay,delta,delta_key_decay}.cu.
+// Of each rule: matrix_memory/rules/{additive,additive_key_decay,delta,delta_key_decay,
+// general_key_decay,bonus_key_decay}.cu.
 void LaunchAdditive(Device& device, const Problem& problem, DType state_dtype, Tile tile);
 void LaunchAdditiveKeyDecay(Device& device, const Problem& problem, DType state_dtype, Tile tile);
 void LaunchDelta(Device& device, const Problem& problem, DType state_dtype, Tile tile);
 void LaunchDeltaKeyDecay(Device& device, const Problem& problem, DType state_dtype, Tile tile);
+void LaunchGeneralKeyDecay(Device& device, const Problem& problem, DType state_dtype, Tile tile);
+void LaunchBonusKeyDecay(Device& device, const Problem& problem, DType state_dtype, Tile tile);
 
 constexpr bool HasTunedRule(int key_dim) {
   return key_dim == 64 || key_dim == 128 || key_dim == 256 || key_dim == 512;

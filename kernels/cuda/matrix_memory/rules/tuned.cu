@@ -8,18 +8,25 @@ namespace mneme::cuda::matrix_memory::rules {
 
 namespace {
 
-bool HasTunedKernels(const MatrixRule& rule) {
-  return Additive::Is(rule) || AdditiveKeyDecay::Is(rule) || Delta::Is(rule) ||
-         DeltaKeyDecay::Is(rule);
+// Of keys of that size.
+template <typename... Rules>
+bool IsOneOf(const MatrixRule& rule, int key_dim) {
+  return HasTunedRule(key_dim) && ((Rules::Is(rule) && key_dim <= Rules::kMostKeyDim) || ...);
+}
+
+bool HasTunedKernels(const MatrixRule& rule, int key_dim) {
+  return IsOneOf<Additive, AdditiveKeyDecay, Delta, DeltaKeyDecay, GeneralKeyDecay, BonusKeyDecay>(
+      rule, key_dim);
 }
 
 }  // namespace
 
 bool Supports(const Problem& p, DType state_dtype) {
   const bool floats = state_dtype == DType::kF32 || state_dtype == DType::kF16;
-  return HasTunedKernels(p.rule) && HasTunedRule(p.key_dim) && p.value_dim > 0 &&
+  return HasTunedKernels(p.rule, p.key_dim) && p.value_dim > 0 &&
          AreAligned(p.state, p.q.data, p.k.data) &&
          (p.rule.decay != MatrixRule::Decay::kKey || IsAligned(p.decay.data)) &&
+         IsAligned(p.c.data) && IsAligned(p.e.data) && IsAligned(p.bonus) &&
          (floats || state_dtype == DType::kI8);
 }
 
@@ -36,14 +43,16 @@ Tile PlanDecode(const Device& device, const Problem& p, int64_t head_states, DTy
     if (elements <= (long_keys ? 256 : 400) * 1024) return Tile::kFewRows;
     return long_keys ? Tile::kRowsCached : Tile::kFewRowsCached;
   }
-  const bool delta = p.rule.correction == MatrixRule::Correction::kDelta;
-  return delta && elements <= 1024 * 1024 ? Tile::kFewRows : Tile::kRows;
+  const bool corrects = p.rule.correction != MatrixRule::Correction::kNone;
+  return corrects && elements <= 1024 * 1024 ? Tile::kFewRows : Tile::kRows;
 }
 
 void LaunchTuned(Device& device, const Problem& p, DType state_dtype, Tile tile) {
   if (Additive::Is(p.rule)) return LaunchAdditive(device, p, state_dtype, tile);
   if (AdditiveKeyDecay::Is(p.rule)) return LaunchAdditiveKeyDecay(device, p, state_dtype, tile);
   if (Delta::Is(p.rule)) return LaunchDelta(device, p, state_dtype, tile);
+  if (GeneralKeyDecay::Is(p.rule)) return LaunchGeneralKeyDecay(device, p, state_dtype, tile);
+  if (BonusKeyDecay::Is(p.rule)) return LaunchBonusKeyDecay(device, p, state_dtype, tile);
   CHECK(DeltaKeyDecay::Is(p.rule)) << "a rule without tuned kernels";
   LaunchDeltaKeyDecay(device, p, state_dtype, tile);
 }

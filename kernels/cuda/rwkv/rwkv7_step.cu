@@ -1,0 +1,176 @@
+// One token through the memories of an RWKV-7 layer. A block has a head: its warps make the gates,
+// each for itself, take their rows of the matrix through the token, and leave what they read for
+// one of them to norm and to gate.
+#include <cstdint>
+
+#include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/state_dispatch.h"
+#include "kernels/cuda/matrix_memory/rules/rows.cuh"
+#include "kernels/cuda/matrix_memory/rules/rules.h"
+#include "kernels/cuda/rwkv/gates.cuh"
+#include "kernels/cuda/rwkv/rwkv.h"
+
+namespace mneme::cuda::rwkv {
+namespace {
+
+namespace rules = matrix_memory::rules;
+
+constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+
+struct StepProblem {
+  rules::Problem memory;
+  // Rwkv7Gates
+  const float *decay, *rate, *decay_bias, *rate_bias, *k_k, *k_a;
+  float key_eps, key_least;
+  // ValueResidual; no first: none
+  const float *first, *residual, *residual_bias;
+  // Rwkv7Output
+  const float *weight, *bias, *r_k, *gate;
+  float eps;
+};
+
+template <typename T, int kDim, typename Y>
+__global__ void __launch_bounds__(kThreads)
+    StepKernel(const __grid_constant__ StepProblem p, Y* y) {
+  using Token = rules::Token<rules::GeneralKeyDecay, kDim>;
+  constexpr int kRows = kDim / kWarps, kSize = Token::kSize;
+  __shared__ alignas(16) float reads[kDim], values[kDim];
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  rules::Piece piece;
+  if (!rules::FindPiece(p.memory, blockIdx.x, piece)) return;
+  rules::WarpRows<T, kDim, kRows> rows(p.memory, piece);
+  const auto load = [](const float* from, float(&to)[kSize]) {
+    matrix_memory::LoadRow<kDim>(from, to);
+  };
+  const int64_t at = (int64_t{piece.first} * p.memory.heads + piece.head) * kDim;
+  const int channels = piece.head * kDim, lane = threadIdx.x % kWarp;
+  const bool finishes = threadIdx.x < kWarp;
+
+  Token token;
+  float decay[kSize], rate[kSize], decay_bias[kSize], rate_bias[kSize], k_k[kSize], k_a[kSize];
+  load(p.memory.k.data + at, token.k);
+  load(p.memory.q.data + at, token.q);
+  load(p.decay + at, decay);
+  load(p.rate + at, rate);
+  load(p.decay_bias + channels, decay_bias);
+  load(p.rate_bias + channels, rate_bias);
+  load(p.k_k + channels, k_k);
+  load(p.k_a + channels, k_a);
+  float v = p.memory.v.data[at + rows.row];
+  if (p.first != nullptr) {
+    v = MixValue(v, p.first[at + rows.row], p.residual[at + rows.row],
+                 p.residual_bias[channels + rows.row]);
+  }
+  float weight[kSize], bias[kSize], r_k[kSize], gate[kSize];
+  if (finishes) {
+    load(p.weight + channels, weight);
+    load(p.bias + channels, bias);
+    load(p.r_k + channels, r_k);
+    load(p.gate + at, gate);
+  }
+
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float z = token.k[i] * k_k[i];
+    squares += z * z;
+  }
+  const float norm = KeyNorm(WarpSum(squares), p.key_eps, p.key_least);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const Gates gates =
+        GatesOf(decay[i] + decay_bias[i], rate[i] + rate_bias[i], token.k[i], k_k[i], k_a[i], norm);
+    token.decays[i] = gates.log_decay;
+    token.c[i] = gates.c;
+    token.e[i] = gates.e;
+    token.k[i] = gates.k;
+  }
+  token.v = v;
+  token.Finish();
+  const float read = p.memory.scale * rules::TakeToken(token, rows.s);
+  rows.Store();
+  if (lane < kRows) reads[rows.row] = read, values[rows.row] = v;
+  __syncthreads();
+  if (!finishes) return;
+
+  float x[kSize], own_values[kSize];
+  load(reads, x);
+  load(values, own_values);
+  float bonus = 0, sum = 0;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    bonus += token.q[i] * token.k[i] * r_k[i];
+    sum += x[i];
+  }
+  bonus = WarpSum(bonus);
+  const float mean = WarpSum(sum) / kDim;
+  float deviations = 0;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) deviations += (x[i] - mean) * (x[i] - mean);
+  const float factor = 1.0f / sqrtf(WarpSum(deviations) / kDim + p.eps);
+  using Lane = matrix_memory::Lane<kDim>;
+  static_assert(Lane::kChunks == 1);
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) {
+    const float normed = (x[i] - mean) * factor * weight[i] + bias[i];
+    y[at + lane * Lane::kWidth + i] = FromFloat<Y>((normed + bonus * own_values[i]) * gate[i]);
+  }
+}
+
+}  // namespace
+
+bool Rwkv7Step(Device& device, const Rwkv7StepArgs& args) {
+  const MatrixMemoryArgs& memory = args.memory;
+  StepProblem p = {};
+  p.memory = rules::MakeProblem(memory);
+  const int dim = p.memory.key_dim;
+  const bool alike = p.memory.q.group == 1 && p.memory.k.group == 1 && p.memory.v.group == 1;
+  if (memory.segments.longest != 1 || memory.pending.capacity > 0 ||
+      !rules::GeneralKeyDecay::Is(memory.rule) || !alike || (dim != 64 && dim != 128) ||
+      p.memory.value_dim != dim || !rules::Supports(p.memory, memory.state.dtype) ||
+      !AreAligned(args.gates.decay, args.gates.rate, args.gates.decay_bias, args.gates.rate_bias,
+                  args.gates.k_k, args.gates.k_a, args.output.weight, args.output.bias,
+                  args.output.r_k, args.output.gate)) {
+    return false;
+  }
+  if (memory.segments.count == 0 || memory.out.shape[0] == 0) return true;
+  p.memory.lengths = rules::Lengths::kOne;
+  p.memory.tiles = 1;
+  p.decay = args.gates.decay.as<const float>();
+  p.rate = args.gates.rate.as<const float>();
+  p.decay_bias = args.gates.decay_bias.as<const float>();
+  p.rate_bias = args.gates.rate_bias.as<const float>();
+  p.k_k = args.gates.k_k.as<const float>();
+  p.k_a = args.gates.k_a.as<const float>();
+  p.key_eps = args.gates.eps;
+  p.key_least = args.gates.least;
+  if (!args.residual.v.empty()) {
+    p.first = args.residual.first.as<const float>();
+    p.residual = args.residual.gate.as<const float>();
+    p.residual_bias = args.residual.bias.as<const float>();
+  }
+  p.weight = args.output.weight.as<const float>();
+  p.bias = args.output.bias.as<const float>();
+  p.r_k = args.output.r_k.as<const float>();
+  p.gate = args.output.gate.as<const float>();
+  p.eps = args.output.eps;
+  const int blocks = p.memory.segments.count * p.memory.heads;
+  ForStateType(memory.state.dtype, [&]<typename T>() {
+    const auto launch = [&]<int kDim, typename Y>() {
+      LaunchOverlapping(device, "step of RWKV-7", StepKernel<T, kDim, Y>, blocks, kThreads, 0, 1, p,
+                        args.output.y.as<Y>());
+    };
+    if (args.output.y.dtype == DType::kBF16) {
+      dim == 64 ? launch.template operator()<64, __nv_bfloat16>()
+                : launch.template operator()<128, __nv_bfloat16>();
+    } else {
+      dim == 64 ? launch.template operator()<64, float>()
+                : launch.template operator()<128, float>();
+    }
+  });
+  return true;
+}
+
+}  // namespace mneme::cuda::rwkv

@@ -1,0 +1,94 @@
+// One token through the memories of a Mamba-2 layer: rows of matrices as
+// matrix_memory/rules/rows.cuh takes them, with their step sizes in front and skip and gate behind.
+#include <cstdint>
+
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/state_dispatch.h"
+#include "kernels/cuda/matrix_memory/rules/launch.cuh"
+#include "kernels/cuda/scan/scan.h"
+#include "kernels/cuda/scan/token.cuh"
+
+namespace mneme::cuda::scan {
+namespace {
+
+namespace rules = matrix_memory::rules;
+
+struct StepProblem {
+  rules::Problem memory;
+  const float *u, *dt, *dt_bias, *a;
+  float least, most;
+  const float *skip, *gate;  // no gate: none
+};
+
+template <typename T, int kStates, int kRows, typename Y>
+__global__ void __launch_bounds__(rules::kRowThreads, rules::BlocksOf(kRows* kStates))
+    StepKernel(const __grid_constant__ StepProblem p, Y* y) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  rules::Piece piece;
+  if (!rules::FindPiece(p.memory, blockIdx.x, piece)) return;
+  rules::WarpRows<T, kStates, kRows> rows(p.memory, piece);
+  if (rows.count <= 0) return;
+  rules::Token<rules::Additive, kStates> token;
+  token.LoadHead(p.memory, piece.first, piece.head);
+  const int dim = p.memory.value_dim, row = min(rows.row, dim - 1);
+  const int64_t head = int64_t{piece.first} * p.memory.heads + piece.head;
+  const int64_t at = head * dim + row;
+  const float u = p.u[at], skip = p.skip[piece.head * dim + row];
+  const float gate = p.gate != nullptr ? p.gate[at] : 0.0f;
+  const float step = fminf(p.most, fmaxf(p.least, Softplus(p.dt[head] + p.dt_bias[piece.head])));
+  token.decay = expf(step * p.a[piece.head]);
+  token.v = step * u;
+  token.Finish();
+  float out = fmaf(skip, u, p.memory.scale * rules::TakeToken(token, rows.s));
+  if (p.gate != nullptr) out *= Silu(gate);
+  if (threadIdx.x % kWarp < rows.count) y[at] = FromFloat<Y>(out);
+  rows.Store();
+}
+
+template <typename T, int kStates, typename Y>
+void Launch(Device& device, StepProblem p, Y* y) {
+  constexpr int kRows = rules::kWarpElements / kStates / 2;
+  const int blocks = rules::PlanRows<kRows>(p.memory);
+  LaunchOverlapping(device, "step of Mamba-2", StepKernel<T, kStates, kRows, Y>, blocks,
+                    rules::kRowThreads, 0, 1, p, y);
+}
+
+}  // namespace
+
+bool Mamba2Step(Device& device, const Mamba2StepArgs& args) {
+  const MatrixMemoryArgs& memory = args.memory;
+  StepProblem p = {};
+  p.memory = rules::MakeProblem(memory);
+  const int states = p.memory.key_dim;
+  if (memory.segments.longest != 1 || memory.pending.capacity > 0 ||
+      memory.rule.decay != MatrixRule::Decay::kHead || !rules::Additive::Is(memory.rule) ||
+      (states != 64 && states != 128 && states != 256) || p.memory.v.group != 1 ||
+      !rules::Supports(p.memory, memory.state.dtype)) {
+    return false;
+  }
+  if (memory.segments.count == 0 || memory.out.shape[0] == 0) return true;
+  p.memory.lengths = rules::Lengths::kOne;
+  p.u = args.discretize.u.as<const float>();
+  p.dt = args.discretize.dt.as<const float>();
+  p.dt_bias = args.discretize.dt_bias.as<const float>();
+  p.a = args.discretize.a.as<const float>();
+  p.least = args.discretize.least_step;
+  p.most = args.discretize.most_step;
+  p.skip = args.skip.scale.as<const float>();
+  const bool gated = !args.gate.y.empty();
+  if (gated) p.gate = args.gate.gate.as<const float>();
+  const TensorView& y = gated ? args.gate.y : args.skip.y;
+  ForStateType(memory.state.dtype, [&]<typename T>() {
+    const auto launch = [&]<typename Y>(Y* to) {
+      if (states == 64) return Launch<T, 64>(device, p, to);
+      if (states == 128) return Launch<T, 128>(device, p, to);
+      Launch<T, 256>(device, p, to);
+    };
+    if (y.dtype == DType::kBF16) return launch(y.as<__nv_bfloat16>());
+    launch(y.as<float>());
+  });
+  return true;
+}
+
+}  // namespace mneme::cuda::scan
