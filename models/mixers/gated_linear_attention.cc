@@ -8,7 +8,6 @@
 
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
@@ -49,12 +48,14 @@ class GatedLinearAttention final : public SequenceMixer {
         fields,
         TakeForMemories(builder, routing, {"attn.v_proj", "attn.shared_v"}, values, model_dim),
         {.name = "v", .conv_width = config.conv_width}));
-    MNEME_RETURN_IF_ERROR(streams.Add(
-        fields, TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".0"},
-                                kDecayRank, model_dim)));
     MNEME_ASSIGN_OR_RETURN(
         mixer->decay_, TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".1"},
                                        keys, kDecayRank, Bias::kAdded));
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields,
+        TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".0"}, kDecayRank,
+                        model_dim),
+        {.factor_of = mixer->decay_.weights}));
     if (config.output_gate) {
       MNEME_RETURN_IF_ERROR(streams.Add(
           fields,
@@ -79,29 +80,28 @@ class GatedLinearAttention final : public SequenceMixer {
     const Workspace::Scope scope(ctx.workspace);
     const StepEntries entries =
         router_.Enter(ctx, norm, hidden, streams_.products(), ctx.State(written_));
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
+    MemoryStreams streams = streams_.Project(ctx, entries);
 
     const TensorView rate = ctx.Temp({entries.count, decay_.out()});
     Project(ctx.kernels(), {{.projection = decay_,
                              .x = streams[kRank],
                              .y = rate,
                              .group_offsets = entries.group_offsets}});
-    const TensorView log_decay = ByHead(rate, config_.kv_heads);
-    ctx.kernels().DecayGates({.gate = DecayGate::kLogSigmoid,
-                              .x = log_decay,
-                              .normalizer = kDecayNormalizer,
-                              .least = config_.least_log_decay,
-                              .log_decay = log_decay});
+    const TensorView log_decay = streams.DecayGates(streams.Add(rate), config_.kv_heads,
+                                                    {.gate = DecayGate::kLogSigmoid,
+                                                     .normalizer = kDecayNormalizer,
+                                                     .least = config_.least_log_decay});
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
-    ctx.kernels().MatrixMemory({.rule = kRule,
-                                .q = ByHead(streams[kQ], config_.heads),
-                                .k = ByHead(streams[kK], config_.kv_heads),
-                                .v = ByHead(streams[kV], config_.kv_heads),
-                                .log_decay = log_decay,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
-                                .segments = entries.segments,
-                                .state = ctx.State(memory_),
-                                .out = read});
+    const MatrixMemoryArgs rule = {.rule = kRule,
+                                   .q = ByHead(streams[kQ], config_.heads),
+                                   .k = ByHead(streams[kK], config_.kv_heads),
+                                   .v = ByHead(streams[kV], config_.kv_heads),
+                                   .log_decay = log_decay,
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                   .segments = entries.segments,
+                                   .state = ctx.State(memory_),
+                                   .out = read};
+    streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), config_.output_gate ? streams[kGate] : TensorView{},
                  hidden);
   }

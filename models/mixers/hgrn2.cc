@@ -6,7 +6,6 @@
 #include "models/mixers/hgrn2.h"
 
 #include <cmath>
-#include <vector>
 
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
@@ -53,24 +52,22 @@ class Hgrn2 final : public SequenceMixer {
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
-    const TensorView forget = ByHead(streams[kForget], config_.heads);
-    const TensorView k = ctx.Temp(forget.shape);
-    ctx.kernels().DecayGates({.gate = DecayGate::kForget,
-                              .x = forget,
-                              .lower = lower_,
-                              .log_decay = forget,
-                              .complement = k});
+    MemoryStreams streams = streams_.Project(ctx, entries);
+    const TensorView k = ctx.Temp({entries.count, config_.heads, config_.key_dim});
+    const TensorView forget =
+        streams.DecayGates(kForget, config_.heads,
+                           {.gate = DecayGate::kForget, .lower = lower_, .complement = k});
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
-    ctx.kernels().MatrixMemory({.rule = kRule,
-                                .q = ByHead(streams[kQ], config_.heads),
-                                .k = k,
-                                .v = ByHead(streams[kInput], config_.heads),
-                                .log_decay = forget,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
-                                .segments = entries.segments,
-                                .state = ctx.State(memory_),
-                                .out = read});
+    const MatrixMemoryArgs rule = {.rule = kRule,
+                                   .q = ByHead(streams[kQ], config_.heads),
+                                   .k = k,
+                                   .v = ByHead(streams[kInput], config_.heads),
+                                   .log_decay = forget,
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                   .segments = entries.segments,
+                                   .state = ctx.State(memory_),
+                                   .out = read};
+    streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), /*gate=*/{}, hidden);
   }
 

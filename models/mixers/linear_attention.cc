@@ -28,7 +28,6 @@ class LinearAttention final : public SequenceMixer {
     const RoutingConfig& routing = config.routing;
     const int model_dim = builder.model_dim;
     const int features = FeaturesOf(config.key_map, config.key_dim);
-    const StreamOptions mapped = {.activation = ActivationOf(config.key_map)};
     auto mixer = std::make_unique<LinearAttention>();
     mixer->config_ = config;
     mixer->scale_ = 1.0f / std::sqrt(static_cast<float>(features));
@@ -36,6 +35,9 @@ class LinearAttention final : public SequenceMixer {
     const MemoryFields fields(builder, routing);
     mixer->written_ = fields.written();
 
+    MNEME_RETURN_IF_ERROR(mixer->TakeMaps(builder));
+    const StreamOptions mapped = {.activation = ActivationOf(config.key_map),
+                                  .factor_of = mixer->query_map_.weights()};
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(
         fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
@@ -47,7 +49,6 @@ class LinearAttention final : public SequenceMixer {
     MNEME_RETURN_IF_ERROR(
         streams.Add(fields, TakeForMemories(builder, routing, {"attn.v_proj"},
                                             config.kv_heads * config.value_dim, model_dim)));
-    MNEME_RETURN_IF_ERROR(mixer->TakeMaps(builder));
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, features);
     if (config.norm_read) {
       MNEME_ASSIGN_OR_RETURN(mixer->one_, TokenConstant::Make(builder, 1));
@@ -68,11 +69,14 @@ class LinearAttention final : public SequenceMixer {
     const Workspace::Scope scope(ctx.workspace);
     const StepEntries entries =
         router_.Enter(ctx, norm, hidden, streams_.products(), ctx.State(written_));
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
-    const TensorView q = query_map_.Map(ctx, ByHead(streams[kQ], config_.heads));
-    const TensorView k = key_map_.Map(ctx, ByHead(streams[kK], config_.kv_heads));
-    if (config_.norm_queries) ctx.kernels().SumNorm({.x = q, .eps = kSumEps, .y = q});
-    if (config_.norm_keys) ctx.kernels().SumNorm({.x = k, .eps = kSumEps, .y = k});
+    MemoryStreams streams = streams_.Project(ctx, entries);
+    if (query_map_.transforms()) streams.Finish(ctx);
+    const auto [q, k] = KeyFeatures::Map(ctx, {query_map_, ByHead(streams[kQ], config_.heads)},
+                                         {key_map_, ByHead(streams[kK], config_.kv_heads)});
+    streams.Replace(kQ, Flat(q));
+    streams.Replace(kK, Flat(k));
+    if (config_.norm_queries) streams.SumNorm(kQ, config_.heads, kSumEps);
+    if (config_.norm_keys) streams.SumNorm(kK, config_.kv_heads, kSumEps);
 
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
     MatrixMemoryArgs memory = {.rule = kRule,
@@ -83,7 +87,7 @@ class LinearAttention final : public SequenceMixer {
                                .segments = entries.segments,
                                .state = ctx.State(memory_),
                                .out = read};
-    ctx.kernels().MatrixMemory(memory);
+    streams.Run(ctx, memory);
     if (config_.norm_read) {
       // The sum of all keys is a memory in which each key has the value one.
       memory.v = ByHead(one_.Read(ctx), 1);

@@ -78,25 +78,21 @@ class Retention final : public SequenceMixer {
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
-    const TensorView q = ByHead(streams[kQ], config_.heads);
-    const TensorView k = ByHead(streams[kK], config_.kv_heads);
-    for (const TensorView& turned : {q, k}) {
-      ctx.kernels().Rope({.x = turned,
-                          .positions = ctx.row_index.token_positions,
-                          .frequencies = frequencies_,
-                          .y = turned});
-    }
+    MemoryStreams streams = streams_.Project(ctx, entries);
+    const auto turned = [&](int stream, int heads) {
+      return streams.Rope(stream, heads, ctx.row_index.token_positions, frequencies_);
+    };
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
-    ctx.kernels().MatrixMemory({.rule = kRule,
-                                .q = q,
-                                .k = k,
-                                .v = ByHead(streams[kV], config_.kv_heads),
-                                .log_decay = log_decay_,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
-                                .segments = entries.segments,
-                                .state = ctx.State(memory_),
-                                .out = read});
+    const MatrixMemoryArgs rule = {.rule = kRule,
+                                   .q = turned(kQ, config_.heads),
+                                   .k = turned(kK, config_.kv_heads),
+                                   .v = ByHead(streams[kV], config_.kv_heads),
+                                   .log_decay = log_decay_,
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                   .segments = entries.segments,
+                                   .state = ctx.State(memory_),
+                                   .out = read};
+    streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), config_.output_gate ? streams[kGate] : TensorView{},
                  hidden);
   }

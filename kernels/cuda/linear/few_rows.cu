@@ -182,7 +182,8 @@ __global__ void __launch_bounds__(kThreads)
     const int o = lane / kLanesPerSum / kEntries, e = lane / kLanesPerSum % kEntries;
     if (lane % kLanesPerSum == 0 && first + o < p.out_features && entry + e < end) {
       float* y = p.y + int64_t{entry + e} * p.out_features + first + o;
-      *y = p.accumulate ? *y + sum : sum;
+      if (p.accumulate) sum = *y + sum;
+      *y = p.bias != nullptr ? sum + p.bias[int64_t{group} * p.out_features + first + o] : sum;
     }
   }
 }

@@ -45,7 +45,7 @@ Problem MakeProblem(const MatrixMemoryArgs& args) {
 
 }  // namespace rules
 
-void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
+void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early) {
   rules::Problem problem = rules::MakeProblem(args);
   const DType state_dtype = args.state.dtype;
   const bool tuned = rules::Supports(problem, state_dtype);
@@ -71,6 +71,8 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
     rules::LaunchTuned(device, problem, state_dtype, rules::Tile::kTokens);
   }
   problem.lengths = rules::Lengths::kOne;
+  // The scales of int8 rows come by way of the multiprocessor's cache.
+  problem.early = early && !longer && state_dtype != DType::kI8;
   const int64_t head_states = std::min(entries, segments) * problem.heads;
   rules::LaunchTuned(device, problem, state_dtype,
                      rules::PlanDecode(device, problem, head_states, state_dtype));

@@ -1,0 +1,56 @@
+#include "models/mixers/pending_fields.h"
+
+#include <string>
+
+namespace mneme {
+
+PendingFields::PendingFields(const LayerBuilder& builder)
+    : capacity_(builder.network.state_format.pending_writes) {
+  if (capacity_ > 0) phase_ = builder.network.state.AddPhase(capacity_ + 1);
+}
+
+void PendingFields::Add(const LayerBuilder& builder, const StateField& matrices,
+                        const Sizes& sizes) {
+  sizes_ = sizes;
+  if (capacity_ == 0) return;
+  const auto add = [&](const char* name, DType dtype, Shape shape) {
+    return builder.AddState({.name = name,
+                             .dtype = dtype,
+                             .shape = shape,
+                             .guard = matrices.guard,
+                             .role = StateRole::kHeldBack,
+                             .flags = matrices.flags});
+  };
+  const DType term = PendingDType(matrices.dtype);
+  const int memories = sizes.memories;
+  range_ = add("pending_range", DType::kI32, {memories, 2});
+  keys_ = add("pending_keys", term, {memories, capacity_, sizes.heads * sizes.key_dim});
+  updates_ = add("pending_updates", term, {memories, capacity_, sizes.value_heads * sizes.value_dim});
+  decay_ = add("pending_decay", DType::kF32, {memories, capacity_, sizes.value_heads});
+}
+
+PendingWrites PendingFields::View(const ForwardContext& ctx) const {
+  if (capacity_ == 0) return {};
+  return {.capacity = capacity_,
+          .phase = ctx.State(phase_),
+          .range = ctx.State(range_),
+          .keys = ctx.State(keys_),
+          .updates = ctx.State(updates_),
+          .log_decay = ctx.State(decay_)};
+}
+
+void PendingFields::Settle(ForwardContext& ctx, const TensorView& slots,
+                           const StateField& matrices, const StateView& written) const {
+  if (capacity_ == 0) return;
+  ctx.kernels().SettleMemories({.slots = slots,
+                                .memories = sizes_.memories,
+                                .written = written,
+                                .heads = sizes_.heads,
+                                .key_dim = sizes_.key_dim,
+                                .value_heads = sizes_.value_heads,
+                                .value_dim = sizes_.value_dim,
+                                .state = ctx.State(matrices),
+                                .pending = View(ctx)});
+}
+
+}  // namespace mneme
