@@ -13,6 +13,7 @@
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 
 namespace mneme {
 namespace {
@@ -33,6 +34,9 @@ class GatedLinearAttention final : public SequenceMixer {
     auto mixer = std::make_unique<GatedLinearAttention>();
     mixer->config_ = config;
     MNEME_ASSIGN_OR_RETURN(mixer->router_, MemoryRouter::Make(builder, routing));
+    if (!routing.routed() && config.heads == config.kv_heads) {
+      mixer->pending_ = PendingFields::Of(builder, kRule, config.key_dim, config.value_dim);
+    }
     const MemoryFields fields(builder, routing);
     mixer->written_ = fields.written();
 
@@ -63,6 +67,12 @@ class GatedLinearAttention final : public SequenceMixer {
           {.by_token = true}));
     }
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.heads,
+                         .key_dim = config.key_dim,
+                         .value_heads = config.heads,
+                         .value_dim = config.value_dim,
+                         .key_decays = true});
     MNEME_ASSIGN_OR_RETURN(
         mixer->output_,
         MemoryOutput::Make(builder,
@@ -75,6 +85,10 @@ class GatedLinearAttention final : public SequenceMixer {
   }
 
   bool uses_row_index() const override { return !config_.routing.routed(); }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
@@ -100,6 +114,7 @@ class GatedLinearAttention final : public SequenceMixer {
                                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
                                    .segments = entries.segments,
                                    .state = ctx.State(memory_),
+                                   .pending = pending_.View(ctx),
                                    .out = read};
     streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), config_.output_gate ? streams[kGate] : TensorView{},
@@ -116,6 +131,7 @@ class GatedLinearAttention final : public SequenceMixer {
   EntryStreams streams_;
   Projection decay_;  // [kv_heads * key_dim, kDecayRank]
   StateField written_, memory_;
+  PendingFields pending_;
   MemoryOutput output_;
 };
 

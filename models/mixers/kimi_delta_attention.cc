@@ -14,6 +14,7 @@
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 
 namespace mneme {
 namespace {
@@ -42,6 +43,9 @@ class KimiDeltaAttention final : public SequenceMixer {
     const int decays = config.value_heads * config.key_dim, rank = config.value_dim;
     auto mixer = std::make_unique<KimiDeltaAttention>();
     mixer->config_ = config;
+    if (config.heads == config.value_heads) {
+      mixer->pending_ = PendingFields::Of(builder, kRule, config.key_dim, config.value_dim);
+    }
     const MemoryFields fields(builder, /*routing=*/{});
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(fields,
@@ -73,6 +77,12 @@ class KimiDeltaAttention final : public SequenceMixer {
     mixer->dt_bias_.shape = {config.value_heads, config.key_dim};
     mixer->memory_ =
         fields.AddMatrices("memory", config.value_heads, config.value_dim, config.key_dim);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.value_heads,
+                         .key_dim = config.key_dim,
+                         .value_heads = config.value_heads,
+                         .value_dim = config.value_dim,
+                         .key_decays = true});
     MNEME_ASSIGN_OR_RETURN(mixer->output_,
                            MemoryOutput::Make(builder, {.norm = "attn.o_norm",
                                                         .eps = builder.norm_eps,
@@ -83,6 +93,10 @@ class KimiDeltaAttention final : public SequenceMixer {
   }
 
   bool uses_row_index() const override { return true; }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
@@ -108,6 +122,7 @@ class KimiDeltaAttention final : public SequenceMixer {
                                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
                                    .segments = entries.segments,
                                    .state = ctx.State(memory_),
+                                   .pending = pending_.View(ctx),
                                    .out = read};
     streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), gate, hidden);
@@ -125,6 +140,7 @@ class KimiDeltaAttention final : public SequenceMixer {
   TensorView a_log_;    // [value_heads] f32
   TensorView dt_bias_;  // [value_heads, key_dim] f32
   StateField memory_;
+  PendingFields pending_;
   MemoryOutput output_;
 };
 

@@ -15,6 +15,7 @@
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 
 namespace mneme {
 namespace {
@@ -32,6 +33,9 @@ class LinearAttention final : public SequenceMixer {
     mixer->config_ = config;
     mixer->scale_ = 1.0f / std::sqrt(static_cast<float>(features));
     MNEME_ASSIGN_OR_RETURN(mixer->router_, MemoryRouter::Make(builder, routing));
+    if (!routing.routed() && config.heads == config.kv_heads) {
+      mixer->pending_ = PendingFields::Of(builder, kRule, features, config.value_dim);
+    }
     const MemoryFields fields(builder, routing);
     mixer->written_ = fields.written();
 
@@ -50,6 +54,11 @@ class LinearAttention final : public SequenceMixer {
         streams.Add(fields, TakeForMemories(builder, routing, {"attn.v_proj"},
                                             config.kv_heads * config.value_dim, model_dim)));
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, features);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.heads,
+                         .key_dim = features,
+                         .value_heads = config.heads,
+                         .value_dim = config.value_dim});
     if (config.norm_read) {
       MNEME_ASSIGN_OR_RETURN(mixer->one_, TokenConstant::Make(builder, 1));
       mixer->key_sum_ = fields.AddExactMatrices("key_sum", config.heads, 1, features);
@@ -64,6 +73,10 @@ class LinearAttention final : public SequenceMixer {
   }
 
   bool uses_row_index() const override { return !config_.routing.routed(); }
+
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
@@ -86,12 +99,14 @@ class LinearAttention final : public SequenceMixer {
                                .scale = scale_,
                                .segments = entries.segments,
                                .state = ctx.State(memory_),
+                               .pending = pending_.View(ctx),
                                .out = read};
     streams.Run(ctx, memory);
     if (config_.norm_read) {
       // The sum of all keys is a memory in which each key has the value one.
       memory.v = ByHead(one_.Read(ctx), 1);
       memory.state = ctx.State(key_sum_);
+      memory.pending = {};
       memory.out = ctx.Temp({entries.count, config_.heads, 1});
       ctx.kernels().MatrixMemory(memory);
       ctx.kernels().Divide({.x = read, .z = Flat(memory.out), .eps = kReadEps, .y = read});
@@ -131,6 +146,7 @@ class LinearAttention final : public SequenceMixer {
   KeyFeatures query_map_, key_map_;
   TokenConstant one_;
   StateField written_, memory_, key_sum_;
+  PendingFields pending_;
   MemoryOutput output_;
 };
 

@@ -1,11 +1,16 @@
 #include "models/mixers/pending_fields.h"
 
+#include <algorithm>
 #include <string>
+
+#include "kernels/held_rules.h"
 
 namespace mneme {
 
 PendingFields::PendingFields(const LayerBuilder& builder)
-    : capacity_(builder.network.state_format.pending_writes) {
+    : PendingFields(builder, builder.network.state_format.pending_writes) {}
+
+PendingFields::PendingFields(const LayerBuilder& builder, int capacity) : capacity_(capacity) {
   if (capacity_ > 0) phase_ = builder.network.state.AddPhase(capacity_ + 1);
 }
 
@@ -26,7 +31,17 @@ void PendingFields::Add(const LayerBuilder& builder, const StateField& matrices,
   range_ = add("pending_range", DType::kI32, {memories, 2});
   keys_ = add("pending_keys", term, {memories, capacity_, sizes.heads * sizes.key_dim});
   updates_ = add("pending_updates", term, {memories, capacity_, sizes.value_heads * sizes.value_dim});
-  decay_ = add("pending_decay", DType::kF32, {memories, capacity_, sizes.value_heads});
+  const int decays = sizes.value_heads * (sizes.key_decays ? sizes.key_dim : 1);
+  decay_ = add("pending_decay", DType::kF32, {memories, capacity_, decays});
+}
+
+PendingFields PendingFields::Of(const LayerBuilder& builder, const MatrixRule& rule, int key_dim,
+                                int value_dim) {
+  const DType dtype = builder.network.state_format.memory_dtype;
+  const int most = builder.network.state_format.pending_writes;
+  return HoldsBack(rule, key_dim, value_dim, dtype)
+             ? PendingFields(builder, std::min<int>(most, kHeldWrites))
+             : PendingFields();
 }
 
 PendingWrites PendingFields::View(const ForwardContext& ctx) const {

@@ -3,8 +3,10 @@
 
 #include "base/log.h"
 #include "kernels/cuda/matrix_memory/chunked/chunked.h"
+#include "kernels/cuda/matrix_memory/held/held.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
+#include "kernels/held_rules.h"
 
 namespace mneme::cuda::matrix_memory {
 
@@ -55,12 +57,15 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early) {
   if (gated_delta && (decays || args.pending.capacity > 0 || !tuned)) {
     return GatedDeltaRule(device, args);
   }
-  CHECK_EQ(args.pending.capacity, 0) << "pending writes of a rule that nothing holds back for";
+  const bool holds = args.pending.capacity > 0;
+  CHECK(!holds || (tuned && HoldsBack(args.rule, problem.key_dim, problem.value_dim, state_dtype)))
+      << "pending writes of a rule that nothing holds back for";
   const int64_t entries = args.out.shape[0], segments = args.segments.count;
   if (segments == 0 || entries == 0) return;
   const bool longer = args.segments.longest != 1 && entries > 1;
   const bool in_chunks =
       longer && device.compute_dtype() == DType::kBF16 && chunked::SupportsRule(device, args);
+  if (longer && holds) held::SettleSegments(device, args);
   if (in_chunks) chunked::MatrixChunks(device, args);
   if (!tuned) {
     if (in_chunks) problem.lengths = rules::Lengths::kOne;
@@ -70,6 +75,7 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early) {
     problem.lengths = rules::Lengths::kLonger;
     rules::LaunchTuned(device, problem, state_dtype, rules::Tile::kTokens);
   }
+  if (holds) return held::LaunchDecode(device, args, early && !longer);
   problem.lengths = rules::Lengths::kOne;
   // The scales of int8 rows come by way of the multiprocessor's cache.
   problem.early = early && !longer && state_dtype != DType::kI8;

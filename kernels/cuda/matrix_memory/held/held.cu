@@ -85,7 +85,8 @@ HeldProblem MakeProblem(const MatrixMemoryArgs& args, Task task) {
 }  // namespace
 
 bool HaveKeyDecays(const PendingWrites& pending, int64_t heads, int64_t key_dim) {
-  return pending.log_decay.memory_bytes ==
+  return key_dim > 1 &&
+         pending.log_decay.memory_bytes ==
          pending.capacity * heads * key_dim * static_cast<int64_t>(sizeof(float));
 }
 
