@@ -95,6 +95,8 @@ class GatedLinearAttention final : public SequenceMixer {
     const StepEntries entries =
         router_.Enter(ctx, norm, hidden, streams_.products(), ctx.State(written_));
     MemoryStreams streams = streams_.Project(ctx, entries);
+    // What all memories share is spread over the entries before it is multiplied.
+    if (entries.routed() && !decay_.by_memory) streams.Finish(ctx);
 
     const TensorView rate = ctx.Temp({entries.count, decay_.out()});
     Project(ctx.kernels(), {{.projection = decay_,

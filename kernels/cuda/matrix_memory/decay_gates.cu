@@ -24,13 +24,14 @@ struct GatesProblem {
 __global__ void __launch_bounds__(kThreads)
     DecayGatesKernel(const __grid_constant__ GatesProblem p) {
   LetNextKernelStart();
-  WaitForPreviousKernel();
   const int64_t to = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (to >= p.items) return;
   const int64_t entry = to / p.row;
   const int i = static_cast<int>(to - entry * p.row);
+  const GateWeights weights(p.rule, i);
+  WaitForPreviousKernel();
+  if (to >= p.items) return;
   const int64_t from = p.entry_rows == nullptr ? entry : p.entry_rows[entry];
-  const Gate gate = GateOf(p.rule, p.x[from * p.row + i], i);
+  const Gate gate = GateOf(p.rule, weights, p.x[from * p.row + i]);
   p.log_decay[to] = gate.log_decay;
   if (p.complement != nullptr) p.complement[to] = gate.complement;
 }

@@ -32,15 +32,25 @@ struct Gate {
 
 __device__ inline float LogSigmoid(float x) { return fminf(x, 0.0f) - log1pf(expf(-fabsf(x))); }
 
-// Element i of an entry.
-__device__ inline Gate GateOf(const GateRule& p, float x, int i) {
+// What element i of an entry is gated with: weights, which may be read ahead of x.
+struct GateWeights {
+  float lower, a_log, dt_bias;
+
+  __device__ GateWeights() = default;
+  __device__ GateWeights(const GateRule& p, int i)
+      : lower(p.lower == nullptr ? 0.0f : p.lower[i]),
+        a_log(p.a_log == nullptr ? 0.0f : p.a_log[i / p.dim]),
+        dt_bias(p.dt_bias == nullptr ? 0.0f : p.dt_bias[i]) {}
+};
+
+__device__ inline Gate GateOf(const GateRule& p, const GateWeights& weights, float x) {
   float g = 0;
   switch (p.gate) {
     case DecayGate::kLogSigmoid:
       g = fmaxf(LogSigmoid(x) / p.normalizer, p.least);
       break;
     case DecayGate::kForget: {
-      const float lower = p.lower == nullptr ? 0.0f : p.lower[i];
+      const float lower = weights.lower;
       const float complement = (1.0f - lower) * Sigmoid(-x);
       if (lower == 0.0f) {
         g = LogSigmoid(x);
@@ -53,10 +63,10 @@ __device__ inline Gate GateOf(const GateRule& p, float x, int i) {
     }
     case DecayGate::kSoftplus:
       // Finite, whatever x is.
-      g = fmaxf(LogDecay(x, p.a_log[i / p.dim], p.dt_bias[i]), -FLT_MAX);
+      g = fmaxf(LogDecay(x, weights.a_log, weights.dt_bias), -FLT_MAX);
       break;
     case DecayGate::kBounded:
-      g = p.lower_bound * Sigmoid(expf(p.a_log[i / p.dim]) * (x + p.dt_bias[i]));
+      g = p.lower_bound * Sigmoid(expf(weights.a_log) * (x + weights.dt_bias));
       break;
     case DecayGate::kExponential:
       g = fmaxf(-expf(x), kLeastLogDecay);

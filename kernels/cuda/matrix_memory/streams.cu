@@ -65,6 +65,7 @@ __device__ inline void ForEach(float4& v, const F& f) {
 struct Filters {
   float4 of_channel[4];
 
+  __device__ Filters() = default;
   __device__ Filters(const float* weight, int width) {
     if (width == kWidth) {
 #pragma unroll
@@ -92,11 +93,11 @@ struct Filters {
 };
 
 // The convolution of four channels of a token, whose window takes it in.
-__device__ inline float4 Convolve(const Stream& s, const Segment& segment, int channel, float4 x) {
+__device__ inline float4 Convolve(const Stream& s, const Filters& filters, const Segment& segment,
+                                  int channel, float4 x) {
   if (s.rounded_window) {
     ForEach(x, [](float value) { return ToFloat(FromFloat<__nv_bfloat16>(value)); });
   }
-  const Filters filters(s.conv + int64_t{channel} * s.width, s.width);
   void* const window = s.window.At<void>(segment.slot, segment.memory);
   const int missing = kWidth - s.width;
   float4 past[kWidth - 1];
@@ -126,7 +127,8 @@ __device__ inline float4 Convolve(const Stream& s, const Segment& segment, int c
 
 // kSpans accesses of each lane take all channels of a warp.
 template <int kSpans>
-__device__ inline void FinishHead(const Stream& s, int64_t entry, int first, float* shared,
+__device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
+                                  const GateWeights (&gates)[kSpans][4], float* shared,
                                   float4 (&v)[kSpans]) {
   const int lane = threadIdx.x % kWarp;
   const auto for_each = [&](const auto& f) {
@@ -166,41 +168,57 @@ __device__ inline void FinishHead(const Stream& s, int64_t entry, int first, flo
     });
     __syncwarp();
   } else if (s.last == Last::kDecay) {
-    for_each([&](float4& x, int i) {
+#pragma unroll
+    for (int c = 0; c < kSpans; ++c) {
+      const int i = c * kLaneSpan + 4 * lane;
+      if (i >= s.dim) continue;
       float4 complement;
       const auto gate = [&](float& value, int k, float& rest) {
-        const Gate g = GateOf(s.gate, value, first + i + k);
+        const Gate g = GateOf(s.gate, gates[c][k], value);
         value = g.log_decay;
         rest = g.complement;
       };
-      gate(x.x, 0, complement.x);
-      gate(x.y, 1, complement.y);
-      gate(x.z, 2, complement.z);
-      gate(x.w, 3, complement.w);
+      gate(v[c].x, 0, complement.x);
+      gate(v[c].y, 1, complement.y);
+      gate(v[c].z, 2, complement.z);
+      gate(v[c].w, 3, complement.w);
       if (s.complement != nullptr) {
         SaveFour(s.complement + entry * s.channels + first + i, complement);
       }
-    });
+    }
   }
 }
 
 template <int kSpans>
 __global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant__ Streams p) {
   __shared__ float turned[kWarps][kSpans * kLaneSpan];
-  WaitForPreviousKernel();
-  // After the wait: the rule, which comes next, reads its state ahead.
-  LetNextKernelStart();
   const int lane = threadIdx.x % kWarp;
   const int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   const int number = static_cast<int>(unit / p.units);
-  if (number >= p.segments.count) return;
-  const Segment segment(p.segments, number);
-  if (segment.slot < 0 || segment.end == segment.first) return;
   const int own = static_cast<int>(unit - int64_t{number} * p.units);
   int n = 0;
   while (n + 1 < p.count && own >= p.list[n + 1].first_unit) ++n;
   const Stream& s = p.list[n];
   const int first = (own - s.first_unit) * s.dim;
+  // Weights are on their way while the kernel ahead still runs.
+  Filters filters[kSpans];
+  GateWeights gates[kSpans][4];
+#pragma unroll
+  for (int c = 0; c < kSpans; ++c) {
+    const int i = c * kLaneSpan + 4 * lane;
+    if (i >= s.dim) continue;
+    if (s.conv != nullptr) filters[c] = Filters(s.conv + int64_t{first + i} * s.width, s.width);
+    if (s.last == Last::kDecay) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) gates[c][k] = GateWeights(s.gate, first + i + k);
+    }
+  }
+  WaitForPreviousKernel();
+  // After the wait: the rule, which comes next, reads its state ahead.
+  LetNextKernelStart();
+  if (number >= p.segments.count) return;
+  const Segment segment(p.segments, number);
+  if (segment.slot < 0 || segment.end == segment.first) return;
   const int64_t entry = segment.first;
   const int64_t row = s.entry_rows != nullptr ? s.entry_rows[entry] : entry;
 
@@ -215,10 +233,10 @@ __global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant_
   for (int c = 0; c < kSpans; ++c) {
     const int i = c * kLaneSpan + 4 * lane;
     if (i >= s.dim) continue;
-    if (s.conv != nullptr) v[c] = Convolve(s, segment, first + i, v[c]);
+    if (s.conv != nullptr) v[c] = Convolve(s, filters[c], segment, first + i, v[c]);
     ForEach(v[c], [&](float value) { return s.activation_scale * Activated(s.activation, value); });
   }
-  FinishHead(s, entry, first, turned[threadIdx.x / kWarp], v);
+  FinishHead(s, entry, first, gates, turned[threadIdx.x / kWarp], v);
 #pragma unroll
   for (int c = 0; c < kSpans; ++c) {
     const int i = c * kLaneSpan + 4 * lane;
