@@ -47,12 +47,16 @@ std::vector<Layer> Layers() {
   const MatrixRule keys = Rule(Decay::kKey, Correction::kNone);
   return {
       {.name = "kda",
+       .heads = 4,
+       .kv_heads = 4,
        .conv_width = 4,
        .last = Last::kL2Norm,
        .rule = Rule(Decay::kKey, Correction::kDelta),
        .gate = DecayGate::kSoftplus,
        .rounded = true},
       {.name = "kda with a bound, without convolutions, f32",
+       .heads = 4,
+       .kv_heads = 4,
        .key_dim = 64,
        .value_dim = 80,
        .activation = Activation::kSilu,
@@ -60,12 +64,14 @@ std::vector<Layer> Layers() {
        .rule = Rule(Decay::kKey, Correction::kDelta),
        .gate = DecayGate::kBounded},
       {.name = "delta_net",
-       .heads = 3,
-       .kv_heads = 3,
+       .heads = 8,
+       .kv_heads = 8,
        .conv_width = 4,
        .last = Last::kL2Norm,
        .rule = Rule(Decay::kNone, Correction::kDelta)},
       {.name = "delta_net, sums, other activations behind convolutions of 2",
+       .heads = 4,
+       .kv_heads = 4,
        .conv_width = 2,
        .conv_activation = Activation::kIdentity,
        .activation = Activation::kEluPlusOne,
@@ -382,6 +388,9 @@ TEST_F(CudaMatrixMemoryStepTest, LeavesWhatItCannotTakeToItsParts) {
   layer = Layers()[1];
   layer.key_dim = 30;  // not a multiple of four
   EXPECT_FALSE(StepProblem(2, layer).Run(*backend, true).fused);
+  layer = Layers()[2];
+  layer.heads = layer.kv_heads = 3;  // nor are their strengths
+  EXPECT_FALSE(StepProblem(3, layer).Run(*backend, true).fused);
 }
 
 }  // namespace

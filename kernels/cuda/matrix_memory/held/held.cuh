@@ -158,8 +158,10 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 512 ? 3 : 4)
     for (float& x : s[r]) x = 0;
     if (r < count && !item.fresh) LoadRow<kKeyDim, Cache::kGlobal>(state + r * kKeyDim, s[r]);
   }
-  CopyPending(p, item, range, memory);
-  if (p.rule.early) WaitForPreviousKernel();
+  if (p.rule.early) {
+    CopyPending(p, item, range, memory);
+    WaitForPreviousKernel();
+  }
 
   const int row = min(first_row + lane % kRows, held.value_dim - 1);  // that this lane finishes
   float v = 0, beta = 1;
@@ -176,6 +178,7 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 512 ? 3 : 4)
     v = p.rule.v.At(item.first, item.head, held.value_dim)[row];
     if (p.delta) beta = *p.rule.beta.At(item.first, item.head, 1);
   }
+  if (!p.rule.early) CopyPending(p, item, range, memory);
   if (!token || !p.key_decays) {
     const float all = token ? HeadDecay(p, item.head) : 0.0f;
     for (int i = threadIdx.x; i < kKeyDim; i += kThreads) {
@@ -188,15 +191,22 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 512 ? 3 : 4)
   // All threads have read the range.
   RangeChange change;
   if (threadIdx.x == 0) change.Begin(held, item, range, fold);
-  WeighKeys(p, range, memory);
-  __syncthreads();
-  if (token) MultiplyKeys(range, memory);
-  __syncthreads();
+  const bool pends = range.size() > 0;
+  if (pends) {
+    WeighKeys(p, range, memory);
+    __syncthreads();
+    if (token) MultiplyKeys(range, memory);
+    __syncthreads();
+  }
 
   float k[kSize], q[kSize], decay[kSize];
   LoadRow<kKeyDim>(memory.k, k);
   LoadRow<kKeyDim>(memory.q, q);
   LoadRow<kKeyDim>(memory.decay, decay);
+  if (!pends) {
+#pragma unroll
+    for (float& d : decay) d = expf(d);
+  }
   const float k_dot_q = SumLanes(DotLane(k, q));
   float recalls[kRows], reads[kRows];
   {
@@ -208,11 +218,11 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 512 ? 3 : 4)
     }
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      recalls[r] = DotLane(s[r], left_k);
+      if (p.delta) recalls[r] = DotLane(s[r], left_k);
       reads[r] = DotLane(s[r], left_q);
     }
   }
-  float read = SumRows(reads), recall = SumRows(recalls);
+  float read = SumRows(reads), recall = p.delta ? SumRows(recalls) : 0.0f;
   const int own = warp * kRows + lane % kRows;
   for (int j = range.begin; j < range.end; ++j) {
     const float update = memory.updates[j][own];
