@@ -35,6 +35,7 @@ std::vector<HeldCase> Cases() {
           {"gla", rule(Decay::kKey, Correction::kNone), 3, 128, 200, 40},
           {"gla, keys of 64", rule(Decay::kKey, Correction::kNone), 4, 64, 324, 36},
           {"kda, keys of 256", rule(Decay::kKey, Correction::kDelta), 2, 256, 260, 24},
+          {"delta_net", rule(Decay::kNone, Correction::kDelta), 4, 128, 128, 44},
           {"linear_attn", rule(Decay::kNone, Correction::kNone), 2, 256, 256, 24},
           {"retnet", rule(Decay::kConstant, Correction::kNone), 2, 256, 512, 14}};
 }
@@ -253,9 +254,13 @@ TEST_P(HeldRulesTest, BatchesOfEverySizeShareMemories) {
     HeldMemories memories(*backend_, seed, held);
     memories.Step(held.slots, 1, 1);
     for (int step = 0; step < 40; ++step) {
-      const bool large = memories.random().Chance(0.8);
+      // All at once, some of them, or few.
+      const int some = memories.random().Int(held.slots / 3, held.slots / 2);
+      const int slots = memories.random().Chance(0.5)   ? held.slots
+                        : memories.random().Chance(0.6) ? some
+                                                        : memories.random().Int(1, 4);
       const int longest = memories.random().Chance(0.1) ? 5 : 1;
-      memories.Step(large ? held.slots : memories.random().Int(1, 4), 0.97, longest);
+      memories.Step(slots, 0.97, longest);
       if (HasFailure()) return;
     }
     memories.Settle();

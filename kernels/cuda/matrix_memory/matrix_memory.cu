@@ -54,12 +54,14 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early) {
   const bool gated_delta = IsGatedDelta(args);
   // The delta rule without a decay is the gated one's where that has chunks or holds writes back.
   const bool decays = args.rule.decay != MatrixRule::Decay::kNone;
-  if (gated_delta && (decays || args.pending.capacity > 0 || !tuned)) {
+  const bool holds = args.pending.capacity > 0;
+  const bool held =
+      holds && tuned && HoldsBack(args.rule, problem.key_dim, problem.value_dim, state_dtype);
+  const bool at_once = held && args.segments.longest == 1 && held::FitsAtOnce(device, args);
+  if (gated_delta && (decays || !tuned || (holds && !at_once))) {
     return GatedDeltaRule(device, args);
   }
-  const bool holds = args.pending.capacity > 0;
-  CHECK(!holds || (tuned && HoldsBack(args.rule, problem.key_dim, problem.value_dim, state_dtype)))
-      << "pending writes of a rule that nothing holds back for";
+  CHECK(held || !holds) << "pending writes of a rule that nothing holds back for";
   const int64_t entries = args.out.shape[0], segments = args.segments.count;
   if (segments == 0 || entries == 0) return;
   const bool longer = args.segments.longest != 1 && entries > 1;

@@ -10,8 +10,11 @@
 namespace mneme::cuda::matrix_memory::held {
 namespace {
 
-// How rows are dealt out: to blocks of so many warps, so many to each.
-enum class Tile : uint8_t { kFewest, kFew, kMany };
+// How rows are dealt out: to blocks of so many warps, so many to each. Blocks of kMost are all there
+// are of most heads.
+enum class Tile : uint8_t { kFewest, kFew, kMany, kMost };
+constexpr int kManyWarps = 8;
+constexpr int MostRows(int key_dim) { return key_dim == 64 ? 16 : 2048 / key_dim; }
 
 template <int kKeyDim, int kWarps, int kRows>
 void LaunchShape(Device& device, HeldProblem p, int64_t memories) {
@@ -33,8 +36,21 @@ void LaunchTile(Device& device, const HeldProblem& p, int64_t memories, Tile til
     case Tile::kFew:
       return LaunchShape<kKeyDim, 4, kMany / 2>(device, p, memories);
     case Tile::kMany:
-      return LaunchShape<kKeyDim, 8, kMany>(device, p, memories);
+      return LaunchShape<kKeyDim, kManyWarps, kMany>(device, p, memories);
+    case Tile::kMost:
+      return LaunchShape<kKeyDim, kManyWarps, MostRows(kKeyDim)>(device, p, memories);
   }
+}
+
+// Few matrices gain nothing from holding back: their time is latency. Neither do those that are a
+// little more, unless all of them come at once, while the kernel ahead still runs.
+constexpr int64_t kFewElements = 8 * 1024;  // of all matrices, for each multiprocessor
+int64_t MemoriesOf(const MatrixMemoryArgs& args) {
+  return std::min<int64_t>(args.out.shape[0], args.segments.count);
+}
+int64_t ElementsOf(const Device& device, const MatrixMemoryArgs& args) {
+  return MemoriesOf(args) * args.out.shape[1] * args.out.shape[2] * args.k.shape[2] /
+         device.multiprocessors();
 }
 
 void Launch(Device& device, const HeldProblem& p, int64_t memories, Tile tile) {
@@ -51,7 +67,7 @@ void Launch(Device& device, const HeldProblem& p, int64_t memories, Tile tile) {
 }
 
 void SetPending(const PendingWrites& pending, Problem& p) {
-  CHECK(pending.capacity > 0 && pending.capacity <= kHeldWrites);
+  CHECK(pending.capacity > 0 && pending.capacity <= kMaxPending);
   p.capacity = pending.capacity;
   p.phase = Field(pending.phase);
   p.range = Field(pending.range);
@@ -90,18 +106,24 @@ bool HaveKeyDecays(const PendingWrites& pending, int64_t heads, int64_t key_dim)
          pending.capacity * heads * key_dim * static_cast<int64_t>(sizeof(float));
 }
 
+bool FitsAtOnce(const Device& device, const MatrixMemoryArgs& args) {
+  constexpr int kBlocks = 2;  // of a multiprocessor
+  const int64_t heads = args.out.shape[1], value_dim = args.out.shape[2];
+  const int rows = kManyWarps * MostRows(static_cast<int>(args.k.shape[2]));
+  const int64_t blocks = MemoriesOf(args) * heads * ((value_dim + rows - 1) / rows);
+  return ElementsOf(device, args) > kFewElements && blocks <= kBlocks * device.multiprocessors();
+}
+
 void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early) {
   HeldProblem p = MakeProblem(args, Task::kDecode);
   p.rule.early = early;
-  // As the gated delta rule does: few matrices gain nothing from holding back, as their time is
-  // latency.
-  const int64_t memories = std::min<int64_t>(args.out.shape[0], args.segments.count);
-  const int64_t elements = memories * p.rule.heads * p.rule.value_dim * p.rule.key_dim /
-                           device.multiprocessors();
-  p.pending.fold_all = elements <= 32 * 1024;
-  const Tile tile = elements <= 8 * 1024    ? Tile::kFewest
-                    : p.pending.fold_all ? Tile::kFew
-                                         : Tile::kMany;
+  const int64_t elements = ElementsOf(device, args);
+  const bool at_once = FitsAtOnce(device, args);
+  p.pending.fold_all = !at_once && elements <= 32 * 1024;
+  const Tile tile = elements <= kFewElements ? Tile::kFewest
+                    : at_once                ? Tile::kMost
+                    : p.pending.fold_all     ? Tile::kFew
+                                             : Tile::kMany;
   Launch(device, p, args.segments.count, tile);
 }
 

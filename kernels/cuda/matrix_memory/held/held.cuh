@@ -8,7 +8,6 @@
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matrix_memory/row.cuh"
 #include "kernels/cuda/matrix_memory/rules/problem.cuh"
-#include "kernels/held_rules.h"
 
 namespace mneme::cuda::matrix_memory::held {
 
@@ -37,11 +36,11 @@ __device__ inline bool FindHeld(const HeldProblem& p, Item& item) {
 
 template <int kKeyDim, int kWarps, int kRows>
 struct HeldMemory {
-  float keys[kHeldWrites][kKeyDim];    // of what is pending; then E_j k_j
-  float decays[kHeldWrites][kKeyDim];  // log decays of keys, or of all of them in the first place
-  float updates[kHeldWrites][kWarps * kRows];
+  float keys[kMaxPending][kKeyDim];    // of what is pending; then E_j k_j
+  float decays[kMaxPending][kKeyDim];  // log decays of keys, or of all of them in the first place
+  float updates[kMaxPending][kWarps * kRows];
   float k[kKeyDim], q[kKeyDim], decay[kKeyDim];  // the token's; then `decay` is E_0
-  float2 recall_read[kHeldWrites];               // E_j k_j times k and q
+  float2 recall_read[kMaxPending];               // E_j k_j times k and q
 };
 
 // Starts copies of what is pending for the block's rows.
@@ -122,7 +121,7 @@ __device__ inline void HoldKey(const HeldProblem& p, const Item& item, int place
 }
 
 template <int kKeyDim, int kWarps, int kRows>
-__global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 512 ? 3 : 4)
+__global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024 ? 2 : kRows * kKeyDim > 512 ? 3 : 4)
     HeldKernel(const __grid_constant__ HeldProblem p) {
   constexpr int kSize = Lane<kKeyDim>::kSize, kThreads = kWarps * kWarp;
   using Memory = HeldMemory<kKeyDim, kWarps, kRows>;

@@ -11,6 +11,8 @@ namespace mneme::cuda::matrix_memory::held {
 // decays are those of keys, or the gated delta rule's own kernels know nothing of it.
 bool HaveKeyDecays(const PendingWrites& pending, int64_t heads, int64_t key_dim);
 
+// Whether all matrices of a step fit the registers of the device at once.
+bool FitsAtOnce(const Device& device, const MatrixMemoryArgs& args);
 // Segments of one entry. `early`: as MatrixMemory() has it.
 void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early);
 // Folds what is pending for the memories of segments of more than one entry.
