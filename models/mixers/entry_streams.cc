@@ -89,8 +89,8 @@ TensorView EntryStreams::TempOf(ForwardContext& ctx, const StepEntries& entries,
   const StreamOptions& options = stream.options;
   if (projection.has_bias()) return ctx.Temp(shape);
   // A window of bf16 rounds what enters it, and a product of bf16 weights what it multiplies.
-  const bool rounds = !options.factor_of.empty() ||
-                      (options.conv_width > 0 && stream.window.dtype == DType::kBF16);
+  const bool rounds =
+      !options.factor_of.empty() || (options.conv_width > 0 && stream.window.dtype == DType::kBF16);
   if (rounds && !entries.routed() && ctx.batch.longest_row == 1) {
     return ctx.TempForRounding(entries.x, projection.weights.front(), options.factor_of, shape);
   }

@@ -98,8 +98,7 @@ std::pair<TensorView, TensorView> KeyFeatures::Map(ForwardContext& ctx, const Ke
       kernels.Multiply({.a = y, .b = other, .y = y});
       return {q, k};
     default: {
-      const FeatureMap kind =
-          map == KeyMap::kHedgehog ? FeatureMap::kHedgehog : FeatureMap::kDpfp;
+      const FeatureMap kind = map == KeyMap::kHedgehog ? FeatureMap::kHedgehog : FeatureMap::kDpfp;
       const auto features_of = [&](const TensorView& x) {
         const TensorView features =
             ctx.Temp({x.shape[0], x.shape[1], x.shape[2] * FeaturesOf(kind)});

@@ -55,11 +55,11 @@ class GatedLinearAttention final : public SequenceMixer {
     MNEME_ASSIGN_OR_RETURN(
         mixer->decay_, TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".1"},
                                        keys, kDecayRank, Bias::kAdded));
-    MNEME_RETURN_IF_ERROR(streams.Add(
-        fields,
-        TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".0"}, kDecayRank,
-                        model_dim),
-        {.factor_of = mixer->decay_.weights}));
+    MNEME_RETURN_IF_ERROR(
+        streams.Add(fields,
+                    TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".0"},
+                                    kDecayRank, model_dim),
+                    {.factor_of = mixer->decay_.weights}));
     if (config.output_gate) {
       MNEME_RETURN_IF_ERROR(streams.Add(
           fields,

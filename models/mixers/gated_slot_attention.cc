@@ -42,9 +42,8 @@ class GatedSlotAttention final : public SequenceMixer {
     MNEME_RETURN_IF_ERROR(streams.Add(
         fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
         mapped("q")));
-    MNEME_RETURN_IF_ERROR(
-        streams.Add(fields, by_memory("attn.k_proj", config.kv_heads * config.key_dim),
-                    mapped("k")));
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields, by_memory("attn.k_proj", config.kv_heads * config.key_dim), mapped("k")));
     MNEME_RETURN_IF_ERROR(streams.Add(
         fields, by_memory("attn.v_proj", config.kv_heads * config.value_dim),
         {.name = "v", .conv_width = config.conv_width, .activation = Activation::kSilu}));
@@ -70,10 +69,9 @@ class GatedSlotAttention final : public SequenceMixer {
         router_.Enter(ctx, norm, hidden, streams_.products(), ctx.State(written_));
     MemoryStreams streams = streams_.Project(ctx, entries);
     const TensorView s = ctx.Temp({entries.count, config_.kv_heads, config_.slots});
-    const TensorView log_decay = streams.DecayGates(kGate, config_.kv_heads,
-                                                    {.gate = DecayGate::kLogSigmoid,
-                                                     .normalizer = config_.gate_normalizer,
-                                                     .complement = s});
+    const TensorView log_decay = streams.DecayGates(
+        kGate, config_.kv_heads,
+        {.gate = DecayGate::kLogSigmoid, .normalizer = config_.gate_normalizer, .complement = s});
     if (features_.transforms()) streams.Finish(ctx);
     const TensorView p = ctx.Temp({entries.count, config_.heads, config_.slots});
     const auto [q, k] = KeyFeatures::Map(ctx, {features_, ByHead(streams[kQ], config_.heads)},

@@ -66,9 +66,8 @@ class Hgrn2 final : public SequenceMixer {
     const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
     MemoryStreams streams = streams_.Project(ctx, entries);
     const TensorView k = ctx.Temp({entries.count, config_.heads, config_.key_dim});
-    const TensorView forget =
-        streams.DecayGates(kForget, config_.heads,
-                           {.gate = DecayGate::kForget, .lower = lower_, .complement = k});
+    const TensorView forget = streams.DecayGates(
+        kForget, config_.heads, {.gate = DecayGate::kForget, .lower = lower_, .complement = k});
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
     const MatrixMemoryArgs rule = {.rule = kRule,
                                    .q = ByHead(streams[kQ], config_.heads),

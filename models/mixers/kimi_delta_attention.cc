@@ -61,10 +61,10 @@ class KimiDeltaAttention final : public SequenceMixer {
     MNEME_RETURN_IF_ERROR(streams.Add(fields,
                                       TakeProjection(builder, "attn.f_proj.0", rank, model_dim),
                                       {.factor_of = mixer->decay_.weights}));
-    MNEME_RETURN_IF_ERROR(streams.Add(
-        fields, TakeProjection(builder, "attn.b_proj", config.value_heads, model_dim),
-        {.activation = Activation::kSigmoid,
-         .scale = config.allow_negative_eigenvalues ? 2.0f : 1.0f}));
+    MNEME_RETURN_IF_ERROR(
+        streams.Add(fields, TakeProjection(builder, "attn.b_proj", config.value_heads, model_dim),
+                    {.activation = Activation::kSigmoid,
+                     .scale = config.allow_negative_eigenvalues ? 2.0f : 1.0f}));
     MNEME_ASSIGN_OR_RETURN(mixer->gate_,
                            TakeProjection(builder, "attn.g_proj.1", values, rank, Bias::kAdded));
     MNEME_RETURN_IF_ERROR(streams.Add(fields,
@@ -105,7 +105,7 @@ class KimiDeltaAttention final : public SequenceMixer {
     const TensorView rate = ctx.Temp({entries.count, decay_.out()});
     const TensorView gate = ctx.Temp({entries.count, gate_.out()});
     Project(ctx.kernels(), {{.projection = decay_, .x = streams[kDecayRank], .y = rate},
-                             {.projection = gate_, .x = streams[kGateRank], .y = gate}});
+                            {.projection = gate_, .x = streams[kGateRank], .y = gate}});
     const TensorView log_decay = streams.DecayGates(
         streams.Add(rate), config_.value_heads,
         {.gate = config_.least_log_decay.has_value() ? DecayGate::kBounded : DecayGate::kSoftplus,

@@ -30,7 +30,8 @@ void PendingFields::Add(const LayerBuilder& builder, const StateField& matrices,
   const int memories = sizes.memories;
   range_ = add("pending_range", DType::kI32, {memories, 2});
   keys_ = add("pending_keys", term, {memories, capacity_, sizes.heads * sizes.key_dim});
-  updates_ = add("pending_updates", term, {memories, capacity_, sizes.value_heads * sizes.value_dim});
+  updates_ =
+      add("pending_updates", term, {memories, capacity_, sizes.value_heads * sizes.value_dim});
   const int decays = sizes.value_heads * (sizes.key_decays ? sizes.key_dim : 1);
   decay_ = add("pending_decay", DType::kF32, {memories, capacity_, decays});
 }
@@ -54,8 +55,8 @@ PendingWrites PendingFields::View(const ForwardContext& ctx) const {
           .log_decay = ctx.State(decay_)};
 }
 
-void PendingFields::Settle(ForwardContext& ctx, const TensorView& slots,
-                           const StateField& matrices, const StateView& written) const {
+void PendingFields::Settle(ForwardContext& ctx, const TensorView& slots, const StateField& matrices,
+                           const StateView& written) const {
   if (capacity_ == 0) return;
   ctx.kernels().SettleMemories({.slots = slots,
                                 .memories = sizes_.memories,

@@ -1,5 +1,7 @@
-// Rules that HoldsBack(), with writes pending, against float64 token by token: on backends that hold
-// writes back.
+// Rules that HoldsBack(), with writes pending, against float64 token by token: on backends that
+// hold writes back.
+#include "kernels/held_rules.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "kernels/held_rules.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
@@ -83,8 +84,8 @@ class HeldMemories {
       }
     }
     const std::vector<std::byte> before = states_.Bytes(), keys_before = keys_.Bytes(),
-                                 updates_before = updates_.Bytes(),
-                                 decays_before = decays_.Bytes(), range_before = range_.Bytes();
+                                 updates_before = updates_.Bytes(), decays_before = decays_.Bytes(),
+                                 range_before = range_.Bytes();
     const int n = Entries(list), heads = held_.heads;
     Workbench bench(bench_.backend());
     const std::vector<double> q = UnitVectors(n * heads), k = UnitVectors(n * heads);
@@ -93,7 +94,8 @@ class HeldMemories {
     std::vector<double> decay;
     for (int i = 0; i < n * heads * held_.key_dim; ++i) {
       const bool forgets = random_.Chance(0.002);
-      decay.push_back(forgets ? -INFINITY : RoundTo(-std::exp(random_.Uniform(-9, 0)), DType::kF32));
+      decay.push_back(forgets ? -INFINITY
+                              : RoundTo(-std::exp(random_.Uniform(-9, 0)), DType::kF32));
     }
     MatrixMemoryArgs args = {.rule = held_.rule,
                              .q = bench.Activations(q, {n, heads, held_.key_dim}),
@@ -126,10 +128,10 @@ class HeldMemories {
       for (int e = offsets[s]; e < offsets[s + 1]; ++e) {
         for (int head = 0; head < heads; ++head) {
           const int64_t at = int64_t{e} * heads + head;
-          TakeToken(&Rows(list[s].slot, list[s].memory)[int64_t{head} * held_.value_dim *
-                                                         held_.key_dim],
-                    head, &q[at * held_.key_dim], &k[at * held_.key_dim],
-                    &v[at * held_.value_dim], &decay[at * held_.key_dim], beta[at], want);
+          TakeToken(
+              &Rows(list[s].slot, list[s].memory)[int64_t{head} * held_.value_dim * held_.key_dim],
+              head, &q[at * held_.key_dim], &k[at * held_.key_dim], &v[at * held_.value_dim],
+              &decay[at * held_.key_dim], beta[at], want);
         }
       }
     }
@@ -180,9 +182,7 @@ class HeldMemories {
   // Some twenty roundings of every number before it has faded.
   static constexpr double kBound = 1e-5;
 
-  int64_t StateElements() const {
-    return int64_t{held_.heads} * held_.value_dim * held_.key_dim;
-  }
+  int64_t StateElements() const { return int64_t{held_.heads} * held_.value_dim * held_.key_dim; }
   SlabPool NewPending(int width) {
     return SlabPool(bench_, held_.slots, kMemories, int64_t{capacity_} * held_.heads * width,
                     DType::kF32);
@@ -243,8 +243,8 @@ class HeldRulesTest : public testing::TestWithParam<BackendUnderTest> {
   std::unique_ptr<Backend> backend_ = GetParam().Make(2, DType::kF32);
 };
 
-// Few tokens are written at once, many held back, longer segments find writes pending: a memory sees
-// all of it, in any order.
+// Few tokens are written at once, many held back, longer segments find writes pending: a memory
+// sees all of it, in any order.
 TEST_P(HeldRulesTest, BatchesOfEverySizeShareMemories) {
   if (backend_->state_format().pending_writes == 0) GTEST_SKIP() << "holds nothing back";
   uint64_t seed = 40;

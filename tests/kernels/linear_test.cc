@@ -386,14 +386,15 @@ TEST_P(LinearTest, BiasesAreAddedToEveryOutput) {
            {std::vector{1}, {2}, {5}, {40}, {300}, {2, 0, 35}, {0, 200, 3}, std::vector(70, 1)}) {
         for (const bool accumulate : {false, true}) {
           const int in = 64, out = 40;
-          SCOPED_TRACE(std::to_string(sizes[0]) + " entries first, " + Name(dtype) +
-                       ", compute " + Name(compute) + (accumulate ? ", accumulate" : ""));
+          SCOPED_TRACE(std::to_string(sizes[0]) + " entries first, " + Name(dtype) + ", compute " +
+                       Name(compute) + (accumulate ? ", accumulate" : ""));
           SeededRandom random(++seed);
           Workbench bench(*backend);
           std::vector<PackedMatrix> weights;
           std::vector<int> offsets = {0};
           for (const int size : sizes) {
-            weights.push_back(bench.Pack(random.NormalValues(out * in, 0.1, dtype), out, in, dtype));
+            weights.push_back(
+                bench.Pack(random.NormalValues(out * in, 0.1, dtype), out, in, dtype));
             offsets.push_back(offsets.back() + size);
           }
           const int entries = offsets.back();

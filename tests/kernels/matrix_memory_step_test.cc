@@ -172,11 +172,9 @@ class StepProblem {
   StepResult Run(Backend& backend, bool fuse) const {
     Workbench bench(backend);
     const bool exact = backend.activation_dtype() == DType::kF64;
-    const DType rounded =
-        layer_.rounded && !exact ? DType::kBF16 : backend.activation_dtype();
+    const DType rounded = layer_.rounded && !exact ? DType::kBF16 : backend.activation_dtype();
     const DType window_dtype = layer_.rounded ? rounded : backend.state_format().window_dtype;
-    SlabPool states(bench, kSlots, kMemories, StateElements(),
-                    backend.state_format().memory_dtype);
+    SlabPool states(bench, kSlots, kMemories, StateElements(), backend.state_format().memory_dtype);
     std::vector<SlabPool> windows;
     for (const Stream& stream : streams_) {
       windows.emplace_back(bench, kSlots, kMemories,
@@ -246,16 +244,16 @@ class StepProblem {
                        !std::holds_alternative<std::monostate>(stream.last);
       if (any) streams.push_back(stream);
     }
-    MatrixMemoryArgs rule = {.rule = layer_.rule,
-                             .q = results[0],
-                             .k = results[1],
-                             .v = results[2],
-                             .scale = 0.75f,
-                             .long_keys = true,
-                             .segments = segments,
-                             .state = states.view(),
-                             .out = bench.NewActivations({entries_, layer_.heads,
-                                                          layer_.value_dim})};
+    MatrixMemoryArgs rule = {
+        .rule = layer_.rule,
+        .q = results[0],
+        .k = results[1],
+        .v = results[2],
+        .scale = 0.75f,
+        .long_keys = true,
+        .segments = segments,
+        .state = states.view(),
+        .out = bench.NewActivations({entries_, layer_.heads, layer_.value_dim})};
     if (layer_.rule.decay == MatrixRule::Decay::kConstant) {
       rule.log_decay = bench.Floats(constant_decay_, {layer_.heads});
     }
@@ -282,8 +280,8 @@ class StepProblem {
     if (layer_.rule.correction == MatrixRule::Correction::kDelta) {
       MemoryStream stream;
       const TensorView beta = bench.Activations(strengths_, {entries_, layer_.kv_heads});
-      stream.activation = ActivateArgs{
-          .x = beta, .activation = Activation::kSigmoid, .scale = 1.5f, .y = beta};
+      stream.activation =
+          ActivateArgs{.x = beta, .activation = Activation::kSigmoid, .scale = 1.5f, .y = beta};
       streams.push_back(stream);
       rule.beta = beta;
     }
@@ -303,8 +301,8 @@ class StepProblem {
         Append(windows[n].Read(segments_[s].slot, segments_[s].memory), result.windows);
       }
     }
-    result.out = PickEntries(bench.Read(rule.out), layer_.heads * layer_.value_dim, segments_,
-                             active);
+    result.out =
+        PickEntries(bench.Read(rule.out), layer_.heads * layer_.value_dim, segments_, active);
     return result;
   }
 

@@ -332,10 +332,9 @@ TEST_F(CudaProductDtypeTest, ProductsOfAStepAreThoseOfEachAlone) {
     for (size_t i = 0; i < outs.size(); ++i) {
       const int out = outs[i];
       LinearArgs args = {.x = x, .weights = {&weights[i], 1}};
-      const DType dtype =
-          i % 2 == 0 ? backend_->step_output_dtype(weights[i], rows) : DType::kF32;
-      args.y = dtype == DType::kBF16 ? NewRounded({rows, out})
-                                     : bench_->NewActivations({rows, out});
+      const DType dtype = i % 2 == 0 ? backend_->step_output_dtype(weights[i], rows) : DType::kF32;
+      args.y =
+          dtype == DType::kBF16 ? NewRounded({rows, out}) : bench_->NewActivations({rows, out});
       biases[i].assign(out, 0.0);
       if (i % 2 == 1) {
         biases[i] = random_.NormalValues(out);
@@ -382,7 +381,8 @@ TEST_F(CudaProductDtypeTest, ProductsOfAStepAddUp) {
       for (int row = 0; row < rows; ++row) {
         for (int o = 0; o < out; ++o) {
           for (int k = 0; k < kIn; ++k) {
-            want[int64_t{row} * out + o] += numbers[int64_t{row} * kIn + k] * w[int64_t{o} * kIn + k];
+            want[int64_t{row} * out + o] +=
+                numbers[int64_t{row} * kIn + k] * w[int64_t{o} * kIn + k];
           }
         }
       }

@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(kThreads)
     // The output that this lane ends with, if it does, and what it adds to.
     constexpr int kLanesPerSum = kWarp / kCount;
     const int o = lane / kLanesPerSum / kEntries, e = lane / kLanesPerSum % kEntries;
-    const bool ends = warp % split == 0 && lane % kLanesPerSum == 0 &&
-                      first + o < p.out_features && entry + e < end;
+    const bool ends = warp % split == 0 && lane % kLanesPerSum == 0 && first + o < p.out_features &&
+                      entry + e < end;
     float* const y = p.y + int64_t{entry + e} * p.out_features + first + o;
     const float old = ends && p.accumulate ? *y : 0.0f;
     float sums[kCount] = {};

@@ -174,8 +174,7 @@ class Copies {
 };
 
 void AddBiasOf(Device& device, const LinearArgs& args) {
-  dense::AddBias(device,
-                 {.bias = args.bias, .group_offsets = args.group_offsets, .y = args.y});
+  dense::AddBias(device, {.bias = args.bias, .group_offsets = args.group_offsets, .y = args.y});
 }
 
 void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype) {

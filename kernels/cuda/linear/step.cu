@@ -51,8 +51,8 @@ void LinearStep(Device& device, LinearProducts products, std::span<const void* c
     list.in_features = args.weights[0].in_features;
     for (size_t i = first; i < products.size() && list.count < kMaxManyProducts; ++i) {
       const LinearArgs& other = *products[i];
-      const bool alike = other.y.shape[0] == list.rows &&
-                         other.weights[0].in_features == list.in_features;
+      const bool alike =
+          other.y.shape[0] == list.rows && other.weights[0].in_features == list.in_features;
       // What adds to y is launched by itself.
       if (done[i] || !alike || (i > first && (args.accumulate || other.accumulate))) continue;
       Add(other, rounded[i], list);

@@ -19,8 +19,8 @@ void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
 void DecayGates(Device& device, const DecayGatesArgs& args);
 
 // matrix_memory/matrix_memory.cu: any rule. Hands it to the kernels that know it best. `early`: the
-// kernel ahead of it lets its successor start only after all before it have ended, so that state and
-// segments may be read while it still runs.
+// kernel ahead of it lets its successor start only after all before it have ended, so that state
+// and segments may be read while it still runs.
 void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early = false);
 
 // matrix_memory/streams.cu: the streams as one kernel, then the rule.

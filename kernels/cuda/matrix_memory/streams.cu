@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int kMaxStreams = 8;
-constexpr int kWidth = 4;        // of a convolution, at most
+constexpr int kWidth = 4;             // of a convolution, at most
 constexpr int kLaneSpan = 4 * kWarp;  // channels of a warp by one access of each lane
 constexpr int kMaxSpans = 4;
 

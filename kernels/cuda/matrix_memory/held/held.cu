@@ -1,17 +1,16 @@
-#include "kernels/cuda/matrix_memory/held/held.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "base/log.h"
 #include "kernels/cuda/matrix_memory/held/held.cuh"
+#include "kernels/cuda/matrix_memory/held/held.h"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
 
 namespace mneme::cuda::matrix_memory::held {
 namespace {
 
-// How rows are dealt out: to blocks of so many warps, so many to each. Blocks of kMost are all there
-// are of most heads.
+// How rows are dealt out: to blocks of so many warps, so many to each. Blocks of kMost are all
+// there are of most heads.
 enum class Tile : uint8_t { kFewest, kFew, kMany, kMost };
 constexpr int kManyWarps = 8;
 constexpr int MostRows(int key_dim) { return key_dim == 64 ? 16 : 2048 / key_dim; }
@@ -101,9 +100,8 @@ HeldProblem MakeProblem(const MatrixMemoryArgs& args, Task task) {
 }  // namespace
 
 bool HaveKeyDecays(const PendingWrites& pending, int64_t heads, int64_t key_dim) {
-  return key_dim > 1 &&
-         pending.log_decay.memory_bytes ==
-         pending.capacity * heads * key_dim * static_cast<int64_t>(sizeof(float));
+  return key_dim > 1 && pending.log_decay.memory_bytes == pending.capacity * heads * key_dim *
+                                                              static_cast<int64_t>(sizeof(float));
 }
 
 bool FitsAtOnce(const Device& device, const MatrixMemoryArgs& args) {

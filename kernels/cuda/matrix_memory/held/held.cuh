@@ -121,7 +121,9 @@ __device__ inline void HoldKey(const HeldProblem& p, const Item& item, int place
 }
 
 template <int kKeyDim, int kWarps, int kRows>
-__global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024 ? 2 : kRows * kKeyDim > 512 ? 3 : 4)
+__global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024   ? 2
+                                                 : kRows * kKeyDim > 512 ? 3
+                                                                         : 4)
     HeldKernel(const __grid_constant__ HeldProblem p) {
   constexpr int kSize = Lane<kKeyDim>::kSize, kThreads = kWarps * kWarp;
   using Memory = HeldMemory<kKeyDim, kWarps, kRows>;
@@ -235,10 +237,9 @@ __global__ void __launch_bounds__(kWarps* kWarp, kRows* kKeyDim > 1024 ? 2 : kRo
   }
   if (!fold) {
     if (lane < count) {
-      held.updates.At<float>(item.slot,
-                             item.memory)[(int64_t{range.end} * held.heads + item.head) *
-                                              held.value_dim +
-                                          row] = u;
+      held.updates.At<float>(
+          item.slot,
+          item.memory)[(int64_t{range.end} * held.heads + item.head) * held.value_dim + row] = u;
     }
     if (item.tile == 0 && warp == 0) HoldKey<kKeyDim>(p, item, range.end, k);
   } else {
