@@ -177,7 +177,7 @@ struct MatrixMemoryStepArgs {
 struct SettleArgs {
   TensorView slots;   // [n] i32, < 0: padding
   int memories = 0;   // of the field
-  StateView written;  // as in DispatchArgs
+  StateView written;  // as in DispatchArgs; unset: all were
   int heads = 0, key_dim = 0, value_heads = 0, value_dim = 0;
   StateView state;  // as in MatrixMemoryArgs
   PendingWrites pending;
