@@ -148,7 +148,7 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
                .beta = beta,
                .segments = segments,
                .state = ctx.State(memory_),
-               .pending = pending_.View(ctx),
+               .pending = pending_.View(ctx.slabs),
                .out = v}};
   if (!kernels.DeltaMemoryPass(pass)) {
     const ShortConvArgs convolutions[] = {pass.q, pass.k, pass.v};
@@ -162,12 +162,9 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
   return Reshaped(v, value_rows);
 }
 
-DeltaMixerStepArgs DeltaMemory::StepArgs(ForwardContext& ctx, const Norm& norm,
-                                         TensorView hidden) const {
-  return {.hidden = hidden,
-          .norm = norm.weight,
+DeltaMixer DeltaMemory::Fused(const Slabs& slabs, const Norm& norm) const {
+  return {.norm = norm.weight,
           .norm_eps = norm.eps,
-          .slots = ctx.batch.slots,
           .heads = config_.heads,
           .key_dim = config_.key_dim,
           .value_heads = config_.value_heads,
@@ -175,16 +172,16 @@ DeltaMixerStepArgs DeltaMemory::StepArgs(ForwardContext& ctx, const Norm& norm,
           .q_conv = q_conv_,
           .k_conv = k_conv_,
           .v_conv = v_conv_,
-          .q_window = ctx.State(q_window_),
-          .k_window = ctx.State(k_window_),
-          .v_window = ctx.State(v_window_),
+          .q_window = slabs.View(q_window_),
+          .k_window = slabs.View(k_window_),
+          .v_window = slabs.View(v_window_),
           .norms = Norms(),
           .a_log = a_log_,
           .dt_bias = dt_bias_,
           .beta_scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
-          .written = Written(ctx),
-          .state = ctx.State(memory_),
-          .pending = pending_.View(ctx),
+          .written = slabs.View(written_),
+          .state = slabs.View(memory_),
+          .pending = pending_.View(slabs),
           .out_norm = output_.norm(),
           .out_norm_eps = output_.eps(),
           .out_proj = output_.projection()};

@@ -45,8 +45,8 @@ class DeltaMemory {
     pending_.Settle(ctx, slots, memory_, Written(ctx));
   }
 
-  // The arguments of a fused step, but for routing and projections, which the mixer adds.
-  DeltaMixerStepArgs StepArgs(ForwardContext& ctx, const Norm& norm, TensorView hidden) const;
+  // As of SequenceMixer, but for routing and projections, which the mixer adds.
+  DeltaMixer Fused(const Slabs& slabs, const Norm& norm) const;
 
   // Runs each segment's entries in order through its memory: convolution and silu, normalised q and
   // k, gates,

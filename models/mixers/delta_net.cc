@@ -92,7 +92,7 @@ class DeltaNet final : public SequenceMixer {
         .long_keys = config_.key_norm == KeyNorm::kSum,
         .segments = entries.segments,
         .state = ctx.State(memory_),
-        .pending = pending_.View(ctx),
+        .pending = pending_.View(ctx.slabs),
         .out = read};
     streams.Run(ctx, rule);
     const int gate = config_.learned_strength ? kStrength + 1 : kStrength;

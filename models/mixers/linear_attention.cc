@@ -99,7 +99,7 @@ class LinearAttention final : public SequenceMixer {
                                .scale = scale_,
                                .segments = entries.segments,
                                .state = ctx.State(memory_),
-                               .pending = pending_.View(ctx),
+                               .pending = pending_.View(ctx.slabs),
                                .out = read};
     streams.Run(ctx, memory);
     if (config_.norm_read) {

@@ -45,14 +45,14 @@ PendingFields PendingFields::Of(const LayerBuilder& builder, const MatrixRule& r
              : PendingFields();
 }
 
-PendingWrites PendingFields::View(const ForwardContext& ctx) const {
+PendingWrites PendingFields::View(const Slabs& slabs) const {
   if (capacity_ == 0) return {};
   return {.capacity = capacity_,
-          .phase = ctx.State(phase_),
-          .range = ctx.State(range_),
-          .keys = ctx.State(keys_),
-          .updates = ctx.State(updates_),
-          .log_decay = ctx.State(decay_)};
+          .phase = slabs.View(phase_),
+          .range = slabs.View(range_),
+          .keys = slabs.View(keys_),
+          .updates = slabs.View(updates_),
+          .log_decay = slabs.View(decay_)};
 }
 
 void PendingFields::Settle(ForwardContext& ctx, const TensorView& slots, const StateField& matrices,
@@ -66,7 +66,7 @@ void PendingFields::Settle(ForwardContext& ctx, const TensorView& slots, const S
                                 .value_heads = sizes_.value_heads,
                                 .value_dim = sizes_.value_dim,
                                 .state = ctx.State(matrices),
-                                .pending = View(ctx)});
+                                .pending = View(ctx.slabs)});
 }
 
 }  // namespace mneme

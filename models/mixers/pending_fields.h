@@ -28,7 +28,7 @@ class PendingFields {
   void Add(const LayerBuilder& builder, const StateField& matrices, const Sizes& sizes);
 
   // Capacity 0 where nothing is held back.
-  PendingWrites View(const ForwardContext& ctx) const;
+  PendingWrites View(const Slabs& slabs) const;
   // SettleMemories of `matrices`. `written`: as SettleArgs has it.
   void Settle(ForwardContext& ctx, const TensorView& slots, const StateField& matrices,
               const StateView& written) const;

@@ -104,7 +104,7 @@ class Retention final : public SequenceMixer {
                                    .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
                                    .segments = entries.segments,
                                    .state = ctx.State(memory_),
-                                   .pending = pending_.View(ctx),
+                                   .pending = pending_.View(ctx.slabs),
                                    .out = read};
     streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), config_.output_gate ? streams[kGate] : TensorView{},
