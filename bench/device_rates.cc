@@ -57,7 +57,7 @@ absl::StatusOr<double> ProductRate(Backend& backend) {
       Buffer::Allocate(backend, backend.PackedBytes(DType::kBF16, kFeatures, kFeatures)));
   const PackedMatrix weights =
       backend.PackMatrix({rounded.data(), DType::kBF16, {kFeatures, kFeatures}}, packed.data());
-  const DType x_dtype = backend.product_dtype(weights);
+  const DType x_dtype = backend.product_dtype(weights, rows);
   const DType y_dtype = backend.output_dtype({&weights, 1}, rows);
   MNEME_ASSIGN_OR_RETURN(const Tensor x, Tensor::Allocate(backend, x_dtype, {rows, kFeatures}));
   MNEME_ASSIGN_OR_RETURN(const Tensor y, Tensor::Allocate(backend, y_dtype, {rows, kFeatures}));

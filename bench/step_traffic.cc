@@ -89,7 +89,6 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
       traffic.AddProduct(shape[0], shape[1], share);
     }
   }
-  traffic.pending_writes_ = backend.state_format().pending_writes;
   for (const StateField& field : model.state_layout().fields()) {
     if (field.initial == StateInitial::kPhase) continue;  // a word, and none of a layer's
     if (field.guard == StateGuard::kFlags || field.guard == StateGuard::kFed) {
@@ -98,7 +97,9 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
     Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
     const auto bytes = static_cast<double>(field.memory_bytes());
     if (field.role == StateRole::kHeldBack) {
-      layer.pending_bytes += bytes / traffic.pending_writes_;
+      // Of rank 3 are those with a place for each write.
+      if (field.shape.rank == 3) traffic.pending_writes_ = static_cast<int>(field.shape[1]);
+      layer.pending_bytes += bytes / std::max(traffic.pending_writes_, 1);
     } else {
       layer.state_bytes += bytes;
       if (field.row_values > 0) layer.matrix_bytes += bytes;

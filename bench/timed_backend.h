@@ -25,8 +25,11 @@ class TimedBackend final : public Backend {
   DType activation_dtype() const override { return inner_->activation_dtype(); }
   StateFormat state_format() const override { return inner_->state_format(); }
   DType compute_dtype() const override { return inner_->compute_dtype(); }
-  DType product_dtype(const PackedMatrix& weights) const override {
-    return inner_->product_dtype(weights);
+  DType product_dtype(const PackedMatrix& weights, int64_t rows) const override {
+    return inner_->product_dtype(weights, rows);
+  }
+  DType step_output_dtype(const PackedMatrix& weights, int64_t rows) const override {
+    return inner_->step_output_dtype(weights, rows);
   }
   DType output_dtype(std::span<const PackedMatrix> weights, int64_t rows) const override {
     return inner_->output_dtype(weights, rows);

@@ -53,12 +53,18 @@ class Backend {
   virtual StateFormat state_format() const = 0;
   virtual DType compute_dtype() const = 0;  // BackendOptions::compute_dtype
   // The type in which x of a Linear with these weights is best written, if not activation_dtype():
-  // Linear then converts nothing, and RmsNorm, SwiGlu and GatedRmsNorm can write it. For steps with
-  // prompts.
-  virtual DType product_dtype(const PackedMatrix& /*weights*/) const { return activation_dtype(); }
+  // Linear then converts nothing, and RmsNorm, SwiGlu and GatedRmsNorm can write it. `rows`: of x.
+  virtual DType product_dtype(const PackedMatrix& /*weights*/, int64_t /*rows*/) const {
+    return activation_dtype();
+  }
   // The type in which a Linear with these weights best writes y for operations that take it, if
   // not activation_dtype(): where x has `rows` rows of product_dtype.
   virtual DType output_dtype(std::span<const PackedMatrix> /*weights*/, int64_t /*rows*/) const {
+    return activation_dtype();
+  }
+  // The same in a step of decode rows, where no product of the call has groups: for those who round
+  // what they take anyway.
+  virtual DType step_output_dtype(const PackedMatrix& /*weights*/, int64_t /*rows*/) const {
     return activation_dtype();
   }
 

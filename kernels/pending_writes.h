@@ -32,7 +32,8 @@ struct PendingWrites {
   StateView range;
   StateView keys;     // per memory: [capacity, heads, key_dim] PendingDType
   StateView updates;  // per memory: [capacity, value_heads, value_dim] PendingDType
-  // Per memory: [capacity, value_heads] f32, g_j. Not G_j: a difference of two large sums would
+  // Per memory: [capacity, value_heads] f32, g_j; under rules whose keys have decays [capacity,
+  // value_heads, key_dim] (kernels/held_rules.h). Not G_j: a difference of two large sums would
   // lose what the terms' weights depend on.
   StateView log_decay;
 };

@@ -108,7 +108,7 @@ struct ForwardContext {
   Kernels& kernels() const { return backend.kernels(); }
   TensorView Temp(Shape shape) const { return workspace.Temp(backend.activation_dtype(), shape); }
   // A temporary that is to be multiplied by `weights` and by nothing else. Its dtype is
-  // Backend::product_dtype, if that is one for all of them and rows are longer than a token.
+  // Backend::product_dtype, if that is one for all of them.
   TensorView TempForProducts(Shape shape,
                              std::initializer_list<std::span<const PackedMatrix>> weights) const {
     return TempForProducts(shape, std::span(weights.begin(), weights.size()));
@@ -119,8 +119,8 @@ struct ForwardContext {
     bool first = true;
     for (const std::span<const PackedMatrix> list : weights) {
       for (const PackedMatrix& matrix : list) {
-        const DType wanted = backend.product_dtype(matrix);
-        if (batch.longest_row == 1 || (!first && wanted != dtype)) return Temp(shape);
+        const DType wanted = backend.product_dtype(matrix, shape[shape.rank - 2]);
+        if (!first && wanted != dtype) return Temp(shape);
         dtype = wanted;
         first = false;
       }
@@ -128,12 +128,24 @@ struct ForwardContext {
     return workspace.Temp(dtype, shape);
   }
   // A temporary for products of x with `weights`, on their way to operations that take
-  // Backend::output_dtype.
+  // Backend::output_dtype; for steps with prompts.
   TensorView TempOfProducts(const TensorView& x, std::span<const PackedMatrix> weights,
                             Shape shape) const {
-    const bool rounded = x.dtype != backend.activation_dtype();
+    const bool rounded = x.dtype != backend.activation_dtype() && batch.longest_row != 1;
     return workspace.Temp(
         rounded ? backend.output_dtype(weights, x.shape[0]) : backend.activation_dtype(), shape);
+  }
+  // The same in a step of decode rows, for one product that nothing in its call of Linear groups,
+  // on its way to where it is rounded anyway: to a bf16 window, or to products with `factors`.
+  TensorView TempForRounding(const TensorView& x, const PackedMatrix& weights,
+                             std::span<const PackedMatrix> factors, Shape shape) const {
+    bool rounds = x.dtype != backend.activation_dtype();
+    for (const PackedMatrix& matrix : factors) {
+      rounds = rounds && backend.product_dtype(matrix, x.shape[0]) == x.dtype;
+    }
+    return workspace.Temp(
+        rounds ? backend.step_output_dtype(weights, x.shape[0]) : backend.activation_dtype(),
+        shape);
   }
   // A temporary with the norm of x, [tokens, dim], for products with `weights`.
   TensorView Normed(const Norm& norm, const TensorView& x,

@@ -54,9 +54,10 @@ class Model {
   virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                        const TensorView& logits) const = 0;
 
-  // Folds the pending writes of the slabs `slots`, [n] i32 in backend memory, so that their fields
-  // hold all that was fed, for those who read them: a device may hold writes back. The slabs stand
-  // for the same state before and after, so copying, resuming and feeding need no settling.
+  // Folds the pending writes of the slabs `slots`, [n] i32 in backend memory, each of which was fed
+  // a token, so that their fields hold all that was fed, for those who read them: a device may hold
+  // writes back. The slabs stand for the same state before and after, so copying, resuming and
+  // feeding need no settling.
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
 
   // Upper bound of the workspace Forward takes.

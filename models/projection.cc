@@ -73,15 +73,10 @@ void Project(Kernels& kernels, std::span<const ProjectionArgs> products) {
                       .weights = args.projection.weights,
                       .entry_rows = grouped ? args.entry_rows : TensorView{},
                       .group_offsets = grouped ? args.group_offsets : TensorView{},
-                      .y = args.y});
+                      .y = args.y,
+                      .bias = args.projection.bias});
   }
   kernels.Linear(linear);
-  for (const ProjectionArgs& args : products) {
-    if (!args.projection.has_bias()) continue;
-    kernels.AddBias({.bias = args.projection.bias,
-                     .group_offsets = args.projection.by_memory ? args.group_offsets : TensorView{},
-                     .y = args.y});
-  }
 }
 
 }  // namespace mneme

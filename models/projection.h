@@ -54,7 +54,7 @@ struct ProjectionArgs {
   TensorView entry_rows, group_offsets;
 };
 
-// All products as one call of Linear, then the biases.
+// All products as one call of Linear.
 void Project(Kernels& kernels, std::span<const ProjectionArgs> products);
 inline void Project(Kernels& kernels, std::initializer_list<ProjectionArgs> products) {
   Project(kernels, std::span(products.begin(), products.size()));

@@ -204,7 +204,7 @@ absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
                        .workspace = workspace,
                        .batch = no_batch,
                        .slabs = {copy.data(), bytes}};
-    model.Settle(ctx, slots.view());
+    if (tokens > 0) model.Settle(ctx, slots.view());
     backend.CopyToHost(host.data(), copy.data(), layout.fixed_bytes());
     for (const ByteRange& blocks : FilledBlocks(layout, tokens)) {
       backend.CopyToHost(host.data() + blocks.begin, slab + blocks.begin,

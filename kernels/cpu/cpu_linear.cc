@@ -101,8 +101,15 @@ void CpuKernels::Linear(std::span<const LinearArgs> products) {
     }
   };
   const int64_t tasks = static_cast<int64_t>(linear_tasks_.size());
-  if (nanoseconds < 5000) return run(0, tasks, 0);
-  pool_.ParallelForDynamic(tasks, 1, run);
+  if (nanoseconds < 5000) {
+    run(0, tasks, 0);
+  } else {
+    pool_.ParallelForDynamic(tasks, 1, run);
+  }
+  for (const LinearArgs& args : products) {
+    if (args.bias.empty()) continue;
+    AddBias({.bias = args.bias, .group_offsets = args.group_offsets, .y = args.y});
+  }
 }
 
 }  // namespace mneme

@@ -89,16 +89,16 @@ class CudaBackend final : public Backend {
   }
   DType activation_dtype() const override { return DType::kF32; }
   DType compute_dtype() const override { return device_.compute_dtype(); }
-  DType product_dtype(const PackedMatrix& weights) const override {
-    const bool aligned = weights.in_features % 8 == 0 && cuda::IsAligned(weights);
-    return compute_dtype() == DType::kBF16 && weights.dtype == DType::kBF16 && aligned
-               ? DType::kBF16
-               : DType::kF32;
+  DType product_dtype(const PackedMatrix& weights, int64_t rows) const override {
+    return cuda::linear::RoundsActivations(device_, weights, rows) ? DType::kBF16 : DType::kF32;
   }
   DType output_dtype(std::span<const PackedMatrix> weights, int64_t rows) const override {
-    const bool rounds = product_dtype(weights[0]) == DType::kBF16;
+    const bool rounds = product_dtype(weights[0], rows) == DType::kBF16;
     return rounds && cuda::linear::RoundsOutputs(device_, weights, rows) ? DType::kBF16
                                                                          : DType::kF32;
+  }
+  DType step_output_dtype(const PackedMatrix& weights, int64_t rows) const override {
+    return cuda::linear::RoundsStepOutputs(device_, weights, rows) ? DType::kBF16 : DType::kF32;
   }
   StateFormat state_format() const override {
     return {.memory_dtype = state_dtype_,

@@ -94,6 +94,9 @@ class CudaKernels final : public Kernels {
   bool DeltaMemoryPass(const DeltaMemoryPassArgs& args) override {
     return matrix_memory::DeltaMemoryPass(device_, args);
   }
+  bool MatrixMemoryStep(const MatrixMemoryStepArgs& args) override {
+    return matrix_memory::MatrixMemoryStep(device_, args);
+  }
   bool DeltaMixerStep(const DeltaMixerStepArgs& args) override {
     return decode::batch::DeltaMixerStep(device_, args);
   }

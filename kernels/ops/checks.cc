@@ -107,6 +107,10 @@ void Check(const LinearArgs& args, ActivationTypes types) {
     Expect(args.group_offsets, DType::kI32, {static_cast<int64_t>(args.weights.size()) + 1},
            "group_offsets");
   }
+  if (args.bias.empty()) return;
+  Expect(args.y, types.act, args.y.shape, "y, to which a bias is added,");
+  Expect(args.bias, DType::kF32, {static_cast<int64_t>(args.weights.size()), first.out_features},
+         "bias");
 }
 
 void Check(const AddBiasArgs& args, ActivationTypes types) {

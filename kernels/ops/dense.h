@@ -42,7 +42,7 @@ struct LayerNormArgs {
   TensorView y;  // same shape as x, act, may alias x; or as LinearArgs::x
 };
 
-// y[e] = W x[row(e)]  (+ y[e] if accumulate), for every entry e.
+// y[e] = W x[row(e)] + bias  (+ y[e] if accumulate), for every entry e.
 //
 // Ungrouped (weights.size() == 1, group_offsets empty): row(e) = e, all entries use weights[0].
 // Grouped: entries [group_offsets[g], group_offsets[g+1]) use weights[g], row(e) = entry_rows[e],
@@ -57,6 +57,7 @@ struct LinearArgs {
   TensorView group_offsets;               // [groups + 1] i32, or empty
   TensorView y;                           // [entries, out_features] act, or Backend::output_dtype
   bool accumulate = false;
+  TensorView bias;  // [groups, out_features] f32, or empty: 0; y is then act
 };
 
 // y[e] += bias[g] for the entries e of group g, as in LinearArgs; ungrouped: y[e] += bias[0].

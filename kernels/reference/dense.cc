@@ -156,6 +156,9 @@ void ReferenceKernels::Linear(std::span<const LinearArgs> products) {
       MultiplyEntries(args, x, matrix, grouped ? offsets[g] : 0,
                       grouped ? offsets[g + 1] : static_cast<int>(entries));
     }
+    if (!args.bias.empty()) {
+      AddBias({.bias = args.bias, .group_offsets = args.group_offsets, .y = args.y});
+    }
   }
 }
 

@@ -108,10 +108,12 @@ class Attention final : public SequenceMixer {
                        .keys = ctx.Context(keys_),
                        .values = ctx.Context(values_),
                        .out = read});
-    const LinearArgs output[] = {
-        {.x = Flat(read), .weights = o_proj_.weights, .y = hidden, .accumulate = true}};
+    const LinearArgs output[] = {{.x = Flat(read),
+                                  .weights = o_proj_.weights,
+                                  .y = hidden,
+                                  .accumulate = true,
+                                  .bias = o_proj_.bias}};
     kernels.Linear(output);
-    if (o_proj_.has_bias()) kernels.AddBias({.bias = o_proj_.bias, .y = hidden});
   }
 
  private:

@@ -70,18 +70,14 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder,
     return from->weights.front().dtype == DType::kBF16;
   });
   const DType window_dtype = bf16 ? format.bf16_window_dtype : format.window_dtype;
-  if (format.pending_writes > 0) {
-    memory.pending_phase_ = builder.network.state.AddPhase(format.pending_writes + 1);
-  }
+  memory.pending_ = PendingFields(builder);
   memory.written_ = builder.AddState({.name = "written", .dtype = DType::kU8, .shape = {memories}});
   // Memories that were never written are read as zeros.
-  const auto field = [&](const char* name, DType dtype, Shape shape,
-                         StateRole role = StateRole::kRewritten) {
+  const auto field = [&](const char* name, DType dtype, Shape shape) {
     return StateField{.name = name,
                       .dtype = dtype,
                       .shape = shape,
                       .guard = StateGuard::kFlags,
-                      .role = role,
                       .flags = memory.written_.index};
   };
   memory.q_window_ = builder.AddState(field("q_window", window_dtype, {memories, history, keys}));
@@ -92,46 +88,17 @@ absl::StatusOr<DeltaMemory> DeltaMemory::Make(const LayerBuilder& builder,
                                StateRowPitch(format.memory_dtype, config.key_dim)});
   matrices.row_values = config.key_dim;
   memory.memory_ = builder.AddState(matrices);
-  if (const int capacity = format.pending_writes; capacity > 0) {
-    const auto add_pending = [&](const char* name, DType dtype, Shape shape) {
-      return builder.AddState(field(name, dtype, shape, StateRole::kHeldBack));
-    };
-    const DType term = PendingDType(format.memory_dtype);
-    memory.pending_capacity_ = capacity;
-    memory.pending_range_ = add_pending("pending_range", DType::kI32, {memories, 2});
-    memory.pending_keys_ = add_pending("pending_keys", term, {memories, capacity, keys});
-    memory.pending_updates_ = add_pending("pending_updates", term, {memories, capacity, values});
-    memory.pending_decay_ =
-        add_pending("pending_decay", DType::kF32, {memories, capacity, config.value_heads});
-  }
+  memory.pending_.Add(builder, memory.memory_,
+                      {.memories = memories,
+                       .heads = config.heads,
+                       .key_dim = config.key_dim,
+                       .value_heads = config.value_heads,
+                       .value_dim = config.value_dim});
   return memory;
 }
 
 QueryKeyNorms DeltaMemory::Norms() const {
   return {.q = {.scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim))}};
-}
-
-PendingWrites DeltaMemory::Pending(const Slabs& slabs) const {
-  if (pending_capacity_ == 0) return {};
-  return {.capacity = pending_capacity_,
-          .phase = slabs.View(pending_phase_),
-          .range = slabs.View(pending_range_),
-          .keys = slabs.View(pending_keys_),
-          .updates = slabs.View(pending_updates_),
-          .log_decay = slabs.View(pending_decay_)};
-}
-
-void DeltaMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
-  if (pending_capacity_ == 0) return;
-  ctx.kernels().SettleMemories({.slots = slots,
-                                .memories = config_.all_memories(),
-                                .written = Written(ctx),
-                                .heads = config_.heads,
-                                .key_dim = config_.key_dim,
-                                .value_heads = config_.value_heads,
-                                .value_dim = config_.value_dim,
-                                .state = ctx.State(memory_),
-                                .pending = Pending(ctx.slabs)});
 }
 
 TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& streams,
@@ -181,7 +148,7 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
                .beta = beta,
                .segments = segments,
                .state = ctx.State(memory_),
-               .pending = Pending(ctx.slabs),
+               .pending = pending_.View(ctx.slabs),
                .out = v}};
   if (!kernels.DeltaMemoryPass(pass)) {
     const ShortConvArgs convolutions[] = {pass.q, pass.k, pass.v};
@@ -214,7 +181,7 @@ DeltaMixer DeltaMemory::Fused(const Slabs& slabs, const Norm& norm) const {
           .beta_scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
           .written = slabs.View(written_),
           .state = slabs.View(memory_),
-          .pending = Pending(slabs),
+          .pending = pending_.View(slabs),
           .out_norm = output_.norm(),
           .out_norm_eps = output_.eps(),
           .out_proj = output_.projection()};

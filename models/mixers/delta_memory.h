@@ -11,6 +11,7 @@
 #include "models/layer_builder.h"
 #include "models/mixers/gated_delta_config.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 #include "models/projection.h"
 #include "models/state_layout.h"
 #include "models/step_entries.h"
@@ -40,7 +41,9 @@ class DeltaMemory {
   StateView Written(const ForwardContext& ctx) const { return ctx.State(written_); }
 
   // Folds the pending writes of the slabs `slots`, [n] i32.
-  void Settle(ForwardContext& ctx, const TensorView& slots) const;
+  void Settle(ForwardContext& ctx, const TensorView& slots) const {
+    pending_.Settle(ctx, slots, memory_, Written(ctx));
+  }
 
   // As of SequenceMixer, but for routing and projections, which the mixer adds.
   DeltaMixer Fused(const Slabs& slabs, const Norm& norm) const;
@@ -56,16 +59,13 @@ class DeltaMemory {
 
  private:
   QueryKeyNorms Norms() const;  // upstream's: queries of length 1 / sqrt(key_dim)
-  PendingWrites Pending(const Slabs& slabs) const;
 
   GatedDeltaConfig config_;
   TensorView q_conv_, k_conv_, v_conv_;  // [channels, width] f32
   TensorView a_log_, dt_bias_;           // [value_heads] f32
   MemoryOutput output_;
   StateField written_, q_window_, k_window_, v_window_, memory_;
-  // PendingWrites, on devices that hold writes back. 0 and no fields on others.
-  int pending_capacity_ = 0;
-  StateField pending_phase_, pending_range_, pending_keys_, pending_updates_, pending_decay_;
+  PendingFields pending_;
 };
 
 }  // namespace mneme

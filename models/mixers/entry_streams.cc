@@ -32,11 +32,9 @@ std::vector<std::span<const PackedMatrix>> EntryStreams::products() const {
   return products;
 }
 
-std::vector<TensorView> EntryStreams::Read(ForwardContext& ctx, const StepEntries& entries) const {
-  std::vector<TensorView> read;
+MemoryStreams EntryStreams::Project(ForwardContext& ctx, const StepEntries& entries) const {
+  MemoryStreams read;
   std::vector<ProjectionArgs> products;
-  std::vector<ShortConvArgs> convolutions;
-  std::vector<ActivateArgs> activations;
   for (const Stream& stream : streams_) {
     const StreamOptions& options = stream.options;
     const Projection& projection = stream.projection;
@@ -45,41 +43,59 @@ std::vector<TensorView> EntryStreams::Read(ForwardContext& ctx, const StepEntrie
     const TensorView spread =
         !projection.by_memory && !options.by_token ? entries.entry_tokens : TensorView{};
     const bool convolved = options.conv_width > 0;
-    const bool activated =
-        options.activation != Activation::kIdentity || (!spread.empty() && !convolved);
+    const bool activated = options.activation != Activation::kIdentity || options.scale != 1 ||
+                           (!spread.empty() && !convolved);
     const Shape shape{rows, projection.out()}, by_entry{entries.count, projection.out()};
-    const bool rounds = convolved || activated || options.by_token;
-    TensorView y = rounds && !projection.has_bias()
-                       ? ctx.TempOfProducts(entries.x, projection.weights, shape)
-                       : ctx.Temp(shape);
+    const TensorView y = TempOf(ctx, entries, stream, shape, convolved || activated);
     products.push_back({.projection = projection,
                         .x = entries.x,
                         .y = y,
                         .entry_rows = entries.entry_tokens,
                         .group_offsets = entries.group_offsets});
+    if (!convolved && !activated) {
+      read.Add(y);
+      continue;
+    }
+    MemoryStream parts;
+    TensorView last = y;
     if (convolved) {
-      convolutions.push_back({.x = y,
-                              .entry_rows = spread,
-                              .weight = stream.conv,
-                              .activation = options.conv_activation,
-                              .segments = entries.segments,
-                              .window = ctx.State(stream.window),
-                              .y = ctx.Temp(by_entry)});
-      y = convolutions.back().y;
+      last = ctx.Temp(by_entry);
+      parts.convolution = ShortConvArgs{.x = y,
+                                        .entry_rows = spread,
+                                        .weight = stream.conv,
+                                        .activation = options.conv_activation,
+                                        .segments = entries.segments,
+                                        .window = ctx.State(stream.window),
+                                        .y = last};
     }
     if (activated) {
-      activations.push_back({.x = y,
-                             .entry_rows = convolved ? TensorView{} : spread,
-                             .activation = options.activation,
-                             .y = ctx.Temp(by_entry)});
-      y = activations.back().y;
+      const TensorView x = last;
+      last = ctx.Temp(by_entry);
+      parts.activation = ActivateArgs{.x = x,
+                                      .entry_rows = convolved ? TensorView{} : spread,
+                                      .activation = options.activation,
+                                      .scale = options.scale,
+                                      .y = last};
     }
-    read.push_back(y);
+    read.Add(last, parts);
   }
-  Project(ctx.kernels(), products);
-  if (!convolutions.empty()) ctx.kernels().ShortConv(convolutions);
-  if (!activations.empty()) ctx.kernels().Activate(activations);
+  mneme::Project(ctx.kernels(), products);
   return read;
+}
+
+TensorView EntryStreams::TempOf(ForwardContext& ctx, const StepEntries& entries,
+                                const Stream& stream, Shape shape, bool processed) {
+  const Projection& projection = stream.projection;
+  const StreamOptions& options = stream.options;
+  if (projection.has_bias()) return ctx.Temp(shape);
+  // A window of bf16 rounds what enters it, and a product of bf16 weights what it multiplies.
+  const bool rounds =
+      !options.factor_of.empty() || (options.conv_width > 0 && stream.window.dtype == DType::kBF16);
+  if (rounds && !entries.routed() && ctx.batch.longest_row == 1) {
+    return ctx.TempForRounding(entries.x, projection.weights.front(), options.factor_of, shape);
+  }
+  return processed || options.by_token ? ctx.TempOfProducts(entries.x, projection.weights, shape)
+                                       : ctx.Temp(shape);
 }
 
 absl::StatusOr<TokenConstant> TokenConstant::Make(const LayerBuilder& builder, float value) {
@@ -94,16 +110,6 @@ TensorView TokenConstant::Read(ForwardContext& ctx) const {
   const TensorView y = ctx.Temp({ctx.batch.tokens, 1});
   ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = table_, .y = y});
   return y;
-}
-
-TensorView ByHead(TensorView view, int64_t heads) {
-  view.shape = {view.shape[0], heads, view.shape[1] / heads};
-  return view;
-}
-
-TensorView Flat(TensorView view) {
-  view.shape = {view.shape[0], view.shape[1] * view.shape[2]};
-  return view;
 }
 
 }  // namespace mneme

@@ -12,6 +12,7 @@
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/mixers/memory_fields.h"
+#include "models/mixers/memory_streams.h"
 #include "models/projection.h"
 #include "models/step_entries.h"
 
@@ -23,9 +24,12 @@ struct StreamOptions {
   int conv_width = 0;  // 0: no convolution
   Activation conv_activation = Activation::kSilu;
   Activation activation = Activation::kIdentity;  // of what comes out of that
+  float scale = 1.0f;                             // and a factor
   // What the projection gives for each token is wanted, not for each entry, and nothing is done to
   // it: an output gate.
   bool by_token = false;
+  // Of a stream of which nothing but a product is made, which is by token, too: its matrices.
+  std::span<const PackedMatrix> factor_of = {};
 };
 
 // A stream whose one activation is done by the convolution, where there is one that can.
@@ -46,9 +50,9 @@ class EntryStreams {
   // The matrices of all projections, for the tensor that they multiply.
   std::vector<std::span<const PackedMatrix>> products() const;
 
-  // The streams in the order of adding, each [entries, channels] act; by_token: [tokens, channels]
-  // as LinearArgs::y. In the caller's workspace scope.
-  std::vector<TensorView> Read(ForwardContext& ctx, const StepEntries& entries) const;
+  // Projects the entries' tokens. The streams are in the order of adding; convolutions and
+  // activations are left to do. In the caller's workspace scope.
+  MemoryStreams Project(ForwardContext& ctx, const StepEntries& entries) const;
 
  private:
   struct Stream {
@@ -57,6 +61,10 @@ class EntryStreams {
     TensorView conv;  // [channels, width] f32
     StateField window;
   };
+  // What a stream's projection is written to; `processed`: something is done to it.
+  static TensorView TempOf(ForwardContext& ctx, const StepEntries& entries, const Stream& stream,
+                           Shape shape, bool processed);
+
   std::vector<Stream> streams_;
 };
 
@@ -70,9 +78,5 @@ class TokenConstant {
  private:
   TensorView table_;  // [vocab, 1] f32: looked up by token, whatever that is
 };
-
-// `view` as [rows, heads, channels / heads], and back.
-TensorView ByHead(TensorView view, int64_t heads);
-TensorView Flat(TensorView view);
 
 }  // namespace mneme

@@ -48,39 +48,66 @@ void KeyFeatures::Ignore(const LayerBuilder& builder, KeyMap map, absl::string_v
   }
 }
 
-TensorView KeyFeatures::Map(ForwardContext& ctx, const TensorView& u) const {
+std::pair<TensorView, TensorView> KeyFeatures::Map(ForwardContext& ctx, const Keys& queries,
+                                                   const Keys& keys) {
+  const KeyMap map = queries.map.map_;
+  if (!queries.map.transforms()) return {queries.u, keys.u};
   Kernels& kernels = ctx.kernels();
-  // The learned layers see each head as a row.
-  const Shape rows{u.shape[0] * u.shape[1], u.shape[2]};
-  const auto as_rows = [&](TensorView view) {
-    view.shape = rows;
+  // The learned layers see each head as a row. Rows of keys lie behind those of queries, so that
+  // what is done to every number is done to all at once.
+  const auto rows_of = [](const TensorView& u) { return u.shape[0] * u.shape[1]; };
+  const int64_t dim = queries.u.shape[2], rows = rows_of(queries.u) + rows_of(keys.u);
+  const auto part = [&](TensorView all, bool second) {
+    const int64_t skipped = second ? rows_of(queries.u) : 0;
+    all.data = all.as<std::byte>() + skipped * dim * SizeOf(all.dtype);
+    all.shape = {rows_of(second ? keys.u : queries.u), dim};
+    return all;
+  };
+  TensorView y, other;
+  std::vector<ProjectionArgs> layers;
+  const auto add = [&](const Projection& projection, const TensorView& u, const TensorView& to) {
+    TensorView x = u;
+    x.shape = {rows_of(u), dim};
+    layers.push_back({.projection = projection, .x = x, .y = to});
+  };
+  if (queries.map.first_.exists()) {
+    y = ctx.Temp({rows, dim});
+    add(queries.map.first_, queries.u, part(y, false));
+    add(keys.map.first_, keys.u, part(y, true));
+  }
+  if (queries.map.second_.exists()) {
+    other = ctx.Temp({rows, dim});
+    add(queries.map.second_, queries.u, part(other, false));
+    add(keys.map.second_, keys.u, part(other, true));
+  }
+  if (!layers.empty()) Project(kernels, layers);
+  const auto mapped = [&](const Keys& of, bool second) {
+    if (y.empty()) return of.u;
+    TensorView view = part(y, second);
+    view.shape = of.u.shape;
     return view;
   };
-  const TensorView y = first_.exists() ? ctx.Temp(u.shape) : u;
-  const TensorView other = second_.exists() ? ctx.Temp(rows) : TensorView{};
-  std::vector<ProjectionArgs> layers;
-  if (first_.exists()) layers.push_back({.projection = first_, .x = as_rows(u), .y = as_rows(y)});
-  if (second_.exists()) layers.push_back({.projection = second_, .x = as_rows(u), .y = other});
-  if (!layers.empty()) Project(kernels, layers);
-  switch (map_) {
+  const TensorView q = mapped(queries, false), k = mapped(keys, true);
+  switch (map) {
     case KeyMap::kTransformerToRnn: {
-      const ActivateArgs relu[] = {
-          {.x = as_rows(y), .activation = Activation::kRelu, .y = as_rows(y)}};
+      const ActivateArgs relu[] = {{.x = y, .activation = Activation::kRelu, .y = y}};
       kernels.Activate(relu);
-      return y;
+      return {q, k};
     }
     case KeyMap::kElementwiseProduct:
-      kernels.Multiply({.a = as_rows(y), .b = other, .y = as_rows(y)});
-      return y;
-    case KeyMap::kHedgehog:
-    case KeyMap::kDpfp: {
-      const FeatureMap map = map_ == KeyMap::kHedgehog ? FeatureMap::kHedgehog : FeatureMap::kDpfp;
-      const TensorView features = ctx.Temp({u.shape[0], u.shape[1], u.shape[2] * FeaturesOf(map)});
-      kernels.MapFeatures({.map = map, .x = y, .y = features});
-      return features;
+      kernels.Multiply({.a = y, .b = other, .y = y});
+      return {q, k};
+    default: {
+      const FeatureMap kind = map == KeyMap::kHedgehog ? FeatureMap::kHedgehog : FeatureMap::kDpfp;
+      const auto features_of = [&](const TensorView& x) {
+        const TensorView features =
+            ctx.Temp({x.shape[0], x.shape[1], x.shape[2] * FeaturesOf(kind)});
+        kernels.MapFeatures({.map = kind, .x = x, .y = features});
+        return features;
+      };
+      const TensorView query_features = features_of(q);
+      return {query_features, features_of(k)};
     }
-    default:
-      return y;
   }
 }
 

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -63,9 +65,21 @@ class KeyFeatures {
   // Declares them as unused.
   static void Ignore(const LayerBuilder& builder, KeyMap map, absl::string_view name);
 
-  // u: [entries, heads, dim] act. Returns [entries, heads, FeaturesOf(map, dim)] act, u itself of a
-  // map that is ActivationOf; in the caller's workspace scope.
-  TensorView Map(ForwardContext& ctx, const TensorView& u) const;
+  // Whether there is something to do: the map is none of an activation's.
+  bool transforms() const {
+    return map_ != KeyMap::kIdentity && ActivationOf(map_) == Activation::kIdentity;
+  }
+  // The matrices that multiply u, which then is read by nothing else; or none.
+  std::span<const PackedMatrix> weights() const { return first_.weights; }
+
+  struct Keys {
+    const KeyFeatures& map;
+    TensorView u;  // [entries, heads, dim] act, or as LinearArgs::x where there are weights()
+  };
+  // Queries and keys, each [entries, heads, FeaturesOf(map, dim)] act, u itself where nothing
+  // transforms it; both maps are of one kind. In the caller's workspace scope.
+  static std::pair<TensorView, TensorView> Map(ForwardContext& ctx, const Keys& queries,
+                                               const Keys& keys);
 
  private:
   KeyMap map_ = KeyMap::kIdentity;

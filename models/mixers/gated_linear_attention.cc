@@ -8,12 +8,12 @@
 
 #include <cmath>
 #include <utility>
-#include <vector>
 
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 
 namespace mneme {
 namespace {
@@ -34,6 +34,9 @@ class GatedLinearAttention final : public SequenceMixer {
     auto mixer = std::make_unique<GatedLinearAttention>();
     mixer->config_ = config;
     MNEME_ASSIGN_OR_RETURN(mixer->router_, MemoryRouter::Make(builder, routing));
+    if (!routing.routed() && config.heads == config.kv_heads) {
+      mixer->pending_ = PendingFields::Of(builder, kRule, config.key_dim, config.value_dim);
+    }
     const MemoryFields fields(builder, routing);
     mixer->written_ = fields.written();
 
@@ -49,12 +52,14 @@ class GatedLinearAttention final : public SequenceMixer {
         fields,
         TakeForMemories(builder, routing, {"attn.v_proj", "attn.shared_v"}, values, model_dim),
         {.name = "v", .conv_width = config.conv_width}));
-    MNEME_RETURN_IF_ERROR(streams.Add(
-        fields, TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".0"},
-                                kDecayRank, model_dim)));
     MNEME_ASSIGN_OR_RETURN(
         mixer->decay_, TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".1"},
                                        keys, kDecayRank, Bias::kAdded));
+    MNEME_RETURN_IF_ERROR(
+        streams.Add(fields,
+                    TakeForMemories(builder, routing, {"attn.gk_proj", "attn.shared_gk", ".0"},
+                                    kDecayRank, model_dim),
+                    {.factor_of = mixer->decay_.weights}));
     if (config.output_gate) {
       MNEME_RETURN_IF_ERROR(streams.Add(
           fields,
@@ -62,6 +67,12 @@ class GatedLinearAttention final : public SequenceMixer {
           {.by_token = true}));
     }
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.heads,
+                         .key_dim = config.key_dim,
+                         .value_heads = config.heads,
+                         .value_dim = config.value_dim,
+                         .key_decays = true});
     MNEME_ASSIGN_OR_RETURN(
         mixer->output_,
         MemoryOutput::Make(builder,
@@ -75,33 +86,39 @@ class GatedLinearAttention final : public SequenceMixer {
 
   bool uses_row_index() const override { return !config_.routing.routed(); }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
+
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const StepEntries entries =
         router_.Enter(ctx, norm, hidden, streams_.products(), ctx.State(written_));
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
+    MemoryStreams streams = streams_.Project(ctx, entries);
+    // What all memories share is spread over the entries before it is multiplied.
+    if (entries.routed() && !decay_.by_memory) streams.Finish(ctx);
 
     const TensorView rate = ctx.Temp({entries.count, decay_.out()});
     Project(ctx.kernels(), {{.projection = decay_,
                              .x = streams[kRank],
                              .y = rate,
                              .group_offsets = entries.group_offsets}});
-    const TensorView log_decay = ByHead(rate, config_.kv_heads);
-    ctx.kernels().DecayGates({.gate = DecayGate::kLogSigmoid,
-                              .x = log_decay,
-                              .normalizer = kDecayNormalizer,
-                              .least = config_.least_log_decay,
-                              .log_decay = log_decay});
+    const TensorView log_decay = streams.DecayGates(streams.Add(rate), config_.kv_heads,
+                                                    {.gate = DecayGate::kLogSigmoid,
+                                                     .normalizer = kDecayNormalizer,
+                                                     .least = config_.least_log_decay});
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
-    ctx.kernels().MatrixMemory({.rule = kRule,
-                                .q = ByHead(streams[kQ], config_.heads),
-                                .k = ByHead(streams[kK], config_.kv_heads),
-                                .v = ByHead(streams[kV], config_.kv_heads),
-                                .log_decay = log_decay,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
-                                .segments = entries.segments,
-                                .state = ctx.State(memory_),
-                                .out = read});
+    const MatrixMemoryArgs rule = {.rule = kRule,
+                                   .q = ByHead(streams[kQ], config_.heads),
+                                   .k = ByHead(streams[kK], config_.kv_heads),
+                                   .v = ByHead(streams[kV], config_.kv_heads),
+                                   .log_decay = log_decay,
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                   .segments = entries.segments,
+                                   .state = ctx.State(memory_),
+                                   .pending = pending_.View(ctx.slabs),
+                                   .out = read};
+    streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), config_.output_gate ? streams[kGate] : TensorView{},
                  hidden);
   }
@@ -116,6 +133,7 @@ class GatedLinearAttention final : public SequenceMixer {
   EntryStreams streams_;
   Projection decay_;  // [kv_heads * key_dim, kDecayRank]
   StateField written_, memory_;
+  PendingFields pending_;
   MemoryOutput output_;
 };
 

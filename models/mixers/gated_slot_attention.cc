@@ -7,8 +7,6 @@
 
 #include "models/mixers/gated_slot_attention.h"
 
-#include <vector>
-
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
@@ -32,20 +30,25 @@ class GatedSlotAttention final : public SequenceMixer {
     const auto by_memory = [&](const char* name, int out) {
       return TakeForMemories(builder, routing, {name}, out, model_dim);
     };
+    MNEME_ASSIGN_OR_RETURN(mixer->features_, KeyFeatures::Make(builder, config.key_map,
+                                                               "attn.feature_map", config.key_dim));
+    // With a convolution in between, what is projected is no factor yet.
+    const auto mapped = [&](const char* name) {
+      StreamOptions options = {.name = name, .conv_width = config.conv_width, .activation = map};
+      if (config.conv_width == 0) options.factor_of = mixer->features_.weights();
+      return options;
+    };
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(
         fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
-        {.name = "q", .conv_width = config.conv_width, .activation = map}));
-    MNEME_RETURN_IF_ERROR(
-        streams.Add(fields, by_memory("attn.k_proj", config.kv_heads * config.key_dim),
-                    {.name = "k", .conv_width = config.conv_width, .activation = map}));
+        mapped("q")));
+    MNEME_RETURN_IF_ERROR(streams.Add(
+        fields, by_memory("attn.k_proj", config.kv_heads * config.key_dim), mapped("k")));
     MNEME_RETURN_IF_ERROR(streams.Add(
         fields, by_memory("attn.v_proj", config.kv_heads * config.value_dim),
         {.name = "v", .conv_width = config.conv_width, .activation = Activation::kSilu}));
     MNEME_RETURN_IF_ERROR(
         streams.Add(fields, by_memory("attn.f_proj", config.kv_heads * config.slots)));
-    MNEME_ASSIGN_OR_RETURN(mixer->features_, KeyFeatures::Make(builder, config.key_map,
-                                                               "attn.feature_map", config.key_dim));
     mixer->slot_keys_ = fields.AddMatrices("slot_keys", config.heads, config.slots, config.key_dim);
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.slots);
     MNEME_ASSIGN_OR_RETURN(mixer->output_,
@@ -64,23 +67,23 @@ class GatedSlotAttention final : public SequenceMixer {
     Kernels& kernels = ctx.kernels();
     const StepEntries entries =
         router_.Enter(ctx, norm, hidden, streams_.products(), ctx.State(written_));
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
-    const TensorView log_decay = ByHead(streams[kGate], config_.kv_heads);
-    const TensorView s = ctx.Temp(log_decay.shape);
-    kernels.DecayGates({.gate = DecayGate::kLogSigmoid,
-                        .x = log_decay,
-                        .normalizer = config_.gate_normalizer,
-                        .log_decay = log_decay,
-                        .complement = s});
+    MemoryStreams streams = streams_.Project(ctx, entries);
+    const TensorView s = ctx.Temp({entries.count, config_.kv_heads, config_.slots});
+    const TensorView log_decay = streams.DecayGates(
+        kGate, config_.kv_heads,
+        {.gate = DecayGate::kLogSigmoid, .normalizer = config_.gate_normalizer, .complement = s});
+    if (features_.transforms()) streams.Finish(ctx);
     const TensorView p = ctx.Temp({entries.count, config_.heads, config_.slots});
-    kernels.MatrixMemory({.rule = kKeyRule,
-                          .q = features_.Map(ctx, ByHead(streams[kQ], config_.heads)),
-                          .k = features_.Map(ctx, ByHead(streams[kK], config_.kv_heads)),
-                          .v = s,
-                          .log_decay = log_decay,
-                          .segments = entries.segments,
-                          .state = ctx.State(slot_keys_),
-                          .out = p});
+    const auto [q, k] = KeyFeatures::Map(ctx, {features_, ByHead(streams[kQ], config_.heads)},
+                                         {features_, ByHead(streams[kK], config_.kv_heads)});
+    streams.Run(ctx, {.rule = kKeyRule,
+                      .q = q,
+                      .k = k,
+                      .v = s,
+                      .log_decay = log_decay,
+                      .segments = entries.segments,
+                      .state = ctx.State(slot_keys_),
+                      .out = p});
     kernels.Softmax({.x = p, .y = p});
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
     kernels.MatrixMemory({.rule = kValueRule,

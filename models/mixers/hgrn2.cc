@@ -6,12 +6,12 @@
 #include "models/mixers/hgrn2.h"
 
 #include <cmath>
-#include <vector>
 
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 
 namespace mneme {
 namespace {
@@ -24,6 +24,7 @@ class Hgrn2 final : public SequenceMixer {
     const int keys = config.heads * config.key_dim, values = config.heads * config.value_dim;
     auto mixer = std::make_unique<Hgrn2>();
     mixer->config_ = config;
+    mixer->pending_ = PendingFields::Of(builder, kRule, config.key_dim, config.value_dim);
     const MemoryFields fields(builder, /*routing=*/{});
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(fields,
@@ -40,6 +41,12 @@ class Hgrn2 final : public SequenceMixer {
       mixer->lower_.shape = {config.heads, config.key_dim};
     }
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.heads,
+                         .key_dim = config.key_dim,
+                         .value_heads = config.heads,
+                         .value_dim = config.value_dim,
+                         .key_decays = true});
     MNEME_ASSIGN_OR_RETURN(mixer->output_,
                            MemoryOutput::Make(builder, {.norm = "attn.g_norm",
                                                         .affine = config.norm_affine,
@@ -50,27 +57,29 @@ class Hgrn2 final : public SequenceMixer {
 
   bool uses_row_index() const override { return true; }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
+
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
-    const TensorView forget = ByHead(streams[kForget], config_.heads);
-    const TensorView k = ctx.Temp(forget.shape);
-    ctx.kernels().DecayGates({.gate = DecayGate::kForget,
-                              .x = forget,
-                              .lower = lower_,
-                              .log_decay = forget,
-                              .complement = k});
+    MemoryStreams streams = streams_.Project(ctx, entries);
+    const TensorView k = ctx.Temp({entries.count, config_.heads, config_.key_dim});
+    const TensorView forget = streams.DecayGates(
+        kForget, config_.heads, {.gate = DecayGate::kForget, .lower = lower_, .complement = k});
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
-    ctx.kernels().MatrixMemory({.rule = kRule,
-                                .q = ByHead(streams[kQ], config_.heads),
-                                .k = k,
-                                .v = ByHead(streams[kInput], config_.heads),
-                                .log_decay = forget,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
-                                .segments = entries.segments,
-                                .state = ctx.State(memory_),
-                                .out = read});
+    const MatrixMemoryArgs rule = {.rule = kRule,
+                                   .q = ByHead(streams[kQ], config_.heads),
+                                   .k = k,
+                                   .v = ByHead(streams[kInput], config_.heads),
+                                   .log_decay = forget,
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                   .segments = entries.segments,
+                                   .state = ctx.State(memory_),
+                                   .pending = pending_.View(ctx.slabs),
+                                   .out = read};
+    streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), /*gate=*/{}, hidden);
   }
 
@@ -83,6 +92,7 @@ class Hgrn2 final : public SequenceMixer {
   EntryStreams streams_;
   TensorView lower_;  // [heads, key_dim] f32, or empty
   StateField memory_;
+  PendingFields pending_;
   MemoryOutput output_;
 };
 

@@ -9,12 +9,12 @@
 #include "models/mixers/kimi_delta_attention.h"
 
 #include <cmath>
-#include <vector>
 
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 
 namespace mneme {
 namespace {
@@ -43,6 +43,9 @@ class KimiDeltaAttention final : public SequenceMixer {
     const int decays = config.value_heads * config.key_dim, rank = config.value_dim;
     auto mixer = std::make_unique<KimiDeltaAttention>();
     mixer->config_ = config;
+    if (config.heads == config.value_heads) {
+      mixer->pending_ = PendingFields::Of(builder, kRule, config.key_dim, config.value_dim);
+    }
     const MemoryFields fields(builder, /*routing=*/{});
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(fields,
@@ -54,15 +57,19 @@ class KimiDeltaAttention final : public SequenceMixer {
     MNEME_RETURN_IF_ERROR(streams.Add(fields,
                                       TakeProjection(builder, "attn.v_proj", values, model_dim),
                                       Convolved("v", width, Activation::kSilu)));
-    MNEME_RETURN_IF_ERROR(
-        streams.Add(fields, TakeProjection(builder, "attn.f_proj.0", rank, model_dim)));
     MNEME_ASSIGN_OR_RETURN(mixer->decay_, TakeProjection(builder, "attn.f_proj.1", decays, rank));
+    MNEME_RETURN_IF_ERROR(streams.Add(fields,
+                                      TakeProjection(builder, "attn.f_proj.0", rank, model_dim),
+                                      {.factor_of = mixer->decay_.weights}));
     MNEME_RETURN_IF_ERROR(
-        streams.Add(fields, TakeProjection(builder, "attn.b_proj", config.value_heads, model_dim)));
-    MNEME_RETURN_IF_ERROR(
-        streams.Add(fields, TakeProjection(builder, "attn.g_proj.0", rank, model_dim)));
+        streams.Add(fields, TakeProjection(builder, "attn.b_proj", config.value_heads, model_dim),
+                    {.activation = Activation::kSigmoid,
+                     .scale = config.allow_negative_eigenvalues ? 2.0f : 1.0f}));
     MNEME_ASSIGN_OR_RETURN(mixer->gate_,
                            TakeProjection(builder, "attn.g_proj.1", values, rank, Bias::kAdded));
+    MNEME_RETURN_IF_ERROR(streams.Add(fields,
+                                      TakeProjection(builder, "attn.g_proj.0", rank, model_dim),
+                                      {.factor_of = mixer->gate_.weights}));
     MNEME_ASSIGN_OR_RETURN(mixer->a_log_, TakeRates(builder, config.value_heads));
     MNEME_ASSIGN_OR_RETURN(
         mixer->dt_bias_,
@@ -70,6 +77,12 @@ class KimiDeltaAttention final : public SequenceMixer {
     mixer->dt_bias_.shape = {config.value_heads, config.key_dim};
     mixer->memory_ =
         fields.AddMatrices("memory", config.value_heads, config.value_dim, config.key_dim);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.value_heads,
+                         .key_dim = config.key_dim,
+                         .value_heads = config.value_heads,
+                         .value_dim = config.value_dim,
+                         .key_decays = true});
     MNEME_ASSIGN_OR_RETURN(mixer->output_,
                            MemoryOutput::Make(builder, {.norm = "attn.o_norm",
                                                         .eps = builder.norm_eps,
@@ -81,44 +94,37 @@ class KimiDeltaAttention final : public SequenceMixer {
 
   bool uses_row_index() const override { return true; }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
+
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
-    Kernels& kernels = ctx.kernels();
     const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
+    MemoryStreams streams = streams_.Project(ctx, entries);
     const TensorView rate = ctx.Temp({entries.count, decay_.out()});
     const TensorView gate = ctx.Temp({entries.count, gate_.out()});
-    Project(kernels, {{.projection = decay_, .x = streams[kDecayRank], .y = rate},
-                      {.projection = gate_, .x = streams[kGateRank], .y = gate}});
-    const TensorView log_decay = ByHead(rate, config_.value_heads);
-    kernels.DecayGates(
+    Project(ctx.kernels(), {{.projection = decay_, .x = streams[kDecayRank], .y = rate},
+                            {.projection = gate_, .x = streams[kGateRank], .y = gate}});
+    const TensorView log_decay = streams.DecayGates(
+        streams.Add(rate), config_.value_heads,
         {.gate = config_.least_log_decay.has_value() ? DecayGate::kBounded : DecayGate::kSoftplus,
-         .x = log_decay,
          .lower_bound = config_.least_log_decay.value_or(0),
          .a_log = a_log_,
-         .dt_bias = dt_bias_,
-         .log_decay = log_decay});
-    const TensorView beta = streams[kStrength];
-    const ActivateArgs strength[] = {{.x = beta,
-                                      .activation = Activation::kSigmoid,
-                                      .scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
-                                      .y = beta}};
-    kernels.Activate(strength);
-    const TensorView q = ByHead(streams[kQ], config_.heads);
-    const TensorView k = ByHead(streams[kK], config_.heads);
-    kernels.L2Norm({.x = q, .y = q});
-    kernels.L2Norm({.x = k, .y = k});
+         .dt_bias = dt_bias_});
     const TensorView read = ctx.Temp({entries.count, config_.value_heads, config_.value_dim});
-    kernels.MatrixMemory({.rule = kRule,
-                          .q = q,
-                          .k = k,
-                          .v = ByHead(streams[kV], config_.value_heads),
-                          .log_decay = log_decay,
-                          .beta = beta,
-                          .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
-                          .segments = entries.segments,
-                          .state = ctx.State(memory_),
-                          .out = read});
+    const MatrixMemoryArgs rule = {.rule = kRule,
+                                   .q = streams.L2Norm(kQ, config_.heads),
+                                   .k = streams.L2Norm(kK, config_.heads),
+                                   .v = ByHead(streams[kV], config_.value_heads),
+                                   .log_decay = log_decay,
+                                   .beta = streams[kStrength],
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                   .segments = entries.segments,
+                                   .state = ctx.State(memory_),
+                                   .pending = pending_.View(ctx.slabs),
+                                   .out = read};
+    streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), gate, hidden);
   }
 
@@ -134,6 +140,7 @@ class KimiDeltaAttention final : public SequenceMixer {
   TensorView a_log_;    // [value_heads] f32
   TensorView dt_bias_;  // [value_heads, key_dim] f32
   StateField memory_;
+  PendingFields pending_;
   MemoryOutput output_;
 };
 

@@ -15,6 +15,7 @@
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 
 namespace mneme {
 namespace {
@@ -28,14 +29,19 @@ class LinearAttention final : public SequenceMixer {
     const RoutingConfig& routing = config.routing;
     const int model_dim = builder.model_dim;
     const int features = FeaturesOf(config.key_map, config.key_dim);
-    const StreamOptions mapped = {.activation = ActivationOf(config.key_map)};
     auto mixer = std::make_unique<LinearAttention>();
     mixer->config_ = config;
     mixer->scale_ = 1.0f / std::sqrt(static_cast<float>(features));
     MNEME_ASSIGN_OR_RETURN(mixer->router_, MemoryRouter::Make(builder, routing));
+    if (!routing.routed() && config.heads == config.kv_heads) {
+      mixer->pending_ = PendingFields::Of(builder, kRule, features, config.value_dim);
+    }
     const MemoryFields fields(builder, routing);
     mixer->written_ = fields.written();
 
+    MNEME_RETURN_IF_ERROR(mixer->TakeMaps(builder));
+    const StreamOptions mapped = {.activation = ActivationOf(config.key_map),
+                                  .factor_of = mixer->query_map_.weights()};
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(
         fields, TakeProjection(builder, "attn.q_proj", config.heads * config.key_dim, model_dim),
@@ -47,8 +53,12 @@ class LinearAttention final : public SequenceMixer {
     MNEME_RETURN_IF_ERROR(
         streams.Add(fields, TakeForMemories(builder, routing, {"attn.v_proj"},
                                             config.kv_heads * config.value_dim, model_dim)));
-    MNEME_RETURN_IF_ERROR(mixer->TakeMaps(builder));
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, features);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.heads,
+                         .key_dim = features,
+                         .value_heads = config.heads,
+                         .value_dim = config.value_dim});
     if (config.norm_read) {
       MNEME_ASSIGN_OR_RETURN(mixer->one_, TokenConstant::Make(builder, 1));
       mixer->key_sum_ = fields.AddExactMatrices("key_sum", config.heads, 1, features);
@@ -64,15 +74,22 @@ class LinearAttention final : public SequenceMixer {
 
   bool uses_row_index() const override { return !config_.routing.routed(); }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
+
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const StepEntries entries =
         router_.Enter(ctx, norm, hidden, streams_.products(), ctx.State(written_));
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
-    const TensorView q = query_map_.Map(ctx, ByHead(streams[kQ], config_.heads));
-    const TensorView k = key_map_.Map(ctx, ByHead(streams[kK], config_.kv_heads));
-    if (config_.norm_queries) ctx.kernels().SumNorm({.x = q, .eps = kSumEps, .y = q});
-    if (config_.norm_keys) ctx.kernels().SumNorm({.x = k, .eps = kSumEps, .y = k});
+    MemoryStreams streams = streams_.Project(ctx, entries);
+    if (query_map_.transforms()) streams.Finish(ctx);
+    const auto [q, k] = KeyFeatures::Map(ctx, {query_map_, ByHead(streams[kQ], config_.heads)},
+                                         {key_map_, ByHead(streams[kK], config_.kv_heads)});
+    streams.Replace(kQ, Flat(q));
+    streams.Replace(kK, Flat(k));
+    if (config_.norm_queries) streams.SumNorm(kQ, config_.heads, kSumEps);
+    if (config_.norm_keys) streams.SumNorm(kK, config_.kv_heads, kSumEps);
 
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
     MatrixMemoryArgs memory = {.rule = kRule,
@@ -82,12 +99,14 @@ class LinearAttention final : public SequenceMixer {
                                .scale = scale_,
                                .segments = entries.segments,
                                .state = ctx.State(memory_),
+                               .pending = pending_.View(ctx.slabs),
                                .out = read};
-    ctx.kernels().MatrixMemory(memory);
+    streams.Run(ctx, memory);
     if (config_.norm_read) {
       // The sum of all keys is a memory in which each key has the value one.
       memory.v = ByHead(one_.Read(ctx), 1);
       memory.state = ctx.State(key_sum_);
+      memory.pending = {};
       memory.out = ctx.Temp({entries.count, config_.heads, 1});
       ctx.kernels().MatrixMemory(memory);
       ctx.kernels().Divide({.x = read, .z = Flat(memory.out), .eps = kReadEps, .y = read});
@@ -127,6 +146,7 @@ class LinearAttention final : public SequenceMixer {
   KeyFeatures query_map_, key_map_;
   TokenConstant one_;
   StateField written_, memory_, key_sum_;
+  PendingFields pending_;
   MemoryOutput output_;
 };
 

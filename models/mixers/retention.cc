@@ -12,6 +12,7 @@
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/memory_output.h"
+#include "models/mixers/pending_fields.h"
 
 namespace mneme {
 namespace {
@@ -43,6 +44,9 @@ class Retention final : public SequenceMixer {
     const StreamOptions mapped = {.activation = ActivationOf(config.key_map)};
     auto mixer = std::make_unique<Retention>();
     mixer->config_ = config;
+    if (config.heads == config.kv_heads) {
+      mixer->pending_ = PendingFields::Of(builder, kRule, config.key_dim, config.value_dim);
+    }
     const MemoryFields fields(builder, /*routing=*/{});
     EntryStreams& streams = mixer->streams_;
     MNEME_RETURN_IF_ERROR(streams.Add(
@@ -62,6 +66,11 @@ class Retention final : public SequenceMixer {
                            builder.weights().Constant(Frequencies(config.key_dim)));
     MNEME_ASSIGN_OR_RETURN(mixer->log_decay_, builder.weights().Constant(LogDecays(config.heads)));
     mixer->memory_ = fields.AddMatrices("memory", config.heads, config.value_dim, config.key_dim);
+    mixer->pending_.Add(builder, mixer->memory_,
+                        {.heads = config.heads,
+                         .key_dim = config.key_dim,
+                         .value_heads = config.heads,
+                         .value_dim = config.value_dim});
     MNEME_ASSIGN_OR_RETURN(
         mixer->output_,
         MemoryOutput::Make(builder,
@@ -75,28 +84,29 @@ class Retention final : public SequenceMixer {
 
   bool uses_row_index() const override { return true; }
 
+  void Settle(ForwardContext& ctx, const TensorView& slots) const override {
+    pending_.Settle(ctx, slots, memory_, /*written=*/{});
+  }
+
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
-    const std::vector<TensorView> streams = streams_.Read(ctx, entries);
-    const TensorView q = ByHead(streams[kQ], config_.heads);
-    const TensorView k = ByHead(streams[kK], config_.kv_heads);
-    for (const TensorView& turned : {q, k}) {
-      ctx.kernels().Rope({.x = turned,
-                          .positions = ctx.row_index.token_positions,
-                          .frequencies = frequencies_,
-                          .y = turned});
-    }
+    MemoryStreams streams = streams_.Project(ctx, entries);
+    const auto turned = [&](int stream, int heads) {
+      return streams.Rope(stream, heads, ctx.row_index.token_positions, frequencies_);
+    };
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
-    ctx.kernels().MatrixMemory({.rule = kRule,
-                                .q = q,
-                                .k = k,
-                                .v = ByHead(streams[kV], config_.kv_heads),
-                                .log_decay = log_decay_,
-                                .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
-                                .segments = entries.segments,
-                                .state = ctx.State(memory_),
-                                .out = read});
+    const MatrixMemoryArgs rule = {.rule = kRule,
+                                   .q = turned(kQ, config_.heads),
+                                   .k = turned(kK, config_.kv_heads),
+                                   .v = ByHead(streams[kV], config_.kv_heads),
+                                   .log_decay = log_decay_,
+                                   .scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim)),
+                                   .segments = entries.segments,
+                                   .state = ctx.State(memory_),
+                                   .pending = pending_.View(ctx.slabs),
+                                   .out = read};
+    streams.Run(ctx, rule);
     output_.Emit(ctx, entries, Flat(read), config_.output_gate ? streams[kGate] : TensorView{},
                  hidden);
   }
@@ -111,6 +121,7 @@ class Retention final : public SequenceMixer {
   TensorView frequencies_;  // [key_dim / 2] f32
   TensorView log_decay_;    // [heads] f32
   StateField memory_;
+  PendingFields pending_;
   MemoryOutput output_;
 };
 

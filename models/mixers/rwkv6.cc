@@ -84,9 +84,9 @@ class Rwkv6 final : public SequenceMixer {
         {.x = inner, .activation = decay_.activation, .y = activated}};
     kernels.Activate(activation);
     const TensorView decay = ctx.Temp({tokens, keys});
-    const LinearArgs up[] = {{.x = activated, .weights = {&decay_.up, 1}, .y = decay}};
+    const LinearArgs up[] = {
+        {.x = activated, .weights = {&decay_.up, 1}, .y = decay, .bias = decay_bias_}};
     kernels.Linear(up);
-    kernels.AddBias({.bias = decay_bias_, .y = decay});
     const TensorView log_decay = ByHead(decay, heads);
     kernels.DecayGates({.gate = DecayGate::kExponential, .x = log_decay, .log_decay = log_decay});
 

@@ -61,9 +61,8 @@ absl::StatusOr<TensorView> TakeRates(const LayerBuilder& builder, int channels, 
 
 void AddProjection(Kernels& kernels, const Projection& out, TensorView y, TensorView residual) {
   const LinearArgs product[] = {
-      {.x = y, .weights = out.weights, .y = residual, .accumulate = true}};
+      {.x = y, .weights = out.weights, .y = residual, .accumulate = true, .bias = out.bias}};
   kernels.Linear(product);
-  if (out.has_bias()) kernels.AddBias({.bias = out.bias, .y = residual});
 }
 
 TensorView TempOfProjection(const ForwardContext& ctx, const TensorView& x,

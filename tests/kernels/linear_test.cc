@@ -376,6 +376,53 @@ TEST_P(LinearTest, GroupsWithoutRowsReadEachEntrysOwn) {
   }
 }
 
+// One of each group, whatever way the product takes; of more groups than a launch has, too.
+TEST_P(LinearTest, BiasesAreAddedToEveryOutput) {
+  uint64_t seed = 350;
+  for (const DType compute : {DType::kF32, DType::kBF16}) {
+    const std::unique_ptr<Backend> backend = GetParam().Make(2, compute);
+    for (const DType dtype : kWeightTypes) {
+      for (const std::vector<int>& sizes :
+           {std::vector{1}, {2}, {5}, {40}, {300}, {2, 0, 35}, {0, 200, 3}, std::vector(70, 1)}) {
+        for (const bool accumulate : {false, true}) {
+          const int in = 64, out = 40;
+          SCOPED_TRACE(std::to_string(sizes[0]) + " entries first, " + Name(dtype) + ", compute " +
+                       Name(compute) + (accumulate ? ", accumulate" : ""));
+          SeededRandom random(++seed);
+          Workbench bench(*backend);
+          std::vector<PackedMatrix> weights;
+          std::vector<int> offsets = {0};
+          for (const int size : sizes) {
+            weights.push_back(
+                bench.Pack(random.NormalValues(out * in, 0.1, dtype), out, in, dtype));
+            offsets.push_back(offsets.back() + size);
+          }
+          const int entries = offsets.back();
+          const std::vector<double> y = random.NormalValues(int64_t{entries} * out);
+          const TensorView bias =
+              bench.Floats(random.NormalValues(static_cast<int64_t>(sizes.size()) * out),
+                           {static_cast<int64_t>(sizes.size()), out});
+          LinearArgs args;
+          args.x = bench.Activations(random.NormalValues(int64_t{entries} * in), {entries, in});
+          args.weights = weights;
+          if (sizes.size() > 1) args.group_offsets = bench.Ints(offsets);
+          args.accumulate = accumulate;
+          LinearArgs without = args;
+          args.y = bench.Activations(y, {entries, out});
+          without.y = bench.Activations(y, {entries, out});
+          args.bias = bias;
+          bench.kernels().Linear({&args, 1});
+          bench.kernels().Linear({&without, 1});
+          bench.kernels().AddBias(
+              {.bias = bias, .group_offsets = args.group_offsets, .y = without.y});
+          // Three numbers are added up, in one order or another.
+          EXPECT_LE(RelativeError(bench.Read(args.y), bench.Read(without.y)), 0x1p-22);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(LinearTest, AllGroupsMayBeEmpty) {
   const GroupedProblem p(22, 33, 8, DType::kBF16, {0, 0, 0});
   EXPECT_TRUE(p.Run(*backend_).empty());

@@ -288,7 +288,7 @@ TEST_F(CudaProductDtypeTest, ProductsAreThoseOfTheSameNumbers) {
     for (int g = 0; g < kGroups; ++g) {
       weights.push_back(
           bench_->Pack(Rounded(random_.NormalValues(out * kIn)), out, kIn, DType::kBF16));
-      ASSERT_EQ(backend_->product_dtype(weights.back()), DType::kBF16);
+      ASSERT_EQ(backend_->product_dtype(weights.back(), 3), DType::kBF16);
     }
     for (const int rows : {3, 40, 300, 4100}) {
       SCOPED_TRACE(std::to_string(out) + " outputs, " + std::to_string(rows) + " rows");
@@ -308,6 +308,85 @@ TEST_F(CudaProductDtypeTest, ProductsAreThoseOfTheSameNumbers) {
                         bench_->NewActivations({2 * rows, out}));
       };
       EXPECT_THAT(run(narrow), HasSameBits(run(wide)));
+    }
+  }
+}
+
+// What a layer of decoded rows projects, in one call: of several sizes, narrow ones and some that
+// are not whole tiles, to f32 and to bf16, with biases and without.
+TEST_F(CudaProductDtypeTest, ProductsOfAStepAreThoseOfEachAlone) {
+  constexpr int kIn = 192;
+  for (const int rows : {3, 17, 40, 80, 100, 200, 256, 300}) {
+    SCOPED_TRACE(std::to_string(rows) + " rows");
+    const std::vector<double> numbers = Rounded(random_.NormalValues(int64_t{rows} * kIn));
+    const TensorView x = bench_->Values(numbers, {rows, kIn}, DType::kBF16);
+    std::vector<PackedMatrix> weights;
+    std::vector<std::vector<double>> values;
+    std::vector<LinearArgs> products;
+    std::vector<int> outs = {64, 8, 128, 4, 3, 200, 16, 64, 68};
+    for (const int out : outs) {
+      values.push_back(Rounded(random_.NormalValues(int64_t{out} * kIn, 0.1)));
+      weights.push_back(bench_->Pack(values.back(), out, kIn, DType::kBF16));
+    }
+    std::vector<std::vector<double>> biases(outs.size());
+    for (size_t i = 0; i < outs.size(); ++i) {
+      const int out = outs[i];
+      LinearArgs args = {.x = x, .weights = {&weights[i], 1}};
+      const DType dtype = i % 2 == 0 ? backend_->step_output_dtype(weights[i], rows) : DType::kF32;
+      args.y =
+          dtype == DType::kBF16 ? NewRounded({rows, out}) : bench_->NewActivations({rows, out});
+      biases[i].assign(out, 0.0);
+      if (i % 2 == 1) {
+        biases[i] = random_.NormalValues(out);
+        args.bias = bench_->Floats(biases[i], {1, out});
+      }
+      products.push_back(args);
+    }
+    bench_->kernels().Linear(products);
+    for (size_t i = 0; i < outs.size(); ++i) {
+      SCOPED_TRACE(std::to_string(outs[i]) + " outputs");
+      std::vector<double> want;
+      for (int row = 0; row < rows; ++row) {
+        for (int o = 0; o < outs[i]; ++o) {
+          double sum = biases[i][o];
+          for (int k = 0; k < kIn; ++k) {
+            sum += numbers[int64_t{row} * kIn + k] * values[i][int64_t{o} * kIn + k];
+          }
+          want.push_back(sum);
+        }
+      }
+      const bool rounded = products[i].y.dtype == DType::kBF16;
+      EXPECT_LE(RelativeError(bench_->Read(products[i].y), want),
+                (rounded ? 0x1p-9 : 0) + 2 * kIn * 0x1p-24);
+    }
+  }
+}
+
+// Into a residual: whole tiles, and others.
+TEST_F(CudaProductDtypeTest, ProductsOfAStepAddUp) {
+  constexpr int kIn = 320;
+  for (const int out : {64, 192, 72, 20}) {
+    const std::vector<double> w = Rounded(random_.NormalValues(int64_t{out} * kIn, 0.1));
+    const PackedMatrix weights = bench_->Pack(w, out, kIn, DType::kBF16);
+    for (const int rows : {3, 17, 80, 200}) {
+      SCOPED_TRACE(std::to_string(out) + " outputs, " + std::to_string(rows) + " rows");
+      const std::vector<double> numbers = Rounded(random_.NormalValues(int64_t{rows} * kIn));
+      const std::vector<double> old = random_.NormalValues(int64_t{rows} * out);
+      const LinearArgs args[] = {{.x = bench_->Values(numbers, {rows, kIn}, DType::kBF16),
+                                  .weights = {&weights, 1},
+                                  .y = bench_->Activations(old, {rows, out}),
+                                  .accumulate = true}};
+      bench_->kernels().Linear(args);
+      std::vector<double> want = old;
+      for (int row = 0; row < rows; ++row) {
+        for (int o = 0; o < out; ++o) {
+          for (int k = 0; k < kIn; ++k) {
+            want[int64_t{row} * out + o] +=
+                numbers[int64_t{row} * kIn + k] * w[int64_t{o} * kIn + k];
+          }
+        }
+      }
+      EXPECT_LE(RelativeError(bench_->Read(args[0].y), want), 2 * kIn * 0x1p-24);
     }
   }
 }

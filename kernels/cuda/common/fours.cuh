@@ -29,6 +29,14 @@ __device__ inline void SaveFour(__nv_bfloat16* p, float4 x) {
   reinterpret_cast<__nv_bfloat162*>(p)[1] = __floats2bfloat162_rn(x.z, x.w);
 }
 
+// Adds as many of four consecutive numbers as there are, `count` or four.
+__device__ inline void AddSome(const float* from, int count, float4& to) {
+  if (count > 0) to.x += from[0];
+  if (count > 1) to.y += from[1];
+  if (count > 2) to.z += from[2];
+  if (count > 3) to.w += from[3];
+}
+
 // A kernel's rows are taken four elements at a time if all of them start at a 16-byte boundary.
 template <typename... Tensors>
 inline bool InFours(int64_t dim, const Tensors&... tensors) {

@@ -40,47 +40,59 @@ void LaunchCopyRows(Device& device, const TensorView& table, const TensorView& i
   device.Check(cudaGetLastError(), what);
 }
 
-// y = x * factor * multiplier: the norms differ in the factor, which they make of a row's sum of
-// squares, and in the multiplier, which does not need the sum and is loaded while it is made.
-struct RmsOutput {
+// y = x * factor * weight * gate: the norms differ in the factor, which they make of a row's sum of
+// squares, in the weight, which is known before x is, and in the gate, which is loaded with it.
+struct NoGate {
+  static constexpr bool kGated = false;
+  __device__ float Gate(int64_t) const { return 1.0f; }
+  __device__ float4 FourGates(int64_t) const { return {1.0f, 1.0f, 1.0f, 1.0f}; }
+};
+struct RmsOutput : NoGate {
   const float* weight;
   float eps;
+  RmsOutput(const float* weight, float eps) : weight(weight), eps(eps) {}
   __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
-  __device__ float Multiplier(int64_t, int i) const { return weight[i]; }
-  __device__ float4 FourMultipliers(int64_t, int i) const { return LoadFour(weight + i); }
+  __device__ float Weight(int64_t, int i) const { return weight[i]; }
+  __device__ float4 FourWeights(int64_t, int i) const { return LoadFour(weight + i); }
 };
-struct L2Output {
+struct L2Output : NoGate {
   float scale, eps;
+  L2Output(float scale, float eps) : scale(scale), eps(eps) {}
   __device__ float Factor(float sum, int) const { return scale / sqrtf(sum + eps); }
-  __device__ float Multiplier(int64_t, int) const { return 1.0f; }
-  __device__ float4 FourMultipliers(int64_t, int) const { return {1.0f, 1.0f, 1.0f, 1.0f}; }
+  __device__ float Weight(int64_t, int) const { return 1.0f; }
+  __device__ float4 FourWeights(int64_t, int) const { return {1.0f, 1.0f, 1.0f, 1.0f}; }
 };
 // Weights of each head by itself: `span` of them, after which they repeat.
-struct HeadRmsOutput {
+struct HeadRmsOutput : NoGate {
   const float* weight;
   int64_t span;
   float eps;
+  HeadRmsOutput(const float* weight, int64_t span, float eps)
+      : weight(weight), span(span), eps(eps) {}
   __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
-  __device__ float Multiplier(int64_t offset, int i) const { return weight[offset % span + i]; }
-  __device__ float4 FourMultipliers(int64_t offset, int i) const {
+  __device__ float Weight(int64_t offset, int i) const { return weight[offset % span + i]; }
+  __device__ float4 FourWeights(int64_t offset, int i) const {
     return LoadFour(weight + offset % span + i);
   }
 };
-template <typename Gate>
+template <typename T>
 struct GatedRmsOutput {
+  static constexpr bool kGated = true;
   const float* weight;
   int64_t span;
-  const Gate* gate;
+  const T* gate;
   float eps;
   bool sigmoid;
   __device__ float Factor(float sum, int dim) const { return 1.0f / sqrtf(sum / dim + eps); }
-  __device__ float Multiplier(int64_t offset, int i) const {
-    return weight[offset % span + i] * OutputGate(sigmoid, ToFloat(gate[offset + i]));
+  __device__ float Weight(int64_t offset, int i) const { return weight[offset % span + i]; }
+  __device__ float4 FourWeights(int64_t offset, int i) const {
+    return LoadFour(weight + offset % span + i);
   }
-  __device__ float4 FourMultipliers(int64_t offset, int i) const {
-    const float4 w = LoadFour(weight + offset % span + i), g = LoadFour(gate + offset + i);
-    return {w.x * OutputGate(sigmoid, g.x), w.y * OutputGate(sigmoid, g.y),
-            w.z * OutputGate(sigmoid, g.z), w.w * OutputGate(sigmoid, g.w)};
+  __device__ float Gate(int64_t at) const { return OutputGate(sigmoid, ToFloat(gate[at])); }
+  __device__ float4 FourGates(int64_t at) const {
+    const float4 g = LoadFour(gate + at);
+    return {OutputGate(sigmoid, g.x), OutputGate(sigmoid, g.y), OutputGate(sigmoid, g.z),
+            OutputGate(sigmoid, g.w)};
   }
 };
 
@@ -92,30 +104,44 @@ template <typename Output, typename Y, bool kFours, bool kWarpPerRow>
 __global__ void __launch_bounds__(kNormThreads)
     Norm(const float* x, Y* y, int64_t rows, int dim, Output output) {
   LetNextKernelStart();
-  WaitForPreviousKernel();
   constexpr int kThreads = kWarpPerRow ? kWarp : kNormThreads;
   constexpr int kStep = kFours ? 4 : 1;
   constexpr int kHeld = kFours ? 2 : 8;
   __shared__ float scratch[kNormThreads / kWarp];
   const int thread = threadIdx.x % kThreads;
   const int64_t row = int64_t{blockIdx.x} * (kNormThreads / kThreads) + threadIdx.x / kThreads;
-  if (row >= rows) return;  // whole warps; blocks have one row each
   const int64_t offset = row * dim;
 
   float held[kHeld * kStep], multiplier[kHeld * kStep];
+  const auto set = [](float* to, const float4& four) {
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+  };
+#pragma unroll
+  for (int n = 0; n < kHeld; ++n) {
+    const int i = (n * kThreads + thread) * kStep;
+    if constexpr (kFours) {
+      set(multiplier + 4 * n, i < dim ? output.FourWeights(offset, i) : float4{});
+    } else {
+      multiplier[n] = i < dim ? output.Weight(offset, i) : 0.0f;
+    }
+  }
+  WaitForPreviousKernel();
+  if (row >= rows) return;  // whole warps; blocks have one row each
   float sum = 0;
 #pragma unroll
   for (int n = 0; n < kHeld; ++n) {
     const int i = (n * kThreads + thread) * kStep;
     if constexpr (kFours) {
-      float4 v = {}, m = {};
-      if (i < dim) v = LoadFour(x + offset + i), m = output.FourMultipliers(offset, i);
-      held[4 * n] = v.x, held[4 * n + 1] = v.y, held[4 * n + 2] = v.z, held[4 * n + 3] = v.w;
-      multiplier[4 * n] = m.x, multiplier[4 * n + 1] = m.y;
-      multiplier[4 * n + 2] = m.z, multiplier[4 * n + 3] = m.w;
+      float4 v = {}, gate = {};
+      if (i < dim) v = LoadFour(x + offset + i), gate = output.FourGates(offset + i);
+      set(held + 4 * n, v);
+      if constexpr (Output::kGated) {
+        multiplier[4 * n] *= gate.x, multiplier[4 * n + 1] *= gate.y;
+        multiplier[4 * n + 2] *= gate.z, multiplier[4 * n + 3] *= gate.w;
+      }
     } else {
       held[n] = i < dim ? x[offset + i] : 0.0f;
-      multiplier[n] = i < dim ? output.Multiplier(offset, i) : 0.0f;
+      if constexpr (Output::kGated) multiplier[n] *= i < dim ? output.Gate(offset + i) : 0.0f;
     }
 #pragma unroll
     for (int j = 0; j < kStep; ++j) sum += held[n * kStep + j] * held[n * kStep + j];
@@ -140,7 +166,8 @@ __global__ void __launch_bounds__(kNormThreads)
     }
   }
   for (int i = rest + thread; i < dim; i += kThreads) {
-    y[offset + i] = FromFloat<Y>(x[offset + i] * factor * output.Multiplier(offset, i));
+    const float by = output.Weight(offset, i) * output.Gate(offset + i);
+    y[offset + i] = FromFloat<Y>(x[offset + i] * factor * by);
   }
 }
 

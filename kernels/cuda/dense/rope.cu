@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/rope.cuh"
 #include "kernels/cuda/dense/dense.h"
 
 namespace mneme::cuda::dense {
@@ -10,17 +11,6 @@ namespace {
 
 constexpr int kThreads = 128;
 constexpr int kHeads = 4;  // of a thread, which share an angle
-
-// The angle less the nearest multiple of 2 pi; exact up to the rounding of the product itself, as
-// 2 pi is taken to twice the precision of a float64.
-__device__ inline float ReducedAngle(int64_t position, float frequency) {
-  constexpr double kTurn = 6.283185307179586232;    // 2 pi, rounded
-  constexpr double kRest = 2.4492935982947064e-16;  // what is missing
-  constexpr double kInverse = 0.15915494309189533577;
-  const double angle = static_cast<double>(position) * static_cast<double>(frequency);
-  const double turns = rint(angle * kInverse);
-  return static_cast<float>(fma(-turns, kRest, fma(-turns, kTurn, angle)));
-}
 
 // A thread takes a pair of some heads; y may be x.
 __global__ void __launch_bounds__(kThreads)

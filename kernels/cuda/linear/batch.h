@@ -22,7 +22,8 @@ struct LinearProduct {
   float* y;                   // [entries, out_features]; bf16 if `rounds` or `gated`
   const int32_t* entry_rows;  // null: row(e) = e
   const int32_t* group_ends;  // group_offsets + 1; null: one group of all entries
-  int rows;                   // of x
+  const float* bias;  // [groups, out_features] or null; of few_rows.cu, step.cu, warpgroups.cu
+  int rows;           // of x
   int entries;
   int in_features;
   int out_features;
@@ -70,6 +71,7 @@ LinearBatch TakeBatch(std::span<const LinearArgs* const>* products, int* total,
     product.entry_rows = args.entry_rows.as<int32_t>();
     product.group_ends =
         args.group_offsets.empty() ? nullptr : args.group_offsets.as<int32_t>() + 1;
+    product.bias = args.bias.as<const float>();
     product.rows = static_cast<int>(args.x.shape[0]);
     product.entries = static_cast<int>(args.y.shape[0]);
     product.in_features = args.weights[0].in_features;
@@ -93,6 +95,10 @@ using LinearProducts = std::span<const LinearArgs* const>;
 
 // linear/few_rows.cu: weights stream from memory once, whatever else; fp32 throughout.
 void LinearFewRows(Device& device, LinearProducts products, DType dtype, bool aligned);
+// linear/step.cu: the rows of a decode step, bf16 on Hopper: all products of as many features in
+// one launch. For ungrouped ones that TakesStep.
+bool TakesStep(const Device& device, std::span<const PackedMatrix> weights, int64_t rows);
+void LinearStep(Device& device, LinearProducts products, std::span<const void* const> rounded);
 // linear/tiles.cu: many rows on tensor cores, x in `terms` copies of the weights' 16-bit dtype,
 // which add up to it: `rounded` has the first of each product, the others follow it. For aligned
 // products.

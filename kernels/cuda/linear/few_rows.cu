@@ -136,6 +136,13 @@ __global__ void __launch_bounds__(kThreads)
     for (int e = 0; e < kEntries; ++e) {
       x[e] = static_cast<const float*>(p.x) + RowOfEntry(p, min(entry + e, end - 1)) * in_features;
     }
+    // The output that this lane ends with, if it does, and what it adds to.
+    constexpr int kLanesPerSum = kWarp / kCount;
+    const int o = lane / kLanesPerSum / kEntries, e = lane / kLanesPerSum % kEntries;
+    const bool ends = warp % split == 0 && lane % kLanesPerSum == 0 && first + o < p.out_features &&
+                      entry + e < end;
+    float* const y = p.y + int64_t{entry + e} * p.out_features + first + o;
+    const float old = ends && p.accumulate ? *y : 0.0f;
     float sums[kCount] = {};
     for (int k0 = k_begin; k0 < k_end; k0 += kPieces * kStride) {
       if (k0 != k_begin) load(k0);
@@ -171,7 +178,6 @@ __global__ void __launch_bounds__(kThreads)
     loaded = false;
 
     float sum = WarpSums(sums, lane);
-    constexpr int kLanesPerSum = kWarp / kCount;
     if (split > 1) {
       __syncthreads();
       parts[warp][lane] = sum;
@@ -179,10 +185,9 @@ __global__ void __launch_bounds__(kThreads)
       if (warp % split != 0) continue;
       for (int i = 1; i < split; ++i) sum += parts[warp + i][lane];
     }
-    const int o = lane / kLanesPerSum / kEntries, e = lane / kLanesPerSum % kEntries;
-    if (lane % kLanesPerSum == 0 && first + o < p.out_features && entry + e < end) {
-      float* y = p.y + int64_t{entry + e} * p.out_features + first + o;
-      *y = p.accumulate ? *y + sum : sum;
+    if (ends) {
+      if (p.accumulate) sum = old + sum;
+      *y = p.bias != nullptr ? sum + p.bias[int64_t{group} * p.out_features + first + o] : sum;
     }
   }
 }

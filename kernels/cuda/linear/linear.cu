@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/linear/batch.h"
 #include "kernels/cuda/linear/linear.h"
 
@@ -17,6 +18,11 @@ namespace {
 // Numbers of entries a group. Up to the first, plain fp32 keeps up with the weights as they come
 // from memory, whatever it is told to compute in; up to the second it beats tiles.
 constexpr int64_t kFewRows = 2;
+// Up to so many rows of matrices that are not large, one launch for all products of a call beats
+// one by cuBLAS for each.
+constexpr int64_t kStepRows = 256;
+constexpr int64_t kStepRowsOfSmall = 1024;
+constexpr int64_t kSmall = int64_t{128} << 10;  // weights
 constexpr int64_t kFewRowsExact = 8;
 // From here on cuBLAS is the fastest for an ungrouped product: one on its own, one of several of a
 // call, a large one. It takes one launch for each, but makes more of it. Beside grouped products
@@ -39,6 +45,7 @@ constexpr int kExactTerms = 3;
 
 enum Path {
   kPathFewRows,
+  kPathStep,
   kPathNarrow,
   kPathWarpgroups,
   kPathBulk,
@@ -63,6 +70,28 @@ bool IsBulk(const Device& device, std::span<const PackedMatrix> weights, int64_t
          out % kBulkOutputPiece == 0 && weights.size() <= size_t{kMaxBulkGroups};
 }
 
+int64_t Elements(const PackedMatrix& weights) {
+  return int64_t{weights.out_features} * weights.in_features;
+}
+
+// Whether LinearStep can and should take products of so many rows, as long as none of the call has
+// groups.
+bool IsStep(const Device& device, std::span<const PackedMatrix> weights, int64_t rows) {
+  const int64_t elements = Elements(weights[0]);
+  if (rows <= kFewRows || (elements >= kLarge && rows >= kBlasRowsOfLarge)) return false;
+  if (rows > kStepRows && (elements > kSmall || rows > kStepRowsOfSmall)) return false;
+  return device.compute_dtype() == DType::kBF16 && TakesStep(device, weights, rows);
+}
+bool IsStep(const Device& device, const LinearArgs& args, std::span<const LinearArgs> call) {
+  const int64_t entries = args.y.shape[0];
+  const PackedMatrix& w = args.weights[0];
+  if (call.size() == 1 && entries >= kNarrowRows && IsNarrow(w)) return false;
+  if (args.accumulate && (w.out_features % 64 != 0 || !args.bias.empty())) return false;
+  return IsStep(device, args.weights, entries) &&
+         std::all_of(call.begin(), call.end(),
+                     [](const LinearArgs& other) { return other.group_offsets.empty(); });
+}
+
 Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
                 std::span<const LinearArgs> call) {
   const PackedMatrix& w = args.weights[0];
@@ -71,6 +100,7 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   const int64_t entries = LikelyEntriesPerGroup(args);
   const bool rounded = args.x.dtype != DType::kF32;  // for tensor cores, and nothing else
   CHECK(!rounded || (args.x.dtype == w.dtype && aligned && !exact));
+  if (aligned && IsStep(device, args, call)) return kPathStep;
   const bool bulk = aligned && IsBulk(device, args.weights, entries);
   if (args.y.dtype != DType::kF32) {
     CHECK(bulk && rounded && args.y.dtype == DType::kBF16);
@@ -81,7 +111,7 @@ Path ChoosePath(const Device& device, const LinearArgs& args, bool aligned,
   // The range of f16 is too small to hold the terms of any float.
   if (!aligned || (exact && w.dtype == DType::kF16)) return kPathGeneral;
   if (!exact && entries >= kNarrowRows && IsNarrow(w)) return kPathNarrow;
-  const bool large = int64_t{w.out_features} * w.in_features >= kLarge;
+  const bool large = Elements(w) >= kLarge;
   const bool beside_groups = std::any_of(call.begin(), call.end(), [](const LinearArgs& other) {
     return !other.group_offsets.empty();
   });
@@ -143,17 +173,22 @@ class Copies {
   char* base_ = nullptr;
 };
 
+void AddBiasOf(Device& device, const LinearArgs& args) {
+  dense::AddBias(device, {.bias = args.bias, .group_offsets = args.group_offsets, .y = args.y});
+}
+
 void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype) {
-  std::vector<const LinearArgs*> by_path[kPathGeneral + 1], unaligned_few_rows;
+  std::vector<const LinearArgs*> by_path[kPathGeneral + 1], unaligned_few_rows, without_bias;
   Copies copies(device.compute_dtype() == DType::kF32 ? kExactTerms : 1);
   for (const LinearArgs& args : products) {
     if (args.weights[0].dtype != dtype || args.y.shape.elements() == 0) continue;
     const bool aligned = Aligned(args);
     const Path path = ChoosePath(device, args, aligned, products);
     (path == kPathFewRows && !aligned ? unaligned_few_rows : by_path[path]).push_back(&args);
+    const bool adds_bias = path == kPathFewRows || path == kPathStep || path == kPathWarpgroups;
+    if (!args.bias.empty() && !adds_bias) without_bias.push_back(&args);
     const bool blas = path == kPathBlas && dtype != DType::kF32;
-    if (path == kPathNarrow || path == kPathWarpgroups || path == kPathTiles || path == kPathBulk ||
-        blas) {
+    if (path != kPathFewRows && path != kPathGeneral && (path != kPathBlas || blas)) {
       copies.Add(args);
     }
     if (blas) copies.AddWorkspace();
@@ -162,6 +197,7 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
 
   LinearFewRows(device, unaligned_few_rows, dtype, false);
   LinearFewRows(device, by_path[kPathFewRows], dtype, true);
+  LinearStep(device, by_path[kPathStep], copies.Of(by_path[kPathStep]));
   LinearNarrow(device, by_path[kPathNarrow], dtype, copies.Of(by_path[kPathNarrow]));
   LinearWarpgroups(device, by_path[kPathWarpgroups], dtype, copies.terms(),
                    copies.Of(by_path[kPathWarpgroups]));
@@ -175,6 +211,7 @@ void LinearOf(Device& device, std::span<const LinearArgs> products, DType dtype)
     }
   }
   LinearGeneral(device, by_path[kPathGeneral], dtype);
+  for (const LinearArgs* args : without_bias) AddBiasOf(device, *args);
 }
 
 }  // namespace
@@ -192,8 +229,17 @@ int64_t EntryTileBound(const LinearArgs& args, int64_t size) {
   return (entries - groups) / size + groups;
 }
 
+bool RoundsActivations(const Device& device, const PackedMatrix& weights, int64_t rows) {
+  return device.compute_dtype() == DType::kBF16 && weights.dtype == DType::kBF16 &&
+         weights.in_features % 8 == 0 && IsAligned(weights) && rows > kFewRows;
+}
+
 bool RoundsOutputs(const Device& device, std::span<const PackedMatrix> weights, int64_t rows) {
   return IsBulk(device, weights, rows);
+}
+
+bool RoundsStepOutputs(const Device& device, const PackedMatrix& weights, int64_t rows) {
+  return weights.out_features % 4 == 0 && IsStep(device, {&weights, 1}, rows);
 }
 
 bool SwiGluProduct(Device& device, const SwiGluProductArgs& args) {
@@ -212,8 +258,12 @@ bool SwiGluProduct(Device& device, const SwiGluProductArgs& args) {
 
 void Linear(Device& device, std::span<const LinearArgs> products) {
   // A launch takes so many groups; offsets count entries from the first group's on in each part.
-  std::vector<LinearArgs> parts;
+  std::vector<LinearArgs> parts, without_bias;
   for (LinearArgs args : products) {
+    if (args.weights.size() > kMaxLinearWeights && !args.bias.empty()) {
+      without_bias.push_back(args);
+      args.bias = {};
+    }
     for (; args.weights.size() > kMaxLinearWeights;
          args.weights = args.weights.subspan(kMaxLinearWeights)) {
       parts.push_back(args);
@@ -225,6 +275,7 @@ void Linear(Device& device, std::span<const LinearArgs> products) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     LinearOf(device, parts, dtype);
   }
+  for (const LinearArgs& args : without_bias) AddBiasOf(device, args);
 }
 
 }  // namespace mneme::cuda::linear

@@ -10,7 +10,9 @@
 namespace mneme::cuda::linear {
 
 void Linear(Device& device, std::span<const LinearArgs> products);
-// See Backend::output_dtype.
+// See Backend::product_dtype, step_output_dtype and output_dtype.
+bool RoundsActivations(const Device& device, const PackedMatrix& weights, int64_t rows);
+bool RoundsStepOutputs(const Device& device, const PackedMatrix& weights, int64_t rows);
 bool RoundsOutputs(const Device& device, std::span<const PackedMatrix> weights, int64_t rows);
 bool SwiGluProduct(Device& device, const SwiGluProductArgs& args);
 

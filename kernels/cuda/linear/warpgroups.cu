@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/mma.cuh"
 #include "kernels/cuda/common/wgmma.cuh"
 #include "kernels/cuda/linear/entries.cuh"
@@ -150,6 +151,8 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
   WaitProducts<0>();
   WaitCopies<0>();
 
+  const float* const bias =
+      p.bias == nullptr ? nullptr : p.bias + int64_t{tile.group} * p.out_features;
   const int warp_output = warpgroup * 64 + threadIdx.x / kWarp % 4 * 16 + lane / 4;
   if (cluster == 1) {
 #pragma unroll
@@ -159,7 +162,8 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
         const int e = n * 8 + lane % 4 * 2 + c % 2, o = first + warp_output + c / 2 * 8;
         if (e >= count || o >= p.out_features) continue;
         float* y = p.y + int64_t{tile.begin + e} * p.out_features + o;
-        *y = p.accumulate ? *y + sums[4 * n + c] : sums[4 * n + c];
+        const float sum = bias == nullptr ? sums[4 * n + c] : sums[4 * n + c] + bias[o];
+        *y = p.accumulate ? *y + sum : sum;
       }
     }
     return;
@@ -195,6 +199,7 @@ __global__ void __launch_bounds__(TileShape<kN, kGroups, kStages>::kThreads)
     for (int r = 0; r < kMaxCluster; ++r) {
       if (r < cluster) AddTo(sum, parts[r]);
     }
+    if (bias != nullptr) AddSome(bias + first + o, p.out_features - first - o, sum);
     StoreFour(p, tile.begin + e, first + o, sum);
   }
   blocks.sync();  // others may still read this block's sums

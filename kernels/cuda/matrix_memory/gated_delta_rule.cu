@@ -6,6 +6,7 @@
 #include "kernels/cuda/matrix_memory/chunked/chunked.h"
 #include "kernels/cuda/matrix_memory/chunked/streams.h"
 #include "kernels/cuda/matrix_memory/decode/decode.h"
+#include "kernels/cuda/matrix_memory/held/held.h"
 #include "kernels/cuda/matrix_memory/launch.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 
@@ -175,6 +176,9 @@ void DecodeMemories(Device& device, const DecodeMemoriesArgs& args) {
 void SettleMemories(Device& device, const SettleArgs& args) {
   const auto slots = static_cast<int>(args.slots.shape[0]);
   if (slots == 0 || args.memories == 0 || args.pending.capacity == 0) return;
+  if (held::HaveKeyDecays(args.pending, args.value_heads, args.key_dim)) {
+    return held::SettleSlots(device, args);
+  }
   Problem p = {};
   p.task = Task::kSettleSlots;
   p.fold_all = true;

@@ -3,8 +3,10 @@
 
 #include "base/log.h"
 #include "kernels/cuda/matrix_memory/chunked/chunked.h"
+#include "kernels/cuda/matrix_memory/held/held.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/matrix_memory/rules/rules.h"
+#include "kernels/held_rules.h"
 
 namespace mneme::cuda::matrix_memory {
 
@@ -45,22 +47,27 @@ Problem MakeProblem(const MatrixMemoryArgs& args) {
 
 }  // namespace rules
 
-void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
+void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early) {
   rules::Problem problem = rules::MakeProblem(args);
   const DType state_dtype = args.state.dtype;
   const bool tuned = rules::Supports(problem, state_dtype);
   const bool gated_delta = IsGatedDelta(args);
   // The delta rule without a decay is the gated one's where that has chunks or holds writes back.
   const bool decays = args.rule.decay != MatrixRule::Decay::kNone;
-  if (gated_delta && (decays || args.pending.capacity > 0 || !tuned)) {
+  const bool holds = args.pending.capacity > 0;
+  const bool held =
+      holds && tuned && HoldsBack(args.rule, problem.key_dim, problem.value_dim, state_dtype);
+  const bool at_once = held && args.segments.longest == 1 && held::FitsAtOnce(device, args);
+  if (gated_delta && (decays || !tuned || (holds && !at_once))) {
     return GatedDeltaRule(device, args);
   }
-  CHECK_EQ(args.pending.capacity, 0) << "pending writes of a rule that nothing holds back for";
+  CHECK(held || !holds) << "pending writes of a rule that nothing holds back for";
   const int64_t entries = args.out.shape[0], segments = args.segments.count;
   if (segments == 0 || entries == 0) return;
   const bool longer = args.segments.longest != 1 && entries > 1;
   const bool in_chunks =
       longer && device.compute_dtype() == DType::kBF16 && chunked::SupportsRule(device, args);
+  if (longer && holds) held::SettleSegments(device, args);
   if (in_chunks) chunked::MatrixChunks(device, args);
   if (!tuned) {
     if (in_chunks) problem.lengths = rules::Lengths::kOne;
@@ -70,7 +77,10 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args) {
     problem.lengths = rules::Lengths::kLonger;
     rules::LaunchTuned(device, problem, state_dtype, rules::Tile::kTokens);
   }
+  if (holds) return held::LaunchDecode(device, args, early && !longer);
   problem.lengths = rules::Lengths::kOne;
+  // The scales of int8 rows come by way of the multiprocessor's cache.
+  problem.early = early && !longer && state_dtype != DType::kI8;
   const int64_t head_states = std::min(entries, segments) * problem.heads;
   rules::LaunchTuned(device, problem, state_dtype,
                      rules::PlanDecode(device, problem, head_states, state_dtype));

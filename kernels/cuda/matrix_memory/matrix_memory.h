@@ -18,8 +18,13 @@ void MoveWindows(Device& device, std::span<const ShortConvArgs> convolutions);
 // matrix_memory/decay_gates.cu
 void DecayGates(Device& device, const DecayGatesArgs& args);
 
-// matrix_memory/matrix_memory.cu: any rule. Hands it to the kernels that know it best.
-void MatrixMemory(Device& device, const MatrixMemoryArgs& args);
+// matrix_memory/matrix_memory.cu: any rule. Hands it to the kernels that know it best. `early`: the
+// kernel ahead of it lets its successor start only after all before it have ended, so that state
+// and segments may be read while it still runs.
+void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early = false);
+
+// matrix_memory/streams.cu: the streams as one kernel, then the rule.
+bool MatrixMemoryStep(Device& device, const MatrixMemoryStepArgs& args);
 
 // matrix_memory/gated_delta_rule.cu. Segments of one entry take the decode path, longer ones, if
 // segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form.

@@ -73,7 +73,7 @@ __device__ inline bool FindItem(const Problem& p, int s, int rest, Item& item) {
     item.first = item.length = 0;
     item.fresh = false;
     return item.slot >= 0 && p.capacity > 0 &&
-           *p.written.At<const uint8_t>(item.slot, item.memory) != 0;
+           (p.written.base == nullptr || *p.written.At<const uint8_t>(item.slot, item.memory) != 0);
   }
   // Loads before tests: they share one latency.
   item.first = p.segments.offsets[s];

@@ -27,7 +27,14 @@ struct FloatVector<4> {
   using Type = float4;
 };
 
-enum class Cache : uint8_t { kKeep, kStream };
+// kGlobal: of the device, not of the multiprocessor.
+enum class Cache : uint8_t { kKeep, kStream, kGlobal };
+template <Cache kCache, typename Vector>
+__device__ inline Vector LoadThrough(const Vector* from) {
+  if constexpr (kCache == Cache::kStream) return __ldcs(from);
+  if constexpr (kCache == Cache::kGlobal) return __ldcg(from);
+  return *from;
+}
 
 // A lane's part of the row at `row`, which is in global or in shared memory.
 template <int kKeyDim, Cache kCache = Cache::kKeep>
@@ -37,7 +44,7 @@ __device__ inline void LoadRow(const float* row, float (&x)[Lane<kKeyDim>::kSize
   const auto* vectors = reinterpret_cast<const Vector*>(row) + threadIdx.x % kWarp;
 #pragma unroll
   for (int c = 0; c < Lane<kKeyDim>::kChunks; ++c) {
-    const Vector y = kCache == Cache::kStream ? __ldcs(vectors + c * kWarp) : vectors[c * kWarp];
+    const Vector y = LoadThrough<kCache>(vectors + c * kWarp);
     x[kWidth * c] = y.x;
     x[kWidth * c + 1] = y.y;
     if constexpr (kWidth == 4) {
@@ -55,8 +62,7 @@ __device__ inline void LoadRow(const __half* row, float (&x)[Lane<kKeyDim>::kSiz
   for (int c = 0; c < Lane<kKeyDim>::kChunks; ++c) {
     const __half* from = row + (c * kWarp + lane) * kWidth;
     if constexpr (kWidth == 4) {
-      const auto* vector = reinterpret_cast<const uint2*>(from);
-      const uint2 y = kCache == Cache::kStream ? __ldcs(vector) : *vector;
+      const uint2 y = LoadThrough<kCache>(reinterpret_cast<const uint2*>(from));
       const float2 a = __half22float2(reinterpret_cast<const __half2&>(y.x));
       const float2 b = __half22float2(reinterpret_cast<const __half2&>(y.y));
       x[4 * c] = a.x;
@@ -64,7 +70,8 @@ __device__ inline void LoadRow(const __half* row, float (&x)[Lane<kKeyDim>::kSiz
       x[4 * c + 2] = b.x;
       x[4 * c + 3] = b.y;
     } else {
-      const float2 a = __half22float2(*reinterpret_cast<const __half2*>(from));
+      const unsigned y = LoadThrough<kCache>(reinterpret_cast<const unsigned*>(from));
+      const float2 a = __half22float2(reinterpret_cast<const __half2&>(y));
       x[2 * c] = a.x;
       x[2 * c + 1] = a.y;
     }
@@ -72,21 +79,21 @@ __device__ inline void LoadRow(const __half* row, float (&x)[Lane<kKeyDim>::kSiz
 }
 
 // The elements of a row, to be multiplied by RowScale().
-template <int kKeyDim, typename T>
+template <int kKeyDim, Cache kCache = Cache::kKeep, typename T>
 __device__ inline void LoadElements(const T* row, float (&x)[Lane<kKeyDim>::kSize]) {
-  LoadRow<kKeyDim>(row, x);
+  LoadRow<kKeyDim, kCache>(row, x);
 }
-template <int kKeyDim>
+template <int kKeyDim, Cache kCache = Cache::kKeep>
 __device__ inline void LoadElements(const int8_t* row, float (&x)[Lane<kKeyDim>::kSize]) {
   constexpr int kWidth = Lane<kKeyDim>::kWidth;
   const int8_t* from = row + threadIdx.x % kWarp * kWidth;
 #pragma unroll
   for (int c = 0; c < Lane<kKeyDim>::kChunks; ++c, from += kWarp * kWidth) {
     if constexpr (kWidth == 4) {
-      UnpackInts(*reinterpret_cast<const uint32_t*>(from), x + 4 * c);
+      UnpackInts(LoadThrough<kCache>(reinterpret_cast<const uint32_t*>(from)), x + 4 * c);
     } else {
       float four[4];
-      UnpackInts(*reinterpret_cast<const uint16_t*>(from), four);
+      UnpackInts(LoadThrough<kCache>(reinterpret_cast<const uint16_t*>(from)), four);
       x[2 * c] = four[0];
       x[2 * c + 1] = four[1];
     }
@@ -94,7 +101,7 @@ __device__ inline void LoadElements(const int8_t* row, float (&x)[Lane<kKeyDim>:
 }
 template <int kKeyDim, Cache kCache = Cache::kKeep>
 __device__ inline void LoadRow(const int8_t* row, float (&x)[Lane<kKeyDim>::kSize]) {
-  LoadElements<kKeyDim>(row, x);
+  LoadElements<kKeyDim, kCache>(row, x);
   const float scale = RowScale(row, kKeyDim);
 #pragma unroll
   for (int i = 0; i < Lane<kKeyDim>::kSize; ++i) x[i] *= scale;

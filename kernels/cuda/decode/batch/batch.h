@@ -71,6 +71,7 @@ struct ManyProduct {
   const __nv_bfloat16* x;  // [rows, in_features]
   void* y;                 // [rows or entries, out_features] f32, or bf16 if bf16_y
   bool bf16_y;             // of one matrix, of whole fours
+  const float* bias;       // [out_features] of kStore and one matrix for all rows, or null
   float* second_y;         // of the second matrix of a pair
   int out_features;        // of a matrix
   int first_weight;        // of ManyProducts::weights; pairs lie side by side
@@ -80,7 +81,7 @@ struct ManyProduct {
   int routed, all_rows, columns, last_choice;
   int first_unit, all_tiles, routed_tiles;  // set by the launch
 };
-enum : int { kMaxManyProducts = 6, kMaxManyWeights = 64 };
+enum : int { kMaxManyProducts = 8, kMaxManyWeights = 64 };
 struct ManyProducts {
   int count, rows, in_features, top_k;
   bool pairs_of[kMaxManyProducts];

@@ -14,7 +14,7 @@ namespace mneme::cuda::decode::batch {
 template <ManyEpilogue kEpilogue, int kHalf, typename SumOf>
 __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product, const Unit& u,
                               int64_t entry, int o, const float4& old, SumOf sum_of) {
-  const float4 sum = sum_of(o);
+  float4 sum = sum_of(o);
   const int64_t row = entry * product.out_features + u.first;
   if constexpr (kEpilogue == ManyEpilogue::kSwiGlu) {
     const float4 up = sum_of(kHalf + o);
@@ -28,6 +28,7 @@ __device__ inline void Finish(const ManyProducts& p, const ManyProduct& product,
     const bool second = u.pair && o >= kHalf;
     if (second) o -= kHalf;
     const int left = product.out_features - u.first - o;
+    if (product.bias != nullptr) AddSome(product.bias + u.first + o, left, sum);
     if (product.bf16_y) {
       if (left >= 4) SaveFour(static_cast<__nv_bfloat16*>(product.y) + row + o, sum);
       return;

@@ -38,6 +38,7 @@ struct Problem {
   int heads, key_dim, value_dim;
   int tiles;  // of rows, of a head: what a block, or a warp, takes at a time
   Lengths lengths;
+  bool early;  // as MatrixMemory() has it
 };
 
 // Some rows of a head of a segment's memory, and the entries to take them through.
@@ -51,14 +52,13 @@ struct Piece {
 __device__ inline bool FindPiece(const Problem& p, unsigned unit, Piece& piece) {
   const unsigned of_segment = p.heads * p.tiles, s = unit / of_segment;
   const unsigned rest = unit - s * of_segment, head = rest / p.tiles;
-  const Segment segment(p.segments, static_cast<int>(s));
   piece.head = static_cast<int>(head);
   piece.tile = static_cast<int>(rest - head * p.tiles);
-  piece.slot = segment.slot;
-  piece.memory = segment.memory;
-  piece.first = segment.first;
-  piece.length = segment.end - segment.first;
-  piece.fresh = segment.fresh != 0;
+  piece.slot = __ldcg(p.segments.slots + s);
+  piece.memory = __ldcg(p.segments.memories + s);
+  piece.first = __ldcg(p.segments.offsets + s);
+  piece.length = __ldcg(p.segments.offsets + s + 1) - piece.first;
+  piece.fresh = __ldcg(p.segments.fresh + s) != 0;
   if (piece.slot < 0) return false;
   return p.lengths == Lengths::kOne      ? piece.length == 1
          : p.lengths == Lengths::kLonger ? piece.length > 1

@@ -18,7 +18,7 @@ constexpr int kRowWarps = 4, kRowThreads = kRowWarps * kWarp;
 constexpr int BlocksOf(int warp_elements) { return warp_elements > 512 ? 5 : 8; }
 
 // A warp's rows of a piece.
-template <typename T, int kKeyDim, int kRows>
+template <typename T, int kKeyDim, int kRows, Cache kCache = Cache::kKeep>
 struct WarpRows {
   static constexpr int kPitch = RowPitch<T>(kKeyDim);
 
@@ -34,7 +34,7 @@ struct WarpRows {
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (float& x : s[r]) x = 0;
-      if (r < count && !piece.fresh) LoadRow<kKeyDim>(state + r * kPitch, s[r]);
+      if (r < count && !piece.fresh) LoadRow<kKeyDim, kCache>(state + r * kPitch, s[r]);
     }
   }
   __device__ void Store() const {
@@ -52,17 +52,24 @@ struct WarpRows {
 };
 
 // Segments of one entry. What all rows are multiplied by is copied to shared memory while they
-// come.
+// come; where they may, they are on their way before the kernel ahead has ended.
 template <typename Rule, typename T, int kKeyDim, int kRows>
 __global__ void __launch_bounds__(kRowThreads, BlocksOf(kRows* kKeyDim))
     RowsKernel(const __grid_constant__ Problem p) {
   constexpr int kVectors = Rule::kVectors;
   __shared__ alignas(16) float vectors[kVectors][kKeyDim];
   LetNextKernelStart();
-  WaitForPreviousKernel();
+  if (!p.early) WaitForPreviousKernel();
   Piece piece;
-  if (!FindPiece(p, blockIdx.x, piece)) return;
-  WarpRows<T, kKeyDim, kRows> rows(p, piece);
+  const bool found = FindPiece(p, blockIdx.x, piece);
+  if (!found) {
+    WaitForPreviousKernel();
+    return;
+  }
+  // Past the cache of the multiprocessor, in which an earlier kernel may have left what was there
+  // before.
+  WarpRows<T, kKeyDim, kRows, Cache::kGlobal> rows(p, piece);
+  if (p.early) WaitForPreviousKernel();
   const float* sources[kVectors];
   Token<Rule, kKeyDim>::FindVectors(p, piece.first, piece.head, sources);
   static_assert(kVectors * kKeyDim % 4 == 0);

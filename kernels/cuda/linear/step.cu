@@ -1,0 +1,65 @@
+// Products of a decode step's rows: all that have as many features go in one launch of the kernel
+// that multiplies fused steps (decode/batch/product.cu).
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/decode/batch/batch.h"
+#include "kernels/cuda/linear/batch.h"
+
+namespace mneme::cuda::linear {
+namespace {
+
+using decode::batch::kMaxManyChoices;
+using decode::batch::kMaxManyProducts;
+using decode::batch::LaunchManyProducts;
+using decode::batch::ManyEpilogue;
+using decode::batch::ManyProduct;
+using decode::batch::ManyProducts;
+
+constexpr int kFeatures = 64;  // of a stage of the kernel
+
+void Add(const LinearArgs& args, const void* rounded, ManyProducts& list) {
+  ManyProduct& product = list.products[list.count];
+  product.x = static_cast<const __nv_bfloat16*>(rounded);
+  product.y = args.y.data;
+  product.bf16_y = args.y.dtype == DType::kBF16;
+  product.bias = args.bias.as<const float>();
+  product.out_features = args.weights[0].out_features;
+  product.first_weight = list.count;
+  product.all_rows = 1;
+  product.columns = 1;
+  list.weights[list.count++] = static_cast<const __nv_bfloat16*>(args.weights[0].data);
+}
+
+}  // namespace
+
+bool TakesStep(const Device& device, std::span<const PackedMatrix> weights, int64_t rows) {
+  return HasHopperCode(device) && weights.size() == 1 && weights[0].dtype == DType::kBF16 &&
+         weights[0].in_features % kFeatures == 0 && IsAligned(weights[0]) &&
+         rows <= kMaxManyChoices;
+}
+
+void LinearStep(Device& device, LinearProducts products, std::span<const void* const> rounded) {
+  std::vector<bool> done(products.size(), false);
+  for (size_t first = 0; first < products.size(); ++first) {
+    if (done[first]) continue;
+    const LinearArgs& args = *products[first];
+    ManyProducts list = {};
+    list.rows = static_cast<int>(args.y.shape[0]);
+    list.in_features = args.weights[0].in_features;
+    for (size_t i = first; i < products.size() && list.count < kMaxManyProducts; ++i) {
+      const LinearArgs& other = *products[i];
+      const bool alike =
+          other.y.shape[0] == list.rows && other.weights[0].in_features == list.in_features;
+      // What adds to y is launched by itself.
+      if (done[i] || !alike || (i > first && (args.accumulate || other.accumulate))) continue;
+      Add(other, rounded[i], list);
+      done[i] = true;
+    }
+    LaunchManyProducts(device, list, args.accumulate ? ManyEpilogue::kAdd : ManyEpilogue::kStore);
+  }
+}
+
+}  // namespace mneme::cuda::linear

@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "base/log.h"
+#include "kernels/cuda/matrix_memory/held/held.cuh"
+#include "kernels/cuda/matrix_memory/held/held.h"
+#include "kernels/cuda/matrix_memory/rules/rules.h"
+
+namespace mneme::cuda::matrix_memory::held {
+namespace {
+
+// How rows are dealt out: to blocks of so many warps, so many to each. Blocks of kMost are all
+// there are of most heads.
+enum class Tile : uint8_t { kFewest, kFew, kMany, kMost };
+constexpr int kManyWarps = 8;
+constexpr int MostRows(int key_dim) { return key_dim == 64 ? 16 : 2048 / key_dim; }
+
+template <int kKeyDim, int kWarps, int kRows>
+void LaunchShape(Device& device, HeldProblem p, int64_t memories) {
+  p.pending.tiles = (p.pending.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
+  if (!RangeCountFits(device, p.pending)) return;
+  const int64_t blocks = memories * p.pending.heads * p.pending.tiles;
+  if (blocks == 0) return;
+  LaunchOverlapping(device, "matrix memory, writes held back", HeldKernel<kKeyDim, kWarps, kRows>,
+                    static_cast<int>(blocks), kWarps * kWarp,
+                    sizeof(HeldMemory<kKeyDim, kWarps, kRows>), 1, p);
+}
+
+template <int kKeyDim>
+void LaunchTile(Device& device, const HeldProblem& p, int64_t memories, Tile tile) {
+  constexpr int kMany = 1024 / kKeyDim > 8 ? 8 : 1024 / kKeyDim;
+  switch (tile) {
+    case Tile::kFewest:
+      return LaunchShape<kKeyDim, 4, kMany / 4>(device, p, memories);
+    case Tile::kFew:
+      return LaunchShape<kKeyDim, 4, kMany / 2>(device, p, memories);
+    case Tile::kMany:
+      return LaunchShape<kKeyDim, kManyWarps, kMany>(device, p, memories);
+    case Tile::kMost:
+      return LaunchShape<kKeyDim, kManyWarps, MostRows(kKeyDim)>(device, p, memories);
+  }
+}
+
+// Few matrices gain nothing from holding back: their time is latency. Neither do those that are a
+// little more, unless all of them come at once, while the kernel ahead still runs.
+constexpr int64_t kFewElements = 8 * 1024;  // of all matrices, for each multiprocessor
+int64_t MemoriesOf(const MatrixMemoryArgs& args) {
+  return std::min<int64_t>(args.out.shape[0], args.segments.count);
+}
+int64_t ElementsOf(const Device& device, const MatrixMemoryArgs& args) {
+  return MemoriesOf(args) * args.out.shape[1] * args.out.shape[2] * args.k.shape[2] /
+         device.multiprocessors();
+}
+
+void Launch(Device& device, const HeldProblem& p, int64_t memories, Tile tile) {
+  switch (p.pending.key_dim) {
+    case 64:
+      return LaunchTile<64>(device, p, memories, tile);
+    case 128:
+      return LaunchTile<128>(device, p, memories, tile);
+    case 256:
+      return LaunchTile<256>(device, p, memories, tile);
+    default:
+      CHECK(false) << "writes held back beside keys of " << p.pending.key_dim;
+  }
+}
+
+void SetPending(const PendingWrites& pending, Problem& p) {
+  CHECK(pending.capacity > 0 && pending.capacity <= kMaxPending);
+  p.capacity = pending.capacity;
+  p.phase = Field(pending.phase);
+  p.range = Field(pending.range);
+  p.keys = Field(pending.keys);
+  p.updates = Field(pending.updates);
+  p.decays = Field(pending.log_decay);
+}
+
+HeldProblem MakeProblem(const MatrixMemoryArgs& args, Task task) {
+  HeldProblem p = {};
+  p.rule = rules::MakeProblem(args);
+  p.key_decays = args.rule.decay == MatrixRule::Decay::kKey;
+  p.delta = args.rule.correction == MatrixRule::Correction::kDelta;
+  Problem& held = p.pending;
+  held.task = task;
+  held.segments = p.rule.segments;
+  held.heads = held.value_heads = p.rule.heads;
+  held.key_dim = p.rule.key_dim;
+  held.value_dim = p.rule.value_dim;
+  held.state = p.rule.state;
+  SetPending(args.pending, held);
+  const auto all_heads = [&](const rules::HeadRows& rows) {
+    return rows.data == nullptr || rows.heads == p.rule.heads;
+  };
+  CHECK(all_heads(p.rule.q) && all_heads(p.rule.k) && all_heads(p.rule.v) &&
+        all_heads(p.rule.decay) && all_heads(p.rule.beta))
+      << "writes held back of a memory whose tensors have fewer heads";
+  return p;
+}
+
+}  // namespace
+
+bool HaveKeyDecays(const PendingWrites& pending, int64_t heads, int64_t key_dim) {
+  return key_dim > 1 && pending.log_decay.memory_bytes == pending.capacity * heads * key_dim *
+                                                              static_cast<int64_t>(sizeof(float));
+}
+
+bool FitsAtOnce(const Device& device, const MatrixMemoryArgs& args) {
+  constexpr int kBlocks = 2;  // of a multiprocessor
+  const int64_t heads = args.out.shape[1], value_dim = args.out.shape[2];
+  const int rows = kManyWarps * MostRows(static_cast<int>(args.k.shape[2]));
+  const int64_t blocks = MemoriesOf(args) * heads * ((value_dim + rows - 1) / rows);
+  return ElementsOf(device, args) > kFewElements && blocks <= kBlocks * device.multiprocessors();
+}
+
+void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early) {
+  HeldProblem p = MakeProblem(args, Task::kDecode);
+  p.rule.early = early;
+  const int64_t elements = ElementsOf(device, args);
+  const bool at_once = FitsAtOnce(device, args);
+  p.pending.fold_all = !at_once && elements <= 32 * 1024;
+  const Tile tile = elements <= kFewElements ? Tile::kFewest
+                    : at_once                ? Tile::kMost
+                    : p.pending.fold_all     ? Tile::kFew
+                                             : Tile::kMany;
+  Launch(device, p, args.segments.count, tile);
+}
+
+void SettleSegments(Device& device, const MatrixMemoryArgs& args) {
+  Launch(device, MakeProblem(args, Task::kSettleSegments), args.segments.count, Tile::kMany);
+}
+
+void SettleSlots(Device& device, const SettleArgs& args) {
+  HeldProblem p = {};
+  p.key_decays = true;
+  Problem& held = p.pending;
+  held.task = Task::kSettleSlots;
+  held.fold_all = true;
+  const auto slots = static_cast<int>(args.slots.shape[0]);
+  held.segments = {.slots = args.slots.as<const int>(), .count = slots * args.memories};
+  held.memory_count = args.memories;
+  held.heads = held.value_heads = args.value_heads;
+  held.key_dim = args.key_dim;
+  held.value_dim = args.value_dim;
+  held.written = Field(args.written);
+  held.state = Field(args.state);
+  SetPending(args.pending, held);
+  Launch(device, p, held.segments.count, Tile::kMany);
+}
+
+}  // namespace mneme::cuda::matrix_memory::held

@@ -1,0 +1,23 @@
+// Rules other than the gated delta rule, of memories that hold writes back: HoldsBack() in
+// kernels/held_rules.h says which. kernels/pending_writes.h says what is stored.
+#pragma once
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::matrix_memory::held {
+
+// Whether the writes that are pending beside a memory of so many heads are of such a rule: their
+// decays are those of keys, or the gated delta rule's own kernels know nothing of it.
+bool HaveKeyDecays(const PendingWrites& pending, int64_t heads, int64_t key_dim);
+
+// Whether all matrices of a step fit the registers of the device at once.
+bool FitsAtOnce(const Device& device, const MatrixMemoryArgs& args);
+// Segments of one entry. `early`: as MatrixMemory() has it.
+void LaunchDecode(Device& device, const MatrixMemoryArgs& args, bool early);
+// Folds what is pending for the memories of segments of more than one entry.
+void SettleSegments(Device& device, const MatrixMemoryArgs& args);
+// SettleMemories where HaveKeyDecays().
+void SettleSlots(Device& device, const SettleArgs& args);
+
+}  // namespace mneme::cuda::matrix_memory::held

@@ -1,0 +1,344 @@
+// What decoded tokens go through between their projections and a memory, as one kernel: a warp
+// takes a head of a stream, or some channels of one without heads, from the projection to the end.
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <variant>
+
+#include "kernels/cuda/common/activation.cuh"
+#include "kernels/cuda/common/fours.cuh"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/common/rope.cuh"
+#include "kernels/cuda/common/segments.cuh"
+#include "kernels/cuda/matrix_memory/decay_gates.cuh"
+#include "kernels/cuda/matrix_memory/matrix_memory.h"
+
+namespace mneme::cuda::matrix_memory {
+namespace {
+
+constexpr int kWarps = 4, kThreads = kWarps * kWarp;
+constexpr int kMaxStreams = 8;
+constexpr int kWidth = 4;             // of a convolution, at most
+constexpr int kLaneSpan = 4 * kWarp;  // channels of a warp by one access of each lane
+constexpr int kMaxSpans = 4;
+
+enum class Last : uint8_t { kNothing, kL2Norm, kSumNorm, kRope, kDecay };
+
+struct Stream {
+  const void* x;  // [rows, channels] f32, or bf16 if `rounded`
+  const int32_t* entry_rows;
+  const float* conv;  // [channels, width], or null
+  Field window;
+  float* y;           // [entries, channels]
+  float* complement;  // the same, of kDecay, or null
+  GateRule gate;
+  const int64_t* positions;
+  const float* frequencies;
+  int channels, dim;  // of an entry, of a warp
+  int width;
+  int first_unit;  // warps of an entry before this stream's
+  bool rounded, rounded_window;
+  Last last;
+  Activation conv_activation, activation;
+  float activation_scale, norm_scale, eps;
+};
+
+struct Streams {
+  Stream list[kMaxStreams];
+  int count, units;  // units: warps of an entry
+  SegmentArrays segments;
+};
+
+__device__ inline float4 LoadEither(bool rounded, const void* p, int64_t at) {
+  return rounded ? LoadFour(static_cast<const __nv_bfloat16*>(p) + at)
+                 : LoadFour(static_cast<const float*>(p) + at);
+}
+template <typename F>
+__device__ inline void ForEach(float4& v, const F& f) {
+  v.x = f(v.x);
+  v.y = f(v.y);
+  v.z = f(v.z);
+  v.w = f(v.w);
+}
+
+// Of four channels: weights of all places, [channel][place], places that there are not zero.
+struct Filters {
+  float4 of_channel[4];
+
+  __device__ Filters() = default;
+  __device__ Filters(const float* weight, int width) {
+    if (width == kWidth) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) of_channel[i] = LoadFour(weight + i * kWidth);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const auto at = [&](int place) {
+        const int j = place - (kWidth - width);
+        return j < 0 ? 0.0f : weight[i * width + j];
+      };
+      of_channel[i] = {at(0), at(1), at(2), at(3)};
+    }
+  }
+  __device__ static float Sum(const float4& w, float a, float b, float c, float d) {
+    return fmaf(w.w, d, fmaf(w.z, c, fmaf(w.y, b, w.x * a)));
+  }
+  __device__ float4 Apply(const float4 (&past)[kWidth - 1], const float4& x) const {
+    return {Sum(of_channel[0], past[0].x, past[1].x, past[2].x, x.x),
+            Sum(of_channel[1], past[0].y, past[1].y, past[2].y, x.y),
+            Sum(of_channel[2], past[0].z, past[1].z, past[2].z, x.z),
+            Sum(of_channel[3], past[0].w, past[1].w, past[2].w, x.w)};
+  }
+};
+
+// The convolution of four channels of a token, whose window takes it in.
+__device__ inline float4 Convolve(const Stream& s, const Filters& filters, const Segment& segment,
+                                  int channel, float4 x) {
+  if (s.rounded_window) {
+    ForEach(x, [](float value) { return ToFloat(FromFloat<__nv_bfloat16>(value)); });
+  }
+  void* const window = s.window.At<void>(segment.slot, segment.memory);
+  const int missing = kWidth - s.width;
+  float4 past[kWidth - 1];
+#pragma unroll
+  for (int j = 0; j < kWidth - 1; ++j) {
+    past[j] = {};
+    if (j >= missing && segment.fresh == 0) {
+      past[j] = LoadEither(s.rounded_window, window, int64_t{j - missing} * s.channels + channel);
+    }
+  }
+  const auto keep = [&](int j, const float4& value) {  // as place j
+    if (j < missing) return;
+    const int64_t at = int64_t{j - missing} * s.channels + channel;
+    if (s.rounded_window) {
+      SaveFour(static_cast<__nv_bfloat16*>(window) + at, value);
+    } else {
+      SaveFour(static_cast<float*>(window) + at, value);
+    }
+  };
+#pragma unroll
+  for (int j = 0; j + 1 < kWidth - 1; ++j) keep(j, past[j + 1]);
+  keep(kWidth - 2, x);
+  float4 y = filters.Apply(past, x);
+  if (s.conv_activation == Activation::kSilu) ForEach(y, [](float value) { return Silu(value); });
+  return y;
+}
+
+// kSpans accesses of each lane take all channels of a warp.
+template <int kSpans>
+__device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
+                                  const GateWeights (&gates)[kSpans][4], float* shared,
+                                  float4 (&v)[kSpans]) {
+  const int lane = threadIdx.x % kWarp;
+  const auto for_each = [&](const auto& f) {
+#pragma unroll
+    for (int c = 0; c < kSpans; ++c) {
+      const int i = c * kLaneSpan + 4 * lane;
+      if (i < s.dim) f(v[c], i);
+    }
+  };
+  if (s.last == Last::kL2Norm || s.last == Last::kSumNorm) {
+    const bool squares = s.last == Last::kL2Norm;
+    float sum = 0;
+    for_each([&](float4& x, int) {
+      sum += squares ? x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w : x.x + x.y + x.z + x.w;
+    });
+    sum = WarpSum(sum) + s.eps;
+    const float factor = s.norm_scale / sqrtf(sum);
+    for_each([&](float4& x, int) {
+      ForEach(x, [&](float value) { return squares ? value * factor : value / sum; });
+    });
+  } else if (s.last == Last::kRope) {
+    for_each([&](float4& x, int i) { SaveFour(shared + i, x); });
+    __syncwarp();
+    const int64_t position = s.positions[entry];
+    const int half = s.dim / 2;
+    for_each([&](float4& x, int i) {
+      float* const values[] = {&x.x, &x.y, &x.z, &x.w};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const bool upper = i + k >= half;
+        const int j = upper ? i + k - half : i + k;
+        float sin, cos;
+        sincosf(ReducedAngle(position, s.frequencies[j]), &sin, &cos);
+        const float other = shared[upper ? j : j + half];
+        *values[k] = upper ? *values[k] * cos + other * sin : *values[k] * cos - other * sin;
+      }
+    });
+    __syncwarp();
+  } else if (s.last == Last::kDecay) {
+#pragma unroll
+    for (int c = 0; c < kSpans; ++c) {
+      const int i = c * kLaneSpan + 4 * lane;
+      if (i >= s.dim) continue;
+      float4 complement;
+      const auto gate = [&](float& value, int k, float& rest) {
+        const Gate g = GateOf(s.gate, gates[c][k], value);
+        value = g.log_decay;
+        rest = g.complement;
+      };
+      gate(v[c].x, 0, complement.x);
+      gate(v[c].y, 1, complement.y);
+      gate(v[c].z, 2, complement.z);
+      gate(v[c].w, 3, complement.w);
+      if (s.complement != nullptr) {
+        SaveFour(s.complement + entry * s.channels + first + i, complement);
+      }
+    }
+  }
+}
+
+template <int kSpans>
+__global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant__ Streams p) {
+  __shared__ float turned[kWarps][kSpans * kLaneSpan];
+  const int lane = threadIdx.x % kWarp;
+  const int64_t unit = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  const int number = static_cast<int>(unit / p.units);
+  const int own = static_cast<int>(unit - int64_t{number} * p.units);
+  int n = 0;
+  while (n + 1 < p.count && own >= p.list[n + 1].first_unit) ++n;
+  const Stream& s = p.list[n];
+  const int first = (own - s.first_unit) * s.dim;
+  // Weights are on their way while the kernel ahead still runs.
+  Filters filters[kSpans];
+  GateWeights gates[kSpans][4];
+#pragma unroll
+  for (int c = 0; c < kSpans; ++c) {
+    const int i = c * kLaneSpan + 4 * lane;
+    if (i >= s.dim) continue;
+    if (s.conv != nullptr) filters[c] = Filters(s.conv + int64_t{first + i} * s.width, s.width);
+    if (s.last == Last::kDecay) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) gates[c][k] = GateWeights(s.gate, first + i + k);
+    }
+  }
+  WaitForPreviousKernel();
+  // After the wait: the rule, which comes next, reads its state ahead.
+  LetNextKernelStart();
+  if (number >= p.segments.count) return;
+  const Segment segment(p.segments, number);
+  if (segment.slot < 0 || segment.end == segment.first) return;
+  const int64_t entry = segment.first;
+  const int64_t row = s.entry_rows != nullptr ? s.entry_rows[entry] : entry;
+
+  float4 v[kSpans];
+#pragma unroll
+  for (int c = 0; c < kSpans; ++c) {
+    const int i = c * kLaneSpan + 4 * lane;
+    v[c] = {};
+    if (i < s.dim) v[c] = LoadEither(s.rounded, s.x, row * s.channels + first + i);
+  }
+#pragma unroll
+  for (int c = 0; c < kSpans; ++c) {
+    const int i = c * kLaneSpan + 4 * lane;
+    if (i >= s.dim) continue;
+    if (s.conv != nullptr) v[c] = Convolve(s, filters[c], segment, first + i, v[c]);
+    ForEach(v[c], [&](float value) { return s.activation_scale * Activated(s.activation, value); });
+  }
+  FinishHead(s, entry, first, gates, turned[threadIdx.x / kWarp], v);
+#pragma unroll
+  for (int c = 0; c < kSpans; ++c) {
+    const int i = c * kLaneSpan + 4 * lane;
+    if (i < s.dim) SaveFour(s.y + entry * s.channels + first + i, v[c]);
+  }
+}
+
+// Channels of a warp, of a stream of which each is by itself; 0: there is no such number.
+int PieceOf(int channels) {
+  for (int dim = kLaneSpan; dim >= 4; dim -= 4) {
+    if (channels % dim == 0) return dim;
+  }
+  return 0;
+}
+
+// A stream for the device. False if the kernel does not take it.
+bool MakeStream(const MemoryStream& stream, Stream& s) {
+  s = {};
+  s.activation = s.conv_activation = Activation::kIdentity;
+  s.activation_scale = s.norm_scale = 1;
+  TensorView x, y, entry_rows;
+  int head = 0;  // channels that belong together
+  const auto follow = [&](const TensorView& from, const TensorView& rows, const TensorView& to) {
+    if (x.empty()) x = from, entry_rows = rows;
+    y = to;
+  };
+  if (stream.convolution.has_value()) {
+    const ShortConvArgs& conv = *stream.convolution;
+    follow(conv.x, conv.entry_rows, conv.y);
+    s.conv = conv.weight.as<const float>();
+    s.window = Field(conv.window);
+    s.width = static_cast<int>(conv.weight.shape[1]);
+    s.rounded_window = conv.window.dtype == DType::kBF16;
+    s.conv_activation = conv.activation;
+    if (!conv.bias.empty() || s.width > kWidth || !AreAligned(conv.weight, conv.window)) {
+      return false;
+    }
+  }
+  if (stream.activation.has_value()) {
+    const ActivateArgs& activation = *stream.activation;
+    follow(activation.x, activation.entry_rows, activation.y);
+    s.activation = activation.activation;
+    s.activation_scale = activation.scale;
+  }
+  if (const auto* norm = std::get_if<L2NormArgs>(&stream.last)) {
+    follow(norm->x, {}, norm->y);
+    s.last = Last::kL2Norm;
+    s.norm_scale = norm->scale;
+    s.eps = norm->eps;
+    head = static_cast<int>(norm->x.shape[2]);
+  } else if (const auto* norm = std::get_if<SumNormArgs>(&stream.last)) {
+    follow(norm->x, {}, norm->y);
+    s.last = Last::kSumNorm;
+    s.eps = norm->eps;
+    head = static_cast<int>(norm->x.shape[2]);
+  } else if (const auto* rope = std::get_if<RopeArgs>(&stream.last)) {
+    follow(rope->x, {}, rope->y);
+    s.last = Last::kRope;
+    s.positions = rope->positions.as<const int64_t>();
+    s.frequencies = rope->frequencies.as<const float>();
+    head = static_cast<int>(rope->x.shape[2]);
+  } else if (const auto* decay = std::get_if<DecayGatesArgs>(&stream.last)) {
+    follow(decay->x, decay->entry_rows, decay->log_decay);
+    s.last = Last::kDecay;
+    s.gate = GateRuleOf(*decay);
+    s.complement = decay->complement.as<float>();
+    if (!IsAligned(decay->complement)) return false;
+  }
+  s.channels = static_cast<int>(y.shape.elements() / std::max<int64_t>(y.shape[0], 1));
+  s.dim = head > 0 ? head : PieceOf(s.channels);
+  s.x = x.data;
+  s.rounded = x.dtype == DType::kBF16;
+  s.entry_rows = entry_rows.as<const int32_t>();
+  s.y = y.as<float>();
+  return s.dim > 0 && s.dim % 4 == 0 && s.dim <= kMaxSpans * kLaneSpan && AreAligned(x, y) &&
+         y.dtype == DType::kF32;
+}
+
+}  // namespace
+
+bool MatrixMemoryStep(Device& device, const MatrixMemoryStepArgs& args) {
+  Streams p = {};
+  if (args.rule.segments.longest != 1 || args.streams.size() > kMaxStreams) return false;
+  int dim = 0;
+  for (const MemoryStream& stream : args.streams) {
+    Stream& s = p.list[p.count++];
+    if (!MakeStream(stream, s)) return false;
+    s.first_unit = p.units;
+    p.units += s.channels / s.dim;
+    dim = std::max(dim, s.dim);
+  }
+  p.segments = ArraysOf(args.rule.segments);
+  const int64_t warps = int64_t{p.segments.count} * p.units;
+  if (warps > 0) {
+    const auto kernel = dim <= kLaneSpan       ? StreamsKernel<1>
+                        : dim <= 2 * kLaneSpan ? StreamsKernel<2>
+                                               : StreamsKernel<kMaxSpans>;
+    LaunchOverlapping(device, "streams of a decode step", kernel,
+                      static_cast<int>((warps + kWarps - 1) / kWarps), kThreads, 0, 1, p);
+  }
+  MatrixMemory(device, args.rule, /*early=*/warps > 0);
+  return true;
+}
+
+}  // namespace mneme::cuda::matrix_memory

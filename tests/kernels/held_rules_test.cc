@@ -1,0 +1,277 @@
+// Rules that HoldsBack(), with writes pending, against float64 token by token: on backends that
+// hold writes back.
+#include "kernels/held_rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+#include "tests/support/segments.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+struct HeldCase {
+  std::string name;
+  MatrixRule rule;
+  int heads, key_dim, value_dim;
+  int slots;  // so many that all at once are worth holding back for
+};
+
+std::vector<HeldCase> Cases() {
+  using Decay = MatrixRule::Decay;
+  using Correction = MatrixRule::Correction;
+  const auto rule = [](Decay decay, Correction correction) {
+    return MatrixRule{.decay = decay, .correction = correction};
+  };
+  return {{"kda", rule(Decay::kKey, Correction::kDelta), 4, 128, 128, 44},
+          {"gla", rule(Decay::kKey, Correction::kNone), 3, 128, 200, 40},
+          {"gla, keys of 64", rule(Decay::kKey, Correction::kNone), 4, 64, 324, 36},
+          {"kda, keys of 256", rule(Decay::kKey, Correction::kDelta), 2, 256, 260, 24},
+          {"delta_net", rule(Decay::kNone, Correction::kDelta), 4, 128, 128, 44},
+          {"linear_attn", rule(Decay::kNone, Correction::kNone), 2, 256, 256, 24},
+          {"retnet", rule(Decay::kConstant, Correction::kNone), 2, 256, 512, 14}};
+}
+
+// The memories of some sessions, on a backend and in float64.
+class HeldMemories {
+ public:
+  static constexpr int kMemories = 2;
+
+  HeldMemories(Backend& backend, uint64_t seed, const HeldCase& held)
+      : held_(held),
+        capacity_(std::min<int>(backend.state_format().pending_writes, kHeldWrites)),
+        decay_width_(held.rule.decay == MatrixRule::Decay::kKey ? held.key_dim : 1),
+        random_(seed),
+        bench_(backend),
+        written_(bench_, held.slots, kMemories, 1, DType::kU8),
+        states_(bench_, held.slots, kMemories, StateElements(), DType::kF32),
+        phase_(bench_, held.slots, 1, 1, DType::kI32),
+        range_(bench_, held.slots, kMemories, 2, DType::kI32),
+        keys_(NewPending(held.key_dim)),
+        updates_(NewPending(held.value_dim)),
+        decays_(NewPending(decay_width_)),
+        rows_(static_cast<size_t>(held.slots) * kMemories) {
+    for (int slot = 0; slot < held.slots; ++slot) {
+      const int32_t phase = 5 * slot % (capacity_ + 1);
+      backend.CopyFromHost(phase_.view().At(slot, 0), &phase, sizeof(phase));
+      for (int memory = 0; memory < kMemories; ++memory) written_.Write(slot, memory, {0});
+    }
+    for (int head = 0; head < held.heads; ++head) constant_.push_back(-0.02 * (head + 1));
+    for (double& decay : constant_) decay = RoundTo(decay, DType::kF32);
+  }
+
+  // A token of some memories of the first `slots` slots, or up to `longest`. Compares the outputs.
+  void Step(int slots, double chance, int longest) {
+    std::vector<SegmentSpec> list;
+    for (int memory = 0; memory < kMemories; ++memory) {
+      for (int slot = 0; slot < slots; ++slot) {
+        const int length = random_.Chance(chance) ? random_.Int(1, longest) : 0;
+        const bool padding = random_.Chance(0.05);
+        const bool fresh = Rows(slot, memory).empty();
+        list.push_back({length, padding ? -1 : slot, memory, !padding && length > 0 && fresh});
+        if (!list.back().fresh) continue;
+        Rows(slot, memory).assign(StateElements(), 0.0);
+        written_.Write(slot, memory, {1});
+      }
+    }
+    const std::vector<std::byte> before = states_.Bytes(), keys_before = keys_.Bytes(),
+                                 updates_before = updates_.Bytes(), decays_before = decays_.Bytes(),
+                                 range_before = range_.Bytes();
+    const int n = Entries(list), heads = held_.heads;
+    Workbench bench(bench_.backend());
+    const std::vector<double> q = UnitVectors(n * heads), k = UnitVectors(n * heads);
+    const std::vector<double> v = random_.NormalValues(int64_t{n} * heads * held_.value_dim);
+    const std::vector<double> beta = random_.UniformValues(n * heads, 0, 1);
+    std::vector<double> decay;
+    for (int i = 0; i < n * heads * held_.key_dim; ++i) {
+      const bool forgets = random_.Chance(0.002);
+      decay.push_back(forgets ? -INFINITY
+                              : RoundTo(-std::exp(random_.Uniform(-9, 0)), DType::kF32));
+    }
+    MatrixMemoryArgs args = {.rule = held_.rule,
+                             .q = bench.Activations(q, {n, heads, held_.key_dim}),
+                             .k = bench.Activations(k, {n, heads, held_.key_dim}),
+                             .v = bench.Activations(v, {n, heads, held_.value_dim}),
+                             .scale = 0.5f,
+                             .segments = Upload(bench, list),
+                             .state = states_.view(),
+                             .pending = Pending(),
+                             .out = bench.NewActivations({n, heads, held_.value_dim})};
+    for (const SegmentSpec& segment : list) {
+      args.segments.longest = std::max(args.segments.longest, segment.length);
+    }
+    if (held_.rule.decay == MatrixRule::Decay::kKey) {
+      args.log_decay = bench.Activations(decay, {n, heads, held_.key_dim});
+    } else if (held_.rule.decay == MatrixRule::Decay::kConstant) {
+      args.log_decay = bench.Floats(constant_, {heads});
+    }
+    if (held_.rule.correction == MatrixRule::Correction::kDelta) {
+      args.beta = bench.Activations(beta, {n, heads});
+    }
+    bench.kernels().MatrixMemory(args);
+
+    std::vector<double> want;
+    std::vector<int> active;
+    const std::vector<int> offsets = Offsets(list);
+    for (size_t s = 0; s < list.size(); ++s) {
+      if (!list[s].active()) continue;
+      active.push_back(static_cast<int>(s));
+      for (int e = offsets[s]; e < offsets[s + 1]; ++e) {
+        for (int head = 0; head < heads; ++head) {
+          const int64_t at = int64_t{e} * heads + head;
+          TakeToken(
+              &Rows(list[s].slot, list[s].memory)[int64_t{head} * held_.value_dim * held_.key_dim],
+              head, &q[at * held_.key_dim], &k[at * held_.key_dim], &v[at * held_.value_dim],
+              &decay[at * held_.key_dim], beta[at], want);
+        }
+      }
+    }
+    const std::vector<double> got =
+        PickEntries(bench.Read(args.out), heads * held_.value_dim, list, active);
+    EXPECT_LE(RelativeError(got, want), kBound);
+    const auto touched = [&list](int slot, int memory) { return IsActive(list, slot, memory); };
+    EXPECT_TRUE(states_.OnlyTouched(before, touched)) << "another matrix was written";
+    EXPECT_TRUE(keys_.OnlyTouched(keys_before, touched)) << "another memory's keys";
+    EXPECT_TRUE(updates_.OnlyTouched(updates_before, touched)) << "another memory's updates";
+    EXPECT_TRUE(decays_.OnlyTouched(decays_before, touched)) << "another memory's decays";
+    EXPECT_TRUE(range_.OnlyTouched(range_before, touched)) << "another memory's range";
+    for (const SegmentSpec& segment : list) {
+      held_back_ = held_back_ || (segment.active() && Pends(segment.slot, segment.memory));
+    }
+  }
+
+  void Settle() {
+    std::vector<int> slots;
+    for (int slot = 0; slot < held_.slots; ++slot) slots.push_back(slot);
+    bench_.kernels().SettleMemories({.slots = bench_.Ints(slots),
+                                     .memories = kMemories,
+                                     .written = written_.view(),
+                                     .heads = held_.heads,
+                                     .key_dim = held_.key_dim,
+                                     .value_heads = held_.heads,
+                                     .value_dim = held_.value_dim,
+                                     .state = states_.view(),
+                                     .pending = Pending()});
+    std::vector<double> got, want;
+    for (int slot = 0; slot < held_.slots; ++slot) {
+      for (int memory = 0; memory < kMemories; ++memory) {
+        const std::vector<double>& rows = Rows(slot, memory);
+        if (rows.empty()) continue;
+        EXPECT_FALSE(Pends(slot, memory)) << "slot " << slot << ", memory " << memory;
+        const std::vector<double> state = states_.Read(slot, memory);
+        got.insert(got.end(), state.begin(), state.end());
+        want.insert(want.end(), rows.begin(), rows.end());
+      }
+    }
+    EXPECT_LE(RelativeError(got, want), kBound);
+  }
+
+  bool held_back() const { return held_back_; }
+  SeededRandom& random() { return random_; }
+
+ private:
+  // Some twenty roundings of every number before it has faded.
+  static constexpr double kBound = 1e-5;
+
+  int64_t StateElements() const { return int64_t{held_.heads} * held_.value_dim * held_.key_dim; }
+  SlabPool NewPending(int width) {
+    return SlabPool(bench_, held_.slots, kMemories, int64_t{capacity_} * held_.heads * width,
+                    DType::kF32);
+  }
+  PendingWrites Pending() {
+    return {.capacity = capacity_,
+            .phase = phase_.view(),
+            .range = range_.view(),
+            .keys = keys_.view(),
+            .updates = updates_.view(),
+            .log_decay = decays_.view()};
+  }
+  std::vector<double>& Rows(int slot, int memory) { return rows_[slot * kMemories + memory]; }
+  bool Pends(int slot, int memory) {
+    int32_t range[2];
+    bench_.backend().CopyToHost(range, range_.view().At(slot, memory), sizeof(range));
+    return range[0] != range[1];
+  }
+  std::vector<double> UnitVectors(int count) {
+    std::vector<double> values = random_.NormalValues(int64_t{count} * held_.key_dim);
+    for (double& value : values) {
+      value = RoundTo(value / std::sqrt(static_cast<double>(held_.key_dim)), DType::kF32);
+    }
+    return values;
+  }
+
+  // One head's matrix `s`; appends the outputs.
+  void TakeToken(double* s, int head, const double* q, const double* k, const double* v,
+                 const double* log_decay, double beta, std::vector<double>& out) const {
+    const int n = held_.key_dim;
+    std::vector<double> decay(static_cast<size_t>(n), 1.0);
+    for (int j = 0; j < n; ++j) {
+      if (held_.rule.decay == MatrixRule::Decay::kKey) decay[j] = std::exp(log_decay[j]);
+      if (held_.rule.decay == MatrixRule::Decay::kConstant) decay[j] = std::exp(constant_[head]);
+    }
+    for (int i = 0; i < held_.value_dim; ++i, s += n) {
+      double recall = 0, read = 0;
+      for (int j = 0; j < n; ++j) recall += (s[j] *= decay[j]) * k[j];
+      const bool delta = held_.rule.correction == MatrixRule::Correction::kDelta;
+      const double u = delta ? beta * (v[i] - recall) : v[i];
+      for (int j = 0; j < n; ++j) read += (s[j] += u * k[j]) * q[j];
+      out.push_back(0.5 * read);
+    }
+  }
+
+  const HeldCase held_;
+  const int capacity_, decay_width_;
+  SeededRandom random_;
+  Workbench bench_;
+  SlabPool written_, states_, phase_, range_, keys_, updates_, decays_;
+  std::vector<double> constant_;
+  std::vector<std::vector<double>> rows_;
+  bool held_back_ = false;
+};
+
+class HeldRulesTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> backend_ = GetParam().Make(2, DType::kF32);
+};
+
+// Few tokens are written at once, many held back, longer segments find writes pending: a memory
+// sees all of it, in any order.
+TEST_P(HeldRulesTest, BatchesOfEverySizeShareMemories) {
+  if (backend_->state_format().pending_writes == 0) GTEST_SKIP() << "holds nothing back";
+  uint64_t seed = 40;
+  for (const HeldCase& held : Cases()) {
+    SCOPED_TRACE(held.name + ", seed " + std::to_string(++seed));
+    ASSERT_TRUE(HoldsBack(held.rule, held.key_dim, held.value_dim, DType::kF32));
+    HeldMemories memories(*backend_, seed, held);
+    memories.Step(held.slots, 1, 1);
+    for (int step = 0; step < 40; ++step) {
+      // All at once, some of them, or few.
+      const int some = memories.random().Int(held.slots / 3, held.slots / 2);
+      const int slots = memories.random().Chance(0.5)   ? held.slots
+                        : memories.random().Chance(0.6) ? some
+                                                        : memories.random().Int(1, 4);
+      const int longest = memories.random().Chance(0.1) ? 5 : 1;
+      memories.Step(slots, 0.97, longest);
+      if (HasFailure()) return;
+    }
+    memories.Settle();
+    for (int step = 0; step < 3; ++step) memories.Step(held.slots, 0.9, 1);
+    memories.Settle();
+    EXPECT_TRUE(memories.held_back()) << "nothing was ever pending";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, HeldRulesTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace mneme
