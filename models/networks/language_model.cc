@@ -67,9 +67,14 @@ class LanguageModel final : public Network {
     if (first_values_ > 0) ctx.first_values = ctx.Temp({ctx.batch.tokens, first_values_});
     BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
     ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = stream.hidden});
-    const DecodeDone done = DecodeLayers(ctx, stream, logit_tokens, logits);
-    if (done == DecodeDone::kNothing) {
-      for (const auto& block : blocks_) block->Forward(ctx, stream);
+    DecodeDone done = DecodeDone::kNothing;
+    for (size_t first = 0; first < blocks_.size();) {
+      const Run run = DecodeRun(ctx, stream, first, logit_tokens, logits);
+      done = run.done;
+      if (done == DecodeDone::kNothing) {
+        for (size_t i = first; i < run.end; ++i) blocks_[i]->Forward(ctx, stream);
+      }
+      first = run.end;
     }
 
     const int64_t rows = logit_tokens.shape[0];
@@ -100,26 +105,34 @@ class LanguageModel final : public Network {
     return index;
   }
 
-  // All layers as one operation, and the logits with them, in a step of decode rows and where the
-  // device has it.
-  DecodeDone DecodeLayers(ForwardContext& ctx, BlockStream& stream, const TensorView& logit_tokens,
-                          const TensorView& logits) const {
-    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr || norm_.kind != NormKind::kRms) {
-      return DecodeDone::kNothing;
-    }
+  // Blocks from one on, up to `end`.
+  struct Run {
+    size_t end = 0;
+    DecodeDone done = DecodeDone::kNothing;  // by a fused operation
+  };
+  // The blocks from `first` on that can be one operation, done as such where the device has it, in
+  // a step of decode rows; and the logits with the last of all. At least one block, fused or not;
+  // all of them in other steps.
+  Run DecodeRun(ForwardContext& ctx, BlockStream& stream, size_t first,
+                const TensorView& logit_tokens, const TensorView& logits) const {
+    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr) return {.end = blocks_.size()};
     const Workspace::Scope scope(ctx.workspace);
     std::vector<DecodeLayerArgs> steps;
-    for (const auto& block : blocks_) {
-      const std::optional<DecodeLayerArgs> step = block->StepArgs(ctx, stream);
-      if (!step.has_value()) return DecodeDone::kNothing;
+    for (size_t i = first; i < blocks_.size(); ++i) {
+      const std::optional<DecodeLayerArgs> step = blocks_[i]->StepArgs(ctx, stream);
+      if (!step.has_value()) break;
       steps.push_back(*step);
     }
+    if (steps.empty()) return {.end = first + 1};
+    const size_t end = first + steps.size();
     const DecodeHeadArgs head = {.tokens = logit_tokens,
                                  .norm = norm_.weight,
                                  .norm_eps = norm_.eps,
                                  .head = head_,
                                  .logits = logits};
-    return ctx.kernels().DecodeLayers(steps, logit_tokens.shape[0] > 0 ? &head : nullptr);
+    const bool to_logits =
+        end == blocks_.size() && logit_tokens.shape[0] > 0 && norm_.kind == NormKind::kRms;
+    return {.end = end, .done = ctx.kernels().DecodeLayers(steps, to_logits ? &head : nullptr)};
   }
 
   NetworkInfo info_;
