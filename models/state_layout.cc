@@ -108,6 +108,14 @@ std::optional<int64_t> StateLayout::max_tokens() const {
   return most;
 }
 
+int64_t StateLayout::growing_bytes() const {
+  int64_t bytes = 0;
+  for (const ContextGroup& group : groups_) {
+    if (group.guard == StateGuard::kFirstRows) bytes += group.bytes();
+  }
+  return bytes;
+}
+
 std::vector<ByteRange> WrittenBytes(const StateLayout& layout, const StateField& field,
                                     const std::byte* slab, int64_t tokens) {
   std::vector<ByteRange> pieces;

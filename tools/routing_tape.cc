@@ -43,6 +43,8 @@ absl::Status RoutingTape::LoadForced(const std::string& path, int64_t tokens) {
   std::memcpy(forced_.data(), file.Bytes(*routing).data(), forced_.size() * sizeof(int32_t));
   for (size_t i = 0; i < forced_.size(); ++i) {
     const size_t first = i / top_k_ * top_k_;
+    const size_t of_first_token = i % (static_cast<size_t>(layers_) * top_k_);
+    if (forced_[i] == -1 && forced_[of_first_token] == -1) continue;
     const bool repeated = std::find(&forced_[first], &forced_[i], forced_[i]) != &forced_[i];
     if (forced_[i] < 0 || forced_[i] >= memories_ || repeated) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -58,12 +60,12 @@ void RoutingTape::BeginStep(int first_token, int count) {
   step_first_ = first_token;
   step_count_ = count;
   tokens_ += count;
-  indices_.resize(static_cast<size_t>(tokens_ * layers_ * top_k_));
+  indices_.resize(static_cast<size_t>(tokens_ * layers_ * top_k_), -1);
   weights_.resize(indices_.size());
 }
 
 TensorView RoutingTape::Forced(int layer, int tokens, int top_k) {
-  if (forced_.empty()) return {};
+  if (forced_.empty() || forced_[At(0, layer)] < 0) return {};
   CHECK(tokens == step_count_ && top_k == top_k_) << "only a session that is alone can be forced";
   std::vector<int32_t> step;
   for (int i = 0; i < step_count_; ++i) {

@@ -42,6 +42,8 @@ constexpr Variant kVariants[] = {
     {"rwkv7", "{}"},
     {"rwkv7", R"({"head_dim": 16, "value_dim": 128, "norm_bias": false})"},
     {"rwkv7", R"({"attn": {"layers": [1], "num_heads": 2, "qkv_bias": true}})"},
+    {"gpt2", "{}"},
+    {"gpt2", R"({"n_head": 2, "n_inner": 96, "scale_attn_by_inverse_layer_idx": true})"},
     {"mamba", "{}"},
     {"mamba", R"({"state_size": 20, "conv_kernel": 3, "use_bias": true, "use_conv_bias": false})"},
     {"falcon_mamba", "{}"},
@@ -123,8 +125,8 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
     // Memories on both sides of attention.
     spec.config.delta.shared_memory = true;
     spec.config.layers = 3;
+    spec.attn = {{"layers", {1}}, {"num_heads", 4}, {"num_kv_heads", 2}};
     specs.push_back(spec.ToModelSpec());
-    specs.back().config["attn"] = {{"layers", {1}}, {"num_heads", 4}, {"num_kv_heads", 2}};
   } else if (model_type == "gated_deltanet") {
     GatedDeltaSpec spec = TinySpec("gdn-tiny");
     specs.push_back(spec.ToModelSpec());
@@ -133,10 +135,9 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
     specs.push_back(spec.ToModelSpec());
     spec = TinySpec("gdn-tiny");
     spec.config.layers = 4;
+    spec.attn = {{{"layers", {0}}, {"num_heads", 4}, {"num_kv_heads", 1}, {"window_size", 21}},
+                 {{"layers", {3}}, {"num_heads", 2}, {"qkv_bias", true}, {"rope_theta", 500}}};
     specs.push_back(spec.ToModelSpec());
-    specs.back().config["attn"] = {
-        {{"layers", {0}}, {"num_heads", 4}, {"num_kv_heads", 1}, {"window_size", 21}},
-        {{"layers", {3}}, {"num_heads", 2}, {"qkv_bias", true}, {"rope_theta", 500}}};
   }
   for (const Variant& variant : kVariants) {
     if (model_type == variant.model_type) {
