@@ -43,14 +43,15 @@ absl::Status RoutingTape::LoadForced(const std::string& path, int64_t tokens) {
   std::memcpy(forced_.data(), file.Bytes(*routing).data(), forced_.size() * sizeof(int32_t));
   for (size_t i = 0; i < forced_.size(); ++i) {
     const size_t first = i / top_k_ * top_k_;
-    const size_t of_first_token = i % (static_cast<size_t>(layers_) * top_k_);
-    if (forced_[i] == -1 && forced_[of_first_token] == -1) continue;
+    const bool routed = forced_[At(0, static_cast<int>(i / top_k_ % layers_))] != -1;
+    if (!routed && forced_[i] == -1) continue;
     const bool repeated = std::find(&forced_[first], &forced_[i], forced_[i]) != &forced_[i];
-    if (forced_[i] < 0 || forced_[i] >= memories_ || repeated) {
+    if (!routed || forced_[i] < 0 || forced_[i] >= memories_ || repeated) {
       return absl::InvalidArgumentError(absl::StrCat(
           path, ": element ", i, " of tensor \"routing\" is ", forced_[i], ", expected ",
-          repeated ? "memories that differ for each token"
-                   : absl::StrCat("a memory from 0 to ", memories_ - 1)));
+          !routed    ? "-1, as its layer has no router"
+          : repeated ? "memories that differ for each token"
+                     : absl::StrCat("a memory from 0 to ", memories_ - 1)));
     }
   }
   return absl::OkStatus();
