@@ -34,7 +34,7 @@ def test_a_full_session_ends_its_answer_and_says_so(server, name):
     assert full.finish_reason is mneme.FinishReason.LENGTH
     assert full.context_full
     assert len(full.token_ids) == drawn
-    assert client.get_session(name).position == MAX_CONTEXT + 1
+    assert client.sessions.get(name).position == MAX_CONTEXT + 1
 
     status, text = complete(server, prompt=prompt, max_tokens=4)
     assert status == 200
@@ -58,7 +58,7 @@ def test_a_prompt_beyond_the_context_is_refused_before_any_work(server, name):
         client.generate(prompt, max_tokens=1, session=name)
     assert refused.value.reason == "CONTEXT_FULL"
     with pytest.raises(mneme.NotFound):
-        client.get_session(name)
+        client.sessions.get(name)
 
     status, text = complete(server, prompt=prompt, max_tokens=1, session_id=name)
     error = json.loads(text)["error"]
@@ -68,10 +68,11 @@ def test_a_prompt_beyond_the_context_is_refused_before_any_work(server, name):
     assert numbers in error["message"]
     assert f"{MAX_CONTEXT} together (--max-context)" in error["message"]
     with pytest.raises(mneme.NotFound):
-        client.get_session(name)
+        client.sessions.get(name)
 
     # The same of what is left to a session.
     client.generate(prompt[:30], max_tokens=1, ignore_eos=True, session=name)
-    with pytest.raises(mneme.InvalidArgument, match="would feed 12 tokens to a session that was fed 30"):
+    left = "would feed 12 tokens to a session that was fed 30"
+    with pytest.raises(mneme.InvalidArgument, match=left):
         client.generate(prompt[:11], max_tokens=1, session=name)
-    assert client.get_session(name).position == 31
+    assert client.sessions.get(name).position == 31
