@@ -63,6 +63,28 @@ class LanguageModel final : public Network {
     for (const auto& block : blocks_) block->Settle(ctx, slots);
   }
 
+  DecodePlan CompileDecode(Backend& backend, const Slabs& slabs) const override {
+    const DecodeHead head = {.norm = norm_.weight, .norm_eps = norm_.eps, .head = head_};
+    DecodePlan plan;
+    std::vector<DecodeLayer> run;
+    for (size_t i = 0; i <= blocks_.size(); ++i) {
+      const bool ends = i == blocks_.size();
+      std::optional<DecodeLayer> layer;
+      if (!ends) layer = blocks_[i]->Fused(slabs);
+      if (!run.empty() && (!layer.has_value() || !HaveSameShape(run.front(), *layer))) {
+        auto program = backend.kernels().CompileDecode(
+            run, ends && norm_.kind == NormKind::kRms ? &head : nullptr);
+        const int count = static_cast<int>(run.size());
+        if (program != nullptr) {
+          plan.runs.push_back({static_cast<int>(i) - count, count, std::move(program)});
+        }
+        run.clear();
+      }
+      if (layer.has_value()) run.push_back(*layer);
+    }
+    return plan;
+  }
+
   void Forward(ForwardContext& step, const TensorView& logit_tokens,
                const TensorView& logits) const override {
     const Workspace::Scope scope(step.workspace);
@@ -75,18 +97,9 @@ class LanguageModel final : public Network {
       ctx.kernels().AddPositions(
           {.positions = ctx.row_index.token_positions, .table = positions_, .y = stream.hidden});
     }
-    DecodeDone done = DecodeDone::kNothing;
-    for (size_t first = 0; first < blocks_.size();) {
-      const Run run = DecodeRun(ctx, stream, first, logit_tokens, logits);
-      done = run.done;
-      if (done == DecodeDone::kNothing) {
-        for (size_t i = first; i < run.end; ++i) blocks_[i]->Forward(ctx, stream);
-      }
-      first = run.end;
-    }
-
+    const bool has_logits = RunBlocks(ctx, stream, logit_tokens, logits);
     const int64_t rows = logit_tokens.shape[0];
-    if (rows == 0 || done == DecodeDone::kLogits) return;
+    if (rows == 0 || has_logits) return;
     const TensorView last = ctx.Temp({rows, info_.model_dim});
     ctx.kernels().GatherRows({.x = stream.hidden, .indices = logit_tokens, .y = last});
     ApplyNorm(ctx.kernels(), norm_, last, last);
@@ -113,34 +126,47 @@ class LanguageModel final : public Network {
     return index;
   }
 
-  // Blocks from one on, up to `end`.
-  struct Run {
-    size_t end = 0;
-    DecodeDone done = DecodeDone::kNothing;  // by a fused operation
-  };
-  // The blocks from `first` on that can be one operation, done as such where the device has it, in
-  // a step of decode rows; and the logits with the last of all. At least one block, fused or not;
-  // all of them in other steps.
-  Run DecodeRun(ForwardContext& ctx, BlockStream& stream, size_t first,
-                const TensorView& logit_tokens, const TensorView& logits) const {
-    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr) return {.end = blocks_.size()};
-    const Workspace::Scope scope(ctx.workspace);
-    std::vector<DecodeLayerArgs> steps;
-    for (size_t i = first; i < blocks_.size(); ++i) {
-      const std::optional<DecodeLayerArgs> step = blocks_[i]->StepArgs(ctx, stream);
-      if (!step.has_value()) break;
-      steps.push_back(*step);
+  // Whether the logits are there as well.
+  bool RunBlocks(ForwardContext& ctx, BlockStream& stream, const TensorView& logit_tokens,
+                 const TensorView& logits) const {
+    int next = 0;
+    const auto run_until = [&](int end) {
+      for (; next < end; ++next) blocks_[next]->Forward(ctx, stream);
+    };
+    if (ctx.decode != nullptr && ctx.batch.longest_row == 1) {
+      for (const DecodePlan::Run& run : ctx.decode->runs) {
+        run_until(run.first);
+        if (ctx.routing != nullptr) {
+          for (; next < run.first + run.count; ++next) RunWatched(ctx, stream, run, next);
+          continue;
+        }
+        const DecodeDone done = run.program->Run({.hidden = stream.hidden,
+                                                  .slots = ctx.batch.slots,
+                                                  .tokens = logit_tokens,
+                                                  .logits = logits},
+                                                 0, run.count);
+        if (done == DecodeDone::kLogits) return true;
+        if (done == DecodeDone::kLayers) next += run.count;
+      }
     }
-    if (steps.empty()) return {.end = first + 1};
-    const size_t end = first + steps.size();
-    const DecodeHeadArgs head = {.tokens = logit_tokens,
-                                 .norm = norm_.weight,
-                                 .norm_eps = norm_.eps,
-                                 .head = head_,
-                                 .logits = logits};
-    const bool to_logits =
-        end == blocks_.size() && logit_tokens.shape[0] > 0 && norm_.kind == NormKind::kRms;
-    return {.end = end, .done = ctx.kernels().DecodeLayers(steps, to_logits ? &head : nullptr)};
+    run_until(static_cast<int>(blocks_.size()));
+    return false;
+  }
+
+  // A layer of a run by itself, as what its router chooses is to be seen, or was chosen already.
+  void RunWatched(ForwardContext& ctx, BlockStream& stream, const DecodePlan::Run& run,
+                  int layer) const {
+    const Workspace::Scope scope(ctx.workspace);
+    const bool routes = info_.memories > 0;
+    const DecodeStepArgs step = {
+        .hidden = stream.hidden,
+        .slots = ctx.batch.slots,
+        .choice = routes ? ctx.NewChoice(layer, info_.top_k) : RoutingChoice{}};
+    if (run.program->Run(step, layer - run.first, 1) == DecodeDone::kNothing) {
+      blocks_[layer]->Forward(ctx, stream);
+    } else if (routes) {
+      ctx.Tell(layer, step.choice);
+    }
   }
 
   NetworkInfo info_;
