@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -108,11 +109,9 @@ class ConfigReader {
   }
 
   const std::string& path() const { return path_; }
-  // Takes over the error and the values of `part`, a reader of the object under `key`.
-  void Adopt(const char* key, const ConfigReader& part) {
-    if (status_.ok()) status_ = part.status_;
-    Keep(key, part.values());
-  }
+  // Takes over the error and the hints of `part`, a reader of an object within this one that has
+  // read all it wants. What its values come to is the caller's to Keep.
+  void Adopt(const ConfigReader& part);
 
   // The value of `key` that is in force, where it follows from other keys.
   template <typename T>
@@ -126,11 +125,14 @@ class ConfigReader {
     disregarded_.insert(keys.begin(), keys.end());
   }
 
-  // Keys asked for so far, whether they are there or not.
-  const std::set<std::string, std::less<>>& asked() const { return asked_; }
+  // Whether it was asked for so far, there or not, or disregarded.
   bool IsKnown(absl::string_view key) const {
     return asked_.contains(key) || disregarded_.contains(key);
   }
+  // A line for each key of the file that nobody asked for and that is spelled much like one that
+  // somebody did: such a key would silently leave its default in force. Other unknown keys are none
+  // of ours: upstream writes many that concern training only.
+  std::vector<std::string> Hints() const;
   // The values in force of keys read so far, one a line and in the order of keys: equal texts where
   // files say the same, whether they spell out a default or not.
   std::string values() const {
@@ -166,6 +168,7 @@ class ConfigReader {
   mutable std::set<std::string, std::less<>> asked_;
   std::set<std::string, std::less<>> disregarded_;
   std::map<std::string, nlohmann::json> values_;
+  std::vector<std::string> hints_of_parts_;
 };
 
 }  // namespace mneme

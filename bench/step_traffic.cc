@@ -41,6 +41,12 @@ std::optional<MemoryWeight> ParseMemoryWeight(absl::string_view name, int memori
   return std::nullopt;
 }
 
+// By the names that families give it.
+bool IsEmbedding(absl::string_view name) {
+  return absl::EndsWith(name, "embeddings.weight") || absl::EndsWith(name, "embed_tokens.weight") ||
+         absl::EndsWith(name, "wte.weight");
+}
+
 // "layers.3.k_window" -> 3
 int LayerOfField(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
@@ -67,13 +73,15 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
     const std::vector<int64_t>& shape = entry.tensor->shape;
     const auto bytes = static_cast<double>(entry.tensor->bytes());
     const double elements = shape.size() == 2 ? static_cast<double>(entry.tensor->elements()) : 0;
-    const bool is_embedding = name == "model.embeddings.weight";
-    if (is_embedding) traffic.embedding_row_bytes_ = bytes / info.vocab;
+    const bool is_embedding = IsEmbedding(name), is_positions = absl::EndsWith(name, "wpe.weight");
+    if (is_embedding || is_positions) {
+      traffic.embedding_row_bytes_ += bytes / static_cast<double>(shape[0]);
+    }
     if (name == "lm_head.weight" || (is_embedding && tied)) {
       traffic.head_bytes_ = bytes;
       traffic.head_elements_ = elements;
     }
-    if (is_embedding || name == "lm_head.weight") continue;
+    if (is_embedding || is_positions || name == "lm_head.weight") continue;
     const std::optional<MemoryWeight> routed = ParseMemoryWeight(name, info.memories);
     if (routed.has_value()) {
       Memory& memory = traffic.layers_.at(static_cast<size_t>(routed->layer))
@@ -93,6 +101,10 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
     if (field.initial == StateInitial::kPhase) continue;  // a word, and none of a layer's
     if (field.guard == StateGuard::kFlags || field.guard == StateGuard::kFed) {
       traffic.unrouted_memories_ = static_cast<int>(field.memories()) - info.memories;
+    }
+    if (field.grows()) {
+      traffic.contexts_.push_back(field);
+      continue;
     }
     Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
     const auto bytes = static_cast<double>(field.memory_bytes());
@@ -130,6 +142,15 @@ void StepTraffic::BeginStep(const StepPlan& plan) {
   state_bytes_ = 0;
   for (const Layer& layer : layers_) {
     state_bytes_ += layer.state_bytes * unrouted_memories_ * plan.rows();
+  }
+  for (const StateField& field : contexts_) {
+    for (int row = 0; row < plan.rows(); ++row) {
+      const int64_t before = plan.positions[row];
+      const PositionRange read = field.held(before);
+      const auto written = static_cast<int64_t>(plan.row_tokens(row).size());
+      state_bytes_ +=
+          static_cast<double>(field.row_bytes() * (read.end - read.begin + written)) / 2;
+    }
   }
 }
 

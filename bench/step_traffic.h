@@ -16,8 +16,9 @@ namespace mneme {
 
 // Counts weights as bytes of the file's tensors, each once a step: those of a routed memory only if
 // a token goes there, the head only if logits are wanted, of the embedding the tokens' rows. Counts
-// the state as bytes of the memories and windows that a row's tokens go to. Activations, a few
-// megabytes that stay in caches, are not counted.
+// the state as bytes of the memories and windows that a row's tokens go to, and of the keys and
+// values that attention reads and writes of a row's context. Activations, a few megabytes that stay
+// in caches, are not counted.
 class StepTraffic final : public RoutingObserver {
  public:
   static absl::StatusOr<StepTraffic> Create(const std::string& folder, const Model& model,
@@ -31,12 +32,13 @@ class StepTraffic final : public RoutingObserver {
 
   // The step's bytes and operations.
   double weight_bytes() const { return weight_bytes_; }
-  double state_bytes() const { return state_bytes_; }  // read and written: moved twice
-  double flops() const { return flops_; }              // of matrix products
+  // Read and written, so moved twice; of a context half of what is read or written once.
+  double state_bytes() const { return state_bytes_; }
+  double flops() const { return flops_; }  // of matrix products
 
   // Bytes of a step in which each of `rows` sessions, or so many on average, decodes a token: the
-  // state's exactly; the weights' as a router that spreads tokens evenly needs them, those of a
-  // memory as likely as a row goes there.
+  // state's exactly, but for contexts, which are as long as the sessions; the weights' as a router
+  // that spreads tokens evenly needs them, those of a memory as likely as a row goes there.
   double DecodeStateBytes(double rows) const;  // one way, as state_bytes()
   double DecodeWeightBytes(double rows) const;
   // The state's bytes, read and written, that a step moves on average if C writes to a memory are
@@ -80,6 +82,7 @@ class StepTraffic final : public RoutingObserver {
   int unrouted_memories_ = 0;  // of each layer, that all tokens go to: 0 or 1
   int pending_writes_ = 0;     // StateFormat::pending_writes
   std::vector<Layer> layers_;
+  std::vector<StateField> contexts_;               // of all layers with attention
   double common_bytes_ = 0, common_elements_ = 0;  // weights that every token needs
   double head_bytes_ = 0, head_elements_ = 0;
   double embedding_row_bytes_ = 0;

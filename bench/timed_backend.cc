@@ -14,6 +14,9 @@ class TimedBackend::TimedKernels final : public Kernels {
   void Embedding(const EmbeddingArgs& args) override {
     Time("Embedding", [&] { inner_.Embedding(args); });
   }
+  void AddPositions(const AddPositionsArgs& args) override {
+    Time("AddPositions", [&] { inner_.AddPositions(args); });
+  }
   void GatherRows(const GatherRowsArgs& args) override {
     Time("GatherRows", [&] { inner_.GatherRows(args); });
   }

@@ -152,13 +152,13 @@ absl::Status AdmissionQueue::CheckContext(const Request& request, const Session*
   const int64_t fed = session == nullptr ? 0 : session->fed_tokens;
   const int64_t tokens = TokensToFeed(request, session, tokenizer_);
   if (fed + tokens <= most) return absl::OkStatus();
-  return WithPosition(
-      WithReason(
-          FieldError(PromptField(request.prompt),
-                     absl::StrCat("would feed ", tokens, " tokens to a session that was fed ", fed,
-                                  ", expected at most ", most, " together (--max-context)")),
-          kReasonContextFull),
-      session == nullptr ? 0 : session->position());
+  return WithPosition(WithReason(FieldError(PromptField(request.prompt),
+                                            absl::StrCat("would feed ", tokens,
+                                                         " tokens to a session that was fed ", fed,
+                                                         ", expected at most ", most, " together (",
+                                                         options_.context_bound, ")")),
+                                 kReasonContextFull),
+                      session == nullptr ? 0 : session->position());
 }
 
 int AdmissionQueue::SlabsNeeded(const Generation& g) const {

@@ -37,6 +37,7 @@ class AdmissionQueue {
     int max_rows = 1;                                   // of a step
     int max_queued = 0;                                 // requests found to have to wait
     std::optional<int64_t> max_context = std::nullopt;  // tokens that a session can be fed
+    std::string context_bound = "--max-context";        // what says so
   };
   // `tokenizer` may be null.
   AdmissionQueue(SessionManager& sessions, const Tokenizer* tokenizer, EngineStats& stats,

@@ -46,6 +46,7 @@ class LoopEngine final : public Engine {
 
   absl::Status Start(std::vector<int32_t> end_tokens) {
     const ModelNeeds needs = {.slab_bytes = SessionBytes(model_->state_layout()),
+                              .growing_bytes = model_->state_layout().growing_bytes(),
                               .vocab = model_->info().vocab,
                               .workspace_bytes = [this](int tokens, int rows, int logit_rows) {
                                 return model_->WorkspaceBytes(tokens, rows, logit_rows);

@@ -46,7 +46,9 @@ EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t
       queue_(sessions_, parts_.tokenizer, parts_.stats,
              {.max_rows = options.max_rows,
               .max_queued = options.max_queued_requests,
-              .max_context = parts_.model.state_layout().max_tokens()}),
+              .max_context = parts_.model.state_layout().max_tokens(),
+              .context_bound = std::string(ContextBound(
+                  parts_.model.info(), parts_.model.state_layout().max_tokens().value_or(0)))}),
       keys_(options.max_idempotency_keys, options.idempotency_record_bytes),
       outbox_(keys_, parts_.notifier),
       throughput_(parts_.stats, Now()) {}

@@ -1,9 +1,11 @@
 #include "engine/engine_plan.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/human_bytes.h"
 #include "base/status_macros.h"
 
 namespace mneme {
@@ -56,8 +58,15 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
                   backend.activation_dtype());
   MNEME_ASSIGN_OR_RETURN(plan.available_bytes, backend.AvailableBytes());
   const int64_t left = plan.available_bytes - model.unread_bytes - plan.runner_bytes;
-  MNEME_ASSIGN_OR_RETURN(plan.capacity,
-                         PlanCapacity(model.slab_bytes, left, backend.ReserveBytes(left), options));
+  absl::StatusOr<CapacityPlan> capacity =
+      PlanCapacity(model.slab_bytes, left, backend.ReserveBytes(left), options);
+  if (absl::IsResourceExhausted(capacity.status()) && model.growing_bytes > 0) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(capacity.status().message(), "; ", HumanBytes(model.growing_bytes),
+                     " of it are room for the tokens of --max-context, which may be fewer"));
+  }
+  MNEME_RETURN_IF_ERROR(capacity.status());
+  plan.capacity = *std::move(capacity);
   options.max_rows = std::min(options.max_rows, plan.capacity.sessions);
   return plan;
 }

@@ -14,7 +14,8 @@ namespace mneme {
 
 // The needs of a model, whether or not it is loaded.
 struct ModelNeeds {
-  int64_t slab_bytes = 0;  // SessionBytes
+  int64_t slab_bytes = 0;     // SessionBytes
+  int64_t growing_bytes = 0;  // of them, as of StateLayout
   int vocab = 0;
   std::function<int64_t(int tokens, int rows, int logit_rows)> workspace_bytes;  // as of Model
   int64_t unread_bytes = 0;  // of weights that are not in memory yet

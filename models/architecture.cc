@@ -2,6 +2,7 @@
 
 #include "models/families/fla.h"
 #include "models/families/gated_delta.h"
+#include "models/families/gpt2.h"
 #include "models/families/llama.h"
 #include "models/families/mamba.h"
 #include "models/families/transformer.h"
@@ -26,6 +27,7 @@ constexpr Architecture kArchitectures[] = {
     {"rwkv6", ReadRwkv6},
     {"rwkv7", ReadRwkv7},
     {"transformer", ReadTransformer},
+    {"gpt2", ReadGpt2},
     {"llama", ReadLlama},
     {"mistral", ReadLlama},
     {"mamba", ReadMamba},

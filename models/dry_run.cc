@@ -8,6 +8,7 @@ namespace {
 class DryRunKernels final : public Kernels {
  public:
   void Embedding(const EmbeddingArgs&) override {}
+  void AddPositions(const AddPositionsArgs&) override {}
   void GatherRows(const GatherRowsArgs&) override {}
   void RmsNorm(const RmsNormArgs&) override {}
   void LayerNorm(const LayerNormArgs&) override {}

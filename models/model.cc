@@ -118,6 +118,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const N
           .layers = network.layers,
           .memories = network.memories,
           .top_k = network.top_k,
+          .positions = network.positions,
           .parameters = weights.parameters(),
           .weight_bytes = weights.resident_bytes(),
           .weight_dtype = weights.dtypes(),
@@ -176,6 +177,11 @@ absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend
 }
 
 }  // namespace
+
+absl::string_view ContextBound(const ModelInfo& info, int64_t most) {
+  return info.positions > 0 && most == info.positions ? "the positions that the model has"
+                                                      : "--max-context";
+}
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(
     const std::string& folder, Backend& backend,

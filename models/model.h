@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
@@ -23,8 +24,9 @@ struct ModelInfo {
   int vocab = 0;
   int model_dim = 0;
   int layers = 0;
-  int memories = 0;  // that a layer's router chooses from; 0: there is no router
-  int top_k = 0;     // that it chooses for a token
+  int memories = 0;   // that a layer's router chooses from; 0: there is no router
+  int top_k = 0;      // that it chooses for a token
+  int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed
@@ -32,6 +34,9 @@ struct ModelInfo {
   // one. 0 in a plan.
   uint64_t fingerprint = 0;
 };
+
+// What bounds a session's context to `most` tokens: "--max-context", or the model.
+absl::string_view ContextBound(const ModelInfo& info, int64_t most);
 
 // A loaded network. Const and without session state; all of that is in the slabs that a step names.
 class Model {

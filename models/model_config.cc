@@ -11,7 +11,6 @@
 #include "base/config_reader.h"
 #include "base/json_text.h"
 #include "base/mapped_file.h"
-#include "base/spelling.h"
 #include "base/status_macros.h"
 #include "models/architecture.h"
 #include "models/families/stack_keys.h"
@@ -36,28 +35,6 @@ absl::StatusOr<const Architecture*> FindArchitecture(const json& object, absl::s
   return absl::UnimplementedError(absl::StrCat(path, ": key \"model_type\" is ", Shown(*it),
                                                ", which is not supported; expected one of ",
                                                known));
-}
-
-// A misspelled key would silently leave its default in force. Other unknown keys are none of ours:
-// upstream writes many that concern training only.
-void WarnOfMisspelledKeys(const json& object, absl::string_view path, const ConfigReader& reader,
-                          std::vector<std::string>& warnings) {
-  for (const auto& item : object.items()) {
-    const std::string& key = item.key();
-    if (reader.IsKnown(key)) continue;
-    int best = key.size() < 8 ? 2 : 3;  // short words are near to each other by chance
-    absl::string_view nearest;
-    for (const std::string& known : reader.asked()) {
-      if (key.size() >= known.size() + 3 || known.size() >= key.size() + 3) continue;
-      if (const int distance = EditDistance(key, known); distance < best) {
-        best = distance;
-        nearest = known;
-      }
-    }
-    if (nearest.empty()) continue;
-    warnings.push_back(absl::StrCat(path, ": key ", Shown(json(key)),
-                                    " is unknown and ignored; did you mean \"", nearest, "\"?"));
-  }
 }
 
 // Names by which torch knows a floating-point type that checkpoints come in, and what "auto" stands
@@ -95,7 +72,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   MNEME_RETURN_IF_ERROR(reader.status());
   for (std::string& warning : config.warnings) warning = absl::StrCat(path, ": ", warning);
   WarnOfUnknownDType(object, path, config.warnings);
-  WarnOfMisspelledKeys(object, path, reader, config.warnings);
+  for (std::string& hint : reader.Hints()) config.warnings.push_back(std::move(hint));
   config.fingerprint = HashText(absl::StrCat(config.model_type, "\n", reader.values()));
   return config;
 }

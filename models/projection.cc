@@ -23,7 +23,12 @@ absl::StatusOr<Projection> TakeProjections(const LayerBuilder& builder,
 }
 
 absl::StatusOr<Projection> TakeProjection(const LayerBuilder& builder, absl::string_view name,
-                                          int out, int in, Bias bias) {
+                                          int out, int in, Bias bias, MatrixOrder order) {
+  if (order == MatrixOrder::kInOut) {
+    MNEME_ASSIGN_OR_RETURN(std::vector<Projection> whole,
+                           TakeProjectionParts(builder, name, {&out, 1}, in, bias, order));
+    return std::move(whole.front());
+  }
   const std::string names[] = {std::string(name)};
   MNEME_ASSIGN_OR_RETURN(Projection projection, TakeProjections(builder, names, out, in, bias));
   projection.by_memory = false;
@@ -40,16 +45,19 @@ TensorView RowsOf(TensorView tensor, int64_t first, int64_t count) {
 absl::StatusOr<std::vector<Projection>> TakeProjectionParts(const LayerBuilder& builder,
                                                             absl::string_view name,
                                                             std::span<const int> parts, int in,
-                                                            Bias bias) {
+                                                            Bias bias, MatrixOrder order) {
   int total = 0;
   for (const int rows : parts) total += rows;
   const std::string weight = builder.Weight(absl::StrCat(name, ".weight"));
   std::vector<Projection> projections;
   int first = 0;
   for (const int rows : parts) {
-    MNEME_ASSIGN_OR_RETURN(const PackedMatrix matrix,
-                           builder.weights().MatrixRows(weight, total, in, first, rows));
-    projections.push_back({.weights = {matrix}});
+    absl::StatusOr<PackedMatrix> matrix =
+        order == MatrixOrder::kOutIn
+            ? builder.weights().MatrixRows(weight, total, in, first, rows)
+            : builder.weights().TransposedColumns(weight, in, total, first, rows);
+    MNEME_RETURN_IF_ERROR(matrix.status());
+    projections.push_back({.weights = {*matrix}});
     first += rows;
   }
   if (bias == Bias::kNone) return projections;
@@ -77,6 +85,16 @@ void Project(Kernels& kernels, std::span<const ProjectionArgs> products) {
                       .bias = args.projection.bias});
   }
   kernels.Linear(linear);
+}
+
+void AddProjection(Kernels& kernels, const Projection& projection, const TensorView& x,
+                   const TensorView& y) {
+  const LinearArgs product = {.x = x,
+                              .weights = projection.weights,
+                              .y = y,
+                              .accumulate = true,
+                              .bias = projection.bias};
+  kernels.Linear({&product, 1});
 }
 
 }  // namespace mneme

@@ -15,6 +15,8 @@
 namespace mneme {
 
 enum class Bias : bool { kNone, kAdded };
+// How a checkpoint stores a matrix: as it is multiplied, or the other way round (Conv1D).
+enum class MatrixOrder : bool { kOutIn, kInOut };
 
 // y = W x (+ bias). Of one matrix for all tokens, or of one for each memory of a layer.
 struct Projection {
@@ -29,18 +31,18 @@ struct Projection {
   bool has_bias() const { return !bias.empty(); }
 };
 
-// The tensors "<name>.weight", [out, in], and "<name>.bias", [out].
+// The tensors "<name>.weight", [out, in] or [in, out], and "<name>.bias", [out].
 absl::StatusOr<Projection> TakeProjection(const LayerBuilder& builder, absl::string_view name,
-                                          int out, int in, Bias bias = Bias::kNone);
+                                          int out, int in, Bias bias = Bias::kNone,
+                                          MatrixOrder order = MatrixOrder::kOutIn);
 // The same of each memory, by the names of all of them.
 absl::StatusOr<Projection> TakeProjections(const LayerBuilder& builder,
                                            std::span<const std::string> names, int out, int in,
                                            Bias bias = Bias::kNone);
-// The tensors of one projection as several, by consecutive rows: `parts` has the rows of each.
-absl::StatusOr<std::vector<Projection>> TakeProjectionParts(const LayerBuilder& builder,
-                                                            absl::string_view name,
-                                                            std::span<const int> parts, int in,
-                                                            Bias bias = Bias::kNone);
+// The tensors of one projection as several, by consecutive outputs: `parts` has those of each.
+absl::StatusOr<std::vector<Projection>> TakeProjectionParts(
+    const LayerBuilder& builder, absl::string_view name, std::span<const int> parts, int in,
+    Bias bias = Bias::kNone, MatrixOrder order = MatrixOrder::kOutIn);
 
 // Rows [first, first + count) of a tensor of f32.
 TensorView RowsOf(TensorView tensor, int64_t first, int64_t count);
@@ -59,5 +61,9 @@ void Project(Kernels& kernels, std::span<const ProjectionArgs> products);
 inline void Project(Kernels& kernels, std::initializer_list<ProjectionArgs> products) {
   Project(kernels, std::span(products.begin(), products.size()));
 }
+
+// y += W x (+ bias), ungrouped.
+void AddProjection(Kernels& kernels, const Projection& projection, const TensorView& x,
+                   const TensorView& y);
 
 }  // namespace mneme

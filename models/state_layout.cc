@@ -108,6 +108,14 @@ std::optional<int64_t> StateLayout::max_tokens() const {
   return most;
 }
 
+int64_t StateLayout::growing_bytes() const {
+  int64_t bytes = 0;
+  for (const ContextGroup& group : groups_) {
+    if (group.guard == StateGuard::kFirstRows) bytes += group.bytes();
+  }
+  return bytes;
+}
+
 StateField StateLayout::AddPhase(int phases) {
   for (const StateField& field : fields_) {
     if (field.initial != StateInitial::kPhase) continue;

@@ -29,6 +29,12 @@ absl::StatusOr<PackedMatrix> WeightRecorder::MatrixColumns(absl::string_view nam
   return PackedMatrix{nullptr, DType::kF32, out, columns};
 }
 
+absl::StatusOr<PackedMatrix> WeightRecorder::TransposedColumns(absl::string_view name, int in,
+                                                               int total_out, int, int out) {
+  Add(name, {in, total_out}, WeightInit::kNormal);
+  return PackedMatrix{nullptr, DType::kF32, out, in};
+}
+
 absl::StatusOr<std::vector<PackedMatrix>> WeightRecorder::MatrixGroup(
     std::span<const std::string> names, int out, int in) {
   for (const std::string& name : names) Add(name, {out, in}, WeightInit::kNormal);

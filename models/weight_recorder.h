@@ -34,6 +34,8 @@ class WeightRecorder final : public Weights {
                                           int first_row, int rows) override;
   absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out, int total_columns,
                                              int first_column, int columns) override;
+  absl::StatusOr<PackedMatrix> TransposedColumns(absl::string_view name, int in, int total_out,
+                                                 int first_column, int out) override;
   absl::StatusOr<std::vector<PackedMatrix>> MatrixGroup(std::span<const std::string> names, int out,
                                                         int in) override;
   absl::StatusOr<TensorView> Table(absl::string_view name, int rows, int columns) override;

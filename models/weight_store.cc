@@ -215,6 +215,29 @@ absl::StatusOr<PackedMatrix> WeightStore::MatrixColumns(absl::string_view name, 
   return PackBytes(piece, bytes, piece.dtype, out, columns);
 }
 
+absl::StatusOr<PackedMatrix> WeightStore::TransposedColumns(absl::string_view name, int in,
+                                                            int total_out, int first_column,
+                                                            int out) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{in, total_out}, 0, in));
+  std::vector<std::byte> bytes;
+  if (backend_ != nullptr) {
+    const auto element = static_cast<size_t>(SizeOf(piece.dtype));
+    bytes.resize(static_cast<size_t>(out) * in * element);
+    constexpr int kBlock = 64;  // columns at a time, so that rows of both sides stay in the cache
+    for (int block = 0; block < out; block += kBlock) {
+      for (int row = 0; row < in; ++row) {
+        const std::byte* from =
+            piece.bytes.data() + (static_cast<size_t>(row) * total_out + first_column) * element;
+        for (int column = block; column < std::min(block + kBlock, out); ++column) {
+          std::memcpy(bytes.data() + (static_cast<size_t>(column) * in + row) * element,
+                      from + column * element, element);
+        }
+      }
+    }
+  }
+  return PackBytes(piece, bytes, piece.dtype, out, in);
+}
+
 absl::StatusOr<std::vector<PackedMatrix>> WeightStore::MatrixGroup(
     std::span<const std::string> names, int out, int in) {
   bool equal = true;

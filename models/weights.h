@@ -48,6 +48,11 @@ class Weights {
   virtual absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out,
                                                      int total_columns, int first_column,
                                                      int columns) = 0;
+  // A matrix of a tensor that is stored the other way round, [in, total_out]: its columns
+  // [first_column, first_column + out), as a matrix [out, in].
+  virtual absl::StatusOr<PackedMatrix> TransposedColumns(absl::string_view name, int in,
+                                                         int total_out, int first_column,
+                                                         int out) = 0;
   // Matrices of one shape that one grouped product takes: where their element types differ, f32.
   virtual absl::StatusOr<std::vector<PackedMatrix>> MatrixGroup(std::span<const std::string> names,
                                                                 int out, int in) = 0;

@@ -64,17 +64,14 @@ ModelOptions ToModelOptions(const v1::EngineSection& config) {
 }
 
 // The price of a session, for --plan.
-std::string SessionPrice(const StateLayout& layout) {
+std::string SessionPrice(const StateLayout& layout, const ModelInfo& info) {
   const std::string bytes =
       absl::StrCat(layout.slab_bytes(), " bytes (", HumanBytes(layout.slab_bytes()), ")");
   const std::optional<int64_t> most = layout.max_tokens();
   if (!most.has_value()) return absl::StrCat(bytes, ", whatever the length of the conversation");
-  int64_t growing = 0;
-  for (const ContextGroup& group : layout.groups()) {
-    if (group.guard == StateGuard::kFirstRows) growing += group.bytes();
-  }
-  return absl::StrCat(bytes, ", for conversations of up to ", *most,
-                      " tokens (--max-context): ", HumanBytes(growing),
+  const int64_t growing = layout.growing_bytes();
+  return absl::StrCat(bytes, ", for conversations of up to ", *most, " tokens (",
+                      ContextBound(info, *most), "): ", HumanBytes(growing),
                       " for what grows with them, used or not, and ",
                       HumanBytes(layout.slab_bytes() - growing), " beside it");
 }
@@ -277,6 +274,7 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
   // memory may take a little more.
   const ModelNeeds needs = {
       .slab_bytes = SessionBytes(model->state_layout),
+      .growing_bytes = model->state_layout.growing_bytes(),
       .vocab = info.vocab,
       .workspace_bytes = model->workspace_bytes,
       .unread_bytes = info.weight_bytes + AddressSpaceToCome(config.device().threads())};
@@ -291,7 +289,7 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
                       " available\n", "steps     ", HumanBytes(plan->runner_bytes),
                       " of workspace for at most ", plan->largest_step.tokens, " tokens in ",
                       plan->largest_step.rows, " rows\n",  //
-                      "session   ", SessionPrice(model->state_layout), "\n",
+                      "session   ", SessionPrice(model->state_layout, info), "\n",
                       model->state_layout.ToString(), "capacity  ", plan->capacity.ToString(),
                       is_given ? ""
                                : "; what is available now, less weights, workspace and a reserve "

@@ -1,11 +1,15 @@
 #include "tools/memory_norms.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/log.h"
 
 namespace mneme {
@@ -28,6 +32,15 @@ double SumOfSquares(const std::byte* data, int64_t elements, DType dtype) {
   return sum;
 }
 
+// "layers.3.memory" -> 3
+int LayerOf(absl::string_view name) {
+  int layer = -1;
+  CHECK(absl::ConsumePrefix(&name, "layers.") &&
+        absl::SimpleAtoi(name.substr(0, name.find('.')), &layer) && layer >= 0)
+      << "a state tensor called " << name;
+  return layer;
+}
+
 }  // namespace
 
 std::vector<std::vector<double>> MemoryNorms(const CanonicalState& state) {
@@ -36,7 +49,9 @@ std::vector<std::vector<double>> MemoryNorms(const CanonicalState& state) {
   for (const StateTensor& tensor : state.tensors) {
     if (absl::EndsWith(tensor.name, ".written")) written = &tensor;
     if (!absl::EndsWith(tensor.name, ".memory")) continue;
-    std::vector<double>& of_layer = norms.emplace_back();
+    const auto layer = static_cast<size_t>(LayerOf(tensor.name));
+    norms.resize(std::max(norms.size(), layer + 1));
+    std::vector<double>& of_layer = norms[layer];
     const int64_t elements = tensor.shape.elements() / tensor.shape[0];
     for (int64_t m = 0; m < tensor.shape[0]; ++m) {
       const bool is_written = written == nullptr || written->bytes[m] != std::byte{0};

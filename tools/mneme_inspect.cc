@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -98,8 +99,11 @@ absl::Status PrintState(const std::string& folder) {
                plan.info.architecture, plan.info.layers, plan.info.parameters,
                plan.info.weight_dtype);
   absl::PrintF("%s", plan.state_layout.ToString());
-  absl::PrintF("a session takes %.2f MiB, however long it is; %d sessions fit in 1 GiB\n",
-               static_cast<double>(slab) / (1 << 20), (int64_t{1} << 30) / slab);
+  const std::optional<int64_t> most = plan.state_layout.max_tokens();
+  const std::string length =
+      most.has_value() ? absl::StrCat("for up to ", *most, " tokens") : "however long it is";
+  absl::PrintF("a session takes %.2f MiB, %s; %d sessions fit in 1 GiB\n",
+               static_cast<double>(slab) / (1 << 20), length, (int64_t{1} << 30) / slab);
   return absl::OkStatus();
 }
 
@@ -107,6 +111,7 @@ absl::Status PrintState(const std::string& folder) {
 void PrintShares(const RoutingTape& tape) {
   absl::PrintF("\nshare of tokens per memory, %%\n");
   for (int layer = 0; layer < tape.layers(); ++layer) {
+    if (!tape.routed(layer)) continue;
     absl::PrintF("layer %-3d %s\n", layer,
                  absl::StrJoin(tape.Shares(layer), " ", [](std::string* out, double share) {
                    absl::StrAppendFormat(out, "%5.1f", 100 * share);
@@ -118,6 +123,7 @@ void PrintShares(const RoutingTape& tape) {
 void PrintNorms(const std::vector<std::vector<double>>& norms) {
   absl::PrintF("\nnorm of each memory after the prompt\n");
   for (size_t layer = 0; layer < norms.size(); ++layer) {
+    if (norms[layer].empty()) continue;
     absl::PrintF("layer %-3d %s\n", layer,
                  absl::StrJoin(norms[layer], " ", [](std::string* out, double norm) {
                    if (norm < 0) {
@@ -143,6 +149,10 @@ void PrintTable(const RoutingTape& tape, const std::vector<int32_t>& ids,
     }
     std::vector<std::string> cells;
     for (int layer = 0; layer < tape.layers(); ++layer) {
+      if (!tape.routed(layer)) {
+        cells.emplace_back("-");
+        continue;
+      }
       std::vector<int> memories;
       for (int j = 0; j < tape.top_k(); ++j) memories.push_back(tape.memory(token, layer, j));
       cells.push_back(absl::StrJoin(memories, separator));

@@ -53,8 +53,10 @@ Shapes (parameters)
                     the same behind a router, 4 + 1 memories, top 2 (gsa: 8 + 1)
   mamba-370m        (372 M)  48 layers, 1024 wide, 2048 channels of 16 states
   mamba2-370m       (368 M)  32 heads of 64 x 128
+  gpt2-124m         (124 M)  12 layers, 768 wide, 12 heads of 64, 1024 positions
   NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny;
-             also falcon-mamba-tiny, samba-tiny
+             also falcon-mamba-tiny, samba-tiny, gpt2-tiny; mom-hybrid-tiny and gdn-hybrid-tiny, three
+             layers of which the middle one has attention
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.
 )";
@@ -89,9 +91,12 @@ std::optional<double> MeanDecay(const ModelSpec& spec) {
 void PrintRoutingShares(const RoutingTape& tape) {
   std::vector<double> mean(static_cast<size_t>(tape.memories()));
   double lowest = 1, highest = 0;
+  int routed = 0;
+  for (int layer = 0; layer < tape.layers(); ++layer) routed += tape.routed(layer) ? 1 : 0;
   for (int layer = 0; layer < tape.layers(); ++layer) {
+    if (!tape.routed(layer)) continue;
     const std::vector<double> share = tape.Shares(layer);
-    for (size_t m = 0; m < mean.size(); ++m) mean[m] += share[m] / tape.layers();
+    for (size_t m = 0; m < mean.size(); ++m) mean[m] += share[m] / routed;
     lowest = std::min(lowest, *std::min_element(share.begin(), share.end()));
     highest = std::max(highest, *std::max_element(share.begin(), share.end()));
   }
@@ -158,7 +163,8 @@ absl::StatusOr<ModelSpec> SpecFromFlags(const MakeFlags& flags,
   spec.seed = flags.seed;
   spec.shards = flags.shards;
   if (flags.vocab > 0) spec.config["vocab_size"] = flags.vocab;
-  if (flags.layers > 0) spec.config["num_hidden_layers"] = flags.layers;
+  const char* depth = spec.config.contains("n_layer") ? "n_layer" : "num_hidden_layers";
+  if (flags.layers > 0) spec.config[depth] = flags.layers;
   MNEME_ASSIGN_OR_RETURN(const std::vector<TensorSpec> all, TensorsOf(spec));
   if (const size_t tensors = all.size(); static_cast<size_t>(spec.shards) > tensors) {
     return absl::InvalidArgumentError(absl::StrCat("--shards: ", spec.shards, ", expected at most ",

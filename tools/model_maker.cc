@@ -226,6 +226,32 @@ Json SambaConfig() {
                                     {"attn", {{"layers", {1}}, {"num_heads", 16}}}});
 }
 
+// As transformers writes it; 124M is the smallest of its authors'.
+Json Gpt2Config(int model_dim, int layers, int heads) {
+  return {{"model_type", "gpt2"},       {"vocab_size", 50257},
+          {"n_positions", 1024},        {"n_embd", model_dim},
+          {"n_layer", layers},          {"n_head", heads},
+          {"n_inner", nullptr},         {"activation_function", "gelu_new"},
+          {"layer_norm_epsilon", 1e-5}, {"bos_token_id", 50256},
+          {"eos_token_id", 50256}};
+}
+
+Json TinyGpt2() {
+  Json config = Gpt2Config(64, 2, 4);
+  config["vocab_size"] = 259;
+  config["n_positions"] = 256;
+  config["bos_token_id"] = 1;
+  config["eos_token_id"] = 2;
+  return config;
+}
+
+// Three layers, the one in the middle with attention in place of its memory.
+Json TinyHybrid(Json config) {
+  config["num_hidden_layers"] = 3;
+  config["attn"] = {{"layers", {1}}, {"num_heads", 4}, {"num_kv_heads", 2}};
+  return config;
+}
+
 // Behind a router like that of the Mixture-of-Memories paper.
 Json Routed(Json config) {
   if (config["model_type"] != "mom_gsa") config["num_memories"] = 4;
@@ -318,6 +344,10 @@ constexpr NamedShape kShapes[] = {
     {"falcon-mamba-tiny", [] { return TinyStateSpace(MambaConfigOf("falcon_mamba")); }},
     {"mamba2-tiny", [] { return TinyStateSpace(Mamba2ConfigOf()); }},
     {"samba-tiny", [] { return TinyStateSpace(SambaConfig()); }},
+    {"gpt2-124m", [] { return Gpt2Config(768, 12, 12); }, /*tied=*/true},
+    {"gpt2-tiny", [] { return TinyGpt2(); }, /*tied=*/true},
+    {"mom-hybrid-tiny", [] { return TinyHybrid(Tiny(MomConfig(64, 128))); }},
+    {"gdn-hybrid-tiny", [] { return TinyHybrid(Tiny(GdnConfig(64, 128))); }},
 };
 
 // The 65536 quantiles of the standard normal distribution at (i + 1/2) / 65536: one is drawn with

@@ -48,7 +48,7 @@ Image Draw(const RoutingTape& tape) {
   image.pixels.assign(static_cast<size_t>(image.width) * image.height, Colour(0));
   for (int layer = 0; layer < tape.layers(); ++layer) {
     const int top = layer * layer_height;
-    for (int64_t token = 0; token < tokens; ++token) {
+    for (int64_t token = 0; tape.routed(layer) && token < tokens; ++token) {
       for (int choice = 0; choice < tape.top_k(); ++choice) {
         const int row = top + tape.memory(token, layer, choice) * cell_height;
         for (int y = row; y < row + cell_height; ++y) {

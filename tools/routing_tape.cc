@@ -43,12 +43,15 @@ absl::Status RoutingTape::LoadForced(const std::string& path, int64_t tokens) {
   std::memcpy(forced_.data(), file.Bytes(*routing).data(), forced_.size() * sizeof(int32_t));
   for (size_t i = 0; i < forced_.size(); ++i) {
     const size_t first = i / top_k_ * top_k_;
+    const bool routed = forced_[At(0, static_cast<int>(i / top_k_ % layers_))] != -1;
+    if (!routed && forced_[i] == -1) continue;
     const bool repeated = std::find(&forced_[first], &forced_[i], forced_[i]) != &forced_[i];
-    if (forced_[i] < 0 || forced_[i] >= memories_ || repeated) {
+    if (!routed || forced_[i] < 0 || forced_[i] >= memories_ || repeated) {
       return absl::InvalidArgumentError(absl::StrCat(
           path, ": element ", i, " of tensor \"routing\" is ", forced_[i], ", expected ",
-          repeated ? "memories that differ for each token"
-                   : absl::StrCat("a memory from 0 to ", memories_ - 1)));
+          !routed    ? "-1, as its layer has no router"
+          : repeated ? "memories that differ for each token"
+                     : absl::StrCat("a memory from 0 to ", memories_ - 1)));
     }
   }
   return absl::OkStatus();
@@ -58,12 +61,12 @@ void RoutingTape::BeginStep(int first_token, int count) {
   step_first_ = first_token;
   step_count_ = count;
   tokens_ += count;
-  indices_.resize(static_cast<size_t>(tokens_ * layers_ * top_k_));
+  indices_.resize(static_cast<size_t>(tokens_ * layers_ * top_k_), -1);
   weights_.resize(indices_.size());
 }
 
 TensorView RoutingTape::Forced(int layer, int tokens, int top_k) {
-  if (forced_.empty()) return {};
+  if (forced_.empty() || forced_[At(0, layer)] < 0) return {};
   CHECK(tokens == step_count_ && top_k == top_k_) << "only a session that is alone can be forced";
   std::vector<int32_t> step;
   for (int i = 0; i < step_count_; ++i) {

@@ -15,7 +15,8 @@
 namespace mneme {
 
 // Saved as a safetensors file with `routing` i32 and `weights` f32, both [tokens, layers, top_k],
-// in the router's order: largest weight first, unless the choice was forced.
+// in the router's order: largest weight first, unless the choice was forced. Layers without a
+// router, which have attention, are all -1.
 class RoutingTape final : public RoutingObserver {
  public:
   // FAILED_PRECONDITION for an architecture without a router.
@@ -23,7 +24,8 @@ class RoutingTape final : public RoutingObserver {
                                             int max_step_tokens);
 
   // From now on the choices come from a saved tape. INVALID_ARGUMENT unless it holds at least
-  // `tokens` tokens of this model's shape, with memories that exist and differ.
+  // `tokens` tokens of this model's shape, with memories that exist and differ. Layers of which it
+  // has none, -1 for every token, choose for themselves.
   absl::Status LoadForced(const std::string& path, int64_t tokens);
 
   // Before each step: which of its tokens are the session's next ones.
@@ -38,10 +40,12 @@ class RoutingTape final : public RoutingObserver {
   int layers() const { return layers_; }
   int memories() const { return memories_; }
   int top_k() const { return top_k_; }
+  // Whether the layer has a router; of a tape with tokens.
+  bool routed(int layer) const { return tokens_ > 0 && memory(0, layer, 0) >= 0; }
   int32_t memory(int64_t token, int layer, int choice) const {
     return indices_[At(token, layer) + choice];
   }
-  // The share of the tokens that each memory got in a layer; together top_k.
+  // The share of the tokens that each memory got in a routed layer; together top_k.
   std::vector<double> Shares(int layer) const;
   float weight(int64_t token, int layer, int choice) const {
     return weights_[At(token, layer) + choice];

@@ -102,8 +102,9 @@ absl::Status ToolRunner::Prepare(const ToolLimits& limits) {
 absl::Status ToolRunner::CheckRoom(int64_t tokens) const {
   const std::optional<int64_t> most = model->state_layout().max_tokens();
   if (!most.has_value() || tokens <= *most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("a sequence of ", tokens, " tokens, expected at most --max-context, ", *most));
+  return absl::InvalidArgumentError(absl::StrCat("a sequence of ", tokens,
+                                                 " tokens, expected at most ", *most, ", ",
+                                                 ContextBound(model->info(), *most)));
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseTokens(absl::string_view text, absl::string_view source,

@@ -70,6 +70,13 @@ void CpuKernels::Embedding(const EmbeddingArgs& args) {
       [&](int64_t begin, int64_t end) { ops_.embedding(args, begin, end); });
 }
 
+void CpuKernels::AddPositions(const AddPositionsArgs& args) {
+  Check(args, kCpuActivations);
+  const FlushDenormals flush;
+  For(args.positions.shape[0], 1, 0.2 * static_cast<double>(args.table.shape[1]),
+      [&](int64_t begin, int64_t end) { ops_.add_positions(args, begin, end); });
+}
+
 void CpuKernels::GatherRows(const GatherRowsArgs& args) {
   Check(args, kCpuActivations);
   const int64_t n = args.indices.shape[0], dim = args.x.shape[1];

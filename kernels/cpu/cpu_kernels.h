@@ -54,6 +54,7 @@ class CpuKernels final : public Kernels {
   CpuKernels(const Isa& isa, DType compute_dtype, ThreadPool& pool);
 
   void Embedding(const EmbeddingArgs& args) override;
+  void AddPositions(const AddPositionsArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
   void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;

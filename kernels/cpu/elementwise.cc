@@ -5,24 +5,50 @@
 
 namespace mneme::MNEME_ISA {
 
+namespace {
+
+// write(i, values, lanes) for the values of a row of a table, as f32.
+template <typename F>
+MNEME_INLINE void ForRow(const TensorView& table, int64_t row, F write) {
+  const int64_t dim = table.shape[1];
+  if (table.dtype == DType::kF32) {
+    const float* from = table.as<float>() + row * dim;
+    ForVectors(dim, [&](int64_t i, int lanes) { write(i, LoadUpTo(from + i, lanes), lanes); });
+    return;
+  }
+  const bool bf16 = table.dtype == DType::kBF16;
+  const uint16_t* from = table.as<uint16_t>() + row * dim;
+  int64_t i = 0;
+  for (; i + kLanes <= dim; i += kLanes) {
+    write(i, bf16 ? LoadBF16(from + i) : LoadF16(from + i), kLanes);
+  }
+  if (i == dim) return;
+  float last[kLanes];
+  for (int64_t j = i; j < dim; ++j) last[j - i] = bf16 ? F32FromBF16(from[j]) : F32FromF16(from[j]);
+  const int lanes = static_cast<int>(dim - i);
+  write(i, LoadUpTo(last, lanes), lanes);
+}
+
+}  // namespace
+
 void Embedding(const EmbeddingArgs& args, int64_t begin, int64_t end) {
   const int64_t dim = args.table.shape[1];
-  const int32_t* ids = args.ids.as<int32_t>();
-  float* y = args.y.as<float>();
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t from = ids[t] * dim;
-    float* to = y + t * dim;
-    if (args.table.dtype == DType::kF32) {
-      __builtin_memcpy(to, args.table.as<float>() + from, dim * sizeof(float));
-      continue;
-    }
-    const bool bf16 = args.table.dtype == DType::kBF16;
-    const uint16_t* row = args.table.as<uint16_t>() + from;
-    int64_t i = 0;
-    for (; i + kLanes <= dim; i += kLanes) {
-      Store(to + i, bf16 ? LoadBF16(row + i) : LoadF16(row + i));
-    }
-    for (; i < dim; ++i) to[i] = bf16 ? F32FromBF16(row[i]) : F32FromF16(row[i]);
+    float* y = args.y.as<float>() + t * dim;
+    ForRow(args.table, args.ids.as<int32_t>()[t],
+           [&](int64_t i, Vec row, int lanes) { StoreUpTo(y + i, row, lanes); });
+  }
+}
+
+void AddPositions(const AddPositionsArgs& args, int64_t begin, int64_t end) {
+  const int64_t dim = args.table.shape[1];
+  for (int64_t t = begin; t < end; ++t) {
+    const int64_t position = args.positions.as<int64_t>()[t];
+    if (position < 0 || position >= args.table.shape[0]) continue;
+    float* y = args.y.as<float>() + t * dim;
+    ForRow(args.table, position, [&](int64_t i, Vec row, int lanes) {
+      StoreUpTo(y + i, LoadUpTo(y + i, lanes) + row, lanes);
+    });
   }
 }
 
@@ -83,6 +109,9 @@ void Activate(const ActivateArgs& args, int64_t begin, int64_t end) {
         break;
       case Activation::kSquaredRelu:
         Apply(x, args.scale, y, n, [](Vec z) { return Max(Zero(), z) * Max(Zero(), z); });
+        break;
+      case Activation::kGeluTanh:
+        Apply(x, args.scale, y, n, [](Vec z) { return GeluTanh(z); });
         break;
     }
     begin += n;

@@ -10,6 +10,7 @@ int64_t LinearScratchBytes(int entries, int in_features);
 void Linear(const LinearTask& task, LinearScratch& scratch);
 void Pack(const TensorView& matrix, void* dst, int begin, int end);
 void Embedding(const EmbeddingArgs& args, int64_t begin, int64_t end);
+void AddPositions(const AddPositionsArgs& args, int64_t begin, int64_t end);
 void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end);
 void GatedRmsNorm(const GatedRmsNormArgs& args, int64_t begin, int64_t end);
 void LayerNorm(const LayerNormArgs& args, int64_t begin, int64_t end);

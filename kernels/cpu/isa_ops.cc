@@ -12,6 +12,7 @@ const IsaOps& Ops() {
       .linear = Linear,
       .pack = Pack,
       .embedding = Embedding,
+      .add_positions = AddPositions,
       .rms_norm = RmsNorm,
       .gated_rms_norm = GatedRmsNorm,
       .layer_norm = LayerNorm,

@@ -66,6 +66,7 @@ struct IsaOps {
   // Ranges of tokens or entries; of rows for what works on heads by themselves, a row being one
   // head of one entry; of elements for activate, multiply and swiglu.
   void (*embedding)(const EmbeddingArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*add_positions)(const AddPositionsArgs&, int64_t begin, int64_t end) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*gated_rms_norm)(const GatedRmsNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*layer_norm)(const LayerNormArgs&, int64_t begin, int64_t end) = nullptr;

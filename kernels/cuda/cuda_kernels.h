@@ -25,6 +25,7 @@ class CudaKernels final : public Kernels {
   explicit CudaKernels(Device& device) : device_(device) {}
 
   void Embedding(const EmbeddingArgs& args) override { dense::Embedding(device_, args); }
+  void AddPositions(const AddPositionsArgs& args) override { dense::AddPositions(device_, args); }
   void GatherRows(const GatherRowsArgs& args) override { dense::GatherRows(device_, args); }
   void BanTokens(const BanTokensArgs& args) override { dense::BanTokens(device_, args); }
   void RmsNorm(const RmsNormArgs& args) override { dense::RmsNorm(device_, args); }

@@ -57,6 +57,13 @@ void Check(const EmbeddingArgs& args, ActivationTypes types) {
   Expect(args.y, types.act, {tokens, args.table.shape[1]}, "y");
 }
 
+void Check(const AddPositionsArgs& args, ActivationTypes types) {
+  ExpectRank(args.table, 2, "table");
+  const int64_t tokens = args.positions.shape[0];
+  Expect(args.positions, DType::kI64, {tokens}, "positions");
+  Expect(args.y, types.act, {tokens, args.table.shape[1]}, "y");
+}
+
 void Check(const GatherRowsArgs& args, ActivationTypes types) {
   const int64_t n = args.indices.shape[0], dim = args.x.shape[1];
   Expect(args.x, types.act, {args.x.shape[0], dim}, "x");

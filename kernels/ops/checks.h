@@ -20,6 +20,7 @@ struct ActivationTypes {
 };
 
 void Check(const EmbeddingArgs& args, ActivationTypes types);
+void Check(const AddPositionsArgs& args, ActivationTypes types);
 void Check(const GatherRowsArgs& args, ActivationTypes types);
 void Check(const BanTokensArgs& args, ActivationTypes types);
 void Check(const RmsNormArgs& args, ActivationTypes types);

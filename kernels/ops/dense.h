@@ -16,6 +16,14 @@ struct EmbeddingArgs {
   TensorView y;      // [tokens, model_dim] act
 };
 
+// y[t] += table[positions[t]]: learned positions. One that the table does not have adds nothing, so
+// that those of padding rows may be any.
+struct AddPositionsArgs {
+  TensorView positions;  // [tokens] i64
+  TensorView table;      // [count, dim] f32, bf16 or f16
+  TensorView y;          // [tokens, dim] act, updated in place
+};
+
 // y[i] = x[indices[i]]
 struct GatherRowsArgs {
   TensorView x;        // [rows, dim] act
@@ -75,7 +83,13 @@ enum class Activation : uint8_t {
   kEluPlusOne,  // z > 0 ? z + 1 : exp(z)
   kTanh,
   kSquaredRelu,  // max(z, 0)^2
+  // z / (1 + exp(-2 u)) = z / 2 (1 + tanh(u)), u = sqrt(2 / pi) (z + 0.044715 z^3)
+  // (arXiv:1606.08415)
+  kGeluTanh,
 };
+
+// Of kGeluTanh, 2 u = z (kGeluFirst + kGeluThird z^2).
+constexpr double kGeluFirst = 1.5957691216057308, kGeluThird = 0.044715 * kGeluFirst;
 
 // y[e] = scale * activation(x[row(e)]), row(e) = entry_rows[e], or e without.
 struct ActivateArgs {
@@ -188,6 +202,7 @@ class DenseKernels {
   virtual ~DenseKernels() = default;
 
   virtual void Embedding(const EmbeddingArgs& args) = 0;
+  virtual void AddPositions(const AddPositionsArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
   virtual void RmsNorm(const RmsNormArgs& args) = 0;
   virtual void LayerNorm(const LayerNormArgs& args) = 0;

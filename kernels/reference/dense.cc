@@ -87,6 +87,19 @@ void ReferenceKernels::Embedding(const EmbeddingArgs& args) {
   }
 }
 
+void ReferenceKernels::AddPositions(const AddPositionsArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t tokens = args.positions.shape[0], dim = args.table.shape[1];
+  std::vector<double> row(static_cast<size_t>(dim));
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t position = args.positions.as<int64_t>()[t];
+    if (position < 0 || position >= args.table.shape[0]) continue;
+    reference::Widen(args.table.data, args.table.dtype, position * dim, dim, row.data());
+    double* y = args.y.as<double>() + t * dim;
+    for (int64_t i = 0; i < dim; ++i) y[i] += row[static_cast<size_t>(i)];
+  }
+}
+
 void ReferenceKernels::GatherRows(const GatherRowsArgs& args) {
   Check(args, reference::kTypes);
   const int64_t rows = args.x.shape[0], dim = args.x.shape[1], n = args.indices.shape[0];

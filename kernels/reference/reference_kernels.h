@@ -18,6 +18,7 @@ class ReferenceKernels : public Kernels {
 
   // dense.cc
   void Embedding(const EmbeddingArgs& args) override;
+  void AddPositions(const AddPositionsArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
   void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
@@ -95,6 +96,8 @@ inline double Activate(Activation activation, double z) {
       return std::tanh(z);
     case Activation::kSquaredRelu:
       return z > 0 ? z * z : 0.0;
+    case Activation::kGeluTanh:
+      return z * Sigmoid(z * (kGeluFirst + kGeluThird * z * z));
   }
   return 0;
 }

@@ -27,7 +27,7 @@ KeyNorm ReadQueryKeyNorm(ConfigReader& reader) {
 
 }  // namespace
 
-NetworkMaker ReadDeltaNet(absl::string_view, ConfigReader& reader, ModelConfig& config) {
+NetworkMaker ReadDeltaNet(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const StackKeys stack =
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
   const HeadKeys heads = ReadHeads(reader, stack.model_dim, {.heads = 16, .grouped = false});
@@ -41,10 +41,11 @@ NetworkMaker ReadDeltaNet(absl::string_view, ConfigReader& reader, ModelConfig& 
       .learned_strength = reader.Bool("use_beta", true),
       .allow_negative_eigenvalues = reader.Bool("allow_neg_eigval", false),
       .output_gate = reader.Bool("use_gate", false)};
-  RefuseHybrids(reader);
+  const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   reader.Disregard({"use_output_norm"});  // upstream does not read it
-  return StackNetwork(
-      stack, [mixer](const LayerBuilder& builder) { return MakeDeltaNet(builder, mixer); });
+  return StackNetwork(stack, Hybrid(attention, [mixer](const LayerBuilder& builder) {
+                        return MakeDeltaNet(builder, mixer);
+                      }));
 }
 
 }  // namespace mneme

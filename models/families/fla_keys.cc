@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "models/feed_forwards/gated_mlp.h"
 
@@ -113,9 +114,13 @@ RoutingConfig ReadRouting(ConfigReader& reader, int fixed_memories) {
   return routing;
 }
 
-void RefuseHybrids(ConfigReader& reader) {
-  RefuseUnlessNull(reader, "attn", "null: layers with attention are not implemented");
-  reader.Disregard({"attn_mode", "fuse_norm"});  // which kernel, and what a tensor is called
+AttentionLayers ReadHybridKeys(absl::string_view model_type, ConfigReader& reader,
+                               const StackKeys& stack, ModelConfig& config) {
+  // Which kernel runs, what a tensor is called, and how long a table is at first.
+  reader.Disregard({"attn_mode", "fuse_norm", "max_position_embeddings"});
+  const bool mom = absl::StartsWith(model_type, "mom");
+  return ReadAttentionLayers(reader, stack, config,
+                             {.lists = model_type == "mom" || !mom, .bias_and_theta = !mom});
 }
 
 NetworkMaker StackNetwork(const StackKeys& stack, MixerMaker mixer, const RoutingConfig& routing,

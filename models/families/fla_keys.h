@@ -1,16 +1,14 @@
 // Keys that several models of flash-linear-attention have.
 #pragma once
 
-#include <functional>
 #include <initializer_list>
-#include <memory>
 #include <optional>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/config_reader.h"
 #include "models/blocks/residual_block.h"
+#include "models/families/attention_keys.h"
 #include "models/families/stack_keys.h"
 #include "models/mixers/feature_map.h"
 #include "models/mixers/memory_router.h"
@@ -58,11 +56,11 @@ KeyMap ReadActivationMap(ConfigReader& reader);
 // num_memories (or `fixed_memories`, if that is not 0), topk, shared_mem, capacity.
 RoutingConfig ReadRouting(ConfigReader& reader, int fixed_memories = 0);
 
-// Refuses layers with attention, and declares keys that only look like some that are read.
-void RefuseHybrids(ConfigReader& reader);
+// The layers of `attn`, as the models of `model_type` understand it; and declares keys that only
+// look like some that are read.
+AttentionLayers ReadHybridKeys(absl::string_view model_type, ConfigReader& reader,
+                               const StackKeys& stack, ModelConfig& config);
 
-using MixerMaker =
-    std::function<absl::StatusOr<std::unique_ptr<SequenceMixer>>(const LayerBuilder&)>;
 // The network of a stack of such mixers and gated MLPs. `block`: the norms, where they are called
 // otherwise.
 NetworkMaker StackNetwork(const StackKeys& stack, MixerMaker mixer,

@@ -74,11 +74,11 @@ void ReadMixer(ConfigReader& reader, const Defaults& defaults, GatedDeltaConfig&
 GatedDeltaKeys ReadGatedDeltaKeys(absl::string_view model_type, ConfigReader& reader,
                                   ModelConfig& config) {
   const Defaults& defaults = DefaultsOf(model_type);
-  RefuseUnlessNull(reader, "attn", "null: layers with attention are not implemented");
   if (defaults.memories > 0) RefuseUnsupportedMom(reader);
   GatedDeltaKeys keys;
   keys.stack = ReadStackKeys(reader, defaults.layers, /*default_hidden_ratio=*/4, config);
   ReadMixer(reader, defaults, keys.mixer);
+  keys.attention = ReadHybridKeys(model_type, reader, keys.stack, config);
   // Upstream's old format dropped tokens of a prompt beyond this share, but not while decoding.
   if (reader.Number("capacity", 1.0, 0, 1e9) < 1.0 && defaults.memories > 0) {
     config.warnings.push_back(absl::StrCat("key \"capacity\" is ", Shown(*reader.Find("capacity")),
@@ -94,11 +94,10 @@ NetworkMaker ReadGatedDelta(absl::string_view model_type, ConfigReader& reader,
                             ModelConfig& config) {
   const GatedDeltaKeys keys = ReadGatedDeltaKeys(model_type, reader, config);
   const bool routed = keys.mixer.memories > 0;
-  return StackNetwork(keys.stack,
-                      [mixer = keys.mixer, routed](const LayerBuilder& builder) {
-                        return routed ? MakeMixtureOfMemories(builder, mixer)
-                                      : MakeGatedDeltaNet(builder, mixer);
-                      },
+  const auto memory = [mixer = keys.mixer, routed](const LayerBuilder& builder) {
+    return routed ? MakeMixtureOfMemories(builder, mixer) : MakeGatedDeltaNet(builder, mixer);
+  };
+  return StackNetwork(keys.stack, Hybrid(keys.attention, memory),
                       {.memories = keys.mixer.memories, .top_k = keys.mixer.top_k});
 }
 

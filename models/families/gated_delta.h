@@ -4,6 +4,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/config_reader.h"
+#include "models/families/attention_keys.h"
 #include "models/families/stack_keys.h"
 #include "models/mixers/gated_delta_config.h"
 #include "models/model_config.h"
@@ -14,6 +15,7 @@ namespace mneme {
 struct GatedDeltaKeys {
   StackKeys stack;
   GatedDeltaConfig mixer;
+  AttentionLayers attention;
 };
 
 // The keys of one of the three model types, with its own defaults.

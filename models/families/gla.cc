@@ -29,12 +29,14 @@ NetworkMaker ReadGla(absl::string_view model_type, ConfigReader& reader, ModelCo
       reader.Unsupported("use_short_conv", true, "false where shared_mem is true");
     }
   }
-  RefuseHybrids(reader);
+  const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   reader.Disregard({"use_gk", "use_gv"});  // upstream does not read them
-  return StackNetwork(
-      stack,
-      [mixer](const LayerBuilder& builder) { return MakeGatedLinearAttention(builder, mixer); },
-      mixer.routing);
+  return StackNetwork(stack,
+                      Hybrid(attention,
+                             [mixer](const LayerBuilder& builder) {
+                               return MakeGatedLinearAttention(builder, mixer);
+                             }),
+                      mixer.routing);
 }
 
 }  // namespace mneme

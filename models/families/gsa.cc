@@ -48,6 +48,7 @@ NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelCo
                     ? reader.NullableInt("num_slots", 1, kMaxHeadDim).value_or(heads.key_dim)
                     : 64;
   reader.Keep("num_slots", mixer.slots);
+  const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   ResidualBlockParts block;
   if (mom) {
     mixer.routing = ReadRouting(reader, kMomMemories);
@@ -57,16 +58,21 @@ NetworkMaker ReadGsa(absl::string_view model_type, ConfigReader& reader, ModelCo
     if (reader.Bool("norm_first", true)) {
       block.mixer_norm = {"attn.norm.weight"};
       block.feed_forward_norm = {"mlp.norm.weight", kNormEps};
+      if (!attention.empty()) {
+        reader.Unsupported("attn", *reader.Find("attn"),
+                           "null where norm_first is true: attention has no norm in front of it");
+      }
     }
   }
-  RefuseHybrids(reader);
   // What upstream does not read.
   reader.Disregard({"exapnd_k", "exapnd_v", "use_output_gate", "use_norm", "clamp_min", "clamp_max",
                     "num_memories", "num_experts"});
-  return StackNetwork(
-      stack,
-      [mixer](const LayerBuilder& builder) { return MakeGatedSlotAttention(builder, mixer); },
-      mixer.routing, block);
+  return StackNetwork(stack,
+                      Hybrid(attention,
+                             [mixer](const LayerBuilder& builder) {
+                               return MakeGatedSlotAttention(builder, mixer);
+                             }),
+                      mixer.routing, block);
 }
 
 }  // namespace mneme

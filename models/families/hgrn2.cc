@@ -68,7 +68,7 @@ void ReadHeadsOf(ConfigReader& reader, int model_dim, ModelConfig& config, Hgrn2
 
 }  // namespace
 
-NetworkMaker ReadHgrn2(absl::string_view, ConfigReader& reader, ModelConfig& config) {
+NetworkMaker ReadHgrn2(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const StackKeys stack =
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
   Hgrn2Config mixer;
@@ -82,7 +82,7 @@ NetworkMaker ReadHgrn2(absl::string_view, ConfigReader& reader, ModelConfig& con
                    absl::StrCat("false where the heads' forget gates, ", channels,
                                 ", are not as many as hidden_size (", stack.model_dim, ")"));
   }
-  RefuseHybrids(reader);
+  const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   return [=](const NetworkBuilder& builder) -> absl::StatusOr<std::unique_ptr<Network>> {
     LowerBounds lower(static_cast<size_t>(stack.layers));
     if (bounded) {
@@ -92,12 +92,12 @@ NetworkMaker ReadHgrn2(absl::string_view, ConfigReader& reader, ModelConfig& con
       lower = LowerBoundsOf(bounds, stack.layers, channels);
       lower.front().clear();
     }
-    const NetworkMaker make = StackNetwork(stack, [mixer, lower](const LayerBuilder& layer) {
+    const auto memory = [mixer, lower](const LayerBuilder& layer) {
       Hgrn2Config own = mixer;
       own.lower_bounds = lower[static_cast<size_t>(layer.layer)];
       return MakeHgrn2(layer, own);
-    });
-    return make(builder);
+    };
+    return StackNetwork(stack, Hybrid(attention, memory))(builder);
   };
 }
 

@@ -7,7 +7,7 @@
 
 namespace mneme {
 
-NetworkMaker ReadKda(absl::string_view, ConfigReader& reader, ModelConfig& config) {
+NetworkMaker ReadKda(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const StackKeys stack =
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/4, config);
   KimiDeltaAttentionConfig mixer;
@@ -24,11 +24,11 @@ NetworkMaker ReadKda(absl::string_view, ConfigReader& reader, ModelConfig& confi
   if (reader.Bool("safe_gate", false) && !mixer.least_log_decay.has_value()) {
     reader.Invalid("safe_gate", true, "false where lower_bound is null");
   }
-  RefuseHybrids(reader);
+  const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   reader.Disregard({"safe_gate"});
-  return StackNetwork(stack, [mixer](const LayerBuilder& builder) {
-    return MakeKimiDeltaAttention(builder, mixer);
-  });
+  return StackNetwork(stack, Hybrid(attention, [mixer](const LayerBuilder& builder) {
+                        return MakeKimiDeltaAttention(builder, mixer);
+                      }));
 }
 
 }  // namespace mneme

@@ -37,9 +37,11 @@ NetworkMaker ReadLinearAttn(absl::string_view model_type, ConfigReader& reader,
                          "false: with it, upstream adds the padding of a batch to the sum of keys");
     }
   }
-  RefuseHybrids(reader);
+  const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   return StackNetwork(
-      stack, [mixer](const LayerBuilder& builder) { return MakeLinearAttention(builder, mixer); },
+      stack,
+      Hybrid(attention,
+             [mixer](const LayerBuilder& builder) { return MakeLinearAttention(builder, mixer); }),
       mixer.routing);
 }
 

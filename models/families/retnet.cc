@@ -5,7 +5,7 @@
 
 namespace mneme {
 
-NetworkMaker ReadRetNet(absl::string_view, ConfigReader& reader, ModelConfig& config) {
+NetworkMaker ReadRetNet(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   constexpr int kMostKeyDim = 256;  // upstream's
   const StackKeys stack =
       ReadStackKeys(reader, /*default_layers=*/24, /*default_hidden_ratio=*/2, config);
@@ -22,10 +22,11 @@ NetworkMaker ReadRetNet(absl::string_view, ConfigReader& reader, ModelConfig& co
                                  .key_map = ReadActivationMap(reader),
                                  .output_gate = reader.Bool("use_output_gate", true),
                                  .norm_affine = ReadFlag(reader, "elementwise_affine", true)};
-  RefuseHybrids(reader);
+  const AttentionLayers attention = ReadHybridKeys(model_type, reader, stack, config);
   reader.Disregard({"use_short_conv", "conv_size"});  // upstream's layer never gets to see them
-  return StackNetwork(
-      stack, [mixer](const LayerBuilder& builder) { return MakeRetention(builder, mixer); });
+  return StackNetwork(stack, Hybrid(attention, [mixer](const LayerBuilder& builder) {
+                        return MakeRetention(builder, mixer);
+                      }));
 }
 
 }  // namespace mneme

@@ -94,6 +94,10 @@ NetworkMaker ReadRwkv7(absl::string_view, ConfigReader& reader, ModelConfig& con
     mixer.key_norm_eps = 0;
     mixer.key_norm_least = 1e-12f;
   }
+  if (keys.attention.contains(0)) {
+    reader.Unsupported("attn", *reader.Find("attn"),
+                       "layers from 1 on: the values of the first go into those of the others");
+  }
   return RwkvNetwork(
       keys, [mixer](const LayerBuilder& builder) { return MakeRwkv7(builder, mixer); },
       ChannelMix::kPlain, /*first_values=*/mixer.heads * mixer.value_dim);

@@ -30,7 +30,6 @@ int ReadChannelMixDim(ConfigReader& reader, int model_dim, double default_ratio)
 }  // namespace
 
 RwkvKeys ReadRwkvKeys(ConfigReader& reader, double default_ratio, ModelConfig& config) {
-  RefuseUnlessNull(reader, "attn", "null: layers with attention are not implemented");
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
   if (reader.String("hidden_act", "sqrelu") != "sqrelu") {
     reader.Unsupported("hidden_act", *reader.Find("hidden_act"), "\"sqrelu\"");
@@ -44,12 +43,14 @@ RwkvKeys ReadRwkvKeys(ConfigReader& reader, double default_ratio, ModelConfig& c
   keys.norm_first = reader.Bool("norm_first", true);
   keys.norm_bias = reader.Bool("norm_bias", true);
   ReadTokensAndTies(reader, keys.stack, config);
+  keys.attention = ReadAttentionLayers(reader, keys.stack, config);
   // Which kernel runs, and what makes no difference to a result.
   reader.Disregard({"attn_mode", "max_position_embeddings"});
   return keys;
 }
 
-NetworkMaker RwkvNetwork(const RwkvKeys& keys, MixerMaker mixer, ChannelMix mix, int first_values) {
+NetworkMaker RwkvNetwork(const RwkvKeys& keys, MixerMaker memory, ChannelMix mix,
+                         int first_values) {
   const auto norm = [&keys](absl::string_view name) {
     return NormTensor{.weight = absl::StrCat(name, ".weight"),
                       .kind = NormKind::kLayer,
@@ -58,7 +59,7 @@ NetworkMaker RwkvNetwork(const RwkvKeys& keys, MixerMaker mixer, ChannelMix mix,
   ResidualBlockParts block;
   if (keys.norm_first) block.first_norm = norm("pre_norm");
   block.mixer_norm = norm("attn_norm");
-  block.mixer = std::move(mixer);
+  block.mixer = Hybrid(keys.attention, std::move(memory));
   block.feed_forward_norm = norm("ffn_norm");
   block.feed_forward = [mix, mlp_dim = keys.stack.mlp_dim](const LayerBuilder& builder) {
     return MakeChannelMix(builder, mix, mlp_dim);

@@ -1,11 +1,12 @@
 // The token at position p, per head h, which has its keys and values from head h / (heads /
 // kv_heads):
 //   q, k = rope(norm(Wq x + bq), p), rope(norm(Wk x + bk), p);   v = Wv x + bv
-//   o = sum_j softmax_j( q . k_j / sqrt(head_dim) ) v_j          j: positions up to p in its window
+//   o = sum_j softmax_j( scale q . k_j ) v_j                     j: positions up to p in its window
 //   out = Wo concat(o) + bo
 
 #include "models/mixers/attention.h"
 
+#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -34,30 +35,21 @@ class Attention final : public SequenceMixer {
                                                              const AttentionConfig& config) {
     auto mixer = std::make_unique<Attention>();
     mixer->config_ = config;
-    const auto name = [&](const char* tensor) { return absl::StrCat(config.prefix, tensor); };
-    const int model_dim = builder.model_dim;
-    const int queries = config.query_channels(), keys = config.kv_channels();
-    const Bias bias = config.qkv_bias ? Bias::kAdded : Bias::kNone;
-    const Bias output_bias = config.output_bias ? Bias::kAdded : Bias::kNone;
-    MNEME_ASSIGN_OR_RETURN(mixer->q_proj_,
-                           TakeProjection(builder, name("q_proj"), queries, model_dim, bias));
-    MNEME_ASSIGN_OR_RETURN(mixer->k_proj_,
-                           TakeProjection(builder, name("k_proj"), keys, model_dim, bias));
-    MNEME_ASSIGN_OR_RETURN(mixer->v_proj_,
-                           TakeProjection(builder, name("v_proj"), keys, model_dim, bias));
-    MNEME_ASSIGN_OR_RETURN(
-        mixer->o_proj_, TakeProjection(builder, name("o_proj"), model_dim, queries, output_bias));
+    MNEME_RETURN_IF_ERROR(mixer->TakeProjections(builder));
     if (config.qk_norm) {
       for (const auto& [norm, tensor] : {std::pair(&mixer->q_norm_, "q_norm.weight"),
                                          std::pair(&mixer->k_norm_, "k_norm.weight")}) {
         norm->eps = config.qk_norm_eps;
         MNEME_ASSIGN_OR_RETURN(
-            norm->weight, builder.weights().Floats(builder.Weight(name(tensor)), {config.head_dim},
-                                                   WeightInit::kOnes));
+            norm->weight,
+            builder.weights().Floats(builder.Weight(absl::StrCat(config.prefix, tensor)),
+                                     {config.head_dim}, WeightInit::kOnes));
       }
     }
-    MNEME_ASSIGN_OR_RETURN(mixer->frequencies_, builder.weights().Constant(RopeFrequencies(
-                                                    config.rope_theta, config.head_dim)));
+    if (config.rotary) {
+      MNEME_ASSIGN_OR_RETURN(mixer->frequencies_, builder.weights().Constant(RopeFrequencies(
+                                                      config.rope_theta, config.head_dim)));
+    }
 
     const int most = builder.network.max_context;
     const bool ring = config.window > 0 && config.window <= most;
@@ -90,6 +82,7 @@ class Attention final : public SequenceMixer {
     NormHeads(ctx, q_norm_, query);
     NormHeads(ctx, k_norm_, key);
     for (const TensorView& turned : {query, key}) {
+      if (!config_.rotary) break;
       kernels.Rope({.x = turned,
                     .positions = ctx.row_index.token_positions,
                     .frequencies = frequencies_,
@@ -104,19 +97,41 @@ class Attention final : public SequenceMixer {
                        .positions = ctx.batch.positions,
                        .longest_row = ctx.batch.longest_row,
                        .window = keys_.guard == StateGuard::kRing ? config_.window : 0,
-                       .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                       .scale = config_.score_scale(),
                        .keys = ctx.Context(keys_),
                        .values = ctx.Context(values_),
                        .out = read});
-    const LinearArgs output[] = {{.x = Flat(read),
-                                  .weights = o_proj_.weights,
-                                  .y = hidden,
-                                  .accumulate = true,
-                                  .bias = o_proj_.bias}};
-    kernels.Linear(output);
+    AddProjection(kernels, o_proj_, Flat(read), hidden);
   }
 
  private:
+  absl::Status TakeProjections(const LayerBuilder& builder) {
+    const int queries = config_.query_channels(), keys = config_.kv_channels();
+    const int model_dim = builder.model_dim;
+    const Bias bias = config_.qkv_bias ? Bias::kAdded : Bias::kNone;
+    const Bias output_bias = config_.output_bias ? Bias::kAdded : Bias::kNone;
+    const auto name = [&](const char* tensor) { return absl::StrCat(config_.prefix, tensor); };
+    if (config_.tensors == AttentionConfig::Tensors::kConv1d) {
+      MNEME_ASSIGN_OR_RETURN(
+          std::vector<Projection> parts,
+          TakeProjectionParts(builder, name("c_attn"), std::array{queries, keys, keys}, model_dim,
+                              bias, MatrixOrder::kInOut));
+      q_proj_ = std::move(parts[0]);
+      k_proj_ = std::move(parts[1]);
+      v_proj_ = std::move(parts[2]);
+      MNEME_ASSIGN_OR_RETURN(o_proj_, TakeProjection(builder, name("c_proj"), model_dim, queries,
+                                                     output_bias, MatrixOrder::kInOut));
+      return absl::OkStatus();
+    }
+    MNEME_ASSIGN_OR_RETURN(q_proj_,
+                           TakeProjection(builder, name("q_proj"), queries, model_dim, bias));
+    MNEME_ASSIGN_OR_RETURN(k_proj_, TakeProjection(builder, name("k_proj"), keys, model_dim, bias));
+    MNEME_ASSIGN_OR_RETURN(v_proj_, TakeProjection(builder, name("v_proj"), keys, model_dim, bias));
+    MNEME_ASSIGN_OR_RETURN(
+        o_proj_, TakeProjection(builder, name("o_proj"), model_dim, queries, output_bias));
+    return absl::OkStatus();
+  }
+
   // Of each head by itself, in place.
   static void NormHeads(ForwardContext& ctx, const Norm& norm, TensorView heads) {
     if (norm.weight.empty()) return;
@@ -127,7 +142,7 @@ class Attention final : public SequenceMixer {
   AttentionConfig config_;
   Projection q_proj_, k_proj_, v_proj_, o_proj_;
   Norm q_norm_, k_norm_;    // [head_dim], or empty
-  TensorView frequencies_;  // [head_dim / 2] f32
+  TensorView frequencies_;  // [head_dim / 2] f32 of a rotary one
   StateField keys_, values_;
 };
 

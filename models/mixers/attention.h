@@ -1,6 +1,8 @@
 // Softmax attention over what the session was fed, or over a window of it.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -19,10 +21,21 @@ struct AttentionConfig {
   // RmsNorm of each head of q and k, before they are rotated.
   bool qk_norm = false;
   float qk_norm_eps = 1e-5f;
+  bool rotary = true;            // queries and keys are turned by their positions
   double rope_theta = 10000;     // needs an even head_dim
+  float scale = 0;               // of scores; 0: 1 / sqrt(head_dim)
   int window = 0;                // positions that a token sees, its own included; 0: all
   std::string prefix = "attn.";  // of tensor names, behind the layer's
 
+  enum class Tensors : uint8_t {
+    kFour,    // q_proj, k_proj, v_proj, o_proj: [out, in]
+    kConv1d,  // c_attn, which has q, k and v side by side, and c_proj: [in, out]
+  };
+  Tensors tensors = Tensors::kFour;
+
+  float score_scale() const {
+    return scale != 0 ? scale : 1.0f / std::sqrt(static_cast<float>(head_dim));
+  }
   int query_channels() const { return heads * head_dim; }
   int kv_channels() const { return kv_heads * head_dim; }
 };

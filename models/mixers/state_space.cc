@@ -59,12 +59,6 @@ absl::StatusOr<TensorView> TakeRates(const LayerBuilder& builder, int channels, 
   return tensor;
 }
 
-void AddProjection(Kernels& kernels, const Projection& out, TensorView y, TensorView residual) {
-  const LinearArgs product[] = {
-      {.x = y, .weights = out.weights, .y = residual, .accumulate = true, .bias = out.bias}};
-  kernels.Linear(product);
-}
-
 TensorView TempOfProjection(const ForwardContext& ctx, const TensorView& x,
                             const Projection& projection) {
   const Shape shape{x.shape[0], projection.out()};

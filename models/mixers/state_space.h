@@ -45,9 +45,6 @@ class StreamConvolution {
 // [channels].
 absl::StatusOr<TensorView> TakeRates(const LayerBuilder& builder, int channels, int states);
 
-// residual += W y + b, `out` being W and b.
-void AddProjection(Kernels& kernels, const Projection& out, TensorView y, TensorView residual);
-
 // A temporary for a product of x with a projection that a convolution reads.
 TensorView TempOfProjection(const ForwardContext& ctx, const TensorView& x,
                             const Projection& projection);

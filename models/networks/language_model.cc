@@ -21,6 +21,10 @@ class LanguageModel final : public Network {
     network->info_ = parts.info;
     network->first_values_ = parts.first_values;
     MNEME_ASSIGN_OR_RETURN(network->embeddings_, weights.Table(parts.embeddings, vocab, model_dim));
+    if (const int count = parts.info.positions; count > 0) {
+      MNEME_ASSIGN_OR_RETURN(network->positions_, weights.Table(parts.positions, count, model_dim));
+      network->uses_row_index_ = true;
+    }
     for (int i = 0; i < parts.info.layers; ++i) {
       const LayerBuilder layer{.network = builder,
                                .layer = i,
@@ -89,6 +93,10 @@ class LanguageModel final : public Network {
     if (first_values_ > 0) ctx.first_values = ctx.Temp({ctx.batch.tokens, first_values_});
     BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
     ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = stream.hidden});
+    if (info_.positions > 0) {
+      ctx.kernels().AddPositions(
+          {.positions = ctx.row_index.token_positions, .table = positions_, .y = stream.hidden});
+    }
     const bool has_logits = RunBlocks(ctx, stream, logit_tokens, logits);
     const int64_t rows = logit_tokens.shape[0];
     if (rows == 0 || has_logits) return;
@@ -163,8 +171,9 @@ class LanguageModel final : public Network {
 
   NetworkInfo info_;
   TensorView embeddings_;  // [vocab, model_dim] as stored
+  TensorView positions_;   // [info.positions, model_dim] as stored, or empty
   std::vector<std::unique_ptr<Block>> blocks_;
-  bool uses_row_index_ = false;  // of any block
+  bool uses_row_index_ = false;  // of any block, or for the positions
   int first_values_ = 0;
   Norm norm_;
   PackedMatrix head_;  // [vocab, model_dim]

@@ -12,12 +12,14 @@
 
 namespace mneme {
 
-//   h = embeddings[token];  h = Block_i(h) for each layer;  logits = head Norm(h; norm)
+//   h = embeddings[token] (+ positions[position]);  h = Block_i(h) for each layer;
+//   logits = head Norm(h; norm)
 struct LanguageModelParts {
   NetworkInfo info;
   float norm_eps = 1e-6f;
   // Tensors that are missing are refused, but for the head: without one the embedding serves.
   std::string embeddings = "model.embeddings.weight";
+  std::string positions;                       // the table of info.positions, where there is one
   std::string layer_prefix = "model.layers.";  // then "3."
   NormTensor norm = {"model.norm.weight"};
   std::string head = "lm_head.weight";

@@ -169,6 +169,7 @@ void OpenAiAnswer::AddTo(AnswerChoice& choice, const TokenEvent& event) const {
   if (event.finish == FinishReason::kNone) return;
   choice.finish = event.finish;
   choice.stop_matched = event.stop_matched;
+  choice.context_full = event.context_full;
   if (event.stop_is_token) choice.stop_token = event.token_ids.back();
 }
 

@@ -127,6 +127,7 @@ Json ChoiceJson(const AnswerFacts& facts, int index, AnswerChoice& choice, bool 
   json["logprobs"] = std::move(logprobs);
   json["finish_reason"] = FinishJson(choice.finish);
   json["stop_reason"] = StopReasonJson(facts, choice);
+  if (choice.context_full) json["context_full"] = true;
   return json;
 }
 

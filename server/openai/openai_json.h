@@ -36,6 +36,7 @@ struct AnswerChoice {
   FinishReason finish = FinishReason::kNone;
   std::string stop_matched;
   std::optional<int32_t> stop_token;  // where that is what matched
+  bool context_full = false;          // the session's end, and not max_tokens, is its length
   int64_t tokens = 0;                 // sampled, of this and earlier chunks
   int64_t text_offset = 0;  // characters in front of `logprobs`, of this and earlier chunks
 };

@@ -8,7 +8,8 @@
 namespace mneme {
 namespace {
 
-using testing::UnorderedElementsAre;
+using testing::ElementsAre;
+using testing::HasSubstr;
 
 TEST(ConfigReaderTest, RemembersKeysAndTheValuesInForce) {
   const nlohmann::json object = {{"a", 1}, {"b", 2.5}, {"c", nullptr}, {"other", true}};
@@ -18,7 +19,7 @@ TEST(ConfigReaderTest, RemembersKeysAndTheValuesInForce) {
   EXPECT_EQ(reader.NullableInt("c", 0, 9), std::nullopt);
   EXPECT_EQ(reader.String("d", "x"), "x");
   EXPECT_TRUE(reader.Bool("e", true));
-  EXPECT_THAT(reader.asked(), UnorderedElementsAre("a", "b", "c", "d", "e"));
+  for (const char* key : {"a", "b", "c", "d", "e"}) EXPECT_TRUE(reader.IsKnown(key)) << key;
   EXPECT_FALSE(reader.IsKnown("other"));
   EXPECT_EQ(reader.values(), "a 1\nb 2.5\nc null\nd \"x\"\ne true\n");
   EXPECT_TRUE(reader.status().ok());
@@ -55,8 +56,29 @@ TEST(ConfigReaderTest, ValuesMayFollowFromOtherKeysOrNotCount) {
   reader.Keep("width", 8);
   reader.Disregard({"ratio", "note"});
   EXPECT_EQ(reader.values(), "width 8\n");
-  EXPECT_THAT(reader.asked(), UnorderedElementsAre("ratio", "width"));
   EXPECT_TRUE(reader.IsKnown("note"));
+}
+
+TEST(ConfigReaderTest, HintsAreOfKeysThatNobodyAskedForAndLookLikeOnesThatSomebodyDid) {
+  const nlohmann::json object = {{"num_head", 2}, {"lower_bound", 1}, {"entirely_else", 3}};
+  ConfigReader reader(object, "file");
+  reader.Int("num_heads", 1, 1, 9);
+  reader.Disregard({"lower_bounds", "lower_bound"});
+  EXPECT_THAT(reader.Hints(),
+              ElementsAre("file: key \"num_head\" is unknown and ignored; did you mean "
+                          "\"num_heads\"?"));
+}
+
+TEST(ConfigReaderTest, WhatIsWrongInAPartIsToldByTheWhole) {
+  const nlohmann::json object = {{"part", {{"width", 0}, {"heigth", 3}}}};
+  ConfigReader reader(object, "file");
+  ConfigReader part(*reader.Find("part"), "file: \"part\"");
+  part.Int("width", 1, 1, 9);
+  part.Int("height", 1, 1, 9);
+  reader.Adopt(part);
+  EXPECT_THAT(reader.status().message(), HasSubstr("file: \"part\": key \"width\" is 0"));
+  EXPECT_THAT(reader.Hints(), ElementsAre(HasSubstr("file: \"part\": key \"heigth\" is unknown")));
+  EXPECT_EQ(reader.values(), "");
 }
 
 }  // namespace

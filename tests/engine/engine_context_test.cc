@@ -6,10 +6,12 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "engine/engine.h"
 #include "engine/status_payload.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
@@ -36,10 +38,10 @@ ModelSpec TinyTransformer(std::optional<int> window) {
 
 class EngineContextTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  std::unique_ptr<Engine> Make(std::optional<int> window = std::nullopt) {
+  std::unique_ptr<Engine> Make(const ModelSpec& spec) {
     SetMinLogSeverity(LogSeverity::kError);
     folder_.emplace();
-    MakeFolder(TinyTransformer(window), *folder_);
+    MakeFolder(spec, *folder_);
     std::unique_ptr<Backend> backend = GetParam().Make();
     auto model = LoadModel(folder_->path(), *backend, nullptr, {.max_context = kMaxContext});
     CHECK_OK(model.status());
@@ -78,37 +80,60 @@ class EngineContextTest : public testing::TestWithParam<BackendUnderTest> {
     return outcome;
   }
 
+  // A session of at most so many tokens.
+  static void FillUp(Engine& engine, int most, const char* bound) {
+    const std::vector<int32_t> prompt = RandomTokens(70, 259, /*seed=*/1);
+    const Outcome whole = Ask(engine, Greedy(prompt, 1000, "whole"));
+    EXPECT_EQ(whole.last.status, absl::OkStatus());
+    EXPECT_EQ(whole.tokens.size(), static_cast<size_t>(most - 70 + 1));
+    EXPECT_EQ(whole.last.finish, FinishReason::kLength);
+    EXPECT_TRUE(whole.last.context_full);
+    EXPECT_EQ(whole.last.session_position, most + 1);
+
+    // In two turns, with a fork in between that is fed something else.
+    Outcome first = Ask(engine, Greedy(prompt, 20, "parts"));
+    ASSERT_TRUE(engine.ForkSession({"", "parts"}, {"", "fork"}, absl::ZeroDuration()).ok());
+    Ask(engine, Greedy(RandomTokens(30, 259, /*seed=*/2), 10, "fork"));
+    const Outcome second = Ask(engine, Greedy({}, 1000, "parts"));
+    EXPECT_TRUE(second.last.context_full);
+    first.tokens.insert(first.tokens.end(), second.tokens.begin(), second.tokens.end());
+    EXPECT_EQ(first.tokens, whole.tokens);
+
+    const Outcome refused = Ask(engine, Greedy({5}, 1, "whole"));
+    EXPECT_TRUE(absl::IsInvalidArgument(refused.last.status)) << refused.last.status;
+    EXPECT_EQ(ReasonOf(refused.last.status), kReasonContextFull);
+    EXPECT_EQ(engine.GetSession({"", "whole"})->position, most + 1);
+    EXPECT_THAT(std::string(refused.last.status.message()),
+                testing::HasSubstr(absl::StrCat(most, " together (", bound, ")")));
+  }
+
   RealClock clock_;
   std::optional<TestFolder> folder_;
 };
 
 TEST_P(EngineContextTest, ASessionFillsUpAndCanBeForkedBefore) {
-  const auto engine = Make();
-  const std::vector<int32_t> prompt = RandomTokens(70, 259, /*seed=*/1);
-  const Outcome whole = Ask(*engine, Greedy(prompt, 1000, "whole"));
-  EXPECT_EQ(whole.last.status, absl::OkStatus());
-  EXPECT_EQ(whole.tokens.size(), static_cast<size_t>(kMaxContext - 70 + 1));
-  EXPECT_EQ(whole.last.finish, FinishReason::kLength);
-  EXPECT_TRUE(whole.last.context_full);
-  EXPECT_EQ(whole.last.session_position, kMaxContext + 1);
-
-  // In two turns, with a fork in between that is fed something else.
-  Outcome first = Ask(*engine, Greedy(prompt, 20, "parts"));
-  ASSERT_TRUE(engine->ForkSession({"", "parts"}, {"", "fork"}, absl::ZeroDuration()).ok());
-  Ask(*engine, Greedy(RandomTokens(30, 259, /*seed=*/2), 10, "fork"));
-  const Outcome second = Ask(*engine, Greedy({}, 1000, "parts"));
-  EXPECT_TRUE(second.last.context_full);
-  first.tokens.insert(first.tokens.end(), second.tokens.begin(), second.tokens.end());
-  EXPECT_EQ(first.tokens, whole.tokens);
-
-  const Outcome refused = Ask(*engine, Greedy({5}, 1, "whole"));
-  EXPECT_TRUE(absl::IsInvalidArgument(refused.last.status)) << refused.last.status;
-  EXPECT_EQ(ReasonOf(refused.last.status), kReasonContextFull);
-  EXPECT_EQ(engine->GetSession({"", "whole"})->position, kMaxContext + 1);
+  struct Model {
+    ModelSpec spec;
+    int most;
+    const char* bound;
+  };
+  std::vector<Model> models = {{TinyTransformer(std::nullopt), kMaxContext, "--max-context"}};
+  for (const char* shape : {"mom-hybrid-tiny", "gdn-hybrid-tiny"}) {
+    models.push_back({*SpecOfShape(shape), kMaxContext, "--max-context"});
+  }
+  models.push_back({*SpecOfShape("gpt2-tiny"), 120, "the positions that the model has"});
+  models.back().spec.config["n_positions"] = 120;
+  for (Model& model : models) {
+    SCOPED_TRACE(model.spec.config.dump());
+    model.spec.dtype = DType::kF32;
+    model.spec.initializer_range = 0.15;
+    const auto engine = Make(model.spec);
+    FillUp(*engine, model.most, model.bound);
+  }
 }
 
 TEST_P(EngineContextTest, AWindowHasNoEnd) {
-  const auto engine = Make(/*window=*/40);
+  const auto engine = Make(TinyTransformer(/*window=*/40));
   const std::vector<int32_t> prompt = RandomTokens(3 * kMaxContext, 259, /*seed=*/3);
   const Outcome outcome = Ask(*engine, Greedy(prompt, 50, "s"));
   EXPECT_EQ(outcome.tokens.size(), 50u);

@@ -59,6 +59,50 @@ TEST(ServerProcessTest, ThePlanCountsSessionsWithoutLoading) {
   EXPECT_THAT(server.out(), HasSubstr(sessions));
 }
 
+TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
+  const auto plan = [](const std::string& model, const std::string& context) {
+    return RunServer({"--model", model, "--plan", "--state-memory=64MiB", "--threads=2",
+                      "--max-context", context});
+  };
+  const Result small = plan("tests/golden/transformer", "1024");
+  EXPECT_EQ(small.code, 0) << small.err;
+  EXPECT_THAT(small.out, HasSubstr("for conversations of up to 1024 tokens (--max-context): "));
+  const Result large = plan("tests/golden/transformer", "4096");
+  EXPECT_EQ(large.code, 0) << large.err;
+  const auto number = [](const std::string& text, const std::string& before) {
+    const size_t at = text.find(before) + before.size();
+    return std::stoll(text.substr(at));
+  };
+  const int64_t bytes = number(small.out, "session   ");
+  EXPECT_EQ(bytes % 1024, 0);
+  EXPECT_EQ(number(large.out, "session   "), 4 * bytes);
+  const int64_t few = number(large.out, "capacity  "), many = number(small.out, "capacity  ");
+  EXPECT_NEAR(static_cast<double>(many), 4.0 * few, 4) << "four times the context, a quarter fits";
+
+  // What does not grow is beside it, and a model's own positions bound it.
+  const TemporaryFolder hybrid, gpt2;
+  for (const auto& [shape, folder] :
+       {std::pair("gdn-hybrid-tiny", &hybrid), {"gpt2-tiny", &gpt2}}) {
+    ASSERT_EQ(
+        RunProgram({kMakeModel, "--shape", shape, "--dtype", "f32", "--out", folder->path()}).code,
+        0);
+  }
+  const Result mixed = plan(hybrid.path(), "1024");
+  EXPECT_EQ(mixed.code, 0) << mixed.err;
+  // One layer with two heads of 16: 1024 positions, keys and values, f32.
+  EXPECT_THAT(mixed.out, HasSubstr("(--max-context): 256.0 KiB for what grows with them"));
+  const int64_t whole = number(mixed.out, "session   ");
+  EXPECT_EQ(number(plan(hybrid.path(), "2048").out, "session   "), whole + 256 * 1024);
+  const Result learned = plan(gpt2.path(), "1024");
+  EXPECT_EQ(learned.code, 0) << learned.err;
+  EXPECT_THAT(learned.out, HasSubstr("up to 256 tokens (the positions that the model has): "));
+
+  const Result none = plan("tests/golden/transformer", "16777216");
+  EXPECT_EQ(none.code, 4);
+  EXPECT_THAT(none.err, AllOf(HasSubstr("no session fits: the state of one takes"),
+                              HasSubstr("are room for the tokens of --max-context")));
+}
+
 TEST(ServerProcessTest, BadArgumentsEndWithTwo) {
   const Result unknown = RunServer({"--modle", kModel});
   EXPECT_EQ(unknown.code, 2);

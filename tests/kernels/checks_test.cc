@@ -41,6 +41,10 @@ TEST_P(ChecksDeathTest, DenseOperations) {
                "up has shape");
   EXPECT_DEATH(kernels().GatherRows({.x = Act({4, 8}), .indices = View({2}), .y = Act({2, 8})}),
                "indices is f32, expected i32");
+  const TensorView positions = View({2}, DType::kI64);
+  EXPECT_DEATH(
+      kernels().AddPositions({.positions = positions, .table = View({4, 8}), .y = Act({2, 9})}),
+      "y has shape \\[2, 9\\], expected \\[2, 8\\]");
   const PackedMatrix weights[] = {{memory, DType::kF32, 4, 8}, {memory, DType::kF32, 4, 7}};
   const LinearArgs narrow[] = {{.x = Act({2, 7}), .weights = {weights, 1}, .y = Act({2, 4})}};
   EXPECT_DEATH(kernels().Linear(narrow), "x has shape");

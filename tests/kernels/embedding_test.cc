@@ -43,6 +43,39 @@ TEST_P(EmbeddingTest, WidensTheRowOfEachToken) {
   }
 }
 
+TEST_P(EmbeddingTest, PositionsAreAddedAndThoseThatThereAreNotAddNothing) {
+  SeededRandom random(4);
+  constexpr int kCount = 30;
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
+    for (const int dim : {1, 15, 17, 96, 130}) {
+      for (const int tokens : {0, 1, 33}) {
+        const std::vector<double> table = random.NormalValues(kCount * dim, 1, dtype);
+        const std::vector<double> y = random.NormalValues(tokens * dim, 1, DType::kF32);
+        std::vector<int64_t> positions;
+        std::vector<double> want = y;
+        for (int t = 0; t < tokens; ++t) {
+          constexpr int64_t kOdd[] = {0, kCount - 1, kCount, -1, int64_t{1} << 40};
+          positions.push_back(t < 5 ? kOdd[t] : random.Int(0, kCount - 1));
+          if (positions[t] < 0 || positions[t] >= kCount) continue;
+          for (int i = 0; i < dim; ++i) {
+            // Both are of f32, and the sum is rounded once.
+            double& sum = want[t * dim + i];
+            sum += table[positions[t] * dim + i];
+            if (backend_->activation_dtype() == DType::kF32) sum = RoundTo(sum, DType::kF32);
+          }
+        }
+        Workbench bench(*backend_);
+        AddPositionsArgs args;
+        args.positions = bench.Longs(positions);
+        args.table = bench.Values(table, {kCount, dim}, dtype);
+        args.y = bench.Activations(y, {tokens, dim});
+        bench.kernels().AddPositions(args);
+        EXPECT_THAT(bench.Read(args.y), HasSameBits(want)) << Name(dtype) << " " << dim;
+      }
+    }
+  }
+}
+
 TEST_P(EmbeddingTest, BannedTokensHaveNoLogit) {
   SeededRandom random(3);
   constexpr int kVocab = 700;

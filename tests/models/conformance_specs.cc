@@ -16,22 +16,34 @@ constexpr Variant kVariants[] = {
     {"linear_attn", "{}"},
     {"linear_attn", R"({"feature_map": "hedgehog", "norm_feature_map": true})"},
     {"linear_attn", R"({"feature_map": "elu", "num_kv_heads": 1, "norm_feature_map": true})"},
+    {"linear_attn", R"({"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2}})"},
     {"retnet", "{}"},
     {"retnet", R"({"num_heads": 4, "num_kv_heads": 2})"},
+    {"retnet", R"({"attn": {"layers": [0], "num_heads": 2, "window_size": 21}})"},
     {"gla", "{}"},
     {"gla", R"({"num_kv_heads": 1, "use_short_conv": true})"},
+    {"gla", R"({"attn": {"layers": [1], "num_heads": 4, "qkv_bias": true}})"},
     {"delta_net", "{}"},
     {"delta_net", R"({"use_short_conv": false, "use_beta": false, "use_gate": true})"},
+    {"delta_net",
+     R"({"attn": [{"layers": [0], "num_heads": 4}, {"layers": [1], "num_heads": 2}]})"},
     {"kda", "{}"},
     {"kda", R"({"num_v_heads": 4, "use_short_conv": false, "lower_bound": -5})"},
+    {"kda", R"({"attn": {"layers": [1], "num_heads": 2, "window_size": 30}})"},
     {"hgrn2", "{}"},
     {"hgrn2", R"({"use_short_conv": true})"},
+    {"hgrn2", R"({"attn": {"layers": [0], "num_heads": 4, "rope_theta": 500}})"},
     {"gsa", "{}"},
     {"gsa", R"({"num_kv_heads": 1, "use_short_conv": true, "num_slots": 24})"},
+    {"gsa", R"({"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 1}})"},
     {"rwkv6", "{}"},
     {"rwkv6", R"({"num_heads": 4, "expand_k": 1.0, "expand_v": 2.0, "norm_first": false})"},
+    {"rwkv6", R"({"attn": {"layers": [0], "num_heads": 4, "window_size": 21}})"},
     {"rwkv7", "{}"},
     {"rwkv7", R"({"head_dim": 16, "value_dim": 128, "norm_bias": false})"},
+    {"rwkv7", R"({"attn": {"layers": [1], "num_heads": 2, "qkv_bias": true}})"},
+    {"gpt2", "{}"},
+    {"gpt2", R"({"n_head": 2, "n_inner": 96, "scale_attn_by_inverse_layer_idx": true})"},
     {"mamba", "{}"},
     {"mamba", R"({"state_size": 20, "conv_kernel": 3, "use_bias": true, "use_conv_bias": false})"},
     {"falcon_mamba", "{}"},
@@ -42,11 +54,14 @@ constexpr Variant kVariants[] = {
     {"samba", R"({"attn": null})"},
     {"mom_linear_attn", "{}"},
     {"mom_linear_attn", R"({"shared_mem": false, "feature_map": "t2r"})"},
+    {"mom_linear_attn", R"({"attn": {"layers": [0], "num_heads": 4}})"},
     {"mom_gla", "{}"},
     {"mom_gla", R"({"single_kv_proj": true})"},
     {"mom_gla", R"({"shared_mem": false, "use_short_conv": true})"},
+    {"mom_gla", R"({"attn": {"layers": [1], "num_heads": 4, "window_size": 30}})"},
     {"mom_gsa", "{}"},
     {"mom_gsa", R"({"shared_mem": false, "norm_first": false, "num_kv_heads": 1})"},
+    {"mom_gsa", R"({"norm_first": false, "attn": {"layers": [1], "num_heads": 4}})"},
 };
 
 // Grouped heads over all positions; a window that is no multiple of a block, with all options; one
@@ -107,11 +122,21 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
     spec.config.delta.single_kv_proj = false;
     spec.config.delta.shared_memory = false;
     specs.push_back(spec.ToModelSpec());
+    // Memories on both sides of attention.
+    spec.config.delta.shared_memory = true;
+    spec.config.layers = 3;
+    spec.attn = {{"layers", {1}}, {"num_heads", 4}, {"num_kv_heads", 2}};
+    specs.push_back(spec.ToModelSpec());
   } else if (model_type == "gated_deltanet") {
     GatedDeltaSpec spec = TinySpec("gdn-tiny");
     specs.push_back(spec.ToModelSpec());
     spec.config.delta.value_heads = 4;
     spec.config.delta.conv_width = 0;
+    specs.push_back(spec.ToModelSpec());
+    spec = TinySpec("gdn-tiny");
+    spec.config.layers = 4;
+    spec.attn = {{{"layers", {0}}, {"num_heads", 4}, {"num_kv_heads", 1}, {"window_size", 21}},
+                 {{"layers", {3}}, {"num_heads", 2}, {"qkv_bias", true}, {"rope_theta", 500}}};
     specs.push_back(spec.ToModelSpec());
   }
   for (const Variant& variant : kVariants) {

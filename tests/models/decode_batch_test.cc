@@ -58,6 +58,9 @@ std::vector<Network> Networks() {
     config.delta.value_heads = 2 * config.delta.heads;
     config.delta.allow_negative_eigenvalues = true;
   });
+  add("mom, attention in the second of three layers", "mom-tiny",
+      [](GatedDeltaSpecConfig& config) { config.layers = 3; });
+  networks.back().spec.attn = {{"layers", {1}}, {"num_heads", 4}, {"num_kv_heads", 2}};
   return networks;
 }
 
@@ -91,6 +94,15 @@ std::vector<Network> WideNetworks() {
     delta.value_heads = 2 * delta.heads;
     delta.allow_negative_eigenvalues = true;
   });
+  // Runs of layers of different lengths, with the last layer in one of them, and without.
+  add("mom, attention in the second of four layers", "mom-tiny", 128, 128,
+      [](GatedDeltaConfig&) {});
+  networks.back().spec.config.layers = 4;
+  networks.back().spec.attn = {{"layers", {1}}, {"num_heads", 8}, {"num_kv_heads", 2}};
+  add("gated deltanet, attention to a window in the first and the last layer", "gdn-tiny", 128, 128,
+      [](GatedDeltaConfig&) {});
+  networks.back().spec.config.layers = 4;
+  networks.back().spec.attn = {{"layers", {0, 3}}, {"num_heads", 8}, {"window_size", 5}};
   return networks;
 }
 

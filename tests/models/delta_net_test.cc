@@ -61,7 +61,8 @@ TEST(DeltaNetTest, EveryOptionIsWhatItsEquationSays) {
         R"({"use_gate": true})", R"({"qk_activation": "relu"})", R"({"qk_activation": "elu"})",
         R"({"qk_activation": "identity"})", R"({"qk_activation": "elu", "qk_norm": "sum"})",
         R"({"qk_activation": "relu", "use_short_conv": false})",
-        R"({"qk_activation": "identity", "use_short_conv": false})", R"({"norm_eps": 0.01})"}) {
+        R"({"qk_activation": "identity", "use_short_conv": false})", R"({"norm_eps": 0.01})",
+        R"({"attn": [{"layers": [1], "num_heads": 4}, {"layers": [0], "num_heads": 2}]})"}) {
     ExpectPlain("delta_net", changes, DeltaNet);
   }
 }

@@ -81,6 +81,7 @@ ModelSpec GatedDeltaSpec::ToModelSpec() const {
           {"eos_token_id", config.eos_tokens}};
   if (config.bos_token.has_value()) json["bos_token_id"] = *config.bos_token;
   if (config.eos_tokens.size() == 1) json["eos_token_id"] = config.eos_tokens.front();
+  if (!attn.is_null()) json["attn"] = attn;
   if (config.model_type == "gated_deltanet") {
     json["num_v_heads"] = delta.value_heads;
     json["allow_neg_eigval"] = delta.allow_negative_eigenvalues;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct GatedDeltaSpec {
   double convolution_range = 0.5;
   uint64_t seed = 0;
   int shards = 1;
+  nlohmann::ordered_json attn = {};  // of layers with attention; null: there are none
 
   // The folder to be made.
   ModelSpec ToModelSpec() const;

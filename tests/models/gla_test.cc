@@ -104,7 +104,8 @@ TEST(GlaTest, EveryOptionIsWhatItsEquationSays) {
         R"({"use_short_conv": true, "conv_size": 2, "feature_map": "swish"})",
         R"({"clamp_min": -0.03})", R"({"use_output_gate": false})",
         R"({"elementwise_affine": false})", R"({"elementwise_affine": null})",
-        R"({"norm_eps": 0.01})"}) {
+        R"({"norm_eps": 0.01})",
+        R"({"attn": {"layers": [0], "num_heads": 4, "qkv_bias": true}})"}) {
     ExpectPlain("gla", changes, Gla);
   }
 }
@@ -115,7 +116,8 @@ TEST(MomGlaTest, EveryOptionIsWhatItsEquationSays) {
         R"({"single_kv_proj": true})", R"({"single_kv_proj": true, "shared_mem": false})",
         R"({"shared_mem": false, "use_short_conv": true})",
         R"({"shared_mem": false, "use_short_conv": true, "single_kv_proj": true})",
-        R"({"num_kv_heads": 1, "feature_map": "relu", "clamp_min": -0.03})"}) {
+        R"({"num_kv_heads": 1, "feature_map": "relu", "clamp_min": -0.03})",
+        R"({"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 1, "window_size": 9}})"}) {
     ExpectPlain("mom_gla", changes, MomGla);
   }
 }

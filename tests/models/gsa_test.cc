@@ -75,15 +75,18 @@ TEST(GsaTest, EveryOptionIsWhatItsEquationSays) {
         R"({"num_slots": null})", R"({"expand_k": 0.5})", R"({"feature_map": "relu"})",
         R"({"feature_map": "t2r"})", R"({"gate_logit_normalizer": 2})",
         R"({"use_short_conv": true})", R"({"use_short_conv": true, "conv_size": 2})",
-        R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})"}) {
+        R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})",
+        R"({"attn": {"layers": [1], "num_heads": 4, "num_kv_heads": 2}})"}) {
     ExpectPlain("gsa", changes, Gsa);
   }
 }
 
 TEST(MomGsaTest, EveryOptionIsWhatItsEquationSays) {
-  for (const char* changes : {"{}", R"({"shared_mem": false})", R"({"topk": 1})",
-                              R"({"norm_eps": 0.01})", R"({"norm_first": false, "norm_eps": 0.01})",
-                              R"({"num_kv_heads": 1, "feature_map": "t2r", "num_slots": 8})"}) {
+  for (const char* changes :
+       {"{}", R"({"shared_mem": false})", R"({"topk": 1})", R"({"norm_eps": 0.01})",
+        R"({"norm_first": false, "norm_eps": 0.01})",
+        R"({"num_kv_heads": 1, "feature_map": "t2r", "num_slots": 8})",
+        R"({"norm_first": false, "attn": {"layers": [0], "num_heads": 2}})"}) {
     ExpectPlain("mom_gsa", changes, MomGsa);
   }
 }

@@ -56,7 +56,8 @@ TEST(Hgrn2Test, EveryOptionIsWhatItsEquationSays) {
        {"{}", R"({"expand_ratio": 16})", R"({"expand_ratio": null, "num_heads": 4})",
         R"({"use_lower_bound": false})", R"({"use_short_conv": true})",
         R"({"use_short_conv": true, "conv_size": 2})", R"({"num_hidden_layers": 3})",
-        R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})"}) {
+        R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})",
+        R"({"num_hidden_layers": 3, "attn": {"layers": [1], "num_heads": 2}})"}) {
     ExpectPlain("hgrn2", changes, Hgrn2);
   }
 }

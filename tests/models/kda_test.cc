@@ -57,7 +57,8 @@ TEST(KdaTest, EveryOptionIsWhatItsEquationSays) {
        {"{}", R"({"num_v_heads": 4})", R"({"head_dim": 16, "num_heads": 3})",
         R"({"expand_v": 0.5})", R"({"use_short_conv": false})", R"({"conv_size": 2})",
         R"({"lower_bound": -5})", R"({"lower_bound": -1.5, "safe_gate": true})",
-        R"({"allow_neg_eigval": true})", R"({"norm_eps": 0.01})"}) {
+        R"({"allow_neg_eigval": true})", R"({"norm_eps": 0.01})",
+        R"({"attn": {"layers": [1], "num_heads": 4, "rope_theta": 500, "window_size": 16}})"}) {
     ExpectPlain("kda", changes, Kda);
   }
 }

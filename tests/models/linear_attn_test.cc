@@ -126,7 +126,8 @@ TEST(LinearAttnTest, EveryOptionIsWhatItsEquationSays) {
         R"({"feature_map": "elu", "norm_q": true})", R"({"feature_map": "elu", "norm_k": true})",
         R"({"feature_map": "elu", "norm_feature_map": true})",
         R"({"feature_map": "hedgehog", "norm_feature_map": true, "num_kv_heads": 1})",
-        R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})"}) {
+        R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})",
+        R"({"attn": {"layers": [1], "num_heads": 2, "qkv_bias": true, "window_size": 64}})"}) {
     ExpectPlain("linear_attn", changes, LinearAttn);
   }
 }
@@ -182,7 +183,8 @@ TEST(MomLinearAttnTest, EveryOptionIsWhatItsEquationSays) {
   for (const char* changes :
        {"{}", R"({"shared_mem": false})", R"({"num_memories": 3, "topk": 1})",
         R"({"feature_map": "hedgehog", "num_kv_heads": 1})", R"({"feature_map": "t2r"})",
-        R"({"feature_map": "elu", "norm_q": true, "norm_k": true})"}) {
+        R"({"feature_map": "elu", "norm_q": true, "norm_k": true})",
+        R"({"attn": {"layers": [0], "num_heads": 4, "rope_theta": 500, "qkv_bias": true}})"}) {
     ExpectPlain("mom_linear_attn", changes, MomLinearAttn);
   }
 }

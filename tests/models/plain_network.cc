@@ -10,6 +10,7 @@
 #include "base/mapped_file.h"
 #include "gtest/gtest.h"
 #include "tests/models/matrix_spec.h"
+#include "tests/models/plain_attention.h"
 #include "tests/support/backends.h"
 #include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
@@ -178,7 +179,11 @@ Vec PlainLogits(const PlainModel& model, std::span<const int32_t> tokens, const 
       for (const char* name : {"attn.norm.weight", "norm.weight", "mixer_norm.weight"}) {
         if (layer.Has(name) && !layer.Has("attn_norm.weight")) mixer_norm = name;
       }
-      AddTo(h, mixer(layer, RmsNorm(h, layer.Weight(mixer_norm), eps), static_cast<int64_t>(t)));
+      const Vec normed = RmsNorm(h, layer.Weight(mixer_norm), eps);
+      const nlohmann::json attention = AttentionOf(layer);
+      const auto position = static_cast<int64_t>(t);
+      AddTo(h, attention.is_null() ? mixer(layer, normed, position)
+                                   : PlainAttention(layer, normed, position, attention));
       if (!layer.Has("mlp.gate_proj.weight")) continue;
       const bool inner = layer.Has("mlp.norm.weight");
       const Vec x = RmsNorm(h, layer.Weight(inner ? "mlp.norm.weight" : "mlp_norm.weight"),

@@ -78,7 +78,8 @@ Vec LayerNorm(const Vec& x, const Vec& weight, const Vec& bias, double eps);  //
 using PlainMixer = std::function<Vec(PlainLayer& layer, const Vec& x, int64_t position)>;
 // A whole network: logits after each token, [tokens, vocab].
 using PlainNetwork = std::function<Vec(const PlainModel& model, std::span<const int32_t> tokens)>;
-// Logits after each token, [tokens, vocab].
+// Logits after each token, [tokens, vocab]. Layers that `attn` names have attention in place of the
+// mixer.
 Vec PlainLogits(const PlainModel& model, std::span<const int32_t> tokens, const PlainMixer& mixer);
 
 // Expects that a network of `model_type` whose keys are changed so computes, on the reference

@@ -66,7 +66,8 @@ TEST(RetNetTest, EveryOptionIsWhatItsEquationSays) {
   for (const char* changes : {"{}", R"({"num_heads": 4})", R"({"num_heads": 4, "num_kv_heads": 2})",
                               R"({"expand_k": 0.5, "expand_v": 1})", R"({"feature_map": "relu"})",
                               R"({"feature_map": "sigmoid"})", R"({"use_output_gate": false})",
-                              R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})"}) {
+                              R"({"elementwise_affine": false})", R"({"norm_eps": 0.01})",
+                              R"({"attn": {"layers": [0], "num_heads": 2, "window_size": 1}})"}) {
     ExpectPlain("retnet", changes, RetNet);
   }
 }

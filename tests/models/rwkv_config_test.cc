@@ -77,9 +77,8 @@ TEST(RwkvFingerprintTest, WhatMovesNeitherDoesNotCount) {
 }
 
 constexpr BadKeys kBadKeys[] = {
-    {"attn", "rwkv6", R"("attn": {"layers": [1], "num_heads": 4})", kUnimplemented,
-     "which is not supported; expected null: layers with attention"},
-    {"attn_7", "rwkv7", R"("attn": {"layers": [1], "num_heads": 4})", kUnimplemented, "\"attn\""},
+    {"attn_7", "rwkv7", R"("attn": {"layers": [1, 0], "num_heads": 4})", kUnimplemented,
+     "expected layers from 1 on: the values of the first go into those of the others"},
     {"quantised", "rwkv7", R"("quantization_config": {})", kUnimplemented,
      "\"quantization_config\""},
     {"activation", "rwkv6", R"("hidden_act": "swish")", kUnimplemented,

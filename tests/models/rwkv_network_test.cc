@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "tests/models/plain_attention.h"
 #include "tests/models/plain_network.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
@@ -66,12 +67,15 @@ Vec Logits(const PlainModel& model, std::span<const int32_t> tokens, Mixer mixer
   std::vector<PlainLayer> stack;
   for (int i = 0; i < layers; ++i) stack.push_back({.model = model, .index = i, .state = {}});
   Vec logits;
-  for (const int32_t token : tokens) {
-    Vec h = Slice(model.Tensor("model.embeddings.weight"), int64_t{token} * dim, dim);
+  for (int64_t position = 0; position < static_cast<int64_t>(tokens.size()); ++position) {
+    Vec h = Slice(model.Tensor("model.embeddings.weight"), int64_t{tokens[position]} * dim, dim);
     if (model.config()["norm_first"]) h = Normed(model, "model.layers.0.pre_norm", h);
     Vec first_values;
     for (PlainLayer& layer : stack) {
-      h = Sum(h, mixer(layer, Normed(model, layer.Name("attn_norm"), h), first_values));
+      const Vec x = Normed(model, layer.Name("attn_norm"), h);
+      const nlohmann::json attention = AttentionOf(layer);
+      h = Sum(h, attention.is_null() ? mixer(layer, x, first_values)
+                                     : PlainAttention(layer, x, position, attention));
       h = Sum(h, feed_forward(layer, Normed(model, layer.Name("ffn_norm"), h)));
     }
     const Vec& head = model.Tensor("lm_head.weight");
@@ -153,7 +157,8 @@ TEST(Rwkv6Test, EveryOptionIsWhatItsEquationSays) {
        {"{}", R"({"num_heads": 4})", R"({"expand_k": 1.0, "expand_v": 2.0})",
         R"({"proj_low_rank_dim": 7})", R"({"gate_low_rank_dim": 5})", R"({"norm_first": false})",
         R"({"norm_bias": false})", R"({"norm_eps": 0.01})",
-        R"({"intermediate_size": null, "hidden_ratio": 3.1})", R"({"num_hidden_layers": 1})"}) {
+        R"({"intermediate_size": null, "hidden_ratio": 3.1})", R"({"num_hidden_layers": 1})",
+        R"({"attn": {"layers": [0], "num_heads": 4, "num_kv_heads": 2, "window_size": 9}})"}) {
     ExpectPlain("rwkv6", changes, PlainNetwork(Rwkv6Logits));
   }
 }
@@ -244,7 +249,8 @@ TEST(Rwkv7Test, EveryOptionIsWhatItsEquationSays) {
         R"({"value_dim": 128})", R"({"value_dim": [96, 96]})", R"({"decay_low_rank_dim": 7})",
         R"({"a_low_rank_dim": null})", R"({"v_low_rank_dim": 3})", R"({"gate_low_rank_dim": 40})",
         R"({"norm_first": false})", R"({"norm_bias": false})", R"({"norm_eps": 0.01})",
-        R"({"intermediate_size": null, "hidden_ratio": 3.1})", R"({"num_hidden_layers": 3})"}) {
+        R"({"intermediate_size": null, "hidden_ratio": 3.1})", R"({"num_hidden_layers": 3})",
+        R"({"num_hidden_layers": 3, "attn": {"layers": [1], "num_heads": 2, "qkv_bias": true}})"}) {
     ExpectPlain("rwkv7", changes, PlainNetwork(Rwkv7Logits));
   }
 }

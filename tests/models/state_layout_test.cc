@@ -86,6 +86,7 @@ TEST(StateLayoutTest, FieldsThatGrowAlikeLieTogetherBlockByBlock) {
   EXPECT_EQ(layout.RowOffset(ring, 0, 3 * 64 + 1), layout.BlockOffset(ring.group, 0) + 64);
   EXPECT_EQ(layout.slab_bytes(), 64 + 3 * 64 * (16 + 32) + 3 * 64 * 64 + 64 * 16);
   EXPECT_EQ(layout.max_tokens(), 64) << "the shortest of those that are no rings";
+  EXPECT_EQ(layout.growing_bytes(), 3 * 64 * (16 + 32) + 64 * 16) << "all but the ring";
   EXPECT_EQ(group.filled_blocks(0), 0);
   EXPECT_EQ(group.filled_blocks(64), 1);
   EXPECT_EQ(group.filled_blocks(65), 2);
@@ -97,6 +98,7 @@ TEST(StateLayoutTest, RingsHaveNoEnd) {
   EXPECT_EQ(layout.max_tokens(), std::nullopt);
   layout.Add({.name = "ring", .shape = {1, 100, 4}, .guard = StateGuard::kRing});
   EXPECT_EQ(layout.max_tokens(), std::nullopt);
+  EXPECT_EQ(layout.growing_bytes(), 0);
 }
 
 TEST(StateLayoutDeathTest, AGuardNeedsItsFlags) {

@@ -104,6 +104,36 @@ TEST_F(LogitsToolTest, BadTapesAreRefused) {
   indices[3] = indices[2];
   WriteTensors(tape, folder_.File("bad"));
   EXPECT_THAT(Logits(arguments).output, HasSubstr("expected memories that differ"));
+  indices[2] = indices[3] = -1;  // of the first token's second layer
+  WriteTensors(tape, folder_.File("bad"));
+  EXPECT_THAT(Logits(arguments).output, HasSubstr("expected -1, as its layer has no router"));
+}
+
+TEST_F(LogitsToolTest, LayersWithAttentionHaveNoRouting) {
+  const TestFolder model;
+  MakeFolder(*SpecOfShape("mom-hybrid-tiny"), model);
+  const auto run = [&](const std::string& out, const std::string& arguments) {
+    const ToolOutcome outcome =
+        RunTool("mneme-logits",
+                absl::StrCat("--model ", model.path(), " --tokens ", folder_.File("ids.txt"),
+                             " --out ", folder_.File(out), " ", arguments));
+    EXPECT_EQ(outcome.code, 0) << outcome.output;
+    return ReadTensors(folder_.File(out));
+  };
+  const StoredTensors free = run("free", "--routing-out " + folder_.File("tape"));
+  const StoredTensors tape = ReadTensors(folder_.File("tape"));
+  const std::vector<double> memories = Values<int32_t>(tape, "routing");
+  for (size_t i = 0; i < memories.size(); ++i) {
+    EXPECT_EQ(memories[i] == -1, i / 2 % 3 == 1) << "choice " << i << " of two in three layers";
+  }
+  EXPECT_EQ(run("forced", "--routing-in " + folder_.File("tape")).at("logits").bytes,
+            free.at("logits").bytes);
+  const ToolOutcome shown =
+      RunTool("mneme-inspect",
+              absl::StrCat("routing ", model.path(), " --tokens ", folder_.File("ids.txt")));
+  EXPECT_EQ(shown.code, 0);
+  EXPECT_THAT(shown.output,
+              AllOf(HasSubstr("layer 0 "), Not(HasSubstr("layer 1 ")), HasSubstr("layer 2 ")));
 }
 
 TEST_F(LogitsToolTest, BadArgumentsAreNamed) {

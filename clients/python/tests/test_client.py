@@ -77,6 +77,22 @@ def test_choices_prompt_and_logprobs_are_kept_apart(server, client):
     assert completion.session is None
 
 
+def test_a_full_session_is_told_from_other_lengths(server, client):
+    server.says(answer("one two"))
+    messages = answer("one two")
+    messages[-1].outputs[-1].context_full = True
+    server.says(messages)
+    server.says(messages)
+    completion = client.generate("go")
+    assert completion.finish_reason is mneme.FinishReason.LENGTH
+    assert not completion.context_full
+    full = client.generate("go", session="s")
+    assert full.finish_reason is mneme.FinishReason.LENGTH
+    assert full.context_full and full.choices[0].context_full
+    chunks = [e for e in client.stream("go", session="s") if isinstance(e, mneme.Chunk)]
+    assert [c.context_full for c in chunks] == [False, True]
+
+
 def test_stream_yields_typed_events_in_order(server, client):
     server.says(answer("one two"))
     kinds = [type(event) for event in client.stream("go")]

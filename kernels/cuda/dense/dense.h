@@ -9,6 +9,7 @@
 namespace mneme::cuda::dense {
 
 void Embedding(Device& device, const EmbeddingArgs& args);
+void AddPositions(Device& device, const AddPositionsArgs& args);
 void GatherRows(Device& device, const GatherRowsArgs& args);
 void BanTokens(Device& device, const BanTokensArgs& args);
 void RmsNorm(Device& device, const RmsNormArgs& args);

@@ -40,6 +40,27 @@ void LaunchCopyRows(Device& device, const TensorView& table, const TensorView& i
   device.Check(cudaGetLastError(), what);
 }
 
+// y[t] += table[positions[t]], one block per token.
+template <typename T>
+__global__ void AddRows(const T* table, int64_t count, const int64_t* positions, int dim,
+                        float* y) {
+  const int64_t position = positions[blockIdx.x];
+  if (position < 0 || position >= count) return;
+  const T* from = table + position * dim;
+  float* to = y + int64_t{blockIdx.x} * dim;
+  for (int i = threadIdx.x; i < dim; i += blockDim.x) to[i] += ToFloat(from[i]);
+}
+
+template <typename T>
+void LaunchAddRows(Device& device, const AddPositionsArgs& args) {
+  const int64_t tokens = args.positions.shape[0], dim = args.table.shape[1];
+  if (tokens == 0) return;
+  AddRows<T><<<tokens, ThreadsFor(dim), 0, device.stream()>>>(
+      args.table.as<const T>(), args.table.shape[0], args.positions.as<const int64_t>(),
+      static_cast<int>(dim), args.y.as<float>());
+  device.Check(cudaGetLastError(), "AddPositions");
+}
+
 // y = x * factor * weight * gate: the norms differ in the factor, which they make of a row's sum of
 // squares, in the weight, which is known before x is, and in the gate, which is loaded with it.
 struct NoGate {
@@ -253,6 +274,20 @@ void Embedding(Device& device, const EmbeddingArgs& args) {
       return LaunchCopyRows<__half>(device, args.table, args.ids, args.y, "Embedding");
     default:
       CHECK(false) << "an embedding of " << Name(args.table.dtype);
+  }
+}
+
+void AddPositions(Device& device, const AddPositionsArgs& args) {
+  CHECK(args.y.dtype == DType::kF32);
+  switch (args.table.dtype) {
+    case DType::kF32:
+      return LaunchAddRows<float>(device, args);
+    case DType::kBF16:
+      return LaunchAddRows<__nv_bfloat16>(device, args);
+    case DType::kF16:
+      return LaunchAddRows<__half>(device, args);
+    default:
+      CHECK(false) << "positions of " << Name(args.table.dtype);
   }
 }
 

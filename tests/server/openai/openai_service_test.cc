@@ -116,6 +116,50 @@ TEST_F(OpenAiServiceTest, EveryPromptIsARequestInTheTraceOfItsCall) {
   EXPECT_EQ(Log(), "");  // the engine reports what it ran
 }
 
+TEST_F(OpenAiServiceTest, AFullSessionIsTheReasonOfALength) {
+  Publish();
+  for (const char* stream : {"false", "true"}) {
+    for (const bool full : {false, true}) {
+      const size_t number = engine_.requests();
+      RawHttpClient client(server_->port());
+      client.SendRequest(
+          "POST", "/v1/completions",
+          absl::StrCat(R"({"prompt": "a", "max_tokens": 3, "stream": )", stream, "}"));
+      FakeRequest& fake = engine_.WaitForRequest(number);
+      fake.PushStart();
+      TokenEvent end{.text = "b", .token_ids = {98}};
+      end.finish = FinishReason::kLength;
+      end.context_full = full;
+      end.is_last = true;
+      fake.Push(end);
+      const RawResponse response = client.Read();
+      EXPECT_EQ(response.status, 200);
+      EXPECT_THAT(response.body, HasSubstr(R"("finish_reason":"length")"));
+      const auto says = HasSubstr(R"("context_full":true)");
+      if (full) {
+        EXPECT_THAT(response.body, says) << "stream: " << stream;
+      } else {
+        EXPECT_THAT(response.body, Not(HasSubstr("context_full"))) << "stream: " << stream;
+      }
+    }
+  }
+}
+
+TEST_F(OpenAiServiceTest, APromptBeyondTheContextIsABadRequestWithItsNumbers) {
+  Publish();
+  engine_.OnSubmit([](FakeRequest& fake) {
+    fake.PushEnd(WithReason(FieldError("text",
+                                       "would feed 101 tokens to a session that was fed 0, "
+                                       "expected at most 100 together (--max-context)"),
+                            kReasonContextFull));
+  });
+  const RawResponse response = Ask("long", R"({"prompt": "a"})");
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body,
+              AllOf(HasSubstr(R"("code":"context_full")"), HasSubstr(R"("param":"prompt")"),
+                    HasSubstr("prompt would feed 101 tokens"), HasSubstr("at most 100 together")));
+}
+
 TEST_F(OpenAiServiceTest, WantOfMemoryIsTheErrorOfOneCall) {
   Publish();
   engine_.OnSubmit([](FakeRequest&) { throw std::bad_alloc(); });

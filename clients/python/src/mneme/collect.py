@@ -24,6 +24,7 @@ class _ChoiceBuilder:
         self.logprobs: list[TokenLogprob] = []
         self.finish_reason: Optional[FinishReason] = None
         self.stop_matched = ""
+        self.context_full = False
 
     def add(self, chunk: Chunk) -> None:
         self.texts.append(chunk.text)
@@ -32,6 +33,7 @@ class _ChoiceBuilder:
         if chunk.finish_reason is not None:
             self.finish_reason = chunk.finish_reason
             self.stop_matched = chunk.stop_matched
+            self.context_full = chunk.context_full
 
     def build(self) -> Choice:
         return Choice(
@@ -40,6 +42,7 @@ class _ChoiceBuilder:
             tuple(self.logprobs),
             self.finish_reason,
             self.stop_matched,
+            self.context_full,
         )
 
 

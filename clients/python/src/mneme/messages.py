@@ -66,6 +66,7 @@ def _chunk(m: inference_pb2.Output) -> Chunk:
         is_prompt=m.is_prompt,
         finish_reason=FinishReason(m.finish_reason) if m.finish_reason else None,
         stop_matched=m.stop_matched,
+        context_full=m.context_full,
     )
 
 

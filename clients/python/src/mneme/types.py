@@ -149,6 +149,8 @@ class Chunk:
     """Set on the last chunk of a choice."""
     stop_matched: str
     """With FinishReason.STOP: the stop string, or the token id in decimal."""
+    context_full: bool = False
+    """With FinishReason.LENGTH: the session holds as many tokens as it can (--max-context)."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +181,8 @@ class Choice:
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: Optional[FinishReason]
     stop_matched: str
+    context_full: bool = False
+    """With FinishReason.LENGTH: the session holds as many tokens as it can (--max-context)."""
 
 
 @dataclass(frozen=True)
@@ -216,6 +220,11 @@ class Completion:
     def finish_reason(self) -> Optional[FinishReason]:
         """Why the first choice ended."""
         return self.choices[0].finish_reason
+
+    @property
+    def context_full(self) -> bool:
+        """Whether the first choice ended because its session is full (--max-context)."""
+        return self.choices[0].context_full
 
     def __str__(self) -> str:
         return self.text

@@ -1,0 +1,14 @@
+// GPT-2 as transformers has it: "gpt2".
+#pragma once
+
+#include "absl/strings/string_view.h"
+#include "base/config_reader.h"
+#include "models/model_config.h"
+#include "models/network.h"
+
+namespace mneme {
+
+// As Architecture::read.
+NetworkMaker ReadGpt2(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
+
+}  // namespace mneme
