@@ -89,11 +89,8 @@ void Project(Kernels& kernels, std::span<const ProjectionArgs> products) {
 
 void AddProjection(Kernels& kernels, const Projection& projection, const TensorView& x,
                    const TensorView& y) {
-  const LinearArgs product = {.x = x,
-                              .weights = projection.weights,
-                              .y = y,
-                              .accumulate = true,
-                              .bias = projection.bias};
+  const LinearArgs product = {
+      .x = x, .weights = projection.weights, .y = y, .accumulate = true, .bias = projection.bias};
   kernels.Linear({&product, 1});
 }
 
