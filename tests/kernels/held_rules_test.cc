@@ -24,6 +24,7 @@ struct HeldCase {
   MatrixRule rule;
   int heads, key_dim, value_dim;
   int slots;  // so many that all at once are worth holding back for
+  int most_writes = kHeldWrites;
 };
 
 std::vector<HeldCase> Cases() {
@@ -36,7 +37,8 @@ std::vector<HeldCase> Cases() {
           {"gla", rule(Decay::kKey, Correction::kNone), 3, 128, 200, 40},
           {"gla, keys of 64", rule(Decay::kKey, Correction::kNone), 4, 64, 324, 36},
           {"kda, keys of 256", rule(Decay::kKey, Correction::kDelta), 2, 256, 260, 24},
-          {"delta_net", rule(Decay::kNone, Correction::kDelta), 4, 128, 128, 44},
+          {"delta_net", rule(Decay::kNone, Correction::kDelta), 4, 128, 128, 44, 16},
+          {"delta_net, keys of 64", rule(Decay::kNone, Correction::kDelta), 4, 64, 256, 44, 16},
           {"linear_attn", rule(Decay::kNone, Correction::kNone), 2, 256, 256, 24},
           {"retnet", rule(Decay::kConstant, Correction::kNone), 2, 256, 512, 14}};
 }
@@ -48,7 +50,7 @@ class HeldMemories {
 
   HeldMemories(Backend& backend, uint64_t seed, const HeldCase& held)
       : held_(held),
-        capacity_(std::min<int>(backend.state_format().pending_writes, kHeldWrites)),
+        capacity_(std::min<int>(backend.state_format().pending_writes, held.most_writes)),
         decay_width_(held.rule.decay == MatrixRule::Decay::kKey ? held.key_dim : 1),
         random_(seed),
         bench_(backend),

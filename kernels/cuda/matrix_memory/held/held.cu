@@ -13,10 +13,10 @@ namespace {
 // there are of most heads.
 enum class Tile : uint8_t { kFewest, kFew, kMany, kMost };
 constexpr int kManyWarps = 8;
-constexpr int MostRows(int key_dim) { return key_dim == 64 ? 16 : 2048 / key_dim; }
 
 template <int kKeyDim, int kWarps, int kRows>
 void LaunchShape(Device& device, HeldProblem p, int64_t memories) {
+  CHECK(p.pending.capacity <= (kPlaces<kKeyDim, kRows>)) << "too many writes held back";
   p.pending.tiles = (p.pending.value_dim + kWarps * kRows - 1) / (kWarps * kRows);
   if (!RangeCountFits(device, p.pending)) return;
   const int64_t blocks = memories * p.pending.heads * p.pending.tiles;

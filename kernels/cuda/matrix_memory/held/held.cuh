@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/matrix_memory/row.cuh"
 #include "kernels/cuda/matrix_memory/rules/problem.cuh"
+#include "kernels/held_rules.h"
 
 namespace mneme::cuda::matrix_memory::held {
 
@@ -34,13 +35,21 @@ __device__ inline bool FindHeld(const HeldProblem& p, Item& item) {
   return item.slot >= 0 && item.length == 1;
 }
 
+// Rows of a warp, at most.
+constexpr int MostRows(int key_dim) { return key_dim == 64 ? 16 : 2048 / key_dim; }
+// Writes that there is room for. Only blocks of most rows meet those of DeltaNet, which are more:
+// what comes behind this kernel begins sooner beside smaller ones.
+template <int kKeyDim, int kRows>
+constexpr int kPlaces = kRows == MostRows(kKeyDim) ? kMaxPending : kHeldWrites;
+
 template <int kKeyDim, int kWarps, int kRows>
 struct HeldMemory {
-  float keys[kMaxPending][kKeyDim];    // of what is pending; then E_j k_j
-  float decays[kMaxPending][kKeyDim];  // log decays of keys, or of all of them in the first place
-  float updates[kMaxPending][kWarps * kRows];
+  static constexpr int kMost = kPlaces<kKeyDim, kRows>;
+  float keys[kMost][kKeyDim];    // of what is pending; then E_j k_j
+  float decays[kMost][kKeyDim];  // log decays of keys, or of all of them in the first place
+  float updates[kMost][kWarps * kRows];
   float k[kKeyDim], q[kKeyDim], decay[kKeyDim];  // the token's; then `decay` is E_0
-  float2 recall_read[kMaxPending];               // E_j k_j times k and q
+  float2 recall_read[kMost];                     // E_j k_j times k and q
 };
 
 // Starts copies of what is pending for the block's rows.
