@@ -22,6 +22,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/dense.h"
 #include "kernels/ops/matrix_memory.h"
+#include "kernels/ops/neural_memory.h"
 #include "kernels/ops/routing.h"
 #include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
@@ -35,6 +36,7 @@ class Kernels : public DenseKernels,
                 public RwkvKernels,
                 public ScanKernels,
                 public AttentionKernels,
+                public NeuralMemoryKernels,
                 public SamplingKernels {
  public:
   // Fused steps of decode rows (decode_step.h). False, or kNothing: nothing was done, the caller

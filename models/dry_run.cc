@@ -38,6 +38,9 @@ class DryRunKernels final : public Kernels {
   void SelectiveScan(const SelectiveScanArgs&) override {}
   void Discretize(const DiscretizeArgs&) override {}
   void Attention(const AttentionArgs&) override {}
+  void NeuralMemory(const NeuralMemoryArgs&) override {}
+  void KeepGate(const KeepGateArgs&) override {}
+  void ChunkMean(const ChunkMeanArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   void BanTokens(const BanTokensArgs&) override {}

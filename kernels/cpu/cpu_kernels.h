@@ -82,6 +82,9 @@ class CpuKernels final : public Kernels {
   void SelectiveScan(const SelectiveScanArgs& args) override;
   void Discretize(const DiscretizeArgs& args) override;
   void Attention(const AttentionArgs& args) override;
+  void NeuralMemory(const NeuralMemoryArgs& args) override;
+  void KeepGate(const KeepGateArgs& args) override;
+  void ChunkMean(const ChunkMeanArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;
   void Sample(const SampleArgs& args) override;
@@ -101,7 +104,7 @@ class CpuKernels final : public Kernels {
   ThreadPool& pool_;
 
   struct Worker {
-    WorkerMemory linear, sample, matrix_memory, attention;
+    WorkerMemory linear, sample, matrix_memory, attention, neural_memory;
     LinearScratch linear_scratch;
   };
   std::vector<Worker> workers_;

@@ -453,6 +453,89 @@ void Check(const AttentionArgs& args, ActivationTypes types) {
       << "a window of " << args.window << " over " << table.positions() << " positions";
 }
 
+void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
+  const MemoryNetwork& network = args.network;
+  ExpectRank(args.q, 3, "q");
+  const int64_t entries = args.q.shape[0], heads = args.q.shape[1], dim = args.q.shape[2];
+  const bool normed = network.norm != MemoryNetwork::Norm::kNone;
+  CHECK(network.depth >= 1 && network.depth <= kMaxMemoryDepth) << "depth " << network.depth;
+  CHECK(network.depth == 1 || network.hidden >= 1) << "hidden " << network.hidden;
+  CHECK(normed || !network.trains_gain) << "a gain without a norm";
+  Expect(args.q, types.act, args.q.shape, "q");
+  Expect(args.out, types.act, args.q.shape, "out");
+  if (!args.gain.empty()) {
+    CHECK(normed && !network.trains_gain) << "a gain beside a trained one, or without a norm";
+    Expect(args.gain, DType::kF32, {heads, dim}, "gain");
+    Expect(args.shift, DType::kF32, {heads, dim}, "shift");
+  }
+  CHECK(!normed || network.trains_gain || !args.gain.empty()) << "a norm without a gain";
+  Expect(args.positions, DType::kI64, {entries}, "positions");
+  Check(args.segments);
+  CHECK_GE(args.step, 1) << "step";
+  CHECK(args.anchor_period % args.step == 0) << "anchor_period " << args.anchor_period;
+  const auto expect_copy = [&](const MemoryCopy& copy, const char* name) {
+    for (int i = 0; i < network.tensors(); ++i) {
+      CHECK(copy.at[i].base != nullptr && copy.at[i].dtype == types.act) << name << " " << i;
+    }
+  };
+  const auto expect_initial = [&](const MemoryInitial& initial, bool needed, const char* name) {
+    for (int i = 0; i < network.tensors(); ++i) {
+      const TensorView& tensor = initial.at[i];
+      if (tensor.empty() && !needed) continue;
+      const Shape one = network.shape(i, dim);
+      CHECK(tensor.dtype == DType::kF32 || tensor.dtype == types.act) << name << " " << i;
+      ExpectShape(tensor, one.rank == 2 ? Shape{heads, one[0], one[1]} : Shape{heads, one[0]},
+                  name);
+    }
+  };
+  expect_copy(args.weights, "weights");
+  expect_initial(args.initial_weights, true, "initial weights");
+  if (args.frozen_period != 0) expect_copy(args.frozen, "frozen");
+  CHECK(args.read != NeuralMemoryArgs::Read::kFrozen || args.frozen_period != 0) << "no F to read";
+  if (!args.trains()) return;
+  Expect(args.k, types.act, args.q.shape, "k");
+  Expect(args.v, types.act, args.q.shape, "v");
+  Expect(args.rate, types.act, {entries, heads}, "rate");
+  if (!args.momentum.empty()) {
+    Expect(args.momentum, types.act, {entries, heads}, "momentum");
+    expect_copy(args.momenta, "momenta");
+  }
+  if (!args.keep.empty()) Expect(args.keep, types.act, {entries, heads}, "keep");
+  if (!args.step_scale.empty()) {
+    Expect(args.step_scale, DType::kF32, {args.step}, "step_scale");
+  }
+  CHECK(args.read != NeuralMemoryArgs::Read::kAhead ||
+        (args.momentum.empty() && args.keep.empty() && args.step > 1))
+      << "reading ahead of a step with momentum, forgetting or one token";
+  if (args.stores_anchor()) expect_copy(args.anchors, "anchors");
+  if (args.anchor_period == 0) expect_initial(args.initial_anchor, true, "initial anchor");
+  if (args.step > 1) expect_copy(args.gradients, "gradients");
+  expect_initial(args.initial_momenta, false, "initial momenta");
+  expect_initial(args.initial_anchors, false, "initial anchors");
+  expect_initial(args.initial_frozen, false, "initial frozen");
+  expect_initial(args.initial_gradients, false, "initial gradients");
+}
+
+void Check(const KeepGateArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 2, "x");
+  Expect(args.x, types.act, args.x.shape, "x");
+  if (!args.a_log.empty()) {
+    Expect(args.a_log, DType::kF32, {args.x.shape[1]}, "a_log");
+    Expect(args.dt_bias, DType::kF32, {args.x.shape[1]}, "dt_bias");
+  }
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
+void Check(const ChunkMeanArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 2, "x");
+  CHECK_GE(args.chunk, 1) << "chunk";
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
+  Check(args.segments);
+  CHECK(args.sums.dtype == types.act) << "sums are " << Name(args.sums.dtype);
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
 void Check(const SampleArgs& args, ActivationTypes types) {
   const size_t rows = args.rows.size();
   Expect(args.logits, types.act, {static_cast<int64_t>(rows), args.logits.shape[1]}, "logits");

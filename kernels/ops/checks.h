@@ -52,6 +52,9 @@ void Check(const Rwkv7OutputArgs& args, ActivationTypes types);
 void Check(const SelectiveScanArgs& args, ActivationTypes types);
 void Check(const DiscretizeArgs& args, ActivationTypes types);
 void Check(const AttentionArgs& args, ActivationTypes types);
+void Check(const NeuralMemoryArgs& args, ActivationTypes types);
+void Check(const KeepGateArgs& args, ActivationTypes types);
+void Check(const ChunkMeanArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

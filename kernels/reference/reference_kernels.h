@@ -56,6 +56,10 @@ class ReferenceKernels : public Kernels {
   void Discretize(const DiscretizeArgs& args) override;
   // attention.cc
   void Attention(const AttentionArgs& args) override;
+  // neural_memory.cc
+  void NeuralMemory(const NeuralMemoryArgs& args) override;
+  void KeepGate(const KeepGateArgs& args) override;
+  void ChunkMean(const ChunkMeanArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 
