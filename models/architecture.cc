@@ -4,6 +4,7 @@
 #include "models/families/gated_delta.h"
 #include "models/families/llama.h"
 #include "models/families/mamba.h"
+#include "models/families/titans.h"
 #include "models/families/transformer.h"
 
 namespace mneme {
@@ -32,6 +33,7 @@ constexpr Architecture kArchitectures[] = {
     {"falcon_mamba", ReadMamba},
     {"mamba2", ReadMamba2},
     {"samba", ReadSamba},
+    {"titans", ReadTitans},
 };
 
 }  // namespace

@@ -189,6 +189,13 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
   MNEME_ASSIGN_OR_RETURN(BuiltNetwork built, Build(config, weights, formats));
   MNEME_RETURN_IF_ERROR(backend.Synchronize());
+  {
+    MNEME_ASSIGN_OR_RETURN(
+        Workspace workspace,
+        Workspace::Create(backend, WorkspaceBytesOf(*built.network, backend.activation_dtype(),
+                                                    /*tokens=*/1, /*rows=*/1, /*logit_rows=*/1)));
+    MNEME_RETURN_IF_ERROR(built.network->Prepare(backend, built.state_layout, workspace));
+  }
   ModelInfo info = MakeInfo(folder, config, built.network->info(), weights);
   return std::make_unique<LoadedModel>(std::move(info), std::move(built), weights.TakeMemory(),
                                        backend.activation_dtype());

@@ -11,7 +11,6 @@
 #include "base/config_reader.h"
 #include "base/json_text.h"
 #include "base/mapped_file.h"
-#include "base/spelling.h"
 #include "base/status_macros.h"
 #include "models/architecture.h"
 #include "models/families/stack_keys.h"
@@ -45,15 +44,7 @@ void WarnOfMisspelledKeys(const json& object, absl::string_view path, const Conf
   for (const auto& item : object.items()) {
     const std::string& key = item.key();
     if (reader.IsKnown(key)) continue;
-    int best = key.size() < 8 ? 2 : 3;  // short words are near to each other by chance
-    absl::string_view nearest;
-    for (const std::string& known : reader.asked()) {
-      if (key.size() >= known.size() + 3 || known.size() >= key.size() + 3) continue;
-      if (const int distance = EditDistance(key, known); distance < best) {
-        best = distance;
-        nearest = known;
-      }
-    }
+    const absl::string_view nearest = reader.Nearest(key);
     if (nearest.empty()) continue;
     warnings.push_back(absl::StrCat(path, ": key ", Shown(json(key)),
                                     " is unknown and ignored; did you mean \"", nearest, "\"?"));

@@ -56,4 +56,8 @@ absl::StatusOr<TensorView> WeightRecorder::Constant(std::span<const float> value
   return TensorView{nullptr, DType::kF32, {static_cast<int64_t>(values.size())}};
 }
 
+absl::StatusOr<TensorView> WeightRecorder::Reserve(DType dtype, Shape shape) {
+  return TensorView{nullptr, dtype, shape};
+}
+
 }  // namespace mneme

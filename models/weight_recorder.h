@@ -42,6 +42,7 @@ class WeightRecorder final : public Weights {
   absl::StatusOr<std::vector<float>> Values(absl::string_view name, Shape stored,
                                             WeightInit init) override;
   absl::StatusOr<TensorView> Constant(std::span<const float> values) override;
+  absl::StatusOr<TensorView> Reserve(DType dtype, Shape shape) override;
   void Ignore(absl::string_view) override {}
 
  private:

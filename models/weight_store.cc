@@ -278,6 +278,10 @@ absl::StatusOr<TensorView> WeightStore::Constant(std::span<const float> values) 
   return TensorView{place, DType::kF32, Shape{static_cast<int64_t>(values.size())}};
 }
 
+absl::StatusOr<TensorView> WeightStore::Reserve(DType dtype, Shape shape) {
+  return TensorView{Place(shape.elements() * SizeOf(dtype)), dtype, shape};
+}
+
 std::vector<std::string> WeightStore::Unused() const {
   std::vector<std::string> names;
   for (const auto& [name, entry] : checkpoint_.entries()) {

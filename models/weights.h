@@ -68,6 +68,8 @@ class Weights {
                                                     WeightInit init) = 0;
   // f32 values that come from no file.
   virtual absl::StatusOr<TensorView> Constant(std::span<const float> values) = 0;
+  // Memory for what the network makes of its weights once they are there (Network::Prepare).
+  virtual absl::StatusOr<TensorView> Reserve(DType dtype, Shape shape) = 0;
 
   // Declares a tensor that may be in the file and is never used.
   virtual void Ignore(absl::string_view name) = 0;

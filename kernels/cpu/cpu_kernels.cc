@@ -317,7 +317,7 @@ void CpuKernels::IndexRows(const IndexRowsArgs& args) {
   Check(args, kTypes);
   const int32_t* offsets = args.row_offsets.as<int32_t>();
   for (int64_t row = 0; row < args.slots.shape[0]; ++row) {
-    const int64_t position = args.positions.as<int64_t>()[row];
+    const int64_t position = args.prefix + args.positions.as<int64_t>()[row];
     const int32_t begin = offsets[row], end = offsets[row + 1];
     for (int32_t t = begin; t < end; ++t) {
       args.token_positions.as<int64_t>()[t] = std::max<int64_t>(position, 0) + t - begin;

@@ -120,8 +120,7 @@ void ActivateLayer(MemoryNetwork::Activation activation, int64_t n, float* a, fl
       const Vec c = Set1(0x1.988454p-1f), cubic = Set1(0.044715f);  // sqrt(2 / pi)
       const Vec t = Tanh(c * MulAdd(cubic * x, x * x, x));
       z = half * x * (one + t);
-      d = half * (one + t) +
-          half * x * (one - t * t) * c * MulAdd(Set1(3 * 0.044715f) * x, x, one);
+      d = half * (one + t) + half * x * (one - t * t) * c * MulAdd(Set1(3 * 0.044715f) * x, x, one);
     }
     StoreUpTo(a + i, z, lanes);
     if (slope != nullptr) StoreUpTo(slope + i, d, lanes);
@@ -242,8 +241,8 @@ class HeadOfSegment {
     });
   }
   void Fill(const HeadTensors& to, const MemoryInitial& initial, const HeadTensors* otherwise) {
-    const HeadTensors from = !initial.at[0].empty() || otherwise == nullptr ? Of(initial)
-                                                                            : *otherwise;
+    const HeadTensors from =
+        !initial.at[0].empty() || otherwise == nullptr ? Of(initial) : *otherwise;
     const bool zero = initial.at[0].empty() && otherwise == nullptr;
     for (int t = 0; t < network_.tensors(); ++t) {
       if (!zero) {
@@ -313,7 +312,7 @@ class HeadOfSegment {
       if (l < network_.depth) ActivateLayer(network_.activation, network_.hidden, a, slope_[l]);
     }
     const float* v = VectorOf(args_.v, e);
-    const float rate = args_.loss_scale * Gate(args_.rate, e, 0.0f);
+    const float rate = static_cast<float>(args_.rate_scale) * Gate(args_.rate, e, 0.0f);
     float* delta = delta_[network_.depth - 1];
     if (network_.norm == MemoryNetwork::Norm::kNone) {
       for (int64_t i = 0; i < dim_; ++i) delta[i] = rate * (y_[i] - v[i]);
@@ -360,7 +359,8 @@ class HeadOfSegment {
         float* row = gradients_.at[l - 1] + i * out;
         const Vec by = Set1(z_[l - 1][i]);
         ForVectors(out, [&](int64_t o, int lanes) {
-          StoreUpTo(row + o, MulAdd(by, LoadUpTo(delta_[l - 1] + o, lanes), LoadUpTo(row + o, lanes)),
+          StoreUpTo(row + o,
+                    MulAdd(by, LoadUpTo(delta_[l - 1] + o, lanes), LoadUpTo(row + o, lanes)),
                     lanes);
         });
       }
@@ -405,8 +405,7 @@ class HeadOfSegment {
     for (int l = 1; l <= network_.depth; ++l) {
       float* y = read_[l % 2];
       StartSum(weights_, l, y);
-      const MatrixStep step = {momenta_.at[l - 1], momentum,     keep,
-                               scale,              z_[l - 1], delta_[l - 1]};
+      const MatrixStep step = {momenta_.at[l - 1], momentum, keep, scale, z_[l - 1], delta_[l - 1]};
       Product<true, false>(x, weights_.at[l - 1], network_.in(l, dim_), network_.out(l, dim_),
                            &step, nullptr, 0, y);
       if (l < network_.depth) ActivateLayer(network_.activation, network_.hidden, y, nullptr);

@@ -10,6 +10,9 @@
 namespace mneme {
 
 constexpr int kMaxMemoryDepth = 4;
+// The widest network that every backend takes, dim and hidden: its vectors have to fit a
+// multiprocessor of a GPU.
+constexpr int MaxMemoryWidth(int depth) { return 57000 / (3 * depth + 5); }
 // A product's weights and its bias, each, and a gain.
 constexpr int kMaxMemoryTensors = 2 * kMaxMemoryDepth + 1;
 
@@ -63,9 +66,9 @@ struct MemoryInitial {
 };
 
 // The memory is trained while it is read. Per head, with the loss of a token at a network A
-//   l = loss_scale / 2 |A(k) - v|^2
+//   l = 1/2 |A(k) - v|^2
 // and n its position, which counts from the first thing that the memory was ever fed:
-//   G <- G + rate grad l                                             gradient at the anchor A
+//   G <- G + rate_scale rate grad l                                  gradient at the anchor A
 //   if (n + 1) % step == 0:     S <- momentum S - scale_j G          j = n % step, as below
 //                               W <- keep W + S;   G <- 0
 //   if (n + 1) % anchor_period == 0:  A <- W
@@ -90,7 +93,7 @@ struct NeuralMemoryArgs {
   TensorView keep;         // [entries, heads] act, or empty: 1
   TensorView step_scale;   // [step] f32, or empty: 1
   TensorView gain, shift;  // [heads, dim] f32, of a norm whose gain is not trained; else empty
-  float loss_scale = 2.0f;
+  double rate_scale = 1.0;
   int64_t step = 1;
   // A multiple of `step`. That itself: A is W, and has no copy. 0: never, A is initial_anchor.
   int64_t anchor_period = 1;

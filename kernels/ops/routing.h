@@ -45,11 +45,13 @@ struct Segments {
 
 // What follows from the rows of a step alone, for all of its layers: the position of each token,
 // and segments for memories that every token of a row goes to, which are the rows themselves. A
-// memory is fresh at position 0.
+// memory is fresh at position 0. Positions count from the first thing that slabs were ever fed: of
+// a prefix that all of them begin with, if there is one.
 struct IndexRowsArgs {
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding
   TensorView positions;    // [rows] i64: tokens that the row's slab was fed before this step
+  int64_t prefix = 0;      // what it was fed before its first token; added to all positions
   // Outputs. Of the segments, count = rows, `memories` and `fresh` are written; offsets and slots
   // are row_offsets and slots.
   TensorView token_positions;  // [tokens] i64; of padding rows: any number from 0 on

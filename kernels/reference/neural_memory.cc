@@ -44,7 +44,7 @@ using MemoryTensors = std::vector<Numbers>;
 struct NetworkPass {
   std::vector<Numbers> z, slope;  // z_0 to z_{depth-1}; of z_1 on
   Numbers n;                      // the normed y, or y
-  double spread = 1;             // what y was divided by
+  double spread = 1;              // what y was divided by
   Numbers out;                    // M(x)
 };
 
@@ -66,7 +66,8 @@ class NeuralMemoryHead {
       frozen_ = first ? Initial(args_.initial_frozen, weights_) : Load(args_.frozen);
     }
     if (!args_.trains()) {
-      for (int64_t e = begin; e < end; ++e) Emit(e, args_.read == MemoryRead::kFrozen ? frozen_ : weights_);
+      for (int64_t e = begin; e < end; ++e)
+        Emit(e, args_.read == MemoryRead::kFrozen ? frozen_ : weights_);
       return;
     }
     const MemoryTensors zeros = Zeros();
@@ -96,9 +97,8 @@ class NeuralMemoryHead {
     if (args_.read == MemoryRead::kAnchor) Emit(e, Anchor());
     if (args_.read == MemoryRead::kFrozen) Emit(e, frozen_);
     Learn(e);
-    const double scale = args_.step_scale.empty()
-                             ? 1.0
-                             : args_.step_scale.as<float>()[n % args_.step];
+    const double scale =
+        args_.step_scale.empty() ? 1.0 : args_.step_scale.as<float>()[n % args_.step];
     if (done % args_.step == 0) {
       const double momentum = Gate(args_.momentum, e, 0), keep = Gate(args_.keep, e, 1);
       for (size_t t = 0; t < weights_.size(); ++t) {
@@ -172,8 +172,8 @@ class NeuralMemoryHead {
     pass.spread = std::sqrt(squares / static_cast<double>(dim_) + network_.eps);
     for (size_t i = 0; i < pass.n.size(); ++i) {
       pass.n[i] = (pass.n[i] - mean) / pass.spread;
-      pass.out[i] = x[i] + pass.n[i] * Gain(net, static_cast<int64_t>(i)) +
-                    Shift(static_cast<int64_t>(i));
+      pass.out[i] =
+          x[i] + pass.n[i] * Gain(net, static_cast<int64_t>(i)) + Shift(static_cast<int64_t>(i));
     }
     return pass;
   }
@@ -183,7 +183,7 @@ class NeuralMemoryHead {
     const MemoryTensors& net = Anchor();
     const NetworkPass pass = Forward(net, Vector(args_.k, e));
     const double* v = Vector(args_.v, e);
-    const double rate = args_.loss_scale * Gate(args_.rate, e, 0);
+    const double rate = args_.rate_scale * Gate(args_.rate, e, 0);
     const auto dim = static_cast<size_t>(dim_);
     Numbers delta(dim);
     for (size_t i = 0; i < dim; ++i) delta[i] = rate * (pass.out[i] - v[i]);
@@ -192,7 +192,8 @@ class NeuralMemoryHead {
       for (size_t i = 0; i < dim; ++i) {
         if (network_.trains_gain) gradients_.back()[i] += delta[i] * pass.n[i];
         delta[i] *= Gain(net, static_cast<int64_t>(i));
-        if (network_.norm == MemoryNetwork::Norm::kLayer) mean += delta[i] / static_cast<double>(dim_);
+        if (network_.norm == MemoryNetwork::Norm::kLayer)
+          mean += delta[i] / static_cast<double>(dim_);
         along += delta[i] * pass.n[i] / static_cast<double>(dim_);
       }
       for (size_t i = 0; i < dim; ++i) {
@@ -225,9 +226,7 @@ class NeuralMemoryHead {
               args_.out.as<double>() + (e * args_.q.shape[1] + head_) * dim_);
   }
 
-  size_t Elements(int t) const {
-    return static_cast<size_t>(network_.shape(t, dim_).elements());
-  }
+  size_t Elements(int t) const { return static_cast<size_t>(network_.shape(t, dim_).elements()); }
   MemoryTensors Zeros() const {
     MemoryTensors zeros;
     for (int t = 0; t < network_.tensors(); ++t) zeros.emplace_back(Elements(t));

@@ -95,7 +95,7 @@ void ReferenceKernels::IndexRows(const IndexRowsArgs& args) {
   Check(args, reference::kTypes);
   const int32_t* offsets = args.row_offsets.as<int32_t>();
   for (int64_t row = 0; row < args.slots.shape[0]; ++row) {
-    const int64_t position = args.positions.as<int64_t>()[row];
+    const int64_t position = args.prefix + args.positions.as<int64_t>()[row];
     for (int32_t t = offsets[row]; t < offsets[row + 1]; ++t) {
       args.token_positions.as<int64_t>()[t] = std::max<int64_t>(position, 0) + t - offsets[row];
     }

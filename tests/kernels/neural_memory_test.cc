@@ -132,7 +132,8 @@ struct Problem {
     gain = random.UniformValues(rule.heads * rule.dim, 0.5, 1.5);
     shift = random.NormalValues(rule.heads * rule.dim, 0.1);
     for (const SegmentSpec& s : segments) {
-      starts.push_back(rule.first_position + (s.fresh ? 0 : 1 + static_cast<int>(seed % 5) + s.slot));
+      starts.push_back(rule.first_position +
+                       (s.fresh ? 0 : 1 + static_cast<int>(seed % 5) + s.slot));
     }
     for (int t = 0; t < rule.network().tensors(); ++t) {
       const int64_t size = Elements(t);
@@ -181,7 +182,8 @@ struct Problem {
                                                          bench.backend().activation_dtype());
         // A memory that is fresh holds what its slab happened to hold: NaN, here.
         for (int slot = 0; slot < kSlots; ++slot) {
-          if (!IsFresh(segments, slot, 0)) loaded.pools.back()->Write(slot, 0, Before(t, slot, copy));
+          if (!IsFresh(segments, slot, 0))
+            loaded.pools.back()->Write(slot, 0, Before(t, slot, copy));
         }
         copies[copy]->at[t] = loaded.pools.back()->view();
       }
@@ -211,7 +213,7 @@ struct Problem {
       args.gain = bench.Floats(gain, {rule.heads, rule.dim});
       args.shift = bench.Floats(shift, {rule.heads, rule.dim});
     }
-    args.loss_scale = 2;
+    args.rate_scale = 2;
     args.step = rule.step;
     args.anchor_period = rule.anchor_period;
     args.frozen_period = rule.frozen_period;
@@ -326,7 +328,8 @@ TEST(NeuralMemoryGradientTest, IsThatOfFiniteDifferences) {
       bench.kernels().NeuralMemory(at.args);
       const std::vector<double> out = bench.Read(at.args.out);
       double sum = 0;
-      for (size_t i = 0; i < out.size(); ++i) sum += (out[i] - problem.v[i]) * (out[i] - problem.v[i]);
+      for (size_t i = 0; i < out.size(); ++i)
+        sum += (out[i] - problem.v[i]) * (out[i] - problem.v[i]);
       return sum;
     };
     const int tensors = rule.network().tensors();
@@ -523,13 +526,13 @@ TEST_P(NeuralMemoryTest, ChunkMeanGoesOnWhereItStopped) {
     for (const int size : sizes) {
       std::vector<int64_t> positions;
       for (int i = 0; i < size; ++i) positions.push_back(14 + done + i);
-      ChunkMeanArgs args{.x = bench.Activations({x.begin() + done * dim,
-                                                 x.begin() + (done + size) * dim},
-                                                {size, dim}),
-                         .chunk = chunk,
-                         .positions = bench.Longs(positions),
-                         .segments = Upload(bench, {{.length = size, .slot = 3}}),
-                         .sums = sums.view()};
+      ChunkMeanArgs args{
+          .x = bench.Activations({x.begin() + done * dim, x.begin() + (done + size) * dim},
+                                 {size, dim}),
+          .chunk = chunk,
+          .positions = bench.Longs(positions),
+          .segments = Upload(bench, {{.length = size, .slot = 3}}),
+          .sums = sums.view()};
       args.y = args.x;
       bench.kernels().ChunkMean(args);
       const auto rows = bench.Read(args.y);

@@ -28,7 +28,7 @@ struct MemoryParams {
   SegmentArrays segments;
   float* out;
   int64_t step, anchor_period, frozen_period, first_position;
-  float loss_scale;
+  float rate_scale;
   MemoryRead read;
   int heads, dim, tensors;
   bool has[kCopies];
@@ -94,10 +94,10 @@ class HeadOfSegment {
     read_[1] = take(wide);
     for (int copy = 0; copy < kCopies; ++copy) {
       for (int t = 0; t < p.tensors; ++t) {
-        copies_[copy].at[t] = p.has[copy] ? MemoryAt<float>(p.copies[copy][t], segment.slot,
-                                                            segment.memory) +
-                                                int64_t{head} * Elements(t)
-                                          : nullptr;
+        copies_[copy].at[t] =
+            p.has[copy] ? MemoryAt<float>(p.copies[copy][t], segment.slot, segment.memory) +
+                              int64_t{head} * Elements(t)
+                        : nullptr;
       }
     }
     for (int t = 0; t < p.tensors; ++t) {
@@ -187,7 +187,8 @@ class HeadOfSegment {
   template <bool kStep>
   __device__ void Product(const float* x, const HeadTensors& from, int l, float ahead, float scale,
                           float momentum, float keep, float* y) {
-    const int in = static_cast<int>(net_.in(l, p_.dim)), out = static_cast<int>(net_.out(l, p_.dim));
+    const int in = static_cast<int>(net_.in(l, p_.dim)),
+              out = static_cast<int>(net_.out(l, p_.dim));
     float* weights = from.at[l - 1];
     const float* sums = ahead != 0 ? copies_[kGradients].at[l - 1] : nullptr;
     float* momenta = kStep ? copies_[kMomenta].at[l - 1] : nullptr;
@@ -281,7 +282,7 @@ class HeadOfSegment {
       Product<false>(z_[l - 1], anchor_, l, 0, 0, 0, 0, a);
       if (l < net_.depth) ActivateLayer(a, slope_[l]);
     }
-    const float rate = p_.loss_scale * Gate(p_.rate, e, 0.0f);
+    const float rate = p_.rate_scale * Gate(p_.rate, e, 0.0f);
     float* delta = delta_[net_.depth - 1];
     if (net_.norm == MemoryNetwork::Norm::kNone) {
       for (int i = threadIdx.x; i < p_.dim; i += kThreads) delta[i] = rate * (y_[i] - v[i]);
@@ -338,7 +339,8 @@ class HeadOfSegment {
         sums[at] = fmaf(z_[l - 1][at / out], delta_[l - 1][at % out], sums[at]);
       }
     }
-    ForEachOfVectors([&](int t, int i, float gradient) { copies_[kGradients].at[t][i] += gradient; });
+    ForEachOfVectors(
+        [&](int t, int i, float gradient) { copies_[kGradients].at[t][i] += gradient; });
   }
 
   __device__ void StepOn(int t, int i, float gradient, float scale, float momentum, float keep) {
@@ -471,7 +473,7 @@ void NeuralMemory(Device& device, const NeuralMemoryArgs& args) {
                     .anchor_period = args.anchor_period,
                     .frozen_period = args.frozen_period,
                     .first_position = args.first_position,
-                    .loss_scale = args.loss_scale,
+                    .rate_scale = static_cast<float>(args.rate_scale),
                     .read = args.read,
                     .heads = heads,
                     .dim = static_cast<int>(args.q.shape[2]),
@@ -504,11 +506,10 @@ void NeuralMemory(Device& device, const NeuralMemoryArgs& args) {
 void KeepGate(Device& device, const KeepGateArgs& args) {
   const int64_t items = args.x.shape.elements();
   if (items == 0) return;
-  LaunchOverlapping(device, "KeepGate", KeepGateKernel,
-                    static_cast<int>((items + kThreads - 1) / kThreads), kThreads, 0, 1,
-                    args.x.as<const float>(), args.a_log.as<const float>(),
-                    args.dt_bias.as<const float>(), items, static_cast<int>(args.x.shape[1]),
-                    args.y.as<float>());
+  LaunchOverlapping(
+      device, "KeepGate", KeepGateKernel, static_cast<int>((items + kThreads - 1) / kThreads),
+      kThreads, 0, 1, args.x.as<const float>(), args.a_log.as<const float>(),
+      args.dt_bias.as<const float>(), items, static_cast<int>(args.x.shape[1]), args.y.as<float>());
 }
 
 void ChunkMean(Device& device, const ChunkMeanArgs& args) {
@@ -517,8 +518,7 @@ void ChunkMean(Device& device, const ChunkMeanArgs& args) {
   const int tiles = (dim + kThreads - 1) / kThreads;
   LaunchOverlapping(device, "ChunkMean", ChunkMeanKernel, args.segments.count * tiles, kThreads, 0,
                     1, args.x.as<const float>(), args.positions.as<const int64_t>(),
-                    ArraysOf(args.segments), args.sums, args.chunk, dim, tiles,
-                    args.y.as<float>());
+                    ArraysOf(args.segments), args.sums, args.chunk, dim, tiles, args.y.as<float>());
 }
 
 }  // namespace mneme::cuda::neural_memory
