@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
     backend.CopyFromHost(runner->banned_tokens_.view().data, banned.data(),
                          static_cast<int64_t>(banned.size() * sizeof(int32_t)));
   }
+  runner->decode_ = model.CompileDecode(backend, {pool.slabs(), pool.slab_bytes()});
   if (limits.graphs && backend.can_capture()) {
     MNEME_RETURN_IF_ERROR(runner->CaptureGraphs());
     MNEME_RETURN_IF_ERROR(runner->TryPromptSizes());
@@ -175,10 +176,10 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
   return {.backend = backend_,
           .workspace = workspace_,
           .batch = batch_,
-          .slabs = pool_.slabs(),
-          .slab_bytes = pool_.slab_bytes(),
+          .slabs = {pool_.slabs(), pool_.slab_bytes()},
           .contexts = pool_.contexts(),
-          .routing = routing};
+          .routing = routing,
+          .decode = &decode_};
 }
 
 void ModelRunner::Upload() {

@@ -129,6 +129,7 @@ class ModelRunner {
   const RunnerLimits limits_;
   int64_t workspace_bytes_ = 0;
   Workspace workspace_;
+  DecodePlan decode_;
   // The five arrays of a step, one behind the other, so that a step is one upload; where they lie
   // depends on their sizes alone. Each begins at a multiple of 64 bytes.
   Buffer inputs_;

@@ -1,4 +1,4 @@
-// Parts of a layer as one operation, for steps in which every row feeds one token. What they
+// Parts of a network as one operation, for steps in which every row feeds one token. What they
 // compute is defined by the operations of kernels.h that they stand for, in the order named; a
 // device that has no fused form, for these arguments or at all, says so, and the caller goes the
 // long way.
@@ -23,14 +23,11 @@ struct QueryKeyNorms {
   friend bool operator==(const QueryKeyNorms&, const QueryKeyNorms&) = default;
 };
 
-// hidden += Mixer(RmsNorm(hidden)) of a mixture of gated-delta memories, or of one such memory:
-// RmsNorm, Linear of the router, RouteTopK, Dispatch, Linear of the projections, ShortConv, L2Norm,
-// DeltaGates, GatedDeltaRule, MixMemories, GatedRmsNorm, Linear.
-struct DeltaMixerStepArgs {
-  TensorView hidden;  // [rows, model_dim] act
-  TensorView norm;    // [model_dim] f32
+// A mixture of gated-delta memories, or one such memory, as a device can fuse it, with the norm in
+// front of it: what is known when a model is loaded.
+struct DeltaMixer {
+  TensorView norm;  // [model_dim] f32
   float norm_eps = 1e-6f;
-  TensorView slots;  // [rows] i32, < 0: padding; as many as rows of `hidden`
 
   // As RouteTopKArgs and DispatchArgs. memories == 0: no router, and the one memory is `shared`.
   PackedMatrix router;  // [memories, model_dim]
@@ -38,9 +35,6 @@ struct DeltaMixerStepArgs {
   int memories = 0;
   int top_k = 0;
   bool shared = false;
-  TensorView forced;   // [rows, top_k] i32, or empty
-  TensorView indices;  // [rows, top_k] i32, out; empty if memories == 0
-  TensorView weights;  // [rows, top_k] act, out; empty if memories == 0
 
   int heads = 0, key_dim = 0, value_heads = 0, value_dim = 0;
   PackedMatrix q_proj;  // [heads * key_dim, model_dim]
@@ -62,32 +56,74 @@ struct DeltaMixerStepArgs {
   PackedMatrix out_proj;  // [model_dim, value_heads * value_dim]
 };
 
-// hidden += down( silu(gate x) * (up x) ), x = RmsNorm(hidden): RmsNorm, Linear, SwiGlu, Linear.
-struct FeedForwardStepArgs {
-  TensorView hidden;  // [rows, model_dim] act
-  TensorView norm;    // [model_dim] f32
+// A gated feed-forward network with the norm in front of it, in the same way.
+struct GatedFeedForward {
+  TensorView norm;  // [model_dim] f32
   float norm_eps = 1e-6f;
   PackedMatrix gate, up;  // [mlp_dim, model_dim]
   PackedMatrix down;      // [model_dim, mlp_dim]
 };
 
-// A layer, the one after the other, of one hidden state.
-struct DecodeLayerArgs {
-  DeltaMixerStepArgs mixer;
-  FeedForwardStepArgs feed_forward;
+// Where the tokens of a step go, of a layer with a router.
+struct RoutingChoice {
+  TensorView forced;   // [tokens, top_k] i32 by an observer's wish, or empty
+  TensorView indices;  // [tokens, top_k] i32, out
+  TensorView weights;  // [tokens, top_k] act, out
 };
+
+// hidden += Mixer(RmsNorm(hidden)): RmsNorm, Linear of the router, RouteTopK, Dispatch, Linear of
+// the projections, ShortConv, L2Norm, DeltaGates, MatrixMemory, MixMemories, GatedRmsNorm, Linear.
+struct DeltaMixerStepArgs {
+  const DeltaMixer& mixer;
+  TensorView hidden;     // [rows, model_dim] act
+  TensorView slots;      // [rows] i32, < 0: padding; as many as rows of `hidden`
+  RoutingChoice choice;  // empty if memories == 0
+};
+
+// hidden += down( silu(gate x) * (up x) ), x = RmsNorm(hidden): RmsNorm, Linear, SwiGlu, Linear.
+struct FeedForwardStepArgs {
+  const GatedFeedForward& network;
+  TensorView hidden;  // [rows, model_dim] act
+};
+
+// A layer: the one after the other.
+struct DecodeLayer {
+  DeltaMixer mixer;
+  GatedFeedForward feed_forward;
+};
+// Whether two layers differ in nothing but where their weights and their state are.
+bool HaveSameShape(const DecodeLayer& a, const DecodeLayer& b);
 
 // The end of a network, after its last layer: logits = Linear(RmsNorm(rows of hidden)), which is
 // GatherRows, RmsNorm and Linear.
-struct DecodeHeadArgs {
-  TensorView tokens;  // [n] i32: rows of `hidden`
-  TensorView norm;    // [model_dim] f32
+struct DecodeHead {
+  TensorView norm;  // [model_dim] f32
   float norm_eps = 1e-6f;
   PackedMatrix head;  // [vocab, model_dim]
-  TensorView logits;  // [n, vocab] act
 };
 
 // How far a device went.
 enum class DecodeDone : uint8_t { kNothing, kLayers, kLogits };
+
+struct DecodeStepArgs {
+  TensorView hidden;  // [rows, model_dim] act
+  TensorView slots;   // [rows] i32, < 0: padding
+  // Of one layer that has a router, where somebody wants to know, or to say; else empty.
+  RoutingChoice choice;
+  TensorView tokens;  // [n] i32: rows of `hidden` whose logits are wanted; may be empty
+  TensorView logits;  // [n, vocab] act
+};
+
+// Consecutive layers of the same shape as one operation, and what follows them: checked, and put
+// where the device wants it, when a model is loaded (Kernels::CompileDecode). Weights and state
+// stay where they were then.
+class DecodeProgram {
+ public:
+  virtual ~DecodeProgram() = default;
+
+  // `count` layers from `first` on, counted from the program's first one, and the logits of
+  // `tokens` if those end it. kNothing: not with so many rows, say.
+  virtual DecodeDone Run(const DecodeStepArgs& step, int first, int count) = 0;
+};
 
 }  // namespace mneme

@@ -16,6 +16,7 @@
 //     says so. Not thread-safe: one caller, the engine's loop thread.
 #pragma once
 
+#include <memory>
 #include <span>
 
 #include "kernels/decode_step.h"
@@ -39,12 +40,14 @@ class Kernels : public DenseKernels,
                 public NeuralMemoryKernels,
                 public SamplingKernels {
  public:
-  // Fused steps of decode rows (decode_step.h). False, or kNothing: nothing was done, the caller
-  // goes operation by operation.
+  // A fused step of decode rows (decode_step.h). False: nothing was done, the caller goes operation
+  // by operation.
   virtual bool FeedForwardStep(const FeedForwardStepArgs&) { return false; }
-  // Consecutive layers, which have the same shapes, and, unless it is null, what follows them.
-  virtual DecodeDone DecodeLayers(std::span<const DecodeLayerArgs>, const DecodeHeadArgs*) {
-    return DecodeDone::kNothing;
+  // Consecutive layers of one shape (HaveSameShape), one at least, and, unless it is null, what
+  // follows them. Null: the device has no such operation, or not for this shape.
+  virtual std::unique_ptr<DecodeProgram> CompileDecode(std::span<const DecodeLayer>,
+                                                       const DecodeHead*) {
+    return nullptr;
   }
 };
 

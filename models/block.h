@@ -31,11 +31,8 @@ class Block {
 
   virtual void Forward(ForwardContext& ctx, BlockStream& stream) const = 0;
 
-  // The same as arguments of a fused operation, in a step of one token for every row; temporaries
-  // are of the caller's workspace scope. Empty: there is none for this block.
-  virtual std::optional<DecodeLayerArgs> StepArgs(ForwardContext&, BlockStream&) const {
-    return std::nullopt;
-  }
+  // As of SequenceMixer.
+  virtual std::optional<DecodeLayer> Fused(const Slabs&) const { return std::nullopt; }
 };
 
 using BlockMaker =

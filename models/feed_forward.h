@@ -21,10 +21,8 @@ class FeedForward {
   // row in `ctx.batch`.   hidden  [tokens, model_dim] act
   virtual void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const = 0;
 
-  // The same as arguments of a fused operation, under an RmsNorm. Empty: there is none.
-  virtual std::optional<FeedForwardStepArgs> StepArgs(const Norm&, TensorView /*hidden*/) const {
-    return std::nullopt;
-  }
+  // As of SequenceMixer.
+  virtual std::optional<GatedFeedForward> Fused(const Norm&) const { return std::nullopt; }
 };
 
 }  // namespace mneme

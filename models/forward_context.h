@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "kernels/backend.h"
@@ -80,14 +82,24 @@ struct RowIndex {
   Segments segments;           // a row is a segment of the one memory that all of its tokens go to
 };
 
+// Runs of a network's layers that the device does as one operation in steps of decode rows, in
+// order. Made for one pool of slabs (Model::CompileDecode), once.
+struct DecodePlan {
+  struct Run {
+    int first = 0, count = 0;  // blocks
+    std::unique_ptr<DecodeProgram> program;
+  };
+  std::vector<Run> runs;
+};
+
 struct ForwardContext {
   Backend& backend;
   Workspace& workspace;
   const StepBatch& batch;
-  std::byte* slabs = nullptr;  // slab 0 of the pool
-  int64_t slab_bytes = 0;
+  Slabs slabs = {};
   std::span<const ContextTable> contexts;  // by StateField::group; empty in a dry run
   RoutingObserver* routing = nullptr;
+  const DecodePlan* decode = nullptr;  // of these slabs; null: every step goes block by block
   RowIndex row_index = {};
   // [tokens, LanguageModelParts::first_values] act: values that the first layer leaves to the
   // others (RWKV-7). The network makes room for them once a step, where its layers use it.
@@ -137,10 +149,18 @@ struct ForwardContext {
     ApplyNorm(kernels(), norm, x, y);
     return y;
   }
-  TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
-  StateView State(const StateField& field) const {
-    return {slabs, slab_bytes, field.offset, field.memory_bytes(), field.dtype};
+  // Of a layer with a router, and what the observer hears of it.
+  RoutingChoice NewChoice(int layer, int top_k) const {
+    return {
+        .forced = routing != nullptr ? routing->Forced(layer, batch.tokens, top_k) : TensorView{},
+        .indices = TempIndices({batch.tokens, top_k}),
+        .weights = Temp({batch.tokens, top_k})};
   }
+  void Tell(int layer, const RoutingChoice& choice) const {
+    if (routing != nullptr) routing->OnRouted(layer, choice.indices, choice.weights);
+  }
+  TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
+  StateView State(const StateField& field) const { return slabs.View(field); }
   // What a field holds behind the prefix; without data where there is none.
   TensorView Initial(const StateField& field) const {
     if (initial == nullptr) return {};

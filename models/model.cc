@@ -81,6 +81,10 @@ class LoadedModel final : public Model {
     return network_->InitState(backend, slab);
   }
 
+  DecodePlan CompileDecode(Backend& backend, const Slabs& slabs) const override {
+    return network_->CompileDecode(backend, slabs);
+  }
+
   void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                const TensorView& logits) const override {
     network_->Forward(ctx, logit_tokens, logits);

@@ -44,6 +44,10 @@ class Model {
   // Writes the eagerly initialised fields of the initial slab (zeroed backend memory).
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
 
+  // What the device can do as one operation in steps of decode rows, for ForwardContext::decode.
+  // Holds for as long as the model and these slabs.
+  virtual DecodePlan CompileDecode(Backend&, const Slabs&) const { return {}; }
+
   // Feeds the batch, updating the slabs its rows name, and computes logits after chosen tokens.
   //   logit_tokens  [n] i32, indices into the batch's tokens
   //   logits        [n, vocab] act, out

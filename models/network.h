@@ -39,6 +39,7 @@ class Network {
   // As of Model.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
+  virtual DecodePlan CompileDecode(Backend&, const Slabs&) const { return {}; }
   virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                        const TensorView& logits) const = 0;
 };

@@ -34,12 +34,9 @@ class SequenceMixer {
   // captured as graphs, and a dry run without memory (dry_run.h) measures the workspace.
   virtual void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const = 0;
 
-  // The same as arguments of a fused operation, under an RmsNorm, in a step of one token for every
-  // row; temporaries are of the caller's workspace scope. Empty: there is none for this mixer.
-  virtual std::optional<DeltaMixerStepArgs> StepArgs(ForwardContext&, const Norm&,
-                                                     TensorView /*hidden*/) const {
-    return std::nullopt;
-  }
+  // The same, under an RmsNorm, as devices can fuse it in steps of one token for every row. Empty:
+  // they know no such mixer.
+  virtual std::optional<DeltaMixer> Fused(const Slabs&, const Norm&) const { return std::nullopt; }
 };
 
 }  // namespace mneme

@@ -203,8 +203,7 @@ absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
     ForwardContext ctx{.backend = backend,
                        .workspace = workspace,
                        .batch = no_batch,
-                       .slabs = copy.data(),
-                       .slab_bytes = bytes};
+                       .slabs = {copy.data(), bytes}};
     model.Settle(ctx, slots.view());
     backend.CopyToHost(host.data(), copy.data(), layout.fixed_bytes());
     for (const ByteRange& blocks : FilledBlocks(layout, tokens)) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -107,6 +108,16 @@ struct StateField {
     Shape values = shape;
     if (row_values > 0) values.dims[values.rank - 1] = row_values;
     return values;
+  }
+};
+
+// The slabs of a pool, as kernels find fields in them.
+struct Slabs {
+  std::byte* base = nullptr;  // slab 0
+  int64_t bytes = 0;          // distance between slabs
+
+  StateView View(const StateField& field) const {
+    return {base, bytes, field.offset, field.memory_bytes(), field.dtype};
   }
 };
 

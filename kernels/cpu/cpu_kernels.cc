@@ -15,12 +15,6 @@
 #endif
 
 namespace mneme {
-namespace {
-
-constexpr ActivationTypes kTypes{DType::kF32};
-
-}  // namespace
-
 FlushDenormals::FlushDenormals() {
 #if defined(__x86_64__)
   saved_ = _mm_getcsr();
@@ -65,7 +59,7 @@ void CpuKernels::For(int64_t n, int64_t grain, double nanoseconds, Range task) {
 }
 
 void CpuKernels::Embedding(const EmbeddingArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t tokens = args.ids.shape[0], dim = args.table.shape[1];
   const int32_t* ids = args.ids.as<int32_t>();
@@ -77,7 +71,7 @@ void CpuKernels::Embedding(const EmbeddingArgs& args) {
 }
 
 void CpuKernels::GatherRows(const GatherRowsArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const int64_t n = args.indices.shape[0], dim = args.x.shape[1];
   for (int64_t i = 0; i < n; ++i) {
     const int32_t row = args.indices.as<int32_t>()[i];
@@ -88,7 +82,7 @@ void CpuKernels::GatherRows(const GatherRowsArgs& args) {
 }
 
 void CpuKernels::BanTokens(const BanTokensArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const int64_t rows = args.logits.shape[0], vocab = args.logits.shape[1];
   for (int64_t i = 0; i < args.tokens.shape[0]; ++i) {
     const int32_t token = args.tokens.as<int32_t>()[i];
@@ -100,7 +94,7 @@ void CpuKernels::BanTokens(const BanTokensArgs& args) {
 }
 
 void CpuKernels::RmsNorm(const RmsNormArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t tokens = args.x.shape[0], dim = args.x.shape[1];
   For(tokens, 1, 0.15 * static_cast<double>(dim),
@@ -108,7 +102,7 @@ void CpuKernels::RmsNorm(const RmsNormArgs& args) {
 }
 
 void CpuKernels::LayerNorm(const LayerNormArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const Shape& shape = args.x.shape;
   const int64_t heads = shape.rank == 3 ? shape[1] : 1, dim = shape[shape.rank - 1];
@@ -117,7 +111,7 @@ void CpuKernels::LayerNorm(const LayerNormArgs& args) {
 }
 
 void CpuKernels::AddBias(const AddBiasArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t entries = args.y.shape[0], dim = args.y.shape[1];
   For(entries, 1, 0.1 * static_cast<double>(dim),
@@ -125,7 +119,7 @@ void CpuKernels::AddBias(const AddBiasArgs& args) {
 }
 
 void CpuKernels::Activate(std::span<const ActivateArgs> activations) {
-  CheckAll(activations, kTypes);
+  CheckAll(activations, kCpuActivations);
   const FlushDenormals flush;
   constexpr int64_t kElements = 256;  // of one item
   int64_t items = 0;
@@ -148,14 +142,14 @@ void CpuKernels::Activate(std::span<const ActivateArgs> activations) {
 }
 
 void CpuKernels::Multiply(const MultiplyArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   For(args.y.shape.elements(), 64, 0.1,
       [&](int64_t begin, int64_t end) { ops_.multiply(args, begin, end); });
 }
 
 void CpuKernels::AddScaled(const AddScaledArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t rows = args.x.shape[0], dim = args.x.shape[1];
   For(rows, 1, 0.15 * static_cast<double>(dim),
@@ -163,14 +157,14 @@ void CpuKernels::AddScaled(const AddScaledArgs& args) {
 }
 
 void CpuKernels::SwiGlu(const SwiGluArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t tokens = args.gate.shape[0], dim = args.gate.shape[1];
   For(tokens * dim, 64, 0.4, [&](int64_t begin, int64_t end) { ops_.swiglu(args, begin, end); });
 }
 
 void CpuKernels::L2Norm(const L2NormArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t entries = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
   For(entries * heads, 1, 0.15 * static_cast<double>(dim) + 10,
@@ -178,7 +172,7 @@ void CpuKernels::L2Norm(const L2NormArgs& args) {
 }
 
 void CpuKernels::SumNorm(const SumNormArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
   For(rows, 1, 0.15 * static_cast<double>(dim) + 10,
@@ -186,7 +180,7 @@ void CpuKernels::SumNorm(const SumNormArgs& args) {
 }
 
 void CpuKernels::Divide(const DivideArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
   For(rows, 1, 0.1 * static_cast<double>(dim) + 5,
@@ -194,7 +188,7 @@ void CpuKernels::Divide(const DivideArgs& args) {
 }
 
 void CpuKernels::Softmax(const SoftmaxArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t rows = args.x.shape[0] * args.x.shape[1], dim = args.x.shape[2];
   For(rows, 1, 0.6 * static_cast<double>(dim) + 20,
@@ -202,7 +196,7 @@ void CpuKernels::Softmax(const SoftmaxArgs& args) {
 }
 
 void CpuKernels::MapFeatures(const FeatureMapArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t rows = args.x.shape[0] * args.x.shape[1];
   For(rows, 1, 1.0 * static_cast<double>(args.y.shape[2]) + 20,
@@ -210,7 +204,7 @@ void CpuKernels::MapFeatures(const FeatureMapArgs& args) {
 }
 
 void CpuKernels::Rope(const RopeArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
   For(tokens, 1, (20.0 + 0.2 * static_cast<double>(heads)) * static_cast<double>(dim),
@@ -218,7 +212,7 @@ void CpuKernels::Rope(const RopeArgs& args) {
 }
 
 void CpuKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
   For(tokens * heads, 1, 0.5 * static_cast<double>(dim) + 10,
@@ -226,7 +220,7 @@ void CpuKernels::GatedRmsNorm(const GatedRmsNormArgs& args) {
 }
 
 void CpuKernels::DeltaGates(const DeltaGatesArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t entries = args.log_decay.shape[0], heads = args.log_decay.shape[1];
   For(entries, 1, 30 * static_cast<double>((heads + 15) / 16),
@@ -234,7 +228,7 @@ void CpuKernels::DeltaGates(const DeltaGatesArgs& args) {
 }
 
 void CpuKernels::MixMemories(const MixMemoriesArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t tokens = args.y.shape[0], dim = args.y.shape[1];
   const int64_t columns = args.token_entries.shape[1];
@@ -243,7 +237,7 @@ void CpuKernels::MixMemories(const MixMemoriesArgs& args) {
 }
 
 void CpuKernels::RouteTopK(const RouteTopKArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t tokens = args.logits.shape[0], memories = args.logits.shape[1];
   const int64_t top_k = args.indices.shape[1];
@@ -259,7 +253,7 @@ void CpuKernels::RouteTopK(const RouteTopKArgs& args) {
 
 // Two passes over the pairs, as in a counting sort: sizes of the segments, then places.
 void CpuKernels::Dispatch(const DispatchArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const int64_t rows = args.slots.shape[0];
   const int64_t tokens = args.token_entries.shape[0], choices = args.token_entries.shape[1];
   const int64_t top_k = choices - (args.shared ? 1 : 0);
@@ -314,7 +308,7 @@ void CpuKernels::Dispatch(const DispatchArgs& args) {
 }
 
 void CpuKernels::IndexRows(const IndexRowsArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const int32_t* offsets = args.row_offsets.as<int32_t>();
   for (int64_t row = 0; row < args.slots.shape[0]; ++row) {
     const int64_t position = args.prefix + args.positions.as<int64_t>()[row];
@@ -328,7 +322,7 @@ void CpuKernels::IndexRows(const IndexRowsArgs& args) {
 }
 
 void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
-  CheckAll(convolutions, kTypes);
+  CheckAll(convolutions, kCpuActivations);
   const FlushDenormals flush;
   constexpr int64_t kChannels = 256;  // of one item
   int64_t items = 0;
@@ -357,7 +351,7 @@ void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {
 }
 
 void CpuKernels::DecayGates(const DecayGatesArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t entries = args.log_decay.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
   For(entries * heads, 1, 3.0 * static_cast<double>(dim) + 10,
@@ -365,7 +359,7 @@ void CpuKernels::DecayGates(const DecayGatesArgs& args) {
 }
 
 void CpuKernels::SelectiveScan(const SelectiveScanArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t entries = args.u.shape[0], channels = args.u.shape[1], states = args.a.shape[0];
   For(channels, 16, 1.5 * static_cast<double>((entries + 1) * (states + 4)),
@@ -373,7 +367,7 @@ void CpuKernels::SelectiveScan(const SelectiveScanArgs& args) {
 }
 
 void CpuKernels::Discretize(const DiscretizeArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t entries = args.u.shape[0], heads = args.u.shape[1], dim = args.u.shape[2];
   For(entries, 1, static_cast<double>(heads) * (2.0 + 0.1 * static_cast<double>(dim)),
@@ -381,7 +375,7 @@ void CpuKernels::Discretize(const DiscretizeArgs& args) {
 }
 
 void CpuKernels::MatrixMemory(const MatrixMemoryArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t entries = args.out.shape[0], heads = args.out.shape[1];
   const int64_t value_dim = args.out.shape[2], key_dim = args.k.shape[2];
@@ -435,7 +429,7 @@ void CpuKernels::MatrixMemory(const MatrixMemoryArgs& args) {
 }
 
 void CpuKernels::Sample(const SampleArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   sampling_rows_.clear();
   for (const SamplingRow& row : args.rows) sampling_rows_.push_back(row.Bounded());
   const FlushDenormals flush;

@@ -11,6 +11,7 @@
 #include "kernels/cpu/cpu_features.h"
 #include "kernels/cpu/isa_ops.h"
 #include "kernels/kernels.h"
+#include "kernels/ops/checks.h"
 
 namespace mneme {
 
@@ -44,6 +45,8 @@ class WorkerMemory {
   std::unique_ptr<void, Free> data_;
   int64_t bytes_ = 0;
 };
+
+inline constexpr ActivationTypes kCpuActivations{DType::kF32};
 
 class CpuKernels final : public Kernels {
  public:

@@ -4,14 +4,8 @@
 #include "kernels/ops/checks.h"
 
 namespace mneme {
-namespace {
-
-constexpr ActivationTypes kTypes{DType::kF32};
-
-}  // namespace
-
 void CpuKernels::TokenShift(const TokenShiftArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   CHECK(args.last.dtype == DType::kF32);
   const FlushDenormals flush;
   // Workers divide the channels, so that each reads what a memory holds before it replaces it.
@@ -23,7 +17,7 @@ void CpuKernels::TokenShift(const TokenShiftArgs& args) {
 }
 
 void CpuKernels::Rwkv7Gates(const Rwkv7GatesArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t rows = args.k.shape[0] * args.k.shape[1], dim = args.k.shape[2];
   For(rows, 1, 1.5 * static_cast<double>(dim) + 20,
@@ -31,14 +25,14 @@ void CpuKernels::Rwkv7Gates(const Rwkv7GatesArgs& args) {
 }
 
 void CpuKernels::ValueResidual(const ValueResidualArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   For(args.v.shape[0], 1, 0.5 * static_cast<double>(args.v.shape[1]),
       [&](int64_t begin, int64_t end) { ops_.value_residual(args, begin, end); });
 }
 
 void CpuKernels::Rwkv7Output(const Rwkv7OutputArgs& args) {
-  Check(args, kTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t rows = args.x.shape[0] * args.x.shape[1];
   For(rows, 1, 0.4 * static_cast<double>(args.x.shape[2] + args.r.shape[2]) + 20,

@@ -98,9 +98,9 @@ class CudaKernels final : public Kernels {
   bool FeedForwardStep(const FeedForwardStepArgs& args) override {
     return decode::batch::FeedForwardStep(device_, args);
   }
-  DecodeDone DecodeLayers(std::span<const DecodeLayerArgs> layers,
-                          const DecodeHeadArgs* head) override {
-    return decode::stack::DecodeLayers(device_, layers, head);
+  std::unique_ptr<DecodeProgram> CompileDecode(std::span<const DecodeLayer> layers,
+                                               const DecodeHead* head) override {
+    return decode::stack::CompileDecode(device_, layers, head);
   }
 
  private:

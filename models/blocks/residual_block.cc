@@ -13,7 +13,6 @@ class ResidualBlock final : public Block {
   static absl::StatusOr<std::unique_ptr<Block>> Make(const LayerBuilder& builder,
                                                      const ResidualBlockParts& parts) {
     auto block = std::make_unique<ResidualBlock>();
-    block->layer_ = builder.layer;
     const auto take = [&](const NormTensor& tensor) {
       return TakeNorm(builder.weights(), builder.prefix, tensor, builder.model_dim,
                       builder.norm_eps);
@@ -41,8 +40,6 @@ class ResidualBlock final : public Block {
   }
 
   void Forward(ForwardContext& ctx, BlockStream& stream) const override {
-    // Watched steps go block by block; others have tried all of them at once.
-    if (ctx.routing != nullptr && ctx.batch.longest_row == 1 && Step(ctx, stream)) return;
     if (first_norm_.has_value()) {
       ApplyNorm(ctx.kernels(), *first_norm_, stream.hidden, stream.hidden);
     }
@@ -50,36 +47,18 @@ class ResidualBlock final : public Block {
     if (feed_forward_ != nullptr) feed_forward_->Forward(ctx, feed_forward_norm_, stream.hidden);
   }
 
-  std::optional<DecodeLayerArgs> StepArgs(ForwardContext& ctx, BlockStream& stream) const override {
-    if (feed_forward_ == nullptr) return std::nullopt;
+  std::optional<DecodeLayer> Fused(const Slabs& slabs) const override {
     // The fused operations know RmsNorm.
-    if (first_norm_.has_value() || mixer_norm_.kind != NormKind::kRms ||
-        feed_forward_norm_.kind != NormKind::kRms) {
+    if (feed_forward_ == nullptr || first_norm_.has_value() || mixer_norm_.kind != NormKind::kRms) {
       return std::nullopt;
     }
-    const auto feed_forward = feed_forward_->StepArgs(feed_forward_norm_, stream.hidden);
-    if (!feed_forward.has_value()) return std::nullopt;
-    const auto mixer = mixer_->StepArgs(ctx, mixer_norm_, stream.hidden);
-    if (!mixer.has_value()) return std::nullopt;
-    return DecodeLayerArgs{*mixer, *feed_forward};
+    const auto feed_forward = feed_forward_->Fused(feed_forward_norm_);
+    const auto mixer = mixer_->Fused(slabs, mixer_norm_);
+    if (!feed_forward.has_value() || !mixer.has_value()) return std::nullopt;
+    return DecodeLayer{*mixer, *feed_forward};
   }
 
  private:
-  // Forward() as one operation, where the device has it. False: nothing was done.
-  bool Step(ForwardContext& ctx, BlockStream& stream) const {
-    const Workspace::Scope scope(ctx.workspace);
-    const std::optional<DecodeLayerArgs> step = StepArgs(ctx, stream);
-    if (!step.has_value() ||
-        ctx.kernels().DecodeLayers({&*step, 1}, nullptr) == DecodeDone::kNothing) {
-      return false;
-    }
-    if (step->mixer.memories > 0) {
-      ctx.routing->OnRouted(layer_, step->mixer.indices, step->mixer.weights);
-    }
-    return true;
-  }
-
-  int layer_ = 0;
   std::optional<Norm> first_norm_;
   Norm mixer_norm_, feed_forward_norm_;
   std::unique_ptr<SequenceMixer> mixer_;

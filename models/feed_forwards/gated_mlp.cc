@@ -32,19 +32,19 @@ class GatedMlp final : public FeedForward {
     return mlp;
   }
 
-  std::optional<FeedForwardStepArgs> StepArgs(const Norm& norm, TensorView hidden) const override {
-    return FeedForwardStepArgs{.hidden = hidden,
-                               .norm = norm.weight,
-                               .norm_eps = norm.eps,
-                               .gate = gate_,
-                               .up = up_,
-                               .down = down_};
+  std::optional<GatedFeedForward> Fused(const Norm& norm) const override {
+    if (norm.kind != NormKind::kRms) return std::nullopt;
+    return GatedFeedForward{
+        .norm = norm.weight, .norm_eps = norm.eps, .gate = gate_, .up = up_, .down = down_};
   }
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
-    if (ctx.batch.longest_row == 1 && norm.kind == NormKind::kRms &&
-        ctx.kernels().FeedForwardStep(*StepArgs(norm, hidden))) {
-      return;
+    if (ctx.batch.longest_row == 1) {
+      const std::optional<GatedFeedForward> fused = Fused(norm);
+      if (fused.has_value() &&
+          ctx.kernels().FeedForwardStep({.network = *fused, .hidden = hidden})) {
+        return;
+      }
     }
     const Workspace::Scope scope(ctx.workspace);
     const int64_t tokens = hidden.shape[0];

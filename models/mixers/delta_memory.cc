@@ -111,14 +111,14 @@ QueryKeyNorms DeltaMemory::Norms() const {
   return {.q = {.scale = 1.0f / std::sqrt(static_cast<float>(config_.key_dim))}};
 }
 
-PendingWrites DeltaMemory::Pending(const ForwardContext& ctx) const {
+PendingWrites DeltaMemory::Pending(const Slabs& slabs) const {
   if (pending_capacity_ == 0) return {};
   return {.capacity = pending_capacity_,
-          .phase = ctx.State(pending_phase_),
-          .range = ctx.State(pending_range_),
-          .keys = ctx.State(pending_keys_),
-          .updates = ctx.State(pending_updates_),
-          .log_decay = ctx.State(pending_decay_)};
+          .phase = slabs.View(pending_phase_),
+          .range = slabs.View(pending_range_),
+          .keys = slabs.View(pending_keys_),
+          .updates = slabs.View(pending_updates_),
+          .log_decay = slabs.View(pending_decay_)};
 }
 
 void DeltaMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
@@ -131,7 +131,7 @@ void DeltaMemory::Settle(ForwardContext& ctx, const TensorView& slots) const {
                                 .value_heads = config_.value_heads,
                                 .value_dim = config_.value_dim,
                                 .state = ctx.State(memory_),
-                                .pending = Pending(ctx)});
+                                .pending = Pending(ctx.slabs)});
 }
 
 TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& streams,
@@ -181,7 +181,7 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
                .beta = beta,
                .segments = segments,
                .state = ctx.State(memory_),
-               .pending = Pending(ctx),
+               .pending = Pending(ctx.slabs),
                .out = v}};
   if (!kernels.DeltaMemoryPass(pass)) {
     const ShortConvArgs convolutions[] = {pass.q, pass.k, pass.v};
@@ -195,12 +195,9 @@ TensorView DeltaMemory::WriteAndRead(ForwardContext& ctx, const DeltaStreams& st
   return Reshaped(v, value_rows);
 }
 
-DeltaMixerStepArgs DeltaMemory::StepArgs(ForwardContext& ctx, const Norm& norm,
-                                         TensorView hidden) const {
-  return {.hidden = hidden,
-          .norm = norm.weight,
+DeltaMixer DeltaMemory::Fused(const Slabs& slabs, const Norm& norm) const {
+  return {.norm = norm.weight,
           .norm_eps = norm.eps,
-          .slots = ctx.batch.slots,
           .heads = config_.heads,
           .key_dim = config_.key_dim,
           .value_heads = config_.value_heads,
@@ -208,16 +205,16 @@ DeltaMixerStepArgs DeltaMemory::StepArgs(ForwardContext& ctx, const Norm& norm,
           .q_conv = q_conv_,
           .k_conv = k_conv_,
           .v_conv = v_conv_,
-          .q_window = ctx.State(q_window_),
-          .k_window = ctx.State(k_window_),
-          .v_window = ctx.State(v_window_),
+          .q_window = slabs.View(q_window_),
+          .k_window = slabs.View(k_window_),
+          .v_window = slabs.View(v_window_),
           .norms = Norms(),
           .a_log = a_log_,
           .dt_bias = dt_bias_,
           .beta_scale = config_.allow_negative_eigenvalues ? 2.0f : 1.0f,
-          .written = Written(ctx),
-          .state = ctx.State(memory_),
-          .pending = Pending(ctx),
+          .written = slabs.View(written_),
+          .state = slabs.View(memory_),
+          .pending = Pending(slabs),
           .out_norm = output_.norm(),
           .out_norm_eps = output_.eps(),
           .out_proj = output_.projection()};

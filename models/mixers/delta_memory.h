@@ -42,8 +42,8 @@ class DeltaMemory {
   // Folds the pending writes of the slabs `slots`, [n] i32.
   void Settle(ForwardContext& ctx, const TensorView& slots) const;
 
-  // The arguments of a fused step, but for routing and projections, which the mixer adds.
-  DeltaMixerStepArgs StepArgs(ForwardContext& ctx, const Norm& norm, TensorView hidden) const;
+  // As of SequenceMixer, but for routing and projections, which the mixer adds.
+  DeltaMixer Fused(const Slabs& slabs, const Norm& norm) const;
 
   // Runs each segment's entries in order through its memory: convolution and silu, normalised q and
   // k, gates,
@@ -56,7 +56,7 @@ class DeltaMemory {
 
  private:
   QueryKeyNorms Norms() const;  // upstream's: queries of length 1 / sqrt(key_dim)
-  PendingWrites Pending(const ForwardContext& ctx) const;
+  PendingWrites Pending(const Slabs& slabs) const;
 
   GatedDeltaConfig config_;
   TensorView q_conv_, k_conv_, v_conv_;  // [channels, width] f32

@@ -45,7 +45,9 @@ class GatedDeltaNet final : public SequenceMixer {
 
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
-    if (ctx.batch.longest_row == 1 && ctx.kernels().DeltaMixerStep(*StepArgs(ctx, norm, hidden))) {
+    if (ctx.batch.longest_row == 1 &&
+        ctx.kernels().DeltaMixerStep(
+            {.mixer = *Fused(ctx.slabs, norm), .hidden = hidden, .slots = ctx.batch.slots})) {
       return;
     }
     const int tokens = ctx.batch.tokens;
@@ -85,17 +87,16 @@ class GatedDeltaNet final : public SequenceMixer {
     memory_.output().Emit(ctx, entries, read, gate, hidden);
   }
 
-  std::optional<DeltaMixerStepArgs> StepArgs(ForwardContext& ctx, const Norm& norm,
-                                             TensorView hidden) const override {
-    DeltaMixerStepArgs step = memory_.StepArgs(ctx, norm, hidden);
-    step.shared = true;
-    step.q_proj = q_proj_.matrix();
-    step.g_proj = g_proj_.matrix();
-    step.k_proj = k_proj_.weights;
-    step.v_proj = v_proj_.weights;
-    step.a_proj = a_proj_.weights;
-    step.b_proj = b_proj_.weights;
-    return step;
+  std::optional<DeltaMixer> Fused(const Slabs& slabs, const Norm& norm) const override {
+    DeltaMixer mixer = memory_.Fused(slabs, norm);
+    mixer.shared = true;
+    mixer.q_proj = q_proj_.matrix();
+    mixer.g_proj = g_proj_.matrix();
+    mixer.k_proj = k_proj_.weights;
+    mixer.v_proj = v_proj_.weights;
+    mixer.a_proj = a_proj_.weights;
+    mixer.b_proj = b_proj_.weights;
+    return mixer;
   }
 
  private:

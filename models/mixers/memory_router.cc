@@ -56,14 +56,6 @@ StepEntries MemoryRouter::Enter(ForwardContext& ctx, const Norm& norm, const Ten
   return Dispatch(ctx, normed.y, choice, written);
 }
 
-RoutingChoice MemoryRouter::NewChoice(ForwardContext& ctx) const {
-  const int tokens = ctx.batch.tokens;
-  return {.forced = ctx.routing != nullptr ? ctx.routing->Forced(layer_, tokens, config_.top_k)
-                                           : TensorView{},
-          .indices = ctx.TempIndices({tokens, config_.top_k}),
-          .weights = ctx.Temp({tokens, config_.top_k})};
-}
-
 void MemoryRouter::Route(ForwardContext& ctx, const RmsNormArgs& norm,
                          const RoutingChoice& choice) const {
   RouteTopKArgs route = {.round_logits = round_logits_,
@@ -79,10 +71,6 @@ void MemoryRouter::Route(ForwardContext& ctx, const RmsNormArgs& norm,
     ctx.kernels().RouteTopK(route);
   }
   Tell(ctx, choice);
-}
-
-void MemoryRouter::Tell(ForwardContext& ctx, const RoutingChoice& choice) const {
-  if (ctx.routing != nullptr) ctx.routing->OnRouted(layer_, choice.indices, choice.weights);
 }
 
 StepEntries MemoryRouter::Dispatch(ForwardContext& ctx, const TensorView& x,

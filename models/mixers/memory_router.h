@@ -38,13 +38,6 @@ absl::StatusOr<Projection> TakeForMemories(const LayerBuilder& builder,
                                            const RoutingConfig& routing, const MemoryNames& names,
                                            int out, int in, Bias bias = Bias::kNone);
 
-// Where the tokens of one step go.
-struct RoutingChoice {
-  TensorView forced;   // [tokens, top_k] i32 by the observer's wish, or empty
-  TensorView indices;  // [tokens, top_k] i32
-  TensorView weights;  // [tokens, top_k] act
-};
-
 class MemoryRouter {
  public:
   // Takes attn.gate.weight, if there is a router.
@@ -61,10 +54,12 @@ class MemoryRouter {
                     const StateView& written) const;
 
   // The parts of that, with a router, for a mixer whose device may do some of them as one.
-  RoutingChoice NewChoice(ForwardContext& ctx) const;
+  RoutingChoice NewChoice(ForwardContext& ctx) const {
+    return ctx.NewChoice(layer_, config_.top_k);
+  }
   // Norms and chooses; tells the observer.
   void Route(ForwardContext& ctx, const RmsNormArgs& norm, const RoutingChoice& choice) const;
-  void Tell(ForwardContext& ctx, const RoutingChoice& choice) const;
+  void Tell(ForwardContext& ctx, const RoutingChoice& choice) const { ctx.Tell(layer_, choice); }
   StepEntries Dispatch(ForwardContext& ctx, const TensorView& x, const RoutingChoice& choice,
                        const StateView& written) const;
   const PackedMatrix& matrix() const { return matrix_; }

@@ -58,7 +58,10 @@ class MixtureOfMemories final : public SequenceMixer {
     const Workspace::Scope scope(ctx.workspace);
     const RoutingChoice choice = router_.NewChoice(ctx);
     if (ctx.batch.longest_row == 1 &&
-        ctx.kernels().DeltaMixerStep(MakeStepArgs(ctx, norm, hidden, choice))) {
+        ctx.kernels().DeltaMixerStep({.mixer = *Fused(ctx.slabs, norm),
+                                      .hidden = hidden,
+                                      .slots = ctx.batch.slots,
+                                      .choice = choice})) {
       router_.Tell(ctx, choice);
       return;
     }
@@ -79,32 +82,23 @@ class MixtureOfMemories final : public SequenceMixer {
     memory_.output().Emit(ctx, entries, read, gate, hidden);
   }
 
-  std::optional<DeltaMixerStepArgs> StepArgs(ForwardContext& ctx, const Norm& norm,
-                                             TensorView hidden) const override {
-    return MakeStepArgs(ctx, norm, hidden, router_.NewChoice(ctx));
+  std::optional<DeltaMixer> Fused(const Slabs& slabs, const Norm& norm) const override {
+    DeltaMixer mixer = memory_.Fused(slabs, norm);
+    mixer.router = router_.matrix();
+    mixer.round_logits = router_.round_logits();
+    mixer.memories = config_.memories;
+    mixer.top_k = config_.top_k;
+    mixer.shared = config_.shared_memory;
+    mixer.q_proj = q_proj_.matrix();
+    mixer.g_proj = g_proj_.matrix();
+    mixer.k_proj = k_proj_.weights;
+    mixer.v_proj = v_proj_.weights;
+    mixer.a_proj = a_proj_.weights;
+    mixer.b_proj = b_proj_.weights;
+    return mixer;
   }
 
  private:
-  DeltaMixerStepArgs MakeStepArgs(ForwardContext& ctx, const Norm& norm, TensorView hidden,
-                                  const RoutingChoice& choice) const {
-    DeltaMixerStepArgs step = memory_.StepArgs(ctx, norm, hidden);
-    step.forced = choice.forced;
-    step.indices = choice.indices;
-    step.weights = choice.weights;
-    step.router = router_.matrix();
-    step.round_logits = router_.round_logits();
-    step.memories = config_.memories;
-    step.top_k = config_.top_k;
-    step.shared = config_.shared_memory;
-    step.q_proj = q_proj_.matrix();
-    step.g_proj = g_proj_.matrix();
-    step.k_proj = k_proj_.weights;
-    step.v_proj = v_proj_.weights;
-    step.a_proj = a_proj_.weights;
-    step.b_proj = b_proj_.weights;
-    return step;
-  }
-
   // All projections of the step's tokens as one parallel operation. q and the output gate are the
   // same for every memory; k, v, a and b are projected per entry with the weights of its memory, or
   // once per token.

@@ -88,8 +88,7 @@ class LanguageModel final : public Network {
       ForwardContext ctx{.backend = backend,
                          .workspace = workspace,
                          .batch = batch,
-                         .slabs = slab.data(),
-                         .slab_bytes = layout.slab_bytes(),
+                         .slabs = {slab.data(), layout.slab_bytes()},
                          .contexts = tables.tables(),
                          .prefix = row,
                          .prepares = true};
@@ -110,6 +109,28 @@ class LanguageModel final : public Network {
     for (const auto& block : blocks_) block->Settle(ctx, slots);
   }
 
+  DecodePlan CompileDecode(Backend& backend, const Slabs& slabs) const override {
+    const DecodeHead head = {.norm = norm_.weight, .norm_eps = norm_.eps, .head = head_};
+    DecodePlan plan;
+    std::vector<DecodeLayer> run;
+    for (size_t i = 0; i <= blocks_.size(); ++i) {
+      const bool ends = i == blocks_.size();
+      std::optional<DecodeLayer> layer;
+      if (!ends) layer = blocks_[i]->Fused(slabs);
+      if (!run.empty() && (!layer.has_value() || !HaveSameShape(run.front(), *layer))) {
+        auto program = backend.kernels().CompileDecode(
+            run, ends && norm_.kind == NormKind::kRms ? &head : nullptr);
+        const int count = static_cast<int>(run.size());
+        if (program != nullptr) {
+          plan.runs.push_back({static_cast<int>(i) - count, count, std::move(program)});
+        }
+        run.clear();
+      }
+      if (layer.has_value()) run.push_back(*layer);
+    }
+    return plan;
+  }
+
   void Forward(ForwardContext& step, const TensorView& logit_tokens,
                const TensorView& logits) const override {
     const Workspace::Scope scope(step.workspace);
@@ -119,13 +140,9 @@ class LanguageModel final : public Network {
       ctx.initial = initial_.as<std::byte>();
     }
     BlockStream stream = Enter(ctx, embeddings_);
-    const DecodeDone done = DecodeLayers(ctx, stream, logit_tokens, logits);
-    if (done == DecodeDone::kNothing) {
-      for (const auto& block : blocks_) block->Forward(ctx, stream);
-    }
-
+    const bool has_logits = RunBlocks(ctx, stream, logit_tokens, logits);
     const int64_t rows = logit_tokens.shape[0];
-    if (rows == 0 || done == DecodeDone::kLogits) return;
+    if (rows == 0 || has_logits) return;
     const TensorView last = ctx.Temp({rows, info_.model_dim});
     ctx.kernels().GatherRows({.x = stream.hidden, .indices = logit_tokens, .y = last});
     ApplyNorm(ctx.kernels(), norm_, last, last);
@@ -165,26 +182,47 @@ class LanguageModel final : public Network {
     return index;
   }
 
-  // All layers as one operation, and the logits with them, in a step of decode rows and where the
-  // device has it.
-  DecodeDone DecodeLayers(ForwardContext& ctx, BlockStream& stream, const TensorView& logit_tokens,
-                          const TensorView& logits) const {
-    if (ctx.batch.longest_row != 1 || ctx.routing != nullptr || norm_.kind != NormKind::kRms) {
-      return DecodeDone::kNothing;
+  // Whether the logits are there as well.
+  bool RunBlocks(ForwardContext& ctx, BlockStream& stream, const TensorView& logit_tokens,
+                 const TensorView& logits) const {
+    int next = 0;
+    const auto run_until = [&](int end) {
+      for (; next < end; ++next) blocks_[next]->Forward(ctx, stream);
+    };
+    if (ctx.decode != nullptr && ctx.batch.longest_row == 1) {
+      for (const DecodePlan::Run& run : ctx.decode->runs) {
+        run_until(run.first);
+        if (ctx.routing != nullptr) {
+          for (; next < run.first + run.count; ++next) RunWatched(ctx, stream, run, next);
+          continue;
+        }
+        const DecodeDone done = run.program->Run({.hidden = stream.hidden,
+                                                  .slots = ctx.batch.slots,
+                                                  .tokens = logit_tokens,
+                                                  .logits = logits},
+                                                 0, run.count);
+        if (done == DecodeDone::kLogits) return true;
+        if (done == DecodeDone::kLayers) next += run.count;
+      }
     }
+    run_until(static_cast<int>(blocks_.size()));
+    return false;
+  }
+
+  // A layer of a run by itself, as what its router chooses is to be seen, or was chosen already.
+  void RunWatched(ForwardContext& ctx, BlockStream& stream, const DecodePlan::Run& run,
+                  int layer) const {
     const Workspace::Scope scope(ctx.workspace);
-    std::vector<DecodeLayerArgs> steps;
-    for (const auto& block : blocks_) {
-      const std::optional<DecodeLayerArgs> step = block->StepArgs(ctx, stream);
-      if (!step.has_value()) return DecodeDone::kNothing;
-      steps.push_back(*step);
+    const bool routes = info_.memories > 0;
+    const DecodeStepArgs step = {
+        .hidden = stream.hidden,
+        .slots = ctx.batch.slots,
+        .choice = routes ? ctx.NewChoice(layer, info_.top_k) : RoutingChoice{}};
+    if (run.program->Run(step, layer - run.first, 1) == DecodeDone::kNothing) {
+      blocks_[layer]->Forward(ctx, stream);
+    } else if (routes) {
+      ctx.Tell(layer, step.choice);
     }
-    const DecodeHeadArgs head = {.tokens = logit_tokens,
-                                 .norm = norm_.weight,
-                                 .norm_eps = norm_.eps,
-                                 .head = head_,
-                                 .logits = logits};
-    return ctx.kernels().DecodeLayers(steps, logit_tokens.shape[0] > 0 ? &head : nullptr);
   }
 
   NetworkInfo info_;

@@ -1,4 +1,4 @@
-// DeltaMixerStep and DecodeLayers on a GPU, of one layer with one memory, against the operations
+// DeltaMixerStep and DecodeProgram on a GPU, of one layer with one memory, against the operations
 // they stand for in float64: what models always pass alike is data all the same.
 #include <cmath>
 #include <cstdint>
@@ -97,37 +97,37 @@ class LayerRun {
     v_ = Pack(p.v, p.kValues);
     a_ = Pack(p.a, p.kValueHeads);
     b_ = Pack(p.b, p.kValueHeads);
-    args_.mixer = {.norm = bench_.Floats(p.norm, {p.kModelDim}),
-                   .slots = bench_.Ints(slots_),
-                   .shared = true,
-                   .heads = p.kHeads,
-                   .key_dim = p.key_dim,
-                   .value_heads = p.kValueHeads,
-                   .value_dim = p.kValueDim,
-                   .q_proj = Pack(p.q, p.keys),
-                   .g_proj = Pack(p.g, p.kValues),
-                   .k_proj = {&k_, 1},
-                   .v_proj = {&v_, 1},
-                   .a_proj = {&a_, 1},
-                   .b_proj = {&b_, 1},
-                   .q_conv = bench_.Floats(p.q_conv, {p.keys, p.kWidth}),
-                   .k_conv = bench_.Floats(p.k_conv, {p.keys, p.kWidth}),
-                   .v_conv = bench_.Floats(p.v_conv, {p.kValues, p.kWidth}),
-                   .q_window = q_window_.view(),
-                   .k_window = k_window_.view(),
-                   .v_window = v_window_.view(),
-                   .norms = p.norms,
-                   .a_log = bench_.Floats(p.a_log, {p.kValueHeads}),
-                   .dt_bias = bench_.Floats(p.dt_bias, {p.kValueHeads}),
-                   .written = written_.view(),
-                   .state = state_.view(),
-                   .out_norm = bench_.Floats(p.out_norm, {p.kValueDim}),
-                   .out_norm_eps = p.out_norm_eps,
-                   .out_proj = bench_.Pack(p.out, p.kModelDim, p.kValues, DType::kBF16)};
-    args_.feed_forward = {.norm = bench_.Floats(p.mlp_norm, {p.kModelDim}),
-                          .gate = Pack(p.gate, p.kMlpDim),
-                          .up = Pack(p.up, p.kMlpDim),
-                          .down = bench_.Pack(p.down, p.kModelDim, p.kMlpDim, DType::kBF16)};
+    slots_view_ = bench_.Ints(slots_);
+    layer_.mixer = {.norm = bench_.Floats(p.norm, {p.kModelDim}),
+                    .shared = true,
+                    .heads = p.kHeads,
+                    .key_dim = p.key_dim,
+                    .value_heads = p.kValueHeads,
+                    .value_dim = p.kValueDim,
+                    .q_proj = Pack(p.q, p.keys),
+                    .g_proj = Pack(p.g, p.kValues),
+                    .k_proj = {&k_, 1},
+                    .v_proj = {&v_, 1},
+                    .a_proj = {&a_, 1},
+                    .b_proj = {&b_, 1},
+                    .q_conv = bench_.Floats(p.q_conv, {p.keys, p.kWidth}),
+                    .k_conv = bench_.Floats(p.k_conv, {p.keys, p.kWidth}),
+                    .v_conv = bench_.Floats(p.v_conv, {p.kValues, p.kWidth}),
+                    .q_window = q_window_.view(),
+                    .k_window = k_window_.view(),
+                    .v_window = v_window_.view(),
+                    .norms = p.norms,
+                    .a_log = bench_.Floats(p.a_log, {p.kValueHeads}),
+                    .dt_bias = bench_.Floats(p.dt_bias, {p.kValueHeads}),
+                    .written = written_.view(),
+                    .state = state_.view(),
+                    .out_norm = bench_.Floats(p.out_norm, {p.kValueDim}),
+                    .out_norm_eps = p.out_norm_eps,
+                    .out_proj = bench_.Pack(p.out, p.kModelDim, p.kValues, DType::kBF16)};
+    layer_.feed_forward = {.norm = bench_.Floats(p.mlp_norm, {p.kModelDim}),
+                           .gate = Pack(p.gate, p.kMlpDim),
+                           .up = Pack(p.up, p.kMlpDim),
+                           .down = bench_.Pack(p.down, p.kModelDim, p.kMlpDim, DType::kBF16)};
   }
 
   // Runs step `step`; what it adds to its hidden state. The parts are those of all of the layer or
@@ -135,15 +135,17 @@ class LayerRun {
   std::vector<double> Step(int step, Way way, bool whole_layer) {
     const std::vector<double>& before = p_.hidden[step];
     const TensorView hidden = bench_.Activations(before, {p_.rows, p_.kModelDim});
-    args_.mixer.hidden = args_.feed_forward.hidden = hidden;
     Kernels& kernels = bench_.kernels();
     if (way == Way::kParts) {
       Mix(hidden, /*fresh=*/step == 0);
       if (whole_layer) FeedForward(hidden);
     } else if (way == Way::kMixer) {
-      fused_ &= kernels.DeltaMixerStep(args_.mixer);
+      fused_ &=
+          kernels.DeltaMixerStep({.mixer = layer_.mixer, .hidden = hidden, .slots = slots_view_});
     } else {
-      fused_ &= kernels.DecodeLayers({&args_, 1}, nullptr) == DecodeDone::kLayers;
+      if (program_ == nullptr) program_ = kernels.CompileDecode({&layer_, 1}, nullptr);
+      fused_ &= program_ != nullptr && program_->Run({.hidden = hidden, .slots = slots_view_}, 0,
+                                                     1) == DecodeDone::kLayers;
     }
     std::vector<double> added = bench_.Read(hidden);
     for (size_t i = 0; i < added.size(); ++i) added[i] -= before[i];
@@ -189,7 +191,7 @@ class LayerRun {
 
   // DeltaMixerStep's parts.
   void Mix(const TensorView& hidden, bool fresh) {
-    const DeltaMixerStepArgs& m = args_.mixer;
+    const DeltaMixer& m = layer_.mixer;
     Kernels& kernels = bench_.kernels();
     std::vector<SegmentSpec> list;
     for (const int slot : slots_) list.push_back({1, slot, 0, fresh});
@@ -237,7 +239,7 @@ class LayerRun {
   }
   // FeedForwardStep's parts.
   void FeedForward(const TensorView& hidden) {
-    const FeedForwardStepArgs& f = args_.feed_forward;
+    const GatedFeedForward& f = layer_.feed_forward;
     const TensorView x = Normed(hidden, f.norm, f.norm_eps);
     const TensorView gate = Product(x, f.gate);
     bench_.kernels().SwiGlu({.gate = gate, .up = Product(x, f.up), .y = gate});
@@ -250,7 +252,9 @@ class LayerRun {
   SlabPool q_window_, k_window_, v_window_, written_, state_;
   std::vector<int> slots_;
   PackedMatrix k_, v_, a_, b_;
-  DecodeLayerArgs args_;
+  TensorView slots_view_;
+  DecodeLayer layer_;
+  std::unique_ptr<DecodeProgram> program_;
 };
 
 StepsResult RunSteps(const LayerProblem& p, Backend& backend, Way way, bool whole_layer) {

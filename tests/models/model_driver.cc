@@ -49,6 +49,7 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
                          Tensor::Allocate(device, device.activation_dtype(),
                                           {limits.max_tokens, network.info().vocab}));
 
+  driver->decode_ = network.CompileDecode(device, {driver->slabs_.data(), slab_bytes});
   device.Zero(driver->initial_slab_.data(), slab_bytes);
   MNEME_RETURN_IF_ERROR(network.InitState(device, driver->initial_slab_.data()));
   std::vector<std::byte> noise(static_cast<size_t>(slab_bytes));
@@ -107,10 +108,10 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   ForwardContext ctx{.backend = *backend_,
                      .workspace = workspace_,
                      .batch = batch,
-                     .slabs = slabs_.data(),
-                     .slab_bytes = model_->state_layout().slab_bytes(),
+                     .slabs = {slabs_.data(), model_->state_layout().slab_bytes()},
                      .contexts = contexts_.tables(),
-                     .routing = routing_};
+                     .routing = routing_,
+                     .decode = &decode_};
   const TensorView logits = First(logits_, static_cast<int64_t>(wanted.size()));
   model_->Forward(ctx, upload(logit_tokens_, wanted), logits);
 
@@ -169,8 +170,7 @@ void ModelDriver::Settle(int slot) {
   ForwardContext ctx{.backend = *backend_,
                      .workspace = workspace_,
                      .batch = no_batch,
-                     .slabs = slabs_.data(),
-                     .slab_bytes = model_->state_layout().slab_bytes()};
+                     .slabs = {slabs_.data(), model_->state_layout().slab_bytes()}};
   model_->Settle(ctx, slots);
   CHECK_OK(backend_->Synchronize());
 }

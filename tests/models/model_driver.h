@@ -75,6 +75,7 @@ class ModelDriver {
   Limits limits_;
   std::vector<int64_t> positions_;  // by slot
   Buffer slabs_, initial_slab_;
+  DecodePlan decode_;
   ContextTables contexts_;
   int64_t births_ = 0;
   Workspace workspace_ = Workspace::ForMeasuring();

@@ -2,6 +2,7 @@
 // kernels/decode_step.h and kernels/kernels.h say what they compute.
 #pragma once
 
+#include <memory>
 #include <span>
 
 #include "kernels/cuda/common/device.h"
@@ -11,11 +12,11 @@ namespace mneme::cuda::decode {
 
 // One and two rows, bf16 weights, on Hopper: all layers in one kernel.
 namespace stack {
-DecodeDone DecodeLayers(Device& device, std::span<const DecodeLayerArgs> layers,
-                        const DecodeHeadArgs* head);
+std::unique_ptr<DecodeProgram> CompileDecode(Device& device, std::span<const DecodeLayer> layers,
+                                             const DecodeHead* head);
 }  // namespace stack
 
-// More rows, and shapes that DecodeLayers does not take, if products may round activations: some
+// More rows, and shapes that it does not take, if products may round activations: some
 // launches for a layer.
 namespace batch {
 bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args);

@@ -24,9 +24,9 @@ struct Buffers {
 };
 
 struct Sizes {
-  explicit Sizes(const DeltaMixerStepArgs& args)
-      : rows(args.hidden.shape[0]),
-        model_dim(args.hidden.shape[1]),
+  Sizes(const DeltaMixer& args, const TensorView& hidden)
+      : rows(hidden.shape[0]),
+        model_dim(hidden.shape[1]),
         keys(int64_t{args.heads} * args.key_dim),
         values(int64_t{args.value_heads} * args.value_dim),
         top_k(args.memories > 0 ? args.top_k : 0),
@@ -46,7 +46,7 @@ struct Sizes {
   bool routes_gate;
 };
 
-int64_t LayOut(const DeltaMixerStepArgs& args, const Sizes& size, std::byte* memory, Buffers& b) {
+int64_t LayOut(const DeltaMixer& args, const Sizes& size, std::byte* memory, Buffers& b) {
   ScratchLayout layout(memory);
   b.table.offsets = layout.Take<int32_t>(size.entries + 1);
   b.table.slots = layout.Take<int32_t>(size.entries);
@@ -87,8 +87,9 @@ bool Supports(const Device& device, const TensorView& hidden) {
          IsAligned(hidden);
 }
 
-bool Supports(const Device& device, const DeltaMixerStepArgs& args, const Sizes& size) {
-  return Supports(device, args.hidden) && args.slots.shape[0] == size.rows &&
+bool Supports(const Device& device, const DeltaMixerStepArgs& step, const Sizes& size) {
+  const DeltaMixer& args = step.mixer;
+  return Supports(device, step.hidden) && step.slots.shape[0] == size.rows &&
          args.q_window.dtype == DType::kBF16 && args.k_window.dtype == DType::kBF16 &&
          args.v_window.dtype == DType::kBF16 && size.rows * size.top_k <= kMaxManyChoices &&
          args.memories <= kMaxManyMemories &&
@@ -111,8 +112,9 @@ Segments SegmentsOf(const EntryTable& table, int64_t entries) {
           .longest = 1};
 }
 
-void Route(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
-  ManyRoutesArgs routes = {.hidden = args.hidden.as<const float>(),
+void Route(Device& device, const DeltaMixerStepArgs& step, const Sizes& size, const Buffers& b) {
+  const DeltaMixer& args = step.mixer;
+  ManyRoutesArgs routes = {.hidden = step.hidden.as<const float>(),
                            .norm = args.norm.as<const float>(),
                            .norm_eps = args.norm_eps,
                            .rows = static_cast<int>(size.rows),
@@ -122,12 +124,12 @@ void Route(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, co
                            .top_k = size.top_k,
                            .router = static_cast<const __nv_bfloat16*>(args.router.data),
                            .round_logits = args.round_logits == DType::kBF16,
-                           .forced = args.forced.as<const int32_t>(),
-                           .indices = args.indices.as<int32_t>(),
-                           .weights = args.weights.as<float>(),
+                           .forced = step.choice.forced.as<const int32_t>(),
+                           .indices = step.choice.indices.as<int32_t>(),
+                           .weights = step.choice.weights.as<float>(),
                            .table = b.table,
                            .columns = size.columns,
-                           .slots = args.slots.as<const int32_t>(),
+                           .slots = step.slots.as<const int32_t>(),
                            .written = args.written,
                            .range = args.pending.range,
                            .capacity = args.pending.capacity};
@@ -203,9 +205,10 @@ class ProductList {
   int weights_ = 0;
 };
 
-void Project(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
+void Project(Device& device, const DeltaMixerStepArgs& step, const Sizes& size, const Buffers& b) {
+  const DeltaMixer& args = step.mixer;
   ProductList products(size.rows, size.model_dim);
-  products.SetChoices(args.indices.as<const int32_t>(), size.top_k);
+  products.SetChoices(step.choice.indices.as<const int32_t>(), size.top_k);
   products.Add(b.x, args.q_proj, b.raw_q).bf16_y = true;
   if (args.g_proj.data != nullptr) products.Add(b.x, args.g_proj, b.gate);
   products.Add(b.x, args.k_proj, b.raw_k, {}, nullptr, size).bf16_y = true;
@@ -215,7 +218,7 @@ void Project(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, 
   LaunchManyProducts(device, products.list(), ManyEpilogue::kStore);
 }
 
-void Convolve(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
+void Convolve(Device& device, const DeltaMixer& args, const Sizes& size, const Buffers& b) {
   struct Convolved {
     __nv_bfloat16* raw;
     int64_t raw_rows, width;
@@ -255,7 +258,7 @@ void Convolve(Device& device, const DeltaMixerStepArgs& args, const Sizes& size,
   matrix_memory::ShortConv(device, convolutions);
 }
 
-void Remember(Device& device, const DeltaMixerStepArgs& args, const Sizes& size, const Buffers& b) {
+void Remember(Device& device, const DeltaMixer& args, const Sizes& size, const Buffers& b) {
   const Shape gate_rows{size.projected, args.value_heads};
   const Shape gates_shape{size.entries, args.value_heads};
   const Shape by_value_head{size.entries, args.value_heads, args.value_dim};
@@ -282,19 +285,20 @@ void Remember(Device& device, const DeltaMixerStepArgs& args, const Sizes& size,
 
 }  // namespace
 
-bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args) {
-  const Sizes size(args);
-  if (!Supports(device, args, size)) return false;
+bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& step) {
+  const DeltaMixer& args = step.mixer;
+  const Sizes size(args, step.hidden);
+  if (!Supports(device, step, size)) return false;
   Buffers b = {};
   auto* const memory = static_cast<std::byte*>(device.StepMemory(LayOut(args, size, nullptr, b)));
   if (memory == nullptr) return true;  // the error is on record
   LayOut(args, size, memory, b);
-  Route(device, args, size, b);
-  Project(device, args, size, b);
+  Route(device, step, size, b);
+  Project(device, step, size, b);
   Convolve(device, args, size, b);
   Remember(device, args, size, b);
   LaunchMix(device, {.read = b.read,
-                     .weights = args.weights.as<const float>(),
+                     .weights = step.choice.weights.as<const float>(),
                      .gate = args.g_proj.data != nullptr ? b.gate : nullptr,
                      .norm = args.out_norm.as<const float>(),
                      .norm_eps = args.out_norm_eps,
@@ -305,15 +309,16 @@ bool DeltaMixerStep(Device& device, const DeltaMixerStepArgs& args) {
                      .value_dim = args.value_dim,
                      .y = b.mixed});
   ProductList out(size.rows, size.values);
-  out.Add(b.mixed, args.out_proj, args.hidden.as<float>());
+  out.Add(b.mixed, args.out_proj, step.hidden.as<float>());
   LaunchManyProducts(device, out.list(), ManyEpilogue::kAdd);
   return true;
 }
 
-bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args) {
-  const int64_t rows = args.hidden.shape[0], model_dim = args.hidden.shape[1];
+bool FeedForwardStep(Device& device, const FeedForwardStepArgs& step) {
+  const GatedFeedForward& args = step.network;
+  const int64_t rows = step.hidden.shape[0], model_dim = step.hidden.shape[1];
   const int64_t mlp_dim = args.gate.out_features;
-  if (!Supports(device, args.hidden) || mlp_dim % 64 != 0 || !Supports(args.gate) ||
+  if (!Supports(device, step.hidden) || mlp_dim % 64 != 0 || !Supports(args.gate) ||
       !Supports(args.up) || !Supports(args.down)) {
     return false;
   }
@@ -327,7 +332,7 @@ bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args) {
   auto* const memory = static_cast<std::byte*>(device.StepMemory(lay_out(nullptr)));
   if (memory == nullptr) return true;  // the error is on record
   lay_out(memory);
-  LaunchManyRoutes(device, {.hidden = args.hidden.as<const float>(),
+  LaunchManyRoutes(device, {.hidden = step.hidden.as<const float>(),
                             .norm = args.norm.as<const float>(),
                             .norm_eps = args.norm_eps,
                             .rows = static_cast<int>(rows),
@@ -338,7 +343,7 @@ bool FeedForwardStep(Device& device, const FeedForwardStepArgs& args) {
   in.list().rounded = rounded;
   LaunchManyProducts(device, in.list(), ManyEpilogue::kSwiGlu);
   ProductList down(rows, mlp_dim);
-  down.Add(rounded, args.down, args.hidden.as<float>());
+  down.Add(rounded, args.down, step.hidden.as<float>());
   LaunchManyProducts(device, down.list(), ManyEpilogue::kAdd);
   return true;
 }

@@ -22,7 +22,8 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <iterator>
+#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -44,20 +45,12 @@ bool IsBf16(const PackedMatrix& matrix, int out_features, int in_features) {
   return IsBf16(std::span(&matrix, 1), out_features, in_features);
 }
 
-Params MakeParams(std::span<const DecodeLayerArgs> args) {
-  const DeltaMixerStepArgs& mixer = args[0].mixer;
-  const FeedForwardStepArgs& mlp = args[0].feed_forward;
+// Of all layers like this one.
+Params MakeParams(const DecodeLayer& layer) {
+  const DeltaMixer& mixer = layer.mixer;
+  const GatedFeedForward& mlp = layer.feed_forward;
   Params p = {};
-  p.count = static_cast<int>(args.size());
-  if (p.count == 1 && mixer.memories > 0) {
-    p.forced = mixer.forced.as<const int32_t>();
-    p.indices = mixer.indices.as<int32_t>();
-    p.weights = mixer.weights.as<float>();
-  }
-  p.hidden = mixer.hidden.as<float>();
-  p.slots = mixer.slots.as<const int32_t>();
-  p.rows = static_cast<int>(mixer.hidden.shape[0]);
-  p.model_dim = static_cast<int>(mixer.hidden.shape[1]);
+  p.model_dim = mixer.q_proj.in_features;
   p.mlp_dim = mlp.gate.out_features;
   p.heads = mixer.heads;
   p.value_heads = mixer.value_heads;
@@ -82,34 +75,25 @@ Params MakeParams(std::span<const DecodeLayerArgs> args) {
   return p;
 }
 
-// Whether a layer is as the kernel wants it, and of the shapes of the first.
-bool Supports(const DecodeLayerArgs& args, const Params& p, int key_dim, DType state_dtype) {
-  const DeltaMixerStepArgs& mixer = args.mixer;
-  const FeedForwardStepArgs& mlp = args.feed_forward;
-  const int keys = p.heads * key_dim, values = p.value_heads * p.value_dim;
+// Whether a layer is as the kernel wants it.
+bool Supports(const DecodeLayer& layer, const Params& p) {
+  const DeltaMixer& mixer = layer.mixer;
+  const GatedFeedForward& mlp = layer.feed_forward;
+  const int keys = p.heads * mixer.key_dim, values = p.value_heads * p.value_dim;
   const std::array windows = {&mixer.q_window, &mixer.k_window, &mixer.v_window};
   const size_t matrices = p.per_memory ? p.memories + (p.shared ? 1 : 0) : 1;
   // One for all layers, as PendingWrites has it.
   const auto has_phase = [&p](const PendingWrites& pending) {
     CHECK(pending.phase.base != nullptr) << "pending writes without a phase";
-    const Field phase(pending.phase);
-    return phase.base == p.phase.base && phase.slab_bytes == p.phase.slab_bytes;
+    return Field(pending.phase).base == p.phase.base;
   };
   const auto per_memory = [&](std::span<const PackedMatrix> group, int outputs) {
     return group.size() == matrices && IsBf16(group, outputs, p.model_dim);
   };
-  return mixer.heads == p.heads && mixer.key_dim == key_dim && mixer.value_heads == p.value_heads &&
-         mixer.value_dim == p.value_dim && mixer.memories == p.memories &&
-         (p.memories == 0 || mixer.top_k == p.top_k) && mixer.shared == p.shared &&
-         (mixer.g_proj.data != nullptr) == p.gated && mixer.q_conv.shape[1] == p.conv_width &&
-         mixer.norm_eps == p.norm_eps && mixer.out_norm_eps == p.out_norm_eps &&
-         mlp.norm_eps == p.mlp_norm_eps && mixer.beta_scale == p.beta_scale &&
-         mixer.norms == p.norms && (mixer.round_logits == DType::kBF16) == p.round_logits &&
-         std::all_of(windows.begin(), windows.end(),
+  return std::all_of(windows.begin(), windows.end(),
                      [&](const StateView* window) {
                        return (window->dtype == DType::kBF16) == p.rounded_windows;
                      }) &&
-         mixer.pending.capacity == p.capacity && mixer.state.dtype == state_dtype &&
          IsAligned(mixer.state) &&
          (p.capacity == 0 || (IsAligned(mixer.pending.keys) && has_phase(mixer.pending))) &&
          (p.memories == 0 || IsBf16(mixer.router, p.memories, p.model_dim)) &&
@@ -156,27 +140,15 @@ bool Supports(const Device& device, const Params& p, int key_dim) {
              static_cast<int64_t>(device.properties().sharedMemPerBlockOptin);
 }
 
-// Whether the kernel can go on to the logits; then `p` says so.
-bool AddHead(const DecodeHeadArgs& args, Params& p) {
-  const int64_t drawn = args.tokens.shape[0], vocab = args.logits.shape[1];
+// Whether the kernel can go on to the logits.
+bool Supports(const DecodeHead& head, const Params& p) {
   const int stages = (p.model_dim + kStageFeatures - 1) / kStageFeatures;
-  if (drawn < 1 || drawn > p.rows || stages > kHeadStages || args.logits.dtype != DType::kF32 ||
-      !IsBf16(args.head, static_cast<int>(vocab), p.model_dim)) {
-    return false;
-  }
-  p.head = args.head.data;
-  p.head_norm = args.norm.as<const float>();
-  p.head_norm_eps = args.norm_eps;
-  p.tokens = args.tokens.as<const int32_t>();
-  p.logits = args.logits.as<float>();
-  p.drawn = static_cast<int>(drawn);
-  p.vocab = static_cast<int>(vocab);
-  return true;
+  return stages <= kHeadStages && IsBf16(head.head, head.head.out_features, p.model_dim);
 }
 
-Layer MakeLayer(const DecodeLayerArgs& args) {
-  const DeltaMixerStepArgs& mixer = args.mixer;
-  const FeedForwardStepArgs& mlp = args.feed_forward;
+Layer MakeLayer(const DecodeLayer& args) {
+  const DeltaMixer& mixer = args.mixer;
+  const GatedFeedForward& mlp = args.feed_forward;
   Layer layer = {};
   layer.norm = mixer.norm.as<const float>();
   layer.router = mixer.router.data;
@@ -213,58 +185,116 @@ Layer MakeLayer(const DecodeLayerArgs& args) {
   return layer;
 }
 
+// The words by which blocks tell each other, of `rows` rows: how many there are and, from `words`
+// on, where.
+int64_t LayOutWords(Params& p, int key_dim, Word* words) {
+  const int64_t rows = p.rows, entries = rows * p.columns;
+  const int64_t keys = int64_t{p.heads} * key_dim, values = int64_t{p.value_heads} * p.value_dim;
+  const int64_t gates = (p.value_heads + 3) / 4 * 4;
+  const struct {
+    Word*& place;
+    int64_t count;
+  } parts[] = {{p.q, entries * keys},      {p.k, entries * keys},
+               {p.v, entries * values},    {p.decay, entries * gates},
+               {p.beta, entries * gates},  {p.gate, rows * values},
+               {p.read, entries * values}, {p.middle, rows * p.model_dim},
+               {p.act, rows * p.mlp_dim},  {p.after, rows * p.model_dim}};
+  int64_t count = 0;
+  for (const auto& part : parts) {
+    if (words != nullptr) part.place = words + count;
+    count += part.count;
+  }
+  return count;
+}
+
+class Program final : public DecodeProgram {
+ public:
+  // Null: not for layers like these.
+  static std::unique_ptr<DecodeProgram> Compile(Device& device, std::span<const DecodeLayer> layers,
+                                                const DecodeHead* head) {
+    const DeltaMixer& mixer = layers[0].mixer;
+    auto program = std::make_unique<Program>(device);
+    Params& p = program->params_;
+    p = MakeParams(layers[0]);
+    program->key_dim_ = mixer.key_dim;
+    program->state_dtype_ = mixer.state.dtype;
+    if (mixer.state.dtype != DType::kF32 && mixer.state.dtype != DType::kF16) return nullptr;
+    for (p.rows = 1; p.rows <= kMaxRows && Supports(device, p, mixer.key_dim); ++p.rows) {
+      program->most_rows_ = p.rows;
+    }
+    if (program->most_rows_ == 0) return nullptr;
+    std::vector<Layer> table;
+    for (const DecodeLayer& layer : layers) {
+      if (!Supports(layer, p)) return nullptr;
+      table.push_back(MakeLayer(layer));
+    }
+    p.layers = static_cast<const Layer*>(
+        device.Constant(table.data(), static_cast<int64_t>(table.size() * sizeof(Layer))));
+    if (p.layers == nullptr) return nullptr;
+    program->count_ = static_cast<int>(layers.size());
+    if (head != nullptr && Supports(*head, p)) program->head_ = *head;
+    return program;
+  }
+
+  explicit Program(Device& device) : device_(device) {}
+
+  DecodeDone Run(const DecodeStepArgs& step, int first, int count) override {
+    Params p = params_;
+    p.rows = static_cast<int>(step.hidden.shape[0]);
+    // A row may be empty: then tokens are not rows.
+    if (p.rows < 1 || p.rows > most_rows_ || step.slots.shape[0] != p.rows) {
+      return DecodeDone::kNothing;
+    }
+    p.layers += first;
+    p.count = count;
+    p.hidden = step.hidden.as<float>();
+    p.slots = step.slots.as<const int32_t>();
+    p.forced = step.choice.forced.as<const int32_t>();
+    p.indices = step.choice.indices.as<int32_t>();
+    p.weights = step.choice.weights.as<float>();
+    const bool logits = AddHead(step, first + count, p);
+    const DecodeDone done = logits ? DecodeDone::kLogits : DecodeDone::kLayers;
+    auto* const words = static_cast<Word*>(
+        device_.Words(LayOutWords(p, key_dim_, nullptr) * static_cast<int64_t>(sizeof(Word))));
+    if (words == nullptr) return done;  // the error is on record
+    LayOutWords(p, key_dim_, words);
+    p.counters = device_.counters();
+    const bool launched = state_dtype_ == DType::kF32 ? LaunchF32(device_, p, key_dim_)
+                                                      : LaunchF16(device_, p, key_dim_);
+    return launched ? done : DecodeDone::kNothing;
+  }
+
+ private:
+  bool AddHead(const DecodeStepArgs& step, int end, Params& p) const {
+    const int64_t drawn = step.tokens.shape.rank == 0 ? 0 : step.tokens.shape[0];
+    if (!head_.has_value() || end != count_ || drawn < 1 || drawn > p.rows ||
+        step.logits.dtype != DType::kF32) {
+      return false;
+    }
+    p.head = head_->head.data;
+    p.head_norm = head_->norm.as<const float>();
+    p.head_norm_eps = head_->norm_eps;
+    p.tokens = step.tokens.as<const int32_t>();
+    p.logits = step.logits.as<float>();
+    p.drawn = static_cast<int>(drawn);
+    p.vocab = head_->head.out_features;
+    return true;
+  }
+
+  Device& device_;
+  Params params_ = {};  // what is the same in all steps
+  int key_dim_ = 0;
+  DType state_dtype_ = DType::kF32;
+  int count_ = 0;  // layers
+  int most_rows_ = 0;
+  std::optional<DecodeHead> head_;
+};
+
 }  // namespace
 
-DecodeDone DecodeLayers(Device& device, std::span<const DecodeLayerArgs> args,
-                        const DecodeHeadArgs* head) {
-  constexpr DecodeDone kNothing = DecodeDone::kNothing;
-  if (args.empty() || !HasHopperCode(device)) return kNothing;
-  const DeltaMixerStepArgs& mixer = args[0].mixer;
-  // A row may be empty: then tokens are not rows.
-  if (mixer.hidden.shape[0] != mixer.slots.shape[0]) return kNothing;
-  Params p = MakeParams(args);
-  if (!Supports(device, p, mixer.key_dim)) return kNothing;
-  const DType state_dtype = mixer.state.dtype;
-  if (state_dtype != DType::kF32 && state_dtype != DType::kF16) return kNothing;
-  std::vector<Layer> table;
-  for (const DecodeLayerArgs& layer : args) {
-    if (!Supports(layer, p, mixer.key_dim, state_dtype)) return kNothing;
-    table.push_back(MakeLayer(layer));
-  }
-  p.layers = static_cast<const Layer*>(
-      device.Constant(table.data(), static_cast<int64_t>(table.size() * sizeof(Layer))));
-  if (p.layers == nullptr) return kNothing;
-  const bool logits = head != nullptr && AddHead(*head, p);
-  const DecodeDone done = logits ? DecodeDone::kLogits : DecodeDone::kLayers;
-
-  const int64_t entries = int64_t{p.rows} * p.columns,
-                values = int64_t{p.value_heads} * p.value_dim;
-  const int64_t keys = int64_t{p.heads} * mixer.key_dim, gates = (p.value_heads + 3) / 4 * 4;
-  const int64_t hidden = int64_t{p.rows} * p.model_dim;
-  const int64_t sizes[] = {entries * keys,
-                           entries * keys,
-                           entries * values,
-                           entries * gates,
-                           entries * gates,
-                           p.rows * values,
-                           entries * values,
-                           hidden,
-                           int64_t{p.rows} * p.mlp_dim,
-                           hidden};
-  Word** const buffers[] = {&p.q,    &p.k,    &p.v,      &p.decay, &p.beta,
-                            &p.gate, &p.read, &p.middle, &p.act,   &p.after};
-  int64_t total = 0;
-  for (const int64_t size : sizes) total += size;
-  auto* next = static_cast<Word*>(device.Words(total * static_cast<int64_t>(sizeof(Word))));
-  if (next == nullptr) return done;  // the error is on record
-  for (size_t i = 0; i < std::size(sizes); ++i) {
-    *buffers[i] = next;
-    next += sizes[i];
-  }
-  p.counters = device.counters();
-  const bool launched = state_dtype == DType::kF32 ? LaunchF32(device, p, mixer.key_dim)
-                                                   : LaunchF16(device, p, mixer.key_dim);
-  return launched ? done : kNothing;
+std::unique_ptr<DecodeProgram> CompileDecode(Device& device, std::span<const DecodeLayer> layers,
+                                             const DecodeHead* head) {
+  return HasHopperCode(device) ? Program::Compile(device, layers, head) : nullptr;
 }
 
 }  // namespace mneme::cuda::decode::stack
