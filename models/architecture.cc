@@ -6,6 +6,7 @@
 #include "models/families/mamba.h"
 #include "models/families/titans.h"
 #include "models/families/transformer.h"
+#include "models/families/ttt.h"
 
 namespace mneme {
 namespace {
@@ -34,6 +35,7 @@ constexpr Architecture kArchitectures[] = {
     {"mamba2", ReadMamba2},
     {"samba", ReadSamba},
     {"titans", ReadTitans},
+    {"ttt", ReadTtt},
 };
 
 }  // namespace

@@ -47,6 +47,7 @@ class WeightStore final : public Weights {
   bool Has(absl::string_view name) const override { return checkpoint_.Find(name) != nullptr; }
   bool HasShape(absl::string_view name, Shape shape) const override;
   int Rows(absl::string_view name, int otherwise) const override;
+  absl::StatusOr<PackedMatrix> MatrixAs(absl::string_view name, Shape stored) override;
   absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                           int first_row, int rows) override;
   absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out, int total_columns,

@@ -41,6 +41,8 @@ class Weights {
   absl::StatusOr<PackedMatrix> Matrix(absl::string_view name, int out, int in) {
     return MatrixRows(name, out, in, 0, out);
   }
+  // A matrix that is stored with further dimensions: as [out, product of the others].
+  virtual absl::StatusOr<PackedMatrix> MatrixAs(absl::string_view name, Shape stored) = 0;
   // Its rows [first_row, first_row + rows) of [total_rows, in], as a matrix of their own.
   virtual absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                                   int first_row, int rows) = 0;

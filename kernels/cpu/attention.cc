@@ -194,6 +194,36 @@ void Attention(const AttentionArgs& args, const AttentionTask& task, float* scra
     return (row_token + task.begin + i / group) * int64_t{heads} + task.kv_head * group + i % group;
   };
 
+  const auto run_block = [&](const float* const* keys, const float* const* values, auto range_of) {
+    int i = 0;
+    const auto run = [&]<int R>() {
+      for (; i + R <= count; i += R) {
+        const float* q[R];
+        Range ranges[R];
+        for (int r = 0; r < R; ++r) {
+          q[r] = args.q.as<float>() + query(i + r) * key_dim;
+          ranges[r] = range_of(i + r);
+        }
+        Block<R>(args, q, keys, values, ranges, queries, i);
+      }
+    };
+    run.template operator()<kQueries>();
+    run.template operator()<1>();
+  };
+
+  const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
+  for (int64_t begin_row = 0; begin_row < prefix; begin_row += kContextBlock) {
+    const float *keys[kContextBlock], *values[kContextBlock];
+    const int rows =
+        static_cast<int>(prefix - begin_row < kContextBlock ? prefix - begin_row : kContextBlock);
+    for (int j = 0; j < kContextBlock; ++j) {
+      const int64_t at = (begin_row + (j < rows ? j : rows - 1)) * kv_heads + task.kv_head;
+      keys[j] = args.prefix_keys.as<float>() + at * key_dim;
+      values[j] = args.prefix_values.as<float>() + at * value_dim;
+    }
+    run_block(keys, values, [rows](int) { return Range{0, rows}; });
+  }
+
   const int64_t oldest = args.window > 0 && first_position >= args.window
                              ? first_position - args.window + 1
                              : int64_t{0};
@@ -227,20 +257,7 @@ void Attention(const AttentionArgs& args, const AttentionTask& task, float* scra
       if (from >= to) return Range();
       return Range{static_cast<int>(from), static_cast<int>(to)};
     };
-    int i = 0;
-    const auto run = [&]<int R>() {
-      for (; i + R <= count; i += R) {
-        const float* q[R];
-        Range ranges[R];
-        for (int r = 0; r < R; ++r) {
-          q[r] = args.q.as<float>() + query(i + r) * key_dim;
-          ranges[r] = range_of(i + r);
-        }
-        Block<R>(args, q, keys, values, ranges, queries, i);
-      }
-    };
-    run.template operator()<kQueries>();
-    run.template operator()<1>();
+    run_block(keys, values, range_of);
   }
 
   for (int i = 0; i < count; ++i) {

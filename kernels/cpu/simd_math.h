@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cpu/simd.h"
+#include "kernels/ops/dense.h"
 
 namespace mneme::MNEME_ISA {
 
@@ -27,6 +28,13 @@ MNEME_INLINE Vec Exp(Vec x) {
 MNEME_INLINE Vec Sigmoid(Vec x) { return Set1(1.0f) / (Set1(1.0f) + Exp(Zero() - x)); }
 
 MNEME_INLINE Vec Silu(Vec x) { return x / (Set1(1.0f) + Exp(Zero() - x)); }
+
+// z / (1 + e^(-2u)), as Activation::kGeluTanh has it.
+MNEME_INLINE Vec GeluTanh(Vec z) {
+  const Vec twice_u =
+      z * MulAdd(Set1(static_cast<float>(kGeluThird)), z * z, Set1(static_cast<float>(kGeluFirst)));
+  return z / (Set1(1.0f) + Exp(Zero() - twice_u));
+}
 
 // The inverse hyperbolic tangent for |s| <= 1/3: eight terms of its series leave 2e-9 of the
 // result.

@@ -54,6 +54,10 @@ struct ContextView {
 // prompt's result does not depend on how it was split. Then the step's keys and values are stored,
 // of more than a table holds the last ones. No more rows of the table are written.
 //
+// With a prefix, its rows come first, and every token sees all of them, whatever the window:
+// j, i also go over prefix_keys and prefix_values. They are the same for all sessions, and no
+// positions.
+//
 // A session's last token has to be at a position below keys.table.positions(), unless there is a
 // window, which then must not be wider than that.
 struct AttentionArgs {
@@ -68,7 +72,9 @@ struct AttentionArgs {
   float scale = 1.0f;
   ContextView keys;    // rows of [kv_heads, key_dim]
   ContextView values;  // rows of [kv_heads, value_dim]; of the same table
-  TensorView out;      // [tokens, heads, value_dim] act
+  TensorView prefix_keys,
+      prefix_values;  // [rows, kv_heads, key_dim], [.., value_dim] act; or empty
+  TensorView out;     // [tokens, heads, value_dim] act
 };
 
 class AttentionKernels {

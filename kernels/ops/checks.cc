@@ -185,7 +185,10 @@ void Check(const RopeArgs& args, ActivationTypes types) {
   CHECK_EQ(args.x.shape[2] % 2, 0) << "pairs of a head of " << args.x.shape[2];
   Expect(args.x, types.act, args.x.shape, "x");
   Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
-  Expect(args.frequencies, DType::kF32, {args.x.shape[2] / 2}, "frequencies");
+  const int64_t half = args.x.shape[2] / 2;
+  Expect(args.frequencies, DType::kF32,
+         args.frequencies.shape.rank == 2 ? Shape{2, half} : Shape{half}, "frequencies");
+  CHECK_GE(args.period, 0) << "period";
   Expect(args.y, types.act, args.x.shape, "y");
 }
 
@@ -449,6 +452,11 @@ void Check(const AttentionArgs& args, ActivationTypes types) {
       << "keys and values of different tables";
   CHECK_GE(args.keys.row_bytes, kv_heads * key_dim * SizeOf(args.keys.dtype)) << "keys";
   CHECK_GE(args.values.row_bytes, kv_heads * value_dim * SizeOf(args.values.dtype)) << "values";
+  const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
+  if (prefix > 0) {
+    Expect(args.prefix_keys, types.act, {prefix, kv_heads, key_dim}, "prefix_keys");
+    Expect(args.prefix_values, types.act, {prefix, kv_heads, value_dim}, "prefix_values");
+  }
   CHECK(args.window >= 0 && args.window <= table.positions())
       << "a window of " << args.window << " over " << table.positions() << " positions";
 }

@@ -74,7 +74,13 @@ enum class Activation : uint8_t {
   kEluPlusOne,  // z > 0 ? z + 1 : exp(z)
   kTanh,
   kSquaredRelu,  // max(z, 0)^2
+  // z / (1 + exp(-2 u)) = z / 2 (1 + tanh(u)), u = sqrt(2 / pi) (z + 0.044715 z^3)
+  // (arXiv:1606.08415)
+  kGeluTanh,
 };
+
+// Of kGeluTanh, 2 u = z (kGeluFirst + kGeluThird z^2).
+constexpr double kGeluFirst = 1.5957691216057308, kGeluThird = 0.044715 * kGeluFirst;
 
 // y[e] = scale * activation(x[row(e)]), row(e) = entry_rows[e], or e without.
 struct ActivateArgs {
@@ -174,12 +180,17 @@ struct GatedRmsNormArgs {
 // Rotary position embedding (arXiv:2104.09864), pairs half a head apart: for j < dim / 2,
 //   y[j]           = x[j] cos(a) - x[j + dim / 2] sin(a)        a = position * frequencies[j]
 //   y[j + dim / 2] = x[j + dim / 2] cos(a) + x[j] sin(a)
-// Angles are reduced in float64, so that they are exact at any position below 2^53.
+// or, interleaved, of neighbours: 2j and 2j + 1 in place of j and j + dim / 2. Angles are reduced
+// in float64, so that they are exact at any position below 2^53.
 struct RopeArgs {
-  TensorView x;            // [tokens, heads, dim] act
-  TensorView positions;    // [tokens] i64
-  TensorView frequencies;  // [dim / 2] f32
-  TensorView y;            // same shape; may alias x
+  TensorView x;          // [tokens, heads, dim] act
+  TensorView positions;  // [tokens] i64
+  // [dim / 2] f32, or [2, dim / 2] f32: each the sum of two, which has nearly the bits of a
+  // float64.
+  TensorView frequencies;
+  int64_t period = 0;  // positions begin anew after so many; 0: never
+  bool interleaved = false;
+  TensorView y;  // same shape; may alias x
 };
 
 class DenseKernels {

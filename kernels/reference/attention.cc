@@ -29,9 +29,20 @@ void Attend(const AttentionArgs& args, const Rows& keys, const Rows& values, int
   const int64_t key_dim = args.k.shape[2], value_dim = args.v.shape[2];
   const int64_t first =
       args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : int64_t{0};
-  std::vector<double> weights;
+  const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
+  // Of the rows of the prefix, then of positions.
+  std::vector<const double*> seen_keys, seen_values;
+  for (int64_t row = 0; row < prefix; ++row) {
+    const int64_t at = row * args.k.shape[1] + kv_head;
+    seen_keys.push_back(args.prefix_keys.as<double>() + at * key_dim);
+    seen_values.push_back(args.prefix_values.as<double>() + at * value_dim);
+  }
   for (int64_t p = first; p <= position; ++p) {
-    const double* k = keys.At(p) + kv_head * key_dim;
+    seen_keys.push_back(keys.At(p) + kv_head * key_dim);
+    seen_values.push_back(values.At(p) + kv_head * value_dim);
+  }
+  std::vector<double> weights;
+  for (const double* k : seen_keys) {
     double score = 0;
     for (int64_t i = 0; i < key_dim; ++i) score += q[i] * k[i];
     weights.push_back(args.scale * score);
@@ -40,10 +51,9 @@ void Attend(const AttentionArgs& args, const Rows& keys, const Rows& values, int
   double sum = 0;
   for (double& weight : weights) sum += weight = std::exp(weight - largest);
   std::fill_n(out, value_dim, 0.0);
-  for (int64_t p = first; p <= position; ++p) {
-    const double weight = weights[static_cast<size_t>(p - first)] / sum;
-    const double* v = values.At(p) + kv_head * value_dim;
-    for (int64_t i = 0; i < value_dim; ++i) out[i] += weight * v[i];
+  for (size_t row = 0; row < weights.size(); ++row) {
+    const double weight = weights[row] / sum;
+    for (int64_t i = 0; i < value_dim; ++i) out[i] += weight * seen_values[row][i];
   }
 }
 

@@ -99,6 +99,8 @@ inline double Activate(Activation activation, double z) {
       return std::tanh(z);
     case Activation::kSquaredRelu:
       return z > 0 ? z * z : 0.0;
+    case Activation::kGeluTanh:
+      return z * Sigmoid(z * (kGeluFirst + kGeluThird * z * z));
   }
   return 0;
 }

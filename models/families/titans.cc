@@ -1,6 +1,7 @@
 #include "models/families/titans.h"
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -9,6 +10,7 @@
 #include "models/blocks/residual_block.h"
 #include "models/families/stack_keys.h"
 #include "models/feed_forwards/gated_mlp.h"
+#include "models/mixers/memory_and_attention.h"
 #include "models/mixers/neural_memory.h"
 
 namespace mneme {
@@ -17,6 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMaxPeriod = 1 << 24;
+constexpr int kMaxPrefix = 1 << 16;
 
 // One of several names, as its place among them; the first one where the key is missing.
 int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names) {
@@ -46,10 +49,10 @@ void RefuseOptions(ConfigReader& reader, int layers) {
   RefuseUnless(reader, "hidden_act", "silu");
   RefuseUnless(reader, "memory_state_dtype", "float32");
   RefuseUnless(reader, "hyper_connection", "none");
-  for (const char* key : {"mlp_bias", "value_residual", "memory_momentum_mix",
-                          "memory_momentum_mix_zeroth", "memory_spectral_norm",
-                          "memory_weight_residual", "memory_gated_transition",
-                          "memory_view_selector", "memory_output_norm"}) {
+  for (const char* key :
+       {"mlp_bias", "value_residual", "memory_momentum_mix", "memory_momentum_mix_zeroth",
+        "memory_spectral_norm", "memory_weight_residual", "memory_gated_transition",
+        "memory_view_selector", "memory_output_norm"}) {
     RefuseUnless(reader, key, false);
   }
   for (const char* key : {"memory_max_grad_norm", "memory_layer_lr_max"}) {
@@ -70,10 +73,10 @@ MemoryNetwork ReadMemoryNetwork(ConfigReader& reader, int dim) {
   if (network.depth > 1) {
     network.hidden = static_cast<int>(dim * expansion);
     if (network.hidden < 1 || network.hidden > MaxMemoryWidth(network.depth)) {
-      reader.Invalid("memory_expansion", expansion,
-                     absl::StrCat("a factor that makes memory_head_dim (", dim, ") times it, ",
-                                  network.hidden, ", at least 1 and at most ",
-                                  MaxMemoryWidth(network.depth)));
+      reader.Invalid(
+          "memory_expansion", expansion,
+          absl::StrCat("a factor that makes memory_head_dim (", dim, ") times it, ", network.hidden,
+                       ", at least 1 and at most ", MaxMemoryWidth(network.depth)));
       network.hidden = 1;
     }
   }
@@ -85,10 +88,9 @@ MemoryNetwork ReadMemoryNetwork(ConfigReader& reader, int dim) {
   network.norm = kNorms[ReadChoice(reader, "memory_norm", {"none", "layer", "rms"})];
   const bool layer = network.norm == MemoryNetwork::Norm::kLayer;
   network.trains_gain = network.norm != MemoryNetwork::Norm::kNone;
-  network.eps = static_cast<float>(
-      reader.Number("memory_norm_eps", layer ? 1e-5 : 1e-6, kLeastNumber, 1));
-  network.gain_offset =
-      static_cast<float>(reader.Int("memory_norm_offset", layer ? 1 : 0, 0, 1));
+  network.eps =
+      static_cast<float>(reader.Number("memory_norm_eps", layer ? 1e-5 : 1e-6, kLeastNumber, 1));
+  network.gain_offset = static_cast<float>(reader.Int("memory_norm_offset", layer ? 1 : 0, 0, 1));
   return network;
 }
 
@@ -106,11 +108,10 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
   }
   // Twice, of a square; and 1/2 |..|^2 is what the operation takes the gradient of.
   const bool mean = ReadChoice(reader, "memory_loss", {"mean", "sum"}) == 0;
-  trained.rate_scale = reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) *
-                       (mean ? 2.0 / trained.dim : 2.0);
+  trained.rate_scale =
+      reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * (mean ? 2.0 / trained.dim : 2.0);
   trained.step = reader.Int("memory_step_size", 1, 1, kMaxPeriod);
-  trained.anchor_period =
-      reader.NullableInt("memory_anchor_period", 1, kMaxPeriod).value_or(0);
+  trained.anchor_period = reader.NullableInt("memory_anchor_period", 1, kMaxPeriod).value_or(0);
   if (trained.anchor_period % trained.step != 0) {
     reader.Invalid("memory_anchor_period", trained.anchor_period,
                    absl::StrCat("a multiple of memory_step_size (", trained.step, "), or null"));
@@ -126,12 +127,13 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
                                                        NeuralMemoryConfig::Pooling::kGates,
                                                        NeuralMemoryConfig::Pooling::kInputs};
   if (trained.step > 1) reader.Require({"memory_gate_pooling"});
-  memory.pooling = kPoolings[ReadChoice(reader, "memory_gate_pooling",
-                                        {"token", "gate_mean", "input_mean"})];
+  memory.pooling =
+      kPoolings[ReadChoice(reader, "memory_gate_pooling", {"token", "gate_mean", "input_mean"})];
   if ((trained.step == 1) != (memory.pooling == NeuralMemoryConfig::Pooling::kToken)) {
     reader.Invalid("memory_gate_pooling", reader.String("memory_gate_pooling", "token"),
-                   trained.step == 1 ? "\"token\" with a memory_step_size of 1"
-                                     : "\"gate_mean\" or \"input_mean\" with steps of several tokens");
+                   trained.step == 1
+                       ? "\"token\" with a memory_step_size of 1"
+                       : "\"gate_mean\" or \"input_mean\" with steps of several tokens");
   }
   memory.conv_width = reader.Int("memory_conv_kernel", 4, 0, kMaxConvWidth);
   memory.conv_bias = reader.Bool("memory_conv_bias", false);
@@ -139,6 +141,72 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
   memory.l2_norm = ReadChoice(reader, "memory_qk_norm", {"l2", "none"}) == 0;
   memory.gated_output = ReadChoice(reader, "memory_output", {"gated_rms", "none"}) == 0;
   return memory;
+}
+
+enum Variant { kMemoryAlone, kMemoryAsGate, kMemoryAsLayer };
+
+// Attention of the variants that have it; sets `prefix` apart.
+PrefixAttentionConfig ReadAttention(ConfigReader& reader) {
+  reader.Require({"num_attention_heads", "head_dim"});
+  PrefixAttentionConfig attention;
+  attention.heads = reader.Int("num_attention_heads", 1, 1, kMaxHeads);
+  attention.head_dim = reader.Int("head_dim", 2, 1, kMaxHeadDim);
+  if (attention.head_dim % 2 != 0) {
+    reader.Invalid("head_dim", attention.head_dim, "an even width, whose pairs are rotated");
+    attention.head_dim = 2;
+  }
+  CheckChannels(reader, int64_t{attention.heads} * attention.head_dim, "num_attention_heads");
+  attention.rope_theta = reader.Number("rope_theta", 10000, 1, 1e30);
+  attention.rope_interleaved = reader.Bool("rope_interleaved", true);
+  ReadChoice(reader, "rope_position", {"absolute"});
+  if (ReadChoice(reader, "attention_kind", {"sliding", "full"}) == 0) {
+    reader.Require({"sliding_window"});
+    // A token sees keys at most so far away, and itself.
+    attention.window = reader.Int("sliding_window", 1, 0, kMaxWindow - 1) + 1;
+  } else {
+    reader.Disregard({"sliding_window"});
+  }
+  return attention;
+}
+
+// The part of a block along time, and what its keys ask for.
+using MixerMaker =
+    std::function<absl::StatusOr<std::unique_ptr<SequenceMixer>>(const LayerBuilder& builder)>;
+
+MixerMaker ReadMixer(ConfigReader& reader, Variant variant, const NeuralMemoryConfig& memory,
+                     int prefix) {
+  if (variant == kMemoryAlone) {
+    ReadChoice(reader, "attention_kind", {"none"});
+    ReadChoice(reader, "memory_integration", {"residual"});
+    reader.Disregard({"num_attention_heads", "head_dim", "rope_theta", "rope_interleaved",
+                      "rope_position", "sliding_window", "segment_length", "mag_activation",
+                      "mag_gate_both", "mal_inner_residual", "mac_context", "mac_output_memory"});
+    return [memory](const LayerBuilder& builder) { return MakeNeuralMemory(builder, memory); };
+  }
+  PrefixAttentionConfig attention = ReadAttention(reader);
+  attention.prefix = prefix;
+  reader.Disregard({"segment_length", "mac_context", "mac_output_memory"});
+  if (variant == kMemoryAsGate) {
+    reader.Require({"mag_activation", "mag_gate_both"});
+    ReadChoice(reader, "memory_integration", {"product"});
+    reader.Disregard({"mal_inner_residual"});
+    constexpr Activation kActivations[] = {Activation::kSilu, Activation::kSigmoid,
+                                           Activation::kIdentity};
+    const MemoryAsGateConfig mixer = {
+        .memory = memory,
+        .attention = attention,
+        .activation =
+            kActivations[ReadChoice(reader, "mag_activation", {"silu", "sigmoid", "identity"})],
+        .activates_both = reader.Bool("mag_gate_both", true)};
+    return [mixer](const LayerBuilder& builder) { return MakeMemoryAsGate(builder, mixer); };
+  }
+  reader.Require({"mal_inner_residual"});
+  ReadChoice(reader, "memory_integration", {"residual"});
+  reader.Disregard({"mag_activation", "mag_gate_both"});
+  const MemoryAsLayerConfig mixer = {.memory = memory,
+                                     .attention = attention,
+                                     .inner_residual = reader.Bool("mal_inner_residual", true)};
+  return [mixer](const LayerBuilder& builder) { return MakeMemoryAsLayer(builder, mixer); };
 }
 
 }  // namespace
@@ -153,7 +221,7 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
                   "attention_kind", "memory_num_heads", "memory_head_dim", "memory_depth",
                   "memory_expansion", "memory_norm", "memory_loss", "memory_step_size",
                   "memory_anchor_period", "memory_read", "memory_theta_max"});
-  ReadChoice(reader, "variant", {"lmm"});
+  const auto variant = static_cast<Variant>(ReadChoice(reader, "variant", {"lmm", "mag", "mal"}));
   StackKeys stack;
   stack.vocab = reader.Int("vocab_size", 1, 1, kMaxVocab);
   stack.model_dim = reader.Int("hidden_size", 1, 1, kMaxModelDim);
@@ -164,14 +232,13 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
   ReadTokensAndTies(reader, stack, config, {.bos = kNone, .eos = kNone});
   RefuseOptions(reader, stack.layers);
   NeuralMemoryConfig memory = ReadNeuralMemory(reader);
-  const int prefix = reader.Int("num_persistent_tokens", 0, 0, kMaxPeriod);
+  const int prefix = reader.Int("num_persistent_tokens", 0, 0, kMaxPrefix);
   if (prefix > 0) {
     reader.Require({"persistent_kind"});
     ReadChoice(reader, "persistent_kind", {"prefix"});
   }
   memory.memory.prefix = prefix > 0;
-  ReadChoice(reader, "attention_kind", {"none"});
-  ReadChoice(reader, "memory_integration", {"residual"});
+  const MixerMaker mixer = ReadMixer(reader, variant, memory, prefix);
   reader.Disregard({"architectures", "transformers_version", "_name_or_path", "use_cache",
                     "initializer_range", "max_position_embeddings", "persistent_kind"});
   reader.RefuseUnknown();
@@ -181,12 +248,11 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
   parts.prefix = prefix;
   const ResidualBlockParts block = {
       .mixer_norm = {"input_layernorm.weight"},
-      .mixer = [memory](const LayerBuilder& builder) { return MakeNeuralMemory(builder, memory); },
+      .mixer = mixer,
       .feed_forward_norm = {"post_attention_layernorm.weight"},
-      .feed_forward =
-          [mlp_dim = stack.mlp_dim](const LayerBuilder& builder) {
-            return MakeGatedMlp(builder, mlp_dim);
-          }};
+      .feed_forward = [mlp_dim = stack.mlp_dim](const LayerBuilder& builder) {
+        return MakeGatedMlp(builder, mlp_dim);
+      }};
   parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
   return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
 }

@@ -79,9 +79,9 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
     if (config.exponential_decay) {
       MNEME_ASSIGN_OR_RETURN(memory.a_log_, weights.Floats(builder.Weight("memory.A_log"),
                                                            {trained.heads}, WeightInit::kDecay));
-      MNEME_ASSIGN_OR_RETURN(memory.dt_bias_,
-                             weights.Floats(builder.Weight("memory.dt_bias"), {trained.heads},
-                                            WeightInit::kTimeStep));
+      MNEME_ASSIGN_OR_RETURN(
+          memory.dt_bias_,
+          weights.Floats(builder.Weight("memory.dt_bias"), {trained.heads}, WeightInit::kTimeStep));
     }
   }
   MNEME_ASSIGN_OR_RETURN(memory.memory_,
@@ -100,8 +100,7 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
 std::vector<std::span<const PackedMatrix>> NeuralMemory::products() const {
   std::vector<std::span<const PackedMatrix>> products;
   for (const Stream& stream : streams_) products.push_back(stream.projection.weights);
-  for (const Projection* gate :
-       {&rate_, &momentum_.projection, &forget_.projection, &gate_}) {
+  for (const Projection* gate : {&rate_, &momentum_.projection, &forget_.projection, &gate_}) {
     if (gate->exists()) products.push_back(gate->weights);
   }
   return products;
@@ -119,8 +118,8 @@ std::array<TensorView, 3> NeuralMemory::Streams(ForwardContext& ctx, const RowIn
   const bool convolved = config_.conv_width > 0;
   for (size_t i = 0; i < streams.size(); ++i) {
     const Stream& stream = streams_[i];
-    const TensorView raw = convolved ? ctx.TempOfProducts(x, stream.projection.weights, shape)
-                                     : ctx.Temp(shape);
+    const TensorView raw =
+        convolved ? ctx.TempOfProducts(x, stream.projection.weights, shape) : ctx.Temp(shape);
     products.push_back({.projection = stream.projection, .x = x, .y = raw});
     streams[i] = raw;
     if (convolved) {

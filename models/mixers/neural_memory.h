@@ -29,7 +29,7 @@ struct NeuralMemoryConfig {
   bool exponential_decay = false;  // KeepGateArgs::a_log
   int conv_width = 0;              // of q, k and v; 0: no convolution
   bool conv_bias = false;
-  bool silu = true;    // on q, k and v
+  bool silu = true;     // on q, k and v
   bool l2_norm = true;  // of the heads of q and k
   bool gated_output = true;
 };

@@ -13,8 +13,8 @@ namespace mneme {
 namespace {
 
 constexpr Activation kActivations[] = {
-    Activation::kIdentity,   Activation::kSilu, Activation::kSigmoid,    Activation::kRelu,
-    Activation::kEluPlusOne, Activation::kTanh, Activation::kSquaredRelu};
+    Activation::kIdentity,   Activation::kSilu, Activation::kSigmoid,     Activation::kRelu,
+    Activation::kEluPlusOne, Activation::kTanh, Activation::kSquaredRelu, Activation::kGeluTanh};
 constexpr int kDims[] = {1, 3, 16, 33, 65, 300};
 
 struct ActivateProblem {
@@ -42,11 +42,17 @@ struct ActivateProblem {
   }
 
   // At most one exp, one sum, one division, and the product with the scale; where exp(-x) overflows
-  // f32 the result may be zero.
+  // f32 the result may be zero. The argument of kGeluTanh's exp is rounded four times, and what
+  // that moves it by, the exponential moves by relative to itself.
   std::vector<double> Bound(const std::vector<double>& want) const {
     std::vector<double> bound;
-    for (const double value : want) {
-      bound.push_back((kFunctionError + 4 * kUnitF32) * std::abs(value) + kTinyF32 * scale);
+    for (size_t i = 0; i < want.size(); ++i) {
+      double relative = kFunctionError + 4 * kUnitF32;
+      if (activation == Activation::kGeluTanh && want[i] != 0) {
+        const double z = entry_rows.empty() ? x[i] : x[entry_rows[i / dim] * dim + i % dim];
+        if (z < 0) relative += 5 * kUnitF32 * std::abs(z * (kGeluFirst + kGeluThird * z * z));
+      }
+      bound.push_back(relative * std::abs(want[i]) + kTinyF32 * scale);
     }
     return bound;
   }

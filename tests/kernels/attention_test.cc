@@ -23,6 +23,7 @@ struct Dims {
   int heads = 1, kv_heads = 1, key_dim = 16, value_dim = 16;
   int window = 0;
   int64_t blocks = 4;
+  int prefix = 0;  // rows, with the numbers of the positions that would be there
 
   int64_t keys() const { return int64_t{kv_heads} * key_dim; }
   int64_t values() const { return int64_t{kv_heads} * value_dim; }
@@ -152,7 +153,8 @@ struct Problem {
   double spread = 1;  // of the scores, roughly
 
   std::vector<double> Numbers(int what, int slot, int64_t position, int64_t n, double scale) const {
-    SeededRandom random(static_cast<uint64_t>((position * 8 + slot) * 3 + what + 1));
+    SeededRandom random(
+        static_cast<uint64_t>(((position + dims.prefix) * 8 + slot) * 3 + what + 1));
     return random.NormalValues(n, scale, DType::kBF16);
   }
   std::vector<double> Keys(int slot, int64_t p) const {
@@ -213,6 +215,16 @@ std::vector<double> Step(Workbench& bench, Contexts& contexts, const Problem& pr
   auto place = Tensor::Allocate(bench.backend(), DType::kI64, {static_cast<int64_t>(rows.size())});
   bench.backend().CopyFromHost(place->view().data, places.data(), place->view().bytes());
   const TensorView out = bench.NewActivations({tokens, dims.heads, dims.value_dim});
+  std::vector<double> prefix_keys, prefix_values;
+  for (int64_t p = -dims.prefix; p < 0; ++p) {
+    append(prefix_keys, problem.Keys(0, p));
+    append(prefix_values, problem.Values(0, p));
+  }
+  TensorView first_keys, first_values;
+  if (dims.prefix > 0) {
+    first_keys = bench.Activations(prefix_keys, {dims.prefix, dims.kv_heads, dims.key_dim});
+    first_values = bench.Activations(prefix_values, {dims.prefix, dims.kv_heads, dims.value_dim});
+  }
   bench.kernels().Attention({.q = bench.Activations(q, {tokens, dims.heads, dims.key_dim}),
                              .k = bench.Activations(k, {tokens, dims.kv_heads, dims.key_dim}),
                              .v = bench.Activations(v, {tokens, dims.kv_heads, dims.value_dim}),
@@ -224,6 +236,8 @@ std::vector<double> Step(Workbench& bench, Contexts& contexts, const Problem& pr
                              .scale = scale,
                              .keys = contexts.keys(),
                              .values = contexts.values(),
+                             .prefix_keys = first_keys,
+                             .prefix_values = first_values,
                              .out = out});
   const std::vector<double> all = bench.Read(out);
   std::vector<double> active;
@@ -321,6 +335,36 @@ TEST_P(AttentionTest, MatchesReferenceOnRaggedRows) {
        {Dims{1, 1, 16, 16}, Dims{4, 2, 16, 16}, Dims{6, 2, 24, 40}, Dims{8, 1, 64, 64},
         Dims{3, 3, 1, 1}, Dims{2, 2, 7, 13}, Dims{5, 1, 128, 128}}) {
     ExpectReference({.dims = dims, .rows = rows});
+  }
+}
+
+TEST_P(AttentionTest, APrefixIsAsPositionsThatAreAlwaysSeen) {
+  for (const int prefix : {1, 5, 64, 130}) {
+    for (const Dims& plain : {Dims{1, 1, 16, 16}, Dims{6, 2, 24, 40}}) {
+      Dims dims = plain;
+      dims.prefix = prefix;
+      for (const std::vector<RowSpec>& rows :
+           {std::vector<RowSpec>{{0, 0, 20}}, {{0, 0, 1}}, {{0, 40, 1}}, {{0, 40, 30}}}) {
+        std::vector<RowSpec> behind = rows;
+        behind[0].position += prefix;
+        const Problem whole = {.dims = plain, .rows = behind};
+        const std::vector<double> want = Outputs(*reference_, whole);
+        const Problem problem = {.dims = dims, .rows = rows};
+        EXPECT_THAT(Outputs(*backend_, problem), IsWithin(Bound(whole), want)) << prefix;
+        EXPECT_THAT(Outputs(*reference_, problem), IsWithin(Bound(whole), want)) << prefix;
+      }
+      dims.window = 7;
+      const Problem windowed = {.dims = dims, .rows = {{0, 40, 30}}};
+      const double bound = 16 * (SumError(prefix + 7) + SumError(plain.key_dim) + kFunctionError);
+      EXPECT_LE(RelativeError(Outputs(*backend_, windowed), Outputs(*reference_, windowed)), bound);
+      Dims unseen = plain;
+      unseen.window = 7;
+      EXPECT_GT(
+          RelativeError(Outputs(*reference_, windowed),
+                        Outputs(*reference_, {.dims = unseen, .rows = {{0, 40 + prefix, 30}}})),
+          0.01)
+          << "the prefix is seen";
+    }
   }
 }
 

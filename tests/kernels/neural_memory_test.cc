@@ -125,7 +125,7 @@ struct Problem {
     v = random.NormalValues(n);
     // Keys of about unit length and small rates, as models have them: the memory stays tame.
     for (double& x : k) x = static_cast<float>(x / std::sqrt(rule.dim));
-    rate = random.UniformValues(rows, 0, 0.1 / rule.step);
+    rate = random.UniformValues(rows, 0, 0.1 / rule.step / rule.depth);
     momentum = random.UniformValues(rows, 0, 0.9);
     keep = random.UniformValues(rows, 0.8, 1);
     scale = random.UniformValues(rule.step, 0.5, 1);

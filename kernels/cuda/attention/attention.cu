@@ -40,6 +40,8 @@ struct Problem {
   int rows, heads, kv_heads, key_dim, value_dim, window;
   float scale;
   Field keys, values;
+  const float *prefix_keys, *prefix_values;
+  int prefix;  // rows of them
   float* out;
   // With splits > 1: largest score, total of weights and sums of values, for each token, head and
   // split.
@@ -104,13 +106,18 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
   float sums[kQueries][kValuesOfThread] = {};
 
   const int64_t first_block = first / kContextBlock;
-  const int64_t count = position / kContextBlock - first_block + 1;
+  // Blocks of the prefix come before those of positions.
+  const int64_t prefix_blocks = (p.prefix + kContextBlock - 1) / kContextBlock;
+  const int64_t count = prefix_blocks + position / kContextBlock - first_block + 1;
   const int64_t share = (count + p.splits - 1) / p.splits;
-  const int64_t end_block = first_block + min(count, (split + 1) * share);
-  for (int64_t block = first_block + split * share; block < end_block; ++block) {
-    const int64_t block_begin = block * kContextBlock;
-    const int from = static_cast<int>(max(first - block_begin, int64_t{0}));
-    const int to = static_cast<int>(min(position + 1 - block_begin, int64_t{kContextBlock}));
+  const int64_t end = min(count, (split + 1) * share);
+  for (int64_t n = split * share; n < end; ++n) {
+    const bool fixed = n < prefix_blocks;
+    const int64_t block = fixed ? 0 : first_block + n - prefix_blocks;
+    const int64_t block_begin = fixed ? n * kContextBlock : block * kContextBlock;
+    const int from = fixed ? 0 : static_cast<int>(max(first - block_begin, int64_t{0}));
+    const int to = static_cast<int>(
+        min((fixed ? p.prefix : position + 1) - block_begin, int64_t{kContextBlock}));
     const std::byte* const key_block = p.keys.Block(slot, block);
     const std::byte* const value_block = p.values.Block(slot, block);
     // Of a position of the step: its token.
@@ -128,7 +135,10 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
 #pragma unroll
         for (int g = 0; g < kQueries; ++g) scores[g] += query[g * p.key_dim + d] * key;
       };
-      if (block_begin + j < begin) {
+      if (fixed) {
+        const float* key = p.prefix_keys + ((block_begin + j) * p.kv_heads + kv_head) * p.key_dim;
+        for (int d = lane; d < p.key_dim; d += kWarp) add(d, key[d]);
+      } else if (block_begin + j < begin) {
         const T* key = reinterpret_cast<const T*>(key_block + j * p.keys.row_bytes) +
                        int64_t{kv_head} * p.key_dim;
         for (int d = lane; d < p.key_dim; d += kWarp) add(d, ToFloat(key[d]));
@@ -170,15 +180,16 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
       for (int i = 0; i < kValuesOfThread; ++i) sums[g][i] *= factor[g];
     }
     for (int j = from; j < to; ++j) {
-      const bool past = block_begin + j < begin;
+      const bool past = !fixed && block_begin + j < begin;
       const T* kept = reinterpret_cast<const T*>(value_block + j * p.values.row_bytes) +
                       int64_t{kv_head} * p.value_dim;
-      const float* fresh = past ? nullptr : p.v + (own(j) * p.kv_heads + kv_head) * p.value_dim;
+      const float* fresh = fixed ? p.prefix_values : p.v;
+      fresh += ((fixed ? block_begin + j : own(j)) * p.kv_heads + kv_head) * p.value_dim;
 #pragma unroll
       for (int i = 0; i < kValuesOfThread; ++i) {
         const int d = first_value + i * kThreads;
         if (d >= p.value_dim) continue;
-        const float value = past ? ToFloat(kept[d]) : Kept<T>(fresh[d]);
+        const float value = past ? ToFloat(kept[d]) : fixed ? fresh[d] : Kept<T>(fresh[d]);
 #pragma unroll
         for (int g = 0; g < kQueries; ++g) sums[g][i] += weights[g][j] * value;
       }
@@ -288,26 +299,31 @@ void Launch(Device& device, Problem p, int64_t tokens, int64_t most_blocks) {
 void Attention(Device& device, const AttentionArgs& args) {
   const int64_t tokens = args.q.shape[0];
   if (tokens == 0) return;
-  const Problem p = {.q = args.q.as<const float>(),
-                     .k = args.k.as<const float>(),
-                     .v = args.v.as<const float>(),
-                     .row_offsets = args.row_offsets.as<const int32_t>(),
-                     .slots = args.slots.as<const int32_t>(),
-                     .positions = args.positions.as<const int64_t>(),
-                     .rows = static_cast<int>(args.slots.shape[0]),
-                     .heads = static_cast<int>(args.q.shape[1]),
-                     .kv_heads = static_cast<int>(args.k.shape[1]),
-                     .key_dim = static_cast<int>(args.k.shape[2]),
-                     .value_dim = static_cast<int>(args.v.shape[2]),
-                     .window = args.window,
-                     .scale = args.scale,
-                     .keys = FieldOf(args.keys),
-                     .values = FieldOf(args.values),
-                     .out = args.out.as<float>()};
+  const Problem p = {
+      .q = args.q.as<const float>(),
+      .k = args.k.as<const float>(),
+      .v = args.v.as<const float>(),
+      .row_offsets = args.row_offsets.as<const int32_t>(),
+      .slots = args.slots.as<const int32_t>(),
+      .positions = args.positions.as<const int64_t>(),
+      .rows = static_cast<int>(args.slots.shape[0]),
+      .heads = static_cast<int>(args.q.shape[1]),
+      .kv_heads = static_cast<int>(args.k.shape[1]),
+      .key_dim = static_cast<int>(args.k.shape[2]),
+      .value_dim = static_cast<int>(args.v.shape[2]),
+      .window = args.window,
+      .scale = args.scale,
+      .keys = FieldOf(args.keys),
+      .values = FieldOf(args.values),
+      .prefix_keys = args.prefix_keys.as<const float>(),
+      .prefix_values = args.prefix_values.as<const float>(),
+      .prefix = static_cast<int>(args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0]),
+      .out = args.out.as<float>()};
   // A window may touch one block more than it has positions for.
-  const int64_t most_blocks = args.window > 0
-                                  ? (args.window + kContextBlock - 1) / kContextBlock + 1
-                                  : args.keys.table.blocks();
+  const int64_t most_blocks =
+      (p.prefix + kContextBlock - 1) / kContextBlock +
+      (args.window > 0 ? (args.window + kContextBlock - 1) / kContextBlock + 1
+                       : args.keys.table.blocks());
   CHECK(args.keys.dtype == args.values.dtype);
   if (args.keys.dtype == DType::kBF16) {
     Launch<__nv_bfloat16, kMostQueries>(device, p, tokens, most_blocks);

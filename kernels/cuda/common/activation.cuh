@@ -20,6 +20,10 @@ __device__ inline float Activated(Activation activation, float x) {
       return tanhf(x);
     case Activation::kSquaredRelu:
       return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
+    case Activation::kGeluTanh: {
+      constexpr float kFirst = kGeluFirst, kThird = kGeluThird;
+      return x / (1.0f + expf(-x * (kFirst + kThird * x * x)));
+    }
     default:
       return x;
   }
