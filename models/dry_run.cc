@@ -25,6 +25,7 @@ class DryRunKernels final : public Kernels {
   void RouteTopK(const RouteTopKArgs&) override {}
   void Dispatch(const DispatchArgs&) override {}
   void IndexRows(const IndexRowsArgs&) override {}
+  void CutRows(const CutRowsArgs&) override {}
   void ShortConv(std::span<const ShortConvArgs>) override {}
   void L2Norm(const L2NormArgs&) override {}
   void DeltaGates(const DeltaGatesArgs&) override {}

@@ -173,4 +173,7 @@ struct ForwardContext {
   }
 };
 
+// Of the rows of a step, in the caller's workspace scope.
+RowIndex IndexRows(const ForwardContext& ctx);
+
 }  // namespace mneme

@@ -59,9 +59,11 @@ int64_t WorkspaceBytesOf(const Network& network, DType activation_dtype, int tok
                          int logit_rows) {
   const std::unique_ptr<Backend> backend = MakeDryRunBackend(activation_dtype);
   Workspace workspace = Workspace::ForMeasuring();
-  const StepBatch batch{.tokens = tokens, .rows = rows, .longest_row = 1};
-  ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
-  network.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, network.info().vocab}});
+  for (const int longest : {1, tokens}) {
+    const StepBatch batch{.tokens = tokens, .rows = rows, .longest_row = longest};
+    ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
+    network.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, network.info().vocab}});
+  }
   return workspace.peak_bytes();
 }
 

@@ -251,6 +251,17 @@ Json TitansWithAttention(const char* variant, const Json& own) {
   return config;
 }
 
+Json TitansWithContext() {
+  return TitansWithAttention("mac", {{"attention_kind", "segmented"},
+                                     {"sliding_window", nullptr},
+                                     {"segment_length", 128},
+                                     {"persistent_kind", "segment"},
+                                     {"mac_context", "aligned_causal"},
+                                     {"mac_output_memory", "running"},
+                                     {"mag_activation", "silu"},
+                                     {"mag_gate_both", true}});
+}
+
 // As the authors' 350M of ttt-lm-jax, whose backbone has gates and convolutions.
 Json TttConfig(const char* layer_type, double base_rate) {
   return {{"model_type", "ttt"},       {"ttt_layer_type", layer_type},
@@ -270,7 +281,8 @@ Json TinyTrained(Json config) {
   config["intermediate_size"] = 128;
   if (config.contains("num_attention_heads")) config["num_attention_heads"] = 2;
   if (config.contains("head_dim")) config["head_dim"] = 32;
-  if (config.contains("sliding_window")) config["sliding_window"] = 20;
+  if (config.contains("segment_length")) config["segment_length"] = 8;
+  if (config["attention_kind"] == "sliding") config["sliding_window"] = 20;
   if (config.contains("num_persistent_tokens")) config["num_persistent_tokens"] = 5;
   if (config.contains("memory_num_heads")) {
     config["memory_num_heads"] = 2;
@@ -365,6 +377,7 @@ constexpr NamedShape kShapes[] = {
     {"rwkv6-tiny", [] { return Tiny(Rwkv6Config()); }},
     {"rwkv7-tiny", [] { return Tiny(Rwkv7Config(64, 2)); }},
     {"titans-lmm-340m", [] { return TitansConfig("lmm", Json::object()); }},
+    {"titans-mac-340m", [] { return TitansWithContext(); }},
     {"titans-mag-340m",
      [] {
        return TitansWithAttention("mag", {{"mag_activation", "silu"}, {"mag_gate_both", true}});
@@ -376,6 +389,7 @@ constexpr NamedShape kShapes[] = {
     {"ttt-linear-350m", [] { return TttConfig("linear", 1.0); }, /*tied=*/true},
     {"ttt-mlp-350m", [] { return TttConfig("mlp", 0.1); }, /*tied=*/true},
     {"titans-lmm-tiny", [] { return TinyTrained(TitansConfig("lmm", Json::object())); }},
+    {"titans-mac-tiny", [] { return TinyTrained(TitansWithContext()); }},
     {"titans-mag-tiny",
      [] {
        return TinyTrained(

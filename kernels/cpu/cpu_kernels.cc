@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/cpu/packed_layout.h"
+#include "kernels/cut_rows.h"
 #include "kernels/ops/checks.h"
 
 #if defined(__x86_64__)
@@ -319,6 +320,11 @@ void CpuKernels::IndexRows(const IndexRowsArgs& args) {
     args.segments.memories.as<int32_t>()[row] = 0;
     args.segments.fresh.as<int32_t>()[row] = position == 0 && begin < end ? 1 : 0;
   }
+}
+
+void CpuKernels::CutRows(const CutRowsArgs& args) {
+  Check(args, kCpuActivations);
+  CutRowsOnHost(args);
 }
 
 void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {

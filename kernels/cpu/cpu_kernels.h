@@ -67,6 +67,7 @@ class CpuKernels final : public Kernels {
   void RouteTopK(const RouteTopKArgs& args) override;
   void Dispatch(const DispatchArgs& args) override;
   void IndexRows(const IndexRowsArgs& args) override;
+  void CutRows(const CutRowsArgs& args) override;
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
   void L2Norm(const L2NormArgs& args) override;
   void SumNorm(const SumNormArgs& args) override;

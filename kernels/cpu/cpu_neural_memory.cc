@@ -6,14 +6,9 @@
 #include "kernels/ops/checks.h"
 
 namespace mneme {
-namespace {
-
-constexpr ActivationTypes kMemoryTypes{DType::kF32};
-
-}  // namespace
 
 void CpuKernels::NeuralMemory(const NeuralMemoryArgs& args) {
-  Check(args, kMemoryTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   const int64_t heads = args.q.shape[1], dim = args.q.shape[2];
   active_segments_.clear();
@@ -45,14 +40,14 @@ void CpuKernels::NeuralMemory(const NeuralMemoryArgs& args) {
 }
 
 void CpuKernels::KeepGate(const KeepGateArgs& args) {
-  Check(args, kMemoryTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   For(args.x.shape[0], 1, 3.0 * static_cast<double>(args.x.shape[1]) + 10,
       [&](int64_t begin, int64_t end) { ops_.keep_gate(args, begin, end); });
 }
 
 void CpuKernels::ChunkMean(const ChunkMeanArgs& args) {
-  Check(args, kMemoryTypes);
+  Check(args, kCpuActivations);
   const FlushDenormals flush;
   For(args.x.shape[1], 16, 0.3 * static_cast<double>(args.x.shape[0] + 1),
       [&](int64_t begin, int64_t end) { ops_.chunk_mean(args, begin, end); });

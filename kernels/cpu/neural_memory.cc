@@ -164,24 +164,27 @@ class HeadOfSegment {
   void Run(int64_t begin, int64_t end) {
     weights_ = Of(args_.weights);
     if (args_.frozen_period != 0) frozen_ = Of(args_.frozen);
+    if (args_.stores_anchor()) anchors_ = Of(args_.anchors);
     if (args_.trains()) {
       if (!args_.momentum.empty()) momenta_ = Of(args_.momenta);
-      if (args_.stores_anchor()) anchors_ = Of(args_.anchors);
       if (args_.step > 1) gradients_ = Of(args_.gradients);
     }
-    anchor_ = weights_;
-    if (args_.stores_anchor()) anchor_ = anchors_;
+    anchor_ = args_.stores_anchor() ? anchors_ : weights_;
     if (args_.anchor_period == 0) anchor_ = Of(args_.initial_anchor);
     const bool first = args_.positions.as<int64_t>()[begin] == args_.first_position;
     if (!args_.trains()) {
-      if (first) {
-        const bool own = args_.read == MemoryRead::kFrozen && !args_.initial_frozen.at[0].empty();
-        const HeadTensors initial = Of(own ? args_.initial_frozen : args_.initial_weights);
-        for (int64_t e = begin; e < end; ++e) ReadFrom(e, initial);
-      } else {
-        const bool frozen = args_.read == MemoryRead::kFrozen;
-        for (int64_t e = begin; e < end; ++e) ReadFrom(e, frozen ? frozen_ : weights_);
+      HeadTensors from = weights_;
+      const MemoryInitial* initial = &args_.initial_weights;
+      if (args_.read == MemoryRead::kFrozen) {
+        from = frozen_;
+        if (!args_.initial_frozen.at[0].empty()) initial = &args_.initial_frozen;
+      } else if (args_.read == MemoryRead::kAnchor) {
+        from = anchor_;
+        if (args_.anchor_period == 0) initial = &args_.initial_anchor;
+        if (!args_.initial_anchors.at[0].empty()) initial = &args_.initial_anchors;
       }
+      if (first) from = Of(*initial);
+      for (int64_t e = begin; e < end; ++e) ReadFrom(e, from);
       return;
     }
     if (first) Initialise();

@@ -51,6 +51,7 @@ class CudaKernels final : public Kernels {
   void MapFeatures(const FeatureMapArgs& args) override { dense::MapFeatures(device_, args); }
   void Rope(const RopeArgs& args) override { dense::Rope(device_, args); }
   void IndexRows(const IndexRowsArgs& args) override { routing::IndexRows(device_, args); }
+  void CutRows(const CutRowsArgs& args) override { routing::CutRows(device_, args); }
   void DecayGates(const DecayGatesArgs& args) override { matrix_memory::DecayGates(device_, args); }
   void MatrixMemory(const MatrixMemoryArgs& args) override {
     matrix_memory::MatrixMemory(device_, args);

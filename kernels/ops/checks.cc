@@ -1,5 +1,6 @@
 #include "kernels/ops/checks.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/log.h"
@@ -242,6 +243,21 @@ void Check(const IndexRowsArgs& args, ActivationTypes) {
   Check(args.segments);
 }
 
+void Check(const CutRowsArgs& args, ActivationTypes) {
+  const int64_t rows = args.slots.shape[0], tokens = args.places.shape[0];
+  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
+  Expect(args.slots, DType::kI32, {rows}, "slots");
+  Expect(args.positions, DType::kI64, {rows}, "positions");
+  CHECK(args.segment >= 1 && args.round >= 0)
+      << "round " << args.round << " of segments of " << args.segment;
+  CHECK_GE(args.part_tokens.shape[0], std::min(tokens, rows * args.segment)) << "room";
+  Expect(args.part_offsets, DType::kI32, {rows + 2}, "part_offsets");
+  Expect(args.part_slots, DType::kI32, {rows + 1}, "part_slots");
+  Expect(args.part_positions, DType::kI64, {rows + 1}, "part_positions");
+  Expect(args.part_tokens, DType::kI32, {args.part_tokens.shape[0]}, "part_tokens");
+  Expect(args.places, DType::kI32, {tokens}, "places");
+}
+
 void Check(const MixMemoriesArgs& args, ActivationTypes types) {
   const int64_t tokens = args.y.shape[0], dim = args.y.shape[1];
   const int64_t columns = args.token_entries.shape[1];
@@ -457,6 +473,16 @@ void Check(const AttentionArgs& args, ActivationTypes types) {
     Expect(args.prefix_keys, types.act, {prefix, kv_heads, key_dim}, "prefix_keys");
     Expect(args.prefix_values, types.act, {prefix, kv_heads, value_dim}, "prefix_values");
   }
+  if (!args.other_k.empty()) {
+    Expect(args.other_k, types.act, {tokens, kv_heads, key_dim}, "other_k");
+    Expect(args.other_v, types.act, {tokens, kv_heads, value_dim}, "other_v");
+    CHECK(args.other_keys.table.offsets.data == table.offsets.data &&
+          args.other_values.table.offsets.data == table.offsets.data)
+        << "the other keys and values of other tables";
+  }
+  CHECK(args.segment >= 0 && args.segment <= table.positions() &&
+        (args.segment == 0 || args.window == 0))
+      << "segments of " << args.segment << " over " << table.positions() << " positions";
   CHECK(args.window >= 0 && args.window <= table.positions())
       << "a window of " << args.window << " over " << table.positions() << " positions";
 }
@@ -500,6 +526,7 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
   expect_initial(args.initial_weights, true, "initial weights");
   if (args.frozen_period != 0) expect_copy(args.frozen, "frozen");
   CHECK(args.read != NeuralMemoryArgs::Read::kFrozen || args.frozen_period != 0) << "no F to read";
+  if (args.stores_anchor()) expect_copy(args.anchors, "anchors");
   if (!args.trains()) return;
   Expect(args.k, types.act, args.q.shape, "k");
   Expect(args.v, types.act, args.q.shape, "v");
@@ -515,7 +542,6 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
   CHECK(args.read != NeuralMemoryArgs::Read::kAhead ||
         (args.momentum.empty() && args.keep.empty() && args.step > 1))
       << "reading ahead of a step with momentum, forgetting or one token";
-  if (args.stores_anchor()) expect_copy(args.anchors, "anchors");
   if (args.anchor_period == 0) expect_initial(args.initial_anchor, true, "initial anchor");
   if (args.step > 1) expect_copy(args.gradients, "gradients");
   expect_initial(args.initial_momenta, false, "initial momenta");

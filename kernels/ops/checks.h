@@ -40,6 +40,7 @@ void Check(const RopeArgs& args, ActivationTypes types);
 void Check(const RouteTopKArgs& args, ActivationTypes types);
 void Check(const DispatchArgs& args, ActivationTypes types);
 void Check(const IndexRowsArgs& args, ActivationTypes types);
+void Check(const CutRowsArgs& args, ActivationTypes types);
 void Check(const MixMemoriesArgs& args, ActivationTypes types);
 void Check(const ShortConvArgs& args, ActivationTypes types);
 void Check(const DeltaGatesArgs& args, ActivationTypes types);

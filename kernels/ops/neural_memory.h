@@ -41,13 +41,13 @@ struct MemoryNetwork {
   bool trains_gain = false;
   float gain_offset = 0.0f;
 
-  int tensors() const { return depth * (biases ? 2 : 1) + (trains_gain ? 1 : 0); }
-  int gain() const { return trains_gain ? tensors() - 1 : -1; }
+  constexpr int tensors() const { return depth * (biases ? 2 : 1) + (trains_gain ? 1 : 0); }
+  constexpr int gain() const { return trains_gain ? tensors() - 1 : -1; }
   // Widths of z_{l-1} and a_l, l from 1.
-  int64_t in(int l, int64_t dim) const { return l == 1 ? dim : hidden; }
-  int64_t out(int l, int64_t dim) const { return l == depth ? dim : hidden; }
+  constexpr int64_t in(int l, int64_t dim) const { return l == 1 ? dim : hidden; }
+  constexpr int64_t out(int l, int64_t dim) const { return l == depth ? dim : hidden; }
   // The shape of a tensor of one head: rank 2 of weights, else 1.
-  Shape shape(int tensor, int64_t dim) const {
+  constexpr Shape shape(int tensor, int64_t dim) const {
     if (tensor < depth) return {in(tensor + 1, dim), out(tensor + 1, dim)};
     if (tensor == gain()) return {dim};
     return {out(tensor - depth + 1, dim)};
@@ -81,7 +81,8 @@ struct MemoryInitial {
 //   kFrozen    F as it was before the token
 //   kAhead     W - scale_j G: what W would be if the token were its step's last one. Without
 //              momentum and keep.
-// Without k nothing is trained, and R is read. All state is f32 (f64 in the reference).
+// Without k nothing is trained, and R is read, as it is before the first of the tokens. All state
+// is f32 (f64 in the reference).
 struct NeuralMemoryArgs {
   enum class Read : uint8_t { kRunning, kAnchor, kFrozen, kAhead };
 

@@ -58,6 +58,26 @@ struct IndexRowsArgs {
   Segments segments;
 };
 
+// A part of a step as a step of its own: of each row the tokens that lie in one segment of
+// positions, the `round`-th from that of its first token on. So layers whose segments follow from
+// one another take a step segment by segment. Rows that are padding have no tokens in any round.
+// The part has one row more than the step, which is padding: what is left of its tokens.
+struct CutRowsArgs {
+  TensorView row_offsets;  // [rows + 1] i32
+  TensorView slots;        // [rows] i32, < 0: padding
+  TensorView positions;    // [rows] i64
+  int64_t segment = 1;     // positions of one
+  int round = 0;           // from 0
+  // Outputs. The part has room for `room` tokens: min(tokens, rows * segment) are enough.
+  TensorView part_offsets;    // [rows + 2] i32
+  TensorView part_slots;      // [rows + 1] i32
+  TensorView part_positions;  // [rows + 1] i64
+  TensorView part_tokens;     // [room] i32: the step's token that each is; of padding: 0
+  // [tokens] i32: the place in the part of those tokens of the step that are in it; of all other
+  // tokens, those of padding rows included: room.
+  TensorView places;
+};
+
 // Sorts a step's (token, memory) pairs into entries: by memory, then by row, then in token order.
 // So a memory's projection sees one contiguous range, and its recurrence one segment per row:
 // segment s = memory * rows + row. With `shared` every token also goes to one more memory, whose
@@ -97,6 +117,7 @@ class RoutingKernels {
   virtual void RouteTopK(const RouteTopKArgs& args) = 0;
   virtual void Dispatch(const DispatchArgs& args) = 0;
   virtual void IndexRows(const IndexRowsArgs& args) = 0;
+  virtual void CutRows(const CutRowsArgs& args) = 0;
   virtual void MixMemories(const MixMemoriesArgs& args) = 0;
 
   // Fused. False: nothing was done, the caller composes the above.

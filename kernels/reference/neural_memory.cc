@@ -65,19 +65,21 @@ class NeuralMemoryHead {
     if (args_.frozen_period != 0) {
       frozen_ = first ? Initial(args_.initial_frozen, weights_) : Load(args_.frozen);
     }
+    if (args_.stores_anchor()) {
+      anchors_ = first ? Initial(args_.initial_anchors, weights_) : Load(args_.anchors);
+    } else if (args_.anchor_period == 0) {
+      anchors_ = Initial(args_.initial_anchor, {});
+    }
     if (!args_.trains()) {
-      for (int64_t e = begin; e < end; ++e)
-        Emit(e, args_.read == MemoryRead::kFrozen ? frozen_ : weights_);
+      const MemoryTensors& read = args_.read == MemoryRead::kFrozen   ? frozen_
+                                  : args_.read == MemoryRead::kAnchor ? Anchor()
+                                                                      : weights_;
+      for (int64_t e = begin; e < end; ++e) Emit(e, read);
       return;
     }
     const MemoryTensors zeros = Zeros();
     if (!args_.momentum.empty()) {
       momenta_ = first ? Initial(args_.initial_momenta, zeros) : Load(args_.momenta);
-    }
-    if (args_.stores_anchor()) {
-      anchors_ = first ? Initial(args_.initial_anchors, weights_) : Load(args_.anchors);
-    } else if (args_.anchor_period == 0) {
-      anchors_ = Initial(args_.initial_anchor, {});
     }
     gradients_ = zeros;
     if (args_.step > 1) {

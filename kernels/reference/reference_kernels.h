@@ -39,6 +39,7 @@ class ReferenceKernels : public Kernels {
   void RouteTopK(const RouteTopKArgs& args) override;
   void Dispatch(const DispatchArgs& args) override;
   void IndexRows(const IndexRowsArgs& args) override;
+  void CutRows(const CutRowsArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   // memory_rules.cc
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;

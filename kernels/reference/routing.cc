@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "kernels/cut_rows.h"
 #include "kernels/float16.h"
 #include "kernels/reference/reference_kernels.h"
 
@@ -103,6 +104,11 @@ void ReferenceKernels::IndexRows(const IndexRowsArgs& args) {
     args.segments.fresh.as<int32_t>()[row] =
         position == 0 && offsets[row] < offsets[row + 1] ? 1 : 0;
   }
+}
+
+void ReferenceKernels::CutRows(const CutRowsArgs& args) {
+  Check(args, reference::kTypes);
+  CutRowsOnHost(args);
 }
 
 void ReferenceKernels::MixMemories(const MixMemoriesArgs& args) {

@@ -11,6 +11,7 @@
 #include "models/families/stack_keys.h"
 #include "models/feed_forwards/gated_mlp.h"
 #include "models/mixers/memory_and_attention.h"
+#include "models/mixers/memory_as_context.h"
 #include "models/mixers/neural_memory.h"
 
 namespace mneme {
@@ -143,10 +144,10 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
   return memory;
 }
 
-enum Variant { kMemoryAlone, kMemoryAsGate, kMemoryAsLayer };
+enum Variant { kMemoryAlone, kMemoryAsContext, kMemoryAsGate, kMemoryAsLayer };
 
-// Attention of the variants that have it; sets `prefix` apart.
-PrefixAttentionConfig ReadAttention(ConfigReader& reader) {
+// Attention of the variants that have it, but for its window and what precedes it.
+PrefixAttentionConfig ReadAttentionHeads(ConfigReader& reader) {
   reader.Require({"num_attention_heads", "head_dim"});
   PrefixAttentionConfig attention;
   attention.heads = reader.Int("num_attention_heads", 1, 1, kMaxHeads);
@@ -158,6 +159,11 @@ PrefixAttentionConfig ReadAttention(ConfigReader& reader) {
   CheckChannels(reader, int64_t{attention.heads} * attention.head_dim, "num_attention_heads");
   attention.rope_theta = reader.Number("rope_theta", 10000, 1, 1e30);
   attention.rope_interleaved = reader.Bool("rope_interleaved", true);
+  return attention;
+}
+
+PrefixAttentionConfig ReadAttention(ConfigReader& reader) {
+  PrefixAttentionConfig attention = ReadAttentionHeads(reader);
   ReadChoice(reader, "rope_position", {"absolute"});
   if (ReadChoice(reader, "attention_kind", {"sliding", "full"}) == 0) {
     reader.Require({"sliding_window"});
@@ -167,6 +173,46 @@ PrefixAttentionConfig ReadAttention(ConfigReader& reader) {
     reader.Disregard({"sliding_window"});
   }
   return attention;
+}
+
+Activation ReadFusion(ConfigReader& reader) {
+  reader.Require({"mag_activation", "mag_gate_both"});
+  constexpr Activation kActivations[] = {Activation::kSilu, Activation::kSigmoid,
+                                         Activation::kIdentity};
+  return kActivations[ReadChoice(reader, "mag_activation", {"silu", "sigmoid", "identity"})];
+}
+
+MemoryAsContextConfig ReadContext(ConfigReader& reader, NeuralMemoryConfig memory, int persistent) {
+  reader.Require({"segment_length", "mac_context", "mac_output_memory"});
+  ReadChoice(reader, "attention_kind", {"segmented"});
+  ReadChoice(reader, "rope_position", {"segment"});
+  ReadChoice(reader, "memory_integration", {"context"});
+  ReadChoice(reader, "mac_context", {"aligned_causal"});
+  reader.Disregard({"sliding_window", "mal_inner_residual"});
+  const PrefixAttentionConfig heads = ReadAttentionHeads(reader);
+  MemoryAsContextConfig context = {.heads = heads.heads,
+                                   .head_dim = heads.head_dim,
+                                   .rope_theta = heads.rope_theta,
+                                   .rope_interleaved = heads.rope_interleaved,
+                                   .segment = reader.Int("segment_length", 1, 1, kMaxPeriod),
+                                   .persistent = persistent,
+                                   .activation = ReadFusion(reader),
+                                   .activates_both = reader.Bool("mag_gate_both", true)};
+  // The memory as it was when the segment began. An anchor that is refreshed then is that.
+  TrainedMemoryConfig& trained = memory.memory;
+  const bool is_anchor =
+      trained.anchor_period == context.segment && trained.anchor_period != trained.step;
+  if (!is_anchor) trained.frozen_period = context.segment;
+  memory.recalls = true;
+  if (ReadChoice(reader, "mac_output_memory", {"running", "segment_start"}) == 1) {
+    if (trained.read != NeuralMemoryArgs::Read::kRunning) {
+      reader.Invalid("mac_output_memory", "segment_start",
+                     "\"running\" with a memory_read of \"anchor\"");
+    }
+    trained.read = is_anchor ? NeuralMemoryArgs::Read::kAnchor : NeuralMemoryArgs::Read::kFrozen;
+  }
+  context.memory = memory;
+  return context;
 }
 
 // The part of a block along time, and what its keys ask for.
@@ -183,21 +229,20 @@ MixerMaker ReadMixer(ConfigReader& reader, Variant variant, const NeuralMemoryCo
                       "mag_gate_both", "mal_inner_residual", "mac_context", "mac_output_memory"});
     return [memory](const LayerBuilder& builder) { return MakeNeuralMemory(builder, memory); };
   }
+  if (variant == kMemoryAsContext) {
+    const MemoryAsContextConfig context = ReadContext(reader, memory, prefix);
+    return [context](const LayerBuilder& builder) { return MakeMemoryAsContext(builder, context); };
+  }
   PrefixAttentionConfig attention = ReadAttention(reader);
   attention.prefix = prefix;
   reader.Disregard({"segment_length", "mac_context", "mac_output_memory"});
   if (variant == kMemoryAsGate) {
-    reader.Require({"mag_activation", "mag_gate_both"});
     ReadChoice(reader, "memory_integration", {"product"});
     reader.Disregard({"mal_inner_residual"});
-    constexpr Activation kActivations[] = {Activation::kSilu, Activation::kSigmoid,
-                                           Activation::kIdentity};
-    const MemoryAsGateConfig mixer = {
-        .memory = memory,
-        .attention = attention,
-        .activation =
-            kActivations[ReadChoice(reader, "mag_activation", {"silu", "sigmoid", "identity"})],
-        .activates_both = reader.Bool("mag_gate_both", true)};
+    const MemoryAsGateConfig mixer = {.memory = memory,
+                                      .attention = attention,
+                                      .activation = ReadFusion(reader),
+                                      .activates_both = reader.Bool("mag_gate_both", true)};
     return [mixer](const LayerBuilder& builder) { return MakeMemoryAsGate(builder, mixer); };
   }
   reader.Require({"mal_inner_residual"});
@@ -221,7 +266,8 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
                   "attention_kind", "memory_num_heads", "memory_head_dim", "memory_depth",
                   "memory_expansion", "memory_norm", "memory_loss", "memory_step_size",
                   "memory_anchor_period", "memory_read", "memory_theta_max"});
-  const auto variant = static_cast<Variant>(ReadChoice(reader, "variant", {"lmm", "mag", "mal"}));
+  const auto variant =
+      static_cast<Variant>(ReadChoice(reader, "variant", {"lmm", "mac", "mag", "mal"}));
   StackKeys stack;
   stack.vocab = reader.Int("vocab_size", 1, 1, kMaxVocab);
   stack.model_dim = reader.Int("hidden_size", 1, 1, kMaxModelDim);
@@ -235,9 +281,9 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
   const int prefix = reader.Int("num_persistent_tokens", 0, 0, kMaxPrefix);
   if (prefix > 0) {
     reader.Require({"persistent_kind"});
-    ReadChoice(reader, "persistent_kind", {"prefix"});
+    ReadChoice(reader, "persistent_kind", {variant == kMemoryAsContext ? "segment" : "prefix"});
   }
-  memory.memory.prefix = prefix > 0;
+  memory.memory.prefix = prefix > 0 && variant != kMemoryAsContext;
   const MixerMaker mixer = ReadMixer(reader, variant, memory, prefix);
   reader.Disregard({"architectures", "transformers_version", "_name_or_path", "use_cache",
                     "initializer_range", "max_position_embeddings", "persistent_kind"});
@@ -245,7 +291,7 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
 
   LanguageModelParts parts = stack.Parts();
   parts.embeddings = "model.embed_tokens.weight";
-  parts.prefix = prefix;
+  parts.prefix = variant == kMemoryAsContext ? 0 : prefix;
   const ResidualBlockParts block = {
       .mixer_norm = {"input_layernorm.weight"},
       .mixer = mixer,

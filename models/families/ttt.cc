@@ -63,16 +63,13 @@ NetworkMaker ReadTtt(absl::string_view, ConfigReader& reader, ModelConfig& confi
                     "initializer_range", "use_cache"});
   LanguageModelParts parts = stack.Parts();
   parts.embeddings = "model.embed_tokens.weight";
-  const ResidualBlockParts block = {.mixer_norm = {"seq_norm.weight"},
-                                    .mixer =
-                                        [memory](const LayerBuilder& builder) {
-                                          return MakeTestTimeTraining(builder, memory);
-                                        },
-                                    .feed_forward_norm = {"ffn_norm.weight"},
-                                    .feed_forward =
-                                        [mlp_dim = stack.mlp_dim](const LayerBuilder& builder) {
-                                          return MakeGatedMlp(builder, mlp_dim);
-                                        }};
+  const ResidualBlockParts block = {
+      .mixer_norm = {"seq_norm.weight"},
+      .mixer =
+          [memory](const LayerBuilder& builder) { return MakeTestTimeTraining(builder, memory); },
+      .feed_forward_norm = {"ffn_norm.weight"},
+      .feed_forward = [mlp_dim = stack.mlp_dim](
+                          const LayerBuilder& builder) { return MakeGatedMlp(builder, mlp_dim); }};
   parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
   return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
 }

@@ -8,8 +8,7 @@ namespace mneme {
 namespace {
 
 absl::StatusOr<Norm> TakeChannelNorm(const LayerBuilder& builder, const char* weight) {
-  return TakeNorm(builder.weights(), builder.prefix, {weight}, builder.model_dim,
-                  builder.norm_eps);
+  return TakeNorm(builder.weights(), builder.prefix, {weight}, builder.model_dim, builder.norm_eps);
 }
 
 // Norm(hidden) for the products of a part, in the caller's workspace scope.

@@ -62,6 +62,10 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
     stream.window =
         fields.AddWindow(absl::StrCat(names[i], "_window"), width - 1, stream.projection);
   }
+  if (config.recalls && config.conv_width > 0) {
+    memory.recall_window_ =
+        fields.AddWindow("recall_window", config.conv_width - 1, memory.streams_[kQ].projection);
+  }
   const auto take_gate = [&](const char* name) {
     const bool bias = weights.Has(builder.Weight(absl::StrCat(name, ".bias")));
     return TakeProjection(builder, name, trained.heads, model_dim,
@@ -198,6 +202,41 @@ void NeuralMemory::Feed(ForwardContext& ctx, const RowIndex& rows, const TensorV
   }
   kernels.NeuralMemory(args);
   Emit(ctx, x, args.out, y, accumulate);
+}
+
+void NeuralMemory::Recall(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
+                          const TensorView& y) const {
+  const Workspace::Scope scope(ctx.workspace);
+  Kernels& kernels = ctx.kernels();
+  const Stream& stream = streams_[kQ];
+  const Shape shape{x.shape[0], stream.projection.out()};
+  TensorView q = ctx.Temp(shape);
+  if (config_.conv_width > 0) {
+    const TensorView raw = ctx.TempOfProducts(x, stream.projection.weights, shape);
+    Project(kernels, {{.projection = stream.projection, .x = x, .y = raw}});
+    const ShortConvArgs convolution[] = {
+        {.x = raw,
+         .weight = stream.conv,
+         .bias = stream.conv_bias,
+         .activation = config_.silu ? Activation::kSilu : Activation::kIdentity,
+         .segments = rows.segments,
+         .window = ctx.State(recall_window_),
+         .y = q}};
+    kernels.ShortConv(convolution);
+  } else {
+    Project(kernels, {{.projection = stream.projection, .x = x, .y = q}});
+    const ActivateArgs silu[] = {{.x = q, .activation = Activation::kSilu, .y = q}};
+    if (config_.silu) kernels.Activate(silu);
+  }
+  q = ByHead(q, config_.memory.heads);
+  if (config_.l2_norm) kernels.L2Norm({.x = q, .eps = kLeastSquaredNorm, .y = q});
+  NeuralMemoryArgs args = memory_.Args(ctx, rows);
+  args.read =
+      args.frozen_period != 0 ? NeuralMemoryArgs::Read::kFrozen : NeuralMemoryArgs::Read::kAnchor;
+  args.q = q;
+  args.out = ctx.Temp(q.shape);
+  kernels.NeuralMemory(args);
+  Emit(ctx, x, args.out, y, /*accumulate=*/false);
 }
 
 void NeuralMemory::Emit(ForwardContext& ctx, const TensorView& x, const TensorView& read,

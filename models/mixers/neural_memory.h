@@ -32,6 +32,9 @@ struct NeuralMemoryConfig {
   bool silu = true;     // on q, k and v
   bool l2_norm = true;  // of the heads of q and k
   bool gated_output = true;
+  // Whether Recall() is wanted: a convolution of q of its own, and, in the memory, F or an anchor
+  // of the same period.
+  bool recalls = false;
 };
 
 // One token of x [model_dim], per head; n(u) = u / |u|:
@@ -54,6 +57,11 @@ class NeuralMemory {
   // act, which is added to with `accumulate`
   void Feed(ForwardContext& ctx, const RowIndex& rows, const TensorView& x, const TensorView& y,
             bool accumulate) const;
+
+  // y = what the memory as it was at the last multiple of its frozen period answers to x; it learns
+  // nothing. The tokens of a row may lie in one period only.
+  void Recall(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
+              const TensorView& y) const;
 
  private:
   enum { kQ, kK, kV };
@@ -79,6 +87,7 @@ class NeuralMemory {
   NeuralMemoryConfig config_;
   float norm_eps_ = 1e-6f;
   std::array<Stream, 3> streams_;
+  StateField recall_window_;  // of q's convolution of what is recalled
   Projection rate_;
   Gate momentum_, forget_;
   TensorView a_log_, dt_bias_;  // [heads] f32, or empty

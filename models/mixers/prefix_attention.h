@@ -39,8 +39,7 @@ class PrefixAttention {
 
   //   x  [tokens, model_dim] as LinearArgs::x;  y  [tokens, model_dim] act, which is added to with
   // `accumulate`
-  void Attend(ForwardContext& ctx, const TensorView& x, const TensorView& y,
-              bool accumulate) const;
+  void Attend(ForwardContext& ctx, const TensorView& x, const TensorView& y, bool accumulate) const;
 
  private:
   PrefixAttentionConfig config_;

@@ -53,26 +53,26 @@ class TestTimeTraining final : public SequenceMixer {
     const auto convolution = [&](const std::string& tensor, const char* window,
                                  const Projection& input) -> absl::StatusOr<PlainConvolution> {
       PlainConvolution taken;
-      MNEME_ASSIGN_OR_RETURN(taken.weight,
-                             weights.Floats(builder.Weight(absl::StrCat(tensor, ".weight")),
-                                            {model_dim, 1, config.conv_width},
-                                            WeightInit::kConvolution));
+      MNEME_ASSIGN_OR_RETURN(
+          taken.weight,
+          weights.Floats(builder.Weight(absl::StrCat(tensor, ".weight")),
+                         {model_dim, 1, config.conv_width}, WeightInit::kConvolution));
       taken.weight.shape = {model_dim, config.conv_width};
-      MNEME_ASSIGN_OR_RETURN(taken.bias,
-                             weights.Floats(builder.Weight(absl::StrCat(tensor, ".bias")),
-                                            {model_dim}, WeightInit::kZeros));
+      MNEME_ASSIGN_OR_RETURN(
+          taken.bias, weights.Floats(builder.Weight(absl::StrCat(tensor, ".bias")), {model_dim},
+                                     WeightInit::kZeros));
       taken.window = fields.AddWindow(window, config.conv_width - 1, input);
       return taken;
     };
     if (config.pre_conv) {
-      MNEME_ASSIGN_OR_RETURN(mixer->pre_conv_norm_,
-                             TakeNorm(weights, builder.prefix, {"conv.norm.weight"}, model_dim,
-                                      builder.norm_eps));
+      MNEME_ASSIGN_OR_RETURN(
+          mixer->pre_conv_norm_,
+          TakeNorm(weights, builder.prefix, {"conv.norm.weight"}, model_dim, builder.norm_eps));
       // Of normed values, which are not rounded.
       const Projection exact{.weights = {{.out_features = model_dim}}};
       MNEME_ASSIGN_OR_RETURN(mixer->pre_conv_, convolution("conv.conv", "pre_conv", exact));
-      MNEME_ASSIGN_OR_RETURN(mixer->ones_, weights.Constant(std::vector<float>(
-                                               static_cast<size_t>(model_dim), 1.0f)));
+      MNEME_ASSIGN_OR_RETURN(
+          mixer->ones_, weights.Constant(std::vector<float>(static_cast<size_t>(model_dim), 1.0f)));
     }
     if (config.share_qk) {
       MNEME_ASSIGN_OR_RETURN(mixer->conv_q_, convolution(name("conv_q"), "conv_q", mixer->q_proj_));
@@ -87,26 +87,26 @@ class TestTimeTraining final : public SequenceMixer {
     MNEME_ASSIGN_OR_RETURN(mixer->rate_.bias,
                            floats("learnable_ttt_lr_bias", {heads, 1}, WeightInit::kZeros));
     mixer->rate_.bias.shape = {1, heads};
-    MNEME_ASSIGN_OR_RETURN(
-        std::vector<float> scale,
-        weights.Values(builder.Weight(name("learnable_token_idx")), {config.mini_batch},
-                       WeightInit::kZeros));
+    MNEME_ASSIGN_OR_RETURN(std::vector<float> scale,
+                           weights.Values(builder.Weight(name("learnable_token_idx")),
+                                          {config.mini_batch}, WeightInit::kZeros));
     for (size_t j = 0; j < scale.size(); ++j) {
       scale[j] = std::max(0.0f, 1.0f / static_cast<float>(j + 1) + scale[j]);
     }
     MNEME_ASSIGN_OR_RETURN(mixer->step_scale_, weights.Constant(scale));
-    MNEME_ASSIGN_OR_RETURN(mixer->gain_, floats("ttt_norm_weight", {heads, dim}, WeightInit::kOnes));
-    MNEME_ASSIGN_OR_RETURN(mixer->shift_, floats("ttt_norm_bias", {heads, dim}, WeightInit::kZeros));
+    MNEME_ASSIGN_OR_RETURN(mixer->gain_,
+                           floats("ttt_norm_weight", {heads, dim}, WeightInit::kOnes));
+    MNEME_ASSIGN_OR_RETURN(mixer->shift_,
+                           floats("ttt_norm_bias", {heads, dim}, WeightInit::kZeros));
     MNEME_ASSIGN_OR_RETURN(mixer->memory_, TakeMemory(builder, config, dim));
     MNEME_ASSIGN_OR_RETURN(mixer->frequencies_,
                            TakeExactFrequencies(weights, config.rope_theta, dim));
-    MNEME_ASSIGN_OR_RETURN(mixer->post_norm_,
-                           TakeNorm(weights, builder.prefix,
-                                    {.weight = name("post_norm.weight"),
-                                     .eps = kInnerEps,
-                                     .kind = NormKind::kLayer,
-                                     .bias = name("post_norm.bias")},
-                                    model_dim, kInnerEps));
+    MNEME_ASSIGN_OR_RETURN(mixer->post_norm_, TakeNorm(weights, builder.prefix,
+                                                       {.weight = name("post_norm.weight"),
+                                                        .eps = kInnerEps,
+                                                        .kind = NormKind::kLayer,
+                                                        .bias = name("post_norm.bias")},
+                                                       model_dim, kInnerEps));
     if (config.gate) {
       MNEME_ASSIGN_OR_RETURN(mixer->gate_, projection("g_proj"));
     }
@@ -171,31 +171,29 @@ class TestTimeTraining final : public SequenceMixer {
     const int heads = config.heads, hidden = config.mlp ? 4 * dim : 0;
     std::vector<MemoryTensorName> tensors;
     const auto add = [&](const char* tensor, int in, int out) {
-      tensors.push_back({.weight = absl::StrCat(kBlock, tensor),
-                         .stored = {heads, in, out},
-                         .field = tensor});
+      tensors.push_back(
+          {.weight = absl::StrCat(kBlock, tensor), .stored = {heads, in, out}, .field = tensor});
     };
     add("W1", dim, config.mlp ? hidden : dim);
     if (config.mlp) add("W2", hidden, dim);
     add("b1", 1, config.mlp ? hidden : dim);
     if (config.mlp) add("b2", 1, dim);
-    return TrainedMemory::Take(
-        builder,
-        {.heads = heads,
-         .dim = dim,
-         .network = {.depth = config.mlp ? 2 : 1,
-                     .hidden = hidden,
-                     .biases = true,
-                     .activation = MemoryNetwork::Activation::kGeluTanh,
-                     .norm = MemoryNetwork::Norm::kLayer,
-                     .eps = kInnerEps},
-         .step = config.mini_batch,
-         .anchor_period = config.mini_batch,
-         .read = config.mini_batch > 1 ? NeuralMemoryArgs::Read::kAhead
-                                       : NeuralMemoryArgs::Read::kRunning,
-         .rate_scale = config.base_rate / dim,
-         .momentum = false},
-        tensors);
+    return TrainedMemory::Take(builder,
+                               {.heads = heads,
+                                .dim = dim,
+                                .network = {.depth = config.mlp ? 2 : 1,
+                                            .hidden = hidden,
+                                            .biases = true,
+                                            .activation = MemoryNetwork::Activation::kGeluTanh,
+                                            .norm = MemoryNetwork::Norm::kLayer,
+                                            .eps = kInnerEps},
+                                .step = config.mini_batch,
+                                .anchor_period = config.mini_batch,
+                                .read = config.mini_batch > 1 ? NeuralMemoryArgs::Read::kAhead
+                                                              : NeuralMemoryArgs::Read::kRunning,
+                                .rate_scale = config.base_rate / dim,
+                                .momentum = false},
+                               tensors);
   }
 
   ShortConvArgs Args(ForwardContext& ctx, const PlainConvolution& convolution, const TensorView& x,

@@ -61,6 +61,7 @@ class LanguageModel final : public Network {
 
   absl::Status Prepare(Backend& backend, const StateLayout& layout,
                        Workspace& workspace) const override {
+    for (const auto& block : blocks_) MNEME_RETURN_IF_ERROR(block->Prepare(backend));
     const int rows = prefix();
     if (rows == 0) return absl::OkStatus();
     MNEME_ASSIGN_OR_RETURN(const Buffer slab, Buffer::Allocate(backend, layout.slab_bytes()));
@@ -161,25 +162,6 @@ class LanguageModel final : public Network {
     const BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
     ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = table, .y = stream.hidden});
     return stream;
-  }
-
-  static RowIndex IndexRows(ForwardContext& ctx) {
-    const StepBatch& batch = ctx.batch;
-    const RowIndex index = {.token_positions = ctx.workspace.Temp(DType::kI64, {batch.tokens}),
-                            .segments = {.count = batch.rows,
-                                         .offsets = batch.row_offsets,
-                                         .slots = batch.slots,
-                                         .memories = ctx.TempIndices({batch.rows}),
-                                         .fresh = ctx.TempIndices({batch.rows}),
-                                         .longest = batch.longest_row,
-                                         .longer = batch.longer_rows}};
-    ctx.kernels().IndexRows({.row_offsets = batch.row_offsets,
-                             .slots = batch.slots,
-                             .positions = batch.positions,
-                             .prefix = ctx.prefix,
-                             .token_positions = index.token_positions,
-                             .segments = index.segments});
-    return index;
   }
 
   // Whether the logits are there as well.

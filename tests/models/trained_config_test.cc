@@ -70,6 +70,10 @@ TEST(TrainedFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
         R"({"rope_interleaved": false})", R"({"sliding_window": 5})",
         R"({"attention_kind": "full"})", R"({"mag_activation": "sigmoid"})",
         R"({"mag_gate_both": false})"}},
+      {"titans-mac-tiny",
+       {R"({"segment_length": 16})", R"({"mac_output_memory": "segment_start"})",
+        R"({"num_persistent_tokens": 2})", R"({"mag_activation": "identity"})",
+        R"({"mag_gate_both": false})", R"({"memory_anchor_period": 8})", R"({"head_dim": 16})"}},
       {"titans-mal-tiny", {R"({"mal_inner_residual": false})"}},
       {"ttt-linear-tiny",
        {R"({"ttt_layer_type": "mlp"})", R"({"ttt_base_lr": 0.5})", R"({"mini_batch_size": 8})",
@@ -138,20 +142,28 @@ constexpr Refusal kRefusals[] = {
      R"({"memory_step_size": 4, "memory_anchor_period": 6, "memory_gate_pooling": "gate_mean"})",
      kInvalid, "\"memory_anchor_period\" is 6, expected a multiple of memory_step_size (4)"},
     {"depth", "titans-lmm-tiny", R"({"memory_depth": 0})", kInvalid, "\"memory_depth\" is 0"},
-    {"deep", "titans-lmm-tiny", R"({"memory_depth": 5})", kInvalid,
-     "an integer from 1 to 4"},
+    {"deep", "titans-lmm-tiny", R"({"memory_depth": 5})", kInvalid, "an integer from 1 to 4"},
     {"wide", "titans-lmm-tiny", R"({"memory_expansion": 4000})", kInvalid,
      "\"memory_expansion\" is 4000"},
     {"activation", "titans-lmm-tiny", R"({"memory_activation": "relu"})", kUnimplemented,
      "\"memory_activation\" is \"relu\""},
-    {"variant", "titans-lmm-tiny", R"({"variant": "mac"})", kUnimplemented,
-     "\"variant\" is \"mac\", which is not supported; expected one of \"lmm\""},
+    {"variant", "titans-lmm-tiny", R"({"variant": "mam"})", kUnimplemented,
+     "\"variant\" is \"mam\", which is not supported; expected one of \"lmm\""},
+    {"no_segment", "titans-mac-tiny", R"({"segment_length": null})", kInvalid,
+     "\"segment_length\" is missing, and has no default"},
+    {"context", "titans-mac-tiny", R"({"mac_context": "prefix_full"})", kUnimplemented,
+     "\"mac_context\" is \"prefix_full\""},
+    {"segmented", "titans-mac-tiny", R"({"attention_kind": "sliding"})", kUnimplemented,
+     "\"attention_kind\" is \"sliding\""},
+    {"two_reads", "titans-mac-tiny",
+     R"({"memory_anchor_period": 8, "memory_read": "anchor",
+         "mac_output_memory": "segment_start"})",
+     kInvalid, "\"mac_output_memory\" is \"segment_start\""},
     {"rule", "titans-lmm-tiny", R"({"memory_rule": "gated_delta"})", kUnimplemented,
      "\"memory_rule\" is \"gated_delta\""},
     {"streams", "titans-lmm-tiny", R"({"residual_streams": 4})", kUnimplemented,
      "\"residual_streams\" is 4"},
-    {"layers", "titans-lmm-tiny", R"({"memory_layers": [0]})", kUnimplemented,
-     "\"memory_layers\""},
+    {"layers", "titans-lmm-tiny", R"({"memory_layers": [0]})", kUnimplemented, "\"memory_layers\""},
     {"odd_head", "titans-mag-tiny", R"({"head_dim": 7})", kInvalid, "\"head_dim\" is 7"},
     {"unknown", "titans-lmm-tiny", R"({"memory_thetamax": 1})", kInvalid,
      "did you mean \"memory_theta_max\"?"},
@@ -192,9 +204,9 @@ TEST(TrainedKeysTest, TheStateIsWhatTheEquationsKeep) {
       << "and an anchor";
   EXPECT_EQ(slab("titans-lmm-tiny", R"({"num_hidden_layers": 1, "memory_momentum_order": 0})"),
             copy + windows);
-  EXPECT_EQ(slab("ttt-linear-tiny",
-                 R"({"num_hidden_layers": 1, "share_qk": false, "pre_conv": false})"),
-            2 * 2 * (32 * 32 + 32) * 4)
+  EXPECT_EQ(
+      slab("ttt-linear-tiny", R"({"num_hidden_layers": 1, "share_qk": false, "pre_conv": false})"),
+      2 * 2 * (32 * 32 + 32) * 4)
       << "weights and the sum of gradients";
 }
 

@@ -36,9 +36,9 @@ struct Net {
   enum { kNone, kLayer, kRms } norm = kNone;
   double eps = 0, offset = 0;
   bool trains_gain = false;
-  Vec gain, shift;         // of a norm whose gain is not trained
-  std::vector<Vec> w, b;   // by layer; no biases: empty
-  Vec g;                   // the trained gain
+  Vec gain, shift;        // of a norm whose gain is not trained
+  std::vector<Vec> w, b;  // by layer; no biases: empty
+  Vec g;                  // the trained gain
 
   double Activated(double a) const {
     if (activation == kSilu) return Silu(a);
@@ -148,6 +148,7 @@ Vec Convolved(std::vector<Vec>& history, const Vec& x, const Vec& weight, const 
 
 struct Head {
   Net weights, momenta, anchor, sums;
+  Net frozen;  // the weights as they were when the segment began
 };
 
 // One layer of Titans, and what it keeps of a sequence.
@@ -176,7 +177,8 @@ class TitansLayer {
       }
       Net zero = net;
       zero.Blend(0, 0, net);
-      heads_.push_back({.weights = net, .momenta = zero, .anchor = net, .sums = zero});
+      heads_.push_back(
+          {.weights = net, .momenta = zero, .anchor = net, .sums = zero, .frozen = net});
     }
   }
 
@@ -186,19 +188,27 @@ class TitansLayer {
     const auto norm = [&](const char* name, const Vec& x) {
       return RmsNorm(x, layer_.Weight(name), config_["rms_norm_eps"]);
     };
-    const Vec memory = Memory(norm("input_layernorm.weight", h), n);
-    Vec y = h;
-    if (variant == "lmm") {
-      Add(y, memory);
-    } else if (variant == "mag") {
+    const auto fuse = [&](const Vec& memory, const Vec& seen) {
       const std::string kind = config_["mag_activation"];
       const auto phi = [&](Vec x, bool activated) {
         if (!activated || kind == "identity") return x;
         return Map(x, kind == "silu" ? Silu : Sigmoid);
       };
-      const Vec seen = Attend(norm("attention_layernorm.weight", h), n, prefix);
-      Add(y, Times(phi(norm("memory_output_norm.weight", memory), true),
-                   phi(norm("attention_output_norm.weight", seen), config_["mag_gate_both"])));
+      return Times(phi(norm("memory_output_norm.weight", memory), true),
+                   phi(norm("attention_output_norm.weight", seen), config_["mag_gate_both"]));
+    };
+    const Vec normed = norm("input_layernorm.weight", h);
+    Vec y = h;
+    if (variant == "mac") {
+      const Vec seen = AttendSegment(normed, n);
+      Add(y, fuse(Memory(norm("memory_layernorm.weight", seen), n), seen));
+      return FeedForward(y);
+    }
+    const Vec memory = Memory(normed, n);
+    if (variant == "lmm") {
+      Add(y, memory);
+    } else if (variant == "mag") {
+      Add(y, fuse(memory, Attend(norm("attention_layernorm.weight", h), n, prefix)));
     } else {
       Vec inner = memory;
       if (config_["mal_inner_residual"]) {
@@ -207,22 +217,28 @@ class TitansLayer {
       }
       Add(y, Attend(norm("attention_layernorm.weight", inner), n, prefix));
     }
-    const Vec x = norm("post_attention_layernorm.weight", y);
+    return FeedForward(y);
+  }
+
+ private:
+  Vec FeedForward(Vec y) const {
+    const Vec x =
+        RmsNorm(y, layer_.Weight("post_attention_layernorm.weight"), config_["rms_norm_eps"]);
     Add(y, layer_.Linear("mlp.down_proj", Times(Map(layer_.Linear("mlp.gate_proj", x), Silu),
                                                 layer_.Linear("mlp.up_proj", x))));
     return y;
   }
 
- private:
   std::string Text(const char* key, const char* otherwise) const {
     return config_.value(key, std::string(otherwise));
   }
 
-  Vec Stream(const char* name, const Vec& x) {
+  // With a history of its own where `history` says so.
+  Vec Stream(const char* name, const Vec& x, const std::string& history = "") {
     Vec u = layer_.Linear(absl::StrCat("memory.", name, "_proj"), x);
     if (config_.value("memory_conv_kernel", 4) > 0) {
       const std::string conv = absl::StrCat("memory.", name, "_conv");
-      u = Convolved(history_[name], u, layer_.Weight(conv + ".weight"),
+      u = Convolved(history_[name + history], u, layer_.Weight(conv + ".weight"),
                     layer_.Has(conv + ".bias") ? layer_.Weight(conv + ".bias") : Vec{});
     }
     return Text("memory_qkv_activation", "silu") == "silu" ? Map(u, Silu) : u;
@@ -281,9 +297,18 @@ class TitansLayer {
         head.sums.Blend(0, 0, head.sums);
         if (!period.is_null() && (n + 1) % int64_t{period} == 0) head.anchor = head.weights;
       }
-      const Vec read = (config_["memory_read"] == "anchor" ? before : head.weights).Run(of(q, true));
+      const bool at_start = Text("mac_output_memory", "running") == "segment_start";
+      const Net& net = at_start                             ? head.frozen
+                       : config_["memory_read"] == "anchor" ? before
+                                                            : head.weights;
+      const Vec read = net.Run(of(q, true));
       core.insert(core.end(), read.begin(), read.end());
     }
+    return Emit(x, core);
+  }
+
+  Vec Emit(const Vec& x, Vec core) const {
+    const int heads = config_["memory_num_heads"], dim = config_["memory_head_dim"];
     if (Text("memory_output", "gated_rms") == "gated_rms") {
       const Vec gated = Times(core, Map(layer_.Linear("memory.g_proj", x), Silu));
       core.clear();
@@ -294,6 +319,62 @@ class TitansLayer {
       }
     }
     return layer_.Linear("memory.o_proj", core);
+  }
+
+  // Attention of a segment to persistent rows, to what the memory said when the segment began, and
+  // to the segment itself.
+  Vec AttendSegment(const Vec& x, int64_t n) {
+    const int heads = config_["num_attention_heads"], dim = config_["head_dim"];
+    const int64_t i = n % int64_t{config_["segment_length"]};
+    const double theta = config_.value("rope_theta", 10000.0);
+    if (i == 0) {
+      for (Head& head : heads_) head.frozen = head.weights;
+      keys_.clear();
+      values_.clear();
+      recalled_keys_.clear();
+      recalled_values_.clear();
+    }
+    const int memory_heads = config_["memory_num_heads"], memory_dim = config_["memory_head_dim"];
+    const Vec asked = Stream("q", x, "recall");
+    Vec recalled;
+    for (int h = 0; h < memory_heads; ++h) {
+      const Vec q = Slice(asked, h * memory_dim, memory_dim);
+      const Vec read = heads_[static_cast<size_t>(h)].frozen.Run(
+          Text("memory_qk_norm", "l2") == "l2" ? L2(q) : q);
+      recalled.insert(recalled.end(), read.begin(), read.end());
+    }
+    recalled = Emit(x, recalled);
+    keys_.push_back(layer_.Linear("attention.k_proj", x));
+    values_.push_back(layer_.Linear("attention.v_proj", x));
+    recalled_keys_.push_back(layer_.Linear("attention.k_proj", recalled));
+    recalled_values_.push_back(layer_.Linear("attention.v_proj", recalled));
+    const Vec query = layer_.Linear("attention.q_proj", x);
+    const int rows = config_.value("num_persistent_tokens", 0);
+    Vec y;
+    for (int h = 0; h < heads; ++h) {
+      const auto of = [&](const Vec& all) { return Slice(all, h * dim, dim); };
+      const Vec q = Turned(of(query), i, theta);
+      Vec scores;
+      std::vector<Vec> values;
+      const auto see = [&](const Vec& key, const Vec& value) {
+        scores.push_back(Dot(q, key) / std::sqrt(dim));
+        values.push_back(value);
+      };
+      for (int p = 0; p < rows; ++p) {
+        const Vec row = Slice(layer_.Weight("attention.persistent_memory"), p * int64_t(x.size()),
+                              static_cast<int64_t>(x.size()));
+        see(of(layer_.Linear("attention.k_proj", row)), of(layer_.Linear("attention.v_proj", row)));
+      }
+      for (int64_t m = 0; m <= i; ++m) {
+        see(Turned(of(recalled_keys_[m]), m, theta), of(recalled_values_[m]));
+        see(Turned(of(keys_[m]), m, theta), of(values_[m]));
+      }
+      const Vec weights = Softmax(scores);
+      Vec o(static_cast<size_t>(dim));
+      for (size_t j = 0; j < values.size(); ++j) Add(o, values[j], weights[j]);
+      y.insert(y.end(), o.begin(), o.end());
+    }
+    return layer_.Linear("attention.o_proj", y);
   }
 
   Vec Attend(const Vec& x, int64_t n, int prefix) {
@@ -327,7 +408,8 @@ class TitansLayer {
   PlainLayer layer_;
   const json config_;
   std::vector<Head> heads_;
-  std::vector<Vec> etas_, alphas_, keys_, values_;  // of all tokens
+  std::vector<Vec> etas_, alphas_, keys_, values_;  // of all tokens, or of a segment
+  std::vector<Vec> recalled_keys_, recalled_values_;
   std::map<std::string, std::vector<Vec>> history_;
 };
 
@@ -357,15 +439,20 @@ Vec Logits(const PlainModel& model, std::span<const int32_t> tokens, int prefix,
 Vec Titans(const PlainModel& model, std::span<const int32_t> tokens) {
   std::vector<TitansLayer> layers;
   for (int i = 0; i < int{model.config()["num_hidden_layers"]}; ++i) layers.emplace_back(model, i);
-  return Logits(model, tokens, model.config().value("num_persistent_tokens", 0), layers);
+  const bool prefix = model.config().value("persistent_kind", std::string()) == "prefix";
+  return Logits(model, tokens, prefix ? int{model.config()["num_persistent_tokens"]} : 0, layers);
 }
 
 TEST(TitansTest, EveryOptionOfTheMemoryIsWhatItsEquationSays) {
   for (const char* changes :
-       {"{}", R"({"memory_depth": 1})", R"({"memory_depth": 3, "memory_activation": "silu"})",
-        R"({"memory_norm": "layer"})", R"({"memory_norm": "rms"})",
+       {"{}",
+        R"({"memory_depth": 1})",
+        R"({"memory_depth": 3, "memory_activation": "silu"})",
+        R"({"memory_norm": "layer"})",
+        R"({"memory_norm": "rms"})",
         R"({"memory_norm": "layer", "memory_norm_offset": 0, "memory_norm_eps": 0.01})",
-        R"({"memory_loss": "mean", "memory_theta_max": 0.7})", R"({"memory_anchor_period": 5})",
+        R"({"memory_loss": "mean", "memory_theta_max": 0.7})",
+        R"({"memory_anchor_period": 5})",
         R"({"memory_anchor_period": 5, "memory_read": "anchor"})",
         R"({"memory_anchor_period": null})",
         R"({"memory_step_size": 4, "memory_anchor_period": 8, "memory_gate_pooling": "gate_mean"})",
@@ -373,10 +460,13 @@ TEST(TitansTest, EveryOptionOfTheMemoryIsWhatItsEquationSays) {
             "memory_norm": "rms"})",
         R"({"memory_step_size": 3, "memory_anchor_period": null, "memory_decay": "gdn",
             "memory_gate_pooling": "gate_mean"})",
-        R"({"memory_momentum_order": 0})", R"({"memory_forget": false})",
-        R"({"memory_decay": "gdn"})", R"({"memory_conv_kernel": 0})",
+        R"({"memory_momentum_order": 0})",
+        R"({"memory_forget": false})",
+        R"({"memory_decay": "gdn"})",
+        R"({"memory_conv_kernel": 0})",
         R"({"memory_conv_kernel": 3, "memory_conv_bias": true})",
-        R"({"memory_qkv_activation": "none"})", R"({"memory_output": "none"})",
+        R"({"memory_qkv_activation": "none"})",
+        R"({"memory_output": "none"})",
         R"({"num_persistent_tokens": 3, "persistent_kind": "prefix"})",
         R"({"num_persistent_tokens": 6, "persistent_kind": "prefix", "memory_step_size": 4,
             "memory_anchor_period": 8, "memory_gate_pooling": "input_mean"})"}) {
@@ -387,14 +477,26 @@ TEST(TitansTest, EveryOptionOfTheMemoryIsWhatItsEquationSays) {
 TEST(TitansTest, AttentionStandsBesideTheMemoryOrBehindIt) {
   for (const char* changes :
        {"{}", R"({"mag_activation": "sigmoid"})", R"({"mag_activation": "identity"})",
-        R"({"mag_gate_both": false})", R"({"sliding_window": 0})",
-        R"({"attention_kind": "full"})", R"({"rope_theta": 100})",
-        R"({"memory_anchor_period": 4})"}) {
+        R"({"mag_gate_both": false})", R"({"sliding_window": 0})", R"({"attention_kind": "full"})",
+        R"({"rope_theta": 100})", R"({"memory_anchor_period": 4})"}) {
     ExpectPlain("titans-mag", changes, Titans);
   }
   for (const char* changes : {"{}", R"({"mal_inner_residual": false})",
                               R"({"sliding_window": 3, "num_persistent_tokens": 2})"}) {
     ExpectPlain("titans-mal", changes, Titans);
+  }
+}
+
+TEST(TitansTest, MemoryIsContextOfItsSegment) {
+  for (const char* changes :
+       {"{}", R"({"mac_output_memory": "segment_start"})", R"({"segment_length": 7})",
+        R"({"segment_length": 1})", R"({"memory_anchor_period": 8})",
+        R"({"memory_anchor_period": 8, "mac_output_memory": "segment_start"})",
+        R"({"memory_step_size": 4, "memory_anchor_period": 12,
+            "memory_gate_pooling": "gate_mean"})",
+        R"({"memory_anchor_period": null})", R"({"num_persistent_tokens": 0})",
+        R"({"memory_conv_kernel": 0})", R"({"mag_gate_both": false})"}) {
+    ExpectPlain("titans-mac", changes, Titans);
   }
 }
 
@@ -473,7 +575,8 @@ class TttLayer {
           Dot(Slice(Weight("learnable_ttt_lr_weight"), h * int64_t(x.size()), int64_t(x.size())),
               x) +
           Weight("learnable_ttt_lr_bias")[h];
-      const double rate = double{config_["ttt_base_lr"]} * Sigmoid(logit) / static_cast<double>(dim);
+      const double rate =
+          double{config_["ttt_base_lr"]} * Sigmoid(logit) / static_cast<double>(dim);
       Head& head = heads_[static_cast<size_t>(h)];
       const Vec target = Slice(v, h * dim, dim);
       head.weights.Run(Turned(Slice(k, h * dim, dim), j, theta), &target, rate, &head.sums);

@@ -31,6 +31,7 @@ struct MemoryParams {
   float rate_scale;
   MemoryRead read;
   int heads, dim, tensors;
+  bool fixed_anchor;  // A is initial_anchor
   bool has[kCopies];
   StateView copies[kCopies][kMaxMemoryTensors];
   const float* initial[kCopies][kMaxMemoryTensors];  // null: zeros, or W
@@ -101,7 +102,7 @@ class HeadOfSegment {
       }
     }
     for (int t = 0; t < p.tensors; ++t) {
-      anchor_.at[t] = p.anchor_period == 0 && p.k != nullptr
+      anchor_.at[t] = p.fixed_anchor
                           ? const_cast<float*>(p.initial_anchor[t]) + int64_t{head} * Elements(t)
                           : copies_[p.has[kAnchors] ? kAnchors : kWeights].at[t];
     }
@@ -115,12 +116,14 @@ class HeadOfSegment {
   __device__ void Run(int begin, int end) {
     const bool first = p_.positions[begin] == p_.first_position;
     if (p_.k == nullptr) {
-      HeadTensors from = copies_[p_.read == MemoryRead::kFrozen ? kFrozen : kWeights];
-      if (first) {
-        const bool own = p_.read == MemoryRead::kFrozen && p_.initial[kFrozen][0] != nullptr;
+      const int copy = p_.read == MemoryRead::kFrozen                       ? kFrozen
+                       : p_.read == MemoryRead::kAnchor && p_.has[kAnchors] ? kAnchors
+                                                                            : kWeights;
+      HeadTensors from = p_.read == MemoryRead::kAnchor ? anchor_ : copies_[copy];
+      if (first && !(p_.read == MemoryRead::kAnchor && p_.fixed_anchor)) {
+        const int own = p_.initial[copy][0] != nullptr ? copy : kWeights;
         for (int t = 0; t < p_.tensors; ++t) {
-          from.at[t] = const_cast<float*>(p_.initial[own ? kFrozen : kWeights][t]) +
-                       int64_t{head_} * Elements(t);
+          from.at[t] = const_cast<float*>(p_.initial[own][t]) + int64_t{head_} * Elements(t);
         }
       }
       for (int e = begin; e < end; ++e) Read(e, from, 0);
@@ -481,7 +484,8 @@ void NeuralMemory(Device& device, const NeuralMemoryArgs& args) {
   const bool trains = args.trains();
   p.has[kWeights] = true;
   p.has[kMomenta] = trains && !args.momentum.empty();
-  p.has[kAnchors] = trains && args.stores_anchor();
+  p.has[kAnchors] = args.stores_anchor();
+  p.fixed_anchor = args.anchor_period == 0;
   p.has[kFrozen] = args.frozen_period != 0;
   p.has[kGradients] = trains && args.step > 1;
   const MemoryCopy* copies[kCopies] = {&args.weights, &args.momenta, &args.anchors, &args.frozen,
