@@ -282,7 +282,7 @@ Json TinyTrained(Json config) {
   if (config.contains("num_attention_heads")) config["num_attention_heads"] = 2;
   if (config.contains("head_dim")) config["head_dim"] = 32;
   if (config.contains("segment_length")) config["segment_length"] = 8;
-  if (config["attention_kind"] == "sliding") config["sliding_window"] = 20;
+  if (config["attention_kind"] == "sliding") config["sliding_window"] = 6;
   if (config.contains("num_persistent_tokens")) config["num_persistent_tokens"] = 5;
   if (config.contains("memory_num_heads")) {
     config["memory_num_heads"] = 2;

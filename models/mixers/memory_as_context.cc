@@ -42,13 +42,12 @@ class MemoryAsContext final : public SequenceMixer {
                            TakeProjection(builder, "attention.o_proj", model_dim, channels));
     MNEME_ASSIGN_OR_RETURN(mixer->frequencies_,
                            TakeExactFrequencies(weights, config.rope_theta, config.head_dim));
-    MNEME_ASSIGN_OR_RETURN(mixer->ones_, weights.Constant(std::vector<float>(
-                                             static_cast<size_t>(model_dim), 1.0f)));
+    MNEME_ASSIGN_OR_RETURN(
+        mixer->ones_, weights.Constant(std::vector<float>(static_cast<size_t>(model_dim), 1.0f)));
     if (config.persistent > 0) {
-      MNEME_ASSIGN_OR_RETURN(
-          mixer->persistent_,
-          weights.Table(builder.Weight("attention.persistent_memory"), config.persistent,
-                        model_dim));
+      MNEME_ASSIGN_OR_RETURN(mixer->persistent_,
+                             weights.Table(builder.Weight("attention.persistent_memory"),
+                                           config.persistent, model_dim));
     }
     const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
     const Shape persistent{config.persistent, config.heads, config.head_dim};
@@ -59,10 +58,10 @@ class MemoryAsContext final : public SequenceMixer {
                         .shape = {1, config.segment, config.heads, config.head_dim},
                         .guard = StateGuard::kRing,
                         .role = StateRole::kAppendOnly};
-    for (const auto& [handle, name] : {std::pair(&mixer->keys_, "keys"),
-                                       std::pair(&mixer->values_, "values"),
-                                       std::pair(&mixer->memory_keys_, "memory_keys"),
-                                       std::pair(&mixer->memory_values_, "memory_values")}) {
+    for (const auto& [handle, name] :
+         {std::pair(&mixer->keys_, "keys"), std::pair(&mixer->values_, "values"),
+          std::pair(&mixer->memory_keys_, "memory_keys"),
+          std::pair(&mixer->memory_values_, "memory_values")}) {
       field.name = name;
       *handle = builder.AddState(field);
     }
@@ -78,9 +77,8 @@ class MemoryAsContext final : public SequenceMixer {
     std::iota(numbers.begin(), numbers.end(), 0);
     MNEME_ASSIGN_OR_RETURN(const Tensor ids, Tensor::Allocate(backend, DType::kI32, {rows}));
     backend.CopyFromHost(ids.view().data, numbers.data(), ids.view().bytes());
-    MNEME_ASSIGN_OR_RETURN(
-        const Tensor x,
-        Tensor::Allocate(backend, backend.activation_dtype(), {rows, persistent_.shape[1]}));
+    MNEME_ASSIGN_OR_RETURN(const Tensor x, Tensor::Allocate(backend, backend.activation_dtype(),
+                                                            {rows, persistent_.shape[1]}));
     backend.kernels().Embedding({.ids = ids.view(), .table = persistent_, .y = x.view()});
     Project(backend.kernels(),
             {{.projection = k_proj_, .x = x.view(), .y = Flat(persistent_keys_)},

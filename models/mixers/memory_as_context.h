@@ -16,8 +16,8 @@ struct MemoryAsContextConfig {
   int head_dim = 2;           // even
   double rope_theta = 10000;
   bool rope_interleaved = true;
-  int segment = 1;     // positions of one
-  int persistent = 0;  // rows that are seen from everywhere
+  int segment = 1;                            // positions of one
+  int persistent = 0;                         // rows that are seen from everywhere
   Activation activation = Activation::kSilu;  // phi
   bool activates_both = true;                 // psi is phi; else the identity
 };

@@ -443,13 +443,15 @@ Vec Titans(const PlainModel& model, std::span<const int32_t> tokens) {
   return Logits(model, tokens, prefix ? int{model.config()["num_persistent_tokens"]} : 0, layers);
 }
 
+// Small outputs that are normed have large gradients: at higher rates of learning the map is
+// chaotic.
 TEST(TitansTest, EveryOptionOfTheMemoryIsWhatItsEquationSays) {
   for (const char* changes :
        {"{}",
         R"({"memory_depth": 1})",
         R"({"memory_depth": 3, "memory_activation": "silu"})",
-        R"({"memory_norm": "layer"})",
-        R"({"memory_norm": "rms"})",
+        R"({"memory_norm": "layer", "memory_theta_max": 0.001})",
+        R"({"memory_norm": "rms", "memory_theta_max": 0.005})",
         R"({"memory_norm": "layer", "memory_norm_offset": 0, "memory_norm_eps": 0.01})",
         R"({"memory_loss": "mean", "memory_theta_max": 0.7})",
         R"({"memory_anchor_period": 5})",
