@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/json_text.h"
+#include "base/spelling.h"
 
 namespace mneme {
 
@@ -133,6 +134,26 @@ class ConfigReader {
   // somebody did: such a key would silently leave its default in force. Other unknown keys are none
   // of ours: upstream writes many that concern training only.
   std::vector<std::string> Hints() const;
+  // The key asked for that `key` may be meant to be; empty: none is near.
+  absl::string_view Nearest(absl::string_view key) const;
+  // For formats whose files have no other keys than those that are known by now.
+  void RefuseUnknown() {
+    for (const auto& item : object_.items()) {
+      if (IsKnown(item.key())) continue;
+      const absl::string_view nearest = Nearest(item.key());
+      Invalid(item.key().c_str(), item.value(),
+              nearest.empty() ? "no such key"
+                              : absl::StrCat("no such key; did you mean \"", nearest, "\"?"));
+    }
+  }
+  // For keys that have no default.
+  void Require(std::initializer_list<const char*> keys) {
+    for (const char* key : keys) {
+      if (Has(key) || !status_.ok()) continue;
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat(path_, ": key \"", key, "\" is missing, and has no default"));
+    }
+  }
   // The values in force of keys read so far, one a line and in the order of keys: equal texts where
   // files say the same, whether they spell out a default or not.
   std::string values() const {

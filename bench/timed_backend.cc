@@ -110,6 +110,18 @@ class TimedBackend::TimedKernels final : public Kernels {
   void Discretize(const DiscretizeArgs& args) override {
     Time("Discretize", [&] { inner_.Discretize(args); });
   }
+  void CutRows(const CutRowsArgs& args) override {
+    Time("CutRows", [&] { inner_.CutRows(args); });
+  }
+  void NeuralMemory(const NeuralMemoryArgs& args) override {
+    Time("NeuralMemory", [&] { inner_.NeuralMemory(args); });
+  }
+  void KeepGate(const KeepGateArgs& args) override {
+    Time("KeepGate", [&] { inner_.KeepGate(args); });
+  }
+  void ChunkMean(const ChunkMeanArgs& args) override {
+    Time("ChunkMean", [&] { inner_.ChunkMean(args); });
+  }
   void Attention(const AttentionArgs& args) override {
     Time("Attention", [&] { inner_.Attention(args); });
   }

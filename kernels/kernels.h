@@ -23,6 +23,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/dense.h"
 #include "kernels/ops/matrix_memory.h"
+#include "kernels/ops/neural_memory.h"
 #include "kernels/ops/routing.h"
 #include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
@@ -36,6 +37,7 @@ class Kernels : public DenseKernels,
                 public RwkvKernels,
                 public ScanKernels,
                 public AttentionKernels,
+                public NeuralMemoryKernels,
                 public SamplingKernels {
  public:
   // A fused step of decode rows (decode_step.h). False: nothing was done, the caller goes operation

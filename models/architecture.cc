@@ -5,7 +5,9 @@
 #include "models/families/gpt2.h"
 #include "models/families/llama.h"
 #include "models/families/mamba.h"
+#include "models/families/titans.h"
 #include "models/families/transformer.h"
+#include "models/families/ttt.h"
 
 namespace mneme {
 namespace {
@@ -34,6 +36,8 @@ constexpr Architecture kArchitectures[] = {
     {"falcon_mamba", ReadMamba},
     {"mamba2", ReadMamba2},
     {"samba", ReadSamba},
+    {"titans", ReadTitans},
+    {"ttt", ReadTtt},
 };
 
 }  // namespace

@@ -25,6 +25,7 @@ class Block {
   virtual ~Block() = default;
 
   // As of SequenceMixer.
+  virtual absl::Status Prepare(Backend& backend) const = 0;
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
   virtual bool uses_row_index() const = 0;

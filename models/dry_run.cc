@@ -26,6 +26,7 @@ class DryRunKernels final : public Kernels {
   void RouteTopK(const RouteTopKArgs&) override {}
   void Dispatch(const DispatchArgs&) override {}
   void IndexRows(const IndexRowsArgs&) override {}
+  void CutRows(const CutRowsArgs&) override {}
   void ShortConv(std::span<const ShortConvArgs>) override {}
   void L2Norm(const L2NormArgs&) override {}
   void DeltaGates(const DeltaGatesArgs&) override {}
@@ -39,6 +40,9 @@ class DryRunKernels final : public Kernels {
   void SelectiveScan(const SelectiveScanArgs&) override {}
   void Discretize(const DiscretizeArgs&) override {}
   void Attention(const AttentionArgs&) override {}
+  void NeuralMemory(const NeuralMemoryArgs&) override {}
+  void KeepGate(const KeepGateArgs&) override {}
+  void ChunkMean(const ChunkMeanArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   void BanTokens(const BanTokensArgs&) override {}

@@ -39,4 +39,23 @@ TensorView Workspace::Temp(DType dtype, Shape shape) {
   return view;
 }
 
+RowIndex IndexRows(const ForwardContext& ctx) {
+  const StepBatch& batch = ctx.batch;
+  const RowIndex index = {.token_positions = ctx.workspace.Temp(DType::kI64, {batch.tokens}),
+                          .segments = {.count = batch.rows,
+                                       .offsets = batch.row_offsets,
+                                       .slots = batch.slots,
+                                       .memories = ctx.TempIndices({batch.rows}),
+                                       .fresh = ctx.TempIndices({batch.rows}),
+                                       .longest = batch.longest_row,
+                                       .longer = batch.longer_rows}};
+  ctx.kernels().IndexRows({.row_offsets = batch.row_offsets,
+                           .slots = batch.slots,
+                           .positions = batch.positions,
+                           .prefix = ctx.prefix,
+                           .token_positions = index.token_positions,
+                           .segments = index.segments});
+  return index;
+}
+
 }  // namespace mneme

@@ -104,6 +104,13 @@ struct ForwardContext {
   // [tokens, LanguageModelParts::first_values] act: values that the first layer leaves to the
   // others (RWKV-7). The network makes room for them once a step, where its layers use it.
   TensorView first_values = {};
+  // Rows of a prefix that every session was fed before its first token: positions count from them.
+  int64_t prefix = 0;
+  // The step feeds the next row of the prefix itself, to a slab that is to become `initial`.
+  bool prepares = false;
+  // The state behind the prefix, which new sessions share, as a slab without its growing part. Null
+  // where there is no prefix, and while it is prepared.
+  std::byte* initial = nullptr;
 
   Kernels& kernels() const { return backend.kernels(); }
   TensorView Temp(Shape shape) const { return workspace.Temp(backend.activation_dtype(), shape); }
@@ -166,11 +173,19 @@ struct ForwardContext {
   }
   TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
   StateView State(const StateField& field) const { return slabs.View(field); }
+  // What a field holds behind the prefix; without data where there is none.
+  TensorView Initial(const StateField& field) const {
+    if (initial == nullptr) return {};
+    return {initial + field.offset, field.dtype, field.shape};
+  }
   // Of a field that grows, with one memory.
   ContextView Context(const StateField& field) const {
     return {contexts.empty() ? ContextTable() : contexts[static_cast<size_t>(field.group)],
             field.offset, field.row_bytes(), field.dtype};
   }
 };
+
+// Of the rows of a step, in the caller's workspace scope.
+RowIndex IndexRows(const ForwardContext& ctx);
 
 }  // namespace mneme

@@ -59,9 +59,11 @@ int64_t WorkspaceBytesOf(const Network& network, DType activation_dtype, int tok
                          int logit_rows) {
   const std::unique_ptr<Backend> backend = MakeDryRunBackend(activation_dtype);
   Workspace workspace = Workspace::ForMeasuring();
-  const StepBatch batch{.tokens = tokens, .rows = rows, .longest_row = 1};
-  ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
-  network.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, network.info().vocab}});
+  for (const int longest : {1, tokens}) {
+    const StepBatch batch{.tokens = tokens, .rows = rows, .longest_row = longest};
+    ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
+    network.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, network.info().vocab}});
+  }
   return workspace.peak_bytes();
 }
 
@@ -199,6 +201,13 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
   MNEME_RETURN_IF_ERROR(weights.StartLoading(backend, progress));
   MNEME_ASSIGN_OR_RETURN(BuiltNetwork built, Build(config, weights, formats));
   MNEME_RETURN_IF_ERROR(backend.Synchronize());
+  {
+    MNEME_ASSIGN_OR_RETURN(
+        Workspace workspace,
+        Workspace::Create(backend, WorkspaceBytesOf(*built.network, backend.activation_dtype(),
+                                                    /*tokens=*/1, /*rows=*/1, /*logit_rows=*/1)));
+    MNEME_RETURN_IF_ERROR(built.network->Prepare(backend, built.state_layout, workspace));
+  }
   ModelInfo info = MakeInfo(folder, config, built.network->info(), weights);
   return std::make_unique<LoadedModel>(std::move(info), std::move(built), weights.TakeMemory(),
                                        backend.activation_dtype());

@@ -31,6 +31,12 @@ class Network {
 
   virtual const NetworkInfo& info() const = 0;
 
+  // Computes what sessions share and what follows from weights alone, once these are there: a
+  // prefix that all sessions begin with. `workspace` is that of a step of one token.
+  virtual absl::Status Prepare(Backend&, const StateLayout&, Workspace& /*workspace*/) const {
+    return absl::OkStatus();
+  }
+
   // As of Model.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;

@@ -17,6 +17,9 @@ class SequenceMixer {
  public:
   virtual ~SequenceMixer() = default;
 
+  // Computes what follows from weights alone, once these are there.
+  virtual absl::Status Prepare(Backend&) const { return absl::OkStatus(); }
+
   // Fills this mixer's eagerly initialised fields of the initial slab, which is zeroed backend
   // memory. Mixers whose fields are zeros at first, or have a guard, have nothing to fill.
   virtual absl::Status InitState(Backend&, std::byte* /*slab*/) const { return absl::OkStatus(); }

@@ -162,6 +162,8 @@ std::string StateLayout::ToString() const {
       birth = "  a row a token";
     } else if (group.field->guard == StateGuard::kRing) {
       birth = absl::StrCat("  a row a token, the last ", group.field->rows());
+    } else if (group.field->initial == StateInitial::kShared) {
+      birth = "  shared by sessions that have not written it";
     }
     absl::StrAppendFormat(&text, "%-24s %-4s %-22s %12d bytes%s\n", name, Name(group.field->dtype),
                           ShapeToString(group.field->shape), group.count * group.field->bytes(),

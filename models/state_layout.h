@@ -28,7 +28,7 @@ enum class StateInitial : uint8_t {
   kZero,
   // The initial slab's bytes (Network::InitState), copied into every new session.
   kEager,
-  // The initial slab's bytes, which kernels read in their one place until the memory is first
+  // What lies in one place of the network's, where kernels read it until the memory is first
   // written: nothing is copied into new sessions.
   kShared,
   // A number from 0 to `phases` - 1, i32 [1], that new sessions are given in turn, so that what

@@ -17,6 +17,12 @@ void WeightRecorder::Add(absl::string_view name, const Shape& shape, WeightInit 
   tensors_.push_back({std::string(name), {shape.dims, shape.dims + shape.rank}, init});
 }
 
+absl::StatusOr<PackedMatrix> WeightRecorder::MatrixAs(absl::string_view name, Shape stored) {
+  Add(name, stored, WeightInit::kNormal);
+  const auto out = static_cast<int>(stored[0]);
+  return PackedMatrix{nullptr, DType::kF32, out, static_cast<int>(stored.elements() / out)};
+}
+
 absl::StatusOr<PackedMatrix> WeightRecorder::MatrixRows(absl::string_view name, int total_rows,
                                                         int in, int, int rows) {
   Add(name, {total_rows, in}, WeightInit::kNormal);
@@ -60,6 +66,10 @@ absl::StatusOr<std::vector<float>> WeightRecorder::Values(absl::string_view name
 
 absl::StatusOr<TensorView> WeightRecorder::Constant(std::span<const float> values) {
   return TensorView{nullptr, DType::kF32, {static_cast<int64_t>(values.size())}};
+}
+
+absl::StatusOr<TensorView> WeightRecorder::Reserve(DType dtype, Shape shape) {
+  return TensorView{nullptr, dtype, shape};
 }
 
 }  // namespace mneme

@@ -30,6 +30,7 @@ class WeightRecorder final : public Weights {
   bool Has(absl::string_view name) const override;
   bool HasShape(absl::string_view, Shape) const override { return true; }
   int Rows(absl::string_view, int otherwise) const override { return otherwise; }
+  absl::StatusOr<PackedMatrix> MatrixAs(absl::string_view name, Shape stored) override;
   absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                           int first_row, int rows) override;
   absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out, int total_columns,
@@ -44,6 +45,7 @@ class WeightRecorder final : public Weights {
   absl::StatusOr<std::vector<float>> Values(absl::string_view name, Shape stored,
                                             WeightInit init) override;
   absl::StatusOr<TensorView> Constant(std::span<const float> values) override;
+  absl::StatusOr<TensorView> Reserve(DType dtype, Shape shape) override;
   void Ignore(absl::string_view) override {}
 
  private:

@@ -193,6 +193,12 @@ absl::StatusOr<PackedMatrix> WeightStore::PackBytes(const Piece& piece,
   return packed;
 }
 
+absl::StatusOr<PackedMatrix> WeightStore::MatrixAs(absl::string_view name, Shape stored) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
+  const auto out = static_cast<int>(stored[0]);
+  return Pack(piece, piece.dtype, out, static_cast<int>(stored.elements() / out));
+}
+
 absl::StatusOr<PackedMatrix> WeightStore::MatrixRows(absl::string_view name, int total_rows, int in,
                                                      int first_row, int rows) {
   MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{total_rows, in}, first_row, rows));
@@ -299,6 +305,10 @@ absl::StatusOr<TensorView> WeightStore::Constant(std::span<const float> values) 
   std::byte* place = Place(bytes);
   if (backend_ != nullptr) backend_->CopyFromHost(place, values.data(), bytes);
   return TensorView{place, DType::kF32, Shape{static_cast<int64_t>(values.size())}};
+}
+
+absl::StatusOr<TensorView> WeightStore::Reserve(DType dtype, Shape shape) {
+  return TensorView{Place(shape.elements() * SizeOf(dtype)), dtype, shape};
 }
 
 std::vector<std::string> WeightStore::Unused() const {

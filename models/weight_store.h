@@ -47,6 +47,7 @@ class WeightStore final : public Weights {
   bool Has(absl::string_view name) const override { return checkpoint_.Find(name) != nullptr; }
   bool HasShape(absl::string_view name, Shape shape) const override;
   int Rows(absl::string_view name, int otherwise) const override;
+  absl::StatusOr<PackedMatrix> MatrixAs(absl::string_view name, Shape stored) override;
   absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                           int first_row, int rows) override;
   absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out, int total_columns,
@@ -61,6 +62,7 @@ class WeightStore final : public Weights {
   absl::StatusOr<std::vector<float>> Values(absl::string_view name, Shape stored,
                                             WeightInit init) override;
   absl::StatusOr<TensorView> Constant(std::span<const float> values) override;
+  absl::StatusOr<TensorView> Reserve(DType dtype, Shape shape) override;
   void Ignore(absl::string_view name) override { ignored_.emplace(name); }
   // Tensors that nobody took or ignored.
   std::vector<std::string> Unused() const;

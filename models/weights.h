@@ -41,6 +41,8 @@ class Weights {
   absl::StatusOr<PackedMatrix> Matrix(absl::string_view name, int out, int in) {
     return MatrixRows(name, out, in, 0, out);
   }
+  // A matrix that is stored with further dimensions: as [out, product of the others].
+  virtual absl::StatusOr<PackedMatrix> MatrixAs(absl::string_view name, Shape stored) = 0;
   // Its rows [first_row, first_row + rows) of [total_rows, in], as a matrix of their own.
   virtual absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                                   int first_row, int rows) = 0;
@@ -73,6 +75,8 @@ class Weights {
                                                     WeightInit init) = 0;
   // f32 values that come from no file.
   virtual absl::StatusOr<TensorView> Constant(std::span<const float> values) = 0;
+  // Memory for what the network makes of its weights once they are there (Network::Prepare).
+  virtual absl::StatusOr<TensorView> Reserve(DType dtype, Shape shape) = 0;
 
   // Declares a tensor that may be in the file and is never used.
   virtual void Ignore(absl::string_view name) = 0;

@@ -252,6 +252,71 @@ Json TinyHybrid(Json config) {
   return config;
 }
 
+// Titans as wide and deep as the 340M of the same authors, its memory fed token by token.
+Json TitansConfig(const char* variant, const Json& own) {
+  Json config = {
+      {"model_type", "titans"},    {"variant", variant},       {"vocab_size", 32000},
+      {"hidden_size", 1024},       {"num_hidden_layers", 24},  {"intermediate_size", 2816},
+      {"rms_norm_eps", 1e-6},      {"attention_kind", "none"}, {"memory_num_heads", 16},
+      {"memory_head_dim", 64},     {"memory_depth", 2},        {"memory_expansion", 2.0},
+      {"memory_norm", "none"},     {"memory_loss", "sum"},     {"memory_step_size", 1},
+      {"memory_anchor_period", 1}, {"memory_read", "running"}, {"memory_theta_max", 0.1},
+      {"bos_token_id", 1},         {"eos_token_id", 2}};
+  config.update(own);
+  return config;
+}
+
+Json TitansWithAttention(const char* variant, const Json& own) {
+  Json config = TitansConfig(variant, {{"attention_kind", "sliding"},
+                                       {"sliding_window", 511},
+                                       {"num_attention_heads", 16},
+                                       {"head_dim", 64},
+                                       {"num_persistent_tokens", 16},
+                                       {"persistent_kind", "prefix"}});
+  config.update(own);
+  return config;
+}
+
+Json TitansWithContext() {
+  return TitansWithAttention("mac", {{"attention_kind", "segmented"},
+                                     {"sliding_window", nullptr},
+                                     {"segment_length", 128},
+                                     {"persistent_kind", "segment"},
+                                     {"mac_context", "aligned_causal"},
+                                     {"mac_output_memory", "running"},
+                                     {"mag_activation", "silu"},
+                                     {"mag_gate_both", true}});
+}
+
+// As the authors' 350M of ttt-lm-jax, whose backbone has gates and convolutions.
+Json TttConfig(const char* layer_type, double base_rate) {
+  return {{"model_type", "ttt"},       {"ttt_layer_type", layer_type},
+          {"ttt_base_lr", base_rate},  {"mini_batch_size", 16},
+          {"use_gate", true},          {"share_qk", true},
+          {"pre_conv", true},          {"conv_kernel", 4},
+          {"vocab_size", 32000},       {"hidden_size", 1024},
+          {"num_hidden_layers", 24},   {"intermediate_size", 2736},
+          {"num_attention_heads", 16}, {"rms_norm_eps", 1e-6},
+          {"bos_token_id", 1},         {"eos_token_id", 2}};
+}
+
+Json TinyTrained(Json config) {
+  config["vocab_size"] = 259;
+  config["hidden_size"] = 64;
+  config["num_hidden_layers"] = 2;
+  config["intermediate_size"] = 128;
+  if (config.contains("num_attention_heads")) config["num_attention_heads"] = 2;
+  if (config.contains("head_dim")) config["head_dim"] = 32;
+  if (config.contains("segment_length")) config["segment_length"] = 8;
+  if (config["attention_kind"] == "sliding") config["sliding_window"] = 6;
+  if (config.contains("num_persistent_tokens")) config["num_persistent_tokens"] = 5;
+  if (config.contains("memory_num_heads")) {
+    config["memory_num_heads"] = 2;
+    config["memory_head_dim"] = 16;
+  }
+  return config;
+}
+
 // Behind a router like that of the Mixture-of-Memories paper.
 Json Routed(Json config) {
   if (config["model_type"] != "mom_gsa") config["num_memories"] = 4;
@@ -337,6 +402,31 @@ constexpr NamedShape kShapes[] = {
     {"gsa-tiny", [] { return Tiny(GsaConfig()); }},
     {"rwkv6-tiny", [] { return Tiny(Rwkv6Config()); }},
     {"rwkv7-tiny", [] { return Tiny(Rwkv7Config(64, 2)); }},
+    {"titans-lmm-340m", [] { return TitansConfig("lmm", Json::object()); }},
+    {"titans-mac-340m", [] { return TitansWithContext(); }},
+    {"titans-mag-340m",
+     [] {
+       return TitansWithAttention("mag", {{"mag_activation", "silu"}, {"mag_gate_both", true}});
+     }},
+    {"titans-mal-340m",
+     [] {
+       return TitansWithAttention("mal", {{"mal_inner_residual", true}});
+     }},
+    {"ttt-linear-350m", [] { return TttConfig("linear", 1.0); }, /*tied=*/true},
+    {"ttt-mlp-350m", [] { return TttConfig("mlp", 0.1); }, /*tied=*/true},
+    {"titans-lmm-tiny", [] { return TinyTrained(TitansConfig("lmm", Json::object())); }},
+    {"titans-mac-tiny", [] { return TinyTrained(TitansWithContext()); }},
+    {"titans-mag-tiny",
+     [] {
+       return TinyTrained(
+           TitansWithAttention("mag", {{"mag_activation", "silu"}, {"mag_gate_both", true}}));
+     }},
+    {"titans-mal-tiny",
+     [] {
+       return TinyTrained(TitansWithAttention("mal", {{"mal_inner_residual", true}}));
+     }},
+    {"ttt-linear-tiny", [] { return TinyTrained(TttConfig("linear", 1.0)); }, /*tied=*/true},
+    {"ttt-mlp-tiny", [] { return TinyTrained(TttConfig("mlp", 0.1)); }, /*tied=*/true},
     {"mom-linear-attn-tiny", [] { return Tiny(Routed(LinearAttnConfig("mom_linear_attn"))); }},
     {"mom-gla-tiny", [] { return Tiny(Routed(GlaConfig("mom_gla"))); }},
     {"mom-gsa-tiny", [] { return Tiny(Routed(GsaConfig("mom_gsa"))); }},

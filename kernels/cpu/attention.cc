@@ -194,39 +194,7 @@ void Attention(const AttentionArgs& args, const AttentionTask& task, float* scra
     return (row_token + task.begin + i / group) * int64_t{heads} + task.kv_head * group + i % group;
   };
 
-  const int64_t oldest = args.window > 0 && first_position >= args.window
-                             ? first_position - args.window + 1
-                             : int64_t{0};
-  const int64_t last_position = begin + task.end - 1;
-  for (int64_t block = oldest / kContextBlock; block <= last_position / kContextBlock; ++block) {
-    // Where the block's rows are: in the table as far as they are older than the step.
-    const int64_t block_begin = block * kContextBlock;
-    const std::byte* const old_keys = args.keys.At(slot, block_begin);
-    const std::byte* const old_values = args.values.At(slot, block_begin);
-    const float *keys[kContextBlock], *values[kContextBlock];
-    for (int j = 0; j < kContextBlock; ++j) {
-      const int64_t position = block_begin + j;
-      if (position < begin) {
-        keys[j] = reinterpret_cast<const float*>(old_keys + j * args.keys.row_bytes) +
-                  task.kv_head * key_dim;
-        values[j] = reinterpret_cast<const float*>(old_values + j * args.values.row_bytes) +
-                    task.kv_head * value_dim;
-      } else {
-        const int64_t token =
-            row_token + (position < last_position ? position : last_position) - begin;
-        keys[j] = args.k.as<float>() + (token * kv_heads + task.kv_head) * key_dim;
-        values[j] = args.v.as<float>() + (token * kv_heads + task.kv_head) * value_dim;
-      }
-    }
-    const auto range_of = [&](int i) {
-      const int64_t position = first_position + i / group;
-      int64_t from = args.window > 0 ? position - args.window + 1 - block_begin : int64_t{0};
-      int64_t to = position + 1 - block_begin;
-      from = from > 0 ? from : 0;
-      to = to < kContextBlock ? to : kContextBlock;
-      if (from >= to) return Range();
-      return Range{static_cast<int>(from), static_cast<int>(to)};
-    };
+  const auto run_block = [&](const float* const* keys, const float* const* values, auto range_of) {
     int i = 0;
     const auto run = [&]<int R>() {
       for (; i + R <= count; i += R) {
@@ -241,6 +209,61 @@ void Attention(const AttentionArgs& args, const AttentionTask& task, float* scra
     };
     run.template operator()<kQueries>();
     run.template operator()<1>();
+  };
+
+  const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
+  for (int64_t begin_row = 0; begin_row < prefix; begin_row += kContextBlock) {
+    const float *keys[kContextBlock], *values[kContextBlock];
+    const int rows =
+        static_cast<int>(prefix - begin_row < kContextBlock ? prefix - begin_row : kContextBlock);
+    for (int j = 0; j < kContextBlock; ++j) {
+      const int64_t at = (begin_row + (j < rows ? j : rows - 1)) * kv_heads + task.kv_head;
+      keys[j] = args.prefix_keys.as<float>() + at * key_dim;
+      values[j] = args.prefix_values.as<float>() + at * value_dim;
+    }
+    run_block(keys, values, [rows](int) { return Range{0, rows}; });
+  }
+
+  const auto first_of = [&](int64_t position) {
+    if (args.segment > 0) return position - position % args.segment;
+    return args.window > 0 && position >= args.window ? position - args.window + 1 : int64_t{0};
+  };
+  const int64_t oldest = first_of(first_position);
+  const int64_t last_position = begin + task.end - 1;
+  for (int64_t block = oldest / kContextBlock; block <= last_position / kContextBlock; ++block) {
+    // Where the block's rows are: in the table as far as they are older than the step.
+    const int64_t block_begin = block * kContextBlock;
+    const auto find = [&](const ContextView& kept, const TensorView& own, int dim,
+                          const float** rows) {
+      const std::byte* const old = kept.At(slot, block_begin);
+      for (int j = 0; j < kContextBlock; ++j) {
+        const int64_t position = block_begin + j;
+        if (position < begin) {
+          rows[j] = reinterpret_cast<const float*>(old + j * kept.row_bytes) + task.kv_head * dim;
+        } else {
+          const int64_t token =
+              row_token + (position < last_position ? position : last_position) - begin;
+          rows[j] = own.as<float>() + (token * kv_heads + task.kv_head) * dim;
+        }
+      }
+    };
+    const auto range_of = [&](int i) {
+      const int64_t position = first_position + i / group;
+      int64_t from = first_of(position) - block_begin;
+      int64_t to = position + 1 - block_begin;
+      from = from > 0 ? from : 0;
+      to = to < kContextBlock ? to : kContextBlock;
+      if (from >= to) return Range();
+      return Range{static_cast<int>(from), static_cast<int>(to)};
+    };
+    const float *keys[kContextBlock], *values[kContextBlock];
+    find(args.keys, args.k, key_dim, keys);
+    find(args.values, args.v, value_dim, values);
+    run_block(keys, values, range_of);
+    if (args.other_k.empty()) continue;
+    find(args.other_keys, args.other_k, key_dim, keys);
+    find(args.other_values, args.other_v, value_dim, values);
+    run_block(keys, values, range_of);
   }
 
   for (int i = 0; i < count; ++i) {

@@ -44,8 +44,10 @@ void CpuKernels::Attention(const AttentionArgs& args) {
     const int tokens = offsets[row + 1] - offsets[row];
     if (slot_of(row) < 0 || tokens == 0) continue;
     const int64_t end = position_of(row) + tokens;
-    CHECK(args.window > 0 || end <= held) << end << " positions in a table of " << held;
-    const int64_t seen = args.window > 0 ? std::min<int64_t>(args.window, end) : end;
+    CHECK(args.window > 0 || args.segment > 0 || end <= held)
+        << end << " positions in a table of " << held;
+    const int64_t most = args.window > 0 ? args.window : args.segment > 0 ? args.segment : end;
+    const int64_t seen = std::min(most, end) * (args.other_k.empty() ? 1 : 2);
     nanoseconds += 0.05 * static_cast<double>(tokens * seen) *
                    static_cast<double>(heads * (key_dim + value_dim));
     for (int begin = 0; begin < tokens; begin += tile) {
@@ -79,6 +81,9 @@ void CpuKernels::Attention(const AttentionArgs& args) {
     const int64_t begin = std::max(first, end - held);
     Append(args.keys, args.k, slot_of(row), offsets[row], first, begin, end);
     Append(args.values, args.v, slot_of(row), offsets[row], first, begin, end);
+    if (args.other_k.empty()) continue;
+    Append(args.other_keys, args.other_k, slot_of(row), offsets[row], first, begin, end);
+    Append(args.other_values, args.other_v, slot_of(row), offsets[row], first, begin, end);
   }
 }
 

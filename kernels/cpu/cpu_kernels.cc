@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "kernels/cpu/packed_layout.h"
+#include "kernels/cut_rows.h"
 #include "kernels/ops/checks.h"
 
 #if defined(__x86_64__)
@@ -318,7 +319,7 @@ void CpuKernels::IndexRows(const IndexRowsArgs& args) {
   Check(args, kCpuActivations);
   const int32_t* offsets = args.row_offsets.as<int32_t>();
   for (int64_t row = 0; row < args.slots.shape[0]; ++row) {
-    const int64_t position = args.positions.as<int64_t>()[row];
+    const int64_t position = args.prefix + args.positions.as<int64_t>()[row];
     const int32_t begin = offsets[row], end = offsets[row + 1];
     for (int32_t t = begin; t < end; ++t) {
       args.token_positions.as<int64_t>()[t] = std::max<int64_t>(position, 0) + t - begin;
@@ -326,6 +327,11 @@ void CpuKernels::IndexRows(const IndexRowsArgs& args) {
     args.segments.memories.as<int32_t>()[row] = 0;
     args.segments.fresh.as<int32_t>()[row] = position == 0 && begin < end ? 1 : 0;
   }
+}
+
+void CpuKernels::CutRows(const CutRowsArgs& args) {
+  Check(args, kCpuActivations);
+  CutRowsOnHost(args);
 }
 
 void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {

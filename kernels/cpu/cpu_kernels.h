@@ -68,6 +68,7 @@ class CpuKernels final : public Kernels {
   void RouteTopK(const RouteTopKArgs& args) override;
   void Dispatch(const DispatchArgs& args) override;
   void IndexRows(const IndexRowsArgs& args) override;
+  void CutRows(const CutRowsArgs& args) override;
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
   void L2Norm(const L2NormArgs& args) override;
   void SumNorm(const SumNormArgs& args) override;
@@ -86,6 +87,9 @@ class CpuKernels final : public Kernels {
   void SelectiveScan(const SelectiveScanArgs& args) override;
   void Discretize(const DiscretizeArgs& args) override;
   void Attention(const AttentionArgs& args) override;
+  void NeuralMemory(const NeuralMemoryArgs& args) override;
+  void KeepGate(const KeepGateArgs& args) override;
+  void ChunkMean(const ChunkMeanArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;
   void Sample(const SampleArgs& args) override;
@@ -105,7 +109,7 @@ class CpuKernels final : public Kernels {
   ThreadPool& pool_;
 
   struct Worker {
-    WorkerMemory linear, sample, matrix_memory, attention;
+    WorkerMemory linear, sample, matrix_memory, attention, neural_memory;
     LinearScratch linear_scratch;
   };
   std::vector<Worker> workers_;

@@ -155,16 +155,31 @@ void Rope(const RopeArgs& args, int64_t begin, int64_t end) {
   constexpr int64_t kPairs = 64;  // at a time
   const int64_t heads = args.x.shape[1], half = args.x.shape[2] / 2;
   for (int64_t t = begin; t < end; ++t) {
-    const auto position = static_cast<double>(args.positions.as<int64_t>()[t]);
+    const int64_t at_token = args.positions.as<int64_t>()[t];
+    const auto position = static_cast<double>(args.period > 0 ? at_token % args.period : at_token);
     for (int64_t first = 0; first < half; first += kPairs) {
       const int64_t count = half - first < kPairs ? half - first : kPairs;
       float cosines[kPairs], sines[kPairs];
       for (int64_t j = 0; j < count; ++j) {
-        const double angle = position * args.frequencies.as<float>()[first + j];
+        double frequency = args.frequencies.as<float>()[first + j];
+        if (args.frequencies.shape.rank == 2) {
+          frequency += args.frequencies.as<float>()[half + first + j];
+        }
+        const double angle = position * frequency;
         cosines[j] = static_cast<float>(__builtin_cos(angle));
         sines[j] = static_cast<float>(__builtin_sin(angle));
       }
-      for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t h = 0; args.interleaved && h < heads; ++h) {
+        const int64_t at = (t * heads + h) * 2 * half + 2 * first;
+        const float* x = args.x.as<float>() + at;
+        float* y = args.y.as<float>() + at;
+        for (int64_t j = 0; j < count; ++j) {
+          const float a = x[2 * j], b = x[2 * j + 1];
+          y[2 * j] = a * cosines[j] - b * sines[j];
+          y[2 * j + 1] = b * cosines[j] + a * sines[j];
+        }
+      }
+      for (int64_t h = 0; !args.interleaved && h < heads; ++h) {
         const int64_t at = (t * heads + h) * 2 * half + first;
         const float* x = args.x.as<float>() + at;
         float* y = args.y.as<float>() + at;

@@ -41,6 +41,10 @@ const IsaOps& Ops() {
       .matrix_memory_scratch = MatrixMemoryScratch,
       .matrix_memory = MatrixMemory,
       .attention = Attention,
+      .neural_memory_scratch = NeuralMemoryScratch,
+      .neural_memory = NeuralMemory,
+      .keep_gate = KeepGate,
+      .chunk_mean = ChunkMean,
       .sample = Sample,
   };
   return kOps;

@@ -103,6 +103,12 @@ struct IsaOps {
   // Writes the outputs of a task; appends nothing. `scratch` has ScratchFloats of (end - begin)
   // times the heads of a group.
   void (*attention)(const AttentionArgs&, const AttentionTask& task, float* scratch) = nullptr;
+  // The floats of working memory that a call of the next takes, and one head of one segment.
+  int64_t (*neural_memory_scratch)(const NeuralMemoryArgs&) = nullptr;
+  void (*neural_memory)(const NeuralMemoryArgs&, int segment, int head, float* scratch) = nullptr;
+  void (*keep_gate)(const KeepGateArgs&, int64_t begin, int64_t end) = nullptr;  // of entries
+  // Channels [begin, end) of all segments; begin is a multiple of 16.
+  void (*chunk_mean)(const ChunkMeanArgs&, int64_t begin, int64_t end) = nullptr;
   // One row; `uniform` is its random number in [0, 1).
   void (*sample)(const SampleArgs&, const SamplingRow&, int r, double uniform,
                  SampleScratch& scratch) = nullptr;

@@ -12,6 +12,7 @@
 #include "kernels/cuda/dense/dense.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
+#include "kernels/cuda/neural_memory/neural_memory.h"
 #include "kernels/cuda/routing/routing.h"
 #include "kernels/cuda/rwkv/rwkv.h"
 #include "kernels/cuda/sampling/draws.h"
@@ -51,6 +52,7 @@ class CudaKernels final : public Kernels {
   void MapFeatures(const FeatureMapArgs& args) override { dense::MapFeatures(device_, args); }
   void Rope(const RopeArgs& args) override { dense::Rope(device_, args); }
   void IndexRows(const IndexRowsArgs& args) override { routing::IndexRows(device_, args); }
+  void CutRows(const CutRowsArgs& args) override { routing::CutRows(device_, args); }
   void DecayGates(const DecayGatesArgs& args) override { matrix_memory::DecayGates(device_, args); }
   void MatrixMemory(const MatrixMemoryArgs& args) override {
     matrix_memory::MatrixMemory(device_, args);
@@ -65,6 +67,11 @@ class CudaKernels final : public Kernels {
   void SelectiveScan(const SelectiveScanArgs& args) override { scan::SelectiveScan(device_, args); }
   void Discretize(const DiscretizeArgs& args) override { scan::Discretize(device_, args); }
   void Attention(const AttentionArgs& args) override { attention::Attention(device_, args); }
+  void NeuralMemory(const NeuralMemoryArgs& args) override {
+    neural_memory::NeuralMemory(device_, args);
+  }
+  void KeepGate(const KeepGateArgs& args) override { neural_memory::KeepGate(device_, args); }
+  void ChunkMean(const ChunkMeanArgs& args) override { neural_memory::ChunkMean(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }
   void Sample(const SampleArgs& args) override {

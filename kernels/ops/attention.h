@@ -54,8 +54,16 @@ struct ContextView {
 // prompt's result does not depend on how it was split. Then the step's keys and values are stored,
 // of more than a table holds the last ones. No more rows of the table are written.
 //
+// With a prefix, its rows come first, and every token sees all of them, whatever the window:
+// j, i also go over prefix_keys and prefix_values. They are the same for all sessions, and no
+// positions.
+//
+// With a segment, j, i go from p - p % segment to p: positions are cut into pieces that see nothing
+// of each other. Positions may have two keys and values, the second of other_k and other_v, which
+// are seen together.
+//
 // A session's last token has to be at a position below keys.table.positions(), unless there is a
-// window, which then must not be wider than that.
+// window or a segment, which then must not be wider than that.
 struct AttentionArgs {
   TensorView q;            // [tokens, heads, key_dim] act; kv_heads divide heads
   TensorView k;            // [tokens, kv_heads, key_dim] act
@@ -66,9 +74,14 @@ struct AttentionArgs {
   int longest_row = 0;     // tokens of the longest row; 0: not known
   int window = 0;          // positions that a token sees, its own included; 0: all
   float scale = 1.0f;
-  ContextView keys;    // rows of [kv_heads, key_dim]
-  ContextView values;  // rows of [kv_heads, value_dim]; of the same table
-  TensorView out;      // [tokens, heads, value_dim] act
+  ContextView keys;                      // rows of [kv_heads, key_dim]
+  ContextView values;                    // rows of [kv_heads, value_dim]; of the same table
+  TensorView prefix_keys;                // [rows, kv_heads, key_dim] act, or empty
+  TensorView prefix_values;              // [rows, kv_heads, value_dim] act
+  int segment = 0;                       // positions of one; 0: none. Without a window
+  TensorView other_k, other_v;           // as k and v, or empty
+  ContextView other_keys, other_values;  // as keys and values, where other_k is there
+  TensorView out;                        // [tokens, heads, value_dim] act
 };
 
 class AttentionKernels {

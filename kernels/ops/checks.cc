@@ -1,5 +1,6 @@
 #include "kernels/ops/checks.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "base/log.h"
@@ -196,7 +197,10 @@ void Check(const RopeArgs& args, ActivationTypes types) {
   CHECK_EQ(args.x.shape[2] % 2, 0) << "pairs of a head of " << args.x.shape[2];
   Expect(args.x, types.act, args.x.shape, "x");
   Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
-  Expect(args.frequencies, DType::kF32, {args.x.shape[2] / 2}, "frequencies");
+  const int64_t half = args.x.shape[2] / 2;
+  Expect(args.frequencies, DType::kF32,
+         args.frequencies.shape.rank == 2 ? Shape{2, half} : Shape{half}, "frequencies");
+  CHECK_GE(args.period, 0) << "period";
   Expect(args.y, types.act, args.x.shape, "y");
 }
 
@@ -248,6 +252,21 @@ void Check(const IndexRowsArgs& args, ActivationTypes) {
   Expect(args.token_positions, DType::kI64, {args.token_positions.shape[0]}, "token_positions");
   CHECK_EQ(args.segments.count, rows) << "segments";
   Check(args.segments);
+}
+
+void Check(const CutRowsArgs& args, ActivationTypes) {
+  const int64_t rows = args.slots.shape[0], tokens = args.places.shape[0];
+  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
+  Expect(args.slots, DType::kI32, {rows}, "slots");
+  Expect(args.positions, DType::kI64, {rows}, "positions");
+  CHECK(args.segment >= 1 && args.round >= 0)
+      << "round " << args.round << " of segments of " << args.segment;
+  CHECK_GE(args.part_tokens.shape[0], std::min(tokens, rows * args.segment)) << "room";
+  Expect(args.part_offsets, DType::kI32, {rows + 2}, "part_offsets");
+  Expect(args.part_slots, DType::kI32, {rows + 1}, "part_slots");
+  Expect(args.part_positions, DType::kI64, {rows + 1}, "part_positions");
+  Expect(args.part_tokens, DType::kI32, {args.part_tokens.shape[0]}, "part_tokens");
+  Expect(args.places, DType::kI32, {tokens}, "places");
 }
 
 void Check(const MixMemoriesArgs& args, ActivationTypes types) {
@@ -460,8 +479,106 @@ void Check(const AttentionArgs& args, ActivationTypes types) {
       << "keys and values of different tables";
   CHECK_GE(args.keys.row_bytes, kv_heads * key_dim * SizeOf(args.keys.dtype)) << "keys";
   CHECK_GE(args.values.row_bytes, kv_heads * value_dim * SizeOf(args.values.dtype)) << "values";
+  const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
+  if (prefix > 0) {
+    Expect(args.prefix_keys, types.act, {prefix, kv_heads, key_dim}, "prefix_keys");
+    Expect(args.prefix_values, types.act, {prefix, kv_heads, value_dim}, "prefix_values");
+  }
+  if (!args.other_k.empty()) {
+    Expect(args.other_k, types.act, {tokens, kv_heads, key_dim}, "other_k");
+    Expect(args.other_v, types.act, {tokens, kv_heads, value_dim}, "other_v");
+    CHECK(args.other_keys.table.offsets.data == table.offsets.data &&
+          args.other_values.table.offsets.data == table.offsets.data)
+        << "the other keys and values of other tables";
+  }
+  CHECK(args.segment >= 0 && args.segment <= table.positions() &&
+        (args.segment == 0 || args.window == 0))
+      << "segments of " << args.segment << " over " << table.positions() << " positions";
   CHECK(args.window >= 0 && args.window <= table.positions())
       << "a window of " << args.window << " over " << table.positions() << " positions";
+}
+
+void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
+  const MemoryNetwork& network = args.network;
+  ExpectRank(args.q, 3, "q");
+  const int64_t entries = args.q.shape[0], heads = args.q.shape[1], dim = args.q.shape[2];
+  const bool normed = network.norm != MemoryNetwork::Norm::kNone;
+  CHECK(network.depth >= 1 && network.depth <= kMaxMemoryDepth) << "depth " << network.depth;
+  CHECK(network.depth == 1 || network.hidden >= 1) << "hidden " << network.hidden;
+  CHECK(normed || !network.trains_gain) << "a gain without a norm";
+  Expect(args.q, types.act, args.q.shape, "q");
+  Expect(args.out, types.act, args.q.shape, "out");
+  if (!args.gain.empty()) {
+    CHECK(normed && !network.trains_gain) << "a gain beside a trained one, or without a norm";
+    Expect(args.gain, DType::kF32, {heads, dim}, "gain");
+    Expect(args.shift, DType::kF32, {heads, dim}, "shift");
+  }
+  CHECK(!normed || network.trains_gain || !args.gain.empty()) << "a norm without a gain";
+  Expect(args.positions, DType::kI64, {entries}, "positions");
+  Check(args.segments);
+  CHECK_GE(args.step, 1) << "step";
+  CHECK(args.anchor_period % args.step == 0) << "anchor_period " << args.anchor_period;
+  const auto expect_copy = [&](const MemoryCopy& copy, const char* name) {
+    for (int i = 0; i < network.tensors(); ++i) {
+      CHECK(copy.at[i].base != nullptr && copy.at[i].dtype == types.act) << name << " " << i;
+    }
+  };
+  const auto expect_initial = [&](const MemoryInitial& initial, bool needed, const char* name) {
+    for (int i = 0; i < network.tensors(); ++i) {
+      const TensorView& tensor = initial.at[i];
+      if (tensor.empty() && !needed) continue;
+      const Shape one = network.shape(i, dim);
+      CHECK(tensor.dtype == DType::kF32 || tensor.dtype == types.act) << name << " " << i;
+      ExpectShape(tensor, one.rank == 2 ? Shape{heads, one[0], one[1]} : Shape{heads, one[0]},
+                  name);
+    }
+  };
+  expect_copy(args.weights, "weights");
+  expect_initial(args.initial_weights, true, "initial weights");
+  if (args.frozen_period != 0) expect_copy(args.frozen, "frozen");
+  CHECK(args.read != NeuralMemoryArgs::Read::kFrozen || args.frozen_period != 0) << "no F to read";
+  if (args.stores_anchor()) expect_copy(args.anchors, "anchors");
+  if (!args.trains()) return;
+  Expect(args.k, types.act, args.q.shape, "k");
+  Expect(args.v, types.act, args.q.shape, "v");
+  Expect(args.rate, types.act, {entries, heads}, "rate");
+  if (!args.momentum.empty()) {
+    Expect(args.momentum, types.act, {entries, heads}, "momentum");
+    expect_copy(args.momenta, "momenta");
+  }
+  if (!args.keep.empty()) Expect(args.keep, types.act, {entries, heads}, "keep");
+  if (!args.step_scale.empty()) {
+    Expect(args.step_scale, DType::kF32, {args.step}, "step_scale");
+  }
+  CHECK(args.read != NeuralMemoryArgs::Read::kAhead ||
+        (args.momentum.empty() && args.keep.empty() && args.step > 1))
+      << "reading ahead of a step with momentum, forgetting or one token";
+  if (args.anchor_period == 0) expect_initial(args.initial_anchor, true, "initial anchor");
+  if (args.step > 1) expect_copy(args.gradients, "gradients");
+  expect_initial(args.initial_momenta, false, "initial momenta");
+  expect_initial(args.initial_anchors, false, "initial anchors");
+  expect_initial(args.initial_frozen, false, "initial frozen");
+  expect_initial(args.initial_gradients, false, "initial gradients");
+}
+
+void Check(const KeepGateArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 2, "x");
+  Expect(args.x, types.act, args.x.shape, "x");
+  if (!args.a_log.empty()) {
+    Expect(args.a_log, DType::kF32, {args.x.shape[1]}, "a_log");
+    Expect(args.dt_bias, DType::kF32, {args.x.shape[1]}, "dt_bias");
+  }
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
+void Check(const ChunkMeanArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 2, "x");
+  CHECK_GE(args.chunk, 1) << "chunk";
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
+  Check(args.segments);
+  CHECK(args.sums.dtype == types.act) << "sums are " << Name(args.sums.dtype);
+  Expect(args.y, types.act, args.x.shape, "y");
 }
 
 void Check(const SampleArgs& args, ActivationTypes types) {

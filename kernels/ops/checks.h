@@ -41,6 +41,7 @@ void Check(const RopeArgs& args, ActivationTypes types);
 void Check(const RouteTopKArgs& args, ActivationTypes types);
 void Check(const DispatchArgs& args, ActivationTypes types);
 void Check(const IndexRowsArgs& args, ActivationTypes types);
+void Check(const CutRowsArgs& args, ActivationTypes types);
 void Check(const MixMemoriesArgs& args, ActivationTypes types);
 void Check(const ShortConvArgs& args, ActivationTypes types);
 void Check(const DeltaGatesArgs& args, ActivationTypes types);
@@ -53,6 +54,9 @@ void Check(const Rwkv7OutputArgs& args, ActivationTypes types);
 void Check(const SelectiveScanArgs& args, ActivationTypes types);
 void Check(const DiscretizeArgs& args, ActivationTypes types);
 void Check(const AttentionArgs& args, ActivationTypes types);
+void Check(const NeuralMemoryArgs& args, ActivationTypes types);
+void Check(const KeepGateArgs& args, ActivationTypes types);
+void Check(const ChunkMeanArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

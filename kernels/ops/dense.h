@@ -189,12 +189,17 @@ struct GatedRmsNormArgs {
 // Rotary position embedding (arXiv:2104.09864), pairs half a head apart: for j < dim / 2,
 //   y[j]           = x[j] cos(a) - x[j + dim / 2] sin(a)        a = position * frequencies[j]
 //   y[j + dim / 2] = x[j + dim / 2] cos(a) + x[j] sin(a)
-// Angles are reduced in float64, so that they are exact at any position below 2^53.
+// or, interleaved, of neighbours: 2j and 2j + 1 in place of j and j + dim / 2. Angles are reduced
+// in float64, so that they are exact at any position below 2^53.
 struct RopeArgs {
-  TensorView x;            // [tokens, heads, dim] act
-  TensorView positions;    // [tokens] i64
-  TensorView frequencies;  // [dim / 2] f32
-  TensorView y;            // same shape; may alias x
+  TensorView x;          // [tokens, heads, dim] act
+  TensorView positions;  // [tokens] i64
+  // [dim / 2] f32, or [2, dim / 2] f32: each the sum of two, which has nearly the bits of a
+  // float64.
+  TensorView frequencies;
+  int64_t period = 0;  // positions begin anew after so many; 0: never
+  bool interleaved = false;
+  TensorView y;  // same shape; may alias x
 };
 
 class DenseKernels {

@@ -45,15 +45,37 @@ struct Segments {
 
 // What follows from the rows of a step alone, for all of its layers: the position of each token,
 // and segments for memories that every token of a row goes to, which are the rows themselves. A
-// memory is fresh at position 0.
+// memory is fresh at position 0. Positions count from the first thing that slabs were ever fed: of
+// a prefix that all of them begin with, if there is one.
 struct IndexRowsArgs {
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding
   TensorView positions;    // [rows] i64: tokens that the row's slab was fed before this step
+  int64_t prefix = 0;      // what it was fed before its first token; added to all positions
   // Outputs. Of the segments, count = rows, `memories` and `fresh` are written; offsets and slots
   // are row_offsets and slots.
   TensorView token_positions;  // [tokens] i64; of padding rows: any number from 0 on
   Segments segments;
+};
+
+// A part of a step as a step of its own: of each row the tokens that lie in one segment of
+// positions, the `round`-th from that of its first token on. So layers whose segments follow from
+// one another take a step segment by segment. Rows that are padding have no tokens in any round.
+// The part has one row more than the step, which is padding: what is left of its tokens.
+struct CutRowsArgs {
+  TensorView row_offsets;  // [rows + 1] i32
+  TensorView slots;        // [rows] i32, < 0: padding
+  TensorView positions;    // [rows] i64
+  int64_t segment = 1;     // positions of one
+  int round = 0;           // from 0
+  // Outputs. The part has room for `room` tokens: min(tokens, rows * segment) are enough.
+  TensorView part_offsets;    // [rows + 2] i32
+  TensorView part_slots;      // [rows + 1] i32
+  TensorView part_positions;  // [rows + 1] i64
+  TensorView part_tokens;     // [room] i32: the step's token that each is; of padding: 0
+  // [tokens] i32: the place in the part of those tokens of the step that are in it; of all other
+  // tokens, those of padding rows included: room.
+  TensorView places;
 };
 
 // Sorts a step's (token, memory) pairs into entries: by memory, then by row, then in token order.
@@ -95,6 +117,7 @@ class RoutingKernels {
   virtual void RouteTopK(const RouteTopKArgs& args) = 0;
   virtual void Dispatch(const DispatchArgs& args) = 0;
   virtual void IndexRows(const IndexRowsArgs& args) = 0;
+  virtual void CutRows(const CutRowsArgs& args) = 0;
   virtual void MixMemories(const MixMemoriesArgs& args) = 0;
 
   // Fused. False: nothing was done, the caller composes the above.

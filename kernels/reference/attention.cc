@@ -23,15 +23,30 @@ struct Rows {
   }
 };
 
-// The output of one head of the token at `position`.
-void Attend(const AttentionArgs& args, const Rows& keys, const Rows& values, int64_t position,
-            int64_t kv_head, const double* q, double* out) {
+// The output of one head of the token at `position`. `keys` and `values`: one or two of each.
+void Attend(const AttentionArgs& args, const std::vector<Rows>& keys,
+            const std::vector<Rows>& values, int64_t position, int64_t kv_head, const double* q,
+            double* out) {
   const int64_t key_dim = args.k.shape[2], value_dim = args.v.shape[2];
-  const int64_t first =
-      args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : int64_t{0};
-  std::vector<double> weights;
+  const int64_t first = args.window > 0    ? std::max<int64_t>(0, position - args.window + 1)
+                        : args.segment > 0 ? position - position % args.segment
+                                           : int64_t{0};
+  const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
+  // Of the rows of the prefix, then of positions.
+  std::vector<const double*> seen_keys, seen_values;
+  for (int64_t row = 0; row < prefix; ++row) {
+    const int64_t at = row * args.k.shape[1] + kv_head;
+    seen_keys.push_back(args.prefix_keys.as<double>() + at * key_dim);
+    seen_values.push_back(args.prefix_values.as<double>() + at * value_dim);
+  }
   for (int64_t p = first; p <= position; ++p) {
-    const double* k = keys.At(p) + kv_head * key_dim;
+    for (size_t i = 0; i < keys.size(); ++i) {
+      seen_keys.push_back(keys[i].At(p) + kv_head * key_dim);
+      seen_values.push_back(values[i].At(p) + kv_head * value_dim);
+    }
+  }
+  std::vector<double> weights;
+  for (const double* k : seen_keys) {
     double score = 0;
     for (int64_t i = 0; i < key_dim; ++i) score += q[i] * k[i];
     weights.push_back(args.scale * score);
@@ -40,10 +55,9 @@ void Attend(const AttentionArgs& args, const Rows& keys, const Rows& values, int
   double sum = 0;
   for (double& weight : weights) sum += weight = std::exp(weight - largest);
   std::fill_n(out, value_dim, 0.0);
-  for (int64_t p = first; p <= position; ++p) {
-    const double weight = weights[static_cast<size_t>(p - first)] / sum;
-    const double* v = values.At(p) + kv_head * value_dim;
-    for (int64_t i = 0; i < value_dim; ++i) out[i] += weight * v[i];
+  for (size_t row = 0; row < weights.size(); ++row) {
+    const double weight = weights[row] / sum;
+    for (int64_t i = 0; i < value_dim; ++i) out[i] += weight * seen_values[row][i];
   }
 }
 
@@ -61,9 +75,14 @@ void ReferenceKernels::Attention(const AttentionArgs& args) {
     if (slot < 0) continue;
     const int64_t begin = args.positions.as<int64_t>()[row];
     const int64_t end = begin + offsets[row + 1] - offsets[row];
-    CHECK(args.window > 0 || end <= held) << end << " positions in a table of " << held;
-    const Rows keys{args.keys, args.k, slot, offsets[row], begin};
-    const Rows values{args.values, args.v, slot, offsets[row], begin};
+    CHECK(args.window > 0 || args.segment > 0 || end <= held)
+        << end << " positions in a table of " << held;
+    std::vector<Rows> keys = {{args.keys, args.k, slot, offsets[row], begin}};
+    std::vector<Rows> values = {{args.values, args.v, slot, offsets[row], begin}};
+    if (!args.other_k.empty()) {
+      keys.push_back({args.other_keys, args.other_k, slot, offsets[row], begin});
+      values.push_back({args.other_values, args.other_v, slot, offsets[row], begin});
+    }
     for (int64_t position = begin; position < end; ++position) {
       const int64_t token = offsets[row] + position - begin;
       for (int64_t head = 0; head < heads; ++head) {
@@ -73,9 +92,14 @@ void ReferenceKernels::Attention(const AttentionArgs& args) {
       }
     }
     for (int64_t p = std::max(begin, end - held); p < end; ++p) {
-      std::copy_n(keys.At(p), kv_heads * key_dim, reinterpret_cast<double*>(args.keys.At(slot, p)));
-      std::copy_n(values.At(p), kv_heads * value_dim,
-                  reinterpret_cast<double*>(args.values.At(slot, p)));
+      for (const Rows& rows : keys) {
+        std::copy_n(rows.At(p), kv_heads * key_dim,
+                    reinterpret_cast<double*>(rows.context.At(slot, p)));
+      }
+      for (const Rows& rows : values) {
+        std::copy_n(rows.At(p), kv_heads * value_dim,
+                    reinterpret_cast<double*>(rows.context.At(slot, p)));
+      }
     }
   }
 }

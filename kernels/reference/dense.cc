@@ -295,15 +295,19 @@ void ReferenceKernels::Rope(const RopeArgs& args) {
   Check(args, reference::kTypes);
   const int64_t tokens = args.x.shape[0], heads = args.x.shape[1], half = args.x.shape[2] / 2;
   for (int64_t t = 0; t < tokens; ++t) {
-    const auto position = static_cast<double>(args.positions.as<int64_t>()[t]);
+    const int64_t at_token = args.positions.as<int64_t>()[t];
+    const auto position = static_cast<double>(args.period > 0 ? at_token % args.period : at_token);
     for (int64_t j = 0; j < half; ++j) {
-      const double angle = position * args.frequencies.as<float>()[j];
+      double frequency = args.frequencies.as<float>()[j];
+      if (args.frequencies.shape.rank == 2) frequency += args.frequencies.as<float>()[half + j];
+      const double angle = position * frequency;
       const double cos = std::cos(angle), sin = std::sin(angle);
       for (int64_t h = 0; h < heads; ++h) {
-        const int64_t at = (t * heads + h) * 2 * half + j;
-        const double a = args.x.as<double>()[at], b = args.x.as<double>()[at + half];
+        const int64_t at = (t * heads + h) * 2 * half + (args.interleaved ? 2 * j : j);
+        const int64_t other = at + (args.interleaved ? 1 : half);
+        const double a = args.x.as<double>()[at], b = args.x.as<double>()[other];
         args.y.as<double>()[at] = a * cos - b * sin;
-        args.y.as<double>()[at + half] = b * cos + a * sin;
+        args.y.as<double>()[other] = b * cos + a * sin;
       }
     }
   }

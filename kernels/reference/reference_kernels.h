@@ -40,6 +40,7 @@ class ReferenceKernels : public Kernels {
   void RouteTopK(const RouteTopKArgs& args) override;
   void Dispatch(const DispatchArgs& args) override;
   void IndexRows(const IndexRowsArgs& args) override;
+  void CutRows(const CutRowsArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   // memory_rules.cc
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
@@ -57,6 +58,10 @@ class ReferenceKernels : public Kernels {
   void Discretize(const DiscretizeArgs& args) override;
   // attention.cc
   void Attention(const AttentionArgs& args) override;
+  // neural_memory.cc
+  void NeuralMemory(const NeuralMemoryArgs& args) override;
+  void KeepGate(const KeepGateArgs& args) override;
+  void ChunkMean(const ChunkMeanArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "kernels/cut_rows.h"
 #include "kernels/float16.h"
 #include "kernels/reference/reference_kernels.h"
 
@@ -95,7 +96,7 @@ void ReferenceKernels::IndexRows(const IndexRowsArgs& args) {
   Check(args, reference::kTypes);
   const int32_t* offsets = args.row_offsets.as<int32_t>();
   for (int64_t row = 0; row < args.slots.shape[0]; ++row) {
-    const int64_t position = args.positions.as<int64_t>()[row];
+    const int64_t position = args.prefix + args.positions.as<int64_t>()[row];
     for (int32_t t = offsets[row]; t < offsets[row + 1]; ++t) {
       args.token_positions.as<int64_t>()[t] = std::max<int64_t>(position, 0) + t - offsets[row];
     }
@@ -103,6 +104,11 @@ void ReferenceKernels::IndexRows(const IndexRowsArgs& args) {
     args.segments.fresh.as<int32_t>()[row] =
         position == 0 && offsets[row] < offsets[row + 1] ? 1 : 0;
   }
+}
+
+void ReferenceKernels::CutRows(const CutRowsArgs& args) {
+  Check(args, reference::kTypes);
+  CutRowsOnHost(args);
 }
 
 void ReferenceKernels::MixMemories(const MixMemoriesArgs& args) {

@@ -28,6 +28,7 @@ class ResidualBlock final : public Block {
     return block;
   }
 
+  absl::Status Prepare(Backend& backend) const override { return mixer_->Prepare(backend); }
   absl::Status InitState(Backend& backend, std::byte* slab) const override {
     return mixer_->InitState(backend, slab);
   }

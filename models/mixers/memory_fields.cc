@@ -6,8 +6,8 @@
 
 namespace mneme {
 
-MemoryFields::MemoryFields(const LayerBuilder& builder, const RoutingConfig& routing)
-    : builder_(builder), memories_(routing.all_memories()) {
+MemoryFields::MemoryFields(const LayerBuilder& builder, const RoutingConfig& routing, bool prefix)
+    : builder_(builder), memories_(routing.all_memories()), prefix_(prefix) {
   if (!routing.routed()) return;
   written_ = builder.AddState({.name = "written", .dtype = DType::kU8, .shape = {memories_}});
 }
@@ -18,7 +18,10 @@ StateField MemoryFields::Add(absl::string_view name, DType dtype, Shape shape,
   return builder_.AddState({.name = std::string(name),
                             .dtype = dtype,
                             .shape = shape,
-                            .guard = flags ? StateGuard::kFlags : StateGuard::kFed,
+                            .initial = prefix_ ? StateInitial::kEager : StateInitial::kZero,
+                            .guard = flags     ? StateGuard::kFlags
+                                     : prefix_ ? StateGuard::kAlways
+                                               : StateGuard::kFed,
                             .flags = written_.index,
                             .row_values = row_values});
 }
@@ -39,6 +42,11 @@ StateField MemoryFields::AddMatricesAs(DType dtype, absl::string_view name, int 
 StateField MemoryFields::AddMatrices(absl::string_view name, int heads, int value_dim,
                                      int key_dim) const {
   return AddMatricesAs(builder_.network.state_format.memory_dtype, name, heads, value_dim, key_dim);
+}
+
+StateField MemoryFields::AddExactVector(absl::string_view name, int channels) const {
+  const bool f64 = builder_.network.state_format.memory_dtype == DType::kF64;
+  return Add(name, f64 ? DType::kF64 : DType::kF32, {memories_, channels}, 0);
 }
 
 StateField MemoryFields::AddExactMatrices(absl::string_view name, int heads, int value_dim,

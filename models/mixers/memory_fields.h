@@ -12,10 +12,11 @@ namespace mneme {
 
 // Adds the fields of a layer. They are read as zeros until they are written: behind a router a flag
 // for each memory says whether it was (the field `written`, cleared in new sessions), without one
-// whether the session was fed at all.
+// whether the session was fed at all. Behind a prefix they begin as that left them, and are copied
+// into every new session.
 class MemoryFields {
  public:
-  MemoryFields(const LayerBuilder& builder, const RoutingConfig& routing);
+  MemoryFields(const LayerBuilder& builder, const RoutingConfig& routing, bool prefix = false);
 
   const LayerBuilder& builder() const { return builder_; }
   // DispatchArgs::written. A field without bytes where there is no router.
@@ -27,6 +28,8 @@ class MemoryFields {
   StateField AddMatrices(absl::string_view name, int heads, int value_dim, int key_dim) const;
   // The same, in f32 where other matrices have fewer bits.
   StateField AddExactMatrices(absl::string_view name, int heads, int value_dim, int key_dim) const;
+  // A number for each channel, likewise.
+  StateField AddExactVector(absl::string_view name, int channels) const;
 
  private:
   StateField Add(absl::string_view name, DType dtype, Shape shape, int row_values) const;
@@ -35,6 +38,7 @@ class MemoryFields {
 
   const LayerBuilder& builder_;
   const int memories_;
+  const bool prefix_;
   StateField written_;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "kernels/tensor.h"
+#include "models/context_tables.h"
 
 namespace mneme {
 namespace {
@@ -24,6 +25,10 @@ class LanguageModel final : public Network {
     if (const int count = parts.info.positions; count > 0) {
       MNEME_ASSIGN_OR_RETURN(network->positions_, weights.Table(parts.positions, count, model_dim));
       network->uses_row_index_ = true;
+    }
+    if (parts.prefix > 0) {
+      MNEME_ASSIGN_OR_RETURN(network->prefix_rows_,
+                             weights.Table(parts.prefix_rows, parts.prefix, model_dim));
     }
     for (int i = 0; i < parts.info.layers; ++i) {
       const LayerBuilder layer{.network = builder,
@@ -49,12 +54,58 @@ class LanguageModel final : public Network {
           "\" is used as the head; if the model was trained with a head of its own, that is "
           "missing, and what the model says means nothing"));
     }
+    if (parts.prefix > 0) {
+      MNEME_ASSIGN_OR_RETURN(network->initial_,
+                             weights.Reserve(DType::kU8, {builder.state.fixed_bytes()}));
+    }
     return network;
   }
 
   const NetworkInfo& info() const override { return info_; }
 
+  absl::Status Prepare(Backend& backend, const StateLayout& layout,
+                       Workspace& workspace) const override {
+    for (const auto& block : blocks_) MNEME_RETURN_IF_ERROR(block->Prepare(backend));
+    const int rows = prefix();
+    if (rows == 0) return absl::OkStatus();
+    MNEME_ASSIGN_OR_RETURN(const Buffer slab, Buffer::Allocate(backend, layout.slab_bytes()));
+    backend.Zero(slab.data(), layout.fixed_bytes());
+    MNEME_ASSIGN_OR_RETURN(const ContextTables tables,
+                           ContextTables::Create(backend, layout, slab.data(), /*slots=*/1));
+    // One row of one token of slot 0, at position 0: behind as much of the prefix as is there.
+    MNEME_ASSIGN_OR_RETURN(const Tensor numbers, Tensor::Allocate(backend, DType::kI32, {4}));
+    MNEME_ASSIGN_OR_RETURN(const Tensor position, Tensor::Allocate(backend, DType::kI64, {1}));
+    backend.Zero(position.view().data, position.view().bytes());
+    const auto part = [&](int64_t first, int64_t count) {
+      return TensorView{numbers.view().as<int32_t>() + first, DType::kI32, {count}};
+    };
+    const StepBatch batch{.tokens = 1,
+                          .rows = 1,
+                          .longest_row = 1,
+                          .token_ids = part(0, 1),
+                          .row_offsets = part(1, 2),
+                          .slots = part(3, 1),
+                          .positions = position.view()};
+    for (int32_t row = 0; row < rows; ++row) {
+      const int32_t values[] = {row, 0, 1, 0};
+      backend.CopyFromHost(numbers.view().data, values, sizeof(values));
+      const Workspace::Scope scope(workspace);
+      ForwardContext ctx{.backend = backend,
+                         .workspace = workspace,
+                         .batch = batch,
+                         .slabs = {slab.data(), layout.slab_bytes()},
+                         .contexts = tables.tables(),
+                         .prefix = row,
+                         .prepares = true};
+      BlockStream stream = Enter(ctx, prefix_rows_);
+      for (const auto& block : blocks_) block->Forward(ctx, stream);
+    }
+    backend.Copy(initial_.data, slab.data(), layout.fixed_bytes());
+    return backend.Synchronize();
+  }
+
   absl::Status InitState(Backend& backend, std::byte* slab) const override {
+    if (prefix() > 0) backend.Copy(slab, initial_.data, initial_.bytes());
     for (const auto& block : blocks_) MNEME_RETURN_IF_ERROR(block->InitState(backend, slab));
     return absl::OkStatus();
   }
@@ -89,14 +140,11 @@ class LanguageModel final : public Network {
                const TensorView& logits) const override {
     const Workspace::Scope scope(step.workspace);
     ForwardContext ctx = step;
-    if (uses_row_index_) ctx.row_index = IndexRows(ctx);
-    if (first_values_ > 0) ctx.first_values = ctx.Temp({ctx.batch.tokens, first_values_});
-    BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
-    ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = stream.hidden});
-    if (info_.positions > 0) {
-      ctx.kernels().AddPositions(
-          {.positions = ctx.row_index.token_positions, .table = positions_, .y = stream.hidden});
+    if (prefix() > 0) {
+      ctx.prefix = prefix();
+      ctx.initial = initial_.as<std::byte>();
     }
+    BlockStream stream = Enter(ctx, embeddings_);
     const bool has_logits = RunBlocks(ctx, stream, logit_tokens, logits);
     const int64_t rows = logit_tokens.shape[0];
     if (rows == 0 || has_logits) return;
@@ -108,22 +156,20 @@ class LanguageModel final : public Network {
   }
 
  private:
-  static RowIndex IndexRows(ForwardContext& ctx) {
-    const StepBatch& batch = ctx.batch;
-    const RowIndex index = {.token_positions = ctx.workspace.Temp(DType::kI64, {batch.tokens}),
-                            .segments = {.count = batch.rows,
-                                         .offsets = batch.row_offsets,
-                                         .slots = batch.slots,
-                                         .memories = ctx.TempIndices({batch.rows}),
-                                         .fresh = ctx.TempIndices({batch.rows}),
-                                         .longest = batch.longest_row,
-                                         .longer = batch.longer_rows}};
-    ctx.kernels().IndexRows({.row_offsets = batch.row_offsets,
-                             .slots = batch.slots,
-                             .positions = batch.positions,
-                             .token_positions = index.token_positions,
-                             .segments = index.segments});
-    return index;
+  int prefix() const { return static_cast<int>(prefix_rows_.shape[0]); }
+
+  // What all blocks use of a step, and its tokens' rows of `table`. In the caller's workspace
+  // scope.
+  BlockStream Enter(ForwardContext& ctx, const TensorView& table) const {
+    if (uses_row_index_) ctx.row_index = IndexRows(ctx);
+    if (first_values_ > 0) ctx.first_values = ctx.Temp({ctx.batch.tokens, first_values_});
+    const BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
+    ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = table, .y = stream.hidden});
+    if (info_.positions > 0) {
+      ctx.kernels().AddPositions(
+          {.positions = ctx.row_index.token_positions, .table = positions_, .y = stream.hidden});
+    }
+    return stream;
   }
 
   // Whether the logits are there as well.
@@ -170,8 +216,10 @@ class LanguageModel final : public Network {
   }
 
   NetworkInfo info_;
-  TensorView embeddings_;  // [vocab, model_dim] as stored
-  TensorView positions_;   // [info.positions, model_dim] as stored, or empty
+  TensorView embeddings_;   // [vocab, model_dim] as stored
+  TensorView positions_;    // [info.positions, model_dim] as stored, or empty
+  TensorView prefix_rows_;  // [prefix, model_dim] as stored; or no rows
+  TensorView initial_;      // the slab behind the prefix, but for its growing part
   std::vector<std::unique_ptr<Block>> blocks_;
   bool uses_row_index_ = false;  // of any block, or for the positions
   int first_values_ = 0;

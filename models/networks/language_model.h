@@ -26,7 +26,11 @@ struct LanguageModelParts {
   bool says_tied = false;   // by the configuration; the checkpoint decides,
   bool obeys_tied = false;  // unless this is set: then a tied network has no use for a head
   int first_values = 0;     // channels of ForwardContext::first_values
-  BlockMaker block;         // called for each layer in turn
+  // Rows of `prefix_rows`, which go through the blocks before a session's first token. They are the
+  // same for all sessions, and do so once.
+  int prefix = 0;
+  std::string prefix_rows = "model.persistent_memory";
+  BlockMaker block;  // called for each layer in turn
 };
 
 absl::StatusOr<std::unique_ptr<Network>> MakeLanguageModel(const NetworkBuilder& builder,

@@ -39,13 +39,13 @@ class ServingTest : public ::testing::Test {
 
 TEST_F(ServingTest, GreedyTokensAreThoseOfTheReference) {
   const Golden golden = ReadGolden("mom");
-  v1::GenerateRequest request = Greedy("", static_cast<int>(golden.greedy_from_16.size()));
+  v1::GenerateRequest request = Greedy("", static_cast<int>(golden.greedy.size()));
   for (int i = 0; i < 16; ++i) request.mutable_token_ids()->add_ids(golden.input_ids[i]);
   const Answer answer = Generate(request);
   ASSERT_TRUE(answer.status.ok()) << answer.status;
-  EXPECT_THAT(answer.tokens, ElementsAreArray(golden.greedy_from_16));
+  EXPECT_THAT(answer.tokens, ElementsAreArray(golden.greedy));
   EXPECT_EQ(answer.finished.usage().prompt_tokens(), 16);
-  EXPECT_EQ(answer.finished.usage().completion_tokens(), golden.greedy_from_16.size());
+  EXPECT_EQ(answer.finished.usage().completion_tokens(), golden.greedy.size());
   EXPECT_EQ(answer.outputs.back().finish_reason(), v1::FINISH_REASON_LENGTH);
 }
 

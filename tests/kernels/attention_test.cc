@@ -23,6 +23,9 @@ struct Dims {
   int heads = 1, kv_heads = 1, key_dim = 16, value_dim = 16;
   int window = 0;
   int64_t blocks = 4;
+  int prefix = 0;  // rows, with the numbers of the positions that would be there
+  int segment = 0;
+  bool others = false;  // a second key and value of each position
 
   int64_t keys() const { return int64_t{kv_heads} * key_dim; }
   int64_t values() const { return int64_t{kv_heads} * value_dim; }
@@ -48,7 +51,8 @@ class Contexts {
       : bench_(bench),
         dims_(dims),
         dtype_(bench.backend().state_format().context_dtype),
-        block_bytes_(kContextBlock * (dims.keys() + dims.values()) * SizeOf(dtype_) + kGap),
+        fields_bytes_(kContextBlock * (dims.keys() + dims.values()) * SizeOf(dtype_)),
+        block_bytes_((dims.others ? 2 : 1) * fields_bytes_ + kGap),
         bytes_(static_cast<size_t>(slots * dims.blocks * block_bytes_), std::byte{0xff}) {
     SeededRandom random(static_cast<uint64_t>(slots * 100 + dims.blocks));
     for (const int place : random.Permutation(static_cast<int>(slots * dims.blocks))) {
@@ -66,6 +70,12 @@ class Contexts {
   ContextView keys() const { return View(kGap / 2, dims_.keys()); }
   ContextView values() const {
     return View(kGap / 2 + kContextBlock * dims_.keys() * SizeOf(dtype_), dims_.values());
+  }
+
+  ContextView other_keys() const { return View(kGap / 2 + fields_bytes_, dims_.keys()); }
+  ContextView other_values() const {
+    return View(kGap / 2 + fields_bytes_ + kContextBlock * dims_.keys() * SizeOf(dtype_),
+                dims_.values());
   }
 
   // What `values` has at the position's index becomes its row.
@@ -138,7 +148,7 @@ class Contexts {
   Workbench& bench_;
   Dims dims_;
   DType dtype_;
-  int64_t block_bytes_;
+  int64_t fields_bytes_, block_bytes_;
   std::vector<std::byte> bytes_;
   std::vector<int64_t> offsets_;
   Tensor memory_, table_;
@@ -152,7 +162,8 @@ struct Problem {
   double spread = 1;  // of the scores, roughly
 
   std::vector<double> Numbers(int what, int slot, int64_t position, int64_t n, double scale) const {
-    SeededRandom random(static_cast<uint64_t>((position * 8 + slot) * 3 + what + 1));
+    SeededRandom random(
+        static_cast<uint64_t>(((position + dims.prefix) * 8 + slot) * 3 + what + 1));
     return random.NormalValues(n, scale, DType::kBF16);
   }
   std::vector<double> Keys(int slot, int64_t p) const {
@@ -161,6 +172,7 @@ struct Problem {
   std::vector<double> Values(int slot, int64_t p) const {
     return Numbers(1, slot, p, dims.values(), 1);
   }
+  static constexpr int64_t kOthers = 1000;  // numbers of second keys are those of positions far on
   std::vector<double> Queries(int slot, int64_t p) const {
     return Numbers(2, slot, p, int64_t{dims.heads} * dims.key_dim, spread);
   }
@@ -213,6 +225,27 @@ std::vector<double> Step(Workbench& bench, Contexts& contexts, const Problem& pr
   auto place = Tensor::Allocate(bench.backend(), DType::kI64, {static_cast<int64_t>(rows.size())});
   bench.backend().CopyFromHost(place->view().data, places.data(), place->view().bytes());
   const TensorView out = bench.NewActivations({tokens, dims.heads, dims.value_dim});
+  std::vector<double> prefix_keys, prefix_values;
+  for (int64_t p = -dims.prefix; p < 0; ++p) {
+    append(prefix_keys, problem.Keys(0, p));
+    append(prefix_values, problem.Values(0, p));
+  }
+  TensorView first_keys, first_values, other_k, other_v;
+  if (dims.others) {
+    std::vector<double> keys, values;
+    for (const RowSpec& row : rows) {
+      for (int64_t p = row.position; p < row.position + row.length; ++p) {
+        append(keys, problem.Keys(std::max(row.slot, 0), p + Problem::kOthers));
+        append(values, problem.Values(std::max(row.slot, 0), p + Problem::kOthers));
+      }
+    }
+    other_k = bench.Activations(keys, {tokens, dims.kv_heads, dims.key_dim});
+    other_v = bench.Activations(values, {tokens, dims.kv_heads, dims.value_dim});
+  }
+  if (dims.prefix > 0) {
+    first_keys = bench.Activations(prefix_keys, {dims.prefix, dims.kv_heads, dims.key_dim});
+    first_values = bench.Activations(prefix_values, {dims.prefix, dims.kv_heads, dims.value_dim});
+  }
   bench.kernels().Attention({.q = bench.Activations(q, {tokens, dims.heads, dims.key_dim}),
                              .k = bench.Activations(k, {tokens, dims.kv_heads, dims.key_dim}),
                              .v = bench.Activations(v, {tokens, dims.kv_heads, dims.value_dim}),
@@ -224,6 +257,13 @@ std::vector<double> Step(Workbench& bench, Contexts& contexts, const Problem& pr
                              .scale = scale,
                              .keys = contexts.keys(),
                              .values = contexts.values(),
+                             .prefix_keys = first_keys,
+                             .prefix_values = first_values,
+                             .segment = dims.segment,
+                             .other_k = other_k,
+                             .other_v = other_v,
+                             .other_keys = dims.others ? contexts.other_keys() : ContextView{},
+                             .other_values = dims.others ? contexts.other_values() : ContextView{},
                              .out = out});
   const std::vector<double> all = bench.Read(out);
   std::vector<double> active;
@@ -321,6 +361,102 @@ TEST_P(AttentionTest, MatchesReferenceOnRaggedRows) {
        {Dims{1, 1, 16, 16}, Dims{4, 2, 16, 16}, Dims{6, 2, 24, 40}, Dims{8, 1, 64, 64},
         Dims{3, 3, 1, 1}, Dims{2, 2, 7, 13}, Dims{5, 1, 128, 128}}) {
     ExpectReference({.dims = dims, .rows = rows});
+  }
+}
+
+TEST_P(AttentionTest, APrefixIsAsPositionsThatAreAlwaysSeen) {
+  for (const int prefix : {1, 5, 64, 130}) {
+    for (const Dims& plain : {Dims{1, 1, 16, 16}, Dims{6, 2, 24, 40}}) {
+      Dims dims = plain;
+      dims.prefix = prefix;
+      for (const std::vector<RowSpec>& rows :
+           {std::vector<RowSpec>{{0, 0, 20}}, {{0, 0, 1}}, {{0, 40, 1}}, {{0, 40, 30}}}) {
+        std::vector<RowSpec> behind = rows;
+        behind[0].position += prefix;
+        const Problem whole = {.dims = plain, .rows = behind};
+        const std::vector<double> want = Outputs(*reference_, whole);
+        const Problem problem = {.dims = dims, .rows = rows};
+        EXPECT_THAT(Outputs(*backend_, problem), IsWithin(Bound(whole), want)) << prefix;
+        EXPECT_THAT(Outputs(*reference_, problem), IsWithin(Bound(whole), want)) << prefix;
+      }
+      dims.window = 7;
+      const Problem windowed = {.dims = dims, .rows = {{0, 40, 30}}};
+      const double bound = 16 * (SumError(prefix + 7) + SumError(plain.key_dim) + kFunctionError);
+      EXPECT_LE(RelativeError(Outputs(*backend_, windowed), Outputs(*reference_, windowed)), bound);
+      Dims unseen = plain;
+      unseen.window = 7;
+      EXPECT_GT(
+          RelativeError(Outputs(*reference_, windowed),
+                        Outputs(*reference_, {.dims = unseen, .rows = {{0, 40 + prefix, 30}}})),
+          0.01)
+          << "the prefix is seen";
+    }
+  }
+}
+
+// Against plain sums, whole and in steps of many sizes.
+TEST_P(AttentionTest, ASegmentSeesTwoKeysOfEachOfItsPositions) {
+  for (const int segment : {1, 5, 16, 64, 70}) {
+    for (const int prefix : {0, 3}) {
+      Dims dims = {.heads = 4, .kv_heads = 2, .key_dim = 24, .value_dim = 20, .blocks = 2};
+      dims.segment = segment;
+      dims.others = true;
+      dims.prefix = prefix;
+      constexpr int kTokens = 150;
+      const Problem problem = {.dims = dims, .rows = {{0, 0, kTokens}}};
+      std::vector<double> want;
+      for (int64_t p = 0; p < kTokens; ++p) {
+        std::vector<std::vector<double>> keys, values;
+        for (int64_t m = -prefix; m < 0; ++m) {
+          keys.push_back(problem.Keys(0, m));
+          values.push_back(problem.Values(0, m));
+        }
+        for (int64_t m = p - p % segment; m <= p; ++m) {
+          for (const int64_t other : {int64_t{0}, Problem::kOthers}) {
+            keys.push_back(problem.Keys(0, m + other));
+            values.push_back(problem.Values(0, m + other));
+          }
+        }
+        const std::vector<double> q = problem.Queries(0, p);
+        for (int h = 0; h < dims.heads; ++h) {
+          const int g = h / 2;
+          double total = 0;
+          std::vector<double> out(static_cast<size_t>(dims.value_dim));
+          for (size_t j = 0; j < keys.size(); ++j) {
+            double score = 0;
+            for (int i = 0; i < dims.key_dim; ++i) {
+              score += q[h * dims.key_dim + i] * keys[j][g * dims.key_dim + i];
+            }
+            const double weight = std::exp(score * ScaleOf(dims));
+            total += weight;
+            for (int i = 0; i < dims.value_dim; ++i) {
+              out[i] += weight * values[j][g * dims.value_dim + i];
+            }
+          }
+          for (const double value : out) want.push_back(value / total);
+        }
+      }
+      const double bound =
+          16 * (SumError(2 * segment + prefix) + SumError(dims.key_dim) + kFunctionError);
+      EXPECT_LE(RelativeError(Outputs(*reference_, problem), want), 1e-6);
+      const std::vector<double> whole = Outputs(*backend_, problem);
+      EXPECT_LE(RelativeError(whole, want), bound) << segment;
+      Workbench bench(*backend_);
+      Contexts contexts(bench, dims, 1);
+      std::vector<double> parts;
+      int64_t fed = 0;
+      for (int i = 0; fed < kTokens; ++i) {
+        const int sizes[] = {1, 7, 30, 2};
+        const int size = std::min(sizes[i % 4], static_cast<int>(kTokens - fed));
+        const auto part = Step(bench, contexts, problem, {{0, fed, size}});
+        parts.insert(parts.end(), part.begin(), part.end());
+        fed += size;
+      }
+      EXPECT_LE(RelativeError(parts, want), bound) << segment;
+      if (GetParam().bit_exact()) {
+        EXPECT_THAT(parts, HasSameBits(whole));
+      }
+    }
   }
 }
 

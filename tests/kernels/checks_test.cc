@@ -234,6 +234,54 @@ TEST_P(ChecksDeathTest, ConvolutionsHaveTwoActivations) {
   EXPECT_DEATH(kernels().ShortConv(convolution), "neither silu nor nothing");
 }
 
+TEST_P(ChecksDeathTest, NeuralMemories) {
+  const auto segments = Segments{.count = 1,
+                                 .offsets = View({2}, DType::kI32),
+                                 .slots = View({1}, DType::kI32),
+                                 .memories = View({1}, DType::kI32),
+                                 .fresh = View({1}, DType::kI32)};
+  const StateView state = {.base = reinterpret_cast<std::byte*>(memory), .dtype = Act({1}).dtype};
+  NeuralMemoryArgs plain = {.network = {.depth = 2, .hidden = 6},
+                            .q = Act({2, 3, 4}),
+                            .k = Act({2, 3, 4}),
+                            .v = Act({2, 3, 4}),
+                            .rate = Act({2, 3}),
+                            .positions = View({2}, DType::kI64),
+                            .segments = segments,
+                            .out = Act({2, 3, 4})};
+  for (int t = 0; t < 2; ++t) {
+    plain.weights.at[t] = state;
+    plain.initial_weights.at[t] = t == 0 ? View({3, 4, 6}) : View({3, 6, 4});
+  }
+  NeuralMemoryArgs args = plain;
+  args.v = Act({2, 3, 5});
+  EXPECT_DEATH(kernels().NeuralMemory(args), "v has shape \\[2, 3, 5\\], expected \\[2, 3, 4\\]");
+  args = plain;
+  args.network.depth = kMaxMemoryDepth + 1;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "depth 5");
+  args = plain;
+  args.initial_weights.at[1] = View({3, 4, 6});
+  EXPECT_DEATH(kernels().NeuralMemory(args), "initial weights has shape");
+  args = plain;
+  args.momentum = Act({2, 3});
+  EXPECT_DEATH(kernels().NeuralMemory(args), "momenta 0");
+  args = plain;
+  args.step = 2;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "anchor_period 1");
+  args.anchor_period = 2;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "gradients 0");
+  args = plain;
+  args.read = NeuralMemoryArgs::Read::kAhead;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "reading ahead");
+  args.read = NeuralMemoryArgs::Read::kFrozen;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "no F to read");
+  args = plain;
+  args.network.norm = MemoryNetwork::Norm::kRms;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "a norm without a gain");
+  EXPECT_DEATH(kernels().KeepGate({.x = Act({2, 3}), .y = Act({2, 4})}), "y has shape");
+  EXPECT_DEATH(kernels().ChunkMean({.x = Act({2, 3}), .chunk = 0}), "chunk");
+}
+
 TEST_P(ChecksDeathTest, Scans) {
   const auto segments = Segments{.count = 1,
                                  .offsets = View({2}, DType::kI32),

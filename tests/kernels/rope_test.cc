@@ -29,6 +29,15 @@ struct RopeProblem {
     args.x = bench.Activations(x, shape);
     args.positions = bench.Longs(positions);
     args.frequencies = bench.Floats(frequencies, {dim / 2});
+    if (in_two) {
+      std::vector<double> parts = frequencies;
+      for (const double frequency : frequencies) {
+        parts.push_back(RoundTo(frequency * 0x1.23p-25, DType::kF32));
+      }
+      args.frequencies = bench.Floats(parts, {2, dim / 2});
+    }
+    args.period = period;
+    args.interleaved = interleaved;
     args.y = in_place ? args.x : bench.NewActivations(shape);
     bench.kernels().Rope(args);
     return bench.Read(args.y);
@@ -41,8 +50,11 @@ struct RopeProblem {
     const int half = dim / 2;
     for (size_t i = 0; i < x.size(); ++i) {
       const size_t j = i % dim;
-      const size_t other = j < static_cast<size_t>(half) ? i + half : i - half;
-      const double angle = static_cast<double>(positions[i / dim / heads]) * frequencies[j % half];
+      const size_t other = interleaved                     ? i ^ 1
+                           : j < static_cast<size_t>(half) ? i + half
+                                                           : i - half;
+      const double angle = static_cast<double>(positions[i / dim / heads]) *
+                           frequencies[interleaved ? j / 2 : j % half];
       bound.push_back((kFunctionError + 3 * kUnitF32 + angle * 0x1p-52) *
                           (std::abs(x[i]) + std::abs(x[other])) +
                       kTinyF32);
@@ -52,6 +64,8 @@ struct RopeProblem {
 
   std::vector<int64_t> positions;
   int heads, dim;
+  bool in_two = false, interleaved = false;
+  int64_t period = 0;
   std::vector<double> x, frequencies;
 };
 
@@ -103,6 +117,36 @@ TEST_P(RopeTest, NeitherThreadsNorOtherTokensChangeABit) {
 
 TEST_P(RopeTest, NoTokensAreNoWork) {
   EXPECT_TRUE(RopeProblem(5, {}, 2, 16).Run(*backend_).empty());
+}
+
+TEST_P(RopeTest, NeighboursAsPairsPositionsThatBeginAnewAndExactFrequencies) {
+  const auto reference = MakeReference();
+  uint64_t seed = 900;
+  for (const int dim : {2, 6, 32, 130}) {
+    for (const bool interleaved : {false, true}) {
+      for (const int64_t period : {int64_t{0}, int64_t{16}}) {
+        RopeProblem problem(++seed, {0, 1, 15, 16, 40, (int64_t{1} << 24) + 5}, 3, dim);
+        problem.interleaved = interleaved;
+        problem.period = period;
+        problem.in_two = true;
+        const std::vector<double> want = problem.Run(*reference);
+        EXPECT_THAT(problem.Run(*backend_), IsWithin(problem.Bound(), want)) << "seed " << seed;
+        EXPECT_THAT(problem.Run(*backend_, /*in_place=*/true), HasSameBits(problem.Run(*backend_)));
+        if (period == 0) continue;
+        RopeProblem within = problem;
+        within.period = 0;
+        for (int64_t& position : within.positions) position %= period;
+        EXPECT_THAT(problem.Run(*backend_), HasSameBits(within.Run(*backend_)));
+      }
+    }
+  }
+  // Two heads' halves of a number side by side: pairs of neighbours are pairs half a head apart.
+  RopeProblem apart(950, {3}, 1, 4);
+  RopeProblem neighbours = apart;
+  neighbours.interleaved = true;
+  neighbours.x = {apart.x[0], apart.x[2], apart.x[1], apart.x[3]};
+  const std::vector<double> y = apart.Run(*backend_), z = neighbours.Run(*backend_);
+  EXPECT_LE(RelativeError({z[0], z[2], z[1], z[3]}, y), 4 * kUnitF32);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, RopeTest, testing::ValuesIn(AvailableBackends()), BackendName);

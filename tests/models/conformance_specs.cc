@@ -109,6 +109,46 @@ std::vector<ModelSpec> LlamaSpecs(absl::string_view model_type) {
   return {spec, biased};
 }
 
+// A tiny shape with other values for some keys, and weights large enough for every part to matter.
+ModelSpec TrainedSpec(absl::string_view shape, const char* changes) {
+  ModelSpec spec = *SpecOfShape(shape);
+  spec.config.update(nlohmann::ordered_json::parse(changes));
+  spec.dtype = DType::kF32;
+  spec.initializer_range = 0.12;
+  spec.convolution_range = 0.5;
+  return spec;
+}
+
+// Each way to keep a memory that is trained: what is stored beside it, in front of it, and when.
+std::vector<ModelSpec> TrainedSpecs(absl::string_view model_type) {
+  if (model_type == "ttt") {
+    return {TrainedSpec("ttt-linear-tiny", R"({"pre_conv": false, "share_qk": false})"),
+            TrainedSpec("ttt-mlp-tiny", R"({"mini_batch_size": 5})")};
+  }
+  return {TrainedSpec("titans-lmm-tiny", R"({"num_persistent_tokens": 3,
+                                             "persistent_kind": "prefix"})"),
+          TrainedSpec("titans-lmm-tiny", R"({"memory_step_size": 4, "memory_anchor_period": 12,
+                                             "memory_gate_pooling": "gate_mean",
+                                             "memory_norm": "rms", "memory_decay": "gdn",
+                                             "num_persistent_tokens": 6,
+                                             "persistent_kind": "prefix"})"),
+          TrainedSpec("titans-lmm-tiny", R"({"memory_step_size": 3, "memory_anchor_period": null,
+                                             "memory_gate_pooling": "input_mean",
+                                             "memory_norm": "layer", "memory_depth": 3,
+                                             "memory_momentum_order": 0, "memory_output": "none",
+                                             "memory_conv_kernel": 0})"),
+          TrainedSpec("titans-mac-tiny", "{}"),
+          TrainedSpec("titans-mac-tiny", R"({"segment_length": 6, "memory_anchor_period": 6})"),
+          TrainedSpec("titans-mac-tiny", R"({"segment_length": 70, "memory_step_size": 4,
+                                             "memory_anchor_period": 8,
+                                             "memory_gate_pooling": "gate_mean",
+                                             "mac_output_memory": "segment_start"})"),
+          TrainedSpec("titans-mag-tiny", R"({"memory_anchor_period": 7,
+                                             "memory_read": "anchor"})"),
+          TrainedSpec("titans-mal-tiny", R"({"memory_depth": 1, "attention_kind": "full",
+                                             "mal_inner_residual": false})")};
+}
+
 }  // namespace
 
 std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
@@ -145,6 +185,7 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
     }
   }
   if (model_type == "transformer") return TransformerSpecs();
+  if (model_type == "titans" || model_type == "ttt") return TrainedSpecs(model_type);
   if (model_type == "llama" || model_type == "mistral") return LlamaSpecs(model_type);
   return specs;
 }

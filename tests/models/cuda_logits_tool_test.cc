@@ -25,8 +25,8 @@ class CudaLogitsToolTest : public testing::TestWithParam<std::string> {
     if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
     golden_ = ReadGolden(GetParam());
     folder_.Write("ids", absl::StrJoin(golden_.input_ids, " "));
-    folder_.Write("ids16",
-                  absl::StrJoin(golden_.input_ids.begin(), golden_.input_ids.begin() + 16, " "));
+    folder_.Write("prompt", absl::StrJoin(golden_.input_ids.begin(),
+                                          golden_.input_ids.begin() + golden_.greedy_begin, " "));
   }
   // The tensors that a run with these arguments writes.
   StoredTensors Run(const std::string& arguments, const std::string& ids = "ids") {
@@ -57,8 +57,8 @@ TEST_P(CudaLogitsToolTest, ExactArithmeticGivesTheGoldenLogits) {
     EXPECT_LE(worst, 1e-4) << arguments;
     std::printf("  %s, f32 %s: worst position %.1e\n", GetParam().c_str(), arguments, worst);
   }
-  const std::vector<double> want(golden_.greedy_from_16.begin(), golden_.greedy_from_16.end());
-  const StoredTensors written = Run(absl::StrCat("--greedy ", want.size()), "ids16");
+  const std::vector<double> want(golden_.greedy.begin(), golden_.greedy.end());
+  const StoredTensors written = Run(absl::StrCat("--greedy ", want.size()), "prompt");
   ASSERT_FALSE(written.empty());
   EXPECT_EQ(Values<int32_t>(written, "tokens"), want);
 }

@@ -5,6 +5,9 @@
 #include <cstring>
 #include <filesystem>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "base/log.h"
 #include "models/model_config.h"
 #include "models/safetensors.h"
@@ -42,6 +45,19 @@ constexpr const char* kStored[] = {"mom",
                                    "llama",
                                    "mistral_sliding"};
 
+// N of the tensor "greedy_from_N"; 0 if there is none.
+int GreedyBegin(const SafetensorsFile& file) {
+  constexpr absl::string_view kPrefix = "greedy_from_";
+  for (const SafetensorsTensor& tensor : file.header().tensors) {
+    int begin = 0;
+    if (absl::StartsWith(tensor.name, kPrefix) &&
+        absl::SimpleAtoi(absl::string_view(tensor.name).substr(kPrefix.size()), &begin)) {
+      return begin;
+    }
+  }
+  return 0;
+}
+
 // $MNEME_GOLDEN, or empty.
 std::filesystem::path MoreGoldens() {
   const char* folder = std::getenv("MNEME_GOLDEN");
@@ -53,11 +69,10 @@ bool IsGolden(const std::filesystem::path& folder) {
   if (!ReadModelConfig(folder.string()).ok()) return false;
   const auto file = SafetensorsFile::Open((folder / "golden.safetensors").string());
   if (!file.ok()) return false;
-  for (const char* name :
-       {"input_ids", "logits", "long_input_ids", "long_logits_last16", "greedy_from_16"}) {
+  for (const char* name : {"input_ids", "logits"}) {
     if (file->header().Find(name) == nullptr) return false;
   }
-  return true;
+  return GreedyBegin(*file) > 0;
 }
 
 }  // namespace
@@ -82,9 +97,16 @@ Golden ReadGolden(const std::string& name) {
       stepped ? Floats(*file, "step_logits")
               : std::vector<double>(golden.logits.begin() + int64_t{kStepBegin} * golden.vocab,
                                     golden.logits.end());
-  golden.long_input_ids = Values<int32_t>(*file, "long_input_ids", DType::kI32);
-  golden.long_logits_last16 = Floats(*file, "long_logits_last16");
-  golden.greedy_from_16 = Values<int32_t>(*file, "greedy_from_16", DType::kI32);
+  const bool longer = file->header().Find("long_input_ids") != nullptr;
+  golden.long_input_ids =
+      longer ? Values<int32_t>(*file, "long_input_ids", DType::kI32) : golden.input_ids;
+  golden.long_logits_last16 =
+      longer ? Floats(*file, "long_logits_last16")
+             : std::vector<double>(golden.logits.end() - int64_t{16} * golden.vocab,
+                                   golden.logits.end());
+  golden.greedy_begin = GreedyBegin(*file);
+  golden.greedy = Values<int32_t>(*file, absl::StrCat("greedy_from_", golden.greedy_begin).c_str(),
+                                  DType::kI32);
   golden.step_begin =
       static_cast<int>(golden.input_ids.size() - golden.step_logits.size() / golden.vocab);
   return golden;

@@ -14,9 +14,11 @@ struct Golden {
   std::vector<double> logits;  // after each token, in one forward
   int step_begin = 0;
   std::vector<double> step_logits;  // the same from position step_begin on, token by token
+  // Of a longer text; the same one where the reference was asked for no other.
   std::vector<int32_t> long_input_ids;
   std::vector<double> long_logits_last16;
-  std::vector<int32_t> greedy_from_16;  // continuation of the first 16 ids
+  int greedy_begin = 16;
+  std::vector<int32_t> greedy;  // continuation of the first greedy_begin ids
   int vocab = 0;
 };
 

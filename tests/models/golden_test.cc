@@ -123,15 +123,16 @@ TEST_P(GoldenTest, LogitsInABatchOfUnequalSequences) {
 }
 
 TEST_P(GoldenTest, GreedyContinuation) {
-  std::vector<double> logits = Feed(0, std::span<const int32_t>(golden_.input_ids).first(16));
+  std::vector<double> logits =
+      Feed(0, std::span<const int32_t>(golden_.input_ids).first(golden_.greedy_begin));
   std::vector<int32_t> tokens;
-  for (size_t i = 0; i < golden_.greedy_from_16.size(); ++i) {
+  for (size_t i = 0; i < golden_.greedy.size(); ++i) {
     const std::vector<double> last = Last(logits, 1);
     tokens.push_back(
         static_cast<int32_t>(std::max_element(last.begin(), last.end()) - last.begin()));
     logits = Feed(0, {&tokens.back(), 1});
   }
-  EXPECT_EQ(tokens, golden_.greedy_from_16);
+  EXPECT_EQ(tokens, golden_.greedy);
 }
 
 INSTANTIATE_TEST_SUITE_P(Folders, GoldenTest,

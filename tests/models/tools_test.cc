@@ -61,7 +61,7 @@ TEST_F(LogitsToolTest, ChunksAndCompanyChangeNotOneBit) {
 }
 
 TEST_F(LogitsToolTest, ContinuesGreedily) {
-  const std::vector<double> want(golden_.greedy_from_16.begin(), golden_.greedy_from_16.end());
+  const std::vector<double> want(golden_.greedy.begin(), golden_.greedy.end());
   for (const char* arguments : {"", " --batch 5", " --device reference"}) {
     const ToolOutcome outcome =
         Logits(absl::StrCat("--tokens ", folder_.File("ids16.txt"), " --out ", folder_.File("o"),

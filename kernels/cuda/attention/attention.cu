@@ -34,12 +34,16 @@ struct Field {
 };
 
 struct Problem {
-  const float *q, *k, *v;
+  const float* q;
+  const float *k[2], *v[2];  // one or two of each position
+  int kinds;
   const int32_t *row_offsets, *slots;
   const int64_t* positions;
-  int rows, heads, kv_heads, key_dim, value_dim, window;
+  int rows, heads, kv_heads, key_dim, value_dim, window, segment;
   float scale;
-  Field keys, values;
+  Field keys[2], values[2];
+  const float *prefix_keys, *prefix_values;
+  int prefix;  // rows of them
   float* out;
   // With splits > 1: largest score, total of weights and sums of values, for each token, head and
   // split.
@@ -49,6 +53,7 @@ struct Problem {
 };
 
 Field FieldOf(const ContextView& view) {
+  if (view.table.base == nullptr) return {};
   return {view.table.base, view.table.offsets.as<const int64_t>(), view.table.blocks(), view.offset,
           view.row_bytes};
 }
@@ -87,7 +92,9 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
   const int queries = min(kQueries, group - query_tile * kQueries);
   const int64_t begin = p.positions[row];  // of the row's first token
   const int64_t position = begin + token - p.row_offsets[row];
-  const int64_t first = p.window > 0 ? max(int64_t{0}, position - p.window + 1) : int64_t{0};
+  const int64_t first = p.window > 0    ? max(int64_t{0}, position - p.window + 1)
+                        : p.segment > 0 ? position - position % p.segment
+                                        : int64_t{0};
 
   for (int i = threadIdx.x; i < kQueries * p.key_dim; i += kThreads) {
     const int head = i / p.key_dim;
@@ -104,15 +111,21 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
   float sums[kQueries][kValuesOfThread] = {};
 
   const int64_t first_block = first / kContextBlock;
-  const int64_t count = position / kContextBlock - first_block + 1;
+  // Blocks of the prefix come before those of positions.
+  const int64_t prefix_blocks = (p.prefix + kContextBlock - 1) / kContextBlock;
+  const int64_t count = prefix_blocks + p.kinds * (position / kContextBlock - first_block + 1);
   const int64_t share = (count + p.splits - 1) / p.splits;
-  const int64_t end_block = first_block + min(count, (split + 1) * share);
-  for (int64_t block = first_block + split * share; block < end_block; ++block) {
-    const int64_t block_begin = block * kContextBlock;
-    const int from = static_cast<int>(max(first - block_begin, int64_t{0}));
-    const int to = static_cast<int>(min(position + 1 - block_begin, int64_t{kContextBlock}));
-    const std::byte* const key_block = p.keys.Block(slot, block);
-    const std::byte* const value_block = p.values.Block(slot, block);
+  const int64_t end = min(count, (split + 1) * share);
+  for (int64_t n = split * share; n < end; ++n) {
+    const bool fixed = n < prefix_blocks;
+    const int kind = fixed ? 0 : static_cast<int>((n - prefix_blocks) % p.kinds);
+    const int64_t block = fixed ? 0 : first_block + (n - prefix_blocks) / p.kinds;
+    const int64_t block_begin = fixed ? n * kContextBlock : block * kContextBlock;
+    const int from = fixed ? 0 : static_cast<int>(max(first - block_begin, int64_t{0}));
+    const int to = static_cast<int>(
+        min((fixed ? p.prefix : position + 1) - block_begin, int64_t{kContextBlock}));
+    const std::byte* const key_block = p.keys[kind].Block(slot, block);
+    const std::byte* const value_block = p.values[kind].Block(slot, block);
     // Of a position of the step: its token.
     const auto own = [&](int j) {
       return static_cast<int64_t>(p.row_offsets[row]) + block_begin + j - begin;
@@ -128,12 +141,15 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
 #pragma unroll
         for (int g = 0; g < kQueries; ++g) scores[g] += query[g * p.key_dim + d] * key;
       };
-      if (block_begin + j < begin) {
-        const T* key = reinterpret_cast<const T*>(key_block + j * p.keys.row_bytes) +
+      if (fixed) {
+        const float* key = p.prefix_keys + ((block_begin + j) * p.kv_heads + kv_head) * p.key_dim;
+        for (int d = lane; d < p.key_dim; d += kWarp) add(d, key[d]);
+      } else if (block_begin + j < begin) {
+        const T* key = reinterpret_cast<const T*>(key_block + j * p.keys[kind].row_bytes) +
                        int64_t{kv_head} * p.key_dim;
         for (int d = lane; d < p.key_dim; d += kWarp) add(d, ToFloat(key[d]));
       } else {
-        const float* key = p.k + (own(j) * p.kv_heads + kv_head) * p.key_dim;
+        const float* key = p.k[kind] + (own(j) * p.kv_heads + kv_head) * p.key_dim;
         for (int d = lane; d < p.key_dim; d += kWarp) add(d, Kept<T>(key[d]));
       }
 #pragma unroll
@@ -170,15 +186,16 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
       for (int i = 0; i < kValuesOfThread; ++i) sums[g][i] *= factor[g];
     }
     for (int j = from; j < to; ++j) {
-      const bool past = block_begin + j < begin;
-      const T* kept = reinterpret_cast<const T*>(value_block + j * p.values.row_bytes) +
+      const bool past = !fixed && block_begin + j < begin;
+      const T* kept = reinterpret_cast<const T*>(value_block + j * p.values[kind].row_bytes) +
                       int64_t{kv_head} * p.value_dim;
-      const float* fresh = past ? nullptr : p.v + (own(j) * p.kv_heads + kv_head) * p.value_dim;
+      const float* fresh = fixed ? p.prefix_values : p.v[kind];
+      fresh += ((fixed ? block_begin + j : own(j)) * p.kv_heads + kv_head) * p.value_dim;
 #pragma unroll
       for (int i = 0; i < kValuesOfThread; ++i) {
         const int d = first_value + i * kThreads;
         if (d >= p.value_dim) continue;
-        const float value = past ? ToFloat(kept[d]) : Kept<T>(fresh[d]);
+        const float value = past ? ToFloat(kept[d]) : fixed ? fresh[d] : Kept<T>(fresh[d]);
 #pragma unroll
         for (int g = 0; g < kQueries; ++g) sums[g][i] += weights[g][j] * value;
       }
@@ -236,7 +253,7 @@ __global__ void __launch_bounds__(kThreads) Store(const Problem p) {
   if (slot < 0) return;
   const int64_t position = p.positions[row] + token - p.row_offsets[row];
   const int64_t end = p.positions[row] + p.row_offsets[row + 1] - p.row_offsets[row];
-  if (position < end - p.keys.blocks * kContextBlock) return;
+  if (position < end - p.keys[0].blocks * kContextBlock) return;
   const auto store = [&](const Field& field, const float* from, int width) {
     T* to = reinterpret_cast<T*>(field.Block(slot, position / kContextBlock) +
                                  position % kContextBlock * field.row_bytes);
@@ -244,8 +261,10 @@ __global__ void __launch_bounds__(kThreads) Store(const Problem p) {
       to[i] = FromFloat<T>(from[int64_t{token} * width + i]);
     }
   };
-  store(p.keys, p.k, p.kv_heads * p.key_dim);
-  store(p.values, p.v, p.kv_heads * p.value_dim);
+  for (int kind = 0; kind < p.kinds; ++kind) {
+    store(p.keys[kind], p.k[kind], p.kv_heads * p.key_dim);
+    store(p.values[kind], p.v[kind], p.kv_heads * p.value_dim);
+  }
 }
 
 template <typename T, int kQueries>
@@ -288,26 +307,33 @@ void Launch(Device& device, Problem p, int64_t tokens, int64_t most_blocks) {
 void Attention(Device& device, const AttentionArgs& args) {
   const int64_t tokens = args.q.shape[0];
   if (tokens == 0) return;
-  const Problem p = {.q = args.q.as<const float>(),
-                     .k = args.k.as<const float>(),
-                     .v = args.v.as<const float>(),
-                     .row_offsets = args.row_offsets.as<const int32_t>(),
-                     .slots = args.slots.as<const int32_t>(),
-                     .positions = args.positions.as<const int64_t>(),
-                     .rows = static_cast<int>(args.slots.shape[0]),
-                     .heads = static_cast<int>(args.q.shape[1]),
-                     .kv_heads = static_cast<int>(args.k.shape[1]),
-                     .key_dim = static_cast<int>(args.k.shape[2]),
-                     .value_dim = static_cast<int>(args.v.shape[2]),
-                     .window = args.window,
-                     .scale = args.scale,
-                     .keys = FieldOf(args.keys),
-                     .values = FieldOf(args.values),
-                     .out = args.out.as<float>()};
-  // A window may touch one block more than it has positions for.
-  const int64_t most_blocks = args.window > 0
-                                  ? (args.window + kContextBlock - 1) / kContextBlock + 1
-                                  : args.keys.table.blocks();
+  const Problem p = {
+      .q = args.q.as<const float>(),
+      .k = {args.k.as<const float>(), args.other_k.as<const float>()},
+      .v = {args.v.as<const float>(), args.other_v.as<const float>()},
+      .kinds = args.other_k.empty() ? 1 : 2,
+      .row_offsets = args.row_offsets.as<const int32_t>(),
+      .slots = args.slots.as<const int32_t>(),
+      .positions = args.positions.as<const int64_t>(),
+      .rows = static_cast<int>(args.slots.shape[0]),
+      .heads = static_cast<int>(args.q.shape[1]),
+      .kv_heads = static_cast<int>(args.k.shape[1]),
+      .key_dim = static_cast<int>(args.k.shape[2]),
+      .value_dim = static_cast<int>(args.v.shape[2]),
+      .window = args.window,
+      .segment = args.segment,
+      .scale = args.scale,
+      .keys = {FieldOf(args.keys), FieldOf(args.other_keys)},
+      .values = {FieldOf(args.values), FieldOf(args.other_values)},
+      .prefix_keys = args.prefix_keys.as<const float>(),
+      .prefix_values = args.prefix_values.as<const float>(),
+      .prefix = static_cast<int>(args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0]),
+      .out = args.out.as<float>()};
+  // A window or a segment may touch one block more than it has positions for.
+  const int64_t seen = args.window > 0 ? args.window : args.segment;
+  const int64_t blocks =
+      seen > 0 ? (seen + kContextBlock - 1) / kContextBlock + 1 : args.keys.table.blocks();
+  const int64_t most_blocks = (p.prefix + kContextBlock - 1) / kContextBlock + p.kinds * blocks;
   CHECK(args.keys.dtype == args.values.dtype);
   if (args.keys.dtype == DType::kBF16) {
     Launch<__nv_bfloat16, kMostQueries>(device, p, tokens, most_blocks);

@@ -14,8 +14,9 @@ constexpr int kHeads = 4;  // of a thread, which share an angle
 
 // A thread takes a pair of some heads; y may be x.
 __global__ void __launch_bounds__(kThreads)
-    RopeKernel(const float* x, const int64_t* positions, const float* frequencies, int64_t items,
-               int heads, int groups, int half, float* y) {
+    RopeKernel(const float* x, const int64_t* positions, const float* frequencies, bool in_two,
+               int64_t period, int64_t items, int heads, int groups, int half, bool interleaved,
+               float* y) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int64_t item = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -24,15 +25,19 @@ __global__ void __launch_bounds__(kThreads)
   const int j = static_cast<int>(item - row * half);
   const int64_t token = row / groups;
   const int first = static_cast<int>(row - token * groups) * kHeads;
+  const int64_t position = period > 0 ? positions[token] % period : positions[token];
+  const double frequency =
+      in_two ? double{frequencies[j]} + frequencies[half + j] : double{frequencies[j]};
   float sin, cos;
-  sincosf(ReducedAngle(positions[token], frequencies[j]), &sin, &cos);
+  sincosf(ReducedAngle(position, frequency), &sin, &cos);
+  const int place = interleaved ? 2 * j : j, apart = interleaved ? 1 : half;
 #pragma unroll
   for (int i = 0; i < kHeads; ++i) {
     if (first + i >= heads) break;
-    const int64_t at = (token * heads + first + i) * 2 * half + j;
-    const float a = x[at], b = x[at + half];
+    const int64_t at = (token * heads + first + i) * 2 * half + place;
+    const float a = x[at], b = x[at + apart];
     y[at] = a * cos - b * sin;
-    y[at + half] = b * cos + a * sin;
+    y[at + apart] = b * cos + a * sin;
   }
 }
 
@@ -45,8 +50,9 @@ void Rope(Device& device, const RopeArgs& args) {
   if (items == 0) return;
   LaunchOverlapping(device, "Rope", RopeKernel, static_cast<int>((items + kThreads - 1) / kThreads),
                     kThreads, 0, 1, args.x.as<const float>(), args.positions.as<const int64_t>(),
-                    args.frequencies.as<const float>(), items, static_cast<int>(heads),
-                    static_cast<int>(groups), static_cast<int>(half), args.y.as<float>());
+                    args.frequencies.as<const float>(), args.frequencies.shape.rank == 2,
+                    args.period, items, static_cast<int>(heads), static_cast<int>(groups),
+                    static_cast<int>(half), args.interleaved, args.y.as<float>());
 }
 
 }  // namespace mneme::cuda::dense

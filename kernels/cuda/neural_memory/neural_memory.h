@@ -1,0 +1,15 @@
+// Neural memories: kernels/ops/neural_memory.h says what they compute.
+#pragma once
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::neural_memory {
+
+// A block of threads takes one head of one segment, token by token. Which other segments there are,
+// and how tokens are split over calls, changes no bit.
+void NeuralMemory(Device& device, const NeuralMemoryArgs& args);
+void KeepGate(Device& device, const KeepGateArgs& args);
+void ChunkMean(Device& device, const ChunkMeanArgs& args);
+
+}  // namespace mneme::cuda::neural_memory

@@ -1,0 +1,151 @@
+// Memories that are small networks, trained at test time on what they read: Titans (Behrouz et al.,
+// arXiv:2501.00663) and TTT (Sun et al., arXiv:2407.04620). kernels/kernels.h has the conventions.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/ops/routing.h"
+#include "kernels/tensor_view.h"
+
+namespace mneme {
+
+constexpr int kMaxMemoryDepth = 4;
+// The widest network that every backend takes, dim and hidden: its vectors have to fit a
+// multiprocessor of a GPU.
+constexpr int MaxMemoryWidth(int depth) { return 57000 / (3 * depth + 5); }
+// A product's weights and its bias, each, and a gain.
+constexpr int kMaxMemoryTensors = 2 * kMaxMemoryDepth + 1;
+
+// The network M of one head. Vectors are rows, weights [in, out]:
+//   z_0 = x;   a_l = z_{l-1} W_l (+ b_l);   z_l = activation(a_l) for l < depth;   y = a_depth
+//   kNone   M(x) = y
+//   kLayer  M(x) = x + n gain + shift,   n = (y - mean(y)) / sqrt(var(y) + eps)
+//   kRms    M(x) = x + n gain + shift,   n = y / sqrt(mean(y^2) + eps)
+// W_1 is [dim, hidden], W_depth [hidden, dim], those between [hidden, hidden]; of a depth of 1,
+// [dim, dim]. What is trained are the tensors of the memory, in this order: W_1 to W_depth, b_1 to
+// b_depth where there are biases, and g with `trains_gain`: gain = gain_offset + g.
+struct MemoryNetwork {
+  enum class Activation : uint8_t {
+    kGelu,      // a Phi(a), by the error function
+    kGeluTanh,  // a / 2 (1 + tanh(sqrt(2 / pi) (a + 0.044715 a^3)))
+    kSilu,      // a / (1 + exp(-a))
+  };
+  enum class Norm : uint8_t { kNone, kLayer, kRms };
+
+  int depth = 1;
+  int hidden = 0;  // without meaning for a depth of 1
+  bool biases = false;
+  Activation activation = Activation::kGelu;
+  Norm norm = Norm::kNone;
+  float eps = 1e-5f;
+  bool trains_gain = false;
+  float gain_offset = 0.0f;
+
+  constexpr int tensors() const { return depth * (biases ? 2 : 1) + (trains_gain ? 1 : 0); }
+  constexpr int gain() const { return trains_gain ? tensors() - 1 : -1; }
+  // Widths of z_{l-1} and a_l, l from 1.
+  constexpr int64_t in(int l, int64_t dim) const { return l == 1 ? dim : hidden; }
+  constexpr int64_t out(int l, int64_t dim) const { return l == depth ? dim : hidden; }
+  // The shape of a tensor of one head: rank 2 of weights, else 1.
+  constexpr Shape shape(int tensor, int64_t dim) const {
+    if (tensor < depth) return {in(tensor + 1, dim), out(tensor + 1, dim)};
+    if (tensor == gain()) return {dim};
+    return {out(tensor - depth + 1, dim)};
+  }
+};
+
+// A copy of all tensors in every slab: [heads, ...] each, kF32, kF64 in the reference. None: base
+// is null.
+struct MemoryCopy {
+  StateView at[kMaxMemoryTensors];
+};
+// What such a copy holds in a session that was fed nothing, in one place for all sessions:
+// [heads, ...], f32 or as the copy. Without data: see NeuralMemoryArgs.
+struct MemoryInitial {
+  TensorView at[kMaxMemoryTensors];
+};
+
+// The memory is trained while it is read. Per head, with the loss of a token at a network A
+//   l = 1/2 |A(k) - v|^2
+// and n its position, which counts from the first thing that the memory was ever fed:
+//   G <- G + rate_scale rate grad l                                  gradient at the anchor A
+//   if (n + 1) % step == 0:     S <- momentum S - scale_j G          j = n % step, as below
+//                               W <- keep W + S;   G <- 0
+//   if (n + 1) % anchor_period == 0:  A <- W
+//   if (n + 1) % frozen_period == 0:  F <- W
+//   out = R(q)
+// G sums over the tokens of a step, of which only the last one's momentum and keep count. scale_j
+// is step_scale[j], or 1. R is the network that `read` says:
+//   kRunning   W after the token
+//   kAnchor    A as it was before the token
+//   kFrozen    F as it was before the token
+//   kAhead     W - scale_j G: what W would be if the token were its step's last one. Without
+//              momentum and keep.
+// Without k nothing is trained, and R is read, as it is before the first of the tokens. All state
+// is f32 (f64 in the reference).
+struct NeuralMemoryArgs {
+  enum class Read : uint8_t { kRunning, kAnchor, kFrozen, kAhead };
+
+  MemoryNetwork network;
+  TensorView q;            // [entries, heads, dim] act
+  TensorView k, v;         // the same; k may be empty
+  TensorView rate;         // [entries, heads] act
+  TensorView momentum;     // [entries, heads] act, or empty: 0, and there is no S
+  TensorView keep;         // [entries, heads] act, or empty: 1
+  TensorView step_scale;   // [step] f32, or empty: 1
+  TensorView gain, shift;  // [heads, dim] f32, of a norm whose gain is not trained; else empty
+  double rate_scale = 1.0;
+  int64_t step = 1;
+  // A multiple of `step`. That itself: A is W, and has no copy. 0: never, A is initial_anchor.
+  int64_t anchor_period = 1;
+  int64_t frozen_period = 0;  // 0: there is no F
+  Read read = Read::kRunning;
+  TensorView positions;  // [entries] i64
+  // Of a session's first token: at it the memory is its initial value, whatever the slab holds.
+  int64_t first_position = 0;
+  Segments segments;
+  MemoryCopy weights;    // W
+  MemoryCopy momenta;    // S, with `momentum`
+  MemoryCopy anchors;    // A, where anchor_period is neither `step` nor 0
+  MemoryCopy frozen;     // F, with frozen_period
+  MemoryCopy gradients;  // G, with step > 1
+  // Without data, S and G are zero, A and F are W.
+  MemoryInitial initial_weights, initial_momenta, initial_anchors, initial_frozen,
+      initial_gradients;
+  MemoryInitial initial_anchor;  // where anchor_period is 0
+  TensorView out;                // [entries, heads, dim] act; must not alias an input
+
+  bool trains() const { return !k.empty(); }
+  bool stores_anchor() const { return anchor_period != 0 && anchor_period != step; }
+};
+
+// What a memory keeps of its weights at a step, of each head:
+//   y = sigmoid(-x),   or   exp(-exp(a_log) softplus(x + dt_bias))  with a_log
+struct KeepGateArgs {
+  TensorView x;               // [entries, heads] act
+  TensorView a_log, dt_bias;  // [heads] f32, or empty
+  TensorView y;               // [entries, heads] act; may alias x
+};
+
+// Means over the entries of a chunk, of those at positions from the last multiple of `chunk` on:
+//   y = sum x / chunk
+// At a chunk's last entry that is its mean, before it the part of the mean that is known.
+struct ChunkMeanArgs {
+  TensorView x;  // [entries, dim] act
+  int64_t chunk = 1;
+  TensorView positions;  // [entries] i64
+  Segments segments;
+  StateView sums;  // per memory [dim], kF32, kF64 in the reference: of the open chunk
+  TensorView y;    // [entries, dim] act; may alias x
+};
+
+class NeuralMemoryKernels {
+ public:
+  virtual ~NeuralMemoryKernels() = default;
+
+  virtual void NeuralMemory(const NeuralMemoryArgs& args) = 0;
+  virtual void KeepGate(const KeepGateArgs& args) = 0;
+  virtual void ChunkMean(const ChunkMeanArgs& args) = 0;
+};
+
+}  // namespace mneme

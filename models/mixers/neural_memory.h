@@ -1,0 +1,103 @@
+// The long-term memory of Titans (Behrouz et al., arXiv:2501.00663): a small network for each head,
+// trained on the keys and values of the tokens that it is fed.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "models/forward_context.h"
+#include "models/layer_builder.h"
+#include "models/mixers/trained_memory.h"
+#include "models/projection.h"
+#include "models/sequence_mixer.h"
+
+namespace mneme {
+
+struct NeuralMemoryConfig {
+  // What a step of several tokens takes for the momentum and the forgetting of all of them.
+  enum class Pooling : uint8_t {
+    kToken,   // steps are of one token
+    kGates,   // the mean of their gates
+    kInputs,  // the gate of their mean
+  };
+
+  TrainedMemoryConfig memory;
+  Pooling pooling = Pooling::kToken;
+  bool forgets = true;
+  bool exponential_decay = false;  // KeepGateArgs::a_log
+  int conv_width = 0;              // of q, k and v; 0: no convolution
+  bool conv_bias = false;
+  bool silu = true;     // on q, k and v
+  bool l2_norm = true;  // of the heads of q and k
+  bool gated_output = true;
+  // Whether Recall() is wanted: a convolution of q of its own, and, in the memory, F or an anchor
+  // of the same period.
+  bool recalls = false;
+};
+
+// One token of x [model_dim], per head; n(u) = u / |u|:
+//   q, k, v = n(silu(conv(Wq x))), n(silu(conv(Wk x))), silu(conv(Wv x))
+//   rate = sigmoid(Wb x + b_b);  momentum = sigmoid(Wm x + b_m)
+//   keep = sigmoid(-(Wa x + b_a)),   or   exp(-exp(A_log) softplus(Wa x + b_a + dt_bias))
+//   r    = NeuralMemory(q, k, v, rate, momentum, keep)
+//   y    = Wo RmsNorm(r * silu(Wg x); norm),   or   Wo r
+class NeuralMemory {
+ public:
+  // Tensors memory.{q,k,v,b,m,a,g,o}_proj, memory.{q,k,v}_conv, memory.A_log, memory.dt_bias,
+  // memory.mem_weights.<l>, memory.mem_norm_weight, memory.norm. Biases of gates may be missing.
+  static absl::StatusOr<NeuralMemory> Make(const LayerBuilder& builder,
+                                           const NeuralMemoryConfig& config);
+
+  // The matrices that x is multiplied by.
+  std::vector<std::span<const PackedMatrix>> products() const;
+
+  // Feeds x, [tokens, model_dim] as LinearArgs::x, the tokens of `rows`.   y  [tokens, model_dim]
+  // act, which is added to with `accumulate`
+  void Feed(ForwardContext& ctx, const RowIndex& rows, const TensorView& x, const TensorView& y,
+            bool accumulate) const;
+
+  // y = what the memory as it was at the last multiple of its frozen period answers to x; it learns
+  // nothing. The tokens of a row may lie in one period only.
+  void Recall(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
+              const TensorView& y) const;
+
+ private:
+  enum { kQ, kK, kV };
+  struct Stream {
+    Projection projection;
+    TensorView conv, conv_bias;  // [channels, width], [channels] f32, or empty
+    StateField window;
+  };
+  struct Gate {
+    Projection projection;
+    StateField sums;  // of the open step
+  };
+
+  // q, k and v of each head, [tokens, heads, dim].
+  std::array<TensorView, 3> Streams(ForwardContext& ctx, const RowIndex& rows,
+                                    const TensorView& x) const;
+  // From the logits of a gate to the gate of each token or, of a step's last token, of the step.
+  void PoolAround(ForwardContext& ctx, const RowIndex& rows, const Gate& gate,
+                  const TensorView& values, bool are_gates) const;
+  void Emit(ForwardContext& ctx, const TensorView& x, const TensorView& read, const TensorView& y,
+            bool accumulate) const;
+
+  NeuralMemoryConfig config_;
+  float norm_eps_ = 1e-6f;
+  std::array<Stream, 3> streams_;
+  StateField recall_window_;  // of q's convolution of what is recalled
+  Projection rate_;
+  Gate momentum_, forget_;
+  TensorView a_log_, dt_bias_;  // [heads] f32, or empty
+  TrainedMemory memory_;
+  Projection gate_, out_;
+  TensorView norm_;  // [dim] f32, or empty
+};
+
+// As the mixer of a block: hidden += NeuralMemory(Norm(hidden)).
+absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeNeuralMemory(const LayerBuilder& builder,
+                                                                const NeuralMemoryConfig& config);
+
+}  // namespace mneme

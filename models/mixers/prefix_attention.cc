@@ -1,0 +1,106 @@
+#include "models/mixers/prefix_attention.h"
+
+#include <cmath>
+
+#include "base/status_macros.h"
+#include "models/mixers/entry_streams.h"
+
+namespace mneme {
+
+absl::StatusOr<TensorView> TakeExactFrequencies(Weights& weights, double theta, int dim) {
+  const int half = dim / 2;
+  std::vector<float> parts(static_cast<size_t>(2 * half));
+  for (int j = 0; j < half; ++j) {
+    const double frequency = std::pow(theta, -2.0 * j / dim);
+    const auto high = static_cast<float>(frequency);
+    parts[static_cast<size_t>(j)] = high;
+    parts[static_cast<size_t>(half + j)] = static_cast<float>(frequency - high);
+  }
+  MNEME_ASSIGN_OR_RETURN(TensorView frequencies, weights.Constant(parts));
+  frequencies.shape = {2, half};
+  return frequencies;
+}
+
+absl::StatusOr<PrefixAttention> PrefixAttention::Make(const LayerBuilder& builder,
+                                                      const PrefixAttentionConfig& config) {
+  const int channels = config.heads * config.head_dim, model_dim = builder.model_dim;
+  Weights& weights = builder.weights();
+  PrefixAttention attention;
+  attention.config_ = config;
+  MNEME_ASSIGN_OR_RETURN(attention.q_proj_,
+                         TakeProjection(builder, "attention.q_proj", channels, model_dim));
+  MNEME_ASSIGN_OR_RETURN(attention.k_proj_,
+                         TakeProjection(builder, "attention.k_proj", channels, model_dim));
+  MNEME_ASSIGN_OR_RETURN(attention.v_proj_,
+                         TakeProjection(builder, "attention.v_proj", channels, model_dim));
+  MNEME_ASSIGN_OR_RETURN(attention.o_proj_,
+                         TakeProjection(builder, "attention.o_proj", model_dim, channels));
+  MNEME_ASSIGN_OR_RETURN(attention.frequencies_,
+                         TakeExactFrequencies(weights, config.rope_theta, config.head_dim));
+  const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
+  const Shape prefix{config.prefix, config.heads, config.head_dim};
+  MNEME_ASSIGN_OR_RETURN(attention.prefix_keys_,
+                         weights.Reserve(f64 ? DType::kF64 : DType::kF32, prefix));
+  MNEME_ASSIGN_OR_RETURN(attention.prefix_values_,
+                         weights.Reserve(f64 ? DType::kF64 : DType::kF32, prefix));
+
+  const int most = builder.network.max_context;
+  const bool ring = config.window > 0 && config.window <= most;
+  StateField field = {.name = "keys",
+                      .dtype = builder.network.state_format.context_dtype,
+                      .shape = {1, ring ? config.window : most, config.heads, config.head_dim},
+                      .guard = ring ? StateGuard::kRing : StateGuard::kFirstRows,
+                      .role = StateRole::kAppendOnly};
+  attention.keys_ = builder.AddState(field);
+  field.name = "values";
+  attention.values_ = builder.AddState(field);
+  return attention;
+}
+
+void PrefixAttention::Attend(ForwardContext& ctx, const TensorView& x, const TensorView& y,
+                             bool accumulate) const {
+  const Workspace::Scope scope(ctx.workspace);
+  Kernels& kernels = ctx.kernels();
+  const Shape channels{x.shape[0], int64_t{config_.heads} * config_.head_dim};
+  const TensorView q = ctx.Temp(channels), k = ctx.Temp(channels), v = ctx.Temp(channels);
+  Project(kernels, {{.projection = q_proj_, .x = x, .y = q},
+                    {.projection = k_proj_, .x = x, .y = k},
+                    {.projection = v_proj_, .x = x, .y = v}});
+  const TensorView query = ByHead(q, config_.heads), key = ByHead(k, config_.heads);
+  for (const TensorView& turned : {query, key}) {
+    kernels.Rope({.x = turned,
+                  .positions = ctx.row_index.token_positions,
+                  .frequencies = frequencies_,
+                  .interleaved = config_.rope_interleaved,
+                  .y = turned});
+  }
+  // As much of it as there is: while it is prepared, the rows before this one.
+  TensorView prefix_keys = prefix_keys_, prefix_values = prefix_values_;
+  prefix_keys.shape.dims[0] = prefix_values.shape.dims[0] = ctx.prefix;
+  if (ctx.prefix == 0) prefix_keys = prefix_values = {};
+  const TensorView read = ctx.Temp(query.shape);
+  kernels.Attention({.q = query,
+                     .k = key,
+                     .v = ByHead(v, config_.heads),
+                     .row_offsets = ctx.batch.row_offsets,
+                     .slots = ctx.batch.slots,
+                     .positions = ctx.batch.positions,
+                     .longest_row = ctx.batch.longest_row,
+                     .window = keys_.guard == StateGuard::kRing ? config_.window : 0,
+                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                     .keys = ctx.Context(keys_),
+                     .values = ctx.Context(values_),
+                     .prefix_keys = prefix_keys,
+                     .prefix_values = prefix_values,
+                     .out = read});
+  if (ctx.prepares) {
+    const int64_t bytes = k.bytes();
+    ctx.backend.Copy(prefix_keys_.as<std::byte>() + ctx.prefix * bytes, k.data, bytes);
+    ctx.backend.Copy(prefix_values_.as<std::byte>() + ctx.prefix * bytes, v.data, bytes);
+  }
+  const LinearArgs output[] = {
+      {.x = Flat(read), .weights = o_proj_.weights, .y = y, .accumulate = accumulate}};
+  kernels.Linear(output);
+}
+
+}  // namespace mneme

@@ -1,0 +1,628 @@
+// Titans and TTT against plain equations: networks in double, whole sequences, one token at a time.
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/models/plain_network.h"
+
+namespace mneme {
+namespace {
+
+using nlohmann::json;
+
+void Add(Vec& to, const Vec& from, double factor = 1) {
+  for (size_t i = 0; i < to.size(); ++i) to[i] += factor * from[i];
+}
+Vec Times(const Vec& a, const Vec& b) {
+  Vec y = a;
+  for (size_t i = 0; i < y.size(); ++i) y[i] *= b[i];
+  return y;
+}
+// x W of a row x and W [in, out].
+Vec RowTimes(const Vec& x, const Vec& w) {
+  Vec y(w.size() / x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t o = 0; o < y.size(); ++o) y[o] += x[i] * w[i * y.size() + o];
+  }
+  return y;
+}
+
+// The network that a memory is, with its gradient by the chain rule.
+struct Net {
+  enum { kGelu, kSilu, kGeluTanh } activation = kGelu;
+  enum { kNone, kLayer, kRms } norm = kNone;
+  double eps = 0, offset = 0;
+  bool trains_gain = false;
+  Vec gain, shift;        // of a norm whose gain is not trained
+  std::vector<Vec> w, b;  // by layer; no biases: empty
+  Vec g;                  // the trained gain
+
+  double Activated(double a) const {
+    if (activation == kSilu) return Silu(a);
+    if (activation == kGelu) return a / 2 * std::erfc(-a / std::sqrt(2.0));
+    return a / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (a + 0.044715 * a * a * a)));
+  }
+  double Slope(double a) const {
+    const double h = 1e-5;  // fourth order: wrong by some 1e-13
+    return (8 * (Activated(a + h) - Activated(a - h)) -
+            (Activated(a + 2 * h) - Activated(a - 2 * h))) /
+           (12 * h);
+  }
+  double Gain(size_t i) const { return trains_gain ? offset + g[i] : gain[i]; }
+  // M(x); and, with `wanted`, rate d/dtheta (1/2 |M(x) - target|^2) added to `sums`.
+  Vec Run(const Vec& x, const Vec* target = nullptr, double rate = 0, Net* sums = nullptr) const {
+    std::vector<Vec> z = {x}, a;
+    for (size_t l = 0; l < w.size(); ++l) {
+      Vec sum = RowTimes(z.back(), w[l]);
+      if (!b.empty()) Add(sum, b[l]);
+      a.push_back(sum);
+      if (l + 1 < w.size()) {
+        for (double& value : sum) value = Activated(value);
+      }
+      z.push_back(sum);
+    }
+    Vec out = z.back(), n = z.back();
+    const double width = static_cast<double>(x.size());
+    double mean = 0, squares = 0, spread = 1;
+    if (norm != kNone) {
+      for (const double y : n) mean += norm == kLayer ? y / width : 0;
+      for (const double y : n) squares += (y - mean) * (y - mean) / width;
+      spread = std::sqrt(squares + eps);
+      for (size_t i = 0; i < n.size(); ++i) {
+        n[i] = (n[i] - mean) / spread;
+        out[i] = x[i] + n[i] * Gain(i) + (shift.empty() ? 0 : shift[i]);
+      }
+    }
+    if (target == nullptr) return out;
+    Vec delta = out;
+    Add(delta, *target, -1);
+    for (double& value : delta) value *= rate;
+    if (norm != kNone) {
+      if (trains_gain) Add(sums->g, Times(delta, n));
+      for (size_t i = 0; i < n.size(); ++i) delta[i] *= Gain(i);
+      double all = 0;
+      for (const double value : delta) all += norm == kLayer ? value / width : 0;
+      const double along = Dot(delta, n) / width;
+      for (size_t i = 0; i < n.size(); ++i) delta[i] = (delta[i] - all - n[i] * along) / spread;
+    }
+    for (size_t l = w.size(); l-- > 0;) {
+      const size_t columns = delta.size();
+      Vec before(z[l].size());
+      for (size_t i = 0; i < before.size(); ++i) {
+        for (size_t o = 0; o < columns; ++o) {
+          sums->w[l][i * columns + o] += z[l][i] * delta[o];
+          before[i] += w[l][i * columns + o] * delta[o];
+        }
+        if (l > 0) before[i] *= Slope(a[l - 1][i]);
+      }
+      if (!b.empty()) Add(sums->b[l], delta);
+      delta = before;
+    }
+    return out;
+  }
+  // this = factor * this + by * other, all that is trained.
+  void Blend(double factor, double by, const Net& other) {
+    const auto blend = [&](Vec& to, const Vec& from) {
+      for (size_t i = 0; i < to.size(); ++i) to[i] = factor * to[i] + by * from[i];
+    };
+    for (size_t l = 0; l < w.size(); ++l) blend(w[l], other.w[l]);
+    for (size_t l = 0; l < b.size(); ++l) blend(b[l], other.b[l]);
+    blend(g, other.g);
+  }
+};
+
+Vec L2(const Vec& x) {
+  const double norm = std::max(std::sqrt(Dot(x, x)), 1e-12);
+  Vec y = x;
+  for (double& value : y) value /= norm;
+  return y;
+}
+
+// x turned by its position: pairs of neighbours.
+Vec Turned(const Vec& x, int64_t position, double theta) {
+  Vec y = x;
+  for (size_t j = 0; j + 1 < x.size(); j += 2) {
+    const double angle =
+        static_cast<double>(position) * std::pow(theta, -static_cast<double>(j) / x.size());
+    y[j] = x[j] * std::cos(angle) - x[j + 1] * std::sin(angle);
+    y[j + 1] = x[j + 1] * std::cos(angle) + x[j] * std::sin(angle);
+  }
+  return y;
+}
+
+// A convolution along the history of its inputs.
+Vec Convolved(std::vector<Vec>& history, const Vec& x, const Vec& weight, const Vec& bias) {
+  history.push_back(x);
+  Vec y = bias.empty() ? Vec(x.size()) : bias;
+  const size_t width = weight.size() / x.size();
+  for (size_t i = 0; i < x.size(); ++i) {
+    for (size_t j = 0; j < width && j < history.size(); ++j) {
+      y[i] += weight[i * width + width - 1 - j] * history[history.size() - 1 - j][i];
+    }
+  }
+  return y;
+}
+
+struct Head {
+  Net weights, momenta, anchor, sums;
+  Net frozen;  // the weights as they were when the segment began
+};
+
+// One layer of Titans, and what it keeps of a sequence.
+class TitansLayer {
+ public:
+  TitansLayer(const PlainModel& model, int index)
+      : layer_{.model = model, .index = index}, config_(model.config()) {
+    const int heads = config_["memory_num_heads"], depth = config_["memory_depth"];
+    const std::string norm = config_["memory_norm"];
+    for (int h = 0; h < heads; ++h) {
+      Net net;
+      net.activation = Text("memory_activation", "gelu_erf") == "silu" ? Net::kSilu : Net::kGelu;
+      net.norm = norm == "layer" ? Net::kLayer : norm == "rms" ? Net::kRms : Net::kNone;
+      net.trains_gain = norm != "none";
+      net.eps = config_.value("memory_norm_eps", norm == "layer" ? 1e-5 : 1e-6);
+      net.offset = config_.value("memory_norm_offset", norm == "layer" ? 1 : 0);
+      for (int l = 0; l < depth; ++l) {
+        const Vec& all = layer_.Weight(absl::StrCat("memory.mem_weights.", l));
+        const auto size = static_cast<int64_t>(all.size()) / heads;
+        net.w.push_back(Slice(all, h * size, size));
+      }
+      if (net.trains_gain) {
+        const Vec& all = layer_.Weight("memory.mem_norm_weight");
+        const auto size = static_cast<int64_t>(all.size()) / heads;
+        net.g = Slice(all, h * size, size);
+      }
+      Net zero = net;
+      zero.Blend(0, 0, net);
+      heads_.push_back(
+          {.weights = net, .momenta = zero, .anchor = net, .sums = zero, .frozen = net});
+    }
+  }
+
+  // The residual stream after the part along time; `n` counts from the first row of the prefix.
+  Vec Along(const Vec& h, int64_t n, int prefix) {
+    const std::string variant = config_["variant"];
+    const auto norm = [&](const char* name, const Vec& x) {
+      return RmsNorm(x, layer_.Weight(name), config_["rms_norm_eps"]);
+    };
+    const auto fuse = [&](const Vec& memory, const Vec& seen) {
+      const std::string kind = config_["mag_activation"];
+      const auto phi = [&](Vec x, bool activated) {
+        if (!activated || kind == "identity") return x;
+        return Map(x, kind == "silu" ? Silu : Sigmoid);
+      };
+      return Times(phi(norm("memory_output_norm.weight", memory), true),
+                   phi(norm("attention_output_norm.weight", seen), config_["mag_gate_both"]));
+    };
+    const Vec normed = norm("input_layernorm.weight", h);
+    Vec y = h;
+    if (variant == "mac") {
+      const Vec seen = AttendSegment(normed, n);
+      Add(y, fuse(Memory(norm("memory_layernorm.weight", seen), n), seen));
+      return FeedForward(y);
+    }
+    const Vec memory = Memory(normed, n);
+    if (variant == "lmm") {
+      Add(y, memory);
+    } else if (variant == "mag") {
+      Add(y, fuse(memory, Attend(norm("attention_layernorm.weight", h), n, prefix)));
+    } else {
+      Vec inner = memory;
+      if (config_["mal_inner_residual"]) {
+        Add(y, memory);
+        inner = y;
+      }
+      Add(y, Attend(norm("attention_layernorm.weight", inner), n, prefix));
+    }
+    return FeedForward(y);
+  }
+
+ private:
+  Vec FeedForward(Vec y) const {
+    const Vec x =
+        RmsNorm(y, layer_.Weight("post_attention_layernorm.weight"), config_["rms_norm_eps"]);
+    Add(y, layer_.Linear("mlp.down_proj", Times(Map(layer_.Linear("mlp.gate_proj", x), Silu),
+                                                layer_.Linear("mlp.up_proj", x))));
+    return y;
+  }
+
+  std::string Text(const char* key, const char* otherwise) const {
+    return config_.value(key, std::string(otherwise));
+  }
+
+  // With a history of its own where `history` says so.
+  Vec Stream(const char* name, const Vec& x, const std::string& history = "") {
+    Vec u = layer_.Linear(absl::StrCat("memory.", name, "_proj"), x);
+    if (config_.value("memory_conv_kernel", 4) > 0) {
+      const std::string conv = absl::StrCat("memory.", name, "_conv");
+      u = Convolved(history_[name + history], u, layer_.Weight(conv + ".weight"),
+                    layer_.Has(conv + ".bias") ? layer_.Weight(conv + ".bias") : Vec{});
+    }
+    return Text("memory_qkv_activation", "silu") == "silu" ? Map(u, Silu) : u;
+  }
+
+  // Of one head, from the logits of its gates.
+  double Forget(int h, double logit) const {
+    if (!config_.value("memory_forget", true)) return 0;
+    if (Text("memory_decay", "sigmoid") == "sigmoid") return Sigmoid(logit);
+    const double z = logit + layer_.Weight("memory.dt_bias")[h];
+    return 1 - std::exp(-std::exp(layer_.Weight("memory.A_log")[h]) * std::log1p(std::exp(z)));
+  }
+
+  Vec Memory(const Vec& x, int64_t n) {
+    const int heads = config_["memory_num_heads"], dim = config_["memory_head_dim"];
+    const int step = config_["memory_step_size"];
+    const json& period = config_["memory_anchor_period"];
+    const bool has_momentum = config_.value("memory_momentum_order", 1) == 1;
+    const bool has_norm = Text("memory_qk_norm", "l2") == "l2";
+    const Vec q = Stream("q", x), k = Stream("k", x), v = Stream("v", x);
+    const Vec rate = layer_.Linear("memory.b_proj", x);
+    const Vec none(static_cast<size_t>(heads));
+    const Vec eta = has_momentum ? layer_.Linear("memory.m_proj", x) : none;
+    const Vec alpha =
+        config_.value("memory_forget", true) ? layer_.Linear("memory.a_proj", x) : none;
+    etas_.push_back(eta);
+    alphas_.push_back(alpha);
+    Vec core;
+    for (int h = 0; h < heads; ++h) {
+      const auto of = [&](const Vec& all, bool normed) {
+        const Vec one = Slice(all, h * dim, dim);
+        return normed && has_norm ? L2(one) : one;
+      };
+      Head& head = heads_[static_cast<size_t>(h)];
+      const Net before = head.anchor;
+      const double theta = double{config_["memory_theta_max"]} * Sigmoid(rate[h]);
+      const Vec target = of(v, false);
+      head.anchor.Run(of(k, true), &target,
+                      2 * theta / (config_["memory_loss"] == "mean" ? dim : 1), &head.sums);
+      if ((n + 1) % step == 0) {
+        // One momentum and one forgetting for all tokens of the step.
+        double momentum = 0, forget = 0, eta_logit = 0, alpha_logit = 0;
+        for (int i = 0; i < step; ++i) {
+          const size_t at = etas_.size() - 1 - static_cast<size_t>(i);
+          momentum += Sigmoid(etas_[at][h]) / step;
+          forget += Forget(h, alphas_[at][h]) / step;
+          eta_logit += etas_[at][h] / step;
+          alpha_logit += alphas_[at][h] / step;
+        }
+        if (Text("memory_gate_pooling", "token") == "input_mean") {
+          momentum = Sigmoid(eta_logit);
+          forget = Forget(h, alpha_logit);
+        }
+        head.momenta.Blend(has_momentum ? momentum : 0, -1, head.sums);
+        head.weights.Blend(1 - forget, 1, head.momenta);
+        head.sums.Blend(0, 0, head.sums);
+        if (!period.is_null() && (n + 1) % int64_t{period} == 0) head.anchor = head.weights;
+      }
+      const bool at_start = Text("mac_output_memory", "running") == "segment_start";
+      const Net& net = at_start                             ? head.frozen
+                       : config_["memory_read"] == "anchor" ? before
+                                                            : head.weights;
+      const Vec read = net.Run(of(q, true));
+      core.insert(core.end(), read.begin(), read.end());
+    }
+    return Emit(x, core);
+  }
+
+  Vec Emit(const Vec& x, Vec core) const {
+    const int heads = config_["memory_num_heads"], dim = config_["memory_head_dim"];
+    if (Text("memory_output", "gated_rms") == "gated_rms") {
+      const Vec gated = Times(core, Map(layer_.Linear("memory.g_proj", x), Silu));
+      core.clear();
+      for (int h = 0; h < heads; ++h) {
+        const Vec one = RmsNorm(Slice(gated, h * dim, dim), layer_.Weight("memory.norm.weight"),
+                                config_["rms_norm_eps"]);
+        core.insert(core.end(), one.begin(), one.end());
+      }
+    }
+    return layer_.Linear("memory.o_proj", core);
+  }
+
+  // Attention of a segment to persistent rows, to what the memory said when the segment began, and
+  // to the segment itself.
+  Vec AttendSegment(const Vec& x, int64_t n) {
+    const int heads = config_["num_attention_heads"], dim = config_["head_dim"];
+    const int64_t i = n % int64_t{config_["segment_length"]};
+    const double theta = config_.value("rope_theta", 10000.0);
+    if (i == 0) {
+      for (Head& head : heads_) head.frozen = head.weights;
+      keys_.clear();
+      values_.clear();
+      recalled_keys_.clear();
+      recalled_values_.clear();
+    }
+    const int memory_heads = config_["memory_num_heads"], memory_dim = config_["memory_head_dim"];
+    const Vec asked = Stream("q", x, "recall");
+    Vec recalled;
+    for (int h = 0; h < memory_heads; ++h) {
+      const Vec q = Slice(asked, h * memory_dim, memory_dim);
+      const Vec read = heads_[static_cast<size_t>(h)].frozen.Run(
+          Text("memory_qk_norm", "l2") == "l2" ? L2(q) : q);
+      recalled.insert(recalled.end(), read.begin(), read.end());
+    }
+    recalled = Emit(x, recalled);
+    keys_.push_back(layer_.Linear("attention.k_proj", x));
+    values_.push_back(layer_.Linear("attention.v_proj", x));
+    recalled_keys_.push_back(layer_.Linear("attention.k_proj", recalled));
+    recalled_values_.push_back(layer_.Linear("attention.v_proj", recalled));
+    const Vec query = layer_.Linear("attention.q_proj", x);
+    const int rows = config_.value("num_persistent_tokens", 0);
+    Vec y;
+    for (int h = 0; h < heads; ++h) {
+      const auto of = [&](const Vec& all) { return Slice(all, h * dim, dim); };
+      const Vec q = Turned(of(query), i, theta);
+      Vec scores;
+      std::vector<Vec> values;
+      const auto see = [&](const Vec& key, const Vec& value) {
+        scores.push_back(Dot(q, key) / std::sqrt(dim));
+        values.push_back(value);
+      };
+      for (int p = 0; p < rows; ++p) {
+        const Vec row = Slice(layer_.Weight("attention.persistent_memory"), p * int64_t(x.size()),
+                              static_cast<int64_t>(x.size()));
+        see(of(layer_.Linear("attention.k_proj", row)), of(layer_.Linear("attention.v_proj", row)));
+      }
+      for (int64_t m = 0; m <= i; ++m) {
+        see(Turned(of(recalled_keys_[m]), m, theta), of(recalled_values_[m]));
+        see(Turned(of(keys_[m]), m, theta), of(values_[m]));
+      }
+      const Vec weights = Softmax(scores);
+      Vec o(static_cast<size_t>(dim));
+      for (size_t j = 0; j < values.size(); ++j) Add(o, values[j], weights[j]);
+      y.insert(y.end(), o.begin(), o.end());
+    }
+    return layer_.Linear("attention.o_proj", y);
+  }
+
+  Vec Attend(const Vec& x, int64_t n, int prefix) {
+    const int heads = config_["num_attention_heads"], dim = config_["head_dim"];
+    keys_.push_back(layer_.Linear("attention.k_proj", x));
+    values_.push_back(layer_.Linear("attention.v_proj", x));
+    const Vec q = layer_.Linear("attention.q_proj", x);
+    const bool sliding = config_["attention_kind"] == "sliding";
+    Vec y;
+    for (int h = 0; h < heads; ++h) {
+      Vec scores;
+      std::vector<int64_t> seen;
+      const double theta = config_.value("rope_theta", 10000.0);
+      for (int64_t m = 0; m <= n; ++m) {
+        if (sliding && m >= prefix && n - m > int64_t{config_["sliding_window"]}) continue;
+        seen.push_back(m);
+        scores.push_back(Dot(Turned(Slice(q, h * dim, dim), n, theta),
+                             Turned(Slice(keys_[m], h * dim, dim), m, theta)) /
+                         std::sqrt(dim));
+      }
+      const Vec weights = Softmax(scores);
+      Vec o(static_cast<size_t>(dim));
+      for (size_t i = 0; i < seen.size(); ++i) {
+        Add(o, Slice(values_[seen[i]], h * dim, dim), weights[i]);
+      }
+      y.insert(y.end(), o.begin(), o.end());
+    }
+    return layer_.Linear("attention.o_proj", y);
+  }
+
+  PlainLayer layer_;
+  const json config_;
+  std::vector<Head> heads_;
+  std::vector<Vec> etas_, alphas_, keys_, values_;  // of all tokens, or of a segment
+  std::vector<Vec> recalled_keys_, recalled_values_;
+  std::map<std::string, std::vector<Vec>> history_;
+};
+
+// Logits of tokens that go through `layers` behind the rows of a prefix.
+template <typename Layer>
+Vec Logits(const PlainModel& model, std::span<const int32_t> tokens, int prefix,
+           std::vector<Layer>& layers) {
+  const json& config = model.config();
+  const int dim = config["hidden_size"];
+  const Vec& embeddings = model.Tensor("model.embed_tokens.weight");
+  const Vec& head = model.Has("lm_head.weight") ? model.Tensor("lm_head.weight") : embeddings;
+  Vec logits;
+  const auto rows = static_cast<int64_t>(tokens.size()) + prefix;
+  for (int64_t n = 0; n < rows; ++n) {
+    Vec h = n < prefix ? Slice(model.Tensor("model.persistent_memory"), n * dim, dim)
+                       : Slice(embeddings, int64_t{tokens[n - prefix]} * dim, dim);
+    for (Layer& layer : layers) h = layer.Along(h, n, prefix);
+    if (n < prefix) continue;
+    const Vec last = RmsNorm(h, model.Tensor("model.norm.weight"), config["rms_norm_eps"]);
+    for (int64_t token = 0; token < int64_t{config["vocab_size"]}; ++token) {
+      logits.push_back(Dot(Slice(head, token * dim, dim), last));
+    }
+  }
+  return logits;
+}
+
+Vec Titans(const PlainModel& model, std::span<const int32_t> tokens) {
+  std::vector<TitansLayer> layers;
+  for (int i = 0; i < int{model.config()["num_hidden_layers"]}; ++i) layers.emplace_back(model, i);
+  const bool prefix = model.config().value("persistent_kind", std::string()) == "prefix";
+  return Logits(model, tokens, prefix ? int{model.config()["num_persistent_tokens"]} : 0, layers);
+}
+
+// Small outputs that are normed have large gradients: at higher rates of learning the map is
+// chaotic.
+TEST(TitansTest, EveryOptionOfTheMemoryIsWhatItsEquationSays) {
+  for (const char* changes :
+       {"{}",
+        R"({"memory_depth": 1})",
+        R"({"memory_depth": 3, "memory_activation": "silu"})",
+        R"({"memory_norm": "layer", "memory_theta_max": 0.001})",
+        R"({"memory_norm": "rms", "memory_theta_max": 0.005})",
+        R"({"memory_norm": "layer", "memory_norm_offset": 0, "memory_norm_eps": 0.01})",
+        R"({"memory_loss": "mean", "memory_theta_max": 0.7})",
+        R"({"memory_anchor_period": 5})",
+        R"({"memory_anchor_period": 5, "memory_read": "anchor"})",
+        R"({"memory_anchor_period": null})",
+        R"({"memory_step_size": 4, "memory_anchor_period": 8, "memory_gate_pooling": "gate_mean"})",
+        R"({"memory_step_size": 4, "memory_anchor_period": 4, "memory_gate_pooling": "input_mean",
+            "memory_norm": "rms"})",
+        R"({"memory_step_size": 3, "memory_anchor_period": null, "memory_decay": "gdn",
+            "memory_gate_pooling": "gate_mean"})",
+        R"({"memory_momentum_order": 0})",
+        R"({"memory_forget": false})",
+        R"({"memory_decay": "gdn"})",
+        R"({"memory_conv_kernel": 0})",
+        R"({"memory_conv_kernel": 3, "memory_conv_bias": true})",
+        R"({"memory_qkv_activation": "none"})",
+        R"({"memory_output": "none"})",
+        R"({"num_persistent_tokens": 3, "persistent_kind": "prefix"})",
+        R"({"num_persistent_tokens": 6, "persistent_kind": "prefix", "memory_step_size": 4,
+            "memory_anchor_period": 8, "memory_gate_pooling": "input_mean"})"}) {
+    ExpectPlain("titans-lmm", changes, Titans);
+  }
+}
+
+TEST(TitansTest, AttentionStandsBesideTheMemoryOrBehindIt) {
+  for (const char* changes :
+       {"{}", R"({"mag_activation": "sigmoid"})", R"({"mag_activation": "identity"})",
+        R"({"mag_gate_both": false})", R"({"sliding_window": 0})", R"({"attention_kind": "full"})",
+        R"({"rope_theta": 100})", R"({"memory_anchor_period": 4})"}) {
+    ExpectPlain("titans-mag", changes, Titans);
+  }
+  for (const char* changes : {"{}", R"({"mal_inner_residual": false})",
+                              R"({"sliding_window": 3, "num_persistent_tokens": 2})"}) {
+    ExpectPlain("titans-mal", changes, Titans);
+  }
+}
+
+TEST(TitansTest, MemoryIsContextOfItsSegment) {
+  for (const char* changes :
+       {"{}", R"({"mac_output_memory": "segment_start"})", R"({"segment_length": 7})",
+        R"({"segment_length": 1})", R"({"memory_anchor_period": 8})",
+        R"({"memory_anchor_period": 8, "mac_output_memory": "segment_start"})",
+        R"({"memory_step_size": 4, "memory_anchor_period": 12,
+            "memory_gate_pooling": "gate_mean"})",
+        R"({"memory_anchor_period": null})", R"({"num_persistent_tokens": 0})",
+        R"({"memory_conv_kernel": 0})", R"({"mag_gate_both": false})"}) {
+    ExpectPlain("titans-mac", changes, Titans);
+  }
+}
+
+// One layer of TTT, a whole sequence.
+class TttLayer {
+ public:
+  TttLayer(const PlainModel& model, int index)
+      : layer_{.model = model, .index = index}, config_(model.config()) {
+    const int heads = config_["num_attention_heads"];
+    const bool mlp = config_["ttt_layer_type"] == "mlp";
+    for (int h = 0; h < heads; ++h) {
+      const auto of = [&](const char* name) {
+        const Vec& all = layer_.Weight(absl::StrCat("seq_modeling_block.", name));
+        const auto size = static_cast<int64_t>(all.size()) / heads;
+        return Slice(all, h * size, size);
+      };
+      Net net;
+      net.activation = Net::kGeluTanh;
+      net.norm = Net::kLayer;
+      net.eps = 1e-6;
+      net.gain = of("ttt_norm_weight");
+      net.shift = of("ttt_norm_bias");
+      net.w = {of("W1")};
+      net.b = {of("b1")};
+      if (mlp) {
+        net.w.push_back(of("W2"));
+        net.b.push_back(of("b2"));
+      }
+      Net zero = net;
+      zero.Blend(0, 0, net);
+      heads_.push_back({.weights = net, .sums = zero});
+    }
+  }
+
+  Vec Along(const Vec& h, int64_t n, int) {
+    const double eps = config_["rms_norm_eps"];
+    Vec y = h;
+    if (config_["pre_conv"]) {
+      Add(y, Convolved(history_["pre"], RmsNorm(h, layer_.Weight("conv.norm.weight"), eps),
+                       layer_.Weight("conv.conv.weight"), layer_.Weight("conv.conv.bias")));
+    }
+    Add(y, Train(RmsNorm(y, layer_.Weight("seq_norm.weight"), eps), n));
+    const Vec x = RmsNorm(y, layer_.Weight("ffn_norm.weight"), eps);
+    Add(y, layer_.Linear("mlp.down_proj", Times(Map(layer_.Linear("mlp.gate_proj", x), Silu),
+                                                layer_.Linear("mlp.up_proj", x))));
+    return y;
+  }
+
+ private:
+  const Vec& Weight(const char* name) const {
+    return layer_.Weight(absl::StrCat("seq_modeling_block.", name));
+  }
+  Vec Linear(const char* name, const Vec& x) const {
+    return layer_.Linear(absl::StrCat("seq_modeling_block.", name), x);
+  }
+
+  Vec Train(const Vec& x, int64_t n) {
+    const int heads = config_["num_attention_heads"], batch = config_["mini_batch_size"];
+    const auto dim = static_cast<int64_t>(x.size()) / heads;
+    const int64_t j = n % batch;
+    const double theta = config_.value("rope_theta", 10000.0);
+    Vec q = Linear("q_proj", x), k;
+    const Vec v = Linear("v_proj", x);
+    if (config_["share_qk"]) {
+      const Vec shared = q;
+      q = Convolved(history_["q"], shared, Weight("conv_q.weight"), Weight("conv_q.bias"));
+      k = Convolved(history_["k"], shared, Weight("conv_k.weight"), Weight("conv_k.bias"));
+    } else {
+      k = Linear("k_proj", x);
+    }
+    const double scale =
+        std::max(0.0, 1.0 / static_cast<double>(j + 1) + Weight("learnable_token_idx")[j]);
+    Vec o;
+    for (int h = 0; h < heads; ++h) {
+      const double logit =
+          Dot(Slice(Weight("learnable_ttt_lr_weight"), h * int64_t(x.size()), int64_t(x.size())),
+              x) +
+          Weight("learnable_ttt_lr_bias")[h];
+      const double rate =
+          double{config_["ttt_base_lr"]} * Sigmoid(logit) / static_cast<double>(dim);
+      Head& head = heads_[static_cast<size_t>(h)];
+      const Vec target = Slice(v, h * dim, dim);
+      head.weights.Run(Turned(Slice(k, h * dim, dim), j, theta), &target, rate, &head.sums);
+      Net ahead = head.weights;
+      ahead.Blend(1, -scale, head.sums);
+      const Vec read = ahead.Run(Turned(Slice(q, h * dim, dim), j, theta));
+      o.insert(o.end(), read.begin(), read.end());
+      if (j + 1 < batch) continue;
+      head.weights = ahead;
+      head.sums.Blend(0, 0, ahead);
+    }
+    o = LayerNorm(o, Weight("post_norm.weight"), Weight("post_norm.bias"), 1e-6);
+    if (config_["use_gate"]) {
+      Net gelu;
+      gelu.activation = Net::kGeluTanh;
+      Vec gate = Linear("g_proj", x);
+      for (double& value : gate) value = gelu.Activated(value);
+      o = Times(o, gate);
+    }
+    return Linear("o_proj", o);
+  }
+
+  PlainLayer layer_;
+  const json config_;
+  std::vector<Head> heads_;
+  std::map<std::string, std::vector<Vec>> history_;
+};
+
+Vec Ttt(const PlainModel& model, std::span<const int32_t> tokens) {
+  std::vector<TttLayer> layers;
+  for (int i = 0; i < int{model.config()["num_hidden_layers"]}; ++i) layers.emplace_back(model, i);
+  return Logits(model, tokens, /*prefix=*/0, layers);
+}
+
+TEST(TttTest, EveryOptionIsWhatItsEquationSays) {
+  for (const char* shape : {"ttt-linear", "ttt-mlp"}) {
+    for (const char* changes :
+         {"{}", R"({"use_gate": false})", R"({"share_qk": false})", R"({"pre_conv": false})",
+          R"({"mini_batch_size": 5})", R"({"mini_batch_size": 1})", R"({"ttt_base_lr": 0.4})",
+          R"({"conv_kernel": 2})", R"({"rope_theta": 50})", R"({"num_attention_heads": 4})"}) {
+      ExpectPlain(shape, changes, Ttt);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mneme
