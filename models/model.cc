@@ -3,6 +3,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -41,6 +42,32 @@ Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
           .max_context = options.max_context};
 }
 
+// Whether a state dtype of fewer than 32 bits means something to a layout, and is accurate enough:
+// int8 is not where a matrix is rounded at every token (docs/numerics.md).
+absl::Status CheckStateDtype(const ModelConfig& config, const StateLayout& layout, DType dtype) {
+  if (dtype != DType::kF16 && dtype != DType::kI8) return absl::OkStatus();
+  const auto layer_of = [](const StateField& field) {
+    return absl::string_view(field.name).substr(0, field.name.rfind('.'));
+  };
+  bool found = false;
+  for (const StateField& field : layout.fields()) {
+    if (field.dtype != dtype || field.row_values == 0) continue;
+    found = true;
+    const bool held_back = absl::c_any_of(layout.fields(), [&](const StateField& other) {
+      return other.role == StateRole::kHeldBack && layer_of(other) == layer_of(field);
+    });
+    if (dtype == DType::kI8 && !held_back) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "state dtype int8 (--state-dtype): the matrices \"", field.name, "\" of a ",
+          config.model_type, " model would be rounded at every token; expected f32 or f16"));
+    }
+  }
+  if (found) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "state dtype ", dtype == DType::kI8 ? "int8" : "f16", " (--state-dtype): a ",
+      config.model_type, " model like this keeps no matrices of that dtype; expected f32"));
+}
+
 // Takes all weights and lays out the state. Without a loading store, just checks and plans.
 absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                    const Formats& formats) {
@@ -51,6 +78,7 @@ absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                                              .compute_dtype = formats.compute,
                                                              .max_context = formats.max_context,
                                                              .warnings = built.warnings}));
+  MNEME_RETURN_IF_ERROR(CheckStateDtype(config, built.state_layout, formats.state.memory_dtype));
   return built;
 }
 

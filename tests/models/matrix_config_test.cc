@@ -5,14 +5,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/model.h"
 #include "models/model_config.h"
 #include "tests/models/config_keys.h"
 #include "tests/models/golden.h"
 #include "tests/models/matrix_spec.h"
+#include "tests/models/test_folder.h"
+#include "tools/model_maker.h"
 
 namespace mneme {
 namespace {
@@ -153,6 +158,32 @@ TEST(MatrixConfigTest, MissingKeysAreUpstreamsDefaults) {
   EXPECT_EQ(slab("mom_gla", R"(, "shared_mem": true)"), 64 + 9 * 4 * 256 * 512 * 4);
   EXPECT_EQ(slab("mom_gsa", ""), 64 + 8 * 2 * 4 * 512 * 64 * 4);
   EXPECT_EQ(slab("mom_linear_attn", ""), 64 + 8 * 4 * 512 * 512 * 4);
+}
+
+// What an int8 matrix loses at every token is too much; where writes are held back it is not.
+TEST(MatrixConfigTest, StateDtypesAreRefusedWhereTheyMeanNothingOrLoseTooMuch) {
+  const auto plan = [](const char* shape, DType dtype) {
+    const absl::StatusOr<ModelSpec> spec = SpecOfShape(shape);
+    CHECK_OK(spec.status());
+    const TestFolder folder;
+    MakeFolder(*spec, folder);
+    return PlanModel(folder.path(), {.memory_dtype = dtype, .pending_writes = 16}).status();
+  };
+  for (const char* shape : {"gla-tiny", "retnet-tiny", "delta-net-tiny", "mamba2-tiny"}) {
+    EXPECT_TRUE(plan(shape, DType::kF16).ok()) << shape;
+    EXPECT_THAT(plan(shape, DType::kI8).message(),
+                testing::HasSubstr("would be rounded at every token; expected f32 or f16"))
+        << shape;
+  }
+  EXPECT_TRUE(plan("mom-tiny", DType::kI8).ok());
+  EXPECT_TRUE(plan("gdn-tiny", DType::kI8).ok());
+  for (const char* shape : {"mamba-tiny", "gpt2-tiny"}) {
+    for (const DType dtype : {DType::kF16, DType::kI8}) {
+      EXPECT_THAT(plan(shape, dtype).message(),
+                  testing::HasSubstr("keeps no matrices of that dtype; expected f32"))
+          << shape;
+    }
+  }
 }
 
 constexpr BadKeys kBadKeys[] = {
