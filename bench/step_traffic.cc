@@ -51,7 +51,7 @@ bool IsEmbedding(absl::string_view name) {
 int LayerOfField(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
   int layer = -1;
-  CHECK(parts.size() == 3 && absl::SimpleAtoi(parts[1], &layer)) << "a state field called " << name;
+  CHECK(parts.size() >= 3 && absl::SimpleAtoi(parts[1], &layer)) << "a state field called " << name;
   return layer;
 }
 
