@@ -43,7 +43,8 @@ constexpr const char* kStored[] = {"mom",
                                    "gsa",
                                    "transformer",
                                    "llama",
-                                   "mistral_sliding"};
+                                   "mistral_sliding",
+                                   "titans_mac"};
 
 // N of the tensor "greedy_from_N"; 0 if there is none.
 int GreedyBegin(const SafetensorsFile& file) {
