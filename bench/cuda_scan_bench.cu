@@ -57,7 +57,7 @@ class Scan {
     args_.segments.slots.data = slots_.as<int>() + int64_t{set} * prompts_;
     cuda::scan::SelectiveScan(device_, args_);
   }
-  // Of the inputs, once, and of what comes out.
+  // Bytes of the inputs, once, and of the outputs.
   int64_t token_bytes() const {
     return args_.u.shape[0] * (int64_t{3} * 4 * kChannels + 2 * kChannels + 2 * 4 * kStates);
   }

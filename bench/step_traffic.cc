@@ -41,7 +41,7 @@ std::optional<MemoryWeight> ParseMemoryWeight(absl::string_view name, int memori
   return std::nullopt;
 }
 
-// By the names that families give it.
+// Embeddings go by the names that families give them.
 bool IsEmbedding(absl::string_view name) {
   return absl::EndsWith(name, "embeddings.weight") || absl::EndsWith(name, "embed_tokens.weight") ||
          absl::EndsWith(name, "wte.weight");

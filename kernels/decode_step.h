@@ -108,7 +108,7 @@ enum class DecodeDone : uint8_t { kNothing, kLayers, kLogits };
 struct DecodeStepArgs {
   TensorView hidden;  // [rows, model_dim] act
   TensorView slots;   // [rows] i32, < 0: padding
-  // Of one layer that has a router, where somebody wants to know, or to say; else empty.
+  // The choice of one layer with a router, where somebody wants to know, or to say; else empty.
   RoutingChoice choice;
   TensorView tokens;  // [n] i32: rows of `hidden` whose logits are wanted; may be empty
   TensorView logits;  // [n, vocab] act

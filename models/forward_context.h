@@ -161,7 +161,7 @@ struct ForwardContext {
     ApplyNorm(kernels(), norm, x, y);
     return y;
   }
-  // Of a layer with a router, and what the observer hears of it.
+  // The choice of a layer with a router, and what the observer hears of it.
   RoutingChoice NewChoice(int layer, int top_k) const {
     return {
         .forced = routing != nullptr ? routing->Forced(layer, batch.tokens, top_k) : TensorView{},
@@ -173,7 +173,7 @@ struct ForwardContext {
   }
   TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
   StateView State(const StateField& field) const { return slabs.View(field); }
-  // What a field holds behind the prefix; without data where there is none.
+  // The value of a field behind the prefix; without data where there is none.
   TensorView Initial(const StateField& field) const {
     if (initial == nullptr) return {};
     return {initial + field.offset, field.dtype, field.shape};

@@ -35,7 +35,7 @@ struct ModelInfo {
   uint64_t fingerprint = 0;
 };
 
-// What bounds a session's context to `most` tokens: "--max-context", or the model.
+// The name of what bounds a context to `most` tokens: "--max-context", or the model.
 absl::string_view ContextBound(const ModelInfo& info, int64_t most);
 
 // A loaded network. Const and without session state; all of that is in the slabs that a step names.

@@ -156,7 +156,7 @@ class StateLayout {
   int64_t RowOffset(const StateField& field, int64_t memory, int64_t position) const;
   // The most tokens that a session can be fed; none where nothing grows but rings.
   std::optional<int64_t> max_tokens() const;
-  // Of a slab, the room for so many; of what grows but is no ring.
+  // Bytes of a slab for the rows of fields that grow and are no ring.
   int64_t growing_bytes() const;
   // Printed by mneme-inspect and mneme-server --plan: one line per group of equal layers.
   std::string ToString() const;

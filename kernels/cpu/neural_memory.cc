@@ -22,7 +22,7 @@ struct HeadTensors {
   float* at[kMaxMemoryTensors] = {};
 };
 
-// What a step makes of the rows of a matrix while they are read.
+// The changes a step makes to the rows of a matrix while they are read.
 struct MatrixStep {
   float* momenta;  // or null
   float momentum, keep, scale;
@@ -302,7 +302,7 @@ class HeadOfSegment {
     });
   }
 
-  // Of k at the anchor: z, slopes, and the deltas of all layers.
+  // Scratch of k at the anchor: z, slopes, and the deltas of all layers.
   void FindGradient(int64_t e) {
     const HeadTensors& net = anchor_;
     const float* k = VectorOf(args_.k, e);

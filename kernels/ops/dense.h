@@ -88,7 +88,7 @@ enum class Activation : uint8_t {
   kGeluTanh,
 };
 
-// Of kGeluTanh, 2 u = z (kGeluFirst + kGeluThird z^2).
+// Factors of kGeluTanh: 2 u = z (kGeluFirst + kGeluThird z^2).
 constexpr double kGeluFirst = 1.5957691216057308, kGeluThird = 0.044715 * kGeluFirst;
 
 // y[e] = scale * activation(x[row(e)]), row(e) = entry_rows[e], or e without.

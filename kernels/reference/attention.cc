@@ -32,7 +32,7 @@ void Attend(const AttentionArgs& args, const std::vector<Rows>& keys,
                         : args.segment > 0 ? position - position % args.segment
                                            : int64_t{0};
   const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
-  // Of the rows of the prefix, then of positions.
+  // Scores of the rows of the prefix, then of positions.
   std::vector<const double*> seen_keys, seen_values;
   for (int64_t row = 0; row < prefix; ++row) {
     const int64_t at = row * args.k.shape[1] + kv_head;

@@ -12,7 +12,7 @@ using MemoryRead = NeuralMemoryArgs::Read;
 
 using Numbers = std::vector<double>;
 
-// Of an activation: value and derivative.
+// An activation's value and derivative.
 struct ActivatedNumber {
   double z, slope;
 };
@@ -40,7 +40,7 @@ ActivatedNumber ActivateNumber(MemoryNetwork::Activation activation, double a) {
 // All tensors of one head, as a network or as sums of gradients.
 using MemoryTensors = std::vector<Numbers>;
 
-// What one pass through the network leaves behind for the way back.
+// Values that one pass through the network leaves behind for the way back.
 struct NetworkPass {
   std::vector<Numbers> z, slope;  // z_0 to z_{depth-1}; of z_1 on
   Numbers n;                      // the normed y, or y

@@ -54,7 +54,7 @@ AttentionConfig ReadPart(ConfigReader& part, const StackKeys& stack, ModelConfig
   return attention;
 }
 
-// What counts of them, whatever the file spells out and in how many objects.
+// The text that counts of these keys, in however many objects the file spells them out.
 json Canonical(const AttentionLayers& layers) {
   json list = json::array();
   for (const auto& [layer, attention] : layers) {

@@ -24,7 +24,7 @@ AttentionConfig ReadAttentionConfig(ConfigReader& reader, int model_dim, int def
 // By the number of the layer; empty where there is no such layer.
 using AttentionLayers = std::map<int, AttentionConfig>;
 
-// What upstream's models make of `attn`.
+// The ways in which upstream's models read `attn`.
 struct HybridOptions {
   const char* prefix = "attn.";  // of the tensors' names
   bool lists = true;             // it may be a list of objects

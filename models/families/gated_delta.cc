@@ -32,7 +32,7 @@ const Defaults& DefaultsOf(absl::string_view model_type) {
   LOG(FATAL) << model_type << " is of another family";
 }
 
-// Options of upstream's MoM that change the network and are not implemented.
+// Refuses options of upstream's MoM that change the network and are not served.
 void RefuseUnsupportedMom(ConfigReader& reader) {
   if (reader.String("mom_backend", "gated_deltanet") != "gated_deltanet") {
     reader.Unsupported("mom_backend", *reader.Find("mom_backend"), "\"gated_deltanet\"");

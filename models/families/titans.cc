@@ -43,7 +43,7 @@ void RefuseUnless(ConfigReader& reader, const char* key, const json& off) {
   }
 }
 
-// What titans-pytorch has beyond the paper, and the neutral format has keys for.
+// Options of titans-pytorch beyond the paper, which the neutral format has keys for.
 void RefuseOptions(ConfigReader& reader, int layers) {
   RefuseUnless(reader, "mixer", "neural_memory");
   RefuseUnless(reader, "memory_rule", "gradient");

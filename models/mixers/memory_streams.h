@@ -34,9 +34,9 @@ class MemoryStreams {
   // Leaves log decays, and where there is a `complement`, theirs in it.
   TensorView DecayGates(int stream, int64_t heads, DecayGatesArgs gates);
 
-  // What is left, then the rule.
+  // Does the operations that are left, then the rule.
   void Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const;
-  // What is left: for what follows before the rule.
+  // Does the operations that are left, for those that follow before the rule.
   void Finish(ForwardContext& ctx);
 
  private:

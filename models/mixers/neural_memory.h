@@ -16,7 +16,7 @@
 namespace mneme {
 
 struct NeuralMemoryConfig {
-  // What a step of several tokens takes for the momentum and the forgetting of all of them.
+  // The one momentum and forgetting that a step of several tokens takes.
   enum class Pooling : uint8_t {
     kToken,   // steps are of one token
     kGates,   // the mean of their gates

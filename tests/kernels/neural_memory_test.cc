@@ -23,7 +23,7 @@ using Activation = MemoryNetwork::Activation;
 
 constexpr int kSlots = 4;
 
-// What a memory is, and how it is trained.
+// A memory's network, and how it is trained.
 struct Rule {
   const char* name = "";
   int heads = 2, dim = 16, depth = 2, hidden = 24;

@@ -40,7 +40,7 @@ const std::vector<std::string>& Types() {
 }
 bool IsMom(const std::string& type) { return type.starts_with("mom"); }
 
-// Of a model of 64 channels and four layers.
+// A configuration of 64 channels and four layers.
 std::string Keys(const std::string& type, const std::string& attn) {
   std::string keys = R"("hidden_size": 64, "num_hidden_layers": 4)";
   if (type == "hgrn2") absl::StrAppend(&keys, R"(, "expand_ratio": 16)");

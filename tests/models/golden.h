@@ -14,7 +14,7 @@ struct Golden {
   std::vector<double> logits;  // after each token, in one forward
   int step_begin = 0;
   std::vector<double> step_logits;  // the same from position step_begin on, token by token
-  // Of a longer text; the same one where the reference was asked for no other.
+  // Logits of a longer text; of the same where the reference was asked for no other.
   std::vector<int32_t> long_input_ids;
   std::vector<double> long_logits_last16;
   int greedy_begin = 16;

@@ -1,4 +1,4 @@
-// What Titans and TTT read of config.json: what they refuse, what counts.
+// Keys of config.json that Titans and TTT read: which they refuse, which count.
 
 #include <map>
 #include <nlohmann/json.hpp>

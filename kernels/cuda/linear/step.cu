@@ -53,7 +53,7 @@ void LinearStep(Device& device, LinearProducts products, std::span<const void* c
       const LinearArgs& other = *products[i];
       const bool alike =
           other.y.shape[0] == list.rows && other.weights[0].in_features == list.in_features;
-      // What adds to y is launched by itself.
+      // A product that adds to y is launched by itself.
       if (done[i] || !alike || (i > first && (args.accumulate || other.accumulate))) continue;
       Add(other, rounded[i], list);
       done[i] = true;

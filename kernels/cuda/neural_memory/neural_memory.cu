@@ -275,7 +275,7 @@ class HeadOfSegment {
     return x[i] + (n[i] * gain_[i] + shift);
   }
 
-  // Of k at the anchor: z, slopes, and the deltas of all layers.
+  // Scratch of k at the anchor: z, slopes, and the deltas of all layers.
   __device__ void FindGradient(int e) {
     const float *k = p_.k + VectorAt(e), *v = p_.v + VectorAt(e);
     for (int i = threadIdx.x; i < p_.dim; i += kThreads) z_[0][i] = k[i];

@@ -63,7 +63,7 @@ __device__ inline void TakeSelection(const float* from, float (&to)[kFewStates])
   }
 }
 
-// What a thread's channel gets of an entry.
+// Inputs that a thread's channel gets of an entry.
 struct Inputs {
   float u, dt, gate;
 };
@@ -104,7 +104,7 @@ __device__ inline void LoadRates(const ScanParams& p, int channel, float (&rates
   }
 }
 
-// What each chunk but the last of its segment adds.
+// The states that each chunk but the last of its segment adds.
 __global__ void __launch_bounds__(kThreads)
     AddedKernel(const __grid_constant__ ScanParams p, ChunkStates chunks) {
   __shared__ alignas(16) float b[kChunk][kFewStates];

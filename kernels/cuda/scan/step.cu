@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kThreads) StepKernel(const __grid_constant__ S
   const int tile = static_cast<int>(blockIdx.x) % p.tiles * kTile;
   const int channel = tile + lane * kWidth;
   const int64_t row = int64_t{segment.first} * p.channels;
-  // What a thread finishes, once the slices have met.
+  // The outputs that a thread finishes, once the slices have met.
   const int own = static_cast<int>(threadIdx.x);
   const bool finishes = own < kTile && tile + own < p.channels;
   const int64_t at = row + tile + own;

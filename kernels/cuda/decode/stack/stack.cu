@@ -45,7 +45,7 @@ bool IsBf16(const PackedMatrix& matrix, int out_features, int in_features) {
   return IsBf16(std::span(&matrix, 1), out_features, in_features);
 }
 
-// Of all layers like this one.
+// The parameters of all layers like this one.
 Params MakeParams(const DecodeLayer& layer) {
   const DeltaMixer& mixer = layer.mixer;
   const GatedFeedForward& mlp = layer.feed_forward;

@@ -23,7 +23,7 @@ using Element = __nv_bfloat16;
 
 constexpr int kThreads = kPrepareThreads;
 
-// What tokens read and recall of each other, of entries i and j < i.
+// Products by which tokens read and recall each other, of entries i and j < i.
 __device__ inline void StoreParts(BonusParts& parts, int i, int j, float, const float (&x)[1]) {
   StoreProduct(parts.reads, i, j, x[0]);
 }
@@ -34,7 +34,7 @@ __device__ inline void StoreParts(GeneralParts& parts, int i, int j, float scale
   StoreProduct(parts.written, i, j, x[2]);
   parts.a[i * kSlicePitch + j] = -x[3];
 }
-// What a token reads of itself.
+// The part of its own write that a token reads.
 template <bool kGeneral>
 __device__ inline void StoreOwn(BeforeMemory<kGeneral>& memory, int i, float scale) {
   if constexpr (kGeneral) {

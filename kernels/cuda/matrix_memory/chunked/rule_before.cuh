@@ -32,7 +32,7 @@ struct BeforeParams {
   const int* offsets;
 };
 
-// What the general correction makes of the sums.
+// The sums under the general correction.
 struct GeneralParts {
   float a[kSliceFloats];      // -c.e, j < i
   float t[kSliceFloats];      // (I + a)^-1
@@ -86,7 +86,7 @@ __device__ inline void CopySlice(const BeforeParams& p, const KeyRows& rows,
   }
 }
 
-// What a token reads of itself of a slice's keys: four threads an entry.
+// The part of its own write that a token reads, over a slice's keys: four threads an entry.
 template <bool kGeneral>
 __device__ inline void SumOwn(const BeforeParams& p, int head, int slice,
                               BeforeMemory<kGeneral>& memory) {

@@ -604,7 +604,7 @@ void LaunchSpans(Device& device, const RuleChainParams& params, DType state_dtyp
   Launch<L, false>(device, params, state_dtype);
 }
 
-// What registers hold of S beside the sums of a form.
+// The part of S that registers hold beside the sums of a form.
 constexpr int MostKeyDim(ChunkForm form) {
   return form == ChunkForm::kGeneralKey ? 128 : form == ChunkForm::kDeltaKey ? 256 : 512;
 }

@@ -8,7 +8,7 @@ namespace mneme::cuda::matrix_memory::rules {
 
 namespace {
 
-// Of keys of that size.
+// Whether one of the rules has a tuned kernel for keys of that size.
 template <typename... Rules>
 bool IsOneOf(const MatrixRule& rule, int key_dim) {
   return HasTunedRule(key_dim) && ((Rules::Is(rule) && key_dim <= Rules::kMostKeyDim) || ...);
