@@ -122,6 +122,9 @@ class TimedBackend::TimedKernels final : public Kernels {
   void ChunkMean(const ChunkMeanArgs& args) override {
     Time("ChunkMean", [&] { inner_.ChunkMean(args); });
   }
+  void Surprise(const SurpriseArgs& args) override {
+    Time("Surprise", [&] { inner_.Surprise(args); });
+  }
   void Attention(const AttentionArgs& args) override {
     Time("Attention", [&] { inner_.Attention(args); });
   }

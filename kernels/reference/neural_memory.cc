@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/reference/reference_kernels.h"
+#include "kernels/surprise.h"
 
 namespace mneme {
 namespace {
@@ -317,6 +318,11 @@ void ReferenceKernels::ChunkMean(const ChunkMeanArgs& args) {
       }
     }
   }
+}
+
+void ReferenceKernels::Surprise(const SurpriseArgs& args) {
+  Check(args, reference::kTypes);
+  SurpriseOnHost<double>(args, 0, args.surprise.shape[0]);
 }
 
 }  // namespace mneme

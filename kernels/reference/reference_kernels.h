@@ -62,6 +62,7 @@ class ReferenceKernels : public Kernels {
   void NeuralMemory(const NeuralMemoryArgs& args) override;
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
+  void Surprise(const SurpriseArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 
