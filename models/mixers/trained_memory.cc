@@ -29,6 +29,13 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
   CHECK_EQ(static_cast<int>(tensors.size()), config.network.tensors());
   TrainedMemory memory;
   memory.config_ = config;
+  memory.layer_ = builder.layer;
+  memory.place_ = static_cast<int>(builder.network.trained.size());
+  builder.network.trained.push_back({.layer = builder.layer,
+                                     .step = config.step,
+                                     .anchor_period = config.anchor_period,
+                                     .loss_scale = config.loss_scale,
+                                     .prefix = config.prefix});
   for (int t = 0; t < config.network.tensors(); ++t) {
     const MemoryTensorName& tensor = tensors[static_cast<size_t>(t)];
     MNEME_ASSIGN_OR_RETURN(TensorView values,
@@ -42,7 +49,7 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
     Copy copy;
     for (int t = 0; t < config.network.tensors(); ++t) {
       const Shape all = OfAllHeads(config, t);
-      const bool shared = is_weights || config.prefix;
+      const bool shared = is_weights || config.prefix > 0;
       copy.push_back(builder.AddState(
           {.name = absl::StrCat(name, ".", tensors[static_cast<size_t>(t)].field),
            .dtype = f64 ? DType::kF64 : DType::kF32,
@@ -87,6 +94,34 @@ NeuralMemoryArgs TrainedMemory::Args(const ForwardContext& ctx, const RowIndex& 
   if (ctx.initial == nullptr) args.initial_weights = learned_;
   if (config_.anchor_period == 0) args.initial_anchor = learned_;
   return args;
+}
+
+void TrainedMemory::Train(ForwardContext& ctx, NeuralMemoryArgs args) const {
+  const bool surprises = !ctx.surprise.values.empty();
+  if (surprises || ctx.observer != nullptr) {
+    const Shape pairs{args.k.shape[0], args.k.shape[1]};
+    args.loss =
+        surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend.activation_dtype(), pairs);
+  }
+  ctx.kernels().NeuralMemory(args);
+  if (surprises) {
+    ctx.kernels().Surprise({.loss = args.loss,
+                            .read = args.out,
+                            .places = ctx.surprise.places,
+                            .surprise = ctx.surprise.Of(place_)});
+  }
+  Tell(ctx, "loss", args.loss, config_.loss_scale);
+  Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
+}
+
+void TrainedMemory::TellProduct(ForwardContext& ctx, absl::string_view name, const TensorView& x,
+                                std::span<const PackedMatrix> weights) const {
+  if (ctx.observer == nullptr) return;
+  const TensorView y = ctx.observer->Scratch(ctx.backend.activation_dtype(),
+                                             {x.shape[0], weights.front().out_features});
+  const LinearArgs product[] = {{.x = x, .weights = weights, .y = y}};
+  ctx.kernels().Linear(product);
+  Tell(ctx, name, y);
 }
 
 }  // namespace mneme
