@@ -2,6 +2,7 @@
 // (kernels/ops/neural_memory.h): its learned initial value, and its copies in every slab.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,7 +28,13 @@ struct TrainedMemoryConfig {
   double rate_scale = 1;
   // The loss that this is the rate of, as a multiple of |error|^2; for those who look on.
   double loss_scale = 0.5;
-  bool momentum = true;
+  int keys = 1;
+  int orders = 1;  // of momentum
+  double max_grad_norm = 0;
+  bool spectral_norm = false;
+  TensorView transition;
+  // Whether Before() is wanted.
+  bool keeps_before = false;
   // Tokens of a prefix that has been through the memory before a session begins: all its copies
   // then begin as that left them, not as weights and zeros.
   int prefix = 0;
@@ -51,6 +58,9 @@ class TrainedMemory {
   // out.
   NeuralMemoryArgs Args(const ForwardContext& ctx, const RowIndex& rows) const;
 
+  // W as it was before the last step, for another memory's NeuralMemoryArgs::residual.
+  MemoryCopy Before(const ForwardContext& ctx) const;
+
   // The operation, which trains. Whoever watches hears of the tokens' losses and rates, in the
   // caller's workspace scope.
   void Train(ForwardContext& ctx, NeuralMemoryArgs args) const;
@@ -64,7 +74,10 @@ class TrainedMemory {
                    std::span<const PackedMatrix> weights) const;
 
  private:
-  // [1, heads, ...] of each tensor.
+  // What of NeuralMemoryArgs the configuration says.
+  NeuralMemoryArgs Rule() const;
+
+  // [1, heads, ...] of each tensor, of momenta [1, orders * heads, ...].
   using Copy = std::vector<StateField>;
 
   TrainedMemoryConfig config_;
@@ -72,7 +85,8 @@ class TrainedMemory {
   int place_ = 0;  // in ModelInfo::trained
   MemoryInitial learned_;
   // Without tensors where the memory has no such copy.
-  Copy weights_, momenta_, anchors_, frozen_, gradients_;
+  Copy weights_, momenta_, anchors_, frozen_, gradients_, before_;
+  std::optional<StateField> pending_keys_, pending_values_, pending_rates_;
 };
 
 }  // namespace mneme
