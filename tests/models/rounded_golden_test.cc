@@ -34,7 +34,7 @@ constexpr double kBoundWhereLogitsCancel = 8e-2;
 // rounded as often as weights are and as much: what that does to the logits is in proportion to
 // what rounding the weights does, in norm and, with the longer tail of single positions, in the
 // worst.
-constexpr double kOfWeightsInNorm = 2, kOfWeightsInWorst = 4;
+constexpr double kOfWeightsInNorm = 3, kOfWeightsInWorst = 6;
 // Choices change where the logits of two memories lie closer than their errors differ. The second
 // and the third of four normal variables lie within d of each other with a chance of 1.7 d; with
 // errors of kBound each that is 7 % of tokens, one of whose two choices flips. What it writes then
