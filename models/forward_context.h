@@ -191,12 +191,12 @@ struct ForwardContext {
   void Observe(int layer, absl::string_view name, const TensorView& values, double scale = 1,
                double offset = 0) const {
     if (observer == nullptr) return;
-    observer->OnLayer({.layer = layer,
-                       .name = name,
-                       .values = values,
-                       .scale = scale,
-                       .offset = offset,
-                       .places = observed_places});
+    observer->OnLayer(backend, {.layer = layer,
+                                .name = name,
+                                .values = values,
+                                .scale = scale,
+                                .offset = offset,
+                                .places = observed_places});
   }
   TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
   StateView State(const StateField& field) const { return slabs.View(field); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "absl/strings/string_view.h"
+#include "kernels/backend.h"
 #include "kernels/tensor_view.h"
 
 namespace mneme {
@@ -10,7 +11,7 @@ namespace mneme {
 struct Observation {
   int layer = 0;
   absl::string_view name;  // "read"
-  TensorView values;       // [entries, ...] act, in backend memory
+  TensorView values;       // [entries, ...] act
   double scale = 1;
   double offset = 0;
   // [tokens] i32: the entry of each token; `entries` for one without, whose row comes in another
@@ -27,9 +28,9 @@ class LayerObserver {
   // The tokens that follow are the next `tokens` of the sequence: of a step of one row, or of a
   // prefix that all sessions begin with.
   virtual void OnStep(int tokens) = 0;
-  virtual void OnLayer(const Observation& observation) = 0;
-  // Backend memory for a tensor that is made for the observer alone, until the next call.
-  virtual TensorView Scratch(DType dtype, const Shape& shape) = 0;
+  virtual void OnLayer(Backend& backend, const Observation& observation) = 0;
+  // Memory for a tensor that is made for the observer alone, until the next call.
+  virtual TensorView Scratch(Backend& backend, const Shape& shape) = 0;  // act
 };
 
 }  // namespace mneme

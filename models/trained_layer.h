@@ -7,6 +7,7 @@ namespace mneme {
 
 struct TrainedLayer {
   int layer = 0;
+  int heads = 1;
   int64_t step = 1;           // tokens of a step (NeuralMemoryArgs::step)
   int64_t anchor_period = 1;  // NeuralMemoryArgs::anchor_period
   // Its loss of a token is `loss_scale` |error|^2, and its surprise the mean of that over heads.

@@ -39,6 +39,7 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
   memory.layer_ = builder.layer;
   memory.place_ = static_cast<int>(builder.network.trained.size());
   builder.network.trained.push_back({.layer = builder.layer,
+                                     .heads = config.heads,
                                      .step = config.step,
                                      .anchor_period = config.anchor_period,
                                      .loss_scale = config.loss_scale,
@@ -149,8 +150,7 @@ void TrainedMemory::Train(ForwardContext& ctx, NeuralMemoryArgs args) const {
   const bool surprises = !ctx.surprise.values.empty();
   if (surprises || ctx.observer != nullptr) {
     const Shape pairs{args.k.shape[0], args.k.shape[1]};
-    args.loss =
-        surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend.activation_dtype(), pairs);
+    args.loss = surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend, pairs);
   }
   ctx.kernels().NeuralMemory(args);
   if (surprises) {
@@ -166,8 +166,8 @@ void TrainedMemory::Train(ForwardContext& ctx, NeuralMemoryArgs args) const {
 void TrainedMemory::TellProduct(ForwardContext& ctx, absl::string_view name, const TensorView& x,
                                 std::span<const PackedMatrix> weights) const {
   if (ctx.observer == nullptr) return;
-  const TensorView y = ctx.observer->Scratch(ctx.backend.activation_dtype(),
-                                             {x.shape[0], weights.front().out_features});
+  const TensorView y =
+      ctx.observer->Scratch(ctx.backend, {x.shape[0], weights.front().out_features});
   const LinearArgs product[] = {{.x = x, .weights = weights, .y = y}};
   ctx.kernels().Linear(product);
   Tell(ctx, name, y);
