@@ -58,8 +58,9 @@ class Dump {
  public:
   explicit Dump(const ModelInfo& model)
       : model_(model),
-        names_(model.architecture == "ttt" ? std::span<const CopyName>(kNamesOfTtt)
-                                           : std::span<const CopyName>(kNames)) {}
+        is_ttt_(model.architecture == "ttt"),
+        names_(is_ttt_ ? std::span<const CopyName>(kNamesOfTtt)
+                       : std::span<const CopyName>(kNames)) {}
 
   void AddIds(std::span<const int32_t> ids) {
     const auto bytes = std::as_bytes(ids);
@@ -75,13 +76,14 @@ class Dump {
       for (const CopyName& copy : names_) {
         absl::string_view part = rest;
         if (!absl::ConsumePrefix(&part, absl::StrCat(copy.field, "."))) continue;
-        const std::vector<int64_t> shape(dims + 1, dims + tensor.shape.rank);
+        std::vector<int64_t> shape(dims + 1, dims + tensor.shape.rank);
+        if (is_ttt_ && shape.size() == 2) shape.insert(shape.begin() + 1, 1);  // a bias, as a row
         const auto add = [&](absl::string_view name) {
           tensors_.push_back(Dumped(absl::Substitute(name, layer.layer, part), tensor, shape));
         };
         add(copy.name);
         const bool is_anchor = copy.field == "memory" && layer.anchor_period == layer.step;
-        if (is_anchor && names_.size() == std::size(kNames)) add("layers.$0.final_anchor.$1");
+        if (is_anchor && !is_ttt_) add("layers.$0.final_anchor.$1");
         return;
       }
     }
@@ -112,6 +114,7 @@ class Dump {
 
  private:
   const ModelInfo& model_;
+  const bool is_ttt_;
   const std::span<const CopyName> names_;
   std::vector<DumpedTensor> tensors_;
 };
