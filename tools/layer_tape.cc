@@ -49,8 +49,7 @@ void LayerTape::OnLayer(Backend& backend, const Observation& observation) {
   for (int64_t t = 0; t < tokens; ++t) {
     if (places[t] >= entries) continue;
     const auto from = values.begin() + places[t] * track.width;
-    std::transform(from, from + track.width,
-                   track.values.begin() + (step_first_ + t) * track.width,
+    std::transform(from, from + track.width, track.values.begin() + (step_first_ + t) * track.width,
                    [&](double x) { return observation.offset + observation.scale * x; });
   }
 }

@@ -20,7 +20,8 @@ namespace mneme {
 // Of memories that are trained, in place of their fields, with one memory's dimension left out:
 //   layers.N.final.<tensor>, final_momentum, final_anchor, final_frozen, final_gradient;
 //   of TTT  layers.N.<tensor>_states and <tensor>_grad, as its reference calls them
-// and the tracks read, loss, theta, eta and alpha. An anchor that is the weights is written as such.
+// and the tracks read, loss, theta, eta and alpha. An anchor that is the weights is written as
+// such.
 absl::Status WriteStateDump(const ModelInfo& model, std::span<const int32_t> ids,
                             const CanonicalState& state, const LayerTape& tape,
                             const std::string& path);

@@ -119,7 +119,8 @@ void PrintJson(const SurpriseView& view, const Reader& reader, std::span<const i
     }
     json line = {{"token", token}, {"id", ids[token]}, {"memories", std::move(lanes)}};
     if (!texts.empty()) line["text"] = texts[token];
-    absl::PrintF("%s\n", line.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace));
+    absl::PrintF("%s\n",
+                 line.dump(-1, ' ', /*ensure_ascii=*/false, json::error_handler_t::replace));
   }
 }
 
@@ -134,8 +135,8 @@ Colours ColoursOf(const std::string& name) {
   }
   const char* const colour_term = std::getenv("COLORTERM");
   const char* const term = std::getenv("TERM");
-  if (colour_term != nullptr && (absl::StrContains(colour_term, "truecolor") ||
-                                 absl::StrContains(colour_term, "24bit"))) {
+  if (colour_term != nullptr &&
+      (absl::StrContains(colour_term, "truecolor") || absl::StrContains(colour_term, "24bit"))) {
     return Colours::k24Bit;
   }
   return term != nullptr && absl::StrContains(term, "256") ? Colours::k256 : Colours::kNone;
@@ -226,8 +227,8 @@ absl::Status CheckSurpriseView(const SurpriseView& view, const ModelInfo& model)
     if (!status.ok()) return status;
   }
   if (model.trained.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("no memory of a model of type ", model.architecture, " is trained as it reads"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "no memory of a model of type ", model.architecture, " is trained as it reads"));
   }
   for (const int layer : view.layers) {
     if (absl::c_none_of(model.trained, [&](const TrainedLayer& t) { return t.layer == layer; })) {
