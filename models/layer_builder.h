@@ -25,7 +25,7 @@ struct NetworkBuilder {
   DType compute_dtype = DType::kF32;
   int max_context = kDefaultMaxContext;  // rows of state that grows with each token
   std::vector<std::string>& warnings;  // for the log: facts that are accepted, and may be mistakes
-  std::vector<TrainedLayer>& trained;  // in the order of layers
+  std::vector<TrainedLayer>* trained = nullptr;  // filled in the order of layers, or null
 };
 
 // One layer of a residual stream of `model_dim` channels.

@@ -79,7 +79,7 @@ absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                                              .compute_dtype = formats.compute,
                                                              .max_context = formats.max_context,
                                                              .warnings = built.warnings,
-                                                             .trained = built.trained}));
+                                                             .trained = &built.trained}));
   MNEME_RETURN_IF_ERROR(CheckStateDtype(config, built.state_layout, formats.state.memory_dtype));
   return built;
 }

@@ -37,13 +37,15 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
   TrainedMemory memory;
   memory.config_ = config;
   memory.layer_ = builder.layer;
-  memory.place_ = static_cast<int>(builder.network.trained.size());
-  builder.network.trained.push_back({.layer = builder.layer,
-                                     .heads = config.heads,
-                                     .step = config.step,
-                                     .anchor_period = config.anchor_period,
-                                     .loss_scale = config.loss_scale,
-                                     .prefix = config.prefix});
+  if (std::vector<TrainedLayer>* const trained = builder.network.trained; trained != nullptr) {
+    memory.place_ = static_cast<int>(trained->size());
+    trained->push_back({.layer = builder.layer,
+                        .heads = config.heads,
+                        .step = config.step,
+                        .anchor_period = config.anchor_period,
+                        .loss_scale = config.loss_scale,
+                        .prefix = config.prefix});
+  }
   for (int t = 0; t < config.network.tensors(); ++t) {
     const MemoryTensorName& tensor = tensors[static_cast<size_t>(t)];
     MNEME_ASSIGN_OR_RETURN(TensorView values,
