@@ -21,6 +21,7 @@
 #include "gtest/gtest.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
+#include "tests/support/fake_model.h"
 #include "tools/layer_tape.h"
 
 namespace mneme {
@@ -70,8 +71,11 @@ class EngineSurpriseTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
   EngineSurpriseTest() { SetMinLogSeverity(LogSeverity::kFatal); }
 
-  std::unique_ptr<Engine> Make(const std::string& folder, bool graphs = true) {
-    std::unique_ptr<Backend> backend = GetParam().Make();
+  std::unique_ptr<Engine> Make(const std::string& folder) {
+    return Make(folder, GetParam().Make(), /*graphs=*/true);
+  }
+  std::unique_ptr<Engine> Make(const std::string& folder, std::unique_ptr<Backend> backend,
+                               bool graphs) {
     auto model = LoadModel(folder, *backend, nullptr);
     CHECK_OK(model.status());
     auto engine = Engine::Create(
@@ -172,8 +176,8 @@ TEST_P(EngineSurpriseTest, ModelsOfOtherMemoriesHaveNone) {
 constexpr int32_t kPoison = 7;
 
 // A model whose memory learns next to nothing of all tokens but one, and so much of that one that a
-// few of them are too many: its rate is up to 1e6, and where in between follows from the one channel
-// that tells this token from others.
+// few of them are too many: its rate is up to 1e6, and where in between follows from the one
+// channel that tells this token from others.
 void MakeDiverging(const TestFolder& folder) {
   ModelSpec spec = SpecOfShape("titans-lmm-tiny").value();
   spec.dtype = DType::kF32;
@@ -225,10 +229,21 @@ void ExpectDiverged(Engine& engine, const Outcome& outcome, const std::string& s
 TEST_P(EngineSurpriseTest, AMemoryThatDivergesFailsItsRequestAlone) {
   const TestFolder folder;
   MakeDiverging(folder);
-  const Outcome alone = Ask(*Make(folder.path()), HarmlessRequest("alone"));
-  ASSERT_EQ(alone.status(), absl::OkStatus());
-  for (const bool graphs : {true, false}) {
-    const std::unique_ptr<Engine> engine = Make(folder.path(), graphs);
+  // The reference, where steps are recorded and queued ahead, stands for any device.
+  enum class Way { kGraphs, kEager, kAhead };
+  for (const Way way : {Way::kGraphs, Way::kEager, Way::kAhead}) {
+    const auto make = [&] {
+      std::unique_ptr<Backend> backend = GetParam().Make();
+      if (way == Way::kAhead) {
+        auto device = std::make_unique<FaultyBackend>();
+        device->set_asynchronous(true);
+        backend = std::move(device);
+      }
+      return Make(folder.path(), std::move(backend), /*graphs=*/way != Way::kEager);
+    };
+    const Outcome alone = Ask(*make(), HarmlessRequest("alone"));
+    ASSERT_EQ(alone.status(), absl::OkStatus());
+    const std::unique_ptr<Engine> engine = make();
     std::vector<int32_t> prompt = Harmless(10, 4);
     prompt.insert(prompt.end(), 12, kPoison);
     // One diverges while it reads, in the middle of a prompt; one when it has been given the token
@@ -245,7 +260,8 @@ TEST_P(EngineSurpriseTest, AMemoryThatDivergesFailsItsRequestAlone) {
     const Outcome healthy = Collect(*well);
     EXPECT_EQ(healthy.status(), absl::OkStatus());
     EXPECT_EQ(healthy.tokens.size(), alone.tokens.size());
-    if (GetParam().bit_exact()) {
+    if (way == Way::kAhead) EXPECT_GT(engine->stats().ahead_steps.value(), 0);
+    if (GetParam().bit_exact() || way == Way::kAhead) {
       EXPECT_EQ(healthy.tokens, alone.tokens);
       EXPECT_EQ(healthy.logprobs, alone.logprobs);
     }
@@ -264,8 +280,8 @@ TEST_P(EngineSurpriseTest, AMemoryThatDivergesFailsItsRequestAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Fastest, EngineSurpriseTest,
-                         testing::Values(AvailableBackends().back()), BackendName);
+INSTANTIATE_TEST_SUITE_P(Fastest, EngineSurpriseTest, testing::Values(AvailableBackends().back()),
+                         BackendName);
 
 }  // namespace
 }  // namespace mneme
