@@ -48,10 +48,10 @@ TEST(InspectMemoryTest, ADumpHasWhatTheReferencesHave) {
     const StoredTensors golden = ReadTensors(GoldenFolder(name) + "/golden.safetensors");
     folder.Write("ids.txt", absl::StrJoin(Values<int32_t>(golden, "input_ids"), " "));
     for (const char* device : {"reference", "cpu"}) {
-      const ToolOutcome outcome = RunTool(
-          "mneme-inspect",
-          absl::StrCat("state ", GoldenFolder(name), " --tokens ", folder.File("ids.txt"),
-                       " --dump-state ", folder.File("dump"), " --device ", device));
+      const ToolOutcome outcome =
+          RunTool("mneme-inspect",
+                  absl::StrCat("state ", GoldenFolder(name), " --tokens ", folder.File("ids.txt"),
+                               " --dump-state ", folder.File("dump"), " --device ", device));
       ASSERT_EQ(outcome.code, 0) << outcome.output;
       const StoredTensors dump = ReadTensors(folder.File("dump"));
       EXPECT_EQ(Values<int32_t>(dump, "input_ids"), Values<int32_t>(golden, "input_ids"));
@@ -86,12 +86,12 @@ TEST(InspectMemoryTest, AnyModelsStateIsDumpedUnderItsOwnNames) {
   EXPECT_TRUE(dump.contains("layers.2.written"));
   EXPECT_EQ(dump.at("layers.1.hidden").shape[0], 3);
   EXPECT_FALSE(dump.contains("layers.0.loss"));
-  const ToolOutcome refused = RunTool(
-      "mneme-inspect", absl::StrCat(arguments, " --dump-state ", folder.File("ids.txt")));
+  const ToolOutcome refused =
+      RunTool("mneme-inspect", absl::StrCat(arguments, " --dump-state ", folder.File("ids.txt")));
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.output, AllOf(HasSubstr("--dump-state"), HasSubstr("--tokens")));
-  EXPECT_THAT(RunTool("mneme-inspect", absl::StrCat("state ", GoldenFolder("mom"),
-                                                    " --dump-state ", folder.File("dump")))
+  EXPECT_THAT(RunTool("mneme-inspect", absl::StrCat("state ", GoldenFolder("mom"), " --dump-state ",
+                                                    folder.File("dump")))
                   .output,
               HasSubstr("expected either --prompt or --tokens"));
 }
@@ -102,9 +102,9 @@ class InspectSurpriseTest : public testing::Test {
     files_.Write("ids.txt", absl::StrJoin(Values<int32_t>(golden_, "input_ids"), " "));
   }
   std::string Surprise(const std::string& arguments, int code = 0) {
-    const ToolOutcome outcome =
-        RunTool("mneme-inspect", absl::StrCat("surprise ", folder_, " --tokens ",
-                                              files_.File("ids.txt"), " ", arguments));
+    const ToolOutcome outcome = RunTool(
+        "mneme-inspect",
+        absl::StrCat("surprise ", folder_, " --tokens ", files_.File("ids.txt"), " ", arguments));
     EXPECT_EQ(outcome.code, code) << outcome.output;
     return outcome.output;
   }
@@ -160,8 +160,8 @@ TEST_F(InspectSurpriseTest, PeopleGetATableOrAMap) {
 TEST_F(InspectSurpriseTest, WhatItCannotShowIsRefused) {
   EXPECT_THAT(Surprise("--format xml", 2), HasSubstr("--format: \"xml\", expected table or csv"));
   EXPECT_THAT(Surprise("--layers 2", 2), HasSubstr("--layers: 2, expected a layer"));
-  EXPECT_THAT(RunTool("mneme-inspect", absl::StrCat("surprise ", GoldenFolder("mom"),
-                                                    " --tokens ", files_.File("ids.txt")))
+  EXPECT_THAT(RunTool("mneme-inspect", absl::StrCat("surprise ", GoldenFolder("mom"), " --tokens ",
+                                                    files_.File("ids.txt")))
                   .output,
               HasSubstr("no memory of a model of type mom is trained"));
 }
