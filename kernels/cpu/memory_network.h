@@ -15,9 +15,10 @@ namespace mneme::MNEME_ISA {
 // Rows that go through a network together.
 constexpr int kMemoryRows = 16;
 
-// Vectors of outputs that are summed together, in registers: of one row, of four.
+// Vectors of outputs that are summed together, in registers: of one row, of four. With more of one
+// row, twice as many streams are read and written at once, and memory is slower.
 #if defined(__AVX512F__)
-constexpr int kColumns = 8, kColumnsOfFour = 4;
+constexpr int kColumns = 4, kColumnsOfFour = 4;
 #else
 constexpr int kColumns = 4, kColumnsOfFour = 1;
 #endif
