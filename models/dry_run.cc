@@ -44,6 +44,7 @@ class DryRunKernels final : public Kernels {
   void KeepGate(const KeepGateArgs&) override {}
   void ChunkMean(const ChunkMeanArgs&) override {}
   void ChunkPool(const ChunkPoolArgs&) override {}
+  void Surprise(const SurpriseArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   void BanTokens(const BanTokensArgs&) override {}

@@ -58,6 +58,7 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types);
 void Check(const KeepGateArgs& args, ActivationTypes types);
 void Check(const ChunkMeanArgs& args, ActivationTypes types);
 void Check(const ChunkPoolArgs& args, ActivationTypes types);
+void Check(const SurpriseArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

@@ -64,6 +64,7 @@ class ReferenceKernels : public Kernels {
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
   void ChunkPool(const ChunkPoolArgs& args) override;
+  void Surprise(const SurpriseArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 
