@@ -33,6 +33,9 @@ void WidenTo(std::span<const std::byte> bytes, DType dtype, float* out) {
   }
 }
 
+// A number by itself is a row of one.
+int64_t StoredRows(const Shape& stored) { return stored.rank == 0 ? 1 : stored[0]; }
+
 std::vector<float> Widened(std::span<const std::byte> bytes, DType dtype) {
   std::vector<float> values(bytes.size() / static_cast<size_t>(SizeOf(dtype)));
   WidenTo(bytes, dtype, values.data());
@@ -107,7 +110,8 @@ absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Sha
   }
 
   Piece piece{.label = std::string(name), .dtype = *tensor.dtype, .entry = entry};
-  const int64_t row_bytes = stored.elements() / stored[0] * SizeOf(piece.dtype);
+  const int64_t row_bytes =
+      stored.elements() / std::max<int64_t>(StoredRows(stored), 1) * SizeOf(piece.dtype);
   piece.bytes = entry->bytes().subspan(static_cast<size_t>(first_row * row_bytes),
                                        static_cast<size_t>(rows * row_bytes));
   if (first_row > 0) absl::StrAppend(&piece.label, "[", first_row, ":]");
@@ -194,7 +198,7 @@ absl::StatusOr<PackedMatrix> WeightStore::PackBytes(const Piece& piece,
 }
 
 absl::StatusOr<PackedMatrix> WeightStore::MatrixAs(absl::string_view name, Shape stored) {
-  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, StoredRows(stored)));
   const auto out = static_cast<int>(stored[0]);
   return Pack(piece, piece.dtype, out, static_cast<int>(stored.elements() / out));
 }
@@ -276,7 +280,7 @@ absl::StatusOr<TensorView> WeightStore::FloatGroup(std::span<const std::string> 
                                                    WeightInit) {
   std::vector<Piece> pieces;
   for (const std::string& name : names) {
-    MNEME_ASSIGN_OR_RETURN(Piece piece, Take(name, stored, 0, stored[0]));
+    MNEME_ASSIGN_OR_RETURN(Piece piece, Take(name, stored, 0, StoredRows(stored)));
     pieces.push_back(std::move(piece));
   }
   const auto bytes = stored.elements() * int64_t{SizeOf(DType::kF32)};
@@ -293,7 +297,7 @@ absl::StatusOr<TensorView> WeightStore::FloatGroup(std::span<const std::string> 
 
 absl::StatusOr<std::vector<float>> WeightStore::Values(absl::string_view name, Shape stored,
                                                        WeightInit) {
-  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, StoredRows(stored)));
   if (backend_ == nullptr) return std::vector<float>(static_cast<size_t>(stored.elements()));
   std::vector<float> values = Widened(piece.bytes, piece.dtype);
   Done(piece);

@@ -13,6 +13,7 @@ const IsaOps& Ops() {
       .pack = Pack,
       .embedding = Embedding,
       .add_positions = AddPositions,
+      .position_layer = PositionLayer,
       .rms_norm = RmsNorm,
       .gated_rms_norm = GatedRmsNorm,
       .layer_norm = LayerNorm,
@@ -45,6 +46,11 @@ const IsaOps& Ops() {
       .neural_memory = NeuralMemory,
       .keep_gate = KeepGate,
       .chunk_mean = ChunkMean,
+      .expand_streams = ExpandStreams,
+      .read_streams = ReadStreams,
+      .write_streams = WriteStreams,
+      .sum_streams = SumStreams,
+      .mix_views = MixViews,
       .sample = Sample,
   };
   return kOps;

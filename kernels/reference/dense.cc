@@ -92,11 +92,24 @@ void ReferenceKernels::AddPositions(const AddPositionsArgs& args) {
   const int64_t tokens = args.positions.shape[0], dim = args.table.shape[1];
   std::vector<double> row(static_cast<size_t>(dim));
   for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t position = args.positions.as<int64_t>()[t];
+    int64_t position = args.positions.as<int64_t>()[t];
+    if (args.period > 0) position %= args.period;
     if (position < 0 || position >= args.table.shape[0]) continue;
     reference::Widen(args.table.data, args.table.dtype, position * dim, dim, row.data());
     double* y = args.y.as<double>() + t * dim;
     for (int64_t i = 0; i < dim; ++i) y[i] += row[static_cast<size_t>(i)];
+  }
+}
+
+void ReferenceKernels::PositionLayer(const PositionLayerArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t tokens = args.positions.shape[0], dim = args.weight.shape[0];
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto period = static_cast<double>(args.positions.as<int64_t>()[t] / args.period);
+    for (int64_t i = 0; i < dim; ++i) {
+      args.y.as<double>()[t * dim + i] =
+          reference::Silu(args.weight.as<float>()[i] * period + args.bias.as<float>()[i]);
+    }
   }
 }
 
