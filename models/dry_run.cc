@@ -45,6 +45,7 @@ class DryRunKernels final : public Kernels {
   void KeepGate(const KeepGateArgs&) override {}
   void ChunkMean(const ChunkMeanArgs&) override {}
   void ExpandRows(const ExpandRowsArgs&) override {}
+  void ChunkPool(const ChunkPoolArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   void ExpandStreams(const ExpandStreamsArgs&) override {}

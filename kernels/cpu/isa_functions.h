@@ -45,6 +45,7 @@ int64_t NeuralMemoryScratch(const NeuralMemoryArgs& args);
 void NeuralMemory(const NeuralMemoryArgs& args, int segment, int head, float* scratch);
 void KeepGate(const KeepGateArgs& args, int64_t begin, int64_t end);
 void ChunkMean(const ChunkMeanArgs& args, int64_t begin, int64_t end);
+void ChunkPool(const ChunkPoolArgs& args, int64_t begin, int64_t end);
 void ExpandStreams(const ExpandStreamsArgs& args, int64_t begin, int64_t end);
 void ReadStreams(const ReadStreamsArgs& args, int64_t begin, int64_t end);
 void WriteStreams(const WriteStreamsArgs& args, int64_t begin, int64_t end);

@@ -46,6 +46,7 @@ const IsaOps& Ops() {
       .neural_memory = NeuralMemory,
       .keep_gate = KeepGate,
       .chunk_mean = ChunkMean,
+      .chunk_pool = ChunkPool,
       .expand_streams = ExpandStreams,
       .read_streams = ReadStreams,
       .write_streams = WriteStreams,

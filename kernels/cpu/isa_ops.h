@@ -110,6 +110,7 @@ struct IsaOps {
   void (*keep_gate)(const KeepGateArgs&, int64_t begin, int64_t end) = nullptr;  // of entries
   // Channels [begin, end) of all segments; begin is a multiple of 16.
   void (*chunk_mean)(const ChunkMeanArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*chunk_pool)(const ChunkPoolArgs&, int64_t begin, int64_t end) = nullptr;
   // Streams of tokens, tokens, streams of tokens, tokens, tokens.
   void (*expand_streams)(const ExpandStreamsArgs&, int64_t begin, int64_t end) = nullptr;
   void (*read_streams)(const ReadStreamsArgs&, int64_t begin, int64_t end) = nullptr;

@@ -483,41 +483,4 @@ void NeuralMemory(const NeuralMemoryArgs& args, int segment, int head, float* sc
   HeadOfSegment(args, segment, head, scratch).Run(offsets[segment], offsets[segment + 1]);
 }
 
-void KeepGate(const KeepGateArgs& args, int64_t begin, int64_t end) {
-  const int64_t heads = args.x.shape[1];
-  for (int64_t e = begin; e < end; ++e) {
-    ForVectors(heads, [&](int64_t i, int lanes) {
-      const Vec x = LoadUpTo(args.x.as<float>() + e * heads + i, lanes);
-      Vec keep = Sigmoid(Zero() - x);
-      if (!args.a_log.empty()) {
-        const Vec rate = Exp(LoadUpTo(args.a_log.as<float>() + i, lanes));
-        const Vec bias = LoadUpTo(args.dt_bias.as<float>() + i, lanes);
-        keep = Exp(Zero() - rate * Softplus(x + bias));
-      }
-      StoreUpTo(args.y.as<float>() + e * heads + i, keep, lanes);
-    });
-  }
-}
-
-void ChunkMean(const ChunkMeanArgs& args, int64_t begin, int64_t end) {
-  const int64_t dim = args.x.shape[1];
-  const int32_t* offsets = args.segments.offsets.as<int32_t>();
-  const Vec chunk = Set1(static_cast<float>(args.chunk));
-  for (int s = 0; s < args.segments.count; ++s) {
-    const int slot = args.segments.slots.as<int32_t>()[s];
-    if (slot < 0 || offsets[s] == offsets[s + 1]) continue;
-    float* sums = args.sums.as<float>(slot, args.segments.memories.as<int32_t>()[s]);
-    ForVectors(end - begin, [&](int64_t i, int lanes) {
-      Vec sum = LoadUpTo(sums + begin + i, lanes);
-      for (int64_t e = offsets[s]; e < offsets[s + 1]; ++e) {
-        const int64_t at = e * dim + begin + i;
-        const Vec x = LoadUpTo(args.x.as<float>() + at, lanes);
-        sum = args.positions.as<int64_t>()[e] % args.chunk == 0 ? x : sum + x;
-        StoreUpTo(args.y.as<float>() + at, sum / chunk, lanes);
-      }
-      StoreUpTo(sums + begin + i, sum, lanes);
-    });
-  }
-}
-
 }  // namespace mneme::MNEME_ISA

@@ -59,6 +59,7 @@ void Check(const AttentionArgs& args, ActivationTypes types);
 void Check(const NeuralMemoryArgs& args, ActivationTypes types);
 void Check(const KeepGateArgs& args, ActivationTypes types);
 void Check(const ChunkMeanArgs& args, ActivationTypes types);
+void Check(const ChunkPoolArgs& args, ActivationTypes types);
 void Check(const ExpandStreamsArgs& args, ActivationTypes types);
 void Check(const ReadStreamsArgs& args, ActivationTypes types);
 void Check(const WriteStreamsArgs& args, ActivationTypes types);
