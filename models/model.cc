@@ -149,6 +149,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const N
           .memories = network.memories,
           .top_k = network.top_k,
           .positions = network.positions,
+          .inserted = network.inserted,
           .parameters = weights.parameters(),
           .weight_bytes = weights.resident_bytes(),
           .weight_dtype = weights.dtypes(),

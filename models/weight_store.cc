@@ -1,6 +1,7 @@
 #include "models/weight_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -209,6 +210,20 @@ absl::StatusOr<PackedMatrix> WeightStore::MatrixRows(absl::string_view name, int
   return Pack(piece, piece.dtype, rows, in);
 }
 
+absl::StatusOr<PackedMatrix> WeightStore::MatrixOfRows(absl::string_view name, int total_rows,
+                                                       int in, std::span<const int> rows) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{total_rows, in}, 0, total_rows));
+  std::vector<std::byte> bytes;
+  if (backend_ != nullptr) {
+    const size_t row_bytes = static_cast<size_t>(in) * static_cast<size_t>(SizeOf(piece.dtype));
+    for (const int row : rows) {
+      const auto from = piece.bytes.subspan(static_cast<size_t>(row) * row_bytes, row_bytes);
+      bytes.insert(bytes.end(), from.begin(), from.end());
+    }
+  }
+  return PackBytes(piece, bytes, piece.dtype, static_cast<int>(rows.size()), in);
+}
+
 absl::StatusOr<PackedMatrix> WeightStore::MatrixColumns(absl::string_view name, int out,
                                                         int total_columns, int first_column,
                                                         int columns) {
@@ -302,6 +317,23 @@ absl::StatusOr<std::vector<float>> WeightStore::Values(absl::string_view name, S
   std::vector<float> values = Widened(piece.bytes, piece.dtype);
   Done(piece);
   return values;
+}
+
+absl::Status WeightStore::Expect(absl::string_view name, std::span<const float> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{count}, 0, count));
+  const float tolerance = piece.dtype == DType::kF32   ? 1e-5f
+                          : piece.dtype == DType::kF16 ? 0x1p-10f
+                                                       : 0x1p-7f;
+  const std::vector<float> stored = Widened(piece.bytes, piece.dtype);
+  for (size_t i = 0; i < stored.size(); ++i) {
+    if (std::abs(stored[i] - values[i]) <= tolerance * std::abs(values[i])) continue;
+    return absl::InvalidArgumentError(absl::StrCat(piece.entry->file->path(), ": tensor \"", name,
+                                                   "\": element ", i, " is ", stored[i],
+                                                   ", expected ", values[i]));
+  }
+  Done(piece);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorView> WeightStore::Constant(std::span<const float> values) {

@@ -467,6 +467,10 @@ class WeightMaker {
 
   // The next `out.size()` values of a tensor, from element `begin`, a multiple of 8.
   void Fill(const TensorSpec& tensor, int64_t begin, std::span<float> out) const {
+    if (!tensor.values.empty()) {
+      std::copy_n(tensor.values.begin() + begin, out.size(), out.begin());
+      return;
+    }
     const uint64_t stream = HashText(tensor.name);
     switch (tensor.init) {
       case WeightInit::kNormal:

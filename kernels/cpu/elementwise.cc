@@ -134,6 +134,22 @@ void Activate(const ActivateArgs& args, int64_t begin, int64_t end) {
 }
 
 void Multiply(const MultiplyArgs& args, int64_t begin, int64_t end) {
+  const int64_t of_factor = args.y.shape[1] / args.b.shape[1];
+  if (of_factor > 1) {
+    for (int64_t i = begin; i < end;) {
+      const int64_t head = i / of_factor, stop = (head + 1) * of_factor;
+      const int64_t count = (stop < end ? stop : end) - i;
+      const Vec factor = Set1(args.b.as<float>()[head]);
+      const float* from = args.a.as<float>() + i;
+      float* to = args.y.as<float>() + i;
+      ForVectors(count, [&](int64_t j, int lanes) {
+        const Vec before = args.accumulate ? LoadUpTo(to + j, lanes) : Zero();
+        StoreUpTo(to + j, MulAdd(LoadUpTo(from + j, lanes), factor, before), lanes);
+      });
+      i += count;
+    }
+    return;
+  }
   const float* a = args.a.as<float>() + begin;
   const float* b = args.b.as<float>() + begin;
   float* y = args.y.as<float>() + begin;

@@ -152,7 +152,9 @@ void Check(const ActivateArgs& args, ActivationTypes types) {
 void Check(const MultiplyArgs& args, ActivationTypes types) {
   const Shape shape{args.a.shape[0], args.a.shape[1]};
   Expect(args.a, types.act, shape, "a");
-  Expect(args.b, types.act, shape, "b");
+  const int64_t factors = args.b.shape[1];
+  CHECK(factors >= 1 && shape[1] % factors == 0) << factors << " factors of " << shape[1];
+  Expect(args.b, types.act, {shape[0], factors}, "b");
   Expect(args.y, types.act, shape, "y");
 }
 

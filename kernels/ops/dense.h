@@ -110,10 +110,12 @@ struct ActivateArgs {
   TensorView y;  // [entries, dim] act, or as LinearArgs::x; may be x where entry_rows is empty
 };
 
-// y = a * b  (+ y if accumulate), element by element.
+// y = a * b  (+ y if accumulate), element by element; or by one number for each head of a row, whose
+// channels are neighbours.
 struct MultiplyArgs {
-  TensorView a, b;  // [rows, dim] act
-  TensorView y;     // [rows, dim] act, may alias a or b
+  TensorView a;  // [rows, dim] act
+  TensorView b;  // [rows, dim] act, or [rows, heads]; heads divides dim
+  TensorView y;  // [rows, dim] act, may alias a or, of the same shape, b
   bool accumulate = false;
 };
 

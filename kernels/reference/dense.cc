@@ -217,9 +217,9 @@ void ReferenceKernels::Activate(std::span<const ActivateArgs> activations) {
 
 void ReferenceKernels::Multiply(const MultiplyArgs& args) {
   Check(args, reference::kTypes);
-  const int64_t n = args.y.shape.elements();
+  const int64_t n = args.y.shape.elements(), of_factor = args.y.shape[1] / args.b.shape[1];
   for (int64_t i = 0; i < n; ++i) {
-    const double product = args.a.as<double>()[i] * args.b.as<double>()[i];
+    const double product = args.a.as<double>()[i] * args.b.as<double>()[i / of_factor];
     args.y.as<double>()[i] = args.accumulate ? args.y.as<double>()[i] + product : product;
   }
 }
