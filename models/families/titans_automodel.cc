@@ -84,7 +84,7 @@ NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
   // otherwise.
   trained.rate_scale = reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2.0 / dim;
   ReadSteps(reader, memory);
-  trained.momentum = reader.Bool("momentum", true);
+  trained.orders = reader.Bool("momentum", true) ? 1 : 0;
   memory.forgets = reader.Bool("forget", true);
   memory.exponential_decay = true;
   memory.conv_width = reader.Int("qkv_conv_kernel_size", 4, 0, kMaxConvWidth);

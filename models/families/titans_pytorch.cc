@@ -18,7 +18,6 @@ using nlohmann::json;
 
 constexpr int kMaxMemoryStep = 1 << 16;
 constexpr int kMaxKeysOfToken = 64;
-constexpr int kMaxMomentumOrder = 16;
 constexpr int kMaxInserted = 1 << 16;
 
 const json& ObjectOf(ConfigReader& reader, const char* key) {
@@ -130,7 +129,7 @@ TitansPytorchMemoryConfig ReadMemory(ConfigReader& reader, int model_dim, int st
   memory.rate_scale =
       part.Number("default_step_transform_max_lr", 1, kLeastNumber, 1e6) * 2.0 / memory.dim;
   const bool momentum = part.Bool("momentum", true);
-  const int order = part.Int("momentum_order", 1, 1, kMaxMomentumOrder);
+  const int order = part.Int("momentum_order", 1, 1, kMaxMomentumOrders);
   memory.orders = momentum ? order : 0;
   config.mixes_momenta = part.Bool("learned_momentum_combine", false);
   config.mixes_surprise = part.Bool("learned_combine_include_zeroth", false);
