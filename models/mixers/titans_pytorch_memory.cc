@@ -36,6 +36,16 @@ std::vector<MemoryTensorName> TensorNames(const TitansPytorchMemoryConfig& confi
   return names;
 }
 
+// What the memory's network was made as: upstream trains copies of it.
+void IgnoreTemplate(const LayerBuilder& builder, const MemoryNetwork& network) {
+  const char* const matrices =
+      network.trains_gain ? "4.memory_model.model.weights." : "4.memory_model.weights.";
+  for (int l = 0; l < network.depth; ++l) {
+    builder.weights().Ignore(builder.Weight(absl::StrCat(matrices, l)));
+  }
+  builder.weights().Ignore(builder.Weight("4.memory_model.norm.gamma"));
+}
+
 // Offsets from 1, stored [heads, 1, dim], each for `keys` heads of what is normed.
 absl::StatusOr<TensorView> TakeHeadNorm(const LayerBuilder& builder, const char* name, int heads,
                                         int dim, int keys) {
@@ -150,6 +160,7 @@ absl::StatusOr<TitansPytorchMemory> TitansPytorchMemory::Make(
     const int sums = config.pooling == Pooling::kAttention ? 3 : 1;
     memory.pool_sums_ = fields.AddExactVector("pool_sums", sums * model_dim);
   }
+  IgnoreTemplate(builder, trained.network);
   MNEME_ASSIGN_OR_RETURN(memory.memory_,
                          TrainedMemory::Take(builder, trained, TensorNames(config)));
   if (heads > 1) {
