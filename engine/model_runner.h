@@ -146,11 +146,11 @@ class ModelRunner {
   StepBatch batch_;
   Tensor banned_tokens_;  // i32, empty without any
   TensorView logit_tokens_;
-  Tensor logits_;                    // [limits.logit_rows, vocab] act
-  int logit_rows_ = 0;               // of the last Forward
-  bool decodes_only_ = false;        // the last step
-  bool has_next_inputs_ = false;     // inputs_ holds what BeginNext() feeds
-  const DecodeGraph* graph_ = nullptr;  // of the last step; null: it was launched kernel by kernel
+  Tensor logits_;                        // [limits.logit_rows, vocab] act
+  int logit_rows_ = 0;                   // of the last Forward
+  bool decodes_only_ = false;            // the last step
+  bool has_next_inputs_ = false;         // inputs_ holds what BeginNext() feeds
+  const DecodeGraph* graph_ = nullptr;   // of the last step; null: it was launched kernel by kernel
   std::vector<int64_t> next_positions_;  // of the last step's rows
   Graphs graphs_;
 };

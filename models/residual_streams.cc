@@ -30,8 +30,8 @@ absl::StatusOr<StreamBranch> StreamBranch::Take(const LayerBuilder& builder,
   branch.writes_ = writes;
   branch.single_ = streams == 1;
   if (branch.single_) {
-    MNEME_ASSIGN_OR_RETURN(
-        branch.ones_, weights.Constant(std::vector<float>(static_cast<size_t>(dim), 1.0f)));
+    MNEME_ASSIGN_OR_RETURN(branch.ones_,
+                           weights.Constant(std::vector<float>(static_cast<size_t>(dim), 1.0f)));
     return branch;
   }
   const auto name = [&](const char* tensor) {
@@ -51,8 +51,8 @@ absl::StatusOr<StreamBranch> StreamBranch::Take(const LayerBuilder& builder,
       const std::vector<float> alpha_weight,
       weights.Values(name("dynamic_alpha_fn"), has_fractions ? Shape{1, dim, 1 + streams} : flat,
                      WeightInit::kNormal));
-  MNEME_ASSIGN_OR_RETURN(mixing.alpha_weight,
-                         weights.Constant(Transposed(alpha_weight, 1 + static_cast<size_t>(streams))));
+  MNEME_ASSIGN_OR_RETURN(mixing.alpha_weight, weights.Constant(Transposed(
+                                                  alpha_weight, 1 + static_cast<size_t>(streams))));
   mixing.alpha_weight.shape = {1 + streams, dim};
   const bool dynamic = mixing.kind == StreamMixing::Kind::kDynamic;
   std::vector<float> scales;
@@ -85,8 +85,7 @@ absl::StatusOr<StreamBranch> StreamBranch::Take(const LayerBuilder& builder,
 TensorView StreamBranch::Read(ForwardContext& ctx, const TensorView& streams,
                               const TensorView& input) const {
   if (!single_) {
-    const TensorView post =
-        writes_ ? ctx.Temp({streams.shape[0], streams.shape[1]}) : TensorView{};
+    const TensorView post = writes_ ? ctx.Temp({streams.shape[0], streams.shape[1]}) : TensorView{};
     ctx.kernels().ReadStreams({.mixing = mixing_, .x = streams, .y = input, .post = post});
     return post;
   }

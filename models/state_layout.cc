@@ -71,8 +71,7 @@ StateField StateLayout::Add(StateField field) {
     });
     field.group = static_cast<int>(group - groups_.begin());
     if (group == groups_.end()) {
-      groups_.push_back(
-          {.guard = field.guard, .rows = field.rows(), .inserted = field.inserted});
+      groups_.push_back({.guard = field.guard, .rows = field.rows(), .inserted = field.inserted});
     }
     field.offset = groups_[field.group].block_bytes;
     groups_[field.group].block_bytes += Aligned(field.memories() * field.memory_bytes());

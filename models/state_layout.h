@@ -74,7 +74,7 @@ struct StateField {
   // Values in the innermost dimension, where rows are stored otherwise than as their elements
   // (StateRowPitch); 0: as many as elements.
   int64_t row_values = 0;
-  int phases = 0;  // of kPhase
+  int phases = 0;              // of kPhase
   InsertedPositions inserted;  // of a field that grows: positions that are no tokens
 
   // Set by StateLayout::Add.

@@ -83,7 +83,8 @@ MNEME_INLINE void ComputeMix(const StreamMixing& mixing, const float* x, int str
                                ? 1.0f
                                : scales[1] * product(weight + (1 + t) * dim) + alpha[1 + t];
     }
-    const float u = scales[2] * product(mixing.beta_weight.as<float>()) + mixing.beta.as<float>()[s];
+    const float u =
+        scales[2] * product(mixing.beta_weight.as<float>()) + mixing.beta.as<float>()[s];
     post[s] = dynamic ? u : 2.0f * SigmoidOf(u);
   }
   if (post != nullptr && mixing.kind == StreamMixing::Kind::kConstrained) {

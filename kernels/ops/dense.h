@@ -28,7 +28,7 @@ struct AddPositionsArgs {
 // A layer of a network whose input is a position, counted in periods:
 //   y[t] = silu(weight floor(positions[t] / period) + bias)
 struct PositionLayerArgs {
-  TensorView positions;     // [tokens] i64, not negative
+  TensorView positions;  // [tokens] i64, not negative
   int64_t period = 1;
   TensorView weight, bias;  // [dim] f32
   TensorView y;             // [tokens, dim] act
@@ -110,8 +110,8 @@ struct ActivateArgs {
   TensorView y;  // [entries, dim] act, or as LinearArgs::x; may be x where entry_rows is empty
 };
 
-// y = a * b  (+ y if accumulate), element by element; or by one number for each head of a row, whose
-// channels are neighbours.
+// y = a * b  (+ y if accumulate), element by element; or by one number for each head of a row,
+// whose channels are neighbours.
 struct MultiplyArgs {
   TensorView a;  // [rows, dim] act
   TensorView b;  // [rows, dim] act, or [rows, heads]; heads divides dim

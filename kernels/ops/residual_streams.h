@@ -16,7 +16,8 @@ constexpr int kMaxResidualStreams = 16;
 //   input  = sum_s pre_s X_s;    X'_t = sum_s R_s,t X_s;    and X_t = X'_t + post_t output
 // kDynamic      pre_s = A_s,0;  R_s,t = A_s,1+t;  post_s = post_scale tanh(u_s) + beta_s
 //               A_s,j = scale_j tanh(t_s,j) + alpha_s,j
-// kConstrained  pre_s = sigmoid(A_s,0);  R = S(A_s,1+t);  post_s = 2 sigmoid(post_scale u_s + beta_s)
+// kConstrained  pre_s = sigmoid(A_s,0);  R = S(A_s,1+t);  post_s = 2 sigmoid(post_scale u_s +
+// beta_s)
 //               A_s,j = scale_j t_s,j + alpha_s,j
 // kSum          the same, but R_s,t = 1
 // scale_0 is pre_scale, the others are residual_scale. S makes a matrix doubly stochastic: exp(A

@@ -63,8 +63,7 @@ void ReferenceKernels::ReadStreams(const ReadStreamsArgs& args) {
       const double scale =
           std::sqrt(static_cast<double>(dim)) / std::max(std::sqrt(squares), kLeastNorm);
       for (int64_t i = 0; i < dim; ++i) {
-        z[static_cast<size_t>(i)] =
-            x[s * dim + i] * scale * (1.0 + mixing.gain.as<float>()[i]);
+        z[static_cast<size_t>(i)] = x[s * dim + i] * scale * (1.0 + mixing.gain.as<float>()[i]);
       }
       const auto product = [&](const float* weight) {
         double sum = 0;
@@ -72,9 +71,9 @@ void ReferenceKernels::ReadStreams(const ReadStreamsArgs& args) {
         return dynamic ? std::tanh(sum) : sum;
       };
       for (int64_t j = 0; j <= n; ++j) {
-        const double a = scales[j == 0 ? 0 : 1] *
-                             product(mixing.alpha_weight.as<float>() + j * dim) +
-                         mixing.alpha.as<float>()[s * (1 + n) + j];
+        const double a =
+            scales[j == 0 ? 0 : 1] * product(mixing.alpha_weight.as<float>() + j * dim) +
+            mixing.alpha.as<float>()[s * (1 + n) + j];
         if (j == 0) {
           pre[static_cast<size_t>(s)] = dynamic ? a : reference::Sigmoid(a);
         } else {
@@ -82,8 +81,8 @@ void ReferenceKernels::ReadStreams(const ReadStreamsArgs& args) {
         }
       }
       if (mixing.beta.empty()) continue;
-      const double u = scales[2] * product(mixing.beta_weight.as<float>()) +
-                       mixing.beta.as<float>()[s];
+      const double u =
+          scales[2] * product(mixing.beta_weight.as<float>()) + mixing.beta.as<float>()[s];
       args.post.as<double>()[token * n + s] = dynamic ? u : 2 * reference::Sigmoid(u);
     }
     if (mixing.kind == StreamMixing::Kind::kConstrained) MakeDoublyStochastic(residual, n);
@@ -96,7 +95,8 @@ void ReferenceKernels::ReadStreams(const ReadStreamsArgs& args) {
       for (int64_t t = 0; t < n; ++t) {
         mixed[static_cast<size_t>(t)] = 0;
         for (int64_t s = 0; s < n; ++s) {
-          mixed[static_cast<size_t>(t)] += residual[static_cast<size_t>(s * n + t)] * x[s * dim + i];
+          mixed[static_cast<size_t>(t)] +=
+              residual[static_cast<size_t>(s * n + t)] * x[s * dim + i];
         }
       }
       for (int64_t t = 0; t < n; ++t) x[t * dim + i] = mixed[static_cast<size_t>(t)];

@@ -41,10 +41,10 @@ MemoryNetwork ReadMlp(ConfigReader& reader, int dim, int default_depth, double d
   if (network.depth == 1) return network;
   network.hidden = static_cast<int>(dim * expansion);
   if (network.hidden < 1 || network.hidden > MaxMemoryWidth(network.depth)) {
-    reader.Invalid("expansion_factor", expansion,
-                   absl::StrCat("a factor that makes the heads' width (", dim, ") times it, ",
-                                network.hidden, ", at least 1 and at most ",
-                                MaxMemoryWidth(network.depth)));
+    reader.Invalid(
+        "expansion_factor", expansion,
+        absl::StrCat("a factor that makes the heads' width (", dim, ") times it, ", network.hidden,
+                     ", at least 1 and at most ", MaxMemoryWidth(network.depth)));
     network.hidden = 1;
   }
   return network;
@@ -164,8 +164,8 @@ TitansPytorchMemoryConfig ReadMemory(ConfigReader& reader, int model_dim, int st
   const double most = part.Number("max_mem_layer_modulation", 1, kLeastNumber, 1e6);
   if (tensor_rates) config.tensor_rate_max = most;
   if (!tensor_rates) part.Disregard({"max_mem_layer_modulation"});
-  part.Disregard({"use_accelerated_scan", "init_adaptive_step_bias", "init_momentum_bias",
-                  "init_decay_bias"});
+  part.Disregard(
+      {"use_accelerated_scan", "init_adaptive_step_bias", "init_momentum_bias", "init_decay_bias"});
   part.RefuseUnknown();
   reader.Adopt(part);
   reader.Keep(kKey, part.values());
@@ -287,7 +287,8 @@ NetworkMaker ReadTitansPytorch(absl::string_view, ConfigReader& reader, ModelCon
                     "use_flex_attn", "use_accelerated_scan", "neural_memory_add_value_residual",
                     "init_adaptive_step_bias", "init_momentum_bias", "init_decay_bias"});
   reader.RefuseUnknown();
-  return [parts](const NetworkBuilder& builder) { return MakeTitansPytorchNetwork(builder, parts); };
+  return
+      [parts](const NetworkBuilder& builder) { return MakeTitansPytorchNetwork(builder, parts); };
 }
 
 }  // namespace mneme

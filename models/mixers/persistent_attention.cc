@@ -63,22 +63,19 @@ absl::StatusOr<PersistentAttention> PersistentAttention::Make(
   attention.k_ = std::move(qkv[1]);
   attention.v_ = std::move(qkv[2]);
   if (builder.layer > 0) {
-    MNEME_ASSIGN_OR_RETURN(attention.value_mix_,
-                           TakeProjection(builder, "5.to_learned_v_mix.0", config.heads, model_dim,
-                                          Bias::kAdded));
+    MNEME_ASSIGN_OR_RETURN(
+        attention.value_mix_,
+        TakeProjection(builder, "5.to_learned_v_mix.0", config.heads, model_dim, Bias::kAdded));
   }
-  MNEME_ASSIGN_OR_RETURN(attention.out_,
-                         TakeProjection(builder, "5.to_out", model_dim, channels));
+  MNEME_ASSIGN_OR_RETURN(attention.out_, TakeProjection(builder, "5.to_out", model_dim, channels));
   MNEME_ASSIGN_OR_RETURN(attention.frequencies_,
                          TakeExactFrequencies(weights, config.rope_theta, config.head_dim));
   if (const std::string name = builder.Weight("5.rotary_emb.freqs"); weights.Has(name)) {
-    MNEME_RETURN_IF_ERROR(
-        weights.Expect(name, Frequencies(config.rope_theta, config.head_dim)));
+    MNEME_RETURN_IF_ERROR(weights.Expect(name, Frequencies(config.rope_theta, config.head_dim)));
   }
   if (config.persistent == 0) {
-    MNEME_RETURN_IF_ERROR(
-        IgnoreEmpty(weights, builder.Weight("5.persistent_memory"),
-                    {2, config.heads, 0, config.head_dim}));
+    MNEME_RETURN_IF_ERROR(IgnoreEmpty(weights, builder.Weight("5.persistent_memory"),
+                                      {2, config.heads, 0, config.head_dim}));
   } else {
     MNEME_ASSIGN_OR_RETURN(
         attention.persistent_,
@@ -88,13 +85,12 @@ absl::StatusOr<PersistentAttention> PersistentAttention::Make(
         attention.persistent_rows_,
         weights.Reserve(f64 ? DType::kF64 : DType::kF32, attention.persistent_.shape));
   }
-  StateField field = {
-      .name = "keys",
-      .dtype = builder.network.state_format.context_dtype,
-      .shape = {1, config.window + config.segment, config.heads, config.head_dim},
-      .guard = StateGuard::kRing,
-      .role = StateRole::kAppendOnly,
-      .inserted = config.inserted};
+  StateField field = {.name = "keys",
+                      .dtype = builder.network.state_format.context_dtype,
+                      .shape = {1, config.window + config.segment, config.heads, config.head_dim},
+                      .guard = StateGuard::kRing,
+                      .role = StateRole::kAppendOnly,
+                      .inserted = config.inserted};
   attention.keys_ = builder.AddState(field);
   field.name = "values";
   attention.values_ = builder.AddState(field);
@@ -144,8 +140,7 @@ void PersistentAttention::Attend(ForwardContext& ctx, const TensorView& x,
   TensorView prefix_keys, prefix_values;
   if (config_.persistent > 0) {
     prefix_keys = prefix_values = persistent_rows_;
-    prefix_keys.shape = prefix_values.shape = {config_.persistent, config_.heads,
-                                               config_.head_dim};
+    prefix_keys.shape = prefix_values.shape = {config_.persistent, config_.heads, config_.head_dim};
     prefix_values.data = prefix_keys.as<std::byte>() + prefix_keys.bytes();
   }
   const TensorView read = ctx.Temp(query.shape);

@@ -45,9 +45,9 @@ class PersistentAttention {
   PersistentAttentionConfig config_;
   Norm norm_;
   Projection q_, k_, v_, value_mix_, out_;
-  TensorView frequencies_;                  // [2, head_dim / 2] f32
-  TensorView persistent_;                   // [2 persistent, channels] f32: keys, then values
-  TensorView persistent_rows_;              // the same, act
+  TensorView frequencies_;      // [2, head_dim / 2] f32
+  TensorView persistent_;       // [2 persistent, channels] f32: keys, then values
+  TensorView persistent_rows_;  // the same, act
   StateField keys_, values_;
 };
 

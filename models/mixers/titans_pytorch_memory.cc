@@ -100,9 +100,8 @@ absl::StatusOr<TitansPytorchMemory> TitansPytorchMemory::Make(
   memory.config_ = config;
   memory.norm_eps_ = builder.norm_eps;
   if (config.input_norms) {
-    for (const auto& [norm, name] :
-         {std::pair(&memory.retrieve_norm_, "4.retrieve_norm.weight"),
-          std::pair(&memory.store_norm_, "4.store_norm.weight")}) {
+    for (const auto& [norm, name] : {std::pair(&memory.retrieve_norm_, "4.retrieve_norm.weight"),
+                                     std::pair(&memory.store_norm_, "4.store_norm.weight")}) {
       MNEME_ASSIGN_OR_RETURN(
           *norm, TakeNorm(weights, builder.prefix, {name}, model_dim, builder.norm_eps));
     }
@@ -116,8 +115,7 @@ absl::StatusOr<TitansPytorchMemory> TitansPytorchMemory::Make(
         *projection, TakeProjection(builder, absl::StrCat(name, stream_end), rows, model_dim));
   }
   if (config.qk_norm) {
-    MNEME_ASSIGN_OR_RETURN(memory.q_norm_,
-                           TakeHeadNorm(builder, "4.q_norm.gamma", heads, dim, 1));
+    MNEME_ASSIGN_OR_RETURN(memory.q_norm_, TakeHeadNorm(builder, "4.q_norm.gamma", heads, dim, 1));
     MNEME_ASSIGN_OR_RETURN(memory.k_norm_,
                            TakeHeadNorm(builder, "4.k_norm.gamma", heads, dim, keys));
   }
@@ -130,8 +128,8 @@ absl::StatusOr<TitansPytorchMemory> TitansPytorchMemory::Make(
     return absl::OkStatus();
   };
   if (config.pooling == Pooling::kAttention) {
-    MNEME_RETURN_IF_ERROR(take_gate(memory.pool_logits_,
-                                    "4.reduce_to_chunk_rep.to_attn_logits", model_dim));
+    MNEME_RETURN_IF_ERROR(
+        take_gate(memory.pool_logits_, "4.reduce_to_chunk_rep.to_attn_logits", model_dim));
   }
   MNEME_RETURN_IF_ERROR(take_gate(memory.rate_, "4.to_adaptive_step.0", heads * keys));
   MNEME_RETURN_IF_ERROR(take_gate(memory.keep_, "4.to_decay_factor.0", heads));

@@ -48,8 +48,8 @@ absl::StatusOr<TitansPytorchLayer> TitansPytorchLayer::Make(const LayerBuilder& 
                          TakeProjectionParts(builder, "6.1", halves, model_dim, Bias::kAdded));
   made.up_ = std::move(in[0]);
   made.gate_ = std::move(in[1]);
-  MNEME_ASSIGN_OR_RETURN(
-      made.down_, TakeProjection(builder, "6.3", model_dim, parts.mlp_dim, Bias::kAdded));
+  MNEME_ASSIGN_OR_RETURN(made.down_,
+                         TakeProjection(builder, "6.3", model_dim, parts.mlp_dim, Bias::kAdded));
   return made;
 }
 

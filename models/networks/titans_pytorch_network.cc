@@ -30,12 +30,12 @@ struct NumberNetwork {
   static absl::StatusOr<NumberNetwork> Take(const LayerBuilder& builder, int model_dim) {
     const int width = 2 * model_dim;
     NumberNetwork network;
-    MNEME_ASSIGN_OR_RETURN(network.weight,
-                           builder.weights().Floats(builder.Weight("0.weight"), {width, 1},
-                                                    WeightInit::kNormal));
+    MNEME_ASSIGN_OR_RETURN(
+        network.weight,
+        builder.weights().Floats(builder.Weight("0.weight"), {width, 1}, WeightInit::kNormal));
     network.weight.shape = {width};
-    MNEME_ASSIGN_OR_RETURN(network.bias, builder.weights().Floats(builder.Weight("0.bias"),
-                                                                  {width}, WeightInit::kNormal));
+    MNEME_ASSIGN_OR_RETURN(network.bias, builder.weights().Floats(builder.Weight("0.bias"), {width},
+                                                                  WeightInit::kNormal));
     MNEME_ASSIGN_OR_RETURN(network.hidden,
                            TakeProjection(builder, "2", width, width, Bias::kAdded));
     MNEME_ASSIGN_OR_RETURN(network.out,
@@ -79,8 +79,8 @@ class TitansPytorchNetwork final : public Network {
     network->value_channels_ = parts.attention.heads * parts.attention.head_dim;
     MNEME_ASSIGN_OR_RETURN(network->embeddings_,
                            weights.Table("token_emb.weight", vocab, model_dim));
-    MNEME_ASSIGN_OR_RETURN(network->ones_, weights.Constant(std::vector<float>(
-                                               static_cast<size_t>(model_dim), 1.0f)));
+    MNEME_ASSIGN_OR_RETURN(
+        network->ones_, weights.Constant(std::vector<float>(static_cast<size_t>(model_dim), 1.0f)));
     if (longterm > 0) {
       MNEME_ASSIGN_OR_RETURN(network->longterm_,
                              weights.Table("longterm_mems", longterm, model_dim));
@@ -185,8 +185,7 @@ class TitansPytorchNetwork final : public Network {
       const int64_t count = std::min(most, period_ - begin);
       std::vector<int64_t> numbers(static_cast<size_t>(count));
       std::iota(numbers.begin(), numbers.end(), begin);
-      backend.CopyFromHost(positions.view().data, numbers.data(),
-                           count * int64_t{sizeof(int64_t)});
+      backend.CopyFromHost(positions.view().data, numbers.data(), count * int64_t{sizeof(int64_t)});
       const auto part = [&](TensorView view) {
         view.shape.dims[0] = count;
         return view;
@@ -204,9 +203,8 @@ class TitansPytorchNetwork final : public Network {
   WideStep Widen(ForwardContext& step, const TensorView& logit_tokens) const {
     const StepBatch& batch = step.batch;
     if (!info_.inserted.exist()) return {.batch = batch, .picks = logit_tokens};
-    const int64_t inserted = batch.inserted >= 0
-                                 ? batch.inserted
-                                 : info_.inserted.Most(batch.tokens, batch.rows);
+    const int64_t inserted =
+        batch.inserted >= 0 ? batch.inserted : info_.inserted.Most(batch.tokens, batch.rows);
     const int rows = batch.rows;
     const int64_t room = batch.tokens + inserted;
     const TensorView offsets = step.TempIndices({rows + 2}), slots = step.TempIndices({rows + 1});
@@ -231,8 +229,7 @@ class TitansPytorchNetwork final : public Network {
       return view;
     };
     const int longest = batch.longest_row > 0 ? batch.longest_row : batch.tokens;
-    const auto more =
-        inserted > 0 ? static_cast<int>(info_.inserted.MostOfRow(longest)) : 0;
+    const auto more = inserted > 0 ? static_cast<int>(info_.inserted.MostOfRow(longest)) : 0;
     return {.batch = {.tokens = static_cast<int>(room),
                       .rows = wide_rows,
                       .longest_row = longest + more,
@@ -335,12 +332,12 @@ class TitansPytorchNetwork final : public Network {
 
   NetworkInfo info_;
   int streams_ = 1;
-  int64_t period_ = 1;      // of the inner positions, and of the memories' steps
-  bool cuts_ = false;       // steps where a memory's end
-  int value_channels_ = 0;  // of ForwardContext::first_values
-  int history_ = 0;         // pieces of TitansPytorchStream::history
-  TensorView embeddings_;   // [vocab, model_dim] as stored
-  TensorView longterm_;     // [inserted, model_dim] as stored
+  int64_t period_ = 1;            // of the inner positions, and of the memories' steps
+  bool cuts_ = false;             // steps where a memory's end
+  int value_channels_ = 0;        // of ForwardContext::first_values
+  int history_ = 0;               // pieces of TitansPytorchStream::history
+  TensorView embeddings_;         // [vocab, model_dim] as stored
+  TensorView longterm_;           // [inserted, model_dim] as stored
   TensorView longterm_rows_;      // the same, act
   NumberNetwork axes_[2];         // of periods, of positions in one
   TensorView inner_positions_;    // [period, model_dim] act: what the second one gives

@@ -59,17 +59,18 @@ TEST_P(InsertedPositionsTest, EveryRowIsAPieceOfItsSession) {
     for (const int64_t more : {exact, inserted.Most(tokens, count)}) {
       Workbench bench(*backend_);
       const auto room = tokens + more;
-      const ExpandRowsArgs args = {.row_offsets = bench.Ints(offsets),
-                                   .slots = bench.Ints(slots),
-                                   .positions = bench.Longs(positions),
-                                   .tokens = tokens,
-                                   .inserted = inserted,
-                                   .picks = bench.Ints(picks),
-                                   .wide_offsets = bench.NewInts({count + 2}),
-                                   .wide_slots = bench.NewInts({count + 1}),
-                                   .wide_positions = bench.NewLongs({count + 1}),
-                                   .sources = bench.NewInts({room}),
-                                   .wide_picks = bench.NewInts({static_cast<int64_t>(picks.size())})};
+      const ExpandRowsArgs args = {
+          .row_offsets = bench.Ints(offsets),
+          .slots = bench.Ints(slots),
+          .positions = bench.Longs(positions),
+          .tokens = tokens,
+          .inserted = inserted,
+          .picks = bench.Ints(picks),
+          .wide_offsets = bench.NewInts({count + 2}),
+          .wide_slots = bench.NewInts({count + 1}),
+          .wide_positions = bench.NewLongs({count + 1}),
+          .sources = bench.NewInts({room}),
+          .wide_picks = bench.NewInts({static_cast<int64_t>(picks.size())})};
       bench.kernels().ExpandRows(args);
       const auto wide_offsets = bench.ReadInts(args.wide_offsets);
       const auto wide_slots = bench.ReadInts(args.wide_slots);

@@ -141,7 +141,8 @@ TEST_P(ResidualStreamsTest, AReadIsWhatItsEquationSays) {
                                           << " streams " << streams << " dim " << dim);
           // A coefficient is a sum over dim of terms of up to some 20 sqrt(dim), whose error is
           // that of the result, as sigmoid, tanh and what S does are no steeper than 1, but for
-          // its exp, whose values it divides by their sums; then a sum over the streams, of 10 each.
+          // its exp, whose values it divides by their sums; then a sum over the streams, of 10
+          // each.
           const double unit = is_reference() ? 0x1p-52 : kUnitF32;
           const double error = 64 * (SumError(dim) / kUnitF32 * unit * std::sqrt(dim) * 8 +
                                      40 * kFunctionError / kUnitF32 * unit);
@@ -177,7 +178,8 @@ TEST_P(ResidualStreamsTest, StreamsAreExpandedWrittenAndSummed) {
   for (const int streams : {1, 2, 5}) {
     for (const int dim : {1, 19, 64}) {
       SeededRandom random(++seed);
-      const Values x = random.NormalValues(kTokens * dim), post = random.NormalValues(kTokens * streams),
+      const Values x = random.NormalValues(kTokens * dim),
+                   post = random.NormalValues(kTokens * streams),
                    embedding = random.NormalValues(streams * dim);
       const auto run = [&](Backend& backend) {
         Workbench bench(backend);
@@ -212,10 +214,9 @@ TEST_P(ResidualStreamsTest, ViewsAreWeightedSums) {
       const auto run = [&](Backend& backend) {
         Workbench bench(backend);
         const TensorView y = bench.NewActivations({kViews, kTokens, dim});
-        bench.kernels().MixViews(
-            {.x = bench.Activations(x, {count, kTokens, dim}),
-             .weights = bench.Activations(weights, {kTokens, kViews, count}),
-             .y = y});
+        bench.kernels().MixViews({.x = bench.Activations(x, {count, kTokens, dim}),
+                                  .weights = bench.Activations(weights, {kTokens, kViews, count}),
+                                  .y = y});
         return bench.Read(y);
       };
       EXPECT_THAT(run(*backend_), IsWithin(SumError(count) * count * 20, run(*reference_)));

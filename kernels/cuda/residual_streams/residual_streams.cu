@@ -1,11 +1,10 @@
 // A token's result depends on its own values only, and every sum has a fixed order.
-#include "kernels/cuda/residual_streams/residual_streams.h"
-
 #include <cstdint>
 
 #include "base/log.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/residual_streams/residual_streams.h"
 
 namespace mneme::cuda::residual_streams {
 namespace {
@@ -31,8 +30,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void __launch_bounds__(kThreads)
-    WriteKernel(const float* x, const float* post, float* y, int64_t n, int dim,
-                int64_t of_token) {
+    WriteKernel(const float* x, const float* post, float* y, int64_t n, int dim, int64_t of_token) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -115,8 +113,7 @@ __device__ inline void MakeDoublyStochastic(float (&column)[kWidth], int streams
 
 // One block per token; kWidth is a power of two and at least `streams`.
 template <int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    ReadKernel(const __grid_constant__ ReadProblem p) {
+__global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ ReadProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   // Of each stream: its squares, the products with the rows of alpha_weight, that with beta_weight.
@@ -130,7 +127,8 @@ __global__ void __launch_bounds__(kThreads)
     const int s = task / of_stream, j = task % of_stream;
     if (j == streams + 2 && !writes) continue;
     const float* from = x + int64_t{s} * dim;
-    const float* weight = j == streams + 2 ? p.beta_weight : p.alpha_weight + max(j - 1, 0) * int64_t{dim};
+    const float* weight =
+        j == streams + 2 ? p.beta_weight : p.alpha_weight + max(j - 1, 0) * int64_t{dim};
     float sum = 0;
     for (int i = lane; i < dim; i += kWarp) {
       const float v = from[i];
@@ -162,10 +160,10 @@ __global__ void __launch_bounds__(kThreads)
       for (int s = 0; s < kWidth; ++s) {
         column[s] = 0;
         if (s < streams && lane < streams) {
-          column[s] = p.kind == StreamMixing::Kind::kSum
-                          ? 1.0f
-                          : fmaf(p.scales[1], product(s, 2 + lane),
-                                 p.alpha[s * (1 + streams) + 1 + lane]);
+          column[s] =
+              p.kind == StreamMixing::Kind::kSum
+                  ? 1.0f
+                  : fmaf(p.scales[1], product(s, 2 + lane), p.alpha[s * (1 + streams) + 1 + lane]);
         }
       }
       if (p.kind == StreamMixing::Kind::kConstrained) {
@@ -209,9 +207,8 @@ void ExpandStreams(Device& device, const ExpandStreamsArgs& args) {
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32) << "ExpandStreams";
   LaunchOverlapping(device, "ExpandStreams", ExpandKernel, BlocksFor(n), kThreads, 0, 1,
-                    args.x.as<const float>(), args.embedding.as<const float>(),
-                    args.y.as<float>(), n, static_cast<int>(args.y.shape[2]),
-                    args.y.shape[1] * args.y.shape[2]);
+                    args.x.as<const float>(), args.embedding.as<const float>(), args.y.as<float>(),
+                    n, static_cast<int>(args.y.shape[2]), args.y.shape[1] * args.y.shape[2]);
 }
 
 void ReadStreams(Device& device, const ReadStreamsArgs& args) {
@@ -263,8 +260,8 @@ void MixViews(Device& device, const MixViewsArgs& args) {
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32) << "MixViews";
   LaunchOverlapping(device, "MixViews", MixViewsKernel, BlocksFor(n), kThreads, 0, 1,
-                    args.x.as<const float>(), args.weights.as<const float>(), args.y.as<float>(),
-                    n, static_cast<int>(args.x.shape[2]), args.x.shape[1],
+                    args.x.as<const float>(), args.weights.as<const float>(), args.y.as<float>(), n,
+                    static_cast<int>(args.x.shape[2]), args.x.shape[1],
                     static_cast<int>(args.y.shape[0]), static_cast<int>(args.x.shape[0]));
 }
 

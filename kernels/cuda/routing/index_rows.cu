@@ -143,10 +143,10 @@ void ExpandRows(Device& device, const ExpandRowsArgs& args) {
                     args.row_offsets.as<const int32_t>(), args.slots.as<const int32_t>(),
                     args.positions.as<const int64_t>(), static_cast<int>(args.slots.shape[0]),
                     args.tokens, args.inserted, args.picks.as<const int32_t>(),
-                    static_cast<int>(args.picks.shape[0]),
-                    static_cast<int>(args.sources.shape[0]), args.wide_offsets.as<int32_t>(),
-                    args.wide_slots.as<int32_t>(), args.wide_positions.as<int64_t>(),
-                    args.sources.as<int32_t>(), args.wide_picks.as<int32_t>());
+                    static_cast<int>(args.picks.shape[0]), static_cast<int>(args.sources.shape[0]),
+                    args.wide_offsets.as<int32_t>(), args.wide_slots.as<int32_t>(),
+                    args.wide_positions.as<int64_t>(), args.sources.as<int32_t>(),
+                    args.wide_picks.as<int32_t>());
 }
 
 void CutRows(Device& device, const CutRowsArgs& args) {
