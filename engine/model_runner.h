@@ -121,10 +121,18 @@ class ModelRunner {
   // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
+  // Of decode steps of so many rows. Where the model inserts positions, a step in which it does so
+  // has a graph with room for them.
+  struct DecodeGraph {
+    int rows = 0;
+    std::unique_ptr<Backend::Graph> plain, inserting;
+  };
   // Sorted by row count; empty where the backend records none.
-  using Graphs = std::vector<std::pair<int, std::unique_ptr<Backend::Graph>>>;
+  using Graphs = std::vector<DecodeGraph>;
   // The first one for so many rows or more.
   Graphs::const_iterator GraphOf(int rows) const;
+  // StepBatch::inserted.
+  int InsertedBy(const StepPlan& plan) const;
   // How many rows of logits a step without padding rows makes.
   int KnownLogitRows(const StepPlan& plan) const;
   // Puts the plan's arrays into pinned_, with `padding` rows of one token and its logits each
@@ -163,10 +171,11 @@ class ModelRunner {
   std::array<Buffer, 2> surprises_;  // pinned copies of it, in turns
   int surprise_turn_ = 0;
   LayerObserver* observer_ = nullptr;
-  int logit_rows_ = 0;               // of the last Forward
-  bool decodes_only_ = false;        // the last step
-  bool has_next_inputs_ = false;     // inputs_ holds what BeginNext() feeds
-  Backend::Graph* graph_ = nullptr;  // of the last step; null: it was launched kernel by kernel
+  int logit_rows_ = 0;                   // of the last Forward
+  bool decodes_only_ = false;            // the last step
+  bool has_next_inputs_ = false;         // inputs_ holds what BeginNext() feeds
+  const DecodeGraph* graph_ = nullptr;   // of the last step; null: it was launched kernel by kernel
+  std::vector<int64_t> next_positions_;  // of the last step's rows
   Graphs graphs_;
 };
 

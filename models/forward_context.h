@@ -22,8 +22,11 @@ namespace mneme {
 struct StepBatch {
   int tokens = 0;
   int rows = 0;
-  int longest_row = 0;     // tokens of the longest row; 0: not known
-  int longer_rows = 0;     // rows of more than one token; 0: not known
+  int longest_row = 0;  // tokens of the longest row; 0: not known
+  int longer_rows = 0;  // rows of more than one token; 0: not known
+  // Positions that the network inserts in front of the step's tokens (InsertedPositions::Between),
+  // or more of them; below 0: not known.
+  int inserted = -1;
   TensorView token_ids;    // [tokens] i32
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding row

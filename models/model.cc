@@ -155,6 +155,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .top_k = network.top_k,
           .positions = network.positions,
           .trained = built.trained,
+          .inserted = network.inserted,
           .parameters = weights.parameters(),
           .weight_bytes = weights.resident_bytes(),
           .weight_dtype = weights.dtypes(),

@@ -31,6 +31,7 @@ struct ModelInfo {
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
+  InsertedPositions inserted = {};
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed

@@ -28,6 +28,21 @@ Shape WithoutFirst(const Shape& shape) {
   return rest;
 }
 
+// Of all heads, whether they are stored or one for all of them.
+absl::StatusOr<TensorView> TakeInitial(const LayerBuilder& builder,
+                                       const TrainedMemoryConfig& config,
+                                       const MemoryTensorName& tensor, int t) {
+  const std::string name = builder.Weight(tensor.weight);
+  if (tensor.stored.elements() == OfAllHeads(config, t).elements()) {
+    return builder.weights().Floats(name, tensor.stored, WeightInit::kNormal);
+  }
+  MNEME_ASSIGN_OR_RETURN(const std::vector<float> one,
+                         builder.weights().Values(name, tensor.stored, WeightInit::kNormal));
+  std::vector<float> all;
+  for (int head = 0; head < config.heads; ++head) all.insert(all.end(), one.begin(), one.end());
+  return builder.weights().Constant(all);
+}
+
 }  // namespace
 
 absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
@@ -48,9 +63,7 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
   }
   for (int t = 0; t < config.network.tensors(); ++t) {
     const MemoryTensorName& tensor = tensors[static_cast<size_t>(t)];
-    MNEME_ASSIGN_OR_RETURN(TensorView values,
-                           builder.weights().Floats(builder.Weight(tensor.weight), tensor.stored,
-                                                    WeightInit::kNormal));
+    MNEME_ASSIGN_OR_RETURN(TensorView values, TakeInitial(builder, config, tensor, t));
     values.shape = OfAllHeads(config, t);
     memory.learned_.at[t] = values;
   }

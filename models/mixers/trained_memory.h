@@ -44,7 +44,7 @@ struct TrainedMemoryConfig {
 // what.
 struct MemoryTensorName {
   std::string weight;  // behind the layer's prefix
-  Shape stored;        // of all heads
+  Shape stored;        // of all heads, or of one: then all begin alike
   std::string field;   // "mem_weights.0": of "memory.mem_weights.0", "momentum.mem_weights.0", ...
 };
 
