@@ -146,6 +146,9 @@ class TimedBackend::TimedKernels final : public Kernels {
   void ChunkPool(const ChunkPoolArgs& args) override {
     Time("ChunkPool", [&] { inner_.ChunkPool(args); });
   }
+  void Surprise(const SurpriseArgs& args) override {
+    Time("Surprise", [&] { inner_.Surprise(args); });
+  }
   void Attention(const AttentionArgs& args) override {
     Time("Attention", [&] { inner_.Attention(args); });
   }

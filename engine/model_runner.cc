@@ -69,6 +69,14 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
   MNEME_ASSIGN_OR_RETURN(
       runner->workspace_,
       Workspace::Create(backend, std::max<int64_t>(runner->workspace_bytes_, 64)));
+  if (const auto trained = static_cast<int64_t>(model.info().trained.size()); trained > 0) {
+    MNEME_ASSIGN_OR_RETURN(runner->surprise_,
+                           Tensor::Allocate(backend, DType::kF32, {trained, limits.tokens}));
+    for (Buffer& copy : runner->surprises_) {
+      MNEME_ASSIGN_OR_RETURN(copy,
+                             Buffer::AllocatePinned(backend, runner->surprise_.view().bytes()));
+    }
+  }
   if (const std::vector<int32_t>& banned = runner->limits_.banned_tokens; !banned.empty()) {
     MNEME_ASSIGN_OR_RETURN(
         runner->banned_tokens_,
@@ -197,6 +205,8 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
           .slabs = {pool_.slabs(), pool_.slab_bytes()},
           .contexts = pool_.contexts(),
           .routing = routing,
+          .surprise = {.values = Surprise()},
+          .observer = observer_,
           .decode = &decode_};
 }
 
@@ -215,6 +225,24 @@ void ModelRunner::Launch(RoutingObserver* routing) {
 
 TensorView ModelRunner::Logits(int rows) const {
   return {logits_.view().data, backend_.activation_dtype(), {rows, model_.info().vocab}};
+}
+
+TensorView ModelRunner::Surprise() const {
+  TensorView values = surprise_.view();
+  if (!values.empty()) values.shape = {values.shape[0], batch_.tokens};
+  return values;
+}
+
+// In front of the draws: whoever has those has this.
+void ModelRunner::BeginSurprise(StepSurprise& result) {
+  const TensorView values = Surprise();
+  if (values.empty()) return;
+  surprise_turn_ = 1 - surprise_turn_;
+  std::byte* const copy = surprises_[static_cast<size_t>(surprise_turn_)].data();
+  backend_.CopyToPinned(copy, values.data, values.bytes());
+  result = {.values = std::span(reinterpret_cast<const float*>(copy),
+                                static_cast<size_t>(values.shape.elements())),
+            .tokens = values.shape[1]};
 }
 
 absl::Status ModelRunner::Forward(const StepPlan& plan, RoutingObserver* routing) {
@@ -244,7 +272,8 @@ bool ModelRunner::DecodesOnly(const StepPlan& plan) {
 }
 
 bool ModelRunner::Replays(const StepPlan& plan, const RoutingObserver* routing) const {
-  return routing == nullptr && DecodesOnly(plan) && GraphOf(plan.rows()) != graphs_.end();
+  return routing == nullptr && observer_ == nullptr && DecodesOnly(plan) &&
+         GraphOf(plan.rows()) != graphs_.end();
 }
 
 void ModelRunner::BeginNext() {
@@ -275,6 +304,7 @@ absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result)
 void ModelRunner::BeginSample(const SamplingBatch& batch, StepResult& result) {
   CHECK_EQ(batch.rows.size(), logit_rows_);
   const size_t rows = batch.rows.size();
+  BeginSurprise(result.surprise);
   result.top_columns = batch.max_top_logprobs;
   result.tokens.resize(rows);
   result.logprobs.resize(rows);

@@ -46,6 +46,7 @@ class DryRunKernels final : public Kernels {
   void ChunkMean(const ChunkMeanArgs&) override {}
   void ExpandRows(const ExpandRowsArgs&) override {}
   void ChunkPool(const ChunkPoolArgs&) override {}
+  void Surprise(const SurpriseArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   void ExpandStreams(const ExpandStreamsArgs&) override {}

@@ -12,6 +12,7 @@
 #include "kernels/kernels.h"
 #include "kernels/tensor.h"
 #include "kernels/tensor_view.h"
+#include "models/layer_observer.h"
 #include "models/norm.h"
 #include "models/state_layout.h"
 
@@ -78,6 +79,19 @@ class RoutingObserver {
   virtual void OnRouted(int layer, const TensorView& indices, const TensorView& weights) = 0;
 };
 
+// Where trained memories say how surprising each token of a step is (SurpriseArgs): kernels write
+// it, so that it costs no wait.
+struct SurpriseSink {
+  TensorView values;  // [ModelInfo::trained, tokens] f32, or empty
+  TensorView places;  // SurpriseArgs::places
+
+  // Of one of the layers, by its place in ModelInfo::trained.
+  TensorView Of(int trained) const {
+    const int64_t tokens = values.shape[1];
+    return {values.as<float>() + trained * tokens, DType::kF32, {tokens}};
+  }
+};
+
 // What follows from the rows of a step alone (IndexRowsArgs): the network makes it once for all of
 // its blocks, where one of them uses it.
 struct RowIndex {
@@ -102,6 +116,9 @@ struct ForwardContext {
   Slabs slabs = {};
   std::span<const ContextTable> contexts;  // by StateField::group; empty in a dry run
   RoutingObserver* routing = nullptr;
+  SurpriseSink surprise = {};
+  LayerObserver* observer = nullptr;
+  TensorView observed_places = {};     // Observation::places
   const DecodePlan* decode = nullptr;  // of these slabs; null: every step goes block by block
   RowIndex row_index = {};
   // [tokens, LanguageModelParts::first_values] act: values that the first layer leaves to the
@@ -173,6 +190,16 @@ struct ForwardContext {
   }
   void Tell(int layer, const RoutingChoice& choice) const {
     if (routing != nullptr) routing->OnRouted(layer, choice.indices, choice.weights);
+  }
+  void Observe(int layer, absl::string_view name, const TensorView& values, double scale = 1,
+               double offset = 0) const {
+    if (observer == nullptr) return;
+    observer->OnLayer(backend, {.layer = layer,
+                                .name = name,
+                                .values = values,
+                                .scale = scale,
+                                .offset = offset,
+                                .places = observed_places});
   }
   TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
   StateView State(const StateField& field) const { return slabs.View(field); }

@@ -93,6 +93,7 @@ class CpuKernels final : public Kernels {
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
   void ChunkPool(const ChunkPoolArgs& args) override;
+  void Surprise(const SurpriseArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;
   void ExpandStreams(const ExpandStreamsArgs& args) override;

@@ -77,6 +77,7 @@ class CudaKernels final : public Kernels {
   void KeepGate(const KeepGateArgs& args) override { neural_memory::KeepGate(device_, args); }
   void ChunkMean(const ChunkMeanArgs& args) override { neural_memory::ChunkMean(device_, args); }
   void ChunkPool(const ChunkPoolArgs& args) override { neural_memory::ChunkPool(device_, args); }
+  void Surprise(const SurpriseArgs& args) override { neural_memory::Surprise(device_, args); }
   void ExpandRows(const ExpandRowsArgs& args) override { routing::ExpandRows(device_, args); }
   void ExpandStreams(const ExpandStreamsArgs& args) override {
     residual_streams::ExpandStreams(device_, args);

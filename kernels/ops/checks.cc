@@ -658,6 +658,22 @@ void Check(const ChunkPoolArgs& args, ActivationTypes types) {
   Expect(args.y, types.act, args.x.shape, "y");
 }
 
+void Check(const SurpriseArgs& args, ActivationTypes types) {
+  ExpectRank(args.loss, 2, "loss");
+  ExpectRank(args.read, 3, "read");
+  CHECK_GE(args.loss.shape[1], 1) << "loss";
+  const int64_t entries = args.loss.shape[0];
+  Expect(args.loss, types.act, args.loss.shape, "loss");
+  Expect(args.read, types.act, {entries, args.read.shape[1], args.read.shape[2]}, "read");
+  const int64_t tokens = args.surprise.shape[0];
+  Expect(args.surprise, DType::kF32, {tokens}, "surprise");
+  if (args.places.empty()) {
+    CHECK_EQ(tokens, entries) << "entries, without places";
+  } else {
+    Expect(args.places, DType::kI32, {tokens}, "places");
+  }
+}
+
 void Check(const SampleArgs& args, ActivationTypes types) {
   const size_t rows = args.rows.size();
   Expect(args.logits, types.act, {static_cast<int64_t>(rows), args.logits.shape[1]}, "logits");

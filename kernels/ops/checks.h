@@ -60,6 +60,7 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types);
 void Check(const KeepGateArgs& args, ActivationTypes types);
 void Check(const ChunkMeanArgs& args, ActivationTypes types);
 void Check(const ChunkPoolArgs& args, ActivationTypes types);
+void Check(const SurpriseArgs& args, ActivationTypes types);
 void Check(const ExpandStreamsArgs& args, ActivationTypes types);
 void Check(const ReadStreamsArgs& args, ActivationTypes types);
 void Check(const WriteStreamsArgs& args, ActivationTypes types);

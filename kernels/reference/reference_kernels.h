@@ -66,6 +66,7 @@ class ReferenceKernels : public Kernels {
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
   void ChunkPool(const ChunkPoolArgs& args) override;
+  void Surprise(const SurpriseArgs& args) override;
   // residual_streams.cc
   void ExpandStreams(const ExpandStreamsArgs& args) override;
   void ReadStreams(const ReadStreamsArgs& args) override;
