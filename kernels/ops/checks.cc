@@ -294,6 +294,7 @@ void Check(const ExpandRowsArgs& args, ActivationTypes) {
   Expect(args.wide_positions, DType::kI64, {rows + 1}, "wide_positions");
   Expect(args.sources, DType::kI32, {args.sources.shape[0]}, "sources");
   Expect(args.wide_picks, DType::kI32, {args.picks.shape[0]}, "wide_picks");
+  if (!args.places.empty()) Expect(args.places, DType::kI32, {args.tokens}, "places");
 }
 
 void Check(const MixMemoriesArgs& args, ActivationTypes types) {
@@ -667,10 +668,13 @@ void Check(const SurpriseArgs& args, ActivationTypes types) {
   Expect(args.read, types.act, {entries, args.read.shape[1], args.read.shape[2]}, "read");
   const int64_t tokens = args.surprise.shape[0];
   Expect(args.surprise, DType::kF32, {tokens}, "surprise");
-  if (args.places.empty()) {
+  if (args.places.empty() && args.outer.empty()) {
     CHECK_EQ(tokens, entries) << "entries, without places";
-  } else {
-    Expect(args.places, DType::kI32, {tokens}, "places");
+  }
+  if (!args.outer.empty()) Expect(args.outer, DType::kI32, {tokens}, "outer");
+  if (!args.places.empty()) {
+    const int64_t places = args.outer.empty() ? tokens : args.places.shape[0];
+    Expect(args.places, DType::kI32, {places}, "places");
   }
 }
 
