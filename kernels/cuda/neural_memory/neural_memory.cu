@@ -8,7 +8,9 @@
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/segments.cuh"
+#include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/cuda/neural_memory/neural_memory.h"
+#include "kernels/cuda/neural_memory/resident/resident.h"
 
 namespace mneme::cuda::neural_memory {
 namespace {
@@ -50,27 +52,6 @@ struct Share {
         group(static_cast<int>(threadIdx.x) / columns),
         groups(kThreads / columns) {}
 };
-
-__device__ float Activate(MemoryNetwork::Activation activation, float a, float* slope) {
-  switch (activation) {
-    case MemoryNetwork::Activation::kSilu: {
-      const float s = Sigmoid(a);
-      *slope = s * (1 + a * (1 - s));
-      return a * s;
-    }
-    case MemoryNetwork::Activation::kGelu: {
-      const float phi = 0.5f * (1 + erff(a * 0.70710678f));
-      *slope = phi + a * 0.39894228f * expf(-0.5f * a * a);
-      return a * phi;
-    }
-    default: {
-      constexpr float c = 0.79788456f;
-      const float t = tanhf(c * (a + 0.044715f * a * a * a));
-      *slope = 0.5f * (1 + t) + 0.5f * a * (1 - t * t) * c * (1 + 3 * 0.044715f * a * a);
-      return 0.5f * a * (1 + t);
-    }
-  }
-}
 
 class HeadOfSegment {
  public:
@@ -459,6 +440,8 @@ __global__ void __launch_bounds__(kThreads)
 void NeuralMemory(Device& device, const NeuralMemoryArgs& args) {
   const int heads = static_cast<int>(args.q.shape[1]);
   if (args.segments.count == 0 || args.q.shape[0] == 0) return;
+  const ResidentPlan plan = PlanOneTokenSteps(device, args);
+  if (plan.blocks != 0) return LaunchOneTokenSteps(device, args, plan);
   MemoryParams p = {.network = args.network,
                     .q = args.q.as<const float>(),
                     .k = args.k.as<const float>(),

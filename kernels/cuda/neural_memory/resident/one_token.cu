@@ -1,0 +1,330 @@
+// A cluster of blocks is one head of one segment, and walks its tokens with the state on chip, which
+// is read and written once, however many tokens there are. A block has some of the hidden units:
+// columns of W_1 and rows of W_2 (of a depth of 1, columns of W_1). Only the network's outputs
+// cross blocks, those of k and those of q: of two products, as sums over hidden units.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/neural_memory/activate.cuh"
+#include "kernels/cuda/neural_memory/resident/head.cuh"
+#include "kernels/cuda/neural_memory/resident/resident.h"
+
+namespace mneme::cuda::neural_memory {
+namespace {
+
+struct TokenGates {
+  float rate;
+  StepGates step;
+};
+
+template <int kDepth, int kHeld>
+__global__ void __launch_bounds__(kThreads, 2)
+    OneTokenStepsKernel(const __grid_constant__ ResidentParams p) {
+  extern __shared__ float4 shared_fours[];
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const Team team;
+  const int unit = static_cast<int>(blockIdx.x) / team.size(), head = unit % p.heads;
+  const Segment segment(p.segments, unit / p.heads);
+  if (segment.slot < 0 || segment.first == segment.end) return;
+
+  const MemoryNetwork& network = p.network;
+  const ResidentHead<kDepth> tensors(p, segment, head, team);
+  const ResidentLayout at(kDepth, p.dim, p.inner, team.size(), p.has_anchors);
+  float* const shared = reinterpret_cast<float*>(shared_fours);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  const int dim = p.dim, rank = team.rank();
+  const bool has_momentum = p.momentum != nullptr;
+  const bool normed = network.norm != MemoryNetwork::Norm::kNone;
+  const bool first = p.positions[segment.first] == p.first_position;
+  const Part &part_1 = tensors.part(0), &part_2 = tensors.part(1);
+  const Share share_1(part_1), share_2(kDepth > 1 ? part_2 : part_1);
+  float *const partial = shared + at.partial, *const error = shared + at.error;
+  float *const gain = shared + at.gain, *const gain_momenta = shared + at.gain_momenta;
+  float* const anchor_gain = shared + at.anchor_gain;
+
+  // q, k and v of an entry, in one of two places.
+  const auto vector_of = [&](int e, int which) {
+    return shared + at.vectors + ((e - segment.first) % 2 * 3 + which) * dim;
+  };
+  const auto in_entries = [&](int e) { return (int64_t{e} * p.heads + head) * dim; };
+  const auto fetch_vectors = [&](int e) {
+    for (int i = thread; i < 3 * dim / 4; i += kThreads) {
+      const int which = i / (dim / 4), four = i % (dim / 4) * 4;
+      const float* const from = which == 0 ? p.q : which == 1 ? p.k : p.v;
+      CopyAsync16(vector_of(e, which) + four, from + in_entries(e) + four);
+    }
+  };
+  const auto gates_of = [&](int e) {
+    const int64_t i = int64_t{e} * p.heads + head;
+    return TokenGates{.rate = p.rate_scale * p.rate[i],
+                      .step = {.momentum = has_momentum ? p.momentum[i] : 0.0f,
+                               .keep = p.keep == nullptr ? 1.0f : p.keep[i]}};
+  };
+
+  // Everything is under way before anything is waited for.
+  const bool initial_anchors = first || !p.writes_anchors;
+  const auto fetch_matrix = [&](int l, const Share& share) {
+    FetchShare<kHeld>(tensors.Start(p.weights, l, first), tensors.part(l), share,
+                      shared + at.weights[l]);
+    if (p.has_anchors) {
+      FetchShare<kHeld>(tensors.Start(p.anchors, l, initial_anchors), tensors.part(l), share,
+                        shared + at.anchors[l]);
+    }
+  };
+  fetch_vectors(segment.first);
+  fetch_matrix(0, share_1);
+  CommitCopies();
+  if constexpr (kDepth > 1) fetch_matrix(1, share_2);
+  CommitCopies();
+  float4 momenta_1[kHeld], momenta_2[kDepth > 1 ? kHeld : 1];
+  if (has_momentum) {
+    LoadShare(tensors.Start(p.momenta, 0, first), part_1, share_1, momenta_1);
+    if constexpr (kDepth > 1) {
+      LoadShare(tensors.Start(p.momenta, 1, first), part_2, share_2, momenta_2);
+    }
+  }
+  TokenGates next = gates_of(segment.first);
+  for (int i = thread; normed && i < dim; i += kThreads) {
+    shared[at.shift + i] = p.shift == nullptr ? 0.0f : p.shift[head * dim + i];
+    if (!network.trains_gain) {
+      gain[i] = p.gain[head * dim + i];
+      anchor_gain[i] = gain[i];
+      continue;
+    }
+    constexpr int kGain = ResidentHead<kDepth>::kGain;
+    if (p.has_anchors) anchor_gain[i] = tensors.Start(p.anchors, kGain, initial_anchors)[i];
+    gain[i] = tensors.Start(p.weights, kGain, first)[i];
+    const float* const momenta = has_momentum ? tensors.Start(p.momenta, kGain, first) : nullptr;
+    gain_momenta[i] = momenta == nullptr ? 0.0f : momenta[i];
+  }
+
+  const auto activate = [&](float* z, float* slope) {
+    for (int i = thread; i < part_1.columns; i += kThreads) {
+      float derivative;
+      z[i] = Activate(network.activation, SumOfGroups(partial, part_1, share_1, i), &derivative);
+      if (slope != nullptr) slope[i] = derivative;
+    }
+    __syncthreads();
+  };
+  // This block's columns of the outputs, or its part of their sums, to all blocks.
+  const auto send_outputs = [&](float* outputs) {
+    const Part& part = kDepth > 1 ? part_2 : part_1;
+    for (int i = thread; i < part.columns; i += kThreads) {
+      const float y = SumOfGroups(partial, part, share_2, i);
+      team.ForEach(outputs + rank * part.columns + i, [y](float* there) { *there = y; });
+    }
+    team.Sync();
+  };
+  const int sent = kDepth > 1 ? team.size() : 1;
+  const float offset = network.trains_gain ? network.gain_offset : 0.0f;
+  const float scale = p.step_scale == nullptr ? 1.0f : p.step_scale[0];
+
+  for (int e = segment.first; e < segment.end; ++e) {
+    const bool last = e + 1 == segment.end;
+    const bool moves_anchors = p.writes_anchors && (p.positions[e] + 1) % p.anchor_period == 0;
+    const TokenGates gates = next;
+    const float *const q = vector_of(e, 0), *const k = vector_of(e, 1), *const v = vector_of(e, 2);
+    if (e == segment.first) {
+      WaitCopies<1>();  // W_2 may come later
+    } else {
+      WaitCopies<0>();
+    }
+    __syncthreads();
+    if (!last) {
+      fetch_vectors(e + 1);
+      next = gates_of(e + 1);
+    }
+    CommitCopies();
+
+    ProductOfShare<kHeld>(k, shared + at.anchors[0], part_1, share_1, partial);
+    __syncthreads();
+    if constexpr (kDepth > 1) {
+      activate(shared + at.z, shared + at.slope);
+      WaitCopies<1>();
+      ProductOfShare<kHeld>(shared + at.z, shared + at.anchors[1], part_2, share_2, partial);
+      __syncthreads();
+    }
+    send_outputs(shared + at.of_k);
+
+    if (warp == 0) {
+      float* const n = shared + at.n;
+      const float spread = NormOfWarp(network, dim, shared + at.of_k, sent, n);
+      for (int i = lane; i < dim; i += kWarp) {
+        if (!normed) {
+          error[i] = scale * (gates.rate * (n[i] - v[i]));
+          continue;
+        }
+        const float g = offset + anchor_gain[i];
+        const float out = k[i] + (n[i] * g + shared[at.shift + i]);
+        const float of_gain = scale * (gates.rate * (out - v[i]));
+        error[i] = of_gain * g;
+        if (!network.trains_gain) continue;
+        const float s = fmaf(gates.step.momentum, gain_momenta[i], -of_gain * n[i]);
+        if (has_momentum) gain_momenta[i] = s;
+        gain[i] = fmaf(gates.step.keep, gain[i], s);
+        if (moves_anchors) anchor_gain[i] = gain[i];
+      }
+      if (normed) NormGradientOfWarp(network, dim, n, spread, error);
+    }
+    __syncthreads();
+    if constexpr (kDepth > 1) {
+      ProductOfRows(shared + at.anchors[1], part_2, error, shared + at.slope, shared + at.delta_1);
+      __syncthreads();
+    }
+
+    const auto targets = [&](int l) {
+      StepTargets to = {.weights = shared + at.weights[l]};
+      if (moves_anchors) to.anchors = shared + at.anchors[l];
+      if (!last) return to;
+      to.slab_weights = tensors.InSlab(p.weights, l);
+      if (moves_anchors) to.slab_anchors = tensors.InSlab(p.anchors, l);
+      if (has_momentum) to.slab_momenta = tensors.InSlab(p.momenta, l);
+      return to;
+    };
+    const float* const delta = kDepth > 1 ? shared + at.delta_1 : error + rank * part_1.columns;
+    StepOfShare<kHeld>(k, LoadFour(delta + share_1.column), q, gates.step, has_momentum, part_1,
+                       share_1, targets(0), momenta_1, partial);
+    __syncthreads();
+    if constexpr (kDepth > 1) {
+      activate(shared + at.z_of_q, nullptr);
+      StepOfShare<kHeld>(shared + at.z, LoadFour(error + share_2.column), shared + at.z_of_q,
+                         gates.step, has_momentum, part_2, share_2, targets(1), momenta_2, partial);
+      __syncthreads();
+    }
+    send_outputs(shared + at.of_q);
+
+    // Not by the warp that is waited for next.
+    if (rank == 0 && warp == 1) {
+      float* const n = shared + at.n_of_q;
+      NormOfWarp(network, dim, shared + at.of_q, sent, n);
+      for (int i = lane; i < dim; i += kWarp) {
+        p.out[in_entries(e) + i] =
+            normed ? q[i] + (n[i] * (offset + gain[i]) + shared[at.shift + i]) : n[i];
+      }
+    }
+  }
+
+  // What the last token has not written: anchors that it left as they were, and the gain.
+  const bool keeps_anchors =
+      p.writes_anchors && (p.positions[segment.end - 1] + 1) % p.anchor_period != 0;
+  if (keeps_anchors) {
+    const auto store = [&](int l, const Share& share) {
+      float* const to = tensors.InSlab(p.anchors, l);
+      ForEachFour<kHeld>(tensors.part(l), share, [&](int, int element, int in_slab, int) {
+        SaveFour(to + in_slab, LoadFour(shared + at.anchors[l] + element));
+      });
+    };
+    store(0, share_1);
+    if constexpr (kDepth > 1) store(1, share_2);
+  }
+  for (int i = thread; network.trains_gain && rank == 0 && i < dim; i += kThreads) {
+    constexpr int kGain = ResidentHead<kDepth>::kGain;
+    tensors.InSlab(p.weights, kGain)[i] = gain[i];
+    if (has_momentum) tensors.InSlab(p.momenta, kGain)[i] = gain_momenta[i];
+    if (p.writes_anchors) tensors.InSlab(p.anchors, kGain)[i] = anchor_gain[i];
+  }
+}
+
+// With that much, two blocks fit a multiprocessor.
+constexpr int64_t kMostShared = 112 * 1024;
+constexpr int kFewHeld = 4, kMostHeld = 8;
+
+int HeldRows(int rows, int columns) {
+  const int groups = kThreads / (columns / 4);
+  return (rows + groups - 1) / groups;
+}
+
+void Set(const MemoryCopy& copy, const MemoryInitial& initial, const MemoryInitial& otherwise,
+         int tensors, ResidentCopy& to) {
+  for (int t = 0; t < tensors; ++t) {
+    to.views[t] = copy.at[t];
+    const TensorView& start = initial.at[t].empty() ? otherwise.at[t] : initial.at[t];
+    to.initial[t] = start.as<const float>();
+  }
+}
+
+template <int kDepth>
+void Launch(Device& device, const ResidentPlan& plan, int units, const ResidentParams& p) {
+  const auto kernel = plan.held <= kFewHeld ? OneTokenStepsKernel<kDepth, kFewHeld>
+                                            : OneTokenStepsKernel<kDepth, kMostHeld>;
+  LaunchOverlapping(device, "steps of one token of a neural memory", kernel, units * plan.blocks,
+                    kThreads, plan.shared_bytes, plan.blocks, p);
+}
+
+}  // namespace
+
+ResidentPlan PlanOneTokenSteps(const Device& device, const NeuralMemoryArgs& args, int blocks) {
+  const MemoryNetwork& network = args.network;
+  const int dim = static_cast<int>(args.q.shape[2]);
+  const int divided = network.depth > 1 ? network.hidden : dim;
+  ResidentPlan plan;
+  if (!args.trains() || args.step != 1 || args.read != NeuralMemoryArgs::Read::kRunning ||
+      args.frozen_period != 0 || network.depth > 2 || network.biases || dim % 4 != 0) {
+    return plan;
+  }
+  for (int t = 0; t < network.depth; ++t) {
+    if (!AreAligned(args.weights.at[t], args.momenta.at[t], args.anchors.at[t],
+                    args.initial_weights.at[t], args.initial_momenta.at[t],
+                    args.initial_anchors.at[t], args.initial_anchor.at[t])) {
+      return plan;
+    }
+  }
+  if (!AreAligned(args.q, args.k, args.v)) return plan;
+  const int64_t units = args.segments.count * args.q.shape[1];
+  const bool has_anchors = args.anchor_period != 1;
+  for (int team = 1; team <= kMaxTeam; team *= 2) {
+    if (team > 1 && !HasHopperCode(device)) break;
+    // A row's piece of W_1 is sectors of 32 bytes, and four of those where there is a choice.
+    const int inner = divided / team;
+    if (divided % (4 * team) != 0 || inner > 4 * kThreads || dim > 4 * kThreads) continue;
+    if (plan.blocks != 0 && inner % 8 != 0) break;
+    const int held = std::max(HeldRows(dim, inner), network.depth > 1 ? HeldRows(inner, dim) : 0);
+    const int64_t shared =
+        int64_t{4} * ResidentLayout(network.depth, dim, inner, team, has_anchors).floats;
+    if (held > kMostHeld || shared > kMostShared) continue;
+    if (blocks != 0 && team != blocks) continue;
+    plan = {.blocks = team, .inner = inner, .held = held, .shared_bytes = shared};
+    if (units * team >= 2 * device.multiprocessors()) break;
+  }
+  return plan;
+}
+
+void LaunchOneTokenSteps(Device& device, const NeuralMemoryArgs& args, const ResidentPlan& plan) {
+  ResidentParams p = {.network = args.network,
+                      .q = args.q.as<const float>(),
+                      .k = args.k.as<const float>(),
+                      .v = args.v.as<const float>(),
+                      .rate = args.rate.as<const float>(),
+                      .momentum = args.momentum.as<const float>(),
+                      .keep = args.keep.as<const float>(),
+                      .step_scale = args.step_scale.as<const float>(),
+                      .gain = args.gain.as<const float>(),
+                      .shift = args.shift.as<const float>(),
+                      .positions = args.positions.as<const int64_t>(),
+                      .segments = ArraysOf(args.segments),
+                      .out = args.out.as<float>(),
+                      .first_position = args.first_position,
+                      .anchor_period = args.anchor_period,
+                      .rate_scale = static_cast<float>(args.rate_scale),
+                      .heads = static_cast<int>(args.q.shape[1]),
+                      .dim = static_cast<int>(args.q.shape[2]),
+                      .inner = plan.inner,
+                      .has_anchors = args.anchor_period != 1,
+                      .writes_anchors = args.stores_anchor()};
+  const int tensors = args.network.tensors();
+  Set(args.weights, args.initial_weights, {}, tensors, p.weights);
+  Set(args.momenta, args.initial_momenta, {}, tensors, p.momenta);
+  if (args.stores_anchor()) {
+    Set(args.anchors, args.initial_anchors, args.initial_weights, tensors, p.anchors);
+  } else {
+    Set({}, args.initial_anchor, {}, tensors, p.anchors);
+  }
+  const int units = args.segments.count * p.heads;
+  if (args.network.depth == 1) return Launch<1>(device, plan, units, p);
+  Launch<2>(device, plan, units, p);
+}
+
+}  // namespace mneme::cuda::neural_memory
