@@ -18,6 +18,28 @@ struct ResidentCopy {
   const float* initial[kTensors];  // null: zeros
 };
 
+// Where the arrays of a block's shared memory begin, in floats, a multiple of four each.
+struct ResidentLayout {
+  int weights[2], anchors[2];
+  int partial;                                 // [groups, columns], of any share
+  int of_k, of_q;                              // the network's outputs: by block, what to add
+  int vectors;                                 // q, k and v of two entries
+  int z, slope, z_of_q, delta_1;               // of hidden units
+  int n, error, n_of_q;                        // [dim]
+  int gain, gain_momenta, anchor_gain, shift;  // [dim]
+};
+
+// How the blocks of a cluster divide a head: W_1 by its columns and W_2 by its rows.
+struct Division {
+  Part parts[2];
+  ResidentLayout at;
+  int floats;  // of a block's shared memory
+
+  Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors);
+  // The rows of a part that a thread has, at most.
+  int held() const;
+};
+
 struct ResidentParams {
   MemoryNetwork network;
   const float *q, *k, *v, *rate, *momentum, *keep, *step_scale, *gain, *shift;
@@ -26,69 +48,25 @@ struct ResidentParams {
   float* out;
   int64_t first_position, anchor_period;
   float rate_scale;
-  int heads, dim, inner;
+  int heads, dim, blocks;
+  int divided;  // hidden units, or outputs, of all blocks
+  Division division;
   bool has_anchors;     // A is not W
   bool writes_anchors;  // and in the slab
   ResidentCopy weights, momenta, anchors;
 };
 
-// Where the arrays of a block's shared memory begin, in floats, a multiple of four each.
-struct ResidentLayout {
-  int weights[2], anchors[2];
-  int partial;                     // [groups, columns], of any share
-  int of_k, of_q;                  // the network's outputs: parts of their sums, by block
-  int vectors;                     // q, k and v of two entries
-  int z, slope, z_of_q, delta_1;   // [inner]
-  int n, error, n_of_q;            // [dim]
-  int gain, gain_momenta, anchor_gain, shift;  // [dim]
-  int floats;
-
-  __host__ __device__ ResidentLayout(int depth, int dim, int inner, int blocks, bool has_anchors)
-      : floats(0) {
-    const auto take = [this](int n) {
-      const int taken = floats;
-      floats += n;
-      return taken;
-    };
-    for (int l = 0; l < 2; ++l) {
-      const int matrix = l < depth ? dim * inner : 0;
-      weights[l] = take(matrix);
-      anchors[l] = has_anchors ? take(matrix) : weights[l];
-    }
-    partial = take(4 * kThreads);
-    const int outputs = depth > 1 ? blocks * dim : dim;
-    of_k = take(outputs);
-    of_q = take(outputs);
-    vectors = take(2 * 3 * dim);
-    z = take(inner);
-    slope = take(inner);
-    z_of_q = take(inner);
-    delta_1 = take(inner);
-    n = take(dim);
-    error = take(dim);
-    n_of_q = take(dim);
-    gain = take(dim);
-    gain_momenta = take(dim);
-    anchor_gain = has_anchors ? take(dim) : gain;
-    shift = take(dim);
-  }
-};
-
-// Finds a block's parts of one head's tensors.
+// Finds a block's parts of one head's tensors: kDepth products and the gain.
 template <int kDepth>
 class ResidentHead {
  public:
-  __device__ ResidentHead(const ResidentParams& p, const Segment& segment, int head,
-                          const Team& team)
-      : segment_(segment), head_(head), dim_(p.dim), whole_(p.dim * p.inner * team.size()) {
-    parts_[0] = {p.dim, p.inner, p.inner * team.size(), team.rank() * p.inner};
-    parts_[1] = {kDepth > 1 ? p.inner : 0, p.dim, p.dim, team.rank() * p.inner * p.dim};
-  }
-  static constexpr int kGain = kDepth;  // the tensor behind the products
+  static constexpr int kGain = kDepth;
 
-  __device__ const Part& part(int l) const { return parts_[l]; }
+  __device__ ResidentHead(const ResidentParams& p, const Segment& segment, int head, int rank)
+      : p_(p), slot_(segment.slot), memory_(segment.memory), head_(head), rank_(rank) {}
+
   __device__ float* InSlab(const ResidentCopy& copy, int tensor) const {
-    return MemoryAt<float>(copy.views[tensor], segment_.slot, segment_.memory) + Offset(tensor);
+    return MemoryAt<float>(copy.views[tensor], slot_, memory_) + Offset(tensor);
   }
   // Of the slab, or of a memory's initial value, which may be zeros: null.
   __device__ const float* Start(const ResidentCopy& copy, int tensor, bool initial) const {
@@ -99,13 +77,13 @@ class ResidentHead {
 
  private:
   __device__ int64_t Offset(int tensor) const {
-    if (tensor == kGain) return int64_t{head_} * dim_;
-    return int64_t{head_} * whole_ + parts_[tensor].offset;
+    if (tensor == kGain) return int64_t{head_} * p_.dim;
+    const Part& part = p_.division.parts[tensor];
+    return int64_t{head_} * p_.dim * p_.divided + rank_ * part.between;
   }
 
-  const Segment& segment_;
-  const int head_, dim_, whole_;
-  Part parts_[2];
+  const ResidentParams& p_;
+  const int slot_, memory_, head_, rank_;
 };
 
 // By one warp: the network's outputs, sums of `count` parts, through its norm, without gain and

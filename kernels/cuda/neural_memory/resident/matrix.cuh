@@ -12,20 +12,25 @@ namespace mneme::cuda::neural_memory {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
-// A block's part of a matrix: rows of columns, as they follow each other in shared memory; `pitch`
-// and `offset`, of its first element, are those of the matrix in the slab.
+// A block's part of a matrix: `rows` of `columns`, which follow each other in shared memory. In the
+// slab they are `pitch` apart, and the parts of two blocks `between`. `groups` of threads take a
+// row each, a thread four columns.
 struct Part {
-  int rows, columns, pitch, offset;
+  int rows, columns, pitch, between, groups;
 };
+
+// Keeps the compiler from finding before a loop, and holding in registers, what follows from x.
+__device__ inline void FollowHere(int& x) { asm volatile("" : "+r"(x)); }
 
 // A thread's share of a part: four columns of every groups-th row.
 struct Share {
-  int column, first, groups;
+  int column, first, count;
   __device__ explicit Share(const Part& part) {
     const int fours = part.columns / 4, thread = static_cast<int>(threadIdx.x);
     column = thread % fours * 4;
-    groups = kThreads / fours;
-    first = thread / fours < groups ? thread / fours : part.rows;  // more threads than work
+    first = thread / fours;
+    count = 0;  // more threads than work
+    if (first < part.groups && first < part.rows) count = (part.rows - 1 - first) / part.groups + 1;
   }
 };
 
@@ -39,22 +44,28 @@ __device__ inline void AddScaled(float4& sum, float x, const float4& w) {
 // visit(i, element in shared memory, element in the slab, row) for the i-th four of the share.
 template <int kHeld, typename Visit>
 __device__ inline void ForEachFour(const Part& part, const Share& share, Visit visit) {
+  int row = share.first, at = row * part.columns + share.column,
+      in_slab = row * part.pitch + share.column;
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    const int row = share.first + i * share.groups;
-    if (row < part.rows) {
-      visit(i, row * part.columns + share.column, row * part.pitch + share.column, row);
-    }
+    if (i < share.count) visit(i, at, in_slab, row);
+    row += part.groups;
+    at += part.groups * part.columns;
+    in_slab += part.groups * part.pitch;
   }
 }
 
 // Starts copies of the share to shared memory.
-template <int kHeld>
 __device__ inline void FetchShare(const float* from, const Part& part, const Share& share,
                                   float* to) {
-  ForEachFour<kHeld>(part, share, [&](int, int at, int in_slab, int) {
-    CopyAsync16(to + at, from + in_slab);
-  });
+  from += share.first * part.pitch + share.column;
+  to += share.first * part.columns + share.column;
+#pragma unroll 1
+  for (int i = 0; i < share.count; ++i) {
+    CopyAsync16(to, from);
+    from += part.groups * part.pitch;
+    to += part.groups * part.columns;
+  }
 }
 // The share, or zeros of null.
 template <int kHeld>
@@ -63,9 +74,12 @@ __device__ inline void LoadShare(const float* from, const Part& part, const Shar
 #pragma unroll
   for (float4& four : held) four = {};
   if (from == nullptr) return;
-  ForEachFour<kHeld>(part, share, [&](int i, int, int in_slab, int) {
-    held[i] = __ldcs(reinterpret_cast<const float4*>(from + in_slab));
-  });
+  from += share.first * part.pitch + share.column;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (i < share.count) held[i] = __ldcs(reinterpret_cast<const float4*>(from));
+    from += part.groups * part.pitch;
+  }
 }
 
 // The share of x W becomes part of `partial`, which has a row of columns for each group of rows.
@@ -79,11 +93,10 @@ __device__ inline void ProductOfShare(const float* x, const float* weights, cons
   SaveFour(partial + 4 * threadIdx.x, sum);
 }
 // A column of x W.
-__device__ inline float SumOfGroups(const float* partial, const Part& part, const Share& share,
-                                    int column) {
+__device__ inline float SumOfGroups(const float* partial, const Part& part, int column) {
   float sum = 0;
 #pragma unroll 4
-  for (int g = 0; g < share.groups; ++g) sum += partial[g * part.columns + column];
+  for (int g = 0; g < part.groups; ++g) sum += partial[g * part.columns + column];
   return sum;
 }
 
@@ -111,17 +124,17 @@ __device__ inline void ProductOfRows(const float* weights, const Part& part, con
 struct StepGates {
   float momentum, keep;
 };
-// Where a step leaves a part: in shared memory, or, of the last one, in the slab. Null: nowhere.
+// Where a step leaves a part: in shared memory, or, of the last one, in the slab, W in both its
+// copies. Null: nowhere.
 struct StepTargets {
-  float *weights, *anchors;
-  float *slab_weights, *slab_anchors, *slab_momenta;
+  float *weights, *anchors, *momenta;
 };
 
 // The step on a share; the share of x W after it becomes part of `partial`.
-template <int kHeld>
+template <int kHeld, bool kToSlab>
 __device__ inline void StepOfShare(const float* z, const float4& delta, const float* x,
-                                   const StepGates& gates, bool has_momentum, const Part& part,
-                                   const Share& share, const StepTargets& to,
+                                   const StepGates& gates, bool has_momentum, const float* weights,
+                                   const Part& part, const Share& share, const StepTargets& to,
                                    float4 (&momenta)[kHeld], float* partial) {
   float4 sum = {};
   ForEachFour<kHeld>(part, share, [&](int i, int at, int in_slab, int row) {
@@ -129,19 +142,20 @@ __device__ inline void StepOfShare(const float* z, const float4& delta, const fl
     float4 w = {along * delta.x, along * delta.y, along * delta.z, along * delta.w};
     if (has_momentum) {
       AddScaled(w, gates.momentum, momenta[i]);
-      momenta[i] = w;
+      if constexpr (kToSlab) {
+        __stcs(reinterpret_cast<float4*>(to.momenta + in_slab), w);
+      } else {
+        momenta[i] = w;
+      }
     }
-    AddScaled(w, gates.keep, LoadFour(to.weights + at));
+    AddScaled(w, gates.keep, LoadFour(weights + at));
     AddScaled(sum, x[row], w);
-    if (to.slab_weights == nullptr) {
+    if constexpr (kToSlab) {
+      __stcs(reinterpret_cast<float4*>(to.weights + in_slab), w);
+      if (to.anchors != nullptr) SaveFour(to.anchors + in_slab, w);
+    } else {
       SaveFour(to.weights + at, w);
       if (to.anchors != nullptr) SaveFour(to.anchors + at, w);
-    } else {
-      __stcs(reinterpret_cast<float4*>(to.slab_weights + in_slab), w);
-      if (to.slab_anchors != nullptr) {
-        __stcs(reinterpret_cast<float4*>(to.slab_anchors + in_slab), w);
-      }
-      if (has_momentum) __stcs(reinterpret_cast<float4*>(to.slab_momenta + in_slab), momenta[i]);
     }
   });
   SaveFour(partial + 4 * threadIdx.x, sum);

@@ -26,21 +26,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   LetNextKernelStart();
   WaitForPreviousKernel();
   const Team team;
-  const int unit = static_cast<int>(blockIdx.x) / team.size(), head = unit % p.heads;
+  const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
   if (segment.slot < 0 || segment.first == segment.end) return;
 
   const MemoryNetwork& network = p.network;
-  const ResidentHead<kDepth> tensors(p, segment, head, team);
-  const ResidentLayout at(kDepth, p.dim, p.inner, team.size(), p.has_anchors);
+  const ResidentHead<kDepth> tensors(p, segment, head, team.rank());
+  const ResidentLayout& at = p.division.at;
   float* const shared = reinterpret_cast<float*>(shared_fours);
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
+  int thread = static_cast<int>(threadIdx.x);
   const int dim = p.dim, rank = team.rank();
   const bool has_momentum = p.momentum != nullptr;
   const bool normed = network.norm != MemoryNetwork::Norm::kNone;
   const bool first = p.positions[segment.first] == p.first_position;
-  const Part &part_1 = tensors.part(0), &part_2 = tensors.part(1);
-  const Share share_1(part_1), share_2(kDepth > 1 ? part_2 : part_1);
+  const Part &part_1 = p.division.parts[0], &part_2 = p.division.parts[kDepth - 1];
+  Share share_1(part_1), share_2(part_2);
   float *const partial = shared + at.partial, *const error = shared + at.error;
   float *const gain = shared + at.gain, *const gain_momenta = shared + at.gain_momenta;
   float* const anchor_gain = shared + at.anchor_gain;
@@ -67,10 +67,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   // Everything is under way before anything is waited for.
   const bool initial_anchors = first || !p.writes_anchors;
   const auto fetch_matrix = [&](int l, const Share& share) {
-    FetchShare<kHeld>(tensors.Start(p.weights, l, first), tensors.part(l), share,
+    FetchShare(tensors.Start(p.weights, l, first), p.division.parts[l], share,
                       shared + at.weights[l]);
     if (p.has_anchors) {
-      FetchShare<kHeld>(tensors.Start(p.anchors, l, initial_anchors), tensors.part(l), share,
+      FetchShare(tensors.Start(p.anchors, l, initial_anchors), p.division.parts[l], share,
                         shared + at.anchors[l]);
     }
   };
@@ -87,6 +87,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   TokenGates next = gates_of(segment.first);
+#pragma unroll 1
   for (int i = thread; normed && i < dim; i += kThreads) {
     shared[at.shift + i] = p.shift == nullptr ? 0.0f : p.shift[head * dim + i];
     if (!network.trains_gain) {
@@ -104,25 +105,32 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto activate = [&](float* z, float* slope) {
     for (int i = thread; i < part_1.columns; i += kThreads) {
       float derivative;
-      z[i] = Activate(network.activation, SumOfGroups(partial, part_1, share_1, i), &derivative);
+      z[i] = Activate(network.activation, SumOfGroups(partial, part_1, i), &derivative);
       if (slope != nullptr) slope[i] = derivative;
     }
     __syncthreads();
   };
   // This block's columns of the outputs, or its part of their sums, to all blocks.
   const auto send_outputs = [&](float* outputs) {
-    const Part& part = kDepth > 1 ? part_2 : part_1;
-    for (int i = thread; i < part.columns; i += kThreads) {
-      const float y = SumOfGroups(partial, part, share_2, i);
-      team.ForEach(outputs + rank * part.columns + i, [y](float* there) { *there = y; });
+    for (int i = thread; i < part_2.columns; i += kThreads) {
+      const float y = SumOfGroups(partial, part_2, i);
+#pragma unroll 1
+      for (int to = 0; to < p.blocks; ++to) *team.Of(to, outputs + rank * part_2.columns + i) = y;
     }
     team.Sync();
   };
-  const int sent = kDepth > 1 ? team.size() : 1;
+  const int sent = kDepth > 1 ? p.blocks : 1;
   const float offset = network.trains_gain ? network.gain_offset : 0.0f;
   const float scale = p.step_scale == nullptr ? 1.0f : p.step_scale[0];
 
   for (int e = segment.first; e < segment.end; ++e) {
+    for (Share* const share : {&share_1, &share_2}) {
+      FollowHere(share->column);
+      FollowHere(share->first);
+      FollowHere(share->count);
+    }
+    FollowHere(thread);
+    const int lane = thread % kWarp, warp = thread / kWarp;
     const bool last = e + 1 == segment.end;
     const bool moves_anchors = p.writes_anchors && (p.positions[e] + 1) % p.anchor_period == 0;
     const TokenGates gates = next;
@@ -175,24 +183,29 @@ __global__ void __launch_bounds__(kThreads, 2)
       __syncthreads();
     }
 
-    const auto targets = [&](int l) {
-      StepTargets to = {.weights = shared + at.weights[l]};
-      if (moves_anchors) to.anchors = shared + at.anchors[l];
-      if (!last) return to;
-      to.slab_weights = tensors.InSlab(p.weights, l);
-      if (moves_anchors) to.slab_anchors = tensors.InSlab(p.anchors, l);
-      if (has_momentum) to.slab_momenta = tensors.InSlab(p.momenta, l);
-      return to;
+    const auto step = [&](int l, const float* z, const float* delta, const float* x,
+                          const Share& share, auto& momenta) {
+      float* const weights = shared + at.weights[l];
+      const float4 four = LoadFour(delta + share.column);
+      if (last) {
+        const StepTargets to = {.weights = tensors.InSlab(p.weights, l),
+                                .anchors = moves_anchors ? tensors.InSlab(p.anchors, l) : nullptr,
+                                .momenta = has_momentum ? tensors.InSlab(p.momenta, l) : nullptr};
+        StepOfShare<kHeld, true>(z, four, x, gates.step, has_momentum, weights,
+                                 p.division.parts[l], share, to, momenta, partial);
+      } else {
+        const StepTargets to = {.weights = weights,
+                                .anchors = moves_anchors ? shared + at.anchors[l] : nullptr};
+        StepOfShare<kHeld, false>(z, four, x, gates.step, has_momentum, weights,
+                                  p.division.parts[l], share, to, momenta, partial);
+      }
+      __syncthreads();
     };
-    const float* const delta = kDepth > 1 ? shared + at.delta_1 : error + rank * part_1.columns;
-    StepOfShare<kHeld>(k, LoadFour(delta + share_1.column), q, gates.step, has_momentum, part_1,
-                       share_1, targets(0), momenta_1, partial);
-    __syncthreads();
+    step(0, k, kDepth > 1 ? shared + at.delta_1 : error + rank * part_1.columns, q, share_1,
+         momenta_1);
     if constexpr (kDepth > 1) {
       activate(shared + at.z_of_q, nullptr);
-      StepOfShare<kHeld>(shared + at.z, LoadFour(error + share_2.column), shared + at.z_of_q,
-                         gates.step, has_momentum, part_2, share_2, targets(1), momenta_2, partial);
-      __syncthreads();
+      step(1, shared + at.z, error, shared + at.z_of_q, share_2, momenta_2);
     }
     send_outputs(shared + at.of_q);
 
@@ -213,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (keeps_anchors) {
     const auto store = [&](int l, const Share& share) {
       float* const to = tensors.InSlab(p.anchors, l);
-      ForEachFour<kHeld>(tensors.part(l), share, [&](int, int element, int in_slab, int) {
+      ForEachFour<kHeld>(p.division.parts[l], share, [&](int, int element, int in_slab, int) {
         SaveFour(to + in_slab, LoadFour(shared + at.anchors[l] + element));
       });
     };
@@ -232,9 +245,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 constexpr int64_t kMostShared = 112 * 1024;
 constexpr int kFewHeld = 4, kMostHeld = 8;
 
-int HeldRows(int rows, int columns) {
-  const int groups = kThreads / (columns / 4);
-  return (rows + groups - 1) / groups;
+// What blocks divide: hidden units, or outputs.
+int Divided(const MemoryNetwork& network, int dim) {
+  return network.depth > 1 ? network.hidden : dim;
 }
 
 void Set(const MemoryCopy& copy, const MemoryInitial& initial, const MemoryInitial& otherwise,
@@ -256,10 +269,44 @@ void Launch(Device& device, const ResidentPlan& plan, int units, const ResidentP
 
 }  // namespace
 
+Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors)
+    : parts(), at(), floats(0) {
+  const auto take = [this](int n) {
+    const int taken = floats;
+    floats += n;
+    return taken;
+  };
+  const int divided = Divided(network, dim), inner = divided / blocks;
+  parts[0] = {dim, inner, divided, inner, kThreads / (inner / 4)};
+  if (network.depth > 1) parts[1] = {inner, dim, dim, inner * dim, kThreads / (dim / 4)};
+  for (int l = 0; l < network.depth; ++l) {
+    at.weights[l] = take(dim * inner);
+    at.anchors[l] = has_anchors ? take(dim * inner) : at.weights[l];
+  }
+  at.partial = take(4 * kThreads);
+  for (int* const outputs : {&at.of_k, &at.of_q}) {
+    *outputs = take(network.depth > 1 ? blocks * dim : dim);
+  }
+  at.vectors = take(2 * 3 * dim);
+  for (int* const units : {&at.z, &at.slope, &at.z_of_q, &at.delta_1}) *units = take(inner);
+  for (int* const vector :
+       {&at.n, &at.error, &at.n_of_q, &at.gain, &at.gain_momenta, &at.anchor_gain, &at.shift}) {
+    *vector = take(dim);
+  }
+  if (!has_anchors) at.anchor_gain = at.gain;
+}
+
+int Division::held() const {
+  int most = 0;
+  for (const Part& part : parts) {
+    if (part.groups > 0) most = std::max(most, (part.rows + part.groups - 1) / part.groups);
+  }
+  return most;
+}
+
 ResidentPlan PlanOneTokenSteps(const Device& device, const NeuralMemoryArgs& args, int blocks) {
   const MemoryNetwork& network = args.network;
   const int dim = static_cast<int>(args.q.shape[2]);
-  const int divided = network.depth > 1 ? network.hidden : dim;
   ResidentPlan plan;
   if (!args.trains() || args.step != 1 || args.read != NeuralMemoryArgs::Read::kRunning ||
       args.frozen_period != 0 || network.depth > 2 || network.biases || dim % 4 != 0) {
@@ -273,26 +320,26 @@ ResidentPlan PlanOneTokenSteps(const Device& device, const NeuralMemoryArgs& arg
     }
   }
   if (!AreAligned(args.q, args.k, args.v)) return plan;
+  const int divided = Divided(network, dim);
+  if (std::max(divided, dim) > 4 * kThreads) return plan;
   const int64_t units = args.segments.count * args.q.shape[1];
-  const bool has_anchors = args.anchor_period != 1;
-  for (int team = 1; team <= kMaxTeam; team *= 2) {
+  for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
     if (team > 1 && !HasHopperCode(device)) break;
-    // A row's piece of W_1 is sectors of 32 bytes, and four of those where there is a choice.
-    const int inner = divided / team;
-    if (divided % (4 * team) != 0 || inner > 4 * kThreads || dim > 4 * kThreads) continue;
-    if (plan.blocks != 0 && inner % 8 != 0) break;
-    const int held = std::max(HeldRows(dim, inner), network.depth > 1 ? HeldRows(inner, dim) : 0);
-    const int64_t shared =
-        int64_t{4} * ResidentLayout(network.depth, dim, inner, team, has_anchors).floats;
-    if (held > kMostHeld || shared > kMostShared) continue;
+    // Rows of W_1 come in pieces, of whole sectors unless there is no choice.
+    if (plan.blocks != 0 && divided / team % 8 != 0) break;
+    const Division division(network, dim, team, args.anchor_period != 1);
+    const int64_t shared = int64_t{4} * division.floats;
+    if (division.held() > kMostHeld || shared > kMostShared) continue;
     if (blocks != 0 && team != blocks) continue;
-    plan = {.blocks = team, .inner = inner, .held = held, .shared_bytes = shared};
+    plan = {.blocks = team, .held = division.held(), .shared_bytes = shared};
     if (units * team >= 2 * device.multiprocessors()) break;
   }
   return plan;
 }
 
 void LaunchOneTokenSteps(Device& device, const NeuralMemoryArgs& args, const ResidentPlan& plan) {
+  const int dim = static_cast<int>(args.q.shape[2]);
+  const bool has_anchors = args.anchor_period != 1;
   ResidentParams p = {.network = args.network,
                       .q = args.q.as<const float>(),
                       .k = args.k.as<const float>(),
@@ -310,9 +357,11 @@ void LaunchOneTokenSteps(Device& device, const NeuralMemoryArgs& args, const Res
                       .anchor_period = args.anchor_period,
                       .rate_scale = static_cast<float>(args.rate_scale),
                       .heads = static_cast<int>(args.q.shape[1]),
-                      .dim = static_cast<int>(args.q.shape[2]),
-                      .inner = plan.inner,
-                      .has_anchors = args.anchor_period != 1,
+                      .dim = dim,
+                      .blocks = plan.blocks,
+                      .divided = Divided(args.network, dim),
+                      .division = Division(args.network, dim, plan.blocks, has_anchors),
+                      .has_anchors = has_anchors,
                       .writes_anchors = args.stores_anchor()};
   const int tensors = args.network.tensors();
   Set(args.weights, args.initial_weights, {}, tensors, p.weights);

@@ -12,7 +12,6 @@ namespace mneme::cuda::neural_memory {
 // How a head of a segment is divided among the blocks of a cluster.
 struct ResidentPlan {
   int blocks = 0;            // of a cluster; 0: the operation is not one of these
-  int inner = 0;             // hidden units of a block, or outputs, of a depth of 1
   int held = 0;              // rows of a matrix that a thread has, at most
   int64_t shared_bytes = 0;  // of a block
 };
