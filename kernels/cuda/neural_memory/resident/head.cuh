@@ -24,7 +24,7 @@ struct ResidentLayout {
   int partial;                                 // [groups, columns], of any share
   int of_k, of_q;                              // the network's outputs: by block, what to add
   int vectors;                                 // q, k and v of two entries
-  int z, slope, z_of_q, delta_1;               // of hidden units
+  int z, z_of_q, delta_1;                      // of hidden units
   int n, error, n_of_q;                        // [dim]
   int gain, gain_momenta, anchor_gain, shift;  // [dim]
 };
@@ -36,8 +36,6 @@ struct Division {
   int floats;  // of a block's shared memory
 
   Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors);
-  // The rows of a part that a thread has, at most.
-  int held() const;
 };
 
 struct ResidentParams {
@@ -86,16 +84,16 @@ class ResidentHead {
   const int slot_, memory_, head_, rank_;
 };
 
-// By one warp: the network's outputs, sums of `count` parts, through its norm, without gain and
-// shift. A lane has elements of its own. Returns what they were divided by.
+// By one warp: the network's outputs, sums of `count` parts, `between` apart, through its norm,
+// without gain and shift; n may be the first of them. A lane has elements of its own. Returns what they were divided by.
 __device__ inline float NormOfWarp(const MemoryNetwork& network, int dim, const float* parts,
-                                   int count, float* n) {
+                                   int count, int between, float* n) {
   const int lane = threadIdx.x % kWarp;
   const auto width = static_cast<float>(dim);
   float mean = 0, squares = 0;
   for (int i = lane; i < dim; i += kWarp) {
     float y = parts[i];
-    for (int part = 1; part < count; ++part) y += parts[part * dim + i];
+    for (int part = 1; part < count; ++part) y += parts[part * between + i];
     n[i] = y;
     mean += y;
   }

@@ -13,24 +13,31 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
 
 // A block's part of a matrix: `rows` of `columns`, which follow each other in shared memory. In the
-// slab they are `pitch` apart, and the parts of two blocks `between`. `groups` of threads take a
-// row each, a thread four columns.
+// slab they are `pitch` apart, and the parts of two blocks `between`. `groups` of threads take
+// `held` rows each, a thread four columns of them.
 struct Part {
-  int rows, columns, pitch, between, groups;
+  int rows = 0, columns = 0, pitch = 0, between = 0, held = 0, groups = 0;
+
+  Part() = default;
+  Part(int rows, int columns, int pitch, int between)
+      : rows(rows), columns(columns), pitch(pitch), between(between) {
+    const int most = kThreads / (columns / 4);
+    held = (rows + most - 1) / most;
+    groups = (rows + held - 1) / held;
+  }
 };
 
 // Keeps the compiler from finding before a loop, and holding in registers, what follows from x.
 __device__ inline void FollowHere(int& x) { asm volatile("" : "+r"(x)); }
 
-// A thread's share of a part: four columns of every groups-th row.
+// A thread's share of a part: four columns of the rows of its group.
 struct Share {
   int column, first, count;
   __device__ explicit Share(const Part& part) {
-    const int fours = part.columns / 4, thread = static_cast<int>(threadIdx.x);
-    column = thread % fours * 4;
-    first = thread / fours;
-    count = 0;  // more threads than work
-    if (first < part.groups && first < part.rows) count = (part.rows - 1 - first) / part.groups + 1;
+    const int fours = part.columns / 4, group = static_cast<int>(threadIdx.x) / fours;
+    column = static_cast<int>(threadIdx.x) % fours * 4;
+    first = group * part.held;
+    count = group < part.groups ? min(part.held, part.rows - first) : 0;
   }
 };
 
@@ -49,9 +56,9 @@ __device__ inline void ForEachFour(const Part& part, const Share& share, Visit v
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     if (i < share.count) visit(i, at, in_slab, row);
-    row += part.groups;
-    at += part.groups * part.columns;
-    in_slab += part.groups * part.pitch;
+    ++row;
+    at += part.columns;
+    in_slab += part.pitch;
   }
 }
 
@@ -63,8 +70,8 @@ __device__ inline void FetchShare(const float* from, const Part& part, const Sha
 #pragma unroll 1
   for (int i = 0; i < share.count; ++i) {
     CopyAsync16(to, from);
-    from += part.groups * part.pitch;
-    to += part.groups * part.columns;
+    from += part.pitch;
+    to += part.columns;
   }
 }
 // The share, or zeros of null.
@@ -78,7 +85,7 @@ __device__ inline void LoadShare(const float* from, const Part& part, const Shar
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     if (i < share.count) held[i] = __ldcs(reinterpret_cast<const float4*>(from));
-    from += part.groups * part.pitch;
+    from += part.pitch;
   }
 }
 
@@ -100,23 +107,50 @@ __device__ inline float SumOfGroups(const float* partial, const Part& part, int 
   return sum;
 }
 
-// y_i = sum_o W_io x_o slope_i by all warps, eight lanes to a row; x is in shared memory. The rows
-// are a multiple of four.
-__device__ inline void ProductOfRows(const float* weights, const Part& part, const float* x,
-                                     const float* slope, float* y) {
+// Columns of x W of `count` vectors x of part.rows each, in the same order of additions: for
+// store(number of the vector, column, four sums).
+template <typename Store>
+__device__ inline void ProductsOfTokens(const float* x, int count, const float* weights,
+                                        const Part& part, Store store) {
+  const int fours = part.columns / 4;
+  for (int item = static_cast<int>(threadIdx.x); item < count * fours; item += kThreads) {
+    const int token = item / fours, column = item % fours * 4;
+    const float* const own = x + token * part.rows;
+    float4 sum = {};
+    for (int first = 0; first < part.rows; first += part.held) {
+      float4 of_group = {};
+      const int end = min(first + part.held, part.rows);
+#pragma unroll 4
+      for (int row = first; row < end; ++row) {
+        AddScaled(of_group, own[row], LoadFour(weights + row * part.columns + column));
+      }
+      AddScaled(sum, 1.0f, of_group);
+    }
+    store(token, column, sum);
+  }
+}
+
+// Of `count` vectors x of part.columns:  y_i <- sum_o W_io x_o y_i  by all warps, eight lanes to a
+// row. The rows are a multiple of four.
+__device__ inline void ProductsOfRows(const float* weights, const Part& part, const float* x,
+                                      int count, float* y) {
   constexpr int kRowLanes = 8, kRows = kWarp / kRowLanes;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   for (int row = warp * kRows + lane / kRowLanes; row < part.rows; row += kWarps * kRows) {
-    float sum = 0;
-    for (int o = lane % kRowLanes * 4; o < part.columns; o += 4 * kRowLanes) {
-      const float4 w = LoadFour(weights + row * part.columns + o), four = LoadFour(x + o);
-      sum += (w.x * four.x + w.y * four.y) + (w.z * four.z + w.w * four.w);
-    }
+#pragma unroll 2
+    for (int token = 0; token < count; ++token) {
+      float sum = 0;
+      for (int o = lane % kRowLanes * 4; o < part.columns; o += 4 * kRowLanes) {
+        const float4 w = LoadFour(weights + row * part.columns + o);
+        const float4 four = LoadFour(x + token * part.columns + o);
+        sum += (w.x * four.x + w.y * four.y) + (w.z * four.z + w.w * four.w);
+      }
 #pragma unroll
-    for (int offset = kRowLanes / 2; offset > 0; offset /= 2) {
-      sum += __shfl_xor_sync(kAllLanes, sum, offset);
+      for (int offset = kRowLanes / 2; offset > 0; offset /= 2) {
+        sum += __shfl_xor_sync(kAllLanes, sum, offset);
+      }
+      if (lane % kRowLanes == 0) y[token * part.rows + row] *= sum;
     }
-    if (lane % kRowLanes == 0) y[row] = sum * slope[row];
   }
 }
 

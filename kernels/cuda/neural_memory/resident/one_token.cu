@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     ProductOfShare<kHeld>(k, shared + at.anchors[0], part_1, share_1, partial);
     __syncthreads();
     if constexpr (kDepth > 1) {
-      activate(shared + at.z, shared + at.slope);
+      activate(shared + at.z, shared + at.delta_1);
       WaitCopies<1>();
       ProductOfShare<kHeld>(shared + at.z, shared + at.anchors[1], part_2, share_2, partial);
       __syncthreads();
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
     if (warp == 0) {
       float* const n = shared + at.n;
-      const float spread = NormOfWarp(network, dim, shared + at.of_k, sent, n);
+      const float spread = NormOfWarp(network, dim, shared + at.of_k, sent, dim, n);
       for (int i = lane; i < dim; i += kWarp) {
         if (!normed) {
           error[i] = scale * (gates.rate * (n[i] - v[i]));
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     __syncthreads();
     if constexpr (kDepth > 1) {
-      ProductOfRows(shared + at.anchors[1], part_2, error, shared + at.slope, shared + at.delta_1);
+      ProductsOfRows(shared + at.anchors[1], part_2, error, 1, shared + at.delta_1);
       __syncthreads();
     }
 
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     // Not by the warp that is waited for next.
     if (rank == 0 && warp == 1) {
       float* const n = shared + at.n_of_q;
-      NormOfWarp(network, dim, shared + at.of_q, sent, n);
+      NormOfWarp(network, dim, shared + at.of_q, sent, dim, n);
       for (int i = lane; i < dim; i += kWarp) {
         p.out[in_entries(e) + i] =
             normed ? q[i] + (n[i] * (offset + gain[i]) + shared[at.shift + i]) : n[i];
@@ -277,8 +277,8 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
     return taken;
   };
   const int divided = Divided(network, dim), inner = divided / blocks;
-  parts[0] = {dim, inner, divided, inner, kThreads / (inner / 4)};
-  if (network.depth > 1) parts[1] = {inner, dim, dim, inner * dim, kThreads / (dim / 4)};
+  parts[0] = Part(dim, inner, divided, inner);
+  if (network.depth > 1) parts[1] = Part(inner, dim, dim, inner * dim);
   for (int l = 0; l < network.depth; ++l) {
     at.weights[l] = take(dim * inner);
     at.anchors[l] = has_anchors ? take(dim * inner) : at.weights[l];
@@ -288,7 +288,7 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
     *outputs = take(network.depth > 1 ? blocks * dim : dim);
   }
   at.vectors = take(2 * 3 * dim);
-  for (int* const units : {&at.z, &at.slope, &at.z_of_q, &at.delta_1}) *units = take(inner);
+  for (int* const units : {&at.z, &at.z_of_q, &at.delta_1}) *units = take(inner);
   for (int* const vector :
        {&at.n, &at.error, &at.n_of_q, &at.gain, &at.gain_momenta, &at.anchor_gain, &at.shift}) {
     *vector = take(dim);
@@ -296,30 +296,36 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
   if (!has_anchors) at.anchor_gain = at.gain;
 }
 
-int Division::held() const {
-  int most = 0;
-  for (const Part& part : parts) {
-    if (part.groups > 0) most = std::max(most, (part.rows + part.groups - 1) / part.groups);
+bool IsPlain(const NeuralMemoryArgs& args) {
+  const MemoryNetwork& network = args.network;
+  if (!args.trains() || args.keys != 1 || args.orders() > 1 || args.frozen_period != 0 ||
+      args.max_grad_norm != 0 || args.spectral_norm || args.before.at[0].base != nullptr ||
+      network.depth > 2 || args.q.shape[2] % 4 != 0 || !AreAligned(args.q, args.k, args.v)) {
+    return false;
   }
-  return most;
+  for (const TensorView* option : {&args.momentum_mix, &args.tensor_rates, &args.residual_mix,
+                                   &args.transition, &args.loss}) {
+    if (!option->empty()) return false;
+  }
+  for (int t = 0; t < network.depth; ++t) {
+    if (!AreAligned(args.weights.at[t], args.momenta.at[t], args.anchors.at[t],
+                    args.gradients.at[t], args.initial_weights.at[t], args.initial_momenta.at[t],
+                    args.initial_anchors.at[t], args.initial_gradients.at[t],
+                    args.initial_anchor.at[t])) {
+      return false;
+    }
+  }
+  return AreAligned(args.pending.k, args.pending.v, args.initial_pending.k, args.initial_pending.v);
 }
 
 ResidentPlan PlanOneTokenSteps(const Device& device, const NeuralMemoryArgs& args, int blocks) {
   const MemoryNetwork& network = args.network;
   const int dim = static_cast<int>(args.q.shape[2]);
   ResidentPlan plan;
-  if (!args.trains() || args.step != 1 || args.read != NeuralMemoryArgs::Read::kRunning ||
-      args.frozen_period != 0 || network.depth > 2 || network.biases || dim % 4 != 0) {
+  if (args.step != 1 || args.read != NeuralMemoryArgs::Read::kRunning || network.biases ||
+      !IsPlain(args)) {
     return plan;
   }
-  for (int t = 0; t < network.depth; ++t) {
-    if (!AreAligned(args.weights.at[t], args.momenta.at[t], args.anchors.at[t],
-                    args.initial_weights.at[t], args.initial_momenta.at[t],
-                    args.initial_anchors.at[t], args.initial_anchor.at[t])) {
-      return plan;
-    }
-  }
-  if (!AreAligned(args.q, args.k, args.v)) return plan;
   const int divided = Divided(network, dim);
   if (std::max(divided, dim) > 4 * kThreads) return plan;
   const int64_t units = args.segments.count * args.q.shape[1];
@@ -329,9 +335,9 @@ ResidentPlan PlanOneTokenSteps(const Device& device, const NeuralMemoryArgs& arg
     if (plan.blocks != 0 && divided / team % 8 != 0) break;
     const Division division(network, dim, team, args.anchor_period != 1);
     const int64_t shared = int64_t{4} * division.floats;
-    if (division.held() > kMostHeld || shared > kMostShared) continue;
+    if (std::max(division.parts[0].held, division.parts[1].held) > kMostHeld || shared > kMostShared) continue;
     if (blocks != 0 && team != blocks) continue;
-    plan = {.blocks = team, .held = division.held(), .shared_bytes = shared};
+    plan = {.blocks = team, .held = std::max(division.parts[0].held, division.parts[1].held), .shared_bytes = shared};
     if (units * team >= 2 * device.multiprocessors()) break;
   }
   return plan;

@@ -16,6 +16,9 @@ struct ResidentPlan {
   int64_t shared_bytes = 0;  // of a block
 };
 
+// What all of these take: a pair a token, at most one order of momentum, no option of a step.
+bool IsPlain(const NeuralMemoryArgs& args);
+
 // resident/one_token.cu: steps of one token, the memory read after it.
 // The more heads and segments there are, the fewer are the blocks of each, unless `blocks` says.
 ResidentPlan PlanOneTokenSteps(const Device& device, const NeuralMemoryArgs& args, int blocks = 0);
