@@ -406,8 +406,12 @@ __global__ void __launch_bounds__(kThreads)
 void NeuralMemory(Device& device, const NeuralMemoryArgs& args) {
   const int heads = static_cast<int>(args.q.shape[1]);
   if (args.segments.count == 0 || args.q.shape[0] == 0) return;
-  const ResidentPlan plan = PlanOneTokenSteps(device, args);
-  if (plan.blocks != 0) return LaunchOneTokenSteps(device, args, plan);
+  if (const ResidentPlan plan = PlanOneTokenSteps(device, args); plan.blocks != 0) {
+    return LaunchOneTokenSteps(device, args, plan);
+  }
+  if (const ResidentPlan plan = PlanSeveralTokenSteps(device, args); plan.blocks != 0) {
+    return LaunchSeveralTokenSteps(device, args, plan);
+  }
   MemoryParams p = {.network = args.network,
                     .q = args.q.as<const float>(),
                     .k = args.k.as<const float>(),

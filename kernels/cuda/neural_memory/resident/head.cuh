@@ -8,6 +8,7 @@
 #include "kernels/cuda/common/segments.cuh"
 #include "kernels/cuda/common/team.cuh"
 #include "kernels/cuda/neural_memory/resident/matrix.cuh"
+#include "kernels/cuda/neural_memory/resident/resident.h"
 
 namespace mneme::cuda::neural_memory {
 
@@ -18,14 +19,17 @@ struct ResidentCopy {
   const float* initial[kTensors];  // null: zeros
 };
 
-// Where the arrays of a block's shared memory begin, in floats, a multiple of four each.
+// Where the arrays of a block's shared memory begin, in floats, a multiple of four each. T tokens
+// go through the network at once.
 struct ResidentLayout {
   int weights[2], anchors[2];
-  int partial;                                 // [groups, columns], of any share
-  int of_k, of_q;                              // the network's outputs: by block, what to add
-  int vectors;                                 // q, k and v of two entries
-  int z, z_of_q, delta_1;                      // of hidden units
-  int n, error, n_of_q;                        // [dim]
+  int partial;             // [groups, columns], of any share
+  int outputs[2];          // of the network: by block, what to add, [T, dim]
+  int vectors;             // q, k and v: [3, T, dim], twice where T is 1
+  int rates;               // [T]
+  int z, delta_1;          // of hidden units, [T, units]
+  int error;               // [T, dim]
+  int z_of_q, n, n_of_q;   // of one token
   int gain, gain_momenta, anchor_gain, shift;  // [dim]
 };
 
@@ -33,9 +37,13 @@ struct ResidentLayout {
 struct Division {
   Part parts[2];
   ResidentLayout at;
+  int tokens;  // T
   int floats;  // of a block's shared memory
 
-  Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors);
+  Division() = default;
+  Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors, int tokens);
+  // Rows of a thread, at most.
+  int held() const { return parts[0].held > parts[1].held ? parts[0].held : parts[1].held; }
 };
 
 struct ResidentParams {
@@ -46,13 +54,23 @@ struct ResidentParams {
   float* out;
   int64_t first_position, anchor_period;
   float rate_scale;
-  int heads, dim, blocks;
+  int heads, dim, blocks, step;
   int divided;  // hidden units, or outputs, of all blocks
   Division division;
   bool has_anchors;     // A is not W
   bool writes_anchors;  // and in the slab
   ResidentCopy weights, momenta, anchors;
+  StateView pending_k, pending_v, pending_rate;
+  const float *initial_k, *initial_v, *initial_rate;  // null: zeros
 };
+
+// Threads hold at most as many rows of a matrix as a kernel is made for.
+constexpr int kFewHeld = 4, kMostHeld = 8;
+
+// resident/plan.cu: for up to `tokens` tokens at once; see PlanOneTokenSteps().
+ResidentPlan PlanResident(const Device& device, const NeuralMemoryArgs& args, int tokens,
+                          int blocks);
+ResidentParams MakeParams(const NeuralMemoryArgs& args, const ResidentPlan& plan);
 
 // Finds a block's parts of one head's tensors: kDepth products and the gain.
 template <int kDepth>

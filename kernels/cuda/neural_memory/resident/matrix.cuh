@@ -154,6 +154,24 @@ __device__ inline void ProductsOfRows(const float* weights, const Part& part, co
   }
 }
 
+// S = kept S - sum z delta, over `count` vectors: the gradients of a share.
+template <int kHeld>
+__device__ inline void AddGradients(const float* z, int z_pitch, const float* delta,
+                                    int delta_pitch, int count, float kept, const Share& share,
+                                    float4 (&momenta)[kHeld]) {
+#pragma unroll
+  for (float4& four : momenta) four = {kept * four.x, kept * four.y, kept * four.z, kept * four.w};
+  if (share.count == 0) return;
+  for (int t = 0; t < count; ++t) {
+    const float4 of_t = LoadFour(delta + t * delta_pitch + share.column);
+    const float* const own = z + t * z_pitch + share.first;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (i < share.count) AddScaled(momenta[i], -own[i], of_t);
+    }
+  }
+}
+
 // Of one step, scaled already: S = momentum S - z delta, W = keep W + S.
 struct StepGates {
   float momentum, keep;

@@ -2,10 +2,8 @@
 // is read and written once, however many tokens there are. A block has some of the hidden units:
 // columns of W_1 and rows of W_2 (of a depth of 1, columns of W_1). Only the network's outputs
 // cross blocks, those of k and those of q: of two products, as sums over hidden units.
-#include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/cuda/neural_memory/resident/head.cuh"
@@ -155,11 +153,11 @@ __global__ void __launch_bounds__(kThreads, 2)
       ProductOfShare<kHeld>(shared + at.z, shared + at.anchors[1], part_2, share_2, partial);
       __syncthreads();
     }
-    send_outputs(shared + at.of_k);
+    send_outputs(shared + at.outputs[0]);
 
     if (warp == 0) {
       float* const n = shared + at.n;
-      const float spread = NormOfWarp(network, dim, shared + at.of_k, sent, dim, n);
+      const float spread = NormOfWarp(network, dim, shared + at.outputs[0], sent, dim, n);
       for (int i = lane; i < dim; i += kWarp) {
         if (!normed) {
           error[i] = scale * (gates.rate * (n[i] - v[i]));
@@ -207,12 +205,12 @@ __global__ void __launch_bounds__(kThreads, 2)
       activate(shared + at.z_of_q, nullptr);
       step(1, shared + at.z, error, shared + at.z_of_q, share_2, momenta_2);
     }
-    send_outputs(shared + at.of_q);
+    send_outputs(shared + at.outputs[1]);
 
     // Not by the warp that is waited for next.
     if (rank == 0 && warp == 1) {
       float* const n = shared + at.n_of_q;
-      NormOfWarp(network, dim, shared + at.of_q, sent, dim, n);
+      NormOfWarp(network, dim, shared + at.outputs[1], sent, dim, n);
       for (int i = lane; i < dim; i += kWarp) {
         p.out[in_entries(e) + i] =
             normed ? q[i] + (n[i] * (offset + gain[i]) + shared[at.shift + i]) : n[i];
@@ -241,145 +239,28 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 }
 
-// With that much, two blocks fit a multiprocessor.
-constexpr int64_t kMostShared = 112 * 1024;
-constexpr int kFewHeld = 4, kMostHeld = 8;
-
-// What blocks divide: hidden units, or outputs.
-int Divided(const MemoryNetwork& network, int dim) {
-  return network.depth > 1 ? network.hidden : dim;
-}
-
-void Set(const MemoryCopy& copy, const MemoryInitial& initial, const MemoryInitial& otherwise,
-         int tensors, ResidentCopy& to) {
-  for (int t = 0; t < tensors; ++t) {
-    to.views[t] = copy.at[t];
-    const TensorView& start = initial.at[t].empty() ? otherwise.at[t] : initial.at[t];
-    to.initial[t] = start.as<const float>();
-  }
-}
-
 template <int kDepth>
-void Launch(Device& device, const ResidentPlan& plan, int units, const ResidentParams& p) {
+void Launch(Device& device, const ResidentPlan& plan, const ResidentParams& p) {
   const auto kernel = plan.held <= kFewHeld ? OneTokenStepsKernel<kDepth, kFewHeld>
                                             : OneTokenStepsKernel<kDepth, kMostHeld>;
-  LaunchOverlapping(device, "steps of one token of a neural memory", kernel, units * plan.blocks,
-                    kThreads, plan.shared_bytes, plan.blocks, p);
+  LaunchOverlapping(device, "steps of one token of a neural memory", kernel,
+                    p.segments.count * p.heads * plan.blocks, kThreads, plan.shared_bytes,
+                    plan.blocks, p);
 }
 
 }  // namespace
 
-Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors)
-    : parts(), at(), floats(0) {
-  const auto take = [this](int n) {
-    const int taken = floats;
-    floats += n;
-    return taken;
-  };
-  const int divided = Divided(network, dim), inner = divided / blocks;
-  parts[0] = Part(dim, inner, divided, inner);
-  if (network.depth > 1) parts[1] = Part(inner, dim, dim, inner * dim);
-  for (int l = 0; l < network.depth; ++l) {
-    at.weights[l] = take(dim * inner);
-    at.anchors[l] = has_anchors ? take(dim * inner) : at.weights[l];
-  }
-  at.partial = take(4 * kThreads);
-  for (int* const outputs : {&at.of_k, &at.of_q}) {
-    *outputs = take(network.depth > 1 ? blocks * dim : dim);
-  }
-  at.vectors = take(2 * 3 * dim);
-  for (int* const units : {&at.z, &at.z_of_q, &at.delta_1}) *units = take(inner);
-  for (int* const vector :
-       {&at.n, &at.error, &at.n_of_q, &at.gain, &at.gain_momenta, &at.anchor_gain, &at.shift}) {
-    *vector = take(dim);
-  }
-  if (!has_anchors) at.anchor_gain = at.gain;
-}
-
-bool IsPlain(const NeuralMemoryArgs& args) {
-  const MemoryNetwork& network = args.network;
-  if (!args.trains() || args.keys != 1 || args.orders() > 1 || args.frozen_period != 0 ||
-      args.max_grad_norm != 0 || args.spectral_norm || args.before.at[0].base != nullptr ||
-      network.depth > 2 || args.q.shape[2] % 4 != 0 || !AreAligned(args.q, args.k, args.v)) {
-    return false;
-  }
-  for (const TensorView* option : {&args.momentum_mix, &args.tensor_rates, &args.residual_mix,
-                                   &args.transition, &args.loss}) {
-    if (!option->empty()) return false;
-  }
-  for (int t = 0; t < network.depth; ++t) {
-    if (!AreAligned(args.weights.at[t], args.momenta.at[t], args.anchors.at[t],
-                    args.gradients.at[t], args.initial_weights.at[t], args.initial_momenta.at[t],
-                    args.initial_anchors.at[t], args.initial_gradients.at[t],
-                    args.initial_anchor.at[t])) {
-      return false;
-    }
-  }
-  return AreAligned(args.pending.k, args.pending.v, args.initial_pending.k, args.initial_pending.v);
-}
-
 ResidentPlan PlanOneTokenSteps(const Device& device, const NeuralMemoryArgs& args, int blocks) {
-  const MemoryNetwork& network = args.network;
-  const int dim = static_cast<int>(args.q.shape[2]);
-  ResidentPlan plan;
-  if (args.step != 1 || args.read != NeuralMemoryArgs::Read::kRunning || network.biases ||
-      !IsPlain(args)) {
-    return plan;
+  if (args.step != 1 || args.read != NeuralMemoryArgs::Read::kRunning || args.network.biases) {
+    return {};
   }
-  const int divided = Divided(network, dim);
-  if (std::max(divided, dim) > 4 * kThreads) return plan;
-  const int64_t units = args.segments.count * args.q.shape[1];
-  for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
-    if (team > 1 && !HasHopperCode(device)) break;
-    // Rows of W_1 come in pieces, of whole sectors unless there is no choice.
-    if (plan.blocks != 0 && divided / team % 8 != 0) break;
-    const Division division(network, dim, team, args.anchor_period != 1);
-    const int64_t shared = int64_t{4} * division.floats;
-    if (std::max(division.parts[0].held, division.parts[1].held) > kMostHeld || shared > kMostShared) continue;
-    if (blocks != 0 && team != blocks) continue;
-    plan = {.blocks = team, .held = std::max(division.parts[0].held, division.parts[1].held), .shared_bytes = shared};
-    if (units * team >= 2 * device.multiprocessors()) break;
-  }
-  return plan;
+  return PlanResident(device, args, /*tokens=*/1, blocks);
 }
 
 void LaunchOneTokenSteps(Device& device, const NeuralMemoryArgs& args, const ResidentPlan& plan) {
-  const int dim = static_cast<int>(args.q.shape[2]);
-  const bool has_anchors = args.anchor_period != 1;
-  ResidentParams p = {.network = args.network,
-                      .q = args.q.as<const float>(),
-                      .k = args.k.as<const float>(),
-                      .v = args.v.as<const float>(),
-                      .rate = args.rate.as<const float>(),
-                      .momentum = args.momentum.as<const float>(),
-                      .keep = args.keep.as<const float>(),
-                      .step_scale = args.step_scale.as<const float>(),
-                      .gain = args.gain.as<const float>(),
-                      .shift = args.shift.as<const float>(),
-                      .positions = args.positions.as<const int64_t>(),
-                      .segments = ArraysOf(args.segments),
-                      .out = args.out.as<float>(),
-                      .first_position = args.first_position,
-                      .anchor_period = args.anchor_period,
-                      .rate_scale = static_cast<float>(args.rate_scale),
-                      .heads = static_cast<int>(args.q.shape[1]),
-                      .dim = dim,
-                      .blocks = plan.blocks,
-                      .divided = Divided(args.network, dim),
-                      .division = Division(args.network, dim, plan.blocks, has_anchors),
-                      .has_anchors = has_anchors,
-                      .writes_anchors = args.stores_anchor()};
-  const int tensors = args.network.tensors();
-  Set(args.weights, args.initial_weights, {}, tensors, p.weights);
-  Set(args.momenta, args.initial_momenta, {}, tensors, p.momenta);
-  if (args.stores_anchor()) {
-    Set(args.anchors, args.initial_anchors, args.initial_weights, tensors, p.anchors);
-  } else {
-    Set({}, args.initial_anchor, {}, tensors, p.anchors);
-  }
-  const int units = args.segments.count * p.heads;
-  if (args.network.depth == 1) return Launch<1>(device, plan, units, p);
-  Launch<2>(device, plan, units, p);
+  const ResidentParams p = MakeParams(args, plan);
+  if (args.network.depth == 1) return Launch<1>(device, plan, p);
+  Launch<2>(device, plan, p);
 }
 
 }  // namespace mneme::cuda::neural_memory

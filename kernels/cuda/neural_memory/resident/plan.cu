@@ -1,0 +1,158 @@
+// Which memories are taken, and how they are divided.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/neural_memory/resident/head.cuh"
+#include "kernels/cuda/neural_memory/resident/resident.h"
+
+namespace mneme::cuda::neural_memory {
+namespace {
+
+// With that much, two blocks fit a multiprocessor.
+constexpr int64_t kMostShared = 112 * 1024;
+
+// What blocks divide: hidden units, or outputs.
+int Divided(const MemoryNetwork& network, int dim) {
+  return network.depth > 1 ? network.hidden : dim;
+}
+
+// A copy of A that is not W.
+bool HasAnchors(const NeuralMemoryArgs& args) { return args.anchor_period != args.step; }
+
+// A pair a token, at most one order of momentum, and no option of a step.
+bool IsPlain(const NeuralMemoryArgs& args) {
+  const MemoryNetwork& network = args.network;
+  if (!args.trains() || args.keys != 1 || args.orders() > 1 || args.frozen_period != 0 ||
+      args.max_grad_norm != 0 || args.spectral_norm || args.before.at[0].base != nullptr ||
+      network.depth > 2 || args.q.shape[2] % 4 != 0) {
+    return false;
+  }
+  for (const TensorView* option :
+       {&args.momentum_mix, &args.tensor_rates, &args.residual_mix, &args.transition, &args.loss}) {
+    if (!option->empty()) return false;
+  }
+  for (int t = 0; t < network.depth; ++t) {
+    if (!AreAligned(args.weights.at[t], args.momenta.at[t], args.anchors.at[t],
+                    args.gradients.at[t], args.initial_weights.at[t], args.initial_momenta.at[t],
+                    args.initial_anchors.at[t], args.initial_gradients.at[t],
+                    args.initial_anchor.at[t])) {
+      return false;
+    }
+  }
+  return AreAligned(args.q, args.k, args.v, args.pending.k, args.pending.v, args.initial_pending.k,
+                    args.initial_pending.v);
+}
+
+void Set(const MemoryCopy& copy, const MemoryInitial& initial, const MemoryInitial& otherwise,
+         int tensors, ResidentCopy& to) {
+  for (int t = 0; t < tensors; ++t) {
+    to.views[t] = copy.at[t];
+    const TensorView& start = initial.at[t].empty() ? otherwise.at[t] : initial.at[t];
+    to.initial[t] = start.as<const float>();
+  }
+}
+
+}  // namespace
+
+Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors, int tokens)
+    : at(), tokens(tokens), floats(0) {
+  const auto take = [this](int n) {
+    const int taken = floats;
+    floats += (n + 3) / 4 * 4;
+    return taken;
+  };
+  const int divided = Divided(network, dim), inner = divided / blocks;
+  parts[0] = Part(dim, inner, divided, inner);
+  if (network.depth > 1) parts[1] = Part(inner, dim, dim, inner * dim);
+  for (int l = 0; l < network.depth; ++l) {
+    at.weights[l] = take(dim * inner);
+    at.anchors[l] = has_anchors ? take(dim * inner) : at.weights[l];
+  }
+  at.partial = take(4 * kThreads);
+  for (int& outputs : at.outputs) outputs = take((network.depth > 1 ? blocks : 1) * tokens * dim);
+  at.vectors = take(3 * std::max(tokens, 2) * dim);
+  at.rates = take(tokens);
+  for (int* const units : {&at.z, &at.delta_1}) *units = take(tokens * inner);
+  at.error = take(tokens * dim);
+  at.z_of_q = take(inner);
+  for (int* const vector :
+       {&at.n, &at.n_of_q, &at.gain, &at.gain_momenta, &at.anchor_gain, &at.shift}) {
+    *vector = take(dim);
+  }
+  if (!has_anchors) at.anchor_gain = at.gain;
+}
+
+ResidentPlan PlanResident(const Device& device, const NeuralMemoryArgs& args, int tokens,
+                          int blocks) {
+  const MemoryNetwork& network = args.network;
+  const int dim = static_cast<int>(args.q.shape[2]), divided = Divided(network, dim);
+  ResidentPlan plan;
+  if (!IsPlain(args) || std::max(divided, dim) > 4 * kThreads) return plan;
+  const int64_t units = args.segments.count * args.q.shape[1];
+  for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
+    if (team > 1 && !HasHopperCode(device)) break;
+    // Rows of W_1 come in pieces, of whole sectors unless there is no choice.
+    if (plan.blocks != 0 && divided / team % 8 != 0) break;
+    if (blocks != 0 && team != blocks) continue;
+    for (int most = tokens; most >= std::min(tokens, 2); most /= 2) {
+      const Division division(network, dim, team, HasAnchors(args), most);
+      const int64_t shared = int64_t{4} * division.floats;
+      if (division.held() > kMostHeld || shared > kMostShared) continue;
+      plan = {.blocks = team, .held = division.held(), .tokens = most, .shared_bytes = shared};
+      break;
+    }
+    if (plan.blocks == team && units * team >= 2 * device.multiprocessors()) break;
+  }
+  return plan;
+}
+
+ResidentParams MakeParams(const NeuralMemoryArgs& args, const ResidentPlan& plan) {
+  const int dim = static_cast<int>(args.q.shape[2]);
+  const bool has_anchors = HasAnchors(args);
+  ResidentParams p = {
+      .network = args.network,
+      .q = args.q.as<const float>(),
+      .k = args.k.as<const float>(),
+      .v = args.v.as<const float>(),
+      .rate = args.rate.as<const float>(),
+      .momentum = args.momentum.as<const float>(),
+      .keep = args.keep.as<const float>(),
+      .step_scale = args.step_scale.as<const float>(),
+      .gain = args.gain.as<const float>(),
+      .shift = args.shift.as<const float>(),
+      .positions = args.positions.as<const int64_t>(),
+      .segments = ArraysOf(args.segments),
+      .out = args.out.as<float>(),
+      .first_position = args.first_position,
+      .anchor_period = args.anchor_period,
+      .rate_scale = static_cast<float>(args.rate_scale),
+      .heads = static_cast<int>(args.q.shape[1]),
+      .dim = dim,
+      .blocks = plan.blocks,
+      .step = static_cast<int>(args.step),
+      .divided = Divided(args.network, dim),
+      .division = Division(args.network, dim, plan.blocks, has_anchors, plan.tokens),
+      .has_anchors = has_anchors,
+      .writes_anchors = args.stores_anchor(),
+      .weights = {},
+      .momenta = {},
+      .anchors = {},
+      .pending_k = args.pending.k,
+      .pending_v = args.pending.v,
+      .pending_rate = args.pending.rate,
+      .initial_k = args.initial_pending.k.as<const float>(),
+      .initial_v = args.initial_pending.v.as<const float>(),
+      .initial_rate = args.initial_pending.rate.as<const float>()};
+  const int tensors = args.network.tensors();
+  Set(args.weights, args.initial_weights, {}, tensors, p.weights);
+  Set(args.momenta, args.initial_momenta, {}, tensors, p.momenta);
+  if (args.stores_anchor()) {
+    Set(args.anchors, args.initial_anchors, args.initial_weights, tensors, p.anchors);
+  } else {
+    Set({}, args.initial_anchor, {}, tensors, p.anchors);
+  }
+  return p;
+}
+
+}  // namespace mneme::cuda::neural_memory
