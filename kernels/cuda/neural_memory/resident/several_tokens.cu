@@ -6,8 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/overlap.cuh"
-#include "kernels/cuda/neural_memory/activate.cuh"
-#include "kernels/cuda/neural_memory/resident/head.cuh"
+#include "kernels/cuda/neural_memory/resident/tokens.cuh"
 #include "kernels/cuda/neural_memory/resident/resident.h"
 
 namespace mneme::cuda::neural_memory {
@@ -49,7 +48,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool steps = first_end < segment.end;
   const Part &part_1 = p.division.parts[0], &part_2 = p.division.parts[kDepth - 1];
   const Share share_1(part_1), share_2(part_2);
-  float *const partial = shared + at.partial, *const error = shared + at.error;
+  float *const error = shared + at.error;
   float *const k = shared + at.vectors, *const v = k + most * dim, *const q = v + most * dim;
   float *const z = shared + at.z, *const delta_1 = shared + at.delta_1;
   float *const gain = shared + at.gain, *const gain_momenta = shared + at.gain_momenta;
@@ -132,69 +131,16 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (momenta != nullptr) gain_momenta[i] = momenta[i];
   }
   const float offset = network.trains_gain ? network.gain_offset : 0.0f;
-  const int sent = kDepth > 1 ? p.blocks : 1;
-  const int between = most * dim;  // blocks' parts of the outputs
 
-  // The network's outputs of `count` vectors x, at all blocks; slopes: where to, or null. Begins
-  // behind a barrier, ends with one.
-  int turn = 0;
-  const auto forward = [&](const float* x, int count, const int (&weights)[2], float* slopes) {
-    float* const outputs = shared + at.outputs[turn];
-    turn ^= 1;
-    const auto activate = [&](int token, int unit_of_block, float a) {
-      float slope;
-      z[token * part_1.columns + unit_of_block] = Activate(network.activation, a, &slope);
-      if (slopes != nullptr) slopes[token * part_1.columns + unit_of_block] = slope;
-    };
-    // Of two products a block has a part of the sums of all columns, of one its columns.
-    float* const own =
-        outputs + (kDepth > 1 ? rank * between : rank * part_2.columns);
-    if (count == 1) {
-      ProductOfShare<kHeld>(x, shared + weights[0], part_1, share_1, partial);
-      __syncthreads();
-      if constexpr (kDepth > 1) {
-        for (int i = thread; i < part_1.columns; i += kThreads) {
-          activate(0, i, SumOfGroups(partial, part_1, i));
-        }
-        __syncthreads();
-        ProductOfShare<kHeld>(z, shared + weights[1], part_2, share_2, partial);
-        __syncthreads();
-      }
-      for (int i = thread; i < part_2.columns; i += kThreads) {
-        const float y = SumOfGroups(partial, part_2, i);
-#pragma unroll 1
-        for (int to = 0; to < p.blocks; ++to) *team.Of(to, own + i) = y;
-      }
-    } else {
-      if constexpr (kDepth > 1) {
-        ProductsOfTokens(x, count, shared + weights[0], part_1,
-                         [&](int token, int column, const float4& a) {
-                           activate(token, column, a.x);
-                           activate(token, column + 1, a.y);
-                           activate(token, column + 2, a.z);
-                           activate(token, column + 3, a.w);
-                         });
-        __syncthreads();
-      }
-      ProductsOfTokens(kDepth > 1 ? z : x, count, shared + weights[kDepth - 1], part_2,
-                       [&](int token, int column, const float4& y) {
-#pragma unroll 1
-                         for (int to = 0; to < p.blocks; ++to) {
-                           SaveFour(team.Of(to, own + token * dim + column), y);
-                         }
-                       });
-    }
-    team.Sync();
-    return outputs;
-  };
+  NetworkOfTokens<kDepth, kHeld> forward(p, team, shared);
 
   const auto read = [&](int from, int count) {
     WaitCopies<1>();
     __syncthreads();
-    float* const outputs = forward(q, count, at.weights, nullptr);
+    float* const outputs = forward.Run(q, count, at.weights, {});
     for (int token = rank + warp * p.blocks; token < count; token += kWarps * p.blocks) {
       float* const n = outputs + token * dim;
-      NormOfWarp(network, dim, n, sent, between, n);
+      forward.Norm(n);
       for (int i = lane; i < dim; i += kWarp) {
         p.out[in_entries(from + token) + i] =
             normed ? q[token * dim + i] + (n[i] * (offset + gain[i]) + shared[at.shift + i]) : n[i];
@@ -215,11 +161,11 @@ __global__ void __launch_bounds__(kThreads, 2)
         WaitCopies<1>();
       }
       __syncthreads();
-      float* const outputs = forward(k, count, at.anchors, delta_1);
+      float* const outputs = forward.Run(k, count, at.anchors, {.slopes = delta_1});
       for (int pair = warp; pair < count; pair += kWarps) {
         float *const n = outputs + pair * dim, *const own = error + pair * dim;
         float* const to_gain = v + pair * dim;  // its gradient, in place of v
-        const float spread = NormOfWarp(network, dim, n, sent, between, n);
+        const float spread = forward.Norm(n);
         const float rate = shared[at.rates + pair];
         for (int i = lane; i < dim; i += kWarp) {
           if (!normed) {
