@@ -99,6 +99,9 @@ class HeadOfSegment {
   void Tokens(int64_t e, int64_t last) {
     const int64_t done = Position(last) + 1;
     const bool ends = done % args_.step == 0;
+    const bool refreshes = args_.stores_anchor() && done % args_.anchor_period == 0;
+    // What is read of the last token is then not what its step makes of W.
+    const bool gated = refreshes && !args_.transition.empty();
     if (args_.read == MemoryRead::kAnchor) ReadFrom(anchor_, e, last + 1);
     if (args_.read == MemoryRead::kFrozen) ReadFrom(frozen_, e, last + 1);
     if (args_.read == MemoryRead::kAhead) {
@@ -107,9 +110,10 @@ class HeadOfSegment {
       if (args_.read == MemoryRead::kRunning) ReadFrom(weights_, e, last + 1);
     } else {
       if (args_.read == MemoryRead::kRunning) ReadFrom(weights_, e, last);
-      Step(last);
+      Step(last, args_.read == MemoryRead::kRunning && !gated);
     }
-    if (args_.stores_anchor() && done % args_.anchor_period == 0) Refresh();
+    if (refreshes) Refresh();
+    if (gated && args_.read == MemoryRead::kRunning) ReadFrom(weights_, last, last + 1);
     if (args_.frozen_period != 0 && done % args_.frozen_period == 0) Copy(weights_, frozen_);
   }
 
@@ -145,13 +149,12 @@ class HeadOfSegment {
     net_.ReadAhead(weights_, sums_, scale, RowsOf(args_.q, e)[0], RowsOf(args_.out, e)[0]);
   }
 
-  // The step that ends with token e, which is then read.
-  void Step(int64_t e) {
+  // The step that ends with token e, which is then read with `reads`.
+  void Step(int64_t e, bool reads) {
     HeadTensors net = anchor_;
     if (args_.has_residual()) net = Mixed(e);
     const StepGates gates = GatesOf(e);
     const int64_t first = e - (args_.step - 1);
-    const bool reads = args_.read == MemoryRead::kRunning;
     if (!GathersGradient(args_)) {
       TrainPairs(net, first, 0, pairs_, [](int) {});
       if (HasBefore()) Copy(weights_, Of(args_.before));
@@ -237,6 +240,7 @@ class HeadOfSegment {
           -ScaleOf(e) *
           (args_.tensor_rates.empty() ? 1.0f : args_.tensor_rates.as<float>()[at * tensors_ + t]);
     }
+    gates.mix[gates.orders] = 1;
     if (args_.momentum_mix.empty()) return gates;
     gates.mixes = true;
     const auto logits = static_cast<int>(args_.momentum_mix.shape[1] / heads_);

@@ -1,15 +1,12 @@
 #include "models/families/titans.h"
 
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "models/blocks/residual_block.h"
-#include "models/families/stack_keys.h"
-#include "models/feed_forwards/gated_mlp.h"
+#include "models/families/titans_parts.h"
 #include "models/mixers/memory_and_attention.h"
 #include "models/mixers/memory_as_context.h"
 #include "models/mixers/neural_memory.h"
@@ -18,23 +15,6 @@ namespace mneme {
 namespace {
 
 using nlohmann::json;
-
-constexpr int kMaxPeriod = 1 << 24;
-constexpr int kMaxPrefix = 1 << 16;
-
-// One of several names, as its place among them; the first one where the key is missing.
-int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names) {
-  const std::string value = reader.String(key, *names.begin());
-  std::string expected;
-  int i = 0;
-  for (const char* name : names) {
-    if (value == name) return i;
-    absl::StrAppend(&expected, expected.empty() ? "" : ", ", "\"", name, "\"");
-    ++i;
-  }
-  reader.Unsupported(key, value, names.size() == 1 ? expected : absl::StrCat("one of ", expected));
-  return 0;
-}
 
 // Refuses a key that is there with another value than the one of models without what it asks for.
 void RefuseUnless(ConfigReader& reader, const char* key, const json& off) {
@@ -111,8 +91,9 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
   const bool mean = ReadChoice(reader, "memory_loss", {"mean", "sum"}) == 0;
   trained.rate_scale =
       reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * (mean ? 2.0 / trained.dim : 2.0);
-  trained.step = reader.Int("memory_step_size", 1, 1, kMaxPeriod);
-  trained.anchor_period = reader.NullableInt("memory_anchor_period", 1, kMaxPeriod).value_or(0);
+  trained.step = reader.Int("memory_step_size", 1, 1, kMaxMemoryPeriod);
+  trained.anchor_period =
+      reader.NullableInt("memory_anchor_period", 1, kMaxMemoryPeriod).value_or(0);
   if (trained.anchor_period % trained.step != 0) {
     reader.Invalid("memory_anchor_period", trained.anchor_period,
                    absl::StrCat("a multiple of memory_step_size (", trained.step, "), or null"));
@@ -194,7 +175,7 @@ MemoryAsContextConfig ReadContext(ConfigReader& reader, NeuralMemoryConfig memor
                                    .head_dim = heads.head_dim,
                                    .rope_theta = heads.rope_theta,
                                    .rope_interleaved = heads.rope_interleaved,
-                                   .segment = reader.Int("segment_length", 1, 1, kMaxPeriod),
+                                   .segment = reader.Int("segment_length", 1, 1, kMaxMemoryPeriod),
                                    .persistent = persistent,
                                    .activation = ReadFusion(reader),
                                    .activates_both = reader.Bool("mag_gate_both", true)};
@@ -214,10 +195,6 @@ MemoryAsContextConfig ReadContext(ConfigReader& reader, NeuralMemoryConfig memor
   context.memory = memory;
   return context;
 }
-
-// The part of a block along time, and what its keys ask for.
-using MixerMaker =
-    std::function<absl::StatusOr<std::unique_ptr<SequenceMixer>>(const LayerBuilder& builder)>;
 
 MixerMaker ReadMixer(ConfigReader& reader, Variant variant, const NeuralMemoryConfig& memory,
                      int prefix) {
@@ -257,11 +234,7 @@ MixerMaker ReadMixer(ConfigReader& reader, Variant variant, const NeuralMemoryCo
 }  // namespace
 
 NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& config) {
-  if (reader.Has("architecture_variant")) {
-    reader.Unsupported("architecture_variant", *reader.Find("architecture_variant"),
-                       "the neutral format of Titans, whose key is \"variant\"");
-    return {};
-  }
+  if (reader.Has("architecture_variant")) return ReadTitansOfAutomodel(reader, config);
   reader.Require({"variant", "vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size",
                   "attention_kind", "memory_num_heads", "memory_head_dim", "memory_depth",
                   "memory_expansion", "memory_norm", "memory_loss", "memory_step_size",
@@ -278,7 +251,8 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
   ReadTokensAndTies(reader, stack, config, {.bos = kNone, .eos = kNone});
   RefuseOptions(reader, stack.layers);
   NeuralMemoryConfig memory = ReadNeuralMemory(reader);
-  const int prefix = reader.Int("num_persistent_tokens", 0, 0, kMaxPrefix);
+  memory.output_norm_eps = stack.norm_eps;
+  const int prefix = reader.Int("num_persistent_tokens", 0, 0, kMaxPersistentTokens);
   if (prefix > 0) {
     reader.Require({"persistent_kind"});
     ReadChoice(reader, "persistent_kind", {variant == kMemoryAsContext ? "segment" : "prefix"});
@@ -289,18 +263,7 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
                     "initializer_range", "max_position_embeddings", "persistent_kind"});
   reader.RefuseUnknown();
 
-  LanguageModelParts parts = stack.Parts();
-  parts.embeddings = "model.embed_tokens.weight";
-  parts.prefix = variant == kMemoryAsContext ? 0 : prefix;
-  const ResidualBlockParts block = {
-      .mixer_norm = {"input_layernorm.weight"},
-      .mixer = mixer,
-      .feed_forward_norm = {"post_attention_layernorm.weight"},
-      .feed_forward = [mlp_dim = stack.mlp_dim](const LayerBuilder& builder) {
-        return MakeGatedMlp(builder, mlp_dim);
-      }};
-  parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };
-  return [parts](const NetworkBuilder& builder) { return MakeLanguageModel(builder, parts); };
+  return TitansNetwork(stack, variant == kMemoryAsContext ? 0 : prefix, mixer);
 }
 
 }  // namespace mneme

@@ -1,4 +1,4 @@
-// Titans (arXiv:2501.00663) in the neutral format: model_type "titans", with `variant`.
+// Titans (arXiv:2501.00663): model_type "titans", of which there are two formats.
 #pragma once
 
 #include "absl/strings/string_view.h"
@@ -7,6 +7,9 @@
 
 namespace mneme {
 
+// The neutral one, with `variant`; where there is `architecture_variant` instead, the other one.
 NetworkMaker ReadTitans(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
+// That of NVIDIA's NeMo Automodel.
+NetworkMaker ReadTitansOfAutomodel(ConfigReader& reader, ModelConfig& config);
 
 }  // namespace mneme

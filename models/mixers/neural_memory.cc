@@ -40,7 +40,6 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
   const int channels = trained.heads * trained.dim, model_dim = builder.model_dim;
   NeuralMemory memory;
   memory.config_ = config;
-  memory.norm_eps_ = builder.norm_eps;
   const MemoryFields fields(builder, /*routing=*/{}, trained.prefix);
   const char* const names[] = {"q", "k", "v"};
   for (size_t i = 0; i < memory.streams_.size(); ++i) {
@@ -81,12 +80,18 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
     MNEME_ASSIGN_OR_RETURN(memory.forget_.projection, take_gate("memory.a_proj"));
     if (pools) memory.forget_.sums = fields.AddExactVector("keep_sums", trained.heads);
     if (config.exponential_decay) {
-      MNEME_ASSIGN_OR_RETURN(memory.a_log_, weights.Floats(builder.Weight("memory.A_log"),
-                                                           {trained.heads}, WeightInit::kDecay));
-      MNEME_ASSIGN_OR_RETURN(
-          memory.dt_bias_,
-          weights.Floats(builder.Weight("memory.dt_bias"), {trained.heads}, WeightInit::kTimeStep));
+      // Automodel keeps them in a module of their own.
+      const auto take = [&](const char* name, WeightInit init) {
+        const std::string own = builder.Weight(absl::StrCat("memory.", name));
+        const std::string inner = builder.Weight(absl::StrCat("memory._fp32_params.", name));
+        const bool is_inner = !weights.Has(own) && weights.Has(inner);
+        return weights.Floats(is_inner ? inner : own, {trained.heads}, init);
+      };
+      MNEME_ASSIGN_OR_RETURN(memory.a_log_, take("A_log", WeightInit::kDecay));
+      MNEME_ASSIGN_OR_RETURN(memory.dt_bias_, take("dt_bias", WeightInit::kTimeStep));
     }
+  } else {
+    weights.Ignore(builder.Weight("memory.a_proj.weight"));  // Automodel's folders have it
   }
   MNEME_ASSIGN_OR_RETURN(memory.memory_,
                          TrainedMemory::Take(builder, trained, TensorNames(trained)));
@@ -253,7 +258,7 @@ void NeuralMemory::Emit(ForwardContext& ctx, const TensorView& x, const TensorVi
     const TensorView normed = ctx.TempForProducts(answer.shape, {out_.weights});
     TensorView from = gate, to = normed;
     from.shape = to.shape = {read.shape[0] * read.shape[1], read.shape[2]};
-    kernels.RmsNorm({.x = from, .weight = norm_, .eps = norm_eps_, .y = to});
+    kernels.RmsNorm({.x = from, .weight = norm_, .eps = config_.output_norm_eps, .y = to});
     answer = normed;
   }
   const LinearArgs out[] = {

@@ -32,6 +32,7 @@ struct NeuralMemoryConfig {
   bool silu = true;     // on q, k and v
   bool l2_norm = true;  // of the heads of q and k
   bool gated_output = true;
+  float output_norm_eps = 1e-6f;  // with it
   // Whether Recall() is wanted: a convolution of q of its own, and, in the memory, F or an anchor
   // of the same period.
   bool recalls = false;
@@ -45,8 +46,9 @@ struct NeuralMemoryConfig {
 //   y    = Wo RmsNorm(r * silu(Wg x); norm),   or   Wo r
 class NeuralMemory {
  public:
-  // Tensors memory.{q,k,v,b,m,a,g,o}_proj, memory.{q,k,v}_conv, memory.A_log, memory.dt_bias,
-  // memory.mem_weights.<l>, memory.mem_norm_weight, memory.norm. Biases of gates may be missing.
+  // Tensors memory.{q,k,v,b,m,a,g,o}_proj, memory.{q,k,v}_conv, memory.{A_log,dt_bias} or
+  // memory._fp32_params.{A_log,dt_bias}, memory.mem_weights.<l>, memory.mem_norm_weight,
+  // memory.norm. Biases of gates may be missing.
   static absl::StatusOr<NeuralMemory> Make(const LayerBuilder& builder,
                                            const NeuralMemoryConfig& config);
 
@@ -85,7 +87,6 @@ class NeuralMemory {
             bool accumulate) const;
 
   NeuralMemoryConfig config_;
-  float norm_eps_ = 1e-6f;
   std::array<Stream, 3> streams_;
   StateField recall_window_;  // of q's convolution of what is recalled
   Projection rate_;

@@ -70,7 +70,10 @@ const MemoryRule kRules[] = {
      .trains_gain = true,
      .anchor_period = 0,
      .initial_of_all = true},
-    {.name = "32 x 64, an anchor of its own", .dim = 32, .hidden = 64, .anchor_period = 6,
+    {.name = "32 x 64, an anchor of its own",
+     .dim = 32,
+     .hidden = 64,
+     .anchor_period = 6,
      .initial_of_all = true},
     {.name = "steps of 4 under an anchor",
      .dim = 64,
@@ -240,9 +243,10 @@ TEST_P(NeuralMemoryShapesTest, SlotsMayBePermuted) {
   uint64_t seed = 1200;
   for (const MemoryRule& rule : kRules) {
     SCOPED_TRACE(rule.name);
-    const MemoryProblem problem = Make(++seed, rule, {{.length = 2, .slot = 0},
-                                                      {.length = 1, .slot = 1, .fresh = true},
-                                                      {.length = 5, .slot = 3}});
+    const MemoryProblem problem = Make(++seed, rule,
+                                       {{.length = 2, .slot = 0},
+                                        {.length = 1, .slot = 1, .fresh = true},
+                                        {.length = 5, .slot = 3}});
     MemoryProblem moved = problem;
     const int to[] = {3, 0, 2, 1};
     for (SegmentSpec& segment : moved.segments) segment.slot = to[segment.slot];

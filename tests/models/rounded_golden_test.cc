@@ -30,6 +30,11 @@ constexpr int kMaxTokens = 1024;
 // cancel.
 constexpr double kBound = 2e-2;
 constexpr double kBoundWhereLogitsCancel = 8e-2;
+// A memory that learns from its own errors amplifies whatever is rounded before it. Activations are
+// rounded as often as weights are and as much: what that does to the logits is in proportion to
+// what rounding the weights does, in norm and, with the longer tail of single positions, in the
+// worst.
+constexpr double kOfWeightsInNorm = 3, kOfWeightsInWorst = 6;
 // Choices change where the logits of two memories lie closer than their errors differ. The second
 // and the third of four normal variables lie within d of each other with a chance of 1.7 d; with
 // errors of kBound each that is 7 % of tokens, one of whose two choices flips. What it writes then
@@ -91,6 +96,21 @@ class RoundedGoldenTest : public testing::TestWithParam<std::tuple<std::string, 
     std::vector<double> logits = FeedSlot(*driver, 0, ids);
     return {ids, std::move(logits), record.recorded()};
   }
+  // How far the reference's own logits move when the weights are rounded, at equal routing.
+  struct Sensitivity {
+    double norm = 0, worst = 0;
+  };
+  Sensitivity Measure(std::span<const int32_t> ids) const {
+    const std::vector<Weights> weights = AllWeights();
+    const Answered stored = AskReference(weights.front(), ids);
+    const auto driver = Drive(weights.back(), /*reference=*/true);
+    const std::vector<int> steps = {static_cast<int>(ids.size())};
+    RecordedRouting force(driver->backend(), Recut(stored.choices, layers_, top_k_, steps));
+    driver->set_routing(&force);
+    const std::vector<double> rounded = FeedSlot(*driver, 0, ids);
+    return {RelativeError(rounded, stored.logits),
+            WorstRowError(rounded, stored.logits, golden_.vocab)};
+  }
   // Logits of the last of `rows` rows that feed the sequence side by side, in such steps.
   std::vector<double> Feed(const Weights& weights, const Answered& want,
                            const std::vector<int>& steps, int rows = 1) const {
@@ -126,6 +146,7 @@ class RoundedGoldenTest : public testing::TestWithParam<std::tuple<std::string, 
 };
 
 TEST_P(RoundedGoldenTest, EveryPositionIsCloseAtEqualRouting) {
+  const Sensitivity sensitivity = Measure(golden_.input_ids);
   for (const Weights& weights : AllWeights()) {
     SCOPED_TRACE(weights.name);
     Answered prompt = AskReference(weights, golden_.input_ids);
@@ -138,7 +159,9 @@ TEST_P(RoundedGoldenTest, EveryPositionIsCloseAtEqualRouting) {
     const size_t size = prompt.ids.size();
     // The CPU rounds what meets f32 weights as well.
     const bool exact = std::get<1>(GetParam()).device == "cuda" || stored_in_bf16_;
-    const double bound = weights.stored && exact ? kBound : kBoundWhereLogitsCancel;
+    const double bound = std::max(weights.stored && exact ? kBound : kBoundWhereLogitsCancel,
+                                  kOfWeightsInWorst * sensitivity.worst);
+    const double bound_in_norm = std::max(kBound, kOfWeightsInNorm * sensitivity.norm);
     double norm = 0;
     std::string line;
     const auto check = [&](const std::string& what, const Answered& want,
@@ -147,7 +170,7 @@ TEST_P(RoundedGoldenTest, EveryPositionIsCloseAtEqualRouting) {
       const double worst = WorstRowError(got, want.logits, golden_.vocab);
       EXPECT_LE(worst, bound) << what;
       const double error = RelativeError(got, want.logits);
-      EXPECT_LE(error, kBound) << what;
+      EXPECT_LE(error, bound_in_norm) << what;
       norm = std::max(norm, error);
       char number[32];
       std::snprintf(number, sizeof(number), " %.1e", worst);
@@ -159,8 +182,11 @@ TEST_P(RoundedGoldenTest, EveryPositionIsCloseAtEqualRouting) {
     check(std::to_string(kRows) + " rows", prompt, Steps(size, golden_.step_begin, 1), kRows);
     check("long", text, Steps(text.ids.size(), 64, 64));
     check("long by tokens", text, Steps(text.ids.size(), 1, 1));
-    std::printf("  %s, weights %s: worst position of %s; in norm %.1e\n", name_.c_str(),
-                weights.name.c_str(), line.c_str(), norm);
+    std::printf(
+        "  %s, weights %s: worst position of %s; in norm %.1e; by rounded weights %.1e, in norm "
+        "%.1e\n",
+        name_.c_str(), weights.name.c_str(), line.c_str(), norm, sensitivity.worst,
+        sensitivity.norm);
   }
 }
 

@@ -167,8 +167,6 @@ constexpr Refusal kRefusals[] = {
     {"odd_head", "titans-mag-tiny", R"({"head_dim": 7})", kInvalid, "\"head_dim\" is 7"},
     {"unknown", "titans-lmm-tiny", R"({"memory_thetamax": 1})", kInvalid,
      "did you mean \"memory_theta_max\"?"},
-    {"automodel", "titans-lmm-tiny", R"({"architecture_variant": "lmm"})", kUnimplemented,
-     "\"architecture_variant\""},
     {"ttt_type", "ttt-linear-tiny", R"({"ttt_layer_type": "conv"})", kUnimplemented,
      "\"ttt_layer_type\" is \"conv\""},
     {"ttt_heads", "ttt-linear-tiny", R"({"num_attention_heads": 3})", kInvalid,

@@ -127,7 +127,8 @@ def test_prompt_tokens_are_counted_in_one_way(served):
     }
     assert counted == {"by-grpc": (3, 6), "by-http": (2, 11)}
     for name, (new, old) in counted.items():
-        assert f"prompt_tokens={new} cached_tokens={old} " in wait_for_line(server, f"id={name} ")
+        line = wait_for_line(server, f" request id={name} ")
+        assert f"prompt_tokens={new} cached_tokens={old} " in line
 
     def moved():
         after = scrape(port)

@@ -4,16 +4,16 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/common/device.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/segments.cuh"
 #include "kernels/cuda/common/team.cuh"
 #include "kernels/cuda/neural_memory/resident/matrix.cuh"
-#include "kernels/cuda/neural_memory/resident/resident.h"
 
-namespace mneme::cuda::neural_memory {
+namespace mneme::cuda::neural_memory::resident {
 
 // A copy of the memory, of at most W_1, W_2 and g.
-struct ResidentCopy {
+struct Copy {
   static constexpr int kTensors = 3;
   StateView views[kTensors];
   const float* initial[kTensors];  // null: zeros
@@ -21,22 +21,22 @@ struct ResidentCopy {
 
 // Where the arrays of a block's shared memory begin, in floats, a multiple of four each. T tokens
 // go through the network at once.
-struct ResidentLayout {
+struct Layout {
   int weights[2], anchors[2];
-  int partial;             // [groups, columns], of any share
-  int outputs[2];          // of the network: by block, what to add, [T, dim]
-  int vectors;             // q, k and v: [3, T, dim], twice where T is 1
-  int rates;               // [T]
-  int z, delta_1;          // of hidden units, [T, units]
-  int error;               // [T, dim]
-  int z_of_q, n, n_of_q;   // of one token
+  int partial;                                 // [groups, columns], of any share
+  int outputs[2];                              // of the network: by block, what to add, [T, dim]
+  int vectors;                                 // q, k and v: [3, T, dim], twice where T is 1
+  int rates;                                   // [T]
+  int z, delta_1;                              // of hidden units, [T, units]
+  int error;                                   // [T, dim]
+  int z_of_q, n, n_of_q;                       // of one token
   int gain, gain_momenta, anchor_gain, shift;  // [dim]
 };
 
 // How the blocks of a cluster divide a head: W_1 by its columns and W_2 by its rows.
 struct Division {
   Part parts[2];
-  ResidentLayout at;
+  Layout at;
   int tokens;  // T
   int floats;  // of a block's shared memory
 
@@ -46,7 +46,7 @@ struct Division {
   int held() const { return parts[0].held > parts[1].held ? parts[0].held : parts[1].held; }
 };
 
-struct ResidentParams {
+struct Params {
   MemoryNetwork network;
   const float *q, *k, *v, *rate, *momentum, *keep, *step_scale, *gain, *shift;
   const int64_t* positions;
@@ -59,7 +59,7 @@ struct ResidentParams {
   Division division;
   bool has_anchors;     // A is not W
   bool writes_anchors;  // and in the slab
-  ResidentCopy weights, momenta, anchors;
+  Copy weights, momenta, anchors;
   StateView pending_k, pending_v, pending_rate;
   const float *initial_k, *initial_v, *initial_rate;  // null: zeros
 };
@@ -67,25 +67,36 @@ struct ResidentParams {
 // Threads hold at most as many rows of a matrix as a kernel is made for.
 constexpr int kFewHeld = 4, kMostHeld = 8;
 
-// resident/plan.cu: for up to `tokens` tokens at once; see PlanOneTokenSteps().
-ResidentPlan PlanResident(const Device& device, const NeuralMemoryArgs& args, int tokens,
-                          int blocks);
-ResidentParams MakeParams(const NeuralMemoryArgs& args, const ResidentPlan& plan);
+// How a head of a segment is divided among the blocks of a cluster.
+struct Plan {
+  int blocks = 0;            // of a cluster; 0: not at all
+  int held = 0;              // rows of a matrix that a thread has, at most
+  int tokens = 0;            // that go through the network at once
+  int64_t shared_bytes = 0;  // of a block
+};
+
+// Most tokens at once of the kernels of several.
+constexpr int kMostTokens = 16;
+
+// resident/one_token.cu: steps of one token, the memory read after it.
+void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);
+// resident/several_tokens.cu: steps of several tokens, likewise.
+void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p);
 
 // Finds a block's parts of one head's tensors: kDepth products and the gain.
 template <int kDepth>
-class ResidentHead {
+class TensorsOfHead {
  public:
   static constexpr int kGain = kDepth;
 
-  __device__ ResidentHead(const ResidentParams& p, const Segment& segment, int head, int rank)
+  __device__ TensorsOfHead(const Params& p, const Segment& segment, int head, int rank)
       : p_(p), slot_(segment.slot), memory_(segment.memory), head_(head), rank_(rank) {}
 
-  __device__ float* InSlab(const ResidentCopy& copy, int tensor) const {
+  __device__ float* InSlab(const Copy& copy, int tensor) const {
     return MemoryAt<float>(copy.views[tensor], slot_, memory_) + Offset(tensor);
   }
   // Of the slab, or of a memory's initial value, which may be zeros: null.
-  __device__ const float* Start(const ResidentCopy& copy, int tensor, bool initial) const {
+  __device__ const float* Start(const Copy& copy, int tensor, bool initial) const {
     if (!initial) return InSlab(copy, tensor);
     const float* const values = copy.initial[tensor];
     return values == nullptr ? nullptr : values + Offset(tensor);
@@ -98,12 +109,13 @@ class ResidentHead {
     return int64_t{head_} * p_.dim * p_.divided + rank_ * part.between;
   }
 
-  const ResidentParams& p_;
+  const Params& p_;
   const int slot_, memory_, head_, rank_;
 };
 
 // By one warp: the network's outputs, sums of `count` parts, `between` apart, through its norm,
-// without gain and shift; n may be the first of them. A lane has elements of its own. Returns what they were divided by.
+// without gain and shift; n may be the first of them. A lane has elements of its own. Returns what
+// they were divided by.
 __device__ inline float NormOfWarp(const MemoryNetwork& network, int dim, const float* parts,
                                    int count, int between, float* n) {
   const int lane = threadIdx.x % kWarp;
@@ -139,4 +151,4 @@ __device__ inline void NormGradientOfWarp(const MemoryNetwork& network, int dim,
   }
 }
 
-}  // namespace mneme::cuda::neural_memory
+}  // namespace mneme::cuda::neural_memory::resident

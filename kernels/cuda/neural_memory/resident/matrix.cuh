@@ -7,7 +7,7 @@
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/fours.cuh"
 
-namespace mneme::cuda::neural_memory {
+namespace mneme::cuda::neural_memory::resident {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / kWarp;
@@ -213,4 +213,4 @@ __device__ inline void StepOfShare(const float* z, const float4& delta, const fl
   SaveFour(partial + 4 * threadIdx.x, sum);
 }
 
-}  // namespace mneme::cuda::neural_memory
+}  // namespace mneme::cuda::neural_memory::resident

@@ -1,15 +1,14 @@
-// A cluster of blocks is one head of one segment, and walks its tokens with the state on chip, which
-// is read and written once, however many tokens there are. A block has some of the hidden units:
-// columns of W_1 and rows of W_2 (of a depth of 1, columns of W_1). Only the network's outputs
-// cross blocks, those of k and those of q: of two products, as sums over hidden units.
+// A cluster of blocks is one head of one segment, and walks its tokens with the state on chip,
+// which is read and written once, however many tokens there are. A block has some of the hidden
+// units: columns of W_1 and rows of W_2 (of a depth of 1, columns of W_1). Only the network's
+// outputs cross blocks, those of k and those of q: of two products, as sums over hidden units.
 #include <cstdint>
 
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/cuda/neural_memory/resident/head.cuh"
-#include "kernels/cuda/neural_memory/resident/resident.h"
 
-namespace mneme::cuda::neural_memory {
+namespace mneme::cuda::neural_memory::resident {
 namespace {
 
 struct TokenGates {
@@ -19,7 +18,7 @@ struct TokenGates {
 
 template <int kDepth, int kHeld>
 __global__ void __launch_bounds__(kThreads, 2)
-    OneTokenStepsKernel(const __grid_constant__ ResidentParams p) {
+    OneTokenStepsKernel(const __grid_constant__ Params p) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
   WaitForPreviousKernel();
@@ -29,8 +28,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (segment.slot < 0 || segment.first == segment.end) return;
 
   const MemoryNetwork& network = p.network;
-  const ResidentHead<kDepth> tensors(p, segment, head, team.rank());
-  const ResidentLayout& at = p.division.at;
+  const TensorsOfHead<kDepth> tensors(p, segment, head, team.rank());
+  const Layout& at = p.division.at;
   float* const shared = reinterpret_cast<float*>(shared_fours);
   int thread = static_cast<int>(threadIdx.x);
   const int dim = p.dim, rank = team.rank();
@@ -66,10 +65,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool initial_anchors = first || !p.writes_anchors;
   const auto fetch_matrix = [&](int l, const Share& share) {
     FetchShare(tensors.Start(p.weights, l, first), p.division.parts[l], share,
-                      shared + at.weights[l]);
+               shared + at.weights[l]);
     if (p.has_anchors) {
       FetchShare(tensors.Start(p.anchors, l, initial_anchors), p.division.parts[l], share,
-                        shared + at.anchors[l]);
+                 shared + at.anchors[l]);
     }
   };
   fetch_vectors(segment.first);
@@ -93,7 +92,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       anchor_gain[i] = gain[i];
       continue;
     }
-    constexpr int kGain = ResidentHead<kDepth>::kGain;
+    constexpr int kGain = TensorsOfHead<kDepth>::kGain;
     if (p.has_anchors) anchor_gain[i] = tensors.Start(p.anchors, kGain, initial_anchors)[i];
     gain[i] = tensors.Start(p.weights, kGain, first)[i];
     const float* const momenta = has_momentum ? tensors.Start(p.momenta, kGain, first) : nullptr;
@@ -189,8 +188,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         const StepTargets to = {.weights = tensors.InSlab(p.weights, l),
                                 .anchors = moves_anchors ? tensors.InSlab(p.anchors, l) : nullptr,
                                 .momenta = has_momentum ? tensors.InSlab(p.momenta, l) : nullptr};
-        StepOfShare<kHeld, true>(z, four, x, gates.step, has_momentum, weights,
-                                 p.division.parts[l], share, to, momenta, partial);
+        StepOfShare<kHeld, true>(z, four, x, gates.step, has_momentum, weights, p.division.parts[l],
+                                 share, to, momenta, partial);
       } else {
         const StepTargets to = {.weights = weights,
                                 .anchors = moves_anchors ? shared + at.anchors[l] : nullptr};
@@ -232,7 +231,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     if constexpr (kDepth > 1) store(1, share_2);
   }
   for (int i = thread; network.trains_gain && rank == 0 && i < dim; i += kThreads) {
-    constexpr int kGain = ResidentHead<kDepth>::kGain;
+    constexpr int kGain = TensorsOfHead<kDepth>::kGain;
     tensors.InSlab(p.weights, kGain)[i] = gain[i];
     if (has_momentum) tensors.InSlab(p.momenta, kGain)[i] = gain_momenta[i];
     if (p.writes_anchors) tensors.InSlab(p.anchors, kGain)[i] = anchor_gain[i];
@@ -240,7 +239,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <int kDepth>
-void Launch(Device& device, const ResidentPlan& plan, const ResidentParams& p) {
+void Launch(Device& device, const Plan& plan, const Params& p) {
   const auto kernel = plan.held <= kFewHeld ? OneTokenStepsKernel<kDepth, kFewHeld>
                                             : OneTokenStepsKernel<kDepth, kMostHeld>;
   LaunchOverlapping(device, "steps of one token of a neural memory", kernel,
@@ -250,17 +249,9 @@ void Launch(Device& device, const ResidentPlan& plan, const ResidentParams& p) {
 
 }  // namespace
 
-ResidentPlan PlanOneTokenSteps(const Device& device, const NeuralMemoryArgs& args, int blocks) {
-  if (args.step != 1 || args.read != NeuralMemoryArgs::Read::kRunning || args.network.biases) {
-    return {};
-  }
-  return PlanResident(device, args, /*tokens=*/1, blocks);
-}
-
-void LaunchOneTokenSteps(Device& device, const NeuralMemoryArgs& args, const ResidentPlan& plan) {
-  const ResidentParams p = MakeParams(args, plan);
-  if (args.network.depth == 1) return Launch<1>(device, plan, p);
+void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p) {
+  if (p.network.depth == 1) return Launch<1>(device, plan, p);
   Launch<2>(device, plan, p);
 }
 
-}  // namespace mneme::cuda::neural_memory
+}  // namespace mneme::cuda::neural_memory::resident

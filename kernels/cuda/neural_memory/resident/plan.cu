@@ -6,8 +6,10 @@
 #include "kernels/cuda/neural_memory/resident/head.cuh"
 #include "kernels/cuda/neural_memory/resident/resident.h"
 
-namespace mneme::cuda::neural_memory {
+namespace mneme::cuda::neural_memory::resident {
 namespace {
+
+using Read = NeuralMemoryArgs::Read;
 
 // With that much, two blocks fit a multiprocessor.
 constexpr int64_t kMostShared = 112 * 1024;
@@ -23,9 +25,10 @@ bool HasAnchors(const NeuralMemoryArgs& args) { return args.anchor_period != arg
 // A pair a token, at most one order of momentum, and no option of a step.
 bool IsPlain(const NeuralMemoryArgs& args) {
   const MemoryNetwork& network = args.network;
-  if (!args.trains() || args.keys != 1 || args.orders() > 1 || args.frozen_period != 0 ||
-      args.max_grad_norm != 0 || args.spectral_norm || args.before.at[0].base != nullptr ||
-      network.depth > 2 || args.q.shape[2] % 4 != 0) {
+  if (!args.trains() || network.biases || args.read != Read::kRunning || args.keys != 1 ||
+      args.orders() > 1 || args.frozen_period != 0 || args.max_grad_norm != 0 ||
+      args.spectral_norm || args.before.at[0].base != nullptr || network.depth > 2 ||
+      args.q.shape[2] % 4 != 0) {
     return false;
   }
   for (const TensorView* option :
@@ -45,12 +48,84 @@ bool IsPlain(const NeuralMemoryArgs& args) {
 }
 
 void Set(const MemoryCopy& copy, const MemoryInitial& initial, const MemoryInitial& otherwise,
-         int tensors, ResidentCopy& to) {
+         int tensors, Copy& to) {
   for (int t = 0; t < tensors; ++t) {
     to.views[t] = copy.at[t];
     const TensorView& start = initial.at[t].empty() ? otherwise.at[t] : initial.at[t];
     to.initial[t] = start.as<const float>();
   }
+}
+
+// For at most `tokens` at once. The more heads there are, the fewer blocks each has: `blocks` of
+// them, unless 0.
+Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int tokens, int blocks) {
+  const MemoryNetwork& network = args.network;
+  const int dim = static_cast<int>(args.q.shape[2]), divided = Divided(network, dim);
+  Plan plan;
+  if (!IsPlain(args) || std::max(divided, dim) > 4 * kThreads) return plan;
+  const int64_t units = args.segments.count * args.q.shape[1];
+  for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
+    if (team > 1 && !HasHopperCode(device)) break;
+    // Rows of W_1 come in pieces, of whole sectors unless there is no choice.
+    if (plan.blocks != 0 && divided / team % 8 != 0) break;
+    if (blocks != 0 && team != blocks) continue;
+    for (int most = tokens; most >= std::min(tokens, 2); most /= 2) {
+      const Division division(network, dim, team, HasAnchors(args), most);
+      const int64_t shared = int64_t{4} * division.floats;
+      if (division.held() > kMostHeld || shared > kMostShared) continue;
+      plan = {.blocks = team, .held = division.held(), .tokens = most, .shared_bytes = shared};
+      break;
+    }
+    if (plan.blocks == team && units * team >= 2 * device.multiprocessors()) break;
+  }
+  return plan;
+}
+
+Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
+  const int dim = static_cast<int>(args.q.shape[2]);
+  const bool has_anchors = HasAnchors(args);
+  Params p = {.network = args.network,
+              .q = args.q.as<const float>(),
+              .k = args.k.as<const float>(),
+              .v = args.v.as<const float>(),
+              .rate = args.rate.as<const float>(),
+              .momentum = args.momentum.as<const float>(),
+              .keep = args.keep.as<const float>(),
+              .step_scale = args.step_scale.as<const float>(),
+              .gain = args.gain.as<const float>(),
+              .shift = args.shift.as<const float>(),
+              .positions = args.positions.as<const int64_t>(),
+              .segments = ArraysOf(args.segments),
+              .out = args.out.as<float>(),
+              .first_position = args.first_position,
+              .anchor_period = args.anchor_period,
+              .rate_scale = static_cast<float>(args.rate_scale),
+              .heads = static_cast<int>(args.q.shape[1]),
+              .dim = dim,
+              .blocks = plan.blocks,
+              .step = static_cast<int>(args.step),
+              .divided = Divided(args.network, dim),
+              .division = Division(args.network, dim, plan.blocks, has_anchors, plan.tokens),
+              .has_anchors = has_anchors,
+              .writes_anchors = args.stores_anchor(),
+              .weights = {},
+              .momenta = {},
+              .anchors = {},
+              .pending_k = args.pending.k,
+              .pending_v = args.pending.v,
+              .pending_rate = args.pending.rate,
+              .initial_k = args.initial_pending.k.as<const float>(),
+              .initial_v = args.initial_pending.v.as<const float>(),
+              .initial_rate = args.initial_pending.rate.as<const float>()};
+  const int tensors = args.network.tensors();
+  Set(args.weights, args.initial_weights, {}, tensors, p.weights);
+  Set(args.momenta, args.initial_momenta, {}, tensors, p.momenta);
+  if (args.stores_anchor()) {
+    Set(args.anchors, args.initial_anchors, args.initial_weights, tensors, p.anchors);
+  } else {
+    Set({}, args.initial_anchor, {}, tensors, p.anchors);
+  }
+  return p;
 }
 
 }  // namespace
@@ -83,76 +158,13 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
   if (!has_anchors) at.anchor_gain = at.gain;
 }
 
-ResidentPlan PlanResident(const Device& device, const NeuralMemoryArgs& args, int tokens,
-                          int blocks) {
-  const MemoryNetwork& network = args.network;
-  const int dim = static_cast<int>(args.q.shape[2]), divided = Divided(network, dim);
-  ResidentPlan plan;
-  if (!IsPlain(args) || std::max(divided, dim) > 4 * kThreads) return plan;
-  const int64_t units = args.segments.count * args.q.shape[1];
-  for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
-    if (team > 1 && !HasHopperCode(device)) break;
-    // Rows of W_1 come in pieces, of whole sectors unless there is no choice.
-    if (plan.blocks != 0 && divided / team % 8 != 0) break;
-    if (blocks != 0 && team != blocks) continue;
-    for (int most = tokens; most >= std::min(tokens, 2); most /= 2) {
-      const Division division(network, dim, team, HasAnchors(args), most);
-      const int64_t shared = int64_t{4} * division.floats;
-      if (division.held() > kMostHeld || shared > kMostShared) continue;
-      plan = {.blocks = team, .held = division.held(), .tokens = most, .shared_bytes = shared};
-      break;
-    }
-    if (plan.blocks == team && units * team >= 2 * device.multiprocessors()) break;
-  }
-  return plan;
+bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks) {
+  const bool one = args.step == 1;
+  const Plan plan = MakePlan(device, args, one ? 1 : kMostTokens, blocks);
+  if (plan.blocks == 0) return false;
+  const Params p = MakeParams(args, plan);
+  one ? LaunchOneTokenSteps(device, plan, p) : LaunchSeveralTokenSteps(device, plan, p);
+  return true;
 }
 
-ResidentParams MakeParams(const NeuralMemoryArgs& args, const ResidentPlan& plan) {
-  const int dim = static_cast<int>(args.q.shape[2]);
-  const bool has_anchors = HasAnchors(args);
-  ResidentParams p = {
-      .network = args.network,
-      .q = args.q.as<const float>(),
-      .k = args.k.as<const float>(),
-      .v = args.v.as<const float>(),
-      .rate = args.rate.as<const float>(),
-      .momentum = args.momentum.as<const float>(),
-      .keep = args.keep.as<const float>(),
-      .step_scale = args.step_scale.as<const float>(),
-      .gain = args.gain.as<const float>(),
-      .shift = args.shift.as<const float>(),
-      .positions = args.positions.as<const int64_t>(),
-      .segments = ArraysOf(args.segments),
-      .out = args.out.as<float>(),
-      .first_position = args.first_position,
-      .anchor_period = args.anchor_period,
-      .rate_scale = static_cast<float>(args.rate_scale),
-      .heads = static_cast<int>(args.q.shape[1]),
-      .dim = dim,
-      .blocks = plan.blocks,
-      .step = static_cast<int>(args.step),
-      .divided = Divided(args.network, dim),
-      .division = Division(args.network, dim, plan.blocks, has_anchors, plan.tokens),
-      .has_anchors = has_anchors,
-      .writes_anchors = args.stores_anchor(),
-      .weights = {},
-      .momenta = {},
-      .anchors = {},
-      .pending_k = args.pending.k,
-      .pending_v = args.pending.v,
-      .pending_rate = args.pending.rate,
-      .initial_k = args.initial_pending.k.as<const float>(),
-      .initial_v = args.initial_pending.v.as<const float>(),
-      .initial_rate = args.initial_pending.rate.as<const float>()};
-  const int tensors = args.network.tensors();
-  Set(args.weights, args.initial_weights, {}, tensors, p.weights);
-  Set(args.momenta, args.initial_momenta, {}, tensors, p.momenta);
-  if (args.stores_anchor()) {
-    Set(args.anchors, args.initial_anchors, args.initial_weights, tensors, p.anchors);
-  } else {
-    Set({}, args.initial_anchor, {}, tensors, p.anchors);
-  }
-  return p;
-}
-
-}  // namespace mneme::cuda::neural_memory
+}  // namespace mneme::cuda::neural_memory::resident

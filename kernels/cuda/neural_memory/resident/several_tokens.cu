@@ -7,12 +7,9 @@
 
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/neural_memory/resident/tokens.cuh"
-#include "kernels/cuda/neural_memory/resident/resident.h"
 
-namespace mneme::cuda::neural_memory {
+namespace mneme::cuda::neural_memory::resident {
 namespace {
-
-constexpr int kMostTokens = 16;
 
 // A row of an open step's tokens, of the slab or of a memory's initial value; null: zeros.
 __device__ inline const float* PendingRow(const StateView& view, const float* initial,
@@ -23,18 +20,18 @@ __device__ inline const float* PendingRow(const StateView& view, const float* in
 
 template <int kDepth, int kHeld>
 __global__ void __launch_bounds__(kThreads, 2)
-    SeveralTokenStepsKernel(const __grid_constant__ ResidentParams p) {
+    SeveralTokenStepsKernel(const __grid_constant__ Params p) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
   WaitForPreviousKernel();
-  const ResidentLayout& at = p.division.at;
+  const Layout& at = p.division.at;
   const Team team;
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
   if (segment.slot < 0 || segment.first == segment.end) return;
 
   const MemoryNetwork& network = p.network;
-  const ResidentHead<kDepth> tensors(p, segment, head, team.rank());
+  const TensorsOfHead<kDepth> tensors(p, segment, head, team.rank());
   float* const shared = reinterpret_cast<float*>(shared_fours);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp, warp = thread / kWarp;
   const int dim = p.dim, rank = team.rank(), step = p.step, most = p.division.tokens;
@@ -48,7 +45,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool steps = first_end < segment.end;
   const Part &part_1 = p.division.parts[0], &part_2 = p.division.parts[kDepth - 1];
   const Share share_1(part_1), share_2(part_2);
-  float *const error = shared + at.error;
+  float* const error = shared + at.error;
   float *const k = shared + at.vectors, *const v = k + most * dim, *const q = v + most * dim;
   float *const z = shared + at.z, *const delta_1 = shared + at.delta_1;
   float *const gain = shared + at.gain, *const gain_momenta = shared + at.gain_momenta;
@@ -74,9 +71,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       const float* row = (which == 0 ? p.k : p.v) + in_entries(e);
       if (e < segment.first) {
         const int64_t held = (int64_t{head} * (step - 1) + from + pair) * dim;
-        row = which == 0
-                  ? PendingRow(p.pending_k, p.initial_k, segment, first, held)
-                  : PendingRow(p.pending_v, p.initial_v, segment, first, held);
+        row = which == 0 ? PendingRow(p.pending_k, p.initial_k, segment, first, held)
+                         : PendingRow(p.pending_v, p.initial_v, segment, first, held);
       }
       if (row == nullptr) {
         SaveFour(to, {});
@@ -115,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     LoadShare(has_momenta ? tensors.Start(p.momenta, 1, first) : nullptr, part_2, share_2,
               momenta_2);
   }
-  constexpr int kGain = ResidentHead<kDepth>::kGain;
+  constexpr int kGain = TensorsOfHead<kDepth>::kGain;
 #pragma unroll 1
   for (int i = thread; normed && i < dim; i += kThreads) {
     shared[at.shift + i] = p.shift == nullptr ? 0.0f : p.shift[head * dim + i];
@@ -216,8 +212,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       learn(end, has_momentum ? p.momentum[gate] : 0.0f, scale);
       if (next < segment.end) fetch_pairs(next, 0, min(step, most));
       CommitCopies();
-      const bool moves_anchors =
-          p.writes_anchors && (p.positions[end] + 1) % p.anchor_period == 0;
+      const bool moves_anchors = p.writes_anchors && (p.positions[end] + 1) % p.anchor_period == 0;
       anchors_moved |= moves_anchors;
       const auto apply = [&](int l, const Share& share, const auto& momenta) {
         ForEachFour<kHeld>(p.division.parts[l], share, [&](int i, int element, int, int) {
@@ -253,9 +248,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     const auto store = [&](int l, const Share& share, const auto& momenta) {
       float* const weights = tensors.InSlab(p.weights, l);
       float* const to_momenta = has_momentum ? tensors.InSlab(p.momenta, l) : nullptr;
-      float* const anchors = p.writes_anchors && (anchors_moved || first)
-                                 ? tensors.InSlab(p.anchors, l)
-                                 : nullptr;
+      float* const anchors =
+          p.writes_anchors && (anchors_moved || first) ? tensors.InSlab(p.anchors, l) : nullptr;
       ForEachFour<kHeld>(p.division.parts[l], share, [&](int i, int element, int in_slab, int) {
         __stcs(reinterpret_cast<float4*>(weights + in_slab),
                LoadFour(shared + at.weights[l] + element));
@@ -299,7 +293,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <int kDepth>
-void Launch(Device& device, const ResidentPlan& plan, const ResidentParams& p) {
+void Launch(Device& device, const Plan& plan, const Params& p) {
   const auto kernel = plan.held <= kFewHeld ? SeveralTokenStepsKernel<kDepth, kFewHeld>
                                             : SeveralTokenStepsKernel<kDepth, kMostHeld>;
   LaunchOverlapping(device, "steps of several tokens of a neural memory", kernel,
@@ -309,19 +303,9 @@ void Launch(Device& device, const ResidentPlan& plan, const ResidentParams& p) {
 
 }  // namespace
 
-ResidentPlan PlanSeveralTokenSteps(const Device& device, const NeuralMemoryArgs& args,
-                                   int blocks) {
-  if (args.step == 1 || args.read != NeuralMemoryArgs::Read::kRunning || args.network.biases) {
-    return {};
-  }
-  return PlanResident(device, args, kMostTokens, blocks);
-}
-
-void LaunchSeveralTokenSteps(Device& device, const NeuralMemoryArgs& args,
-                             const ResidentPlan& plan) {
-  const ResidentParams p = MakeParams(args, plan);
-  if (args.network.depth == 1) return Launch<1>(device, plan, p);
+void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p) {
+  if (p.network.depth == 1) return Launch<1>(device, plan, p);
   Launch<2>(device, plan, p);
 }
 
-}  // namespace mneme::cuda::neural_memory
+}  // namespace mneme::cuda::neural_memory::resident

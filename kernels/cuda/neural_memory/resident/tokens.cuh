@@ -5,12 +5,12 @@
 #include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/cuda/neural_memory/resident/head.cuh"
 
-namespace mneme::cuda::neural_memory {
+namespace mneme::cuda::neural_memory::resident {
 
 template <int kDepth, int kHeld>
 class NetworkOfTokens {
  public:
-  __device__ NetworkOfTokens(const ResidentParams& p, const Team& team, float* shared)
+  __device__ NetworkOfTokens(const Params& p, const Team& team, float* shared)
       : p_(p), team_(team), shared_(shared), between_(p.division.tokens * p.dim) {}
 
   // All in shared memory; null: none.
@@ -83,7 +83,8 @@ class NetworkOfTokens {
   // Columns of this block, or its part of their sums, to all blocks.
   template <typename T>
   __device__ void Send(float* outputs, int token, int column, const T& y) const {
-    const int own = kDepth > 1 ? team_.rank() * between_ : team_.rank() * p_.division.parts[0].columns;
+    const int own =
+        kDepth > 1 ? team_.rank() * between_ : team_.rank() * p_.division.parts[0].columns;
     float* const here = outputs + own + token * p_.dim + column;
 #pragma unroll 1
     for (int to = 0; to < p_.blocks; ++to) *reinterpret_cast<T*>(team_.Of(to, here)) = y;
@@ -94,11 +95,11 @@ class NetworkOfTokens {
   }
 
  private:
-  const ResidentParams& p_;
+  const Params& p_;
   const Team& team_;
   float* const shared_;
   const int between_;  // of the blocks' parts
   int turn_ = 0;
 };
 
-}  // namespace mneme::cuda::neural_memory
+}  // namespace mneme::cuda::neural_memory::resident

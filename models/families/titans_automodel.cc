@@ -1,0 +1,144 @@
+// Titans as NVIDIA's NeMo Automodel writes it: model_type "titans", too, with
+// `architecture_variant`. A key that is missing has the default of its configuration class.
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "models/families/titans.h"
+#include "models/families/titans_parts.h"
+#include "models/mixers/memory_and_attention.h"
+#include "models/mixers/neural_memory.h"
+
+namespace mneme {
+namespace {
+
+// Of the memory's network and of its output's norm, whatever rms_norm_eps says.
+constexpr float kMemoryNormEps = 1e-6f;
+
+MemoryNetwork ReadNetwork(ConfigReader& reader, int dim) {
+  MemoryNetwork network;
+  network.depth = reader.Int("mem_depth", 1, 1, kMaxMemoryDepth);
+  if (network.depth == 1) {
+    reader.Unsupported("mem_depth", 1,
+                       "at least 2: memories of one matrix follow another rule there, the gated "
+                       "delta rule with momentum");
+    network.depth = 2;
+  }
+  const double expansion = reader.Number("memory_expansion_factor", 4, 0, 4096);
+  network.hidden = std::max(1, static_cast<int>(dim * expansion));
+  const int widest = MaxMemoryWidth(network.depth);
+  if (network.hidden > widest) {
+    reader.Invalid("memory_expansion_factor", expansion,
+                   absl::StrCat("a factor that makes head_dim (", dim, ") times it, ",
+                                network.hidden, ", at most ", widest));
+    network.hidden = widest;
+  }
+  if (dim > widest) {
+    reader.Invalid("head_dim", dim,
+                   absl::StrCat("at most ", widest, " with a mem_depth of ", network.depth));
+  }
+  if (reader.Bool("memory_residual_norm", true)) {
+    network.norm = MemoryNetwork::Norm::kRms;
+    network.eps = kMemoryNormEps;
+    network.trains_gain = true;
+  }
+  return network;
+}
+
+// When a memory takes its steps, and from where: "reference" has steps of a token with the gradient
+// at the chunk's start, where all of the chunk reads, too; "titans_pytorch" has a step a chunk.
+void ReadSteps(ConfigReader& reader, NeuralMemoryConfig& memory) {
+  TrainedMemoryConfig& trained = memory.memory;
+  const int chunk = reader.Int("chunk_size", 16, 1, kMaxMemoryPeriod);
+  if (ReadChoice(reader, "deep_memory_backend", {"reference", "titans_pytorch"}) == 0) {
+    reader.Disregard({"memory_batch_size"});
+    trained.step = 1;
+    trained.anchor_period = chunk;
+    trained.read = NeuralMemoryArgs::Read::kAnchor;
+    return;
+  }
+  const auto period = reader.NullableInt("memory_batch_size", 1, kMaxMemoryPeriod);
+  trained.step = chunk;
+  trained.anchor_period = period.value_or(chunk);
+  if (!period) {
+    reader.Unsupported("memory_batch_size", nullptr,
+                       "a number of tokens: without one the gradient's weights change where a call "
+                       "ends, and what the model says depends on how its input is cut");
+  } else if (*period % chunk != 0) {
+    reader.Invalid("memory_batch_size", *period,
+                   absl::StrCat("a multiple of chunk_size (", chunk, ")"));
+    trained.anchor_period = chunk;
+  }
+  memory.pooling =
+      chunk == 1 ? NeuralMemoryConfig::Pooling::kToken : NeuralMemoryConfig::Pooling::kGates;
+}
+
+NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
+  NeuralMemoryConfig memory;
+  TrainedMemoryConfig& trained = memory.memory;
+  trained.heads = heads;
+  trained.dim = dim;
+  trained.network = ReadNetwork(reader, dim);
+  // Of the mean of squares. Automodel's own rates go up to 1; the neutral format's key may say
+  // otherwise.
+  trained.rate_scale = reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2.0 / dim;
+  ReadSteps(reader, memory);
+  trained.momentum = reader.Bool("momentum", true);
+  memory.forgets = reader.Bool("forget", true);
+  memory.exponential_decay = true;
+  memory.conv_width = reader.Int("qkv_conv_kernel_size", 4, 0, kMaxConvWidth);
+  memory.silu = false;
+  memory.output_norm_eps = kMemoryNormEps;
+  return memory;
+}
+
+PrefixAttentionConfig ReadAttention(ConfigReader& reader, int heads, int dim, int prefix) {
+  if (dim % 2 != 0) {
+    reader.Invalid("head_dim", dim, "an even width, whose pairs are rotated");
+    dim = 2;
+  }
+  return {.heads = heads, .head_dim = dim, .prefix = prefix};
+}
+
+}  // namespace
+
+NetworkMaker ReadTitansOfAutomodel(ConfigReader& reader, ModelConfig& config) {
+  enum { kMemoryAlone, kMemoryAsGate, kMemoryAsLayer };
+  const int variant = ReadChoice(reader, "architecture_variant", {"lmm", "mag", "mal"});
+  StackKeys stack;
+  stack.vocab = reader.Int("vocab_size", 256, 1, kMaxVocab);
+  stack.model_dim = reader.Int("hidden_size", 512, 1, kMaxModelDim);
+  stack.layers = reader.Int("num_hidden_layers", 6, 1, kMaxLayers);
+  stack.mlp_dim = reader.Int("intermediate_size", 1376, 1, kMaxMlpDim);
+  stack.norm_eps = static_cast<float>(reader.Number("rms_norm_eps", 1e-6, kLeastNumber, 1));
+  ReadChoice(reader, "hidden_act", {"silu"});
+  ReadTokensAndTies(reader, stack, config, {.bos = 0, .eos = 1, .tied = true});
+  const int heads = reader.Int("num_attention_heads", 8, 1, kMaxHeads);
+  const int dim = reader.Int("head_dim", 64, 1, kMaxHeadDim);
+  CheckChannels(reader, int64_t{heads} * dim, "num_attention_heads");
+  NeuralMemoryConfig memory = ReadMemory(reader, heads, dim);
+  const int prefix = reader.Int("num_persistent_memory_tokens", 0, 0, kMaxPersistentTokens);
+  memory.memory.prefix = prefix > 0;
+  reader.Disregard({"attention_segment_size", "num_longterm_memory_tokens", "architectures",
+                    "transformers_version", "_name_or_path", "use_cache", "initializer_range",
+                    "max_position_embeddings"});
+
+  MixerMaker mixer = [memory](const LayerBuilder& builder) {
+    return MakeNeuralMemory(builder, memory);
+  };
+  if (variant != kMemoryAlone) {
+    const PrefixAttentionConfig attention = ReadAttention(reader, heads, dim, prefix);
+    if (variant == kMemoryAsGate) {
+      mixer = [gate = MemoryAsGateConfig{.memory = memory, .attention = attention}](
+                  const LayerBuilder& builder) { return MakeMemoryAsGate(builder, gate); };
+    } else {
+      mixer = [layer = MemoryAsLayerConfig{.memory = memory, .attention = attention}](
+                  const LayerBuilder& builder) { return MakeMemoryAsLayer(builder, layer); };
+    }
+  }
+  reader.RefuseUnknown();
+  return TitansNetwork(stack, prefix, mixer);
+}
+
+}  // namespace mneme
