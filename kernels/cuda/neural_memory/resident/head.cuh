@@ -12,9 +12,9 @@
 
 namespace mneme::cuda::neural_memory::resident {
 
-// A copy of the memory, of at most W_1, W_2 and g.
+// A copy of the memory: W_1 and W_2, then g, or b_1 and b_2.
 struct Copy {
-  static constexpr int kTensors = 3;
+  static constexpr int kTensors = 4;
   StateView views[kTensors];
   const float* initial[kTensors];  // null: zeros
 };
@@ -23,14 +23,15 @@ struct Copy {
 // go through the network at once.
 struct Layout {
   int weights[2], anchors[2];
-  int partial;                                 // [groups, columns], of any share
-  int outputs[2];                              // of the network: by block, what to add, [T, dim]
-  int vectors;                                 // q, k and v: [3, T, dim], twice where T is 1
-  int rates;                                   // [T]
-  int z, delta_1;                              // of hidden units, [T, units]
-  int error;                                   // [T, dim]
-  int z_of_q, n, n_of_q;                       // of one token
+  int partial;             // [groups, columns], of any share; where T is more than 1, twice
+  int outputs[2];          // of the network: by block, what to add, [T, dim]
+  int vectors;             // q, k and v: [3, T, dim], twice where T is 1
+  int rates;               // and what scales gradients, [2, T]
+  int z, z_of_q, delta_1;  // of hidden units, [T, units]
+  int error;               // [T, dim]
+  int n, n_of_q;           // of one token
   int gain, gain_momenta, anchor_gain, shift;  // [dim]
+  int biases[2], bias_sums[2];                 // of a part's columns
 };
 
 // How the blocks of a cluster divide a head: W_1 by its columns and W_2 by its rows.
@@ -82,6 +83,8 @@ constexpr int kMostTokens = 16;
 void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);
 // resident/several_tokens.cu: steps of several tokens, likewise.
 void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p);
+// resident/ahead.cu: steps read ahead; `momenta` are their gradients.
+void LaunchReadAhead(Device& device, const Plan& plan, const Params& p);
 
 // Finds a block's parts of one head's tensors: kDepth products and the gain.
 template <int kDepth>
@@ -104,9 +107,13 @@ class TensorsOfHead {
 
  private:
   __device__ int64_t Offset(int tensor) const {
-    if (tensor == kGain) return int64_t{head_} * p_.dim;
-    const Part& part = p_.division.parts[tensor];
-    return int64_t{head_} * p_.dim * p_.divided + rank_ * part.between;
+    const Part& part = p_.division.parts[tensor % kDepth];
+    if (tensor < kDepth) return int64_t{head_} * p_.dim * p_.divided + rank_ * part.between;
+    // Of biases, those of the columns that a block has; it has all outputs of two products.
+    if (p_.network.biases && tensor == kDepth) {
+      return int64_t{head_} * p_.divided + rank_ * part.columns;
+    }
+    return int64_t{head_} * p_.dim;
   }
 
   const Params& p_;

@@ -25,10 +25,13 @@ bool HasAnchors(const NeuralMemoryArgs& args) { return args.anchor_period != arg
 // A pair a token, at most one order of momentum, and no option of a step.
 bool IsPlain(const NeuralMemoryArgs& args) {
   const MemoryNetwork& network = args.network;
-  if (!args.trains() || network.biases || args.read != Read::kRunning || args.keys != 1 ||
-      args.orders() > 1 || args.frozen_period != 0 || args.max_grad_norm != 0 ||
-      args.spectral_norm || args.before.at[0].base != nullptr || network.depth > 2 ||
-      args.q.shape[2] % 4 != 0) {
+  // Reading ahead is what memories with biases do, and those with static gains.
+  const bool ahead = args.read == Read::kAhead;
+  if (args.read != Read::kRunning && !ahead) return false;
+  if (ahead ? network.trains_gain || args.anchor_period != args.step : network.biases) return false;
+  if (!args.trains() || args.keys != 1 || args.orders() > 1 || args.frozen_period != 0 ||
+      args.max_grad_norm != 0 || args.spectral_norm || args.before.at[0].base != nullptr ||
+      network.depth > 2 || args.q.shape[2] % 4 != 0) {
     return false;
   }
   for (const TensorView* option :
@@ -119,7 +122,9 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .initial_rate = args.initial_pending.rate.as<const float>()};
   const int tensors = args.network.tensors();
   Set(args.weights, args.initial_weights, {}, tensors, p.weights);
-  Set(args.momenta, args.initial_momenta, {}, tensors, p.momenta);
+  const bool ahead = args.read == Read::kAhead;
+  Set(ahead ? args.gradients : args.momenta, ahead ? args.initial_gradients : args.initial_momenta,
+      {}, tensors, p.momenta);
   if (args.stores_anchor()) {
     Set(args.anchors, args.initial_anchors, args.initial_weights, tensors, p.anchors);
   } else {
@@ -144,18 +149,21 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
     at.weights[l] = take(dim * inner);
     at.anchors[l] = has_anchors ? take(dim * inner) : at.weights[l];
   }
-  at.partial = take(4 * kThreads);
+  at.partial = take((tokens > 1 ? 2 : 1) * 4 * kThreads);
   for (int& outputs : at.outputs) outputs = take((network.depth > 1 ? blocks : 1) * tokens * dim);
   at.vectors = take(3 * std::max(tokens, 2) * dim);
-  at.rates = take(tokens);
-  for (int* const units : {&at.z, &at.delta_1}) *units = take(tokens * inner);
+  at.rates = take(2 * tokens);
+  for (int* const units : {&at.z, &at.z_of_q, &at.delta_1}) *units = take(tokens * inner);
   at.error = take(tokens * dim);
-  at.z_of_q = take(inner);
   for (int* const vector :
        {&at.n, &at.n_of_q, &at.gain, &at.gain_momenta, &at.anchor_gain, &at.shift}) {
     *vector = take(dim);
   }
   if (!has_anchors) at.anchor_gain = at.gain;
+  for (int l = 0; network.biases && l < network.depth; ++l) {
+    at.biases[l] = take(parts[l].columns);
+    at.bias_sums[l] = take(parts[l].columns);
+  }
 }
 
 bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks) {
@@ -163,7 +171,13 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks) {
   const Plan plan = MakePlan(device, args, one ? 1 : kMostTokens, blocks);
   if (plan.blocks == 0) return false;
   const Params p = MakeParams(args, plan);
-  one ? LaunchOneTokenSteps(device, plan, p) : LaunchSeveralTokenSteps(device, plan, p);
+  if (args.read == Read::kAhead) {
+    LaunchReadAhead(device, plan, p);
+  } else if (one) {
+    LaunchOneTokenSteps(device, plan, p);
+  } else {
+    LaunchSeveralTokenSteps(device, plan, p);
+  }
   return true;
 }
 
