@@ -26,7 +26,7 @@ struct Layout {
   int partial;             // [groups, columns], of any share; where T is more than 1, twice
   int outputs[2];          // of the network: by block, what to add, [T, dim]
   int vectors;             // q, k and v: [3, T, dim], twice where T is 1
-  int rates;               // and what scales gradients, [2, T]
+  int rates;               // and a step's gates, [3, T]
   int z, z_of_q, delta_1;  // of hidden units, [T, units]
   int error;               // [T, dim]
   int n, n_of_q;           // of one token
@@ -81,6 +81,8 @@ constexpr int kMostTokens = 16;
 
 // resident/one_token.cu: steps of one token, the memory read after it.
 void LaunchOneTokenSteps(Device& device, const Plan& plan, const Params& p);
+// resident/anchored.cu: the same with gradients at an anchor that is not W.
+void LaunchAnchoredSteps(Device& device, const Plan& plan, const Params& p);
 // resident/several_tokens.cu: steps of several tokens, likewise.
 void LaunchSeveralTokenSteps(Device& device, const Plan& plan, const Params& p);
 // resident/ahead.cu: steps read ahead; `momenta` are their gradients.

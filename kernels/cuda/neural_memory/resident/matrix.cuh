@@ -176,8 +176,8 @@ __device__ inline void AddGradients(const float* z, int z_pitch, const float* de
 struct StepGates {
   float momentum, keep;
 };
-// Where a step leaves a part: in shared memory, or, of the last one, in the slab, W in both its
-// copies. Null: nowhere.
+// Where a step leaves a part: in shared memory, where momenta stay with the thread, or, of the last
+// one, in the slab. Anchors, which W is copied to in shared memory, may be null.
 struct StepTargets {
   float *weights, *anchors, *momenta;
 };
@@ -204,7 +204,6 @@ __device__ inline void StepOfShare(const float* z, const float4& delta, const fl
     AddScaled(sum, x[row], w);
     if constexpr (kToSlab) {
       __stcs(reinterpret_cast<float4*>(to.weights + in_slab), w);
-      if (to.anchors != nullptr) SaveFour(to.anchors + in_slab, w);
     } else {
       SaveFour(to.weights + at, w);
       if (to.anchors != nullptr) SaveFour(to.anchors + at, w);

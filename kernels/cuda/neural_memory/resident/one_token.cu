@@ -40,7 +40,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   Share share_1(part_1), share_2(part_2);
   float *const partial = shared + at.partial, *const error = shared + at.error;
   float *const gain = shared + at.gain, *const gain_momenta = shared + at.gain_momenta;
-  float* const anchor_gain = shared + at.anchor_gain;
 
   // q, k and v of an entry, in one of two places.
   const auto vector_of = [&](int e, int which) {
@@ -62,14 +61,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   };
 
   // Everything is under way before anything is waited for.
-  const bool initial_anchors = first || !p.writes_anchors;
   const auto fetch_matrix = [&](int l, const Share& share) {
     FetchShare(tensors.Start(p.weights, l, first), p.division.parts[l], share,
                shared + at.weights[l]);
-    if (p.has_anchors) {
-      FetchShare(tensors.Start(p.anchors, l, initial_anchors), p.division.parts[l], share,
-                 shared + at.anchors[l]);
-    }
   };
   fetch_vectors(segment.first);
   fetch_matrix(0, share_1);
@@ -89,11 +83,9 @@ __global__ void __launch_bounds__(kThreads, 2)
     shared[at.shift + i] = p.shift == nullptr ? 0.0f : p.shift[head * dim + i];
     if (!network.trains_gain) {
       gain[i] = p.gain[head * dim + i];
-      anchor_gain[i] = gain[i];
       continue;
     }
     constexpr int kGain = TensorsOfHead<kDepth>::kGain;
-    if (p.has_anchors) anchor_gain[i] = tensors.Start(p.anchors, kGain, initial_anchors)[i];
     gain[i] = tensors.Start(p.weights, kGain, first)[i];
     const float* const momenta = has_momentum ? tensors.Start(p.momenta, kGain, first) : nullptr;
     gain_momenta[i] = momenta == nullptr ? 0.0f : momenta[i];
@@ -129,7 +121,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     FollowHere(thread);
     const int lane = thread % kWarp, warp = thread / kWarp;
     const bool last = e + 1 == segment.end;
-    const bool moves_anchors = p.writes_anchors && (p.positions[e] + 1) % p.anchor_period == 0;
     const TokenGates gates = next;
     const float *const q = vector_of(e, 0), *const k = vector_of(e, 1), *const v = vector_of(e, 2);
     if (e == segment.first) {
@@ -144,12 +135,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     CommitCopies();
 
-    ProductOfShare<kHeld>(k, shared + at.anchors[0], part_1, share_1, partial);
+    ProductOfShare<kHeld>(k, shared + at.weights[0], part_1, share_1, partial);
     __syncthreads();
     if constexpr (kDepth > 1) {
       activate(shared + at.z, shared + at.delta_1);
       WaitCopies<1>();
-      ProductOfShare<kHeld>(shared + at.z, shared + at.anchors[1], part_2, share_2, partial);
+      ProductOfShare<kHeld>(shared + at.z, shared + at.weights[1], part_2, share_2, partial);
       __syncthreads();
     }
     send_outputs(shared + at.outputs[0]);
@@ -162,7 +153,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           error[i] = scale * (gates.rate * (n[i] - v[i]));
           continue;
         }
-        const float g = offset + anchor_gain[i];
+        const float g = offset + gain[i];
         const float out = k[i] + (n[i] * g + shared[at.shift + i]);
         const float of_gain = scale * (gates.rate * (out - v[i]));
         error[i] = of_gain * g;
@@ -170,13 +161,12 @@ __global__ void __launch_bounds__(kThreads, 2)
         const float s = fmaf(gates.step.momentum, gain_momenta[i], -of_gain * n[i]);
         if (has_momentum) gain_momenta[i] = s;
         gain[i] = fmaf(gates.step.keep, gain[i], s);
-        if (moves_anchors) anchor_gain[i] = gain[i];
       }
       if (normed) NormGradientOfWarp(network, dim, n, spread, error);
     }
     __syncthreads();
     if constexpr (kDepth > 1) {
-      ProductsOfRows(shared + at.anchors[1], part_2, error, 1, shared + at.delta_1);
+      ProductsOfRows(shared + at.weights[1], part_2, error, 1, shared + at.delta_1);
       __syncthreads();
     }
 
@@ -186,15 +176,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       const float4 four = LoadFour(delta + share.column);
       if (last) {
         const StepTargets to = {.weights = tensors.InSlab(p.weights, l),
-                                .anchors = moves_anchors ? tensors.InSlab(p.anchors, l) : nullptr,
+                                .anchors = nullptr,
                                 .momenta = has_momentum ? tensors.InSlab(p.momenta, l) : nullptr};
         StepOfShare<kHeld, true>(z, four, x, gates.step, has_momentum, weights, p.division.parts[l],
                                  share, to, momenta, partial);
       } else {
-        const StepTargets to = {.weights = weights,
-                                .anchors = moves_anchors ? shared + at.anchors[l] : nullptr};
         StepOfShare<kHeld, false>(z, four, x, gates.step, has_momentum, weights,
-                                  p.division.parts[l], share, to, momenta, partial);
+                                  p.division.parts[l], share, {.weights = weights}, momenta,
+                                  partial);
       }
       __syncthreads();
     };
@@ -217,24 +206,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
 
-  // What the last token has not written: anchors that it left as they were, and the gain.
-  const bool keeps_anchors =
-      p.writes_anchors && (p.positions[segment.end - 1] + 1) % p.anchor_period != 0;
-  if (keeps_anchors) {
-    const auto store = [&](int l, const Share& share) {
-      float* const to = tensors.InSlab(p.anchors, l);
-      ForEachFour<kHeld>(p.division.parts[l], share, [&](int, int element, int in_slab, int) {
-        SaveFour(to + in_slab, LoadFour(shared + at.anchors[l] + element));
-      });
-    };
-    store(0, share_1);
-    if constexpr (kDepth > 1) store(1, share_2);
-  }
   for (int i = thread; network.trains_gain && rank == 0 && i < dim; i += kThreads) {
     constexpr int kGain = TensorsOfHead<kDepth>::kGain;
     tensors.InSlab(p.weights, kGain)[i] = gain[i];
     if (has_momentum) tensors.InSlab(p.momenta, kGain)[i] = gain_momenta[i];
-    if (p.writes_anchors) tensors.InSlab(p.anchors, kGain)[i] = anchor_gain[i];
   }
 }
 

@@ -152,7 +152,7 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
   at.partial = take((tokens > 1 ? 2 : 1) * 4 * kThreads);
   for (int& outputs : at.outputs) outputs = take((network.depth > 1 ? blocks : 1) * tokens * dim);
   at.vectors = take(3 * std::max(tokens, 2) * dim);
-  at.rates = take(2 * tokens);
+  at.rates = take(3 * tokens);
   for (int* const units : {&at.z, &at.z_of_q, &at.delta_1}) *units = take(tokens * inner);
   at.error = take(tokens * dim);
   for (int* const vector :
@@ -167,7 +167,8 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
 }
 
 bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks) {
-  const bool one = args.step == 1;
+  // Without an anchor each token's gradient is at what the one before it left.
+  const bool one = args.step == 1 && !HasAnchors(args);
   const Plan plan = MakePlan(device, args, one ? 1 : kMostTokens, blocks);
   if (plan.blocks == 0) return false;
   const Params p = MakeParams(args, plan);
@@ -175,6 +176,8 @@ bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks) {
     LaunchReadAhead(device, plan, p);
   } else if (one) {
     LaunchOneTokenSteps(device, plan, p);
+  } else if (args.step == 1) {
+    LaunchAnchoredSteps(device, plan, p);
   } else {
     LaunchSeveralTokenSteps(device, plan, p);
   }
