@@ -144,12 +144,6 @@ const MemoryRule kRules[] = {
      .keep = false},
 };
 
-// Without losses, as a server has it.
-MemoryProblem Make(uint64_t seed, MemoryRule rule, const std::vector<SegmentSpec>& segments) {
-  rule.loss = false;
-  return MemoryProblem(seed, rule, segments);
-}
-
 class NeuralMemoryShapesTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
   std::unique_ptr<Backend> reference_ = MakeReference();
@@ -158,17 +152,18 @@ class NeuralMemoryShapesTest : public testing::TestWithParam<BackendUnderTest> {
 
 TEST_P(NeuralMemoryShapesTest, MatchReference) {
   uint64_t seed = 900;
-  for (const MemoryRule& rule : kRules) {
+  for (MemoryRule rule : kRules) {
     for (const int longest : {1, 2, 23}) {
-      ++seed;
-      const MemoryProblem problem =
-          Make(seed, rule, RandomSegments(seed, MemoryProblem::kSlots, 1, longest));
+      rule.loss = ++seed % 2 == 0;
+      const MemoryProblem problem(seed, rule,
+                                  RandomSegments(seed, MemoryProblem::kSlots, 1, longest));
       const auto want = problem.Run(*reference_), got = problem.Run(*backend_);
       if (want.out.empty()) continue;
       SCOPED_TRACE(testing::Message() << rule.name << ", seed " << seed);
       const double out = RelativeError(got.out, want.out);
       const double states = RelativeError(got.states, want.states);
       EXPECT_LE(out, problem.Bound());
+      if (rule.loss) EXPECT_LE(RelativeError(got.loss, want.loss), problem.Bound());
       EXPECT_LE(states, problem.Bound());
       std::printf("  %-32s out %.1e states %.1e bound %.1e\n", rule.name, out, states,
                   problem.Bound());
@@ -183,8 +178,7 @@ TEST_P(NeuralMemoryShapesTest, AnySplitGivesTheSameBits) {
     SCOPED_TRACE(rule.name);
     const int length = 37;
     for (const bool fresh : {true, false}) {
-      const MemoryProblem whole =
-          Make(++seed, rule, {{.length = length, .slot = 1, .fresh = fresh}});
+      const MemoryProblem whole(++seed, rule, {{.length = length, .slot = 1, .fresh = fresh}});
       Workbench bench(*backend_);
       MemoryProblem::Loaded at_once = whole.Load(bench), in_pieces = whole.Load(bench);
       bench.kernels().NeuralMemory(at_once.args);
@@ -221,7 +215,7 @@ TEST_P(NeuralMemoryShapesTest, BrokenNeighboursStayAlone) {
                                                {.length = 3, .slot = 0, .fresh = true},
                                                {.length = 1, .slot = -1},
                                                {.length = 6, .slot = 3}};
-    const MemoryProblem whole = Make(++seed, rule, segments);
+    const MemoryProblem whole(++seed, rule, segments);
     MemoryProblem broken = whole;
     for (auto& field : broken.fields) {
       std::fill(field.before[3].begin(), field.before[3].end(),
@@ -243,10 +237,10 @@ TEST_P(NeuralMemoryShapesTest, SlotsMayBePermuted) {
   uint64_t seed = 1200;
   for (const MemoryRule& rule : kRules) {
     SCOPED_TRACE(rule.name);
-    const MemoryProblem problem = Make(++seed, rule,
-                                       {{.length = 2, .slot = 0},
-                                        {.length = 1, .slot = 1, .fresh = true},
-                                        {.length = 5, .slot = 3}});
+    const MemoryProblem problem = MemoryProblem(++seed, rule,
+                                                {{.length = 2, .slot = 0},
+                                                 {.length = 1, .slot = 1, .fresh = true},
+                                                 {.length = 5, .slot = 3}});
     MemoryProblem moved = problem;
     const int to[] = {3, 0, 2, 1};
     for (SegmentSpec& segment : moved.segments) segment.slot = to[segment.slot];

@@ -101,19 +101,11 @@ __global__ void __launch_bounds__(kThreads, 2) ReadAheadKernel(const __grid_cons
          .unit_biases = network.biases && kDepth > 1 ? shared + at.biases[0] : nullptr,
          .output_biases = adds_output_biases ? shared + at.biases[kDepth - 1] : nullptr});
     for (int token = warp; token < count; token += kWarps) {
-      float *const n = of_k + token * dim, *const own = error + token * dim;
-      const float spread = forward.Norm(n);
-      for (int i = lane; i < dim; i += kWarp) {
-        const float want = v[token * dim + i];
-        if (!normed) {
-          own[i] = rates[token] * (n[i] - want);
-          continue;
-        }
-        const float g = shared[at.gain + i];
-        const float out = k[token * dim + i] + (n[i] * g + shared[at.shift + i]);
-        own[i] = rates[token] * (out - want) * g;
+      const float loss = forward.Error(of_k + token * dim, k + token * dim, v + token * dim,
+                                       shared + at.gain, rates[token], error + token * dim);
+      if (p.loss != nullptr && rank == 0 && lane == 0) {
+        p.loss[int64_t{from + token} * p.heads + head] = loss;
       }
-      if (normed) NormGradientOfWarp(network, dim, n, spread, own);
     }
     __syncthreads();
     if constexpr (kDepth > 1) {

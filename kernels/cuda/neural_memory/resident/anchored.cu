@@ -102,21 +102,11 @@ __global__ void __launch_bounds__(kThreads, 2)
 
     float* const of_k = forward.Run(k, count, at.anchors, {.slopes = delta_1});
     for (int token = warp; token < count; token += kWarps) {
-      float *const n = of_k + token * dim, *const own = error + token * dim;
-      const float spread = forward.Norm(n);
-      for (int i = lane; i < dim; i += kWarp) {
-        float& want = v[token * dim + i];
-        if (!normed) {
-          own[i] = scale * (rates[token] * (n[i] - want));
-          continue;
-        }
-        const float g = offset + anchor_gain[i];
-        const float out = k[token * dim + i] + (n[i] * g + shared[at.shift + i]);
-        const float of_gain = scale * (rates[token] * (out - want));
-        own[i] = of_gain * g;
-        want = of_gain * n[i];  // the gain's gradient, in its place
+      const float loss = forward.Error(of_k + token * dim, k + token * dim, v + token * dim,
+                                       anchor_gain, scale * rates[token], error + token * dim);
+      if (p.loss != nullptr && rank == 0 && lane == 0) {
+        p.loss[int64_t{from + token} * p.heads + head] = loss;
       }
-      if (normed) NormGradientOfWarp(network, dim, n, spread, own);
     }
     __syncthreads();
     if constexpr (kDepth > 1) {

@@ -52,7 +52,7 @@ struct Params {
   const float *q, *k, *v, *rate, *momentum, *keep, *step_scale, *gain, *shift;
   const int64_t* positions;
   SegmentArrays segments;
-  float* out;
+  float *out, *loss;
   int64_t first_position, anchor_period;
   float rate_scale;
   int heads, dim, blocks, step;
@@ -158,6 +158,28 @@ __device__ inline void NormGradientOfWarp(const MemoryNetwork& network, int dim,
   for (int i = lane; i < dim; i += kWarp) {
     gradient[i] = (gradient[i] - mean - n[i] * along) / spread;
   }
+}
+
+// By one warp: from a token's outputs, as for NormOfWarp(), the gradient of the last product's,
+// times `rate`. That of a gain takes the place of v. Returns |A(k) - v|^2 where it is wanted.
+__device__ inline float ErrorOfWarp(const Params& p, float* outputs, int count, int between,
+                                    const float* k, float* v, const float* gain, const float* shift,
+                                    float rate, float* error) {
+  const MemoryNetwork& network = p.network;
+  const bool normed = network.norm != MemoryNetwork::Norm::kNone;
+  const float offset = network.trains_gain ? network.gain_offset : 0.0f;
+  const float spread = NormOfWarp(network, p.dim, outputs, count, between, outputs);
+  float loss = 0;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < p.dim; i += kWarp) {
+    const float n = outputs[i], g = normed ? offset + gain[i] : 1.0f;
+    const float out = normed ? k[i] + (n * g + shift[i]) : n;
+    const float difference = out - v[i], scaled = rate * difference;
+    loss = fmaf(difference, difference, loss);
+    error[i] = normed ? scaled * g : scaled;
+    if (network.trains_gain) v[i] = scaled * n;
+  }
+  if (normed) NormGradientOfWarp(network, p.dim, outputs, spread, error);
+  return p.loss == nullptr ? 0.0f : WarpSum(loss);
 }
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int lane = thread % kWarp, warp = thread / kWarp;
     const bool last = e + 1 == segment.end;
     const TokenGates gates = next;
-    const float *const q = vector_of(e, 0), *const k = vector_of(e, 1), *const v = vector_of(e, 2);
+    const float *const q = vector_of(e, 0), *const k = vector_of(e, 1);
+    float* const v = vector_of(e, 2);
     if (e == segment.first) {
       WaitCopies<1>();  // W_2 may come later
     } else {
@@ -145,24 +146,18 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     send_outputs(shared + at.outputs[0]);
 
+    float loss = 0;
     if (warp == 0) {
-      float* const n = shared + at.n;
-      const float spread = NormOfWarp(network, dim, shared + at.outputs[0], sent, dim, n);
-      for (int i = lane; i < dim; i += kWarp) {
-        if (!normed) {
-          error[i] = scale * (gates.rate * (n[i] - v[i]));
-          continue;
-        }
-        const float g = offset + gain[i];
-        const float out = k[i] + (n[i] * g + shared[at.shift + i]);
-        const float of_gain = scale * (gates.rate * (out - v[i]));
-        error[i] = of_gain * g;
-        if (!network.trains_gain) continue;
-        const float s = fmaf(gates.step.momentum, gain_momenta[i], -of_gain * n[i]);
+      loss = ErrorOfWarp(p, shared + at.outputs[0], sent, dim, k, v, gain, shared + at.shift,
+                         scale * gates.rate, error);
+      for (int i = lane; network.trains_gain && i < dim; i += kWarp) {
+        const float s = fmaf(gates.step.momentum, gain_momenta[i], -v[i]);
         if (has_momentum) gain_momenta[i] = s;
         gain[i] = fmaf(gates.step.keep, gain[i], s);
       }
-      if (normed) NormGradientOfWarp(network, dim, n, spread, error);
+    }
+    if (p.loss != nullptr && rank == 0 && thread == 0) {
+      p.loss[int64_t{e} * p.heads + head] = loss;
     }
     __syncthreads();
     if constexpr (kDepth > 1) {

@@ -35,7 +35,7 @@ bool IsPlain(const NeuralMemoryArgs& args) {
     return false;
   }
   for (const TensorView* option :
-       {&args.momentum_mix, &args.tensor_rates, &args.residual_mix, &args.transition, &args.loss}) {
+       {&args.momentum_mix, &args.tensor_rates, &args.residual_mix, &args.transition}) {
     if (!option->empty()) return false;
   }
   for (int t = 0; t < network.depth; ++t) {
@@ -100,6 +100,7 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .positions = args.positions.as<const int64_t>(),
               .segments = ArraysOf(args.segments),
               .out = args.out.as<float>(),
+              .loss = args.loss.as<float>(),
               .first_position = args.first_position,
               .anchor_period = args.anchor_period,
               .rate_scale = static_cast<float>(args.rate_scale),

@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     FetchShare(tensors.Start(p.weights, l, first), p.division.parts[l], share,
                shared + at.weights[l]);
     // Anchors that nothing is learned at stay where they are.
-    if (p.has_anchors && (steps || first)) {
+    if (p.has_anchors && (steps || first || p.loss != nullptr)) {
       FetchShare(tensors.Start(p.anchors, l, initial_anchors), p.division.parts[l], share,
                  shared + at.anchors[l]);
     }
@@ -145,6 +145,17 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();
   };
 
+  // Of pairs whose first one is that of an entry, which may be before the segment.
+  const auto find_errors = [&](float* outputs, int entry, int count, float scale) {
+    for (int pair = warp; pair < count; pair += kWarps) {
+      const float loss =
+          forward.Error(outputs + pair * dim, k + pair * dim, v + pair * dim, anchor_gain,
+                        scale * shared[at.rates + pair], error + pair * dim);
+      if (p.loss != nullptr && rank == 0 && lane == 0 && entry + pair >= segment.first) {
+        p.loss[int64_t{entry + pair} * p.heads + head] = loss;
+      }
+    }
+  };
   // The gradients of the step that ends at `end` become part of S.
   const auto learn = [&](int end, float momentum, float scale) {
     for (int from = 0; from < step; from += most) {
@@ -158,24 +169,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
       __syncthreads();
       float* const outputs = forward.Run(k, count, at.anchors, {.slopes = delta_1});
-      for (int pair = warp; pair < count; pair += kWarps) {
-        float *const n = outputs + pair * dim, *const own = error + pair * dim;
-        float* const to_gain = v + pair * dim;  // its gradient, in place of v
-        const float spread = forward.Norm(n);
-        const float rate = shared[at.rates + pair];
-        for (int i = lane; i < dim; i += kWarp) {
-          if (!normed) {
-            own[i] = scale * (rate * (n[i] - to_gain[i]));
-            continue;
-          }
-          const float g = offset + anchor_gain[i];
-          const float out = k[pair * dim + i] + (n[i] * g + shared[at.shift + i]);
-          const float of_gain = scale * (rate * (out - to_gain[i]));
-          own[i] = of_gain * g;
-          to_gain[i] = of_gain * n[i];
-        }
-        if (normed) NormGradientOfWarp(network, dim, n, spread, own);
-      }
+      find_errors(outputs, end - (step - 1) + from, count, scale);
       __syncthreads();
       if constexpr (kDepth > 1) {
         ProductsOfRows(shared + at.anchors[1], part_2, error, count, delta_1);
@@ -243,6 +237,20 @@ __global__ void __launch_bounds__(kThreads, 2)
     from += count;
   }
 
+  // Losses of tokens whose step is still open.
+  const int tokens = segment.end - segment.first, open_now = (open + tokens) % step;
+  const int losses = p.loss == nullptr ? 0 : min(tokens, open_now);
+  for (int from = segment.end - losses; from < segment.end; from += most) {
+    const int count = min(segment.end - from, most);
+    const int next_end = segment.end + step - 1 - open_now;
+    fetch_pairs(next_end, from - (next_end - (step - 1)), count);
+    CommitCopies();
+    WaitCopies<0>();
+    __syncthreads();
+    find_errors(forward.Run(k, count, at.anchors, {}), from, count, 0);
+    __syncthreads();
+  }
+
   // To the slab: what has changed, or was never there.
   if (steps || first) {
     const auto store = [&](int l, const Share& share, const auto& momenta) {
@@ -268,8 +276,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   // Pairs of the step that is open now, and zeros behind them where there were others.
-  const int tokens = segment.end - segment.first;
-  const int open_now = (open + tokens) % step;
   for (int row = rank; row < step - 1; row += p.blocks) {
     const int e = segment.end - open_now + row;  // the row's entry, if it is of this segment
     const bool is_new = row < open_now && e >= segment.first;

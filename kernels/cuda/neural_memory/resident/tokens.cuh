@@ -89,6 +89,12 @@ class NetworkOfTokens {
 #pragma unroll 1
     for (int to = 0; to < p_.blocks; ++to) *reinterpret_cast<T*>(team_.Of(to, here)) = y;
   }
+  // ErrorOfWarp() of a token's outputs.
+  __device__ float Error(float* outputs, const float* k, float* v, const float* gain, float rate,
+                         float* error) const {
+    return ErrorOfWarp(p_, outputs, kDepth > 1 ? p_.blocks : 1, between_, k, v, gain,
+                       shared_ + p_.division.at.shift, rate, error);
+  }
   // NormOfWarp() of a token's outputs, in place of the first of their parts.
   __device__ float Norm(float* outputs) const {
     return NormOfWarp(p_.network, p_.dim, outputs, kDepth > 1 ? p_.blocks : 1, between_, outputs);
