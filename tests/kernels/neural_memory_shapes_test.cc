@@ -163,7 +163,9 @@ TEST_P(NeuralMemoryShapesTest, MatchReference) {
       const double out = RelativeError(got.out, want.out);
       const double states = RelativeError(got.states, want.states);
       EXPECT_LE(out, problem.Bound());
-      if (rule.loss) EXPECT_LE(RelativeError(got.loss, want.loss), problem.Bound());
+      if (rule.loss) {
+        EXPECT_LE(RelativeError(got.loss, want.loss), problem.Bound());
+      }
       EXPECT_LE(states, problem.Bound());
       std::printf("  %-32s out %.1e states %.1e bound %.1e\n", rule.name, out, states,
                   problem.Bound());
