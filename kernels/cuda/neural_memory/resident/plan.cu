@@ -66,6 +66,8 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int tokens, in
   const int dim = static_cast<int>(args.q.shape[2]), divided = Divided(network, dim);
   Plan plan;
   if (!IsPlain(args) || std::max(divided, dim) > 4 * kThreads) return plan;
+  const auto room =
+      std::min(kMostShared, static_cast<int64_t>(device.properties().sharedMemPerBlockOptin));
   const int64_t units = args.segments.count * args.q.shape[1];
   for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
     if (team > 1 && !HasHopperCode(device)) break;
@@ -75,7 +77,7 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int tokens, in
     for (int most = tokens; most >= std::min(tokens, 2); most /= 2) {
       const Division division(network, dim, team, HasAnchors(args), most);
       const int64_t shared = int64_t{4} * division.floats;
-      if (division.held() > kMostHeld || shared > kMostShared) continue;
+      if (division.held() > kMostHeld || shared > room) continue;
       plan = {.blocks = team, .held = division.held(), .tokens = most, .shared_bytes = shared};
       break;
     }
