@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int64_t begin = p.positions[segment.first];
   const bool first = begin == p.first_position;
   const Part &part_1 = p.division.parts[0], &part_2 = p.division.parts[kDepth - 1];
-  const Share share_1(part_1), share_2(part_2);
+  Share share_1(part_1), share_2(part_2);
   float *const k = shared + at.vectors, *const v = k + most * dim, *const q = v + most * dim;
   float *const z = shared + at.z, *const delta_1 = shared + at.delta_1;
   float *const z_of_q = shared + at.z_of_q, *const error = shared + at.error;
@@ -76,6 +76,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   bool anchors_moved = false;
   for (int from = segment.first; from < segment.end;) {
+    FollowHere(share_1);
+    FollowHere(share_2);
     // Tokens up to where the anchors move.
     int count = min(segment.end - from, most);
     bool moves_anchors = false;

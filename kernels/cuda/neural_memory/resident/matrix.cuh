@@ -41,6 +41,12 @@ struct Share {
   }
 };
 
+__device__ inline void FollowHere(Share& share) {
+  FollowHere(share.column);
+  FollowHere(share.first);
+  FollowHere(share.count);
+}
+
 __device__ inline void AddScaled(float4& sum, float x, const float4& w) {
   sum.x = fmaf(x, w.x, sum.x);
   sum.y = fmaf(x, w.y, sum.y);

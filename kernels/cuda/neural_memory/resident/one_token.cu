@@ -113,11 +113,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float scale = p.step_scale == nullptr ? 1.0f : p.step_scale[0];
 
   for (int e = segment.first; e < segment.end; ++e) {
-    for (Share* const share : {&share_1, &share_2}) {
-      FollowHere(share->column);
-      FollowHere(share->first);
-      FollowHere(share->count);
-    }
+    FollowHere(share_1);
+    FollowHere(share_2);
     FollowHere(thread);
     const int lane = thread % kWarp, warp = thread / kWarp;
     const bool last = e + 1 == segment.end;

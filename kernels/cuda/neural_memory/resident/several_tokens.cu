@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_end = segment.first + step - 1 - open;
   const bool steps = first_end < segment.end;
   const Part &part_1 = p.division.parts[0], &part_2 = p.division.parts[kDepth - 1];
-  const Share share_1(part_1), share_2(part_2);
+  Share share_1(part_1), share_2(part_2);
   float* const error = shared + at.error;
   float *const k = shared + at.vectors, *const v = k + most * dim, *const q = v + most * dim;
   float *const z = shared + at.z, *const delta_1 = shared + at.delta_1;
@@ -194,6 +194,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   // Reads and steps in turns. What comes next is under way while the other is at work.
   bool anchors_moved = false;
   for (int from = segment.first; from < segment.end;) {
+    FollowHere(share_1);
+    FollowHere(share_2);
     const int end = first_end + (from - segment.first + open) / step * step;  // of the open step
     // The token that ends a step reads what it wrote, as those do that come after it.
     if (from == end) {
