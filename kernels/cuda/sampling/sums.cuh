@@ -1,5 +1,5 @@
-// What the sampling kernel is built on: sums that do not depend on how
-// a row is shared, and the row's values.
+// What the sampling kernel is built on: sums that do not depend on how a row is shared, and the
+// row's values.
 #pragma once
 
 #include <cstdint>
