@@ -19,6 +19,8 @@ that its tokens read; windows follow one another. In a window that begins with W
 
 and the gradients of W1 and W2 at a token are outer products, z^T delta.
 
+On CUDA what a window computes beside matrix products is fused by torch.compile.
+
 Shapes: b sequences of T tokens, H heads, d channels of a head, m hidden; N = b H memories; V windows of B tokens.
 """
 
@@ -250,6 +252,10 @@ def _run_window(window: _Window, memory: _Memory) -> tuple[Tensor, _Memory]:
     )
 
 
+# What a window launches on a GPU is counted in microseconds each; fused, it is a third of it.
+_run_fused_window = torch.compile(_run_window, fullgraph=True)
+
+
 def neural_memory(
     qkv: tuple[Tensor, Tensor, Tensor],
     gates: tuple[Tensor, Tensor, Tensor],
@@ -287,9 +293,10 @@ def neural_memory(
             for w in (first, second, gain.unsqueeze(1))
         )
     )
+    run = _run_fused_window if q.is_cuda else _run_window
     reads = []
     for parts_of_one in zip(*(x.unbind(0) for x in of_windows), strict=True):
-        read, memory = _run_window(_Window(*parts_of_one), memory)
+        read, memory = run(_Window(*parts_of_one), memory)
         reads.append(read)
     out = torch.stack(reads).unflatten(1, (sequences, heads))  # [V, b, H, B, d]
     return out.movedim((0, 2), (1, 3)).flatten(1, 2)[:, :tokens]

@@ -22,7 +22,9 @@ def drawn_inputs(sequences, tokens, heads, dim, hidden):
     q, k, v = (draw(sequences, tokens, heads, dim, seed=s) for s in range(3))
     q, k = (x / x.norm(dim=-1, keepdim=True) for x in (q, k))
     theta, eta, alpha = (draw(sequences, tokens, heads, seed=s).sigmoid() for s in (3, 4, 5))
-    w1, w2, gain = (draw(heads, *shape, seed=s) for s, shape in ((6, (dim, hidden)), (7, (hidden, dim)), (8, (dim,))))
+    w1, w2, gain = (
+        draw(heads, *shape, seed=s) for s, shape in ((6, (dim, hidden)), (7, (hidden, dim)), (8, (dim,)))
+    )
     return (q, k, v), (0.3 * theta, eta, 0.1 * alpha), (w1, 0.5 * w2, 1 + 0.1 * gain)
 
 
