@@ -68,6 +68,23 @@ def test_windows_read_what_one_token_after_another_reads(window):
     assert error < 1e-12
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_the_memory_and_its_gradients_on_a_gpu_are_those_in_float64():
+    inputs = drawn_inputs(sequences=2, tokens=150, heads=2, dim=64, hidden=128)
+    inputs = (inputs[0], inputs[1], (0.1 * inputs[2][0], 0.1 * inputs[2][1], inputs[2][2]))
+    weights = draw(*inputs[0][0].shape, seed=9)
+
+    def run(device, dtype):
+        leaves = [x.to(device, dtype).requires_grad_() for part in inputs for x in part]
+        out = by_windows(leaves[:3], leaves[3:6], leaves[6:], 64)
+        return [out, *torch.autograd.grad((out * weights.to(device, dtype)).sum(), leaves)]
+
+    for ours, right in zip(run("cuda", torch.float32), run("cpu", torch.float64), strict=True):
+        error = ((ours.cpu().double() - right).norm() / right.norm()).item()
+        print(f"{error:.1e}")
+        assert error < 1e-3
+
+
 def test_gradients_through_the_training_at_test_time_are_those_of_differences():
     inputs = drawn_inputs(sequences=1, tokens=7, heads=1, dim=3, hidden=4)
     leaves = [x.requires_grad_() for part in inputs for x in part]
