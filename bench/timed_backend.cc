@@ -122,6 +122,9 @@ class TimedBackend::TimedKernels final : public Kernels {
   void ChunkMean(const ChunkMeanArgs& args) override {
     Time("ChunkMean", [&] { inner_.ChunkMean(args); });
   }
+  void ChunkPool(const ChunkPoolArgs& args) override {
+    Time("ChunkPool", [&] { inner_.ChunkPool(args); });
+  }
   void Attention(const AttentionArgs& args) override {
     Time("Attention", [&] { inner_.Attention(args); });
   }

@@ -43,6 +43,7 @@ class DryRunKernels final : public Kernels {
   void NeuralMemory(const NeuralMemoryArgs&) override {}
   void KeepGate(const KeepGateArgs&) override {}
   void ChunkMean(const ChunkMeanArgs&) override {}
+  void ChunkPool(const ChunkPoolArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   void BanTokens(const BanTokensArgs&) override {}

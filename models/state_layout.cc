@@ -1,6 +1,7 @@
 #include "models/state_layout.h"
 
 #include <algorithm>
+#include <array>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -145,7 +146,8 @@ std::string StateLayout::ToString() const {
       ++group->count;
     }
   }
-  std::string text;
+  std::vector<std::array<std::string, 2>> columns;  // names and shapes
+  size_t name_width = 0, shape_width = 0;
   for (const FieldGroup& group : groups) {
     std::string name = group.rest;
     if (group.count > 1) {
@@ -153,6 +155,13 @@ std::string StateLayout::ToString() const {
     } else if (group.first_layer >= 0) {
       name = absl::StrCat("layers.", group.first_layer, ".", group.rest);
     }
+    columns.push_back({std::move(name), ShapeToString(group.field->shape)});
+    name_width = std::max(name_width, columns.back()[0].size());
+    shape_width = std::max(shape_width, columns.back()[1].size());
+  }
+  std::string text;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    const FieldGroup& group = groups[i];
     std::string birth;
     if (group.field->initial == StateInitial::kPhase) {
       birth = absl::StrCat("  one of ", group.field->phases, " in turn in new sessions");
@@ -165,9 +174,9 @@ std::string StateLayout::ToString() const {
     } else if (group.field->initial == StateInitial::kShared) {
       birth = "  shared by sessions that have not written it";
     }
-    absl::StrAppendFormat(&text, "%-24s %-4s %-22s %12d bytes%s\n", name, Name(group.field->dtype),
-                          ShapeToString(group.field->shape), group.count * group.field->bytes(),
-                          birth);
+    absl::StrAppendFormat(&text, "%-*s %-4s %-*s %12d bytes%s\n", static_cast<int>(name_width),
+                          columns[i][0], Name(group.field->dtype), static_cast<int>(shape_width),
+                          columns[i][1], group.count * group.field->bytes(), birth);
   }
   absl::StrAppend(&text, "slab: ", slab_bytes(), " bytes\n");
   return text;

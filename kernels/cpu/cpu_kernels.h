@@ -90,6 +90,7 @@ class CpuKernels final : public Kernels {
   void NeuralMemory(const NeuralMemoryArgs& args) override;
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
+  void ChunkPool(const ChunkPoolArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;
   void Sample(const SampleArgs& args) override;

@@ -53,4 +53,11 @@ void CpuKernels::ChunkMean(const ChunkMeanArgs& args) {
       [&](int64_t begin, int64_t end) { ops_.chunk_mean(args, begin, end); });
 }
 
+void CpuKernels::ChunkPool(const ChunkPoolArgs& args) {
+  Check(args, kCpuActivations);
+  const FlushDenormals flush;
+  For(args.x.shape[1], 16, 3.0 * static_cast<double>(args.x.shape[0] + 1),
+      [&](int64_t begin, int64_t end) { ops_.chunk_pool(args, begin, end); });
+}
+
 }  // namespace mneme

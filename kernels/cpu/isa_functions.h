@@ -44,6 +44,7 @@ int64_t NeuralMemoryScratch(const NeuralMemoryArgs& args);
 void NeuralMemory(const NeuralMemoryArgs& args, int segment, int head, float* scratch);
 void KeepGate(const KeepGateArgs& args, int64_t begin, int64_t end);
 void ChunkMean(const ChunkMeanArgs& args, int64_t begin, int64_t end);
+void ChunkPool(const ChunkPoolArgs& args, int64_t begin, int64_t end);
 // Row r of the batch, with parameters as SamplingRow::Bounded() has them.
 void Sample(const SampleArgs& args, const SamplingRow& row, int r, double uniform,
             SampleScratch& scratch);

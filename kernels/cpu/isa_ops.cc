@@ -45,6 +45,7 @@ const IsaOps& Ops() {
       .neural_memory = NeuralMemory,
       .keep_gate = KeepGate,
       .chunk_mean = ChunkMean,
+      .chunk_pool = ChunkPool,
       .sample = Sample,
   };
   return kOps;

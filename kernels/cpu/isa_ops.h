@@ -109,6 +109,7 @@ struct IsaOps {
   void (*keep_gate)(const KeepGateArgs&, int64_t begin, int64_t end) = nullptr;  // of entries
   // Channels [begin, end) of all segments; begin is a multiple of 16.
   void (*chunk_mean)(const ChunkMeanArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*chunk_pool)(const ChunkPoolArgs&, int64_t begin, int64_t end) = nullptr;
   // One row; `uniform` is its random number in [0, 1).
   void (*sample)(const SampleArgs&, const SamplingRow&, int r, double uniform,
                  SampleScratch& scratch) = nullptr;

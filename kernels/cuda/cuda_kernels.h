@@ -72,6 +72,7 @@ class CudaKernels final : public Kernels {
   }
   void KeepGate(const KeepGateArgs& args) override { neural_memory::KeepGate(device_, args); }
   void ChunkMean(const ChunkMeanArgs& args) override { neural_memory::ChunkMean(device_, args); }
+  void ChunkPool(const ChunkPoolArgs& args) override { neural_memory::ChunkPool(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }
   void Sample(const SampleArgs& args) override {

@@ -499,6 +499,7 @@ void Check(const AttentionArgs& args, ActivationTypes types) {
 }
 
 void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
+  using Read = NeuralMemoryArgs::Read;
   const MemoryNetwork& network = args.network;
   ExpectRank(args.q, 3, "q");
   const int64_t entries = args.q.shape[0], heads = args.q.shape[1], dim = args.q.shape[2];
@@ -523,42 +524,78 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
       CHECK(copy.at[i].base != nullptr && copy.at[i].dtype == types.act) << name << " " << i;
     }
   };
-  const auto expect_initial = [&](const MemoryInitial& initial, bool needed, const char* name) {
+  const auto expect_initial = [&](const MemoryInitial& initial, bool needed, const char* name,
+                                  int64_t rows) {
     for (int i = 0; i < network.tensors(); ++i) {
       const TensorView& tensor = initial.at[i];
       if (tensor.empty() && !needed) continue;
       const Shape one = network.shape(i, dim);
       CHECK(tensor.dtype == DType::kF32 || tensor.dtype == types.act) << name << " " << i;
-      ExpectShape(tensor, one.rank == 2 ? Shape{heads, one[0], one[1]} : Shape{heads, one[0]},
-                  name);
+      ExpectShape(tensor, one.rank == 2 ? Shape{rows, one[0], one[1]} : Shape{rows, one[0]}, name);
     }
   };
   expect_copy(args.weights, "weights");
-  expect_initial(args.initial_weights, true, "initial weights");
+  expect_initial(args.initial_weights, true, "initial weights", heads);
   if (args.frozen_period != 0) expect_copy(args.frozen, "frozen");
-  CHECK(args.read != NeuralMemoryArgs::Read::kFrozen || args.frozen_period != 0) << "no F to read";
+  CHECK(args.read != Read::kFrozen || args.frozen_period != 0) << "no F to read";
   if (args.stores_anchor()) expect_copy(args.anchors, "anchors");
   if (!args.trains()) return;
-  Expect(args.k, types.act, args.q.shape, "k");
-  Expect(args.v, types.act, args.q.shape, "v");
-  Expect(args.rate, types.act, {entries, heads}, "rate");
-  if (!args.momentum.empty()) {
-    Expect(args.momentum, types.act, {entries, heads}, "momentum");
+  CHECK_GE(args.keys, 1) << "keys";
+  const int64_t pairs = heads * args.keys;
+  Expect(args.k, types.act, {entries, pairs, dim}, "k");
+  Expect(args.v, types.act, {entries, pairs, dim}, "v");
+  Expect(args.rate, types.act, {entries, pairs}, "rate");
+  if (!args.loss.empty()) Expect(args.loss, types.act, {entries, pairs}, "loss");
+  const int64_t orders = args.orders();
+  if (orders > 0) {
+    CHECK_LE(orders, kMaxMomentumOrders) << "orders of momentum";
+    Expect(args.momentum, types.act, {entries, heads * orders}, "momentum");
     expect_copy(args.momenta, "momenta");
   }
+  if (!args.momentum_mix.empty()) {
+    CHECK_GE(orders, 1) << "a mix of no momenta";
+    const bool zeroth = args.momentum_mix.shape[1] == heads * (orders + 1);
+    Expect(args.momentum_mix, types.act, {entries, heads * (orders + (zeroth ? 1 : 0))},
+           "momentum_mix");
+  }
   if (!args.keep.empty()) Expect(args.keep, types.act, {entries, heads}, "keep");
+  if (!args.tensor_rates.empty()) {
+    Expect(args.tensor_rates, types.act, {entries, heads * network.tensors()}, "tensor_rates");
+  }
+  if (args.has_residual()) {
+    Expect(args.residual_mix, types.act, {entries, heads}, "residual_mix");
+    expect_copy(args.residual, "residual");
+  }
+  if (!args.transition.empty()) Expect(args.transition, DType::kF32, {1}, "transition");
+  if (args.before.at[0].base != nullptr) expect_copy(args.before, "before");
   if (!args.step_scale.empty()) {
     Expect(args.step_scale, DType::kF32, {args.step}, "step_scale");
   }
-  CHECK(args.read != NeuralMemoryArgs::Read::kAhead ||
-        (args.momentum.empty() && args.keep.empty() && args.step > 1))
-      << "reading ahead of a step with momentum, forgetting or one token";
-  if (args.anchor_period == 0) expect_initial(args.initial_anchor, true, "initial anchor");
-  if (args.step > 1) expect_copy(args.gradients, "gradients");
-  expect_initial(args.initial_momenta, false, "initial momenta");
-  expect_initial(args.initial_anchors, false, "initial anchors");
-  expect_initial(args.initial_frozen, false, "initial frozen");
-  expect_initial(args.initial_gradients, false, "initial gradients");
+  CHECK_GE(args.max_grad_norm, 0) << "max_grad_norm";
+  CHECK(args.read != Read::kAhead ||
+        (args.momentum.empty() && args.keep.empty() && args.tensor_rates.empty() &&
+         args.max_grad_norm == 0 && !args.spectral_norm && !args.has_residual() &&
+         args.transition.empty() && args.step > 1))
+      << "reading ahead of a step that does not only take G off W, or of one token";
+  if (args.anchor_period == 0) expect_initial(args.initial_anchor, true, "initial anchor", heads);
+  if (args.read == Read::kAhead) expect_copy(args.gradients, "gradients");
+  if (args.stores_pairs()) {
+    const int64_t held = (args.step - 1) * args.keys;
+    const auto expect_pairs = [&](const StateView& view, const TensorView& initial,
+                                  const Shape& shape, const char* name) {
+      CHECK(view.base != nullptr && view.dtype == types.act) << "pending " << name;
+      if (initial.empty()) return;
+      CHECK(initial.dtype == DType::kF32 || initial.dtype == types.act) << "initial " << name;
+      ExpectShape(initial, shape, name);
+    };
+    expect_pairs(args.pending.k, args.initial_pending.k, {heads, held, dim}, "keys");
+    expect_pairs(args.pending.v, args.initial_pending.v, {heads, held, dim}, "values");
+    expect_pairs(args.pending.rate, args.initial_pending.rate, {heads, held}, "rates");
+  }
+  expect_initial(args.initial_momenta, false, "initial momenta", heads * orders);
+  expect_initial(args.initial_anchors, false, "initial anchors", heads);
+  expect_initial(args.initial_frozen, false, "initial frozen", heads);
+  expect_initial(args.initial_gradients, false, "initial gradients", heads);
 }
 
 void Check(const KeepGateArgs& args, ActivationTypes types) {
@@ -575,6 +612,17 @@ void Check(const ChunkMeanArgs& args, ActivationTypes types) {
   ExpectRank(args.x, 2, "x");
   CHECK_GE(args.chunk, 1) << "chunk";
   Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
+  Check(args.segments);
+  CHECK(args.sums.dtype == types.act) << "sums are " << Name(args.sums.dtype);
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
+void Check(const ChunkPoolArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 2, "x");
+  CHECK_GE(args.chunk, 1) << "chunk";
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.logits, types.act, args.x.shape, "logits");
   Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
   Check(args.segments);
   CHECK(args.sums.dtype == types.act) << "sums are " << Name(args.sums.dtype);

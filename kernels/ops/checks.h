@@ -57,6 +57,7 @@ void Check(const AttentionArgs& args, ActivationTypes types);
 void Check(const NeuralMemoryArgs& args, ActivationTypes types);
 void Check(const KeepGateArgs& args, ActivationTypes types);
 void Check(const ChunkMeanArgs& args, ActivationTypes types);
+void Check(const ChunkPoolArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

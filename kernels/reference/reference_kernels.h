@@ -60,8 +60,10 @@ class ReferenceKernels : public Kernels {
   void Attention(const AttentionArgs& args) override;
   // neural_memory.cc
   void NeuralMemory(const NeuralMemoryArgs& args) override;
+  // memory_gates.cc
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
+  void ChunkPool(const ChunkPoolArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 

@@ -102,7 +102,7 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
   trained.read = ReadChoice(reader, "memory_read", {"running", "anchor"}) == 0
                      ? NeuralMemoryArgs::Read::kRunning
                      : NeuralMemoryArgs::Read::kAnchor;
-  trained.momentum = reader.Int("memory_momentum_order", 1, 0, 1) == 1;
+  trained.orders = reader.Int("memory_momentum_order", 1, 0, 1);
   memory.forgets = reader.Bool("memory_forget", true);
   memory.exponential_decay = ReadChoice(reader, "memory_decay", {"sigmoid", "gdn"}) == 1;
   constexpr NeuralMemoryConfig::Pooling kPoolings[] = {NeuralMemoryConfig::Pooling::kToken,

@@ -72,7 +72,7 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
   };
   const bool pools = config.pooling != Pooling::kToken;
   MNEME_ASSIGN_OR_RETURN(memory.rate_, take_gate("memory.b_proj"));
-  if (trained.momentum) {
+  if (trained.orders > 0) {
     MNEME_ASSIGN_OR_RETURN(memory.momentum_.projection, take_gate("memory.m_proj"));
     if (pools) memory.momentum_.sums = fields.AddExactVector("momentum_sums", trained.heads);
   }

@@ -192,7 +192,7 @@ class TestTimeTraining final : public SequenceMixer {
                                 .read = config.mini_batch > 1 ? NeuralMemoryArgs::Read::kAhead
                                                               : NeuralMemoryArgs::Read::kRunning,
                                 .rate_scale = config.base_rate / dim,
-                                .momentum = false},
+                                .orders = 0},
                                tensors);
   }
 

@@ -15,6 +15,13 @@ Shape OfAllHeads(const TrainedMemoryConfig& config, int tensor) {
   return one.rank == 2 ? Shape{config.heads, one[0], one[1]} : Shape{config.heads, one[0]};
 }
 
+// [1, ...]: of a field with one memory.
+Shape OfOneMemory(const Shape& shape) {
+  Shape all{1};
+  for (int i = 0; i < shape.rank; ++i) all.dims[all.rank++] = shape[i];
+  return all;
+}
+
 Shape WithoutFirst(const Shape& shape) {
   Shape rest;
   for (int i = 1; i < shape.rank; ++i) rest.dims[rest.rank++] = shape[i];
@@ -38,40 +45,65 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
     memory.learned_.at[t] = values;
   }
   const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
-  const auto add = [&](const char* name, bool is_weights) {
+  enum class Begins : uint8_t { kAsWeights, kAtZero, kAnyhow };
+  const auto add_field = [&](absl::string_view name, const Shape& shape, Begins begins) {
+    const bool shared =
+        begins == Begins::kAsWeights || (begins == Begins::kAtZero && config.prefix);
+    return builder.AddState(
+        {.name = std::string(name),
+         .dtype = f64 ? DType::kF64 : DType::kF32,
+         .shape = OfOneMemory(shape),
+         .initial = shared ? StateInitial::kShared : StateInitial::kZero,
+         .guard = StateGuard::kFed,
+         .role = begins == Begins::kAnyhow ? StateRole::kDerived : StateRole::kRewritten});
+  };
+  const auto add = [&](const char* name, Begins begins, int copies = 1) {
     Copy copy;
     for (int t = 0; t < config.network.tensors(); ++t) {
-      const Shape all = OfAllHeads(config, t);
-      const bool shared = is_weights || config.prefix;
-      copy.push_back(builder.AddState(
-          {.name = absl::StrCat(name, ".", tensors[static_cast<size_t>(t)].field),
-           .dtype = f64 ? DType::kF64 : DType::kF32,
-           .shape = all.rank == 3 ? Shape{1, all[0], all[1], all[2]} : Shape{1, all[0], all[1]},
-           .initial = shared ? StateInitial::kShared : StateInitial::kZero,
-           .guard = StateGuard::kFed}));
+      Shape shape = OfAllHeads(config, t);
+      shape.dims[0] *= copies;
+      copy.push_back(
+          add_field(absl::StrCat(name, ".", tensors[static_cast<size_t>(t)].field), shape, begins));
     }
     return copy;
   };
-  memory.weights_ = add("memory", true);
-  if (config.momentum) memory.momenta_ = add("momentum", false);
-  if (config.anchor_period != 0 && config.anchor_period != config.step) {
-    memory.anchors_ = add("anchor", true);
+  memory.weights_ = add("memory", Begins::kAsWeights);
+  if (config.orders > 0) memory.momenta_ = add("momentum", Begins::kAtZero, config.orders);
+  const NeuralMemoryArgs kept = memory.Rule();
+  if (kept.stores_anchor()) memory.anchors_ = add("anchor", Begins::kAsWeights);
+  if (config.frozen_period != 0) memory.frozen_ = add("frozen", Begins::kAsWeights);
+  if (config.read == NeuralMemoryArgs::Read::kAhead) {
+    memory.gradients_ = add("gradient", Begins::kAtZero);
   }
-  if (config.frozen_period != 0) memory.frozen_ = add("frozen", true);
-  if (config.step > 1) memory.gradients_ = add("gradient", false);
+  if (config.keeps_before) memory.before_ = add("before", Begins::kAnyhow);
+  if (kept.stores_pairs()) {
+    const int64_t pairs = int64_t{config.step - 1} * config.keys;
+    const Shape vectors{config.heads, pairs, config.dim};
+    memory.pending_keys_ = add_field("pending.keys", vectors, Begins::kAtZero);
+    memory.pending_values_ = add_field("pending.values", vectors, Begins::kAtZero);
+    memory.pending_rates_ = add_field("pending.rates", {config.heads, pairs}, Begins::kAtZero);
+  }
   return memory;
 }
 
+NeuralMemoryArgs TrainedMemory::Rule() const {
+  return {.network = config_.network,
+          .keys = config_.keys,
+          .transition = config_.transition,
+          .rate_scale = config_.rate_scale,
+          .max_grad_norm = config_.max_grad_norm,
+          .spectral_norm = config_.spectral_norm,
+          .step = config_.step,
+          .anchor_period = config_.anchor_period,
+          .frozen_period = config_.frozen_period,
+          .read = config_.read};
+}
+
 NeuralMemoryArgs TrainedMemory::Args(const ForwardContext& ctx, const RowIndex& rows) const {
-  NeuralMemoryArgs args = {.network = config_.network,
-                           .rate_scale = config_.rate_scale,
-                           .step = config_.step,
-                           .anchor_period = config_.anchor_period,
-                           .frozen_period = config_.frozen_period,
-                           .read = config_.read,
-                           .positions = rows.token_positions,
-                           .first_position = ctx.prepares ? 0 : ctx.prefix,
-                           .segments = rows.segments};
+  NeuralMemoryArgs args = Rule();
+  args.positions = rows.token_positions;
+  args.first_position = ctx.prepares ? 0 : ctx.prefix;
+  args.segments = rows.segments;
   const auto set = [&](const Copy& fields, MemoryCopy& copy, MemoryInitial& initial) {
     for (size_t t = 0; t < fields.size(); ++t) {
       copy.at[t] = ctx.State(fields[t]);
@@ -84,9 +116,26 @@ NeuralMemoryArgs TrainedMemory::Args(const ForwardContext& ctx, const RowIndex& 
   set(anchors_, args.anchors, args.initial_anchors);
   set(frozen_, args.frozen, args.initial_frozen);
   set(gradients_, args.gradients, args.initial_gradients);
+  args.before = Before(ctx);
+  const auto set_pairs = [&](const std::optional<StateField>& field, StateView& view,
+                             TensorView& initial) {
+    if (!field) return;
+    view = ctx.State(*field);
+    initial = ctx.Initial(*field);
+    initial.shape = WithoutFirst(field->shape);
+  };
+  set_pairs(pending_keys_, args.pending.k, args.initial_pending.k);
+  set_pairs(pending_values_, args.pending.v, args.initial_pending.v);
+  set_pairs(pending_rates_, args.pending.rate, args.initial_pending.rate);
   if (ctx.initial == nullptr) args.initial_weights = learned_;
   if (config_.anchor_period == 0) args.initial_anchor = learned_;
   return args;
+}
+
+MemoryCopy TrainedMemory::Before(const ForwardContext& ctx) const {
+  MemoryCopy before;
+  for (size_t t = 0; t < before_.size(); ++t) before.at[t] = ctx.State(before_[t]);
+  return before;
 }
 
 }  // namespace mneme

@@ -2,6 +2,7 @@
 // (kernels/ops/neural_memory.h): its learned initial value, and its copies in every slab.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,7 +25,13 @@ struct TrainedMemoryConfig {
   int frozen_period = 0;
   NeuralMemoryArgs::Read read = NeuralMemoryArgs::Read::kRunning;
   double rate_scale = 1;
-  bool momentum = true;
+  int keys = 1;
+  int orders = 1;  // of momentum
+  double max_grad_norm = 0;
+  bool spectral_norm = false;
+  TensorView transition;
+  // Whether Before() is wanted.
+  bool keeps_before = false;
   // Where a prefix has been through the memory before a session begins, all its copies begin as
   // that left them, not as weights and zeros.
   bool prefix = false;
@@ -48,14 +55,21 @@ class TrainedMemory {
   // out.
   NeuralMemoryArgs Args(const ForwardContext& ctx, const RowIndex& rows) const;
 
+  // W as it was before the last step, for another memory's NeuralMemoryArgs::residual.
+  MemoryCopy Before(const ForwardContext& ctx) const;
+
  private:
-  // [1, heads, ...] of each tensor.
+  // What of NeuralMemoryArgs the configuration says.
+  NeuralMemoryArgs Rule() const;
+
+  // [1, heads, ...] of each tensor, of momenta [1, orders * heads, ...].
   using Copy = std::vector<StateField>;
 
   TrainedMemoryConfig config_;
   MemoryInitial learned_;
   // Without tensors where the memory has no such copy.
-  Copy weights_, momenta_, anchors_, frozen_, gradients_;
+  Copy weights_, momenta_, anchors_, frozen_, gradients_, before_;
+  std::optional<StateField> pending_keys_, pending_values_, pending_rates_;
 };
 
 }  // namespace mneme

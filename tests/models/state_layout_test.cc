@@ -1,8 +1,11 @@
 #include "models/state_layout.h"
 
 #include <cstddef>
+#include <set>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -60,6 +63,11 @@ TEST(StateLayoutTest, EqualLayersArePrintedOnce) {
   EXPECT_THAT(text, HasSubstr("layers.3.memory"));
   EXPECT_THAT(text, HasSubstr("cleared in new sessions"));
   EXPECT_THAT(text, HasSubstr("slab: 384 bytes"));
+  std::set<size_t> columns;  // where "bytes" begins, in lines of fields
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    if (!absl::StartsWith(line, "slab")) columns.insert(line.find("bytes"));
+  }
+  EXPECT_EQ(columns.size(), 1u) << text;
 }
 
 TEST(StateLayoutTest, FieldsThatGrowAlikeLieTogetherBlockByBlock) {

@@ -11,5 +11,6 @@ namespace mneme::cuda::neural_memory {
 void NeuralMemory(Device& device, const NeuralMemoryArgs& args);
 void KeepGate(Device& device, const KeepGateArgs& args);
 void ChunkMean(Device& device, const ChunkMeanArgs& args);
+void ChunkPool(Device& device, const ChunkPoolArgs& args);
 
 }  // namespace mneme::cuda::neural_memory
