@@ -86,7 +86,7 @@ class TitansConfig:
     intermediate_size: int = 1024
     conv_size: int = 4
     norm_eps: float = 1e-6
-    window: int = 64
+    window: int = 32
     theta_max: float = 0.1
 
     @property
@@ -332,11 +332,13 @@ class NeuralMemory(nn.Module):
     @torch.no_grad()
     def initialize(self) -> None:
         """Draws what LanguageModel does not: hidden units of the memory that bend, outputs that a single
-        token moves by their own size at most, and memories that hardly forget."""
+        token can move by about their own size, and memories that hardly forget. Rates begin so low that
+        the steps of a window do not overshoot where its keys are alike, which would let gradients grow
+        from window to window."""
         self.mem_weights[0].normal_(std=0.5)
         self.mem_weights[1].normal_(std=0.05)
         self.mem_norm_weight.fill_(1)
-        self.b_proj.bias.zero_()
+        self.b_proj.bias.fill_(-2)
         self.m_proj.bias.fill_(-1)
         self.a_proj.bias.uniform_(-14, -9)
 
