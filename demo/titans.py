@@ -159,7 +159,7 @@ class Coefficients(NamedTuple):
     gradients: Tensor  # G, [..., B, B]
     before: Tensor  # beta and f, [..., B, 2]
     last_gradients: Tensor  # the last rows of G and n, [..., B, 2]
-    carried: Tensor  # [[beta, f], [0, mu]] of the last token, [..., 2, 2]
+    carried: Tensor  # beta, f and mu of the last token, [..., 3]
 
 
 def coefficients(rate: Tensor, log_momentum: Tensor, log_keep: Tensor) -> Coefficients:
@@ -176,12 +176,11 @@ def coefficients(rate: Tensor, log_momentum: Tensor, log_keep: Tensor) -> Coeffi
     gradients = kept @ pushed
     mu, beta = momentum.exp(), keep.exp()
     f = (kept @ mu[..., None]).squeeze(-1)
-    carried = [beta[..., -1], f[..., -1], torch.zeros_like(mu[..., -1]), mu[..., -1]]
     return Coefficients(
         gradients,
         torch.stack([beta, f], -1),
         torch.stack([gradients[..., -1, :], pushed[..., -1, :]], -1),
-        torch.stack(carried, -1).unflatten(-1, (2, 2)),
+        torch.stack([beta[..., -1], f[..., -1], mu[..., -1]], -1),
     )
 
 
@@ -214,9 +213,13 @@ class _Memory(NamedTuple):
 
 
 def _carry(memory: Tensor, carried: Tensor, written: Tensor) -> Tensor:
-    """[N, 2 x, y] of W and S behind a window, to which `written` of the same shape was added."""
-    pair = (len(memory), 2, -1)
-    return torch.baddbmm(written.view(pair), carried, memory.view(pair)).view(memory.shape)
+    """[N, 2 x, y] of W and S behind a window, to which `written` of the same shape was added.
+
+    No matrix product: on a GPU that would round what is carried.
+    """
+    beta, f, mu = carried[:, None].chunk(3, -1)
+    weights, momenta = memory.chunk(2, 1)
+    return written + torch.cat([beta * weights + f * momenta, mu * momenta], 1)
 
 
 def _run_window(window: _Window, memory: _Memory) -> tuple[Tensor, _Memory]:
