@@ -124,7 +124,7 @@ CONFIGS = {
     "gdn_active": Config("gated_deltanet", num_heads=3, intermediate_size=640),
     # One memory of the bytes of all of `demo`'s; its weights are as many as all of `demo`'s.
     "gdn_state": Config("gated_deltanet", head_dim=256, expand_v=1.25, intermediate_size=640),
-    # Memories that are networks; as many weights as `demo` has in all.
+    # Memories that are networks; about as many weights as `demo` has in all.
     "titans": TitansConfig(),
 }
 

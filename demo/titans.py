@@ -83,7 +83,7 @@ class TitansConfig:
     num_heads: int = 4
     head_dim: int = 64
     expansion: float = 2.0  # hidden units of a memory by head_dim
-    intermediate_size: int = 1024
+    intermediate_size: int = 1088
     conv_size: int = 4
     norm_eps: float = 1e-6
     window: int = 32
