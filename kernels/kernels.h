@@ -24,6 +24,7 @@
 #include "kernels/ops/dense.h"
 #include "kernels/ops/matrix_memory.h"
 #include "kernels/ops/neural_memory.h"
+#include "kernels/ops/residual_streams.h"
 #include "kernels/ops/routing.h"
 #include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
@@ -38,6 +39,7 @@ class Kernels : public DenseKernels,
                 public ScanKernels,
                 public AttentionKernels,
                 public NeuralMemoryKernels,
+                public ResidualStreamKernels,
                 public SamplingKernels {
  public:
   // A fused step of decode rows (decode_step.h). False: nothing was done, the caller goes operation

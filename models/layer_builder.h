@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/backend.h"
 #include "models/state_layout.h"
+#include "models/trained_layer.h"
 #include "models/weights.h"
 
 namespace mneme {
@@ -24,6 +25,7 @@ struct NetworkBuilder {
   DType compute_dtype = DType::kF32;
   int max_context = kDefaultMaxContext;  // rows of state that grows with each token
   std::vector<std::string>& warnings;  // for the log: facts that are accepted, and may be mistakes
+  std::vector<TrainedLayer>* trained = nullptr;  // filled in the order of layers, or null
 };
 
 // One layer of a residual stream of `model_dim` channels.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,7 +14,9 @@
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
+#include "models/layer_observer.h"
 #include "models/state_layout.h"
+#include "models/trained_layer.h"
 
 namespace mneme {
 
@@ -27,6 +30,8 @@ struct ModelInfo {
   int memories = 0;   // that a layer's router chooses from; 0: there is no router
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
+  std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
+  InsertedPositions inserted = {};
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed
@@ -74,6 +79,8 @@ struct ModelOptions {
   // Tokens that a session can be fed where the state grows with each of them: as many rows of it
   // are laid out. Without effect on other models.
   int max_context = kDefaultMaxContext;
+  // Told of the rows of a prefix that all sessions begin with, while the model is loaded.
+  LayerObserver* observer = nullptr;
 };
 
 // Loads a Hugging Face folder (config.json, model.safetensors or model.safetensors.index.json).

@@ -11,6 +11,7 @@
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
+#include "models/layer_observer.h"
 
 namespace mneme {
 
@@ -21,6 +22,7 @@ struct NetworkInfo {
   int memories = 0;   // that a layer's router chooses from; 0: there is no router
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
+  InsertedPositions inserted = {};
 };
 
 // Holds handles to weights and to fields of the slab, neither weights nor state. Its state fields
@@ -32,8 +34,10 @@ class Network {
   virtual const NetworkInfo& info() const = 0;
 
   // Computes what sessions share and what follows from weights alone, once these are there: a
-  // prefix that all sessions begin with. `workspace` is that of a step of one token.
-  virtual absl::Status Prepare(Backend&, const StateLayout&, Workspace& /*workspace*/) const {
+  // prefix that all sessions begin with. `workspace` is that of a step of one token; `observer`
+  // may be null.
+  virtual absl::Status Prepare(Backend&, const StateLayout&, Workspace& /*workspace*/,
+                               LayerObserver* /*observer*/) const {
     return absl::OkStatus();
   }
 

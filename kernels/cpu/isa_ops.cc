@@ -13,6 +13,7 @@ const IsaOps& Ops() {
       .pack = Pack,
       .embedding = Embedding,
       .add_positions = AddPositions,
+      .position_layer = PositionLayer,
       .rms_norm = RmsNorm,
       .gated_rms_norm = GatedRmsNorm,
       .layer_norm = LayerNorm,
@@ -46,6 +47,11 @@ const IsaOps& Ops() {
       .keep_gate = KeepGate,
       .chunk_mean = ChunkMean,
       .chunk_pool = ChunkPool,
+      .expand_streams = ExpandStreams,
+      .read_streams = ReadStreams,
+      .write_streams = WriteStreams,
+      .sum_streams = SumStreams,
+      .mix_views = MixViews,
       .sample = Sample,
   };
   return kOps;

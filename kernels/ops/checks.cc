@@ -62,7 +62,17 @@ void Check(const AddPositionsArgs& args, ActivationTypes types) {
   ExpectRank(args.table, 2, "table");
   const int64_t tokens = args.positions.shape[0];
   Expect(args.positions, DType::kI64, {tokens}, "positions");
+  CHECK_GE(args.period, 0);
   Expect(args.y, types.act, {tokens, args.table.shape[1]}, "y");
+}
+
+void Check(const PositionLayerArgs& args, ActivationTypes types) {
+  const int64_t tokens = args.positions.shape[0], dim = args.weight.shape[0];
+  Expect(args.positions, DType::kI64, {tokens}, "positions");
+  CHECK_GE(args.period, 1);
+  Expect(args.weight, DType::kF32, {dim}, "weight");
+  Expect(args.bias, DType::kF32, {dim}, "bias");
+  Expect(args.y, types.act, {tokens, dim}, "y");
 }
 
 void Check(const GatherRowsArgs& args, ActivationTypes types) {
@@ -142,7 +152,9 @@ void Check(const ActivateArgs& args, ActivationTypes types) {
 void Check(const MultiplyArgs& args, ActivationTypes types) {
   const Shape shape{args.a.shape[0], args.a.shape[1]};
   Expect(args.a, types.act, shape, "a");
-  Expect(args.b, types.act, shape, "b");
+  const int64_t factors = args.b.shape[1];
+  CHECK(factors >= 1 && shape[1] % factors == 0) << factors << " factors of " << shape[1];
+  Expect(args.b, types.act, {shape[0], factors}, "b");
   Expect(args.y, types.act, shape, "y");
 }
 
@@ -267,6 +279,21 @@ void Check(const CutRowsArgs& args, ActivationTypes) {
   Expect(args.part_positions, DType::kI64, {rows + 1}, "part_positions");
   Expect(args.part_tokens, DType::kI32, {args.part_tokens.shape[0]}, "part_tokens");
   Expect(args.places, DType::kI32, {tokens}, "places");
+}
+
+void Check(const ExpandRowsArgs& args, ActivationTypes) {
+  const int64_t rows = args.slots.shape[0];
+  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
+  Expect(args.slots, DType::kI32, {rows}, "slots");
+  Expect(args.positions, DType::kI64, {rows}, "positions");
+  CHECK(args.tokens >= 0 && args.sources.shape[0] >= args.tokens)
+      << args.sources.shape[0] << " places for " << args.tokens << " tokens";
+  Expect(args.picks, DType::kI32, {args.picks.shape[0]}, "picks");
+  Expect(args.wide_offsets, DType::kI32, {rows + 2}, "wide_offsets");
+  Expect(args.wide_slots, DType::kI32, {rows + 1}, "wide_slots");
+  Expect(args.wide_positions, DType::kI64, {rows + 1}, "wide_positions");
+  Expect(args.sources, DType::kI32, {args.sources.shape[0]}, "sources");
+  Expect(args.wide_picks, DType::kI32, {args.picks.shape[0]}, "wide_picks");
 }
 
 void Check(const MixMemoriesArgs& args, ActivationTypes types) {
@@ -407,8 +434,10 @@ void Check(const ValueResidualArgs& args, ActivationTypes types) {
   const Shape shape{args.v.shape[0], args.v.shape[1]};
   Expect(args.v, types.act, shape, "v");
   Expect(args.first, types.act, shape, "first");
-  Expect(args.gate, types.act, shape, "gate");
-  Expect(args.bias, DType::kF32, {shape[1]}, "bias");
+  const int64_t gates = args.gate.shape[1];
+  CHECK(gates >= 1 && shape[1] % gates == 0) << gates << " gates of " << shape[1] << " channels";
+  Expect(args.gate, types.act, {shape[0], gates}, "gate");
+  Expect(args.bias, DType::kF32, {gates}, "bias");
 }
 
 void Check(const Rwkv7OutputArgs& args, ActivationTypes types) {
@@ -629,6 +658,22 @@ void Check(const ChunkPoolArgs& args, ActivationTypes types) {
   Expect(args.y, types.act, args.x.shape, "y");
 }
 
+void Check(const SurpriseArgs& args, ActivationTypes types) {
+  ExpectRank(args.loss, 2, "loss");
+  ExpectRank(args.read, 3, "read");
+  CHECK_GE(args.loss.shape[1], 1) << "loss";
+  const int64_t entries = args.loss.shape[0];
+  Expect(args.loss, types.act, args.loss.shape, "loss");
+  Expect(args.read, types.act, {entries, args.read.shape[1], args.read.shape[2]}, "read");
+  const int64_t tokens = args.surprise.shape[0];
+  Expect(args.surprise, DType::kF32, {tokens}, "surprise");
+  if (args.places.empty()) {
+    CHECK_EQ(tokens, entries) << "entries, without places";
+  } else {
+    Expect(args.places, DType::kI32, {tokens}, "places");
+  }
+}
+
 void Check(const SampleArgs& args, ActivationTypes types) {
   const size_t rows = args.rows.size();
   Expect(args.logits, types.act, {static_cast<int64_t>(rows), args.logits.shape[1]}, "logits");
@@ -637,6 +682,53 @@ void Check(const SampleArgs& args, ActivationTypes types) {
   CHECK(args.top_tokens.size() == top && args.top_logprobs.size() == top)
       << "top outputs, expected " << top;
   for (const SamplingRow& row : args.rows) CHECK_LT(row.forced_token, args.logits.shape[1]);
+}
+
+void Check(const ExpandStreamsArgs& args, ActivationTypes types) {
+  ExpectRank(args.y, 3, "y");
+  const Shape& shape = args.y.shape;
+  Expect(args.x, types.act, {shape[0], shape[2]}, "x");
+  Expect(args.embedding, DType::kF32, {shape[1], shape[2]}, "embedding");
+  Expect(args.y, types.act, shape, "y");
+}
+
+void Check(const ReadStreamsArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  const int64_t tokens = args.x.shape[0], streams = args.x.shape[1], dim = args.x.shape[2];
+  CHECK(streams >= 1 && streams <= kMaxResidualStreams) << streams << " streams";
+  Expect(args.mixing.gain, DType::kF32, {dim}, "gain");
+  Expect(args.mixing.alpha, DType::kF32, {streams, 1 + streams}, "alpha");
+  Expect(args.mixing.alpha_weight, DType::kF32, {1 + streams, dim}, "alpha_weight");
+  Expect(args.mixing.scales, DType::kF32, {3}, "scales");
+  Expect(args.x, types.act, {tokens, streams, dim}, "x");
+  Expect(args.y, types.act, {tokens, dim}, "y");
+  if (args.mixing.beta.empty()) return;
+  Expect(args.mixing.beta, DType::kF32, {streams}, "beta");
+  Expect(args.mixing.beta_weight, DType::kF32, {dim}, "beta_weight");
+  Expect(args.post, types.act, {tokens, streams}, "post");
+}
+
+void Check(const WriteStreamsArgs& args, ActivationTypes types) {
+  ExpectRank(args.y, 3, "y");
+  const Shape& shape = args.y.shape;
+  Expect(args.x, types.act, {shape[0], shape[2]}, "x");
+  Expect(args.post, types.act, {shape[0], shape[1]}, "post");
+  Expect(args.y, types.act, shape, "y");
+}
+
+void Check(const SumStreamsArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.y, types.act, {args.x.shape[0], args.x.shape[2]}, "y");
+}
+
+void Check(const MixViewsArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  const int64_t count = args.x.shape[0], tokens = args.x.shape[1], dim = args.x.shape[2];
+  const int64_t views = args.y.shape[0];
+  Expect(args.x, types.act, {count, tokens, dim}, "x");
+  Expect(args.weights, types.act, {tokens, views, count}, "weights");
+  Expect(args.y, types.act, {views, tokens, dim}, "y");
 }
 
 }  // namespace mneme

@@ -21,6 +21,7 @@ struct ActivationTypes {
 
 void Check(const EmbeddingArgs& args, ActivationTypes types);
 void Check(const AddPositionsArgs& args, ActivationTypes types);
+void Check(const PositionLayerArgs& args, ActivationTypes types);
 void Check(const GatherRowsArgs& args, ActivationTypes types);
 void Check(const BanTokensArgs& args, ActivationTypes types);
 void Check(const RmsNormArgs& args, ActivationTypes types);
@@ -42,6 +43,7 @@ void Check(const RouteTopKArgs& args, ActivationTypes types);
 void Check(const DispatchArgs& args, ActivationTypes types);
 void Check(const IndexRowsArgs& args, ActivationTypes types);
 void Check(const CutRowsArgs& args, ActivationTypes types);
+void Check(const ExpandRowsArgs& args, ActivationTypes types);
 void Check(const MixMemoriesArgs& args, ActivationTypes types);
 void Check(const ShortConvArgs& args, ActivationTypes types);
 void Check(const DeltaGatesArgs& args, ActivationTypes types);
@@ -58,6 +60,12 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types);
 void Check(const KeepGateArgs& args, ActivationTypes types);
 void Check(const ChunkMeanArgs& args, ActivationTypes types);
 void Check(const ChunkPoolArgs& args, ActivationTypes types);
+void Check(const SurpriseArgs& args, ActivationTypes types);
+void Check(const ExpandStreamsArgs& args, ActivationTypes types);
+void Check(const ReadStreamsArgs& args, ActivationTypes types);
+void Check(const WriteStreamsArgs& args, ActivationTypes types);
+void Check(const SumStreamsArgs& args, ActivationTypes types);
+void Check(const MixViewsArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

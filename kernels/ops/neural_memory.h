@@ -209,6 +209,19 @@ struct ChunkPoolArgs {
   TensorView y;  // [entries, dim] act; may alias x or logits
 };
 
+// What a memory's training says of each token, a number for those who watch it:
+//   surprise = mean of loss over the entry's pairs
+//   surprise = NaN   where a loss or a number of `read` is not finite: the memory has diverged.
+//                    Weights that are not finite show in what is read from them.
+struct SurpriseArgs {
+  TensorView loss;  // [entries, pairs] act, NeuralMemoryArgs::loss
+  TensorView read;  // [entries, heads, dim] act, NeuralMemoryArgs::out
+  // [tokens] i32: the entry of each token; of one without, `entries`, and its number stays as it
+  // is. Empty: token t is entry t.
+  TensorView places;
+  TensorView surprise;  // [tokens] f32
+};
+
 class NeuralMemoryKernels {
  public:
   virtual ~NeuralMemoryKernels() = default;
@@ -217,6 +230,7 @@ class NeuralMemoryKernels {
   virtual void KeepGate(const KeepGateArgs& args) = 0;
   virtual void ChunkMean(const ChunkMeanArgs& args) = 0;
   virtual void ChunkPool(const ChunkPoolArgs& args) = 0;
+  virtual void Surprise(const SurpriseArgs& args) = 0;
 };
 
 }  // namespace mneme

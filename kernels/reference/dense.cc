@@ -92,11 +92,24 @@ void ReferenceKernels::AddPositions(const AddPositionsArgs& args) {
   const int64_t tokens = args.positions.shape[0], dim = args.table.shape[1];
   std::vector<double> row(static_cast<size_t>(dim));
   for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t position = args.positions.as<int64_t>()[t];
+    int64_t position = args.positions.as<int64_t>()[t];
+    if (args.period > 0) position %= args.period;
     if (position < 0 || position >= args.table.shape[0]) continue;
     reference::Widen(args.table.data, args.table.dtype, position * dim, dim, row.data());
     double* y = args.y.as<double>() + t * dim;
     for (int64_t i = 0; i < dim; ++i) y[i] += row[static_cast<size_t>(i)];
+  }
+}
+
+void ReferenceKernels::PositionLayer(const PositionLayerArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t tokens = args.positions.shape[0], dim = args.weight.shape[0];
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto period = static_cast<double>(args.positions.as<int64_t>()[t] / args.period);
+    for (int64_t i = 0; i < dim; ++i) {
+      args.y.as<double>()[t * dim + i] =
+          reference::Silu(args.weight.as<float>()[i] * period + args.bias.as<float>()[i]);
+    }
   }
 }
 
@@ -204,9 +217,9 @@ void ReferenceKernels::Activate(std::span<const ActivateArgs> activations) {
 
 void ReferenceKernels::Multiply(const MultiplyArgs& args) {
   Check(args, reference::kTypes);
-  const int64_t n = args.y.shape.elements();
+  const int64_t n = args.y.shape.elements(), of_factor = args.y.shape[1] / args.b.shape[1];
   for (int64_t i = 0; i < n; ++i) {
-    const double product = args.a.as<double>()[i] * args.b.as<double>()[i];
+    const double product = args.a.as<double>()[i] * args.b.as<double>()[i / of_factor];
     args.y.as<double>()[i] = args.accumulate ? args.y.as<double>()[i] + product : product;
   }
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/reference/memory_network.h"
 #include "kernels/reference/reference_kernels.h"
+#include "kernels/surprise.h"
 
 namespace mneme {
 namespace {
@@ -342,6 +343,11 @@ void ReferenceKernels::NeuralMemory(const NeuralMemoryArgs& args) {
           .Run(offsets[s], offsets[s + 1]);
     }
   }
+}
+
+void ReferenceKernels::Surprise(const SurpriseArgs& args) {
+  Check(args, reference::kTypes);
+  SurpriseOnHost<double>(args, 0, args.surprise.shape[0]);
 }
 
 }  // namespace mneme

@@ -19,6 +19,7 @@ class ReferenceKernels : public Kernels {
   // dense.cc
   void Embedding(const EmbeddingArgs& args) override;
   void AddPositions(const AddPositionsArgs& args) override;
+  void PositionLayer(const PositionLayerArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
   void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
@@ -41,6 +42,7 @@ class ReferenceKernels : public Kernels {
   void Dispatch(const DispatchArgs& args) override;
   void IndexRows(const IndexRowsArgs& args) override;
   void CutRows(const CutRowsArgs& args) override;
+  void ExpandRows(const ExpandRowsArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   // memory_rules.cc
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
@@ -64,6 +66,13 @@ class ReferenceKernels : public Kernels {
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
   void ChunkPool(const ChunkPoolArgs& args) override;
+  void Surprise(const SurpriseArgs& args) override;
+  // residual_streams.cc
+  void ExpandStreams(const ExpandStreamsArgs& args) override;
+  void ReadStreams(const ReadStreamsArgs& args) override;
+  void WriteStreams(const WriteStreamsArgs& args) override;
+  void SumStreams(const SumStreamsArgs& args) override;
+  void MixViews(const MixViewsArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 

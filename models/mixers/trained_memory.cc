@@ -28,6 +28,21 @@ Shape WithoutFirst(const Shape& shape) {
   return rest;
 }
 
+// Of all heads, whether they are stored or one for all of them.
+absl::StatusOr<TensorView> TakeInitial(const LayerBuilder& builder,
+                                       const TrainedMemoryConfig& config,
+                                       const MemoryTensorName& tensor, int t) {
+  const std::string name = builder.Weight(tensor.weight);
+  if (tensor.stored.elements() == OfAllHeads(config, t).elements()) {
+    return builder.weights().Floats(name, tensor.stored, WeightInit::kNormal);
+  }
+  MNEME_ASSIGN_OR_RETURN(const std::vector<float> one,
+                         builder.weights().Values(name, tensor.stored, WeightInit::kNormal));
+  std::vector<float> all;
+  for (int head = 0; head < config.heads; ++head) all.insert(all.end(), one.begin(), one.end());
+  return builder.weights().Constant(all);
+}
+
 }  // namespace
 
 absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
@@ -36,11 +51,19 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
   CHECK_EQ(static_cast<int>(tensors.size()), config.network.tensors());
   TrainedMemory memory;
   memory.config_ = config;
+  memory.layer_ = builder.layer;
+  if (std::vector<TrainedLayer>* const trained = builder.network.trained; trained != nullptr) {
+    memory.place_ = static_cast<int>(trained->size());
+    trained->push_back({.layer = builder.layer,
+                        .heads = config.heads,
+                        .step = config.step,
+                        .anchor_period = config.anchor_period,
+                        .loss_scale = config.loss_scale,
+                        .prefix = config.prefix});
+  }
   for (int t = 0; t < config.network.tensors(); ++t) {
     const MemoryTensorName& tensor = tensors[static_cast<size_t>(t)];
-    MNEME_ASSIGN_OR_RETURN(TensorView values,
-                           builder.weights().Floats(builder.Weight(tensor.weight), tensor.stored,
-                                                    WeightInit::kNormal));
+    MNEME_ASSIGN_OR_RETURN(TensorView values, TakeInitial(builder, config, tensor, t));
     values.shape = OfAllHeads(config, t);
     memory.learned_.at[t] = values;
   }
@@ -48,7 +71,7 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
   enum class Begins : uint8_t { kAsWeights, kAtZero, kAnyhow };
   const auto add_field = [&](absl::string_view name, const Shape& shape, Begins begins) {
     const bool shared =
-        begins == Begins::kAsWeights || (begins == Begins::kAtZero && config.prefix);
+        begins == Begins::kAsWeights || (begins == Begins::kAtZero && config.prefix > 0);
     return builder.AddState(
         {.name = std::string(name),
          .dtype = f64 ? DType::kF64 : DType::kF32,
@@ -136,6 +159,33 @@ MemoryCopy TrainedMemory::Before(const ForwardContext& ctx) const {
   MemoryCopy before;
   for (size_t t = 0; t < before_.size(); ++t) before.at[t] = ctx.State(before_[t]);
   return before;
+}
+
+void TrainedMemory::Train(ForwardContext& ctx, NeuralMemoryArgs args) const {
+  const bool surprises = !ctx.surprise.values.empty();
+  if (surprises || ctx.observer != nullptr) {
+    const Shape pairs{args.k.shape[0], args.k.shape[1]};
+    args.loss = surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend, pairs);
+  }
+  ctx.kernels().NeuralMemory(args);
+  if (surprises) {
+    ctx.kernels().Surprise({.loss = args.loss,
+                            .read = args.out,
+                            .places = ctx.surprise.places,
+                            .surprise = ctx.surprise.Of(place_)});
+  }
+  Tell(ctx, "loss", args.loss, config_.loss_scale);
+  Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
+}
+
+void TrainedMemory::TellProduct(ForwardContext& ctx, absl::string_view name, const TensorView& x,
+                                std::span<const PackedMatrix> weights) const {
+  if (ctx.observer == nullptr) return;
+  const TensorView y =
+      ctx.observer->Scratch(ctx.backend, {x.shape[0], weights.front().out_features});
+  const LinearArgs product[] = {{.x = x, .weights = weights, .y = y}};
+  ctx.kernels().Linear(product);
+  Tell(ctx, name, y);
 }
 
 }  // namespace mneme

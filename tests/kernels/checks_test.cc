@@ -303,6 +303,10 @@ TEST_P(ChecksDeathTest, NeuralMemories) {
   EXPECT_DEATH(kernels().KeepGate({.x = Act({2, 3}), .y = Act({2, 4})}), "y has shape");
   EXPECT_DEATH(kernels().ChunkMean({.x = Act({2, 3}), .chunk = 0}), "chunk");
   EXPECT_DEATH(kernels().ChunkPool({.x = Act({2, 3}), .logits = Act({2, 4})}), "logits has shape");
+  EXPECT_DEATH(
+      kernels().Surprise(
+          {.loss = Act({2, 3}), .read = Act({3, 1, 4}), .surprise = View({2}, DType::kF32)}),
+      "read has shape");
 }
 
 TEST_P(ChecksDeathTest, Scans) {

@@ -1,8 +1,10 @@
-// What a step of a neural memory takes of its tokens: KeepGate, ChunkMean and ChunkPool.
+// What a step of a neural memory takes of its tokens, and what it says of them: KeepGate,
+// ChunkMean, ChunkPool and Surprise.
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -135,6 +137,52 @@ TEST_P(MemoryGatesTest, ChunkPoolGoesOnWhereItStopped) {
       weighted += std::exp(logits[t * dim + i]) * x[t * dim + i];
     }
     EXPECT_NEAR(want[(27 - start) * dim + i], weighted / total, 1e-12);
+  }
+}
+
+TEST_P(MemoryGatesTest, SurpriseIsTheMeanLossAndNaNWhereAnythingIsNotFinite) {
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::nan("");
+  const int entries = 9, pairs = 70, heads = 2, dim = 37;
+  SeededRandom random(800);
+  std::vector<double> loss, read;
+  for (const double x : random.NormalValues(entries * pairs)) {
+    loss.push_back(static_cast<float>(x * x));
+  }
+  read = random.NormalValues(entries * heads * dim);
+  loss[2 * pairs + 69] = kInf;
+  loss[3 * pairs] = kNaN;
+  read[4 * heads * dim + heads * dim - 1] = -kInf;
+  read[5 * heads * dim] = kNaN;
+  const std::vector<int> bad = {2, 3, 4, 5};
+  // The entry of each token; that of token 3 comes in another call.
+  for (const std::vector<int>& places :
+       {std::vector<int>{}, std::vector<int>{8, 2, 0, entries, 5}}) {
+    const int tokens = places.empty() ? entries : static_cast<int>(places.size());
+    const auto run = [&](Backend& backend) {
+      Workbench bench(backend);
+      SurpriseArgs args{.loss = bench.Activations(loss, {entries, pairs}),
+                        .read = bench.Activations(read, {entries, heads, dim}),
+                        .surprise = bench.Floats(std::vector<double>(tokens, -1), {tokens})};
+      if (!places.empty()) args.places = bench.Ints(places);
+      bench.kernels().Surprise(args);
+      return bench.Read(args.surprise);
+    };
+    const std::vector<double> got = run(*backend_), want = run(*reference_);
+    for (int t = 0; t < tokens; ++t) {
+      const int entry = places.empty() ? t : places[t];
+      if (entry == entries) {
+        EXPECT_EQ(got[t], -1) << "token " << t;
+        continue;
+      }
+      if (std::find(bad.begin(), bad.end(), entry) != bad.end()) {
+        EXPECT_TRUE(std::isnan(got[t]) && std::isnan(want[t])) << "token " << t;
+        continue;
+      }
+      double mean = 0;
+      for (int i = 0; i < pairs; ++i) mean += loss[entry * pairs + i] / pairs;
+      EXPECT_NEAR(want[t], mean, mean * 2 * kUnitF32);
+      EXPECT_NEAR(got[t], mean, mean * SumError(pairs));
+    }
   }
 }
 

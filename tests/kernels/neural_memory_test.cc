@@ -342,6 +342,39 @@ TEST_P(NeuralMemoryTest, ReadingLeavesTheMemoryAlone) {
   }
 }
 
+// What is forgotten takes its errors along: after any number of tokens there are those of the last
+// 1 / (1 - keep) of them, if a step does not amplify what is in the memory. That of one matrix
+// without a norm, which goes towards its tokens' values, does not, nor does one whose gradients are
+// taken elsewhere.
+TEST_P(NeuralMemoryTest, StaysCloseToFloat64OverTwentyThousandTokens) {
+  const MemoryRule one_matrix = {.name = "one matrix", .heads = 1, .depth = 1};
+  const MemoryRule deep = {.name = "at its initial weights",
+                           .heads = 1,
+                           .norm = Norm::kLayer,
+                           .trains_gain = true,
+                           .gain_offset = 1,
+                           .anchor_period = 0};
+  MemoryRule chunks = deep;
+  chunks.name = "chunks";
+  chunks.step = 8;
+  uint64_t seed = 1000;
+  for (const MemoryRule& rule : {one_matrix, deep, chunks}) {
+    constexpr double kMost = 0.98;
+    MemoryProblem problem(++seed, rule, {{.length = 20000, .slot = 1, .fresh = true}});
+    for (double& keep : problem.keep) keep = static_cast<float>(keep - (1 - kMost));
+    const auto want = problem.Run(*reference_), got = problem.Run(*backend_);
+    problem.segments[0].length = static_cast<int>(1 / (1 - kMost));
+    const double out = RelativeError(got.out, want.out);
+    const double states = RelativeError(got.states, want.states);
+    const double loss = RelativeError(got.loss, want.loss);
+    EXPECT_LE(out, problem.Bound()) << rule.name;
+    EXPECT_LE(states, problem.Bound()) << rule.name;
+    EXPECT_LE(loss, problem.Bound()) << rule.name;
+    std::printf("  %-36s out %.1e states %.1e loss %.1e bound %.1e\n", rule.name, out, states, loss,
+                problem.Bound());
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, NeuralMemoryTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 
