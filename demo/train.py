@@ -239,7 +239,6 @@ class RecordedGradients:
                 self.function(*self.inputs)
             self.clear()
         torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.empty_cache()
         self.graph = torch.cuda.CUDAGraph()
         # The thread that pins batches may go on meanwhile.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
