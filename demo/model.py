@@ -1,9 +1,10 @@
-"""The networks that the demo compares, in PyTorch: Mixture-of-Memories, gated DeltaNet and, in titans.py, Titans.
+"""The networks that the demo compares, in PyTorch: Mixture-of-Memories, gated DeltaNet, and Titans, whose
+memory is in titans.py.
 
 Training computes the function that is served: every memory of every sequence is a segment of its own, for the
 convolutions and for the delta rule, so nothing leaks from one into another, and there is no difference
-between training and evaluation. Parameters carry the names of the checkpoint (`model.layers.0.attn.k_proj.1.weight`, ...) or,
-of Titans, names that Config.checkpoint_name translates.
+between training and evaluation. Parameters carry the names of the checkpoint
+(`model.layers.0.attn.k_proj.1.weight`, ...) or, of Titans, names that checkpoint_name translates.
 
 Shapes: B sequences of T tokens, N = B T; D hidden, H heads of K key and V value channels; E memories, R of
 them per token; M = N R (+ N with a shared memory) entries, sorted by memory, sequence and position.

@@ -11,7 +11,7 @@ At each token it takes a gradient step on mean((M_A(k) - v)^2), with momentum S 
 
 for W one of W1, W2 and gain, each with its S. Gradients are taken at an anchor A, which is W as it was when a
 window of B tokens began. So those of a whole window are known at once, in matrix products, and with them all
-that its tokens read; windows follow one another. In a window that begins with W_0 and S_0, with keep = 1 - alpha,
+that its tokens read; windows follow one another. In one that begins with W_0 and S_0, with keep = 1 - alpha,
 
     W_t = beta_t W_0 + f_t S_0 + sum_{i <= t} G_ti grad_i,        S_t = mu_t S_0 + sum_{i <= t} n_ti grad_i
     mu_t = prod eta, beta_t = prod keep,   n_ti = -theta_i prod_{i < s <= t} eta_s,
@@ -21,13 +21,16 @@ and the gradients of W1 and W2 at a token are outer products, z^T delta.
 
 On CUDA what a window computes beside matrix products is fused by torch.compile.
 
-Shapes: b sequences of T tokens, H heads, d channels of a head, m hidden; N = b H memories; V windows of B tokens.
+Shapes: b sequences of T tokens, H heads, d channels of a head, m hidden; N = b H memories; V windows of B
+tokens.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -255,8 +258,10 @@ def _run_window(window: _Window, memory: _Memory) -> tuple[Tensor, _Memory]:
     )
 
 
-# What a window launches on a GPU is counted in microseconds each; fused, it is a third of it.
-_run_fused_window = torch.compile(_run_window, fullgraph=True)
+@functools.cache
+def _fused_window() -> Callable[[_Window, _Memory], tuple[Tensor, _Memory]]:
+    """_run_window for a GPU, where a window costs what it launches: a third as much."""
+    return torch.compile(_run_window, fullgraph=True)
 
 
 def neural_memory(
@@ -296,7 +301,7 @@ def neural_memory(
             for w in (first, second, gain.unsqueeze(1))
         )
     )
-    run = _run_fused_window if q.is_cuda else _run_window
+    run = _fused_window() if q.is_cuda else _run_window
     reads = []
     for parts_of_one in zip(*(x.unbind(0) for x in of_windows), strict=True):
         read, memory = run(_Window(*parts_of_one), memory)
