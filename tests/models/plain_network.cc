@@ -211,7 +211,7 @@ constexpr int kVocab = 61;
 
 ModelSpec SpecOf(const std::string& model_type, const std::string& changes) {
   ModelSpec spec = MatrixSpec(model_type, nlohmann::ordered_json::parse(changes));
-  spec.config["vocab_size"] = kVocab;
+  spec.config[spec.config.contains("num_tokens") ? "num_tokens" : "vocab_size"] = kVocab;
   return spec;
 }
 
