@@ -43,7 +43,8 @@ void Embedding(const EmbeddingArgs& args, int64_t begin, int64_t end) {
 void AddPositions(const AddPositionsArgs& args, int64_t begin, int64_t end) {
   const int64_t dim = args.table.shape[1];
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t position = args.positions.as<int64_t>()[t];
+    int64_t position = args.positions.as<int64_t>()[t];
+    if (args.period > 0) position %= args.period;
     if (position < 0 || position >= args.table.shape[0]) continue;
     float* y = args.y.as<float>() + t * dim;
     ForRow(args.table, position, [&](int64_t i, Vec row, int lanes) {

@@ -45,6 +45,10 @@ const IsaOps& Ops() {
       .neural_memory = NeuralMemory,
       .keep_gate = KeepGate,
       .chunk_mean = ChunkMean,
+      .encode_tokens = EncodeTokens,
+      .squared_distances = SquaredDistances,
+      .engram_attention = EngramAttention,
+      .add_from = AddFrom,
       .sample = Sample,
   };
   return kOps;

@@ -57,6 +57,17 @@ void Check(const AttentionArgs& args, ActivationTypes types);
 void Check(const NeuralMemoryArgs& args, ActivationTypes types);
 void Check(const KeepGateArgs& args, ActivationTypes types);
 void Check(const ChunkMeanArgs& args, ActivationTypes types);
+void Check(const FindCrossingsArgs& args, ActivationTypes types);
+void Check(const CommitEngramsArgs& args, ActivationTypes types);
+void Check(const EncodeTokensArgs& args, ActivationTypes types);
+void Check(const ReadEncoderArgs& args, ActivationTypes types);
+void Check(const WriteEngramsArgs& args, ActivationTypes types);
+void Check(const ScoreEngramsArgs& args, ActivationTypes types);
+void Check(const RetrieveEngramsArgs& args, ActivationTypes types);
+void Check(const GatherEngramsArgs& args, ActivationTypes types);
+void Check(const StoreEngramContextArgs& args, ActivationTypes types);
+void Check(const EngramAttentionArgs& args, ActivationTypes types);
+void Check(const AddFromArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

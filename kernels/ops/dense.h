@@ -20,6 +20,7 @@ struct EmbeddingArgs {
 // that those of padding rows may be any.
 struct AddPositionsArgs {
   TensorView positions;  // [tokens] i64
+  int64_t period = 0;    // positions begin anew after so many; 0: never
   TensorView table;      // [count, dim] f32, bf16 or f16
   TensorView y;          // [tokens, dim] act, updated in place
 };

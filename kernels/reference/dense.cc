@@ -92,7 +92,8 @@ void ReferenceKernels::AddPositions(const AddPositionsArgs& args) {
   const int64_t tokens = args.positions.shape[0], dim = args.table.shape[1];
   std::vector<double> row(static_cast<size_t>(dim));
   for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t position = args.positions.as<int64_t>()[t];
+    int64_t position = args.positions.as<int64_t>()[t];
+    if (args.period > 0) position %= args.period;
     if (position < 0 || position >= args.table.shape[0]) continue;
     reference::Widen(args.table.data, args.table.dtype, position * dim, dim, row.data());
     double* y = args.y.as<double>() + t * dim;
