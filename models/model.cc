@@ -33,13 +33,19 @@ struct Formats {
   DType compute = DType::kF32;
   DType activation = DType::kF32;
   int max_context = kDefaultMaxContext;
+  int engram_capacity = 0;
+  std::string device = "cpu";
+  bool has_engrams = true;
 };
 
 Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
   return {.state = backend.state_format(),
           .compute = backend.compute_dtype(),
           .activation = backend.activation_dtype(),
-          .max_context = options.max_context};
+          .max_context = options.max_context,
+          .engram_capacity = options.engram_capacity,
+          .device = std::string(backend.name()),
+          .has_engrams = backend.has_engrams()};
 }
 
 // Whether a state dtype of fewer than 32 bits means something to a layout, and is accurate enough:
@@ -77,6 +83,9 @@ absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                                              .state_format = formats.state,
                                                              .compute_dtype = formats.compute,
                                                              .max_context = formats.max_context,
+                                                             .engram_capacity = formats.engram_capacity,
+                                                             .device = formats.device,
+                                                             .has_engrams = formats.has_engrams,
                                                              .warnings = built.warnings}));
   MNEME_RETURN_IF_ERROR(CheckStateDtype(config, built.state_layout, formats.state.memory_dtype));
   return built;
@@ -149,6 +158,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const N
           .memories = network.memories,
           .top_k = network.top_k,
           .positions = network.positions,
+          .engrams = network.engrams,
           .parameters = weights.parameters(),
           .weight_bytes = weights.resident_bytes(),
           .weight_dtype = weights.dtypes(),
@@ -249,7 +259,9 @@ absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& ba
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format,
                                     const ModelOptions& options) {
   return Plan(folder, /*backend=*/nullptr,
-              {.state = state_format, .max_context = options.max_context});
+              {.state = state_format,
+               .max_context = options.max_context,
+               .engram_capacity = options.engram_capacity});
 }
 
 }  // namespace mneme

@@ -54,9 +54,10 @@ Shapes (parameters)
   mamba-370m        (372 M)  48 layers, 1024 wide, 2048 channels of 16 states
   mamba2-370m       (368 M)  32 heads of 64 x 128
   gpt2-124m         (124 M)  12 layers, 768 wide, 12 heads of 64, 1024 positions
+  gpt2-with-memoria-159m (159 M)  the same on segments of 150 tokens, 50 engrams of each
   NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny;
-             also falcon-mamba-tiny, samba-tiny, gpt2-tiny; mom-hybrid-tiny and gdn-hybrid-tiny, three
-             layers of which the middle one has attention
+             also falcon-mamba-tiny, samba-tiny, gpt2-tiny, gpt2-with-memoria-tiny; mom-hybrid-tiny and
+             gdn-hybrid-tiny, three layers of which the middle one has attention
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.
 )";

@@ -42,9 +42,10 @@ void LaunchCopyRows(Device& device, const TensorView& table, const TensorView& i
 
 // y[t] += table[positions[t]], one block per token.
 template <typename T>
-__global__ void AddRows(const T* table, int64_t count, const int64_t* positions, int dim,
-                        float* y) {
-  const int64_t position = positions[blockIdx.x];
+__global__ void AddRows(const T* table, int64_t count, const int64_t* positions, int64_t period,
+                        int dim, float* y) {
+  int64_t position = positions[blockIdx.x];
+  if (period > 0) position %= period;
   if (position < 0 || position >= count) return;
   const T* from = table + position * dim;
   float* to = y + int64_t{blockIdx.x} * dim;
@@ -56,7 +57,7 @@ void LaunchAddRows(Device& device, const AddPositionsArgs& args) {
   const int64_t tokens = args.positions.shape[0], dim = args.table.shape[1];
   if (tokens == 0) return;
   AddRows<T><<<tokens, ThreadsFor(dim), 0, device.stream()>>>(
-      args.table.as<const T>(), args.table.shape[0], args.positions.as<const int64_t>(),
+      args.table.as<const T>(), args.table.shape[0], args.positions.as<const int64_t>(), args.period,
       static_cast<int>(dim), args.y.as<float>());
   device.Check(cudaGetLastError(), "AddPositions");
 }
