@@ -29,8 +29,7 @@ void AddGains(const CommitEngramsArgs& args, const Engrams<Number>& engrams, int
       const Number* sums = args.sums.as<Number>(slot, layer);
       for (int head = 0; head < args.heads; ++head) weight += sums[head * room + i];
     }
-    const double gain =
-        weight / shares * engrams.fact(kEngramColumns) * args.rules.lifespan_scale;
+    const double gain = weight / shares * engrams.fact(kEngramColumns) * args.rules.lifespan_scale;
     Number& lifespan = engrams.lifespan(engrams.recalled()[i]);
     lifespan = static_cast<Number>(lifespan + static_cast<Number>(gain));
   }
@@ -351,13 +350,13 @@ void StoreEngramContextOnHost(const StoreEngramContextArgs& args) {
   });
 }
 
-#define MNEME_ENGRAMS_OF(Number)                                                 \
-  template class Engrams<Number>;                                                \
-  template void CommitEngramsOnHost<Number>(const CommitEngramsArgs&);           \
-  template void ReadEncoderOnHost<Number>(const ReadEncoderArgs&);               \
-  template void WriteEngramsOnHost<Number>(const WriteEngramsArgs&);             \
-  template void RetrieveEngramsOnHost<Number>(const RetrieveEngramsArgs&);       \
-  template void GatherEngramsOnHost<Number>(const GatherEngramsArgs&);           \
+#define MNEME_ENGRAMS_OF(Number)                                           \
+  template class Engrams<Number>;                                          \
+  template void CommitEngramsOnHost<Number>(const CommitEngramsArgs&);     \
+  template void ReadEncoderOnHost<Number>(const ReadEncoderArgs&);         \
+  template void WriteEngramsOnHost<Number>(const WriteEngramsArgs&);       \
+  template void RetrieveEngramsOnHost<Number>(const RetrieveEngramsArgs&); \
+  template void GatherEngramsOnHost<Number>(const GatherEngramsArgs&);     \
   template void StoreEngramContextOnHost<Number>(const StoreEngramContextArgs&);
 MNEME_ENGRAMS_OF(float)
 MNEME_ENGRAMS_OF(double)

@@ -78,15 +78,16 @@ absl::Status CheckStateDtype(const ModelConfig& config, const StateLayout& layou
 absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                    const Formats& formats) {
   BuiltNetwork built;
-  MNEME_ASSIGN_OR_RETURN(built.network, config.make_network({.weights = weights,
-                                                             .state = built.state_layout,
-                                                             .state_format = formats.state,
-                                                             .compute_dtype = formats.compute,
-                                                             .max_context = formats.max_context,
-                                                             .engram_capacity = formats.engram_capacity,
-                                                             .device = formats.device,
-                                                             .has_engrams = formats.has_engrams,
-                                                             .warnings = built.warnings}));
+  MNEME_ASSIGN_OR_RETURN(built.network,
+                         config.make_network({.weights = weights,
+                                              .state = built.state_layout,
+                                              .state_format = formats.state,
+                                              .compute_dtype = formats.compute,
+                                              .max_context = formats.max_context,
+                                              .engram_capacity = formats.engram_capacity,
+                                              .device = formats.device,
+                                              .has_engrams = formats.has_engrams,
+                                              .warnings = built.warnings}));
   MNEME_RETURN_IF_ERROR(CheckStateDtype(config, built.state_layout, formats.state.memory_dtype));
   return built;
 }

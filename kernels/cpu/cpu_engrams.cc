@@ -107,8 +107,7 @@ void CpuKernels::ScoreEngrams(const ScoreEngramsArgs& args) {
         mean[static_cast<size_t>(i)] = static_cast<float>(sum / args.rules.working);
       }
       std::vector<double> distances(working.size());
-      ops_.squared_distances(mean.data(), others.data(), args.rules.working, dim,
-                             distances.data());
+      ops_.squared_distances(mean.data(), others.data(), args.rules.working, dim, distances.data());
       for (const double distance : distances) spread += distance / args.rules.working;
       others = std::move(mean);
     }

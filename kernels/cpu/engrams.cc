@@ -74,10 +74,8 @@ void EngramAttention(const EngramAttentionArgs& args, int row, int head, int cou
   const int64_t heads = args.q.shape[1], dim = args.q.shape[2];
   const int slot = args.slots.as<int32_t>()[row];
   const int64_t pitch = heads * dim;
-  const float* const keys =
-      args.keys.as<float>(slot, 0) + args.first * pitch + head * dim;
-  const float* const values =
-      args.values.as<float>(slot, 0) + args.first * pitch + head * dim;
+  const float* const keys = args.keys.as<float>(slot, 0) + args.first * pitch + head * dim;
+  const float* const values = args.values.as<float>(slot, 0) + args.first * pitch + head * dim;
   float* const sums = args.sums.base == nullptr
                           ? nullptr
                           : args.sums.as<float>(slot, args.layer) + head * args.recalled;

@@ -106,8 +106,7 @@ void ReferenceKernels::ScoreEngrams(const ScoreEngramsArgs& args) {
     const Engrams<double> engrams(args.store, slot);
     const std::vector<int> working = engrams.OfType(EngramType::kWorking);
     for (int64_t i = 0; i <= capacity; ++i) {
-      const double* x =
-          i == capacity ? zeros.data() : engrams.vector(static_cast<int>(i));
+      const double* x = i == capacity ? zeros.data() : engrams.vector(static_cast<int>(i));
       if (i < capacity && engrams.type(static_cast<int>(i)) == EngramType::kFree) continue;
       std::vector<double> distances;
       for (const int w : working) distances.push_back(SquaredDistance(x, engrams.vector(w), dim));

@@ -7,6 +7,7 @@
 
 #include "models/blocks/residual_block.h"
 #include "models/families/gpt2_parts.h"
+#include "models/gpt2_tensors.h"
 #include "models/networks/language_model.h"
 
 namespace mneme {
@@ -27,7 +28,8 @@ NetworkMaker ReadGpt2(absl::string_view, ConfigReader& reader, ModelConfig& conf
             return MakeAttention(builder, own);
           },
       .feed_forward_norm = LayerNormOf("ln_2"),
-      .feed_forward = [mlp = keys.mlp](const LayerBuilder& builder) { return MakeMlp(builder, mlp); }};
+      .feed_forward =
+          [mlp = keys.mlp](const LayerBuilder& builder) { return MakeMlp(builder, mlp); }};
   LanguageModelParts parts = keys.stack.Parts();
   parts.info.positions = keys.positions;
   parts.block = [block](const LayerBuilder& builder) { return MakeResidualBlock(builder, block); };

@@ -73,16 +73,4 @@ Gpt2Keys ReadGpt2Keys(ConfigReader& reader, ModelConfig& config) {
   return keys;
 }
 
-NormTensor LayerNormOf(const std::string& name) {
-  return {.weight = name + ".weight", .kind = NormKind::kLayer, .bias = name + ".bias"};
-}
-
-void IgnoreMasks(const LayerBuilder& builder, std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    for (const char* mask : {".bias", ".masked_bias"}) {
-      builder.weights().Ignore(builder.Weight(absl::StrCat(name, mask)));
-    }
-  }
-}
-
 }  // namespace mneme

@@ -1,16 +1,11 @@
 // What GPT-2 and the models that grew from it share.
 #pragma once
 
-#include <initializer_list>
-#include <string>
-
 #include "base/config_reader.h"
 #include "models/families/stack_keys.h"
 #include "models/feed_forwards/mlp.h"
-#include "models/layer_builder.h"
 #include "models/mixers/attention.h"
 #include "models/model_config.h"
-#include "models/norm.h"
 
 namespace mneme {
 
@@ -23,11 +18,5 @@ struct Gpt2Keys {
 
 // All keys but those of the scale of scores.
 Gpt2Keys ReadGpt2Keys(ConfigReader& reader, ModelConfig& config);
-
-// "<name>.weight" and "<name>.bias".
-NormTensor LayerNormOf(const std::string& name);
-
-// Buffers of old files, which hold masks: of the modules `names` of a layer.
-void IgnoreMasks(const LayerBuilder& builder, std::initializer_list<const char*> names);
 
 }  // namespace mneme

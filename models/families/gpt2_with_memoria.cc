@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "models/families/gpt2_parts.h"
+#include "models/gpt2_tensors.h"
 #include "models/networks/memoria_model.h"
 
 namespace mneme {
@@ -18,8 +19,8 @@ void ReadProfile(ConfigReader& reader, EngramRules& rules) {
   enum Profile { kUpstream10, kUpstream11, kPaper };
   const int profile =
       ReadChoice(reader, "memoria_profile", {"upstream_1_0", "upstream_1_1", "paper"});
-  rules.score = profile == kUpstream11 ? EngramRules::Score::kNegSquare
-                                       : EngramRules::Score::kExpMean;
+  rules.score =
+      profile == kUpstream11 ? EngramRules::Score::kNegSquare : EngramRules::Score::kExpMean;
   rules.extra_seeds = rules.recalls_oldest = rules.null_candidate = rules.null_column =
       rules.deaths_last = profile != kPaper;
 }

@@ -60,9 +60,9 @@ absl::Status EngramMemory::TakeEncoder(const LayerBuilder& builder) {
   MNEME_ASSIGN_OR_RETURN(const std::vector<float> queries,
                          weights.Values(builder.Weight("abs.query_embeddings"), {1, working, dim},
                                         WeightInit::kNormal));
-  MNEME_ASSIGN_OR_RETURN(const std::vector<float> keys,
-                         weights.Values(builder.Weight("abs.key_transform.weight"), {dim, dim},
-                                        WeightInit::kNormal));
+  MNEME_ASSIGN_OR_RETURN(
+      const std::vector<float> keys,
+      weights.Values(builder.Weight("abs.key_transform.weight"), {dim, dim}, WeightInit::kNormal));
   MNEME_RETURN_IF_ERROR(
       weights.Values(builder.Weight("abs.key_transform.bias"), {dim}, WeightInit::kZeros).status());
   MNEME_ASSIGN_OR_RETURN(queries_, weights.Constant(Fold(queries, keys, dim)));
@@ -96,14 +96,12 @@ void EngramMemory::AddFields(const LayerBuilder& builder) {
   counts_ = of_slots("engrams.counts", DType::kU16, {capacity, capacity});
   recalled_ = layout.Add(
       {.name = "engrams.recalled", .dtype = DType::kI32, .shape = {1, rules.recalled()}});
-  facts_ =
-      layout.Add({.name = "engrams.facts", .dtype = DType::kI32, .shape = {1, kEngramFacts}});
+  facts_ = layout.Add({.name = "engrams.facts", .dtype = DType::kI32, .shape = {1, kEngramFacts}});
   weights_ = layout.Add({.name = "engrams.weights",
                          .dtype = number,
                          .shape = {config_.layers, config_.heads, rules.recalled()}});
   const auto of_encoder = [&](const char* name, Shape shape) {
-    return layout.Add(
-        {.name = name, .dtype = number, .shape = shape, .guard = StateGuard::kFed});
+    return layout.Add({.name = name, .dtype = number, .shape = shape, .guard = StateGuard::kFed});
   };
   if (config_.encodes) {
     largest_ = of_encoder("encoder.largest", {1, rules.working});

@@ -13,8 +13,8 @@ namespace mneme {
 
 struct EngramConfig {
   EngramRules rules;
-  int capacity = 0;  // of a store, at least rules.least_capacity()
-  int segment = 1;   // positions of one
+  int capacity = 0;           // of a store, at least rules.least_capacity()
+  int segment = 1;            // positions of one
   int layers = 1, heads = 1;  // that attend to engrams
   // Tokens become engrams through attention of learned queries; else each is one as it is.
   bool encodes = true;

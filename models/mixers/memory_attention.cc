@@ -17,18 +17,16 @@ absl::StatusOr<MemoryAttention> MemoryAttention::Make(const LayerBuilder& builde
   attention.layer_ = builder.layer;
   attention.heads_ = config.heads;
   attention.head_dim_ = dim / config.heads;
-  MNEME_ASSIGN_OR_RETURN(attention.query_,
-                         TakeProjection(builder, "memory_attention.q_attn", dim, dim, Bias::kAdded,
-                                        MatrixOrder::kInOut));
+  MNEME_ASSIGN_OR_RETURN(attention.query_, TakeProjection(builder, "memory_attention.q_attn", dim,
+                                                          dim, Bias::kAdded, MatrixOrder::kInOut));
   MNEME_ASSIGN_OR_RETURN(
       std::vector<Projection> parts,
       TakeProjectionParts(builder, "memory_attention.c_attn", std::array{dim, dim}, dim,
                           Bias::kAdded, MatrixOrder::kInOut));
   attention.key_ = std::move(parts[0]);
   attention.value_ = std::move(parts[1]);
-  MNEME_ASSIGN_OR_RETURN(attention.output_,
-                         TakeProjection(builder, "memory_attention.c_proj", dim, dim, Bias::kAdded,
-                                        MatrixOrder::kInOut));
+  MNEME_ASSIGN_OR_RETURN(attention.output_, TakeProjection(builder, "memory_attention.c_proj", dim,
+                                                           dim, Bias::kAdded, MatrixOrder::kInOut));
   StateField field = {.name = "engram_keys",
                       .dtype = builder.network.state_format.context_dtype,
                       .shape = {1, config.rules.attended(), config.heads, attention.head_dim_}};
@@ -76,10 +74,8 @@ void MemoryAttention::Forward(ForwardContext& ctx, const EngramMemory& memory, E
                            .out = ByHead(read, heads_)});
   const TensorView y = ctx.Temp(hidden.shape);
   Project(ctx.kernels(), {{.projection = output_, .x = read, .y = y}});
-  kernels.AddFrom({.x = y,
-                   .positions = ctx.row_index.token_positions,
-                   .first = config.segment,
-                   .y = hidden});
+  kernels.AddFrom(
+      {.x = y, .positions = ctx.row_index.token_positions, .first = config.segment, .y = hidden});
 }
 
 }  // namespace mneme

@@ -224,9 +224,9 @@ absl::StatusOr<PackedMatrix> TakeHead(const NetworkBuilder& builder,
   Weights& weights = builder.weights;
   const bool tied = !weights.Has(parts.head) || (parts.obeys_tied && parts.says_tied);
   if (tied) weights.Ignore(parts.head);
-  MNEME_ASSIGN_OR_RETURN(const PackedMatrix head,
-                         weights.Matrix(tied ? parts.embeddings : parts.head, parts.info.vocab,
-                                        parts.info.model_dim));
+  MNEME_ASSIGN_OR_RETURN(
+      const PackedMatrix head,
+      weights.Matrix(tied ? parts.embeddings : parts.head, parts.info.vocab, parts.info.model_dim));
   if (tied && !parts.says_tied) {
     builder.warnings.push_back(absl::StrCat(
         "there is no tensor \"", parts.head,

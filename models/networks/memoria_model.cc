@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/families/gpt2_parts.h"
 #include "models/feed_forward.h"
+#include "models/gpt2_tensors.h"
 #include "models/mixers/memory_attention.h"
 #include "models/sequence_mixer.h"
 
@@ -41,18 +41,17 @@ absl::StatusOr<int> CapacityOf(const NetworkBuilder& builder, const EngramRules&
   const int asked = builder.engram_capacity;
   const int capacity = asked > 0 ? asked : LikelyCapacity(rules);
   if (capacity > kMostEngrams) {
-    return absl::UnimplementedError(absl::StrCat(
-        "room for ", capacity, " engrams in a session (--engram-capacity",
-        asked > 0 ? "" : ", which follows from the model where it is not given",
-        "): counts are kept of at most ", kMostEngrams));
+    return absl::UnimplementedError(
+        absl::StrCat("room for ", capacity, " engrams in a session (--engram-capacity",
+                     asked > 0 ? "" : ", which follows from the model where it is not given",
+                     "): counts are kept of at most ", kMostEngrams));
   }
   if (capacity < rules.least_capacity()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("room for ", capacity,
-                     " engrams in a session (--engram-capacity): expected at least ",
-                     rules.least_capacity(),
-                     ", those of two segments (memoria_num_memories) and the short-term ones "
-                     "(memoria_stm_capacity)"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "room for ", capacity, " engrams in a session (--engram-capacity): expected at least ",
+        rules.least_capacity(),
+        ", those of two segments (memoria_num_memories) and the short-term ones "
+        "(memoria_stm_capacity)"));
   }
   return capacity;
 }
@@ -120,8 +119,7 @@ class MemoriaModel final : public Network {
     MNEME_ASSIGN_OR_RETURN(engrams.capacity, CapacityOf(builder, engrams.rules));
     info_.engrams = engrams.capacity;
     segment_ = engrams.segment;
-    MNEME_ASSIGN_OR_RETURN(embeddings_,
-                           weights.Table(model.embeddings, info_.vocab, model_dim));
+    MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));
     MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(model.positions, parts.positions, model_dim));
     LayerBuilder layer{.network = builder,
                        .vocab = info_.vocab,
@@ -144,10 +142,10 @@ class MemoriaModel final : public Network {
   absl::Status TakeLayer(const LayerBuilder& builder, const MemoriaModelParts& parts,
                          const EngramConfig& engrams) {
     MemoriaLayer layer;
-    for (const auto& [norm, name] : {std::pair(&layer.attention_norm, "ln_1"),
-                                     std::pair(&layer.working_norm, "ln_working_memory_attn"),
-                                     std::pair(&layer.recalled_norm, "ln_memory_attn"),
-                                     std::pair(&layer.mlp_norm, "ln_2")}) {
+    for (const auto& [norm, name] :
+         {std::pair(&layer.attention_norm, "ln_1"),
+          std::pair(&layer.working_norm, "ln_working_memory_attn"),
+          std::pair(&layer.recalled_norm, "ln_memory_attn"), std::pair(&layer.mlp_norm, "ln_2")}) {
       MNEME_ASSIGN_OR_RETURN(*norm, TakeNorm(builder.weights(), builder.prefix, LayerNormOf(name),
                                              builder.model_dim, builder.norm_eps));
     }

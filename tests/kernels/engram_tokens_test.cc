@@ -17,8 +17,8 @@
 namespace mneme {
 namespace {
 
-using testing::ElementsAre;
 using testing::Each;
+using testing::ElementsAre;
 
 class EngramTokensTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
@@ -72,7 +72,8 @@ std::vector<double> Encode(EngramKernels& kernels, Workbench& bench, const Encod
   SlabPool largest(bench, 2, 1, problem.working, number);
   SlabPool total(bench, 2, 1, problem.working, number);
   SlabPool sums(bench, 2, 1, problem.working * dim, number);
-  const TensorView q = problem.queries ? bench.Floats(queries, {problem.working, dim}) : TensorView{};
+  const TensorView q =
+      problem.queries ? bench.Floats(queries, {problem.working, dim}) : TensorView{};
   const auto rows_of = [&](int64_t begin, int64_t count) {
     return std::vector<double>(text.begin() + begin * dim, text.begin() + (begin + count) * dim);
   };
@@ -84,16 +85,15 @@ std::vector<double> Encode(EngramKernels& kernels, Workbench& bench, const Encod
     std::vector<double> h = rows_of(0, 2);
     const std::vector<double> own = rows_of(at, count);
     h.insert(h.end(), own.begin(), own.end());
-    kernels.EncodeTokens(
-        {.h = bench.Activations(h, {count + 2, dim}),
-         .queries = q,
-         .row_offsets = bench.Ints({0, 1, 2, static_cast<int>(count) + 2}),
-         .slots = bench.Ints({0, -1, 1}),
-         .positions = bench.Longs({at == 0 ? 0 : 1, 0, at}),
-         .segment = problem.segment,
-         .largest = problem.queries ? largest.view() : StateView{},
-         .total = problem.queries ? total.view() : StateView{},
-         .sums = sums.view()});
+    kernels.EncodeTokens({.h = bench.Activations(h, {count + 2, dim}),
+                          .queries = q,
+                          .row_offsets = bench.Ints({0, 1, 2, static_cast<int>(count) + 2}),
+                          .slots = bench.Ints({0, -1, 1}),
+                          .positions = bench.Longs({at == 0 ? 0 : 1, 0, at}),
+                          .segment = problem.segment,
+                          .largest = problem.queries ? largest.view() : StateView{},
+                          .total = problem.queries ? total.view() : StateView{},
+                          .sums = sums.view()});
     at += count;
   }
   const TensorView x = bench.NewActivations({2 * problem.working, dim});

@@ -32,9 +32,8 @@ class Session {
     const auto field = [&](DType dtype, int64_t memories, int64_t elements) {
       memory_.push_back(std::make_unique<std::vector<std::byte>>(
           static_cast<size_t>(memories * elements * SizeOf(dtype))));
-      return StateView{.base = memory_.back()->data(),
-                       .memory_bytes = elements * SizeOf(dtype),
-                       .dtype = dtype};
+      return StateView{
+          .base = memory_.back()->data(), .memory_bytes = elements * SizeOf(dtype), .dtype = dtype};
     };
     store_ = {.capacity = capacity,
               .dim = dim,
@@ -370,9 +369,9 @@ struct Setting {
   int working, recalled_short, recalled_long, short_term, lifespan, depth;
 };
 constexpr Setting kSettings[] = {
-    {4, 3, 3, 8, 3, 2},  {4, 3, 5, 16, 2, 3},  // engrams die as short-term ones
-    {5, 5, 5, 20, 5, 10}, {3, 2, 4, 5, 4, 1},  // 5 is no multiple of 3
-    {4, 8, 4, 8, 3, 2},                        // all short-term engrams are recalled
+    {4, 3, 3, 8, 3, 2},   {4, 3, 5, 16, 2, 3},  // engrams die as short-term ones
+    {5, 5, 5, 20, 5, 10}, {3, 2, 4, 5, 4, 1},   // 5 is no multiple of 3
+    {4, 8, 4, 8, 3, 2},                         // all short-term engrams are recalled
     {6, 2, 12, 12, 3, 4}, {4, 3, 3, 8, 3, 0}};
 
 EngramRules RulesOf(const Setting& setting, Profile profile) {
@@ -414,7 +413,7 @@ struct Events {
   std::vector<double> centre;
 };
 
-void ExpectSame(const Session& session, const PlainEngrams& plain) {
+void ExpectSame(const Session& session, const PlainEngrams& plain, bool compares_counts = true) {
   std::vector<uint32_t> births;
   std::vector<double> lifespans;
   std::vector<std::vector<int>> counts;
@@ -423,6 +422,7 @@ void ExpectSame(const Session& session, const PlainEngrams& plain) {
     births.push_back(engram.birth);
     types.push_back(engram.type);
     lifespans.push_back(engram.lifespan);
+    if (!compares_counts) continue;
     counts.emplace_back();
     for (const PlainEngrams::Engram& other : plain.engrams) {
       counts.back().push_back(engram.CountWith(other.birth));
@@ -436,7 +436,9 @@ void ExpectSame(const Session& session, const PlainEngrams& plain) {
   ASSERT_EQ(got, births);
   ASSERT_EQ(got_types, types);
   ASSERT_EQ(session.Lifespans(), lifespans);
-  ASSERT_EQ(session.Counts(), counts);
+  if (compares_counts) {
+    ASSERT_EQ(session.Counts(), counts);
+  }
 }
 
 // Returns whether all steps were the same.
@@ -447,16 +449,17 @@ bool RunBeside(Session& session, PlainEngrams& plain, const EngramRules& rules, 
   std::vector<double> weights;
   for (int segment = 1; segment <= steps; ++segment) {
     SCOPED_TRACE(testing::Message() << "segment " << segment);
+    const bool compares_counts = segment % 10 == 0 || segment == steps;
     if (before_step) before_step();
     session.Commit(segment, weights);
     if (segment > 1) plain.Commit(weights);
-    ExpectSame(session, plain);
+    ExpectSame(session, plain, compares_counts);
     const Vectors x = events.Engrams(rules.working, kDim);
     session.Write(segment, x);
     plain.Write(segment, x);
     session.Retrieve(segment);
     plain.Retrieve(segment);
-    ExpectSame(session, plain);
+    ExpectSame(session, plain, compares_counts);
     EXPECT_EQ(session.Recalled(), plain.recalled);
     EXPECT_EQ(session.fact(kEngramColumns), plain.columns);
     EXPECT_EQ(session.fact(kEngramsFound), plain.found);
@@ -464,7 +467,7 @@ bool RunBeside(Session& session, PlainEngrams& plain, const EngramRules& rules, 
     EXPECT_EQ(session.fact(kEngramNullRecalled), plain.null_recalled);
     EXPECT_EQ(session.fact(kEngramsEvicted), plain.evicted);
     for (const PlainEngrams::Engram& engram : plain.engrams) {
-      if (engram.type == EngramType::kWorking || segment % 10 != 0) continue;
+      if (engram.type == EngramType::kWorking || !compares_counts) continue;
       const double got = session.ScoreOf(engram.birth), want = plain.Score(engram.x);
       const bool exp_mean = rules.score == EngramRules::Score::kExpMean;
       EXPECT_NEAR(exp_mean ? std::exp(got) : got, want, 2e-5 * std::abs(want) + 1e-30);
@@ -487,7 +490,7 @@ TEST_P(EngramsTest, RandomSessionsAreThoseOfTheListThatIsCompacted) {
         SCOPED_TRACE(testing::Message() << "seed " << seed);
         Session session(*backend_, rules, 192, 6);
         PlainEngrams plain(rules, rounds());
-        if (!RunBeside(session, plain, rules, seed, random_ties ? kSteps : kSteps / 5)) return;
+        if (!RunBeside(session, plain, rules, seed, random_ties ? kSteps / 5 : kSteps)) return;
         EXPECT_EQ(plain.evicted, 0);
       }
     }
@@ -553,12 +556,9 @@ TEST_P(EngramsTest, AFullStoreEvictsAndKeepsItsPromises) {
 
 // exp(-500) is no number of f32; the nearer ones are still told from those farther away.
 TEST_P(EngramsTest, ScoresOfWhatIsFarAwayDoNotVanish) {
-  const EngramRules rules = WithProfile({.working = 1,
-                                         .short_term = 3,
-                                         .recalled_short = 1,
-                                         .depth = 1,
-                                         .lifespan = 4},
-                                        Profile::kPaper);
+  const EngramRules rules =
+      WithProfile({.working = 1, .short_term = 3, .recalled_short = 1, .depth = 1, .lifespan = 4},
+                  Profile::kPaper);
   Session session(*backend_, rules, 8, 1);
   session.Put(0, 0, EngramType::kShortTerm, {30}, 2);
   session.Put(1, 1, EngramType::kShortTerm, {-25}, 2);

@@ -69,10 +69,10 @@ class PlainEngrams {
 
   void Write(int segment, const std::vector<std::vector<double>>& x) {
     for (size_t w = 0; w < x.size(); ++w) {
-      engrams.push_back({.birth = static_cast<uint32_t>(
-                             static_cast<size_t>(segment - 1) * x.size() + w),
-                         .lifespan = rules_.lifespan,
-                         .x = x[w]});
+      engrams.push_back(
+          {.birth = static_cast<uint32_t>(static_cast<size_t>(segment - 1) * x.size() + w),
+           .lifespan = rules_.lifespan,
+           .x = x[w]});
     }
   }
 
@@ -167,9 +167,7 @@ class PlainEngrams {
     return &*std::find_if(engrams.begin(), engrams.end(),
                           [birth](const Engram& engram) { return engram.birth == birth; });
   }
-  int Count(EngramType type) const {
-    return static_cast<int>(Births(type).size());
-  }
+  int Count(EngramType type) const { return static_cast<int>(Births(type).size()); }
   std::vector<uint32_t> Births(EngramType type) const {
     std::vector<uint32_t> births;
     for (const Engram& engram : engrams) {

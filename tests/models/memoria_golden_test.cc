@@ -78,8 +78,7 @@ std::vector<std::string> Folders() {
 // Results are float32 in another order of sums; scores are sums over squares of those.
 constexpr double kBound = 1e-4;
 
-class MemoriaGoldenTest
-    : public testing::TestWithParam<std::tuple<std::string, BackendUnderTest>> {
+class MemoriaGoldenTest : public testing::TestWithParam<std::tuple<std::string, BackendUnderTest>> {
  protected:
   MemoriaGoldenTest() : results_(GoldenFolder(std::get<0>(GetParam()))) {
     const BackendUnderTest& under_test = std::get<1>(GetParam());

@@ -73,8 +73,7 @@ MemoriaState ReadMemoriaState(ModelDriver& driver, int slot) {
   for (size_t i = 0; i < capacity; ++i) {
     if (types[i] != 0) slots.push_back(i);
   }
-  std::sort(slots.begin(), slots.end(),
-            [&](size_t a, size_t b) { return births[a] < births[b]; });
+  std::sort(slots.begin(), slots.end(), [&](size_t a, size_t b) { return births[a] < births[b]; });
   MemoriaState state = {.facts = Elements<int32_t>(get("engrams.facts"))};
   for (const size_t i : slots) {
     const auto begin = vectors.begin() + static_cast<int64_t>(i * dim);

@@ -57,8 +57,8 @@ void LaunchAddRows(Device& device, const AddPositionsArgs& args) {
   const int64_t tokens = args.positions.shape[0], dim = args.table.shape[1];
   if (tokens == 0) return;
   AddRows<T><<<tokens, ThreadsFor(dim), 0, device.stream()>>>(
-      args.table.as<const T>(), args.table.shape[0], args.positions.as<const int64_t>(), args.period,
-      static_cast<int>(dim), args.y.as<float>());
+      args.table.as<const T>(), args.table.shape[0], args.positions.as<const int64_t>(),
+      args.period, static_cast<int>(dim), args.y.as<float>());
   device.Check(cudaGetLastError(), "AddPositions");
 }
 
