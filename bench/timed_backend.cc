@@ -51,6 +51,9 @@ class TimedBackend::TimedKernels final : public Kernels, public EngramKernels {
   void AddFrom(const AddFromArgs& args) override {
     Time("AddFrom", [&] { inner_.engrams()->AddFrom(args); });
   }
+  void PositionLayer(const PositionLayerArgs& args) override {
+    Time("PositionLayer", [&] { inner_.PositionLayer(args); });
+  }
   void GatherRows(const GatherRowsArgs& args) override {
     Time("GatherRows", [&] { inner_.GatherRows(args); });
   }
@@ -147,6 +150,24 @@ class TimedBackend::TimedKernels final : public Kernels, public EngramKernels {
   void CutRows(const CutRowsArgs& args) override {
     Time("CutRows", [&] { inner_.CutRows(args); });
   }
+  void ExpandRows(const ExpandRowsArgs& args) override {
+    Time("ExpandRows", [&] { inner_.ExpandRows(args); });
+  }
+  void ExpandStreams(const ExpandStreamsArgs& args) override {
+    Time("ExpandStreams", [&] { inner_.ExpandStreams(args); });
+  }
+  void ReadStreams(const ReadStreamsArgs& args) override {
+    Time("ReadStreams", [&] { inner_.ReadStreams(args); });
+  }
+  void WriteStreams(const WriteStreamsArgs& args) override {
+    Time("WriteStreams", [&] { inner_.WriteStreams(args); });
+  }
+  void SumStreams(const SumStreamsArgs& args) override {
+    Time("SumStreams", [&] { inner_.SumStreams(args); });
+  }
+  void MixViews(const MixViewsArgs& args) override {
+    Time("MixViews", [&] { inner_.MixViews(args); });
+  }
   void NeuralMemory(const NeuralMemoryArgs& args) override {
     Time("NeuralMemory", [&] { inner_.NeuralMemory(args); });
   }
@@ -155,6 +176,12 @@ class TimedBackend::TimedKernels final : public Kernels, public EngramKernels {
   }
   void ChunkMean(const ChunkMeanArgs& args) override {
     Time("ChunkMean", [&] { inner_.ChunkMean(args); });
+  }
+  void ChunkPool(const ChunkPoolArgs& args) override {
+    Time("ChunkPool", [&] { inner_.ChunkPool(args); });
+  }
+  void Surprise(const SurpriseArgs& args) override {
+    Time("Surprise", [&] { inner_.Surprise(args); });
   }
   void Attention(const AttentionArgs& args) override {
     Time("Attention", [&] { inner_.Attention(args); });

@@ -45,6 +45,9 @@ void CompleteLast(const Generation& g, const Session* session, const absl::Statu
   last.is_last = true;
   last.status = status;
   last.usage = g.usage;
+  if (g.request.surprise && g.surprised_tokens > 0) {
+    last.usage.surprise = g.surprise_sum / static_cast<double>(g.surprised_tokens);
+  }
   last.seed = g.seed;
   last.timings.queue = (g.is_admitted() ? g.admitted : now) - g.submitted;
   if (g.is_admitted()) {
@@ -113,6 +116,12 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
   session.pending_token.reset();  // it was the first one fed
   g.usage.fed_tokens += static_cast<int64_t>(fed.size());
   choice.last_run = pipeline_.steps();
+  const SurpriseCounter::Row surprise =
+      surprise_.Count(pipeline_.result().surprise, plan.row_offsets[row], plan.row_offsets[row + 1],
+                      plan.positions[row]);
+  if (surprise.divergence.has_value()) return FailForDivergence(g, *surprise.divergence);
+  g.surprise_sum += surprise.sum;
+  g.surprised_tokens += surprise.tokens;
 
   if (choice.cursor < g.feed_tokens()) {
     const int64_t begin = choice.cursor;
@@ -244,11 +253,27 @@ void EngineLoop::EndUnsampled(Generation& g) {
 // The model said nothing that can be served. What it remembers is most likely no better, so the
 // session goes, as after a failed step; the engine and the step's other rows are sound.
 void EngineLoop::FailForLogits(Generation& g, const Choice& choice) {
+  FailSpoilt(g, WithReason(absl::InternalError(
+                               absl::StrCat("non-finite logits after ", choice.session->fed_tokens,
+                                            " tokens: there is no token to draw or score")),
+                           kReasonStepFailed));
+}
+
+// The memory's own training made it useless, which is the weights' doing, or the prompt's. Nothing
+// else holds any of it.
+void EngineLoop::FailForDivergence(Generation& g, const SurpriseCounter::Row::Divergence& where) {
+  const bool keeps = g.named() && g.choices[0].session != nullptr;
+  FailSpoilt(
+      g, WithPosition(WithReason(absl::InternalError(absl::StrCat(
+                                     "the memory of layer ", where.layer, " diverged at position ",
+                                     where.position, ": training it made it non-finite",
+                                     keeps ? "; the session has ended" : "")),
+                                 kReasonMemoryDiverged),
+                      where.position));
+}
+
+void EngineLoop::FailSpoilt(Generation& g, const absl::Status& failure) {
   g.spoilt = true;
-  const absl::Status failure = WithReason(
-      absl::InternalError(absl::StrCat("non-finite logits after ", choice.session->fed_tokens,
-                                       " tokens: there is no token to draw or score")),
-      kReasonStepFailed);
   LogFields("request_failed")
       .Message(failure.message())
       .Add("id", absl::CHexEscape(g.request.id))

@@ -35,6 +35,7 @@
 #include "engine/state_pool.h"
 #include "engine/step_pipeline.h"
 #include "engine/stream_notifier.h"
+#include "engine/surprise_counter.h"
 #include "engine/throughput_log.h"
 #include "engine/token_stream.h"
 #include "models/model.h"
@@ -147,6 +148,8 @@ class EngineLoop {
   void ShowPrompt(Generation& generation, int logit_row, int64_t begin, int64_t end);
   void EndUnsampled(Generation& generation);
   void FailForLogits(Generation& generation, const Choice& choice);
+  void FailForDivergence(Generation& generation, const SurpriseCounter::Row::Divergence& where);
+  void FailSpoilt(Generation& generation, const absl::Status& failure);
   void EndWithNothingLeft(Generation& generation, const Choice& choice);
   void FailRows(const StepPlan& plan, const absl::Status& error);
   void End(Generation& generation, const absl::Status& status, TokenEvent last = {});
@@ -180,6 +183,7 @@ class EngineLoop {
 
   // Below: loop thread only.
   StepPipeline pipeline_;
+  SurpriseCounter surprise_;
   SessionManager sessions_;
   AdmissionQueue queue_;
   IdempotencyTable keys_;

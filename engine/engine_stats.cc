@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
@@ -36,11 +37,21 @@ void EngineStats::Reject(const absl::Status& status) {
   rejected_reason[at - std::begin(kRejectReasons)].Add();
 }
 
+std::string LayerGroups::Name(int group) const {
+  return absl::StrCat(first_layer(group), "-", first_layer(group + 1) - 1);
+}
+
 void RoutingCounts::Resize(int layers, int memories) {
-  layers_ = layers;
-  groups_ = memories > 0 ? std::min(layers, kMaxGroups) : 0;
+  if (memories > 0) groups_ = LayerGroups(layers);
   memories_ = memories;
-  counts_ = std::vector<Counter>(static_cast<size_t>(groups_) * memories_);
+  counts_ = std::vector<Counter>(static_cast<size_t>(groups_.count()) * memories_);
+}
+
+void TrainingStats::Resize(int layers, std::span<const TrainedLayer> trained) {
+  if (trained.empty()) return;
+  groups = LayerGroups(layers);
+  for (int group = 0; group < groups.count(); ++group) at.emplace_back();
+  for (const TrainedLayer& layer : trained) ++at[groups.Of(layer.layer)].layers;
 }
 
 }  // namespace mneme

@@ -2,15 +2,19 @@
 // others.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "engine/counters.h"
 #include "engine/request.h"
+#include "models/trained_layer.h"
 
 namespace mneme {
 
@@ -33,36 +37,70 @@ inline constexpr int kResumeOutcomes = 3;
 enum class SessionEnd {
   kDeleted,  // by a client
   kExpired,  // idle for too long
-  kSpoilt,   // a step or its logits failed
+  kSpoilt,   // a step or its logits failed, or its memory diverged
   kUnborn,   // the request that was to begin it ended before anything was fed
 };
 inline constexpr int kSessionEnds = 4;
 
-// How many tokens went to which memory. Layers are taken together in groups, so that a deep model
-// has no more series than a shallow one.
+// Layers taken together, so that a deep model has no more series than a shallow one.
+class LayerGroups {
+ public:
+  static constexpr int kMost = 4;
+
+  LayerGroups() = default;  // none
+  explicit LayerGroups(int layers) : layers_(layers), count_(std::min(layers, kMost)) {}
+
+  int count() const { return count_; }
+  int Of(int layer) const { return layer * count_ / layers_; }
+  // "0-5": first and last layer of a group.
+  std::string Name(int group) const;
+
+ private:
+  // For count(), one behind the last layer.
+  int first_layer(int group) const { return (group * layers_ + count_ - 1) / count_; }
+
+  int layers_ = 0, count_ = 0;
+};
+
+// How many tokens went to which memory.
 class RoutingCounts {
  public:
-  static constexpr int kMaxGroups = 4;
-
   // Once, before others read.
   void Resize(int layers, int memories);
   void Add(int layer, int memory, int64_t tokens) {
-    counts_[GroupOf(layer) * memories_ + memory].Add(tokens);
+    counts_[groups_.Of(layer) * memories_ + memory].Add(tokens);
   }
 
-  int groups() const { return groups_; }
+  const LayerGroups& groups() const { return groups_; }
   int memories() const { return memories_; }
-  // The first layer of `group`; for groups(), one behind the last layer.
-  int first_layer(int group) const { return (group * layers_ + groups_ - 1) / groups_; }
   int64_t tokens(int group, int memory) const {
     return counts_[group * memories_ + memory].value();
   }
 
  private:
-  int GroupOf(int layer) const { return layer * groups_ / layers_; }
-
-  int layers_ = 0, groups_ = 0, memories_ = 0;
+  LayerGroups groups_;
+  int memories_ = 0;
   std::vector<Counter> counts_;  // [groups, memories]
+};
+
+// What memories that are trained at test time say of it.
+struct TrainingStats {
+  struct Group {
+    static std::vector<double> Bounds() {
+      return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
+              2.5,   5,      10,    25,   50,    100,  250, 500,  1000};
+    }
+    Histogram surprise{Bounds()};  // of each token: the mean over the group's layers
+    Counter steps;                 // of the group's layers, heads together
+    int layers = 0;                // that are trained
+  };
+
+  // Once, before others read.
+  void Resize(int layers, std::span<const TrainedLayer> trained);
+
+  LayerGroups groups;
+  std::deque<Group> at;  // by group; those without a trained layer are never counted in
+  Counter divergences;   // requests that ended by one
 };
 
 struct EngineStats {
@@ -122,6 +160,7 @@ struct EngineStats {
   Counter weight_bytes;     // all weights once a step
   Counter slab_copy_bytes;  // new sessions and forks: exact
   RoutingCounts routing;    // empty for models without a router; see RoutingCounter
+  TrainingStats training;   // empty for models whose memories are not trained
 
   // Requests.
   Histogram queue_seconds{WaitBounds()};              // submitted -> running

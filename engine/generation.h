@@ -69,6 +69,9 @@ struct Generation {
   bool claims_session = false;  // SessionManager::Claim
   bool created_session = false;
   bool spoilt = false;  // a step that fed choice 0 failed, or its logits were not finite
+  // Of the tokens fed, by memories that are trained: sum of their surprise, and how many they are.
+  double surprise_sum = 0;
+  int64_t surprised_tokens = 0;
   Sampler sampler;
   int64_t shown_prompt = 0;  // tokens of `feed` that were sent to the client, or skipped
   int unfinished = 0;        // choices

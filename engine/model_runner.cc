@@ -69,6 +69,14 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
   MNEME_ASSIGN_OR_RETURN(
       runner->workspace_,
       Workspace::Create(backend, std::max<int64_t>(runner->workspace_bytes_, 64)));
+  if (const auto trained = static_cast<int64_t>(model.info().trained.size()); trained > 0) {
+    MNEME_ASSIGN_OR_RETURN(runner->surprise_,
+                           Tensor::Allocate(backend, DType::kF32, {trained, limits.tokens}));
+    for (Buffer& copy : runner->surprises_) {
+      MNEME_ASSIGN_OR_RETURN(copy,
+                             Buffer::AllocatePinned(backend, runner->surprise_.view().bytes()));
+    }
+  }
   if (const std::vector<int32_t>& banned = runner->limits_.banned_tokens; !banned.empty()) {
     MNEME_ASSIGN_OR_RETURN(
         runner->banned_tokens_,
@@ -87,19 +95,25 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
 absl::Status ModelRunner::CaptureGraphs() {
   // Padding rows alone: no slab is read or written.
   const StepPlan nothing;
-  for (const int rows : GraphRows(std::min({limits_.rows, limits_.tokens, limits_.logit_rows}))) {
-    WriteInputs(nothing, /*padding=*/rows);
+  const auto capture = [this]() -> absl::StatusOr<std::unique_ptr<Backend::Graph>> {
     // Once for real: libraries choose their algorithms and scratch memory grows to its size.
     Upload();
     Launch(/*routing=*/nullptr);
     MNEME_RETURN_IF_ERROR(backend_.Synchronize());
-    MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph,
-                           backend_.Capture([this] { Launch(/*routing=*/nullptr); }));
-    graphs_.emplace_back(rows, std::move(graph));
+    return backend_.Capture([this] { Launch(/*routing=*/nullptr); });
+  };
+  for (const int rows : GraphRows(std::min({limits_.rows, limits_.tokens, limits_.logit_rows}))) {
+    WriteInputs(nothing, /*padding=*/rows);
+    MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph, capture());
+    graphs_.push_back({.rows = rows, .plain = std::move(graph), .inserting = nullptr});
+    if (!model_.info().inserted.exist()) continue;
+    // Room for positions in front of every token.
+    batch_.inserted = rows * static_cast<int>(model_.info().inserted.count);
+    MNEME_ASSIGN_OR_RETURN(graphs_.back().inserting, capture());
   }
   LOG(INFO) << "recorded " << graphs_.size() << " graphs of decode steps, of "
-            << graphs_.front().second->nodes() << " nodes for 1 row and "
-            << graphs_.back().second->nodes() << " for " << graphs_.back().first;
+            << graphs_.front().plain->nodes() << " nodes for 1 row and "
+            << graphs_.back().plain->nodes() << " for " << graphs_.back().rows;
   return absl::OkStatus();
 }
 
@@ -141,7 +155,8 @@ void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
   batch_ = {.tokens = tokens + padding,
             .rows = rows + padding,
             .longest_row = longest,
-            .longer_rows = longer};
+            .longer_rows = longer,
+            .inserted = InsertedBy(plan)};
   batch_.token_ids = append(plan.token_ids, padding, [](int) { return 0; });
   batch_.row_offsets = append(plan.row_offsets, padding, [&](int i) { return tokens + i + 1; });
   batch_.slots = append(plan.slots, padding, [](int) { return -1; });
@@ -155,21 +170,32 @@ void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
   input_bytes_ = end;
 }
 
+int ModelRunner::InsertedBy(const StepPlan& plan) const {
+  int64_t inserted = 0;
+  for (int row = 0; row < plan.rows(); ++row) {
+    if (plan.slots[row] < 0) continue;
+    const int64_t first = plan.positions[row];
+    inserted += model_.info().inserted.Between(
+        first, first + plan.row_offsets[row + 1] - plan.row_offsets[row]);
+  }
+  return static_cast<int>(inserted);
+}
+
 // For a number of rows that it has not met, a library may look for an algorithm, and load it, for
 // milliseconds: the logits of a step without a graph are made for as many as a graph has.
 int ModelRunner::KnownLogitRows(const StepPlan& plan) const {
   const auto graph = GraphOf(plan.logit_rows());
-  return plan.logit_rows() == 0 || graph == graphs_.end() ? plan.logit_rows() : graph->first;
+  return plan.logit_rows() == 0 || graph == graphs_.end() ? plan.logit_rows() : graph->rows;
 }
 
 ModelRunner::Graphs::const_iterator ModelRunner::GraphOf(int rows) const {
   return std::find_if(graphs_.begin(), graphs_.end(),
-                      [rows](const auto& entry) { return entry.first >= rows; });
+                      [rows](const DecodeGraph& graph) { return graph.rows >= rows; });
 }
 
 int64_t ModelRunner::graph_nodes(int rows) const {
   const auto graph = GraphOf(rows);
-  return graph == graphs_.end() ? 0 : graph->second->nodes();
+  return graph == graphs_.end() ? 0 : graph->plain->nodes();
 }
 
 ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
@@ -179,6 +205,8 @@ ForwardContext ModelRunner::MakeContext(RoutingObserver* routing) {
           .slabs = {pool_.slabs(), pool_.slab_bytes()},
           .contexts = pool_.contexts(),
           .routing = routing,
+          .surprise = {.values = Surprise()},
+          .observer = observer_,
           .decode = &decode_};
 }
 
@@ -199,6 +227,24 @@ TensorView ModelRunner::Logits(int rows) const {
   return {logits_.view().data, backend_.activation_dtype(), {rows, model_.info().vocab}};
 }
 
+TensorView ModelRunner::Surprise() const {
+  TensorView values = surprise_.view();
+  if (!values.empty()) values.shape = {values.shape[0], batch_.tokens};
+  return values;
+}
+
+// In front of the draws: whoever has those has this.
+void ModelRunner::BeginSurprise(StepSurprise& result) {
+  const TensorView values = Surprise();
+  if (values.empty()) return;
+  surprise_turn_ = 1 - surprise_turn_;
+  std::byte* const copy = surprises_[static_cast<size_t>(surprise_turn_)].data();
+  backend_.CopyToPinned(copy, values.data, values.bytes());
+  result = {.values = std::span(reinterpret_cast<const float*>(copy),
+                                static_cast<size_t>(values.shape.elements())),
+            .tokens = values.shape[1]};
+}
+
 absl::Status ModelRunner::Forward(const StepPlan& plan, RoutingObserver* routing) {
   Begin(plan, routing);
   return backend_.Synchronize();
@@ -213,8 +259,9 @@ void ModelRunner::Begin(const StepPlan& plan, RoutingObserver* routing) {
   has_next_inputs_ = false;
   const bool replays = Replays(plan, routing);
   const auto graph = GraphOf(plan.rows());
-  graph_ = replays ? graph->second.get() : nullptr;
-  WriteInputs(plan, /*padding=*/replays ? graph->first - plan.rows() : 0);
+  graph_ = replays ? &*graph : nullptr;
+  WriteInputs(plan, /*padding=*/replays ? graph->rows - plan.rows() : 0);
+  next_positions_ = plan.positions;
   Upload();
   Run(routing);
 }
@@ -225,18 +272,25 @@ bool ModelRunner::DecodesOnly(const StepPlan& plan) {
 }
 
 bool ModelRunner::Replays(const StepPlan& plan, const RoutingObserver* routing) const {
-  return routing == nullptr && DecodesOnly(plan) && GraphOf(plan.rows()) != graphs_.end();
+  return routing == nullptr && observer_ == nullptr && DecodesOnly(plan) &&
+         GraphOf(plan.rows()) != graphs_.end();
 }
 
 void ModelRunner::BeginNext() {
   CHECK(has_next_inputs_);
   has_next_inputs_ = false;
+  // Those of rows that turned into padding meanwhile are counted, too.
+  batch_.inserted = 0;
+  for (int64_t& position : next_positions_) {
+    ++position;
+    batch_.inserted += static_cast<int>(model_.info().inserted.Between(position, position + 1));
+  }
   Run(/*routing=*/nullptr);
 }
 
 void ModelRunner::Run(RoutingObserver* routing) {
   if (routing == nullptr && graph_ != nullptr) {
-    graph_->Replay();
+    (batch_.inserted > 0 ? graph_->inserting : graph_->plain)->Replay();
   } else {
     Launch(routing);
   }
@@ -250,6 +304,7 @@ absl::Status ModelRunner::Sample(const SamplingBatch& batch, StepResult& result)
 void ModelRunner::BeginSample(const SamplingBatch& batch, StepResult& result) {
   CHECK_EQ(batch.rows.size(), logit_rows_);
   const size_t rows = batch.rows.size();
+  BeginSurprise(result.surprise);
   result.top_columns = batch.max_top_logprobs;
   result.tokens.resize(rows);
   result.logprobs.resize(rows);

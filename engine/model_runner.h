@@ -18,6 +18,7 @@
 //   status = (*runner)->ReadLogits(logits);     // [tokens, vocab]
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -46,13 +47,25 @@ struct RunnerLimits {
   std::vector<int32_t> banned_tokens;
 };
 
-// The outputs of Kernels::Sample, an element for each logit row of the plan.
+// How surprising trained memories found each token of a step, padding behind them.
+struct StepSurprise {
+  // [ModelInfo::trained, tokens], NaN where a memory diverged (SurpriseArgs); empty where no memory
+  // is trained. There until results of the step after the next are begun.
+  std::span<const float> values;
+  int64_t tokens = 0;
+
+  float Of(int trained, int token) const { return values[trained * tokens + token]; }
+};
+
+// The outputs of Kernels::Sample, an element for each logit row of the plan; and what memories say
+// of its tokens.
 struct StepResult {
   std::vector<int32_t> tokens;  // kNoLogits, kNothingLeft: none could be drawn
   std::vector<float> logprobs;  // NaN where not asked for, or where the logits have no softmax
   int top_columns = 0;
   std::vector<int32_t> top_tokens;  // [logit_rows, top_columns]
   std::vector<float> top_logprobs;
+  StepSurprise surprise;
 };
 
 // Driven by one thread, the backend's. Backend, model and pool must outlive it. After an error the
@@ -85,6 +98,9 @@ class ModelRunner {
   // the two calls.
   void BeginNext();
 
+  // Has `observer` look on in every step that begins from now on; null ends it.
+  void set_observer(LayerObserver* observer) { observer_ = observer; }
+
   // Copies the logits of the last Forward, widened or rounded to f32.
   //   out  [logit_rows, vocab]
   absl::Status ReadLogits(std::span<float> out);
@@ -105,10 +121,18 @@ class ModelRunner {
   // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
+  // Of decode steps of so many rows. Where the model inserts positions, a step in which it does so
+  // has a graph with room for them.
+  struct DecodeGraph {
+    int rows = 0;
+    std::unique_ptr<Backend::Graph> plain, inserting;
+  };
   // Sorted by row count; empty where the backend records none.
-  using Graphs = std::vector<std::pair<int, std::unique_ptr<Backend::Graph>>>;
+  using Graphs = std::vector<DecodeGraph>;
   // The first one for so many rows or more.
   Graphs::const_iterator GraphOf(int rows) const;
+  // StepBatch::inserted.
+  int InsertedBy(const StepPlan& plan) const;
   // How many rows of logits a step without padding rows makes.
   int KnownLogitRows(const StepPlan& plan) const;
   // Puts the plan's arrays into pinned_, with `padding` rows of one token and its logits each
@@ -122,6 +146,10 @@ class ModelRunner {
   // The same by the last step's graph, if it had one.
   void Run(RoutingObserver* routing);
   TensorView Logits(int rows) const;
+  // Where the memories write in the step that was written last; empty if none is trained.
+  TensorView Surprise() const;
+  // Launches the copy of that to the host.
+  void BeginSurprise(StepSurprise& result);
 
   Backend& backend_;
   const Model& model_;
@@ -139,10 +167,15 @@ class ModelRunner {
   Tensor banned_tokens_;  // i32, empty without any
   TensorView logit_tokens_;
   Tensor logits_;                    // [limits.logit_rows, vocab] act
-  int logit_rows_ = 0;               // of the last Forward
-  bool decodes_only_ = false;        // the last step
-  bool has_next_inputs_ = false;     // inputs_ holds what BeginNext() feeds
-  Backend::Graph* graph_ = nullptr;  // of the last step; null: it was launched kernel by kernel
+  Tensor surprise_;                  // [ModelInfo::trained, limits.tokens] f32, or empty
+  std::array<Buffer, 2> surprises_;  // pinned copies of it, in turns
+  int surprise_turn_ = 0;
+  LayerObserver* observer_ = nullptr;
+  int logit_rows_ = 0;                   // of the last Forward
+  bool decodes_only_ = false;            // the last step
+  bool has_next_inputs_ = false;         // inputs_ holds what BeginNext() feeds
+  const DecodeGraph* graph_ = nullptr;   // of the last step; null: it was launched kernel by kernel
+  std::vector<int64_t> next_positions_;  // of the last step's rows
   Graphs graphs_;
 };
 

@@ -89,6 +89,9 @@ struct Usage {
   // Cached ones: in the session's memory when the request began, and not fed again.
   int64_t resumed_tokens = 0;
   int64_t fed_tokens = 0;  // that went through the model for this request, all choices
+  // The mean loss of memories that are trained while they read, over tokens fed and layers. If
+  // asked for, in the last event of a request that fed any.
+  std::optional<double> surprise;
 };
 
 // Where a request came from, for logs; the engine only hands it on.
@@ -125,6 +128,7 @@ struct Request {
   int prompt_logprobs = -1;  // the same for the prompt's tokens
   bool echo = false;         // the prompt's text and tokens come first in the stream
   bool skip_special_tokens = true;
+  bool surprise = false;  // Usage::surprise is wanted; the model's memories are trained
 
   // Retries. A request whose session is elsewhere than expected is refused with the position
   // (ABORTED). A repeated idempotency key never feeds the prompt again: a finished request is

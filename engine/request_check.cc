@@ -143,6 +143,10 @@ absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds
   if (r.prompt_logprobs != -1) {
     MNEME_RETURN_IF_ERROR(CheckLogprobs("response.prompt_logprobs", r.prompt_logprobs));
   }
+  if (r.surprise && !bounds.has_surprise) {
+    return FieldError("response.surprise",
+                      "is true, expected false: no memory of this model is trained as it reads");
+  }
   if (r.expected_position.has_value() && *r.expected_position < 0) {
     return FieldError("expected_position",
                       absl::StrCat("is ", *r.expected_position, ", expected at least 0"));
@@ -166,7 +170,7 @@ uint64_t RequestDigest(const Request& request) {
                    seed.has_value(), seed.value_or(0)),
       absl::HashOf(r.stop.max_tokens, r.stop.min_tokens, r.stop.ignore_eos, r.stop.stop_token_ids,
                    r.stop.stop_strings, r.stop.include_stop_in_output),
-      absl::HashOf(r.n, r.logprobs, r.prompt_logprobs, r.echo, r.skip_special_tokens,
+      absl::HashOf(r.n, r.logprobs, r.prompt_logprobs, r.echo, r.skip_special_tokens, r.surprise,
                    r.expected_position.value_or(-1)));
 }
 

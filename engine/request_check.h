@@ -27,6 +27,7 @@ struct RequestBounds {
   int max_sessions = 0;        // slabs there are
   int max_request_tokens = 0;  // 0: none
   int max_prompt_tokens = 0;   // 0: none
+  bool has_surprise = false;   // memories that are trained
   std::span<const int32_t> end_tokens;
 };
 

@@ -40,6 +40,9 @@ inline constexpr char kReasonHistory[] = "HISTORY_MISMATCH";
 // `position` says how many bytes (conversation_digest.h).
 inline constexpr char kReasonHistoryCut[] = "HISTORY_ENDS_INSIDE_TOKEN";
 inline constexpr char kReasonStepFailed[] = "STEP_FAILED";
+// A memory that is trained while it reads is no longer finite; the payload `position` says since
+// which token.
+inline constexpr char kReasonMemoryDiverged[] = "MEMORY_DIVERGED";
 
 // INVALID_ARGUMENT for one field of a request. The message is the field and `fault`, which should
 // tell value and range: FieldError("sampling.top_p", "is 7, expected more than 0, at most 1").

@@ -98,6 +98,10 @@ class Backend {
   virtual void CopyFromPinned(void* dst, const void* src, int64_t bytes) {
     CopyFromHost(dst, src, bytes);
   }
+  // To pinned memory, which is not to be read until work queued behind the copy is done.
+  virtual void CopyToPinned(void* dst, const void* src, int64_t bytes) {
+    CopyToHost(dst, src, bytes);
+  }
   virtual void Copy(void* dst, const void* src, int64_t bytes) = 0;
   // `count` pieces of `bytes`, which begin so many bytes apart.
   virtual void CopyPieces(void* dst, int64_t dst_stride, const void* src, int64_t src_stride,

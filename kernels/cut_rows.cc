@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+
 namespace mneme {
 
 void CutRowsOnHost(const CutRowsArgs& args) {
@@ -35,6 +37,40 @@ void CutRowsOnHost(const CutRowsArgs& args) {
   args.part_slots.as<int32_t>()[rows] = -1;
   args.part_positions.as<int64_t>()[rows] = 0;
   std::fill(part_tokens + count, part_tokens + room, 0);
+}
+
+void ExpandRowsOnHost(const ExpandRowsArgs& args) {
+  const int64_t rows = args.slots.shape[0], room = args.sources.shape[0];
+  const int64_t picks = args.picks.shape[0];
+  const int32_t* offsets = args.row_offsets.as<int32_t>();
+  auto* const wide_offsets = args.wide_offsets.as<int32_t>();
+  auto* const sources = args.sources.as<int32_t>();
+  int32_t count = 0;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int32_t slot = args.slots.as<int32_t>()[row];
+    const bool padding = slot < 0;
+    const int64_t first = padding ? 0 : args.positions.as<int64_t>()[row];
+    wide_offsets[row] = count;
+    args.wide_slots.as<int32_t>()[row] = slot;
+    args.wide_positions.as<int64_t>()[row] = args.inserted.Of(first);
+    for (int32_t token = offsets[row]; token < offsets[row + 1]; ++token) {
+      const int64_t n = first + token - offsets[row];
+      const int64_t inserted = padding ? 0 : args.inserted.Between(n, n + 1);
+      for (int64_t j = 0; j < inserted; ++j) {
+        sources[count++] = static_cast<int32_t>(args.tokens + j);
+      }
+      for (int64_t i = 0; i < picks; ++i) {
+        if (args.picks.as<int32_t>()[i] == token) args.wide_picks.as<int32_t>()[i] = count;
+      }
+      sources[count++] = token;
+    }
+  }
+  CHECK_LE(count, room) << "positions of the step";
+  wide_offsets[rows] = count;
+  wide_offsets[rows + 1] = static_cast<int32_t>(room);
+  args.wide_slots.as<int32_t>()[rows] = -1;
+  args.wide_positions.as<int64_t>()[rows] = 0;
+  std::fill(sources + count, sources + room, 0);
 }
 
 }  // namespace mneme

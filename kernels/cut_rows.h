@@ -1,4 +1,4 @@
-// CutRows for backends whose memory the host reads: one loop over the rows.
+// CutRows and ExpandRows for backends whose memory the host reads: one loop over the rows.
 #pragma once
 
 #include "kernels/ops/routing.h"
@@ -6,5 +6,6 @@
 namespace mneme {
 
 void CutRowsOnHost(const CutRowsArgs& args);
+void ExpandRowsOnHost(const ExpandRowsArgs& args);
 
 }  // namespace mneme

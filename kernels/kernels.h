@@ -25,6 +25,7 @@
 #include "kernels/ops/engrams.h"
 #include "kernels/ops/matrix_memory.h"
 #include "kernels/ops/neural_memory.h"
+#include "kernels/ops/residual_streams.h"
 #include "kernels/ops/routing.h"
 #include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
@@ -39,6 +40,7 @@ class Kernels : public DenseKernels,
                 public ScanKernels,
                 public AttentionKernels,
                 public NeuralMemoryKernels,
+                public ResidualStreamKernels,
                 public SamplingKernels {
  public:
   // Operations on engrams; null on devices that have none (Backend::has_engrams).

@@ -39,6 +39,7 @@ constexpr Architecture kArchitectures[] = {
     {"mamba2", ReadMamba2},
     {"samba", ReadSamba},
     {"titans", ReadTitans},
+    {"titans_mac_lucidrains", ReadTitansPytorch},
     {"ttt", ReadTtt},
 };
 

@@ -9,6 +9,7 @@ class DryRunKernels final : public Kernels, public EngramKernels {
  public:
   void Embedding(const EmbeddingArgs&) override {}
   void AddPositions(const AddPositionsArgs&) override {}
+  void PositionLayer(const PositionLayerArgs&) override {}
   void GatherRows(const GatherRowsArgs&) override {}
   void RmsNorm(const RmsNormArgs&) override {}
   void LayerNorm(const LayerNormArgs&) override {}
@@ -43,6 +44,9 @@ class DryRunKernels final : public Kernels, public EngramKernels {
   void NeuralMemory(const NeuralMemoryArgs&) override {}
   void KeepGate(const KeepGateArgs&) override {}
   void ChunkMean(const ChunkMeanArgs&) override {}
+  void ExpandRows(const ExpandRowsArgs&) override {}
+  void ChunkPool(const ChunkPoolArgs&) override {}
+  void Surprise(const SurpriseArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
   EngramKernels* engrams() override { return this; }
@@ -57,6 +61,11 @@ class DryRunKernels final : public Kernels, public EngramKernels {
   void StoreEngramContext(const StoreEngramContextArgs&) override {}
   void EngramAttention(const EngramAttentionArgs&) override {}
   void AddFrom(const AddFromArgs&) override {}
+  void ExpandStreams(const ExpandStreamsArgs&) override {}
+  void ReadStreams(const ReadStreamsArgs&) override {}
+  void WriteStreams(const WriteStreamsArgs&) override {}
+  void SumStreams(const SumStreamsArgs&) override {}
+  void MixViews(const MixViewsArgs&) override {}
   void BanTokens(const BanTokensArgs&) override {}
   void Sample(const SampleArgs&) override {}
 };

@@ -12,6 +12,7 @@
 #include "kernels/kernels.h"
 #include "kernels/tensor.h"
 #include "kernels/tensor_view.h"
+#include "models/layer_observer.h"
 #include "models/norm.h"
 #include "models/state_layout.h"
 
@@ -21,8 +22,11 @@ namespace mneme {
 struct StepBatch {
   int tokens = 0;
   int rows = 0;
-  int longest_row = 0;     // tokens of the longest row; 0: not known
-  int longer_rows = 0;     // rows of more than one token; 0: not known
+  int longest_row = 0;  // tokens of the longest row; 0: not known
+  int longer_rows = 0;  // rows of more than one token; 0: not known
+  // Positions that the network inserts in front of the step's tokens (InsertedPositions::Between),
+  // or more of them; below 0: not known.
+  int inserted = -1;
   TensorView token_ids;    // [tokens] i32
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding row
@@ -75,6 +79,19 @@ class RoutingObserver {
   virtual void OnRouted(int layer, const TensorView& indices, const TensorView& weights) = 0;
 };
 
+// Where trained memories say how surprising each token of a step is (SurpriseArgs): kernels write
+// it, so that it costs no wait.
+struct SurpriseSink {
+  TensorView values;  // [ModelInfo::trained, tokens] f32, or empty
+  TensorView places;  // SurpriseArgs::places
+
+  // Of one of the layers, by its place in ModelInfo::trained.
+  TensorView Of(int trained) const {
+    const int64_t tokens = values.shape[1];
+    return {values.as<float>() + trained * tokens, DType::kF32, {tokens}};
+  }
+};
+
 // What follows from the rows of a step alone (IndexRowsArgs): the network makes it once for all of
 // its blocks, where one of them uses it.
 struct RowIndex {
@@ -99,6 +116,9 @@ struct ForwardContext {
   Slabs slabs = {};
   std::span<const ContextTable> contexts;  // by StateField::group; empty in a dry run
   RoutingObserver* routing = nullptr;
+  SurpriseSink surprise = {};
+  LayerObserver* observer = nullptr;
+  TensorView observed_places = {};     // Observation::places
   const DecodePlan* decode = nullptr;  // of these slabs; null: every step goes block by block
   RowIndex row_index = {};
   // [tokens, LanguageModelParts::first_values] act: values that the first layer leaves to the
@@ -170,6 +190,16 @@ struct ForwardContext {
   }
   void Tell(int layer, const RoutingChoice& choice) const {
     if (routing != nullptr) routing->OnRouted(layer, choice.indices, choice.weights);
+  }
+  void Observe(int layer, absl::string_view name, const TensorView& values, double scale = 1,
+               double offset = 0) const {
+    if (observer == nullptr) return;
+    observer->OnLayer(backend, {.layer = layer,
+                                .name = name,
+                                .values = values,
+                                .scale = scale,
+                                .offset = offset,
+                                .places = observed_places});
   }
   TensorView TempIndices(Shape shape) const { return workspace.Temp(DType::kI32, shape); }
   StateView State(const StateField& field) const { return slabs.View(field); }

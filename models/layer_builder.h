@@ -9,6 +9,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/backend.h"
 #include "models/state_layout.h"
+#include "models/trained_layer.h"
 #include "models/weights.h"
 
 namespace mneme {
@@ -28,6 +29,7 @@ struct NetworkBuilder {
   absl::string_view device = "cpu";
   bool has_engrams = true;
   std::vector<std::string>& warnings;  // for the log: facts that are accepted, and may be mistakes
+  std::vector<TrainedLayer>* trained = nullptr;  // filled in the order of layers, or null
 };
 
 // One layer of a residual stream of `model_dim` channels.

@@ -25,6 +25,7 @@ struct BuiltNetwork {
   std::unique_ptr<const Network> network;
   StateLayout state_layout;
   std::vector<std::string> warnings;
+  std::vector<TrainedLayer> trained;
 };
 
 // All that a network depends on beside its configuration and weights.
@@ -87,7 +88,8 @@ absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                               .engram_capacity = formats.engram_capacity,
                                               .device = formats.device,
                                               .has_engrams = formats.has_engrams,
-                                              .warnings = built.warnings}));
+                                              .warnings = built.warnings,
+                                              .trained = &built.trained}));
   MNEME_RETURN_IF_ERROR(CheckStateDtype(config, built.state_layout, formats.state.memory_dtype));
   return built;
 }
@@ -100,6 +102,8 @@ int64_t WorkspaceBytesOf(const Network& network, DType activation_dtype, int tok
   for (const int longest : {1, tokens}) {
     const StepBatch batch{.tokens = tokens, .rows = rows, .longest_row = longest};
     ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
+    // What watching memories takes counts whether or not anybody does. Only its address is taken.
+    ctx.surprise.values = {&workspace, DType::kF32, {1, tokens}};
     network.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, network.info().vocab}});
   }
   return workspace.peak_bytes();
@@ -146,8 +150,9 @@ class LoadedModel final : public Model {
   DType activation_dtype_;
 };
 
-ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const NetworkInfo& network,
+ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const BuiltNetwork& built,
                    const WeightStore& weights) {
+  const NetworkInfo& network = built.network->info();
   const absl::string_view path = absl::StripSuffix(folder, "/");
   const size_t slash = path.rfind('/');
   const absl::string_view name = slash == absl::string_view::npos ? path : path.substr(slash + 1);
@@ -160,6 +165,8 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const N
           .top_k = network.top_k,
           .positions = network.positions,
           .engrams = network.engrams,
+          .trained = built.trained,
+          .inserted = network.inserted,
           .parameters = weights.parameters(),
           .weight_bytes = weights.resident_bytes(),
           .weight_dtype = weights.dtypes(),
@@ -205,7 +212,7 @@ absl::StatusOr<ModelPlan> Plan(const std::string& folder, const Backend* backend
   MNEME_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(folder));
   WeightStore weights(checkpoint, backend);
   MNEME_ASSIGN_OR_RETURN(BuiltNetwork planned, PlanNetwork(config, checkpoint, weights, formats));
-  ModelPlan plan{.info = MakeInfo(folder, config, planned.network->info(), weights),
+  ModelPlan plan{.info = MakeInfo(folder, config, planned, weights),
                  .state_layout = planned.state_layout,
                  .warnings = WarningsOf(config, planned, checkpoint, weights)};
   plan.workspace_bytes = [network = std::shared_ptr<const Network>(std::move(planned.network)),
@@ -245,9 +252,10 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(
         Workspace workspace,
         Workspace::Create(backend, WorkspaceBytesOf(*built.network, backend.activation_dtype(),
                                                     /*tokens=*/1, /*rows=*/1, /*logit_rows=*/1)));
-    MNEME_RETURN_IF_ERROR(built.network->Prepare(backend, built.state_layout, workspace));
+    MNEME_RETURN_IF_ERROR(
+        built.network->Prepare(backend, built.state_layout, workspace, options.observer));
   }
-  ModelInfo info = MakeInfo(folder, config, built.network->info(), weights);
+  ModelInfo info = MakeInfo(folder, config, built, weights);
   return std::make_unique<LoadedModel>(std::move(info), std::move(built), weights.TakeMemory(),
                                        backend.activation_dtype());
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,7 +14,9 @@
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
+#include "models/layer_observer.h"
 #include "models/state_layout.h"
+#include "models/trained_layer.h"
 
 namespace mneme {
 
@@ -28,6 +31,8 @@ struct ModelInfo {
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
   int engrams = 0;    // that a session has room for; 0: the model makes none
+  std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
+  InsertedPositions inserted = {};
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed
@@ -78,6 +83,8 @@ struct ModelOptions {
   // Engrams that a session has room for; 0: as many as follow from the model. Without effect on
   // models that make none.
   int engram_capacity = 0;
+  // Told of the rows of a prefix that all sessions begin with, while the model is loaded.
+  LayerObserver* observer = nullptr;
 };
 
 // Loads a Hugging Face folder (config.json, model.safetensors or model.safetensors.index.json).

@@ -11,6 +11,7 @@
 #include "kernels/tensor_view.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
+#include "models/layer_observer.h"
 
 namespace mneme {
 
@@ -22,6 +23,7 @@ struct NetworkInfo {
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
   int engrams = 0;    // that a session has room for; 0: the network makes none
+  InsertedPositions inserted = {};
 };
 
 // Holds handles to weights and to fields of the slab, neither weights nor state. Its state fields
@@ -33,8 +35,10 @@ class Network {
   virtual const NetworkInfo& info() const = 0;
 
   // Computes what sessions share and what follows from weights alone, once these are there: a
-  // prefix that all sessions begin with. `workspace` is that of a step of one token.
-  virtual absl::Status Prepare(Backend&, const StateLayout&, Workspace& /*workspace*/) const {
+  // prefix that all sessions begin with. `workspace` is that of a step of one token; `observer`
+  // may be null.
+  virtual absl::Status Prepare(Backend&, const StateLayout&, Workspace& /*workspace*/,
+                               LayerObserver* /*observer*/) const {
     return absl::OkStatus();
   }
 

@@ -67,10 +67,12 @@ StateField StateLayout::Add(StateField field) {
     CHECK_GE(field.shape.rank, 3) << field.name;
     CHECK_GE(field.rows(), 1) << field.name;
     const auto group = std::find_if(groups_.begin(), groups_.end(), [&](const ContextGroup& g) {
-      return g.guard == field.guard && g.rows == field.rows();
+      return g.guard == field.guard && g.rows == field.rows() && g.inserted == field.inserted;
     });
     field.group = static_cast<int>(group - groups_.begin());
-    if (group == groups_.end()) groups_.push_back({.guard = field.guard, .rows = field.rows()});
+    if (group == groups_.end()) {
+      groups_.push_back({.guard = field.guard, .rows = field.rows(), .inserted = field.inserted});
+    }
     field.offset = groups_[field.group].block_bytes;
     groups_[field.group].block_bytes += Aligned(field.memories() * field.memory_bytes());
   } else {

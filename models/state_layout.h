@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "kernels/inserted_positions.h"
 #include "kernels/ops/attention.h"
 #include "kernels/tensor_view.h"
 
@@ -73,7 +74,8 @@ struct StateField {
   // Values in the innermost dimension, where rows are stored otherwise than as their elements
   // (StateRowPitch); 0: as many as elements.
   int64_t row_values = 0;
-  int phases = 0;  // of kPhase
+  int phases = 0;              // of kPhase
+  InsertedPositions inserted;  // of a field that grows: positions that are no tokens
 
   // Set by StateLayout::Add.
   int index = -1;      // in fields()
@@ -98,8 +100,9 @@ struct StateField {
   int64_t blocks() const { return (rows() + kContextBlock - 1) / kContextBlock; }
   // The positions whose rows a session has that was fed `tokens` tokens.
   PositionRange held(int64_t tokens) const {
-    if (guard == StateGuard::kFirstRows) return {0, std::min(tokens, rows())};
-    return {std::max<int64_t>(0, tokens - rows()), tokens};
+    const int64_t positions = inserted.Of(tokens);
+    if (guard == StateGuard::kFirstRows) return {0, std::min(positions, rows())};
+    return {std::max<int64_t>(0, positions - rows()), positions};
   }
   // In a slab, room in the last block included.
   int64_t bytes() const { return (grows() ? blocks() : 1) * memories() * memory_bytes(); }
@@ -126,12 +129,13 @@ struct ContextGroup {
   StateGuard guard = StateGuard::kFirstRows;
   int64_t rows = 0;
   int64_t block_bytes = 0;  // of all its fields
+  InsertedPositions inserted;
 
   int64_t blocks() const { return (rows + kContextBlock - 1) / kContextBlock; }
   int64_t bytes() const { return blocks() * block_bytes; }
   // Blocks that hold something in a session that was fed `tokens` tokens: they are the first ones.
   int64_t filled_blocks(int64_t tokens) const {
-    return std::min(blocks(), (tokens + kContextBlock - 1) / kContextBlock);
+    return std::min(blocks(), (inserted.Of(tokens) + kContextBlock - 1) / kContextBlock);
   }
 };
 

@@ -14,7 +14,7 @@ bool WeightRecorder::Has(absl::string_view name) const {
 void WeightRecorder::Add(absl::string_view name, const Shape& shape, WeightInit init) {
   // A tensor may be taken in parts, or twice: as the embedding and as the head.
   if (!names_.emplace(name).second) return;
-  tensors_.push_back({std::string(name), {shape.dims, shape.dims + shape.rank}, init});
+  tensors_.push_back({std::string(name), {shape.dims, shape.dims + shape.rank}, init, {}});
 }
 
 absl::StatusOr<PackedMatrix> WeightRecorder::MatrixAs(absl::string_view name, Shape stored) {
@@ -27,6 +27,12 @@ absl::StatusOr<PackedMatrix> WeightRecorder::MatrixRows(absl::string_view name, 
                                                         int in, int, int rows) {
   Add(name, {total_rows, in}, WeightInit::kNormal);
   return PackedMatrix{nullptr, DType::kF32, rows, in};
+}
+
+absl::StatusOr<PackedMatrix> WeightRecorder::MatrixOfRows(absl::string_view name, int total_rows,
+                                                          int in, std::span<const int> rows) {
+  Add(name, {total_rows, in}, WeightInit::kNormal);
+  return PackedMatrix{nullptr, DType::kF32, static_cast<int>(rows.size()), in};
 }
 
 absl::StatusOr<PackedMatrix> WeightRecorder::MatrixColumns(absl::string_view name, int out,
@@ -62,6 +68,13 @@ absl::StatusOr<std::vector<float>> WeightRecorder::Values(absl::string_view name
                                                           WeightInit init) {
   Add(name, stored, init);
   return std::vector<float>(static_cast<size_t>(stored.elements()));
+}
+
+absl::Status WeightRecorder::Expect(absl::string_view name, std::span<const float> values) {
+  const size_t before = tensors_.size();
+  Add(name, {static_cast<int64_t>(values.size())}, WeightInit::kNormal);
+  if (tensors_.size() > before) tensors_.back().values.assign(values.begin(), values.end());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorView> WeightRecorder::Constant(std::span<const float> values) {

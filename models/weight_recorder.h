@@ -17,6 +17,7 @@ struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
   WeightInit init = WeightInit::kNormal;
+  std::vector<float> values;  // that it has to hold; none: `init` says
 };
 
 // Answers every question as a checkpoint would that has all tensors in their common form, but for
@@ -33,6 +34,8 @@ class WeightRecorder final : public Weights {
   absl::StatusOr<PackedMatrix> MatrixAs(absl::string_view name, Shape stored) override;
   absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                           int first_row, int rows) override;
+  absl::StatusOr<PackedMatrix> MatrixOfRows(absl::string_view name, int total_rows, int in,
+                                            std::span<const int> rows) override;
   absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out, int total_columns,
                                              int first_column, int columns) override;
   absl::StatusOr<PackedMatrix> TransposedColumns(absl::string_view name, int in, int total_out,
@@ -44,6 +47,7 @@ class WeightRecorder final : public Weights {
                                         WeightInit init) override;
   absl::StatusOr<std::vector<float>> Values(absl::string_view name, Shape stored,
                                             WeightInit init) override;
+  absl::Status Expect(absl::string_view name, std::span<const float> values) override;
   absl::StatusOr<TensorView> Constant(std::span<const float> values) override;
   absl::StatusOr<TensorView> Reserve(DType dtype, Shape shape) override;
   void Ignore(absl::string_view) override {}

@@ -1,6 +1,7 @@
 #include "models/weight_store.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -32,6 +33,9 @@ void WidenTo(std::span<const std::byte> bytes, DType dtype, float* out) {
     out[i] = dtype == DType::kBF16 ? F32FromBF16(bits) : F32FromF16(bits);
   }
 }
+
+// A number by itself is a row of one.
+int64_t StoredRows(const Shape& stored) { return stored.rank == 0 ? 1 : stored[0]; }
 
 std::vector<float> Widened(std::span<const std::byte> bytes, DType dtype) {
   std::vector<float> values(bytes.size() / static_cast<size_t>(SizeOf(dtype)));
@@ -107,7 +111,8 @@ absl::StatusOr<WeightStore::Piece> WeightStore::Take(absl::string_view name, Sha
   }
 
   Piece piece{.label = std::string(name), .dtype = *tensor.dtype, .entry = entry};
-  const int64_t row_bytes = stored.elements() / stored[0] * SizeOf(piece.dtype);
+  const int64_t row_bytes =
+      stored.elements() / std::max<int64_t>(StoredRows(stored), 1) * SizeOf(piece.dtype);
   piece.bytes = entry->bytes().subspan(static_cast<size_t>(first_row * row_bytes),
                                        static_cast<size_t>(rows * row_bytes));
   if (first_row > 0) absl::StrAppend(&piece.label, "[", first_row, ":]");
@@ -194,7 +199,7 @@ absl::StatusOr<PackedMatrix> WeightStore::PackBytes(const Piece& piece,
 }
 
 absl::StatusOr<PackedMatrix> WeightStore::MatrixAs(absl::string_view name, Shape stored) {
-  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, StoredRows(stored)));
   const auto out = static_cast<int>(stored[0]);
   return Pack(piece, piece.dtype, out, static_cast<int>(stored.elements() / out));
 }
@@ -203,6 +208,20 @@ absl::StatusOr<PackedMatrix> WeightStore::MatrixRows(absl::string_view name, int
                                                      int first_row, int rows) {
   MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{total_rows, in}, first_row, rows));
   return Pack(piece, piece.dtype, rows, in);
+}
+
+absl::StatusOr<PackedMatrix> WeightStore::MatrixOfRows(absl::string_view name, int total_rows,
+                                                       int in, std::span<const int> rows) {
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{total_rows, in}, 0, total_rows));
+  std::vector<std::byte> bytes;
+  if (backend_ != nullptr) {
+    const size_t row_bytes = static_cast<size_t>(in) * static_cast<size_t>(SizeOf(piece.dtype));
+    for (const int row : rows) {
+      const auto from = piece.bytes.subspan(static_cast<size_t>(row) * row_bytes, row_bytes);
+      bytes.insert(bytes.end(), from.begin(), from.end());
+    }
+  }
+  return PackBytes(piece, bytes, piece.dtype, static_cast<int>(rows.size()), in);
 }
 
 absl::StatusOr<PackedMatrix> WeightStore::MatrixColumns(absl::string_view name, int out,
@@ -276,7 +295,7 @@ absl::StatusOr<TensorView> WeightStore::FloatGroup(std::span<const std::string> 
                                                    WeightInit) {
   std::vector<Piece> pieces;
   for (const std::string& name : names) {
-    MNEME_ASSIGN_OR_RETURN(Piece piece, Take(name, stored, 0, stored[0]));
+    MNEME_ASSIGN_OR_RETURN(Piece piece, Take(name, stored, 0, StoredRows(stored)));
     pieces.push_back(std::move(piece));
   }
   const auto bytes = stored.elements() * int64_t{SizeOf(DType::kF32)};
@@ -293,11 +312,28 @@ absl::StatusOr<TensorView> WeightStore::FloatGroup(std::span<const std::string> 
 
 absl::StatusOr<std::vector<float>> WeightStore::Values(absl::string_view name, Shape stored,
                                                        WeightInit) {
-  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, stored[0]));
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, stored, 0, StoredRows(stored)));
   if (backend_ == nullptr) return std::vector<float>(static_cast<size_t>(stored.elements()));
   std::vector<float> values = Widened(piece.bytes, piece.dtype);
   Done(piece);
   return values;
+}
+
+absl::Status WeightStore::Expect(absl::string_view name, std::span<const float> values) {
+  const auto count = static_cast<int64_t>(values.size());
+  MNEME_ASSIGN_OR_RETURN(const Piece piece, Take(name, Shape{count}, 0, count));
+  const float tolerance = piece.dtype == DType::kF32   ? 1e-5f
+                          : piece.dtype == DType::kF16 ? 0x1p-10f
+                                                       : 0x1p-7f;
+  const std::vector<float> stored = Widened(piece.bytes, piece.dtype);
+  for (size_t i = 0; i < stored.size(); ++i) {
+    if (std::abs(stored[i] - values[i]) <= tolerance * std::abs(values[i])) continue;
+    return absl::InvalidArgumentError(absl::StrCat(piece.entry->file->path(), ": tensor \"", name,
+                                                   "\": element ", i, " is ", stored[i],
+                                                   ", expected ", values[i]));
+  }
+  Done(piece);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<TensorView> WeightStore::Constant(std::span<const float> values) {

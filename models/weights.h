@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "kernels/tensor_view.h"
@@ -46,6 +47,9 @@ class Weights {
   // Its rows [first_row, first_row + rows) of [total_rows, in], as a matrix of their own.
   virtual absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                                   int first_row, int rows) = 0;
+  // Some of its rows, in this order, as a matrix of their own.
+  virtual absl::StatusOr<PackedMatrix> MatrixOfRows(absl::string_view name, int total_rows, int in,
+                                                    std::span<const int> rows) = 0;
   // Its columns [first_column, first_column + columns) of [out, total_columns], likewise.
   virtual absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out,
                                                      int total_columns, int first_column,
@@ -73,6 +77,8 @@ class Weights {
   // The values themselves, for constants that are made of them; zeros while nothing is read.
   virtual absl::StatusOr<std::vector<float>> Values(absl::string_view name, Shape stored,
                                                     WeightInit init) = 0;
+  // Refuses a tensor of other values than these, but for rounding; it is used for nothing else.
+  virtual absl::Status Expect(absl::string_view name, std::span<const float> values) = 0;
   // f32 values that come from no file.
   virtual absl::StatusOr<TensorView> Constant(std::span<const float> values) = 0;
   // Memory for what the network makes of its weights once they are there (Network::Prepare).
@@ -81,5 +87,12 @@ class Weights {
   // Declares a tensor that may be in the file and is never used.
   virtual void Ignore(absl::string_view name) = 0;
 };
+
+// Declares a tensor without elements, of this shape, that may be in the file.
+inline absl::Status IgnoreEmpty(Weights& weights, absl::string_view name, Shape stored) {
+  weights.Ignore(name);
+  if (!weights.Has(name) || weights.HasShape(name, stored)) return absl::OkStatus();
+  return weights.Values(name, stored, WeightInit::kZeros).status();
+}
 
 }  // namespace mneme

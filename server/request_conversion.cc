@@ -133,6 +133,7 @@ absl::Status FillResponseOptions(const v1::ResponseOptions& options, Request& ou
     out.prompt_logprobs = options.prompt_logprobs();
   }
   out.echo = options.echo();
+  out.surprise = options.surprise();
   out.skip_special_tokens = !options.has_skip_special_tokens() || options.skip_special_tokens();
   return absl::OkStatus();
 }

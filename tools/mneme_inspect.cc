@@ -1,11 +1,10 @@
 // mneme-inspect: looks into model folders and safetensors files.
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,17 +16,20 @@
 #include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
-#include "kernels/float16.h"
 #include "models/checkpoint.h"
 #include "models/model.h"
 #include "models/safetensors.h"
 #include "models/state_codec.h"
 #include "tokenizers/tokenizer_loader.h"
 #include "tools/flag_parser.h"
+#include "tools/layer_tape.h"
 #include "tools/memory_norms.h"
 #include "tools/output_files.h"
 #include "tools/routing_image.h"
 #include "tools/routing_tape.h"
+#include "tools/safetensors_diff.h"
+#include "tools/state_dump.h"
+#include "tools/surprise_view.h"
 #include "tools/tool_runner.h"
 
 namespace mneme {
@@ -38,12 +40,18 @@ constexpr char kSynopsis[] =
        mneme-inspect state FOLDER                   layout and size of a session's state
        mneme-inspect routing FOLDER --prompt TEXT   which memory each token goes to, as a table
        mneme-inspect routing FOLDER --tokens FILE   and, with --png FILE, as a heat map
+       mneme-inspect surprise FOLDER --prompt TEXT  the loss of each token to memories that are
+                                                    trained, and their gates; --format map: a picture
+       mneme-inspect state FOLDER --tokens FILE --dump-state OUT.safetensors
+                                                    a session's state behind the tokens, and what each
+                                                    layer said of them
        mneme-inspect diff A B                       how two safetensors files differ
 
-Below it: each memory's share of the tokens, and the norm of its matrices after them.
+Below a routing table: each memory's share of the tokens, and the norm of its matrices after them.
 In a routing table every column is a layer, and its digits are the memories in order of weight. In a heat
 map every column is a token, every band of rows a layer and every row of it a memory: dark where the token did
-not go, the brighter the larger its weight there.
+not go, the brighter the larger its weight there. In a map of surprise every column is a token and every line
+a layer, or one of its heads with --by-head: the brighter the larger, and red where it is not finite.
 
 Exit codes: 0 done (diff: the files are equal by bits), 1 they differ, or anything not below, 2 bad
 arguments, 3 the model or file cannot be read, 4 no such device or not enough memory.
@@ -53,8 +61,8 @@ constexpr char kProgram[] = "mneme-inspect";
 
 struct InspectFlags {
   ModelFlags model;
-  std::string prompt, tokens, png;
-  int rows = 64;
+  std::string prompt, tokens, png, dump_state;
+  SurpriseView surprise;
 };
 
 std::string Shown(const SafetensorsTensor& tensor) {
@@ -136,17 +144,13 @@ void PrintNorms(const std::vector<std::vector<double>>& norms) {
 }
 
 void PrintTable(const RoutingTape& tape, const std::vector<int32_t>& ids,
-                const Tokenizer* tokenizer, int rows) {
+                const std::vector<std::string>& texts, int rows) {
   const char* separator = tape.memories() > 10 ? "," : "";
   absl::PrintF("%6s %7s %-16s memories by layer, 0 to %d\n", "token", "id", "text",
                tape.layers() - 1);
   for (int64_t token = 0; token < std::min<int64_t>(rows, tape.tokens()); ++token) {
-    std::string text;
-    if (tokenizer != nullptr) {
-      const auto decoded = tokenizer->Decode(
-          {&ids[token], 1}, {.skip_special_tokens = false, .at_sequence_start = false});
-      if (decoded.ok()) text = absl::StrCat("\"", absl::CHexEscape(*decoded), "\"");
-    }
+    const std::string text =
+        texts.empty() ? "" : absl::StrCat("\"", absl::CHexEscape(texts[token]), "\"");
     std::vector<std::string> cells;
     for (int layer = 0; layer < tape.layers(); ++layer) {
       if (!tape.routed(layer)) {
@@ -174,46 +178,90 @@ absl::StatusOr<std::vector<int32_t>> PromptIds(
   return ids;
 }
 
-int PrintRouting(const InspectFlags& flags) {
-  constexpr int kStepTokens = 256;
-  if (flags.prompt.empty() == flags.tokens.empty()) {
-    return Report(kProgram, absl::InvalidArgumentError("routing needs either --prompt or --tokens"),
-                  kExitUsage);
-  }
-  const absl::Status writable = CheckOutputFiles(
-      {{"--png", flags.png}}, {{"--tokens", flags.tokens}}, {"FOLDER", flags.model.model});
-  if (!writable.ok()) return Report(kProgram, writable, kExitUsage);
-  ExitCode code = kExitFailure;
-  auto tool = ToolRunner::Load(flags.model, &code);
-  if (!tool.ok()) return Report(kProgram, tool.status(), code);
-  TokenizerFacts facts{.vocab_size = tool->config.vocab, .bos_token_id = tool->config.bos_token};
-  if (!tool->config.eos_tokens.empty()) facts.eos_token_id = tool->config.eos_tokens.front();
-  const auto tokenizer = LoadTokenizer(flags.model.model, facts);
-  const auto ids = PromptIds(flags, tool->config, tokenizer);
-  if (!ids.ok()) return Report(kProgram, ids.status(), kExitUsage);
-  const absl::Status room = tool->CheckRoom(static_cast<int64_t>(ids->size()));
-  if (!room.ok()) return Report(kProgram, room, kExitUsage);
+// A model that reads the tokens that the flags name, as one session.
+struct ReadPrompt {
+  static constexpr int kStepTokens = 256;
 
-  const absl::Status prepared = tool->Prepare({.tokens = kStepTokens});
-  if (!prepared.ok()) return Report(kProgram, prepared, kExitDevice);
-  auto tape = RoutingTape::Create(*tool->backend, tool->model->info(), kStepTokens);
-  if (!tape.ok()) return Report(kProgram, tape.status(), kExitUsage);
-  const int slot = *tool->pool->Acquire();
-  for (size_t fed = 0; fed < ids->size(); fed += kStepTokens) {
-    const auto chunk =
-        std::span(*ids).subspan(fed, std::min<size_t>(kStepTokens, ids->size() - fed));
-    StepPlan plan;
-    plan.AddRow(
-        {.slot = slot, .position = static_cast<int64_t>(fed), .tokens = chunk, .samples = true});
-    tape->BeginStep(0, static_cast<int>(chunk.size()));
-    const absl::Status status = tool->runner->Forward(plan, &*tape);
-    if (!status.ok()) return Report(kProgram, status, kExitFailure);
+  ToolRunner tool;
+  std::unique_ptr<LayerTape> tape;       // null: nobody looks on
+  std::unique_ptr<Tokenizer> tokenizer;  // null: the model has none
+  std::vector<int32_t> ids;
+  int slot = 0;
+
+  // `output`: a file that is to be written, and its flag. `tape` may be null. On failure,
+  // `code` is the exit code that fits.
+  static absl::StatusOr<ReadPrompt> Load(const InspectFlags& flags, const NamedPath& output,
+                                         std::unique_ptr<LayerTape> tape, ExitCode* code) {
+    ReadPrompt prompt;
+    prompt.tape = std::move(tape);
+    *code = kExitUsage;
+    if (flags.prompt.empty() == flags.tokens.empty()) {
+      return absl::InvalidArgumentError("expected either --prompt or --tokens");
+    }
+    MNEME_RETURN_IF_ERROR(
+        CheckOutputFiles({output}, {{"--tokens", flags.tokens}}, {"FOLDER", flags.model.model}));
+    MNEME_ASSIGN_OR_RETURN(prompt.tool, ToolRunner::Load(flags.model, code, prompt.tape.get()));
+    *code = kExitUsage;
+    const ModelConfig& config = prompt.tool.config;
+    TokenizerFacts facts{.vocab_size = config.vocab, .bos_token_id = config.bos_token};
+    if (!config.eos_tokens.empty()) facts.eos_token_id = config.eos_tokens.front();
+    auto tokenizer = LoadTokenizer(flags.model.model, facts);
+    MNEME_ASSIGN_OR_RETURN(prompt.ids, PromptIds(flags, config, tokenizer));
+    if (tokenizer.ok()) prompt.tokenizer = *std::move(tokenizer);
+    MNEME_RETURN_IF_ERROR(prompt.tool.CheckRoom(static_cast<int64_t>(prompt.ids.size())));
+    *code = kExitDevice;
+    MNEME_RETURN_IF_ERROR(prompt.tool.Prepare({.tokens = kStepTokens}));
+    prompt.tool.runner->set_observer(prompt.tape.get());
+    prompt.slot = *prompt.tool.pool->Acquire();
+    *code = kExitFailure;
+    return prompt;
   }
-  PrintTable(*tape, *ids, tokenizer.ok() ? tokenizer->get() : nullptr, flags.rows);
+
+  // `tape` may be null.
+  absl::Status Feed(RoutingTape* tape) {
+    for (size_t fed = 0; fed < ids.size(); fed += kStepTokens) {
+      const auto chunk =
+          std::span(ids).subspan(fed, std::min<size_t>(kStepTokens, ids.size() - fed));
+      StepPlan plan;
+      plan.AddRow(
+          {.slot = slot, .position = static_cast<int64_t>(fed), .tokens = chunk, .samples = true});
+      if (tape != nullptr) tape->BeginStep(0, static_cast<int>(chunk.size()));
+      MNEME_RETURN_IF_ERROR(tool.runner->Forward(plan, tape));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<CanonicalState> State() {
+    return DecodeState(*tool.backend, *tool.model,
+                       tool.pool->slabs() + slot * tool.pool->slab_bytes(),
+                       static_cast<int64_t>(ids.size()));
+  }
+
+  // The text of each token, empty without a tokenizer.
+  std::vector<std::string> Texts() const {
+    std::vector<std::string> texts;
+    for (size_t i = 0; tokenizer != nullptr && i < ids.size(); ++i) {
+      texts.push_back(
+          tokenizer
+              ->Decode({&ids[i], 1}, {.skip_special_tokens = false, .at_sequence_start = false})
+              .value_or(""));
+    }
+    return texts;
+  }
+};
+
+int PrintRouting(const InspectFlags& flags) {
+  ExitCode code = kExitFailure;
+  auto prompt = ReadPrompt::Load(flags, {"--png", flags.png}, /*tape=*/nullptr, &code);
+  if (!prompt.ok()) return Report(kProgram, prompt.status(), code);
+  const ToolRunner& tool = prompt->tool;
+  auto tape = RoutingTape::Create(*tool.backend, tool.model->info(), ReadPrompt::kStepTokens);
+  if (!tape.ok()) return Report(kProgram, tape.status(), kExitUsage);
+  const absl::Status fed = prompt->Feed(&*tape);
+  if (!fed.ok()) return Report(kProgram, fed, kExitFailure);
+  PrintTable(*tape, prompt->ids, prompt->Texts(), flags.surprise.rows);
   PrintShares(*tape);
-  const auto state = DecodeState(*tool->backend, *tool->model,
-                                 tool->pool->slabs() + slot * tool->pool->slab_bytes(),
-                                 static_cast<int64_t>(ids->size()));
+  const auto state = prompt->State();
   if (!state.ok()) return Report(kProgram, state.status(), kExitFailure);
   PrintNorms(MemoryNorms(*state));
   if (!flags.png.empty()) {
@@ -224,86 +272,34 @@ int PrintRouting(const InspectFlags& flags) {
   return kExitOk;
 }
 
-bool HasNumbers(const SafetensorsTensor& tensor) {
-  return tensor.dtype == DType::kF64 || tensor.dtype == DType::kF32 ||
-         tensor.dtype == DType::kI32 || tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16;
+int PrintSurprise(const InspectFlags& flags) {
+  ExitCode code = kExitFailure;
+  auto prompt = ReadPrompt::Load(
+      flags, {"--dump-state", ""},
+      std::make_unique<LayerTape>(std::set<std::string>{"loss", "theta", "eta", "alpha"}), &code);
+  if (!prompt.ok()) return Report(kProgram, prompt.status(), code);
+  const ModelInfo& info = prompt->tool.model->info();
+  const absl::Status valid = CheckSurpriseView(flags.surprise, info);
+  if (!valid.ok()) return Report(kProgram, valid, kExitUsage);
+  const absl::Status fed = prompt->Feed(/*tape=*/nullptr);
+  if (!fed.ok()) return Report(kProgram, fed, kExitFailure);
+  PrintSurprise(flags.surprise, info, *prompt->tape, prompt->ids, prompt->Texts());
+  return kExitOk;
 }
 
-// Elements as numbers, of a tensor that has them.
-std::vector<double> Values(const SafetensorsFile& file, const SafetensorsTensor& tensor) {
-  const std::byte* const bytes = file.Bytes(tensor).data();
-  std::vector<double> values(static_cast<size_t>(tensor.elements()));
-  for (size_t i = 0; i < values.size(); ++i) {
-    float f32 = 0;
-    int32_t i32 = 0;
-    uint16_t half = 0;
-    if (tensor.dtype == DType::kF64) {
-      std::memcpy(&values[i], bytes + 8 * i, 8);
-    } else if (tensor.dtype == DType::kF32) {
-      std::memcpy(&f32, bytes + 4 * i, 4);
-      values[i] = f32;
-    } else if (tensor.dtype == DType::kI32) {
-      std::memcpy(&i32, bytes + 4 * i, 4);
-      values[i] = i32;
-    } else {
-      std::memcpy(&half, bytes + 2 * i, 2);
-      values[i] = tensor.dtype == DType::kBF16 ? F32FromBF16(half) : F32FromF16(half);
-    }
-  }
-  return values;
-}
-
-// One line about a tensor of both files; returns whether it is the same by bits.
-bool PrintDifference(const SafetensorsFile& a, const SafetensorsTensor& x, const SafetensorsFile& b,
-                     const SafetensorsTensor& y) {
-  const std::string name = absl::CHexEscape(x.name);
-  if (x.shape != y.shape) {
-    absl::PrintF("%-56s shape %s and %s\n", name, ShapeToString(x.shape), ShapeToString(y.shape));
-    return false;
-  }
-  const bool same_type = x.dtype_name == y.dtype_name;
-  const std::string types =
-      same_type ? "" : absl::StrCat(x.dtype_name, " and ", y.dtype_name, ", ");
-  const auto left = a.Bytes(x), right = b.Bytes(y);
-  if (same_type && std::equal(left.begin(), left.end(), right.begin(), right.end())) {
-    absl::PrintF("%-56s same bits\n", name);
-    return true;
-  }
-  if (!HasNumbers(x) || !HasNumbers(y)) {
-    absl::PrintF("%-56s %sbits differ\n", name, types);
-    return false;
-  }
-  const std::vector<double> p = Values(a, x), q = Values(b, y);
-  double difference = 0, norm = 0, largest = 0;
-  size_t differing = 0;
-  for (size_t i = 0; i < std::min(p.size(), q.size()); ++i) {
-    const double d = p[i] - q[i];
-    difference += d * d;
-    norm += q[i] * q[i];
-    largest = std::max(largest, std::abs(d));
-    if (p[i] != q[i]) ++differing;
-  }
-  absl::PrintF("%-56s %s%d of %d elements differ, relative error %.3g, largest difference %.3g\n",
-               name, types, differing, p.size(),
-               norm > 0 ? std::sqrt(difference / norm) : std::sqrt(difference), largest);
-  return false;
-}
-
-absl::StatusOr<bool> PrintDiff(const std::string& path_a, const std::string& path_b) {
-  MNEME_ASSIGN_OR_RETURN(const SafetensorsFile a, SafetensorsFile::Open(path_a));
-  MNEME_ASSIGN_OR_RETURN(const SafetensorsFile b, SafetensorsFile::Open(path_b));
-  bool same = true;
-  for (const SafetensorsTensor& tensor : a.header().tensors) {
-    const SafetensorsTensor* other = b.header().Find(tensor.name);
-    if (other == nullptr) absl::PrintF("%-56s only in %s\n", absl::CHexEscape(tensor.name), path_a);
-    same &= other != nullptr && PrintDifference(a, tensor, b, *other);
-  }
-  for (const SafetensorsTensor& tensor : b.header().tensors) {
-    if (a.header().Find(tensor.name) != nullptr) continue;
-    absl::PrintF("%-56s only in %s\n", absl::CHexEscape(tensor.name), path_b);
-    same = false;
-  }
-  return same;
+int DumpState(const InspectFlags& flags) {
+  ExitCode code = kExitFailure;
+  auto prompt = ReadPrompt::Load(flags, {"--dump-state", flags.dump_state},
+                                 std::make_unique<LayerTape>(), &code);
+  if (!prompt.ok()) return Report(kProgram, prompt.status(), code);
+  absl::Status status = prompt->Feed(/*tape=*/nullptr);
+  const auto state = status.ok() ? prompt->State() : status;
+  if (!state.ok()) return Report(kProgram, state.status(), kExitFailure);
+  status = WriteStateDump(prompt->tool.model->info(), prompt->ids, *state, *prompt->tape,
+                          flags.dump_state);
+  if (!status.ok()) return Report(kProgram, status, kExitFailure);
+  absl::PrintF("state behind %d tokens in %s\n", prompt->ids.size(), flags.dump_state);
+  return kExitOk;
 }
 
 int Main(int argc, char** argv) {
@@ -311,10 +307,20 @@ int Main(int argc, char** argv) {
   InspectFlags flags;
   FlagParser parser(kSynopsis);
   parser.Add("--prompt", "TEXT", &flags.prompt,
-             "routing: text for the model's own tokenizer, BOS in front");
-  parser.Add("--tokens", "FILE", &flags.tokens, "routing: token ids separated by white space");
+             "what is read: text for the model's own tokenizer, BOS in front");
+  parser.Add("--tokens", "FILE", &flags.tokens, "what is read: token ids separated by white space");
+  parser.Add("--dump-state", "FILE", &flags.dump_state,
+             "state: write tensors of the state, and of each layer and token");
   parser.Add("--png", "FILE", &flags.png, "routing: write the heat map");
-  parser.Add("--rows", "N", &flags.rows, 0, 1 << 30, "routing: lines of the table; default 64");
+  SurpriseView& view = flags.surprise;
+  parser.Add("--rows", "N", &view.rows, 0, 1 << 30, "tokens of a table; default 64");
+  parser.Add("--format", "NAME", &view.format, "surprise: table (default), csv, json or map");
+  parser.Add("--value", "NAME", &view.value, "of a map: loss (default), theta, eta or alpha");
+  parser.Add("--layers", "N,...", &view.layers, 0, 1 << 20, "surprise: these layers; default all");
+  parser.Add("--by-head", &view.by_head, "surprise: of each head, not the mean over them");
+  parser.Add("--columns", "N", &view.columns, 1, 1 << 20, "of a map: tokens a line; default 96");
+  parser.Add("--colours", "NAME", &view.colours,
+             "of a map: auto (default), 24bit, 256 or none, which is shades");
   flags.model.AddTo(parser, /*with_model=*/false);
   const auto parsed = parser.Parse(argc, argv);
   if (parser.help_requested()) {
@@ -325,17 +331,18 @@ int Main(int argc, char** argv) {
   const std::vector<std::string>& words = *parsed;
   const std::string command = words.empty() ? "" : words[0];
   const size_t expected = command == "diff" ? 3 : 2;
-  if ((command != "weights" && command != "state" && command != "routing" && command != "diff") ||
-      words.size() != expected) {
+  const bool known = command == "weights" || command == "state" || command == "routing" ||
+                     command == "surprise" || command == "diff";
+  if (!known || words.size() != expected) {
     return Report(kProgram,
-                  absl::InvalidArgumentError(
-                      "expected weights, state, routing or diff, and what to look at; see --help"),
+                  absl::InvalidArgumentError("expected weights, state, routing, surprise or diff, "
+                                             "and what to look at; see --help"),
                   kExitUsage);
   }
-  if (command == "routing") {
-    flags.model.model = words[1];
-    return PrintRouting(flags);
-  }
+  flags.model.model = words[1];
+  if (command == "routing") return PrintRouting(flags);
+  if (command == "surprise") return PrintSurprise(flags);
+  if (command == "state" && !flags.dump_state.empty()) return DumpState(flags);
   if (command == "diff") {
     const auto same = PrintDiff(words[1], words[2]);
     if (!same.ok()) return Report(kProgram, same.status(), kExitModel);

@@ -331,6 +331,53 @@ Json TttConfig(const char* layer_type, double base_rate) {
           {"bos_token_id", 1},         {"eos_token_id", 2}};
 }
 
+// titans-pytorch's transformer with a memory in every second layer, about as wide and deep.
+Json TitansPytorchConfig() {
+  Json memory_layers = Json::array();
+  for (int layer = 2; layer <= 24; layer += 2) memory_layers.push_back(layer);
+  return {{"model_type", "titans_mac_lucidrains"},
+          {"hyper_connections", "mhc"},
+          {"num_tokens", 32000},
+          {"dim", 1024},
+          {"depth", 24},
+          {"segment_len", 128},
+          {"num_persist_mem_tokens", 4},
+          {"num_longterm_mem_tokens", 4},
+          {"dim_head", 64},
+          {"heads", 16},
+          {"num_residual_streams", 4},
+          {"sliding_window_attn", true},
+          {"neural_memory_layers", memory_layers},
+          {"neural_memory_segment_len", 16},
+          {"neural_memory_batch_size", 128},
+          {"neural_memory_model",
+           {{"class", "MemoryMLP"}, {"dim", 64}, {"depth", 2}, {"expansion_factor", 2.0}}},
+          {"neural_memory_kwargs",
+           {{"heads", 4},
+            {"dim_head", 64},
+            {"qk_rmsnorm", true},
+            {"default_step_transform_max_lr", 0.1}}},
+          {"bos_token_id", 1},
+          {"eos_token_id", 2}};
+}
+
+Json TinyTitansPytorch() {
+  Json config = TitansPytorchConfig();
+  config.update({{"num_tokens", 259},
+                 {"dim", 32},
+                 {"depth", 2},
+                 {"segment_len", 7},
+                 {"num_longterm_mem_tokens", 3},
+                 {"dim_head", 16},
+                 {"heads", 2},
+                 {"neural_memory_layers", {2}},
+                 {"neural_memory_segment_len", 4},
+                 {"neural_memory_batch_size", 12}});
+  config["neural_memory_model"]["dim"] = 16;
+  config["neural_memory_kwargs"].update({{"heads", 2}, {"dim_head", 16}});
+  return config;
+}
+
 Json TinyTrained(Json config) {
   config["vocab_size"] = 259;
   config["hidden_size"] = 64;
@@ -445,6 +492,8 @@ constexpr NamedShape kShapes[] = {
      }},
     {"ttt-linear-350m", [] { return TttConfig("linear", 1.0); }, /*tied=*/true},
     {"ttt-mlp-350m", [] { return TttConfig("mlp", 0.1); }, /*tied=*/true},
+    {"titans-pytorch-393m", [] { return TitansPytorchConfig(); }},
+    {"titans-pytorch-tiny", [] { return TinyTitansPytorch(); }},
     {"titans-lmm-tiny", [] { return TinyTrained(TitansConfig("lmm", Json::object())); }},
     {"titans-mac-tiny", [] { return TinyTrained(TitansWithContext()); }},
     {"titans-mag-tiny",
@@ -501,6 +550,10 @@ class WeightMaker {
 
   // The next `out.size()` values of a tensor, from element `begin`, a multiple of 8.
   void Fill(const TensorSpec& tensor, int64_t begin, std::span<float> out) const {
+    if (!tensor.values.empty()) {
+      std::copy_n(tensor.values.begin() + begin, out.size(), out.begin());
+      return;
+    }
     const uint64_t stream = HashText(tensor.name);
     switch (tensor.init) {
       case WeightInit::kNormal:
@@ -648,6 +701,8 @@ std::vector<float> InitialValues(const ModelSpec& spec, const TensorSpec& tensor
 
 std::string ConfigJson(const ModelSpec& spec) {
   Json config = spec.config;
+  // The arguments of a constructor, and no others.
+  if (config["model_type"] == "titans_mac_lucidrains") return config.dump(2);
   config["tie_word_embeddings"] = spec.tied;
   config["initializer_range"] = spec.initializer_range;
   config["dtype"] = spec.dtype == DType::kBF16  ? "bfloat16"

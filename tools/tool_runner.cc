@@ -74,7 +74,8 @@ void ModelFlags::AddTo(FlagParser& parser, bool with_model) {
              "CPU threads; 0 (default): all that this process may use");
 }
 
-absl::StatusOr<ToolRunner> ToolRunner::Load(const ModelFlags& flags, ExitCode* code) {
+absl::StatusOr<ToolRunner> ToolRunner::Load(const ModelFlags& flags, ExitCode* code,
+                                            LayerObserver* observer) {
   ToolRunner tool;
   auto backend = MakeToolBackend(flags);
   if (!backend.ok()) {
@@ -85,7 +86,8 @@ absl::StatusOr<ToolRunner> ToolRunner::Load(const ModelFlags& flags, ExitCode* c
   *code = kExitModel;
   ProgressLine progress;
   MNEME_ASSIGN_OR_RETURN(tool.config, ReadModelConfig(flags.model));
-  auto model = LoadModel(flags.model, *tool.backend, std::ref(progress), flags.options());
+  auto model =
+      LoadModel(flags.model, *tool.backend, std::ref(progress), flags.options(observer));
   if (absl::IsResourceExhausted(model.status())) *code = kExitDevice;
   MNEME_RETURN_IF_ERROR(model.status());
   tool.model = *std::move(model);

@@ -29,8 +29,8 @@ struct ModelFlags {
   int max_context = kDefaultMaxContext;
   int engram_capacity = 0;
 
-  ModelOptions options() const {
-    return {.max_context = max_context, .engram_capacity = engram_capacity};
+  ModelOptions options(LayerObserver* observer) const {
+    return {.max_context = max_context, .engram_capacity = engram_capacity, .observer = observer};
   }
 
   // --model is left out where the folder is a positional argument.
@@ -55,7 +55,9 @@ struct ToolRunner {
 
   // On failure, `code` is the exit code that fits. Shows progress on standard error if that is a
   // terminal and loading takes more than a second.
-  static absl::StatusOr<ToolRunner> Load(const ModelFlags& flags, ExitCode* code);
+  // `observer`: as ModelOptions has it.
+  static absl::StatusOr<ToolRunner> Load(const ModelFlags& flags, ExitCode* code,
+                                         LayerObserver* observer = nullptr);
   absl::Status Prepare(const ToolLimits& limits);
   // INVALID_ARGUMENT if the model has no room for a sequence of so many tokens (--max-context).
   absl::Status CheckRoom(int64_t tokens) const;

@@ -93,6 +93,7 @@ void PrintStats(const v1::Finished& finished, absl::Duration first_token) {
       absl::StrCat(usage.completion_tokens(), " generated"),
       absl::StrCat(usage.resumed_tokens(), " resumed"),
       absl::StrFormat("first after %.1f ms", absl::ToDoubleMilliseconds(first_token))};
+  if (usage.has_surprise()) facts.push_back(absl::StrFormat("surprise %.4g", usage.surprise()));
   if (usage.completion_tokens() > 1 && timings.decode_ms() > 0) {
     facts.push_back(absl::StrFormat(
         "%.1f tokens/s",

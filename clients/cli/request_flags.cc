@@ -111,6 +111,10 @@ void AddRequestFlags(FlagSet& flags, v1::GenerateRequest& request) {
              [=](bool value) { r->set_parse_special(value); });
   flags.Bool("skip-special-tokens", "Leave control tokens out of the text; on by default.",
              [=](bool value) { r->mutable_response()->set_skip_special_tokens(value); });
+  flags.Bool("surprise",
+             "Tell how surprising the memory found what it was fed (--stats, --json), of models "
+             "whose memories are trained while they read.",
+             [=](bool value) { r->mutable_response()->set_surprise(value); });
   flags.Integer("choices", "Answers to the same prompt.",
                 [=](int64_t value) { r->mutable_response()->set_n(static_cast<int>(value)); });
   flags.Integer(

@@ -78,6 +78,13 @@ void CpuKernels::AddPositions(const AddPositionsArgs& args) {
       [&](int64_t begin, int64_t end) { ops_.add_positions(args, begin, end); });
 }
 
+void CpuKernels::PositionLayer(const PositionLayerArgs& args) {
+  Check(args, kCpuActivations);
+  const FlushDenormals flush;
+  For(args.positions.shape[0], 1, 0.5 * static_cast<double>(args.weight.shape[0]),
+      [&](int64_t begin, int64_t end) { ops_.position_layer(args, begin, end); });
+}
+
 void CpuKernels::GatherRows(const GatherRowsArgs& args) {
   Check(args, kCpuActivations);
   const int64_t n = args.indices.shape[0], dim = args.x.shape[1];
@@ -335,6 +342,11 @@ void CpuKernels::IndexRows(const IndexRowsArgs& args) {
 void CpuKernels::CutRows(const CutRowsArgs& args) {
   Check(args, kCpuActivations);
   CutRowsOnHost(args);
+}
+
+void CpuKernels::ExpandRows(const ExpandRowsArgs& args) {
+  Check(args, kCpuActivations);
+  ExpandRowsOnHost(args);
 }
 
 void CpuKernels::ShortConv(std::span<const ShortConvArgs> convolutions) {

@@ -55,6 +55,7 @@ class CpuKernels final : public Kernels, public EngramKernels {
 
   void Embedding(const EmbeddingArgs& args) override;
   void AddPositions(const AddPositionsArgs& args) override;
+  void PositionLayer(const PositionLayerArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
   void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
@@ -69,6 +70,7 @@ class CpuKernels final : public Kernels, public EngramKernels {
   void Dispatch(const DispatchArgs& args) override;
   void IndexRows(const IndexRowsArgs& args) override;
   void CutRows(const CutRowsArgs& args) override;
+  void ExpandRows(const ExpandRowsArgs& args) override;
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
   void L2Norm(const L2NormArgs& args) override;
   void SumNorm(const SumNormArgs& args) override;
@@ -90,8 +92,15 @@ class CpuKernels final : public Kernels, public EngramKernels {
   void NeuralMemory(const NeuralMemoryArgs& args) override;
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
+  void ChunkPool(const ChunkPoolArgs& args) override;
+  void Surprise(const SurpriseArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   void GatedRmsNorm(const GatedRmsNormArgs& args) override;
+  void ExpandStreams(const ExpandStreamsArgs& args) override;
+  void ReadStreams(const ReadStreamsArgs& args) override;
+  void WriteStreams(const WriteStreamsArgs& args) override;
+  void SumStreams(const SumStreamsArgs& args) override;
+  void MixViews(const MixViewsArgs& args) override;
   void Sample(const SampleArgs& args) override;
 
   EngramKernels* engrams() override { return this; }

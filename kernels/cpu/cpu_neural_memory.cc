@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/ops/checks.h"
+#include "kernels/surprise.h"
 
 namespace mneme {
 
@@ -51,6 +52,19 @@ void CpuKernels::ChunkMean(const ChunkMeanArgs& args) {
   const FlushDenormals flush;
   For(args.x.shape[1], 16, 0.3 * static_cast<double>(args.x.shape[0] + 1),
       [&](int64_t begin, int64_t end) { ops_.chunk_mean(args, begin, end); });
+}
+
+void CpuKernels::ChunkPool(const ChunkPoolArgs& args) {
+  Check(args, kCpuActivations);
+  const FlushDenormals flush;
+  For(args.x.shape[1], 16, 3.0 * static_cast<double>(args.x.shape[0] + 1),
+      [&](int64_t begin, int64_t end) { ops_.chunk_pool(args, begin, end); });
+}
+
+void CpuKernels::Surprise(const SurpriseArgs& args) {
+  Check(args, kCpuActivations);
+  For(args.surprise.shape[0], 1, static_cast<double>(args.read.shape[1] * args.read.shape[2]),
+      [&](int64_t begin, int64_t end) { SurpriseOnHost<float>(args, begin, end); });
 }
 
 }  // namespace mneme

@@ -53,6 +53,20 @@ void AddPositions(const AddPositionsArgs& args, int64_t begin, int64_t end) {
   }
 }
 
+void PositionLayer(const PositionLayerArgs& args, int64_t begin, int64_t end) {
+  const int64_t dim = args.weight.shape[0];
+  const float* weight = args.weight.as<float>();
+  const float* bias = args.bias.as<float>();
+  for (int64_t t = begin; t < end; ++t) {
+    const Vec period = Set1(static_cast<float>(args.positions.as<int64_t>()[t] / args.period));
+    float* y = args.y.as<float>() + t * dim;
+    ForVectors(dim, [&](int64_t i, int lanes) {
+      const Vec z = MulAdd(LoadUpTo(weight + i, lanes), period, LoadUpTo(bias + i, lanes));
+      StoreUpTo(y + i, Silu(z), lanes);
+    });
+  }
+}
+
 void AddBias(const AddBiasArgs& args, int64_t begin, int64_t end) {
   const int64_t dim = args.y.shape[1];
   const int32_t* offsets = args.group_offsets.as<int32_t>();
@@ -120,6 +134,22 @@ void Activate(const ActivateArgs& args, int64_t begin, int64_t end) {
 }
 
 void Multiply(const MultiplyArgs& args, int64_t begin, int64_t end) {
+  const int64_t of_factor = args.y.shape[1] / args.b.shape[1];
+  if (of_factor > 1) {
+    for (int64_t i = begin; i < end;) {
+      const int64_t head = i / of_factor, stop = (head + 1) * of_factor;
+      const int64_t count = (stop < end ? stop : end) - i;
+      const Vec factor = Set1(args.b.as<float>()[head]);
+      const float* from = args.a.as<float>() + i;
+      float* to = args.y.as<float>() + i;
+      ForVectors(count, [&](int64_t j, int lanes) {
+        const Vec before = args.accumulate ? LoadUpTo(to + j, lanes) : Zero();
+        StoreUpTo(to + j, MulAdd(LoadUpTo(from + j, lanes), factor, before), lanes);
+      });
+      i += count;
+    }
+    return;
+  }
   const float* a = args.a.as<float>() + begin;
   const float* b = args.b.as<float>() + begin;
   float* y = args.y.as<float>() + begin;

@@ -11,6 +11,7 @@ void Linear(const LinearTask& task, LinearScratch& scratch);
 void Pack(const TensorView& matrix, void* dst, int begin, int end);
 void Embedding(const EmbeddingArgs& args, int64_t begin, int64_t end);
 void AddPositions(const AddPositionsArgs& args, int64_t begin, int64_t end);
+void PositionLayer(const PositionLayerArgs& args, int64_t begin, int64_t end);
 void RmsNorm(const RmsNormArgs& args, int64_t begin, int64_t end);
 void GatedRmsNorm(const GatedRmsNormArgs& args, int64_t begin, int64_t end);
 void LayerNorm(const LayerNormArgs& args, int64_t begin, int64_t end);
@@ -49,6 +50,12 @@ void SquaredDistances(const float* x, const float* others, int64_t count, int64_
                       double* distances);
 void EngramAttention(const EngramAttentionArgs& args, int row, int head, int count, float* scores);
 void AddFrom(const AddFromArgs& args, int64_t begin, int64_t end);
+void ChunkPool(const ChunkPoolArgs& args, int64_t begin, int64_t end);
+void ExpandStreams(const ExpandStreamsArgs& args, int64_t begin, int64_t end);
+void ReadStreams(const ReadStreamsArgs& args, int64_t begin, int64_t end);
+void WriteStreams(const WriteStreamsArgs& args, int64_t begin, int64_t end);
+void SumStreams(const SumStreamsArgs& args, int64_t begin, int64_t end);
+void MixViews(const MixViewsArgs& args, int64_t begin, int64_t end);
 // Row r of the batch, with parameters as SamplingRow::Bounded() has them.
 void Sample(const SampleArgs& args, const SamplingRow& row, int r, double uniform,
             SampleScratch& scratch);

@@ -13,6 +13,7 @@ const IsaOps& Ops() {
       .pack = Pack,
       .embedding = Embedding,
       .add_positions = AddPositions,
+      .position_layer = PositionLayer,
       .rms_norm = RmsNorm,
       .gated_rms_norm = GatedRmsNorm,
       .layer_norm = LayerNorm,
@@ -49,6 +50,12 @@ const IsaOps& Ops() {
       .squared_distances = SquaredDistances,
       .engram_attention = EngramAttention,
       .add_from = AddFrom,
+      .chunk_pool = ChunkPool,
+      .expand_streams = ExpandStreams,
+      .read_streams = ReadStreams,
+      .write_streams = WriteStreams,
+      .sum_streams = SumStreams,
+      .mix_views = MixViews,
       .sample = Sample,
   };
   return kOps;

@@ -67,6 +67,7 @@ struct IsaOps {
   // head of one entry; of elements for activate, multiply and swiglu.
   void (*embedding)(const EmbeddingArgs&, int64_t begin, int64_t end) = nullptr;
   void (*add_positions)(const AddPositionsArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*position_layer)(const PositionLayerArgs&, int64_t begin, int64_t end) = nullptr;
   void (*rms_norm)(const RmsNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*gated_rms_norm)(const GatedRmsNormArgs&, int64_t begin, int64_t end) = nullptr;
   void (*layer_norm)(const LayerNormArgs&, int64_t begin, int64_t end) = nullptr;
@@ -119,6 +120,13 @@ struct IsaOps {
   void (*engram_attention)(const EngramAttentionArgs&, int row, int head, int count,
                            float* scores) = nullptr;
   void (*add_from)(const AddFromArgs&, int64_t begin, int64_t end) = nullptr;  // of tokens
+  void (*chunk_pool)(const ChunkPoolArgs&, int64_t begin, int64_t end) = nullptr;
+  // Streams of tokens, tokens, streams of tokens, tokens, tokens.
+  void (*expand_streams)(const ExpandStreamsArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*read_streams)(const ReadStreamsArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*write_streams)(const WriteStreamsArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*sum_streams)(const SumStreamsArgs&, int64_t begin, int64_t end) = nullptr;
+  void (*mix_views)(const MixViewsArgs&, int64_t begin, int64_t end) = nullptr;
   // One row; `uniform` is its random number in [0, 1).
   void (*sample)(const SampleArgs&, const SamplingRow&, int r, double uniform,
                  SampleScratch& scratch) = nullptr;

@@ -1,8 +1,11 @@
-// Neural memories: one head of one segment, token by token. Built once per instruction set.
+// Neural memories: one head of one segment, step by step. Built once per instruction set.
 //
-// Where a step is one token, W and S are rewritten in the pass that also reads: each row of a
-// matrix is met three times, by k's way forward, by the error's way back, and by its update.
+// Tokens between which nothing changes are read together. A step of few pairs whose gradient is not
+// needed as a whole rewrites W and S in the pass that also reads: each row of a matrix is met three
+// times, by the keys' way forward, by the errors' way back, and by its update.
 #include "kernels/cpu/isa_functions.h"
+#include "kernels/cpu/memory_network.h"
+#include "kernels/cpu/memory_step.h"
 #include "kernels/cpu/simd_arrays.h"
 #include "kernels/cpu/simd_math.h"
 
@@ -11,513 +14,432 @@ namespace {
 
 using MemoryRead = NeuralMemoryArgs::Read;
 
-// Vectors of a row's outputs that are summed together, in registers.
-constexpr int kColumns = 4;
+int64_t AtMost(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// Floats of a vector of `n`, as a multiple of lanes.
-int64_t PaddedFloats(int64_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
-
-// The tensors of one head of a copy, in its slab; or of its initial value.
-struct HeadTensors {
-  float* at[kMaxMemoryTensors] = {};
-};
-
-// The changes a step makes to the rows of a matrix while they are read.
-struct MatrixStep {
-  float* momenta;  // or null
-  float momentum, keep, scale;
-  const float* z;      // [in]: row i has the gradient z[i] delta
-  const float* delta;  // [out]
-};
-
-// y[c..] of N vectors: y = (y) + x W, after the step on W where there is one, or of W - ahead G.
-template <int N, bool kStep, bool kAhead>
-MNEME_INLINE void Columns(const float* x, float* weights, int64_t in, int64_t out, int64_t c,
-                          int lanes, const MatrixStep* step, const float* gradients, float ahead,
-                          float* y) {
-  const auto load = [&](const float* p, int v) {
-    return v == N - 1 ? LoadUpTo(p + v * kLanes, lanes) : Load(p + v * kLanes);
-  };
-  const auto store = [&](float* p, int v, Vec value) {
-    if (v == N - 1) {
-      StoreUpTo(p + v * kLanes, value, lanes);
-    } else {
-      Store(p + v * kLanes, value);
-    }
-  };
-  Vec sums[N], delta[N];
-  MNEME_UNROLL
-  for (int v = 0; v < N; ++v) {
-    sums[v] = load(y + c, v);
-    if constexpr (kStep) delta[v] = load(step->delta + c, v);
-  }
-  for (int64_t i = 0; i < in; ++i) {
-    float* row = weights + i * out + c;
-    const Vec by = Set1(x[i]);
-    MNEME_UNROLL
-    for (int v = 0; v < N; ++v) {
-      Vec w = load(row, v);
-      if constexpr (kStep) {
-        Vec s = Set1(-step->scale * step->z[i]) * delta[v];
-        if (step->momenta != nullptr) {
-          float* momenta = step->momenta + i * out + c;
-          s = MulAdd(Set1(step->momentum), load(momenta, v), s);
-          store(momenta, v, s);
-        }
-        w = MulAdd(Set1(step->keep), w, s);
-        store(row, v, w);
-      }
-      if constexpr (kAhead) w = NegMulAdd(Set1(ahead), load(gradients + i * out + c, v), w);
-      sums[v] = MulAdd(by, w, sums[v]);
-    }
-  }
-  MNEME_UNROLL
-  for (int v = 0; v < N; ++v) store(y + c, v, sums[v]);
+// Whether a step's gradient is needed as a whole, and so lies in scratch.
+bool GathersGradient(const NeuralMemoryArgs& args) {
+  return args.trains() && args.read != MemoryRead::kAhead &&
+         (args.max_grad_norm > 0 || args.spectral_norm || args.step * args.keys > kMemoryRows);
 }
 
-template <bool kStep, bool kAhead>
-void Product(const float* x, float* weights, int64_t in, int64_t out, const MatrixStep* step,
-             const float* gradients, float ahead, float* y) {
-  int64_t c = 0;
-  for (; c + kColumns * kLanes <= out; c += kColumns * kLanes) {
-    Columns<kColumns, kStep, kAhead>(x, weights, in, out, c, kLanes, step, gradients, ahead, y);
-  }
-  for (; c < out; c += kLanes) {
-    const int lanes = static_cast<int>(out - c < kLanes ? out - c : kLanes);
-    Columns<1, kStep, kAhead>(x, weights, in, out, c, lanes, step, gradients, ahead, y);
-  }
+// Rows that are in scratch at once.
+int ScratchRows(const NeuralMemoryArgs& args) {
+  if (!args.trains() || args.step > 1) return kMemoryRows;
+  return static_cast<int>(AtMost(args.keys, kMemoryRows));
 }
 
-// y[i] = row i of W . x
-void ProductOfRows(const float* weights, const float* x, int64_t in, int64_t out, float* y) {
-  for (int64_t i = 0; i < in; ++i) {
-    Vec sum = Zero();
-    ForVectors(out, [&](int64_t o, int lanes) {
-      sum = MulAdd(LoadUpTo(weights + i * out + o, lanes), LoadUpTo(x + o, lanes), sum);
-    });
-    y[i] = Sum(sum);
+int64_t FloatsOfTensors(const NeuralMemoryArgs& args) {
+  int64_t floats = 0;
+  for (int t = 0; t < args.network.tensors(); ++t) {
+    floats += PaddedFloats(args.network.shape(t, args.q.shape[2]).elements());
   }
+  return floats;
 }
 
-// Activated and, where it is wanted, the derivatives; `a` becomes its activation.
-void ActivateLayer(MemoryNetwork::Activation activation, int64_t n, float* a, float* slope) {
-  const Vec one = Set1(1.0f), half = Set1(0.5f);
-  ForVectors(n, [&](int64_t i, int lanes) {
-    const Vec x = LoadUpTo(a + i, lanes);
-    Vec z, d;
-    if (activation == MemoryNetwork::Activation::kSilu) {
-      const Vec s = Sigmoid(x);
-      z = x * s;
-      d = s * (one + x * (one - s));
-    } else if (activation == MemoryNetwork::Activation::kGelu) {
-      float erf[kLanes];
-      Store(erf, x * Set1(0x1.6a09e6p-1f));
-      for (float& value : erf) value = __builtin_erff(value);
-      const Vec phi = half * (one + Load(erf));
-      z = x * phi;
-      d = phi + x * Set1(0x1.988454p-2f) * Exp(Set1(-0.5f) * x * x);  // 1 / sqrt(2 pi)
-    } else {
-      const Vec c = Set1(0x1.988454p-1f), cubic = Set1(0.044715f);  // sqrt(2 / pi)
-      const Vec t = Tanh(c * MulAdd(cubic * x, x * x, x));
-      z = half * x * (one + t);
-      d = half * (one + t) + half * x * (one - t * t) * c * MulAdd(Set1(3 * 0.044715f) * x, x, one);
-    }
-    StoreUpTo(a + i, z, lanes);
-    if (slope != nullptr) StoreUpTo(slope + i, d, lanes);
-  });
-}
-
-// One head of one segment.
 class HeadOfSegment {
  public:
   HeadOfSegment(const NeuralMemoryArgs& args, int segment, int head, float* scratch)
       : args_(args),
-        network_(args.network),
         slot_(args.segments.slots.as<int32_t>()[segment]),
         memory_(args.segments.memories.as<int32_t>()[segment]),
         head_(head),
+        tensors_(args.network.tensors()),
         heads_(args.q.shape[1]),
-        dim_(args.q.shape[2]) {
-    const auto take = [&](int64_t n) {
-      float* taken = scratch;
-      scratch += PaddedFloats(n);
-      return taken;
+        dim_(args.q.shape[2]),
+        pairs_(args.step * args.keys),
+        net_(args, head, ScratchRows(args), scratch) {
+    const auto take = [&](bool wanted, HeadTensors& all) {
+      for (int t = 0; wanted && t < tensors_; ++t) {
+        all.at[t] = scratch;
+        scratch += PaddedFloats(net_.elements(t));
+      }
     };
-    const int64_t wide = dim_ > network_.hidden ? dim_ : network_.hidden;
-    for (int l = 0; l < network_.depth; ++l) {
-      z_[l] = take(l == 0 ? dim_ : network_.hidden);
-      slope_[l] = l == 0 ? nullptr : take(network_.hidden);
-      delta_[l] = take(wide);
-    }
-    y_ = take(dim_);
-    gain_ = take(dim_);
-    gain_gradient_ = take(dim_);
-    read_[0] = take(wide);
-    read_[1] = take(wide);
+    take(GathersGradient(args), sums_);
+    take(args.has_residual(), mixed_);
+    orthogonal_ = scratch;
   }
 
-  static int64_t ScratchFloats(const MemoryNetwork& network, int64_t dim) {
-    const int64_t wide = PaddedFloats(dim > network.hidden ? dim : network.hidden);
-    return (3 * network.depth + 6) * wide;
+  static int64_t ScratchFloats(const NeuralMemoryArgs& args) {
+    const int64_t dim = args.q.shape[2], wide = HeadNetwork::WidestLayer(args.network, dim);
+    return HeadNetwork::ScratchFloats(args.network, dim, ScratchRows(args)) +
+           ((GathersGradient(args) ? 1 : 0) + (args.has_residual() ? 1 : 0)) *
+               FloatsOfTensors(args) +
+           (args.spectral_norm ? OrthogonalScratch(wide, wide) : 0);
   }
 
   void Run(int64_t begin, int64_t end) {
     weights_ = Of(args_.weights);
     if (args_.frozen_period != 0) frozen_ = Of(args_.frozen);
-    if (args_.stores_anchor()) anchors_ = Of(args_.anchors);
-    if (args_.trains()) {
-      if (!args_.momentum.empty()) momenta_ = Of(args_.momenta);
-      if (args_.step > 1) gradients_ = Of(args_.gradients);
-    }
-    anchor_ = args_.stores_anchor() ? anchors_ : weights_;
+    anchor_ = args_.stores_anchor() ? Of(args_.anchors) : weights_;
     if (args_.anchor_period == 0) anchor_ = Of(args_.initial_anchor);
-    const bool first = args_.positions.as<int64_t>()[begin] == args_.first_position;
-    if (!args_.trains()) {
-      HeadTensors from = weights_;
-      const MemoryInitial* initial = &args_.initial_weights;
-      if (args_.read == MemoryRead::kFrozen) {
-        from = frozen_;
-        if (!args_.initial_frozen.at[0].empty()) initial = &args_.initial_frozen;
-      } else if (args_.read == MemoryRead::kAnchor) {
-        from = anchor_;
-        if (args_.anchor_period == 0) initial = &args_.initial_anchor;
-        if (!args_.initial_anchors.at[0].empty()) initial = &args_.initial_anchors;
-      }
-      if (first) from = Of(*initial);
-      for (int64_t e = begin; e < end; ++e) ReadFrom(e, from);
-      return;
+    first_ = Position(begin) == args_.first_position;
+    begin_ = begin;
+    if (!args_.trains()) return Recall(begin, end);
+    for (int order = 0; order < args_.orders(); ++order) {
+      momenta_[order] = Of(args_.momenta, order);
     }
-    if (first) Initialise();
-    for (int64_t e = begin; e < end; ++e) Token(e);
+    if (args_.read == MemoryRead::kAhead) sums_ = Of(args_.gradients);
+    if (first_) Initialise();
+    for (int64_t e = begin; e < end;) {
+      int64_t last = e;
+      while (last + 1 < end && last + 1 - e < kMemoryRows && !Changes(Position(last) + 1)) ++last;
+      Tokens(e, last);
+      e = last + 1;
+    }
+    if (args_.stores_pairs()) LeaveOpenStep(end);
   }
 
  private:
-  void Token(int64_t e) {
-    const int64_t n = args_.positions.as<int64_t>()[e], done = n + 1;
-    if (args_.read == MemoryRead::kAnchor) ReadFrom(e, anchor_);
-    if (args_.read == MemoryRead::kFrozen) ReadFrom(e, frozen_);
-    FindGradient(e);
-    const float scale =
-        args_.step_scale.empty() ? 1.0f : args_.step_scale.as<float>()[n % args_.step];
-    const float momentum = Gate(args_.momentum, e, 0.0f), keep = Gate(args_.keep, e, 1.0f);
-    const bool refreshes = (args_.stores_anchor() && done % args_.anchor_period == 0) ||
-                           (args_.frozen_period != 0 && done % args_.frozen_period == 0);
-    if (args_.step == 1) {
-      StepAndRead(e, scale, momentum, keep);
+  // Whether what is read may change with the token that is the `done`-th.
+  bool Changes(int64_t done) const {
+    return done % args_.step == 0 || (args_.frozen_period != 0 && done % args_.frozen_period == 0);
+  }
+
+  // Tokens [e, last], of which only the last one changes anything.
+  void Tokens(int64_t e, int64_t last) {
+    const int64_t done = Position(last) + 1;
+    const bool ends = done % args_.step == 0;
+    const bool refreshes = args_.stores_anchor() && done % args_.anchor_period == 0;
+    // What is read of the last token is then not what its step makes of W.
+    const bool gated = refreshes && !args_.transition.empty();
+    if (args_.read == MemoryRead::kAnchor) ReadFrom(anchor_, e, last + 1);
+    if (args_.read == MemoryRead::kFrozen) ReadFrom(frozen_, e, last + 1);
+    if (args_.read == MemoryRead::kAhead) {
+      for (; e <= last; ++e) TokenAhead(e);
+    } else if (!ends) {
+      if (args_.read == MemoryRead::kRunning) ReadFrom(weights_, e, last + 1);
     } else {
-      AddGradient();
-      if (done % args_.step == 0) Step(scale, momentum, keep);
-      if (args_.read == MemoryRead::kRunning) ReadFrom(e, weights_);
-      if (args_.read == MemoryRead::kAhead) ReadAhead(e, scale);
+      if (args_.read == MemoryRead::kRunning) ReadFrom(weights_, e, last);
+      Step(last, args_.read == MemoryRead::kRunning && !gated);
     }
-    if (!refreshes) return;
-    for (int t = 0; t < network_.tensors(); ++t) {
-      if (args_.stores_anchor() && done % args_.anchor_period == 0) Copy(weights_, anchors_, t);
-      if (args_.frozen_period != 0 && done % args_.frozen_period == 0) Copy(weights_, frozen_, t);
+    if (refreshes) Refresh();
+    if (gated && args_.read == MemoryRead::kRunning) ReadFrom(weights_, last, last + 1);
+    if (args_.frozen_period != 0 && done % args_.frozen_period == 0) Copy(weights_, frozen_);
+  }
+
+  void Recall(int64_t begin, int64_t end) {
+    HeadTensors from = weights_;
+    const MemoryInitial* initial = &args_.initial_weights;
+    if (args_.read == MemoryRead::kFrozen) {
+      from = frozen_;
+      if (!args_.initial_frozen.at[0].empty()) initial = &args_.initial_frozen;
+    } else if (args_.read == MemoryRead::kAnchor) {
+      from = anchor_;
+      if (args_.anchor_period == 0) initial = &args_.initial_anchor;
+      if (!args_.initial_anchors.at[0].empty()) initial = &args_.initial_anchors;
+    }
+    if (first_) from = Of(*initial);
+    for (int64_t e = begin; e < end; e += kMemoryRows) {
+      ReadFrom(from, e, AtMost(end, e + kMemoryRows));
     }
   }
 
+  void ReadFrom(const HeadTensors& net, int64_t begin, int64_t end) {
+    if (begin == end) return;
+    net_.Read(net, RowsOf(args_.q, begin), static_cast<int>(end - begin), RowsOf(args_.out, begin));
+  }
+
+  void TokenAhead(int64_t e) {
+    TrainPairs(anchor_, e, 0, args_.keys, [&](int rows) { net_.AddGradients(rows, sums_); });
+    const float scale = ScaleOf(e);
+    if ((Position(e) + 1) % args_.step == 0) {
+      StepBy(sums_, GatesOf(e));
+      Zero(sums_);
+    }
+    net_.ReadAhead(weights_, sums_, scale, RowsOf(args_.q, e)[0], RowsOf(args_.out, e)[0]);
+  }
+
+  // The step that ends with token e, which is then read with `reads`.
+  void Step(int64_t e, bool reads) {
+    HeadTensors net = anchor_;
+    if (args_.has_residual()) net = Mixed(e);
+    const StepGates gates = GatesOf(e);
+    const int64_t first = e - (args_.step - 1);
+    if (!GathersGradient(args_)) {
+      TrainPairs(net, first, 0, pairs_, [](int) {});
+      if (HasBefore()) Copy(weights_, Of(args_.before));
+      return StepAndRead(e, gates, static_cast<int>(pairs_), reads);
+    }
+    Zero(sums_);
+    TrainPairs(net, first, 0, pairs_, [&](int rows) { net_.AddGradients(rows, sums_); });
+    if (HasBefore()) Copy(weights_, Of(args_.before));
+    StepBy(sums_, gates);
+    if (reads) ReadFrom(weights_, e, e + 1);
+  }
+
+  // Trains pairs [begin, end) of a step whose first token is that of entry `first`, which may lie
+  // before the segment: then they are in the slab. done(rows) after each block of them.
+  template <typename Done>
+  void TrainPairs(const HeadTensors& net, int64_t first, int64_t begin, int64_t end, Done done) {
+    for (int64_t pair = begin; pair < end; pair += kMemoryRows) {
+      const int rows = static_cast<int>(AtMost(end - pair, kMemoryRows));
+      TrainedRow trained[kMemoryRows];
+      for (int r = 0; r < rows; ++r) trained[r] = FetchPair(first, pair + r, net_.input(r));
+      net_.Train(net, rows, trained, /*gradients=*/true);
+      done(rows);
+    }
+  }
+  TrainedRow FetchPair(int64_t first, int64_t pair, float* input) const {
+    const auto rate_scale = static_cast<float>(args_.rate_scale);
+    const int64_t e = first + pair / args_.keys;
+    const float* k;
+    TrainedRow row;
+    if (e < begin_) {
+      const int64_t at = head_ * HeldPairs() + pair;
+      k = Own(args_.pending.k) + at * dim_;
+      row = {Own(args_.pending.v) + at * dim_, rate_scale * Own(args_.pending.rate)[at], nullptr};
+    } else {
+      const int64_t at = PairAt(e) + pair % args_.keys;
+      k = args_.k.as<float>() + at * dim_;
+      row = {args_.v.as<float>() + at * dim_, rate_scale * args_.rate.as<float>()[at],
+             args_.loss.empty() ? nullptr : args_.loss.as<float>() + at};
+    }
+    CopyFloats(k, input, dim_);
+    return row;
+  }
+
+  // The losses of the tokens of the step that is open before entry `end`, and their pairs.
+  void LeaveOpenStep(int64_t end) {
+    const int64_t open = (Position(end - 1) + 1) % args_.step, first = end - open;
+    const int64_t from = first < begin_ ? begin_ : first;
+    const int64_t already = (from - first) * args_.keys, all = open * args_.keys;
+    for (int64_t pair = already; !args_.loss.empty() && pair < all; pair += kMemoryRows) {
+      const int rows = static_cast<int>(AtMost(all - pair, kMemoryRows));
+      TrainedRow trained[kMemoryRows];
+      for (int r = 0; r < rows; ++r) trained[r] = FetchPair(first, pair + r, net_.input(r));
+      net_.Train(anchor_, rows, trained, /*gradients=*/false);
+    }
+    float *k = Own(args_.pending.k), *v = Own(args_.pending.v), *rate = Own(args_.pending.rate);
+    for (int64_t pair = already; pair < all; ++pair) {
+      const int64_t from_at = PairAt(first + pair / args_.keys) + pair % args_.keys;
+      const int64_t at = head_ * HeldPairs() + pair;
+      CopyFloats(args_.k.as<float>() + from_at * dim_, k + at * dim_, dim_);
+      CopyFloats(args_.v.as<float>() + from_at * dim_, v + at * dim_, dim_);
+      rate[at] = args_.rate.as<float>()[from_at];
+    }
+    // What was left of a step that has ended since.
+    const int64_t before = Position(begin_) % args_.step * args_.keys;
+    for (int64_t pair = all; pair < before; ++pair) {
+      const int64_t at = head_ * HeldPairs() + pair;
+      ZeroFloats(k + at * dim_, dim_);
+      ZeroFloats(v + at * dim_, dim_);
+      rate[at] = 0;
+    }
+  }
+
+  StepGates GatesOf(int64_t e) const {
+    StepGates gates;
+    gates.keep = Gate(args_.keep, e, 1.0f);
+    gates.orders = args_.orders();
+    const int64_t at = e * heads_ + head_;
+    for (int order = 0; order < gates.orders; ++order) {
+      gates.momentum[order] = args_.momentum.as<float>()[at * gates.orders + order];
+    }
+    for (int t = 0; t < tensors_; ++t) {
+      gates.factor[t] =
+          -ScaleOf(e) *
+          (args_.tensor_rates.empty() ? 1.0f : args_.tensor_rates.as<float>()[at * tensors_ + t]);
+    }
+    gates.mix[gates.orders] = 1;
+    if (args_.momentum_mix.empty()) return gates;
+    gates.mixes = true;
+    const auto logits = static_cast<int>(args_.momentum_mix.shape[1] / heads_);
+    const float* from = args_.momentum_mix.as<float>() + at * logits;
+    float* mix = gates.mix + gates.orders + 1 - logits;
+    float most = from[0], sum = 0;
+    for (int i = 1; i < logits; ++i) most = from[i] > most ? from[i] : most;
+    for (int i = 0; i < logits; ++i) sum += mix[i] = __builtin_expf(from[i] - most);
+    for (int i = 0; i < logits; ++i) mix[i] /= sum;
+    return gates;
+  }
+
+  // The step of all tensors, whose G is `sums`; weights' U lies there, too, where it is made
+  // orthogonal.
+  void StepBy(const HeadTensors& sums, const StepGates& gates) {
+    for (int t = 0; t < tensors_; ++t) {
+      const Shape shape = args_.network.shape(t, dim_);
+      const int64_t n = net_.elements(t);
+      float* gradient = sums.at[t];
+      float factor = gates.factor[t];
+      if (args_.max_grad_norm > 0) {
+        const float norm = NormOf(gradient, n), x = static_cast<float>(args_.max_grad_norm) / 2;
+        if (norm > 0) factor *= x * (__builtin_tanhf(norm / x) + 1) / norm;
+      }
+      const bool orthogonal = args_.spectral_norm && shape.rank == 2;
+      WithMomenta(gates.kind(), [&]<Momenta kKind>() {
+        StepVector<kKind>(gates, factor, MomentaOfTensor(t), n,
+                          orthogonal ? nullptr : weights_.at[t], gradient,
+                          [&](int64_t i, int lanes) { return LoadUpTo(gradient + i, lanes); });
+      });
+      if (!orthogonal) continue;
+      Orthogonalise(gradient, shape[0], shape[1], orthogonal_);
+      ForVectors(n, [&](int64_t i, int lanes) {
+        float* w = weights_.at[t] + i;
+        const Vec u = LoadUpTo(gradient + i, lanes);
+        StoreUpTo(w, MulAdd(Set1(gates.keep), LoadUpTo(w, lanes), u), lanes);
+      });
+    }
+  }
+
+  void StepAndRead(int64_t e, const StepGates& gates, int rows, bool reads) {
+    WithMomenta(gates.kind(), [&]<Momenta kKind>() {
+      net_.ForEachVector([&](int t, Rows gradients) {
+        StepVector<kKind>(gates, gates.factor[t], MomentaOfTensor(t), net_.elements(t),
+                          weights_.at[t], nullptr, [&](int64_t i, int lanes) {
+                            Vec sum = LoadUpTo(gradients[0] + i, lanes);
+                            for (int r = 1; r < rows; ++r) {
+                              sum = sum + LoadUpTo(gradients[r] + i, lanes);
+                            }
+                            return sum;
+                          });
+      });
+      const auto multiply = [&](int l, Rows x, const float* bias, Rows y) {
+        const int64_t in = args_.network.in(l, dim_), out = args_.network.out(l, dim_);
+        const Rows z = net_.z(l), delta = net_.delta(l);
+        const Vec factor = Set1(gates.factor[l - 1]);
+        for (int r = 0; r < rows; ++r) {
+          ForVectors(in, [&](int64_t i, int lanes) {
+            StoreUpTo(z[r] + i, factor * LoadUpTo(z[r] + i, lanes), lanes);
+          });
+        }
+        if (rows == 1) {
+          StepAndMultiply<kKind, true>(gates, MomentaOfTensor(l - 1), z, delta, rows, x[0],
+                                       weights_.at[l - 1], in, out, bias, y[0]);
+        } else {
+          StepAndMultiply<kKind, false>(gates, MomentaOfTensor(l - 1), z, delta, rows, x[0],
+                                        weights_.at[l - 1], in, out, bias, y[0]);
+        }
+      };
+      const Rows q = RowsOf(args_.q, e);
+      if (reads) {
+        net_.Read(weights_, q, 1, RowsOf(args_.out, e), multiply);
+      } else {
+        net_.Pass(weights_, q, 1, multiply);
+      }
+    });
+  }
+
+  // A + mix P, in scratch.
+  HeadTensors Mixed(int64_t e) const {
+    const Vec mix = Set1(Gate(args_.residual_mix, e, 0.0f));
+    const HeadTensors residual = Of(args_.residual);
+    for (int t = 0; t < tensors_; ++t) {
+      ForVectors(net_.elements(t), [&](int64_t i, int lanes) {
+        StoreUpTo(
+            mixed_.at[t] + i,
+            MulAdd(mix, LoadUpTo(residual.at[t] + i, lanes), LoadUpTo(anchor_.at[t] + i, lanes)),
+            lanes);
+      });
+    }
+    return mixed_;
+  }
+  void Refresh() {
+    if (!args_.transition.empty()) {
+      const Vec gate = Sigmoid(Set1(args_.transition.as<float>()[0]));
+      for (int t = 0; t < tensors_; ++t) {
+        ForVectors(net_.elements(t), [&](int64_t i, int lanes) {
+          const Vec w = LoadUpTo(weights_.at[t] + i, lanes), a = LoadUpTo(anchor_.at[t] + i, lanes);
+          StoreUpTo(weights_.at[t] + i, MulAdd(gate, w - a, a), lanes);
+        });
+      }
+    }
+    Copy(weights_, anchor_);
+  }
+
+  int64_t Position(int64_t e) const { return args_.positions.as<int64_t>()[e]; }
+  int64_t HeldPairs() const { return pairs_ - args_.keys; }
+  int64_t PairAt(int64_t e) const { return (e * heads_ + head_) * args_.keys; }
+  bool HasBefore() const { return args_.before.at[0].base != nullptr; }
+  float ScaleOf(int64_t e) const {
+    return args_.step_scale.empty() ? 1.0f : args_.step_scale.as<float>()[Position(e) % args_.step];
+  }
   float Gate(const TensorView& gate, int64_t e, float otherwise) const {
     return gate.empty() ? otherwise : gate.as<float>()[e * heads_ + head_];
   }
-  const float* VectorOf(const TensorView& x, int64_t e) const {
-    return x.as<float>() + (e * heads_ + head_) * dim_;
+  // The head's vectors of [entries, heads, dim], from entry e on.
+  Rows RowsOf(const TensorView& x, int64_t e) const {
+    return {x.as<float>() + (e * heads_ + head_) * dim_, heads_ * dim_};
   }
-  int64_t Elements(int t) const { return network_.shape(t, dim_).elements(); }
-  HeadTensors Of(const MemoryCopy& copy) const {
+  float* Own(const StateView& view) const { return view.as<float>(slot_, memory_); }
+  HeadTensors Of(const MemoryCopy& copy, int order = 0) const {
     HeadTensors all;
-    for (int t = 0; t < network_.tensors(); ++t) {
-      all.at[t] = copy.at[t].as<float>(slot_, memory_) + head_ * Elements(t);
+    for (int t = 0; t < tensors_; ++t) {
+      all.at[t] = Own(copy.at[t]) + (order * heads_ + head_) * net_.elements(t);
     }
     return all;
   }
-  HeadTensors Of(const MemoryInitial& initial) const {
+  HeadTensors Of(const MemoryInitial& initial, int order = 0) const {
     HeadTensors all;
-    for (int t = 0; t < network_.tensors(); ++t) {
-      all.at[t] = initial.at[t].as<float>() + head_ * Elements(t);
+    for (int t = 0; t < tensors_; ++t) {
+      all.at[t] = initial.at[t].as<float>() + (order * heads_ + head_) * net_.elements(t);
     }
     return all;
   }
-  void Copy(const HeadTensors& from, const HeadTensors& to, int t) const {
-    ForVectors(Elements(t), [&](int64_t i, int lanes) {
-      StoreUpTo(to.at[t] + i, LoadUpTo(from.at[t] + i, lanes), lanes);
-    });
+  MomentaOf MomentaOfTensor(int t) const { return {momenta_[0].at[t], heads_ * net_.elements(t)}; }
+
+  static void CopyFloats(const float* from, float* to, int64_t n) {
+    ForVectors(n,
+               [&](int64_t i, int lanes) { StoreUpTo(to + i, LoadUpTo(from + i, lanes), lanes); });
   }
-  void Fill(const HeadTensors& to, const MemoryInitial& initial, const HeadTensors* otherwise) {
-    const HeadTensors from =
-        !initial.at[0].empty() || otherwise == nullptr ? Of(initial) : *otherwise;
-    const bool zero = initial.at[0].empty() && otherwise == nullptr;
-    for (int t = 0; t < network_.tensors(); ++t) {
-      if (!zero) {
-        Copy(from, to, t);
-        continue;
-      }
-      ForVectors(Elements(t),
-                 [&](int64_t i, int lanes) { StoreUpTo(to.at[t] + i, Zero(), lanes); });
-    }
+  static void ZeroFloats(float* to, int64_t n) {
+    ForVectors(n,
+               [&](int64_t i, int lanes) { StoreUpTo(to + i, mneme::MNEME_ISA::Zero(), lanes); });
+  }
+  void Copy(const HeadTensors& from, const HeadTensors& to) const {
+    for (int t = 0; t < tensors_; ++t) CopyFloats(from.at[t], to.at[t], net_.elements(t));
+  }
+  void Zero(const HeadTensors& all) const {
+    for (int t = 0; t < tensors_; ++t) ZeroFloats(all.at[t], net_.elements(t));
   }
   // The first write: what all sessions share becomes the session's own.
-  void Initialise() {
-    Fill(weights_, args_.initial_weights, nullptr);
-    if (!args_.momentum.empty()) Fill(momenta_, args_.initial_momenta, nullptr);
-    if (args_.stores_anchor()) Fill(anchors_, args_.initial_anchors, &weights_);
-    if (args_.frozen_period != 0) Fill(frozen_, args_.initial_frozen, &weights_);
-    if (args_.step > 1) Fill(gradients_, args_.initial_gradients, nullptr);
-  }
-
-  void FindGain(const HeadTensors& net, float ahead = 0) {
-    if (!network_.trains_gain) {
-      for (int64_t i = 0; i < dim_; ++i) gain_[i] = args_.gain.as<float>()[head_ * dim_ + i];
-      return;
+  void Initialise() const {
+    const auto fill = [&](const HeadTensors& to, const MemoryInitial& initial, int order) {
+      if (initial.at[0].empty()) return Zero(to);
+      Copy(Of(initial, order), to);
+    };
+    const auto fill_as_weights = [&](const HeadTensors& to, const MemoryInitial& initial) {
+      Copy(initial.at[0].empty() ? weights_ : Of(initial), to);
+    };
+    fill(weights_, args_.initial_weights, 0);
+    for (int order = 0; order < args_.orders(); ++order) {
+      fill(momenta_[order], args_.initial_momenta, order);
     }
-    const int t = network_.gain();
-    for (int64_t i = 0; i < dim_; ++i) {
-      gain_[i] = network_.gain_offset + net.at[t][i];
-      if (ahead != 0) gain_[i] -= ahead * gradients_.at[t][i];
-    }
-  }
-  // y becomes n; returns what y was divided by.
-  float NormInPlace(float* y) const {
-    const auto width = static_cast<float>(dim_);
-    float mean = 0, squares = 0;
-    if (network_.norm == MemoryNetwork::Norm::kLayer) {
-      for (int64_t i = 0; i < dim_; ++i) mean += y[i];
-      mean /= width;
-    }
-    for (int64_t i = 0; i < dim_; ++i) squares += (y[i] - mean) * (y[i] - mean);
-    const float spread = __builtin_sqrtf(squares / width + network_.eps);
-    for (int64_t i = 0; i < dim_; ++i) y[i] = (y[i] - mean) / spread;
-    return spread;
-  }
-  float Output(const float* x, const float* n, int64_t i) const {
-    const float shift = args_.shift.empty() ? 0.0f : args_.shift.as<float>()[head_ * dim_ + i];
-    return x[i] + (n[i] * gain_[i] + shift);
-  }
-
-  void StartSum(const HeadTensors& net, int l, float* y) const {
-    ForVectors(network_.out(l, dim_), [&](int64_t i, int lanes) {
-      const Vec bias =
-          network_.biases ? LoadUpTo(net.at[network_.depth + l - 1] + i, lanes) : Zero();
-      StoreUpTo(y + i, bias, lanes);
-    });
-  }
-
-  // Scratch of k at the anchor: z, slopes, and the deltas of all layers.
-  void FindGradient(int64_t e) {
-    const HeadTensors& net = anchor_;
-    const float* k = VectorOf(args_.k, e);
-    for (int64_t i = 0; i < dim_; ++i) z_[0][i] = k[i];
-    for (int l = 1; l <= network_.depth; ++l) {
-      float* a = l == network_.depth ? y_ : z_[l];
-      StartSum(net, l, a);
-      Product<false, false>(z_[l - 1], net.at[l - 1], network_.in(l, dim_), network_.out(l, dim_),
-                            nullptr, nullptr, 0, a);
-      if (l < network_.depth) ActivateLayer(network_.activation, network_.hidden, a, slope_[l]);
-    }
-    const float* v = VectorOf(args_.v, e);
-    const float rate = static_cast<float>(args_.rate_scale) * Gate(args_.rate, e, 0.0f);
-    float* delta = delta_[network_.depth - 1];
-    if (network_.norm == MemoryNetwork::Norm::kNone) {
-      for (int64_t i = 0; i < dim_; ++i) delta[i] = rate * (y_[i] - v[i]);
-    } else {
-      FindGain(net);
-      const float spread = NormInPlace(y_);
-      float mean = 0, along = 0;
-      for (int64_t i = 0; i < dim_; ++i) {
-        const float error = rate * (Output(k, y_, i) - v[i]);
-        gain_gradient_[i] = error * y_[i];
-        delta[i] = error * gain_[i];
-        mean += delta[i];
-        along += delta[i] * y_[i];
-      }
-      const auto width = static_cast<float>(dim_);
-      mean = network_.norm == MemoryNetwork::Norm::kLayer ? mean / width : 0.0f;
-      along /= width;
-      for (int64_t i = 0; i < dim_; ++i) delta[i] = (delta[i] - mean - y_[i] * along) / spread;
-    }
-    for (int l = network_.depth; l > 1; --l) {
-      float* before = delta_[l - 2];
-      ProductOfRows(net.at[l - 1], delta_[l - 1], network_.in(l, dim_), network_.out(l, dim_),
-                    before);
-      ForVectors(network_.hidden, [&](int64_t i, int lanes) {
-        StoreUpTo(before + i, LoadUpTo(before + i, lanes) * LoadUpTo(slope_[l - 1] + i, lanes),
-                  lanes);
-      });
-    }
-  }
-
-  // Tensors that are vectors, one after the other: visit(tensor, gradient).
-  template <typename Visit>
-  void ForEachVector(Visit visit) const {
-    for (int l = 1; network_.biases && l <= network_.depth; ++l) {
-      visit(network_.depth + l - 1, delta_[l - 1]);
-    }
-    if (network_.trains_gain) visit(network_.gain(), gain_gradient_);
-  }
-
-  void AddGradient() {
-    for (int l = 1; l <= network_.depth; ++l) {
-      const int64_t in = network_.in(l, dim_), out = network_.out(l, dim_);
-      for (int64_t i = 0; i < in; ++i) {
-        float* row = gradients_.at[l - 1] + i * out;
-        const Vec by = Set1(z_[l - 1][i]);
-        ForVectors(out, [&](int64_t o, int lanes) {
-          StoreUpTo(row + o,
-                    MulAdd(by, LoadUpTo(delta_[l - 1] + o, lanes), LoadUpTo(row + o, lanes)),
-                    lanes);
-        });
-      }
-    }
-    ForEachVector([&](int t, const float* gradient) {
-      ForVectors(Elements(t), [&](int64_t i, int lanes) {
-        float* sum = gradients_.at[t] + i;
-        StoreUpTo(sum, LoadUpTo(sum, lanes) + LoadUpTo(gradient + i, lanes), lanes);
-      });
-    });
-  }
-
-  // On elements [i, i + lanes) of a tensor, with the gradient g.
-  MNEME_INLINE void StepOn(int t, int64_t i, int lanes, Vec g, float scale, float momentum,
-                           float keep) const {
-    Vec s = Zero() - Set1(scale) * g;
-    if (momenta_.at[t] != nullptr) {
-      s = MulAdd(Set1(momentum), LoadUpTo(momenta_.at[t] + i, lanes), s);
-      StoreUpTo(momenta_.at[t] + i, s, lanes);
-    }
-    float* w = weights_.at[t] + i;
-    StoreUpTo(w, MulAdd(Set1(keep), LoadUpTo(w, lanes), s), lanes);
-  }
-
-  void Step(float scale, float momentum, float keep) {
-    for (int t = 0; t < network_.tensors(); ++t) {
-      ForVectors(Elements(t), [&](int64_t i, int lanes) {
-        float* sum = gradients_.at[t] + i;
-        StepOn(t, i, lanes, LoadUpTo(sum, lanes), scale, momentum, keep);
-        StoreUpTo(sum, Zero(), lanes);
-      });
-    }
-  }
-
-  void StepAndRead(int64_t e, float scale, float momentum, float keep) {
-    ForEachVector([&](int t, const float* gradient) {
-      ForVectors(Elements(t), [&](int64_t i, int lanes) {
-        StepOn(t, i, lanes, LoadUpTo(gradient + i, lanes), scale, momentum, keep);
-      });
-    });
-    const float* x = VectorOf(args_.q, e);
-    for (int l = 1; l <= network_.depth; ++l) {
-      float* y = read_[l % 2];
-      StartSum(weights_, l, y);
-      const MatrixStep step = {momenta_.at[l - 1], momentum, keep, scale, z_[l - 1], delta_[l - 1]};
-      Product<true, false>(x, weights_.at[l - 1], network_.in(l, dim_), network_.out(l, dim_),
-                           &step, nullptr, 0, y);
-      if (l < network_.depth) ActivateLayer(network_.activation, network_.hidden, y, nullptr);
-      x = y;
-    }
-    if (args_.read == MemoryRead::kRunning) Emit(e, weights_, read_[network_.depth % 2]);
-  }
-
-  void ReadFrom(int64_t e, const HeadTensors& net) {
-    const float* x = VectorOf(args_.q, e);
-    for (int l = 1; l <= network_.depth; ++l) {
-      float* y = read_[l % 2];
-      StartSum(net, l, y);
-      Product<false, false>(x, net.at[l - 1], network_.in(l, dim_), network_.out(l, dim_), nullptr,
-                            nullptr, 0, y);
-      if (l < network_.depth) ActivateLayer(network_.activation, network_.hidden, y, nullptr);
-      x = y;
-    }
-    Emit(e, net, read_[network_.depth % 2]);
-  }
-
-  // From W - scale G.
-  void ReadAhead(int64_t e, float scale) {
-    const float* x = VectorOf(args_.q, e);
-    for (int l = 1; l <= network_.depth; ++l) {
-      float* y = read_[l % 2];
-      StartSum(weights_, l, y);
-      if (network_.biases) {
-        const float* sum = gradients_.at[network_.depth + l - 1];
-        ForVectors(network_.out(l, dim_), [&](int64_t i, int lanes) {
-          const Vec bias = NegMulAdd(Set1(scale), LoadUpTo(sum + i, lanes), LoadUpTo(y + i, lanes));
-          StoreUpTo(y + i, bias, lanes);
-        });
-      }
-      Product<false, true>(x, weights_.at[l - 1], network_.in(l, dim_), network_.out(l, dim_),
-                           nullptr, gradients_.at[l - 1], scale, y);
-      if (l < network_.depth) ActivateLayer(network_.activation, network_.hidden, y, nullptr);
-      x = y;
-    }
-    Emit(e, weights_, read_[network_.depth % 2], scale);
-  }
-
-  void Emit(int64_t e, const HeadTensors& net, float* y, float ahead = 0) {
-    float* out = args_.out.as<float>() + (e * heads_ + head_) * dim_;
-    if (network_.norm == MemoryNetwork::Norm::kNone) {
-      for (int64_t i = 0; i < dim_; ++i) out[i] = y[i];
-      return;
-    }
-    FindGain(net, ahead);
-    NormInPlace(y);
-    const float* q = VectorOf(args_.q, e);
-    for (int64_t i = 0; i < dim_; ++i) out[i] = Output(q, y, i);
+    if (args_.stores_anchor()) fill_as_weights(anchor_, args_.initial_anchors);
+    if (args_.frozen_period != 0) fill_as_weights(frozen_, args_.initial_frozen);
+    if (args_.read == MemoryRead::kAhead) fill(sums_, args_.initial_gradients, 0);
+    if (!args_.stores_pairs()) return;
+    const auto fill_pairs = [&](const StateView& view, const TensorView& initial, int64_t width) {
+      const int64_t n = HeldPairs() * width, at = head_ * n;
+      if (initial.empty()) return ZeroFloats(Own(view) + at, n);
+      CopyFloats(initial.as<float>() + at, Own(view) + at, n);
+    };
+    fill_pairs(args_.pending.k, args_.initial_pending.k, dim_);
+    fill_pairs(args_.pending.v, args_.initial_pending.v, dim_);
+    fill_pairs(args_.pending.rate, args_.initial_pending.rate, 1);
   }
 
   const NeuralMemoryArgs& args_;
-  const MemoryNetwork& network_;
-  const int slot_, memory_, head_;
+  const int slot_, memory_, head_, tensors_;
   const int64_t heads_, dim_;
-  HeadTensors weights_, momenta_, anchors_, frozen_, gradients_, anchor_;
-  float *z_[kMaxMemoryDepth], *slope_[kMaxMemoryDepth], *delta_[kMaxMemoryDepth];  // by layer
-  float *y_, *gain_, *gain_gradient_, *read_[2];
+  const int64_t pairs_;  // of a step
+  HeadNetwork net_;
+  bool first_ = false;
+  int64_t begin_ = 0;  // of the segment's entries
+  HeadTensors weights_, frozen_, anchor_, momenta_[kMaxMomentumOrders];
+  HeadTensors sums_;  // of gradients: in scratch, or in the slab where it is read ahead
+  HeadTensors mixed_;
+  float* orthogonal_;
 };
 
 }  // namespace
 
 int64_t NeuralMemoryScratch(const NeuralMemoryArgs& args) {
-  return HeadOfSegment::ScratchFloats(args.network, args.q.shape[2]);
+  return HeadOfSegment::ScratchFloats(args);
 }
 
 void NeuralMemory(const NeuralMemoryArgs& args, int segment, int head, float* scratch) {
   const int32_t* offsets = args.segments.offsets.as<int32_t>();
   HeadOfSegment(args, segment, head, scratch).Run(offsets[segment], offsets[segment + 1]);
-}
-
-void KeepGate(const KeepGateArgs& args, int64_t begin, int64_t end) {
-  const int64_t heads = args.x.shape[1];
-  for (int64_t e = begin; e < end; ++e) {
-    ForVectors(heads, [&](int64_t i, int lanes) {
-      const Vec x = LoadUpTo(args.x.as<float>() + e * heads + i, lanes);
-      Vec keep = Sigmoid(Zero() - x);
-      if (!args.a_log.empty()) {
-        const Vec rate = Exp(LoadUpTo(args.a_log.as<float>() + i, lanes));
-        const Vec bias = LoadUpTo(args.dt_bias.as<float>() + i, lanes);
-        keep = Exp(Zero() - rate * Softplus(x + bias));
-      }
-      StoreUpTo(args.y.as<float>() + e * heads + i, keep, lanes);
-    });
-  }
-}
-
-void ChunkMean(const ChunkMeanArgs& args, int64_t begin, int64_t end) {
-  const int64_t dim = args.x.shape[1];
-  const int32_t* offsets = args.segments.offsets.as<int32_t>();
-  const Vec chunk = Set1(static_cast<float>(args.chunk));
-  for (int s = 0; s < args.segments.count; ++s) {
-    const int slot = args.segments.slots.as<int32_t>()[s];
-    if (slot < 0 || offsets[s] == offsets[s + 1]) continue;
-    float* sums = args.sums.as<float>(slot, args.segments.memories.as<int32_t>()[s]);
-    ForVectors(end - begin, [&](int64_t i, int lanes) {
-      Vec sum = LoadUpTo(sums + begin + i, lanes);
-      for (int64_t e = offsets[s]; e < offsets[s + 1]; ++e) {
-        const int64_t at = e * dim + begin + i;
-        const Vec x = LoadUpTo(args.x.as<float>() + at, lanes);
-        sum = args.positions.as<int64_t>()[e] % args.chunk == 0 ? x : sum + x;
-        StoreUpTo(args.y.as<float>() + at, sum / chunk, lanes);
-      }
-      StoreUpTo(sums + begin + i, sum, lanes);
-    });
-  }
 }
 
 }  // namespace mneme::MNEME_ISA

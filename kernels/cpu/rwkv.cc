@@ -69,12 +69,20 @@ void Rwkv7Gates(const Rwkv7GatesArgs& args, int64_t begin, int64_t end) {
 }
 
 void ValueResidual(const ValueResidualArgs& args, int64_t begin, int64_t end) {
-  const int64_t dim = args.v.shape[1];
+  const int64_t dim = args.v.shape[1], gates = args.gate.shape[1], of_gate = dim / gates;
+  const float* bias = args.bias.as<float>();
   for (int64_t e = begin; e < end; ++e) {
     const float* first = args.first.as<float>() + e * dim;
-    const float* gate = args.gate.as<float>() + e * dim;
-    const float* bias = args.bias.as<float>();
+    const float* gate = args.gate.as<float>() + e * gates;
     float* v = args.v.as<float>() + e * dim;
+    for (int64_t g = 0; of_gate > 1 && g < gates; ++g, first += of_gate, v += of_gate) {
+      const Vec share = Sigmoid(Set1(gate[g] + bias[g]));
+      ForVectors(of_gate, [&](int64_t i, int lanes) {
+        const Vec own = LoadUpTo(v + i, lanes);
+        StoreUpTo(v + i, MulAdd(LoadUpTo(first + i, lanes) - own, share, own), lanes);
+      });
+    }
+    if (of_gate > 1) continue;
     ForVectors(dim, [&](int64_t i, int lanes) {
       const Vec own = LoadUpTo(v + i, lanes);
       const Vec share = Sigmoid(LoadUpTo(gate + i, lanes) + LoadUpTo(bias + i, lanes));

@@ -98,4 +98,27 @@ MNEME_INLINE Vec Tanh(Vec x) {
   return WhereLess(x, Zero(), Zero() - y, y);
 }
 
+// The normal distribution: Phi(x), and e^(-x^2/2), which is sqrt(2 pi) its derivative.
+struct Normal {
+  Vec cumulative, bell;
+};
+// Phi(-u) = e^(-u^2/2) t p(t) for u >= 0 and t = 1 / (1 + u / 4); p interpolates at the Chebyshev
+// nodes of u <= 14, beyond which Phi(-u) is zero, and is right to 1.5e-8 of itself.
+MNEME_INLINE Normal NormalDistribution(Vec x) {
+  const Vec t = Set1(1.0f) / MulAdd(Set1(0.25f), Abs(x), Set1(1.0f));
+  const Vec bell = Exp(Set1(-0.5f) * x * x);
+  Vec p = Set1(0x1.f81704p-7f);
+  p = MulAdd(p, t, Set1(-0x1.cd9500p-5f));
+  p = MulAdd(p, t, Set1(0x1.2bf3c2p-5f));
+  p = MulAdd(p, t, Set1(0x1.8bd25ep-5f));
+  p = MulAdd(p, t, Set1(-0x1.e213d6p-9f));
+  p = MulAdd(p, t, Set1(0x1.86a888p-4f));
+  p = MulAdd(p, t, Set1(0x1.1aabf2p-4f));
+  p = MulAdd(p, t, Set1(0x1.89d57ep-4f));
+  p = MulAdd(p, t, Set1(0x1.9735e2p-4f));
+  p = MulAdd(p, t, Set1(0x1.989556p-4f));
+  const Vec tail = bell * (t * p);
+  return {WhereLess(x, Zero(), tail, Set1(1.0f) - tail), bell};
+}
+
 }  // namespace mneme::MNEME_ISA

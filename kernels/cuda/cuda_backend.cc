@@ -162,6 +162,9 @@ class CudaBackend final : public Backend {
     CopyAsync(dst, src, bytes, cudaMemcpyDeviceToHost);
     device_.Check(cudaStreamSynchronize(device_.stream()), "copy to the host");
   }
+  void CopyToPinned(void* dst, const void* src, int64_t bytes) override {
+    CopyAsync(dst, src, bytes, cudaMemcpyDeviceToHost);
+  }
   void Copy(void* dst, const void* src, int64_t bytes) override {
     CopyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice);
   }

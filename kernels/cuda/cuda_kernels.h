@@ -13,6 +13,7 @@
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/neural_memory/neural_memory.h"
+#include "kernels/cuda/residual_streams/residual_streams.h"
 #include "kernels/cuda/routing/routing.h"
 #include "kernels/cuda/rwkv/rwkv.h"
 #include "kernels/cuda/sampling/draws.h"
@@ -27,6 +28,9 @@ class CudaKernels final : public Kernels {
 
   void Embedding(const EmbeddingArgs& args) override { dense::Embedding(device_, args); }
   void AddPositions(const AddPositionsArgs& args) override { dense::AddPositions(device_, args); }
+  void PositionLayer(const PositionLayerArgs& args) override {
+    dense::PositionLayer(device_, args);
+  }
   void GatherRows(const GatherRowsArgs& args) override { dense::GatherRows(device_, args); }
   void BanTokens(const BanTokensArgs& args) override { dense::BanTokens(device_, args); }
   void RmsNorm(const RmsNormArgs& args) override { dense::RmsNorm(device_, args); }
@@ -72,6 +76,22 @@ class CudaKernels final : public Kernels {
   }
   void KeepGate(const KeepGateArgs& args) override { neural_memory::KeepGate(device_, args); }
   void ChunkMean(const ChunkMeanArgs& args) override { neural_memory::ChunkMean(device_, args); }
+  void ChunkPool(const ChunkPoolArgs& args) override { neural_memory::ChunkPool(device_, args); }
+  void Surprise(const SurpriseArgs& args) override { neural_memory::Surprise(device_, args); }
+  void ExpandRows(const ExpandRowsArgs& args) override { routing::ExpandRows(device_, args); }
+  void ExpandStreams(const ExpandStreamsArgs& args) override {
+    residual_streams::ExpandStreams(device_, args);
+  }
+  void ReadStreams(const ReadStreamsArgs& args) override {
+    residual_streams::ReadStreams(device_, args);
+  }
+  void WriteStreams(const WriteStreamsArgs& args) override {
+    residual_streams::WriteStreams(device_, args);
+  }
+  void SumStreams(const SumStreamsArgs& args) override {
+    residual_streams::SumStreams(device_, args);
+  }
+  void MixViews(const MixViewsArgs& args) override { residual_streams::MixViews(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }
   void Sample(const SampleArgs& args) override {

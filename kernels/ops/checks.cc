@@ -62,7 +62,17 @@ void Check(const AddPositionsArgs& args, ActivationTypes types) {
   ExpectRank(args.table, 2, "table");
   const int64_t tokens = args.positions.shape[0];
   Expect(args.positions, DType::kI64, {tokens}, "positions");
+  CHECK_GE(args.period, 0);
   Expect(args.y, types.act, {tokens, args.table.shape[1]}, "y");
+}
+
+void Check(const PositionLayerArgs& args, ActivationTypes types) {
+  const int64_t tokens = args.positions.shape[0], dim = args.weight.shape[0];
+  Expect(args.positions, DType::kI64, {tokens}, "positions");
+  CHECK_GE(args.period, 1);
+  Expect(args.weight, DType::kF32, {dim}, "weight");
+  Expect(args.bias, DType::kF32, {dim}, "bias");
+  Expect(args.y, types.act, {tokens, dim}, "y");
 }
 
 void Check(const GatherRowsArgs& args, ActivationTypes types) {
@@ -142,7 +152,9 @@ void Check(const ActivateArgs& args, ActivationTypes types) {
 void Check(const MultiplyArgs& args, ActivationTypes types) {
   const Shape shape{args.a.shape[0], args.a.shape[1]};
   Expect(args.a, types.act, shape, "a");
-  Expect(args.b, types.act, shape, "b");
+  const int64_t factors = args.b.shape[1];
+  CHECK(factors >= 1 && shape[1] % factors == 0) << factors << " factors of " << shape[1];
+  Expect(args.b, types.act, {shape[0], factors}, "b");
   Expect(args.y, types.act, shape, "y");
 }
 
@@ -267,6 +279,21 @@ void Check(const CutRowsArgs& args, ActivationTypes) {
   Expect(args.part_positions, DType::kI64, {rows + 1}, "part_positions");
   Expect(args.part_tokens, DType::kI32, {args.part_tokens.shape[0]}, "part_tokens");
   Expect(args.places, DType::kI32, {tokens}, "places");
+}
+
+void Check(const ExpandRowsArgs& args, ActivationTypes) {
+  const int64_t rows = args.slots.shape[0];
+  Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
+  Expect(args.slots, DType::kI32, {rows}, "slots");
+  Expect(args.positions, DType::kI64, {rows}, "positions");
+  CHECK(args.tokens >= 0 && args.sources.shape[0] >= args.tokens)
+      << args.sources.shape[0] << " places for " << args.tokens << " tokens";
+  Expect(args.picks, DType::kI32, {args.picks.shape[0]}, "picks");
+  Expect(args.wide_offsets, DType::kI32, {rows + 2}, "wide_offsets");
+  Expect(args.wide_slots, DType::kI32, {rows + 1}, "wide_slots");
+  Expect(args.wide_positions, DType::kI64, {rows + 1}, "wide_positions");
+  Expect(args.sources, DType::kI32, {args.sources.shape[0]}, "sources");
+  Expect(args.wide_picks, DType::kI32, {args.picks.shape[0]}, "wide_picks");
 }
 
 void Check(const MixMemoriesArgs& args, ActivationTypes types) {
@@ -407,8 +434,10 @@ void Check(const ValueResidualArgs& args, ActivationTypes types) {
   const Shape shape{args.v.shape[0], args.v.shape[1]};
   Expect(args.v, types.act, shape, "v");
   Expect(args.first, types.act, shape, "first");
-  Expect(args.gate, types.act, shape, "gate");
-  Expect(args.bias, DType::kF32, {shape[1]}, "bias");
+  const int64_t gates = args.gate.shape[1];
+  CHECK(gates >= 1 && shape[1] % gates == 0) << gates << " gates of " << shape[1] << " channels";
+  Expect(args.gate, types.act, {shape[0], gates}, "gate");
+  Expect(args.bias, DType::kF32, {gates}, "bias");
 }
 
 void Check(const Rwkv7OutputArgs& args, ActivationTypes types) {
@@ -499,6 +528,7 @@ void Check(const AttentionArgs& args, ActivationTypes types) {
 }
 
 void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
+  using Read = NeuralMemoryArgs::Read;
   const MemoryNetwork& network = args.network;
   ExpectRank(args.q, 3, "q");
   const int64_t entries = args.q.shape[0], heads = args.q.shape[1], dim = args.q.shape[2];
@@ -523,42 +553,78 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
       CHECK(copy.at[i].base != nullptr && copy.at[i].dtype == types.act) << name << " " << i;
     }
   };
-  const auto expect_initial = [&](const MemoryInitial& initial, bool needed, const char* name) {
+  const auto expect_initial = [&](const MemoryInitial& initial, bool needed, const char* name,
+                                  int64_t rows) {
     for (int i = 0; i < network.tensors(); ++i) {
       const TensorView& tensor = initial.at[i];
       if (tensor.empty() && !needed) continue;
       const Shape one = network.shape(i, dim);
       CHECK(tensor.dtype == DType::kF32 || tensor.dtype == types.act) << name << " " << i;
-      ExpectShape(tensor, one.rank == 2 ? Shape{heads, one[0], one[1]} : Shape{heads, one[0]},
-                  name);
+      ExpectShape(tensor, one.rank == 2 ? Shape{rows, one[0], one[1]} : Shape{rows, one[0]}, name);
     }
   };
   expect_copy(args.weights, "weights");
-  expect_initial(args.initial_weights, true, "initial weights");
+  expect_initial(args.initial_weights, true, "initial weights", heads);
   if (args.frozen_period != 0) expect_copy(args.frozen, "frozen");
-  CHECK(args.read != NeuralMemoryArgs::Read::kFrozen || args.frozen_period != 0) << "no F to read";
+  CHECK(args.read != Read::kFrozen || args.frozen_period != 0) << "no F to read";
   if (args.stores_anchor()) expect_copy(args.anchors, "anchors");
   if (!args.trains()) return;
-  Expect(args.k, types.act, args.q.shape, "k");
-  Expect(args.v, types.act, args.q.shape, "v");
-  Expect(args.rate, types.act, {entries, heads}, "rate");
-  if (!args.momentum.empty()) {
-    Expect(args.momentum, types.act, {entries, heads}, "momentum");
+  CHECK_GE(args.keys, 1) << "keys";
+  const int64_t pairs = heads * args.keys;
+  Expect(args.k, types.act, {entries, pairs, dim}, "k");
+  Expect(args.v, types.act, {entries, pairs, dim}, "v");
+  Expect(args.rate, types.act, {entries, pairs}, "rate");
+  if (!args.loss.empty()) Expect(args.loss, types.act, {entries, pairs}, "loss");
+  const int64_t orders = args.orders();
+  if (orders > 0) {
+    CHECK_LE(orders, kMaxMomentumOrders) << "orders of momentum";
+    Expect(args.momentum, types.act, {entries, heads * orders}, "momentum");
     expect_copy(args.momenta, "momenta");
   }
+  if (!args.momentum_mix.empty()) {
+    CHECK_GE(orders, 1) << "a mix of no momenta";
+    const bool zeroth = args.momentum_mix.shape[1] == heads * (orders + 1);
+    Expect(args.momentum_mix, types.act, {entries, heads * (orders + (zeroth ? 1 : 0))},
+           "momentum_mix");
+  }
   if (!args.keep.empty()) Expect(args.keep, types.act, {entries, heads}, "keep");
+  if (!args.tensor_rates.empty()) {
+    Expect(args.tensor_rates, types.act, {entries, heads * network.tensors()}, "tensor_rates");
+  }
+  if (args.has_residual()) {
+    Expect(args.residual_mix, types.act, {entries, heads}, "residual_mix");
+    expect_copy(args.residual, "residual");
+  }
+  if (!args.transition.empty()) Expect(args.transition, DType::kF32, {1}, "transition");
+  if (args.before.at[0].base != nullptr) expect_copy(args.before, "before");
   if (!args.step_scale.empty()) {
     Expect(args.step_scale, DType::kF32, {args.step}, "step_scale");
   }
-  CHECK(args.read != NeuralMemoryArgs::Read::kAhead ||
-        (args.momentum.empty() && args.keep.empty() && args.step > 1))
-      << "reading ahead of a step with momentum, forgetting or one token";
-  if (args.anchor_period == 0) expect_initial(args.initial_anchor, true, "initial anchor");
-  if (args.step > 1) expect_copy(args.gradients, "gradients");
-  expect_initial(args.initial_momenta, false, "initial momenta");
-  expect_initial(args.initial_anchors, false, "initial anchors");
-  expect_initial(args.initial_frozen, false, "initial frozen");
-  expect_initial(args.initial_gradients, false, "initial gradients");
+  CHECK_GE(args.max_grad_norm, 0) << "max_grad_norm";
+  CHECK(args.read != Read::kAhead ||
+        (args.momentum.empty() && args.keep.empty() && args.tensor_rates.empty() &&
+         args.max_grad_norm == 0 && !args.spectral_norm && !args.has_residual() &&
+         args.transition.empty() && args.step > 1))
+      << "reading ahead of a step that does not only take G off W, or of one token";
+  if (args.anchor_period == 0) expect_initial(args.initial_anchor, true, "initial anchor", heads);
+  if (args.read == Read::kAhead) expect_copy(args.gradients, "gradients");
+  if (args.stores_pairs()) {
+    const int64_t held = (args.step - 1) * args.keys;
+    const auto expect_pairs = [&](const StateView& view, const TensorView& initial,
+                                  const Shape& shape, const char* name) {
+      CHECK(view.base != nullptr && view.dtype == types.act) << "pending " << name;
+      if (initial.empty()) return;
+      CHECK(initial.dtype == DType::kF32 || initial.dtype == types.act) << "initial " << name;
+      ExpectShape(initial, shape, name);
+    };
+    expect_pairs(args.pending.k, args.initial_pending.k, {heads, held, dim}, "keys");
+    expect_pairs(args.pending.v, args.initial_pending.v, {heads, held, dim}, "values");
+    expect_pairs(args.pending.rate, args.initial_pending.rate, {heads, held}, "rates");
+  }
+  expect_initial(args.initial_momenta, false, "initial momenta", heads * orders);
+  expect_initial(args.initial_anchors, false, "initial anchors", heads);
+  expect_initial(args.initial_frozen, false, "initial frozen", heads);
+  expect_initial(args.initial_gradients, false, "initial gradients", heads);
 }
 
 void Check(const KeepGateArgs& args, ActivationTypes types) {
@@ -703,6 +769,33 @@ void Check(const AddFromArgs& args, ActivationTypes types) {
   Expect(args.y, types.act, args.x.shape, "y");
 }
 
+void Check(const ChunkPoolArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 2, "x");
+  CHECK_GE(args.chunk, 1) << "chunk";
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.logits, types.act, args.x.shape, "logits");
+  Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
+  Check(args.segments);
+  CHECK(args.sums.dtype == types.act) << "sums are " << Name(args.sums.dtype);
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
+void Check(const SurpriseArgs& args, ActivationTypes types) {
+  ExpectRank(args.loss, 2, "loss");
+  ExpectRank(args.read, 3, "read");
+  CHECK_GE(args.loss.shape[1], 1) << "loss";
+  const int64_t entries = args.loss.shape[0];
+  Expect(args.loss, types.act, args.loss.shape, "loss");
+  Expect(args.read, types.act, {entries, args.read.shape[1], args.read.shape[2]}, "read");
+  const int64_t tokens = args.surprise.shape[0];
+  Expect(args.surprise, DType::kF32, {tokens}, "surprise");
+  if (args.places.empty()) {
+    CHECK_EQ(tokens, entries) << "entries, without places";
+  } else {
+    Expect(args.places, DType::kI32, {tokens}, "places");
+  }
+}
+
 void Check(const SampleArgs& args, ActivationTypes types) {
   const size_t rows = args.rows.size();
   Expect(args.logits, types.act, {static_cast<int64_t>(rows), args.logits.shape[1]}, "logits");
@@ -711,6 +804,53 @@ void Check(const SampleArgs& args, ActivationTypes types) {
   CHECK(args.top_tokens.size() == top && args.top_logprobs.size() == top)
       << "top outputs, expected " << top;
   for (const SamplingRow& row : args.rows) CHECK_LT(row.forced_token, args.logits.shape[1]);
+}
+
+void Check(const ExpandStreamsArgs& args, ActivationTypes types) {
+  ExpectRank(args.y, 3, "y");
+  const Shape& shape = args.y.shape;
+  Expect(args.x, types.act, {shape[0], shape[2]}, "x");
+  Expect(args.embedding, DType::kF32, {shape[1], shape[2]}, "embedding");
+  Expect(args.y, types.act, shape, "y");
+}
+
+void Check(const ReadStreamsArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  const int64_t tokens = args.x.shape[0], streams = args.x.shape[1], dim = args.x.shape[2];
+  CHECK(streams >= 1 && streams <= kMaxResidualStreams) << streams << " streams";
+  Expect(args.mixing.gain, DType::kF32, {dim}, "gain");
+  Expect(args.mixing.alpha, DType::kF32, {streams, 1 + streams}, "alpha");
+  Expect(args.mixing.alpha_weight, DType::kF32, {1 + streams, dim}, "alpha_weight");
+  Expect(args.mixing.scales, DType::kF32, {3}, "scales");
+  Expect(args.x, types.act, {tokens, streams, dim}, "x");
+  Expect(args.y, types.act, {tokens, dim}, "y");
+  if (args.mixing.beta.empty()) return;
+  Expect(args.mixing.beta, DType::kF32, {streams}, "beta");
+  Expect(args.mixing.beta_weight, DType::kF32, {dim}, "beta_weight");
+  Expect(args.post, types.act, {tokens, streams}, "post");
+}
+
+void Check(const WriteStreamsArgs& args, ActivationTypes types) {
+  ExpectRank(args.y, 3, "y");
+  const Shape& shape = args.y.shape;
+  Expect(args.x, types.act, {shape[0], shape[2]}, "x");
+  Expect(args.post, types.act, {shape[0], shape[1]}, "post");
+  Expect(args.y, types.act, shape, "y");
+}
+
+void Check(const SumStreamsArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.y, types.act, {args.x.shape[0], args.x.shape[2]}, "y");
+}
+
+void Check(const MixViewsArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 3, "x");
+  const int64_t count = args.x.shape[0], tokens = args.x.shape[1], dim = args.x.shape[2];
+  const int64_t views = args.y.shape[0];
+  Expect(args.x, types.act, {count, tokens, dim}, "x");
+  Expect(args.weights, types.act, {tokens, views, count}, "weights");
+  Expect(args.y, types.act, {views, tokens, dim}, "y");
 }
 
 }  // namespace mneme

@@ -21,6 +21,7 @@ struct ActivationTypes {
 
 void Check(const EmbeddingArgs& args, ActivationTypes types);
 void Check(const AddPositionsArgs& args, ActivationTypes types);
+void Check(const PositionLayerArgs& args, ActivationTypes types);
 void Check(const GatherRowsArgs& args, ActivationTypes types);
 void Check(const BanTokensArgs& args, ActivationTypes types);
 void Check(const RmsNormArgs& args, ActivationTypes types);
@@ -42,6 +43,7 @@ void Check(const RouteTopKArgs& args, ActivationTypes types);
 void Check(const DispatchArgs& args, ActivationTypes types);
 void Check(const IndexRowsArgs& args, ActivationTypes types);
 void Check(const CutRowsArgs& args, ActivationTypes types);
+void Check(const ExpandRowsArgs& args, ActivationTypes types);
 void Check(const MixMemoriesArgs& args, ActivationTypes types);
 void Check(const ShortConvArgs& args, ActivationTypes types);
 void Check(const DeltaGatesArgs& args, ActivationTypes types);
@@ -68,6 +70,13 @@ void Check(const GatherEngramsArgs& args, ActivationTypes types);
 void Check(const StoreEngramContextArgs& args, ActivationTypes types);
 void Check(const EngramAttentionArgs& args, ActivationTypes types);
 void Check(const AddFromArgs& args, ActivationTypes types);
+void Check(const ChunkPoolArgs& args, ActivationTypes types);
+void Check(const SurpriseArgs& args, ActivationTypes types);
+void Check(const ExpandStreamsArgs& args, ActivationTypes types);
+void Check(const ReadStreamsArgs& args, ActivationTypes types);
+void Check(const WriteStreamsArgs& args, ActivationTypes types);
+void Check(const SumStreamsArgs& args, ActivationTypes types);
+void Check(const MixViewsArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

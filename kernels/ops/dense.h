@@ -21,8 +21,17 @@ struct EmbeddingArgs {
 struct AddPositionsArgs {
   TensorView positions;  // [tokens] i64
   int64_t period = 0;    // positions begin anew after so many; 0: never
-  TensorView table;      // [count, dim] f32, bf16 or f16
+  TensorView table;      // [count, dim] act, f32, bf16 or f16
   TensorView y;          // [tokens, dim] act, updated in place
+};
+
+// A layer of a network whose input is a position, counted in periods:
+//   y[t] = silu(weight floor(positions[t] / period) + bias)
+struct PositionLayerArgs {
+  TensorView positions;  // [tokens] i64, not negative
+  int64_t period = 1;
+  TensorView weight, bias;  // [dim] f32
+  TensorView y;             // [tokens, dim] act
 };
 
 // y[i] = x[indices[i]]
@@ -101,10 +110,12 @@ struct ActivateArgs {
   TensorView y;  // [entries, dim] act, or as LinearArgs::x; may be x where entry_rows is empty
 };
 
-// y = a * b  (+ y if accumulate), element by element.
+// y = a * b  (+ y if accumulate), element by element; or by one number for each head of a row,
+// whose channels are neighbours.
 struct MultiplyArgs {
-  TensorView a, b;  // [rows, dim] act
-  TensorView y;     // [rows, dim] act, may alias a or b
+  TensorView a;  // [rows, dim] act
+  TensorView b;  // [rows, dim] act, or [rows, heads]; heads divides dim
+  TensorView y;  // [rows, dim] act, may alias a or, of the same shape, b
   bool accumulate = false;
 };
 
@@ -209,6 +220,7 @@ class DenseKernels {
 
   virtual void Embedding(const EmbeddingArgs& args) = 0;
   virtual void AddPositions(const AddPositionsArgs& args) = 0;
+  virtual void PositionLayer(const PositionLayerArgs& args) = 0;
   virtual void GatherRows(const GatherRowsArgs& args) = 0;
   virtual void RmsNorm(const RmsNormArgs& args) = 0;
   virtual void LayerNorm(const LayerNormArgs& args) = 0;

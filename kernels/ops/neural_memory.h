@@ -10,6 +10,8 @@
 namespace mneme {
 
 constexpr int kMaxMemoryDepth = 4;
+// Orders of momentum.
+constexpr int kMaxMomentumOrders = 4;
 // The widest network that every backend takes, dim and hidden: its vectors have to fit a
 // multiprocessor of a GPU.
 constexpr int MaxMemoryWidth(int depth) { return 57000 / (3 * depth + 5); }
@@ -65,36 +67,71 @@ struct MemoryInitial {
   TensorView at[kMaxMemoryTensors];
 };
 
-// The memory is trained while it is read. Per head, with the loss of a token at a network A
-//   l = 1/2 |A(k) - v|^2
-// and n its position, which counts from the first thing that the memory was ever fed:
-//   G <- G + rate_scale rate grad l                                  gradient at the anchor A
-//   if (n + 1) % step == 0:     S <- momentum S - scale_j G          j = n % step, as below
-//                               W <- keep W + S;   G <- 0
-//   if (n + 1) % anchor_period == 0:  A <- W
+// The pairs of the tokens of a step that is not done, in every slab: keys and values
+// [heads, (step - 1) * keys, dim], rates [heads, (step - 1) * keys], f32 or f64 as copies. Row
+// j * keys + i is pair i of the step's token j; rows of tokens that are not there yet are zeros.
+struct MemoryPairs {
+  StateView k, v, rate;
+};
+struct MemoryPairsInitial {
+  TensorView k, v, rate;
+};
+
+// The memory is trained while it is read. A token brings `keys` pairs (k, v), whose loss at a
+// network N is
+//   l = 1/2 |N(k) - v|^2
+// n is its position, which counts from the first thing that the memory was ever fed. A step ends
+// with the token at which (n + 1) % step == 0; of all gates but `rate` only that token's count. It
+// is, per head:
+//   N   = A + residual_mix P                       or A, without a residual
+//   G   = rate_scale sum of rate grad l(N)         over the pairs of the step's tokens
+//   G   = G x (tanh(|G| / x) + 1) / |G|            x = max_grad_norm / 2, of each tensor; or G
+//   S_0 = -scale_j tensor_rate G                   j = n % step
+//   S_i = momentum_i S_i + S_{i-1}                 i = 1 .. orders
+//   U   = S_orders,   or   sum_i softmax(momentum_mix)_i S_i
+//   U   = Orthogonal(U)                            of weights, not of vectors, with spectral_norm
+//   B <- W;   W <- keep W + U
+// and after the token
+//   if (n + 1) % anchor_period == 0:  W <- A + sigmoid(transition) (W - A), or W;   A <- W
 //   if (n + 1) % frozen_period == 0:  F <- W
 //   out = R(q)
-// G sums over the tokens of a step, of which only the last one's momentum and keep count. scale_j
-// is step_scale[j], or 1. R is the network that `read` says:
+// P is the B that another memory, trained by the same tokens, wrote at its step at the same token.
+// Orthogonal (Muon's Newton-Schulz iteration, which takes singular values towards 1):
+//   X = U / max(|U|, 1e-7), transposed if it has more rows than columns;   5 times
+//   Y = X X^T,   X = 3.4445 X + (-4.7750 Y + 2.0315 Y Y) X
+// A G of zeros stays zeros whatever max_grad_norm. scale_j is step_scale[j], or 1. R is the network
+// that `read` says:
 //   kRunning   W after the token
 //   kAnchor    A as it was before the token
 //   kFrozen    F as it was before the token
-//   kAhead     W - scale_j G: what W would be if the token were its step's last one. Without
-//              momentum and keep.
+//   kAhead     W - scale_j G, of the step's tokens so far: what W would be if the token were its
+//              step's last one. Steps of several tokens, that take G off W and do nothing else.
 // Without k nothing is trained, and R is read, as it is before the first of the tokens. All state
-// is f32 (f64 in the reference).
+// is f32 (f64 in the reference). Between the tokens of a step it holds their pairs, of which G is
+// made at the step's end; where it is read ahead, which needs G at every token, it holds G.
 struct NeuralMemoryArgs {
   enum class Read : uint8_t { kRunning, kAnchor, kFrozen, kAhead };
 
   MemoryNetwork network;
-  TensorView q;            // [entries, heads, dim] act
-  TensorView k, v;         // the same; k may be empty
-  TensorView rate;         // [entries, heads] act
-  TensorView momentum;     // [entries, heads] act, or empty: 0, and there is no S
-  TensorView keep;         // [entries, heads] act, or empty: 1
-  TensorView step_scale;   // [step] f32, or empty: 1
-  TensorView gain, shift;  // [heads, dim] f32, of a norm whose gain is not trained; else empty
+  TensorView q;     // [entries, heads, dim] act
+  TensorView k, v;  // [entries, heads * keys, dim] act, those of a head together; k may be empty
+  TensorView rate;  // [entries, heads * keys] act
+  int keys = 1;
+  // [entries, heads * orders] act, those of a head together, or empty: no order, and no S.
+  TensorView momentum;
+  // [entries, heads * orders] act, logits of S_1 to S_orders; or [entries, heads * (orders + 1)],
+  // of S_0, too; or empty.
+  TensorView momentum_mix;
+  TensorView keep;  // [entries, heads] act, or empty: 1
+  // [entries, heads * tensors] act, in the order of MemoryNetwork, or empty: 1
+  TensorView tensor_rates;
+  TensorView residual_mix;  // [entries, heads] act, with `residual`; or empty
+  TensorView transition;    // [1] f32, or empty
+  TensorView step_scale;    // [step] f32, or empty: 1
+  TensorView gain, shift;   // [heads, dim] f32, of a norm whose gain is not trained; else empty
   double rate_scale = 1.0;
+  double max_grad_norm = 0;  // 0: none
+  bool spectral_norm = false;
   int64_t step = 1;
   // A multiple of `step`. That itself: A is W, and has no copy. 0: never, A is initial_anchor.
   int64_t anchor_period = 1;
@@ -105,18 +142,36 @@ struct NeuralMemoryArgs {
   int64_t first_position = 0;
   Segments segments;
   MemoryCopy weights;    // W
-  MemoryCopy momenta;    // S, with `momentum`
-  MemoryCopy anchors;    // A, where anchor_period is neither `step` nor 0
+  MemoryCopy momenta;    // S, with `momentum`: [orders * heads, ...], S_1 of all heads first
+  MemoryCopy anchors;    // A, where stores_anchor()
   MemoryCopy frozen;     // F, with frozen_period
-  MemoryCopy gradients;  // G, with step > 1
-  // Without data, S and G are zero, A and F are W.
+  MemoryCopy gradients;  // G, where it is read ahead
+  MemoryPairs pending;   // where stores_pairs()
+  // B, or nothing: whoever reads it does so in the same call of the network.
+  MemoryCopy before;
+  // P: `before` of another memory, of the same network and heads; or nothing. With a residual no
+  // segment may go on behind the end of a step.
+  MemoryCopy residual;
+  // Without data, S, G and pairs are zero, A and F are W.
   MemoryInitial initial_weights, initial_momenta, initial_anchors, initial_frozen,
       initial_gradients;
+  MemoryPairsInitial initial_pending;
   MemoryInitial initial_anchor;  // where anchor_period is 0
   TensorView out;                // [entries, heads, dim] act; must not alias an input
+  // [entries, heads * keys] act, or empty: |N(k) - v|^2 of each pair. N is as in the pair's step
+  // for tokens of the segment whose step ends in it; for those of a step that is still open it is
+  // A, which is the same but for a residual, whose part is known at the step's end only.
+  TensorView loss;
 
   bool trains() const { return !k.empty(); }
-  bool stores_anchor() const { return anchor_period != 0 && anchor_period != step; }
+  bool stores_anchor() const {
+    return anchor_period != 0 && (anchor_period != step || !transition.empty());
+  }
+  bool stores_pairs() const { return step > 1 && read != Read::kAhead; }
+  bool has_residual() const { return !residual_mix.empty(); }
+  int orders() const {
+    return momentum.empty() ? 0 : static_cast<int>(momentum.shape[1] / q.shape[1]);
+  }
 };
 
 // What a memory keeps of its weights at a step, of each head:
@@ -139,6 +194,34 @@ struct ChunkMeanArgs {
   TensorView y;    // [entries, dim] act; may alias x
 };
 
+// Means over the entries of a chunk as above, weighted by each channel's own softmax:
+//   y = sum softmax(logits) x
+// over those of the chunk's entries that came so far.
+struct ChunkPoolArgs {
+  TensorView x;       // [entries, dim] act
+  TensorView logits;  // [entries, dim] act
+  int64_t chunk = 1;
+  TensorView positions;  // [entries] i64
+  Segments segments;
+  // Of the open chunk, per memory [3, dim], kF32, kF64 in the reference: the largest logit m, the
+  // sum of exp(logit - m), and that of exp(logit - m) x.
+  StateView sums;
+  TensorView y;  // [entries, dim] act; may alias x or logits
+};
+
+// What a memory's training says of each token, a number for those who watch it:
+//   surprise = mean of loss over the entry's pairs
+//   surprise = NaN   where a loss or a number of `read` is not finite: the memory has diverged.
+//                    Weights that are not finite show in what is read from them.
+struct SurpriseArgs {
+  TensorView loss;  // [entries, pairs] act, NeuralMemoryArgs::loss
+  TensorView read;  // [entries, heads, dim] act, NeuralMemoryArgs::out
+  // [tokens] i32: the entry of each token; of one without, `entries`, and its number stays as it
+  // is. Empty: token t is entry t.
+  TensorView places;
+  TensorView surprise;  // [tokens] f32
+};
+
 class NeuralMemoryKernels {
  public:
   virtual ~NeuralMemoryKernels() = default;
@@ -146,6 +229,8 @@ class NeuralMemoryKernels {
   virtual void NeuralMemory(const NeuralMemoryArgs& args) = 0;
   virtual void KeepGate(const KeepGateArgs& args) = 0;
   virtual void ChunkMean(const ChunkMeanArgs& args) = 0;
+  virtual void ChunkPool(const ChunkPoolArgs& args) = 0;
+  virtual void Surprise(const SurpriseArgs& args) = 0;
 };
 
 }  // namespace mneme

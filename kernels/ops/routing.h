@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/inserted_positions.h"
 #include "kernels/ops/dense.h"
 #include "kernels/tensor_view.h"
 
@@ -78,6 +79,27 @@ struct CutRowsArgs {
   TensorView places;
 };
 
+// A step as its layers see it, where they have positions that are no tokens: each row with those
+// inserted in front of its tokens. Nothing is inserted into padding rows. The wide step has one row
+// more, which is padding: what is left of its places.
+struct ExpandRowsArgs {
+  TensorView row_offsets;  // [rows + 1] i32
+  TensorView slots;        // [rows] i32, < 0: padding
+  TensorView positions;    // [rows] i64
+  int64_t tokens = 0;
+  InsertedPositions inserted;
+  TensorView picks;  // [n] i32: tokens of the step
+  // Outputs. The wide step has room for `room` positions: tokens + inserted.Most(tokens, rows) are
+  // enough, or as many as there are.
+  TensorView wide_offsets;    // [rows + 2] i32
+  TensorView wide_slots;      // [rows + 1] i32
+  TensorView wide_positions;  // [rows + 1] i64
+  // [room] i32: the token of the step that each is; of the j-th that are inserted in front of a
+  // token, tokens + j; of padding, 0.
+  TensorView sources;
+  TensorView wide_picks;  // [n] i32: where the picks are
+};
+
 // Sorts a step's (token, memory) pairs into entries: by memory, then by row, then in token order.
 // So a memory's projection sees one contiguous range, and its recurrence one segment per row:
 // segment s = memory * rows + row. With `shared` every token also goes to one more memory, whose
@@ -118,6 +140,7 @@ class RoutingKernels {
   virtual void Dispatch(const DispatchArgs& args) = 0;
   virtual void IndexRows(const IndexRowsArgs& args) = 0;
   virtual void CutRows(const CutRowsArgs& args) = 0;
+  virtual void ExpandRows(const ExpandRowsArgs& args) = 0;
   virtual void MixMemories(const MixMemoriesArgs& args) = 0;
 
   // Fused. False: nothing was done, the caller composes the above.

@@ -44,11 +44,12 @@ struct Rwkv7GatesArgs {
   TensorView e;          // the same; may be rate
 };
 
-// Values that are mixed with those of the first layer: v = v + (first - v) * sigmoid(gate + bias).
+// Values that are mixed with those of the first layer: v = v + (first - v) * sigmoid(gate + bias),
+// by a gate of each channel or one of each head, whose channels are neighbours.
 struct ValueResidualArgs {
   TensorView first;  // [entries, dim] act
-  TensorView gate;   // [entries, dim] act
-  TensorView bias;   // [dim] f32
+  TensorView gate;   // [entries, gates] act; gates divides dim
+  TensorView bias;   // [gates] f32
   TensorView v;      // [entries, dim] act, updated in place
 };
 

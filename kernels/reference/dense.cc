@@ -101,6 +101,18 @@ void ReferenceKernels::AddPositions(const AddPositionsArgs& args) {
   }
 }
 
+void ReferenceKernels::PositionLayer(const PositionLayerArgs& args) {
+  Check(args, reference::kTypes);
+  const int64_t tokens = args.positions.shape[0], dim = args.weight.shape[0];
+  for (int64_t t = 0; t < tokens; ++t) {
+    const auto period = static_cast<double>(args.positions.as<int64_t>()[t] / args.period);
+    for (int64_t i = 0; i < dim; ++i) {
+      args.y.as<double>()[t * dim + i] =
+          reference::Silu(args.weight.as<float>()[i] * period + args.bias.as<float>()[i]);
+    }
+  }
+}
+
 void ReferenceKernels::GatherRows(const GatherRowsArgs& args) {
   Check(args, reference::kTypes);
   const int64_t rows = args.x.shape[0], dim = args.x.shape[1], n = args.indices.shape[0];
@@ -209,9 +221,9 @@ void ReferenceKernels::Activate(std::span<const ActivateArgs> activations) {
 
 void ReferenceKernels::Multiply(const MultiplyArgs& args) {
   Check(args, reference::kTypes);
-  const int64_t n = args.y.shape.elements();
+  const int64_t n = args.y.shape.elements(), of_factor = args.y.shape[1] / args.b.shape[1];
   for (int64_t i = 0; i < n; ++i) {
-    const double product = args.a.as<double>()[i] * args.b.as<double>()[i];
+    const double product = args.a.as<double>()[i] * args.b.as<double>()[i / of_factor];
     args.y.as<double>()[i] = args.accumulate ? args.y.as<double>()[i] + product : product;
   }
 }

@@ -19,6 +19,7 @@ class ReferenceKernels : public Kernels, public EngramKernels {
   // dense.cc
   void Embedding(const EmbeddingArgs& args) override;
   void AddPositions(const AddPositionsArgs& args) override;
+  void PositionLayer(const PositionLayerArgs& args) override;
   void GatherRows(const GatherRowsArgs& args) override;
   void BanTokens(const BanTokensArgs& args) override;
   void RmsNorm(const RmsNormArgs& args) override;
@@ -41,6 +42,7 @@ class ReferenceKernels : public Kernels, public EngramKernels {
   void Dispatch(const DispatchArgs& args) override;
   void IndexRows(const IndexRowsArgs& args) override;
   void CutRows(const CutRowsArgs& args) override;
+  void ExpandRows(const ExpandRowsArgs& args) override;
   void MixMemories(const MixMemoriesArgs& args) override;
   // memory_rules.cc
   void ShortConv(std::span<const ShortConvArgs> convolutions) override;
@@ -60,6 +62,7 @@ class ReferenceKernels : public Kernels, public EngramKernels {
   void Attention(const AttentionArgs& args) override;
   // neural_memory.cc
   void NeuralMemory(const NeuralMemoryArgs& args) override;
+  // memory_gates.cc
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
   // engrams.cc
@@ -75,6 +78,14 @@ class ReferenceKernels : public Kernels, public EngramKernels {
   void StoreEngramContext(const StoreEngramContextArgs& args) override;
   void EngramAttention(const EngramAttentionArgs& args) override;
   void AddFrom(const AddFromArgs& args) override;
+  void ChunkPool(const ChunkPoolArgs& args) override;
+  void Surprise(const SurpriseArgs& args) override;
+  // residual_streams.cc
+  void ExpandStreams(const ExpandStreamsArgs& args) override;
+  void ReadStreams(const ReadStreamsArgs& args) override;
+  void WriteStreams(const WriteStreamsArgs& args) override;
+  void SumStreams(const SumStreamsArgs& args) override;
+  void MixViews(const MixViewsArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 

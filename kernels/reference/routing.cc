@@ -111,6 +111,11 @@ void ReferenceKernels::CutRows(const CutRowsArgs& args) {
   CutRowsOnHost(args);
 }
 
+void ReferenceKernels::ExpandRows(const ExpandRowsArgs& args) {
+  Check(args, reference::kTypes);
+  ExpandRowsOnHost(args);
+}
+
 void ReferenceKernels::MixMemories(const MixMemoriesArgs& args) {
   Check(args, reference::kTypes);
   const int64_t tokens = args.y.shape[0];

@@ -61,10 +61,11 @@ void ReferenceKernels::Rwkv7Gates(const Rwkv7GatesArgs& args) {
 
 void ReferenceKernels::ValueResidual(const ValueResidualArgs& args) {
   Check(args, reference::kTypes);
-  const int64_t dim = args.v.shape[1];
+  const int64_t dim = args.v.shape[1], gates = args.gate.shape[1];
   for (int64_t i = 0; i < args.v.shape.elements(); ++i) {
     double& v = args.v.as<double>()[i];
-    const double gate = args.gate.as<double>()[i] + args.bias.as<float>()[i % dim];
+    const int64_t g = i / (dim / gates);
+    const double gate = args.gate.as<double>()[g] + args.bias.as<float>()[g % gates];
     v += (args.first.as<double>()[i] - v) * reference::Sigmoid(gate);
   }
 }

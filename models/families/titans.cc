@@ -89,8 +89,9 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
   }
   // Twice, of a square; and 1/2 |..|^2 is what the operation takes the gradient of.
   const bool mean = ReadChoice(reader, "memory_loss", {"mean", "sum"}) == 0;
+  trained.loss_scale = mean ? 1.0 / trained.dim : 1.0;
   trained.rate_scale =
-      reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * (mean ? 2.0 / trained.dim : 2.0);
+      reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2 * trained.loss_scale;
   trained.step = reader.Int("memory_step_size", 1, 1, kMaxMemoryPeriod);
   trained.anchor_period =
       reader.NullableInt("memory_anchor_period", 1, kMaxMemoryPeriod).value_or(0);
@@ -102,7 +103,7 @@ NeuralMemoryConfig ReadNeuralMemory(ConfigReader& reader) {
   trained.read = ReadChoice(reader, "memory_read", {"running", "anchor"}) == 0
                      ? NeuralMemoryArgs::Read::kRunning
                      : NeuralMemoryArgs::Read::kAnchor;
-  trained.momentum = reader.Int("memory_momentum_order", 1, 0, 1) == 1;
+  trained.orders = reader.Int("memory_momentum_order", 1, 0, 1);
   memory.forgets = reader.Bool("memory_forget", true);
   memory.exponential_decay = ReadChoice(reader, "memory_decay", {"sigmoid", "gdn"}) == 1;
   constexpr NeuralMemoryConfig::Pooling kPoolings[] = {NeuralMemoryConfig::Pooling::kToken,
@@ -257,13 +258,13 @@ NetworkMaker ReadTitans(absl::string_view, ConfigReader& reader, ModelConfig& co
     reader.Require({"persistent_kind"});
     ReadChoice(reader, "persistent_kind", {variant == kMemoryAsContext ? "segment" : "prefix"});
   }
-  memory.memory.prefix = prefix > 0 && variant != kMemoryAsContext;
+  memory.memory.prefix = variant == kMemoryAsContext ? 0 : prefix;
   const MixerMaker mixer = ReadMixer(reader, variant, memory, prefix);
   reader.Disregard({"architectures", "transformers_version", "_name_or_path", "use_cache",
                     "initializer_range", "max_position_embeddings", "persistent_kind"});
   reader.RefuseUnknown();
 
-  return TitansNetwork(stack, variant == kMemoryAsContext ? 0 : prefix, mixer);
+  return TitansNetwork(stack, memory.memory.prefix, mixer);
 }
 
 }  // namespace mneme

@@ -12,4 +12,9 @@ NetworkMaker ReadTitans(absl::string_view model_type, ConfigReader& reader, Mode
 // That of NVIDIA's NeMo Automodel.
 NetworkMaker ReadTitansOfAutomodel(ConfigReader& reader, ModelConfig& config);
 
+// The format "titans_mac_lucidrains": titans-pytorch's own tensors, and its constructor's
+// arguments.
+NetworkMaker ReadTitansPytorch(absl::string_view model_type, ConfigReader& reader,
+                               ModelConfig& config);
+
 }  // namespace mneme

@@ -82,9 +82,11 @@ NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
   trained.network = ReadNetwork(reader, dim);
   // Of the mean of squares. Automodel's own rates go up to 1; the neutral format's key may say
   // otherwise.
-  trained.rate_scale = reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2.0 / dim;
+  trained.loss_scale = 1.0 / dim;
+  trained.rate_scale =
+      reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2 * trained.loss_scale;
   ReadSteps(reader, memory);
-  trained.momentum = reader.Bool("momentum", true);
+  trained.orders = reader.Bool("momentum", true) ? 1 : 0;
   memory.forgets = reader.Bool("forget", true);
   memory.exponential_decay = true;
   memory.conv_width = reader.Int("qkv_conv_kernel_size", 4, 0, kMaxConvWidth);
@@ -119,7 +121,7 @@ NetworkMaker ReadTitansOfAutomodel(ConfigReader& reader, ModelConfig& config) {
   CheckChannels(reader, int64_t{heads} * dim, "num_attention_heads");
   NeuralMemoryConfig memory = ReadMemory(reader, heads, dim);
   const int prefix = reader.Int("num_persistent_memory_tokens", 0, 0, kMaxPersistentTokens);
-  memory.memory.prefix = prefix > 0;
+  memory.memory.prefix = prefix;
   reader.Disregard({"attention_segment_size", "num_longterm_memory_tokens", "architectures",
                     "transformers_version", "_name_or_path", "use_cache", "initializer_range",
                     "max_position_embeddings"});

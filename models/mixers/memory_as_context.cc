@@ -134,7 +134,10 @@ class MemoryAsContext final : public SequenceMixer {
                            .workspace = ctx.workspace,
                            .batch = part,
                            .slabs = ctx.slabs,
-                           .contexts = ctx.contexts};
+                           .contexts = ctx.contexts,
+                           .surprise = {.values = ctx.surprise.values, .places = places},
+                           .observer = ctx.observer,
+                           .observed_places = places};
       inner.row_index = IndexRows(inner);
       const TensorView part_x = ctx.Temp({room, hidden.shape[1]});
       kernels.GatherRows({.x = x, .indices = part_tokens, .y = part_x});

@@ -40,7 +40,7 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
   const int channels = trained.heads * trained.dim, model_dim = builder.model_dim;
   NeuralMemory memory;
   memory.config_ = config;
-  const MemoryFields fields(builder, /*routing=*/{}, trained.prefix);
+  const MemoryFields fields(builder, /*routing=*/{}, trained.prefix > 0);
   const char* const names[] = {"q", "k", "v"};
   for (size_t i = 0; i < memory.streams_.size(); ++i) {
     Stream& stream = memory.streams_[i];
@@ -72,7 +72,7 @@ absl::StatusOr<NeuralMemory> NeuralMemory::Make(const LayerBuilder& builder,
   };
   const bool pools = config.pooling != Pooling::kToken;
   MNEME_ASSIGN_OR_RETURN(memory.rate_, take_gate("memory.b_proj"));
-  if (trained.momentum) {
+  if (trained.orders > 0) {
     MNEME_ASSIGN_OR_RETURN(memory.momentum_.projection, take_gate("memory.m_proj"));
     if (pools) memory.momentum_.sums = fields.AddExactVector("momentum_sums", trained.heads);
   }
@@ -198,15 +198,17 @@ void NeuralMemory::Feed(ForwardContext& ctx, const RowIndex& rows, const TensorV
   }
   kernels.Activate(activations);
   if (momentum_.projection.exists()) {
+    memory_.Tell(ctx, "eta", args.momentum);
     PoolAround(ctx, rows, momentum_, args.momentum, /*are_gates=*/true);
   }
   if (forget_.projection.exists()) {
     PoolAround(ctx, rows, forget_, args.keep, /*are_gates=*/false);
     kernels.KeepGate({.x = args.keep, .a_log = a_log_, .dt_bias = dt_bias_, .y = args.keep});
+    memory_.Tell(ctx, "alpha", args.keep, /*scale=*/-1, /*offset=*/1);
     PoolAround(ctx, rows, forget_, args.keep, /*are_gates=*/true);
   }
-  kernels.NeuralMemory(args);
-  Emit(ctx, x, args.out, y, accumulate);
+  memory_.Train(ctx, args);
+  Emit(ctx, "read", x, args.out, y, accumulate);
 }
 
 void NeuralMemory::Recall(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
@@ -241,11 +243,11 @@ void NeuralMemory::Recall(ForwardContext& ctx, const RowIndex& rows, const Tenso
   args.q = q;
   args.out = ctx.Temp(q.shape);
   kernels.NeuralMemory(args);
-  Emit(ctx, x, args.out, y, /*accumulate=*/false);
+  Emit(ctx, "recall", x, args.out, y, /*accumulate=*/false);
 }
 
-void NeuralMemory::Emit(ForwardContext& ctx, const TensorView& x, const TensorView& read,
-                        const TensorView& y, bool accumulate) const {
+void NeuralMemory::Emit(ForwardContext& ctx, absl::string_view name, const TensorView& x,
+                        const TensorView& read, const TensorView& y, bool accumulate) const {
   Kernels& kernels = ctx.kernels();
   TensorView answer = Flat(read);
   if (gate_.exists()) {
@@ -261,6 +263,7 @@ void NeuralMemory::Emit(ForwardContext& ctx, const TensorView& x, const TensorVi
     kernels.RmsNorm({.x = from, .weight = norm_, .eps = config_.output_norm_eps, .y = to});
     answer = normed;
   }
+  memory_.TellProduct(ctx, name, answer, out_.weights);
   const LinearArgs out[] = {
       {.x = answer, .weights = out_.weights, .y = y, .accumulate = accumulate}};
   kernels.Linear(out);

@@ -83,8 +83,9 @@ class NeuralMemory {
   // From the logits of a gate to the gate of each token or, of a step's last token, of the step.
   void PoolAround(ForwardContext& ctx, const RowIndex& rows, const Gate& gate,
                   const TensorView& values, bool are_gates) const;
-  void Emit(ForwardContext& ctx, const TensorView& x, const TensorView& read, const TensorView& y,
-            bool accumulate) const;
+  // `name`: of the answer, for those who look on.
+  void Emit(ForwardContext& ctx, absl::string_view name, const TensorView& x,
+            const TensorView& read, const TensorView& y, bool accumulate) const;
 
   NeuralMemoryConfig config_;
   std::array<Stream, 3> streams_;

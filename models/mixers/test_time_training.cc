@@ -161,7 +161,7 @@ class TestTimeTraining final : public SequenceMixer {
     args.gain = gain_;
     args.shift = shift_;
     args.out = ctx.Temp(args.q.shape);
-    kernels.NeuralMemory(args);
+    memory_.Train(ctx, args);
     Emit(ctx, x, Flat(args.out), hidden);
   }
 
@@ -192,7 +192,7 @@ class TestTimeTraining final : public SequenceMixer {
                                 .read = config.mini_batch > 1 ? NeuralMemoryArgs::Read::kAhead
                                                               : NeuralMemoryArgs::Read::kRunning,
                                 .rate_scale = config.base_rate / dim,
-                                .momentum = false},
+                                .orders = 0},
                                tensors);
   }
 
@@ -230,6 +230,7 @@ class TestTimeTraining final : public SequenceMixer {
       kernels.Activate(gelu);
       kernels.Multiply({.a = gate, .b = y, .y = y});
     }
+    memory_.TellProduct(ctx, "read", y, o_proj_.weights);
     const LinearArgs out[] = {
         {.x = y, .weights = o_proj_.weights, .y = hidden, .accumulate = true}};
     kernels.Linear(out);

@@ -15,10 +15,32 @@ Shape OfAllHeads(const TrainedMemoryConfig& config, int tensor) {
   return one.rank == 2 ? Shape{config.heads, one[0], one[1]} : Shape{config.heads, one[0]};
 }
 
+// [1, ...]: of a field with one memory.
+Shape OfOneMemory(const Shape& shape) {
+  Shape all{1};
+  for (int i = 0; i < shape.rank; ++i) all.dims[all.rank++] = shape[i];
+  return all;
+}
+
 Shape WithoutFirst(const Shape& shape) {
   Shape rest;
   for (int i = 1; i < shape.rank; ++i) rest.dims[rest.rank++] = shape[i];
   return rest;
+}
+
+// Of all heads, whether they are stored or one for all of them.
+absl::StatusOr<TensorView> TakeInitial(const LayerBuilder& builder,
+                                       const TrainedMemoryConfig& config,
+                                       const MemoryTensorName& tensor, int t) {
+  const std::string name = builder.Weight(tensor.weight);
+  if (tensor.stored.elements() == OfAllHeads(config, t).elements()) {
+    return builder.weights().Floats(name, tensor.stored, WeightInit::kNormal);
+  }
+  MNEME_ASSIGN_OR_RETURN(const std::vector<float> one,
+                         builder.weights().Values(name, tensor.stored, WeightInit::kNormal));
+  std::vector<float> all;
+  for (int head = 0; head < config.heads; ++head) all.insert(all.end(), one.begin(), one.end());
+  return builder.weights().Constant(all);
 }
 
 }  // namespace
@@ -29,49 +51,82 @@ absl::StatusOr<TrainedMemory> TrainedMemory::Take(const LayerBuilder& builder,
   CHECK_EQ(static_cast<int>(tensors.size()), config.network.tensors());
   TrainedMemory memory;
   memory.config_ = config;
+  memory.layer_ = builder.layer;
+  if (std::vector<TrainedLayer>* const trained = builder.network.trained; trained != nullptr) {
+    memory.place_ = static_cast<int>(trained->size());
+    trained->push_back({.layer = builder.layer,
+                        .heads = config.heads,
+                        .step = config.step,
+                        .anchor_period = config.anchor_period,
+                        .loss_scale = config.loss_scale,
+                        .prefix = config.prefix});
+  }
   for (int t = 0; t < config.network.tensors(); ++t) {
     const MemoryTensorName& tensor = tensors[static_cast<size_t>(t)];
-    MNEME_ASSIGN_OR_RETURN(TensorView values,
-                           builder.weights().Floats(builder.Weight(tensor.weight), tensor.stored,
-                                                    WeightInit::kNormal));
+    MNEME_ASSIGN_OR_RETURN(TensorView values, TakeInitial(builder, config, tensor, t));
     values.shape = OfAllHeads(config, t);
     memory.learned_.at[t] = values;
   }
   const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
-  const auto add = [&](const char* name, bool is_weights) {
+  enum class Begins : uint8_t { kAsWeights, kAtZero, kAnyhow };
+  const auto add_field = [&](absl::string_view name, const Shape& shape, Begins begins) {
+    const bool shared =
+        begins == Begins::kAsWeights || (begins == Begins::kAtZero && config.prefix > 0);
+    return builder.AddState(
+        {.name = std::string(name),
+         .dtype = f64 ? DType::kF64 : DType::kF32,
+         .shape = OfOneMemory(shape),
+         .initial = shared ? StateInitial::kShared : StateInitial::kZero,
+         .guard = StateGuard::kFed,
+         .role = begins == Begins::kAnyhow ? StateRole::kDerived : StateRole::kRewritten});
+  };
+  const auto add = [&](const char* name, Begins begins, int copies = 1) {
     Copy copy;
     for (int t = 0; t < config.network.tensors(); ++t) {
-      const Shape all = OfAllHeads(config, t);
-      const bool shared = is_weights || config.prefix;
-      copy.push_back(builder.AddState(
-          {.name = absl::StrCat(name, ".", tensors[static_cast<size_t>(t)].field),
-           .dtype = f64 ? DType::kF64 : DType::kF32,
-           .shape = all.rank == 3 ? Shape{1, all[0], all[1], all[2]} : Shape{1, all[0], all[1]},
-           .initial = shared ? StateInitial::kShared : StateInitial::kZero,
-           .guard = StateGuard::kFed}));
+      Shape shape = OfAllHeads(config, t);
+      shape.dims[0] *= copies;
+      copy.push_back(
+          add_field(absl::StrCat(name, ".", tensors[static_cast<size_t>(t)].field), shape, begins));
     }
     return copy;
   };
-  memory.weights_ = add("memory", true);
-  if (config.momentum) memory.momenta_ = add("momentum", false);
-  if (config.anchor_period != 0 && config.anchor_period != config.step) {
-    memory.anchors_ = add("anchor", true);
+  memory.weights_ = add("memory", Begins::kAsWeights);
+  if (config.orders > 0) memory.momenta_ = add("momentum", Begins::kAtZero, config.orders);
+  const NeuralMemoryArgs kept = memory.Rule();
+  if (kept.stores_anchor()) memory.anchors_ = add("anchor", Begins::kAsWeights);
+  if (config.frozen_period != 0) memory.frozen_ = add("frozen", Begins::kAsWeights);
+  if (config.read == NeuralMemoryArgs::Read::kAhead) {
+    memory.gradients_ = add("gradient", Begins::kAtZero);
   }
-  if (config.frozen_period != 0) memory.frozen_ = add("frozen", true);
-  if (config.step > 1) memory.gradients_ = add("gradient", false);
+  if (config.keeps_before) memory.before_ = add("before", Begins::kAnyhow);
+  if (kept.stores_pairs()) {
+    const int64_t pairs = int64_t{config.step - 1} * config.keys;
+    const Shape vectors{config.heads, pairs, config.dim};
+    memory.pending_keys_ = add_field("pending.keys", vectors, Begins::kAtZero);
+    memory.pending_values_ = add_field("pending.values", vectors, Begins::kAtZero);
+    memory.pending_rates_ = add_field("pending.rates", {config.heads, pairs}, Begins::kAtZero);
+  }
   return memory;
 }
 
+NeuralMemoryArgs TrainedMemory::Rule() const {
+  return {.network = config_.network,
+          .keys = config_.keys,
+          .transition = config_.transition,
+          .rate_scale = config_.rate_scale,
+          .max_grad_norm = config_.max_grad_norm,
+          .spectral_norm = config_.spectral_norm,
+          .step = config_.step,
+          .anchor_period = config_.anchor_period,
+          .frozen_period = config_.frozen_period,
+          .read = config_.read};
+}
+
 NeuralMemoryArgs TrainedMemory::Args(const ForwardContext& ctx, const RowIndex& rows) const {
-  NeuralMemoryArgs args = {.network = config_.network,
-                           .rate_scale = config_.rate_scale,
-                           .step = config_.step,
-                           .anchor_period = config_.anchor_period,
-                           .frozen_period = config_.frozen_period,
-                           .read = config_.read,
-                           .positions = rows.token_positions,
-                           .first_position = ctx.prepares ? 0 : ctx.prefix,
-                           .segments = rows.segments};
+  NeuralMemoryArgs args = Rule();
+  args.positions = rows.token_positions;
+  args.first_position = ctx.prepares ? 0 : ctx.prefix;
+  args.segments = rows.segments;
   const auto set = [&](const Copy& fields, MemoryCopy& copy, MemoryInitial& initial) {
     for (size_t t = 0; t < fields.size(); ++t) {
       copy.at[t] = ctx.State(fields[t]);
@@ -84,9 +139,53 @@ NeuralMemoryArgs TrainedMemory::Args(const ForwardContext& ctx, const RowIndex& 
   set(anchors_, args.anchors, args.initial_anchors);
   set(frozen_, args.frozen, args.initial_frozen);
   set(gradients_, args.gradients, args.initial_gradients);
+  args.before = Before(ctx);
+  const auto set_pairs = [&](const std::optional<StateField>& field, StateView& view,
+                             TensorView& initial) {
+    if (!field) return;
+    view = ctx.State(*field);
+    initial = ctx.Initial(*field);
+    initial.shape = WithoutFirst(field->shape);
+  };
+  set_pairs(pending_keys_, args.pending.k, args.initial_pending.k);
+  set_pairs(pending_values_, args.pending.v, args.initial_pending.v);
+  set_pairs(pending_rates_, args.pending.rate, args.initial_pending.rate);
   if (ctx.initial == nullptr) args.initial_weights = learned_;
   if (config_.anchor_period == 0) args.initial_anchor = learned_;
   return args;
+}
+
+MemoryCopy TrainedMemory::Before(const ForwardContext& ctx) const {
+  MemoryCopy before;
+  for (size_t t = 0; t < before_.size(); ++t) before.at[t] = ctx.State(before_[t]);
+  return before;
+}
+
+void TrainedMemory::Train(ForwardContext& ctx, NeuralMemoryArgs args) const {
+  const bool surprises = !ctx.surprise.values.empty();
+  if (surprises || ctx.observer != nullptr) {
+    const Shape pairs{args.k.shape[0], args.k.shape[1]};
+    args.loss = surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend, pairs);
+  }
+  ctx.kernels().NeuralMemory(args);
+  if (surprises) {
+    ctx.kernels().Surprise({.loss = args.loss,
+                            .read = args.out,
+                            .places = ctx.surprise.places,
+                            .surprise = ctx.surprise.Of(place_)});
+  }
+  Tell(ctx, "loss", args.loss, config_.loss_scale);
+  Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
+}
+
+void TrainedMemory::TellProduct(ForwardContext& ctx, absl::string_view name, const TensorView& x,
+                                std::span<const PackedMatrix> weights) const {
+  if (ctx.observer == nullptr) return;
+  const TensorView y =
+      ctx.observer->Scratch(ctx.backend, {x.shape[0], weights.front().out_features});
+  const LinearArgs product[] = {{.x = x, .weights = weights, .y = y}};
+  ctx.kernels().Linear(product);
+  Tell(ctx, name, y);
 }
 
 }  // namespace mneme

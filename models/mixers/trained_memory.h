@@ -2,11 +2,13 @@
 // (kernels/ops/neural_memory.h): its learned initial value, and its copies in every slab.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "kernels/kernels.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
@@ -24,17 +26,25 @@ struct TrainedMemoryConfig {
   int frozen_period = 0;
   NeuralMemoryArgs::Read read = NeuralMemoryArgs::Read::kRunning;
   double rate_scale = 1;
-  bool momentum = true;
-  // Where a prefix has been through the memory before a session begins, all its copies begin as
-  // that left them, not as weights and zeros.
-  bool prefix = false;
+  // The loss that this is the rate of, as a multiple of |error|^2; for those who look on.
+  double loss_scale = 0.5;
+  int keys = 1;
+  int orders = 1;  // of momentum
+  double max_grad_norm = 0;
+  bool spectral_norm = false;
+  TensorView transition;
+  // Whether Before() is wanted.
+  bool keeps_before = false;
+  // Tokens of a prefix that has been through the memory before a session begins: all its copies
+  // then begin as that left them, not as weights and zeros.
+  int prefix = 0;
 };
 
 // A tensor of the memory, in the order of MemoryNetwork: where its initial value is stored, and as
 // what.
 struct MemoryTensorName {
   std::string weight;  // behind the layer's prefix
-  Shape stored;        // of all heads
+  Shape stored;        // of all heads, or of one: then all begin alike
   std::string field;   // "mem_weights.0": of "memory.mem_weights.0", "momentum.mem_weights.0", ...
 };
 
@@ -48,14 +58,35 @@ class TrainedMemory {
   // out.
   NeuralMemoryArgs Args(const ForwardContext& ctx, const RowIndex& rows) const;
 
+  // W as it was before the last step, for another memory's NeuralMemoryArgs::residual.
+  MemoryCopy Before(const ForwardContext& ctx) const;
+
+  // The operation, which trains. Whoever watches hears of the tokens' losses and rates, in the
+  // caller's workspace scope.
+  void Train(ForwardContext& ctx, NeuralMemoryArgs args) const;
+  // Tells whoever looks on of gates, as offset + scale * values, and of what a projection of the
+  // memory's answer is, x  [entries, dim] as LinearArgs::x.
+  void Tell(const ForwardContext& ctx, absl::string_view name, const TensorView& values,
+            double scale = 1, double offset = 0) const {
+    ctx.Observe(layer_, name, values, scale, offset);
+  }
+  void TellProduct(ForwardContext& ctx, absl::string_view name, const TensorView& x,
+                   std::span<const PackedMatrix> weights) const;
+
  private:
-  // [1, heads, ...] of each tensor.
+  // What of NeuralMemoryArgs the configuration says.
+  NeuralMemoryArgs Rule() const;
+
+  // [1, heads, ...] of each tensor, of momenta [1, orders * heads, ...].
   using Copy = std::vector<StateField>;
 
   TrainedMemoryConfig config_;
+  int layer_ = 0;
+  int place_ = 0;  // in ModelInfo::trained
   MemoryInitial learned_;
   // Without tensors where the memory has no such copy.
-  Copy weights_, momenta_, anchors_, frozen_, gradients_;
+  Copy weights_, momenta_, anchors_, frozen_, gradients_, before_;
+  std::optional<StateField> pending_keys_, pending_values_, pending_rates_;
 };
 
 }  // namespace mneme

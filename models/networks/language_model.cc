@@ -53,8 +53,8 @@ class LanguageModel final : public Network {
 
   const NetworkInfo& info() const override { return info_; }
 
-  absl::Status Prepare(Backend& backend, const StateLayout& layout,
-                       Workspace& workspace) const override {
+  absl::Status Prepare(Backend& backend, const StateLayout& layout, Workspace& workspace,
+                       LayerObserver* observer) const override {
     for (const auto& block : blocks_) MNEME_RETURN_IF_ERROR(block->Prepare(backend));
     const int rows = prefix();
     if (rows == 0) return absl::OkStatus();
@@ -85,10 +85,11 @@ class LanguageModel final : public Network {
                          .batch = batch,
                          .slabs = {slab.data(), layout.slab_bytes()},
                          .contexts = tables.tables(),
+                         .observer = observer,
                          .prefix = row,
                          .prepares = true};
       BlockStream stream = Enter(ctx, prefix_rows_);
-      for (const auto& block : blocks_) block->Forward(ctx, stream);
+      RunBlocks(ctx, stream, /*logit_tokens=*/{}, /*logits=*/{});
     }
     backend.Copy(initial_.data, slab.data(), layout.fixed_bytes());
     return backend.Synchronize();
@@ -151,6 +152,7 @@ class LanguageModel final : public Network {
   // What all blocks use of a step, and its tokens' rows of `table`. In the caller's workspace
   // scope.
   BlockStream Enter(ForwardContext& ctx, const TensorView& table) const {
+    if (ctx.observer != nullptr) ctx.observer->OnStep(ctx.batch.tokens);
     if (uses_row_index_) ctx.row_index = IndexRows(ctx);
     if (first_values_ > 0) ctx.first_values = ctx.Temp({ctx.batch.tokens, first_values_});
     const BlockStream stream{.hidden = ctx.Temp({ctx.batch.tokens, info_.model_dim})};
@@ -167,9 +169,12 @@ class LanguageModel final : public Network {
                  const TensorView& logits) const {
     int next = 0;
     const auto run_until = [&](int end) {
-      for (; next < end; ++next) blocks_[next]->Forward(ctx, stream);
+      for (; next < end; ++next) {
+        blocks_[next]->Forward(ctx, stream);
+        ctx.Observe(next, "hidden", stream.hidden);
+      }
     };
-    if (ctx.decode != nullptr && ctx.batch.longest_row == 1) {
+    if (ctx.decode != nullptr && ctx.observer == nullptr && ctx.batch.longest_row == 1) {
       for (const DecodePlan::Run& run : ctx.decode->runs) {
         run_until(run.first);
         if (ctx.routing != nullptr) {

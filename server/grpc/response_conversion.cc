@@ -64,6 +64,7 @@ void FillFinished(const TokenEvent& event, const Request& request, v1::Finished&
   usage.set_completion_tokens(event.usage.completion_tokens);
   usage.set_resumed_tokens(event.usage.resumed_tokens);
   usage.set_fed_tokens(event.usage.fed_tokens);
+  if (event.usage.surprise.has_value()) usage.set_surprise(*event.usage.surprise);
   v1::Timings& timings = *finished.mutable_timings();
   timings.set_queue_ms(absl::ToDoubleMilliseconds(event.timings.queue));
   timings.set_prefill_ms(absl::ToDoubleMilliseconds(event.timings.prefill));

@@ -36,6 +36,42 @@ void WriteOutcomes(const EngineStats& stats, const ServerStats& server, MetricWr
   }
 }
 
+void WriteRouting(const RoutingCounts& routing, MetricWriter& out) {
+  const LayerGroups& groups = routing.groups();
+  if (groups.count() == 0) return;
+  auto routed = out.Counter("routed_tokens_total",
+                            "Tokens that routers sent to each memory, by group of layers.");
+  for (int group = 0; group < groups.count(); ++group) {
+    for (int memory = 0; memory < routing.memories(); ++memory) {
+      routed.Value(static_cast<double>(routing.tokens(group, memory)),
+                   {{"layers", groups.Name(group)}, {"memory", absl::StrCat(memory)}});
+    }
+  }
+}
+
+void WriteTraining(const TrainingStats& training, MetricWriter& out) {
+  const LayerGroups& groups = training.groups;
+  if (groups.count() == 0) return;
+  const auto each = [&](auto&& write) {
+    for (int group = 0; group < groups.count(); ++group) {
+      if (training.at[group].layers > 0) {
+        write(training.at[group], MetricWriter::Labels{{"layers", groups.Name(group)}});
+      }
+    }
+  };
+  auto surprise = out.Histogram("memory_surprise",
+                                "Loss of memories that are trained while they read: of each token, "
+                                "the mean over heads and a group of layers.");
+  each([&](const auto& group, auto labels) { surprise.Value(group.surprise, std::move(labels)); });
+  auto steps = out.Counter("memory_steps_total",
+                           "Steps that such memories took, by group of layers; those of all heads "
+                           "count as one.");
+  each([&](const auto& group, auto labels) { steps.Value(Count(group.steps), std::move(labels)); });
+  out.Counter("memory_divergences_total",
+              "Requests that failed because such a memory was no longer finite.")
+      .Value(Count(training.divergences));
+}
+
 std::string PhaseName(int phase) {
   return std::string(StepPhaseName(static_cast<StepPhase>(phase)));
 }
@@ -127,18 +163,8 @@ void WriteStepMetrics(const EngineStats& stats, const LoopActivity& activity,
   out.Counter("slab_copy_bytes_total", "Bytes copied for new sessions and forks.")
       .Value(Count(stats.slab_copy_bytes));
 
-  const RoutingCounts& routing = stats.routing;
-  if (routing.groups() == 0) return;
-  auto routed = out.Counter("routed_tokens_total",
-                            "Tokens that routers sent to each memory, by group of layers.");
-  for (int group = 0; group < routing.groups(); ++group) {
-    const std::string layers =
-        absl::StrCat(routing.first_layer(group), "-", routing.first_layer(group + 1) - 1);
-    for (int memory = 0; memory < routing.memories(); ++memory) {
-      routed.Value(static_cast<double>(routing.tokens(group, memory)),
-                   {{"layers", layers}, {"memory", absl::StrCat(memory)}});
-    }
-  }
+  WriteRouting(stats.routing, out);
+  WriteTraining(stats.training, out);
 }
 
 void WriteSessionMetrics(const EngineStats& stats, const CapacityPlan& capacity,

@@ -154,6 +154,10 @@ void OpenAiAnswer::Take(size_t prompt, TokenEvent event) {
   replayed_ = event.replayed;
   usage_.completion_tokens += event.usage.completion_tokens;
   usage_.cached_tokens += event.usage.resumed_tokens;
+  if (event.usage.surprise.has_value()) {
+    usage_.surprised_tokens += event.usage.fed_tokens;
+    usage_.surprise_sum += *event.usage.surprise * static_cast<double>(event.usage.fed_tokens);
+  }
   session_position_ = event.session_position;
   has_pending_token_ = event.has_pending_token;
   session_gone_ = event.session_gone;

@@ -101,10 +101,14 @@ Json StopReasonJson(const AnswerFacts& facts, const AnswerChoice& choice) {
 }  // namespace
 
 Json UsageJson(const AnswerUsage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.completion_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  Json json = {{"prompt_tokens", usage.prompt_tokens},
+               {"completion_tokens", usage.completion_tokens},
+               {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.surprised_tokens > 0) {
+    json["surprise"] = usage.surprise_sum / static_cast<double>(usage.surprised_tokens);
+  }
+  return json;
 }
 
 Json ChoiceJson(const AnswerFacts& facts, int index, AnswerChoice& choice, bool is_first_chunk) {

@@ -431,8 +431,8 @@ TEST_P(EngineDeviceTest, ChoicesOfMemoriesAreCounted) {
               absl::OkStatus());
   }
   const RoutingCounts& counts = engine->stats().routing;
-  ASSERT_GT(counts.groups(), 0);
-  for (int group = 0; group < counts.groups(); ++group) {
+  ASSERT_GT(counts.groups().count(), 0);
+  for (int group = 0; group < counts.groups().count(); ++group) {
     int64_t tokens = 0;
     for (int memory = 0; memory < counts.memories(); ++memory) {
       tokens += counts.tokens(group, memory);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "engine/engine_loop.h"
 #include "engine/routing_counter.h"
 #include "engine/status_payload.h"
@@ -274,17 +275,21 @@ TEST(EngineStatsTest, EveryAcceptedRequestIsReportedOnceWithItsOrigin) {
   EXPECT_EQ(reports[3].finish, FinishReason::kCancelled);
 }
 
-TEST(RoutingCountsTest, LayersFallIntoGroupsWhoseFirstOnesTheyName) {
+TEST(RoutingCountsTest, LayersFallIntoGroupsWhoseFirstAndLastOnesNameThem) {
   for (const int layers : {1, 3, 4, 7, 24}) {
     RoutingCounts counts;
     counts.Resize(layers, 2);
-    EXPECT_EQ(counts.groups(), std::min(layers, 4));
+    const LayerGroups& groups = counts.groups();
+    EXPECT_EQ(groups.count(), std::min(layers, 4));
     for (int layer = 0; layer < layers; ++layer) counts.Add(layer, 1, 1);
-    for (int group = 0; group < counts.groups(); ++group) {
-      const int end = group + 1 < counts.groups() ? counts.first_layer(group + 1) : layers;
-      EXPECT_EQ(counts.tokens(group, 1), end - counts.first_layer(group)) << layers << " layers";
+    int first = 0;
+    for (int group = 0; group < groups.count(); ++group) {
+      const int end = first + static_cast<int>(counts.tokens(group, 1));
+      EXPECT_EQ(groups.Name(group), absl::StrCat(first, "-", end - 1)) << layers << " layers";
       EXPECT_EQ(counts.tokens(group, 0), 0);
+      first = end;
     }
+    EXPECT_EQ(first, layers);
   }
 }
 

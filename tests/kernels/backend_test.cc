@@ -122,6 +122,21 @@ TEST_P(BackendTest, ARecordedCopyFromPinnedMemoryReadsWhatIsThereThen) {
   backend_->Free(data);
 }
 
+TEST_P(BackendTest, ACopyToPinnedMemoryIsThereWhenTheWorkBehindItIs) {
+  auto* const pinned = static_cast<int32_t*>(*backend_->AllocatePinned(3 * sizeof(int32_t)));
+  void* const data = *backend_->Allocate(3 * sizeof(int32_t));
+  for (const int32_t value : {7, 8}) {
+    const std::vector<int32_t> values(3, value);
+    backend_->CopyFromHost(data, values.data(), 3 * sizeof(int32_t));
+    backend_->CopyToPinned(pinned, data, 3 * sizeof(int32_t));
+    backend_->Zero(data, 3 * sizeof(int32_t));
+    EXPECT_TRUE(backend_->Synchronize().ok());
+    EXPECT_THAT(std::vector<int32_t>(pinned, pinned + 3), ElementsAre(value, value, value));
+  }
+  backend_->Free(pinned);
+  backend_->Free(data);
+}
+
 TEST_P(BackendTest, APackedMatrixRemembersItsShape) {
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     for (const int out : {1, 7, 16, 33}) {

@@ -269,7 +269,11 @@ TEST_P(ChecksDeathTest, NeuralMemories) {
   args.step = 2;
   EXPECT_DEATH(kernels().NeuralMemory(args), "anchor_period 1");
   args.anchor_period = 2;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "pending keys");
+  args.read = NeuralMemoryArgs::Read::kAhead;
   EXPECT_DEATH(kernels().NeuralMemory(args), "gradients 0");
+  args.max_grad_norm = 1;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "reading ahead");
   args = plain;
   args.read = NeuralMemoryArgs::Read::kAhead;
   EXPECT_DEATH(kernels().NeuralMemory(args), "reading ahead");
@@ -278,8 +282,31 @@ TEST_P(ChecksDeathTest, NeuralMemories) {
   args = plain;
   args.network.norm = MemoryNetwork::Norm::kRms;
   EXPECT_DEATH(kernels().NeuralMemory(args), "a norm without a gain");
+  args = plain;
+  args.keys = 2;
+  EXPECT_DEATH(kernels().NeuralMemory(args), "k has shape \\[2, 3, 4\\], expected \\[2, 6, 4\\]");
+  args = plain;
+  args.momentum_mix = Act({2, 3});
+  EXPECT_DEATH(kernels().NeuralMemory(args), "a mix of no momenta");
+  args = plain;
+  args.tensor_rates = Act({2, 3});
+  EXPECT_DEATH(kernels().NeuralMemory(args), "tensor_rates has shape \\[2, 3\\]");
+  args = plain;
+  args.residual_mix = Act({2, 3});
+  EXPECT_DEATH(kernels().NeuralMemory(args), "residual 0");
+  args = plain;
+  args.transition = View({1});
+  EXPECT_DEATH(kernels().NeuralMemory(args), "anchors 0");
+  args = plain;
+  args.loss = Act({2, 4});
+  EXPECT_DEATH(kernels().NeuralMemory(args), "loss has shape");
   EXPECT_DEATH(kernels().KeepGate({.x = Act({2, 3}), .y = Act({2, 4})}), "y has shape");
   EXPECT_DEATH(kernels().ChunkMean({.x = Act({2, 3}), .chunk = 0}), "chunk");
+  EXPECT_DEATH(kernels().ChunkPool({.x = Act({2, 3}), .logits = Act({2, 4})}), "logits has shape");
+  EXPECT_DEATH(
+      kernels().Surprise(
+          {.loss = Act({2, 3}), .read = Act({3, 1, 4}), .surprise = View({2}, DType::kF32)}),
+      "read has shape");
 }
 
 TEST_P(ChecksDeathTest, Scans) {

@@ -131,6 +131,36 @@ std::vector<ModelSpec> TrainedSpecs(absl::string_view model_type) {
     return {TrainedSpec("ttt-linear-tiny", R"({"pre_conv": false, "share_qk": false})"),
             TrainedSpec("ttt-mlp-tiny", R"({"mini_batch_size": 5})")};
   }
+  if (model_type == "titans_mac_lucidrains") {
+    return {
+        TrainedSpec("titans-pytorch-tiny", "{}"),
+        // Every step of a memory looks at the memory below it; attention sees its segment alone.
+        TrainedSpec("titans-pytorch-tiny",
+                    R"({"depth": 3, "neural_memory_layers": [1, 3], "sliding_window_attn": false,
+                        "neural_mem_weight_residual": true, "num_residual_streams": 2,
+                        "neural_memory_qkv_receives_diff_views": true,
+                        "neural_memory_segment_len": 3,
+                        "neural_memory_kwargs": {"heads": 2, "dim_head": 16,
+                            "attn_pool_chunks": true, "per_parameter_lr_modulation": true,
+                            "spectral_norm_surprises": true,
+                            "default_step_transform_max_lr": 0.05}})"),
+        // One head, whose anchor is its learned start for ever; steps as long as segments.
+        TrainedSpec("titans-pytorch-tiny",
+                    R"({"neural_memory_layers": null, "neural_memory_segment_len": null,
+                        "neural_memory_batch_size": null, "neural_memory_model": null,
+                        "num_persist_mem_tokens": 0, "neural_memory_kwargs": {
+                            "num_kv_per_token": 2, "activation": "silu", "momentum": false,
+                            "default_step_transform_max_lr": 0.02}})"),
+        // Nothing is inserted, the residual is one stream, the memory a gate.
+        TrainedSpec("titans-pytorch-tiny",
+                    R"({"num_longterm_mem_tokens": 0, "num_residual_streams": 1,
+                        "neural_mem_gate_attn_output": true, "neural_memory_kwargs": {
+                            "heads": 2, "dim_head": 16, "momentum_order": 2,
+                            "learned_momentum_combine": true, "gated_transition": true,
+                            "learned_combine_include_zeroth": true, "max_grad_norm": 0.3,
+                            "per_head_learned_parameters": false, "post_rmsnorm": true,
+                            "default_step_transform_max_lr": 0.1}})")};
+  }
   return {TrainedSpec("titans-lmm-tiny", R"({"num_persistent_tokens": 3,
                                              "persistent_kind": "prefix"})"),
           TrainedSpec("titans-lmm-tiny", R"({"memory_step_size": 4, "memory_anchor_period": 12,
@@ -193,7 +223,9 @@ std::vector<ModelSpec> ConformanceSpecs(absl::string_view model_type) {
     }
   }
   if (model_type == "transformer") return TransformerSpecs();
-  if (model_type == "titans" || model_type == "ttt") return TrainedSpecs(model_type);
+  if (model_type == "titans" || model_type == "titans_mac_lucidrains" || model_type == "ttt") {
+    return TrainedSpecs(model_type);
+  }
   if (model_type == "llama" || model_type == "mistral") return LlamaSpecs(model_type);
   return specs;
 }

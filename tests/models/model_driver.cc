@@ -78,11 +78,16 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   std::vector<int32_t> ids, offsets = {0}, slots;
   std::vector<int64_t> positions;
   int longest = 0;
+  int64_t inserted = 0;
   for (const Row& row : rows) {
     ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
     offsets.push_back(static_cast<int32_t>(ids.size()));
     slots.push_back(row.slot);
     positions.push_back(row.slot < 0 ? 0 : position(row.slot));
+    if (row.slot >= 0) {
+      inserted += model_->info().inserted.Between(
+          positions.back(), positions.back() + static_cast<int64_t>(row.tokens.size()));
+    }
     if (row.slot >= 0) positions_[row.slot] += static_cast<int64_t>(row.tokens.size());
     longest = std::max(longest, static_cast<int>(row.tokens.size()));
   }
@@ -95,6 +100,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   const StepBatch batch{.tokens = static_cast<int>(ids.size()),
                         .rows = static_cast<int>(rows.size()),
                         .longest_row = longest,
+                        .inserted = ++steps_ % 2 == 0 ? static_cast<int>(inserted) : -1,
                         .token_ids = upload(token_ids_, ids),
                         .row_offsets = upload(row_offsets_, offsets),
                         .slots = upload(slots_, slots),

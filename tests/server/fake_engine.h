@@ -47,6 +47,7 @@ struct FakeRequest {
     event.is_last = true;
     event.status = std::move(status);
     event.usage.fed_tokens = 11;
+    if (request.surprise) event.usage.surprise = 0.25;
     event.session_position = 12;
     event.has_pending_token = true;
     event.seed = 42;

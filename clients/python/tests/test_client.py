@@ -36,6 +36,16 @@ def test_generate_collects_the_whole_answer(server, client):
     assert server.requests[0].sampling.HasField("temperature")
 
 
+def test_surprise_is_told_where_the_server_tells_it(server, client):
+    told = answer("one")
+    told[-1].finished.usage.surprise = 0.25
+    server.says(told)
+    server.says(answer("one"))
+    assert client.generate("go", surprise=True).usage.surprise == 0.25
+    assert client.generate("go").usage.surprise is None
+    assert [r.response.surprise for r in server.requests] == [True, False]
+
+
 def test_choices_prompt_and_logprobs_are_kept_apart(server, client):
     scored = pb.TokenLogprob(
         token_id=5, logprob=-0.5, text="a", top=[pb.TopLogprob(token_id=5, logprob=-0.5, text="a")]

@@ -46,6 +46,7 @@ def test_every_option_reaches_its_field():
             "prompt_logprobs": 4,
             "echo": True,
             "skip_special_tokens": False,
+            "surprise": True,
             "create_if_missing": False,
             "ttl": 2.5,
             "expected_position": 0,
@@ -81,6 +82,7 @@ def test_every_option_reaches_its_field():
     assert request.response.prompt_logprobs == 4
     assert request.response.echo
     assert request.response.HasField("skip_special_tokens")
+    assert request.response.surprise
     assert not request.session.create_if_missing
     assert request.session.ttl_ms == 2500
     assert request.HasField("expected_position")

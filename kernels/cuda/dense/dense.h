@@ -10,6 +10,7 @@ namespace mneme::cuda::dense {
 
 void Embedding(Device& device, const EmbeddingArgs& args);
 void AddPositions(Device& device, const AddPositionsArgs& args);
+void PositionLayer(Device& device, const PositionLayerArgs& args);
 void GatherRows(Device& device, const GatherRowsArgs& args);
 void BanTokens(Device& device, const BanTokensArgs& args);
 void RmsNorm(Device& device, const RmsNormArgs& args);

@@ -62,6 +62,14 @@ void LaunchAddRows(Device& device, const AddPositionsArgs& args) {
   device.Check(cudaGetLastError(), "AddPositions");
 }
 
+// One block per token.
+__global__ void PositionLayerKernel(const int64_t* positions, int64_t period, const float* weight,
+                                    const float* bias, int dim, float* y) {
+  const auto input = static_cast<float>(positions[blockIdx.x] / period);
+  float* to = y + int64_t{blockIdx.x} * dim;
+  for (int i = threadIdx.x; i < dim; i += blockDim.x) to[i] = Silu(fmaf(weight[i], input, bias[i]));
+}
+
 // y = x * factor * weight * gate: the norms differ in the factor, which they make of a row's sum of
 // squares, in the weight, which is known before x is, and in the gate, which is loaded with it.
 struct NoGate {
@@ -290,6 +298,16 @@ void AddPositions(Device& device, const AddPositionsArgs& args) {
     default:
       CHECK(false) << "positions of " << Name(args.table.dtype);
   }
+}
+
+void PositionLayer(Device& device, const PositionLayerArgs& args) {
+  const int64_t tokens = args.positions.shape[0], dim = args.weight.shape[0];
+  if (tokens == 0) return;
+  CHECK(args.y.dtype == DType::kF32);
+  PositionLayerKernel<<<tokens, ThreadsFor(dim), 0, device.stream()>>>(
+      args.positions.as<const int64_t>(), args.period, args.weight.as<const float>(),
+      args.bias.as<const float>(), static_cast<int>(dim), args.y.as<float>());
+  device.Check(cudaGetLastError(), "PositionLayer");
 }
 
 void GatherRows(Device& device, const GatherRowsArgs& args) {

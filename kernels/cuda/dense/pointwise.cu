@@ -154,6 +154,17 @@ __global__ void MultiplyKernel(const float* a, const float* b, float* y, int64_t
   if (j < n) y[j] = fmaf(a[j], b[j], kAccumulate ? y[j] : 0.0f);
 }
 
+// A factor for each `of_factor` elements; y may be a.
+__global__ void __launch_bounds__(kThreads)
+    MultiplyHeadsKernel(const float* a, const float* b, float* y, int64_t n, int of_factor,
+                        bool accumulate) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i >= n) return;
+  y[i] = fmaf(a[i], b[i / of_factor], accumulate ? y[i] : 0.0f);
+}
+
 }  // namespace
 
 void AddBias(Device& device, const AddBiasArgs& args) {
@@ -184,6 +195,12 @@ void Multiply(Device& device, const MultiplyArgs& args) {
   const int64_t n = args.y.shape.elements();
   if (n == 0) return;
   CHECK(args.y.dtype == DType::kF32);
+  if (const int64_t of_factor = args.y.shape[1] / args.b.shape[1]; of_factor > 1) {
+    LaunchOverlapping(device, "Multiply", MultiplyHeadsKernel, static_cast<int>(BlocksFor(n)),
+                      kThreads, 0, 1, args.a.as<const float>(), args.b.as<const float>(),
+                      args.y.as<float>(), n, static_cast<int>(of_factor), args.accumulate);
+    return;
+  }
   const int64_t fours = InFours(4, args.a, args.b, args.y) ? n / 4 : 0;
   const auto kernel = args.accumulate ? MultiplyKernel<true> : MultiplyKernel<false>;
   LaunchOverlapping(device, "Multiply", kernel, static_cast<int>(BlocksFor(fours + n - 4 * fours)),

@@ -11,5 +11,8 @@ namespace mneme::cuda::neural_memory {
 void NeuralMemory(Device& device, const NeuralMemoryArgs& args);
 void KeepGate(Device& device, const KeepGateArgs& args);
 void ChunkMean(Device& device, const ChunkMeanArgs& args);
+void ChunkPool(Device& device, const ChunkPoolArgs& args);
+// A warp for each token.
+void Surprise(Device& device, const SurpriseArgs& args);
 
 }  // namespace mneme::cuda::neural_memory

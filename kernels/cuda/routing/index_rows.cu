@@ -75,7 +75,79 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = part_offsets[rows] + threadIdx.x; i < room; i += kThreads) part_tokens[i] = 0;
 }
 
+// One block. Its first thread counts, then all fill.
+__global__ void __launch_bounds__(kThreads)
+    ExpandRowsKernel(const int32_t* offsets, const int32_t* slots, const int64_t* positions,
+                     int rows, int64_t tokens, InsertedPositions inserted, const int32_t* picks,
+                     int pick_count, int room, int32_t* wide_offsets, int32_t* wide_slots,
+                     int64_t* wide_positions, int32_t* sources, int32_t* wide_picks) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  // Tokens of the row's session before it; of padding, into which nothing is inserted, none.
+  const auto first_of = [&](int row) { return slots[row] < 0 ? int64_t{0} : positions[row]; };
+  const auto inserted_of = [&](int row, int64_t first, int64_t end) {
+    return slots[row] < 0 ? int64_t{0} : inserted.Between(first, end);
+  };
+  for (int row = threadIdx.x; row < rows; row += kThreads) {
+    wide_slots[row] = slots[row];
+    wide_positions[row] = inserted.Of(first_of(row));
+  }
+  if (threadIdx.x == 0) {
+    int count = 0;
+    for (int row = 0; row < rows; ++row) {
+      wide_offsets[row] = count;
+      const int64_t first = first_of(row);
+      const int length = offsets[row + 1] - offsets[row];
+      count += length + static_cast<int>(inserted_of(row, first, first + length));
+    }
+    wide_offsets[rows] = count;
+    wide_offsets[rows + 1] = room;
+    wide_slots[rows] = -1;
+    wide_positions[rows] = 0;
+  }
+  __syncthreads();
+  // Where a token of a row is.
+  const auto place_of = [&](int row, int token) {
+    const int64_t first = first_of(row);
+    const int before = token - offsets[row];
+    return wide_offsets[row] + before +
+           static_cast<int>(inserted_of(row, first, first + before + 1));
+  };
+  for (int row = 0; row < rows; ++row) {
+    for (int token = offsets[row] + threadIdx.x; token < offsets[row + 1]; token += kThreads) {
+      const int place = place_of(row, token);
+      const int64_t n = first_of(row) + token - offsets[row];
+      const int count = static_cast<int>(inserted_of(row, n, n + 1));
+      for (int j = 0; j < count; ++j) {
+        sources[place - count + j] = static_cast<int32_t>(tokens + j);
+      }
+      sources[place] = token;
+    }
+  }
+  for (int i = wide_offsets[rows] + threadIdx.x; i < room; i += kThreads) sources[i] = 0;
+  for (int i = threadIdx.x; i < pick_count; i += kThreads) {
+    const int token = picks[i];
+    int row = 0, end = rows;  // offsets[row] <= token < offsets[end]
+    while (end - row > 1) {
+      const int middle = (row + end) / 2;
+      (offsets[middle] <= token ? row : end) = middle;
+    }
+    wide_picks[i] = place_of(row, token);
+  }
+}
+
 }  // namespace
+
+void ExpandRows(Device& device, const ExpandRowsArgs& args) {
+  LaunchOverlapping(device, "ExpandRows", ExpandRowsKernel, 1, kThreads, 0, 1,
+                    args.row_offsets.as<const int32_t>(), args.slots.as<const int32_t>(),
+                    args.positions.as<const int64_t>(), static_cast<int>(args.slots.shape[0]),
+                    args.tokens, args.inserted, args.picks.as<const int32_t>(),
+                    static_cast<int>(args.picks.shape[0]), static_cast<int>(args.sources.shape[0]),
+                    args.wide_offsets.as<int32_t>(), args.wide_slots.as<int32_t>(),
+                    args.wide_positions.as<int64_t>(), args.sources.as<int32_t>(),
+                    args.wide_picks.as<int32_t>());
+}
 
 void CutRows(Device& device, const CutRowsArgs& args) {
   LaunchOverlapping(device, "CutRows", CutRowsKernel, 1, kThreads, 0, 1,

@@ -12,6 +12,7 @@ void Dispatch(Device& device, const DispatchArgs& args);
 // routing/index_rows.cu
 void IndexRows(Device& device, const IndexRowsArgs& args);
 void CutRows(Device& device, const CutRowsArgs& args);
+void ExpandRows(Device& device, const ExpandRowsArgs& args);
 
 // routing/mix_memories.cu; the second one takes heads of up to 256 values.
 void MixMemories(Device& device, const MixMemoriesArgs& args);

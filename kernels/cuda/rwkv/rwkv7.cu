@@ -81,12 +81,13 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     ValueResidualKernel(const float* first, const float* gate, const float* bias, float* v,
-                        int64_t n, int dim) {
+                        int64_t n, int gates, int of_gate) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= n) return;
-  v[i] = MixValue(v[i], first[i], gate[i], bias[i % dim]);
+  const int64_t g = i / of_gate;
+  v[i] = MixValue(v[i], first[i], gate[g], bias[g % gates]);
 }
 
 int BlocksFor(int64_t items, int each) { return static_cast<int>((items + each - 1) / each); }
@@ -122,7 +123,8 @@ void ValueResidual(Device& device, const ValueResidualArgs& args) {
   LaunchOverlapping(device, "ValueResidual", ValueResidualKernel, BlocksFor(n, kThreads), kThreads,
                     0, 1, args.first.as<const float>(), args.gate.as<const float>(),
                     args.bias.as<const float>(), args.v.as<float>(), n,
-                    static_cast<int>(args.v.shape[1]));
+                    static_cast<int>(args.gate.shape[1]),
+                    static_cast<int>(args.v.shape[1] / args.gate.shape[1]));
 }
 
 void Rwkv7Output(Device& device, const Rwkv7OutputArgs& args) {

@@ -114,6 +114,20 @@ TEST_F(GenerateTest, EventsArriveInOrderWithFactsAtBothEnds) {
   EXPECT_EQ(call.outputs_.back().finish_reason(), v1::FINISH_REASON_LENGTH);
 }
 
+TEST_F(GenerateTest, SurpriseIsInTheUsageOfThoseWhoAsked) {
+  for (const bool asks : {false, true}) {
+    v1::GenerateRequest request = TextRequest("ab");
+    request.mutable_response()->set_surprise(asks);
+    Call call(*client_, request);
+    FakeRequest& fake = engine_.WaitForRequest(count_++);
+    fake.PushEnd();
+    ASSERT_TRUE(call.Join().ok()) << call.Join();
+    ASSERT_THAT(call.finished_, SizeIs(1));
+    EXPECT_EQ(call.finished_[0].usage().has_surprise(), asks);
+    EXPECT_EQ(call.finished_[0].usage().surprise(), asks ? 0.25 : 0);
+  }
+}
+
 TEST_F(GenerateTest, EveryFieldReachesTheEngine) {
   v1::GenerateRequest request = TextRequest("ab");
   request.mutable_session()->set_name("s/1");
@@ -142,6 +156,7 @@ TEST_F(GenerateTest, EveryFieldReachesTheEngine) {
   response.set_prompt_logprobs(2);
   response.set_echo(true);
   response.set_skip_special_tokens(false);
+  response.set_surprise(true);
   request.set_expected_position(0);
   request.set_idempotency_key("key");
   request.set_priority(-5);
@@ -171,6 +186,7 @@ TEST_F(GenerateTest, EveryFieldReachesTheEngine) {
   EXPECT_EQ(got.prompt_logprobs, 2);
   EXPECT_TRUE(got.echo);
   EXPECT_FALSE(got.skip_special_tokens);
+  EXPECT_TRUE(got.surprise);
   EXPECT_EQ(got.expected_position, 0);
   EXPECT_EQ(got.idempotency_key, "key");
   EXPECT_EQ(got.priority, -5);
@@ -190,6 +206,7 @@ TEST_F(GenerateTest, UnsetFieldsHaveTheirDefaults) {
   EXPECT_EQ(got.logprobs, -1);
   EXPECT_EQ(got.prompt_logprobs, -1);
   EXPECT_TRUE(got.skip_special_tokens);
+  EXPECT_FALSE(got.surprise);
   EXPECT_FALSE(got.expected_position.has_value());
   EXPECT_THAT(got.id, HasSubstr("req-"));
 }

@@ -133,6 +133,25 @@ TEST_F(MetricsTest, RoutingIsThereForModelsThatRoute) {
   EXPECT_THAT(lines, Contains(name + "\"5-5\",memory=\"1\"} 8"));
 }
 
+TEST_F(MetricsTest, TrainingIsThereForMemoriesThatAreTrained) {
+  Publish();
+  EXPECT_THAT(Lines(), Not(Contains(HasSubstr("mneme_memory_"))));
+  TrainingStats& training = engine_.stats_.training;
+  const TrainedLayer trained[] = {{.layer = 0}, {.layer = 1}, {.layer = 5}};
+  training.Resize(/*layers=*/6, trained);
+  training.at[0].surprise.Observe(0.3);
+  training.at[3].steps.Add(7);
+  training.divergences.Add();
+  const std::vector<std::string> lines = Lines();
+  const std::string labels = "{model_name=\"m\",layers=";
+  EXPECT_THAT(lines, Contains("mneme_memory_surprise_sum" + labels + "\"0-1\"} 0.3"));
+  EXPECT_THAT(lines, Contains("mneme_memory_surprise_count" + labels + "\"5-5\"} 0"));
+  EXPECT_THAT(lines, Contains("mneme_memory_surprise_bucket" + labels + "\"0-1\",le=\"0.5\"} 1"));
+  EXPECT_THAT(lines, Contains("mneme_memory_steps_total" + labels + "\"5-5\"} 7"));
+  EXPECT_THAT(lines, Not(Contains(HasSubstr(labels + "\"2-2\"")))) << "no such memory there";
+  EXPECT_THAT(lines, Contains("mneme_memory_divergences_total{model_name=\"m\"} 1"));
+}
+
 TEST_F(MetricsTest, CallsAreCountedByNameAndResult) {
   access_.stats().rpcs.Add("Generate", "OK");
   access_.stats().rpcs.Add("Generate", "OK");

@@ -64,6 +64,7 @@ TEST(OpenAiRequestTest, ValuesOfAnotherTypeAreRefusedByName) {
                                             "n",
                                             "best_of",
                                             "skip_special_tokens",
+                                            "surprise",
                                             "parse_special",
                                             "echo",
                                             "logprobs",

@@ -263,6 +263,25 @@ TEST_F(OpenAiServiceTest, AnAnswerThatIsSentAgainSaysSoInAndOutsideOfSessions) {
   }
 }
 
+TEST_F(OpenAiServiceTest, SurpriseIsInTheUsageOfThoseWhoAsked) {
+  Publish();
+  // Of several prompts: the mean over the tokens of all.
+  engine_.OnSubmit([](FakeRequest& fake) {
+    TokenEvent end{.finish = FinishReason::kLength, .is_last = true};
+    end.usage.fed_tokens = static_cast<int64_t>(fake.request.prompt.at_start.size());
+    if (fake.request.surprise) {
+      end.usage.surprise = 10.0 * static_cast<double>(end.usage.fed_tokens);
+    }
+    fake.Push(std::move(end));
+  });
+  EXPECT_THAT(Ask("a", R"({"prompt": [[1], [2, 3, 4]], "surprise": true})").body,
+              HasSubstr(R"("surprise":25.0)"));
+  EXPECT_THAT(Ask("b", R"({"prompt": [[1], [2, 3, 4]]})").body, Not(HasSubstr("surprise")));
+  const RawResponse streamed = Ask("c", R"({"prompt": [5, 6], "surprise": true, "stream": true,
+                                            "stream_options": {"include_usage": true}})");
+  EXPECT_THAT(streamed.body, HasSubstr(R"("surprise":20.0)"));
+}
+
 // Work that nobody waits for is given up inside of a template.
 TEST_F(OpenAiServiceTest, ADeadlineEndsWhatComesBeforeTheEngine) {
   ServingFacts facts;

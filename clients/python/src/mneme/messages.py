@@ -78,7 +78,11 @@ def _finished(m: inference_pb2.Finished) -> Finished:
     usage, timings, state = m.usage, m.timings, m.session
     return Finished(
         usage=Usage(
-            usage.prompt_tokens, usage.completion_tokens, usage.resumed_tokens, usage.fed_tokens
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.resumed_tokens,
+            usage.fed_tokens,
+            usage.surprise if usage.HasField("surprise") else None,
         ),
         timings=Timings(timings.queue_ms, timings.prefill_ms, timings.decode_ms),
         session=(

@@ -81,6 +81,8 @@ class RequestOptions(TypedDict, total=False):
     prompt_logprobs: Optional[int]
     echo: Optional[bool]
     skip_special_tokens: Optional[bool]
+    surprise: Optional[bool]
+    """Tell `Usage.surprise`, of a model whose memories are trained while they read."""
 
     # The session, beside its name.
     must_exist: Optional[bool]
@@ -136,7 +138,7 @@ _SAMPLING = (
     "seed",
 )
 _STOPPING = ("max_tokens", "min_tokens", "ignore_eos", "include_stop_in_output")
-_RESPONSE = ("n", "logprobs", "prompt_logprobs", "echo", "skip_special_tokens")
+_RESPONSE = ("n", "logprobs", "prompt_logprobs", "echo", "skip_special_tokens", "surprise")
 _REQUEST = ("expected_position", "idempotency_key", "priority", "detached", "request_id", "model")
 
 

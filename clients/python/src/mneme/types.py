@@ -103,6 +103,9 @@ class Usage:
     """Already in the session's memory, so not computed again."""
     fed_tokens: int
     """Went through the model for this request."""
+    surprise: Optional[float] = None
+    """How surprising the memory found these: the mean loss that it is trained by, over tokens,
+    layers and heads. None unless asked for."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,166 @@
+#include "models/mixers/persistent_attention.h"
+
+#include <cmath>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/status_macros.h"
+#include "kernels/tensor.h"
+#include "models/mixers/entry_streams.h"
+#include "models/mixers/prefix_attention.h"
+
+namespace mneme {
+namespace {
+
+// Stored [2, heads, rows, dim]; as [2 rows, heads * dim].
+absl::StatusOr<TensorView> TakePersistent(const LayerBuilder& builder, int heads, int rows,
+                                          int dim) {
+  const std::string name = builder.Weight("5.persistent_memory");
+  MNEME_ASSIGN_OR_RETURN(
+      const std::vector<float> stored,
+      builder.weights().Values(name, {2, heads, rows, dim}, WeightInit::kNormal));
+  std::vector<float> ordered(stored.size());
+  size_t at = 0;
+  for (int part = 0; part < 2; ++part) {
+    for (int head = 0; head < heads; ++head) {
+      for (int row = 0; row < rows; ++row) {
+        for (int i = 0; i < dim; ++i) {
+          const int to = ((part * rows + row) * heads + head) * dim + i;
+          ordered[static_cast<size_t>(to)] = stored[at++];
+        }
+      }
+    }
+  }
+  MNEME_ASSIGN_OR_RETURN(TensorView persistent, builder.weights().Constant(ordered));
+  persistent.shape = {2 * rows, int64_t{heads} * dim};
+  return persistent;
+}
+
+std::vector<float> Frequencies(double theta, int dim) {
+  std::vector<float> frequencies;
+  for (int j = 0; j < dim / 2; ++j) {
+    frequencies.push_back(static_cast<float>(std::pow(theta, -2.0 * j / dim)));
+  }
+  return frequencies;
+}
+
+}  // namespace
+
+absl::StatusOr<PersistentAttention> PersistentAttention::Make(
+    const LayerBuilder& builder, const PersistentAttentionConfig& config) {
+  Weights& weights = builder.weights();
+  const int channels = config.heads * config.head_dim, model_dim = builder.model_dim;
+  PersistentAttention attention;
+  attention.config_ = config;
+  MNEME_ASSIGN_OR_RETURN(attention.norm_, TakeNorm(weights, builder.prefix, {"5.norm.weight"},
+                                                   model_dim, builder.norm_eps));
+  const int parts[] = {channels, channels, channels};
+  MNEME_ASSIGN_OR_RETURN(std::vector<Projection> qkv,
+                         TakeProjectionParts(builder, "5.to_qkv", parts, model_dim));
+  attention.q_ = std::move(qkv[0]);
+  attention.k_ = std::move(qkv[1]);
+  attention.v_ = std::move(qkv[2]);
+  if (builder.layer > 0) {
+    MNEME_ASSIGN_OR_RETURN(
+        attention.value_mix_,
+        TakeProjection(builder, "5.to_learned_v_mix.0", config.heads, model_dim, Bias::kAdded));
+  }
+  MNEME_ASSIGN_OR_RETURN(attention.out_, TakeProjection(builder, "5.to_out", model_dim, channels));
+  MNEME_ASSIGN_OR_RETURN(attention.frequencies_,
+                         TakeExactFrequencies(weights, config.rope_theta, config.head_dim));
+  if (const std::string name = builder.Weight("5.rotary_emb.freqs"); weights.Has(name)) {
+    MNEME_RETURN_IF_ERROR(weights.Expect(name, Frequencies(config.rope_theta, config.head_dim)));
+  }
+  if (config.persistent == 0) {
+    MNEME_RETURN_IF_ERROR(IgnoreEmpty(weights, builder.Weight("5.persistent_memory"),
+                                      {2, config.heads, 0, config.head_dim}));
+  } else {
+    MNEME_ASSIGN_OR_RETURN(
+        attention.persistent_,
+        TakePersistent(builder, config.heads, config.persistent, config.head_dim));
+    const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
+    MNEME_ASSIGN_OR_RETURN(
+        attention.persistent_rows_,
+        weights.Reserve(f64 ? DType::kF64 : DType::kF32, attention.persistent_.shape));
+  }
+  StateField field = {.name = "keys",
+                      .dtype = builder.network.state_format.context_dtype,
+                      .shape = {1, config.window + config.segment, config.heads, config.head_dim},
+                      .guard = StateGuard::kRing,
+                      .role = StateRole::kAppendOnly,
+                      .inserted = config.inserted};
+  attention.keys_ = builder.AddState(field);
+  field.name = "values";
+  attention.values_ = builder.AddState(field);
+  return attention;
+}
+
+absl::Status PersistentAttention::Prepare(Backend& backend) const {
+  const int64_t rows = persistent_.shape[0];
+  if (config_.persistent == 0) return absl::OkStatus();
+  std::vector<int32_t> numbers(static_cast<size_t>(rows));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  MNEME_ASSIGN_OR_RETURN(const Tensor ids, Tensor::Allocate(backend, DType::kI32, {rows}));
+  backend.CopyFromHost(ids.view().data, numbers.data(), ids.view().bytes());
+  backend.kernels().Embedding({.ids = ids.view(), .table = persistent_, .y = persistent_rows_});
+  return backend.Synchronize();
+}
+
+void PersistentAttention::Attend(ForwardContext& ctx, const TensorView& x,
+                                 const TensorView& y) const {
+  const Workspace::Scope scope(ctx.workspace);
+  Kernels& kernels = ctx.kernels();
+  const int64_t tokens = x.shape[0], channels = int64_t{config_.heads} * config_.head_dim;
+  const bool first = !value_mix_.exists();
+  const TensorView normed = ctx.Temp(x.shape);
+  ApplyNorm(kernels, norm_, x, normed);
+  const TensorView q = ctx.Temp({tokens, channels}), k = ctx.Temp({tokens, channels});
+  const TensorView v = first ? ctx.first_values : ctx.Temp({tokens, channels});
+  Project(kernels, {{.projection = q_, .x = normed, .y = q},
+                    {.projection = k_, .x = normed, .y = k},
+                    {.projection = v_, .x = normed, .y = v}});
+  if (!first) {
+    const TensorView gate = ctx.Temp({tokens, config_.heads});
+    const LinearArgs product[] = {{.x = normed, .weights = value_mix_.weights, .y = gate}};
+    kernels.Linear(product);
+    TensorView bias = value_mix_.bias;
+    bias.shape = {config_.heads};
+    kernels.ValueResidual({.first = ctx.first_values, .gate = gate, .bias = bias, .v = v});
+  }
+  const TensorView query = ByHead(q, config_.heads), key = ByHead(k, config_.heads);
+  for (const TensorView& turned : {query, key}) {
+    kernels.Rope({.x = turned,
+                  .positions = ctx.row_index.token_positions,
+                  .frequencies = frequencies_,
+                  .interleaved = true,
+                  .y = turned});
+  }
+  TensorView prefix_keys, prefix_values;
+  if (config_.persistent > 0) {
+    prefix_keys = prefix_values = persistent_rows_;
+    prefix_keys.shape = prefix_values.shape = {config_.persistent, config_.heads, config_.head_dim};
+    prefix_values.data = prefix_keys.as<std::byte>() + prefix_keys.bytes();
+  }
+  const TensorView read = ctx.Temp(query.shape);
+  kernels.Attention({.q = query,
+                     .k = key,
+                     .v = ByHead(v, config_.heads),
+                     .row_offsets = ctx.batch.row_offsets,
+                     .slots = ctx.batch.slots,
+                     .positions = ctx.batch.positions,
+                     .longest_row = ctx.batch.longest_row,
+                     .window = config_.window,
+                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
+                     .keys = ctx.Context(keys_),
+                     .values = ctx.Context(values_),
+                     .prefix_keys = prefix_keys,
+                     .prefix_values = prefix_values,
+                     .segment = config_.segment,
+                     .out = read});
+  const LinearArgs output[] = {{.x = Flat(read), .weights = out_.weights, .y = y}};
+  kernels.Linear(output);
+}
+
+}  // namespace mneme

@@ -1,0 +1,193 @@
+// What a step of a neural memory takes of its tokens, and what it says of them: KeepGate,
+// ChunkMean, ChunkPool and Surprise.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/support/backends.h"
+#include "tests/support/bounds.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+#include "tests/support/segments.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+constexpr int kSlots = 4;
+
+class MemoryGatesTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> reference_ = MakeReference();
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
+};
+
+TEST_P(MemoryGatesTest, KeepGateMatchesReference) {
+  uint64_t seed = 600;
+  for (const int heads : {1, 3, 16, 21}) {
+    for (const bool gdn : {false, true}) {
+      const int entries = 9;
+      SeededRandom random(++seed);
+      const auto x = random.NormalValues(entries * heads, 4);
+      const auto a_log = random.NormalValues(heads), dt_bias = random.NormalValues(heads);
+      const auto run = [&](Backend& backend) {
+        Workbench bench(backend);
+        KeepGateArgs args{.x = bench.Activations(x, {entries, heads})};
+        if (gdn) args.a_log = bench.Floats(a_log, {heads});
+        if (gdn) args.dt_bias = bench.Floats(dt_bias, {heads});
+        args.y = args.x;
+        bench.kernels().KeepGate(args);
+        return bench.Read(args.y);
+      };
+      const std::vector<double> want = run(*reference_);
+      std::vector<double> bound;
+      for (size_t i = 0; i < want.size(); ++i) {
+        // The exponent's own relative error counts as often as the exponent is large.
+        const double exponent = 4 + std::abs(x[i]) - std::log(std::max(want[i], 1e-30));
+        bound.push_back(want[i] * exponent * kFunctionError + kTinyF32);
+      }
+      EXPECT_THAT(run(*backend_), IsWithin(bound, want)) << "seed " << seed;
+    }
+  }
+}
+
+TEST_P(MemoryGatesTest, ChunkMeanGoesOnWhereItStopped) {
+  const int dim = 21, length = 30, chunk = 7;
+  SeededRandom random(700);
+  const auto x = random.NormalValues(length * dim);
+  const auto run = [&](Backend& backend, const std::vector<int>& sizes) {
+    Workbench bench(backend);
+    SlabPool sums(bench, kSlots, 1, dim, backend.activation_dtype());
+    std::vector<double> all;
+    int done = 0;
+    for (const int size : sizes) {
+      std::vector<int64_t> positions;
+      for (int i = 0; i < size; ++i) positions.push_back(14 + done + i);
+      ChunkMeanArgs args{
+          .x = bench.Activations({x.begin() + done * dim, x.begin() + (done + size) * dim},
+                                 {size, dim}),
+          .chunk = chunk,
+          .positions = bench.Longs(positions),
+          .segments = Upload(bench, {{.length = size, .slot = 3}}),
+          .sums = sums.view()};
+      args.y = args.x;
+      bench.kernels().ChunkMean(args);
+      const auto rows = bench.Read(args.y);
+      all.insert(all.end(), rows.begin(), rows.end());
+      done += size;
+    }
+    return all;
+  };
+  const std::vector<double> whole = run(*backend_, {length}), want = run(*reference_, {length});
+  EXPECT_THAT(run(*backend_, {1, 12, 1, 16}), HasSameBits(whole));
+  EXPECT_LE(RelativeError(whole, want), SumError(chunk));
+  for (int i = 0; i < dim; ++i) {
+    double mean = 0;
+    for (int t = chunk; t < 2 * chunk; ++t) mean += x[t * dim + i] / chunk;
+    EXPECT_NEAR(want[(2 * chunk - 1) * dim + i], mean, 1e-12);
+  }
+}
+
+TEST_P(MemoryGatesTest, ChunkPoolGoesOnWhereItStopped) {
+  const int dim = 21, length = 30, chunk = 7, start = 16;
+  SeededRandom random(800);
+  const auto x = random.NormalValues(length * dim), logits = random.NormalValues(length * dim, 4);
+  const auto run = [&](Backend& backend, const std::vector<int>& sizes) {
+    Workbench bench(backend);
+    SlabPool sums(bench, kSlots, 1, 3 * dim, backend.activation_dtype());
+    // What two tokens left that came before.
+    std::vector<double> before(3 * dim, 0.5);
+    sums.Write(2, 0, before);
+    std::vector<double> all;
+    int done = 0;
+    for (const int size : sizes) {
+      std::vector<int64_t> positions;
+      for (int i = 0; i < size; ++i) positions.push_back(start + done + i);
+      const auto rows = [&](const std::vector<double>& values) {
+        return bench.Activations(
+            {values.begin() + done * dim, values.begin() + (done + size) * dim}, {size, dim});
+      };
+      ChunkPoolArgs args{.x = rows(x),
+                         .logits = rows(logits),
+                         .chunk = chunk,
+                         .positions = bench.Longs(positions),
+                         .segments = Upload(bench, {{.length = size, .slot = 2}}),
+                         .sums = sums.view()};
+      args.y = args.x;
+      bench.kernels().ChunkPool(args);
+      const auto pooled = bench.Read(args.y);
+      all.insert(all.end(), pooled.begin(), pooled.end());
+      done += size;
+    }
+    return all;
+  };
+  const std::vector<double> whole = run(*backend_, {length}), want = run(*reference_, {length});
+  EXPECT_THAT(run(*backend_, {1, 12, 1, 16}), HasSameBits(whole));
+  // Logits differ by up to some 16 within a chunk; that many exponents' own relative errors, twice.
+  EXPECT_LE(RelativeError(whole, want), 2 * 16 * (SumError(chunk) + kFunctionError));
+  for (int i = 0; i < dim; ++i) {
+    double total = 0, weighted = 0;
+    for (int t = 21 - start; t < 28 - start; ++t) {
+      total += std::exp(logits[t * dim + i]);
+      weighted += std::exp(logits[t * dim + i]) * x[t * dim + i];
+    }
+    EXPECT_NEAR(want[(27 - start) * dim + i], weighted / total, 1e-12);
+  }
+}
+
+TEST_P(MemoryGatesTest, SurpriseIsTheMeanLossAndNaNWhereAnythingIsNotFinite) {
+  constexpr double kInf = std::numeric_limits<double>::infinity(), kNaN = std::nan("");
+  const int entries = 9, pairs = 70, heads = 2, dim = 37;
+  SeededRandom random(800);
+  std::vector<double> loss, read;
+  for (const double x : random.NormalValues(entries * pairs)) {
+    loss.push_back(static_cast<float>(x * x));
+  }
+  read = random.NormalValues(entries * heads * dim);
+  loss[2 * pairs + 69] = kInf;
+  loss[3 * pairs] = kNaN;
+  read[4 * heads * dim + heads * dim - 1] = -kInf;
+  read[5 * heads * dim] = kNaN;
+  const std::vector<int> bad = {2, 3, 4, 5};
+  // The entry of each token; that of token 3 comes in another call.
+  for (const std::vector<int>& places :
+       {std::vector<int>{}, std::vector<int>{8, 2, 0, entries, 5}}) {
+    const int tokens = places.empty() ? entries : static_cast<int>(places.size());
+    const auto run = [&](Backend& backend) {
+      Workbench bench(backend);
+      SurpriseArgs args{.loss = bench.Activations(loss, {entries, pairs}),
+                        .read = bench.Activations(read, {entries, heads, dim}),
+                        .surprise = bench.Floats(std::vector<double>(tokens, -1), {tokens})};
+      if (!places.empty()) args.places = bench.Ints(places);
+      bench.kernels().Surprise(args);
+      return bench.Read(args.surprise);
+    };
+    const std::vector<double> got = run(*backend_), want = run(*reference_);
+    for (int t = 0; t < tokens; ++t) {
+      const int entry = places.empty() ? t : places[t];
+      if (entry == entries) {
+        EXPECT_EQ(got[t], -1) << "token " << t;
+        continue;
+      }
+      if (std::find(bad.begin(), bad.end(), entry) != bad.end()) {
+        EXPECT_TRUE(std::isnan(got[t]) && std::isnan(want[t])) << "token " << t;
+        continue;
+      }
+      double mean = 0;
+      for (int i = 0; i < pairs; ++i) mean += loss[entry * pairs + i] / pairs;
+      EXPECT_NEAR(want[t], mean, mean * 2 * kUnitF32);
+      EXPECT_NEAR(got[t], mean, mean * SumError(pairs));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, MemoryGatesTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace mneme

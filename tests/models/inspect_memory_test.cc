@@ -1,0 +1,170 @@
+// What mneme-inspect says of a model that reads: its state and its layers, beside the references'
+// own, and how surprising trained memories find each token.
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/models/golden.h"
+#include "tests/models/run_tool.h"
+#include "tests/models/test_folder.h"
+
+namespace mneme {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+std::vector<std::string> TrainedGoldens() {
+  std::vector<std::string> names;
+  for (const std::string& name : GoldenNames()) {
+    if (absl::StartsWith(name, "titans_") || absl::StartsWith(name, "ttt_")) names.push_back(name);
+  }
+  return names;
+}
+
+// The largest difference, as a share of the largest number.
+double LargestError(const std::vector<double>& got, const std::vector<double>& want) {
+  double difference = 0, largest = 1e-30;
+  for (size_t i = 0; i < want.size(); ++i) {
+    difference = std::max(difference, std::abs(got[i] - want[i]));
+    largest = std::max(largest, std::abs(want[i]));
+  }
+  return difference / largest;
+}
+
+TEST(InspectMemoryTest, ADumpHasWhatTheReferencesHave) {
+  ASSERT_FALSE(TrainedGoldens().empty());
+  for (const std::string& name : TrainedGoldens()) {
+    const TestFolder folder;
+    const StoredTensors golden = ReadTensors(GoldenFolder(name) + "/golden.safetensors");
+    folder.Write("ids.txt", absl::StrJoin(Values<int32_t>(golden, "input_ids"), " "));
+    for (const char* device : {"reference", "cpu"}) {
+      const ToolOutcome outcome =
+          RunTool("mneme-inspect",
+                  absl::StrCat("state ", GoldenFolder(name), " --tokens ", folder.File("ids.txt"),
+                               " --dump-state ", folder.File("dump"), " --device ", device));
+      ASSERT_EQ(outcome.code, 0) << outcome.output;
+      const StoredTensors dump = ReadTensors(folder.File("dump"));
+      EXPECT_EQ(Values<int32_t>(dump, "input_ids"), Values<int32_t>(golden, "input_ids"));
+      // Both are rounded to f32; and f32 all the way is within ten times what the references'
+      // authors measured of it.
+      const double bound = absl::string_view(device) == "cpu" ? 5e-5 : 1e-6;
+      int compared = 0;
+      for (const auto& [tensor, want] : golden) {
+        // Windows of TTT's convolutions are one input longer there.
+        if (!absl::StartsWith(tensor, "layers.") || absl::StrContains(tensor, "conv")) continue;
+        ASSERT_TRUE(dump.contains(tensor)) << name << ": " << tensor;
+        ASSERT_EQ(dump.at(tensor).shape, want.shape) << name << ": " << tensor;
+        EXPECT_LE(LargestError(Values<float>(dump, tensor), Values<float>(golden, tensor)), bound)
+            << name << " on " << device << ": " << tensor;
+        ++compared;
+      }
+      EXPECT_GE(compared, 8) << name;
+    }
+  }
+}
+
+TEST(InspectMemoryTest, AnyModelsStateIsDumpedUnderItsOwnNames) {
+  const TestFolder folder;
+  folder.Write("ids.txt", "1 2 3");
+  const std::string arguments =
+      absl::StrCat("state ", GoldenFolder("mom"), " --tokens ", folder.File("ids.txt"));
+  const ToolOutcome outcome =
+      RunTool("mneme-inspect", absl::StrCat(arguments, " --dump-state ", folder.File("dump")));
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const StoredTensors dump = ReadTensors(folder.File("dump"));
+  EXPECT_TRUE(dump.contains("layers.0.memory"));
+  EXPECT_TRUE(dump.contains("layers.2.written"));
+  EXPECT_EQ(dump.at("layers.1.hidden").shape[0], 3);
+  EXPECT_FALSE(dump.contains("layers.0.loss"));
+  const ToolOutcome refused =
+      RunTool("mneme-inspect", absl::StrCat(arguments, " --dump-state ", folder.File("ids.txt")));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.output, AllOf(HasSubstr("--dump-state"), HasSubstr("--tokens")));
+  EXPECT_THAT(RunTool("mneme-inspect", absl::StrCat("state ", GoldenFolder("mom"), " --dump-state ",
+                                                    folder.File("dump")))
+                  .output,
+              HasSubstr("expected either --prompt or --tokens"));
+}
+
+class InspectSurpriseTest : public testing::Test {
+ protected:
+  InspectSurpriseTest() : golden_(ReadTensors(folder_ + "/golden.safetensors")) {
+    files_.Write("ids.txt", absl::StrJoin(Values<int32_t>(golden_, "input_ids"), " "));
+  }
+  std::string Surprise(const std::string& arguments, int code = 0) {
+    const ToolOutcome outcome = RunTool(
+        "mneme-inspect",
+        absl::StrCat("surprise ", folder_, " --tokens ", files_.File("ids.txt"), " ", arguments));
+    EXPECT_EQ(outcome.code, code) << outcome.output;
+    return outcome.output;
+  }
+
+  const std::string folder_ = GoldenFolder("titans_mac");  // two layers of two heads
+  const StoredTensors golden_;
+  TestFolder files_;
+};
+
+TEST_F(InspectSurpriseTest, ProgramsGetEveryTokensLossAndGates) {
+  const std::vector<std::string> lines =
+      absl::StrSplit(Surprise("--format json --by-head"), '\n', absl::SkipEmpty());
+  const int64_t tokens = golden_.at("input_ids").shape[0];
+  ASSERT_EQ(static_cast<int64_t>(lines.size()), tokens);
+  const std::vector<std::string> csv =
+      absl::StrSplit(Surprise("--format csv --layers 1"), '\n', absl::SkipEmpty());
+  ASSERT_EQ(static_cast<int64_t>(csv.size()), tokens + 1);
+  EXPECT_EQ(csv[0], "token,id,layer,surprise,theta,eta,alpha");
+  const std::vector<double> loss = Values<float>(golden_, "layers.1.loss"),
+                            alpha = Values<float>(golden_, "layers.1.alpha");
+  for (int64_t t = 0; t < tokens; ++t) {
+    const nlohmann::json line = nlohmann::json::parse(lines[t]);
+    EXPECT_EQ(line["token"], t);
+    ASSERT_EQ(line["memories"].size(), 4u);
+    const nlohmann::json& memory = line["memories"][3];
+    EXPECT_EQ(memory["layer"], 1);
+    EXPECT_EQ(memory["head"], 1);
+    EXPECT_NEAR(memory["surprise"].get<double>(), loss[2 * t + 1], 1e-4 * (1 + loss[2 * t + 1]));
+    EXPECT_NEAR(memory["alpha"].get<double>(), alpha[2 * t + 1], 1e-4);
+    const std::vector<std::string> cells = absl::StrSplit(csv[t + 1], ',');
+    ASSERT_EQ(cells.size(), 7u);
+    const double mean = (loss[2 * t] + loss[2 * t + 1]) / 2;
+    EXPECT_NEAR(std::stod(cells[3]), mean, 1e-4 * (1 + mean));
+    EXPECT_NEAR(std::stod(cells[6]), (alpha[2 * t] + alpha[2 * t + 1]) / 2, 1e-4);
+  }
+}
+
+TEST_F(InspectSurpriseTest, PeopleGetATableOrAMap) {
+  const std::string table = Surprise("--rows 3 --by-head");
+  EXPECT_THAT(table, AllOf(HasSubstr("surprise"), HasSubstr("\n     2 "),
+                           HasSubstr("tokens more, see --rows"), Not(HasSubstr("\n     3 "))));
+  // 150 tokens are two lines of a layer, or of a head.
+  const std::string map = Surprise("--format map --columns 100");
+  EXPECT_THAT(map, AllOf(HasSubstr("tokens 100 to 149"), HasSubstr("█"), Not(HasSubstr("\x1b"))));
+  const std::vector<std::string> lines = absl::StrSplit(map, '\n', absl::SkipEmpty());
+  EXPECT_EQ(lines.size(), 1 + 2 * (1 + 2));
+  EXPECT_THAT(Surprise("--format map --by-head --value theta --colours 24bit"),
+              AllOf(HasSubstr("theta of each token"), HasSubstr("layer 1  .1"),
+                    HasSubstr("\x1b[48;2;255;255;255m")));
+  EXPECT_THAT(Surprise("--format map --colours 256"), HasSubstr("\x1b[48;5;231m"));
+}
+
+TEST_F(InspectSurpriseTest, WhatItCannotShowIsRefused) {
+  EXPECT_THAT(Surprise("--format xml", 2), HasSubstr("--format: \"xml\", expected table or csv"));
+  EXPECT_THAT(Surprise("--layers 2", 2), HasSubstr("--layers: 2, expected a layer"));
+  EXPECT_THAT(RunTool("mneme-inspect", absl::StrCat("surprise ", GoldenFolder("mom"), " --tokens ",
+                                                    files_.File("ids.txt")))
+                  .output,
+              HasSubstr("no memory of a model of type mom is trained"));
+}
+
+}  // namespace
+}  // namespace mneme

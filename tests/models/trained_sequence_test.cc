@@ -1,0 +1,159 @@
+// Memories that are trained while they read, at places where they could go wrong: far into a
+// session, behind 20,000 tokens, and wherever a prompt ends in their steps, periods and segments.
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "tests/models/conformance_specs.h"
+#include "tests/models/test_folder.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
+
+namespace mneme {
+namespace {
+
+class TrainedSequenceTest : public testing::TestWithParam<BackendUnderTest> {};
+
+std::vector<ModelSpec> TrainedSpecs() {
+  std::vector<ModelSpec> specs = ConformanceSpecs("titans");
+  for (const ModelSpec& spec : ConformanceSpecs("ttt")) specs.push_back(spec);
+  return specs;
+}
+
+ModelSpec TinyOf(const char* shape) {
+  ModelSpec spec = *SpecOfShape(shape);
+  spec.dtype = DType::kF32;
+  spec.initializer_range = 0.12;
+  return spec;
+}
+
+// Logits of `count` tokens at `position` on, after `warm` ones from the session's beginning, whose
+// state is then said to be that of a session which was fed `position` tokens. Whatever goes round
+// with positions (windows, segments, steps) has come as far there as it would have.
+std::vector<double> LogitsAt(ModelDriver& driver, int64_t position, int warm, int count) {
+  driver.Reset(0);
+  const int vocab = driver.model().info().vocab;
+  FeedSlot(driver, 0, RandomTokens(warm, vocab, /*seed=*/1));
+  driver.WriteSlab(0, driver.ReadSlab(0), position);
+  const std::vector<double> logits =
+      FeedSlot(driver, 0, RandomTokens(count, vocab, /*seed=*/2), {5, 1, 1, 9});
+  EXPECT_EQ(driver.position(0), position + count);
+  return logits;
+}
+
+TEST_P(TrainedSequenceTest, LogitsFarIntoASessionAreThoseOfTheReference) {
+  constexpr int kRound = 7 * 8;  // a multiple of the windows' lengths and of the segments'
+  constexpr int kCount = 40;
+  for (const char* shape : {"titans-mac-tiny", "titans-mag-tiny", "titans-mal-tiny"}) {
+    const TestFolder folder;
+    MakeFolder(TinyOf(shape), folder);
+    const auto reference = Drive(folder.path(), MakeReference(), {});
+    const auto device = Drive(folder.path(), GetParam().Make(), {});
+    const int vocab = device->model().info().vocab;
+    for (const int64_t position : {int64_t{1'000'000}, (int64_t{1} << 24) + 5}) {
+      const auto warm = static_cast<int>(kRound + position % kRound);
+      const std::vector<double> want = LogitsAt(*reference, position, warm, kCount);
+      const std::vector<double> got = LogitsAt(*device, position, warm, kCount);
+      const double error = WorstRowError(got, want, vocab);
+      std::printf("  %s at %lld: worst relative error %.2e\n", shape,
+                  static_cast<long long>(position), error);
+      EXPECT_LE(error, 2e-5) << shape << " at " << position;
+      // The keys of a prefix do not move with the session: what is seen of them tells where it is.
+      const std::vector<double> near = LogitsAt(*reference, warm, warm, kCount);
+      const double moved = RelativeError(near, want);
+      const bool has_prefix = shape != std::string("titans-mac-tiny");
+      if (has_prefix) {
+        EXPECT_GT(moved, 1e-4) << shape;
+      } else {
+        EXPECT_LT(moved, 1e-12) << shape << ", whose positions begin anew with each segment";
+      }
+    }
+  }
+}
+
+TEST_P(TrainedSequenceTest, TwentyThousandTokensStayWithTheReference) {
+  constexpr int kTokens = 20000, kChunk = 500;
+  for (const char* shape : {"titans-lmm-tiny", "titans-mag-tiny", "ttt-linear-tiny"}) {
+    ModelSpec spec = TinyOf(shape);
+    spec.config["vocab_size"] = 32;
+    spec.config["num_hidden_layers"] = 1;
+    spec.config["hidden_size"] = 32;
+    spec.config["intermediate_size"] = 32;
+    spec.config["bos_token_id"] = nullptr;
+    const TestFolder folder;
+    MakeFolder(spec, folder);
+    const std::vector<int32_t> tokens = RandomTokens(kTokens, 32, /*seed=*/3);
+    const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = kChunk});
+    const std::vector<double> want = FeedSlot(*reference, 0, tokens);
+    for (const int size : {kChunk, 1}) {
+      const auto device = Drive(folder.path(), GetParam().Make(), {.max_tokens = kChunk});
+      const std::vector<double> got = FeedSlot(*device, 0, tokens, {size});
+      // Of parts of the text: an error that grew would be in the last ones.
+      const double worst = WorstRowError(got, want, kChunk * 32);
+      std::printf("  %s in steps of %d: worst relative error of %d tokens' logits %.2e\n", shape,
+                  size, kChunk, worst);
+      EXPECT_LE(worst, 2e-5) << shape << " in steps of " << size;
+    }
+  }
+}
+
+// Prompts that end at every offset, each beside neighbours that are elsewhere; a prompt goes on token
+// by token, as an answer does.
+TEST_P(TrainedSequenceTest, PromptsMayEndAnywhereBesideAnybody) {
+  constexpr int kAnswer = 5;
+  for (const ModelSpec& spec : TrainedSpecs()) {
+    const TestFolder folder;
+    MakeFolder(spec, folder);
+    const auto driver =
+        Drive(folder.path(), GetParam().Make(), {.slots = 3, .max_rows = 3, .max_tokens = 96});
+    const int vocab = driver->model().info().vocab;
+    const auto period = static_cast<int>(std::max<int64_t>(
+        {spec.config.value("segment_length", 1), spec.config.value("mini_batch_size", 1),
+         driver->model().info().trained.front().step,
+         driver->model().info().trained.front().anchor_period}));
+    const int longest = std::min(2 * period + 1, 40);
+    const std::vector<int32_t> text = RandomTokens(longest + kAnswer, vocab, /*seed=*/4);
+    const std::vector<int32_t> other = RandomTokens(80, vocab, /*seed=*/5);
+    const std::vector<double> alone = FeedSlot(*driver, 0, text, {1});
+    for (int length = 1; length <= longest; ++length) {
+      for (int slot = 0; slot < 3; ++slot) driver->Reset(slot);
+      // One neighbour has come some way already, another one begins.
+      FeedSlot(*driver, 1, std::span(other).first(static_cast<size_t>(length % 11 + 1)));
+      std::vector<double> got;
+      int fed = 0;
+      const auto step = [&](int count) {
+        const ModelDriver::Row rows[] = {
+            {1, std::span(other).subspan(20, static_cast<size_t>(1 + length % 3))},
+            {0, std::span(text).subspan(static_cast<size_t>(fed), static_cast<size_t>(count))},
+            {2, std::span(other).subspan(40, static_cast<size_t>(1 + length % 7))}};
+        std::vector<int32_t> wanted(static_cast<size_t>(count));
+        std::iota(wanted.begin(), wanted.end(), 1 + length % 3);
+        const auto logits = driver->Step(rows, wanted);
+        ASSERT_TRUE(logits.ok()) << logits.status();
+        got.insert(got.end(), logits->begin(), logits->end());
+        fed += count;
+      };
+      step(length);
+      for (int i = 0; i < kAnswer; ++i) step(1);
+      const std::vector<double> want(alone.begin(),
+                                     alone.begin() + static_cast<int64_t>(got.size()));
+      if (GetParam().bit_exact()) {
+        ASSERT_THAT(got, HasSameBits(want)) << spec.config.dump() << ", a prompt of " << length;
+      } else {
+        ASSERT_LE(WorstRowError(got, want, vocab), 1e-4) << spec.config.dump() << ", " << length;
+      }
+    }
+  }
+}
+
+// The fastest: what other instruction sets compute is compared elsewhere.
+INSTANTIATE_TEST_SUITE_P(Backends, TrainedSequenceTest,
+                         testing::Values(AvailableBackends().back()), BackendName);
+
+}  // namespace
+}  // namespace mneme

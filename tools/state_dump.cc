@@ -1,0 +1,134 @@
+#include "tools/state_dump.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/algorithm/container.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/strings/substitute.h"
+#include "base/status_macros.h"
+#include "models/safetensors_writer.h"
+
+namespace mneme {
+namespace {
+
+struct DumpedTensor {
+  SafetensorsSpec spec;
+  std::vector<std::byte> bytes;
+};
+
+template <typename Values>
+std::vector<std::byte> Narrowed(const Values& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<float>(values[i]);
+    std::memcpy(bytes.data() + i * sizeof(float), &value, sizeof(value));
+  }
+  return bytes;
+}
+
+DumpedTensor Dumped(std::string name, const StateTensor& tensor, std::vector<int64_t> shape) {
+  if (tensor.dtype != DType::kF64) {
+    return {{std::move(name), tensor.dtype, std::move(shape)}, tensor.bytes};
+  }
+  std::vector<double> values(tensor.bytes.size() / sizeof(double));
+  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  return {{std::move(name), DType::kF32, std::move(shape)}, Narrowed(values)};
+}
+
+// How a copy of a trained memory's tensors is called: "$0" is the layer, "$1" the tensor.
+struct CopyName {
+  absl::string_view field;  // of the slab: "memory", of "layers.3.memory.mem_weights.0"
+  absl::string_view name;
+};
+constexpr CopyName kNames[] = {{"memory", "layers.$0.final.$1"},
+                               {"momentum", "layers.$0.final_momentum.$1"},
+                               {"anchor", "layers.$0.final_anchor.$1"},
+                               {"frozen", "layers.$0.final_frozen.$1"},
+                               {"gradient", "layers.$0.final_gradient.$1"}};
+constexpr CopyName kNamesOfTtt[] = {{"memory", "layers.$0.$1_states"},
+                                    {"gradient", "layers.$0.$1_grad"}};
+
+class Dump {
+ public:
+  explicit Dump(const ModelInfo& model)
+      : model_(model),
+        is_ttt_(model.architecture == "ttt"),
+        names_(is_ttt_ ? std::span<const CopyName>(kNamesOfTtt)
+                       : std::span<const CopyName>(kNames)) {}
+
+  void AddIds(std::span<const int32_t> ids) {
+    const auto bytes = std::as_bytes(ids);
+    tensors_.push_back({{"input_ids", DType::kI32, {static_cast<int64_t>(ids.size())}},
+                        {bytes.begin(), bytes.end()}});
+  }
+
+  void AddState(const StateTensor& tensor) {
+    const int64_t* const dims = tensor.shape.dims;
+    for (const TrainedLayer& layer : model_.trained) {
+      absl::string_view rest = tensor.name;
+      if (!absl::ConsumePrefix(&rest, absl::StrCat("layers.", layer.layer, "."))) continue;
+      for (const CopyName& copy : names_) {
+        absl::string_view part = rest;
+        if (!absl::ConsumePrefix(&part, absl::StrCat(copy.field, "."))) continue;
+        std::vector<int64_t> shape(dims + 1, dims + tensor.shape.rank);
+        if (is_ttt_ && shape.size() == 2) shape.insert(shape.begin() + 1, 1);  // a bias, as a row
+        const auto add = [&](absl::string_view name) {
+          tensors_.push_back(Dumped(absl::Substitute(name, layer.layer, part), tensor, shape));
+        };
+        add(copy.name);
+        const bool is_anchor = copy.field == "memory" && layer.anchor_period == layer.step;
+        if (is_anchor && !is_ttt_) add("layers.$0.final_anchor.$1");
+        return;
+      }
+    }
+    tensors_.push_back(Dumped(tensor.name, tensor, {dims, dims + tensor.shape.rank}));
+  }
+
+  void AddTracks(const LayerTape& tape) {
+    for (const auto& [key, track] : tape.tracks()) {
+      std::vector<int64_t> shape = {tape.tokens()};
+      shape.insert(shape.end(), track.shape.begin(), track.shape.end());
+      tensors_.push_back(
+          {{absl::StrCat("layers.", key.first, ".", key.second), DType::kF32, std::move(shape)},
+           Narrowed(track.values)});
+    }
+  }
+
+  absl::Status Write(const std::string& path) const {
+    std::vector<SafetensorsSpec> specs;
+    for (const DumpedTensor& tensor : tensors_) specs.push_back(tensor.spec);
+    MNEME_ASSIGN_OR_RETURN(
+        const auto writer,
+        SafetensorsWriter::Create(path, specs, {{"architecture", model_.architecture}}));
+    for (const DumpedTensor& tensor : tensors_) {
+      MNEME_RETURN_IF_ERROR(writer->Write(tensor.bytes));
+    }
+    return writer->Finish();
+  }
+
+ private:
+  const ModelInfo& model_;
+  const bool is_ttt_;
+  const std::span<const CopyName> names_;
+  std::vector<DumpedTensor> tensors_;
+};
+
+}  // namespace
+
+absl::Status WriteStateDump(const ModelInfo& model, std::span<const int32_t> ids,
+                            const CanonicalState& state, const LayerTape& tape,
+                            const std::string& path) {
+  Dump dump(model);
+  dump.AddIds(ids);
+  for (const StateTensor& tensor : state.tensors) dump.AddState(tensor);
+  dump.AddTracks(tape);
+  return dump.Write(path);
+}
+
+}  // namespace mneme
