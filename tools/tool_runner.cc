@@ -86,8 +86,7 @@ absl::StatusOr<ToolRunner> ToolRunner::Load(const ModelFlags& flags, ExitCode* c
   *code = kExitModel;
   ProgressLine progress;
   MNEME_ASSIGN_OR_RETURN(tool.config, ReadModelConfig(flags.model));
-  auto model =
-      LoadModel(flags.model, *tool.backend, std::ref(progress), flags.options(observer));
+  auto model = LoadModel(flags.model, *tool.backend, std::ref(progress), flags.options(observer));
   if (absl::IsResourceExhausted(model.status())) *code = kExitDevice;
   MNEME_RETURN_IF_ERROR(model.status());
   tool.model = *std::move(model);

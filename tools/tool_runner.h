@@ -29,7 +29,7 @@ struct ModelFlags {
   int max_context = kDefaultMaxContext;
   int engram_capacity = 0;
 
-  ModelOptions options(LayerObserver* observer) const {
+  ModelOptions options(LayerObserver* observer = nullptr) const {
     return {.max_context = max_context, .engram_capacity = engram_capacity, .observer = observer};
   }
 

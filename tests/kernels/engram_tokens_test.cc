@@ -278,6 +278,21 @@ TEST_P(EngramTokensTest, ContextsOfCrossingsAreStored) {
   EXPECT_TRUE(keys.OnlyTouched(before, [](int slot, int) { return slot == 2; }));
 }
 
+// Products of as many engrams as there are: entries behind the last group stay as they are.
+TEST_P(EngramTokensTest, ProductsEndWithTheLastGroup) {
+  const PackedMatrix weights[] = {bench_.Pack({1, 2, 3, 4}, 2, 2, DType::kF32)};
+  const TensorView y = bench_.Activations({-1, -1, -1, -1, -1, -1, -1, -1}, {4, 2});
+  for (const int entries : {2, 0}) {
+    const LinearArgs product = {.x = bench_.Activations({1, 0, 0, 1, 1, 1, 1, 1}, {4, 2}),
+                                .weights = weights,
+                                .group_offsets = bench_.Ints({0, entries}),
+                                .y = y,
+                                .bias = bench_.Floats({10, 20}, {1, 2})};
+    backend_->kernels().Linear({&product, 1});
+    EXPECT_THAT(bench_.Read(y), ElementsAre(11, 23, 12, 24, -1, -1, -1, -1));
+  }
+}
+
 std::vector<BackendUnderTest> HostBackends() {
   std::vector<BackendUnderTest> backends = AllBackends();
   std::erase_if(backends, [](const BackendUnderTest& b) { return b.device == "cuda"; });
