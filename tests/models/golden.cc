@@ -39,10 +39,8 @@ constexpr const char* kStored[] = {"mom",
                                    "gla",
                                    "delta_net",
                                    "kda",
-                                   "hgrn2",
                                    "gsa",
                                    "transformer",
-                                   "llama",
                                    "mistral_sliding",
                                    "titans_mac"};
 
