@@ -26,7 +26,7 @@ def write(model: LanguageModel, tokenizer_folder: pathlib.Path, out: pathlib.Pat
     out.mkdir(parents=True, exist_ok=True)
     (out / "config.json").write_text(json.dumps(model.config.to_json(), indent=2) + "\n")
     tensors = {
-        name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+        model.config.checkpoint_name(name): tensor.detach().to("cpu", torch.bfloat16).contiguous()
         for name, tensor in model.state_dict().items()
     }
     save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})

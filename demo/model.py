@@ -1,9 +1,10 @@
-"""The networks that the demo compares, in PyTorch: Mixture-of-Memories and gated DeltaNet.
+"""The networks that the demo compares, in PyTorch: Mixture-of-Memories, gated DeltaNet, and Titans, whose
+memory is in titans.py.
 
 Training computes the function that is served: every memory of every sequence is a segment of its own, for the
 convolutions and for the delta rule, so nothing leaks from one into another, and there is no difference
 between training and evaluation. Parameters carry the names of the checkpoint
-(`model.layers.0.attn.k_proj.1.weight`, ...).
+(`model.layers.0.attn.k_proj.1.weight`, ...) or, of Titans, names that checkpoint_name translates.
 
 Shapes: B sequences of T tokens, N = B T; D hidden, H heads of K key and V value channels; E memories, R of
 them per token; M = N R (+ N with a shared memory) entries, sorted by memory, sequence and position.
@@ -23,6 +24,9 @@ import pathlib
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from demo.layers import ConvWeight, FeedForward, Linear, RmsNorm, causal_convolution
+from demo.titans import NeuralMemory, TitansConfig
 
 CHUNK = 64  # of flash-linear-attention's kernels
 
@@ -92,6 +96,11 @@ class Config:
         }
 
     @staticmethod
+    def checkpoint_name(parameter: str) -> str:
+        """The tensor of a checkpoint that a parameter of LanguageModel is kept in."""
+        return parameter
+
+    @staticmethod
     def from_json(text: str) -> Config:
         """Of a config.json with the settings that this module knows; others are not looked at."""
         values = json.loads(text)
@@ -116,6 +125,8 @@ CONFIGS = {
     "gdn_active": Config("gated_deltanet", num_heads=3, intermediate_size=640),
     # One memory of the bytes of all of `demo`'s; its weights are as many as all of `demo`'s.
     "gdn_state": Config("gated_deltanet", head_dim=256, expand_v=1.25, intermediate_size=640),
+    # Memories that are networks; about as many weights as `demo` has in all.
+    "titans": TitansConfig(),
 }
 
 
@@ -159,13 +170,11 @@ def short_convolution(x: Tensor, weight: Tensor, segments: Segments) -> Tensor:
             chunk_indices=segments.chunk_indices,
         )
         return y.squeeze(0)
-    width = weight.shape[-1]
-    parts = []
-    for begin, end in itertools.pairwise(segments.starts):
-        padded = F.pad(x[begin:end], (0, 0, width - 1, 0))
-        windows = padded.unfold(0, width, 1)  # [tokens, C, W]
-        parts.append(F.silu((windows * weight.squeeze(1).to(x.dtype)).sum(-1)))
-    return torch.cat(parts)
+    parts = [
+        causal_convolution(x[None, begin:end], weight)[0]
+        for begin, end in itertools.pairwise(segments.starts)
+    ]
+    return F.silu(torch.cat(parts))
 
 
 def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, segments: Segments) -> Tensor:
@@ -200,35 +209,6 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, s
             state = state + torch.einsum("hk,hv->hkv", k[t], beta[t, :, None] * error)
             reads.append(torch.einsum("hkv,hk->hv", state, q[t]))
     return torch.stack(reads)
-
-
-class Linear(nn.Module):
-    """y = W x in the arithmetic of x; W stays in fp32 for the optimizer."""
-
-    def __init__(self, inputs: int, outputs: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(outputs, inputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight.to(x.dtype))
-
-
-class RmsNorm(nn.Module):
-    def __init__(self, width: int, eps: float):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
-
-
-class ConvWeight(nn.Module):
-    """The taps of a depthwise convolution, [C, 1, W]; the last one meets the current token."""
-
-    def __init__(self, channels: int, width: int):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(channels, 1, width))
 
 
 class DeltaMixer(nn.Module):
@@ -354,24 +334,16 @@ class MixtureOfMemories(DeltaMixer):
         return self.emit(x, mixed), balance
 
 
-class FeedForward(nn.Module):
-    def __init__(self, config: Config):
-        super().__init__()
-        self.gate_proj = Linear(config.hidden_size, config.intermediate_size)
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size)
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+MIXERS = {"mom": MixtureOfMemories, "gated_deltanet": GatedDeltaNet, "titans": NeuralMemory}
 
 
 class Block(nn.Module):
-    def __init__(self, config: Config):
+    def __init__(self, config: Config | TitansConfig):
         super().__init__()
         self.attn_norm = RmsNorm(config.hidden_size, config.norm_eps)
-        self.attn = MixtureOfMemories(config) if config.model_type == "mom" else GatedDeltaNet(config)
+        self.attn = MIXERS[config.model_type](config)
         self.mlp_norm = RmsNorm(config.hidden_size, config.norm_eps)
-        self.mlp = FeedForward(config)
+        self.mlp = FeedForward(config.hidden_size, config.intermediate_size)
 
     def forward(self, h: Tensor, sequences: int, dtype: torch.dtype) -> tuple[Tensor, Tensor | None]:
         mixed, balance = self.attn(self.attn_norm(h).to(dtype), sequences)
@@ -380,7 +352,7 @@ class Block(nn.Module):
 
 
 class Backbone(nn.Module):
-    def __init__(self, config: Config):
+    def __init__(self, config: Config | TitansConfig):
         super().__init__()
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
@@ -390,7 +362,7 @@ class Backbone(nn.Module):
 class LanguageModel(nn.Module):
     """Embedding, blocks, head. The residual stream is fp32, as the parameters; products run in `dtype`."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config | TitansConfig):
         super().__init__()
         self.config = config
         self.model = Backbone(config)
@@ -409,11 +381,14 @@ class LanguageModel(nn.Module):
             elif name.endswith("dt_bias"):
                 step = torch.empty_like(parameter).uniform_(math.log(1e-4), math.log(1e-2)).exp()
                 parameter.copy_(step + torch.log(-torch.expm1(-step)))  # the inverse of softplus
-            elif "conv1d" in name:
+            elif "_conv" in name:
                 parameter.uniform_(-0.5, 0.5)
             else:
                 scale = residual if name.endswith(("o_proj.weight", "down_proj.weight")) else 1
                 parameter.normal_(std=0.04 * scale)
+        for layer in self.model.layers:
+            if isinstance(layer.attn, NeuralMemory):
+                layer.attn.initialize()
 
     def hidden(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """ids [B, T] -> what the head reads, [B T, D], and the mean of the layers' balance losses."""
@@ -437,9 +412,14 @@ def load(folder: pathlib.Path) -> LanguageModel:
     """A checkpoint folder (config.json, model.safetensors) in fp32, on the CPU."""
     from safetensors.torch import load_file
 
-    model = LanguageModel(Config.from_json((folder / "config.json").read_text()))
+    text = (folder / "config.json").read_text()
+    kind = TitansConfig if json.loads(text)["model_type"] == "titans" else Config
+    model = LanguageModel(kind.from_json(text))
     tensors = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+    names = {name: model.config.checkpoint_name(name) for name in model.state_dict()}
     if "lm_head.weight" not in tensors:
-        tensors["lm_head.weight"] = tensors["model.embeddings.weight"]
-    model.load_state_dict(tensors)
+        tensors["lm_head.weight"] = tensors[names["model.embeddings.weight"]]
+    model.load_state_dict({name: tensors.pop(stored) for name, stored in names.items()})
+    if tensors:
+        raise ValueError(f"{folder} has a tensor {min(tensors)} that this model has not")
     return model

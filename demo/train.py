@@ -1,6 +1,7 @@
 """Trains the demo's model or one of its twins on the generated corpus, in pieces of any length.
 
     python -m demo.train --config demo --out runs/demo --steps 3300 --seconds 120
+    python -m demo.train --config titans --out runs/titans --steps 3300 --longest 4096 --graph
 
 A run that ends by --seconds leaves a checkpoint in --out and goes on from there when it is started again
 with the same arguments. The batch of a step is a function of --seed, --steps and --tokens alone: twins see
@@ -18,6 +19,7 @@ import math
 import pathlib
 import sys
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -43,16 +45,18 @@ class Plan:
     steps: int
     tokens: int  # of a step
     seed: int
+    longest: int = CURRICULUM[-1][1]
     curriculum: tuple[tuple[float, int], ...] = CURRICULUM
 
     def length(self, step: int) -> int:
         """Tokens of each document of this step."""
+        most = min(self.longest, self.tokens)
         end = 0.0
         for share, length in self.curriculum:
             end += share
             if step < end * self.steps:
-                return min(length, self.tokens)
-        return min(self.curriculum[-1][1], self.tokens)
+                return min(length, most)
+        return min(self.curriculum[-1][1], most)
 
 
 class Batches(Dataset):
@@ -150,14 +154,23 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--tokenizer", type=pathlib.Path, default=pathlib.Path(__file__).parent / "model")
     parser.add_argument("--steps", type=int, required=True, help="of the whole training")
     parser.add_argument("--tokens", type=int, default=65536, help="of a step")
+    parser.add_argument("--longest", type=int, default=CURRICULUM[-1][1], help="tokens of a document")
     parser.add_argument("--seconds", type=float, default=math.inf, help="end this piece after so long")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--balance", type=float, default=0.01, help="weight of the balance loss")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--validate-every", type=int, default=500)
+    parser.add_argument(
+        "--graph", action="store_true", help="titans: launch a step on a GPU as one CUDA graph"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    if args.tokens % min(args.longest, args.tokens):
+        parser.error(f"--tokens {args.tokens} is no multiple of --longest {args.longest}")
+    if args.graph and (CONFIGS[args.config].model_type != "titans" or args.device != "cuda"):
+        parser.error("--graph takes a network of fixed shapes on a GPU: --config titans --device cuda")
+    return args
 
 
 class Log:
@@ -195,15 +208,64 @@ class Averages:
         return {**rounded, "skipped": self.skipped, "tokens_per_s": round(speed)}
 
 
+class RecordedGradients:
+    """A function of a batch that leaves gradients, launched as one CUDA graph.
+
+    It is recorded when the shape of the batch changes: as it never goes back, one graph is kept.
+    """
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor], clear: Callable[[], None]):
+        self.function, self.clear = function, clear
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: tuple[Tensor, ...] = ()
+        self.result: Tensor | None = None
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        if [x.shape for x in inputs] != [x.shape for x in self.inputs]:
+            self._record(inputs)
+        for mine, given in zip(self.inputs, inputs, strict=True):
+            mine.copy_(given)
+        self.graph.replay()
+        return self.result.clone()
+
+    def _record(self, inputs: tuple[Tensor, ...]) -> None:
+        self.graph = self.result = None
+        self.inputs = tuple(x.clone() for x in inputs)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # what libraries allocate and choose at first use is no part of a graph
+                self.clear()
+                self.function(*self.inputs)
+            self.clear()
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        # The thread that pins batches may go on meanwhile.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.result = self.function(*self.inputs)
+
+
 class Trainer:
     """A network with its optimizer. A step whose gradients are not finite changes nothing."""
 
     def __init__(self, args: argparse.Namespace, plan: Plan):
         self.plan, self.peak, self.balance = plan, args.lr, args.balance
         self.device = torch.device(args.device)
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # of products that are not in bf16: Titans' memories
         torch.manual_seed(args.seed)
         self.model = LanguageModel(CONFIGS[args.config]).to(self.device)
         self.optimizer = optimizer_of(self.model, args.lr)
+        self.gradients = RecordedGradients(self._gradients, self._clear) if args.graph else self._gradients
+        self.keeps_gradients = args.graph  # the graph writes where they are
+
+    def _clear(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _gradients(self, ids: Tensor, weights: Tensor) -> Tensor:
+        loss, plain, balance = weighted_loss(self.model, ids, weights)
+        (loss + self.balance * balance).backward()
+        return torch.stack([loss, plain, balance]).detach()
 
     def resume(self, checkpoint: pathlib.Path) -> int:
         """The step to go on with."""
@@ -211,7 +273,9 @@ class Trainer:
             return 0
         saved = torch.load(checkpoint, map_location=self.device)
         if saved["plan"] != dataclasses.asdict(self.plan):
-            raise SystemExit(f"{checkpoint} is of a training with other --steps, --tokens or --seed")
+            raise SystemExit(
+                f"{checkpoint} is of a training with other --steps, --tokens, --seed or --longest"
+            )
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         return saved["step"]
@@ -234,22 +298,22 @@ class Trainer:
             group["lr"] = learning_rate(number, self.plan, self.peak)
         ids = ids.to(self.device, non_blocking=True).long()
         weights = weights.to(self.device, non_blocking=True)
-        loss, plain, balance = weighted_loss(self.model, ids, weights)
-        (loss + self.balance * balance).backward()
+        losses = self.gradients(ids, weights)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         if torch.isfinite(norm):
             self.optimizer.step()
         else:
             averages.skipped += 1
-        self.optimizer.zero_grad(set_to_none=True)
-        averages.values.append(torch.stack([loss, plain, balance, norm]).detach())
+        if not self.keeps_gradients:
+            self._clear()
+        averages.values.append(torch.cat([losses, norm.detach().view(1)]))
 
 
 def main(arguments: list[str]) -> None:
     args = parse(arguments)
     args.out.mkdir(parents=True, exist_ok=True)
     log = Log(args.out / "log.jsonl", args.config)
-    plan = Plan(args.steps, args.tokens, args.seed)
+    plan = Plan(args.steps, args.tokens, args.seed, args.longest)
     trainer = Trainer(args, plan)
     model, checkpoint = trainer.model, args.out / "checkpoint.pt"
     first = trainer.resume(checkpoint)

@@ -74,3 +74,8 @@ def test_the_twins_have_the_sizes_that_are_claimed():
     assert active == layer_weights(configs["gdn_active"]) == 983_040
     assert configs["gdn_state"].state_bytes == demo.state_bytes
     assert layer_weights(configs["gdn_state"]) == layer_weights(demo)
+
+    def parameters(config):
+        return sum(p.numel() for p in demo_model.LanguageModel(config).parameters())
+
+    assert parameters(configs["titans"]) == pytest.approx(parameters(demo), rel=0.02)
