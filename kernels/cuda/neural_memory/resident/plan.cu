@@ -11,7 +11,8 @@ namespace {
 
 using Read = NeuralMemoryArgs::Read;
 
-// With that much, two blocks fit a multiprocessor.
+// Blocks that fit a multiprocessor, as registers go, and what each may have of its shared memory.
+constexpr int kBlocksAtOnce = 2;
 constexpr int64_t kMostShared = 112 * 1024;
 
 // What blocks divide: hidden units, or outputs.
@@ -71,8 +72,10 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int tokens, in
   const int64_t units = args.segments.count * args.q.shape[1];
   for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
     if (team > 1 && !HasHopperCode(device)) break;
-    // Rows of W_1 come in pieces, of whole sectors unless there is no choice.
-    if (plan.blocks != 0 && divided / team % 8 != 0) break;
+    // More blocks than fit the device at once would only wait; and rows of W_1 come in pieces, of
+    // whole sectors unless there is no choice.
+    const bool fit = units * team <= kBlocksAtOnce * device.multiprocessors();
+    if (plan.blocks != 0 && (!fit || divided / team % 8 != 0)) break;
     if (blocks != 0 && team != blocks) continue;
     for (int most = tokens; most >= std::min(tokens, 2); most /= 2) {
       const Division division(network, dim, team, HasAnchors(args), most);
@@ -81,7 +84,6 @@ Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int tokens, in
       plan = {.blocks = team, .held = division.held(), .tokens = most, .shared_bytes = shared};
       break;
     }
-    if (plan.blocks == team && units * team >= 2 * device.multiprocessors()) break;
   }
   return plan;
 }
