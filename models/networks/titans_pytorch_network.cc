@@ -123,7 +123,8 @@ class TitansPytorchNetwork final : public Network {
 
   const NetworkInfo& info() const override { return info_; }
 
-  absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&) const override {
+  absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&,
+                       LayerObserver*) const override {
     for (const TitansPytorchLayer& layer : layers_) {
       MNEME_RETURN_IF_ERROR(layer.Prepare(backend));
     }
