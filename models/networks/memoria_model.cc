@@ -81,7 +81,8 @@ class MemoriaModel final : public Network {
   absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
   void Settle(ForwardContext&, const TensorView&) const override {}
 
-  absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&) const override {
+  absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&,
+                       LayerObserver*) const override {
     for (const MemoriaLayer& layer : layers_) {
       MNEME_RETURN_IF_ERROR(layer.attention->Prepare(backend));
     }
