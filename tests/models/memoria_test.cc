@@ -2,11 +2,14 @@
 
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
@@ -27,14 +30,15 @@ using testing::IsEmpty;
 
 constexpr char kType[] = "gpt2_with_memoria";
 
-// A complete configuration with other values for some keys.
+// A complete configuration with other values for some keys: members of a JSON object.
 std::string Keys(const std::string& changes = "") {
-  constexpr char kAll[] =
-      R"("segment_tokens": 150, "memoria_num_memories": 50, "memoria_num_reminded_stm": 50,
-         "memoria_num_reminded_ltm": 50, "memoria_stm_capacity": 400,
-         "memoria_ltm_search_depth": 10, "memoria_initial_lifespan": 9,
-         "memoria_lifespan_extend_scale": 8)";
-  return changes.empty() ? kAll : absl::StrCat(kAll, ", ", changes);
+  nlohmann::json keys = {{"segment_tokens", 150},          {"memoria_num_memories", 50},
+                         {"memoria_num_reminded_stm", 50}, {"memoria_num_reminded_ltm", 50},
+                         {"memoria_stm_capacity", 400},    {"memoria_ltm_search_depth", 10},
+                         {"memoria_initial_lifespan", 9},  {"memoria_lifespan_extend_scale", 8}};
+  keys.update(nlohmann::json::parse(absl::StrCat("{", changes, "}")));
+  const std::string text = keys.dump();
+  return text.substr(1, text.size() - 2);
 }
 
 TEST(MemoriaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
@@ -118,15 +122,19 @@ TEST(MemoriaConfigTest, RoomForEngramsFollowsFromTheModelOrIsGiven) {
   EXPECT_THAT(std::string(small.status().message()),
               HasSubstr("room for 11 engrams in a session (--engram-capacity): expected at least "
                         "12"));
-  for (const auto& [changes, capacity] :
-       {std::pair(nlohmann::ordered_json::object(), 2049),
-        {nlohmann::ordered_json({{"memoria_lifespan_extend_scale", 300}}), 0}}) {
-    const auto large = Plan(changes, capacity);
+  const TestFolder folder;
+  MakeFolder(MatrixSpec(kType), folder);
+  nlohmann::json config = nlohmann::json::parse(folder.Read("config.json"));
+  config["memoria_lifespan_extend_scale"] = 300;
+  folder.Write("config.json", config.dump());
+  for (const int capacity : {2049, 0}) {
+    const auto large = PlanModel(folder.path(), StateFormat(), {.engram_capacity = capacity});
     EXPECT_EQ(large.status().code(), kUnimplemented);
     EXPECT_THAT(
         std::string(large.status().message()),
         AllOf(HasSubstr("--engram-capacity"), HasSubstr("counts are kept of at most 2048")));
   }
+  EXPECT_EQ(PlanModel(folder.path(), StateFormat(), {.engram_capacity = 2048})->info.engrams, 2048);
 }
 
 // Documents and the tool's help state these numbers for the shape.
