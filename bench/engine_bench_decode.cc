@@ -44,7 +44,8 @@ absl::Status MeasureDecode(const EngineBenchSettings& settings, const std::strin
                            BenchTable& table, BandwidthSampler& bandwidth) {
   ModelFlags model = settings.model;
   model.compute_dtype = compute_dtype;
-  MNEME_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(model.model, StateFormat{}));
+  MNEME_ASSIGN_OR_RETURN(const ModelPlan plan,
+                         PlanModel(model.model, StateFormat{}, model.options()));
   MNEME_ASSIGN_OR_RETURN(const int64_t available, AvailableBytes());
   const int64_t room = available - plan.info.weight_bytes - kReserveBytes;
   std::vector<int> batches;

@@ -11,7 +11,7 @@ SurpriseCounter::Row SurpriseCounter::Count(const StepSurprise& surprise, int be
   if (trained_.empty()) return row;
   for (const TrainedLayer& layer : trained_) {
     stats_.at[stats_.groups.Of(layer.layer)].steps.Add(
-        layer.Steps(position, position + end - begin));
+        layer.Steps(inserted_.Of(position), inserted_.Of(position + end - begin)));
   }
   for (int token = begin; token < end; ++token) {
     std::array<double, LayerGroups::kMost> sums = {};

@@ -28,7 +28,7 @@ class SurpriseCounter {
 
   // `stats`, which it sizes for the model, must outlive it.
   SurpriseCounter(const ModelInfo& model, TrainingStats& stats)
-      : trained_(model.trained), stats_(stats) {
+      : trained_(model.trained), inserted_(model.inserted), stats_(stats) {
     stats_.Resize(model.layers, trained_);
   }
 
@@ -38,6 +38,7 @@ class SurpriseCounter {
 
  private:
   const std::vector<TrainedLayer> trained_;
+  const InsertedPositions inserted_;
   TrainingStats& stats_;
 };
 

@@ -62,6 +62,7 @@ void ExpandRowsOnHost(const ExpandRowsArgs& args) {
       for (int64_t i = 0; i < picks; ++i) {
         if (args.picks.as<int32_t>()[i] == token) args.wide_picks.as<int32_t>()[i] = count;
       }
+      if (!args.places.empty()) args.places.as<int32_t>()[token] = count;
       sources[count++] = token;
     }
   }

@@ -37,6 +37,7 @@ bool AllFinite(const TensorView& tensor) {
       return NoneHasExponent<uint16_t>(tensor.as<uint16_t>(), n, 0x7c00u);
     case DType::kI64:
     case DType::kI32:
+    case DType::kU16:
     case DType::kU8:
     case DType::kI8:
       return true;

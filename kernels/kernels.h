@@ -22,6 +22,7 @@
 #include "kernels/decode_step.h"
 #include "kernels/ops/attention.h"
 #include "kernels/ops/dense.h"
+#include "kernels/ops/engrams.h"
 #include "kernels/ops/matrix_memory.h"
 #include "kernels/ops/neural_memory.h"
 #include "kernels/ops/residual_streams.h"
@@ -42,6 +43,9 @@ class Kernels : public DenseKernels,
                 public ResidualStreamKernels,
                 public SamplingKernels {
  public:
+  // Operations on engrams; null on devices that have none (Backend::has_engrams).
+  virtual EngramKernels* engrams() { return nullptr; }
+
   // A fused step of decode rows (decode_step.h). False: nothing was done, the caller goes operation
   // by operation.
   virtual bool FeedForwardStep(const FeedForwardStepArgs&) { return false; }

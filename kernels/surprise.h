@@ -15,7 +15,8 @@ void SurpriseOnHost(const SurpriseArgs& args, int64_t begin, int64_t end) {
   const int64_t entries = args.loss.shape[0], pairs = args.loss.shape[1];
   const int64_t width = args.read.shape[1] * args.read.shape[2];
   for (int64_t t = begin; t < end; ++t) {
-    const int64_t e = args.places.empty() ? t : args.places.as<int32_t>()[t];
+    const int64_t p = args.outer.empty() ? t : args.outer.as<int32_t>()[t];
+    const int64_t e = args.places.empty() ? p : args.places.as<int32_t>()[p];
     if (e >= entries) continue;
     const Act* const loss = args.loss.as<Act>() + e * pairs;
     const Act* const read = args.read.as<Act>() + e * width;

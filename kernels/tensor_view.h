@@ -8,7 +8,7 @@
 
 namespace mneme {
 
-enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kU8, kI8 };
+enum class DType : uint8_t { kF64, kF32, kBF16, kF16, kI64, kI32, kU16, kU8, kI8 };
 
 constexpr int SizeOf(DType dtype) {
   switch (dtype) {
@@ -20,6 +20,7 @@ constexpr int SizeOf(DType dtype) {
       return 4;
     case DType::kBF16:
     case DType::kF16:
+    case DType::kU16:
       return 2;
     case DType::kU8:
     case DType::kI8:
@@ -42,6 +43,8 @@ constexpr const char* Name(DType dtype) {
       return "i64";
     case DType::kI32:
       return "i32";
+    case DType::kU16:
+      return "u16";
     case DType::kU8:
       return "u8";
     case DType::kI8:

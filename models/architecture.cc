@@ -3,6 +3,7 @@
 #include "models/families/fla.h"
 #include "models/families/gated_delta.h"
 #include "models/families/gpt2.h"
+#include "models/families/gpt2_with_memoria.h"
 #include "models/families/llama.h"
 #include "models/families/mamba.h"
 #include "models/families/titans.h"
@@ -30,6 +31,7 @@ constexpr Architecture kArchitectures[] = {
     {"rwkv7", ReadRwkv7},
     {"transformer", ReadTransformer},
     {"gpt2", ReadGpt2},
+    {"gpt2_with_memoria", ReadGpt2WithMemoria},
     {"llama", ReadLlama},
     {"mistral", ReadLlama},
     {"mamba", ReadMamba},

@@ -5,7 +5,7 @@
 namespace mneme {
 namespace {
 
-class DryRunKernels final : public Kernels {
+class DryRunKernels final : public Kernels, public EngramKernels {
  public:
   void Embedding(const EmbeddingArgs&) override {}
   void AddPositions(const AddPositionsArgs&) override {}
@@ -49,6 +49,18 @@ class DryRunKernels final : public Kernels {
   void Surprise(const SurpriseArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
+  EngramKernels* engrams() override { return this; }
+  void FindCrossings(const FindCrossingsArgs&) override {}
+  void CommitEngrams(const CommitEngramsArgs&) override {}
+  void EncodeTokens(const EncodeTokensArgs&) override {}
+  void ReadEncoder(const ReadEncoderArgs&) override {}
+  void WriteEngrams(const WriteEngramsArgs&) override {}
+  void ScoreEngrams(const ScoreEngramsArgs&) override {}
+  void RetrieveEngrams(const RetrieveEngramsArgs&) override {}
+  void GatherEngrams(const GatherEngramsArgs&) override {}
+  void StoreEngramContext(const StoreEngramContextArgs&) override {}
+  void EngramAttention(const EngramAttentionArgs&) override {}
+  void AddFrom(const AddFromArgs&) override {}
   void ExpandStreams(const ExpandStreamsArgs&) override {}
   void ReadStreams(const ReadStreamsArgs&) override {}
   void WriteStreams(const WriteStreamsArgs&) override {}
@@ -81,6 +93,7 @@ class DryRunBackend final : public Backend {
   int64_t PackedBytes(DType, int, int) const override { return 0; }
   PackedMatrix PackMatrix(const TensorView&, void*) override { return {}; }
   Kernels& kernels() override { return kernels_; }
+  bool has_engrams() const override { return true; }
 
  private:
   const DType activation_dtype_;

@@ -82,8 +82,8 @@ class RoutingObserver {
 // Where trained memories say how surprising each token of a step is (SurpriseArgs): kernels write
 // it, so that it costs no wait.
 struct SurpriseSink {
-  TensorView values;  // [ModelInfo::trained, tokens] f32, or empty
-  TensorView places;  // SurpriseArgs::places
+  TensorView values;         // [ModelInfo::trained, tokens] f32, or empty
+  TensorView places, outer;  // as of SurpriseArgs
 
   // Of one of the layers, by its place in ModelInfo::trained.
   TensorView Of(int trained) const {

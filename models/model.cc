@@ -34,13 +34,19 @@ struct Formats {
   DType compute = DType::kF32;
   DType activation = DType::kF32;
   int max_context = kDefaultMaxContext;
+  int engram_capacity = 0;
+  std::string device = "cpu";
+  bool has_engrams = true;
 };
 
 Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
   return {.state = backend.state_format(),
           .compute = backend.compute_dtype(),
           .activation = backend.activation_dtype(),
-          .max_context = options.max_context};
+          .max_context = options.max_context,
+          .engram_capacity = options.engram_capacity,
+          .device = std::string(backend.name()),
+          .has_engrams = backend.has_engrams()};
 }
 
 // Whether a state dtype of fewer than 32 bits means something to a layout, and is accurate enough:
@@ -73,13 +79,17 @@ absl::Status CheckStateDtype(const ModelConfig& config, const StateLayout& layou
 absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                    const Formats& formats) {
   BuiltNetwork built;
-  MNEME_ASSIGN_OR_RETURN(built.network, config.make_network({.weights = weights,
-                                                             .state = built.state_layout,
-                                                             .state_format = formats.state,
-                                                             .compute_dtype = formats.compute,
-                                                             .max_context = formats.max_context,
-                                                             .warnings = built.warnings,
-                                                             .trained = &built.trained}));
+  MNEME_ASSIGN_OR_RETURN(built.network,
+                         config.make_network({.weights = weights,
+                                              .state = built.state_layout,
+                                              .state_format = formats.state,
+                                              .compute_dtype = formats.compute,
+                                              .max_context = formats.max_context,
+                                              .engram_capacity = formats.engram_capacity,
+                                              .device = formats.device,
+                                              .has_engrams = formats.has_engrams,
+                                              .warnings = built.warnings,
+                                              .trained = &built.trained}));
   MNEME_RETURN_IF_ERROR(CheckStateDtype(config, built.state_layout, formats.state.memory_dtype));
   return built;
 }
@@ -154,6 +164,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .memories = network.memories,
           .top_k = network.top_k,
           .positions = network.positions,
+          .engrams = network.engrams,
           .trained = built.trained,
           .inserted = network.inserted,
           .parameters = weights.parameters(),
@@ -257,7 +268,9 @@ absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const Backend& ba
 absl::StatusOr<ModelPlan> PlanModel(const std::string& folder, const StateFormat& state_format,
                                     const ModelOptions& options) {
   return Plan(folder, /*backend=*/nullptr,
-              {.state = state_format, .max_context = options.max_context});
+              {.state = state_format,
+               .max_context = options.max_context,
+               .engram_capacity = options.engram_capacity});
 }
 
 }  // namespace mneme

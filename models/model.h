@@ -30,6 +30,7 @@ struct ModelInfo {
   int memories = 0;   // that a layer's router chooses from; 0: there is no router
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
+  int engrams = 0;    // that a session has room for; 0: the model makes none
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
   InsertedPositions inserted = {};
   int64_t parameters = 0;
@@ -79,6 +80,9 @@ struct ModelOptions {
   // Tokens that a session can be fed where the state grows with each of them: as many rows of it
   // are laid out. Without effect on other models.
   int max_context = kDefaultMaxContext;
+  // Engrams that a session has room for; 0: as many as follow from the model. Without effect on
+  // models that make none.
+  int engram_capacity = 0;
   // Told of the rows of a prefix that all sessions begin with, while the model is loaded.
   LayerObserver* observer = nullptr;
 };

@@ -22,6 +22,7 @@ struct NetworkInfo {
   int memories = 0;   // that a layer's router chooses from; 0: there is no router
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
+  int engrams = 0;    // that a session has room for; 0: the network makes none
   InsertedPositions inserted = {};
 };
 

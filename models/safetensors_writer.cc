@@ -32,6 +32,8 @@ const char* FormatName(DType dtype) {
       return "I64";
     case DType::kI32:
       return "I32";
+    case DType::kU16:
+      return "U16";
     case DType::kU8:
       return "U8";
     case DType::kI8:

@@ -14,7 +14,7 @@ struct TrainedLayer {
   double loss_scale = 1;
   int64_t prefix = 0;  // tokens that it was fed before a session's first one
 
-  // Steps that it takes while a session is fed its tokens [begin, end).
+  // Steps that it takes while a session is fed its positions [begin, end).
   int64_t Steps(int64_t begin, int64_t end) const {
     return (prefix + end) / step - (prefix + begin) / step;
   }

@@ -60,7 +60,7 @@ EngineOptions ToEngineOptions(const v1::EngineSection& config, const Backend& ba
 }
 
 ModelOptions ToModelOptions(const v1::EngineSection& config) {
-  return {.max_context = config.max_context()};
+  return {.max_context = config.max_context(), .engram_capacity = config.engram_capacity()};
 }
 
 // The price of a session, for --plan.
@@ -74,6 +74,12 @@ std::string SessionPrice(const StateLayout& layout, const ModelInfo& info) {
                       ContextBound(info, *most), "): ", HumanBytes(growing),
                       " for what grows with them, used or not, and ",
                       HumanBytes(layout.slab_bytes() - growing), " beside it");
+}
+
+// A line of --plan, for models that make engrams.
+std::string Engrams(const ModelInfo& info) {
+  if (info.engrams == 0) return "";
+  return absl::StrCat("engrams   room for ", info.engrams, " in a session (--engram-capacity)\n");
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeConfiguredBackend(const v1::DeviceSection& config) {
@@ -289,7 +295,7 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
                       " available\n", "steps     ", HumanBytes(plan->runner_bytes),
                       " of workspace for at most ", plan->largest_step.tokens, " tokens in ",
                       plan->largest_step.rows, " rows\n",  //
-                      "session   ", SessionPrice(model->state_layout, info), "\n",
+                      "session   ", SessionPrice(model->state_layout, info), "\n", Engrams(info),
                       model->state_layout.ToString(), "capacity  ", plan->capacity.ToString(),
                       is_given ? ""
                                : "; what is available now, less weights, workspace and a reserve "

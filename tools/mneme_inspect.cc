@@ -100,8 +100,8 @@ absl::Status PrintWeights(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status PrintState(const std::string& folder) {
-  MNEME_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(folder, StateFormat{}));
+absl::Status PrintState(const std::string& folder, const ModelOptions& options) {
+  MNEME_ASSIGN_OR_RETURN(const ModelPlan plan, PlanModel(folder, StateFormat{}, options));
   const int64_t slab = plan.state_layout.slab_bytes();
   absl::PrintF("%s: %s, %d layers, %d parameters, weights %s\n", plan.info.name,
                plan.info.architecture, plan.info.layers, plan.info.parameters,
@@ -348,7 +348,8 @@ int Main(int argc, char** argv) {
     if (!same.ok()) return Report(kProgram, same.status(), kExitModel);
     return *same ? kExitOk : kExitFailure;
   }
-  const absl::Status status = command == "weights" ? PrintWeights(words[1]) : PrintState(words[1]);
+  const absl::Status status =
+      command == "weights" ? PrintWeights(words[1]) : PrintState(words[1], flags.model.options());
   return status.ok() ? kExitOk : Report(kProgram, status, kExitModel);
 }
 

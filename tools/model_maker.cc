@@ -245,6 +245,37 @@ Json TinyGpt2() {
   return config;
 }
 
+// Memoria's settings for WikiText-103.
+Json MemoriaConfig(Json config) {
+  config["model_type"] = "gpt2_with_memoria";
+  config.update({{"segment_tokens", 150},
+                 {"memoria_num_memories", 50},
+                 {"memoria_num_reminded_stm", 50},
+                 {"memoria_num_reminded_ltm", 50},
+                 {"memoria_stm_capacity", 400},
+                 {"memoria_ltm_search_depth", 10},
+                 {"memoria_initial_lifespan", 9},
+                 {"memoria_lifespan_extend_scale", 8.0},
+                 {"memoria_profile", "upstream_1_0"},
+                 {"memoria_ltm_ties", "random"},
+                 {"memoria_seed", 0}});
+  return config;
+}
+
+// Segments of a few tokens, so that texts of tests have many.
+Json TinyMemoria() {
+  Json config = MemoriaConfig(TinyGpt2());
+  config.update({{"segment_tokens", 7},
+                 {"memoria_num_memories", 3},
+                 {"memoria_num_reminded_stm", 4},
+                 {"memoria_num_reminded_ltm", 4},
+                 {"memoria_stm_capacity", 6},
+                 {"memoria_ltm_search_depth", 3},
+                 {"memoria_initial_lifespan", 4},
+                 {"memoria_lifespan_extend_scale", 3.0}});
+  return config;
+}
+
 // Three layers, the one in the middle with attention in place of its memory.
 Json TinyHybrid(Json config) {
   config["num_hidden_layers"] = 3;
@@ -485,6 +516,9 @@ constexpr NamedShape kShapes[] = {
     {"samba-tiny", [] { return TinyStateSpace(SambaConfig()); }},
     {"gpt2-124m", [] { return Gpt2Config(768, 12, 12); }, /*tied=*/true},
     {"gpt2-tiny", [] { return TinyGpt2(); }, /*tied=*/true},
+    {"gpt2-with-memoria-159m", [] { return MemoriaConfig(Gpt2Config(768, 12, 12)); },
+     /*tied=*/true},
+    {"gpt2-with-memoria-tiny", [] { return TinyMemoria(); }, /*tied=*/true},
     {"mom-hybrid-tiny", [] { return TinyHybrid(Tiny(MomConfig(64, 128))); }},
     {"gdn-hybrid-tiny", [] { return TinyHybrid(Tiny(GdnConfig(64, 128))); }},
 };

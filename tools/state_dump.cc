@@ -54,13 +54,21 @@ constexpr CopyName kNames[] = {{"memory", "layers.$0.final.$1"},
 constexpr CopyName kNamesOfTtt[] = {{"memory", "layers.$0.$1_states"},
                                     {"gradient", "layers.$0.$1_grad"}};
 
+// Whose names and shapes a dump has.
+enum class Manner { kOurs, kTtt, kTitansPytorch };
+
+Manner MannerOf(const ModelInfo& model) {
+  if (model.architecture == "ttt") return Manner::kTtt;
+  return model.architecture == "titans_mac_lucidrains" ? Manner::kTitansPytorch : Manner::kOurs;
+}
+
 class Dump {
  public:
   explicit Dump(const ModelInfo& model)
       : model_(model),
-        is_ttt_(model.architecture == "ttt"),
-        names_(is_ttt_ ? std::span<const CopyName>(kNamesOfTtt)
-                       : std::span<const CopyName>(kNames)) {}
+        manner_(MannerOf(model)),
+        names_(manner_ == Manner::kTtt ? std::span<const CopyName>(kNamesOfTtt)
+                                       : std::span<const CopyName>(kNames)) {}
 
   void AddIds(std::span<const int32_t> ids) {
     const auto bytes = std::as_bytes(ids);
@@ -77,13 +85,22 @@ class Dump {
         absl::string_view part = rest;
         if (!absl::ConsumePrefix(&part, absl::StrCat(copy.field, "."))) continue;
         std::vector<int64_t> shape(dims + 1, dims + tensor.shape.rank);
-        if (is_ttt_ && shape.size() == 2) shape.insert(shape.begin() + 1, 1);  // a bias, as a row
+        if (manner_ == Manner::kTtt && shape.size() == 2) {
+          shape.insert(shape.begin() + 1, 1);  // a bias, as a row
+        }
+        if (manner_ == Manner::kTitansPytorch) {
+          absl::ConsumePrefix(&part, "memory_model_parameters.");
+          if (copy.field == "momentum") {
+            shape.insert(shape.begin(), shape[0] / layer.heads);
+            shape[1] = layer.heads;
+          }
+        }
         const auto add = [&](absl::string_view name) {
           tensors_.push_back(Dumped(absl::Substitute(name, layer.layer, part), tensor, shape));
         };
         add(copy.name);
         const bool is_anchor = copy.field == "memory" && layer.anchor_period == layer.step;
-        if (is_anchor && !is_ttt_) add("layers.$0.final_anchor.$1");
+        if (is_anchor && manner_ != Manner::kTtt) add("layers.$0.final_anchor.$1");
         return;
       }
     }
@@ -92,11 +109,15 @@ class Dump {
 
   void AddTracks(const LayerTape& tape) {
     for (const auto& [key, track] : tape.tracks()) {
+      const auto& [layer, name] = key;
       std::vector<int64_t> shape = {tape.tokens()};
       shape.insert(shape.end(), track.shape.begin(), track.shape.end());
+      std::vector<double> values = track.values;
+      if (manner_ == Manner::kTitansPytorch && (name == "loss" || name == "theta")) {
+        TurnToHeads(layer, shape, values);
+      }
       tensors_.push_back(
-          {{absl::StrCat("layers.", key.first, ".", key.second), DType::kF32, std::move(shape)},
-           Narrowed(track.values)});
+          {{absl::StrCat("layers.", layer, ".", name), DType::kF32, shape}, Narrowed(values)});
     }
   }
 
@@ -113,8 +134,26 @@ class Dump {
   }
 
  private:
+  // [tokens, heads * pairs] as [heads, tokens * pairs], of the tokens whose steps are done.
+  void TurnToHeads(int layer, std::vector<int64_t>& shape, std::vector<double>& values) const {
+    for (const TrainedLayer& trained : model_.trained) {
+      if (trained.layer != layer) continue;
+      const int64_t heads = trained.heads, pairs = shape[1] / heads;
+      const int64_t tokens = shape[0] / trained.step * trained.step;
+      std::vector<double> turned;
+      for (int64_t head = 0; head < heads; ++head) {
+        for (int64_t t = 0; t < tokens; ++t) {
+          const auto from = values.begin() + (t * heads + head) * pairs;
+          turned.insert(turned.end(), from, from + pairs);
+        }
+      }
+      shape = {heads, tokens * pairs};
+      values = std::move(turned);
+    }
+  }
+
   const ModelInfo& model_;
-  const bool is_ttt_;
+  const Manner manner_;
   const std::span<const CopyName> names_;
   std::vector<DumpedTensor> tensors_;
 };

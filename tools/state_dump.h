@@ -20,6 +20,8 @@ namespace mneme {
 // Of memories that are trained, in place of their fields, with one memory's dimension left out:
 //   layers.N.final.<tensor>, final_momentum, final_anchor, final_frozen, final_gradient;
 //   of TTT  layers.N.<tensor>_states and <tensor>_grad, as its reference calls them
+//   of titans-pytorch  <tensor> is a number, momenta are [orders, heads, ...], and loss and theta
+//   [heads, positions * pairs] of the steps that are done
 // and the tracks read, loss, theta, eta and alpha. An anchor that is the weights is written as
 // such.
 absl::Status WriteStateDump(const ModelInfo& model, std::span<const int32_t> ids,

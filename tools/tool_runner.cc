@@ -66,6 +66,9 @@ void ModelFlags::AddTo(FlagParser& parser, bool with_model) {
              "f32 (default), or with cuda f16 or int8: how matrix memories are stored");
   parser.Add("--max-context", "N", &max_context, 1, 1 << 24,
              "tokens that a sequence may have where the model has attention to all (8192)");
+  parser.Add("--engram-capacity", "N", &engram_capacity, 0, 2048,
+             "engrams that a sequence has room for where the model makes some; 0 (default): what"
+             " follows from the model");
   parser.Add("--isa", "NAME", &isa, "auto (default), baseline, avx2, avx512, avx512_bf16 or amx");
   parser.Add("--threads", "N", &threads, 0, 4096,
              "CPU threads; 0 (default): all that this process may use");
@@ -83,8 +86,7 @@ absl::StatusOr<ToolRunner> ToolRunner::Load(const ModelFlags& flags, ExitCode* c
   *code = kExitModel;
   ProgressLine progress;
   MNEME_ASSIGN_OR_RETURN(tool.config, ReadModelConfig(flags.model));
-  auto model = LoadModel(flags.model, *tool.backend, std::ref(progress),
-                         {.max_context = flags.max_context, .observer = observer});
+  auto model = LoadModel(flags.model, *tool.backend, std::ref(progress), flags.options(observer));
   if (absl::IsResourceExhausted(model.status())) *code = kExitDevice;
   MNEME_RETURN_IF_ERROR(model.status());
   tool.model = *std::move(model);

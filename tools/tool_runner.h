@@ -27,6 +27,11 @@ struct ModelFlags {
   std::string isa = "auto";
   int threads = 0;
   int max_context = kDefaultMaxContext;
+  int engram_capacity = 0;
+
+  ModelOptions options(LayerObserver* observer = nullptr) const {
+    return {.max_context = max_context, .engram_capacity = engram_capacity, .observer = observer};
+  }
 
   // --model is left out where the folder is a positional argument.
   void AddTo(FlagParser& parser, bool with_model);

@@ -128,8 +128,11 @@ void CpuKernels::LayerNorm(const LayerNormArgs& args) {
 void CpuKernels::AddBias(const AddBiasArgs& args) {
   Check(args, kCpuActivations);
   const FlushDenormals flush;
-  const int64_t entries = args.y.shape[0], dim = args.y.shape[1];
-  For(entries, 1, 0.1 * static_cast<double>(dim),
+  // The last group need not end with the last entry.
+  const int64_t entries = args.group_offsets.empty()
+                              ? args.y.shape[0]
+                              : args.group_offsets.as<int32_t>()[args.bias.shape[0]];
+  For(entries, 1, 0.1 * static_cast<double>(args.y.shape[1]),
       [&](int64_t begin, int64_t end) { ops_.add_bias(args, begin, end); });
 }
 

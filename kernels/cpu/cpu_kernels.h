@@ -48,7 +48,7 @@ class WorkerMemory {
 
 inline constexpr ActivationTypes kCpuActivations{DType::kF32};
 
-class CpuKernels final : public Kernels {
+class CpuKernels final : public Kernels, public EngramKernels {
  public:
   // `pool` and the tables of `isa` outlive this.
   CpuKernels(const Isa& isa, DType compute_dtype, ThreadPool& pool);
@@ -103,6 +103,19 @@ class CpuKernels final : public Kernels {
   void MixViews(const MixViewsArgs& args) override;
   void Sample(const SampleArgs& args) override;
 
+  EngramKernels* engrams() override { return this; }
+  void FindCrossings(const FindCrossingsArgs& args) override;
+  void CommitEngrams(const CommitEngramsArgs& args) override;
+  void EncodeTokens(const EncodeTokensArgs& args) override;
+  void ReadEncoder(const ReadEncoderArgs& args) override;
+  void WriteEngrams(const WriteEngramsArgs& args) override;
+  void ScoreEngrams(const ScoreEngramsArgs& args) override;
+  void RetrieveEngrams(const RetrieveEngramsArgs& args) override;
+  void GatherEngrams(const GatherEngramsArgs& args) override;
+  void StoreEngramContext(const StoreEngramContextArgs& args) override;
+  void EngramAttention(const EngramAttentionArgs& args) override;
+  void AddFrom(const AddFromArgs& args) override;
+
  private:
   // task(begin, end) over [0, n) in ranges that begin at multiples of `grain`, on as many workers
   // as an estimated `nanoseconds` per item are worth.
@@ -130,6 +143,10 @@ class CpuKernels final : public Kernels {
   };
   std::vector<RuleTask> rule_tasks_;
   std::vector<AttentionTask> attention_tasks_;
+  struct EngramRow {
+    int row, seen;  // engrams that its tokens see
+  };
+  std::vector<EngramRow> engram_rows_;
   std::vector<int> active_segments_;
   std::vector<SamplingRow> sampling_rows_;  // bounded
 };

@@ -45,6 +45,11 @@ int64_t NeuralMemoryScratch(const NeuralMemoryArgs& args);
 void NeuralMemory(const NeuralMemoryArgs& args, int segment, int head, float* scratch);
 void KeepGate(const KeepGateArgs& args, int64_t begin, int64_t end);
 void ChunkMean(const ChunkMeanArgs& args, int64_t begin, int64_t end);
+void EncodeTokens(const EncodeTokensArgs& args, int row, int64_t begin, int64_t end);
+void SquaredDistances(const float* x, const float* others, int64_t count, int64_t dim,
+                      double* distances);
+void EngramAttention(const EngramAttentionArgs& args, int row, int head, int count, float* scores);
+void AddFrom(const AddFromArgs& args, int64_t begin, int64_t end);
 void ChunkPool(const ChunkPoolArgs& args, int64_t begin, int64_t end);
 void ExpandStreams(const ExpandStreamsArgs& args, int64_t begin, int64_t end);
 void ReadStreams(const ReadStreamsArgs& args, int64_t begin, int64_t end);

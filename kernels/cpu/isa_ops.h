@@ -110,6 +110,16 @@ struct IsaOps {
   void (*keep_gate)(const KeepGateArgs&, int64_t begin, int64_t end) = nullptr;  // of entries
   // Channels [begin, end) of all segments; begin is a multiple of 16.
   void (*chunk_mean)(const ChunkMeanArgs&, int64_t begin, int64_t end) = nullptr;
+  // One row, queries [begin, end).
+  void (*encode_tokens)(const EncodeTokensArgs&, int row, int64_t begin, int64_t end) = nullptr;
+  // Of x to each of `count` others, one behind the other.
+  void (*squared_distances)(const float* x, const float* others, int64_t count, int64_t dim,
+                            double* distances) = nullptr;
+  // One head of one row, whose tokens see `count` engrams. `scores` has a float for each and the
+  // next fifteen.
+  void (*engram_attention)(const EngramAttentionArgs&, int row, int head, int count,
+                           float* scores) = nullptr;
+  void (*add_from)(const AddFromArgs&, int64_t begin, int64_t end) = nullptr;  // of tokens
   void (*chunk_pool)(const ChunkPoolArgs&, int64_t begin, int64_t end) = nullptr;
   // Streams of tokens, tokens, streams of tokens, tokens, tokens.
   void (*expand_streams)(const ExpandStreamsArgs&, int64_t begin, int64_t end) = nullptr;

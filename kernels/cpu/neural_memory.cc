@@ -5,14 +5,13 @@
 // times, by the keys' way forward, by the errors' way back, and by its update.
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/memory_network.h"
+#include "kernels/cpu/memory_slab.h"
 #include "kernels/cpu/memory_step.h"
 #include "kernels/cpu/simd_arrays.h"
 #include "kernels/cpu/simd_math.h"
 
 namespace mneme::MNEME_ISA {
 namespace {
-
-using MemoryRead = NeuralMemoryArgs::Read;
 
 int64_t AtMost(int64_t a, int64_t b) { return a < b ? a : b; }
 
@@ -36,22 +35,14 @@ int64_t FloatsOfTensors(const NeuralMemoryArgs& args) {
   return floats;
 }
 
-class HeadOfSegment {
+class HeadOfSegment : private HeadInSlab {
  public:
   HeadOfSegment(const NeuralMemoryArgs& args, int segment, int head, float* scratch)
-      : args_(args),
-        slot_(args.segments.slots.as<int32_t>()[segment]),
-        memory_(args.segments.memories.as<int32_t>()[segment]),
-        head_(head),
-        tensors_(args.network.tensors()),
-        heads_(args.q.shape[1]),
-        dim_(args.q.shape[2]),
-        pairs_(args.step * args.keys),
-        net_(args, head, ScratchRows(args), scratch) {
+      : HeadInSlab(args, segment, head), net_(args, head, ScratchRows(args), scratch) {
     const auto take = [&](bool wanted, HeadTensors& all) {
       for (int t = 0; wanted && t < tensors_; ++t) {
         all.at[t] = scratch;
-        scratch += PaddedFloats(net_.elements(t));
+        scratch += PaddedFloats(elements(t));
       }
     };
     take(GathersGradient(args), sums_);
@@ -67,26 +58,17 @@ class HeadOfSegment {
            (args.spectral_norm ? OrthogonalScratch(wide, wide) : 0);
   }
 
-  void Run(int64_t begin, int64_t end) {
-    weights_ = Of(args_.weights);
-    if (args_.frozen_period != 0) frozen_ = Of(args_.frozen);
-    anchor_ = args_.stores_anchor() ? Of(args_.anchors) : weights_;
-    if (args_.anchor_period == 0) anchor_ = Of(args_.initial_anchor);
-    first_ = Position(begin) == args_.first_position;
-    begin_ = begin;
-    if (!args_.trains()) return Recall(begin, end);
-    for (int order = 0; order < args_.orders(); ++order) {
-      momenta_[order] = Of(args_.momenta, order);
-    }
-    if (args_.read == MemoryRead::kAhead) sums_ = Of(args_.gradients);
+  void Run() {
+    if (!args_.trains()) return Recall();
+    if (args_.read == MemoryRead::kAhead) sums_ = gradients_;
     if (first_) Initialise();
-    for (int64_t e = begin; e < end;) {
+    for (int64_t e = begin_; e < end_;) {
       int64_t last = e;
-      while (last + 1 < end && last + 1 - e < kMemoryRows && !Changes(Position(last) + 1)) ++last;
+      while (last + 1 < end_ && last + 1 - e < kMemoryRows && !Changes(Position(last) + 1)) ++last;
       Tokens(e, last);
       e = last + 1;
     }
-    if (args_.stores_pairs()) LeaveOpenStep(end);
+    if (args_.stores_pairs()) LeaveOpenStep();
   }
 
  private:
@@ -117,7 +99,7 @@ class HeadOfSegment {
     if (args_.frozen_period != 0 && done % args_.frozen_period == 0) Copy(weights_, frozen_);
   }
 
-  void Recall(int64_t begin, int64_t end) {
+  void Recall() {
     HeadTensors from = weights_;
     const MemoryInitial* initial = &args_.initial_weights;
     if (args_.read == MemoryRead::kFrozen) {
@@ -129,8 +111,8 @@ class HeadOfSegment {
       if (!args_.initial_anchors.at[0].empty()) initial = &args_.initial_anchors;
     }
     if (first_) from = Of(*initial);
-    for (int64_t e = begin; e < end; e += kMemoryRows) {
-      ReadFrom(from, e, AtMost(end, e + kMemoryRows));
+    for (int64_t e = begin_; e < end_; e += kMemoryRows) {
+      ReadFrom(from, e, AtMost(end_, e + kMemoryRows));
     }
   }
 
@@ -198,9 +180,9 @@ class HeadOfSegment {
     return row;
   }
 
-  // The losses of the tokens of the step that is open before entry `end`, and their pairs.
-  void LeaveOpenStep(int64_t end) {
-    const int64_t open = (Position(end - 1) + 1) % args_.step, first = end - open;
+  // The losses of the tokens of the step that the segment leaves open, and their pairs.
+  void LeaveOpenStep() {
+    const int64_t open = (Position(end_ - 1) + 1) % args_.step, first = end_ - open;
     const int64_t from = first < begin_ ? begin_ : first;
     const int64_t already = (from - first) * args_.keys, all = open * args_.keys;
     for (int64_t pair = already; !args_.loss.empty() && pair < all; pair += kMemoryRows) {
@@ -258,7 +240,7 @@ class HeadOfSegment {
   void StepBy(const HeadTensors& sums, const StepGates& gates) {
     for (int t = 0; t < tensors_; ++t) {
       const Shape shape = args_.network.shape(t, dim_);
-      const int64_t n = net_.elements(t);
+      const int64_t n = elements(t);
       float* gradient = sums.at[t];
       float factor = gates.factor[t];
       if (args_.max_grad_norm > 0) {
@@ -284,8 +266,8 @@ class HeadOfSegment {
   void StepAndRead(int64_t e, const StepGates& gates, int rows, bool reads) {
     WithMomenta(gates.kind(), [&]<Momenta kKind>() {
       net_.ForEachVector([&](int t, Rows gradients) {
-        StepVector<kKind>(gates, gates.factor[t], MomentaOfTensor(t), net_.elements(t),
-                          weights_.at[t], nullptr, [&](int64_t i, int lanes) {
+        StepVector<kKind>(gates, gates.factor[t], MomentaOfTensor(t), elements(t), weights_.at[t],
+                          nullptr, [&](int64_t i, int lanes) {
                             Vec sum = LoadUpTo(gradients[0] + i, lanes);
                             for (int r = 1; r < rows; ++r) {
                               sum = sum + LoadUpTo(gradients[r] + i, lanes);
@@ -324,7 +306,7 @@ class HeadOfSegment {
     const Vec mix = Set1(Gate(args_.residual_mix, e, 0.0f));
     const HeadTensors residual = Of(args_.residual);
     for (int t = 0; t < tensors_; ++t) {
-      ForVectors(net_.elements(t), [&](int64_t i, int lanes) {
+      ForVectors(elements(t), [&](int64_t i, int lanes) {
         StoreUpTo(
             mixed_.at[t] + i,
             MulAdd(mix, LoadUpTo(residual.at[t] + i, lanes), LoadUpTo(anchor_.at[t] + i, lanes)),
@@ -337,7 +319,7 @@ class HeadOfSegment {
     if (!args_.transition.empty()) {
       const Vec gate = Sigmoid(Set1(args_.transition.as<float>()[0]));
       for (int t = 0; t < tensors_; ++t) {
-        ForVectors(net_.elements(t), [&](int64_t i, int lanes) {
+        ForVectors(elements(t), [&](int64_t i, int lanes) {
           const Vec w = LoadUpTo(weights_.at[t] + i, lanes), a = LoadUpTo(anchor_.at[t] + i, lanes);
           StoreUpTo(weights_.at[t] + i, MulAdd(gate, w - a, a), lanes);
         });
@@ -346,86 +328,7 @@ class HeadOfSegment {
     Copy(weights_, anchor_);
   }
 
-  int64_t Position(int64_t e) const { return args_.positions.as<int64_t>()[e]; }
-  int64_t HeldPairs() const { return pairs_ - args_.keys; }
-  int64_t PairAt(int64_t e) const { return (e * heads_ + head_) * args_.keys; }
-  bool HasBefore() const { return args_.before.at[0].base != nullptr; }
-  float ScaleOf(int64_t e) const {
-    return args_.step_scale.empty() ? 1.0f : args_.step_scale.as<float>()[Position(e) % args_.step];
-  }
-  float Gate(const TensorView& gate, int64_t e, float otherwise) const {
-    return gate.empty() ? otherwise : gate.as<float>()[e * heads_ + head_];
-  }
-  // The head's vectors of [entries, heads, dim], from entry e on.
-  Rows RowsOf(const TensorView& x, int64_t e) const {
-    return {x.as<float>() + (e * heads_ + head_) * dim_, heads_ * dim_};
-  }
-  float* Own(const StateView& view) const { return view.as<float>(slot_, memory_); }
-  HeadTensors Of(const MemoryCopy& copy, int order = 0) const {
-    HeadTensors all;
-    for (int t = 0; t < tensors_; ++t) {
-      all.at[t] = Own(copy.at[t]) + (order * heads_ + head_) * net_.elements(t);
-    }
-    return all;
-  }
-  HeadTensors Of(const MemoryInitial& initial, int order = 0) const {
-    HeadTensors all;
-    for (int t = 0; t < tensors_; ++t) {
-      all.at[t] = initial.at[t].as<float>() + (order * heads_ + head_) * net_.elements(t);
-    }
-    return all;
-  }
-  MomentaOf MomentaOfTensor(int t) const { return {momenta_[0].at[t], heads_ * net_.elements(t)}; }
-
-  static void CopyFloats(const float* from, float* to, int64_t n) {
-    ForVectors(n,
-               [&](int64_t i, int lanes) { StoreUpTo(to + i, LoadUpTo(from + i, lanes), lanes); });
-  }
-  static void ZeroFloats(float* to, int64_t n) {
-    ForVectors(n,
-               [&](int64_t i, int lanes) { StoreUpTo(to + i, mneme::MNEME_ISA::Zero(), lanes); });
-  }
-  void Copy(const HeadTensors& from, const HeadTensors& to) const {
-    for (int t = 0; t < tensors_; ++t) CopyFloats(from.at[t], to.at[t], net_.elements(t));
-  }
-  void Zero(const HeadTensors& all) const {
-    for (int t = 0; t < tensors_; ++t) ZeroFloats(all.at[t], net_.elements(t));
-  }
-  // The first write: what all sessions share becomes the session's own.
-  void Initialise() const {
-    const auto fill = [&](const HeadTensors& to, const MemoryInitial& initial, int order) {
-      if (initial.at[0].empty()) return Zero(to);
-      Copy(Of(initial, order), to);
-    };
-    const auto fill_as_weights = [&](const HeadTensors& to, const MemoryInitial& initial) {
-      Copy(initial.at[0].empty() ? weights_ : Of(initial), to);
-    };
-    fill(weights_, args_.initial_weights, 0);
-    for (int order = 0; order < args_.orders(); ++order) {
-      fill(momenta_[order], args_.initial_momenta, order);
-    }
-    if (args_.stores_anchor()) fill_as_weights(anchor_, args_.initial_anchors);
-    if (args_.frozen_period != 0) fill_as_weights(frozen_, args_.initial_frozen);
-    if (args_.read == MemoryRead::kAhead) fill(sums_, args_.initial_gradients, 0);
-    if (!args_.stores_pairs()) return;
-    const auto fill_pairs = [&](const StateView& view, const TensorView& initial, int64_t width) {
-      const int64_t n = HeldPairs() * width, at = head_ * n;
-      if (initial.empty()) return ZeroFloats(Own(view) + at, n);
-      CopyFloats(initial.as<float>() + at, Own(view) + at, n);
-    };
-    fill_pairs(args_.pending.k, args_.initial_pending.k, dim_);
-    fill_pairs(args_.pending.v, args_.initial_pending.v, dim_);
-    fill_pairs(args_.pending.rate, args_.initial_pending.rate, 1);
-  }
-
-  const NeuralMemoryArgs& args_;
-  const int slot_, memory_, head_, tensors_;
-  const int64_t heads_, dim_;
-  const int64_t pairs_;  // of a step
   HeadNetwork net_;
-  bool first_ = false;
-  int64_t begin_ = 0;  // of the segment's entries
-  HeadTensors weights_, frozen_, anchor_, momenta_[kMaxMomentumOrders];
   HeadTensors sums_;  // of gradients: in scratch, or in the slab where it is read ahead
   HeadTensors mixed_;
   float* orthogonal_;
@@ -438,8 +341,7 @@ int64_t NeuralMemoryScratch(const NeuralMemoryArgs& args) {
 }
 
 void NeuralMemory(const NeuralMemoryArgs& args, int segment, int head, float* scratch) {
-  const int32_t* offsets = args.segments.offsets.as<int32_t>();
-  HeadOfSegment(args, segment, head, scratch).Run(offsets[segment], offsets[segment + 1]);
+  HeadOfSegment(args, segment, head, scratch).Run();
 }
 
 }  // namespace mneme::MNEME_ISA

@@ -216,9 +216,9 @@ struct ChunkPoolArgs {
 struct SurpriseArgs {
   TensorView loss;  // [entries, pairs] act, NeuralMemoryArgs::loss
   TensorView read;  // [entries, heads, dim] act, NeuralMemoryArgs::out
-  // [tokens] i32: the entry of each token; of one without, `entries`, and its number stays as it
-  // is. Empty: token t is entry t.
-  TensorView places;
+  // Token t is entry places[outer[t]]. `outer` is [tokens] i32, `places` [places] i32, each the
+  // identity if it is empty. From `entries` on: none, and the token's number stays as it is.
+  TensorView places, outer;
   TensorView surprise;  // [tokens] f32
 };
 

@@ -98,6 +98,7 @@ struct ExpandRowsArgs {
   // token, tokens + j; of padding, 0.
   TensorView sources;
   TensorView wide_picks;  // [n] i32: where the picks are
+  TensorView places;      // [tokens] i32: where all tokens are; or empty
 };
 
 // Sorts a step's (token, memory) pairs into entries: by memory, then by row, then in token order.

@@ -190,7 +190,11 @@ void ReferenceKernels::Linear(std::span<const LinearArgs> products) {
 
 void ReferenceKernels::AddBias(const AddBiasArgs& args) {
   Check(args, reference::kTypes);
-  const int64_t entries = args.y.shape[0], dim = args.y.shape[1];
+  const int64_t dim = args.y.shape[1];
+  // The last group need not end with the last entry.
+  const int64_t entries = args.group_offsets.empty()
+                              ? args.y.shape[0]
+                              : args.group_offsets.as<int32_t>()[args.bias.shape[0]];
   for (int64_t e = 0, g = 0; e < entries; ++e) {
     if (!args.group_offsets.empty()) {
       while (e >= args.group_offsets.as<int32_t>()[g + 1]) ++g;

@@ -12,7 +12,7 @@
 
 namespace mneme {
 
-class ReferenceKernels : public Kernels {
+class ReferenceKernels : public Kernels, public EngramKernels {
  public:
   explicit ReferenceKernels(DType compute_dtype) : compute_dtype_(compute_dtype) {}
 
@@ -65,6 +65,19 @@ class ReferenceKernels : public Kernels {
   // memory_gates.cc
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
+  // engrams.cc
+  EngramKernels* engrams() override { return this; }
+  void FindCrossings(const FindCrossingsArgs& args) override;
+  void CommitEngrams(const CommitEngramsArgs& args) override;
+  void EncodeTokens(const EncodeTokensArgs& args) override;
+  void ReadEncoder(const ReadEncoderArgs& args) override;
+  void WriteEngrams(const WriteEngramsArgs& args) override;
+  void ScoreEngrams(const ScoreEngramsArgs& args) override;
+  void RetrieveEngrams(const RetrieveEngramsArgs& args) override;
+  void GatherEngrams(const GatherEngramsArgs& args) override;
+  void StoreEngramContext(const StoreEngramContextArgs& args) override;
+  void EngramAttention(const EngramAttentionArgs& args) override;
+  void AddFrom(const AddFromArgs& args) override;
   void ChunkPool(const ChunkPoolArgs& args) override;
   void Surprise(const SurpriseArgs& args) override;
   // residual_streams.cc

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "absl/strings/str_cat.h"
 
@@ -50,6 +51,19 @@ LanguageModelParts StackKeys::Parts() const {
 
 void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view expected) {
   if (!reader.IsNull(key)) reader.Unsupported(key, *reader.Find(key), expected);
+}
+
+int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names) {
+  const std::string value = reader.String(key, *names.begin());
+  std::string expected;
+  int i = 0;
+  for (const char* name : names) {
+    if (value == name) return i;
+    absl::StrAppend(&expected, expected.empty() ? "" : ", ", "\"", name, "\"");
+    ++i;
+  }
+  reader.Unsupported(key, value, names.size() == 1 ? expected : absl::StrCat("one of ", expected));
+  return 0;
 }
 
 int ReadValueHeads(ConfigReader& reader, int heads) {

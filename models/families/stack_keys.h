@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -67,6 +68,9 @@ void CheckChannels(ConfigReader& reader, int64_t channels, const char* key);
 
 // Refuses a key that is there and not null.
 void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view expected);
+
+// One of several names, as its place among them; the first one where the key is missing.
+int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names);
 
 // One id, a list of ids, or null; none without the key.
 std::vector<int32_t> ReadTokenIds(ConfigReader& reader, const char* key, int vocab);

@@ -1,25 +1,9 @@
 #include "models/families/titans_parts.h"
 
-#include <string>
-
-#include "absl/strings/str_cat.h"
 #include "models/blocks/residual_block.h"
 #include "models/feed_forwards/gated_mlp.h"
 
 namespace mneme {
-
-int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names) {
-  const std::string value = reader.String(key, *names.begin());
-  std::string expected;
-  int i = 0;
-  for (const char* name : names) {
-    if (value == name) return i;
-    absl::StrAppend(&expected, expected.empty() ? "" : ", ", "\"", name, "\"");
-    ++i;
-  }
-  reader.Unsupported(key, value, names.size() == 1 ? expected : absl::StrCat("one of ", expected));
-  return 0;
-}
 
 NetworkMaker TitansNetwork(const StackKeys& stack, int prefix, const MixerMaker& mixer) {
   LanguageModelParts parts = stack.Parts();

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <functional>
-#include <initializer_list>
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "base/config_reader.h"
 #include "models/architecture.h"
 #include "models/families/stack_keys.h"
 #include "models/layer_builder.h"
@@ -17,9 +15,6 @@ namespace mneme {
 // What periods of a memory, and persistent tokens, are at most.
 inline constexpr int kMaxMemoryPeriod = 1 << 24;
 inline constexpr int kMaxPersistentTokens = 1 << 16;
-
-// One of several names, as its place among them; the first one where the key is missing.
-int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names);
 
 // The part of a block along time, and what its keys ask for.
 using MixerMaker =

@@ -126,8 +126,9 @@ TitansPytorchMemoryConfig ReadMemory(ConfigReader& reader, int model_dim, int st
   memory.keys = part.Int("num_kv_per_token", 1, 1, kMaxKeysOfToken);
   CheckChannels(part, int64_t{memory.heads} * memory.dim * memory.keys, "num_kv_per_token");
   // Twice, of a mean of squares; and 1/2 |..|^2 is what the operation takes the gradient of.
+  memory.loss_scale = 1.0 / memory.dim;
   memory.rate_scale =
-      part.Number("default_step_transform_max_lr", 1, kLeastNumber, 1e6) * 2.0 / memory.dim;
+      part.Number("default_step_transform_max_lr", 1, kLeastNumber, 1e6) * 2 * memory.loss_scale;
   const bool momentum = part.Bool("momentum", true);
   const int order = part.Int("momentum_order", 1, 1, kMaxMomentumOrders);
   memory.orders = momentum ? order : 0;

@@ -52,10 +52,11 @@ class Attention final : public SequenceMixer {
     }
 
     const int most = builder.network.max_context;
-    const bool ring = config.window > 0 && config.window <= most;
+    const int kept = config.segment > 0 ? config.segment : config.window;
+    const bool ring = config.segment > 0 || (config.window > 0 && config.window <= most);
     StateField field = {.name = "keys",
                         .dtype = builder.network.state_format.context_dtype,
-                        .shape = {1, ring ? config.window : most, config.kv_heads, config.head_dim},
+                        .shape = {1, ring ? kept : most, config.kv_heads, config.head_dim},
                         .guard = ring ? StateGuard::kRing : StateGuard::kFirstRows,
                         .role = StateRole::kAppendOnly};
     mixer->keys_ = builder.AddState(field);
@@ -100,6 +101,7 @@ class Attention final : public SequenceMixer {
                        .scale = config_.score_scale(),
                        .keys = ctx.Context(keys_),
                        .values = ctx.Context(values_),
+                       .segment = config_.segment,
                        .out = read});
     AddProjection(kernels, o_proj_, Flat(read), hidden);
   }

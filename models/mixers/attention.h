@@ -21,10 +21,13 @@ struct AttentionConfig {
   // RmsNorm of each head of q and k, before they are rotated.
   bool qk_norm = false;
   float qk_norm_eps = 1e-5f;
-  bool rotary = true;            // queries and keys are turned by their positions
-  double rope_theta = 10000;     // needs an even head_dim
-  float scale = 0;               // of scores; 0: 1 / sqrt(head_dim)
-  int window = 0;                // positions that a token sees, its own included; 0: all
+  bool rotary = true;         // queries and keys are turned by their positions
+  double rope_theta = 10000;  // needs an even head_dim
+  float scale = 0;            // of scores; 0: 1 / sqrt(head_dim)
+  int window = 0;             // positions that a token sees, its own included; 0: all
+  // Positions are cut into segments of so many that see nothing of each other, and no row of a step
+  // has tokens of two; 0: they are not. Without a window.
+  int segment = 0;
   std::string prefix = "attn.";  // of tensor names, behind the layer's
 
   enum class Tensors : uint8_t {
@@ -41,7 +44,8 @@ struct AttentionConfig {
 };
 
 // State: a row of keys, rotated, and one of values for each position: of the window, as a ring,
-// where that is no longer than NetworkBuilder::max_context, else of the first max_context.
+// where that is no longer than NetworkBuilder::max_context, else of the first max_context; of a
+// segment, as a ring.
 absl::StatusOr<std::unique_ptr<SequenceMixer>> MakeAttention(const LayerBuilder& builder,
                                                              const AttentionConfig& config);
 

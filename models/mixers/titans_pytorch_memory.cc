@@ -221,6 +221,8 @@ void TitansPytorchMemory::AddGates(ForwardContext& ctx, const TensorView& x,
   Project(kernels, products);
   kernels.Activate(activations);
   kernels.KeepGate({.x = args.keep, .y = args.keep});
+  if (momentum_.exists()) memory_.Tell(ctx, "eta", args.momentum);
+  memory_.Tell(ctx, "alpha", args.keep, /*scale=*/-1, /*offset=*/1);
 }
 
 void TitansPytorchMemory::NormHeads(ForwardContext& ctx, const TensorView& x,
@@ -268,15 +270,16 @@ void TitansPytorchMemory::Feed(ForwardContext& ctx, const MemoryViews& views,
   args.residual = residual;
   const bool one_head = trained.heads == 1;
   args.out = one_head ? ByHead(y, 1) : ctx.Temp(args.q.shape);
-  kernels.NeuralMemory(args);
+  memory_.Train(ctx, args);
   if (config_.output_norm) NormHeads(ctx, args.out, output_norm_);
-  if (one_head) return;
+  if (one_head) return memory_.Tell(ctx, "read", y);
   const TensorView gate = ctx.Temp({tokens, trained.heads}), read = Flat(args.out);
   Project(kernels, {{.projection = head_gate_, .x = query_input, .y = gate}});
   const ActivateArgs sigmoid[] = {{.x = gate, .activation = Activation::kSigmoid, .y = gate}};
   kernels.Activate(sigmoid);
   kernels.Multiply({.a = read, .b = gate, .y = read});
   Project(kernels, {{.projection = out_, .x = read, .y = y}});
+  memory_.Tell(ctx, "read", y);
 }
 
 }  // namespace mneme

@@ -172,6 +172,7 @@ void TrainedMemory::Train(ForwardContext& ctx, NeuralMemoryArgs args) const {
     ctx.kernels().Surprise({.loss = args.loss,
                             .read = args.out,
                             .places = ctx.surprise.places,
+                            .outer = ctx.surprise.outer,
                             .surprise = ctx.surprise.Of(place_)});
   }
   Tell(ctx, "loss", args.loss, config_.loss_scale);

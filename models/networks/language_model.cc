@@ -43,17 +43,7 @@ class LanguageModel final : public Network {
     }
     MNEME_ASSIGN_OR_RETURN(network->norm_,
                            TakeNorm(weights, "", parts.norm, model_dim, parts.norm_eps));
-    const bool tied = !weights.Has(parts.head) || (parts.obeys_tied && parts.says_tied);
-    if (tied) weights.Ignore(parts.head);
-    MNEME_ASSIGN_OR_RETURN(network->head_,
-                           weights.Matrix(tied ? parts.embeddings : parts.head, vocab, model_dim));
-    if (tied && !parts.says_tied) {
-      builder.warnings.push_back(absl::StrCat(
-          "there is no tensor \"", parts.head,
-          "\", and config.json does not say \"tie_word_embeddings\": true. \"", parts.embeddings,
-          "\" is used as the head; if the model was trained with a head of its own, that is "
-          "missing, and what the model says means nothing"));
-    }
+    MNEME_ASSIGN_OR_RETURN(network->head_, TakeHead(builder, parts));
     if (parts.prefix > 0) {
       MNEME_ASSIGN_OR_RETURN(network->initial_,
                              weights.Reserve(DType::kU8, {builder.state.fixed_bytes()}));
@@ -233,6 +223,24 @@ class LanguageModel final : public Network {
 };
 
 }  // namespace
+
+absl::StatusOr<PackedMatrix> TakeHead(const NetworkBuilder& builder,
+                                      const LanguageModelParts& parts) {
+  Weights& weights = builder.weights;
+  const bool tied = !weights.Has(parts.head) || (parts.obeys_tied && parts.says_tied);
+  if (tied) weights.Ignore(parts.head);
+  MNEME_ASSIGN_OR_RETURN(
+      const PackedMatrix head,
+      weights.Matrix(tied ? parts.embeddings : parts.head, parts.info.vocab, parts.info.model_dim));
+  if (tied && !parts.says_tied) {
+    builder.warnings.push_back(absl::StrCat(
+        "there is no tensor \"", parts.head,
+        "\", and config.json does not say \"tie_word_embeddings\": true. \"", parts.embeddings,
+        "\" is used as the head; if the model was trained with a head of its own, that is "
+        "missing, and what the model says means nothing"));
+  }
+  return head;
+}
 
 absl::StatusOr<std::unique_ptr<Network>> MakeLanguageModel(const NetworkBuilder& builder,
                                                            const LanguageModelParts& parts) {

@@ -33,6 +33,10 @@ struct LanguageModelParts {
   BlockMaker block;  // called for each layer in turn
 };
 
+// The head: that of `parts`, or the embeddings.
+absl::StatusOr<PackedMatrix> TakeHead(const NetworkBuilder& builder,
+                                      const LanguageModelParts& parts);
+
 absl::StatusOr<std::unique_ptr<Network>> MakeLanguageModel(const NetworkBuilder& builder,
                                                            const LanguageModelParts& parts);
 

@@ -60,6 +60,7 @@ struct WideStep {
   StepBatch batch;
   TensorView sources;  // ExpandRowsArgs, or empty: positions are tokens
   TensorView picks;
+  TensorView places;  // of all tokens, where they are watched
 };
 
 class TitansPytorchNetwork final : public Network {
@@ -144,7 +145,10 @@ class TitansPytorchNetwork final : public Network {
                        .workspace = step.workspace,
                        .batch = wide.batch,
                        .slabs = step.slabs,
-                       .contexts = step.contexts};
+                       .contexts = step.contexts,
+                       .surprise = {.values = step.surprise.values, .outer = wide.places},
+                       .observer = step.observer};
+    if (ctx.observer != nullptr) ctx.observer->OnStep(wide.batch.tokens);
     ctx.row_index = IndexRows(ctx);
     const TensorView hidden = ctx.Temp({wide.batch.tokens, info_.model_dim});
     Enter(ctx, step.batch, wide, hidden);
@@ -210,8 +214,9 @@ class TitansPytorchNetwork final : public Network {
     const int64_t room = batch.tokens + inserted;
     const TensorView offsets = step.TempIndices({rows + 2}), slots = step.TempIndices({rows + 1});
     const TensorView positions = step.workspace.Temp(DType::kI64, {rows + 1});
-    const WideStep wide = {.sources = step.TempIndices({room}),
-                           .picks = step.TempIndices(logit_tokens.shape)};
+    WideStep wide = {.sources = step.TempIndices({room}),
+                     .picks = step.TempIndices(logit_tokens.shape)};
+    if (!step.surprise.values.empty()) wide.places = step.TempIndices({batch.tokens});
     step.kernels().ExpandRows({.row_offsets = batch.row_offsets,
                                .slots = batch.slots,
                                .positions = batch.positions,
@@ -222,7 +227,8 @@ class TitansPytorchNetwork final : public Network {
                                .wide_slots = slots,
                                .wide_positions = positions,
                                .sources = wide.sources,
-                               .wide_picks = wide.picks});
+                               .wide_picks = wide.picks,
+                               .places = wide.places});
     // The row of padding is there where something may be left for it.
     const int wide_rows = inserted > 0 ? rows + 1 : rows;
     const auto first = [](TensorView view, int count) {
@@ -231,14 +237,13 @@ class TitansPytorchNetwork final : public Network {
     };
     const int longest = batch.longest_row > 0 ? batch.longest_row : batch.tokens;
     const auto more = inserted > 0 ? static_cast<int>(info_.inserted.MostOfRow(longest)) : 0;
-    return {.batch = {.tokens = static_cast<int>(room),
-                      .rows = wide_rows,
-                      .longest_row = longest + more,
-                      .row_offsets = first(offsets, wide_rows + 1),
-                      .slots = first(slots, wide_rows),
-                      .positions = first(positions, wide_rows)},
-            .sources = wide.sources,
-            .picks = wide.picks};
+    wide.batch = {.tokens = static_cast<int>(room),
+                  .rows = wide_rows,
+                  .longest_row = longest + more,
+                  .row_offsets = first(offsets, wide_rows + 1),
+                  .slots = first(slots, wide_rows),
+                  .positions = first(positions, wide_rows)};
+    return wide;
   }
 
   // What the layers are fed.
@@ -320,7 +325,12 @@ class TitansPytorchNetwork final : public Network {
                            .workspace = ctx.workspace,
                            .batch = part,
                            .slabs = ctx.slabs,
-                           .contexts = ctx.contexts};
+                           .contexts = ctx.contexts,
+                           .surprise = {.values = ctx.surprise.values,
+                                        .places = places,
+                                        .outer = ctx.surprise.outer},
+                           .observer = ctx.observer,
+                           .observed_places = places};
       inner.row_index = IndexRows(inner);
       const TensorView x = ctx.Temp({room, info_.model_dim});
       kernels.GatherRows({.x = hidden, .indices = part_tokens, .y = x});

@@ -103,6 +103,29 @@ TEST(ServerProcessTest, ThePlanHasThePriceOfTheContext) {
                               HasSubstr("are room for the tokens of --max-context")));
 }
 
+TEST(ServerProcessTest, ThePlanHasTheRoomForEngrams) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(RunProgram({kMakeModel, "--shape", "gpt2-with-memoria-tiny", "--dtype", "f32", "--out",
+                        folder.path()})
+                .code,
+            0);
+  const auto plan = [&](const std::string& capacity) {
+    return RunServer({"--model", folder.path(), "--plan", "--state-memory=64MiB", "--threads=2",
+                      "--engram-capacity", capacity});
+  };
+  const Result derived = plan("0");
+  EXPECT_EQ(derived.code, 0) << derived.err;
+  EXPECT_THAT(derived.out, AllOf(HasSubstr("whatever the length of the conversation"),
+                                 HasSubstr("room for 64 in a session (--engram-capacity)")));
+  const Result given = plan("12");
+  EXPECT_EQ(given.code, 0) << given.err;
+  EXPECT_THAT(given.out, HasSubstr("room for 12 in a session (--engram-capacity)"));
+  const Result small = plan("11");
+  EXPECT_NE(small.code, 0);
+  EXPECT_THAT(small.err, HasSubstr("room for 11 engrams in a session (--engram-capacity): "
+                                   "expected at least 12"));
+}
+
 TEST(ServerProcessTest, BadArgumentsEndWithTwo) {
   const Result unknown = RunServer({"--modle", kModel});
   EXPECT_EQ(unknown.code, 2);

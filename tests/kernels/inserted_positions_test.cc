@@ -70,7 +70,8 @@ TEST_P(InsertedPositionsTest, EveryRowIsAPieceOfItsSession) {
           .wide_slots = bench.NewInts({count + 1}),
           .wide_positions = bench.NewLongs({count + 1}),
           .sources = bench.NewInts({room}),
-          .wide_picks = bench.NewInts({static_cast<int64_t>(picks.size())})};
+          .wide_picks = bench.NewInts({static_cast<int64_t>(picks.size())}),
+          .places = more == exact ? TensorView{} : bench.NewInts({tokens})};
       bench.kernels().ExpandRows(args);
       const auto wide_offsets = bench.ReadInts(args.wide_offsets);
       const auto wide_slots = bench.ReadInts(args.wide_slots);
@@ -101,6 +102,9 @@ TEST_P(InsertedPositionsTest, EveryRowIsAPieceOfItsSession) {
       EXPECT_EQ(wide_slots[count], -1);
       for (int64_t i = wide_offsets[count]; i < room; ++i) EXPECT_EQ(sources[i], 0);
       for (size_t i = 0; i < picks.size(); ++i) EXPECT_EQ(sources[wide_picks[i]], picks[i]);
+      if (args.places.empty()) continue;
+      const auto places = bench.ReadInts(args.places);
+      for (int t = 0; t < tokens; ++t) EXPECT_EQ(sources[places[t]], t);
     }
   }
 }

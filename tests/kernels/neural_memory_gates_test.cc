@@ -154,22 +154,30 @@ TEST_P(MemoryGatesTest, SurpriseIsTheMeanLossAndNaNWhereAnythingIsNotFinite) {
   read[4 * heads * dim + heads * dim - 1] = -kInf;
   read[5 * heads * dim] = kNaN;
   const std::vector<int> bad = {2, 3, 4, 5};
-  // The entry of each token; that of token 3 comes in another call.
-  for (const std::vector<int>& places :
-       {std::vector<int>{}, std::vector<int>{8, 2, 0, entries, 5}}) {
-    const int tokens = places.empty() ? entries : static_cast<int>(places.size());
+  // The entry of each place; that of place 3 comes in another call. And the place of each token.
+  const std::vector<int> some = {8, 2, 0, entries, 5}, others = {4, 3, 0};
+  struct Case {
+    std::vector<int> places, outer;
+  };
+  for (const auto& [places, outer] :
+       {Case{}, Case{some, {}}, Case{some, others}, Case{{}, {5, 7, 0}}}) {
+    const int tokens = static_cast<int>(!outer.empty()    ? outer.size()
+                                        : !places.empty() ? places.size()
+                                                          : entries);
     const auto run = [&](Backend& backend) {
       Workbench bench(backend);
       SurpriseArgs args{.loss = bench.Activations(loss, {entries, pairs}),
                         .read = bench.Activations(read, {entries, heads, dim}),
                         .surprise = bench.Floats(std::vector<double>(tokens, -1), {tokens})};
       if (!places.empty()) args.places = bench.Ints(places);
+      if (!outer.empty()) args.outer = bench.Ints(outer);
       bench.kernels().Surprise(args);
       return bench.Read(args.surprise);
     };
     const std::vector<double> got = run(*backend_), want = run(*reference_);
     for (int t = 0; t < tokens; ++t) {
-      const int entry = places.empty() ? t : places[t];
+      const int place = outer.empty() ? t : outer[t];
+      const int entry = places.empty() ? place : places[place];
       if (entry == entries) {
         EXPECT_EQ(got[t], -1) << "token " << t;
         continue;

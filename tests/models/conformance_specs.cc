@@ -44,6 +44,12 @@ constexpr Variant kVariants[] = {
     {"rwkv7", R"({"attn": {"layers": [1], "num_heads": 2, "qkv_bias": true}})"},
     {"gpt2", "{}"},
     {"gpt2", R"({"n_head": 2, "n_inner": 96, "scale_attn_by_inverse_layer_idx": true})"},
+    {"gpt2_with_memoria", "{}"},
+    // What is left out of the others, and engrams that die as short-term ones.
+    {"gpt2_with_memoria", R"({"memoria_profile": "upstream_1_1", "memoria_initial_lifespan": 2,
+                              "memoria_ltm_ties": "oldest"})"},
+    {"gpt2_with_memoria", R"({"memoria_profile": "paper", "memoria_num_memories": null,
+                              "memoria_stm_capacity": 9, "tie_word_embeddings": true})"},
     {"mamba", "{}"},
     {"mamba", R"({"state_size": 20, "conv_kernel": 3, "use_bias": true, "use_conv_bias": false})"},
     {"falcon_mamba", "{}"},

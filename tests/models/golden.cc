@@ -39,10 +39,8 @@ constexpr const char* kStored[] = {"mom",
                                    "gla",
                                    "delta_net",
                                    "kda",
-                                   "hgrn2",
                                    "gsa",
                                    "transformer",
-                                   "llama",
                                    "mistral_sliding",
                                    "titans_mac"};
 
@@ -105,6 +103,9 @@ Golden ReadGolden(const std::string& name) {
       longer ? Floats(*file, "long_logits_last16")
              : std::vector<double>(golden.logits.end() - int64_t{16} * golden.vocab,
                                    golden.logits.end());
+  const auto& metadata = file->header().metadata;
+  const auto error = metadata.find("float32_error_over_max_logit");
+  if (error != metadata.end()) golden.float32_error = std::stod(error->second);
   golden.greedy_begin = GreedyBegin(*file);
   golden.greedy = Values<int32_t>(*file, absl::StrCat("greedy_from_", golden.greedy_begin).c_str(),
                                   DType::kI32);

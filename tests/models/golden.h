@@ -20,6 +20,8 @@ struct Golden {
   int greedy_begin = 16;
   std::vector<int32_t> greedy;  // continuation of the first greedy_begin ids
   int vocab = 0;
+  // What upstream's code, run in float32, was off by, of the largest logit; 0: not known.
+  double float32_error = 0;
 };
 
 // <repository>/tests/golden/<name>, or $MNEME_GOLDEN/<name> where that is not there; tests run in

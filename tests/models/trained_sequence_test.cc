@@ -102,8 +102,8 @@ TEST_P(TrainedSequenceTest, TwentyThousandTokensStayWithTheReference) {
   }
 }
 
-// Prompts that end at every offset, each beside neighbours that are elsewhere; a prompt goes on token
-// by token, as an answer does.
+// Prompts that end at every offset, each beside neighbours that are elsewhere; a prompt goes on
+// token by token, as an answer does.
 TEST_P(TrainedSequenceTest, PromptsMayEndAnywhereBesideAnybody) {
   constexpr int kAnswer = 5;
   for (const ModelSpec& spec : TrainedSpecs()) {
@@ -152,8 +152,8 @@ TEST_P(TrainedSequenceTest, PromptsMayEndAnywhereBesideAnybody) {
 }
 
 // The fastest: what other instruction sets compute is compared elsewhere.
-INSTANTIATE_TEST_SUITE_P(Backends, TrainedSequenceTest,
-                         testing::Values(AvailableBackends().back()), BackendName);
+INSTANTIATE_TEST_SUITE_P(Backends, TrainedSequenceTest, testing::Values(AvailableBackends().back()),
+                         BackendName);
 
 }  // namespace
 }  // namespace mneme

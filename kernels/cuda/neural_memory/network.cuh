@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/neural_memory/activate.cuh"
 #include "kernels/ops/neural_memory.h"
 
 namespace mneme::cuda::neural_memory {
@@ -25,28 +26,6 @@ struct Share {
         group(static_cast<int>(threadIdx.x) / columns),
         groups(kThreads / columns) {}
 };
-
-__device__ inline float ActivateNumber(MemoryNetwork::Activation activation, float a,
-                                       float* slope) {
-  switch (activation) {
-    case MemoryNetwork::Activation::kSilu: {
-      const float s = Sigmoid(a);
-      *slope = s * (1 + a * (1 - s));
-      return a * s;
-    }
-    case MemoryNetwork::Activation::kGelu: {
-      const float phi = 0.5f * (1 + erff(a * 0.70710678f));
-      *slope = phi + a * 0.39894228f * expf(-0.5f * a * a);
-      return a * phi;
-    }
-    default: {
-      constexpr float c = 0.79788456f;
-      const float t = tanhf(c * (a + 0.044715f * a * a * a));
-      *slope = 0.5f * (1 + t) + 0.5f * a * (1 - t * t) * c * (1 + 3 * 0.044715f * a * a);
-      return 0.5f * a * (1 + t);
-    }
-  }
-}
 
 // What a pair is trained on: rate_scale is in `rate`, and `loss` may be null.
 struct TrainedPair {
@@ -212,7 +191,7 @@ class HeadNetwork {
   __device__ void ActivateLayer(float* a, float* slope) const {
     for (int i = threadIdx.x; i < net_.hidden; i += kThreads) {
       float derivative;
-      a[i] = ActivateNumber(net_.activation, a[i], &derivative);
+      a[i] = Activate(net_.activation, a[i], &derivative);
       if (slope != nullptr) slope[i] = derivative;
     }
     __syncthreads();

@@ -6,8 +6,8 @@
 
 namespace mneme::cuda::neural_memory {
 
-// A block of threads takes one head of one segment, token by token. Which other segments there are,
-// and how tokens are split over calls, changes no bit.
+// How tokens are split over calls changes no bit, nor do other segments' values. Of more segments
+// each head is divided among fewer blocks of threads, which add up in another order.
 void NeuralMemory(Device& device, const NeuralMemoryArgs& args);
 void KeepGate(Device& device, const KeepGateArgs& args);
 void ChunkMean(Device& device, const ChunkMeanArgs& args);

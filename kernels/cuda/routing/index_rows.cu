@@ -80,7 +80,8 @@ __global__ void __launch_bounds__(kThreads)
     ExpandRowsKernel(const int32_t* offsets, const int32_t* slots, const int64_t* positions,
                      int rows, int64_t tokens, InsertedPositions inserted, const int32_t* picks,
                      int pick_count, int room, int32_t* wide_offsets, int32_t* wide_slots,
-                     int64_t* wide_positions, int32_t* sources, int32_t* wide_picks) {
+                     int64_t* wide_positions, int32_t* sources, int32_t* wide_picks,
+                     int32_t* places) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   // Tokens of the row's session before it; of padding, into which nothing is inserted, none.
@@ -122,6 +123,7 @@ __global__ void __launch_bounds__(kThreads)
         sources[place - count + j] = static_cast<int32_t>(tokens + j);
       }
       sources[place] = token;
+      if (places != nullptr) places[token] = place;
     }
   }
   for (int i = wide_offsets[rows] + threadIdx.x; i < room; i += kThreads) sources[i] = 0;
@@ -146,7 +148,7 @@ void ExpandRows(Device& device, const ExpandRowsArgs& args) {
                     static_cast<int>(args.picks.shape[0]), static_cast<int>(args.sources.shape[0]),
                     args.wide_offsets.as<int32_t>(), args.wide_slots.as<int32_t>(),
                     args.wide_positions.as<int64_t>(), args.sources.as<int32_t>(),
-                    args.wide_picks.as<int32_t>());
+                    args.wide_picks.as<int32_t>(), args.places.as<int32_t>());
 }
 
 void CutRows(Device& device, const CutRowsArgs& args) {

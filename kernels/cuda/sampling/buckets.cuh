@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/sampling/team.cuh"
+#include "kernels/cuda/sampling/sums.cuh"
 
 namespace mneme::cuda::sampling {
 

@@ -1,4 +1,4 @@
-// Draws the tokens of a batch in one launch: every row has a team of blocks (sampling/team.cuh),
+// Draws the tokens of a batch in one launch: every row has a team of blocks (common/team.cuh),
 // which adjusts logits where lists say so, looks for the largest, and, if there is a distribution
 // to draw from, cuts it and draws by selection (sampling/select.cuh). Parameters go up by one copy
 // or, if they are few, as arguments of the launch; results are written to pinned host memory, where
@@ -15,7 +15,7 @@
 #include "kernels/cuda/sampling/draws.h"
 #include "kernels/cuda/sampling/next_inputs.cuh"
 #include "kernels/cuda/sampling/select.cuh"
-#include "kernels/cuda/sampling/team.cuh"
+#include "kernels/cuda/sampling/sums.cuh"
 
 namespace mneme::cuda::sampling {
 namespace {

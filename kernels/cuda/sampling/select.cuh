@@ -12,7 +12,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/sampling/buckets.cuh"
-#include "kernels/cuda/sampling/team.cuh"
+#include "kernels/cuda/sampling/sums.cuh"
 
 namespace mneme::cuda::sampling {
 

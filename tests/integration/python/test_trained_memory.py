@@ -103,7 +103,7 @@ def test_a_memory_that_diverges_fails_its_request_alone(served):
     body = {"prompt": [20] + 12 * [POISON], "max_tokens": 4, "session_id": "worse"}
     status, _, text = ask(f"http://127.0.0.1:{server.http_port}", "/v1/completions", body=body)
     assert status == 500, text
-    assert b"MEMORY_DIVERGED" in text
+    assert json.loads(text)["error"]["code"] == "memory_diverged"
     assert b"diverged at position" in text
     assert [i for event in events for i in getattr(event, "token_ids", ())] == list(alone.token_ids)
     assert harmless(client).token_ids == alone.token_ids

@@ -1,62 +1,17 @@
-// What the sampling kernel is built on: the blocks that share a row, sums that do not depend on how
-// a row is shared, and the row's values.
+// What the sampling kernel is built on: sums that do not depend on how a row is shared, and the
+// row's values.
 #pragma once
-
-#include <cooperative_groups.h>
 
 #include <cstdint>
 
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/team.cuh"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda::sampling {
 
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kMaxTeam = 8;  // what every GPU with clusters allows
-
-// The blocks of one row: a thread block cluster where there are such, else one block. All of them
-// take the same branches, and see each other's shared memory.
-class Team {
- public:
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  __device__ Team()
-      : rank_(cooperative_groups::this_cluster().block_rank()),
-        size_(cooperative_groups::this_cluster().num_blocks()) {}
-  __device__ void Sync() const {
-    if (size_ == 1) {
-      __syncthreads();
-    } else {
-      cooperative_groups::this_cluster().sync();
-    }
-  }
-  // What `mine`, in shared memory, is in block `rank`.
-  template <typename T>
-  __device__ T* Of(int rank, T* mine) const {
-    return size_ == 1 ? mine : cooperative_groups::this_cluster().map_shared_rank(mine, rank);
-  }
-#else
-  __device__ Team() : rank_(0), size_(1) {}
-  __device__ void Sync() const { __syncthreads(); }
-  template <typename T>
-  __device__ T* Of(int, T* mine) const {
-    return mine;
-  }
-#endif
-  // visit(what `mine` is in a block) for all blocks, unrolled so that loads are issued together.
-  template <typename T, typename Visit>
-  __device__ void ForEach(T* mine, Visit visit) const {
-#pragma unroll
-    for (int rank = 0; rank < kMaxTeam; ++rank) {
-      if (rank < size_) visit(Of(rank, mine));
-    }
-  }
-  __device__ int rank() const { return rank_; }
-  __device__ int size() const { return size_; }
-
- private:
-  const int rank_, size_;
-};
 
 // Probabilities relative to the largest, in units of 2^-63, and their sums. Being integers, sums
 // are exact: the same for any order of additions, so for any number of blocks and any batch. A

@@ -1,0 +1,192 @@
+// Which memories are taken, and how they are divided.
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/common/alignment.h"
+#include "kernels/cuda/neural_memory/resident/head.cuh"
+#include "kernels/cuda/neural_memory/resident/resident.h"
+
+namespace mneme::cuda::neural_memory::resident {
+namespace {
+
+using Read = NeuralMemoryArgs::Read;
+
+// Blocks that fit a multiprocessor, as registers go, and what each may have of its shared memory.
+constexpr int kBlocksAtOnce = 2;
+constexpr int64_t kMostShared = 112 * 1024;
+
+// What blocks divide: hidden units, or outputs.
+int Divided(const MemoryNetwork& network, int dim) {
+  return network.depth > 1 ? network.hidden : dim;
+}
+
+// A copy of A that is not W.
+bool HasAnchors(const NeuralMemoryArgs& args) { return args.anchor_period != args.step; }
+
+// A pair a token, at most one order of momentum, and no option of a step.
+bool IsPlain(const NeuralMemoryArgs& args) {
+  const MemoryNetwork& network = args.network;
+  // Reading ahead is what memories with biases do, and those with static gains.
+  const bool ahead = args.read == Read::kAhead;
+  if (args.read != Read::kRunning && !ahead) return false;
+  if (ahead ? network.trains_gain || args.anchor_period != args.step : network.biases) return false;
+  if (!args.trains() || args.keys != 1 || args.orders() > 1 || args.frozen_period != 0 ||
+      args.max_grad_norm != 0 || args.spectral_norm || args.before.at[0].base != nullptr ||
+      network.depth > 2 || args.q.shape[2] % 4 != 0) {
+    return false;
+  }
+  for (const TensorView* option :
+       {&args.momentum_mix, &args.tensor_rates, &args.residual_mix, &args.transition}) {
+    if (!option->empty()) return false;
+  }
+  for (int t = 0; t < network.depth; ++t) {
+    if (!AreAligned(args.weights.at[t], args.momenta.at[t], args.anchors.at[t],
+                    args.gradients.at[t], args.initial_weights.at[t], args.initial_momenta.at[t],
+                    args.initial_anchors.at[t], args.initial_gradients.at[t],
+                    args.initial_anchor.at[t])) {
+      return false;
+    }
+  }
+  return AreAligned(args.q, args.k, args.v, args.pending.k, args.pending.v, args.initial_pending.k,
+                    args.initial_pending.v);
+}
+
+void Set(const MemoryCopy& copy, const MemoryInitial& initial, const MemoryInitial& otherwise,
+         int tensors, Copy& to) {
+  for (int t = 0; t < tensors; ++t) {
+    to.views[t] = copy.at[t];
+    const TensorView& start = initial.at[t].empty() ? otherwise.at[t] : initial.at[t];
+    to.initial[t] = start.as<const float>();
+  }
+}
+
+// For at most `tokens` at once. The more heads there are, the fewer blocks each has: `blocks` of
+// them, unless 0.
+Plan MakePlan(const Device& device, const NeuralMemoryArgs& args, int tokens, int blocks) {
+  const MemoryNetwork& network = args.network;
+  const int dim = static_cast<int>(args.q.shape[2]), divided = Divided(network, dim);
+  Plan plan;
+  if (!IsPlain(args) || std::max(divided, dim) > 4 * kThreads) return plan;
+  const auto room =
+      std::min(kMostShared, static_cast<int64_t>(device.properties().sharedMemPerBlockOptin));
+  const int64_t units = args.segments.count * args.q.shape[1];
+  for (int team = 1; team <= kMaxTeam && divided % (4 * team) == 0; team *= 2) {
+    if (team > 1 && !HasHopperCode(device)) break;
+    // More blocks than fit the device at once would only wait; and rows of W_1 come in pieces, of
+    // whole sectors unless there is no choice.
+    const bool fit = units * team <= kBlocksAtOnce * device.multiprocessors();
+    if (plan.blocks != 0 && (!fit || divided / team % 8 != 0)) break;
+    if (blocks != 0 && team != blocks) continue;
+    for (int most = tokens; most >= std::min(tokens, 2); most /= 2) {
+      const Division division(network, dim, team, HasAnchors(args), most);
+      const int64_t shared = int64_t{4} * division.floats;
+      if (division.held() > kMostHeld || shared > room) continue;
+      plan = {.blocks = team, .held = division.held(), .tokens = most, .shared_bytes = shared};
+      break;
+    }
+  }
+  return plan;
+}
+
+Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
+  const int dim = static_cast<int>(args.q.shape[2]);
+  const bool has_anchors = HasAnchors(args);
+  Params p = {.network = args.network,
+              .q = args.q.as<const float>(),
+              .k = args.k.as<const float>(),
+              .v = args.v.as<const float>(),
+              .rate = args.rate.as<const float>(),
+              .momentum = args.momentum.as<const float>(),
+              .keep = args.keep.as<const float>(),
+              .step_scale = args.step_scale.as<const float>(),
+              .gain = args.gain.as<const float>(),
+              .shift = args.shift.as<const float>(),
+              .positions = args.positions.as<const int64_t>(),
+              .segments = ArraysOf(args.segments),
+              .out = args.out.as<float>(),
+              .loss = args.loss.as<float>(),
+              .first_position = args.first_position,
+              .anchor_period = args.anchor_period,
+              .rate_scale = static_cast<float>(args.rate_scale),
+              .heads = static_cast<int>(args.q.shape[1]),
+              .dim = dim,
+              .blocks = plan.blocks,
+              .step = static_cast<int>(args.step),
+              .divided = Divided(args.network, dim),
+              .division = Division(args.network, dim, plan.blocks, has_anchors, plan.tokens),
+              .has_anchors = has_anchors,
+              .writes_anchors = args.stores_anchor(),
+              .weights = {},
+              .momenta = {},
+              .anchors = {},
+              .pending_k = args.pending.k,
+              .pending_v = args.pending.v,
+              .pending_rate = args.pending.rate,
+              .initial_k = args.initial_pending.k.as<const float>(),
+              .initial_v = args.initial_pending.v.as<const float>(),
+              .initial_rate = args.initial_pending.rate.as<const float>()};
+  const int tensors = args.network.tensors();
+  Set(args.weights, args.initial_weights, {}, tensors, p.weights);
+  const bool ahead = args.read == Read::kAhead;
+  Set(ahead ? args.gradients : args.momenta, ahead ? args.initial_gradients : args.initial_momenta,
+      {}, tensors, p.momenta);
+  if (args.stores_anchor()) {
+    Set(args.anchors, args.initial_anchors, args.initial_weights, tensors, p.anchors);
+  } else {
+    Set({}, args.initial_anchor, {}, tensors, p.anchors);
+  }
+  return p;
+}
+
+}  // namespace
+
+Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_anchors, int tokens)
+    : at(), tokens(tokens), floats(0) {
+  const auto take = [this](int n) {
+    const int taken = floats;
+    floats += (n + 3) / 4 * 4;
+    return taken;
+  };
+  const int divided = Divided(network, dim), inner = divided / blocks;
+  parts[0] = Part(dim, inner, divided, inner);
+  if (network.depth > 1) parts[1] = Part(inner, dim, dim, inner * dim);
+  for (int l = 0; l < network.depth; ++l) {
+    at.weights[l] = take(dim * inner);
+    at.anchors[l] = has_anchors ? take(dim * inner) : at.weights[l];
+  }
+  at.partial = take((tokens > 1 ? 2 : 1) * 4 * kThreads);
+  for (int& outputs : at.outputs) outputs = take((network.depth > 1 ? blocks : 1) * tokens * dim);
+  at.vectors = take(3 * std::max(tokens, 2) * dim);
+  at.rates = take(3 * tokens);
+  for (int* const units : {&at.z, &at.z_of_q, &at.delta_1}) *units = take(tokens * inner);
+  at.error = take(tokens * dim);
+  for (int* const vector :
+       {&at.n, &at.n_of_q, &at.gain, &at.gain_momenta, &at.anchor_gain, &at.shift}) {
+    *vector = take(dim);
+  }
+  if (!has_anchors) at.anchor_gain = at.gain;
+  for (int l = 0; network.biases && l < network.depth; ++l) {
+    at.biases[l] = take(parts[l].columns);
+    at.bias_sums[l] = take(parts[l].columns);
+  }
+}
+
+bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks) {
+  // Without an anchor each token's gradient is at what the one before it left.
+  const bool one = args.step == 1 && !HasAnchors(args);
+  const Plan plan = MakePlan(device, args, one ? 1 : kMostTokens, blocks);
+  if (plan.blocks == 0) return false;
+  const Params p = MakeParams(args, plan);
+  if (args.read == Read::kAhead) {
+    LaunchReadAhead(device, plan, p);
+  } else if (one) {
+    LaunchOneTokenSteps(device, plan, p);
+  } else if (args.step == 1) {
+    LaunchAnchoredSteps(device, plan, p);
+  } else {
+    LaunchSeveralTokenSteps(device, plan, p);
+  }
+  return true;
+}
+
+}  // namespace mneme::cuda::neural_memory::resident

@@ -1,0 +1,13 @@
+// Memories of one or two products whose W and S stay on chip while tokens go through them.
+#pragma once
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::neural_memory::resident {
+
+// False: the operation is not one that these kernels take, and nothing was done. A cluster of
+// `blocks` has a head of a segment; 0: the fewer, the more heads and segments there are.
+bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks = 0);
+
+}  // namespace mneme::cuda::neural_memory::resident

@@ -1,0 +1,59 @@
+// What concerns the graph of engrams, for backends whose memory the host reads: one session at a
+// time, as kernels/ops/engrams.h says it. Number is float, or double in the reference.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/ops/engrams.h"
+
+namespace mneme {
+
+// One session's store.
+template <typename Number>
+class Engrams {
+ public:
+  Engrams(const EngramStore& store, int slot) : store_(store), slot_(slot) {}
+
+  int capacity() const { return store_.capacity; }
+  EngramType type(int i) const {
+    return static_cast<EngramType>(store_.types.as<uint8_t>(slot_, 0)[i]);
+  }
+  void set_type(int i, EngramType type) const {
+    store_.types.as<uint8_t>(slot_, 0)[i] = static_cast<uint8_t>(type);
+  }
+  Number* vector(int i) const { return store_.vectors.as<Number>(slot_, i); }
+  Number& lifespan(int i) const { return store_.lifespans.as<Number>(slot_, 0)[i]; }
+  uint32_t& birth(int i) const { return store_.births.as<uint32_t>(slot_, 0)[i]; }
+  uint16_t* counts(int i) const { return store_.counts.as<uint16_t>(slot_, i); }
+  int32_t* recalled() const { return store_.recalled.as<int32_t>(slot_, 0); }
+  int32_t& fact(EngramFact fact) const { return store_.facts.as<int32_t>(slot_, 0)[fact]; }
+  // Slots, oldest first.
+  std::vector<int> OfType(EngramType type) const;
+
+ private:
+  const EngramStore& store_;
+  int slot_;
+};
+
+// The score of a vector, from its squared distances to the working engrams; of kNegSquare from that
+// to their mean, and the mean of their own squared distances to it.
+double ExpMeanScore(std::span<const double> distances);
+double NegSquareScore(double distance_to_mean, double spread);
+
+void FindCrossingsOnHost(const FindCrossingsArgs& args);
+template <typename Number>
+void CommitEngramsOnHost(const CommitEngramsArgs& args);
+template <typename Number>
+void ReadEncoderOnHost(const ReadEncoderArgs& args);
+template <typename Number>
+void WriteEngramsOnHost(const WriteEngramsArgs& args);
+template <typename Number>
+void RetrieveEngramsOnHost(const RetrieveEngramsArgs& args);
+template <typename Number>
+void GatherEngramsOnHost(const GatherEngramsArgs& args);
+template <typename Number>
+void StoreEngramContextOnHost(const StoreEngramContextArgs& args);
+
+}  // namespace mneme

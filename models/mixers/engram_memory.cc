@@ -1,0 +1,192 @@
+#include "models/mixers/engram_memory.h"
+
+#include <algorithm>
+#include <span>
+#include <vector>
+
+#include "base/status_macros.h"
+
+namespace mneme {
+namespace {
+
+// Sessions whose boundaries are worked on together: what bounds their workspace.
+constexpr int kCrossingsAtOnce = 8;
+// The feed-forward network of the encoder, whatever that of the layers is.
+constexpr int kExpansion = 4;
+
+// queries [count, dim] times weight [dim, dim].
+std::vector<float> Fold(std::span<const float> queries, std::span<const float> weight,
+                        int64_t dim) {
+  std::vector<float> folded(queries.size());
+  std::vector<double> sums(static_cast<size_t>(dim));
+  for (size_t row = 0; row < queries.size(); row += static_cast<size_t>(dim)) {
+    std::fill(sums.begin(), sums.end(), 0.0);
+    for (int64_t j = 0; j < dim; ++j) {
+      const double q = queries[row + static_cast<size_t>(j)];
+      const float* from = weight.data() + j * dim;
+      for (int64_t i = 0; i < dim; ++i) sums[static_cast<size_t>(i)] += q * from[i];
+    }
+    std::transform(sums.begin(), sums.end(), folded.begin() + static_cast<int64_t>(row),
+                   [](double sum) { return static_cast<float>(sum); });
+  }
+  return folded;
+}
+
+}  // namespace
+
+void AttendedEngrams::Project(Kernels& kernels, const Projection& projection, const TensorView& x,
+                              const TensorView& offsets, const TensorView& y) {
+  const LinearArgs product = {.x = x,
+                              .weights = projection.weights,
+                              .group_offsets = offsets,
+                              .y = y,
+                              .bias = projection.bias};
+  kernels.Linear({&product, 1});
+}
+
+absl::StatusOr<EngramMemory> EngramMemory::Make(const LayerBuilder& builder,
+                                                const EngramConfig& config) {
+  EngramMemory memory;
+  memory.config_ = config;
+  memory.model_dim_ = builder.model_dim;
+  if (config.encodes) MNEME_RETURN_IF_ERROR(memory.TakeEncoder(builder));
+  memory.AddFields(builder);
+  return memory;
+}
+
+absl::Status EngramMemory::TakeEncoder(const LayerBuilder& builder) {
+  mneme::Weights& weights = builder.weights();
+  const int dim = builder.model_dim, working = config_.rules.working;
+  MNEME_ASSIGN_OR_RETURN(const std::vector<float> queries,
+                         weights.Values(builder.Weight("abs.query_embeddings"), {1, working, dim},
+                                        WeightInit::kNormal));
+  MNEME_ASSIGN_OR_RETURN(
+      const std::vector<float> keys,
+      weights.Values(builder.Weight("abs.key_transform.weight"), {dim, dim}, WeightInit::kNormal));
+  MNEME_RETURN_IF_ERROR(
+      weights.Values(builder.Weight("abs.key_transform.bias"), {dim}, WeightInit::kZeros).status());
+  MNEME_ASSIGN_OR_RETURN(queries_, weights.Constant(Fold(queries, keys, dim)));
+  queries_.shape = {working, dim};
+  const int inner = kExpansion * dim;
+  MNEME_ASSIGN_OR_RETURN(value_,
+                         TakeProjection(builder, "abs.value_transform", dim, dim, Bias::kAdded));
+  MNEME_ASSIGN_OR_RETURN(expand_,
+                         TakeProjection(builder, "abs.feedforward", inner, dim, Bias::kAdded));
+  MNEME_ASSIGN_OR_RETURN(contract_,
+                         TakeProjection(builder, "abs.output", dim, inner, Bias::kAdded));
+  return absl::OkStatus();
+}
+
+void EngramMemory::AddFields(const LayerBuilder& builder) {
+  const DType number = builder.network.state_format.memory_dtype;
+  const EngramRules& rules = config_.rules;
+  const int64_t capacity = config_.capacity, dim = builder.model_dim;
+  StateLayout& layout = builder.network.state;
+  types_ = layout.Add({.name = "engrams.types", .dtype = DType::kU8, .shape = {capacity}});
+  const auto of_slots = [&](const char* name, DType dtype, Shape shape) {
+    return layout.Add({.name = name,
+                       .dtype = dtype,
+                       .shape = shape,
+                       .guard = StateGuard::kFlags,
+                       .flags = types_.index});
+  };
+  vectors_ = of_slots("engrams.vectors", number, {capacity, dim});
+  lifespans_ = of_slots("engrams.lifespans", number, {capacity});
+  births_ = of_slots("engrams.births", DType::kI32, {capacity});
+  counts_ = of_slots("engrams.counts", DType::kU16, {capacity, capacity});
+  recalled_ = layout.Add(
+      {.name = "engrams.recalled", .dtype = DType::kI32, .shape = {1, rules.recalled()}});
+  facts_ = layout.Add({.name = "engrams.facts", .dtype = DType::kI32, .shape = {1, kEngramFacts}});
+  weights_ = layout.Add({.name = "engrams.weights",
+                         .dtype = number,
+                         .shape = {config_.layers, config_.heads, rules.recalled()}});
+  const auto of_encoder = [&](const char* name, Shape shape) {
+    return layout.Add({.name = name, .dtype = number, .shape = shape, .guard = StateGuard::kFed});
+  };
+  if (config_.encodes) {
+    largest_ = of_encoder("encoder.largest", {1, rules.working});
+    total_ = of_encoder("encoder.total", {1, rules.working});
+  }
+  sums_ = of_encoder("encoder.sums", {1, rules.working, dim});
+}
+
+EngramStore EngramMemory::Store(const ForwardContext& ctx) const {
+  return {.capacity = config_.capacity,
+          .dim = model_dim_,
+          .types = ctx.State(types_),
+          .vectors = ctx.State(vectors_),
+          .lifespans = ctx.State(lifespans_),
+          .births = ctx.State(births_),
+          .counts = ctx.State(counts_),
+          .recalled = ctx.State(recalled_),
+          .facts = ctx.State(facts_)};
+}
+
+void EngramMemory::Cross(ForwardContext& ctx,
+                         absl::FunctionRef<void(const AttendedEngrams&)> project) const {
+  EngramKernels& kernels = *ctx.kernels().engrams();
+  const EngramRules& rules = config_.rules;
+  const EngramStore store = Store(ctx);
+  const StateView total = config_.encodes ? ctx.State(total_) : StateView{};
+  const int most = std::min(kCrossingsAtOnce, ctx.batch.rows);
+  for (int first = 0; first < ctx.batch.rows; first += most) {
+    const Workspace::Scope scope(ctx.workspace);
+    const Crossings crossings = {ctx.TempIndices({most}), ctx.TempIndices({most})};
+    const TensorView entries = ctx.TempIndices({2}), attended = ctx.TempIndices({2});
+    kernels.FindCrossings({.row_offsets = ctx.batch.row_offsets,
+                           .slots = ctx.batch.slots,
+                           .positions = ctx.batch.positions,
+                           .segment = config_.segment,
+                           .first_row = first,
+                           .working = rules.working,
+                           .attended = rules.attended(),
+                           .crossings = crossings,
+                           .working_entries = entries,
+                           .attended_entries = attended});
+    kernels.CommitEngrams({.rules = rules,
+                           .store = store,
+                           .crossings = crossings,
+                           .segment = config_.segment,
+                           .layers = config_.layers,
+                           .heads = config_.heads,
+                           .sums = ctx.State(weights_)});
+    const int64_t rows = int64_t{most} * rules.working;
+    const TensorView working = ctx.Temp({rows, model_dim_});
+    kernels.ReadEncoder({.crossings = crossings,
+                         .working = rules.working,
+                         .total = total,
+                         .sums = ctx.State(sums_),
+                         .x = working});
+    if (config_.encodes) {
+      const TensorView value = ctx.Temp({rows, model_dim_});
+      const TensorView inner = ctx.Temp({rows, expand_.out()});
+      AttendedEngrams::Project(ctx.kernels(), value_, working, entries, value);
+      AttendedEngrams::Project(ctx.kernels(), expand_, value, entries, inner);
+      AttendedEngrams::Project(ctx.kernels(), contract_, inner, entries, working);
+    }
+    kernels.WriteEngrams({.rules = rules, .store = store, .crossings = crossings, .x = working});
+    const TensorView scores = ctx.Temp({most, config_.capacity + 1});
+    kernels.ScoreEngrams(
+        {.rules = rules, .store = store, .crossings = crossings, .scores = scores});
+    kernels.RetrieveEngrams(
+        {.rules = rules, .store = store, .crossings = crossings, .scores = scores});
+    const TensorView x = ctx.Temp({int64_t{most} * rules.attended(), model_dim_});
+    kernels.GatherEngrams({.rules = rules, .store = store, .crossings = crossings, .x = x});
+    project({.crossings = crossings, .x = x, .offsets = attended});
+  }
+}
+
+void EngramMemory::Encode(ForwardContext& ctx, const TensorView& h) const {
+  ctx.kernels().engrams()->EncodeTokens(
+      {.h = h,
+       .queries = queries_,
+       .row_offsets = ctx.batch.row_offsets,
+       .slots = ctx.batch.slots,
+       .positions = ctx.batch.positions,
+       .segment = config_.segment,
+       .largest = config_.encodes ? ctx.State(largest_) : StateView{},
+       .total = config_.encodes ? ctx.State(total_) : StateView{},
+       .sums = ctx.State(sums_)});
+}
+
+}  // namespace mneme

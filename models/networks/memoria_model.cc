@@ -1,0 +1,252 @@
+// A segment's engrams follow from the segment before it. So steps that feed more than a token a row
+// are cut: each round takes the tokens of every row's next segment through the whole network.
+#include "models/networks/memoria_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/feed_forward.h"
+#include "models/gpt2_tensors.h"
+#include "models/mixers/memory_attention.h"
+#include "models/sequence_mixer.h"
+
+namespace mneme {
+namespace {
+
+// Counts of every pair are kept of no more engrams than these.
+constexpr int kMostEngrams = 2048;
+constexpr int kCapacityUnit = 64;
+
+// Of n engrams, as many as a store of whole units has.
+int RoundedCapacity(double n) {
+  return static_cast<int>(std::ceil(n / kCapacityUnit)) * kCapacityUnit;
+}
+
+// The mean number of engrams is W L0 + alpha R, R at most Rs + Rl + 1, less what lifespans grow by:
+// the last term with a quarter more, and room for the new ones before any dies.
+int LikelyCapacity(const EngramRules& rules) {
+  const double gains = std::ceil(1.25 * rules.lifespan_scale * (rules.recalled() + 1));
+  const double engrams =
+      std::ceil(static_cast<double>(rules.working) * rules.lifespan) + gains + rules.working;
+  constexpr double kFarTooMany = 1 << 24;
+  return std::max(RoundedCapacity(std::min(engrams, kFarTooMany)),
+                  RoundedCapacity(rules.least_capacity()));
+}
+
+absl::StatusOr<int> CapacityOf(const NetworkBuilder& builder, const EngramRules& rules) {
+  const int asked = builder.engram_capacity;
+  const int capacity = asked > 0 ? asked : LikelyCapacity(rules);
+  if (capacity > kMostEngrams) {
+    return absl::UnimplementedError(
+        absl::StrCat("room for ", capacity, " engrams in a session (--engram-capacity",
+                     asked > 0 ? "" : ", which follows from the model where it is not given",
+                     "): counts are kept of at most ", kMostEngrams));
+  }
+  if (capacity < rules.least_capacity()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "room for ", capacity, " engrams in a session (--engram-capacity): expected at least ",
+        rules.least_capacity(),
+        ", those of two segments (memoria_num_memories) and the short-term ones "
+        "(memoria_stm_capacity)"));
+  }
+  return capacity;
+}
+
+struct MemoriaLayer {
+  Norm attention_norm, working_norm, recalled_norm, mlp_norm;
+  std::unique_ptr<SequenceMixer> attention;
+  MemoryAttention memory_attention;
+  std::unique_ptr<FeedForward> mlp;
+};
+
+class MemoriaModel final : public Network {
+ public:
+  static absl::StatusOr<std::unique_ptr<Network>> Make(const NetworkBuilder& builder,
+                                                       const MemoriaModelParts& parts) {
+    if (!builder.has_engrams) {
+      return absl::UnimplementedError(
+          absl::StrCat("model_type \"gpt2_with_memoria\" on the device ", builder.device,
+                       ", which has no operations on engrams; expected cpu"));
+    }
+    auto network = std::make_unique<MemoriaModel>();
+    MNEME_RETURN_IF_ERROR(network->Take(builder, parts));
+    return network;
+  }
+
+  const NetworkInfo& info() const override { return info_; }
+  absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
+  void Settle(ForwardContext&, const TensorView&) const override {}
+
+  absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&,
+                       LayerObserver*) const override {
+    for (const MemoriaLayer& layer : layers_) {
+      MNEME_RETURN_IF_ERROR(layer.attention->Prepare(backend));
+    }
+    return absl::OkStatus();
+  }
+
+  void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
+               const TensorView& logits) const override {
+    const Workspace::Scope scope(ctx.workspace);
+    Kernels& kernels = ctx.kernels();
+    const Shape shape{ctx.batch.tokens, info_.model_dim};
+    const TensorView hidden = ctx.Temp(shape), last = ctx.Temp(shape);
+    kernels.Embedding({.ids = ctx.batch.token_ids, .table = embeddings_, .y = hidden});
+    const int longest = ctx.batch.longest_row > 0 ? ctx.batch.longest_row : ctx.batch.tokens;
+    if (longest <= 1) {
+      Round(ctx, hidden, last);
+    } else {
+      ForwardInRounds(ctx, longest, hidden, last);
+    }
+    const int64_t rows = logit_tokens.shape[0];
+    if (rows == 0) return;
+    const TensorView wanted = ctx.Temp({rows, info_.model_dim});
+    kernels.GatherRows({.x = last, .indices = logit_tokens, .y = wanted});
+    const LinearArgs products[] = {{.x = wanted, .weights = {&head_, 1}, .y = logits}};
+    kernels.Linear(products);
+  }
+
+ private:
+  absl::Status Take(const NetworkBuilder& builder, const MemoriaModelParts& parts) {
+    const LanguageModelParts& model = parts.model;
+    Weights& weights = builder.weights;
+    const int model_dim = model.info.model_dim;
+    info_ = model.info;
+    EngramConfig engrams = parts.engrams;
+    MNEME_ASSIGN_OR_RETURN(engrams.capacity, CapacityOf(builder, engrams.rules));
+    info_.engrams = engrams.capacity;
+    segment_ = engrams.segment;
+    MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));
+    MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(model.positions, parts.positions, model_dim));
+    LayerBuilder layer{.network = builder,
+                       .vocab = info_.vocab,
+                       .model_dim = model_dim,
+                       .norm_eps = model.norm_eps,
+                       .prefix = "transformer."};
+    MNEME_ASSIGN_OR_RETURN(memory_, EngramMemory::Make(layer, engrams));
+    for (int i = 0; i < info_.layers; ++i) {
+      layer.layer = i;
+      layer.prefix = absl::StrCat(model.layer_prefix, i, ".");
+      MNEME_RETURN_IF_ERROR(TakeLayer(layer, parts, engrams));
+    }
+    MNEME_ASSIGN_OR_RETURN(norm_, TakeNorm(weights, "", model.norm, model_dim, model.norm_eps));
+    MNEME_ASSIGN_OR_RETURN(head_, TakeHead(builder, model));
+    MNEME_ASSIGN_OR_RETURN(
+        ones_, weights.Constant(std::vector<float>(static_cast<size_t>(model_dim), 1.0f)));
+    return absl::OkStatus();
+  }
+
+  absl::Status TakeLayer(const LayerBuilder& builder, const MemoriaModelParts& parts,
+                         const EngramConfig& engrams) {
+    MemoriaLayer layer;
+    for (const auto& [norm, name] :
+         {std::pair(&layer.attention_norm, "ln_1"),
+          std::pair(&layer.working_norm, "ln_working_memory_attn"),
+          std::pair(&layer.recalled_norm, "ln_memory_attn"), std::pair(&layer.mlp_norm, "ln_2")}) {
+      MNEME_ASSIGN_OR_RETURN(*norm, TakeNorm(builder.weights(), builder.prefix, LayerNormOf(name),
+                                             builder.model_dim, builder.norm_eps));
+    }
+    IgnoreMasks(builder, {"attn", "memory_attention"});
+    MNEME_ASSIGN_OR_RETURN(layer.attention, MakeAttention(builder, parts.attention));
+    MNEME_ASSIGN_OR_RETURN(layer.memory_attention, MemoryAttention::Make(builder, engrams));
+    MNEME_ASSIGN_OR_RETURN(layer.mlp, MakeMlp(builder, parts.mlp));
+    layers_.push_back(std::move(layer));
+    return absl::OkStatus();
+  }
+
+  // The step of `ctx`, of whose rows none has tokens of two segments. hidden: embeddings of its
+  // tokens, which are used up; last: LayerNorm(h; ln_f).
+  void Round(ForwardContext& step, const TensorView& hidden, const TensorView& last) const {
+    const Workspace::Scope scope(step.workspace);
+    ForwardContext ctx = step;
+    ctx.row_index = IndexRows(ctx);
+    memory_.Cross(ctx, [&](const AttendedEngrams& engrams) {
+      for (const MemoriaLayer& layer : layers_) layer.memory_attention.Begin(ctx, engrams);
+    });
+    ctx.kernels().AddPositions({.positions = ctx.row_index.token_positions,
+                                .period = segment_,
+                                .table = positions_,
+                                .y = hidden});
+    for (const MemoriaLayer& layer : layers_) {
+      layer.attention->Forward(ctx, layer.attention_norm, hidden);
+      layer.memory_attention.Forward(ctx, memory_, MemoryAttention::Engrams::kWorking,
+                                     layer.working_norm, hidden);
+      layer.memory_attention.Forward(ctx, memory_, MemoryAttention::Engrams::kRecalled,
+                                     layer.recalled_norm, hidden);
+      layer.mlp->Forward(ctx, layer.mlp_norm, hidden);
+    }
+    ApplyNorm(ctx.kernels(), norm_, hidden, last);
+    memory_.Encode(ctx, last);
+  }
+
+  void ForwardInRounds(ForwardContext& ctx, int longest, const TensorView& embedded,
+                       const TensorView& last) const {
+    Kernels& kernels = ctx.kernels();
+    const int tokens = ctx.batch.tokens, rows = ctx.batch.rows;
+    const int64_t dim = info_.model_dim;
+    // A row may begin in the last position of a segment.
+    const int rounds = (longest - 1 + segment_ - 1) / segment_ + 1;
+    const auto room = static_cast<int>(std::min<int64_t>(tokens, int64_t{rows} * segment_));
+    // Tokens of other rounds find the row behind the round's own: zeros.
+    const TensorView found = ctx.Temp({room + 1, dim});
+    TensorView answer = found;
+    answer.shape.dims[0] = room;
+    const int64_t bytes = found.bytes() / (room + 1);
+    ctx.backend.Zero(found.as<std::byte>() + room * bytes, bytes);
+    ctx.backend.Zero(last.data, last.bytes());
+    const TensorView places = ctx.TempIndices({tokens}), gathered = ctx.Temp(last.shape);
+    for (int round = 0; round < rounds; ++round) {
+      const Workspace::Scope of_round(ctx.workspace);
+      const TensorView part_tokens = ctx.TempIndices({room});
+      const StepBatch part = {.tokens = room,
+                              .rows = rows + 1,
+                              .longest_row = std::min(longest, segment_),
+                              .row_offsets = ctx.TempIndices({rows + 2}),
+                              .slots = ctx.TempIndices({rows + 1}),
+                              .positions = ctx.workspace.Temp(DType::kI64, {rows + 1})};
+      kernels.CutRows({.row_offsets = ctx.batch.row_offsets,
+                       .slots = ctx.batch.slots,
+                       .positions = ctx.batch.positions,
+                       .segment = segment_,
+                       .round = round,
+                       .part_offsets = part.row_offsets,
+                       .part_slots = part.slots,
+                       .part_positions = part.positions,
+                       .part_tokens = part_tokens,
+                       .places = places});
+      ForwardContext inner{.backend = ctx.backend,
+                           .workspace = ctx.workspace,
+                           .batch = part,
+                           .slabs = ctx.slabs,
+                           .contexts = ctx.contexts};
+      const TensorView hidden = ctx.Temp({room, dim});
+      kernels.GatherRows({.x = embedded, .indices = part_tokens, .y = hidden});
+      Round(inner, hidden, answer);
+      kernels.GatherRows({.x = found, .indices = places, .y = gathered});
+      kernels.AddScaled({.x = gathered, .scale = ones_, .y = last});
+    }
+  }
+
+  NetworkInfo info_;
+  int segment_ = 1;
+  TensorView embeddings_;  // [vocab, model_dim] as stored
+  TensorView positions_;   // [positions, model_dim] as stored
+  EngramMemory memory_;
+  std::vector<MemoriaLayer> layers_;
+  Norm norm_;
+  PackedMatrix head_;  // [vocab, model_dim]
+  TensorView ones_;    // [model_dim] f32
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Network>> MakeMemoriaModel(const NetworkBuilder& builder,
+                                                          const MemoriaModelParts& parts) {
+  return MemoriaModel::Make(builder, parts);
+}
+
+}  // namespace mneme

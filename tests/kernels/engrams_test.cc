@@ -1,0 +1,581 @@
+// Commit, encode and retrieve: worked examples, and random sessions beside PlainEngrams.
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/kernels/plain_engrams.h"
+#include "tests/support/backends.h"
+#include "tests/support/random_values.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+using Vectors = std::vector<std::vector<double>>;
+
+// A store of one session in the host's memory, which the backends of this test read.
+class Session {
+ public:
+  Session(Backend& backend, const EngramRules& rules, int capacity, int dim)
+      : bench_(backend), rules_(rules), number_(backend.activation_dtype()) {
+    const auto field = [&](DType dtype, int64_t memories, int64_t elements) {
+      memory_.push_back(std::make_unique<std::vector<std::byte>>(
+          static_cast<size_t>(memories * elements * SizeOf(dtype))));
+      return StateView{
+          .base = memory_.back()->data(), .memory_bytes = elements * SizeOf(dtype), .dtype = dtype};
+    };
+    store_ = {.capacity = capacity,
+              .dim = dim,
+              .types = field(DType::kU8, 1, capacity),
+              .vectors = field(number_, capacity, dim),
+              .lifespans = field(number_, 1, capacity),
+              .births = field(DType::kI32, 1, capacity),
+              .counts = field(DType::kU16, capacity, capacity),
+              .recalled = field(DType::kI32, 1, rules.recalled()),
+              .facts = field(DType::kI32, 1, kEngramFacts)};
+    sums_ = field(number_, 1, rules.recalled());
+    // What free slots hold means nothing.
+    for (const StateView& view : {store_.vectors, store_.lifespans, store_.births, store_.counts}) {
+      for (const auto& bytes : memory_) {
+        if (bytes->data() == view.base) std::fill(bytes->begin(), bytes->end(), std::byte{0xa5});
+      }
+    }
+  }
+
+  // One head of one layer, and segments of one token: w_i = sums_i.
+  void Commit(int segment, const std::vector<double>& weights = {}) {
+    for (size_t i = 0; i < weights.size(); ++i) Set(sums_, 0, static_cast<int>(i), weights[i]);
+    kernels().CommitEngrams(
+        {.rules = rules_, .store = store_, .crossings = CrossingsTo(segment), .sums = sums_});
+  }
+  void Write(int segment, const Vectors& x) {
+    std::vector<double> values;
+    for (const auto& vector : x) {
+      for (const double value : vector) values.push_back(static_cast<float>(value));
+    }
+    kernels().WriteEngrams({.rules = rules_,
+                            .store = store_,
+                            .crossings = CrossingsTo(segment),
+                            .x = bench_.Activations(values, {rules_.working, store_.dim})});
+  }
+  void Retrieve(int segment) {
+    const TensorView scores = bench_.NewActivations({1, store_.capacity + 1});
+    const Crossings crossings = CrossingsTo(segment);
+    kernels().ScoreEngrams(
+        {.rules = rules_, .store = store_, .crossings = crossings, .scores = scores});
+    scores_ = bench_.Read(scores);
+    kernels().RetrieveEngrams(
+        {.rules = rules_, .store = store_, .crossings = crossings, .scores = scores});
+  }
+
+  // An engram of a worked example, in any slot.
+  void Put(int slot, uint32_t birth, EngramType type, const std::vector<double>& x,
+           double lifespan) {
+    store_.types.as<uint8_t>(0, 0)[slot] = static_cast<uint8_t>(type);
+    store_.births.as<uint32_t>(0, 0)[slot] = birth;
+    Set(store_.lifespans, 0, slot, lifespan);
+    for (size_t i = 0; i < x.size(); ++i) Set(store_.vectors, slot, static_cast<int>(i), x[i]);
+    std::fill_n(store_.counts.as<uint16_t>(0, slot), store_.capacity, uint16_t{0});
+  }
+  void SetCounts(const std::vector<uint32_t>& births, const std::vector<std::vector<int>>& counts) {
+    for (size_t i = 0; i < births.size(); ++i) {
+      for (size_t j = 0; j < births.size(); ++j) {
+        store_.counts.as<uint16_t>(0, SlotOf(births[i]))[SlotOf(births[j])] =
+            static_cast<uint16_t>(counts[i][j]);
+      }
+    }
+  }
+
+  // Oldest first.
+  std::vector<int> Slots() const {
+    std::vector<int> slots;
+    for (int i = 0; i < store_.capacity; ++i) {
+      if (type(i) != EngramType::kFree) slots.push_back(i);
+    }
+    std::sort(slots.begin(), slots.end(), [&](int a, int b) { return birth(a) < birth(b); });
+    return slots;
+  }
+  std::vector<uint32_t> Births(EngramType wanted) const {
+    std::vector<uint32_t> births;
+    for (const int i : Slots()) {
+      if (type(i) == wanted) births.push_back(birth(i));
+    }
+    return births;
+  }
+  std::vector<uint32_t> Recalled() const {
+    std::vector<uint32_t> births;
+    for (int i = 0; i < fact(kEngramsRecalled); ++i) {
+      births.push_back(birth(store_.recalled.as<int32_t>(0, 0)[i]));
+    }
+    return births;
+  }
+  std::vector<double> Lifespans() const {
+    std::vector<double> lifespans;
+    for (const int i : Slots()) lifespans.push_back(lifespan(i));
+    return lifespans;
+  }
+  std::vector<std::vector<int>> Counts() const {
+    const std::vector<int> slots = Slots();
+    std::vector<std::vector<int>> counts;
+    for (const int i : slots) {
+      counts.emplace_back();
+      for (const int j : slots) counts.back().push_back(count(i, j));
+    }
+    return counts;
+  }
+  int SlotOf(uint32_t wanted) const {
+    for (const int i : Slots()) {
+      if (birth(i) == wanted) return i;
+    }
+    ADD_FAILURE() << "no engram " << wanted;
+    return 0;
+  }
+  double ScoreOf(uint32_t wanted) const { return scores_[static_cast<size_t>(SlotOf(wanted))]; }
+
+  EngramType type(int i) const {
+    return static_cast<EngramType>(store_.types.as<uint8_t>(0, 0)[i]);
+  }
+  uint32_t birth(int i) const { return store_.births.as<uint32_t>(0, 0)[i]; }
+  double lifespan(int i) const { return Get(store_.lifespans, 0, i); }
+  int count(int i, int j) const { return store_.counts.as<uint16_t>(0, i)[j]; }
+  int fact(EngramFact which) const { return store_.facts.as<int32_t>(0, 0)[which]; }
+
+  // Moves what lies in slot i to to[i].
+  void MoveSlots(const std::vector<int>& to) {
+    const auto move = [&](const StateView& view, int64_t bytes, auto&& at) {
+      std::vector<std::byte> old(static_cast<size_t>(bytes * store_.capacity));
+      for (int i = 0; i < store_.capacity; ++i) {
+        std::memcpy(old.data() + i * bytes, at(view, i), static_cast<size_t>(bytes));
+      }
+      for (int i = 0; i < store_.capacity; ++i) {
+        std::memcpy(at(view, to[static_cast<size_t>(i)]), old.data() + i * bytes,
+                    static_cast<size_t>(bytes));
+      }
+    };
+    const auto memory = [](const StateView& view, int i) { return view.At(0, i); };
+    const auto element = [](const StateView& view, int i) {
+      return view.At(0, 0) + i * SizeOf(view.dtype);
+    };
+    move(store_.types, 1, element);
+    move(store_.births, 4, element);
+    move(store_.lifespans, SizeOf(number_), element);
+    move(store_.vectors, store_.vectors.memory_bytes, memory);
+    move(store_.counts, store_.counts.memory_bytes, memory);
+    for (int row = 0; row < store_.capacity; ++row) {
+      StateView columns = store_.counts;
+      columns.offset = row * columns.memory_bytes;
+      move(columns, 2, element);
+    }
+    for (int i = 0; i < fact(kEngramsRecalled); ++i) {
+      int32_t& slot = store_.recalled.as<int32_t>(0, 0)[i];
+      slot = to[static_cast<size_t>(slot)];
+    }
+  }
+
+ private:
+  EngramKernels& kernels() { return *bench_.kernels().engrams(); }
+  Crossings CrossingsTo(int segment) { return {bench_.Ints({0}), bench_.Ints({segment})}; }
+  double Get(const StateView& view, int memory, int i) const {
+    return number_ == DType::kF64 ? view.as<double>(0, memory)[i] : view.as<float>(0, memory)[i];
+  }
+  void Set(const StateView& view, int memory, int i, double value) {
+    if (number_ == DType::kF64) {
+      view.as<double>(0, memory)[i] = value;
+    } else {
+      view.as<float>(0, memory)[i] = static_cast<float>(value);
+    }
+  }
+
+  Workbench bench_;
+  EngramRules rules_;
+  DType number_;
+  std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
+  EngramStore store_;
+  StateView sums_;
+  std::vector<double> scores_;
+};
+
+enum class Profile { kPaper, kUpstream10, kUpstream11 };
+constexpr Profile kProfiles[] = {Profile::kPaper, Profile::kUpstream10, Profile::kUpstream11};
+
+EngramRules WithProfile(EngramRules rules, Profile profile) {
+  rules.score = profile == Profile::kUpstream11 ? EngramRules::Score::kNegSquare
+                                                : EngramRules::Score::kExpMean;
+  rules.extra_seeds = rules.recalls_oldest = rules.null_candidate = rules.null_column =
+      rules.deaths_last = profile != Profile::kPaper;
+  return rules;
+}
+
+class EngramsTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  EngramsTest()
+      : backend_(GetParam().device == "reference" ? MakeReference() : GetParam().Make()) {}
+  bool rounds() const { return backend_->activation_dtype() == DType::kF32; }
+
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST(EngramDrawTest, IsWhatTheSpecificationCounts) {
+  EXPECT_EQ(EngramDraw(0, 0, 0, 1000), 883);
+  EXPECT_EQ(EngramDraw(20260101, 9, 17, 9), 8);
+  EXPECT_EQ(EngramDraw(~uint64_t{0}, uint64_t{1} << 31, ~uint32_t{0}, 1 << 20), 46220);
+}
+
+// A and B long-term, C and D short-term; E is new.
+TEST_P(EngramsTest, AFullStep) {
+  for (const Profile profile : kProfiles) {
+    const bool upstream = profile != Profile::kPaper;
+    const EngramRules rules = WithProfile({.working = 1,
+                                           .short_term = 2,
+                                           .recalled_short = 1,
+                                           .recalled_long = 1,
+                                           .depth = 1,
+                                           .lifespan = 4,
+                                           .lifespan_scale = 2},
+                                          profile);
+    Session session(*backend_, rules, 6, 1);
+    session.Put(4, 0, EngramType::kLongTerm, {0.1}, 1.5);
+    session.Put(1, 1, EngramType::kLongTerm, {1.0}, 1.0);
+    session.Put(3, 2, EngramType::kShortTerm, {0.5}, 2.0);
+    session.Put(0, 3, EngramType::kShortTerm, {2.0}, 1.0);
+    session.SetCounts({0, 1, 2, 3}, {{3, 1, 2, 0}, {1, 2, 1, 1}, {2, 1, 4, 1}, {0, 1, 1, 2}});
+    session.Write(5, {{0.6}});  // born 4
+    session.Retrieve(5);
+    EXPECT_THAT(session.Recalled(), ElementsAre(1, 2));
+    EXPECT_EQ(session.fact(kEngramColumns), upstream ? 3 : 2);
+    EXPECT_EQ(session.fact(kEngramsFound), 2);
+    EXPECT_THAT(session.Counts(),
+                ElementsAre(ElementsAre(3, 1, 2, 0, 0), ElementsAre(1, 3, 2, 1, 1),
+                            ElementsAre(2, 2, 5, 1, 1), ElementsAre(0, 1, 1, 2, 0),
+                            ElementsAre(0, 1, 1, 0, 1)));
+    session.Commit(6, {0.25, 0.75});
+    if (upstream) {
+      EXPECT_THAT(session.Births(EngramType::kLongTerm), ElementsAre(0, 1, 2));
+      EXPECT_THAT(session.Births(EngramType::kShortTerm), ElementsAre(4));
+      EXPECT_THAT(session.Lifespans(), ElementsAre(0.5, 1.5, 5.5, 3.0));
+    } else {
+      EXPECT_THAT(session.Births(EngramType::kLongTerm), ElementsAre(0, 1));
+      EXPECT_THAT(session.Births(EngramType::kShortTerm), ElementsAre(2, 4));
+      EXPECT_THAT(session.Lifespans(), ElementsAre(0.5, 1.0, 4.0, 3.0));
+    }
+    EXPECT_THAT(session.Counts(), ElementsAre(ElementsAre(3, 1, 2, 0), ElementsAre(1, 3, 2, 1),
+                                              ElementsAre(2, 2, 5, 1), ElementsAre(0, 1, 1, 1)));
+  }
+}
+
+// Two chains that meet, and what they find by each depth.
+TEST_P(EngramsTest, AWalk) {
+  const int found[] = {2, 3, 4, 4};
+  for (const Profile profile : kProfiles) {
+    for (int depth = 0; depth <= 3; ++depth) {
+      const EngramRules rules = WithProfile({.working = 1,
+                                             .short_term = 2,
+                                             .recalled_short = 2,
+                                             .recalled_long = 4,
+                                             .depth = depth,
+                                             .lifespan = 9,
+                                             .random_ties = false},
+                                            profile);
+      Session session(*backend_, rules, 8, 1);
+      for (int i = 0; i < 4; ++i) {
+        session.Put(7 - i, static_cast<uint32_t>(i), EngramType::kLongTerm, {0.1 * i}, 9);
+      }
+      session.Put(0, 4, EngramType::kShortTerm, {0.2}, 9);
+      session.Put(1, 5, EngramType::kShortTerm, {0.3}, 9);
+      // Those that seed 0 and 3.
+      session.SetCounts({0, 1, 2, 3, 4, 5}, {{5, 2, 1, 0, 1, 0},
+                                             {2, 5, 1, 2, 0, 0},
+                                             {1, 1, 5, 1, 0, 0},
+                                             {0, 2, 1, 5, 0, 1},
+                                             {1, 0, 0, 0, 1, 0},
+                                             {0, 0, 0, 1, 0, 1}});
+      session.Write(7, {{5}});
+      session.Retrieve(7);
+      EXPECT_EQ(session.fact(kEngramsFound), found[depth]) << depth;
+      std::vector<uint32_t> recalled = session.Recalled();
+      recalled.resize(recalled.size() - 2);  // short-term ones
+      if (depth == 0) {
+        EXPECT_THAT(recalled, ElementsAre(0, 3));
+      } else if (depth == 1) {
+        EXPECT_THAT(recalled, ElementsAre(0, 1, 3));
+      } else {
+        EXPECT_EQ(recalled.size(), session.fact(kEngramNullRecalled) == 1 ? 3 : 4);
+      }
+      EXPECT_EQ(session.fact(kEngramNullCandidate),
+                profile != Profile::kPaper && depth == 3 ? 1 : 0);
+    }
+  }
+}
+
+TEST_P(EngramsTest, WithoutLongTermEngrams) {
+  for (const Profile profile : kProfiles) {
+    const EngramRules rules = WithProfile({.working = 1,
+                                           .short_term = 3,
+                                           .recalled_short = 1,
+                                           .recalled_long = 1,
+                                           .depth = 1,
+                                           .lifespan = 4},
+                                          profile);
+    Session session(*backend_, rules, 8, 1);
+    session.Put(5, 0, EngramType::kShortTerm, {3.0}, 2);
+    session.Put(2, 1, EngramType::kShortTerm, {2.0}, 2);
+    session.Put(7, 2, EngramType::kShortTerm, {0.5}, 2);
+    session.Write(4, {{0.6}});
+    session.Retrieve(4);
+    if (profile == Profile::kPaper) {
+      EXPECT_THAT(session.Recalled(), ElementsAre(2));
+      EXPECT_EQ(session.fact(kEngramColumns), 1);
+    } else {
+      EXPECT_THAT(session.Recalled(), ElementsAre(0, 2));
+      EXPECT_EQ(session.fact(kEngramColumns), 3);
+    }
+  }
+}
+
+TEST_P(EngramsTest, NothingToRecall) {
+  for (const Profile profile : kProfiles) {
+    const EngramRules rules = WithProfile({.working = 2,
+                                           .short_term = 3,
+                                           .recalled_short = 1,
+                                           .recalled_long = 1,
+                                           .depth = 1,
+                                           .lifespan = 4},
+                                          profile);
+    Session session(*backend_, rules, 8, 1);
+    session.Commit(1);
+    session.Write(1, {{0.6}, {0.7}});
+    session.Retrieve(1);
+    EXPECT_THAT(session.Recalled(), IsEmpty());
+    EXPECT_EQ(session.fact(kEngramColumns), 0);
+    EXPECT_THAT(session.Counts(), ElementsAre(ElementsAre(1, 1), ElementsAre(1, 1)));
+    session.Commit(2);
+    EXPECT_THAT(session.Births(EngramType::kShortTerm), ElementsAre(0, 1));
+    EXPECT_THAT(session.Lifespans(), ElementsAre(3, 3));
+  }
+}
+
+struct Setting {
+  int working, recalled_short, recalled_long, short_term, lifespan, depth;
+};
+constexpr Setting kSettings[] = {
+    {4, 3, 3, 8, 3, 2},   {4, 3, 5, 16, 2, 3},  // engrams die as short-term ones
+    {5, 5, 5, 20, 5, 10}, {3, 2, 4, 5, 4, 1},   // 5 is no multiple of 3
+    {4, 8, 4, 8, 3, 2},                         // all short-term engrams are recalled
+    {6, 2, 12, 12, 3, 4}, {4, 3, 3, 8, 3, 0}};
+
+EngramRules RulesOf(const Setting& setting, Profile profile) {
+  return WithProfile({.working = setting.working,
+                      .short_term = setting.short_term,
+                      .recalled_short = setting.recalled_short,
+                      .recalled_long = setting.recalled_long,
+                      .depth = setting.depth,
+                      .lifespan = static_cast<float>(setting.lifespan),
+                      .lifespan_scale = 2},
+                     profile);
+}
+
+// Vectors that wander, so that what is near changes, and attention that favours some of them.
+struct Events {
+  explicit Events(uint64_t seed) : random(seed) {}
+
+  Vectors Engrams(int count, int dim) {
+    if (centre.empty()) centre.resize(static_cast<size_t>(dim));
+    Vectors x;
+    for (double& c : centre) c += 0.2 * random.Normal();
+    for (int w = 0; w < count; ++w) {
+      x.emplace_back();
+      for (const double c : centre) {
+        x.back().push_back(static_cast<float>(0.9 * c + 0.5 * random.Normal()));
+      }
+    }
+    return x;
+  }
+  std::vector<double> Weights(size_t count) {
+    std::vector<double> weights;
+    double sum = 0;
+    for (size_t i = 0; i < count; ++i) sum += weights.emplace_back(random.Uniform());
+    for (double& weight : weights) weight = static_cast<float>(weight / sum);
+    return weights;
+  }
+
+  SeededRandom random;
+  std::vector<double> centre;
+};
+
+void ExpectSame(const Session& session, const PlainEngrams& plain, bool compares_counts = true) {
+  std::vector<uint32_t> births;
+  std::vector<double> lifespans;
+  std::vector<std::vector<int>> counts;
+  std::vector<EngramType> types, got_types;
+  for (const PlainEngrams::Engram& engram : plain.engrams) {
+    births.push_back(engram.birth);
+    types.push_back(engram.type);
+    lifespans.push_back(engram.lifespan);
+    if (!compares_counts) continue;
+    counts.emplace_back();
+    for (const PlainEngrams::Engram& other : plain.engrams) {
+      counts.back().push_back(engram.CountWith(other.birth));
+    }
+  }
+  std::vector<uint32_t> got;
+  for (const int i : session.Slots()) {
+    got.push_back(session.birth(i));
+    got_types.push_back(session.type(i));
+  }
+  ASSERT_EQ(got, births);
+  ASSERT_EQ(got_types, types);
+  ASSERT_EQ(session.Lifespans(), lifespans);
+  if (compares_counts) {
+    ASSERT_EQ(session.Counts(), counts);
+  }
+}
+
+// Returns whether all steps were the same.
+bool RunBeside(Session& session, PlainEngrams& plain, const EngramRules& rules, uint64_t seed,
+               int steps, const std::function<void()>& before_step = {}) {
+  constexpr int kDim = 6;
+  Events events(seed);
+  std::vector<double> weights;
+  for (int segment = 1; segment <= steps; ++segment) {
+    SCOPED_TRACE(testing::Message() << "segment " << segment);
+    const bool compares_counts = segment % 10 == 0 || segment == steps;
+    if (before_step) before_step();
+    session.Commit(segment, weights);
+    if (segment > 1) plain.Commit(weights);
+    ExpectSame(session, plain, compares_counts);
+    const Vectors x = events.Engrams(rules.working, kDim);
+    session.Write(segment, x);
+    plain.Write(segment, x);
+    session.Retrieve(segment);
+    plain.Retrieve(segment);
+    ExpectSame(session, plain, compares_counts);
+    EXPECT_EQ(session.Recalled(), plain.recalled);
+    EXPECT_EQ(session.fact(kEngramColumns), plain.columns);
+    EXPECT_EQ(session.fact(kEngramsFound), plain.found);
+    EXPECT_EQ(session.fact(kEngramNullCandidate), plain.null_candidate);
+    EXPECT_EQ(session.fact(kEngramNullRecalled), plain.null_recalled);
+    EXPECT_EQ(session.fact(kEngramsEvicted), plain.evicted);
+    for (const PlainEngrams::Engram& engram : plain.engrams) {
+      if (engram.type == EngramType::kWorking || !compares_counts) continue;
+      const double got = session.ScoreOf(engram.birth), want = plain.Score(engram.x);
+      const bool exp_mean = rules.score == EngramRules::Score::kExpMean;
+      EXPECT_NEAR(exp_mean ? std::exp(got) : got, want, 2e-5 * std::abs(want) + 1e-30);
+    }
+    if (testing::Test::HasFailure()) return false;
+    weights = events.Weights(plain.recalled.size());
+  }
+  return true;
+}
+
+TEST_P(EngramsTest, RandomSessionsAreThoseOfTheListThatIsCompacted) {
+  constexpr int kSteps = 250;
+  uint64_t seed = 100;
+  for (const Setting& setting : kSettings) {
+    for (const Profile profile : kProfiles) {
+      for (const bool random_ties : {false, true}) {
+        EngramRules rules = RulesOf(setting, profile);
+        rules.random_ties = random_ties;
+        rules.seed = ++seed;
+        SCOPED_TRACE(testing::Message() << "seed " << seed);
+        Session session(*backend_, rules, 192, 6);
+        PlainEngrams plain(rules, rounds());
+        if (!RunBeside(session, plain, rules, seed, random_ties ? kSteps / 5 : kSteps)) return;
+        EXPECT_EQ(plain.evicted, 0);
+      }
+    }
+  }
+}
+
+TEST_P(EngramsTest, SlotsCarryNoMeaning) {
+  constexpr int kCapacity = 96;
+  for (const Profile profile : kProfiles) {
+    const EngramRules rules = RulesOf(kSettings[0], profile);
+    Session session(*backend_, rules, kCapacity, 6);
+    PlainEngrams plain(rules, rounds());
+    SeededRandom random(7);
+    const auto shuffle = [&] {
+      std::vector<int> to(kCapacity);
+      std::iota(to.begin(), to.end(), 0);
+      for (int i = kCapacity - 1; i > 0; --i) std::swap(to[i], to[random.Int(0, i)]);
+      session.MoveSlots(to);
+    };
+    if (!RunBeside(session, plain, rules, /*seed=*/8, /*steps=*/60, shuffle)) return;
+  }
+}
+
+TEST_P(EngramsTest, AFullStoreEvictsAndKeepsItsPromises) {
+  for (const Setting& setting : kSettings) {
+    for (const Profile profile : kProfiles) {
+      const EngramRules rules = RulesOf(setting, profile);
+      const int capacity = rules.least_capacity() + 1;
+      Session session(*backend_, rules, capacity, 6);
+      PlainEngrams plain(rules, rounds(), capacity);
+      Events events(/*seed=*/9);
+      std::vector<double> weights;
+      for (int segment = 1; segment <= 60; ++segment) {
+        session.Commit(segment, weights);
+        if (segment > 1) plain.Commit(weights);
+        const std::vector<int> alive = session.Slots();
+        EXPECT_GE(capacity - static_cast<int>(alive.size()), rules.working);
+        EXPECT_LE(static_cast<int>(session.Births(EngramType::kShortTerm).size()),
+                  rules.short_term);
+        EXPECT_THAT(session.Births(EngramType::kWorking), IsEmpty());
+        for (const int i : alive) EXPECT_GT(session.lifespan(i), 0);
+        for (size_t i = 1; i < alive.size(); ++i) {
+          EXPECT_LT(session.birth(alive[i - 1]), session.birth(alive[i])) << "births are unique";
+        }
+        for (const PlainEngrams::Engram& engram : plain.engrams) {
+          const int i = session.SlotOf(engram.birth);
+          EXPECT_EQ(session.count(i, i), engram.firings);
+          for (const int j : alive) EXPECT_EQ(session.count(i, j), session.count(j, i));
+        }
+        ExpectSame(session, plain);
+        const Vectors x = events.Engrams(rules.working, 6);
+        session.Write(segment, x);
+        plain.Write(segment, x);
+        session.Retrieve(segment);
+        plain.Retrieve(segment);
+        weights = events.Weights(plain.recalled.size());
+        if (HasFailure()) return;
+      }
+      EXPECT_EQ(session.fact(kEngramsEvicted), plain.evicted);
+    }
+  }
+}
+
+// exp(-500) is no number of f32; the nearer ones are still told from those farther away.
+TEST_P(EngramsTest, ScoresOfWhatIsFarAwayDoNotVanish) {
+  const EngramRules rules =
+      WithProfile({.working = 1, .short_term = 3, .recalled_short = 1, .depth = 1, .lifespan = 4},
+                  Profile::kPaper);
+  Session session(*backend_, rules, 8, 1);
+  session.Put(0, 0, EngramType::kShortTerm, {30}, 2);
+  session.Put(1, 1, EngramType::kShortTerm, {-25}, 2);
+  session.Put(2, 2, EngramType::kShortTerm, {40}, 2);
+  session.Write(4, {{0}});
+  session.Retrieve(4);
+  EXPECT_THAT(session.Recalled(), ElementsAre(1));
+  EXPECT_NEAR(session.ScoreOf(1), -625, 1e-3);
+}
+
+std::vector<BackendUnderTest> HostBackends() {
+  std::vector<BackendUnderTest> backends = AllBackends();
+  std::erase_if(backends, [](const BackendUnderTest& b) { return b.device == "cuda"; });
+  return backends;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, EngramsTest, testing::ValuesIn(HostBackends()), BackendName);
+
+}  // namespace
+}  // namespace mneme

@@ -1,0 +1,265 @@
+// NeuralMemory of the shapes that models have, for which devices have kernels of their own: each
+// way to divide them, phases of steps that differ from row to row, and neighbours that are broken.
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/kernels/neural_memory_problem.h"
+#include "tests/support/matchers.h"
+
+namespace mneme {
+namespace {
+
+using Read = NeuralMemoryArgs::Read;
+using Norm = MemoryNetwork::Norm;
+using Activation = MemoryNetwork::Activation;
+
+const MemoryRule kRules[] = {
+    {.name = "64 x 256", .dim = 64, .hidden = 256},
+    {.name = "64 x 128, a trained gain",
+     .dim = 64,
+     .hidden = 128,
+     .norm = Norm::kLayer,
+     .trains_gain = true,
+     .gain_offset = 1},
+    {.name = "96 x 384",
+     .heads = 1,
+     .dim = 96,
+     .hidden = 384,
+     .activation = Activation::kSilu,
+     .norm = Norm::kRms,
+     .trains_gain = true},
+    {.name = "48 x 192, no momentum",
+     .dim = 48,
+     .hidden = 192,
+     .activation = Activation::kGeluTanh,
+     .norm = Norm::kLayer,
+     .orders = 0},
+    {.name = "128 x 256, nothing forgotten", .heads = 1, .dim = 128, .hidden = 256, .keep = false},
+    {.name = "20 x 36", .heads = 3, .dim = 20, .hidden = 36, .scaled = true},
+    {.name = "one matrix of 64",
+     .dim = 64,
+     .depth = 1,
+     .norm = Norm::kRms,
+     .trains_gain = true,
+     .first_position = 3,
+     .initial_of_all = true},
+    {.name = "one matrix of 128", .heads = 1, .dim = 128, .depth = 1},
+    {.name = "one matrix of 256, an anchor",
+     .heads = 1,
+     .dim = 256,
+     .depth = 1,
+     .norm = Norm::kLayer,
+     .anchor_period = 3},
+    {.name = "64 x 128, an anchor",
+     .dim = 64,
+     .hidden = 128,
+     .norm = Norm::kLayer,
+     .trains_gain = true,
+     .gain_offset = 1,
+     .anchor_period = 4},
+    {.name = "64 x 128, one anchor for ever",
+     .dim = 64,
+     .hidden = 128,
+     .norm = Norm::kRms,
+     .trains_gain = true,
+     .anchor_period = 0,
+     .initial_of_all = true},
+    {.name = "32 x 64, an anchor of its own",
+     .dim = 32,
+     .hidden = 64,
+     .anchor_period = 6,
+     .initial_of_all = true},
+    {.name = "steps of 4 under an anchor",
+     .dim = 64,
+     .hidden = 128,
+     .norm = Norm::kLayer,
+     .trains_gain = true,
+     .gain_offset = 1,
+     .step = 4,
+     .anchor_period = 8},
+    {.name = "steps of 4",
+     .heads = 1,
+     .dim = 96,
+     .hidden = 384,
+     .norm = Norm::kRms,
+     .trains_gain = true,
+     .step = 4,
+     .anchor_period = 4,
+     .first_position = 2,
+     .initial_of_all = true},
+    {.name = "steps of 21, no momentum",
+     .dim = 48,
+     .hidden = 96,
+     .step = 21,
+     .anchor_period = 21,
+     .orders = 0},
+    {.name = "steps of 3, one anchor for ever",
+     .dim = 64,
+     .depth = 1,
+     .norm = Norm::kLayer,
+     .trains_gain = true,
+     .step = 3,
+     .anchor_period = 0},
+    {.name = "steps of 5 of one matrix", .dim = 64, .depth = 1, .step = 5, .anchor_period = 5},
+    {.name = "mini-batches of one matrix",
+     .dim = 64,
+     .depth = 1,
+     .biases = true,
+     .norm = Norm::kLayer,
+     .step = 16,
+     .anchor_period = 16,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false,
+     .scaled = true},
+    {.name = "mini-batches of a network",
+     .dim = 64,
+     .hidden = 256,
+     .biases = true,
+     .activation = Activation::kGeluTanh,
+     .norm = Norm::kLayer,
+     .step = 6,
+     .anchor_period = 6,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false,
+     .scaled = true,
+     .initial_of_all = true},
+    {.name = "mini-batches of a trained gain",
+     .heads = 1,
+     .dim = 96,
+     .hidden = 384,
+     .norm = Norm::kRms,
+     .trains_gain = true,
+     .step = 20,
+     .anchor_period = 20,
+     .read = Read::kAhead,
+     .orders = 0,
+     .keep = false},
+};
+
+class NeuralMemoryShapesTest : public testing::TestWithParam<BackendUnderTest> {
+ protected:
+  std::unique_ptr<Backend> reference_ = MakeReference();
+  std::unique_ptr<Backend> backend_ = GetParam().Make();
+};
+
+TEST_P(NeuralMemoryShapesTest, MatchReference) {
+  uint64_t seed = 900;
+  for (MemoryRule rule : kRules) {
+    for (const int longest : {1, 2, 23}) {
+      rule.loss = ++seed % 2 == 0;
+      const MemoryProblem problem(seed, rule,
+                                  RandomSegments(seed, MemoryProblem::kSlots, 1, longest));
+      const auto want = problem.Run(*reference_), got = problem.Run(*backend_);
+      if (want.out.empty()) continue;
+      SCOPED_TRACE(testing::Message() << rule.name << ", seed " << seed);
+      const double out = RelativeError(got.out, want.out);
+      const double states = RelativeError(got.states, want.states);
+      EXPECT_LE(out, problem.Bound());
+      if (rule.loss) {
+        EXPECT_LE(RelativeError(got.loss, want.loss), problem.Bound());
+      }
+      EXPECT_LE(states, problem.Bound());
+      std::printf("  %-32s out %.1e states %.1e bound %.1e\n", rule.name, out, states,
+                  problem.Bound());
+    }
+  }
+}
+
+// A prompt at once, in pieces and token by token; from a phase that is not the first of a step.
+TEST_P(NeuralMemoryShapesTest, AnySplitGivesTheSameBits) {
+  uint64_t seed = 1000;
+  for (const MemoryRule& rule : kRules) {
+    SCOPED_TRACE(rule.name);
+    const int length = 37;
+    for (const bool fresh : {true, false}) {
+      const MemoryProblem whole(++seed, rule, {{.length = length, .slot = 1, .fresh = fresh}});
+      Workbench bench(*backend_);
+      MemoryProblem::Loaded at_once = whole.Load(bench), in_pieces = whole.Load(bench);
+      bench.kernels().NeuralMemory(at_once.args);
+      const std::vector<double> want = bench.Read(at_once.args.out);
+      std::vector<double> got;
+      int done = 0;
+      for (const int size : {1, 1, 9, 1, 1, 1, 4, 1, 18}) {
+        const MemoryProblem part = whole.Part(0, done, done + size);
+        MemoryProblem::Loaded own = part.Load(bench);
+        own.args.weights = in_pieces.args.weights;
+        own.args.momenta = in_pieces.args.momenta;
+        own.args.anchors = in_pieces.args.anchors;
+        own.args.gradients = in_pieces.args.gradients;
+        own.args.pending = in_pieces.args.pending;
+        bench.kernels().NeuralMemory(own.args);
+        const std::vector<double> rows = bench.Read(own.args.out);
+        got.insert(got.end(), rows.begin(), rows.end());
+        done += size;
+      }
+      ASSERT_EQ(done, length);
+      EXPECT_THAT(got, HasSameBits(want));
+      EXPECT_THAT(whole.States(in_pieces), HasSameBits(whole.States(at_once)));
+    }
+  }
+}
+
+// Rows of every phase, of no tokens and of padding, beside a session whose state is not a number.
+TEST_P(NeuralMemoryShapesTest, BrokenNeighboursStayAlone) {
+  uint64_t seed = 1100;
+  for (const MemoryRule& rule : kRules) {
+    SCOPED_TRACE(rule.name);
+    const std::vector<SegmentSpec> segments = {{.length = 1, .slot = 2},
+                                               {.length = 0, .slot = 1},
+                                               {.length = 3, .slot = 0, .fresh = true},
+                                               {.length = 1, .slot = -1},
+                                               {.length = 6, .slot = 3}};
+    const MemoryProblem whole(++seed, rule, segments);
+    MemoryProblem broken = whole;
+    for (auto& field : broken.fields) {
+      std::fill(field.before[3].begin(), field.before[3].end(),
+                std::numeric_limits<double>::quiet_NaN());
+    }
+    const auto want = whole.Run(*backend_), got = broken.Run(*backend_);
+    const size_t width = static_cast<size_t>(rule.heads) * rule.dim;
+    EXPECT_THAT(std::vector<double>(got.out.begin(), got.out.begin() + 4 * width),
+                HasSameBits({want.out.begin(), want.out.begin() + 4 * width}));
+    const size_t states = want.states.size() / 3 * 2;
+    EXPECT_THAT(std::vector<double>(got.states.begin(), got.states.begin() + states),
+                HasSameBits({want.states.begin(), want.states.begin() + states}));
+    EXPECT_FALSE(std::isfinite(got.out.back()));
+  }
+}
+
+// Which slots the sessions have, and in which order they come, changes no bit.
+TEST_P(NeuralMemoryShapesTest, SlotsMayBePermuted) {
+  uint64_t seed = 1200;
+  for (const MemoryRule& rule : kRules) {
+    SCOPED_TRACE(rule.name);
+    const MemoryProblem problem = MemoryProblem(++seed, rule,
+                                                {{.length = 2, .slot = 0},
+                                                 {.length = 1, .slot = 1, .fresh = true},
+                                                 {.length = 5, .slot = 3}});
+    MemoryProblem moved = problem;
+    const int to[] = {3, 0, 2, 1};
+    for (SegmentSpec& segment : moved.segments) segment.slot = to[segment.slot];
+    for (size_t f = 0; f < moved.fields.size(); ++f) {
+      for (int slot = 0; slot < MemoryProblem::kSlots; ++slot) {
+        moved.fields[f].before[static_cast<size_t>(to[slot])] =
+            problem.fields[f].before[static_cast<size_t>(slot)];
+      }
+    }
+    const auto want = problem.Run(*backend_), got = moved.Run(*backend_);
+    EXPECT_THAT(got.out, HasSameBits(want.out));
+    EXPECT_THAT(got.states, HasSameBits(want.states));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, NeuralMemoryShapesTest, testing::ValuesIn(AvailableBackends()),
+                         BackendName);
+
+}  // namespace
+}  // namespace mneme
