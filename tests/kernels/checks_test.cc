@@ -126,8 +126,10 @@ TEST_P(ChecksDeathTest, ActivationsAndProductsOfElements) {
   const ActivateArgs wider[] = {
       {.x = Act({2, 8}), .entry_rows = View({3}, DType::kI32), .y = Act({3, 9})}};
   EXPECT_DEATH(kernels().Activate(wider), "y has shape");
-  EXPECT_DEATH(kernels().Multiply({.a = Act({2, 8}), .b = Act({2, 7}), .y = Act({2, 8})}),
+  EXPECT_DEATH(kernels().Multiply({.a = Act({2, 8}), .b = Act({3, 8}), .y = Act({2, 8})}),
                "b has shape");
+  EXPECT_DEATH(kernels().Multiply({.a = Act({2, 8}), .b = Act({2, 7}), .y = Act({2, 8})}),
+               "7 factors of 8");
 }
 
 TEST_P(ChecksDeathTest, OperationsOnHeads) {

@@ -104,8 +104,9 @@ class FakeEngine final : public Engine {
   void RemoveTokenizer() { tokenizer_ = nullptr; }
 
   absl::Status Validate(const Request& request) const override {
-    return ValidateRequest(request,
-                           {.vocab = info_.vocab, .has_tokenizer = true, .max_sessions = 10});
+    return ValidateRequest(
+        request,
+        {.vocab = info_.vocab, .has_tokenizer = true, .max_sessions = 10, .has_surprise = true});
   }
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {
     absl::MutexLock lock(&mu_);
