@@ -47,10 +47,11 @@ bool IsEmbedding(absl::string_view name) {
          absl::EndsWith(name, "wte.weight");
 }
 
-// "layers.3.k_window" -> 3
+// "layers.3.k_window" -> 3; what is of no layer counts with the first one.
 int LayerOfField(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
-  int layer = -1;
+  int layer = 0;
+  if (parts.front() != "layers") return 0;
   CHECK(parts.size() >= 3 && absl::SimpleAtoi(parts[1], &layer)) << "a state field called " << name;
   return layer;
 }
