@@ -13,6 +13,7 @@
 #include "models/mixers/entry_streams.h"
 #include "models/mixers/prefix_attention.h"
 #include "models/projection.h"
+#include "models/step_rounds.h"
 
 namespace mneme {
 namespace {
@@ -89,7 +90,7 @@ class MemoryAsContext final : public SequenceMixer {
   void Forward(ForwardContext& ctx, const Norm& norm, TensorView hidden) const override {
     const Workspace::Scope scope(ctx.workspace);
     Kernels& kernels = ctx.kernels();
-    const int tokens = ctx.batch.tokens, rows = ctx.batch.rows;
+    const int tokens = ctx.batch.tokens;
     const int longest = ctx.batch.longest_row > 0 ? ctx.batch.longest_row : tokens;
     if (tokens == 0) return;
     const TensorView x = ctx.Temp(hidden.shape);
@@ -100,36 +101,19 @@ class MemoryAsContext final : public SequenceMixer {
       kernels.AddScaled({.x = answer, .scale = ones_, .y = hidden});
       return;
     }
-    // A row may begin in the last position of a segment.
-    const int segment = config_.segment;
-    const int rounds = (longest - 1 + segment - 1) / segment + 1;
-    const auto room = static_cast<int>(std::min<int64_t>(tokens, int64_t{rows} * segment));
+    const StepRounds rounds(ctx, longest, config_.segment);
+    const int room = rounds.room();
     // Tokens of other rounds find the row behind the round's own: zeros.
     const TensorView answers = ctx.Temp({room + 1, hidden.shape[1]});
     TensorView answer = answers;
     answer.shape.dims[0] = room;
     const int64_t bytes = answers.bytes() / (room + 1);
     ctx.backend.Zero(answers.as<std::byte>() + room * bytes, bytes);
-    const TensorView places = ctx.TempIndices({tokens}), gathered = ctx.Temp(hidden.shape);
-    for (int round = 0; round < rounds; ++round) {
+    const TensorView& places = rounds.places();
+    const TensorView gathered = ctx.Temp(hidden.shape);
+    for (int round = 0; round < rounds.count(); ++round) {
       const Workspace::Scope of_round(ctx.workspace);
-      const TensorView part_tokens = ctx.TempIndices({room});
-      const StepBatch part = {.tokens = room,
-                              .rows = rows + 1,
-                              .longest_row = std::min(longest, segment),
-                              .row_offsets = ctx.TempIndices({rows + 2}),
-                              .slots = ctx.TempIndices({rows + 1}),
-                              .positions = ctx.workspace.Temp(DType::kI64, {rows + 1})};
-      kernels.CutRows({.row_offsets = ctx.batch.row_offsets,
-                       .slots = ctx.batch.slots,
-                       .positions = ctx.batch.positions,
-                       .segment = segment,
-                       .round = round,
-                       .part_offsets = part.row_offsets,
-                       .part_slots = part.slots,
-                       .part_positions = part.positions,
-                       .part_tokens = part_tokens,
-                       .places = places});
+      const auto [part, part_tokens] = rounds.Cut(round);
       ForwardContext inner{.backend = ctx.backend,
                            .workspace = ctx.workspace,
                            .batch = part,

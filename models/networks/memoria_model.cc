@@ -13,6 +13,7 @@
 #include "models/gpt2_tensors.h"
 #include "models/mixers/memory_attention.h"
 #include "models/sequence_mixer.h"
+#include "models/step_rounds.h"
 
 namespace mneme {
 namespace {
@@ -186,11 +187,9 @@ class MemoriaModel final : public Network {
   void ForwardInRounds(ForwardContext& ctx, int longest, const TensorView& embedded,
                        const TensorView& last) const {
     Kernels& kernels = ctx.kernels();
-    const int tokens = ctx.batch.tokens, rows = ctx.batch.rows;
     const int64_t dim = info_.model_dim;
-    // A row may begin in the last position of a segment.
-    const int rounds = (longest - 1 + segment_ - 1) / segment_ + 1;
-    const auto room = static_cast<int>(std::min<int64_t>(tokens, int64_t{rows} * segment_));
+    const StepRounds rounds(ctx, longest, segment_);
+    const int room = rounds.room();
     // Tokens of other rounds find the row behind the round's own: zeros.
     const TensorView found = ctx.Temp({room + 1, dim});
     TensorView answer = found;
@@ -198,26 +197,11 @@ class MemoriaModel final : public Network {
     const int64_t bytes = found.bytes() / (room + 1);
     ctx.backend.Zero(found.as<std::byte>() + room * bytes, bytes);
     ctx.backend.Zero(last.data, last.bytes());
-    const TensorView places = ctx.TempIndices({tokens}), gathered = ctx.Temp(last.shape);
-    for (int round = 0; round < rounds; ++round) {
+    const TensorView& places = rounds.places();
+    const TensorView gathered = ctx.Temp(last.shape);
+    for (int round = 0; round < rounds.count(); ++round) {
       const Workspace::Scope of_round(ctx.workspace);
-      const TensorView part_tokens = ctx.TempIndices({room});
-      const StepBatch part = {.tokens = room,
-                              .rows = rows + 1,
-                              .longest_row = std::min(longest, segment_),
-                              .row_offsets = ctx.TempIndices({rows + 2}),
-                              .slots = ctx.TempIndices({rows + 1}),
-                              .positions = ctx.workspace.Temp(DType::kI64, {rows + 1})};
-      kernels.CutRows({.row_offsets = ctx.batch.row_offsets,
-                       .slots = ctx.batch.slots,
-                       .positions = ctx.batch.positions,
-                       .segment = segment_,
-                       .round = round,
-                       .part_offsets = part.row_offsets,
-                       .part_slots = part.slots,
-                       .part_positions = part.positions,
-                       .part_tokens = part_tokens,
-                       .places = places});
+      const auto [part, part_tokens] = rounds.Cut(round);
       ForwardContext inner{.backend = ctx.backend,
                            .workspace = ctx.workspace,
                            .batch = part,

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "kernels/tensor.h"
 #include "models/networks/titans_pytorch_layer.h"
+#include "models/step_rounds.h"
 
 namespace mneme {
 namespace {
@@ -288,12 +289,12 @@ class TitansPytorchNetwork final : public Network {
   void RunPieces(ForwardContext& ctx, const TensorView& hidden) const {
     const Workspace::Scope scope(ctx.workspace);
     Kernels& kernels = ctx.kernels();
-    const int tokens = ctx.batch.tokens, rows = ctx.batch.rows;
+    const int tokens = ctx.batch.tokens;
     const int longest = ctx.batch.longest_row > 0 ? ctx.batch.longest_row : tokens;
     const auto period = static_cast<int>(period_);
     // A row may begin in the last position of a memory's step.
-    const int rounds = (longest - 1 + period - 1) / period + 1;
-    const auto room = static_cast<int>(std::min<int64_t>(tokens, int64_t{rows} * period));
+    const StepRounds rounds(ctx, longest, period);
+    const int room = rounds.room();
     // Positions of other rounds find the row behind the round's own, which stands for no change.
     const TensorView done = ctx.Temp(hidden.shape), found = ctx.Temp(hidden.shape);
     const TensorView answers = ctx.Temp({room + 1, info_.model_dim});
@@ -301,26 +302,10 @@ class TitansPytorchNetwork final : public Network {
     answer.shape.dims[0] = room;
     ctx.backend.Zero(answers.as<std::byte>() + answer.bytes(), answers.bytes() - answer.bytes());
     ctx.backend.Zero(done.data, done.bytes());
-    const TensorView places = ctx.TempIndices({tokens});
-    for (int round = 0; round < rounds; ++round) {
+    const TensorView& places = rounds.places();
+    for (int round = 0; round < rounds.count(); ++round) {
       const Workspace::Scope of_round(ctx.workspace);
-      const TensorView part_tokens = ctx.TempIndices({room});
-      const StepBatch part = {.tokens = room,
-                              .rows = rows + 1,
-                              .longest_row = std::min(longest, period),
-                              .row_offsets = ctx.TempIndices({rows + 2}),
-                              .slots = ctx.TempIndices({rows + 1}),
-                              .positions = ctx.workspace.Temp(DType::kI64, {rows + 1})};
-      kernels.CutRows({.row_offsets = ctx.batch.row_offsets,
-                       .slots = ctx.batch.slots,
-                       .positions = ctx.batch.positions,
-                       .segment = period,
-                       .round = round,
-                       .part_offsets = part.row_offsets,
-                       .part_slots = part.slots,
-                       .part_positions = part.positions,
-                       .part_tokens = part_tokens,
-                       .places = places});
+      const auto [part, part_tokens] = rounds.Cut(round);
       ForwardContext inner{.backend = ctx.backend,
                            .workspace = ctx.workspace,
                            .batch = part,
