@@ -217,6 +217,10 @@ absl::StatusOr<PackedMatrix> WeightStore::MatrixOfRows(absl::string_view name, i
   if (backend_ != nullptr) {
     const size_t row_bytes = static_cast<size_t>(in) * static_cast<size_t>(SizeOf(piece.dtype));
     for (const int row : rows) {
+      if (row < 0) {
+        bytes.resize(bytes.size() + row_bytes);
+        continue;
+      }
       const auto from = piece.bytes.subspan(static_cast<size_t>(row) * row_bytes, row_bytes);
       bytes.insert(bytes.end(), from.begin(), from.end());
     }
@@ -231,10 +235,12 @@ absl::StatusOr<PackedMatrix> WeightStore::MatrixColumns(absl::string_view name, 
   std::vector<std::byte> bytes;
   if (backend_ != nullptr) {
     const size_t element = static_cast<size_t>(SizeOf(piece.dtype));
+    const size_t stored = std::min(columns, total_columns - first_column);
     for (int row = 0; row < out; ++row) {
       const size_t first = static_cast<size_t>(row) * total_columns + first_column;
-      const auto from = piece.bytes.subspan(first * element, columns * element);
+      const auto from = piece.bytes.subspan(first * element, stored * element);
       bytes.insert(bytes.end(), from.begin(), from.end());
+      bytes.resize(bytes.size() + (columns - stored) * element);
     }
   }
   return PackBytes(piece, bytes, piece.dtype, out, columns);

@@ -47,10 +47,11 @@ class Weights {
   // Its rows [first_row, first_row + rows) of [total_rows, in], as a matrix of their own.
   virtual absl::StatusOr<PackedMatrix> MatrixRows(absl::string_view name, int total_rows, int in,
                                                   int first_row, int rows) = 0;
-  // Some of its rows, in this order, as a matrix of their own.
+  // Some of its rows, in this order, as a matrix of their own; a row of -1 is zeros.
   virtual absl::StatusOr<PackedMatrix> MatrixOfRows(absl::string_view name, int total_rows, int in,
                                                     std::span<const int> rows) = 0;
-  // Its columns [first_column, first_column + columns) of [out, total_columns], likewise.
+  // Its columns [first_column, first_column + columns) of [out, total_columns], likewise; those
+  // beyond its last are zeros.
   virtual absl::StatusOr<PackedMatrix> MatrixColumns(absl::string_view name, int out,
                                                      int total_columns, int first_column,
                                                      int columns) = 0;

@@ -1,12 +1,41 @@
 #include "models/networks/titans_pytorch_layer.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 #include <vector>
 
 #include "base/status_macros.h"
 
 namespace mneme {
+namespace {
+
+// The feed-forward's width is two thirds of a round number, which no vector load divides. Hidden
+// units of zeros fill it up: what they are is multiplied by zeros.
+constexpr int kHiddenPiece = 64;
+
+// The `mlp_dim` units from `first` on of the 2 `mlp_dim` of the way in.
+absl::StatusOr<Projection> TakeHiddenUnits(const LayerBuilder& builder, int first, int mlp_dim) {
+  Weights& weights = builder.weights();
+  const int width = (mlp_dim + kHiddenPiece - 1) / kHiddenPiece * kHiddenPiece;
+  std::vector<int> rows(static_cast<size_t>(width), -1);
+  std::iota(rows.begin(), rows.begin() + mlp_dim, first);
+  Projection units;
+  MNEME_ASSIGN_OR_RETURN(
+      const PackedMatrix matrix,
+      weights.MatrixOfRows(builder.Weight("6.1.weight"), 2 * mlp_dim, builder.model_dim, rows));
+  units.weights = {matrix};
+  MNEME_ASSIGN_OR_RETURN(
+      const std::vector<float> stored,
+      weights.Values(builder.Weight("6.1.bias"), {2 * mlp_dim}, WeightInit::kZeros));
+  std::vector<float> bias(static_cast<size_t>(width));
+  std::copy_n(stored.begin() + first, mlp_dim, bias.begin());
+  MNEME_ASSIGN_OR_RETURN(units.bias, weights.Constant(bias));
+  units.bias.shape = {1, width};
+  return units;
+}
+
+}  // namespace
 
 absl::StatusOr<TitansPytorchLayer> TitansPytorchLayer::Make(const LayerBuilder& builder,
                                                             const TitansPytorchParts& parts) {
@@ -43,13 +72,15 @@ absl::StatusOr<TitansPytorchLayer> TitansPytorchLayer::Make(const LayerBuilder& 
                          StreamBranch::Take(builder, "2.", parts.streams, /*writes=*/true));
   MNEME_ASSIGN_OR_RETURN(made.feed_forward_norm_, TakeNorm(weights, builder.prefix, {"6.0.weight"},
                                                            model_dim, builder.norm_eps));
-  const int halves[] = {parts.mlp_dim, parts.mlp_dim};
-  MNEME_ASSIGN_OR_RETURN(std::vector<Projection> in,
-                         TakeProjectionParts(builder, "6.1", halves, model_dim, Bias::kAdded));
-  made.up_ = std::move(in[0]);
-  made.gate_ = std::move(in[1]);
-  MNEME_ASSIGN_OR_RETURN(made.down_,
-                         TakeProjection(builder, "6.3", model_dim, parts.mlp_dim, Bias::kAdded));
+  MNEME_ASSIGN_OR_RETURN(made.up_, TakeHiddenUnits(builder, 0, parts.mlp_dim));
+  MNEME_ASSIGN_OR_RETURN(made.gate_, TakeHiddenUnits(builder, parts.mlp_dim, parts.mlp_dim));
+  MNEME_ASSIGN_OR_RETURN(const PackedMatrix down,
+                         weights.MatrixColumns(builder.Weight("6.3.weight"), model_dim,
+                                               parts.mlp_dim, 0, made.up_.out()));
+  made.down_.weights = {down};
+  MNEME_ASSIGN_OR_RETURN(
+      made.down_.bias, weights.Floats(builder.Weight("6.3.bias"), {model_dim}, WeightInit::kZeros));
+  made.down_.bias.shape = {1, model_dim};
   return made;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/fours.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/residual_streams/residual_streams.h"
 
@@ -76,6 +77,77 @@ struct ReadProblem {
   int streams, dim;
 };
 
+// What is summed of each stream: its squares, the products with the rows of alpha_weight, and that
+// with beta_weight.
+template <int kWidth>
+constexpr int kSums = kWidth + 3;
+
+// By warps, a sum each.
+template <int kWidth>
+__device__ inline void SumsByWarps(const ReadProblem& p, const float* x,
+                                   float (&sums)[kWidth][kSums<kWidth>]) {
+  const int lane = threadIdx.x % kWarp;
+  const int of_stream = p.streams + 2 + (p.post != nullptr ? 1 : 0);
+  for (int task = threadIdx.x / kWarp; task < p.streams * of_stream; task += kWarps) {
+    const int s = task / of_stream, j = task % of_stream;
+    const bool is_beta = j == p.streams + 2;
+    const float* from = x + int64_t{s} * p.dim;
+    const float* weight = is_beta ? p.beta_weight : p.alpha_weight + max(j - 1, 0) * int64_t{p.dim};
+    float sum = 0;
+    for (int i = lane; i < p.dim; i += kWarp) {
+      const float v = from[i];
+      sum = fmaf(v, j == 0 ? v : (1.0f + p.gain[i]) * weight[i], sum);
+    }
+    sum = WarpSum(sum);
+    if (lane == 0) sums[s][is_beta ? kWidth + 2 : j] = sum;
+  }
+}
+
+__device__ inline float Dot(float4 a, float4 b, float sum) {
+  return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+}
+
+// All of them in one pass over the streams, four elements at a time.
+template <int kWidth>
+__device__ inline void SumsInOnePass(const ReadProblem& p, const float* x,
+                                     float (&sums)[kWidth][kSums<kWidth>]) {
+  constexpr int kOfStream = 8, kAll = kWidth * kOfStream;
+  static_assert(kSums<kWidth> <= kOfStream && kAll <= kWarp);
+  __shared__ float parts[kWarps][kAll];
+  float of_thread[kAll] = {};
+  for (int i = 4 * threadIdx.x; i < p.dim; i += 4 * kThreads) {
+    float4 gain = LoadFour(p.gain + i);
+    gain = {1.0f + gain.x, 1.0f + gain.y, 1.0f + gain.z, 1.0f + gain.w};
+    float4 own[kWidth];
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) {
+      own[s] = s < p.streams ? LoadFour(x + int64_t{s} * p.dim + i) : float4{};
+      of_thread[s * kOfStream] = Dot(own[s], own[s], of_thread[s * kOfStream]);
+      own[s] = {gain.x * own[s].x, gain.y * own[s].y, gain.z * own[s].z, gain.w * own[s].w};
+    }
+#pragma unroll
+    for (int j = 1; j < kSums<kWidth>; ++j) {
+      const bool is_beta = j == kWidth + 2;
+      if (is_beta ? p.post == nullptr : j > p.streams + 1) continue;
+      const float4 weight =
+          LoadFour((is_beta ? p.beta_weight : p.alpha_weight + (j - 1) * int64_t{p.dim}) + i);
+#pragma unroll
+      for (int s = 0; s < kWidth; ++s) {
+        of_thread[s * kOfStream + j] = Dot(own[s], weight, of_thread[s * kOfStream + j]);
+      }
+    }
+  }
+  const int lane = threadIdx.x % kWarp;
+  parts[threadIdx.x / kWarp][lane / (kWarp / kAll)] = WarpSums(of_thread, lane);
+  __syncthreads();
+  const int s = threadIdx.x / kOfStream, j = threadIdx.x % kOfStream;
+  if (s >= kWidth || j >= kSums<kWidth>) return;
+  float sum = 0;
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) sum += parts[warp][threadIdx.x];
+  sums[s][j] = sum;
+}
+
 // Sum over lanes that differ in the bits below kWidth.
 template <int kWidth>
 __device__ inline float GroupSum(float x) {
@@ -102,40 +174,34 @@ __device__ inline void MakeDoublyStochastic(float (&column)[kWidth], int streams
     float sum = 0;
 #pragma unroll
     for (int s = 0; s < kWidth; ++s) sum += column[s];
-    const float divisor = fmaxf(sum, kLeastNorm);
+    const float by = __frcp_rn(fmaxf(sum, kLeastNorm));
+    // Rows by themselves, so that one's sum does not wait for another's.
 #pragma unroll
-    for (int s = 0; s < kWidth; ++s) {
-      column[s] /= divisor;
-      column[s] /= fmaxf(GroupSum<kWidth>(column[s]), kLeastNorm);
-    }
+    for (int s = 0; s < kWidth; ++s) column[s] *= by;
+    float of_row[kWidth];
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) of_row[s] = GroupSum<kWidth>(column[s]);
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) column[s] *= __frcp_rn(fmaxf(of_row[s], kLeastNorm));
   }
 }
 
-// One block per token; kWidth is a power of two and at least `streams`.
-template <int kWidth>
+// One block per token; kWidth is a power of two and at least `streams`. kFours: of up to four
+// streams, rows of fours of aligned elements.
+template <int kWidth, bool kFours>
 __global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ ReadProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
-  // Of each stream: its squares, the products with the rows of alpha_weight, that with beta_weight.
-  __shared__ float sums[kWidth][kWidth + 3];
+  __shared__ float sums[kWidth][kSums<kWidth>];
   __shared__ float pre[kWidth], residual[kWidth][kWidth];
-  const int streams = p.streams, dim = p.dim, of_stream = streams + 3;
+  const int streams = p.streams, dim = p.dim;
   const int lane = threadIdx.x % kWarp;
   const bool writes = p.post != nullptr;
   float* const x = p.x + int64_t{blockIdx.x} * streams * dim;
-  for (int task = threadIdx.x / kWarp; task < streams * of_stream; task += kWarps) {
-    const int s = task / of_stream, j = task % of_stream;
-    if (j == streams + 2 && !writes) continue;
-    const float* from = x + int64_t{s} * dim;
-    const float* weight =
-        j == streams + 2 ? p.beta_weight : p.alpha_weight + max(j - 1, 0) * int64_t{dim};
-    float sum = 0;
-    for (int i = lane; i < dim; i += kWarp) {
-      const float v = from[i];
-      sum = fmaf(v, j == 0 ? v : (1.0f + p.gain[i]) * weight[i], sum);
-    }
-    sum = WarpSum(sum);
-    if (lane == 0) sums[s][j] = sum;
+  if constexpr (kFours) {
+    SumsInOnePass<kWidth>(p, x, sums);
+  } else {
+    SumsByWarps<kWidth>(p, x, sums);
   }
   __syncthreads();
   if (threadIdx.x < kWarp) {
@@ -150,7 +216,7 @@ __global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ R
       const float a = fmaf(p.scales[0], product(lane, 1), p.alpha[lane * (1 + streams)]);
       pre[lane] = dynamic ? a : Sigmoid(a);
       if (writes) {
-        const float u = fmaf(p.scales[2], product(lane, streams + 2), p.beta[lane]);
+        const float u = fmaf(p.scales[2], product(lane, kWidth + 2), p.beta[lane]);
         p.post[int64_t{blockIdx.x} * streams + lane] = dynamic ? u : 2.0f * Sigmoid(u);
       }
     }
@@ -188,7 +254,9 @@ __global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ R
     }
     y[i] = input;
     if (!writes) continue;
-    for (int t = 0; t < streams; ++t) {
+#pragma unroll
+    for (int t = 0; t < kWidth; ++t) {
+      if (t >= streams) break;
       float mixed = 0;
 #pragma unroll
       for (int s = 0; s < kWidth; ++s) {
@@ -230,10 +298,12 @@ void ReadStreams(Device& device, const ReadStreamsArgs& args) {
   if (tokens == 0) return;
   CHECK(args.x.dtype == DType::kF32) << "ReadStreams";
   CHECK_LE(problem.streams, kMaxResidualStreams);
-  const auto kernel = problem.streams <= 2   ? ReadKernel<2>
-                      : problem.streams <= 4 ? ReadKernel<4>
-                      : problem.streams <= 8 ? ReadKernel<8>
-                                             : ReadKernel<kMaxResidualStreams>;
+  const bool fours = InFours(problem.dim, args.x, mixing.gain, mixing.alpha_weight) &&
+                     (!writes || AreAligned(mixing.beta_weight));
+  const auto kernel = problem.streams <= 2   ? (fours ? ReadKernel<2, true> : ReadKernel<2, false>)
+                      : problem.streams <= 4 ? (fours ? ReadKernel<4, true> : ReadKernel<4, false>)
+                      : problem.streams <= 8 ? ReadKernel<8, false>
+                                             : ReadKernel<kMaxResidualStreams, false>;
   LaunchOverlapping(device, "ReadStreams", kernel, tokens, kThreads, 0, 1, problem);
 }
 
