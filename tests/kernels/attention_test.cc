@@ -287,7 +287,8 @@ std::vector<double> Outputs(Backend& backend, const Problem& problem) {
 // A weight is wrong by the error of its score, of its exponential and of the difference of scores
 // that it takes, and again for each block whose maximum it is made relative to; total and sum are
 // sums of as many as there are positions.
-std::vector<double> Bound(const Problem& problem) {
+// `rounding`: relative, of each weight.
+std::vector<double> Bound(const Problem& problem, double rounding = 0) {
   const Dims& dims = problem.dims;
   const double scale = ScaleOf(dims);
   std::vector<double> bound;
@@ -327,7 +328,7 @@ std::vector<double> Bound(const Problem& problem) {
         const double high = *std::max_element(scores.begin(), scores.end());
         const double blocks = seen / kContextBlock + 2;
         const double weight = 2 * worst + (blocks + 1) * (kFunctionError + kUnitF32 * (high - low));
-        const double relative = 2 * weight + 2 * SumError(seen + blocks) + 4 * kUnitF32;
+        const double relative = 2 * weight + 2 * SumError(seen + blocks) + 4 * kUnitF32 + rounding;
         double total = 0;
         for (double& score : scores) total += score = std::exp(score - high);
         for (int i = 0; i < dims.value_dim; ++i) {
@@ -573,6 +574,101 @@ TEST_P(AttentionTest, StoresTheStepsRowsAndTouchesNothingElse) {
 
 INSTANTIATE_TEST_SUITE_P(Backends, AttentionTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
+
+// A GPU whose products round to bf16 rounds weights, too: queries, keys and values of these
+// problems are held by bf16 as they are.
+class RoundedAttentionTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (AvailableBackends().front().device != "cuda") GTEST_SKIP() << "no GPU";
+    backend_ = MakeCuda(DType::kBF16);
+  }
+  void ExpectReference(const Problem& problem) {
+    EXPECT_THAT(Outputs(*backend_, problem),
+                IsWithin(Bound(problem, kUnitBF16), Outputs(*reference_, problem)))
+        << problem.dims.Describe();
+  }
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Backend> reference_ = MakeReference();
+};
+
+const std::vector<RowSpec> kMixedRows = {{2, 0, 1},   {0, 63, 3},  {-1, 0, 4}, {1, 70, 0},
+                                         {3, 0, 300}, {4, 130, 1}, {1, 64, 64}};
+const std::vector<RowSpec> kSingleTokens = {{2, 0, 1},   {0, 63, 1},  {-1, 0, 1}, {1, 64, 1},
+                                            {3, 200, 1}, {4, 130, 1}, {5, 255, 1}};
+
+TEST_F(RoundedAttentionTest, MatchesReferenceForHeadsOfAnyWidthAndGroup) {
+  for (const Dims& dims : {Dims{1, 1, 16, 16}, Dims{4, 2, 64, 64}, Dims{6, 2, 24, 40},
+                           Dims{8, 1, 128, 128}, Dims{5, 1, 96, 96}, Dims{12, 4, 64, 128},
+                           Dims{40, 2, 32, 32}, Dims{2, 2, 7, 13}, Dims{2, 1, 160, 160}}) {
+    ExpectReference({.dims = dims, .rows = kMixedRows});
+    ExpectReference({.dims = dims, .rows = kSingleTokens});
+  }
+}
+
+TEST_F(RoundedAttentionTest, AWindowSeesItsTokenAndThoseBeforeIt) {
+  for (const int window : {1, 12, 63, 64, 65, 128, 200}) {
+    for (const int more : {0, 5}) {  // blocks of a ring beyond the window's
+      Dims dims{4, 2, 64, 64, window};
+      dims.blocks = (window + kContextBlock - 1) / kContextBlock + more;
+      ExpectReference({.dims = dims, .rows = kMixedRows});
+      ExpectReference({.dims = dims, .rows = kSingleTokens});
+      ExpectReference({.dims = dims, .rows = {{0, 1000, 300}, {1, 999, 64}, {2, 1023, 1}}});
+      ExpectReference({.dims = dims, .rows = {{0, 1'000'003, 1}, {1, int64_t{1} << 40, 1}}});
+    }
+  }
+}
+
+TEST_F(RoundedAttentionTest, ManyBlocksOfThreadsMayShareAToken) {
+  Dims dims{4, 2, 32, 32};
+  dims.blocks = 66;
+  ExpectReference({.dims = dims, .rows = {{0, 4200, 1}, {1, 4000, 20}, {2, 1, 1}}});
+  ExpectReference({.dims = dims, .rows = {{0, 4200, 1}, {1, 0, 1}, {2, 1, 1}}});
+  for (const double spread : {0.0, 4.0, 30.0, 1000.0}) {
+    ExpectReference({.dims = dims, .rows = {{0, 4200, 1}, {1, 900, 1}}, .spread = spread});
+  }
+}
+
+TEST_F(RoundedAttentionTest, PrefixesSegmentsAndSecondKeysAreSeen) {
+  for (const int segment : {0, 5, 64, 70}) {
+    for (const int prefix : {0, 3, 64, 70}) {
+      for (const bool others : {false, true}) {
+        Dims dims{8, 2, 64, 64, 0, 3, prefix, segment, others};
+        if (others && segment == 0) continue;
+        for (const std::vector<RowSpec>& rows :
+             {std::vector<RowSpec>{{0, 0, 190}}, {{0, 0, 1}, {1, 0, 1}, {2, 0, 1}}}) {
+          const Problem problem = {.dims = dims, .rows = rows};
+          EXPECT_LE(RelativeError(Outputs(*backend_, problem), Outputs(*reference_, problem)),
+                    kUnitBF16)
+              << dims.Describe() << ", segment " << segment << ", prefix " << prefix;
+        }
+      }
+    }
+  }
+}
+
+// What is fed in pieces sees the same keys, some of them rounded in the step and some before.
+TEST_F(RoundedAttentionTest, AnySplitIsTheSameButForRounding) {
+  for (const int window : {0, 50, 64}) {
+    Dims dims{4, 2, 64, 64, window};
+    dims.blocks = window > 0 ? 1 : 4;
+    const Problem problem = {.dims = dims, .rows = {{0, 0, 200}}};
+    const std::vector<double> whole = Outputs(*backend_, problem);
+    for (const std::vector<int>& chunks : {std::vector{1}, {7, 1, 13}, {64}, {199, 1}}) {
+      Workbench bench(*backend_);
+      Contexts contexts(bench, dims, 1);
+      std::vector<double> all;
+      int fed = 0;
+      for (size_t i = 0; fed < 200; ++i) {
+        const int size = std::min(chunks[i % chunks.size()], 200 - fed);
+        const std::vector<double> part = Step(bench, contexts, problem, {{0, fed, size}});
+        all.insert(all.end(), part.begin(), part.end());
+        fed += size;
+      }
+      EXPECT_LE(RelativeError(all, whole), kUnitBF16) << "chunks of " << chunks[0];
+    }
+  }
+}
 
 // By hand: equal scores weigh equally, and a window of one sees its own value.
 class AttentionByHandTest : public testing::TestWithParam<BackendUnderTest> {};

@@ -8,7 +8,9 @@
 
 #include "base/log.h"
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/problem.cuh"
 #include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/overlap.cuh"
 
 namespace mneme::cuda::attention {
 namespace {
@@ -22,49 +24,10 @@ constexpr int kMostQueryFloats = 8192;       // of them, in shared memory
 constexpr int kMostSplits = 64;              // that share a token's positions
 constexpr int kBlocksPerMultiprocessor = 4;  // wanted
 
-struct Field {
-  const std::byte* base;
-  const int64_t* offsets;  // [slots, blocks]
-  int64_t blocks, offset, row_bytes;
-
-  // The first row of a block of positions.
-  __device__ std::byte* Block(int64_t slot, int64_t block) const {
-    return const_cast<std::byte*>(base) + offsets[slot * blocks + block % blocks] + offset;
-  }
-};
-
-struct Problem {
-  const float* q;
-  const float *k[2], *v[2];  // one or two of each position
-  int kinds;
-  const int32_t *row_offsets, *slots;
-  const int64_t* positions;
-  int rows, heads, kv_heads, key_dim, value_dim, window, segment;
-  float scale;
-  Field keys[2], values[2];
-  const float *prefix_keys, *prefix_values;
-  int prefix;  // rows of them
-  float* out;
-  // With splits > 1: largest score, total of weights and sums of values, for each token, head and
-  // split.
-  float *largest, *total, *sums;
-  int splits;
-  int query_tiles, value_tiles;  // of a head of keys and values; of a value
-};
-
 Field FieldOf(const ContextView& view) {
   if (view.table.base == nullptr) return {};
   return {view.table.base, view.table.offsets.as<const int64_t>(), view.table.blocks(), view.offset,
           view.row_bytes};
-}
-
-__device__ int RowOf(const Problem& p, int token) {
-  int low = 0, high = p.rows;  // the last row that begins at `token` or before it
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (p.row_offsets[middle] <= token ? low : high) = middle;
-  }
-  return low;
 }
 
 // A number as the context keeps it.
@@ -75,15 +38,16 @@ __device__ float Kept(float x) {
 
 // kQueries heads of one token. Lanes of a warp share a key, threads of the block a value.
 template <typename T, int kQueries>
-__global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
+__global__ void __launch_bounds__(kThreads)
+    Attend(const __grid_constant__ Problem p, int query_tiles, int value_tiles) {
   extern __shared__ float query[];  // [kQueries, key_dim]
   __shared__ float weights[kQueries][kContextBlock];
   __shared__ float largest[kQueries], total[kQueries], factor[kQueries];
 
   const int token = blockIdx.x, split = blockIdx.z;
-  const int value_tile = blockIdx.y % p.value_tiles;
-  const int query_tile = blockIdx.y / p.value_tiles % p.query_tiles;
-  const int kv_head = blockIdx.y / (p.value_tiles * p.query_tiles);
+  const int value_tile = blockIdx.y % value_tiles;
+  const int query_tile = blockIdx.y / value_tiles % query_tiles;
+  const int kv_head = blockIdx.y / (value_tiles * query_tiles);
   const int row = RowOf(p, token);
   const int slot = p.slots[row];
   if (slot < 0) return;
@@ -92,9 +56,7 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
   const int queries = min(kQueries, group - query_tile * kQueries);
   const int64_t begin = p.positions[row];  // of the row's first token
   const int64_t position = begin + token - p.row_offsets[row];
-  const int64_t first = p.window > 0    ? max(int64_t{0}, position - p.window + 1)
-                        : p.segment > 0 ? position - position % p.segment
-                                        : int64_t{0};
+  const int64_t first = p.First(position);
 
   for (int i = threadIdx.x; i < kQueries * p.key_dim; i += kThreads) {
     const int head = i / p.key_dim;
@@ -112,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
 
   const int64_t first_block = first / kContextBlock;
   // Blocks of the prefix come before those of positions.
-  const int64_t prefix_blocks = (p.prefix + kContextBlock - 1) / kContextBlock;
+  const int64_t prefix_blocks = p.prefix_blocks();
   const int64_t count = prefix_blocks + p.kinds * (position / kContextBlock - first_block + 1);
   const int64_t share = (count + p.splits - 1) / p.splits;
   const int64_t end = min(count, (split + 1) * share);
@@ -226,10 +188,12 @@ __global__ void __launch_bounds__(kThreads) Attend(const Problem p) {
 
 // What the splits of a head of a token have found, as its output. A split without positions has a
 // largest score of minus infinity, and zeros.
-__global__ void __launch_bounds__(kThreads) Combine(const Problem p) {
-  const int token = blockIdx.x;
+__global__ void __launch_bounds__(kThreads) Combine(const __grid_constant__ Problem p) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int token = blockIdx.x / p.heads;
   if (p.slots[RowOf(p, token)] < 0) return;
-  const int64_t head = int64_t{token} * p.heads + blockIdx.y;
+  const int64_t head = blockIdx.x;
   const float* largest = p.largest + head * p.splits;
   const float* total = p.total + head * p.splits;
   float most = -INFINITY, sum = 0;
@@ -246,7 +210,9 @@ __global__ void __launch_bounds__(kThreads) Combine(const Problem p) {
 
 // Keys and values of a token to their rows, unless a later token of the step has the same ones.
 template <typename T>
-__global__ void __launch_bounds__(kThreads) Store(const Problem p) {
+__global__ void __launch_bounds__(kThreads) Store(const __grid_constant__ Problem p) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
   const int token = blockIdx.x;
   const int row = RowOf(p, token);
   const int slot = p.slots[row];
@@ -275,34 +241,46 @@ void Launch(Device& device, Problem p, int64_t tokens, int64_t most_blocks) {
       return Launch<T, kQueries / 2>(device, p, tokens, most_blocks);
     }
   }
-  p.query_tiles = (p.heads / p.kv_heads + kQueries - 1) / kQueries;
-  p.value_tiles = (p.value_dim + kValues - 1) / kValues;
-  const int64_t tiles = int64_t{p.kv_heads} * p.query_tiles * p.value_tiles;
+  const int query_tiles = (p.heads / p.kv_heads + kQueries - 1) / kQueries;
+  const int value_tiles = (p.value_dim + kValues - 1) / kValues;
+  const int64_t tiles = int64_t{p.kv_heads} * query_tiles * value_tiles;
   const int64_t wanted = int64_t{kBlocksPerMultiprocessor} * device.multiprocessors();
   p.splits = static_cast<int>(std::clamp<int64_t>(wanted / (tokens * tiles), 1,
                                                   std::min<int64_t>(most_blocks, kMostSplits)));
-  if (p.splits > 1) {
-    const int64_t parts = tokens * p.heads * p.splits;
-    p.largest = static_cast<float*>(
-        device.Scratch(parts * (p.value_dim + 2) * static_cast<int64_t>(sizeof(float))));
-    p.total = p.largest + parts;
-    p.sums = p.total + parts;
-  }
+  AllocateParts(device, p, tokens, 0);
   const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(tiles),
                   static_cast<unsigned>(p.splits));
   const size_t shared = sizeof(float) * kQueries * static_cast<size_t>(p.key_dim);
-  Attend<T, kQueries><<<grid, kThreads, shared, device.stream()>>>(p);
+  Attend<T, kQueries><<<grid, kThreads, shared, device.stream()>>>(p, query_tiles, value_tiles);
   device.Check(cudaGetLastError(), "Attend");
-  if (p.splits > 1) {
-    const dim3 heads(static_cast<unsigned>(tokens), static_cast<unsigned>(p.heads));
-    Combine<<<heads, kThreads, 0, device.stream()>>>(p);
-    device.Check(cudaGetLastError(), "Combine");
-  }
-  Store<T><<<static_cast<unsigned>(tokens), kThreads, 0, device.stream()>>>(p);
-  device.Check(cudaGetLastError(), "Store");
+  if (p.splits > 1) CombineParts(device, p, tokens);
 }
 
 }  // namespace
+
+void* AllocateParts(Device& device, Problem& p, int64_t tokens, int64_t before) {
+  before = (before + 255) / 256 * 256;
+  const int64_t parts = p.splits > 1 ? tokens * p.heads * p.splits : 0;
+  const int64_t bytes = parts * (p.value_dim + 2) * static_cast<int64_t>(sizeof(float));
+  if (before + bytes == 0) return nullptr;
+  auto* const memory = static_cast<std::byte*>(device.Scratch(before + bytes));
+  if (parts > 0) {
+    p.sums = reinterpret_cast<float*>(memory + before);
+    p.largest = p.sums + parts * p.value_dim;
+    p.total = p.largest + parts;
+  }
+  return memory;
+}
+
+void CombineParts(Device& device, const Problem& p, int64_t tokens) {
+  LaunchOverlapping(device, "Combine", Combine, static_cast<int>(tokens * p.heads), kThreads, 0, 1,
+                    p);
+}
+
+void StoreStep(Device& device, const Problem& p, int64_t tokens, DType dtype) {
+  LaunchOverlapping(device, "Store", dtype == DType::kBF16 ? Store<__nv_bfloat16> : Store<float>,
+                    static_cast<int>(tokens), kThreads, 0, 1, p);
+}
 
 void Attention(Device& device, const AttentionArgs& args) {
   const int64_t tokens = args.q.shape[0];
@@ -335,12 +313,17 @@ void Attention(Device& device, const AttentionArgs& args) {
       seen > 0 ? (seen + kContextBlock - 1) / kContextBlock + 1 : args.keys.table.blocks();
   const int64_t most_blocks = (p.prefix + kContextBlock - 1) / kContextBlock + p.kinds * blocks;
   CHECK(args.keys.dtype == args.values.dtype);
+  if (TakesTensorCores(device, p, args)) {
+    TensorCoreAttention(device, p, args, most_blocks);
+    return;
+  }
   if (args.keys.dtype == DType::kBF16) {
     Launch<__nv_bfloat16, kMostQueries>(device, p, tokens, most_blocks);
   } else {
     CHECK(args.keys.dtype == DType::kF32);
     Launch<float, kMostQueries>(device, p, tokens, most_blocks);
   }
+  StoreStep(device, p, tokens, args.keys.dtype);
 }
 
 }  // namespace mneme::cuda::attention

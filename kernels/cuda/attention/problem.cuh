@@ -1,0 +1,78 @@
+// What the kernels of attention share: the operation's arguments, where its tokens and positions
+// are, and what several blocks of threads that share a token leave behind.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/common/device.h"
+#include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/kernels.h"
+
+namespace mneme::cuda::attention {
+
+struct Field {
+  const std::byte* base;
+  const int64_t* offsets;  // [slots, blocks]
+  int64_t blocks, offset, row_bytes;
+
+  // The first row of a block of positions.
+  __device__ std::byte* Block(int64_t slot, int64_t block) const {
+    return const_cast<std::byte*>(base) + offsets[slot * blocks + block % blocks] + offset;
+  }
+};
+
+struct Problem {
+  const float* q;
+  const float *k[2], *v[2];  // one or two of each position
+  int kinds;
+  const int32_t *row_offsets, *slots;
+  const int64_t* positions;
+  int rows, heads, kv_heads, key_dim, value_dim, window, segment;
+  float scale;
+  Field keys[2], values[2];
+  const float *prefix_keys, *prefix_values;
+  int prefix;  // rows of them
+  float* out;
+  // With splits > 1: largest score, total of weights and sums of values, for each token, head and
+  // split.
+  float *largest, *total, *sums;
+  int splits;
+
+  // Of the session's position: the first that it sees, its prefix aside.
+  __device__ int64_t First(int64_t position) const {
+    return window > 0    ? max(int64_t{0}, position - window + 1)
+           : segment > 0 ? position - position % segment
+                         : int64_t{0};
+  }
+  __host__ __device__ int prefix_blocks() const {
+    return (prefix + kContextBlock - 1) / kContextBlock;
+  }
+};
+
+// The last row that begins at `token` or before it.
+__device__ inline int RowOf(const Problem& p, int token) {
+  int low = 0, high = p.rows;
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (p.row_offsets[middle] <= token ? low : high) = middle;
+  }
+  return low;
+}
+
+// Makes room in the device's scratch memory for what `splits` parts of every token and head find,
+// behind `before` bytes of something else, which is returned.
+void* AllocateParts(Device& device, Problem& problem, int64_t tokens, int64_t before);
+// Puts together what they have found, as out.
+void CombineParts(Device& device, const Problem& problem, int64_t tokens);
+
+// Whether tensor cores can and may take the problem: keys and values of bf16, products of bf16.
+bool TakesTensorCores(const Device& device, const Problem& problem, const AttentionArgs& args);
+// Attention and the storing of the step's keys and values. `most_blocks`: of positions that a token
+// may see.
+void TensorCoreAttention(Device& device, Problem problem, const AttentionArgs& args,
+                         int64_t most_blocks);
+// Stores the step's keys and values.
+void StoreStep(Device& device, const Problem& problem, int64_t tokens, DType dtype);
+
+}  // namespace mneme::cuda::attention
