@@ -593,7 +593,7 @@ class RoundedAttentionTest : public testing::Test {
 };
 
 const std::vector<RowSpec> kMixedRows = {{2, 0, 1},   {0, 63, 3},  {-1, 0, 4}, {1, 70, 0},
-                                         {3, 0, 300}, {4, 130, 1}, {1, 64, 64}};
+                                         {3, 0, 250}, {4, 130, 1}, {1, 64, 64}};
 const std::vector<RowSpec> kSingleTokens = {{2, 0, 1},   {0, 63, 1},  {-1, 0, 1}, {1, 64, 1},
                                             {3, 200, 1}, {4, 130, 1}, {5, 255, 1}};
 

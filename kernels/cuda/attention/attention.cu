@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/problem.cuh"
+#include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 
@@ -247,7 +248,7 @@ void Launch(Device& device, Problem p, int64_t tokens, int64_t most_blocks) {
   const int64_t wanted = int64_t{kBlocksPerMultiprocessor} * device.multiprocessors();
   p.splits = static_cast<int>(std::clamp<int64_t>(wanted / (tokens * tiles), 1,
                                                   std::min<int64_t>(most_blocks, kMostSplits)));
-  AllocateParts(device, p, tokens, 0);
+  AllocateParts(device, p, tokens);
   const dim3 grid(static_cast<unsigned>(tokens), static_cast<unsigned>(tiles),
                   static_cast<unsigned>(p.splits));
   const size_t shared = sizeof(float) * kQueries * static_cast<size_t>(p.key_dim);
@@ -256,30 +257,43 @@ void Launch(Device& device, Problem p, int64_t tokens, int64_t most_blocks) {
   if (p.splits > 1) CombineParts(device, p, tokens);
 }
 
+// The step's keys and values.
+void StoreStep(Device& device, const Problem& p, int64_t tokens, DType dtype) {
+  LaunchOverlapping(device, "Store", dtype == DType::kBF16 ? Store<__nv_bfloat16> : Store<float>,
+                    static_cast<int>(tokens), kThreads, 0, 1, p);
+}
+
+bool TakesTensorCores(const Device& device, const Problem& p, const AttentionArgs& args) {
+  return device.compute_dtype() == DType::kBF16 && args.keys.dtype == DType::kBF16 &&
+         std::max(p.key_dim, p.value_dim) <= kMostTensorCoreDim && p.key_dim % 8 == 0 &&
+         p.value_dim % 8 == 0 &&
+         AreAligned(args.q, args.k, args.v, args.other_k, args.other_v, args.out, args.prefix_keys,
+                    args.prefix_values) &&
+         (args.longest_row == 1 || HasHopperCode(device));
+}
+
+// Whether the step's keys and values may be stored before it: of a ring, its last tokens take the
+// place of what lies a whole ring before them.
+bool MayStoreFirst(const AttentionArgs& args) {
+  const int64_t seen = args.window > 0 ? args.window : args.segment;
+  return seen == 0 ||
+         (args.longest_row > 0 && args.longest_row <= args.keys.table.positions() - seen + 1);
+}
+
 }  // namespace
 
-void* AllocateParts(Device& device, Problem& p, int64_t tokens, int64_t before) {
-  before = (before + 255) / 256 * 256;
-  const int64_t parts = p.splits > 1 ? tokens * p.heads * p.splits : 0;
-  const int64_t bytes = parts * (p.value_dim + 2) * static_cast<int64_t>(sizeof(float));
-  if (before + bytes == 0) return nullptr;
-  auto* const memory = static_cast<std::byte*>(device.Scratch(before + bytes));
-  if (parts > 0) {
-    p.sums = reinterpret_cast<float*>(memory + before);
-    p.largest = p.sums + parts * p.value_dim;
-    p.total = p.largest + parts;
-  }
-  return memory;
+void AllocateParts(Device& device, Problem& p, int64_t tokens) {
+  if (p.splits == 1) return;
+  const int64_t parts = tokens * p.heads * p.splits;
+  p.sums = static_cast<float*>(
+      device.Scratch(parts * (p.value_dim + 2) * static_cast<int64_t>(sizeof(float))));
+  p.largest = p.sums + parts * p.value_dim;
+  p.total = p.largest + parts;
 }
 
 void CombineParts(Device& device, const Problem& p, int64_t tokens) {
   LaunchOverlapping(device, "Combine", Combine, static_cast<int>(tokens * p.heads), kThreads, 0, 1,
                     p);
-}
-
-void StoreStep(Device& device, const Problem& p, int64_t tokens, DType dtype) {
-  LaunchOverlapping(device, "Store", dtype == DType::kBF16 ? Store<__nv_bfloat16> : Store<float>,
-                    static_cast<int>(tokens), kThreads, 0, 1, p);
 }
 
 void Attention(Device& device, const AttentionArgs& args) {
@@ -314,7 +328,14 @@ void Attention(Device& device, const AttentionArgs& args) {
   const int64_t most_blocks = (p.prefix + kContextBlock - 1) / kContextBlock + p.kinds * blocks;
   CHECK(args.keys.dtype == args.values.dtype);
   if (TakesTensorCores(device, p, args)) {
-    TensorCoreAttention(device, p, args, most_blocks);
+    if (args.longest_row == 1) {
+      AttendSingleTokens(device, p, tokens, most_blocks);
+      return;
+    }
+    const bool stores_first = MayStoreFirst(args);
+    if (stores_first) StoreStep(device, p, tokens, args.keys.dtype);
+    AttendPrompts(device, p, tokens, !stores_first);
+    if (!stores_first) StoreStep(device, p, tokens, args.keys.dtype);
     return;
   }
   if (args.keys.dtype == DType::kBF16) {

@@ -60,19 +60,18 @@ __device__ inline int RowOf(const Problem& p, int token) {
   return low;
 }
 
-// Makes room in the device's scratch memory for what `splits` parts of every token and head find,
-// behind `before` bytes of something else, which is returned.
-void* AllocateParts(Device& device, Problem& problem, int64_t tokens, int64_t before);
+// Makes room in the device's scratch memory for what `splits` parts of every token and head find.
+void AllocateParts(Device& device, Problem& problem, int64_t tokens);
 // Puts together what they have found, as out.
 void CombineParts(Device& device, const Problem& problem, int64_t tokens);
 
-// Whether tensor cores can and may take the problem: keys and values of bf16, products of bf16.
-bool TakesTensorCores(const Device& device, const Problem& problem, const AttentionArgs& args);
-// Attention and the storing of the step's keys and values. `most_blocks`: of positions that a token
-// may see.
-void TensorCoreAttention(Device& device, Problem problem, const AttentionArgs& args,
-                         int64_t most_blocks);
-// Stores the step's keys and values.
-void StoreStep(Device& device, const Problem& problem, int64_t tokens, DType dtype);
+// On tensor cores, products of bf16: heads of up to kMostTensorCoreDim, in eights, all aligned;
+// keys and values of bf16. A step of single tokens, which are stored too, `most_blocks` being the
+// blocks of positions that one may see.
+constexpr int kMostTensorCoreDim = 128;
+void AttendSingleTokens(Device& device, const Problem& problem, int64_t tokens,
+                        int64_t most_blocks);
+// Of any step; Hopper's code. `copies`: the step's keys and values are not in the table yet.
+void AttendPrompts(Device& device, const Problem& problem, int64_t tokens, bool copies);
 
 }  // namespace mneme::cuda::attention

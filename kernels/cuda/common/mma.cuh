@@ -48,6 +48,13 @@ __device__ inline void LoadMatrices(uint32_t (&m)[4], uint32_t shared) {
                : "r"(shared));
 }
 
+// The same, each of them transposed.
+__device__ inline void LoadTransposedMatrices(uint32_t (&m)[4], uint32_t shared) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(shared));
+}
+
 __device__ inline uint32_t RoundPair(float a, float b, __nv_bfloat16) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
   return reinterpret_cast<const uint32_t&>(pair);

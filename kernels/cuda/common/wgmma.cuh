@@ -89,6 +89,19 @@ MNEME_WARPGROUP_PRODUCTS(96, 48, 48, 49, 50)
 MNEME_WARPGROUP_PRODUCTS(128, 64, 64, 65, 66)
 MNEME_WARPGROUP_PRODUCTS(144, 72, 72, 73, 74)
 MNEME_WARPGROUP_PRODUCTS(256, 128, 128, 129, 130)
+// Products of 16 columns of bf16 that the warpgroup has in registers, as MultiplyAdd's left side: with
+// the rows of b (sixteen columns of 64 rows), and with its columns (sixteen rows of 64 columns).
+#define MNEME_REGISTER_PRODUCT(NAME, TRANSPOSED)                                                \
+  __device__ inline void NAME(float (&sums)[8][4], const uint32_t (&a)[4], uint64_t b) {        \
+    float (&d)[32] = reinterpret_cast<float (&)[32]>(sums);                                     \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %37, 0; "                                      \
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MNEME_NAMES32                    \
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1, " #TRANSPOSED "; }"                               \
+      : MNEME_SUMS32(d, 0) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1));       \
+  }
+MNEME_REGISTER_PRODUCT(MultiplyRows, 0)
+MNEME_REGISTER_PRODUCT(MultiplyColumns, 1)
+#undef MNEME_REGISTER_PRODUCT
 #undef MNEME_WARPGROUP_PRODUCTS
 #undef MNEME_WARPGROUP_PRODUCT
 #undef MNEME_NAMES8

@@ -107,33 +107,35 @@ __device__ inline float Dot(float4 a, float4 b, float sum) {
   return fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
 }
 
-// All of them in one pass over the streams, four elements at a time.
+// All of them in one pass over exactly kWidth streams, four elements at a time.
 template <int kWidth>
 __device__ inline void SumsInOnePass(const ReadProblem& p, const float* x,
                                      float (&sums)[kWidth][kSums<kWidth>]) {
-  constexpr int kOfStream = 8, kAll = kWidth * kOfStream;
+  constexpr int kOfStream = 8, kAll = kWidth == 3 ? kWarp : kWidth * kOfStream;
   static_assert(kSums<kWidth> <= kOfStream && kAll <= kWarp);
   __shared__ float parts[kWarps][kAll];
   float of_thread[kAll] = {};
+  const float* const beta = p.post != nullptr ? p.beta_weight : p.gain;
   for (int i = 4 * threadIdx.x; i < p.dim; i += 4 * kThreads) {
+    // All that is read is on its way before anything is used.
+    float4 own[kWidth], weights[kWidth + 2];
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) own[s] = LoadFour(x + int64_t{s} * p.dim + i);
     float4 gain = LoadFour(p.gain + i);
+#pragma unroll
+    for (int j = 0; j <= kWidth; ++j) {
+      weights[j] = LoadFour(p.alpha_weight + j * int64_t{p.dim} + i);
+    }
+    weights[kWidth + 1] = LoadFour(beta + i);
     gain = {1.0f + gain.x, 1.0f + gain.y, 1.0f + gain.z, 1.0f + gain.w};
-    float4 own[kWidth];
 #pragma unroll
     for (int s = 0; s < kWidth; ++s) {
-      own[s] = s < p.streams ? LoadFour(x + int64_t{s} * p.dim + i) : float4{};
       of_thread[s * kOfStream] = Dot(own[s], own[s], of_thread[s * kOfStream]);
       own[s] = {gain.x * own[s].x, gain.y * own[s].y, gain.z * own[s].z, gain.w * own[s].w};
-    }
 #pragma unroll
-    for (int j = 1; j < kSums<kWidth>; ++j) {
-      const bool is_beta = j == kWidth + 2;
-      if (is_beta ? p.post == nullptr : j > p.streams + 1) continue;
-      const float4 weight =
-          LoadFour((is_beta ? p.beta_weight : p.alpha_weight + (j - 1) * int64_t{p.dim}) + i);
-#pragma unroll
-      for (int s = 0; s < kWidth; ++s) {
-        of_thread[s * kOfStream + j] = Dot(own[s], weight, of_thread[s * kOfStream + j]);
+      for (int j = 0; j < kWidth + 2; ++j) {
+        float& sum = of_thread[s * kOfStream + 1 + j];
+        sum = Dot(own[s], weights[j], sum);
       }
     }
   }
@@ -158,7 +160,66 @@ __device__ inline float GroupSum(float x) {
   return x;
 }
 
-// By one warp, whose lane t < kWidth has column t of the matrix. Elements beyond it are zeros.
+__device__ inline float Reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// The rounds of S, each element's exponential being there. By one warp, whose lane t < kWidth has
+// column t of the matrix. Elements beyond it are zeros.
+template <int kWidth>
+__device__ inline void BalanceColumns(float (&column)[kWidth]) {
+  for (int round = 0; round < kSinkhornRounds; ++round) {
+    float sum = 0;
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) sum += column[s];
+    const float by = Reciprocal(fmaxf(sum, kLeastNorm));
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) column[s] *= by;
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) {
+      column[s] *= Reciprocal(fmaxf(GroupSum<kWidth>(column[s]), kLeastNorm));
+    }
+  }
+}
+// The same of a small matrix, all of which is in every lane: a shuffle takes longer than its sums.
+template <int kWidth>
+__device__ inline void BalanceMatrix(float (&column)[kWidth], int lane) {
+  float all[kWidth][kWidth];
+#pragma unroll
+  for (int s = 0; s < kWidth; ++s) {
+#pragma unroll
+    for (int t = 0; t < kWidth; ++t) all[s][t] = __shfl_sync(kAllLanes, column[s], t);
+  }
+#pragma unroll 1
+  for (int round = 0; round < kSinkhornRounds; ++round) {
+#pragma unroll
+    for (int t = 0; t < kWidth; ++t) {
+      float sum = 0;
+#pragma unroll
+      for (int s = 0; s < kWidth; ++s) sum += all[s][t];
+      const float by = Reciprocal(fmaxf(sum, kLeastNorm));
+#pragma unroll
+      for (int s = 0; s < kWidth; ++s) all[s][t] *= by;
+    }
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) {
+      float sum = 0;
+#pragma unroll
+      for (int t = 0; t < kWidth; ++t) sum += all[s][t];
+      const float by = Reciprocal(fmaxf(sum, kLeastNorm));
+#pragma unroll
+      for (int t = 0; t < kWidth; ++t) all[s][t] *= by;
+    }
+  }
+#pragma unroll
+  for (int s = 0; s < kWidth; ++s) {
+#pragma unroll
+    for (int t = 0; t < kWidth; ++t) column[s] = lane == t ? all[s][t] : column[s];
+  }
+}
+
 template <int kWidth>
 __device__ inline void MakeDoublyStochastic(float (&column)[kWidth], int streams, int lane) {
   float largest = column[0];
@@ -170,34 +231,97 @@ __device__ inline void MakeDoublyStochastic(float (&column)[kWidth], int streams
   for (int s = 0; s < kWidth; ++s) {
     column[s] = s < streams && lane < streams ? expf(column[s] - largest) : 0.0f;
   }
-  for (int round = 0; round < kSinkhornRounds; ++round) {
-    float sum = 0;
-#pragma unroll
-    for (int s = 0; s < kWidth; ++s) sum += column[s];
-    const float by = __frcp_rn(fmaxf(sum, kLeastNorm));
-    // Rows by themselves, so that one's sum does not wait for another's.
-#pragma unroll
-    for (int s = 0; s < kWidth; ++s) column[s] *= by;
-    float of_row[kWidth];
-#pragma unroll
-    for (int s = 0; s < kWidth; ++s) of_row[s] = GroupSum<kWidth>(column[s]);
-#pragma unroll
-    for (int s = 0; s < kWidth; ++s) column[s] *= __frcp_rn(fmaxf(of_row[s], kLeastNorm));
+  if constexpr (kWidth <= 4) {
+    BalanceMatrix<kWidth>(column, lane);
+  } else {
+    BalanceColumns<kWidth>(column);
   }
 }
 
-// One block per token; kWidth is a power of two and at least `streams`. kFours: of up to four
-// streams, rows of fours of aligned elements.
+// What this block reads of the weights, which nobody writes, on its way while the kernel ahead
+// runs.
+__device__ inline void PrefetchWeights(const ReadProblem& p) {
+  const auto prefetch = [](const float* from) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+  };
+  constexpr int kLine = 32;  // numbers
+  for (int i = kLine * threadIdx.x; i < p.dim; i += kLine * kThreads) {
+    prefetch(p.gain + i);
+    if (p.post != nullptr) prefetch(p.beta_weight + i);
+    for (int j = 0; j <= p.streams; ++j) prefetch(p.alpha_weight + j * int64_t{p.dim} + i);
+  }
+}
+
+// A token's input and what its streams become, of `streams` streams, kWidth at most.
+template <int kWidth>
+__device__ inline void MixElements(const ReadProblem& p, int streams, const float (&pre)[kWidth],
+                                   const float (&residual)[kWidth][kWidth], float* x, float* y) {
+  for (int i = threadIdx.x; i < p.dim; i += kThreads) {
+    float own[kWidth];
+    float input = 0;
+    for (int s = 0; s < streams; ++s) {
+      own[s] = x[int64_t{s} * p.dim + i];
+      input = fmaf(pre[s], own[s], input);
+    }
+    y[i] = input;
+    if (p.post == nullptr) continue;
+    for (int t = 0; t < streams; ++t) {
+      float mixed = 0;
+      for (int s = 0; s < streams; ++s) mixed = fmaf(residual[s][t], own[s], mixed);
+      x[int64_t{t} * p.dim + i] = mixed;
+    }
+  }
+}
+
+__device__ inline float4 AddTimes(float by, float4 x, float4 sum) {
+  return {fmaf(by, x.x, sum.x), fmaf(by, x.y, sum.y), fmaf(by, x.z, sum.z), fmaf(by, x.w, sum.w)};
+}
+
+// The same of exactly kWidth streams, four elements at a time.
+template <int kWidth>
+__device__ inline void MixFours(const ReadProblem& p, const float (&pre)[kWidth],
+                                const float (&residual)[kWidth][kWidth], float* x, float* y) {
+  for (int i = 4 * threadIdx.x; i < p.dim; i += 4 * kThreads) {
+    float4 own[kWidth], input = {};
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) own[s] = LoadFour(x + int64_t{s} * p.dim + i);
+#pragma unroll
+    for (int s = 0; s < kWidth; ++s) input = AddTimes(pre[s], own[s], input);
+    SaveFour(y + i, input);
+    if (p.post == nullptr) continue;
+#pragma unroll
+    for (int t = 0; t < kWidth; ++t) {
+      float4 mixed = {};
+#pragma unroll
+      for (int s = 0; s < kWidth; ++s) mixed = AddTimes(residual[s][t], own[s], mixed);
+      SaveFour(x + int64_t{t} * p.dim + i, mixed);
+    }
+  }
+}
+
+// One block per token; of kWidth streams or fewer, if kFours exactly as many, whose rows are taken
+// in fours. Without, kWidth is a power of two.
 template <int kWidth, bool kFours>
 __global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ ReadProblem p) {
   LetNextKernelStart();
-  WaitForPreviousKernel();
+  PrefetchWeights(p);
   __shared__ float sums[kWidth][kSums<kWidth>];
   __shared__ float pre[kWidth], residual[kWidth][kWidth];
-  const int streams = p.streams, dim = p.dim;
+  const int streams = kFours ? kWidth : p.streams;
   const int lane = threadIdx.x % kWarp;
   const bool writes = p.post != nullptr;
-  float* const x = p.x + int64_t{blockIdx.x} * streams * dim;
+  // Of the stream that the lane is; numbers of its column of the matrix. Weights, so known already.
+  const bool is_stream = lane < streams;
+  const float pre_alpha = is_stream ? p.alpha[lane * (1 + streams)] : 0;
+  const float beta = is_stream && writes ? p.beta[lane] : 0;
+  const float pre_scale = p.scales[0], residual_scale = p.scales[1], post_scale = p.scales[2];
+  float column[kWidth];
+#pragma unroll
+  for (int s = 0; s < kWidth; ++s) {
+    column[s] = is_stream && s < streams ? p.alpha[s * (1 + streams) + 1 + lane] : 0;
+  }
+  WaitForPreviousKernel();
+  float* const x = p.x + int64_t{blockIdx.x} * streams * p.dim;
   if constexpr (kFours) {
     SumsInOnePass<kWidth>(p, x, sums);
   } else {
@@ -206,31 +330,27 @@ __global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ R
   __syncthreads();
   if (threadIdx.x < kWarp) {
     const bool dynamic = p.kind == StreamMixing::Kind::kDynamic;
-    // The j-th product of stream s.
-    const auto product = [&](int s, int j) {
-      const float norm = fmaxf(sqrtf(sums[s][0]), kLeastNorm);
-      const float t = sums[s][j] * (sqrtf(static_cast<float>(dim)) / norm);
-      return dynamic ? tanhf(t) : t;
-    };
-    if (lane < streams) {  // as a stream
-      const float a = fmaf(p.scales[0], product(lane, 1), p.alpha[lane * (1 + streams)]);
+    const float root = sqrtf(static_cast<float>(p.dim));
+    // Each lane has the length of its stream.
+    const float length = fmaxf(sqrtf(is_stream ? sums[lane][0] : 1.0f), kLeastNorm);
+    const float by_length = root / length;
+    const auto bounded = [&](float t) { return dynamic ? tanhf(t) : t; };
+    if (is_stream) {
+      const float a = fmaf(pre_scale, bounded(sums[lane][1] * by_length), pre_alpha);
       pre[lane] = dynamic ? a : Sigmoid(a);
       if (writes) {
-        const float u = fmaf(p.scales[2], product(lane, kWidth + 2), p.beta[lane]);
+        const float u = fmaf(post_scale, bounded(sums[lane][kWidth + 2] * by_length), beta);
         p.post[int64_t{blockIdx.x} * streams + lane] = dynamic ? u : 2.0f * Sigmoid(u);
       }
     }
     if (writes) {
-      float column[kWidth];  // of the matrix, whose column the lane is
 #pragma unroll
       for (int s = 0; s < kWidth; ++s) {
-        column[s] = 0;
-        if (s < streams && lane < streams) {
-          column[s] =
-              p.kind == StreamMixing::Kind::kSum
-                  ? 1.0f
-                  : fmaf(p.scales[1], product(s, 2 + lane), p.alpha[s * (1 + streams) + 1 + lane]);
-        }
+        const float of_stream = __shfl_sync(kAllLanes, by_length, s);
+        if (!is_stream || s >= streams) continue;
+        column[s] = p.kind == StreamMixing::Kind::kSum
+                        ? 1.0f
+                        : fmaf(residual_scale, bounded(sums[s][2 + lane] * of_stream), column[s]);
       }
       if (p.kind == StreamMixing::Kind::kConstrained) {
         MakeDoublyStochastic<kWidth>(column, streams, lane);
@@ -242,29 +362,11 @@ __global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ R
     }
   }
   __syncthreads();
-  float* const y = p.y + int64_t{blockIdx.x} * dim;
-  for (int i = threadIdx.x; i < dim; i += kThreads) {
-    float own[kWidth];
-    float input = 0;
-#pragma unroll
-    for (int s = 0; s < kWidth; ++s) {
-      if (s >= streams) break;
-      own[s] = x[int64_t{s} * dim + i];
-      input = fmaf(pre[s], own[s], input);
-    }
-    y[i] = input;
-    if (!writes) continue;
-#pragma unroll
-    for (int t = 0; t < kWidth; ++t) {
-      if (t >= streams) break;
-      float mixed = 0;
-#pragma unroll
-      for (int s = 0; s < kWidth; ++s) {
-        if (s >= streams) break;
-        mixed = fmaf(residual[s][t], own[s], mixed);
-      }
-      x[int64_t{t} * dim + i] = mixed;
-    }
+  float* const y = p.y + int64_t{blockIdx.x} * p.dim;
+  if constexpr (kFours) {
+    MixFours<kWidth>(p, pre, residual, x, y);
+  } else {
+    MixElements<kWidth>(p, streams, pre, residual, x, y);
   }
 }
 
@@ -300,10 +402,12 @@ void ReadStreams(Device& device, const ReadStreamsArgs& args) {
   CHECK_LE(problem.streams, kMaxResidualStreams);
   const bool fours = InFours(problem.dim, args.x, mixing.gain, mixing.alpha_weight) &&
                      (!writes || AreAligned(mixing.beta_weight));
-  const auto kernel = problem.streams <= 2   ? (fours ? ReadKernel<2, true> : ReadKernel<2, false>)
-                      : problem.streams <= 4 ? (fours ? ReadKernel<4, true> : ReadKernel<4, false>)
-                      : problem.streams <= 8 ? ReadKernel<8, false>
-                                             : ReadKernel<kMaxResidualStreams, false>;
+  constexpr void (*kOfFours[])(ReadProblem) = {ReadKernel<1, true>, ReadKernel<2, true>,
+                                               ReadKernel<3, true>, ReadKernel<4, true>};
+  const auto kernel = fours && problem.streams <= 4 ? kOfFours[problem.streams - 1]
+                      : problem.streams <= 4        ? ReadKernel<4, false>
+                      : problem.streams <= 8        ? ReadKernel<8, false>
+                                                    : ReadKernel<kMaxResidualStreams, false>;
   LaunchOverlapping(device, "ReadStreams", kernel, tokens, kThreads, 0, 1, problem);
 }
 
