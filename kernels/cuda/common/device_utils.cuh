@@ -20,24 +20,31 @@ __device__ inline float WarpSum(float x) {
   return x;
 }
 
+// Of 2 kLeft values of each lane, kLeft are left, summed over it and one other lane.
+template <int kLeft, int kCount>
+__device__ inline void HalveSums(float (&values)[kCount], int lane) {
+  constexpr int kOffset = kWarp * kLeft / kCount;
+  const bool upper = (lane & kOffset) != 0;
+#pragma unroll
+  for (int i = 0; i < kLeft; ++i) {
+    const float keep = upper ? values[i + kLeft] : values[i];
+    const float give = upper ? values[i] : values[i + kLeft];
+    values[i] = keep + __shfl_xor_sync(kAllLanes, give, kOffset);
+  }
+  if constexpr (kLeft > 1) HalveSums<kLeft / 2>(values, lane);
+}
+
 // values[i] summed over the warp, for the i with the lane's topmost log2(kCount) bits; each sum in
 // the order of WarpSum. A sum is in kWarp / kCount lanes.
 template <int kCount>
 __device__ inline float WarpSums(float (&values)[kCount], int lane) {
   static_assert(kCount <= kWarp);
-  int offset = kWarp / 2;
-#pragma unroll
-  for (int n = kCount; n > 1; n /= 2, offset /= 2) {
-    const bool upper = (lane & offset) != 0;
-#pragma unroll
-    for (int i = 0; i < n / 2; ++i) {
-      const float keep = upper ? values[i + n / 2] : values[i];
-      const float give = upper ? values[i] : values[i + n / 2];
-      values[i] = keep + __shfl_xor_sync(kAllLanes, give, offset);
-    }
-  }
+  if constexpr (kCount > 1) HalveSums<kCount / 2>(values, lane);
   float sum = values[0];
-  for (; offset > 0; offset /= 2) sum += __shfl_xor_sync(kAllLanes, sum, offset);
+#pragma unroll
+  for (int offset = kWarp / kCount / 2; offset > 0; offset /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  }
   return sum;
 }
 
