@@ -43,9 +43,9 @@ void RandomWeights::Fill(const TensorSpec& tensor, int64_t begin, std::span<floa
     case WeightInit::kNormal:
       return Normal(stream, begin, spec_.initializer_range, out);
     case WeightInit::kConvolution:
-      return Normal(
-          stream, begin,
-          spec_.convolution_range > 0 ? spec_.convolution_range : spec_.initializer_range, out);
+      return Normal(stream, begin,
+                    spec_.convolution_range > 0 ? spec_.convolution_range : spec_.initializer_range,
+                    out);
     case WeightInit::kOnes:
       return std::fill(out.begin(), out.end(), 1.0f);
     case WeightInit::kZeros:
@@ -68,7 +68,8 @@ void RandomWeights::Fill(const TensorSpec& tensor, int64_t begin, std::span<floa
   }
 }
 
-void RandomWeights::Normal(uint64_t stream, int64_t begin, double range, std::span<float> out) const {
+void RandomWeights::Normal(uint64_t stream, int64_t begin, double range,
+                           std::span<float> out) const {
   const float scale = static_cast<float>(range);
   for (size_t i = 0; i < out.size(); i += 8) {
     const PhiloxCounter bits =
