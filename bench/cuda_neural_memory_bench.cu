@@ -36,7 +36,7 @@ struct Memory {
             .trains_gain = !ahead && step > 1,
             .gain_offset = 1};
   }
-  // Of one copy, of all heads.
+  // The bytes of one copy of all heads.
   int64_t copy_bytes() const {
     int64_t elements = 0;
     for (int t = 0; t < network().tensors(); ++t) elements += network().shape(t, dim).elements();
@@ -150,7 +150,7 @@ class Layer {
     cuda::neural_memory::NeuralMemory(device_, args_);
     return true;
   }
-  // Of inputs and outputs.
+  // The bytes of inputs and outputs.
   double entry_bytes() const { return 16.0 * static_cast<double>(args_.q.shape.elements()); }
 
  private:

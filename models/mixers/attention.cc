@@ -134,7 +134,7 @@ class Attention final : public SequenceMixer {
     return absl::OkStatus();
   }
 
-  // Of each head by itself, in place.
+  // Norms each head by itself, in place.
   static void NormHeads(ForwardContext& ctx, const Norm& norm, TensorView heads) {
     if (norm.weight.empty()) return;
     heads.shape = {heads.shape[0] * heads.shape[1], heads.shape[2]};

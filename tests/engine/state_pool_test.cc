@@ -164,7 +164,7 @@ TEST(StatePoolTest, ACopyOfWhatWasFedNothingTakesWhatSessionsAreBornWith) {
   EXPECT_EQ(eager, FakeMemory{}.eager);
 }
 
-// Of fields of a routed layer, whatever their sizes, and what lies around them.
+// Fields of a routed layer have memories of all sizes, and other fields lie around them.
 TEST(StatePoolTest, ACopyTakesTheMemoriesThatWereWritten) {
   constexpr int kMemories = 5;
   constexpr int64_t kLong = 200'000, kShort = 12;

@@ -157,7 +157,8 @@ GatedDeltaSpec WideMom() {
   return spec;
 }
 
-// Of every model_type: its tiny network, and one with heads as wide as kernels are tuned for.
+// The networks of every model_type: its tiny one, and one with heads as wide as kernels are tuned
+// for.
 struct RuleNetwork {
   std::string name;
   ModelSpec spec;

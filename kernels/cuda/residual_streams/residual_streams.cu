@@ -86,7 +86,7 @@ __device__ inline float GroupSum(float x) {
   return x;
 }
 
-// By one warp, whose lane t < kWidth has column t of the matrix. Elements beyond it are zeros.
+// One warp does it, whose lane t < kWidth has column t of the matrix. Elements beyond it are zeros.
 template <int kWidth>
 __device__ inline void MakeDoublyStochastic(float (&column)[kWidth], int streams, int lane) {
   float largest = column[0];
@@ -116,7 +116,8 @@ template <int kWidth>
 __global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ ReadProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
-  // Of each stream: its squares, the products with the rows of alpha_weight, that with beta_weight.
+  // The sums of each stream: its squares, the products with the rows of alpha_weight, that with
+  // beta_weight.
   __shared__ float sums[kWidth][kWidth + 3];
   __shared__ float pre[kWidth], residual[kWidth][kWidth];
   const int streams = p.streams, dim = p.dim, of_stream = streams + 3;
