@@ -69,7 +69,8 @@ BenchTable DecodeTable() {
                                                     {"copy_tbs", "copy TB/s", 2}});
 }
 
-absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int steps, BenchTable& table) {
+absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int steps,
+                           BenchTable& table) {
   MNEME_ASSIGN_OR_RETURN(const Streams streams, StartStreams(bench, decode.rows, kPrompt,
                                                              kWarmUp + steps, decode.sampled));
   for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());

@@ -76,7 +76,7 @@ class TokenConstant {
   TensorView Read(ForwardContext& ctx) const;
 
  private:
-  TensorView table_;  // [vocab, 1] f32: looked up by token, whatever that is
+  TensorView value_;  // [1, 1] f32
 };
 
 }  // namespace mneme
