@@ -7,6 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/fake_model.h"
+#include "tests/support/layout_model.h"
 
 namespace mneme {
 namespace {
@@ -93,22 +94,6 @@ TEST(StatePoolTest, AForkKeepsItsPhase) {
     EXPECT_EQ(PhaseOf(*pool, model, fork), 1);
   }
 }
-
-// A model that is its layout.
-class LayoutModel final : public Model {
- public:
-  explicit LayoutModel(StateLayout layout) : layout_(std::move(layout)) {}
-  const ModelInfo& info() const override { return info_; }
-  const StateLayout& state_layout() const override { return layout_; }
-  absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
-  void Forward(ForwardContext&, const TensorView&, const TensorView&) const override {}
-  void Settle(ForwardContext&, const TensorView&) const override {}
-  int64_t WorkspaceBytes(int, int, int) const override { return 64; }
-
- private:
-  ModelInfo info_;
-  StateLayout layout_;
-};
 
 TEST(StatePoolTest, ACopyTakesTheBlocksThatAreFilled) {
   StateLayout layout;
