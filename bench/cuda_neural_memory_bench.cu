@@ -2,16 +2,15 @@
 // steps on states that are not in the cache, prompts, and how a head is divided among blocks.
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "bench/bench_table.h"
+#include "bench/cuda_tables.h"
 #include "bench/cuda_timing.h"
 #include "kernels/cuda/neural_memory/neural_memory.h"
 #include "kernels/cuda/neural_memory/resident/resident.h"
-#include "tools/flag_parser.h"
 
 namespace mneme {
 namespace {
@@ -36,7 +35,7 @@ struct Memory {
             .trains_gain = !ahead && step > 1,
             .gain_offset = 1};
   }
-  // Of one copy, of all heads.
+  // The bytes of one copy of all heads.
   int64_t copy_bytes() const {
     int64_t elements = 0;
     for (int t = 0; t < network().tensors(); ++t) elements += network().shape(t, dim).elements();
@@ -150,7 +149,7 @@ class Layer {
     cuda::neural_memory::NeuralMemory(device_, args_);
     return true;
   }
-  // Of inputs and outputs.
+  // The bytes of inputs and outputs.
   double entry_bytes() const { return 16.0 * static_cast<double>(args_.q.shape.elements()); }
 
  private:
@@ -264,36 +263,15 @@ BenchTable MeasurePrompts(Device& device) {
 }
 
 int Main(int argc, char** argv) {
-  constexpr char kProgram[] = "cuda_neural_memory_bench";
-  std::string json;
-  FlagParser parser(
-      "usage: cuda_neural_memory_bench [flags]\n\n"
+  const CudaTable tables[] = {
+      {"steps", MeasureSteps},
+      {"division", [](Device& device, double) { return MeasureDivision(device); }},
+      {"prompts", [](Device& device, double) { return MeasurePrompts(device); }}};
+  return RunCudaTables(
+      "cuda_neural_memory_bench",
       "Times a layer of memories that are networks alone: steps of one token, how heads are\n"
-      "divided among blocks, and prompts.\n\n");
-  parser.Add("--json", "FILE", &json, "also write the results there");
-  const absl::Status parsed = parser.ParseFlags(argc, argv);
-  if (parser.help_requested()) {
-    std::printf("%s", parser.Help().c_str());
-    return kExitOk;
-  }
-  if (!parsed.ok()) return Report(kProgram, parsed, kExitUsage);
-  Device device(0, DType::kBF16);
-  if (!device.ok()) return Report(kProgram, absl::InternalError(device.TakeError()), kExitDevice);
-  const BenchTable steps = MeasureSteps(device, CopyBandwidth(device));
-  steps.Print();
-  const BenchTable division = MeasureDivision(device);
-  division.Print();
-  const BenchTable prompts = MeasurePrompts(device);
-  prompts.Print();
-  if (!json.empty()) {
-    const absl::Status written = WriteJson(
-        {{"steps", steps.ToJson()}, {"division", division.ToJson()}, {"prompts", prompts.ToJson()}},
-        json);
-    if (!written.ok()) return Report(kProgram, written, kExitFailure);
-  }
-  const std::string error = device.TakeError();
-  if (!error.empty()) return Report(kProgram, absl::InternalError(error), kExitFailure);
-  return kExitOk;
+      "divided among blocks, and prompts.",
+      tables, argc, argv);
 }
 
 }  // namespace

@@ -2,15 +2,14 @@
 // states of several sizes that are not in the cache, and whole prompts. Times of CUDA graphs.
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_format.h"
 #include "bench/bench_table.h"
+#include "bench/cuda_tables.h"
 #include "bench/cuda_timing.h"
 #include "kernels/cuda/scan/scan.h"
-#include "tools/flag_parser.h"
 
 namespace mneme {
 namespace {
@@ -146,33 +145,11 @@ BenchTable MeasurePrompts(Device& device, double copy) {
 }
 
 int Main(int argc, char** argv) {
-  constexpr char kProgram[] = "cuda_scan_bench";
-  std::string json;
-  FlagParser parser(
-      "usage: cuda_scan_bench [flags]\n\n"
-      "Times the selective scan of mamba-370m alone: steps of one token, and prompts.\n\n");
-  parser.Add("--json", "FILE", &json, "also write the results there");
-  const absl::Status parsed = parser.ParseFlags(argc, argv);
-  if (parser.help_requested()) {
-    std::printf("%s", parser.Help().c_str());
-    return kExitOk;
-  }
-  if (!parsed.ok()) return Report(kProgram, parsed, kExitUsage);
-  Device device(0, DType::kBF16);
-  if (!device.ok()) return Report(kProgram, absl::InternalError(device.TakeError()), kExitDevice);
-  const double copy = CopyBandwidth(device);
-  const BenchTable steps = MeasureSteps(device, copy);
-  steps.Print();
-  const BenchTable prompts = MeasurePrompts(device, copy);
-  prompts.Print();
-  if (!json.empty()) {
-    const absl::Status written =
-        WriteJson({{"steps", steps.ToJson()}, {"prompts", prompts.ToJson()}}, json);
-    if (!written.ok()) return Report(kProgram, written, kExitFailure);
-  }
-  const std::string error = device.TakeError();
-  if (!error.empty()) return Report(kProgram, absl::InternalError(error), kExitFailure);
-  return kExitOk;
+  const CudaTable tables[] = {{"steps", MeasureSteps}, {"prompts", MeasurePrompts}};
+  return RunCudaTables(
+      "cuda_scan_bench",
+      "Times the selective scan of mamba-370m alone: steps of one token, and prompts.", tables,
+      argc, argv);
 }
 
 }  // namespace

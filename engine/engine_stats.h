@@ -158,7 +158,7 @@ struct EngineStats {
   // moves less.
   Counter state_bytes;
   Counter weight_bytes;     // all weights once a step
-  Counter slab_copy_bytes;  // new sessions and forks: exact
+  Counter slab_copy_bytes;  // new sessions and forks (StatePool::copied_bytes)
   RoutingCounts routing;    // empty for models without a router; see RoutingCounter
   TrainingStats training;   // empty for models whose memories are not trained
 

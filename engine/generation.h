@@ -69,7 +69,8 @@ struct Generation {
   bool claims_session = false;  // SessionManager::Claim
   bool created_session = false;
   bool spoilt = false;  // a step that fed choice 0 failed, or its logits were not finite
-  // Of the tokens fed, by memories that are trained: sum of their surprise, and how many they are.
+  // What memories that are trained say of the tokens fed: the sum of their surprise, and how many
+  // they are.
   double surprise_sum = 0;
   int64_t surprised_tokens = 0;
   Sampler sampler;

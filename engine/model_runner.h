@@ -121,7 +121,7 @@ class ModelRunner {
   // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
-  // Of decode steps of so many rows. Where the model inserts positions, a step in which it does so
+  // A decode step of so many rows. Where the model inserts positions, a step in which it does so
   // has a graph with room for them.
   struct DecodeGraph {
     int rows = 0;

@@ -64,10 +64,40 @@ absl::StatusOr<std::unique_ptr<StatePool>> StatePool::Create(Backend& backend, c
     MNEME_RETURN_IF_ERROR(backend.Synchronize());
   }
 
+  MNEME_RETURN_IF_ERROR(pool->MakePieces(layout));
   pool->taken_.assign(slots, false);
   pool->free_.resize(slots);
   for (int i = 0; i < slots; ++i) pool->free_[i] = slots - 1 - i;
   return pool;
+}
+
+absl::Status StatePool::MakePieces(const StateLayout& layout) {
+  // Long ones are cut, so that a device that takes them side by side has some for all of it.
+  constexpr int64_t kLongest = int64_t{64} << 10;
+  std::vector<GuardedPiece> pieces;
+  int64_t taken = 0;  // bytes of the slab so far
+  const auto add = [&](int64_t end, int64_t flag) {
+    while (taken < end) {
+      const int64_t bytes = std::min(end - taken, kLongest);
+      pieces.push_back({taken, bytes, flag});
+      taken += bytes;
+    }
+  };
+  for (const StateField& field : layout.fields()) {
+    if (field.guard != StateGuard::kFlags || field.bytes() == 0) continue;
+    add(field.offset, GuardedPiece::kAlways);
+    const int64_t flags = layout.fields()[static_cast<size_t>(field.flags)].offset;
+    for (int64_t m = 0; m < field.memories(); ++m) {
+      add(field.offset + (m + 1) * field.memory_bytes(), flags + m);
+    }
+  }
+  if (pieces.empty()) return absl::OkStatus();
+  add(fixed_bytes_, GuardedPiece::kAlways);
+  piece_count_ = static_cast<int64_t>(pieces.size());
+  const auto bytes = static_cast<int64_t>(pieces.size() * sizeof(GuardedPiece));
+  MNEME_ASSIGN_OR_RETURN(pieces_, Buffer::Allocate(backend_, bytes));
+  backend_.CopyFromHost(pieces_.data(), pieces.data(), bytes);
+  return backend_.Synchronize();
 }
 
 void StatePool::JoinRanges() {
@@ -116,8 +146,27 @@ void StatePool::Release(int slot) {
 void StatePool::Copy(int from, int to, int64_t tokens) {
   CHECK(taken_.at(from) && taken_.at(to)) << "slots " << from << " and " << to;
   if (from == to) return;
-  backend_.Copy(slab(to), slab(from), fixed_bytes_);
-  copied_bytes_ += fixed_bytes_ + contexts_.CopyFilled(backend_, from, to, tokens);
+  copied_bytes_ += contexts_.CopyFilled(backend_, from, to, tokens);
+  if (tokens == 0) {  // what every session has from its birth on
+    for (const EagerRange& range : eager_) {
+      backend_.CopyPieces(slab(to) + range.slab_offset, range.stride,
+                          slab(from) + range.slab_offset, range.stride, range.bytes, range.count);
+      copied_bytes_ += range.bytes * range.count;
+    }
+    for (const PhaseField& field : phases_) {
+      backend_.Copy(slab(to) + field.slab_offset, slab(from) + field.slab_offset, sizeof(int32_t));
+      copied_bytes_ += sizeof(int32_t);
+    }
+  } else if (piece_count_ > 0) {
+    copied_bytes_ +=
+        backend_
+            .CopyGuarded(slab(to), slab(from),
+                         reinterpret_cast<const GuardedPiece*>(pieces_.data()), piece_count_)
+            .value_or(fixed_bytes_);
+  } else {
+    backend_.Copy(slab(to), slab(from), fixed_bytes_);
+    copied_bytes_ += fixed_bytes_;
+  }
 }
 
 }  // namespace mneme

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/tensor.h"
@@ -30,7 +31,8 @@ class StatePool {
   // Gives a slab back. Its bytes stay until the slot is acquired again.
   void Release(int slot);
   // The state in the slab `from`, of a session that was fed `tokens` tokens, over that in `to`;
-  // both are taken. Blocks of rows that are not filled yet are left out.
+  // both are taken. What nothing was written to is left out: memories whose guard says so, blocks
+  // of rows that are not filled yet.
   void Copy(int from, int to, int64_t tokens);
 
   int slots() const { return static_cast<int>(taken_.size()); }
@@ -41,7 +43,8 @@ class StatePool {
   std::byte* slabs() const { return slabs_.data(); }  // slab 0
   int64_t slab_bytes() const { return slab_bytes_; }
   std::span<const ContextTable> contexts() const { return contexts_.tables(); }
-  // Written by Acquire and Copy so far.
+  // Written by Acquire and Copy so far. On a device whose flags the host does not read, memories
+  // that they guard count as if all were written.
   int64_t copied_bytes() const { return copied_bytes_; }
 
  private:
@@ -60,6 +63,8 @@ class StatePool {
     int64_t initial_offset;
     int phases;
   };
+  // The memories that flags guard, and what lies between them: what Copy takes one by one.
+  absl::Status MakePieces(const StateLayout& layout);
   // Joins ranges of one size and distance, of which a device then makes one copy.
   void JoinRanges();
 
@@ -74,6 +79,8 @@ class StatePool {
   Buffer initial_;  // the eager fields of the initial slab, packed; then the phases
   std::vector<EagerRange> eager_;
   std::vector<PhaseField> phases_;
+  Buffer pieces_;            // GuardedPiece
+  int64_t piece_count_ = 0;  // 0: no flags
   int64_t births_ = 0;
   std::vector<int> free_;  // last out first: its slab may still be in a cache
   std::vector<bool> taken_;

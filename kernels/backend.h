@@ -41,6 +41,14 @@ struct StateFormat {
   DType context_dtype = DType::kF32;  // keys and values of attention
 };
 
+// Bytes [offset, offset + bytes) of a block of memory, if its byte `flag` is not 0; without a flag,
+// in any case.
+struct GuardedPiece {
+  static constexpr int64_t kAlways = -1;
+  int64_t offset = 0, bytes = 0;
+  int64_t flag = kAlways;  // bytes from the start of the block
+};
+
 // One thread drives a backend (the engine's loop); only Allocate and the destructor of a Buffer may
 // be called from another.
 class Backend {
@@ -110,6 +118,21 @@ class Backend {
       Copy(static_cast<std::byte*>(dst) + i * dst_stride,
            static_cast<const std::byte*>(src) + i * src_stride, bytes);
     }
+  }
+  // Pieces of the block at `src`, which keep their places in that at `dst`: those whose flags are
+  // set in `src`. Both blocks are aligned to 64 bytes. Returns the bytes that were copied, where
+  // the host can know; here it reads the device's memory.
+  //   pieces  [n] GuardedPiece, in backend memory; they do not overlap
+  virtual std::optional<int64_t> CopyGuarded(void* dst, const void* src, const GuardedPiece* pieces,
+                                             int64_t count) {
+    int64_t copied = 0;
+    for (const GuardedPiece& piece : std::span(pieces, static_cast<size_t>(count))) {
+      const auto* from = static_cast<const std::byte*>(src);
+      if (piece.flag != GuardedPiece::kAlways && from[piece.flag] == std::byte{0}) continue;
+      Copy(static_cast<std::byte*>(dst) + piece.offset, from + piece.offset, piece.bytes);
+      copied += piece.bytes;
+    }
+    return copied;
   }
   virtual void Zero(void* dst, int64_t bytes) = 0;
   // Waits for all work; reports errors of asynchronous kernels.

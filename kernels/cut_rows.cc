@@ -18,7 +18,7 @@ void CutRowsOnHost(const CutRowsArgs& args) {
     const int32_t slot = args.slots.as<int32_t>()[row];
     const int64_t first = args.positions.as<int64_t>()[row];
     const int64_t end = first + offsets[row + 1] - offsets[row];
-    // Of the segment, as positions.
+    // The positions at which the segment begins and ends.
     const int64_t begin_segment = (first / args.segment + args.round) * args.segment;
     const int64_t begin = std::clamp(begin_segment, first, end);
     const int64_t stop = std::clamp(begin_segment + args.segment, first, end);

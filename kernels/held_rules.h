@@ -11,8 +11,8 @@ namespace mneme {
 // the gated delta rule's two, and with half as many of them a step moves as few bytes.
 constexpr int kHeldWrites = 8;
 
-// Of matrices of f32, [heads, value_dim, key_dim], all tensors of which have as many heads. Their
-// terms are
+// Whether memories under a rule do: matrices of f32, [heads, value_dim, key_dim], all tensors of
+// which have as many heads. Their terms are
 //
 //   S = S_0 diag(E_0) + sum_{j <= n} u_j (E_j k_j)^T     E_j = exp( the log decays after write j )
 //

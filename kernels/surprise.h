@@ -9,7 +9,7 @@
 
 namespace mneme {
 
-// Of tokens [begin, end). Act: float or double.
+// Computes that of tokens [begin, end). Act: float or double.
 template <typename Act>
 void SurpriseOnHost(const SurpriseArgs& args, int64_t begin, int64_t end) {
   const int64_t entries = args.loss.shape[0], pairs = args.loss.shape[1];

@@ -22,14 +22,14 @@ class ContextTables {
  public:
   ContextTables() = default;  // of no fields
 
-  // Of slabs that lie one behind the other, `slabs` being the first of them. Takes memory for the
-  // tables alone: bytes(layout) for each slab. RESOURCE_EXHAUSTED where it lacks.
+  // Makes the tables of slabs that lie one behind the other, `slabs` being the first of them. Takes
+  // memory for the tables alone: bytes(layout) for each slab. RESOURCE_EXHAUSTED where it lacks.
   static absl::StatusOr<ContextTables> Create(Backend& backend, const StateLayout& layout,
                                               std::byte* slabs, int slots);
-  // Of a session's entries in the tables.
+  // What a session's entries in the tables take.
   static int64_t bytes(const StateLayout& layout);
 
-  // By StateField::group.
+  // Their order is that of StateField::group.
   std::span<const ContextTable> tables() const { return tables_; }
 
   // Copies the blocks that a session of `tokens` tokens has filled, from slot to slot. Returns the

@@ -85,7 +85,7 @@ struct SurpriseSink {
   TensorView values;         // [ModelInfo::trained, tokens] f32, or empty
   TensorView places, outer;  // as of SurpriseArgs
 
-  // Of one of the layers, by its place in ModelInfo::trained.
+  // The values of one of the layers, by its place in ModelInfo::trained.
   TensorView Of(int trained) const {
     const int64_t tokens = values.shape[1];
     return {values.as<float>() + trained * tokens, DType::kF32, {tokens}};
@@ -208,14 +208,14 @@ struct ForwardContext {
     if (initial == nullptr) return {};
     return {initial + field.offset, field.dtype, field.shape};
   }
-  // Of a field that grows, with one memory.
+  // The context of a field that grows, with one memory.
   ContextView Context(const StateField& field) const {
     return {contexts.empty() ? ContextTable() : contexts[static_cast<size_t>(field.group)],
             field.offset, field.row_bytes(), field.dtype};
   }
 };
 
-// Of the rows of a step, in the caller's workspace scope.
+// Indexes the rows of a step, in the caller's workspace scope.
 RowIndex IndexRows(const ForwardContext& ctx);
 
 }  // namespace mneme

@@ -36,7 +36,6 @@ struct NetworkBuilder {
 struct LayerBuilder {
   const NetworkBuilder& network;
   int layer = 0;
-  int vocab = 0;  // of the model
   int model_dim = 0;
   float norm_eps = 1e-6f;
   std::string prefix;  // "model.layers.3."

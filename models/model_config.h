@@ -23,8 +23,8 @@ struct ModelConfig {
   std::optional<int32_t> bos_token;
   std::vector<int32_t> eos_tokens;
   std::vector<std::string> warnings;  // for the log: values that are accepted but not followed
-  // Of model_type and of the values in force of all keys that the family read and that move logits
-  // or state, whether the file spells out a default or not.
+  // A hash of model_type and of the values in force of all keys that the family read and that move
+  // logits or state, whether the file spells out a default or not.
   uint64_t fingerprint = 0;
   NetworkMaker make_network;
 };

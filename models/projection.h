@@ -52,7 +52,7 @@ struct ProjectionArgs {
   const Projection& projection;
   TensorView x;  // [rows, in], as LinearArgs::x
   TensorView y;  // [rows or entries, out], as LinearArgs::y; act where there is a bias
-  // Of projections by memory, as in LinearArgs.
+  // Set for projections by memory, as in LinearArgs.
   TensorView entry_rows, group_offsets;
 };
 

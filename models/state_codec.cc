@@ -138,7 +138,7 @@ int64_t ValuesOfRow(const StateField& field) {
   return values.rank <= 1 ? 1 : values[values.rank - 1];
 }
 
-// Of each context group: the blocks that a session has filled, in its slab.
+// The blocks of each context group that a session has filled, in its slab.
 std::vector<ByteRange> FilledBlocks(const StateLayout& layout, int64_t tokens) {
   std::vector<ByteRange> ranges;
   for (size_t g = 0; g < layout.groups().size(); ++g) {

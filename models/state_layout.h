@@ -85,12 +85,12 @@ struct StateField {
   // Whether the field is one of a context group: it has a row for each position, up to rows().
   bool grows() const { return guard == StateGuard::kFirstRows || guard == StateGuard::kRing; }
   int64_t memories() const { return shape.rank == 0 ? 1 : shape[0]; }
-  // Of a memory, in a slab or, of a field that grows, in each block.
+  // What a memory takes in a slab or, where the field grows, in each block.
   int64_t memory_bytes() const {
     if (grows()) return kContextBlock * row_bytes();
     return memories() == 0 ? 0 : shape.elements() / memories() * SizeOf(dtype);
   }
-  // Of a field that grows.
+  // For fields that grow only.
   int64_t rows() const { return shape[1]; }
   int64_t row_bytes() const {
     int64_t elements = 1;

@@ -118,7 +118,7 @@ MNEME_INLINE void Weigh(float* scores, Range range, int value_dim, float* sums, 
   const float before = *largest;
   const float here = MaxLane(most);
   const float now = here > before ? here : before;
-  // Of a session's first block, exp(-inf) = 0 times sums that are zero.
+  // In a session's first block this is exp(-inf) = 0 times sums that are zero.
   float factor[kLanes];
   Store(factor, Exp(Set1(before - now)));
   Vec sum = Zero();

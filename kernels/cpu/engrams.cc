@@ -16,7 +16,7 @@ MNEME_INLINE float Dot(const float* a, const float* b, int64_t n) {
   return Sum(sum);
 }
 
-// Of one number, as of sixteen.
+// The same for one number as for sixteen.
 MNEME_INLINE float Exp(float x) {
   float y[kLanes];
   Store(y, Exp(Set1(x)));

@@ -32,7 +32,7 @@ struct Gate {
   Vec log_decay, complement;
 };
 
-// Of one head's part of a row: gate(x, i, lanes) for its elements.
+// Calls gate(x, i, lanes) for the elements of one head's part of a row.
 template <typename F>
 MNEME_INLINE void GateRow(const float* x, int64_t dim, float* log_decay, float* complement,
                           F gate) {

@@ -112,7 +112,7 @@ struct IsaOps {
   void (*chunk_mean)(const ChunkMeanArgs&, int64_t begin, int64_t end) = nullptr;
   // One row, queries [begin, end).
   void (*encode_tokens)(const EncodeTokensArgs&, int row, int64_t begin, int64_t end) = nullptr;
-  // Of x to each of `count` others, one behind the other.
+  // The squared distances of x to each of `count` others, one behind the other.
   void (*squared_distances)(const float* x, const float* others, int64_t count, int64_t dim,
                             double* distances) = nullptr;
   // One head of one row, whose tokens see `count` engrams. `scores` has a float for each and the

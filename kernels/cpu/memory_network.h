@@ -87,7 +87,7 @@ class HeadNetwork {
   int64_t elements(int t) const { return network_.shape(t, dim_).elements(); }
   // z_0 of a row that is to be trained, to be filled.
   float* input(int r) const { return z_[0][r]; }
-  // Of weights l: row r's part of their gradient is the product of these.
+  // Row r's part of the gradient of weights l is the product of these two.
   Rows z(int l) const { return z_[l - 1]; }
   Rows delta(int l) const { return delta_[l - 1]; }
   // Tensors that are vectors, one after the other: visit(tensor, each row's gradient).
@@ -165,7 +165,7 @@ class HeadNetwork {
     }
     return x;
   }
-  // Of one row, from net - ahead sums.
+  // Answers one row, from net - ahead sums.
   void ReadAhead(const HeadTensors& net, const HeadTensors& sums, float ahead, const float* x,
                  float* out) {
     Rows from{const_cast<float*>(x), 0};

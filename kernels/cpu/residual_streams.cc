@@ -16,7 +16,7 @@ struct Mix {
   float residual[kMaxResidualStreams][kLanes];  // lanes beyond the streams hold zeros
 };
 
-// Of a vector whose lanes are equal.
+// The number that all lanes of a vector have.
 MNEME_INLINE float AnyLane(Vec v) {
   float lanes[kLanes];
   Store(lanes, v);
@@ -48,7 +48,7 @@ MNEME_INLINE void MakeDoublyStochastic(Mix& mix, int streams) {
   for (int s = 0; s < streams; ++s) Store(mix.residual[s], rows[s]);
 }
 
-// Of one token; writes its `post`, where there is one.
+// Computes the mix of one token, and writes its `post`, where there is one.
 MNEME_INLINE void ComputeMix(const StreamMixing& mixing, const float* x, int streams, int64_t dim,
                              Mix& mix, float* post) {
   const float* gain = mixing.gain.as<float>();

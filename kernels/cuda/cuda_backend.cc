@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "base/log.h"
 #include "kernels/cuda/common/alignment.h"
 #include "kernels/cuda/common/device.h"
+#include "kernels/cuda/common/guarded_copy.h"
 #include "kernels/cuda/common/upload.h"
 #include "kernels/cuda/cuda_kernels.h"
 
@@ -179,6 +181,11 @@ class CudaBackend final : public Backend {
     device_.Check(cudaMemcpy2DAsync(dst, dst_stride, src, src_stride, bytes, count,
                                     cudaMemcpyDeviceToDevice, device_.stream()),
                   "cudaMemcpy2DAsync");
+  }
+  std::optional<int64_t> CopyGuarded(void* dst, const void* src, const GuardedPiece* pieces,
+                                     int64_t count) override {
+    cuda::CopyGuarded(device_, dst, src, pieces, count);
+    return std::nullopt;  // the flags are still being written
   }
   void Zero(void* dst, int64_t bytes) override {
     if (bytes <= 0) return;

@@ -94,8 +94,8 @@ struct Crossings {
   int64_t most() const { return slots.shape[0]; }
 };
 
-// Of the rows [first_row, first_row + most): those with tokens whose first one is at a multiple of
-// `segment` other than 0.
+// Finds those of the rows [first_row, first_row + most) with tokens whose first one is at a
+// multiple of `segment` other than 0.
 struct FindCrossingsArgs {
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding
@@ -236,7 +236,7 @@ struct AddFromArgs {
   TensorView y;  // [tokens, dim] act, updated in place
 };
 
-// Of backends that have them (Kernels::engrams).
+// The operations of backends that have them (Kernels::engrams).
 class EngramKernels {
  public:
   virtual ~EngramKernels() = default;

@@ -138,7 +138,8 @@ struct NeuralMemoryArgs {
   int64_t frozen_period = 0;  // 0: there is no F
   Read read = Read::kRunning;
   TensorView positions;  // [entries] i64
-  // Of a session's first token: at it the memory is its initial value, whatever the slab holds.
+  // The position of a session's first token: at it the memory is its initial value, whatever the
+  // slab holds.
   int64_t first_position = 0;
   Segments segments;
   MemoryCopy weights;    // W
@@ -203,8 +204,8 @@ struct ChunkPoolArgs {
   int64_t chunk = 1;
   TensorView positions;  // [entries] i64
   Segments segments;
-  // Of the open chunk, per memory [3, dim], kF32, kF64 in the reference: the largest logit m, the
-  // sum of exp(logit - m), and that of exp(logit - m) x.
+  // The sums of the open chunk, per memory [3, dim], kF32, kF64 in the reference: the largest logit
+  // m, the sum of exp(logit - m), and that of exp(logit - m) x.
   StateView sums;
   TensorView y;  // [entries, dim] act; may alias x or logits
 };

@@ -301,7 +301,7 @@ void ReferenceKernels::MapFeatures(const FeatureMapArgs& args) {
     }
     for (int64_t roll = 1; roll <= 4; ++roll) {
       for (int64_t i = 0; i < 2 * dim; ++i) {
-        // Of one-dimensional heads a roll may go round more than once.
+        // In one-dimensional heads a roll may go round more than once.
         y[(roll - 1) * 2 * dim + i] = both[i] * both[(i - roll + 4 * dim) % (2 * dim)];
       }
     }

@@ -47,7 +47,7 @@ struct Gate {
   double log_decay, complement;
 };
 
-// Of x, element i of all heads.
+// The gate of x, element i of all heads.
 Gate GateOf(const DecayGatesArgs& args, double x, int64_t head, int64_t i) {
   switch (args.gate) {
     case DecayGate::kLogSigmoid: {
@@ -59,7 +59,7 @@ Gate GateOf(const DecayGatesArgs& args, double x, int64_t head, int64_t i) {
       const double lower = args.lower.empty() ? 0.0 : args.lower.as<float>()[i];
       const double f = lower + (1 - lower) * reference::Sigmoid(x);
       const double complement = (1 - lower) * reference::Sigmoid(-x);
-      // Of the two that make 1, the smaller one has the digits.
+      // The two make 1: the smaller one has the digits.
       const double g = lower == 0 ? -reference::ExactSoftplus(-x)
                        : f < 0.5  ? std::log(f)
                                   : std::log1p(-complement);

@@ -290,7 +290,7 @@ class NeuralMemoryHead {
     return values;
   }
 
-  // Of a field [heads, rows, width].
+  // Reads a field [heads, rows, width].
   Numbers Field(const StateView& view, const TensorView& initial, int64_t row,
                 int64_t width) const {
     const int64_t at = (head_ * HeldPairs() + row) * width;

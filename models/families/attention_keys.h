@@ -21,7 +21,7 @@ namespace mneme {
 // Heads are cut from the model's width.
 AttentionConfig ReadAttentionConfig(ConfigReader& reader, int model_dim, int default_heads);
 
-// By the number of the layer; empty where there is no such layer.
+// Layers with attention by their number; none where a model has no such layer.
 using AttentionLayers = std::map<int, AttentionConfig>;
 
 // The ways in which upstream's models read `attn`.

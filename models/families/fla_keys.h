@@ -37,7 +37,7 @@ struct HeadDefaults {
 };
 HeadKeys ReadHeads(ConfigReader& reader, int model_dim, const HeadDefaults& defaults);
 
-// Of use_short_conv and conv_size: 0 without convolutions.
+// Reads use_short_conv and conv_size. Returns 0 without convolutions.
 int ReadConvWidth(ConfigReader& reader, bool used_by_default);
 
 // A flag of upstream's for which null is false.

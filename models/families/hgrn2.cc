@@ -16,8 +16,8 @@ namespace {
 
 using LowerBounds = std::vector<std::vector<float>>;  // of each layer
 
-// Of all layers at once: the first has none, and later ones have more and more of what a softmax
-// over the layers makes of the tensor `bounds`, [layers, channels].
+// The bounds of all layers at once: the first has none, and later ones have more and more of what a
+// softmax over the layers makes of the tensor `bounds`, [layers, channels].
 LowerBounds LowerBoundsOf(const std::vector<float>& bounds, int layers, int channels) {
   LowerBounds lower(static_cast<size_t>(layers), std::vector<float>(static_cast<size_t>(channels)));
   for (int c = 0; c < channels; ++c) {

@@ -13,7 +13,7 @@
 namespace mneme {
 namespace {
 
-// Of the memory's network and of its output's norm, whatever rms_norm_eps says.
+// The epsilon of the memory's network and of its output's norm, whatever rms_norm_eps says.
 constexpr float kMemoryNormEps = 1e-6f;
 
 MemoryNetwork ReadNetwork(ConfigReader& reader, int dim) {
@@ -80,8 +80,8 @@ NeuralMemoryConfig ReadMemory(ConfigReader& reader, int heads, int dim) {
   trained.heads = heads;
   trained.dim = dim;
   trained.network = ReadNetwork(reader, dim);
-  // Of the mean of squares. Automodel's own rates go up to 1; the neutral format's key may say
-  // otherwise.
+  // The loss is the mean of squares. Automodel's own rates go up to 1; the neutral format's key may
+  // say otherwise.
   trained.loss_scale = 1.0 / dim;
   trained.rate_scale =
       reader.Number("memory_theta_max", 1, kLeastNumber, 1e6) * 2 * trained.loss_scale;

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/mixers/attention_context.h"
 #include "models/mixers/entry_streams.h"
 #include "models/projection.h"
 
@@ -51,17 +52,11 @@ class Attention final : public SequenceMixer {
                                                       config.rope_theta, config.head_dim)));
     }
 
-    const int most = builder.network.max_context;
-    const int kept = config.segment > 0 ? config.segment : config.window;
-    const bool ring = config.segment > 0 || (config.window > 0 && config.window <= most);
-    StateField field = {.name = "keys",
-                        .dtype = builder.network.state_format.context_dtype,
-                        .shape = {1, ring ? kept : most, config.kv_heads, config.head_dim},
-                        .guard = ring ? StateGuard::kRing : StateGuard::kFirstRows,
-                        .role = StateRole::kAppendOnly};
-    mixer->keys_ = builder.AddState(field);
-    field.name = "values";
-    mixer->values_ = builder.AddState(field);
+    const bool segmented = config.segment > 0;
+    mixer->context_ = AttentionContext(builder, {.heads = config.kv_heads,
+                                                 .head_dim = config.head_dim,
+                                                 .ring = segmented ? config.segment : config.window,
+                                                 .always_ring = segmented});
     return mixer;
   }
 
@@ -90,19 +85,11 @@ class Attention final : public SequenceMixer {
                     .y = turned});
     }
     const TensorView read = ctx.Temp(query.shape);
-    kernels.Attention({.q = query,
-                       .k = key,
-                       .v = ByHead(v, config_.kv_heads),
-                       .row_offsets = ctx.batch.row_offsets,
-                       .slots = ctx.batch.slots,
-                       .positions = ctx.batch.positions,
-                       .longest_row = ctx.batch.longest_row,
-                       .window = keys_.guard == StateGuard::kRing ? config_.window : 0,
-                       .scale = config_.score_scale(),
-                       .keys = ctx.Context(keys_),
-                       .values = ctx.Context(values_),
-                       .segment = config_.segment,
-                       .out = read});
+    AttentionArgs attention = context_.Args(ctx, query, key, ByHead(v, config_.kv_heads), read);
+    attention.window = context_.is_ring() ? config_.window : 0;
+    attention.segment = config_.segment;
+    attention.scale = config_.score_scale();
+    kernels.Attention(attention);
     AddProjection(kernels, o_proj_, Flat(read), hidden);
   }
 
@@ -134,7 +121,7 @@ class Attention final : public SequenceMixer {
     return absl::OkStatus();
   }
 
-  // Of each head by itself, in place.
+  // Norms each head by itself, in place.
   static void NormHeads(ForwardContext& ctx, const Norm& norm, TensorView heads) {
     if (norm.weight.empty()) return;
     heads.shape = {heads.shape[0] * heads.shape[1], heads.shape[2]};
@@ -145,7 +132,7 @@ class Attention final : public SequenceMixer {
   Projection q_proj_, k_proj_, v_proj_, o_proj_;
   Norm q_norm_, k_norm_;    // [head_dim], or empty
   TensorView frequencies_;  // [head_dim / 2] f32 of a rotary one
-  StateField keys_, values_;
+  AttentionContext context_;
 };
 
 }  // namespace

@@ -100,15 +100,16 @@ TensorView EntryStreams::TempOf(ForwardContext& ctx, const StepEntries& entries,
 
 absl::StatusOr<TokenConstant> TokenConstant::Make(const LayerBuilder& builder, float value) {
   TokenConstant constant;
-  MNEME_ASSIGN_OR_RETURN(constant.table_, builder.weights().Constant(std::vector<float>(
-                                              static_cast<size_t>(builder.vocab), value)));
-  constant.table_.shape = {builder.vocab, 1};
+  const float values[] = {value};
+  MNEME_ASSIGN_OR_RETURN(constant.value_, builder.weights().Constant(values));
+  constant.value_.shape = {1, 1};
   return constant;
 }
 
 TensorView TokenConstant::Read(ForwardContext& ctx) const {
   const TensorView y = ctx.Temp({ctx.batch.tokens, 1});
-  ctx.kernels().Embedding({.ids = ctx.batch.token_ids, .table = table_, .y = y});
+  ctx.backend.Zero(y.data, y.bytes());
+  ctx.kernels().AddBias({.bias = value_, .y = y});
   return y;
 }
 

@@ -19,7 +19,7 @@
 namespace mneme {
 
 struct StreamOptions {
-  // Of the convolution: its weight is attn.<name>_conv1d.weight, its window <name>_window.
+  // Names the convolution: its weight is attn.<name>_conv1d.weight, its window <name>_window.
   const char* name = "";
   int conv_width = 0;  // 0: no convolution
   Activation conv_activation = Activation::kSilu;
@@ -28,7 +28,7 @@ struct StreamOptions {
   // What the projection gives for each token is wanted, not for each entry, and nothing is done to
   // it: an output gate.
   bool by_token = false;
-  // Of a stream of which nothing but a product is made, which is by token, too: its matrices.
+  // The matrices of the product, where nothing else is made of the stream; it is by token, too.
   std::span<const PackedMatrix> factor_of = {};
 };
 
@@ -76,7 +76,7 @@ class TokenConstant {
   TensorView Read(ForwardContext& ctx) const;
 
  private:
-  TensorView table_;  // [vocab, 1] f32: looked up by token, whatever that is
+  TensorView value_;  // [1, 1] f32
 };
 
 }  // namespace mneme

@@ -15,7 +15,7 @@
 
 namespace mneme {
 
-// Of u, a head's key or query of dim numbers; A and c are learned, and the same for all heads.
+// Maps of u, a head's key or query of dim numbers; A and c are learned, and the same for all heads.
 enum class KeyMap : uint8_t {
   kIdentity,            // u
   kRelu,                // relu(u)

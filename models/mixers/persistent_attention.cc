@@ -85,15 +85,11 @@ absl::StatusOr<PersistentAttention> PersistentAttention::Make(
         attention.persistent_rows_,
         weights.Reserve(f64 ? DType::kF64 : DType::kF32, attention.persistent_.shape));
   }
-  StateField field = {.name = "keys",
-                      .dtype = builder.network.state_format.context_dtype,
-                      .shape = {1, config.window + config.segment, config.heads, config.head_dim},
-                      .guard = StateGuard::kRing,
-                      .role = StateRole::kAppendOnly,
-                      .inserted = config.inserted};
-  attention.keys_ = builder.AddState(field);
-  field.name = "values";
-  attention.values_ = builder.AddState(field);
+  attention.context_ = AttentionContext(builder, {.heads = config.heads,
+                                                  .head_dim = config.head_dim,
+                                                  .ring = config.window + config.segment,
+                                                  .always_ring = true,
+                                                  .inserted = config.inserted});
   return attention;
 }
 
@@ -144,21 +140,13 @@ void PersistentAttention::Attend(ForwardContext& ctx, const TensorView& x,
     prefix_values.data = prefix_keys.as<std::byte>() + prefix_keys.bytes();
   }
   const TensorView read = ctx.Temp(query.shape);
-  kernels.Attention({.q = query,
-                     .k = key,
-                     .v = ByHead(v, config_.heads),
-                     .row_offsets = ctx.batch.row_offsets,
-                     .slots = ctx.batch.slots,
-                     .positions = ctx.batch.positions,
-                     .longest_row = ctx.batch.longest_row,
-                     .window = config_.window,
-                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                     .keys = ctx.Context(keys_),
-                     .values = ctx.Context(values_),
-                     .prefix_keys = prefix_keys,
-                     .prefix_values = prefix_values,
-                     .segment = config_.segment,
-                     .out = read});
+  AttentionArgs attention = context_.Args(ctx, query, key, ByHead(v, config_.heads), read);
+  attention.window = config_.window;
+  attention.segment = config_.segment;
+  attention.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  attention.prefix_keys = prefix_keys;
+  attention.prefix_values = prefix_values;
+  kernels.Attention(attention);
   const LinearArgs output[] = {{.x = Flat(read), .weights = out_.weights, .y = y}};
   kernels.Linear(output);
 }

@@ -6,6 +6,7 @@
 #include "kernels/backend.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
+#include "models/mixers/attention_context.h"
 #include "models/norm.h"
 #include "models/projection.h"
 
@@ -48,7 +49,7 @@ class PersistentAttention {
   TensorView frequencies_;      // [2, head_dim / 2] f32
   TensorView persistent_;       // [2 persistent, channels] f32: keys, then values
   TensorView persistent_rows_;  // the same, act
-  StateField keys_, values_;
+  AttentionContext context_;
 };
 
 }  // namespace mneme

@@ -44,16 +44,8 @@ absl::StatusOr<PrefixAttention> PrefixAttention::Make(const LayerBuilder& builde
   MNEME_ASSIGN_OR_RETURN(attention.prefix_values_,
                          weights.Reserve(f64 ? DType::kF64 : DType::kF32, prefix));
 
-  const int most = builder.network.max_context;
-  const bool ring = config.window > 0 && config.window <= most;
-  StateField field = {.name = "keys",
-                      .dtype = builder.network.state_format.context_dtype,
-                      .shape = {1, ring ? config.window : most, config.heads, config.head_dim},
-                      .guard = ring ? StateGuard::kRing : StateGuard::kFirstRows,
-                      .role = StateRole::kAppendOnly};
-  attention.keys_ = builder.AddState(field);
-  field.name = "values";
-  attention.values_ = builder.AddState(field);
+  attention.context_ = AttentionContext(
+      builder, {.heads = config.heads, .head_dim = config.head_dim, .ring = config.window});
   return attention;
 }
 
@@ -79,20 +71,12 @@ void PrefixAttention::Attend(ForwardContext& ctx, const TensorView& x, const Ten
   prefix_keys.shape.dims[0] = prefix_values.shape.dims[0] = ctx.prefix;
   if (ctx.prefix == 0) prefix_keys = prefix_values = {};
   const TensorView read = ctx.Temp(query.shape);
-  kernels.Attention({.q = query,
-                     .k = key,
-                     .v = ByHead(v, config_.heads),
-                     .row_offsets = ctx.batch.row_offsets,
-                     .slots = ctx.batch.slots,
-                     .positions = ctx.batch.positions,
-                     .longest_row = ctx.batch.longest_row,
-                     .window = keys_.guard == StateGuard::kRing ? config_.window : 0,
-                     .scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim)),
-                     .keys = ctx.Context(keys_),
-                     .values = ctx.Context(values_),
-                     .prefix_keys = prefix_keys,
-                     .prefix_values = prefix_values,
-                     .out = read});
+  AttentionArgs attention = context_.Args(ctx, query, key, ByHead(v, config_.heads), read);
+  attention.window = context_.is_ring() ? config_.window : 0;
+  attention.scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  attention.prefix_keys = prefix_keys;
+  attention.prefix_values = prefix_values;
+  kernels.Attention(attention);
   if (ctx.prepares) {
     const int64_t bytes = k.bytes();
     ctx.backend.Copy(prefix_keys_.as<std::byte>() + ctx.prefix * bytes, k.data, bytes);

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
+#include "models/mixers/attention_context.h"
 #include "models/projection.h"
 
 namespace mneme {
@@ -46,7 +47,7 @@ class PrefixAttention {
   Projection q_proj_, k_proj_, v_proj_, o_proj_;
   TensorView frequencies_;                  // [2, head_dim / 2] f32
   TensorView prefix_keys_, prefix_values_;  // [prefix, heads, head_dim] act
-  StateField keys_, values_;
+  AttentionContext context_;
 };
 
 // 1 / theta^(2j / dim) for the pairs j, as RopeArgs::frequencies takes float64 numbers.

@@ -68,7 +68,7 @@ class TestTimeTraining final : public SequenceMixer {
       MNEME_ASSIGN_OR_RETURN(
           mixer->pre_conv_norm_,
           TakeNorm(weights, builder.prefix, {"conv.norm.weight"}, model_dim, builder.norm_eps));
-      // Of normed values, which are not rounded.
+      // Normed values are not rounded.
       const Projection exact{.weights = {{.out_features = model_dim}}};
       MNEME_ASSIGN_OR_RETURN(mixer->pre_conv_, convolution("conv.conv", "pre_conv", exact));
       MNEME_ASSIGN_OR_RETURN(

@@ -28,7 +28,7 @@ Shape WithoutFirst(const Shape& shape) {
   return rest;
 }
 
-// Of all heads, whether they are stored or one for all of them.
+// Takes the tensor of all heads, whether they are stored or one for all of them.
 absl::StatusOr<TensorView> TakeInitial(const LayerBuilder& builder,
                                        const TrainedMemoryConfig& config,
                                        const MemoryTensorName& tensor, int t) {

@@ -33,7 +33,6 @@ class LanguageModel final : public Network {
     for (int i = 0; i < parts.info.layers; ++i) {
       const LayerBuilder layer{.network = builder,
                                .layer = i,
-                               .vocab = vocab,
                                .model_dim = model_dim,
                                .norm_eps = parts.norm_eps,
                                .prefix = absl::StrCat(parts.layer_prefix, i, ".")};

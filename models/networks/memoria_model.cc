@@ -22,7 +22,7 @@ namespace {
 constexpr int kMostEngrams = 2048;
 constexpr int kCapacityUnit = 64;
 
-// Of n engrams, as many as a store of whole units has.
+// n engrams, rounded up to what a store of whole units has.
 int RoundedCapacity(double n) {
   return static_cast<int>(std::ceil(n / kCapacityUnit)) * kCapacityUnit;
 }
@@ -124,7 +124,6 @@ class MemoriaModel final : public Network {
     MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));
     MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(model.positions, parts.positions, model_dim));
     LayerBuilder layer{.network = builder,
-                       .vocab = info_.vocab,
                        .model_dim = model_dim,
                        .norm_eps = model.norm_eps,
                        .prefix = "transformer."};

@@ -31,7 +31,7 @@ class TitansPytorchLayer {
   void Forward(ForwardContext& ctx, TitansPytorchStream& stream) const;
 
  private:
-  // Of the layers below, in the history.
+  // How many entries of the history the layers below have.
   int64_t Earlier() const { return 1 + 4 * int64_t{layer_}; }
   // A piece of the history, or a temporary where it has no room for it.
   static TensorView Piece(ForwardContext& ctx, const TitansPytorchStream& stream, int64_t index);

@@ -46,7 +46,7 @@ struct AnswerUsage {
   int64_t prompt_tokens = 0;  // cached and new ones, as OpenAI counts
   int64_t cached_tokens = 0;  // Usage::resumed_tokens
   int64_t completion_tokens = 0;
-  // Of the tokens fed: the sum of their surprise, and how many they are. 0: nobody asked.
+  // How the tokens fed surprised: the sum, and how many they are. 0: nobody asked.
   double surprise_sum = 0;
   int64_t surprised_tokens = 0;
 };

@@ -1,11 +1,13 @@
 #include "engine/state_pool.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "tests/support/fake_model.h"
+#include "tests/support/layout_model.h"
 
 namespace mneme {
 namespace {
@@ -93,34 +95,6 @@ TEST(StatePoolTest, AForkKeepsItsPhase) {
   }
 }
 
-TEST(StatePoolTest, ACopyIsTheWholeSlab) {
-  FaultyBackend backend;
-  const FakeModel model;
-  auto pool = StatePool::Create(backend, model, 2).value();
-  const int from = pool->Acquire().value(), to = pool->Acquire().value();
-  std::memset(pool->slabs() + from * pool->slab_bytes(), 0x11, pool->slab_bytes());
-  pool->Copy(from, to, /*tokens=*/7);
-  EXPECT_EQ(std::memcmp(pool->slabs() + from * pool->slab_bytes(),
-                        pool->slabs() + to * pool->slab_bytes(), pool->slab_bytes()),
-            0);
-}
-
-// A model that is its layout.
-class LayoutModel final : public Model {
- public:
-  explicit LayoutModel(StateLayout layout) : layout_(std::move(layout)) {}
-  const ModelInfo& info() const override { return info_; }
-  const StateLayout& state_layout() const override { return layout_; }
-  absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
-  void Forward(ForwardContext&, const TensorView&, const TensorView&) const override {}
-  void Settle(ForwardContext&, const TensorView&) const override {}
-  int64_t WorkspaceBytes(int, int, int) const override { return 64; }
-
- private:
-  ModelInfo info_;
-  StateLayout layout_;
-};
-
 TEST(StatePoolTest, ACopyTakesTheBlocksThatAreFilled) {
   StateLayout layout;
   layout.Add({.name = "a", .dtype = DType::kU8, .shape = {64}});
@@ -155,6 +129,76 @@ TEST(StatePoolTest, ACopyTakesTheBlocksThatAreFilled) {
     }
   }
   EXPECT_EQ(slab[layout.RowOffset(rows, 0, 192)], std::byte{0x22}) << "a block that is not filled";
+}
+
+// What was fed nothing is as it was born, even over a slab that was fed: nothing but what is not
+// read as its initial value anyway, and the number that its parent was given.
+TEST(StatePoolTest, ACopyOfWhatWasFedNothingTakesWhatSessionsAreBornWith) {
+  FaultyBackend backend;
+  const FakeModel model({.phases = 3});
+  auto pool = StatePool::Create(backend, model, 2).value();
+  const int from = pool->Acquire().value(), to = pool->Acquire().value();
+  const int64_t birth = pool->copied_bytes() / 2;
+  std::memset(pool->slabs() + to * pool->slab_bytes(), 0x22, pool->slab_bytes());
+  pool->Copy(from, to, /*tokens=*/0);
+  EXPECT_EQ(pool->copied_bytes(), 3 * birth);
+  EXPECT_LT(birth, pool->slab_bytes());
+  EXPECT_EQ(PhaseOf(*pool, model, to), 0);
+  uint64_t eager = 0;
+  std::memcpy(&eager, pool->slabs() + to * pool->slab_bytes(), sizeof(eager));
+  EXPECT_EQ(eager, FakeMemory{}.eager);
+}
+
+// Fields of a routed layer have memories of all sizes, and other fields lie around them.
+TEST(StatePoolTest, ACopyTakesTheMemoriesThatWereWritten) {
+  constexpr int kMemories = 5;
+  constexpr int64_t kLong = 200'000, kShort = 12;
+  StateLayout layout;
+  const StateField before =
+      layout.Add({.name = "before", .dtype = DType::kU8, .shape = {70}, .guard = StateGuard::kFed});
+  const StateField flags =
+      layout.Add({.name = "written", .dtype = DType::kU8, .shape = {kMemories}});
+  const auto add = [&](const char* name, int64_t bytes) {
+    return layout.Add({.name = name,
+                       .dtype = DType::kU8,
+                       .shape = {kMemories, static_cast<int>(bytes)},
+                       .guard = StateGuard::kFlags,
+                       .flags = flags.index});
+  };
+  const StateField large = add("memory", kLong), small = add("range", kShort);
+  const StateField after =
+      layout.Add({.name = "after", .dtype = DType::kU8, .shape = {30}, .guard = StateGuard::kFed});
+  FaultyBackend backend;
+  auto pool = StatePool::Create(backend, LayoutModel(layout), 2).value();
+  const int from = pool->Acquire().value(), to = pool->Acquire().value();
+  const auto slab = [&](int slot) { return pool->slabs() + slot * pool->slab_bytes(); };
+  for (const std::vector<int>& written :
+       std::vector<std::vector<int>>{{}, {1, 4}, {0, 1, 2, 3, 4}}) {
+    std::memset(slab(from), 0x11, pool->slab_bytes());
+    std::memset(slab(to), 0x22, pool->slab_bytes());
+    std::memset(slab(from) + flags.offset, 0, kMemories);
+    for (const int m : written) slab(from)[flags.offset + m] = std::byte{1};
+    const int64_t copied = pool->copied_bytes();
+    pool->Copy(from, to, /*tokens=*/3);
+    const auto count = static_cast<int64_t>(written.size());
+    EXPECT_EQ(pool->copied_bytes() - copied,
+              layout.fixed_bytes() - (kMemories - count) * (kLong + kShort));
+    for (const StateField& field : {before, flags, after}) {
+      EXPECT_EQ(std::memcmp(slab(to) + field.offset, slab(from) + field.offset, field.bytes()), 0)
+          << field.name;
+    }
+    for (const StateField& field : {large, small}) {
+      for (int m = 0; m < kMemories; ++m) {
+        const bool is_written = std::find(written.begin(), written.end(), m) != written.end();
+        const std::vector<std::byte> want(field.memory_bytes(),
+                                          std::byte(is_written ? 0x11 : 0x22));
+        EXPECT_EQ(std::memcmp(slab(to) + field.offset + m * field.memory_bytes(), want.data(),
+                              want.size()),
+                  0)
+            << field.name << " of memory " << m;
+      }
+    }
+  }
 }
 
 // Kernels find each slot's blocks where its slab is.

@@ -99,6 +99,45 @@ TEST_P(BackendTest, CopiesKeepTheirOrder) {
   backend_->Free(b);
 }
 
+// Pieces that begin and end anywhere, the longest more than a block of threads takes at once.
+TEST_P(BackendTest, GuardedCopiesTakeThePiecesWhoseFlagsAreSet) {
+  constexpr int64_t kBytes = 40000;
+  const std::vector<GuardedPiece> pieces = {
+      {0, 5},         {5, 11, 7},         {16, 16, 8},           {33, 1, 7},
+      {47, 100, 7},   {200, 4096, 9},     {4301, 20000, 7},      {24301, 64, 8},
+      {24370, 63, 7}, {24433, 15001, 10}, {kBytes - 3, 3, 1000},
+  };
+  std::vector<char> source(kBytes), target(kBytes, 'x');
+  for (int64_t i = 0; i < kBytes; ++i) source[static_cast<size_t>(i)] = static_cast<char>(i % 101);
+  source[7] = 1;
+  source[8] = source[9] = 0;
+  source[10] = static_cast<char>(0x80);
+  source[1000] = 2;
+  std::vector<char> want = target;
+  int64_t bytes = 0;
+  for (const GuardedPiece& piece : pieces) {
+    if (piece.flag != GuardedPiece::kAlways && source[static_cast<size_t>(piece.flag)] == 0) {
+      continue;
+    }
+    std::copy_n(source.begin() + piece.offset, piece.bytes, want.begin() + piece.offset);
+    bytes += piece.bytes;
+  }
+  const auto table_bytes = static_cast<int64_t>(pieces.size() * sizeof(GuardedPiece));
+  void* const from = *backend_->Allocate(kBytes);
+  void* const to = *backend_->Allocate(kBytes);
+  void* const table = *backend_->Allocate(table_bytes);
+  backend_->CopyFromHost(from, source.data(), kBytes);
+  backend_->CopyFromHost(to, target.data(), kBytes);
+  backend_->CopyFromHost(table, pieces.data(), table_bytes);
+  const auto copied = backend_->CopyGuarded(to, from, static_cast<const GuardedPiece*>(table),
+                                            static_cast<int64_t>(pieces.size()));
+  backend_->CopyToHost(target.data(), to, kBytes);
+  EXPECT_EQ(target, want);
+  EXPECT_EQ(copied.value_or(bytes), bytes);
+  EXPECT_EQ(copied.has_value(), GetParam().device != "cuda");
+  for (void* const data : {from, to, table}) backend_->Free(data);
+}
+
 TEST_P(BackendTest, ARecordedCopyFromPinnedMemoryReadsWhatIsThereThen) {
   auto* const pinned = static_cast<int32_t*>(*backend_->AllocatePinned(3 * sizeof(int32_t)));
   void* const data = *backend_->Allocate(3 * sizeof(int32_t));

@@ -39,9 +39,9 @@ struct MapProblem {
     return bench.Read(args.y);
   }
 
-  // Of a softmax of rows of `features`, of numbers that differ by at most `range`: the difference
-  // of each to the largest is rounded, which moves its exponential by u of that difference; exp;
-  // and the same of the terms of the sum; the sum; a division.
+  // The error of a softmax of rows of `features`, of numbers that differ by at most `range`: the
+  // difference of each to the largest is rounded, which moves its exponential by u of that
+  // difference; exp; and the same of the terms of the sum; the sum; a division.
   static std::vector<double> SoftmaxBound(const std::vector<double>& want, int features,
                                           double range) {
     const double relative =

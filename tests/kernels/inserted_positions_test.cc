@@ -148,7 +148,7 @@ TEST_P(InsertedPositionsTest, PositionsAreLookedUpByThePeriodAndCountedInPeriods
   }
 }
 
-// Of a head's channels, by one factor or one gate.
+// One factor or one gate serves all channels of a head.
 TEST_P(InsertedPositionsTest, HeadsAreScaledAndMixedByANumberEach) {
   SeededRandom random(10);
   constexpr int kTokens = 3, kHeads = 4;

@@ -86,7 +86,7 @@ TEST_P(MatrixMemoryTest, MatchesReferenceForGroupsOfHeads) {
 TEST_P(MatrixMemoryTest, MatchesReferenceForLongerSegments) {
   uint64_t seed = 3000;
   for (const MatrixRule rule : AllMatrixRules()) {
-    // Of c and e nothing is known but their norms: the bound of their product grows with each
+    // Nothing but the norms of c and e is known: the bound of their product grows with each
     // token.
     const int longest = rule.correction == Correction::kGeneral ? 12 : 150;
     for (const MatrixDims dims : {MatrixDims{2, 24, 20}, MatrixDims{1, 64, 16}}) {

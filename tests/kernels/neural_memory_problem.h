@@ -132,7 +132,7 @@ struct MemoryProblem {
   int64_t Elements(int t) const {
     return rule.heads * rule.network().shape(t, rule.dim).elements();
   }
-  // Of a copy; its tensors follow one another.
+  // The index of a field of a copy; its tensors follow one another.
   int FieldIndex(const std::string& name, int t = 0) const {
     for (size_t i = 0; i < fields.size(); ++i) {
       if (fields[i].name == name) return static_cast<int>(i) + t;

@@ -313,7 +313,7 @@ TEST_P(NeuralMemoryTest, ClampedGradientsAtTheirEnds) {
     for (size_t i = 0; i < before.size(); ++i) {
       squares += (after[i] - before[i]) * (after[i] - before[i]);
     }
-    // Of weights of about 0.3, whose roundings are those of the difference.
+    // Weights are about 0.3, whose roundings are those of the difference.
     EXPECT_NEAR(std::sqrt(squares), norm, 1e-5) << rate;
   }
 }

@@ -272,7 +272,8 @@ TEST_P(NormsTest, HeadsMayEachHaveTheirWeights) {
 TEST_P(NormsTest, SumNormMatchesReference) {
   for (const int dim : kDims) {
     NormProblem p(dim, 3, 5, dim);
-    // Of either sign, positive on the whole: what silu gives of keys; and all positive, by sigmoid.
+    // Numbers of either sign, positive on the whole, as silu makes of keys; and all positive, by
+    // sigmoid.
     for (double& value : p.x) value = RoundTo(value + 4, DType::kF32);
     const std::vector<double> mixed = p.SumNorm(*reference_);
     EXPECT_THAT(p.SumNorm(*backend_), IsWithin(p.SumNormBound(mixed), mixed)) << p.Describe();

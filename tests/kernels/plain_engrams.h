@@ -176,7 +176,8 @@ class PlainEngrams {
     return births;
   }
 
-  // Of engrams, oldest first, and, with `null`, of a vector of zeros: whether it is one of them.
+  // The best of some engrams, oldest first, and, with `null`, of a vector of zeros as well: whether
+  // that is one of them.
   std::vector<uint32_t> Best(const std::vector<uint32_t>& births, int most, bool* null) {
     struct Candidate {
       double score;

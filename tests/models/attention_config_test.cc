@@ -1,6 +1,5 @@
 // Layers with attention in config.json (`attn`): what is refused, what counts, what is told of.
 
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -68,10 +67,9 @@ TEST(HybridFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
                   R"({"layers": [1], "num_heads": 4, "rope_theta": 500})",
                   R"([{"layers": [1], "num_heads": 4}, {"layers": [2], "num_heads": 2}])"});
     }
-    std::map<uint64_t, std::string> seen;
+    DistinctFingerprints seen;
     for (const std::string& attn : all) {
-      const auto [other, is_new] = seen.emplace(Fingerprint(type, attn), attn);
-      EXPECT_TRUE(is_new) << type << " " << attn << " counts as " << other->second;
+      seen.Add(Fingerprint(type, attn), type + " " + attn);
     }
   }
 }

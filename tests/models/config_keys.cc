@@ -1,8 +1,10 @@
 #include "tests/models/config_keys.h"
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/model_maker.h"
 
 namespace mneme {
 
@@ -43,6 +45,19 @@ void ExpectRefused(const BadKeys& bad) {
   ASSERT_FALSE(config.ok());
   EXPECT_EQ(config.status().code(), bad.code) << config.status();
   EXPECT_THAT(config.status().message(), testing::HasSubstr(bad.message));
+}
+
+MadeNetwork MakeShape(const std::string& shape) {
+  const auto spec = SpecOfShape(shape);
+  CHECK_OK(spec.status());
+  const auto config = ParseModelConfig(ConfigJson(*spec), "config.json");
+  CHECK_OK(config.status());
+  return MakeNetwork(*config);
+}
+
+void DistinctFingerprints::Add(uint64_t fingerprint, const std::string& what) {
+  const auto [other, is_new] = seen_.emplace(fingerprint, what);
+  EXPECT_TRUE(is_new) << what << " counts as " << other->second;
 }
 
 }  // namespace mneme

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,18 @@ struct MadeNetwork {
 };
 // A test fails if the network cannot be made.
 MadeNetwork MakeNetwork(const ModelConfig& config);
+// That of a shape that mneme-make-model knows.
+MadeNetwork MakeShape(const std::string& shape);
+
+// Fingerprints of configurations that differ in something that counts.
+class DistinctFingerprints {
+ public:
+  // Fails if another one was the same.
+  void Add(uint64_t fingerprint, const std::string& what);
+
+ private:
+  std::map<uint64_t, std::string> seen_;
+};
 
 // Keys that a family refuses, with `code` and an error that contains `message`.
 struct BadKeys {

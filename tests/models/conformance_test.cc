@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -59,6 +59,35 @@ class ConformanceTest
                                 {.slots = kSlots, .max_rows = kSlots, .max_tokens = kMaxTokens});
       check(*driver);
     }
+  }
+  // After how many tokens something of a state may be full, begin anew or be passed on: all up to
+  // the longest period of what its fields keep of the last tokens, as far as that is short; of
+  // longer ones those around it.
+  static std::vector<int> Phases(const Model& model) {
+    constexpr int64_t kShort = 20;
+    std::set<int64_t> periods = {1};
+    for (const StateField& field : model.state_layout().fields()) {
+      if (field.initial == StateInitial::kPhase) {
+        periods.insert(field.phases);  // held-back writes, and the one that folds them
+      } else if (field.grows()) {
+        periods.insert(kContextBlock);
+        if (field.guard == StateGuard::kRing) periods.insert(field.rows());
+      } else if (field.shape.rank == 3 && field.role == StateRole::kRewritten &&
+                 field.row_values == 0) {
+        periods.insert(field.shape[1] + 1);  // a convolution's window, and the token it is for
+      }
+    }
+    for (const TrainedLayer& layer : model.info().trained) {
+      periods.insert({layer.step, layer.anchor_period});
+    }
+    std::set<int> phases;
+    for (const int64_t period : periods) {
+      const int64_t first = period <= kShort ? 0 : period - 1;
+      for (int64_t at = first; at <= period + 1 && at < kMaxTokens; ++at) {
+        phases.insert(static_cast<int>(at));
+      }
+    }
+    return {phases.begin(), phases.end()};
   }
   static std::vector<int32_t> Text(const ModelDriver& driver, int count, uint64_t seed) {
     return RandomTokens(count, driver.model().info().vocab, seed);
@@ -125,9 +154,12 @@ TEST_P(ConformanceTest, UnequalNeighboursAndPaddingChangeNothing) {
 
 TEST_P(ConformanceTest, AForkAtAnyPhaseAndItsParentGoTheirOwnWays) {
   ForEachNetwork([&](ModelDriver& driver) {
-    const std::vector<int32_t> text = Text(driver, 40, /*seed=*/4), other = Text(driver, 10, 5);
-    for (const int at : {0, 1, 2, 3, 5, 16, 17, 18, 33}) {
-      const auto start = std::span(text).first(at), rest = std::span(text).subspan(at);
+    const std::vector<int> phases = Phases(driver.model());
+    const std::vector<int32_t> other = Text(driver, 10, /*seed=*/5);
+    const std::vector<int32_t> all = Text(driver, phases.back() + 10, /*seed=*/4);
+    for (const int at : phases) {
+      const auto text = std::span(all).first(static_cast<size_t>(at) + 10);
+      const auto start = text.first(at), rest = text.subspan(at);
       for (const int slot : {0, 1, 2, 3}) driver.Reset(slot);
       FeedSlot(driver, 0, start, {1});
       driver.Fork(0, 1);

@@ -1,7 +1,6 @@
 // The families of Mamba read config.json: which format it is in, keys that are refused, keys that
 // count in the fingerprint.
 
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "gtest/gtest.h"
 #include "models/model_config.h"
 #include "tests/models/config_keys.h"
-#include "tools/model_maker.h"
 
 namespace mneme {
 namespace {
@@ -66,7 +64,7 @@ const std::vector<Family>& Families() {
 }
 
 TEST(MambaFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
-  std::map<uint64_t, std::string> seen;
+  DistinctFingerprints seen;
   for (const Family& family : Families()) {
     std::vector<std::string> all = family.changes;
     all.push_back("");
@@ -74,9 +72,7 @@ TEST(MambaFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
       std::string keys = family.format;
       const bool replaces = change.substr(0, 10) == keys.substr(0, 10);
       if (!change.empty()) keys = replaces ? change : absl::StrCat(keys, ", ", change);
-      const auto [other, is_new] =
-          seen.emplace(FingerprintOf(family.model_type, keys), family.model_type + keys);
-      EXPECT_TRUE(is_new) << family.model_type << " " << keys << " counts as " << other->second;
+      seen.Add(FingerprintOf(family.model_type, keys), family.model_type + keys);
     }
   }
 }
@@ -212,11 +208,7 @@ TEST(MambaShapesTest, HaveTheParametersAndTheStateThatDocumentsTell) {
   for (const auto& [shape, millions, slab] :
        {std::tuple("mamba-370m", 371.5, int64_t{48} * (16 + 3) * 2048 * 4),
         {"mamba2-370m", 368.3, int64_t{48} * (32 * 64 * 128 + 3 * (2048 + 256)) * 4}}) {
-    const auto spec = SpecOfShape(shape);
-    ASSERT_TRUE(spec.ok()) << spec.status();
-    const auto config = ParseModelConfig(ConfigJson(*spec), "config.json");
-    ASSERT_TRUE(config.ok()) << config.status();
-    const MadeNetwork made = MakeNetwork(*config);
+    const MadeNetwork made = MakeShape(shape);
     EXPECT_NEAR(made.millions(), millions, 0.5) << shape;
     EXPECT_EQ(made.state.slab_bytes(), slab) << shape;
   }

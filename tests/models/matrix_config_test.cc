@@ -88,16 +88,14 @@ const std::map<std::string, std::vector<std::string>>& Changes() {
 }
 
 TEST(MatrixFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
-  std::map<uint64_t, std::string> seen;
+  DistinctFingerprints seen;
   for (const std::string& type : Types()) {
     std::vector<std::string> all = Changes().at(type);
     all.insert(all.end(), {"", R"("vocab_size": 31999)", R"("hidden_size": 1024)",
                            R"("num_hidden_layers": 23)", R"("intermediate_size": 512)",
                            R"("hidden_ratio": 3)", R"("norm_eps": 1e-5)"});
     for (const std::string& keys : all) {
-      const auto [other, is_new] =
-          seen.emplace(FingerprintOf(type, keys), absl::StrCat(type, " ", keys));
-      EXPECT_TRUE(is_new) << type << " " << keys << " counts as " << other->second;
+      seen.Add(FingerprintOf(type, keys), absl::StrCat(type, " ", keys));
     }
   }
 }

@@ -1,6 +1,5 @@
 // Memoria's GPT-2: its keys, what it refuses, and the room that it makes for engrams.
 
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -42,7 +41,7 @@ std::string Keys(const std::string& changes = "") {
 }
 
 TEST(MemoriaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
-  std::map<uint64_t, std::string> seen;
+  DistinctFingerprints seen;
   for (const char* keys :
        {"", R"("segment_tokens": 50)", R"("memoria_num_memories": 16)",
         R"("memoria_num_memories": null)", R"("memoria_num_reminded_stm": 3)",
@@ -51,8 +50,7 @@ TEST(MemoriaConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
         R"("memoria_lifespan_extend_scale": 2)", R"("memoria_profile": "paper")",
         R"("memoria_profile": "upstream_1_1")", R"("memoria_ltm_ties": "oldest")",
         R"("memoria_seed": 18446744073709551615)", R"("n_positions": 512)", R"("n_embd": 384)"}) {
-    const auto [other, is_new] = seen.emplace(FingerprintOf(kType, Keys(keys)), keys);
-    EXPECT_TRUE(is_new) << keys << " counts as " << other->second;
+    seen.Add(FingerprintOf(kType, Keys(keys)), keys);
   }
 }
 
@@ -139,11 +137,7 @@ TEST(MemoriaConfigTest, RoomForEngramsFollowsFromTheModelOrIsGiven) {
 
 // Documents and the tool's help state these numbers for the shape.
 TEST(MemoriaConfigTest, TheShapeHasTheParametersAndTheStateThatDocumentsTell) {
-  const auto spec = SpecOfShape("gpt2-with-memoria-159m");
-  ASSERT_TRUE(spec.ok()) << spec.status();
-  const auto config = ParseModelConfig(ConfigJson(*spec), "config.json");
-  ASSERT_TRUE(config.ok()) << config.status();
-  const MadeNetwork made = MakeNetwork(*config);
+  const MadeNetwork made = MakeShape("gpt2-with-memoria-159m");
   EXPECT_NEAR(made.millions(), 158.77, 0.01);
   EXPECT_NEAR(static_cast<double>(made.state.slab_bytes()) / (1 << 20), 33.26, 0.01);
   EXPECT_EQ(made.state.max_tokens(), std::nullopt);

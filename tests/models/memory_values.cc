@@ -28,24 +28,6 @@ void RoundRow(std::span<double> row, DType dtype) {
   for (double& value : row) value = scale * std::nearbyint(value / scale);
 }
 
-// Calls visit(layer, memory, field, data of the memory) for matrices that were written.
-template <typename Byte, typename Visit>
-void ForEachMemory(const StateLayout& layout, Byte* slab, Visit visit) {
-  const std::byte* written = nullptr;  // of the layer: its flags lie in front of its matrices
-  int layer = 0;
-  for (const StateField& field : layout.fields()) {
-    if (absl::EndsWith(field.name, ".written")) written = slab + field.offset;
-    if (!absl::EndsWith(field.name, ".memory")) continue;
-    CHECK(written != nullptr) << field.name << " has no flags in front of it";
-    for (int m = 0; m < field.shape[0]; ++m) {
-      if (written[m] != std::byte{0}) {
-        visit(layer, m, field, slab + field.offset + m * field.memory_bytes());
-      }
-    }
-    ++layer;
-  }
-}
-
 }  // namespace
 
 MemoryValues ReadMemories(ModelDriver& driver, int slot) {
@@ -74,18 +56,29 @@ MemoryValues ReadMemories(ModelDriver& driver, int slot) {
   return memories;
 }
 
+std::set<std::string> FieldsOf(const std::string& folder, DType dtype) {
+  const auto plan = PlanModel(folder, {.memory_dtype = dtype, .pending_writes = 16});
+  std::set<std::string> fields;
+  if (!plan.ok()) return fields;
+  for (const StateField& field : plan->state_layout.fields()) {
+    if (field.dtype == dtype && field.row_values > 0) fields.insert(field.name);
+  }
+  return fields;
+}
+
 std::vector<double> FeedRounded(ModelDriver& reference, std::span<const int32_t> tokens, int chunk,
-                                const MemoryRounding& rounding, const GatedDeltaConfig& config,
+                                const MemoryRounding& rounding, const std::set<std::string>& fields,
                                 const RoutingChoices& choices) {
-  const int layers = reference.model().info().layers;
+  const ModelInfo& info = reference.model().info();
+  const StateLayout& layout = reference.model().state_layout();
   std::vector<int> steps;
   for (size_t at = 0; at < tokens.size(); at += chunk) {
     steps.push_back(static_cast<int>(std::min<size_t>(chunk, tokens.size() - at)));
   }
-  const RoutingChoices cut = Recut(choices, layers, config.top_k, steps);
+  const RoutingChoices cut = Recut(choices, info.layers, info.top_k, steps);
   RecordedRouting force(reference.backend(), cut);
-  reference.set_routing(&force);
-  std::map<std::pair<int, int>, int> since;  // tokens since the last rounding
+  if (info.memories > 0) reference.set_routing(&force);
+  std::map<std::pair<std::string, int64_t>, int> since;  // tokens since the last rounding
   std::vector<double> logits;
   int64_t at = 0;
   for (size_t step = 0; step < steps.size(); ++step) {
@@ -93,23 +86,29 @@ std::vector<double> FeedRounded(ModelDriver& reference, std::span<const int32_t>
     logits.insert(logits.end(), part.begin(), part.end());
     at += steps[step];
     std::vector<std::byte> slab = reference.ReadSlab(0);
-    ForEachMemory(reference.model().state_layout(), slab.data(),
-                  [&](int layer, int memory, const StateField& field, std::byte* data) {
-                    CHECK(field.dtype == DType::kF64);
-                    int64_t fed = steps[step];
-                    if (memory < config.memories) {
-                      const std::vector<int32_t>& chosen = cut[step * layers + layer];
-                      fed = std::count(chosen.begin(), chosen.end(), memory);
-                    }
-                    int& tokens_since = since[{layer, memory}];
-                    tokens_since += static_cast<int>(fed);
-                    if (fed == 0 || (fed == 1 && tokens_since <= rounding.held_back)) return;
-                    tokens_since = 0;
-                    auto* values = reinterpret_cast<double*>(data);
-                    for (int64_t row = 0; row < field.memory_bytes() / 8; row += config.key_dim) {
-                      RoundRow({values + row, static_cast<size_t>(config.key_dim)}, rounding.dtype);
-                    }
-                  });
+    std::map<int, size_t> layers;  // that are routed, by the field with their flags
+    for (const StateField& field : layout.fields()) {
+      if (field.guard == StateGuard::kFlags) layers.emplace(field.flags, layers.size());
+      if (!fields.contains(field.name)) continue;
+      CHECK(field.dtype == DType::kF64) << field.name;
+      for (int64_t m = 0; m < field.memories(); ++m) {
+        int64_t fed = steps[step];
+        if (m < info.memories) {
+          const auto& chosen = cut[step * info.layers + layers.at(field.flags)];
+          fed = std::count(chosen.begin(), chosen.end(), m);
+        }
+        int& tokens_since = since[{field.name, m}];
+        tokens_since += static_cast<int>(fed);
+        if (fed == 0 || (fed == 1 && tokens_since <= rounding.held_back)) continue;
+        tokens_since = 0;
+        auto* values =
+            reinterpret_cast<double*>(slab.data() + field.offset + m * field.memory_bytes());
+        const auto width = static_cast<int64_t>(field.row_values);
+        for (int64_t row = 0; row < field.memory_bytes() / 8; row += width) {
+          RoundRow({values + row, static_cast<size_t>(width)}, rounding.dtype);
+        }
+      }
+    }
     reference.WriteSlab(0, slab, reference.position(0));
   }
   reference.set_routing(nullptr);

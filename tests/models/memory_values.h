@@ -5,13 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/tensor_view.h"
-#include "models/mixers/gated_delta_config.h"
-#include "models/model_config.h"
 #include "models/state_layout.h"
 #include "tests/models/model_driver.h"
 #include "tests/models/recorded_routing.h"
@@ -30,10 +30,14 @@ struct MemoryRounding {
   int held_back = 0;
 };
 
-// Feeds tokens in steps of `chunk` to slot 0 of a reference whose memories are rounded like that,
-// and at the routing that was recorded: what its logits lose is what a device may lose.
+// The fields of a folder's model that a device keeps as `dtype`, where --state-dtype says so; none
+// where the model is refused then.
+std::set<std::string> FieldsOf(const std::string& folder, DType dtype);
+
+// Feeds tokens in steps of `chunk` to slot 0 of a reference whose matrices in `fields` are rounded
+// like that, and at the routing that was recorded: what its logits lose is what a device may lose.
 std::vector<double> FeedRounded(ModelDriver& reference, std::span<const int32_t> tokens, int chunk,
-                                const MemoryRounding& rounding, const GatedDeltaConfig& config,
+                                const MemoryRounding& rounding, const std::set<std::string>& fields,
                                 const RoutingChoices& choices);
 
 }  // namespace mneme

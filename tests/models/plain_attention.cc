@@ -77,7 +77,7 @@ Vec PlainAttention(PlainLayer& layer, const Vec& x, int64_t position, const json
   };
   const int64_t heads = attention["num_heads"];
   const int64_t dim = static_cast<int64_t>(x.size()) / heads;
-  // Of a mixture of memories it is always the same.
+  // A mixture of memories always has the same one.
   const bool mom = layer.model.config()["model_type"].get<std::string>().starts_with("mom");
   const double theta = mom ? 10000 : number("rope_theta", 10000);
   const PlainHeads shape = {

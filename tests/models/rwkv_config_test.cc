@@ -1,7 +1,6 @@
 // RWKV-6 and RWKV-7 read config.json: keys that are refused, keys that count in the fingerprint,
 // keys that are left out.
 
-#include <map>
 #include <string>
 #include <vector>
 
@@ -22,7 +21,7 @@ using testing::IsEmpty;
 const std::vector<std::string> kTypes = {"rwkv6", "rwkv7"};
 
 TEST(RwkvFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
-  std::map<uint64_t, std::string> seen;
+  DistinctFingerprints seen;
   for (const std::string& type : kTypes) {
     std::vector<std::string> all = {"",
                                     R"("vocab_size": 31999)",
@@ -40,9 +39,7 @@ TEST(RwkvFingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
                              R"("value_dim": 4096)", R"("fuse_norm": false)"});
     }
     for (const std::string& keys : all) {
-      const auto [other, is_new] =
-          seen.emplace(FingerprintOf(type, keys), absl::StrCat(type, " ", keys));
-      EXPECT_TRUE(is_new) << type << " " << keys << " counts as " << other->second;
+      seen.Add(FingerprintOf(type, keys), absl::StrCat(type, " ", keys));
     }
   }
 }
@@ -140,11 +137,7 @@ TEST(RwkvConfigTest, ShapesHaveTheParametersAndTheStateThatDocumentsTell) {
   for (const auto& [shape, millions, slab] : {Expected{"rwkv6-340m", 378.12, 12779520},
                                               {"rwkv7-0.4b", 450.77, 6488064},
                                               {"rwkv7-1.5b", 1527.40, 12976128}}) {
-    const auto spec = SpecOfShape(shape);
-    ASSERT_TRUE(spec.ok()) << spec.status();
-    const auto config = ParseModelConfig(ConfigJson(*spec), "config.json");
-    ASSERT_TRUE(config.ok()) << config.status();
-    const MadeNetwork made = MakeNetwork(*config);
+    const MadeNetwork made = MakeShape(shape);
     EXPECT_NEAR(made.millions(), millions, 0.01) << shape;
     EXPECT_EQ(made.state.slab_bytes(), slab) << shape;
   }

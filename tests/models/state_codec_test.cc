@@ -10,27 +10,12 @@
 #include "kernels/float16.h"
 #include "kernels/state_row.h"
 #include "tests/support/backends.h"
+#include "tests/support/layout_model.h"
 
 namespace mneme {
 namespace {
 
 using testing::ElementsAre;
-
-// A model that is its layout.
-class LayoutModel final : public Model {
- public:
-  explicit LayoutModel(StateLayout layout) : layout_(std::move(layout)) {}
-  const ModelInfo& info() const override { return info_; }
-  const StateLayout& state_layout() const override { return layout_; }
-  absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
-  void Forward(ForwardContext&, const TensorView&, const TensorView&) const override {}
-  void Settle(ForwardContext&, const TensorView&) const override {}
-  int64_t WorkspaceBytes(int, int, int) const override { return 64; }
-
- private:
-  ModelInfo info_;
-  StateLayout layout_;
-};
 
 class StateCodecTest : public testing::Test {
  protected:

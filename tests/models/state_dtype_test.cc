@@ -4,12 +4,16 @@
 #include <cstdio>
 #include <memory>
 #include <ostream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/architecture.h"
+#include "tests/models/conformance_specs.h"
 #include "tests/models/golden.h"
 #include "tests/models/memory_values.h"
 #include "tests/models/recorded_routing.h"
@@ -71,8 +75,8 @@ struct Way {
 
 class CoarseStateTest : public testing::TestWithParam<StateCase> {
  protected:
-  std::vector<double> Feed(const Network& network, const GatedDeltaSpecConfig& config,
-                           const Way& way, DType state_dtype, const RoutingChoices& choices) const {
+  std::vector<double> Feed(const Network& network, const Way& way, DType state_dtype,
+                           const RoutingChoices& choices) const {
     const StateCase with{GetParam().backend, state_dtype};
     const auto driver = Drive(network.folder, with.Make(),
                               {.slots = kManyRows, .max_rows = kManyRows, .max_tokens = 256});
@@ -80,9 +84,10 @@ class CoarseStateTest : public testing::TestWithParam<StateCase> {
     for (int left = static_cast<int>(network.tokens.size()); left > 0; left -= steps.back()) {
       steps.push_back(std::min(left, way.chunk));
     }
-    RecordedRouting force(driver->backend(), Recut(choices, config.layers, config.delta.top_k,
-                                                   steps, /*rows=*/way.rows));
-    if (!way.free) driver->set_routing(&force);
+    const ModelInfo& info = driver->model().info();
+    RecordedRouting force(driver->backend(),
+                          Recut(choices, info.layers, info.top_k, steps, /*rows=*/way.rows));
+    if (info.memories > 0 && !way.free) driver->set_routing(&force);
     std::vector<double> logits;
     int64_t at = 0;
     for (const int tokens : steps) {
@@ -92,7 +97,7 @@ class CoarseStateTest : public testing::TestWithParam<StateCase> {
       }
       const auto step = driver->Step(batch);
       CHECK_OK(step.status());
-      logits.insert(logits.end(), step->end() - int64_t{tokens} * config.vocab, step->end());
+      logits.insert(logits.end(), step->end() - int64_t{tokens} * info.vocab, step->end());
       at += tokens;
     }
     return logits;
@@ -103,27 +108,27 @@ class CoarseStateTest : public testing::TestWithParam<StateCase> {
   // same size. f16 is rounded at each token in the reference, int8 once in 17 (docs/numerics.md):
   // the most that a device does. 2e-5 is what f32 arithmetic may add.
   void Check(const Network& network, const std::vector<Way>& ways) {
-    const GatedDeltaSpecConfig config = ReadSpecConfig(network.folder);
     const auto reference = Drive(network.folder, MakeReference(), {.max_tokens = 1024});
     RecordedRouting record(reference->backend());
-    reference->set_routing(&record);
+    const ModelInfo& info = reference->model().info();
+    if (info.memories > 0) reference->set_routing(&record);
     const std::vector<double> exact = FeedSlot(*reference, 0, network.tokens);
     reference->Reset(0);
     const DType dtype = GetParam().dtype;
     const double alone =
         RelativeError(FeedRounded(*reference, network.tokens, /*chunk=*/1,
                                   {.dtype = dtype, .held_back = dtype == DType::kI8 ? 16 : 0},
-                                  config.delta, record.recorded()),
+                                  FieldsOf(network.folder, dtype), record.recorded()),
                       exact);
     std::string line;
     for (const Way& way : ways) {
-      const auto want = Feed(network, config, way, DType::kF32, record.recorded());
-      const auto got = Feed(network, config, way, dtype, record.recorded());
+      const auto want = Feed(network, way, DType::kF32, record.recorded());
+      const auto got = Feed(network, way, dtype, record.recorded());
       const double error = RelativeError(got, want);
       EXPECT_LE(error, 2 * alone + 2e-5) << network.name << ", " << way.name;
       char numbers[64];
       std::snprintf(numbers, sizeof(numbers), " %.1e (%.1e)", error,
-                    WorstRowError(got, want, config.vocab));
+                    WorstRowError(got, want, info.vocab));
       line += ", " + way.name + numbers;
     }
     std::printf("  %-4s %s, %zu tokens: rounding alone %.1e%s\n", Name(dtype), network.name.c_str(),
@@ -152,6 +157,31 @@ GatedDeltaSpec WideMom() {
   return spec;
 }
 
+// The networks of every model_type: its tiny one, and one with heads as wide as kernels are tuned
+// for.
+struct RuleNetwork {
+  std::string name;
+  ModelSpec spec;
+};
+std::vector<RuleNetwork> RuleNetworks() {
+  std::vector<RuleNetwork> networks;
+  for (const Architecture& architecture : Architectures()) {
+    const std::string model_type(architecture.model_type);
+    ModelSpec spec = ConformanceSpecs(model_type).front();
+    networks.push_back({model_type, spec});
+    if (!spec.config.contains("hidden_size")) continue;
+    spec.config["hidden_size"] = 256;
+    if (model_type == "mamba2") {
+      spec.config.update({{"state_size", 128}, {"num_heads", 8}, {"head_dim", 64}});
+    } else if (spec.config.contains("head_dim")) {
+      spec.config["head_dim"] = model_type == "rwkv7" ? 64 : 128;
+    }
+    if (spec.config.contains("expand_ratio")) spec.config["expand_ratio"] = 128;
+    networks.push_back({model_type + ", wide", spec});
+  }
+  return networks;
+}
+
 TEST_P(CoarseStateTest, GoldensLoseWhatRoundingAloneCosts) {
   for (const std::string& name : GatedDeltaGoldens()) {
     Check({name, GoldenFolder(name), ReadGolden(name).long_input_ids},
@@ -176,6 +206,16 @@ TEST_P(CoarseStateTest, RandomNetworksLoseWhatRoundingAloneCosts) {
         {{"token by token", 1, 1, /*free=*/true}, {"2 rows", 1, 2, /*free=*/true}});
 }
 
+TEST_P(CoarseStateTest, EveryRuleLosesWhatRoundingAloneCosts) {
+  for (const RuleNetwork& rule : RuleNetworks()) {
+    const TestFolder folder;
+    MakeFolder(rule.spec, folder);
+    if (FieldsOf(folder.path(), GetParam().dtype).empty()) continue;
+    Check({rule.name, folder.path(), RandomTokens(320, kVocab, /*seed=*/3)},
+          {{"prompt", 64}, {"token by token"}, {"24 rows", 1, kManyRows}});
+  }
+}
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CoarseStateTest);
 INSTANTIATE_TEST_SUITE_P(Backends, CoarseStateTest,
                          testing::ValuesIn(StateCases({DType::kF16, DType::kI8})), CaseName);
@@ -183,8 +223,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, CoarseStateTest,
 // The reference's own loss grows as a rounding does: or the bound above would say nothing.
 TEST(MemoryRoundingTest, CoarserStoresCostMore) {
   const TestFolder folder;
-  const GatedDeltaSpec spec = NarrowMom();
-  MakeFolder(spec, folder);
+  MakeFolder(NarrowMom(), folder);
   const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = 64});
   const std::vector<int32_t> tokens = RandomTokens(60, kVocab, /*seed=*/2);
   RecordedRouting record(reference->backend());
@@ -193,7 +232,7 @@ TEST(MemoryRoundingTest, CoarserStoresCostMore) {
   const auto error = [&](DType dtype, int held_back) {
     reference->Reset(0);
     return RelativeError(FeedRounded(*reference, tokens, /*chunk=*/1, {dtype, held_back},
-                                     spec.config.delta, record.recorded()),
+                                     FieldsOf(folder.path(), dtype), record.recorded()),
                          exact);
   };
   const double half = error(DType::kF16, 0), ints = error(DType::kI8, 16);
@@ -202,6 +241,41 @@ TEST(MemoryRoundingTest, CoarserStoresCostMore) {
   EXPECT_GT(ints, 4 * half);
   EXPECT_LT(error(DType::kF16, 16), half);
   EXPECT_GT(error(DType::kI8, 0), ints);
+}
+
+// That of each rule is as large as of a memory whose rows are rounded by 2^-11 of their elements at
+// a time: a token's own rounding, and those of as many tokens before it as are remembered, at most
+// all of them and with one sign, in at most all layers.
+TEST(MemoryRoundingTest, EveryRuleThatMayBeF16LosesAFewOfItsRoundings) {
+  constexpr int kTokens = 60;
+  std::set<std::string> half, ints;
+  for (const RuleNetwork& rule : RuleNetworks()) {
+    SCOPED_TRACE(rule.name);
+    const TestFolder folder;
+    MakeFolder(rule.spec, folder);
+    const std::set<std::string> fields = FieldsOf(folder.path(), DType::kF16);
+    if (!FieldsOf(folder.path(), DType::kI8).empty()) ints.insert(rule.spec.config["model_type"]);
+    if (fields.empty()) continue;
+    half.insert(rule.spec.config["model_type"]);
+    const auto reference = Drive(folder.path(), MakeReference(), {.max_tokens = 64});
+    const ModelInfo& info = reference->model().info();
+    const std::vector<int32_t> tokens = RandomTokens(kTokens, kVocab, /*seed=*/4);
+    RecordedRouting record(reference->backend());
+    if (info.memories > 0) reference->set_routing(&record);
+    const std::vector<double> exact = FeedSlot(*reference, 0, tokens);
+    reference->Reset(0);
+    const double error = RelativeError(
+        FeedRounded(*reference, tokens, /*chunk=*/1, {DType::kF16, 0}, fields, record.recorded()),
+        exact);
+    std::printf("  %s: rounding each token costs %.1e\n", rule.name.c_str(), error);
+    EXPECT_GT(error, 0x1p-18);
+    EXPECT_LT(error, info.layers * kTokens * 0x1p-11);
+  }
+  EXPECT_THAT(half, testing::IsSupersetOf({"mom", "gated_deltanet", "linear_attn", "retnet", "gla",
+                                           "delta_net", "kda", "hgrn2", "gsa", "mom_linear_attn",
+                                           "mom_gla", "mom_gsa", "rwkv6", "rwkv7", "mamba2"}));
+  EXPECT_THAT(ints, testing::UnorderedElementsAre("mom", "mom_gated_deltanet", "gated_deltanet",
+                                                  "delta_net"));
 }
 
 // Copies of a state that holds writes back: forks, and bytes that are kept and brought back. A

@@ -64,8 +64,8 @@ void WriteTensors(const StoredTensors& tensors, const std::string& path) {
 }
 
 std::unique_ptr<ModelDriver> Drive(const std::string& folder, std::unique_ptr<Backend> backend,
-                                   const ModelDriver::Limits& limits) {
-  auto model = LoadModel(folder, *backend, nullptr);
+                                   const ModelDriver::Limits& limits, const ModelOptions& options) {
+  auto model = LoadModel(folder, *backend, nullptr, options);
   CHECK_OK(model.status());
   auto driver = ModelDriver::Create(std::move(backend), *std::move(model), limits);
   CHECK_OK(driver.status());

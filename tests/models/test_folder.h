@@ -53,7 +53,8 @@ void WriteTensors(const StoredTensors& tensors, const std::string& path);
 
 // Loads a folder and gives it slots; aborts on failure.
 std::unique_ptr<ModelDriver> Drive(const std::string& folder, std::unique_ptr<Backend> backend,
-                                   const ModelDriver::Limits& limits);
+                                   const ModelDriver::Limits& limits,
+                                   const ModelOptions& options = {});
 
 // Logits of one sequence fed to a slot; aborts on failure.
 std::vector<double> FeedSlot(ModelDriver& driver, int slot, std::span<const int32_t> tokens,

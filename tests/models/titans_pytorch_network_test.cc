@@ -195,7 +195,7 @@ class Memory {
     }
     open_.clear();
   }
-  // By the norm that a gradient may have, and by rates of tensors.
+  // Scales by the norm that a gradient may have, and by rates of tensors.
   void ScaleTensors(Net& gradient, int head, const Vec& pooled) const {
     std::vector<Vec*> tensors;  // as the checkpoint has them
     if (gradient.trains_gain) tensors.push_back(&gradient.g);

@@ -147,7 +147,7 @@ class TitansLayer {
     return Text("memory_qkv_activation", "silu") == "silu" ? Map(u, Silu) : u;
   }
 
-  // Of one head, from the logits of its gates.
+  // The gates of one head, from their logits.
   double Forget(int h, double logit) const {
     if (!config_.value("memory_forget", true)) return 0;
     if (Text("memory_decay", "sigmoid") == "sigmoid") return Sigmoid(logit);

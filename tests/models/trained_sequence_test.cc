@@ -25,7 +25,7 @@ std::vector<ModelSpec> TrainedSpecs() {
   return specs;
 }
 
-// Of stable memories: others diverge, and what is normed of them then is 0.
+// Makes memories stable: others diverge, and what is normed of them then is 0.
 ModelSpec TinyOf(const char* shape) {
   ModelSpec spec = *SpecOfShape(shape);
   spec.config["memory_norm"] = "rms";
@@ -96,7 +96,7 @@ TEST_P(TrainedSequenceTest, TwentyThousandTokensStayWithTheReference) {
     for (const int size : {kChunk, 1}) {
       const auto device = Drive(folder.path(), GetParam().Make(), {.max_tokens = kChunk});
       const std::vector<double> got = FeedSlot(*device, 0, tokens, {size});
-      // Of parts of the text: an error that grew would be in the last ones.
+      // The error of the worst part of the text: one that grew would be in the last ones.
       const double worst = WorstRowError(got, want, kChunk * 32);
       std::printf("  %s in steps of %d: worst relative error of %d tokens' logits %.2e\n", shape,
                   size, kChunk, worst);

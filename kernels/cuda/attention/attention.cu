@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
         min((fixed ? p.prefix : position + 1) - block_begin, int64_t{kContextBlock}));
     const std::byte* const key_block = p.keys[kind].Block(slot, block);
     const std::byte* const value_block = p.values[kind].Block(slot, block);
-    // Of a position of the step: its token.
+    // The token of a position of the step.
     const auto own = [&](int j) {
       return static_cast<int64_t>(p.row_offsets[row]) + block_begin + j - begin;
     };

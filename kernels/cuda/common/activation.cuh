@@ -29,7 +29,7 @@ __device__ inline float Activated(Activation activation, float x) {
   }
 }
 
-// Of an output gate: silu, or sigmoid; both are a numerator over the same denominator.
+// An output gate is silu or sigmoid; both are a numerator over the same denominator.
 __device__ inline float OutputGate(bool sigmoid, float x) {
   return (sigmoid ? 1.0f : x) / (1.0f + expf(-x));
 }

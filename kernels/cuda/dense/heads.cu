@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = threadIdx.x % kWarp; i < 2 * dim; i += kWarp) {
 #pragma unroll
     for (int roll = 1; roll <= 4; ++roll) {
-      // Of one-dimensional heads a roll may go round more than once.
+      // In one-dimensional heads a roll may go round more than once.
       y[(roll - 1) * 2 * dim + i] = both(i) * both((i - roll + 4 * dim) % (2 * dim));
     }
   }

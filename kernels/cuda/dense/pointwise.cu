@@ -92,7 +92,7 @@ bool IsRounded(const TensorView& tensor) {
   return tensor.dtype == DType::kBF16;
 }
 
-// Of those that go by fours, or of the others.
+// Launches those that go by fours, or the others.
 void LaunchActivations(Device& device, std::span<const ActivateArgs> activations, bool fours) {
   Activations launch = {};
   int count = 0;

@@ -78,7 +78,7 @@ __device__ inline void StoreRounded(const LinearProduct& p, int begin, int end, 
   }
 }
 
-// Of the entries from `begin` on, those before `end`; outputs from `first` on.
+// Writes the entries from `begin` to `end`, outputs from `first` on.
 template <int kN>
 __device__ inline void StoreOutputs(const LinearProduct& p, int begin, int end, int first,
                                     const float (&sums)[kN / 2], unsigned char* room) {

@@ -10,7 +10,7 @@
 
 namespace mneme::cuda::linear {
 
-// Of the product that block `block` works on.
+// The index of the product that block `block` works on.
 __device__ inline int ProductOfBlock(const LinearBatch& batch, int block) {
   int i = 0;
   while (i + 1 < batch.count && block >= batch.products[i + 1].first_block) ++i;

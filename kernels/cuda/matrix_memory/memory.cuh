@@ -49,8 +49,9 @@ struct Problem {
   int capacity;   // of the pending writes, 0: none
   bool fold_all;  // every token is added to its matrix at once
   Task task;
-  // Of segments: whether they fold. If given, then the segments and all of their memories are known
-  // as soon as the previous kernel lets this one start; only q, k, v and the gates are its results.
+  // Says of each segment whether it folds. If given, then the segments and all of their memories
+  // are known as soon as the previous kernel lets this one start; only q, k, v and the gates are
+  // its results.
   const int* folding;
   unsigned* queue;  // [2], matrix_memory/persistent/stream.cu's
   Field written, state, phase, range, keys, updates, decays;
@@ -63,7 +64,7 @@ struct Item {
   bool fresh;
 };
 
-// Of segment s, or memory s of the slots, the tile `rest`. False if there is nothing to do.
+// Finds the tile `rest` of segment s, or of memory s of the slots. False if there is nothing to do.
 __device__ inline bool FindItem(const Problem& p, int s, int rest, Item& item) {
   item.head = rest / p.tiles;
   item.tile = rest - item.head * p.tiles;

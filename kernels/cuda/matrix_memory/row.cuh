@@ -191,7 +191,7 @@ struct PendingDecay {
   float all;    // since the matrix was stored, in all lanes
 };
 
-// Of the log decay of lane j's write, 0 where nothing is pending.
+// `sum` is the log decay of lane j's write, 0 where nothing is pending.
 __device__ inline PendingDecay SumPendingDecay(float sum) {
   const int lane = threadIdx.x % kWarp;
   // Sums from this lane's write to the last.

@@ -323,7 +323,7 @@ void LaunchAll(Device& device, Pass pass, int width, bool fours,
   }
 }
 
-// Of the convolutions that are not `done`, those that can be launched with the first one: they have
+// The convolutions that are not `done` and can be launched with the first of them: they have
 // one width and one vector size, usually all of them do. Says which they are.
 struct Alike {
   int width;

@@ -61,7 +61,8 @@ __device__ inline void ForEach(float4& v, const F& f) {
   v.w = f(v.w);
 }
 
-// Of four channels: weights of all places, [channel][place], places that there are not zero.
+// The filters of four channels: weights of all places, [channel][place], places that there are not
+// zero.
 struct Filters {
   float4 of_channel[4];
 

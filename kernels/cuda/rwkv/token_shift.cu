@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "base/log.h"
-#include "kernels/cuda/common/fours.cuh"
+#include "kernels/cuda/common/lanes.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/segments.cuh"
 #include "kernels/cuda/rwkv/rwkv.h"
@@ -23,28 +23,6 @@ struct Problem {
   bool advance;
 };
 
-template <int kStep>
-struct Channels {
-  float v[kStep];
-};
-template <int kStep>
-__device__ inline Channels<kStep> Load(const float* p) {
-  if constexpr (kStep == 4) {
-    const float4 four = LoadFour(p);
-    return {{four.x, four.y, four.z, four.w}};
-  } else {
-    return {{*p}};
-  }
-}
-template <int kStep, typename T>
-__device__ inline void Save(T* p, const Channels<kStep>& c) {
-  if constexpr (kStep == 4) {
-    SaveFour(p, {c.v[0], c.v[1], c.v[2], c.v[3]});
-  } else {
-    *p = FromFloat<T>(c.v[0]);
-  }
-}
-
 // y may be token_mix: a thread reads before it writes.
 template <typename Y, int kStep>
 __global__ void __launch_bounds__(kThreads)
@@ -58,30 +36,30 @@ __global__ void __launch_bounds__(kThreads)
   const int channel = (tile * kThreads + static_cast<int>(threadIdx.x)) * kStep;
   if ((segment.slot < 0) | (channel >= p.dim)) return;
   const float* x = p.x + int64_t{entry} * p.dim + channel;
-  const Channels<kStep> own = Load<kStep>(x);
-  Channels<kStep> step = {};
+  const Lanes<kStep> own = LoadLanes<kStep>(x);
+  Lanes<kStep> step = {};
   if (entry > segment.first) {
-    step = Load<kStep>(x - p.dim);
+    step = LoadLanes<kStep>(x - p.dim);
   } else {
     float* last = MemoryAt<float>(p.last, segment.slot, segment.memory) + channel;
-    if (segment.fresh == 0) step = Load<kStep>(last);
+    if (segment.fresh == 0) step = LoadLanes<kStep>(last);
     if (p.advance) {
-      Save(last, Load<kStep>(p.x + (int64_t{segment.end} - 1) * p.dim + channel));
+      SaveLanes(last, LoadLanes<kStep>(p.x + (int64_t{segment.end} - 1) * p.dim + channel));
     }
   }
 #pragma unroll
-  for (int i = 0; i < kStep; ++i) step.v[i] -= own.v[i];
+  for (int i = 0; i < kStep; ++i) step.x[i] -= own.x[i];
   for (int m = 0; m < p.mixes; ++m) {
     const int64_t at = (m * p.entries + entry) * p.dim + channel;
-    Channels<kStep> share = Load<kStep>(p.mix + int64_t{m} * p.dim + channel);
+    Lanes<kStep> share = LoadLanes<kStep>(p.mix + int64_t{m} * p.dim + channel);
     if (p.token_mix != nullptr) {
-      const Channels<kStep> more = Load<kStep>(p.token_mix + at);
+      const Lanes<kStep> more = LoadLanes<kStep>(p.token_mix + at);
 #pragma unroll
-      for (int i = 0; i < kStep; ++i) share.v[i] += more.v[i];
+      for (int i = 0; i < kStep; ++i) share.x[i] += more.x[i];
     }
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) share.v[i] = fmaf(share.v[i], step.v[i], own.v[i]);
-    Save(y + at, share);
+    for (int i = 0; i < kStep; ++i) share.x[i] = fmaf(share.x[i], step.x[i], own.x[i]);
+    SaveLanes(y + at, share);
   }
 }
 

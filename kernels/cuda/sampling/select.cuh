@@ -132,7 +132,7 @@ class Selector {
   }
 
  private:
-  // Of the lanes of a warp, in every lane.
+  // The extremes of all lanes of a warp, in every lane.
   __device__ static Extremes OfWarp(Extremes found) {
 #pragma unroll
     for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {

@@ -121,7 +121,8 @@ struct Values {
   const BiasToken* bias = nullptr;
   const HistoryToken* history = nullptr;
   int bias_count = 0, history_count = 0;
-  // Of the lists' tokens. Tokens of both lists have it in the second only, and NaN in the first.
+  // The logits of the lists' tokens. Tokens of both lists have it in the second only, and NaN in
+  // the first.
   double* bias_logits = nullptr;
   double* history_logits = nullptr;
 

@@ -18,7 +18,7 @@ constexpr int kChunk = 64;
 constexpr int kAhead = 4;  // entries whose inputs are on their way
 constexpr int kJoinThreads = 256;
 
-// Of each place of a chunk; a segment's follow each other.
+// States at each place of a chunk; a segment's follow each other.
 struct ChunkStates {
   float* states;  // [places, states, channels]: what a chunk adds, then that at its start
   float* steps;   // [places, channels]: sums

@@ -1,6 +1,6 @@
 // One token: a block has a tile of channels, each of its four warps a slice of their states, whole
 // rows of the state at a time, and the slices' sums meet in shared memory.
-#include "kernels/cuda/common/fours.cuh"
+#include "kernels/cuda/common/lanes.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/scan/launch.h"
 #include "kernels/cuda/scan/token.cuh"
@@ -10,20 +10,6 @@ namespace {
 
 constexpr int kHeld = kFewStates / kSlices;  // states of a slice
 static_assert(kThreads == kSlices * kWarp);
-
-template <int kWidth>
-struct Lanes {
-  float x[kWidth];
-};
-template <int kWidth>
-__device__ inline Lanes<kWidth> Load(const float* p) {
-  if constexpr (kWidth == 4) {
-    const float4 four = LoadFour(p);
-    return {{four.x, four.y, four.z, four.w}};
-  } else {
-    return {{*p}};
-  }
-}
 
 // kWidth: adjacent channels of a lane.
 template <int kWidth, typename Y>
@@ -54,14 +40,14 @@ __global__ void __launch_bounds__(kThreads) StepKernel(const __grid_constant__ S
       h[j] = rates[j] = {};
       b[j] = c[j] = 0;
       if (n >= p.states) continue;
-      if (segment.fresh == 0) h[j] = Load<kWidth>(state + int64_t{n} * p.channels);
-      rates[j] = Load<kWidth>(p.a + int64_t{n} * p.channels + channel);
+      if (segment.fresh == 0) h[j] = LoadLanes<kWidth>(state + int64_t{n} * p.channels);
+      rates[j] = LoadLanes<kWidth>(p.a + int64_t{n} * p.channels + channel);
       b[j] = p.b[int64_t{segment.first} * p.states + n];
       c[j] = p.c[int64_t{segment.first} * p.states + n];
     }
-    const Lanes<kWidth> dt = Load<kWidth>(p.dt + row + channel),
-                        u = Load<kWidth>(p.u + row + channel);
-    const Lanes<kWidth> bias = Load<kWidth>(p.dt_bias + channel);
+    const Lanes<kWidth> dt = LoadLanes<kWidth>(p.dt + row + channel),
+                        u = LoadLanes<kWidth>(p.u + row + channel);
+    const Lanes<kWidth> bias = LoadLanes<kWidth>(p.dt_bias + channel);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const float step = Softplus(dt.x[i] + bias.x[i]), input = step * u.x[i];

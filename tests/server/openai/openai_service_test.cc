@@ -265,7 +265,7 @@ TEST_F(OpenAiServiceTest, AnAnswerThatIsSentAgainSaysSoInAndOutsideOfSessions) {
 
 TEST_F(OpenAiServiceTest, SurpriseIsInTheUsageOfThoseWhoAsked) {
   Publish();
-  // Of several prompts: the mean over the tokens of all.
+  // Several prompts have one: the mean over the tokens of all.
   engine_.OnSubmit([](FakeRequest& fake) {
     TokenEvent end{.finish = FinishReason::kLength, .is_last = true};
     end.usage.fed_tokens = static_cast<int64_t>(fake.request.prompt.at_start.size());

@@ -107,7 +107,7 @@ bool LaunchManyConvolutions(Device& device, const ManyConvolutionsArgs& args) {
     LaunchOverlapping(device, "convolutions of a decode step", kernel,
                       static_cast<int>((threads + kThreads - 1) / kThreads), kThreads, 0, 1, p);
   };
-  // By what they took on an H200.
+  // The bounds follow from what each took on an H200.
   if (args.entries <= 192) {
     launch(ManyConvolutions<2>, 2);
   } else {

@@ -45,7 +45,8 @@ struct ManyShape {
   static constexpr int kSharedBytes = kRingBytes + kSentBytes + 1024;
 };
 
-// Of a multiprocessor. The convolutions start beside kStore, and want some registers, too.
+// How many blocks a multiprocessor is to hold. The convolutions start beside kStore, and want some
+// registers, too.
 template <int kN, ManyEpilogue kEpilogue, int kGroups>
 constexpr int MinBlocks() {
   if (kGroups > 1) return 2;
@@ -340,13 +341,13 @@ void LaunchManyProducts(Device& device, ManyProducts products, ManyEpilogue epil
       if (rows <= 16) return Launch<16, 7, ManyEpilogue::kStore>(device, products);
       if (rows <= 48) return Launch<32, 4, ManyEpilogue::kStore>(device, products);
       if (rows < 96) return Launch<80, 4, ManyEpilogue::kStore>(device, products);
-      // Of 256 rows in mom-340m, three tiles of all and two of each memory's: all run at a time.
+      // 256 rows in mom-340m make three tiles of all and two of each memory's: all run at a time.
       if (rows > 128 && rows <= 256) {
         return Launch<96, 3, ManyEpilogue::kStore, 2>(device, products);
       }
       if (rows < kMinRowsForRouteGates)
         return Launch<128, 3, ManyEpilogue::kStore, 2>(device, products);
-      // Of 512 rows, four tiles of all and two of each memory's some 256: all 264 run at a time.
+      // 512 rows make four tiles of all and two of each memory's some 256: all 264 run at a time.
       return Launch<144, 3, ManyEpilogue::kStore, 2>(device, products);
     case ManyEpilogue::kAdd:
       if (rows <= 16) return Launch<16, 4, ManyEpilogue::kAdd>(device, products);

@@ -78,7 +78,7 @@ __device__ inline void WriteChoice(const ManyRoutesArgs& p, int row, int slot, f
   if (row == 0 && lane == 0) p.table.offsets[p.rows * p.columns] = p.rows * p.columns;
 }
 
-// Of the router's matrix and, behind it, those of the two gates.
+// A row of the router's matrix or, behind it, of those of the two gates.
 __device__ inline const uint2* WeightsOf(const ManyRoutesArgs& p, int output) {
   const __nv_bfloat16* matrix = p.router;
   if (output >= p.memories) {

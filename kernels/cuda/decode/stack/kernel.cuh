@@ -188,7 +188,7 @@ __device__ inline void Compute(const Params& p, Shared<kRows>& shared, const uns
           column = ColumnOf(p, shared, chosen, task);
         }
         FetchPast(p, layer, shared, written, task, column);
-        // By warps that did not choose; seen by all behind the products.
+        // The warps that did not choose do this; it is seen by all behind the products.
         const int row = kWarps - 1 - warp;
         if (p.top_k > 0 && row < kRows) WeighChoice(p, shared, row);
         first = plan.known_units * StagesOf(features);

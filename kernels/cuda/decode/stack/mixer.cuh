@@ -129,7 +129,7 @@ __device__ inline void FetchPast(const Params& p, const Layer& layer, Shared<kRo
     if (fresh) {
       past.window[i] = 0;
     } else {
-      // Of bf16 the pair in which the value is.
+      // A value of bf16 is found in its pair.
       const int at = i * channels + task.channel;
       CopyAsync4(past.window + i, window + (p.rounded_windows ? at / 2 : at) * 4);
     }

@@ -115,7 +115,7 @@ __device__ inline int StagesOf(int features) {
   return (features + kStageFeatures - 1) / kStageFeatures;
 }
 
-// By one warp: all weights of this block, in the order in which they are multiplied.
+// One warp brings all weights of this block, in the order in which they are multiplied.
 template <int kRows>
 class Loader {
  public:
@@ -158,8 +158,8 @@ class Loader {
     }
   }
 
-  // Of what the rows' tokens go to, kWarps rows a stage; of memories with writes held back compute
-  // warps bring them.
+  // Brings the matrices that the rows' tokens go to, kWarps rows a stage; those of memories with
+  // writes held back compute warps bring them.
   __device__ void LoadMatrices(const Layer& layer, const Written (*written)[kMaxMemories]) {
 #pragma unroll 1
     for (int i = 0; i < shared_.plan.item_count; ++i) {

@@ -44,7 +44,7 @@ struct alignas(16) Layer {
   const float* norm;   // [model_dim]
   const void* router;  // [memories, model_dim]
   const void *q, *gate_out;
-  // Of each memory, the shared one's last; or the first one for all.
+  // One for each memory, the shared one's last; or the first one for all.
   const void *k[kMaxMemories], *v[kMaxMemories], *a[kMaxMemories], *b[kMaxMemories];
   const float *q_conv, *k_conv, *v_conv;  // [channels, conv_width]
   const float *a_log, *dt_bias;           // [value_heads]

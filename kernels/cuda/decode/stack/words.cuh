@@ -35,7 +35,7 @@ __device__ inline bool Is(uint64_t bits, uint32_t layer) { return bits >> 32 == 
 __device__ inline float ValueOf(uint64_t bits) {
   return __uint_as_float(static_cast<uint32_t>(bits));
 }
-// Of two words side by side, at an even place.
+// Looks at two words side by side, at an even place.
 __device__ inline void Peek2(const Word* at, uint64_t& first, uint64_t& second) {
   asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
                : "=l"(first), "=l"(second)

@@ -163,7 +163,7 @@ struct RightTiles {
     descriptor = kSwizzle128 | (kGroupBytes >> 4) << 32 |
                  static_cast<uint64_t>(tile_bytes >> 4) << 16 | ((address & 0x3ffff) >> 4);
   }
-  // Of what lies `bytes` further on.
+  // The descriptor of what lies `bytes` further on.
   __device__ uint64_t DescriptorAt(uint32_t bytes) const { return descriptor + (bytes >> 4); }
 
   uint32_t address, tile_bytes;

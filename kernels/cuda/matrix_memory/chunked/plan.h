@@ -52,8 +52,8 @@ struct ChainPlan {
 struct DeltaChunkPlan : ChainPlan {
   // Written by the preparing kernel.
   float* gates;  // [max_chunks, value_heads, kGateFloats]
-  // Of the chunk whose first row is r, with n rows, head h: at (r * heads + n * h) * 2 * key_dim
-  // begin, for each 64 keys: tile of k, tile of q.
+  // The tiles of the chunk whose first row is r, with n rows, head h: at (r * heads + n * h) * 2 *
+  // key_dim begin, for each 64 keys: tile of k, tile of q.
   __half* keys_queries;  // [max_rows, heads, 2 * key_dim]
   // Likewise (r * value_heads + n * h) * 2 * kChunk: tile of T, tile of P T, where
   //   T = (I + A)^-1, A[i, j] = beta_i exp(G_i - G_j) k_i.k_j (j < i)

@@ -151,19 +151,10 @@ __device__ inline void StoreTiles(const BeforeMemory<kGeneral>& memory, uint8_t*
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = threadIdx.x / 8 + 32 * i, piece = threadIdx.x % 8, sub = row / kSub;
-    float before[8], local[8], total[8], after[8] = {};
+    float before[8], local[8], after[8] = {};
     LoadEight(memory.sums + SumsBefore(row) + 8 * piece, before);
     LoadEight(memory.sums + SumsBefore(row) + kSlicePitch + 8 * piece, local);
-#pragma unroll
-    for (int s = 0; s < kSubs; ++s) {
-      LoadEight(memory.total[s] + 8 * piece, total);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        if (s < sub) before[c] += total[c];
-        if (s == sub) after[c] += fminf(total[c] - local[c], 0.0f);
-        if (s > sub) after[c] += total[c];
-      }
-    }
+    AddDecaysAround(memory.total, 8 * piece, sub, local, before, after);
 #pragma unroll
     for (int c = 0; c < 8; ++c) before[c] = Exp2(before[c]), after[c] = Exp2(after[c]);
     const uint32_t to = TileOffset(row, piece);

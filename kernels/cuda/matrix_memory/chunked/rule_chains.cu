@@ -44,7 +44,7 @@ struct RuleChain {
   int span;          // its place among those of all chains; -1: chains are whole
   bool last;         // of its chain
   std::byte* state;  // of the memory
-  // Of the first chunk.
+  // These are of the first chunk.
   const uint8_t *keys, *products;
   const float* gates;
 };

@@ -230,7 +230,7 @@ __device__ void ReadWithin(const HeadParams& p, const ChunkPlace& place, int hea
     memory.total[sub][column] = sum;
   }
   __syncthreads();
-  // Of earlier sub-chunks, by tensor cores.
+  // Pairs with earlier sub-chunks are multiplied by tensor cores.
   {
     const int block = warp % 4, first = 32 * (warp / 4);
     float sums[16] = {};
@@ -269,7 +269,7 @@ __device__ void ReadWithin(const HeadParams& p, const ChunkPlace& place, int hea
       *reinterpret_cast<float2*>(to + 8 * kSlicePitch) = {sums[4 * n + 2], sums[4 * n + 3]};
     }
   }
-  // Of the sub-chunk itself, a value a thread.
+  // Pairs within the sub-chunk are summed here, a value a thread.
   float read[kSub];
 #pragma unroll
   for (int i = 0; i < kSub; ++i) {

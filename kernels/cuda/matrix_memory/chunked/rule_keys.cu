@@ -97,22 +97,13 @@ __device__ void StoreTiles(const KeyMemory& memory, uint8_t* image) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int row = threadIdx.x / 8 + 32 * i, piece = threadIdx.x % 8, sub = row / kSub;
-    float q[8], k[8], local[8], decayed[8], total[8];
+    float q[8], k[8], local[8], decayed[8];
     const int at = row * kSlicePitch + 8 * piece;
     LoadEight(memory.q + at, q);
     LoadEight(memory.k + at, k);
     LoadEight(memory.local + at, local);
     float before[8] = {}, after[8] = {};
-#pragma unroll
-    for (int s = 0; s < kSubs; ++s) {
-      LoadEight(memory.total[s] + 8 * piece, total);
-#pragma unroll
-      for (int c = 0; c < 8; ++c) {
-        if (s < sub) before[c] += total[c];
-        if (s == sub) after[c] += fminf(total[c] - local[c], 0.0f);
-        if (s > sub) after[c] += total[c];
-      }
-    }
+    AddDecaysAround(memory.total, 8 * piece, sub, local, before, after);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
       const float decay = Exp2(before[c] + local[c]);

@@ -40,6 +40,25 @@ __device__ inline void LoadEight(const float* from, float (&x)[8]) {
   *reinterpret_cast<float4*>(x + 4) = *reinterpret_cast<const float4*>(from + 4);
 }
 
+// Decays of eight keys from `column` on, `total` being the log decays of whole sub-chunks and
+// `local` that from the start of sub-chunk `sub` to an entry in it: adds to `before` those of
+// earlier sub-chunks, and to `after` what follows the entry in the chunk.
+__device__ inline void AddDecaysAround(const float (&total)[kSubs][kSlice], int column, int sub,
+                                       const float (&local)[8], float (&before)[8],
+                                       float (&after)[8]) {
+#pragma unroll
+  for (int s = 0; s < kSubs; ++s) {
+    float whole[8];
+    LoadEight(total[s] + column, whole);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      if (s < sub) before[c] += whole[c];
+      if (s == sub) after[c] += fminf(whole[c] - local[c], 0.0f);
+      if (s > sub) after[c] += whole[c];
+    }
+  }
+}
+
 // Sub-chunks of the entries of a chunk and of earlier ones they meet, by warp.
 __device__ constexpr int LaterSub(int warp) { return warp == 0 ? 1 : warp < 3 ? 2 : 3; }
 __device__ constexpr int EarlierSub(int warp) {

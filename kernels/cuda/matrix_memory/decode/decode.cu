@@ -57,10 +57,10 @@ void LaunchShape(Device& device, Problem& p, DecodeTile tile) {
 
 }  // namespace
 
-// By the bytes of all matrices for each multiprocessor. From sweeps of head size 256 on an H200
-// (cuda_delta_rule_bench --sweep; later changes moved single figures by some percent), us for 12,
-// 24, 48, 96, 192 head states of f32 with each token written, and for 96, 192, 384, 1536, 3072 and
-// 6144 with writes held back:
+// Chooses by the bytes of all matrices for each multiprocessor, from sweeps of head size 256 on an
+// H200 (cuda_delta_rule_bench --sweep; later changes moved single figures by some percent), us for
+// 12, 24, 48, 96, 192 head states of f32 with each token written, and for 96, 192, 384, 1536, 3072
+// and 6144 with writes held back:
 //   direct 2     4.05  6.12  9.56  16.4  30.1  |  19.6  35.3  68.0     -     -     -
 //   direct 4     4.58  5.79  9.00  15.4  27.7  |  15.7  27.2  50.9     -     -     -
 //   bulk 4       5.31  6.09  8.86  16.1  29.4  |  15.7  26.1  46.4     -     -     -

@@ -17,7 +17,7 @@ struct ActiveSegments {
   unsigned short before[2][kMaxSegmentWords];  // in the words in front
   int folding, others;
 
-  // By all threads of the block.
+  // All threads of the block call it.
   template <int kWarps>
   __device__ void Find(const Problem& p) {
     constexpr int kAtOnce = 4;  // words of a warp whose loads share one latency

@@ -47,8 +47,8 @@ struct StreamMemory {
   Item told[Shape::kEntries];  // what to prepare next; slot < 0: there is no more work
   uint64_t full[Shape::kDepth], empty[Shape::kDepth];
   uint64_t tellings[Shape::kEntries], heard[Shape::kEntries];
-  // Of an entry: what is pending and v are there, k and q are, the products of pending keys are;
-  // and readers are through.
+  // Barriers of an entry: what is pending and v are there, k and q are, the products of pending
+  // keys are; and readers are through.
   uint64_t copied[Shape::kEntries], ready[Shape::kEntries];
   uint64_t weighed[Shape::kEntries], done[Shape::kEntries];
 };
@@ -89,7 +89,7 @@ __device__ inline void ShareRow(const float (&x)[Lane<kKeyDim>::kSize], float* s
   }
 }
 
-// Of a T for each of the rows of an item.
+// The bytes of a T for each of the rows of an item.
 template <typename T, typename Shape>
 __device__ inline uint32_t RowBytes(const Problem& p, const Item& item) {
   return min(Shape::kBlockRows, p.value_dim - item.tile * Shape::kBlockRows) * sizeof(T);

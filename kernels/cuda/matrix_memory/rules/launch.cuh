@@ -8,7 +8,7 @@
 
 namespace mneme::cuda::matrix_memory::rules {
 
-// By kernels of kRows rows of a warp.
+// Launches kernels whose warps take kRows rows.
 template <int kRows>
 int PlanRows(Problem& p) {
   p.tiles = (p.value_dim + kRowWarps * kRows - 1) / (kRowWarps * kRows);

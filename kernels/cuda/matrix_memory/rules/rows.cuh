@@ -13,7 +13,7 @@
 
 namespace mneme::cuda::matrix_memory::rules {
 
-// Of a block, and the blocks of a multiprocessor that registers are to allow.
+// Warps and threads of a block, and the blocks of a multiprocessor that registers are to allow.
 constexpr int kRowWarps = 4, kRowThreads = kRowWarps * kWarp;
 constexpr int BlocksOf(int warp_elements) { return warp_elements > 512 ? 5 : 8; }
 

@@ -24,7 +24,7 @@ Tile PlanDecode(const Device& device, const Problem& problem, int64_t head_state
                 DType state_dtype);
 void LaunchTuned(Device& device, const Problem& problem, DType state_dtype, Tile tile);
 
-// Of each rule: matrix_memory/rules/{additive,additive_key_decay,delta,delta_key_decay,
+// Each rule has its file, matrix_memory/rules/{additive,additive_key_decay,delta,delta_key_decay,
 // general_key_decay,bonus_key_decay}.cu.
 void LaunchAdditive(Device& device, const Problem& problem, DType state_dtype, Tile tile);
 void LaunchAdditiveKeyDecay(Device& device, const Problem& problem, DType state_dtype, Tile tile);

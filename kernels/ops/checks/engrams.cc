@@ -1,0 +1,131 @@
+#include <cstdint>
+
+#include "base/log.h"
+#include "kernels/ops/checks.h"
+#include "kernels/ops/checks/expect.h"
+
+namespace mneme {
+
+namespace {
+
+void CheckRows(const TensorView& row_offsets, const TensorView& slots, const TensorView& positions,
+               int segment) {
+  const int64_t rows = slots.shape[0];
+  Expect(row_offsets, DType::kI32, {rows + 1}, "row_offsets");
+  Expect(slots, DType::kI32, {rows}, "slots");
+  Expect(positions, DType::kI64, {rows}, "positions");
+  CHECK_GE(segment, 1) << "segment";
+}
+
+void Check(const Crossings& crossings) {
+  Expect(crossings.slots, DType::kI32, {crossings.most()}, "crossings.slots");
+  Expect(crossings.segments, DType::kI32, {crossings.most()}, "crossings.segments");
+}
+
+void ExpectState(const StateView& field, DType dtype, const char* name) {
+  CHECK(field.base != nullptr) << name << " are missing";
+  CHECK(field.dtype == dtype) << name << " are " << Name(field.dtype) << ", expected "
+                              << Name(dtype);
+}
+
+void Check(const EngramRules& rules, const EngramStore& store, ActivationTypes types) {
+  CHECK_GE(rules.working, 1) << "working";
+  CHECK_GE(rules.recalled_short, 1) << "recalled_short";
+  CHECK_GE(rules.recalled_long, 0) << "recalled_long";
+  CHECK_GE(store.capacity, rules.least_capacity()) << "capacity";
+  ExpectState(store.types, DType::kU8, "types");
+  ExpectState(store.vectors, types.act, "vectors");
+  ExpectState(store.lifespans, types.act, "lifespans");
+  ExpectState(store.births, DType::kI32, "births");
+  ExpectState(store.counts, DType::kU16, "counts");
+  ExpectState(store.recalled, DType::kI32, "recalled");
+  ExpectState(store.facts, DType::kI32, "facts");
+}
+
+}  // namespace
+
+void Check(const FindCrossingsArgs& args, ActivationTypes) {
+  CheckRows(args.row_offsets, args.slots, args.positions, args.segment);
+  Check(args.crossings);
+  CHECK_GE(args.first_row, 0) << "first_row";
+  Expect(args.working_entries, DType::kI32, {2}, "working_entries");
+  Expect(args.attended_entries, DType::kI32, {2}, "attended_entries");
+}
+
+void Check(const CommitEngramsArgs& args, ActivationTypes types) {
+  Check(args.rules, args.store, types);
+  Check(args.crossings);
+  ExpectState(args.sums, types.act, "sums");
+}
+
+void Check(const EncodeTokensArgs& args, ActivationTypes types) {
+  ExpectRank(args.h, 2, "h");
+  Expect(args.h, types.act, args.h.shape, "h");
+  CheckRows(args.row_offsets, args.slots, args.positions, args.segment);
+  ExpectState(args.sums, types.act, "sums");
+  if (args.queries.empty()) return;
+  Expect(args.queries, DType::kF32, {args.queries.shape[0], args.h.shape[1]}, "queries");
+  ExpectState(args.largest, types.act, "largest");
+  ExpectState(args.total, types.act, "total");
+}
+
+void Check(const ReadEncoderArgs& args, ActivationTypes types) {
+  Check(args.crossings);
+  ExpectState(args.sums, types.act, "sums");
+  Expect(args.x, types.act, {args.crossings.most() * args.working, args.x.shape[1]}, "x");
+}
+
+void Check(const WriteEngramsArgs& args, ActivationTypes types) {
+  Check(args.rules, args.store, types);
+  Check(args.crossings);
+  Expect(args.x, types.act, {args.crossings.most() * args.rules.working, args.store.dim}, "x");
+}
+
+void Check(const ScoreEngramsArgs& args, ActivationTypes types) {
+  Check(args.rules, args.store, types);
+  Check(args.crossings);
+  Expect(args.scores, types.act, {args.crossings.most(), args.store.capacity + 1}, "scores");
+}
+
+void Check(const RetrieveEngramsArgs& args, ActivationTypes types) {
+  Check(args.rules, args.store, types);
+  Check(args.crossings);
+  Expect(args.scores, types.act, {args.crossings.most(), args.store.capacity + 1}, "scores");
+}
+
+void Check(const GatherEngramsArgs& args, ActivationTypes types) {
+  Check(args.rules, args.store, types);
+  Check(args.crossings);
+  Expect(args.x, types.act, {args.crossings.most() * args.rules.attended(), args.store.dim}, "x");
+}
+
+void Check(const StoreEngramContextArgs& args, ActivationTypes types) {
+  Check(args.crossings);
+  ExpectRank(args.k, 3, "k");
+  Expect(args.k, types.act, args.k.shape, "k");
+  Expect(args.v, types.act, args.k.shape, "v");
+  CHECK_EQ(args.k.shape[0] % args.crossings.most(), 0) << "engrams of a crossing";
+  ExpectState(args.keys, types.act, "keys");
+  ExpectState(args.values, types.act, "values");
+}
+
+void Check(const EngramAttentionArgs& args, ActivationTypes types) {
+  ExpectRank(args.q, 3, "q");
+  Expect(args.q, types.act, args.q.shape, "q");
+  Expect(args.out, types.act, args.q.shape, "out");
+  CheckRows(args.row_offsets, args.slots, args.positions, args.segment);
+  ExpectState(args.keys, types.act, "keys");
+  ExpectState(args.values, types.act, "values");
+  if (args.sums.base == nullptr) return;
+  ExpectState(args.sums, types.act, "sums");
+  CHECK_LE(args.count, args.recalled) << "count";
+}
+
+void Check(const AddFromArgs& args, ActivationTypes types) {
+  ExpectRank(args.x, 2, "x");
+  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
+  Expect(args.y, types.act, args.x.shape, "y");
+}
+
+}  // namespace mneme

@@ -1,0 +1,39 @@
+// What config.json says of the models whose shapes have names (SpecOfShape), as wide and deep as a
+// published one, with the defaults of whoever published it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace mneme {
+
+nlohmann::ordered_json MomConfig(int model_dim, int mlp_dim);
+nlohmann::ordered_json GdnConfig(int model_dim, int mlp_dim);
+nlohmann::ordered_json LinearAttnConfig(const char* model_type = "linear_attn");
+nlohmann::ordered_json RetNetConfig();
+nlohmann::ordered_json GlaConfig(const char* model_type = "gla");
+nlohmann::ordered_json DeltaNetConfig();
+nlohmann::ordered_json KdaConfig();
+nlohmann::ordered_json Hgrn2Config();
+nlohmann::ordered_json GsaConfig(const char* model_type = "gsa");
+// Published RWKV-7 checkpoints, and flash-linear-attention's configurations, have heads of 64 and a
+// feed-forward of four times the model.
+nlohmann::ordered_json Rwkv7Config(int model_dim, int layers);
+nlohmann::ordered_json Rwkv6Config();
+nlohmann::ordered_json MambaConfigOf(const char* model_type);
+nlohmann::ordered_json Mamba2ConfigOf();
+// Scans, and attention to a window in every other layer.
+nlohmann::ordered_json SambaConfig();
+// As transformers writes it; 124M is the smallest of its authors'.
+nlohmann::ordered_json Gpt2Config(int model_dim, int layers, int heads);
+// Memoria's settings for WikiText-103.
+nlohmann::ordered_json MemoriaConfig(nlohmann::ordered_json config);
+// Titans as wide and deep as the 340M of the same authors, its memory fed token by token.
+nlohmann::ordered_json TitansConfig(const char* variant, const nlohmann::ordered_json& own);
+nlohmann::ordered_json TitansWithAttention(const char* variant, const nlohmann::ordered_json& own);
+nlohmann::ordered_json TitansWithContext();
+// As the authors' 350M of ttt-lm-jax, whose backbone has gates and convolutions.
+nlohmann::ordered_json TttConfig(const char* layer_type, double base_rate);
+// titans-pytorch's transformer with a memory in every second layer, about as wide and deep.
+nlohmann::ordered_json TitansPytorchConfig();
+
+}  // namespace mneme

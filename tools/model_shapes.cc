@@ -1,0 +1,233 @@
+// The shapes that have names.
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "tools/model_configs.h"
+#include "tools/model_maker.h"
+
+namespace mneme {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json TinyGpt2() {
+  Json config = Gpt2Config(64, 2, 4);
+  config["vocab_size"] = 259;
+  config["n_positions"] = 256;
+  config["bos_token_id"] = 1;
+  config["eos_token_id"] = 2;
+  return config;
+}
+
+// Segments of a few tokens, so that texts of tests have many.
+Json TinyMemoria() {
+  Json config = MemoriaConfig(TinyGpt2());
+  config.update({{"segment_tokens", 7},
+                 {"memoria_num_memories", 3},
+                 {"memoria_num_reminded_stm", 4},
+                 {"memoria_num_reminded_ltm", 4},
+                 {"memoria_stm_capacity", 6},
+                 {"memoria_ltm_search_depth", 3},
+                 {"memoria_initial_lifespan", 4},
+                 {"memoria_lifespan_extend_scale", 3.0}});
+  return config;
+}
+
+// Three layers, the one in the middle with attention in place of its memory.
+Json TinyHybrid(Json config) {
+  config["num_hidden_layers"] = 3;
+  config["attn"] = {{"layers", {1}}, {"num_heads", 4}, {"num_kv_heads", 2}};
+  return config;
+}
+
+Json TinyTitansPytorch() {
+  Json config = TitansPytorchConfig();
+  config.update({{"num_tokens", 259},
+                 {"dim", 32},
+                 {"depth", 2},
+                 {"segment_len", 7},
+                 {"num_longterm_mem_tokens", 3},
+                 {"dim_head", 16},
+                 {"heads", 2},
+                 {"neural_memory_layers", {2}},
+                 {"neural_memory_segment_len", 4},
+                 {"neural_memory_batch_size", 12}});
+  config["neural_memory_model"]["dim"] = 16;
+  config["neural_memory_kwargs"].update({{"heads", 2}, {"dim_head", 16}});
+  return config;
+}
+
+Json TinyTrained(Json config) {
+  config["vocab_size"] = 259;
+  config["hidden_size"] = 64;
+  config["num_hidden_layers"] = 2;
+  config["intermediate_size"] = 128;
+  if (config.contains("num_attention_heads")) config["num_attention_heads"] = 2;
+  if (config.contains("head_dim")) config["head_dim"] = 32;
+  if (config.contains("segment_length")) config["segment_length"] = 8;
+  if (config["attention_kind"] == "sliding") config["sliding_window"] = 6;
+  if (config.contains("num_persistent_tokens")) config["num_persistent_tokens"] = 5;
+  if (config.contains("memory_num_heads")) {
+    config["memory_num_heads"] = 2;
+    config["memory_head_dim"] = 16;
+  }
+  return config;
+}
+
+// Behind a router like that of the Mixture-of-Memories paper.
+Json Routed(Json config) {
+  if (config["model_type"] != "mom_gsa") config["num_memories"] = 4;
+  config["topk"] = 2;
+  config["shared_mem"] = true;
+  return config;
+}
+
+// 259: a byte tokenizer's ids.
+Json Tiny(Json config) {
+  config["vocab_size"] = 259;
+  config["hidden_size"] = 64;
+  config["num_hidden_layers"] = 2;
+  config["intermediate_size"] = 128;
+  if (config.contains("expand_ratio")) {
+    config["expand_ratio"] = 32;
+  } else {
+    config["num_heads"] = 2;
+  }
+  if (config.contains("num_slots")) config["num_slots"] = 16;
+  for (const char* rank : {"decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim",
+                           "gate_low_rank_dim", "proj_low_rank_dim"}) {
+    if (config.contains(rank)) config[rank] = 12;
+  }
+  if (config["model_type"] == "gated_deltanet") config["num_v_heads"] = 2;
+  if (config.contains("head_dim")) config["head_dim"] = 32;
+  if (config.contains("head_dim") && config["model_type"] != "rwkv7") config["expand_v"] = 1.0;
+  return config;
+}
+
+Json TinyStateSpace(Json config) {
+  config["vocab_size"] = 259;
+  config["hidden_size"] = 64;
+  config["num_hidden_layers"] = 2;
+  config["state_size"] = 8;
+  if (config.contains("time_step_rank")) config["time_step_rank"] = 4;
+  if (config["model_type"] == "mamba2") {
+    config["state_size"] = 32;
+    config["num_heads"] = 4;
+    config["head_dim"] = 32;
+    config["n_groups"] = 2;
+  }
+  if (config["model_type"] == "samba") {
+    config["hidden_ratio"] = 1;
+    config["attn"] = {{"layers", {1}}, {"num_heads", 2}, {"window_size", 21}};
+  }
+  return config;
+}
+
+struct NamedShape {
+  const char* name;
+  Json (*config)();
+  bool tied = false;
+};
+constexpr NamedShape kShapes[] = {
+    {"mom-340m", [] { return MomConfig(1024, 2048); }},
+    {"mom-1.3b", [] { return MomConfig(2048, 5632); }},
+    {"gdn-340m", [] { return GdnConfig(1024, 2816); }},
+    {"gdn-1.3b", [] { return GdnConfig(2048, 5632); }},
+    {"mom-tiny", [] { return Tiny(MomConfig(64, 128)); }},
+    {"gdn-tiny", [] { return Tiny(GdnConfig(64, 128)); }},
+    {"linear-attn-340m", [] { return LinearAttnConfig(); }},
+    {"retnet-340m", [] { return RetNetConfig(); }},
+    {"gla-340m", [] { return GlaConfig(); }},
+    {"delta-net-340m", [] { return DeltaNetConfig(); }},
+    {"kda-340m", [] { return KdaConfig(); }},
+    {"hgrn2-340m", [] { return Hgrn2Config(); }},
+    {"gsa-340m", [] { return GsaConfig(); }},
+    {"rwkv6-340m", [] { return Rwkv6Config(); }},
+    {"rwkv7-0.4b", [] { return Rwkv7Config(1024, 24); }},
+    {"rwkv7-1.5b", [] { return Rwkv7Config(2048, 24); }},
+    {"mom-linear-attn-340m", [] { return Routed(LinearAttnConfig("mom_linear_attn")); }},
+    {"mom-gla-340m", [] { return Routed(GlaConfig("mom_gla")); }},
+    {"mom-gsa-340m", [] { return Routed(GsaConfig("mom_gsa")); }},
+    {"mamba-370m", [] { return MambaConfigOf("mamba"); }, /*tied=*/true},
+    {"mamba2-370m", [] { return Mamba2ConfigOf(); }, /*tied=*/true},
+    {"linear-attn-tiny", [] { return Tiny(LinearAttnConfig()); }},
+    {"retnet-tiny", [] { return Tiny(RetNetConfig()); }},
+    {"gla-tiny", [] { return Tiny(GlaConfig()); }},
+    {"delta-net-tiny", [] { return Tiny(DeltaNetConfig()); }},
+    {"kda-tiny", [] { return Tiny(KdaConfig()); }},
+    {"hgrn2-tiny", [] { return Tiny(Hgrn2Config()); }},
+    {"gsa-tiny", [] { return Tiny(GsaConfig()); }},
+    {"rwkv6-tiny", [] { return Tiny(Rwkv6Config()); }},
+    {"rwkv7-tiny", [] { return Tiny(Rwkv7Config(64, 2)); }},
+    {"titans-lmm-340m", [] { return TitansConfig("lmm", Json::object()); }},
+    {"titans-mac-340m", [] { return TitansWithContext(); }},
+    {"titans-mag-340m",
+     [] {
+       return TitansWithAttention("mag", {{"mag_activation", "silu"}, {"mag_gate_both", true}});
+     }},
+    {"titans-mal-340m",
+     [] {
+       return TitansWithAttention("mal", {{"mal_inner_residual", true}});
+     }},
+    {"ttt-linear-350m", [] { return TttConfig("linear", 1.0); }, /*tied=*/true},
+    {"ttt-mlp-350m", [] { return TttConfig("mlp", 0.1); }, /*tied=*/true},
+    {"titans-pytorch-393m", [] { return TitansPytorchConfig(); }},
+    {"titans-pytorch-tiny", [] { return TinyTitansPytorch(); }},
+    {"titans-lmm-tiny", [] { return TinyTrained(TitansConfig("lmm", Json::object())); }},
+    {"titans-mac-tiny", [] { return TinyTrained(TitansWithContext()); }},
+    {"titans-mag-tiny",
+     [] {
+       return TinyTrained(
+           TitansWithAttention("mag", {{"mag_activation", "silu"}, {"mag_gate_both", true}}));
+     }},
+    {"titans-mal-tiny",
+     [] {
+       return TinyTrained(TitansWithAttention("mal", {{"mal_inner_residual", true}}));
+     }},
+    {"ttt-linear-tiny", [] { return TinyTrained(TttConfig("linear", 1.0)); }, /*tied=*/true},
+    {"ttt-mlp-tiny", [] { return TinyTrained(TttConfig("mlp", 0.1)); }, /*tied=*/true},
+    {"mom-linear-attn-tiny", [] { return Tiny(Routed(LinearAttnConfig("mom_linear_attn"))); }},
+    {"mom-gla-tiny", [] { return Tiny(Routed(GlaConfig("mom_gla"))); }},
+    {"mom-gsa-tiny", [] { return Tiny(Routed(GsaConfig("mom_gsa"))); }},
+    {"mamba-tiny", [] { return TinyStateSpace(MambaConfigOf("mamba")); }},
+    {"falcon-mamba-tiny", [] { return TinyStateSpace(MambaConfigOf("falcon_mamba")); }},
+    {"mamba2-tiny", [] { return TinyStateSpace(Mamba2ConfigOf()); }},
+    {"samba-tiny", [] { return TinyStateSpace(SambaConfig()); }},
+    {"gpt2-124m", [] { return Gpt2Config(768, 12, 12); }, /*tied=*/true},
+    {"gpt2-tiny", [] { return TinyGpt2(); }, /*tied=*/true},
+    {"gpt2-with-memoria-159m", [] { return MemoriaConfig(Gpt2Config(768, 12, 12)); },
+     /*tied=*/true},
+    {"gpt2-with-memoria-tiny", [] { return TinyMemoria(); }, /*tied=*/true},
+    {"mom-hybrid-tiny", [] { return TinyHybrid(Tiny(MomConfig(64, 128))); }},
+    {"gdn-hybrid-tiny", [] { return TinyHybrid(Tiny(GdnConfig(64, 128))); }},
+};
+
+}  // namespace
+
+absl::StatusOr<ModelSpec> SpecOfShape(absl::string_view shape) {
+  const std::string name = absl::StrReplaceAll(shape, {{"_", "-"}});  // as a model_type has it
+  for (const NamedShape& known : kShapes) {
+    if (name != known.name) continue;
+    ModelSpec spec{.config = known.config()};
+    spec.tied = known.tied;
+    // The first Mixture-of-Memories had gate and up rows in one tensor.
+    if (spec.config["model_type"].get<std::string>().starts_with("mom_")) {
+      spec.absent = {"mlp.up_proj.weight"};
+    }
+    return spec;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "shape \"", shape, "\" is unknown, expected one of ", absl::StrJoin(ShapeNames(), ", ")));
+}
+
+std::vector<std::string> ShapeNames() {
+  std::vector<std::string> names;
+  for (const NamedShape& shape : kShapes) names.push_back(shape.name);
+  return names;
+}
+
+}  // namespace mneme
