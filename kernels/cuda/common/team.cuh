@@ -24,6 +24,14 @@ class Team {
       cooperative_groups::this_cluster().sync();
     }
   }
+  // A block may touch another's shared memory once that has begun. Before the first Sync() each
+  // says so by Enter(), and waits for the others with AwaitAll().
+  __device__ void Enter() const {
+    if (size_ > 1) cooperative_groups::this_cluster().barrier_arrive();
+  }
+  __device__ void AwaitAll() const {
+    if (size_ > 1) cooperative_groups::this_cluster().barrier_wait();
+  }
   // What `mine`, in shared memory, is in block `rank`.
   template <typename T>
   __device__ T* Of(int rank, T* mine) const {
@@ -32,6 +40,8 @@ class Team {
 #else
   __device__ Team() : rank_(0), size_(1) {}
   __device__ void Sync() const { __syncthreads(); }
+  __device__ void Enter() const {}
+  __device__ void AwaitAll() const {}
   template <typename T>
   __device__ T* Of(int, T* mine) const {
     return mine;

@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kThreads, 2) ReadAheadKernel(const __grid_cons
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
   if (segment.slot < 0 || segment.first == segment.end) return;
+  team.Enter();
 
   const MemoryNetwork& network = p.network;
   const TensorsOfHead<kDepth> tensors(p, segment, head, team.rank());
@@ -75,6 +76,7 @@ __global__ void __launch_bounds__(kThreads, 2) ReadAheadKernel(const __grid_cons
     shared[at.shift + i] = p.shift == nullptr ? 0.0f : p.shift[head * dim + i];
     shared[at.gain + i] = p.gain[head * dim + i];
   }
+  team.AwaitAll();
   NetworkOfTokens<kDepth, kHeld> forward(p, team, shared);
 
   bool steps = false;

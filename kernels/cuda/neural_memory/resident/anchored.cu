@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
   if (segment.slot < 0 || segment.first == segment.end) return;
+  team.Enter();
 
   const MemoryNetwork& network = p.network;
   const TensorsOfHead<kDepth> tensors(p, segment, head, team.rank());
@@ -72,6 +73,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   const float offset = network.trains_gain ? network.gain_offset : 0.0f;
   const float scale = p.step_scale == nullptr ? 1.0f : p.step_scale[0];
+  team.AwaitAll();
   NetworkOfTokens<kDepth, kHeld> forward(p, team, shared);
 
   bool anchors_moved = false;

@@ -29,6 +29,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
   if (segment.slot < 0 || segment.first == segment.end) return;
+  team.Enter();
 
   const MemoryNetwork& network = p.network;
   const TensorsOfHead<kDepth> tensors(p, segment, head, team.rank());
@@ -128,6 +129,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   const float offset = network.trains_gain ? network.gain_offset : 0.0f;
 
+  team.AwaitAll();
   NetworkOfTokens<kDepth, kHeld> forward(p, team, shared);
 
   const auto read = [&](int from, int count) {
