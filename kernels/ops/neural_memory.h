@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/ops/dense.h"
 #include "kernels/ops/routing.h"
 #include "kernels/tensor_view.h"
 
@@ -222,6 +223,17 @@ struct SurpriseArgs {
   TensorView surprise;  // [tokens] f32
 };
 
+// What memories answered on its way out of the layer, as one operation: Activate of a gate,
+// Multiply of that with the answer, RmsNorm of each head of it, and Surprise where its `surprise`
+// is not empty. Fused like those of decode_step.h: a backend may do without. What gate.y and
+// product.y hold afterwards is unspecified.
+struct NeuralMemoryOutputArgs {
+  ActivateArgs gate;
+  MultiplyArgs product;   // of gate.y, element by element
+  RmsNormArgs norm;       // norm.x is product.y, a row for each head
+  SurpriseArgs surprise;  // of the same answer
+};
+
 class NeuralMemoryKernels {
  public:
   virtual ~NeuralMemoryKernels() = default;
@@ -231,6 +243,9 @@ class NeuralMemoryKernels {
   virtual void ChunkMean(const ChunkMeanArgs& args) = 0;
   virtual void ChunkPool(const ChunkPoolArgs& args) = 0;
   virtual void Surprise(const SurpriseArgs& args) = 0;
+
+  // Fused. False: nothing was done, the caller composes the above.
+  virtual bool NeuralMemoryOutput(const NeuralMemoryOutputArgs&) { return false; }
 };
 
 }  // namespace mneme
