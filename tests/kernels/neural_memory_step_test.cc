@@ -246,7 +246,7 @@ struct OutputResult {
 };
 
 // Of 5 tokens, of which one is no entry of the memory's; with `diverged` one has an answer that is
-// not finite.
+// not finite. `rounded`: gate and result of the fused operation are bf16.
 OutputResult RunOutput(Backend& backend, int heads, int dim, bool rounded, bool diverged,
                        bool fuse) {
   const int entries = 7, tokens = 5;
@@ -263,8 +263,7 @@ OutputResult RunOutput(Backend& backend, int heads, int dim, bool rounded, bool 
                       loss = random.UniformValues(entries * heads, 0, 1);
   if (diverged) read[static_cast<size_t>(3 * width + width - 1)] = INFINITY;
   Workbench bench(backend);
-  const bool exact = backend.activation_dtype() == DType::kF64;
-  const DType given = rounded && !exact ? DType::kBF16 : backend.activation_dtype();
+  const DType given = rounded && fuse ? DType::kBF16 : backend.activation_dtype();
   const TensorView answer = bench.Activations(read, {entries, width});
   const TensorView gated = bench.NewActivations({entries, width});
   const auto by_head = [&](TensorView rows) {
