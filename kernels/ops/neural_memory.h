@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 
 #include "kernels/ops/dense.h"
 #include "kernels/ops/routing.h"
@@ -223,15 +224,20 @@ struct SurpriseArgs {
   TensorView surprise;  // [tokens] f32
 };
 
-// What memories answered on its way out of the layer, as one operation: Activate of a gate,
-// Multiply of that with the answer, RmsNorm of each head of it, and Surprise where its `surprise`
-// is not empty. Fused like those of decode_step.h: a backend may do without. What gate.y and
-// product.y hold afterwards is unspecified.
+// What memories answered on its way out of the layer, as one operation: Surprise, where its
+// `surprise` is not empty, Activate of a gate, and
+//   RmsNorm     Multiply of the answer, product.a, with the gate, product.b, and RmsNorm of each
+//   head
+//               of product.y, which is a row of norm.x
+//   LayerNorm   LayerNorm of the answer, norm.x, and Multiply of the gate, product.a, with norm.y,
+//               which is product.b; product.y may be as LinearArgs::x here
+// in this order. Fused like those of decode_step.h: a backend may do without. What all but the last
+// one's y hold afterwards is unspecified.
 struct NeuralMemoryOutputArgs {
+  SurpriseArgs surprise;
   ActivateArgs gate;
-  MultiplyArgs product;   // of gate.y, element by element
-  RmsNormArgs norm;       // norm.x is product.y, a row for each head
-  SurpriseArgs surprise;  // of the same answer
+  MultiplyArgs product;
+  std::variant<RmsNormArgs, LayerNormArgs> norm;
 };
 
 class NeuralMemoryKernels {

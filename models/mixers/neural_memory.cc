@@ -247,19 +247,16 @@ void NeuralMemory::Emit(ForwardContext& ctx, absl::string_view name, const Tenso
       rows.shape = {read.shape[0] * read.shape[1], read.shape[2]};
       return rows;
     };
-    const NeuralMemoryOutputArgs output = {
-        .gate = {.x = gate, .activation = Activation::kSilu, .y = gated},
-        .product = {.a = answer, .b = gated, .y = gated},
-        .norm = {.x = by_head(gated),
-                 .weight = norm_,
-                 .eps = config_.output_norm_eps,
-                 .y = by_head(normed)},
-        .surprise = surprise};
-    if (!kernels.NeuralMemoryOutput(output)) {
+    const ActivateArgs silu[] = {{.x = gate, .activation = Activation::kSilu, .y = gated}};
+    const MultiplyArgs product = {.a = answer, .b = gated, .y = gated};
+    const RmsNormArgs norm = {
+        .x = by_head(gated), .weight = norm_, .eps = config_.output_norm_eps, .y = by_head(normed)};
+    if (!kernels.NeuralMemoryOutput(
+            {.surprise = surprise, .gate = silu[0], .product = product, .norm = norm})) {
       tell_surprise();
-      kernels.Activate({&output.gate, 1});
-      kernels.Multiply(output.product);
-      kernels.RmsNorm(output.norm);
+      kernels.Activate(silu);
+      kernels.Multiply(product);
+      kernels.RmsNorm(norm);
     }
     answer = normed;
   }

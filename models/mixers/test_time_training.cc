@@ -162,8 +162,7 @@ class TestTimeTraining final : public SequenceMixer {
     args.shift = shift_;
     args.out = ctx.Temp(args.q.shape);
     const SurpriseArgs surprise = memory_.Run(ctx, streams, args);
-    if (!surprise.surprise.empty()) kernels.Surprise(surprise);
-    Emit(ctx, gate, Flat(args.out), hidden);
+    Emit(ctx, gate, Flat(args.out), surprise, hidden);
   }
 
  private:
@@ -220,14 +219,26 @@ class TestTimeTraining final : public SequenceMixer {
 
   // hidden += Wo( gelu(gate) * Norm(o) ), or Wo Norm(o)
   void Emit(ForwardContext& ctx, const TensorView& gate, const TensorView& o,
-            const TensorView& hidden) const {
+            const SurpriseArgs& surprise, const TensorView& hidden) const {
     Kernels& kernels = ctx.kernels();
-    TensorView y = config_.gate ? o : ctx.TempForProducts(o.shape, {o_proj_.weights});
-    ApplyNorm(kernels, post_norm_, o, y);
-    if (config_.gate) {
-      const ActivateArgs gelu[] = {{.x = gate, .activation = Activation::kGeluTanh, .y = gate}};
-      kernels.Activate(gelu);
-      kernels.Multiply({.a = gate, .b = y, .y = y});
+    TensorView y = ctx.TempForProducts(o.shape, {o_proj_.weights});
+    const ActivateArgs gelu[] = {{.x = gate, .activation = Activation::kGeluTanh, .y = gate}};
+    if (gate.empty() ||
+        !kernels.NeuralMemoryOutput({.surprise = surprise,
+                                     .gate = gelu[0],
+                                     .product = {.a = gate, .b = o, .y = y},
+                                     .norm = LayerNormArgs{.x = o,
+                                                           .weight = post_norm_.weight,
+                                                           .bias = post_norm_.bias,
+                                                           .eps = post_norm_.eps,
+                                                           .y = o}})) {
+      if (!surprise.surprise.empty()) kernels.Surprise(surprise);
+      if (!gate.empty()) y = o;
+      ApplyNorm(kernels, post_norm_, o, y);
+      if (!gate.empty()) {
+        kernels.Activate(gelu);
+        kernels.Multiply({.a = gate, .b = y, .y = y});
+      }
     }
     memory_.TellProduct(ctx, "read", y, o_proj_.weights);
     const LinearArgs out[] = {
