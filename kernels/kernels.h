@@ -24,6 +24,7 @@
 #include "kernels/ops/dense.h"
 #include "kernels/ops/engrams.h"
 #include "kernels/ops/matrix_memory.h"
+#include "kernels/ops/memory_streams.h"
 #include "kernels/ops/neural_memory.h"
 #include "kernels/ops/residual_streams.h"
 #include "kernels/ops/routing.h"
@@ -40,6 +41,7 @@ class Kernels : public DenseKernels,
                 public ScanKernels,
                 public AttentionKernels,
                 public NeuralMemoryKernels,
+                public MemoryStreamKernels,
                 public ResidualStreamKernels,
                 public SamplingKernels {
  public:

@@ -125,6 +125,12 @@ class CudaKernels final : public Kernels {
   bool MatrixMemoryStep(const MatrixMemoryStepArgs& args) override {
     return matrix_memory::MatrixMemoryStep(device_, args);
   }
+  bool NeuralMemoryStep(const NeuralMemoryStepArgs& args) override {
+    return neural_memory::NeuralMemoryStep(device_, args);
+  }
+  bool NeuralMemoryOutput(const NeuralMemoryOutputArgs& args) override {
+    return neural_memory::NeuralMemoryOutput(device_, args);
+  }
   bool DeltaMixerStep(const DeltaMixerStepArgs& args) override {
     return decode::batch::DeltaMixerStep(device_, args);
   }

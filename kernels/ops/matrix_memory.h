@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <span>
-#include <variant>
 
 #include "kernels/decode_step.h"
 #include "kernels/ops/dense.h"
@@ -154,24 +152,6 @@ struct DeltaMemoryPassArgs {
   MatrixMemoryArgs rule;
 };
 
-// What a token's projection goes through on its way to a memory: a convolution, an activation, and
-// something that is done to each head; those that are there, in this order. The first one's x is
-// the projection, the y of one is the x of the next, and that of the last, which has one part at
-// least, is the result. What the others' y hold afterwards is unspecified.
-struct MemoryStream {
-  std::optional<ShortConvArgs> convolution;  // of the step's segments
-  std::optional<ActivateArgs> activation;
-  std::variant<std::monostate, L2NormArgs, SumNormArgs, RopeArgs, DecayGatesArgs> last;
-};
-
-// One token of each segment on its way through the memories of a layer, under any rule, as one
-// operation: the streams, then the rule that reads what they leave. Fused like those of
-// decode_step.h: a backend may do without.
-struct MatrixMemoryStepArgs {
-  std::span<const MemoryStream> streams;
-  MatrixMemoryArgs rule;  // rule.segments.longest == 1
-};
-
 // Folds the pending writes of all memories of some slabs, so that the matrices alone are the state.
 // Memories that were never written are left alone.
 struct SettleArgs {
@@ -196,7 +176,6 @@ class MatrixMemoryKernels {
 
   // Fused. False: nothing was done, the caller composes the above.
   virtual bool DeltaMemoryPass(const DeltaMemoryPassArgs&) { return false; }
-  virtual bool MatrixMemoryStep(const MatrixMemoryStepArgs&) { return false; }
   // decode_step.h
   virtual bool DeltaMixerStep(const DeltaMixerStepArgs&) { return false; }
 };

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
 
+#include "kernels/ops/dense.h"
 #include "kernels/ops/routing.h"
 #include "kernels/tensor_view.h"
 
@@ -223,6 +225,22 @@ struct SurpriseArgs {
   TensorView surprise;  // [tokens] f32
 };
 
+// What memories answered on its way out of the layer, as one operation: Surprise, where its
+// `surprise` is not empty, Activate of a gate, and
+//   RmsNorm     Multiply of the answer, product.a, with the gate, product.b, and RmsNorm of each
+//   head
+//               of product.y, which is a row of norm.x
+//   LayerNorm   LayerNorm of the answer, norm.x, and Multiply of the gate, product.a, with norm.y,
+//               which is product.b; product.y may be as LinearArgs::x here
+// in this order. Fused like those of decode_step.h: a backend may do without. What all but the last
+// one's y hold afterwards is unspecified.
+struct NeuralMemoryOutputArgs {
+  SurpriseArgs surprise;
+  ActivateArgs gate;
+  MultiplyArgs product;
+  std::variant<RmsNormArgs, LayerNormArgs> norm;
+};
+
 class NeuralMemoryKernels {
  public:
   virtual ~NeuralMemoryKernels() = default;
@@ -232,6 +250,9 @@ class NeuralMemoryKernels {
   virtual void ChunkMean(const ChunkMeanArgs& args) = 0;
   virtual void ChunkPool(const ChunkPoolArgs& args) = 0;
   virtual void Surprise(const SurpriseArgs& args) = 0;
+
+  // Fused. False: nothing was done, the caller composes the above.
+  virtual bool NeuralMemoryOutput(const NeuralMemoryOutputArgs&) { return false; }
 };
 
 }  // namespace mneme

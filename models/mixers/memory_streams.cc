@@ -22,6 +22,7 @@ void Compose(Kernels& kernels, std::span<const MemoryStream> streams) {
     if (const auto* sum = std::get_if<SumNormArgs>(&stream.last)) kernels.SumNorm(*sum);
     if (const auto* rope = std::get_if<RopeArgs>(&stream.last)) kernels.Rope(*rope);
     if (const auto* decay = std::get_if<DecayGatesArgs>(&stream.last)) kernels.DecayGates(*decay);
+    if (const auto* keep = std::get_if<KeepGateArgs>(&stream.last)) kernels.KeepGate(*keep);
   }
 }
 
@@ -41,10 +42,12 @@ void MemoryStreams::Replace(int stream, const TensorView& y) {
   if (streams_[stream].y.data != y.data) streams_[stream] = {.y = y};
 }
 
-TensorView MemoryStreams::L2Norm(int stream, int64_t heads, float scale) {
+TensorView MemoryStreams::L2Norm(int stream, int64_t heads, L2NormArgs norm) {
   Stream& of = streams_[stream];
   const TensorView y = ByHead(of.y, heads);
-  of.parts.last = L2NormArgs{.x = y, .scale = scale, .y = y};
+  norm.x = y;
+  norm.y = y;
+  of.parts.last = norm;
   of.left = true;
   return y;
 }
@@ -57,11 +60,12 @@ TensorView MemoryStreams::SumNorm(int stream, int64_t heads, float eps) {
   return y;
 }
 
-TensorView MemoryStreams::Rope(int stream, int64_t heads, const TensorView& positions,
-                               const TensorView& frequencies) {
+TensorView MemoryStreams::Rope(int stream, int64_t heads, RopeArgs rope) {
   Stream& of = streams_[stream];
   const TensorView y = ByHead(of.y, heads);
-  of.parts.last = RopeArgs{.x = y, .positions = positions, .frequencies = frequencies, .y = y};
+  rope.x = y;
+  rope.y = y;
+  of.parts.last = rope;
   of.left = true;
   return y;
 }
@@ -74,6 +78,14 @@ TensorView MemoryStreams::DecayGates(int stream, int64_t heads, DecayGatesArgs g
   of.parts.last = gates;
   of.left = true;
   return y;
+}
+
+void MemoryStreams::KeepGate(int stream, KeepGateArgs gate) {
+  Stream& of = streams_[stream];
+  gate.x = of.y;
+  gate.y = of.y;
+  of.parts.last = gate;
+  of.left = true;
 }
 
 std::vector<MemoryStream> MemoryStreams::Left() const {
@@ -89,6 +101,13 @@ void MemoryStreams::Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const
   if (ctx.kernels().MatrixMemoryStep({.streams = left, .rule = rule})) return;
   Compose(ctx.kernels(), left);
   ctx.kernels().MatrixMemory(rule);
+}
+
+void MemoryStreams::Run(ForwardContext& ctx, const NeuralMemoryArgs& memory) const {
+  const std::vector<MemoryStream> left = Left();
+  if (ctx.kernels().NeuralMemoryStep({.streams = left, .memory = memory})) return;
+  Compose(ctx.kernels(), left);
+  ctx.kernels().NeuralMemory(memory);
 }
 
 void MemoryStreams::Finish(ForwardContext& ctx) {

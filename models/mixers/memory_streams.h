@@ -27,15 +27,17 @@ class MemoryStreams {
 
   // Something for each of `heads` heads, the last thing that is done to a stream, in place: the
   // arguments less their tensors. Returns the stream by head, as all of these do.
-  TensorView L2Norm(int stream, int64_t heads, float scale = 1);
+  TensorView L2Norm(int stream, int64_t heads, L2NormArgs norm = {});
   TensorView SumNorm(int stream, int64_t heads, float eps);
-  TensorView Rope(int stream, int64_t heads, const TensorView& positions,
-                  const TensorView& frequencies);
+  TensorView Rope(int stream, int64_t heads, RopeArgs rope);
   // Leaves log decays, and where there is a `complement`, theirs in it.
   TensorView DecayGates(int stream, int64_t heads, DecayGatesArgs gates);
+  // Of a number for each head.
+  void KeepGate(int stream, KeepGateArgs gate);
 
   // Does the operations that are left, then the rule.
   void Run(ForwardContext& ctx, const MatrixMemoryArgs& rule) const;
+  void Run(ForwardContext& ctx, const NeuralMemoryArgs& memory) const;
   // Does the operations that are left, for those that follow before the rule.
   void Finish(ForwardContext& ctx);
 

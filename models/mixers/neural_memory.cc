@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 
 namespace mneme {
@@ -115,46 +114,44 @@ std::vector<std::span<const PackedMatrix>> NeuralMemory::products() const {
   return products;
 }
 
-std::array<TensorView, 3> NeuralMemory::Streams(ForwardContext& ctx, const RowIndex& rows,
-                                                const TensorView& x) const {
-  Kernels& kernels = ctx.kernels();
-  const int heads = config_.memory.heads;
-  const Shape shape{x.shape[0], int64_t{heads} * config_.memory.dim};
-  std::array<TensorView, 3> streams;
-  std::vector<ProjectionArgs> products;
-  std::vector<ShortConvArgs> convolutions;
-  std::vector<ActivateArgs> activations;
+TensorView NeuralMemory::AddStream(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
+                                   int which, const StateField& window,
+                                   std::vector<ProjectionArgs>& products,
+                                   MemoryStreams& streams) const {
+  const Stream& stream = streams_[which];
+  const Shape shape{x.shape[0], stream.projection.out()};
   const bool convolved = config_.conv_width > 0;
-  for (size_t i = 0; i < streams.size(); ++i) {
-    const Stream& stream = streams_[i];
-    const TensorView raw =
-        convolved ? ctx.TempOfProducts(x, stream.projection.weights, shape) : ctx.Temp(shape);
-    products.push_back({.projection = stream.projection, .x = x, .y = raw});
-    streams[i] = raw;
-    if (convolved) {
-      streams[i] = ctx.Temp(shape);
-      convolutions.push_back(
-          {.x = raw,
-           .weight = stream.conv,
-           .bias = stream.conv_bias,
-           .activation = config_.silu ? Activation::kSilu : Activation::kIdentity,
-           .segments = rows.segments,
-           .window = ctx.State(stream.window),
-           .y = streams[i]});
-    } else if (config_.silu) {
-      activations.push_back({.x = raw, .activation = Activation::kSilu, .y = raw});
-    }
-    streams[i] = ByHead(streams[i], heads);
+  const TensorView raw =
+      convolved ? ctx.TempOfProducts(x, stream.projection.weights, shape) : ctx.Temp(shape);
+  products.push_back({.projection = stream.projection, .x = x, .y = raw});
+  const Activation activation = config_.silu ? Activation::kSilu : Activation::kIdentity;
+  MemoryStream parts;
+  TensorView y = raw;
+  if (convolved) {
+    y = ctx.Temp(shape);
+    parts.convolution = ShortConvArgs{.x = raw,
+                                      .weight = stream.conv,
+                                      .bias = stream.conv_bias,
+                                      .activation = activation,
+                                      .segments = rows.segments,
+                                      .window = ctx.State(window),
+                                      .y = y};
+  } else if (config_.silu) {
+    parts.activation = ActivateArgs{.x = raw, .activation = activation, .y = raw};
   }
-  Project(kernels, products);
-  if (!convolutions.empty()) kernels.ShortConv(convolutions);
-  if (!activations.empty()) kernels.Activate(activations);
-  if (config_.l2_norm) {
-    for (const TensorView& normed : {streams[kQ], streams[kK]}) {
-      kernels.L2Norm({.x = normed, .eps = kLeastSquaredNorm, .y = normed});
-    }
-  }
-  return streams;
+  const bool processed = convolved || config_.silu;
+  const int added = processed ? streams.Add(y, parts) : streams.Add(y);
+  const int heads = config_.memory.heads;
+  if (which == kV || !config_.l2_norm) return ByHead(y, heads);
+  return streams.L2Norm(added, heads, {.eps = kLeastSquaredNorm});
+}
+
+TensorView NeuralMemory::AddOutputGate(ForwardContext& ctx, const TensorView& x,
+                                       std::vector<ProjectionArgs>& products) const {
+  if (!gate_.exists()) return {};
+  const TensorView gate = ctx.TempOfProducts(x, gate_.weights, {x.shape[0], gate_.out()});
+  products.push_back({.projection = gate_, .x = x, .y = gate});
+  return gate;
 }
 
 void NeuralMemory::PoolAround(ForwardContext& ctx, const RowIndex& rows, const Gate& gate,
@@ -171,96 +168,96 @@ void NeuralMemory::PoolAround(ForwardContext& ctx, const RowIndex& rows, const G
 void NeuralMemory::Feed(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
                         const TensorView& y, bool accumulate) const {
   const Workspace::Scope scope(ctx.workspace);
-  Kernels& kernels = ctx.kernels();
-  const auto [q, k, v] = Streams(ctx, rows, x);
-  const Shape gates{x.shape[0], config_.memory.heads};
-  NeuralMemoryArgs args = memory_.Args(ctx, rows);
-  args.q = q;
-  args.k = k;
-  args.v = v;
-  args.out = ctx.Temp(q.shape);
   std::vector<ProjectionArgs> products;
-  const auto project = [&](const Projection& projection, TensorView& gate) {
-    if (!projection.exists()) return;
-    gate = ctx.Temp(gates);
-    products.push_back({.projection = projection, .x = x, .y = gate});
+  MemoryStreams streams;
+  NeuralMemoryArgs args = memory_.Args(ctx, rows);
+  args.q = AddStream(ctx, rows, x, kQ, streams_[kQ].window, products, streams);
+  args.k = AddStream(ctx, rows, x, kK, streams_[kK].window, products, streams);
+  args.v = AddStream(ctx, rows, x, kV, streams_[kV].window, products, streams);
+  args.out = ctx.Temp(args.q.shape);
+  const auto project = [&](const Projection& projection) {
+    const TensorView logits = ctx.Temp({x.shape[0], config_.memory.heads});
+    products.push_back({.projection = projection, .x = x, .y = logits});
+    return logits;
   };
-  project(rate_, args.rate);
-  project(momentum_.projection, args.momentum);
-  project(forget_.projection, args.keep);
-  Project(kernels, products);
-  std::vector<ActivateArgs> activations = {
-      {.x = args.rate, .activation = Activation::kSigmoid, .y = args.rate}};
-  if (momentum_.projection.exists()) {
+  const auto add_sigmoid = [&](const TensorView& gate) {
+    streams.Add(gate, {.activation =
+                           ActivateArgs{.x = gate, .activation = Activation::kSigmoid, .y = gate}});
+  };
+  const bool has_momentum = momentum_.projection.exists(), forgets = forget_.projection.exists();
+  args.rate = project(rate_);
+  if (has_momentum) args.momentum = project(momentum_.projection);
+  if (forgets) args.keep = project(forget_.projection);
+  const TensorView output_gate = AddOutputGate(ctx, x, products);
+  Project(ctx.kernels(), products);
+
+  add_sigmoid(args.rate);
+  if (has_momentum) {
     PoolAround(ctx, rows, momentum_, args.momentum, /*are_gates=*/false);
-    activations.push_back(
-        {.x = args.momentum, .activation = Activation::kSigmoid, .y = args.momentum});
+    add_sigmoid(args.momentum);
   }
-  kernels.Activate(activations);
-  if (momentum_.projection.exists()) {
+  if (forgets) {
+    PoolAround(ctx, rows, forget_, args.keep, /*are_gates=*/false);
+    streams.KeepGate(streams.Add(args.keep), {.a_log = a_log_, .dt_bias = dt_bias_});
+  }
+  // Gates that are looked at before the memory has them.
+  if (config_.pooling == Pooling::kGates || ctx.observer != nullptr) streams.Finish(ctx);
+  if (has_momentum) {
     memory_.Tell(ctx, "eta", args.momentum);
     PoolAround(ctx, rows, momentum_, args.momentum, /*are_gates=*/true);
   }
-  if (forget_.projection.exists()) {
-    PoolAround(ctx, rows, forget_, args.keep, /*are_gates=*/false);
-    kernels.KeepGate({.x = args.keep, .a_log = a_log_, .dt_bias = dt_bias_, .y = args.keep});
+  if (forgets) {
     memory_.Tell(ctx, "alpha", args.keep, /*scale=*/-1, /*offset=*/1);
     PoolAround(ctx, rows, forget_, args.keep, /*are_gates=*/true);
   }
-  memory_.Train(ctx, args);
-  Emit(ctx, "read", x, args.out, y, accumulate);
+  const SurpriseArgs surprise = memory_.Run(ctx, streams, args);
+  Emit(ctx, "read", output_gate, args.out, surprise, y, accumulate);
 }
 
 void NeuralMemory::Recall(ForwardContext& ctx, const RowIndex& rows, const TensorView& x,
                           const TensorView& y) const {
   const Workspace::Scope scope(ctx.workspace);
-  Kernels& kernels = ctx.kernels();
-  const Stream& stream = streams_[kQ];
-  const Shape shape{x.shape[0], stream.projection.out()};
-  TensorView q = ctx.Temp(shape);
-  if (config_.conv_width > 0) {
-    const TensorView raw = ctx.TempOfProducts(x, stream.projection.weights, shape);
-    Project(kernels, {{.projection = stream.projection, .x = x, .y = raw}});
-    const ShortConvArgs convolution[] = {
-        {.x = raw,
-         .weight = stream.conv,
-         .bias = stream.conv_bias,
-         .activation = config_.silu ? Activation::kSilu : Activation::kIdentity,
-         .segments = rows.segments,
-         .window = ctx.State(recall_window_),
-         .y = q}};
-    kernels.ShortConv(convolution);
-  } else {
-    Project(kernels, {{.projection = stream.projection, .x = x, .y = q}});
-    const ActivateArgs silu[] = {{.x = q, .activation = Activation::kSilu, .y = q}};
-    if (config_.silu) kernels.Activate(silu);
-  }
-  q = ByHead(q, config_.memory.heads);
-  if (config_.l2_norm) kernels.L2Norm({.x = q, .eps = kLeastSquaredNorm, .y = q});
+  std::vector<ProjectionArgs> products;
+  MemoryStreams streams;
   NeuralMemoryArgs args = memory_.Args(ctx, rows);
   args.read =
       args.frozen_period != 0 ? NeuralMemoryArgs::Read::kFrozen : NeuralMemoryArgs::Read::kAnchor;
-  args.q = q;
-  args.out = ctx.Temp(q.shape);
-  kernels.NeuralMemory(args);
-  Emit(ctx, "recall", x, args.out, y, /*accumulate=*/false);
+  args.q = AddStream(ctx, rows, x, kQ, recall_window_, products, streams);
+  args.out = ctx.Temp(args.q.shape);
+  const TensorView output_gate = AddOutputGate(ctx, x, products);
+  Project(ctx.kernels(), products);
+  streams.Run(ctx, args);
+  Emit(ctx, "recall", output_gate, args.out, /*surprise=*/{}, y, /*accumulate=*/false);
 }
 
-void NeuralMemory::Emit(ForwardContext& ctx, absl::string_view name, const TensorView& x,
-                        const TensorView& read, const TensorView& y, bool accumulate) const {
+void NeuralMemory::Emit(ForwardContext& ctx, absl::string_view name, const TensorView& gate,
+                        const TensorView& read, const SurpriseArgs& surprise, const TensorView& y,
+                        bool accumulate) const {
   Kernels& kernels = ctx.kernels();
+  const auto tell_surprise = [&] {
+    if (!surprise.surprise.empty()) kernels.Surprise(surprise);
+  };
   TensorView answer = Flat(read);
-  if (gate_.exists()) {
-    const TensorView raw = ctx.TempOfProducts(x, gate_.weights, answer.shape);
-    const TensorView gate = ctx.Temp(answer.shape);
-    Project(kernels, {{.projection = gate_, .x = x, .y = raw}});
-    const ActivateArgs activation[] = {{.x = raw, .activation = Activation::kSilu, .y = gate}};
-    kernels.Activate(activation);
-    kernels.Multiply({.a = answer, .b = gate, .y = gate});
+  if (gate.empty()) {
+    tell_surprise();
+  } else {
+    const TensorView gated = ctx.Temp(answer.shape);
     const TensorView normed = ctx.TempForProducts(answer.shape, {out_.weights});
-    TensorView from = gate, to = normed;
-    from.shape = to.shape = {read.shape[0] * read.shape[1], read.shape[2]};
-    kernels.RmsNorm({.x = from, .weight = norm_, .eps = config_.output_norm_eps, .y = to});
+    const auto by_head = [&](TensorView rows) {
+      rows.shape = {read.shape[0] * read.shape[1], read.shape[2]};
+      return rows;
+    };
+    const ActivateArgs silu[] = {{.x = gate, .activation = Activation::kSilu, .y = gated}};
+    const MultiplyArgs product = {.a = answer, .b = gated, .y = gated};
+    const RmsNormArgs norm = {
+        .x = by_head(gated), .weight = norm_, .eps = config_.output_norm_eps, .y = by_head(normed)};
+    if (!kernels.NeuralMemoryOutput(
+            {.surprise = surprise, .gate = silu[0], .product = product, .norm = norm})) {
+      tell_surprise();
+      kernels.Activate(silu);
+      kernels.Multiply(product);
+      kernels.RmsNorm(norm);
+    }
     answer = normed;
   }
   memory_.TellProduct(ctx, name, answer, out_.weights);

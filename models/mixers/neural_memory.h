@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
+#include "models/mixers/memory_streams.h"
 #include "models/mixers/trained_memory.h"
 #include "models/projection.h"
 #include "models/sequence_mixer.h"
@@ -77,15 +78,21 @@ class NeuralMemory {
     StateField sums;  // of the open step
   };
 
-  // q, k and v of each head, [tokens, heads, dim].
-  std::array<TensorView, 3> Streams(ForwardContext& ctx, const RowIndex& rows,
-                                    const TensorView& x) const;
+  // A stream of x by head, [tokens, heads, dim]: its product, which is added to `products`, and
+  // what is left to do to that.
+  TensorView AddStream(ForwardContext& ctx, const RowIndex& rows, const TensorView& x, int which,
+                       const StateField& window, std::vector<ProjectionArgs>& products,
+                       MemoryStreams& streams) const;
+  // The product of the output gate; without data where there is none.
+  TensorView AddOutputGate(ForwardContext& ctx, const TensorView& x,
+                           std::vector<ProjectionArgs>& products) const;
   // From the logits of a gate to the gate of each token or, of a step's last token, of the step.
   void PoolAround(ForwardContext& ctx, const RowIndex& rows, const Gate& gate,
                   const TensorView& values, bool are_gates) const;
-  // `name`: of the answer, for those who look on.
-  void Emit(ForwardContext& ctx, absl::string_view name, const TensorView& x,
-            const TensorView& read, const TensorView& y, bool accumulate) const;
+  // `name`: of the answer, for those who look on. `gate`: AddOutputGate()'s.
+  void Emit(ForwardContext& ctx, absl::string_view name, const TensorView& gate,
+            const TensorView& read, const SurpriseArgs& surprise, const TensorView& y,
+            bool accumulate) const;
 
   NeuralMemoryConfig config_;
   std::array<Stream, 3> streams_;

@@ -93,7 +93,8 @@ class Retention final : public SequenceMixer {
     const StepEntries entries = EnterRows(ctx, norm, hidden, streams_.products());
     MemoryStreams streams = streams_.Project(ctx, entries);
     const auto turned = [&](int stream, int heads) {
-      return streams.Rope(stream, heads, ctx.row_index.token_positions, frequencies_);
+      return streams.Rope(
+          stream, heads, {.positions = ctx.row_index.token_positions, .frequencies = frequencies_});
     };
     const TensorView read = ctx.Temp({entries.count, config_.heads, config_.value_dim});
     const MatrixMemoryArgs rule = {.rule = kRule,

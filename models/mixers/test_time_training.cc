@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/mixers/entry_streams.h"
 #include "models/mixers/memory_fields.h"
 #include "models/mixers/prefix_attention.h"
 #include "models/mixers/trained_memory.h"
@@ -129,40 +128,41 @@ class TestTimeTraining final : public SequenceMixer {
     const int heads = config_.heads;
     const TensorView q = ctx.Temp(hidden.shape), k = ctx.Temp(hidden.shape);
     const TensorView v = ctx.Temp(hidden.shape), rate = ctx.Temp({hidden.shape[0], heads});
+    const TensorView gate = config_.gate ? ctx.Temp(hidden.shape) : TensorView{};
+    std::vector<ProjectionArgs> projections = {{.projection = v_proj_, .x = x, .y = v},
+                                               {.projection = rate_, .x = x, .y = rate}};
+    if (config_.gate) projections.push_back({.projection = gate_, .x = x, .y = gate});
+    MemoryStreams streams;
+    int q_stream, k_stream;
     if (config_.share_qk) {
       const TensorView shared = ctx.TempOfProducts(x, q_proj_.weights, hidden.shape);
-      Project(kernels, {{.projection = q_proj_, .x = x, .y = shared},
-                        {.projection = v_proj_, .x = x, .y = v},
-                        {.projection = rate_, .x = x, .y = rate}});
-      const ShortConvArgs both[] = {Args(ctx, conv_q_, shared, q), Args(ctx, conv_k_, shared, k)};
-      kernels.ShortConv(both);
+      projections.push_back({.projection = q_proj_, .x = x, .y = shared});
+      q_stream = streams.Add(q, {.convolution = Args(ctx, conv_q_, shared, q)});
+      k_stream = streams.Add(k, {.convolution = Args(ctx, conv_k_, shared, k)});
     } else {
-      Project(kernels, {{.projection = q_proj_, .x = x, .y = q},
-                        {.projection = k_proj_, .x = x, .y = k},
-                        {.projection = v_proj_, .x = x, .y = v},
-                        {.projection = rate_, .x = x, .y = rate}});
+      projections.push_back({.projection = q_proj_, .x = x, .y = q});
+      projections.push_back({.projection = k_proj_, .x = x, .y = k});
+      q_stream = streams.Add(q);
+      k_stream = streams.Add(k);
     }
-    for (const TensorView& turned : {ByHead(q, heads), ByHead(k, heads)}) {
-      kernels.Rope({.x = turned,
-                    .positions = ctx.row_index.token_positions,
-                    .frequencies = frequencies_,
-                    .period = config_.mini_batch,
-                    .interleaved = true,
-                    .y = turned});
-    }
-    const ActivateArgs sigmoid[] = {{.x = rate, .activation = Activation::kSigmoid, .y = rate}};
-    kernels.Activate(sigmoid);
+    Project(kernels, projections);
+    const RopeArgs rope = {.positions = ctx.row_index.token_positions,
+                           .frequencies = frequencies_,
+                           .period = config_.mini_batch,
+                           .interleaved = true};
+    streams.Add(rate, {.activation =
+                           ActivateArgs{.x = rate, .activation = Activation::kSigmoid, .y = rate}});
     NeuralMemoryArgs args = memory_.Args(ctx, ctx.row_index);
-    args.q = ByHead(q, heads);
-    args.k = ByHead(k, heads);
+    args.q = streams.Rope(q_stream, heads, rope);
+    args.k = streams.Rope(k_stream, heads, rope);
     args.v = ByHead(v, heads);
     args.rate = rate;
     args.step_scale = step_scale_;
     args.gain = gain_;
     args.shift = shift_;
     args.out = ctx.Temp(args.q.shape);
-    memory_.Train(ctx, args);
-    Emit(ctx, x, Flat(args.out), hidden);
+    const SurpriseArgs surprise = memory_.Run(ctx, streams, args);
+    Emit(ctx, gate, Flat(args.out), surprise, hidden);
   }
 
  private:
@@ -217,18 +217,28 @@ class TestTimeTraining final : public SequenceMixer {
     ctx.kernels().AddScaled({.x = convolved, .scale = ones_, .y = hidden});
   }
 
-  // hidden += Wo( gelu(Wg x) * Norm(o) )
-  void Emit(ForwardContext& ctx, const TensorView& x, const TensorView& o,
-            const TensorView& hidden) const {
+  // hidden += Wo( gelu(gate) * Norm(o) ), or Wo Norm(o)
+  void Emit(ForwardContext& ctx, const TensorView& gate, const TensorView& o,
+            const SurpriseArgs& surprise, const TensorView& hidden) const {
     Kernels& kernels = ctx.kernels();
-    TensorView y = config_.gate ? o : ctx.TempForProducts(o.shape, {o_proj_.weights});
-    ApplyNorm(kernels, post_norm_, o, y);
-    if (config_.gate) {
-      const TensorView gate = ctx.Temp(o.shape);
-      Project(kernels, {{.projection = gate_, .x = x, .y = gate}});
-      const ActivateArgs gelu[] = {{.x = gate, .activation = Activation::kGeluTanh, .y = gate}};
-      kernels.Activate(gelu);
-      kernels.Multiply({.a = gate, .b = y, .y = y});
+    TensorView y = ctx.TempForProducts(o.shape, {o_proj_.weights});
+    const ActivateArgs gelu[] = {{.x = gate, .activation = Activation::kGeluTanh, .y = gate}};
+    if (gate.empty() ||
+        !kernels.NeuralMemoryOutput({.surprise = surprise,
+                                     .gate = gelu[0],
+                                     .product = {.a = gate, .b = o, .y = y},
+                                     .norm = LayerNormArgs{.x = o,
+                                                           .weight = post_norm_.weight,
+                                                           .bias = post_norm_.bias,
+                                                           .eps = post_norm_.eps,
+                                                           .y = o}})) {
+      if (!surprise.surprise.empty()) kernels.Surprise(surprise);
+      if (!gate.empty()) y = o;
+      ApplyNorm(kernels, post_norm_, o, y);
+      if (!gate.empty()) {
+        kernels.Activate(gelu);
+        kernels.Multiply({.a = gate, .b = y, .y = y});
+      }
     }
     memory_.TellProduct(ctx, "read", y, o_proj_.weights);
     const LinearArgs out[] = {

@@ -161,22 +161,27 @@ MemoryCopy TrainedMemory::Before(const ForwardContext& ctx) const {
   return before;
 }
 
-void TrainedMemory::Train(ForwardContext& ctx, NeuralMemoryArgs args) const {
+SurpriseArgs TrainedMemory::Run(ForwardContext& ctx, const MemoryStreams& streams,
+                                NeuralMemoryArgs args) const {
   const bool surprises = !ctx.surprise.values.empty();
   if (surprises || ctx.observer != nullptr) {
     const Shape pairs{args.k.shape[0], args.k.shape[1]};
     args.loss = surprises ? ctx.Temp(pairs) : ctx.observer->Scratch(ctx.backend, pairs);
   }
-  ctx.kernels().NeuralMemory(args);
-  if (surprises) {
-    ctx.kernels().Surprise({.loss = args.loss,
-                            .read = args.out,
-                            .places = ctx.surprise.places,
-                            .outer = ctx.surprise.outer,
-                            .surprise = ctx.surprise.Of(place_)});
-  }
+  streams.Run(ctx, args);
   Tell(ctx, "loss", args.loss, config_.loss_scale);
   Tell(ctx, "theta", args.rate, config_.rate_scale / (2 * config_.loss_scale));
+  if (!surprises) return {};
+  return {.loss = args.loss,
+          .read = args.out,
+          .places = ctx.surprise.places,
+          .outer = ctx.surprise.outer,
+          .surprise = ctx.surprise.Of(place_)};
+}
+
+void TrainedMemory::Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const {
+  const SurpriseArgs surprise = Run(ctx, MemoryStreams(), args);
+  if (!surprise.surprise.empty()) ctx.kernels().Surprise(surprise);
 }
 
 void TrainedMemory::TellProduct(ForwardContext& ctx, absl::string_view name, const TensorView& x,

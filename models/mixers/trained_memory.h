@@ -12,6 +12,7 @@
 #include "kernels/kernels.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
+#include "models/mixers/memory_streams.h"
 #include "models/state_layout.h"
 
 namespace mneme {
@@ -61,9 +62,13 @@ class TrainedMemory {
   // W as it was before the last step, for another memory's NeuralMemoryArgs::residual.
   MemoryCopy Before(const ForwardContext& ctx) const;
 
-  // The operation, which trains. Whoever watches hears of the tokens' losses and rates, in the
-  // caller's workspace scope.
-  void Train(ForwardContext& ctx, NeuralMemoryArgs args) const;
+  // The operation, which trains, behind what is left of the streams. Whoever watches hears of the
+  // tokens' losses and rates, in the caller's workspace scope. Returns what is still to do with the
+  // answer: Surprise, if its `surprise` is not empty.
+  [[nodiscard]] SurpriseArgs Run(ForwardContext& ctx, const MemoryStreams& streams,
+                                 NeuralMemoryArgs args) const;
+  // All of that, without streams.
+  void Train(ForwardContext& ctx, const NeuralMemoryArgs& args) const;
   // Tells whoever looks on of gates, as offset + scale * values, and of what a projection of the
   // memory's answer is, x  [entries, dim] as LinearArgs::x.
   void Tell(const ForwardContext& ctx, absl::string_view name, const TensorView& values,

@@ -25,6 +25,10 @@ void MatrixMemory(Device& device, const MatrixMemoryArgs& args, bool early = fal
 
 // matrix_memory/streams.cu: the streams as one kernel, then the rule.
 bool MatrixMemoryStep(Device& device, const MatrixMemoryStepArgs& args);
+// The streams alone, of segments of one entry. False if they are others, and nothing was done;
+// `launched`: whether there was anything to do. Then memories may follow it as `early` has it.
+bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const Segments& segments,
+                   bool* launched);
 
 // matrix_memory/gated_delta_rule.cu. Segments of one entry take the decode path, longer ones, if
 // segments.longest > 1, either go token by token (compute dtype kF32) or through the chunked form.

@@ -12,6 +12,7 @@
 #include "kernels/cuda/common/segments.cuh"
 #include "kernels/cuda/matrix_memory/decay_gates.cuh"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
+#include "kernels/cuda/neural_memory/keep_gate.cuh"
 
 namespace mneme::cuda::matrix_memory {
 namespace {
@@ -22,22 +23,24 @@ constexpr int kWidth = 4;             // of a convolution, at most
 constexpr int kLaneSpan = 4 * kWarp;  // channels of a warp by one access of each lane
 constexpr int kMaxSpans = 4;
 
-enum class Last : uint8_t { kNothing, kL2Norm, kSumNorm, kRope, kDecay };
+enum class Last : uint8_t { kNothing, kL2Norm, kSumNorm, kRope, kDecay, kKeep };
 
 struct Stream {
   const void* x;  // [rows, channels] f32, or bf16 if `rounded`
   const int32_t* entry_rows;
-  const float* conv;  // [channels, width], or null
+  const float *conv, *conv_bias;  // [channels, width] and [channels], or null
   Field window;
   float* y;           // [entries, channels]
   float* complement;  // the same, of kDecay, or null
-  GateRule gate;
+  GateRule gate;      // of kKeep its a_log and dt_bias, or null, by channel
   const int64_t* positions;
-  const float* frequencies;
-  int channels, dim;  // of an entry, of a warp
+  const float* frequencies;  // [half a head], or the same twice: sums of two
+  int64_t period;            // of positions, or 0
+  int channels, dim;         // of an entry, of a warp
   int width;
   int first_unit;  // warps of an entry before this stream's
   bool rounded, rounded_window;
+  bool exact_frequencies, interleaved;
   Last last;
   Activation conv_activation, activation;
   float activation_scale, norm_scale, eps;
@@ -65,9 +68,11 @@ __device__ inline void ForEach(float4& v, const F& f) {
 // zero.
 struct Filters {
   float4 of_channel[4];
+  float4 bias;
 
   __device__ Filters() = default;
-  __device__ Filters(const float* weight, int width) {
+  __device__ Filters(const float* weight, int width, const float* biases) {
+    bias = biases == nullptr ? float4{} : LoadFour(biases);
     if (width == kWidth) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) of_channel[i] = LoadFour(weight + i * kWidth);
@@ -82,14 +87,14 @@ struct Filters {
       of_channel[i] = {at(0), at(1), at(2), at(3)};
     }
   }
-  __device__ static float Sum(const float4& w, float a, float b, float c, float d) {
-    return fmaf(w.w, d, fmaf(w.z, c, fmaf(w.y, b, w.x * a)));
+  __device__ static float Sum(const float4& w, float bias, float a, float b, float c, float d) {
+    return fmaf(w.w, d, fmaf(w.z, c, fmaf(w.y, b, fmaf(w.x, a, bias))));
   }
   __device__ float4 Apply(const float4 (&past)[kWidth - 1], const float4& x) const {
-    return {Sum(of_channel[0], past[0].x, past[1].x, past[2].x, x.x),
-            Sum(of_channel[1], past[0].y, past[1].y, past[2].y, x.y),
-            Sum(of_channel[2], past[0].z, past[1].z, past[2].z, x.z),
-            Sum(of_channel[3], past[0].w, past[1].w, past[2].w, x.w)};
+    return {Sum(of_channel[0], bias.x, past[0].x, past[1].x, past[2].x, x.x),
+            Sum(of_channel[1], bias.y, past[0].y, past[1].y, past[2].y, x.y),
+            Sum(of_channel[2], bias.z, past[0].z, past[1].z, past[2].z, x.z),
+            Sum(of_channel[3], bias.w, past[0].w, past[1].w, past[2].w, x.w)};
   }
 };
 
@@ -126,48 +131,76 @@ __device__ inline float4 Convolve(const Stream& s, const Filters& filters, const
   return y;
 }
 
-// kSpans accesses of each lane take all channels of a warp.
+// visit(four values, of which channel of the warp's the first one is). kSpans accesses of each lane
+// take all of them.
+template <int kSpans, typename Visit>
+__device__ inline void ForEachFour(const Stream& s, float4 (&v)[kSpans], Visit visit) {
+#pragma unroll
+  for (int c = 0; c < kSpans; ++c) {
+    const int i = c * kLaneSpan + 4 * static_cast<int>(threadIdx.x % kWarp);
+    if (i < s.dim) visit(v[c], i);
+  }
+}
+
+// Rotary positions.
+template <int kSpans>
+__device__ inline void Turn(const Stream& s, int64_t entry, float* shared, float4 (&v)[kSpans]) {
+  const int half = s.dim / 2;
+  const int64_t position = s.period > 0 ? s.positions[entry] % s.period : s.positions[entry];
+  const auto angle = [&](int j, float* sin, float* cos) {
+    double frequency = s.frequencies[j];
+    if (s.exact_frequencies) frequency += s.frequencies[half + j];
+    sincosf(ReducedAngle(position, frequency), sin, cos);
+  };
+  if (s.interleaved) {
+    const auto turn = [&](int j, float& a, float& b) {
+      float sin, cos;
+      angle(j, &sin, &cos);
+      const float before = a;
+      a = before * cos - b * sin;
+      b = b * cos + before * sin;
+    };
+    ForEachFour(s, v, [&](float4& x, int i) {
+      turn(i / 2, x.x, x.y);
+      turn(i / 2 + 1, x.z, x.w);
+    });
+    return;
+  }
+  ForEachFour(s, v, [&](float4& x, int i) { SaveFour(shared + i, x); });
+  __syncwarp();
+  ForEachFour(s, v, [&](float4& x, int i) {
+    float* const values[] = {&x.x, &x.y, &x.z, &x.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const bool upper = i + k >= half;
+      const int j = upper ? i + k - half : i + k;
+      float sin, cos;
+      angle(j, &sin, &cos);
+      const float other = shared[upper ? j : j + half];
+      *values[k] = upper ? *values[k] * cos + other * sin : *values[k] * cos - other * sin;
+    }
+  });
+  __syncwarp();
+}
+
 template <int kSpans>
 __device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
                                   const GateWeights (&gates)[kSpans][4], float* shared,
                                   float4 (&v)[kSpans]) {
   const int lane = threadIdx.x % kWarp;
-  const auto for_each = [&](const auto& f) {
-#pragma unroll
-    for (int c = 0; c < kSpans; ++c) {
-      const int i = c * kLaneSpan + 4 * lane;
-      if (i < s.dim) f(v[c], i);
-    }
-  };
   if (s.last == Last::kL2Norm || s.last == Last::kSumNorm) {
     const bool squares = s.last == Last::kL2Norm;
     float sum = 0;
-    for_each([&](float4& x, int) {
+    ForEachFour(s, v, [&](float4& x, int) {
       sum += squares ? x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w : x.x + x.y + x.z + x.w;
     });
     sum = WarpSum(sum) + s.eps;
     const float factor = s.norm_scale / sqrtf(sum);
-    for_each([&](float4& x, int) {
+    ForEachFour(s, v, [&](float4& x, int) {
       ForEach(x, [&](float value) { return squares ? value * factor : value / sum; });
     });
   } else if (s.last == Last::kRope) {
-    for_each([&](float4& x, int i) { SaveFour(shared + i, x); });
-    __syncwarp();
-    const int64_t position = s.positions[entry];
-    const int half = s.dim / 2;
-    for_each([&](float4& x, int i) {
-      float* const values[] = {&x.x, &x.y, &x.z, &x.w};
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const bool upper = i + k >= half;
-        const int j = upper ? i + k - half : i + k;
-        float sin, cos;
-        sincosf(ReducedAngle(position, s.frequencies[j]), &sin, &cos);
-        const float other = shared[upper ? j : j + half];
-        *values[k] = upper ? *values[k] * cos + other * sin : *values[k] * cos - other * sin;
-      }
-    });
-    __syncwarp();
+    Turn(s, entry, shared, v);
   } else if (s.last == Last::kDecay) {
 #pragma unroll
     for (int c = 0; c < kSpans; ++c) {
@@ -186,6 +219,16 @@ __device__ inline void FinishHead(const Stream& s, int64_t entry, int first,
       if (s.complement != nullptr) {
         SaveFour(s.complement + entry * s.channels + first + i, complement);
       }
+    }
+  } else if (s.last == Last::kKeep) {
+#pragma unroll
+    for (int c = 0; c < kSpans; ++c) {
+      if (c * kLaneSpan + 4 * lane >= s.dim) continue;
+      const auto keep = [&](float x, int k) {
+        const GateWeights& own = gates[c][k];
+        return neural_memory::KeepOf(x, s.gate.a_log != nullptr, own.a_log, own.dt_bias);
+      };
+      v[c] = {keep(v[c].x, 0), keep(v[c].y, 1), keep(v[c].z, 2), keep(v[c].w, 3)};
     }
   }
 }
@@ -208,8 +251,11 @@ __global__ void __launch_bounds__(kThreads) StreamsKernel(const __grid_constant_
   for (int c = 0; c < kSpans; ++c) {
     const int i = c * kLaneSpan + 4 * lane;
     if (i >= s.dim) continue;
-    if (s.conv != nullptr) filters[c] = Filters(s.conv + int64_t{first + i} * s.width, s.width);
-    if (s.last == Last::kDecay) {
+    if (s.conv != nullptr) {
+      filters[c] = Filters(s.conv + int64_t{first + i} * s.width, s.width,
+                           s.conv_bias == nullptr ? nullptr : s.conv_bias + first + i);
+    }
+    if (s.last == Last::kDecay || s.last == Last::kKeep) {
 #pragma unroll
       for (int k = 0; k < 4; ++k) gates[c][k] = GateWeights(s.gate, first + i + k);
     }
@@ -268,11 +314,12 @@ bool MakeStream(const MemoryStream& stream, Stream& s) {
     const ShortConvArgs& conv = *stream.convolution;
     follow(conv.x, conv.entry_rows, conv.y);
     s.conv = conv.weight.as<const float>();
+    s.conv_bias = conv.bias.as<const float>();
     s.window = Field(conv.window);
     s.width = static_cast<int>(conv.weight.shape[1]);
     s.rounded_window = conv.window.dtype == DType::kBF16;
     s.conv_activation = conv.activation;
-    if (!conv.bias.empty() || s.width > kWidth || !AreAligned(conv.weight, conv.window)) {
+    if (s.width > kWidth || !AreAligned(conv.weight, conv.bias, conv.window)) {
       return false;
     }
   }
@@ -298,6 +345,9 @@ bool MakeStream(const MemoryStream& stream, Stream& s) {
     s.last = Last::kRope;
     s.positions = rope->positions.as<const int64_t>();
     s.frequencies = rope->frequencies.as<const float>();
+    s.exact_frequencies = rope->frequencies.shape.rank == 2;
+    s.period = rope->period;
+    s.interleaved = rope->interleaved;
     head = static_cast<int>(rope->x.shape[2]);
   } else if (const auto* decay = std::get_if<DecayGatesArgs>(&stream.last)) {
     follow(decay->x, decay->entry_rows, decay->log_decay);
@@ -305,6 +355,17 @@ bool MakeStream(const MemoryStream& stream, Stream& s) {
     s.gate = GateRuleOf(*decay);
     s.complement = decay->complement.as<float>();
     if (!IsAligned(decay->complement)) return false;
+  } else if (const auto* keep = std::get_if<KeepGateArgs>(&stream.last)) {
+    follow(keep->x, {}, keep->y);
+    s.last = Last::kKeep;
+    s.gate = {.lower = nullptr,
+              .a_log = keep->a_log.as<const float>(),
+              .dt_bias = keep->dt_bias.as<const float>(),
+              .dim = 1,
+              .gate = {},
+              .normalizer = 1,
+              .least = 0,
+              .lower_bound = 0};
   }
   s.channels = static_cast<int>(y.shape.elements() / std::max<int64_t>(y.shape[0], 1));
   s.dim = head > 0 ? head : PieceOf(s.channels);
@@ -318,19 +379,21 @@ bool MakeStream(const MemoryStream& stream, Stream& s) {
 
 }  // namespace
 
-bool MatrixMemoryStep(Device& device, const MatrixMemoryStepArgs& args) {
+bool LaunchStreams(Device& device, std::span<const MemoryStream> streams, const Segments& segments,
+                   bool* launched) {
   Streams p = {};
-  if (args.rule.segments.longest != 1 || args.streams.size() > kMaxStreams) return false;
+  if (segments.longest != 1 || streams.size() > kMaxStreams) return false;
   int dim = 0;
-  for (const MemoryStream& stream : args.streams) {
+  for (const MemoryStream& stream : streams) {
     Stream& s = p.list[p.count++];
     if (!MakeStream(stream, s)) return false;
     s.first_unit = p.units;
     p.units += s.channels / s.dim;
     dim = std::max(dim, s.dim);
   }
-  p.segments = ArraysOf(args.rule.segments);
+  p.segments = ArraysOf(segments);
   const int64_t warps = int64_t{p.segments.count} * p.units;
+  *launched = warps > 0;
   if (warps > 0) {
     const auto kernel = dim <= kLaneSpan       ? StreamsKernel<1>
                         : dim <= 2 * kLaneSpan ? StreamsKernel<2>
@@ -338,7 +401,13 @@ bool MatrixMemoryStep(Device& device, const MatrixMemoryStepArgs& args) {
     LaunchOverlapping(device, "streams of a decode step", kernel,
                       static_cast<int>((warps + kWarps - 1) / kWarps), kThreads, 0, 1, p);
   }
-  MatrixMemory(device, args.rule, /*early=*/warps > 0);
+  return true;
+}
+
+bool MatrixMemoryStep(Device& device, const MatrixMemoryStepArgs& args) {
+  bool launched = false;
+  if (!LaunchStreams(device, args.streams, args.rule.segments, &launched)) return false;
+  MatrixMemory(device, args.rule, /*early=*/launched);
   return true;
 }
 

@@ -4,6 +4,7 @@
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/cuda/common/overlap.cuh"
 #include "kernels/cuda/common/segments.cuh"
+#include "kernels/cuda/neural_memory/keep_gate.cuh"
 #include "kernels/cuda/neural_memory/neural_memory.h"
 
 namespace mneme::cuda::neural_memory {
@@ -18,13 +19,10 @@ __global__ void __launch_bounds__(kThreads)
   WaitForPreviousKernel();
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (i >= items) return;
-  if (a_log == nullptr) {
-    y[i] = Sigmoid(-x[i]);
-    return;
-  }
+  const bool exponential = a_log != nullptr;
   const int head = static_cast<int>(i % heads);
-  const float z = x[i] + dt_bias[head];
-  y[i] = expf(-expf(a_log[head]) * (fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z)))));
+  y[i] = KeepOf(x[i], exponential, exponential ? a_log[head] : 0.0f,
+                exponential ? dt_bias[head] : 0.0f);
 }
 
 __global__ void __launch_bounds__(kThreads)

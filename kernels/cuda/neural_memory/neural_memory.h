@@ -7,12 +7,17 @@
 namespace mneme::cuda::neural_memory {
 
 // How tokens are split over calls changes no bit, nor do other segments' values. Of more segments
-// each head is divided among fewer blocks of threads, which add up in another order.
-void NeuralMemory(Device& device, const NeuralMemoryArgs& args);
+// each head is divided among fewer blocks of threads, which add up in another order. `early`: the
+// kernel ahead of it lets its successor start only after all before it have ended, so that state,
+// segments and positions may be read while it still runs.
+void NeuralMemory(Device& device, const NeuralMemoryArgs& args, bool early = false);
+// The streams as one kernel, then the memory.
+bool NeuralMemoryStep(Device& device, const NeuralMemoryStepArgs& args);
 void KeepGate(Device& device, const KeepGateArgs& args);
 void ChunkMean(Device& device, const ChunkMeanArgs& args);
 void ChunkPool(Device& device, const ChunkPoolArgs& args);
 // A warp for each token.
 void Surprise(Device& device, const SurpriseArgs& args);
+bool NeuralMemoryOutput(Device& device, const NeuralMemoryOutputArgs& args);
 
 }  // namespace mneme::cuda::neural_memory

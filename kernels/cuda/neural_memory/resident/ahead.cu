@@ -28,12 +28,12 @@ template <int kDepth, int kHeld>
 __global__ void __launch_bounds__(kThreads, 2) ReadAheadKernel(const __grid_constant__ Params p) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
-  WaitForPreviousKernel();
+  if (!p.early) WaitForPreviousKernel();
   const Layout& at = p.division.at;
   const Team team;
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
-  if (segment.slot < 0 || segment.first == segment.end) return;
+  if (segment.slot < 0 || segment.first == segment.end) return WaitForPreviousKernel();
   team.Enter();
 
   const MemoryNetwork& network = p.network;
@@ -77,6 +77,7 @@ __global__ void __launch_bounds__(kThreads, 2) ReadAheadKernel(const __grid_cons
     shared[at.gain + i] = p.gain[head * dim + i];
   }
   team.AwaitAll();
+  WaitForPreviousKernel();  // state does not depend on it
   NetworkOfTokens<kDepth, kHeld> forward(p, team, shared);
 
   bool steps = false;

@@ -15,12 +15,12 @@ __global__ void __launch_bounds__(kThreads, 2)
     AnchoredStepsKernel(const __grid_constant__ Params p) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
-  WaitForPreviousKernel();
+  if (!p.early) WaitForPreviousKernel();
   const Layout& at = p.division.at;
   const Team team;
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
-  if (segment.slot < 0 || segment.first == segment.end) return;
+  if (segment.slot < 0 || segment.first == segment.end) return WaitForPreviousKernel();
   team.Enter();
 
   const MemoryNetwork& network = p.network;
@@ -74,6 +74,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float offset = network.trains_gain ? network.gain_offset : 0.0f;
   const float scale = p.step_scale == nullptr ? 1.0f : p.step_scale[0];
   team.AwaitAll();
+  WaitForPreviousKernel();  // state does not depend on it
   NetworkOfTokens<kDepth, kHeld> forward(p, team, shared);
 
   bool anchors_moved = false;

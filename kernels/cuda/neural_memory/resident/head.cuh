@@ -58,6 +58,7 @@ struct Params {
   int heads, dim, blocks, step;
   int divided;  // hidden units, or outputs, of all blocks
   Division division;
+  bool early;           // as NeuralMemory() has it
   bool has_anchors;     // A is not W
   bool writes_anchors;  // and in the slab
   Copy weights, momenta, anchors;

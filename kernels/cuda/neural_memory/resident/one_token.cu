@@ -21,11 +21,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     OneTokenStepsKernel(const __grid_constant__ Params p) {
   extern __shared__ float4 shared_fours[];
   LetNextKernelStart();
-  WaitForPreviousKernel();
+  if (!p.early) WaitForPreviousKernel();
   const Team team;
   const int unit = static_cast<int>(blockIdx.x) / p.blocks, head = unit % p.heads;
   const Segment segment(p.segments, unit / p.heads);
-  if (segment.slot < 0 || segment.first == segment.end) return;
+  if (segment.slot < 0 || segment.first == segment.end) return WaitForPreviousKernel();
   team.Enter();
 
   const MemoryNetwork& network = p.network;
@@ -47,11 +47,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     return shared + at.vectors + ((e - segment.first) % 2 * 3 + which) * dim;
   };
   const auto in_entries = [&](int e) { return (int64_t{e} * p.heads + head) * dim; };
+  const auto source_of = [&](int which) { return which == 0 ? p.q : which == 1 ? p.k : p.v; };
   const auto fetch_vectors = [&](int e) {
     for (int i = thread; i < 3 * dim / 4; i += kThreads) {
       const int which = i / (dim / 4), four = i % (dim / 4) * 4;
-      const float* const from = which == 0 ? p.q : which == 1 ? p.k : p.v;
-      CopyAsync16(vector_of(e, which) + four, from + in_entries(e) + four);
+      CopyAsync16(vector_of(e, which) + four, source_of(which) + in_entries(e) + four);
     }
   };
   const auto gates_of = [&](int e) {
@@ -61,12 +61,11 @@ __global__ void __launch_bounds__(kThreads, 2)
                                .keep = p.keep == nullptr ? 1.0f : p.keep[i]}};
   };
 
-  // Everything is under way before anything is waited for.
+  // Everything is under way before anything is waited for: of state, that may be the kernel ahead.
   const auto fetch_matrix = [&](int l, const Share& share) {
     FetchShare(tensors.Start(p.weights, l, first), p.division.parts[l], share,
                shared + at.weights[l]);
   };
-  fetch_vectors(segment.first);
   fetch_matrix(0, share_1);
   CommitCopies();
   if constexpr (kDepth > 1) fetch_matrix(1, share_2);
@@ -78,7 +77,6 @@ __global__ void __launch_bounds__(kThreads, 2)
       LoadShare(tensors.Start(p.momenta, 1, first), part_2, share_2, momenta_2);
     }
   }
-  TokenGates next = gates_of(segment.first);
 #pragma unroll 1
   for (int i = thread; normed && i < dim; i += kThreads) {
     shared[at.shift + i] = p.shift == nullptr ? 0.0f : p.shift[head * dim + i];
@@ -91,6 +89,14 @@ __global__ void __launch_bounds__(kThreads, 2)
     const float* const momenta = has_momentum ? tensors.Start(p.momenta, kGain, first) : nullptr;
     gain_momenta[i] = momenta == nullptr ? 0.0f : momenta[i];
   }
+  WaitForPreviousKernel();
+  // Not behind W_2, as a copy would be.
+  for (int i = thread; i < 3 * dim / 4; i += kThreads) {
+    const int which = i / (dim / 4), four = i % (dim / 4) * 4;
+    SaveFour(vector_of(segment.first, which) + four,
+             LoadFour(source_of(which) + in_entries(segment.first) + four));
+  }
+  TokenGates next = gates_of(segment.first);
 
   const auto activate = [&](float* z, float* slope) {
     for (int i = thread; i < part_1.columns; i += kThreads) {

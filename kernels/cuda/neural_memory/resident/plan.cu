@@ -114,6 +114,7 @@ Params MakeParams(const NeuralMemoryArgs& args, const Plan& plan) {
               .step = static_cast<int>(args.step),
               .divided = Divided(args.network, dim),
               .division = Division(args.network, dim, plan.blocks, has_anchors, plan.tokens),
+              .early = false,
               .has_anchors = has_anchors,
               .writes_anchors = args.stores_anchor(),
               .weights = {},
@@ -171,12 +172,13 @@ Division::Division(const MemoryNetwork& network, int dim, int blocks, bool has_a
   }
 }
 
-bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks) {
+bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks, bool early) {
   // Without an anchor each token's gradient is at what the one before it left.
   const bool one = args.step == 1 && !HasAnchors(args);
   const Plan plan = MakePlan(device, args, one ? 1 : kMostTokens, blocks);
   if (plan.blocks == 0) return false;
-  const Params p = MakeParams(args, plan);
+  Params p = MakeParams(args, plan);
+  p.early = early;
   if (args.read == Read::kAhead) {
     LaunchReadAhead(device, plan, p);
   } else if (one) {

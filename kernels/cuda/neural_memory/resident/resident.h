@@ -7,7 +7,8 @@
 namespace mneme::cuda::neural_memory::resident {
 
 // False: the operation is not one that these kernels take, and nothing was done. A cluster of
-// `blocks` has a head of a segment; 0: the fewer, the more heads and segments there are.
-bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks = 0);
+// `blocks` has a head of a segment; 0: the fewer, the more heads and segments there are. `early`:
+// as NeuralMemory() has it.
+bool Launch(Device& device, const NeuralMemoryArgs& args, int blocks = 0, bool early = false);
 
 }  // namespace mneme::cuda::neural_memory::resident

@@ -1,0 +1,358 @@
+// NeuralMemoryStep and NeuralMemoryOutput on a GPU against the operations they stand for, on the
+// same GPU and in float64.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "kernels/reference/reference_backend.h"
+#include "tests/kernels/neural_memory_problem.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
+#include "tests/support/random_values.h"
+#include "tests/support/segments.h"
+#include "tests/support/workbench.h"
+
+namespace mneme {
+namespace {
+
+// What a layer's tokens go through before its memory.
+struct Layer {
+  MemoryRule memory;
+  int conv_width = 0;
+  bool conv_bias = false;
+  bool silu = true;
+  bool l2_norm = true;
+  bool turns = false;        // q and k, by positions that begin anew
+  bool exponential = false;  // the decay
+};
+
+std::vector<Layer> Layers() {
+  using Read = MemoryRule::Read;
+  return {
+      {.memory = {.name = "lmm", .heads = 4, .dim = 64, .hidden = 128}, .conv_width = 4},
+      {.memory = {.name = "a linear memory with a gain, as a matrix memory forgets",
+                  .heads = 8,
+                  .dim = 32,
+                  .depth = 1,
+                  .norm = MemoryRule::Norm::kRms,
+                  .trains_gain = true},
+       .conv_width = 3,
+       .conv_bias = true,
+       .exponential = true},
+      {.memory = {.name = "at an anchor, without convolutions", .heads = 4, .anchor_period = 8}},
+      {.memory = {.name = "ttt",
+                  .heads = 4,
+                  .dim = 32,
+                  .depth = 1,
+                  .biases = true,
+                  .norm = MemoryRule::Norm::kLayer,
+                  .step = 16,
+                  .anchor_period = 16,
+                  .read = Read::kAhead,
+                  .orders = 0,
+                  .keep = false,
+                  .scaled = true},
+       .conv_width = 4,
+       .conv_bias = true,
+       .silu = false,
+       .l2_norm = false,
+       .turns = true},
+      {.memory = {.name = "of any depth", .heads = 4, .depth = 3}, .conv_width = 2},
+  };
+}
+
+struct StepResult {
+  bool fused = false;
+  std::vector<double> out, states, windows;
+};
+
+class StepProblem {
+ public:
+  StepProblem(uint64_t seed, const Layer& layer)
+      : layer_(layer),
+        memory_(seed, layer.memory,
+                {{.length = 1, .slot = 2},
+                 {.length = 1, .slot = -1},
+                 {.length = 1, .slot = 0, .fresh = true},
+                 {.length = 0, .slot = 1},
+                 {.length = 1, .slot = 3}}) {
+    SeededRandom random(seed + 1000);
+    const int width = Width(), heads = layer.memory.heads;
+    for (int i = 0; i < 3; ++i) {
+      filters_[i] = random.NormalValues(width * std::max(layer.conv_width, 1));
+      biases_[i] = random.NormalValues(width);
+      windows_[i] = random.NormalValues(width * std::max(layer.conv_width - 1, 1));
+    }
+    for (std::vector<double>* logits : {&memory_.rate, &memory_.momentum, &memory_.keep}) {
+      *logits = random.NormalValues(static_cast<int64_t>(logits->size()));
+    }
+    a_log_ = random.NormalValues(heads);
+    dt_bias_ = random.NormalValues(heads);
+    for (int i = 0; i < 2 * (layer.memory.dim / 2); ++i) {
+      const double frequency = i < layer.memory.dim / 2 ? random.Uniform(1e-4, 1) : 1e-10;
+      frequencies_.push_back(static_cast<float>(frequency));
+    }
+  }
+
+  StepResult Run(Backend& backend, bool fuse) const {
+    Workbench bench(backend);
+    const MemoryProblem::Loaded loaded = memory_.Load(bench);
+    NeuralMemoryArgs args = loaded.args;
+    args.segments.longest = 1;
+    std::vector<SlabPool> windows;
+    std::vector<MemoryStream> streams;
+    TensorView* const results[] = {&args.q, &args.k, &args.v};
+    for (int i = 0; i < 3; ++i) {
+      TensorView x = *results[i];
+      x.shape = {x.shape[0], Width()};
+      MemoryStream stream;
+      if (layer_.conv_width > 0) {
+        windows.emplace_back(bench, MemoryProblem::kSlots, 1,
+                             int64_t{layer_.conv_width - 1} * Width(),
+                             backend.state_format().window_dtype);
+        for (const SegmentSpec& s : memory_.segments) {
+          if (s.slot >= 0 && !s.fresh) windows.back().Write(s.slot, 0, windows_[i]);
+        }
+        const TensorView y = bench.NewActivations(x.shape);
+        stream.convolution = ShortConvArgs{
+            .x = x,
+            .weight = bench.Floats(filters_[i], {Width(), layer_.conv_width}),
+            .bias = layer_.conv_bias ? bench.Floats(biases_[i], {Width()}) : TensorView{},
+            .activation = layer_.silu ? Activation::kSilu : Activation::kIdentity,
+            .segments = args.segments,
+            .window = windows.back().view(),
+            .y = y};
+        results[i]->data = y.data;
+      } else if (layer_.silu) {
+        stream.activation = ActivateArgs{.x = x, .activation = Activation::kSilu, .y = x};
+      }
+      const TensorView by_head = *results[i];
+      if (i < 2 && layer_.l2_norm) {
+        stream.last = L2NormArgs{.x = by_head, .eps = 1e-24f, .y = by_head};
+      } else if (i < 2 && layer_.turns) {
+        stream.last =
+            RopeArgs{.x = by_head,
+                     .positions = args.positions,
+                     .frequencies = bench.Floats(frequencies_, {2, layer_.memory.dim / 2}),
+                     .period = layer_.memory.step,
+                     .interleaved = true,
+                     .y = by_head};
+      }
+      streams.push_back(stream);
+    }
+    for (const TensorView& gate : {args.rate, args.momentum}) {
+      if (gate.empty()) continue;
+      streams.push_back(
+          {.activation = ActivateArgs{.x = gate, .activation = Activation::kSigmoid, .y = gate}});
+    }
+    if (!args.keep.empty()) {
+      KeepGateArgs keep = {.x = args.keep, .y = args.keep};
+      if (layer_.exponential) {
+        keep.a_log = bench.Floats(a_log_, {layer_.memory.heads});
+        keep.dt_bias = bench.Floats(dt_bias_, {layer_.memory.heads});
+      }
+      streams.emplace_back().last = keep;
+    }
+
+    StepResult result;
+    result.fused = fuse && bench.kernels().NeuralMemoryStep({.streams = streams, .memory = args});
+    if (!result.fused) Compose(bench.kernels(), streams, args);
+    const MemoryProblem::Trained trained = memory_.Results(bench, loaded);
+    result.out = trained.out;
+    result.out.insert(result.out.end(), trained.loss.begin(), trained.loss.end());
+    result.states = trained.states;
+    for (const SegmentSpec& s : memory_.segments) {
+      for (SlabPool& window : windows) {
+        if (!s.active()) continue;
+        const std::vector<double> values = window.Read(s.slot, 0);
+        result.windows.insert(result.windows.end(), values.begin(), values.end());
+      }
+    }
+    return result;
+  }
+
+ private:
+  int Width() const { return layer_.memory.heads * layer_.memory.dim; }
+
+  static void Compose(Kernels& kernels, const std::vector<MemoryStream>& streams,
+                      const NeuralMemoryArgs& args) {
+    for (const MemoryStream& s : streams) {
+      if (s.convolution.has_value()) kernels.ShortConv({&*s.convolution, 1});
+      if (s.activation.has_value()) kernels.Activate({&*s.activation, 1});
+      if (const auto* norm = std::get_if<L2NormArgs>(&s.last)) kernels.L2Norm(*norm);
+      if (const auto* rope = std::get_if<RopeArgs>(&s.last)) kernels.Rope(*rope);
+      if (const auto* keep = std::get_if<KeepGateArgs>(&s.last)) kernels.KeepGate(*keep);
+    }
+    kernels.NeuralMemory(args);
+  }
+
+  const Layer layer_;
+  MemoryProblem memory_;
+  std::vector<double> filters_[3], biases_[3], windows_[3];
+  std::vector<double> a_log_, dt_bias_, frequencies_;
+};
+
+class CudaNeuralMemoryStepTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (AvailableBackends()[0].device != "cuda") GTEST_SKIP() << "needs MNEME_TEST_DEVICE=cuda";
+  }
+};
+
+// Errors are relative in norm: sums of some hundred terms, and functions of a few ulp.
+constexpr double kBound = 1e-5;
+
+TEST_F(CudaNeuralMemoryStepTest, AgreesWithItsPartsAndWithFloat64) {
+  const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
+  const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
+  uint64_t seed = 1900;
+  for (const Layer& layer : Layers()) {
+    for (int round = 0; round < 3; ++round) {
+      ++seed;
+      SCOPED_TRACE(std::string(layer.memory.name) + ", seed " + std::to_string(seed));
+      const StepProblem p(seed, layer);
+      const StepResult got = p.Run(*backend, true), parts = p.Run(*backend, false);
+      EXPECT_TRUE(got.fused);
+      EXPECT_THAT(got.windows, HasSameBits(parts.windows));
+      const StepResult exact = p.Run(*reference, false);
+      for (const StepResult& want : {parts, exact}) {
+        EXPECT_LE(RelativeError(got.out, want.out), kBound);
+        EXPECT_LE(RelativeError(got.states, want.states), kBound);
+      }
+      const StepResult again = p.Run(*backend, true);
+      EXPECT_THAT(again.out, HasSameBits(got.out));
+      EXPECT_THAT(again.states, HasSameBits(got.states));
+    }
+  }
+}
+
+TEST_F(CudaNeuralMemoryStepTest, LeavesWhatItCannotTakeToItsParts) {
+  const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
+  Layer layer = Layers()[0];
+  layer.conv_width = 5;
+  EXPECT_FALSE(StepProblem(1, layer).Run(*backend, true).fused);
+  layer = Layers()[0];
+  layer.memory.heads = 3;  // gates by fours
+  EXPECT_FALSE(StepProblem(2, layer).Run(*backend, true).fused);
+}
+
+struct OutputResult {
+  bool fused = false;
+  std::vector<double> y, surprise;
+};
+
+// A memory's answer on its way out: of 5 tokens, of which one is no entry of the memory's.
+struct OutputProblem {
+  int heads = 3, dim = 64;
+  bool by_token = false;  // LayerNorm, then the gate
+  bool rounded = false;   // gate and result of the fused operation are bf16
+  bool diverged = false;  // entry 3 has an answer that is not finite
+
+  struct Result {
+    bool fused = false;
+    std::vector<double> y, surprise;
+  };
+  Result Run(Backend& backend, bool fuse) const {
+    const int entries = 7, tokens = 5;
+    SeededRandom random(2900 + static_cast<uint64_t>(dim));
+    const auto values = [&](int64_t count) {
+      std::vector<double> list = random.NormalValues(count);
+      for (double& value : list) value = rounded ? RoundTo(value, DType::kBF16) : value;
+      return list;
+    };
+    const int64_t width = int64_t{heads} * dim;
+    const Shape shape{entries, width};
+    std::vector<double> read = values(entries * width);
+    if (diverged) read[static_cast<size_t>(3 * width + width - 1)] = INFINITY;
+    Workbench bench(backend);
+    const DType given = rounded && fuse ? DType::kBF16 : backend.activation_dtype();
+    const TensorView answer = bench.Activations(read, shape);
+    const TensorView gate = bench.Values(values(entries * width), shape, given);
+    const TensorView gated = bench.NewActivations(shape), between = bench.NewActivations(shape);
+    const TensorView y = bench.Values(std::vector<double>(entries * width), shape, given);
+    const auto by_head = [&](TensorView rows) {
+      rows.shape = {int64_t{entries} * heads, dim};
+      return rows;
+    };
+    NeuralMemoryOutputArgs args = {
+        .gate = {.x = gate, .activation = Activation::kSilu, .y = gated}};
+    if (by_token) {
+      args.gate.activation = Activation::kGeluTanh;
+      args.norm = LayerNormArgs{.x = answer,
+                                .weight = bench.Floats(random.NormalValues(width), {width}),
+                                .bias = bench.Floats(random.NormalValues(width), {width}),
+                                .eps = 1e-3f,
+                                .y = between};
+      args.product = {.a = gated, .b = between, .y = y};
+    } else {
+      args.product = {.a = answer, .b = gated, .y = between};
+      args.norm = RmsNormArgs{.x = by_head(between),
+                              .weight = bench.Floats(random.NormalValues(dim), {dim}),
+                              .eps = 1e-3f,
+                              .y = by_head(y)};
+    }
+    TensorView by_entry = answer;
+    by_entry.shape = {entries, heads, dim};
+    args.surprise = {
+        .loss = bench.Activations(random.UniformValues(entries * heads, 0, 1), {entries, heads}),
+        .read = by_entry,
+        .places = bench.Ints({0, 3, 6, 5, entries, 1}),
+        .outer = bench.Ints({5, 1, 4, 2, 0}),
+        .surprise = bench.Floats(std::vector<double>(tokens, -1), {tokens})};
+    Result result;
+    Kernels& kernels = bench.kernels();
+    result.fused = fuse && kernels.NeuralMemoryOutput(args);
+    if (!result.fused) {
+      kernels.Surprise(args.surprise);
+      kernels.Activate({&args.gate, 1});
+      if (by_token) kernels.LayerNorm(std::get<LayerNormArgs>(args.norm));
+      kernels.Multiply(args.product);
+      if (!by_token) kernels.RmsNorm(std::get<RmsNormArgs>(args.norm));
+    }
+    result.y = bench.Read(y);
+    result.surprise = bench.Read(args.surprise.surprise);
+    return result;
+  }
+};
+
+TEST_F(CudaNeuralMemoryStepTest, OutputAgreesWithItsParts) {
+  const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kBF16);
+  const std::unique_ptr<Backend> reference = MakeReferenceBackend({});
+  for (const bool by_token : {false, true}) {
+    for (const int dim : {4, 64, 96, 132, 256}) {
+      for (const bool rounded : {false, true}) {
+        const OutputProblem p = {.dim = dim, .by_token = by_token, .rounded = rounded};
+        SCOPED_TRACE(std::string(by_token ? "tokens, " : "") + "heads of " + std::to_string(dim) +
+                     (rounded ? ", bf16" : ""));
+        const OutputProblem::Result got = p.Run(*backend, true), parts = p.Run(*backend, false);
+        const OutputProblem::Result exact = p.Run(*reference, false);
+        EXPECT_TRUE(got.fused);
+        EXPECT_LE(RelativeError(got.y, parts.y), rounded ? kUnitBF16 : kBound);
+        EXPECT_LE(RelativeError(got.y, exact.y), rounded ? kUnitBF16 : kBound);
+        EXPECT_THAT(got.surprise, HasSameBits(parts.surprise));
+        EXPECT_EQ(got.surprise[2], -1);
+      }
+    }
+  }
+  EXPECT_FALSE((OutputProblem{.dim = 30}.Run(*backend, true).fused));
+  EXPECT_FALSE((OutputProblem{.dim = 260}.Run(*backend, true).fused));
+  EXPECT_FALSE((OutputProblem{.heads = 9, .dim = 256, .by_token = true}.Run(*backend, true).fused));
+}
+
+TEST_F(CudaNeuralMemoryStepTest, OutputTellsOfWhatIsNotFinite) {
+  const std::unique_ptr<Backend> backend = AvailableBackends()[0].Make(2, DType::kF32);
+  const OutputProblem p = {.heads = 4, .diverged = true};
+  const OutputProblem::Result got = p.Run(*backend, true);
+  EXPECT_TRUE(got.fused);
+  for (size_t token = 0; token < got.surprise.size(); ++token) {
+    EXPECT_EQ(std::isnan(got.surprise[token]), token == 1);
+  }
+}
+
+}  // namespace
+}  // namespace mneme
