@@ -78,7 +78,8 @@ absl::Status EngramMemory::TakeEncoder(const LayerBuilder& builder) {
 }
 
 void EngramMemory::AddFields(const LayerBuilder& builder) {
-  const DType number = builder.network.state_format.memory_dtype;
+  const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
+  const DType number = f64 ? DType::kF64 : DType::kF32;
   const EngramRules& rules = config_.rules;
   const int64_t capacity = config_.capacity, dim = builder.model_dim;
   StateLayout& layout = builder.network.state;

@@ -37,12 +37,6 @@ TEST(RegistryTest, EveryModelTypeIsHere) {
 class ConformanceTest
     : public testing::TestWithParam<std::tuple<const Architecture*, BackendUnderTest>> {
  protected:
-  void SetUp() override {
-    if (std::get<0>(GetParam())->model_type == std::string("gpt2_with_memoria") &&
-        !MakeBackend()->has_engrams()) {
-      GTEST_SKIP() << "the device has no operations on engrams, and refuses the model";
-    }
-  }
   std::unique_ptr<Backend> MakeBackend() const {
     const BackendUnderTest& under_test = std::get<1>(GetParam());
     return under_test.device == "reference" ? MakeReference() : under_test.Make();

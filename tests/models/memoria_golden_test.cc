@@ -244,16 +244,10 @@ TEST_P(MemoriaGoldenTest, GreedyContinuation) {
   ExpectClose(all, results_.Floats("greedy_logits"), "greedy_logits");
 }
 
-std::vector<BackendUnderTest> Backends() {
-  std::vector<BackendUnderTest> backends = AllBackends();
-  std::erase_if(backends, [](const BackendUnderTest& b) { return b.device == "cuda"; });
-  return backends;
-}
-
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MemoriaGoldenTest);
 INSTANTIATE_TEST_SUITE_P(Folders, MemoriaGoldenTest,
                          testing::Combine(testing::ValuesIn(Folders()),
-                                          testing::ValuesIn(Backends())),
+                                          testing::ValuesIn(AllBackends())),
                          [](const auto& info) {
                            const BackendUnderTest& backend = std::get<1>(info.param);
                            return absl::StrCat(std::get<0>(info.param), "_", backend.device,

@@ -188,13 +188,7 @@ TEST_P(MemoriaCapacityTest, AFullStoreGoesOn) {
   EXPECT_EQ(chunked_state.facts, state.facts);
 }
 
-std::vector<BackendUnderTest> Backends() {
-  std::vector<BackendUnderTest> backends = AllBackends();
-  std::erase_if(backends, [](const BackendUnderTest& b) { return b.device == "cuda"; });
-  return backends;
-}
-
-INSTANTIATE_TEST_SUITE_P(Backends, MemoriaCapacityTest, testing::ValuesIn(Backends()), BackendName);
+INSTANTIATE_TEST_SUITE_P(Backends, MemoriaCapacityTest, testing::ValuesIn(AllBackends()), BackendName);
 
 }  // namespace
 }  // namespace mneme
