@@ -105,11 +105,16 @@ absl::Status ModelRunner::CaptureGraphs() {
   for (const int rows : GraphRows(std::min({limits_.rows, limits_.tokens, limits_.logit_rows}))) {
     WriteInputs(nothing, /*padding=*/rows);
     MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph, capture());
-    graphs_.push_back({.rows = rows, .plain = std::move(graph), .inserting = nullptr});
-    if (!model_.info().inserted.exist()) continue;
-    // Room for positions in front of every token.
-    batch_.inserted = rows * static_cast<int>(model_.info().inserted.count);
-    MNEME_ASSIGN_OR_RETURN(graphs_.back().inserting, capture());
+    graphs_.push_back({.rows = rows, .plain = std::move(graph)});
+    if (model_.info().inserted.exist()) {
+      // Room for positions in front of every token.
+      batch_.inserted = rows * static_cast<int>(model_.info().inserted.count);
+      MNEME_ASSIGN_OR_RETURN(graphs_.back().inserting, capture());
+    }
+    if (model_.info().segment > 0) {
+      batch_.crossings = std::min(rows, kUsualCrossings);
+      MNEME_ASSIGN_OR_RETURN(graphs_.back().crossing, capture());
+    }
   }
   LOG(INFO) << "recorded " << graphs_.size() << " graphs of decode steps, of "
             << graphs_.front().plain->nodes() << " nodes for 1 row and "
@@ -156,7 +161,8 @@ void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
             .rows = rows + padding,
             .longest_row = longest,
             .longer_rows = longer,
-            .inserted = InsertedBy(plan)};
+            .inserted = InsertedBy(plan),
+            .crossings = CrossingsOf(plan.positions)};
   batch_.token_ids = append(plan.token_ids, padding, [](int) { return 0; });
   batch_.row_offsets = append(plan.row_offsets, padding, [&](int i) { return tokens + i + 1; });
   batch_.slots = append(plan.slots, padding, [](int) { return -1; });
@@ -179,6 +185,14 @@ int ModelRunner::InsertedBy(const StepPlan& plan) const {
         first, first + plan.row_offsets[row + 1] - plan.row_offsets[row]);
   }
   return static_cast<int>(inserted);
+}
+
+int ModelRunner::CrossingsOf(std::span<const int64_t> positions) const {
+  const int segment = model_.info().segment;
+  if (segment == 0) return 0;
+  return static_cast<int>(std::count_if(positions.begin(), positions.end(), [&](int64_t position) {
+    return position > 0 && position % segment == 0;
+  }));
 }
 
 // For a number of rows that it has not met, a library may look for an algorithm, and load it, for
@@ -273,7 +287,7 @@ bool ModelRunner::DecodesOnly(const StepPlan& plan) {
 
 bool ModelRunner::Replays(const StepPlan& plan, const RoutingObserver* routing) const {
   return routing == nullptr && observer_ == nullptr && DecodesOnly(plan) &&
-         GraphOf(plan.rows()) != graphs_.end();
+         GraphOf(plan.rows()) != graphs_.end() && CrossingsOf(plan.positions) <= kUsualCrossings;
 }
 
 void ModelRunner::BeginNext() {
@@ -285,12 +299,16 @@ void ModelRunner::BeginNext() {
     ++position;
     batch_.inserted += static_cast<int>(model_.info().inserted.Between(position, position + 1));
   }
+  batch_.crossings = CrossingsOf(next_positions_);
   Run(/*routing=*/nullptr);
 }
 
 void ModelRunner::Run(RoutingObserver* routing) {
-  if (routing == nullptr && graph_ != nullptr) {
-    (batch_.inserted > 0 ? graph_->inserting : graph_->plain)->Replay();
+  if (routing == nullptr && graph_ != nullptr && batch_.crossings <= kUsualCrossings) {
+    const std::unique_ptr<Backend::Graph>& graph = batch_.inserted > 0    ? graph_->inserting
+                                                   : batch_.crossings > 0 ? graph_->crossing
+                                                                          : graph_->plain;
+    graph->Replay();
   } else {
     Launch(routing);
   }

@@ -122,10 +122,11 @@ class ModelRunner {
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
   // Of decode steps of so many rows. Where the model inserts positions, a step in which it does so
-  // has a graph with room for them.
+  // has a graph with room for them; where it makes engrams, one in which rows begin a segment has
+  // one with room for kUsualCrossings of them.
   struct DecodeGraph {
     int rows = 0;
-    std::unique_ptr<Backend::Graph> plain, inserting;
+    std::unique_ptr<Backend::Graph> plain = nullptr, inserting = nullptr, crossing = nullptr;
   };
   // Sorted by row count; empty where the backend records none.
   using Graphs = std::vector<DecodeGraph>;
@@ -133,6 +134,8 @@ class ModelRunner {
   Graphs::const_iterator GraphOf(int rows) const;
   // StepBatch::inserted.
   int InsertedBy(const StepPlan& plan) const;
+  // StepBatch::crossings of rows at these positions.
+  int CrossingsOf(std::span<const int64_t> positions) const;
   // How many rows of logits a step without padding rows makes.
   int KnownLogitRows(const StepPlan& plan) const;
   // Puts the plan's arrays into pinned_, with `padding` rows of one token and its logits each

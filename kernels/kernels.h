@@ -41,11 +41,9 @@ class Kernels : public DenseKernels,
                 public AttentionKernels,
                 public NeuralMemoryKernels,
                 public ResidualStreamKernels,
+                public EngramKernels,
                 public SamplingKernels {
  public:
-  // Operations on engrams; null on devices that have none (Backend::has_engrams).
-  virtual EngramKernels* engrams() { return nullptr; }
-
   // A fused step of decode rows (decode_step.h). False: nothing was done, the caller goes operation
   // by operation.
   virtual bool FeedForwardStep(const FeedForwardStepArgs&) { return false; }

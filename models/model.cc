@@ -35,8 +35,7 @@ struct Formats {
   DType activation = DType::kF32;
   int max_context = kDefaultMaxContext;
   int engram_capacity = 0;
-  std::string device = "cpu";
-  bool has_engrams = true;
+  bool asynchronous = false;
 };
 
 Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
@@ -45,8 +44,7 @@ Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
           .activation = backend.activation_dtype(),
           .max_context = options.max_context,
           .engram_capacity = options.engram_capacity,
-          .device = std::string(backend.name()),
-          .has_engrams = backend.has_engrams()};
+          .asynchronous = backend.asynchronous()};
 }
 
 // Whether a state dtype of fewer than 32 bits means something to a layout, and is accurate enough:
@@ -86,8 +84,7 @@ absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                               .compute_dtype = formats.compute,
                                               .max_context = formats.max_context,
                                               .engram_capacity = formats.engram_capacity,
-                                              .device = formats.device,
-                                              .has_engrams = formats.has_engrams,
+                                              .asynchronous = formats.asynchronous,
                                               .warnings = built.warnings,
                                               .trained = &built.trained}));
   MNEME_RETURN_IF_ERROR(CheckStateDtype(config, built.state_layout, formats.state.memory_dtype));
@@ -165,6 +162,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .top_k = network.top_k,
           .positions = network.positions,
           .engrams = network.engrams,
+          .segment = network.segment,
           .trained = built.trained,
           .inserted = network.inserted,
           .parameters = weights.parameters(),

@@ -23,6 +23,7 @@ struct NetworkInfo {
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
   int engrams = 0;    // that a session has room for; 0: the network makes none
+  int segment = 0;    // positions after which engrams are made of them; 0: the network makes none
   InsertedPositions inserted = {};
 };
 

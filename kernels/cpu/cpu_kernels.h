@@ -48,7 +48,7 @@ class WorkerMemory {
 
 inline constexpr ActivationTypes kCpuActivations{DType::kF32};
 
-class CpuKernels final : public Kernels, public EngramKernels {
+class CpuKernels final : public Kernels {
  public:
   // `pool` and the tables of `isa` outlive this.
   CpuKernels(const Isa& isa, DType compute_dtype, ThreadPool& pool);
@@ -103,7 +103,6 @@ class CpuKernels final : public Kernels, public EngramKernels {
   void MixViews(const MixViewsArgs& args) override;
   void Sample(const SampleArgs& args) override;
 
-  EngramKernels* engrams() override { return this; }
   void FindCrossings(const FindCrossingsArgs& args) override;
   void CommitEngrams(const CommitEngramsArgs& args) override;
   void EncodeTokens(const EncodeTokensArgs& args) override;

@@ -204,7 +204,6 @@ class CudaBackend final : public Backend {
   }
 
   Kernels& kernels() override { return kernels_; }
-  bool has_engrams() const override { return true; }
 
   bool asynchronous() const override { return true; }
   bool can_capture() const override { return true; }

@@ -23,7 +23,7 @@
 
 namespace mneme::cuda {
 
-class CudaKernels final : public Kernels, public EngramKernels {
+class CudaKernels final : public Kernels {
  public:
   explicit CudaKernels(Device& device) : device_(device) {}
 
@@ -95,7 +95,6 @@ class CudaKernels final : public Kernels, public EngramKernels {
   void MixViews(const MixViewsArgs& args) override { residual_streams::MixViews(device_, args); }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }
-  EngramKernels* engrams() override { return this; }
   void FindCrossings(const FindCrossingsArgs& args) override {
     engrams::FindCrossings(device_, args);
   }

@@ -94,14 +94,14 @@ struct Crossings {
   int64_t most() const { return slots.shape[0]; }
 };
 
-// Of the rows [first_row, first_row + most): those with tokens whose first one is at a multiple of
-// `segment` other than 0.
+// Of the rows with tokens whose first one is at a multiple of `segment` other than 0: those from the
+// first-th on, in order, `most` of them.
 struct FindCrossingsArgs {
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding
   TensorView positions;    // [rows] i64
   int segment = 1;         // positions of one
-  int first_row = 0;
+  int first = 0;
   int working = 1, attended = 1;  // of EngramRules
   Crossings crossings;            // out
   // Outputs, [2] i32: 0, and the number of crossings times `working` or `attended`: group offsets
@@ -236,7 +236,6 @@ struct AddFromArgs {
   TensorView y;  // [tokens, dim] act, updated in place
 };
 
-// Of backends that have them (Kernels::engrams).
 class EngramKernels {
  public:
   virtual ~EngramKernels() = default;

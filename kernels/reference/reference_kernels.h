@@ -12,7 +12,7 @@
 
 namespace mneme {
 
-class ReferenceKernels : public Kernels, public EngramKernels {
+class ReferenceKernels : public Kernels {
  public:
   explicit ReferenceKernels(DType compute_dtype) : compute_dtype_(compute_dtype) {}
 
@@ -66,7 +66,6 @@ class ReferenceKernels : public Kernels, public EngramKernels {
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
   // engrams.cc
-  EngramKernels* engrams() override { return this; }
   void FindCrossings(const FindCrossingsArgs& args) override;
   void CommitEngrams(const CommitEngramsArgs& args) override;
   void EncodeTokens(const EncodeTokensArgs& args) override;

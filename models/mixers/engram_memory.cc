@@ -9,7 +9,7 @@
 namespace mneme {
 namespace {
 
-// Sessions whose boundaries are worked on together: what bounds their workspace.
+// Crossings that are worked on together, which bounds their workspace.
 constexpr int kCrossingsAtOnce = 8;
 // The feed-forward network of the encoder, whatever that of the layers is.
 constexpr int kExpansion = 4;
@@ -48,6 +48,7 @@ absl::StatusOr<EngramMemory> EngramMemory::Make(const LayerBuilder& builder,
                                                 const EngramConfig& config) {
   EngramMemory memory;
   memory.config_ = config;
+  memory.crossings_at_once_ = builder.network.asynchronous ? kUsualCrossings : kCrossingsAtOnce;
   memory.model_dim_ = builder.model_dim;
   if (config.encodes) MNEME_RETURN_IF_ERROR(memory.TakeEncoder(builder));
   memory.AddFields(builder);
@@ -125,12 +126,14 @@ EngramStore EngramMemory::Store(const ForwardContext& ctx) const {
 
 void EngramMemory::Cross(ForwardContext& ctx,
                          absl::FunctionRef<void(const AttendedEngrams&)> project) const {
-  EngramKernels& kernels = *ctx.kernels().engrams();
+  EngramKernels& kernels = ctx.kernels();
   const EngramRules& rules = config_.rules;
   const EngramStore store = Store(ctx);
   const StateView total = config_.encodes ? ctx.State(total_) : StateView{};
-  const int most = std::min(kCrossingsAtOnce, ctx.batch.rows);
-  for (int first = 0; first < ctx.batch.rows; first += most) {
+  const int crossing =
+      ctx.batch.crossings < 0 ? ctx.batch.rows : std::min(ctx.batch.crossings, ctx.batch.rows);
+  const int most = std::min(crossings_at_once_, crossing);
+  for (int first = 0; first < crossing; first += most) {
     const Workspace::Scope scope(ctx.workspace);
     const Crossings crossings = {ctx.TempIndices({most}), ctx.TempIndices({most})};
     const TensorView entries = ctx.TempIndices({2}), attended = ctx.TempIndices({2});
@@ -138,7 +141,7 @@ void EngramMemory::Cross(ForwardContext& ctx,
                            .slots = ctx.batch.slots,
                            .positions = ctx.batch.positions,
                            .segment = config_.segment,
-                           .first_row = first,
+                           .first = first,
                            .working = rules.working,
                            .attended = rules.attended(),
                            .crossings = crossings,
@@ -178,16 +181,15 @@ void EngramMemory::Cross(ForwardContext& ctx,
 }
 
 void EngramMemory::Encode(ForwardContext& ctx, const TensorView& h) const {
-  ctx.kernels().engrams()->EncodeTokens(
-      {.h = h,
-       .queries = queries_,
-       .row_offsets = ctx.batch.row_offsets,
-       .slots = ctx.batch.slots,
-       .positions = ctx.batch.positions,
-       .segment = config_.segment,
-       .largest = config_.encodes ? ctx.State(largest_) : StateView{},
-       .total = config_.encodes ? ctx.State(total_) : StateView{},
-       .sums = ctx.State(sums_)});
+  ctx.kernels().EncodeTokens({.h = h,
+                              .queries = queries_,
+                              .row_offsets = ctx.batch.row_offsets,
+                              .slots = ctx.batch.slots,
+                              .positions = ctx.batch.positions,
+                              .segment = config_.segment,
+                              .largest = config_.encodes ? ctx.State(largest_) : StateView{},
+                              .total = config_.encodes ? ctx.State(total_) : StateView{},
+                              .sums = ctx.State(sums_)});
 }
 
 }  // namespace mneme

@@ -44,8 +44,8 @@ class EngramMemory {
   const EngramConfig& config() const { return config_; }
 
   // For rows whose tokens are each of one segment, before anything else is done with them: commits,
-  // encodes and retrieves for those that begin a segment. Calls `project` for a few of them at a
-  // time, whether there are any or not.
+  // encodes and retrieves for those that begin a segment. Calls `project` for some of them at a
+  // time, until that is done for StepBatch::crossings.
   void Cross(ForwardContext& ctx,
              absl::FunctionRef<void(const AttendedEngrams& engrams)> project) const;
   // Adds tokens to what becomes the next segment's engrams. h  [tokens, model_dim] act
@@ -60,7 +60,7 @@ class EngramMemory {
   void AddFields(const LayerBuilder& builder);
 
   EngramConfig config_;
-  int model_dim_ = 0;
+  int model_dim_ = 0, crossings_at_once_ = 1;
   TensorView queries_;                    // [working, model_dim] f32, or empty
   Projection value_, expand_, contract_;  // Wv, Wf, Wo
   StateField types_, vectors_, lifespans_, births_, counts_, recalled_, facts_, weights_;

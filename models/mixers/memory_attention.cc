@@ -41,7 +41,7 @@ void MemoryAttention::Begin(ForwardContext& ctx, const AttendedEngrams& engrams)
   const TensorView k = ctx.Temp(engrams.x.shape), v = ctx.Temp(engrams.x.shape);
   AttendedEngrams::Project(ctx.kernels(), key_, engrams.x, engrams.offsets, k);
   AttendedEngrams::Project(ctx.kernels(), value_, engrams.x, engrams.offsets, v);
-  ctx.kernels().engrams()->StoreEngramContext({.crossings = engrams.crossings,
+  ctx.kernels().StoreEngramContext({.crossings = engrams.crossings,
                                                .k = ByHead(k, heads_),
                                                .v = ByHead(v, heads_),
                                                .keys = ctx.State(keys_),
@@ -51,7 +51,7 @@ void MemoryAttention::Begin(ForwardContext& ctx, const AttendedEngrams& engrams)
 void MemoryAttention::Forward(ForwardContext& ctx, const EngramMemory& memory, Engrams which,
                               const Norm& norm, const TensorView& hidden) const {
   const Workspace::Scope scope(ctx.workspace);
-  EngramKernels& kernels = *ctx.kernels().engrams();
+  EngramKernels& kernels = ctx.kernels();
   const EngramConfig& config = memory.config();
   const bool recalled = which == Engrams::kRecalled;
   const TensorView x = ctx.Normed(norm, hidden, {query_.weights});

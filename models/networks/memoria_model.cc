@@ -68,11 +68,6 @@ class MemoriaModel final : public Network {
  public:
   static absl::StatusOr<std::unique_ptr<Network>> Make(const NetworkBuilder& builder,
                                                        const MemoriaModelParts& parts) {
-    if (!builder.has_engrams) {
-      return absl::UnimplementedError(
-          absl::StrCat("model_type \"gpt2_with_memoria\" on the device ", builder.device,
-                       ", which has no operations on engrams; expected cpu"));
-    }
     auto network = std::make_unique<MemoriaModel>();
     MNEME_RETURN_IF_ERROR(network->Take(builder, parts));
     return network;
@@ -120,7 +115,7 @@ class MemoriaModel final : public Network {
     EngramConfig engrams = parts.engrams;
     MNEME_ASSIGN_OR_RETURN(engrams.capacity, CapacityOf(builder, engrams.rules));
     info_.engrams = engrams.capacity;
-    segment_ = engrams.segment;
+    info_.segment = segment_ = engrams.segment;
     MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));
     MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(model.positions, parts.positions, model_dim));
     LayerBuilder layer{.network = builder,

@@ -27,7 +27,7 @@ class EngramTokensTest : public testing::TestWithParam<BackendUnderTest> {
         bench_(*backend_),
         number_(backend_->activation_dtype()) {}
 
-  EngramKernels& kernels() { return *backend_->kernels().engrams(); }
+  EngramKernels& kernels() { return backend_->kernels(); }
   // f32 sums of a few dozen terms.
   double bound() const { return number_ == DType::kF64 ? 1e-12 : 2e-5; }
 
@@ -48,14 +48,51 @@ TEST_P(EngramTokensTest, CrossingsAreRowsWhoseFirstTokenBeginsASegment) {
                             .working_entries = bench_.NewInts({2}),
                             .attended_entries = bench_.NewInts({2})};
   kernels().FindCrossings(args);
-  EXPECT_THAT(bench_.ReadInts(args.crossings.slots), ElementsAre(1, -1, -1, -1));
-  EXPECT_THAT(bench_.ReadInts(args.crossings.segments), ElementsAre(1, 0, 0, 0));
-  EXPECT_THAT(bench_.ReadInts(args.working_entries), ElementsAre(0, 3));
-  EXPECT_THAT(bench_.ReadInts(args.attended_entries), ElementsAre(0, 5));
-  args.first_row = 4;
+  EXPECT_THAT(bench_.ReadInts(args.crossings.slots), ElementsAre(1, 4, -1, -1));
+  EXPECT_THAT(bench_.ReadInts(args.crossings.segments), ElementsAre(1, 3, 0, 0));
+  EXPECT_THAT(bench_.ReadInts(args.working_entries), ElementsAre(0, 6));
+  EXPECT_THAT(bench_.ReadInts(args.attended_entries), ElementsAre(0, 10));
+  args.first = 1;
   kernels().FindCrossings(args);
   EXPECT_THAT(bench_.ReadInts(args.crossings.slots), ElementsAre(4, -1, -1, -1));
   EXPECT_THAT(bench_.ReadInts(args.crossings.segments), ElementsAre(3, 0, 0, 0));
+  EXPECT_THAT(bench_.ReadInts(args.working_entries), ElementsAre(0, 3));
+  args.first = 2;
+  kernels().FindCrossings(args);
+  EXPECT_THAT(bench_.ReadInts(args.crossings.slots), Each(-1));
+  EXPECT_THAT(bench_.ReadInts(args.attended_entries), ElementsAre(0, 0));
+}
+
+// More rows than threads look at at once, and no room for all.
+TEST_P(EngramTokensTest, CrossingsOfManyRowsAreFoundInParts) {
+  constexpr int kRows = 77;
+  std::vector<int> offsets, slots, wanted;
+  std::vector<int64_t> positions;
+  for (int row = 0; row < kRows; ++row) {
+    offsets.push_back(row);
+    slots.push_back(row);
+    positions.push_back(10 + row % 3);
+    if (row % 3 == 2) wanted.push_back(row);
+  }
+  offsets.push_back(kRows);
+  FindCrossingsArgs args = {.row_offsets = bench_.Ints(offsets),
+                            .slots = bench_.Ints(slots),
+                            .positions = bench_.Longs(positions),
+                            .segment = 12,
+                            .working = 2,
+                            .attended = 3,
+                            .crossings = {bench_.NewInts({10}), bench_.NewInts({10})},
+                            .working_entries = bench_.NewInts({2}),
+                            .attended_entries = bench_.NewInts({2})};
+  std::vector<int> found;
+  for (; args.first < 30; args.first += 10) {
+    kernels().FindCrossings(args);
+    for (const int slot : bench_.ReadInts(args.crossings.slots)) {
+      if (slot >= 0) found.push_back(slot);
+    }
+  }
+  EXPECT_EQ(found, wanted);
+  EXPECT_THAT(bench_.ReadInts(args.working_entries), ElementsAre(0, 10)) << "five of two";
 }
 
 // The engrams of slot 1's last segment, its text fed in pieces of the sizes given, in turn, none of
@@ -296,8 +333,7 @@ TEST_P(EngramTokensTest, ProductsEndWithTheLastGroup) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, EngramTokensTest, testing::ValuesIn(AllBackends()),
-                         BackendName);
+INSTANTIATE_TEST_SUITE_P(Backends, EngramTokensTest, testing::ValuesIn(AllBackends()), BackendName);
 
 }  // namespace
 }  // namespace mneme

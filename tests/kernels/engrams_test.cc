@@ -201,11 +201,10 @@ class Session {
     Buffer device;
   };
 
-  EngramKernels& kernels() { return *bench_.kernels().engrams(); }
+  EngramKernels& kernels() { return bench_.kernels(); }
   Memory& MemoryOf(const StateView& view) {
-    return *std::find_if(memory_.begin(), memory_.end(), [&](const Memory& memory) {
-      return memory.host.data() == view.base;
-    });
+    return *std::find_if(memory_.begin(), memory_.end(),
+                         [&](const Memory& memory) { return memory.host.data() == view.base; });
   }
   // work(the store, and the sums, in the backend's memory)
   template <typename Work>

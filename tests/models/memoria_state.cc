@@ -111,7 +111,7 @@ std::map<uint32_t, double> ScoresByBirth(ModelDriver& driver, int slot, const En
   const auto dim = static_cast<int>(state.engrams.front().x.size());
   const TensorView scores = bench.NewActivations({1, capacity + 1});
   const Crossings crossings = {bench.Ints({0}), bench.Ints({segment})};
-  driver.backend().kernels().engrams()->ScoreEngrams(
+  driver.backend().kernels().ScoreEngrams(
       {.rules = rules,
        .store = {.capacity = capacity,
                  .dim = dim,

@@ -18,7 +18,6 @@
 #include "tests/models/memoria_state.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
-#include "tests/support/fake_model.h"
 #include "tests/support/matchers.h"
 
 namespace mneme {
@@ -147,17 +146,6 @@ TEST(MemoriaConfigTest, TheShapeHasTheParametersAndTheStateThatDocumentsTell) {
   EXPECT_NEAR(made.millions(), 158.77, 0.01);
   EXPECT_NEAR(static_cast<double>(made.state.slab_bytes()) / (1 << 20), 33.26, 0.01);
   EXPECT_EQ(made.state.max_tokens(), std::nullopt);
-}
-
-TEST(MemoriaTest, DevicesWithoutTheOperationsRefuseItByName) {
-  const TestFolder folder;
-  MakeFolder(MatrixSpec(kType), folder);
-  FaultyBackend backend;  // has none
-  const auto model = LoadModel(folder.path(), backend, nullptr);
-  EXPECT_EQ(model.status().code(), kUnimplemented);
-  EXPECT_THAT(std::string(model.status().message()),
-              HasSubstr("model_type \"gpt2_with_memoria\" on the device faulty, which has no "
-                        "operations on engrams; expected cpu"));
 }
 
 class MemoriaCapacityTest : public testing::TestWithParam<BackendUnderTest> {};

@@ -16,38 +16,39 @@ constexpr int kWarps = kThreads / kWarp;
 
 // One warp.
 __global__ void __launch_bounds__(kWarp)
-    FindKernel(const int32_t* offsets, const int32_t* slots, const int64_t* positions,
-               int first_row, int end, int segment, int most, int working, int attended,
+    FindKernel(const int32_t* offsets, const int32_t* slots, const int64_t* positions, int rows,
+               int segment, int first, int most, int working, int attended,
                CrossingArrays crossings, int32_t* working_entries, int32_t* attended_entries) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int lane = threadIdx.x;
   int found = 0;
-  for (int base = first_row; base < end; base += kWarp) {
+  for (int base = 0; base < rows; base += kWarp) {
     const int row = base + lane;
     bool crosses = false;
     int64_t position = 0;
-    if (row < end) {
+    if (row < rows) {
       position = positions[row];
       crosses = slots[row] >= 0 && offsets[row] < offsets[row + 1] && position > 0 &&
                 position % segment == 0;
     }
     const unsigned votes = __ballot_sync(kAllLanes, crosses);
-    if (crosses) {
-      const int place = found + __popc(votes & ((1u << lane) - 1));
+    const int place = found - first + __popc(votes & ((1u << lane) - 1));
+    if (crosses && place >= 0 && place < most) {
       crossings.slots[place] = slots[row];
       crossings.segments[place] = static_cast<int32_t>(position / segment);
     }
     found += __popc(votes);
   }
-  for (int i = found + lane; i < most; i += kWarp) {
+  const int count = min(max(found - first, 0), most);
+  for (int i = count + lane; i < most; i += kWarp) {
     crossings.slots[i] = -1;
     crossings.segments[i] = 0;
   }
   if (lane == 0) {
     working_entries[0] = attended_entries[0] = 0;
-    working_entries[1] = found * working;
-    attended_entries[1] = found * attended;
+    working_entries[1] = count * working;
+    attended_entries[1] = count * attended;
   }
 }
 
@@ -157,12 +158,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 }  // namespace
 
 void FindCrossings(Device& device, const FindCrossingsArgs& args) {
-  const auto most = static_cast<int>(args.crossings.most());
-  const int end = std::min(args.first_row + most, static_cast<int>(args.slots.shape[0]));
   LaunchOverlapping(device, "FindCrossings", FindKernel, 1, kWarp, 0, 1,
                     args.row_offsets.as<const int32_t>(), args.slots.as<const int32_t>(),
-                    args.positions.as<const int64_t>(), args.first_row, end, args.segment, most,
-                    args.working, args.attended, CrossingArrays(args.crossings),
+                    args.positions.as<const int64_t>(), static_cast<int>(args.slots.shape[0]),
+                    args.segment, args.first, static_cast<int>(args.crossings.most()), args.working,
+                    args.attended, CrossingArrays(args.crossings),
                     args.working_entries.as<int32_t>(), args.attended_entries.as<int32_t>());
 }
 
