@@ -44,10 +44,12 @@ rate of a large product, measured in the same run, would allow.
 
 constexpr int kPrompt = 8;   // tokens in front of a decode run
 constexpr int kWarmUp = 40;  // steps that do not count: more than two fold cycles
+// Segments after which the long-term engrams of Memoria are about as many as they will be.
+constexpr int kFullMemory = 60;
 
 struct Flags {
   std::string shapes = "mom-340m,mom-1.3b";
-  std::string sections = "decode,prefill,interference,context";
+  std::string sections = "decode,prefill,boundary,interference,context";
   std::string state_dtypes = "f32,f16";
   std::vector<int> rows;  // none: all
   std::string json;
@@ -145,13 +147,15 @@ Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, 
 
 using Streams = std::vector<std::unique_ptr<BenchStream>>;
 
+// `spread`: prompts are so much longer from the first one to behind the last one.
 absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, int tokens,
-                                     bool sampled) {
+                                     bool sampled, int spread = 0) {
   Streams streams;
   for (int i = 0; i < count; ++i) {
+    const int length = prompt + i * spread / count;
     MNEME_ASSIGN_OR_RETURN(
         auto stream,
-        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, prompt, tokens, sampled)));
+        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, length, tokens, sampled)));
     streams.push_back(std::move(stream));
   }
   return streams;
@@ -187,8 +191,12 @@ BenchTable DecodeTable() {
 }
 
 absl::Status MeasureDecode(BenchEngine& bench, const Decode& decode, int steps, BenchTable& table) {
-  MNEME_ASSIGN_OR_RETURN(const Streams streams, StartStreams(bench, decode.rows, kPrompt,
-                                                             kWarmUp + steps, decode.sampled));
+  // Sessions with segments have full memories, and cross at all times.
+  const int segment = bench.engine->model_info().segment;
+  MNEME_ASSIGN_OR_RETURN(
+      const Streams streams,
+      StartStreams(bench, decode.rows, segment > 0 ? kFullMemory * segment : kPrompt,
+                   kWarmUp + steps, decode.sampled, segment));
   for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
   // All rows decode from the last one's warm-up to the first one's end.
   double begin = 0, end = 1e300;
@@ -360,6 +368,67 @@ absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context) {
   return table;
 }
 
+// ------------------------------------------------------------------------------------- boundary
+
+// How much longer the steps take in which rows begin a segment: all of them in one step, as choices
+// of one request do, or each at a time of its own.
+absl::Status MeasureBoundaries(BenchEngine& bench, BenchTable& table) {
+  constexpr int kSegments = 6, kManyRows = 64;
+  const int segment = bench.engine->model_info().segment;
+  const int prompt = kFullMemory * segment - kWarmUp, tokens = kWarmUp + kSegments * segment;
+  for (const int rows : {1, kManyRows}) {
+    Request request = MakeRequest(bench, rows, prompt, tokens, false);
+    request.n = rows;
+    MNEME_ASSIGN_OR_RETURN(const auto stream,
+                           BenchStream::Submit(*bench.engine, std::move(request)));
+    MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+    const std::vector<double> arrivals = stream->arrivals();
+    if (arrivals.size() != static_cast<size_t>(rows) * static_cast<size_t>(tokens)) {
+      return absl::UnavailableError("the host was too slow to see every token by itself");
+    }
+    std::vector<double> all, plain, crossing;
+    const auto step = [&](int i) { return arrivals[static_cast<size_t>((i + 1) * rows - 1)]; };
+    for (int i = kWarmUp; i < tokens; ++i) {
+      all.push_back(step(i) - step(i - 1));  // of the step that fed answer i - 1
+      ((prompt + i - 1) % segment == 0 ? crossing : plain).push_back(all.back());
+    }
+    const double p99 = Percentile(all, 99), median = Median(plain);
+    table.AddRow({bench.name, int64_t{rows}, "in one step", median * 1e3, Median(crossing) * 1e3,
+                  (Median(crossing) - median) * 1e3, p99 * 1e3, p99 / median});
+  }
+  MNEME_ASSIGN_OR_RETURN(const Streams streams,
+                         StartStreams(bench, kManyRows, prompt, tokens, false, segment));
+  for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+  double begin = 0, end = 1e300;  // in which all decode
+  for (const auto& stream : streams) {
+    begin = std::max(begin, stream->arrivals().front());
+    end = std::min(end, stream->arrivals().back());
+  }
+  // In more than half of the steps none begins a segment.
+  const std::vector<double> gaps = AllGaps(streams, begin, end);
+  const double p99 = Percentile(gaps, 99), median = Median(gaps);
+  table.AddRow({bench.name,
+                int64_t{kManyRows},
+                "at all times",
+                median * 1e3,
+                {},
+                {},
+                p99 * 1e3,
+                p99 / median});
+  return absl::OkStatus();
+}
+
+BenchTable BoundaryTable() {
+  return BenchTable("Decode steps in which rows begin a segment", {{"model", "model"},
+                                                                   {"rows", "rows"},
+                                                                   {"when", "they begin one"},
+                                                                   {"plain_ms", "ms/step p50", 3},
+                                                                   {"crossing_ms", "with it", 3},
+                                                                   {"boundary_ms", "more", 3},
+                                                                   {"p99_ms", "gap p99 ms", 3},
+                                                                   {"p99_ratio", "p99 ratio", 2}});
+}
+
 // ------------------------------------------------------------------------------------------ all
 
 std::vector<Decode> DecodesOf(const std::string& shape) {
@@ -416,9 +485,9 @@ absl::Status CheckRows(const std::vector<int>& rows, const std::vector<std::stri
 absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
   MNEME_ASSIGN_OR_RETURN(const DType weight_dtype, WeightDTypeOf(flags.weight_dtype));
   MNEME_ASSIGN_OR_RETURN(const auto shapes, ListOf("--shapes", flags.shapes, ShapeNames()));
-  MNEME_ASSIGN_OR_RETURN(
-      const auto sections,
-      ListOf("--sections", flags.sections, {"decode", "prefill", "interference", "context"}));
+  MNEME_ASSIGN_OR_RETURN(const auto sections,
+                         ListOf("--sections", flags.sections,
+                                {"decode", "prefill", "boundary", "interference", "context"}));
   MNEME_ASSIGN_OR_RETURN(const auto state_dtypes,
                          ListOf("--state-dtypes", flags.state_dtypes, {"f32", "f16"}));
   MNEME_RETURN_IF_ERROR(CheckRows(flags.rows, shapes));
@@ -429,7 +498,8 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
     report[name] = table.ToJson();
   };
   const std::set<int> row_counts(flags.rows.begin(), flags.rows.end());
-  BenchTable decode_table = DecodeTable(), prefill_table = PrefillTable();
+  BenchTable decode_table = DecodeTable(), prefill_table = PrefillTable(),
+             boundary_table = BoundaryTable();
   for (const std::string& shape : shapes) {
     for (const std::string& dtype : state_dtypes) {
       std::vector<Decode> decodes = DecodesOf(shape);
@@ -438,7 +508,7 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
                (!row_counts.empty() && !row_counts.contains(d.rows));
       });
       if (decodes.empty() && dtype != "f32") continue;
-      int rows = 32;
+      int rows = wants("boundary") ? 64 : 32;
       for (const Decode& decode : decodes) rows = std::max(rows, decode.rows);
       MNEME_ASSIGN_OR_RETURN(const auto bench, Start(flags, models, shape, dtype, rows));
       std::fprintf(stderr, "%s: %s\n", bench->name.c_str(),
@@ -449,10 +519,18 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
       if (wants("decode")) keep("decode", decode_table);  // so far: a later model may fail
       if (dtype != "f32") continue;
       if (wants("prefill")) {
-        for (const auto& [prompts, tokens] : {std::pair{1, 2048}, {1, 8192}, {8, 2048}}) {
-          MNEME_RETURN_IF_ERROR(MeasurePrefill(*bench, prompts, tokens, prefill_table));
+        using Prompts = std::vector<std::pair<int, int>>;
+        const Prompts prompts = bench->engine->model_info().segment > 0
+                                    ? Prompts{{1, 15000}, {32, 15000}}
+                                    : Prompts{{1, 2048}, {1, 8192}, {8, 2048}};
+        for (const auto& [count, tokens] : prompts) {
+          MNEME_RETURN_IF_ERROR(MeasurePrefill(*bench, count, tokens, prefill_table));
         }
         keep("prefill", prefill_table);
+      }
+      if (wants("boundary") && bench->engine->model_info().segment > 0) {
+        MNEME_RETURN_IF_ERROR(MeasureBoundaries(*bench, boundary_table));
+        keep("boundary", boundary_table);
       }
       if (shape != shapes.front()) continue;
       if (wants("interference")) {
@@ -473,7 +551,9 @@ int Main(int argc, char** argv) {
   Flags flags;
   FlagParser parser(kSynopsis);
   parser.Add("--shapes", "A,B", &flags.shapes, "default mom-340m,mom-1.3b");
-  parser.Add("--sections", "A,B", &flags.sections, "default decode,prefill,interference,context");
+  parser.Add("--sections", "A,B", &flags.sections,
+             "default decode,prefill,boundary,interference,context; boundary is of models with "
+             "segments");
   parser.Add("--state-dtypes", "A,B", &flags.state_dtypes,
              "default f32,f16; all but decode is measured with f32 alone");
   parser.Add("--rows", "N,N", &flags.rows, 1, 512,
