@@ -147,32 +147,35 @@ std::vector<double> Encode(EngramKernels& kernels, Workbench& bench, const Encod
 }
 
 TEST_P(EngramTokensTest, EngramsAreSoftmaxMeansOfTheirSegment) {
-  const EncoderProblem problem = {.working = 5, .dim = 19, .segment = 8, .queries = true};
-  SeededRandom random(1);
-  const std::vector<double> queries = random.NormalValues(int64_t{5} * 19, 0.7);
-  const std::vector<double> text = random.NormalValues(int64_t{16} * 19);
-  const auto run = [&](const std::vector<int>& sizes) {
-    return Encode(kernels(), bench_, problem, queries, text, sizes, number_);
-  };
-  const std::vector<double> got = run({8});
-  std::vector<double> want;
-  for (int w = 0; w < problem.working; ++w) {
-    std::vector<double> p;
-    for (int t = 8; t < 16; ++t) {
-      double score = 0;
-      for (int i = 0; i < 19; ++i) score += queries[w * 19 + i] * text[t * 19 + i];
-      p.push_back(std::exp(score));
+  // The second is more than threads keep in registers.
+  for (const int dim : {19, 801}) {
+    const EncoderProblem problem = {.working = 5, .dim = dim, .segment = 8, .queries = true};
+    SeededRandom random(1);
+    const std::vector<double> queries = random.NormalValues(int64_t{5} * dim, 3 / std::sqrt(dim));
+    const std::vector<double> text = random.NormalValues(int64_t{16} * dim);
+    const auto run = [&](const std::vector<int>& sizes) {
+      return Encode(kernels(), bench_, problem, queries, text, sizes, number_);
+    };
+    const std::vector<double> got = run({8});
+    std::vector<double> want;
+    for (int w = 0; w < problem.working; ++w) {
+      std::vector<double> p;
+      for (int t = 8; t < 16; ++t) {
+        double score = 0;
+        for (int i = 0; i < dim; ++i) score += queries[w * dim + i] * text[t * dim + i];
+        p.push_back(std::exp(score));
+      }
+      const double sum = std::accumulate(p.begin(), p.end(), 0.0);
+      for (int i = 0; i < dim; ++i) {
+        double value = 0;
+        for (int t = 8; t < 16; ++t) value += p[t - 8] / sum * text[t * dim + i];
+        want.push_back(value);
+      }
     }
-    const double sum = std::accumulate(p.begin(), p.end(), 0.0);
-    for (int i = 0; i < 19; ++i) {
-      double value = 0;
-      for (int t = 8; t < 16; ++t) value += p[t - 8] / sum * text[t * 19 + i];
-      want.push_back(value);
+    EXPECT_LE(RelativeError(got, want), bound());
+    for (const std::vector<int>& sizes : {std::vector{1}, {3}, {2, 5, 1}}) {
+      EXPECT_THAT(run(sizes), HasSameBits(got));
     }
-  }
-  EXPECT_LE(RelativeError(got, want), bound());
-  for (const std::vector<int>& sizes : {std::vector{1}, {3}, {2, 5, 1}}) {
-    EXPECT_THAT(run(sizes), HasSameBits(got));
   }
 }
 
@@ -186,26 +189,32 @@ TEST_P(EngramTokensTest, WithoutQueriesEngramsAreTheTokens) {
   }
 }
 
-TEST_P(EngramTokensTest, AttentionSeesEngramsAndAddsUpWhatTheyGot) {
-  constexpr int kHeads = 3, kDim = 7, kWorking = 4, kRecalled = 21, kLayers = 2, kSegment = 10;
+class EngramAttentionTest : public EngramTokensTest {
+ protected:
+  void Check(int heads, int dim);
+};
+
+void EngramAttentionTest::Check(int heads, int dim) {
+  constexpr int kWorking = 4, kRecalled = 21, kLayers = 2, kSegment = 10;
   constexpr int kAttended = kWorking + kRecalled, kTokens = 6;
-  constexpr int64_t kEngram = int64_t{kHeads} * kDim;
+  const int64_t of_engram = int64_t{heads} * dim;
   SeededRandom random(3);
   // Slot 2 has 18 recalled engrams, slot 0 is in its first segment, slot 1 has none.
-  const std::vector<double> q = random.NormalValues((kTokens + 4) * kEngram);
-  const std::vector<double> k = random.NormalValues(kAttended * kEngram);
-  const std::vector<double> v = random.NormalValues(kAttended * kEngram);
+  const std::vector<double> q = random.NormalValues((kTokens + 4) * of_engram);
+  const std::vector<double> k = random.NormalValues(kAttended * of_engram);
+  const std::vector<double> v = random.NormalValues(kAttended * of_engram);
   for (const bool recalled : {false, true}) {
     const int count = recalled ? 18 : kWorking, first = recalled ? kWorking : 0;
-    const auto run = [&](const std::vector<int>& sizes, std::vector<double>* weights) {
-      SlabPool keys(bench_, 3, 1, kAttended * kEngram, number_);
-      SlabPool values(bench_, 3, 1, kAttended * kEngram, number_);
+    // `alone`: in steps without other rows.
+    const auto run = [&](const std::vector<int>& sizes, std::vector<double>* weights, bool alone) {
+      SlabPool keys(bench_, 3, 1, kAttended * of_engram, number_);
+      SlabPool values(bench_, 3, 1, kAttended * of_engram, number_);
       SlabPool facts(bench_, 3, 1, kEngramFacts, DType::kI32);
-      SlabPool sums(bench_, 3, kLayers, kHeads * kRecalled, number_);
+      SlabPool sums(bench_, 3, kLayers, heads * kRecalled, number_);
       for (const int slot : {1, 2}) {
         keys.Write(slot, 0, k);
         values.Write(slot, 0, v);
-        sums.Write(slot, 1, std::vector<double>(kHeads * kRecalled));
+        sums.Write(slot, 1, std::vector<double>(heads * kRecalled));
         std::vector<int32_t> of_store(kEngramFacts);
         of_store[kEngramsRecalled] = slot == 2 ? 18 : 0;
         backend_->CopyFromHost(facts.view().At(slot, 0), of_store.data(),
@@ -216,34 +225,40 @@ TEST_P(EngramTokensTest, AttentionSeesEngramsAndAddsUpWhatTheyGot) {
       size_t piece = 0;
       for (int at = 0; at < kTokens;) {
         const int size = std::min(sizes[piece++ % sizes.size()], kTokens - at);
-        std::vector<double> rows(q.begin(), q.begin() + 4 * kEngram);
-        rows.insert(rows.end(), q.begin() + (4 + at) * kEngram,
-                    q.begin() + (4 + at + size) * kEngram);
-        const TensorView read = bench_.NewActivations({4 + size, kHeads, kDim});
-        kernels().EngramAttention({.q = bench_.Activations(rows, {4 + size, kHeads, kDim}),
-                                   .row_offsets = bench_.Ints({0, 1, 3, 4, 4 + size}),
-                                   .slots = bench_.Ints({-1, 0, 1, 2}),
-                                   .positions = bench_.Longs({12, 8, 25, 11 + at}),
-                                   .segment = kSegment,
-                                   .scale = 0.4f,
-                                   .keys = keys.view(),
-                                   .values = values.view(),
-                                   .first = first,
-                                   .count = recalled ? kRecalled : kWorking,
-                                   .facts = recalled ? facts.view() : StateView{},
-                                   .sums = recalled ? sums.view() : StateView{},
-                                   .layer = 1,
-                                   .recalled = kRecalled,
-                                   .out = read});
+        const int before = alone ? 0 : 4;
+        std::vector<double> rows(q.begin(), q.begin() + before * of_engram);
+        rows.insert(rows.end(), q.begin() + (4 + at) * of_engram,
+                    q.begin() + (4 + at + size) * of_engram);
+        const TensorView read = bench_.NewActivations({before + size, heads, dim});
+        kernels().EngramAttention(
+            {.q = bench_.Activations(rows, {before + size, heads, dim}),
+             .row_offsets =
+                 bench_.Ints(alone ? std::vector{0, size} : std::vector{0, 1, 3, 4, 4 + size}),
+             .slots = bench_.Ints(alone ? std::vector{2} : std::vector{-1, 0, 1, 2}),
+             .positions = bench_.Longs(alone ? std::vector<int64_t>{11 + at}
+                                             : std::vector<int64_t>{12, 8, 25, 11 + at}),
+             .segment = kSegment,
+             .scale = 0.4f,
+             .keys = keys.view(),
+             .values = values.view(),
+             .first = first,
+             .count = recalled ? kRecalled : kWorking,
+             .facts = recalled ? facts.view() : StateView{},
+             .sums = recalled ? sums.view() : StateView{},
+             .layer = 1,
+             .recalled = kRecalled,
+             .out = read});
         const std::vector<double> all = bench_.Read(read);
         const auto part = [&](int from, int to) {
-          return std::vector<double>(all.begin() + from * kEngram, all.begin() + to * kEngram);
+          return std::vector<double>(all.begin() + from * of_engram, all.begin() + to * of_engram);
         };
-        EXPECT_THAT(part(1, 3), Each(0.0)) << "the first segment";
-        if (recalled) {
+        if (!alone) {
+          EXPECT_THAT(part(1, 3), Each(0.0)) << "the first segment";
+        }
+        if (recalled && !alone) {
           EXPECT_THAT(part(3, 4), Each(0.0)) << "nothing was recalled";
         }
-        const std::vector<double> own = part(4, 4 + size);
+        const std::vector<double> own = part(before, before + size);
         out.insert(out.end(), own.begin(), own.end());
         at += size;
       }
@@ -252,15 +267,15 @@ TEST_P(EngramTokensTest, AttentionSeesEngramsAndAddsUpWhatTheyGot) {
       *weights = sums.Read(2, 1);
       return out;
     };
-    std::vector<double> want, want_weights(kHeads * kRecalled);
+    std::vector<double> want, want_weights(heads * kRecalled);
     for (int token = 0; token < kTokens; ++token) {
-      for (int head = 0; head < kHeads; ++head) {
+      for (int head = 0; head < heads; ++head) {
         std::vector<double> p;
         for (int i = 0; i < count; ++i) {
           double score = 0;
-          for (int d = 0; d < kDim; ++d) {
-            score += q[(4 + token) * kEngram + head * kDim + d] *
-                     k[(first + i) * kEngram + head * kDim + d];
+          for (int d = 0; d < dim; ++d) {
+            score += q[(4 + token) * of_engram + head * dim + d] *
+                     k[(first + i) * of_engram + head * dim + d];
           }
           p.push_back(std::exp(double{0.4f} * score));
         }
@@ -268,17 +283,17 @@ TEST_P(EngramTokensTest, AttentionSeesEngramsAndAddsUpWhatTheyGot) {
         for (int i = 0; i < count && recalled; ++i) {
           want_weights[head * kRecalled + i] += p[i] / sum;
         }
-        for (int d = 0; d < kDim; ++d) {
+        for (int d = 0; d < dim; ++d) {
           double value = 0;
           for (int i = 0; i < count; ++i) {
-            value += p[i] / sum * v[(first + i) * kEngram + head * kDim + d];
+            value += p[i] / sum * v[(first + i) * of_engram + head * dim + d];
           }
           want.push_back(value);
         }
       }
     }
     std::vector<double> weights, other_weights;
-    const std::vector<double> got = run({kTokens}, &weights);
+    const std::vector<double> got = run({kTokens}, &weights, false);
     EXPECT_LE(RelativeError(got, want), bound());
     if (recalled) {
       EXPECT_LE(RelativeError(weights, want_weights), bound());
@@ -286,9 +301,19 @@ TEST_P(EngramTokensTest, AttentionSeesEngramsAndAddsUpWhatTheyGot) {
       EXPECT_THAT(weights, Each(0.0));
     }
     for (const std::vector<int>& sizes : {std::vector{1}, {4, 2}}) {
-      EXPECT_THAT(run(sizes, &other_weights), HasSameBits(got));
-      EXPECT_THAT(other_weights, HasSameBits(weights));
+      for (const bool alone : {false, true}) {
+        EXPECT_THAT(run(sizes, &other_weights, alone), HasSameBits(got));
+        EXPECT_THAT(other_weights, HasSameBits(weights));
+      }
     }
+  }
+}
+
+TEST_P(EngramAttentionTest, SeesEngramsAndAddsUpWhatTheyGot) {
+  // Heads that can be read several numbers at a time, once and more often, and that cannot.
+  for (const auto& [heads, dim] : {std::pair{3, 7}, {2, 64}, {1, 40}}) {
+    SCOPED_TRACE(testing::Message() << heads << " heads of " << dim);
+    Check(heads, dim);
   }
 }
 
@@ -333,6 +358,8 @@ TEST_P(EngramTokensTest, ProductsEndWithTheLastGroup) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Backends, EngramAttentionTest, testing::ValuesIn(AllBackends()),
+                         BackendName);
 INSTANTIATE_TEST_SUITE_P(Backends, EngramTokensTest, testing::ValuesIn(AllBackends()), BackendName);
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -589,6 +590,39 @@ TEST_P(EngramsTest, AFullStoreEvictsAndKeepsItsPromises) {
         if (HasFailure()) return;
       }
       EXPECT_EQ(session.fact(kEngramsEvicted), plain.evicted);
+    }
+  }
+}
+
+// Lifespans come from births and gains alone, and go by one for each engram and with those that
+// die.
+TEST_P(EngramsTest, LifespansBalance) {
+  for (const Profile profile : kProfiles) {
+    const EngramRules rules = RulesOf(kSettings[1], profile);
+    Session session(*backend_, rules, 192, 6);
+    Events events(/*seed=*/11);
+    std::vector<double> weights;
+    for (int segment = 1; segment <= 80; ++segment) {
+      std::map<uint32_t, double> expected;  // by birth, dead or alive
+      for (const int i : session.Slots()) expected[session.birth(i)] = session.lifespan(i) - 1;
+      const std::vector<uint32_t> recalled = session.Recalled();
+      for (size_t i = 0; i < weights.size(); ++i) {
+        expected[recalled[i]] += weights[i] * session.fact(kEngramColumns) * rules.lifespan_scale;
+      }
+      session.Commit(segment, weights);
+      double alive = 0, dead = 0, sum = 0;
+      for (const auto& [birth, lifespan] : expected) (lifespan > 1e-6 ? alive : dead) += lifespan;
+      for (const double lifespan : session.Lifespans()) sum += lifespan;
+      EXPECT_NEAR(sum, alive, 1e-5 * (1 + alive)) << "segment " << segment;
+      EXPECT_LE(dead, 1e-5);
+      EXPECT_GE(dead, -static_cast<double>(expected.size()));
+      session.Write(segment, events.Engrams(rules.working, 6));
+      double born = 0;
+      for (const double lifespan : session.Lifespans()) born += lifespan;
+      EXPECT_NEAR(born - sum, rules.working * rules.lifespan, 1e-5 * (1 + born));
+      session.Retrieve(segment);
+      weights = events.Weights(session.Recalled().size());
+      if (HasFailure()) return;
     }
   }
 }

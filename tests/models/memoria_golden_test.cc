@@ -244,6 +244,78 @@ TEST_P(MemoriaGoldenTest, GreedyContinuation) {
   ExpectClose(all, results_.Floats("greedy_logits"), "greedy_logits");
 }
 
+// What a text makes does not depend on who is beside it: no choice of these texts is close.
+TEST_P(MemoriaGoldenTest, ASessionAmongOthersMakesTheSameEngrams) {
+  constexpr int kRows = 32, kAlone = kRows;
+  const BackendUnderTest& under_test = std::get<1>(GetParam());
+  driver_ = Drive(GoldenFolder(std::get<0>(GetParam())),
+                  under_test.device == "reference" ? MakeReference() : under_test.Make(),
+                  {.slots = kRows + 1, .max_rows = kRows, .max_tokens = kMaxTokens});
+  const std::vector<int32_t> ids = results_.Ints("input_ids");
+  const std::span<const int32_t> text = ids;
+  const int vocab = driver_->model().info().vocab;
+  std::vector<std::vector<int32_t>> others;
+  for (int row = 1; row < kRows; ++row) {
+    others.push_back(RandomTokens(static_cast<int>(text.size()) * 2, vocab, row));
+  }
+  std::vector<double> alone, among;
+  const auto add = [&](std::vector<double>& logits, const std::vector<ModelDriver::Row>& rows,
+                       size_t count) {
+    const auto step = driver_->Step(rows);
+    CHECK_OK(step.status());
+    const auto own = step->begin() + static_cast<int64_t>(count) * vocab;
+    logits.insert(logits.end(), step->begin(), own);
+  };
+  const size_t sizes[] = {5, 1, 1, 3};
+  size_t piece = 0, at_other = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t count = std::min(sizes[piece++ % std::size(sizes)], text.size() - at);
+    std::vector<ModelDriver::Row> rows = {{kAlone, text.subspan(at, count)}};
+    add(alone, rows, count);
+    rows[0].slot = 0;
+    for (int row = 1; row < kRows; ++row) {
+      const size_t more = 1 + (piece + static_cast<size_t>(row)) % 3;
+      const std::vector<int32_t>& other = others[static_cast<size_t>(row - 1)];
+      rows.push_back({row, std::span(other).subspan(at_other % (other.size() - 3), more)});
+    }
+    ++at_other;
+    add(among, rows, count);
+    at += count;
+  }
+  EXPECT_THAT(among, IsSame(under_test.bit_exact(), alone));
+  ExpectClose(among, results_.Floats("logits"), "logits");
+  const MemoriaState want = ReadMemoriaState(*driver_, kAlone), got = ReadMemoriaState(*driver_, 0);
+  ASSERT_EQ(got.engrams.size(), want.engrams.size());
+  EXPECT_EQ(got.recalled, want.recalled);
+  EXPECT_EQ(got.facts, want.facts);
+  std::vector<double> lifespans, wanted_lifespans;
+  for (size_t i = 0; i < want.engrams.size(); ++i) {
+    EXPECT_EQ(got.engrams[i].birth, want.engrams[i].birth);
+    EXPECT_EQ(got.engrams[i].type, want.engrams[i].type);
+    EXPECT_EQ(got.engrams[i].counts, want.engrams[i].counts);
+    lifespans.push_back(got.engrams[i].lifespan);
+    wanted_lifespans.push_back(want.engrams[i].lifespan);
+  }
+  EXPECT_THAT(lifespans, IsSame(under_test.bit_exact(), wanted_lifespans));
+}
+
+// In the middle of a segment, at its last token, and at the first one of the next.
+TEST_P(MemoriaGoldenTest, ForksOfEveryPhaseGoOnAsTheirParents) {
+  const std::vector<int32_t> ids = results_.Ints("input_ids");
+  const std::span<const int32_t> text = ids;
+  const auto length = static_cast<size_t>(config_.segment);
+  const std::vector<double> want = results_.Floats("logits");
+  const auto vocab = static_cast<int64_t>(driver_->model().info().vocab);
+  for (const size_t at : {3 * length - 2, 4 * length, 5 * length + 1}) {
+    driver_->Reset(0);
+    Feed(text.first(at));
+    driver_->Fork(0, 1);
+    const std::vector<double> parent = Feed(text.subspan(at), {3});
+    EXPECT_THAT(FeedSlot(*driver_, 1, text.subspan(at), {3}), HasSameBits(parent)) << at;
+    ExpectClose(parent, {want.begin() + static_cast<int64_t>(at) * vocab, want.end()}, "logits");
+  }
+}
+
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MemoriaGoldenTest);
 INSTANTIATE_TEST_SUITE_P(Folders, MemoriaGoldenTest,
                          testing::Combine(testing::ValuesIn(Folders()),

@@ -148,10 +148,10 @@ TEST(MemoriaConfigTest, TheShapeHasTheParametersAndTheStateThatDocumentsTell) {
   EXPECT_EQ(made.state.max_tokens(), std::nullopt);
 }
 
-class MemoriaCapacityTest : public testing::TestWithParam<BackendUnderTest> {};
+class MemoriaTest : public testing::TestWithParam<BackendUnderTest> {};
 
 // A full store is the session's own matter, and says so.
-TEST_P(MemoriaCapacityTest, AFullStoreGoesOn) {
+TEST_P(MemoriaTest, AFullStoreGoesOn) {
   const TestFolder folder;
   MakeFolder(MatrixSpec(kType), folder);
   const std::vector<int32_t> text = RandomTokens(200, 259, /*seed=*/1);
@@ -176,7 +176,40 @@ TEST_P(MemoriaCapacityTest, AFullStoreGoesOn) {
   EXPECT_EQ(chunked_state.facts, state.facts);
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, MemoriaCapacityTest, testing::ValuesIn(AllBackends()), BackendName);
+// As many segments as a long session has: what f32 rounds does not add up, and the graph is that of
+// float64.
+TEST_P(MemoriaTest, ManySegmentsDoNotDrift) {
+  if (GetParam().device == "reference") GTEST_SKIP() << "it is what others are compared with";
+  constexpr int kSegments = 300, kPiece = 120;
+  const TestFolder folder;
+  MakeFolder(MatrixSpec(kType), folder);
+  const int segment = ReadMemoriaConfig(folder.path()).segment;
+  const std::vector<int32_t> text = RandomTokens(kSegments * segment + 1, 259, /*seed=*/3);
+  const auto run = [&](std::unique_ptr<Backend> backend) {
+    const auto driver =
+        Drive(folder.path(), std::move(backend), {.slots = 1, .max_rows = 1, .max_tokens = kPiece});
+    std::vector<double> logits = FeedSlot(*driver, 0, text, {kPiece});
+    return std::pair(std::move(logits), ReadMemoriaState(*driver, 0));
+  };
+  const auto [logits, state] = run(GetParam().Make());
+  const auto [wanted_logits, wanted] = run(MakeReference());
+  ASSERT_EQ(state.engrams.size(), wanted.engrams.size());
+  EXPECT_EQ(state.recalled, wanted.recalled);
+  EXPECT_EQ(state.facts, wanted.facts);
+  for (size_t i = 0; i < wanted.engrams.size(); ++i) {
+    const MemoriaState::Engram &got = state.engrams[i], &want = wanted.engrams[i];
+    EXPECT_EQ(got.birth, want.birth);
+    EXPECT_EQ(got.type, want.type);
+    EXPECT_EQ(got.counts, want.counts);
+    EXPECT_NEAR(got.lifespan, want.lifespan, 1e-4 * want.lifespan);
+  }
+  const int64_t late = static_cast<int64_t>(logits.size()) / 10 * 9;
+  EXPECT_LE(RelativeError({logits.begin() + late, logits.end()},
+                          {wanted_logits.begin() + late, wanted_logits.end()}),
+            1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, MemoriaTest, testing::ValuesIn(AllBackends()), BackendName);
 
 }  // namespace
 }  // namespace mneme

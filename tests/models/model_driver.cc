@@ -79,6 +79,8 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   std::vector<int64_t> positions;
   int longest = 0;
   int64_t inserted = 0;
+  int crossings = 0;
+  const int segment = model_->info().segment;
   for (const Row& row : rows) {
     ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
     offsets.push_back(static_cast<int32_t>(ids.size()));
@@ -87,6 +89,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
     if (row.slot >= 0) {
       inserted += model_->info().inserted.Between(
           positions.back(), positions.back() + static_cast<int64_t>(row.tokens.size()));
+      crossings += segment > 0 && positions.back() > 0 && positions.back() % segment == 0 ? 1 : 0;
     }
     if (row.slot >= 0) positions_[row.slot] += static_cast<int64_t>(row.tokens.size());
     longest = std::max(longest, static_cast<int>(row.tokens.size()));
@@ -101,6 +104,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
                         .rows = static_cast<int>(rows.size()),
                         .longest_row = longest,
                         .inserted = ++steps_ % 2 == 0 ? static_cast<int>(inserted) : -1,
+                        .crossings = steps_ % 2 == 0 ? crossings : -1,
                         .token_ids = upload(token_ids_, ids),
                         .row_offsets = upload(row_offsets_, offsets),
                         .slots = upload(slots_, slots),
