@@ -233,8 +233,10 @@ void Launch(Device& device, AttendProblem p) {
     if (p.weights == nullptr) return;
   }
   const int tiles = (p.tokens + kTokensOfBlock - 1) / kTokensOfBlock;
-  LaunchOverlapping(device, "EngramAttention of prompts", AttendTokens<T, kPiece>, tiles * p.heads,
-                    kThreads, shared, 1, p);
+  // Not as a kernel that overlaps, which would leave little cache: tokens read the same engrams.
+  AttendTokens<T, kPiece>
+      <<<tiles * p.heads, kThreads, static_cast<size_t>(shared), device.stream()>>>(p);
+  device.Check(cudaGetLastError(), "EngramAttention of prompts");
   if (!adds) return;
   LaunchOverlapping(device, "EngramAttention, weights", AddWeights, p.rows * p.heads, kThreads, 0,
                     1, p);
