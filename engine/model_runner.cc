@@ -189,7 +189,7 @@ int ModelRunner::InsertedBy(const StepPlan& plan) const {
 
 int ModelRunner::CrossingsOf(std::span<const int64_t> positions) const {
   const int segment = model_.info().segment;
-  if (segment == 0) return 0;
+  if (segment == 0) return -1;
   return static_cast<int>(std::count_if(positions.begin(), positions.end(), [&](int64_t position) {
     return position > 0 && position % segment == 0;
   }));

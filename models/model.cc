@@ -122,6 +122,10 @@ class LoadedModel final : public Model {
     return network_->InitState(backend, slab);
   }
 
+  absl::Status CheckState(const CanonicalState& state) const override {
+    return network_->CheckState(state);
+  }
+
   DecodePlan CompileDecode(Backend& backend, const Slabs& slabs) const override {
     return network_->CompileDecode(backend, slabs);
   }

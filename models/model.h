@@ -45,6 +45,8 @@ struct ModelInfo {
 // The name of what bounds a context to `most` tokens: "--max-context", or the model.
 absl::string_view ContextBound(const ModelInfo& info, int64_t most);
 
+struct CanonicalState;  // models/state_codec.h
+
 // A loaded network. Const and without session state; all of that is in the slabs that a step names.
 class Model {
  public:
@@ -55,6 +57,10 @@ class Model {
 
   // Writes the eagerly initialised fields of the initial slab (zeroed backend memory).
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
+
+  // Whether a state whose tensors are of the right dtypes and shapes is one that a session can have.
+  // INVALID_ARGUMENT names the tensor that is not.
+  virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
 
   // What the device can do as one operation in steps of decode rows, for ForwardContext::decode.
   // Holds for as long as the model and these slabs.

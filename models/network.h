@@ -15,6 +15,8 @@
 
 namespace mneme {
 
+struct CanonicalState;  // models/state_codec.h
+
 struct NetworkInfo {
   int vocab = 0;  // columns of the logits
   int model_dim = 0;
@@ -46,6 +48,7 @@ class Network {
   // As of Model.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
+  virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
   virtual DecodePlan CompileDecode(Backend&, const Slabs&) const { return {}; }
   virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                        const TensorView& logits) const = 0;

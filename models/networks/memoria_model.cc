@@ -11,6 +11,7 @@
 #include "base/status_macros.h"
 #include "models/feed_forward.h"
 #include "models/gpt2_tensors.h"
+#include "models/mixers/engram_state.h"
 #include "models/mixers/memory_attention.h"
 #include "models/sequence_mixer.h"
 #include "models/step_rounds.h"
@@ -76,6 +77,10 @@ class MemoriaModel final : public Network {
   const NetworkInfo& info() const override { return info_; }
   absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
   void Settle(ForwardContext&, const TensorView&) const override {}
+
+  absl::Status CheckState(const CanonicalState& state) const override {
+    return CheckEngramState(state, memory_.config());
+  }
 
   absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&,
                        LayerObserver*) const override {

@@ -1,5 +1,7 @@
 // Memoria's GPT-2: its keys, what it refuses, and the room that it makes for engrams.
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -13,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
+#include "models/state_codec.h"
 #include "tests/models/config_keys.h"
 #include "tests/models/matrix_spec.h"
 #include "tests/models/memoria_state.h"
@@ -207,6 +210,89 @@ TEST_P(MemoriaTest, ManySegmentsDoNotDrift) {
   EXPECT_LE(RelativeError({logits.begin() + late, logits.end()},
                           {wanted_logits.begin() + late, wanted_logits.end()}),
             1e-4);
+}
+
+// What a session cannot have is refused, and named, before kernels follow it.
+TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
+  const TestFolder folder;
+  MakeFolder(MatrixSpec(kType), folder);
+  const int segment = ReadMemoriaConfig(folder.path()).segment;
+  const auto driver =
+      Drive(folder.path(), GetParam().device == "reference" ? MakeReference() : GetParam().Make(),
+            {.slots = 2, .max_rows = 1, .max_tokens = 64});
+  FeedSlot(*driver, 0, RandomTokens(12 * segment + 2, 259, /*seed=*/5), {7});
+  const auto state =
+      DecodeState(driver->backend(), driver->model(), driver->Slab(0), driver->position(0));
+  ASSERT_TRUE(state.ok()) << state.status();
+  const auto encode = [&](const CanonicalState& changed) {
+    return EncodeState(driver->backend(), driver->model(), changed, driver->Slab(1));
+  };
+  EXPECT_TRUE(encode(*state).ok()) << encode(*state);
+  const auto find = [](CanonicalState& of, const char* name) -> StateTensor& {
+    return *std::find_if(of.tensors.begin(), of.tensors.end(), [&](const StateTensor& tensor) {
+      return tensor.name == absl::StrCat("engrams.", name);
+    });
+  };
+  const auto ints = [&](CanonicalState& of, const char* name) {
+    return reinterpret_cast<int32_t*>(find(of, name).bytes.data());
+  };
+  CanonicalState unchanged = *state;
+  const auto* const types =
+      reinterpret_cast<const EngramType*>(find(unchanged, "types").bytes.data());
+  const int capacity = driver->model().info().engrams;
+  const auto first = [&](EngramType type) {
+    return static_cast<int>(std::find(types, types + capacity, type) - types);
+  };
+  const int old = first(EngramType::kShortTerm), working = first(EngramType::kWorking);
+  const int free = first(EngramType::kFree);
+  struct {
+    const char* message;
+    std::function<void(CanonicalState&)> change;
+  } const kBad[] = {
+      {"\"engrams.types\": engram 0 is of type 7, expected one from 0 to 3",
+       [&](CanonicalState& s) { find(s, "types").bytes[0] = std::byte{7}; }},
+      {"\"engrams.types\": 2 working engrams after",
+       [&](CanonicalState& s) { find(s, "types").bytes[working] = std::byte{0}; }},
+      {"short-term engrams, expected at most 6",
+       [&](CanonicalState& s) {
+         for (std::byte& type : find(s, "types").bytes) {
+           if (type == std::byte{0} || type == std::byte{3}) type = std::byte{2};
+         }
+       }},
+      {"\"engrams.births\": two engrams are number",
+       [&](CanonicalState& s) { ints(s, "births")[working] = ints(s, "births")[working + 1]; }},
+      {"\"engrams.births\": an older engram is number 1000000, expected one from 0 to",
+       [&](CanonicalState& s) { ints(s, "births")[old] = 1000000; }},
+      {"\"engrams.lifespans\": engram",
+       [&](CanonicalState& s) {
+         StateTensor& tensor = find(s, "lifespans");
+         const auto size = static_cast<size_t>(SizeOf(tensor.dtype));
+         std::fill_n(tensor.bytes.begin() + old * static_cast<int64_t>(size), size,
+                     std::byte{0xff});
+       }},
+      {"\"engrams.counts\": engrams",
+       [&](CanonicalState& s) {
+         auto* counts = reinterpret_cast<uint16_t*>(find(s, "counts").bytes.data());
+         ++counts[old * capacity + working];
+       }},
+      {"\"engrams.facts\": 9 recalled engrams, expected from 0 to 8",
+       [&](CanonicalState& s) { ints(s, "facts")[kEngramsRecalled] = 9; }},
+      {"\"engrams.facts\": -1 columns",
+       [&](CanonicalState& s) { ints(s, "facts")[kEngramColumns] = -1; }},
+      {"\"engrams.recalled\": 1234567, expected a short-term or long-term engram's place",
+       [&](CanonicalState& s) { ints(s, "recalled")[0] = 1234567; }},
+      {"expected a short-term or long-term engram's place",
+       [&](CanonicalState& s) { ints(s, "recalled")[0] = free; }},
+      {"is not younger than the one before it",
+       [&](CanonicalState& s) { ints(s, "recalled")[1] = ints(s, "recalled")[0]; }},
+  };
+  for (const auto& bad : kBad) {
+    CanonicalState changed = *state;
+    bad.change(changed);
+    const absl::Status status = encode(changed);
+    EXPECT_EQ(status.code(), kInvalid) << bad.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, MemoriaTest, testing::ValuesIn(AllBackends()), BackendName);
