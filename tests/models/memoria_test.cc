@@ -260,7 +260,10 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
          }
        }},
       {"\"engrams.births\": two engrams are number",
-       [&](CanonicalState& s) { ints(s, "births")[working] = ints(s, "births")[working + 1]; }},
+       [&](CanonicalState& s) {
+         const auto second = std::find(types + working + 1, types + capacity, EngramType::kWorking);
+         ints(s, "births")[second - types] = ints(s, "births")[working];
+       }},
       {"\"engrams.births\": an older engram is number 1000000, expected one from 0 to",
        [&](CanonicalState& s) { ints(s, "births")[old] = 1000000; }},
       {"\"engrams.lifespans\": engram",
