@@ -161,6 +161,16 @@ absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, 
   return streams;
 }
 
+// Of models whose sessions have segments: with full memories, each in a phase of its own. They go
+// on until they are cancelled.
+absl::StatusOr<Streams> StartFull(BenchEngine& bench, int count, bool sampled) {
+  const int segment = bench.engine->model_info().segment;
+  MNEME_ASSIGN_OR_RETURN(Streams streams, StartStreams(bench, count, kFullMemory * segment,
+                                                       /*tokens=*/1 << 20, sampled, segment));
+  for (const auto& stream : streams) stream->AwaitTokens(kWarmUp);
+  return streams;
+}
+
 std::vector<double> AllGaps(const Streams& streams, double from, double to) {
   std::vector<double> gaps;
   for (const auto& stream : streams) {
@@ -191,19 +201,22 @@ BenchTable DecodeTable() {
 }
 
 absl::Status MeasureDecode(BenchEngine& bench, const Decode& decode, int steps, BenchTable& table) {
-  // Sessions with segments have full memories, and cross at all times.
-  const int segment = bench.engine->model_info().segment;
-  MNEME_ASSIGN_OR_RETURN(
-      const Streams streams,
-      StartStreams(bench, decode.rows, segment > 0 ? kFullMemory * segment : kPrompt,
-                   kWarmUp + steps, decode.sampled, segment));
-  for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
-  // All rows decode from the last one's warm-up to the first one's end.
-  double begin = 0, end = 1e300;
-  for (const auto& stream : streams) {
-    const std::vector<double> arrivals = stream->arrivals();
-    begin = std::max(begin, arrivals.at(std::min<size_t>(kWarmUp, arrivals.size() - 1)));
-    end = std::min(end, arrivals.back());
+  double begin = 0, end = 1e300;  // in which all rows decode
+  Streams streams;
+  if (bench.engine->model_info().segment > 0) {
+    MNEME_ASSIGN_OR_RETURN(streams, StartFull(bench, decode.rows, decode.sampled));
+    begin = BenchNow();
+    streams[0]->AwaitTokens(streams[0]->tokens() + steps);
+    end = BenchNow();
+  } else {
+    MNEME_ASSIGN_OR_RETURN(
+        streams, StartStreams(bench, decode.rows, kPrompt, kWarmUp + steps, decode.sampled));
+    for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+    for (const auto& stream : streams) {
+      const std::vector<double> arrivals = stream->arrivals();
+      begin = std::max(begin, arrivals.at(std::min<size_t>(kWarmUp, arrivals.size() - 1)));
+      end = std::min(end, arrivals.back());
+    }
   }
   if (end <= begin) {
     return absl::InvalidArgumentError(absl::StrCat("--steps ", steps, ": the first of ",
@@ -396,16 +409,11 @@ absl::Status MeasureBoundaries(BenchEngine& bench, BenchTable& table) {
     table.AddRow({bench.name, int64_t{rows}, "in one step", median * 1e3, Median(crossing) * 1e3,
                   (Median(crossing) - median) * 1e3, p99 * 1e3, p99 / median});
   }
-  MNEME_ASSIGN_OR_RETURN(const Streams streams,
-                         StartStreams(bench, kManyRows, prompt, tokens, false, segment));
-  for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
-  double begin = 0, end = 1e300;  // in which all decode
-  for (const auto& stream : streams) {
-    begin = std::max(begin, stream->arrivals().front());
-    end = std::min(end, stream->arrivals().back());
-  }
+  MNEME_ASSIGN_OR_RETURN(const Streams streams, StartFull(bench, kManyRows, false));
+  const double begin = BenchNow();
+  streams[0]->AwaitTokens(streams[0]->tokens() + kSegments * segment);
   // In more than half of the steps none begins a segment.
-  const std::vector<double> gaps = AllGaps(streams, begin, end);
+  const std::vector<double> gaps = AllGaps(streams, begin, BenchNow());
   const double p99 = Percentile(gaps, 99), median = Median(gaps);
   table.AddRow({bench.name,
                 int64_t{kManyRows},
