@@ -58,8 +58,8 @@ class Model {
   // Writes the eagerly initialised fields of the initial slab (zeroed backend memory).
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
 
-  // Whether a state whose tensors are of the right dtypes and shapes is one that a session can have.
-  // INVALID_ARGUMENT names the tensor that is not.
+  // Whether a state whose tensors are of the right dtypes and shapes is one that a session can
+  // have. INVALID_ARGUMENT names the tensor that is not.
   virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
 
   // What the device can do as one operation in steps of decode rows, for ForwardContext::decode.

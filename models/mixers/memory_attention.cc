@@ -39,13 +39,20 @@ absl::StatusOr<MemoryAttention> MemoryAttention::Make(const LayerBuilder& builde
 void MemoryAttention::Begin(ForwardContext& ctx, const AttendedEngrams& engrams) const {
   const Workspace::Scope scope(ctx.workspace);
   const TensorView k = ctx.Temp(engrams.x.shape), v = ctx.Temp(engrams.x.shape);
-  AttendedEngrams::Project(ctx.kernels(), key_, engrams.x, engrams.offsets, k);
-  AttendedEngrams::Project(ctx.kernels(), value_, engrams.x, engrams.offsets, v);
+  const auto product = [&](const Projection& projection, const TensorView& y) -> LinearArgs {
+    return {.x = engrams.x,
+            .weights = projection.weights,
+            .group_offsets = engrams.offsets,
+            .y = y,
+            .bias = projection.bias};
+  };
+  const LinearArgs products[] = {product(key_, k), product(value_, v)};
+  ctx.kernels().Linear(products);
   ctx.kernels().StoreEngramContext({.crossings = engrams.crossings,
-                                               .k = ByHead(k, heads_),
-                                               .v = ByHead(v, heads_),
-                                               .keys = ctx.State(keys_),
-                                               .values = ctx.State(values_)});
+                                    .k = ByHead(k, heads_),
+                                    .v = ByHead(v, heads_),
+                                    .keys = ctx.State(keys_),
+                                    .values = ctx.State(values_)});
 }
 
 void MemoryAttention::Forward(ForwardContext& ctx, const EngramMemory& memory, Engrams which,

@@ -79,7 +79,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   std::vector<int64_t> positions;
   int longest = 0;
   int64_t inserted = 0;
-  int crossings = 0;
+  int crossings = 0, longer = 0;
   const int segment = model_->info().segment;
   for (const Row& row : rows) {
     ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
@@ -93,6 +93,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
     }
     if (row.slot >= 0) positions_[row.slot] += static_cast<int64_t>(row.tokens.size());
     longest = std::max(longest, static_cast<int>(row.tokens.size()));
+    longer += row.tokens.size() > 1 ? 1 : 0;
   }
   const auto upload = [this](const Tensor& tensor, const auto& values) {
     CHECK_LE(static_cast<int64_t>(values.size()), tensor.view().shape[0]) << "step beyond limits";
@@ -103,6 +104,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   const StepBatch batch{.tokens = static_cast<int>(ids.size()),
                         .rows = static_cast<int>(rows.size()),
                         .longest_row = longest,
+                        .longer_rows = steps_ % 2 == 0 ? 0 : longer,
                         .inserted = ++steps_ % 2 == 0 ? static_cast<int>(inserted) : -1,
                         .crossings = segment > 0 && steps_ % 2 == 0 ? crossings : -1,
                         .token_ids = upload(token_ids_, ids),

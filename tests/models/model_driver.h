@@ -74,7 +74,7 @@ class ModelDriver {
   std::unique_ptr<Model> model_;
   Limits limits_;
   std::vector<int64_t> positions_;   // by slot
-  int64_t steps_ = 0;                // every second one is not told `inserted` and `crossings`
+  int64_t steps_ = 0;                // not all of them are told what the host knows of rows
   std::unique_ptr<StatePool> pool_;  // all of its slots are taken
   DecodePlan decode_;
   Workspace workspace_ = Workspace::ForMeasuring();
