@@ -537,6 +537,20 @@ TEST_P(EngramsTest, RandomSessionsAreThoseOfTheListThatIsCompacted) {
   }
 }
 
+// More engrams than a block of a GPU's threads takes at once.
+TEST_P(EngramsTest, ALargeStore) {
+  for (const Profile profile : {Profile::kPaper, Profile::kUpstream10}) {
+    EngramRules rules = RulesOf({60, 20, 20, 540, 30, 3}, profile);
+    rules.seed = 3;
+    Session session(*backend_, rules, 1600, 6);
+    PlainEngrams plain(rules, rounds());
+    if (!RunBeside(session, plain, rules, /*seed=*/12, /*steps=*/24)) return;
+    EXPECT_GT(session.Births(EngramType::kLongTerm).size() +
+                  session.Births(EngramType::kShortTerm).size(),
+              1024u);
+  }
+}
+
 TEST_P(EngramsTest, SlotsCarryNoMeaning) {
   constexpr int kCapacity = 96;
   for (const Profile profile : kProfiles) {
