@@ -14,17 +14,9 @@ StepRounds::StepRounds(ForwardContext& ctx, int longest, int segment)
           static_cast<int>(std::min<int64_t>(ctx.batch.tokens, int64_t{ctx.batch.rows} * segment))),
       places_(ctx.TempIndices({ctx.batch.tokens})) {}
 
-int StepRounds::RoomOf(int round) const {
-  const int64_t longer = ctx_.batch.longer_rows;
-  if (longer == 0) return room_;
-  // Rows of one token are done in the first round.
-  const int64_t others = round == 0 ? ctx_.batch.rows - longer : 0;
-  return static_cast<int>(std::min<int64_t>(room_, longer * segment_ + others));
-}
-
-StepRounds::Round StepRounds::Cut(int round, int room) const {
+StepRounds::Round StepRounds::Cut(int round) const {
   const int rows = ctx_.batch.rows;
-  const Round part = {.batch = {.tokens = room,
+  const Round part = {.batch = {.tokens = room_,
                                 .rows = rows + 1,
                                 .longest_row = std::min(longest_, segment_),
                                 // Behind the first round rows of one token have none.
@@ -34,7 +26,7 @@ StepRounds::Round StepRounds::Cut(int round, int room) const {
                                 .row_offsets = ctx_.TempIndices({rows + 2}),
                                 .slots = ctx_.TempIndices({rows + 1}),
                                 .positions = ctx_.workspace.Temp(DType::kI64, {rows + 1})},
-                      .tokens = ctx_.TempIndices({room})};
+                      .tokens = ctx_.TempIndices({room_})};
   ctx_.kernels().CutRows({.row_offsets = ctx_.batch.row_offsets,
                           .slots = ctx_.batch.slots,
                           .positions = ctx_.batch.positions,

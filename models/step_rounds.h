@@ -15,10 +15,8 @@ class StepRounds {
 
   int count() const { return count_; }
   int room() const { return room_; }  // tokens of a round, padding included
-  // The same of one round, by what is known of the step's rows: no more than room().
-  int RoomOf(int round) const;
-  // [tokens] i32: CutRowsArgs::places of the round that was cut last; tokens of other rounds: its
-  // room.
+  // [tokens] i32: CutRowsArgs::places of the round that was cut last; tokens of other rounds:
+  // room().
   const TensorView& places() const { return places_; }
 
   struct Round {
@@ -26,8 +24,7 @@ class StepRounds {
     TensorView tokens;  // [room] i32: the step's token that each is
   };
   // In the workspace scope of the round.
-  Round Cut(int round) const { return Cut(round, room_); }
-  Round Cut(int round, int room) const;
+  Round Cut(int round) const;
 
  private:
   ForwardContext& ctx_;

@@ -189,18 +189,19 @@ class MemoriaModel final : public Network {
     Kernels& kernels = ctx.kernels();
     const int64_t dim = info_.model_dim;
     const StepRounds rounds(ctx, longest, segment_);
-    const TensorView found = ctx.Temp({rounds.room() + 1, dim});
+    const int room = rounds.room();
+    // Tokens of other rounds find the row behind the round's own: zeros.
+    const TensorView found = ctx.Temp({room + 1, dim});
+    TensorView answer = found;
+    answer.shape.dims[0] = room;
+    const int64_t bytes = found.bytes() / (room + 1);
+    ctx.backend.Zero(found.as<std::byte>() + room * bytes, bytes);
     ctx.backend.Zero(last.data, last.bytes());
     const TensorView& places = rounds.places();
     const TensorView gathered = ctx.Temp(last.shape);
     for (int round = 0; round < rounds.count(); ++round) {
       const Workspace::Scope of_round(ctx.workspace);
-      const int room = rounds.RoomOf(round);
-      const auto [part, part_tokens] = rounds.Cut(round, room);
-      // Tokens of other rounds find the row behind the round's own: zeros.
-      TensorView answer = found;
-      answer.shape.dims[0] = room;
-      ctx.backend.Zero(found.as<std::byte>() + answer.bytes(), found.bytes() / found.shape[0]);
+      const auto [part, part_tokens] = rounds.Cut(round);
       ForwardContext inner{.backend = ctx.backend,
                            .workspace = ctx.workspace,
                            .batch = part,
