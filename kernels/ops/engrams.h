@@ -94,7 +94,7 @@ struct Crossings {
   int64_t most() const { return slots.shape[0]; }
 };
 
-// Of the rows with tokens whose first one is at a multiple of `segment` other than 0: those from the
+// Of the rows with tokens whose first one is at a multiple of `segment` other than 0 those from the
 // first-th on, in order, `most` of them.
 struct FindCrossingsArgs {
   TensorView row_offsets;  // [rows + 1] i32
