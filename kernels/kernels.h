@@ -30,6 +30,7 @@
 #include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
 #include "kernels/ops/scan.h"
+#include "kernels/ops/whole_segments.h"
 
 namespace mneme {
 
@@ -41,6 +42,7 @@ class Kernels : public DenseKernels,
                 public AttentionKernels,
                 public NeuralMemoryKernels,
                 public ResidualStreamKernels,
+                public WholeSegmentKernels,
                 public SamplingKernels {
  public:
   // Operations on engrams; null on devices that have none (Backend::has_engrams).
