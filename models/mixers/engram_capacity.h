@@ -1,0 +1,19 @@
+// The room that a session has for engrams.
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "kernels/ops/engrams.h"
+#include "models/layer_builder.h"
+
+namespace mneme {
+
+// UNIMPLEMENTED on devices without operations on engrams.
+absl::Status CheckHasEngrams(const NetworkBuilder& builder, absl::string_view model_type);
+
+// As asked for, or else one that leaves room for what is likely. UNIMPLEMENTED for more engrams
+// than counts are kept of, INVALID_ARGUMENT for too few; both name --engram-capacity.
+absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules);
+
+}  // namespace mneme
