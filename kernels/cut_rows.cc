@@ -90,8 +90,7 @@ void IndexWholeSegmentsOnHost(const IndexWholeSegmentsArgs& args) {
       args.positions.as<int64_t>()[token] = counts ? position++ : args.first_position - 1;
     }
     args.seen.as<int32_t>()[row] = seen;
-    args.next_positions.as<int64_t>()[row] =
-        args.row_positions.as<int64_t>()[row] + args.segment;
+    args.next_positions.as<int64_t>()[row] = args.row_positions.as<int64_t>()[row] + args.segment;
     for (int64_t i = 0; i < picks; ++i) {
       const int32_t pick = args.picks.as<int32_t>()[i];
       if (pick >= first && pick < end) args.firsts.as<int32_t>()[i] = first;

@@ -1,5 +1,5 @@
-// CutRows, ExpandRows and IndexWholeSegments for backends whose memory the host reads: one loop over
-// the rows.
+// CutRows, ExpandRows and IndexWholeSegments for backends whose memory the host reads: one loop
+// over the rows.
 #pragma once
 
 #include "kernels/ops/routing.h"

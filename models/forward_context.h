@@ -27,7 +27,7 @@ struct StepBatch {
   // Positions that the network inserts in front of the step's tokens (InsertedPositions::Between),
   // or more of them; below 0: not known.
   int inserted = -1;
-  TensorView token_ids;    // [tokens] i32
+  TensorView token_ids;  // [tokens] i32
   // [tokens] i32: SegmentedText::types, of networks that classify; empty: 0.
   TensorView token_types;
   TensorView row_offsets;  // [rows + 1] i32

@@ -104,7 +104,8 @@ int64_t WorkspaceBytesOf(const Network& network, DType activation_dtype, int tok
     ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
     // What watching memories takes counts whether or not anybody does. Only its address is taken.
     ctx.surprise.values = {&workspace, DType::kF32, {1, tokens}};
-    network.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, network.info().outputs()}});
+    network.Forward(ctx, {.shape = {logit_rows}},
+                    {.shape = {logit_rows, network.info().outputs()}});
   }
   return workspace.peak_bytes();
 }

@@ -73,9 +73,9 @@ void CheckLabelIds(ConfigReader& reader, const std::vector<std::string>& labels)
   for (size_t id = 0; agrees && id < labels.size(); ++id) {
     const auto it = map->find(labels[id]);
     // Classes may share a name, which has one id.
-    agrees = it != map->end() && it->is_number_integer() &&
-             (*it == id || (*it >= 0 && *it < labels.size() &&
-                            labels[it->get<size_t>()] == labels[id]));
+    agrees =
+        it != map->end() && it->is_number_integer() &&
+        (*it == id || (*it >= 0 && *it < labels.size() && labels[it->get<size_t>()] == labels[id]));
   }
   if (agrees) return;
   reader.Invalid("label2id", *map,
@@ -86,9 +86,8 @@ Classes::Scores ReadScores(ConfigReader& reader, size_t labels) {
   if (reader.IsNull("problem_type")) {
     return labels > 1 ? Classes::Scores::kSoftmax : Classes::Scores::kSigmoid;
   }
-  switch (ReadChoice(
-      reader, "problem_type",
-      {"single_label_classification", "multi_label_classification", "regression"})) {
+  switch (ReadChoice(reader, "problem_type",
+                     {"single_label_classification", "multi_label_classification", "regression"})) {
     case 1:
       return Classes::Scores::kSigmoid;
     case 2:
@@ -182,8 +181,8 @@ NetworkMaker ReadBert(absl::string_view model_type, ConfigReader& reader, ModelC
       parts.memory_layer = 0;
     }
     const int above = std::max(1, info.layers - 1 - parts.memory_layer);
-    const char* const bound = roberta ? "max_position_embeddings less pad_token_id + 1"
-                                      : "max_position_embeddings";
+    const char* const bound =
+        roberta ? "max_position_embeddings less pad_token_id + 1" : "max_position_embeddings";
     EngramConfig engrams = ReadEngrams(reader, {.layers = above,
                                                 .heads = parts.heads,
                                                 .positions = positions,

@@ -15,11 +15,11 @@ NetworkMaker ReadGpt2WithMemoria(absl::string_view, ConfigReader& reader, ModelC
                              .positions = keys.positions,
                              .attention = keys.attention,
                              .engrams = ReadEngrams(reader, {.layers = keys.stack.layers,
-                                                           .heads = keys.attention.heads,
-                                                           .positions = keys.positions,
-                                                           .positions_key = "n_positions",
-                                                           .flag = "--max-length",
-                                                           .may_encode_nothing = true}),
+                                                             .heads = keys.attention.heads,
+                                                             .positions = keys.positions,
+                                                             .positions_key = "n_positions",
+                                                             .flag = "--max-length",
+                                                             .may_encode_nothing = true}),
                              .mlp = keys.mlp};
   parts.attention.segment = parts.engrams.segment;
   parts.model.embeddings = "transformer.wte.weight";

@@ -38,9 +38,13 @@ absl::Status CheckHasEngrams(const NetworkBuilder& builder, absl::string_view mo
                    ", which has no operations on engrams; expected cpu"));
 }
 
-absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules) {
+absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules,
+                                   SessionLife life) {
   const int asked = builder.engram_capacity;
-  const int capacity = asked > 0 ? asked : LikelyCapacity(rules);
+  int capacity = asked > 0 ? asked : LikelyCapacity(rules);
+  if (asked == 0 && life == SessionLife::kShort && rules.least_capacity() <= kMostEngrams) {
+    capacity = std::min(capacity, kMostEngrams);
+  }
   if (capacity > kMostEngrams) {
     return absl::UnimplementedError(
         absl::StrCat("room for ", capacity, " engrams in a session (--engram-capacity",

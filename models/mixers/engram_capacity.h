@@ -13,7 +13,11 @@ namespace mneme {
 absl::Status CheckHasEngrams(const NetworkBuilder& builder, absl::string_view model_type);
 
 // As asked for, or else one that leaves room for what is likely. UNIMPLEMENTED for more engrams
-// than counts are kept of, INVALID_ARGUMENT for too few; both name --engram-capacity.
-absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules);
+// than counts are kept of, INVALID_ARGUMENT for too few; both name --engram-capacity. A session of
+// a short life may do with fewer than are likely in the long run: then more than counts are kept of
+// are refused only where they are asked for.
+enum class SessionLife : bool { kLong, kShort };
+absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules,
+                                   SessionLife life);
 
 }  // namespace mneme

@@ -71,8 +71,8 @@ absl::Status EngramMemory::TakeEncoder(const LayerBuilder& builder) {
   MNEME_ASSIGN_OR_RETURN(queries_, weights.Constant(Fold(queries, keys, dim)));
   queries_.shape = {working, dim};
   const int inner = config_.encoder_dim > 0 ? config_.encoder_dim : kExpansion * dim;
-  MNEME_ASSIGN_OR_RETURN(
-      value_, TakeProjection(builder, name("value_transform"), dim, dim, Bias::kAdded));
+  MNEME_ASSIGN_OR_RETURN(value_,
+                         TakeProjection(builder, name("value_transform"), dim, dim, Bias::kAdded));
   MNEME_ASSIGN_OR_RETURN(expand_,
                          TakeProjection(builder, name("feedforward"), inner, dim, Bias::kAdded));
   MNEME_ASSIGN_OR_RETURN(contract_,

@@ -48,9 +48,9 @@ absl::Status MemoryAttention::TakeBert(const LayerBuilder& builder) {
   for (const auto& [projection, name] :
        {std::pair(&query_, "self.query"), std::pair(&key_, "self.key"),
         std::pair(&value_, "self.value"), std::pair(&output_, "output.dense")}) {
-    MNEME_ASSIGN_OR_RETURN(*projection,
-                           TakeProjection(builder, absl::StrCat("memory_attention.", name), dim,
-                                          dim, Bias::kAdded));
+    MNEME_ASSIGN_OR_RETURN(
+        *projection,
+        TakeProjection(builder, absl::StrCat("memory_attention.", name), dim, dim, Bias::kAdded));
   }
   return absl::OkStatus();
 }

@@ -42,20 +42,19 @@ class BertClassifier final : public Network {
                const TensorView& logits) const override {
     const Workspace::Scope scope(ctx.workspace);
     const int64_t tokens = ctx.batch.tokens, rows = ctx.batch.rows;
-    const IndexWholeSegmentsArgs index = {
-        .token_ids = ctx.batch.token_ids,
-        .token_types = ctx.batch.token_types,
-        .row_offsets = ctx.batch.row_offsets,
-        .row_positions = ctx.batch.positions,
-        .segment = info_.classes.segment,
-        .first_position = first_position_,
-        .skipped = skipped_,
-        .picks = logit_tokens,
-        .positions = ctx.workspace.Temp(DType::kI64, {tokens}),
-        .types = ctx.workspace.Temp(DType::kI64, {tokens}),
-        .seen = ctx.TempIndices({rows}),
-        .next_positions = ctx.workspace.Temp(DType::kI64, {rows}),
-        .firsts = ctx.TempIndices({logit_tokens.shape[0]})};
+    const IndexWholeSegmentsArgs index = {.token_ids = ctx.batch.token_ids,
+                                          .token_types = ctx.batch.token_types,
+                                          .row_offsets = ctx.batch.row_offsets,
+                                          .row_positions = ctx.batch.positions,
+                                          .segment = info_.classes.segment,
+                                          .first_position = first_position_,
+                                          .skipped = skipped_,
+                                          .picks = logit_tokens,
+                                          .positions = ctx.workspace.Temp(DType::kI64, {tokens}),
+                                          .types = ctx.workspace.Temp(DType::kI64, {tokens}),
+                                          .seen = ctx.TempIndices({rows}),
+                                          .next_positions = ctx.workspace.Temp(DType::kI64, {rows}),
+                                          .firsts = ctx.TempIndices({logit_tokens.shape[0]})};
     ctx.kernels().IndexWholeSegments(index);
     const TensorView hidden = ctx.Temp({tokens, info_.model_dim});
     Embed(ctx, index, hidden);
@@ -93,16 +92,17 @@ class BertClassifier final : public Network {
     if (parts.engrams.has_value()) {
       MNEME_RETURN_IF_ERROR(CheckHasEngrams(builder, parts.model_type));
       engrams = *parts.engrams;
-      MNEME_ASSIGN_OR_RETURN(engrams.capacity, EngramCapacity(builder, engrams.rules));
+      // A session ends with its text.
+      MNEME_ASSIGN_OR_RETURN(engrams.capacity,
+                             EngramCapacity(builder, engrams.rules, SessionLife::kShort));
       info_.engrams = engrams.capacity;
       MNEME_ASSIGN_OR_RETURN(memory_, EngramMemory::Make(layer, engrams));
     }
     for (int i = 0; i < info_.layers; ++i) {
       layer.layer = i;
       layer.prefix = absl::StrCat(parts.prefix, "encoder.layer.", i, ".");
-      MNEME_RETURN_IF_ERROR(TakeLayer(layer, parts.mlp_dim,
-                                      memory_.has_value() && i > memory_layer_ ? &engrams
-                                                                               : nullptr));
+      MNEME_RETURN_IF_ERROR(TakeLayer(
+          layer, parts.mlp_dim, memory_.has_value() && i > memory_layer_ ? &engrams : nullptr));
     }
     layer.prefix = "";
     return TakeHead(layer, parts);
@@ -113,9 +113,8 @@ class BertClassifier final : public Network {
     const int dim = info_.model_dim;
     MNEME_ASSIGN_OR_RETURN(
         words_, weights.Table(builder.Weight("word_embeddings.weight"), info_.vocab, dim));
-    MNEME_ASSIGN_OR_RETURN(
-        positions_,
-        weights.Table(builder.Weight("position_embeddings.weight"), parts.positions, dim));
+    MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(builder.Weight("position_embeddings.weight"),
+                                                     parts.positions, dim));
     MNEME_ASSIGN_OR_RETURN(types_, weights.Table(builder.Weight("token_type_embeddings.weight"),
                                                  info_.classes.types, dim));
     // Buffers of old files.
@@ -171,9 +170,9 @@ class BertClassifier final : public Network {
     MNEME_RETURN_IF_ERROR(TakeLinear(builder, dense.c_str(), dim, dim, dense_));
     const std::string weight = last + ".weight";
     if (const int rows = builder.weights().Rows(weight, labels); rows != labels) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("the configuration names ", labels, " classes (id2label), and ", weight,
-                       " has ", rows, " rows: expected one for each"));
+      return absl::InvalidArgumentError(absl::StrCat("the configuration names ", labels,
+                                                     " classes (id2label), and ", weight, " has ",
+                                                     rows, " rows: expected one for each"));
     }
     return TakeLinear(builder, last.c_str(), labels, dim, head_);
   }

@@ -75,7 +75,8 @@ class MemoriaModel final : public Network {
     const int model_dim = model.info.model_dim;
     info_ = model.info;
     EngramConfig engrams = parts.engrams;
-    MNEME_ASSIGN_OR_RETURN(engrams.capacity, EngramCapacity(builder, engrams.rules));
+    MNEME_ASSIGN_OR_RETURN(engrams.capacity,
+                           EngramCapacity(builder, engrams.rules, SessionLife::kLong));
     info_.engrams = engrams.capacity;
     segment_ = engrams.segment;
     MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));
@@ -110,7 +111,9 @@ class MemoriaModel final : public Network {
     }
     IgnoreMasks(builder, {"attn", "memory_attention"});
     MNEME_ASSIGN_OR_RETURN(layer.attention, MakeAttention(builder, parts.attention));
-    MNEME_ASSIGN_OR_RETURN(layer.memory_attention, MemoryAttention::Make(builder, engrams, MemoryAttention::Tensors::kConv1d));
+    MNEME_ASSIGN_OR_RETURN(
+        layer.memory_attention,
+        MemoryAttention::Make(builder, engrams, MemoryAttention::Tensors::kConv1d));
     MNEME_ASSIGN_OR_RETURN(layer.mlp, MakeMlp(builder, parts.mlp));
     layers_.push_back(std::move(layer));
     return absl::OkStatus();

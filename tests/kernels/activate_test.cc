@@ -13,9 +13,9 @@ namespace mneme {
 namespace {
 
 constexpr Activation kActivations[] = {
-    Activation::kIdentity,   Activation::kSilu, Activation::kSigmoid,     Activation::kRelu,
-    Activation::kEluPlusOne, Activation::kTanh, Activation::kSquaredRelu, Activation::kGeluTanh,
-    Activation::kGelu};
+    Activation::kIdentity,    Activation::kSilu,       Activation::kSigmoid,
+    Activation::kRelu,        Activation::kEluPlusOne, Activation::kTanh,
+    Activation::kSquaredRelu, Activation::kGeluTanh,   Activation::kGelu};
 constexpr int kDims[] = {1, 3, 16, 33, 65, 300};
 
 struct ActivateProblem {

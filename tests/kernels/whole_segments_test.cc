@@ -31,18 +31,17 @@ class WholeSegmentsTest : public testing::TestWithParam<BackendUnderTest> {
 // A text of three tokens, two of which fill it up; one that is padding in the engine's sense; an
 // empty one; one of a pair.
 TEST_P(WholeSegmentsTest, IndicesFollowFromRowsAndTypes) {
-  IndexWholeSegmentsArgs args = {
-      .token_ids = bench_.Ints({5, 1, 6, 1, 1, 9, 7, 8, 1}),
-      .token_types = bench_.Ints({0, 0, 0, -1, -1, 0, 0, 1, 1}),
-      .row_offsets = bench_.Ints({0, 5, 6, 6, 9}),
-      .row_positions = bench_.Longs({10, 0, 5, 0}),
-      .segment = 5,
-      .picks = bench_.Ints({4, 0, 8, 6}),
-      .positions = bench_.NewLongs({9}),
-      .types = bench_.NewLongs({9}),
-      .seen = bench_.NewInts({4}),
-      .next_positions = bench_.NewLongs({4}),
-      .firsts = bench_.NewInts({4})};
+  IndexWholeSegmentsArgs args = {.token_ids = bench_.Ints({5, 1, 6, 1, 1, 9, 7, 8, 1}),
+                                 .token_types = bench_.Ints({0, 0, 0, -1, -1, 0, 0, 1, 1}),
+                                 .row_offsets = bench_.Ints({0, 5, 6, 6, 9}),
+                                 .row_positions = bench_.Longs({10, 0, 5, 0}),
+                                 .segment = 5,
+                                 .picks = bench_.Ints({4, 0, 8, 6}),
+                                 .positions = bench_.NewLongs({9}),
+                                 .types = bench_.NewLongs({9}),
+                                 .seen = bench_.NewInts({4}),
+                                 .next_positions = bench_.NewLongs({4}),
+                                 .firsts = bench_.NewInts({4})};
   backend_->kernels().IndexWholeSegments(args);
   EXPECT_THAT(bench_.ReadLongs(args.positions), ElementsAre(0, 1, 2, 3, 4, 0, 0, 1, 2));
   EXPECT_THAT(bench_.ReadLongs(args.types), ElementsAre(0, 0, 0, 0, 0, 0, 0, 1, 1));
@@ -90,8 +89,8 @@ std::vector<double> Attend(Workbench& bench, const std::vector<Row>& rows, int h
 }
 
 TEST_P(WholeSegmentsTest, TokensAttendToAllThatIsSeenOfTheirRow) {
-  const std::vector<Row> rows = {{2, 40, 33}, {-1, 3, 3}, {0, 1, 1}, {4, 0, 0}, {1, 7, 0},
-                                 {3, 70, 70}};
+  const std::vector<Row> rows = {{2, 40, 33}, {-1, 3, 3}, {0, 1, 1},
+                                 {4, 0, 0},   {1, 7, 0},  {3, 70, 70}};
   for (const auto& [heads, dim] : {std::pair(3, 19), {1, 64}, {2, 5}}) {
     SeededRandom random(static_cast<uint64_t>(dim));
     const int64_t tokens = 121, pitch = int64_t{heads} * dim;

@@ -33,8 +33,8 @@ class MemoriaBertTest : public testing::TestWithParam<std::tuple<std::string, Ba
     const size_t length = ids.size() / documents_;
     for (size_t d = 0; d < documents_; ++d) {
       const auto begin = static_cast<int64_t>(d * length);
-      const auto count = std::count(mask.begin() + begin,
-                                    mask.begin() + begin + static_cast<int64_t>(length), 1);
+      const auto count =
+          std::count(mask.begin() + begin, mask.begin() + begin + static_cast<int64_t>(length), 1);
       texts_.push_back(FillUp(classes(), std::span(ids).subspan(d * length, count), {}));
     }
   }

@@ -44,7 +44,7 @@ MemoriaGolden::MemoriaGolden(const std::string& name, std::unique_ptr<Backend> b
       config_(ReadMemoriaConfig(GoldenFolder(name))) {}
 
 void MemoriaGolden::ExpectClose(const std::vector<double>& got, const std::vector<double>& want,
-                 const std::string& what) {
+                                const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   if (want.empty()) return;
   const double error = RelativeError(got, want);
@@ -94,8 +94,7 @@ void MemoriaGolden::ExpectScores(const std::string& prefix, int segment,
     std::vector<double> got;
     for (const int32_t birth : results_.Ints(prefix + births)) {
       const double score = scores.at(static_cast<uint32_t>(birth));
-      got.push_back(config_.rules.score == EngramRules::Score::kExpMean ? std::exp(score)
-                                                                        : score);
+      got.push_back(config_.rules.score == EngramRules::Score::kExpMean ? std::exp(score) : score);
     }
     ExpectClose(got, results_.Floats(prefix + values), prefix + values);
   }

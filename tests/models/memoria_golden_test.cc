@@ -1,6 +1,8 @@
 // What upstream's code computes of Memoria's GPT-2, segment by segment, against ours: folders
 // memoria_gpt2* of tests/golden and of $MNEME_GOLDEN.
 
+#include "tests/models/memoria_golden.h"
+
 #include <algorithm>
 #include <span>
 #include <string>
@@ -11,7 +13,6 @@
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/models/memoria_golden.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
 

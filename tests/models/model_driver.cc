@@ -139,7 +139,8 @@ absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
     size_t size = static_cast<size_t>(limits_.max_tokens);
     if (!chunks.empty()) size = std::min(size, static_cast<size_t>(chunks[i % chunks.size()]));
     if (const Classes& classes = model_->info().classes; classes.exist()) {
-      size = std::min(size, static_cast<size_t>(classes.segment - position(slot) % classes.segment));
+      size =
+          std::min(size, static_cast<size_t>(classes.segment - position(slot) % classes.segment));
     }
     size = std::min(size, tokens.size() - fed);
     const Row row{slot, tokens.subspan(fed, size)};
