@@ -53,7 +53,8 @@ TEST_P(BertGoldenTest, LogitsOfTextsAndPairs) {
   const std::string folder = GoldenFolder(name);
   const auto file = SafetensorsFile::Open(folder + "/golden.safetensors");
   ASSERT_TRUE(file.ok()) << file.status();
-  const auto ids = Values<int32_t>(*file, "input_ids"), mask = Values<int32_t>(*file, "attention_mask");
+  const auto ids = Values<int32_t>(*file, "input_ids"),
+             mask = Values<int32_t>(*file, "attention_mask");
   const auto types = Values<int32_t>(*file, "token_type_ids");
   const auto logits = Values<float>(*file, "logits");
   const auto driver =
@@ -65,9 +66,9 @@ TEST_P(BertGoldenTest, LogitsOfTextsAndPairs) {
   std::vector<int32_t> last;
   int32_t tokens = 0;
   for (size_t t = 0; t < texts; ++t) {
-    const auto count = static_cast<size_t>(
-        std::count(mask.begin() + static_cast<int64_t>(t * length),
-                   mask.begin() + static_cast<int64_t>((t + 1) * length), 1));
+    const auto count =
+        static_cast<size_t>(std::count(mask.begin() + static_cast<int64_t>(t * length),
+                                       mask.begin() + static_cast<int64_t>((t + 1) * length), 1));
     rows.push_back({static_cast<int>(t), std::span(ids).subspan(t * length, count),
                     std::span(types).subspan(t * length, count)});
     last.push_back((tokens += static_cast<int32_t>(count)) - 1);
@@ -173,11 +174,10 @@ TEST(BertConfigTest, EveryKeyThatMovesLogitsOrStateCounts) {
     }
   }
   for (const char* type : {"memoria_bert", "memoria_roberta"}) {
-    for (const char* keys :
-         {"", R"("segment_tokens": 99)", R"("memory_layer_index": 8)",
-          R"("memoria_num_memories": 16)", R"("memoria_num_reminded_stm": 3)",
-          R"("memoria_profile": "paper")", R"("memoria_seed": 7)", R"("pad_token_id": 0)",
-          R"("pad_token_id": 1)"}) {
+    for (const char* keys : {"", R"("segment_tokens": 99)", R"("memory_layer_index": 8)",
+                             R"("memoria_num_memories": 16)", R"("memoria_num_reminded_stm": 3)",
+                             R"("memoria_profile": "paper")", R"("memoria_seed": 7)",
+                             R"("pad_token_id": 0)", R"("pad_token_id": 1)"}) {
       if (type == std::string("memoria_bert") && keys == std::string(R"("pad_token_id": 0)")) {
         continue;  // its default
       }

@@ -119,8 +119,8 @@ TEST_P(ClassifierConformanceTest, ATextIsTheSameAloneAndAmongOthers) {
           rows.push_back(Segment(driver, text, 0, s));
         }
         if (slot > 0 && s >= slot % 3) {
-          rows.push_back(Segment(driver, others[static_cast<size_t>(slot) - 1], slot,
-                                 s - slot % 3));
+          rows.push_back(
+              Segment(driver, others[static_cast<size_t>(slot) - 1], slot, s - slot % 3));
         }
       }
       const std::vector<double> logits = Step(driver, rows);
@@ -185,8 +185,8 @@ TEST_P(ClassifierConformanceTest, AStateGoesThroughTheCodecAndOn) {
     const SegmentedText text = Text(driver, 8);
     const int end = Segments(driver), half = end / 2;
     Feed(driver, text, 0, 0, half);
-    const auto state = DecodeState(driver.backend(), driver.model(), driver.Slab(0),
-                                   driver.position(0));
+    const auto state =
+        DecodeState(driver.backend(), driver.model(), driver.Slab(0), driver.position(0));
     ASSERT_TRUE(state.ok()) << state.status();
     const auto bytes = static_cast<size_t>(driver.model().state_layout().slab_bytes());
     driver.WriteSlab(1, std::vector<std::byte>(bytes, std::byte{0xff}), state->tokens);
