@@ -100,9 +100,8 @@ void ClassifyBatch::Take(size_t document, const TokenEvent& last) {
 absl::Status ClassifyBatch::ErrorOf(size_t document, const absl::Status& error) const {
   if (count_ == 1) return error;
   absl::Status named(error.code(), absl::StrCat("documents[", document, "]: ", error.message()));
-  error.ForEachPayload([&](absl::string_view url, const absl::Cord& payload) {
-    named.SetPayload(url, payload);
-  });
+  error.ForEachPayload(
+      [&](absl::string_view url, const absl::Cord& payload) { named.SetPayload(url, payload); });
   return named;
 }
 

@@ -50,8 +50,8 @@ class ClassifyBatch : public std::enable_shared_from_this<ClassifyBatch> {
  private:
   using Stream = std::shared_ptr<TokenStream>;
 
-  ClassifyBatch(Engine& engine, std::vector<Request> requests, StreamPermit permit,
-                Refused refused, Done done);
+  ClassifyBatch(Engine& engine, std::vector<Request> requests, StreamPermit permit, Refused refused,
+                Done done);
 
   // Submits the next document, if one is left.
   void SubmitNext() ABSL_LOCKS_EXCLUDED(mu_);

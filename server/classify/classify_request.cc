@@ -16,8 +16,7 @@ absl::Status AddText(ClassifyDocument document, const std::string& field, const 
                      const Engine& engine, const ServingFacts& facts, WorkMeter& meter,
                      Request& request) {
   request.prompt.same_everywhere = true;
-  request.prompt.source =
-      document.has_ids ? PromptSource::kTokenIds : PromptSource::kText;
+  request.prompt.source = document.has_ids ? PromptSource::kTokenIds : PromptSource::kText;
   if (document.has_ids) {
     if (document.pair.has_value()) {
       return FieldError(field + ".text_pair", "is there beside token_ids, expected a text");
@@ -53,15 +52,13 @@ absl::Status AddText(ClassifyDocument document, const std::string& field, const 
 
 absl::StatusOr<std::vector<Request>> ToEngineRequests(ClassifyCall classify, const CallFacts& call,
                                                       const Engine& engine,
-                                                      const ServingFacts& facts,
-                                                      WorkMeter& meter) {
+                                                      const ServingFacts& facts, WorkMeter& meter) {
   MNEME_RETURN_IF_ERROR(CheckModelName(classify.model, facts));
   const Classes& classes = engine.model_info().classes;
   MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/true, classes.exist() ? &classes : nullptr));
   const size_t count = classify.documents.size();
   if (count == 0 || count > kMaxDocuments) {
-    return FieldError("documents",
-                      absl::StrCat("has ", count, ", expected 1 to ", kMaxDocuments));
+    return FieldError("documents", absl::StrCat("has ", count, ", expected 1 to ", kMaxDocuments));
   }
   std::vector<Request> requests;
   for (size_t i = 0; i < count; ++i) {
@@ -74,8 +71,8 @@ absl::StatusOr<std::vector<Request>> ToEngineRequests(ClassifyCall classify, con
     request.priority = classify.priority;
     request.classify = true;
     request.stop.max_tokens = 0;
-    MNEME_RETURN_IF_ERROR(AddText(std::move(classify.documents[i]), field, classify, engine, facts,
-                                  meter, request));
+    MNEME_RETURN_IF_ERROR(
+        AddText(std::move(classify.documents[i]), field, classify, engine, facts, meter, request));
     if (const absl::Status valid = engine.Validate(request); !valid.ok()) {
       const std::optional<std::string> part = FieldOf(valid);
       return part.has_value() && *part != "priority"

@@ -207,8 +207,8 @@ grpc::ServerUnaryReactor* ClassifyOverGrpc(EngineAccess& access, Security& secur
                                            grpc::CallbackServerContext& context,
                                            const grpc::ByteBuffer& request,
                                            grpc::ByteBuffer& response) {
-  const auto reactor = std::make_shared<ClassifyReactor>(access, security, executors, context,
-                                                         request, response);
+  const auto reactor =
+      std::make_shared<ClassifyReactor>(access, security, executors, context, request, response);
   reactor->Begin(reactor);
   return reactor.get();
 }

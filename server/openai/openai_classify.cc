@@ -157,8 +157,8 @@ absl::Status OpenAiClassify::Submit(const std::shared_ptr<HttpCall>& call) const
       [this, facts](const absl::Status& status) { LogRefusal(access_, facts, status); },
       [this, call, engine, scores = body.scores](const absl::StatusOr<ClassifiedBatch>& answer) {
         if (!answer.ok()) return call->Send(ErrorResponse(answer.status()));
-        call->Send(JsonResponse(
-            AnswerJson(*answer, call->request(), *engine, access_.facts(), scores)));
+        call->Send(
+            JsonResponse(AnswerJson(*answer, call->request(), *engine, access_.facts(), scores)));
       });
   call->OnClientLeft([weak = std::weak_ptr<ClassifyBatch>(batch)] {
     if (const std::shared_ptr<ClassifyBatch> left = weak.lock()) left->Cancel();

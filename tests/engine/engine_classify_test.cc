@@ -30,10 +30,8 @@ class EngineClassifyTest : public ::testing::Test {
   static BackendUnderTest Cpu() { return AvailableBackends().front(); }
   static EngineOptions Small() {
     // Two segments of 16 tokens, and not three.
-    return {.max_sessions = 8,
-            .max_rows = 4,
-            .max_tokens_per_step = 40,
-            .max_logit_rows_per_step = 8};
+    return {
+        .max_sessions = 8, .max_rows = 4, .max_tokens_per_step = 40, .max_logit_rows_per_step = 8};
   }
 
   absl::StatusOr<std::unique_ptr<Engine>> Make(const char* model_type,
@@ -69,8 +67,7 @@ class EngineClassifyTest : public ::testing::Test {
     const SegmentedText text = FillUp(classes, tokens, types);
     std::vector<float> logits;
     for (size_t at = 0; at < text.tokens.size(); at += static_cast<size_t>(classes.segment)) {
-      const size_t count =
-          std::min(static_cast<size_t>(classes.segment), text.tokens.size() - at);
+      const size_t count = std::min(static_cast<size_t>(classes.segment), text.tokens.size() - at);
       const ModelDriver::Row row = {0, std::span(text.tokens).subspan(at, count),
                                     std::span(text.types).subspan(at, count)};
       const std::vector<int32_t> last = {static_cast<int32_t>(count) - 1};
