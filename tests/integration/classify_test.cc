@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -97,29 +96,30 @@ class ClassifyTextsTest : public ::testing::Test {
   TestFolder folder_;
 };
 
-TEST_F(ClassifyTextsTest, TheTokenizersTemplateStandsAroundTexts) {
-  for (const char* file : {"tokenizer.json", "vocab.txt"}) {
-    const TestFolder* folder = &folder_;
-    MakeModel("bert", file);
-    RunningServer server({}, folder->path().c_str());
-    for (const char* pair : {static_cast<const char*>(nullptr), "and another"}) {
-      v1::TokenizeRequest tokenize;
-      tokenize.set_text("hello world");
-      if (pair != nullptr) tokenize.set_text_pair(pair);
-      const auto tokens = server.client().Tokenize(tokenize);
-      ASSERT_TRUE(tokens.ok()) << tokens.status();
-      ASSERT_EQ(tokens->token_ids(0), 2) << "[CLS]";
-      v1::ClassifyRequest ids;
-      *ids.add_documents()->mutable_token_ids()->mutable_ids() = tokens->token_ids();
-      *ids.mutable_documents(0)->mutable_token_types() = tokens->type_ids();
-      EXPECT_EQ(Logits(server, OfText("hello world", pair)), Logits(server, ids));
-    }
-    std::filesystem::remove(folder_.File(file));
-    for (const char* name : {"config.json", "generation_config.json", "model.safetensors"}) {
-      std::filesystem::remove(folder_.File(name));
-    }
+class ClassifyTemplateTest : public ClassifyTextsTest,
+                             public testing::WithParamInterface<const char*> {};
+
+TEST_P(ClassifyTemplateTest, TheTokenizersTemplateStandsAroundTextsAndPairs) {
+  MakeModel("bert", GetParam());
+  RunningServer server({}, folder_.path().c_str());
+  for (const char* pair : {static_cast<const char*>(nullptr), "and another"}) {
+    v1::TokenizeRequest tokenize;
+    tokenize.set_text("hello world");
+    if (pair != nullptr) tokenize.set_text_pair(pair);
+    const auto tokens = server.client().Tokenize(tokenize);
+    ASSERT_TRUE(tokens.ok()) << tokens.status();
+    ASSERT_EQ(tokens->token_ids(0), 2) << "[CLS]";
+    v1::ClassifyRequest ids;
+    *ids.add_documents()->mutable_token_ids()->mutable_ids() = tokens->token_ids();
+    *ids.mutable_documents(0)->mutable_token_types() = tokens->type_ids();
+    EXPECT_EQ(Logits(server, OfText("hello world", pair)), Logits(server, ids));
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Files, ClassifyTemplateTest,
+                         testing::Values("tokenizer.json", "vocab.txt"), [](const auto& info) {
+                           return std::string(info.param).substr(0, info.param[0] == 't' ? 9 : 5);
+                         });
 
 TEST_F(ClassifyTextsTest, LongDocumentsGoThroughAMemorySegmentBySegment) {
   MakeModel("memoria_bert", "tokenizer.json");
@@ -170,8 +170,9 @@ TEST_F(ClassifyTextsTest, ATokenizerWithoutTheTemplatesTokensDoesNotLoad) {
   RealClock clock;
   LoadError error;
   EXPECT_EQ(LoadEngine(line->config, clock, nullptr, {}, error), nullptr);
-  EXPECT_THAT(std::string(error.status.message()),
-              HasSubstr("post_processor.single.id is \"[SEP]\", expected a name of special_tokens"));
+  EXPECT_THAT(
+      std::string(error.status.message()),
+      HasSubstr("post_processor.single.id is \"[SEP]\", expected a name of special_tokens"));
 }
 
 TEST(ClassifyKindTest, EachKindOfModelRefusesTheOthersRequests) {

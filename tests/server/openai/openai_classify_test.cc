@@ -51,10 +51,9 @@ class OpenAiClassifyTest : public ::testing::Test {
   }
   std::string Refusal(absl::string_view body) {
     const nlohmann::json answer = Ask(body, 400);
-    return absl::StrCat(answer["error"]["param"].is_null()
-                            ? ""
-                            : answer["error"]["param"].get<std::string>(),
-                        ": ", answer["error"]["message"].get<std::string>());
+    return absl::StrCat(
+        answer["error"]["param"].is_null() ? "" : answer["error"]["param"].get<std::string>(), ": ",
+        answer["error"]["message"].get<std::string>());
   }
   // Each document has the logits 0 and the number of its tokens.
   void AnswerAll() {
@@ -91,8 +90,8 @@ TEST_F(OpenAiClassifyTest, ADocumentIsAnsweredAsVllmDoes) {
     EXPECT_EQ(data["num_classes"], 2);
     // BOS and EOS of the byte tokenizer are special tokens around texts.
     const int64_t tokens = answer["usage"]["prompt_tokens"];
-    EXPECT_EQ(tokens, static_cast<int64_t>(
-                          engine_.WaitForRequest(0).request.prompt.at_start.size()));
+    EXPECT_EQ(tokens,
+              static_cast<int64_t>(engine_.WaitForRequest(0).request.prompt.at_start.size()));
     EXPECT_NEAR(data["probs"][1].get<double>(), 1 / (1 + std::exp(-static_cast<double>(tokens))),
                 1e-6);
     EXPECT_EQ(answer["usage"]["total_tokens"], tokens);
@@ -177,11 +176,10 @@ TEST_F(OpenAiClassifyTest, AModelThatGeneratesSaysSo) {
 
 TEST_F(OpenAiClassifyTest, OtherEndpointsSayThatTheModelClassifies) {
   for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
-    const nlohmann::json answer =
-        Ask(std::string(path).find("chat") != std::string::npos
-                ? R"({"messages": [{"role": "user", "content": "a"}]})"
-                : R"({"prompt": "a"})",
-            400, path);
+    const nlohmann::json answer = Ask(std::string(path).find("chat") != std::string::npos
+                                          ? R"({"messages": [{"role": "user", "content": "a"}]})"
+                                          : R"({"prompt": "a"})",
+                                      400, path);
     EXPECT_EQ(answer["error"]["code"], "wrong_kind_of_model") << answer.dump();
   }
 }
