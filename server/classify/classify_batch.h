@@ -13,7 +13,6 @@
 #include "engine/engine.h"
 #include "engine/request.h"
 #include "engine/token_stream.h"
-#include "models/classes.h"
 #include "server/security/quota.h"
 
 namespace mneme {

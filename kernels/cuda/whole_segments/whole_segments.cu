@@ -23,26 +23,24 @@ struct IndexProblem {
   int32_t *seen, *firsts;
 };
 
-// A block for each row.
+// A block for each row. What counts from its first token on is its first thread's.
 __global__ void __launch_bounds__(kThreads) IndexKernel(const __grid_constant__ IndexProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int row = blockIdx.x;
   const int first = p.offsets[row], end = p.offsets[row + 1];
-  __shared__ int seen;
-  if (threadIdx.x == 0) seen = 0;
-  __syncthreads();
   for (int token = first + static_cast<int>(threadIdx.x); token < end; token += kThreads) {
-    const int type = p.types == nullptr ? 0 : p.types[token];
-    if (type >= 0) atomicAdd(&seen, 1);
-    p.token_types[token] = max(type, 0);
+    p.token_types[token] = p.types == nullptr ? 0 : max(p.types[token], 0);
     if (p.skipped < 0) p.positions[token] = p.first_position + token - first;
   }
   for (int i = threadIdx.x; i < p.pick_count; i += kThreads) {
     if (p.picks[i] >= first && p.picks[i] < end) p.firsts[i] = first;
   }
-  __syncthreads();
   if (threadIdx.x != 0) return;
+  int seen = 0;
+  for (int token = first; token < end; ++token) {
+    seen += p.types == nullptr || p.types[token] >= 0 ? 1 : 0;
+  }
   p.seen[row] = seen;
   p.next_positions[row] = p.row_positions[row] + p.segment;
   if (p.skipped < 0) return;
