@@ -49,8 +49,8 @@ class OpenAiClassifyTest : public ::testing::Test {
     EXPECT_EQ(response.status, status) << response.body;
     return nlohmann::json::parse(response.body);
   }
-  std::string Refusal(absl::string_view body) {
-    const nlohmann::json answer = Ask(body, 400);
+  std::string Refusal(absl::string_view body, int status = 400) {
+    const nlohmann::json answer = Ask(body, status);
     return absl::StrCat(
         answer["error"]["param"].is_null() ? "" : answer["error"]["param"].get<std::string>(), ": ",
         answer["error"]["message"].get<std::string>());
@@ -170,7 +170,7 @@ TEST_F(OpenAiClassifyTest, AClientThatLeavesEndsItsDocuments) {
 
 TEST_F(OpenAiClassifyTest, AModelThatGeneratesSaysSo) {
   engine_.set_classes({});
-  EXPECT_THAT(Refusal(R"({"input": "a"})"),
+  EXPECT_THAT(Refusal(R"({"input": "a"})", 412),
               HasSubstr("the model generates text and has no classes"));
 }
 
@@ -179,7 +179,7 @@ TEST_F(OpenAiClassifyTest, OtherEndpointsSayThatTheModelClassifies) {
     const nlohmann::json answer = Ask(std::string(path).find("chat") != std::string::npos
                                           ? R"({"messages": [{"role": "user", "content": "a"}]})"
                                           : R"({"prompt": "a"})",
-                                      400, path);
+                                      412, path);
     EXPECT_EQ(answer["error"]["code"], "wrong_kind_of_model") << answer.dump();
   }
 }
