@@ -34,7 +34,7 @@ int64_t ArrayBytes(int64_t elements) {
 
 // The bytes that WriteInputs() takes at most.
 int64_t InputBytes(const RunnerLimits& limits) {
-  return ArrayBytes<int32_t>(limits.tokens) + ArrayBytes<int32_t>(limits.rows + 1) +
+  return 2 * ArrayBytes<int32_t>(limits.tokens) + ArrayBytes<int32_t>(limits.rows + 1) +
          ArrayBytes<int32_t>(limits.rows) + ArrayBytes<int64_t>(limits.rows) +
          ArrayBytes<int32_t>(limits.logit_rows);
 }
@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
   MNEME_ASSIGN_OR_RETURN(runner->pinned_, Buffer::AllocatePinned(backend, input_bytes));
   MNEME_ASSIGN_OR_RETURN(runner->logits_,
                          Tensor::Allocate(backend, backend.activation_dtype(),
-                                          {limits.logit_rows, model.info().vocab}));
+                                          {limits.logit_rows, model.info().outputs()}));
   runner->workspace_bytes_ = model.WorkspaceBytes(limits.tokens, limits.rows, limits.logit_rows);
   MNEME_ASSIGN_OR_RETURN(
       runner->workspace_,
@@ -85,7 +85,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                          static_cast<int64_t>(banned.size() * sizeof(int32_t)));
   }
   runner->decode_ = model.CompileDecode(backend, {pool.slabs(), pool.slab_bytes()});
-  if (limits.graphs && backend.can_capture()) {
+  // Texts go through a model that classifies in steps of all sizes.
+  if (limits.graphs && backend.can_capture() && !model.info().classes.exist()) {
     MNEME_RETURN_IF_ERROR(runner->CaptureGraphs());
     MNEME_RETURN_IF_ERROR(runner->TryPromptSizes());
   }
@@ -164,6 +165,9 @@ void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
             .inserted = InsertedBy(plan),
             .crossings = CrossingsOf(plan.positions)};
   batch_.token_ids = append(plan.token_ids, padding, [](int) { return 0; });
+  if (!plan.token_types.empty()) {
+    batch_.token_types = append(plan.token_types, padding, [](int) { return 0; });
+  }
   batch_.row_offsets = append(plan.row_offsets, padding, [&](int i) { return tokens + i + 1; });
   batch_.slots = append(plan.slots, padding, [](int) { return -1; });
   batch_.positions = append(plan.positions, padding, [](int) { return 0; });
@@ -238,7 +242,7 @@ void ModelRunner::Launch(RoutingObserver* routing) {
 }
 
 TensorView ModelRunner::Logits(int rows) const {
-  return {logits_.view().data, backend_.activation_dtype(), {rows, model_.info().vocab}};
+  return {logits_.view().data, backend_.activation_dtype(), {rows, model_.info().outputs()}};
 }
 
 TensorView ModelRunner::Surprise() const {
@@ -353,8 +357,15 @@ absl::Status ModelRunner::FinishSample() {
   return backend_.TakeStatus();
 }
 
+absl::Status ModelRunner::ReadClasses(StepResult& result) {
+  result.class_logits.resize(static_cast<size_t>(logit_rows_) *
+                             static_cast<size_t>(model_.info().outputs()));
+  MNEME_RETURN_IF_ERROR(ReadLogits(std::span(result.class_logits)));
+  return backend_.TakeStatus();
+}
+
 absl::Status ModelRunner::ReadLogits(std::span<float> out) {
-  const int64_t elements = int64_t{logit_rows_} * model_.info().vocab;
+  const int64_t elements = int64_t{logit_rows_} * model_.info().outputs();
   CHECK_EQ(out.size(), elements);
   const void* source = logits_.view().data;
   if (backend_.activation_dtype() == DType::kF64) {

@@ -30,6 +30,7 @@
 #include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
 #include "kernels/ops/scan.h"
+#include "kernels/ops/whole_segments.h"
 
 namespace mneme {
 
@@ -42,6 +43,7 @@ class Kernels : public DenseKernels,
                 public NeuralMemoryKernels,
                 public ResidualStreamKernels,
                 public EngramKernels,
+                public WholeSegmentKernels,
                 public SamplingKernels {
  public:
   // A fused step of decode rows (decode_step.h). False: nothing was done, the caller goes operation

@@ -65,6 +65,8 @@ class DryRunKernels final : public Kernels {
   void WriteStreams(const WriteStreamsArgs&) override {}
   void SumStreams(const SumStreamsArgs&) override {}
   void MixViews(const MixViewsArgs&) override {}
+  void IndexWholeSegments(const IndexWholeSegmentsArgs&) override {}
+  void SegmentAttention(const SegmentAttentionArgs&) override {}
   void BanTokens(const BanTokensArgs&) override {}
   void Sample(const SampleArgs&) override {}
 };

@@ -34,7 +34,9 @@ struct StepBatch {
   // Rows that begin a segment of positions other than the first (Crossings), or more of them; below
   // 0: not known.
   int crossings = -1;
-  TensorView token_ids;    // [tokens] i32
+  TensorView token_ids;  // [tokens] i32
+  // [tokens] i32: SegmentedText::types, of networks that classify; empty: 0.
+  TensorView token_types;
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding row
   // [rows] i64: tokens that the row's slab was fed before this step. Of padding rows: any number.

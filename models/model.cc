@@ -101,7 +101,8 @@ int64_t WorkspaceBytesOf(const Network& network, DType activation_dtype, int tok
     ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
     // What watching memories takes counts whether or not anybody does. Only its address is taken.
     ctx.surprise.values = {&workspace, DType::kF32, {1, tokens}};
-    network.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, network.info().vocab}});
+    network.Forward(ctx, {.shape = {logit_rows}},
+                    {.shape = {logit_rows, network.info().outputs()}});
   }
   return workspace.peak_bytes();
 }
@@ -169,6 +170,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .segment = network.segment,
           .trained = built.trained,
           .inserted = network.inserted,
+          .classes = network.classes,
           .parameters = weights.parameters(),
           .weight_bytes = weights.resident_bytes(),
           .weight_dtype = weights.dtypes(),

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
+#include "models/classes.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/layer_observer.h"
@@ -34,12 +35,16 @@ struct ModelInfo {
   int segment = 0;    // positions after which engrams are made of them; 0: the model makes none
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
   InsertedPositions inserted = {};
+  Classes classes = {};
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed
   // A hash of the configuration and every byte of the weights: a state fits models with the same
   // one. 0 in a plan.
   uint64_t fingerprint = 0;
+
+  // Columns of the logits.
+  int outputs() const { return classes.exist() ? static_cast<int>(classes.labels.size()) : vocab; }
 };
 
 // The name of what bounds a context to `most` tokens: "--max-context", or the model.
@@ -68,7 +73,7 @@ class Model {
 
   // Feeds the batch, updating the slabs its rows name, and computes logits after chosen tokens.
   //   logit_tokens  [n] i32, indices into the batch's tokens
-  //   logits        [n, vocab] act, out
+  //   logits        [n, ModelInfo::outputs()] act, out
   virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                        const TensorView& logits) const = 0;
 

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
+#include "models/classes.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/layer_observer.h"
@@ -18,7 +19,7 @@ namespace mneme {
 struct CanonicalState;  // models/state_codec.h
 
 struct NetworkInfo {
-  int vocab = 0;  // columns of the logits
+  int vocab = 0;
   int model_dim = 0;
   int layers = 0;
   int memories = 0;   // that a layer's router chooses from; 0: there is no router
@@ -27,6 +28,10 @@ struct NetworkInfo {
   int engrams = 0;    // that a session has room for; 0: the network makes none
   int segment = 0;    // positions after which engrams are made of them; 0: the network makes none
   InsertedPositions inserted = {};
+  Classes classes = {};
+
+  // Columns of the logits.
+  int outputs() const { return classes.exist() ? static_cast<int>(classes.labels.size()) : vocab; }
 };
 
 // Holds handles to weights and to fields of the slab, neither weights nor state. Its state fields

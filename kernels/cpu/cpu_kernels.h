@@ -101,6 +101,8 @@ class CpuKernels final : public Kernels {
   void WriteStreams(const WriteStreamsArgs& args) override;
   void SumStreams(const SumStreamsArgs& args) override;
   void MixViews(const MixViewsArgs& args) override;
+  void IndexWholeSegments(const IndexWholeSegmentsArgs& args) override;
+  void SegmentAttention(const SegmentAttentionArgs& args) override;
   void Sample(const SampleArgs& args) override;
 
   void FindCrossings(const FindCrossingsArgs& args) override;
@@ -146,6 +148,7 @@ class CpuKernels final : public Kernels {
     int row, seen;  // engrams that its tokens see
   };
   std::vector<EngramRow> engram_rows_;
+  std::vector<int> segment_rows_;  // that have tokens
   std::vector<int> active_segments_;
   std::vector<SamplingRow> sampling_rows_;  // bounded
 };

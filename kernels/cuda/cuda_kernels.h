@@ -19,6 +19,7 @@
 #include "kernels/cuda/rwkv/rwkv.h"
 #include "kernels/cuda/sampling/draws.h"
 #include "kernels/cuda/scan/scan.h"
+#include "kernels/cuda/whole_segments/whole_segments.h"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda {
@@ -93,6 +94,12 @@ class CudaKernels final : public Kernels {
     residual_streams::SumStreams(device_, args);
   }
   void MixViews(const MixViewsArgs& args) override { residual_streams::MixViews(device_, args); }
+  void IndexWholeSegments(const IndexWholeSegmentsArgs& args) override {
+    whole_segments::IndexWholeSegments(device_, args);
+  }
+  void SegmentAttention(const SegmentAttentionArgs& args) override {
+    whole_segments::SegmentAttention(device_, args);
+  }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }
   void FindCrossings(const FindCrossingsArgs& args) override {

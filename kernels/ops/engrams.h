@@ -62,10 +62,13 @@ struct EngramRules {
   constexpr int least_capacity() const { return 2 * working + short_term; }
 };
 
+// What SplitMix64 adds to its state for each output.
+constexpr uint64_t kEngramDrawStep = 0x9E3779B97F4A7C15u;
+
 // SplitMix64's output number s 2^32 + b + 1 from `seed`, as a number below n: the draw of the
 // engram born b-th in segment s.
 constexpr int64_t EngramDraw(uint64_t seed, uint64_t segment, uint32_t birth, int64_t n) {
-  uint64_t z = seed + 0x9E3779B97F4A7C15u * ((segment << 32) + birth + 1);
+  uint64_t z = seed + kEngramDrawStep * ((segment << 32) + birth + 1);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   z ^= z >> 31;

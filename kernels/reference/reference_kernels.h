@@ -85,6 +85,9 @@ class ReferenceKernels : public Kernels {
   void WriteStreams(const WriteStreamsArgs& args) override;
   void SumStreams(const SumStreamsArgs& args) override;
   void MixViews(const MixViewsArgs& args) override;
+  // whole_segments.cc
+  void IndexWholeSegments(const IndexWholeSegmentsArgs& args) override;
+  void SegmentAttention(const SegmentAttentionArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 
@@ -126,6 +129,8 @@ inline double Activate(Activation activation, double z) {
       return z > 0 ? z * z : 0.0;
     case Activation::kGeluTanh:
       return z * Sigmoid(z * (kGeluFirst + kGeluThird * z * z));
+    case Activation::kGelu:
+      return z / 2 * std::erfc(-z / std::sqrt(2.0));
   }
   return 0;
 }

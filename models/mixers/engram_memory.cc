@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace mneme {
@@ -11,7 +12,7 @@ namespace {
 
 // Crossings that are worked on together, which bounds their workspace.
 constexpr int kCrossingsAtOnce = 8;
-// The feed-forward network of the encoder, whatever that of the layers is.
+// Of the encoder's feed-forward network, whatever that of the layers is.
 constexpr int kExpansion = 4;
 
 // queries [count, dim] times weight [dim, dim].
@@ -58,23 +59,25 @@ absl::StatusOr<EngramMemory> EngramMemory::Make(const LayerBuilder& builder,
 absl::Status EngramMemory::TakeEncoder(const LayerBuilder& builder) {
   mneme::Weights& weights = builder.weights();
   const int dim = builder.model_dim, working = config_.rules.working;
+  const auto name = [&](const char* tensor) { return absl::StrCat(config_.encoder, tensor); };
   MNEME_ASSIGN_OR_RETURN(const std::vector<float> queries,
-                         weights.Values(builder.Weight("abs.query_embeddings"), {1, working, dim},
+                         weights.Values(builder.Weight(name("query_embeddings")), {1, working, dim},
                                         WeightInit::kNormal));
-  MNEME_ASSIGN_OR_RETURN(
-      const std::vector<float> keys,
-      weights.Values(builder.Weight("abs.key_transform.weight"), {dim, dim}, WeightInit::kNormal));
+  MNEME_ASSIGN_OR_RETURN(const std::vector<float> keys,
+                         weights.Values(builder.Weight(name("key_transform.weight")), {dim, dim},
+                                        WeightInit::kNormal));
   MNEME_RETURN_IF_ERROR(
-      weights.Values(builder.Weight("abs.key_transform.bias"), {dim}, WeightInit::kZeros).status());
+      weights.Values(builder.Weight(name("key_transform.bias")), {dim}, WeightInit::kZeros)
+          .status());
   MNEME_ASSIGN_OR_RETURN(queries_, weights.Constant(Fold(queries, keys, dim)));
   queries_.shape = {working, dim};
-  const int inner = kExpansion * dim;
+  const int inner = config_.encoder_dim > 0 ? config_.encoder_dim : kExpansion * dim;
   MNEME_ASSIGN_OR_RETURN(value_,
-                         TakeProjection(builder, "abs.value_transform", dim, dim, Bias::kAdded));
+                         TakeProjection(builder, name("value_transform"), dim, dim, Bias::kAdded));
   MNEME_ASSIGN_OR_RETURN(expand_,
-                         TakeProjection(builder, "abs.feedforward", inner, dim, Bias::kAdded));
+                         TakeProjection(builder, name("feedforward"), inner, dim, Bias::kAdded));
   MNEME_ASSIGN_OR_RETURN(contract_,
-                         TakeProjection(builder, "abs.output", dim, inner, Bias::kAdded));
+                         TakeProjection(builder, name("output"), dim, inner, Bias::kAdded));
   return absl::OkStatus();
 }
 

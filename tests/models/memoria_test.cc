@@ -78,7 +78,7 @@ TEST(MemoriaConfigTest, ContradictionsAreRefusedByName) {
       {R"("segment_tokens": null)", kInvalid,
        "\"segment_tokens\" is null, expected an integer from 1 to n_positions (1024): the tokens"},
       {R"("segment_tokens": 1025)", kInvalid,
-       "\"segment_tokens\" is 1025, expected an integer from 1 to 1024"},
+       "\"segment_tokens\" is 1025, expected an integer from 1 to n_positions (1024)"},
       {R"("segment_tokens": 0)", kInvalid, "\"segment_tokens\" is 0"},
       {R"("memoria_stm_capacity": 49)", kInvalid,
        "\"memoria_stm_capacity\" is 49, expected at least as many as the engrams of a segment "

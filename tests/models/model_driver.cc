@@ -36,13 +36,14 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
     return absl::OkStatus();
   };
   MNEME_RETURN_IF_ERROR(indices(driver->token_ids_, limits.max_tokens));
+  MNEME_RETURN_IF_ERROR(indices(driver->token_types_, limits.max_tokens));
   MNEME_RETURN_IF_ERROR(indices(driver->row_offsets_, limits.max_rows + 1));
   MNEME_RETURN_IF_ERROR(indices(driver->slots_, limits.max_rows));
   MNEME_RETURN_IF_ERROR(indices(driver->row_positions_, limits.max_rows, DType::kI64));
   MNEME_RETURN_IF_ERROR(indices(driver->logit_tokens_, limits.max_tokens));
   MNEME_ASSIGN_OR_RETURN(driver->logits_,
                          Tensor::Allocate(device, device.activation_dtype(),
-                                          {limits.max_tokens, network.info().vocab}));
+                                          {limits.max_tokens, network.info().outputs()}));
 
   StatePool& pool = *driver->pool_;
   driver->decode_ = network.CompileDecode(device, {pool.slabs(), pool.slab_bytes()});
@@ -75,7 +76,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows) 
 
 absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
                                                      std::span<const int32_t> wanted) {
-  std::vector<int32_t> ids, offsets = {0}, slots;
+  std::vector<int32_t> ids, types, offsets = {0}, slots;
   std::vector<int64_t> positions;
   int longest = 0;
   int64_t inserted = 0;
@@ -83,6 +84,8 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   const int segment = model_->info().segment;
   for (const Row& row : rows) {
     ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
+    types.insert(types.end(), row.types.begin(), row.types.end());
+    types.resize(ids.size(), 0);
     offsets.push_back(static_cast<int32_t>(ids.size()));
     slots.push_back(row.slot);
     positions.push_back(row.slot < 0 ? 0 : position(row.slot));
@@ -108,6 +111,7 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
                         .inserted = ++steps_ % 2 == 0 ? static_cast<int>(inserted) : -1,
                         .crossings = segment > 0 && steps_ % 2 == 0 ? crossings : -1,
                         .token_ids = upload(token_ids_, ids),
+                        .token_types = upload(token_types_, types),
                         .row_offsets = upload(row_offsets_, offsets),
                         .slots = upload(slots_, slots),
                         .positions = upload(row_positions_, positions)};
@@ -140,6 +144,10 @@ absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
   for (size_t i = 0; fed < tokens.size(); ++i) {
     size_t size = static_cast<size_t>(limits_.max_tokens);
     if (!chunks.empty()) size = std::min(size, static_cast<size_t>(chunks[i % chunks.size()]));
+    if (const Classes& classes = model_->info().classes; classes.exist()) {
+      size =
+          std::min(size, static_cast<size_t>(classes.segment - position(slot) % classes.segment));
+    }
     size = std::min(size, tokens.size() - fed);
     const Row row{slot, tokens.subspan(fed, size)};
     MNEME_ASSIGN_OR_RETURN(const std::vector<float> logits, Step({&row, 1}));
