@@ -39,7 +39,7 @@ rate of a large product, measured in the same run, would allow.
 
 struct Flags {
   std::string shapes = "mom-340m,mom-1.3b";
-  std::string sections = "decode,prefill,interference,context";
+  std::string sections = "decode,prefill,boundary,interference,context";
   std::string state_dtypes = "f32,f16";
   std::vector<int> rows;  // none: all
   std::string json;
@@ -165,9 +165,9 @@ absl::Status CheckRows(const std::vector<int>& rows, const std::vector<std::stri
 absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
   MNEME_ASSIGN_OR_RETURN(const DType weight_dtype, WeightDTypeOf(flags.weight_dtype));
   MNEME_ASSIGN_OR_RETURN(const auto shapes, ListOf("--shapes", flags.shapes, ShapeNames()));
-  MNEME_ASSIGN_OR_RETURN(
-      const auto sections,
-      ListOf("--sections", flags.sections, {"decode", "prefill", "interference", "context"}));
+  MNEME_ASSIGN_OR_RETURN(const auto sections,
+                         ListOf("--sections", flags.sections,
+                                {"decode", "prefill", "boundary", "interference", "context"}));
   MNEME_ASSIGN_OR_RETURN(const auto state_dtypes,
                          ListOf("--state-dtypes", flags.state_dtypes, {"f32", "f16"}));
   MNEME_RETURN_IF_ERROR(CheckRows(flags.rows, shapes));
@@ -178,7 +178,8 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
     report[name] = table.ToJson();
   };
   const std::set<int> row_counts(flags.rows.begin(), flags.rows.end());
-  BenchTable decode_table = DecodeTable(), prefill_table = PrefillTable();
+  BenchTable decode_table = DecodeTable(), prefill_table = PrefillTable(),
+             boundary_table = BoundaryTable();
   for (const std::string& shape : shapes) {
     for (const std::string& dtype : state_dtypes) {
       std::vector<DecodeRun> decodes = DecodesOf(shape);
@@ -187,7 +188,7 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
                (!row_counts.empty() && !row_counts.contains(d.rows));
       });
       if (decodes.empty() && dtype != "f32") continue;
-      int rows = 32;
+      int rows = wants("boundary") ? 64 : 32;
       for (const DecodeRun& decode : decodes) rows = std::max(rows, decode.rows);
       MNEME_ASSIGN_OR_RETURN(const auto bench, Start(flags, models, shape, dtype, rows));
       std::fprintf(stderr, "%s: %s\n", bench->name.c_str(),
@@ -198,10 +199,18 @@ absl::Status Measure(const Flags& flags, nlohmann::ordered_json& report) {
       if (wants("decode")) keep("decode", decode_table);  // so far: a later model may fail
       if (dtype != "f32") continue;
       if (wants("prefill")) {
-        for (const auto& [prompts, tokens] : {std::pair{1, 2048}, {1, 8192}, {8, 2048}}) {
-          MNEME_RETURN_IF_ERROR(MeasurePrefill(*bench, prompts, tokens, prefill_table));
+        using Prompts = std::vector<std::pair<int, int>>;
+        const Prompts prompts = bench->engine->model_info().segment > 0
+                                    ? Prompts{{1, 15000}, {32, 15000}}
+                                    : Prompts{{1, 2048}, {1, 8192}, {8, 2048}};
+        for (const auto& [count, tokens] : prompts) {
+          MNEME_RETURN_IF_ERROR(MeasurePrefill(*bench, count, tokens, prefill_table));
         }
         keep("prefill", prefill_table);
+      }
+      if (wants("boundary") && bench->engine->model_info().segment > 0) {
+        MNEME_RETURN_IF_ERROR(MeasureBoundaries(*bench, boundary_table));
+        keep("boundary", boundary_table);
       }
       if (shape != shapes.front()) continue;
       if (wants("interference")) {
@@ -222,7 +231,9 @@ int Main(int argc, char** argv) {
   Flags flags;
   FlagParser parser(kSynopsis);
   parser.Add("--shapes", "A,B", &flags.shapes, "default mom-340m,mom-1.3b");
-  parser.Add("--sections", "A,B", &flags.sections, "default decode,prefill,interference,context");
+  parser.Add("--sections", "A,B", &flags.sections,
+             "default decode,prefill,boundary,interference,context; boundary is of models with "
+             "segments");
   parser.Add("--state-dtypes", "A,B", &flags.state_dtypes,
              "default f32,f16; all but decode is measured with f32 alone");
   parser.Add("--rows", "N,N", &flags.rows, 1, 512,

@@ -16,6 +16,8 @@ namespace {
 
 constexpr int kPrompt = 8;   // tokens in front of a decode run
 constexpr int kWarmUp = 40;  // steps that do not count: more than two fold cycles
+// Segments after which the long-term engrams of Memoria are about as many as they will be.
+constexpr int kFullMemory = 60;
 
 Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, bool sampled) {
   Request request = BenchRequest(RandomTokens(seed, prompt, bench.engine->model_info().vocab),
@@ -26,15 +28,27 @@ Request MakeRequest(const BenchEngine& bench, int seed, int prompt, int tokens, 
 
 using Streams = std::vector<std::unique_ptr<BenchStream>>;
 
+// `spread`: prompts are so much longer from the first one to behind the last one.
 absl::StatusOr<Streams> StartStreams(BenchEngine& bench, int count, int prompt, int tokens,
-                                     bool sampled) {
+                                     bool sampled, int spread = 0) {
   Streams streams;
   for (int i = 0; i < count; ++i) {
+    const int length = prompt + i * spread / count;
     MNEME_ASSIGN_OR_RETURN(
         auto stream,
-        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, prompt, tokens, sampled)));
+        BenchStream::Submit(*bench.engine, MakeRequest(bench, i, length, tokens, sampled)));
     streams.push_back(std::move(stream));
   }
+  return streams;
+}
+
+// Of models whose sessions have segments: with full memories, each in a phase of its own. They go
+// on until they are cancelled.
+absl::StatusOr<Streams> StartFull(BenchEngine& bench, int count, bool sampled) {
+  const int segment = bench.engine->model_info().segment;
+  MNEME_ASSIGN_OR_RETURN(Streams streams, StartStreams(bench, count, kFullMemory * segment,
+                                                       /*tokens=*/1 << 20, sampled, segment));
+  for (const auto& stream : streams) stream->AwaitTokens(kWarmUp);
   return streams;
 }
 
@@ -71,15 +85,22 @@ BenchTable DecodeTable() {
 
 absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int steps,
                            BenchTable& table) {
-  MNEME_ASSIGN_OR_RETURN(const Streams streams, StartStreams(bench, decode.rows, kPrompt,
-                                                             kWarmUp + steps, decode.sampled));
-  for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
-  // All rows decode from the last one's warm-up to the first one's end.
-  double begin = 0, end = 1e300;
-  for (const auto& stream : streams) {
-    const std::vector<double> arrivals = stream->arrivals();
-    begin = std::max(begin, arrivals.at(std::min<size_t>(kWarmUp, arrivals.size() - 1)));
-    end = std::min(end, arrivals.back());
+  double begin = 0, end = 1e300;  // in which all rows decode
+  Streams streams;
+  if (bench.engine->model_info().segment > 0) {
+    MNEME_ASSIGN_OR_RETURN(streams, StartFull(bench, decode.rows, decode.sampled));
+    begin = BenchNow();
+    streams[0]->AwaitTokens(streams[0]->tokens() + steps);
+    end = BenchNow();
+  } else {
+    MNEME_ASSIGN_OR_RETURN(
+        streams, StartStreams(bench, decode.rows, kPrompt, kWarmUp + steps, decode.sampled));
+    for (const auto& stream : streams) MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+    for (const auto& stream : streams) {
+      const std::vector<double> arrivals = stream->arrivals();
+      begin = std::max(begin, arrivals.at(std::min<size_t>(kWarmUp, arrivals.size() - 1)));
+      end = std::min(end, arrivals.back());
+    }
   }
   if (end <= begin) {
     return absl::InvalidArgumentError(absl::StrCat("--steps ", steps, ": the first of ",
@@ -242,6 +263,62 @@ absl::StatusOr<BenchTable> MeasureContext(BenchEngine& bench, int far_context) {
   add(far_context, Median(far));
   table.AddNote(absl::StrFormat("A copy moves %.2f TB/s.", bench.bandwidth / 1e12));
   return table;
+}
+
+// ------------------------------------------------------------------------------------- boundary
+
+// How much longer the steps take in which rows begin a segment: all of them in one step, as choices
+// of one request do, or each at a time of its own.
+absl::Status MeasureBoundaries(BenchEngine& bench, BenchTable& table) {
+  constexpr int kSegments = 6, kManyRows = 64;
+  const int segment = bench.engine->model_info().segment;
+  const int prompt = kFullMemory * segment - kWarmUp, tokens = kWarmUp + kSegments * segment;
+  for (const int rows : {1, kManyRows}) {
+    Request request = MakeRequest(bench, rows, prompt, tokens, false);
+    request.n = rows;
+    MNEME_ASSIGN_OR_RETURN(const auto stream,
+                           BenchStream::Submit(*bench.engine, std::move(request)));
+    MNEME_RETURN_IF_ERROR(stream->AwaitEnd());
+    const std::vector<double> arrivals = stream->arrivals();
+    if (arrivals.size() != static_cast<size_t>(rows) * static_cast<size_t>(tokens)) {
+      return absl::UnavailableError("the host was too slow to see every token by itself");
+    }
+    std::vector<double> all, plain, crossing;
+    const auto step = [&](int i) { return arrivals[static_cast<size_t>((i + 1) * rows - 1)]; };
+    for (int i = kWarmUp; i < tokens; ++i) {
+      all.push_back(step(i) - step(i - 1));  // of the step that fed answer i - 1
+      ((prompt + i - 1) % segment == 0 ? crossing : plain).push_back(all.back());
+    }
+    const double p99 = Percentile(all, 99), median = Median(plain);
+    table.AddRow({bench.name, int64_t{rows}, "in one step", median * 1e3, Median(crossing) * 1e3,
+                  (Median(crossing) - median) * 1e3, p99 * 1e3, p99 / median});
+  }
+  MNEME_ASSIGN_OR_RETURN(const Streams streams, StartFull(bench, kManyRows, false));
+  const double begin = BenchNow();
+  streams[0]->AwaitTokens(streams[0]->tokens() + kSegments * segment);
+  // In more than half of the steps none begins a segment.
+  const std::vector<double> gaps = AllGaps(streams, begin, BenchNow());
+  const double p99 = Percentile(gaps, 99), median = Median(gaps);
+  table.AddRow({bench.name,
+                int64_t{kManyRows},
+                "at all times",
+                median * 1e3,
+                {},
+                {},
+                p99 * 1e3,
+                p99 / median});
+  return absl::OkStatus();
+}
+
+BenchTable BoundaryTable() {
+  return BenchTable("Decode steps in which rows begin a segment", {{"model", "model"},
+                                                                   {"rows", "rows"},
+                                                                   {"when", "they begin one"},
+                                                                   {"plain_ms", "ms/step p50", 3},
+                                                                   {"crossing_ms", "with it", 3},
+                                                                   {"boundary_ms", "more", 3},
+                                                                   {"p99_ms", "gap p99 ms", 3},
+                                                                   {"p99_ratio", "p99 ratio", 2}});
 }
 
 }  // namespace mneme

@@ -39,6 +39,10 @@ absl::Status MeasureDecode(BenchEngine& bench, const DecodeRun& decode, int step
 BenchTable PrefillTable();
 absl::Status MeasurePrefill(BenchEngine& bench, int prompts, int tokens, BenchTable& table);
 
+// Steps in which rows begin a segment, of models whose sessions have segments.
+BenchTable BoundaryTable();
+absl::Status MeasureBoundaries(BenchEngine& bench, BenchTable& table);
+
 // Decoding beside a long prompt.
 absl::StatusOr<BenchTable> MeasureInterference(BenchEngine& bench);
 // Decode steps after prompts of two lengths, in turns.

@@ -56,6 +56,16 @@ int LayerOfField(absl::string_view name) {
   return layer;
 }
 
+// Fields that steps touch in which rows begin a segment of positions, and no others.
+bool IsOfCrossings(absl::string_view name) {
+  return absl::StartsWith(name, "engrams.") && name != "engrams.weights";
+}
+
+// Fields that other steps only read.
+bool IsOnlyRead(absl::string_view name) {
+  return absl::EndsWith(name, ".engram_keys") || absl::EndsWith(name, ".engram_values");
+}
+
 }  // namespace
 
 absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const Model& model,
@@ -100,6 +110,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
   }
   for (const StateField& field : model.state_layout().fields()) {
     if (field.initial == StateInitial::kPhase) continue;  // a word, and none of a layer's
+    if (IsOfCrossings(field.name)) continue;
     if (field.guard == StateGuard::kFlags || field.guard == StateGuard::kFed) {
       traffic.unrouted_memories_ = static_cast<int>(field.memories()) - info.memories;
     }
@@ -108,7 +119,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
       continue;
     }
     Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
-    const auto bytes = static_cast<double>(field.memory_bytes());
+    const auto bytes = static_cast<double>(field.memory_bytes()) / (IsOnlyRead(field.name) ? 2 : 1);
     if (field.role == StateRole::kHeldBack) {
       // Of rank 3 are those with a place for each write.
       if (field.shape.rank == 3) traffic.pending_writes_ = static_cast<int>(field.shape[1]);

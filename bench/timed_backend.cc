@@ -5,7 +5,7 @@
 
 namespace mneme {
 
-class TimedBackend::TimedKernels final : public Kernels, public EngramKernels {
+class TimedBackend::TimedKernels final : public Kernels {
  public:
   explicit TimedKernels(Kernels& inner) : inner_(inner) {}
 
@@ -17,39 +17,38 @@ class TimedBackend::TimedKernels final : public Kernels, public EngramKernels {
   void AddPositions(const AddPositionsArgs& args) override {
     Time("AddPositions", [&] { inner_.AddPositions(args); });
   }
-  EngramKernels* engrams() override { return inner_.engrams() == nullptr ? nullptr : this; }
   void FindCrossings(const FindCrossingsArgs& args) override {
-    Time("FindCrossings", [&] { inner_.engrams()->FindCrossings(args); });
+    Time("FindCrossings", [&] { inner_.FindCrossings(args); });
   }
   void CommitEngrams(const CommitEngramsArgs& args) override {
-    Time("CommitEngrams", [&] { inner_.engrams()->CommitEngrams(args); });
+    Time("CommitEngrams", [&] { inner_.CommitEngrams(args); });
   }
   void EncodeTokens(const EncodeTokensArgs& args) override {
-    Time("EncodeTokens", [&] { inner_.engrams()->EncodeTokens(args); });
+    Time("EncodeTokens", [&] { inner_.EncodeTokens(args); });
   }
   void ReadEncoder(const ReadEncoderArgs& args) override {
-    Time("ReadEncoder", [&] { inner_.engrams()->ReadEncoder(args); });
+    Time("ReadEncoder", [&] { inner_.ReadEncoder(args); });
   }
   void WriteEngrams(const WriteEngramsArgs& args) override {
-    Time("WriteEngrams", [&] { inner_.engrams()->WriteEngrams(args); });
+    Time("WriteEngrams", [&] { inner_.WriteEngrams(args); });
   }
   void ScoreEngrams(const ScoreEngramsArgs& args) override {
-    Time("ScoreEngrams", [&] { inner_.engrams()->ScoreEngrams(args); });
+    Time("ScoreEngrams", [&] { inner_.ScoreEngrams(args); });
   }
   void RetrieveEngrams(const RetrieveEngramsArgs& args) override {
-    Time("RetrieveEngrams", [&] { inner_.engrams()->RetrieveEngrams(args); });
+    Time("RetrieveEngrams", [&] { inner_.RetrieveEngrams(args); });
   }
   void GatherEngrams(const GatherEngramsArgs& args) override {
-    Time("GatherEngrams", [&] { inner_.engrams()->GatherEngrams(args); });
+    Time("GatherEngrams", [&] { inner_.GatherEngrams(args); });
   }
   void StoreEngramContext(const StoreEngramContextArgs& args) override {
-    Time("StoreEngramContext", [&] { inner_.engrams()->StoreEngramContext(args); });
+    Time("StoreEngramContext", [&] { inner_.StoreEngramContext(args); });
   }
   void EngramAttention(const EngramAttentionArgs& args) override {
-    Time("EngramAttention", [&] { inner_.engrams()->EngramAttention(args); });
+    Time("EngramAttention", [&] { inner_.EngramAttention(args); });
   }
   void AddFrom(const AddFromArgs& args) override {
-    Time("AddFrom", [&] { inner_.engrams()->AddFrom(args); });
+    Time("AddFrom", [&] { inner_.AddFrom(args); });
   }
   void PositionLayer(const PositionLayerArgs& args) override {
     Time("PositionLayer", [&] { inner_.PositionLayer(args); });

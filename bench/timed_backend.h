@@ -56,7 +56,6 @@ class TimedBackend final : public Backend {
     return inner_->PackMatrix(matrix, dst);
   }
   Kernels& kernels() override;
-  bool has_engrams() const override { return inner_->has_engrams(); }
 
  private:
   class TimedKernels;

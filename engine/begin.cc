@@ -109,7 +109,11 @@ void EngineLoop::Begin(Generation& g) {
   g.admitted = Now();
   Session* session = g.named() ? sessions_.Find(request.session) : nullptr;
   g.created_session = session == nullptr;
-  BeginFeed(g, session, parts_.tokenizer);
+  if (request.classify) {
+    BeginText(g, parts_.model.info().classes);
+  } else {
+    BeginFeed(g, session, parts_.tokenizer);
+  }
   if (const auto most = parts_.model.state_layout().max_tokens()) LimitDraws(g, *most);
   const PhiloxCounter bits = RandomBits(seed_, 0, static_cast<uint64_t>(g.arrival));
   BeginDraws(g, uint64_t{bits[0]} << 32 | bits[1], parts_.end_tokens);

@@ -29,9 +29,9 @@ RunnerLimits LargestStep(const EngineOptions& options) {
           .graphs = options.graphs};
 }
 
-int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int vocab,
+int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int outputs,
                     DType activation_dtype) {
-  return workspace_bytes + int64_t{largest_step.logit_rows} * vocab * SizeOf(activation_dtype);
+  return workspace_bytes + int64_t{largest_step.logit_rows} * outputs * SizeOf(activation_dtype);
 }
 
 absl::StatusOr<CapacityPlan> PlanCapacity(int64_t slab_bytes, int64_t available_bytes,

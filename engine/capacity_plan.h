@@ -29,7 +29,7 @@ RunnerLimits LargestStep(const EngineOptions& options);
 
 // Memory that the runner of such steps takes beside the slabs: workspace, as Model::WorkspaceBytes
 // and ModelPlan say it, and logits.
-int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int vocab,
+int64_t RunnerBytes(const RunnerLimits& largest_step, int64_t workspace_bytes, int outputs,
                     DType activation_dtype);
 
 // `available_bytes`: memory left beside weights and workspace, negative where those do not fit.

@@ -127,7 +127,10 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
     const int64_t begin = choice.cursor;
     choice.cursor += static_cast<int64_t>(fed.size());
     // Other choices feed some of it for themselves, which is no more prompt than there was.
-    if (choice.index == 0) parts_.stats.prompt_tokens.Add(static_cast<int64_t>(fed.size()));
+    // Nor is what fills up a text's last segment.
+    if (choice.index == 0) {
+      parts_.stats.prompt_tokens.Add(std::min(choice.cursor, g.usage.prompt_tokens) - begin);
+    }
     for (size_t i = 0; i < fed.size() && !session.has_text; ++i) {
       session.has_text = IsText(parts_.tokenizer, fed[i]);
     }
@@ -136,6 +139,10 @@ void EngineLoop::CommitRow(const StepPlan& plan, int row) {
       if (g.ended) return;
     }
     if (g.must_fork()) Fork(g);
+    if (g.request.classify) {
+      if (choice.cursor == g.feed_tokens()) EndClassified(g, plan.logit_offsets[row]);
+      return;
+    }
     if (choice.cursor == g.feed_tokens() && g.request.stop.max_tokens == 0) EndUnsampled(g);
   }
   if (candidate.samples && fed.size() == candidate.tokens.size()) {
@@ -248,6 +255,23 @@ void EngineLoop::EndUnsampled(Generation& g) {
       End(g, absl::OkStatus(), std::move(event));
     }
   }
+}
+
+// The text was fed, and its logits are there.
+void EngineLoop::EndClassified(Generation& g, int logit_row) {
+  const auto classes = static_cast<size_t>(parts_.model.info().outputs());
+  const std::span<const float> logits =
+      std::span(pipeline_.result().class_logits)
+          .subspan(classes * static_cast<size_t>(logit_row), classes);
+  if (!std::all_of(logits.begin(), logits.end(), [](float x) { return std::isfinite(x); })) {
+    return FailForLogits(g, g.choices[0]);
+  }
+  TokenEvent event;
+  event.finish = g.choices[0].finish = FinishReason::kStop;
+  event.class_logits.assign(logits.begin(), logits.end());
+  ReleaseChoice(g.choices[0]);
+  --g.unfinished;
+  End(g, absl::OkStatus(), std::move(event));
 }
 
 // The model said nothing that can be served. What it remembers is most likely no better, so the

@@ -47,7 +47,8 @@ class LoopEngine final : public Engine {
   absl::Status Start(std::vector<int32_t> end_tokens) {
     const ModelNeeds needs = {.slab_bytes = SessionBytes(model_->state_layout()),
                               .growing_bytes = model_->state_layout().growing_bytes(),
-                              .vocab = model_->info().vocab,
+                              .outputs = model_->info().outputs(),
+                              .segment = model_->info().classes.segment,
                               .workspace_bytes = [this](int tokens, int rows, int logit_rows) {
                                 return model_->WorkspaceBytes(tokens, rows, logit_rows);
                               }};
@@ -55,7 +56,9 @@ class LoopEngine final : public Engine {
     capacity_ = plan.capacity;
     MNEME_ASSIGN_OR_RETURN(pool_, StatePool::Create(*backend_, *model_, capacity_.sessions));
     RunnerLimits limits = LargestStep(options_);
-    if (tokenizer_ != nullptr) limits.banned_tokens = tokenizer_->PaddingIds();
+    if (tokenizer_ != nullptr && !model_->info().classes.exist()) {
+      limits.banned_tokens = tokenizer_->PaddingIds();
+    }
     MNEME_ASSIGN_OR_RETURN(runner_, ModelRunner::Create(*backend_, *model_, *pool_, limits));
     notifier_ = std::make_unique<StreamNotifier>();
     if (model_->info().memories > 0) {

@@ -23,13 +23,15 @@ absl::Status ShuttingDown() {
 EngineLoop::EngineLoop(EngineParts parts, const EngineOptions& options, uint64_t seed)
     : parts_(std::move(parts)),
       options_(options),
-      bounds_({.vocab = parts_.model.info().vocab,
-               .has_tokenizer = parts_.tokenizer != nullptr,
-               .max_sessions = parts_.pool.slots(),
-               .max_request_tokens = options.max_request_tokens,
-               .max_prompt_tokens = options.max_prompt_tokens,
-               .has_surprise = !parts_.model.info().trained.empty(),
-               .end_tokens = parts_.end_tokens}),
+      bounds_(
+          {.vocab = parts_.model.info().vocab,
+           .has_tokenizer = parts_.tokenizer != nullptr,
+           .max_sessions = parts_.pool.slots(),
+           .max_request_tokens = options.max_request_tokens,
+           .max_prompt_tokens = options.max_prompt_tokens,
+           .has_surprise = !parts_.model.info().trained.empty(),
+           .classes = parts_.model.info().classes.exist() ? &parts_.model.info().classes : nullptr,
+           .end_tokens = parts_.end_tokens}),
       seed_(seed),
       mailbox_(static_cast<size_t>(options.max_queued_requests) + kMailboxSlack),
       phases_(parts_.clock, parts_.stats),
@@ -119,7 +121,7 @@ void EngineLoop::Plan() {
     for (Choice& choice : generation->choices) {
       if (choice.session == nullptr || choice.finish != FinishReason::kNone) continue;
       rows_.push_back({generation.get(), &choice});
-      candidates_.push_back(NextRow(*generation, choice));
+      candidates_.push_back(NextRow(*generation, choice, parts_.model.info().classes));
     }
   }
   parts_.stats.requests_paused.Set(paused);
@@ -186,6 +188,7 @@ absl::Duration EngineLoop::NextExpiry() const {
 void EngineLoop::FillDraws(const StepPlan& plan, SamplingBatch& draws) {
   for (int row = 0; row < plan.rows(); ++row) {
     const auto& [generation, choice] = rows_[plan.candidates[row]];
+    if (generation->request.classify) continue;
     const RowCandidate& candidate = candidates_[plan.candidates[row]];
     const std::span<const int32_t> fed = plan.row_tokens(row);
     const bool samples = candidate.samples && fed.size() == candidate.tokens.size();
@@ -324,6 +327,7 @@ bool EngineLoop::AwaitIdle(absl::Duration timeout) {
 }
 
 absl::StatusOr<SessionInfo> EngineLoop::CreateSession(const SessionKey& key, absl::Duration ttl) {
+  MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, bounds_.classes));
   return sessions_.Create(key, ttl, queue_.slabs_awaited());
 }
 

@@ -46,7 +46,18 @@ absl::Status CheckOptions(const EngineOptions& options) {
 absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& model,
                                       EngineOptions& options) {
   MNEME_RETURN_IF_ERROR(CheckOptions(options));
+  if (options.max_tokens_per_step < model.segment) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("steps have at most ", options.max_tokens_per_step,
+                     " tokens (--max-num-batched-tokens), and a segment of this model, which no "
+                     "step cuts, has up to ",
+                     model.segment, ": expected at least as many"));
+  }
   options.max_rows = std::min(options.max_rows, options.max_tokens_per_step);
+  // Texts that are classified have sessions while they run, and no longer.
+  if (model.segment > 0 && (options.max_sessions == 0 || options.max_sessions > options.max_rows)) {
+    options.max_sessions = options.max_rows;
+  }
   if (options.max_decode_slowdown == 0) {
     options.max_decode_slowdown = backend.preferred_decode_slowdown();
   }
@@ -54,8 +65,8 @@ absl::StatusOr<EnginePlan> PlanEngine(const Backend& backend, const ModelNeeds& 
   // Slabs get the memory that the runner leaves.
   const RunnerLimits& most = plan.largest_step = LargestStep(options);
   plan.runner_bytes =
-      RunnerBytes(most, model.workspace_bytes(most.tokens, most.rows, most.logit_rows), model.vocab,
-                  backend.activation_dtype());
+      RunnerBytes(most, model.workspace_bytes(most.tokens, most.rows, most.logit_rows),
+                  model.outputs, backend.activation_dtype());
   MNEME_ASSIGN_OR_RETURN(plan.available_bytes, backend.AvailableBytes());
   const int64_t left = plan.available_bytes - model.unread_bytes - plan.runner_bytes;
   absl::StatusOr<CapacityPlan> capacity =

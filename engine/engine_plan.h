@@ -16,7 +16,8 @@ namespace mneme {
 struct ModelNeeds {
   int64_t slab_bytes = 0;     // SessionBytes
   int64_t growing_bytes = 0;  // of them, as of StateLayout
-  int vocab = 0;
+  int outputs = 0;            // columns of the logits
+  int segment = 0;            // tokens that no step cuts (Classes); 0: any
   std::function<int64_t(int tokens, int rows, int logit_rows)> workspace_bytes;  // as of Model
   int64_t unread_bytes = 0;  // of weights that are not in memory yet
 };

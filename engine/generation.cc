@@ -50,6 +50,15 @@ void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer) {
   g.request.prompt = {};
 }
 
+void BeginText(Generation& g, const Classes& classes) {
+  g.usage.prompt_tokens = static_cast<int64_t>(g.request.prompt.at_start.size());
+  SegmentedText text = FillUp(classes, g.request.prompt.at_start, g.request.token_types);
+  g.feed = std::move(text.tokens);
+  g.feed_types = std::move(text.types);
+  g.request.prompt = {};
+  g.request.token_types = {};
+}
+
 void LimitDraws(Generation& g, int64_t max_context) {
   const int64_t room = max_context - g.usage.resumed_tokens - g.feed_tokens() + 1;
   if (g.request.stop.max_tokens <= room) return;
@@ -65,11 +74,19 @@ void BeginDraws(Generation& g, uint64_t seed, const std::vector<int32_t>& end_to
                       request.prompt_logprobs);
 }
 
-RowCandidate NextRow(const Generation& generation, const Choice& choice) {
+RowCandidate NextRow(const Generation& generation, const Choice& choice, const Classes& classes) {
   RowCandidate row = {.slot = choice.session->slot,
                       .position = choice.session->fed_tokens,
                       .last_run = choice.last_run};
   const int64_t size = generation.feed_tokens();
+  if (generation.request.classify) {
+    const int64_t count = std::min<int64_t>(classes.segment, size - choice.cursor);
+    row.tokens = std::span(generation.feed).subspan(choice.cursor, count);
+    row.types = std::span(generation.feed_types).subspan(choice.cursor, count);
+    row.whole = true;
+    row.samples = choice.cursor + count == size;
+    return row;
+  }
   if (choice.cursor == size) {
     row.tokens = std::span(&*choice.session->pending_token, 1);
     row.samples = true;

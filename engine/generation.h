@@ -18,6 +18,7 @@
 #include "engine/sessions/session.h"
 #include "engine/stop_condition.h"
 #include "engine/token_stream.h"
+#include "models/classes.h"
 #include "tokenizers/streaming_decoder.h"
 #include "tokenizers/tokenizer.h"
 
@@ -50,8 +51,9 @@ struct Generation {
   // First what every step looks at, close together: a step of many rows has the device wait for
   // the host's memory.
   std::shared_ptr<TokenStream> stream;
-  std::vector<Choice> choices;  // n; the first one begins at once, the others when it forks
-  std::vector<int32_t> feed;    // pending token of the session, if any, and the prompt
+  std::vector<Choice> choices;      // n; the first one begins at once, the others when it forks
+  std::vector<int32_t> feed;        // pending token of the session, if any, and the prompt
+  std::vector<int32_t> feed_types;  // of a text to be classified: SegmentedText::types
   StopRules rules;
   Usage usage;
   absl::Duration deadline = absl::InfiniteDuration();  // on the monotonic clock, as the next ones
@@ -107,14 +109,16 @@ int64_t TokensToFeed(const Request& request, const Session* session, const Token
 // place and the session forgets it; and the prompt, which is given up. `session`: null for a new
 // one; `tokenizer` may be null.
 void BeginFeed(Generation& g, Session* session, const Tokenizer* tokenizer);
+// The same for a text to be classified.
+void BeginText(Generation& g, const Classes& classes);
 // Lowers max_tokens to what fits where a session can be fed `max_context` tokens at most. The last
 // token drawn is not fed. After BeginFeed; the feed itself fits.
 void LimitDraws(Generation& g, int64_t max_context);
 // Sets how tokens are drawn, and what ends a choice. `seed`: where the request names none.
 void BeginDraws(Generation& g, uint64_t seed, const std::vector<int32_t>& end_tokens);
 
-// The row that `choice`, which is running, wants in the next step.
-RowCandidate NextRow(const Generation& generation, const Choice& choice);
+// The row that `choice`, which is running, wants in the next step. `classes`: the model's.
+RowCandidate NextRow(const Generation& generation, const Choice& choice, const Classes& classes);
 
 // The part of the answer that a sampled token adds: ends the choice where it must, and sets text,
 // token id, finish and stop_matched of `event`.

@@ -34,7 +34,7 @@ int64_t ArrayBytes(int64_t elements) {
 
 // The bytes that WriteInputs() takes at most.
 int64_t InputBytes(const RunnerLimits& limits) {
-  return ArrayBytes<int32_t>(limits.tokens) + ArrayBytes<int32_t>(limits.rows + 1) +
+  return 2 * ArrayBytes<int32_t>(limits.tokens) + ArrayBytes<int32_t>(limits.rows + 1) +
          ArrayBytes<int32_t>(limits.rows) + ArrayBytes<int64_t>(limits.rows) +
          ArrayBytes<int32_t>(limits.logit_rows);
 }
@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
   MNEME_ASSIGN_OR_RETURN(runner->pinned_, Buffer::AllocatePinned(backend, input_bytes));
   MNEME_ASSIGN_OR_RETURN(runner->logits_,
                          Tensor::Allocate(backend, backend.activation_dtype(),
-                                          {limits.logit_rows, model.info().vocab}));
+                                          {limits.logit_rows, model.info().outputs()}));
   runner->workspace_bytes_ = model.WorkspaceBytes(limits.tokens, limits.rows, limits.logit_rows);
   MNEME_ASSIGN_OR_RETURN(
       runner->workspace_,
@@ -85,7 +85,8 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> ModelRunner::Create(Backend& backen
                          static_cast<int64_t>(banned.size() * sizeof(int32_t)));
   }
   runner->decode_ = model.CompileDecode(backend, {pool.slabs(), pool.slab_bytes()});
-  if (limits.graphs && backend.can_capture()) {
+  // Texts go through a model that classifies in steps of all sizes.
+  if (limits.graphs && backend.can_capture() && !model.info().classes.exist()) {
     MNEME_RETURN_IF_ERROR(runner->CaptureGraphs());
     MNEME_RETURN_IF_ERROR(runner->TryPromptSizes());
   }
@@ -105,11 +106,16 @@ absl::Status ModelRunner::CaptureGraphs() {
   for (const int rows : GraphRows(std::min({limits_.rows, limits_.tokens, limits_.logit_rows}))) {
     WriteInputs(nothing, /*padding=*/rows);
     MNEME_ASSIGN_OR_RETURN(std::unique_ptr<Backend::Graph> graph, capture());
-    graphs_.push_back({.rows = rows, .plain = std::move(graph), .inserting = nullptr});
-    if (!model_.info().inserted.exist()) continue;
-    // Room for positions in front of every token.
-    batch_.inserted = rows * static_cast<int>(model_.info().inserted.count);
-    MNEME_ASSIGN_OR_RETURN(graphs_.back().inserting, capture());
+    graphs_.push_back({.rows = rows, .plain = std::move(graph)});
+    if (model_.info().inserted.exist()) {
+      // Room for positions in front of every token.
+      batch_.inserted = rows * static_cast<int>(model_.info().inserted.count);
+      MNEME_ASSIGN_OR_RETURN(graphs_.back().inserting, capture());
+    }
+    if (model_.info().segment > 0) {
+      batch_.crossings = std::min(rows, kUsualCrossings);
+      MNEME_ASSIGN_OR_RETURN(graphs_.back().crossing, capture());
+    }
   }
   LOG(INFO) << "recorded " << graphs_.size() << " graphs of decode steps, of "
             << graphs_.front().plain->nodes() << " nodes for 1 row and "
@@ -156,8 +162,12 @@ void ModelRunner::WriteInputs(const StepPlan& plan, int padding) {
             .rows = rows + padding,
             .longest_row = longest,
             .longer_rows = longer,
-            .inserted = InsertedBy(plan)};
+            .inserted = InsertedBy(plan),
+            .crossings = CrossingsOf(plan.positions)};
   batch_.token_ids = append(plan.token_ids, padding, [](int) { return 0; });
+  if (!plan.token_types.empty()) {
+    batch_.token_types = append(plan.token_types, padding, [](int) { return 0; });
+  }
   batch_.row_offsets = append(plan.row_offsets, padding, [&](int i) { return tokens + i + 1; });
   batch_.slots = append(plan.slots, padding, [](int) { return -1; });
   batch_.positions = append(plan.positions, padding, [](int) { return 0; });
@@ -179,6 +189,14 @@ int ModelRunner::InsertedBy(const StepPlan& plan) const {
         first, first + plan.row_offsets[row + 1] - plan.row_offsets[row]);
   }
   return static_cast<int>(inserted);
+}
+
+int ModelRunner::CrossingsOf(std::span<const int64_t> positions) const {
+  const int segment = model_.info().segment;
+  if (segment == 0) return -1;
+  return static_cast<int>(std::count_if(positions.begin(), positions.end(), [&](int64_t position) {
+    return position > 0 && position % segment == 0;
+  }));
 }
 
 // For a number of rows that it has not met, a library may look for an algorithm, and load it, for
@@ -224,7 +242,7 @@ void ModelRunner::Launch(RoutingObserver* routing) {
 }
 
 TensorView ModelRunner::Logits(int rows) const {
-  return {logits_.view().data, backend_.activation_dtype(), {rows, model_.info().vocab}};
+  return {logits_.view().data, backend_.activation_dtype(), {rows, model_.info().outputs()}};
 }
 
 TensorView ModelRunner::Surprise() const {
@@ -273,7 +291,7 @@ bool ModelRunner::DecodesOnly(const StepPlan& plan) {
 
 bool ModelRunner::Replays(const StepPlan& plan, const RoutingObserver* routing) const {
   return routing == nullptr && observer_ == nullptr && DecodesOnly(plan) &&
-         GraphOf(plan.rows()) != graphs_.end();
+         GraphOf(plan.rows()) != graphs_.end() && CrossingsOf(plan.positions) <= kUsualCrossings;
 }
 
 void ModelRunner::BeginNext() {
@@ -285,12 +303,16 @@ void ModelRunner::BeginNext() {
     ++position;
     batch_.inserted += static_cast<int>(model_.info().inserted.Between(position, position + 1));
   }
+  batch_.crossings = CrossingsOf(next_positions_);
   Run(/*routing=*/nullptr);
 }
 
 void ModelRunner::Run(RoutingObserver* routing) {
-  if (routing == nullptr && graph_ != nullptr) {
-    (batch_.inserted > 0 ? graph_->inserting : graph_->plain)->Replay();
+  if (routing == nullptr && graph_ != nullptr && batch_.crossings <= kUsualCrossings) {
+    const std::unique_ptr<Backend::Graph>& graph = batch_.inserted > 0    ? graph_->inserting
+                                                   : batch_.crossings > 0 ? graph_->crossing
+                                                                          : graph_->plain;
+    graph->Replay();
   } else {
     Launch(routing);
   }
@@ -335,8 +357,15 @@ absl::Status ModelRunner::FinishSample() {
   return backend_.TakeStatus();
 }
 
+absl::Status ModelRunner::ReadClasses(StepResult& result) {
+  result.class_logits.resize(static_cast<size_t>(logit_rows_) *
+                             static_cast<size_t>(model_.info().outputs()));
+  MNEME_RETURN_IF_ERROR(ReadLogits(std::span(result.class_logits)));
+  return backend_.TakeStatus();
+}
+
 absl::Status ModelRunner::ReadLogits(std::span<float> out) {
-  const int64_t elements = int64_t{logit_rows_} * model_.info().vocab;
+  const int64_t elements = int64_t{logit_rows_} * model_.info().outputs();
   CHECK_EQ(out.size(), elements);
   const void* source = logits_.view().data;
   if (backend_.activation_dtype() == DType::kF64) {

@@ -66,6 +66,8 @@ struct StepResult {
   std::vector<int32_t> top_tokens;  // [logit_rows, top_columns]
   std::vector<float> top_logprobs;
   StepSurprise surprise;
+  // [logit_rows, classes], in place of all else, of models that classify.
+  std::vector<float> class_logits;
 };
 
 // Driven by one thread, the backend's. Backend, model and pool must outlive it. After an error the
@@ -87,6 +89,10 @@ class ModelRunner {
   void BeginSample(const SamplingBatch& batch, StepResult& result);
   absl::Status FinishSample();
 
+  // What a model that classifies has in place of draws: waits for the step, and copies its logits.
+  absl::Status ReadClasses(StepResult& result);
+  bool classifies() const { return model_.info().classes.exist(); }
+
   // Whether every row of the plan feeds one token and draws from the logits after it.
   static bool DecodesOnly(const StepPlan& plan);
   // Whether Begin() replays a graph, which takes microseconds. Kernel by kernel it takes
@@ -102,7 +108,7 @@ class ModelRunner {
   void set_observer(LayerObserver* observer) { observer_ = observer; }
 
   // Copies the logits of the last Forward, widened or rounded to f32.
-  //   out  [logit_rows, vocab]
+  //   out  [logit_rows, outputs]
   absl::Status ReadLogits(std::span<float> out);
 
   const RunnerLimits& limits() const { return limits_; }
@@ -121,11 +127,12 @@ class ModelRunner {
   // Runs prompts of the sizes LikelyStepTokens, so that the device's libraries load and
   // choose their kernels now and not beside rows that decode.
   absl::Status TryPromptSizes();
-  // A decode step of so many rows. Where the model inserts positions, a step in which it does so
-  // has a graph with room for them.
+  // Of decode steps of so many rows. Where the model inserts positions, a step in which it does so
+  // has a graph with room for them; where it makes engrams, one in which rows begin a segment has
+  // one with room for kUsualCrossings of them.
   struct DecodeGraph {
     int rows = 0;
-    std::unique_ptr<Backend::Graph> plain, inserting;
+    std::unique_ptr<Backend::Graph> plain = nullptr, inserting = nullptr, crossing = nullptr;
   };
   // Sorted by row count; empty where the backend records none.
   using Graphs = std::vector<DecodeGraph>;
@@ -133,6 +140,8 @@ class ModelRunner {
   Graphs::const_iterator GraphOf(int rows) const;
   // StepBatch::inserted.
   int InsertedBy(const StepPlan& plan) const;
+  // StepBatch::crossings of rows at these positions.
+  int CrossingsOf(std::span<const int64_t> positions) const;
   // How many rows of logits a step without padding rows makes.
   int KnownLogitRows(const StepPlan& plan) const;
   // Puts the plan's arrays into pinned_, with `padding` rows of one token and its logits each
@@ -158,7 +167,7 @@ class ModelRunner {
   int64_t workspace_bytes_ = 0;
   Workspace workspace_;
   DecodePlan decode_;
-  // The five arrays of a step, one behind the other, so that a step is one upload; where they lie
+  // The arrays of a step, one behind the other, so that a step is one upload; where they lie
   // depends on their sizes alone. Each begins at a multiple of 64 bytes.
   Buffer inputs_;
   Buffer pinned_;            // what inputs_ gets
@@ -166,7 +175,7 @@ class ModelRunner {
   StepBatch batch_;
   Tensor banned_tokens_;  // i32, empty without any
   TensorView logit_tokens_;
-  Tensor logits_;                    // [limits.logit_rows, vocab] act
+  Tensor logits_;                    // [limits.logit_rows, outputs] act
   Tensor surprise_;                  // [ModelInfo::trained, limits.tokens] f32, or empty
   std::array<Buffer, 2> surprises_;  // pinned copies of it, in turns
   int surprise_turn_ = 0;

@@ -119,6 +119,10 @@ struct Request {
   // token is that very one, it is not fed twice.
   bool repeats_end = false;
   Prompt prompt;  // may be empty where the session has a pending token
+  // The prompt is a text to be classified, in a session of its own. Nothing is generated, and what
+  // concerns that has its default.
+  bool classify = false;
+  std::vector<int32_t> token_types;  // of such a text, the pair's that each token is of; none: 0
   SamplingParams sampling;
   StopParams stop;
   // Choices, by forking the session in front of the prompt's last token. Choice 0 goes on as the
@@ -195,6 +199,8 @@ struct TokenEvent {
   // With kLength: not max_tokens ended the choice, but the session's state, which has no room for
   // another token (--max-context).
   bool context_full = false;
+  // Of a text that was classified: one for each of ModelInfo::classes, with `finish`.
+  std::vector<float> class_logits;
   // On the request's last event:
   bool is_last = false;
   absl::Status status;  // OK, CANCELLED, DEADLINE_EXCEEDED, ...; payloads: status_payload.h

@@ -82,7 +82,41 @@ absl::Status CheckSomethingIsLeftToDraw(const Request& r, const RequestBounds& b
                                  bounds.vocab, " tokens of the vocabulary"));
 }
 
+// A text has its own session, and a place in the model for all of its tokens.
+absl::Status CheckText(const Request& r, const RequestBounds& bounds) {
+  const auto tokens = static_cast<int64_t>(r.prompt.at_start.size());
+  if (!r.session.name.empty()) {
+    return FieldError("session.name", "is there, expected none: a text is classified by itself");
+  }
+  if (bounds.classes->one_segment && tokens > bounds.classes->segment) {
+    return FieldError(PromptField(r.prompt),
+                      absl::StrCat("has ", tokens, " tokens, expected at most ",
+                                   bounds.classes->segment, ", the positions that the model has"));
+  }
+  if (!r.token_types.empty() && static_cast<int64_t>(r.token_types.size()) != tokens) {
+    return FieldError("token_types",
+                      absl::StrCat("has ", r.token_types.size(),
+                                   " numbers, expected one for each of ", tokens, " tokens"));
+  }
+  for (size_t i = 0; i < r.token_types.size(); ++i) {
+    MNEME_RETURN_IF_ERROR(CheckRange(absl::StrCat("token_types[", i, "]"), r.token_types[i], 0,
+                                     bounds.classes->types - 1));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::Status CheckKind(bool classify, const Classes* classes) {
+  if (classify == (classes != nullptr)) return absl::OkStatus();
+  return WithReason(
+      absl::FailedPreconditionError(
+          classify ? "the model generates text and has no classes: expected Generate or Chat, "
+                     "/v1/completions or /v1/chat/completions"
+                   : "the model classifies texts and generates none: expected Classify or "
+                     "/v1/classify"),
+      kReasonWrongKind);
+}
 
 absl::string_view PromptField(const Prompt& prompt) {
   switch (prompt.source) {
@@ -120,6 +154,8 @@ absl::Status ValidateSessionName(absl::string_view name, absl::string_view field
 
 absl::Status ValidateRequest(const Request& request, const RequestBounds& bounds) {
   const Request& r = request;
+  MNEME_RETURN_IF_ERROR(CheckKind(r.classify, bounds.classes));
+  if (r.classify) MNEME_RETURN_IF_ERROR(CheckText(r, bounds));
   if (!r.session.name.empty()) {
     MNEME_RETURN_IF_ERROR(ValidateSessionName(r.session.name, "session.name"));
   }

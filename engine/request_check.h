@@ -8,6 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "engine/request.h"
+#include "models/classes.h"
 
 namespace mneme {
 
@@ -24,12 +25,16 @@ inline constexpr absl::Duration kPriorityStep = absl::Milliseconds(100);
 struct RequestBounds {
   int vocab = 0;
   bool has_tokenizer = false;
-  int max_sessions = 0;        // slabs there are
-  int max_request_tokens = 0;  // 0: none
-  int max_prompt_tokens = 0;   // 0: none
-  bool has_surprise = false;   // memories that are trained
+  int max_sessions = 0;              // slabs there are
+  int max_request_tokens = 0;        // 0: none
+  int max_prompt_tokens = 0;         // 0: none
+  bool has_surprise = false;         // memories that are trained
+  const Classes* classes = nullptr;  // null: the model generates text
   std::span<const int32_t> end_tokens;
 };
+
+// The error of a request of a kind that the model does not serve; `classify` as in Request.
+absl::Status CheckKind(bool classify, const Classes* classes);
 
 // For response.logprobs and response.prompt_logprobs as a client gives them.
 absl::Status CheckLogprobs(absl::string_view field, int value);

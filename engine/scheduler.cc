@@ -142,9 +142,39 @@ int NextLikelyStepTokens(int tokens) {
   return (tokens / step + 1) * step;
 }
 
+namespace {
+
+StepPlan PlanWholeRows(std::span<const RowCandidate> candidates, const StepLimits& limits,
+                       StepPlan memory) {
+  Indices waiting;
+  for (size_t i = 0; i < candidates.size(); ++i) waiting.push_back(static_cast<int>(i));
+  SortLongestWaiting(candidates, waiting);
+  StepPlan plan = std::move(memory);
+  plan.Clear();
+  for (const int i : waiting) {
+    const RowCandidate& c = candidates[i];
+    const auto tokens = static_cast<int>(c.tokens.size());
+    CHECK(c.whole && tokens <= limits.max_tokens) << tokens << " tokens of a row";
+    if (plan.tokens() + tokens > limits.max_tokens) continue;
+    plan.AddRow({.slot = c.slot,
+                 .position = c.position,
+                 .tokens = c.tokens,
+                 .types = c.types,
+                 .samples = c.samples,
+                 .candidate = i});
+    if (plan.rows() == limits.max_rows) break;
+  }
+  return plan;
+}
+
+}  // namespace
+
 StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits,
                   StepPlan memory) {
   CHECK(limits.max_rows >= 1 && limits.max_tokens >= limits.max_rows);
+  if (!candidates.empty() && candidates.front().whole) {
+    return PlanWholeRows(candidates, limits, std::move(memory));
+  }
   Indices decoding, prefilling;
   for (size_t i = 0; i < candidates.size(); ++i) {
     (candidates[i].tokens.size() == 1 ? decoding : prefilling).push_back(static_cast<int>(i));

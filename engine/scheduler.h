@@ -13,6 +13,8 @@ struct RowCandidate {
   int slot = -1;
   int64_t position = -1;            // tokens that the slab was fed before; has to be set
   std::span<const int32_t> tokens;  // to be fed next; not empty
+  std::span<const int32_t> types;   // StepRow::types
+  bool whole = false;               // all of the tokens in one step, or none
   // Logits are wanted after this many of the first tokens, to score the prompt ...
   int scored_tokens = 0;
   // ... and after the last one, to sample.
@@ -46,6 +48,10 @@ int NextLikelyStepTokens(int tokens);
 // least one (with a single row they take turns). So of D decoding and P prefilling candidates each
 // runs at least once in 2 ceil((D + P) / max_rows) steps, or, prefilling, in the P /
 // (prefill_tokens / min_chunk) steps that its share of the tokens amounts to, if that is longer.
+//
+// Rows that want to be whole are those of a model that classifies, which has no others. Those that
+// have waited longest go first, and later ones take what these leave of max_rows and max_tokens, if
+// that is all that they need. A row has at most max_tokens tokens, so none waits for ever.
 //
 // Pure: the same candidates and limits give the same plan. `memory` is a plan that is no longer
 // needed: its arrays are used again.

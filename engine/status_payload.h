@@ -39,6 +39,8 @@ inline constexpr char kReasonHistory[] = "HISTORY_MISMATCH";
 // As much of the history as the session holds, in bytes, ends inside of a token: the payload
 // `position` says how many bytes (conversation_digest.h).
 inline constexpr char kReasonHistoryCut[] = "HISTORY_ENDS_INSIDE_TOKEN";
+// A text to be classified for a model that generates, or the other way round.
+inline constexpr char kReasonWrongKind[] = "WRONG_KIND_OF_MODEL";
 inline constexpr char kReasonStepFailed[] = "STEP_FAILED";
 // A memory that is trained while it reads is no longer finite; the payload `position` says since
 // which token.

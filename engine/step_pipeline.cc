@@ -55,13 +55,13 @@ SamplingBatch& StepPipeline::NewDraws() {
 }
 
 void StepPipeline::Draw() {
-  runner_.BeginSample(draws_, results_[flying_]);
+  if (!runner_.classifies()) runner_.BeginSample(draws_, results_[flying_]);
   in_flight_ = true;
 }
 
 bool StepPipeline::CanLaunchNext() const {
-  return options_.runs_ahead && runner_.asynchronous() && ModelRunner::DecodesOnly(plan_) &&
-         plan_.rows() == candidates_;
+  return options_.runs_ahead && runner_.asynchronous() && !runner_.classifies() &&
+         ModelRunner::DecodesOnly(plan_) && plan_.rows() == candidates_;
 }
 
 void StepPipeline::LaunchNext() {
@@ -78,7 +78,8 @@ void StepPipeline::LaunchNext() {
 absl::Status StepPipeline::Finish() {
   CHECK(in_flight_);
   in_flight_ = false;
-  absl::Status status = runner_.FinishSample();
+  absl::Status status =
+      runner_.classifies() ? runner_.ReadClasses(results_[flying_]) : runner_.FinishSample();
   if (!status.ok() && ahead_) {
     ahead_ = false;
     status.Update(runner_.FinishSample());

@@ -12,6 +12,8 @@ void StepPlan::AddRow(const StepRow& row) {
   const int32_t first = row_offsets.back();
   const int count = static_cast<int>(row.tokens.size());
   token_ids.insert(token_ids.end(), row.tokens.begin(), row.tokens.end());
+  token_types.insert(token_types.end(), row.types.begin(), row.types.end());
+  CHECK(token_types.empty() || token_types.size() == token_ids.size()) << "types of some rows";
   row_offsets.push_back(first + count);
   slots.push_back(row.slot);
   positions.push_back(row.position);
@@ -24,6 +26,7 @@ void StepPlan::AddRow(const StepRow& row) {
 
 void StepPlan::Clear() {
   token_ids.clear();
+  token_types.clear();
   row_offsets.assign(1, 0);
   slots.clear();
   positions.clear();

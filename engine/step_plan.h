@@ -13,6 +13,8 @@ struct StepRow {
   int slot = -1;                    // of its slab; -1: padding, no slab is read or written
   int64_t position = -1;            // tokens that the slab was fed before; there is no default
   std::span<const int32_t> tokens;  // to be fed; not empty
+  // SegmentedText::types of the tokens, in steps of models that classify.
+  std::span<const int32_t> types;
   // Logits are wanted after this many of the first tokens ...
   int scored_tokens = 0;
   // ... and after the last one.
@@ -26,6 +28,7 @@ struct StepRow {
 // one token each.
 struct StepPlan {
   std::vector<int32_t> token_ids;            // [tokens]
+  std::vector<int32_t> token_types;          // [tokens], or empty
   std::vector<int32_t> row_offsets = {0};    // [rows + 1]
   std::vector<int32_t> slots;                // [rows]
   std::vector<int64_t> positions;            // [rows]

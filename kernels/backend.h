@@ -146,8 +146,6 @@ class Backend {
   virtual PackedMatrix PackMatrix(const TensorView& matrix, void* dst) = 0;
 
   virtual Kernels& kernels() = 0;
-  // Whether these have operations on engrams.
-  virtual bool has_engrams() const { return false; }
 
   // Records what `work` launches instead of running it, for Replay. The work must not synchronise,
   // and addresses and sizes stay as they are. UNIMPLEMENTED where can_capture() is false.

@@ -74,4 +74,28 @@ void ExpandRowsOnHost(const ExpandRowsArgs& args) {
   std::fill(sources + count, sources + room, 0);
 }
 
+void IndexWholeSegmentsOnHost(const IndexWholeSegmentsArgs& args) {
+  const int64_t rows = args.row_positions.shape[0], picks = args.picks.shape[0];
+  const int32_t* offsets = args.row_offsets.as<int32_t>();
+  const int32_t* given = args.token_types.as<int32_t>();
+  for (int64_t row = 0; row < rows; ++row) {
+    const int32_t first = offsets[row], end = offsets[row + 1];
+    int32_t seen = 0;
+    int64_t position = args.first_position;
+    for (int32_t token = first; token < end; ++token) {
+      const int32_t type = given == nullptr ? 0 : given[token];
+      if (type >= 0) ++seen;
+      args.types.as<int64_t>()[token] = std::max(type, 0);
+      const bool counts = args.token_ids.as<int32_t>()[token] != args.skipped;
+      args.positions.as<int64_t>()[token] = counts ? position++ : args.first_position - 1;
+    }
+    args.seen.as<int32_t>()[row] = seen;
+    args.next_positions.as<int64_t>()[row] = args.row_positions.as<int64_t>()[row] + args.segment;
+    for (int64_t i = 0; i < picks; ++i) {
+      const int32_t pick = args.picks.as<int32_t>()[i];
+      if (pick >= first && pick < end) args.firsts.as<int32_t>()[i] = first;
+    }
+  }
+}
+
 }  // namespace mneme

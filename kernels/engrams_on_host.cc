@@ -239,13 +239,12 @@ void FindCrossingsOnHost(const FindCrossingsArgs& args) {
   const int32_t* offsets = args.row_offsets.as<int32_t>();
   auto* const slots = args.crossings.slots.as<int32_t>();
   auto* const segments = args.crossings.segments.as<int32_t>();
-  const int64_t end = std::min(args.first_row + most, args.slots.shape[0]);
-  int32_t count = 0;
-  for (int64_t row = args.first_row; row < end; ++row) {
+  int32_t count = 0, before = 0;
+  for (int64_t row = 0; row < args.slots.shape[0] && count < most; ++row) {
     const int32_t slot = args.slots.as<int32_t>()[row];
     const int64_t position = args.positions.as<int64_t>()[row];
     if (slot < 0 || offsets[row] == offsets[row + 1]) continue;
-    if (position == 0 || position % args.segment != 0) continue;
+    if (position == 0 || position % args.segment != 0 || before++ < args.first) continue;
     slots[count] = slot;
     segments[count++] = static_cast<int32_t>(position / args.segment);
   }

@@ -31,6 +31,7 @@
 #include "kernels/ops/rwkv.h"
 #include "kernels/ops/sampling.h"
 #include "kernels/ops/scan.h"
+#include "kernels/ops/whole_segments.h"
 
 namespace mneme {
 
@@ -43,11 +44,10 @@ class Kernels : public DenseKernels,
                 public NeuralMemoryKernels,
                 public MemoryStreamKernels,
                 public ResidualStreamKernels,
+                public EngramKernels,
+                public WholeSegmentKernels,
                 public SamplingKernels {
  public:
-  // Operations on engrams; null on devices that have none (Backend::has_engrams).
-  virtual EngramKernels* engrams() { return nullptr; }
-
   // A fused step of decode rows (decode_step.h). False: nothing was done, the caller goes operation
   // by operation.
   virtual bool FeedForwardStep(const FeedForwardStepArgs&) { return false; }

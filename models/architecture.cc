@@ -1,5 +1,6 @@
 #include "models/architecture.h"
 
+#include "models/families/bert.h"
 #include "models/families/fla.h"
 #include "models/families/gated_delta.h"
 #include "models/families/gpt2.h"
@@ -32,6 +33,10 @@ constexpr Architecture kArchitectures[] = {
     {"transformer", ReadTransformer},
     {"gpt2", ReadGpt2},
     {"gpt2_with_memoria", ReadGpt2WithMemoria},
+    {"bert", ReadBert, /*classifies=*/true},
+    {"roberta", ReadBert, /*classifies=*/true},
+    {"memoria_bert", ReadBert, /*classifies=*/true},
+    {"memoria_roberta", ReadBert, /*classifies=*/true},
     {"llama", ReadLlama},
     {"mistral", ReadLlama},
     {"mamba", ReadMamba},

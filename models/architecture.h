@@ -15,6 +15,7 @@ struct Architecture {
   // Reads the keys that the family knows, once each, through `reader`, which keeps the first error;
   // ParseModelConfig asks for it. Sets what ModelConfig has of them: vocab, tokens, warnings.
   NetworkMaker (*read)(absl::string_view model_type, ConfigReader& reader, ModelConfig& config);
+  bool classifies = false;  // NetworkInfo::classes exist
 };
 
 // Explicit rather than self-registering: the list is one screen, and a static library keeps every

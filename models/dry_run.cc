@@ -5,7 +5,7 @@
 namespace mneme {
 namespace {
 
-class DryRunKernels final : public Kernels, public EngramKernels {
+class DryRunKernels final : public Kernels {
  public:
   void Embedding(const EmbeddingArgs&) override {}
   void AddPositions(const AddPositionsArgs&) override {}
@@ -49,7 +49,6 @@ class DryRunKernels final : public Kernels, public EngramKernels {
   void Surprise(const SurpriseArgs&) override {}
   void MixMemories(const MixMemoriesArgs&) override {}
   void GatedRmsNorm(const GatedRmsNormArgs&) override {}
-  EngramKernels* engrams() override { return this; }
   void FindCrossings(const FindCrossingsArgs&) override {}
   void CommitEngrams(const CommitEngramsArgs&) override {}
   void EncodeTokens(const EncodeTokensArgs&) override {}
@@ -66,6 +65,8 @@ class DryRunKernels final : public Kernels, public EngramKernels {
   void WriteStreams(const WriteStreamsArgs&) override {}
   void SumStreams(const SumStreamsArgs&) override {}
   void MixViews(const MixViewsArgs&) override {}
+  void IndexWholeSegments(const IndexWholeSegmentsArgs&) override {}
+  void SegmentAttention(const SegmentAttentionArgs&) override {}
   void BanTokens(const BanTokensArgs&) override {}
   void Sample(const SampleArgs&) override {}
 };
@@ -93,7 +94,6 @@ class DryRunBackend final : public Backend {
   int64_t PackedBytes(DType, int, int) const override { return 0; }
   PackedMatrix PackMatrix(const TensorView&, void*) override { return {}; }
   Kernels& kernels() override { return kernels_; }
-  bool has_engrams() const override { return true; }
 
  private:
   const DType activation_dtype_;

@@ -18,6 +18,10 @@
 
 namespace mneme {
 
+// Rows of a step that begin a segment of positions, but for rare steps: where each launch counts,
+// so many are worked on together, and decode steps with no more of them have graphs.
+inline constexpr int kUsualCrossings = 64;
+
 // One step's ragged batch, in backend memory. Row r owns tokens [row_offsets[r], row_offsets[r+1]).
 struct StepBatch {
   int tokens = 0;
@@ -27,7 +31,12 @@ struct StepBatch {
   // Positions that the network inserts in front of the step's tokens (InsertedPositions::Between),
   // or more of them; below 0: not known.
   int inserted = -1;
-  TensorView token_ids;    // [tokens] i32
+  // Rows that begin a segment of positions other than the first (Crossings), or more of them; below
+  // 0: not known.
+  int crossings = -1;
+  TensorView token_ids;  // [tokens] i32
+  // [tokens] i32: SegmentedText::types, of networks that classify; empty: 0.
+  TensorView token_types;
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding row
   // [rows] i64: tokens that the row's slab was fed before this step. Of padding rows: any number.

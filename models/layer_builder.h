@@ -25,9 +25,8 @@ struct NetworkBuilder {
   DType compute_dtype = DType::kF32;
   int max_context = kDefaultMaxContext;  // rows of state that grows with each token
   int engram_capacity = 0;               // ModelOptions::engram_capacity
-  // Backend::name, and has_engrams, of the device that is to run it.
-  absl::string_view device = "cpu";
-  bool has_engrams = true;
+  // Whether calls of the device that is to run it return before the work is done.
+  bool asynchronous = false;
   std::vector<std::string>& warnings;  // for the log: facts that are accepted, and may be mistakes
   std::vector<TrainedLayer>* trained = nullptr;  // filled in the order of layers, or null
 };

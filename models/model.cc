@@ -35,8 +35,7 @@ struct Formats {
   DType activation = DType::kF32;
   int max_context = kDefaultMaxContext;
   int engram_capacity = 0;
-  std::string device = "cpu";
-  bool has_engrams = true;
+  bool asynchronous = false;
 };
 
 Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
@@ -45,8 +44,7 @@ Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
           .activation = backend.activation_dtype(),
           .max_context = options.max_context,
           .engram_capacity = options.engram_capacity,
-          .device = std::string(backend.name()),
-          .has_engrams = backend.has_engrams()};
+          .asynchronous = backend.asynchronous()};
 }
 
 // Whether a state dtype of fewer than 32 bits means something to a layout, and is accurate enough:
@@ -86,8 +84,7 @@ absl::StatusOr<BuiltNetwork> Build(const ModelConfig& config, Weights& weights,
                                               .compute_dtype = formats.compute,
                                               .max_context = formats.max_context,
                                               .engram_capacity = formats.engram_capacity,
-                                              .device = formats.device,
-                                              .has_engrams = formats.has_engrams,
+                                              .asynchronous = formats.asynchronous,
                                               .warnings = built.warnings,
                                               .trained = &built.trained}));
   MNEME_RETURN_IF_ERROR(CheckStateDtype(config, built.state_layout, formats.state.memory_dtype));
@@ -104,7 +101,8 @@ int64_t WorkspaceBytesOf(const Network& network, DType activation_dtype, int tok
     ForwardContext ctx{.backend = *backend, .workspace = workspace, .batch = batch};
     // What watching memories takes counts whether or not anybody does. Only its address is taken.
     ctx.surprise.values = {&workspace, DType::kF32, {1, tokens}};
-    network.Forward(ctx, {.shape = {logit_rows}}, {.shape = {logit_rows, network.info().vocab}});
+    network.Forward(ctx, {.shape = {logit_rows}},
+                    {.shape = {logit_rows, network.info().outputs()}});
   }
   return workspace.peak_bytes();
 }
@@ -123,6 +121,10 @@ class LoadedModel final : public Model {
 
   absl::Status InitState(Backend& backend, std::byte* slab) const override {
     return network_->InitState(backend, slab);
+  }
+
+  absl::Status CheckState(const CanonicalState& state) const override {
+    return network_->CheckState(state);
   }
 
   DecodePlan CompileDecode(Backend& backend, const Slabs& slabs) const override {
@@ -165,8 +167,10 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .top_k = network.top_k,
           .positions = network.positions,
           .engrams = network.engrams,
+          .segment = network.segment,
           .trained = built.trained,
           .inserted = network.inserted,
+          .classes = network.classes,
           .parameters = weights.parameters(),
           .weight_bytes = weights.resident_bytes(),
           .weight_dtype = weights.dtypes(),

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
+#include "models/classes.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/layer_observer.h"
@@ -31,18 +32,25 @@ struct ModelInfo {
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
   int engrams = 0;    // that a session has room for; 0: the model makes none
+  int segment = 0;    // positions after which engrams are made of them; 0: the model makes none
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
   InsertedPositions inserted = {};
+  Classes classes = {};
   int64_t parameters = 0;
   int64_t weight_bytes = 0;
   std::string weight_dtype;  // "bf16", or "bf16+f32" where mixed
   // A hash of the configuration and every byte of the weights: a state fits models with the same
   // one. 0 in a plan.
   uint64_t fingerprint = 0;
+
+  // Columns of the logits.
+  int outputs() const { return classes.exist() ? static_cast<int>(classes.labels.size()) : vocab; }
 };
 
 // The name of what bounds a context to `most` tokens: "--max-context", or the model.
 absl::string_view ContextBound(const ModelInfo& info, int64_t most);
+
+struct CanonicalState;  // models/state_codec.h
 
 // A loaded network. Const and without session state; all of that is in the slabs that a step names.
 class Model {
@@ -55,13 +63,17 @@ class Model {
   // Writes the eagerly initialised fields of the initial slab (zeroed backend memory).
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
 
+  // Whether a state whose tensors are of the right dtypes and shapes is one that a session can
+  // have. INVALID_ARGUMENT names the tensor that is not.
+  virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
+
   // What the device can do as one operation in steps of decode rows, for ForwardContext::decode.
   // Holds for as long as the model and these slabs.
   virtual DecodePlan CompileDecode(Backend&, const Slabs&) const { return {}; }
 
   // Feeds the batch, updating the slabs its rows name, and computes logits after chosen tokens.
   //   logit_tokens  [n] i32, indices into the batch's tokens
-  //   logits        [n, vocab] act, out
+  //   logits        [n, ModelInfo::outputs()] act, out
   virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                        const TensorView& logits) const = 0;
 

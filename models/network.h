@@ -9,21 +9,29 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/tensor_view.h"
+#include "models/classes.h"
 #include "models/forward_context.h"
 #include "models/layer_builder.h"
 #include "models/layer_observer.h"
 
 namespace mneme {
 
+struct CanonicalState;  // models/state_codec.h
+
 struct NetworkInfo {
-  int vocab = 0;  // columns of the logits
+  int vocab = 0;
   int model_dim = 0;
   int layers = 0;
   int memories = 0;   // that a layer's router chooses from; 0: there is no router
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
   int engrams = 0;    // that a session has room for; 0: the network makes none
+  int segment = 0;    // positions after which engrams are made of them; 0: the network makes none
   InsertedPositions inserted = {};
+  Classes classes = {};
+
+  // Columns of the logits.
+  int outputs() const { return classes.exist() ? static_cast<int>(classes.labels.size()) : vocab; }
 };
 
 // Holds handles to weights and to fields of the slab, neither weights nor state. Its state fields
@@ -45,6 +53,7 @@ class Network {
   // As of Model.
   virtual absl::Status InitState(Backend& backend, std::byte* slab) const = 0;
   virtual void Settle(ForwardContext& ctx, const TensorView& slots) const = 0;
+  virtual absl::Status CheckState(const CanonicalState&) const { return absl::OkStatus(); }
   virtual DecodePlan CompileDecode(Backend&, const Slabs&) const { return {}; }
   virtual void Forward(ForwardContext& ctx, const TensorView& logit_tokens,
                        const TensorView& logits) const = 0;

@@ -269,6 +269,7 @@ absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalSt
       }
     }
   }
+  MNEME_RETURN_IF_ERROR(model.CheckState(state));
   for (const StateField& field : layout.fields()) {
     if (field.initial != StateInitial::kPhase) continue;
     int32_t phase = 0;

@@ -45,7 +45,8 @@ absl::StatusOr<CanonicalState> DecodeState(Backend& backend, const Model& model,
 
 // Makes `slab`, backend memory of a new session (its phase stays), that state; all bytes are
 // written, but for blocks that are not filled. INVALID_ARGUMENT names the tensor that is missing,
-// is not of this model, or has another dtype or shape; the slab is then as it was.
+// is not of this model, has another dtype or shape, or says what cannot be (Model::CheckState); the
+// slab is then as it was.
 absl::Status EncodeState(Backend& backend, const Model& model, const CanonicalState& state,
                          std::byte* slab);
 

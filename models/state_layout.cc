@@ -86,7 +86,8 @@ StateField StateLayout::Add(StateField field) {
 int64_t StateLayout::slab_bytes() const {
   int64_t bytes = fixed_bytes_;
   for (const ContextGroup& group : groups_) bytes += group.bytes();
-  return bytes;
+  // Sessions without a state have slabs, too.
+  return std::max(bytes, kFieldAlignment);
 }
 
 int64_t StateLayout::BlockOffset(int group, int64_t block) const {

@@ -19,6 +19,10 @@ StepRounds::Round StepRounds::Cut(int round) const {
   const Round part = {.batch = {.tokens = room_,
                                 .rows = rows + 1,
                                 .longest_row = std::min(longest_, segment_),
+                                // Behind the first round rows of one token have none.
+                                .crossings = round == 0                   ? ctx_.batch.crossings
+                                             : ctx_.batch.longer_rows > 0 ? ctx_.batch.longer_rows
+                                                                          : rows,
                                 .row_offsets = ctx_.TempIndices({rows + 2}),
                                 .slots = ctx_.TempIndices({rows + 1}),
                                 .positions = ctx_.workspace.Temp(DType::kI64, {rows + 1})},

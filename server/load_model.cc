@@ -281,7 +281,8 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
   const ModelNeeds needs = {
       .slab_bytes = SessionBytes(model->state_layout),
       .growing_bytes = model->state_layout.growing_bytes(),
-      .vocab = info.vocab,
+      .outputs = info.outputs(),
+      .segment = info.classes.segment,
       .workspace_bytes = model->workspace_bytes,
       .unread_bytes = info.weight_bytes + AddressSpaceToCome(config.device().threads())};
   const absl::StatusOr<EnginePlan> plan = PlanEngine(backend, needs, parts.engine_options);

@@ -4,6 +4,8 @@
 #include <cstdint>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "engine/request_check.h"
 #include "engine/status_payload.h"
 
 namespace mneme {
@@ -33,6 +35,8 @@ int64_t CouldRun(const Engine& engine, int64_t choices) {
 }  // namespace
 
 absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request, size_t prompts) {
+  const Classes& classes = engine.model_info().classes;
+  MNEME_RETURN_IF_ERROR(CheckKind(/*classify=*/false, classes.exist() ? &classes : nullptr));
   if (!request.session().name().empty()) return absl::OkStatus();
   const int64_t queued = engine.stats().requests_queued.value();
   const int64_t could_run = CouldRun(engine, std::max<int64_t>(1, request.response().n()));

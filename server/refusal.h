@@ -18,7 +18,8 @@ void CountRefusal(const EngineAccess& access, const CallFacts& call, const absl:
 void LogRefusal(const EngineAccess& access, const CallFacts& call, const absl::Status& status);
 
 // Where a request that needs a place of its own would be refused anyway, its text need not be read;
-// of several prompts, each of which is a request, none need be begun where not all can wait.
+// of several prompts, each of which is a request, none need be begun where not all can wait. And of
+// no prompt where the model generates nothing.
 absl::Status CheckQueue(const Engine& engine, const v1::GenerateRequest& request,
                         size_t prompts = 1);
 

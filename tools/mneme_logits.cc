@@ -17,6 +17,7 @@
 #include "base/standard_streams.h"
 #include "base/status_macros.h"
 #include "engine/step_plan.h"
+#include "models/classes.h"
 #include "models/safetensors_writer.h"
 #include "tools/flag_parser.h"
 #include "tools/output_files.h"
@@ -33,6 +34,9 @@ Feeds the token ids of FILE (separated by white space) to a model as one session
 
   logits  f32 [T, vocab]   row t: after feeding token t
   tokens  i32 [N]          with --greedy N: the most likely continuation
+
+Of a model that classifies: f32 [S, classes], row s after the document's segment s, the last one filled
+up as the model wants it. Segments are never cut, so that --chunks, --batch and --greedy mean nothing there.
 
 How the tokens are fed (--chunks, --batch) must not change the result: on the CPU not by one bit.
 
@@ -225,6 +229,55 @@ absl::Status WriteLogits(ToolRunner& tool, const LogitsFlags& flags, std::span<c
   return writer->Finish();
 }
 
+// A document's logits, segment by segment.
+absl::Status WriteClassLogits(ToolRunner& tool, const LogitsFlags& flags,
+                              std::span<const int32_t> ids) {
+  const ModelInfo& info = tool.model->info();
+  const SegmentedText text = FillUp(info.classes, ids, {});
+  const auto length = static_cast<size_t>(info.classes.segment);
+  const size_t segments = (text.tokens.size() + length - 1) / length;
+  const std::vector<SafetensorsSpec> specs = {
+      {"logits", DType::kF32, {static_cast<int64_t>(segments), info.outputs()}}};
+  MNEME_ASSIGN_OR_RETURN(
+      const auto writer,
+      SafetensorsWriter::Create(flags.out, specs,
+                                {{"model", info.name},
+                                 {"fingerprint", absl::StrFormat("%016x", info.fingerprint)},
+                                 {"backend", tool.backend->description()},
+                                 {"compute_dtype", flags.model.compute_dtype}}));
+  const int slot = *tool.pool->Acquire();
+  std::vector<float> logits(static_cast<size_t>(info.outputs()));
+  for (size_t at = 0; at < text.tokens.size(); at += length) {
+    const size_t count = std::min(length, text.tokens.size() - at);
+    StepPlan plan;
+    plan.AddRow({.slot = slot,
+                 .position = static_cast<int64_t>(at),
+                 .tokens = std::span(text.tokens).subspan(at, count),
+                 .types = std::span(text.types).subspan(at, count),
+                 .samples = true});
+    MNEME_RETURN_IF_ERROR(tool.runner->Forward(plan));
+    MNEME_RETURN_IF_ERROR(tool.runner->ReadLogits(std::span(logits)));
+    MNEME_RETURN_IF_ERROR(writer->Write(std::as_bytes(std::span<const float>(logits))));
+  }
+  return writer->Finish();
+}
+
+// What is wrong with a document for a model that classifies, or with flags beside it.
+absl::Status CheckDocument(const Classes& classes, const LogitsFlags& flags, size_t tokens) {
+  if (flags.greedy > 0 || flags.batch > 1 || !flags.chunks.empty() || !flags.routing_in.empty() ||
+      !flags.routing_out.empty()) {
+    return absl::InvalidArgumentError(
+        "the model classifies documents, whose segments are never cut: expected none of --greedy, "
+        "--batch, --chunks, --routing-in and --routing-out");
+  }
+  if (tokens == 0 || (classes.one_segment && tokens > static_cast<size_t>(classes.segment))) {
+    return absl::InvalidArgumentError(absl::StrCat("a document of ", tokens,
+                                                   " tokens, expected 1 to ", classes.segment,
+                                                   ", the positions that the model has"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckFlags(const LogitsFlags& flags, const std::vector<std::string>& positional) {
   if (!positional.empty()) {
     return absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", positional[0], "\""));
@@ -283,6 +336,17 @@ int Main(int argc, char** argv) {
   ExitCode code = kExitFailure;
   auto tool = ToolRunner::Load(flags.model, &code);
   if (!tool.ok()) return Report(kProgram, tool.status(), code);
+
+  if (const Classes& classes = tool->model->info().classes; classes.exist()) {
+    if (const absl::Status status = CheckDocument(classes, flags, ids->size()); !status.ok()) {
+      return Report(kProgram, status, kExitUsage);
+    }
+    absl::Status status =
+        tool->Prepare({.tokens = classes.segment, .logit_rows = 1, .whole_segments = true});
+    if (!status.ok()) return Report(kProgram, status, kExitDevice);
+    status = WriteClassLogits(*tool, flags, *ids);
+    return status.ok() ? kExitOk : Report(kProgram, status, kExitFailure);
+  }
 
   const int64_t fed = static_cast<int64_t>(ids->size()) + std::max(0, flags.greedy - 1);
   const int64_t longest = flags.batch > 1 ? std::max<int64_t>(fed, Companions::kMaxLength) : fed;

@@ -57,8 +57,11 @@ Shapes (parameters)
                     24 layers, 1024 wide, a memory of 4 networks of 64 x 128 x 64 in every second one
   gpt2-124m         (124 M)  12 layers, 768 wide, 12 heads of 64, 1024 positions
   gpt2-with-memoria-159m (159 M)  the same on segments of 150 tokens, 50 engrams of each
+  bert-110m         (110 M)  a classifier: 12 layers, 768 wide, 512 positions, two classes; roberta-125m (125 M)
+  memoria-bert-120m (120 M)  the same with 64 engrams of each kind in its last two layers; memoria-roberta-135m (135 M)
   NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny;
-             also falcon-mamba-tiny, samba-tiny, gpt2-tiny, gpt2-with-memoria-tiny; mom-hybrid-tiny and
+             also falcon-mamba-tiny, samba-tiny, gpt2-tiny, gpt2-with-memoria-tiny, bert-tiny, roberta-tiny,
+             memoria-bert-tiny, memoria-roberta-tiny; mom-hybrid-tiny and
              gdn-hybrid-tiny, three layers of which the middle one has attention
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.

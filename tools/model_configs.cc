@@ -226,6 +226,52 @@ Json MemoriaConfig(Json config) {
   return config;
 }
 
+// As transformers writes them; these are the smaller ones of their authors.
+Json BertConfig() {
+  return {{"model_type", "bert"},
+          {"vocab_size", 30522},
+          {"hidden_size", 768},
+          {"num_hidden_layers", 12},
+          {"num_attention_heads", 12},
+          {"intermediate_size", 3072},
+          {"hidden_act", "gelu"},
+          {"max_position_embeddings", 512},
+          {"type_vocab_size", 2},
+          {"layer_norm_eps", 1e-12},
+          {"pad_token_id", 0},
+          {"id2label", {{"0", "NEGATIVE"}, {"1", "POSITIVE"}}},
+          {"label2id", {{"NEGATIVE", 0}, {"POSITIVE", 1}}}};
+}
+
+Json RobertaConfig() {
+  Json config = BertConfig();
+  config.update({{"model_type", "roberta"},
+                 {"vocab_size", 50265},
+                 {"max_position_embeddings", 514},
+                 {"type_vocab_size", 1},
+                 {"layer_norm_eps", 1e-5},
+                 {"pad_token_id", 1}});
+  return config;
+}
+
+// Memoria's settings for classification, on segments as long as there are positions.
+Json MemoriaBertConfig(Json config) {
+  config["model_type"] = "memoria_" + config["model_type"].get<std::string>();
+  config.update({{"segment_tokens", 512},
+                 {"memory_layer_index", 9},
+                 {"memoria_num_memories", 64},
+                 {"memoria_num_reminded_stm", 64},
+                 {"memoria_num_reminded_ltm", 64},
+                 {"memoria_stm_capacity", 128},
+                 {"memoria_ltm_search_depth", 10},
+                 {"memoria_initial_lifespan", 12},
+                 {"memoria_lifespan_extend_scale", 8.0},
+                 {"memoria_profile", "upstream_1_0"},
+                 {"memoria_ltm_ties", "random"},
+                 {"memoria_seed", 0}});
+  return config;
+}
+
 Json TitansConfig(const char* variant, const Json& own) {
   Json config = {
       {"model_type", "titans"},    {"variant", variant},       {"vocab_size", 32000},

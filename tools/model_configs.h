@@ -27,6 +27,11 @@ nlohmann::ordered_json SambaConfig();
 nlohmann::ordered_json Gpt2Config(int model_dim, int layers, int heads);
 // Memoria's settings for WikiText-103.
 nlohmann::ordered_json MemoriaConfig(nlohmann::ordered_json config);
+// As transformers writes them; these are the smaller ones of their authors.
+nlohmann::ordered_json BertConfig();
+nlohmann::ordered_json RobertaConfig();
+// Memoria's settings for classification, on segments as long as there are positions.
+nlohmann::ordered_json MemoriaBertConfig(nlohmann::ordered_json config);
 // Titans as wide and deep as the 340M of the same authors, its memory fed token by token.
 nlohmann::ordered_json TitansConfig(const char* variant, const nlohmann::ordered_json& own);
 nlohmann::ordered_json TitansWithAttention(const char* variant, const nlohmann::ordered_json& own);

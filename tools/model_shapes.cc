@@ -23,6 +23,30 @@ Json TinyGpt2() {
   return config;
 }
 
+Json TinyBert(Json config) {
+  config.update({{"vocab_size", 259},
+                 {"hidden_size", 64},
+                 {"num_hidden_layers", 3},
+                 {"num_attention_heads", 4},
+                 {"intermediate_size", 128},
+                 {"max_position_embeddings", 130}});
+  return config;
+}
+
+Json TinyMemoriaBert(const Json& config) {
+  Json tiny = MemoriaBertConfig(TinyBert(config));
+  tiny.update({{"segment_tokens", 16},
+               {"memory_layer_index", 0},
+               {"memoria_num_memories", 3},
+               {"memoria_num_reminded_stm", 4},
+               {"memoria_num_reminded_ltm", 4},
+               {"memoria_stm_capacity", 6},
+               {"memoria_ltm_search_depth", 3},
+               {"memoria_initial_lifespan", 4},
+               {"memoria_lifespan_extend_scale", 3.0}});
+  return tiny;
+}
+
 // Segments of a few tokens, so that texts of tests have many.
 Json TinyMemoria() {
   Json config = MemoriaConfig(TinyGpt2());
@@ -202,6 +226,14 @@ constexpr NamedShape kShapes[] = {
     {"gpt2-with-memoria-159m", [] { return MemoriaConfig(Gpt2Config(768, 12, 12)); },
      /*tied=*/true},
     {"gpt2-with-memoria-tiny", [] { return TinyMemoria(); }, /*tied=*/true},
+    {"bert-110m", [] { return BertConfig(); }},
+    {"bert-tiny", [] { return TinyBert(BertConfig()); }},
+    {"roberta-125m", [] { return RobertaConfig(); }},
+    {"roberta-tiny", [] { return TinyBert(RobertaConfig()); }},
+    {"memoria-bert-120m", [] { return MemoriaBertConfig(BertConfig()); }},
+    {"memoria-bert-tiny", [] { return TinyMemoriaBert(BertConfig()); }},
+    {"memoria-roberta-135m", [] { return MemoriaBertConfig(RobertaConfig()); }},
+    {"memoria-roberta-tiny", [] { return TinyMemoriaBert(RobertaConfig()); }},
     {"mom-hybrid-tiny", [] { return TinyHybrid(Tiny(MomConfig(64, 128))); }},
     {"gdn-hybrid-tiny", [] { return TinyHybrid(Tiny(GdnConfig(64, 128))); }},
 };

@@ -94,6 +94,11 @@ absl::StatusOr<ToolRunner> ToolRunner::Load(const ModelFlags& flags, ExitCode* c
 }
 
 absl::Status ToolRunner::Prepare(const ToolLimits& limits) {
+  if (model->info().classes.exist() && !limits.whole_segments) {
+    return absl::UnimplementedError(
+        absl::StrCat("model_type \"", model->info().architecture,
+                     "\" classifies, and is fed whole segments, not tokens; mneme-logits does so"));
+  }
   MNEME_ASSIGN_OR_RETURN(pool, StatePool::Create(*backend, *model, limits.slots));
   MNEME_ASSIGN_OR_RETURN(
       runner, ModelRunner::Create(

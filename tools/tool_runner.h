@@ -43,6 +43,7 @@ struct ToolLimits {
   int rows = 1;
   int tokens = 1;
   int logit_rows = 1;
+  bool whole_segments = false;  // as models that classify need them
 };
 
 // Members in the order in which they need each other.
@@ -58,6 +59,7 @@ struct ToolRunner {
   // `observer`: as ModelOptions has it.
   static absl::StatusOr<ToolRunner> Load(const ModelFlags& flags, ExitCode* code,
                                          LayerObserver* observer = nullptr);
+  // UNIMPLEMENTED for a model that classifies, unless its segments are fed whole.
   absl::Status Prepare(const ToolLimits& limits);
   // INVALID_ARGUMENT if the model has no room for a sequence of so many tokens (--max-context).
   absl::Status CheckRoom(int64_t tokens) const;

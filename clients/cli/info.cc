@@ -79,28 +79,8 @@ std::string NumbersText(const v1::SamplingOptions& options) {
   return absl::StrJoin(parts, ", ");
 }
 
-void PrintInfo(const v1::GetInfoResponse& info) {
-  const v1::ServerInfo& server = info.server();
-  absl::PrintF("server     mneme %s, %s", server.version(), StateName(server.state()));
-  if (server.state() == v1::SERVER_STATE_LOADING) {
-    absl::PrintF(", %s of %s loaded\n", HumanBytes(server.loaded_bytes()),
-                 HumanBytes(server.total_bytes()));
-    return;
-  }
-  const v1::ModelDescription& model = info.model();
+void PrintWork(const v1::GetInfoResponse& info) {
   const v1::Statistics& now = info.statistics();
-  absl::PrintF(", on %s\n", server.device());
-  absl::PrintF("model      %s: %s, %d layers, %d parameters, %s of %s weights\n", model.name(),
-               model.architecture(), model.layers(), model.parameters(),
-               HumanBytes(model.weight_bytes()), model.weight_dtype());
-  absl::PrintF("tokenizer  %s, %d tokens\n",
-               model.tokenizer().empty() ? "none (token ids only)" : model.tokenizer(),
-               model.vocab_size());
-  if (const std::string defaults = NumbersText(model.sampling_defaults()); !defaults.empty()) {
-    absl::PrintF("sampling   %s, unless a request says otherwise\n", defaults);
-  }
-  absl::PrintF("chats      %s\n", model.has_chat_template() ? "with the model's chat template"
-                                                            : "no chat template: prompts only");
   absl::PrintF("capacity   %d sessions of %s; %d in use, %d named\n", now.slabs_total(),
                HumanBytes(info.capacity().slab_bytes()), now.slabs_used(), now.sessions());
   absl::PrintF(
@@ -116,6 +96,36 @@ void PrintInfo(const v1::GetInfoResponse& info) {
       "%.2f ms between tokens\n",
       Mean(now.decode_rows()), Mean(now.step_ms()), Mean(now.first_token_ms()),
       Mean(now.inter_token_ms()));
+}
+
+void PrintInfo(const v1::GetInfoResponse& info) {
+  const v1::ServerInfo& server = info.server();
+  absl::PrintF("server     mneme %s, %s", server.version(), StateName(server.state()));
+  if (server.state() == v1::SERVER_STATE_LOADING) {
+    absl::PrintF(", %s of %s loaded\n", HumanBytes(server.loaded_bytes()),
+                 HumanBytes(server.total_bytes()));
+    return;
+  }
+  const v1::ModelDescription& model = info.model();
+  absl::PrintF(", on %s\n", server.device());
+  absl::PrintF("model      %s: %s, %d layers, %d parameters, %s of %s weights\n", model.name(),
+               model.architecture(), model.layers(), model.parameters(),
+               HumanBytes(model.weight_bytes()), model.weight_dtype());
+  absl::PrintF("tokenizer  %s, %d tokens\n",
+               model.tokenizer().empty() ? "none (token ids only)" : model.tokenizer(),
+               model.vocab_size());
+  if (const std::string defaults = NumbersText(model.sampling_defaults()); !defaults.empty()) {
+    absl::PrintF("sampling   %s, unless a request says otherwise\n", defaults);
+  }
+  if (model.classes_size() > 0) {
+    absl::PrintF("classes    %s (%s), of documents of up to %d tokens%s\n",
+                 absl::StrJoin(model.classes(), ", "), model.class_scores(), model.segment_tokens(),
+                 model.takes_long_documents() ? " and, segment by segment, more" : "");
+    return PrintWork(info);
+  }
+  absl::PrintF("chats      %s\n", model.has_chat_template() ? "with the model's chat template"
+                                                            : "no chat template: prompts only");
+  PrintWork(info);
 }
 
 std::string TextOrInput(const std::vector<std::string>& words) {

@@ -231,6 +231,10 @@ void Client::GenerateAsync(const v1::GenerateRequest& request,
   new AsyncCall(stubs_->inference, request, options_, std::move(on_message), std::move(on_done));
 }
 
+absl::StatusOr<v1::ClassifyResponse> Client::Classify(const v1::ClassifyRequest& request) {
+  return Ask(stubs_->inference, &v1::Inference::Stub::Classify, request);
+}
+
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) {
   return Ask(stubs_->inference, &v1::Inference::Stub::Tokenize, request);
 }

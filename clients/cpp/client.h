@@ -91,6 +91,7 @@ class Client {
                      std::function<void(const v1::GenerateResponse&)> on_message,
                      std::function<void(const absl::Status&)> on_done);
 
+  absl::StatusOr<v1::ClassifyResponse> Classify(const v1::ClassifyRequest& request);
   absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request);
   absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request);
   absl::StatusOr<v1::GetInfoResponse> GetInfo();

@@ -93,7 +93,6 @@ class CpuBackend final : public Backend {
   }
 
   Kernels& kernels() override { return kernels_; }
-  bool has_engrams() const override { return true; }
 
  private:
   template <typename Task>

@@ -48,7 +48,7 @@ class WorkerMemory {
 
 inline constexpr ActivationTypes kCpuActivations{DType::kF32};
 
-class CpuKernels final : public Kernels, public EngramKernels {
+class CpuKernels final : public Kernels {
  public:
   // `pool` and the tables of `isa` outlive this.
   CpuKernels(const Isa& isa, DType compute_dtype, ThreadPool& pool);
@@ -101,9 +101,10 @@ class CpuKernels final : public Kernels, public EngramKernels {
   void WriteStreams(const WriteStreamsArgs& args) override;
   void SumStreams(const SumStreamsArgs& args) override;
   void MixViews(const MixViewsArgs& args) override;
+  void IndexWholeSegments(const IndexWholeSegmentsArgs& args) override;
+  void SegmentAttention(const SegmentAttentionArgs& args) override;
   void Sample(const SampleArgs& args) override;
 
-  EngramKernels* engrams() override { return this; }
   void FindCrossings(const FindCrossingsArgs& args) override;
   void CommitEngrams(const CommitEngramsArgs& args) override;
   void EncodeTokens(const EncodeTokensArgs& args) override;
@@ -147,6 +148,7 @@ class CpuKernels final : public Kernels, public EngramKernels {
     int row, seen;  // engrams that its tokens see
   };
   std::vector<EngramRow> engram_rows_;
+  std::vector<int> segment_rows_;  // that have tokens
   std::vector<int> active_segments_;
   std::vector<SamplingRow> sampling_rows_;  // bounded
 };

@@ -128,6 +128,9 @@ void Activate(const ActivateArgs& args, int64_t begin, int64_t end) {
       case Activation::kGeluTanh:
         Apply(x, args.scale, y, n, [](Vec z) { return GeluTanh(z); });
         break;
+      case Activation::kGelu:
+        Apply(x, args.scale, y, n, [](Vec z) { return z * NormalDistribution(z).cumulative; });
+        break;
     }
     begin += n;
   }

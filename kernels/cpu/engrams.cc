@@ -1,4 +1,5 @@
 // What a token costs of engrams, and their distances. Built once per instruction set.
+#include "kernels/cpu/attend.h"
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/simd_arrays.h"
 #include "kernels/cpu/simd_math.h"
@@ -7,14 +8,6 @@ namespace mneme::MNEME_ISA {
 namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
-
-MNEME_INLINE float Dot(const float* a, const float* b, int64_t n) {
-  Vec sum = Zero();
-  ForVectors(n, [&](int64_t i, int lanes) {
-    sum = MulAdd(LoadUpTo(a + i, lanes), LoadUpTo(b + i, lanes), sum);
-  });
-  return Sum(sum);
-}
 
 // The same for one number as for sixteen.
 MNEME_INLINE float Exp(float x) {
@@ -79,35 +72,11 @@ void EngramAttention(const EngramAttentionArgs& args, int row, int head, int cou
   float* const sums = args.sums.base == nullptr
                           ? nullptr
                           : args.sums.as<float>(slot, args.layer) + head * args.recalled;
-  const int padded = (count + kLanes - 1) / kLanes * kLanes;
   for (int32_t token = args.row_offsets.as<int32_t>()[row];
        token < args.row_offsets.as<int32_t>()[row + 1]; ++token) {
     const float* q = args.q.as<float>() + token * pitch + head * dim;
     float* out = args.out.as<float>() + token * pitch + head * dim;
-    for (int64_t i = 0; i < dim; ++i) out[i] = 0;
-    if (count == 0) continue;
-    Vec most = Set1(kMinusInfinity);
-    for (int i = 0; i < padded; ++i) {
-      scores[i] = i < count ? args.scale * Dot(q, keys + i * pitch, dim) : kMinusInfinity;
-    }
-    for (int i = 0; i < padded; i += kLanes) most = Max(most, Load(scores + i));
-    const Vec largest = Set1(MaxLane(most));
-    Vec total = Zero();
-    for (int i = 0; i < padded; i += kLanes) {
-      const Vec weights = Exp(Load(scores + i) - largest);
-      Store(scores + i, weights);
-      total = total + weights;
-    }
-    const float sum = Sum(total);
-    for (int i = 0; i < count; ++i) {
-      const float weight = scores[i] / sum;
-      const float* value = values + i * pitch;
-      const Vec by = Set1(weight);
-      ForVectors(dim, [&](int64_t j, int lanes) {
-        StoreUpTo(out + j, MulAdd(by, LoadUpTo(value + j, lanes), LoadUpTo(out + j, lanes)), lanes);
-      });
-      if (sums != nullptr) sums[i] += weight;
-    }
+    Attend(q, keys, values, pitch, count, dim, args.scale, scores, sums, out);
   }
 }
 

@@ -50,6 +50,7 @@ void SquaredDistances(const float* x, const float* others, int64_t count, int64_
                       double* distances);
 void EngramAttention(const EngramAttentionArgs& args, int row, int head, int count, float* scores);
 void AddFrom(const AddFromArgs& args, int64_t begin, int64_t end);
+void SegmentAttention(const SegmentAttentionArgs& args, int row, int head, float* scores);
 void ChunkPool(const ChunkPoolArgs& args, int64_t begin, int64_t end);
 void ExpandStreams(const ExpandStreamsArgs& args, int64_t begin, int64_t end);
 void ReadStreams(const ReadStreamsArgs& args, int64_t begin, int64_t end);

@@ -50,6 +50,7 @@ const IsaOps& Ops() {
       .squared_distances = SquaredDistances,
       .engram_attention = EngramAttention,
       .add_from = AddFrom,
+      .segment_attention = SegmentAttention,
       .chunk_pool = ChunkPool,
       .expand_streams = ExpandStreams,
       .read_streams = ReadStreams,

@@ -120,6 +120,9 @@ struct IsaOps {
   void (*engram_attention)(const EngramAttentionArgs&, int row, int head, int count,
                            float* scores) = nullptr;
   void (*add_from)(const AddFromArgs&, int64_t begin, int64_t end) = nullptr;  // of tokens
+  // One head of one row. `scores` has a float for each token that is seen and the next fifteen.
+  void (*segment_attention)(const SegmentAttentionArgs&, int row, int head,
+                            float* scores) = nullptr;
   void (*chunk_pool)(const ChunkPoolArgs&, int64_t begin, int64_t end) = nullptr;
   // Streams of tokens, tokens, streams of tokens, tokens, tokens.
   void (*expand_streams)(const ExpandStreamsArgs&, int64_t begin, int64_t end) = nullptr;

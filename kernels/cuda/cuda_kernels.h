@@ -10,6 +10,7 @@
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/decode/decode.h"
 #include "kernels/cuda/dense/dense.h"
+#include "kernels/cuda/engrams/engrams.h"
 #include "kernels/cuda/linear/linear.h"
 #include "kernels/cuda/matrix_memory/matrix_memory.h"
 #include "kernels/cuda/neural_memory/neural_memory.h"
@@ -18,6 +19,7 @@
 #include "kernels/cuda/rwkv/rwkv.h"
 #include "kernels/cuda/sampling/draws.h"
 #include "kernels/cuda/scan/scan.h"
+#include "kernels/cuda/whole_segments/whole_segments.h"
 #include "kernels/kernels.h"
 
 namespace mneme::cuda {
@@ -92,8 +94,37 @@ class CudaKernels final : public Kernels {
     residual_streams::SumStreams(device_, args);
   }
   void MixViews(const MixViewsArgs& args) override { residual_streams::MixViews(device_, args); }
+  void IndexWholeSegments(const IndexWholeSegmentsArgs& args) override {
+    whole_segments::IndexWholeSegments(device_, args);
+  }
+  void SegmentAttention(const SegmentAttentionArgs& args) override {
+    whole_segments::SegmentAttention(device_, args);
+  }
   void MixMemories(const MixMemoriesArgs& args) override { routing::MixMemories(device_, args); }
   void GatedRmsNorm(const GatedRmsNormArgs& args) override { dense::GatedRmsNorm(device_, args); }
+  void FindCrossings(const FindCrossingsArgs& args) override {
+    engrams::FindCrossings(device_, args);
+  }
+  void CommitEngrams(const CommitEngramsArgs& args) override {
+    engrams::CommitEngrams(device_, args);
+  }
+  void EncodeTokens(const EncodeTokensArgs& args) override { engrams::EncodeTokens(device_, args); }
+  void ReadEncoder(const ReadEncoderArgs& args) override { engrams::ReadEncoder(device_, args); }
+  void WriteEngrams(const WriteEngramsArgs& args) override { engrams::WriteEngrams(device_, args); }
+  void ScoreEngrams(const ScoreEngramsArgs& args) override { engrams::ScoreEngrams(device_, args); }
+  void RetrieveEngrams(const RetrieveEngramsArgs& args) override {
+    engrams::RetrieveEngrams(device_, args);
+  }
+  void GatherEngrams(const GatherEngramsArgs& args) override {
+    engrams::GatherEngrams(device_, args);
+  }
+  void StoreEngramContext(const StoreEngramContextArgs& args) override {
+    engrams::StoreEngramContext(device_, args);
+  }
+  void EngramAttention(const EngramAttentionArgs& args) override {
+    engrams::EngramAttention(device_, args);
+  }
+  void AddFrom(const AddFromArgs& args) override { engrams::AddFrom(device_, args); }
   void Sample(const SampleArgs& args) override {
     BeginSample(args);
     FinishSample();

@@ -77,6 +77,8 @@ void Check(const ReadStreamsArgs& args, ActivationTypes types);
 void Check(const WriteStreamsArgs& args, ActivationTypes types);
 void Check(const SumStreamsArgs& args, ActivationTypes types);
 void Check(const MixViewsArgs& args, ActivationTypes types);
+void Check(const IndexWholeSegmentsArgs& args, ActivationTypes types);
+void Check(const SegmentAttentionArgs& args, ActivationTypes types);
 void Check(const SampleArgs& args, ActivationTypes types);
 
 template <typename Args>

@@ -96,6 +96,7 @@ enum class Activation : uint8_t {
   // z / (1 + exp(-2 u)) = z / 2 (1 + tanh(u)), u = sqrt(2 / pi) (z + 0.044715 z^3)
   // (arXiv:1606.08415)
   kGeluTanh,
+  kGelu,  // z Phi(z), Phi that of the normal distribution (arXiv:1606.08415)
 };
 
 // Factors of kGeluTanh: 2 u = z (kGeluFirst + kGeluThird z^2).

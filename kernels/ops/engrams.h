@@ -62,10 +62,13 @@ struct EngramRules {
   constexpr int least_capacity() const { return 2 * working + short_term; }
 };
 
+// What SplitMix64 adds to its state for each output.
+constexpr uint64_t kEngramDrawStep = 0x9E3779B97F4A7C15u;
+
 // SplitMix64's output number s 2^32 + b + 1 from `seed`, as a number below n: the draw of the
 // engram born b-th in segment s.
 constexpr int64_t EngramDraw(uint64_t seed, uint64_t segment, uint32_t birth, int64_t n) {
-  uint64_t z = seed + 0x9E3779B97F4A7C15u * ((segment << 32) + birth + 1);
+  uint64_t z = seed + kEngramDrawStep * ((segment << 32) + birth + 1);
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
   z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
   z ^= z >> 31;
@@ -94,14 +97,14 @@ struct Crossings {
   int64_t most() const { return slots.shape[0]; }
 };
 
-// Finds those of the rows [first_row, first_row + most) with tokens whose first one is at a
-// multiple of `segment` other than 0.
+// Of the rows with tokens whose first one is at a multiple of `segment` other than 0 those from the
+// first-th on, in order, `most` of them.
 struct FindCrossingsArgs {
   TensorView row_offsets;  // [rows + 1] i32
   TensorView slots;        // [rows] i32, < 0: padding
   TensorView positions;    // [rows] i64
   int segment = 1;         // positions of one
-  int first_row = 0;
+  int first = 0;
   int working = 1, attended = 1;  // of EngramRules
   Crossings crossings;            // out
   // Outputs, [2] i32: 0, and the number of crossings times `working` or `attended`: group offsets
@@ -236,7 +239,6 @@ struct AddFromArgs {
   TensorView y;  // [tokens, dim] act, updated in place
 };
 
-// The operations of backends that have them (Kernels::engrams).
 class EngramKernels {
  public:
   virtual ~EngramKernels() = default;

@@ -73,7 +73,6 @@ class ReferenceBackend final : public Backend {
   }
 
   Kernels& kernels() override { return kernels_; }
-  bool has_engrams() const override { return true; }
 
  private:
   const DType compute_dtype_;

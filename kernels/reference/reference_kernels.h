@@ -12,7 +12,7 @@
 
 namespace mneme {
 
-class ReferenceKernels : public Kernels, public EngramKernels {
+class ReferenceKernels : public Kernels {
  public:
   explicit ReferenceKernels(DType compute_dtype) : compute_dtype_(compute_dtype) {}
 
@@ -66,7 +66,6 @@ class ReferenceKernels : public Kernels, public EngramKernels {
   void KeepGate(const KeepGateArgs& args) override;
   void ChunkMean(const ChunkMeanArgs& args) override;
   // engrams.cc
-  EngramKernels* engrams() override { return this; }
   void FindCrossings(const FindCrossingsArgs& args) override;
   void CommitEngrams(const CommitEngramsArgs& args) override;
   void EncodeTokens(const EncodeTokensArgs& args) override;
@@ -86,6 +85,9 @@ class ReferenceKernels : public Kernels, public EngramKernels {
   void WriteStreams(const WriteStreamsArgs& args) override;
   void SumStreams(const SumStreamsArgs& args) override;
   void MixViews(const MixViewsArgs& args) override;
+  // whole_segments.cc
+  void IndexWholeSegments(const IndexWholeSegmentsArgs& args) override;
+  void SegmentAttention(const SegmentAttentionArgs& args) override;
   // sampling.cc
   void Sample(const SampleArgs& args) override;
 
@@ -127,6 +129,8 @@ inline double Activate(Activation activation, double z) {
       return z > 0 ? z * z : 0.0;
     case Activation::kGeluTanh:
       return z * Sigmoid(z * (kGeluFirst + kGeluThird * z * z));
+    case Activation::kGelu:
+      return z / 2 * std::erfc(-z / std::sqrt(2.0));
   }
   return 0;
 }

@@ -4,14 +4,15 @@
 #include <span>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace mneme {
 namespace {
 
-// Sessions whose boundaries are worked on together: what bounds their workspace.
+// Crossings that are worked on together, which bounds their workspace.
 constexpr int kCrossingsAtOnce = 8;
-// The feed-forward network of the encoder, whatever that of the layers is.
+// Of the encoder's feed-forward network, whatever that of the layers is.
 constexpr int kExpansion = 4;
 
 // queries [count, dim] times weight [dim, dim].
@@ -48,6 +49,7 @@ absl::StatusOr<EngramMemory> EngramMemory::Make(const LayerBuilder& builder,
                                                 const EngramConfig& config) {
   EngramMemory memory;
   memory.config_ = config;
+  memory.crossings_at_once_ = builder.network.asynchronous ? kUsualCrossings : kCrossingsAtOnce;
   memory.model_dim_ = builder.model_dim;
   if (config.encodes) MNEME_RETURN_IF_ERROR(memory.TakeEncoder(builder));
   memory.AddFields(builder);
@@ -57,28 +59,31 @@ absl::StatusOr<EngramMemory> EngramMemory::Make(const LayerBuilder& builder,
 absl::Status EngramMemory::TakeEncoder(const LayerBuilder& builder) {
   mneme::Weights& weights = builder.weights();
   const int dim = builder.model_dim, working = config_.rules.working;
+  const auto name = [&](const char* tensor) { return absl::StrCat(config_.encoder, tensor); };
   MNEME_ASSIGN_OR_RETURN(const std::vector<float> queries,
-                         weights.Values(builder.Weight("abs.query_embeddings"), {1, working, dim},
+                         weights.Values(builder.Weight(name("query_embeddings")), {1, working, dim},
                                         WeightInit::kNormal));
-  MNEME_ASSIGN_OR_RETURN(
-      const std::vector<float> keys,
-      weights.Values(builder.Weight("abs.key_transform.weight"), {dim, dim}, WeightInit::kNormal));
+  MNEME_ASSIGN_OR_RETURN(const std::vector<float> keys,
+                         weights.Values(builder.Weight(name("key_transform.weight")), {dim, dim},
+                                        WeightInit::kNormal));
   MNEME_RETURN_IF_ERROR(
-      weights.Values(builder.Weight("abs.key_transform.bias"), {dim}, WeightInit::kZeros).status());
+      weights.Values(builder.Weight(name("key_transform.bias")), {dim}, WeightInit::kZeros)
+          .status());
   MNEME_ASSIGN_OR_RETURN(queries_, weights.Constant(Fold(queries, keys, dim)));
   queries_.shape = {working, dim};
-  const int inner = kExpansion * dim;
+  const int inner = config_.encoder_dim > 0 ? config_.encoder_dim : kExpansion * dim;
   MNEME_ASSIGN_OR_RETURN(value_,
-                         TakeProjection(builder, "abs.value_transform", dim, dim, Bias::kAdded));
+                         TakeProjection(builder, name("value_transform"), dim, dim, Bias::kAdded));
   MNEME_ASSIGN_OR_RETURN(expand_,
-                         TakeProjection(builder, "abs.feedforward", inner, dim, Bias::kAdded));
+                         TakeProjection(builder, name("feedforward"), inner, dim, Bias::kAdded));
   MNEME_ASSIGN_OR_RETURN(contract_,
-                         TakeProjection(builder, "abs.output", dim, inner, Bias::kAdded));
+                         TakeProjection(builder, name("output"), dim, inner, Bias::kAdded));
   return absl::OkStatus();
 }
 
 void EngramMemory::AddFields(const LayerBuilder& builder) {
-  const DType number = builder.network.state_format.memory_dtype;
+  const bool f64 = builder.network.state_format.memory_dtype == DType::kF64;
+  const DType number = f64 ? DType::kF64 : DType::kF32;
   const EngramRules& rules = config_.rules;
   const int64_t capacity = config_.capacity, dim = builder.model_dim;
   StateLayout& layout = builder.network.state;
@@ -124,12 +129,14 @@ EngramStore EngramMemory::Store(const ForwardContext& ctx) const {
 
 void EngramMemory::Cross(ForwardContext& ctx,
                          absl::FunctionRef<void(const AttendedEngrams&)> project) const {
-  EngramKernels& kernels = *ctx.kernels().engrams();
+  EngramKernels& kernels = ctx.kernels();
   const EngramRules& rules = config_.rules;
   const EngramStore store = Store(ctx);
   const StateView total = config_.encodes ? ctx.State(total_) : StateView{};
-  const int most = std::min(kCrossingsAtOnce, ctx.batch.rows);
-  for (int first = 0; first < ctx.batch.rows; first += most) {
+  const int crossing =
+      ctx.batch.crossings < 0 ? ctx.batch.rows : std::min(ctx.batch.crossings, ctx.batch.rows);
+  const int most = std::min(crossings_at_once_, crossing);
+  for (int first = 0; first < crossing; first += most) {
     const Workspace::Scope scope(ctx.workspace);
     const Crossings crossings = {ctx.TempIndices({most}), ctx.TempIndices({most})};
     const TensorView entries = ctx.TempIndices({2}), attended = ctx.TempIndices({2});
@@ -137,7 +144,7 @@ void EngramMemory::Cross(ForwardContext& ctx,
                            .slots = ctx.batch.slots,
                            .positions = ctx.batch.positions,
                            .segment = config_.segment,
-                           .first_row = first,
+                           .first = first,
                            .working = rules.working,
                            .attended = rules.attended(),
                            .crossings = crossings,
@@ -177,16 +184,15 @@ void EngramMemory::Cross(ForwardContext& ctx,
 }
 
 void EngramMemory::Encode(ForwardContext& ctx, const TensorView& h) const {
-  ctx.kernels().engrams()->EncodeTokens(
-      {.h = h,
-       .queries = queries_,
-       .row_offsets = ctx.batch.row_offsets,
-       .slots = ctx.batch.slots,
-       .positions = ctx.batch.positions,
-       .segment = config_.segment,
-       .largest = config_.encodes ? ctx.State(largest_) : StateView{},
-       .total = config_.encodes ? ctx.State(total_) : StateView{},
-       .sums = ctx.State(sums_)});
+  ctx.kernels().EncodeTokens({.h = h,
+                              .queries = queries_,
+                              .row_offsets = ctx.batch.row_offsets,
+                              .slots = ctx.batch.slots,
+                              .positions = ctx.batch.positions,
+                              .segment = config_.segment,
+                              .largest = config_.encodes ? ctx.State(largest_) : StateView{},
+                              .total = config_.encodes ? ctx.State(total_) : StateView{},
+                              .sums = ctx.State(sums_)});
 }
 
 }  // namespace mneme

@@ -2,6 +2,8 @@
 // memory, which all layers of a network share.
 #pragma once
 
+#include <string>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "kernels/ops/engrams.h"
@@ -18,6 +20,10 @@ struct EngramConfig {
   int layers = 1, heads = 1;  // that attend to engrams
   // Tokens become engrams through attention of learned queries; else each is one as it is.
   bool encodes = true;
+  std::string encoder = "abs.";  // of its tensors' names, behind the builder's prefix
+  int encoder_dim = 0;           // of its feed-forward network; 0: four times the model's
+  // The layer whose attention is the first of `layers`.
+  int first_layer = 0;
 };
 
 // The engrams of sessions that begin a segment, one session's behind the other's, as entries of
@@ -34,7 +40,7 @@ struct AttendedEngrams {
 
 class EngramMemory {
  public:
-  // Adds the fields of the store, and takes the tensors "abs.*" behind the builder's prefix:
+  // Adds the fields of the store, and takes the encoder's tensors:
   //   p_w = softmax over the segment's tokens of q_w . (Wk h_t + bk)
   //   engram_w = Wo (Wf (Wv a_w + bv) + bf) + bo,   a_w = sum_t p_wt h_t
   // q_w . bk is the same for all tokens and has no part in p_w, and q_w Wk is one query, folded in
@@ -44,8 +50,8 @@ class EngramMemory {
   const EngramConfig& config() const { return config_; }
 
   // For rows whose tokens are each of one segment, before anything else is done with them: commits,
-  // encodes and retrieves for those that begin a segment. Calls `project` for a few of them at a
-  // time, whether there are any or not.
+  // encodes and retrieves for those that begin a segment. Calls `project` for some of them at a
+  // time, until that is done for StepBatch::crossings.
   void Cross(ForwardContext& ctx,
              absl::FunctionRef<void(const AttendedEngrams& engrams)> project) const;
   // Adds tokens to what becomes the next segment's engrams. h  [tokens, model_dim] act
@@ -60,7 +66,7 @@ class EngramMemory {
   void AddFields(const LayerBuilder& builder);
 
   EngramConfig config_;
-  int model_dim_ = 0;
+  int model_dim_ = 0, crossings_at_once_ = 1;
   TensorView queries_;                    // [working, model_dim] f32, or empty
   Projection value_, expand_, contract_;  // Wv, Wf, Wo
   StateField types_, vectors_, lifespans_, births_, counts_, recalled_, facts_, weights_;

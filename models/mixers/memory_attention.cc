@@ -5,28 +5,20 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/mixers/entry_streams.h"
 
 namespace mneme {
 
 absl::StatusOr<MemoryAttention> MemoryAttention::Make(const LayerBuilder& builder,
-                                                      const EngramConfig& config) {
-  const int dim = builder.model_dim;
+                                                      const EngramConfig& config, Tensors tensors) {
   MemoryAttention attention;
-  attention.layer_ = builder.layer;
+  attention.layer_ = builder.layer - config.first_layer;
   attention.heads_ = config.heads;
-  attention.head_dim_ = dim / config.heads;
-  MNEME_ASSIGN_OR_RETURN(attention.query_, TakeProjection(builder, "memory_attention.q_attn", dim,
-                                                          dim, Bias::kAdded, MatrixOrder::kInOut));
-  MNEME_ASSIGN_OR_RETURN(
-      std::vector<Projection> parts,
-      TakeProjectionParts(builder, "memory_attention.c_attn", std::array{dim, dim}, dim,
-                          Bias::kAdded, MatrixOrder::kInOut));
-  attention.key_ = std::move(parts[0]);
-  attention.value_ = std::move(parts[1]);
-  MNEME_ASSIGN_OR_RETURN(attention.output_, TakeProjection(builder, "memory_attention.c_proj", dim,
-                                                           dim, Bias::kAdded, MatrixOrder::kInOut));
+  attention.head_dim_ = builder.model_dim / config.heads;
+  MNEME_RETURN_IF_ERROR(tensors == Tensors::kConv1d ? attention.TakeConv1d(builder)
+                                                    : attention.TakeBert(builder));
   StateField field = {.name = "engram_keys",
                       .dtype = builder.network.state_format.context_dtype,
                       .shape = {1, config.rules.attended(), config.heads, attention.head_dim_}};
@@ -36,46 +28,88 @@ absl::StatusOr<MemoryAttention> MemoryAttention::Make(const LayerBuilder& builde
   return attention;
 }
 
+absl::Status MemoryAttention::TakeConv1d(const LayerBuilder& builder) {
+  const int dim = builder.model_dim;
+  MNEME_ASSIGN_OR_RETURN(query_, TakeProjection(builder, "memory_attention.q_attn", dim, dim,
+                                                Bias::kAdded, MatrixOrder::kInOut));
+  MNEME_ASSIGN_OR_RETURN(
+      std::vector<Projection> parts,
+      TakeProjectionParts(builder, "memory_attention.c_attn", std::array{dim, dim}, dim,
+                          Bias::kAdded, MatrixOrder::kInOut));
+  key_ = std::move(parts[0]);
+  value_ = std::move(parts[1]);
+  MNEME_ASSIGN_OR_RETURN(output_, TakeProjection(builder, "memory_attention.c_proj", dim, dim,
+                                                 Bias::kAdded, MatrixOrder::kInOut));
+  return absl::OkStatus();
+}
+
+absl::Status MemoryAttention::TakeBert(const LayerBuilder& builder) {
+  const int dim = builder.model_dim;
+  for (const auto& [projection, name] :
+       {std::pair(&query_, "self.query"), std::pair(&key_, "self.key"),
+        std::pair(&value_, "self.value"), std::pair(&output_, "output.dense")}) {
+    MNEME_ASSIGN_OR_RETURN(
+        *projection,
+        TakeProjection(builder, absl::StrCat("memory_attention.", name), dim, dim, Bias::kAdded));
+  }
+  return absl::OkStatus();
+}
+
 void MemoryAttention::Begin(ForwardContext& ctx, const AttendedEngrams& engrams) const {
   const Workspace::Scope scope(ctx.workspace);
   const TensorView k = ctx.Temp(engrams.x.shape), v = ctx.Temp(engrams.x.shape);
-  AttendedEngrams::Project(ctx.kernels(), key_, engrams.x, engrams.offsets, k);
-  AttendedEngrams::Project(ctx.kernels(), value_, engrams.x, engrams.offsets, v);
-  ctx.kernels().engrams()->StoreEngramContext({.crossings = engrams.crossings,
-                                               .k = ByHead(k, heads_),
-                                               .v = ByHead(v, heads_),
-                                               .keys = ctx.State(keys_),
-                                               .values = ctx.State(values_)});
+  const auto product = [&](const Projection& projection, const TensorView& y) -> LinearArgs {
+    return {.x = engrams.x,
+            .weights = projection.weights,
+            .group_offsets = engrams.offsets,
+            .y = y,
+            .bias = projection.bias};
+  };
+  const LinearArgs products[] = {product(key_, k), product(value_, v)};
+  ctx.kernels().Linear(products);
+  ctx.kernels().StoreEngramContext({.crossings = engrams.crossings,
+                                    .k = ByHead(k, heads_),
+                                    .v = ByHead(v, heads_),
+                                    .keys = ctx.State(keys_),
+                                    .values = ctx.State(values_)});
+}
+
+void MemoryAttention::Read(ForwardContext& ctx, const EngramMemory& memory, Engrams which,
+                           const TensorView& x, const TensorView& read) const {
+  const Workspace::Scope scope(ctx.workspace);
+  const EngramConfig& config = memory.config();
+  const bool recalled = which == Engrams::kRecalled;
+  const TensorView q = ctx.Temp(read.shape);
+  Project(ctx.kernels(), {{.projection = query_, .x = x, .y = q}});
+  ctx.kernels().EngramAttention(
+      {.q = ByHead(q, heads_),
+       .row_offsets = ctx.batch.row_offsets,
+       .slots = ctx.batch.slots,
+       .positions = ctx.batch.positions,
+       .segment = config.segment,
+       .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+       .keys = ctx.State(keys_),
+       .values = ctx.State(values_),
+       .first = recalled ? config.rules.working : 0,
+       .count = recalled ? config.rules.recalled() : config.rules.working,
+       .facts = recalled ? memory.Store(ctx).facts : StateView{},
+       .sums = recalled ? memory.Weights(ctx) : StateView{},
+       .layer = layer_,
+       .recalled = config.rules.recalled(),
+       .out = ByHead(read, heads_)});
 }
 
 void MemoryAttention::Forward(ForwardContext& ctx, const EngramMemory& memory, Engrams which,
                               const Norm& norm, const TensorView& hidden) const {
   const Workspace::Scope scope(ctx.workspace);
-  EngramKernels& kernels = *ctx.kernels().engrams();
-  const EngramConfig& config = memory.config();
-  const bool recalled = which == Engrams::kRecalled;
   const TensorView x = ctx.Normed(norm, hidden, {query_.weights});
-  const TensorView q = ctx.Temp(hidden.shape), read = ctx.Temp(hidden.shape);
-  Project(ctx.kernels(), {{.projection = query_, .x = x, .y = q}});
-  kernels.EngramAttention({.q = ByHead(q, heads_),
-                           .row_offsets = ctx.batch.row_offsets,
-                           .slots = ctx.batch.slots,
-                           .positions = ctx.batch.positions,
-                           .segment = config.segment,
-                           .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
-                           .keys = ctx.State(keys_),
-                           .values = ctx.State(values_),
-                           .first = recalled ? config.rules.working : 0,
-                           .count = recalled ? config.rules.recalled() : config.rules.working,
-                           .facts = recalled ? memory.Store(ctx).facts : StateView{},
-                           .sums = recalled ? memory.Weights(ctx) : StateView{},
-                           .layer = layer_,
-                           .recalled = config.rules.recalled(),
-                           .out = ByHead(read, heads_)});
-  const TensorView y = ctx.Temp(hidden.shape);
+  const TensorView read = ctx.Temp(hidden.shape), y = ctx.Temp(hidden.shape);
+  Read(ctx, memory, which, x, read);
   Project(ctx.kernels(), {{.projection = output_, .x = read, .y = y}});
-  kernels.AddFrom(
-      {.x = y, .positions = ctx.row_index.token_positions, .first = config.segment, .y = hidden});
+  ctx.kernels().AddFrom({.x = y,
+                                    .positions = ctx.row_index.token_positions,
+                                    .first = memory.config().segment,
+                                    .y = hidden});
 }
 
 }  // namespace mneme

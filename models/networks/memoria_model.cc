@@ -3,7 +3,6 @@
 #include "models/networks/memoria_model.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -11,51 +10,14 @@
 #include "base/status_macros.h"
 #include "models/feed_forward.h"
 #include "models/gpt2_tensors.h"
+#include "models/mixers/engram_capacity.h"
+#include "models/mixers/engram_state.h"
 #include "models/mixers/memory_attention.h"
 #include "models/sequence_mixer.h"
 #include "models/step_rounds.h"
 
 namespace mneme {
 namespace {
-
-// Counts of every pair are kept of no more engrams than these.
-constexpr int kMostEngrams = 2048;
-constexpr int kCapacityUnit = 64;
-
-// n engrams, rounded up to what a store of whole units has.
-int RoundedCapacity(double n) {
-  return static_cast<int>(std::ceil(n / kCapacityUnit)) * kCapacityUnit;
-}
-
-// The mean number of engrams is W L0 + alpha R, R at most Rs + Rl + 1, less what lifespans grow by:
-// the last term with a quarter more, and room for the new ones before any dies.
-int LikelyCapacity(const EngramRules& rules) {
-  const double gains = std::ceil(1.25 * rules.lifespan_scale * (rules.recalled() + 1));
-  const double engrams =
-      std::ceil(static_cast<double>(rules.working) * rules.lifespan) + gains + rules.working;
-  constexpr double kFarTooMany = 1 << 24;
-  return std::max(RoundedCapacity(std::min(engrams, kFarTooMany)),
-                  RoundedCapacity(rules.least_capacity()));
-}
-
-absl::StatusOr<int> CapacityOf(const NetworkBuilder& builder, const EngramRules& rules) {
-  const int asked = builder.engram_capacity;
-  const int capacity = asked > 0 ? asked : LikelyCapacity(rules);
-  if (capacity > kMostEngrams) {
-    return absl::UnimplementedError(
-        absl::StrCat("room for ", capacity, " engrams in a session (--engram-capacity",
-                     asked > 0 ? "" : ", which follows from the model where it is not given",
-                     "): counts are kept of at most ", kMostEngrams));
-  }
-  if (capacity < rules.least_capacity()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "room for ", capacity, " engrams in a session (--engram-capacity): expected at least ",
-        rules.least_capacity(),
-        ", those of two segments (memoria_num_memories) and the short-term ones "
-        "(memoria_stm_capacity)"));
-  }
-  return capacity;
-}
 
 struct MemoriaLayer {
   Norm attention_norm, working_norm, recalled_norm, mlp_norm;
@@ -68,11 +30,6 @@ class MemoriaModel final : public Network {
  public:
   static absl::StatusOr<std::unique_ptr<Network>> Make(const NetworkBuilder& builder,
                                                        const MemoriaModelParts& parts) {
-    if (!builder.has_engrams) {
-      return absl::UnimplementedError(
-          absl::StrCat("model_type \"gpt2_with_memoria\" on the device ", builder.device,
-                       ", which has no operations on engrams; expected cpu"));
-    }
     auto network = std::make_unique<MemoriaModel>();
     MNEME_RETURN_IF_ERROR(network->Take(builder, parts));
     return network;
@@ -81,6 +38,10 @@ class MemoriaModel final : public Network {
   const NetworkInfo& info() const override { return info_; }
   absl::Status InitState(Backend&, std::byte*) const override { return absl::OkStatus(); }
   void Settle(ForwardContext&, const TensorView&) const override {}
+
+  absl::Status CheckState(const CanonicalState& state) const override {
+    return CheckEngramState(state, memory_.config());
+  }
 
   absl::Status Prepare(Backend& backend, const StateLayout&, Workspace&,
                        LayerObserver*) const override {
@@ -118,9 +79,10 @@ class MemoriaModel final : public Network {
     const int model_dim = model.info.model_dim;
     info_ = model.info;
     EngramConfig engrams = parts.engrams;
-    MNEME_ASSIGN_OR_RETURN(engrams.capacity, CapacityOf(builder, engrams.rules));
+    MNEME_ASSIGN_OR_RETURN(engrams.capacity,
+                           EngramCapacity(builder, engrams.rules, SessionLife::kLong));
     info_.engrams = engrams.capacity;
-    segment_ = engrams.segment;
+    info_.segment = segment_ = engrams.segment;
     MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));
     MNEME_ASSIGN_OR_RETURN(positions_, weights.Table(model.positions, parts.positions, model_dim));
     LayerBuilder layer{.network = builder,
@@ -152,7 +114,9 @@ class MemoriaModel final : public Network {
     }
     IgnoreMasks(builder, {"attn", "memory_attention"});
     MNEME_ASSIGN_OR_RETURN(layer.attention, MakeAttention(builder, parts.attention));
-    MNEME_ASSIGN_OR_RETURN(layer.memory_attention, MemoryAttention::Make(builder, engrams));
+    MNEME_ASSIGN_OR_RETURN(
+        layer.memory_attention,
+        MemoryAttention::Make(builder, engrams, MemoryAttention::Tensors::kConv1d));
     MNEME_ASSIGN_OR_RETURN(layer.mlp, MakeMlp(builder, parts.mlp));
     layers_.push_back(std::move(layer));
     return absl::OkStatus();

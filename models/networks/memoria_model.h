@@ -29,8 +29,7 @@ struct MemoriaModelParts {
   MlpConfig mlp;
 };
 
-// UNIMPLEMENTED on devices without operations on engrams, and for stores of more engrams than their
-// counts are kept of; INVALID_ARGUMENT for too small ones. Both name --engram-capacity.
+// Refuses what EngramCapacity does.
 absl::StatusOr<std::unique_ptr<Network>> MakeMemoriaModel(const NetworkBuilder& builder,
                                                           const MemoriaModelParts& parts);
 

@@ -11,6 +11,7 @@
 #include "server/chat/chat_prompt.h"
 #include "server/grpc/call_names.h"
 #include "server/grpc/chat_conversion.h"
+#include "server/grpc/classify_call.h"
 #include "server/grpc/grpc_credentials.h"
 #include "server/grpc/raw_messages.h"
 #include "server/grpc/response_conversion.h"
@@ -282,6 +283,13 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Chat(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   return Answer<v1::ChatRequest>("Chat", context, request);
+}
+
+grpc::ServerUnaryReactor* InferenceService::Classify(grpc::CallbackServerContext* context,
+                                                     const grpc::ByteBuffer* request,
+                                                     grpc::ByteBuffer* response) {
+  security_.grpc_peers().Mark(PeerText(*context));
+  return ClassifyOverGrpc(engine_, security_, executors_, *context, *request, *response);
 }
 
 PostTask InferenceService::LanesFor(const grpc::CallbackServerContext& context, size_t bytes) {

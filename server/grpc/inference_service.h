@@ -14,9 +14,10 @@ namespace mneme {
 
 class InferenceService final
     : public v1::Inference::WithRawCallbackMethod_Generate<
-          v1::Inference::WithRawCallbackMethod_Chat<v1::Inference::WithRawCallbackMethod_Tokenize<
-              v1::Inference::WithRawCallbackMethod_Detokenize<
-                  v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>>> {
+          v1::Inference::WithRawCallbackMethod_Chat<v1::Inference::WithRawCallbackMethod_Classify<
+              v1::Inference::WithRawCallbackMethod_Tokenize<
+                  v1::Inference::WithRawCallbackMethod_Detokenize<
+                      v1::Inference::WithRawCallbackMethod_GetInfo<v1::Inference::Service>>>>>> {
  public:
   InferenceService(EngineAccess& engine, Security& security)
       : engine_(engine), security_(security) {}
@@ -27,6 +28,9 @@ class InferenceService final
                                                        const grpc::ByteBuffer* request) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* Chat(grpc::CallbackServerContext* context,
                                                    const grpc::ByteBuffer* request) override;
+  grpc::ServerUnaryReactor* Classify(grpc::CallbackServerContext* context,
+                                     const grpc::ByteBuffer* request,
+                                     grpc::ByteBuffer* response) override;
   grpc::ServerUnaryReactor* Tokenize(grpc::CallbackServerContext* context,
                                      const grpc::ByteBuffer* request,
                                      grpc::ByteBuffer* response) override;

@@ -18,7 +18,7 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::io::CodedInputStream;
 
 constexpr char kReasonMalformed[] = "MALFORMED_REQUEST";
-constexpr int kMaxDepth = 16;  // more than messages of our own are nested
+constexpr int kMaxNesting = 16;  // more than messages of our own are nested
 
 struct Field {
   int number = 0;
@@ -80,7 +80,7 @@ absl::Status FaultIn(absl::string_view bytes, const Descriptor& type, const std:
       return FieldError(name,
                         absl::StrCat("is not valid UTF-8 at byte ", FirstInvalidUtf8(field.bytes)));
     }
-    if (descriptor->type() == FieldDescriptor::TYPE_MESSAGE && depth < kMaxDepth) {
+    if (descriptor->type() == FieldDescriptor::TYPE_MESSAGE && depth < kMaxNesting) {
       const std::string name = absl::StrCat(prefix, absl::string_view(descriptor->name()));
       const absl::Status fault = FaultIn(field.bytes, *descriptor->message_type(), name, depth + 1);
       if (!fault.ok()) return fault;

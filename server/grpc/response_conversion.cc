@@ -139,6 +139,12 @@ void FillModel(const Engine& engine, const ServingFacts& facts, v1::ModelDescrip
   }
   *out.mutable_sampling_defaults() = facts.sampling_defaults;
   out.set_has_chat_template(facts.chat_template != nullptr);
+  if (!model.classes.exist()) return;
+  for (const std::string& label : model.classes.labels) out.add_classes(SanitizeUtf8(label));
+  constexpr const char* kScores[] = {"softmax", "sigmoid", "identity"};
+  out.set_class_scores(kScores[static_cast<size_t>(model.classes.scores)]);
+  out.set_segment_tokens(model.classes.segment);
+  out.set_takes_long_documents(!model.classes.one_segment);
 }
 
 void FillLimits(const EngineOptions& options, const ServingFacts& facts, v1::Limits& out) {

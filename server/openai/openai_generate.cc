@@ -22,16 +22,6 @@
 namespace mneme {
 namespace {
 
-CallFacts CallFactsOf(const HttpRequest& http) {
-  return {.request_id = http.id,
-          .owner = http.owner,
-          .origin = {.api = "http",
-                     .client = http.peer,
-                     .trace_id = http.trace.trace_id,
-                     .span_id = http.trace.span_id},
-          .received = http.received};
-}
-
 AnswerFacts FactsOf(const OpenAiRequest& request, const HttpRequest& http, const Engine& engine,
                     const EngineAccess& access, const Request& converted) {
   AnswerFacts facts;

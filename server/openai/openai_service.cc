@@ -159,6 +159,10 @@ void OpenAiService::AddRoutes(HttpRoutes& routes) {
               WithTexts(&OpenAiService::Complete, &OpenAiService::RefuseToGenerate)});
   routes.Add({"POST", std::string(kChatPath),
               WithTexts(&OpenAiService::Chat, &OpenAiService::RefuseToGenerate)});
+  for (const absl::string_view path : {kClassifyPath, kShortClassifyPath}) {
+    routes.Add({"POST", std::string(path),
+                WithTexts(&OpenAiService::Classify, &OpenAiService::RefuseToClassify)});
+  }
   routes.Add({"POST", "/tokenize", WithTexts(&OpenAiService::Tokenize, &OpenAiService::Refuse)});
   routes.Add(
       {"POST", "/detokenize", WithTexts(&OpenAiService::Detokenize, &OpenAiService::Refuse)});
@@ -214,6 +218,13 @@ void OpenAiService::Complete(const std::shared_ptr<HttpCall>& call) {
 
 void OpenAiService::Chat(const std::shared_ptr<HttpCall>& call) {
   generate_.Begin(call, OpenAiKind::kChat);
+}
+
+void OpenAiService::Classify(const std::shared_ptr<HttpCall>& call) { classify_.Begin(call); }
+
+void OpenAiService::RefuseToClassify(const std::shared_ptr<HttpCall>& call,
+                                     const absl::Status& why) {
+  classify_.Refuse(call, why);
 }
 
 void OpenAiService::RefuseToGenerate(const std::shared_ptr<HttpCall>& call,

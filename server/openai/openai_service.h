@@ -8,6 +8,7 @@
 #include "server/engine_access.h"
 #include "server/http/http_routes.h"
 #include "server/http/http_server.h"
+#include "server/openai/openai_classify.h"
 #include "server/openai/openai_generate.h"
 #include "server/security/security.h"
 #include "server/text_encoder.h"
@@ -19,15 +20,20 @@ namespace mneme {
 class OpenAiService {
  public:
   OpenAiService(EngineAccess& engine, Security& security)
-      : engine_(engine), generate_(engine, security, executors_) {}
+      : engine_(engine),
+        generate_(engine, security, executors_),
+        classify_(engine, security, executors_) {}
 
   //   GET  /health /ping /version           for everybody
   //   GET  /v1/models /v1/models/{model}
   //   GET  /tokenizer_info
-  //   POST /v1/completions /v1/chat/completions /tokenize /detokenize
+  //   POST /v1/completions /v1/chat/completions /v1/classify /classify /tokenize /detokenize
   void AddRoutes(HttpRoutes& routes);
   // To be called for each exchange of that server.
-  void OnExchange(const HttpExchange& exchange) const { generate_.OnExchange(exchange); }
+  void OnExchange(const HttpExchange& exchange) const {
+    generate_.OnExchange(exchange);
+    classify_.OnExchange(exchange);
+  }
   // For good: texts that wait or are worked on are given up, with UNAVAILABLE.
   void AbandonTexts() { executors_.Abandon(); }
 
@@ -44,6 +50,8 @@ class OpenAiService {
   void TokenizerInfo(const std::shared_ptr<HttpCall>& call);
   void Complete(const std::shared_ptr<HttpCall>& call);
   void Chat(const std::shared_ptr<HttpCall>& call);
+  void Classify(const std::shared_ptr<HttpCall>& call);
+  void RefuseToClassify(const std::shared_ptr<HttpCall>& call, const absl::Status& why);
   void RefuseToGenerate(const std::shared_ptr<HttpCall>& call, const absl::Status& why);
   void Tokenize(const std::shared_ptr<HttpCall>& call);
   void Detokenize(const std::shared_ptr<HttpCall>& call);
@@ -51,6 +59,7 @@ class OpenAiService {
 
   EngineAccess& engine_;
   OpenAiGenerate generate_;
+  OpenAiClassify classify_;
   TextExecutors executors_;
 };
 

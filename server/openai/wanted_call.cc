@@ -33,4 +33,14 @@ StillWanted WantedUntil(absl::Duration deadline, const HttpCall& call,
   };
 }
 
+CallFacts CallFactsOf(const HttpRequest& http) {
+  return {.request_id = http.id,
+          .owner = http.owner,
+          .origin = {.api = "http",
+                     .client = http.peer,
+                     .trace_id = http.trace.trace_id,
+                     .span_id = http.trace.span_id},
+          .received = http.received};
+}
+
 }  // namespace mneme

@@ -1,10 +1,11 @@
-// Until when the answer to a call over HTTP is worth working for.
+// What a call over HTTP says of itself, and until when its answer is worth working for.
 #pragma once
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/work_meter.h"
 #include "server/http/http_call.h"
+#include "server/request_conversion.h"
 #include "server/text_encoder.h"
 
 namespace mneme {
@@ -17,5 +18,8 @@ absl::StatusOr<absl::Duration> DeadlineOf(const HttpRequest& request);
 // `executors` are abandoned. Both must outlive it.
 StillWanted WantedUntil(absl::Duration deadline, const HttpCall& call,
                         const TextExecutors& executors);
+
+// But for its deadline.
+CallFacts CallFactsOf(const HttpRequest& http);
 
 }  // namespace mneme

@@ -207,18 +207,21 @@ TEST_P(EngineDeviceTest, GraphsChangeNoToken) {
              Answers(*Make(MakeExact(), /*graphs=*/false), 40));
 }
 
-// Rows that meet their inserted positions in any step, and in none.
-TEST_P(EngineDeviceTest, InsertedPositionsGoThroughGraphsAndStepsAhead) {
-  ModelSpec spec = *SpecOfShape("titans-pytorch-tiny");
-  spec.dtype = DType::kF32;
-  spec.initializer_range = 0.12;
-  MakeFolder(spec, folder_);
-  const std::vector<Outcome> want =
-      Answers(*Make(MakeExact(), /*graphs=*/false, /*async_scheduling=*/false), 20);
-  for (const bool ahead : {true, false}) {
-    for (const bool graphs : {true, false}) {
-      SCOPED_TRACE(testing::Message() << "ahead " << ahead << ", graphs " << graphs);
-      ExpectSame(Answers(*Make(MakeExact(), graphs, ahead), 20), want);
+// Networks with two graphs for as many rows: rows that meet their inserted positions, or begin a
+// segment, in any step, and in none.
+TEST_P(EngineDeviceTest, StepsOfEitherKindGoThroughGraphsAndAhead) {
+  for (const char* shape : {"titans-pytorch-tiny", "gpt2-with-memoria-tiny"}) {
+    ModelSpec spec = *SpecOfShape(shape);
+    spec.dtype = DType::kF32;
+    spec.initializer_range = 0.12;
+    MakeFolder(spec, folder_);
+    const std::vector<Outcome> want =
+        Answers(*Make(MakeExact(), /*graphs=*/false, /*async_scheduling=*/false), 20);
+    for (const bool ahead : {true, false}) {
+      for (const bool graphs : {true, false}) {
+        SCOPED_TRACE(testing::Message() << shape << ", ahead " << ahead << ", graphs " << graphs);
+        ExpectSame(Answers(*Make(MakeExact(), graphs, ahead), 20), want);
+      }
     }
   }
 }

@@ -108,6 +108,33 @@ TEST(ClientProcessTest, CommandsDoWhatTheirNamesSay) {
   EXPECT_THAT(RunClient(server, {"info", "--json"}).out, HasSubstr("\"vocab_size\":256"));
 }
 
+TEST(ClientProcessTest, DocumentsAreClassified) {
+  const TemporaryFolder folder;
+  const std::string model = folder.path() + "/model";
+  ASSERT_EQ(RunProgram({kMakeModel, "--shape", "memoria-bert-tiny", "--out", model}).code, 0);
+  const Server server({"--model", model});
+  const Result two = RunClient(server, {"classify", "a text", "one of more than a segment"});
+  EXPECT_EQ(two.code, 0) << two.err;
+  EXPECT_THAT(two.out, ContainsRegex("^(NEGATIVE|POSITIVE)\t0\\.[0-9]+\tNEGATIVE 0\\.[0-9]+, "
+                                     "POSITIVE 0\\.[0-9]+\n(NEGATIVE|POSITIVE)\t"));
+  const Result input = RunClient(server, {"classify"}, "a text");
+  EXPECT_THAT(two.out, HasSubstr(input.out));
+  const std::string file = folder.Write("document", "a text");
+  EXPECT_EQ(RunClient(server, {"classify", "--file", file}).out, input.out);
+  const Result ids = RunClient(server, {"classify", "--token-ids", "97,32,98", "--json"});
+  EXPECT_THAT(ids.out, HasSubstr("\"prompt_tokens\":\"3\""));
+  const Result pair = RunClient(server, {"classify", "--pair", "b", "a", "--json"});
+  EXPECT_THAT(pair.out, HasSubstr("\"probabilities\":["));
+  EXPECT_EQ(RunClient(server, {"classify", "--pair", "b", "a", "c"}).code, 2);
+  EXPECT_EQ(RunClient(server, {"classify", "--token-ids", "a"}).code, 2);
+  const Result beyond = RunClient(server, {"classify", "--token-ids", "999"});
+  EXPECT_EQ(beyond.code, 4);
+  EXPECT_THAT(beyond.err, HasSubstr("documents[0].token_ids.ids[0] is 999, expected 0 to 258"));
+  EXPECT_THAT(RunClient(server, {"generate", "a"}).err, HasSubstr("WRONG_KIND_OF_MODEL"));
+  EXPECT_THAT(RunClient(server, {"info"}).out,
+              HasSubstr("classes    NEGATIVE, POSITIVE (softmax)"));
+}
+
 TEST(ClientProcessTest, HealthWaitsForAServerIfAsked) {
   const HeldPort port;
   const std::string address = "127.0.0.1:" + port.number();

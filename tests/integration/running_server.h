@@ -1,4 +1,5 @@
-// A real server in this process: a tiny model of tests/golden, the real engine, a real port.
+// A real server in this process: a tiny model of tests/golden, or that of a folder, the real
+// engine, a real port.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ class RunningServer {
  public:
   // `flags` as on the command line, besides those for model and port.
   explicit RunningServer(std::vector<const char*> flags = {}, const char* model = "mom") {
-    const std::string folder = absl::StrCat("tests/golden/", model);
+    const std::string folder = *model == '/' ? model : absl::StrCat("tests/golden/", model);
     flags.insert(flags.begin(), {"--model", folder.c_str(), "--grpc-port=0", "--threads=2",
                                  "--state-memory=16MiB"});
     const auto line = ParseCommandLine(flags, [](const char*) { return nullptr; });

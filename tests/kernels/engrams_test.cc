@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "base/log.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/tensor.h"
 #include "tests/kernels/plain_engrams.h"
 #include "tests/support/backends.h"
 #include "tests/support/random_values.h"
@@ -24,16 +28,19 @@ using testing::IsEmpty;
 
 using Vectors = std::vector<std::vector<double>>;
 
-// A store of one session in the host's memory, which the backends of this test read.
+// A store of one session in the host's memory, with a copy in the backend's while it works on it.
 class Session {
  public:
   Session(Backend& backend, const EngramRules& rules, int capacity, int dim)
       : bench_(backend), rules_(rules), number_(backend.activation_dtype()) {
     const auto field = [&](DType dtype, int64_t memories, int64_t elements) {
-      memory_.push_back(std::make_unique<std::vector<std::byte>>(
-          static_cast<size_t>(memories * elements * SizeOf(dtype))));
-      return StateView{
-          .base = memory_.back()->data(), .memory_bytes = elements * SizeOf(dtype), .dtype = dtype};
+      const int64_t bytes = memories * elements * SizeOf(dtype);
+      absl::StatusOr<Buffer> buffer = Buffer::Allocate(backend, bytes);
+      CHECK_OK(buffer.status());
+      memory_.push_back({std::vector<std::byte>(static_cast<size_t>(bytes)), *std::move(buffer)});
+      return StateView{.base = memory_.back().host.data(),
+                       .memory_bytes = elements * SizeOf(dtype),
+                       .dtype = dtype};
     };
     store_ = {.capacity = capacity,
               .dim = dim,
@@ -47,36 +54,41 @@ class Session {
     sums_ = field(number_, 1, rules.recalled());
     // What free slots hold means nothing.
     for (const StateView& view : {store_.vectors, store_.lifespans, store_.births, store_.counts}) {
-      for (const auto& bytes : memory_) {
-        if (bytes->data() == view.base) std::fill(bytes->begin(), bytes->end(), std::byte{0xa5});
-      }
+      std::vector<std::byte>& bytes = MemoryOf(view).host;
+      std::fill(bytes.begin(), bytes.end(), std::byte{0xa5});
     }
   }
 
   // One head of one layer, and segments of one token: w_i = sums_i.
   void Commit(int segment, const std::vector<double>& weights = {}) {
     for (size_t i = 0; i < weights.size(); ++i) Set(sums_, 0, static_cast<int>(i), weights[i]);
-    kernels().CommitEngrams(
-        {.rules = rules_, .store = store_, .crossings = CrossingsTo(segment), .sums = sums_});
+    OnDevice([&](const EngramStore& store, const StateView& sums) {
+      kernels().CommitEngrams(
+          {.rules = rules_, .store = store, .crossings = CrossingsTo(segment), .sums = sums});
+    });
   }
   void Write(int segment, const Vectors& x) {
     std::vector<double> values;
     for (const auto& vector : x) {
       for (const double value : vector) values.push_back(static_cast<float>(value));
     }
-    kernels().WriteEngrams({.rules = rules_,
-                            .store = store_,
-                            .crossings = CrossingsTo(segment),
-                            .x = bench_.Activations(values, {rules_.working, store_.dim})});
+    OnDevice([&](const EngramStore& store, const StateView&) {
+      kernels().WriteEngrams({.rules = rules_,
+                              .store = store,
+                              .crossings = CrossingsTo(segment),
+                              .x = bench_.Activations(values, {rules_.working, store.dim})});
+    });
   }
   void Retrieve(int segment) {
     const TensorView scores = bench_.NewActivations({1, store_.capacity + 1});
     const Crossings crossings = CrossingsTo(segment);
-    kernels().ScoreEngrams(
-        {.rules = rules_, .store = store_, .crossings = crossings, .scores = scores});
-    scores_ = bench_.Read(scores);
-    kernels().RetrieveEngrams(
-        {.rules = rules_, .store = store_, .crossings = crossings, .scores = scores});
+    OnDevice([&](const EngramStore& store, const StateView&) {
+      kernels().ScoreEngrams(
+          {.rules = rules_, .store = store, .crossings = crossings, .scores = scores});
+      scores_ = bench_.Read(scores);
+      kernels().RetrieveEngrams(
+          {.rules = rules_, .store = store, .crossings = crossings, .scores = scores});
+    });
   }
 
   // An engram of a worked example, in any slot.
@@ -184,7 +196,35 @@ class Session {
   }
 
  private:
-  EngramKernels& kernels() { return *bench_.kernels().engrams(); }
+  // A field.
+  struct Memory {
+    std::vector<std::byte> host;
+    Buffer device;
+  };
+
+  EngramKernels& kernels() { return bench_.kernels(); }
+  Memory& MemoryOf(const StateView& view) {
+    return *std::find_if(memory_.begin(), memory_.end(),
+                         [&](const Memory& memory) { return memory.host.data() == view.base; });
+  }
+  // work(the store, and the sums, in the backend's memory)
+  template <typename Work>
+  void OnDevice(const Work& work) {
+    Backend& backend = bench_.backend();
+    for (const Memory& memory : memory_) {
+      backend.CopyFromHost(memory.device.data(), memory.host.data(), memory.device.bytes());
+    }
+    EngramStore store = store_;
+    StateView sums = sums_;
+    for (StateView* view : {&store.types, &store.vectors, &store.lifespans, &store.births,
+                            &store.counts, &store.recalled, &store.facts, &sums}) {
+      view->base = MemoryOf(*view).device.data();
+    }
+    work(store, sums);
+    for (Memory& memory : memory_) {
+      backend.CopyToHost(memory.host.data(), memory.device.data(), memory.device.bytes());
+    }
+  }
   Crossings CrossingsTo(int segment) { return {bench_.Ints({0}), bench_.Ints({segment})}; }
   double Get(const StateView& view, int memory, int i) const {
     return number_ == DType::kF64 ? view.as<double>(0, memory)[i] : view.as<float>(0, memory)[i];
@@ -200,7 +240,7 @@ class Session {
   Workbench bench_;
   EngramRules rules_;
   DType number_;
-  std::vector<std::unique_ptr<std::vector<std::byte>>> memory_;
+  std::deque<Memory> memory_;
   EngramStore store_;
   StateView sums_;
   std::vector<double> scores_;
@@ -497,6 +537,20 @@ TEST_P(EngramsTest, RandomSessionsAreThoseOfTheListThatIsCompacted) {
   }
 }
 
+// More engrams than a block of a GPU's threads takes at once.
+TEST_P(EngramsTest, ALargeStore) {
+  for (const Profile profile : {Profile::kPaper, Profile::kUpstream10}) {
+    EngramRules rules = RulesOf({60, 20, 20, 540, 30, 3}, profile);
+    rules.seed = 3;
+    Session session(*backend_, rules, 1600, 6);
+    PlainEngrams plain(rules, rounds());
+    if (!RunBeside(session, plain, rules, /*seed=*/12, /*steps=*/24)) return;
+    EXPECT_GT(session.Births(EngramType::kLongTerm).size() +
+                  session.Births(EngramType::kShortTerm).size(),
+              1024u);
+  }
+}
+
 TEST_P(EngramsTest, SlotsCarryNoMeaning) {
   constexpr int kCapacity = 96;
   for (const Profile profile : kProfiles) {
@@ -554,6 +608,39 @@ TEST_P(EngramsTest, AFullStoreEvictsAndKeepsItsPromises) {
   }
 }
 
+// Lifespans come from births and gains alone, and go by one for each engram and with those that
+// die.
+TEST_P(EngramsTest, LifespansBalance) {
+  for (const Profile profile : kProfiles) {
+    const EngramRules rules = RulesOf(kSettings[1], profile);
+    Session session(*backend_, rules, 192, 6);
+    Events events(/*seed=*/11);
+    std::vector<double> weights;
+    for (int segment = 1; segment <= 80; ++segment) {
+      std::map<uint32_t, double> expected;  // by birth, dead or alive
+      for (const int i : session.Slots()) expected[session.birth(i)] = session.lifespan(i) - 1;
+      const std::vector<uint32_t> recalled = session.Recalled();
+      for (size_t i = 0; i < weights.size(); ++i) {
+        expected[recalled[i]] += weights[i] * session.fact(kEngramColumns) * rules.lifespan_scale;
+      }
+      session.Commit(segment, weights);
+      double alive = 0, dead = 0, sum = 0;
+      for (const auto& [birth, lifespan] : expected) (lifespan > 1e-6 ? alive : dead) += lifespan;
+      for (const double lifespan : session.Lifespans()) sum += lifespan;
+      EXPECT_NEAR(sum, alive, 1e-5 * (1 + alive)) << "segment " << segment;
+      EXPECT_LE(dead, 1e-5);
+      EXPECT_GE(dead, -static_cast<double>(expected.size()));
+      session.Write(segment, events.Engrams(rules.working, 6));
+      double born = 0;
+      for (const double lifespan : session.Lifespans()) born += lifespan;
+      EXPECT_NEAR(born - sum, rules.working * rules.lifespan, 1e-5 * (1 + born));
+      session.Retrieve(segment);
+      weights = events.Weights(session.Recalled().size());
+      if (HasFailure()) return;
+    }
+  }
+}
+
 // exp(-500) is no number of f32; the nearer ones are still told from those farther away.
 TEST_P(EngramsTest, ScoresOfWhatIsFarAwayDoNotVanish) {
   const EngramRules rules =
@@ -569,13 +656,7 @@ TEST_P(EngramsTest, ScoresOfWhatIsFarAwayDoNotVanish) {
   EXPECT_NEAR(session.ScoreOf(1), -625, 1e-3);
 }
 
-std::vector<BackendUnderTest> HostBackends() {
-  std::vector<BackendUnderTest> backends = AllBackends();
-  std::erase_if(backends, [](const BackendUnderTest& b) { return b.device == "cuda"; });
-  return backends;
-}
-
-INSTANTIATE_TEST_SUITE_P(Backends, EngramsTest, testing::ValuesIn(HostBackends()), BackendName);
+INSTANTIATE_TEST_SUITE_P(Backends, EngramsTest, testing::ValuesIn(AllBackends()), BackendName);
 
 }  // namespace
 }  // namespace mneme

@@ -111,7 +111,7 @@ std::map<uint32_t, double> ScoresByBirth(ModelDriver& driver, int slot, const En
   const auto dim = static_cast<int>(state.engrams.front().x.size());
   const TensorView scores = bench.NewActivations({1, capacity + 1});
   const Crossings crossings = {bench.Ints({0}), bench.Ints({segment})};
-  driver.backend().kernels().engrams()->ScoreEngrams(
+  driver.backend().kernels().ScoreEngrams(
       {.rules = rules,
        .store = {.capacity = capacity,
                  .dim = dim,
@@ -125,12 +125,15 @@ std::map<uint32_t, double> ScoresByBirth(ModelDriver& driver, int slot, const En
        .crossings = crossings,
        .scores = scores});
   const std::vector<double> values = bench.Read(scores);
+  std::vector<EngramType> type_of(static_cast<size_t>(capacity));
+  std::vector<uint32_t> birth_of(static_cast<size_t>(capacity));
+  driver.backend().CopyToHost(type_of.data(), types.At(0, 0), capacity);
+  driver.backend().CopyToHost(birth_of.data(), ViewOf(driver, slot, "engrams.births").At(0, 0),
+                              capacity * static_cast<int64_t>(sizeof(uint32_t)));
   std::map<uint32_t, double> by_birth;
-  for (int i = 0; i < capacity; ++i) {
-    const auto type = static_cast<EngramType>(types.as<uint8_t>(0, 0)[i]);
-    if (type != EngramType::kShortTerm && type != EngramType::kLongTerm) continue;
-    const uint32_t birth = ViewOf(driver, slot, "engrams.births").as<uint32_t>(0, 0)[i];
-    by_birth[birth] = values[static_cast<size_t>(i)];
+  for (size_t i = 0; i < type_of.size(); ++i) {
+    if (type_of[i] != EngramType::kShortTerm && type_of[i] != EngramType::kLongTerm) continue;
+    by_birth[birth_of[i]] = values[i];
   }
   return by_birth;
 }

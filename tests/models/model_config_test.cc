@@ -196,8 +196,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadConfig{
             "no_model_type", "{}", kInvalid,
             "\"model_type\" is missing, expected one of mom, mom_gated_deltanet, gated_deltanet"},
-        BadConfig{"unknown_model_type", R"({"model_type": "bert"})", kUnsupported,
-                  "\"model_type\" is \"bert\", which is not supported"},
+        BadConfig{"unknown_model_type", R"({"model_type": "electra"})", kUnsupported,
+                  "\"model_type\" is \"electra\", which is not supported"},
         BadConfig{"model_type_is_a_number", R"({"model_type": 5})", kUnsupported,
                   "\"model_type\" is 5"},
         BadConfig{"unknown_rule", R"({"model_type": "rwkv5"})", kUnsupported, "rwkv5"},

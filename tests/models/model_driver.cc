@@ -36,13 +36,14 @@ absl::StatusOr<std::unique_ptr<ModelDriver>> ModelDriver::Create(std::unique_ptr
     return absl::OkStatus();
   };
   MNEME_RETURN_IF_ERROR(indices(driver->token_ids_, limits.max_tokens));
+  MNEME_RETURN_IF_ERROR(indices(driver->token_types_, limits.max_tokens));
   MNEME_RETURN_IF_ERROR(indices(driver->row_offsets_, limits.max_rows + 1));
   MNEME_RETURN_IF_ERROR(indices(driver->slots_, limits.max_rows));
   MNEME_RETURN_IF_ERROR(indices(driver->row_positions_, limits.max_rows, DType::kI64));
   MNEME_RETURN_IF_ERROR(indices(driver->logit_tokens_, limits.max_tokens));
   MNEME_ASSIGN_OR_RETURN(driver->logits_,
                          Tensor::Allocate(device, device.activation_dtype(),
-                                          {limits.max_tokens, network.info().vocab}));
+                                          {limits.max_tokens, network.info().outputs()}));
 
   StatePool& pool = *driver->pool_;
   driver->decode_ = network.CompileDecode(device, {pool.slabs(), pool.slab_bytes()});
@@ -75,21 +76,27 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows) 
 
 absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
                                                      std::span<const int32_t> wanted) {
-  std::vector<int32_t> ids, offsets = {0}, slots;
+  std::vector<int32_t> ids, types, offsets = {0}, slots;
   std::vector<int64_t> positions;
   int longest = 0;
   int64_t inserted = 0;
+  int crossings = 0, longer = 0;
+  const int segment = model_->info().segment;
   for (const Row& row : rows) {
     ids.insert(ids.end(), row.tokens.begin(), row.tokens.end());
+    types.insert(types.end(), row.types.begin(), row.types.end());
+    types.resize(ids.size(), 0);
     offsets.push_back(static_cast<int32_t>(ids.size()));
     slots.push_back(row.slot);
     positions.push_back(row.slot < 0 ? 0 : position(row.slot));
     if (row.slot >= 0) {
       inserted += model_->info().inserted.Between(
           positions.back(), positions.back() + static_cast<int64_t>(row.tokens.size()));
+      crossings += segment > 0 && positions.back() > 0 && positions.back() % segment == 0 ? 1 : 0;
     }
     if (row.slot >= 0) positions_[row.slot] += static_cast<int64_t>(row.tokens.size());
     longest = std::max(longest, static_cast<int>(row.tokens.size()));
+    longer += row.tokens.size() > 1 ? 1 : 0;
   }
   const auto upload = [this](const Tensor& tensor, const auto& values) {
     CHECK_LE(static_cast<int64_t>(values.size()), tensor.view().shape[0]) << "step beyond limits";
@@ -100,8 +107,11 @@ absl::StatusOr<std::vector<float>> ModelDriver::Step(std::span<const Row> rows,
   const StepBatch batch{.tokens = static_cast<int>(ids.size()),
                         .rows = static_cast<int>(rows.size()),
                         .longest_row = longest,
+                        .longer_rows = steps_ % 2 == 0 ? 0 : longer,
                         .inserted = ++steps_ % 2 == 0 ? static_cast<int>(inserted) : -1,
+                        .crossings = segment > 0 && steps_ % 2 == 0 ? crossings : -1,
                         .token_ids = upload(token_ids_, ids),
+                        .token_types = upload(token_types_, types),
                         .row_offsets = upload(row_offsets_, offsets),
                         .slots = upload(slots_, slots),
                         .positions = upload(row_positions_, positions)};
@@ -134,6 +144,10 @@ absl::Status ModelDriver::Feed(int slot, std::span<const int32_t> tokens,
   for (size_t i = 0; fed < tokens.size(); ++i) {
     size_t size = static_cast<size_t>(limits_.max_tokens);
     if (!chunks.empty()) size = std::min(size, static_cast<size_t>(chunks[i % chunks.size()]));
+    if (const Classes& classes = model_->info().classes; classes.exist()) {
+      size =
+          std::min(size, static_cast<size_t>(classes.segment - position(slot) % classes.segment));
+    }
     size = std::min(size, tokens.size() - fed);
     const Row row{slot, tokens.subspan(fed, size)};
     MNEME_ASSIGN_OR_RETURN(const std::vector<float> logits, Step({&row, 1}));

@@ -36,16 +36,17 @@ class ModelDriver {
   struct Row {
     int slot = 0;
     std::span<const int32_t> tokens;
+    std::span<const int32_t> types = {};  // SegmentedText::types; none: 0
   };
   // Feeds the rows in one step. Returns the logits after each token that is wanted (all without
-  // `wanted`), as f32 [wanted, vocab]; the indices count the step's tokens over all rows.
+  // `wanted`), as f32 [wanted, outputs]; the indices count the step's tokens over all rows.
   absl::StatusOr<std::vector<float>> Step(std::span<const Row> rows);
   absl::StatusOr<std::vector<float>> Step(std::span<const Row> rows,
                                           std::span<const int32_t> wanted);
 
   // Feeds one slot, split into steps of the sizes in `chunks`, used cyclically and cut to the
-  // limits; all at once if it is empty. Calls `sink` with the logits of each step's tokens, f32
-  // [tokens, vocab].
+  // limits; all at once if it is empty, or segment by segment where the model classifies. Calls
+  // `sink` with the logits of each step's tokens, f32 [tokens, outputs].
   absl::Status Feed(int slot, std::span<const int32_t> tokens, std::span<const int> chunks,
                     const std::function<absl::Status(std::span<const float>)>& sink);
 
@@ -74,11 +75,11 @@ class ModelDriver {
   std::unique_ptr<Model> model_;
   Limits limits_;
   std::vector<int64_t> positions_;   // by slot
-  int64_t steps_ = 0;                // of every second one StepBatch::inserted is not told
+  int64_t steps_ = 0;                // not all of them are told what the host knows of rows
   std::unique_ptr<StatePool> pool_;  // all of its slots are taken
   DecodePlan decode_;
   Workspace workspace_ = Workspace::ForMeasuring();
-  Tensor token_ids_, row_offsets_, slots_, row_positions_, logit_tokens_, logits_;
+  Tensor token_ids_, token_types_, row_offsets_, slots_, row_positions_, logit_tokens_, logits_;
   RoutingObserver* routing_ = nullptr;
 };
 

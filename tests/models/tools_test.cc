@@ -71,6 +71,32 @@ TEST_F(LogitsToolTest, ContinuesGreedily) {
   }
 }
 
+// Of a model that classifies: a document's last text in the golden, which has one token; and what
+// such a model refuses.
+TEST(ClassLogitsToolTest, WritesTheLogitsOfSegments) {
+  const TestFolder folder;
+  const StoredTensors golden = ReadTensors("tests/golden/roberta/golden.safetensors");
+  const std::vector<double> ids = Values<int32_t>(golden, "input_ids");
+  const std::vector<double> all = Values<float>(golden, "logits");
+  folder.Write("ids.txt", absl::StrCat(ids[40]));
+  const std::string arguments = absl::StrCat("--model tests/golden/roberta --tokens ",
+                                             folder.File("ids.txt"), " --out ", folder.File("o"));
+  const ToolOutcome outcome = RunTool("mneme-logits", arguments);
+  ASSERT_EQ(outcome.code, 0) << outcome.output;
+  const StoredTensors written = ReadTensors(folder.File("o"));
+  EXPECT_EQ(written.at("logits").shape, (std::vector<int64_t>{1, 3}));
+  EXPECT_LE(RelativeError(Values<float>(written, "logits"), {all.end() - 3, all.end()}), 2e-5);
+  for (const char* flags : {" --greedy 3", " --chunks 5", " --batch 2"}) {
+    const ToolOutcome refusal = RunTool("mneme-logits", arguments + flags);
+    EXPECT_EQ(refusal.code, 2);
+    EXPECT_THAT(refusal.output, HasSubstr("segments are never cut: expected none of"));
+  }
+  folder.Write("ids.txt", absl::StrJoin(std::vector<int>(21, 5), " "));
+  const ToolOutcome too_long = RunTool("mneme-logits", arguments);
+  EXPECT_EQ(too_long.code, 2);
+  EXPECT_THAT(too_long.output, HasSubstr("a document of 21 tokens, expected 1 to 20"));
+}
+
 TEST_F(LogitsToolTest, RoutingIsRecordedAndForced) {
   Written("--batch 6 --chunks 5,3 --routing-out " + folder_.File("r"));
   const StoredTensors routing = ReadTensors(folder_.File("r"));

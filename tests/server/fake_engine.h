@@ -102,11 +102,15 @@ class FakeEngine final : public Engine {
   }
   void set_max_request_tokens(int tokens) { options_.max_request_tokens = tokens; }
   void RemoveTokenizer() { tokenizer_ = nullptr; }
+  // From now on it classifies, and generates nothing.
+  void set_classes(Classes classes) { info_.classes = std::move(classes); }
 
   absl::Status Validate(const Request& request) const override {
-    return ValidateRequest(
-        request,
-        {.vocab = info_.vocab, .has_tokenizer = true, .max_sessions = 10, .has_surprise = true});
+    return ValidateRequest(request, {.vocab = info_.vocab,
+                                     .has_tokenizer = true,
+                                     .max_sessions = 10,
+                                     .has_surprise = true,
+                                     .classes = info_.classes.exist() ? &info_.classes : nullptr});
   }
   absl::StatusOr<std::shared_ptr<TokenStream>> Submit(Request request) override {
     absl::MutexLock lock(&mu_);

@@ -137,7 +137,7 @@ class FakeServer:
         yield from self._next(request, context)
 
     Chat = Generate
-    Tokenize = Detokenize = GetInfo = Create = Get = List = Fork = Delete = _next
+    Classify = Tokenize = Detokenize = GetInfo = Create = Get = List = Fork = Delete = _next
 
 
 def session(name: str, position: int = 0, ttl_ms: int = -1) -> sessions_pb2.Session:

@@ -208,6 +208,8 @@ def test_sessions_and_the_rest(server):
         server.says(session("c"))
         assert (await client.sessions.create("c")).name == "c"
 
+        server.says(pb.ClassifyResponse(results=[pb.Classification(label="good")]))
+        assert [c.label for c in await client.classify(["a"])] == ["good"]
         server.says(pb.TokenizeResponse(token_ids=[1]))
         assert (await client.tokenize("a")).ids == (1,)
         server.says(pb.DetokenizeResponse(text="a"))

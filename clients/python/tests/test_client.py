@@ -444,6 +444,40 @@ def test_an_exclusive_session_says_where_it_expects_to_be(server, client):
     assert chat.position is None
 
 
+def test_classify_takes_texts_pairs_and_token_ids(server, client):
+    server.says(
+        pb.ClassifyResponse(
+            results=[
+                pb.Classification(
+                    label_id=1,
+                    label="good",
+                    probabilities=[0.25, 0.75],
+                    logits=[0.0, 1.5],
+                    prompt_tokens=3,
+                )
+            ]
+        )
+    )
+    documents = ["a", ("a", "b"), (5, 6, 7), ["ab", "c"]]
+    answer = client.classify(documents, priority=2, parse_special=False)
+    assert answer == [mneme.Classification("good", 1, (0.25, 0.75), (0.0, 1.5), 3)]
+    request = server.requests[-1]
+    assert [d.WhichOneof("content") for d in request.documents] == [
+        "text",
+        "text",
+        "token_ids",
+        "text",
+    ]
+    assert [d.text_pair for d in request.documents] == ["", "b", "", "c"]
+    assert list(request.documents[2].token_ids.ids) == [5, 6, 7]
+    assert request.priority == 2
+    assert not request.parse_special
+    assert request.HasField("parse_special")
+    assert not request.HasField("add_special_tokens")
+    with pytest.raises(TypeError, match="expected a list of documents"):
+        client.classify("a")
+
+
 def test_tokenize_and_detokenize(server, client):
     server.says(pb.TokenizeResponse(token_ids=[1, 5], pieces=["<s>", "a"]))
     tokens = client.tokenize("a", add_special_tokens=True, with_pieces=True)

@@ -24,6 +24,8 @@ __device__ inline float Activated(Activation activation, float x) {
       constexpr float kFirst = kGeluFirst, kThird = kGeluThird;
       return x / (1.0f + expf(-x * (kFirst + kThird * x * x)));
     }
+    case Activation::kGelu:
+      return x * normcdff(x);
     default:
       return x;
   }

@@ -47,7 +47,7 @@ void Check(const EngramRules& rules, const EngramStore& store, ActivationTypes t
 void Check(const FindCrossingsArgs& args, ActivationTypes) {
   CheckRows(args.row_offsets, args.slots, args.positions, args.segment);
   Check(args.crossings);
-  CHECK_GE(args.first_row, 0) << "first_row";
+  CHECK_GE(args.first, 0) << "first";
   Expect(args.working_entries, DType::kI32, {2}, "working_entries");
   Expect(args.attended_entries, DType::kI32, {2}, "attended_entries");
 }

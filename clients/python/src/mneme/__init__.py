@@ -16,6 +16,7 @@ from mneme.errors import *  # noqa: F403
 from mneme.requests import (
     ChatMessage,
     ChatOptions,
+    Document,
     Duration,
     GenerateOptions,
     Messages,
@@ -35,6 +36,7 @@ __all__ = [
     "ChatMessage",
     "ChatOptions",
     "Client",
+    "Document",
     "Duration",
     "GenerateOptions",
     "Messages",

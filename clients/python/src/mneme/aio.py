@@ -26,15 +26,23 @@ from mneme.calls import (
 )
 from mneme.channel import ChannelOptions, Methods, channel_options, key_metadata
 from mneme.errors import ClientClosed, MnemeError
-from mneme.messages import info_of, session_info_of, session_page_of, tokens_of
+from mneme.messages import (
+    classifications_of,
+    info_of,
+    session_info_of,
+    session_page_of,
+    tokens_of,
+)
 from mneme.requests import (
     ChatOptions,
+    Document,
     Duration,
     GenerateOptions,
     Messages,
     Prompt,
     RequestOptions,
     chat_request,
+    classify_request,
     create_session_request,
     detokenize_request,
     fork_session_request,
@@ -45,6 +53,7 @@ from mneme.requests import (
 from mneme.retry import RetryPolicy
 from mneme.rpc import HealthCheckRequest
 from mneme.types import (
+    Classification,
     Completion,
     Event,
     Finished,
@@ -378,6 +387,24 @@ class AsyncClient(ClientBase):
         it, and notice when it is gone. See AsyncSession.
         """
         return AsyncSession(self, name, exclusive=exclusive, must_exist=must_exist)
+
+    async def classify(
+        self,
+        documents: Sequence[Document],
+        *,
+        priority: int = 0,
+        add_special_tokens: Optional[bool] = None,
+        parse_special: Optional[bool] = None,
+    ) -> list[Classification]:
+        """The class of each document, by a model that classifies.
+
+        A document is a text, a pair of texts as a tuple, or token ids. It may be longer than a
+        segment of the model where that has a memory (`ModelDescription.takes_long_documents`).
+
+        `add_special_tokens`: whether [CLS], [SEP] and the like are put around texts; None: they are.
+        """
+        request = classify_request(documents, priority, add_special_tokens, parse_special)
+        return classifications_of(await self._unary("classify", request))
 
     async def tokenize(
         self,

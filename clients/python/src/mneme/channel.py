@@ -89,6 +89,9 @@ class Methods:
         inference, sessions = "mneme.v1.Inference", "mneme.v1.Sessions"
         self.generate = stream("Generate", inference_pb2.GenerateRequest)
         self.chat = stream("Chat", inference_pb2.ChatRequest)
+        self.classify = unary(
+            inference, "Classify", inference_pb2.ClassifyRequest, inference_pb2.ClassifyResponse
+        )
         self.tokenize = unary(
             inference, "Tokenize", inference_pb2.TokenizeRequest, inference_pb2.TokenizeResponse
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from mneme.types import (
     Capacity,
     Chunk,
+    Classification,
     Event,
     Finished,
     FinishReason,
@@ -186,6 +187,10 @@ def _model(m: inference_pb2.ModelDescription) -> ModelDescription:
             if isinstance(value, (int, float))
         },
         has_chat_template=m.has_chat_template,
+        classes=tuple(m.classes),
+        class_scores=m.class_scores,
+        segment_tokens=m.segment_tokens,
+        takes_long_documents=m.takes_long_documents,
     )
 
 
@@ -223,6 +228,16 @@ def info_of(m: inference_pb2.GetInfoResponse) -> Info:
         limits=_limits(m.limits) if m.HasField("limits") else None,
         statistics=_statistics(m.statistics) if m.HasField("statistics") else None,
     )
+
+
+def classifications_of(m: inference_pb2.ClassifyResponse) -> list[Classification]:
+    """The classes of documents from their message, in the documents' order."""
+    return [
+        Classification(
+            r.label, r.label_id, tuple(r.probabilities), tuple(r.logits), r.prompt_tokens
+        )
+        for r in m.results
+    ]
 
 
 def tokens_of(m: inference_pb2.TokenizeResponse) -> Tokens:

@@ -279,6 +279,33 @@ def make_repeatable(
         request.idempotency_key = uuid.uuid4().hex
 
 
+Document = Union[str, tuple[str, str], Sequence[int]]
+"""What `classify` takes: a text, a pair of texts, or token ids."""
+
+
+def classify_request(
+    documents: Sequence[Document],
+    priority: int,
+    add_special_tokens: Optional[bool],
+    parse_special: Optional[bool],
+) -> inference_pb2.ClassifyRequest:
+    """The message for a call of `classify`."""
+    if isinstance(documents, str):
+        raise TypeError("documents is a str, expected a list of documents")
+    request = inference_pb2.ClassifyRequest(
+        priority=priority, add_special_tokens=add_special_tokens, parse_special=parse_special
+    )
+    for document in documents:
+        added = request.documents.add()
+        if isinstance(document, str):
+            added.text = document
+        elif len(document) == 2 and all(isinstance(part, str) for part in document):
+            added.text, added.text_pair = document
+        else:
+            added.token_ids.ids.extend(document)
+    return request
+
+
 def tokenize_request(
     text: str,
     text_pair: Optional[str],

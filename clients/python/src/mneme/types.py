@@ -16,6 +16,7 @@ __all__ = [
     "Capacity",
     "Choice",
     "Chunk",
+    "Classification",
     "Completion",
     "Event",
     "FinishReason",
@@ -245,6 +246,20 @@ class Tokens:
 
 
 @dataclass(frozen=True)
+class Classification:
+    """What a model that classifies makes of a document."""
+
+    label: str
+    """The name of the most probable class."""
+    label_id: int
+    probabilities: tuple[float, ...]
+    """Of each class, in the order of `ModelDescription.classes`; numbers, where the model has a
+    regression for classes (`ModelDescription.class_scores` is "identity")."""
+    logits: tuple[float, ...]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True)
 class SessionInfo:
     """A named session, as the server sees it."""
 
@@ -305,6 +320,14 @@ class ModelDescription:
     """Sampling options that the model suggests; they act where a request does not give its own."""
     has_chat_template: bool = False
     """Whether `chat` answers."""
+    classes: tuple[str, ...] = ()
+    """Of a model that classifies and generates nothing: the names of its classes."""
+    class_scores: str = ""
+    """"softmax", "sigmoid" or "identity": how numbers follow from logits."""
+    segment_tokens: int = 0
+    """Tokens of a segment of such a model."""
+    takes_long_documents: bool = False
+    """Whether a document may have several segments."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,167 @@
+// A token's result depends on its own row only, and every sum has a fixed order.
+#include <algorithm>
+#include <cstdint>
+
+#include "base/log.h"
+#include "kernels/cuda/common/device_utils.cuh"
+#include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/whole_segments/whole_segments.h"
+
+namespace mneme::cuda::whole_segments {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / kWarp;
+
+struct IndexProblem {
+  const int32_t *ids, *types, *offsets, *picks;  // no types: 0
+  const int64_t* row_positions;
+  int64_t segment, first_position;
+  int32_t skipped;
+  int pick_count;
+  int64_t *positions, *token_types, *next_positions;
+  int32_t *seen, *firsts;
+};
+
+// A block for each row. What counts from its first token on is its first thread's.
+__global__ void __launch_bounds__(kThreads) IndexKernel(const __grid_constant__ IndexProblem p) {
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int row = blockIdx.x;
+  const int first = p.offsets[row], end = p.offsets[row + 1];
+  for (int token = first + static_cast<int>(threadIdx.x); token < end; token += kThreads) {
+    p.token_types[token] = p.types == nullptr ? 0 : max(p.types[token], 0);
+    if (p.skipped < 0) p.positions[token] = p.first_position + token - first;
+  }
+  for (int i = threadIdx.x; i < p.pick_count; i += kThreads) {
+    if (p.picks[i] >= first && p.picks[i] < end) p.firsts[i] = first;
+  }
+  if (threadIdx.x != 0) return;
+  int seen = 0;
+  for (int token = first; token < end; ++token) {
+    seen += p.types == nullptr || p.types[token] >= 0 ? 1 : 0;
+  }
+  p.seen[row] = seen;
+  p.next_positions[row] = p.row_positions[row] + p.segment;
+  if (p.skipped < 0) return;
+  int64_t position = p.first_position;
+  for (int token = first; token < end; ++token) {
+    p.positions[token] = p.ids[token] != p.skipped ? position++ : p.first_position - 1;
+  }
+}
+
+struct AttentionProblem {
+  const float *q, *k, *v;
+  const int32_t *offsets, *slots, *seen;
+  int rows, heads, dim;
+  int64_t queries;  // heads of tokens
+  float scale;
+  float* out;
+};
+
+__device__ inline float WarpMax(float x) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, offset));
+  }
+  return x;
+}
+
+// A warp for each head of each token: a lane has a key at a time, then each lane has some channels
+// of the values. Shared memory: a query and a sum for each warp.
+__global__ void __launch_bounds__(kThreads)
+    AttentionKernel(const __grid_constant__ AttentionProblem p) {
+  extern __shared__ float shared[];
+  LetNextKernelStart();
+  WaitForPreviousKernel();
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const int64_t query = int64_t{blockIdx.x} * kWarps + warp;
+  if (query >= p.queries) return;
+  const int token = static_cast<int>(query / p.heads), head = static_cast<int>(query % p.heads);
+  if (token >= p.offsets[p.rows]) return;
+  int row = 0, after = p.rows;  // offsets[row] <= token < offsets[after]
+  while (after - row > 1) {
+    const int middle = (row + after) / 2;
+    (p.offsets[middle] <= token ? row : after) = middle;
+  }
+  if (p.slots[row] < 0) return;
+  const int64_t pitch = int64_t{p.heads} * p.dim;
+  const int64_t begin = p.offsets[row] * pitch + head * p.dim;
+  float* const q = shared + warp * 2 * p.dim;
+  float* const sums = q + p.dim;
+  for (int i = lane; i < p.dim; i += kWarp) {
+    q[i] = p.scale * p.q[query * p.dim + i];
+    sums[i] = 0;
+  }
+  __syncwarp();
+  float largest = -INFINITY, total = 0;
+  const int seen = p.seen[row];
+  for (int tile = 0; tile < seen; tile += kWarp) {
+    const int count = min(kWarp, seen - tile);
+    float score = -INFINITY;
+    if (lane < count) {
+      const float* key = p.k + begin + (tile + lane) * pitch;
+      score = 0;
+      for (int i = 0; i < p.dim; ++i) score = fmaf(q[i], key[i], score);
+    }
+    const float now = fmaxf(largest, WarpMax(score));
+    const float keep = expf(largest - now), weight = expf(score - now);
+    total = total * keep + WarpSum(weight);
+    largest = now;
+    for (int i = lane; i < p.dim; i += kWarp) sums[i] *= keep;
+    for (int j = 0; j < count; ++j) {
+      const float by = __shfl_sync(kAllLanes, weight, j);
+      const float* value = p.v + begin + (tile + j) * pitch;
+      for (int i = lane; i < p.dim; i += kWarp) sums[i] = fmaf(by, value[i], sums[i]);
+    }
+  }
+  for (int i = lane; i < p.dim; i += kWarp) {
+    p.out[query * p.dim + i] = seen > 0 ? sums[i] / total : 0.0f;
+  }
+}
+
+}  // namespace
+
+void IndexWholeSegments(Device& device, const IndexWholeSegmentsArgs& args) {
+  const int rows = static_cast<int>(args.row_positions.shape[0]);
+  if (rows == 0) return;
+  const IndexProblem problem = {.ids = args.token_ids.as<const int32_t>(),
+                                .types = args.token_types.as<const int32_t>(),
+                                .offsets = args.row_offsets.as<const int32_t>(),
+                                .picks = args.picks.as<const int32_t>(),
+                                .row_positions = args.row_positions.as<const int64_t>(),
+                                .segment = args.segment,
+                                .first_position = args.first_position,
+                                .skipped = args.skipped,
+                                .pick_count = static_cast<int>(args.picks.shape[0]),
+                                .positions = args.positions.as<int64_t>(),
+                                .token_types = args.types.as<int64_t>(),
+                                .next_positions = args.next_positions.as<int64_t>(),
+                                .seen = args.seen.as<int32_t>(),
+                                .firsts = args.firsts.as<int32_t>()};
+  LaunchOverlapping(device, "IndexWholeSegments", IndexKernel, rows, kThreads, 0, 1, problem);
+}
+
+void SegmentAttention(Device& device, const SegmentAttentionArgs& args) {
+  const Shape& shape = args.q.shape;
+  const int64_t queries = shape[0] * shape[1];
+  if (queries == 0 || args.slots.shape[0] == 0) return;
+  const AttentionProblem problem = {.q = args.q.as<const float>(),
+                                    .k = args.k.as<const float>(),
+                                    .v = args.v.as<const float>(),
+                                    .offsets = args.row_offsets.as<const int32_t>(),
+                                    .slots = args.slots.as<const int32_t>(),
+                                    .seen = args.seen.as<const int32_t>(),
+                                    .rows = static_cast<int>(args.slots.shape[0]),
+                                    .heads = static_cast<int>(shape[1]),
+                                    .dim = static_cast<int>(shape[2]),
+                                    .queries = queries,
+                                    .scale = args.scale,
+                                    .out = args.out.as<float>()};
+  const int64_t shared_bytes = int64_t{kWarps} * 2 * shape[2] * int64_t{sizeof(float)};
+  LaunchOverlapping(device, "SegmentAttention", AttentionKernel,
+                    static_cast<int>((queries + kWarps - 1) / kWarps), kThreads, shared_bytes, 1,
+                    problem);
+}
+
+}  // namespace mneme::cuda::whole_segments

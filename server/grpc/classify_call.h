@@ -1,0 +1,22 @@
+// Classify over gRPC.
+#pragma once
+
+#include <grpcpp/server_context.h>
+#include <grpcpp/support/byte_buffer.h>
+#include <grpcpp/support/server_callback.h>
+
+#include "server/engine_access.h"
+#include "server/security/security.h"
+#include "server/text_encoder.h"
+
+namespace mneme {
+
+// Answers the call. Long texts are parsed and tokenised on a lane; all else is the engine's. All
+// arguments outlive the call.
+grpc::ServerUnaryReactor* ClassifyOverGrpc(EngineAccess& access, Security& security,
+                                           TextExecutors& executors,
+                                           grpc::CallbackServerContext& context,
+                                           const grpc::ByteBuffer& request,
+                                           grpc::ByteBuffer& response);
+
+}  // namespace mneme
