@@ -82,7 +82,6 @@ class BertClassifier final : public Network {
     activation_ = parts.activation;
     memory_layer_ = parts.memory_layer;
     LayerBuilder layer{.network = builder,
-                       .vocab = info_.vocab,
                        .model_dim = info_.model_dim,
                        .norm_eps = parts.norm_eps,
                        .prefix = absl::StrCat(parts.prefix, "embeddings.")};

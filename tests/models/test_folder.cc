@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,8 @@
 
 #include "base/log.h"
 #include "models/safetensors.h"
+#include "tests/support/backends.h"
+#include "tests/support/matchers.h"
 #include "tests/support/random_values.h"
 
 namespace mneme {
@@ -80,6 +83,17 @@ std::vector<double> FeedSlot(ModelDriver& driver, int slot, std::span<const int3
     return absl::OkStatus();
   }));
   return logits;
+}
+
+double SameBoundOf(ModelDriver& driver, const std::string& folder) {
+  if (driver.model().info().trained.empty()) return kSameBound;
+  constexpr int kTokens = 60;
+  const auto reference =
+      Drive(folder, MakeReference(), {.slots = 1, .max_rows = 1, .max_tokens = kTokens});
+  const std::vector<int32_t> text = RandomTokens(kTokens, driver.model().info().vocab, /*seed=*/9);
+  const double error = RelativeError(FeedSlot(driver, 0, text), FeedSlot(*reference, 0, text));
+  driver.Reset(0);
+  return std::max(kSameBound, 10 * error);
 }
 
 std::vector<int32_t> RandomTokens(int count, int vocab, uint64_t seed) {

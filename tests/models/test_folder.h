@@ -60,6 +60,11 @@ std::unique_ptr<ModelDriver> Drive(const std::string& folder, std::unique_ptr<Ba
 std::vector<double> FeedSlot(ModelDriver& driver, int slot, std::span<const int32_t> tokens,
                              std::vector<int> chunks = {});
 
+// How far apart logits of one text may be that a device adds up in another order. A memory that is
+// trained while it reads makes more of what rounding does to it, the more the longer it reads: ten
+// times of what rounding does to this model's logits of a text, against float64. Uses slot 0.
+double SameBoundOf(ModelDriver& driver, const std::string& folder);
+
 std::vector<int32_t> RandomTokens(int count, int vocab, uint64_t seed);
 
 }  // namespace mneme

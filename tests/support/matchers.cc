@@ -101,14 +101,15 @@ testing::Matcher<const Values&> HasSameBits(Values want) {
   return testing::Matcher<const Values&>(new SameBitsMatcher(std::move(want)));
 }
 
-testing::Matcher<const std::vector<double>&> IsSame(bool bit_exact, std::vector<double> want) {
+testing::Matcher<const std::vector<double>&> IsSame(bool bit_exact, std::vector<double> want,
+                                                    double bound) {
   if (bit_exact) return HasSameBits(std::move(want));
   return testing::ResultOf(
       "relative error",
       [want](const std::vector<double>& got) {
         return got.size() == want.size() ? RelativeError(got, want) : INFINITY;
       },
-      testing::Le(1e-5));
+      testing::Le(bound));
 }
 
 double RelativeError(const Values& got, const Values& want) {

@@ -19,9 +19,11 @@ testing::Matcher<const std::vector<double>&> IsWithin(double bound, std::vector<
 // Equal bit by bit: -0 differs from 0, NaN equals itself.
 testing::Matcher<const std::vector<double>&> HasSameBits(std::vector<double> want);
 
-// Where `bit_exact`, equal bit by bit; otherwise with a RelativeError of at most 1e-5, which sums
-// of fp32 numbers in another order stay well below.
-testing::Matcher<const std::vector<double>&> IsSame(bool bit_exact, std::vector<double> want);
+// Where `bit_exact`, equal bit by bit; otherwise with a RelativeError of at most `bound`: sums of
+// fp32 numbers in another order stay well below kSameBound.
+constexpr double kSameBound = 1e-5;
+testing::Matcher<const std::vector<double>&> IsSame(bool bit_exact, std::vector<double> want,
+                                                    double bound = kSameBound);
 
 // Norm of the difference over norm of `want`.
 double RelativeError(const std::vector<double>& got, const std::vector<double>& want);
