@@ -1,3 +1,6 @@
+// Which kernel takes which problem, and the one for any: heads of any width, keys and values of
+// f32, products that may not round.
+//
 // A block of threads takes one token, some of the heads that share keys and values, and a part of
 // the blocks of positions that the token sees: where a step has few tokens, several share those
 // (flash-decoding), and what each has found is put together afterwards. Each goes over its blocks

@@ -1,4 +1,4 @@
-// What the kernels of attention share: the operation's arguments, where its tokens and positions
+// The kernels of attention share this: the operation's arguments, where its tokens and positions
 // are, and what several blocks of threads that share a token leave behind.
 #pragma once
 
@@ -39,7 +39,7 @@ struct Problem {
   float *largest, *total, *sums;
   int splits;
 
-  // Of the session's position: the first that it sees, its prefix aside.
+  // The first position that a session's position sees, its prefix aside.
   __device__ int64_t First(int64_t position) const {
     return window > 0    ? max(int64_t{0}, position - window + 1)
            : segment > 0 ? position - position % segment

@@ -77,7 +77,7 @@ struct ReadProblem {
   int streams, dim;
 };
 
-// What is summed of each stream: its squares, the products with the rows of alpha_weight, and that
+// A stream's sums: its squares, the products with the rows of alpha_weight, and that
 // with beta_weight.
 template <int kWidth>
 constexpr int kSums = kWidth + 3;
