@@ -167,6 +167,12 @@ class TimedBackend::TimedKernels final : public Kernels {
   void MixViews(const MixViewsArgs& args) override {
     Time("MixViews", [&] { inner_.MixViews(args); });
   }
+  void IndexWholeSegments(const IndexWholeSegmentsArgs& args) override {
+    Time("IndexWholeSegments", [&] { inner_.IndexWholeSegments(args); });
+  }
+  void SegmentAttention(const SegmentAttentionArgs& args) override {
+    Time("SegmentAttention", [&] { inner_.SegmentAttention(args); });
+  }
   void NeuralMemory(const NeuralMemoryArgs& args) override {
     Time("NeuralMemory", [&] { inner_.NeuralMemory(args); });
   }

@@ -211,7 +211,7 @@ Json Gpt2Config(int model_dim, int layers, int heads) {
 }
 
 Json MemoriaConfig(Json config) {
-  config["model_type"];
+  config["model_type"] = "gpt2_with_memoria";
   config.update({{"segment_tokens", 150},
                  {"memoria_num_memories", 50},
                  {"memoria_num_reminded_stm", 50},

@@ -195,10 +195,11 @@ constexpr LongRule kLongRules[] = {
     {"rwkv6", "rwkv6", "{}"},
     // The first layer's values go into those of the others.
     {"rwkv7", "rwkv7", R"({"num_hidden_layers": 2})"},
-    {"mamba", "mamba", "{}"},
-    {"falcon_mamba", "falcon_mamba", "{}"},
+    // Time steps from 0.001 on: some states forget as slowly.
+    {"mamba", "mamba", "{}", kSlowBound},
+    {"falcon_mamba", "falcon_mamba", "{}", kSlowBound},
     {"mamba2", "mamba2", R"({"num_heads": 4, "head_dim": 16})"},
-    {"samba", "samba", R"({"num_hidden_layers": 2})"},
+    {"samba", "samba", R"({"num_hidden_layers": 2})", kSlowBound},
     {"attention_full", "transformer", R"({"num_heads": 2, "num_kv_heads": 1})"},
     {"attention_sliding", "transformer",
      R"({"num_heads": 2, "num_kv_heads": 1, "window_size": 300})"},
