@@ -81,22 +81,21 @@ void MemoryAttention::Read(ForwardContext& ctx, const EngramMemory& memory, Engr
   const bool recalled = which == Engrams::kRecalled;
   const TensorView q = ctx.Temp(read.shape);
   Project(ctx.kernels(), {{.projection = query_, .x = x, .y = q}});
-  ctx.kernels().EngramAttention(
-      {.q = ByHead(q, heads_),
-       .row_offsets = ctx.batch.row_offsets,
-       .slots = ctx.batch.slots,
-       .positions = ctx.batch.positions,
-       .segment = config.segment,
-       .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
-       .keys = ctx.State(keys_),
-       .values = ctx.State(values_),
-       .first = recalled ? config.rules.working : 0,
-       .count = recalled ? config.rules.recalled() : config.rules.working,
-       .facts = recalled ? memory.Store(ctx).facts : StateView{},
-       .sums = recalled ? memory.Weights(ctx) : StateView{},
-       .layer = layer_,
-       .recalled = config.rules.recalled(),
-       .out = ByHead(read, heads_)});
+  ctx.kernels().EngramAttention({.q = ByHead(q, heads_),
+                                 .row_offsets = ctx.batch.row_offsets,
+                                 .slots = ctx.batch.slots,
+                                 .positions = ctx.batch.positions,
+                                 .segment = config.segment,
+                                 .scale = 1.0f / std::sqrt(static_cast<float>(head_dim_)),
+                                 .keys = ctx.State(keys_),
+                                 .values = ctx.State(values_),
+                                 .first = recalled ? config.rules.working : 0,
+                                 .count = recalled ? config.rules.recalled() : config.rules.working,
+                                 .facts = recalled ? memory.Store(ctx).facts : StateView{},
+                                 .sums = recalled ? memory.Weights(ctx) : StateView{},
+                                 .layer = layer_,
+                                 .recalled = config.rules.recalled(),
+                                 .out = ByHead(read, heads_)});
 }
 
 void MemoryAttention::Forward(ForwardContext& ctx, const EngramMemory& memory, Engrams which,
@@ -107,9 +106,9 @@ void MemoryAttention::Forward(ForwardContext& ctx, const EngramMemory& memory, E
   Read(ctx, memory, which, x, read);
   Project(ctx.kernels(), {{.projection = output_, .x = read, .y = y}});
   ctx.kernels().AddFrom({.x = y,
-                                    .positions = ctx.row_index.token_positions,
-                                    .first = memory.config().segment,
-                                    .y = hidden});
+                         .positions = ctx.row_index.token_positions,
+                         .first = memory.config().segment,
+                         .y = hidden});
 }
 
 }  // namespace mneme
