@@ -41,7 +41,6 @@ constexpr const char* kStored[] = {"mom",
                                    "kda",
                                    "gsa",
                                    "transformer",
-                                   "mistral_sliding",
                                    "titans_mac"};
 
 // N of the tensor "greedy_from_N"; 0 if there is none.
