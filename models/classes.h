@@ -1,4 +1,4 @@
-// What a network that classifies texts makes of them.
+// The classes that a network puts texts into.
 #pragma once
 
 #include <cstdint>

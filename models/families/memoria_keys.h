@@ -6,7 +6,7 @@
 
 namespace mneme {
 
-// What of a network bounds them.
+// The sizes of a network that bound them.
 struct MemoriaLayers {
   int layers = 1, heads = 1;  // that attend to engrams
   int positions = 1;          // the most tokens that a segment can have,

@@ -13,7 +13,7 @@ namespace {
 constexpr int kMostEngrams = 2048;
 constexpr int kCapacityUnit = 64;
 
-// Of n engrams, as many as a store of whole units has.
+// n engrams, rounded up to what a store of whole units has.
 int RoundedCapacity(double n) {
   return static_cast<int>(std::ceil(n / kCapacityUnit)) * kCapacityUnit;
 }

@@ -284,6 +284,22 @@ std::vector<double> Outputs(Backend& backend, const Problem& problem) {
   return Step(bench, contexts, problem, problem.rows);
 }
 
+// A new session's `tokens` in steps of the sizes in `chunks`, used cyclically.
+std::vector<double> FedInChunks(Backend& backend, const Problem& problem, int tokens,
+                                const std::vector<int>& chunks) {
+  Workbench bench(backend);
+  Contexts contexts(bench, problem.dims, 1);
+  std::vector<double> all;
+  int fed = 0;
+  for (size_t i = 0; fed < tokens; ++i) {
+    const int size = std::min(chunks[i % chunks.size()], tokens - fed);
+    const std::vector<double> part = Step(bench, contexts, problem, {{0, fed, size}});
+    all.insert(all.end(), part.begin(), part.end());
+    fed += size;
+  }
+  return all;
+}
+
 // A weight is wrong by the error of its score, of its exponential and of the difference of scores
 // that it takes, and again for each block whose maximum it is made relative to; total and sum are
 // sums of as many as there are positions.
@@ -442,17 +458,7 @@ TEST_P(AttentionTest, ASegmentSeesTwoKeysOfEachOfItsPositions) {
       EXPECT_LE(RelativeError(Outputs(*reference_, problem), want), 1e-6);
       const std::vector<double> whole = Outputs(*backend_, problem);
       EXPECT_LE(RelativeError(whole, want), bound) << segment;
-      Workbench bench(*backend_);
-      Contexts contexts(bench, dims, 1);
-      std::vector<double> parts;
-      int64_t fed = 0;
-      for (int i = 0; fed < kTokens; ++i) {
-        const int sizes[] = {1, 7, 30, 2};
-        const int size = std::min(sizes[i % 4], static_cast<int>(kTokens - fed));
-        const auto part = Step(bench, contexts, problem, {{0, fed, size}});
-        parts.insert(parts.end(), part.begin(), part.end());
-        fed += size;
-      }
+      const std::vector<double> parts = FedInChunks(*backend_, problem, kTokens, {1, 7, 30, 2});
       EXPECT_LE(RelativeError(parts, want), bound) << segment;
       if (GetParam().bit_exact()) {
         EXPECT_THAT(parts, HasSameBits(whole));
@@ -513,16 +519,7 @@ TEST_P(AttentionTest, AnySplitIsTheSame) {
     const Problem problem = {.dims = dims, .rows = {{0, 0, 200}}};
     const std::vector<double> whole = Outputs(*backend_, problem);
     for (const std::vector<int>& chunks : {std::vector{1}, {7, 1, 13}, {64}, {63, 2}, {199, 1}}) {
-      Workbench bench(*backend_);
-      Contexts contexts(bench, dims, 1);
-      std::vector<double> all;
-      int fed = 0;
-      for (size_t i = 0; fed < 200; ++i) {
-        const int size = std::min(chunks[i % chunks.size()], 200 - fed);
-        const std::vector<double> part = Step(bench, contexts, problem, {{0, fed, size}});
-        all.insert(all.end(), part.begin(), part.end());
-        fed += size;
-      }
+      const std::vector<double> all = FedInChunks(*backend_, problem, 200, chunks);
       EXPECT_THAT(all, IsSame(GetParam().bit_exact(), whole)) << "chunks of " << chunks[0];
     }
   }
@@ -647,7 +644,7 @@ TEST_F(RoundedAttentionTest, PrefixesSegmentsAndSecondKeysAreSeen) {
   }
 }
 
-// What is fed in pieces sees the same keys, some of them rounded in the step and some before.
+// A text fed in pieces sees the same keys, some of them rounded in the step and some before.
 TEST_F(RoundedAttentionTest, AnySplitIsTheSameButForRounding) {
   for (const int window : {0, 50, 64}) {
     Dims dims{4, 2, 64, 64, window};
@@ -655,16 +652,7 @@ TEST_F(RoundedAttentionTest, AnySplitIsTheSameButForRounding) {
     const Problem problem = {.dims = dims, .rows = {{0, 0, 200}}};
     const std::vector<double> whole = Outputs(*backend_, problem);
     for (const std::vector<int>& chunks : {std::vector{1}, {7, 1, 13}, {64}, {199, 1}}) {
-      Workbench bench(*backend_);
-      Contexts contexts(bench, dims, 1);
-      std::vector<double> all;
-      int fed = 0;
-      for (size_t i = 0; fed < 200; ++i) {
-        const int size = std::min(chunks[i % chunks.size()], 200 - fed);
-        const std::vector<double> part = Step(bench, contexts, problem, {{0, fed, size}});
-        all.insert(all.end(), part.begin(), part.end());
-        fed += size;
-      }
+      const std::vector<double> all = FedInChunks(*backend_, problem, 200, chunks);
       EXPECT_LE(RelativeError(all, whole), kUnitBF16) << "chunks of " << chunks[0];
     }
   }

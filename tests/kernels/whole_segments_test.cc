@@ -65,7 +65,7 @@ struct Row {
   int slot, tokens, seen;
 };
 
-// Of rows that lie one behind the other in q, k and v.
+// Rows that lie one behind the other in q, k and v.
 std::vector<double> Attend(Workbench& bench, const std::vector<Row>& rows, int heads, int dim,
                            const std::vector<double>& q, const std::vector<double>& k,
                            const std::vector<double>& v) {

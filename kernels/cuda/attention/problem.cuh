@@ -71,7 +71,7 @@ void CombineParts(Device& device, const Problem& problem, int64_t tokens);
 constexpr int kMostTensorCoreDim = 128;
 void AttendSingleTokens(Device& device, const Problem& problem, int64_t tokens,
                         int64_t most_blocks);
-// Of any step; Hopper's code. `copies`: the step's keys and values are not in the table yet.
+// Takes any step; Hopper's code. `copies`: the step's keys and values are not in the table yet.
 void AttendPrompts(Device& device, const Problem& problem, int64_t tokens, bool copies);
 
 }  // namespace mneme::cuda::attention

@@ -26,7 +26,7 @@ struct Shape {
   static constexpr int kFieldBytes = kDim / 64 * kGroupBytes;
   static constexpr int kStageBytes = 2 * kFieldBytes;
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // to align them in
-  // What the warps have found lies where the stages were.
+  // The sums that the warps have found lie where the stages were.
   static_assert(kWarps * kQueries * (kDim + 2) * 4 <= kStages * kStageBytes);
 };
 

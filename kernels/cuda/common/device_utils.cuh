@@ -20,7 +20,7 @@ __device__ inline float WarpSum(float x) {
   return x;
 }
 
-// Of 2 kLeft values of each lane, kLeft are left, summed over it and one other lane.
+// Leaves kLeft of 2 kLeft values of each lane, summed over it and one other lane.
 template <int kLeft, int kCount>
 __device__ inline void HalveSums(float (&values)[kCount], int lane) {
   constexpr int kOffset = kWarp * kLeft / kCount;

@@ -68,7 +68,7 @@ __device__ inline uint64_t KeyOfScore(float score, int index) {
   const uint32_t ascending = (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
   return uint64_t{~ascending} << 32 | static_cast<uint32_t>(index);
 }
-// By which older engrams come first.
+// Keys by which older engrams come first.
 __device__ inline uint64_t KeyOfBirth(uint32_t birth, int engram) {
   return uint64_t{birth} << 16 | static_cast<uint32_t>(engram);
 }

@@ -60,7 +60,7 @@ __device__ inline unsigned WarpMost(unsigned x) {
   return x;
 }
 
-// By one warp: the draw among the long-term engrams that `counts` has most of.
+// One warp draws among the long-term engrams that `counts` has most of.
 __device__ int SeedOf(const Lists& lists, const uint16_t* counts, int count,
                       const EngramRules& rules, int segment, uint32_t birth) {
   const int lane = threadIdx.x % kWarp;
@@ -90,7 +90,7 @@ __device__ int SeedOf(const Lists& lists, const uint16_t* counts, int count,
   }
 }
 
-// By one warp: the place in lists.reach of the engram that `counts` has most of, the oldest of
+// One warp finds the place in lists.reach of the engram that `counts` has most of, the oldest of
 // equal ones.
 __device__ int NextOf(const Lists& lists, const uint16_t* counts, int reach) {
   unsigned best = 0;

@@ -82,7 +82,7 @@ struct ReadProblem {
 template <int kWidth>
 constexpr int kSums = kWidth + 3;
 
-// By warps, a sum each.
+// Warps take a sum each.
 template <int kWidth>
 __device__ inline void SumsByWarps(const ReadProblem& p, const float* x,
                                    float (&sums)[kWidth][kSums<kWidth>]) {
@@ -238,7 +238,7 @@ __device__ inline void MakeDoublyStochastic(float (&column)[kWidth], int streams
   }
 }
 
-// What this block reads of the weights, which nobody writes, on its way while the kernel ahead
+// Sets the weights that this block reads, which nobody writes, on their way while the kernel ahead
 // runs.
 __device__ inline void PrefetchWeights(const ReadProblem& p) {
   const auto prefetch = [](const float* from) {
@@ -310,7 +310,8 @@ __global__ void __launch_bounds__(kThreads) ReadKernel(const __grid_constant__ R
   const int streams = kFours ? kWidth : p.streams;
   const int lane = threadIdx.x % kWarp;
   const bool writes = p.post != nullptr;
-  // Of the stream that the lane is; numbers of its column of the matrix. Weights, so known already.
+  // The numbers of the stream that the lane is, and of its column of the matrix. Weights, so known
+  // already.
   const bool is_stream = lane < streams;
   const float pre_alpha = is_stream ? p.alpha[lane * (1 + streams)] : 0;
   const float beta = is_stream && writes ? p.beta[lane] : 0;
