@@ -47,25 +47,6 @@ bool IsEmbedding(absl::string_view name) {
          absl::EndsWith(name, "wte.weight");
 }
 
-// "layers.3.k_window" -> 3; what is of no layer counts with the first one.
-int LayerOfField(absl::string_view name) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(name, '.');
-  int layer = 0;
-  if (parts.front() != "layers") return 0;
-  CHECK(parts.size() >= 3 && absl::SimpleAtoi(parts[1], &layer)) << "a state field called " << name;
-  return layer;
-}
-
-// Fields that steps touch in which rows begin a segment of positions, and no others.
-bool IsOfCrossings(absl::string_view name) {
-  return absl::StartsWith(name, "engrams.") && name != "engrams.weights";
-}
-
-// Fields that other steps only read.
-bool IsOnlyRead(absl::string_view name) {
-  return absl::EndsWith(name, ".engram_keys") || absl::EndsWith(name, ".engram_values");
-}
-
 }  // namespace
 
 absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const Model& model,
@@ -110,7 +91,7 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
   }
   for (const StateField& field : model.state_layout().fields()) {
     if (field.initial == StateInitial::kPhase) continue;  // a word, and none of a layer's
-    if (IsOfCrossings(field.name)) continue;
+    if (field.traffic == StateTraffic::kSegments) continue;
     if (field.guard == StateGuard::kFlags || field.guard == StateGuard::kFed) {
       traffic.unrouted_memories_ = static_cast<int>(field.memories()) - info.memories;
     }
@@ -118,12 +99,13 @@ absl::StatusOr<StepTraffic> StepTraffic::Create(const std::string& folder, const
       traffic.contexts_.push_back(field);
       continue;
     }
-    Layer& layer = traffic.layers_.at(static_cast<size_t>(LayerOfField(field.name)));
-    const auto bytes = static_cast<double>(field.memory_bytes()) / (IsOnlyRead(field.name) ? 2 : 1);
+    // What is of all layers counts with the first one.
+    Layer& layer = traffic.layers_.at(static_cast<size_t>(std::max(field.layer, 0)));
+    const double ways = field.traffic == StateTraffic::kRead ? 0.5 : 1;
+    const double bytes = ways * static_cast<double>(field.memory_bytes());
     if (field.role == StateRole::kHeldBack) {
-      // Of rank 3 are those with a place for each write.
-      if (field.shape.rank == 3) traffic.pending_writes_ = static_cast<int>(field.shape[1]);
-      layer.pending_bytes += bytes / std::max(traffic.pending_writes_, 1);
+      traffic.pending_writes_ = field.writes;
+      layer.pending_bytes += bytes / field.writes;
     } else {
       layer.state_bytes += bytes;
       if (field.row_values > 0) layer.matrix_bytes += bytes;

@@ -80,7 +80,7 @@ class StepTraffic final : public RoutingObserver {
   Backend* backend_;
   int top_k_ = 0;
   int unrouted_memories_ = 0;  // of each layer, that all tokens go to: 0 or 1
-  int pending_writes_ = 0;     // StateFormat::pending_writes
+  int pending_writes_ = 0;     // StateField::writes
   std::vector<Layer> layers_;
   std::vector<StateField> contexts_;               // of all layers with attention
   double common_bytes_ = 0, common_elements_ = 0;  // weights that every token needs

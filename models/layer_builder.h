@@ -44,7 +44,7 @@ struct LayerBuilder {
   std::string Weight(absl::string_view name) const { return absl::StrCat(prefix, name); }
   // Adds a field whose name gets the layer in front: "layers.3.memory".
   StateField AddState(StateField field) const {
-    field.name = absl::StrCat("layers.", layer, ".", field.name);
+    field.layer = layer;
     return network.state.Add(std::move(field));
   }
 };

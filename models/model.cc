@@ -51,15 +51,12 @@ Formats FormatsOf(const Backend& backend, const ModelOptions& options) {
 // int8 is not where a matrix is rounded at every token (docs/numerics.md).
 absl::Status CheckStateDtype(const ModelConfig& config, const StateLayout& layout, DType dtype) {
   if (dtype != DType::kF16 && dtype != DType::kI8) return absl::OkStatus();
-  const auto layer_of = [](const StateField& field) {
-    return absl::string_view(field.name).substr(0, field.name.rfind('.'));
-  };
   bool found = false;
   for (const StateField& field : layout.fields()) {
     if (field.dtype != dtype || field.row_values == 0) continue;
     found = true;
     const bool held_back = absl::c_any_of(layout.fields(), [&](const StateField& other) {
-      return other.role == StateRole::kHeldBack && layer_of(other) == layer_of(field);
+      return other.role == StateRole::kHeldBack && other.layer == field.layer;
     });
     if (dtype == DType::kI8 && !held_back) {
       return absl::InvalidArgumentError(absl::StrCat(

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/log.h"
 #include "kernels/tensor.h"
 
@@ -19,38 +18,33 @@ int64_t Aligned(int64_t bytes) {
   return (bytes + kFieldAlignment - 1) / kFieldAlignment * kFieldAlignment;
 }
 
-// "layers.3.memory" is layer 3's "memory"; other names have no layer.
-struct FieldName {
-  int layer = -1;
-  std::string rest;
-};
+// "layers.3." of a field of layer 3.
+std::string NamePrefix(const StateField& field) {
+  return field.layer < 0 ? "" : absl::StrCat("layers.", field.layer, ".");
+}
 
-FieldName Split(const std::string& name) {
-  const std::vector<std::string> parts = absl::StrSplit(name, absl::MaxSplits('.', 2));
-  int layer = 0;
-  if (parts.size() == 3 && parts[0] == "layers" && absl::SimpleAtoi(parts[1], &layer)) {
-    return {layer, parts[2]};
-  }
-  return {-1, name};
+// "memory" of "layers.3.memory".
+absl::string_view NameInLayer(const StateField& field) {
+  return absl::string_view(field.name).substr(NamePrefix(field).size());
 }
 
 // Fields that differ in their layer only.
 struct FieldGroup {
-  std::string rest;
-  const StateField* field = nullptr;
-  int first_layer = -1;
+  const StateField* field = nullptr;  // the first one
   int last_layer = -1;
   int count = 0;
 };
 
-bool Joins(const FieldGroup& group, const FieldName& name, const StateField& field) {
-  return name.layer >= 0 && group.rest == name.rest && name.layer == group.last_layer + 1 &&
-         group.field->dtype == field.dtype && group.field->shape == field.shape;
+bool Joins(const FieldGroup& group, const StateField& field) {
+  return field.layer >= 0 && field.layer == group.last_layer + 1 &&
+         NameInLayer(*group.field) == NameInLayer(field) && group.field->dtype == field.dtype &&
+         group.field->shape == field.shape;
 }
 
 }  // namespace
 
 StateField StateLayout::Add(StateField field) {
+  field.name = absl::StrCat(NamePrefix(field), field.name);
   if (field.guard == StateGuard::kFlags) {
     CHECK(field.flags >= 0 && field.flags < static_cast<int>(fields_.size())) << field.name;
     const StateField& flags = fields_[field.flags];
@@ -137,26 +131,24 @@ StateField StateLayout::AddPhase(int phases) {
 std::string StateLayout::ToString() const {
   std::vector<FieldGroup> groups;
   for (const StateField& field : fields_) {
-    const FieldName name = Split(field.name);
     FieldGroup* group = nullptr;
     for (FieldGroup& candidate : groups) {
-      if (Joins(candidate, name, field)) group = &candidate;
+      if (Joins(candidate, field)) group = &candidate;
     }
     if (group == nullptr) {
-      groups.push_back({name.rest, &field, name.layer, name.layer, 1});
+      groups.push_back({&field, field.layer, 1});
     } else {
-      group->last_layer = name.layer;
+      group->last_layer = field.layer;
       ++group->count;
     }
   }
   std::vector<std::array<std::string, 2>> columns;  // names and shapes
   size_t name_width = 0, shape_width = 0;
   for (const FieldGroup& group : groups) {
-    std::string name = group.rest;
+    std::string name = group.field->name;
     if (group.count > 1) {
-      name = absl::StrCat("layers.", group.first_layer, "-", group.last_layer, ".", group.rest);
-    } else if (group.first_layer >= 0) {
-      name = absl::StrCat("layers.", group.first_layer, ".", group.rest);
+      name = absl::StrCat("layers.", group.field->layer, "-", group.last_layer, ".",
+                          NameInLayer(*group.field));
     }
     columns.push_back({std::move(name), ShapeToString(group.field->shape)});
     name_width = std::max(name_width, columns.back()[0].size());

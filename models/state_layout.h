@@ -61,10 +61,18 @@ enum class StateRole : uint8_t {
   kDerived,     // follows from the other fields, or from nothing that matters: never saved
 };
 
+// Which steps have to do with a field's bytes, for those who count what steps move.
+enum class StateTraffic : uint8_t {
+  kUpdated,   // read and written by every token
+  kRead,      // read by every token, and written where a row begins a segment of positions
+  kSegments,  // read and written where a row begins a segment
+};
+
 // Handle to one field of the slab. Layers keep the handle, never an address, so that the pool is
 // free to place, copy, save and restore slabs.
 struct StateField {
-  std::string name;  // "layers.3.memory"
+  std::string name;  // "memory"; StateLayout::Add makes it "layers.3.memory" where it is a layer's
+  int layer = -1;    // none: of all layers
   DType dtype = DType::kF32;
   Shape shape;  // outermost dimension: memories; of a field that grows, the next one: rows
   StateInitial initial = StateInitial::kZero;
@@ -74,7 +82,9 @@ struct StateField {
   // Values in the innermost dimension, where rows are stored otherwise than as their elements
   // (StateRowPitch); 0: as many as elements.
   int64_t row_values = 0;
+  StateTraffic traffic = StateTraffic::kUpdated;
   int phases = 0;              // of kPhase
+  int writes = 0;              // of kHeldBack: that there is room for
   InsertedPositions inserted;  // of a field that grows: positions that are no tokens
 
   // Set by StateLayout::Add.
@@ -142,7 +152,8 @@ struct ContextGroup {
 // Fields in the order they were added, each aligned to 64 bytes. Built once while a model is made.
 class StateLayout {
  public:
-  // Appends a field, whose index and offset are still to be set, and returns its handle.
+  // Appends a field, whose index and offset are still to be set, and returns its handle, of the
+  // whole name.
   StateField Add(StateField field);
 
   // The field of StateInitial::kPhase, which all layers share: the

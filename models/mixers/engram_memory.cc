@@ -87,21 +87,30 @@ void EngramMemory::AddFields(const LayerBuilder& builder) {
   const EngramRules& rules = config_.rules;
   const int64_t capacity = config_.capacity, dim = builder.model_dim;
   StateLayout& layout = builder.network.state;
-  types_ = layout.Add({.name = "engrams.types", .dtype = DType::kU8, .shape = {capacity}});
+  types_ = layout.Add({.name = "engrams.types",
+                       .dtype = DType::kU8,
+                       .shape = {capacity},
+                       .traffic = StateTraffic::kSegments});
   const auto of_slots = [&](const char* name, DType dtype, Shape shape) {
     return layout.Add({.name = name,
                        .dtype = dtype,
                        .shape = shape,
                        .guard = StateGuard::kFlags,
-                       .flags = types_.index});
+                       .flags = types_.index,
+                       .traffic = StateTraffic::kSegments});
   };
   vectors_ = of_slots("engrams.vectors", number, {capacity, dim});
   lifespans_ = of_slots("engrams.lifespans", number, {capacity});
   births_ = of_slots("engrams.births", DType::kI32, {capacity});
   counts_ = of_slots("engrams.counts", DType::kU16, {capacity, capacity});
-  recalled_ = layout.Add(
-      {.name = "engrams.recalled", .dtype = DType::kI32, .shape = {1, rules.recalled()}});
-  facts_ = layout.Add({.name = "engrams.facts", .dtype = DType::kI32, .shape = {1, kEngramFacts}});
+  recalled_ = layout.Add({.name = "engrams.recalled",
+                          .dtype = DType::kI32,
+                          .shape = {1, rules.recalled()},
+                          .traffic = StateTraffic::kSegments});
+  facts_ = layout.Add({.name = "engrams.facts",
+                       .dtype = DType::kI32,
+                       .shape = {1, kEngramFacts},
+                       .traffic = StateTraffic::kSegments});
   weights_ = layout.Add({.name = "engrams.weights",
                          .dtype = number,
                          .shape = {config_.layers, config_.heads, rules.recalled()}});

@@ -21,7 +21,8 @@ absl::StatusOr<MemoryAttention> MemoryAttention::Make(const LayerBuilder& builde
                                                     : attention.TakeBert(builder));
   StateField field = {.name = "engram_keys",
                       .dtype = builder.network.state_format.context_dtype,
-                      .shape = {1, config.rules.attended(), config.heads, attention.head_dim_}};
+                      .shape = {1, config.rules.attended(), config.heads, attention.head_dim_},
+                      .traffic = StateTraffic::kRead};
   attention.keys_ = builder.AddState(field);
   field.name = "engram_values";
   attention.values_ = builder.AddState(field);

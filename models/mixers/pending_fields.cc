@@ -24,7 +24,8 @@ void PendingFields::Add(const LayerBuilder& builder, const StateField& matrices,
                              .shape = shape,
                              .guard = matrices.guard,
                              .role = StateRole::kHeldBack,
-                             .flags = matrices.flags});
+                             .flags = matrices.flags,
+                             .writes = capacity_});
   };
   const DType term = PendingDType(matrices.dtype);
   const int memories = sizes.memories;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -18,16 +19,11 @@ using testing::IsEmpty;
 
 TEST(StateLayoutTest, FieldsFollowEachOtherAlignedTo64Bytes) {
   StateLayout layout;
-  const StateField flags =
-      layout.Add({.name = "layers.0.written", .dtype = DType::kU8, .shape = {5}});
-  const StateField empty = layout.Add({.name = "layers.0.q_window",
-                                       .shape = {5, 0, 8},
-                                       .guard = StateGuard::kFlags,
-                                       .flags = flags.index});
-  const StateField memory = layout.Add({.name = "layers.0.memory",
-                                        .shape = {5, 2, 3, 4},
-                                        .guard = StateGuard::kFlags,
-                                        .flags = flags.index});
+  const StateField flags = layout.Add({.name = "written", .dtype = DType::kU8, .shape = {5}});
+  const StateField empty = layout.Add(
+      {.name = "q_window", .shape = {5, 0, 8}, .guard = StateGuard::kFlags, .flags = flags.index});
+  const StateField memory = layout.Add(
+      {.name = "memory", .shape = {5, 2, 3, 4}, .guard = StateGuard::kFlags, .flags = flags.index});
   EXPECT_EQ(flags.offset, 0);
   EXPECT_EQ(flags.memory_bytes(), 1);
   EXPECT_EQ(empty.offset, 64);
@@ -41,7 +37,7 @@ TEST(StateLayoutTest, FieldsFollowEachOtherAlignedTo64Bytes) {
 TEST(StateLayoutTest, LayersShareTheFieldOfABirthsPhase) {
   StateLayout layout;
   const StateField first = layout.AddPhase(17);
-  layout.Add({.name = "layers.0.written", .dtype = DType::kU8, .shape = {5}});
+  layout.Add({.name = "written", .dtype = DType::kU8, .shape = {5}});
   const StateField second = layout.AddPhase(17);
   EXPECT_EQ(first.offset, 0);
   EXPECT_EQ(second.offset, 0);
@@ -53,10 +49,11 @@ TEST(StateLayoutTest, LayersShareTheFieldOfABirthsPhase) {
 
 TEST(StateLayoutTest, EqualLayersArePrintedOnce) {
   StateLayout layout;
-  for (const char* name : {"layers.0.memory", "layers.1.memory", "layers.2.memory"}) {
-    layout.Add({.name = name, .shape = {1, 16}});
+  for (int layer = 0; layer < 3; ++layer) {
+    const StateField field = layout.Add({.name = "memory", .layer = layer, .shape = {1, 16}});
+    EXPECT_EQ(field.name, absl::StrCat("layers.", layer, ".memory"));
   }
-  layout.Add({.name = "layers.3.memory", .shape = {2, 16}});
+  layout.Add({.name = "memory", .layer = 3, .shape = {2, 16}});
   layout.Add({.name = "clock", .dtype = DType::kI64, .shape = {1}});
   const std::string text = layout.ToString();
   EXPECT_THAT(text, HasSubstr("layers.0-2.memory"));
@@ -75,11 +72,11 @@ TEST(StateLayoutTest, FieldsThatGrowAlikeLieTogetherBlockByBlock) {
   const auto add = [&](const char* name, StateGuard guard, int64_t rows, int64_t width) {
     return layout.Add({.name = name, .shape = {1, rows, width}, .guard = guard});
   };
-  const StateField keys = add("layers.0.keys", StateGuard::kFirstRows, 130, 4);
-  const StateField ring = add("layers.1.keys", StateGuard::kRing, 130, 16);
-  layout.Add({.name = "layers.2.memory", .shape = {1, 5}});
-  const StateField values = add("layers.0.values", StateGuard::kFirstRows, 130, 8);
-  const StateField more = add("layers.3.keys", StateGuard::kFirstRows, 64, 4);
+  const StateField keys = add("keys", StateGuard::kFirstRows, 130, 4);
+  const StateField ring = add("ring", StateGuard::kRing, 130, 16);
+  layout.Add({.name = "memory", .shape = {1, 5}});
+  const StateField values = add("values", StateGuard::kFirstRows, 130, 8);
+  const StateField more = add("more", StateGuard::kFirstRows, 64, 4);
   EXPECT_EQ(keys.group, values.group);
   EXPECT_NE(keys.group, ring.group) << "another guard";
   EXPECT_NE(keys.group, more.group) << "another number of rows";
