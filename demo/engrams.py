@@ -30,11 +30,11 @@ class Rules:
 
     segment: int = 64  # tokens
     working: int = 8  # W: made of a segment
-    recalled_short: int = 48
-    recalled_long: int = 208
-    short_term: int = 64  # S
+    recalled_short: int = 64
+    recalled_long: int = 192
+    short_term: int = 128  # S
     depth: int = 10
-    lifespan: float = 9
+    lifespan: float = 17
     lifespan_scale: float = 2
     profile: str = "upstream_1_0"
     random_ties: bool = True
@@ -91,12 +91,6 @@ def _places(marks: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """Where marks [B, n] are set, oldest first, in `most` places, and which of these are used."""
     order = (~marks).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
     return order, marks.gather(1, order)
-
-
-def _marked(places: Tensor, used: Tensor, n: int) -> Tensor:
-    """[B, n], set at the used ones of places [B, ...]."""
-    marks = torch.zeros(len(places), n + 1, dtype=torch.bool, device=places.device)
-    return marks.scatter(1, places.masked_fill(~used, n), True)[:, :n]
 
 
 class Recalled(NamedTuple):
@@ -168,7 +162,7 @@ class Engrams:
         self.columns += chosen.sum(1, keepdim=True)
         self.recalled, self.used = _places(chosen, rules.recalled)
         fired = chosen | (types == WORKING)
-        self.counts[:, :n, :n] += fired[:, :, None] & fired[:, None, :]
+        self.counts[:, :n, :n].add_(fired[:, :, None] & fired[:, None, :])
         return Recalled(self.vectors[self._rows, self.recalled], self.used)
 
     def _scores(self) -> tuple[Tensor, Tensor]:
@@ -202,19 +196,20 @@ class Engrams:
             number = torch.zeros_like(sources)
         before = candidates.cumsum(-1, dtype=torch.int32) <= number[..., None]
         current = before.sum(-1).clamp(max=n - 1)
-        chains = used & some & (asks | extra)
-        found = _marked(current, chains, n)
-        exhausted = torch.zeros_like(some)
+        idle = ~(used & some & (asks | extra))
+        # Its last column takes what chains that are none find.
+        found = torch.zeros(len(long), n + 1, dtype=torch.bool, device=long.device)
+        found.scatter_(1, current.masked_fill(idle, n), True)
         older = n - 1 - torch.arange(n, dtype=torch.int32, device=long.device)
+        exhausted = torch.zeros_like(some)
         for _ in range(rules.depth):
-            reach = long & ~found
-            goes_on = reach.any(1, keepdim=True)
-            if extra:
-                exhausted = exhausted | (some & ~goes_on)
-            order = self._links(current).int() * n + older
+            reach = long & ~found[:, :n]
+            exhausted = ~reach.any(1, keepdim=True) if extra else exhausted
+            order = torch.add(older, self._links(current), alpha=n)
             current = order.masked_fill(~reach[:, None], -1).argmax(-1)
-            found = found | _marked(current, chains & goes_on, n)
-        return found, exhausted
+            found.scatter_(1, current.masked_fill(idle, n), True)
+        # Where none was left to reach, chains went anywhere.
+        return found[:, :n] & long, exhausted & some
 
     def _links(self, engrams: Tensor) -> Tensor:
         """How often each of engrams [B, chains] fired with every one, [B, chains, n]."""

@@ -9,11 +9,11 @@ their segment, to working engrams, which the segment before was made into, and t
 
 Gradients reach the encoder of engrams through the working ones alone: the hidden states that it encodes, the
 engrams that are kept, and all that chooses among them carry none. So no gradient goes from one segment into
-another, and a step is two passes of one function. The first reads segment after segment without gradients, and finds
-out what each one encodes and recalls. The second one reads all segments at once with it.
+another, and a step is two passes of one function. The first reads segment after segment without gradients,
+and finds out what each one encodes and recalls. The second one reads all segments at once with it.
 
-Parameters carry the names of upstream's checkpoint. Shapes: B sequences of K segments of T tokens, N sequences
-or segments that are read side by side; W working and M recalled engrams; d channels, H heads.
+Parameters carry the names of upstream's checkpoint. Shapes: B sequences of K segments of T tokens, N
+sequences or segments that are read side by side; W working and M recalled engrams; d channels, H heads.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from typing import NamedTuple
 
 import torch
@@ -283,14 +284,49 @@ class Block(nn.Module):
         return x + self.mlp(self.ln_2(x, dtype))
 
 
+class Reading(NamedTuple):
+    hidden: Tensor  # what ln_f gives, [B, K, T, d]
+    saw: Seen | None  # all segments but the first, N = B (K - 1)
+    engrams: Engrams  # as the last segment's tokens have them
+
+
+_PRODUCT = re.compile(r"h\..*\.(c_attn|c_proj|c_fc|q_attn)\.(weight|bias)")
+
+
 class Transformer(nn.Module):
     def __init__(self, config: MemoriaConfig):
         super().__init__()
+        self.rules = config.rules
         self.wte = nn.Embedding(config.vocab_size, config.hidden_size)
         self.wpe = nn.Embedding(config.positions, config.hidden_size)
         self.h = nn.ModuleList(Block(config) for _ in range(config.num_hidden_layers))
         self.ln_f = LayerNorm(config)
         self.abs = Abstractor(config)
+
+    def forward(self, embedded: Tensor, dtype: torch.dtype) -> Reading:
+        """Segment after segment of [B, K, T, d]."""
+        sequences, segments = embedded.shape[:2]
+        engrams = Engrams(self.rules, sequences, segments - 1, embedded)
+        most = min(self.rules.recalled, (segments - 1) * self.rules.working)
+        outputs, saw, weights = [], [], []
+        for segment, x in enumerate(embedded.unbind(1)):
+            seen = None
+            if segment > 0:
+                if segment > 1:
+                    engrams.commit(torch.stack(weights).mean(0))
+                working = self.abs(outputs[-1])
+                engrams.write(working)
+                recalled, used = engrams.retrieve(segment)
+                missing = most - used.shape[1]
+                saw.append(Seen(working, F.pad(recalled, (0, 0, 0, missing)), F.pad(used, (0, missing))))
+                seen = Seen(working.to(dtype), recalled.to(dtype), used)
+            weights = []
+            for block in self.h:
+                x, weight = block.read(x, seen, dtype)
+                weights.append(weight)
+            outputs.append(self.ln_f(x, x.dtype))
+        all_saw = [torch.stack(parts, 1).flatten(0, 1) for parts in zip(*saw, strict=True)]
+        return Reading(torch.stack(outputs, 1), Seen(*all_saw) if all_saw else None, engrams)
 
 
 class MemoriaLanguageModel(nn.Module):
@@ -315,33 +351,12 @@ class MemoriaLanguageModel(nn.Module):
                 parameter.normal_(std=0.04 * (residual if name.endswith("c_proj.weight") else 1))
 
     @torch.no_grad()
-    def read(self, embedded: Tensor, dtype: torch.dtype) -> tuple[Tensor, Seen | None, Engrams]:
-        """Segment after segment of [B, K, T, d]: what ln_f gives, [B, K, T, d]; what all segments but the
-        first saw, N = B (K - 1); and the engrams as the last one's tokens have them."""
-        sequences, segments = embedded.shape[:2]
-        net, rules = self.transformer, self.config.rules
-        engrams = Engrams(rules, sequences, segments - 1, embedded)
-        most = min(rules.recalled, (segments - 1) * rules.working)
-        outputs, saw, weights = [], [], []
-        for segment, x in enumerate(embedded.unbind(1)):
-            seen = None
-            if segment > 0:
-                if segment > 1:
-                    engrams.commit(torch.stack(weights).mean(0))
-                working = net.abs(outputs[-1])
-                engrams.write(working)
-                recalled, used = engrams.retrieve(segment)
-                seen = Seen(working, recalled, used)
-                missing = most - used.shape[1]
-                saw.append(Seen(working, F.pad(recalled, (0, 0, 0, missing)), F.pad(used, (0, missing))))
-            weights = []
-            for block in net.h:
-                of_layer = Seen(seen.working.to(dtype), seen.recalled.to(dtype), used) if seen else None
-                x, weight = block.read(x, of_layer, dtype)
-                weights.append(weight)
-            outputs.append(net.ln_f(x, x.dtype))
-        all_saw = Seen(*(torch.stack(parts, 1).flatten(0, 1) for parts in zip(*saw))) if saw else None
-        return torch.stack(outputs, 1), all_saw, engrams
+    def read(self, embedded: Tensor, dtype: torch.dtype) -> Reading:
+        """The first pass over segments [B, K, T, d]."""
+        net = self.transformer
+        # Weights of products are rounded once, not in every segment.
+        rounded = {name: p.to(dtype) for name, p in net.named_parameters() if _PRODUCT.fullmatch(name)}
+        return torch.func.functional_call(net, rounded, (embedded, dtype))
 
     def forward(self, ids: Tensor, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
         """ids [B, tokens] -> logits [B, tokens, vocabulary] and 0 for the balance loss of others."""
@@ -349,7 +364,7 @@ class MemoriaLanguageModel(nn.Module):
         sequences, tokens = ids.shape
         cut = F.pad(ids, (0, -tokens % length)).unflatten(1, (-1, length))
         x = net.wte(cut) + net.wpe.weight[:length]
-        hidden, saw, _ = self.read(x.detach(), dtype)
+        hidden, saw, _ = self.read(x, dtype)
         if torch.is_grad_enabled():
             if saw is not None:
                 working = net.abs(hidden[:, :-1].flatten(0, 1))

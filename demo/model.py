@@ -1,5 +1,5 @@
-"""The networks that the demo compares, in PyTorch: Mixture-of-Memories, gated DeltaNet, Titans, whose memory is
-in titans.py, and Memoria, which is all in memoria.py.
+"""The networks that the demo compares, in PyTorch: Mixture-of-Memories, gated DeltaNet, Titans, whose memory
+is in titans.py, and Memoria, which is all in memoria.py.
 
 Training computes the function that is served: every memory of every sequence is a segment of its own, for the
 convolutions and for the delta rule, so nothing leaks from one into another, and there is no difference

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 safetensors = pytest.importorskip("safetensors.torch")
 
-from demo import engrams, export, memoria, model  # noqa: E402
+from demo import engrams, export, memoria, model, train  # noqa: E402
 
 GOLDEN = pathlib.Path(__file__).parents[2] / "tests" / "golden"
 
@@ -50,7 +50,7 @@ def test_logits_and_engrams_are_those_of_upstream(name):
     long_term = 0
     for segment in range(1, len(ids) // rules.segment):
         prefix = f"s{segment:03}."
-        _, _, found = read(network, ids[: (segment + 1) * rules.segment])
+        found = read(network, ids[: (segment + 1) * rules.segment]).engrams
         assert found.recalled[0][found.used[0]].tolist() == golden[prefix + "rem"].tolist()
         assert found.found[0].nonzero().flatten().tolist() == golden[prefix + "found"].tolist()
         assert found.columns.item() == golden[prefix + "flags"][3]
@@ -152,7 +152,8 @@ def test_gradients_are_those_of_differences_where_engrams_are_given():
     """With the engrams of the first pass held, for upstream takes what they come from as given."""
     network, ids = small_model(segment=4).double(), drawn_ids(1, 4 * 5)
     net = network.transformer
-    network.read = lambda *_, held=network.read(net.wte(ids.view(1, 5, 4)) + net.wpe.weight[:4], torch.float64): held
+    held = read(network, ids[0])
+    network.read = lambda *_: held
     parameters = [net.abs.query_embeddings, net.abs.value_transform.weight, net.h[1].ln_memory_attn.weight]
 
     def loss():
@@ -172,6 +173,34 @@ def test_gradients_are_those_of_differences_where_engrams_are_given():
                 parameter.data.view(-1)[place] = kept
             difference = (values[0] - values[1]) / (2 * step)
             assert gradient.flatten()[place].item() == pytest.approx(difference, rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_recalls_what_the_cpu_recalls_and_a_recorded_step_leaves_its_gradients():
+    network, ids = small_model().double(), drawn_ids(3, 8 * 20)
+    expected = [read(network, row) for row in ids]
+    leaves = list(network.parameters())
+    gradients = torch.autograd.grad(network(ids, torch.float64)[0].square().mean(), leaves)
+    on_gpu = small_model().cuda()
+    for row, right in zip(ids, expected, strict=True):
+        found = read(on_gpu, row.cuda()).engrams
+        assert found.recalled[found.used].tolist() == right.engrams.recalled[right.engrams.used].tolist()
+        assert found.types.tolist() == right.engrams.types.tolist()
+        assert found.counts.tolist() == right.engrams.counts.tolist()
+
+    def step(rows):
+        loss = on_gpu(rows, torch.float32)[0].square().mean()
+        loss.backward()
+        return loss.detach().view(1)
+
+    recorded = train.RecordedGradients(step, lambda: on_gpu.zero_grad(set_to_none=True))
+    for _ in range(2):
+        recorded(ids.cuda())
+    for parameter, right in zip(on_gpu.parameters(), gradients, strict=True):
+        if right.norm() > 1e-9:  # that of the keys' bias is 0
+            error = ((parameter.grad.cpu().double() - right).norm() / right.norm()).item()
+            print(f"{error:.1e}")
+            assert error < 1e-3
 
 
 def test_a_folder_is_read_back(tmp_path):
@@ -218,7 +247,7 @@ def test_logits_and_recalled_engrams_are_those_of_mneme(tmp_path, profile):
         dump = tmp_path / "state.safetensors"
         run("mneme-inspect", segments * rules.segment, "state", tmp_path / "export", "--dump-state", dump)
         state = safetensors.load_file(dump)
-        ours = read(network, ids[: segments * rules.segment])[2]
+        ours = read(network, ids[: segments * rules.segment]).engrams
         slots = state["engrams.recalled"].flatten()[: state["engrams.facts"].flatten()[0]].long()
         assert ours.recalled[0][ours.used[0]].tolist() == state["engrams.births"].flatten()[slots].tolist()
         types = state["engrams.types"].flatten()
@@ -227,8 +256,8 @@ def test_logits_and_recalled_engrams_are_those_of_mneme(tmp_path, profile):
         births = state["engrams.births"].flatten()[alive].long()
         assert sorted(births.tolist()) == ours.types[0, : ours.born].nonzero().flatten().tolist()
         assert ours.types[0, births].tolist() == types[alive].tolist()
-        lifespans = ours.lifespans[0, births].float()
-        torch.testing.assert_close(lifespans, state["engrams.lifespans"].flatten()[alive], rtol=1e-4, atol=1e-4)
+        lifespans = state["engrams.lifespans"].flatten()[alive]
+        torch.testing.assert_close(ours.lifespans[0, births].float(), lifespans, rtol=1e-4, atol=1e-4)
         slots = alive.nonzero().flatten()
         counts = state["engrams.counts"].view(len(types), -1).int()[slots][:, slots]
         assert ours.counts[0][births][:, births].tolist() == counts.tolist()
