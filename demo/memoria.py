@@ -361,7 +361,7 @@ class MemoriaLanguageModel(nn.Module):
     def forward(self, ids: Tensor, dtype: torch.dtype = torch.bfloat16) -> tuple[Tensor, Tensor]:
         """ids [B, tokens] -> logits [B, tokens, vocabulary] and 0 for the balance loss of others."""
         net, length = self.transformer, self.config.rules.segment
-        sequences, tokens = ids.shape
+        tokens = ids.shape[1]
         cut = F.pad(ids, (0, -tokens % length)).unflatten(1, (-1, length))
         x = net.wte(cut) + net.wpe.weight[:length]
         hidden, saw, _ = self.read(x, dtype)
