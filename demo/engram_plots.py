@@ -93,6 +93,8 @@ def _graph(axis: Any, graph: dict[str, Any]) -> None:
         s=6,
     )
     axis.figure.colorbar(dots, label="E, the larger one")
+    axis.set_xlim(-1, graph["segment"])
+    axis.set_ylim(-1, graph["segment"])
     axis.set_xlabel("older engram's segment")
     axis.set_ylabel("younger engram's segment")
 

@@ -31,7 +31,7 @@ from demo.report import table
 _memory: dict[str, Any] = namespace("mneme/v1/memory.proto")
 _METHOD = "/mneme.v1.Sessions/InspectMemory"
 _PROBE = "Anna's code is 7281."
-MOST_ENGRAMS, MOST_EDGES = 10_000, 100_000  # that the server tells at once
+MOST_ENGRAMS, MOST_EDGES = 10_000, 20_000  # that the server tells at once
 _KINDS = {
     _memory["ENGRAM_KIND_WORKING"]: "working",
     _memory["ENGRAM_KIND_SHORT_TERM"]: "short_term",
@@ -54,7 +54,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         metavar="SEGMENTS",
         help="when to keep the strongest links (figure 12)",
     )
-    parser.add_argument("--links", type=int, default=2000, help="how many of them")
+    parser.add_argument("--links", type=int, default=5000, help="how many of them")
     parser.add_argument("--json", type=Path, metavar="FILE", help="all numbers")
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="pictures; takes matplotlib")
     options = parser.parse_args(arguments)
@@ -270,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Client(options.server) as client,
         grpc.insecure_channel(options.server, options=channel_options(None)) as channel,
     ):
+        client.wait_until_ready()
         result = study(client, channel, options)
     print(tables(result))
     if options.json is not None:

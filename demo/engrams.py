@@ -31,7 +31,7 @@ class Rules:
     segment: int = 64  # tokens
     working: int = 8  # W: made of a segment
     recalled_short: int = 64
-    recalled_long: int = 192
+    recalled_long: int = 128
     short_term: int = 128  # S
     depth: int = 10
     lifespan: float = 17

@@ -10,6 +10,7 @@ pytest.importorskip("mneme")
 
 import grpc
 from generic_service import add_service
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from mneme.v1 import inference_pb2 as pb
 from mneme.v1 import sessions_pb2
 from mneme.v1.descriptors import namespace
@@ -35,6 +36,9 @@ class RuleServer:
         self._server = grpc.server(futures.ThreadPoolExecutor(1))
         add_service(self._server, self, pb, "Inference")
         add_service(self._server, self, sessions_pb2, "Sessions")
+        checks = health.HealthServicer()
+        checks.set("", health_pb2.HealthCheckResponse.SERVING)
+        health_pb2_grpc.add_HealthServicer_to_server(checks, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
