@@ -97,6 +97,8 @@ class MemoriaConfig:
         values = json.loads(text)
         if values.get("activation_function", "gelu_new") != "gelu_new":
             raise ValueError("this module has no other activation_function than 'gelu_new'")
+        if not values.get("memoria_num_memories"):
+            raise ValueError("memoria_num_memories is missing or 0: this module encodes segments")
         known = {field: values[key] for field, key in _RULES.items() if key in values}
         rules = Rules(random_ties=values.get("memoria_ltm_ties", "random") == "random", **known)
         if rules.profile not in PROFILES:

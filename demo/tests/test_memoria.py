@@ -211,11 +211,15 @@ def test_a_folder_is_read_back(tmp_path):
     assert all(torch.equal(x, network.state_dict()[name]) for name, x in again.state_dict().items())
 
 
-def test_a_folder_of_other_rules_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("memoria_profile", "other"), ("memoria_num_memories", None), ("activation_function", "relu")],
+)
+def test_a_folder_of_another_function_is_refused(tmp_path, key, value):
     export.write(small_model(), tmp_path, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"memoria_profile": "other"}))
-    with pytest.raises(ValueError, match="memoria_profile"):
+    (tmp_path / "config.json").write_text(json.dumps(config | {key: value}))
+    with pytest.raises(ValueError, match=key):
         model.load(tmp_path)
 
 
