@@ -8,6 +8,7 @@ import shutil
 
 import torch
 
+from demo.memoria import MemoriaLanguageModel
 from demo.model import LanguageModel
 
 TOKENIZER_FILES = (
@@ -19,7 +20,9 @@ TOKENIZER_FILES = (
 )
 
 
-def write(model: LanguageModel, tokenizer_folder: pathlib.Path, out: pathlib.Path) -> None:
+def write(
+    model: LanguageModel | MemoriaLanguageModel, tokenizer_folder: pathlib.Path, out: pathlib.Path
+) -> None:
     """config.json, model.safetensors (all in bf16) and the tokenizer's files."""
     from safetensors.torch import save_file
 

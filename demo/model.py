@@ -1,5 +1,5 @@
-"""The networks that the demo compares, in PyTorch: Mixture-of-Memories, gated DeltaNet, and Titans, whose
-memory is in titans.py.
+"""The networks that the demo compares, in PyTorch: Mixture-of-Memories, gated DeltaNet, Titans, whose memory
+is in titans.py, and Memoria, which is all in memoria.py.
 
 Training computes the function that is served: every memory of every sequence is a segment of its own, for the
 convolutions and for the delta rule, so nothing leaks from one into another, and there is no difference
@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from demo.layers import ConvWeight, FeedForward, Linear, RmsNorm, causal_convolution
+from demo.memoria import MemoriaConfig, MemoriaLanguageModel
 from demo.titans import NeuralMemory, TitansConfig
 
 CHUNK = 64  # of flash-linear-attention's kernels
@@ -127,6 +128,8 @@ CONFIGS = {
     "gdn_state": Config("gated_deltanet", head_dim=256, expand_v=1.25, intermediate_size=640),
     # Memories that are networks; about as many weights as `demo` has in all.
     "titans": TitansConfig(),
+    # Engrams; about as many weights as `demo` has in all.
+    "memoria": MemoriaConfig(),
 }
 
 
@@ -408,17 +411,29 @@ class LanguageModel(nn.Module):
         return self.lm_head(hidden).view(*ids.shape, -1), balance
 
 
-def load(folder: pathlib.Path) -> LanguageModel:
+KINDS = {"titans": TitansConfig, "gpt2_with_memoria": MemoriaConfig}
+_EMBEDDINGS = {"gpt2_with_memoria": "transformer.wte.weight"}
+_MASKS = (".attn.bias", ".memory_attention.bias", ".masked_bias")  # buffers of GPT-2's older files
+
+
+def make(config: Config | TitansConfig | MemoriaConfig) -> LanguageModel | MemoriaLanguageModel:
+    """A network with weights of torch's generator."""
+    return MemoriaLanguageModel(config) if isinstance(config, MemoriaConfig) else LanguageModel(config)
+
+
+def load(folder: pathlib.Path) -> LanguageModel | MemoriaLanguageModel:
     """A checkpoint folder (config.json, model.safetensors) in fp32, on the CPU."""
     from safetensors.torch import load_file
 
     text = (folder / "config.json").read_text()
-    kind = TitansConfig if json.loads(text)["model_type"] == "titans" else Config
-    model = LanguageModel(kind.from_json(text))
-    tensors = {name: tensor.float() for name, tensor in load_file(folder / "model.safetensors").items()}
+    model_type = json.loads(text)["model_type"]
+    model = make(KINDS.get(model_type, Config).from_json(text))
+    stored = load_file(folder / "model.safetensors")
+    tensors = {name: tensor.float() for name, tensor in stored.items() if not name.endswith(_MASKS)}
     names = {name: model.config.checkpoint_name(name) for name in model.state_dict()}
     if "lm_head.weight" not in tensors:
-        tensors["lm_head.weight"] = tensors[names["model.embeddings.weight"]]
+        embeddings = _EMBEDDINGS.get(model_type, "model.embeddings.weight")
+        tensors["lm_head.weight"] = tensors[names[embeddings]]
     model.load_state_dict({name: tensors.pop(stored) for name, stored in names.items()})
     if tensors:
         raise ValueError(f"{folder} has a tensor {min(tensors)} that this model has not")

@@ -2,6 +2,7 @@
 
     python -m demo.train --config demo --out runs/demo --steps 3300 --seconds 120
     python -m demo.train --config titans --out runs/titans --steps 3300 --longest 4096 --graph
+    python -m demo.train --config memoria --out runs/memoria --steps 2400 --longest 4096 --graph
 
 A run that ends by --seconds leaves a checkpoint in --out and goes on from there when it is started again
 with the same arguments. The batch of a step is a function of --seed, --steps and --tokens alone: twins see
@@ -29,10 +30,15 @@ from torch.utils.data import DataLoader, Dataset
 
 from demo import export
 from demo.corpus import Encoder, Stream
-from demo.model import CONFIGS, LanguageModel
+from demo.memoria import MemoriaLanguageModel
+from demo.model import CONFIGS, LanguageModel, make
+
+Network = LanguageModel | MemoriaLanguageModel
 
 VALIDATION_SEED = 1 << 40  # beyond every step's seeds
 VALIDATION_LENGTHS = (1024, 4096, 16384)
+
+FIXED_SHAPES = ("titans", "gpt2_with_memoria")  # networks whose tensors' shapes no value decides
 
 # Documents get longer while the training goes on: first what a fact is, then how to keep it.
 CURRICULUM = ((0.10, 256), (0.20, 1024), (0.30, 4096), (0.30, 16384), (0.10, 32768))
@@ -84,7 +90,7 @@ class Batches(Dataset):
         return np.stack(ids).astype(np.int32), np.stack(weights)
 
 
-def weighted_loss(model: LanguageModel, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def weighted_loss(model: Network, ids: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cross entropy by weights, the same without them, and the balance loss. ids, weights [B, T + 1]."""
     logits, balance = model(ids[:, :-1])
     losses = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten(), reduction="none")
@@ -114,7 +120,7 @@ class Validation:
         }
 
     @torch.no_grad()
-    def measure(self, model: LanguageModel, device: torch.device, longest: int) -> dict:
+    def measure(self, model: Network, device: torch.device, longest: int) -> dict:
         """Loss by length, and the share of questions answered right (every token of the value the likeliest)
         by distance in tokens to where the fact was told last, distances rounded down to powers of four."""
         result: dict = {"loss": {}, "recall": {}}
@@ -136,7 +142,7 @@ class Validation:
         return result
 
 
-def optimizer_of(model: LanguageModel, peak: float) -> torch.optim.Optimizer:
+def optimizer_of(model: Network, peak: float) -> torch.optim.Optimizer:
     """AdamW; matrices decay, vectors, gates and convolutions do not."""
     matrices = [p for p in model.parameters() if p.dim() == 2]
     others = [p for p in model.parameters() if p.dim() != 2]
@@ -162,14 +168,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--validate-every", type=int, default=500)
     parser.add_argument(
-        "--graph", action="store_true", help="titans: launch a step on a GPU as one CUDA graph"
+        "--graph", action="store_true", help="titans, memoria: launch a step on a GPU as one CUDA graph"
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args(arguments)
     if args.tokens % min(args.longest, args.tokens):
         parser.error(f"--tokens {args.tokens} is no multiple of --longest {args.longest}")
-    if args.graph and (CONFIGS[args.config].model_type != "titans" or args.device != "cuda"):
-        parser.error("--graph takes a network of fixed shapes on a GPU: --config titans --device cuda")
+    if args.graph and (CONFIGS[args.config].model_type not in FIXED_SHAPES or args.device != "cuda"):
+        parser.error("--graph takes a network of fixed shapes on a GPU: titans or memoria, --device cuda")
     return args
 
 
@@ -252,9 +258,9 @@ class Trainer:
         self.plan, self.peak, self.balance = plan, args.lr, args.balance
         self.device = torch.device(args.device)
         if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # of products that are not in bf16: Titans' memories
+            torch.set_float32_matmul_precision("high")  # of products that are not in bf16: of memories
         torch.manual_seed(args.seed)
-        self.model = LanguageModel(CONFIGS[args.config]).to(self.device)
+        self.model = make(CONFIGS[args.config]).to(self.device)
         self.optimizer = optimizer_of(self.model, args.lr)
         self.gradients = RecordedGradients(self._gradients, self._clear) if args.graph else self._gradients
         self.keeps_gradients = args.graph  # the graph writes where they are

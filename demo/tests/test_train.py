@@ -41,6 +41,10 @@ def piece(monkeypatch):
     titans = {"num_heads": 1, "head_dim": 8, "intermediate_size": 16}
     titans = dataclasses.replace(model.CONFIGS["titans"], hidden_size=16, num_hidden_layers=1, **titans)
     monkeypatch.setitem(model.CONFIGS, "titans", titans)
+    rules = dataclasses.replace(model.CONFIGS["memoria"].rules, segment=32, working=2, short_term=4)
+    sizes = {"head_dim": 8, "intermediate_size": 16, "positions": 32, "rules": rules}
+    memoria = dataclasses.replace(model.CONFIGS["memoria"], hidden_size=16, num_hidden_layers=1, **sizes)
+    monkeypatch.setitem(model.CONFIGS, "memoria", memoria)
     monkeypatch.setattr(train, "VALIDATION_LENGTHS", (256,))
 
     def piece(out, *more, config="demo"):
@@ -50,7 +54,7 @@ def piece(monkeypatch):
     return piece
 
 
-@pytest.mark.parametrize("config", ["demo", "titans"])
+@pytest.mark.parametrize("config", ["demo", "titans", "memoria"])
 def test_pieces_give_the_weights_of_one_piece(tmp_path, piece, config):
     piece(tmp_path / "one", config=config)
     for _ in range(3):
@@ -61,7 +65,7 @@ def test_pieces_give_the_weights_of_one_piece(tmp_path, piece, config):
 
     exported = model.load(tmp_path / "three" / "export")
     assert exported.config == model.CONFIGS[config]
-    name = "model.embeddings.weight"
+    name = next(iter(whole["model"]))
     assert torch.equal(exported.state_dict()[name], whole["model"][name].bfloat16().float())
     last = json.loads((tmp_path / "three" / "log.jsonl").read_text().splitlines()[-1])
     assert last["finished"] and set(last["loss"]) == {"256"}
