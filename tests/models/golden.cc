@@ -32,15 +32,16 @@ std::vector<double> Floats(const SafetensorsFile& file, const char* name) {
 }
 
 constexpr const char* kStored[] = {"mom",
-                                   "mom_gated_deltanet",
                                    "gated_deltanet",
-                                   "linear_attn",
                                    "retnet",
                                    "gla",
                                    "delta_net",
                                    "kda",
                                    "gsa",
+                                   "mamba",
+                                   "rwkv7",
                                    "transformer",
+                                   "gpt2",
                                    "titans_mac"};
 
 // N of the tensor "greedy_from_N"; 0 if there is none.
