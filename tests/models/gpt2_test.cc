@@ -96,9 +96,9 @@ TEST(Gpt2Test, EveryOptionIsWhatItsEquationSays) {
   for (const char* changes :
        {"{}", R"({"n_head": 2})", R"({"n_head": 1})", R"({"n_inner": 96})", R"({"n_layer": 3})",
         R"({"activation_function": "relu"})", R"({"activation_function": "silu"})",
-        R"({"activation_function": "tanh"})", R"({"activation_function": "gelu"})",
-        R"({"activation_function": "gelu_fast"})", R"({"scale_attn_weights": false})",
-        R"({"scale_attn_by_inverse_layer_idx": true})",
+        R"({"activation_function": "tanh"})", R"({"activation_function": "gelu", "n_inner": 96})",
+        R"({"activation_function": "gelu_fast", "n_inner": 96})",
+        R"({"scale_attn_weights": false})", R"({"scale_attn_by_inverse_layer_idx": true})",
         R"({"scale_attn_weights": false, "scale_attn_by_inverse_layer_idx": true})",
         R"({"layer_norm_epsilon": 0.01})", R"({"n_embd": 36, "n_head": 4})"}) {
     ExpectPlain("gpt2", changes, PlainNetwork(Gpt2));
