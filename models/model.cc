@@ -166,6 +166,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .memories = network.memories,
           .top_k = network.top_k,
           .positions = network.positions,
+          .max_context = built.state_layout.max_tokens().value_or(0),
           .engrams = network.engrams,
           .segment = network.segment,
           .trained = built.trained,
