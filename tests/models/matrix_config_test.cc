@@ -1,5 +1,6 @@
 // What the families of matrix memories read of config.json: what they refuse, what counts.
 
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -156,6 +157,20 @@ TEST(MatrixConfigTest, MissingKeysAreUpstreamsDefaults) {
   EXPECT_EQ(slab("mom_gla", R"(, "shared_mem": true)"), 64 + 9 * 4 * 256 * 512 * 4);
   EXPECT_EQ(slab("mom_gsa", ""), 64 + 8 * 2 * 4 * 512 * 64 * 4);
   EXPECT_EQ(slab("mom_linear_attn", ""), 64 + 8 * 4 * 512 * 512 * 4);
+}
+
+// A key that is ignored is told of where its default fits no tensor, too.
+TEST(MatrixConfigTest, AnErrorOfATensorTellsOfAMisspelledKey) {
+  const TestFolder folder;
+  ModelSpec spec = *SpecOfShape("gla-tiny");
+  spec.config["expand_k"] = 1.0;
+  MakeFolder(spec, folder);
+  spec.config.erase("expand_k");
+  spec.config["expnd_k"] = 1.0;
+  std::ofstream(folder.File("config.json")) << ConfigJson(spec);
+  EXPECT_THAT(PlanModel(folder.path(), StateFormat{}).status().message(),
+              testing::AllOf(testing::HasSubstr("q_proj.weight"),
+                             testing::HasSubstr("did you mean \"expand_k\"?")));
 }
 
 // What an int8 matrix loses at every token is too much; where writes are held back it is not.
