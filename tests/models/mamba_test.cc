@@ -144,7 +144,7 @@ TEST(Mamba2Test, EveryOptionIsWhatItsEquationSays) {
         R"({"state_size": 20})", R"({"expand": 3, "num_heads": 6})", R"({"conv_kernel": 3})",
         R"({"use_bias": true})", R"({"use_conv_bias": false})",
         R"({"time_step_limit": [0.02, 0.05]})", R"({"n_groups": 2, "norm_groups": 2})",
-        R"({"n_groups": 2, "norm_before_gate": true})", R"({"layer_norm_epsilon": 0.01})"}) {
+        R"({"n_groups": 4, "norm_before_gate": true})", R"({"layer_norm_epsilon": 0.01})"}) {
     ExpectPlain("mamba2", changes, Mamba2);
   }
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -314,6 +315,16 @@ TEST(MatrixStateTest, MatricesHaveTheDevicesDTypeAndOnlyTheDeltaRuleHoldsBackBes
       EXPECT_EQ(field.guard, routed ? StateGuard::kFlags : StateGuard::kFed) << field.name;
     }
     EXPECT_EQ(matrices, type.ends_with("gsa") || type == "linear_attn" ? 4 : 2) << type;
+  }
+}
+
+// What the tool's help says of those that have no such state, or have it in an older format.
+TEST(MatrixShapesTest, ShapesOfAttentionHaveTheParametersThatTheHelpTells) {
+  for (const auto& [shape, millions] : {std::pair("transformer-340m", 374),
+                                        {"llama-340m", 374},
+                                        {"mistral-340m", 393},
+                                        {"mom-gated-deltanet-340m", 545}}) {
+    EXPECT_NEAR(MakeShape(shape).millions(), millions, 0.6) << shape;
   }
 }
 
