@@ -163,6 +163,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .memories = network.memories,
           .top_k = network.top_k,
           .positions = network.positions,
+          .max_context = built.state_layout.max_tokens().value_or(0),
           .engrams = network.engrams,
           .segment = network.segment,
           .trained = built.trained,
@@ -201,7 +202,13 @@ std::vector<std::string> WarningsOf(const ModelConfig& config, const BuiltNetwor
 // that belong to no tensor are those of one that is missing.
 absl::StatusOr<BuiltNetwork> PlanNetwork(const ModelConfig& config, const Checkpoint& checkpoint,
                                          WeightStore& weights, const Formats& formats) {
-  MNEME_ASSIGN_OR_RETURN(BuiltNetwork built, Build(config, weights, formats));
+  absl::StatusOr<BuiltNetwork> built = Build(config, weights, formats);
+  if (!built.ok()) {
+    // A key that was misspelled may well be why a tensor is not as expected.
+    if (config.warnings.empty()) return built;
+    return absl::Status(built.status().code(), absl::StrCat(built.status().message(), "; besides, ",
+                                                            absl::StrJoin(config.warnings, "; ")));
+  }
   MNEME_RETURN_IF_ERROR(checkpoint.CheckHoles());
   return built;
 }

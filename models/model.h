@@ -31,8 +31,11 @@ struct ModelInfo {
   int memories = 0;   // that a layer's router chooses from; 0: there is no router
   int top_k = 0;      // that it chooses for a token
   int positions = 0;  // that were learned: no session can be fed more tokens; 0: any number
-  int engrams = 0;    // that a session has room for; 0: the model makes none
-  int segment = 0;    // positions after which engrams are made of them; 0: the model makes none
+  // Tokens that a session can be fed: of what learned positions and state that grows (max_context)
+  // have room for, the fewer; 0: any number.
+  int64_t max_context = 0;
+  int engrams = 0;  // that a session has room for; 0: the model makes none
+  int segment = 0;  // positions after which engrams are made of them; 0: the model makes none
   std::vector<TrainedLayer> trained;  // layers whose memory is trained at test time
   InsertedPositions inserted = {};
   Classes classes = {};

@@ -157,7 +157,7 @@ void LoadChatTemplate(const std::string& folder, const Tokenizer* tokenizer, Ser
 std::string TokenizerInfoText(const std::string& folder, const Engine& engine) {
   if (engine.tokenizer() == nullptr) return "";
   const absl::StatusOr<Json> info =
-      TokenizerInfo(folder, *engine.tokenizer(), engine.options().max_request_tokens);
+      TokenizerInfo(folder, *engine.tokenizer(), MaxModelLength(engine));
   if (info.ok()) return JsonText(*info);
   LOG(WARNING) << "no /tokenizer_info: " << info.status().message();
   return "";

@@ -43,6 +43,10 @@ absl::StatusOr<std::string> SessionNameOrRandom(absl::string_view field, const s
   return name;
 }
 
+bool ContextFull(const SessionInfo& session, int64_t max_context) {
+  return max_context > 0 && session.position - (session.has_pending_token ? 1 : 0) >= max_context;
+}
+
 int64_t TtlMs(absl::Duration ttl) {
   return ttl == absl::InfiniteDuration() ? -1 : absl::ToInt64Milliseconds(ttl);
 }

@@ -33,6 +33,9 @@ absl::StatusOr<size_t> PageSize(int32_t asked);
 // no session may have.
 absl::StatusOr<std::string> SessionNameOrRandom(absl::string_view field, const std::string& name);
 
+// Whether it was fed as many tokens as it can be, of ModelInfo::max_context.
+bool ContextFull(const SessionInfo& session, int64_t max_context);
+
 // As messages give it: milliseconds, -1 for a session that never expires.
 int64_t TtlMs(absl::Duration ttl);
 

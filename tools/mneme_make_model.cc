@@ -37,6 +37,7 @@ how evenly the router spreads tokens over them.
 Shapes (parameters)
   mom-340m   (545 M)  the paper's smaller Mixture-of-Memories: 24 layers, 4 memories + 1, top 2
   mom-1.3b   (1.62 G) the larger one
+  mom-gated-deltanet-340m (545 M)  the smaller one in the format that was first
   gdn-340m   (512 M)  Gated DeltaNet, 21 layers, 6 heads of 256 x 512
   gdn-1.3b   (1.39 G) the same, 2048 wide
   linear-attn-340m  (380 M)  24 layers, 1024 wide, 4 heads of 256 x 256
@@ -55,13 +56,15 @@ Shapes (parameters)
   mamba2-370m       (368 M)  32 heads of 64 x 128
   titans-pytorch-393m (395 M)
                     24 layers, 1024 wide, a memory of 4 networks of 64 x 128 x 64 in every second one
+  transformer-340m, llama-340m (374 M)  attention alone: 24 layers, 1024 wide, 16 heads of 64
+  mistral-340m      (393 M)  8 heads of 128 that share 2 of keys and values, a window of 4096
   gpt2-124m         (124 M)  12 layers, 768 wide, 12 heads of 64, 1024 positions
   gpt2-with-memoria-159m (159 M)  the same on segments of 150 tokens, 50 engrams of each
   bert-110m         (110 M)  a classifier: 12 layers, 768 wide, 512 positions, two classes; roberta-125m (125 M)
   memoria-bert-120m (120 M)  the same with 64 engrams of each kind in its last two layers; memoria-roberta-135m (135 M)
   NAME-tiny  two layers of any of these rules, for tests, mom-tiny or gdn-tiny; "tiny" is mom-tiny;
-             also falcon-mamba-tiny, samba-tiny, gpt2-tiny, gpt2-with-memoria-tiny, bert-tiny, roberta-tiny,
-             memoria-bert-tiny, memoria-roberta-tiny; mom-hybrid-tiny and
+             also falcon-mamba-tiny, samba-tiny, transformer-tiny, llama-tiny, mistral-tiny, gpt2-tiny,
+             gpt2-with-memoria-tiny, bert-tiny, roberta-tiny, memoria-bert-tiny, memoria-roberta-tiny; mom-hybrid-tiny and
              gdn-hybrid-tiny, three layers of which the middle one has attention
 
 Exit codes: 0 done, 2 bad arguments, 1 anything else.

@@ -51,6 +51,14 @@ Json MomConfig(int model_dim, int mlp_dim) {
           {"eos_token_id", 2}};
 }
 
+Json MomGatedDeltaNetConfig() {
+  Json config = MomConfig(1024, 2048);
+  config["model_type"] = "mom_gated_deltanet";
+  config.erase("use_output_gate");
+  config["use_gate"] = true;
+  return config;
+}
+
 Json GdnConfig(int model_dim, int mlp_dim) {
   return {{"model_type", "gated_deltanet"},
           {"vocab_size", 32000},
@@ -199,6 +207,34 @@ Json SambaConfig() {
                                     {"time_step_rank", 64},
                                     {"hidden_ratio", 4},
                                     {"attn", {{"layers", {1}}, {"num_heads", 16}}}});
+}
+
+Json TransformerConfig() {
+  return FlaConfig("transformer", {{"num_heads", 16},
+                                   {"num_kv_heads", nullptr},
+                                   {"qkv_bias", false},
+                                   {"qk_norm", false},
+                                   {"window_size", nullptr},
+                                   {"rope_theta", 10000.0}});
+}
+
+Json LlamaConfig() {
+  return {{"model_type", "llama"},     {"vocab_size", 32000},       {"hidden_size", 1024},
+          {"num_hidden_layers", 24},   {"intermediate_size", 2816}, {"num_attention_heads", 16},
+          {"num_key_value_heads", 16}, {"hidden_act", "silu"},      {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0},     {"attention_bias", false},   {"bos_token_id", 1},
+          {"eos_token_id", 2}};
+}
+
+Json MistralConfig() {
+  Json config = LlamaConfig();
+  config.erase("attention_bias");
+  config.update({{"model_type", "mistral"},
+                 {"intermediate_size", 3584},
+                 {"num_attention_heads", 8},
+                 {"num_key_value_heads", 2},
+                 {"sliding_window", 4096}});
+  return config;
 }
 
 Json Gpt2Config(int model_dim, int layers, int heads) {

@@ -7,6 +7,8 @@
 namespace mneme {
 
 nlohmann::ordered_json MomConfig(int model_dim, int mlp_dim);
+// The same in the format of flash-linear-attention's fork, of which Mixture-of-Memories came first.
+nlohmann::ordered_json MomGatedDeltaNetConfig();
 nlohmann::ordered_json GdnConfig(int model_dim, int mlp_dim);
 nlohmann::ordered_json LinearAttnConfig(const char* model_type = "linear_attn");
 nlohmann::ordered_json RetNetConfig();
@@ -23,6 +25,11 @@ nlohmann::ordered_json MambaConfigOf(const char* model_type);
 nlohmann::ordered_json Mamba2ConfigOf();
 // Scans, and attention to a window in every other layer.
 nlohmann::ordered_json SambaConfig();
+// Attention alone, as wide and deep as the memories of these.
+nlohmann::ordered_json TransformerConfig();
+nlohmann::ordered_json LlamaConfig();
+// A quarter as wide as the 7B: as many channels a head, and heads that share keys and values.
+nlohmann::ordered_json MistralConfig();
 // As transformers writes it; 124M is the smallest of its authors'.
 nlohmann::ordered_json Gpt2Config(int model_dim, int layers, int heads);
 // Memoria's settings for WikiText-103.

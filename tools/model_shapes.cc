@@ -23,6 +23,29 @@ Json TinyGpt2() {
   return config;
 }
 
+// Heads of a number that groups of keys and values divide.
+Json TinyTransformer() {
+  Json config = TransformerConfig();
+  config.update({{"vocab_size", 259},
+                 {"hidden_size", 64},
+                 {"num_hidden_layers", 2},
+                 {"intermediate_size", 128},
+                 {"num_heads", 4},
+                 {"num_kv_heads", 2}});
+  return config;
+}
+
+Json TinyLlama(Json config) {
+  config.update({{"vocab_size", 259},
+                 {"hidden_size", 64},
+                 {"num_hidden_layers", 2},
+                 {"intermediate_size", 128},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2}});
+  if (config.contains("sliding_window")) config["sliding_window"] = 30;
+  return config;
+}
+
 Json TinyBert(Json config) {
   config.update({{"vocab_size", 259},
                  {"hidden_size", 64},
@@ -159,9 +182,11 @@ struct NamedShape {
 constexpr NamedShape kShapes[] = {
     {"mom-340m", [] { return MomConfig(1024, 2048); }},
     {"mom-1.3b", [] { return MomConfig(2048, 5632); }},
+    {"mom-gated-deltanet-340m", [] { return MomGatedDeltaNetConfig(); }},
     {"gdn-340m", [] { return GdnConfig(1024, 2816); }},
     {"gdn-1.3b", [] { return GdnConfig(2048, 5632); }},
     {"mom-tiny", [] { return Tiny(MomConfig(64, 128)); }},
+    {"mom-gated-deltanet-tiny", [] { return Tiny(MomGatedDeltaNetConfig()); }},
     {"gdn-tiny", [] { return Tiny(GdnConfig(64, 128)); }},
     {"linear-attn-340m", [] { return LinearAttnConfig(); }},
     {"retnet-340m", [] { return RetNetConfig(); }},
@@ -221,6 +246,12 @@ constexpr NamedShape kShapes[] = {
     {"falcon-mamba-tiny", [] { return TinyStateSpace(MambaConfigOf("falcon_mamba")); }},
     {"mamba2-tiny", [] { return TinyStateSpace(Mamba2ConfigOf()); }},
     {"samba-tiny", [] { return TinyStateSpace(SambaConfig()); }},
+    {"transformer-340m", [] { return TransformerConfig(); }},
+    {"transformer-tiny", [] { return TinyTransformer(); }},
+    {"llama-340m", [] { return LlamaConfig(); }},
+    {"llama-tiny", [] { return TinyLlama(LlamaConfig()); }},
+    {"mistral-340m", [] { return MistralConfig(); }},
+    {"mistral-tiny", [] { return TinyLlama(MistralConfig()); }},
     {"gpt2-124m", [] { return Gpt2Config(768, 12, 12); }, /*tied=*/true},
     {"gpt2-tiny", [] { return TinyGpt2(); }, /*tied=*/true},
     {"gpt2-with-memoria-159m", [] { return MemoriaConfig(Gpt2Config(768, 12, 12)); },

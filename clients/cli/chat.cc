@@ -299,7 +299,8 @@ class Chat {
         return;
       }
       WriteOut(absl::StrCat("[", info->name(), ": ", info->position(), " tokens in ",
-                            info->state_bytes(), " bytes]\n"));
+                            info->state_bytes(), " bytes",
+                            info->context_full() ? ", as many as it has room for" : "", "]\n"));
     } else {
       WriteOut(absl::StrCat("unknown command ", line, "\n", kCommands));
     }

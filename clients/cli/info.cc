@@ -83,6 +83,9 @@ void PrintWork(const v1::GetInfoResponse& info) {
   const v1::Statistics& now = info.statistics();
   absl::PrintF("capacity   %d sessions of %s; %d in use, %d named\n", now.slabs_total(),
                HumanBytes(info.capacity().slab_bytes()), now.slabs_used(), now.sessions());
+  if (const int64_t most = info.limits().max_context(); most > 0) {
+    absl::PrintF("context    %d tokens of a session at most\n", most);
+  }
   absl::PrintF(
       "requests   %d running, %d waiting; %d finished, %d cancelled, %d expired, %d failed, "
       "%d rejected\n",

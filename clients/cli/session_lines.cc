@@ -14,12 +14,18 @@ std::string TtlText(int64_t ttl_ms) {
   return ttl_ms < 0 ? "never" : absl::FormatDuration(absl::Milliseconds(ttl_ms));
 }
 
+// How many tokens the session can be fed, and whether it was.
+std::string RoomText(const v1::Session& session) {
+  if (session.max_context() == 0) return "any";
+  return absl::StrCat(session.max_context(), session.context_full() ? " (full)" : "");
+}
+
 }  // namespace
 
 void PrintSessionHeader(bool owners) {
   if (owners) absl::PrintF("%-24s ", "OWNER");
-  absl::PrintF("%-32s %12s %6s %10s %10s  %s\n", "NAME", "TOKENS", "BUSY", "EXPIRES", "BYTES",
-               "LAST USED");
+  absl::PrintF("%-32s %12s %14s %6s %10s %10s  %s\n", "NAME", "TOKENS", "ROOM", "BUSY", "EXPIRES",
+               "BYTES", "LAST USED");
 }
 
 void PrintSession(const v1::Session& session, bool json, bool owners) {
@@ -29,8 +35,9 @@ void PrintSession(const v1::Session& session, bool json, bool owners) {
   }
   if (owners) absl::PrintF("%-24s ", session.owner());
   const absl::Time used = absl::FromUnixSeconds(session.last_use_time().seconds());
-  absl::PrintF("%-32s %12d %6s %10s %10d  %s\n", session.name(), session.position(),
-               session.busy() ? "yes" : "no", TtlText(session.ttl_ms()), session.state_bytes(),
+  absl::PrintF("%-32s %12d %14s %6s %10s %10d  %s\n", session.name(), session.position(),
+               RoomText(session), session.busy() ? "yes" : "no", TtlText(session.ttl_ms()),
+               session.state_bytes(),
                absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", used, absl::UTCTimeZone()));
 }
 

@@ -119,9 +119,10 @@ absl::StatusOr<std::unique_ptr<Backend>> MakeCpuBackend(BackendOptions options) 
         absl::StrCat("compute dtype ", Name(*options.compute_dtype), ", expected f32 or bf16"));
   }
   if (options.state_dtype != DType::kF32) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("matrix memories of dtype ", Name(options.state_dtype),
-                     ": the CPU keeps them in f32 only (--state-dtype)"));
+    // By the flag's name for it.
+    const char* dtype = options.state_dtype == DType::kI8 ? "int8" : Name(options.state_dtype);
+    return absl::InvalidArgumentError(absl::StrCat(
+        "state dtype ", dtype, " (--state-dtype): the CPU keeps matrix memories in f32 only"));
   }
   if (options.threads < 0 || options.threads > 1024) {
     return absl::InvalidArgumentError(

@@ -1,4 +1,5 @@
 // Gates of memories. Built once per instruction set.
+#include "kernels/cpu/decay_rate.h"
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/simd_arrays.h"
 #include "kernels/cpu/simd_math.h"
@@ -17,10 +18,10 @@ void DeltaGates(const DeltaGatesArgs& args, int64_t begin, int64_t end) {
     float* log_decay = args.log_decay.as<float>() + e * heads;
     float* beta = args.beta.as<float>() + e * heads;
     ForVectors(heads, [&](int64_t i, int lanes) {
-      const Vec rate = Exp(LoadUpTo(a_log + i, lanes));
-      const Vec step = Softplus(LoadUpTo(a + i, lanes) + LoadUpTo(dt_bias + i, lanes));
+      const Vec rate = DecayRate(LoadUpTo(a_log + i, lanes),
+                                 LoadUpTo(a + i, lanes) + LoadUpTo(dt_bias + i, lanes));
       const Vec gate = Set1(args.beta_scale) * Sigmoid(LoadUpTo(b + i, lanes));
-      StoreUpTo(log_decay + i, Zero() - rate * step, lanes);
+      StoreUpTo(log_decay + i, Zero() - rate, lanes);
       StoreUpTo(beta + i, gate, lanes);
     });
   }
@@ -45,8 +46,6 @@ MNEME_INLINE void GateRow(const float* x, int64_t dim, float* log_decay, float* 
 }
 
 MNEME_INLINE Gate FromLogDecay(Vec log_decay) { return {log_decay, OneMinusExp(log_decay)}; }
-
-MNEME_INLINE Vec BoundedExp(float x) { return Min(Set1(__FLT_MAX__), Exp(Set1(x))); }
 
 }  // namespace
 
@@ -83,15 +82,15 @@ void DecayGates(const DecayGatesArgs& args, int64_t begin, int64_t end) {
         break;
       }
       case DecayGate::kSoftplus: {
-        const Vec rate = BoundedExp(args.a_log.as<float>()[head]);
+        const Vec a_log = Set1(args.a_log.as<float>()[head]);
         const float* bias = args.dt_bias.as<float>() + head * dim;
         GateRow(x, dim, log_decay, complement, [&](Vec v, int64_t i, int lanes) {
-          return FromLogDecay(Zero() - rate * Softplus(v + LoadUpTo(bias + i, lanes)));
+          return FromLogDecay(Zero() - DecayRate(a_log, v + LoadUpTo(bias + i, lanes)));
         });
         break;
       }
       case DecayGate::kBounded: {
-        const Vec rate = BoundedExp(args.a_log.as<float>()[head]);
+        const Vec rate = BoundedExp(Set1(args.a_log.as<float>()[head]));
         const Vec bound = Set1(args.lower_bound);
         const float* bias = args.dt_bias.as<float>() + head * dim;
         GateRow(x, dim, log_decay, complement, [&](Vec v, int64_t i, int lanes) {

@@ -1,4 +1,5 @@
 // What a step of a neural memory takes of its tokens. Built once per instruction set.
+#include "kernels/cpu/decay_rate.h"
 #include "kernels/cpu/isa_functions.h"
 #include "kernels/cpu/simd_arrays.h"
 #include "kernels/cpu/simd_math.h"
@@ -12,9 +13,8 @@ void KeepGate(const KeepGateArgs& args, int64_t begin, int64_t end) {
       const Vec x = LoadUpTo(args.x.as<float>() + e * heads + i, lanes);
       Vec keep = Sigmoid(Zero() - x);
       if (!args.a_log.empty()) {
-        const Vec rate = Exp(LoadUpTo(args.a_log.as<float>() + i, lanes));
         const Vec bias = LoadUpTo(args.dt_bias.as<float>() + i, lanes);
-        keep = Exp(Zero() - rate * Softplus(x + bias));
+        keep = Exp(Zero() - DecayRate(LoadUpTo(args.a_log.as<float>() + i, lanes), x + bias));
       }
       StoreUpTo(args.y.as<float>() + e * heads + i, keep, lanes);
     });

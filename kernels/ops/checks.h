@@ -14,9 +14,13 @@ namespace mneme {
 // The element types that a backend's operations take.
 struct ActivationTypes {
   DType act = DType::kF32;
-  // Whether tensors that are written for a product, or come out of one, may be bf16 or f16 instead
-  // (Backend::product_dtype, output_dtype).
+  // Whether they may be bf16 or f16 instead (Backend::product_dtype, output_dtype): in which
+  // arguments, the operations themselves know.
   bool takes_rounded = false;
+
+  bool Take(DType dtype) const {
+    return dtype == act || (takes_rounded && (dtype == DType::kBF16 || dtype == DType::kF16));
+  }
 };
 
 void Check(const EmbeddingArgs& args, ActivationTypes types);

@@ -21,21 +21,6 @@ constexpr int kMaxPositions = 1 << 24;
 constexpr int kMaxTypes = 1 << 10;
 constexpr int kMaxLabels = 1 << 16;
 
-Activation ReadActivation(ConfigReader& reader) {
-  switch (ReadChoice(reader, "hidden_act", {"gelu", "relu", "silu", "gelu_new", "tanh"})) {
-    case 1:
-      return Activation::kRelu;
-    case 2:
-      return Activation::kSilu;
-    case 3:
-      return Activation::kGeluTanh;
-    case 4:
-      return Activation::kTanh;
-    default:
-      return Activation::kGelu;
-  }
-}
-
 // The labels by their ids, which are the keys of an object: "0" to "n - 1".
 std::vector<std::string> ReadLabels(ConfigReader& reader) {
   const json* map = reader.Find("id2label");
@@ -139,7 +124,7 @@ NetworkMaker ReadBert(absl::string_view model_type, ConfigReader& reader, ModelC
   info.model_dim = reader.Int("hidden_size", 768, 1, kMaxModelDim);
   info.layers = reader.Int("num_hidden_layers", 12, 1, kMaxLayers);
   parts.mlp_dim = reader.Int("intermediate_size", 3072, 1, kMaxMlpDim);
-  parts.activation = ReadActivation(reader);
+  parts.activation = ReadActivation(reader, "hidden_act", "gelu");
   parts.norm_eps = static_cast<float>(reader.Number("layer_norm_eps", 1e-12, kLeastNumber, 1));
   parts.heads = reader.Int("num_attention_heads", 12, 1, kMaxHeads);
   if (info.model_dim % parts.heads != 0 || info.model_dim / parts.heads > kMaxHeadDim) {

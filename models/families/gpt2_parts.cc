@@ -9,23 +9,6 @@ namespace {
 
 constexpr int kMaxPositions = 1 << 24;
 
-Activation ReadActivation(ConfigReader& reader) {
-  const std::string name = reader.String("activation_function", "gelu_new");
-  if (name == "relu") return Activation::kRelu;
-  if (name == "tanh") return Activation::kTanh;
-  if (name == "silu" || name == "swish") {
-    reader.Keep("activation_function", std::string("silu"));
-    return Activation::kSilu;
-  }
-  if (name != "gelu_new" && name != "gelu_pytorch_tanh") {
-    reader.Unsupported("activation_function", name,
-                       "\"gelu_new\", \"gelu_pytorch_tanh\", which is the same, \"relu\", "
-                       "\"silu\", \"swish\" or \"tanh\"");
-  }
-  reader.Keep("activation_function", std::string("gelu_new"));
-  return Activation::kGeluTanh;
-}
-
 AttentionConfig ReadAttention(ConfigReader& reader, int model_dim) {
   AttentionConfig attention = {.qkv_bias = true,
                                .output_bias = true,
@@ -64,7 +47,7 @@ Gpt2Keys ReadGpt2Keys(ConfigReader& reader, ModelConfig& config) {
   ReadTokensAndTies(reader, stack, config, kTokens);
   keys.attention = ReadAttention(reader, stack.model_dim);
   keys.mlp = {.dim = stack.mlp_dim,
-              .activation = ReadActivation(reader),
+              .activation = ReadActivation(reader, "activation_function", "gelu_new"),
               .up = "mlp.c_fc",
               .down = "mlp.c_proj",
               .order = MatrixOrder::kInOut};

@@ -21,6 +21,45 @@ struct Defaults {
 constexpr Defaults kLlama = {"llama", 11008, 0, 0};
 constexpr Defaults kMistral = {"mistral", 14336, 8, 4096};
 
+// All of a head is turned.
+void RefusePartOfAHead(ConfigReader& reader) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  if (reader.IsNull(kKey) || *reader.Find(kKey) == 1) return;
+  reader.Unsupported(kKey, *reader.Find(kKey), "1");
+}
+
+// rope_theta, which newer versions of transformers write into an object beside the type of the
+// frequencies. Of types there is only the one whose frequencies are those of rope_theta alone.
+double ReadRopeTheta(ConfigReader& reader) {
+  RefusePartOfAHead(reader);
+  double theta = reader.Number("rope_theta", 10000, 1, 1e30);
+  bool given = reader.Has("rope_theta");
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (reader.IsNull(key)) continue;
+    const nlohmann::json& object = *reader.Find(key);
+    if (!object.is_object()) {
+      reader.Invalid(key, object, "null or an object");
+      continue;
+    }
+    ConfigReader part(object, absl::StrCat(reader.path(), ": \"", key, "\""));
+    const char* type = part.Has("rope_type") ? "rope_type" : "type";
+    if (part.String(type, "default") != "default") {
+      part.Unsupported(type, *part.Find(type), "\"default\"");
+    }
+    RefusePartOfAHead(part);
+    const double own = part.Number("rope_theta", theta, 1, 1e30);
+    if (given && own != theta) {
+      part.Invalid("rope_theta", own,
+                   absl::StrCat("the one that the file gives elsewhere, ", theta));
+    }
+    given = given || part.Has("rope_theta");
+    theta = own;
+    if (!part.Has(type)) part.RefuseUnknown();  // of a type that it does not name
+    reader.Adopt(part);
+  }
+  return reader.Keep("rope_theta", theta);
+}
+
 AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Defaults& defaults) {
   AttentionConfig attention;
   attention.prefix = "self_attn.";
@@ -51,7 +90,7 @@ AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Default
     attention.kv_heads = heads;
   }
   reader.Keep("num_key_value_heads", attention.kv_heads);
-  attention.rope_theta = reader.Number("rope_theta", 10000, 1, 1e30);
+  attention.rope_theta = ReadRopeTheta(reader);
   if (defaults.sliding_window > 0) {
     const auto window = reader.NullableInt("sliding_window", 1, kMaxWindow);
     const int otherwise = reader.Has("sliding_window") ? 0 : defaults.sliding_window;
@@ -67,8 +106,6 @@ AttentionConfig ReadAttention(ConfigReader& reader, int model_dim, const Default
 NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, ModelConfig& config) {
   const Defaults& defaults = model_type == kMistral.model_type ? kMistral : kLlama;
   RefuseUnlessNull(reader, "quantization_config", "null: only f32, bf16 and f16 weights are read");
-  RefuseUnlessNull(reader, "rope_scaling", "null: frequencies are those of rope_theta alone");
-  RefuseUnlessNull(reader, "rope_parameters", "null: frequencies are those of rope_theta alone");
   if (reader.String("hidden_act", "silu") != "silu") {
     reader.Unsupported("hidden_act", *reader.Find("hidden_act"), "\"silu\"");
   }
@@ -79,6 +116,7 @@ NetworkMaker ReadLlama(absl::string_view model_type, ConfigReader& reader, Model
   stack.layers = reader.Int("num_hidden_layers", 32, 1, kMaxLayers);
   stack.mlp_dim = reader.Int("intermediate_size", defaults.mlp_dim, 1, kMaxMlpDim);
   stack.norm_eps = static_cast<float>(reader.Number("rms_norm_eps", 1e-6, kLeastNumber, 1));
+  stack.obeys_tied = true;
   ReadTokensAndTies(reader, stack, config);
   const AttentionConfig attention = ReadAttention(reader, stack.model_dim, defaults);
   // How long sequences were in training, and what makes no difference to a result.

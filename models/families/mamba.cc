@@ -14,7 +14,14 @@ NetworkMaker ReadMamba(absl::string_view model_type, ConfigReader& reader, Model
       .vocab = 32000, .model_dim = 2048, .layers = 48, .norm_eps_key = "norm_eps"};
   StackKeys stack = ReadMambaStack(reader, fla ? fla_defaults : transformers_defaults, config);
   stack.obeys_tied = !fla;
-  MambaConfig mixer = ReadMambaMixer(reader, stack.model_dim, fla ? "dt_rank" : "time_step_rank");
+  MambaConfig mixer =
+      ReadMambaMixer(reader, stack.model_dim,
+                     fla ? ReadRenamedKey(reader, "dt_rank", "time_step_rank") : "time_step_rank");
+  if (fla) {
+    reader.Disregard({"time_step_rank"});
+    reader.Keep("dt_rank", mixer.rank);  // under whichever name it came
+  }
+  RefuseUnlessNull(reader, "attn", "null: this model_type has no layers of attention");
   mixer.conv_bias = reader.Bool("use_conv_bias", true);
   if (falcon) {
     mixer.inner_norm_eps =

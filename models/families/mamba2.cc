@@ -30,6 +30,25 @@ void ReadMamba2Heads(ConfigReader& reader, int model_dim, bool fla, Mamba2Config
   }
 }
 
+// Parts of the channels that the gated norm norms each by itself. In transformers all channels are
+// one part, and were in flash-linear-attention, too, until it renamed keys; since then a part is a
+// group, as in mamba_ssm. Networks that mamba_ssm trained come in transformers' format all the
+// same, so a key of Mneme's own overrides it.
+int ReadNormGroups(ConfigReader& reader, bool fla, const Mamba2Config& mixer) {
+  const bool renamed =
+      reader.Has("rmsnorm") ||
+      !(reader.Has("time_step_limit") || reader.Has("time_step_rank") || reader.Has("rms_norm"));
+  const int formats = fla ? mixer.groups : 1;
+  const int groups = reader.Int("norm_groups", fla && renamed ? mixer.groups : 1, 1, kMaxChannels);
+  if (mixer.channels() % groups != 0) {
+    reader.Invalid("norm_groups", groups,
+                   absl::StrCat("a divisor of expand times hidden_size (", mixer.channels(), ")"));
+    return 1;
+  }
+  if (groups == formats) reader.Disregard({"norm_groups"});
+  return groups;
+}
+
 }  // namespace
 
 NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& config) {
@@ -47,21 +66,23 @@ NetworkMaker ReadMamba2(absl::string_view, ConfigReader& reader, ModelConfig& co
   mixer.conv_width = reader.Int("conv_kernel", 4, 1, kMaxConvWidth);
   mixer.conv_bias = reader.Bool("use_conv_bias", true);
   mixer.bias = reader.Bool("use_bias", false);
-  std::tie(mixer.least_step, mixer.most_step) =
-      ReadStepLimit(reader, fla ? "dt_limit" : "time_step_limit");
+  std::tie(mixer.least_step, mixer.most_step) = ReadStepLimit(
+      reader, fla ? ReadRenamedKey(reader, "dt_limit", "time_step_limit") : "time_step_limit",
+      fla ? "dt_limit" : "time_step_limit");
+  mixer.norm_groups = ReadNormGroups(reader, fla, mixer);
   if (fla) {
     mixer.skip_by_channel = reader.Bool("D_has_hdim", false);
-    mixer.norm_groups = mixer.groups;
     const bool norm_first = reader.Bool("norm_before_gate", false);
     if (!reader.Bool("rmsnorm", true)) {
       mixer.output = Mamba2Config::Output::kGate;
       reader.Keep("norm_before_gate", false);  // there is none
+      reader.Disregard({"norm_groups"});
     } else if (norm_first) {
       mixer.output = Mamba2Config::Output::kNormThenGate;
     }
   }
-  // Stored by transformers, which reads neither.
-  if (!fla) reader.Disregard({"rms_norm", "time_step_rank"});
+  reader.Disregard({"time_step_rank"});  // stored by both, read by neither
+  RefuseUnlessNull(reader, "attn", "null: this model_type has no layers of attention");
   return MambaNetwork(
       stack, {.mixer_norm = {"norm.weight"},
               .mixer = [mixer](const LayerBuilder& builder) { return MakeMamba2(builder, mixer); },

@@ -13,11 +13,12 @@ namespace {
 
 using nlohmann::json;
 
-// Keys that one of the two writes and the other one never.
+// Each writes the first of its keys always and the other one's never. The others tell only where a
+// file has neither: flash-linear-attention once called them as transformers does, which also writes
+// keys of its converter's that it does not read.
 constexpr const char* kTransformersKeys[] = {"layer_norm_epsilon", "time_step_rank",
-                                             "time_step_limit", "rms_norm"};
-constexpr const char* kFlaKeys[] = {"norm_eps", "dt_rank",          "dt_limit",
-                                    "rmsnorm",  "norm_before_gate", "D_has_hdim"};
+                                             "time_step_limit"};
+constexpr const char* kFlaKeys[] = {"norm_eps", "dt_rank", "dt_limit", "rmsnorm", "D_has_hdim"};
 
 template <size_t kCount>
 const char* FirstOf(const ConfigReader& reader, const char* const (&keys)[kCount]) {
@@ -38,12 +39,26 @@ double LimitOf(const json& value) {
 MambaFormat ReadMambaFormat(ConfigReader& reader) {
   const char* transformers = FirstOf(reader, kTransformersKeys);
   const char* fla = FirstOf(reader, kFlaKeys);
-  if (transformers != nullptr && fla != nullptr) {
+  const bool transformers_norm = transformers == kTransformersKeys[0],
+             fla_norm = fla == kFlaKeys[0];
+  if (transformers != nullptr && fla != nullptr && transformers_norm == fla_norm) {
     reader.Invalid(fla, *reader.Find(fla),
                    absl::StrCat("no key of flash-linear-attention beside \"", transformers,
                                 "\", one of transformers"));
   }
-  return fla != nullptr ? MambaFormat::kFla : MambaFormat::kTransformers;
+  reader.Disregard({"rms_norm"});  // both have stored it, and neither reads it
+  if (fla_norm || (fla != nullptr && !transformers_norm)) return MambaFormat::kFla;
+  reader.Disregard({"dt_rank", "dt_limit", "rmsnorm", "norm_before_gate", "D_has_hdim"});
+  return MambaFormat::kTransformers;
+}
+
+const char* ReadRenamedKey(ConfigReader& reader, const char* key, const char* former) {
+  if (!reader.Has(former)) return key;
+  if (reader.Has(key)) {
+    reader.Invalid(former, *reader.Find(former),
+                   absl::StrCat("no such key beside \"", key, "\", its newer name"));
+  }
+  return former;
 }
 
 StackKeys ReadMambaStack(ConfigReader& reader, const MambaStackDefaults& defaults,
@@ -100,7 +115,7 @@ MambaConfig ReadMambaMixer(ConfigReader& reader, int model_dim, const char* rank
   return mixer;
 }
 
-std::pair<float, float> ReadStepLimit(ConfigReader& reader, const char* key) {
+std::pair<float, float> ReadStepLimit(ConfigReader& reader, const char* key, const char* name) {
   std::pair<double, double> limit = {0, std::numeric_limits<double>::infinity()};
   if (!reader.IsNull(key)) {
     const json& value = *reader.Find(key);
@@ -111,7 +126,7 @@ std::pair<float, float> ReadStepLimit(ConfigReader& reader, const char* key) {
       limit = {0, 1};
     }
   }
-  reader.Keep(key, absl::StrCat(limit.first, " ", limit.second));
+  reader.Keep(name, absl::StrCat(limit.first, " ", limit.second));
   return {static_cast<float>(limit.first), static_cast<float>(limit.second)};
 }
 

@@ -16,10 +16,15 @@
 
 namespace mneme {
 
-// Whose configuration it is. Names of keys and of tensors overlap, and defaults, ties and norms
-// differ, so a file that has keys of both is refused.
+// Whose configuration it is, by the name of the norms' epsilon, or by other keys where there is
+// none. Names of keys and of tensors overlap, and defaults, ties and norms differ, so a file that
+// has both names is refused. What the format's own library does not read is disregarded.
 enum class MambaFormat { kTransformers, kFla };
 MambaFormat ReadMambaFormat(ConfigReader& reader);
+
+// `key`, or the name that flash-linear-attention had for it before, if the file has that; refuses
+// both at once.
+const char* ReadRenamedKey(ConfigReader& reader, const char* key, const char* former);
 
 // The values of missing keys, which differ by model and format.
 struct MambaStackDefaults {
@@ -37,8 +42,8 @@ StackKeys ReadMambaStack(ConfigReader& reader, const MambaStackDefaults& default
 // The mixer of Mamba-1: expand, intermediate_size, state_size, conv_kernel, `rank_key`, use_bias.
 MambaConfig ReadMambaMixer(ConfigReader& reader, int model_dim, const char* rank_key);
 
-// `key`, two numbers from 0 on in order, the second of which may be infinite.
-std::pair<float, float> ReadStepLimit(ConfigReader& reader, const char* key);
+// `key`, two numbers from 0 on in order, the second of which may be infinite; counts as `name`.
+std::pair<float, float> ReadStepLimit(ConfigReader& reader, const char* key, const char* name);
 
 // expand times hidden_size, cut off as upstream does; at least 1 and at most kMaxChannels.
 int ReadExpandedWidth(ConfigReader& reader, int model_dim);

@@ -25,6 +25,7 @@ NetworkMaker ReadSamba(absl::string_view, ConfigReader& reader, ModelConfig& con
   // intermediate_size is the scan's; the MLP's width always follows from the ratio.
   MambaConfig scan = ReadMambaMixer(reader, stack.model_dim, "time_step_rank");
   stack.mlp_dim = ReadRatioMlpDim(reader, stack.model_dim, /*default_ratio=*/4);
+  reader.Keep("hidden_ratio", stack.mlp_dim);  // the width counts, whatever makes it
   // Files of fewer layers keep what upstream writes for eighteen.
   const AttentionLayers attention = ReadAttentionLayers(
       reader, stack, config,

@@ -66,6 +66,33 @@ int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<cons
   return 0;
 }
 
+Activation ReadActivation(ConfigReader& reader, const char* key, absl::string_view otherwise) {
+  // The first name of each counts for all that mean the same.
+  struct Named {
+    Activation activation;
+    std::vector<absl::string_view> names;
+  };
+  static const auto* const all = new std::vector<Named>{
+      {Activation::kGelu, {"gelu", "gelu_python"}},
+      {Activation::kGeluTanh, {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}},
+      {Activation::kRelu, {"relu"}},
+      {Activation::kSilu, {"silu", "swish"}},
+      {Activation::kTanh, {"tanh"}}};
+  const std::string given = reader.String(key, otherwise);
+  std::string expected;
+  for (const Named& one : *all) {
+    for (const absl::string_view name : one.names) {
+      if (given == name) {
+        reader.Keep(key, std::string(one.names.front()));
+        return one.activation;
+      }
+      absl::StrAppend(&expected, expected.empty() ? "one of " : ", ", "\"", name, "\"");
+    }
+  }
+  reader.Unsupported(key, given, expected);
+  return Activation::kGelu;
+}
+
 int ReadValueHeads(ConfigReader& reader, int heads) {
   int value_heads = heads;
   if (const auto given = reader.NullableInt("num_v_heads", 1, kMaxHeads)) {

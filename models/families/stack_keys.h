@@ -7,6 +7,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/config_reader.h"
+#include "kernels/ops/dense.h"
 #include "models/model_config.h"
 #include "models/networks/language_model.h"
 
@@ -71,6 +72,9 @@ void RefuseUnlessNull(ConfigReader& reader, const char* key, absl::string_view e
 
 // One of several names, as its place among them; the first one where the key is missing.
 int ReadChoice(ConfigReader& reader, const char* key, std::initializer_list<const char*> names);
+
+// The activation between the two layers of an ungated MLP, by transformers' names for it.
+Activation ReadActivation(ConfigReader& reader, const char* key, absl::string_view otherwise);
 
 // One id, a list of ids, or null; none without the key.
 std::vector<int32_t> ReadTokenIds(ConfigReader& reader, const char* key, int vocab);

@@ -96,7 +96,7 @@ absl::StatusOr<v1::ListSessionsResponse> ListAllSessions(
   MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
                          engine->ListSessions(owner, request.name_prefix()));
   const SessionPage page = PageOf(std::move(sessions), after, page_size);
-  v1::ListSessionsResponse response = ToSessionPage(page);
+  v1::ListSessionsResponse response = ToSessionPage(page, *engine);
   for (size_t i = 0; i < page.sessions.size(); ++i) {
     response.mutable_sessions(static_cast<int>(i))->set_owner(page.sessions[i].key.owner);
   }

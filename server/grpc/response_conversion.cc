@@ -147,7 +147,8 @@ void FillModel(const Engine& engine, const ServingFacts& facts, v1::ModelDescrip
   out.set_takes_long_documents(!model.classes.one_segment);
 }
 
-void FillLimits(const EngineOptions& options, const ServingFacts& facts, v1::Limits& out) {
+void FillLimits(const Engine& engine, const ServingFacts& facts, v1::Limits& out) {
+  const EngineOptions& options = engine.options();
   out.set_max_rows_per_step(options.max_rows);
   out.set_max_tokens_per_step(options.max_tokens_per_step);
   out.set_max_queued_requests(options.max_queued_requests);
@@ -157,6 +158,7 @@ void FillLimits(const EngineOptions& options, const ServingFacts& facts, v1::Lim
   out.set_penalty_history_tokens(options.history_tokens);
   out.set_max_message_bytes(facts.max_message_bytes);
   out.set_max_text_bytes(facts.max_text_bytes);
+  out.set_max_context(engine.model_info().max_context);
 }
 
 }  // namespace
@@ -186,7 +188,7 @@ void AppendEvent(const TokenEvent& event, const Request& request, bool is_first,
   }
 }
 
-v1::Session ToSessionMessage(const SessionInfo& info) {
+v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine) {
   v1::Session session;
   session.set_name(info.key.name);
   session.set_position(info.position);
@@ -196,13 +198,18 @@ v1::Session ToSessionMessage(const SessionInfo& info) {
   FillTimestamp(info.last_used, *session.mutable_last_use_time());
   session.set_ttl_ms(TtlMs(info.ttl));
   session.set_state_bytes(info.state_bytes);
+  const int64_t max_context = engine.model_info().max_context;
+  session.set_max_context(max_context);
+  session.set_context_full(ContextFull(info, max_context));
   return session;
 }
 
-v1::ListSessionsResponse ToSessionPage(const SessionPage& page) {
+v1::ListSessionsResponse ToSessionPage(const SessionPage& page, const Engine& engine) {
   v1::ListSessionsResponse response;
   response.set_total_count(static_cast<int64_t>(page.total));
-  for (const SessionInfo& info : page.sessions) *response.add_sessions() = ToSessionMessage(info);
+  for (const SessionInfo& info : page.sessions) {
+    *response.add_sessions() = ToSessionMessage(info, engine);
+  }
   return response;
 }
 
@@ -224,7 +231,7 @@ v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version
   info.mutable_capacity()->set_slab_bytes(plan.slab_bytes);
   info.mutable_capacity()->set_state_memory_bytes(plan.state_memory_bytes);
   info.mutable_capacity()->set_max_sessions(plan.sessions);
-  FillLimits((*engine)->options(), access.facts(), *info.mutable_limits());
+  FillLimits(**engine, access.facts(), *info.mutable_limits());
   FillStatistics((*engine)->stats(), access.stats(), *info.mutable_statistics());
   return info;
 }

@@ -18,10 +18,10 @@ namespace mneme {
 void AppendEvent(const TokenEvent& event, const Request& request, bool is_first,
                  v1::GenerateResponse& response);
 
-v1::Session ToSessionMessage(const SessionInfo& info);
+v1::Session ToSessionMessage(const SessionInfo& info, const Engine& engine);
 
 // Without next_page_token.
-v1::ListSessionsResponse ToSessionPage(const SessionPage& page);
+v1::ListSessionsResponse ToSessionPage(const SessionPage& page, const Engine& engine);
 
 v1::GetInfoResponse ToInfo(const EngineAccess& access, absl::string_view version);
 

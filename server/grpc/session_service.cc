@@ -24,7 +24,7 @@ absl::StatusOr<v1::Session> CreateSession(const EngineAccess& access, const std:
                          ToTtl("ttl_ms", request.ttl_ms(), access.facts()));
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
                          engine->CreateSession({owner, std::move(name)}, ttl));
-  return ToSessionMessage(info);
+  return ToSessionMessage(info, *engine);
 }
 
 absl::StatusOr<v1::Session> GetSession(const EngineAccess& access, const std::string& owner,
@@ -32,7 +32,7 @@ absl::StatusOr<v1::Session> GetSession(const EngineAccess& access, const std::st
   MNEME_ASSIGN_OR_RETURN(Engine * engine, access.Get());
   MNEME_RETURN_IF_ERROR(ValidateSessionName(request.name(), "name"));
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info, engine->GetSession({owner, request.name()}));
-  return ToSessionMessage(info);
+  return ToSessionMessage(info, *engine);
 }
 
 absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access,
@@ -43,7 +43,7 @@ absl::StatusOr<v1::ListSessionsResponse> ListSessions(const EngineAccess& access
   MNEME_ASSIGN_OR_RETURN(std::vector<SessionInfo> sessions,
                          engine->ListSessions(owner, request.name_prefix()));
   const SessionPage page = PageOf(std::move(sessions), {owner, request.page_token()}, page_size);
-  v1::ListSessionsResponse response = ToSessionPage(page);
+  v1::ListSessionsResponse response = ToSessionPage(page, *engine);
   // A page token is the last name of the page before.
   if (page.has_more) response.set_next_page_token(page.sessions.back().key.name);
   return response;
@@ -60,7 +60,7 @@ absl::StatusOr<v1::Session> ForkSession(const EngineAccess& access, const std::s
   MNEME_ASSIGN_OR_RETURN(
       const SessionInfo info,
       engine->ForkSession({owner, request.source_name()}, {owner, std::move(target)}, ttl));
-  return ToSessionMessage(info);
+  return ToSessionMessage(info, *engine);
 }
 
 absl::StatusOr<v1::DeleteSessionResponse> DeleteSession(const EngineAccess& access,

@@ -13,6 +13,7 @@
 #include "server/openai/json_body.h"
 #include "server/openai/openai_generate.h"
 #include "server/openai/openai_request.h"
+#include "server/openai/tokenizer_info.h"
 #include "server/openai/wanted_call.h"
 #include "server/out_of_memory.h"
 #include "server/request_conversion.h"
@@ -21,13 +22,20 @@
 namespace mneme {
 namespace {
 
+Json MaxLengthJson(const Engine& engine) {
+  const std::optional<int64_t> most = MaxModelLength(engine);
+  return most.has_value() ? Json(*most) : Json();
+}
+
 // vLLM's, as far as it applies.
 Json ModelJson(const EngineAccess& access, const Engine& engine) {
-  const int limit = engine.options().max_request_tokens;
-  return {{"id", SanitizeUtf8(access.facts().model_name)},       {"object", "model"},
-          {"created", absl::ToUnixSeconds(access.start_time())}, {"owned_by", "mneme"},
-          {"root", SanitizeUtf8(access.facts().model_name)},     {"parent", nullptr},
-          {"max_model_len", limit > 0 ? Json(limit) : Json()}};
+  return {{"id", SanitizeUtf8(access.facts().model_name)},
+          {"object", "model"},
+          {"created", absl::ToUnixSeconds(access.start_time())},
+          {"owned_by", "mneme"},
+          {"root", SanitizeUtf8(access.facts().model_name)},
+          {"parent", nullptr},
+          {"max_model_len", MaxLengthJson(engine)}};
 }
 
 absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
@@ -89,9 +97,8 @@ absl::StatusOr<Json> Tokenized(const EngineAccess& access, const HttpCall& call,
     }
   }
   MNEME_RETURN_IF_ERROR(CheckModelName(model, access.facts()));
-  const int limit = engine->options().max_request_tokens;
   Json json = {{"count", ids.size()},
-               {"max_model_len", limit > 0 ? Json(limit) : Json()},
+               {"max_model_len", MaxLengthJson(*engine)},
                {"tokens", ids},
                {"token_strs", nullptr}};
   if (!type_ids.empty()) json["type_ids"] = type_ids;

@@ -26,7 +26,8 @@ constexpr size_t kMaxWaiting = 1024;
 // The largest body: it has three short fields, and is read on that one thread.
 constexpr size_t kMaxBodyBytes = 65536;
 
-Json SessionJson(const SessionInfo& info) {
+Json SessionJson(const SessionInfo& info, const Engine& engine) {
+  const int64_t max_context = engine.model_info().max_context;
   return {{"id", info.key.name},
           {"object", "session"},
           {"position", info.position},
@@ -35,7 +36,9 @@ Json SessionJson(const SessionInfo& info) {
           {"created_at", absl::ToUnixSeconds(info.created)},
           {"last_used_at", absl::ToUnixSeconds(info.last_used)},
           {"ttl_ms", TtlMs(info.ttl)},
-          {"state_bytes", info.state_bytes}};
+          {"state_bytes", info.state_bytes},
+          {"max_context", max_context > 0 ? Json(max_context) : Json()},
+          {"context_full", ContextFull(info, max_context)}};
 }
 
 absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
@@ -58,7 +61,7 @@ absl::StatusOr<Json> List(const EngineAccess& access, const HttpRequest& http) {
   const SessionPage page =
       PageOf(std::move(all), {http.owner, query["after"]}, static_cast<size_t>(limit));
   Json data = Json::array();
-  for (const SessionInfo& info : page.sessions) data.push_back(SessionJson(info));
+  for (const SessionInfo& info : page.sessions) data.push_back(SessionJson(info, *engine));
   return Json{{"object", "list"},
               {"data", std::move(data)},
               {"has_more", page.has_more},
@@ -91,7 +94,7 @@ absl::StatusOr<Json> Create(const EngineAccess& access, const HttpRequest& http)
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
                          is_fork ? engine->ForkSession({http.owner, source}, key, ttl)
                                  : engine->CreateSession(key, ttl));
-  return SessionJson(info);
+  return SessionJson(info, *engine);
 }
 
 absl::StatusOr<Json> Get(const EngineAccess& access, const HttpRequest& http) {
@@ -99,7 +102,7 @@ absl::StatusOr<Json> Get(const EngineAccess& access, const HttpRequest& http) {
   MNEME_RETURN_IF_ERROR(ValidateSessionName(http.route_argument, "session_id"));
   MNEME_ASSIGN_OR_RETURN(const SessionInfo info,
                          engine->GetSession({http.owner, http.route_argument}));
-  return SessionJson(info);
+  return SessionJson(info, *engine);
 }
 
 absl::StatusOr<Json> Delete(const EngineAccess& access, const HttpRequest& http) {

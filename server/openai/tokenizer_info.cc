@@ -1,5 +1,6 @@
 #include "server/openai/tokenizer_info.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -77,7 +78,7 @@ Json SpecialTokensById(const Tokenizer& tokenizer) {
 }  // namespace
 
 absl::StatusOr<Json> TokenizerInfo(const std::string& folder, const Tokenizer& tokenizer,
-                                   int max_request_tokens) {
+                                   std::optional<int64_t> max_length) {
   MNEME_ASSIGN_OR_RETURN(Json info, ReadTokenizerConfig(folder));
   MNEME_ASSIGN_OR_RETURN(const ChatTemplate::Sources chat_templates,
                          ChatTemplate::ReadSources(folder));
@@ -98,13 +99,21 @@ absl::StatusOr<Json> TokenizerInfo(const std::string& folder, const Tokenizer& t
   unless_there("chat_template", nullptr);
   unless_there("added_tokens_decoder", SpecialTokensById(tokenizer));
   unless_there("tokenizer_class", ClassOf(tokenizer.kind()));
-  unless_there("model_max_length",
-               max_request_tokens > 0 ? Json(max_request_tokens) : Json(kNoMaxLength));
+  unless_there("model_max_length", max_length.has_value() ? Json(*max_length) : Json(kNoMaxLength));
 
   info["vocab_size"] = tokenizer.vocab_size();
   info["bos_token_id"] = IdOrNull(tokenizer.bos_id());
   info["eos_token_id"] = IdOrNull(tokenizer.eos_id());
   return info;
+}
+
+std::optional<int64_t> MaxModelLength(const Engine& engine) {
+  std::optional<int64_t> most;
+  for (const int64_t limit :
+       {int64_t{engine.options().max_request_tokens}, engine.model_info().max_context}) {
+    if (limit > 0) most = std::min(most.value_or(limit), limit);
+  }
+  return most;
 }
 
 }  // namespace mneme

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "tests/support/backends.h"
 
 namespace mneme {
@@ -174,6 +177,13 @@ TEST_P(BackendTest, ACopyToPinnedMemoryIsThereWhenTheWorkBehindItIs) {
   }
   backend_->Free(pinned);
   backend_->Free(data);
+}
+
+TEST(CpuBackendTest, AStateDtypeIsRefusedByTheFlagsName) {
+  for (const auto& [dtype, name] : {std::pair(DType::kI8, "int8"), {DType::kF16, "f16"}}) {
+    EXPECT_THAT(MakeCpuBackend({.state_dtype = dtype}).status().message(),
+                HasSubstr(std::string("state dtype ") + name + " (--state-dtype)"));
+  }
 }
 
 TEST_P(BackendTest, APackedMatrixRemembersItsShape) {

@@ -194,6 +194,28 @@ TEST_P(DecayGatesTest, HoldsOverTheWholeRange) {
   }
 }
 
+// exp(A_log) beyond f32, and softplus that f32 has no number for.
+TEST_P(DecayGatesTest, ExtremeRatesMakeNoNaN) {
+  for (const DecayGate gate : {DecayGate::kSoftplus, DecayGate::kBounded}) {
+    for (const double a_log : {100.0, 89.0, 88.0, -100.0}) {
+      GatesProblem p(46, gate, 0, 1, 1);
+      p.a_log = {a_log};
+      p.dt_bias = {0.0};
+      for (const double z : {-1e30, -300.0, -200.0, -103.0, -95.0, -87.0, -40.0, 0.0, 5.0, 1e30}) {
+        p.x.push_back(RoundTo(z, DType::kF32));
+        ++p.rows;
+      }
+      SCOPED_TRACE(testing::Message() << p.Describe() << ", A_log " << a_log);
+      const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+      for (size_t i = 0; i < want.log_decay.size(); ++i) {
+        EXPECT_TRUE(std::isfinite(got.log_decay[i])) << p.x[i];
+        EXPECT_NEAR(std::exp(got.log_decay[i]), std::exp(want.log_decay[i]), 1e-4) << p.x[i];
+        EXPECT_NEAR(got.complement[i], want.complement[i], 1e-4) << p.x[i];
+      }
+    }
+  }
+}
+
 TEST_P(DecayGatesTest, TheOutputMayAliasTheInputAndComplementsMayBeLeftOut) {
   for (const DecayGate gate : kGates) {
     const GatesProblem p(44, gate, 11, 3, 33);

@@ -128,6 +128,36 @@ TEST_P(DeltaGatesTest, HoldsOverTheWholeRange) {
   for (const double log_decay : p.Run(*backend_).log_decay) EXPECT_LE(log_decay, 0);
 }
 
+// exp(A_log) beyond f32, and softplus that f32 has no number for: a product of the two is a number
+// all the same, and where it is a fair one, it is right.
+TEST_P(DeltaGatesTest, ExtremeRatesMakeNoNaN) {
+  const std::vector<double> logs = {100, 89, 88, 30, 0, -30, -88, -100};
+  GatesProblem p(45, 0, static_cast<int>(logs.size()));
+  p.a_log = logs;
+  p.dt_bias.assign(logs.size(), 0.0);
+  for (const double z : {-1e30, -300.0, -200.0, -120.0, -103.0, -95.0, -88.0, -87.0, -40.0, -17.5,
+                         -17.0, -16.5, -5.0, 0.0, 5.0, 1e3, 1e30}) {
+    p.a.insert(p.a.end(), logs.size(), RoundTo(z, DType::kF32));
+    p.b.insert(p.b.end(), logs.size(), 0.0);
+    ++p.rows;
+  }
+  const Gates want = p.Run(*reference_), got = p.Run(*backend_);
+  for (size_t i = 0; i < want.log_decay.size(); ++i) {
+    const double g = want.log_decay[i], z = p.a[i], a_log = logs[i % logs.size()];
+    SCOPED_TRACE(testing::Message() << "A_log " << a_log << ", z " << z);
+    EXPECT_TRUE(std::isfinite(got.log_decay[i]));
+    if (g < -1e30) {  // beyond f32, or nearly
+      EXPECT_LT(got.log_decay[i], -1e4);
+    } else {
+      // As LogDecayBound, and the rounding of A_log + z.
+      const double sum = std::abs(a_log) + std::abs(z) / (1 + std::exp(-z));
+      const double near = z < 0 ? std::min(std::abs(z), 200.0) : 0.0;
+      EXPECT_NEAR(got.log_decay[i], g,
+                  (3 * kFunctionError + (6 + 2 * sum + 2 * near) * kUnitF32) * std::abs(g) + 1e-12);
+    }
+  }
+}
+
 TEST_P(DeltaGatesTest, OutputsMayAliasInputs) {
   const GatesProblem p(43, 11, 6);
   const Gates want = p.Run(*backend_), got = p.Run(*backend_, true);

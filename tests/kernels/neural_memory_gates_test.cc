@@ -56,6 +56,31 @@ TEST_P(MemoryGatesTest, KeepGateMatchesReference) {
   }
 }
 
+// exp(A_log) beyond f32, and softplus that f32 has no number for.
+TEST_P(MemoryGatesTest, ExtremeRatesMakeNoNaN) {
+  const std::vector<double> logs = {100, 89, 88, -100};
+  std::vector<double> x;
+  int entries = 0;
+  for (const double z : {-300.0, -200.0, -103.0, -95.0, -87.0, -40.0, 0.0, 5.0, 1e3}) {
+    x.insert(x.end(), logs.size(), z);
+    ++entries;
+  }
+  const auto run = [&](Backend& backend) {
+    Workbench bench(backend);
+    const auto heads = static_cast<int64_t>(logs.size());
+    KeepGateArgs args{.x = bench.Activations(x, {entries, heads}),
+                      .a_log = bench.Floats(logs, {heads}),
+                      .dt_bias = bench.Floats(std::vector<double>(logs.size()), {heads})};
+    args.y = args.x;
+    bench.kernels().KeepGate(args);
+    return bench.Read(args.y);
+  };
+  const std::vector<double> want = run(*reference_), got = run(*backend_);
+  for (size_t i = 0; i < want.size(); ++i) {
+    EXPECT_NEAR(got[i], want[i], 1e-4) << "A_log " << logs[i % logs.size()] << ", x " << x[i];
+  }
+}
+
 TEST_P(MemoryGatesTest, ChunkMeanGoesOnWhereItStopped) {
   const int dim = 21, length = 30, chunk = 7;
   SeededRandom random(700);

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "tests/models/gated_delta_spec.h"
 #include "tests/models/matrix_spec.h"
 
@@ -76,18 +77,18 @@ constexpr Variant kVariants[] = {
     {"mom_gsa", R"({"norm_first": false, "attn": {"layers": [1], "num_heads": 4}})"},
 };
 
+// A tiny shape with weights large enough for every part to matter.
+ModelSpec AttentionSpec(absl::string_view shape) {
+  ModelSpec spec = *SpecOfShape(shape);
+  spec.dtype = DType::kF32;
+  spec.initializer_range = 0.15;
+  return spec;
+}
+
 // Grouped heads over all positions; a window that is no multiple of a block, with all options; one
 // as long as a block.
 std::vector<ModelSpec> TransformerSpecs() {
-  ModelSpec spec = {.config = {{"model_type", "transformer"},
-                               {"vocab_size", 259},
-                               {"hidden_size", 64},
-                               {"num_hidden_layers", 2},
-                               {"intermediate_size", 128},
-                               {"num_heads", 4},
-                               {"num_kv_heads", 2}},
-                    .dtype = DType::kF32,
-                    .initializer_range = 0.15};
+  ModelSpec spec = AttentionSpec("transformer-tiny");
   std::vector<ModelSpec> specs = {spec};
   spec.config["window_size"] = 21;
   spec.config["qkv_bias"] = true;
@@ -101,19 +102,8 @@ std::vector<ModelSpec> TransformerSpecs() {
 
 // Llama with biases and a head width of its own; Mistral with a window.
 std::vector<ModelSpec> LlamaSpecs(absl::string_view model_type) {
-  ModelSpec spec = {.config = {{"model_type", model_type},
-                               {"vocab_size", 259},
-                               {"hidden_size", 64},
-                               {"num_hidden_layers", 2},
-                               {"intermediate_size", 128},
-                               {"num_attention_heads", 4},
-                               {"num_key_value_heads", 2}},
-                    .dtype = DType::kF32,
-                    .initializer_range = 0.15};
-  if (model_type == "mistral") {
-    spec.config["sliding_window"] = 30;
-    return {spec};
-  }
+  ModelSpec spec = AttentionSpec(absl::StrCat(model_type, "-tiny"));
+  if (model_type == "mistral") return {spec};
   ModelSpec biased = spec;
   biased.config["attention_bias"] = true;
   biased.config["head_dim"] = 24;
@@ -121,7 +111,7 @@ std::vector<ModelSpec> LlamaSpecs(absl::string_view model_type) {
   return {spec, biased};
 }
 
-// A tiny shape with other values for some keys, and weights large enough for every part to matter.
+// The same with other values for some keys.
 ModelSpec TrainedSpec(absl::string_view shape, const char* changes) {
   ModelSpec spec = *SpecOfShape(shape);
   spec.config.update(nlohmann::ordered_json::parse(changes));

@@ -34,6 +34,22 @@ TEST(RegistryTest, EveryModelTypeIsHere) {
   }
 }
 
+// mneme-make-model makes each, small for tests and as large as a published one.
+TEST(RegistryTest, EveryModelTypeHasShapes) {
+  std::set<std::string> tiny, larger;
+  for (const std::string& name : ShapeNames()) {
+    const std::string type = SpecOfShape(name)->config["model_type"];
+    (name.ends_with("-tiny") ? tiny : larger).insert(type);
+  }
+  for (const Architecture& architecture : Architectures()) {
+    const std::string type = architecture.model_type;
+    EXPECT_TRUE(tiny.contains(type)) << type;
+    // The larger shape of Mamba stands for these, which are scans like it.
+    if (type == "falcon_mamba" || type == "samba") continue;
+    EXPECT_TRUE(larger.contains(type)) << type;
+  }
+}
+
 class ConformanceTest
     : public testing::TestWithParam<std::tuple<const Architecture*, BackendUnderTest>> {
  protected:

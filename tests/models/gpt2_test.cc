@@ -43,6 +43,7 @@ double Gelu(double z) {
 }
 
 double Activated(const std::string& name, double z) {
+  if (name == "gelu" || name == "gelu_python") return z / 2 * (1 + std::erf(z / std::sqrt(2)));
   if (name == "relu") return std::max(z, 0.0);
   if (name == "tanh") return std::tanh(z);
   return name == "silu" || name == "swish" ? Silu(z) : Gelu(z);
@@ -95,8 +96,9 @@ TEST(Gpt2Test, EveryOptionIsWhatItsEquationSays) {
   for (const char* changes :
        {"{}", R"({"n_head": 2})", R"({"n_head": 1})", R"({"n_inner": 96})", R"({"n_layer": 3})",
         R"({"activation_function": "relu"})", R"({"activation_function": "silu"})",
-        R"({"activation_function": "tanh"})", R"({"scale_attn_weights": false})",
-        R"({"scale_attn_by_inverse_layer_idx": true})",
+        R"({"activation_function": "tanh"})", R"({"activation_function": "gelu", "n_inner": 96})",
+        R"({"activation_function": "gelu_fast", "n_inner": 96})",
+        R"({"scale_attn_weights": false})", R"({"scale_attn_by_inverse_layer_idx": true})",
         R"({"scale_attn_weights": false, "scale_attn_by_inverse_layer_idx": true})",
         R"({"layer_norm_epsilon": 0.01})", R"({"n_embd": 36, "n_head": 4})"}) {
     ExpectPlain("gpt2", changes, PlainNetwork(Gpt2));
@@ -163,8 +165,8 @@ TEST(Gpt2FingerprintTest, EveryKeyThatMovesLogitsOrStateCounts) {
        {"", R"("vocab_size": 50256)", R"("n_embd": 384)", R"("n_layer": 11)", R"("n_head": 6)",
         R"("n_inner": 1024)", R"("n_positions": 512)", R"("activation_function": "relu")",
         R"("activation_function": "silu")", R"("activation_function": "tanh")",
-        R"("layer_norm_epsilon": 1e-6)", R"("scale_attn_weights": false)",
-        R"("scale_attn_by_inverse_layer_idx": true)"}) {
+        R"("activation_function": "gelu")", R"("layer_norm_epsilon": 1e-6)",
+        R"("scale_attn_weights": false)", R"("scale_attn_by_inverse_layer_idx": true)"}) {
     seen.Add(FingerprintOf("gpt2", keys), keys);
   }
 }
@@ -180,6 +182,8 @@ TEST(Gpt2FingerprintTest, WhatMovesNeitherDoesNotCount) {
   }
   EXPECT_EQ(FingerprintOf("gpt2", R"("activation_function": "swish")"),
             FingerprintOf("gpt2", R"("activation_function": "silu")"));
+  EXPECT_EQ(FingerprintOf("gpt2", R"("activation_function": "gelu_python")"),
+            FingerprintOf("gpt2", R"("activation_function": "gelu")"));
 }
 
 constexpr BadKeys kBadKeys[] = {
@@ -187,8 +191,8 @@ constexpr BadKeys kBadKeys[] = {
      "\"n_head\" is 7, expected a number that divides n_embd (768)"},
     {"positions", "gpt2", R"("n_positions": 0)", kInvalid, "\"n_positions\" is 0"},
     {"inner", "gpt2", R"("n_inner": 0)", kInvalid, "\"n_inner\" is 0"},
-    {"activation", "gpt2", R"("activation_function": "gelu")", kUnimplemented,
-     "\"activation_function\" is \"gelu\", which is not supported; expected \"gelu_new\""},
+    {"activation", "gpt2", R"("activation_function": "quick_gelu")", kUnimplemented,
+     "\"activation_function\" is \"quick_gelu\", which is not supported; expected one of \"gelu\""},
     {"cross", "gpt2", R"("add_cross_attention": true)", kUnimplemented, "\"add_cross_attention\""},
     {"quantised", "gpt2", R"("quantization_config": {})", kUnimplemented,
      "\"quantization_config\""},

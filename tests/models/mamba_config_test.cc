@@ -44,12 +44,12 @@ const std::vector<Family>& Families() {
        {R"("layer_norm_epsilon": 1e-6)", R"("state_size": 64)", R"("expand": 1, "num_heads": 64)",
         R"("num_heads": 64, "head_dim": 128)", R"("n_groups": 1)", R"("conv_kernel": 3)",
         R"("use_bias": true)", R"("use_conv_bias": false)", R"("time_step_limit": [0.1, 0.5])",
-        R"("time_step_limit": [0, 0.5])"}},
+        R"("time_step_limit": [0, 0.5])", R"("norm_groups": 8)"}},
       {"mamba2",
        R"("norm_eps": 1e-5)",
        {R"("norm_eps": 1e-6)", R"("state_size": 64)", R"("head_dim": 128)", R"("n_groups": 2)",
         R"("norm_before_gate": true)", R"("rmsnorm": false)", R"("D_has_hdim": true)",
-        R"("dt_limit": [0.1, Infinity])"}},
+        R"("dt_limit": [0.1, Infinity])", R"("n_groups": 2, "norm_groups": 1)"}},
       {"samba",
        R"("norm_eps": 1e-5)",
        {R"("norm_eps": 1e-6)", R"("hidden_ratio": 2)", R"("state_size": 8)",
@@ -99,6 +99,20 @@ TEST(MambaFingerprintTest, WhatMovesNeitherDoesNotCount) {
   same("mamba2", "", R"("time_step_limit": [0, Infinity])");
   same("mamba2", R"("rmsnorm": false)", R"("rmsnorm": false, "norm_before_gate": true)");
   same("mamba2", R"("norm_eps": 1e-5)", R"("norm_eps": 1e-5, "num_heads": 64)");
+  same("mamba2", "", R"("layer_norm_epsilon": 1e-5, "norm_before_gate": true, "rmsnorm": false)");
+  same("mamba2", "", R"("norm_groups": 1)");
+  same("mamba2", R"("norm_eps": 1e-5, "n_groups": 2)",
+       R"("norm_eps": 1e-5, "n_groups": 2, "norm_groups": 2)");
+  // Names of keys before flash-linear-attention changed them.
+  same("mamba", R"("norm_eps": 1e-5, "dt_rank": 7)", R"("norm_eps": 1e-5, "time_step_rank": 7)");
+  same("mamba", R"("norm_eps": 1e-5)", R"("norm_eps": 1e-5, "time_step_rank": "auto")");
+  same("mamba2", R"("norm_eps": 1e-5, "dt_limit": [0, 0.5])",
+       R"("norm_eps": 1e-5, "time_step_limit": [0, 0.5], "time_step_rank": 128, "rms_norm": true)");
+  same("mamba2", R"("norm_eps": 1e-5, "n_groups": 2, "norm_groups": 1)",
+       R"("norm_eps": 1e-5, "n_groups": 2, "rms_norm": false)");
+  same("samba", "", R"("hidden_ratio": 4)");
+  same("samba", "", R"("hidden_ratio": null)");
+  same("samba", R"("hidden_ratio": 4)", R"("hidden_ratio": 3.9999)");
   same("samba", "", R"("use_conv_bias": false)");
   same("samba", "", R"("attn": {"layers": [17, 1, 3, 5, 7, 9, 11, 13, 15, 400],
                                 "num_heads": 18, "num_kv_heads": 18, "window_size": 2048})");
@@ -117,6 +131,10 @@ TEST(MambaConfigTest, MissingKeysAreTheFormatsDefaults) {
   EXPECT_EQ(SlabOf("mamba", R"(, "norm_eps": 1e-5)"), (16 + 3) * 4096 * 4);
   EXPECT_EQ(SlabOf("mamba2", ""), (128 * 64 * 128 + 3 * (8192 + 2 * 8 * 128)) * 4);
   EXPECT_EQ(SlabOf("mamba2", R"(, "norm_eps": 1e-5)"), (64 * 64 * 128 + 3 * (4096 + 256)) * 4);
+  EXPECT_EQ(SlabOf("mamba2", R"(, "norm_eps": 1e-5, "time_step_limit": [0, Infinity])"),
+            (64 * 64 * 128 + 3 * (4096 + 256)) * 4);
+  EXPECT_EQ(SlabOf("mamba", R"(, "dt_rank": 128)"), (16 + 3) * 4096 * 4);
+  EXPECT_EQ(SlabOf("mamba", R"(, "norm_before_gate": true)"), (16 + 3) * 1536 * 4);
   EXPECT_EQ(SlabOf("samba", ""), (16 + 3) * 4608 * 4) << "the first layer has no attention";
 
   for (const auto& [type, keys, tokens] : {std::tuple("mamba", "", std::pair(0, 0)),
@@ -154,8 +172,21 @@ constexpr BadKeys kBadKeys[] = {
     {"both_formats", "mamba", R"("norm_eps": 1e-5, "layer_norm_epsilon": 1e-5)", kInvalid,
      "\"norm_eps\" is 1e-05, expected no key of flash-linear-attention beside "
      "\"layer_norm_epsilon\", one of transformers"},
-    {"both_formats_by_steps", "mamba2", R"("dt_limit": [0, 1], "rms_norm": true)", kInvalid,
-     "\"dt_limit\" is [0,1], expected no key of flash-linear-attention beside \"rms_norm\""},
+    {"both_formats_by_steps", "mamba2", R"("dt_limit": [0, 1], "time_step_limit": [0, 1])",
+     kInvalid,
+     "\"dt_limit\" is [0,1], expected no key of flash-linear-attention beside "
+     "\"time_step_limit\""},
+    {"both_names_of_limits", "mamba2",
+     R"("norm_eps": 1e-5, "dt_limit": [0, 1], "time_step_limit": [0, 1])", kInvalid,
+     "\"time_step_limit\" is [0,1], expected no such key beside \"dt_limit\", its newer name"},
+    {"both_names_of_ranks", "mamba", R"("norm_eps": 1e-5, "dt_rank": 4, "time_step_rank": 4)",
+     kInvalid, "\"time_step_rank\" is 4, expected no such key beside \"dt_rank\""},
+    {"norm_groups", "mamba2", R"("norm_groups": 3)", kInvalid,
+     "\"norm_groups\" is 3, expected a divisor of expand times hidden_size (8192)"},
+    {"attention", "mamba", R"("norm_eps": 1e-5, "attn": {"layers": [1], "num_heads": 2})",
+     kUnimplemented, "\"attn\" is {"},
+    {"attention2", "mamba2", R"("norm_eps": 1e-5, "attn": {"layers": [1], "num_heads": 2})",
+     kUnimplemented, "expected null: this model_type has no layers of attention"},
     {"activation", "mamba", R"("hidden_act": "gelu")", kUnimplemented,
      "\"hidden_act\" is \"gelu\""},
     {"quantised", "mamba2", R"("quantization_config": {})", kUnimplemented,
@@ -201,6 +232,21 @@ TEST(MambaConfigTest, MisspelledKeysAreToldOf) {
   EXPECT_THAT(ConfigOf("mamba", R"("time_step_rank": 48, "time_step_min": 0.5, "use_cache": true)")
                   ->warnings,
               IsEmpty());
+}
+
+// Files of either library name these, whether it reads them or not.
+TEST(MambaConfigTest, KeysOfTheLibrariesAreKnown) {
+  for (const auto& [type, keys] :
+       {std::pair("mamba", R"("layer_norm_epsilon": 1e-5, "rms_norm": true)"),
+        {"mamba", R"("rms_norm": true, "time_step_rank": 48)"},
+        {"falcon_mamba", R"("rms_norm": true)"},
+        {"mamba2", R"("layer_norm_epsilon": 1e-5, "norm_before_gate": false, "rms_norm": true)"},
+        {"mamba2", R"("norm_eps": 1e-5, "rms_norm": true, "time_step_rank": 128)"},
+        {"mamba", R"("norm_eps": 1e-5, "time_step_rank": 128, "rms_norm": true)"}}) {
+    const auto config = ConfigOf(type, keys);
+    ASSERT_TRUE(config.ok()) << type << " " << keys << ": " << config.status();
+    EXPECT_THAT(config->warnings, IsEmpty()) << type << " " << keys;
+  }
 }
 
 // Documents and the tool's help state these numbers for the shapes that are named after 370M.

@@ -84,7 +84,7 @@ Vec Mamba2(PlainLayer& layer, const Vec& x, int64_t) {
   const Vec convolved = Convolve(layer, Slice(all, channels, channels + 2 * shared));
   const Vec t = Slice(all, 2 * channels + 2 * shared, heads);
   double least = 0, most = std::numeric_limits<double>::infinity();
-  const char* limit = fla ? "dt_limit" : "time_step_limit";
+  const char* limit = config.contains("dt_limit") ? "dt_limit" : "time_step_limit";
   if (config.contains(limit)) least = config[limit][0], most = config[limit][1];
   const Vec& skip = layer.Weight("mixer.D");
   Vec y;
@@ -112,7 +112,9 @@ Vec Mamba2(PlainLayer& layer, const Vec& x, int64_t) {
   if (!norm_first) gate();
   if (!fla || config.value("rmsnorm", true)) {
     const double eps = fla ? config["norm_eps"] : config["layer_norm_epsilon"];
-    y = NormByGroup(y, layer.Weight("mixer.norm.weight"), fla ? groups : 1, eps);
+    const bool former = config.contains("rms_norm") || config.contains("time_step_limit");
+    const int64_t parts = config.value("norm_groups", fla && !former ? groups : int64_t{1});
+    y = NormByGroup(y, layer.Weight("mixer.norm.weight"), parts, eps);
   }
   if (norm_first) gate();
   return layer.Linear("mixer.out_proj", y);
@@ -141,7 +143,8 @@ TEST(Mamba2Test, EveryOptionIsWhatItsEquationSays) {
        {"{}", R"({"n_groups": 1})", R"({"n_groups": 4})", R"({"num_heads": 8, "head_dim": 16})",
         R"({"state_size": 20})", R"({"expand": 3, "num_heads": 6})", R"({"conv_kernel": 3})",
         R"({"use_bias": true})", R"({"use_conv_bias": false})",
-        R"({"time_step_limit": [0.02, 0.05]})", R"({"layer_norm_epsilon": 0.01})"}) {
+        R"({"time_step_limit": [0.02, 0.05]})", R"({"n_groups": 2, "norm_groups": 2})",
+        R"({"n_groups": 4, "norm_before_gate": true})", R"({"layer_norm_epsilon": 0.01})"}) {
     ExpectPlain("mamba2", changes, Mamba2);
   }
 }
@@ -151,7 +154,9 @@ TEST(Mamba2Test, EveryOptionOfTheOtherFormatIsWhatItsEquationSays) {
   for (const char* changes :
        {R"("n_groups": 2)", R"("norm_before_gate": true)", R"("rmsnorm": false)",
         R"("D_has_hdim": true)", R"("dt_limit": [0.02, 0.05])",
-        R"("n_groups": 4, "norm_before_gate": true, "use_bias": true)"}) {
+        R"("n_groups": 4, "norm_before_gate": true, "use_bias": true)",
+        R"("n_groups": 4, "norm_groups": 1)", R"("n_groups": 4, "rms_norm": false)",
+        R"("n_groups": 2, "time_step_limit": [0.02, 0.05], "time_step_rank": 4)"}) {
     const std::string keys =
         absl::StrCat(R"({"layer_norm_epsilon": null, "norm_eps": 0.01, )", changes, "}");
     SCOPED_TRACE(keys);
@@ -163,10 +168,13 @@ TEST(Mamba2Test, EveryOptionOfTheOtherFormatIsWhatItsEquationSays) {
 }
 
 TEST(MambaTest, TheOtherFormatHasTheSameEquation) {
-  ModelSpec spec = MatrixSpec("mamba", {{"norm_eps", 0.01}, {"dt_rank", 5}, {"vocab_size", 61}});
-  spec.config.erase("layer_norm_epsilon");
-  spec.config.erase("time_step_rank");
-  ExpectPlain(spec, Mamba);
+  for (const char* rank : {"dt_rank", "time_step_rank"}) {  // today's name, and the one before
+    ModelSpec spec = MatrixSpec("mamba", {{"norm_eps", 0.01}, {"vocab_size", 61}});
+    spec.config.erase("layer_norm_epsilon");
+    spec.config.erase("time_step_rank");
+    spec.config[rank] = 5;
+    ExpectPlain(spec, Mamba);
+  }
 }
 
 TEST(SambaTest, EveryOptionIsWhatItsEquationSays) {

@@ -1,8 +1,10 @@
 // What the families of matrix memories read of config.json: what they refuse, what counts.
 
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -158,6 +160,20 @@ TEST(MatrixConfigTest, MissingKeysAreUpstreamsDefaults) {
   EXPECT_EQ(slab("mom_linear_attn", ""), 64 + 8 * 4 * 512 * 512 * 4);
 }
 
+// A key that is ignored is told of where its default fits no tensor, too.
+TEST(MatrixConfigTest, AnErrorOfATensorTellsOfAMisspelledKey) {
+  const TestFolder folder;
+  ModelSpec spec = *SpecOfShape("gla-tiny");
+  spec.config["expand_k"] = 1.0;
+  MakeFolder(spec, folder);
+  spec.config.erase("expand_k");
+  spec.config["expnd_k"] = 1.0;
+  std::ofstream(folder.File("config.json")) << ConfigJson(spec);
+  EXPECT_THAT(PlanModel(folder.path(), StateFormat{}).status().message(),
+              testing::AllOf(testing::HasSubstr("q_proj.weight"),
+                             testing::HasSubstr("did you mean \"expand_k\"?")));
+}
+
 // What an int8 matrix loses at every token is too much; where writes are held back it is not.
 TEST(MatrixConfigTest, StateDtypesAreRefusedWhereTheyMeanNothingOrLoseTooMuch) {
   const auto plan = [](const char* shape, DType dtype) {
@@ -299,6 +315,16 @@ TEST(MatrixStateTest, MatricesHaveTheDevicesDTypeAndOnlyTheDeltaRuleHoldsBackBes
       EXPECT_EQ(field.guard, routed ? StateGuard::kFlags : StateGuard::kFed) << field.name;
     }
     EXPECT_EQ(matrices, type.ends_with("gsa") || type == "linear_attn" ? 4 : 2) << type;
+  }
+}
+
+// What the tool's help says of those that have no such state, or have it in an older format.
+TEST(MatrixShapesTest, ShapesOfAttentionHaveTheParametersThatTheHelpTells) {
+  for (const auto& [shape, millions] : {std::pair("transformer-340m", 374),
+                                        {"llama-340m", 374},
+                                        {"mistral-340m", 393},
+                                        {"mom-gated-deltanet-340m", 545}}) {
+    EXPECT_NEAR(MakeShape(shape).millions(), millions, 0.6) << shape;
   }
 }
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/models/config_keys.h"
 #include "tests/models/gated_delta_spec.h"
 #include "tests/models/golden.h"
 
@@ -114,6 +115,31 @@ TEST(ModelConfigTest, MissingKeysOfMistralAndLlama) {
                                     "intermediate_size": 11008, "attention_bias": false)"));
   EXPECT_NE(fingerprint(llama), fingerprint(llama + R"(, "rope_theta": 500000.0)"));
   EXPECT_NE(fingerprint(llama), fingerprint(llama + R"(, "attention_bias": true)"));
+  for (const char* keys :
+       {R"(, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0})",
+        R"(, "rope_parameters": {"rope_theta": 500000.0, "partial_rotary_factor": 1.0})",
+        R"(, "rope_scaling": {"type": "default", "rope_theta": 500000.0})",
+        R"(, "rope_theta": 500000.0, "rope_scaling": {"rope_type": "default", "factor": 1})",
+        R"(, "rope_theta": 500000.0, "rope_parameters": null, "partial_rotary_factor": 1)"}) {
+    EXPECT_EQ(fingerprint(llama + R"(, "rope_theta": 500000.0)"), fingerprint(llama + keys))
+        << keys;
+  }
+}
+
+// A tied network uses its embedding, though the folder may hold a head as well.
+TEST(ModelConfigTest, TiedMistralAndLlamaHaveNoUseForAHead) {
+  for (const char* type : {"llama", "mistral"}) {
+    for (const bool tied : {false, true}) {
+      const auto config =
+          ConfigOf(type, tied ? R"("tie_word_embeddings": true)" : R"("num_hidden_layers": 1)");
+      ASSERT_TRUE(config.ok()) << config.status();
+      bool head = false;
+      for (const TensorSpec& tensor : MakeNetwork(*config).tensors) {
+        head |= tensor.name == "lm_head.weight";
+      }
+      EXPECT_EQ(head, !tied) << type;
+    }
+  }
 }
 
 TEST(ModelConfigTest, PythonsLiteralsAreHarmlessWhereUnused) {
@@ -230,7 +256,28 @@ INSTANTIATE_TEST_SUITE_P(
                   "\"head_dim\" is 33, expected an even width"},
         BadConfig{"scaled_rope",
                   R"({"model_type": "llama", "rope_scaling": {"rope_type": "llama3"}})",
-                  kUnsupported, "\"rope_scaling\" is {\"rope_type\":\"llama3\"}"},
+                  kUnsupported,
+                  "\"rope_scaling\": key \"rope_type\" is \"llama3\", which is not supported; "
+                  "expected \"default\""},
+        BadConfig{"scaled_rope_by_its_older_name",
+                  R"({"model_type": "mistral", "rope_scaling": {"type": "linear", "factor": 2}})",
+                  kUnsupported, "\"rope_scaling\": key \"type\" is \"linear\""},
+        BadConfig{"scaled_rope_of_no_type",
+                  R"({"model_type": "llama", "rope_parameters": {"factor": 2, "rope_theta": 5}})",
+                  kInvalid, "\"rope_parameters\": key \"factor\" is 2, expected no such key"},
+        BadConfig{"two_bases",
+                  R"({"model_type": "llama", "rope_theta": 5, "rope_parameters":
+                      {"rope_type": "default", "rope_theta": 6}})",
+                  kInvalid,
+                  "\"rope_theta\" is 6.0, expected the one that the file gives elsewhere, 5"},
+        BadConfig{"rope_that_is_a_list", R"({"model_type": "llama", "rope_parameters": [1]})",
+                  kInvalid, "\"rope_parameters\" is [1], expected null or an object"},
+        BadConfig{"part_of_a_head", R"({"model_type": "llama", "partial_rotary_factor": 0.5})",
+                  kUnsupported, "\"partial_rotary_factor\" is 0.5"},
+        BadConfig{"part_of_a_head_in_an_object",
+                  R"({"model_type": "llama", "rope_parameters": {"rope_type": "default",
+                      "partial_rotary_factor": 0.5}})",
+                  kUnsupported, "\"rope_parameters\": key \"partial_rotary_factor\" is 0.5"},
         BadConfig{"mlp_bias", R"({"model_type": "llama", "mlp_bias": true})", kUnsupported,
                   "\"mlp_bias\" is true"},
         BadConfig{"attention_residuals", Mom(R"("attnres_block_size": 4)"), kUnsupported,

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,18 +36,19 @@ class ModelStateTest : public testing::TestWithParam<BackendUnderTest> {
   // A slab with the bytes of memories that were never written blanked out: those hold anything.
   static std::vector<std::byte> Meaning(ModelDriver& driver, int slot) {
     std::vector<std::byte> slab = driver.ReadSlab(slot);
-    const uint8_t* written = nullptr;
     std::vector<std::byte> kept(slab.size());
-    for (const StateField& field : driver.model().state_layout().fields()) {
+    const std::span<const StateField> fields = driver.model().state_layout().fields();
+    for (const StateField& field : fields) {
       if (field.role == StateRole::kDerived) continue;  // sessions have different ones
       if (field.guard == StateGuard::kAlways) {
-        written = reinterpret_cast<const uint8_t*>(slab.data() + field.offset);
         std::memcpy(kept.data() + field.offset, slab.data() + field.offset, field.bytes());
         continue;
       }
+      const std::byte* written = slab.data() + fields[static_cast<size_t>(field.flags)].offset;
       for (int64_t m = 0; m < field.shape[0]; ++m) {
         const int64_t begin = field.offset + m * field.memory_bytes();
-        if (written[m]) std::memcpy(kept.data() + begin, slab.data() + begin, field.memory_bytes());
+        if (written[m] != std::byte{0})
+          std::memcpy(kept.data() + begin, slab.data() + begin, field.memory_bytes());
       }
     }
     return kept;

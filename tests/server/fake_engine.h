@@ -101,6 +101,7 @@ class FakeEngine final : public Engine {
     options_.max_queued_requests = max_queued_requests;
   }
   void set_max_request_tokens(int tokens) { options_.max_request_tokens = tokens; }
+  void set_max_context(int64_t tokens) { info_.max_context = tokens; }
   void RemoveTokenizer() { tokenizer_ = nullptr; }
   // From now on it classifies, and generates nothing.
   void set_classes(Classes classes) { info_.classes = std::move(classes); }
@@ -134,6 +135,12 @@ class FakeEngine final : public Engine {
       return WithReason(absl::AlreadyExistsError("taken"), kReasonSessionExists);
     }
     return sessions_[key] = {.key = key, .ttl = ttl, .state_bytes = 4096};
+  }
+  // Of a session that exists, whose last token is pending.
+  void SetPosition(const SessionKey& key, int64_t position) ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    sessions_.at(key).position = position;
+    sessions_.at(key).has_pending_token = true;
   }
   absl::StatusOr<SessionInfo> GetSession(SessionKey key) override {
     absl::MutexLock lock(&mu_);

@@ -383,6 +383,10 @@ def test_sessions(server, client):
     info = client.sessions.get("a")
     assert (info.name, info.position, info.ttl, info.state_bytes) == ("a", 3, 1.5, 1024)
     assert info.create_time.tzinfo is not None
+    assert (info.max_context, info.context_full) == (0, False)
+    server.says(session("a", max_context=16, context_full=True))
+    info = client.sessions.get("a")
+    assert (info.max_context, info.context_full) == (16, True)
 
     server.says(session("a"))
     assert client.sessions.create("a", ttl=math.inf).ttl == math.inf

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cfloat>
 #include <cstdint>
 
 #include "kernels/tensor_view.h"
@@ -93,10 +94,19 @@ __device__ inline T* MemoryAt(const StateView& view, int slot, int memory) {
                               memory * view.memory_bytes);
 }
 
-// DeltaGates' log_decay, from the projection `a`.
+// e^x, at most FLT_MAX: what is then multiplied by zero stays a number. NaN stays NaN.
+__device__ inline float BoundedExp(float x) {
+  const float y = expf(x);
+  return y > FLT_MAX ? FLT_MAX : y;
+}
+
+// DeltaGates' log_decay, from the projection `a`; at least -FLT_MAX. Far below zero softplus(z) is
+// e^z, and the product a single power, which may be a fair number where neither factor is.
 __device__ inline float LogDecay(float a, float a_log, float dt_bias) {
   const float z = a + dt_bias;
-  return -expf(a_log) * (z > 20.0f ? z : log1pf(expf(z)));
+  if (z < -17.0f) return -BoundedExp(a_log + z);
+  const float rate = BoundedExp(a_log) * (z > 20.0f ? z : log1pf(expf(z)));
+  return rate > FLT_MAX ? -FLT_MAX : -rate;
 }
 
 __device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }

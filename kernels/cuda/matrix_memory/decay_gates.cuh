@@ -1,8 +1,6 @@
 // Decays of a token's keys or slots: DecayGates of one number.
 #pragma once
 
-#include <cfloat>
-
 #include "kernels/cuda/common/device_utils.cuh"
 #include "kernels/ops/matrix_memory.h"
 
@@ -62,11 +60,10 @@ __device__ inline Gate GateOf(const GateRule& p, const GateWeights& weights, flo
       return {fmaxf(g, kLeastLogDecay), complement};
     }
     case DecayGate::kSoftplus:
-      // Finite, whatever x is.
-      g = fmaxf(LogDecay(x, weights.a_log, weights.dt_bias), -FLT_MAX);
+      g = LogDecay(x, weights.a_log, weights.dt_bias);
       break;
     case DecayGate::kBounded:
-      g = p.lower_bound * Sigmoid(expf(weights.a_log) * (x + weights.dt_bias));
+      g = p.lower_bound * Sigmoid(BoundedExp(weights.a_log) * (x + weights.dt_bias));
       break;
     case DecayGate::kExponential:
       g = fmaxf(-expf(x), kLeastLogDecay);

@@ -8,8 +8,7 @@ namespace mneme::cuda::neural_memory {
 // `exponential`: by a_log and dt_bias of the head, which else have no meaning.
 __device__ inline float KeepOf(float x, bool exponential, float a_log, float dt_bias) {
   if (!exponential) return Sigmoid(-x);
-  const float z = x + dt_bias;
-  return expf(-expf(a_log) * (fmaxf(z, 0.0f) + log1pf(expf(-fabsf(z)))));
+  return expf(LogDecay(x, a_log, dt_bias));
 }
 
 }  // namespace mneme::cuda::neural_memory

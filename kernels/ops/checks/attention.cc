@@ -14,10 +14,10 @@ void Check(const AttentionArgs& args, ActivationTypes types) {
   const int64_t kv_heads = args.k.shape[1], value_dim = args.v.shape[2];
   const int64_t rows = args.slots.shape[0];
   CHECK(kv_heads > 0 && heads % kv_heads == 0) << "k has " << kv_heads << " heads, q " << heads;
-  Expect(args.q, types.act, {tokens, heads, key_dim}, "q");
-  Expect(args.k, types.act, {tokens, kv_heads, key_dim}, "k");
-  Expect(args.v, types.act, {tokens, kv_heads, value_dim}, "v");
-  Expect(args.out, types.act, {tokens, heads, value_dim}, "out");
+  Expect(args.q, types, {tokens, heads, key_dim}, "q");
+  Expect(args.k, types, {tokens, kv_heads, key_dim}, "k");
+  Expect(args.v, types, {tokens, kv_heads, value_dim}, "v");
+  Expect(args.out, types, {tokens, heads, value_dim}, "out");
   Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
   Expect(args.slots, DType::kI32, {rows}, "slots");
   Expect(args.positions, DType::kI64, {rows}, "positions");
@@ -31,12 +31,12 @@ void Check(const AttentionArgs& args, ActivationTypes types) {
   CHECK_GE(args.values.row_bytes, kv_heads * value_dim * SizeOf(args.values.dtype)) << "values";
   const int64_t prefix = args.prefix_keys.empty() ? 0 : args.prefix_keys.shape[0];
   if (prefix > 0) {
-    Expect(args.prefix_keys, types.act, {prefix, kv_heads, key_dim}, "prefix_keys");
-    Expect(args.prefix_values, types.act, {prefix, kv_heads, value_dim}, "prefix_values");
+    Expect(args.prefix_keys, types, {prefix, kv_heads, key_dim}, "prefix_keys");
+    Expect(args.prefix_values, types, {prefix, kv_heads, value_dim}, "prefix_values");
   }
   if (!args.other_k.empty()) {
-    Expect(args.other_k, types.act, {tokens, kv_heads, key_dim}, "other_k");
-    Expect(args.other_v, types.act, {tokens, kv_heads, value_dim}, "other_v");
+    Expect(args.other_k, types, {tokens, kv_heads, key_dim}, "other_k");
+    Expect(args.other_v, types, {tokens, kv_heads, value_dim}, "other_v");
     CHECK(args.other_keys.table.offsets.data == table.offsets.data &&
           args.other_values.table.offsets.data == table.offsets.data)
         << "the other keys and values of other tables";

@@ -17,10 +17,8 @@ void Expect(const TensorView& tensor, DType dtype, const Shape& shape, const cha
   ExpectShape(tensor, shape, name);
 }
 
-void ExpectRoundable(const TensorView& tensor, ActivationTypes types, const Shape& shape,
-                     const char* name) {
-  const bool rounded = tensor.dtype == DType::kBF16 || tensor.dtype == DType::kF16;
-  if (!(types.takes_rounded && rounded)) Expect(tensor, types.act, shape, name);
+void Expect(const TensorView& tensor, ActivationTypes types, const Shape& shape, const char* name) {
+  if (!types.Take(tensor.dtype)) Expect(tensor, types.act, shape, name);
   ExpectShape(tensor, shape, name);
 }
 

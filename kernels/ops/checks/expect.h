@@ -12,9 +12,8 @@ void ExpectRank(const TensorView& tensor, int rank, const char* name);
 void ExpectShape(const TensorView& tensor, const Shape& shape, const char* name);
 void Expect(const TensorView& tensor, DType dtype, const Shape& shape, const char* name);
 
-// A tensor that goes into a product or comes out of one.
-void ExpectRoundable(const TensorView& tensor, ActivationTypes types, const Shape& shape,
-                     const char* name);
+// An activation.
+void Expect(const TensorView& tensor, ActivationTypes types, const Shape& shape, const char* name);
 
 // An optional list: entry e reads row [e]; without it row e, of which there have to be as many.
 void ExpectEntryRows(const TensorView& entry_rows, int64_t entries, int64_t rows);

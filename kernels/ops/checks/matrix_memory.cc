@@ -10,10 +10,10 @@ void Check(const ShortConvArgs& args, ActivationTypes types) {
   const int64_t rows = args.x.shape[0], channels = args.x.shape[1], entries = args.y.shape[0];
   const int64_t width = args.weight.shape[1];
   CHECK(width >= 1 && width <= kMaxConvWidth) << "a convolution " << width << " wide";
-  ExpectRoundable(args.x, types, {rows, channels}, "x");
+  Expect(args.x, types, {rows, channels}, "x");
   Expect(args.weight, DType::kF32, {channels, width}, "weight");
   if (!args.bias.empty()) Expect(args.bias, DType::kF32, {channels}, "bias");
-  Expect(args.y, types.act, {entries, channels}, "y");
+  Expect(args.y, types, {entries, channels}, "y");
   ExpectEntryRows(args.entry_rows, entries, rows);
   CHECK(args.activation == Activation::kSilu || args.activation == Activation::kIdentity)
       << "a convolution followed by neither silu nor nothing";
@@ -23,12 +23,12 @@ void Check(const ShortConvArgs& args, ActivationTypes types) {
 void Check(const DeltaGatesArgs& args, ActivationTypes types) {
   const int64_t rows = args.a.shape[0], heads = args.a.shape[1];
   const int64_t entries = args.log_decay.shape[0];
-  Expect(args.a, types.act, {rows, heads}, "a");
-  Expect(args.b, types.act, {rows, heads}, "b");
+  Expect(args.a, types, {rows, heads}, "a");
+  Expect(args.b, types, {rows, heads}, "b");
   Expect(args.a_log, DType::kF32, {heads}, "a_log");
   Expect(args.dt_bias, DType::kF32, {heads}, "dt_bias");
-  Expect(args.log_decay, types.act, {entries, heads}, "log_decay");
-  Expect(args.beta, types.act, {entries, heads}, "beta");
+  Expect(args.log_decay, types, {entries, heads}, "log_decay");
+  Expect(args.beta, types, {entries, heads}, "beta");
   ExpectEntryRows(args.entry_rows, entries, rows);
 }
 
@@ -36,15 +36,15 @@ void Check(const DecayGatesArgs& args, ActivationTypes types) {
   ExpectRank(args.x, 3, "x");
   const int64_t rows = args.x.shape[0], heads = args.x.shape[1], dim = args.x.shape[2];
   const int64_t entries = args.log_decay.shape[0];
-  Expect(args.x, types.act, {rows, heads, dim}, "x");
+  Expect(args.x, types, {rows, heads, dim}, "x");
   if (!args.lower.empty()) Expect(args.lower, DType::kF32, {heads, dim}, "lower");
   if (args.gate == DecayGate::kSoftplus || args.gate == DecayGate::kBounded) {
     Expect(args.a_log, DType::kF32, {heads}, "a_log");
     Expect(args.dt_bias, DType::kF32, {heads, dim}, "dt_bias");
   }
-  Expect(args.log_decay, types.act, {entries, heads, dim}, "log_decay");
+  Expect(args.log_decay, types, {entries, heads, dim}, "log_decay");
   if (!args.complement.empty()) {
-    Expect(args.complement, types.act, {entries, heads, dim}, "complement");
+    Expect(args.complement, types, {entries, heads, dim}, "complement");
   }
   ExpectEntryRows(args.entry_rows, entries, rows);
 }
@@ -60,7 +60,7 @@ void Check(const MatrixMemoryArgs& args, ActivationTypes types) {
     ExpectRank(tensor, width > 0 ? 3 : 2, name);
     const int64_t n = tensor.shape[1];
     CHECK(n > 0 && heads % n == 0) << name << " has " << n << " heads, the memory " << heads;
-    Expect(tensor, types.act, width > 0 ? Shape{entries, n, width} : Shape{entries, n}, name);
+    Expect(tensor, types, width > 0 ? Shape{entries, n, width} : Shape{entries, n}, name);
   };
   const auto expect_none = [](const TensorView& tensor, bool none, const char* name) {
     CHECK(!none || tensor.empty()) << name << " that the rule has no use for";
@@ -68,7 +68,7 @@ void Check(const MatrixMemoryArgs& args, ActivationTypes types) {
   expect(args.q, key_dim, "q");
   expect(args.k, key_dim, "k");
   expect(args.v, value_dim, "v");
-  Expect(args.out, types.act, args.out.shape, "out");
+  Expect(args.out, types, args.out.shape, "out");
   switch (args.rule.decay) {
     case Rule::Decay::kNone:
       expect_none(args.log_decay, true, "log_decay");

@@ -15,8 +15,8 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
   CHECK(network.depth >= 1 && network.depth <= kMaxMemoryDepth) << "depth " << network.depth;
   CHECK(network.depth == 1 || network.hidden >= 1) << "hidden " << network.hidden;
   CHECK(normed || !network.trains_gain) << "a gain without a norm";
-  Expect(args.q, types.act, args.q.shape, "q");
-  Expect(args.out, types.act, args.q.shape, "out");
+  Expect(args.q, types, args.q.shape, "q");
+  Expect(args.out, types, args.q.shape, "out");
   if (!args.gain.empty()) {
     CHECK(normed && !network.trains_gain) << "a gain beside a trained one, or without a norm";
     Expect(args.gain, DType::kF32, {heads, dim}, "gain");
@@ -29,7 +29,7 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
   CHECK(args.anchor_period % args.step == 0) << "anchor_period " << args.anchor_period;
   const auto expect_copy = [&](const MemoryCopy& copy, const char* name) {
     for (int i = 0; i < network.tensors(); ++i) {
-      CHECK(copy.at[i].base != nullptr && copy.at[i].dtype == types.act) << name << " " << i;
+      CHECK(copy.at[i].base != nullptr && types.Take(copy.at[i].dtype)) << name << " " << i;
     }
   };
   const auto expect_initial = [&](const MemoryInitial& initial, bool needed, const char* name,
@@ -38,7 +38,7 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
       const TensorView& tensor = initial.at[i];
       if (tensor.empty() && !needed) continue;
       const Shape one = network.shape(i, dim);
-      CHECK(tensor.dtype == DType::kF32 || tensor.dtype == types.act) << name << " " << i;
+      CHECK(tensor.dtype == DType::kF32 || types.Take(tensor.dtype)) << name << " " << i;
       ExpectShape(tensor, one.rank == 2 ? Shape{rows, one[0], one[1]} : Shape{rows, one[0]}, name);
     }
   };
@@ -50,28 +50,28 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
   if (!args.trains()) return;
   CHECK_GE(args.keys, 1) << "keys";
   const int64_t pairs = heads * args.keys;
-  Expect(args.k, types.act, {entries, pairs, dim}, "k");
-  Expect(args.v, types.act, {entries, pairs, dim}, "v");
-  Expect(args.rate, types.act, {entries, pairs}, "rate");
-  if (!args.loss.empty()) Expect(args.loss, types.act, {entries, pairs}, "loss");
+  Expect(args.k, types, {entries, pairs, dim}, "k");
+  Expect(args.v, types, {entries, pairs, dim}, "v");
+  Expect(args.rate, types, {entries, pairs}, "rate");
+  if (!args.loss.empty()) Expect(args.loss, types, {entries, pairs}, "loss");
   const int64_t orders = args.orders();
   if (orders > 0) {
     CHECK_LE(orders, kMaxMomentumOrders) << "orders of momentum";
-    Expect(args.momentum, types.act, {entries, heads * orders}, "momentum");
+    Expect(args.momentum, types, {entries, heads * orders}, "momentum");
     expect_copy(args.momenta, "momenta");
   }
   if (!args.momentum_mix.empty()) {
     CHECK_GE(orders, 1) << "a mix of no momenta";
     const bool zeroth = args.momentum_mix.shape[1] == heads * (orders + 1);
-    Expect(args.momentum_mix, types.act, {entries, heads * (orders + (zeroth ? 1 : 0))},
+    Expect(args.momentum_mix, types, {entries, heads * (orders + (zeroth ? 1 : 0))},
            "momentum_mix");
   }
-  if (!args.keep.empty()) Expect(args.keep, types.act, {entries, heads}, "keep");
+  if (!args.keep.empty()) Expect(args.keep, types, {entries, heads}, "keep");
   if (!args.tensor_rates.empty()) {
-    Expect(args.tensor_rates, types.act, {entries, heads * network.tensors()}, "tensor_rates");
+    Expect(args.tensor_rates, types, {entries, heads * network.tensors()}, "tensor_rates");
   }
   if (args.has_residual()) {
-    Expect(args.residual_mix, types.act, {entries, heads}, "residual_mix");
+    Expect(args.residual_mix, types, {entries, heads}, "residual_mix");
     expect_copy(args.residual, "residual");
   }
   if (!args.transition.empty()) Expect(args.transition, DType::kF32, {1}, "transition");
@@ -91,9 +91,9 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
     const int64_t held = (args.step - 1) * args.keys;
     const auto expect_pairs = [&](const StateView& view, const TensorView& initial,
                                   const Shape& shape, const char* name) {
-      CHECK(view.base != nullptr && view.dtype == types.act) << "pending " << name;
+      CHECK(view.base != nullptr && types.Take(view.dtype)) << "pending " << name;
       if (initial.empty()) return;
-      CHECK(initial.dtype == DType::kF32 || initial.dtype == types.act) << "initial " << name;
+      CHECK(initial.dtype == DType::kF32 || types.Take(initial.dtype)) << "initial " << name;
       ExpectShape(initial, shape, name);
     };
     expect_pairs(args.pending.k, args.initial_pending.k, {heads, held, dim}, "keys");
@@ -108,33 +108,33 @@ void Check(const NeuralMemoryArgs& args, ActivationTypes types) {
 
 void Check(const KeepGateArgs& args, ActivationTypes types) {
   ExpectRank(args.x, 2, "x");
-  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.x, types, args.x.shape, "x");
   if (!args.a_log.empty()) {
     Expect(args.a_log, DType::kF32, {args.x.shape[1]}, "a_log");
     Expect(args.dt_bias, DType::kF32, {args.x.shape[1]}, "dt_bias");
   }
-  Expect(args.y, types.act, args.x.shape, "y");
+  Expect(args.y, types, args.x.shape, "y");
 }
 
 void Check(const ChunkMeanArgs& args, ActivationTypes types) {
   ExpectRank(args.x, 2, "x");
   CHECK_GE(args.chunk, 1) << "chunk";
-  Expect(args.x, types.act, args.x.shape, "x");
+  Expect(args.x, types, args.x.shape, "x");
   Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
   Check(args.segments);
-  CHECK(args.sums.dtype == types.act) << "sums are " << Name(args.sums.dtype);
-  Expect(args.y, types.act, args.x.shape, "y");
+  CHECK(types.Take(args.sums.dtype)) << "sums are " << Name(args.sums.dtype);
+  Expect(args.y, types, args.x.shape, "y");
 }
 
 void Check(const ChunkPoolArgs& args, ActivationTypes types) {
   ExpectRank(args.x, 2, "x");
   CHECK_GE(args.chunk, 1) << "chunk";
-  Expect(args.x, types.act, args.x.shape, "x");
-  Expect(args.logits, types.act, args.x.shape, "logits");
+  Expect(args.x, types, args.x.shape, "x");
+  Expect(args.logits, types, args.x.shape, "logits");
   Expect(args.positions, DType::kI64, {args.x.shape[0]}, "positions");
   Check(args.segments);
-  CHECK(args.sums.dtype == types.act) << "sums are " << Name(args.sums.dtype);
-  Expect(args.y, types.act, args.x.shape, "y");
+  CHECK(types.Take(args.sums.dtype)) << "sums are " << Name(args.sums.dtype);
+  Expect(args.y, types, args.x.shape, "y");
 }
 
 void Check(const SurpriseArgs& args, ActivationTypes types) {
@@ -142,8 +142,8 @@ void Check(const SurpriseArgs& args, ActivationTypes types) {
   ExpectRank(args.read, 3, "read");
   CHECK_GE(args.loss.shape[1], 1) << "loss";
   const int64_t entries = args.loss.shape[0];
-  Expect(args.loss, types.act, args.loss.shape, "loss");
-  Expect(args.read, types.act, {entries, args.read.shape[1], args.read.shape[2]}, "read");
+  Expect(args.loss, types, args.loss.shape, "loss");
+  Expect(args.read, types, {entries, args.read.shape[1], args.read.shape[2]}, "read");
   const int64_t tokens = args.surprise.shape[0];
   Expect(args.surprise, DType::kF32, {tokens}, "surprise");
   if (args.places.empty() && args.outer.empty()) {

@@ -11,9 +11,9 @@ void Check(const RouteTopKArgs& args, ActivationTypes types) {
   const int64_t tokens = args.logits.shape[0], memories = args.logits.shape[1];
   const int64_t top_k = args.indices.shape[1];
   CHECK(top_k >= 1 && top_k <= memories) << "top_k " << top_k << " of " << memories;
-  Expect(args.logits, types.act, {tokens, memories}, "logits");
+  Expect(args.logits, types, {tokens, memories}, "logits");
   Expect(args.indices, DType::kI32, {tokens, top_k}, "indices");
-  Expect(args.weights, types.act, {tokens, top_k}, "weights");
+  Expect(args.weights, types, {tokens, top_k}, "weights");
   if (!args.forced.empty()) Expect(args.forced, DType::kI32, {tokens, top_k}, "forced");
 }
 
@@ -81,10 +81,10 @@ void Check(const MixMemoriesArgs& args, ActivationTypes types) {
   const int64_t columns = args.token_entries.shape[1];
   const int64_t top_k = args.weights.empty() ? 0 : args.weights.shape[1];
   CHECK(columns == top_k || columns == top_k + 1) << columns << " columns, top_k " << top_k;
-  Expect(args.x, types.act, {args.x.shape[0], dim}, "x");
+  Expect(args.x, types, {args.x.shape[0], dim}, "x");
   Expect(args.token_entries, DType::kI32, {tokens, columns}, "token_entries");
-  if (top_k > 0) Expect(args.weights, types.act, {tokens, top_k}, "weights");
-  Expect(args.y, types.act, {tokens, dim}, "y");
+  if (top_k > 0) Expect(args.weights, types, {tokens, top_k}, "weights");
+  Expect(args.y, types, {tokens, dim}, "y");
 }
 
 }  // namespace mneme

@@ -24,13 +24,13 @@ void Check(const IndexWholeSegmentsArgs& args, ActivationTypes) {
 void Check(const SegmentAttentionArgs& args, ActivationTypes types) {
   ExpectRank(args.q, 3, "q");
   const int64_t rows = args.slots.shape[0];
-  Expect(args.q, types.act, args.q.shape, "q");
-  Expect(args.k, types.act, args.q.shape, "k");
-  Expect(args.v, types.act, args.q.shape, "v");
+  Expect(args.q, types, args.q.shape, "q");
+  Expect(args.k, types, args.q.shape, "k");
+  Expect(args.v, types, args.q.shape, "v");
   Expect(args.row_offsets, DType::kI32, {rows + 1}, "row_offsets");
   Expect(args.slots, DType::kI32, {rows}, "slots");
   Expect(args.seen, DType::kI32, {rows}, "seen");
-  Expect(args.out, types.act, args.q.shape, "out");
+  Expect(args.out, types, args.q.shape, "out");
 }
 
 }  // namespace mneme

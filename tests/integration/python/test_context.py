@@ -34,7 +34,14 @@ def test_a_full_session_ends_its_answer_and_says_so(server, name):
     assert full.finish_reason is mneme.FinishReason.LENGTH
     assert full.context_full
     assert len(full.token_ids) == drawn
-    assert client.sessions.get(name).position == MAX_CONTEXT + 1
+    session = client.sessions.get(name)
+    assert session.position == MAX_CONTEXT + 1
+    assert (session.max_context, session.context_full) == (MAX_CONTEXT, True)
+    assert client.info().limits.max_context == MAX_CONTEXT
+    base = f"http://127.0.0.1:{server.http_port}"
+    over_http = json.loads(ask(base, f"/v1/sessions/{name}")[2])
+    assert (over_http["max_context"], over_http["context_full"]) == (MAX_CONTEXT, True)
+    assert json.loads(ask(base, "/v1/models")[2])["data"][0]["max_model_len"] == MAX_CONTEXT
 
     status, text = complete(server, prompt=prompt, max_tokens=4)
     assert status == 200

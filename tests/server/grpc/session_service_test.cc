@@ -46,6 +46,26 @@ TEST_F(SessionServiceTest, SessionsAreCreatedFoundForkedAndDeleted) {
   EXPECT_EQ(client_->DeleteSession("a").code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(SessionServiceTest, SaysHowLongASessionMayBeAndWhetherItIs) {
+  ASSERT_TRUE(Create("a").ok());
+  EXPECT_EQ(client_->GetInfo()->limits().max_context(), 0);
+  EXPECT_EQ(client_->GetSession("a")->max_context(), 0);
+  engine_.SetPosition({"", "a"}, 100);
+  EXPECT_FALSE(client_->GetSession("a")->context_full());
+
+  engine_.set_max_context(16);
+  EXPECT_EQ(client_->GetInfo()->limits().max_context(), 16);
+  for (const auto& [position, full] : {std::pair(16, false), {17, true}}) {  // one is pending
+    engine_.SetPosition({"", "a"}, position);
+    const auto session = client_->GetSession("a");
+    EXPECT_EQ(session->max_context(), 16);
+    EXPECT_EQ(session->context_full(), full) << position;
+    const auto list = client_->ListSessions({});
+    ASSERT_EQ(list->sessions_size(), 1);
+    EXPECT_EQ(list->sessions(0).context_full(), full);
+  }
+}
+
 TEST_F(SessionServiceTest, WithoutANameTheServerChoosesOne) {
   const std::string first = Create("")->name();
   const std::string second = Create("")->name();

@@ -7,8 +7,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
+#include "tests/server/fake_engine.h"
 #include "tokenizers/byte_tokenizer.h"
 
 namespace mneme {
@@ -27,13 +29,26 @@ class TokenizerInfoTest : public ::testing::Test {
   void Write(const std::string& name, const std::string& text) const {
     std::ofstream(folder_ + "/" + name) << text;
   }
-  Json Info(int max_request_tokens = 0) const {
-    return TokenizerInfo(folder_, *tokenizer_, max_request_tokens).value();
+  Json Info(std::optional<int64_t> max_length = std::nullopt) const {
+    return TokenizerInfo(folder_, *tokenizer_, max_length).value();
   }
 
   std::string folder_;
   const std::unique_ptr<Tokenizer> tokenizer_ = *MakeByteTokenizer(259, 256, 257);
 };
+
+TEST_F(TokenizerInfoTest, TheLengthIsTheSmallerOfTheLimits) {
+  FakeEngine engine;
+  EXPECT_EQ(MaxModelLength(engine), std::nullopt);
+  engine.set_max_context(16);
+  EXPECT_EQ(MaxModelLength(engine), 16);
+  engine.set_max_request_tokens(50);
+  EXPECT_EQ(MaxModelLength(engine), 16);
+  engine.set_max_request_tokens(9);
+  EXPECT_EQ(MaxModelLength(engine), 9);
+  engine.set_max_context(0);
+  EXPECT_EQ(MaxModelLength(engine), 9);
+}
 
 TEST_F(TokenizerInfoTest, AFolderWithoutFilesIsDescribedByItsTokenizer) {
   const Json info = Info();

@@ -119,6 +119,8 @@ def session_info_of(m: sessions_pb2.Session) -> SessionInfo:
         last_use_time=_time(m.last_use_time),
         ttl=_seconds(m.ttl_ms),
         state_bytes=m.state_bytes,
+        max_context=m.max_context,
+        context_full=m.context_full,
     )
 
 
@@ -204,6 +206,7 @@ def _limits(m: inference_pb2.Limits) -> Limits:
         default_session_ttl=_seconds(m.default_session_ttl_ms),
         penalty_history_tokens=m.penalty_history_tokens,
         max_message_bytes=m.max_message_bytes,
+        max_context=m.max_context,
     )
 
 

@@ -274,6 +274,10 @@ class SessionInfo:
     ttl: float
     """Idle seconds after which it is deleted; math.inf: never."""
     state_bytes: int
+    max_context: int = 0
+    """Tokens that it can be fed; 0: any number."""
+    context_full: bool = False
+    """Whether it was fed as many: it can still be read and forked, and not go on."""
 
 
 @dataclass(frozen=True)
@@ -353,6 +357,8 @@ class Limits:
     """Seconds; math.inf: sessions do not expire."""
     penalty_history_tokens: int
     max_message_bytes: int
+    max_context: int = 0
+    """Tokens that a session can be fed, as long as its state has room for."""
 
 
 @dataclass(frozen=True)
