@@ -30,8 +30,9 @@ void AddGains(const CommitEngramsArgs& args, const Engrams<Number>& engrams, int
       for (int head = 0; head < args.heads; ++head) weight += sums[head * room + i];
     }
     const double gain = weight / shares * engrams.fact(kEngramColumns) * args.rules.lifespan_scale;
-    Number& lifespan = engrams.lifespan(engrams.recalled()[i]);
-    lifespan = static_cast<Number>(lifespan + static_cast<Number>(gain));
+    const int engram = engrams.recalled()[i];
+    engrams.gain(engram) = static_cast<Number>(gain);
+    engrams.lifespan(engram) += engrams.gain(engram);
   }
 }
 
@@ -302,6 +303,7 @@ void WriteEngramsOnHost(const WriteEngramsArgs& args) {
       engrams.set_type(i, EngramType::kWorking);
       std::copy_n(x + w * dim, dim, engrams.vector(i));
       engrams.lifespan(i) = static_cast<Number>(args.rules.lifespan);
+      engrams.gain(i) = 0;
       engrams.birth(i) = static_cast<uint32_t>(segment - 1) * static_cast<uint32_t>(working) +
                          static_cast<uint32_t>(w);
       std::fill_n(engrams.counts(i), engrams.capacity(), uint16_t{0});

@@ -25,6 +25,7 @@ class Engrams {
   }
   Number* vector(int i) const { return store_.vectors.as<Number>(slot_, i); }
   Number& lifespan(int i) const { return store_.lifespans.as<Number>(slot_, 0)[i]; }
+  Number& gain(int i) const { return store_.gains.as<Number>(slot_, 0)[i]; }
   uint32_t& birth(int i) const { return store_.births.as<uint32_t>(slot_, 0)[i]; }
   uint16_t* counts(int i) const { return store_.counts.as<uint16_t>(slot_, i); }
   int32_t* recalled() const { return store_.recalled.as<int32_t>(slot_, 0); }

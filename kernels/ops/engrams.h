@@ -83,6 +83,7 @@ struct EngramStore {
   StateView types;      // [capacity] kU8: EngramType
   StateView vectors;    // [capacity, dim] number
   StateView lifespans;  // [capacity] number
+  StateView gains;      // [capacity] number: what the lifespan last gained, 0 if never recalled
   StateView births;     // [capacity] kI32: the bits of a u32, block * W + index
   StateView counts;     // [capacity, capacity] kU16: steps in which both fired; stays at 65535
   StateView recalled;   // [rules.recalled()] kI32: slots, oldest first
@@ -115,7 +116,8 @@ struct FindCrossingsArgs {
 // The end of a segment; nothing is done at that of segment 0, in which there were no engrams. For
 // the recalled engrams i, the sums being of attention's weights over the segment's tokens,
 //   w_i = sum over layers and heads of sums_i / (layers heads segment)
-//   lifespan_i += w_i R alpha                    rounded, and then
+//   gain_i = w_i R alpha                         rounded, as is
+//   lifespan_i += gain_i                         and then
 //   lifespan -= 1                                of all engrams
 // Working engrams become short-term ones, and of these the oldest, all but S, long-term ones.
 // Engrams whose lifespan is not above 0 die: before that, or `deaths_last` after it. Then, until W
@@ -156,7 +158,7 @@ struct ReadEncoderArgs {
 };
 
 // New working engrams, in the lowest free slots: lifespan L0, births (segment - 1) W + index, no
-// counts.
+// counts and no gain.
 struct WriteEngramsArgs {
   EngramRules rules;
   EngramStore store;

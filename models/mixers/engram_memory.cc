@@ -97,6 +97,7 @@ void EngramMemory::AddFields(const LayerBuilder& builder) {
   };
   vectors_ = of_slots("engrams.vectors", number, {capacity, dim});
   lifespans_ = of_slots("engrams.lifespans", number, {capacity});
+  gains_ = of_slots("engrams.gains", number, {capacity});
   births_ = of_slots("engrams.births", DType::kI32, {capacity});
   counts_ = of_slots("engrams.counts", DType::kU16, {capacity, capacity});
   recalled_ = layout.Add(
@@ -121,6 +122,7 @@ EngramStore EngramMemory::Store(const ForwardContext& ctx) const {
           .types = ctx.State(types_),
           .vectors = ctx.State(vectors_),
           .lifespans = ctx.State(lifespans_),
+          .gains = ctx.State(gains_),
           .births = ctx.State(births_),
           .counts = ctx.State(counts_),
           .recalled = ctx.State(recalled_),

@@ -99,20 +99,29 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // Of a tensor of numbers.
+  double Number(const StateTensor& tensor, size_t i) const {
+    if (tensor.dtype == DType::kF64) {
+      double value = 0;
+      std::memcpy(&value, tensor.bytes.data() + i * sizeof(double), sizeof(double));
+      return value;
+    }
+    float value = 0;
+    std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(float));
+    return value;
+  }
+
   absl::Status CheckLifespans() const {
-    const StateTensor& tensor = Tensor("lifespans");
+    const StateTensor &lifespans = Tensor("lifespans"), &gains = Tensor("gains");
     for (const size_t i : alive_) {
-      double lifespan = 0;
-      if (tensor.dtype == DType::kF64) {
-        std::memcpy(&lifespan, tensor.bytes.data() + i * sizeof(double), sizeof(double));
-      } else {
-        float value = 0;
-        std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(float));
-        lifespan = value;
-      }
+      const double lifespan = Number(lifespans, i), gain = Number(gains, i);
       if (!(lifespan > 0) || !std::isfinite(lifespan)) {
         return Wrong("lifespans", absl::StrCat("engram ", i, " has ", lifespan,
                                                ", expected a finite number above 0"));
+      }
+      if (!(gain >= 0) || !std::isfinite(gain)) {
+        return Wrong("gains", absl::StrCat("engram ", i, " has ", gain,
+                                           ", expected a finite number from 0 on"));
       }
     }
     return absl::OkStatus();

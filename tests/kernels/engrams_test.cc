@@ -47,13 +47,15 @@ class Session {
               .types = field(DType::kU8, 1, capacity),
               .vectors = field(number_, capacity, dim),
               .lifespans = field(number_, 1, capacity),
+              .gains = field(number_, 1, capacity),
               .births = field(DType::kI32, 1, capacity),
               .counts = field(DType::kU16, capacity, capacity),
               .recalled = field(DType::kI32, 1, rules.recalled()),
               .facts = field(DType::kI32, 1, kEngramFacts)};
     sums_ = field(number_, 1, rules.recalled());
     // What free slots hold means nothing.
-    for (const StateView& view : {store_.vectors, store_.lifespans, store_.births, store_.counts}) {
+    for (const StateView& view :
+         {store_.vectors, store_.lifespans, store_.gains, store_.births, store_.counts}) {
       std::vector<std::byte>& bytes = MemoryOf(view).host;
       std::fill(bytes.begin(), bytes.end(), std::byte{0xa5});
     }
@@ -97,6 +99,7 @@ class Session {
     store_.types.as<uint8_t>(0, 0)[slot] = static_cast<uint8_t>(type);
     store_.births.as<uint32_t>(0, 0)[slot] = birth;
     Set(store_.lifespans, 0, slot, lifespan);
+    Set(store_.gains, 0, slot, 0);
     for (size_t i = 0; i < x.size(); ++i) Set(store_.vectors, slot, static_cast<int>(i), x[i]);
     std::fill_n(store_.counts.as<uint16_t>(0, slot), store_.capacity, uint16_t{0});
   }
@@ -136,6 +139,11 @@ class Session {
     std::vector<double> lifespans;
     for (const int i : Slots()) lifespans.push_back(lifespan(i));
     return lifespans;
+  }
+  std::vector<double> Gains() const {
+    std::vector<double> gains;
+    for (const int i : Slots()) gains.push_back(Get(store_.gains, 0, i));
+    return gains;
   }
   std::vector<std::vector<int>> Counts() const {
     const std::vector<int> slots = Slots();
@@ -182,6 +190,7 @@ class Session {
     move(store_.types, 1, element);
     move(store_.births, 4, element);
     move(store_.lifespans, SizeOf(number_), element);
+    move(store_.gains, SizeOf(number_), element);
     move(store_.vectors, store_.vectors.memory_bytes, memory);
     move(store_.counts, store_.counts.memory_bytes, memory);
     for (int row = 0; row < store_.capacity; ++row) {
@@ -216,8 +225,8 @@ class Session {
     }
     EngramStore store = store_;
     StateView sums = sums_;
-    for (StateView* view : {&store.types, &store.vectors, &store.lifespans, &store.births,
-                            &store.counts, &store.recalled, &store.facts, &sums}) {
+    for (StateView* view : {&store.types, &store.vectors, &store.lifespans, &store.gains,
+                            &store.births, &store.counts, &store.recalled, &store.facts, &sums}) {
       view->base = MemoryOf(*view).device.data();
     }
     work(store, sums);
@@ -304,10 +313,12 @@ TEST_P(EngramsTest, AFullStep) {
       EXPECT_THAT(session.Births(EngramType::kLongTerm), ElementsAre(0, 1, 2));
       EXPECT_THAT(session.Births(EngramType::kShortTerm), ElementsAre(4));
       EXPECT_THAT(session.Lifespans(), ElementsAre(0.5, 1.5, 5.5, 3.0));
+      EXPECT_THAT(session.Gains(), ElementsAre(0, 1.5, 4.5, 0));
     } else {
       EXPECT_THAT(session.Births(EngramType::kLongTerm), ElementsAre(0, 1));
       EXPECT_THAT(session.Births(EngramType::kShortTerm), ElementsAre(2, 4));
       EXPECT_THAT(session.Lifespans(), ElementsAre(0.5, 1.0, 4.0, 3.0));
+      EXPECT_THAT(session.Gains(), ElementsAre(0, 1, 3, 0));
     }
     EXPECT_THAT(session.Counts(), ElementsAre(ElementsAre(3, 1, 2, 0), ElementsAre(1, 3, 2, 1),
                                               ElementsAre(2, 2, 5, 1), ElementsAre(0, 1, 1, 1)));
@@ -455,13 +466,14 @@ struct Events {
 
 void ExpectSame(const Session& session, const PlainEngrams& plain, bool compares_counts = true) {
   std::vector<uint32_t> births;
-  std::vector<double> lifespans;
+  std::vector<double> lifespans, gains;
   std::vector<std::vector<int>> counts;
   std::vector<EngramType> types, got_types;
   for (const PlainEngrams::Engram& engram : plain.engrams) {
     births.push_back(engram.birth);
     types.push_back(engram.type);
     lifespans.push_back(engram.lifespan);
+    gains.push_back(engram.gain);
     if (!compares_counts) continue;
     counts.emplace_back();
     for (const PlainEngrams::Engram& other : plain.engrams) {
@@ -476,6 +488,7 @@ void ExpectSame(const Session& session, const PlainEngrams& plain, bool compares
   ASSERT_EQ(got, births);
   ASSERT_EQ(got_types, types);
   ASSERT_EQ(session.Lifespans(), lifespans);
+  ASSERT_EQ(session.Gains(), gains);
   if (compares_counts) {
     ASSERT_EQ(session.Counts(), counts);
   }

@@ -23,6 +23,7 @@ class PlainEngrams {
     std::vector<double> x;
     std::map<uint32_t, int> counts;
     int firings = 0;
+    double gain = 0;  // away from `lifespan`: GCC 12 rounds only one of two stored as a pair
 
     int CountWith(uint32_t other) const {
       const auto it = counts.find(other);
@@ -43,8 +44,9 @@ class PlainEngrams {
   void Commit(const std::vector<double>& weights) {
     for (size_t i = 0; i < recalled.size(); ++i) {
       Engram& engram = *Find(recalled[i]);
-      const double gain = weights[i] * columns * rules_.lifespan_scale;
-      engram.lifespan = Round(engram.lifespan + Round(gain));
+      const double gain = Round(weights[i] * columns * rules_.lifespan_scale);
+      engram.gain = gain;
+      engram.lifespan = Round(engram.lifespan + gain);
     }
     for (Engram& engram : engrams) engram.lifespan -= 1;
     if (!rules_.deaths_last) RemoveDead();

@@ -129,6 +129,17 @@ void MemoriaGolden::ExpectCommitted(const std::string& prefix) {
   EXPECT_EQ(types, results_.Values<uint8_t>(prefix + "type")) << prefix;
   EXPECT_EQ(counts, results_.Ints(prefix + "counts")) << prefix;
   ExpectClose(lifespans, results_.Floats(prefix + "lifespan"), prefix + "lifespan");
+  if (!results_.Has(prefix + "gain")) return;  // the folder in the repository
+  const std::vector<int32_t> recalled = results_.Ints(prefix + "rem");
+  const std::vector<double> gains = results_.Floats(prefix + "gain");
+  std::vector<double> got, wanted;  // of those that live on
+  for (size_t i = 0; i < recalled.size(); ++i) {
+    const auto it = std::find(births.begin(), births.end(), recalled[i]);
+    if (it == births.end()) continue;
+    got.push_back(state.engrams[old[static_cast<size_t>(it - births.begin())]].gain);
+    wanted.push_back(gains[i]);
+  }
+  ExpectClose(got, wanted, prefix + "gain");
 }
 
 }  // namespace mneme

@@ -64,6 +64,7 @@ MemoriaState ReadMemoriaState(ModelDriver& driver, int slot) {
   const auto counts = Elements<uint16_t>(get("engrams.counts"));
   const auto recalled = Elements<int32_t>(get("engrams.recalled"));
   const std::vector<double> lifespans = Numbers(get("engrams.lifespans"));
+  const std::vector<double> gains = Numbers(get("engrams.gains"));
   const std::vector<double> vectors = Numbers(get("engrams.vectors"));
   const StateTensor& weights = get("engrams.weights");
   const std::vector<double> sums = Numbers(weights);
@@ -80,6 +81,7 @@ MemoriaState ReadMemoriaState(ModelDriver& driver, int slot) {
     MemoriaState::Engram engram = {.birth = births[i],
                                    .type = static_cast<EngramType>(types[i]),
                                    .lifespan = lifespans[i],
+                                   .gain = gains[i],
                                    .x = {begin, begin + static_cast<int64_t>(dim)}};
     for (const size_t j : slots) engram.counts.push_back(counts[i * capacity + j]);
     state.engrams.push_back(std::move(engram));
@@ -118,6 +120,7 @@ std::map<uint32_t, double> ScoresByBirth(ModelDriver& driver, int slot, const En
                  .types = types,
                  .vectors = vectors,
                  .lifespans = ViewOf(driver, slot, "engrams.lifespans"),
+                 .gains = ViewOf(driver, slot, "engrams.gains"),
                  .births = ViewOf(driver, slot, "engrams.births"),
                  .counts = ViewOf(driver, slot, "engrams.counts"),
                  .recalled = ViewOf(driver, slot, "engrams.recalled"),

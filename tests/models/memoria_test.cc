@@ -200,6 +200,7 @@ TEST_P(MemoriaTest, ManySegmentsDoNotDrift) {
     EXPECT_EQ(got.type, want.type);
     EXPECT_EQ(got.counts, want.counts);
     EXPECT_NEAR(got.lifespan, want.lifespan, 1e-4 * want.lifespan);
+    EXPECT_NEAR(got.gain, want.gain, 1e-4 * want.gain);
   }
   const int64_t late = static_cast<int64_t>(logits.size()) / 10 * 9;
   EXPECT_LE(RelativeError({logits.begin() + late, logits.end()},
@@ -240,6 +241,10 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
   };
   const int old = first(EngramType::kShortTerm), working = first(EngramType::kWorking);
   const int free = first(EngramType::kFree);
+  const auto set_no_number = [](StateTensor& tensor, int64_t i) {
+    const int64_t size = SizeOf(tensor.dtype);
+    std::fill_n(tensor.bytes.begin() + i * size, size, std::byte{0xff});
+  };
   struct {
     const char* message;
     std::function<void(CanonicalState&)> change;
@@ -262,12 +267,9 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
       {"\"engrams.births\": an older engram is number 1000000, expected one from 0 to",
        [&](CanonicalState& s) { ints(s, "births")[old] = 1000000; }},
       {"\"engrams.lifespans\": engram",
-       [&](CanonicalState& s) {
-         StateTensor& tensor = find(s, "lifespans");
-         const auto size = static_cast<size_t>(SizeOf(tensor.dtype));
-         std::fill_n(tensor.bytes.begin() + old * static_cast<int64_t>(size), size,
-                     std::byte{0xff});
-       }},
+       [&](CanonicalState& s) { set_no_number(find(s, "lifespans"), old); }},
+      {"\"engrams.gains\": engram",
+       [&](CanonicalState& s) { set_no_number(find(s, "gains"), old); }},
       {"\"engrams.counts\": engrams",
        [&](CanonicalState& s) {
          auto* counts = reinterpret_cast<uint16_t*>(find(s, "counts").bytes.data());

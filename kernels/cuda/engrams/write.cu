@@ -143,6 +143,7 @@ __global__ void __launch_bounds__(kThreads) TakeSlots(const __grid_constant__ Wr
         if (w >= p.working) return;
         types[i] = EngramType::kWorking;
         p.store.lifespans(slot)[i] = p.lifespan;
+        p.store.gains(slot)[i] = 0;
         p.store.births(slot)[i] = first + static_cast<uint32_t>(w);
         chosen[w] = i;
       });

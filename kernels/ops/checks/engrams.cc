@@ -36,6 +36,7 @@ void Check(const EngramRules& rules, const EngramStore& store, ActivationTypes t
   ExpectState(store.types, DType::kU8, "types");
   ExpectState(store.vectors, types.act, "vectors");
   ExpectState(store.lifespans, types.act, "lifespans");
+  ExpectState(store.gains, types.act, "gains");
   ExpectState(store.births, DType::kI32, "births");
   ExpectState(store.counts, DType::kU16, "counts");
   ExpectState(store.recalled, DType::kI32, "recalled");
