@@ -191,11 +191,11 @@ int ModelRunner::InsertedBy(const StepPlan& plan) const {
   return static_cast<int>(inserted);
 }
 
-int ModelRunner::CrossingsOf(std::span<const int64_t> positions) const {
+int ModelRunner::CrossingsOf(std::span<const int64_t> positions, int64_t more) const {
   const int segment = model_.info().segment;
   if (segment == 0) return -1;
   return static_cast<int>(std::count_if(positions.begin(), positions.end(), [&](int64_t position) {
-    return position > 0 && position % segment == 0;
+    return position + more > 0 && (position + more) % segment == 0;
   }));
 }
 

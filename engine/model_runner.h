@@ -112,6 +112,10 @@ class ModelRunner {
   absl::Status ReadLogits(std::span<float> out);
 
   const RunnerLimits& limits() const { return limits_; }
+  // ModelInfo::segment.
+  int segment() const { return model_.info().segment; }
+  // StepBatch::crossings of rows that will have fed so many tokens more than these positions say.
+  int CrossingsOf(std::span<const int64_t> positions, int64_t more = 0) const;
   // Whether Begin() returns before the step is done.
   bool asynchronous() const { return backend_.asynchronous(); }
   int64_t workspace_bytes() const { return workspace_bytes_; }
@@ -140,8 +144,6 @@ class ModelRunner {
   Graphs::const_iterator GraphOf(int rows) const;
   // StepBatch::inserted.
   int InsertedBy(const StepPlan& plan) const;
-  // StepBatch::crossings of rows at these positions.
-  int CrossingsOf(std::span<const int64_t> positions) const;
   // How many rows of logits a step without padding rows makes.
   int KnownLogitRows(const StepPlan& plan) const;
   // Puts the plan's arrays into pinned_, with `padding` rows of one token and its logits each

@@ -19,29 +19,16 @@ double BlendCautiously(double mean, double value) {
 }
 
 constexpr int kStepsToTrust = 6;
-constexpr int kStaleSteps = 3;  // a mean that is old counts for no more
 constexpr double kMostSurprise = 1.5;
 
 }  // namespace
 
 PrefillBudget::PrefillBudget(int max_tokens, int max_rows, double slowdown)
-    : max_tokens_(max_tokens), slowdown_(slowdown), decode_(max_rows + 1), sizes_(max_tokens) {}
-
-double PrefillBudget::DecodeSeconds(int decode_rows, bool& fresh) const {
-  fresh = false;
-  // The nearest row count that was measured. D grows by at most the ratio of the rows, and a
-  // difference of an eighth in rows is less than the noise of a measurement.
-  const int last = static_cast<int>(decode_.size()) - 1;
-  for (int distance = 0; distance <= last; ++distance) {
-    for (const int rows : {decode_rows - distance, decode_rows + distance}) {
-      if (rows < 1 || rows > last || decode_[rows].step < 0) continue;
-      fresh = step_ - decode_[rows].step < kStale && distance * 8 <= decode_rows;
-      const double scale = std::min(1.0, static_cast<double>(decode_rows) / rows);
-      return decode_[rows].seconds * scale;
-    }
-  }
-  return -1;
-}
+    : max_tokens_(max_tokens),
+      slowdown_(slowdown),
+      max_rows_(max_rows),
+      decode_(max_rows),
+      sizes_(max_tokens) {}
 
 int PrefillBudget::MostTokens(int decode_rows) const {
   if (mixed_steps_ > 0) return std::max(kFirstTokens, 2 * last_tokens_);
@@ -50,11 +37,10 @@ int PrefillBudget::MostTokens(int decode_rows) const {
   return alike ? std::max(kFirstTokens, full_.tokens / 2) : kFirstTokens;
 }
 
-int PrefillBudget::Tokens(int decode_rows) {
+int PrefillBudget::Tokens(int decode_rows, double reserved) {
   if (decode_rows == 0 || slowdown_ <= 1) return max_tokens_;
   bool fresh = false;
-  const double decode_seconds =
-      DecodeSeconds(std::min<int>(decode_rows, static_cast<int>(decode_.size()) - 1), fresh);
+  const double decode_seconds = decode_.Seconds(std::min(decode_rows, max_rows_), step_, fresh);
   if (!fresh && step_ - last_probe_ >= kProbeInterval) {
     last_probe_ = step_;
     return 0;
@@ -62,7 +48,7 @@ int PrefillBudget::Tokens(int decode_rows) {
   if (decode_seconds < 0 || token_seconds_ < 0) {
     return allowed_tokens_ = std::min(kFirstTokens, max_tokens_);
   }
-  const double room = (slowdown_ - 1) * decode_seconds;
+  const double room = std::max(0.0, (slowdown_ - 1) * decode_seconds - reserved);
   const double tokens =
       token_seconds_ > 0 ? std::floor((room - fixed_seconds_) / token_seconds_) : max_tokens_;
   const int least = std::min(kMinTokens, max_tokens_);
@@ -89,7 +75,7 @@ void PrefillBudget::Observe(int decode_rows, int prefill_tokens, absl::Duration 
   const double seconds = absl::ToDoubleSeconds(time);
   const bool mixed = prefill_tokens > 0 && decode_rows > 0;
   mixed_steps_ = mixed ? mixed_steps_ + 1 : 0;
-  if (prefill_tokens == 0) return ObserveDecode(decode_rows, seconds);
+  if (prefill_tokens == 0) return decode_.Observe(decode_rows, seconds, step_);
   if (decode_rows == 0) {
     const double each = seconds / prefill_tokens;
     token_seconds_ = token_seconds_ < 0 ? each : std::min(token_seconds_, each);
@@ -100,19 +86,10 @@ void PrefillBudget::Observe(int decode_rows, int prefill_tokens, absl::Duration 
     full_ = {.rows = decode_rows, .tokens = prefill_tokens, .step = step_};
   }
   bool fresh = false;
-  const double alone = DecodeSeconds(decode_rows, fresh);
+  const double alone = decode_.Seconds(decode_rows, step_, fresh);
   if (alone < 0) return;
   // A step is rarely faster than its decoding alone; where timing says so, it is noise.
   ObserveAdded(decode_rows, prefill_tokens, std::max(seconds - alone, 0.05 * seconds));
-}
-
-void PrefillBudget::ObserveDecode(int decode_rows, double seconds) {
-  if (decode_rows < 1 || decode_rows >= static_cast<int>(decode_.size())) return;
-  DecodeTime& mean = decode_[decode_rows];
-  if (step_ - mean.step >= kStale) mean.steps = std::min(mean.steps, kStaleSteps);
-  mean.steps = std::min(mean.steps + 1, kMeanSteps);
-  mean.seconds += (seconds - mean.seconds) / mean.steps;
-  mean.step = step_;
 }
 
 void PrefillBudget::ObserveAdded(int decode_rows, int tokens, double added) {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "absl/time/time.h"
+#include "engine/decode_times.h"
 #include "engine/step_times.h"
 
 namespace mneme {
@@ -33,8 +33,9 @@ class PrefillBudget {
   PrefillBudget(int max_tokens, int max_rows, double slowdown);
 
   // Prompt tokens for the next step, which has `decode_rows` decoding rows. 0: let them run alone
-  // once, to measure; not asked for more often than every kProbeInterval steps.
-  int Tokens(int decode_rows);
+  // once, to measure; not asked for more often than every kProbeInterval steps. `reserved` seconds
+  // of what the step may take longer go to something else.
+  int Tokens(int decode_rows, double reserved = 0);
 
   // A step's rows and tokens, and how long after those of the step before its tokens came.
   void Observe(int decode_rows, int prefill_tokens, absl::Duration time);
@@ -43,23 +44,14 @@ class PrefillBudget {
   static constexpr int kFirstTokens = 32;    // while nothing is known of prompts beside rows
   static constexpr int kMinTokens = 8;       // a prompt always goes on
   static constexpr int kProbeInterval = 24;  // steps; measuring costs the prompt 1 part in 50
-  static constexpr int64_t kStale = 2000;    // steps after which D(d) is measured again
-  static constexpr int kMeanSteps = 32;      // a later one counts for one part in so many of D
+  static constexpr int64_t kStale = 2000;    // steps after which a full one says nothing
 
-  struct DecodeTime {
-    double seconds = 0;
-    int steps = 0;      // it is the mean of; no more than kMeanSteps
-    int64_t step = -1;  // when it was measured; -1: never
-  };
   // The last step beside decoding rows that had all the tokens it was allowed.
   struct FullStep {
     int rows = 0, tokens = 0;
     int64_t step = -kStale;
   };
 
-  // D(d) from measurements of like row counts, or negative. Sets `fresh` if it may be relied on.
-  double DecodeSeconds(int decode_rows, bool& fresh) const;
-  void ObserveDecode(int decode_rows, double seconds);
   // The most that a step may have, whatever D, f and t are.
   int MostTokens(int decode_rows) const;
 
@@ -71,7 +63,8 @@ class PrefillBudget {
 
   const int max_tokens_;
   const double slowdown_;
-  std::vector<DecodeTime> decode_;  // [max_rows + 1]
+  const int max_rows_;
+  DecodeTimes decode_;
   StepTimes sizes_;
   double token_seconds_ = -1;  // t; negative: unknown
   double fixed_seconds_ = 0;   // f

@@ -1,6 +1,7 @@
 #include "engine/scheduler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -38,6 +39,30 @@ int PrefillRows(std::span<const RowCandidate> candidates, Indices prefilling,
     ++rows;
   }
   return std::min(rows, limits.max_rows);
+}
+
+// Whether its next token is the first one of a segment other than the first.
+bool Crosses(const RowCandidate& c, const StepLimits& limits) {
+  return limits.segment > 0 && c.position > 0 && c.position % limits.segment == 0;
+}
+
+// Leaves out of both lists those who have to wait before they cross.
+void HoldBack(std::span<const RowCandidate> candidates, const StepLimits& limits, Indices& decoding,
+              Indices& prefilling) {
+  if (limits.segment == 0) return;
+  Indices crossing;
+  for (const Indices* indices : {&decoding, &prefilling}) {
+    std::copy_if(indices->begin(), indices->end(), std::back_inserter(crossing),
+                 [&](int i) { return Crosses(candidates[i], limits); });
+  }
+  if (static_cast<int>(crossing.size()) <= limits.max_crossings) return;
+  SortLongestWaiting(candidates, crossing);
+  crossing.erase(crossing.begin(), crossing.begin() + limits.max_crossings);
+  std::sort(crossing.begin(), crossing.end());
+  const auto waits = [&](int i) { return std::binary_search(crossing.begin(), crossing.end(), i); };
+  for (Indices* indices : {&decoding, &prefilling}) {
+    indices->erase(std::remove_if(indices->begin(), indices->end(), waits), indices->end());
+  }
 }
 
 int64_t LongestWaiting(std::span<const RowCandidate> candidates, const Indices& indices) {
@@ -102,6 +127,10 @@ void AddPrefilling(std::span<const RowCandidate> candidates, Indices& prefilling
     tokens_left = std::max(1, LikelyStepTokens(plan.tokens() + tokens_left) - plan.tokens());
   }
   int rows_left = static_cast<int>(prefilling.size());
+  const auto crosses = [&](int i) { return Crosses(candidates[i], limits); };
+  int64_t crossings_left = int64_t{limits.max_crossings} -
+                           std::count_if(plan.candidates.begin(), plan.candidates.end(), crosses) -
+                           std::count_if(prefilling.begin(), prefilling.end(), crosses);
   for (const int i : prefilling) {
     const RowCandidate& c = candidates[i];
     int share = std::max(1, tokens_left / rows_left--);
@@ -110,13 +139,21 @@ void AddPrefilling(std::span<const RowCandidate> candidates, Indices& prefilling
       // Tokens after the scored ones need no logits but the last one's, which is counted apart.
       if (c.scored_tokens > scored_share) share = std::min(share, scored_share);
     }
-    const auto take = std::min<size_t>(c.tokens.size(), share);
+    auto take = std::min<int64_t>(static_cast<int64_t>(c.tokens.size()), share);
+    if (limits.segment > 0) {
+      // Segments behind that of its first token.
+      const int64_t first = c.position / limits.segment;
+      const int64_t more =
+          std::min((c.position + take - 1) / limits.segment - first, crossings_left);
+      take = std::min(take, (first + more + 1) * limits.segment - c.position);
+      crossings_left -= more;
+    }
     const int scored = std::min(c.scored_tokens, static_cast<int>(take));
     plan.AddRow({.slot = c.slot,
                  .position = c.position,
-                 .tokens = c.tokens.first(take),
+                 .tokens = c.tokens.first(static_cast<size_t>(take)),
                  .scored_tokens = scored,
-                 .samples = c.samples && take == c.tokens.size(),
+                 .samples = c.samples && take == static_cast<int64_t>(c.tokens.size()),
                  .candidate = i});
     tokens_left -= static_cast<int>(take);
     scored_left -= scored;
@@ -171,7 +208,7 @@ StepPlan PlanWholeRows(std::span<const RowCandidate> candidates, const StepLimit
 
 StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& limits,
                   StepPlan memory) {
-  CHECK(limits.max_rows >= 1 && limits.max_tokens >= limits.max_rows);
+  CHECK(limits.max_rows >= 1 && limits.max_tokens >= limits.max_rows && limits.max_crossings >= 1);
   if (!candidates.empty() && candidates.front().whole) {
     return PlanWholeRows(candidates, limits, std::move(memory));
   }
@@ -180,6 +217,7 @@ StepPlan PlanStep(std::span<const RowCandidate> candidates, const StepLimits& li
     (candidates[i].tokens.size() == 1 ? decoding : prefilling).push_back(static_cast<int>(i));
   }
   if (limits.prefill_tokens <= 0) prefilling.clear();
+  HoldBack(candidates, limits, decoding, prefilling);
   const RowShares rows = DivideRows(candidates, decoding, prefilling, limits);
   KeepLongestWaiting(candidates, rows.decode, decoding);
   KeepLongestWaiting(candidates, rows.prefill, prefilling);

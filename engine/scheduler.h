@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "engine/step_plan.h"
@@ -29,6 +30,10 @@ struct StepLimits {
   int prefill_tokens = 1;     // of all rows that feed more than one token; 0: none of them runs
   bool likely_sizes = false;  // steps with prompts are of the LikelyStepTokens, see PlanStep
   int min_chunk = 64;  // a step does not cut its prefill tokens into smaller shares than this
+  // Positions after which a row crosses into another segment, with the token that is the first one
+  // of it; 0: there are no segments. Of all rows no more than so many cross; at least 1.
+  int segment = 0;
+  int max_crossings = std::numeric_limits<int>::max();
 };
 
 // The sizes that a step with prompts likes to have: the largest one up to `tokens`, all rows
@@ -48,6 +53,10 @@ int NextLikelyStepTokens(int tokens);
 // least one (with a single row they take turns). So of D decoding and P prefilling candidates each
 // runs at least once in 2 ceil((D + P) / max_rows) steps, or, prefilling, in the P /
 // (prefill_tokens / min_chunk) steps that its share of the tokens amounts to, if that is longer.
+//
+// Crossings: rows that are about to cross are no candidates but for the `max_crossings` that have
+// waited longest, whatever their kind; so of C of them each crosses in C / max_crossings steps.
+// Prompts that come to a segment's end within a step go on only as far as crossings are left.
 //
 // Rows that want to be whole are those of a model that classifies, which has no others. Those that
 // have waited longest go first, and later ones take what these leave of max_rows and max_tokens, if

@@ -14,19 +14,34 @@ StepPipeline::StepPipeline(ModelRunner& runner, RoutingCounter* routing, PhaseCl
       phases_(phases),
       stats_(stats),
       options_(options),
-      prefill_budget_(options.max_tokens, options.max_rows, options.max_decode_slowdown) {}
+      prefill_budget_(options.max_tokens, options.max_rows, options.max_decode_slowdown),
+      crossing_budget_(options.max_rows, options.max_decode_slowdown) {}
 
 StepLimits StepPipeline::Limits(std::span<const RowCandidate> candidates) {
   const auto decode_rows = static_cast<int>(
       std::count_if(candidates.begin(), candidates.end(),
                     [](const RowCandidate& row) { return row.tokens.size() == 1; }));
   const bool prefills = decode_rows < static_cast<int>(candidates.size());
-  return {.max_rows = options_.max_rows,
-          .max_tokens = options_.max_tokens,
-          .max_scored_tokens = options_.max_scored_tokens,
-          .prefill_tokens =
-              prefills ? prefill_budget_.Tokens(std::min(decode_rows, options_.max_rows)) : 0,
-          .likely_sizes = true};
+  const int beside = std::min(decode_rows, options_.max_rows);
+  const int segment = runner_.segment();
+  StepLimits limits = {.max_rows = options_.max_rows,
+                       .max_tokens = options_.max_tokens,
+                       .max_scored_tokens = options_.max_scored_tokens,
+                       .prefill_tokens = 0,
+                       .likely_sizes = true,
+                       .segment = segment};
+  double reserved = 0;
+  if (segment > 0 && decode_rows > 0) {
+    limits.max_crossings = crossing_budget_.Most(beside);
+    const auto crossing =
+        std::count_if(candidates.begin(), candidates.end(), [&](const RowCandidate& row) {
+          return row.tokens.size() == 1 && row.position > 0 && row.position % segment == 0;
+        });
+    reserved =
+        crossing_budget_.Added(static_cast<int>(std::min<int64_t>(crossing, limits.max_crossings)));
+  }
+  if (prefills) limits.prefill_tokens = prefill_budget_.Tokens(beside, reserved);
+  return limits;
 }
 
 void StepPipeline::Plan(std::span<const RowCandidate> candidates) {
@@ -60,8 +75,11 @@ void StepPipeline::Draw() {
 }
 
 bool StepPipeline::CanLaunchNext() const {
-  return options_.runs_ahead && runner_.asynchronous() && !runner_.classifies() &&
-         ModelRunner::DecodesOnly(plan_) && plan_.rows() == candidates_;
+  if (!options_.runs_ahead || !runner_.asynchronous() || runner_.classifies() ||
+      !ModelRunner::DecodesOnly(plan_) || plan_.rows() != candidates_) {
+    return false;
+  }
+  return runner_.CrossingsOf(plan_.positions, /*more=*/1) <= crossing_budget_.Most(plan_.rows());
 }
 
 void StepPipeline::LaunchNext() {
@@ -87,6 +105,10 @@ absl::Status StepPipeline::Finish() {
   finished_ = flying_;
   sampled_at_ = phases_.End(StepPhase::kSample, StepPhase::kCommit);
   if (!status.ok()) return status;
+  if (plan_.prefill_tokens() == 0 && runner_.segment() > 0) {
+    crossing_budget_.Observe(plan_.decode_rows, runner_.CrossingsOf(plan_.positions),
+                             sampled_at_ - tokens_since_);
+  }
   prefill_budget_.Observe(plan_.decode_rows, plan_.prefill_tokens(), sampled_at_ - tokens_since_);
   CountStep();
   return absl::OkStatus();

@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "engine/crossing_budget.h"
 #include "engine/engine_stats.h"
 #include "engine/model_runner.h"
 #include "engine/phase_clock.h"
@@ -37,7 +38,7 @@ class StepPipeline {
     int max_rows = 1;
     int max_tokens = 1;              // of a step
     int max_scored_tokens = 1;       // StepLimits
-    double max_decode_slowdown = 0;  // PrefillBudget
+    double max_decode_slowdown = 0;  // PrefillBudget, CrossingBudget
     bool runs_ahead = false;         // where the device works on its own
     bool traces = false;             // logs every plan
   };
@@ -56,7 +57,8 @@ class StepPipeline {
   void Draw();
 
   // Whether the step after the one in flight is known but for its tokens, as far as the plan goes:
-  // it has all candidates, each row feeds what it draws now, and the device need not be waited for.
+  // it has all candidates, each row feeds what it draws now, no more of them cross than may, and
+  // the device need not be waited for.
   bool CanLaunchNext() const;
   // That step, in which a row is padding if it draws one of its end tokens now.
   void LaunchNext();
@@ -90,6 +92,7 @@ class StepPipeline {
   EngineStats& stats_;
   const Options options_;
   PrefillBudget prefill_budget_;
+  CrossingBudget crossing_budget_;
 
   StepPlan plan_;
   int candidates_ = 0;                     // that plan_ was chosen from

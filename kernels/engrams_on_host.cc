@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/log.h"
@@ -30,8 +29,9 @@ void AddGains(const CommitEngramsArgs& args, const Engrams<Number>& engrams, int
       for (int head = 0; head < args.heads; ++head) weight += sums[head * room + i];
     }
     const double gain = weight / shares * engrams.fact(kEngramColumns) * args.rules.lifespan_scale;
-    Number& lifespan = engrams.lifespan(engrams.recalled()[i]);
-    lifespan = static_cast<Number>(lifespan + static_cast<Number>(gain));
+    const int engram = engrams.recalled()[i];
+    engrams.gain(engram) = static_cast<Number>(gain);
+    engrams.lifespan(engram) += engrams.gain(engram);
   }
 }
 
@@ -81,27 +81,27 @@ std::vector<int> Best(std::vector<int> candidates, const Number* scores, int mos
 template <typename Number>
 class Walk {
  public:
-  Walk(const Engrams<Number>& engrams, std::vector<int> long_term)
+  Walk(const Engrams<Number>& engrams, int segment, std::vector<int> long_term)
       : engrams_(engrams),
+        segment_(segment),
         long_term_(std::move(long_term)),
         is_found_(static_cast<size_t>(engrams.capacity())) {}
 
-  void Seed(const EngramRules& rules, int segment, int source, bool recalled) {
+  void Seed(const EngramRules& rules, int source, bool recalled) {
     const auto draw = [&](size_t n) -> int64_t {
       if (!rules.random_ties) return 0;
-      return EngramDraw(rules.seed, static_cast<uint64_t>(segment), engrams_.birth(source),
+      return EngramDraw(rules.seed, static_cast<uint64_t>(segment_), engrams_.birth(source),
                         static_cast<int64_t>(n));
     };
     if (!recalled) {
       if (rules.extra_seeds) Find(long_term_[static_cast<size_t>(draw(long_term_.size()))]);
       return;
     }
-    const uint16_t* counts = engrams_.counts(source);
-    uint16_t largest = 0;
-    for (const int j : long_term_) largest = std::max(largest, counts[j]);
+    engrams_.CountsWith(source, long_term_, segment_, counts_);
+    const uint16_t largest = *std::max_element(counts_.begin(), counts_.end());
     std::vector<int> tied;
-    for (const int j : long_term_) {
-      if (counts[j] == largest) tied.push_back(j);
+    for (size_t n = 0; n < long_term_.size(); ++n) {
+      if (counts_[n] == largest) tied.push_back(long_term_[n]);
     }
     Find(tied[static_cast<size_t>(draw(tied.size()))]);
   }
@@ -117,12 +117,9 @@ class Walk {
       if (reach.empty()) return true;
       const size_t end = found_.size();
       for (size_t c = begin; c < end; ++c) {
-        const uint16_t* counts = engrams_.counts(found_[c]);
-        int next = reach.front();
-        for (const int j : reach) {
-          if (counts[j] > counts[next]) next = j;
-        }
-        Find(next);
+        engrams_.CountsWith(found_[c], reach, segment_, counts_);
+        const auto next = std::max_element(counts_.begin(), counts_.end());
+        Find(reach[static_cast<size_t>(next - counts_.begin())]);
       }
       begin = end;
     }
@@ -146,20 +143,12 @@ class Walk {
   }
 
   const Engrams<Number>& engrams_;
-  std::vector<int> long_term_;  // oldest first
-  std::vector<bool> is_found_;  // by slot
-  std::vector<int> found_;      // in the order in which they were
+  const int segment_;
+  std::vector<int> long_term_;    // oldest first
+  std::vector<bool> is_found_;    // by slot
+  std::vector<int> found_;        // in the order in which they were
+  std::vector<uint16_t> counts_;  // with those that a choice is made from
 };
-
-template <typename Number>
-void Fire(const Engrams<Number>& engrams, const std::vector<int>& active) {
-  for (const int i : active) {
-    uint16_t* counts = engrams.counts(i);
-    for (const int j : active) {
-      if (counts[j] < std::numeric_limits<uint16_t>::max()) ++counts[j];
-    }
-  }
-}
 
 template <typename Number>
 void Retrieve(const EngramRules& rules, const Engrams<Number>& engrams, int segment,
@@ -171,10 +160,10 @@ void Retrieve(const EngramRules& rules, const Engrams<Number>& engrams, int segm
   bool null_candidate = false, null_recalled = false;
   size_t found = 0;
   if (!long_term.empty()) {
-    Walk<Number> walk(engrams, long_term);
+    Walk<Number> walk(engrams, segment, long_term);
     for (const int i : short_term) {
       const bool is_recalled = std::find(recalled.begin(), recalled.end(), i) != recalled.end();
-      walk.Seed(rules, segment, i, is_recalled);
+      walk.Seed(rules, i, is_recalled);
     }
     null_candidate = walk.Go(rules.depth) && rules.null_candidate;
     std::vector<int> candidates = walk.Found();
@@ -198,7 +187,7 @@ void Retrieve(const EngramRules& rules, const Engrams<Number>& engrams, int segm
             [&](int a, int b) { return engrams.birth(a) < engrams.birth(b); });
   std::vector<int> active = engrams.OfType(EngramType::kWorking);
   active.insert(active.end(), recalled.begin(), recalled.end());
-  Fire(engrams, active);
+  engrams.Fire(active, segment);
 
   std::fill_n(engrams.recalled(), rules.recalled(), -1);
   std::copy(recalled.begin(), recalled.end(), engrams.recalled());
@@ -212,16 +201,6 @@ void Retrieve(const EngramRules& rules, const Engrams<Number>& engrams, int segm
 }
 
 }  // namespace
-
-template <typename Number>
-std::vector<int> Engrams<Number>::OfType(EngramType wanted) const {
-  std::vector<int> slots;
-  for (int i = 0; i < capacity(); ++i) {
-    if (type(i) == wanted) slots.push_back(i);
-  }
-  std::sort(slots.begin(), slots.end(), [&](int a, int b) { return birth(a) < birth(b); });
-  return slots;
-}
 
 double ExpMeanScore(std::span<const double> distances) {
   const double least = *std::min_element(distances.begin(), distances.end());
@@ -302,16 +281,11 @@ void WriteEngramsOnHost(const WriteEngramsArgs& args) {
       engrams.set_type(i, EngramType::kWorking);
       std::copy_n(x + w * dim, dim, engrams.vector(i));
       engrams.lifespan(i) = static_cast<Number>(args.rules.lifespan);
+      engrams.gain(i) = 0;
       engrams.birth(i) = static_cast<uint32_t>(segment - 1) * static_cast<uint32_t>(working) +
                          static_cast<uint32_t>(w);
-      std::fill_n(engrams.counts(i), engrams.capacity(), uint16_t{0});
     }
-    // What was counted with whoever had the slots before.
-    const std::vector<int> born = engrams.OfType(EngramType::kWorking);
-    for (int j = 0; j < engrams.capacity(); ++j) {
-      if (engrams.type(j) == EngramType::kFree) continue;
-      for (const int b : born) engrams.counts(j)[b] = 0;
-    }
+    engrams.ForgetFirings(engrams.OfType(EngramType::kWorking));
   });
 }
 
@@ -350,7 +324,6 @@ void StoreEngramContextOnHost(const StoreEngramContextArgs& args) {
 }
 
 #define MNEME_ENGRAMS_OF(Number)                                           \
-  template class Engrams<Number>;                                          \
   template void CommitEngramsOnHost<Number>(const CommitEngramsArgs&);     \
   template void ReadEncoderOnHost<Number>(const ReadEncoderArgs&);         \
   template void WriteEngramsOnHost<Number>(const WriteEngramsArgs&);       \

@@ -25,14 +25,25 @@ class Engrams {
   }
   Number* vector(int i) const { return store_.vectors.as<Number>(slot_, i); }
   Number& lifespan(int i) const { return store_.lifespans.as<Number>(slot_, 0)[i]; }
+  Number& gain(int i) const { return store_.gains.as<Number>(slot_, 0)[i]; }
   uint32_t& birth(int i) const { return store_.births.as<uint32_t>(slot_, 0)[i]; }
-  uint16_t* counts(int i) const { return store_.counts.as<uint16_t>(slot_, i); }
   int32_t* recalled() const { return store_.recalled.as<int32_t>(slot_, 0); }
   int32_t& fact(EngramFact fact) const { return store_.facts.as<int32_t>(slot_, 0)[fact]; }
   // Slots, oldest first.
   std::vector<int> OfType(EngramType type) const;
 
+  // Count_ij of engram i with each of `others`, at the start of `segment`.
+  void CountsWith(int i, const std::vector<int>& others, int segment,
+                  std::vector<uint16_t>& counts) const;
+  // At the start of `segment`.
+  void Fire(const std::vector<int>& active, int segment) const;
+  // New engrams fired with nobody, whoever had their slots before.
+  void ForgetFirings(const std::vector<int>& born) const;
+
  private:
+  uint16_t* counts(int i) const { return store_.counts.as<uint16_t>(slot_, i); }
+  uint64_t* fired(int i) const { return store_.fired.as<uint64_t>(slot_, i); }
+
   const EngramStore& store_;
   int slot_;
 };

@@ -77,9 +77,19 @@ std::string SessionPrice(const StateLayout& layout, const ModelInfo& info) {
 }
 
 // A line of --plan, for models that make engrams.
-std::string Engrams(const ModelInfo& info) {
+std::string Engrams(const StateLayout& layout, const ModelInfo& info) {
   if (info.engrams == 0) return "";
-  return absl::StrCat("engrams   room for ", info.engrams, " in a session (--engram-capacity)\n");
+  std::string pairs;
+  for (const StateField& field : layout.fields()) {
+    const bool is_history = field.name == "engrams.fired";
+    if (!is_history && field.name != "engrams.counts") continue;
+    pairs = absl::StrCat(
+        "; who fired with whom takes ", HumanBytes(field.bytes()),
+        is_history ? absl::StrCat(", a history of ", field.memory_bytes() * 8, " segments")
+                   : ", a count for each pair");
+  }
+  return absl::StrCat("engrams   room for ", info.engrams, " in a session (--engram-capacity)",
+                      pairs, "\n");
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> MakeConfiguredBackend(const v1::DeviceSection& config) {
@@ -296,8 +306,9 @@ absl::StatusOr<std::string> PlanText(const v1::ServerConfig& config, LoadError& 
                       " available\n", "steps     ", HumanBytes(plan->runner_bytes),
                       " of workspace for at most ", plan->largest_step.tokens, " tokens in ",
                       plan->largest_step.rows, " rows\n",  //
-                      "session   ", SessionPrice(model->state_layout, info), "\n", Engrams(info),
-                      model->state_layout.ToString(), "capacity  ", plan->capacity.ToString(),
+                      "session   ", SessionPrice(model->state_layout, info), "\n",
+                      Engrams(model->state_layout, info), model->state_layout.ToString(),
+                      "capacity  ", plan->capacity.ToString(),
                       is_given ? ""
                                : "; what is available now, less weights, workspace and a reserve "
                                  "(--state-memory fixes it)",

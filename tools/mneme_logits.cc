@@ -21,6 +21,7 @@
 #include "models/safetensors_writer.h"
 #include "tools/flag_parser.h"
 #include "tools/output_files.h"
+#include "tools/recall_comparison.h"
 #include "tools/routing_tape.h"
 #include "tools/tool_runner.h"
 
@@ -38,6 +39,9 @@ Feeds the token ids of FILE (separated by white space) to a model as one session
 Of a model that classifies: f32 [S, classes], row s after the document's segment s, the last one filled
 up as the model wants it. Segments are never cut, so that --chunks, --batch and --greedy mean nothing there.
 
+With --compare-recall it prints instead which segment of a model that makes engrams is the first to recall others
+in the arithmetic of --compute-dtype than in f32; --out is not needed.
+
 How the tokens are fed (--chunks, --batch) must not change the result: on the CPU not by one bit.
 
   mneme-logits --model m --tokens ids.txt --out a.safetensors
@@ -48,6 +52,7 @@ Exit codes: 0 done, 2 bad arguments or token file, 3 the model cannot be loaded,
 not enough memory, 1 anything else.
 )";
 
+constexpr char kProgram[] = "mneme-logits";
 constexpr int kMaxChunk = 4096;
 constexpr int kDefaultChunk = 512;
 constexpr int kMaxBatch = 1024;
@@ -58,6 +63,7 @@ struct LogitsFlags {
   std::vector<int> chunks;
   int batch = 1;
   int greedy = 0;
+  bool compare_recall = false;
 };
 
 // Sessions that keep the one of interest company: they join, feed random tokens in random portions,
@@ -285,8 +291,9 @@ absl::Status CheckFlags(const LogitsFlags& flags, const std::vector<std::string>
   for (const auto& [name, value] :
        {std::pair("--model", &flags.model.model), std::pair("--tokens", &flags.tokens),
         std::pair("--out", &flags.out)}) {
-    if (value->empty())
+    if (value->empty() && !(flags.compare_recall && value == &flags.out)) {
       return absl::InvalidArgumentError(absl::StrCat(name, " is required; see --help"));
+    }
   }
   if (flags.batch > 1 && !flags.routing_in.empty()) {
     return absl::InvalidArgumentError(
@@ -297,9 +304,29 @@ absl::Status CheckFlags(const LogitsFlags& flags, const std::vector<std::string>
                           {"--model", flags.model.model});
 }
 
+// Two runs, one behind the other, so that only one model is in memory.
+int CompareRecall(const LogitsFlags& flags, std::span<const int32_t> ids) {
+  std::vector<Recalls> runs;
+  for (const std::string& compute_dtype : {std::string("f32"), flags.model.compute_dtype}) {
+    ModelFlags model = flags.model;
+    model.compute_dtype = compute_dtype;
+    ExitCode code = kExitFailure;
+    auto tool = ToolRunner::Load(model, &code);
+    if (!tool.ok()) return Report(kProgram, tool.status(), code);
+    const absl::Status room = tool->CheckRoom(static_cast<int64_t>(ids.size()));
+    if (!room.ok()) return Report(kProgram, room, kExitUsage);
+    const absl::Status prepared = tool->Prepare({.tokens = kDefaultChunk, .logit_rows = 1});
+    if (!prepared.ok()) return Report(kProgram, prepared, kExitDevice);
+    auto recalls = RecallsOf(*tool, ids);
+    if (!recalls.ok()) return Report(kProgram, recalls.status(), kExitUsage);
+    runs.push_back(*std::move(recalls));
+  }
+  absl::PrintF("%s\n", FirstDifference(runs[0], runs[1]));
+  return kExitOk;
+}
+
 int Main(int argc, char** argv) {
   OpenStandardStreams(argv);
-  constexpr char kProgram[] = "mneme-logits";
   LogitsFlags flags;
   FlagParser parser(kSynopsis);
   flags.model.AddTo(parser, /*with_model=*/true);
@@ -318,6 +345,8 @@ int Main(int argc, char** argv) {
   parser.Add("--routing-in", "FILE", &flags.routing_in,
              "force the choices that --routing-out wrote, to compare\nrounded arithmetic at equal "
              "routing; refused with --batch above 1,\nwhose other sessions have no such choices");
+  parser.Add("--compare-recall", &flags.compare_recall,
+             "print the first segment that recalls other engrams than in f32");
   const auto positional = parser.Parse(argc, argv);
   if (parser.help_requested()) {
     absl::PrintF("%s", parser.Help());
@@ -333,6 +362,7 @@ int Main(int argc, char** argv) {
   if (!config.ok()) return Report(kProgram, config.status(), kExitModel);
   const auto ids = ReadTokenFile(flags.tokens, config->vocab);
   if (!ids.ok()) return Report(kProgram, ids.status(), kExitUsage);
+  if (flags.compare_recall) return CompareRecall(flags, *ids);
   ExitCode code = kExitFailure;
   auto tool = ToolRunner::Load(flags.model, &code);
   if (!tool.ok()) return Report(kProgram, tool.status(), code);

@@ -66,7 +66,7 @@ void ModelFlags::AddTo(FlagParser& parser, bool with_model) {
              "f32 (default), or with cuda f16 or int8: how matrix memories are stored");
   parser.Add("--max-context", "N", &max_context, 1, 1 << 24,
              "tokens that a sequence may have where the model has attention to all (8192)");
-  parser.Add("--engram-capacity", "N", &engram_capacity, 0, 2048,
+  parser.Add("--engram-capacity", "N", &engram_capacity, 0, 8192,
              "engrams that a sequence has room for where the model makes some; 0 (default): what"
              " follows from the model");
   parser.Add("--isa", "NAME", &isa, "auto (default), baseline, avx2, avx512, avx512_bf16 or amx");

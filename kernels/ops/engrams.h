@@ -25,12 +25,14 @@ enum class EngramType : uint8_t { kFree, kWorking, kShortTerm, kLongTerm };
 
 // What a store says of itself, i32 each.
 enum EngramFact : int {
-  kEngramsRecalled,      // engrams in `recalled`
-  kEngramColumns,        // R of CommitEngrams
-  kEngramsFound,         // by the last walk
-  kEngramNullCandidate,  // 1: the last walk ran out of engrams, and nothing took part as one
-  kEngramNullRecalled,   // 1: and took a place
-  kEngramsEvicted,       // since the session's birth: with the first one it leaves upstream's ways
+  kEngramsRecalled,       // engrams in `recalled`
+  kEngramColumns,         // R of CommitEngrams
+  kEngramsFound,          // by the last walk
+  kEngramNullCandidate,   // 1: the last walk ran out of engrams, and nothing took part as one
+  kEngramNullRecalled,    // 1: and took a place
+  kEngramsEvicted,        // since the session's birth: with the first one it leaves upstream's ways
+  kEngramHistoryWrapped,  // steps that EngramStore::fired no longer has: with the first one
+                          // likewise
   kEngramFacts,
 };
 
@@ -77,14 +79,23 @@ constexpr int64_t EngramDraw(uint64_t seed, uint64_t segment, uint32_t birth, in
 
 // Every session's engrams. In a new session all bytes of `types`, `recalled` and `facts` are zero;
 // what the other fields hold of slots whose type is kFree means nothing.
+//
+// Count_ij is the number of steps in which both i and j fired. A store has either
+//   counts  of every pair, which stay at 65535, or
+//   fired   its *history*: whether an engram fired at the start of segment s is bit s % 32 of word
+//           s % steps / 32. Count_ij = popcount(fired_i and fired_j), which is exact for a session
+//           of up to `steps` segments, and of longer ones counts the last `steps`.
 struct EngramStore {
   int capacity = 0;
   int dim = 0;
+  int steps = 0;        // of a history, a multiple of 64; 0: `counts`
   StateView types;      // [capacity] kU8: EngramType
   StateView vectors;    // [capacity, dim] number
   StateView lifespans;  // [capacity] number
+  StateView gains;      // [capacity] number: what the lifespan last gained, 0 if never recalled
   StateView births;     // [capacity] kI32: the bits of a u32, block * W + index
-  StateView counts;     // [capacity, capacity] kU16: steps in which both fired; stays at 65535
+  StateView counts;     // [capacity, capacity] kU16
+  StateView fired;      // [capacity, steps / 32] kI32: the bits of u32s
   StateView recalled;   // [rules.recalled()] kI32: slots, oldest first
   StateView facts;      // [kEngramFacts] kI32
 };
@@ -115,7 +126,8 @@ struct FindCrossingsArgs {
 // The end of a segment; nothing is done at that of segment 0, in which there were no engrams. For
 // the recalled engrams i, the sums being of attention's weights over the segment's tokens,
 //   w_i = sum over layers and heads of sums_i / (layers heads segment)
-//   lifespan_i += w_i R alpha                    rounded, and then
+//   gain_i = w_i R alpha                         rounded, as is
+//   lifespan_i += gain_i                         and then
 //   lifespan -= 1                                of all engrams
 // Working engrams become short-term ones, and of these the oldest, all but S, long-term ones.
 // Engrams whose lifespan is not above 0 die: before that, or `deaths_last` after it. Then, until W
@@ -156,7 +168,7 @@ struct ReadEncoderArgs {
 };
 
 // New working engrams, in the lowest free slots: lifespan L0, births (segment - 1) W + index, no
-// counts.
+// counts and no gain.
 struct WriteEngramsArgs {
   EngramRules rules;
   EngramStore store;
@@ -185,7 +197,8 @@ struct ScoreEngramsArgs {
 //   long-term   the Rl best of what was found, the null candidate with the score of zeros
 // With recalls_oldest and Rl > 0 the oldest engram joins them where there are short-term engrams
 // and no long-term ones.
-// The recalled and the working engrams fire: Count += 1 between all of them, each with itself too.
+// The recalled and the working engrams fire: Count += 1 between all of them, each with itself too;
+// in a history bit s % steps becomes 1 of these and 0 of all others.
 //   R = engrams recalled, + 1 with null_column, where a short-term engram was not recalled or the
 //   null candidate was
 struct RetrieveEngramsArgs {

@@ -9,8 +9,11 @@
 namespace mneme {
 namespace {
 
-// Counts of every pair are kept of no more engrams than these.
-constexpr int kMostEngrams = 2048;
+// More are chosen from than the lists of a GPU's block have room for.
+constexpr int kMostEngrams = 8192;
+// A matrix of counts is larger than a history from there on, but for short sessions.
+constexpr int kMostCounted = 2048;
+constexpr int kHistorySteps = 4096;
 constexpr int kCapacityUnit = 64;
 
 // n engrams, rounded up to what a store of whole units has.
@@ -31,18 +34,14 @@ int LikelyCapacity(const EngramRules& rules) {
 
 }  // namespace
 
-absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules,
-                                   SessionLife life) {
+absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules) {
   const int asked = builder.engram_capacity;
-  int capacity = asked > 0 ? asked : LikelyCapacity(rules);
-  if (asked == 0 && life == SessionLife::kShort && rules.least_capacity() <= kMostEngrams) {
-    capacity = std::min(capacity, kMostEngrams);
-  }
+  const int capacity = asked > 0 ? asked : LikelyCapacity(rules);
   if (capacity > kMostEngrams) {
     return absl::UnimplementedError(
         absl::StrCat("room for ", capacity, " engrams in a session (--engram-capacity",
                      asked > 0 ? "" : ", which follows from the model where it is not given",
-                     "): counts are kept of at most ", kMostEngrams));
+                     "): expected at most ", kMostEngrams));
   }
   if (capacity < rules.least_capacity()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -53,5 +52,7 @@ absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRu
   }
   return capacity;
 }
+
+int EngramHistorySteps(int capacity) { return capacity > kMostCounted ? kHistorySteps : 0; }
 
 }  // namespace mneme

@@ -10,11 +10,11 @@
 namespace mneme {
 
 // As asked for, or else one that leaves room for what is likely. UNIMPLEMENTED for more engrams
-// than counts are kept of, INVALID_ARGUMENT for too few; both name --engram-capacity. A session of
-// a short life may do with fewer than are likely in the long run: then more than counts are kept of
-// are refused only where they are asked for.
-enum class SessionLife : bool { kLong, kShort };
-absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules,
-                                   SessionLife life);
+// than devices choose from, INVALID_ARGUMENT for too few; both name --engram-capacity.
+absl::StatusOr<int> EngramCapacity(const NetworkBuilder& builder, const EngramRules& rules);
+
+// EngramStore::steps of a store of such a capacity: up to 2,048 engrams are counted pair by pair,
+// and of more there is a history.
+int EngramHistorySteps(int capacity);
 
 }  // namespace mneme

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/mixers/engram_capacity.h"
 
 namespace mneme {
 namespace {
@@ -101,8 +102,13 @@ void EngramMemory::AddFields(const LayerBuilder& builder) {
   };
   vectors_ = of_slots("engrams.vectors", number, {capacity, dim});
   lifespans_ = of_slots("engrams.lifespans", number, {capacity});
+  gains_ = of_slots("engrams.gains", number, {capacity});
   births_ = of_slots("engrams.births", DType::kI32, {capacity});
-  counts_ = of_slots("engrams.counts", DType::kU16, {capacity, capacity});
+  if (const int steps = EngramHistorySteps(config_.capacity); steps > 0) {
+    fired_ = of_slots("engrams.fired", DType::kI32, {capacity, steps / 32});
+  } else {
+    counts_ = of_slots("engrams.counts", DType::kU16, {capacity, capacity});
+  }
   recalled_ = layout.Add({.name = "engrams.recalled",
                           .dtype = DType::kI32,
                           .shape = {1, rules.recalled()},
@@ -125,13 +131,17 @@ void EngramMemory::AddFields(const LayerBuilder& builder) {
 }
 
 EngramStore EngramMemory::Store(const ForwardContext& ctx) const {
+  const int steps = EngramHistorySteps(config_.capacity);
   return {.capacity = config_.capacity,
           .dim = model_dim_,
+          .steps = steps,
           .types = ctx.State(types_),
           .vectors = ctx.State(vectors_),
           .lifespans = ctx.State(lifespans_),
+          .gains = ctx.State(gains_),
           .births = ctx.State(births_),
-          .counts = ctx.State(counts_),
+          .counts = steps > 0 ? StateView{} : ctx.State(counts_),
+          .fired = steps > 0 ? ctx.State(fired_) : StateView{},
           .recalled = ctx.State(recalled_),
           .facts = ctx.State(facts_)};
 }

@@ -69,7 +69,8 @@ class EngramMemory {
   int model_dim_ = 0, crossings_at_once_ = 1;
   TensorView queries_;                    // [working, model_dim] f32, or empty
   Projection value_, expand_, contract_;  // Wv, Wf, Wo
-  StateField types_, vectors_, lifespans_, births_, counts_, recalled_, facts_, weights_;
+  StateField types_, vectors_, lifespans_, gains_, births_, counts_, fired_, recalled_, facts_,
+      weights_;
   StateField largest_, total_, sums_;  // EncodeTokens
 };
 

@@ -1,6 +1,7 @@
 #include "models/mixers/engram_state.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,6 +14,20 @@
 namespace mneme {
 namespace {
 
+const StateTensor* FindTensor(const CanonicalState& state, absl::string_view name) {
+  const auto it = std::find_if(
+      state.tensors.begin(), state.tensors.end(),
+      [&](const StateTensor& tensor) { return tensor.name == absl::StrCat("engrams.", name); });
+  return it == state.tensors.end() ? nullptr : &*it;
+}
+
+template <typename T>
+std::vector<T> ElementsOf(const StateTensor& tensor) {
+  std::vector<T> values(tensor.bytes.size() / sizeof(T));
+  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+  return values;
+}
+
 class Checker {
  public:
   Checker(const CanonicalState& state, const EngramConfig& config)
@@ -20,13 +35,13 @@ class Checker {
         config_(config),
         types_(Elements<uint8_t>("types")),
         births_(Elements<uint32_t>("births")),
-        counts_(Elements<uint16_t>("counts")) {}
+        counts_(state) {}
 
   absl::Status Check() {
     MNEME_RETURN_IF_ERROR(CheckTypes());
     MNEME_RETURN_IF_ERROR(CheckBirths());
     MNEME_RETURN_IF_ERROR(CheckLifespans());
-    MNEME_RETURN_IF_ERROR(CheckCounts());
+    MNEME_RETURN_IF_ERROR(counts_.steps() > 0 ? CheckFirings() : CheckCounts());
     return CheckRecalled();
   }
 
@@ -35,18 +50,13 @@ class Checker {
     return absl::InvalidArgumentError(absl::StrCat("state tensor \"engrams.", name, "\": ", what));
   }
   const StateTensor& Tensor(absl::string_view name) const {
-    const auto it = std::find_if(
-        state_.tensors.begin(), state_.tensors.end(),
-        [&](const StateTensor& tensor) { return tensor.name == absl::StrCat("engrams.", name); });
-    CHECK(it != state_.tensors.end()) << "no tensor engrams." << name;
-    return *it;
+    const StateTensor* tensor = FindTensor(state_, name);
+    CHECK(tensor != nullptr) << "no tensor engrams." << name;
+    return *tensor;
   }
   template <typename T>
   std::vector<T> Elements(absl::string_view name) const {
-    const StateTensor& tensor = Tensor(name);
-    std::vector<T> values(tensor.bytes.size() / sizeof(T));
-    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-    return values;
+    return ElementsOf<T>(Tensor(name));
   }
   EngramType type(size_t i) const { return static_cast<EngramType>(types_[i]); }
   // The segment that the session is in.
@@ -99,20 +109,29 @@ class Checker {
     return absl::OkStatus();
   }
 
+  // Of a tensor of numbers.
+  double Number(const StateTensor& tensor, size_t i) const {
+    if (tensor.dtype == DType::kF64) {
+      double value = 0;
+      std::memcpy(&value, tensor.bytes.data() + i * sizeof(double), sizeof(double));
+      return value;
+    }
+    float value = 0;
+    std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(float));
+    return value;
+  }
+
   absl::Status CheckLifespans() const {
-    const StateTensor& tensor = Tensor("lifespans");
+    const StateTensor &lifespans = Tensor("lifespans"), &gains = Tensor("gains");
     for (const size_t i : alive_) {
-      double lifespan = 0;
-      if (tensor.dtype == DType::kF64) {
-        std::memcpy(&lifespan, tensor.bytes.data() + i * sizeof(double), sizeof(double));
-      } else {
-        float value = 0;
-        std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(float));
-        lifespan = value;
-      }
+      const double lifespan = Number(lifespans, i), gain = Number(gains, i);
       if (!(lifespan > 0) || !std::isfinite(lifespan)) {
         return Wrong("lifespans", absl::StrCat("engram ", i, " has ", lifespan,
                                                ", expected a finite number above 0"));
+      }
+      if (!(gain >= 0) || !std::isfinite(gain)) {
+        return Wrong("gains", absl::StrCat("engram ", i, " has ", gain,
+                                           ", expected a finite number from 0 on"));
       }
     }
     return absl::OkStatus();
@@ -121,10 +140,31 @@ class Checker {
   absl::Status CheckCounts() const {
     for (const size_t i : alive_) {
       for (const size_t j : alive_) {
-        const int there = counts_[i * types_.size() + j], back = counts_[j * types_.size() + i];
+        const int there = counts_(i, j), back = counts_(j, i);
         if (there == back) continue;
         return Wrong("counts", absl::StrCat("engrams ", i, " and ", j, " fired together ", there,
                                             " times, and ", back, " times the other way"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // An engram fires from its birth on, and when it is born.
+  absl::Status CheckFirings() const {
+    const int64_t now = segment(), steps = counts_.steps();
+    for (const size_t i : alive_) {
+      const int64_t birth = births_[i] / static_cast<uint32_t>(config_.rules.working) + 1;
+      for (int bit = 0; bit < steps; ++bit) {
+        const int64_t segment = now - (now - bit + steps) % steps;  // whose bit it was last
+        const bool fired = counts_.fired(i, bit);
+        if (fired && segment < birth) {
+          return Wrong("fired", absl::StrCat("engram ", i, " of segment ", birth,
+                                             " fired at the start of segment ", segment));
+        }
+        if (!fired && segment == birth) {
+          return Wrong("fired", absl::StrCat("engram ", i, " did not fire at the start of segment ",
+                                             birth, ", in which it was new"));
+        }
       }
     }
     return absl::OkStatus();
@@ -136,6 +176,8 @@ class Checker {
     const auto most = static_cast<int32_t>(recalled.size());
     const auto capacity = static_cast<int32_t>(types_.size());
     const int32_t count = facts[kEngramsRecalled], columns = facts[kEngramColumns];
+    const auto forgotten = static_cast<int32_t>(
+        counts_.steps() > 0 ? std::max<int64_t>(0, segment() - counts_.steps()) : 0);
     struct {
       const char* what;
       int32_t value, low, high;
@@ -144,7 +186,8 @@ class Checker {
                          {"engrams found", facts[kEngramsFound], 0, capacity},
                          {"null candidates", facts[kEngramNullCandidate], 0, 1},
                          {"null candidates recalled", facts[kEngramNullRecalled], 0, 1},
-                         {"engrams evicted", facts[kEngramsEvicted], 0, INT32_MAX}};
+                         {"engrams evicted", facts[kEngramsEvicted], 0, INT32_MAX},
+                         {"steps forgotten", facts[kEngramHistoryWrapped], forgotten, forgotten}};
     for (const auto& bound : kBounds) {
       if (bound.value >= bound.low && bound.value <= bound.high) continue;
       return Wrong("facts", absl::StrCat(bound.value, " ", bound.what, ", expected from ",
@@ -172,11 +215,45 @@ class Checker {
   const EngramConfig& config_;
   const std::vector<uint8_t> types_;
   const std::vector<uint32_t> births_;
-  const std::vector<uint16_t> counts_;
+  const EngramCounts counts_;
   std::vector<size_t> alive_;  // oldest first, once births were seen
 };
 
 }  // namespace
+
+EngramCounts::EngramCounts(const CanonicalState& state) {
+  if (const StateTensor* fired = FindTensor(state, "fired"); fired != nullptr) {
+    capacity_ = static_cast<size_t>(fired->shape[0]);
+    words_ = static_cast<size_t>(fired->shape[1]);
+    fired_ = ElementsOf<uint32_t>(*fired);
+    return;
+  }
+  const StateTensor* counts = FindTensor(state, "counts");
+  CHECK(counts != nullptr) << "a state without engrams";
+  capacity_ = static_cast<size_t>(counts->shape[0]);
+  counts_ = ElementsOf<uint16_t>(*counts);
+}
+
+int EngramCounts::operator()(size_t i, size_t j) const {
+  if (words_ == 0) return counts_[i * capacity_ + j];
+  int count = 0;
+  for (size_t w = 0; w < words_; ++w) {
+    count += std::popcount(fired_[i * words_ + w] & fired_[j * words_ + w]);
+  }
+  return count;
+}
+
+std::vector<uint32_t> RecalledBirths(const CanonicalState& state) {
+  const auto elements = [&](absl::string_view name) {
+    const StateTensor* tensor = FindTensor(state, name);
+    CHECK(tensor != nullptr) << "no tensor engrams." << name;
+    return ElementsOf<uint32_t>(*tensor);
+  };
+  const std::vector<uint32_t> recalled = elements("recalled"), births = elements("births");
+  std::vector<uint32_t> of_recalled(elements("facts")[kEngramsRecalled]);
+  for (size_t n = 0; n < of_recalled.size(); ++n) of_recalled[n] = births[recalled[n]];
+  return of_recalled;
+}
 
 absl::Status CheckEngramState(const CanonicalState& state, const EngramConfig& config) {
   return Checker(state, config).Check();

@@ -90,9 +90,7 @@ class BertClassifier final : public Network {
     layer.prefix = absl::StrCat(parts.prefix, "encoder.");
     if (parts.engrams.has_value()) {
       engrams = *parts.engrams;
-      // A session ends with its text.
-      MNEME_ASSIGN_OR_RETURN(engrams.capacity,
-                             EngramCapacity(builder, engrams.rules, SessionLife::kShort));
+      MNEME_ASSIGN_OR_RETURN(engrams.capacity, EngramCapacity(builder, engrams.rules));
       info_.engrams = engrams.capacity;
       MNEME_ASSIGN_OR_RETURN(memory_, EngramMemory::Make(layer, engrams));
     }

@@ -79,8 +79,7 @@ class MemoriaModel final : public Network {
     const int model_dim = model.info.model_dim;
     info_ = model.info;
     EngramConfig engrams = parts.engrams;
-    MNEME_ASSIGN_OR_RETURN(engrams.capacity,
-                           EngramCapacity(builder, engrams.rules, SessionLife::kLong));
+    MNEME_ASSIGN_OR_RETURN(engrams.capacity, EngramCapacity(builder, engrams.rules));
     info_.engrams = engrams.capacity;
     info_.segment = segment_ = engrams.segment;
     MNEME_ASSIGN_OR_RETURN(embeddings_, weights.Table(model.embeddings, info_.vocab, model_dim));

@@ -132,7 +132,7 @@ class EngineDeviceTest : public testing::TestWithParam<EngineCase> {
   }
 
   std::unique_ptr<Engine> Make(std::unique_ptr<Backend> backend, bool graphs = true,
-                               bool async_scheduling = true) {
+                               bool async_scheduling = true, double max_decode_slowdown = 0) {
     auto model = LoadModel(folder_.path(), *backend, nullptr);
     CHECK_OK(model.status());
     auto engine = Engine::Create(std::move(backend), *std::move(model), /*tokenizer=*/nullptr, {},
@@ -140,7 +140,8 @@ class EngineDeviceTest : public testing::TestWithParam<EngineCase> {
                                   .graphs = graphs,
                                   .async_scheduling = async_scheduling,
                                   .max_rows = 24,
-                                  .max_tokens_per_step = 64},
+                                  .max_tokens_per_step = 64,
+                                  .max_decode_slowdown = max_decode_slowdown},
                                  clock_);
     CHECK_OK(engine.status());
     return *std::move(engine);
@@ -224,6 +225,20 @@ TEST_P(EngineDeviceTest, StepsOfEitherKindGoThroughGraphsAndAhead) {
       }
     }
   }
+}
+
+// Rows that wait for their crossing, as next to none is short enough, and prompts that are cut at
+// segments' ends because of it.
+TEST_P(EngineDeviceTest, LimitsOfCrossingsChangeNoToken) {
+  ModelSpec spec = *SpecOfShape("gpt2-with-memoria-tiny");
+  spec.dtype = DType::kF32;
+  spec.initializer_range = 0.12;
+  MakeFolder(spec, folder_);
+  const auto answers = [&](double max_decode_slowdown) {
+    return Answers(
+        *Make(MakeExact(), /*graphs=*/true, /*async_scheduling=*/true, max_decode_slowdown), 40);
+  };
+  ExpectSame(answers(1.001), answers(1));
 }
 
 // As many rows as a graph has, so that there are no padding rows that steps without a graph lack.

@@ -231,5 +231,70 @@ TEST(SchedulerTest, ChangingCrowdsStayFair) {
   }
 }
 
+// Candidates are at 0, 100, 200, ...: all but the first one are about to cross.
+StepLimits WithCrossings(int most, int segment = 100) {
+  StepLimits limits = kLimits;
+  limits.max_rows = 8;
+  limits.segment = segment;
+  limits.max_crossings = most;
+  return limits;
+}
+
+TEST(SchedulerTest, CrossingsBeyondTheLimitWait) {
+  Candidates c;
+  for (int i = 0; i < 5; ++i) c.Add(1, /*last_run=*/10 - i);
+  EXPECT_THAT(PlanStep(c.list, WithCrossings(2)).candidates, ElementsAre(0, 3, 4));
+  EXPECT_THAT(PlanStep(c.list, WithCrossings(4)).candidates, ElementsAre(0, 1, 2, 3, 4));
+  EXPECT_THAT(PlanStep(c.list, WithCrossings(1, /*segment=*/200)).candidates,
+              ElementsAre(0, 1, 3, 4))
+      << "200 and 400 are boundaries";
+  StepLimits none = WithCrossings(1);
+  none.segment = 0;
+  EXPECT_EQ(PlanStep(c.list, none).rows(), 5);
+}
+
+TEST(SchedulerTest, EachCrossingComesInTurn) {
+  Candidates c;
+  constexpr int kRows = 7, kMost = 2;
+  for (int i = 0; i <= kRows; ++i) c.Add(i % 3 == 1 ? 4 : 1);  // some are prompts
+  std::vector<int> crossed(kRows + 1);
+  for (int step = 1; step <= (kRows + kMost - 1) / kMost; ++step) {
+    const StepPlan plan = PlanStep(c.list, WithCrossings(kMost));
+    int crossing = 0;
+    for (const int i : plan.candidates) {
+      crossing += c.list[i].position > 0 && c.list[i].position % 100 == 0 ? 1 : 0;
+      ++crossed[i];
+      ++c.list[i].position;
+      c.list[i].last_run = step;
+    }
+    EXPECT_LE(crossing, kMost);
+  }
+  for (int i = 0; i <= kRows; ++i) EXPECT_GE(crossed[i], 1) << i;
+}
+
+TEST(SchedulerTest, PromptsGoOnAsFarAsCrossingsAreLeft) {
+  Candidates c;
+  c.Add(1);
+  c.Add(1);   // crosses
+  c.Add(30);  // at 200
+  c.list[2].position = 195;
+  // One crossing is taken by the row that decodes.
+  EXPECT_THAT(RowLengths(PlanStep(c.list, WithCrossings(1))), ElementsAre(1, 1, 5));
+  EXPECT_THAT(RowLengths(PlanStep(c.list, WithCrossings(2))), ElementsAre(1, 1, 30));
+  // Several segments of one prompt.
+  c.list[1].position = 101;
+  EXPECT_THAT(RowLengths(PlanStep(c.list, WithCrossings(2, /*segment=*/10))),
+              ElementsAre(1, 1, 25));
+  // A prompt that stands at a boundary needs a crossing for its first token.
+  c.list[2].position = 200;
+  EXPECT_THAT(RowLengths(PlanStep(c.list, WithCrossings(1, /*segment=*/10))),
+              ElementsAre(1, 1, 10));
+  const StepPlan whole = PlanStep(c.list, WithCrossings(3, /*segment=*/10));
+  EXPECT_THAT(RowLengths(whole), ElementsAre(1, 1, 30));
+  EXPECT_EQ(whole.logit_rows(), 3);
+  EXPECT_EQ(PlanStep(c.list, WithCrossings(2, /*segment=*/10)).logit_rows(), 2)
+      << "a prompt that was cut draws nothing";
+}
+
 }  // namespace
 }  // namespace mneme

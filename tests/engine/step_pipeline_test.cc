@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/sessions/token_history.h"
@@ -18,6 +19,8 @@ using ::testing::ElementsAre;
 
 constexpr int kVocab = 16;
 constexpr absl::Duration kStepTime = absl::Milliseconds(3);
+constexpr absl::Duration kCrossingTime = absl::Milliseconds(2);
+constexpr int kSegment = 4;
 
 // The fake model's next token, by the shortest way.
 struct Oracle {
@@ -66,7 +69,11 @@ class StepPipelineTest : public ::testing::Test {
   EngineStats stats;
   PhaseClock phases{clock, stats};
   FaultyBackend backend;
-  FakeModel model{{.vocab = kVocab, .on_step = [this](int, int) { clock.Advance(kStepTime); }}};
+  FakeModel model{
+      {.vocab = kVocab,
+       .segment = kSegment,
+       .on_step = [this](int, int) { clock.Advance(kStepTime); },
+       .on_crossings = [this](int crossings) { clock.Advance(crossings * kCrossingTime); }}};
   std::unique_ptr<StatePool> pool = StatePool::Create(backend, model, 2).value();
   std::unique_ptr<ModelRunner> runner =
       ModelRunner::Create(backend, model, *pool, {.rows = 2, .tokens = 8, .logit_rows = 6}).value();
@@ -163,6 +170,40 @@ TEST_F(StepPipelineTest, AFailureTakesTheStepAheadWithIt) {
   EXPECT_FALSE(pipeline->ahead());
   EXPECT_EQ(pipeline->steps(), 0);
   EXPECT_EQ(stats.step_seconds.count(), 0);
+}
+
+// Two crossings would take longer than the slowdown allows, and one does not.
+TEST_F(StepPipelineTest, CrossingsThatWouldTakeTooLongWaitForAnotherStep) {
+  StepPipeline::Options options = kOptions;
+  options.max_decode_slowdown = 2;
+  Make(options);
+  const std::vector<int32_t> one = {3}, other = {5};
+  std::vector<int64_t> last_run(2);
+  std::vector<std::pair<int, bool>> steps;  // crossings, and whether it can be followed unseen
+  for (int step = 1; step <= 4 * kSegment; ++step) {
+    std::vector<RowCandidate> candidates = {Candidate(0, one), Candidate(1, other)};
+    for (int i = 0; i < 2; ++i) candidates[i].last_run = last_run[i];
+    Begin(candidates);
+    int crossings = 0;
+    for (int row = 0; row < pipeline->plan().rows(); ++row) {
+      const int64_t position = pipeline->plan().positions[row];
+      crossings += position > 0 && position % kSegment == 0 ? 1 : 0;
+    }
+    steps.emplace_back(crossings, pipeline->CanLaunchNext());
+    ASSERT_EQ(pipeline->Finish(), absl::OkStatus());
+    for (int row = 0; row < pipeline->plan().rows(); ++row) {
+      const int of = pipeline->plan().candidates[row];
+      oracles[of].Feed(pipeline->plan().row_tokens(row));
+      last_run[of] = step;
+    }
+  }
+  // Both cross once, while nothing is known; at the next boundary one waits, and from then on they
+  // cross one behind the other.
+  using Step = std::pair<int, bool>;
+  EXPECT_THAT(steps, ElementsAre(Step(0, true), Step(0, true), Step(0, true), Step(0, true),
+                                 Step(2, true), Step(0, true), Step(0, true), Step(0, false),
+                                 Step(1, false), Step(1, true), Step(0, true), Step(0, true),
+                                 Step(1, true), Step(1, true), Step(0, true), Step(0, true)));
 }
 
 TEST_F(StepPipelineTest, NothingToRunIsAnEmptyPlan) {

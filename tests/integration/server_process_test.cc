@@ -120,6 +120,9 @@ TEST(ServerProcessTest, ThePlanHasTheRoomForEngrams) {
   const Result given = plan("12");
   EXPECT_EQ(given.code, 0) << given.err;
   EXPECT_THAT(given.out, HasSubstr("room for 12 in a session (--engram-capacity)"));
+  const Result large = plan("3000");
+  EXPECT_EQ(large.code, 0) << large.err;
+  EXPECT_THAT(large.out, HasSubstr("a history of 4096 segments"));
   const Result small = plan("11");
   EXPECT_NE(small.code, 0);
   EXPECT_THAT(small.err, HasSubstr("room for 11 engrams in a session (--engram-capacity): "

@@ -1,6 +1,7 @@
 // Commit, encode and retrieve: worked examples, and random sessions beside PlainEngrams.
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <deque>
@@ -31,7 +32,8 @@ using Vectors = std::vector<std::vector<double>>;
 // A store of one session in the host's memory, with a copy in the backend's while it works on it.
 class Session {
  public:
-  Session(Backend& backend, const EngramRules& rules, int capacity, int dim)
+  // steps: of a history; 0: counts of pairs
+  Session(Backend& backend, const EngramRules& rules, int capacity, int dim, int steps = 0)
       : bench_(backend), rules_(rules), number_(backend.activation_dtype()) {
     const auto field = [&](DType dtype, int64_t memories, int64_t elements) {
       const int64_t bytes = memories * elements * SizeOf(dtype);
@@ -44,16 +46,20 @@ class Session {
     };
     store_ = {.capacity = capacity,
               .dim = dim,
+              .steps = steps,
               .types = field(DType::kU8, 1, capacity),
               .vectors = field(number_, capacity, dim),
               .lifespans = field(number_, 1, capacity),
+              .gains = field(number_, 1, capacity),
               .births = field(DType::kI32, 1, capacity),
-              .counts = field(DType::kU16, capacity, capacity),
+              .counts = steps > 0 ? StateView{} : field(DType::kU16, capacity, capacity),
+              .fired = steps > 0 ? field(DType::kI32, capacity, steps / 32) : StateView{},
               .recalled = field(DType::kI32, 1, rules.recalled()),
               .facts = field(DType::kI32, 1, kEngramFacts)};
     sums_ = field(number_, 1, rules.recalled());
     // What free slots hold means nothing.
-    for (const StateView& view : {store_.vectors, store_.lifespans, store_.births, store_.counts}) {
+    for (const StateView& view :
+         {store_.vectors, store_.lifespans, store_.gains, store_.births, Firings()}) {
       std::vector<std::byte>& bytes = MemoryOf(view).host;
       std::fill(bytes.begin(), bytes.end(), std::byte{0xa5});
     }
@@ -97,6 +103,7 @@ class Session {
     store_.types.as<uint8_t>(0, 0)[slot] = static_cast<uint8_t>(type);
     store_.births.as<uint32_t>(0, 0)[slot] = birth;
     Set(store_.lifespans, 0, slot, lifespan);
+    Set(store_.gains, 0, slot, 0);
     for (size_t i = 0; i < x.size(); ++i) Set(store_.vectors, slot, static_cast<int>(i), x[i]);
     std::fill_n(store_.counts.as<uint16_t>(0, slot), store_.capacity, uint16_t{0});
   }
@@ -137,6 +144,11 @@ class Session {
     for (const int i : Slots()) lifespans.push_back(lifespan(i));
     return lifespans;
   }
+  std::vector<double> Gains() const {
+    std::vector<double> gains;
+    for (const int i : Slots()) gains.push_back(Get(store_.gains, 0, i));
+    return gains;
+  }
   std::vector<std::vector<int>> Counts() const {
     const std::vector<int> slots = Slots();
     std::vector<std::vector<int>> counts;
@@ -160,7 +172,15 @@ class Session {
   }
   uint32_t birth(int i) const { return store_.births.as<uint32_t>(0, 0)[i]; }
   double lifespan(int i) const { return Get(store_.lifespans, 0, i); }
-  int count(int i, int j) const { return store_.counts.as<uint16_t>(0, i)[j]; }
+  int count(int i, int j) const {
+    if (store_.steps == 0) return store_.counts.as<uint16_t>(0, i)[j];
+    int both = 0;
+    for (int w = 0; w < store_.steps / 32; ++w) {
+      both +=
+          std::popcount(store_.fired.as<uint32_t>(0, i)[w] & store_.fired.as<uint32_t>(0, j)[w]);
+    }
+    return both;
+  }
   int fact(EngramFact which) const { return store_.facts.as<int32_t>(0, 0)[which]; }
 
   // Moves what lies in slot i to to[i].
@@ -182,9 +202,10 @@ class Session {
     move(store_.types, 1, element);
     move(store_.births, 4, element);
     move(store_.lifespans, SizeOf(number_), element);
+    move(store_.gains, SizeOf(number_), element);
     move(store_.vectors, store_.vectors.memory_bytes, memory);
-    move(store_.counts, store_.counts.memory_bytes, memory);
-    for (int row = 0; row < store_.capacity; ++row) {
+    move(Firings(), Firings().memory_bytes, memory);
+    for (int row = 0; row < store_.capacity && store_.steps == 0; ++row) {
       StateView columns = store_.counts;
       columns.offset = row * columns.memory_bytes;
       move(columns, 2, element);
@@ -203,6 +224,7 @@ class Session {
   };
 
   EngramKernels& kernels() { return bench_.kernels(); }
+  const StateView& Firings() const { return store_.steps > 0 ? store_.fired : store_.counts; }
   Memory& MemoryOf(const StateView& view) {
     return *std::find_if(memory_.begin(), memory_.end(),
                          [&](const Memory& memory) { return memory.host.data() == view.base; });
@@ -216,8 +238,9 @@ class Session {
     }
     EngramStore store = store_;
     StateView sums = sums_;
-    for (StateView* view : {&store.types, &store.vectors, &store.lifespans, &store.births,
-                            &store.counts, &store.recalled, &store.facts, &sums}) {
+    for (StateView* view :
+         {&store.types, &store.vectors, &store.lifespans, &store.gains, &store.births,
+          store.steps > 0 ? &store.fired : &store.counts, &store.recalled, &store.facts, &sums}) {
       view->base = MemoryOf(*view).device.data();
     }
     work(store, sums);
@@ -304,10 +327,12 @@ TEST_P(EngramsTest, AFullStep) {
       EXPECT_THAT(session.Births(EngramType::kLongTerm), ElementsAre(0, 1, 2));
       EXPECT_THAT(session.Births(EngramType::kShortTerm), ElementsAre(4));
       EXPECT_THAT(session.Lifespans(), ElementsAre(0.5, 1.5, 5.5, 3.0));
+      EXPECT_THAT(session.Gains(), ElementsAre(0, 1.5, 4.5, 0));
     } else {
       EXPECT_THAT(session.Births(EngramType::kLongTerm), ElementsAre(0, 1));
       EXPECT_THAT(session.Births(EngramType::kShortTerm), ElementsAre(2, 4));
       EXPECT_THAT(session.Lifespans(), ElementsAre(0.5, 1.0, 4.0, 3.0));
+      EXPECT_THAT(session.Gains(), ElementsAre(0, 1, 3, 0));
     }
     EXPECT_THAT(session.Counts(), ElementsAre(ElementsAre(3, 1, 2, 0), ElementsAre(1, 3, 2, 1),
                                               ElementsAre(2, 2, 5, 1), ElementsAre(0, 1, 1, 1)));
@@ -455,13 +480,14 @@ struct Events {
 
 void ExpectSame(const Session& session, const PlainEngrams& plain, bool compares_counts = true) {
   std::vector<uint32_t> births;
-  std::vector<double> lifespans;
+  std::vector<double> lifespans, gains;
   std::vector<std::vector<int>> counts;
   std::vector<EngramType> types, got_types;
   for (const PlainEngrams::Engram& engram : plain.engrams) {
     births.push_back(engram.birth);
     types.push_back(engram.type);
     lifespans.push_back(engram.lifespan);
+    gains.push_back(engram.gain);
     if (!compares_counts) continue;
     counts.emplace_back();
     for (const PlainEngrams::Engram& other : plain.engrams) {
@@ -476,6 +502,7 @@ void ExpectSame(const Session& session, const PlainEngrams& plain, bool compares
   ASSERT_EQ(got, births);
   ASSERT_EQ(got_types, types);
   ASSERT_EQ(session.Lifespans(), lifespans);
+  ASSERT_EQ(session.Gains(), gains);
   if (compares_counts) {
     ASSERT_EQ(session.Counts(), counts);
   }
@@ -506,6 +533,7 @@ bool RunBeside(Session& session, PlainEngrams& plain, const EngramRules& rules, 
     EXPECT_EQ(session.fact(kEngramNullCandidate), plain.null_candidate);
     EXPECT_EQ(session.fact(kEngramNullRecalled), plain.null_recalled);
     EXPECT_EQ(session.fact(kEngramsEvicted), plain.evicted);
+    EXPECT_EQ(session.fact(kEngramHistoryWrapped), plain.forgotten);
     for (const PlainEngrams::Engram& engram : plain.engrams) {
       if (engram.type == EngramType::kWorking || !compares_counts) continue;
       const double got = session.ScoreOf(engram.birth), want = plain.Score(engram.x);
@@ -537,12 +565,82 @@ TEST_P(EngramsTest, RandomSessionsAreThoseOfTheListThatIsCompacted) {
   }
 }
 
+// A history is as good as counts of pairs until it is full, and then those of its last steps.
+TEST_P(EngramsTest, HistoriesCountWhatTheyHold) {
+  constexpr int kSteps = 150;
+  uint64_t seed = 300;
+  for (const int history : {64, 192}) {
+    for (const Setting& setting : kSettings) {
+      for (const Profile profile : kProfiles) {
+        EngramRules rules = RulesOf(setting, profile);
+        rules.seed = ++seed;
+        rules.random_ties = seed % 2 == 0;
+        SCOPED_TRACE(testing::Message() << "seed " << seed);
+        Session session(*backend_, rules, 192, 6, history);
+        PlainEngrams plain(rules, rounds(), /*capacity=*/0, history);
+        if (!RunBeside(session, plain, rules, seed, kSteps)) return;
+        EXPECT_EQ(session.fact(kEngramHistoryWrapped), std::max(0, kSteps - history));
+      }
+    }
+  }
+}
+
+// Engrams that live longer than a history is: what it forgot changes what is recalled.
+TEST_P(EngramsTest, AFullHistoryForgets) {
+  constexpr int kSteps = 300, kHistory = 64;
+  EngramRules rules = RulesOf({2, 2, 3, 4, 4, 2}, Profile::kPaper);
+  rules.lifespan_scale = 40;
+  Session session(*backend_, rules, 256, 6, kHistory);
+  PlainEngrams window(rules, rounds(), /*capacity=*/0, kHistory), all(rules, rounds());
+  if (!RunBeside(session, window, rules, /*seed=*/5, kSteps)) return;
+  EXPECT_EQ(session.fact(kEngramHistoryWrapped), kSteps - kHistory);
+
+  Events events(/*seed=*/5);  // those of RunBeside, as long as as many are recalled
+  std::vector<double> weights;
+  for (int segment = 1; segment <= kSteps; ++segment) {
+    if (segment > 1) all.Commit(weights);
+    all.Write(segment, events.Engrams(rules.working, 6));
+    all.Retrieve(segment);
+    weights = events.Weights(all.recalled.size());
+  }
+  EXPECT_NE(all.recalled, window.recalled);
+  EXPECT_EQ(all.forgotten, 0);
+}
+
+// The authors' setting for enwik8, whose counts of pairs would take 50 MiB: what the history says
+// is what they do.
+TEST_P(EngramsTest, AStoreForEnwik8) {
+  constexpr int kCapacity = 5120, kSteps = 13;
+  EngramRules rules = RulesOf({170, 170, 170, 1360, 9, 10}, Profile::kUpstream10);
+  rules.lifespan_scale = 8;
+  Session counts(*backend_, rules, kCapacity, 6), history(*backend_, rules, kCapacity, 6, 4096);
+  Events events(/*seed=*/13);
+  std::vector<double> weights;
+  for (int segment = 1; segment <= kSteps; ++segment) {
+    const Vectors x = events.Engrams(rules.working, 6);
+    for (Session* session : {&counts, &history}) {
+      session->Commit(segment, weights);
+      session->Write(segment, x);
+      session->Retrieve(segment);
+    }
+    ASSERT_EQ(counts.Recalled(), history.Recalled()) << "segment " << segment;
+    ASSERT_EQ(counts.Slots(), history.Slots());
+    ASSERT_EQ(counts.Lifespans(), history.Lifespans());
+    ASSERT_EQ(counts.fact(kEngramsFound), history.fact(kEngramsFound));
+    weights = events.Weights(counts.Recalled().size());
+  }
+  EXPECT_GT(history.Births(EngramType::kLongTerm).size(), 200u);
+  EXPECT_GT(history.fact(kEngramsFound), 100);
+  EXPECT_EQ(counts.Counts(), history.Counts());
+}
+
 // More engrams than a block of a GPU's threads takes at once.
 TEST_P(EngramsTest, ALargeStore) {
   for (const Profile profile : {Profile::kPaper, Profile::kUpstream10}) {
     EngramRules rules = RulesOf({60, 20, 20, 540, 30, 3}, profile);
     rules.seed = 3;
-    Session session(*backend_, rules, 1600, 6);
+    const int history = profile == Profile::kPaper ? 0 : 64;
+    Session session(*backend_, rules, 1600, 6, history);
     PlainEngrams plain(rules, rounds());
     if (!RunBeside(session, plain, rules, /*seed=*/12, /*steps=*/24)) return;
     EXPECT_GT(session.Births(EngramType::kLongTerm).size() +
@@ -555,7 +653,8 @@ TEST_P(EngramsTest, SlotsCarryNoMeaning) {
   constexpr int kCapacity = 96;
   for (const Profile profile : kProfiles) {
     const EngramRules rules = RulesOf(kSettings[0], profile);
-    Session session(*backend_, rules, kCapacity, 6);
+    const int history = profile == Profile::kPaper ? 64 : 0;
+    Session session(*backend_, rules, kCapacity, 6, history);
     PlainEngrams plain(rules, rounds());
     SeededRandom random(7);
     const auto shuffle = [&] {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <utility>
@@ -23,6 +24,7 @@ class PlainEngrams {
     std::vector<double> x;
     std::map<uint32_t, int> counts;
     int firings = 0;
+    double gain = 0;  // away from `lifespan`: GCC 12 rounds only one of two stored as a pair
 
     int CountWith(uint32_t other) const {
       const auto it = counts.find(other);
@@ -30,21 +32,23 @@ class PlainEngrams {
     }
   };
 
-  // Lifespans are rounded to f32 with `rounds`. Capacity 0: any number of engrams.
-  PlainEngrams(const EngramRules& rules, bool rounds, int capacity = 0)
-      : rules_(rules), rounds_(rounds), capacity_(capacity) {}
+  // Lifespans are rounded to f32 with `rounds`. Capacity 0: any number of engrams. Window: counts
+  // are those of so many steps; 0: of all.
+  PlainEngrams(const EngramRules& rules, bool rounds, int capacity = 0, int window = 0)
+      : rules_(rules), rounds_(rounds), capacity_(capacity), window_(window) {}
 
   std::vector<Engram> engrams;  // oldest first
   std::vector<uint32_t> recalled;
-  int columns = 0, found = 0, evicted = 0;
+  int columns = 0, found = 0, evicted = 0, forgotten = 0;
   bool null_candidate = false, null_recalled = false;
 
   // `weights`: of `recalled`.
   void Commit(const std::vector<double>& weights) {
     for (size_t i = 0; i < recalled.size(); ++i) {
       Engram& engram = *Find(recalled[i]);
-      const double gain = weights[i] * columns * rules_.lifespan_scale;
-      engram.lifespan = Round(engram.lifespan + Round(gain));
+      const double gain = Round(weights[i] * columns * rules_.lifespan_scale);
+      engram.gain = gain;
+      engram.lifespan = Round(engram.lifespan + gain);
     }
     for (Engram& engram : engrams) engram.lifespan -= 1;
     if (!rules_.deaths_last) RemoveDead();
@@ -137,11 +141,13 @@ class PlainEngrams {
     if (rules_.null_column && (left_out || null_recalled)) ++columns;
     std::vector<uint32_t> active = Births(EngramType::kWorking);
     active.insert(active.end(), recalled.begin(), recalled.end());
-    for (const uint32_t i : active) {
-      Engram& engram = *Find(i);
-      ++engram.firings;
-      for (const uint32_t j : active) ++engram.counts[j];
-    }
+    Fire(active, 1);
+    if (window_ == 0) return;
+    steps_.push_back(active);
+    if (static_cast<int>(steps_.size()) <= window_) return;
+    Fire(steps_.front(), -1);
+    steps_.pop_front();
+    ++forgotten;
   }
 
   double Score(const std::vector<double>& x) const {
@@ -158,6 +164,14 @@ class PlainEngrams {
   }
 
  private:
+  // One more step, or less, in which `active` fired.
+  void Fire(const std::vector<uint32_t>& active, int steps) {
+    for (Engram& engram : engrams) {
+      if (!Has(active, engram.birth)) continue;
+      engram.firings += steps;
+      for (const uint32_t j : active) engram.counts[j] += steps;
+    }
+  }
   double Round(double x) const { return rounds_ ? static_cast<float>(x) : x; }
 
   static bool Has(const std::vector<uint32_t>& births, uint32_t birth) {
@@ -230,7 +244,8 @@ class PlainEngrams {
 
   EngramRules rules_;
   bool rounds_;
-  int capacity_;
+  int capacity_, window_;
+  std::deque<std::vector<uint32_t>> steps_;  // what fired in the last ones, with a window
 };
 
 }  // namespace mneme

@@ -61,6 +61,44 @@ TEST_P(WholeSegmentsTest, IndicesFollowFromRowsAndTypes) {
   EXPECT_THAT(bench_.ReadInts(args.seen), ElementsAre(5, 1, 0, 3));
 }
 
+// Rows of more tokens than a block of a GPU's threads takes at once.
+TEST_P(WholeSegmentsTest, IndicesOfLongRows) {
+  const std::vector<int> lengths = {300, 1, 128, 517};
+  std::vector<int> ids, types, offsets = {0}, seen;
+  std::vector<int64_t> positions;
+  SeededRandom random(4);
+  for (const int length : lengths) {
+    const int filled = length - length / 5;
+    int64_t position = 2;
+    for (int i = 0; i < length; ++i) {
+      ids.push_back(random.Int(0, 3));
+      types.push_back(i < filled ? 0 : -1);
+      positions.push_back(ids.back() == 1 ? 1 : position++);
+    }
+    offsets.push_back(offsets.back() + length);
+    seen.push_back(filled);
+  }
+  const int64_t tokens = offsets.back(), rows = static_cast<int64_t>(lengths.size());
+  const IndexWholeSegmentsArgs args = {
+      .token_ids = bench_.Ints(ids),
+      .token_types = bench_.Ints(types),
+      .row_offsets = bench_.Ints(offsets),
+      .row_positions = bench_.Longs(std::vector<int64_t>(lengths.size())),
+      .segment = 600,
+      .first_position = 2,
+      .skipped = 1,
+      .picks = bench_.Ints({0}),
+      .positions = bench_.NewLongs({tokens}),
+      .types = bench_.NewLongs({tokens}),
+      .seen = bench_.NewInts({rows}),
+      .next_positions = bench_.NewLongs({rows}),
+      .firsts = bench_.NewInts({1})};
+  backend_->kernels().IndexWholeSegments(args);
+  EXPECT_EQ(bench_.ReadLongs(args.positions), positions);
+  EXPECT_THAT(bench_.ReadInts(args.seen), testing::ElementsAreArray(seen));
+  EXPECT_THAT(bench_.ReadLongs(args.types), testing::Each(0));
+}
+
 struct Row {
   int slot, tokens, seen;
 };

@@ -46,6 +46,7 @@ constexpr Variant kVariants[] = {
     {"gpt2", "{}"},
     {"gpt2", R"({"n_head": 2, "n_inner": 96, "scale_attn_by_inverse_layer_idx": true})"},
     {"gpt2_with_memoria", "{}"},
+    {"gpt2_with_memoria", R"({"memoria_lifespan_extend_scale": 300})"},  // more than are counted
     // What is left out of the others, and engrams that die as short-term ones.
     {"gpt2_with_memoria", R"({"memoria_profile": "upstream_1_1", "memoria_initial_lifespan": 2,
                               "memoria_ltm_ties": "oldest"})"},

@@ -129,6 +129,45 @@ void MemoriaGolden::ExpectCommitted(const std::string& prefix) {
   EXPECT_EQ(types, results_.Values<uint8_t>(prefix + "type")) << prefix;
   EXPECT_EQ(counts, results_.Ints(prefix + "counts")) << prefix;
   ExpectClose(lifespans, results_.Floats(prefix + "lifespan"), prefix + "lifespan");
+  if (!results_.Has(prefix + "gain")) return;  // the folder in the repository
+  const std::vector<int32_t> recalled = results_.Ints(prefix + "rem");
+  const std::vector<double> gains = results_.Floats(prefix + "gain");
+  std::vector<double> got, wanted;  // of those that live on
+  for (size_t i = 0; i < recalled.size(); ++i) {
+    const auto it = std::find(births.begin(), births.end(), recalled[i]);
+    if (it == births.end()) continue;
+    got.push_back(state.engrams[old[static_cast<size_t>(it - births.begin())]].gain);
+    wanted.push_back(gains[i]);
+  }
+  ExpectClose(got, wanted, prefix + "gain");
+}
+
+void MemoriaGolden::ExpectNothingIsClose(const std::string& prefix) const {
+  const bool exp_mean = config_.rules.score == EngramRules::Score::kExpMean;
+  const std::vector<int32_t> recalled = results_.Ints(prefix + "rem");
+  const auto far = [&](const char* births, const char* scores) {
+    const std::vector<int32_t> candidates = results_.Ints(prefix + births);
+    const std::vector<double> values = results_.Floats(prefix + scores);
+    double least = HUGE_VAL, best = -HUGE_VAL;  // of those that were chosen, and were not
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const bool chosen =
+          std::find(recalled.begin(), recalled.end(), candidates[i]) != recalled.end();
+      double& bound = chosen ? least : best;
+      bound = chosen ? std::min(bound, values[i]) : std::max(bound, values[i]);
+    }
+    if (!std::isfinite(least) || !std::isfinite(best)) return;
+    if (exp_mean) {
+      EXPECT_GE(std::abs(std::log(least / best)), 2e-3) << prefix << births;
+    } else {
+      EXPECT_GE(std::abs(least - best), 4e-4 * std::abs(best)) << prefix << births;
+    }
+  };
+  far("stm", "stm_score");
+  far("found", "ltm_score");
+  if (!results_.Has(prefix + "lifespan")) return;  // the text ends within the segment
+  for (const double lifespan : results_.Floats(prefix + "lifespan")) {
+    EXPECT_GE(lifespan, 4e-4) << prefix;
+  }
 }
 
 }  // namespace mneme

@@ -67,6 +67,10 @@ class MemoriaGolden {
   // Once the segment behind it has recalled engrams, so that those and the working ones fired.
   void ExpectCommitted(const std::string& prefix);
 
+  // That rounding takes no other choice: the best scores that were not chosen, and lifespans that
+  // gained something, keep their distance from those that were, and from 0.
+  void ExpectNothingIsClose(const std::string& prefix) const;
+
   double worst() const { return worst_; }  // relative error so far
 
  private:

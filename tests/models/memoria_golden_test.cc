@@ -13,6 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/state_codec.h"
 #include "tests/models/golden.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/backends.h"
@@ -91,6 +92,9 @@ TEST_P(MemoriaGoldenTest, GreedyContinuation) {
 
 // What a text makes does not depend on who is beside it: no choice of these texts is close.
 TEST_P(MemoriaGoldenTest, ASessionAmongOthersMakesTheSameEngrams) {
+  for (int segment = 1; golden_.results().Has(Of(segment) + "rem"); ++segment) {
+    golden_.ExpectNothingIsClose(Of(segment));
+  }
   constexpr int kRows = 32, kAlone = kRows;
   const BackendUnderTest& under_test = std::get<1>(GetParam());
   const auto driver = Drive(GoldenFolder(std::get<0>(GetParam())),
@@ -144,7 +148,8 @@ TEST_P(MemoriaGoldenTest, ASessionAmongOthersMakesTheSameEngrams) {
   EXPECT_THAT(lifespans, IsSame(under_test.bit_exact(), wanted_lifespans));
 }
 
-// In the middle of a segment, at its last token, and at the first one of the next.
+// In the middle of a segment, at its last token, and at the first one of the next; and so do those
+// that were saved and restored.
 TEST_P(MemoriaGoldenTest, ForksOfEveryPhaseGoOnAsTheirParents) {
   const std::vector<int32_t> ids = golden_.results().Ints("input_ids");
   const std::span<const int32_t> text = ids;
@@ -154,9 +159,17 @@ TEST_P(MemoriaGoldenTest, ForksOfEveryPhaseGoOnAsTheirParents) {
   for (const size_t at : {3 * length - 2, 4 * length, 5 * length + 1}) {
     golden_.driver().Reset(0);
     Feed(text.first(at));
-    golden_.driver().Fork(0, 1);
+    ModelDriver& driver = golden_.driver();
+    driver.Fork(0, 1);
+    const auto saved =
+        DecodeState(driver.backend(), driver.model(), driver.Slab(0), driver.position(0));
+    ASSERT_TRUE(saved.ok()) << saved.status();
     const std::vector<double> parent = Feed(text.subspan(at), {3});
-    EXPECT_THAT(FeedSlot(golden_.driver(), 1, text.subspan(at), {3}), HasSameBits(parent)) << at;
+    EXPECT_THAT(FeedSlot(driver, 1, text.subspan(at), {3}), HasSameBits(parent)) << at;
+    ASSERT_EQ(EncodeState(driver.backend(), driver.model(), *saved, driver.Slab(1)),
+              absl::OkStatus());
+    driver.WriteSlab(1, driver.ReadSlab(1), static_cast<int64_t>(at));
+    EXPECT_THAT(FeedSlot(driver, 1, text.subspan(at), {3}), HasSameBits(parent)) << at;
     golden_.ExpectClose(parent, {want.begin() + static_cast<int64_t>(at) * vocab, want.end()},
                         "logits");
   }

@@ -7,6 +7,8 @@
 
 #include "base/json_text.h"
 #include "base/log.h"
+#include "models/mixers/engram_capacity.h"
+#include "models/mixers/engram_state.h"
 #include "models/state_codec.h"
 #include "models/state_layout.h"
 #include "tests/support/workbench.h"
@@ -61,9 +63,10 @@ MemoriaState ReadMemoriaState(ModelDriver& driver, int slot) {
   const auto get = [&](const char* name) -> const StateTensor& { return *tensors.at(name); };
   const auto types = Elements<uint8_t>(get("engrams.types"));
   const auto births = Elements<uint32_t>(get("engrams.births"));
-  const auto counts = Elements<uint16_t>(get("engrams.counts"));
+  const EngramCounts counts(*decoded);
   const auto recalled = Elements<int32_t>(get("engrams.recalled"));
   const std::vector<double> lifespans = Numbers(get("engrams.lifespans"));
+  const std::vector<double> gains = Numbers(get("engrams.gains"));
   const std::vector<double> vectors = Numbers(get("engrams.vectors"));
   const StateTensor& weights = get("engrams.weights");
   const std::vector<double> sums = Numbers(weights);
@@ -80,8 +83,9 @@ MemoriaState ReadMemoriaState(ModelDriver& driver, int slot) {
     MemoriaState::Engram engram = {.birth = births[i],
                                    .type = static_cast<EngramType>(types[i]),
                                    .lifespan = lifespans[i],
+                                   .gain = gains[i],
                                    .x = {begin, begin + static_cast<int64_t>(dim)}};
-    for (const size_t j : slots) engram.counts.push_back(counts[i * capacity + j]);
+    for (const size_t j : slots) engram.counts.push_back(counts(i, j));
     state.engrams.push_back(std::move(engram));
   }
   const auto room = static_cast<size_t>(weights.shape[2]);
@@ -110,16 +114,20 @@ std::map<uint32_t, double> ScoresByBirth(ModelDriver& driver, int slot, const En
   const int capacity = driver.model().info().engrams;
   const auto dim = static_cast<int>(state.engrams.front().x.size());
   const TensorView scores = bench.NewActivations({1, capacity + 1});
+  const int steps = EngramHistorySteps(capacity);
   const Crossings crossings = {bench.Ints({0}), bench.Ints({segment})};
   driver.backend().kernels().ScoreEngrams(
       {.rules = rules,
        .store = {.capacity = capacity,
                  .dim = dim,
+                 .steps = steps,
                  .types = types,
                  .vectors = vectors,
                  .lifespans = ViewOf(driver, slot, "engrams.lifespans"),
+                 .gains = ViewOf(driver, slot, "engrams.gains"),
                  .births = ViewOf(driver, slot, "engrams.births"),
-                 .counts = ViewOf(driver, slot, "engrams.counts"),
+                 .counts = steps > 0 ? StateView{} : ViewOf(driver, slot, "engrams.counts"),
+                 .fired = steps > 0 ? ViewOf(driver, slot, "engrams.fired") : StateView{},
                  .recalled = ViewOf(driver, slot, "engrams.recalled"),
                  .facts = ViewOf(driver, slot, "engrams.facts")},
        .crossings = crossings,

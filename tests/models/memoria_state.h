@@ -22,7 +22,7 @@ struct MemoriaState {
   struct Engram {
     uint32_t birth = 0;
     EngramType type = EngramType::kFree;
-    double lifespan = 0;
+    double lifespan = 0, gain = 0;
     std::vector<double> x;
     std::vector<int32_t> counts;  // with each of `engrams`
   };

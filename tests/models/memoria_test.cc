@@ -128,14 +128,33 @@ TEST(MemoriaConfigTest, RoomForEngramsFollowsFromTheModelOrIsGiven) {
   nlohmann::json config = nlohmann::json::parse(folder.Read("config.json"));
   config["memoria_lifespan_extend_scale"] = 300;
   folder.Write("config.json", config.dump());
-  for (const int capacity : {2049, 0}) {
+  EXPECT_EQ(PlanModel(folder.path(), StateFormat())->info.engrams, 3392);
+  config["memoria_lifespan_extend_scale"] = 3000;
+  folder.Write("config.json", config.dump());
+  for (const int capacity : {8193, 0}) {
     const auto large = PlanModel(folder.path(), StateFormat(), {.engram_capacity = capacity});
     EXPECT_EQ(large.status().code(), kUnimplemented);
-    EXPECT_THAT(
-        std::string(large.status().message()),
-        AllOf(HasSubstr("--engram-capacity"), HasSubstr("counts are kept of at most 2048")));
+    EXPECT_THAT(std::string(large.status().message()),
+                AllOf(HasSubstr("--engram-capacity"), HasSubstr("expected at most 8192")));
   }
-  EXPECT_EQ(PlanModel(folder.path(), StateFormat(), {.engram_capacity = 2048})->info.engrams, 2048);
+}
+
+// Up to 2,048 engrams are counted pair by pair; of more there is a history, whose size does not
+// grow with their square.
+TEST(MemoriaConfigTest, WhoFiredWithWhomTakesWhatIsLess) {
+  const auto bytes = [](int capacity, const char* name) -> int64_t {
+    const auto plan = Plan({}, capacity);
+    CHECK_OK(plan.status());
+    for (const StateField& field : plan->state_layout.fields()) {
+      if (field.name == name) return field.bytes();
+    }
+    return 0;
+  };
+  EXPECT_EQ(bytes(2048, "engrams.counts"), 2048 * 2048 * 2);
+  EXPECT_EQ(bytes(2048, "engrams.fired"), 0);
+  EXPECT_EQ(bytes(2049, "engrams.counts"), 0);
+  EXPECT_EQ(bytes(2049, "engrams.fired"), 2049 * 4096 / 8);
+  EXPECT_EQ(bytes(5120, "engrams.fired"), 5120 * 4096 / 8);
 }
 
 // Documents and the tool's help state these numbers for the shape.
@@ -174,6 +193,33 @@ TEST_P(MemoriaTest, AFullStoreGoesOn) {
   EXPECT_EQ(chunked_state.facts, state.facts);
 }
 
+// A history says what counts of pairs do.
+TEST_P(MemoriaTest, AHistoryRecallsWhatCountsDo) {
+  const TestFolder folder;
+  MakeFolder(MatrixSpec(kType), folder);
+  const std::vector<int32_t> text = RandomTokens(400, 259, /*seed=*/7);
+  const auto run = [&](int capacity) {
+    auto backend = GetParam().device == "reference" ? MakeReference() : GetParam().Make();
+    auto model = LoadModel(folder.path(), *backend, nullptr, {.engram_capacity = capacity});
+    CHECK_OK(model.status());
+    auto driver = ModelDriver::Create(std::move(backend), *std::move(model),
+                                      {.slots = 1, .max_rows = 1, .max_tokens = 100});
+    CHECK_OK(driver.status());
+    std::vector<double> logits = FeedSlot(**driver, 0, text, {31, 1, 7});
+    return std::pair(std::move(logits), ReadMemoriaState(**driver, 0));
+  };
+  const auto [logits, state] = run(2048);
+  const auto [history_logits, history] = run(2049);
+  EXPECT_EQ(history_logits, logits);
+  EXPECT_EQ(history.recalled, state.recalled);
+  EXPECT_EQ(history.facts, state.facts);
+  ASSERT_EQ(history.engrams.size(), state.engrams.size());
+  for (size_t i = 0; i < state.engrams.size(); ++i) {
+    EXPECT_EQ(history.engrams[i].birth, state.engrams[i].birth);
+    EXPECT_EQ(history.engrams[i].counts, state.engrams[i].counts);
+  }
+}
+
 // As many segments as a long session has: what f32 rounds does not add up, and the graph is that of
 // float64.
 TEST_P(MemoriaTest, ManySegmentsDoNotDrift) {
@@ -200,6 +246,7 @@ TEST_P(MemoriaTest, ManySegmentsDoNotDrift) {
     EXPECT_EQ(got.type, want.type);
     EXPECT_EQ(got.counts, want.counts);
     EXPECT_NEAR(got.lifespan, want.lifespan, 1e-4 * want.lifespan);
+    EXPECT_NEAR(got.gain, want.gain, 1e-4 * want.gain);
   }
   const int64_t late = static_cast<int64_t>(logits.size()) / 10 * 9;
   EXPECT_LE(RelativeError({logits.begin() + late, logits.end()},
@@ -240,6 +287,10 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
   };
   const int old = first(EngramType::kShortTerm), working = first(EngramType::kWorking);
   const int free = first(EngramType::kFree);
+  const auto set_no_number = [](StateTensor& tensor, int64_t i) {
+    const int64_t size = SizeOf(tensor.dtype);
+    std::fill_n(tensor.bytes.begin() + i * size, size, std::byte{0xff});
+  };
   struct {
     const char* message;
     std::function<void(CanonicalState&)> change;
@@ -262,12 +313,9 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
       {"\"engrams.births\": an older engram is number 1000000, expected one from 0 to",
        [&](CanonicalState& s) { ints(s, "births")[old] = 1000000; }},
       {"\"engrams.lifespans\": engram",
-       [&](CanonicalState& s) {
-         StateTensor& tensor = find(s, "lifespans");
-         const auto size = static_cast<size_t>(SizeOf(tensor.dtype));
-         std::fill_n(tensor.bytes.begin() + old * static_cast<int64_t>(size), size,
-                     std::byte{0xff});
-       }},
+       [&](CanonicalState& s) { set_no_number(find(s, "lifespans"), old); }},
+      {"\"engrams.gains\": engram",
+       [&](CanonicalState& s) { set_no_number(find(s, "gains"), old); }},
       {"\"engrams.counts\": engrams",
        [&](CanonicalState& s) {
          auto* counts = reinterpret_cast<uint16_t*>(find(s, "counts").bytes.data());
@@ -283,6 +331,57 @@ TEST_P(MemoriaTest, StatesThatCannotBeAreRefused) {
        [&](CanonicalState& s) { ints(s, "recalled")[0] = free; }},
       {"is not younger than the one before it",
        [&](CanonicalState& s) { ints(s, "recalled")[1] = ints(s, "recalled")[0]; }},
+  };
+  for (const auto& bad : kBad) {
+    CanonicalState changed = *state;
+    bad.change(changed);
+    const absl::Status status = encode(changed);
+    EXPECT_EQ(status.code(), kInvalid) << bad.message;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(bad.message));
+  }
+}
+
+TEST_P(MemoriaTest, HistoriesThatCannotBeAreRefused) {
+  const TestFolder folder;
+  MakeFolder(MatrixSpec(kType, {{"memoria_lifespan_extend_scale", 300}}), folder);
+  const int segment = ReadMemoriaConfig(folder.path()).segment;
+  const auto driver =
+      Drive(folder.path(), GetParam().device == "reference" ? MakeReference() : GetParam().Make(),
+            {.slots = 2, .max_rows = 1, .max_tokens = 64});
+  FeedSlot(*driver, 0, RandomTokens(6 * segment + 2, 259, /*seed=*/5), {7});  // in segment 6
+  const auto state =
+      DecodeState(driver->backend(), driver->model(), driver->Slab(0), driver->position(0));
+  ASSERT_TRUE(state.ok()) << state.status();
+  const auto encode = [&](const CanonicalState& changed) {
+    return EncodeState(driver->backend(), driver->model(), changed, driver->Slab(1));
+  };
+  EXPECT_TRUE(encode(*state).ok()) << encode(*state);
+  const auto bytes_of = [](CanonicalState& of, const char* name) {
+    return std::find_if(of.tensors.begin(), of.tensors.end(),
+                        [&](const StateTensor& tensor) {
+                          return tensor.name == absl::StrCat("engrams.", name);
+                        })
+        ->bytes.data();
+  };
+  CanonicalState unchanged = *state;
+  const auto* const types = reinterpret_cast<const EngramType*>(bytes_of(unchanged, "types"));
+  const int64_t working = std::find(types, types + 3392, EngramType::kWorking) - types;
+  ASSERT_LT(working, 3392);
+  constexpr int64_t kRow = 4096 / 8;
+  struct {
+    const char* message;
+    std::function<void(CanonicalState&)> change;
+  } const kBad[] = {
+      {"of segment 6 fired at the start of segment 5",
+       [&](CanonicalState& s) { bytes_of(s, "fired")[working * kRow] |= std::byte{1 << 5}; }},
+      {"of segment 6 fired at the start of segment -",  // one that is yet to come
+       [&](CanonicalState& s) { bytes_of(s, "fired")[working * kRow] |= std::byte{1 << 7}; }},
+      {"did not fire at the start of segment 6, in which it was new",
+       [&](CanonicalState& s) { bytes_of(s, "fired")[working * kRow] = std::byte{0}; }},
+      {"\"engrams.facts\": 1 steps forgotten, expected from 0 to 0",
+       [&](CanonicalState& s) {
+         reinterpret_cast<int32_t*>(bytes_of(s, "facts"))[kEngramHistoryWrapped] = 1;
+       }},
   };
   for (const auto& bad : kBad) {
     CanonicalState changed = *state;

@@ -15,6 +15,7 @@
 #include "tests/models/run_tool.h"
 #include "tests/models/test_folder.h"
 #include "tests/support/matchers.h"
+#include "tools/recall_comparison.h"
 
 namespace mneme {
 namespace {
@@ -95,6 +96,37 @@ TEST(ClassLogitsToolTest, WritesTheLogitsOfSegments) {
   const ToolOutcome too_long = RunTool("mneme-logits", arguments);
   EXPECT_EQ(too_long.code, 2);
   EXPECT_THAT(too_long.output, HasSubstr("a document of 21 tokens, expected 1 to 20"));
+}
+
+// Exact arithmetic recalls what it recalls; and models without engrams are refused.
+TEST(RecallToolTest, ComparesWhatArithmeticsRecall) {
+  const TestFolder folder;
+  const StoredTensors golden = ReadTensors("tests/golden/memoria_gpt2_deaths/golden.safetensors");
+  const std::vector<double> ids = Values<int32_t>(golden, "input_ids");
+  folder.Write("ids.txt", absl::StrJoin(ids, " "));
+  const std::string tokens = absl::StrCat(" --tokens ", folder.File("ids.txt"));
+  const ToolOutcome same =
+      RunTool("mneme-logits", "--compare-recall --model tests/golden/memoria_gpt2_deaths" + tokens);
+  EXPECT_EQ(same.code, 0);
+  EXPECT_THAT(same.output, HasSubstr(" segments behind the first recalls the same"));
+  folder.Write("ids.txt", "1 2 3");
+  const ToolOutcome none =
+      RunTool("mneme-logits", "--compare-recall --model tests/golden/mom" + tokens);
+  EXPECT_EQ(none.code, 2);
+  EXPECT_THAT(none.output, HasSubstr("makes no engrams"));
+}
+
+TEST(RecallToolTest, NamesTheFirstSegmentThatDiffers) {
+  EXPECT_EQ(FirstDifference({{}, {1, 2}, {3}}, {{}, {1, 2}, {3}}),
+            "each of 3 segments behind the first recalls the same");
+  EXPECT_EQ(
+      FirstDifference({{}, {1, 2, 5}, {3}}, {{}, {1, 4, 5}, {7}}),
+      "the first segment that recalls others is 2 of 3: without rounding also engrams 2; with "
+      "it also 4");
+  EXPECT_EQ(
+      FirstDifference({{1, 2}}, {{1}}),
+      "the first segment that recalls others is 1 of 1: without rounding also engrams 2; with "
+      "it also none");
 }
 
 TEST_F(LogitsToolTest, RoutingIsRecordedAndForced) {

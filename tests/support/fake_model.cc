@@ -44,6 +44,7 @@ FakeModel::FakeModel(FakeModelOptions options) : options_(std::move(options)) {
   info_.vocab = options_.vocab;
   info_.model_dim = 1;
   info_.layers = 1;
+  info_.segment = options_.segment;
   eager_ = layout_.Add(
       {.name = "eager", .dtype = DType::kI64, .shape = {2}, .initial = StateInitial::kEager});
   written_ = layout_.Add({.name = "written", .dtype = DType::kU8, .shape = {1}});
@@ -80,11 +81,17 @@ void FakeModel::Forward(ForwardContext& ctx, const TensorView& logit_tokens,
   const auto wanted_count = static_cast<int>(logit_tokens.shape[0]);
   const int vocab = options_.vocab;
   int rows = 0, tokens = 0;  // without padding
+  int64_t crossings = 0;
   for (int row = 0; row < batch.rows; ++row) {
     if (slots[row] < 0) continue;
     ++rows;
     tokens += offsets[row + 1] - offsets[row];
+    if (options_.segment == 0) continue;
+    const int64_t end = positions[row] + offsets[row + 1] - offsets[row];
+    crossings += (end - 1) / options_.segment -
+                 std::max<int64_t>(0, (positions[row] - 1) / options_.segment);
   }
+  if (options_.on_crossings && crossings > 0) options_.on_crossings(static_cast<int>(crossings));
   if (options_.on_step && rows > 0) options_.on_step(rows, tokens);
   if (options_.on_logits) options_.on_logits(static_cast<int>(logits.shape[0]));
 

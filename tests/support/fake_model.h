@@ -40,7 +40,8 @@ struct FakeMemory {
 struct FakeModelOptions {
   int vocab = 32;
   double first_token_bonus = 0;
-  int phases = 0;  // above 0: slabs end with such a field
+  int phases = 0;   // above 0: slabs end with such a field
+  int segment = 0;  // ModelInfo::segment
   // Above 0: the tokens fed are also kept as rows of so many positions, which every step reads
   // through the table; it aborts if they are not those that its memory is made of.
   int max_context = 0;
@@ -49,6 +50,8 @@ struct FakeModelOptions {
       -1;  // of the logits after it, and no later ones, all but that of 0 are -inf
   // Called in each step; a test advances its clock, or waits.
   std::function<void(int rows, int tokens)> on_step;
+  // Called in a step in which rows begin so many segments.
+  std::function<void(int crossings)> on_crossings;
   std::function<void(int rows)> on_logits;  // called with the rows of logits that a step makes
 };
 

@@ -80,8 +80,10 @@ __device__ void AddGains(const CommitProblem& p, int slot) {
     if (warp == 0 && i < count) {
       double weight = 0;
       for (int w = 0; w < kWarps; ++w) weight += parts[w][lane];
-      const double gain = weight / p.shares * columns * p.rules.lifespan_scale;
-      lifespans[p.store.recalled(slot)[i]] += static_cast<float>(gain);
+      const auto gain = static_cast<float>(weight / p.shares * columns * p.rules.lifespan_scale);
+      const int engram = p.store.recalled(slot)[i];
+      p.store.gains(slot)[engram] = gain;
+      lifespans[engram] += gain;
     }
     __syncthreads();
   }

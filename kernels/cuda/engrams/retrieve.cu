@@ -1,9 +1,11 @@
 // Recall, one block per crossing: choices, seeds and the walk among lists in shared memory, a warp
 // for each row of counts.
+#include <algorithm>
 #include <cstdint>
 
 #include "base/log.h"
 #include "kernels/cuda/common/overlap.cuh"
+#include "kernels/cuda/engrams/counts.cuh"
 #include "kernels/cuda/engrams/engrams.h"
 #include "kernels/cuda/engrams/order.cuh"
 #include "kernels/cuda/engrams/store.cuh"
@@ -19,6 +21,8 @@ struct RetrieveProblem {
   Store store;
   CrossingArrays crossings;
   const float* scores;
+  int first;                // crossing of the launch
+  const uint16_t* counted;  // [crossings of the launch, capacity, capacity]: of a history
 };
 
 // Short-term and long-term engrams are *old* ones. Lists are oldest first.
@@ -108,14 +112,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   WaitForPreviousKernel();
   extern __shared__ uint64_t shared[];
   __shared__ int null_recalled;
-  const int slot = p.crossings.slots[blockIdx.x], segment = p.crossings.segments[blockIdx.x];
+  const int crossing = p.first + static_cast<int>(blockIdx.x);
+  const int slot = p.crossings.slots[crossing], segment = p.crossings.segments[crossing];
   if (slot < 0) return;
   const EngramRules& rules = p.rules;
   const int capacity = p.store.capacity, warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const Lists lists(shared, capacity);
   const EngramType* const types = p.store.types(slot);
   const uint32_t* const births = p.store.births(slot);
-  const float* const scores = p.scores + int64_t{blockIdx.x} * (capacity + 1);
+  const float* const scores = p.scores + int64_t{crossing} * (capacity + 1);
+  const auto counts_of = [&](int engram) -> const uint16_t* {
+    if (p.counted == nullptr) return p.store.counts(slot, engram);
+    return p.counted + (int64_t{blockIdx.x} * capacity + engram) * capacity;
+  };
   const auto for_all = [](int n, const auto& visit) {
     for (int i = threadIdx.x; i < n; i += kThreads) visit(i);
     __syncthreads();
@@ -159,7 +168,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int source = lists.shorts[s], engram = lists.old_slots[source];
       int seed = 0;
       if (lists.is_recalled[source] != 0) {
-        seed = SeedOf(lists, p.store.counts(slot, engram), longs, rules, segment, births[engram]);
+        seed = SeedOf(lists, counts_of(engram), longs, rules, segment, births[engram]);
       } else if (!rules.extra_seeds) {
         continue;
       } else if (rules.random_ties) {
@@ -191,7 +200,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       if (ran_out || frontier == 0) break;
       for (int c = warp; c < frontier; c += kWarps) {
         const int engram = lists.long_slots[lists.frontier[c]];
-        const int next = NextOf(lists, p.store.counts(slot, engram), reach);
+        const int next = NextOf(lists, counts_of(engram), reach);
         if (lane == 0) lists.found[lists.reach[next]] = kFoundNow;
       }
       __syncthreads();
@@ -237,12 +246,16 @@ __global__ void __launch_bounds__(kThreads, 1)
       Choose<kThreads>(
           capacity, [&](int i) { return types[i] == EngramType::kWorking; },
           [&](int i, int place) { active[recalled + place] = static_cast<uint16_t>(i); });
-  for (int i = warp; i < fires; i += kWarps) {
-    uint16_t* const counts = p.store.counts(slot, active[i]);
-    for (int j = lane; j < fires; j += kWarp) {
-      const unsigned count = counts[active[j]];
-      counts[active[j]] = static_cast<uint16_t>(min(count + 1, 0xffffu));
+  if (p.counted == nullptr) {
+    for (int i = warp; i < fires; i += kWarps) {
+      uint16_t* const counts = p.store.counts(slot, active[i]);
+      for (int j = lane; j < fires; j += kWarp) {
+        const unsigned count = counts[active[j]];
+        counts[active[j]] = static_cast<uint16_t>(min(count + 1, 0xffffu));
+      }
     }
+  } else {
+    WriteFirings<kThreads>(p.store, slot, segment, active, fires);
   }
   if (threadIdx.x == 0) {
     const bool left_out = rules.recalled_short < shorts || null_recalled != 0;
@@ -252,6 +265,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     facts[kEngramsFound] = found;
     facts[kEngramNullCandidate] = ran_out && rules.null_candidate ? 1 : 0;
     facts[kEngramNullRecalled] = null_recalled;
+    facts[kEngramHistoryWrapped] = p.store.steps > 0 ? max(0, segment - p.store.steps) : 0;
   }
 }
 
@@ -259,13 +273,25 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 void RetrieveEngrams(Device& device, const RetrieveEngramsArgs& args) {
   CHECK_LE(args.store.capacity, kMostEngrams) << "engrams of a session";
-  const RetrieveProblem problem = {.rules = args.rules,
-                                   .store = Store(args.store),
-                                   .crossings = CrossingArrays(args.crossings),
-                                   .scores = args.scores.as<const float>()};
-  LaunchOverlapping(device, "RetrieveEngrams", RetrieveKernel,
-                    static_cast<int>(args.crossings.most()), kThreads,
-                    Lists::Bytes(args.store.capacity), 1, problem);
+  RetrieveProblem problem = {.rules = args.rules,
+                             .store = Store(args.store),
+                             .crossings = CrossingArrays(args.crossings),
+                             .scores = args.scores.as<const float>(),
+                             .first = 0,
+                             .counted = nullptr};
+  const int most = static_cast<int>(args.crossings.most());
+  const int together =
+      args.store.steps > 0 ? std::min(most, CountedTogether(args.store.capacity)) : most;
+  for (; problem.first < most; problem.first += together) {
+    const int count = std::min(together, most - problem.first);
+    if (args.store.steps > 0) {
+      problem.counted =
+          CountFirings(device, problem.store, problem.crossings, problem.first, count);
+      if (problem.counted == nullptr) return;
+    }
+    LaunchOverlapping(device, "RetrieveEngrams", RetrieveKernel, count, kThreads,
+                      Lists::Bytes(args.store.capacity), 1, problem);
+  }
 }
 
 }  // namespace mneme::cuda::engrams

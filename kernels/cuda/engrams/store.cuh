@@ -20,26 +20,31 @@ struct CrossingArrays {
 
 // EngramStore for devices.
 struct Store {
-  int capacity, dim;
-  Field type_field, vector_field, lifespan_field, birth_field, count_field, recalled_field,
-      fact_field;
+  int capacity, dim, steps;
+  Field type_field, vector_field, lifespan_field, gain_field, birth_field, count_field, fired_field,
+      recalled_field, fact_field;
 
   explicit Store(const EngramStore& store)
       : capacity(store.capacity),
         dim(store.dim),
+        steps(store.steps),
         type_field(store.types),
         vector_field(store.vectors),
         lifespan_field(store.lifespans),
+        gain_field(store.gains),
         birth_field(store.births),
         count_field(store.counts),
+        fired_field(store.fired),
         recalled_field(store.recalled),
         fact_field(store.facts) {}
 
   __device__ EngramType* types(int slot) const { return type_field.At<EngramType>(slot, 0); }
   __device__ float* vector(int slot, int i) const { return vector_field.At<float>(slot, i); }
   __device__ float* lifespans(int slot) const { return lifespan_field.At<float>(slot, 0); }
+  __device__ float* gains(int slot) const { return gain_field.At<float>(slot, 0); }
   __device__ uint32_t* births(int slot) const { return birth_field.At<uint32_t>(slot, 0); }
   __device__ uint16_t* counts(int slot, int i) const { return count_field.At<uint16_t>(slot, i); }
+  __device__ uint32_t* fired(int slot, int i) const { return fired_field.At<uint32_t>(slot, i); }
   __device__ int32_t* recalled(int slot) const { return recalled_field.At<int32_t>(slot, 0); }
   __device__ int32_t* facts(int slot) const { return fact_field.At<int32_t>(slot, 0); }
 };

@@ -123,6 +123,7 @@ struct WriteProblem {
   Store store;
   CrossingArrays crossings;
   int working;
+  int blocks;  // of a crossing, that fill its slots
   float lifespan;
   const float* x;
   int32_t* chosen;  // [crossings, working]: slots of working engrams, < 0 where none was free
@@ -143,6 +144,7 @@ __global__ void __launch_bounds__(kThreads) TakeSlots(const __grid_constant__ Wr
         if (w >= p.working) return;
         types[i] = EngramType::kWorking;
         p.store.lifespans(slot)[i] = p.lifespan;
+        p.store.gains(slot)[i] = 0;
         p.store.births(slot)[i] = first + static_cast<uint32_t>(w);
         chosen[w] = i;
       });
@@ -151,15 +153,14 @@ __global__ void __launch_bounds__(kThreads) TakeSlots(const __grid_constant__ Wr
 
 constexpr int kRowsOfBlock = 64;
 
-// Blocks of a crossing: one for each working engram, which writes its vector and its counts, and
-// one for so many slots, which forgets what their engrams counted with whoever had the slots of
-// the working ones before.
+// Blocks of a crossing: one for each working engram, which writes its vector and that it fired with
+// nobody, and, with counts of pairs, one for so many slots, which forgets what their engrams
+// counted with whoever had the slots of the working ones before.
 __global__ void __launch_bounds__(kThreads) FillSlots(const __grid_constant__ WriteProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
   const int capacity = p.store.capacity, dim = p.store.dim;
-  const int blocks = p.working + (capacity + kRowsOfBlock - 1) / kRowsOfBlock;
-  const int crossing = blockIdx.x / blocks, task = blockIdx.x % blocks;
+  const int crossing = blockIdx.x / p.blocks, task = blockIdx.x % p.blocks;
   const int slot = p.crossings.slots[crossing];
   if (slot < 0) return;
   const int32_t* const chosen = p.chosen + int64_t{crossing} * p.working;
@@ -169,6 +170,11 @@ __global__ void __launch_bounds__(kThreads) FillSlots(const __grid_constant__ Wr
     const float* const x = p.x + (int64_t{crossing} * p.working + task) * dim;
     float* const vector = p.store.vector(slot, engram);
     for (int i = threadIdx.x; i < dim; i += kThreads) vector[i] = x[i];
+    if (p.store.steps > 0) {
+      uint32_t* const fired = p.store.fired(slot, engram);
+      for (int i = threadIdx.x; i < p.store.steps / 32; i += kThreads) fired[i] = 0;
+      return;
+    }
     uint16_t* const counts = p.store.counts(slot, engram);
     for (int i = threadIdx.x; i < capacity; i += kThreads) counts[i] = 0;
     return;
@@ -226,15 +232,18 @@ void WriteEngrams(Device& device, const WriteEngramsArgs& args) {
   auto* const chosen = static_cast<int32_t*>(
       device.Scratch(int64_t{most} * working * static_cast<int64_t>(sizeof(int32_t))));
   if (chosen == nullptr) return;
+  const int columns =
+      args.store.steps > 0 ? 0 : (args.store.capacity + kRowsOfBlock - 1) / kRowsOfBlock;
   const WriteProblem problem = {.store = Store(args.store),
                                 .crossings = CrossingArrays(args.crossings),
                                 .working = working,
+                                .blocks = working + columns,
                                 .lifespan = args.rules.lifespan,
                                 .x = args.x.as<const float>(),
                                 .chosen = chosen};
   LaunchOverlapping(device, "WriteEngrams, slots", TakeSlots, most, kThreads, 0, 1, problem);
-  const int blocks = working + (args.store.capacity + kRowsOfBlock - 1) / kRowsOfBlock;
-  LaunchOverlapping(device, "WriteEngrams", FillSlots, most * blocks, kThreads, 0, 1, problem);
+  LaunchOverlapping(device, "WriteEngrams", FillSlots, most * problem.blocks, kThreads, 0, 1,
+                    problem);
 }
 
 }  // namespace mneme::cuda::engrams

@@ -23,31 +23,44 @@ struct IndexProblem {
   int32_t *seen, *firsts;
 };
 
-// A block for each row. What counts from its first token on is its first thread's.
+// A block for each row.
 __global__ void __launch_bounds__(kThreads) IndexKernel(const __grid_constant__ IndexProblem p) {
   LetNextKernelStart();
   WaitForPreviousKernel();
-  const int row = blockIdx.x;
+  __shared__ int seen_of[kWarps], counted_of[kWarps];
+  const int row = blockIdx.x, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first = p.offsets[row], end = p.offsets[row + 1];
-  for (int token = first + static_cast<int>(threadIdx.x); token < end; token += kThreads) {
-    p.token_types[token] = p.types == nullptr ? 0 : max(p.types[token], 0);
-    if (p.skipped < 0) p.positions[token] = p.first_position + token - first;
-  }
   for (int i = threadIdx.x; i < p.pick_count; i += kThreads) {
     if (p.picks[i] >= first && p.picks[i] < end) p.firsts[i] = first;
   }
-  if (threadIdx.x != 0) return;
-  int seen = 0;
-  for (int token = first; token < end; ++token) {
-    seen += p.types == nullptr || p.types[token] >= 0 ? 1 : 0;
+  int seen = 0, counted = 0;  // of the tokens before `base`
+  for (int base = first; base < end; base += kThreads) {
+    const int token = base + static_cast<int>(threadIdx.x);
+    const bool in = token < end;
+    const int type = in && p.types != nullptr ? p.types[token] : 0;
+    const bool counts = in && (p.skipped < 0 || p.ids[token] != p.skipped);
+    const unsigned seen_votes = __ballot_sync(kAllLanes, in && type >= 0);
+    const unsigned votes = __ballot_sync(kAllLanes, counts);
+    if (lane == 0) {
+      seen_of[warp] = __popc(seen_votes);
+      counted_of[warp] = __popc(votes);
+    }
+    __syncthreads();
+    int place = counted + __popc(votes & ((1u << lane) - 1));
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) place += counted_of[w];
+      counted += counted_of[w];
+      seen += seen_of[w];
+    }
+    if (in) {
+      p.token_types[token] = max(type, 0);
+      p.positions[token] = p.first_position + (counts ? place : -1);
+    }
+    __syncthreads();
   }
+  if (threadIdx.x > 0) return;
   p.seen[row] = seen;
   p.next_positions[row] = p.row_positions[row] + p.segment;
-  if (p.skipped < 0) return;
-  int64_t position = p.first_position;
-  for (int token = first; token < end; ++token) {
-    p.positions[token] = p.ids[token] != p.skipped ? position++ : p.first_position - 1;
-  }
 }
 
 struct AttentionProblem {

@@ -36,8 +36,14 @@ void Check(const EngramRules& rules, const EngramStore& store, ActivationTypes t
   ExpectState(store.types, DType::kU8, "types");
   ExpectState(store.vectors, types.act, "vectors");
   ExpectState(store.lifespans, types.act, "lifespans");
+  ExpectState(store.gains, types.act, "gains");
   ExpectState(store.births, DType::kI32, "births");
-  ExpectState(store.counts, DType::kU16, "counts");
+  if (store.steps == 0) {
+    ExpectState(store.counts, DType::kU16, "counts");
+  } else {
+    CHECK(store.steps > 0 && store.steps % 64 == 0) << "steps of a history: " << store.steps;
+    ExpectState(store.fired, DType::kI32, "fired");
+  }
   ExpectState(store.recalled, DType::kI32, "recalled");
   ExpectState(store.facts, DType::kI32, "facts");
 }
