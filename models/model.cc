@@ -167,6 +167,7 @@ ModelInfo MakeInfo(const std::string& folder, const ModelConfig& config, const B
           .top_k = network.top_k,
           .positions = network.positions,
           .engrams = network.engrams,
+          .working_engrams = network.working_engrams,
           .segment = network.segment,
           .trained = built.trained,
           .inserted = network.inserted,

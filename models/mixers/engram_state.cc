@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "base/log.h"
 #include "base/status_macros.h"
 
 namespace mneme {
@@ -18,9 +16,9 @@ class Checker {
   Checker(const CanonicalState& state, const EngramConfig& config)
       : state_(state),
         config_(config),
-        types_(Elements<uint8_t>("types")),
-        births_(Elements<uint32_t>("births")),
-        counts_(Elements<uint16_t>("counts")) {}
+        types_(Tensor("types").Elements<uint8_t>()),
+        births_(Tensor("births").Elements<uint32_t>()),
+        counts_(Tensor("counts").Elements<uint16_t>()) {}
 
   absl::Status Check() {
     MNEME_RETURN_IF_ERROR(CheckTypes());
@@ -35,18 +33,7 @@ class Checker {
     return absl::InvalidArgumentError(absl::StrCat("state tensor \"engrams.", name, "\": ", what));
   }
   const StateTensor& Tensor(absl::string_view name) const {
-    const auto it = std::find_if(
-        state_.tensors.begin(), state_.tensors.end(),
-        [&](const StateTensor& tensor) { return tensor.name == absl::StrCat("engrams.", name); });
-    CHECK(it != state_.tensors.end()) << "no tensor engrams." << name;
-    return *it;
-  }
-  template <typename T>
-  std::vector<T> Elements(absl::string_view name) const {
-    const StateTensor& tensor = Tensor(name);
-    std::vector<T> values(tensor.bytes.size() / sizeof(T));
-    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-    return values;
+    return state_.Get(absl::StrCat("engrams.", name));
   }
   EngramType type(size_t i) const { return static_cast<EngramType>(types_[i]); }
   // The segment that the session is in.
@@ -100,20 +87,11 @@ class Checker {
   }
 
   absl::Status CheckLifespans() const {
-    const StateTensor& tensor = Tensor("lifespans");
+    const std::vector<double> lifespans = Tensor("lifespans").Numbers();
     for (const size_t i : alive_) {
-      double lifespan = 0;
-      if (tensor.dtype == DType::kF64) {
-        std::memcpy(&lifespan, tensor.bytes.data() + i * sizeof(double), sizeof(double));
-      } else {
-        float value = 0;
-        std::memcpy(&value, tensor.bytes.data() + i * sizeof(float), sizeof(float));
-        lifespan = value;
-      }
-      if (!(lifespan > 0) || !std::isfinite(lifespan)) {
-        return Wrong("lifespans", absl::StrCat("engram ", i, " has ", lifespan,
-                                               ", expected a finite number above 0"));
-      }
+      if (lifespans[i] > 0 && std::isfinite(lifespans[i])) continue;
+      return Wrong("lifespans", absl::StrCat("engram ", i, " has ", lifespans[i],
+                                             ", expected a finite number above 0"));
     }
     return absl::OkStatus();
   }
@@ -131,8 +109,8 @@ class Checker {
   }
 
   absl::Status CheckRecalled() const {
-    const auto facts = Elements<int32_t>("facts");
-    const auto recalled = Elements<int32_t>("recalled");
+    const auto facts = Tensor("facts").Elements<int32_t>();
+    const auto recalled = Tensor("recalled").Elements<int32_t>();
     const auto most = static_cast<int32_t>(recalled.size());
     const auto capacity = static_cast<int32_t>(types_.size());
     const int32_t count = facts[kEngramsRecalled], columns = facts[kEngramColumns];

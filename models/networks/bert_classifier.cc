@@ -94,6 +94,7 @@ class BertClassifier final : public Network {
       MNEME_ASSIGN_OR_RETURN(engrams.capacity,
                              EngramCapacity(builder, engrams.rules, SessionLife::kShort));
       info_.engrams = engrams.capacity;
+      info_.working_engrams = engrams.rules.working;
       MNEME_ASSIGN_OR_RETURN(memory_, EngramMemory::Make(layer, engrams));
     }
     for (int i = 0; i < info_.layers; ++i) {
