@@ -22,7 +22,7 @@ struct EngramsQuery {
   int limit = kUsual;
 };
 struct EdgesQuery {
-  static constexpr int kUsual = 100, kMost = 100000;
+  static constexpr int kUsual = 100, kMost = 20000;
   int64_t min_count = 1;          // firings together, at least
   double min_weight = 0;          // of EngramEdge::strength
   std::optional<uint32_t> birth;  // only those of this engram
