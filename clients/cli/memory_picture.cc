@@ -9,7 +9,7 @@ namespace mneme::cli {
 namespace {
 
 constexpr int kMargin = 12, kRadius = 3;
-constexpr int kMostWidth = 1600, kMostHeight = 800;
+constexpr int kMostWidth = 1600, kMostHeight = 800, kLeastHeight = 240;
 constexpr int kColumn = 24, kRow = 12;  // pixels between engrams where there is room
 constexpr Pixel kWhite = {255, 255, 255}, kBlack = {0, 0, 0}, kInk = {60, 60, 70};
 
@@ -71,7 +71,7 @@ Image DrawMemory(const v1::InspectMemoryResponse& memory) {
   }
   const int64_t columns = std::max<int64_t>(last - first, 0), rows = in_segment - 1;
   const int width = Extent(columns, kColumn, kMostWidth);
-  const int height = Extent(rows, kRow, kMostHeight);
+  const int height = std::max(Extent(rows, kRow, kMostHeight), rows > 0 ? kLeastHeight : 0);
   Image image(width + 2 * kMargin, height + 2 * kMargin, kWhite);
   std::map<uint32_t, Point> place;
   for (const v1::Engram& engram : memory.engrams()) {
