@@ -65,7 +65,8 @@ class EngramViewsTest : public ::testing::Test {
  protected:
   std::vector<uint32_t> Births(const EngramsQuery& query) const {
     std::vector<uint32_t> births;
-    for (const EngramRow& row : *EngramsOf(graph_, query)) births.push_back(row.engram.birth);
+    const auto rows = EngramsOf(graph_, query);
+    for (const EngramRow& row : *rows) births.push_back(row.engram.birth);
     return births;
   }
   std::vector<double> Borders(const HistogramQuery& query) const {
