@@ -152,7 +152,7 @@ TEST(ClientProcessTest, MemoryIsShownAndDrawn) {
       RunClient(server, {"memory", "show", "anna", "--kind=working", "--limit=1", "--json"});
   EXPECT_THAT(one.out,
               AllOf(HasSubstr("\"engrams\":[{\"birth\":81,\"kind\":\"ENGRAM_KIND_WORKING\""),
-                    HasSubstr("\"segment\":\"27\",\"firstToken\":\"189\"")));
+                    HasSubstr("\"segment\":\"27\",\"first_token\":\"189\"")));
   EXPECT_THAT(RunClient(server, {"memory", "show", "anna", "--histogram=age", "--log"}).out,
               ContainsRegex("engrams by age\n +0 +1 +3  #+\n"));
   EXPECT_THAT(RunClient(server, {"memory", "show", "anna", "--contiguity"}).out,

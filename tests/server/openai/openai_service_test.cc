@@ -18,6 +18,7 @@
 #include "server/chat/chat_template.h"
 #include "server/http/http_error.h"
 #include "server/http/http_guard.h"
+#include "server/openai/session_routes.h"
 #include "tests/server/fake_engine.h"
 #include "tests/server/http/raw_http_client.h"
 
@@ -46,6 +47,7 @@ class OpenAiServiceTest : public ::testing::Test {
     service_ = std::make_unique<OpenAiService>(access_, *security_);
     HttpRoutes routes;
     service_->AddRoutes(routes);
+    sessions_.AddRoutes(routes);
     HttpServerOptions options;
     options.port = 0;
     options.limits.max_body_bytes = 1000;
@@ -88,6 +90,7 @@ class OpenAiServiceTest : public ::testing::Test {
   std::unique_ptr<Security> security_;
   FakeEngine engine_;
   std::unique_ptr<OpenAiService> service_;
+  SessionRoutes sessions_{access_};
   std::unique_ptr<HttpServer> server_;
 };
 
