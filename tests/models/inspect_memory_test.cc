@@ -17,6 +17,7 @@
 #include "gtest/gtest.h"
 #include "models/safetensors.h"
 #include "tests/models/golden.h"
+#include "tests/models/memoria_golden.h"
 #include "tests/models/run_tool.h"
 #include "tests/models/test_folder.h"
 
@@ -121,8 +122,7 @@ void ExpectCommitted(const nlohmann::json& line, const StoredTensors& golden,
 
 TEST(InspectMemoryTest, EngramsOfEverySegmentAreTheReferences) {
   int checked = 0;
-  for (const std::string& name : GoldenNames()) {
-    if (!absl::StartsWith(name, "memoria_gpt2")) continue;
+  for (const std::string& name : MemoriaFolders("memoria_gpt2")) {
     const TestFolder folder;
     const StoredTensors golden = ReadTensors(GoldenFolder(name) + "/golden.safetensors");
     folder.Write("ids.txt", absl::StrJoin(Values<int32_t>(golden, "input_ids"), " "));
