@@ -282,8 +282,7 @@ def memory_report_of(m: memory_pb2.InspectMemoryResponse) -> MemoryReport:
         ),
         engrams=tuple(_engram(e) for e in m.engrams),
         edges=tuple(
-            EngramEdge(getattr(e, "from"), e.to, e.count, e.weight, e.weight_back)
-            for e in m.edges
+            EngramEdge(getattr(e, "from"), e.to, e.count, e.weight, e.weight_back) for e in m.edges
         ),
         histogram=tuple(HistogramBin(getattr(b, "from"), b.to, b.engrams) for b in m.histogram),
         contiguity=tuple(ContiguityBin(b.distance, b.mean_weight, b.pairs) for b in m.contiguity),
