@@ -40,9 +40,9 @@ ModelSpec TinyMemoria() {
           .initializer_range = 0.15};
 }
 
-class EngineMemoryTest : public testing::TestWithParam<BackendUnderTest> {
+class EngineInspectTest : public testing::TestWithParam<BackendUnderTest> {
  protected:
-  EngineMemoryTest() { SetMinLogSeverity(LogSeverity::kFatal); }
+  EngineInspectTest() { SetMinLogSeverity(LogSeverity::kFatal); }
 
   std::unique_ptr<Engine> Make(const ModelSpec& spec) {
     folder_.emplace();
@@ -94,7 +94,7 @@ class EngineMemoryTest : public testing::TestWithParam<BackendUnderTest> {
   std::optional<TestFolder> folder_;
 };
 
-TEST_P(EngineMemoryTest, ASessionsEngramsAreTold) {
+TEST_P(EngineInspectTest, ASessionsEngramsAreTold) {
   const auto engine = Make(TinyMemoria());
   constexpr int kTokens = 20 * kSegment + 3;
   Generate(*engine, "a", RandomTokens(kTokens, kVocab, /*seed=*/1), 1);
@@ -139,7 +139,7 @@ TEST_P(EngineMemoryTest, ASessionsEngramsAreTold) {
   EXPECT_EQ(counted, static_cast<int64_t>(report->engrams.size()));
 }
 
-TEST_P(EngineMemoryTest, LookingChangesNothing) {
+TEST_P(EngineInspectTest, LookingChangesNothing) {
   const auto engine = Make(TinyMemoria());
   const std::vector<int32_t> prompt = RandomTokens(60, kVocab, /*seed=*/2);
   Generate(*engine, "a", prompt, 5);
@@ -151,7 +151,7 @@ TEST_P(EngineMemoryTest, LookingChangesNothing) {
   EXPECT_EQ(Generate(*engine, "a", {}, 40), Generate(*engine, "b", {}, 40));
 }
 
-TEST_P(EngineMemoryTest, ANewSessionHoldsNothing) {
+TEST_P(EngineInspectTest, ANewSessionHoldsNothing) {
   const auto engine = Make(TinyMemoria());
   // Its slab is one that was used before.
   Generate(*engine, "old", RandomTokens(100, kVocab, /*seed=*/3), 1);
@@ -164,7 +164,7 @@ TEST_P(EngineMemoryTest, ANewSessionHoldsNothing) {
   EXPECT_TRUE(report->engrams.empty() && report->edges.empty() && report->histogram.empty());
 }
 
-TEST_P(EngineMemoryTest, OnlyOwnersLookAndOnlyAtIdleSessions) {
+TEST_P(EngineInspectTest, OnlyOwnersLookAndOnlyAtIdleSessions) {
   const auto engine = Make(TinyMemoria());
   EXPECT_EQ(ReasonOf(engine->InspectMemory({"", "nobody"}, {}).status()), kReasonNoSession);
   // More tokens than its reader takes: the request waits for that, and keeps the session.
@@ -179,7 +179,7 @@ TEST_P(EngineMemoryTest, OnlyOwnersLookAndOnlyAtIdleSessions) {
   EXPECT_EQ(ReasonOf(none), kReasonSessionBusy);
 }
 
-TEST_P(EngineMemoryTest, OtherModelsMakeNoEngrams) {
+TEST_P(EngineInspectTest, OtherModelsMakeNoEngrams) {
   const auto engine = Make({.config = {{"model_type", "gpt2"},
                                        {"vocab_size", kVocab},
                                        {"n_positions", 64},
@@ -194,7 +194,7 @@ TEST_P(EngineMemoryTest, OtherModelsMakeNoEngrams) {
   EXPECT_THAT(std::string(status.message()), testing::HasSubstr("type gpt2"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, EngineMemoryTest, testing::ValuesIn(AvailableBackends()),
+INSTANTIATE_TEST_SUITE_P(Backends, EngineInspectTest, testing::ValuesIn(AvailableBackends()),
                          BackendName);
 
 }  // namespace
